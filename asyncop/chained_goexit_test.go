@@ -131,3 +131,84 @@ func (endsCounted) Accepted(ctx context.Context, _ any, _ bool) context.Context 
 func (endsCounted) AttemptStarted(ctx context.Context, _ int) context.Context   { return ctx }
 func (endsCounted) AttemptEnded(context.Context, asyncop.Outcome)               {}
 func (e endsCounted) Ended(context.Context, asyncop.Ending)                     { *e.n++ }
+
+// leavingObserver ends its goroutine at one moment.
+type leavingObserver struct{ at string }
+
+func (o leavingObserver) leave(at string) {
+	if o.at == at {
+		runtime.Goexit()
+	}
+}
+
+func (o leavingObserver) Accepted(ctx context.Context, _ any, _ bool) context.Context {
+	o.leave("Accepted")
+	return ctx
+}
+
+func (o leavingObserver) AttemptStarted(ctx context.Context, _ int) context.Context {
+	o.leave("AttemptStarted")
+	return ctx
+}
+func (o leavingObserver) AttemptEnded(context.Context, asyncop.Outcome) { o.leave("AttemptEnded") }
+func (o leavingObserver) Ended(context.Context, asyncop.Ending)         { o.leave("Ended") }
+func (o leavingObserver) TryAdmit() bool                                { o.leave("TryAdmit"); return true }
+func (o leavingObserver) Notify(f func())                               { f() }
+
+type leavingPacer struct{}
+
+func (leavingPacer) Take(time.Time) time.Duration { runtime.Goexit(); return 0 }
+
+// The same for observers, gates, keys, timeouts and the pace (A6).
+func TestChainedGoexitOfWhatIsAskedForEachElement(t *testing.T) {
+	plain := asyncop.WithAttemptTimeout(time.Second)
+	cases := map[string]asyncop.Option{
+		"key": plain, "pace": asyncop.WithPace(leavingPacer{}),
+		"timeout": asyncop.WithTimeoutFor(func(string) time.Duration { runtime.Goexit(); return 0 }),
+	}
+	for _, at := range []string{"Accepted", "AttemptStarted", "AttemptEnded", "Ended", "TryAdmit"} {
+		cases[at] = asyncop.WithObserver(leavingObserver{at})
+	}
+	functions := map[string]asyncop.AsyncFunction[string, string]{
+		"at once":  asyncop.Func(func(_ context.Context, _ string, result future) error { result.Complete("x"); return nil }),
+		"failing":  asyncop.Func(func(context.Context, string, future) error { return errBroken }),
+		"blocking": asyncop.Blocking(func(context.Context, string) (string, error) { return "x", nil }),
+		"hanging":  asyncop.Func(func(context.Context, string, future) error { return nil }),
+	}
+	for what, opt := range cases {
+		for when, fn := range functions {
+			t.Run(what+", "+when, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					key := func(in string) string {
+						if what == "key" {
+							runtime.Goexit()
+						}
+						return in
+					}
+					ends := 0
+					op := asyncop.KeyOrderedWait(fn, key, time.Minute, 4, opt, asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+						asyncop.WithDropOnFailure(), asyncop.WithObserver(endsCounted{&ends}))
+					exited := true
+					looped := make(chan struct{})
+					go func() {
+						defer close(looped)
+						for _, err := range op.ResultsOf(asyncop.FromSlice([]string{"a", "b", "c", "d"})) {
+							_ = err // the last one is Err's
+						}
+						exited = false
+					}()
+					<-looped
+					<-op.Done()
+					synctest.Wait()
+					s := op.Stats()
+					checkBalance(t, s)
+					require.Equal(t, make([]int64, 5), []int64{s.InFlight, s.Running, s.Deciding, s.WaitingForRetry, s.WaitingForKey})
+					require.EqualValues(t, s.Accepted+s.Discarded, ends)
+					if exited {
+						require.ErrorContains(t, op.Err(), "the goroutine that ranges over the results was ended")
+					}
+				})
+			})
+		}
+	}
+}

@@ -20,7 +20,7 @@ import (
 )
 
 // attemptContext is the context of a call.
-type attemptContext = call.AttemptContext[int]
+type attemptContext = call.Attempt[int]
 
 // heldCall is a call that the test completes.
 type heldCall struct {

@@ -340,3 +340,72 @@ func TestHostileElements(t *testing.T) {
 		})
 	}
 }
+
+// A6: so do errors of a batch, for one element or for all.
+func TestHostileErrorsOfABatch(t *testing.T) {
+	errs, unprintable := hostileErrors()
+	for name, hostile := range errs {
+		for what, answer := range map[string]func([]string) ([]asyncop.Result[string], error){
+			"one": func(ins []string) (all []asyncop.Result[string], _ error) {
+				for _, in := range ins {
+					r := asyncop.Result[string]{Value: strings.ToUpper(in)}
+					if in == "b" {
+						r = asyncop.Result[string]{Err: hostile}
+					}
+					all = append(all, r)
+				}
+				return all, nil
+			},
+			"all": func([]string) ([]asyncop.Result[string], error) { return nil, hostile },
+		} {
+			t.Run(what+"/"+name, func(t *testing.T) {
+				forEachMode(t, func(t *testing.T, m mode) {
+					side := newSideSink(false)
+					r := newRig(t, m, setup{
+						wrap: func(*hand) function {
+							return asyncop.Batched(func(_ context.Context, ins []string) ([]asyncop.Result[string], error) { return answer(ins) }, 3, time.Second)
+						},
+						opts: options(asyncop.WithFailureSink(side.take), asyncop.WithLogger(noisyLogger())),
+					})
+					r.sendEach("abc")
+					r.advance(time.Minute)
+					require.True(t, r.end() == nil)
+					want := "b"
+					if what == "all" {
+						want = "a b c"
+					}
+					require.Equal(t, want, side.elements())
+					for _, f := range side.got() {
+						requirePrintable(t, f.Err, unprintable[name])
+					}
+				})
+			})
+		}
+	}
+}
+
+// A6: an error of a failure sink says that it has not taken the element, whatever its methods do. The sink gets it again.
+func TestHostileErrorsOfAFailureSink(t *testing.T) {
+	errs, _ := hostileErrors()
+	for name, hostile := range errs {
+		t.Run(name, func(t *testing.T) {
+			forEachMode(t, func(t *testing.T, m mode) {
+				calls := 0
+				r := newRig(t, m, setup{
+					wrap: answering(fails),
+					opts: options(asyncop.WithLogger(noisyLogger()), asyncop.WithFailureSink(func(context.Context, asyncop.Failure[string]) error {
+						if calls++; calls == 1 {
+							return hostile
+						}
+						return nil
+					})),
+				})
+				r.sendEach("abc")
+				r.advance(time.Minute)
+				require.True(t, r.end() == nil)
+				require.Equal(t, "A C", r.outputs())
+				require.Equal(t, 2, calls)
+			})
+		})
+	}
+}

@@ -163,7 +163,7 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 				fn := Blocking(func(context.Context, string) (string, error) { calls++; return "", nil })
 				cfg := newConfig([]Option{WithClock(mock), WithContext(ctx), WithDropOnFailure(), WithLogger(slog.New(slog.DiscardHandler))})
 				d := unstarted(cfg, fn, strategies.NoRetry[string](), time.Second)
-				d.Core().Accept("a", call.Message{})
+				d.Core().Accept("a")
 				var j call.Job[string, string]
 				d.Core().Jobs(func(jobs ...call.Job[string, string]) { j = jobs[0] })
 				tt.late(d, mock, cancel)
@@ -220,7 +220,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 					d := unstarted(cfg, fn, countingPolicy(&begun, what == "before"), time.Second)
 					w := d.Workers()
 					resume := w.Hold()
-					d.Core().Accept("a", call.Message{})
+					d.Core().Accept("a")
 					if what == "handler" {
 						mock.Add(time.Second)
 					}

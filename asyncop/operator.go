@@ -41,7 +41,7 @@ type Watermark = queue.Watermark
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {
 	driver *drive.Driver[IN, OUT]
-	policy core.FailurePolicy
+	policy failurePolicy
 	use    atomic.Uint32 // what drives it
 
 	taker atomic.Uint32 // what takes the results of a flow: bits
@@ -329,19 +329,27 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 
 // Via streams the results to next, on a goroutine of its own, and returns next. If the operator fails, and next is an operator
 // or a flow of weir, next fails with the same error. Flows of go-streams take the end of a failed stream for a clean one:
-// behind them, Wait for each operator. With checkpoints, Via panics for a flow of go-streams that would panic on a barrier.
+// behind them, Wait for each operator. Via panics for an operator or a flow of weir that takes elements of another type, and with
+// checkpoints for a flow of go-streams that would panic on a barrier.
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 	op.mustPassBarriers("Via", next)
+	wiring.MustMatch("asyncop: Via", op, next)
 	go op.takeResults(byVia)(next.In(), takesFailures(next))
 	return next
 }
 
-// To streams the results to sink and returns when the sink has processed them all. With checkpoints, it panics for a sink
-// of go-streams that would take a barrier for an element.
+// To streams the results to sink and returns when the sink has processed them all. It panics for a sink of package checkpoint that takes
+// elements of another type, and with checkpoints for a sink of go-streams that would take a barrier for an element.
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	op.mustPassBarriers("To", sink)
+	wiring.MustMatch("asyncop: To", op, sink)
 	op.takeResults(byTo)(sink.In(), takesFailures(sink))
 	sink.AwaitCompletion()
+}
+
+// ElementTypes is for other ends of a stream: Via and To panic if the types do not match.
+func (op *AsyncWaitOperator[IN, OUT]) ElementTypes(wiring.Question) (in, out reflect.Type) {
+	return reflect.TypeFor[IN](), reflect.TypeFor[OUT]()
 }
 
 // isOperator marks operators, whatever their types.

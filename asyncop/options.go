@@ -11,7 +11,6 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/reugn/go-streams"
 
-	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
@@ -53,7 +52,7 @@ type config struct {
 	handlerLimit   time.Duration
 	earlyTimeout   bool
 
-	onFailure          core.FailurePolicy
+	onFailure          failurePolicy
 	policyOption       string // that has set it
 	failureSink        any    // a func(context.Context, Failure[IN]) error
 	sideOutput         streams.Inlet
@@ -98,8 +97,17 @@ func (c *config) bufferFor(capacity int) int {
 	return c.buffer
 }
 
+// failurePolicy is what becomes of elements that fail.
+type failurePolicy uint8
+
+const (
+	failsRun  failurePolicy = iota // the first one ends the run
+	drops                          // they are dropped
+	handsOver                      // they are offered to the failure sink until that takes them
+)
+
 // setPolicy sets the failure policy that an option stands for. Of several options the last one of a kind counts.
-func (c *config) setPolicy(p core.FailurePolicy, option string) {
+func (c *config) setPolicy(p failurePolicy, option string) {
 	if c.policyOption != "" && c.policyOption != option {
 		panic(fmt.Sprintf("asyncop: %s and %s exclude each other: an element fails once", c.policyOption, option))
 	}
@@ -262,7 +270,7 @@ func WithEarlyTimeout() Option {
 // WithDropOnFailure logs and counts elements that fail, and goes on without them. By default the first failure fails
 // the pipeline. It excludes [WithFailureSink] and [WithSideOutput].
 func WithDropOnFailure() Option {
-	return func(cfg *config) { cfg.setPolicy(core.Drop, "WithDropOnFailure") }
+	return func(cfg *config) { cfg.setPolicy(drops, "WithDropOnFailure") }
 }
 
 // WithFailureSink makes the operator call take for each element that fails. take writes it to a table, a queue, or the dead
@@ -303,7 +311,7 @@ func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error
 		panic("asyncop: WithFailureSink: nil function")
 	}
 	return func(cfg *config) {
-		cfg.setPolicy(core.HandOver, "WithFailureSink")
+		cfg.setPolicy(handsOver, "WithFailureSink")
 		cfg.failureSink = take
 	}
 }
@@ -323,7 +331,7 @@ func WithSideOutput(inlet streams.Inlet) Option {
 		panic(fmt.Sprintf("asyncop: WithSideOutput: In of the %T is nil", inlet))
 	}
 	return func(cfg *config) {
-		cfg.setPolicy(core.HandOver, "WithSideOutput")
+		cfg.setPolicy(handsOver, "WithSideOutput")
 		cfg.sideOutput = inlet
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 
-	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/message"
 )
@@ -121,7 +120,7 @@ func (op *AsyncWaitOperator[IN, OUT]) MessagesOf(input Input[message.Message[IN]
 // ends with that context, before it can be drained.
 func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 	switch done := op.driver.Context.Done(); {
-	case op.policy == core.FailRun:
+	case op.policy == failsRun:
 		return errors.New("asyncop: the operator has no failure policy: the first message that cannot be processed would end the worker, come again, " +
 			"and end the next one. Give it WithFailureSink, with a ladder or a file of dead letters, or WithDropOnFailure")
 	case done != nil && done == ctx.Done():

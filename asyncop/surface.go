@@ -39,13 +39,16 @@ func newDriver[IN, OUT any](
 ) (*drive.Driver[IN, OUT], *surface[IN, OUT]) {
 	s := &surface[IN, OUT]{config: cfg, fn: fn, policy: policy}
 	c := drive.Config[IN, OUT]{
-		Core:    s.coreConfig(timeout, q),
+		Core: s.coreConfig(timeout, q), Features: s.features(), Batch: batchingOf(fn),
 		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.bufferFor(q.Cap()), Reorders: cfg.reorders, Decode: newDecoder[IN](cfg.name),
 		CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.drainRetries,
 		Coordinator: cfg.coordinator, State: state, Overflow: cfg.overflow,
 		Panicked: func(recovered any) error { return newPanicError(recovered) },
 		ErrNil:   ErrNilError, ErrStopped: ErrStopped, ErrClosed: checkpoint.ErrClosed, ErrAcknowledged: wiring.ErrAcknowledged,
 		Hooks: drive.Hooks[IN]{
+			NotTaken: s.logNotTaken, ObserverBroke: func(err error) {
+				s.logAttrs(s.ctx, slog.LevelError, "asyncop: an observer broke", slog.Any("error", err))
+			},
 			Abandoned: abandonedBy, Declined: s.logDeclined, SourceBroke: s.logSourceBroke, Log: s.logAttrs,
 			FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: s.logLastLines,
 		},
@@ -57,13 +60,18 @@ func newDriver[IN, OUT any](
 		if g, ok := o.(Gate); ok {
 			c.Gates = append(c.Gates, g)
 		}
+		if counter := counting.Of(o); counter != nil {
+			c.Counters = append(c.Counters, counter)
+		} else {
+			c.Observers = append(c.Observers, o)
+		}
 	}
 	if cfg.permits != nil {
 		c.Permits = cfg.permits.permits
 	}
 	if direct := directCall(fn); direct != nil {
 		c.Direct = func(a *call.Attempt[OUT], in IN) {
-			ctx := (*call.AttemptContext[OUT])(a)
+			ctx := context.Context(a)
 			direct.run(ctx, in, (*call.Returning[OUT])(a), nil)
 		}
 	}
@@ -77,7 +85,7 @@ func newDriver[IN, OUT any](
 		c.Clone = h.Clone
 	}
 	if sink != nil {
-		c.Core.Sink = func(ctx context.Context, r core.Report[IN]) error { return sink(ctx, s.failureOf(r)) }
+		c.Sink = func(ctx context.Context, r core.Report[IN]) error { return sink(ctx, s.failureOf(r)) }
 	}
 	if cfg.sideOutput != nil {
 		c.EndSink = func() error { completeInlet(cfg.sideOutput); return nil }
@@ -98,43 +106,67 @@ func (s *surface[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core
 		Invoke: func(ctx context.Context, in IN, a *call.Attempt[OUT]) error {
 			return fn.AsyncInvoke(ctx, in, a)
 		},
-		Batch:  batchingOf(fn),
 		Policy: s.policy, Random: rand.New(source),
-		Timeout: timeout, AttemptTimeout: s.attemptTimeout, HandlerLimit: s.handlerLimit,
+		Timeout: timeout, AttemptTimeout: s.attemptTimeout,
 		EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
-		OnFailure: s.onFailure, ExhaustedAsFailure: s.exhaustedAsFailure,
-		Restored: core.Keep(s.retryState), LeastPart: 10,
-		ErrControlResult: errControlResult, ErrHandlerLimit: errHandlerLimit,
-		Hooks: s.coreHooks(),
-	}
-	c.Keys, _ = s.keys.(core.Keys[IN, OUT])
-	c.MaxWaiting = s.maxWaitingPerKey
-	for _, o := range s.observers {
-		if counter := counting.Of(o); counter != nil {
-			c.Counters = append(c.Counters, counter)
-			continue
-		}
-		c.Observers = append(c.Observers, o)
-	}
-	var handlers []handler[IN, OUT]
-	if handlers, c.HandlesAll = handlersOf(fn); len(handlers) > 0 {
-		c.Handle = func(ctx context.Context, r core.Report[IN], timedOut bool) ([]OUT, error) {
-			return handle(ctx, handlers, s.failureOf(r), timedOut)
-		}
+		FailsRun: s.onFailure == failsRun, ExhaustedAsFailure: s.exhaustedAsFailure,
+		Restored: core.Restored{Keep: core.Keep(s.retryState), LeastPart: 10},
+		Hooks:    s.coreHooks(),
 	}
 	if s.retryState == LatencyFirst && s.maxRetries != strategies.Unlimited {
-		c.LeastPart = min(c.LeastPart, s.maxRetries+1)
-	}
-	if s.pace != nil {
-		c.Pace = s.pace.Take
-	}
-	if timeoutFor, _ := s.timeoutFor.(func(IN) time.Duration); timeoutFor != nil {
-		c.TimeoutFor = func(in IN) time.Duration { return min(timeoutFor(in), maxTimeout) }
+		c.Restored.LeastPart = min(c.Restored.LeastPart, s.maxRetries+1)
 	}
 	if canHoldControl[OUT]() {
-		c.IsControl = func(v any) bool { return participant.IsControl(v) || isMessage(v) }
+		c.Check = func(results []OUT) error {
+			for _, v := range results {
+				if participant.IsControl(v) || isMessage(v) {
+					return errControlResult
+				}
+			}
+			return nil
+		}
 	}
 	return c
+}
+
+// features are what the options ask for.
+func (s *surface[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
+	add := func(f func(g *core.Machine[IN, OUT])) { all = append(all, f) }
+	if keys, _ := s.keys.(core.Keys[IN, OUT]); keys != nil {
+		add(func(g *core.Machine[IN, OUT]) { core.OrderKeys(g, keys, s.maxWaitingPerKey) })
+	}
+	if timeoutFor, _ := s.timeoutFor.(func(IN) time.Duration); timeoutFor != nil {
+		add(func(g *core.Machine[IN, OUT]) {
+			core.OwnTimeouts(g, func(in IN) time.Duration { return min(timeoutFor(in), maxTimeout) })
+		})
+	}
+	if handlers, forAll := handlersOf(s.fn); len(handlers) > 0 {
+		add(func(g *core.Machine[IN, OUT]) {
+			core.HandleFailures(g, core.Handler[IN, OUT]{
+				Handle: func(ctx context.Context, r core.Report[IN], timedOut bool) ([]OUT, error) {
+					return handle(ctx, handlers, s.failureOf(r), timedOut)
+				},
+				All: forAll, Limit: s.handlerLimit, ErrLimit: errHandlerLimit, Broke: handlerBroke,
+			})
+		})
+	}
+	if s.permits != nil || s.pace != nil {
+		var pace func(now time.Time) time.Duration
+		if s.pace != nil {
+			pace = s.pace.Take
+		}
+		add(func(g *core.Machine[IN, OUT]) { core.Admission(g, pace) })
+	}
+	add(func(g *core.Machine[IN, OUT]) {
+		core.LogRetries(g, s.logsDebug, func(r core.Report[IN], d decision.Decision, again bool) {
+			if again {
+				s.logRetry(r, d)
+			} else {
+				s.logNoRetry(r, d)
+			}
+		})
+	})
+	return all
 }
 
 // coreHooks build what users see: errors and logs.
@@ -146,7 +178,6 @@ func (s *surface[IN, OUT]) coreHooks() core.Hooks[IN] {
 				InDoubt: r.InDoubt, element: r.Element, policy: s.policy,
 			}
 		},
-		HandlerBroke: handlerBroke,
 		AttemptTimedOut: func(attempt int) error {
 			return &AttemptTimeoutError{Limit: s.attemptTimeout, Attempt: attempt}
 		},
@@ -159,15 +190,7 @@ func (s *surface[IN, OUT]) coreHooks() core.Hooks[IN] {
 				Operator: s.name, retries: s.allowed,
 			}
 		},
-		GivenUp:     s.logGivenUp,
-		NotTaken:    s.logNotTaken,
-		LogsRetries: s.logsDebug,
-		Retrying:    s.logRetry,
-		NotRetried:  s.logNoRetry,
-		SourceBroke: s.logSourceBroke,
-		ObserverBroke: func(err error) {
-			s.logAttrs(s.ctx, slog.LevelError, "asyncop: an observer broke", slog.Any("error", err))
-		},
+		GivenUp: s.logGivenUp,
 	}
 }
 

@@ -112,6 +112,29 @@ func TestFreshStartThatHangs(t *testing.T) {
 	})
 }
 
+// hangingSeek waits in Seek.
+type hangingSeek struct {
+	Input[int]
+	gate chan struct{}
+}
+
+func (in hangingSeek) Seek([]byte) error { <-in.gate; return nil }
+
+func TestSeekThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := checkpointtest.NewMemoryStore()
+		require.NoError(t, store.Save(t.Context(), &Snapshot{ID: 1, Kind: Periodic, Time: time.Now(), States: map[string]participant.State{"in": {[]byte{0}}}}))
+		c := must(NewCoordinator(store, WithTimeout(time.Minute), WithLogger(quiet())))
+		gate := make(chan struct{})
+		began := time.Now()
+		NewSource(c, "in", Input[int](hangingSeek{checkpointtest.NewSliceInput([]int{1}), gate}))
+		require.Equal(t, time.Minute+ClosePatience, time.Since(began))
+		require.ErrorContains(t, c.Start(), "not sought after 1m0s, and the call has not returned")
+		require.ErrorContains(t, c.Close(), `still reading the input of "in" after 10s`)
+		close(gate)
+	})
+}
+
 // typedNil is an error whose methods break when it is nil.
 type typedNil struct{ err error }
 

@@ -103,6 +103,11 @@ func (s *Sink[T]) restore(ctx context.Context) error {
 	return nil
 }
 
+// ElementTypes is for other ends of a stream.
+func (*Sink[T]) ElementTypes(wiring.Question) (in, out reflect.Type) {
+	return reflect.TypeFor[T](), nil
+}
+
 // In returns the channel that upstream sends to and closes.
 func (s *Sink[T]) In() chan<- any { return s.in }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"reflect"
 	"sync"
 
 	"github.com/reugn/go-streams"
@@ -38,6 +39,8 @@ type Source[T any] struct {
 
 	taken wiring.Taken // by Via
 
+	seeking <-chan struct{} // closed when a Seek has returned that was given up; nil: there is none
+
 	mu        sync.Mutex         // guards what follows
 	positions map[uint64][]byte  // by checkpoint that is under way
 	interrupt context.CancelFunc // ends the wait of the input; nil: it does not wait
@@ -67,7 +70,11 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 		closed:      make(chan struct{}),
 	}
 	if state, ok := c.Host().Register(name, s); ok {
-		if err := protect(func() error { return input.Seek(state.Bytes()) }); err != nil {
+		err := c.once(context.Background(), "sought", func(context.Context) error { return input.Seek(state.Bytes()) })
+		if hangs, ok := errors.AsType[*hangError](err); ok {
+			s.seeking = hangs.returned
+		}
+		if err != nil {
 			c.Host().Refuse(name, err)
 		}
 	}
@@ -87,10 +94,16 @@ func (s *Source[T]) Out() <-chan any {
 	return s.out
 }
 
-// Via streams the elements to next and returns next. It panics for a flow of go-streams that cannot pass barriers, and if it
-// was called before.
+// ElementTypes is for other ends of a stream.
+func (*Source[T]) ElementTypes(wiring.Question) (in, out reflect.Type) {
+	return nil, reflect.TypeFor[T]()
+}
+
+// Via streams the elements to next and returns next. It panics for a flow of go-streams that cannot pass barriers, for an operator or a
+// flow of weir that takes elements of another type, and if it was called before.
 func (s *Source[T]) Via(next streams.Flow) streams.Flow {
 	wiring.MustPass("checkpoint: Via", participant.CanPass(next))
+	wiring.MustMatch("checkpoint: Via", s, next)
 	s.taken.Take("checkpoint: Via")
 	flow.DoStream(s, next)
 	return next
@@ -172,6 +185,9 @@ func (s *Source[T]) run() {
 	defer func() {
 		defer close(s.closed)
 		<-s.coordinator.life.Done()
+		if s.seeking != nil {
+			<-s.seeking // calls come one at a time
+		}
 		s.coordinator.awaitIdle()                      // the position of the final checkpoint is committed before the input is closed
 		if err := protect(s.input.Close); err != nil { // too late to fail the run
 			s.coordinator.logger.Warn("checkpoint: close of an input", slog.String("source", s.name), slog.Any("error", err))

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/permanent"
 	"github.com/weirflow/weir/internal/wait"
@@ -146,7 +147,7 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 	}()
 	for m, err := range w.op.Messages(w.input) {
 		if err != nil {
-			if w.working.Err() != nil || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+			if w.working.Err() != nil || ctx.Err() != nil && lazyerr.Is(err, context.Cause(ctx)) {
 				return nil // it was broken off
 			}
 			return err

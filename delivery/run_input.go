@@ -2,12 +2,12 @@ package delivery
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"time"
 
+	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/permanent"
 )
 
@@ -56,7 +56,7 @@ func (w *worker[IN, OUT]) input(yield func(Message[IN], error) bool) {
 			w.takeNoMore(w.sourceErr)
 			return
 		case w.receiving.Err() != nil:
-			if !errors.Is(err, context.Cause(w.receiving)) {
+			if !lazyerr.Is(err, context.Cause(w.receiving)) {
 				w.logger.Warn("delivery: the source has failed", slog.Any("error", err))
 			}
 			return

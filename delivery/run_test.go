@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"log/slog"
 	"slices"
@@ -1021,4 +1022,31 @@ func TestSettle(t *testing.T) {
 	parts[0].Ack()
 	parts[1].Settle(delivery.Verdict{Kind: delivery.Acked, Err: io.EOF})
 	require.Equal(t, delivery.Verdict{Kind: delivery.Acked, Err: io.EOF}, whole, "a part has failed")
+}
+
+// breaking is a source whose Receive returns when its context ends, with an error whose methods panic.
+type breaking struct{ *list }
+
+func (breaking) Receive(ctx context.Context, _ int) ([]delivery.Message[int], error) {
+	<-ctx.Done()
+	return nil, (*fs.PathError)(nil)
+}
+
+// Law A6: an error whose methods panic ends neither a run nor the process.
+func TestErrorsThatBreak(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		_, err := delivery.Run(ctx, breaking{newList(1, true)}, operator(itoa), &collected{}, silent)
+		require.NoError(t, err)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		op := asyncop.UnorderedWait(asyncop.Blocking(func(context.Context, int) (string, error) {
+			cancel()
+			return "", (*fs.PathError)(nil)
+		}), time.Hour, 10, asyncop.WithLogger(quiet))
+		_, err := delivery.Run(ctx, newList(1, true), op, &collected{}, silent)
+		require.True(t, err == nil || fmt.Sprint(err) != "")
+	})
 }

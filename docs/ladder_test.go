@@ -127,7 +127,8 @@ func Example_ladderInDoubt() {
 		}
 		return receipt(resp.Header.Get("Exactly-Once-Result")), errors.Join(httpretry.CheckResponse(resp), resp.Body.Close())
 	})
-	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "charges"})
+	secret := []byte("sixteen random bytes or more")
+	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "charges", Secret: secret})
 	op := asyncop.UnorderedWaitWithRetry(charge, time.Minute, 100,
 		strategies.ReasonAware(httpretry.Classifier[receipt](), nil).WithMaxDelay(time.Nanosecond),
 		asyncop.WithObserver(tracker), asyncop.WithFailureSink(queue.TakeFailure))

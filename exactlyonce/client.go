@@ -29,6 +29,7 @@ type client struct {
 	before    int64           // everything below is STALE; never falls
 	swept     int64           // records below are removed, but for those that run
 	answered  int64           // the highest number with an answer, also one that is gone
+	forgot    time.Duration   // requests that were first sent before may have had an answer that is forgotten
 	running   int             // records in progress
 	pages     map[int64]*page // by sequence number / pageSize; none is empty
 	count     int             // of records

@@ -40,10 +40,12 @@
 //
 //	an answer      until its client says that it is done with it, or for AnswerAge     then its request is stale
 //	a client       for ClientSilence after its last request                            then its mark is left
-//	a mark         for 24 times ClientSilence                                          then nothing is known
+//	a mark         for 24 times ClientSilence                                          then what was sent before is stale
 //
 // A mark lies above the highest number that was answered. What is below it is stale: it may have been executed. What is above it
-// was not, so a client that was idle goes on. A caller must not repeat a request for longer than its mark is kept.
+// was not, so a client that was idle continues with its next number. When the mark is gone, a request is stale if it was first sent
+// before that ([ID.Age]), and new otherwise. An attempt that does not know when its request was first sent is new then: one that a
+// restarted program makes for an element that it reads again, or for a message whose worker was killed.
 //
 // # Concurrency
 //

@@ -4,8 +4,10 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Limits of the fields of an [ID]. Numbers have at most 15 digits, as integers of structured header fields do (RFC 9651).
@@ -46,6 +48,10 @@ type ID struct {
 	Step     string // which request of the sequence number; "" if there is one only
 	Attempt  int    // from 1 to MaxAttempt; attempts are compared for equality only
 	First    int64  // the client repeats nothing below it, from 1 to Sequence; 0 says nothing
+
+	// Age is the time since the request was first sent, rounded up to seconds, and 0 in its first sending. A service that may have
+	// forgotten the request since then refuses it as stale.
+	Age time.Duration
 }
 
 // Validate returns an error of class [ErrInvalidID] that names the field and its value. Among the rules is that First is not
@@ -61,6 +67,8 @@ func (id ID) Validate() error {
 	case id.First < 0 || id.First > id.Sequence:
 		return fmt.Errorf("%w: first incomplete number %d is not between 0 and its own sequence number %d",
 			ErrInvalidID, id.First, id.Sequence)
+	case id.Age < 0 || id.Age%time.Second != 0:
+		return fmt.Errorf("%w: age %v is negative, or not in whole seconds", ErrInvalidID, id.Age)
 	}
 	return validStep(id.Step)
 }
@@ -84,9 +92,9 @@ func isStepByte(b byte) bool {
 
 // String returns the id as an item of a structured header field (RFC 9651), a string with parameters:
 //
-//	"0af7651916cd43dd8448eb211c80319c";seq=17;attempt=2;first=12;step="charge"
+//	"0af7651916cd43dd8448eb211c80319c";seq=17;attempt=2;first=12;step="charge";age=90
 //
-// A First of 0 and a Step of "" are left out.
+// A First of 0, a Step of "" and an Age of 0 are left out.
 func (id ID) String() string {
 	b := make([]byte, 0, 96+len(id.Step))
 	b = append(b, '"')
@@ -103,6 +111,10 @@ func (id ID) String() string {
 		b = append(b, `;step="`...)
 		b = append(b, id.Step...)
 		b = append(b, '"')
+	}
+	if id.Age != 0 {
+		b = append(b, `;age=`...)
+		b = strconv.AppendInt(b, int64(id.Age/time.Second), 10)
 	}
 	return string(b)
 }
@@ -124,8 +136,8 @@ func (id *ID) UnmarshalText(text []byte) error {
 	return err
 }
 
-// ParseID returns the id that String has written. Parameters may come in any order and have spaces before them; one that is
-// unknown, comes twice or breaks a limit is refused. The error is of class [ErrInvalidID].
+// ParseID returns the id that String has written. Parameters may come in any order and have spaces before them; one that comes
+// twice or breaks a limit is refused, and one that is unknown is ignored. The error is of class [ErrInvalidID].
 func ParseID(s string) (ID, error) {
 	var id ID
 	if len(s) > maxHeader {
@@ -161,7 +173,7 @@ func ParseID(s string) (ID, error) {
 			return ID{}, fmt.Errorf("%w: parameter %q is missing", ErrInvalidID, name)
 		}
 	}
-	if seen["first"] && id.First == 0 || seen["step"] && id.Step == "" {
+	if seen["first"] && id.First == 0 || seen["step"] && id.Step == "" || seen["age"] && id.Age == 0 {
 		return ID{}, fmt.Errorf("%w: a parameter that says nothing", ErrInvalidID)
 	}
 	if err := id.Validate(); err != nil {
@@ -185,8 +197,11 @@ func (id *ID) set(name, value string) (err error) {
 			return fmt.Errorf("%w: step %s is not in quotes", ErrInvalidID, value)
 		}
 		id.Step = value[1 : len(value)-1]
-	default:
-		err = fmt.Errorf("%w: parameter %q is unknown", ErrInvalidID, name)
+	case "age":
+		var n int64
+		n, err = number(name, value)
+		id.Age = time.Duration(min(n, int64(math.MaxInt64/time.Second))) * time.Second
+	default: // of a later version (law W4)
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -30,7 +31,8 @@ func TestIDIsWrittenAndRead(t *testing.T) {
 		`"` + digits + `";seq=17;attempt=2;first=12;step="charge"`: {
 			Client: client, Sequence: 17, Attempt: 2, First: 12, Step: "charge",
 		},
-		`"` + digits + `";seq=1;attempt=1`: {Client: client, Sequence: 1, Attempt: 1},
+		`"` + digits + `";seq=1;attempt=3;age=90`: {Client: client, Sequence: 1, Attempt: 3, Age: 90 * time.Second},
+		`"` + digits + `";seq=1;attempt=1`:        {Client: client, Sequence: 1, Attempt: 1},
 		`"` + digits + `";seq=999999999999999;attempt=999999999;first=999999999999999;step="` + strings.Repeat("x", 64) + `"`: {
 			Client: client, Sequence: exactlyonce.MaxSequence, Attempt: exactlyonce.MaxAttempt,
 			First: exactlyonce.MaxSequence, Step: strings.Repeat("x", exactlyonce.MaxStep),
@@ -44,6 +46,13 @@ func TestIDIsWrittenAndRead(t *testing.T) {
 	}
 	got, err := exactlyonce.ParseID(`"` + digits + `"; step="a.b_c:d-9";  first=3; attempt=2; seq=4`)
 	require.NoError(t, err, "parameters have no order")
+	later, err := exactlyonce.ParseID(`"` + digits + `";seq=4;attempt=2;hops=7;shade="blue"`)
+	require.NoError(t, err, "parameters of a later version")
+	require.Equal(t, exactlyonce.ID{Client: client, Sequence: 4, Attempt: 2}, later)
+	ancient, err := exactlyonce.ParseID(`"` + digits + `";seq=4;attempt=2;age=999999999999999`)
+	require.NoError(t, err)
+	require.NoError(t, ancient.Validate())
+	require.Greater(t, ancient.Age, 290*365*24*time.Hour)
 	require.Equal(t, exactlyonce.ID{Client: client, Sequence: 4, Attempt: 2, First: 3, Step: "a.b_c:d-9"}, got)
 
 	var back struct{ ID exactlyonce.ID }
@@ -69,6 +78,7 @@ func TestInvalidIDs(t *testing.T) {
 		"attempt number 1000000000":           func(id *exactlyonce.ID) { id.Attempt = 1_000_000_000 },
 		"first incomplete number -1":          func(id *exactlyonce.ID) { id.First = -1 },
 		"first incomplete number 6":           func(id *exactlyonce.ID) { id.First = 6 },
+		"age -1s is negative":                 func(id *exactlyonce.ID) { id.Age = -time.Second },
 		"a step of 65 bytes":                  func(id *exactlyonce.ID) { id.Step = strings.Repeat("x", 65) },
 		`step "a b" has another character`:    func(id *exactlyonce.ID) { id.Step = "a b" },
 		`step "a\"b" has another character`:   func(id *exactlyonce.ID) { id.Step = `a"b` },
@@ -88,7 +98,7 @@ func TestInvalidIDs(t *testing.T) {
 		"", digits, `"` + digits, `""`, `"` + digits[1:] + `";seq=1;attempt=1`,
 		`"` + strings.ToUpper(digits) + `";seq=1;attempt=1`, `"` + digits[1:] + `g";seq=1;attempt=1`,
 		start, start + ";seq=1", start + ";attempt=1", start + ";seq=1;attempt=1;", start + ";seq=1;attempt=1;first",
-		start + ";seq=1;attempt=1;seq=1", start + ";seq=1;attempt=1;other=1", start + ";seq=01;attempt=1",
+		start + ";seq=1;attempt=1;seq=1", start + ";seq=1;attempt=1;other=1;other=1", start + ";seq=1;attempt=1;age=0", start + ";seq=1;attempt=1;age=1.5", start + ";seq=01;attempt=1",
 		start + ";seq=+1;attempt=1", start + ";seq=-1;attempt=1", start + ";seq=1.0;attempt=1", start + ";seq=;attempt=1",
 		start + ";seq=1 ;attempt=1", start + " ;seq=1;attempt=1", start + ";seq=1;attempt=1;first=0",
 		start + `;seq=1;attempt=1;step=""`, start + `;seq=1;attempt=1;step=a`, start + `;seq=1;attempt=1;step="`,
@@ -108,6 +118,7 @@ func drawID(t *rapid.T) exactlyonce.ID {
 		Attempt:  rapid.IntRange(1, exactlyonce.MaxAttempt).Draw(t, "attempt"),
 		Step:     rapid.StringMatching(`[A-Za-z0-9._:-]{0,64}`).Draw(t, "step"),
 	}
+	id.Age = time.Duration(rapid.Int64Range(0, 9_000_000_000).Draw(t, "age")) * time.Second
 	id.First = rapid.Int64Range(0, id.Sequence).Draw(t, "first")
 	copy(id.Client[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "client"))
 	id.Client[0] |= 1

@@ -28,9 +28,14 @@ func clientOf(secret []byte, name, message string) (c Client) {
 func (e *element) resume(meta message.Meta) {
 	// A redelivery may have been sent before without a trace here. From the second attempt on, records are looked for.
 	made := int64(meta.Attempts) + 1
-	if id, err := ParseID(meta.Request); err == nil && id.Client == e.client {
+	id, err := ParseID(meta.Request)
+	if err == nil && id.Client == clientOf(nil, e.tracker.config.Name, meta.ID) {
+		e.client = id.Client // a predecessor had no secret (law W4)
+	}
+	if err == nil && id.Client == e.client {
 		e.number = id.Sequence // that of the call in doubt, also behind a merge
 		made = max(made, int64(id.Attempt))
+		e.sentAt(meta.FirstFailure)
 	}
 	e.attempts.Store(made)
 }

@@ -23,7 +23,9 @@ func accepted(t *testing.T, tracker *Tracker, meta message.Meta) context.Context
 // Law X1: a message has the same id on each worker and in each visit, with a higher attempt number, and says nothing about
 // other ones.
 func TestMessagesKeepTheirIDs(t *testing.T) {
-	charges := func() *Tracker { return NewTracker(TrackerConfig{Name: "charges", Window: 1}) }
+	charges := func() *Tracker {
+		return NewTracker(TrackerConfig{Name: "charges", Secret: []byte("0123456789abcdef"), Window: 1})
+	}
 	meta := message.Meta{ID: "orders/0/17", Visit: 1}
 	a, b := charges(), charges()
 	element := accepted(t, a, meta)
@@ -61,7 +63,7 @@ func TestMessagesKeepTheirIDs(t *testing.T) {
 
 	other := mustID(t, b.AttemptStarted(accepted(t, b, message.Meta{ID: "orders/0/18"}), 1))
 	require.NotEqual(t, first.Client, other.Client)
-	refunds := NewTracker(TrackerConfig{Name: "refunds"})
+	refunds := NewTracker(TrackerConfig{Name: "refunds", Secret: []byte("0123456789abcdef")})
 	refund := mustID(t, refunds.AttemptStarted(accepted(t, refunds, message.Meta{ID: meta.ID, Request: carried.String()}), 1))
 	require.NotEqual(t, first.Client, refund.Client, "the call in doubt is another operator's")
 	require.EqualValues(t, 1, refund.Sequence)
@@ -72,9 +74,20 @@ func TestMessagesKeepTheirIDs(t *testing.T) {
 		return mustID(t, tracker.AttemptStarted(accepted(t, tracker, meta), 1))
 	}
 	require.Equal(t, secret("0123456789abcdef"), secret("0123456789abcdef"))
-	require.NotEqual(t, first.Client, secret("0123456789abcdef").Client, "computable from two names")
+	require.Equal(t, first.Client, secret("0123456789abcdef").Client)
+	require.NotEqual(t, first.Client, clientOf(nil, "charges", meta.ID), "computable from two names")
 	require.NotEqual(t, secret("0123456789abcdeg").Client, secret("0123456789abcdef").Client)
-	require.PanicsWithValue(t, "exactlyonce: NewTracker: a secret of 5 bytes is shorter than 16", func() { secret("short") })
+	for text, c := range map[string]TrackerConfig{
+		`exactlyonce: NewTracker: Name is "charges", and Secret has 5 bytes, fewer than 16`: {Name: "charges", Secret: []byte("short")},
+		`exactlyonce: NewTracker: Name is "charges", and Secret has 0 bytes, fewer than 16`: {Name: "charges"},
+		`exactlyonce: NewTracker: there is a Secret without a Name`:                         {Secret: make([]byte, 16)},
+	} {
+		require.PanicsWithValue(t, text, func() { NewTracker(c) })
+	}
+	before := ID{Client: clientOf(nil, "charges", meta.ID), Sequence: 3, Attempt: 5}
+	inDoubt := mustID(t, b.AttemptStarted(accepted(t, b, delivery.Meta{ID: meta.ID, Visit: 2, Attempts: 5, Request: before.String()}), 1))
+	require.Equal(t, before.Client, inDoubt.Client, "a predecessor had no secret: its call in doubt keeps its id")
+	require.EqualValues(t, 3, inDoubt.Sequence)
 }
 
 // A number of the tracker's own would be another one when the message comes again, so it is not given.
@@ -109,7 +122,7 @@ func TestMessagesWithCheckpoints(t *testing.T) {
 	id, _ := CarriedID(element)
 	require.Zero(t, id)
 
-	named := NewTracker(TrackerConfig{Name: "charges"})
+	named := NewTracker(TrackerConfig{Name: "charges", Secret: []byte("0123456789abcdef")})
 	require.NoError(t, named.Restore(nil, nil, nil))
 	state := named.Snapshot(1)
 	named.Completed(1)
@@ -117,7 +130,7 @@ func TestMessagesWithCheckpoints(t *testing.T) {
 	element = named.Accepted(ctx, nil, false)
 	require.Zero(t, named.Number(element))
 	first := mustID(t, named.AttemptStarted(element, 1))
-	again := NewTracker(TrackerConfig{Name: "charges"})
+	again := NewTracker(TrackerConfig{Name: "charges", Secret: []byte("0123456789abcdef")})
 	require.NoError(t, again.Restore(state, nil, nil))
 	second := mustID(t, again.AttemptStarted(again.Restored(ctx, nil, 0), 1))
 	require.Equal(t, first, second)
@@ -126,7 +139,7 @@ func TestMessagesWithCheckpoints(t *testing.T) {
 // The elements of an operator that runs inside of a call for a message are not that message.
 func TestOperatorsInsideOfACallForAMessage(t *testing.T) {
 	ctx := message.ContextWithMeta(t.Context(), message.Meta{ID: "around"})
-	tracker := NewTracker(TrackerConfig{Name: "lines"})
+	tracker := NewTracker(TrackerConfig{Name: "lines", Secret: []byte("0123456789abcdef")})
 	var mu sync.Mutex
 	var ids []string
 	call := asyncop.Blocking(func(ctx context.Context, in int) (int, error) {
@@ -147,7 +160,7 @@ func TestOperatorsInsideOfACallForAMessage(t *testing.T) {
 
 // A message that ends releases no number: it has its own.
 func TestMessagesBesideNumbers(t *testing.T) {
-	tracker := NewTracker(TrackerConfig{Name: "charges"})
+	tracker := NewTracker(TrackerConfig{Name: "charges", Secret: []byte("0123456789abcdef")})
 	a := tracker.Accepted(t.Context(), nil, false)
 	message := tracker.Accepted(message.ContextWithMeta(t.Context(), message.Meta{ID: "m"}), nil, false)
 	b := tracker.Accepted(t.Context(), nil, false)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
@@ -135,7 +136,7 @@ func TestCallsForManyElements(t *testing.T) {
 
 // A timeout handler makes requests for its element, if it names them.
 func TestTimeoutHandlersHaveIDs(t *testing.T) {
-	tracker := NewTracker(TrackerConfig{})
+	tracker := NewTracker(TrackerConfig{Clock: clock.NewMock()})
 	var ids []ID
 	call := asyncop.HandleFailure(asyncop.Func(func(ctx context.Context, _ string, _ asyncop.ResultFuture[string]) error {
 		id, err := NextID(ctx)

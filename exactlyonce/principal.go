@@ -28,6 +28,7 @@ type principal struct {
 type remnant struct {
 	heard  time.Duration
 	before int64
+	forgot time.Duration
 }
 
 // left is a place in the queue of remnants.
@@ -141,6 +142,7 @@ func (r *Results) removeDue(p *principal, now time.Duration, n int, keep *client
 		} else if p.left.Len() > 0 && (now-p.left.Peek().heard)/remnantsAge >= silence ||
 			pressed && p.left.Len() > 0 && now-p.left.Peek().heard >= silence {
 			if at := p.left.Pop(); r.isLeft(p, at) {
+				r.forgot = max(r.forgot, now-silence) // not before it was heard
 				r.dropRemnant(p, clientKey{p.scope, at.client})
 			}
 		} else {
@@ -165,7 +167,7 @@ func (r *Results) forgetClient(c *client) {
 	if before := max(c.before, c.answered+1); before > 1 && r.config.Records == nil {
 		p.remnants++
 		r.use(p, ofBytes, remnantCost)
-		r.remnants[c.key] = remnant{c.heard, before}
+		r.remnants[c.key] = remnant{c.heard, before, c.forgot}
 		p.left.Push(left{c.key.client, c.heard})
 		if p.left.Len() > 2*p.remnants+64 { // most have come back
 			var queue fifo.Queue[left]

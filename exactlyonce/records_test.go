@@ -108,6 +108,25 @@ func TestRecordsAfterRestart(t *testing.T) {
 }
 
 // The first attempt of a client that is known here is not looked up: its Put decides.
+func TestOldAttemptWithRecords(t *testing.T) {
+	records := newFakeRecords()
+	r, mock := newResults(t, exactlyonce.ResultsConfig{Records: records})
+	aged := func(seq int64, age time.Duration) exactlyonce.Request {
+		req := attempt(seq, 2)
+		req.Age = age
+		return req
+	}
+	require.NoError(t, records.put(request(1), "kept"))
+	require.Equal(t, "kept", replay(t, r, aged(1, 100*time.Hour)), "the records have it still")
+	require.Equal(t, "STALE", state(t, r, aged(2, 25*time.Hour)), "they may have forgotten it")
+	require.Equal(t, "NEW", state(t, r, aged(3, 23*time.Hour)))
+	require.Equal(t, "NEW", state(t, r, request(4)))
+	mock.Add(30 * time.Minute)
+	require.Equal(t, "NEW", state(t, r, aged(3, 23*time.Hour+30*time.Minute)))
+	mock.Add(30 * time.Minute)
+	require.Equal(t, "NEW", state(t, r, aged(3, 24*time.Hour)), "since its client is known here")
+}
+
 func TestRecordsAreNotReadForFirstAttempts(t *testing.T) {
 	f := newFakeRecords()
 	r, _ := newResults(t, exactlyonce.ResultsConfig{Records: f})

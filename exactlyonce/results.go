@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -74,7 +75,7 @@ type ResultsConfig struct {
 //   - A client that was silent during ClientSilence is forgotten, but for a mark above the highest number that was answered:
 //     what is below is STALE, and what is above is NEW. So a client that was idle goes on, and so does one that restarts.
 //   - The mark is forgotten after 24 times ClientSilence, or earlier, though not within ClientSilence, if there is no room.
-//     A request takes effect twice only if an attempt of it comes after that, and nothing else of its client came before.
+//     Of a client that is not known, a request whose first sending ([ID.Age]) was before that is STALE, and others are NEW.
 //
 // Records do the same, but for the room. A restart forgets everything that is not in Records.
 //
@@ -93,6 +94,7 @@ type Results struct {
 
 	mu         sync.Mutex
 	clients    map[clientKey]*client
+	forgot     time.Duration         // see client.forgot: of clients that are not known
 	remnants   map[clientKey]remnant // clients that were forgotten
 	principals map[string]*principal
 	most       [bounds]*principal    // a principal that uses more than half of a bound is here
@@ -133,6 +135,7 @@ func NewResults(c ResultsConfig) *Results {
 		config: c, clock: c.Clock, start: c.Clock.Now(),
 		max:     [bounds]int64{ofClients: int64(c.MaxClients), ofRecords: int64(c.MaxRecords), ofBytes: c.MaxBytes},
 		clients: map[clientKey]*client{}, remnants: map[clientKey]remnant{}, principals: map[string]*principal{},
+		forgot:  math.MinInt64,
 		lagging: map[*client]struct{}{}, marks: map[clientKey]int64{}, asked: map[askedKey]struct{}{},
 	}
 	r.toucher, _ = c.Records.(toucher)
@@ -234,7 +237,7 @@ func (r *Results) track(req Request, takeOver bool) (call *Call, ask bool, err e
 			return nil, false, ErrFull
 		}
 		rec = r.addRecord(c, req)
-		ask = r.config.Records != nil && (req.Attempt > 1 || !c.found)
+		ask = r.config.Records != nil && (req.Attempt > 1 || req.Age > 0 || !c.found)
 		r.stats.New++
 		r.stats.PeakBytes = max(r.stats.PeakBytes, r.used[ofBytes])
 		return &rec.flight.first, ask, nil
@@ -265,7 +268,8 @@ func (r *Results) track(req Request, takeOver bool) (call *Call, ask bool, err e
 func (r *Results) hear(key clientKey, req Request, now time.Duration) (*client, error) {
 	c := r.clients[key]
 	if c == nil {
-		if gone := r.remnants[key]; req.Sequence < gone.before {
+		gone, known := r.remnants[key]
+		if req.Sequence < gone.before || r.config.Records == nil && !known && isForgotten(req, r.forgot, now) {
 			r.stats.Stale++
 			return nil, ErrStale
 		}
@@ -297,11 +301,17 @@ func (r *Results) find(c *client, req Request, now time.Duration) (*record, erro
 		r.forget(rec, true) // exactly at its age, whenever Collect comes
 		rec = nil
 	}
-	if req.Sequence < c.before || c.gone.has(req.Sequence, req.Step) {
+	if req.Sequence < c.before || c.gone.has(req.Sequence, req.Step) ||
+		rec == nil && r.config.Records == nil && isForgotten(req, c.forgot, now) {
 		r.stats.Stale++
 		return nil, ErrStale
 	}
 	return rec, nil
+}
+
+// isForgotten reports whether a request that is not known was first sent when the answer may since have been forgotten (law X1).
+func isForgotten(req Request, forgot, now time.Duration) bool {
+	return req.Age > 0 && now-req.Age <= forgot
 }
 
 // attach lets an attempt wait for the answer of another one.
@@ -336,9 +346,13 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 	case state == StateStale:
 		err = ErrStale
 	}
+	now := r.now()
 	r.mu.Lock()
 	if rec := call.flight.record; err == nil && rec != nil { // nil: another driver has ended it meanwhile
 		rec.client.found = true
+		if state == StateNew && isForgotten(call.req, rec.client.forgot, now) {
+			err = ErrStale
+		}
 	}
 	switch {
 	case err != nil:
@@ -368,9 +382,12 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 // The rest runs under mu.
 
 func (r *Results) addClient(p *principal, key clientKey, now time.Duration) *client {
-	c := &client{principal: p, key: key, heard: now, pages: map[int64]*page{}}
+	c := &client{principal: p, key: key, heard: now, pages: map[int64]*page{}, forgot: r.forgot}
+	if r.config.Records != nil {
+		c.forgot = now - remnantsAge*min(r.config.ClientSilence, math.MaxInt64/remnantsAge) // as they do
+	}
 	if e, ok := r.remnants[key]; ok {
-		c.before, c.swept = e.before, e.before
+		c.before, c.swept, c.forgot = e.before, e.before, e.forgot
 		r.dropRemnant(p, key)
 	}
 	r.clients[key] = c

@@ -941,6 +941,40 @@ func TestClientThatWasSilent(t *testing.T) {
 	require.Equal(t, "NEW", state(t, r, attempt(1, 2)), "a service that was not there, and had said so")
 }
 
+// X1: an attempt of a request whose client was forgotten for good is STALE, for ever, and what was first sent later is NEW.
+func TestOldAttemptOfAForgottenClient(t *testing.T) {
+	aged := func(seq int64, age time.Duration) exactlyonce.Request {
+		req := attempt(seq, 2)
+		req.Age = age
+		return req
+	}
+	r, mock := newResults(t, exactlyonce.ResultsConfig{})
+	began := mock.Now()
+	complete(t, r, request(1), "charged")
+	for range 50 {
+		mock.Add(24 * time.Hour)
+		require.NoError(t, r.Collect(t.Context()))
+	}
+	require.Zero(t, r.Remnants())
+	require.Zero(t, r.Stats().Bytes)
+	old := mock.Since(began)
+	require.Equal(t, "STALE", state(t, r, aged(1, old)))
+	require.Zero(t, r.Stats().Clients, "nothing is kept for it")
+	require.Equal(t, "NEW", state(t, r, request(2)), "it was idle, and goes on")
+	require.Equal(t, "STALE", state(t, r, aged(1, old)), "now that its client is here again")
+	require.Equal(t, "NEW", state(t, r, aged(3, 2*time.Hour)), "its first attempts were lost")
+	mock.Add(30 * time.Hour)
+	require.NoError(t, r.Collect(t.Context()))
+	require.Equal(t, "NEW", state(t, r, aged(3, 32*time.Hour)), "nothing of its time was forgotten")
+
+	r, mock = newResults(t, exactlyonce.ResultsConfig{})
+	for range 3 {
+		require.Equal(t, "NEW", state(t, r, aged(1, mock.Since(began))), "its service has refused it for days, and has forgotten nothing")
+		mock.Add(48 * time.Hour)
+		require.NoError(t, r.Collect(t.Context()))
+	}
+}
+
 // X3: remnants are the first that go when there is no room, but not within ClientSilence.
 func TestRemnantsMakeRoom(t *testing.T) {
 	hand := &handClock{Clock: clock.New()}

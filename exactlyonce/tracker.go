@@ -7,6 +7,9 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/message"
@@ -34,10 +37,12 @@ type TrackerConfig struct {
 	// change as long as messages wait.
 	Name string
 
-	// Secret, of 16 bytes at least, keeps others who are the same principal at the called side from computing the ids of
-	// messages: without it an id is a hash of Name and the id of the message. All trackers of that name have the same one, and it
-	// must not change as long as messages wait.
+	// Secret keeps others who are the same principal at the called side from computing the ids of messages. It is required with
+	// Name, and has 16 bytes at least. All trackers of that name have the same one, and it must not change as long as messages wait.
 	Secret []byte
+
+	// Clock measures how long ago a request was first sent ([ID.Age]). Default: the real one.
+	Clock clock.Clock
 }
 
 // Tracker is the calling side: it numbers elements, so that a request of theirs has the same id in every attempt. It
@@ -68,6 +73,7 @@ type TrackerConfig struct {
 // One tracker may serve several operators, unless it takes part in checkpoints. It is safe for concurrent use.
 type Tracker struct {
 	config TrackerConfig
+	start  time.Time
 
 	// first is the lowest incomplete number. Written under mu, read by those who send.
 	first atomic.Int64
@@ -87,6 +93,7 @@ type element struct {
 	tracker *Tracker
 
 	attempts atomic.Int64 // numbers of attempts taken
+	sent     atomic.Int64 // when its first request was sent, since tracker.start; 0: none was
 	ended    atomic.Bool  // no attempt follows; written under tracker.mu
 	lost     bool         // it had a number that is not known; written once
 	client   Client       // of a message, which is a client of its own; else zero: that of the tracker; written once
@@ -116,16 +123,22 @@ type (
 // minSecret is the shortest secret, in bytes: an id has as many.
 const minSecret = 16
 
-// NewTracker returns a tracker with an identity of its own. It panics if the window is negative or the secret too short.
+// NewTracker returns a tracker with an identity of its own. It panics if the window is negative, the secret is too short, or there is
+// a name without a secret or the other way round.
 func NewTracker(config TrackerConfig) *Tracker {
 	switch {
 	case config.Window < 0:
 		panic(fmt.Sprintf("exactlyonce: NewTracker: negative window: %d", config.Window))
-	case len(config.Secret) > 0 && len(config.Secret) < minSecret:
-		panic(fmt.Sprintf("exactlyonce: NewTracker: a secret of %d bytes is shorter than %d", len(config.Secret), minSecret))
+	case config.Name != "" && len(config.Secret) < minSecret:
+		panic(fmt.Sprintf("exactlyonce: NewTracker: Name is %q, and Secret has %d bytes, fewer than %d", config.Name, len(config.Secret), minSecret))
+	case config.Name == "" && len(config.Secret) > 0:
+		panic("exactlyonce: NewTracker: there is a Secret without a Name")
 	}
 	config.Window = or(config.Window, defaultWindow)
-	return &Tracker{config: config, client: NewClient(), next: 1}
+	if config.Clock == nil {
+		config.Clock = clock.New()
+	}
+	return &Tracker{config: config, start: config.Clock.Now(), client: NewClient(), next: 1}
 }
 
 // Client returns the identity. [Tracker.Restore] replaces it by that of the state.
@@ -428,7 +441,7 @@ func (r outgoing) next() (ID, error) {
 	case e.ended.Load():
 		return ID{}, fmt.Errorf("%w: its element %d has ended", ErrNoID, a.number)
 	}
-	id := ID{Client: a.client, Sequence: a.number, Step: r.step, Attempt: int(e.attempts.Add(1))}
+	id := ID{Client: a.client, Sequence: a.number, Step: r.step, Attempt: int(e.attempts.Add(1)), Age: e.age()}
 	if e.client.IsZero() {
 		id.First = e.tracker.first.Load()
 	}
@@ -436,4 +449,20 @@ func (r outgoing) next() (ID, error) {
 		return ID{}, fmt.Errorf("%w: its element %d has ended", ErrNoID, a.number)
 	}
 	return id, id.Validate()
+}
+
+// age returns how long ago the first request of e was sent, rounded up to seconds. In the first sending it is 0.
+func (e *element) age() time.Duration {
+	now := int64(e.tracker.config.Clock.Since(e.tracker.start))
+	if e.sent.CompareAndSwap(0, now|1) {
+		return 0
+	}
+	return max(0, time.Duration(now-e.sent.Load())+time.Second-1).Truncate(time.Second)
+}
+
+// sentAt notes that a request of e was sent at a time, which may have been in another process.
+func (e *element) sentAt(at time.Time) {
+	if !at.IsZero() {
+		e.sent.Store(int64(at.Sub(e.tracker.start)) | 1)
+	}
 }

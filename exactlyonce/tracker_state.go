@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/weirflow/weir/internal/varint"
 )
@@ -29,8 +30,8 @@ type snapshot struct {
 	ended      []*element
 }
 
-// stateVersion is the first byte of a state. Version 1 had the numbers of the elements, too.
-const stateVersion = 2
+// stateVersion is the first byte of a state. Version 1 had the numbers of the elements, too, and version 2 no time of the first sending.
+const stateVersion = 3
 
 // Restore lets t take part in checkpoints. It is called before the first element, with what [Tracker.Snapshot] has returned for
 // the checkpoint that the program resumes from, and with the numbers of its elements, ascending. The tracker then continues
@@ -42,10 +43,10 @@ const stateVersion = 2
 // Restore fails if the state or the numbers are damaged, if the config has Refuse, and if the tracker is in use already: one
 // that takes part in checkpoints belongs to one operator.
 func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
-	client, next := Client{}, int64(1)
+	client, next, sent := Client{}, int64(1), time.Time{}
 	if state != nil {
 		var err error
-		if client, next, err = parseState(state); err != nil {
+		if client, next, sent, err = parseState(state); err != nil {
 			return fmt.Errorf("exactlyonce: state of a tracker: %w", err)
 		}
 	}
@@ -77,6 +78,7 @@ func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 	for _, n := range numbers { // all at once: the first incomplete number must not pass one that is not restored yet
 		e := &element{tracker: t, number: n}
 		e.attempts.Store(1) // it may have been sent before: then records are looked for
+		e.sentAt(sent)
 		t.appendLocked(e)
 		t.saved.restored[n] = e
 	}
@@ -116,7 +118,8 @@ func (t *Tracker) Number(ctx context.Context) int64 {
 	return e.number
 }
 
-// Snapshot returns the tracker's part of a checkpoint: its identity and the next number. It goes into the same checkpoint as
+// Snapshot returns the tracker's part of a checkpoint: its identity, the next number, and when the first request was sent of those
+// that are not complete. It goes into the same checkpoint as
 // the elements that have not ended, each with its number ([Tracker.Number]), and is taken at the same moment. Checkpoints have
 // ascending numbers; not all need complete.
 //
@@ -134,8 +137,15 @@ func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 		t.saved.snapshots = append(t.saved.snapshots, snapshot{checkpoint, t.saved.ended})
 		t.saved.ended = nil
 	}
+	first := time.Time{}
+	for e := t.head; e != nil; e = e.next {
+		if sent := e.sent.Load(); sent != 0 && (first.IsZero() || t.start.Add(time.Duration(sent)).Before(first)) {
+			first = t.start.Add(time.Duration(sent))
+		}
+	}
 	b := append([]byte{stateVersion}, t.client[:]...)
-	return binary.AppendUvarint(b, uint64(t.next))
+	b = binary.AppendUvarint(b, uint64(t.next))
+	return binary.AppendUvarint(b, uint64(max(0, first.Unix()))) // 0: nothing was sent
 }
 
 // Completed reports that a checkpoint is stored: numbers of elements that had ended before its snapshot are released. Those of
@@ -164,22 +174,31 @@ func (t *Tracker) requestLocked() func() {
 }
 
 // parseState reads what Snapshot has written.
-func parseState(state []byte) (client Client, next int64, err error) {
+func parseState(state []byte) (client Client, next int64, sent time.Time, err error) {
 	r := varint.Reader{Rest: state}
-	if v := r.Byte(); r.Err == nil && v != stateVersion {
-		return Client{}, 0, fmt.Errorf("version %d is unknown", v)
+	v := r.Byte()
+	if r.Err == nil && v != 2 && v != stateVersion {
+		return Client{}, 0, time.Time{}, fmt.Errorf("version %d is unknown", v)
 	}
 	copy(client[:], r.Take(uint64(len(client))))
 	n := r.Uvarint()
+	if v == stateVersion {
+		if at := r.Uvarint(); at > 0 {
+			sent = time.Unix(int64(min(at, maxUnix)), 0)
+		}
+	}
 	switch {
 	case r.Err != nil:
-		return Client{}, 0, r.Err
+		return Client{}, 0, time.Time{}, r.Err
 	case client.IsZero():
-		return Client{}, 0, errors.New("the client is zero")
+		return Client{}, 0, time.Time{}, errors.New("the client is zero")
 	case n < 1 || n > MaxSequence+1:
-		return Client{}, 0, fmt.Errorf("next number %d is not between 1 and %d", n, int64(MaxSequence+1))
+		return Client{}, 0, time.Time{}, fmt.Errorf("next number %d is not between 1 and %d", n, int64(MaxSequence+1))
 	case len(r.Rest) > 0:
-		return Client{}, 0, fmt.Errorf("%d bytes too many", len(r.Rest))
+		return Client{}, 0, time.Time{}, fmt.Errorf("%d bytes too many", len(r.Rest))
 	}
-	return client, int64(n), nil
+	return client, int64(n), sent, nil
 }
+
+// maxUnix bounds a time, in seconds since 1970: the year 9999.
+const maxUnix = 253_402_300_799

@@ -3,13 +3,17 @@ package exactlyonce
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
 )
 
 // checkList checks that the incomplete numbers are in order and counted (X3).
@@ -36,10 +40,10 @@ func mustID(t require.TestingT, ctx context.Context) ID {
 
 // The same in every attempt, but for the attempt number and the first incomplete one.
 func TestTrackerNumbersElements(t *testing.T) {
-	tracker := NewTracker(TrackerConfig{})
+	tracker := NewTracker(TrackerConfig{Clock: clock.NewMock()})
 	c := tracker.Client()
 	require.False(t, c.IsZero())
-	require.NotEqual(t, c, NewTracker(TrackerConfig{}).Client(), "an identity per incarnation")
+	require.NotEqual(t, c, NewTracker(TrackerConfig{Clock: clock.NewMock()}).Client(), "an identity per incarnation")
 	a, b := tracker.Accepted(t.Context(), "a", false), tracker.Accepted(t.Context(), "b", false)
 	b1 := tracker.AttemptStarted(b, 1)
 	require.Equal(t, ID{Client: c, Sequence: 2, Attempt: 1, First: 1}, mustID(t, b1))
@@ -66,6 +70,53 @@ func TestTrackerCountsAttempts(t *testing.T) {
 	require.Equal(t, 4, mustID(t, step).Attempt)
 	require.Equal(t, 5, mustID(t, step).Attempt)
 	require.Equal(t, 6, mustID(t, tracker.AttemptStarted(ctx, 5)).Attempt, "one of its own, whatever else has sent")
+}
+
+// An id says how long ago its request was first sent, also after a restart.
+func TestTrackerTellsAges(t *testing.T) {
+	mock := clock.NewMock()
+	mock.Set(time.Unix(1_000_000, 0))
+	tracker := NewTracker(TrackerConfig{Clock: mock})
+	require.NoError(t, tracker.Restore(nil, nil, nil))
+	tracker.Snapshot(1)
+	tracker.Completed(1)
+	idle := tracker.Accepted(t.Context(), nil, false)
+	a := tracker.Accepted(t.Context(), nil, false)
+	age := func(tracker *Tracker, element context.Context, n int) time.Duration {
+		return mustID(t, tracker.AttemptStarted(element, n)).Age
+	}
+	mock.Add(time.Hour)
+	require.Zero(t, age(tracker, a, 1))
+	mock.Add(1500 * time.Millisecond)
+	require.Equal(t, 2*time.Second, age(tracker, a, 2))
+	state := tracker.Snapshot(2)
+	mock.Add(time.Hour)
+	require.Equal(t, time.Hour+2*time.Second, age(tracker, a, 3))
+	require.Zero(t, age(tracker, idle, 1))
+
+	mock.Add(24 * time.Hour)
+	again := NewTracker(TrackerConfig{Clock: mock})
+	require.NoError(t, again.Restore(state, []int64{1, 2}, nil))
+	want := 25*time.Hour + 2*time.Second
+	require.Equal(t, want, age(again, again.Restored(t.Context(), nil, 2), 1))
+	require.Equal(t, want, age(again, again.Restored(t.Context(), nil, 1), 1), "it may have been sent with the other")
+	require.Zero(t, age(again, again.Accepted(t.Context(), nil, false), 1))
+
+	predecessor := slices.Clone(state[:18])
+	predecessor[0] = 2
+	old := NewTracker(TrackerConfig{Clock: mock})
+	require.NoError(t, old.Restore(predecessor, []int64{2}, nil), "law W4")
+	require.Zero(t, age(old, old.Restored(t.Context(), nil, 2), 1))
+
+	named := NewTracker(TrackerConfig{Name: "charges", Secret: []byte("0123456789abcdef"), Clock: mock})
+	element := accepted(t, named, delivery.Meta{ID: "m"})
+	require.Zero(t, age(named, element, 1))
+	carried, _ := CarriedID(element)
+	inDoubt := accepted(t, named, delivery.Meta{ID: "m", Request: carried.String(), FirstFailure: mock.Now()})
+	mock.Add(time.Minute)
+	require.Equal(t, time.Minute, age(named, inDoubt, 1))
+	merged := accepted(t, named, delivery.Meta{ID: "m", Merges: 1, FirstFailure: mock.Now().Add(-24 * time.Hour)})
+	require.Zero(t, age(named, merged, 1), "it is a new request")
 }
 
 func TestTrackerSteps(t *testing.T) {

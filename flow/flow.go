@@ -2,6 +2,7 @@ package flow
 
 import (
 	"log/slog"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -35,6 +36,8 @@ type Flow struct {
 	err     atomic.Pointer[error]
 	taken   wiring.Taken // by Via or To
 
+	takes, sends reflect.Type
+
 	mu      sync.Mutex
 	last    participant.Barrier // the last that has come; guarded by mu
 	misread error               // who reads Out lets barriers overtake elements; guarded by mu
@@ -53,7 +56,7 @@ const buffer = 64
 // It panics if f is nil.
 func NewMap[T, R any](f func(T) R) *Flow {
 	nils.Refuse("flow: NewMap", "function", f)
-	return newFlow("Map", func(e element[T], emit func(any)) error {
+	return newFlow[T, R]("Map", func(e element[T], emit func(any)) error {
 		r := f(e.value)
 		if !e.carried {
 			emit(r)
@@ -75,7 +78,7 @@ func NewMap[T, R any](f func(T) R) *Flow {
 // It panics if keep is nil.
 func NewFilter[T any](keep func(T) bool) *Flow {
 	nils.Refuse("flow: NewFilter", "function", keep)
-	return newFlow("Filter", func(e element[T], emit func(any)) error {
+	return newFlow[T, T]("Filter", func(e element[T], emit func(any)) error {
 		if keep(e.value) {
 			emit(e.whole)
 		} else {
@@ -94,7 +97,7 @@ func NewFilter[T any](keep func(T) bool) *Flow {
 // It panics if f is nil.
 func NewFlatMap[T, R any](f func(T) []R) *Flow {
 	nils.Refuse("flow: NewFlatMap", "function", f)
-	return newFlow("FlatMap", func(e element[T], emit func(any)) error {
+	return newFlow[T, R]("FlatMap", func(e element[T], emit func(any)) error {
 		rs := f(e.value)
 		if !e.carried {
 			for _, r := range rs {
@@ -112,8 +115,8 @@ func NewFlatMap[T, R any](f func(T) []R) *Flow {
 	})
 }
 
-func newFlow[T any](name string, apply func(e element[T], emit func(any)) error) *Flow {
-	f := &Flow{in: make(chan any, buffer), out: make(chan any, buffer), name: name}
+func newFlow[T, R any](name string, apply func(e element[T], emit func(any)) error) *Flow {
+	f := &Flow{in: make(chan any, buffer), out: make(chan any, buffer), name: name, takes: reflect.TypeFor[T](), sends: reflect.TypeFor[R]()}
 	l := &loop[T]{Flow: f, decoder: newDecoder[T](), apply: apply}
 	go l.run()
 	return f
@@ -231,6 +234,9 @@ func (f *Flow) Err() error {
 	return nil
 }
 
+// ElementTypes is for other ends of a stream.
+func (f *Flow) ElementTypes(wiring.Question) (in, out reflect.Type) { return f.takes, f.sends }
+
 // In returns the channel that upstream sends to and closes.
 func (f *Flow) In() chan<- any { return f.in }
 
@@ -247,19 +253,21 @@ func (f *Flow) Out() <-chan any {
 	return f.out
 }
 
-// Via streams the results to next and returns next. It panics for a flow of go-streams that cannot pass barriers, and if Via
-// or To was called before.
+// Via streams the results to next and returns next. It panics for a flow of go-streams that cannot pass barriers, for an operator or a
+// flow of weir that takes elements of another type, and if Via or To was called before.
 func (f *Flow) Via(next streams.Flow) streams.Flow {
 	wiring.MustPass("flow: Via", participant.CanPass(next))
+	wiring.MustMatch("flow: Via", f, next)
 	f.taken.Take("flow: Via")
 	streamsflow.DoStream(f, next)
 	return next
 }
 
 // To streams the results to sink and returns when the sink has processed them all. It panics for a sink of go-streams that
-// takes barriers for elements, and if Via or To was called before.
+// takes barriers for elements, for a sink of package checkpoint that takes elements of another type, and if Via or To was called before.
 func (f *Flow) To(sink streams.Sink) {
 	wiring.MustPass("flow: To", participant.CanPass(sink))
+	wiring.MustMatch("flow: To", f, sink)
 	f.taken.Take("flow: To")
 	in := sink.In()
 	for v := range f.out {

@@ -16,6 +16,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/nils"
 )
 
@@ -310,7 +311,7 @@ func (m *member) acquire(ctx context.Context, name, partition string) *holding {
 	until := m.leaseFrom(m.Clock.Now())
 	g, err := m.Locks.Acquire(ctx, name, m.Worker, m.Lease)
 	if err != nil {
-		if !errors.Is(err, lock.ErrHeld) {
+		if !lazyerr.Is(err, lock.ErrHeld) {
 			m.warn("acquiring", name, err)
 		}
 		return nil
@@ -340,7 +341,7 @@ func (m *member) extend(h *holding) error {
 	defer cancel()
 	err := m.Locks.Extend(ctx, h.grant, m.Lease)
 	switch {
-	case errors.Is(err, lock.ErrLost):
+	case lazyerr.Is(err, lock.ErrLost):
 		return lock.ErrLost
 	case err != nil:
 		m.warn("extending", h.grant.Name, err)
@@ -359,7 +360,7 @@ func (m *member) extend(h *holding) error {
 func (m *member) release(h *holding) {
 	ctx, cancel := m.limited(m.work, m.Clock.Now().Add(m.Lease))
 	defer cancel()
-	if err := m.Locks.Release(ctx, h.grant); err != nil && !errors.Is(err, lock.ErrLost) {
+	if err := m.Locks.Release(ctx, h.grant); err != nil && !lazyerr.Is(err, lock.ErrLost) {
 		m.warn("releasing", h.grant.Name, err)
 	}
 }

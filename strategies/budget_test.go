@@ -77,8 +77,8 @@ func TestPolicyCharges(t *testing.T) {
 	assert.Equal(t, decision.Retried, decide(p, time.Hour))
 	assert.Equal(t, decision.OverBudget, decide(p, time.Hour))
 	assert.Equal(t, decision.Retried, decide(others, time.Hour), "nor refused")
-	others.Steps().Deposit()
-	p.Steps().Deposit()
+	others.Steps().Budget.Deposit()
+	p.Steps().Budget.Deposit()
 	assert.Equal(t, decision.Retried, decide(p, time.Hour), "two first attempts earn a retry")
-	strategies.ReasonAware(say(allowing), nil).WithBudget(nil).Steps().Deposit() // without a budget
+	strategies.ReasonAware(say(allowing), nil).WithBudget(nil).Steps().Budget.Deposit() // without a budget
 }

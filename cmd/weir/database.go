@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/sqlite"
 )
@@ -30,6 +31,7 @@ type database struct {
 	store   queues
 	locks   lock.Locks // nil: there are none
 	sql     *sql.DB    // of the requests with keys; nil: there are none
+	keys    *keys.Keys // the same, to change them
 	closers []func() error
 }
 
@@ -161,7 +163,7 @@ func openSQLite(ctx context.Context, path string, create bool) (*database, error
 		}
 	}
 	s := sqlite.New(db)
-	return &database{store: inspected{s}, locks: s.Locks(), sql: db.Reader(), closers: []func() error{s.Close, db.Close}}, nil
+	return &database{store: inspected{s}, locks: s.Locks(), sql: db.Reader(), keys: keys.New(db.Writer(), keys.SQLite, keys.Config{}), closers: []func() error{s.Close, db.Close}}, nil
 }
 
 func openPostgres(ctx context.Context, address string, create bool) (*database, error) {
@@ -194,11 +196,16 @@ func openPostgres(ctx context.Context, address string, create bool) (*database, 
 	}
 	s := postgres.New(pool)
 	db := stdlib.OpenDBFromPool(pool)
-	closePool := func() error {
-		pool.Close()
+	closePool := func() error { // of a server that hangs, it waits for 15 s and more
+		ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+		go func() {
+			defer cancel()
+			pool.Close()
+		}()
+		<-ctx.Done()
 		return nil
 	}
-	return &database{store: inspected{s}, locks: s.Locks(), sql: db, closers: []func() error{s.Close, db.Close, closePool}}, nil
+	return &database{store: inspected{s}, locks: s.Locks(), sql: db, keys: keys.New(db, keys.PostgreSQL, keys.Config{}), closers: []func() error{s.Close, db.Close, closePool}}, nil
 }
 
 func (db *database) close() error {

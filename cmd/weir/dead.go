@@ -89,7 +89,7 @@ func (a *app) list(ctx context.Context, db *database, queue string, f store.Filt
 		if err != nil {
 			return err
 		}
-		last := len(entries) < page.Max
+		last := len(entries) == 0
 		more := limit > 0 && len(entries) > limit-shown
 		if more {
 			entries = entries[:limit-shown]
@@ -141,7 +141,7 @@ func here(ctx context.Context, s deadletters.Lister, queue string, f store.Filte
 			delete(missing, e.Meta.ID)
 			page.After = e.Position
 		}
-		if len(entries) < page.Max {
+		if len(entries) == 0 {
 			break
 		}
 	}
@@ -562,7 +562,7 @@ func (r *replacing) Put(ctx context.Context, queue string, ms ...store.Message) 
 			there[e.Identity()] = true
 			page.After = e.Position
 		}
-		if len(entries) < page.Max {
+		if len(entries) == 0 {
 			break
 		}
 	}

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -15,7 +18,8 @@ func (a *app) keys() *cobra.Command {
 	c := &cobra.Command{
 		Use: "keys", Short: "Show requests with idempotency keys that are not finished", Args: none,
 		Long: `Show requests with idempotency keys that are not finished, the oldest first. The
-program's completer takes them up again.
+program's completer takes them up again until their retention is over. weir keys
+end ends one that nobody finishes.
 
 POINT is the last step that is done, RUNS how often the request was begun,
 LOCKED since when one has its lock.`,
@@ -23,8 +27,8 @@ LOCKED since when one has its lock.`,
 			if q.limit < 0 {
 				return usagef("-max %d must not be negative", q.limit)
 			}
-			if engine := a.engine(); engine != "" {
-				return usagef("%s has no requests with keys: they are in the tables of a database, sqlite: or postgres://", engine)
+			if err := a.hasKeys(); err != nil {
+				return err
 			}
 			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.showKeys(ctx, db, q) })
 		},
@@ -35,7 +39,75 @@ LOCKED since when one has its lock.`,
 	c.Flags().StringVar(&q.operation, "operation", "", "only those of this `OPERATION`")
 	output{a}.flag(c)
 	c.Flags().IntVar(&q.limit, "max", 50, "at most `N` requests; 0 for all")
+	c.AddCommand(a.keysEnd())
 	return c
+}
+
+func (a *app) hasKeys() error {
+	if engine := a.engine(); engine != "" {
+		return usagef("%s has no requests with keys: they are in the tables of a database, sqlite: or postgres://", engine)
+	}
+	return nil
+}
+
+func (a *app) keysEnd() *cobra.Command {
+	var q keysQuery
+	var reason string
+	var yes bool
+	c := &cobra.Command{
+		Use: "end -reason TEXT", Short: "End a request that nobody finishes", Args: none,
+		Long: `End a request that nobody finishes, after you have looked what became of its
+steps. No step of it runs afterwards, and later attempts get an answer with
+status 410 that gives the reason.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			switch {
+			case q == keysQuery{}:
+				return usagef("which request? Choose one with -key, -user or -operation")
+			case reason == "":
+				return usagef("-reason is missing: its text is the answer to later attempts")
+			}
+			if err := a.hasKeys(); err != nil {
+				return err
+			}
+			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.endKey(ctx, db, q, reason, yes) })
+		},
+	}
+	c.Flags().StringVar(&q.user, "user", "", "of this `USER`")
+	c.Flags().StringVar(&q.key, "key", "", "with this `KEY`")
+	c.Flags().StringVar(&q.operation, "operation", "", "of this `OPERATION`")
+	c.Flags().StringVar(&reason, "reason", "", "the `TEXT` that later attempts get")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return c
+}
+
+func (a *app) endKey(ctx context.Context, db *database, q keysQuery, reason string, yes bool) error {
+	var found []keys.Info
+	for k, err := range keys.List(ctx, db.sql, keys.Filter{User: q.user, Key: q.key, Operation: q.operation}) {
+		if err != nil {
+			return err
+		}
+		found = append(found, k)
+	}
+	switch {
+	case len(found) == 0:
+		return errors.New("no unfinished request matches")
+	case len(found) > 1:
+		return fmt.Errorf("%d unfinished requests match: choose one with -key, -user or -operation", len(found))
+	}
+	k := found[0]
+	err := a.ask(ctx, yes, fmt.Sprintf("End the request %q of %q (%s, at %s, runs: %d)?", k.Key, k.User, k.Operation, k.Point, k.Runs))
+	if err != nil {
+		return err
+	}
+	response, err := keys.JSON(http.StatusGone, map[string]any{"title": http.StatusText(http.StatusGone), "status": http.StatusGone, "detail": reason})
+	if err != nil {
+		return err
+	}
+	response.Header.Set("Content-Type", "application/problem+json") // RFC 9457
+	if err := db.keys.End(ctx, k.ID, response); err != nil {
+		return err
+	}
+	return a.print("The request is ended\n")
 }
 
 // keysQuery are the flags that choose requests.

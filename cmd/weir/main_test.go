@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -312,6 +313,35 @@ func TestPurge(t *testing.T) {
 	assert.Equal(t, result{"3 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-all", "-yes")))
 	assert.Equal(t, result{"0 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-all")), "nothing to ask about")
 	assert.Contains(t, execute(t, command(t, dir, "layers")).stdout, "orders 1m         2", "other queues are as before")
+}
+
+// A request that nobody finishes has an end: its client gets the reason.
+func TestEndOfARequestWithAKey(t *testing.T) {
+	dir := seed(t)
+	end := func(args ...string) result {
+		return execute(t, command(t, dir, append([]string{"keys", "end"}, args...)...))
+	}
+	assert.Equal(t, result{"", "weir: 2 unfinished requests match: choose one with -key, -user or -operation\n", exitFailed},
+		end("-operation", "book_ride", "-reason", "lost", "-yes"))
+	assert.Equal(t, result{"", "weir: no unfinished request matches\n", exitFailed}, end("-key", "key-1", "-reason", "lost", "-yes"), "it is finished")
+	assert.Equal(t, exitUsage, end("-key", "key-2").status)
+	assert.Equal(t, exitUsage, end("-reason", "lost").status)
+	asked := end("-key", "key-2", "-reason", "lost")
+	assert.Equal(t, exitUsage, asked.status)
+	assert.Contains(t, asked.stderr, `End the request "key-2" of "alice" (book_ride, at ride_created, runs: 1)?`)
+
+	assert.Equal(t, result{"The request is ended\n", "", 0}, end("-user", "alice", "-key", "key-2", "-reason", "the ride was booked by phone", "-yes"))
+	assert.NotContains(t, execute(t, command(t, dir, "keys")).stdout, "key-2")
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	defer db.Close()
+	k := keys.New(db.Writer(), keys.SQLite, keys.Config{})
+	o := k.Operation("book_ride", func(context.Context, *keys.Run) (exactlyonce.Response, error) { panic("it runs again") })
+	answer, err := o.Do(t.Context(), keys.Request{User: "alice", Key: "key-2"})
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusGone, answer.Status)
+	assert.Equal(t, "application/problem+json", answer.Header.Get("Content-Type"))
+	assert.JSONEq(t, `{"title":"Gone","status":410,"detail":"the ride was booked by phone"}`, string(answer.Body))
 }
 
 func TestMerge(t *testing.T) {

@@ -93,6 +93,7 @@ func (r storeRule) run(place StorePlace) (err error) {
 var storeRules = []storeRule{
 	{name: "what was put is taken", check: putIsTaken},
 	{name: "odd and large messages", check: oddAndLarge},
+	{name: "large messages come in parts", check: largeInParts},
 	{name: "never early", check: neverEarly},
 	{name: "never early when the clock is set", check: neverEarlyWhenClockIsSet, setsClock: true},
 	{name: "due first, taken first", check: dueFirst},
@@ -288,6 +289,48 @@ func oddAndLarge(b *storeBench) {
 		b.must(at >= 0, "%q was not taken: %q", want[i].Meta.ID, ids(got))
 		b.must(same(got[at].Message, want[i]), "put %+v, taken %+v", want[i].Meta, got[at].Meta)
 	}
+}
+
+// A call stops behind the message with which the payloads have store.MaxBytes.
+func largeInParts(b *storeBench) {
+	const n, size = 22, 900_000
+	for i := range n {
+		m := message(fmt.Sprintf("%02d", i))
+		m.Payload = make([]byte, size)
+		b.put("q", m)
+	}
+	parts := func(what string, next func() (got []string)) {
+		var calls []int
+		var all []string
+		for got := next(); len(got) > 0; got = next() {
+			calls, all = append(calls, len(got)), append(all, got...)
+		}
+		slices.Sort(all)
+		b.must(slices.Equal(calls, []int{19, 3}) && len(slices.Compact(all)) == n, "%s: %d of %d bytes came in calls of %v: %v", what, n, size, calls, all)
+	}
+	var held []store.Lease
+	leased := func(ls []store.Leased, err error) []string {
+		b.ok(err, "Take or Claim")
+		for _, l := range ls {
+			held = append(held, l.Lease)
+		}
+		return ids(ls)
+	}
+	if i, ok := b.Store.(store.Inspector); ok {
+		page := store.Page{Max: 100}
+		parts("List", func() []string {
+			es := b.list("q", store.Filter{}, page)
+			if len(es) > 0 {
+				page.After = es[len(es)-1].Position
+			}
+			return entryIDs(es)
+		})
+		parts("Claim", func() []string {
+			return leased(i.Claim(b.ctx, "q", store.Filter{}, store.Page{Max: 100}, b.units(1000)))
+		})
+		b.ok(b.Release(b.ctx, 0, held...), "Release")
+	}
+	parts("Take", func() []string { return leased(b.Take(b.ctx, "q", 100, b.units(1000))) })
 }
 
 // Law D3.

@@ -177,7 +177,8 @@ func (m *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 		}
 		q := m.queues[queue]
 		now := m.clock.Now()
-		for q != nil && len(taken) < limit && !q.ready[0].at.After(now) {
+		for size := 0; q != nil && len(taken) < limit && size < store.MaxBytes && !q.ready[0].at.After(now); {
+			size += len(q.ready[0].Payload)
 			taken = append(taken, m.grant(q, queue, q.ready[0], now.Add(lease)))
 		}
 		return nil
@@ -305,7 +306,12 @@ func (m *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 		}
 		all := m.matching(queue, &f, p)
 		now := m.clock.Now()
+		size := 0
 		for _, e := range all[:min(p.Max, len(all))] {
+			if size >= store.MaxBytes {
+				break
+			}
+			size += len(e.Payload)
 			entry := e.Entry
 			entry.Message = e.Clone()
 			if !entry.LeasedUntil.After(now) {
@@ -347,8 +353,10 @@ func (m *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 			return err
 		}
 		now := m.clock.Now()
+		size := 0
 		for _, e := range m.matching(queue, &f, p) {
-			if len(taken) < p.Max && !e.LeasedUntil.After(now) {
+			if len(taken) < p.Max && size < store.MaxBytes && !e.LeasedUntil.After(now) {
+				size += len(e.Payload)
 				taken = append(taken, m.grant(m.queues[queue], queue, e, now.Add(lease)))
 			}
 		}

@@ -237,6 +237,7 @@ func (r *relay) batch(ctx context.Context) (int, error) {
 func (r *relay) next(ctx context.Context, after store.Position) (due []store.Entry, err error) {
 	// From the beginning each time: a transaction that commits late has a low position.
 	seen := map[store.Position]bool{}
+	size := 0
 	for page := (store.Page{After: after, Max: r.Batch}); ; {
 		entries, err := r.store.List(ctx, r.Queue, store.Filter{}, page)
 		if err != nil {
@@ -250,11 +251,12 @@ func (r *relay) next(ctx context.Context, after store.Position) (due []store.Ent
 			if e.Meta.Due.After(now) || e.LeasedUntil.After(now) || refused.until.After(now) {
 				continue
 			}
-			if due = append(due, e); len(due) == r.Batch || due[0].Position <= r.doubt || r.failures > 0 {
+			size += len(e.Payload)
+			if due = append(due, e); len(due) == r.Batch || size >= store.MaxBytes || due[0].Position <= r.doubt || r.failures > 0 {
 				return due, nil
 			}
 		}
-		if len(entries) < page.Max {
+		if len(entries) == 0 {
 			if after == 0 { // all were listed: the others were purged
 				maps.DeleteFunc(r.refused, func(p store.Position, _ refusal) bool { return !seen[p] })
 			}

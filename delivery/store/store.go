@@ -26,8 +26,8 @@ type Store interface {
 
 	// Take leases up to max messages that are due, those due first before others, and returns them: none if none is due.
 	// It does not wait. A message is not returned before its delay has passed by the clock of the store, which does not go
-	// back when the machine's clock does (law D3). Nor is it taken again before its lease has ended. Of large messages it may
-	// return fewer, but one at least: stores in SQL stop after 16 MiB of payloads.
+	// back when the machine's clock does (law D3). Nor is it taken again before its lease has ended. It stops behind the
+	// message with which the payloads have [MaxBytes].
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Extend makes the leases end after the time d from now, also if it is sooner than before.
@@ -61,13 +61,18 @@ type Leased struct {
 	Lapses int
 }
 
+// MaxBytes bounds the bytes of the payloads that a call of a store returns: the message with which they have so many is the last one, so
+// that one is returned whatever its size is.
+const MaxBytes = 16 << 20
+
 // Inspector is a store that can look into its queues.
 type Inspector interface {
 	Store
 
 	// List returns messages of a queue in the order of their positions, due or not, leased or not, and changes nothing.
 	// To get the next page, set [Page.After] to the position of the last entry. What others put and remove meanwhile
-	// changes no page that was read, and moves nothing from one page to another.
+	// changes no page that was read, and moves nothing from one page to another. Like Take it stops at [MaxBytes], so only a page
+	// without an entry is behind the last one.
 	List(ctx context.Context, queue string, f Filter, p Page) ([]Entry, error)
 
 	// Count counts the messages that match.
@@ -77,8 +82,8 @@ type Inspector interface {
 	// stays. It may go in steps, so that others need not wait: after an error some may be gone.
 	Purge(ctx context.Context, queue string, f Filter) (int, error)
 
-	// Claim leases messages that match and are not leased, due or not, in the order of their positions. Of large messages it may
-	// return fewer, as Take does.
+	// Claim leases messages that match and are not leased, due or not, in the order of their positions. It stops at [MaxBytes], as
+	// Take does.
 	Claim(ctx context.Context, queue string, f Filter, p Page, lease time.Duration) ([]Leased, error)
 
 	// Move settles leases, and puts a message in another queue for each, in one transaction: a crash leaves the old or the

@@ -84,7 +84,7 @@ func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
 }
 
 // End ends a request that is not finished, as one that Complete has given up: later attempts get response, for another retention.
-// It is for a person who has looked what became of the calls of its steps; [List] has the ids, and the response says why it ended.
+// It is for a person who has looked what became of the calls of its steps, as "weir keys end" does: [List] has the ids.
 // A run that has the request commits nothing afterwards. The error is ErrInvalid if no such request is unfinished.
 func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response) error {
 	stored := response.Encode()

@@ -235,6 +235,34 @@ func TestOutputOverBrokenConnections(t *testing.T) {
 	}, strconv.Itoa, nil)
 }
 
+// Law W2: an element that the client does not take fails its Write. One that only the topic does not take is named by Commit, and records that
+// are small are published, whatever a batch of them takes.
+func TestOutputOfWhatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	require.NoError(t, c.CreateTopic("invoices", 1, map[string]string{"max.message.bytes": "3000"}))
+	out := must(c.output(kgo.ProducerBatchCompression(kgo.NoCompression())))
+	err := out.Write(t.Context(), strings.Repeat("x", 600_000)) // as value and as header
+	require.ErrorIs(t, err, kerr.MessageTooLarge)
+	require.ErrorContains(t, err, `the record with key "k" has 12001`)
+	require.ErrorContains(t, err, "the client takes 1000012")
+	var want []string
+	for range 20 {
+		want = append(want, strings.Repeat("x", 400))
+		require.NoError(t, out.Write(t.Context(), want[0]))
+	}
+	require.NoError(t, out.Commit(t.Context(), must(out.Prepare(t.Context()))))
+	reader := c.reader()
+	require.Equal(t, want, must(reader.published()))
+
+	require.NoError(t, out.Write(t.Context(), strings.Repeat("x", 2000)))
+	state := must(out.Prepare(t.Context()))
+	err = out.Commit(t.Context(), state)
+	require.ErrorIs(t, err, kerr.MessageTooLarge)
+	require.ErrorContains(t, err, `the record with key "k" and 4009 bytes`)
+	require.ErrorContains(t, must(c.output(kgo.ProducerBatchCompression(kgo.NoCompression()))).Restore(t.Context(), state), `the record with key "k"`)
+}
+
 // TestOutputIsFenced checks law P1: an output that another one has taken over from publishes nothing any more.
 func TestOutputIsFenced(t *testing.T) {
 	t.Parallel()

@@ -41,7 +41,7 @@ func mergeGroup(topic string) string { return "weir-merge-" + topic }
 // again. So merge or purge the rest before. The group remembers gaps among the last 20,000 records of a partition, and at least 750 gaps that
 // are further apart; Merge returns an error before that is full.
 //
-// A record whose headers are damaged stays, and is an error at the end.
+// A record whose headers are damaged stays, and so does one that is larger than the topic To takes. They are an error at the end.
 func (v *View) Merge(ctx context.Context, c deadletters.Config) (deadletters.Merged, error) {
 	switch {
 	case !v.merges:
@@ -74,10 +74,17 @@ type merge struct {
 	done   deadletters.Merged
 
 	damaged []string // names of records
+	large   []string // of messages that To does not take
 	batch   []*kgo.Record
-	settled map[*viewPart][]int64 // of the batch
+	from    []mergedFrom // of the batch
 	tracks  map[*viewPart]*offsets.Progress
 	begun   time.Time // the batch
+}
+
+// mergedFrom is where a record of the batch was.
+type mergedFrom struct {
+	part   *viewPart
+	offset int64
 }
 
 // errTakenOver says that another merge has begun.
@@ -103,7 +110,7 @@ func (m *merge) run(ctx context.Context) (err error) {
 	if err := m.view.settled(kadm.RequireStable(ctx)); err != nil {
 		return err
 	}
-	m.settled, m.tracks = map[*viewPart][]int64{}, map[*viewPart]*offsets.Progress{}
+	m.tracks = map[*viewPart]*offsets.Progress{}
 	m.begun = m.Clock.Now()
 	for _, p := range m.view.parts {
 		m.tracks[p] = p.progress()
@@ -123,9 +130,13 @@ func (m *merge) run(ctx context.Context) (err error) {
 		return err
 	}
 	if len(m.damaged) > 0 {
-		return fmt.Errorf("%d records have damaged headers, and stay: %s first", len(m.damaged), m.damaged[0])
+		err = fmt.Errorf("%d records have damaged headers, and stay: %s first", len(m.damaged), m.damaged[0])
 	}
-	return nil
+	if len(m.large) > 0 {
+		err = errors.Join(err, fmt.Errorf("%d messages are larger than the client (kgo.ProducerBatchMaxBytes) or the topic %q (max.message.bytes) takes, "+
+			"and stay: %s first", len(m.large), m.To, m.large[0]))
+	}
+	return err
 }
 
 func (m *merge) full() bool { return m.Max > 0 && m.done.Merged+len(m.batch) >= m.Max }
@@ -161,7 +172,7 @@ func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record) (more bool
 	}
 	m.batch = append(m.batch, back)
 	track.Settle(r.Offset)
-	m.settled[p] = append(m.settled[p], r.Offset)
+	m.from = append(m.from, mergedFrom{p, r.Offset})
 	if m.full() {
 		return false, nil
 	}
@@ -181,10 +192,59 @@ func (m *merge) flush(ctx context.Context) error {
 	if len(m.batch) == 0 {
 		return nil
 	}
+	err := m.send(ctx, false)
+	for refused(err) && len(m.batch) > 0 {
+		err = m.send(ctx, true)
+	}
+	if refused(err) {
+		err = nil // all of them are too large
+	}
 	n := len(m.batch)
-	err := m.client.BeginTransaction()
-	if err == nil {
+	if err != nil {
+		if errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch) || errors.Is(err, kerr.InvalidProducerIDMapping) {
+			err = fmt.Errorf("%w: %w", errTakenOver, err)
+		}
+		m.batch, m.from = nil, nil
+		return err // the next merge ends the transaction, or the broker does
+	}
+	m.done.Merged += n
+	m.batch, m.from = nil, nil
+	if m.Progress != nil {
+		m.Progress(m.done)
+	}
+	err = pause(ctx, m.Clock, m.begun, n, m.Rate)
+	m.begun = m.Clock.Now()
+	return err
+}
+
+// send sends the batch in one transaction. If the broker refuses it as too large, nothing was sent: each record is to be sent alone then, and
+// one that is refused leaves the batch.
+func (m *merge) send(ctx context.Context, alone bool) error {
+	if err := m.client.BeginTransaction(); err != nil {
+		return err
+	}
+	var err error
+	if alone {
+		for i := 0; i < len(m.batch) && err == nil; i++ {
+			if err = m.client.ProduceSync(ctx, m.batch[i]).FirstErr(); refused(err) {
+				m.leave(i)
+			}
+		}
+	} else {
 		err = m.client.ProduceSync(ctx, m.batch...).FirstErr()
+	}
+	if refused(err) {
+		abort := m.client.AbortBufferedRecords(ctx)
+		if abort == nil {
+			abort = m.client.EndTransaction(ctx, kgo.TryAbort)
+		}
+		if abort != nil {
+			return abort
+		}
+		for i, r := range m.batch { // a record belongs to the transaction that it was produced in
+			m.batch[i] = &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}
+		}
+		return err
 	}
 	if err == nil {
 		err = m.commit(ctx)
@@ -192,22 +252,21 @@ func (m *merge) flush(ctx context.Context) error {
 	if err == nil {
 		err = commitTransaction(ctx, m.client)
 	}
-	if err != nil {
-		if errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch) || errors.Is(err, kerr.InvalidProducerIDMapping) {
-			err = fmt.Errorf("%w: %w", errTakenOver, err)
-		}
-		m.batch = nil
-		return err // the next merge ends the transaction, or the broker does
-	}
-	m.done.Merged += n
-	m.batch = nil
-	clear(m.settled)
-	if m.Progress != nil {
-		m.Progress(m.done)
-	}
-	err = pause(ctx, m.Clock, m.begun, n, m.Rate)
-	m.begun = m.Clock.Now()
 	return err
+}
+
+// leave lets a record of the batch stay where it is (law W2).
+func (m *merge) leave(i int) {
+	r, from := m.batch[i], m.from[i]
+	id := ""
+	for _, h := range r.Headers {
+		if h.Key == "Weir-Id" {
+			id = string(h.Value)
+		}
+	}
+	m.large = append(m.large, fmt.Sprintf("message %q at %s/%d/%d, with %d bytes,", id, m.view.topic, from.part.id, from.offset, len(appendRecord(nil, r))))
+	m.tracks[from.part].Unsettle(from.offset)
+	m.batch, m.from = slices.Delete(m.batch, i, i+1), slices.Delete(m.from, i, i+1)
 }
 
 // commit puts the offsets of the group into the transaction.
@@ -233,7 +292,11 @@ func (m *merge) commit(ctx context.Context) error {
 	req.TransactionalID, req.Group, req.ProducerID, req.ProducerEpoch, req.Generation = m.id, m.id, id, epoch, -1
 	t := kmsg.NewTxnOffsetCommitRequestTopic()
 	t.Topic, t.TopicID = m.view.topic, topics[m.view.topic].ID
-	for part := range m.settled {
+	parts := map[*viewPart]bool{}
+	for _, from := range m.from {
+		parts[from.part] = true
+	}
+	for part := range parts {
 		track := m.tracks[part]
 		metadata := track.Encode(nil, m.view.metadata)
 		p := kmsg.NewTxnOffsetCommitRequestTopicPartition()

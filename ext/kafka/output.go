@@ -42,6 +42,9 @@ type OutputConfig[T any] struct {
 //
 // The elements of one interval between checkpoints are in memory and in the state. Brokers forget the ordinal when nothing was published for
 // offsets.retention.minutes (7 days by default): then a state with records is refused, since it cannot be known whether they are published.
+//
+// Write returns an error for an element that is larger than the client takes (kgo.ProducerBatchMaxBytes, about 1 MB by default). Let the topic
+// take as much (max.message.bytes): Commit and Restore fail, and name the record, until it does.
 type Output[T any] struct {
 	c      OutputConfig[T]
 	client *kgo.Client
@@ -52,6 +55,8 @@ type Output[T any] struct {
 	base    int64    // ordinal before pending: so many are published, or were before this state
 	pending [][]byte // written and not known to be published, encoded
 	tried   int64    // the highest ordinal that this run may have published
+	limit   int      // of the bytes of a record
+	alone   bool     // a batch was too large for the topic: its records are sent one by one
 }
 
 var _ checkpoint.Output[int] = (*Output[int])(nil)
@@ -71,7 +76,8 @@ func NewOutput[T any](c OutputConfig[T]) (*Output[T], error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Output[T]{c: c, client: client, admin: kadm.NewClient(client)}, nil
+	limit, _ := client.OptValue(kgo.ProducerBatchMaxBytes).(int32)
+	return &Output[T]{c: c, client: client, admin: kadm.NewClient(client), limit: int(limit)}, nil
 }
 
 func (o *Output[T]) error(what string, err error) error {
@@ -164,7 +170,12 @@ func (o *Output[T]) Write(ctx context.Context, v T) error {
 	if err != nil {
 		return o.error("an element cannot be encoded", err)
 	}
-	o.pending = append(o.pending, appendRecord(nil, r))
+	b := appendRecord(nil, r)
+	if n := len(b) + batchRoom + 8*len(r.Headers); n > o.limit {
+		return o.error("an element is too large", fmt.Errorf("the record with key %.100q has %d bytes with its batch, the client takes %d "+
+			"(kgo.ProducerBatchMaxBytes): %w", r.Key, n, o.limit, kerr.MessageTooLarge))
+	}
+	o.pending = append(o.pending, b)
 	return nil
 }
 
@@ -203,7 +214,12 @@ func (o *Output[T]) publish(ctx context.Context, base int64, records [][]byte) e
 		return err
 	}
 	o.tried = max(o.tried, target)
-	if err := o.transact(ctx, records[n-base:], target); err != nil {
+	err = o.transact(ctx, records[n-base:], target)
+	if refused(err) && !o.alone {
+		o.alone = true // for good: the topic takes less than a batch of the client
+		return o.publish(ctx, base, records)
+	}
+	if err != nil {
 		return err
 	}
 	if n, err = o.published(ctx, base, target); err == nil && n < target {
@@ -271,6 +287,14 @@ func (o *Output[T]) fill(ctx context.Context, records [][]byte, ordinal int64) e
 		}
 		r.Topic = o.c.Topic
 		rs[i] = r
+	}
+	for i := 0; o.alone && i < len(rs); i++ {
+		if err := o.client.ProduceSync(ctx, rs[i]).FirstErr(); err != nil {
+			return fmt.Errorf("the record with key %.100q and %d bytes: %w", rs[i].Key, len(records[i]), err)
+		}
+	}
+	if o.alone {
+		rs = nil
 	}
 	produced := make(chan error, len(rs))
 	for _, r := range rs {
@@ -345,6 +369,9 @@ func (o *Output[T]) Close() error {
 	o.client.Close()
 	return nil
 }
+
+// batchRoom is what a batch and the lengths of a record take at most, without headers.
+const batchRoom = 128
 
 // stateVersion is the first byte of a state.
 const stateVersion = 1

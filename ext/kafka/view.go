@@ -233,9 +233,11 @@ func (v *View) List(ctx context.Context, f store.Filter, p store.Page) (list []s
 	if err := storearg.Page(v.topic, p); err != nil {
 		return nil, err
 	}
+	size := 0
 	err = v.each(ctx, &f, p, func(e *store.Entry) bool {
 		list = append(list, *e)
-		return len(list) < p.Max
+		size += len(e.Payload)
+		return len(list) < p.Max && size < store.MaxBytes
 	})
 	return list, err
 }

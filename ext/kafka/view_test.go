@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -197,6 +198,31 @@ func TestMergeOfATopic(t *testing.T) {
 	require.Error(t, err)
 	assert.Equal(t, deadletters.Merged{Merged: 2}, merged)
 	assert.Len(t, c.committedValues("orders"), 92)
+}
+
+// Law W2: a message that the target does not take stays, is named at the end, and stops no other.
+func TestMergeOfWhatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "dead")
+	require.NoError(t, c.CreateTopic("orders", 1, map[string]string{"max.message.bytes": "2000"}))
+	for i := range 30 {
+		m := letter(i)
+		if m.Payload = bytes.Repeat([]byte("x"), 300); i%13 == 5 {
+			m.Payload = bytes.Repeat([]byte("x"), 5000)
+		}
+		require.NoError(t, c.retries().PutDead(t.Context(), m))
+	}
+	for _, want := range []int{28, 0} {
+		merged, err := c.view("dead", "", kgo.ProducerBatchCompression(kgo.NoCompression())).Merge(t.Context(), deadletters.Config{To: "orders"})
+		require.ErrorContains(t, err, `2 messages are larger than`)
+		require.ErrorContains(t, err, `"orders" (max.message.bytes) takes, and stay: message "orders/0/`)
+		require.Regexp(t, `at \S+, with 5\d\d\d bytes, first`, err.Error())
+		require.Equal(t, deadletters.Merged{Merged: want}, merged)
+		require.Len(t, c.committedValues("orders"), 28)
+		list, err := c.view("dead", "").List(t.Context(), store.Filter{}, allOfIt)
+		require.NoError(t, err)
+		require.Len(t, list, 2)
+	}
 }
 
 // A merge that is killed at any of its steps is called again, and each letter returns once.

@@ -297,7 +297,7 @@ func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (
 		fitting AS (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM chosen)
 		UPDATE weir_messages AS m SET at = now + $1 * interval '1 microsecond', leased = now + $1 * interval '1 microsecond', fence = fence + 1,
 			lapses = lapses + (leased IS NOT NULL)::int
-		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(storesql.MaxTaken)+`)) RETURNING `+columns+", m.lapses", args...)
+		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(store.MaxBytes)+`)) RETURNING `+columns+", m.lapses", args...)
 	s.step()
 	return taken, err
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -65,8 +66,10 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 				}
 				list = append(list, e)
 			}, &arrived, &leased)
-		}, "SELECT "+columns+", arrived, CASE WHEN leased > "+s.now+" THEN leased END FROM weir_messages AS m WHERE "+
-			condition+order+" LIMIT $1", args...)
+		}, `WITH chosen AS MATERIALIZED (SELECT position, coalesce(octet_length(payload), 0) AS size FROM weir_messages WHERE `+condition+order+` LIMIT $1),
+			fitting AS (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM chosen)
+			SELECT `+columns+", arrived, CASE WHEN leased > "+s.now+` THEN leased END FROM weir_messages AS m
+			WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(store.MaxBytes)+`)) ORDER BY position`, args...)
 	})
 	return list, err
 }

@@ -190,7 +190,7 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	}
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		// Law D3: what is due is decided here.
-		rows, err := tx.QueryContext(ctx, takeDue, nanos(now, lease), queue, nanos(now, 0), limit, storesql.MaxTaken)
+		rows, err := tx.QueryContext(ctx, takeDue, nanos(now, lease), queue, nanos(now, 0), limit, store.MaxBytes)
 		taken, err = scanLeased(rows, err, queue)
 		return err
 	})

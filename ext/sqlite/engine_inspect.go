@@ -65,7 +65,10 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 		now := nanos(t, 0)
 		var arrived int64
 		var leased sql.NullInt64
-		rows, err := s.db.Reader().QueryContext(ctx, "SELECT "+columns+", arrived, leased FROM weir_messages"+where+order, args...)
+		rows, err := s.db.Reader().QueryContext(ctx, "SELECT "+columns+`, arrived, leased FROM weir_messages
+			WHERE position IN (SELECT position FROM (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (
+				SELECT position, coalesce(length(payload), 0) AS size FROM weir_messages`+where+order+`
+			)) WHERE before < `+storesql.Param(len(args)+1)+") ORDER BY position", append(args, store.MaxBytes)...)
 		return scan(rows, err, func(m store.Message, position, fence int64) {
 			e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: time.Unix(0, arrived).UTC()}
 			if leased.Valid && leased.Int64 > now {
@@ -234,7 +237,7 @@ func (s *Engine) claim(ctx context.Context, queue string, positions []int64, lea
 				SELECT position, sum(coalesce(length(payload), 0)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) - coalesce(length(payload), 0) AS before
 				FROM weir_messages WHERE position IN (SELECT value FROM json_each($2)) AND queue = $3 AND (leased IS NULL OR leased <= $4)
 			) WHERE before < $5) RETURNING `+columns+", lapses",
-			nanos(now, lease), string(chosen), queue, nanos(now, 0), storesql.MaxTaken)
+			nanos(now, lease), string(chosen), queue, nanos(now, 0), store.MaxBytes)
 		taken, err = scanLeased(rows, err, queue)
 		return err
 	})

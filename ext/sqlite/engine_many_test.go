@@ -77,9 +77,3 @@ func TestManyMessages(t *testing.T) {
 	defer s.Close()
 	storebench.Many(t, s)
 }
-
-func TestLargeMessages(t *testing.T) {
-	s := sqlite.New(open(t, filepath.Join(t.TempDir(), "queues.db")))
-	defer s.Close()
-	storebench.Large(t, s)
-}

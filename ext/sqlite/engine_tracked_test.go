@@ -150,7 +150,7 @@ func TestTrackedWorker(t *testing.T) {
 	})
 	op := asyncop.UnorderedWaitWithRetry(call, time.Minute, 8,
 		strategies.ReasonAware(httpretry.Classifier[string](), nil).WithMaxDelay(time.Nanosecond), asyncop.WithLogger(quiet),
-		asyncop.WithObserver(exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "charges"})), asyncop.WithFailureSink(orders.TakeFailure))
+		asyncop.WithObserver(exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "charges", Secret: []byte("0123456789abcdef")})), asyncop.WithFailureSink(orders.TakeFailure))
 	_, err = delivery.Run(ctx, orders, op, acknowledge{}, delivery.WithFloodGuard(1, 100), delivery.WithLogger(quiet))
 	require.NoError(t, err)
 }

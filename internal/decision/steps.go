@@ -34,10 +34,7 @@ type Steps[OUT any] struct {
 // Considers reports whether outcomes of this kind are looked at: errors or, with a nil err, results. Others are accepted
 // without calling Find.
 func (p *Steps[OUT]) Considers(err error) bool {
-	if err != nil {
-		return p.Errors
-	}
-	return p.Results
+	return p.Classify != nil && (err != nil && p.Errors || err == nil && p.Results)
 }
 
 // NeedsElement reports whether Find and Ask look at more of an attempt than its number and outcome. If not, an operator may
@@ -51,9 +48,6 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 	}
 	return p.Idempotent != nil && p.Idempotent(input)
 }
-
-// Deposit is called for every first attempt: it earns the budget, if there is one, its fraction of a retry.
-func (p *Steps[OUT]) Deposit() { p.Budget.Deposit() }
 
 // Decide takes all steps at once, in the order of RFC 0049:
 //
@@ -73,6 +67,9 @@ func (p *Steps[OUT]) Deposit() { p.Budget.Deposit() }
 // Find does 1, Judge 2 and 3, Ask does 4, and Conclude does the rest. Only Ask may block. Decide fills in a.Reason and a.Stage;
 // the caller fills in a.Idempotent and a.Remaining.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now Situation) Decision {
+	if !p.Considers(a.Err) {
+		return Decision{Err: a.Err}
+	}
 	found, err := p.Find(a)
 	if !found {
 		return Decision{Err: a.Err}
@@ -89,10 +86,9 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 // found is false, and the outcome is final, as it is for most elements. Else Judge decides, also over the error of a classifier
 // that has failed.
 func (p *Steps[OUT]) Find(a *predicates.Attempt[OUT]) (found bool, err error) {
-	if p.Classify == nil || !p.Considers(a.Err) {
-		return false, nil
+	if !p.ByAttempts { // else nobody asks
+		a.Idempotent = a.Idempotent || isTracked(a)
 	}
-	a.Idempotent = a.Idempotent || isTracked(a)
 	err = p.classify(a)
 	return err != nil || !a.Reason.IsZero(), err
 }
@@ -178,7 +174,7 @@ func (p *Steps[OUT]) schedule(a *predicates.Attempt[OUT], action Action, now Sit
 	switch {
 	case action.Demanded:
 		d.Demanded = action.Delay
-	case now.Random != nil && !d.Reason.AlwaysRetry(): // the controlled back-off is as RFC 0049 lays it down
+	case p.Jitter != nil && now.Random != nil && !d.Reason.AlwaysRetry(): // the controlled back-off is as RFC 0049 lays it down
 		var err error
 		if d.Delay, err = p.spread(d.Delay, now.Random); err != nil {
 			return failed(a, err)
@@ -188,7 +184,7 @@ func (p *Steps[OUT]) schedule(a *predicates.Attempt[OUT], action Action, now Sit
 		d.Delay, d.Capped = max(0, a.Remaining), true
 		return d
 	}
-	if !d.Reason.AlwaysRetry() && !p.Budget.Withdraw() {
+	if p.Budget != nil && !d.Reason.AlwaysRetry() && !p.Budget.Withdraw() {
 		return Decision{Verdict: OverBudget, Reason: d.Reason, Err: d.Err}
 	}
 	return d

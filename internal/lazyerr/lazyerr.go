@@ -4,6 +4,7 @@
 package lazyerr
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -66,3 +67,13 @@ func (j JoinedErrors) Format(f fmt.State, verb rune) {
 
 // Unwrap returns them all.
 func (j JoinedErrors) Unwrap() []error { return j }
+
+// Is is errors.Is for an error of a user, whose methods may panic: one that does matches nothing.
+func Is(err, target error) (is bool) {
+	defer func() {
+		if recover() != nil {
+			is = false
+		}
+	}()
+	return errors.Is(err, target)
+}

@@ -19,9 +19,6 @@ type Dialect struct {
 	Time      func(time.Time) any
 }
 
-// MaxTaken bounds the bytes of the payloads that Take or Claim return at once: what begins after so many waits for the next call.
-const MaxTaken = 16 << 20
-
 // Row is a message to be put.
 type Row struct {
 	Queue      string

@@ -57,7 +57,7 @@ func Decide[OUT any](strategy strategies.AsyncRetryStrategy[OUT], a predicates.A
 	}
 	a.Idempotent = policy.IsIdempotent(a.Input)
 	if a.Number == 1 {
-		policy.Deposit()
+		policy.Budget.Deposit()
 	}
 	d := policy.Decide(context.Background(), &a, decision.Situation{})
 	made := Decision{Delay: max(d.Delay, d.Demanded), Reason: d.Reason, Stage: a.Stage, Before: d.Before, Err: d.Err}

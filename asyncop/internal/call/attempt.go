@@ -3,7 +3,7 @@ package call
 import "github.com/weirflow/weir/internal/guard"
 
 // Attempt is one call for one element: the token that makes a completion count for this call and no other. It is the
-// ResultFuture that user code holds and, as [AttemptContext], its context.
+// ResultFuture that user code holds, and the context of the call.
 type Attempt[OUT any] struct {
 	Token
 
@@ -82,14 +82,7 @@ func (a *Attempt[OUT]) Refuse(err error) {
 		return
 	}
 	a.err = err
-	bits := a.completing()
-	before := a.state.Or(bits)
-	a.release(before, bits)
-	if before&over != 0 {
-		return
-	}
-	a.endContext()
-	a.post(before, bits)
+	a.hand(0)
 }
 
 // Returning is an attempt as the future of a function that completes it by returning: one step then does both.

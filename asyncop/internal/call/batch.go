@@ -68,7 +68,7 @@ func (b *Batch[IN, OUT]) Add() *Attempt[OUT] {
 
 // Context returns the context of the newest member's attempt.
 func (b *Batch[IN, OUT]) Context() Cancellable {
-	return (*MemberContext[IN, OUT])(&b.members[len(b.members)-1])
+	return &b.members[len(b.members)-1]
 }
 
 // After has the call wait until done is closed, or the newest member is over.
@@ -154,7 +154,7 @@ func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome f
 		b.ended.Store(true)
 		b.deliver(b.outs, b.ctxs, func(_ int, out Future[OUT]) { out.CompleteExceptionally(err) })
 	})
-	outcome := call((*BatchContext[IN, OUT])(b), b.ins)
+	outcome := call(b, b.ins)
 	g.Returned()
 	b.ended.Store(true)
 	b.deliver(b.outs, b.ctxs, outcome)

@@ -9,46 +9,24 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// MemberContext is a member as the context of its attempt. It is safe for concurrent use.
-type MemberContext[IN, OUT any] Member[IN, OUT]
-
-var _ Cancellable = (*MemberContext[any, any])(nil)
-
-func (c *MemberContext[IN, OUT]) attempt() *AttemptContext[OUT] {
-	return (*AttemptContext[OUT])(&c.Attempt)
-}
-
-// Deadline is [Context.Deadline].
-func (c *MemberContext[IN, OUT]) Deadline() (time.Time, bool) { return c.attempt().Deadline() }
-
-// Done is [Context.Done].
-func (c *MemberContext[IN, OUT]) Done() <-chan struct{} { return c.attempt().Done() }
-
-// Err is [Context.Err].
-func (c *MemberContext[IN, OUT]) Err() error { return c.attempt().Err() }
-
-// AfterFunc is [Context.AfterFunc].
-func (c *MemberContext[IN, OUT]) AfterFunc(f func()) (stop func() bool) {
-	return c.attempt().AfterFunc(f)
-}
-
-// Value is [AttemptContext.Value], and knows the batch.
-func (c *MemberContext[IN, OUT]) Value(key any) any {
-	if k, ok := key.(BatchKey); ok && k.Of == c.batch.of {
-		return c.batch
+// Value is [Attempt.Value], and knows the batch.
+func (m *Member[IN, OUT]) Value(key any) any {
+	if k, ok := key.(BatchKey); ok && k.Of == m.batch.of {
+		return m.batch
 	}
-	return c.attempt().Value(key)
+	return m.Attempt.Value(key)
 }
 
-// BatchContext is the context of a call for many elements. It ends with the last of their contexts. What belongs to an attempt,
-// such as its number, is in those only. It is safe for concurrent use.
-type BatchContext[IN, OUT any] Batch[IN, OUT]
-
-var _ Cancellable = (*BatchContext[any, any])(nil)
+// A batch is the context of its call. It ends with the last of the members' contexts. What belongs to an attempt, such as its
+// number, is in those only. It is safe for concurrent use.
+var (
+	_ Cancellable = (*Batch[any, any])(nil)
+	_ Cancellable = (*Member[any, any])(nil)
+)
 
 // Deadline returns the latest of the members' deadlines; none if one of them has none.
-func (c *BatchContext[IN, OUT]) Deadline() (latest time.Time, ok bool) {
-	for _, m := range c.ctxs {
+func (b *Batch[IN, OUT]) Deadline() (latest time.Time, ok bool) {
+	for _, m := range b.ctxs {
 		deadline, ok := m.Deadline()
 		if !ok {
 			return time.Time{}, false
@@ -61,23 +39,23 @@ func (c *BatchContext[IN, OUT]) Deadline() (latest time.Time, ok bool) {
 }
 
 // Done returns a channel that is closed when all members have ended.
-func (c *BatchContext[IN, OUT]) Done() <-chan struct{} { return c.ending().done }
+func (b *Batch[IN, OUT]) Done() <-chan struct{} { return b.ending().done }
 
-// AfterFunc is [Context.AfterFunc].
-func (c *BatchContext[IN, OUT]) AfterFunc(f func()) (stop func() bool) {
-	return c.ending().afterFunc(f)
+// AfterFunc is [Token.AfterFunc].
+func (b *Batch[IN, OUT]) AfterFunc(f func()) (stop func() bool) {
+	return b.ending().afterFunc(f)
 }
 
 // Err returns nil as long as a member goes on, then context.DeadlineExceeded if the time of all has run out, and
 // context.Canceled else.
-func (c *BatchContext[IN, OUT]) Err() error {
-	if c.ongoing() != nil {
+func (b *Batch[IN, OUT]) Err() error {
+	if b.ongoing() != nil {
 		return nil
 	}
-	if s := c.signal.Load(); s != nil {
+	if s := b.signal.Load(); s != nil {
 		s.fire() // Done is closed when Err says so, not a moment later
 	}
-	for _, m := range c.ctxs {
+	for _, m := range b.ctxs {
 		if err := m.Err(); err != context.DeadlineExceeded {
 			return context.Canceled
 		}
@@ -86,69 +64,69 @@ func (c *BatchContext[IN, OUT]) Err() error {
 }
 
 // ongoing returns the first member that has not ended, or nil.
-func (c *BatchContext[IN, OUT]) ongoing() context.Context {
-	for i := c.over.Load(); i < int64(len(c.ctxs)); i++ {
-		if c.ctxs[i].Err() == nil {
-			c.over.Store(i)
-			return c.ctxs[i]
+func (b *Batch[IN, OUT]) ongoing() context.Context {
+	for i := b.over.Load(); i < int64(len(b.ctxs)); i++ {
+		if b.ctxs[i].Err() == nil {
+			b.over.Store(i)
+			return b.ctxs[i]
 		}
 	}
 	return nil
 }
 
 // ending returns the signal, which exists from the first call on.
-func (c *BatchContext[IN, OUT]) ending() *signal {
-	s := c.signal.Load()
+func (b *Batch[IN, OUT]) ending() *signal {
+	s := b.signal.Load()
 	if s == nil {
 		s = &signal{done: make(chan struct{})}
-		if !c.signal.CompareAndSwap(nil, s) {
-			return c.signal.Load()
+		if !b.signal.CompareAndSwap(nil, s) {
+			return b.signal.Load()
 		}
-		c.watch(s)
+		b.watch(s)
 	}
 	return s
 }
 
 // watch has s fire when all members have ended. It watches one of them at a time.
-func (c *BatchContext[IN, OUT]) watch(s *signal) {
-	if m := c.ongoing(); m != nil {
-		context.AfterFunc(m, func() { c.watch(s) })
+func (b *Batch[IN, OUT]) watch(s *signal) {
+	if m := b.ongoing(); m != nil {
+		context.AfterFunc(m, func() { b.watch(s) })
 	} else {
 		s.fire()
 	}
 }
 
 // Value returns the values of the operator's context.
-func (c *BatchContext[IN, OUT]) Value(key any) any {
+func (b *Batch[IN, OUT]) Value(key any) any {
 	switch key := key.(type) {
 	case MembersKey:
-		return c.ctxs
+		return b.ctxs
 	case PermitsKey:
-		if c.host.Share.Of(key.Permits) {
+		if b.host.Share.Of(key.Permits) {
 			return true
 		}
 	case stagekey.Key:
-		return (*batchStages[IN, OUT])(c)
+		return (*batchStages[IN, OUT])(b)
 	case NumberKey, HostKey, metakey.Key: // of an attempt, which may be one around the operator
 		return nil
 	}
-	return c.parent().Value(key)
+	return b.parent().Value(key)
 }
 
-// parent is [Context.parent]: the operator has ended the call if it has ended a member.
-func (c *BatchContext[IN, OUT]) parent() context.Context {
-	if c.ongoing() == nil {
-		for i := range c.members {
-			if p := (*Context)(&c.members[i].Token).parent(); p == c.host.Life {
+// parent is [Token.parent]: the operator has ended the call if it has ended a member.
+func (b *Batch[IN, OUT]) parent() context.Context {
+	if b.ongoing() == nil {
+		for i := range b.members {
+			if p := b.members[i].parent(); p == b.host.Life {
 				return p
 			}
 		}
 	}
-	return c.host.Values
+	return b.host.Values
 }
 
 // batchStages is a batch as what stages are reported to: a report counts for all members.
-type batchStages[IN, OUT any] BatchContext[IN, OUT]
+type batchStages[IN, OUT any] Batch[IN, OUT]
 
 // ReportStage reports how far the call has come.
 func (b *batchStages[IN, OUT]) ReportStage(stage predicates.Stage) {

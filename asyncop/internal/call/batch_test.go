@@ -99,7 +99,7 @@ func TestBatchContextEnds(t *testing.T) {
 	for range 100 {
 		h, _ := newHost(t)
 		b := batchOf(h, 2, nil)
-		ctx := (*BatchContext[int, int])(b)
+		ctx := b
 		done := ctx.Done()
 		b.members[0].Expire()
 		require.NoError(t, ctx.Err())

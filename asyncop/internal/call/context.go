@@ -25,40 +25,42 @@ type BatchKey struct{ Of any }
 // MembersKey finds the contexts of the members, a []context.Context, in the context of a call for many elements.
 type MembersKey struct{}
 
-// Context is a token as a context. What runs under it has neither a permit that a blocking call could keep, nor a stage: that
-// is for calls only, whose context is [AttemptContext]. It costs nothing until its end is asked for.
-//
-// It is safe for concurrent use.
-type Context Token
+// Cancellable is the context of a token, of an attempt or of a batch.
+type Cancellable interface {
+	context.Context
+	AfterFunc(f func()) (stop func() bool)
+}
 
-var _ context.Context = (*Context)(nil)
+// A token is a context. What runs under it has neither a permit that a blocking call could keep, nor a stage: that is for calls
+// only, whose context is their [Attempt]. It costs nothing until its end is asked for, and is safe for concurrent use.
+var _ Cancellable = (*Token)(nil)
 
 // Deadline returns the earlier of the operator context's deadline and the token's. With a clock other than the real one it
 // reports none.
-func (c *Context) Deadline() (time.Time, bool) {
-	if !c.host.RealTime {
+func (t *Token) Deadline() (time.Time, bool) {
+	if !t.host.RealTime {
 		return time.Time{}, false
 	}
-	parent, ok := c.host.User.Deadline()
-	if c.deadline == NoDeadline {
+	parent, ok := t.host.User.Deadline()
+	if t.deadline == NoDeadline {
 		return parent, ok
 	}
-	if own := c.host.Clock.Time(c.deadline); !ok || own.Before(parent) {
+	if own := t.host.Clock.Time(t.deadline); !ok || own.Before(parent) {
 		return own, true
 	}
 	return parent, true
 }
 
 // Done returns a channel that is closed when the token is over.
-func (c *Context) Done() <-chan struct{} { return (*Token)(c).ending().channel() }
+func (t *Token) Done() <-chan struct{} { return t.ending().channel() }
 
 // Err returns nil until the token is over, then context.DeadlineExceeded after a timeout and context.Canceled else.
-func (c *Context) Err() error {
-	s := c.state.Load()
+func (t *Token) Err() error {
+	s := t.state.Load()
 	if s&over == 0 {
 		return nil
 	}
-	(*Token)(c).endContext() // Done is closed when Err says so, not a moment later
+	t.endContext() // Done is closed when Err says so, not a moment later
 	if s&expired != 0 {
 		return context.DeadlineExceeded
 	}
@@ -67,70 +69,49 @@ func (c *Context) Err() error {
 
 // Value returns the values of the operator's context, the number of the attempt, and the history of the message that the
 // element is.
-func (c *Context) Value(key any) any {
+func (t *Token) Value(key any) any {
 	switch key.(type) {
 	case NumberKey:
-		return int(c.number)
+		return int(t.number)
 	case metakey.Key:
-		if s := c.signal.Load(); s != nil && s.message != (Message{}) {
+		if s := t.signal.Load(); s != nil && s.message != (Message{}) {
 			return s.message.Meta()
 		}
 		return nil // that of an operator around this one is of another element
 	}
-	return c.parent().Value(key)
+	return t.parent().Value(key)
 }
 
 // AfterFunc arranges for f to run on a goroutine of its own after the token is over; stop reports whether it prevented
 // that. Package context uses it for derived contexts instead of a goroutine each.
-func (c *Context) AfterFunc(f func()) (stop func() bool) {
-	return (*Token)(c).ending().afterFunc(f)
+func (t *Token) AfterFunc(f func()) (stop func() bool) {
+	return t.ending().afterFunc(f)
 }
 
 // parent returns what has the values. Also the cause of the end is one of them, as far as package context is concerned: it is
 // the operator's only if that has ended the attempt.
-func (c *Context) parent() context.Context {
-	if c.state.Load()&(over|expired|completed) == over {
-		return c.host.Life
+func (t *Token) parent() context.Context {
+	if t.state.Load()&(over|expired|completed) == over {
+		return t.host.Life
 	}
-	return c.host.Values
+	return t.host.Values
 }
 
-// AttemptContext is an attempt as the context of its call. It is safe for concurrent use.
-type AttemptContext[OUT any] Attempt[OUT]
-
-var _ context.Context = (*AttemptContext[any])(nil)
-
-func (c *AttemptContext[OUT]) token() *Context { return (*Context)(&c.Token) }
-
-// Deadline is [Context.Deadline].
-func (c *AttemptContext[OUT]) Deadline() (time.Time, bool) { return c.token().Deadline() }
-
-// Done is [Context.Done].
-func (c *AttemptContext[OUT]) Done() <-chan struct{} { return c.token().Done() }
-
-// Err is [Context.Err].
-func (c *AttemptContext[OUT]) Err() error { return c.token().Err() }
-
-// AfterFunc is [Context.AfterFunc].
-func (c *AttemptContext[OUT]) AfterFunc(f func()) (stop func() bool) {
-	return c.token().AfterFunc(f)
-}
-
-// Value is [Context.Value], and knows the attempt, for blocking calls and for those who report stages.
-func (c *AttemptContext[OUT]) Value(key any) any {
+// Value is [Token.Value], and knows the attempt, for blocking calls and for those who report stages.
+func (a *Attempt[OUT]) Value(key any) any {
 	switch key := key.(type) {
 	case HostKey:
-		return (*Attempt[OUT])(c)
+		return a
 	case PermitsKey:
-		if c.host.Share.Of(key.Permits) {
+		if a.host.Share.Of(key.Permits) {
 			return true
 		}
 	case stagekey.Key:
-		return (*Stages)(&c.Token)
+		return (*Stages)(&a.Token)
 	case MembersKey: // those of a call around the operator are not its own
 		return nil
 	}
-	return c.token().Value(key)
+	return a.Token.Value(key)
 }
 
 // ending returns the signal, which exists from the first call on.

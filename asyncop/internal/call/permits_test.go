@@ -213,7 +213,7 @@ func TestSharedPermitComesBackOnce(t *testing.T) {
 		a := newAttempt(h)
 		over, runs := false, false
 		var returned func()
-		endOf := func(e Ending) {
+		endOf := func(e Released) {
 			if e.Over {
 				h.Share.Release()
 			}
@@ -226,7 +226,7 @@ func TestSharedPermitComesBackOnce(t *testing.T) {
 			func() { a.Refuse(errTest); over = true },
 			func() { endOf(a.Expire()) },
 			func() { endOf(a.Cut()) },
-			func() { a.Done() },
+			func() { a.LetGo() },
 			func() { a.cutOff(context.DeadlineExceeded); over = true },
 		}
 		switch random.IntN(3) {
@@ -292,12 +292,12 @@ func TestPermitsInTheContext(t *testing.T) {
 	h, _ := newHost(t)
 	p := NewPermits(1)
 	h.Share = awake(p)
-	outer := (*AttemptContext[int])(newAttempt(h))
+	outer := newAttempt(h)
 	require.Equal(t, true, outer.Value(PermitsKey{p}))
 	require.Nil(t, outer.Value(PermitsKey{NewPermits(1)}))
 	between, _ := newHost(t)
 	between.Values = outer
-	inner := (*AttemptContext[int])(newAttempt(between))
+	inner := newAttempt(between)
 	require.Equal(t, true, inner.Value(PermitsKey{p}))
 	require.Nil(t, inner.Value(PermitsKey{nil}))
 }

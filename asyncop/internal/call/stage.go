@@ -126,19 +126,17 @@ func stageBit(stage predicates.Stage) uint32 {
 	}
 }
 
-// stageIn returns the latest stage in a state.
-func stageIn(state uint32) predicates.Stage {
+// reported returns the latest stage in a state, whether a client has reported a request that it has not taken back, and whether the
+// servers of all such requests recognise them.
+func reported(state uint32) (stage predicates.Stage, inDoubt, tracked bool) {
+	inDoubt = state&(requests|trackedRequests) != 0
 	switch {
 	case state&answered != 0:
-		return predicates.ResponseReceived
-	case state&sent != 0 || doubtIn(state):
-		return predicates.NetworkTime
+		stage = predicates.ResponseReceived
+	case state&sent != 0 || inDoubt:
+		stage = predicates.NetworkTime
 	case state&dispatching != 0:
-		return predicates.ClientDispatch
-	default:
-		return predicates.Unreported
+		stage = predicates.ClientDispatch
 	}
+	return stage, inDoubt, trackedIn(state)
 }
-
-// doubtIn reports whether a client has reported a request that it has not taken back.
-func doubtIn(state uint32) bool { return state&(requests|trackedRequests) != 0 }

@@ -2,6 +2,7 @@ package call
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -22,8 +23,8 @@ type Token struct {
 	signal atomic.Pointer[signal] // made when the context's end is asked for; that of a message before the start
 }
 
-// NoDeadline is the deadline of a token that has none.
-const NoDeadline = time.Duration(-1)
+// NoDeadline is the deadline of a token that has none: the last instant.
+const NoDeadline = time.Duration(math.MaxInt64)
 
 // The bits of a token's state only ever get set, but for the requests.
 const (
@@ -76,17 +77,9 @@ func (t *Token) Attend() { t.state.Or(attended) }
 // not, its letter is there, or will come.
 func (t *Token) Leave() (first bool) { return t.state.Or(left)&inPlace != 0 }
 
-// completing returns the bits with which an attempt is completed: one that is attended needs no letter if none is before it (law Q1).
-func (t *Token) completing() uint32 {
-	if t.state.Load()&(attended|left) == attended && t.host.Mail.Empty() {
-		return completed | over | inPlace
-	}
-	return completed | over
-}
-
-// Carry makes the context of a new token know the message that its element is.
+// Carry makes the context of a new token know the message that its element is, unless it was made with one.
 func (t *Token) Carry(m Message) {
-	if m != (Message{}) {
+	if m != (Message{}) && t.signal.Load() == nil {
 		t.signal.Store(&signal{message: m})
 	}
 }
@@ -100,8 +93,7 @@ func (t *Token) Completed() bool { return t.state.Load()&completed != 0 }
 // Report returns the latest stage that was reported, whether a client has a request in doubt, and whether the servers of all
 // such requests recognise them.
 func (t *Token) Report() (stage predicates.Stage, inDoubt, tracked bool) {
-	state := t.state.Load()
-	return stageIn(state), doubtIn(state), trackedIn(state)
+	return reported(t.state.Load())
 }
 
 // claim reports whether the caller is the one to complete the token; others are counted as late.
@@ -115,25 +107,30 @@ func (t *Token) claim() bool {
 }
 
 // publish hands a claimed token with its outcome to the loop, unless it has been ended meanwhile. bits are set with it.
-func (t *Token) publish(bits uint32) bool {
-	bits |= t.completing()
-	before := t.state.Or(bits)
-	t.release(before, bits)
-	if before&over != 0 {
+func (t *Token) publish(bits uint32) {
+	if before, handed := t.hand(bits); !handed {
 		t.host.late.Add(1)
 		t.giveBack(before, bits)
-		return false
 	}
-	t.endContext()
-	t.post(before, bits)
-	return true
 }
 
-// post posts the letter, unless the loop finds the attempt complete when it leaves. before is the state when bits were set.
-func (t *Token) post(before, bits uint32) {
+// hand completes a token whose outcome is written, and reports whether it is handed to the loop: not if it was over. One that is
+// attended needs no letter if no other is before it: the loop finds it complete when the function returns (law Q1).
+func (t *Token) hand(bits uint32) (before uint32, handed bool) {
+	bits |= completed | over
+	if t.state.Load()&(attended|left) == attended && t.host.Mail.Empty() {
+		bits |= inPlace
+	}
+	before = t.state.Or(bits)
+	t.release(before, bits)
+	if before&over != 0 {
+		return before, false
+	}
+	t.endContext()
 	if bits&inPlace == 0 || before&left != 0 {
 		t.host.Post(&t.Letter)
 	}
+	return before, true
 }
 
 // Finish ends the token and posts its letter: what was to be done is done. Called by the goroutine that did it.
@@ -151,10 +148,10 @@ func (t *Token) Post() { t.host.Post(&t.Letter) }
 func (t *Token) Late() error {
 	switch h := t.host; {
 	case t.state.Load()&over != 0:
-		return (*Context)(t).Err()
+		return t.Err()
 	case h.Cancelled() || h.Suspended.Load():
 		return context.Canceled
-	case t.deadline != NoDeadline && h.Clock.Now() >= t.deadline:
+	case t.deadline != NoDeadline && h.Clock.Now() >= t.deadline: // a clock reading costs more
 		return context.DeadlineExceeded
 	}
 	return nil
@@ -177,14 +174,14 @@ func (t *Token) cutOff(late error) {
 // ---- The loop lets go
 
 // Expire is Cut for a timeout.
-func (t *Token) Expire() Ending { return t.cut(over | expired | ended) }
+func (t *Token) Expire() Released { return t.cut(over | expired | ended) }
 
 // Cut ends the token, since the operator ends. A completion that was handed in by then is late, although it will be in the
 // mailbox. Called by the loop.
-func (t *Token) Cut() Ending { return t.cut(over | ended) }
+func (t *Token) Cut() Released { return t.cut(over | ended) }
 
-// Ending is how a token was when the loop let go of it.
-type Ending struct {
+// Released is how a token was when the loop let go of it.
+type Released struct {
 	Stage   predicates.Stage // the latest that was reported
 	InDoubt bool             // a client has reported a request and not taken it back
 	Tracked bool             // the servers of all such requests recognise them
@@ -192,7 +189,7 @@ type Ending struct {
 	Over    bool             // the same for the permit that operators share; it may have come back before
 }
 
-func (t *Token) cut(bits uint32) Ending {
+func (t *Token) cut(bits uint32) Released {
 	for {
 		before := t.state.Load()
 		set := bits
@@ -204,15 +201,15 @@ func (t *Token) cut(bits uint32) Ending {
 				t.host.late.Add(1)
 			}
 			t.endContext()
-			return Ending{
-				Stage: stageIn(before), InDoubt: doubtIn(before), Tracked: trackedIn(before), Freed: freedBy(before, set), Over: overBy(before, set),
-			}
+			how := Released{Freed: freedBy(before, set), Over: overBy(before, set)}
+			how.Stage, how.InDoubt, how.Tracked = reported(before)
+			return how
 		}
 	}
 }
 
-// Done lets go of a completed attempt, and reports whether its permit is the loop's now. Called by the loop.
-func (t *Token) Done() (freed bool) {
+// LetGo lets go of a completed attempt, and reports whether its permit is the loop's now. Called by the loop.
+func (t *Token) LetGo() (freed bool) {
 	if s := t.state.Load(); s&occupied == 0 || s&returned != 0 {
 		return s&member == 0 // nothing occupies it from now on, and it comes here once
 	}

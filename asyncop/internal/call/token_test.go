@@ -174,7 +174,7 @@ func TestPermitComesBackOnce(t *testing.T) {
 			case "handle":
 				if l := h.Mail.Take(); l != nil && waits {
 					waits, let = false, true
-					if a.Done() {
+					if a.LetGo() {
 						permits++
 					}
 				}
@@ -218,7 +218,7 @@ func TestPermitComesBackOnceInRaces(t *testing.T) {
 			runtime.Gosched()
 		}
 		if l := h.Mail.Take(); l != nil {
-			if a.Done() {
+			if a.LetGo() {
 				permits++
 			}
 		} else if a.Expire().Freed {
@@ -246,7 +246,7 @@ func TestRunBlocking(t *testing.T) {
 			synctest.Wait()
 			_, err := a.Outcome()
 			assert.EqualError(t, err, want)
-			assert.True(t, a.Done())
+			assert.True(t, a.LetGo())
 			assert.Zero(t, h.Freed(), "it had returned")
 		}
 	})
@@ -326,7 +326,7 @@ func TestReports(t *testing.T) {
 	s.ReportStage(predicates.ResponseReceived)
 	s.ReportRefused(false)
 	require.False(t, s.ReportSent(false))
-	require.Equal(t, Ending{Stage: predicates.NetworkTime, InDoubt: true, Freed: true, Over: true}, end)
+	require.Equal(t, Released{Stage: predicates.NetworkTime, InDoubt: true, Freed: true, Over: true}, end)
 	stage, inDoubt, _ = a.Report()
 	require.Equal(t, predicates.NetworkTime, stage)
 	require.True(t, inDoubt)
@@ -392,10 +392,10 @@ func TestTrackedRequests(t *testing.T) {
 func TestContextsOfTokens(t *testing.T) {
 	h, _ := newHost(t)
 	a := newAttempt(h)
-	beside := (*Context)(&a.Token)
+	beside := &a.Token
 	require.Equal(t, 1, beside.Value(NumberKey{}))
 	require.Nil(t, beside.Value(HostKey{}))
-	ctx := (*AttemptContext[int])(a)
+	ctx := a
 	require.Equal(t, 1, ctx.Value(NumberKey{}))
 	require.Equal(t, a, ctx.Value(HostKey{}))
 	derived, cancel := context.WithCancelCause(ctx)
@@ -411,7 +411,7 @@ func TestContextsOfTokens(t *testing.T) {
 func TestContextErrIsFinal(t *testing.T) {
 	h, _ := newHost(t)
 	a := newAttempt(h)
-	ctx := (*AttemptContext[int])(a)
+	ctx := a
 	require.NoError(t, ctx.Err())
 	a.Complete(1)
 	require.Equal(t, context.Canceled, ctx.Err())
@@ -419,7 +419,7 @@ func TestContextErrIsFinal(t *testing.T) {
 	require.Equal(t, context.Canceled, ctx.Err())
 
 	a = newAttempt(h)
-	ctx = (*AttemptContext[int])(a)
+	ctx = a
 	a.Expire()
 	require.Equal(t, context.DeadlineExceeded, ctx.Err())
 	a.Complete(1)

@@ -7,12 +7,6 @@ import (
 	"github.com/weirflow/weir/internal/stagekey"
 )
 
-// Cancellable is the context of a token or an attempt.
-type Cancellable interface {
-	context.Context
-	AfterFunc(f func()) (stop func() bool)
-}
-
 // valued is a context with the values of another one before its own.
 type valued struct {
 	Cancellable

@@ -12,7 +12,16 @@ import (
 )
 
 // share makes the calls of the rig need one of p.
-func (r *rig) share(p *call.Permits) { r.Host.Share = p.Join(&r.Host.Sleeper, 0) }
+func (r *rig) share(p *call.Permits) {
+	r.Host.Share = p.Join(&r.Host.Sleeper, 0)
+	r.build(r.setup)
+}
+
+// pace has a rig without elements ask before each attempt.
+func (r *rig) pace(ask func(now time.Time) time.Duration) {
+	r.setup.Pace = ask
+	r.build(r.setup)
+}
 
 // sleep lets the driver sleep if the core says so, and reports it.
 func (r *rig) sleep() bool {
@@ -51,14 +60,14 @@ func (e *every) take(now time.Time) time.Duration {
 	return 0
 }
 
-func withPace(interval time.Duration) func(c *Config[string, string]) {
-	return func(c *Config[string, string]) { c.Pace = (&every{interval: interval}).take }
+func withPace(interval time.Duration) func(c *setup) {
+	return func(c *setup) { c.Pace = (&every{interval: interval}).take }
 }
 
 // Attempts start one after the other in their time, retries first. What waits for the pace has no permit.
 func TestPace(t *testing.T) {
 	pace := &every{interval: 10 * time.Second}
-	r := newRig(t, retries(1, time.Second), func(c *Config[string, string]) { c.Pace = pace.take })
+	r := newRig(t, retries(1, time.Second), func(c *setup) { c.Pace = pace.take })
 	r.feed("a b c")
 	r.idle()
 	require.Equal(t, 2, pace.asked, "not for each element, nor before its time")
@@ -84,7 +93,7 @@ func TestPace(t *testing.T) {
 // A pacer that lets an element wait is not asked again before that is over, although others come, and that one has timed out.
 func TestPacerIsNotAskedTooEarly(t *testing.T) {
 	pace := &every{interval: 10 * time.Second}
-	r := newRig(t, nil, func(c *Config[string, string]) { c.Pace, c.Timeout = pace.take, 6*time.Second })
+	r := newRig(t, nil, func(c *setup) { c.Pace, c.Timeout = pace.take, 6*time.Second })
 	r.feed("a b")
 	r.complete("a#1")
 	require.Equal(t, 2, pace.asked)
@@ -103,7 +112,7 @@ func TestPacerIsNotAskedTooEarly(t *testing.T) {
 
 // Law A3: an element may time out while it waits for the pace, without an attempt.
 func TestTimeoutWhileThePaceIsAwaited(t *testing.T) {
-	r := newRig(t, nil, func(c *Config[string, string]) {
+	r := newRig(t, nil, func(c *setup) {
 		withPace(time.Hour)(c)
 		c.Timeout = 10 * time.Second
 	})
@@ -124,11 +133,11 @@ func TestTimeoutWhileThePaceIsAwaited(t *testing.T) {
 func TestSlowPacer(t *testing.T) {
 	r := newRig(t, nil, nil)
 	asked := 0
-	r.Pace = func(time.Time) time.Duration {
+	r.pace(func(time.Time) time.Duration {
 		asked++
 		r.clock.at = r.clock.at.Add(time.Hour)
 		return 0
-	}
+	})
 	r.feed("a b")
 	r.idle()
 	require.Equal(t, "!a !b", r.took())
@@ -139,7 +148,7 @@ func TestSlowPacer(t *testing.T) {
 // Law A6: a pacer that breaks is the outcome of the element that it was asked about.
 func TestBrokenPacer(t *testing.T) {
 	breaks := true
-	r := newRig(t, retries(1, 0), func(c *Config[string, string]) {
+	r := newRig(t, retries(1, 0), func(c *setup) {
 		c.Pace = func(time.Time) time.Duration {
 			if breaks {
 				breaks = false
@@ -162,7 +171,7 @@ func TestBrokenPacer(t *testing.T) {
 	r.end()
 
 	// Goexit ends the goroutine, and another one goes on.
-	r = newRig(t, nil, func(c *Config[string, string]) {
+	r = newRig(t, nil, func(c *setup) {
 		c.Pace = func(time.Time) time.Duration {
 			if breaks {
 				breaks = false
@@ -236,7 +245,7 @@ func TestSharedPermits(t *testing.T) {
 // What was set aside for an core that has no use for it any more goes to the next.
 func TestSharedPermitThatIsNotNeeded(t *testing.T) {
 	permits := call.NewPermits(1)
-	a, b, c := newRig(t, nil, nil), newRig(t, nil, func(c *Config[string, string]) { c.Timeout = time.Second }), newRig(t, nil, nil)
+	a, b, c := newRig(t, nil, nil), newRig(t, nil, func(c *setup) { c.Timeout = time.Second }), newRig(t, nil, nil)
 	for _, r := range []*rig{a, b, c} {
 		r.share(permits)
 	}
@@ -270,9 +279,9 @@ func TestSharedPermitThatIsNotNeeded(t *testing.T) {
 // An core that sleeps gets no more permits than it has calls for, and permits of its own: the others go to those that have a
 // use for them.
 func TestSharedPermitsAreSetAsideForCalls(t *testing.T) {
-	for name, change := range map[string]func(c *Config[string, string]){
-		"one call at a time": func(c *Config[string, string]) { c.MaxCalls = 1 },
-		"one batch": func(c *Config[string, string]) {
+	for name, change := range map[string]func(c *setup){
+		"one call at a time": func(c *setup) { c.MaxCalls = 1 },
+		"one batch": func(c *setup) {
 			c.Batch = &Batching[string, string]{Of: "none", MaxSize: 4, Call: func(*testBatch) {}}
 		},
 	} {

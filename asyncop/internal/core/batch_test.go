@@ -34,10 +34,10 @@ type batchRig struct {
 
 // withBatches returns a rig whose batches have size members, or go after wait.
 func withBatches(
-	tb require.TestingT, size int, wait time.Duration, strategy strategies.AsyncRetryStrategy[string], change func(c *Config[string, string]),
+	tb require.TestingT, size int, wait time.Duration, strategy strategies.AsyncRetryStrategy[string], change func(c *setup),
 ) *batchRig {
 	b := &batchRig{broken: make(map[string]bool)}
-	b.rig = newRig(tb, strategy, func(c *Config[string, string]) {
+	b.rig = newRig(tb, strategy, func(c *setup) {
 		c.Batch = &Batching[string, string]{Of: b, MaxSize: size, MaxWait: wait, Call: b.call}
 		c.Invoke = func(ctx context.Context, in string, a *call.Attempt[string]) error {
 			name := fmt.Sprintf("%s#%v", in, ctx.Value(call.NumberKey{}))
@@ -135,7 +135,7 @@ func TestBatchDoesNotWaitForMembersThatAreOver(t *testing.T) {
 	})
 	policy := strategies.ReasonAware(
 		predicates.ByException[string](predicates.HasException, predicates.NewReason("TEST", true, false)), again).Immediate()
-	b := withBatches(t, 2, 0, policy, func(c *Config[string, string]) {
+	b := withBatches(t, 2, 0, policy, func(c *setup) {
 		c.TimeoutFor = func(in string) time.Duration { return map[string]time.Duration{"a": 3 * time.Second}[in] }
 	})
 	b.broken["a#1"], b.broken["b#1"] = true, true
@@ -156,7 +156,7 @@ func TestBatchDoesNotWaitForMembersThatAreOver(t *testing.T) {
 
 // A member that fails the run ends the forming of its batch.
 func TestBatchWhoseMemberFailsTheRun(t *testing.T) {
-	b := withBatches(t, 2, 0, nil, func(c *Config[string, string]) { c.OnFailure = FailRun })
+	b := withBatches(t, 2, 0, nil, func(c *setup) { c.OnFailure = failRun })
 	b.Invoke = func(context.Context, string, *call.Attempt[string]) error {
 		return errBroken
 	}
@@ -205,7 +205,7 @@ func TestBatchBrokenOffAtTheEnd(t *testing.T) {
 // A batch waits from the first retry that is due on, or the first head of a key, and not from the last one.
 func TestBatchWaitsFromTheFirst(t *testing.T) {
 	t.Run("retries", func(t *testing.T) {
-		b := withBatches(t, 3, 10*time.Second, retries(1, time.Second), func(c *Config[string, string]) {
+		b := withBatches(t, 3, 10*time.Second, retries(1, time.Second), func(c *setup) {
 			c.Queue = queue.NewOrdered[*Slot[string, string]](100)
 		})
 		b.broken["a#1"], b.broken["b#1"] = true, true
@@ -226,7 +226,7 @@ func TestBatchWaitsFromTheFirst(t *testing.T) {
 		b.end()
 	})
 	t.Run("heads", func(t *testing.T) {
-		b := withBatches(t, 3, 10*time.Second, nil, func(c *Config[string, string]) {
+		b := withBatches(t, 3, 10*time.Second, nil, func(c *setup) {
 			byFirstLetter(c)
 			c.Queue = queue.NewUnordered[*Slot[string, string]](100)
 		})
@@ -246,7 +246,7 @@ func TestBatchWaitsFromTheFirst(t *testing.T) {
 // A batch goes when it has all its members, and takes one permit; what is left waits for its own time, not a moment less (law
 // T1).
 func TestBatchGoesBySizeAndWait(t *testing.T) {
-	b := withBatches(t, 3, 10*time.Second, retries(1, time.Second), func(c *Config[string, string]) {
+	b := withBatches(t, 3, 10*time.Second, retries(1, time.Second), func(c *setup) {
 		c.Queue = queue.NewOrdered[*Slot[string, string]](100)
 	})
 	b.feed("a b")
@@ -281,7 +281,7 @@ func TestBatchGoesBySizeAndWait(t *testing.T) {
 
 // With no wait, a turn makes a batch of all that came before it, and what waits for a permit makes large ones.
 func TestBatchWithoutWait(t *testing.T) {
-	b := withBatches(t, 10, 0, nil, func(c *Config[string, string]) {
+	b := withBatches(t, 10, 0, nil, func(c *setup) {
 		c.Queue, c.MaxCalls = queue.NewOrdered[*Slot[string, string]](100), 1
 	})
 	b.feed("a b")
@@ -301,7 +301,7 @@ func TestBatchWithoutWait(t *testing.T) {
 // A permit that comes back goes to a batch that is full, before it is looked at what the call has completed, which takes as long as a
 // short call. A batch that is not full waits for the retries among that.
 func TestFullBatchGoesBeforeOutcomes(t *testing.T) {
-	b := withBatches(t, 2, time.Hour, retries(1, 0), func(c *Config[string, string]) {
+	b := withBatches(t, 2, time.Hour, retries(1, 0), func(c *setup) {
 		c.Queue, c.MaxCalls = queue.NewOrdered[*Slot[string, string]](100), 1
 	})
 	b.feed("a b c d e")
@@ -326,7 +326,7 @@ func TestFullBatchGoesBeforeOutcomes(t *testing.T) {
 // A batch goes when all slots are taken and none will come free without it. Elements that wait for downstream only do make
 // room.
 func TestBatchOfFullOperator(t *testing.T) {
-	b := withBatches(t, 10, time.Hour, nil, func(c *Config[string, string]) { c.Timeout = 0 })
+	b := withBatches(t, 10, time.Hour, nil, func(c *setup) { c.Timeout = 0 })
 	b.feed("a b c")
 	require.Equal(t, time.Hour, b.Next())
 	b.feed("d")
@@ -350,7 +350,7 @@ func TestBatchOfFullOperator(t *testing.T) {
 func TestBatchAtEndOfInput(t *testing.T) {
 	b := withBatches(t, 10, 40*time.Second, retries(1, time.Second), nil)
 	b.feed("a b")
-	b.NoneFollows()
+	b.batches.NoneFollows()
 	require.Equal(t, Now, b.Next())
 	b.turn()
 	require.Equal(t, "(a#1+b#1", b.took())
@@ -366,7 +366,7 @@ func TestBatchAtEndOfInput(t *testing.T) {
 
 // A restored element that was accepted before the start of the clock waits as any.
 func TestBatchOfRestoredElements(t *testing.T) {
-	b := withBatches(t, 3, 10*time.Second, retries(3, time.Second), func(c *Config[string, string]) { c.Restored = KeepSpent })
+	b := withBatches(t, 3, 10*time.Second, retries(3, time.Second), func(c *setup) { c.Restored.Keep = KeepSpent })
 	b.Restore(Item[string, string]{In: "a", Restored: true, First: 1, Spent: 20 * time.Second, Attempts: 1}, 0)
 	b.Restore(Item[string, string]{In: "b", Restored: true, First: 1, Spent: 20 * time.Second, Attempts: 1, Wait: 9 * time.Second}, 0)
 	require.Equal(t, 9*time.Second, b.Next())
@@ -524,7 +524,7 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 		permits, sleeper := call.NewPermits(m.shared), call.NewSleeper()
 		others := permits.Join(&sleeper, 0)
 		strategy := strategies.FixedDelay[string](modelRetries, modelDelay).RetryIfException(predicates.HasException)
-		b := withBatches(t, m.size, m.wait, strategy, func(c *Config[string, string]) {
+		b := withBatches(t, m.size, m.wait, strategy, func(c *setup) {
 			c.Timeout, c.MaxCalls = modelTimeout, m.permits
 			c.Queue = queue.NewUnordered[*Slot[string, string]](m.slots)
 			if m.ordered {
@@ -534,7 +534,7 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 		b.share(permits)
 		if m.interval > 0 {
 			pace := &every{interval: m.interval, next: b.clock.at}
-			b.Pace = pace.take
+			b.pace(pace.take)
 		}
 		accepted, noted := 0, 0
 		handOut := func() { // the batches that were formed are those of the model
@@ -618,7 +618,7 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 					t.Skip()
 				}
 				b.EndRetries()
-				b.NoneFollows()
+				b.batches.NoneFollows()
 				m.finishing, m.whole = true, true
 				m.readyAll(m.in("backoff"))
 			},

@@ -23,7 +23,7 @@ func BenchmarkAtOnce(b *testing.B) {
 			if armed {
 				strategy = retries(3, time.Second)
 			}
-			r := newRig(b, strategy, func(c *Config[string, string]) {
+			r := newRig(b, strategy, func(c *setup) {
 				c.Queue = queue.NewOrdered[*Slot[string, string]](1000)
 				c.Timers = timers.NewService[*Slot[string, string]](clock.New(), func() {})
 				if !armed {
@@ -41,7 +41,7 @@ func BenchmarkAtOnce(b *testing.B) {
 					r.Turn()
 				}
 				r.Accept("x", call.Message{})
-				for results, _, _ := r.Head(); len(results) > 0; results, _, _ = r.Head() {
+				for results, _ := r.Head(); len(results) > 0; results, _ = r.Head() {
 					r.Left()
 				}
 			}

@@ -21,7 +21,7 @@ import (
 // element.
 func TestOrder(t *testing.T) {
 	for name, tt := range map[string]struct {
-		change func(*Config[string, string])
+		change func(*setup)
 		want   []string
 	}{
 		"ordered":   {nil, []string{"", "a#1 b#1 |5", "c#1"}},
@@ -82,7 +82,7 @@ func TestCompletionAtOnceDoesNotOvertake(t *testing.T) {
 
 // Law Q2: what waits, is complete or is a control element has a slot.
 func TestSlots(t *testing.T) {
-	r := newRig(t, nil, func(c *Config[string, string]) { c.MaxCalls = 1 })
+	r := newRig(t, nil, func(c *setup) { c.MaxCalls = 1 })
 	r.feed("a b |1 c")
 	require.False(t, r.HasRoom())
 	require.Equal(t, "(a#1", r.took())
@@ -102,7 +102,7 @@ func TestSlots(t *testing.T) {
 
 // Law A2: the first completion of the current attempt counts.
 func TestLateCompletions(t *testing.T) {
-	r := newRig(t, retries(5, 0), func(c *Config[string, string]) { c.AttemptTimeout = time.Second })
+	r := newRig(t, retries(5, 0), func(c *setup) { c.AttemptTimeout = time.Second })
 	r.feed("a")
 	r.pass(time.Second)
 	r.turn()
@@ -122,7 +122,7 @@ func TestLateCompletions(t *testing.T) {
 // Law A3: the timeout counts from the slot on, over all attempts, and is final; the element leaves although its call never
 // ends.
 func TestTimeout(t *testing.T) {
-	r := newRig(t, retries(strategies.Unlimited, 400*time.Millisecond), func(c *Config[string, string]) { c.Timeout = time.Second })
+	r := newRig(t, retries(strategies.Unlimited, 400*time.Millisecond), func(c *setup) { c.Timeout = time.Second })
 	r.feed("a b")
 	r.fail("a#1")
 	r.pass(999 * time.Millisecond)
@@ -148,7 +148,7 @@ func TestTimeoutHandler(t *testing.T) {
 		"control element": {[]string{"control"}, nil, true, "!a"}, "nothing": {nil, nil, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, retries(9, 0), func(c *Config[string, string]) {
+			r := newRig(t, retries(9, 0), func(c *setup) {
 				c.Handle = func(context.Context, Report[string], bool) ([]string, error) { return tt.answer, tt.err }
 			})
 			r.feed("a")
@@ -171,7 +171,7 @@ func TestTimeoutHandler(t *testing.T) {
 // Law A3: with HandlesAll every failure is handled, once; meanwhile its element has a slot and no permit, and is in a
 // checkpoint as one whose last attempt runs.
 func TestHandledFailures(t *testing.T) {
-	r := newRig(t, retries(1, 0), func(c *Config[string, string]) {
+	r := newRig(t, retries(1, 0), func(c *setup) {
 		c.MaxCalls, c.HandlesAll = 1, true
 		c.Handle = func(_ context.Context, f Report[string], timedOut bool) ([]string, error) {
 			r := fmt.Sprintf("%s#%d:%v:%v", f.Element, f.Attempts, f.Err, timedOut)
@@ -224,7 +224,7 @@ func TestAttempts(t *testing.T) {
 // Law A5: no attempt starts at the deadline, after a cancel or after the end of the element; after the end of the input what
 // waits for a permit gets its first attempt, and what is in back-off one more, at once.
 func TestNoAttemptTooLate(t *testing.T) {
-	few := func(c *Config[string, string]) { c.MaxCalls = 1 }
+	few := func(c *setup) { c.MaxCalls = 1 }
 	t.Run("deadline", func(t *testing.T) {
 		r := newRig(t, nil, few)
 		r.feed("a b")
@@ -334,12 +334,12 @@ func TestDeadlinesDuringACall(t *testing.T) {
 			r.complete("c#1")
 		}
 		if pace {
-			r.Pace = func(time.Time) time.Duration {
+			r.pace(func(time.Time) time.Duration {
 				if r.calls["a#2"] != nil { // b is asked about
 					minute()
 				}
 				return 0
-			}
+			})
 		} else {
 			r.answer = func(name string, _ *call.Attempt[string]) error {
 				if name == "a#2" {
@@ -362,7 +362,7 @@ func TestDeadlinesDuringACall(t *testing.T) {
 // Law C1: a checkpoint has what was accepted and not settled, in input order, in both modes.
 func TestItems(t *testing.T) {
 	onError := strategies.FixedDelay[string](9, 10*time.Second).RetryIfException(predicates.HasException)
-	for _, change := range []func(*Config[string, string]){nil, unordered} {
+	for _, change := range []func(*setup){nil, unordered} {
 		r := newRig(t, onError, change)
 		r.feed("a b |5 c")
 		r.fail("c#1")
@@ -412,8 +412,8 @@ func TestFailurePolicies(t *testing.T) {
 	t.Run("hand over", func(t *testing.T) {
 		var refuse error
 		var r *rig
-		r = newRig(t, nil, func(c *Config[string, string]) {
-			c.OnFailure = HandOver
+		r = newRig(t, nil, func(c *setup) {
+			c.OnFailure = toSink
 			c.Sink = func(ctx context.Context, f Report[string]) error {
 				require.NoError(t, ctx.Err())
 				require.True(t, f.Failed)
@@ -449,7 +449,7 @@ func TestFailurePolicies(t *testing.T) {
 		r.end()
 	})
 	t.Run("fail the run", func(t *testing.T) {
-		r := newRig(t, nil, func(c *Config[string, string]) { c.OnFailure = FailRun })
+		r := newRig(t, nil, func(c *setup) { c.OnFailure = failRun })
 		r.feed("a b c d")
 		r.fail("b#1 a#1")
 		r.calls["c#1"].Complete()
@@ -511,19 +511,19 @@ func TestForget(t *testing.T) {
 // A core without limits reads the clock once a turn.
 func TestClockWithoutLimits(t *testing.T) {
 	for name, tt := range map[string]struct {
-		change func(*Config[string, string])
+		change func(*setup)
 		exact  bool
 	}{
-		"nothing":         {func(*Config[string, string]) {}, false},
-		"timeout":         {func(c *Config[string, string]) { c.Timeout = time.Hour }, true},
-		"own timeouts":    {func(c *Config[string, string]) { c.TimeoutFor = func(string) time.Duration { return 0 } }, true},
-		"attempt timeout": {func(c *Config[string, string]) { c.AttemptTimeout = time.Hour }, true},
-		"pace":            {func(c *Config[string, string]) { c.Pace = func(time.Time) time.Duration { return 0 } }, true},
-		"observer":        {func(c *Config[string, string]) { c.Observers = []observe.Observer{quiet{}} }, true},
-		"counter":         {func(c *Config[string, string]) { c.Counters = []counting.Counter{&tally{}} }, true},
+		"nothing":         {func(*setup) {}, false},
+		"timeout":         {func(c *setup) { c.Timeout = time.Hour }, true},
+		"own timeouts":    {func(c *setup) { c.TimeoutFor = func(string) time.Duration { return 0 } }, true},
+		"attempt timeout": {func(c *setup) { c.AttemptTimeout = time.Hour }, true},
+		"pace":            {func(c *setup) { c.Pace = func(time.Time) time.Duration { return 0 } }, true},
+		"observer":        {func(c *setup) { c.Observers = []observe.Observer{quiet{}} }, true},
+		"counter":         {func(c *setup) { c.Counters = []counting.Counter{&tally{}} }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, nil, func(c *Config[string, string]) {
+			r := newRig(t, nil, func(c *setup) {
 				c.Timeout = 0
 				tt.change(c)
 			})

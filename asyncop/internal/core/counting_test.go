@@ -38,7 +38,7 @@ func (c *sheet) Count(attempts []counting.Attempt, elements []counting.Element) 
 // Many events are one call of a counter, which is all that Report has to do.
 func TestCountersAreCalledOnceATurn(t *testing.T) {
 	c := &sheet{}
-	r := newRig(t, nil, func(cfg *Config[string, string]) { cfg.Counters = []counting.Counter{c} })
+	r := newRig(t, nil, func(cfg *setup) { cfg.Counters = []counting.Counter{c} })
 	r.feed("a b c d")
 	r.complete("a#1 b#1 c#1 d#1")
 	require.Equal(t, Now, r.Next())
@@ -55,7 +55,7 @@ func TestCountersAreCalledOnceATurn(t *testing.T) {
 
 // A call keeps its direct way: nothing that counts has values for it.
 func TestCountersLeaveDirectCalls(t *testing.T) {
-	r := newRig(t, nil, func(cfg *Config[string, string]) { cfg.Counters, cfg.Direct = []counting.Counter{&sheet{}}, true })
+	r := newRig(t, nil, func(cfg *setup) { cfg.Counters, cfg.Direct = []counting.Counter{&sheet{}}, true })
 	r.Accept("a", call.Message{})
 	jobs := 0
 	r.Jobs(func(all ...call.Job[string, string]) {
@@ -85,7 +85,7 @@ func TestCounterBreaks(t *testing.T) {
 					}
 					panic("broken")
 				}
-				r := newRig(t, nil, func(cfg *Config[string, string]) {
+				r := newRig(t, nil, func(cfg *setup) {
 					cfg.Counters = []counting.Counter{all[0], all[1]}
 				})
 				r.feed("a")
@@ -119,13 +119,13 @@ func TestObservedElementsUseMemoryAgain(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	for name, keyed := range map[string]bool{"ordered": false, "key-ordered": true} {
-		for who, change := range map[string]func(c *Config[string, string]){
-			"counter":  func(c *Config[string, string]) { c.Counters = []counting.Counter{&tally{}} },
-			"observer": func(c *Config[string, string]) { c.Observers = []observe.Observer{quiet{}} },
+		for who, change := range map[string]func(c *setup){
+			"counter":  func(c *setup) { c.Counters = []counting.Counter{&tally{}} },
+			"observer": func(c *setup) { c.Observers = []observe.Observer{quiet{}} },
 		} {
 			t.Run(name+" "+who, func(t *testing.T) {
-				allocs := func(change func(c *Config[string, string])) float64 {
-					r := newRig(t, nil, func(c *Config[string, string]) {
+				allocs := func(change func(c *setup)) float64 {
+					r := newRig(t, nil, func(c *setup) {
 						if keyed {
 							byFirstLetter(c)
 						}
@@ -138,10 +138,8 @@ func TestObservedElementsUseMemoryAgain(t *testing.T) {
 					})
 					return testing.AllocsPerRun(2000, func() {
 						r.Accept("x", call.Message{})
-						for results, _, _ := r.Head(); len(results) > 0; results, _, _ = r.Head() {
-							if left := r.Left(); left != nil {
-								r.Gone(left, observe.Emitted)
-							}
+						for results, _ := r.Head(); len(results) > 0; results, _ = r.Head() {
+							r.leave()
 						}
 						r.Report()
 					})
@@ -169,7 +167,7 @@ func (c *tally) Count(attempts []counting.Attempt, elements []counting.Element) 
 // What rode with one element says nothing of the next one that uses its memory.
 func TestRidersAreUsedAgain(t *testing.T) {
 	c := &sheet{}
-	r, o := observed(t, 0, func(cfg *Config[string, string]) {
+	r, o := observed(t, 0, func(cfg *setup) {
 		cfg.Counters, cfg.MaxCalls, cfg.Timeout = []counting.Counter{c}, 1, 10*time.Second
 		cfg.Queue = queue.NewUnordered[*Slot[string, string]](4)
 	})
@@ -208,34 +206,32 @@ func TestRidersAreUsedAgain(t *testing.T) {
 	r.feed("e") // discarded after it has left
 	r.complete("e#1")
 	r.Turn()
-	r.Head()
-	left := r.Left()
+	r.head3()
+	r.Left()
+	left := r.observing.Leaving()
 	r.pass(time.Second)
-	r.Gone(left, observe.Discarded)
+	r.observing.Gone(left, observe.Discarded)
 	r.Report()
 	require.Equal(t, counting.Element{How: uint8(observe.Discarded), Accepted: true, InDoubt: true, Queued: 1, Total: time.Second}, c.elements[6])
 	r.end()
 }
 
-// The same of what else few elements have: a reason is not that of the next element.
-func TestExtrasAreUsedAgain(t *testing.T) {
+// What few elements have besides goes with them: a reason is not that of the next element.
+func TestReasonsGoWithTheirElements(t *testing.T) {
 	c := &sheet{}
 	busy := predicates.NewReason("BUSY", true, false)
 	again := strategies.ReasonStrategyFunc[string](func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
 		return strategies.RetryAfter(time.Second), nil
 	})
 	policy := strategies.ReasonAware(predicates.ByException[string](predicates.HasException, busy), again).Immediate()
-	r := newRig(t, policy, func(cfg *Config[string, string]) { cfg.Counters = []counting.Counter{c} })
+	r := newRig(t, policy, func(cfg *setup) { cfg.Counters = []counting.Counter{c} })
 	r.feed("a")
 	r.fail("a#1")
 	r.pass(time.Second)
 	r.complete("a#2")
 	r.idle()
-	require.Len(t, r.extras, 1)
 	r.feed("b")
-	require.Empty(t, r.extras)
-	require.Equal(t, predicates.Reason{}, r.first().reason())
-	require.Zero(t, r.first().reasons().Len())
+	require.Zero(t, r.slots.reasons.get(r.first().place))
 	r.complete("b#1")
 	r.idle()
 	require.Equal(t, []counting.Attempt{

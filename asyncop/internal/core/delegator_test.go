@@ -53,15 +53,22 @@ func retryPair(result predicates.ResultPredicate[int], exception predicates.Exce
 	return func() predicates.AsyncRetryPredicate[int] { return predicates.RetryIf(result, exception) }
 }
 
-func delegatorOf[OUT any](s strategies.AsyncRetryStrategy[OUT], source rand.Source) retryableDelegator[OUT] {
+// delegator is a policy as the core asks it.
+type delegator[OUT any] struct {
+	policy *decision.Steps[OUT]
+	random *rand.Rand
+	view   predicates.Attempt[OUT]
+}
+
+func delegatorOf[OUT any](s strategies.AsyncRetryStrategy[OUT], source rand.Source) delegator[OUT] {
 	if source == nil {
 		source = rand.NewPCG(1, 1)
 	}
-	return newRetryableDelegator(strategies.PolicyOf(s).Steps(), rand.New(source))
+	return delegator[OUT]{policy: strategies.PolicyOf(s).Steps(), random: rand.New(source)}
 }
 
 // decide asks the policy as the core does, about an element without deadline.
-func decide(d *retryableDelegator[int], attempts int, results []int, err error, final bool) decision.Decision {
+func decide(d *delegator[int], attempts int, results []int, err error, final bool) decision.Decision {
 	d.view = predicates.Attempt[int]{Number: attempts, Results: results, Err: err, Remaining: decision.NoDeadline}
 	return d.policy.Decide(context.Background(), &d.view, decision.Situation{Finishing: final, Random: d.random})
 }

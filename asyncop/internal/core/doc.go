@@ -11,25 +11,34 @@
 //
 // A driver
 //
-//   - feeds it: [Machine.HasRoom], [Machine.Room] and [Machine.Crowded], [Machine.Accept], [Machine.AcceptControl],
-//     [Machine.Restore], [Machine.EndRetries], [Machine.NoneFollows];
+//   - feeds it: [Machine.Room], [Machine.Accept], [Machine.AcceptControl], [Machine.Restore], [Machine.EndRetries];
 //   - lets it work: [Machine.Turn], [Machine.Jobs], and [Machine.Next], which says when the next turn is due;
-//   - carries results away: [Machine.Head] and [Machine.Left], and [Machine.Carried] for parts of a message;
-//   - lets messages be settled: [Machine.SettleMessages], [Machine.MaySettle], [Machine.GiveBack], [Machine.ComesAgain];
-//   - copies what is in flight for a checkpoint: [Machine.Items], [Machine.Numbers];
-//   - ends it: [Machine.End], [Machine.EndIfCancelled], [Machine.Failed], [Machine.Failure] and [Machine.FailedIn]; then
-//     [Machine.Abandon], [Machine.Describe] and [Machine.Ended] for what was in flight, [Machine.CutSink], [Machine.AwaitSink],
-//     [Machine.WasTaken] and [Machine.LastOffer] for what the failure sink has not taken by then, and [Machine.Forget];
+//   - carries results away: [Machine.Head] and [Machine.Left];
+//   - copies what is in flight for a checkpoint: [Machine.Items];
+//   - ends it: [Machine.End], [Machine.EndIfCancelled], [Machine.Failed], [Machine.Failure]; then [Machine.Abandon],
+//     [Machine.Describe] and [Machine.Ended] for what was in flight, and [Machine.Forget];
 //   - looks at it: [Machine.Len], [Machine.Running], [Machine.Counts] and [Machine.Present];
-//   - says that time has passed: [Machine.Slept], [Machine.Beside];
-//   - lets observers be called: [Machine.IsObserved], [Machine.Report], and [Machine.Gone] and [Machine.Refused] for what only the
-//     driver knows.
+//   - says that time has passed: [Machine.Slept], [Machine.Beside].
 //
-// What the core needs from others is in [Config]: plain values, the user's functions, and [Hooks], which build public errors
-// and write logs.
+// # Features
+//
+// What is optional hooks into the moments of an element: see moments.go. Each feature is a file, feature_….go, with a constructor
+// that adds it to a core:
+//
+//   - [AddMessages]: elements are messages, which are settled
+//   - [AddObserving]: observers and counters
+//   - [OrderKeys]: the elements of a key, one after the other
+//   - [OwnTimeouts]: a timeout for each element
+//   - [AddBatches]: one call for several elements
+//   - [Admission]: permits that operators share, and a pace
+//   - [AskBeside], [PrepareBeside]: strategies that may block, and what they want done before a retry
+//   - [HandleFailures]: results in place of failures
+//   - [AddHandOver]: a sink for failures
+//
+// The core compiles, and works, with all of these files deleted (alone_test.go).
 //
 // # One place for each
 //
 // An element is accepted in Machine.put, an attempt starts in Machine.begin and ends in Machine.endAttempt, and an element ends in
-// Machine.ended. Observers are called from there (law O1). It leaves the lane of its key in Machine.leaveLane (law K1).
+// Machine.Ended. "May this attempt start?" is asked in Machine.tryStart: permits, a cancel, the deadline, and then the features.
 package core

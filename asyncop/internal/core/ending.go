@@ -3,24 +3,81 @@ package core
 import (
 	"context"
 
-	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
 )
 
-// Ended is called by the driver for the elements that Abandon returned, since what becomes of them is known later.
-func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how observe.EndKind) {
-	if r := g.ended(s, how); r != nil {
-		g.Gone(r, how)
+// settle ends s with the results of its attempt, or with err.
+func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
+	if err != nil {
+		g.fails(s, err, false)
+		return
+	}
+	g.attemptOver(s, false, 0)
+	g.enter(s, done)
+	if g.inTurn == nil || g.inTurn(s) { // else when it is
+		g.complete(s)
 	}
 }
 
-// ended is the one place where an element ends (law O1). It returns the rider of an observed one, which Gone wants to have back.
-func (g *Machine[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) *Rider {
-	g.settleEnded(s, how)
+// complete lets s, which has ended, leave when its turn comes.
+func (g *Machine[IN, OUT]) complete(s *Slot[IN, OUT]) {
+	g.Queue.Complete(s.entry)
+	for _, f := range g.completes {
+		f(s)
+	}
+}
+
+// fail ends s with an error that no attempt has had.
+func (g *Machine[IN, OUT]) fail(s *Slot[IN, OUT], err error) { g.fails(s, err, false) }
+
+// fails goes on with s, which has failed: a feature may have results in place of that.
+func (g *Machine[IN, OUT]) fails(s *Slot[IN, OUT], err error, timedOut bool) {
+	g.attemptOver(s, false, 0)
+	if g.rescue == nil || !g.rescue(s, err, timedOut) {
+		g.giveUp(s, err)
+	}
+}
+
+// giveUp ends s, which has failed: it is handed over, dropped, or fails the run.
+func (g *Machine[IN, OUT]) giveUp(s *Slot[IN, OUT], err error) {
+	g.tick()
+	s.attempt = nil
+	s.err = err
+	g.counts.Failures++
+	if g.offer != nil {
+		g.offer(s)
+		return
+	}
+	g.enter(s, ended)
+	g.complete(s)
+	if g.FailsRun {
+		g.failRun(s)
+		return
+	}
+	r := g.report(s) // while its observers know of it
+	g.Ended(s, observe.Dropped)
+	g.Hooks.GivenUp(r, observe.Dropped)
+}
+
+// failRun ends the run, since s has failed.
+func (g *Machine[IN, OUT]) failRun(s *Slot[IN, OUT]) {
+	r := g.report(s)
+	g.Ended(s, observe.Failed)
+	if g.failure == nil {
+		g.failedIn = r.Context
+	}
+	g.end(g.Hooks.RunFailed(r), ByElement)
+}
+
+// Ended is the one place where an element ends (law O1). The driver calls it for the elements that Abandon returned, since what
+// becomes of them is known later.
+func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how observe.EndKind) {
+	for _, f := range g.ended {
+		f(s, how)
+	}
 	switch how {
 	case observe.Emitted, observe.Empty:
 		g.counts.Completed++
-		return g.over(s, how, nil)
 	case observe.HandedOver:
 		g.counts.HandedOver++
 	case observe.Dropped:
@@ -29,74 +86,23 @@ func (g *Machine[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) *Rider {
 		g.counts.Failed++
 	case observe.Abandoned, observe.Kept:
 		g.counts.Abandoned++
-		return g.over(s, how, g.failure)
 	default: // Discarded: it was not accepted
 	}
-	return g.over(s, how, s.err)
-}
-
-// settle ends s with the results of its attempt, or with err.
-func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
-	if err != nil {
-		g.fail(s, err)
-		return
-	}
-	g.attemptOver(s, false, 0)
-	g.enter(s, done)
-	if g.Keys == nil || g.inTurn(s) { // law K1; else when it is
-		g.Queue.Complete(s.entry)
-		g.leaveLane(s)
-	}
-}
-
-// fail goes on with s, which has failed: Handle may have results in place of that.
-func (g *Machine[IN, OUT]) fail(s *Slot[IN, OUT], err error) {
-	if g.HandlesAll {
-		g.handle(s, err, false)
-		return
-	}
-	g.giveUp(s, err)
-}
-
-// giveUp ends s by the failure policy.
-func (g *Machine[IN, OUT]) giveUp(s *Slot[IN, OUT], err error) {
-	g.tick()
-	s.attempt = nil
-	s.err = err
-	g.counts.Failures++
-	g.attemptOver(s, false, 0)
-	if g.OnFailure == HandOver {
-		g.enter(s, failing)
-		if g.inTurn(s) { // law K1; else when it is
-			g.failing.Push(s)
-		}
-		return
-	}
-	g.enter(s, ended)
-	g.Queue.Complete(s.entry)
-	g.leaveLane(s)
-	r := g.report(s) // while it has its rider
-	if g.OnFailure == Drop {
-		g.Ended(s, observe.Dropped)
-		g.Hooks.GivenUp(r, observe.Dropped)
-		return
-	}
-	g.Ended(s, observe.Failed)
-	if g.failure == nil {
-		g.failedIn = r.Context
-	}
-	g.end(g.Hooks.RunFailed(r), ByElement)
 }
 
 // report describes an element.
 func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
+	why := g.slots.reasons.get(s.place)
 	r := Report[IN]{
 		Element: s.in, Err: s.err, Attempts: int(s.attempts), Elapsed: g.now - s.accepted, Verdict: s.verdict,
-		Reason: s.reason(), Reasons: s.reasons(), InDoubt: s.doubt != noDoubt, Tracked: s.doubt == tracked, Failed: s.phase == failing, Timeout: g.Timeout,
-		Context: g.contextOfElement(s),
+		Reason: why.last, Reasons: why.retried, InDoubt: s.doubt != noDoubt, Tracked: s.doubt == tracked, Failed: s.phase == failing,
+		Timeout: g.Timeout, Context: g.Host.Values,
 	}
-	if s.limited() {
-		r.Timeout = s.extra.rare.limit.total
+	if g.describe != nil {
+		r.Context = g.describe(s)
+	}
+	if l := g.limits.get(s.place); l != nil {
+		r.Timeout = l.total
 	}
 	if s.attempts > 0 {
 		r.First, r.Last = g.Timers.Time(s.first), g.Timers.Time(s.last)
@@ -104,159 +110,109 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	return r
 }
 
+// Describe describes an element that has failed or was abandoned.
+func (g *Machine[IN, OUT]) Describe(s *Slot[IN, OUT]) Report[IN] { return g.report(s) }
+
 // ---- Results out
 
-// Head returns what the head of the queue has to emit, results or a control element; neither, if its turn has not come. m is the
-// message that it is, or zero. Elements that emit nothing leave here. The head stays until Left is called.
-func (g *Machine[IN, OUT]) Head() (results []OUT, m call.Message, control any) {
+// Head returns what the head of the queue has to emit, results or a control element; neither, if its turn has not come. Elements
+// that emit nothing leave here. The head stays until Left is called.
+func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 	for {
 		s := g.head()
-		if s == nil {
-			return nil, m, nil
-		}
-		switch s := s; s.phase {
-		case controlElement:
-			return nil, m, s.extra.rare.held
-		case done:
-			if results = s.results(); len(results) > 0 {
-				return results, s.message(), nil
+		switch {
+		case s == nil:
+			return nil, nil
+		case s.phase == controlElement:
+			return nil, g.slots.held.get(s.place)
+		case s.phase == done:
+			if results = g.results(s); len(results) > 0 {
+				return results, nil
 			}
-		default: // ended
+			g.Ended(s, observe.Empty)
 		}
-		if r := g.leave(s, observe.Empty); r != nil {
-			g.Gone(r, observe.Empty)
-		}
+		g.leave(s)
 	}
 }
 
-// Left removes the head of the queue: it has been emitted. Gone wants to have the rider back, if there is one.
-func (g *Machine[IN, OUT]) Left() *Rider { return g.leave(g.head(), observe.Emitted) }
-
-func (g *Machine[IN, OUT]) leave(s *Slot[IN, OUT], how observe.EndKind) (r *Rider) {
+// Left removes the head of the queue: it has been emitted.
+func (g *Machine[IN, OUT]) Left() {
+	s := g.head()
 	if s.phase == done {
-		r = g.ended(s, how)
+		g.Ended(s, observe.Emitted)
 	}
+	g.leave(s)
+}
+
+func (g *Machine[IN, OUT]) leave(s *Slot[IN, OUT]) {
 	if s == g.oldest {
 		g.oldest = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase != controlElement })
 	}
-	switch {
-	case s.extra == nil:
-	case g.Keys != nil:
-		g.keepPlace(s)
-	default:
-		g.keepExtra(s)
+	for _, f := range g.left {
+		f(s)
 	}
+	g.limits.clear(s.place)
 	g.Queue.Pop()
-	g.slots.leave(s)
-	return r
+	if g.slots.leave(s) {
+		g.limits = side[*limit[IN, OUT]]{}
+		for _, f := range g.emptied {
+			f()
+		}
+	}
 }
 
-// Describe describes an element that has failed or was abandoned.
-func (g *Machine[IN, OUT]) Describe(s *Slot[IN, OUT]) Report[IN] {
-	return g.report(s)
-}
-
-// Abandon gives up shared permits, ends the contexts of all attempts and returns the elements that have not ended, in input order (law A1). Ended is to be
+// Abandon ends the contexts of all attempts and returns the elements that have not ended, in input order (law A1). Ended is to be
 // called for each.
 func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 	g.abandoned = true
 	g.tick()
-	g.sendBatch() // one that user code has broken off gives its permits back
-	if s := g.Host.Share; s != nil {
-		if g.call.broke != nil && g.call.kind == callPace {
-			s.Release()
-		}
-		s.Leave()
+	for _, f := range g.cut {
+		f()
 	}
-	g.CutSink()
-	judged := g.brokenOff()
+	judged := g.judgedLast()
 	for s := g.first(); s != nil; s = s.next() {
-		switch {
-		case s.phase == controlElement:
+		switch s.phase {
+		case controlElement, ended:
 			continue
-		case s == judged: // its attempt or question has ended
-		case s.phase == preparing || s.phase == running:
+		case fresh, behind, backoff, ready:
+		case preparing, running:
+			if s == judged { // its attempt has ended
+				break
+			}
 			end := g.endAttempt(s, s.attempt, cutOff)
 			if s.phase == running {
 				s.doubt = max(s.doubt, doubtOf(end.Tracked))
 			}
-			g.conclude(s, 0, context.Canceled)
-		case s.phase == deciding:
-			g.counts.Deciding--
-			s.take().(*question[IN, OUT]).Cut()
-		case s.phase == handling:
-			s.take().(*call.Handling[OUT]).Cut()
-		case s.phase == backoff || s.phase == ready:
-			g.counts.WaitingForRetry--
-		case s.phase == behind:
-			g.counts.WaitingForKey--
-		case s.phase == ended:
-			continue
-		case s.phase == done && len(s.results()) == 0:
-			g.Ended(s, observe.Empty)
-			continue
-		case s.phase == done && s.attempts > 0:
-			s.doubt = untracked // that it has taken effect is not known to anybody else
+			for _, f := range g.concluded {
+				f(s, 0, context.Canceled)
+			}
+		case done:
+			if len(g.results(s)) == 0 {
+				g.Ended(s, observe.Empty)
+				continue
+			}
+			if s.attempts > 0 {
+				s.doubt = untracked // that it has taken effect is not known to anybody else
+			}
+		default:
+			if s != judged {
+				g.on[s.phase].cut(s, false)
+			}
 		}
 		g.attemptOver(s, false, 0)
 		cut = append(cut, s)
 	}
+	g.counts.Deciding, g.counts.WaitingForRetry, g.counts.WaitingForKey = 0, 0, 0
 	return cut
 }
 
-// brokenOff returns the element that the policy was judging when it ended the core's goroutine (law A6), if that has no successor.
-func (g *Machine[IN, OUT]) brokenOff() *Slot[IN, OUT] {
-	switch {
-	case g.call.broke == nil:
-	case g.call.kind == callJudge:
-		g.doubt(g.call.entry)
-		return g.call.entry
-	case g.call.kind == callConclude:
-		return g.call.entry
+// judgedLast returns the element that the policy was judging when it ended the core's goroutine (law A6), if that has no successor.
+func (g *Machine[IN, OUT]) judgedLast() *Slot[IN, OUT] {
+	if g.call.broke == nil || !g.isDeciding {
+		return nil
 	}
-	return nil
-}
-
-// ---- Bookkeeping
-
-// enter changes the phase of s and keeps the cursors on the oldest element of their kind.
-func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
-	if s.phase == fresh {
-		g.unbegun--
+	if !g.isAnswered {
+		g.doubt(g.call.slot)
 	}
-	if g.Keys != nil {
-		g.enterKeyed(s, p)
-	}
-	s.phase = p
-	if p != preparing && p != running { // else it is the same attempt
-		s.turn = 0
-	}
-	if s == g.fresh {
-		g.fresh = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase == fresh })
-	}
-	if p.live() {
-		return
-	}
-	if s == g.live {
-		g.live = g.nextLive(s)
-	}
-	if s.limited() {
-		g.odd.Cancel(&s.extra.rare.limit.odd)
-	}
-}
-
-// nextLive returns the next element after s with a live deadline that comes in input order.
-func (g *Machine[IN, OUT]) nextLive(s *Slot[IN, OUT]) *Slot[IN, OUT] {
-	return nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase.live() && !s.limited() })
-}
-
-// nextIn returns the next element after s that is wanted. A cursor passes every element once, so this is constant time
-// in the long run.
-func nextIn[IN, OUT any](
-	s *Slot[IN, OUT], wanted func(*Slot[IN, OUT]) bool,
-) *Slot[IN, OUT] {
-	for s = s.next(); s != nil && !wanted(s); {
-		s = s.next()
-	}
-	return s
+	return g.call.slot
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
@@ -32,9 +34,14 @@ var (
 // name, a control element as "|5", a call as "(a#1", a failure as "!a".
 type rig struct {
 	*Machine[string, string]
-	tb    require.TestingT
-	clock *handClock
-	stop  context.CancelCauseFunc // ends the user's context
+	setup     *setup
+	messages  *Messages[string, string]
+	observing *Observing[string, string] // nil: nobody observes
+	sink      *HandOver[string, string]  // nil: there is none
+	batches   *Batches[string, string]   // nil: there are none
+	tb        require.TestingT
+	clock     *handClock
+	stop      context.CancelCauseFunc // ends the user's context
 
 	tasks   []func() // what Host.Run was given
 	calls   map[string]*call.Attempt[string]
@@ -54,8 +61,46 @@ func (c *handClock) Since(start time.Time) time.Duration { return c.at.Sub(start
 // mark is a control element.
 type mark int
 
+// setup is what a rig is made of: a core and its features.
+type setup struct {
+	Config[string, string]
+
+	Batch      *Batching[string, string]
+	Keys       Keys[string, string]
+	MaxWaiting int
+	Observers  []observe.Observer
+	Counters   []counting.Counter
+	TimeoutFor func(in string) time.Duration
+	Pace       func(now time.Time) time.Duration
+	OnFailure  onFailure
+	Sink       func(ctx context.Context, r Report[string]) error // with toSink
+	Handle     func(ctx context.Context, r Report[string], timedOut bool) ([]string, error)
+	HandlesAll bool
+	Limit      time.Duration // of Handle
+
+	IsControl    func(v any) bool
+	IsEndOfInput func(v any) bool
+
+	HandlerBroke  func(failure error, timedOut bool, broken error) error
+	NotTaken      func(f Report[string], err error, wait time.Duration)
+	ObserverBroke func(err error)
+	SourceBroke   func(err error)
+	LogsRetries   func() bool
+	Retrying      func(r Report[string], d decision.Decision)
+	NotRetried    func(r Report[string], d decision.Decision)
+}
+
+// onFailure is what becomes of elements that fail.
+type onFailure uint8
+
+const (
+	drop onFailure = iota
+	failRun
+	toSink
+)
+
 // newRig returns a rig with an ordered queue of 4 slots, unless change says otherwise.
-func newRig(tb require.TestingT, strategy strategies.AsyncRetryStrategy[string], change func(c *Config[string, string])) *rig {
+func newRig(tb require.TestingT, strategy strategies.AsyncRetryStrategy[string], change func(c *setup)) *rig {
 	r := &rig{
 		tb: tb, clock: &handClock{at: time.Unix(1_000_000, 0)},
 		calls: make(map[string]*call.Attempt[string]),
@@ -71,34 +116,84 @@ func newRig(tb require.TestingT, strategy strategies.AsyncRetryStrategy[string],
 		Panicked: func(recovered any) error { return fmt.Errorf("panic: %v", recovered) },
 	}
 	host.Life, host.Cancel = context.WithCancelCause(user)
-	c := Config[string, string]{
-		Queue: queue.NewOrdered[*Slot[string, string]](4), Host: host,
-		Timers: timers.NewService[*Slot[string, string]](r.clock, func() {}),
-		Invoke: r.invoke, Policy: strategies.PolicyOf(strategy).Steps(), Random: rand.New(rand.NewPCG(1, 1)),
-		Timeout: time.Minute, HandlerLimit: time.Second, OnFailure: Drop,
-		IsControl: func(v any) bool { return v == "control" }, IsEndOfInput: func(v any) bool { return v == mark(0) },
-		ErrControlResult: errControl, ErrHandlerLimit: errLimit,
-		Hooks: Hooks[string]{
-			TimedOut: func(r Report[string], early bool) error {
-				return fmt.Errorf("timed out after %v, early %v: %w", r.Elapsed, early, context.DeadlineExceeded)
+	c := &setup{
+		Config: Config[string, string]{
+			Queue: queue.NewOrdered[*Slot[string, string]](4), Host: host,
+			Timers: timers.NewService[*Slot[string, string]](r.clock, func() {}),
+			Invoke: r.invoke, Policy: strategies.PolicyOf(strategy).Steps(), Random: rand.New(rand.NewPCG(1, 1)),
+			Timeout: time.Minute,
+			Hooks: Hooks[string]{
+				TimedOut: func(r Report[string], early bool) error {
+					return fmt.Errorf("timed out after %v, early %v: %w", r.Elapsed, early, context.DeadlineExceeded)
+				},
+				AttemptTimedOut: func(attempt int) error { return fmt.Errorf("attempt %d timed out", attempt) },
+				Exhausted:       func(d decision.Decision) error { return fmt.Errorf("exhausted: %v", d.Verdict) },
+				DecisionFailed:  func(err error) error { return err },
+				RunFailed:       func(f Report[string]) error { r.note("!" + f.Element); return f.Err },
+				GivenUp:         func(f Report[string], _ observe.EndKind) { r.note("!" + f.Element) },
 			},
-			HandlerBroke:    func(failure error, _ bool, broken error) error { return errors.Join(failure, broken) },
-			AttemptTimedOut: func(attempt int) error { return fmt.Errorf("attempt %d timed out", attempt) },
-			Exhausted:       func(d decision.Decision) error { return fmt.Errorf("exhausted: %v", d.Verdict) },
-			DecisionFailed:  func(err error) error { return err },
-			RunFailed:       func(f Report[string]) error { r.note("!" + f.Element); return f.Err },
-			GivenUp:         func(f Report[string], _ observe.EndKind) { r.note("!" + f.Element) },
-			NotTaken:        func(f Report[string], _ error, wait time.Duration) { r.note(fmt.Sprintf("?%s+%v", f.Element, wait)) },
-			LogsRetries:     func() bool { return false },
-			ObserverBroke:   func(err error) { r.note("broke: " + err.Error()) },
 		},
+		Limit:         time.Second,
+		IsControl:     func(v any) bool { return v == "control" },
+		IsEndOfInput:  func(v any) bool { return v == mark(0) },
+		HandlerBroke:  func(failure error, _ bool, broken error) error { return errors.Join(failure, broken) },
+		NotTaken:      func(f Report[string], _ error, wait time.Duration) { r.note(fmt.Sprintf("?%s+%v", f.Element, wait)) },
+		ObserverBroke: func(err error) { r.note("broke: " + err.Error()) },
 	}
 	if change != nil {
-		change(&c)
+		change(c)
 	}
-	host.Clock = c.Timers
-	r.Machine = New(c)
+	r.build(c)
 	return r
+}
+
+// build makes the core, and adds the features as a driver does.
+func (r *rig) build(c *setup) {
+	c.Host.Clock = c.Timers
+	if c.IsControl != nil {
+		c.Check = func(results []string) error {
+			if slices.ContainsFunc(results, func(v string) bool { return c.IsControl(v) }) {
+				return errControl
+			}
+			return nil
+		}
+	}
+	c.FailsRun = c.OnFailure == failRun
+	g := New(c.Config)
+	r.Machine, r.setup = g, c
+	r.messages = AddMessages(g, c.SourceBroke)
+	if len(c.Observers) > 0 || len(c.Counters) > 0 {
+		r.observing = AddObserving(g, r.messages, c.Observers, c.Counters, c.ObserverBroke)
+	}
+	AskBeside(g)
+	PrepareBeside(g)
+	if c.Keys != nil {
+		OrderKeys(g, c.Keys, c.MaxWaiting)
+	}
+	if c.TimeoutFor != nil {
+		OwnTimeouts(g, c.TimeoutFor)
+	}
+	if c.Handle != nil {
+		HandleFailures(g, Handler[string, string]{Handle: c.Handle, All: c.HandlesAll, Limit: c.Limit, ErrLimit: errLimit, Broke: c.HandlerBroke})
+	}
+	if c.Host.Share != nil || c.Pace != nil {
+		Admission(g, c.Pace)
+	}
+	if c.OnFailure == toSink {
+		r.sink = AddHandOver(g, r.messages, c.Sink, c.NotTaken)
+	}
+	if c.Batch != nil {
+		r.batches = AddBatches(g, *c.Batch)
+	}
+	if c.LogsRetries != nil {
+		LogRetries(g, c.LogsRetries, func(f Report[string], d decision.Decision, again bool) {
+			if again {
+				c.Retrying(f, d)
+			} else {
+				c.NotRetried(f, d)
+			}
+		})
+	}
 }
 
 // once runs f as a driver does: user code that breaks in it is an outcome.
@@ -115,27 +210,37 @@ func (r *rig) once(f func()) {
 // Resume goes on after user code has ended the goroutine of the driver.
 func (r *rig) Resume() { r.once(nil) }
 
-func (r *rig) Accept(in string, m call.Message) { r.once(func() { r.Machine.Accept(in, m) }) }
+func (r *rig) Accept(in string, m call.Message) {
+	r.messages.Next(m)
+	r.once(func() { r.Machine.Accept(in) })
+}
+
+func (r *rig) AcceptControl(v any) { r.Machine.AcceptControl(v, !r.setup.IsEndOfInput(v)) }
+
+func (r *rig) HasRoom() bool { return r.Room() > 0 }
 
 func (r *rig) Restore(it Item[string, string], number int64) {
+	if m, ok := it.Rest.(call.Message); ok {
+		r.messages.Next(m)
+	}
 	r.once(func() { r.Machine.Restore(it, number) })
 }
 
 func (r *rig) Turn() { r.once(r.Machine.Turn) }
 
 func (r *rig) SettleMessages() {
-	for r.MaySettle() {
-		r.once(r.Machine.SettleMessages)
+	for r.messages.MaySettle() {
+		r.once(r.messages.Settle)
 	}
 }
 
 func (r *rig) Report() {
-	for r.mayReport() {
-		r.once(r.Machine.Report)
+	for r.observing != nil && r.observing.mayReport() {
+		r.once(r.observing.Report)
 	}
 }
 
-func unordered(c *Config[string, string]) {
+func unordered(c *setup) {
 	c.Queue = queue.NewUnordered[*Slot[string, string]](4)
 }
 
@@ -190,7 +295,7 @@ func (r *rig) turn() {
 func (r *rig) emit() {
 	defer r.Report()
 	for {
-		results, _, control := r.Head()
+		results, control := r.Head()
 		switch {
 		case control != nil:
 			r.note(fmt.Sprintf("|%d", control))
@@ -199,9 +304,18 @@ func (r *rig) emit() {
 		default:
 			return
 		}
-		if left := r.Left(); left != nil {
-			r.Gone(left, observe.Emitted)
-		}
+		r.leave()
+	}
+}
+
+// leave has the head leave, and be gone.
+func (r *rig) leave() {
+	r.Left()
+	if r.observing == nil {
+		return
+	}
+	if left := r.observing.Leaving(); left != nil {
+		r.observing.Gone(left, observe.Emitted)
 	}
 }
 
@@ -231,6 +345,7 @@ func (r *rig) pass(d time.Duration) {
 func (r *rig) work() {
 	for len(r.tasks) > 0 {
 		task := r.tasks[0]
+		r.tasks[0] = nil
 		r.tasks = r.tasks[1:]
 		task()
 	}
@@ -263,4 +378,12 @@ func (r *rig) end() {
 func retries(n int, delay time.Duration) strategies.AsyncRetryStrategy[string] {
 	return strategies.FixedDelay[string](n, delay).
 		RetryIfResult(predicates.EmptyResult).RetryIfException(predicates.HasException)
+}
+
+// head3 is Head with the message that the head is.
+func (r *rig) head3() (results []string, m call.Message, control any) {
+	if results, control = r.Machine.Head(); len(results) > 0 {
+		m = r.messages.Head()
+	}
+	return results, m, control
 }

@@ -3,8 +3,6 @@ package core
 import (
 	"slices"
 	"time"
-
-	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
 // Item is an element outside of the queue: in a checkpoint, or in the backlog of what waits for a slot. It is small, since
@@ -30,7 +28,7 @@ type ItemKind uint8
 
 // Kinds of items.
 const (
-	Record    ItemKind = iota // to be called; rest is a call.Message if it is one that has not had a slot yet
+	Record    ItemKind = iota // to be called; rest is the driver's
 	Control                   // a watermark: rest
 	Completed                 // a record whose results wait to be emitted: rest has them
 )
@@ -59,18 +57,18 @@ func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[
 // item makes a zero item that of an element, so that only what differs is written. start is that of the clock in Unix nanoseconds.
 func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64, withResults bool) {
 	if s.phase == controlElement {
-		it.Kind, it.Rest = Control, s.extra.rare.held
+		it.Kind, it.Rest = Control, g.slots.held.get(s.place)
 		return
 	}
 	it.In, it.Spent, it.Attempts = s.in, g.now-s.accepted, s.attempts
-	if s.attempts > 0 || s.knowsFirst() || s.doubt != noDoubt {
+	if s.attempts > 0 || s.doubt != noDoubt || g.knowsFirst(s) {
 		it.First = sinceEpoch(start, s.first)
 	}
 	switch {
 	case s.phase == done && withResults:
 		it.Kind, it.Rest = Completed, s.attempt // no copy of the results: they do not change
 		if s.attempt == nil {
-			it.Rest = s.extra.rare.held
+			it.Rest = g.slots.held.get(s.place)
 		}
 	case s.phase == done: // its call was in time; the one that takes its place has the whole time, from now on
 		it.Attempts = max(0, it.Attempts-1)
@@ -95,60 +93,74 @@ func sinceEpoch(start int64, at time.Duration) int64 {
 	return 1
 }
 
-// settled reports whether a record has ended as far as a checkpoint is concerned: it has nothing more to emit.
-func (s *Slot[IN, OUT]) settled() bool {
-	return s.phase == ended || s.phase == done && len(s.results()) == 0
-}
-
-// holds reports whether a checkpoint holds an element of the queue. The source will send the marker of the end of the input
-// again.
+// holds reports whether a checkpoint holds an element of the queue: not if it has nothing more to emit.
 func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
-	return !s.settled() && (s.phase != controlElement || !g.IsEndOfInput(s.extra.rare.held))
-}
-
-// Restore takes a slot for an item, which may have had a number: see Numbers. There must be room.
-func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
-	switch it.Kind {
-	case Control:
-		g.AcceptControl(it.Rest)
-	case Completed:
-		g.tick()
-		s := g.put()
-		s.in, s.accepted, s.attempts = it.In, g.now, it.Attempts
-		s.more().held = &kept[OUT]{it.Results()}
-		g.observe(s, it.Restored, number)
-		if g.join(s) {
-			g.settle(s, nil)
-		}
+	switch s.phase {
+	case ended:
+		return false
+	case done:
+		return len(g.results(s)) > 0
+	case controlElement:
+		return s.retry != notKept
 	default:
-		g.restoreRecord(it, number)
+		return true
 	}
 }
 
-// restoreRecord takes a slot for a record that is to be called.
-func (g *Machine[IN, OUT]) restoreRecord(it Item[IN, OUT], number int64) {
-	s := g.putNew(it.In, it.First != 0)
-	if m, ok := it.Rest.(call.Message); ok {
-		g.ride(s, m)
-	}
-	g.observe(s, it.Restored, number)
-	if !g.join(s) {
+// Restore takes a slot for an item, which may have had a number: see Observing.Numbers. There must be room.
+func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
+	if it.Kind == Control {
+		g.AcceptControl(it.Rest, true)
 		return
 	}
-	own := g.askTimeout(s)
+	g.tick()
+	s := g.put(it.In, g.now)
+	if it.Kind == Completed {
+		s.attempts = it.Attempts
+		g.hold(s, &kept[OUT]{it.Results()})
+	} else if it.First != 0 {
+		s.doubt = untracked
+	}
+	if !g.accept(s, acceptance{restored: it.Restored, number: number, timed: true}) {
+		return
+	}
+	if it.Kind == Completed {
+		g.settle(s, nil)
+		return
+	}
+	g.restoreRecord(s, it)
+}
+
+// restoreRecord gives a record that is to be called what it has left of its time, and starts it.
+func (g *Machine[IN, OUT]) restoreRecord(s *Slot[IN, OUT], it Item[IN, OUT]) {
+	own := g.Timeout
+	if g.timeoutOf != nil {
+		own = g.timeoutOf(s)
+	}
 	if own < 0 && it.Restored && g.timeoutFailsRun() {
 		own = g.leastTime(g.Timeout)
 	}
-	if g.Restored == KeepNothing || it.First == 0 || own == 0 {
+	if g.Restored.Keep == KeepNothing || it.First == 0 || own == 0 {
 		g.restoreFromScratch(s, it, own)
-	} else {
-		g.restoreLimited(s, it, own)
+	} else if g.restoreLimited(s, it, own) {
+		return
 	}
+	// Law C3: it waits for the rest of its back-off. Law A5: after the end of the input only what a server demanded is waited for.
+	if it.Wait <= 0 || g.noRetries && it.Retry&Demanded == 0 {
+		g.startNew(s)
+		return
+	}
+	s.retry = it.Retry
+	g.enter(s, backoff)
+	g.counts.WaitingForRetry++
+	g.Timers.Arm(&s.timer, later(g.now, it.Wait))
 }
 
 // timeoutFailsRun reports whether an element that has no time left when it is restored would fail the run, and every restart
 // after it.
-func (g *Machine[IN, OUT]) timeoutFailsRun() bool { return g.Handle == nil && g.OnFailure == FailRun }
+func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
+	return g.rescue == nil && g.FailsRun && g.offer == nil
+}
 
 // restoreFromScratch goes on with a record that keeps nothing but the rest of its back-off.
 func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it Item[IN, OUT], own time.Duration) {
@@ -157,46 +169,43 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it Item[IN, OUT]
 	case own > 0 && left > own:
 		due := later(g.now, it.Wait)
 		s.accepted, s.first, s.last = g.now, due, due
-		g.limit(s, limit[IN, OUT]{due: later(g.now, left), total: own, first: true})
+		g.limit(s, later(g.now, left), limit[IN, OUT]{total: own, first: true})
 	case own != g.Timeout:
-		g.limit(s, limit[IN, OUT]{due: later(s.accepted, own), total: max(0, own)})
+		g.limit(s, later(s.accepted, own), limit[IN, OUT]{total: max(0, own)})
 	}
-	g.resumeWait(s, it)
 }
 
 // restoreLimited goes on with a record that keeps its attempts and what is left of its timeout. If nothing is left, it
 // has its timeout outcome at once, since no attempt starts at the deadline (law A5), unless that would fail the pipeline,
 // and every restart after it.
-func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it Item[IN, OUT], own time.Duration) {
+func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it Item[IN, OUT], own time.Duration) (isOver bool) {
 	least := g.leastTime(own)
 	left := own - it.Spent
 	accepted := g.now - it.Spent
 	sinceFirst := g.Timers.Time(g.now).Sub(time.Unix(0, it.First))
-	if g.Restored == KeepSince {
+	if g.Restored.Keep == KeepSince {
 		since := max(0, sinceFirst) // the wall clock may have been set back
 		left = min(own, max(own-since, least))
 		accepted = g.now - since
 	}
-	isOver := left <= 0 && !g.timeoutFailsRun()
-	if !isOver {
+	if isOver = left <= 0 && !g.timeoutFailsRun(); !isOver {
 		left = g.timeWith(it, max(left, least), own)
 	}
 	s.accepted, s.attempts, s.doubt = accepted, it.Attempts, untracked
 	s.first, s.last = g.now-sinceFirst, g.now-sinceFirst // last: the least it can have been
-	g.limit(s, limit[IN, OUT]{due: later(g.now, left), total: max(0, own), first: true})
+	g.limit(s, later(g.now, left), limit[IN, OUT]{total: max(0, own), first: true})
 	if isOver {
 		g.timeOut(s)
-		return
 	}
-	g.resumeWait(s, it)
+	return isOver
 }
 
 // leastTime returns what a restored element with this timeout has for an attempt.
 func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
-	if g.LeastPart == 0 {
+	if g.Restored.LeastPart == 0 {
 		return 0
 	}
-	return timeout / time.Duration(g.LeastPart)
+	return timeout / time.Duration(g.Restored.LeastPart)
 }
 
 // timeWith returns the time of a restored element that has left, so that the rest of its back-off leaves enough for an
@@ -206,17 +215,4 @@ func (g *Machine[IN, OUT]) timeWith(it Item[IN, OUT], left, timeout time.Duratio
 		left = max(left, later(it.Wait, g.leastTime(timeout)))
 	}
 	return left
-}
-
-// resumeWait lets a restored element wait for the rest of its back-off (law C3), or starts it. Law A5: after the end of the
-// input only what a server demanded is waited for.
-func (g *Machine[IN, OUT]) resumeWait(s *Slot[IN, OUT], it Item[IN, OUT]) {
-	if it.Wait <= 0 || g.noRetries && it.Retry&Demanded == 0 {
-		g.startNew(s)
-		return
-	}
-	s.retry = it.Retry
-	g.enter(s, backoff)
-	g.counts.WaitingForRetry++
-	g.Timers.Arm(&s.timer, later(g.now, it.Wait))
 }

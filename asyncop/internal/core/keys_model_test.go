@@ -362,13 +362,13 @@ func (m *keyModel) restored() *keyModel {
 // keyRig is an core with the order of the model. Its sink takes nothing while refuse is set.
 func keyRig(t require.TestingT, m *keyModel, refuse *error) *rig {
 	strategy := strategies.FixedDelay[string](modelRetries, modelDelay).RetryIfException(predicates.HasException)
-	r := newRig(t, strategy, func(c *Config[string, string]) {
+	r := newRig(t, strategy, func(c *setup) {
 		byFirstLetter(c)
 		c.Timeout, c.AttemptTimeout, c.MaxCalls, c.MaxWaiting = modelTimeout, m.attemptTimeout, m.permits, m.most
 		c.Queue = queue.NewUnordered[*Slot[string, string]](m.slots)
-		c.HandlerLimit = 1_000_000 * time.Hour
+		c.Limit = 1_000_000 * time.Hour
 		if m.handsOver {
-			c.OnFailure = HandOver
+			c.OnFailure = toSink
 			c.Sink = func(context.Context, Report[string]) error { return *refuse }
 		}
 		if m.handler {
@@ -517,8 +517,8 @@ func TestKeyOrderFollowsItsModel(t *testing.T) {
 			r.work()
 			r.idle()
 		}
-		require.Empty(t, r.Keys.(*keys[string, string, string]).lanes)
-		require.Zero(t, r.crowded)
+		require.Empty(t, r.setup.Keys.(*keys[string, string, string]).lanes)
+		require.Equal(t, r.Queue.Cap(), r.Room())
 		r.end()
 	})
 }
@@ -538,7 +538,7 @@ func checkLanes(t require.TestingT, r *rig) {
 }
 
 // byFirstLetter orders elements by the first letter of their names.
-func byFirstLetter(c *Config[string, string]) {
+func byFirstLetter(c *setup) {
 	c.Queue = queue.NewUnordered[*Slot[string, string]](8)
 	c.Keys = NewKeys[string, string, string](func(in string) string { return in[:1] }, unusable)
 }

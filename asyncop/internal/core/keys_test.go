@@ -26,8 +26,8 @@ func defaultOfEven(_ context.Context, r Report[string], _ bool) ([]string, error
 }
 
 // handOver makes a failure sink of take, which is called by work.
-func handOver(c *Config[string, string], take func(f Report[string])) {
-	c.OnFailure = HandOver
+func handOver(c *setup, take func(f Report[string])) {
+	c.OnFailure = toSink
 	c.Sink = func(_ context.Context, f Report[string]) error {
 		take(f)
 		return nil
@@ -91,7 +91,7 @@ func TestKeyOrderAcrossControlElements(t *testing.T) {
 // Of first attempts that may start, the oldest goes first, also if it had to wait for its key: a busy key starves nobody, and
 // is not starved.
 func TestKeyOrderIsFair(t *testing.T) {
-	r := newRig(t, nil, func(c *Config[string, string]) { byFirstLetter(c); c.MaxCalls = 1 })
+	r := newRig(t, nil, func(c *setup) { byFirstLetter(c); c.MaxCalls = 1 })
 	r.feed("a1 a2 b1 a3")
 	for _, call := range []string{"a1#1", "a2#1", "b1#1"} {
 		r.feed("a" + strconv.Itoa(len(r.history)))
@@ -105,15 +105,15 @@ func TestKeyOrderIsFair(t *testing.T) {
 // An element that times out while it waits for its key keeps its place: what its handler returns leaves after the results of
 // those before it (law K1), and so does its failure; if failures are dropped, it leaves at once.
 func TestTimeoutWhileWaitingForKey(t *testing.T) {
-	rigWith := func(change func(c *Config[string, string])) *rig {
-		r := newRig(t, nil, func(c *Config[string, string]) {
+	rigWith := func(change func(c *setup)) *rig {
+		r := newRig(t, nil, func(c *setup) {
 			byFirstLetter(c)
 			change(c)
 			c.TimeoutFor = func(in string) time.Duration { // the first element has more time than the others
 				return map[string]time.Duration{"a1": 3 * time.Minute}[in]
 			}
 		})
-		r.Restored = KeepSpent // and comes from a checkpoint
+		r.Config.Restored.Keep = KeepSpent // and comes from a checkpoint
 		r.Restore(Item[string, string]{In: "a1", First: 1, Attempts: 1, Spent: time.Second}, 0)
 		r.feed("a2 a3 a4")
 		r.pass(time.Minute)
@@ -122,7 +122,7 @@ func TestTimeoutWhileWaitingForKey(t *testing.T) {
 	}
 	t.Run("results", func(t *testing.T) {
 		attempts := -1
-		r := rigWith(func(c *Config[string, string]) {
+		r := rigWith(func(c *setup) {
 			c.Handle = defaultOfEven
 			handOver(c, func(f Report[string]) { attempts = f.Attempts })
 		})
@@ -140,7 +140,7 @@ func TestTimeoutWhileWaitingForKey(t *testing.T) {
 		r.end()
 	})
 	t.Run("dropped", func(t *testing.T) {
-		r := rigWith(func(*Config[string, string]) {})
+		r := rigWith(func(*setup) {})
 		require.Equal(t, "(a1#2 !a2 !a3 !a4", r.took())
 		require.Equal(t, 1, r.Len())
 		r.complete("a1#2")
@@ -148,7 +148,7 @@ func TestTimeoutWhileWaitingForKey(t *testing.T) {
 		r.end()
 	})
 	t.Run("abandoned", func(t *testing.T) { // law A1: one that has failed is handed over at the end, with its own error
-		r := rigWith(func(c *Config[string, string]) {
+		r := rigWith(func(c *setup) {
 			c.Handle = defaultOfEven
 			handOver(c, func(Report[string]) {})
 		})
@@ -171,7 +171,7 @@ func TestTimeoutWhileWaitingForKey(t *testing.T) {
 
 // Law K1: an element has not ended before its failure is taken.
 func TestFailureKeepsItsKeyUntilItIsTaken(t *testing.T) {
-	r := newRig(t, nil, func(c *Config[string, string]) {
+	r := newRig(t, nil, func(c *setup) {
 		byFirstLetter(c)
 		handOver(c, func(Report[string]) {})
 	})
@@ -191,7 +191,7 @@ func TestFailureKeepsItsKeyUntilItIsTaken(t *testing.T) {
 // too. Outcomes do not wait for it.
 func TestCallThatOutlivesKeepsItsKey(t *testing.T) {
 	t.Run("the attempt", func(t *testing.T) {
-		r := newRig(t, retries(1, time.Second), func(c *Config[string, string]) { byFirstLetter(c); c.AttemptTimeout = 5 * time.Second })
+		r := newRig(t, retries(1, time.Second), func(c *setup) { byFirstLetter(c); c.AttemptTimeout = 5 * time.Second })
 		r.answer = occupy
 		r.feed("a1 a2")
 		r.pass(10 * time.Second)
@@ -216,7 +216,7 @@ func TestCallThatOutlivesKeepsItsKey(t *testing.T) {
 		r.end()
 	})
 	t.Run("the element", func(t *testing.T) {
-		r := newRig(t, nil, func(c *Config[string, string]) { byFirstLetter(c); c.Handle = defaultOfEven })
+		r := newRig(t, nil, func(c *setup) { byFirstLetter(c); c.Handle = defaultOfEven })
 		r.answer = occupy
 		r.feed("a1 a2 a3")
 		r.pass(time.Minute)
@@ -235,7 +235,7 @@ func TestCallThatOutlivesKeepsItsKey(t *testing.T) {
 }
 
 func (r *rig) lanes() map[string]*keyedLane[string, string, string] {
-	return r.Keys.(*keys[string, string, string]).lanes
+	return r.setup.Keys.(*keys[string, string, string]).lanes
 }
 
 // Law A5: at the end of the input all that wait for their key get their first attempts, one after the other, and no retry.
@@ -307,7 +307,7 @@ func TestKeyOrderRestored(t *testing.T) {
 
 // A restored element that is behind another one keeps the attempts that it brings along.
 func TestRestoredAttemptsBehind(t *testing.T) {
-	r := newRig(t, nil, func(c *Config[string, string]) { byFirstLetter(c); c.Restored = KeepSpent })
+	r := newRig(t, nil, func(c *setup) { byFirstLetter(c); c.Restored.Keep = KeepSpent })
 	r.Restore(Item[string, string]{In: "a1", First: 1, Attempts: 3}, 0)
 	r.Restore(Item[string, string]{In: "a2", First: 1, Attempts: 3}, 0)
 	items := r.Items(nil, false)
@@ -318,7 +318,7 @@ func TestRestoredAttemptsBehind(t *testing.T) {
 
 // The bound stops the reading when so many wait for a key, until one of them starts.
 func TestMaxWaiting(t *testing.T) {
-	r := newRig(t, nil, func(c *Config[string, string]) { byFirstLetter(c); c.MaxWaiting = 2 })
+	r := newRig(t, nil, func(c *setup) { byFirstLetter(c); c.MaxWaiting = 2 })
 	r.feed("a1 a2 b1")
 	require.True(t, r.HasRoom())
 	r.feed("a3")
@@ -345,7 +345,7 @@ func TestBrokenKeys(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var failed error
 			o := &notebook{}
-			r := newRig(t, nil, func(c *Config[string, string]) {
+			r := newRig(t, nil, func(c *setup) {
 				byFirstLetter(c)
 				c.Observers = []observe.Observer{o}
 				c.Keys = NewKeys[any, string, string](func(in string) any {
@@ -376,7 +376,7 @@ func TestBrokenKeys(t *testing.T) {
 			r.complete("a2#1 b1#1")
 			r.turn()
 			require.Contains(t, o.took(), "+x\n")
-			require.Empty(t, r.Keys.(*keys[any, string, string]).lanes)
+			require.Empty(t, r.setup.Keys.(*keys[any, string, string]).lanes)
 			r.end()
 		})
 	}
@@ -384,7 +384,7 @@ func TestBrokenKeys(t *testing.T) {
 
 // Law A6: a restored element that is complete, and whose key function breaks, has failed, and nothing else.
 func TestBrokenKeyOfRestoredResults(t *testing.T) {
-	r := newRig(t, nil, func(c *Config[string, string]) {
+	r := newRig(t, nil, func(c *setup) {
 		c.Queue = queue.NewUnordered[*Slot[string, string]](4)
 		c.Keys = NewKeys[int, string, string](func(string) int { panic("broken key") }, unusable)
 	})
@@ -399,7 +399,7 @@ func TestBrokenKeyOfRestoredResults(t *testing.T) {
 // A key is let go of with its last element, although the memory of its lane is used again.
 func TestKeysAreLetGoOf(t *testing.T) {
 	key := new([64]byte)
-	r := newRig(t, nil, func(c *Config[string, string]) {
+	r := newRig(t, nil, func(c *setup) {
 		c.Queue = queue.NewUnordered[*Slot[string, string]](4)
 		c.Keys = NewKeys[*[64]byte, string, string](func(string) *[64]byte { return key }, unusable)
 	})
@@ -420,7 +420,7 @@ func TestKeyOrderAfterGoexitOfAnObserver(t *testing.T) {
 			runtime.Goexit()
 		}
 	}}
-	r := newRig(t, nil, func(c *Config[string, string]) { byFirstLetter(c); c.Observers = []observe.Observer{o} })
+	r := newRig(t, nil, func(c *setup) { byFirstLetter(c); c.Observers = []observe.Observer{o} })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -437,8 +437,8 @@ func TestKeyOrderAfterGoexitOfAnObserver(t *testing.T) {
 }
 
 // byWhole gives each element a key of its own.
-func byWhole(slots int) func(c *Config[string, string]) {
-	return func(c *Config[string, string]) {
+func byWhole(slots int) func(c *setup) {
+	return func(c *setup) {
 		c.Queue = queue.NewUnordered[*Slot[string, string]](slots)
 		c.Keys = NewKeys[string, string, string](func(in string) string { return in }, unusable)
 	}
@@ -460,7 +460,7 @@ func TestKeysWithoutElementsCostNothing(t *testing.T) {
 		{"at once", n / 4, n / 4, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := newRig(t, nil, func(c *Config[string, string]) {
+			r := newRig(t, nil, func(c *setup) {
 				byWhole(tt.slots)(c)
 				c.Invoke = func(_ context.Context, _ string, a *call.Attempt[string]) error {
 					if tt.hold {
@@ -476,7 +476,7 @@ func TestKeysWithoutElementsCostNothing(t *testing.T) {
 				for i := range keys {
 					r.Accept(strconv.Itoa(i), call.Message{})
 					if !tt.hold {
-						r.Head()
+						r.head3()
 					}
 					most = max(most, len(r.lanes()))
 				}
@@ -515,7 +515,7 @@ func liveBytes() int64 {
 // The map of the lanes shrinks also if it is never empty.
 func TestKeysShrink(t *testing.T) {
 	m := NewKeys[int, int, int](func(in int) int { return in }, unusable).(*keys[int, int, int])
-	lanes := make([]*lane[int, int], 10*keepPlaces)
+	lanes := make([]*lane[int, int], 10*keepSpare)
 	for i := range lanes {
 		lanes[i], _ = m.lane(i)
 	}
@@ -525,7 +525,7 @@ func TestKeysShrink(t *testing.T) {
 	}
 	require.Len(t, m.lanes, 1)
 	require.Greater(t, len(table), 1, "it was replaced")
-	require.LessOrEqual(t, m.most, keepPlaces)
+	require.LessOrEqual(t, m.most, keepSpare)
 	l, err := m.lane(0)
 	require.NoError(t, err)
 	require.Same(t, lanes[0], l)
@@ -533,8 +533,8 @@ func TestKeysShrink(t *testing.T) {
 
 // Key order allocates nothing for an element, and costs nothing where it is not used.
 func TestKeyOrderAllocates(t *testing.T) {
-	per := func(change func(c *Config[string, string])) float64 {
-		r := newRig(t, nil, func(c *Config[string, string]) {
+	per := func(change func(c *setup)) float64 {
+		r := newRig(t, nil, func(c *setup) {
 			change(c)
 			c.Invoke = func(_ context.Context, _ string, a *call.Attempt[string]) error {
 				a.Complete()
@@ -545,7 +545,7 @@ func TestKeyOrderAllocates(t *testing.T) {
 			r.Accept("a1", call.Message{})
 			r.Accept("b1", call.Message{})
 			r.Turn()
-			r.Head()
+			r.head3()
 		})
 	}
 	require.Equal(t, 2.0, per(byFirstLetter), "the attempts")
@@ -554,7 +554,7 @@ func TestKeyOrderAllocates(t *testing.T) {
 
 // Members that wrappers of the function complete without the call let their keys go, also if there is no call for anybody.
 func TestKeyOrderOfMembersWithoutACall(t *testing.T) {
-	r := withBatches(t, 2, 0, nil, func(c *Config[string, string]) {
+	r := withBatches(t, 2, 0, nil, func(c *setup) {
 		byFirstLetter(c)
 		c.Invoke = func(_ context.Context, in string, a *call.Attempt[string]) error {
 			a.Complete(in)
@@ -574,7 +574,7 @@ func TestKeyOrderOfMembersWithoutACall(t *testing.T) {
 // An element whose failure is being handled has not ended: the next one of its key waits, and one that the handler has no
 // answer for fails in its turn (law K1).
 func TestHandledFailuresKeepTheirKey(t *testing.T) {
-	r := newRig(t, nil, func(c *Config[string, string]) {
+	r := newRig(t, nil, func(c *setup) {
 		byFirstLetter(c)
 		c.Handle, c.HandlesAll = defaultOfEven, true
 	})

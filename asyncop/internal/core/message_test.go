@@ -18,9 +18,9 @@ func settled(settle func(v message.Verdict)) call.Message {
 
 // Law D2: a message is acknowledged with why its element has failed, if it was dropped or handed over.
 func TestVerdictsOfFailures(t *testing.T) {
-	for _, policy := range []FailurePolicy{Drop, HandOver} {
+	for _, policy := range []onFailure{drop, toSink} {
 		var verdicts []message.Verdict
-		r := newRig(t, nil, func(c *Config[string, string]) {
+		r := newRig(t, nil, func(c *setup) {
 			c.OnFailure, c.Sink = policy, func(context.Context, Report[string]) error { return nil }
 		})
 		r.Accept("a", settled(func(v message.Verdict) { verdicts = append(verdicts, v) }))
@@ -41,8 +41,8 @@ func TestBrokenSource(t *testing.T) {
 	for name, breaks := range map[string]func(){"panic": func() { panic("broken source") }, "goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			var broke []error
-			r := newRig(t, nil, func(c *Config[string, string]) {
-				c.Hooks.SourceBroke = func(err error) { broke = append(broke, err) }
+			r := newRig(t, nil, func(c *setup) {
+				c.SourceBroke = func(err error) { broke = append(broke, err) }
 			})
 			others := 0
 			r.Accept("a", settled(func(message.Verdict) { breaks() }))

@@ -189,7 +189,7 @@ func TestEngineFollowsItsModel(t *testing.T) {
 		permits, sleeper := call.NewPermits(m.shared), call.NewSleeper()
 		others := permits.Join(&sleeper, 0)
 		strategy := strategies.FixedDelay[string](modelRetries, modelDelay).RetryIfException(predicates.HasException)
-		r := newRig(t, strategy, func(c *Config[string, string]) {
+		r := newRig(t, strategy, func(c *setup) {
 			c.Timeout, c.MaxCalls = modelTimeout, m.permits
 			c.Queue = queue.NewUnordered[*Slot[string, string]](m.slots)
 			if m.ordered {
@@ -199,7 +199,7 @@ func TestEngineFollowsItsModel(t *testing.T) {
 		r.share(permits)
 		if m.interval > 0 {
 			pace := &every{interval: m.interval, next: r.clock.at}
-			r.Pace = pace.take
+			r.pace(pace.take)
 		}
 		accepted, late := 0, int64(0)
 		t.Repeat(map[string]func(*rapid.T){

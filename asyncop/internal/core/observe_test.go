@@ -97,9 +97,9 @@ func (o *notebook) took() string {
 }
 
 // observed returns a rig with an observer, and a counter.
-func observed(tb require.TestingT, n int, change func(c *Config[string, string])) (*rig, *notebook) {
+func observed(tb require.TestingT, n int, change func(c *setup)) (*rig, *notebook) {
 	o := &notebook{tb: tb}
-	r := newRig(tb, retries(n, time.Second), func(c *Config[string, string]) {
+	r := newRig(tb, retries(n, time.Second), func(c *setup) {
 		c.Observers, c.Counters = []observe.Observer{o}, []counting.Counter{&o.counted}
 		if change != nil {
 			change(c)
@@ -110,7 +110,7 @@ func observed(tb require.TestingT, n int, change func(c *Config[string, string])
 
 // Law O1: what happens is reported in order, with the counts, and each element ends once.
 func TestObserver(t *testing.T) {
-	r, o := observed(t, 1, func(c *Config[string, string]) { c.MaxCalls = 1 })
+	r, o := observed(t, 1, func(c *setup) { c.MaxCalls = 1 })
 	r.feed("a b c d")
 	r.Report()
 	require.Equal(t, "+a\n(a#1\n+b\n+c\n+d", o.took())
@@ -157,7 +157,7 @@ func sortedStarts(s string) string {
 
 // An attempt that does not come back ends before its element does.
 func TestObserverOfTimeouts(t *testing.T) {
-	r, o := observed(t, 5, func(c *Config[string, string]) {
+	r, o := observed(t, 5, func(c *setup) {
 		c.Timeout, c.AttemptTimeout, c.MaxCalls = 10*time.Second, 4*time.Second, 1
 	})
 	r.feed("a b")
@@ -181,7 +181,7 @@ func TestObserverOfATimeoutWhileDeciding(t *testing.T) {
 	})
 	r := newRig(t, strategies.ReasonAware(
 		predicates.ByException[string](predicates.HasException, predicates.NewReason("TEST", true, false)), again),
-		func(c *Config[string, string]) { c.Observers = []observe.Observer{o} })
+		func(c *setup) { c.Observers = []observe.Observer{o} })
 	r.feed("a")
 	r.fail("a#1")
 	r.idle()
@@ -234,8 +234,8 @@ func TestObserverThatExitsAtTheEnd(t *testing.T) {
 
 // An attempt has ended when its element is offered to the sink, which may take its time.
 func TestObserverOfFailuresThatAreOffered(t *testing.T) {
-	r, o := observed(t, 0, func(c *Config[string, string]) {
-		c.OnFailure, c.Sink = HandOver, func(context.Context, Report[string]) error { return nil }
+	r, o := observed(t, 0, func(c *setup) {
+		c.OnFailure, c.Sink = toSink, func(context.Context, Report[string]) error { return nil }
 	})
 	r.feed("a")
 	r.fail("a#1")
@@ -249,7 +249,7 @@ func TestObserverOfFailuresThatAreOffered(t *testing.T) {
 
 // A retry that could not start before the deadline does not follow.
 func TestObserverOfARetryThatIsTooLate(t *testing.T) {
-	r, o := observed(t, 1, func(c *Config[string, string]) { c.Timeout = time.Second })
+	r, o := observed(t, 1, func(c *setup) { c.Timeout = time.Second })
 	r.feed("a")
 	r.fail("a#1")
 	r.pass(time.Second)
@@ -260,7 +260,7 @@ func TestObserverOfARetryThatIsTooLate(t *testing.T) {
 
 // The last attempt has ended when the handler of its failure begins, which may take its time.
 func TestObserverOfHandledFailures(t *testing.T) {
-	r, o := observed(t, 0, func(c *Config[string, string]) {
+	r, o := observed(t, 0, func(c *setup) {
 		c.HandlesAll, c.Handle = true, func(context.Context, Report[string], bool) ([]string, error) { return []string{"x"}, nil }
 	})
 	r.feed("a")
@@ -285,7 +285,7 @@ func TestObserverOfControlElements(t *testing.T) {
 
 // Those that the end of the run cuts off are reported when the driver knows what becomes of them.
 func TestObserverOfTheEnd(t *testing.T) {
-	r, o := observed(t, 1, func(c *Config[string, string]) { c.MaxCalls = 2 })
+	r, o := observed(t, 1, func(c *setup) { c.MaxCalls = 2 })
 	r.feed("a b c d")
 	r.complete("b#1")
 	r.calls["a#1"].Complete("1")
@@ -298,7 +298,7 @@ func TestObserverOfTheEnd(t *testing.T) {
 	for i, e := range r.Abandon() {
 		r.Ended(e, []observe.EndKind{observe.Abandoned, observe.Kept, observe.HandedOver, observe.Abandoned}[i])
 	}
-	r.Refused(observe.Discarded, call.Message{})
+	r.observing.Refused(observe.Discarded)
 	r.Report()
 	require.Equal(t, strings.Join([]string{
 		")d#1 context canceled in 0s",
@@ -309,7 +309,7 @@ func TestObserverOfTheEnd(t *testing.T) {
 
 // A restored element is accepted again, and reported so; one that was only read ahead is not.
 func TestObserverOfRestoredElements(t *testing.T) {
-	r, o := observed(t, 3, func(c *Config[string, string]) { c.Restored = KeepSpent })
+	r, o := observed(t, 3, func(c *setup) { c.Restored.Keep = KeepSpent })
 	done := Item[string, string]{In: "a", Restored: true}
 	done.SetResults([]string{"x"})
 	r.Restore(done, 4)
@@ -330,14 +330,14 @@ func TestObserverOfRestoredElements(t *testing.T) {
 
 // Numbers says something of the elements that Items returns, of no others, and in the same order.
 func TestNumbersFitItems(t *testing.T) {
-	r, _ := observed(t, 0, func(c *Config[string, string]) { c.Queue = queue.NewOrdered[*Slot[string, string]](5) })
+	r, _ := observed(t, 0, func(c *setup) { c.Queue = queue.NewOrdered[*Slot[string, string]](5) })
 	r.feed("a bb |0 ccc |7")
 	r.calls["a#1"].Complete() // it is settled, and at the head
 	r.Turn()
 	items := r.Items(nil, false)
 	require.Len(t, items, 3)
 	require.Equal(t, "bb", items[0].In)
-	require.Equal(t, []int64{2, 3, 0}, r.Numbers(func(ctx context.Context) int64 { return int64(len(fmt.Sprint(ctx.Value(elementKey{})))) }))
+	require.Equal(t, []int64{2, 3, 0}, r.observing.Numbers(func(ctx context.Context) int64 { return int64(len(fmt.Sprint(ctx.Value(elementKey{})))) }))
 	r.End(errOver)
 	r.Abandon()
 }
@@ -373,8 +373,8 @@ func TestObserverBreaks(t *testing.T) {
 	} {
 		for _, how := range []string{"panic", "goexit"} {
 			t.Run(how+" at "+c.at, func(t *testing.T) {
-				r, o := observed(t, 0, func(c *Config[string, string]) {
-					c.Hooks.RunFailed, c.OnFailure = func(f Report[string]) error { return f.Err }, Drop
+				r, o := observed(t, 0, func(c *setup) {
+					c.Hooks.RunFailed, c.OnFailure = func(f Report[string]) error { return f.Err }, drop
 					c.Hooks.GivenUp = func(f Report[string], _ observe.EndKind) {}
 				})
 				broke := false
@@ -431,17 +431,17 @@ func TestObserverBreaks(t *testing.T) {
 func TestObserverAtRandom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		alone := rapid.Bool().Draw(t, "alone")
-		r, o := observed(t, 2, func(c *Config[string, string]) {
+		r, o := observed(t, 2, func(c *setup) {
 			if alone {
 				c.Observers = nil
 			}
 			c.MaxCalls = rapid.IntRange(0, 2).Draw(t, "calls")
 			c.AttemptTimeout = rapid.SampledFrom([]time.Duration{0, 3 * time.Second}).Draw(t, "limit")
 			c.Timeout = 10 * time.Second
-			if order := rapid.SampledFrom([]func(*Config[string, string]){nil, unordered, byFirstLetter}).Draw(t, "order"); order != nil {
+			if order := rapid.SampledFrom([]func(*setup){nil, unordered, byFirstLetter}).Draw(t, "order"); order != nil {
 				order(c)
 			}
-			c.OnFailure = rapid.SampledFrom([]FailurePolicy{Drop, HandOver}).Draw(t, "policy")
+			c.OnFailure = rapid.SampledFrom([]onFailure{drop, toSink}).Draw(t, "policy")
 			c.Sink = func(context.Context, Report[string]) error {
 				if rapid.Bool().Draw(t, "refuses") {
 					return errBroken

@@ -13,8 +13,8 @@ import (
 // An element that the sink does not take is offered again after 100 ms, 200 ms and so on, and at last every 10 s.
 func TestOffersAreFarApartAtLast(t *testing.T) {
 	offers := 0
-	r := newRig(t, nil, func(c *Config[string, string]) {
-		c.OnFailure = HandOver
+	r := newRig(t, nil, func(c *setup) {
+		c.OnFailure = toSink
 		c.Sink = func(context.Context, Report[string]) error { offers++; return errBroken }
 	})
 	r.feed("a")
@@ -40,8 +40,8 @@ func TestOffersAreFarApartAtLast(t *testing.T) {
 // A call of the sink that has waited for a worker until the run was over is not made: the last offer is.
 func TestOfferThatIsLate(t *testing.T) {
 	var taken []error
-	r := newRig(t, nil, func(c *Config[string, string]) {
-		c.OnFailure, c.Sink = HandOver, func(ctx context.Context, _ Report[string]) error {
+	r := newRig(t, nil, func(c *setup) {
+		c.OnFailure, c.Sink = toSink, func(ctx context.Context, _ Report[string]) error {
 			taken = append(taken, ctx.Err())
 			return nil
 		}
@@ -53,9 +53,9 @@ func TestOfferThatIsLate(t *testing.T) {
 	cut := r.Abandon()
 	require.Len(t, cut, 1)
 	r.work()
-	r.AwaitSink()
-	require.False(t, r.WasTaken(cut[0]))
-	require.NoError(t, r.LastOffer(t.Context(), cut[0], errOver))
+	r.sink.Await()
+	require.False(t, r.sink.WasTaken(cut[0]))
+	require.NoError(t, r.sink.Last(t.Context(), cut[0], errOver))
 	require.Equal(t, []error{nil}, taken)
 	r.Ended(cut[0], observe.HandedOver)
 	r.balance()

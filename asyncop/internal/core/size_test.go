@@ -24,17 +24,14 @@ func TestSizes(t *testing.T) {
 	}
 	entry := unsafe.Sizeof(queue.Entry[*Slot[*int, *int]]{})
 	plain := unsafe.Sizeof(Slot[*int, *int]{})
-	t.Logf("slot %d, entry %d, attempt %d, extra %d, rare %d", plain, entry,
-		unsafe.Sizeof(call.Attempt[*int]{}), unsafe.Sizeof(extra[*int, *int]{}), unsafe.Sizeof(rare[*int, *int]{}))
+	t.Logf("slot %d, entry %d, attempt %d, reasons %d", plain, entry, unsafe.Sizeof(call.Attempt[*int]{}), unsafe.Sizeof(reasons{}))
 	assert.LessOrEqual(t, plain, uintptr(112))
 	assert.LessOrEqual(t, entry, uintptr(48))
 	assert.LessOrEqual(t, unsafe.Sizeof(call.Attempt[*int]{}), uintptr(96))
-	// What waits for a retry under a policy that looks at reasons has an extra, and no rare: TestWaitingElementsKeepLittle.
-	assert.LessOrEqual(t, unsafe.Sizeof(extra[*int, *int]{}), uintptr(24))
-	assert.LessOrEqual(t, unsafe.Sizeof(rare[*int, *int]{}), uintptr(48))
+	assert.LessOrEqual(t, unsafe.Sizeof(reasons{}), uintptr(16)) // under a policy that looks at them
 }
 
-// An element that waits for a retry has nothing but its place in the queue and, if the policy looks at reasons, an extra: also
+// An element that waits for a retry has nothing but its place in the queue and, if the policy looks at them, its reasons: also
 // if its strategy was asked on a worker, and on its second retry.
 func TestWaitingElementsKeepLittle(t *testing.T) {
 	again := strategies.ReasonStrategyFunc[string](func(context.Context, *predicates.Attempt[string]) (strategies.Action, error) {
@@ -52,15 +49,18 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 				r.fail(attempt)
 				r.turn()
 				s := r.first()
-				asked := weak.Make(s.extra.rare) // for the question
+				var asked weak.Pointer[question[string]]
+				if q, ok := r.slots.held.get(s.place).(*question[string]); ok {
+					asked = weak.Make(q)
+				}
+				require.Equal(t, name == "asked on a worker", asked.Value() != nil)
 				r.work()
 				r.turn()
 				require.Equal(t, "backoff", r.Oldest())
 				runtime.GC()
 				require.Nil(t, asked.Value())
 				require.Nil(t, s.attempt)
-				require.NotNil(t, s.extra)
-				require.Nil(t, s.extra.rare)
+				require.Nil(t, r.slots.held.get(s.place))
 				r.pass(time.Second)
 			}
 			r.complete("a#3")

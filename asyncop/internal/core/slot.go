@@ -1,7 +1,6 @@
 package core
 
 import (
-	"context"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
@@ -14,14 +13,14 @@ import (
 // Slot is what an element needs from its acceptance until it has left. Owned by the core.
 //
 // A slot is small, because a million of them may be waiting: what belongs to one call is in its attempt, which is
-// garbage while the element waits for the next.
+// garbage while the element waits for the next. What only some elements have is kept beside the slots: see side.
 //
 // Slots are used again: a pointer to one is good only while its element is in the queue, so nothing but the core and its driver may
 // hold one. Others hold a reference: see slots.
 type Slot[IN, OUT any] struct {
 	in       IN
-	extra    *extra[IN, OUT]              // what not all elements need; nil for the others
 	accepted time.Duration                // when the slot was taken; the total timeout counts from here
+	due      time.Duration                // its deadline, or Never
 	first    time.Duration                // start of the first attempt
 	last     time.Duration                // start of the last attempt
 	attempt  *call.Attempt[OUT]           // the running one; when deciding, the one judged; when done, the one whose results are emitted; else nil
@@ -61,201 +60,8 @@ const (
 	ByResult RetryKind = 1 << iota // a result asked for it, not an error
 	Demanded                       // a server demanded the wait: the end of the input does not cut it
 
-	carried RetryKind = 1 << 7 // of a slot in phase done: what was emitted carries its message on
+	notKept RetryKind = 1 << 7 // of a control element: it is in no checkpoint
 )
-
-func kindOfRetry(isByResult, isDemanded bool) (k RetryKind) {
-	if isByResult {
-		k |= ByResult
-	}
-	if isDemanded {
-		k |= Demanded
-	}
-	return k
-}
-
-// extra is what not all elements need, so that the others need not pay for it. Under a policy that looks at reasons every element
-// that waits for a retry has one, so it is small.
-type extra[IN, OUT any] struct {
-	// reasons are those for which the element was retried, and reason is that of its last outcome; kept for policies that look
-	// at reasons.
-	reasons predicates.ReasonSet
-	reason  predicates.Reason
-	rare    *rare[IN, OUT] // or nil
-}
-
-// rare is what few elements need.
-type rare[IN, OUT any] struct {
-	// held is what some phases have besides. Control: the element, a queue.Watermark, or the participant.Barrier of an operator
-	// that takes no part in checkpoints. Deciding: the *question. Backoff and ready: what the strategy wants done before the
-	// next attempt, a func(context.Context) error. Handling: the *call.Handling. Failing: the *handing, once it was offered. Done:
-	// results that are not those of an attempt, a *kept.
-	held any
-	// limit is the deadline of an element that has a timeout of its own, or is restored and does not have its whole timeout; nil for the
-	// others.
-	limit *limit[IN, OUT]
-	// message is the one that the element is, without its value; zero if it is none.
-	message call.Message
-	// rider is for those who observe the element; nil if there are none.
-	rider *Rider
-	// place is that in its lane; nil without key order.
-	inLane *place[IN, OUT]
-}
-
-// extraAndRare are both in one piece.
-type extraAndRare[IN, OUT any] struct {
-	extra[IN, OUT]
-	also rare[IN, OUT]
-}
-
-// limit is a deadline of an element's own.
-type limit[IN, OUT any] struct {
-	due   time.Duration
-	total time.Duration                // the whole timeout
-	first bool                         // when the first attempt began is known from before the restart
-	odd   timers.Timer[*Slot[IN, OUT]] // its place among the others: they do not come in input order
-}
-
-// knowsFirst reports whether it is known from before a restart when the first attempt began.
-func (s *Slot[IN, OUT]) knowsFirst() bool { return s.limited() && s.extra.rare.limit.first }
-
-// limited reports whether the element has a deadline of its own.
-func (s *Slot[IN, OUT]) limited() bool {
-	return s.extra != nil && s.extra.rare != nil && s.extra.rare.limit != nil
-}
-
-// note keeps the reason of the last outcome.
-func (s *Slot[IN, OUT]) note(reason predicates.Reason) {
-	if s.extra != nil || !reason.IsZero() {
-		s.needExtra().reason = reason
-	}
-}
-
-func (s *Slot[IN, OUT]) needExtra() *extra[IN, OUT] {
-	if s.extra == nil {
-		s.extra = &extra[IN, OUT]{}
-	}
-	return s.extra
-}
-
-// more returns what few elements need, to be written to.
-func (s *Slot[IN, OUT]) more() *rare[IN, OUT] {
-	switch {
-	case s.extra == nil:
-		both := &extraAndRare[IN, OUT]{}
-		s.extra, both.rare = &both.extra, &both.also
-	case s.extra.rare == nil:
-		s.extra.rare = &rare[IN, OUT]{}
-	}
-	return s.extra.rare
-}
-
-// more is Slot.more, with memory of an element that has left: for what all elements of a stream may have.
-func (g *Machine[IN, OUT]) more(s *Slot[IN, OUT]) *rare[IN, OUT] {
-	if n := len(g.extras); n > 0 && s.extra == nil {
-		s.extra, g.extras = g.extras[n-1], g.extras[:n-1]
-	}
-	return s.more()
-}
-
-// keepExtra keeps the memory of an element that leaves for another one, if that may need as much.
-func (g *Machine[IN, OUT]) keepExtra(s *Slot[IN, OUT]) {
-	x := s.extra
-	if x.rare == nil || len(g.extras) == g.Queue.Cap() || !g.observed && s.message() == (call.Message{}) {
-		return
-	}
-	s.extra = nil
-	if *x.rare != (rare[IN, OUT]{}) { // to clear it costs write barriers
-		*x.rare = rare[IN, OUT]{}
-	}
-	if fresh := (extra[IN, OUT]{rare: x.rare}); *x != fresh {
-		*x = fresh
-	}
-	g.extras = append(g.extras, x)
-}
-
-// rare returns what few elements need, or nil.
-func (s *Slot[IN, OUT]) rare() *rare[IN, OUT] {
-	if s.extra == nil {
-		return nil
-	}
-	return s.extra.rare
-}
-
-// take returns what the phase of the element holds besides, which ends. An element that may wait for long keeps nothing empty.
-func (s *Slot[IN, OUT]) take() (held any) {
-	r := s.extra.rare
-	held, r.held = r.held, nil
-	if *r == (rare[IN, OUT]{}) {
-		s.extra.rare = nil
-	}
-	return held
-}
-
-// kept are results that are not those of an attempt: of the handler of a failure, or of a checkpoint.
-type kept[OUT any] struct{ results []OUT }
-
-// Results returns them.
-func (k *kept[OUT]) Results() []OUT { return k.results }
-
-// results returns what an element in phase done emits.
-func (s *Slot[IN, OUT]) results() []OUT {
-	if s.attempt != nil {
-		return s.attempt.Results()
-	}
-	if r := s.rare(); r != nil {
-		if k, ok := r.held.(*kept[OUT]); ok {
-			return k.results
-		}
-	}
-	return nil
-}
-
-// doFirst keeps what is to be done before the next attempt; nil: nothing.
-func (s *Slot[IN, OUT]) doFirst(before func(ctx context.Context) error) {
-	if before != nil {
-		s.more().held = before
-	}
-}
-
-// retried notes that the reason of the last outcome has led to a retry, which begins now.
-func (s *Slot[IN, OUT]) retried() {
-	if r := s.reason(); !r.IsZero() {
-		s.extra.reasons = s.extra.reasons.With(r)
-	}
-}
-
-// doubts notes what an outcome that is not final says about its attempt: it may have taken effect, unless it was not sent or
-// its reason proves otherwise.
-func (s *Slot[IN, OUT]) doubts(reason predicates.Reason, stage predicates.Stage, isTracked bool) {
-	if stage != predicates.ClientDispatch && !reason.AllowsNonIdempotentRetry() {
-		s.doubt = max(s.doubt, doubtOf(isTracked))
-	}
-}
-
-// reasons returns those for which the element was retried.
-func (s *Slot[IN, OUT]) reasons() predicates.ReasonSet {
-	if s.extra == nil {
-		return predicates.ReasonSet{}
-	}
-	return s.extra.reasons
-}
-
-// reason returns that of the last outcome.
-func (s *Slot[IN, OUT]) reason() predicates.Reason {
-	if s.extra == nil {
-		return predicates.Reason{}
-	}
-	return s.extra.reason
-}
-
-// takeBefore returns what is to be done before the attempt that starts now, or nil.
-func (s *Slot[IN, OUT]) takeBefore() (before func(ctx context.Context) error) {
-	if r := s.rare(); r != nil && r.held != nil {
-		before = s.take().(func(ctx context.Context) error)
-	}
-	return before
-}
 
 // phase is where an element stands. Only Machine.enter changes it.
 //
@@ -268,10 +74,11 @@ func (s *Slot[IN, OUT]) takeBefore() (before func(ctx context.Context) error) {
 //	   (of all the others of the two         │                                ▼
 //	    upper lines, too)                    └──────── failure ──────────▶ failing ──▶ ended
 //
-// Deciding is for strategies that may block, preparing for retries with something to do first; the others pass them
-// over, and from both an element may fail or be retried as from running. An element whose failure is not handled passes
-// handling over; failing is for HandOver only. With key order an element is behind before it is fresh, until it is the first of its
-// lane; one that times out there is done or failing, and waits so for its turn.
+// Deciding, preparing, handling, failing and behind are phases of features. Deciding is for strategies that may block, preparing
+// for retries with something to do first; the others pass them over, and from both an element may fail or be retried as from
+// running. An element whose failure is not handled passes handling over; failing is for elements that are handed over. With key
+// order an element is behind before it is fresh, until it is the first of its lane; one that times out there is done or failing,
+// and waits so for its turn.
 type phase uint8
 
 const (
@@ -283,10 +90,11 @@ const (
 	deciding                    // the strategy is being asked on a worker
 	backoff                     // waits for its next retry, or for its deadline if no retry can start before; timer: the retry
 	ready                       // its retry is due and waits for a permit; timer: its place among the others, by age, unless a call keeps its key
-	handling                    // Handle runs for its failure; timer: the limit of that
+	handling                    // a handler runs for its failure; timer: the limit of that
 	failing                     // has failed and is not handed over yet; timer: the next offer
 	done                        // complete: its results, if any, wait for their turn
 	ended                       // failed, and has nothing to emit
+	phases
 )
 
 func (p phase) String() string {
@@ -297,3 +105,220 @@ func (p phase) String() string {
 
 // live reports whether the deadline still applies.
 func (p phase) live() bool { return p >= fresh && p <= ready }
+
+// next returns the element after s in the order of the input, or nil.
+func (s *Slot[IN, OUT]) next() *Slot[IN, OUT] {
+	if e := s.entry.Next(); e != nil {
+		return e.Value
+	}
+	return nil
+}
+
+// nextIn returns the next element after s that is wanted. A cursor passes every element once, so this is constant time
+// in the long run.
+func nextIn[IN, OUT any](s *Slot[IN, OUT], wanted func(*Slot[IN, OUT]) bool) *Slot[IN, OUT] {
+	for s = s.next(); s != nil && !wanted(s); {
+		s = s.next()
+	}
+	return s
+}
+
+// first returns the oldest element of the queue, or nil.
+func (g *Machine[IN, OUT]) first() *Slot[IN, OUT] {
+	if e := g.Queue.First(); e != nil {
+		return e.Value
+	}
+	return nil
+}
+
+// head returns the element whose turn it is to leave, or nil.
+func (g *Machine[IN, OUT]) head() *Slot[IN, OUT] {
+	if e := g.Queue.Head(); e != nil {
+		return e.Value
+	}
+	return nil
+}
+
+// enter changes the phase of s and keeps the cursors on the oldest element of their kind.
+func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
+	for _, f := range g.entering {
+		f(s, p)
+	}
+	if s.phase == fresh {
+		g.unbegun--
+	}
+	s.phase = p
+	if p != preparing && p != running { // else it is the same attempt
+		s.turn = 0
+	}
+	if s == g.fresh {
+		g.fresh = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase == fresh })
+	}
+	if p.live() {
+		return
+	}
+	if s == g.live {
+		g.live = g.nextLive(s)
+	}
+	if l := g.limits.get(s.place); l != nil {
+		g.odd.Cancel(&l.timer)
+	}
+}
+
+// nextLive returns the next element after s with a live deadline that comes in input order.
+func (g *Machine[IN, OUT]) nextLive(s *Slot[IN, OUT]) *Slot[IN, OUT] {
+	return nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase.live() && g.limits.get(s.place) == nil })
+}
+
+// limit is a deadline that does not come in input order: the element has a timeout of its own, or is restored and does not have
+// its whole timeout.
+type limit[IN, OUT any] struct {
+	total time.Duration                // the whole timeout
+	first bool                         // when the first attempt began is known from before the restart
+	timer timers.Timer[*Slot[IN, OUT]] // the deadline's place among the others
+}
+
+// limit gives an element a deadline of its own.
+func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due time.Duration, l limit[IN, OUT]) {
+	own := &l
+	own.timer.Value = s
+	s.due = due
+	g.limits.set(s.place, own)
+	g.odd.Arm(&own.timer, due)
+	if g.live == s {
+		g.live = g.nextLive(s)
+	}
+}
+
+// knowsFirst reports whether it is known from before a restart when the first attempt began.
+func (g *Machine[IN, OUT]) knowsFirst(s *Slot[IN, OUT]) bool {
+	l := g.limits.get(s.place)
+	return l != nil && l.first
+}
+
+// remaining returns what s has left of its timeout.
+func (g *Machine[IN, OUT]) remaining(s *Slot[IN, OUT]) time.Duration {
+	if s.due == Never {
+		return decision.NoDeadline
+	}
+	return max(0, s.due-g.now)
+}
+
+// reasons are those for which an element was retried, and that of its last outcome; kept for policies that look at reasons.
+type reasons struct {
+	retried predicates.ReasonSet
+	last    predicates.Reason
+}
+
+// kept are results that are not those of an attempt: of the handler of a failure, or of a checkpoint.
+type kept[OUT any] struct{ results []OUT }
+
+// Results returns them.
+func (k *kept[OUT]) Results() []OUT { return k.results }
+
+// results returns what an element in phase done emits.
+func (g *Machine[IN, OUT]) results(s *Slot[IN, OUT]) []OUT {
+	if s.attempt != nil {
+		return s.attempt.Results()
+	}
+	if k, ok := g.slots.held.get(s.place).(*kept[OUT]); ok {
+		return k.results
+	}
+	return nil
+}
+
+// hold keeps something for the phase of s, until take.
+func (g *Machine[IN, OUT]) hold(s *Slot[IN, OUT], what any) { g.slots.held.set(s.place, what) }
+
+// take returns what the phase of s holds, and lets go of it.
+func (g *Machine[IN, OUT]) take(s *Slot[IN, OUT]) (held any) {
+	held = g.slots.held.get(s.place)
+	g.slots.held.clear(s.place)
+	return held
+}
+
+// doubts notes what an outcome that is not final says about its attempt: it may have taken effect, unless it was not sent or
+// its reason proves otherwise.
+func (s *Slot[IN, OUT]) doubts(reason predicates.Reason, stage predicates.Stage, isTracked bool) {
+	if stage != predicates.ClientDispatch && !reason.AllowsNonIdempotentRetry() {
+		s.doubt = max(s.doubt, doubtOf(isTracked))
+	}
+}
+
+// slots has the slots of elements, by their places. What is outside of the core, a call that runs or a question to a strategy, holds
+// a call.Ref: a place and a turn. A turn is what the element waits for: a call, an answer. When the element goes on, its turn is over, and
+// what comes for that turn finds nothing (law A2).
+type slots[IN, OUT any] struct {
+	table []*Slot[IN, OUT] // by place
+	free  []*Slot[IN, OUT] // not taken, to be used again
+	gone  []uint32         // places without a slot
+	taken int
+	turns uint64 // begun so far: no turn comes twice
+
+	// held is what some phases have besides. Control: the element, a queue.Watermark, or the participant.Barrier of an operator
+	// that takes no part in checkpoints. Backoff and ready: what the strategy wants done before the next attempt, a
+	// func(context.Context) error. Done: results that are not those of an attempt, a *kept. Phases of features: theirs.
+	held    side[any]
+	reasons side[reasons]
+}
+
+// keepSlots is how many free slots are kept, so that a burst does not pin memory.
+const keepSlots = 1024
+
+// take returns a slot that is not taken. All of it is zero but its place.
+func (t *slots[IN, OUT]) take() *Slot[IN, OUT] {
+	t.taken++
+	if n := len(t.free); n > 0 {
+		s := t.free[n-1]
+		t.free = t.free[:n-1]
+		return s
+	}
+	s := new(Slot[IN, OUT])
+	s.timer.Value = s
+	if n := len(t.gone); n > 0 {
+		s.place = t.gone[n-1]
+		t.gone = t.gone[:n-1]
+		t.table[s.place] = s
+		return s
+	}
+	s.place = uint32(len(t.table))
+	t.table = append(t.table, s)
+	return s
+}
+
+// leave takes back the slot of an element that has left. emptied reports that a burst is over: no place is used any more.
+func (t *slots[IN, OUT]) leave(s *Slot[IN, OUT]) (emptied bool) {
+	t.taken--
+	t.held.clear(s.place)
+	t.reasons.clear(s.place)
+	switch {
+	case t.taken == 0 && len(t.table) > keepSlots:
+		*t = slots[IN, OUT]{turns: t.turns}
+		return true
+	case len(t.free) == keepSlots:
+		t.table[s.place] = nil
+		t.gone = append(t.gone, s.place)
+	default:
+		*s = Slot[IN, OUT]{place: s.place}
+		s.timer.Value = s
+		t.free = append(t.free, s)
+	}
+	return false
+}
+
+// wait begins a turn of s, and returns the reference for what it waits for.
+func (t *slots[IN, OUT]) wait(s *Slot[IN, OUT]) call.Ref {
+	t.turns++
+	s.turn = t.turns
+	return call.Ref{Place: s.place, Turn: s.turn}
+}
+
+// find returns the slot whose turn r is, or nil.
+func (t *slots[IN, OUT]) find(r call.Ref) *Slot[IN, OUT] {
+	if int(r.Place) < len(t.table) {
+		if s := t.table[r.Place]; s != nil && s.turn == r.Turn && r.Turn != 0 {
+			return s
+		}
+	}
+	return nil
+}

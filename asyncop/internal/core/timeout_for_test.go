@@ -16,7 +16,7 @@ func own(in string) time.Duration {
 // them change nothing.
 func TestOwnTimeoutsComeInAnyOrder(t *testing.T) {
 	due := map[string]time.Duration{"a": 3 * time.Second, "b": time.Second, "c": 2 * time.Second}
-	r := newRig(t, nil, func(c *Config[string, string]) { c.TimeoutFor = func(in string) time.Duration { return due[in] } })
+	r := newRig(t, nil, func(c *setup) { c.TimeoutFor = func(in string) time.Duration { return due[in] } })
 	r.feed("a b |1 c")
 	r.took()
 	for _, want := range []string{"!b", "!c", "!a |1"} {
@@ -49,8 +49,8 @@ func TestRestoredOwnTimeouts(t *testing.T) {
 		"time spent and waiting": {keep: KeepSpent, wait: 5 * time.Second, want: 7 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, retries(9, time.Second), func(c *Config[string, string]) {
-				c.TimeoutFor, c.Restored, c.LeastPart = own, tt.keep, 5
+			r := newRig(t, retries(9, time.Second), func(c *setup) {
+				c.TimeoutFor, c.Restored.Keep, c.Config.Restored.LeastPart = own, tt.keep, 5
 			})
 			r.Restore(Item[string, string]{
 				In: "a", Restored: true, Attempts: 1, Spent: 4 * time.Second, Wait: tt.wait,
@@ -76,8 +76,8 @@ func TestRestoredOwnTimeouts(t *testing.T) {
 func TestRestoredFirstAttempt(t *testing.T) {
 	for _, keep := range []Keep{KeepNothing, KeepSince, KeepSpent} {
 		var doubt bool
-		r := newRig(t, retries(9, time.Hour), func(c *Config[string, string]) {
-			c.Restored, c.MaxCalls = keep, 1
+		r := newRig(t, retries(9, time.Hour), func(c *setup) {
+			c.Restored.Keep, c.MaxCalls = keep, 1
 			c.Hooks.TimedOut = func(r Report[string], _ bool) error { doubt = r.InDoubt; return errBroken }
 		})
 		first := r.clock.at.Add(-5 * time.Second).UnixNano()
@@ -104,7 +104,7 @@ func TestRestoredFirstAttempt(t *testing.T) {
 
 // A new element that has not been called yet was never called, although it has a deadline of its own.
 func TestOwnTimeoutIsNoRestart(t *testing.T) {
-	r := newRig(t, nil, func(c *Config[string, string]) { c.TimeoutFor, c.MaxCalls = own, 1 })
+	r := newRig(t, nil, func(c *setup) { c.TimeoutFor, c.MaxCalls = own, 1 })
 	r.feed("b a")
 	items := r.Items(nil, false)
 	require.Len(t, items, 2)
@@ -123,9 +123,9 @@ func TestOwnTimeoutIsNoRestart(t *testing.T) {
 // least part of the operator's timeout.
 func TestRestoredOwnTimeoutThatIsOver(t *testing.T) {
 	for _, keep := range []Keep{KeepNothing, KeepSpent, KeepSince} {
-		for policy, want := range map[FailurePolicy]time.Duration{Drop: 0, FailRun: 12 * time.Second} {
-			r := newRig(t, nil, func(c *Config[string, string]) {
-				c.TimeoutFor, c.Restored, c.LeastPart, c.OnFailure = own, keep, 5, policy
+		for policy, want := range map[onFailure]time.Duration{drop: 0, failRun: 12 * time.Second} {
+			r := newRig(t, nil, func(c *setup) {
+				c.TimeoutFor, c.Restored.Keep, c.Config.Restored.LeastPart, c.OnFailure = own, keep, 5, policy
 			})
 			r.Restore(Item[string, string]{In: "n", Restored: true, Attempts: 1, First: r.clock.at.UnixNano()}, 0)
 			if want > 0 {

@@ -89,7 +89,7 @@ func (w *wild) apart(f func()) {
 
 // leave carries away one thing.
 func (w *wild) leave() {
-	results, _, control := w.Head()
+	results, control := w.Head()
 	switch {
 	case control != nil:
 		w.note(fmt.Sprintf("|%d", control))
@@ -148,7 +148,7 @@ func newWild(tb require.TestingT, seed uint64) *wild {
 		return predicates.Reason{}, false
 	}, asked)
 	strategy := [...]strategies.AsyncRetryStrategy[string]{nil, fixed(2, 0), fixed(1, 3*time.Second), policy, policy.Immediate()}[rnd.IntN(5)]
-	w.rig = newRig(tb, strategy, func(c *Config[string, string]) {
+	w.rig = newRig(tb, strategy, func(c *setup) {
 		if rnd.IntN(2) == 0 {
 			unordered(c)
 		}
@@ -163,9 +163,9 @@ func newWild(tb require.TestingT, seed uint64) *wild {
 		c.EarlyTimeout, c.ExhaustedAsFailure = rnd.IntN(2) == 0, rnd.IntN(2) == 0
 		switch rnd.IntN(4) {
 		case 0:
-			c.OnFailure = FailRun
+			c.OnFailure = failRun
 		case 1:
-			c.OnFailure, c.Sink = HandOver, func(_ context.Context, r Report[string]) error {
+			c.OnFailure, c.Sink = toSink, func(_ context.Context, r Report[string]) error {
 				if w.chance("sink", r.Element, 2) == 0 {
 					return errBroken
 				}
@@ -221,7 +221,7 @@ func TestCallsThatEndInManyWays(t *testing.T) {
 			require.LessOrEqual(t, w.Len(), w.Queue.Cap(), "seed %d", seed)
 		}
 		w.cutOff()
-		require.Equal(t, w.maxPermits(), w.FreePermits(), "seed %d", seed)
+		require.Equal(t, w.MaxCalls, w.FreePermits(), "seed %d", seed)
 		w.stop(nil)
 	}
 }

@@ -231,7 +231,7 @@ func (d *Driver[IN, OUT]) rangeOver(r *ChainedRange[IN, OUT]) loopEnd {
 func (d *Driver[IN, OUT]) acceptFrom(r *ChainedRange[IN, OUT]) (busy bool) {
 	d.shut = false
 	for range min(turnLimit, d.core.Room()) {
-		if d.inOver || d.core.Failed() || d.core.Crowded() || len(d.Gates) > 0 && !d.admits() {
+		if d.inOver || d.core.Failed() || d.core.Room() == 0 || len(d.Gates) > 0 && !d.admits() {
 			return busy
 		}
 		if r.In.Next != nil || r.Messages.Next != nil {
@@ -267,7 +267,8 @@ func (d *Driver[IN, OUT]) took(r *ChainedRange[IN, OUT], v IN, m call.Message, o
 		v = d.Clone(v) // before the input goes on
 		r.held = call.Message{}
 	}
-	d.core.Accept(v, m)
+	d.messages.Next(m)
+	d.core.Accept(v)
 }
 
 // setAlarm sees to it that due is set when the next timer is.
@@ -286,11 +287,12 @@ func (d *Driver[IN, OUT]) yieldSome(r *ChainedRange[IN, OUT]) (busy bool, end lo
 		if n > 0 && d.chain.due.Load() || n >= fewResults && !d.host.Mail.Empty() {
 			break
 		}
-		results, m, _ := d.core.Head()
+		results, _ := d.core.Head()
 		if len(results) == 0 {
 			break
 		}
 		busy = true
+		m := d.messages.Head()
 		for i, v := range results {
 			if r.YieldMessages != nil {
 				d.hold(r, m, results[i:])
@@ -312,8 +314,9 @@ func (d *Driver[IN, OUT]) yieldSome(r *ChainedRange[IN, OUT]) (busy bool, end lo
 			d.core.Slept() // the body may have taken its time
 			d.emitted++
 			if i == len(results)-1 {
-				if r := d.core.Left(); r != nil {
-					d.left(r)
+				d.core.Left()
+				if d.observing != nil {
+					d.hasLeft()
 				}
 			}
 			if !more {
@@ -329,7 +332,7 @@ func (d *Driver[IN, OUT]) hold(r *ChainedRange[IN, OUT], m call.Message, rest []
 	if len(r.rest) == 0 && len(rest) > 1 {
 		r.rest = message.Split(m, rest...)
 	}
-	d.core.Carried()
+	d.messages.Carried()
 	r.held = m
 	if len(r.rest) > 0 {
 		r.held, r.rest = message.With(r.rest[0], struct{}{}), r.rest[1:]

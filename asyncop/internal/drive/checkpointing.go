@@ -286,7 +286,9 @@ func (d *Driver[IN, OUT]) passBarrier() {
 		d.inOver = true
 		if b.Kind == participant.Suspend {
 			d.host.Suspended.Store(true)
-			d.core.CutSink()
+			if d.sink != nil {
+				d.sink.Cut()
+			}
 		}
 	}
 	s, err := d.copyInFlight(b)
@@ -314,7 +316,7 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 
 // snapshotObserver adds the observer's state, and the numbers of what is in flight.
 func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
-	s.Numbers = append(make([]int64, 0, len(s.Items)), d.core.Numbers(d.Observer.Number)...)
+	s.Numbers = append(make([]int64, 0, len(s.Items)), d.observing.Numbers(d.Observer.Number)...)
 	for i := range len(s.Items) - len(s.Numbers) {
 		s.Numbers = append(s.Numbers, d.checks.restoredNumber(i))
 	}
@@ -433,7 +435,7 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 				if ok {
 					d.discarded.Add(1)
 					m, _ := message.FromElement(v)
-					d.core.Refused(observe.Discarded, message.With(m, struct{}{}))
+					d.refused(observe.Discarded, message.With(m, struct{}{}))
 					return lazyerr.Named("asyncop", wiring.ErrAfterFinal)
 				}
 			}
@@ -462,7 +464,7 @@ func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 // comesAgain reports whether an element that was cut off comes again: as a message that its source delivers again, or in the next
 // run of a stream with checkpoints. Such an element is no failure.
 func (d *Driver[IN, OUT]) comesAgain(e *core.Slot[IN, OUT]) bool {
-	return d.checks != nil || d.barriers.Any() || d.core.ComesAgain(e)
+	return d.checks != nil || d.barriers.Any() || d.messages.ComesAgain(e)
 }
 
 // isEndOfInput reports whether a control element is the marker of the end of the input, behind which only barriers come.

@@ -11,11 +11,12 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/counting"
 )
 
 // Config is what a driver is made of. It is read-only once the driver runs.
 type Config[IN, OUT any] struct {
-	Core   core.Config[IN, OUT]              // the driver sets Timers, Host, Direct and IsEndOfInput
+	Core   core.Config[IN, OUT]              // the driver sets Timers, Host and Direct
 	Direct func(a *call.Attempt[OUT], in IN) // makes a call, on a worker; nil: Invoke does
 
 	Context context.Context //nolint:containedctx // the operator's, given by the user
@@ -26,11 +27,17 @@ type Config[IN, OUT any] struct {
 	Reorders bool // results leave in another order than their elements came
 
 	// Decode distinguishes elements, control elements and wrong ones. What it returns of a message may be wrong, too.
-	Decode func(v any) (in IN, m call.Message, control bool, err error)
-	Gates  []observe.Gate                  // asked before an element is accepted
-	Open   func(ctx context.Context) error // before the first element; nil: there is none
-	Close  func() error                    // after the last one, if Open succeeded; nil: there is none
-	Clone  func(in IN) IN                  // copies an element of Results' input; nil: there is none
+	Decode    func(v any) (in IN, m call.Message, control bool, err error)
+	Observers []observe.Observer
+	Counters  []counting.Counter                                 // observers that only count
+	Batch     *core.Batching[IN, OUT]                            // nil: a call is for one element
+	Features  []func(g *core.Machine[IN, OUT])                   // more of the core
+	Sink      func(ctx context.Context, r core.Report[IN]) error // takes elements that have failed, on a worker, one at a time; nil: there is none
+
+	Gates []observe.Gate                  // asked before an element is accepted
+	Open  func(ctx context.Context) error // before the first element; nil: there is none
+	Close func() error                    // after the last one, if Open succeeded; nil: there is none
+	Clone func(in IN) IN                  // copies an element of Results' input; nil: there is none
 
 	Permits *call.Permits // shared with other operators; nil: none
 
@@ -55,11 +62,13 @@ type Config[IN, OUT any] struct {
 
 // Hooks build what users see. The loop calls them.
 type Hooks[IN any] struct {
-	Abandoned   func(cause error, byElement bool, n int) error                              // the error of a run that ended with n elements in flight
-	Declined    func(r core.Report[IN], err error)                                          // writes a line about an element that the sink did not take at the end
-	SourceBroke func(err error)                                                             // writes a line about a panic of what settles a message; from any goroutine
-	Log         func(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) // writes a line
-	FlushLines  func(all bool)                                                              // writes the lines that are due: how many were suppressed, statistics
-	LinesDue    func() (due time.Duration, ok bool)                                         // when some are
-	Ended       func()                                                                      // writes the last line: the statistics are final
+	Abandoned     func(cause error, byElement bool, n int) error                              // the error of a run that ended with n elements in flight
+	NotTaken      func(r core.Report[IN], err error, wait time.Duration)                      // writes a line about an element that the sink has not taken, which is offered again; 0: never
+	ObserverBroke func(err error)                                                             // writes a line about an observer
+	Declined      func(r core.Report[IN], err error)                                          // writes a line about an element that the sink did not take at the end
+	SourceBroke   func(err error)                                                             // writes a line about a panic of what settles a message; from any goroutine
+	Log           func(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) // writes a line
+	FlushLines    func(all bool)                                                              // writes the lines that are due: how many were suppressed, statistics
+	LinesDue      func() (due time.Duration, ok bool)                                         // when some are
+	Ended         func()                                                                      // writes the last line: the statistics are final
 }

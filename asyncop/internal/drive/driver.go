@@ -28,10 +28,14 @@ const turnLimit = 128
 type Driver[IN, OUT any] struct {
 	Config[IN, OUT] // read-only
 
-	core    *core.Machine[IN, OUT]               // owned by the loop
-	timers  *timers.Service[*core.Slot[IN, OUT]] // owned by the loop
-	host    *call.Host                           // used by other goroutines, too
-	workers *call.Workers[call.Job[IN, OUT]]     // used by other goroutines, too
+	core      *core.Machine[IN, OUT]               // owned by the loop
+	messages  *core.Messages[IN, OUT]              // of it
+	observing *core.Observing[IN, OUT]             // of it; nil: no observers
+	batches   *core.Batches[IN, OUT]               // of it; nil: no batches
+	sink      *core.HandOver[IN, OUT]              // of it; nil: no failure sink
+	timers    *timers.Service[*core.Slot[IN, OUT]] // owned by the loop
+	host      *call.Host                           // used by other goroutines, too
+	workers   *call.Workers[call.Job[IN, OUT]]     // used by other goroutines, too
 
 	in       chan any                      // upstream sends and closes; the loop receives
 	out      chan any                      // the loop sends and closes; downstream receives
@@ -128,7 +132,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		}
 		d.host.Share = p.Join(&d.host.Sleeper, lent)
 	}
-	if d.host.Around = call.ReporterIn(cfg.Context); d.host.Around != nil && len(cfg.Core.Observers) > 0 {
+	if d.host.Around = call.ReporterIn(cfg.Context); d.host.Around != nil && len(cfg.Observers) > 0 {
 		d.host.Around = call.Untracked{Reporter: d.host.Around} // they may give each element an id of its own
 	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
@@ -139,12 +143,32 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d.host.Clock = d.timers
 	e := cfg.Core
 	e.Timers, e.Host, e.Direct = d.timers, d.host, cfg.Direct != nil
-	e.IsEndOfInput = isEndOfInput
 	d.core = core.New(e)
-	d.Config.Core = core.Config[IN, OUT]{} // it has it, and lets go of the elements at the end
+	d.addFeatures()
+	d.Config.Core, d.Config.Features = core.Config[IN, OUT]{}, nil // the core has it, and lets go of the elements at the end
 	d.unwatch = context.AfterFunc(d.host.Life, d.host.WakeUp)
 	d.published.set(observe.Stats{}, core.Never)
 	return d
+}
+
+// addFeatures adds to the core what is optional. Who looks at an element first is added first.
+func (d *Driver[IN, OUT]) addFeatures() {
+	g, cfg := d.core, &d.Config
+	d.messages = core.AddMessages(g, cfg.Hooks.SourceBroke)
+	if len(cfg.Observers) > 0 || len(cfg.Counters) > 0 {
+		d.observing = core.AddObserving(g, d.messages, cfg.Observers, cfg.Counters, cfg.Hooks.ObserverBroke)
+	}
+	core.AskBeside(g)
+	core.PrepareBeside(g)
+	for _, add := range cfg.Features {
+		add(g)
+	}
+	if cfg.Sink != nil {
+		d.sink = core.AddHandOver(g, d.messages, cfg.Sink, cfg.Hooks.NotTaken)
+	}
+	if cfg.Batch != nil {
+		d.batches = core.AddBatches(g, *cfg.Batch)
+	}
 }
 
 // Start starts the loop.
@@ -340,7 +364,7 @@ func (d *Driver[IN, OUT]) isBroken(cause error) bool {
 func (d *Driver[IN, OUT]) offerJobs() bool {
 	d.offered = d.core.Jobs(d.workers.Offer)
 	some := d.offered > 0
-	if d.core.Batch != nil {
+	if d.batches != nil {
 		d.sendWorkers()
 	}
 	return some

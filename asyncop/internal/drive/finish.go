@@ -42,17 +42,17 @@ func (d *Driver[IN, OUT]) finish() {
 	abandoned, err := d.outcome(cause, by, kept, abandoned)
 	d.endCheckpoints(err)
 	for _, part := range d.parts { // of a message of which others have left
-		d.core.GiveBack(message.With(part, struct{}{}))
+		d.messages.GiveBack(message.With(part, struct{}{}))
 	}
 	for it := range d.backlog.All() { // read past the capacity, or restored and not yet fed
 		switch {
 		case it.Kind == core.Control:
 		case kept:
-			d.core.Refused(observe.Kept, call.Message{})
+			d.refused(observe.Kept, call.Message{})
 		default:
 			d.discarded.Add(1)
 			m, _ := it.Rest.(call.Message)
-			d.core.Refused(observe.Discarded, m)
+			d.refused(observe.Discarded, m)
 		}
 	}
 	if err == nil {
@@ -76,7 +76,7 @@ func (d *Driver[IN, OUT]) finish() {
 		e.close()
 		for _, m, ok := e.in.take(); ok; _, m, ok = e.in.take() {
 			d.discarded.Add(1)
-			d.core.Refused(observe.Discarded, m)
+			d.refused(observe.Discarded, m)
 		}
 	} else if !d.inClosed && !d.wiring.CompareAndSwap(unwired, endedUnwired) { // without an upstream, none closes in
 		go d.discard()
@@ -183,10 +183,10 @@ var errSinkLimit = fmt.Errorf("asyncop: the operator has ended, and %v later the
 // (law A1), but for those that come again. Nothing of it is tried again: failed elements that it does not take are
 // abandoned.
 func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) {
-	if d.core.Sink == nil {
+	if d.sink == nil {
 		return
 	}
-	d.core.AwaitSink()
+	d.sink.Await()
 	ctx, cancel := context.WithCancelCause(d.host.Values)
 	defer cancel(nil)
 	if len(abandoned) > 0 {
@@ -196,7 +196,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) 
 	lost := 0
 	for _, e := range abandoned {
 		r := d.core.Describe(e)
-		taken := d.core.WasTaken(e)
+		taken := d.sink.WasTaken(e)
 		if !taken && r.Failed && d.comesAgain(e) {
 			d.core.Ended(e, observe.Abandoned)
 			continue
@@ -204,7 +204,7 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) 
 		if !taken {
 			err := context.Cause(ctx)
 			if err == nil {
-				err = d.core.LastOffer(ctx, e, cause)
+				err = d.sink.Last(ctx, e, cause)
 			}
 			if taken = err == nil; !taken {
 				d.Hooks.Declined(r, err)

@@ -27,8 +27,8 @@ func (d *Driver[IN, OUT]) endRetries() {
 
 // endWaits lets no batch wait for others if none follow those that the core has.
 func (d *Driver[IN, OUT]) endWaits() {
-	if (d.inOver || d.marked) && d.backlog.Len() == 0 {
-		d.core.NoneFollows()
+	if d.batches != nil && (d.inOver || d.marked) && d.backlog.Len() == 0 {
+		d.batches.NoneFollows()
 	}
 }
 
@@ -75,7 +75,7 @@ func (d *Driver[IN, OUT]) read() bool {
 
 // feed moves one element of the backlog into the queue, if there are one and a slot for it.
 func (d *Driver[IN, OUT]) feed() bool {
-	if d.backlog.Len() == 0 || d.core.Failed() || !d.core.HasRoom() || d.suspended() {
+	if d.backlog.Len() == 0 || d.core.Failed() || d.core.Room() == 0 || d.suspended() {
 		return false
 	}
 	if len(d.Gates) > 0 && d.backlog.Peek().Kind == core.Record && !d.checks.wasAccepted() && !d.admits() {
@@ -90,7 +90,14 @@ func (d *Driver[IN, OUT]) feed() bool {
 	if d.checks != nil {
 		it.Wait = d.checks.restOf(&it, d.timers.Now())
 	}
-	d.core.Restore(it, number)
+	if m, ok := it.Rest.(call.Message); ok {
+		d.messages.Next(m)
+	}
+	if it.Kind == core.Control && isEndOfInput(it.Rest) {
+		d.core.AcceptControl(it.Rest, false)
+	} else {
+		d.core.Restore(it, number)
+	}
 	d.endWaits()
 	return true
 }
@@ -101,7 +108,7 @@ func (d *Driver[IN, OUT]) mayRead() bool {
 	if d.inOver || d.core.Failed() || d.barrierArrived() {
 		return false
 	}
-	d.letsIn = d.backlog.Len() == 0 && d.core.HasRoom() && (len(d.Gates) == 0 || d.admits())
+	d.letsIn = d.backlog.Len() == 0 && d.core.Room() > 0 && (len(d.Gates) == 0 || d.admits())
 	return d.letsIn || d.mayOverflow()
 }
 
@@ -119,7 +126,7 @@ func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	switch {
 	case err != nil:
 		d.discarded.Add(1)
-		d.core.Refused(observe.Discarded, m)
+		d.refused(observe.Discarded, m)
 		d.core.End(err)
 	case control:
 		d.receivedControl(v)
@@ -141,7 +148,8 @@ func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 		}
 		d.endInput()
 	case d.letsIn:
-		d.core.Accept(in, m)
+		d.messages.Next(m)
+		d.core.Accept(in)
 	default:
 		it := core.Item[IN, OUT]{In: in}
 		if m != (call.Message{}) {
@@ -181,8 +189,8 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 			return
 		}
 	}
-	if d.backlog.Len() == 0 && d.core.HasRoom() {
-		d.core.AcceptControl(v)
+	if d.backlog.Len() == 0 && d.core.Room() > 0 {
+		d.core.AcceptControl(v, !isEndOfInput(v))
 	} else {
 		d.backlog.Push(core.Item[IN, OUT]{Kind: core.Control, Rest: v})
 	}

@@ -11,19 +11,20 @@ import (
 // leaving is an observed element whose results were put into a ring. It has left when the reader is done with the last of them
 // (law O1).
 type leaving struct {
-	rider *core.Rider
+	track *core.Track
 	upTo  uint64 // values of the ring
 }
 
-// left goes on with an observed element whose results were handed over.
-func (d *Driver[IN, OUT]) left(r *core.Rider) {
-	switch {
+// hasLeft goes on with the element that has left, whose results were handed over.
+func (d *Driver[IN, OUT]) hasLeft() {
+	switch r := d.observing.Leaving(); {
+	case r == nil: // a control element
 	case d.ends != nil:
 		d.leaving.Push(leaving{r, d.ends.out.ring.tail.Load()})
 	case d.carrier != nil:
 		d.leaving.Push(leaving{r, d.carrier.ring.tail.Load()})
 	default: // what lies in out belongs to downstream
-		d.core.Gone(r, observe.Emitted)
+		d.observing.Gone(r, observe.Emitted)
 	}
 }
 
@@ -41,19 +42,19 @@ func (d *Driver[IN, OUT]) settled() uint64 {
 
 // observe calls the observers with what has happened.
 func (d *Driver[IN, OUT]) observe() {
-	d.core.SettleMessages()
-	if !d.core.IsObserved() {
+	d.messages.Settle()
+	if d.observing == nil {
 		return
 	}
 	for d.mayObserve() {
-		d.core.Gone(d.leaving.Pop().rider, observe.Emitted)
+		d.observing.Gone(d.leaving.Pop().track, observe.Emitted)
 	}
-	d.core.Report()
+	d.observing.Report()
 }
 
 // observeEnd reports what became of all elements, once the reader takes no more. Off the loop: that has ended.
 func (d *Driver[IN, OUT]) observeEnd() {
-	if !d.core.IsObserved() {
+	if d.observing == nil {
 		return
 	}
 	switch {
@@ -68,7 +69,7 @@ func (d *Driver[IN, OUT]) observeEnd() {
 		if d.mayObserve() {
 			how = observe.Emitted
 		}
-		d.core.Gone(d.leaving.Pop().rider, how)
+		d.observing.Gone(d.leaving.Pop().track, how)
 	}
 	d.reportEnd()
 }
@@ -76,31 +77,39 @@ func (d *Driver[IN, OUT]) observeEnd() {
 // reportEnd calls the observers off the loop, once that has ended.
 func (d *Driver[IN, OUT]) reportEnd() {
 	for {
-		err := d.offLoop(func() error { d.core.Report(); return nil })
+		err := d.offLoop(func() error { d.observing.Report(); return nil })
 		if err == nil {
 			return
 		}
-		d.core.Hooks.ObserverBroke(err) // and is not called again with the same
+		d.Hooks.ObserverBroke(err) // and is not called again with the same
 	}
 }
 
 // settleMessages settles messages off the loop, once that has ended.
 func (d *Driver[IN, OUT]) settleMessages() {
-	for d.core.MaySettle() {
-		if err := d.offLoop(func() error { d.core.SettleMessages(); return nil }); err != nil {
+	for d.messages.MaySettle() {
+		if err := d.offLoop(func() error { d.messages.Settle(); return nil }); err != nil {
 			d.Hooks.SourceBroke(err)
 		}
 	}
 }
 
+// refused says that an element was received and not accepted: Discarded or Kept. m is the message that it is, if it is one.
+func (d *Driver[IN, OUT]) refused(how observe.EndKind, m call.Message) {
+	d.messages.GiveBack(m)
+	if d.observing != nil {
+		d.observing.Refused(how)
+	}
+}
+
 // observeLate reports n elements that came after the end, off the loop. It returns 0: how many are left.
 func (d *Driver[IN, OUT]) observeLate(n int) int {
-	if !d.core.IsObserved() {
+	if d.observing == nil {
 		return 0
 	}
 	<-d.done
 	for range n {
-		d.core.Refused(observe.Discarded, call.Message{})
+		d.observing.Refused(observe.Discarded)
 	}
 	d.reportEnd()
 	return 0

@@ -57,13 +57,13 @@ func (d *Driver[IN, OUT]) load() bool {
 	if d.suspended() {
 		return false
 	}
-	results, m, control := d.core.Head()
+	results, control := d.core.Head()
 	switch {
 	case control != nil:
 		d.loaded, d.control, d.next = true, control, control
 	case len(results) > 0:
 		d.loaded, d.results, d.whole = true, results, len(results)
-		if m != (call.Message{}) {
+		if m := d.messages.Head(); m != (call.Message{}) {
 			d.loadMessage(m)
 		}
 		d.loadResult()
@@ -123,7 +123,7 @@ func (d *Driver[IN, OUT]) sent() {
 		d.emitted++
 		if len(d.parts) > 0 {
 			d.parts = d.parts[1:]
-			d.core.Carried() // by this part and the others
+			d.messages.Carried() // by this part and the others
 		}
 		if d.results = d.results[1:]; len(d.results) > 0 {
 			d.loadResult()
@@ -139,7 +139,8 @@ func (d *Driver[IN, OUT]) sent() {
 	if control != nil && d.checks != nil {
 		d.checks.passedMarker(control)
 	}
-	if r := d.core.Left(); r != nil {
-		d.left(r)
+	d.core.Left()
+	if d.observing != nil {
+		d.hasLeft()
 	}
 }

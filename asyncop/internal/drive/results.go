@@ -36,7 +36,7 @@ func (r *Range[IN, OUT]) yield(v OUT, m call.Message, err error) bool {
 
 // Results drives the operator with the input of r, and yields its results.
 func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
-	e := &ends[IN, OUT]{in: newInlet[IN](d.Buffer), out: newOutlet[OUT](d.Buffer, d.core.IsObserved(), d.host.WakeUp)}
+	e := &ends[IN, OUT]{in: newInlet[IN](d.Buffer), out: newOutlet[OUT](d.Buffer, d.observing != nil, d.host.WakeUp)}
 	if r.Messages != nil {
 		e.in.ring.messages = make([]call.Message, len(e.in.ring.buf))
 		e.out.ring.messages = make([]call.Message, len(e.out.ring.buf))

@@ -8,7 +8,7 @@ import "github.com/weirflow/weir/internal/inband"
 // already: it closes that when it sees the ring.
 func (d *Driver[IN, OUT]) Transfer(next chan<- any, tell bool) {
 	defer close(next)
-	o := newOutlet[any](d.Buffer, d.core.IsObserved(), d.host.WakeUp)
+	o := newOutlet[any](d.Buffer, d.observing != nil, d.host.WakeUp)
 	defer close(o.gone)
 	d.carried.Store(o)
 	d.host.WakeUp()

@@ -119,7 +119,7 @@ func work(t *testing.T, l *ladder.Ladder[string], source delivery.Source[string]
 			}
 			return strategies.RetryAfter(time.Millisecond), nil
 		})),
-		asyncop.WithObserver(exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: name})), asyncop.WithFailureSink(l.Take))
+		asyncop.WithObserver(exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: name, Secret: []byte("0123456789abcdef")})), asyncop.WithFailureSink(l.Take))
 	for m, err := range op.Messages(receive(t.Context(), source)) {
 		require.NoError(t, err)
 		m.Ack()
@@ -263,7 +263,7 @@ func inDoubt() asyncop.Failure[string] {
 // visit is what an operator with a tracker does: it gives the message an id, and hands it over.
 func visit(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string], f asyncop.Failure[string]) exactlyonce.ID {
 	t.Helper()
-	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "charges"})
+	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "charges", Secret: []byte("0123456789abcdef")})
 	ctx := tracker.Accepted(delivery.ContextWithMeta(t.Context(), m.Meta()), nil, false)
 	id, err := exactlyonce.NextID(tracker.AttemptStarted(ctx, 1))
 	require.NoError(t, err)
@@ -517,7 +517,7 @@ func TestWhatStaysInDoubt(t *testing.T) {
 			visit(t, l, m, f)
 		},
 		"another operator": func(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string]) {
-			tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "refunds"})
+			tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "refunds", Secret: []byte("0123456789abcdef")})
 			ctx := tracker.Accepted(delivery.ContextWithMeta(t.Context(), m.Meta()), nil, false)
 			_, err := exactlyonce.NextID(tracker.AttemptStarted(ctx, 1))
 			require.NoError(t, err)

@@ -1,11 +1,13 @@
 package embedded_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -351,6 +353,33 @@ func TestOutputOfManyElements(t *testing.T) {
 	got, err := values[string](js, stream)
 	require.NoError(t, err)
 	require.Equal(t, want, got)
+}
+
+// Law W2: an element that the server or the stream can never take fails its Write, before it is in a checkpoint; what Write takes is published.
+func TestOutputOfWhatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	js := connect(t, fresh(t))
+	for limit, text := range map[int32]string{0: "the server (max_payload) takes 104", 3000: "the stream (MaxMsgSize) takes 27"} {
+		stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.MaxMsgSize = limit })
+		out := jscheckpoint.NewOutput(js, stream, stream, codec.JSON[string]())
+		require.NoError(t, out.Write(t.Context(), "a"))
+		state, err := out.Prepare(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, out.Commit(t.Context(), state))
+		out = jscheckpoint.NewOutput(js, stream, stream, codec.JSON[string]())
+		require.NoError(t, out.Restore(t.Context(), state))
+		largest := 0
+		for size := int(cmp.Or(limit, 1<<20)); largest == 0; size -= 10 {
+			if err = out.Write(t.Context(), strings.Repeat("x", size)); err == nil {
+				largest = size
+			} else {
+				require.ErrorContains(t, err, text)
+			}
+		}
+		state, err = out.Prepare(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, out.Commit(t.Context(), state), "%d bytes", largest)
+	}
 }
 
 // Law P1: a run that was taken over publishes nothing.

@@ -35,7 +35,8 @@ const (
 // before, as often as it takes.
 //
 // A run that another one has taken over from publishes nothing: Commit returns [checkpoint.ErrFenced]. Restore returns an error if
-// there is more in the stream than the checkpoint knows, or less.
+// there is more in the stream than the checkpoint knows, or less. Write returns an error for an element that is larger than the server
+// (max_payload) or the stream (MaxMsgSize) takes, less what its headers need.
 type Output[T any] struct {
 	js      jetstream.JetStream
 	pubs    jetstream.JetStream // for publications, which are confirmed later
@@ -45,6 +46,7 @@ type Output[T any] struct {
 	schema  []byte
 	run     string
 
+	limit   int64    // of the bytes of a message in the stream; 0: there is none
 	known   bool     // base and last are known
 	base    uint64   // the sequence number before the first of pending
 	pending [][]byte // written and not published
@@ -80,7 +82,9 @@ func (o *Output[T]) end(ctx context.Context) (uint64, jetstream.Stream, error) {
 	if err != nil {
 		return 0, nil, o.failed(ctx, err)
 	}
-	return stream.CachedInfo().State.LastSeq, stream, nil
+	info := stream.CachedInfo()
+	o.limit = int64(max(0, info.Config.MaxMsgSize))
+	return info.State.LastSeq, stream, nil
 }
 
 // begin finds out where the stream ends, for a run without a checkpoint.
@@ -104,8 +108,13 @@ func (o *Output[T]) Write(ctx context.Context, v T) error {
 	if err != nil {
 		return err
 	}
-	if limit := o.js.Conn().MaxPayload() - headerRoom; int64(len(b)) > limit {
-		return fmt.Errorf("jscheckpoint: stream %s: an element has %d bytes, the server takes %d", o.stream, len(b), limit)
+	limit, whose := o.js.Conn().MaxPayload(), "server (max_payload)"
+	if 0 < o.limit && o.limit < limit {
+		limit, whose = o.limit, "stream (MaxMsgSize)"
+	}
+	room := int64(256 + 2*len(o.stream) + base64.StdEncoding.EncodedLen(len(o.schema))) // of headers
+	if int64(len(b)) > limit-room {
+		return fmt.Errorf("jscheckpoint: stream %s: an element has %d bytes, the %s takes %d with its headers", o.stream, len(b), whose, limit-room)
 	}
 	o.pending = append(o.pending, b)
 	return nil

@@ -1,6 +1,7 @@
 package jsstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,26 +109,37 @@ func (s *Store) matching(ctx context.Context, queue string, f *store.Filter, p s
 	})
 }
 
-// first returns those of all with the lowest positions, in order.
+// first returns those of all with the lowest positions, in order: n at most, and as many as fit (see store.MaxBytes).
 func first(all map[uint64]found, n int) []found {
-	list := slices.SortedFunc(maps.Values(all), func(a, b found) int { return int(a.Position - b.Position) })
-	return list[:min(n, len(list))]
+	list := slices.SortedFunc(maps.Values(all), func(a, b found) int { return cmp.Compare(a.Position, b.Position) })
+	size := 0
+	for i := range list {
+		if i == n || size >= store.MaxBytes {
+			return list[:i]
+		}
+		size += len(list[i].Payload)
+	}
+	return list
 }
 
 // page returns the messages of a page.
 func (s *Store) page(ctx context.Context, queue string, f *store.Filter, p store.Page, also func(m found) bool) ([]found, error) {
 	all := map[uint64]found{}
+	size := 0 // of all that were added
 	err := s.matching(ctx, queue, f, p, func(m found) error {
 		if !also(m) {
 			delete(all, m.position)
 			return nil
 		}
 		all[m.position] = m
-		if len(all) > 2*p.Max+1000 { // memory is bounded by the page, not by the queue
+		size += len(m.Payload)
+		if len(all) > 2*p.Max+1000 || size > 4*store.MaxBytes { // memory is bounded by the page, not by the queue
 			keep := first(all, p.Max)
 			clear(all)
+			size = 0
 			for _, m := range keep {
 				all[m.position] = m
+				size += len(m.Payload)
 			}
 		}
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -23,7 +24,7 @@ func (s *Store) Take(ctx context.Context, queue string, limit int, lease time.Du
 		if err != nil {
 			return err
 		}
-		for len(taken) < limit {
+		for size := 0; len(taken) < limit && size < store.MaxBytes; {
 			next, ok := ix.next()
 			if !ok || s.surelyLater(next) {
 				return nil
@@ -36,16 +37,12 @@ func (s *Store) Take(ctx context.Context, queue string, limit int, lease time.Du
 			if len(items) == 0 {
 				return nil
 			}
-			got := make([]*store.Leased, len(items))
-			errs := make([]error, len(items))
-			parallel.Do(len(items), func(i int) { got[i], errs[i] = s.takeOne(ctx, ix, queue, items[i], now, lease) })
-			for _, l := range got {
-				if l != nil {
-					taken = append(taken, *l)
+			for some := range slices.Chunk(items, readAtOnce) {
+				got, n, err := s.takeSome(ctx, ix, queue, some, now, lease, store.MaxBytes-size)
+				taken, size = append(taken, got...), size+n
+				if err != nil || size >= store.MaxBytes {
+					return err
 				}
-			}
-			if err := errors.Join(errs...); err != nil {
-				return err
 			}
 		}
 		return nil
@@ -56,8 +53,36 @@ func (s *Store) Take(ctx context.Context, queue string, limit int, lease time.Du
 	return taken, err
 }
 
-// takeOne takes a message, if it is as the index says and due (law D3).
-func (s *Store) takeOne(ctx context.Context, ix *index, queue string, it item, now uint64, lease time.Duration) (*store.Leased, error) {
+// readAtOnce is how many messages are read before it is known how large they are.
+const readAtOnce = 64
+
+// takeSome takes messages up to that with which they have room bytes, and returns how many bytes they have.
+func (s *Store) takeSome(ctx context.Context, ix *index, queue string, items []item, now uint64, lease time.Duration, room int) (
+	taken []store.Leased, size int, _ error,
+) {
+	read := make([]*record, len(items))
+	errs := make([]error, len(items))
+	parallel.Do(len(items), func(i int) { read[i], errs[i] = s.readOne(ctx, ix, queue, items[i]) })
+	var fit []*record
+	for _, r := range read {
+		if r != nil && size < room {
+			fit = append(fit, r)
+			size += len(r.body)
+		}
+	}
+	got := make([]*store.Leased, len(fit))
+	errs = append(errs, make([]error, len(fit))...)
+	parallel.Do(len(fit), func(i int) { got[i], errs[len(items)+i] = s.lease(ctx, ix, queue, fit[i], now, lease) })
+	for _, l := range got {
+		if l != nil {
+			taken = append(taken, *l)
+		}
+	}
+	return taken, size, errors.Join(errs...)
+}
+
+// readOne reads a message, if it is as the index says.
+func (s *Store) readOne(ctx context.Context, ix *index, queue string, it item) (*record, error) {
 	r, err := s.readSeq(ctx, it.seq)
 	if err != nil {
 		return nil, err
@@ -70,7 +95,7 @@ func (s *Store) takeOne(ctx context.Context, ix *index, queue string, it item, n
 		ix.refresh(it.identity, it.seq, r)
 		return nil, nil
 	}
-	return s.lease(ctx, ix, queue, r, now, lease)
+	return r, nil
 }
 
 // lease takes a message that was read, unless it is not due or has changed. ix may be nil.

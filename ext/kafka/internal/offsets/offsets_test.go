@@ -71,6 +71,10 @@ func TestRandom(t *testing.T) {
 			} else if len(open) > 0 {
 				i := random.IntN(len(open))
 				p.Settle(open[i])
+				if random.IntN(3) == 0 {
+					p.Unsettle(open[i])
+					continue
+				}
 				settled[open[i]] = true
 				open = append(open[:i], open[i+1:]...)
 			}

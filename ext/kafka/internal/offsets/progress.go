@@ -57,6 +57,27 @@ func (p *Progress) Settle(offset int64) {
 	p.mark(Span{offset, offset + 1})
 }
 
+// Unsettle takes a Settle back.
+func (p *Progress) Unsettle(offset int64) {
+	p.open++
+	if offset < p.low {
+		rest := Span{offset + 1, p.low}
+		p.low = offset
+		if rest.From < rest.To {
+			p.done = slices.Insert(p.done, 0, rest)
+		}
+		return
+	}
+	i := p.after(offset) - 1
+	before, behind := Span{p.done[i].From, offset}, Span{offset + 1, p.done[i].To}
+	p.done = slices.Delete(p.done, i, i+1)
+	for _, s := range []Span{behind, before} {
+		if s.From < s.To {
+			p.done = slices.Insert(p.done, i, s)
+		}
+	}
+}
+
 // Settled says whether an offset is settled.
 func (p *Progress) Settled(offset int64) bool {
 	i := p.after(offset)

@@ -30,7 +30,7 @@ func atOnce(name string, a *testAttempt) error {
 
 // Laws Q1 and Q2: calls that end at once are handled where they stand, and have slots until they leave.
 func TestCallsThatEndAtOnceHaveSlots(t *testing.T) {
-	for name, change := range map[string]func(*Config[string, string]){"ordered": nil, "unordered": unordered} {
+	for name, change := range map[string]func(*setup){"ordered": nil, "unordered": unordered} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, nil, change)
 			r.answer = atOnce
@@ -76,7 +76,7 @@ func TestCallThatGoesOnTimesOut(t *testing.T) {
 	require.EqualValues(t, 1, r.Host.Late())
 	r.end()
 
-	r = newRig(t, retries(1, 0), func(c *Config[string, string]) { c.AttemptTimeout = time.Second })
+	r = newRig(t, retries(1, 0), func(c *setup) { c.AttemptTimeout = time.Second })
 	r.answer = atOnce
 	r.feed("a B")
 	require.Equal(t, "(a#1 (B#1", r.took())
@@ -123,7 +123,7 @@ func TestCallEndsOnAnotherGoroutine(t *testing.T) {
 
 // Retries and failures of calls that end at once.
 func TestCallThatEndsAtOnceIsRetried(t *testing.T) {
-	r := newRig(t, retries(1, time.Second), func(c *Config[string, string]) { c.AttemptTimeout = time.Second / 2 })
+	r := newRig(t, retries(1, time.Second), func(c *setup) { c.AttemptTimeout = time.Second / 2 })
 	r.answer = func(name string, a *testAttempt) error {
 		switch name {
 		case "a#1", "c#1", "c#2":
@@ -151,7 +151,7 @@ func TestCallThatEndsAtOnceIsRetried(t *testing.T) {
 // What was found out about one element is not that of the next.
 func TestDoubtOfCallsThatEndAtOnce(t *testing.T) {
 	inDoubt := map[string]bool{}
-	r := newRig(t, retries(0, 0), func(c *Config[string, string]) {
+	r := newRig(t, retries(0, 0), func(c *setup) {
 		c.Hooks.GivenUp = func(f Report[string], _ observe.EndKind) { inDoubt[f.Element] = f.InDoubt }
 	})
 	r.answer = func(name string, a *testAttempt) error {
@@ -270,7 +270,7 @@ func TestPredicateBreaksOnACallThatEndsAtOnce(t *testing.T) {
 func TestAbandonAfterCallsThatEndAtOnce(t *testing.T) {
 	for name, exits := range map[string]bool{"waiting": false, "exited": true} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, nil, func(c *Config[string, string]) { c.OnFailure = FailRun })
+			r := newRig(t, nil, func(c *setup) { c.OnFailure = failRun })
 			r.answer = atOnce
 			r.feed("a -")
 			if exits {
@@ -344,7 +344,7 @@ func TestItemsKeepTheResultsOfCallsThatEndAtOnce(t *testing.T) {
 
 // Law A5: no call starts after a cancel, or without a permit.
 func TestNoCallAtOnceThatMayNotStart(t *testing.T) {
-	r := newRig(t, nil, func(c *Config[string, string]) { c.MaxCalls = 1 })
+	r := newRig(t, nil, func(c *setup) { c.MaxCalls = 1 })
 	var first *testAttempt
 	r.answer = func(name string, a *testAttempt) error {
 		if first == nil {
@@ -394,19 +394,19 @@ func TestMessageBehindACallThatEndsAtOnce(t *testing.T) {
 	r := newRig(t, nil, nil)
 	r.answer = atOnce
 	r.feed("a")
-	r.Carried() // what a driver of messages says of all results
+	r.messages.Carried() // what a driver of messages says of all results
 	var verdicts []message.Verdict
 	r.Accept("b", settled(func(v message.Verdict) { verdicts = append(verdicts, v) }))
-	r.Carried()
-	results, m, _ := r.Head()
+	r.messages.Carried()
+	results, m, _ := r.head3()
 	require.Equal(t, []string{"a#1"}, results)
 	require.Zero(t, m)
 	r.Left()
-	_, m, _ = r.Head()
+	_, m, _ = r.head3()
 	require.True(t, m.Pending())
 	r.End(errOver)
 	for _, e := range r.Abandon() {
-		require.True(t, r.ComesAgain(e))
+		require.True(t, r.messages.ComesAgain(e))
 		r.Ended(e, observe.Abandoned)
 	}
 	r.SettleMessages()
@@ -444,7 +444,7 @@ func TestTimesOfCallsThatEndAtOnce(t *testing.T) {
 		})
 	}
 	t.Run("attempt timeout", func(t *testing.T) {
-		r := newRig(t, nil, func(c *Config[string, string]) { c.AttemptTimeout = time.Second })
+		r := newRig(t, nil, func(c *setup) { c.AttemptTimeout = time.Second })
 		r.pass(time.Second)
 		r.feed("B")
 		require.Equal(t, 2*time.Second, r.calls["B#1"].DeadlineAt())
@@ -478,7 +478,7 @@ func TestCallsThatEndAtOnceEarnTheBudget(t *testing.T) {
 
 // Direct calls are made by workers.
 func TestNoDirectCallAtOnce(t *testing.T) {
-	r := newRig(t, nil, func(c *Config[string, string]) { c.Direct = true })
+	r := newRig(t, nil, func(c *setup) { c.Direct = true })
 	r.feed("a b")
 	require.Equal(t, 2, r.Queue.Len())
 	var called []string

@@ -1,0 +1,181 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
+)
+
+// An element that was not taken is offered again after firstOffer, then after twice as long, and so on up to lastOffer.
+const (
+	firstOffer = 100 * time.Millisecond
+	lastOffer  = 10 * time.Second
+)
+
+// HandOver offers elements that have failed to a sink, on a worker, one at a time, until it takes them (law A1).
+type HandOver[IN, OUT any] struct {
+	core     *Machine[IN, OUT]
+	messages *Messages[IN, OUT]
+	sink     func(ctx context.Context, r Report[IN]) error
+	notTaken func(r Report[IN], err error, wait time.Duration)
+	failing  fifo.Queue[*Slot[IN, OUT]] // those that are to be offered now
+	running  *offer                     // the call of the sink that runs; nil: none does
+}
+
+// offer is an element that is offered to the sink, from its first offer on. It is the context of the call that runs, and
+// its letter says that the call has returned.
+type offer struct {
+	call.Token
+	wait time.Duration // before the offer after this one
+
+	err     error         // written before done is closed
+	refused bool          // err says that the sink can never take the element
+	unknown bool          // and the element's call must not happen twice, and may have taken effect
+	done    chan struct{} // closed when the call has returned
+}
+
+// run calls the sink, on a worker, unless it is late. unknown, which asks user code, is called if the sink refuses the element.
+func (o *offer) run(sink func() error, unknown func() bool, panicked func(recovered any) error) {
+	defer o.Finish()
+	defer close(o.done)
+	if o.err = o.Late(); o.err != nil {
+		return
+	}
+	var g guard.Guard
+	defer g.Close(func(recovered any) { o.err = panicked(recovered) }) // law A6: it was not taken
+	o.err = sink()
+	o.refused = errors.Is(o.err, message.ErrRefused)
+	g.Returned()
+	if o.refused {
+		o.unknown = true // if unknown breaks: the safe side
+		_ = guard.Call(func() error { o.unknown = unknown(); return nil }, panicked)
+	}
+}
+
+// AddHandOver adds the feature. notTaken learns of an element that the sink has not taken, and when it is offered again; 0: never.
+func AddHandOver[IN, OUT any](
+	g *Machine[IN, OUT], messages *Messages[IN, OUT], sink func(ctx context.Context, r Report[IN]) error,
+	notTaken func(r Report[IN], err error, wait time.Duration),
+) *HandOver[IN, OUT] {
+	h := &HandOver[IN, OUT]{core: g, messages: messages, sink: sink, notTaken: notTaken}
+	g.offer = func(s *Slot[IN, OUT]) {
+		g.enter(s, failing)
+		if g.inTurn == nil || g.inTurn(s) { // else when it is
+			h.failing.Push(s)
+		}
+	}
+	g.on[failing] = phaseMoments[IN, OUT]{
+		answered: h.answered, fired: h.failing.Push, inTurn: h.failing.Push, cut: func(*Slot[IN, OUT], bool) {},
+	}
+	g.isBusy = append(g.isBusy, func() bool { return h.running == nil && h.failing.Len() > 0 })
+	g.turnEnds = append(g.turnEnds, h.offerNext)
+	g.cut = append(g.cut, h.Cut)
+	g.forget = append(g.forget, func() { h.failing, h.running = fifo.Queue[*Slot[IN, OUT]]{}, nil })
+	return h
+}
+
+// offerNext offers the oldest element that has failed, unless a call of the sink runs.
+func (h *HandOver[IN, OUT]) offerNext() {
+	if h.running != nil || h.failing.Len() == 0 {
+		return
+	}
+	g, s := h.core, h.failing.Pop()
+	o := &offer{wait: firstOffer, done: make(chan struct{})}
+	if before, ok := g.slots.held.get(s.place).(*offer); ok {
+		o.wait = min(2*before.wait, lastOffer)
+	}
+	g.hold(s, o)
+	g.bind(s, &o.Token, 0, call.NoDeadline)
+	h.running = o
+	g.refresh()
+	sink, policy, panicked, ctx, r := h.sink, g.Policy, g.Host.Panicked, g.contextBeside(s, &o.Token), g.report(s)
+	g.Host.Run(func() {
+		o.run(func() error { return sink(ctx, r) }, func() bool {
+			return r.InDoubt && !decision.WantedRepeat(r.Verdict, r.Reason) && !policy.IsIdempotent(r.Element)
+		}, panicked)
+	})
+}
+
+// answered goes on after the sink has answered: s is taken, can never be, or will be offered again.
+func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
+	g := h.core
+	o := g.slots.held.get(s.place).(*offer)
+	h.running = nil
+	switch {
+	case o.err == nil:
+		r := g.report(s) // while its observers know of it
+		h.taken(s)
+		g.Hooks.GivenUp(r, observe.HandedOver)
+	case o.refused:
+		h.refused(s, o)
+	default:
+		g.tick()
+		g.Timers.Arm(&s.timer, later(g.now, o.wait))
+		h.notTaken(g.report(s), o.err, o.wait)
+	}
+}
+
+// taken ends s: it was handed over.
+func (h *HandOver[IN, OUT]) taken(s *Slot[IN, OUT]) {
+	h.core.Ended(s, observe.HandedOver)
+	h.core.enter(s, ended)
+	h.core.complete(s)
+}
+
+// refused ends s, which the sink can never take. A message goes to the dead letters of its source. What is no message is nobody's,
+// so it fails the run: another offer would hold its slot for ever (law D4).
+func (h *HandOver[IN, OUT]) refused(s *Slot[IN, OUT], o *offer) {
+	g := h.core
+	s.err = errors.Join(s.err, o.err)
+	if h.messages.Reject(s, o.unknown) { // before the end acknowledges it
+		r := g.report(s)
+		h.taken(s)
+		h.notTaken(r, o.err, 0)
+		return
+	}
+	g.enter(s, ended)
+	g.complete(s)
+	g.failRun(s)
+}
+
+// Cut ends the context of the call of the sink that runs, if one does: its element is not ended any more.
+func (h *HandOver[IN, OUT]) Cut() {
+	if h.running != nil {
+		h.running.Token.Cut()
+	}
+}
+
+// Await waits for the call of the sink that runs, if one does. For use after Abandon.
+func (h *HandOver[IN, OUT]) Await() {
+	if h.running != nil {
+		<-h.running.done
+	}
+}
+
+// WasTaken reports whether the sink has taken s, which Abandon has returned, meanwhile. For use after Await.
+func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
+	return h.running != nil && h.running.err == nil && h.core.slots.held.get(s.place) == any(h.running)
+}
+
+// Last calls the sink for an element that Abandon has returned, with err as the reason if it has not failed. The call's
+// context has the values that it would have had before the end, and ends by cut.
+func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err error) error {
+	g, o := h.core, new(offer)
+	o.Start(g.Host, call.Ref{}, 0, call.NoDeadline)
+	for _, f := range g.bound {
+		f(s, &o.Token)
+	}
+	ctx := call.WithEnd(g.contextBeside(s, &o.Token), cut)
+	r := g.report(s)
+	if !r.Failed {
+		r.Err = err
+	}
+	return guard.Call(func() error { return h.sink(ctx, r) }, g.Host.Panicked)
+}

@@ -1,0 +1,168 @@
+package core
+
+import (
+	"context"
+	"slices"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/fifo"
+	"github.com/weirflow/weir/message"
+	"github.com/weirflow/weir/predicates"
+)
+
+// Messages settles the messages that elements are. An element that is a message has an acknowledgement, which is settled once (law D2).
+//
+//   - What was emitted carries it on: the driver makes messages of the results.
+//   - What ended empty, was dropped on purpose or was handed over is acknowledged.
+//   - What failed, was abandoned, or was not accepted is nacked.
+//
+// It hooks in with the first message.
+type Messages[IN, OUT any] struct {
+	core        *Machine[IN, OUT]
+	hooked      bool
+	next        call.Message                      // that the next element is
+	of          side[call.Message]                // without its value; zero: none
+	carried     bool                              // what the head of the queue has emitted carries its message on
+	settlements fifo.Queue[settlement]            // what Settle is to do
+	resumes     func(s *Slot[IN, OUT], err error) // after a source has broken
+}
+
+// settlement is a message that Settle is to settle.
+type settlement struct {
+	message call.Message
+	verdict message.Verdict
+}
+
+// AddMessages adds the feature. broke learns of the panic of a source.
+func AddMessages[IN, OUT any](g *Machine[IN, OUT], broke func(err error)) *Messages[IN, OUT] {
+	m := &Messages[IN, OUT]{core: g, resumes: func(_ *Slot[IN, OUT], err error) { broke(err) }}
+	g.isBusy = append(g.isBusy, m.MaySettle)
+	g.forget = append(g.forget, func() {
+		m.of, m.settlements = side[call.Message]{}, fifo.Queue[settlement]{}
+	})
+	return m
+}
+
+// Next says what message the element is that is accepted next.
+func (m *Messages[IN, OUT]) Next(msg call.Message) {
+	if msg == (call.Message{}) {
+		return
+	}
+	m.next = msg
+	if m.hooked {
+		return
+	}
+	m.hooked = true
+	g := m.core
+	g.accepted = slices.Insert(g.accepted, 0, func(s *Slot[IN, OUT]) bool {
+		if m.next != (call.Message{}) {
+			m.of.set(s.place, m.next)
+			m.next = call.Message{}
+		}
+		return true
+	})
+	if g.newAttempt == nil {
+		g.newAttempt = func(s *Slot[IN, OUT]) *call.Attempt[OUT] {
+			if msg := m.of.get(s.place); msg != (call.Message{}) {
+				return call.NewCarrying[OUT](msg)
+			}
+			return nil
+		}
+	}
+	g.bound = append(g.bound, func(s *Slot[IN, OUT], t *call.Token) { t.Carry(m.of.get(s.place)) })
+	if g.describe == nil {
+		g.describe = m.Context
+	}
+	g.ended = append(g.ended, m.ended)
+	g.left = append(g.left, func(s *Slot[IN, OUT]) {
+		m.of.clear(s.place)
+		m.carried = false
+	})
+	g.emptied = append(g.emptied, func() { m.of = side[call.Message]{} })
+}
+
+// Of returns the message that an element is, without its value; zero if it is none.
+func (m *Messages[IN, OUT]) Of(s *Slot[IN, OUT]) call.Message { return m.of.get(s.place) }
+
+// Head returns the message that the head of the queue is; zero if it is none. There must be a head.
+func (m *Messages[IN, OUT]) Head() call.Message {
+	if len(m.of.at) == 0 {
+		return call.Message{}
+	}
+	return m.of.get(m.core.head().place)
+}
+
+// Context returns the operator's context, which knows the message that an element is.
+func (m *Messages[IN, OUT]) Context(s *Slot[IN, OUT]) context.Context {
+	if msg := m.of.get(s.place); msg != (call.Message{}) {
+		return call.WithMessage(m.core.Host.Values, msg)
+	}
+	return m.core.Host.Values
+}
+
+// Carried says that what the head of the queue emits carries its message on from now on: it is not settled here.
+func (m *Messages[IN, OUT]) Carried() { m.carried = m.Head() != (call.Message{}) }
+
+// isCarried reports whether what s has emitted carries its message on.
+func (m *Messages[IN, OUT]) isCarried(s *Slot[IN, OUT]) bool { return m.carried && s == m.core.head() }
+
+// ComesAgain reports whether an element that Abandon has returned, and that has not ended, is a message that its source delivers again.
+func (m *Messages[IN, OUT]) ComesAgain(s *Slot[IN, OUT]) bool {
+	return m.of.get(s.place).Pending() || m.isCarried(s)
+}
+
+// ended settles the message that an element is, unless what was made of it carries it on.
+func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
+	msg := m.of.get(s.place)
+	if !msg.Pending() || m.isCarried(s) {
+		return
+	}
+	switch how {
+	case observe.Emitted:
+	case observe.Empty:
+		m.settlements.Push(settlement{msg, message.Verdict{Kind: message.Acked}})
+	case observe.HandedOver, observe.Dropped:
+		v := message.Verdict{Kind: message.Acked, Err: s.err}
+		if r := m.core.slots.reasons.get(s.place).last; r.IsRejection() { // a worker learns that the service has answered
+			v.Err = predicates.WithReason(s.err, r)
+		}
+		m.settlements.Push(settlement{msg, v})
+	default:
+		m.GiveBack(msg)
+	}
+}
+
+// Reject has the message that an element is settled for good: its sink can never take it. It reports whether it is one that
+// waits for that. The first verdict counts (law D2).
+func (m *Messages[IN, OUT]) Reject(s *Slot[IN, OUT], unknown bool) bool {
+	msg := m.of.get(s.place)
+	if !msg.Pending() {
+		return false
+	}
+	m.settlements.Push(settlement{msg, message.Verdict{Kind: message.Rejected, Err: s.err, OutcomeUnknown: unknown}})
+	return true
+}
+
+// GiveBack has Settle nack a message, unless it is settled.
+func (m *Messages[IN, OUT]) GiveBack(msg call.Message) {
+	if msg.Pending() {
+		m.settlements.Push(settlement{msg, message.Verdict{Kind: message.Nacked}})
+	}
+}
+
+// MaySettle reports whether Settle has something to do.
+func (m *Messages[IN, OUT]) MaySettle() bool { return m.settlements.Len() > 0 }
+
+// Settle settles the messages whose elements have ended, which is code of their sources. The driver calls it once a turn,
+// and after the end.
+func (m *Messages[IN, OUT]) Settle() {
+	for m.settlements.Len() > 0 {
+		m.core.calling(nil, m.resumes)
+		for m.settlements.Len() > 0 {
+			s := m.settlements.Pop()
+			s.message.Settle(s.verdict)
+		}
+		m.core.called()
+	}
+}

@@ -1,0 +1,375 @@
+package core
+
+import (
+	"context"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/counting"
+	"github.com/weirflow/weir/internal/fifo"
+)
+
+// Observing calls the observers and counters (law O1). What happens to elements is noted, and told in Report, in order.
+type Observing[IN, OUT any] struct {
+	core      *Machine[IN, OUT]
+	messages  *Messages[IN, OUT]
+	observers []observe.Observer
+	counters  []counting.Counter // observers that only count
+	of        side[*Track]
+	leaving   *Track   // of the element that has left last
+	spare     []*Track // to be used again
+
+	notes    fifo.Queue[note]   // for the observers
+	informed int                // how many of them know of the first one
+	attempts []counting.Attempt // for the counters
+	elements []counting.Element // for the counters
+	counted  int                // how many of them know
+
+	acceptedBroke func(s *Slot[IN, OUT], err error)
+	reportBroke   func(s *Slot[IN, OUT], err error)
+}
+
+// Track is what is known of an observed element. The core's, until the driver takes it with Leaving and gives it back with Gone.
+// Tracks are used again. One is small, since with rings many are on their way.
+type Track struct {
+	accepted time.Duration
+	started  time.Duration // of the first attempt; while it is 0 there was none
+	running  bool          // there is an attempt whose end was not reported yet
+	called   bool          // there was an attempt, maybe before a restart
+	attempt  counting.Attempt
+	element  counting.Element
+	seen     *seen // nil if there are only counters
+}
+
+// seen is what the observers of an element see beside what is counted.
+type seen struct {
+	base    context.Context // of the element, without observers
+	ctx     context.Context // of the element, as Accepted has returned it
+	attempt context.Context // of the attempt; nil: there is none
+	call    context.Context // of its call, once there is one
+	end     observe.Outcome // of the attempt, once it is concluded
+	element observe.Ending  // once it leaves
+	broken  error           // how Accepted broke
+}
+
+// note is something that an observer is to be called with.
+type note struct {
+	ctx     context.Context //nolint:containedctx // of the element or attempt
+	attempt observe.Outcome
+	element observe.Ending
+	isEnd   bool // of the element
+}
+
+// AddObserving adds the feature. broke learns of an observer that breaks where that is no element's outcome.
+func AddObserving[IN, OUT any](
+	g *Machine[IN, OUT], messages *Messages[IN, OUT], observers []observe.Observer, counters []counting.Counter, broke func(err error),
+) *Observing[IN, OUT] {
+	o := &Observing[IN, OUT]{
+		core: g, messages: messages, observers: observers, counters: counters,
+		reportBroke: func(_ *Slot[IN, OUT], err error) { broke(err) },
+	}
+	o.acceptedBroke = func(s *Slot[IN, OUT], err error) {
+		o.of.get(s.place).seen.broken = err
+		g.resumes.accepted(s, err)
+	}
+	g.exact = true
+	g.accepted = append(g.accepted, o.accepted)
+	g.started = append(g.started, o.started)
+	g.concluded = append(g.concluded, o.concluded)
+	g.over = append(g.over, o.attemptOver)
+	g.ended = append(g.ended, o.ended)
+	g.isBusy = append(g.isBusy, o.mayReport)
+	g.emptied = append(g.emptied, func() { o.of = side[*Track]{} })
+	g.forget = append(g.forget, func() {
+		o.of, o.notes, o.spare, o.attempts, o.elements = side[*Track]{}, fifo.Queue[note]{}, nil, nil, nil
+	})
+	if len(observers) > 0 {
+		g.describe = o.describe
+		g.contextOf = o.contextOf
+	}
+	return o
+}
+
+// accepted calls the observers for an element that has taken its slot, which has a number if it was restored with one.
+func (o *Observing[IN, OUT]) accepted(s *Slot[IN, OUT]) bool {
+	g, r := o.core, o.newTrack()
+	o.of.set(s.place, r)
+	r.accepted = g.now
+	t := r.seen
+	if t == nil {
+		return true
+	}
+	t.base = o.messages.Context(s)
+	t.ctx = t.base
+	for next := 0; next < len(o.observers); {
+		if err := g.guarded(s, o.acceptedBroke, func() {
+			for next < len(o.observers) {
+				next++
+				if ctx := accepted(t.ctx, o.observers[next-1], s.in, g.accepting); ctx != nil {
+					t.ctx = ctx //nolint:fatcontext // one layer an observer
+				}
+			}
+		}); err != nil {
+			t.broken = err
+		}
+	}
+	return true
+}
+
+// accepted tells an observer of an element, which has a number if it was restored with one.
+func accepted(ctx context.Context, o observe.Observer, element any, a acceptance) context.Context {
+	if a.restored {
+		if c, ok := o.(observe.CheckpointedObserver); ok {
+			return c.Restored(ctx, element, a.number)
+		}
+	}
+	return o.Accepted(ctx, element, a.restored)
+}
+
+// Numbers returns what number says of the elements that Items returns, by the contexts of an observer; 0 of control elements.
+// It may be called on another goroutine while the core's waits for it.
+func (o *Observing[IN, OUT]) Numbers(number func(ctx context.Context) int64) (all []int64) {
+	g := o.core
+	for s := g.first(); s != nil; s = s.next() {
+		switch {
+		case !g.holds(s):
+		case s.phase == controlElement:
+			all = append(all, 0)
+		default:
+			all = append(all, number(o.of.get(s.place).seen.ctx))
+		}
+	}
+	return all
+}
+
+func (o *Observing[IN, OUT]) newTrack() *Track {
+	if n := len(o.spare); n > 0 {
+		r := o.spare[n-1]
+		o.spare = o.spare[:n-1]
+		return r
+	}
+	r := new(Track)
+	if len(o.observers) > 0 {
+		r.seen = new(seen)
+	}
+	return r
+}
+
+// keep keeps a track for another element.
+func (o *Observing[IN, OUT]) keep(r *Track) {
+	if o.core.abandoned {
+		return
+	}
+	t := r.seen
+	if *r = (Track{seen: t}); t != nil {
+		*t = seen{}
+	}
+	if len(o.spare) < o.core.Queue.Cap() {
+		o.spare = append(o.spare, r)
+	}
+}
+
+// started calls the observers for an attempt that begins, and reports whether it goes on: an attempt whose observer breaks has
+// failed with that (law A6).
+func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) bool {
+	g, r, number := o.core, o.of.get(s.place), int(s.attempts)
+	if r.started == 0 {
+		r.started = max(1, g.now-r.accepted)
+	}
+	r.running, r.attempt = true, counting.Attempt{}
+	t := r.seen
+	if t == nil {
+		return true
+	}
+	t.attempt, t.call, t.end = t.ctx, nil, observe.Outcome{Attempt: number}
+	if t.broken != nil {
+		a.Attend()
+		a.CompleteExceptionally(t.broken)
+		g.invoked(s)
+		return false
+	}
+	g.calling(s, g.resumes.invoke)
+	for _, observer := range o.observers {
+		if ctx := observer.AttemptStarted(t.attempt, number); ctx != nil {
+			t.attempt = ctx //nolint:fatcontext // one layer an observer
+		}
+	}
+	g.called()
+	return true
+}
+
+// contextOf returns own with the values that observers have given an element and its attempt.
+func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) context.Context {
+	r := o.of.get(s.place)
+	if r == nil {
+		return own
+	}
+	t := r.seen
+	values := t.ctx
+	if t.attempt != nil {
+		values = t.attempt
+	}
+	switch _, isBeside := own.(*call.Token); {
+	case values == t.base: // they have given none
+		return own
+	case isBeside:
+		return call.WithValues(values, own)
+	case t.call == nil:
+		t.call = call.WithValues(values, own)
+	}
+	return t.call
+}
+
+// describe returns the context that belongs to an element: its values are those that its observers gave it.
+func (o *Observing[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
+	if r := o.of.get(s.place); r != nil {
+		return r.seen.ctx
+	}
+	return o.messages.Context(s)
+}
+
+// concluded keeps the outcome of an attempt until it is known what follows from it.
+func (o *Observing[IN, OUT]) concluded(s *Slot[IN, OUT], results int, err error) {
+	g, r := o.core, o.of.get(s.place)
+	if r == nil || !r.running || r.attempt.Duration != 0 {
+		return
+	}
+	g.refresh()
+	r.attempt.Outcome, r.attempt.Duration = counting.OutcomeOf(results, err), max(1, g.now-s.last)
+	if t := r.seen; t != nil {
+		t.end.Results, t.end.Err = results, err
+	}
+}
+
+// attemptOver reports the attempt of an element that has one: nothing follows, or a retry after d.
+func (o *Observing[IN, OUT]) attemptOver(s *Slot[IN, OUT], again bool, d time.Duration) {
+	r := o.of.get(s.place)
+	if r == nil || !r.running {
+		return
+	}
+	r.running = false
+	a := &r.attempt
+	a.Reason, a.Retry, a.Delay = o.core.slots.reasons.get(s.place).last, again, d
+	if len(o.counters) > 0 {
+		o.attempts = append(o.attempts, *a)
+	}
+	if t := r.seen; t != nil {
+		t.end.Reason, t.end.Duration, t.end.Retry, t.end.Delay = a.Reason, a.Duration, a.Retry, a.Delay
+		o.notes.Push(note{ctx: t.attempt, attempt: t.end})
+		t.attempt, t.call = nil, nil
+	}
+}
+
+// ended notes how an element ends. One that is emitted is gone when the driver says so.
+func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
+	r := o.of.get(s.place)
+	if r == nil {
+		return
+	}
+	if !o.core.abandoned { // else the last offer of the sink wants its contexts
+		o.of.set(s.place, nil)
+	}
+	r.called = s.attempts > 0
+	r.element.InDoubt = s.doubt != noDoubt && how != observe.Emitted && how != observe.Empty
+	if t := r.seen; t != nil {
+		t.element.Reason, t.element.Attempts = o.core.slots.reasons.get(s.place).last, int(s.attempts)
+		switch how {
+		case observe.Emitted:
+			t.element.Results = len(o.core.results(s))
+		case observe.Empty:
+		case observe.Abandoned, observe.Kept:
+			t.element.Err = o.core.failure
+		default:
+			t.element.Err = s.err
+		}
+	}
+	if how == observe.Emitted {
+		o.leaving = r
+		return
+	}
+	o.Gone(r, how)
+}
+
+// Leaving returns the track of the element that has left last, for Gone; nil if that was a control element.
+func (o *Observing[IN, OUT]) Leaving() (r *Track) {
+	r, o.leaving = o.leaving, nil
+	return r
+}
+
+// Gone says how an element whose track the driver has, has ended: emitted or discarded.
+func (o *Observing[IN, OUT]) Gone(r *Track, how observe.EndKind) {
+	g, e := o.core, &r.element
+	g.refresh()
+	e.How, e.Accepted, e.Queued, e.Total = uint8(how), true, r.started, g.now-r.accepted
+	if r.started == 0 {
+		e.Queued = e.Total
+	}
+	if how == observe.Discarded { // nothing else knows that it has taken effect
+		e.InDoubt = r.called
+	}
+	if len(o.counters) > 0 {
+		o.elements = append(o.elements, *e)
+	}
+	if t := r.seen; t != nil {
+		t.element.How, t.element.InDoubt, t.element.Queued, t.element.Total = how, e.InDoubt, e.Queued, e.Total
+		o.notes.Push(note{ctx: t.ctx, element: t.element, isEnd: true})
+	}
+	o.keep(r)
+}
+
+// Refused says that an element was received and not accepted: Discarded or Kept.
+func (o *Observing[IN, OUT]) Refused(how observe.EndKind) {
+	if len(o.counters) > 0 {
+		o.elements = append(o.elements, counting.Element{How: uint8(how)})
+	}
+	if len(o.observers) > 0 {
+		o.notes.Push(note{ctx: o.core.Host.Values, element: observe.Ending{How: how}, isEnd: true})
+	}
+}
+
+// mayReport reports whether Report has something to do.
+func (o *Observing[IN, OUT]) mayReport() bool {
+	return o.notes.Len() > 0 || len(o.attempts) > 0 || len(o.elements) > 0
+}
+
+// Report calls the observers with what has happened, in order. The driver calls it once a turn, and after the end.
+func (o *Observing[IN, OUT]) Report() {
+	for o.mayReport() {
+		o.core.calling(nil, o.reportBroke)
+		o.tell()
+		o.core.called()
+	}
+}
+
+// tell calls the observers as long as there is something. If one breaks, the others are called all the same: by the next Report.
+func (o *Observing[IN, OUT]) tell() {
+	for (len(o.attempts) > 0 || len(o.elements) > 0) && o.counted < len(o.counters) {
+		o.counted++
+		o.counters[o.counted-1].Count(o.attempts, o.elements)
+	}
+	o.counted, o.attempts, o.elements = 0, emptied(o.attempts), emptied(o.elements)
+	for ; o.notes.Len() > 0; o.notes.Pop() {
+		for n := o.notes.Peek(); o.informed < len(o.observers); {
+			observer := o.observers[o.informed]
+			o.informed++
+			if n.isEnd {
+				observer.Ended(n.ctx, n.element)
+			} else {
+				observer.AttemptEnded(n.ctx, n.attempt)
+			}
+		}
+		o.informed = 0
+	}
+}
+
+// keepEvents is how many events of one turn are kept room for.
+const keepEvents = 1024
+
+// emptied returns s without its values, to be filled again.
+func emptied[E any](s []E) []E {
+	if cap(s) > keepEvents {
+		return nil
+	}
+	return s[:0]
+}

@@ -1,0 +1,98 @@
+package core
+
+import (
+	"context"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/decision"
+)
+
+// moments are where features hook in. A feature is a file of this package whose name begins with feature_: messages, observers, order of
+// keys, batches and so on. The core names none of them, and works with all of them deleted.
+//
+//	accepted ─▶ mayStart ─▶ started ─▶ concluded ─▶ over (again? ─▶ mayStart …) ─▶ ended ─▶ left
+//
+// A list is called in the order in which features were added. It is empty without features, and costs one length check then.
+type moments[IN, OUT any] struct {
+	accepted  []func(s *Slot[IN, OUT]) (goesOn bool)                            // has taken a slot; false: the feature decides what follows
+	entering  []func(s *Slot[IN, OUT], p phase)                                 // leaves its phase for p
+	bound     []func(s *Slot[IN, OUT], t *call.Token)                           // waits for something that runs elsewhere
+	started   []func(s *Slot[IN, OUT], a *call.Attempt[OUT]) (goesOn bool)      // has an attempt; false: that is complete
+	concluded []func(s *Slot[IN, OUT], results int, err error)                  // its attempt has an outcome
+	decided   []func(s *Slot[IN, OUT], d decision.Decision, again bool)         // there was a reason for another attempt
+	over      []func(s *Slot[IN, OUT], again bool, delay time.Duration)         // nothing follows from its attempt but this
+	released  []func(s *Slot[IN, OUT], a *call.Attempt[OUT], how call.Released) // its attempt has ended
+	ended     []func(s *Slot[IN, OUT], how observe.EndKind)                     // has ended
+	completes []func(s *Slot[IN, OUT])                                          // may leave the queue, when its turn comes
+	left      []func(s *Slot[IN, OUT])                                          // leaves its slot
+	emptied   []func()                                                          // no place is used any more: what features keep by place may go
+
+	turnBegins    []func() (ends bool) // true: the turn is to end at once
+	freed         []func()             // calls that had kept their permits have returned
+	turnEnds      []func()
+	isBusy        []func() bool // another turn is due now
+	brokenOff     []func()      // user code has broken off what the core was doing
+	cut           []func()      // the run is abandoned
+	waitingBeside []func() int  // for tests: how many pieces of user code wait for their turn
+	forget        []func()      // the core is not used any more
+
+	on [phases]phaseMoments[IN, OUT]
+
+	// What a feature puts in place of what the core does. nil: the core does it.
+	timeoutOf   func(s *Slot[IN, OUT]) time.Duration                                                           // of its own; Timeout
+	isCrowded   func() bool                                                                                    // none is accepted; false
+	freshSince  func() time.Duration                                                                           // when the first of those that wait for their first attempt got there
+	nextFresh   func() *Slot[IN, OUT]                                                                          // to make its first attempt; the oldest
+	mayCall     func(s *Slot[IN, OUT]) bool                                                                    // may compete for a permit; true
+	inTurn      func(s *Slot[IN, OUT]) bool                                                                    // its outcome may take effect; true
+	start       func(s *Slot[IN, OUT])                                                                         // the newest; nil: all that wait
+	startsAt    func() time.Duration                                                                           // of those that wait; Now
+	admit       func(s *Slot[IN, OUT]) bool                                                                    // takes what a call needs beside the operator's permit; true
+	isShut      func() bool                                                                                    // admit would say no; false
+	opensAt     func() time.Duration                                                                           // when to ask admit again; Now
+	newAttempt  func(s *Slot[IN, OUT]) *call.Attempt[OUT]                                                      // nil: one of the core's
+	contextOf   func(s *Slot[IN, OUT], own call.Cancellable) context.Context                                   // of user code that runs for s; own
+	own         func(a *call.Attempt[OUT]) call.Cancellable                                                    // the context of an attempt
+	describe    func(s *Slot[IN, OUT]) context.Context                                                         // what is known of s; Host.Values
+	ask         func(s *Slot[IN, OUT], err error)                                                              // a strategy that may block
+	prepare     func(s *Slot[IN, OUT], a *call.Attempt[OUT], before func(context.Context) error) (goesOn bool) // what the strategy wants done first
+	calledAfter func(done <-chan struct{})                                                                     // a call for several elements is being formed, and is made when done is closed; nil: none is
+	callsOf     func(elements int) int                                                                         // how many calls so many elements need; as many
+	rescue      func(s *Slot[IN, OUT], failure error, timedOut bool) (taken bool)                              // has results in place of a failure, maybe
+	offer       func(s *Slot[IN, OUT])                                                                         // hands s over, which has failed
+}
+
+// phaseMoments are what a feature does in a phase that is its own.
+type phaseMoments[IN, OUT any] struct {
+	answered func(s *Slot[IN, OUT])            // the letter has come
+	fired    func(s *Slot[IN, OUT])            // the timer is due
+	cut      func(s *Slot[IN, OUT], late bool) // the phase ends: at the deadline, or with the run
+	inTurn   func(s *Slot[IN, OUT])            // the outcome may take effect now
+}
+
+// side is what some elements have besides, by the places of their slots. It is empty while none has.
+type side[T any] struct{ at []T }
+
+func (t *side[T]) get(place uint32) (v T) {
+	if int(place) < len(t.at) {
+		v = t.at[place]
+	}
+	return v
+}
+
+func (t *side[T]) set(place uint32, v T) {
+	if n := int(place) + 1 - len(t.at); n > 0 {
+		t.at = append(t.at, make([]T, n)...)
+	}
+	t.at[place] = v
+}
+
+// clear sets what an element has to zero.
+func (t *side[T]) clear(place uint32) {
+	if int(place) < len(t.at) {
+		var none T
+		t.at[place] = none
+	}
+}

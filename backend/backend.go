@@ -1,0 +1,214 @@
+package backend
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/internal/gate"
+)
+
+// Backend is a service that operators call. See the package documentation. It is safe for concurrent use.
+type Backend struct {
+	settings
+	epoch   time.Time
+	limiter limiter // nil: the limit is not adaptive
+
+	mu      sync.Mutex // a leaf; guards what follows, and what belongs to a place
+	limit   int
+	used    int      // calls that run, and permits that were set aside
+	waiting []*place // those that are short of permits; those that were not served for the longest time first
+	health
+	rate    bucket
+	retries bucket
+	tenants tenants
+	counts  Stats
+	lines   []line // of the log, to be written without mu
+}
+
+// New returns an open backend. Its name is in its log lines and errors. It panics if name is empty.
+func New(name string, opts ...Option) *Backend {
+	s := newSettings(name, opts)
+	b := &Backend{settings: s, epoch: s.clock.Now(), limit: s.limit, rate: s.rate, tenants: newTenants(s.tenantRate)}
+	b.calls = newWindow(s.window)
+	if s.least > 0 {
+		b.limiter = s.newLimiter(s.least, s.limit)
+		b.limit = s.least
+	}
+	if s.retryShare >= 0 {
+		b.retries = bucket{perNano: retriesPerSecond / float64(time.Second), burst: retryBurst, level: retryBurst}
+	}
+	return b
+}
+
+// What a retry budget gives besides its share.
+const (
+	retriesPerSecond = 10
+	retryBurst       = 100
+)
+
+// Close holds the backend: no call starts until [Backend.Open]. Calls that run are not ended. The reason is in Stats and errors.
+func (b *Backend) Close(reason string) {
+	t := b.now()
+	b.mu.Lock()
+	defer b.unlock()
+	b.enter(Held, t)
+	b.why, b.trying = reason, false
+	b.takeBack(t)
+	b.counts.Closed++
+	b.log(slog.LevelWarn, "backend: held")
+}
+
+// Open lets a backend that is held or closed try its service now: one call, then a ramp (law B4).
+func (b *Backend) Open() {
+	t := b.now()
+	b.mu.Lock()
+	defer b.unlock()
+	if b.state != Held && b.state != Closed {
+		return
+	}
+	b.enter(Probing, t)
+	b.trying, b.pause = false, 0
+	b.log(slog.LevelInfo, "backend: tries its service")
+	b.handOut(t, nil)
+}
+
+// SetLimit changes how many calls may run at a time; with 0 none begins. Calls that run beyond the new limit are not ended. An
+// adaptive limit learns on from n, within its bounds. It panics if n is negative.
+func (b *Backend) SetLimit(n int) {
+	mustNotBeNegative("SetLimit", n)
+	t := b.now()
+	b.mu.Lock()
+	defer b.unlock()
+	if b.limiter != nil {
+		n = b.limiter.set(n)
+	}
+	b.limit = n
+	b.target = min(b.target, n)
+	b.handOut(t, nil)
+}
+
+// Stats is what a backend does, and has done.
+type Stats struct {
+	Name            string
+	State           State
+	Reason          string    // why it is not open
+	Until           time.Time // when Closed ends
+	Limit           int       // calls that may run; 0 with Limit(0) only. Without a limit: the largest int
+	InUse           int       // calls that run; more than Limit after that was lowered
+	Waiting         int       // operators that wait
+	Tenants         int       // tenants that are closed
+	Started         int64     // attempts
+	Lost            int64     // attempts that were lost
+	RetriesRefused  int64     // by the retry budget
+	Closed          int64     // how often it was closed
+	WouldHaveClosed int64     // with DryRun
+}
+
+// Stats returns what the backend does now, and what it has done.
+func (b *Backend) Stats() Stats {
+	t := b.now()
+	b.mu.Lock()
+	defer b.unlock()
+	b.advance(t)
+	s := b.counts
+	s.Name, s.State, s.Reason, s.Limit = b.name, b.state, b.why, b.limit
+	s.InUse = b.used
+	for _, p := range b.waiting {
+		s.InUse -= p.aside
+	}
+	s.Waiting = len(b.waiting)
+	if b.state == Closed {
+		s.Until = b.epoch.Add(b.until)
+	}
+	for _, x := range b.tenants.all {
+		if x.until > t {
+			s.Tenants++
+		}
+	}
+	return s
+}
+
+// Attach implements asyncop.Backend.
+func (b *Backend) Attach(wake func(), lent int) gate.Place {
+	return &place{backend: b, wake: wake, lent: lent}
+}
+
+func (b *Backend) now() time.Duration { return b.clock.Now().Sub(b.epoch) }
+
+// unlock gives up mu and writes what is to be logged.
+func (b *Backend) unlock() {
+	lines := b.lines
+	b.lines = nil
+	b.mu.Unlock()
+	for _, l := range lines {
+		l.write(b.logger)
+	}
+}
+
+// line is one of the log.
+type line struct {
+	level slog.Level
+	text  string
+	args  []any
+}
+
+// write writes it. A handler is user code, and the caller is an operator's loop.
+func (l line) write(logger *slog.Logger) {
+	defer func() { _ = recover() }()
+	logger.Log(context.Background(), l.level, l.text, l.args...)
+}
+
+// handOut sets free permits aside for places that sleep, in turn (law B3), and wakes them. It reports whether the turn of asker has come,
+// which is awake.
+func (b *Backend) handOut(t time.Duration, asker *place) bool {
+	if b.state == Probing && asker == nil {
+		b.wakeAll()
+		return false
+	}
+	if len(b.waiting) == 0 {
+		return false
+	}
+	b.rate.fill(t, b.part(t))
+	for allowed := b.allowed(t); b.used < allowed; {
+		i := slices.IndexFunc(b.waiting, func(p *place) bool {
+			return (p == asker || p.asleep && p.aside < p.wants) && b.rate.wait(p.cost) == 0
+		})
+		if i < 0 {
+			return false
+		}
+		p := b.waiting[i]
+		b.waiting = append(slices.Delete(b.waiting, i, i+1), p)
+		if p == asker {
+			return true
+		}
+		p.aside++
+		b.used++
+		b.rate.take(p.cost)
+		p.wake()
+	}
+	return false
+}
+
+func (b *Backend) wakeAll() {
+	for _, p := range b.waiting {
+		p.wake()
+	}
+}
+
+// takeBack takes back all that was set aside.
+func (b *Backend) takeBack(t time.Duration) {
+	b.rate.fill(t, 1)
+	for _, p := range b.waiting {
+		b.drop(p)
+	}
+}
+
+// drop takes back what was set aside for a place.
+func (b *Backend) drop(p *place) {
+	b.used -= p.aside
+	b.rate.give(float64(p.aside) * p.cost)
+	p.aside = 0
+}

@@ -1,0 +1,264 @@
+package backend_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
+)
+
+// Law B1: calls stay within the limit, whatever it is changed to.
+func TestLimit(t *testing.T) {
+	o := newBench(t, backend.Limit(2)).attach()
+	a, b := o.start(), o.start()
+	require.Equal(t, gate.Never, o.wait())
+	a.end(nil)
+	require.Equal(t, 1, o.woken)
+	c := o.start()
+	o.SetLimit(1)
+	b.end(nil)
+	require.Equal(t, gate.Never, o.wait())
+	c.end(nil)
+	o.start()
+	o.SetLimit(0)
+	require.Equal(t, gate.Never, o.wait())
+	woken := o.woken
+	o.SetLimit(2)
+	require.Equal(t, woken+1, o.woken)
+	o.start()
+	require.Equal(t, 2, o.Stats().InUse)
+}
+
+// A rate lets n of them start in each time per, and a twentieth more after a pause.
+func TestRate(t *testing.T) {
+	o := newBench(t, backend.Rate(100, time.Second)).attach()
+	for range 3 {
+		for range 5 {
+			o.call(nil)
+		}
+		require.Equal(t, 10*time.Millisecond, o.wait())
+		o.clock.Add(9 * time.Millisecond)
+		require.Equal(t, time.Millisecond, o.wait())
+		o.clock.Add(time.Millisecond)
+		o.call(nil)
+		o.clock.Add(time.Minute)
+	}
+	t.Run("by cost", func(t *testing.T) {
+		o := newBench(t, backend.Rate(100, time.Second)).attach()
+		c, _ := o.ask(gate.Attempt{Cost: 50})
+		require.NotNil(t, c, "more than is saved up is paid afterwards")
+		_, _ = o.ask(gate.Attempt{Cost: 1})
+		require.Equal(t, 460*time.Millisecond, o.place.Wait(o.clock.Now(), 1))
+	})
+}
+
+// Tenants wait for their own rate, and let the others pass.
+func TestTenantRate(t *testing.T) {
+	o := newBench(t, backend.TenantRate(10, time.Second)).attach()
+	for _, tenant := range []string{"a", "b"} {
+		c, _ := o.ask(gate.Attempt{Tenant: tenant})
+		require.NotNil(t, c)
+		_, answer := o.ask(gate.Attempt{Tenant: tenant})
+		require.Equal(t, gate.Answer{Wait: 100 * time.Millisecond, Other: true}, answer)
+	}
+	o.start()
+	o.clock.Add(100 * time.Millisecond)
+	c, _ := o.ask(gate.Attempt{Tenant: "a"})
+	require.NotNil(t, c)
+}
+
+// What is kept of tenants does not grow with those that have been here.
+func TestTenantsAreForgotten(t *testing.T) {
+	o := newBench(t, backend.TenantRate(1e6, time.Second)).attach()
+	for i := range 100_000 {
+		c, _ := o.ask(gate.Attempt{Tenant: fmt.Sprint(i)})
+		if i%10 == 0 {
+			c.end(errIn3)
+		} else {
+			c.end(nil)
+		}
+		if i%1000 == 0 {
+			o.clock.Add(time.Second)
+		}
+	}
+	require.Less(t, backend.Tenants(o.Backend), 20_000) // those that were closed in the last minute, and as many others
+}
+
+// A server that names a time closes the backend until then, at most for a minute, and a tenant's only the tenant.
+func TestPushback(t *testing.T) {
+	o := newBench(t).attach()
+	require.True(t, o.call(errIn3))
+	require.Equal(t, 3*time.Second, o.wait())
+	o.clock.Add(3*time.Second - 1)
+	require.Equal(t, time.Duration(1), o.wait())
+	o.clock.Add(1)
+	require.True(t, o.start().end(errForEver))
+	require.Equal(t, time.Minute, o.wait())
+
+	t.Run("of a tenant", func(t *testing.T) {
+		o := newBench(t).attach()
+		c, _ := o.ask(gate.Attempt{Tenant: "a"})
+		require.True(t, c.end(errIn3))
+		_, answer := o.ask(gate.Attempt{Tenant: "a"})
+		require.Equal(t, gate.Answer{Wait: 3 * time.Second, Other: true}, answer)
+		require.Equal(t, 1, o.Stats().Tenants)
+		o.start()
+		c, _ = o.ask(gate.Attempt{Tenant: "b"})
+		require.NotNil(t, c)
+		o.clock.Add(3 * time.Second)
+		c, _ = o.ask(gate.Attempt{Tenant: "a"})
+		require.NotNil(t, c, "a probe")
+		_, answer = o.ask(gate.Attempt{Tenant: "a"})
+		require.True(t, answer.Other, "one")
+		c.end(nil)
+		c, _ = o.ask(gate.Attempt{Tenant: "a"})
+		require.NotNil(t, c)
+	})
+}
+
+// What is loss, and what an answer.
+func TestLoss(t *testing.T) {
+	for name, c := range map[string]struct {
+		gate.Outcome
+		lost int64
+	}{
+		"503":                    {gate.Outcome{Err: &httpretry.StatusError{StatusCode: 503}}, 1},
+		"429":                    {gate.Outcome{Err: fmt.Errorf("pay: %w", &httpretry.StatusError{StatusCode: 429})}, 1},
+		"500":                    {gate.Outcome{Err: &httpretry.StatusError{StatusCode: 500}}, 0},
+		"404":                    {gate.Outcome{Err: &httpretry.StatusError{StatusCode: 404}}, 0},
+		"refused":                {gate.Outcome{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}, 1},
+		"timeout of the element": {gate.Outcome{TimedOut: true}, 1},
+		"timeout of the client":  {gate.Outcome{Err: fmt.Errorf("get: %w", context.DeadlineExceeded)}, 1},
+		"a reason":               {gate.Outcome{Reason: httpretry.TooManyRequests}, 1},
+		"another reason":         {gate.Outcome{Err: errFailed, Reason: predicates.Unknown}, 0},
+		"another error":          {gate.Outcome{Err: errFailed}, 0},
+		"an error that panics":   {gate.Outcome{Err: (*net.OpError)(nil)}, 0},
+		"pushback of a result":   {gate.Outcome{Pushback: time.Second}, 1},
+		"cancelled":              {gate.Outcome{Err: context.Canceled, Ignored: true}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newBench(t).attach()
+			o.place.Heard(o.clock.Now(), &c.Outcome)
+			require.Equal(t, c.lost, o.Stats().Lost)
+		})
+	}
+}
+
+// Losses close: more than half of the last hundred calls, or as many in a row as run at a time, and at least five.
+func TestLossesClose(t *testing.T) {
+	t.Run("share", func(t *testing.T) {
+		o := newBench(t).attach()
+		for range 3 {
+			o.start()
+		}
+		for range 50 {
+			o.call(errBusy)
+			o.call(nil)
+		}
+		require.Equal(t, backend.Open, o.Stats().State)
+		o.call(errBusy)
+		o.call(errBusy)
+		require.Equal(t, backend.Closed, o.Stats().State)
+	})
+	t.Run("in a row", func(t *testing.T) {
+		o := newBench(t).attach()
+		for range 200 {
+			o.call(nil)
+		}
+		require.False(t, o.call(errBusy), "one loss is no outage")
+		for range 3 {
+			require.True(t, o.call(errBusy))
+		}
+		require.Equal(t, backend.Open, o.Stats().State)
+		o.call(errBusy)
+		require.Equal(t, backend.Closed, o.Stats().State)
+	})
+	t.Run("a row beside many calls", func(t *testing.T) {
+		o := newBench(t).attach()
+		for range 20 {
+			o.start()
+		}
+		for range 19 {
+			o.call(errBusy)
+		}
+		require.Equal(t, backend.Open, o.Stats().State)
+		o.call(errBusy)
+		require.Equal(t, backend.Closed, o.Stats().State)
+	})
+	t.Run("the answers of a service that fails", func(t *testing.T) {
+		o := newBench(t).attach()
+		for range 200 {
+			o.call(errFailed)
+		}
+		require.Equal(t, backend.Open, o.Stats().State)
+	})
+}
+
+// Law B4: a probe, a ramp, and a relapse.
+func TestReopens(t *testing.T) {
+	o := newBench(t, backend.Limit(100)).attach()
+	var running []*call
+	for range 100 {
+		running = append(running, o.start())
+	}
+	for i, c := range running {
+		c.o.place.Heard(o.clock.Now(), &gate.Outcome{TimedOut: true, Begun: c.begun, Element: uint64(i + 1)})
+	}
+	require.Equal(t, backend.Closed, o.Stats().State)
+	for _, c := range running {
+		o.place.Release(c.begun)
+	}
+	require.Equal(t, time.Second, o.wait())
+	for pause := 2 * time.Second; ; pause *= 2 { // probes
+		o.clock.Add(o.wait())
+		require.Equal(t, backend.Probing, o.Stats().State)
+		probe := o.start()
+		require.Equal(t, gate.Never, o.wait(), "one probe")
+		woken := o.woken
+		if pause == 8*time.Second {
+			probe.end(nil)
+			break
+		}
+		require.True(t, probe.end(errBusy))
+		require.Greater(t, o.woken, woken)
+		require.Equal(t, pause, o.wait())
+	}
+	// The ramp: as much as time and answers allow.
+	require.Equal(t, backend.Ramping, o.Stats().State)
+	most := 0
+	for range 50 {
+		running = running[:0]
+		for {
+			c, _ := o.ask(gate.Attempt{})
+			if c == nil {
+				break
+			}
+			running = append(running, c)
+		}
+		most = max(most, len(running))
+		elapsed := float64(most) // one more for each 1/99 of five seconds
+		require.LessOrEqual(t, elapsed, 1+99*(5-float64(o.rampLeft())/1e9)/5+1e-6)
+		for _, c := range running {
+			c.end(nil)
+		}
+		o.clock.Add(100 * time.Millisecond)
+	}
+	require.Equal(t, backend.Open, o.Stats().State)
+	require.Greater(t, most, 90)
+	require.Equal(t, []string{
+		`level=WARN msg="backend: closed" backend=payments for=1s reason="51 of 51 calls were lost, the last one: a timeout"`,
+		`level=INFO msg="backend: answers again: its load grows back" backend=payments over=5s reason="a probe was lost: HTTP_503_SERVICE_UNAVAILABLE: busy"`,
+		`level=INFO msg="backend: open" backend=payments`,
+	}, strings.Split(strings.TrimSpace(o.log.String()), "\n"))
+	require.EqualValues(t, 1, o.Stats().Closed)
+}

@@ -1,0 +1,42 @@
+package backend_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/internal/gate"
+)
+
+// A whole attempt: it starts, its call ends, its outcome is heard.
+func BenchmarkAttempt(b *testing.B) {
+	for _, c := range []struct {
+		name   string
+		tenant string
+		opts   []backend.Option
+	}{
+		{"limit", "", []backend.Option{backend.Limit(100)}},
+		{"adaptive", "", []backend.Option{backend.Adaptive(8, 200)}},
+		{"rate", "", []backend.Option{backend.Limit(100), backend.Rate(1e9, time.Second)}},
+		{"budget", "", []backend.Option{backend.Limit(100), backend.RetryBudget(0.2)}},
+		{"tenant", "shop", []backend.Option{backend.Limit(100), backend.TenantRate(1e9, time.Second)}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			place := backend.New("payments", c.opts...).Attach(func() {}, 0)
+			a := gate.Attempt{Cost: 1, Tenant: c.tenant}
+			var o gate.Outcome
+			now := time.Now()
+			b.ReportAllocs()
+			for b.Loop() {
+				now = now.Add(200)
+				answer := place.Start(now, &a)
+				if answer.Wait > 0 {
+					b.Fatal(answer)
+				}
+				place.Release(answer.Begun)
+				o.Begun, o.Tenant = answer.Begun, c.tenant
+				place.Heard(now, &o)
+			}
+		})
+	}
+}

@@ -1,0 +1,68 @@
+package backend
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// bucket is a bucket of tokens that time fills. The zero bucket covers everything. Its owner guards it.
+type bucket struct {
+	perNano float64 // tokens that come in a nanosecond
+	burst   float64
+	level   float64 // below 0: debt of an attempt that cost more than the burst
+	at      time.Duration
+}
+
+// spare is the part of a rate that a pause saves up.
+const spare = 1.0 / 20
+
+func newBucket(function string, n float64, per time.Duration) bucket {
+	if !(n > 0 && n <= math.MaxFloat64) || per <= 0 {
+		panic(fmt.Sprintf("backend: %s: not positive, or not finite: %v in %v", function, n, per))
+	}
+	burst := max(1, n*spare)
+	return bucket{perNano: n / float64(per), burst: burst, level: burst}
+}
+
+// isSet reports whether the bucket bounds anything.
+func (k *bucket) isSet() bool { return k.burst > 0 }
+
+// fill puts in what has come until t, of a rate that is this part of the whole.
+func (k *bucket) fill(t time.Duration, part float64) {
+	if t > k.at {
+		k.level = min(k.burst, k.level+part*k.perNano*float64(t-k.at))
+		k.at = t
+	}
+}
+
+// wait returns how long a full rate takes until an attempt of this cost may start; 0: it may. The bucket is filled.
+func (k *bucket) wait(cost float64) time.Duration {
+	missing := min(cost, k.burst) - k.level
+	if missing <= rounding || !k.isSet() {
+		return 0
+	}
+	d := math.Ceil(missing/k.perNano - rounding)
+	if d >= float64(longestWait) {
+		return longestWait
+	}
+	return max(1, time.Duration(d))
+}
+
+const (
+	rounding    = 1e-3 // of a token, or of a nanosecond: no wait is about less
+	longestWait = time.Hour
+)
+
+// take takes the tokens of an attempt; give is its reverse.
+func (k *bucket) take(cost float64) {
+	if k.isSet() {
+		k.level -= cost
+	}
+}
+
+func (k *bucket) give(cost float64) {
+	if k.isSet() {
+		k.level = min(k.burst, k.level+cost)
+	}
+}

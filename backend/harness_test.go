@@ -1,0 +1,119 @@
+package backend_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
+)
+
+var (
+	errBusy    = predicates.WithReason(errors.New("busy"), httpretry.ServiceUnavailable)
+	errFailed  = errors.New("no such customer")
+	errIn3     = predicates.WithPushback(errBusy, 3*time.Second)
+	errForEver = predicates.WithPushback(errBusy, 24*time.Hour)
+)
+
+// bench is a backend on a mock clock.
+type bench struct {
+	*testing.T
+	*backend.Backend
+	clock *clock.Mock
+	log   *bytes.Buffer
+}
+
+func newBench(t *testing.T, opts ...backend.Option) *bench {
+	t.Helper()
+	b := &bench{T: t, clock: clock.NewMock(), log: new(bytes.Buffer)}
+	logger := slog.New(slog.NewTextHandler(b.log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+	b.Backend = backend.New("payments", append([]backend.Option{backend.WithClock(b.clock), backend.WithLogger(logger)}, opts...)...)
+	return b
+}
+
+// operator is the place of an operator, as its loop uses it.
+type operator struct {
+	*bench
+	place gate.Place
+	woken int
+	next  uint64
+}
+
+func (b *bench) attach() *operator {
+	o := &operator{bench: b}
+	o.place = b.Attach(func() { o.woken++ }, 0)
+	return o
+}
+
+// call is an attempt that has started.
+type call struct {
+	o       *operator
+	attempt gate.Attempt
+	begun   time.Duration
+}
+
+func (o *operator) ask(a gate.Attempt) (c *call, answer gate.Answer) {
+	if a.Element == 0 {
+		o.next++
+		a.Element = o.next
+	}
+	if a.Cost == 0 {
+		a.Cost = 1
+	}
+	answer = o.place.Start(o.clock.Now(), &a)
+	if answer.Wait > 0 {
+		return nil, answer
+	}
+	return &call{o, a, answer.Begun}, answer
+}
+
+// start starts a call, of a new element.
+func (o *operator) start() *call {
+	o.Helper()
+	c, answer := o.ask(gate.Attempt{})
+	require.NotNil(o, c, "%+v", answer)
+	return c
+}
+
+// wait asserts that a new element may not start, and returns how long the operator sleeps.
+func (o *operator) wait() time.Duration {
+	o.Helper()
+	c, answer := o.ask(gate.Attempt{})
+	require.Nil(o, c)
+	require.False(o, answer.Other)
+	return o.place.Wait(o.clock.Now(), 1)
+}
+
+func (c *call) end(err error) (outage bool) {
+	c.o.place.Release(c.begun)
+	return c.o.place.Heard(c.o.clock.Now(), &gate.Outcome{Err: err, Begun: c.begun, Tenant: c.attempt.Tenant, Element: c.attempt.Element})
+}
+
+func (o *operator) call(err error) (outage bool) {
+	o.Helper()
+	return o.start().end(err)
+}
+
+// lose closes the backend by losses.
+func (o *operator) lose() {
+	o.Helper()
+	for range 5 {
+		o.call(errBusy)
+	}
+	require.Equal(o, backend.Closed, o.Stats().State)
+}
+
+func (b *bench) rampLeft() int64 { return backend.RampLeft(b.Backend) }

@@ -1,0 +1,152 @@
+package backend
+
+import (
+	"math"
+	"time"
+)
+
+// limiter finds out how many calls a service can answer at a time. Guarded by Backend.mu.
+type limiter interface {
+	// wantsSample reports whether a call that begins at t is to be timed.
+	wantsSample(t time.Duration) bool
+	// sample takes the time of a call that has ended, beside so many others, and returns the limit.
+	sample(t, took time.Duration, inUse int) (limit int)
+	// lost takes a call that was lost, and returns the limit.
+	lost(t time.Duration) (limit int)
+	// set changes the limit as far as its bounds allow, and returns it.
+	set(n int) (limit int)
+}
+
+// adaptive compares how long calls take with how long they take beside half as many. While twice the calls cost less than a fifth more
+// time, the limit grows; from two fifths on it shrinks: what it adds then only waits in the service's queue. It asks again every ten
+// seconds what half as many cost, so a service that gets slower does not look like one that has a queue.
+type adaptive struct {
+	least, most float64
+	limit       float64
+	base        float64 // mean time of a call beside half as many, in ns; 0: not known
+	sampled     time.Duration
+
+	phase phase
+	since time.Duration // when the window began
+	asked time.Duration // when base was measured last
+	mean  float64       // of the last window
+	n     float64       // calls of the window
+	sum   float64       // of their times
+	squared,
+	losses float64
+	inUse int // the most
+}
+
+// phase is what a window is for.
+type phase uint8
+
+const (
+	working   phase = iota
+	draining        // half of the limit; what waits in the service's queue goes
+	measuring       // half of the limit
+)
+
+const (
+	sampleEach   = 200 * time.Microsecond
+	shortWindow  = 100 * time.Millisecond
+	longWindow   = time.Second
+	baseEach     = 12 * time.Second
+	fewSamples   = 20
+	certain      = 0.1 // the error of a mean that ends a window
+	grows        = 1.2
+	shrinks      = 1.4
+	fewQueued    = 3    // calls that may wait in any case
+	lostShare    = 0.05 // shrinks the limit
+	step         = 1.1
+	stepOnLosses = 0.8
+)
+
+func newAdaptive(least, most int) limiter {
+	return &adaptive{least: float64(least), most: float64(most), limit: float64(least), sampled: -sampleEach}
+}
+
+func (a *adaptive) wantsSample(t time.Duration) bool {
+	if t-a.sampled < sampleEach {
+		return false
+	}
+	a.sampled = t
+	return true
+}
+
+func (a *adaptive) set(n int) int {
+	a.limit = min(a.most, max(a.least, float64(n)))
+	return a.now()
+}
+
+func (a *adaptive) sample(t, took time.Duration, inUse int) int {
+	d := float64(took)
+	a.n++
+	a.sum += d
+	a.squared += d * d
+	a.inUse = max(a.inUse, inUse)
+	a.end(t)
+	return a.now()
+}
+
+func (a *adaptive) lost(t time.Duration) int {
+	a.losses++
+	a.end(t)
+	return a.now()
+}
+
+// now returns the limit of the phase.
+func (a *adaptive) now() int {
+	if a.phase == working {
+		return int(a.limit)
+	}
+	return int(max(1, a.limit/2))
+}
+
+// end ends the window if it says enough.
+func (a *adaptive) end(t time.Duration) {
+	length := t - a.since
+	mean := a.mean
+	if a.n > 0 {
+		mean = a.sum / a.n
+	}
+	switch {
+	case length < max(shortWindow, 2*time.Duration(mean)), a.n+a.losses < fewSamples:
+		return
+	case a.phase == draining, a.losses > a.n:
+	case length < longWindow && math.Sqrt(max(0, a.squared/a.n-mean*mean)/a.n) > certain*mean:
+		return
+	}
+	a.mean = mean
+	a.conclude(t, mean)
+	a.since = t
+	a.n, a.sum, a.squared, a.losses, a.inUse = 0, 0, 0, 0, 0
+}
+
+// conclude does what a window of calls that took mean suggests.
+func (a *adaptive) conclude(t time.Duration, mean float64) {
+	switch {
+	case a.losses > lostShare*(a.n+a.losses) && a.phase == working:
+		a.limit = max(a.least, a.limit*stepOnLosses)
+	case a.phase == draining:
+		a.phase = measuring
+	case a.phase == measuring:
+		if a.base == 0 {
+			a.base = mean
+		}
+		a.base, a.asked, a.phase = (a.base+mean)/2, t, working
+	case float64(a.inUse) <= a.limit/2: // nothing was to be found out, but what half as many cost
+		a.base, a.asked = mean, t
+	case a.base == 0, t-a.asked >= max(baseEach, time.Duration(80*mean)):
+		a.phase = draining
+	default:
+		queued := a.limit * (1 - a.base/mean)
+		switch {
+		case mean < grows*a.base || queued < fewQueued:
+			if float64(a.inUse) > 0.8*a.limit {
+				a.limit = min(a.most, max(a.limit*step, a.limit+1))
+			}
+		case mean > shrinks*a.base:
+			a.limit = max(a.least, a.limit/step)
+		}
+	}
+}

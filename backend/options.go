@@ -1,0 +1,131 @@
+package backend
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/benbjohnson/clock"
+)
+
+// Option is an option of [New].
+type Option func(s *settings)
+
+type settings struct {
+	name        string
+	limit       int // math.MaxInt: none
+	least       int // 0: the limit is not adaptive
+	rate        bucket
+	tenantRate  bucket
+	retryShare  float64 // negative: no budget
+	longest     time.Duration
+	lossShare   float64
+	window      int
+	dryRun      bool
+	clock       clock.Clock
+	logger      *slog.Logger
+	newLimiter  func(least, most int) limiter
+	firstPause  time.Duration
+	longerPause time.Duration
+	ramp        time.Duration
+}
+
+func newSettings(name string, opts []Option) settings {
+	if name == "" {
+		panic("backend: New: empty name")
+	}
+	s := settings{
+		name: name, limit: math.MaxInt, retryShare: -1, longest: time.Minute, lossShare: 0.5, window: 100,
+		clock: clock.New(), logger: slog.Default(), newLimiter: newAdaptive,
+		firstPause: time.Second, longerPause: 10 * time.Second, ramp: 5 * time.Second,
+	}
+	for _, o := range opts {
+		o(&s)
+	}
+	return s
+}
+
+// Limit lets n calls run at a time. The default is no limit. [Backend.SetLimit] changes it. It panics if n is negative.
+func Limit(n int) Option {
+	mustNotBeNegative("Limit", n)
+	return func(s *settings) { s.limit, s.least = n, 0 }
+}
+
+// Adaptive lets from least to most calls run at a time: as many as the service answers without a queue, found by measuring how long
+// calls take and which are lost. It starts with least. It panics unless 1 ≤ least ≤ most.
+func Adaptive(least, most int) Option {
+	if least < 1 || most < least {
+		panic(fmt.Sprintf("backend: Adaptive: want 1 ≤ least ≤ most: %d, %d", least, most))
+	}
+	return func(s *settings) { s.limit, s.least = most, least }
+}
+
+// Rate lets calls of a cost of n start in each time per. A call costs 1 unless the operator says otherwise (asyncop.Cost). A pause
+// saves up at most a twentieth of n, so no time per has more than n + 5 %. A call that costs more than that is paid afterwards. The
+// default is no rate. It panics if n or per is not positive.
+func Rate(n float64, per time.Duration) Option {
+	r := newBucket("Rate", n, per)
+	return func(s *settings) { s.rate = r }
+}
+
+// TenantRate is [Rate] for each tenant alone (asyncop.Tenant). Calls without a tenant do not count.
+func TenantRate(n float64, per time.Duration) Option {
+	r := newBucket("TenantRate", n, per)
+	return func(s *settings) { s.tenantRate = r }
+}
+
+// RetryBudget bounds retries to this share of the first attempts, and ten a second, and a hundred at once. A retry beyond it is not made:
+// its element ends with the outcome that it has. Retries of attempts that met an outage are not charged. The default is no bound.
+// It panics if share is not in [0, 1].
+func RetryBudget(share float64) Option {
+	if !(share >= 0 && share <= 1) { // in this form NaN fails too
+		panic(fmt.Sprintf("backend: RetryBudget: share outside [0, 1]: %v", share))
+	}
+	return func(s *settings) { s.retryShare = share }
+}
+
+// LossShare sets when lost calls close the backend: when more than this share of the last window calls is lost. The default is half of 100.
+// It also closes when as many calls in a row are lost as run at a time, and at least five. It panics if share is not above 0
+// and up to 1, or window is below 1.
+func LossShare(share float64, window int) Option {
+	if !(share > 0 && share <= 1) || window < 1 {
+		panic(fmt.Sprintf("backend: LossShare: share %v, window %d: want a share above 0 and up to 1, and a window of 1 or more", share, window))
+	}
+	return func(s *settings) { s.lossShare, s.window = share, window }
+}
+
+// LongestClose bounds for how long a server may close the backend (Retry-After). The default is a minute. It panics if d is not
+// positive.
+func LongestClose(d time.Duration) Option {
+	if d <= 0 {
+		panic(fmt.Sprintf("backend: LongestClose: not positive: %v", d))
+	}
+	return func(s *settings) { s.longest = d }
+}
+
+// DryRun makes the backend say when it would have closed, and not close: one log line, and Stats.WouldHaveClosed. Limit, rate and
+// retry budget stay in force. [Backend.Close] does, too.
+func DryRun() Option { return func(s *settings) { s.dryRun = true } }
+
+// WithClock sets the clock, which must be the operators'. The default is the real one. It panics if c is nil.
+func WithClock(c clock.Clock) Option {
+	if c == nil {
+		panic("backend: WithClock: nil clock")
+	}
+	return func(s *settings) { s.clock = c }
+}
+
+// WithLogger sets the logger; the default is slog.Default(). Closing is logged at WARN, opening at INFO. It panics if l is nil.
+func WithLogger(l *slog.Logger) Option {
+	if l == nil {
+		panic("backend: WithLogger: nil logger")
+	}
+	return func(s *settings) { s.logger = l }
+}
+
+func mustNotBeNegative(function string, n int) {
+	if n < 0 {
+		panic(fmt.Sprintf("backend: %s: negative number of calls: %d", function, n))
+	}
+}

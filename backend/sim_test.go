@@ -1,0 +1,201 @@
+package backend_test
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/internal/gate"
+)
+
+// A simulation of operators at a backend: virtual time, no goroutine.
+
+// handClock is a clock that a simulation sets.
+type handClock struct {
+	clock.Clock
+	now time.Time
+}
+
+func (c *handClock) Now() time.Time { return c.now }
+
+type sim struct {
+	*backend.Backend
+	clock     *handClock
+	begun     time.Time
+	random    *rand.Rand
+	events    events
+	operators []*simOperator
+
+	// serve says how a call goes that starts now: how long it takes, and its error.
+	serve func(c *simCall) (took time.Duration, err error)
+	// over is told of each call that has ended, and reports whether its element is done.
+	over func(c *simCall, err error, outage bool) (done bool)
+}
+
+func newSim(seed uint64, opts ...backend.Option) *sim {
+	s := &sim{clock: &handClock{clock.New(), time.Unix(1_000_000, 0)}, random: rand.New(rand.NewPCG(seed, 1))}
+	s.begun = s.clock.now
+	s.Backend = backend.New("simulated", append([]backend.Option{backend.WithClock(s.clock), backend.WithLogger(silent)}, opts...)...)
+	return s
+}
+
+func (s *sim) elapsed() time.Duration { return s.clock.now.Sub(s.begun) }
+
+// at does f at the time t of the simulation.
+func (s *sim) at(t time.Duration, f func()) {
+	heap.Push(&s.events, event{max(t, s.elapsed()), len(s.events), f})
+}
+
+func (s *sim) after(d time.Duration, f func()) {
+	if d < 1<<60 {
+		s.at(s.elapsed()+d, f)
+	}
+}
+
+// run runs until the time end, or until nothing happens any more.
+func (s *sim) run(end time.Duration) {
+	for len(s.events) > 0 && s.events[0].at <= end {
+		e := heap.Pop(&s.events).(event)
+		s.clock.now = s.begun.Add(e.at)
+		e.do()
+	}
+	s.clock.now = s.begun.Add(end)
+}
+
+type event struct {
+	at    time.Duration
+	order int
+	do    func()
+}
+
+type events []event
+
+func (e events) Len() int           { return len(e) }
+func (e events) Less(i, j int) bool { return e[i].at < e[j].at }
+func (e events) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)        { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	old := *e
+	x := old[len(old)-1]
+	old[len(old)-1] = event{}
+	*e = old[:len(old)-1]
+	return x
+}
+
+// element is what an operator calls the service for.
+type element struct {
+	id      uint64
+	tenant  string
+	poison  bool
+	retries int // made
+	outages int
+	calls   int
+	waits   time.Duration // since when it waits
+}
+
+// simOperator waits as an operator does: it asks for retries first, oldest first, and sleeps.
+type simOperator struct {
+	*sim
+	place   gate.Place
+	ready   []*element // retries, then first attempts
+	away    int        // elements that were put off
+	running int
+	stirred bool // a turn is due
+	short   bool
+	wakeUps int
+}
+
+type simCall struct {
+	*element
+	o     *simOperator
+	begun time.Duration
+}
+
+func (s *sim) attach() *simOperator {
+	o := &simOperator{sim: s}
+	o.place = s.Attach(o.stir, 0)
+	s.operators = append(s.operators, o)
+	return o
+}
+
+func (o *simOperator) add(e *element) {
+	e.waits = o.elapsed()
+	i := 0
+	for i < len(o.ready) && before(o.ready[i], e) {
+		i++
+	}
+	o.ready = append(o.ready, nil)
+	copy(o.ready[i+1:], o.ready[i:])
+	o.ready[i] = e
+	o.stir()
+}
+
+// before reports whether a is asked for before b.
+func before(a, b *element) bool {
+	if (a.calls > 0) != (b.calls > 0) {
+		return a.calls > 0
+	}
+	return a.id <= b.id
+}
+
+// stir makes the operator take a turn soon.
+func (o *simOperator) stir() {
+	if !o.stirred {
+		o.stirred = true
+		o.after(0, o.turn)
+	}
+}
+
+func (o *simOperator) turn() {
+	o.stirred = false
+	o.wakeUps++
+	o.short = false
+	for len(o.ready) > 0 && !o.short {
+		e := o.ready[0]
+		answer := o.place.Start(o.clock.now, &gate.Attempt{Cost: 1, Tenant: e.tenant, Retry: e.calls > e.outages, Outages: e.outages, Element: e.id})
+		switch {
+		case answer.Other:
+			o.ready = o.ready[1:]
+			o.away++
+			o.after(answer.Wait, func() {
+				o.away--
+				o.add(e)
+			})
+		case answer.Wait > 0:
+			o.short = true
+		default:
+			o.ready = o.ready[1:]
+			o.call(e, answer.Begun)
+		}
+	}
+	o.place.Settle(o.clock.now, o.short)
+	if len(o.ready) > 0 {
+		if wait := o.place.Wait(o.clock.now, len(o.ready)); wait == 0 {
+			o.stir()
+		} else {
+			o.after(wait, o.stir)
+		}
+	}
+}
+
+func (o *simOperator) call(e *element, begun time.Duration) {
+	e.calls++
+	o.running++
+	c := &simCall{e, o, begun}
+	took, err := o.serve(c)
+	o.after(took, func() {
+		o.running--
+		o.place.Release(begun)
+		outage := o.place.Heard(o.clock.now, &gate.Outcome{Err: err, Begun: begun, Tenant: e.tenant, Element: e.id})
+		if outage {
+			e.outages++
+		}
+		if !o.over(c, err, outage) {
+			o.add(e)
+		}
+		o.stir()
+	})
+}

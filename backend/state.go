@@ -1,0 +1,183 @@
+package backend
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/weirflow/weir/internal/gate"
+)
+
+// State is what a backend does with calls.
+type State uint8
+
+const (
+	Open    State = iota // calls start, as far as limit and rate allow
+	Closed               // none starts until a time
+	Probing              // one call tries the service
+	Ramping              // more and more calls start
+	Held                 // none starts until Open is called
+)
+
+// String returns the name of the state.
+func (s State) String() string {
+	switch s {
+	case Open:
+		return "open"
+	case Closed:
+		return "closed"
+	case Probing:
+		return "probing"
+	case Ramping:
+		return "ramping"
+	case Held:
+		return "held"
+	}
+	return fmt.Sprintf("State(%d)", uint8(s))
+}
+
+// health is the state of a backend, and the way into each. Guarded by Backend.mu.
+type health struct {
+	state  State
+	why    string        // it is not open
+	since  time.Duration // when the state began
+	until  time.Duration // when Closed ends
+	pause  time.Duration // of the last close without a time from the server; 0: it has been open since
+	begun  time.Duration // calls that began earlier say nothing of the present
+	prober probe         // the one under way, or the last
+	trying bool          // a probe is under way
+
+	answered int // calls of the ramp
+	target   int // calls at a time at which the ramp ends
+	calls    window
+}
+
+// probe is the element of a place that tries the service.
+type probe struct {
+	place   *place
+	element uint64
+}
+
+// advance goes on where time alone does that.
+func (b *Backend) advance(t time.Duration) {
+	switch {
+	case b.state == Closed && t >= b.until:
+		b.enter(Probing, b.until)
+		b.trying = false
+	case b.state == Ramping && t-b.since >= b.ramp && b.answered+1 >= b.target:
+		b.enter(Open, t)
+		b.pause = 0
+		b.log(slog.LevelInfo, "backend: open")
+		b.handOut(t, nil)
+	}
+}
+
+func (b *Backend) enter(s State, t time.Duration) {
+	b.state, b.since = s, t
+	if s == Open {
+		b.why = ""
+	}
+}
+
+// close closes the backend for d, or, with 0, for longer than the last time.
+func (b *Backend) close(t, d time.Duration, why string) {
+	if b.dryRun {
+		b.counts.WouldHaveClosed++
+		b.calls.reset()
+		b.why = why
+		b.log(slog.LevelWarn, "backend: would have closed")
+		b.why = ""
+		return
+	}
+	if d == 0 {
+		b.pause = min(max(b.firstPause, 2*b.pause), b.longerPause)
+		d = b.pause
+	}
+	if b.state == Open {
+		b.target = b.used
+	}
+	wasOpen := b.state == Open || b.state == Ramping
+	b.enter(Closed, t)
+	b.until, b.why, b.trying = t+min(d, b.longest), why, false
+	b.calls.reset()
+	b.takeBack(t)
+	b.wakeAll() // they wait for another time now
+	if wasOpen {
+		b.counts.Closed++
+		b.log(slog.LevelWarn, "backend: closed", slog.Duration("for", b.until-t))
+	}
+}
+
+// reopen begins the ramp after a probe.
+func (b *Backend) reopen(t time.Duration) {
+	b.enter(Ramping, t)
+	b.begun, b.answered, b.trying = t, 0, false
+	b.target = min(b.limit, max(b.target, fewCalls))
+	b.calls.reset()
+	b.rate.fill(t, 1)
+	b.rate.level = min(b.rate.level, 0)
+	b.log(slog.LevelInfo, "backend: answers again: its load grows back", slog.Duration("over", b.ramp))
+	b.handOut(t, nil)
+}
+
+// fewCalls is where a ramp without a limit ends at least.
+const fewCalls = 16
+
+// part returns how much of its load the backend gets.
+func (b *Backend) part(t time.Duration) float64 {
+	if b.state != Ramping {
+		return 1
+	}
+	return min(1, float64(t-b.since)/float64(b.ramp))
+}
+
+// allowed returns how many calls may run.
+func (b *Backend) allowed(t time.Duration) int {
+	switch b.state {
+	case Open:
+		return b.limit
+	case Probing:
+		if b.trying {
+			return 0
+		}
+		return b.limit
+	case Ramping:
+		return min(b.limit, 1+min(b.answered, int(b.part(t)*float64(b.target-1))))
+	case Closed, Held:
+	}
+	return 0
+}
+
+// grows returns how long it takes until one more call may run; the answers it waits for wake it.
+func (b *Backend) grows(t time.Duration) time.Duration {
+	now := int(b.part(t) * float64(b.target-1))
+	if now >= b.answered || now+1 >= b.target {
+		return gate.Never
+	}
+	next := time.Duration(math.Ceil(float64(now+1) / float64(b.target-1) * float64(b.ramp)))
+	return max(1, b.since+next-t)
+}
+
+// isFailing reports whether too many calls of a ramp were lost, or of an open backend.
+func (b *Backend) isFailing() bool {
+	w := &b.calls
+	if b.state == Ramping {
+		return w.losses >= relapse && float64(w.losses) > b.lossShare*float64(w.heard)
+	}
+	return float64(w.losses) > b.lossShare*float64(len(w.lost)) || w.row >= max(fewLosses, b.used)
+}
+
+const (
+	relapse   = 3 // losses at least
+	fewLosses = 5 // in a row at least
+)
+
+// log notes a line, which is written without the lock.
+func (b *Backend) log(level slog.Level, text string, more ...any) {
+	args := append([]any{slog.String("backend", b.name)}, more...)
+	if b.why != "" {
+		args = append(args, slog.String("reason", b.why))
+	}
+	b.lines = append(b.lines, line{level, text, args})
+}

@@ -1,0 +1,261 @@
+package backend_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/internal/gate"
+)
+
+// Law B4: two successive probes are not the same element, also if both wait at two operators. One that is alone waits longer.
+func TestProbesAreOfDifferentElements(t *testing.T) {
+	b := newBench(t)
+	o, other := b.attach(), b.attach()
+	o.lose()
+	b.clock.Add(o.wait())
+	bad := gate.Attempt{Element: 99, Outages: 1} // it was among those that were lost
+	_, answer := o.ask(bad)
+	require.Equal(t, gate.Answer{Wait: time.Second, Other: true}, answer)
+	o.call(errBusy) // one that has met no outage goes first
+
+	b.clock.Add(o.wait())
+	_, answer = o.ask(bad)
+	require.Equal(t, gate.Answer{Wait: time.Second, Other: true}, answer)
+	b.clock.Add(time.Second)
+	c, _ := o.ask(bad) // no other one has come
+	require.NotNil(t, c)
+	bad.Outages++
+	c.end(errBusy)
+
+	b.clock.Add(4 * time.Second)
+	_, answer = o.ask(bad)
+	require.Equal(t, gate.Answer{Wait: 3 * time.Second, Other: true}, answer)
+	third := gate.Attempt{Element: 99, Outages: 2} // of another operator
+	_, answer = other.ask(third)
+	require.Equal(t, gate.Answer{Wait: 2 * time.Second, Other: true}, answer)
+	b.clock.Add(2 * time.Second)
+	_, answer = o.ask(bad)
+	require.True(t, answer.Other)
+	c, _ = other.ask(third)
+	require.NotNil(t, c)
+	c.end(nil)
+	require.Equal(t, backend.Ramping, b.Stats().State)
+}
+
+// A probe that says nothing, or whose operator goes, leaves room for another one.
+func TestProbesThatSayNothing(t *testing.T) {
+	b := newBench(t)
+	o, other := b.attach(), b.attach()
+	o.lose()
+	b.clock.Add(o.wait())
+	probe := o.start()
+	require.Equal(t, gate.Never, other.wait())
+	woken := other.woken
+	o.place.Release(probe.begun)
+	o.place.Heard(b.clock.Now(), &gate.Outcome{Ignored: true, Begun: probe.begun, Element: probe.attempt.Element})
+	require.Greater(t, other.woken, woken)
+	probe = other.start()
+	require.Equal(t, gate.Never, o.wait())
+	other.place.Leave()
+	other.place.Release(probe.begun)
+	o.start()
+}
+
+// Calls that began before the outage was over say nothing of the present.
+func TestOldLossesAreNoRelapse(t *testing.T) {
+	o := newBench(t).attach()
+	var old []*call
+	for range 20 {
+		old = append(old, o.start())
+	}
+	for range 20 {
+		o.call(errBusy)
+	}
+	o.clock.Add(time.Second)
+	o.call(nil)
+	require.Equal(t, backend.Ramping, o.Stats().State)
+	for _, c := range old {
+		require.True(t, c.end(errBusy), "it met the outage")
+	}
+	require.Equal(t, backend.Ramping, o.Stats().State)
+	for range 2 {
+		o.clock.Add(time.Second)
+		o.call(errBusy)
+	}
+	require.Equal(t, backend.Ramping, o.Stats().State)
+	o.clock.Add(time.Second)
+	o.call(errBusy)
+	require.Equal(t, backend.Closed, o.Stats().State)
+	require.Equal(t, 2*time.Second, o.wait(), "a relapse closes for longer")
+}
+
+// Nothing was saved up while the backend was closed.
+func TestNoBurstAfterAnOutage(t *testing.T) {
+	o := newBench(t, backend.Rate(1000, time.Second)).attach()
+	o.lose()
+	o.clock.Add(time.Hour)
+	o.call(nil)
+	require.Equal(t, backend.Ramping, o.Stats().State)
+	o.wait()
+	started := 0
+	for range 100 { // the first tenth of a second
+		o.clock.Add(time.Millisecond)
+		for {
+			c, _ := o.ask(gate.Attempt{})
+			if c == nil {
+				break
+			}
+			started++
+			c.end(nil)
+		}
+	}
+	require.LessOrEqual(t, started, 3) // of a hundred
+}
+
+// By hand: closed until Open, which tries the service first.
+func TestByHand(t *testing.T) {
+	b := newBench(t)
+	o := b.attach()
+	running := o.start()
+	b.Close("migration")
+	require.Equal(t, backend.Held, b.Stats().State)
+	require.Equal(t, "migration", b.Stats().Reason)
+	require.Equal(t, gate.Never, o.wait())
+	b.clock.Add(time.Hour)
+	require.Equal(t, gate.Never, o.wait())
+	running.end(errIn3)
+	require.Equal(t, backend.Held, b.Stats().State, "what the server says does not end it")
+	err, wait := o.place.Closed(b.clock.Now())
+	require.EqualError(t, err, "backend payments is held: migration")
+	require.Equal(t, 10*time.Second, wait)
+	woken := o.woken
+	b.Open()
+	require.Greater(t, o.woken, woken)
+	require.Equal(t, backend.Probing, b.Stats().State)
+	o.call(nil)
+	require.Equal(t, backend.Ramping, b.Stats().State)
+	err, _ = o.place.Closed(b.clock.Now())
+	require.NoError(t, err)
+	b.Open()
+	require.Equal(t, backend.Ramping, b.Stats().State)
+	require.Equal(t, []string{
+		`level=WARN msg="backend: held" backend=payments reason=migration`,
+		`level=INFO msg="backend: tries its service" backend=payments reason=migration`,
+		`level=INFO msg="backend: answers again: its load grows back" backend=payments over=5s reason=migration`,
+	}, strings.Split(strings.TrimSpace(b.log.String()), "\n"))
+}
+
+// A close changes how long places sleep.
+func TestCloseWakes(t *testing.T) {
+	b := newBench(t, backend.Limit(1))
+	o, other := b.attach(), b.attach()
+	c := o.start()
+	require.Equal(t, gate.Never, other.wait())
+	b.clock.Add(time.Second)
+	c.o.place.Heard(b.clock.Now(), &gate.Outcome{Err: errIn3, Begun: c.begun})
+	require.Equal(t, 1, other.woken)
+	require.Equal(t, 3*time.Second, other.place.Wait(b.clock.Now(), 1))
+	_, wait := other.place.Closed(b.clock.Now())
+	require.Equal(t, 3*time.Second, wait)
+}
+
+// A dry run says what it would have done, and does not do it.
+func TestDryRun(t *testing.T) {
+	o := newBench(t, backend.DryRun(), backend.Limit(1)).attach()
+	for range 5 {
+		require.False(t, o.call(errBusy))
+	}
+	o.call(errIn3)
+	require.Equal(t, backend.Open, o.Stats().State)
+	require.EqualValues(t, 2, o.Stats().WouldHaveClosed)
+	require.Zero(t, o.Stats().Closed)
+	require.Contains(t, o.log.String(), `level=WARN msg="backend: would have closed" backend=payments reason="5 of 5 calls were lost`)
+	o.start()
+	require.Equal(t, gate.Never, o.wait())
+}
+
+// Retries are a share of the first attempts, with ten a second and a hundred at once.
+func TestRetryBudget(t *testing.T) {
+	o := newBench(t, backend.RetryBudget(0.25)).attach()
+	mayRetry := func() (n int) {
+		for o.place.MayRetry(o.clock.Now()) {
+			n++
+		}
+		return n
+	}
+	require.Equal(t, 100, mayRetry())
+	for range 40 {
+		o.call(nil)
+	}
+	require.Equal(t, 10, mayRetry())
+	c, _ := o.ask(gate.Attempt{Retry: true})
+	c.end(nil)
+	require.Zero(t, mayRetry())
+	o.clock.Add(time.Second)
+	require.Equal(t, 10, mayRetry())
+	o.clock.Add(time.Hour)
+	require.Equal(t, 100, mayRetry())
+	require.EqualValues(t, 5, o.Stats().RetriesRefused)
+	require.True(t, newBench(t).attach().place.MayRetry(o.clock.Now()))
+}
+
+// Calls inside of a call run on its permit, one at a time (law B1), and more if there are permits.
+func TestLentPermits(t *testing.T) {
+	b := newBench(t, backend.Limit(1))
+	outer := b.attach()
+	outer.start()
+	inner := &operator{bench: b}
+	inner.place = b.Attach(func() { inner.woken++ }, 1)
+	c := inner.start()
+	require.Equal(t, gate.Never, inner.wait())
+	c.end(nil)
+	require.Equal(t, 1, inner.woken)
+	inner.start()
+	require.Equal(t, 1, b.Stats().InUse)
+	b.Close("by hand")
+	require.Equal(t, gate.Never, inner.wait(), "law B1")
+}
+
+// What was set aside for a place that does not use it goes to the others.
+func TestSetAside(t *testing.T) {
+	b := newBench(t, backend.Limit(1))
+	o, second, third := b.attach(), b.attach(), b.attach()
+	c := o.start()
+	second.wait()
+	third.wait()
+	c.end(nil)
+	require.Equal(t, 1, second.woken)
+	require.Zero(t, third.woken)
+	require.Zero(t, b.Stats().InUse)
+	_, answer := o.ask(gate.Attempt{})
+	require.NotZero(t, answer.Wait, "it is the second one's")
+	second.place.Settle(b.clock.Now(), false) // its element has timed out
+	require.Equal(t, 1, third.woken)
+	third.start()
+	third.place.Leave()
+	require.Equal(t, 1, b.Stats().InUse)
+	require.Equal(t, 1, b.Stats().Waiting)
+}
+
+func TestRefusals(t *testing.T) {
+	for text, f := range map[string]func(){
+		"backend: New: empty name":                                                                           func() { backend.New("") },
+		"backend: Limit: negative number of calls: -1":                                                       func() { backend.Limit(-1) },
+		"backend: SetLimit: negative number of calls: -1":                                                    func() { backend.New("a").SetLimit(-1) },
+		"backend: Adaptive: want 1 ≤ least ≤ most: 0, 5":                                                     func() { backend.Adaptive(0, 5) },
+		"backend: Adaptive: want 1 ≤ least ≤ most: 6, 5":                                                     func() { backend.Adaptive(6, 5) },
+		"backend: Rate: not positive, or not finite: 0 in 1s":                                                func() { backend.Rate(0, time.Second) },
+		"backend: TenantRate: not positive, or not finite: 5 in 0s":                                          func() { backend.TenantRate(5, 0) },
+		"backend: RetryBudget: share outside [0, 1]: 2":                                                      func() { backend.RetryBudget(2) },
+		"backend: LossShare: share 0, window 5: want a share above 0 and up to 1, and a window of 1 or more": func() { backend.LossShare(0, 5) },
+		"backend: LongestClose: not positive: 0s":                                                            func() { backend.LongestClose(0) },
+		"backend: WithClock: nil clock":                                                                      func() { backend.WithClock(nil) },
+		"backend: WithLogger: nil logger":                                                                    func() { backend.WithLogger(nil) },
+	} {
+		require.PanicsWithValue(t, text, f)
+	}
+}

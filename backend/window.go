@@ -1,0 +1,34 @@
+package backend
+
+// window remembers which of the last calls were lost. Its owner guards it.
+type window struct {
+	lost   []bool // a ring
+	next   int
+	heard  int // up to len(lost)
+	losses int // of them
+	row    int // calls in a row that were lost
+}
+
+func newWindow(n int) window { return window{lost: make([]bool, n)} }
+
+func (w *window) note(lost bool) {
+	if w.lost[w.next] {
+		w.losses--
+	}
+	w.lost[w.next] = lost
+	if w.next++; w.next == len(w.lost) {
+		w.next = 0
+	}
+	w.heard = min(w.heard+1, len(w.lost))
+	if lost {
+		w.losses++
+		w.row++
+		return
+	}
+	w.row = 0
+}
+
+func (w *window) reset() {
+	clear(w.lost)
+	w.next, w.heard, w.losses, w.row = 0, 0, 0, 0
+}

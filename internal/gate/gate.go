@@ -1,0 +1,78 @@
+// Package gate is what an operator and a backend say to each other: whether an attempt may start, that it is over, and how it went.
+// Operators import it in place of package backend.
+package gate
+
+import (
+	"math"
+	"time"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+// Never is a wait that only a wake-up ends.
+const Never = time.Duration(math.MaxInt64)
+
+// Backend is the service that operators call.
+type Backend interface {
+	// Attach returns the place of an operator. wake is called from any goroutine, with a lock held, and must not block. lent of its calls
+	// run on the permit of the call around the operator.
+	Attach(wake func(), lent int) Place
+}
+
+// Place is the place of an operator at its backend. Release is called from any goroutine, the rest by the operator's loop. A refused
+// attempt has taken nothing.
+type Place interface {
+	// Start asks whether an attempt may start at now, of the operator's clock.
+	Start(now time.Time, a *Attempt) Answer
+
+	// Release says that the call of an attempt is over. begun is from the Answer to its start.
+	Release(begun time.Duration)
+
+	// Heard says how an attempt went, and reports whether it met an outage.
+	Heard(now time.Time, o *Outcome) (outage bool)
+
+	// MayRetry takes a retry out of the budget.
+	MayRetry(now time.Time) bool
+
+	// Wait returns how long to sleep before the place asks again; 0: not at all. The operator has been refused, is about to sleep, and
+	// has a use for so many permits. A wake-up may come earlier.
+	Wait(now time.Time, wants int) time.Duration
+
+	// Settle says that the operator is awake, has asked for all it could start, and whether it was refused. What was kept for it is
+	// given to others.
+	Settle(now time.Time, isShort bool)
+
+	// Closed returns why nothing may start, and how long that lasts as far as is known; nil: calls may start.
+	Closed(now time.Time) (err error, wait time.Duration) //nolint:revive,staticcheck // the error is the answer
+
+	// Leave ends the place. Calls that run have their permits until they are over.
+	Leave()
+}
+
+// Attempt is an attempt that is to start.
+type Attempt struct {
+	Cost    float64 // taken from the rate
+	Tenant  string  // "" is none
+	Retry   bool
+	Outages int    // that the element has met
+	Element uint64 // tells the elements of an operator apart
+}
+
+// Answer is whether an attempt may start.
+type Answer struct {
+	Begun time.Duration // of an attempt that may start: for Release
+	Wait  time.Duration // 0: it may start. Otherwise, with Other: ask for it again after so long
+	Other bool          // another element may start at once: ask for the next one
+}
+
+// Outcome is how an attempt went.
+type Outcome struct {
+	Err      error
+	Reason   predicates.Reason // that a classifier has found; zero: none
+	TimedOut bool
+	Ignored  bool          // nothing was sent, or the call was cancelled: it says nothing of the backend
+	Begun    time.Duration // from the Answer to its start
+	Pushback time.Duration // that a result demands; Err is asked for its own
+	Tenant   string
+	Element  uint64
+}

@@ -1,0 +1,58 @@
+package wiring_test
+
+import (
+	"context"
+	"fmt"
+
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/flow"
+)
+
+type row []string
+
+// elements is an operator on elements of a type.
+func elements[T any](t *testing.T) *asyncop.AsyncWaitOperator[T, T] {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, in T) (T, error) { return in, nil }), time.Second, 1, asyncop.WithContext(ctx))
+	t.Cleanup(cancel)
+	return op
+}
+
+// Wiring of two ends whose types do not match panics, and names both; it was an error of the first element.
+func TestTypesOfWiring(t *testing.T) {
+	const refused = "%s: the elements are of type []string, and what they go to takes wiring_test.row"
+	identity := func(s []string) []string { return s }
+	mapped := flow.NewMap(identity)
+	defer close(mapped.In())
+	c, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore())
+	require.NoError(t, err)
+	source := checkpoint.NewSource(c, "in", checkpointtest.NewSliceInput([][]string{{"a"}}))
+	sink := checkpoint.NewSink[row](c, "out", checkpoint.NewFileOutput(t.TempDir()+"/out", func(b []byte, _ row) ([]byte, error) { return b, nil }))
+	require.PanicsWithValue(t, fmt.Sprintf(refused, "asyncop: Via"), func() { elements[[]string](t).Via(elements[row](t)) })
+	require.PanicsWithValue(t, fmt.Sprintf(refused, "asyncop: To"), func() { elements[[]string](t).To(sink) })
+	require.PanicsWithValue(t, fmt.Sprintf(refused, "flow: Via"), func() { mapped.Via(elements[row](t)) })
+	require.PanicsWithValue(t, fmt.Sprintf(refused, "checkpoint: Via"), func() { source.Via(elements[row](t)) })
+	close(sink.In())
+	require.NoError(t, c.Close())
+
+	for name, wire := range map[string]func(){
+		"the same":                   func() { elements[row](t).Via(elements[row](t)) },
+		"any type":                   func() { elements[row](t).Via(elements[any](t)) },
+		"what an interface holds":    func() { elements[any](t).Via(elements[row](t)) },
+		"an interface that it has":   func() { elements[time.Time](t).Via(elements[fmt.Stringer](t)) },
+		"messages":                   func() { flow.NewFilter(func(delivery.Message[row]) bool { return true }).Via(elements[row](t)) },
+		"a flow that takes them":     func() { elements[[]string](t).Via(flow.NewFilter(func([]string) bool { return true })) },
+		"a flow that takes messages": func() { elements[row](t).Via(flow.NewMap(func(m delivery.Message[row]) row { return m.Value })) },
+	} {
+		require.NotPanics(t, wire, name)
+	}
+}
