@@ -84,7 +84,7 @@ func (s *source[T]) find(ctx context.Context) error {
 	}
 	names, err := s.ladder.c.Others(ctx)
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // it will be asked again
+		return nil // it will be asked again
 	}
 	if err != nil {
 		return fmt.Errorf("weir: layers of queue %q: %w", s.ladder.c.Main, err)
