@@ -355,6 +355,43 @@ func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error 
 	return q.ladder.Take(ctx, f)
 }
 
+// Provider returns the external system that was chosen for the message of a call: ctx is that of the call. If none was, choose says which, and
+// its choice is stored with the message before Provider returns. It is the same at each attempt and visit, on whichever worker, and the dead
+// letters have it. So a request whose outcome is unknown goes to the system that may have it.
+//
+//	provider, err := orders.Provider(ctx, func() string { return cheapest(o) })
+//
+// It returns an error if the choice cannot be stored: ctx is not of a message of this queue, the engine does not keep choices (it is no
+// store.Chooser), or has failed. Then do not call.
+func (q *Queue[T]) Provider(ctx context.Context, choose func() string) (string, error) {
+	now, found, err := q.ladder.Choose(ctx, "")
+	if found && err == nil && now == "" {
+		now = choose()
+		return now, q.SetProvider(ctx, now)
+	}
+	return now, q.chosen(ctx, found, err)
+}
+
+// SetProvider stores another choice, such as after the first system has refused for good. See [Queue.Provider].
+func (q *Queue[T]) SetProvider(ctx context.Context, provider string) error {
+	if provider == "" {
+		return fmt.Errorf("delivery: queue %q: the name of a provider is empty", q.name)
+	}
+	_, found, err := q.ladder.Choose(ctx, provider)
+	return q.chosen(ctx, found, err)
+}
+
+func (q *Queue[T]) chosen(ctx context.Context, found bool, err error) error {
+	meta, _ := MetaFromContext(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("delivery: queue %q: the choice of a provider for message %q: %w", q.name, meta.ID, err)
+	case !found:
+		return fmt.Errorf("delivery: queue %q: the choice of a provider: message %q was not received from this queue", q.name, meta.ID)
+	}
+	return nil
+}
+
 // Source returns a source of the messages of the queue, and of those that come back from its layers. With a source first, which may be a
 // topic or a stream, it has the messages of that as well, and closes it: so the queue has the layers and dead letters of a source that has
 // none. It ends when first has ended and nothing of the queue is in flight.

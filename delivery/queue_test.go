@@ -288,6 +288,74 @@ func TestQueueIsASink(t *testing.T) {
 	})
 }
 
+// The provider that was chosen is stored before it is called, and comes back at every visit, on every worker.
+func TestQueueKeepsTheProvider(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		jobs := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Hour), noLog)
+		for _, id := range []string{"fails", "changes", "rejected"} {
+			require.NoError(t, jobs.Put(t.Context(), job(id), delivery.ID(id)))
+		}
+		choices := map[job]int{}
+		var asked []string
+		worker := func(d time.Duration) {
+			ctx, stop := context.WithCancel(t.Context())
+			time.AfterFunc(d, stop)
+			q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Hour), noLog) // another process
+			_, err := delivery.Run(ctx, q, operate(q, func(ctx context.Context, j job) (string, error) {
+				provider, err := q.Provider(ctx, func() string {
+					choices[j]++
+					return fmt.Sprint("north ", choices[j])
+				})
+				if err != nil {
+					return "", err
+				}
+				stored := ""
+				for _, name := range []string{"jobs", "jobs-retry-1", "jobs-retry-2"} {
+					for _, e := range entriesOf(t, engine, name) {
+						if e.Meta.ID == string(j) {
+							stored = e.Meta.Provider
+						}
+					}
+				}
+				require.Equal(t, provider, stored, "before the call")
+				meta, _ := delivery.MetaFromContext(ctx)
+				asked = append(asked, fmt.Sprint(j, " ", meta.Visit, " ", provider))
+				if j == "changes" && meta.Visit == 2 {
+					require.NoError(t, q.SetProvider(ctx, "south"))
+				}
+				if j == "rejected" {
+					return "", delivery.ErrRefused
+				}
+				return "", errBusy
+			}), sinkFunc(func(context.Context, []delivery.Message[string]) error { return nil }), silent, delivery.WithFloodGuard(1, 100))
+			require.NoError(t, err)
+		}
+		worker(30 * time.Second)
+		worker(2 * time.Minute)
+		worker(2 * time.Hour)
+		require.Equal(t, map[job]int{"fails": 1, "changes": 1, "rejected": 1}, choices)
+		require.Subset(t, asked, []string{"fails 1 north 1", "fails 2 north 1", "fails 3 north 1", "changes 2 north 1", "changes 3 south"})
+		letters, err := engine.List(t.Context(), jobs.DeadLetters(), store.Filter{Provider: "south"}, store.Page{Max: 10})
+		require.NoError(t, err)
+		require.Len(t, letters, 1)
+		require.Equal(t, "changes", letters[0].Meta.ID)
+		require.Len(t, entriesOf(t, engine, jobs.DeadLetters()), 3)
+
+		choose := func() string { return "north" }
+		_, err = jobs.Provider(t.Context(), choose)
+		require.ErrorContains(t, err, "was not received from this queue")
+		require.Error(t, jobs.SetProvider(t.Context(), ""))
+		poor := delivery.NewQueue[job](struct{ store.Store }{engine}, "jobs", noLog)
+		require.NoError(t, poor.Put(t.Context(), "x"))
+		ms, err := poor.Receive(t.Context(), 1)
+		require.NoError(t, err)
+		_, err = poor.Provider(delivery.ContextWithMeta(t.Context(), ms[0].Meta()), choose)
+		require.ErrorContains(t, err, "store.Chooser")
+		require.NoError(t, poor.Close(t.Context()))
+	})
+}
+
 // Two workers of one process share a queue.
 func TestTwoRunsOfAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -310,6 +378,7 @@ func TestTwoRunsOfAQueue(t *testing.T) {
 		}
 		for i := range 40 {
 			require.NoError(t, in.Put(t.Context(), "x", delivery.ID(fmt.Sprint(i))))
+			time.Sleep(time.Duration(51+i) * time.Millisecond) // what comes at once, one of them may take
 		}
 		time.AfterFunc(10*time.Second, stop)
 		first, second := <-ended, <-ended

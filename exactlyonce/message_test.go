@@ -85,7 +85,7 @@ func TestMessagesKeepTheirIDs(t *testing.T) {
 		require.PanicsWithValue(t, text, func() { NewTracker(c) })
 	}
 	before := ID{Client: clientOf(nil, "charges", meta.ID), Sequence: 3, Attempt: 5}
-	inDoubt := mustID(t, b.AttemptStarted(accepted(t, b, delivery.Meta{ID: meta.ID, Visit: 2, Attempts: 5, Request: before.String()}), 1))
+	inDoubt := mustID(t, b.AttemptStarted(accepted(t, b, message.Meta{ID: meta.ID, Visit: 2, Attempts: 5, Request: before.String()}), 1))
 	require.Equal(t, before.Client, inDoubt.Client, "a predecessor had no secret: its call in doubt keeps its id")
 	require.EqualValues(t, 3, inDoubt.Sequence)
 }

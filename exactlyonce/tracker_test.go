@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // checkList checks that the incomplete numbers are in order and counted (X3).
@@ -109,13 +109,13 @@ func TestTrackerTellsAges(t *testing.T) {
 	require.Zero(t, age(old, old.Restored(t.Context(), nil, 2), 1))
 
 	named := NewTracker(TrackerConfig{Name: "charges", Secret: []byte("0123456789abcdef"), Clock: mock})
-	element := accepted(t, named, delivery.Meta{ID: "m"})
+	element := accepted(t, named, message.Meta{ID: "m"})
 	require.Zero(t, age(named, element, 1))
 	carried, _ := CarriedID(element)
-	inDoubt := accepted(t, named, delivery.Meta{ID: "m", Request: carried.String(), FirstFailure: mock.Now()})
+	inDoubt := accepted(t, named, message.Meta{ID: "m", Request: carried.String(), FirstFailure: mock.Now()})
 	mock.Add(time.Minute)
 	require.Equal(t, time.Minute, age(named, inDoubt, 1))
-	merged := accepted(t, named, delivery.Meta{ID: "m", Merges: 1, FirstFailure: mock.Now().Add(-24 * time.Hour)})
+	merged := accepted(t, named, message.Meta{ID: "m", Merges: 1, FirstFailure: mock.Now().Add(-24 * time.Hour)})
 	require.Zero(t, age(named, merged, 1), "it is a new request")
 }
 

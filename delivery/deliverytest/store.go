@@ -103,6 +103,7 @@ var storeRules = []storeRule{
 	{name: "the loser of a lease cannot settle", check: loserCannotSettle},
 	{name: "a lease that has ended still settles", check: endedLeaseSettles},
 	{name: "leases that have ended are counted", check: lapsesAreCounted},
+	{name: "the choice of a provider", check: choiceOfAProvider},
 	{name: "extend", check: extend},
 	{name: "release", check: release},
 	{name: "settled once", check: settledOnce},
@@ -472,6 +473,28 @@ func lapsesAreCounted(b *storeBench) {
 	b.ok(b.Done(b.ctx, take(2, "after the second one, in another store").Lease), "Done")
 	b.put("q", message("a"))
 	take(0, "put again")
+}
+
+// choiceOfAProvider is for stores that are a [store.Chooser].
+func choiceOfAProvider(b *storeBench) {
+	c, ok := b.Store.(store.Chooser)
+	if !ok {
+		return
+	}
+	const odd = "north\x00\xff %"
+	b.put("q", message("a"))
+	first := b.takeOne("q", 10)
+	b.ok(c.Choose(b.ctx, odd, first.Lease), "Choose")
+	b.must(errors.Is(c.Choose(b.ctx, strings.Repeat("x", 1025), first.Lease), delivery.ErrRefused), "a name of 1,025 bytes is not refused")
+	b.ok(b.Release(b.ctx, 0, first.Lease), "Release")
+	second := b.takeOne("q", 10)
+	b.must(second.Meta.Provider == odd, "the provider is %q, want %q", second.Meta.Provider, odd)
+	b.must(errors.Is(c.Choose(b.ctx, "south", first.Lease), store.ErrLeaseLost), "Choose under a lease that is lost")
+	b.ok(c.Choose(b.ctx, "south", second.Lease), "another Choose")
+	b.ok(b.Release(b.ctx, 0, second.Lease), "Release")
+	third := b.takeOne("q", 10)
+	b.must(third.Meta.Provider == "south", "the provider is %q, want %q", third.Meta.Provider, "south")
+	b.ok(b.Done(b.ctx, third.Lease), "Done")
 }
 
 func endedLeaseSettles(b *storeBench) {

@@ -39,7 +39,10 @@ type memoryQueues struct {
 	last   store.Position
 }
 
-var _ store.Inspector = (*Engine)(nil)
+var (
+	_ store.Inspector = (*Engine)(nil)
+	_ store.Chooser   = (*Engine)(nil)
+)
 
 type memoryQueue struct {
 	entries map[store.Position]*memoryEntry
@@ -84,7 +87,7 @@ func Open(opts ...Option) *Engine {
 // Reopen returns an open engine on the same queues: what a restarted worker, or another one, would find.
 func (m *Engine) Reopen() *Engine { return &Engine{memoryQueues: m.memoryQueues} }
 
-// Put implements [Store].
+// Put implements [store.Store].
 func (m *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	return m.do(ctx, func() error {
 		if err := storearg.Put(queue, ms...); err != nil {
@@ -166,7 +169,7 @@ func (m *Engine) remove(queue string, e *memoryEntry) {
 	}
 }
 
-// Take implements [Store].
+// Take implements [store.Store].
 func (m *Engine) Take(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
 	return taken, m.do(ctx, func() error {
 		if err := storearg.Take(queue, limit, lease); err != nil {
@@ -200,7 +203,7 @@ func (q *memoryQueue) set(e *memoryEntry, at time.Time) {
 	heap.Fix(&q.ready, e.index)
 }
 
-// Extend implements [Store].
+// Extend implements [store.Store].
 func (m *Engine) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
 	return m.settle(ctx, leases, func() error { return storearg.Extend(d) }, func(_ int, q *memoryQueue, e *memoryEntry) {
 		e.LeasedUntil = m.clock.Now().Add(d)
@@ -208,12 +211,12 @@ func (m *Engine) Extend(ctx context.Context, d time.Duration, leases ...store.Le
 	})
 }
 
-// Done implements [Store].
+// Done implements [store.Store].
 func (m *Engine) Done(ctx context.Context, leases ...store.Lease) error {
 	return m.settle(ctx, leases, nil, func(i int, _ *memoryQueue, e *memoryEntry) { m.remove(leases[i].Queue, e) })
 }
 
-// Release implements [Store].
+// Release implements [store.Store].
 func (m *Engine) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
 	return m.settle(ctx, leases, func() error { return storearg.Release(delay) }, func(_ int, q *memoryQueue, e *memoryEntry) {
 		e.LeasedUntil = time.Time{}
@@ -222,7 +225,7 @@ func (m *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 	})
 }
 
-// store.Move implements [Inspector].
+// Move implements [store.Inspector].
 func (m *Engine) Move(ctx context.Context, moves ...store.Move) error {
 	leases, messages := make([]store.Lease, len(moves)), make([]store.Message, len(moves))
 	for i := range moves {
@@ -234,6 +237,12 @@ func (m *Engine) Move(ctx context.Context, moves ...store.Move) error {
 		m.remove(leases[i].Queue, e)
 		m.put(moves[i].Queue, &messages[i])
 	})
+}
+
+// Choose implements [store.Chooser].
+func (m *Engine) Choose(ctx context.Context, provider string, lease store.Lease) error {
+	check := func() error { return storearg.Provider(provider) }
+	return m.settle(ctx, []store.Lease{lease}, check, func(_ int, _ *memoryQueue, e *memoryEntry) { e.Meta.Provider = provider })
 }
 
 // settle calls f for the leases that are not lost.
@@ -289,7 +298,7 @@ func (m *Engine) matching(queue string, f *store.Filter, p store.Page) (all []*m
 	return all
 }
 
-// List implements [Inspector].
+// List implements [store.Inspector].
 func (m *Engine) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
 	return list, m.do(ctx, func() error {
 		if err := storearg.Page(queue, p); err != nil {
@@ -314,7 +323,7 @@ func (m *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 	})
 }
 
-// Count implements [Inspector].
+// Count implements [store.Inspector].
 func (m *Engine) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
 	return c, m.do(ctx, func() error {
 		now := m.clock.Now()
@@ -326,7 +335,7 @@ func (m *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 	})
 }
 
-// Purge implements [Inspector].
+// Purge implements [store.Inspector].
 func (m *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
 	return n, m.do(ctx, func() error {
 		for _, e := range m.matching(queue, &f, store.Page{}) {
@@ -337,7 +346,7 @@ func (m *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 	})
 }
 
-// Claim implements [Inspector].
+// Claim implements [store.Inspector].
 func (m *Engine) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
 	return taken, m.do(ctx, func() error {
 		if err := errors.Join(storearg.Page(queue, p), storearg.Take(queue, p.Max, lease)); err != nil {
@@ -355,7 +364,7 @@ func (m *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 	})
 }
 
-// Queues implements [Inspector].
+// Queues implements [store.Inspector].
 func (m *Engine) Queues(ctx context.Context) (names []string, err error) {
 	return names, m.do(ctx, func() error {
 		names = slices.Sorted(maps.Keys(m.queues))
@@ -363,7 +372,7 @@ func (m *Engine) Queues(ctx context.Context) (names []string, err error) {
 	})
 }
 
-// Close implements [Store].
+// Close implements [store.Store].
 func (m *Engine) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

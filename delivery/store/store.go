@@ -102,6 +102,12 @@ type Notifier interface {
 	Notify(ctx context.Context, queue string, wake func()) error
 }
 
+// Chooser is a store that keeps the choice of a provider with a message.
+type Chooser interface {
+	// Choose sets Meta.Provider of a message that was taken. When it returns nil, that is as safe as the message.
+	Choose(ctx context.Context, provider string, lease Lease) error
+}
+
 // Waker is a store whose consumers do not poll.
 type Waker interface {
 	// Wake calls wake when a message of a queue may have become due: it was put or given back, or its delay or its lease has ended. It does

@@ -43,6 +43,8 @@ type job struct {
 	settings
 	bank *bank.Client
 	pays *keys.Operation
+	// chosen notes with the message of an order which provider is asked, so that dead letters say it. Nil: the engine cannot.
+	chosen func(ctx context.Context, provider string) error
 }
 
 // policy repeats what was not answered: each request has an id, so that a provider recognises it, and what found the database
@@ -91,6 +93,7 @@ func work(s settings) error {
 	}
 	defer engine.Close() //nolint:errcheck // all that counts is committed
 	orders, payments := queuesOn(engine, s.At)
+	j.chosen = orders.SetProvider
 	return j.run(ctx, orders, orders.TakeFailure, payments)
 }
 
@@ -209,6 +212,11 @@ func (j *job) chargeAnywhere(ctx context.Context, run *keys.Run, o bank.Order) (
 
 // charge sends one request, with the id of the order.
 func (j *job) charge(ctx context.Context, provider string, o bank.Order) (bank.Payment, error) {
+	if j.chosen != nil {
+		if err := j.chosen(ctx, provider); err != nil {
+			return bank.Payment{}, err
+		}
+	}
 	p, err := j.bank.Charge(ctx, provider, o)
 	if errors.Is(err, bank.ErrDeclined) {
 		err = fmt.Errorf("%w: %w", keys.ErrRefused, err)

@@ -79,6 +79,7 @@ type Engine struct {
 var (
 	_ store.Inspector = (*Engine)(nil)
 	_ store.Waker     = (*Engine)(nil)
+	_ store.Chooser   = (*Engine)(nil)
 )
 
 // Option changes a setting of [Open] and [New].
@@ -336,6 +337,29 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 	})
 	for _, l := range leases {
 		s.note(l.Queue, delay)
+	}
+	return err
+}
+
+// Choose implements [store.Chooser].
+func (s *Engine) Choose(ctx context.Context, provider string, lease store.Lease) error {
+	name, err := storesql.Escaped(provider)
+	if err := errors.Join(err, storearg.Provider(provider)); err != nil {
+		return err
+	}
+	e, ok := entryOf(lease)
+	if !ok {
+		return storearg.Lost([]store.Lease{lease})
+	}
+	var found bool
+	err = s.do(ctx, func() error {
+		tag, err := s.pool.Exec(ctx, `UPDATE weir_messages SET meta = jsonb_set(meta, '{provider}', to_jsonb($4::text))
+			WHERE position = $1 AND queue = $2 AND fence = $3 AND leased IS NOT NULL`, e.position, e.queue, e.fence, name)
+		found = tag.RowsAffected() == 1
+		return err
+	})
+	if err == nil && !found {
+		err = storearg.Lost([]store.Lease{lease})
 	}
 	return err
 }

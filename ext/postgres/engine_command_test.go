@@ -114,3 +114,18 @@ func TestCommand(t *testing.T) {
 	_, err = run(url, "layers")
 	require.Error(t, err)
 }
+
+// The example payments on PostgreSQL: workers and providers are killed, and each order is charged once. Its other engines are tested beside it.
+func TestPayments(t *testing.T) {
+	server := pgtest.Start(t)
+	binary := filepath.Join(t.TempDir(), "payments")
+	build := exec.Command("go", "build", "-o", binary, ".")
+	build.Dir = "../../examples/payments"
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	out, err = exec.CommandContext(t.Context(), binary, "-engine", "postgres", "-url", server.URL(), "-orders", "100", "-kills", "2", "-progress", "off").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "proven: each of 100 orders was charged once")
+	require.Contains(t, string(out), "on PostgreSQL")
+	require.Empty(t, server.Counts("SELECT queue, count(*) FROM weir_messages GROUP BY queue"), "it has removed its queues")
+}

@@ -69,7 +69,10 @@ type Engine struct {
 	closed bool
 }
 
-var _ store.Inspector = (*Engine)(nil)
+var (
+	_ store.Inspector = (*Engine)(nil)
+	_ store.Chooser   = (*Engine)(nil)
+)
 
 // Open opens the engine in the file at path. It makes the file and the tables if they are missing, changes tables of an older version, and
 // logs what it has made. It refuses a file of a later version. The process has one connection that writes, and up to four that read
@@ -242,6 +245,17 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 	return s.settle(ctx, leases, func(ctx context.Context, tx *Tx, now time.Time, l leaseArgs) (sql.Result, error) {
 		return tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, due = $4, leased = NULL"+ofLease,
 			l.position, l.queue, l.fence, nanos(now, delay))
+	})
+}
+
+// Choose implements [store.Chooser].
+func (s *Engine) Choose(ctx context.Context, provider string, lease store.Lease) error {
+	name, err := storesql.Escaped(provider)
+	if err := errors.Join(err, storearg.Provider(provider)); err != nil {
+		return err
+	}
+	return s.settle(ctx, []store.Lease{lease}, func(ctx context.Context, tx *Tx, _ time.Time, l leaseArgs) (sql.Result, error) {
+		return tx.ExecContext(ctx, "UPDATE weir_messages SET meta = json_set(meta, '$.provider', $4)"+ofLease, l.position, l.queue, l.fence, name)
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // Put checks the arguments of [store.Store.Put].
@@ -67,6 +68,14 @@ func Move(moves ...store.Move) error {
 		if err := Put(moves[i].Queue, moves[i].Message); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// Provider checks a name that is to be stored in Meta.Provider.
+func Provider(name string) error {
+	if _, err := (message.Meta{Provider: name}).ToHeaders(); err != nil {
+		return fmt.Errorf("store: provider: %w", err)
 	}
 	return nil
 }

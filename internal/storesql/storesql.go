@@ -63,7 +63,7 @@ func Where(d Dialect, f *store.Filter, args []any) (string, []any, error) {
 	if len(f.IDs) > 0 {
 		var params []string
 		for _, id := range f.IDs {
-			id, err := escaped(id)
+			id, err := Escaped(id)
 			if err != nil {
 				return "", nil, err
 			}
@@ -79,7 +79,7 @@ func Where(d Dialect, f *store.Filter, args []any) (string, []any, error) {
 		if c.value == "" {
 			continue
 		}
-		value, err := escaped(c.value)
+		value, err := Escaped(c.value)
 		if err != nil {
 			return "", nil, err
 		}
@@ -106,8 +106,8 @@ func Where(d Dialect, f *store.Filter, args []any) (string, []any, error) {
 // Param returns the name of the n-th parameter, from 1.
 func Param(n int) string { return "$" + strconv.Itoa(n) }
 
-// escaped returns a name as the column meta has it.
-func escaped(name string) (string, error) {
+// Escaped returns a name as the column meta has it.
+func Escaped(name string) (string, error) {
 	b, err := json.Marshal(message.Meta{Key: name})
 	if err != nil {
 		return "", fmt.Errorf("store: filter: %w", err)

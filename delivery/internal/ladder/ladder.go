@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -64,6 +65,7 @@ type Config[T any] struct {
 // Ladder takes failed messages and brings them back. Safe for concurrent use.
 type Ladder[T any] struct {
 	c    Config[T]
+	open sync.Map                // of the sources that are not closed, *source[T]
 	keys atomic.Pointer[keys[T]] // of the Source that is open; nil: none is, or messages of a key overtake each other
 }
 
@@ -130,6 +132,9 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	}
 	before, _ := message.MetaFromContext(ctx)
 	meta := failed.History(ctx, f, l.c.Clock.Now())
+	if chosen, ok, _ := l.Choose(ctx, ""); ok { // it asks nothing of the store
+		meta.Provider = chosen
+	}
 	demanded := failed.Demand(f.Err)
 	carried := l.carry(ctx, f, before, &meta, demanded)
 	if meta.ID == "" && l.c.ID != nil {
@@ -168,6 +173,18 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	}
 	stored()
 	return nil // the operator logs what it has handed over
+}
+
+// Choose stores the provider of the message that ctx is of, and returns the one that it has; an empty one asks only. found is false if the
+// message is none of a source of this ladder.
+func (l *Ladder[T]) Choose(ctx context.Context, provider string) (now string, found bool, err error) {
+	meta, _ := message.MetaFromContext(ctx)
+	id := store.Identity{ID: meta.ID, Visit: meta.Visit, Merges: meta.Merges}
+	l.open.Range(func(key, _ any) bool {
+		now, found, err = key.(*source[T]).choose(ctx, id, provider)
+		return !found
+	})
+	return now, found, err
 }
 
 // isPast says whether a deadline, if there is one, has passed at a time.

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -321,11 +322,14 @@ func TestRateAndConcurrencyOfALayer(t *testing.T) {
 // takes counts how often a queue is asked.
 type takes struct {
 	*memory.Engine
-	n map[string]int
+	mu sync.Mutex
+	n  map[string]int
 }
 
 func (s *takes) Take(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
-	s.n[queue]++ // one call at a time, as there is one queue
+	s.mu.Lock()
+	s.n[queue]++
+	s.mu.Unlock()
 	return s.Engine.Take(ctx, queue, limit, lease)
 }
 
@@ -333,7 +337,7 @@ func (s *takes) Take(ctx context.Context, queue string, limit int, lease time.Du
 func TestALayerIsAskedForALittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, memory := config()
-		s := &takes{memory, map[string]int{}}
+		s := &takes{Engine: memory, n: map[string]int{}}
 		c.Store, c.Layers = s, []ladder.Layer{{Queue: "paced", Delay: 1, Rate: 100}}
 		source := build(t, c).Source(messages(200))
 		for range 100 {

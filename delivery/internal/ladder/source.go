@@ -58,6 +58,7 @@ func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 		s.first = leases.NewSource(l.c.Store, l.c.Main, l.c.DeadLetters, l.c.Codec, l.c.Options...)
 	}
 	s.inputs = append([]*input[T]{{source: s.first, first: true}}, s.inputs...)
+	l.open.Store(s, nil)
 	if l.c.Blocked != "" {
 		s.add(l.c.Blocked, 0, 0)
 	}
@@ -83,7 +84,7 @@ func (s *source[T]) find(ctx context.Context) error {
 	}
 	names, err := s.ladder.c.Others(ctx)
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // it will be asked again
+		return nil // it will be asked again
 	}
 	if err != nil {
 		return fmt.Errorf("weir: layers of queue %q: %w", s.ladder.c.Main, err)
@@ -395,6 +396,21 @@ func (s *source[T]) counted(in *input[T], m message.Message[T]) message.Message[
 	})
 }
 
+// choose is that of the input which has the message.
+func (s *source[T]) choose(ctx context.Context, id store.Identity, provider string) (now string, found bool, err error) {
+	s.mu.Lock()
+	inputs := slices.Clone(s.inputs)
+	s.mu.Unlock()
+	for _, in := range inputs {
+		if leased, ok := in.source.(*leases.Source[T]); ok {
+			if now, found, err = leased.Choose(ctx, id, provider); found {
+				return now, true, err
+			}
+		}
+	}
+	return "", false, nil
+}
+
 // Close implements [delivery.Source].
 func (s *source[T]) Close(ctx context.Context) error {
 	s.mu.Lock()
@@ -405,6 +421,7 @@ func (s *source[T]) Close(ctx context.Context) error {
 	for i, in := range inputs { // each gives back what it gave
 		errs[i] = in.source.Close(ctx)
 	}
+	s.ladder.open.Delete(s)
 	if s.keys != nil {
 		s.ladder.keys.CompareAndSwap(s.keys, nil)
 	}

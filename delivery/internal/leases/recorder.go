@@ -111,7 +111,9 @@ func (s *Source[T]) write(hs []*held, f func([]store.Lease) error) error {
 func (s *Source[T]) bury(ctx context.Context, hs []*held, leases []store.Lease) error {
 	moves := make([]store.Move, len(hs))
 	for i, h := range hs {
+		s.mu.Lock() // a provider may be chosen meanwhile
 		m := h.message
+		s.mu.Unlock()
 		m.Delay = 0
 		m.Cause = store.Cause(verdicts.Rejected(&m.Meta, *h.verdict, s.clock.Now()))
 		moves[i] = store.Move{Lease: leases[i], Queue: s.dead, Message: m}

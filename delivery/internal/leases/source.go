@@ -72,7 +72,7 @@ type Source[T any] struct {
 	until   time.Time
 }
 
-// held is a message that was received and is not settled in the store. All but message is guarded by Source.mu.
+// held is a message that was received and is not settled in the store. All is guarded by Source.mu, message but for its provider written once.
 type held struct {
 	lease   store.Lease
 	message store.Message
@@ -347,6 +347,47 @@ func (s *Source[T]) settle(h *held, v message.Verdict) {
 	if alone {
 		verdicts.Wake(s.again)
 	}
+}
+
+// Choose stores the provider of a message that is in flight here, by its identity before the visit. An empty provider stores nothing. It
+// returns the provider that the message has now; found is false if the message is not in flight.
+func (s *Source[T]) Choose(ctx context.Context, id store.Identity, provider string) (now string, found bool, err error) {
+	s.mu.Lock()
+	h, lease := s.byIdentity(id)
+	s.mu.Unlock()
+	if h == nil {
+		return "", false, nil
+	}
+	if now = s.providerOf(h); provider == "" || provider == now {
+		return now, true, nil
+	}
+	c, ok := s.store.(store.Chooser)
+	if !ok {
+		return now, true, fmt.Errorf("weir: a %T cannot store the choice of a provider: it is no store.Chooser", s.store)
+	}
+	if err := c.Choose(ctx, provider, lease); err != nil {
+		return now, true, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.message.Meta.Provider = provider
+	return provider, true, nil
+}
+
+func (s *Source[T]) providerOf(h *held) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return h.message.Meta.Provider
+}
+
+// byIdentity returns a message in flight, and its lease. Called with mu held.
+func (s *Source[T]) byIdentity(id store.Identity) (*held, store.Lease) {
+	for _, h := range s.held {
+		if m := &h.message.Meta; m.ID == id.ID && m.Visit == id.Visit && m.Merges == id.Merges && h.verdict == nil {
+			return h, h.lease
+		}
+	}
+	return nil, store.Lease{}
 }
 
 // Close implements [delivery.Source].

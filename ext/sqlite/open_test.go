@@ -1,0 +1,78 @@
+package sqlite_test
+
+import (
+	"bytes"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/ext/sqlite"
+)
+
+// Open makes what is missing and says so, once; it refuses what a later version has made, and makes nothing if it is told to.
+func TestOpen(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shop.db")
+	var log bytes.Buffer
+	open := func(opts ...sqlite.Option) (*sqlite.Engine, error) {
+		return sqlite.Open(t.Context(), file, append(opts, sqlite.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))...)
+	}
+	engine, err := open(sqlite.WithoutTables())
+	require.NoError(t, err)
+	require.ErrorContains(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1), "call sqlite.Migrate")
+	require.NoError(t, engine.Close())
+	require.Empty(t, log.String())
+
+	engine, err = open()
+	require.NoError(t, err)
+	require.Contains(t, log.String(), "made the tables of queues")
+	require.Contains(t, log.String(), "0001_messages.sql")
+	require.NoError(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1))
+	require.NoError(t, engine.Close())
+	require.NoError(t, engine.Close())
+	require.Error(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1))
+
+	log.Reset()
+	engine, err = open()
+	require.NoError(t, err)
+	require.Empty(t, log.String())
+	counts, err := delivery.NewQueue[int](engine, "q").Counts(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, counts.Waiting)
+	_, err = engine.DB().Writer().ExecContext(t.Context(), "INSERT INTO weir_migrations (component, version) VALUES ('sqlitestore', 99)")
+	require.NoError(t, err)
+	require.NoError(t, engine.Close())
+	_, err = open()
+	require.ErrorContains(t, err, "the database has version 99")
+	_, err = sqlite.Open(t.Context(), "")
+	require.Error(t, err)
+}
+
+// PutTx is a part of the caller's transaction.
+func TestPutTx(t *testing.T) {
+	engine, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), sqlite.WithLogger(slog.New(slog.DiscardHandler)))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, engine.Close()) }()
+	q := delivery.NewQueue[int](engine, "q")
+	for _, commit := range []bool{true, false} {
+		tx, err := engine.DB().Writer().BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		require.NoError(t, sqlite.PutTx(t.Context(), tx, q, 1))
+		if commit {
+			require.NoError(t, tx.Commit())
+		} else {
+			require.NoError(t, tx.Rollback())
+		}
+		counts, err := q.Counts(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, counts.Waiting, "commit: %v", commit)
+	}
+	tx, err := engine.DB().Writer().BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	defer tx.Rollback() //nolint:errcheck // nothing was done in it
+	require.ErrorContains(t, sqlite.PutTx(t.Context(), tx, delivery.NewQueue[int](memory.Open(), "q"), 1), `queue "q" is on a *memory.Engine`)
+	require.ErrorIs(t, sqlite.PutTx(t.Context(), tx, delivery.NewQueue[func()](engine, "q"), func() {}), delivery.ErrRefused)
+}
