@@ -3,7 +3,6 @@ package backend
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/weirflow/weir/internal/gate"
@@ -267,7 +266,7 @@ func (p *place) count(t time.Duration, o *gate.Outcome, lost bool) {
 	b.calls.note(lost)
 	switch {
 	case lost && b.isFailing():
-		b.close(t, 0, strconv.Itoa(b.calls.losses)+" of "+strconv.Itoa(b.calls.heard)+" calls were lost, the last one: "+describe(o))
+		b.close(t, 0, b.calls.String()+" were lost, the last one: "+describe(o))
 	case !lost && b.state == Ramping:
 		b.answered++
 		b.advance(t)
