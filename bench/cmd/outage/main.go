@@ -69,7 +69,10 @@ func measure() (samples []sample, stats backend.Stats) {
 			for yield(0) {
 			}
 		}
-		for range op.Results(endless) {
+		for _, err := range op.Results(endless) {
+			if err != nil { // ctx has ended
+				return
+			}
 		}
 	}()
 	ticker := time.NewTicker(step)
