@@ -25,7 +25,8 @@ type BackendOption func(cfg *config)
 //
 // Elements that wait for b hold a slot, and neither a permit, a goroutine nor a timer of their own; they have begun no attempt. Their
 // timeout stands. One that runs out while b is closed ends its element with an error that matches [ErrBackendClosed]: the failure policy
-// decides, but a message (delivery.Run) is given back until the opening, and its visit does not count.
+// decides, but a message (delivery.Run) is given back until the opening, and its visit does not count. If a call may have taken effect that
+// must not happen twice, the failure policy decides over a message, too.
 //
 // An attempt that met an outage, one that was lost while b was closing, closed or opening, uses up no retry of the strategy or of b's
 // budget, up to three times an element. It is repeated only if the strategy wants that.

@@ -3,7 +3,6 @@ package backend
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/weirflow/weir/internal/gate"
@@ -35,7 +34,7 @@ func (p *place) Start(now time.Time, a *gate.Attempt) gate.Answer {
 	b.mu.Lock()
 	p.asleep = false
 	var answer gate.Answer
-	if b.state == Open && a.Tenant == "" && len(b.waiting) == 0 && !b.rate.isSet() && b.used < b.limit && p.calls >= p.lent {
+	if b.state == Open && a.Tenant == "" && len(b.waiting) == 0 && b.used < b.limit && p.calls >= p.lent && b.pay(t, a.Cost) {
 		b.used++
 		p.calls++
 		answer = b.started(t, a)
@@ -48,6 +47,19 @@ func (p *place) Start(now time.Time, a *gate.Attempt) gate.Answer {
 	}
 	b.mu.Unlock()
 	return answer
+}
+
+// pay takes the part of an attempt of the rate of an open backend, if it is there.
+func (b *Backend) pay(t time.Duration, cost float64) bool {
+	if !b.rate.isSet() {
+		return true
+	}
+	b.rate.fill(t, 1)
+	if b.rate.wait(cost) > 0 {
+		return false
+	}
+	b.rate.level -= cost
+	return true
 }
 
 // started counts an attempt.
@@ -197,7 +209,6 @@ func (b *Backend) freed(t time.Duration) {
 // Heard implements gate.Place.
 func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 	b := p.backend
-	t := now.Sub(b.epoch)
 	lost, demanded := false, time.Duration(0)
 	if !o.Ignored && (o.Err != nil || o.TimedOut || !o.Reason.IsZero() || o.Pushback > 0) {
 		lost, demanded = isLoss(o), pushback(o)
@@ -211,7 +222,7 @@ func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 		b.mu.Unlock()
 		return false
 	}
-	outage = p.hear(t, o.Begun.Sub(b.epoch), o, lost, demanded)
+	outage = p.hear(now.Sub(b.epoch), o.Begun.Sub(b.epoch), o, lost, demanded)
 	b.unlock()
 	return outage
 }
@@ -238,8 +249,7 @@ func (p *place) hear(t, begun time.Duration, o *gate.Outcome, lost bool, demande
 		}
 	}
 	if o.Tenant != "" && p.hearTenant(t, o, lost, demanded) {
-		demanded = 0 // the tenant's own business
-		if isProbe { // the service has answered
+		if isProbe { // the service has answered: this is the tenant's own business
 			b.reopen(t)
 		}
 		return true
@@ -267,7 +277,7 @@ func (p *place) count(t time.Duration, o *gate.Outcome, lost bool) {
 	b.calls.note(lost)
 	switch {
 	case lost && b.isFailing():
-		b.close(t, 0, strconv.Itoa(b.calls.losses)+" of "+strconv.Itoa(b.calls.heard)+" calls were lost, the last one: "+describe(o))
+		b.close(t, 0, b.calls.String()+" were lost, the last one: "+describe(o))
 	case !lost && b.state == Ramping:
 		b.answered++
 		b.advance(t)
@@ -402,7 +412,7 @@ func (p *place) part() {
 }
 
 // Closed implements gate.Place.
-func (p *place) Closed(now time.Time) (err error, wait time.Duration) { //nolint:revive,staticcheck // the error is the answer
+func (p *place) Closed(now time.Time) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	b := p.backend
 	t := now.Sub(b.epoch)
 	b.mu.Lock()

@@ -12,6 +12,7 @@ import (
 // State is what a backend does with calls.
 type State uint8
 
+// The states, and the ways between them: see the package documentation.
 const (
 	Open    State = iota // calls start, as far as limit and rate allow
 	Closed               // none starts until a time

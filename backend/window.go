@@ -1,5 +1,7 @@
 package backend
 
+import "strconv"
+
 // window remembers which of the last calls were lost. Its owner guards it.
 type window struct {
 	lost   []bool // a ring
@@ -26,6 +28,14 @@ func (w *window) note(lost bool) {
 		return
 	}
 	w.row = 0
+}
+
+// String returns what was lost, in words.
+func (w *window) String() string {
+	if w.row == w.losses && w.row < w.heard {
+		return strconv.Itoa(w.row) + " calls in a row"
+	}
+	return strconv.Itoa(w.losses) + " of " + strconv.Itoa(w.heard) + " calls"
 }
 
 func (w *window) reset() {

@@ -43,7 +43,7 @@ type Place interface {
 	Settle(now time.Time, isShort bool)
 
 	// Closed returns why nothing may start, and how long that lasts as far as is known; nil: calls may start.
-	Closed(now time.Time) (err error, wait time.Duration) //nolint:revive,staticcheck // the error is the answer
+	Closed(now time.Time) (err error, wait time.Duration)
 
 	// Leave ends the place. Calls that run have their permits until they are over.
 	Leave()

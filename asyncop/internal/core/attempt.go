@@ -312,14 +312,24 @@ func (g *Machine[IN, OUT]) armReady(s *Slot[IN, OUT]) {
 	g.ready.Arm(&s.timer, s.accepted)
 }
 
+// mayComeAgain reports whether s, whose attempts may have taken effect, may be called again. Strategies that look at attempts alone
+// repeat whatever their predicates take.
+func (g *Machine[IN, OUT]) mayComeAgain(s *Slot[IN, OUT]) (may bool) {
+	switch {
+	case s.doubt != untracked:
+		return true
+	case !g.looksClosely:
+		return g.Policy.Considers(context.DeadlineExceeded)
+	}
+	g.calling(s, g.resumes.fail)
+	may = g.Policy.IsIdempotent(s.in)
+	g.called()
+	return may
+}
+
 // timeOut ends s at its deadline. Law A3: whatever the element was doing, this is final.
 func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	isEarly, called := g.now < s.due, s.phase == running
-	var closed error
-	var wait time.Duration
-	if g.closed != nil && (s.phase == fresh || s.phase == ready || s.phase == backoff) {
-		closed, wait = g.closed(s)
-	}
 	switch s.phase {
 	case fresh, behind: // there is nothing to undo
 	case preparing, running:
@@ -344,8 +354,13 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	}
 	g.attemptOver(s, false, 0)
 	g.counts.Timeouts++
+	var closed error
+	var wait time.Duration
+	if g.closed != nil {
+		closed, wait = g.closed(s)
+	}
 	failure := g.Hooks.TimedOut(g.report(s), isEarly, closed)
-	if closed != nil && g.giveBack != nil && g.giveBack(s, failure, wait) {
+	if closed != nil && g.giveBack != nil && g.mayComeAgain(s) && g.giveBack(s, failure, wait) {
 		s.err = failure
 		g.enter(s, ended)
 		g.complete(s)

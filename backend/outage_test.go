@@ -1,0 +1,125 @@
+package backend_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/strategies"
+)
+
+// Law B2: an hour of outage makes no dead letters. A hundredth of the messages is poison, half of that answers 503 for ever. The load never
+// exceeds the limits, also on the way back, and the queue is drained in 1.2 times the ideal time after the outage.
+// With WEIR_LONG=1 there are 100,000 messages at 500 a second.
+func TestAnHourOfOutage(t *testing.T) {
+	messages, rate := 5_000, 25
+	if os.Getenv("WEIR_LONG") != "" {
+		messages, rate = 100_000, 500
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 50
+		begun := time.Now()
+		from, to := 10*time.Second, 10*time.Second+time.Hour
+		var (
+			mu             sync.Mutex
+			running, calls int
+			starts         []time.Duration
+			dead           = map[int]bool{}
+			inOutage       int
+		)
+		serve := func(_ context.Context, in int) (string, error) {
+			mu.Lock()
+			at := time.Since(begun)
+			calls++
+			running++
+			starts = append(starts, at)
+			down := at >= from && at < to
+			if down {
+				inOutage++
+			}
+			over := running > limit
+			mu.Unlock()
+			time.Sleep(20 * time.Millisecond)
+			mu.Lock()
+			running--
+			mu.Unlock()
+			switch {
+			case over:
+				return "", errors.New("over the limit")
+			case down, in%200 == 7:
+				return "", &httpretry.StatusError{StatusCode: 503}
+			case in%200 == 8:
+				return "", &httpretry.StatusError{StatusCode: 500}
+			}
+			return strconv.Itoa(in), nil
+		}
+
+		s := store.NewMemory(clock.New(), 0)
+		defer func() { require.NoError(t, s.Close()) }()
+		in := store.NewSink(s, "in", codec.JSON[int]())
+		for i := range messages {
+			require.NoError(t, in.Put(t.Context(), []delivery.Message[int]{delivery.New(i, &delivery.Meta{ID: strconv.Itoa(i)}, func(delivery.Verdict) {})}))
+		}
+		b := backend.New("payments", backend.Limit(limit), backend.Rate(float64(rate), time.Second), backend.WithLogger(silent))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ideal := time.Duration(float64(messages-int(from.Seconds())*rate) / float64(rate) * 1e9)
+		time.AfterFunc(to+2*ideal+2*time.Minute, cancel)
+		var drained time.Duration
+		op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(serve), 30*time.Second, 200,
+			strategies.FixedDelay[string](3, time.Second).RetryIfException(predicates.HasException),
+			asyncop.WithBackend(b), asyncop.WithLogger(silent),
+			asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[int]) error {
+				mu.Lock()
+				defer mu.Unlock()
+				dead[f.Element] = true
+				if f.Element%200 != 7 && f.Element%200 != 8 {
+					t.Error("dead:", f.Element, f.Attempts, f.Err, time.Since(begun))
+				}
+				return nil
+			}))
+		done := 0
+		sink := sinkFunc(func(ms []delivery.Message[string]) {
+			if done += len(ms); done == messages-2*messages/200 {
+				drained = time.Since(begun)
+				time.AfterFunc(2*time.Minute, cancel) // time for what fails
+			}
+		})
+		summary, err := delivery.Run(ctx, store.NewSource(s, "in", "dead", codec.JSON[int](), store.WithLogger(silent)), op, sink, delivery.WithLogger(silent))
+		require.NoError(t, err)
+		t.Log(summary, "calls in the outage:", inOutage, "drained after", drained-to)
+
+		require.Equal(t, messages-2*messages/200, done)
+		for i := range dead {
+			require.Contains(t, []int{7, 8}, i%200, "a dead letter that is no poison")
+		}
+		require.Len(t, dead, 2*messages/200)
+		for i, first := 0, 0; i < len(starts); i++ {
+			for starts[first] <= starts[i]-time.Second {
+				first++
+			}
+			require.LessOrEqual(t, float64(i-first+1), float64(rate)*1.05+1, "load at %v", starts[i])
+		}
+		require.Less(t, drained-to, ideal*12/10)
+		require.Less(t, inOutage, 500)
+	})
+}
+
+type sinkFunc func(ms []delivery.Message[string])
+
+func (f sinkFunc) Put(_ context.Context, ms []delivery.Message[string]) error { f(ms); return nil }
