@@ -62,6 +62,7 @@ type Driver[IN, OUT any] struct {
 	whole     int                            // how many results the head has
 	message   call.Message                   // that the head is
 	parts     []message.Message[OUT]         // of it that are left to be emitted, next included, if it has several results
+	taken     bool                           // the part that is next is no longer among them
 	emitted   int64                          // results
 	leaving   fifo.Queue[leaving]            // observed elements whose results are in a ring
 	offered   int                            // direct calls that were offered to the workers in the last step
@@ -72,7 +73,7 @@ type Driver[IN, OUT any] struct {
 	unwatch   func() bool    // ends the watch on the operator's context
 	upstream  sync.WaitGroup // cancelUpstream's call
 
-	chain     chained               // if the loop runs on the goroutine that ranges over the results
+	chain     chained[IN, OUT]      // if the loop runs on the goroutine that ranges over the results
 	unstarted bool                  // Stop came before the start
 	stopping  atomic.Bool           // Stop was called
 	broken    atomic.Pointer[error] // what has broken beside the loop, and ended life
@@ -110,7 +111,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		closer: cfg.Close,
 		over:   make(chan struct{}),
 		done:   make(chan struct{}),
-		chain:  chained{handed: make(chan struct{})},
+		chain:  chained[IN, OUT]{handed: make(chan struct{})},
 	}
 	d.workers = call.NewWorkers(func(j call.Job[IN, OUT]) { j.Do(d.Direct) })
 	d.host = &call.Host{
@@ -246,6 +247,9 @@ func (d *Driver[IN, OUT]) step() bool {
 	}
 	slots := d.core.Len()
 	busy = d.emitSome() || busy
+	if d.current.port.isOver() {
+		return false
+	}
 	busy = busy || d.core.Len() < slots // elements that emit nothing have left
 	if d.ended() {
 		return false
@@ -265,12 +269,17 @@ func (d *Driver[IN, OUT]) step() bool {
 // checkSignals looks at what other goroutines asked for.
 func (d *Driver[IN, OUT]) checkSignals() {
 	d.endWithRun()
+	if d.chain.due.Load() {
+		d.chain.due.Store(false) // the turn that follows looks at the timers
+	}
 	d.core.EndIfCancelled()
 	if d.mustStop() {
 		d.cancelUpstream(d.ErrStopped)
 		d.endInput()
 	}
-	d.switchPort()
+	if !d.chain.wanted.Load() { // else the loop hands over
+		d.switchPort()
+	}
 }
 
 // mustStop reports whether Stop has something to end. After the marker only barriers are taken, and the final one makes a
@@ -284,30 +293,14 @@ func (d *Driver[IN, OUT]) park() {
 	d.host.Parked.Store(true)
 	if !d.signalled() && !d.current.port.mayMove() && !d.mayObserve() && (d.suspended() || d.mayPark()) {
 		d.publish()
-		in, out := d.current.port.channels()
-		if in != nil && !d.mayRead() {
-			in = nil
-		}
-		if !d.loaded {
-			out = nil
-		}
 		d.core.Slept()
-		select {
-		case v, ok := <-in:
-			d.host.Parked.Store(false)
-			d.received(v, ok)
-		case out <- d.next:
-			d.sent()
-		case <-d.runEnded:
-			d.endWithRun()
-		case <-d.host.C:
-		}
+		d.current.port.sleep()
 	}
 	d.host.Parked.Store(false)
 }
 
 func (d *Driver[IN, OUT]) signalled() bool {
-	return d.host.Cancelled() || d.mustStop() || d.gateHasOpened() || d.chain.wanted.Load() || d.attached.Load() != d.current
+	return d.host.Cancelled() || d.mustStop() || d.gateHasOpened() || d.attached.Load() != d.current || d.chain.wanted.Load() && d.current != d.chain.next
 }
 
 // mayPark reports whether the loop may sleep as far as the core and the log are concerned, and sees to it that it is woken
@@ -340,7 +333,7 @@ func (d *Driver[IN, OUT]) isBroken(cause error) bool {
 func (d *Driver[IN, OUT]) offerJobs() bool {
 	d.offered = d.core.Jobs(d.workers.Offer)
 	some := d.offered > 0
-	if d.batches != nil {
+	if d.batches != nil || d.current.eager {
 		d.sendWorkers()
 	}
 	return some

@@ -15,9 +15,11 @@ type port[IN, OUT any] interface {
 	put() bool
 	// flush is called after some were handed over.
 	flush()
+	// isOver reports that the loop shall end although the operator has not.
+	isOver() bool
 
-	// channels returns what the loop sleeps on; nil where the other side wakes it.
-	channels() (in <-chan any, out chan<- any)
+	// sleep waits until something happens, to the port or else.
+	sleep()
 	// mayMove reports whether take or put has something to do. Called with parked set: the other side wakes the loop from then on.
 	mayMove() bool
 
@@ -44,11 +46,12 @@ type port[IN, OUT any] interface {
 type attachment[IN, OUT any] struct {
 	port   port[IN, OUT]
 	drains bool // the end of the input lets retries go on
+	eager  bool // calls are sent to workers at once: put may take its time
 }
 
 // attach gives the loop another port. Called from any goroutine.
 func (d *Driver[IN, OUT]) attach(p port[IN, OUT], drains bool) {
-	d.attached.Store(&attachment[IN, OUT]{p, drains})
+	d.attached.Store(&attachment[IN, OUT]{port: p, drains: drains})
 	d.host.WakeUp()
 	select {
 	case <-d.over: // the loop may not have seen it
@@ -60,7 +63,12 @@ func (d *Driver[IN, OUT]) attach(p port[IN, OUT], drains bool) {
 // switchPort goes on with the port that was attached, if one was: before an element is accepted, so before the end of the input is
 // noticed.
 func (d *Driver[IN, OUT]) switchPort() {
-	if a := d.attached.Load(); a != d.current {
+	a := d.attached.Load()
+	if d.chain.wanted.Load() {
+		a = d.chain.next
+		d.attached.Store(a)
+	}
+	if a != d.current {
 		d.current.port.leave()
 		d.current = a
 		d.drains = d.drains || a.drains
@@ -94,7 +102,33 @@ func (p *flowPort[IN, OUT]) put() bool {
 
 func (p *flowPort[IN, OUT]) flush() {}
 
-func (p *flowPort[IN, OUT]) channels() (in <-chan any, out chan<- any) { return p.d.in, p.d.out }
+func (p *flowPort[IN, OUT]) isOver() bool { return false }
+
+func (p *flowPort[IN, OUT]) sleep() {
+	if p.d.loaded {
+		p.d.sleepOn(p.d.out)
+	} else {
+		p.d.sleepOn(nil)
+	}
+}
+
+// sleepOn waits until something comes through In, what is loaded is taken, or the loop is woken.
+func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
+	var in <-chan any
+	if d.mayRead() {
+		in = d.in
+	}
+	select {
+	case v, ok := <-in:
+		d.host.Parked.Store(false)
+		d.received(v, ok)
+	case out <- d.next:
+		d.sent()
+	case <-d.runEnded:
+		d.endWithRun()
+	case <-d.host.C:
+	}
+}
 
 func (p *flowPort[IN, OUT]) mayMove() bool { return false }
 
@@ -130,7 +164,7 @@ func (p *carrierPort[IN, OUT]) put() bool { return p.out.ring.put(p.d.next) }
 
 func (p *carrierPort[IN, OUT]) flush() { p.out.reader.WakeUp() }
 
-func (p *carrierPort[IN, OUT]) channels() (in <-chan any, out chan<- any) { return p.d.in, nil }
+func (p *carrierPort[IN, OUT]) sleep() { p.d.sleepOn(nil) }
 
 func (p *carrierPort[IN, OUT]) mayMove() bool { return p.d.loaded && p.out.mayPut() }
 
@@ -177,7 +211,9 @@ func (p *ringPort[IN, OUT]) put() bool {
 
 func (p *ringPort[IN, OUT]) flush() { p.out.reader.WakeUp() }
 
-func (p *ringPort[IN, OUT]) channels() (in <-chan any, out chan<- any) { return nil, nil }
+func (p *ringPort[IN, OUT]) isOver() bool { return false }
+
+func (p *ringPort[IN, OUT]) sleep() { <-p.d.host.C }
 
 func (p *ringPort[IN, OUT]) mayMove() bool {
 	return p.d.loaded && p.out.mayPut() || p.d.mayRead() && (p.in.ring.len() > 0 || p.in.ring.ended.Load())
