@@ -46,8 +46,7 @@ type ChainedRange[IN, OUT any] struct {
 	Messages      Input[message.Message[IN]]
 	YieldMessages func(message.Message[OUT], error) bool
 
-	held call.Message           // what the body has, or Clone
-	rest []message.Message[OUT] // parts of a message that were not yielded
+	held call.Message // what the body has, or Clone
 }
 
 func (r *ChainedRange[IN, OUT]) yieldError(err error) {
@@ -60,13 +59,14 @@ func (r *ChainedRange[IN, OUT]) yieldError(err error) {
 }
 
 // chained is the state of a driver whose loop runs on the goroutine that ranges over the results.
-type chained struct {
-	wanted    atomic.Bool   // a caller ranges: the loop shall hand over
-	handed    chan struct{} // closed by the loop: it has, and its goroutine ends
-	owner     atomic.Uint32 // of the core, from then on
-	cut       atomic.Bool   // the operator was cancelled
-	due       atomic.Bool   // a timer is, maybe
-	goroutine atomic.Uint64 // that ranges, for those who call from the body; 0: none does
+type chained[IN, OUT any] struct {
+	wanted    atomic.Bool          // a caller ranges: the loop shall hand over to the port that was attached
+	next      *attachment[IN, OUT] // that port; written before wanted is set
+	handed    chan struct{}        // closed by the loop: it has, and its goroutine ends
+	owner     atomic.Uint32        // of the core, from then on
+	cut       atomic.Bool          // the operator was cancelled
+	due       atomic.Bool          // a timer is, maybe
+	goroutine atomic.Uint64        // that ranges, for those who call from the body; 0: none does
 }
 
 // Who owns the core of a chained driver.
@@ -81,13 +81,15 @@ func (d *Driver[IN, OUT]) handsOver() bool {
 	if !d.chain.wanted.Load() || d.core.Failed() || d.mustStop() {
 		return false
 	}
-	d.drains = true
+	d.switchPort()
 	close(d.chain.handed)
 	return true
 }
 
 // Chained drives the operator on the caller's goroutine: it takes what is at hand from the input of r and yields the results.
 func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
+	p := &bodyPort[IN, OUT]{flowPort: flowPort[IN, OUT]{d}, r: &r}
+	d.chain.next = &attachment[IN, OUT]{port: p, drains: true, eager: true}
 	d.chain.wanted.Store(true)
 	d.host.WakeUp()
 	select {
@@ -108,32 +110,30 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 			d.giveBackRest(&r)
 		}
 	}()
-	var end loopEnd
-	d.core.Run(func() { end = d.rangeOver(&r) })
+	d.core.Run(func() {
+		for d.step() { // until the end
+		}
+	})
 	returned = true
-	switch end {
-	case loopGoesOn:
+	switch p.end {
+	case loopGoesOn: // all has left, or the operator has failed
+		d.finish()
 	case loopBroken:
 		d.breakOffLoop()
-	case loopEnded:
-		d.finish()
 	case loopRescued, loopRescuedBroken:
 		<-d.done
 	}
 	unwatch()
 	d.giveBackRest(&r)
-	if end == loopEnded || end == loopRescued {
+	if p.end == loopGoesOn || p.end == loopRescued {
 		d.yieldError(&r)
 	}
 }
 
-// giveBackRest nacks what the body or Clone did not come back from, and parts of a message that it did not get.
+// giveBackRest nacks what the body or Clone did not come back from.
 func (d *Driver[IN, OUT]) giveBackRest(r *ChainedRange[IN, OUT]) {
 	d.giveBack(r.held)
-	for _, part := range r.rest {
-		d.giveBack(message.With(part, struct{}{}))
-	}
-	r.held, r.rest = call.Message{}, nil
+	r.held = call.Message{}
 }
 
 // yieldError yields why the operator has ended, unless it has ended well.
@@ -173,170 +173,99 @@ func (d *Driver[IN, OUT]) rescue() {
 	}
 }
 
-// loopEnd is how the loop over the results has ended.
+// loopEnd is how the loop over the results has ended, other than by the end of the operator.
 type loopEnd uint8
 
 const (
 	loopGoesOn loopEnd = iota
-	loopEnded          // all has left, or the operator has failed
 	loopBroken         // by its body
 	loopRescued
 	loopRescuedBroken // and the body wants no more
 )
 
-// rangeOver is the loop: like step, with the input and the body on the same goroutine.
-func (d *Driver[IN, OUT]) rangeOver(r *ChainedRange[IN, OUT]) loopEnd {
-	for {
-		d.Hooks.FlushLines(false)
-		d.observe()
-		d.checkSignals()
-		if d.core.Failed() {
-			return loopEnded
-		}
-		if d.chain.due.Load() {
-			d.chain.due.Store(false)
-		}
-		d.core.Turn()
-		busy := d.acceptFrom(r)
-		d.publish()
-		if d.core.Failed() {
-			return loopEnded
-		}
-		if d.core.Jobs(d.workers.Offer) > 0 { // now: the body may take its time
-			d.workers.Send()
-			busy = true
-		}
-		d.setAlarm()
-		slots := d.core.Len()
-		yielded, end := d.yieldSome(r)
-		if end != loopGoesOn {
-			return end
-		}
-		if d.drained() {
-			return loopEnded
-		}
-		switch {
-		case busy || yielded || d.core.Len() < slots:
-			d.yielded = false
-		case !d.yielded && d.core.Running() > 0: // as step does
-			d.yielded = true
-			runtime.Gosched()
-		default:
-			d.parkOn(r)
-		}
-	}
+// bodyPort is the input and the body of a loop over results, on the caller's goroutine.
+type bodyPort[IN, OUT any] struct {
+	flowPort[IN, OUT] // its channels are not used
+	r                 *ChainedRange[IN, OUT]
+	yielded           int // since the loop has done something else
+	end               loopEnd
 }
 
-// acceptFrom takes what is at hand, as far as there are slots. Without checkpoints, there is neither backlog nor overflow.
-func (d *Driver[IN, OUT]) acceptFrom(r *ChainedRange[IN, OUT]) (busy bool) {
-	d.shut = false
-	for range min(turnLimit, d.core.Room()) {
-		if d.inOver || d.core.Failed() || d.core.Room() == 0 || len(d.Gates) > 0 && !d.admits() {
-			return busy
-		}
-		if r.In.Next != nil || r.Messages.Next != nil {
-			d.core.Beside() // the time of an element begins when it was made
-		}
-		if r.YieldMessages != nil {
-			m, ok, atHand := r.Messages.take()
-			if !atHand {
-				return busy
-			}
-			d.took(r, m.Value, message.With(m, struct{}{}), ok)
-		} else {
-			v, ok, atHand := r.In.take()
-			if !atHand {
-				return busy
-			}
-			d.took(r, v, call.Message{}, ok)
-		}
-		busy = true
+func (p *bodyPort[IN, OUT]) take() bool {
+	d, r := p.d, p.r
+	if r.In.Next != nil || r.Messages.Next != nil {
+		d.core.Beside() // the time of an element begins when it was made
 	}
-	return busy
+	if r.YieldMessages != nil {
+		m, ok, atHand := r.Messages.take()
+		if atHand {
+			p.took(m.Value, message.With(m, struct{}{}), ok)
+		}
+		return atHand
+	}
+	v, ok, atHand := r.In.take()
+	if atHand {
+		p.took(v, call.Message{}, ok)
+	}
+	return atHand
 }
 
 // took goes on with an element, for which there is a slot; ok is false at the end of the input.
-func (d *Driver[IN, OUT]) took(r *ChainedRange[IN, OUT], v IN, m call.Message, ok bool) {
-	if !ok {
-		d.receivedElement(v, m, false)
-		return
+func (p *bodyPort[IN, OUT]) took(v IN, m call.Message, ok bool) {
+	if clone := p.d.Clone; ok && clone != nil {
+		p.r.held = m
+		p.d.core.Beside()
+		v = clone(v) // before the input goes on
+		p.r.held = call.Message{}
 	}
-	if d.Clone != nil {
-		r.held = m
-		d.core.Beside()
-		v = d.Clone(v) // before the input goes on
-		r.held = call.Message{}
-	}
-	d.messages.Next(m)
-	d.core.Accept(v)
+	p.d.receivedElement(v, m, ok)
 }
 
-// setAlarm sees to it that due is set when the next timer is.
-func (d *Driver[IN, OUT]) setAlarm() {
-	if due := d.core.Next(); due != core.Now && due != core.Never && !d.timers.ScheduleAt(due) {
-		d.chain.due.Store(true)
-	}
-}
+func (p *bodyPort[IN, OUT]) load() {}
 
 // fewResults are yielded although completions wait: a turn for each result would cost more than the results do.
 const fewResults = 16
 
-// yieldSome yields what may leave, until there is something else to do. An element has left when the body has come back.
-func (d *Driver[IN, OUT]) yieldSome(r *ChainedRange[IN, OUT]) (busy bool, end loopEnd) {
-	for n := range turnLimit {
-		if n > 0 && d.chain.due.Load() || n >= fewResults && !d.host.Mail.Empty() {
-			break
+// put yields what is loaded, unless there is something else to do. It has left when the body has come back.
+func (p *bodyPort[IN, OUT]) put() bool {
+	d, c := p.d, &p.d.chain
+	switch {
+	case p.end != loopGoesOn:
+		return false
+	case p.yielded == 0: // the body may take its time
+		if due := d.core.Next(); due != core.Now && due != core.Never && !d.timers.ScheduleAt(due) {
+			c.due.Store(true)
 		}
-		results, _ := d.core.Head()
-		if len(results) == 0 {
-			break
-		}
-		busy = true
-		m := d.messages.Head()
-		for i, v := range results {
-			if r.YieldMessages != nil {
-				d.hold(r, m, results[i:])
-			}
-			d.chain.owner.Store(ownedByNone)
-			if d.chain.cut.Load() {
-				if !d.chain.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
-					return busy, loopRescued
-				}
-				return busy, loopGoesOn // checkSignals sees it
-			}
-			more := r.yield(v)
-			if !d.chain.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
-				if more {
-					return busy, loopRescued
-				}
-				return busy, loopRescuedBroken
-			}
-			d.core.Slept() // the body may have taken its time
-			d.emitted++
-			if i == len(results)-1 {
-				d.core.Left()
-				if d.observing != nil {
-					d.hasLeft()
-				}
-			}
-			if !more {
-				return busy, loopBroken
-			}
+	case c.due.Load() || p.yielded >= fewResults && !d.host.Mail.Empty():
+		return false
+	}
+	v := d.results[0]
+	if p.r.YieldMessages != nil { // from now on the message is the body's
+		p.r.held = d.messageOfNext()
+		d.messages.Carried()
+		if len(d.parts) > 0 {
+			d.parts, d.taken = d.parts[1:], true
 		}
 	}
-	return busy, loopGoesOn
-}
-
-// hold gets the message ready whose value is a result of the head, the first of the rest. From then on it is not the core's.
-func (d *Driver[IN, OUT]) hold(r *ChainedRange[IN, OUT], m call.Message, rest []OUT) {
-	if len(r.rest) == 0 && len(rest) > 1 {
-		r.rest = message.Split(m, rest...)
+	c.owner.Store(ownedByNone)
+	if c.cut.Load() {
+		if !c.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
+			p.end = loopRescued
+		}
+		return false // checkSignals sees it
 	}
-	d.messages.Carried()
-	r.held = m
-	if len(r.rest) > 0 {
-		r.held, r.rest = message.With(r.rest[0], struct{}{}), r.rest[1:]
+	more := p.r.yield(v)
+	if !c.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
+		if p.end = loopRescued; !more {
+			p.end = loopRescuedBroken
+		}
+		return false
 	}
+	d.core.Slept() // the body may have taken its time
+	if p.yielded++; !more {
+		p.end = loopBroken
+	}
+	return true
 }
 
 // yield calls the body with a result of the head.
@@ -349,29 +278,31 @@ func (r *ChainedRange[IN, OUT]) yield(v OUT) (more bool) {
 	return more
 }
 
-// parkOn sleeps until something happens, to the input or else.
-func (d *Driver[IN, OUT]) parkOn(r *ChainedRange[IN, OUT]) {
-	d.host.Parked.Store(true)
-	if !d.host.Cancelled() && !d.mustStop() && !d.gateHasOpened() && d.mayPark() {
-		d.publish()
-		var elements <-chan IN
-		var messages <-chan message.Message[IN]
-		if d.mayRead() {
-			elements, messages = r.In.Chan, r.Messages.Chan
-		}
-		d.core.Slept()
-		select {
-		case v, ok := <-elements:
-			d.host.Parked.Store(false)
-			d.took(r, v, call.Message{}, ok)
-		case m, ok := <-messages:
-			d.host.Parked.Store(false)
-			d.took(r, m.Value, message.With(m, struct{}{}), ok)
-		case <-d.host.C:
-		}
+func (p *bodyPort[IN, OUT]) flush() { p.yielded = 0 }
+
+func (p *bodyPort[IN, OUT]) isOver() bool { return p.end != loopGoesOn }
+
+func (p *bodyPort[IN, OUT]) sleep() {
+	d, r := p.d, p.r
+	var elements <-chan IN
+	var messages <-chan message.Message[IN]
+	if d.mayRead() {
+		elements, messages = r.In.Chan, r.Messages.Chan
 	}
-	d.host.Parked.Store(false)
+	select {
+	case v, ok := <-elements:
+		d.host.Parked.Store(false)
+		p.took(v, call.Message{}, ok)
+	case m, ok := <-messages:
+		d.host.Parked.Store(false)
+		p.took(m.Value, message.With(m, struct{}{}), ok)
+	case <-d.host.C:
+	}
 }
+
+func (p *bodyPort[IN, OUT]) leave() {}
+
+func (p *bodyPort[IN, OUT]) close() { p.d.endInlet() }
 
 // Drives reports whether the caller is the goroutine that ranges over the results: if it waits for the operator, it waits for
 // itself.

@@ -17,9 +17,7 @@ func (d *Driver[IN, OUT]) Counts() observe.Stats {
 	s.Running = max(0, s.Running-d.host.Freed()) // after the end, nothing takes the permits back any more
 	s.LateCompletions = d.host.Late()
 	s.Discarded = d.discarded.Load()
-	if e := d.attached.Load(); e != nil && e.in.ring.stopped.Load() {
-		s.Discarded += int64(e.in.ring.len())
-	}
+	s.Discarded += d.attached.Load().port.stranded()
 	return s
 }
 

@@ -37,43 +37,43 @@ type Driver[IN, OUT any] struct {
 	host      *call.Host                           // used by other goroutines, too
 	workers   *call.Workers[call.Job[IN, OUT]]     // used by other goroutines, too
 
-	in       chan any                      // upstream sends and closes; the loop receives
-	out      chan any                      // the loop sends and closes; downstream receives
-	attached atomic.Pointer[ends[IN, OUT]] // set by Results
-	carried  atomic.Pointer[outlet[any]]   // set by Transfer
+	in       chan any                            // upstream sends and closes; the loop receives
+	out      chan any                            // the loop sends and closes; downstream receives
+	attached atomic.Pointer[attachment[IN, OUT]] // what the loop goes on with
 
 	// Owned by the loop.
-	ends     *ends[IN, OUT]                 // attached; nil for a flow
-	carrier  *outlet[any]                   // carried, in place of out, which is closed; nil: results go to out
-	inClosed bool                           // upstream has closed in
-	inOver   bool                           // nothing more is taken
-	letsIn   bool                           // an element that is read may take a slot: as mayRead has found
-	marked   bool                           // the marker of the end of the input has come: only barriers follow
-	drains   bool                           // the end of the input lets retries go on
-	backlog  fifo.Queue[core.Item[IN, OUT]] // what goes into the queue before anything new
-	checks   *checkpointing[IN, OUT]        // nil: no part in checkpoints
-	barriers wiring.Barriers                // that have come
-	final    bool                           // the last of them is the final one
-	runEnded <-chan struct{}                // closed when the run of the coordinator ends; nil: that was noticed, or there is none
-	loaded   bool                           // there is something to be emitted next
-	next     any                            // it, as out carries it
-	barrier  bool                           // next is one that passes ahead of the queue; if not, it comes from the head of that
-	control  any                            // next, if it is a control element of the head
-	results  []OUT                          // of the head: what is left to be emitted, next included
-	whole    int                            // how many results the head has
-	message  call.Message                   // that the head is
-	parts    []message.Message[OUT]         // of it that are left to be emitted, next included, if it has several results
-	emitted  int64                          // results
-	leaving  fifo.Queue[leaving]            // observed elements whose results are in a ring
-	offered  int                            // direct calls that were offered to the workers in the last step
-	opened   bool
-	closer   func() error   // Close, until it was called or must not be
-	yielded  bool           // since there was something to do
-	shut     bool           // a gate was, when the loop last looked
-	unwatch  func() bool    // ends the watch on the operator's context
-	upstream sync.WaitGroup // cancelUpstream's call
+	current   *attachment[IN, OUT]           // that the loop has
+	inClosed  bool                           // upstream has closed in
+	inOver    bool                           // nothing more is taken
+	inletOver bool                           // endInlet was called
+	letsIn    bool                           // an element that is read may take a slot: as mayRead has found
+	marked    bool                           // the marker of the end of the input has come: only barriers follow
+	drains    bool                           // the end of the input lets retries go on
+	backlog   fifo.Queue[core.Item[IN, OUT]] // what goes into the queue before anything new
+	checks    *checkpointing[IN, OUT]        // nil: no part in checkpoints
+	barriers  wiring.Barriers                // that have come
+	final     bool                           // the last of them is the final one
+	runEnded  <-chan struct{}                // closed when the run of the coordinator ends; nil: that was noticed, or there is none
+	loaded    bool                           // there is something to be emitted next
+	next      any                            // it, as out carries it
+	barrier   bool                           // next is one that passes ahead of the queue; if not, it comes from the head of that
+	control   any                            // next, if it is a control element of the head
+	results   []OUT                          // of the head: what is left to be emitted, next included
+	whole     int                            // how many results the head has
+	message   call.Message                   // that the head is
+	parts     []message.Message[OUT]         // of it that are left to be emitted, next included, if it has several results
+	taken     bool                           // the part that is next is no longer among them
+	emitted   int64                          // results
+	leaving   fifo.Queue[leaving]            // observed elements whose results are in a ring
+	offered   int                            // direct calls that were offered to the workers in the last step
+	opened    bool
+	closer    func() error   // Close, until it was called or must not be
+	yielded   bool           // since there was something to do
+	shut      bool           // a gate was, when the loop last looked
+	unwatch   func() bool    // ends the watch on the operator's context
+	upstream  sync.WaitGroup // cancelUpstream's call
 
-	chain     chained               // if the loop runs on the goroutine that ranges over the results
+	chain     chained[IN, OUT]      // if the loop runs on the goroutine that ranges over the results
 	unstarted bool                  // Stop came before the start
 	stopping  atomic.Bool           // Stop was called
 	broken    atomic.Pointer[error] // what has broken beside the loop, and ended life
@@ -111,7 +111,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		closer: cfg.Close,
 		over:   make(chan struct{}),
 		done:   make(chan struct{}),
-		chain:  chained{handed: make(chan struct{})},
+		chain:  chained[IN, OUT]{handed: make(chan struct{})},
 	}
 	d.workers = call.NewWorkers(func(j call.Job[IN, OUT]) { j.Do(d.Direct) })
 	d.host = &call.Host{
@@ -153,6 +153,8 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d.core = core.New(e)
 	d.addFeatures()
 	d.Config.Core, d.Config.Features = core.Config[IN, OUT]{}, nil // the core has it, and lets go of the elements at the end
+	d.current = &attachment[IN, OUT]{port: &flowPort[IN, OUT]{d}}
+	d.attached.Store(d.current)
 	d.unwatch = context.AfterFunc(d.host.Life, d.host.WakeUp)
 	d.published.set(observe.Stats{}, core.Never)
 	return d
@@ -252,6 +254,9 @@ func (d *Driver[IN, OUT]) step() bool {
 	}
 	slots := d.core.Len()
 	busy = d.emitSome() || busy
+	if d.current.port.isOver() {
+		return false
+	}
 	busy = busy || d.core.Len() < slots // elements that emit nothing have left
 	if d.ended() {
 		return false
@@ -271,20 +276,16 @@ func (d *Driver[IN, OUT]) step() bool {
 // checkSignals looks at what other goroutines asked for.
 func (d *Driver[IN, OUT]) checkSignals() {
 	d.endWithRun()
+	if d.chain.due.Load() {
+		d.chain.due.Store(false) // the turn that follows looks at the timers
+	}
 	d.core.EndIfCancelled()
 	if d.mustStop() {
 		d.cancelUpstream(d.ErrStopped)
 		d.endInput()
 	}
-	if d.ends == nil {
-		if d.ends = d.attached.Load(); d.ends != nil {
-			d.drains = true // before an element is accepted, so before the end of the input is noticed
-		}
-	}
-	if d.carrier == nil {
-		if d.carrier = d.carried.Load(); d.carrier != nil {
-			close(d.out)
-		}
+	if !d.chain.wanted.Load() { // else the loop hands over
+		d.switchPort()
 	}
 }
 
@@ -297,48 +298,16 @@ func (d *Driver[IN, OUT]) mustStop() bool {
 // park sleeps until something happens. What is posted after parked is set wakes it; what was before is seen by mayPark.
 func (d *Driver[IN, OUT]) park() {
 	d.host.Parked.Store(true)
-	if !d.signalled() && !d.mayMove() && !d.mayObserve() && (d.suspended() || d.mayPark()) {
+	if !d.signalled() && !d.current.port.mayMove() && !d.mayObserve() && (d.suspended() || d.mayPark()) {
 		d.publish()
-		var in <-chan any
-		var out chan<- any
-		if d.ends == nil {
-			if d.mayRead() {
-				in = d.in
-			}
-			if d.loaded && d.carrier == nil {
-				out = d.out
-			}
-		}
 		d.core.Slept()
-		select {
-		case v, ok := <-in:
-			d.host.Parked.Store(false)
-			d.received(v, ok)
-		case out <- d.next:
-			d.sent()
-		case <-d.runEnded:
-			d.endWithRun()
-		case <-d.host.C:
-		}
+		d.current.port.sleep()
 	}
 	d.host.Parked.Store(false)
 }
 
 func (d *Driver[IN, OUT]) signalled() bool {
-	return d.host.Cancelled() || d.mustStop() || d.gateHasOpened() || d.chain.wanted.Load() || d.ends == nil && d.attached.Load() != nil ||
-		d.carrier == nil && d.carried.Load() != nil
-}
-
-// mayMove reports whether the rings have something for the loop.
-func (d *Driver[IN, OUT]) mayMove() bool {
-	if d.carrier != nil {
-		return d.loaded && d.carrier.mayPut()
-	}
-	e := d.ends
-	if e == nil {
-		return false
-	}
-	return d.loaded && e.out.mayPut() || d.mayRead() && (e.in.ring.len() > 0 || e.in.ring.ended.Load())
+	return d.host.Cancelled() || d.mustStop() || d.gateHasOpened() || d.attached.Load() != d.current || d.chain.wanted.Load() && d.current != d.chain.next
 }
 
 // mayPark reports whether the loop may sleep as far as the core and the log are concerned, and sees to it that it is woken
@@ -371,7 +340,7 @@ func (d *Driver[IN, OUT]) isBroken(cause error) bool {
 func (d *Driver[IN, OUT]) offerJobs() bool {
 	d.offered = d.core.Jobs(d.workers.Offer)
 	some := d.offered > 0
-	if d.batches != nil {
+	if d.batches != nil || d.current.eager {
 		d.sendWorkers()
 	}
 	return some

@@ -66,20 +66,9 @@ func (d *Driver[IN, OUT]) finish() {
 	d.publish()
 	d.err.Store(&err)
 	close(d.over)
-	if d.carrier == nil {
-		close(d.out)
-	}
-	if o := d.carried.Load(); o != nil { // it may have come since d.carrier was set
-		o.close()
-	}
-	if e := d.attached.Load(); e != nil {
-		e.close()
-		for _, m, ok := e.in.take(); ok; _, m, ok = e.in.take() {
-			d.discarded.Add(1)
-			d.refused(observe.Discarded, m)
-		}
-	} else if !d.inClosed && !d.wiring.CompareAndSwap(unwired, endedUnwired) { // without an upstream, none closes in
-		go d.discard()
+	d.current.port.close()
+	if a := d.attached.Load(); a != d.current { // it came since the loop looked
+		a.port.close()
 	}
 	d.settleMessages()
 	d.endSink(cause, abandoned)
@@ -134,8 +123,8 @@ func (d *Driver[IN, OUT]) lastFailure() error {
 			return err
 		}
 	}
-	if d.ends != nil && d.inClosed {
-		return d.ends.failed
+	if d.inClosed {
+		return d.current.port.failure()
 	}
 	return nil
 }
@@ -246,6 +235,17 @@ func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
 	d.upstream.Go(func() { // it may wait for the source, which may wait for the operator
 		_ = d.offLoop(func() error { cancel(cause); return nil })
 	})
+}
+
+// endInlet has what still comes through In discarded, if an upstream may send.
+func (d *Driver[IN, OUT]) endInlet() {
+	if d.inletOver {
+		return
+	}
+	d.inletOver = true
+	if !d.inClosed && !d.wiring.CompareAndSwap(unwired, endedUnwired) { // without an upstream, none closes in
+		go d.discard()
+	}
 }
 
 // discard takes what upstream still sends, so that it is not blocked for ever.

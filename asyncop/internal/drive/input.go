@@ -46,31 +46,12 @@ func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
 			busy = true
 			continue
 		}
-		if !d.mayRead() || !d.read() {
+		if !d.mayRead() || !d.current.port.take() {
 			return busy
 		}
 		busy = true
 	}
 	return busy
-}
-
-// read takes what comes next, if it is there.
-func (d *Driver[IN, OUT]) read() bool {
-	if e := d.ends; e != nil {
-		v, m, ok := e.in.take()
-		if !ok && !e.in.ring.over() {
-			return false
-		}
-		d.receivedElement(v, m, ok)
-		return true
-	}
-	select {
-	case v, ok := <-d.in:
-		d.received(v, ok)
-		return true
-	default:
-		return false
-	}
 }
 
 // feed moves one element of the backlog into the queue, if there are one and a slot for it.

@@ -17,27 +17,20 @@ type leaving struct {
 
 // hasLeft goes on with the element that has left, whose results were handed over.
 func (d *Driver[IN, OUT]) hasLeft() {
-	switch r := d.observing.Leaving(); {
-	case r == nil: // a control element
-	case d.ends != nil:
-		d.leaving.Push(leaving{r, d.ends.out.ring.tail.Load()})
-	case d.carrier != nil:
-		d.leaving.Push(leaving{r, d.carrier.ring.tail.Load()})
-	default: // what lies in out belongs to downstream
+	r := d.observing.Leaving()
+	if r == nil { // a control element
+		return
+	}
+	if upTo, isHeld := d.current.port.handed(); isHeld {
+		d.leaving.Push(leaving{r, upTo})
+	} else {
 		d.observing.Gone(r, observe.Emitted)
 	}
 }
 
 // mayObserve reports whether the next element that leaves has left. Called with parked set: the reader wakes the loop after it.
 func (d *Driver[IN, OUT]) mayObserve() bool {
-	return d.leaving.Len() > 0 && d.leaving.Peek().upTo <= d.settled()
-}
-
-func (d *Driver[IN, OUT]) settled() uint64 {
-	if d.ends != nil {
-		return d.ends.out.settled.Load()
-	}
-	return d.carrier.settled.Load()
+	return d.leaving.Len() > 0 && d.leaving.Peek().upTo <= d.current.port.settled()
 }
 
 // observe calls the observers with what has happened.
@@ -57,12 +50,8 @@ func (d *Driver[IN, OUT]) observeEnd() {
 	if d.observing == nil {
 		return
 	}
-	switch {
-	case d.leaving.Len() == 0:
-	case d.ends != nil:
-		<-d.ends.out.gone
-	default:
-		<-d.carrier.gone
+	if d.leaving.Len() > 0 {
+		d.current.port.awaitReader()
 	}
 	for d.leaving.Len() > 0 {
 		how := observe.Discarded

@@ -8,34 +8,14 @@ import (
 
 // emitSome hands over what may leave, as long as downstream takes it.
 func (d *Driver[IN, OUT]) emitSome() (busy bool) {
-	for n := 0; n < turnLimit && d.mayEmit() && d.load() && d.send(); n++ {
+	for n := 0; n < turnLimit && d.mayEmit() && d.load() && d.current.port.put(); n++ {
 		d.sent()
 		busy = true
 	}
-	switch {
-	case !busy:
-	case d.ends != nil:
-		d.ends.out.reader.WakeUp()
-	case d.carrier != nil:
-		d.carrier.reader.WakeUp()
+	if busy {
+		d.current.port.flush()
 	}
 	return busy
-}
-
-// send hands over what is loaded, if downstream takes it now.
-func (d *Driver[IN, OUT]) send() bool {
-	if d.ends != nil {
-		return d.ends.out.ring.putMessage(d.results[0], d.messageOfNext())
-	}
-	if d.carrier != nil {
-		return d.carrier.ring.put(d.next)
-	}
-	select {
-	case d.out <- d.next:
-		return true
-	default:
-		return false
-	}
 }
 
 // mayEmit reports whether the next element may be begun: not while a barrier waits for the present one to end, unless it
@@ -66,7 +46,7 @@ func (d *Driver[IN, OUT]) load() bool {
 		if m := d.messages.Head(); m != (call.Message{}) {
 			d.loadMessage(m)
 		}
-		d.loadResult()
+		d.current.port.load()
 	}
 	return d.loaded
 }
@@ -78,13 +58,11 @@ func (d *Driver[IN, OUT]) loadMessage(m call.Message) {
 	}
 }
 
-// loadResult makes next the next result of the head.
-func (d *Driver[IN, OUT]) loadResult() {
-	switch {
-	case d.ends != nil: // rings take it unboxed
-	case d.message == (call.Message{}):
+// box makes next the next result of the head, as channels carry it.
+func (d *Driver[IN, OUT]) box() {
+	if d.message == (call.Message{}) {
 		d.next = d.results[0]
-	default:
+	} else {
 		d.next = message.With(d.messageOfNext(), d.results[0])
 	}
 }
@@ -121,12 +99,15 @@ func (d *Driver[IN, OUT]) nothingLoaded() {
 func (d *Driver[IN, OUT]) sent() {
 	if d.whole > 0 {
 		d.emitted++
-		if len(d.parts) > 0 {
+		switch {
+		case d.taken:
+			d.taken = false
+		case len(d.parts) > 0:
 			d.parts = d.parts[1:]
 			d.messages.Carried() // by this part and the others
 		}
 		if d.results = d.results[1:]; len(d.results) > 0 {
-			d.loadResult()
+			d.current.port.load()
 			return
 		}
 	}

@@ -9,15 +9,6 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// ends are what the loop takes elements from and hands results to, in place of channels, when Results drives the operator.
-// Nothing is boxed on the way.
-type ends[IN, OUT any] struct {
-	in  inlet[IN]
-	out *outlet[OUT]
-
-	failed error // the error that the input ended with; written before in is ended
-}
-
 // Range is a loop over results: of values or, if Messages is set, of messages.
 type Range[IN, OUT any] struct {
 	Iterate func(put func(IN) bool) error // puts the input until put reports false; then, or at the end, it returns
@@ -36,17 +27,12 @@ func (r *Range[IN, OUT]) yield(v OUT, m call.Message, err error) bool {
 
 // Results drives the operator with the input of r, and yields its results.
 func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
-	e := &ends[IN, OUT]{in: newInlet[IN](d.Buffer), out: newOutlet[OUT](d.Buffer, d.observing != nil, d.host.WakeUp)}
+	e := &ringPort[IN, OUT]{d: d, in: newInlet[IN](d.Buffer), out: newOutlet[OUT](d.Buffer, d.observing != nil, d.host.WakeUp)}
 	if r.Messages != nil {
 		e.in.ring.messages = make([]call.Message, len(e.in.ring.buf))
 		e.out.ring.messages = make([]call.Message, len(e.out.ring.buf))
 	}
-	d.attached.Store(e)
-	select {
-	case <-d.over: // before it saw the ends
-		e.close()
-	default:
-	}
+	d.attach(e, true)
 	go d.pull(e, &r)
 
 	var held call.Message // what the body has
@@ -89,7 +75,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 }
 
 // pull feeds the loop, on a goroutine of its own.
-func (d *Driver[IN, OUT]) pull(e *ends[IN, OUT], r *Range[IN, OUT]) {
+func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 	refused := 0
 	defer func() {
 		e.in.ring.ended.Store(true)
@@ -136,12 +122,6 @@ func (d *Driver[IN, OUT]) pull(e *ends[IN, OUT], r *Range[IN, OUT]) {
 		e.failed = lazyerr.Named("asyncop: input of Results", err)
 	}
 	g.Returned()
-}
-
-// close ends both ends: what is still in them, or comes, is not taken.
-func (e *ends[IN, OUT]) close() {
-	e.in.stop()
-	e.out.close()
 }
 
 // giveBack nacks a message that nothing was made of, from any goroutine: its source is user code (law A6).

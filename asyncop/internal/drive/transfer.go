@@ -10,13 +10,7 @@ func (d *Driver[IN, OUT]) Transfer(next chan<- any, tell bool) {
 	defer close(next)
 	o := newOutlet[any](d.Buffer, d.observing != nil, d.host.WakeUp)
 	defer close(o.gone)
-	d.carried.Store(o)
-	d.host.WakeUp()
-	select {
-	case <-d.over: // the loop may not have seen it
-		o.close()
-	default:
-	}
+	d.attach(&carrierPort[IN, OUT]{flowPort[IN, OUT]{d}, o}, false)
 	for v := range d.out {
 		next <- v
 	}

@@ -1,0 +1,250 @@
+package drive
+
+import (
+	"github.com/weirflow/weir/asyncop/observe"
+)
+
+// port is where the loop takes items from and hands results to: the channels of a flow, a ring in place of its Out, or the rings of
+// Results. The loop does not know which one it has. But for what says otherwise, the loop calls it.
+type port[IN, OUT any] interface {
+	// take takes what comes next, if it is at hand.
+	take() bool
+	// load is called when a result is the next one to be emitted.
+	load()
+	// put hands over what is loaded, if downstream takes it now.
+	put() bool
+	// flush is called after some were handed over.
+	flush()
+	// isOver reports that the loop shall end although the operator has not.
+	isOver() bool
+
+	// sleep waits until something happens, to the port or else.
+	sleep()
+	// mayMove reports whether take or put has something to do. Called with parked set: the other side wakes the loop from then on.
+	mayMove() bool
+
+	// handed returns how many results were handed over, where they belong to the operator until downstream is done with them (law O1).
+	handed() (n uint64, isHeld bool)
+	// settled returns with how many of them downstream is done.
+	settled() uint64
+	// awaitReader waits until downstream takes no more.
+	awaitReader()
+
+	// failure returns the error that the input has ended with.
+	failure() error
+	// leave ends the port because another one takes its place.
+	leave()
+	// stop tells the other side that the operator has ended. Called from any goroutine, maybe twice.
+	stop()
+	// close ends the port with the operator: what is still in it, or comes, is not taken.
+	close()
+	// stranded returns how many elements lie in it that nobody will take. Called from any goroutine.
+	stranded() int64
+}
+
+// attachment is the port of an operator, once it is known what drives it.
+type attachment[IN, OUT any] struct {
+	port   port[IN, OUT]
+	drains bool // the end of the input lets retries go on
+	eager  bool // calls are sent to workers at once: put may take its time
+}
+
+// attach gives the loop another port. Called from any goroutine.
+func (d *Driver[IN, OUT]) attach(p port[IN, OUT], drains bool) {
+	d.attached.Store(&attachment[IN, OUT]{port: p, drains: drains})
+	d.host.WakeUp()
+	select {
+	case <-d.over: // the loop may not have seen it
+		p.stop()
+	default:
+	}
+}
+
+// switchPort goes on with the port that was attached, if one was: before an element is accepted, so before the end of the input is
+// noticed.
+func (d *Driver[IN, OUT]) switchPort() {
+	a := d.attached.Load()
+	if d.chain.wanted.Load() {
+		a = d.chain.next
+		d.attached.Store(a)
+	}
+	if a != d.current {
+		d.current.port.leave()
+		d.current = a
+		d.drains = d.drains || a.drains
+	}
+}
+
+// ---- The channels of a flow
+
+type flowPort[IN, OUT any] struct{ d *Driver[IN, OUT] }
+
+func (p *flowPort[IN, OUT]) take() bool {
+	select {
+	case v, ok := <-p.d.in:
+		p.d.received(v, ok)
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *flowPort[IN, OUT]) load() { p.d.box() }
+
+func (p *flowPort[IN, OUT]) put() bool {
+	select {
+	case p.d.out <- p.d.next:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *flowPort[IN, OUT]) flush() {}
+
+func (p *flowPort[IN, OUT]) isOver() bool { return false }
+
+func (p *flowPort[IN, OUT]) sleep() {
+	if p.d.loaded {
+		p.d.sleepOn(p.d.out)
+	} else {
+		p.d.sleepOn(nil)
+	}
+}
+
+// sleepOn waits until something comes through In, what is loaded is taken, or the loop is woken.
+func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
+	var in <-chan any
+	if d.mayRead() {
+		in = d.in
+	}
+	select {
+	case v, ok := <-in:
+		d.host.Parked.Store(false)
+		d.received(v, ok)
+	case out <- d.next:
+		d.sent()
+	case <-d.runEnded:
+		d.endWithRun()
+	case <-d.host.C:
+	}
+}
+
+func (p *flowPort[IN, OUT]) mayMove() bool { return false }
+
+// handed: what lies in Out belongs to downstream.
+func (p *flowPort[IN, OUT]) handed() (n uint64, isHeld bool) { return 0, false }
+
+func (p *flowPort[IN, OUT]) settled() uint64 { return 0 }
+
+func (p *flowPort[IN, OUT]) awaitReader() {}
+
+func (p *flowPort[IN, OUT]) failure() error { return nil }
+
+func (p *flowPort[IN, OUT]) leave() { close(p.d.out) }
+
+func (p *flowPort[IN, OUT]) stop() {}
+
+func (p *flowPort[IN, OUT]) close() {
+	close(p.d.out)
+	p.d.endInlet()
+}
+
+func (p *flowPort[IN, OUT]) stranded() int64 { return 0 }
+
+// ---- A ring in place of Out
+
+// carrierPort is that of a flow whose results Via or To takes.
+type carrierPort[IN, OUT any] struct {
+	flowPort[IN, OUT]
+	out *outlet[any]
+}
+
+func (p *carrierPort[IN, OUT]) put() bool { return p.out.ring.put(p.d.next) }
+
+func (p *carrierPort[IN, OUT]) flush() { p.out.reader.WakeUp() }
+
+func (p *carrierPort[IN, OUT]) sleep() { p.d.sleepOn(nil) }
+
+func (p *carrierPort[IN, OUT]) mayMove() bool { return p.d.loaded && p.out.mayPut() }
+
+func (p *carrierPort[IN, OUT]) handed() (n uint64, isHeld bool) { return p.out.ring.tail.Load(), true }
+
+func (p *carrierPort[IN, OUT]) settled() uint64 { return p.out.settled.Load() }
+
+func (p *carrierPort[IN, OUT]) awaitReader() { <-p.out.gone }
+
+func (p *carrierPort[IN, OUT]) leave() {}
+
+func (p *carrierPort[IN, OUT]) stop() { p.out.close() }
+
+func (p *carrierPort[IN, OUT]) close() {
+	p.stop()
+	p.d.endInlet()
+}
+
+// ---- The rings of Results
+
+// ringPort takes elements from a ring and hands results to another one. Nothing is boxed on the way.
+type ringPort[IN, OUT any] struct {
+	d   *Driver[IN, OUT]
+	in  inlet[IN]
+	out *outlet[OUT]
+
+	failed error // the error that the input ended with; written before in is ended
+}
+
+func (p *ringPort[IN, OUT]) take() bool {
+	v, m, ok := p.in.take()
+	if !ok && !p.in.ring.over() {
+		return false
+	}
+	p.d.receivedElement(v, m, ok)
+	return true
+}
+
+func (p *ringPort[IN, OUT]) load() {}
+
+func (p *ringPort[IN, OUT]) put() bool {
+	return p.out.ring.putMessage(p.d.results[0], p.d.messageOfNext())
+}
+
+func (p *ringPort[IN, OUT]) flush() { p.out.reader.WakeUp() }
+
+func (p *ringPort[IN, OUT]) isOver() bool { return false }
+
+func (p *ringPort[IN, OUT]) sleep() { <-p.d.host.C }
+
+func (p *ringPort[IN, OUT]) mayMove() bool {
+	return p.d.loaded && p.out.mayPut() || p.d.mayRead() && (p.in.ring.len() > 0 || p.in.ring.ended.Load())
+}
+
+func (p *ringPort[IN, OUT]) handed() (n uint64, isHeld bool) { return p.out.ring.tail.Load(), true }
+
+func (p *ringPort[IN, OUT]) settled() uint64 { return p.out.settled.Load() }
+
+func (p *ringPort[IN, OUT]) awaitReader() { <-p.out.gone }
+
+func (p *ringPort[IN, OUT]) failure() error { return p.failed }
+
+func (p *ringPort[IN, OUT]) leave() {}
+
+func (p *ringPort[IN, OUT]) stop() {
+	p.in.stop()
+	p.out.close()
+}
+
+func (p *ringPort[IN, OUT]) close() {
+	p.stop()
+	for _, m, ok := p.in.take(); ok; _, m, ok = p.in.take() {
+		p.d.discarded.Add(1)
+		p.d.refused(observe.Discarded, m)
+	}
+}
+
+func (p *ringPort[IN, OUT]) stranded() int64 {
+	if !p.in.ring.stopped.Load() {
+		return 0
+	}
+	return int64(p.in.ring.len())
+}
