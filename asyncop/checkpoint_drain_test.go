@@ -280,6 +280,16 @@ func TestSuspendWithoutCheckpoints(t *testing.T) {
 	})
 }
 
+// C2: an operator that takes no part in checkpoints refuses a barrier that comes twice, too.
+func TestBarrierTwiceWithoutCheckpoints(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode) {
+		r := newRig(t, m, setup{timeout: time.Hour})
+		r.send(participant.NewBarrier(1, participant.Periodic, nil), participant.NewBarrier(1, participant.Periodic, nil))
+		r.endInput()
+		require.ErrorContains(t, r.wait(), "barrier 1 has come after barrier 1")
+	})
+}
+
 // A5: also an operator that takes no part in checkpoints learns of the end of the input.
 func TestEndOfInputWithoutCheckpoints(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {

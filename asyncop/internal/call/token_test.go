@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/weirflow/weir/internal/metakey"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -47,6 +48,28 @@ func newAttempt(h *Host) *Attempt[int] {
 	a := NewRoomy[int]()
 	a.Start(h, Ref{Turn: 1}, 1, NoDeadline)
 	return a
+}
+
+// Law A2: of two completions at the same time, the first that claims the attempt counts, also before its outcome is written.
+func TestClaimIsForOne(t *testing.T) {
+	h, _ := newHost(t)
+	a := newAttempt(h)
+	require.True(t, a.claim())
+	require.False(t, a.claim())
+	require.EqualValues(t, 1, h.Late())
+	require.False(t, a.Completed())
+}
+
+// Law D6: an element that is no message has no history, although its operator runs inside of a call for a message and has ended.
+func TestHistoryAroundTheOperator(t *testing.T) {
+	around := context.WithValue(context.Background(), metakey.Key{}, "of another element")
+	h, _ := newHost(t)
+	h.User, h.Values = around, WithoutMessage(around)
+	h.Life, h.Cancel = context.WithCancelCause(around)
+	t.Cleanup(func() { h.Cancel(nil) })
+	a := newAttempt(h)
+	a.Cut()
+	require.Nil(t, a.Value(metakey.Key{}))
 }
 
 // Law A2: the first completion counts, the others are counted.

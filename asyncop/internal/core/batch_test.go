@@ -154,6 +154,25 @@ func TestBatchDoesNotWaitForMembersThatAreOver(t *testing.T) {
 	b.end()
 }
 
+// Law T1: timers that are due go before a batch that is full, in the turn in which its permit comes back.
+func TestTimersGoBeforeAFullBatch(t *testing.T) {
+	b := withBatches(t, 2, time.Second, nil, func(c *setup) { c.MaxCalls, c.Timeout = 1, 4*time.Second })
+	b.feed("a b")
+	b.pass(time.Second)
+	b.feed("c d")
+	require.Equal(t, "(a#1+b#1", b.took())
+	b.clock.at = b.clock.at.Add(3 * time.Second)
+	b.Slept()
+	b.returns() // too late to be called
+	require.Empty(t, b.called)
+	b.turn()
+	require.Equal(t, "!a !b (c#1+d#1", b.took())
+	b.returns()
+	b.turn()
+	require.Equal(t, "c#1 d#1", b.took())
+	b.end()
+}
+
 // A member that fails the run ends the forming of its batch.
 func TestBatchWhoseMemberFailsTheRun(t *testing.T) {
 	b := withBatches(t, 2, 0, nil, func(c *setup) { c.OnFailure = failRun })

@@ -173,6 +173,26 @@ func TestDoubtOfCallsThatEndAtOnce(t *testing.T) {
 	r.end()
 }
 
+// Law X1: of all attempts the one that is known least counts. The server of a later request does not recognise an earlier one.
+func TestDoubtOfAllAttempts(t *testing.T) {
+	tracked := map[string]bool{}
+	r := newRig(t, retries(1, 0), func(c *setup) {
+		c.Hooks.GivenUp = func(f Report[string], _ observe.EndKind) {
+			require.True(t, f.InDoubt)
+			tracked[f.Element] = f.Tracked
+		}
+	})
+	r.answer = func(name string, a *testAttempt) error {
+		isTracked := name[0] == 'a' || name == "b#2" || name == "c#1"
+		(*call.Stages)(&a.Token).ReportSent(isTracked)
+		return errBroken
+	}
+	r.feed("a b c d")
+	r.turn()
+	require.Equal(t, map[string]bool{"a": true, "b": false, "c": false, "d": false}, tracked)
+	r.end()
+}
+
 // A result that asks for a retry it does not get is emitted, once the predicate was asked once.
 func TestCallThatEndsAtOnceIsExhausted(t *testing.T) {
 	r := newRig(t, retries(0, 0), nil)

@@ -141,3 +141,24 @@ func TestRestoredOwnTimeoutThatIsOver(t *testing.T) {
 		}
 	}
 }
+
+// Law C3: a restored element that has spent all of its time has the least part of it, if its timeout would fail the run: every restart
+// would fail, too.
+func TestRestoredTimeThatIsSpent(t *testing.T) {
+	for policy, want := range map[onFailure]string{drop: "!a", failRun: "(a#2 a#2"} {
+		r := newRig(t, retries(9, 0), func(c *setup) {
+			c.Restored, c.OnFailure = Restored{Keep: KeepSpent, LeastPart: 5}, policy
+		})
+		r.Restore(Item[string, string]{
+			In: "a", Restored: true, Attempts: 1, Spent: time.Minute, First: r.clock.at.Add(-time.Minute).UnixNano(),
+		}, 0)
+		r.pass(time.Minute/5 - 1)
+		if policy == failRun {
+			require.False(t, r.Failed())
+			r.complete("a#2")
+		}
+		r.idle()
+		require.Equal(t, want, r.took())
+		r.end()
+	}
+}

@@ -1,0 +1,875 @@
+package main
+
+var mutants = []mutant{
+	// ---- core: slots
+
+	{
+		"what comes for an earlier turn finds the element", "A2", "core/slot.go",
+		`s != nil && s.turn == r.Turn && r.Turn != 0`,
+		`s != nil && s.turn != 0 && r.Turn != 0`,
+	},
+	{
+		"a turn does not end with its phase", "A2", "core/slot.go",
+		`if p != preparing && p != running { // else`,
+		`if p == ended { // else`,
+	},
+	{
+		"a turn comes twice", "A2", "core/slot.go",
+		`t.turns++`,
+		`t.turns = 1`,
+	},
+	{
+		"turns begin again after a burst", "A2", "core/slot.go",
+		`*t = slots[IN, OUT]{turns: t.turns}`,
+		`*t = slots[IN, OUT]{}`,
+	},
+	{
+		"an element has the reasons of the one that had its place before", "D6", "core/slot.go",
+		`	t.reasons.clear(s.place)
+`,
+		``,
+	},
+	{
+		"a deadline of its own outlives its element", "A3", "core/slot.go",
+		`		g.odd.Cancel(&l.timer)
+`,
+		`		_ = l
+`,
+	},
+	{
+		"an element with a deadline of its own has the common one, too", "A3", "core/slot.go",
+		`return s.phase.live() && g.limits.get(s.place) == nil })`,
+		`return s.phase.live() })`,
+	},
+	{
+		"the last attempt hides the doubt about an earlier one", "X1", "core/slot.go",
+		`s.doubt = max(s.doubt, doubtOf(isTracked))`,
+		`s.doubt = doubtOf(isTracked)`,
+	},
+	{
+		"a request that was not sent is in doubt", "X1", "core/slot.go",
+		`if stage != predicates.ClientDispatch && !reason`,
+		`if !reason`,
+	},
+
+	// ---- core: the machine
+
+	{
+		"one more element than there are slots", "Q2", "core/machine.go",
+		`return g.Queue.Cap() - g.Queue.Len()`,
+		`return g.Queue.Cap() + 1 - g.Queue.Len()`,
+	},
+	{
+		"the elements that may wait for a key are not counted", "K1", "core/machine.go",
+		`if g.isCrowded != nil && g.isCrowded() {`,
+		`if false {`,
+	},
+	{
+		"the end of the input cuts a wait that a server demanded", "A5", "core/machine.go",
+		`if s.phase == backoff && s.retry&Demanded == 0 {`,
+		`if s.phase == backoff {`,
+	},
+	{
+		"the end of the input leaves elements in back-off", "A5", "core/machine.go",
+		`if s.phase == backoff && s.retry&Demanded == 0 {`,
+		`if false {`,
+	},
+	{
+		"retries go on after the end of the input", "A5", "core/machine.go",
+		`g.noRetries = true`,
+		`g.noRetries = false`,
+	},
+	{
+		"timers go before completions", "T1", "core/machine.go",
+		`	g.readRest()
+	g.fireTimers(now)
+`,
+		`	g.fireTimers(now)
+	g.readRest()
+`,
+	},
+	{
+		"an attempt starts after a cancel", "A5", "core/machine.go",
+		`if g.EndIfCancelled(); g.failure != nil { // now`,
+		`if g.failure != nil { // now`,
+	},
+	{
+		"an attempt starts at the deadline", "A5", "core/machine.go",
+		`g.overdue = g.now >= s.due`,
+		`g.overdue = g.now > s.due`,
+	},
+	{
+		"the deadline is compared with an old reading of the clock", "A5", "core/machine.go",
+		`	g.refresh()
+	g.overdue`,
+		`	g.overdue`,
+	},
+	{
+		"a call takes no permit", "A5", "core/machine.go",
+		`		g.permits--
+`,
+		``,
+	},
+	{
+		"retries without delay hold up first attempts", "D4", "core/machine.go",
+		`n < turnLimit && g.permits > g.ready.Len() &&`,
+		`n < 0 &&`,
+	},
+	{
+		"a later failure hides the first", "F1", "core/machine.go",
+		`	if g.failure == nil {
+		g.failure, g.cause = err, cause`,
+		`	if err != nil {
+		g.failure, g.cause = err, cause`,
+	},
+	{
+		"completions count after the failure of the run", "A1", "core/machine.go",
+		`for g.rest != nil && g.failure == nil {`,
+		`for g.rest != nil {`,
+	},
+
+	// ---- core: items of a checkpoint
+
+	{
+		"a checkpoint holds what has nothing more to emit", "C1", "core/item.go",
+		`return len(g.results(s)) > 0`,
+		`return true`,
+	},
+	{
+		"a checkpoint holds what has ended", "C1", "core/item.go",
+		`	case ended:
+		return false`,
+		`	case ended:
+		return true`,
+	},
+	{
+		"a checkpoint holds the marker of the end", "C1", "core/item.go",
+		`return s.retry != notKept`,
+		`return true`,
+	},
+	{
+		"a checkpoint does not hold what is being called", "C1", "core/item.go",
+		`	case controlElement:
+		return s.retry`,
+		`	case running:
+		return false
+	case controlElement:
+		return s.retry`,
+	},
+	{
+		"a checkpoint does not know the rest of a back-off", "C3", "core/item.go",
+		`it.Wait, it.Retry = due-g.now, s.retry`,
+		`it.Retry = s.retry`,
+	},
+	{
+		"an attempt that will be made again counts", "A4", "core/item.go",
+		`it.Attempts-- // its`,
+		`_ = it // its`,
+	},
+	{
+		"a restored element does not wait for the rest of its back-off", "C3", "core/item.go",
+		`if it.Wait <= 0 || g.noRetries`,
+		`if it.Wait >= 0 || g.noRetries`,
+	},
+	{
+		"a restored element waits after the end of the input", "A5", "core/item.go",
+		`if it.Wait <= 0 || g.noRetries && it.Retry&Demanded == 0 {`,
+		`if it.Wait <= 0 {`,
+	},
+	{
+		"a restored element that has no time left fails the run, and every restart", "C3", "core/item.go",
+		`isOver = left <= 0 && !g.timeoutFailsRun()`,
+		`isOver = left <= 0`,
+	},
+	{
+		"a restored element whose own timeout is negative fails the run, and every restart", "C3", "core/item.go",
+		`if own < 0 && it.Restored && g.timeoutFailsRun() {`,
+		`if false {`,
+	},
+	{
+		"a restored element has its whole timeout again", "A3", "core/item.go",
+		`left := own - it.Spent`,
+		`left := own`,
+	},
+	{
+		"an attempt before the restart is not in doubt", "X1", "core/item.go",
+		`		s.doubt = untracked
+	}
+	if !g.accept`,
+		`	}
+	if !g.accept`,
+	},
+
+	// ---- core: attempts
+
+	{
+		"an attempt has more time than its element", "A3", "core/attempt.go",
+		`until := s.due`,
+		`until := Never`,
+	},
+	{
+		"an attempt has no timeout of its own", "A3", "core/attempt.go",
+		`s.last+g.AttemptTimeout < until {`,
+		`false {`,
+	},
+	{
+		"an error that the function returns is lost", "A6", "core/attempt.go",
+		`	if err != nil {
+		a.CompleteExceptionally(err)
+	}
+	g.invoked(s)`,
+		`	_ = err
+	g.invoked(s)`,
+	},
+	{
+		"a completion in place goes before those that were handed in earlier", "Q1", "core/attempt.go",
+		`case first && g.rest == nil:`,
+		`case first:`,
+	},
+	{
+		"a call that ignores its end gives its permit back", "A5", "core/attempt.go",
+		`if end.Freed {`,
+		`if true {`,
+	},
+	{
+		"a call that has timed out was not sent", "X1", "core/attempt.go",
+		`stage: max(predicates.NetworkTime, end.Stage)`,
+		`stage: end.Stage`,
+	},
+	{
+		"the timer of an attempt outlives it", "T1", "core/attempt.go",
+		`	g.Timers.Cancel(&s.timer)
+	if err != nil {`,
+		`	if err != nil {`,
+	},
+	{
+		"a retry is due at the deadline", "A5", "core/attempt.go",
+		`d.Delay >= s.due-g.now`,
+		`d.Delay > s.due-g.now`,
+	},
+	{
+		"a wait that a server demanded is cut to the strategy's", "A5", "core/attempt.go",
+		`max(d.Delay, d.Demanded)`,
+		`d.Delay`,
+	},
+	{
+		"a retry does not wait for the call that keeps its key", "K1", "core/attempt.go",
+		`if g.mayCall == nil || g.mayCall(s) {`,
+		`if true {`,
+	},
+	{
+		"the handler does not know of the timeout", "A3", "core/attempt.go",
+		`g.fails(s, failure, true)`,
+		`g.fails(s, failure, false)`,
+	},
+	{
+		"the context of a call ends by a cancel at the deadline", "A3", "core/attempt.go",
+		`g.endAttempt(s, s.attempt, ranOut)`,
+		`g.endAttempt(s, s.attempt, cutOff)`,
+	},
+	{
+		"a call that runs at the deadline is not in doubt", "X1", "core/attempt.go",
+		`			s.doubt = max(s.doubt, doubtOf(end.Tracked))
+`,
+		`			_ = end
+`,
+	},
+
+	// ---- core: decisions
+
+	{
+		"the attempts that a strategy sees count from 0", "A4", "core/decide.go",
+		`v.Number, v.Err, v.Remaining = int(s.attempts),`,
+		`v.Number, v.Err, v.Remaining = int(s.attempts)-1,`,
+	},
+	{
+		"a predicate that panics has no outcome", "A6", "core/decide.go",
+		`g.fails(s, lazyerr.Join(panicked, err), false)`,
+		`g.settle(s, nil)`,
+	},
+	{
+		"a strategy does not know that the input has ended", "A5", "core/decide.go",
+		`Finishing: g.noRetries`,
+		`Finishing: false`,
+	},
+	{
+		"an outcome that asks for a retry leaves no doubt", "X1", "core/decide.go",
+		`	g.doubt(s)
+	if ask {`,
+		`	if ask {`,
+	},
+	{
+		"the reason of an outcome is not kept", "D6", "core/decide.go",
+		`		r.last = d.Reason
+`,
+		``,
+	},
+
+	// ---- core: ends
+
+	{
+		"an element that fails the run is dropped", "F1", "core/ending.go",
+		`	if g.FailsRun {
+`,
+		`	if false {
+`,
+	},
+	{
+		"an element without results is not reported", "O1", "core/ending.go",
+		`			g.Ended(s, observe.Empty)
+		}
+		g.leave(s)`,
+		`		}
+		g.leave(s)`,
+	},
+	{
+		"an element that is emitted is not reported", "O1", "core/ending.go",
+		`		g.Ended(s, observe.Emitted)
+`,
+		``,
+	},
+	{
+		"results leave before those of earlier elements of their key", "K1", "core/ending.go",
+		`	if g.inTurn == nil || g.inTurn(s) { // else`,
+		`	if true { // else`,
+	},
+	{
+		"what has failed at the end of the run is lost", "A1", "core/ending.go",
+		`case controlElement, ended:
+			continue`,
+		`case controlElement, ended, failing:
+			continue`,
+	},
+	{
+		"the context of a call ends by a timeout with the run", "F1", "core/ending.go",
+		`end := g.endAttempt(s, s.attempt, cutOff)`,
+		`end := g.endAttempt(s, s.attempt, ranOut)`,
+	},
+
+	// ---- core: user code that breaks
+
+	{
+		"nothing follows from a panic", "A6", "core/usercall.go",
+		`		was.after(was.slot, was.broke)
+`,
+		``,
+	},
+	{
+		"a panic holds up what the core was doing", "A6", "core/usercall.go",
+		`		for _, f := range g.brokenOff {
+			f()
+		}
+`,
+		``,
+	},
+
+	// ---- core: features
+
+	{
+		"an attempt that the pace refuses keeps the shared permit", "A5", "core/feature_admission.go",
+		`		a.release()
+		return false`,
+		`		return false`,
+	},
+	{
+		"a pace that panics keeps the shared permit", "A6", "core/feature_admission.go",
+		`		a.release()
+		if s.phase == ready {`,
+		`		if s.phase == ready {`,
+	},
+	{
+		"an attempt starts after its pace has slept over the deadline", "A5", "core/feature_admission.go",
+		`	return !g.overdue`,
+		`	return true`,
+	},
+	{
+		"a full batch goes before timers that are due", "T1", "core/feature_batches.go",
+		` && !b.timerIsDue()`,
+		``,
+	},
+	{
+		"a member of a batch starts at its deadline", "A5", "core/feature_batches.go",
+		`b.forming.Len() < size && g.mayStart(s);`,
+		`b.forming.Len() < size;`,
+	},
+	{
+		"a batch that has no members keeps its permit", "A5", "core/feature_batches.go",
+		`	g.permits++
+`,
+		``,
+	},
+	{
+		"a call begins after a cancel during what its strategy wanted done first", "A5", "core/feature_beside.go",
+		`		g.EndIfCancelled() `,
+		`		_ = g `,
+	},
+	{
+		"a call begins at its deadline after what its strategy wanted done first", "A5", "core/feature_beside.go",
+		`g.failure == nil && g.now < s.attempt.DeadlineAt()`,
+		`g.failure == nil`,
+	},
+	{
+		"a strategy that ends its goroutine answers", "A6", "core/feature_beside.go",
+		`q.failed = panicked(recovered)`,
+		`_ = recovered`,
+	},
+	{
+		"what fails before a call is in doubt", "X1", "core/feature_beside.go",
+		`Stage: predicates.ClientDispatch, Err: err`,
+		`Stage: predicates.NetworkTime, Err: err`,
+	},
+	{
+		"any number of strategies is asked", "Q2", "core/feature_beside.go",
+		`if b.running < g.Queue.Cap() {`,
+		`if true {`,
+	},
+	{
+		"a handler has no limit", "A3", "core/feature_handler.go",
+		`		g.Timers.Arm(&s.timer, until)
+`,
+		``,
+	},
+	{
+		"the context of a handler does not end with its limit", "A3", "core/feature_handler.go",
+		`		h.Expire()
+`,
+		``,
+	},
+	{
+		"what the failure sink does not take is not offered again", "A1", "core/feature_handover.go",
+		`		g.Timers.Arm(&s.timer, later(g.now, o.wait))
+`,
+		``,
+	},
+	{
+		"what the failure sink took during the end is offered again", "A1", "core/feature_handover.go",
+		`return h.running != nil && h.running.err == nil &&`,
+		`return false && h.running.err == nil &&`,
+	},
+	{
+		"what the failure sink can never take is offered for ever", "W2", "core/feature_handover.go",
+		`o.refused = errors.Is(o.err, message.ErrRefused)`,
+		`_ = errors.Is(o.err, message.ErrRefused)`,
+	},
+	{
+		"what the failure sink refuses may be repeated although it is in doubt", "X1", "core/feature_handover.go",
+		`h.messages.Reject(s, o.unknown)`,
+		`h.messages.Reject(s, false)`,
+	},
+	{
+		"a failure is handed over before earlier elements of its key have ended", "K1", "core/feature_handover.go",
+		`if g.inTurn == nil || g.inTurn(s) { // else`,
+		`if true { // else`,
+	},
+	{
+		"an element is called while a call of its key runs", "K1", "core/feature_keys.go",
+		`p.prev == nil && p.lane.calls == 0`,
+		`p.prev == nil`,
+	},
+	{
+		"a call that outlives its attempt does not keep its key", "K1", "core/feature_keys.go",
+		`if how.Freed || p == nil ||`,
+		`if true || p == nil ||`,
+	},
+	{
+		"the next element of a key never starts", "K1", "core/feature_keys.go",
+		`	o.release(l)
+`,
+		``,
+	},
+	{
+		"what has timed out behind others of its key never leaves", "K1", "core/feature_keys.go",
+		`for l.first != nil && l.first.phase == done {`,
+		`for false {`,
+	},
+	{
+		"what has failed behind others of its key is never handed over", "K1", "core/feature_keys.go",
+		`		g.on[failing].inTurn(l.first)
+`,
+		``,
+	},
+	{
+		"a key that cannot be found again has a lane", "K1", "core/feature_keys.go",
+		`return equal(k, k)`,
+		`return true || equal(k, k)`,
+	},
+	{
+		"a message that failed is acknowledged", "D1", "core/feature_messages.go",
+		`	default:
+		m.GiveBack(msg)`,
+		`	default:
+		m.settlements.Push(settlement{msg, message.Verdict{Kind: message.Acked}})`,
+	},
+	{
+		"a message that was handed over comes back", "D1", "core/feature_messages.go",
+		`v := message.Verdict{Kind: message.Acked, Err: s.err}`,
+		`v := message.Verdict{Kind: message.Nacked, Err: s.err}`,
+	},
+	{
+		"a message whose results carry it on is settled", "D2", "core/feature_messages.go",
+		`if !msg.Pending() || m.isCarried(s) {`,
+		`if !msg.Pending() {`,
+	},
+	{
+		"a message that its sink refuses is acknowledged", "D1", "core/feature_messages.go",
+		`Kind: message.Rejected,`,
+		`Kind: message.Acked,`,
+	},
+	{
+		"a call does not know the history of its message", "D6", "core/feature_messages.go",
+		`t.Carry(m.of.get(s.place))`,
+		`t.Carry(call.Message{})`,
+	},
+	{
+		"a timeout of its own may only be longer", "A3", "core/feature_timeouts.go",
+		`own != g.Timeout {`,
+		`own > g.Timeout {`,
+	},
+	{
+		"the end of an attempt is reported twice", "O1", "core/feature_observing.go",
+		`	r.running = false
+`,
+		``,
+	},
+	{
+		"what was not accepted is reported as emitted", "O1", "core/feature_observing.go",
+		`element: observe.Ending{How: how}, isEnd: true`,
+		`element: observe.Ending{How: observe.Emitted}, isEnd: true`,
+	},
+	{
+		"an observer that breaks is called again", "O1", "core/feature_observing.go",
+		`			o.informed++
+			if n.isEnd {
+				observer.Ended(n.ctx, n.element)
+			} else {
+				observer.AttemptEnded(n.ctx, n.attempt)
+			}
+`,
+		`			if n.isEnd {
+				observer.Ended(n.ctx, n.element)
+			} else {
+				observer.AttemptEnded(n.ctx, n.attempt)
+			}
+			o.informed++
+`,
+	},
+
+	// ---- call
+
+	{
+		"the second completion counts", "A2", "call/token.go",
+		`if before&(claimed|over) != 0 {`,
+		`if before&over != 0 {`,
+	},
+	{
+		"a completion that came too late is not counted", "A2", "call/token.go",
+		`			if before&completed != 0 {
+				t.host.late.Add(1)
+			}
+`,
+		``,
+	},
+	{
+		"a call begins after a cancel", "A5", "call/token.go",
+		`case h.Cancelled() || h.Suspended.Load():`,
+		`case h.Suspended.Load():`,
+	},
+	{
+		"a call begins behind the final checkpoint", "C1", "call/token.go",
+		`case h.Cancelled() || h.Suspended.Load():`,
+		`case h.Cancelled():`,
+	},
+	{
+		"a call begins at the deadline", "A5", "call/token.go",
+		`h.Clock.Now() >= t.deadline:`,
+		`h.Clock.Now() > t.deadline:`,
+	},
+	{
+		"a completion in place goes before what is in the mailbox", "Q1", "call/token.go",
+		`== attended && t.host.Mail.Empty() {`,
+		`== attended {`,
+	},
+	{
+		"a member gives the permit of its batch back", "A5", "call/token.go",
+		`return state&(ended|member) == ended &&`,
+		`return state&ended == ended &&`,
+	},
+	{
+		"a call that ignores its end gives the shared permit back", "A5", "call/token.go",
+		`return state&(over|member) == over && (state&occupied == 0 || state&returned != 0)`,
+		`return state&(over|member) == over`,
+	},
+	{
+		"what the context of a call has said changes", "A2", "call/token.go",
+		`			set &^= expired `,
+		`			_ = set `,
+	},
+	{
+		"completions are read in the wrong order", "Q1", "call/mailbox.go",
+		`	var oldest *Letter
+`,
+		`	if true {
+		return m.head.Swap(nil)
+	}
+	var oldest *Letter
+`,
+	},
+	{
+		"a job waits for another to return", "D4", "call/workers.go",
+		`	w.sendNext()
+	return j, true`,
+		`	return j, true`,
+	},
+	{
+		"one more shared permit than there are", "A5", "call/permits.go",
+		`return p.used < p.limit && (`,
+		`return p.used <= p.limit && (`,
+	},
+	{
+		"a permit that comes back wakes nobody", "D4", "call/permits.go",
+		`		p.used--
+		p.handOut()
+		return`,
+		`		p.used--
+		return`,
+	},
+	{
+		"an element knows the history of the message around its operator", "D6", "call/context.go",
+		`return nil // that of`,
+		`// that of`,
+	},
+	{
+		"a blocking call never gives its permit back", "A6", "call/attempt.go",
+		`defer a.Returned() // even`,
+		`_ = a // even`,
+	},
+	{
+		"a call is made for an element that has ended", "A5", "call/job.go",
+		`case j.Attempt.Late() != nil:`,
+		`case false:`,
+	},
+	{
+		"a batch is called for elements that are late", "A5", "call/batch.go",
+		`if b.leaveOutLate(); len(b.ins) == 0 {`,
+		`if len(b.ins) == 0 {`,
+	},
+	{
+		"a batch that panics has no outcome", "A6", "call/batch.go",
+		`		b.deliver(b.outs, b.ctxs, func(_ int, out Future[OUT]) { out.CompleteExceptionally(err) })
+`,
+		`		_ = err
+`,
+	},
+	{
+		"a future that panics holds up the other members", "A6", "call/batch.go",
+		`		b.deliver(outs[next:], ctxs[next:], `,
+		`		_ = func(...any) {}; b.deliver(nil, nil, `,
+	},
+	{
+		"a request that the function has reported itself is tracked", "X1", "call/stage.go",
+		`state&(requests|sent) == 0`,
+		`state&requests == 0`,
+	},
+	{
+		"a request under another id is tracked", "X1", "call/stage.go",
+		`u.Reporter.ReportSent(false)`,
+		`u.Reporter.ReportSent(true)`,
+	},
+
+	// ---- drive
+
+	{
+		"the end of the input cuts retries that are to be drained", "A5", "drive/input.go",
+		`	if !d.drains {
+`,
+		`	if true {
+`,
+	},
+	{
+		"the marker of the end does not end retries", "A5", "drive/input.go",
+		`	d.marked = true
+	d.endRetries()`,
+		`	d.marked = true`,
+	},
+	{
+		"elements are read without a slot", "Q2", "drive/input.go",
+		`d.letsIn = d.backlog.Len() == 0 && d.core.Room() > 0 &&`,
+		`d.letsIn = d.backlog.Len() == 0 &&`,
+	},
+	{
+		"an element overtakes those that were read past the capacity", "Q1", "drive/input.go",
+		`d.letsIn = d.backlog.Len() == 0 && d.core.Room() > 0 &&`,
+		`d.letsIn = d.core.Room() > 0 &&`,
+	},
+	{
+		"a stream that ends without a final barrier ends well", "C3", "drive/input.go",
+		`&& !d.final { // that`,
+		`&& false { // that`,
+	},
+	{
+		"the same barrier may come twice", "C2", "drive/input.go",
+		`isEndOfInput(b)); err != nil { // law C2`,
+		`isEndOfInput(b)); err != nil && false { // law C2`,
+	},
+	{
+		"an observer with numbers is behind an operator that reorders", "C2", "drive/input.go",
+		`if d.Observer != nil && b.IsReordered() {`,
+		`if false {`,
+	},
+	{
+		"a barrier splits the results of an element", "Q1", "drive/output.go",
+		`if len(d.results) < d.whole {`,
+		`if false {`,
+	},
+	{
+		"a message is settled although its parts carry it on", "D2", "drive/output.go",
+		`			d.messages.Carried() // by`,
+		`			// by`,
+	},
+	{
+		"the source is not cancelled after a failure", "F1", "drive/finish.go",
+		`		d.cancelUpstream(err)
+`,
+		``,
+	},
+	{
+		"the parts of a message that were not sent are lost", "D1", "drive/finish.go",
+		`		d.messages.GiveBack(message.With(part, struct{}{}))
+`,
+		`		_ = part
+`,
+	},
+	{
+		"what is in the final checkpoint is reported as discarded", "O1", "drive/finish.go",
+		`d.refused(observe.Kept, call.Message{})`,
+		`d.refused(observe.Discarded, call.Message{})`,
+	},
+	{
+		"what comes again is offered to the failure sink", "A1", "drive/finish.go",
+		`if !kept && (failed || !d.comesAgain(e)) {`,
+		`if !kept {`,
+	},
+	{
+		"what the final checkpoint keeps is reported as abandoned", "O1", "drive/finish.go",
+		`d.core.Ended(e, observe.Kept)`,
+		`d.core.Ended(e, observe.Abandoned)`,
+	},
+	{
+		"what the failure sink takes last is reported as abandoned", "O1", "drive/finish.go",
+		`d.core.Ended(e, observe.HandedOver)`,
+		`d.core.Ended(e, observe.Abandoned)`,
+	},
+	{
+		"a function is closed twice", "F1", "drive/finish.go",
+		`	d.closer = nil
+	if err := d.offLoop(closer)`,
+		`	if err := d.offLoop(closer)`,
+	},
+	{
+		"the coordinator does not know of a failure", "C3", "drive/checkpointing.go",
+		`	case err != nil:
+		k.coordinator.Fail(k.name, err)
+`,
+		`	case err != nil:
+`,
+	},
+	{
+		"an element may follow a final barrier", "C2", "drive/checkpointing.go",
+		`return lazyerr.Named("asyncop", wiring.ErrAfterFinal)`,
+		`_ = wiring.ErrAfterFinal`,
+	},
+	{
+		"a drain leaves elements in flight", "C1", "drive/checkpointing.go",
+		`if b.Kind == participant.Drain && !d.drained() || !d.unload() {`,
+		`if !d.unload() {`,
+	},
+	{
+		"calls begin behind a barrier that suspends", "C1", "drive/checkpointing.go",
+		`d.host.Suspended.Store(true)`,
+		`d.host.Suspended.Store(false)`,
+	},
+	{
+		"what was read past the capacity is not in the checkpoint", "C1", "drive/checkpointing.go",
+		`			items = append(items, it)
+`,
+		``,
+	},
+	{
+		"a back-off stops while its element waits for a slot", "C3", "drive/checkpointing.go",
+		`it.Wait-(now-k.loaded))`,
+		`it.Wait+0*(now-k.loaded))`,
+	},
+	{
+		"a back-off stops between two runs", "C3", "drive/checkpointing.go",
+		`max(0, it.Wait-time.Duration(down))`,
+		`max(0, it.Wait-0*time.Duration(down))`,
+	},
+	{
+		"a state without numbers is taken for one with numbers", "X1", "drive/checkpointing.go",
+		`case (d.Observer != nil) == (s.Observer != nil) || s.Final`,
+		`case true || s.Final`,
+	},
+	{
+		"what lies in a ring is reported as emitted", "O1", "drive/observing.go",
+		`d.leaving.Push(leaving{r, d.ends.out.ring.tail.Load()})`,
+		`d.observing.Gone(r, observe.Emitted)`,
+	},
+	{
+		"what the reader did not take is reported as emitted", "O1", "drive/observing.go",
+		`		if d.mayObserve() {
+			how`,
+		`		if true {
+			how`,
+	},
+	{
+		"a gate that panics does not end the run", "A6", "drive/observing.go",
+		`		d.core.End(lazyerr.Named("asyncop: gate", d.Panicked(recovered)))
+`,
+		`		_ = lazyerr.Named("asyncop: gate", d.Panicked(recovered))
+`,
+	},
+	{
+		"the message that the body has is lost", "D1", "drive/results.go",
+		`		<-d.done
+		d.giveBack(held)
+`,
+		`		<-d.done
+		_ = held
+`,
+	},
+	{
+		"an input that panics ends well", "A6", "drive/results.go",
+		`d.BreakOff(lazyerr.Named("asyncop: input of Results", d.Panicked(recovered)))`,
+		`_ = d.Panicked(recovered)`,
+	},
+	{
+		"the reader is done with what lies in the ring", "O1", "drive/ring.go",
+		`o.settled.Store(o.ring.head.Load())`,
+		`o.settled.Store(o.ring.tail.Load())`,
+	},
+	{
+		"unknown marks of a state are passed over", "C2", "drive/state.go",
+		`if marks >= unknownMarks {`,
+		`if false {`,
+	},
+	{
+		"the state of the version before cannot be read", "W4", "drive/state.go",
+		`	if version > 2 {
+`,
+		`	if version > 1 {
+`,
+	},
+	{
+		"a body on the loop's goroutine holds a message that is settled", "D2", "drive/chained.go",
+		`	d.messages.Carried()
+`,
+		``,
+	},
+	{
+		"what follows takes the end of a failed stream for a clean one", "F1", "drive/transfer.go",
+		`		next <- inband.Failure{Err: err}
+`,
+		`		_ = inband.Failure{Err: err}
+`,
+	},
+}
