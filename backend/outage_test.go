@@ -10,14 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/backend"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -69,11 +67,11 @@ func TestAnHourOfOutage(t *testing.T) {
 			return strconv.Itoa(in), nil
 		}
 
-		s := store.NewMemory(clock.New(), 0)
-		defer func() { require.NoError(t, s.Close()) }()
-		in := store.NewSink(s, "in", codec.JSON[int]())
+		engine := memory.Open()
+		defer func() { require.NoError(t, engine.Close()) }()
+		in := delivery.NewQueue[int](engine, "in", delivery.WithLogger(silent))
 		for i := range messages {
-			require.NoError(t, in.Put(t.Context(), []delivery.Message[int]{delivery.New(i, &delivery.Meta{ID: strconv.Itoa(i)}, func(delivery.Verdict) {})}))
+			require.NoError(t, in.PutAll(t.Context(), []delivery.Message[int]{delivery.New(i, &delivery.Meta{ID: strconv.Itoa(i)}, func(delivery.Verdict) {})}))
 		}
 		b := backend.New("payments", backend.Limit(limit), backend.Rate(float64(rate), time.Second), backend.WithLogger(silent))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -100,7 +98,7 @@ func TestAnHourOfOutage(t *testing.T) {
 				time.AfterFunc(2*time.Minute, cancel) // time for what fails
 			}
 		})
-		summary, err := delivery.Run(ctx, store.NewSource(s, "in", "dead", codec.JSON[int](), store.WithLogger(silent)), op, sink, delivery.WithLogger(silent))
+		summary, err := delivery.Run(ctx, in, op, sink, delivery.WithLogger(silent))
 		require.NoError(t, err)
 		t.Log(summary, "calls in the outage:", inOutage, "drained after", drained-to)
 
@@ -122,4 +120,4 @@ func TestAnHourOfOutage(t *testing.T) {
 
 type sinkFunc func(ms []delivery.Message[string])
 
-func (f sinkFunc) Put(_ context.Context, ms []delivery.Message[string]) error { f(ms); return nil }
+func (f sinkFunc) PutAll(_ context.Context, ms []delivery.Message[string]) error { f(ms); return nil }
