@@ -143,7 +143,7 @@ func TestAnIdleWorker(t *testing.T) {
 	})
 	took("PutSQLTx", func(i int) (time.Time, error) {
 		db := stdlib.OpenDBFromPool(other.Pool())
-		defer db.Close() //nolint:errcheck // the pool stays
+		defer db.Close() // the pool stays
 		tx, err := db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
 		require.NoError(t, postgres.PutSQLTx(t.Context(), tx, jobs, i))
