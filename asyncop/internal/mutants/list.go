@@ -811,8 +811,8 @@ var mutants = []mutant{
 	},
 	{
 		"what lies in a ring is reported as emitted", "O1", "drive/observing.go",
-		`d.leaving.Push(leaving{r, d.ends.out.ring.tail.Load()})`,
-		`d.observing.Gone(r, observe.Emitted)`,
+		`d.leaving.Push(leaving{r, upTo})`,
+		`_ = upTo; d.observing.Gone(r, observe.Emitted)`,
 	},
 	{
 		"what the reader did not take is reported as emitted", "O1", "drive/observing.go",
