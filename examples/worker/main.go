@@ -49,8 +49,8 @@ func work(ctx context.Context, numbers ...string) error {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := work(ctx, os.Args[1:]...); err != nil {
-		log.Print(err)
+	err := work(ctx, os.Args[1:]...)
+	if stop(); err != nil {
+		log.Fatal(err)
 	}
 }
