@@ -99,9 +99,9 @@ func parse(args []string, out io.Writer) (c config, err error) {
 	case !slices.Contains(engines, c.Engine):
 		err = fmt.Errorf("-engine %s: must be %s", c.Engine, strings.Join(engines, ", "))
 	case c.URL != "" && c.Engine != onJetStream && c.Engine != onPostgres:
-		err = fmt.Errorf("-url: it is for -engine jetstream and postgres")
+		err = errors.New("-url: it is for -engine jetstream and postgres")
 	case c.URL == "" && c.Engine == onPostgres:
-		err = fmt.Errorf("-engine postgres: -url is missing: that of a database, such as postgres://localhost/shop")
+		err = errors.New("-engine postgres: -url is missing: that of a database, such as postgres://localhost/shop")
 	case brokers != "" && c.Engine != onKafka:
 		err = fmt.Errorf("-brokers %s: it is for -engine kafka", brokers)
 	case c.Workers < 1:

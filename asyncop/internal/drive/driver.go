@@ -167,8 +167,12 @@ func (d *Driver[IN, OUT]) addFeatures() {
 	if len(cfg.Observers) > 0 || len(cfg.Counters) > 0 {
 		d.observing = core.AddObserving(g, d.messages, cfg.Observers, cfg.Counters, cfg.Hooks.ObserverBroke)
 	}
-	core.AskBeside(g)
-	core.PrepareBeside(g)
+	if policy := cfg.Core.Policy; !policy.AtOnce && !policy.NoRetry {
+		core.AskBeside(g)
+	}
+	if !cfg.Core.Policy.ByAttempts { // else nothing is wanted first
+		core.PrepareBeside(g)
+	}
 	for _, add := range cfg.Features {
 		add(g)
 	}
