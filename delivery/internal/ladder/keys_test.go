@@ -638,7 +638,7 @@ func TestALeaseThatEnds(t *testing.T) {
 		_, memory := config()
 		c := blocking(noExtend{memory})
 		l := build(t, c)
-		source := l.Source(leases.NewSource(c.Store, "new", "dead", c.Codec, c.Options...))
+		source := l.Source(nil)
 		put(t, memory, "new", "a1")
 		take(t, l, one(t, source))
 		put(t, memory, "new", "a2")
