@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -296,14 +297,17 @@ func TestQueueKeepsTheProvider(t *testing.T) {
 		for _, id := range []string{"fails", "changes", "rejected"} {
 			require.NoError(t, jobs.Put(t.Context(), job(id), delivery.ID(id)))
 		}
-		choices := map[job]int{}
-		var asked []string
+		var mu sync.Mutex
+		choices := map[job]int{} // guarded by mu
+		var asked []string       // guarded by mu
 		worker := func(d time.Duration) {
 			ctx, stop := context.WithCancel(t.Context())
 			time.AfterFunc(d, stop)
 			q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Hour), noLog) // another process
 			_, err := delivery.Run(ctx, q, operate(q, func(ctx context.Context, j job) (string, error) {
 				provider, err := q.Provider(ctx, func() string {
+					mu.Lock()
+					defer mu.Unlock()
 					choices[j]++
 					return fmt.Sprint("north ", choices[j])
 				})
@@ -320,7 +324,9 @@ func TestQueueKeepsTheProvider(t *testing.T) {
 				}
 				require.Equal(t, provider, stored, "before the call")
 				meta, _ := delivery.MetaFromContext(ctx)
+				mu.Lock()
 				asked = append(asked, fmt.Sprint(j, " ", meta.Visit, " ", provider))
+				mu.Unlock()
 				if j == "changes" && meta.Visit == 2 {
 					require.NoError(t, q.SetProvider(ctx, "south"))
 				}
