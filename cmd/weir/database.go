@@ -222,7 +222,7 @@ func (db *database) explain(ctx context.Context, err error) error {
 		return err
 	}
 	for _, table := range []struct{ name, component string }{
-		{"weir_messages", "store"}, {"weir_locks", "store"}, {"weir_keys", "keys"}, // sqlitestore, pgstore
+		{"weir_messages", "store"}, {"weir_locks", "store"}, {"weir_keys", "keys"}, // of both databases
 	} {
 		var component string
 		if strings.Contains(err.Error(), table.name) && db.sql.QueryRowContext(ctx,

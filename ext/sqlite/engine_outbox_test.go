@@ -24,6 +24,7 @@ import (
 	"github.com/weirflow/weir/delivery/outbox"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/storebench"
 )
 
 func TestLocks(t *testing.T) {
@@ -203,30 +204,8 @@ func TestRelaysKilled(t *testing.T) {
 	require.Len(t, seen, messages+1)
 }
 
-// Law D1: a message with the id of one that is being published stays.
 func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	s := sqlite.New(open(t, filepath.Join(t.TempDir(), "queues.db")))
 	defer s.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	put := func(merges int) {
-		require.NoError(t, s.Put(ctx, "outbox", store.Message{Meta: delivery.Meta{ID: "a", Merges: merges}}))
-	}
-	put(0)
-	var merges []int
-	err := outbox.Relay(ctx, s, s.Locks(), outbox.Config{
-		Queue: "outbox", Logger: slog.New(slog.DiscardHandler),
-		Publish: func(_ context.Context, ms []store.Message) error {
-			for _, m := range ms {
-				if merges = append(merges, m.Meta.Merges); len(merges) == 1 {
-					put(1)
-				} else {
-					cancel()
-				}
-			}
-			return nil
-		},
-	})
-	require.ErrorIs(t, err, context.Canceled)
-	require.Equal(t, []int{0, 1}, merges)
+	storebench.Merged(t, s, s.Locks())
 }

@@ -3,7 +3,6 @@ package embedded_test
 import (
 	"context"
 	"encoding/base64"
-	"log/slog"
 	"strconv"
 	"testing"
 	"time"
@@ -16,10 +15,10 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/lock"
-	"github.com/weirflow/weir/delivery/outbox"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jsstore"
+	"github.com/weirflow/weir/internal/storebench"
 )
 
 // newStore makes a stream for a store.
@@ -228,32 +227,10 @@ func TestSourceOverAStore(t *testing.T) {
 	m.Ack()
 }
 
-// Law D1: a message with the id of one that is being published stays.
 func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	js := connect(t, fresh(t))
 	s, err := jsstore.Open(t.Context(), js, newStore(t, js))
 	require.NoError(t, err)
 	defer s.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	put := func(merges int) {
-		require.NoError(t, s.Put(ctx, "outbox", store.Message{Meta: delivery.Meta{ID: "a", Merges: merges}}))
-	}
-	put(0)
-	var merges []int
-	err = outbox.Relay(ctx, s, lock.NewMemory(clock.New()), outbox.Config{
-		Queue: "outbox", Logger: slog.New(slog.DiscardHandler),
-		Publish: func(_ context.Context, ms []store.Message) error {
-			for _, m := range ms {
-				if merges = append(merges, m.Meta.Merges); len(merges) == 1 {
-					put(1)
-				} else {
-					cancel()
-				}
-			}
-			return nil
-		},
-	})
-	require.ErrorIs(t, err, context.Canceled)
-	require.Equal(t, []int{0, 1}, merges)
+	storebench.Merged(t, s, lock.NewMemory(clock.New()))
 }
