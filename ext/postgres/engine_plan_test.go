@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,12 +30,19 @@ func explained(t *testing.T, url string) (pool *pgxpool.Pool, plans func() strin
 	} {
 		config.ConnConfig.RuntimeParams[name] = value
 	}
-	var seen strings.Builder // of the goroutine that waits for a statement
-	config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { seen.WriteString(n.Message + "\n") }
+	var mu sync.Mutex // an engine notifies on a goroutine of its own
+	var seen strings.Builder
+	config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen.WriteString(n.Message + "\n")
+	}
 	pool, err = pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	return pool, func() string {
+		mu.Lock()
+		defer mu.Unlock()
 		s := seen.String()
 		seen.Reset()
 		return s
