@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/internal/loadsim"
+	"github.com/weirflow/weir/internal/testing/loadsim"
 )
 
 // adapted is a limiter of this package in a simulation.

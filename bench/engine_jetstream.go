@@ -17,7 +17,7 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
 	"github.com/weirflow/weir/ext/jetstream/jsqueue"
-	"github.com/weirflow/weir/internal/storebench"
+	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
 // jetStream is an engine with the streams "in" and "out".

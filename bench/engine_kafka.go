@@ -12,7 +12,7 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/kafka"
-	"github.com/weirflow/weir/internal/storebench"
+	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
 // fakeKafka is an engine with the topics "in" and "out". It is a Kafka in memory, without a disk and replicas.

@@ -20,7 +20,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
-	"github.com/weirflow/weir/internal/storebench"
+	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
 // PostgresVariable names the environment variable with the URL of a PostgreSQL server, for W13, which makes databases of its

@@ -24,7 +24,7 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/jsqueue"
 	"github.com/weirflow/weir/ext/jetstream/jsstore"
 	"github.com/weirflow/weir/ext/kafka"
-	"github.com/weirflow/weir/internal/storebench"
+	"github.com/weirflow/weir/internal/testing/storebench"
 	weirpartitions "github.com/weirflow/weir/partitions"
 )
 

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/internal/suite"
-	"github.com/weirflow/weir/internal/vfs/crashfs"
+	"github.com/weirflow/weir/internal/testing/crashfs"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 // The proof of DirStore's order of writes: a life of a store (the directory made, snapshots saved, old ones removed, the

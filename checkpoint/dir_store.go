@@ -15,7 +15,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/weirflow/weir/internal/testhook"
+	"github.com/weirflow/weir/internal/testing/testhook"
 	"github.com/weirflow/weir/internal/vfs"
 )
 

@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/internal/vfs/crashfs"
+	"github.com/weirflow/weir/internal/testing/crashfs"
 )
 
 func openTest(t *testing.T, dir string, change ...func(*DirStore)) *DirStore {

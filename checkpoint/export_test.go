@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/testing/crashfs"
 	"github.com/weirflow/weir/internal/vfs"
-	"github.com/weirflow/weir/internal/vfs/crashfs"
 )
 
 // TroubledDisk is a disk whose calls can be made to fail, without locks.

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/internal/vfs/crashfs"
+	"github.com/weirflow/weir/internal/testing/crashfs"
 )
 
 const outputPath = "/out/lines"

@@ -19,7 +19,7 @@ import (
 	. "github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/internal/vfs/crashfs"
+	"github.com/weirflow/weir/internal/testing/crashfs"
 )
 
 // Laws C1 and C3: source, an operator that holds elements back, and a file, cut at random moments by a failure, Close, Suspend,

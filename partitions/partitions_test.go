@@ -25,8 +25,8 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/flow"
-	"github.com/weirflow/weir/internal/rowoutput"
-	"github.com/weirflow/weir/internal/suite"
+	"github.com/weirflow/weir/internal/testing/rowoutput"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/partitions"
 )
 

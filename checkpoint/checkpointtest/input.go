@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/checkpoint"
-	"github.com/weirflow/weir/internal/suite"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 // RunInput checks inputs against the rules of [checkpoint.Input], one subtest each, and against those of

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/weirflow/weir/checkpoint"
-	"github.com/weirflow/weir/internal/suite"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 // Outlet is where an output writes.

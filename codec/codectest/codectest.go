@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/internal/suite"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 // Run checks a codec against the rules of [codec.Codec], one subtest each, and against those of [codec.SchemaCodec] if it is

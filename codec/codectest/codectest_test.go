@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/internal/suite"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 type reading struct {

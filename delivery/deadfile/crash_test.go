@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/internal/vfs/crashfs"
+	"github.com/weirflow/weir/internal/testing/crashfs"
 )
 
 // D1, D5: whenever the power is cut or the process killed, every dead letter for which Append has returned nil is there, until

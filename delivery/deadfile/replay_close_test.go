@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/internal/vfs/crashfs"
+	"github.com/weirflow/weir/internal/testing/crashfs"
 )
 
 // Law D1: a Replay that is closed while Receive takes the last messages keeps them, since nobody has acknowledged them.

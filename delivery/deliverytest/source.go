@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/internal/suite"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 // Queue is a queue of messages, empty at first, and its sources.

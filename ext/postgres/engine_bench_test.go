@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
-	"github.com/weirflow/weir/internal/storebench"
+	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
 // BenchmarkStore has its server on the same machine, without fsync.

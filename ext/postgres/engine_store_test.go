@@ -21,8 +21,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
-	"github.com/weirflow/weir/internal/storecrash"
-	"github.com/weirflow/weir/internal/workerkill"
+	"github.com/weirflow/weir/internal/testing/storecrash"
+	"github.com/weirflow/weir/internal/testing/workerkill"
 )
 
 func TestMain(m *testing.M) {

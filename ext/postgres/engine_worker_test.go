@@ -11,7 +11,7 @@ import (
 
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
-	"github.com/weirflow/weir/internal/workerkill"
+	"github.com/weirflow/weir/internal/testing/workerkill"
 )
 
 // Laws D1 to D4: workers and the server are killed.

@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/internal/storebench"
+	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
 // Many messages wait, a million with WEIR_LONG=1: memory stays flat, none is early, and all come back when they are due.

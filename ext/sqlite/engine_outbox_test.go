@@ -24,7 +24,7 @@ import (
 	"github.com/weirflow/weir/delivery/outbox"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/internal/storebench"
+	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
 func TestLocks(t *testing.T) {

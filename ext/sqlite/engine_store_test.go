@@ -16,8 +16,8 @@ import (
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/internal/storecrash"
-	"github.com/weirflow/weir/internal/workerkill"
+	"github.com/weirflow/weir/internal/testing/storecrash"
+	"github.com/weirflow/weir/internal/testing/workerkill"
 )
 
 func init() { // TestMain is in package sqlite

@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/internal/workerkill"
+	"github.com/weirflow/weir/internal/testing/workerkill"
 )
 
 // Laws D1 to D4.

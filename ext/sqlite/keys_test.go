@@ -10,7 +10,7 @@ import (
 	driver "modernc.org/sqlite"
 
 	"github.com/weirflow/weir/exactlyonce/keys"
-	"github.com/weirflow/weir/internal/keystest"
+	"github.com/weirflow/weir/internal/testing/keystest"
 )
 
 func init() { Children = append(Children, func() { keystest.Child(keysPlace) }) }

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/weirflow/weir/internal/testing/crashfs"
 	"github.com/weirflow/weir/internal/vfs"
-	"github.com/weirflow/weir/internal/vfs/crashfs"
 )
 
 func TestLock(t *testing.T) {

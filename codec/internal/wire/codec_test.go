@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/weirflow/weir/internal/suite"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 func mustNew[T any](t testing.TB) *Codec {

@@ -18,7 +18,7 @@ import (
 	"gocloud.dev/blob"
 	_ "gocloud.dev/blob/s3blob" // the scheme s3
 
-	"github.com/weirflow/weir/internal/suite"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 // startS3 starts an S3 server on loopback, which ends with the test, and returns the URL of an empty bucket.

@@ -21,9 +21,9 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 	"github.com/weirflow/weir/ext/jetstream/jsqueue"
 	"github.com/weirflow/weir/ext/jetstream/jsstore"
-	"github.com/weirflow/weir/internal/child"
-	"github.com/weirflow/weir/internal/pipelinekill"
-	"github.com/weirflow/weir/internal/workerkill"
+	"github.com/weirflow/weir/internal/testing/child"
+	"github.com/weirflow/weir/internal/testing/pipelinekill"
+	"github.com/weirflow/weir/internal/testing/workerkill"
 )
 
 // The tests with kills run servers and workers in processes of their own.

@@ -18,7 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jsstore"
-	"github.com/weirflow/weir/internal/storebench"
+	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
 // newStore makes a stream for a store.

@@ -24,7 +24,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/ext/otel/weirotel"
-	"github.com/weirflow/weir/internal/tally/tallytest"
+	"github.com/weirflow/weir/internal/testing/tallytest"
 )
 
 var quiet = slog.New(slog.DiscardHandler)

@@ -25,7 +25,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/otel/weirotel"
-	"github.com/weirflow/weir/internal/tally/tallytest"
+	"github.com/weirflow/weir/internal/testing/tallytest"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )

@@ -15,8 +15,8 @@ import (
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
 	"github.com/weirflow/weir/ext/postgres/pgcheckpoint"
-	"github.com/weirflow/weir/internal/pipelinekill"
-	"github.com/weirflow/weir/internal/rowoutput"
+	"github.com/weirflow/weir/internal/testing/pipelinekill"
+	"github.com/weirflow/weir/internal/testing/rowoutput"
 )
 
 // rowsOf inserts the rows of a partition when they are published.

@@ -21,7 +21,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
 	"github.com/weirflow/weir/ext/postgres/pgcheckpoint"
-	"github.com/weirflow/weir/internal/pipelinekill"
+	"github.com/weirflow/weir/internal/testing/pipelinekill"
 )
 
 func TestMain(m *testing.M) {

@@ -27,7 +27,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce/exactlyoncetest"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
 	"github.com/weirflow/weir/ext/postgres/pgrecords"
-	"github.com/weirflow/weir/internal/killtest"
+	"github.com/weirflow/weir/internal/testing/killtest"
 )
 
 func TestMain(m *testing.M) {

@@ -30,7 +30,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
-	"github.com/weirflow/weir/internal/tally/tallytest"
+	"github.com/weirflow/weir/internal/testing/tallytest"
 	"github.com/weirflow/weir/predicates"
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
-	"github.com/weirflow/weir/internal/killtest"
+	"github.com/weirflow/weir/internal/testing/killtest"
 )
 
 const countersSQL = `CREATE TABLE totals (step TEXT PRIMARY KEY, total INTEGER NOT NULL) STRICT;

@@ -19,7 +19,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce/exactlyoncetest"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
-	"github.com/weirflow/weir/internal/killtest"
+	"github.com/weirflow/weir/internal/testing/killtest"
 )
 
 func TestMain(m *testing.M) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/weirflow/weir/internal/testhook"
+	"github.com/weirflow/weir/internal/testing/testhook"
 )
 
 // variable names the environment variable that says where to kill the process: "sync:3" is before the third sync of a

@@ -39,7 +39,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/ext/jetstream/embedded"
-	"github.com/weirflow/weir/internal/child"
+	"github.com/weirflow/weir/internal/testing/child"
 )
 
 const (

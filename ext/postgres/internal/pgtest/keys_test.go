@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/weirflow/weir/exactlyonce/keys"
-	"github.com/weirflow/weir/internal/keystest"
+	"github.com/weirflow/weir/internal/testing/keystest"
 )
 
 func TestMain(m *testing.M) {

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/exactlyonce"
-	"github.com/weirflow/weir/internal/child"
+	"github.com/weirflow/weir/internal/testing/child"
 )
 
 // killsEnv is the variable of the environment that says how often servers and clients are killed; a few times by default.

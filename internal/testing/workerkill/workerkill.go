@@ -21,8 +21,8 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/child"
-	"github.com/weirflow/weir/internal/child/workers"
+	"github.com/weirflow/weir/internal/testing/child"
+	"github.com/weirflow/weir/internal/testing/child/workers"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )

@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/weirflow/weir/internal/child"
+	"github.com/weirflow/weir/internal/testing/child"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/internal/child"
+	"github.com/weirflow/weir/internal/testing/child"
 )
 
 // Child is a worker, if this process was started by [Start] under the name; it does not return then. TestMain calls it first.

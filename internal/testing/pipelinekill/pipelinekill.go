@@ -18,8 +18,8 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/delivery/lock"
-	"github.com/weirflow/weir/internal/child"
-	"github.com/weirflow/weir/internal/child/workers"
+	"github.com/weirflow/weir/internal/testing/child"
+	"github.com/weirflow/weir/internal/testing/child/workers"
 	"github.com/weirflow/weir/partitions"
 )
 
