@@ -120,6 +120,46 @@ func TestEndedOperatorLetsGoOfWhatItCutOff(t *testing.T) {
 	}
 }
 
+// Nor does an operator keep the input and the body of a loop over its results that has ended.
+func TestEndedOperatorLetsGoOfItsLoop(t *testing.T) {
+	type operator = asyncop.AsyncWaitOperator[*large, *large]
+	blocking := asyncop.Blocking(func(_ context.Context, in *large) (*large, error) { return in, nil })
+	for name, end := range map[string]func(op *operator, all []*large){
+		"broken off": func(op *operator, all []*large) {
+			for range op.ResultsOf(asyncop.FromSlice(all)) {
+				break
+			}
+		},
+		"at its end": func(op *operator, all []*large) {
+			n := 0
+			for range op.ResultsOf(asyncop.FromSlice(all)) {
+				n++
+			}
+			require.Equal(t, len(all), n)
+		},
+	} {
+		for order, op := range map[string]*operator{
+			"ordered":   asyncop.OrderedWait(blocking, time.Hour, 8),
+			"unordered": asyncop.UnorderedWait(blocking, time.Hour, 8),
+			"by key":    asyncop.KeyOrderedWait(blocking, func(in *large) *large { return in }, time.Hour, 8),
+		} {
+			t.Run(name+"/"+order, func(t *testing.T) {
+				var sent []weak.Pointer[large]
+				func() {
+					all := make([]*large, 100)
+					for i := range all {
+						all[i] = new(large)
+						sent = append(sent, weak.Make(all[i]))
+					}
+					end(op, all)
+				}()
+				require.Eventually(t, func() bool { return alive(sent) == 0 }, 10*time.Second, time.Millisecond) // workers return
+				runtime.KeepAlive(op)
+			})
+		}
+	}
+}
+
 func alive(all []weak.Pointer[large]) (n int) {
 	runtime.GC()
 	for _, p := range all {

@@ -274,7 +274,11 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *judgement) {
 	g.enter(s, backoff)
 	g.counts.WaitingForRetry++
 	tooLate := s.due != Never && d.Delay >= s.due-g.now // capped, or it would be now
-	g.attemptOver(s, !tooLate, d.Delay)
+	delay := d.Delay
+	if tooLate {
+		delay = 0
+	}
+	g.attemptOver(s, !tooLate, delay)
 	for _, f := range g.decided {
 		f(s, *d, !tooLate)
 	}

@@ -130,12 +130,15 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 		g.decidedOn(s, q.err, &d, nil)
 	}
 	g.on[deciding].cut = func(s *Slot[IN, OUT], late bool) {
-		g.counts.Deciding--
-		if q := g.take(s).(*question[OUT]); late {
+		switch q, asked := g.take(s).(*question[OUT]); {
+		case !asked: // it is cut already, by its deadline
+			return
+		case late:
 			q.Expire()
-		} else {
+		default:
 			q.Cut()
 		}
+		g.counts.Deciding--
 	}
 }
 

@@ -279,7 +279,9 @@ func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 			t.element.Results = len(o.core.results(s))
 		case observe.Empty:
 		case observe.Abandoned, observe.Kept:
-			t.element.Err = o.core.failure
+			if t.element.Err = o.core.failure; t.element.Err == nil { // it was given back while the run goes on
+				t.element.Err = s.err
+			}
 		default:
 			t.element.Err = s.err
 		}

@@ -16,7 +16,7 @@ func OwnTimeouts[IN, OUT any](g *Machine[IN, OUT], timeoutFor func(in IN) time.D
 		return own
 	}
 	g.accepted = append(g.accepted, func(s *Slot[IN, OUT]) bool {
-		if g.accepting.timed {
+		if g.accepting.isItem {
 			return true
 		}
 		if own := g.timeoutOf(s); own != g.Timeout {

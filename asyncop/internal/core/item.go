@@ -121,9 +121,16 @@ func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	} else if it.First != 0 {
 		s.doubt = untracked
 	}
-	if !g.accept(s, acceptance{restored: it.Restored, number: number, timed: true}) {
-		return
+	g.restoring = it
+	if g.accept(s, acceptance{restored: it.Restored, number: number, isItem: true}) {
+		g.restored(s)
 	}
+}
+
+// restored goes on with the newest element, which was an item.
+func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT]) {
+	it := g.restoring
+	g.restoring = Item[IN, OUT]{}
 	if it.Kind == Completed {
 		g.settle(s, nil)
 		return

@@ -124,6 +124,7 @@ type Machine[IN, OUT any] struct {
 	call      userCall[IN, OUT]    // the user code that is being run
 	resumes   resumptions[IN, OUT] // how to go on after it
 	accepting acceptance           // of the newest element
+	restoring Item[IN, OUT]        // that is the newest element, if it comes from a checkpoint
 
 	counts observe.Stats
 	failed int64 // attempts
@@ -213,7 +214,7 @@ func later(at, d time.Duration) time.Duration {
 type acceptance struct {
 	restored bool
 	number   int64 // of a restored one: see Observing.Numbers
-	timed    bool  // its timeout is looked at later
+	isItem   bool  // it is Machine.restoring, and its timeout is looked at later
 	moment   int   // the one in accepted that is being called
 }
 
@@ -240,7 +241,13 @@ func (g *Machine[IN, OUT]) accept(s *Slot[IN, OUT], a acceptance) bool {
 // acceptBroke goes on after a feature's user code has broken while s was accepted: with the other features.
 func (g *Machine[IN, OUT]) acceptBroke(s *Slot[IN, OUT], _ error) {
 	g.accepting.moment++
-	g.accept(s, g.accepting)
+	switch goesOn := g.accept(s, g.accepting); {
+	case !goesOn:
+	case g.accepting.isItem:
+		g.restored(s)
+	default:
+		g.startNew(s)
+	}
 }
 
 // put takes a slot for a fresh element with its whole timeout: the one place where an element is accepted.

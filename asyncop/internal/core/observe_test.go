@@ -513,3 +513,60 @@ func TestObserverAtRandom(t *testing.T) {
 		}
 	})
 }
+
+// Law C3: an element from a checkpoint keeps its results, and the rest of its back-off, whatever an observer does when it hears of it.
+func TestObserverThatBreaksAtARestoredElement(t *testing.T) {
+	for how, breaks := range map[string]func(){"panics": func() { panic("broken") }, "exits": runtime.Goexit} {
+		t.Run(how, func(t *testing.T) {
+			r, o := observed(t, 1, nil)
+			o.on = func(what string) {
+				if strings.HasPrefix(what, "+") {
+					breaks()
+				}
+			}
+			it := Item[string, string]{In: "a", Restored: true, First: 1, Attempts: 1}
+			waits := it
+			it.SetResults([]string{"kept"})
+			waits.In, waits.Wait = "b", 5*time.Second
+			for _, it := range []Item[string, string]{it, waits} {
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					r.Restore(it, 0)
+				}()
+				<-done
+				r.Resume()
+			}
+			r.idle()
+			require.Equal(t, []string{"kept"}, r.history, "neither is called")
+			require.Equal(t, later(r.Present(), 5*time.Second), r.Next())
+		})
+	}
+}
+
+// Law A6: where the policy ends the goroutine of a driver that does not go on, at the deadline of an element that waits for a
+// closed backend, the element is cut off like any other.
+func TestPolicyThatExitsAtTheDeadline(t *testing.T) {
+	r := newRig(t, nil, func(c *setup) {
+		c.Policy = strategies.ReasonAware(predicates.Named[string](), strategies.BestEffort[string]()).IdempotentIf(func(any) bool {
+			runtime.Goexit()
+			return true
+		}).Steps()
+	})
+	r.closed = func(*Slot[string, string]) (error, time.Duration) { return errOver, time.Second } //nolint:staticcheck // see the field
+	r.giveBack = func(*Slot[string, string], error, time.Duration) bool { return true }
+	r.feed("a")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.pass(time.Hour)
+	}()
+	<-done
+	require.Error(t, r.Exited(), "the policy was asked")
+	r.End(r.Exited())
+	for _, s := range r.Abandon() {
+		r.Ended(s, observe.Abandoned)
+	}
+	r.balance()
+	require.Zero(t, r.Running())
+}

@@ -107,7 +107,7 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 		if !returned { // a panic or Goexit, of the body, of the input, or of what the core calls
 			d.breakOffLoop()
 			unwatch()
-			d.giveBackRest(&r)
+			d.loopIsOver(p)
 		}
 	}()
 	d.core.Run(func() {
@@ -124,16 +124,16 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 		<-d.done
 	}
 	unwatch()
-	d.giveBackRest(&r)
+	d.loopIsOver(p)
 	if p.end == loopGoesOn || p.end == loopRescued {
 		d.yieldError(&r)
 	}
 }
 
-// giveBackRest nacks what the body or Clone did not come back from.
-func (d *Driver[IN, OUT]) giveBackRest(r *ChainedRange[IN, OUT]) {
-	d.giveBack(r.held)
-	r.held = call.Message{}
+// loopIsOver nacks what the body or Clone did not come back from, and lets go of the input and the body: the operator may be kept.
+func (d *Driver[IN, OUT]) loopIsOver(p *bodyPort[IN, OUT]) {
+	d.giveBack(p.r.held)
+	p.r = nil
 }
 
 // yieldError yields why the operator has ended, unless it has ended well.

@@ -195,9 +195,21 @@ var mutants = []mutant{
 		"an attempt before the restart is not in doubt", "X1", "core/item.go",
 		`		s.doubt = untracked
 	}
-	if !g.accept`,
+	g.restoring`,
 		`	}
-	if !g.accept`,
+	g.restoring`,
+	},
+	{
+		"an observer that breaks makes a restored element a new one", "C3", "core/machine.go",
+		`	case g.accepting.isItem:
+		g.restored(s)
+`,
+		``,
+	},
+	{
+		"an attempt that its deadline has ended is cut off again", "A6", "core/ending.go",
+		`s == judged || s.attempt == nil`,
+		`s == judged`,
 	},
 
 	// ---- core: attempts
