@@ -10,7 +10,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/tally"
 )
 
@@ -53,7 +53,7 @@ func NewMetrics(operator string, provider metric.MeterProvider) (*Metrics, error
 	switch {
 	case operator == "":
 		panic("weirotel: NewMetrics: empty name")
-	case nils.Is(provider):
+	case guard.IsNil(provider):
 		panic("weirotel: NewMetrics: nil provider")
 	}
 	m := &Metrics{operator: operatorKey.String(operator)}

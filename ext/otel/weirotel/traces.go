@@ -14,7 +14,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/tally"
 	"github.com/weirflow/weir/predicates"
 )
@@ -39,7 +39,7 @@ type Option func(*Traces)
 // WithPropagator sets what reads the headers of a message; the default is [propagation.TraceContext], which is W3C traceparent
 // and tracestate. Baggage that it finds is in the contexts of the attempts. It panics if p is nil.
 func WithPropagator(p propagation.TextMapPropagator) Option {
-	if nils.Is(p) {
+	if guard.IsNil(p) {
 		panic("weirotel: WithPropagator: nil propagator")
 	}
 	return func(t *Traces) { t.propagator = p }
@@ -63,7 +63,7 @@ func NewTraces(operator string, provider trace.TracerProvider, opts ...Option) *
 	switch {
 	case operator == "":
 		panic("weirotel: NewTraces: empty name")
-	case nils.Is(provider):
+	case guard.IsNil(provider):
 		panic("weirotel: NewTraces: nil provider")
 	}
 	t := &Traces{
