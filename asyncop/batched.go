@@ -34,7 +34,7 @@ import (
 // whose result asks for a retry, are tried again, in later batches.
 //
 // A member that times out leaves, and the call goes on for the others. The context of the call ends with the last member, and
-// its deadline is the latest of theirs. It has no attempt number and no values of an [Observer]: the contexts that
+// its deadline is the latest of theirs. It has no attempt number and no values of an [observe.Observer]: the contexts that
 // [MemberContexts] returns have them. Make requests that exactlyonce tracks under one of those. Under the context of the call
 // they have no id, and fail.
 //

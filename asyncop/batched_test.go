@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery"
@@ -460,7 +461,7 @@ func TestBatchedContexts(t *testing.T) {
 		b.answers("a#2", "A")
 		require.NoError(t, r.end())
 		require.Equal(t, 3, o.attempts)
-		require.Equal(t, map[asyncop.EndKind]int{asyncop.Emitted: 2}, o.ended)
+		require.Equal(t, map[observe.EndKind]int{observe.Emitted: 2}, o.ended)
 	})
 }
 

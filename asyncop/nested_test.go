@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/asyncop/lookup"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -97,8 +98,8 @@ type watching struct{}
 
 func (watching) Accepted(ctx context.Context, _ any, _ bool) context.Context { return ctx }
 func (watching) AttemptStarted(ctx context.Context, _ int) context.Context   { return ctx }
-func (watching) AttemptEnded(_ context.Context, _ asyncop.Outcome)           {}
-func (watching) Ended(_ context.Context, _ asyncop.Ending)                   {}
+func (watching) AttemptEnded(_ context.Context, _ observe.Outcome)           {}
+func (watching) Ended(_ context.Context, _ observe.Ending)                   {}
 
 // An inner attempt that has ended may be about to send, and what it sends then is of the call around it.
 func TestNestedAttemptsThatWereCutOff(t *testing.T) {

@@ -109,7 +109,7 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 //   - fn wraps a function of [HandleFailure] with other types
 //   - an option has a function that takes elements or failures of another type
 //   - with [WithCheckpoints]: there is no name or no codec for IN, a codec is one of another type, or two observers are a
-//     [CheckpointedObserver]
+//     [observe.CheckpointedObserver]
 func OrderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {

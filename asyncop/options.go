@@ -11,6 +11,7 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/reugn/go-streams"
 
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
@@ -37,8 +38,8 @@ type config struct {
 	logger         *slog.Logger
 	label          func(element any) string
 	random         rand.Source
-	observers      []Observer
-	checkpointed   CheckpointedObserver // one of them, with checkpoints; nil: none has a state
+	observers      []observe.Observer
+	checkpointed   observe.CheckpointedObserver // one of them, with checkpoints; nil: none has a state
 	statsEvery     time.Duration        // 0: never
 
 	keys             any // an core.Keys[IN, OUT]; nil: no key order
@@ -176,12 +177,12 @@ func WithLogger(logger *slog.Logger) Option {
 }
 
 // WithObserver makes the operator call o with what happens to its elements. It may be given several times. Observers are called
-// in this order, and the context that one returns goes to the next. A [Gate] among them may hold the input back, and one
-// [CheckpointedObserver] may have a state in checkpoints. It panics if o is nil.
+// in this order, and the context that one returns goes to the next. A [observe.Gate] among them may hold the input back, and one
+// [observe.CheckpointedObserver] may have a state in checkpoints. It panics if o is nil.
 //
 // If an observer has a method Attach(stats func() Stats, done <-chan struct{}), as metrics have, the constructor calls it:
 // stats is [AsyncWaitOperator.Stats], and done [AsyncWaitOperator.Done].
-func WithObserver(o Observer) Option {
+func WithObserver(o observe.Observer) Option {
 	if guard.IsNil(o) {
 		panic("asyncop: WithObserver: nil observer")
 	}
@@ -391,7 +392,7 @@ func WithBuffer(n int) Option {
 // WithCheckpoints makes the operator take part in the checkpoints of a pipeline. It needs a name ([WithName]) that stays the same
 // from run to run. On a barrier the operator reports its elements that are not settled, in input order, and lets the barrier
 // pass ahead of them (law C1). After a restart, restored elements are called before any new input. The state of a
-// [CheckpointedObserver] is a part of the operator's.
+// [observe.CheckpointedObserver] is a part of the operator's.
 //
 // At a barrier the loop copies what is in flight, which takes about 20 ns an element. Another goroutine encodes the copy. Its
 // memory, IN and 48 bytes an element, is kept from checkpoint to checkpoint.

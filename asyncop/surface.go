@@ -11,6 +11,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/counting"
@@ -57,7 +58,7 @@ func newDriver[IN, OUT any](
 		c.Observer = cfg.checkpointed
 	}
 	for _, o := range cfg.observers {
-		if g, ok := o.(Gate); ok {
+		if g, ok := o.(observe.Gate); ok {
 			c.Gates = append(c.Gates, g)
 		}
 		if counter := counting.Of(o); counter != nil {
