@@ -558,7 +558,7 @@ func TestBatchedMessages(t *testing.T) {
 		var v verdicts
 		op := asyncop.OrderedWait(fn, time.Minute, 4)
 		var got []string
-		for m, err := range op.MessagesOf(asyncop.FromSlice([]delivery.Message[string]{v.message("a"), v.message("b"), v.message("c")})) {
+		for m, err := range op.Messages(received(v.message("a"), v.message("b"), v.message("c"))) {
 			require.NoError(t, err)
 			got = append(got, m.Value)
 			m.Ack()
@@ -1062,7 +1062,7 @@ func TestBatchedInsideOfACall(t *testing.T) {
 		var v verdicts
 		op := asyncop.OrderedWait(outer, time.Minute, 4, asyncop.WithPermits(permits))
 		var got []string
-		for m, err := range op.MessagesOf(asyncop.FromSlice([]delivery.Message[string]{v.message("a")})) {
+		for m, err := range op.Messages(received(v.message("a"))) {
 			require.NoError(t, err)
 			got = append(got, m.Value)
 			m.Ack()

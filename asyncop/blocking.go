@@ -50,7 +50,7 @@ func BlockingMany[IN, OUT any](call func(ctx context.Context, in IN) ([]OUT, err
 
 // blocking runs a call on a goroutine of the operator that called it. call completes its result unless it fails.
 type blocking[IN, OUT any] struct {
-	call AsyncFunc[IN, OUT]
+	call asyncFunc[IN, OUT]
 }
 
 // blockingHost is what runs blocking calls: an attempt of an operator, found through the context, so that wrappers

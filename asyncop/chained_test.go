@@ -24,34 +24,15 @@ import (
 
 // Random schedules drive an operator by ResultsOf, too (see model_test.go). Here is what only ResultsOf has.
 
-// inputsOf are the kinds of input with the letters of s.
-func inputsOf(s string) map[string]asyncop.Input[string] {
-	elements := strings.Split(s, "")
-	ch := make(chan string, len(elements))
-	for _, e := range elements {
-		ch <- e
-	}
-	close(ch)
-	rest := elements
-	return map[string]asyncop.Input[string]{
-		"slice": asyncop.FromSlice(elements),
-		"chan":  asyncop.FromChan(ch),
-		"func": asyncop.FromFunc(func() (e string, ok bool) {
-			if len(rest) == 0 {
-				return "", false
-			}
-			e, rest = rest[0], rest[1:]
-			return e, true
-		}),
-	}
-}
+// elementsOf are the letters of s.
+func elementsOf(s string) func() (string, bool) { return asyncop.FromSlice(strings.Split(s, "")) }
 
 // chain ranges over the results on a goroutine of its own and returns what it got, the last error included.
-func chain(op *asyncop.AsyncWaitOperator[string, string], in asyncop.Input[string], body func(string)) <-chan string {
+func chain(op *asyncop.AsyncWaitOperator[string, string], next func() (string, bool), body func(string)) <-chan string {
 	all := make(chan string, 1)
 	go func() {
 		var got []string
-		for v, err := range op.ResultsOf(in) {
+		for v, err := range op.ResultsOf(next) {
 			if err != nil {
 				got = append(got, err.Error())
 				break
@@ -67,34 +48,29 @@ func chain(op *asyncop.AsyncWaitOperator[string, string], in asyncop.Input[strin
 }
 
 func TestChained(t *testing.T) {
-	for kind := range inputsOf("") {
-		t.Run(kind, func(t *testing.T) {
-			forEachMode(t, func(t *testing.T, m mode) {
-				calls := map[string]int{}
-				fn := asyncop.Func(func(_ context.Context, in string, result future) error {
-					if calls[in]++; in == "b" && calls[in] == 1 {
-						return errBroken
-					}
-					time.AfterFunc(time.Duration('d'-in[0])*time.Millisecond, func() { result.Complete(in+"1", in+"2") })
-					return nil
-				})
-				op := construct(m, fn, time.Second, retryAll(1, time.Second/2))
-				got := <-chain(op, inputsOf("abc")[kind], nil)
-				require.Equal(t, m.pick("a1 a2 b1 b2 c1 c2", "c1 c2 a1 a2 b1 b2"), got)
-				require.NoError(t, op.Wait())
-				s := op.Stats()
-				require.EqualValues(t, 6, s.Emitted)
-				require.EqualValues(t, 3, s.Completed)
-				checkBalance(t, s)
-			}, 3)
+	forEachMode(t, func(t *testing.T, m mode) {
+		calls := map[string]int{}
+		fn := asyncop.Func(func(_ context.Context, in string, result future) error {
+			if calls[in]++; in == "b" && calls[in] == 1 {
+				return errBroken
+			}
+			time.AfterFunc(time.Duration('d'-in[0])*time.Millisecond, func() { result.Complete(in+"1", in+"2") })
+			return nil
 		})
-	}
+		op := construct(m, fn, time.Second, retryAll(1, time.Second/2))
+		got := <-chain(op, elementsOf("abc"), nil)
+		require.Equal(t, m.pick("a1 a2 b1 b2 c1 c2", "c1 c2 a1 a2 b1 b2"), got)
+		require.NoError(t, op.Wait())
+		s := op.Stats()
+		require.EqualValues(t, 6, s.Emitted)
+		require.EqualValues(t, 3, s.Completed)
+		checkBalance(t, s)
+	}, 3)
 }
 
-// While the input has nothing at hand, completions, timers and results go on, and nothing is awake.
-func TestChainedASilentInput(t *testing.T) {
+// While there is no slot for another element, completions, timers and results go on, and nothing is awake.
+func TestChainedWithoutARoom(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		in := make(chan string)
 		tries := 0
 		fn := asyncop.Func(func(_ context.Context, in string, result future) error {
 			switch in {
@@ -115,18 +91,16 @@ func TestChainedASilentInput(t *testing.T) {
 			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 		var at []time.Duration
 		start := time.Now()
-		got := chain(op, asyncop.FromChan(in), func(string) { at = append(at, time.Since(start)) })
-		for _, e := range []string{"at once", "later", "retried", "never"} {
-			in <- e
-		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second}, at)
-		require.EqualValues(t, 1, op.Stats().Dropped)
-		in <- "at once"
-		close(in)
-		require.Equal(t, "at once later third at once", <-got)
+		got := chain(op, asyncop.FromSlice([]string{"at once", "later", "retried", "never", "at once"}),
+			func(string) { at = append(at, time.Since(start)) })
+		require.Equal(t, m.pick("at once later third at once", "at once at once later third"), <-got)
 		require.NoError(t, op.Wait())
+		require.EqualValues(t, 1, op.Stats().Dropped)
+		if m.ordered { // the last one waits for the one before it
+			require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second, time.Minute}, at)
+		} else {
+			require.Equal(t, []time.Duration{0, 0, time.Second, 2 * time.Second}, at)
+		}
 	}, 4, 5)
 }
 
@@ -152,7 +126,7 @@ func TestChainedBrokenOff(t *testing.T) {
 					})}
 					op := construct(m, fn, time.Minute, nil)
 					rest := "abcdefghijklmnopqrstuvwxyz"[:m.capacity+1]
-					input := asyncop.FromFunc(func() (string, bool) {
+					input := func() (string, bool) {
 						if len(rest) == 1 {
 							if where == "input" {
 								leave()
@@ -162,7 +136,7 @@ func TestChainedBrokenOff(t *testing.T) {
 						e := rest[:1]
 						rest = rest[1:]
 						return e, true
-					})
+					}
 					left := make(chan any)
 					go func() {
 						defer close(left)
@@ -299,21 +273,20 @@ func TestChainedABodyThatBlocks(t *testing.T) {
 // A Stop lets what was accepted end; the loop gets ErrStopped.
 func TestChainedThatIsStopped(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		in := make(chan string, 10)
 		fn := asyncop.Func(func(_ context.Context, in string, result future) error {
 			time.AfterFunc(time.Second, func() { result.Complete(in) })
 			return nil
 		})
+		forEver := func() (string, bool) { return "a", true }
 		op := construct(m, fn, time.Minute, nil)
-		got := chain(op, asyncop.FromChan(in), nil)
-		in <- "a"
+		got := chain(op, forEver, nil)
 		synctest.Wait()
 		require.NoError(t, op.Stop(context.Background()))
-		require.Equal(t, "a "+asyncop.ErrStopped.Error(), <-got)
+		require.Equal(t, strings.Repeat("a ", m.capacity)+asyncop.ErrStopped.Error(), <-got)
 
 		op = construct(m, fn, time.Minute, nil)
 		require.NoError(t, op.Stop(context.Background()))
-		require.Equal(t, asyncop.ErrStopped.Error(), <-chain(op, asyncop.FromChan(in), nil), "before the loop")
+		require.Equal(t, asyncop.ErrStopped.Error(), <-chain(op, forEver, nil), "before the loop")
 	})
 }
 
@@ -348,7 +321,7 @@ func TestChainedNested(t *testing.T) {
 		})
 		outer := construct(m, lookup, time.Minute, nil, asyncop.WithMaxConcurrentCalls(2))
 		var got []string
-		for v, err := range outer.ResultsOf(inputsOf("abcdefgh")["slice"]) {
+		for v, err := range outer.ResultsOf(elementsOf("abcdefgh")) {
 			require.NoError(t, err)
 			inner := construct(m, lookup, time.Minute, nil, asyncop.WithMaxConcurrentCalls(1))
 			for w, err := range inner.ResultsOf(asyncop.FromSlice([]string{v + "x", v + "y"})) {
@@ -377,7 +350,7 @@ func TestChainedASlowBody(t *testing.T) {
 		})
 		op := asyncop.UnorderedWaitWithRetry(fn, time.Minute, 10, retryAll(1, 15*time.Second))
 		n := 0
-		for _, err := range op.ResultsOf(inputsOf("zabcdefgh")["slice"]) {
+		for _, err := range op.ResultsOf(elementsOf("zabcdefgh")) {
 			require.NoError(t, err)
 			n++
 			time.Sleep(10 * time.Second)
@@ -404,7 +377,7 @@ func TestChainedFailures(t *testing.T) {
 			failed = append(failed, f.Element)
 			return nil
 		}), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
-		require.Equal(t, "a c", <-chain(op, inputsOf("abc")["slice"], nil))
+		require.Equal(t, "a c", <-chain(op, elementsOf("abc"), nil))
 		require.Equal(t, []string{"b"}, failed)
 
 		op = construct(m, upperFunc(), time.Minute, nil)
@@ -412,12 +385,12 @@ func TestChainedFailures(t *testing.T) {
 		require.Empty(t, <-got)
 
 		broken := construct(m, function(opening{upperFunc()}), time.Minute, nil, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
-		require.Equal(t, "asyncop: open: broken", <-chain(broken, inputsOf("abc")["slice"], nil))
+		require.Equal(t, "asyncop: open: broken", <-chain(broken, elementsOf("abc"), nil))
 
 		failing := construct(m, asyncop.Func(func(context.Context, string, future) error { return errBroken }), time.Minute, nil,
 			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 		var e *asyncop.ElementError
-		for _, err := range failing.ResultsOf(inputsOf("abc")["slice"]) {
+		for _, err := range failing.ResultsOf(elementsOf("abc")) {
 			require.ErrorAs(t, err, &e)
 		}
 		require.ErrorAs(t, failing.Wait(), &e)
@@ -428,33 +401,6 @@ func TestChainedFailures(t *testing.T) {
 type opening struct{ function }
 
 func (opening) Open(context.Context) error { return errBroken }
-
-// An input that reuses its element.
-func TestChainedClones(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		buf := new(string)
-		fn := cloning[*string, *string]{
-			AsyncFunction: asyncop.Func(func(_ context.Context, in *string, result asyncop.ResultFuture[*string]) error {
-				time.AfterFunc(time.Second, func() { result.Complete(in) })
-				return nil
-			}), clone: func(in *string) *string { v := *in; return &v },
-		}
-		op := asyncop.OrderedWait[*string, *string](fn, time.Minute, 4)
-		rest := "abc"
-		var got []string
-		for v, err := range op.ResultsOf(asyncop.FromFunc(func() (*string, bool) {
-			if rest == "" {
-				return nil, false
-			}
-			*buf, rest = rest[:1], rest[1:]
-			return buf, true
-		})) {
-			require.NoError(t, err)
-			got = append(got, *v)
-		}
-		require.Equal(t, []string{"a", "b", "c"}, got)
-	})
-}
 
 // The time of an element ends when the body has come back (law O1).
 func TestChainedElementsEndAfterTheBody(t *testing.T) {
@@ -471,55 +417,40 @@ func TestChainedElementsEndAfterTheBody(t *testing.T) {
 	})
 }
 
-// The time of an element begins when it takes its slot (law A3): after the input has made it, and after it was cloned.
+// The time of an element begins when it takes its slot (law A3): after the input has made it.
 func TestChainedSlowInput(t *testing.T) {
-	for name, cloned := range map[string]bool{"input": false, "clone": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				slow := func(here bool) {
-					if here {
-						time.Sleep(time.Second)
-					}
-				}
-				var fn asyncop.AsyncFunction[int, int] = asyncop.Func(func(context.Context, int, asyncop.ResultFuture[int]) error { return errBroken })
-				if cloned {
-					fn = cloning[int, int]{AsyncFunction: fn, clone: func(in int) int { slow(true); return in }}
-				}
-				var elapsed []time.Duration
-				op := asyncop.OrderedWait(fn, time.Minute, 4, asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[int]) error {
-					elapsed = append(elapsed, f.Elapsed)
-					return nil
-				}))
-				n := 0
-				input := asyncop.FromFunc(func() (int, bool) {
-					slow(n < 3)
-					n++
-					return n, n <= 3
-				})
-				if cloned {
-					input = asyncop.FromSlice([]int{1, 2, 3})
-				}
-				for _, err := range op.ResultsOf(input) {
-					require.NoError(t, err)
-				}
-				require.Len(t, elapsed, 3)
-				for i, d := range elapsed {
-					require.LessOrEqual(t, d, time.Duration(2-i)*time.Second, "of element %d, with the time of those after it", i)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		fn := asyncop.Func(func(context.Context, int, asyncop.ResultFuture[int]) error { return errBroken })
+		var elapsed []time.Duration
+		op := asyncop.OrderedWait(fn, time.Minute, 4, asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[int]) error {
+			elapsed = append(elapsed, f.Elapsed)
+			return nil
+		}))
+		n := 0
+		for _, err := range op.ResultsOf(func() (int, bool) {
+			if n < 3 {
+				time.Sleep(time.Second)
+			}
+			n++
+			return n, n <= 3
+		}) {
+			require.NoError(t, err)
+		}
+		require.Len(t, elapsed, 3)
+		for i, d := range elapsed {
+			require.LessOrEqual(t, d, time.Duration(2-i)*time.Second, "of element %d, with the time of those after it", i)
+		}
+	})
 }
 
 func TestChainedIsUsedOnce(t *testing.T) {
-	require.PanicsWithValue(t, "asyncop: FromChan: nil channel", func() { asyncop.FromChan[int](nil) })
-	require.PanicsWithValue(t, "asyncop: FromFunc: nil function", func() { asyncop.FromFunc[int](nil) })
 	op := asyncop.OrderedWait(upperFunc(), time.Minute, 4)
-	for _, err := range op.ResultsOf(inputsOf("a")["slice"]) {
+	require.PanicsWithValue(t, "asyncop: ResultsOf: nil function", func() { op.ResultsOf(nil) })
+	for _, err := range op.ResultsOf(elementsOf("a")) {
 		require.NoError(t, err)
 	}
 	require.PanicsWithValue(t, "asyncop: ResultsOf: the operator is driven by Results already", func() {
-		for _, err := range op.ResultsOf(inputsOf("a")["slice"]) {
+		for _, err := range op.ResultsOf(elementsOf("a")) {
 			require.NoError(t, err)
 		}
 	})
@@ -529,7 +460,7 @@ func TestChainedIsUsedOnce(t *testing.T) {
 	require.NoError(t, err)
 	checked := asyncop.OrderedWait(upperFunc(), time.Minute, 4, asyncop.WithCheckpoints(c), asyncop.WithName("op"))
 	require.PanicsWithValue(t, "asyncop: ResultsOf: an operator WithCheckpoints needs a source of barriers: use it as a flow",
-		func() { checked.ResultsOf(inputsOf("a")["slice"]) })
+		func() { checked.ResultsOf(elementsOf("a")) })
 	require.True(t, errors.Is(checked.Stop(t.Context()), asyncop.ErrStopped))
 	close(checked.In())
 	require.NoError(t, c.Close())
@@ -551,7 +482,7 @@ func TestChainedUnderStress(t *testing.T) {
 		}), time.Minute, 100, asyncop.WithContext(ctx), asyncop.WithMaxConcurrentCalls(8), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 		i, got := 0, 0
 		var last error
-		for _, err := range op.ResultsOf(asyncop.FromFunc(func() (int, bool) { i++; return i, i <= n })) {
+		for _, err := range op.ResultsOf(func() (int, bool) { i++; return i, i <= n }) {
 			if last = err; err == nil {
 				got++
 			}
@@ -594,19 +525,12 @@ func TestChainedIsObserved(t *testing.T) {
 			return nil
 		})
 		o := newTally(t)
-		in := make(chan string, 10)
 		op := construct(m, fn, time.Hour, nil, asyncop.WithObserver(o), asyncop.WithDropOnFailure(),
 			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
-		for _, e := range []string{"a", "b", "c", "d"} {
-			in <- e
-		}
 		n := 0
-		for _, err := range op.ResultsOf(asyncop.FromChan(in)) {
+		for _, err := range op.ResultsOf(elementsOf("abcdez")) {
 			require.NoError(t, err)
-			if n++; n == 4 {
-				in <- "e"
-				in <- "z"
-			} else if n == 5 {
+			if n++; n == 5 {
 				break // in the midst of e
 			}
 		}
@@ -627,7 +551,7 @@ func TestChainedGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := &door{tally: *newTally(t)}
 		op := asyncop.OrderedWait(upperFunc(), time.Minute, 4, asyncop.WithObserver(gate))
-		got := chain(op, inputsOf("abc")["chan"], nil)
+		got := chain(op, elementsOf("abc"), nil)
 		synctest.Wait()
 		require.Zero(t, op.Stats().Accepted)
 		gate.open.Store(true)
@@ -647,7 +571,7 @@ func TestChainedSharesPermits(t *testing.T) {
 		})
 		outer := construct(m, slow, time.Hour, nil, asyncop.WithPermits(permits))
 		n := 0
-		for v, err := range outer.ResultsOf(inputsOf("abcdef")["slice"]) {
+		for v, err := range outer.ResultsOf(elementsOf("abcdef")) {
 			require.NoError(t, err)
 			inner := construct(m, slow, time.Hour, nil, asyncop.WithPermits(permits))
 			for _, err := range inner.ResultsOf(asyncop.FromSlice([]string{v, v})) {
@@ -675,7 +599,7 @@ func TestChainedPaceThatBreaksSharesPermits(t *testing.T) {
 					ended := make(chan struct{})
 					go func() {
 						defer close(ended)
-						for _, err := range op.ResultsOf(inputsOf("ab")["slice"]) {
+						for _, err := range op.ResultsOf(elementsOf("ab")) {
 							assert.Error(t, err)
 						}
 					}()

@@ -399,7 +399,7 @@ func TestNilErrorIsAnError(t *testing.T) {
 		r := newRig(t, m, setup{})
 		r.sendEach("a")
 		r.fail("a#1", nil)
-		require.ErrorIs(t, r.wait(), asyncop.ErrNilError)
+		require.ErrorIs(t, r.wait(), asyncop.ErrNil)
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -44,7 +43,6 @@ func TestConstructorsRefuseNonsense(t *testing.T) {
 	}{
 		{nil, 0, 1, nil, nil, "nil function"},
 		{(*hand)(nil), 0, 1, nil, nil, "nil function"},
-		{asyncop.AsyncFunc[string, string](nil), 0, 1, nil, nil, "nil function"},
 		{asyncop.Func[string, string](nil), 0, 1, nil, nil, "nil function"},
 		{asyncop.Blocking[string, string](nil), 0, 1, nil, nil, "nil function"},
 		{asyncop.BlockingMany[string, string](nil), 0, 1, nil, nil, "nil function"},
@@ -111,8 +109,6 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 		"WithContext: nil context":                          func() { asyncop.WithContext(nil) },
 		"WithUpstreamCancel: nil function":                  func() { asyncop.WithUpstreamCancel(nil) },
 		"WithLogger: nil logger":                            func() { asyncop.WithLogger(nil) },
-		"WithElementLabel: nil function":                    func() { asyncop.WithElementLabel(nil) },
-		"WithRandom: nil source":                            func() { asyncop.WithRandom(nil) },
 		"WithFailureSink: nil function":                     func() { asyncop.WithFailureSink[string](nil) },
 		"OrderedWait: WithFailureSink: func(context.Context, asyncop.Failure[int]) error does not take asyncop.Failure[string]": func() {
 			asyncop.OrderedWait[string, string](newHand(t), 0, 1, asyncop.WithFailureSink(func(context.Context, asyncop.Failure[int]) error { return nil }))
@@ -122,7 +118,6 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 	} {
 		require.Contains(t, panicOf(f), want)
 	}
-	require.Contains(t, panicOf(func() { asyncop.WithRandom((*rand.PCG)(nil)) }), "WithRandom: nil source")
 }
 
 // A refused operator leaves nothing running (goleak in TestMain checks that), and the smallest legal values work.

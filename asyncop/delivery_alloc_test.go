@@ -50,15 +50,6 @@ func TestAllocationsOfMessages(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}), inQueue, "Messages")
-	all := make([]delivery.Message[int], n)
-	for i := range all {
-		all[i] = m
-	}
-	require.LessOrEqual(t, perElement(func() {
-		for _, err := range start().MessagesOf(asyncop.FromSlice(all)) {
-			require.NoError(t, err)
-		}
-	}), inQueue, "MessagesOf")
 	flow := func(v any) func() {
 		return func() {
 			op := start()

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -103,7 +102,6 @@ func workOn(ctx context.Context, in string) ([]string, error) {
 const (
 	byFlow     = "flow"
 	byMessages = "Messages"
-	byChain    = "MessagesOf"
 )
 
 // line is a run of one operator, or two, over messages.
@@ -191,19 +189,14 @@ func (l *line) run(ids ...string) {
 			l.take(v.(delivery.Message[string]))
 		}
 	default:
-		var results iter.Seq2[delivery.Message[string], error]
-		if l.driver == byMessages {
-			results = first.Messages(func(yield func(delivery.Message[string], error) bool) {
-				for _, m := range messages {
-					l.yielded++
-					if !yield(m, nil) {
-						return
-					}
+		results := first.Messages(func(yield func(delivery.Message[string], error) bool) {
+			for _, m := range messages {
+				l.yielded++
+				if !yield(m, nil) {
+					return
 				}
-			})
-		} else {
-			results = first.MessagesOf(asyncop.FromSlice(messages))
-		}
+			}
+		})
 		if l.shape == "filtered" {
 			all := results
 			results = func(yield func(delivery.Message[string], error) bool) {
@@ -249,7 +242,7 @@ func (l *line) wants(want map[string]string) {
 
 // forEachLine runs body for each driver, order and shape.
 func forEachLine(t *testing.T, body func(l *line)) {
-	for _, driver := range []string{byFlow, byMessages, byChain} {
+	for _, driver := range []string{byFlow, byMessages} {
 		for _, shape := range []string{"one", "two", "filtered"} {
 			t.Run(driver+"/"+shape, func(t *testing.T) {
 				forEachMode(t, func(t *testing.T, m mode) { body(&line{t: t, m: m, driver: driver, shape: shape}) }, 4)
@@ -349,11 +342,9 @@ var ends = map[string]struct {
 		ids: []string{"hangs/1", "hangs/2", "hangs/3", "hangs/4", "late/1", "late/2"},
 		set: func(l *line) { l.after = append(l.after, time.Second) },
 		want: func(l *line) map[string]string {
-			want := map[string]string{"hangs/1": "nacked", "hangs/2": "nacked", "hangs/3": "nacked", "hangs/4": "nacked"}
-			if l.driver != byChain { // there they stay in the caller's slice
-				want["late/1"], want["late/2"] = "nacked", "nacked"
+			return map[string]string{
+				"hangs/1": "nacked", "hangs/2": "nacked", "hangs/3": "nacked", "hangs/4": "nacked", "late/1": "nacked", "late/2": "nacked",
 			}
-			return want
 		},
 	},
 	"broken source": {ids: []string{"panics", "y", "fails"}, set: func(l *line) {
@@ -445,9 +436,7 @@ func TestEveryMessageIsSettledOnce(t *testing.T) {
 				for id, verdict := range told {
 					require.Contains(l.t, []string{"acked", "nacked"}, verdict, id)
 				}
-				if l.driver != byChain {
-					require.Len(l.t, told, l.yielded, "%v", told)
-				}
+				require.Len(l.t, told, l.yielded, "%v", told)
 				require.LessOrEqual(l.t, len(l.got), 2)
 			})
 		})
@@ -467,7 +456,7 @@ func TestMessageOfTheBodyAtACancel(t *testing.T) {
 				op := asyncop.OrderedWait(asyncop.BlockingMany(workOn), time.Minute, 4, asyncop.WithContext(ctx),
 					asyncop.WithLogger(slog.New(slog.DiscardHandler)),
 					asyncop.WithFailureSink(func(_ context.Context, f failure) error { offered = append(offered, f.Element); return nil }))
-				for m, err := range op.MessagesOf(asyncop.FromSlice([]delivery.Message[string]{v.message("x")})) {
+				for m, err := range op.Messages(received(v.message("x"))) {
 					if err != nil {
 						require.ErrorIs(t, err, context.Canceled)
 						break
@@ -498,7 +487,7 @@ func TestObserversLeaveTheHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var v verdicts
 		op := asyncop.OrderedWait(asyncop.BlockingMany(workOn), time.Minute, 4, asyncop.WithObserver(renames{}))
-		for m, err := range op.MessagesOf(asyncop.FromSlice([]delivery.Message[string]{v.message("x")})) {
+		for m, err := range op.Messages(received(v.message("x"))) {
 			require.NoError(t, err)
 			require.Equal(t, "x", m.Value)
 			m.Ack()
@@ -508,16 +497,12 @@ func TestObserversLeaveTheHistory(t *testing.T) {
 
 // Parts that the body has not got when it ends the loop are nacked, and their message with them.
 func TestPartsBehindABreak(t *testing.T) {
-	for _, driver := range []string{byMessages, byChain} {
-		t.Run(driver, func(t *testing.T) {
-			forEachMode(t, func(t *testing.T, m mode) {
-				l := &line{t: t, m: m, driver: driver, shape: "one"}
-				l.body = func(m delivery.Message[string]) bool { m.Ack(); return false }
-				l.run("three")
-				l.wants(map[string]string{"three": "nacked"})
-			}, 4)
-		})
-	}
+	forEachMode(t, func(t *testing.T, m mode) {
+		l := &line{t: t, m: m, driver: byMessages, shape: "one"}
+		l.body = func(m delivery.Message[string]) bool { m.Ack(); return false }
+		l.run("three")
+		l.wants(map[string]string{"three": "nacked"})
+	}, 4)
 }
 
 // With an order, messages come out in that of their values, each with its own history; parts have ids of their own.
@@ -755,7 +740,7 @@ func TestMessagesAtRandom(t *testing.T) {
 	kinds := []string{"x", "none", "two", "three", "again", "fails", "hangs", "slow", "filtered"}
 	for seed := range uint64(120) {
 		random := rand.New(rand.NewPCG(seed, 13))
-		driver := []string{byFlow, byMessages, byChain}[random.IntN(3)]
+		driver := []string{byFlow, byMessages}[random.IntN(2)]
 		shape := []string{"one", "two", "filtered"}[random.IntN(3)]
 		m := mode{ordered: random.IntN(2) == 0, capacity: 1 + random.IntN(5)}
 		t.Run(fmt.Sprintf("%d/%s/%s/%v", seed, driver, shape, m.ordered), func(t *testing.T) {
@@ -808,9 +793,7 @@ func TestMessagesAtRandom(t *testing.T) {
 						require.Equal(t, "nacked", verdict, id)
 					}
 				}
-				if driver != byChain {
-					require.Len(t, told, l.yielded, "%v of %v", told, ids)
-				}
+				require.Len(t, told, l.yielded, "%v of %v", told, ids)
 				if l.err == nil && lasts > len(l.got) && policy > 0 {
 					for id, verdict := range told {
 						if !nacks[id] {
@@ -823,44 +806,13 @@ func TestMessagesAtRandom(t *testing.T) {
 	}
 }
 
-// Law D2: a message whose Clone breaks is given back, by what drives the operator.
-func TestMessagesOfACloneThatBreaks(t *testing.T) {
-	drivers := map[string]func(*asyncop.AsyncWaitOperator[string, string], *verdicts) iter.Seq2[delivery.Message[string], error]{
-		"Messages": func(op *asyncop.AsyncWaitOperator[string, string], v *verdicts) iter.Seq2[delivery.Message[string], error] {
-			return op.Messages(func(yield func(delivery.Message[string], error) bool) { yield(v.message("a"), nil) })
-		},
-		"MessagesOf": func(op *asyncop.AsyncWaitOperator[string, string], v *verdicts) iter.Seq2[delivery.Message[string], error] {
-			return op.MessagesOf(asyncop.FromSlice([]delivery.Message[string]{v.message("a")}))
-		},
-		"MessagesOf a channel": func(op *asyncop.AsyncWaitOperator[string, string], v *verdicts) iter.Seq2[delivery.Message[string], error] {
-			ms := make(chan delivery.Message[string])
-			go func() { ms <- v.message("a") }()
-			return op.MessagesOf(asyncop.FromChan(ms))
-		},
-	}
-	for name, drive := range drivers {
-		for how, breaks := range map[string]func(){"panic": func() { panic("no clone") }, "goexit": runtime.Goexit} {
-			t.Run(name+"/"+how, func(t *testing.T) {
-				fn := cloning[string, string]{
-					asyncop.Blocking(func(_ context.Context, in string) (string, error) { return in, nil }),
-					func(in string) string { breaks(); return in },
-				}
-				op := asyncop.OrderedWait[string, string](fn, time.Minute, 4)
-				v := &verdicts{}
-				ended := make(chan struct{})
-				go func() { // MessagesOf passes on what breaks
-					defer close(ended)
-					defer func() { _ = recover() }()
-					for m, err := range drive(op, v) {
-						if err == nil {
-							m.Ack()
-						}
-					}
-				}()
-				<-ended
-				require.Error(t, op.Wait())
-				require.Equal(t, "nacked", v.of("a"))
-			})
+// received are messages as a source yields them.
+func received[T any](ms ...delivery.Message[T]) iter.Seq2[delivery.Message[T], error] {
+	return func(yield func(delivery.Message[T], error) bool) {
+		for _, m := range ms {
+			if !yield(m, nil) {
+				return
+			}
 		}
 	}
 }

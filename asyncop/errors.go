@@ -20,8 +20,8 @@ var (
 	// ErrNoResult is returned by a [Blocking] call that found nothing: the attempt completes with no result.
 	ErrNoResult = errors.New("asyncop: no result")
 
-	// ErrNilError stands for a nil error passed to CompleteExceptionally.
-	ErrNilError = errors.New("asyncop: CompleteExceptionally was called with a nil error")
+	// errNil stands for a nil error passed to CompleteExceptionally.
+	errNil = errors.New("asyncop: CompleteExceptionally was called with a nil error")
 
 	// ErrRetriesExhausted is the failure of an element whose last result still asked for another attempt, under
 	// [WithExhaustedAsFailure]. The error that wraps it names the reason, and why there was no retry.

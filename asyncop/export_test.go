@@ -3,6 +3,7 @@ package asyncop
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 
 	"github.com/weirflow/weir/asyncop/internal/core"
@@ -18,6 +19,14 @@ var (
 	ErrControlResult = errControlResult
 	ErrHandlerLimit  = errHandlerLimit
 )
+
+// WithRandom sets the source of the jitter of back-offs.
+func WithRandom(source rand.Source) Option {
+	return func(cfg *config) { cfg.random = source }
+}
+
+// ErrNil stands for a nil error.
+var ErrNil = errNil
 
 // SlotsTaken returns the number of slots taken. It may be called by user code that runs on the operator's loop.
 func SlotsTaken[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int { return op.driver.Core().Len() }

@@ -14,7 +14,6 @@ import (
 //   - [io.Closer]: Close is called once per operator whose Open succeeded, after the last element. Calls that ignored the end of
 //     their context may still be running. An error of a clean end becomes the operator's Err.
 //   - [TimeoutHandler]: Timeout is called for elements that ran out of time.
-//   - [Cloner]: Clone copies elements that the input uses again.
 //
 // One function may serve several operators. Each calls it from its own loop, so it must then be safe for concurrent use.
 type AsyncFunction[IN, OUT any] interface {
@@ -41,15 +40,15 @@ type ResultFuture[OUT any] interface {
 	// Complete ends the attempt with its results; with none, the element emits nothing. The operator owns a slice that
 	// is passed whole (results...) from then on.
 	Complete(results ...OUT)
-	// CompleteExceptionally ends the attempt with an error; nil stands for [ErrNilError].
+	// CompleteExceptionally ends the attempt with an error; nil stands for one that says so.
 	CompleteExceptionally(err error)
 }
 
-// AsyncFunc is a func as an [AsyncFunction]. [Func] makes one without naming its types.
-type AsyncFunc[IN, OUT any] func(ctx context.Context, in IN, result ResultFuture[OUT]) error
+// asyncFunc is a func as an [AsyncFunction].
+type asyncFunc[IN, OUT any] func(ctx context.Context, in IN, result ResultFuture[OUT]) error
 
 // AsyncInvoke calls f.
-func (f AsyncFunc[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
+func (f asyncFunc[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
 	return f(ctx, in, result)
 }
 
@@ -58,7 +57,7 @@ func Func[IN, OUT any](f func(ctx context.Context, in IN, result ResultFuture[OU
 	if f == nil {
 		return nil
 	}
-	return AsyncFunc[IN, OUT](f)
+	return asyncFunc[IN, OUT](f)
 }
 
 // TimeoutHandler is implemented by a function that answers for elements that ran out of time. [HandleFailure] is for
@@ -74,15 +73,6 @@ type Opener interface {
 	// Open is called once per operator, before its first element, with the operator's context. An error or panic fails
 	// the pipeline.
 	Open(ctx context.Context) error
-}
-
-// Cloner is implemented by a function whose input reuses its elements, as a reader does that has one buffer for all records. It
-// is for [AsyncWaitOperator.Results], which works on the clones. It does nothing in a flow: when the operator gets an element
-// from a channel, the source may have changed it already. Such a source must send copies.
-type Cloner[IN any] interface {
-	// Clone returns a copy of in that shares no memory with it that is changed later. It is called on the goroutine of the
-	// input, which goes on after it. A panic fails the operator, as one of the input does.
-	Clone(in IN) IN
 }
 
 // HandleFailure returns fn with a fallback: what fallback returns is emitted in place of a failure. An element fails when its

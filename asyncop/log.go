@@ -183,12 +183,11 @@ func retryAttrs(attempts int, d decision.Decision) []slog.Attr {
 func (s *surface[IN, OUT]) flushLines(all bool) {
 	s.logSuppressed(all)
 	s.logFailing()
-	s.logStats()
 }
 
 // linesDue returns when flushLines has something to write.
 func (s *surface[IN, OUT]) linesDue() (due time.Duration, ok bool) {
-	for _, line := range []func() (time.Duration, bool){s.suppressedDue, s.failingDue, s.statsDue} {
+	for _, line := range []func() (time.Duration, bool){s.suppressedDue, s.failingDue} {
 		if d, some := line(); some && (!ok || d < due) {
 			due, ok = d, true
 		}
@@ -243,12 +242,8 @@ func (s *surface[IN, OUT]) messageAttrs(ctx context.Context) (attrs []slog.Attr)
 
 // labelOf names an element for people.
 func (s *surface[IN, OUT]) labelOf(in IN) string {
-	label := s.label
-	if label == nil {
-		label = defaultLabel
-	}
 	var text string
-	if err := s.offLoop(func() error { text = label(in); return nil }); err != nil { // a number may have a String method
+	if err := s.offLoop(func() error { text = labelOf(in); return nil }); err != nil { // it may have methods
 		return fmt.Sprintf("(label: %v)", err)
 	}
 	return text
@@ -257,15 +252,20 @@ func (s *surface[IN, OUT]) labelOf(in IN) string {
 // logLabelOf is labelOf for an attribute of a log, which the handler quotes if need be.
 func (s *surface[IN, OUT]) logLabelOf(in IN) string {
 	label := s.labelOf(in)
-	if s.label != nil {
-		return label
-	}
 	quoted, err := strconv.QuotedPrefix(label)
 	if err != nil {
 		return label // no string
 	}
 	text, _ := strconv.Unquote(quoted) // it is one
 	return text + label[len(quoted):]
+}
+
+// labelOf names an element by its LogValue, if it has one, else by defaultLabel.
+func labelOf(in any) string {
+	if v, ok := in.(slog.LogValuer); ok {
+		return slog.AnyValue(v).Resolve().String()
+	}
+	return defaultLabel(in)
 }
 
 const maxLabel = 64 // bytes of a default label

@@ -369,14 +369,22 @@ func TestLogsTellNoSecrets(t *testing.T) {
 	})
 }
 
+// patientNumber is an element that names itself in logs and errors.
+type patientNumber int
+
+var labels atomic.Int64
+
+func (p patientNumber) LogValue() slog.Value {
+	labels.Add(1)
+	return slog.StringValue(fmt.Sprintf("patient-%d", int(p)))
+}
+
 func TestElementLabel(t *testing.T) {
-	type patient int
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
-		op := OrderedWaitWithRetry(failsAlways[patient](errDown), time.Minute, 5, retriesTwice(),
-			WithLogger(book.logger(slog.LevelDebug)), WithDrainRetries(),
-			WithElementLabel(func(element any) string { return fmt.Sprintf("patient-%d", element.(patient)) }))
-		err := runToEnd(op, patient(7))
+		op := OrderedWaitWithRetry(failsAlways[patientNumber](errDown), time.Minute, 5, retriesTwice(),
+			WithLogger(book.logger(slog.LevelDebug)), WithDrainRetries())
+		err := runToEnd(op, patientNumber(7))
 		assert.EqualError(t, err, "asyncop: element patient-7 failed after 3 attempts in 2s, 2 of 2 retries used: down")
 		lines := book.read()
 		require.Greater(t, len(lines), 1)
@@ -389,23 +397,25 @@ func TestElementLabel(t *testing.T) {
 // A label costs nothing where no line is written.
 func TestElementLabelIsMadeForLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		labels := 0
 		var book logBook
-		op := OrderedWaitWithRetry(failsAlways[int](errDown), time.Minute, 50, retriesTwice(),
-			WithDropOnFailure(), WithLogger(book.logger(slog.LevelWarn)), WithDrainRetries(),
-			WithElementLabel(func(any) string { labels++; return "" }))
-		require.NoError(t, runToEnd(op, make([]int, 40)...))
+		op := OrderedWaitWithRetry(failsAlways[patientNumber](errDown), time.Minute, 50, retriesTwice(),
+			WithDropOnFailure(), WithLogger(book.logger(slog.LevelWarn)), WithDrainRetries())
+		before := labels.Load()
+		require.NoError(t, runToEnd(op, make([]patientNumber, 40)...))
 		assert.Len(t, book.read(), logBurst+1) // and how many lines are missing
-		assert.Equal(t, logBurst, labels)
+		assert.EqualValues(t, logBurst, labels.Load()-before)
 	})
 }
 
+// unnameable is an element whose name cannot be told.
+type unnameable int
+
+func (unnameable) LogValue() slog.Value { panic("no label") }
+
 func TestElementLabelThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		op := OrderedWait(failsAlways[int](errDown), 0, 5, WithElementLabel(func(any) string { panic("no label") }))
-		assert.Equal(t, "asyncop: element (label: asyncop: panic in user code: no label "+
-			"(at log_test.go:N asyncop.TestElementLabelThatPanics.func1.1)) failed after 1 attempt in 0s: down",
-			withoutLine(runToEnd(op, 1).Error()))
+		op := OrderedWait(failsAlways[unnameable](errDown), 0, 5)
+		assert.ErrorContains(t, runToEnd(op, unnameable(1)), "LogValue panicked")
 	})
 }
 

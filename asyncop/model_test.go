@@ -108,16 +108,12 @@ type modelConfig struct {
 	handler, heeds           bool // heeds: calls that block return when their context ends
 	holds, immediate, mayEnd bool // holds: an AsyncInvoke can block the loop; immediate: or complete at once
 	results                  bool // driven by Results, not as a flow
-	chained                  bool // by ResultsOf, whose body never waits: what pauses while it does has tests of its own
 	to                       bool // a flow whose results To takes, not Out
 	keys, most               int  // keys 0: no key order; most: elements that may wait for their key, 0: any number
 }
 
 // places is how many results find a place while downstream takes none.
 func (c *modelConfig) places() int {
-	if c.chained {
-		return modelFeed
-	}
 	if c.results || c.to {
 		return max(1, c.buffer) + 1 // one is in the hands of whoever ranges over Results, or of To
 	}
@@ -183,11 +179,9 @@ func newModelConfig(b *modelBytes) modelConfig {
 		mayEnd:         yes(60),
 		results:        yes(35),
 		to:             yes(50),
-		chained:        yes(40),
 		keys:           modelPick(b, 0, 0, 0, 1, 2, 3),
 		most:           modelPick(b, 0, 0, 1, 2),
 	}
-	c.chained = c.chained && c.results
 	c.drain = c.drain || c.results // Results always does
 	if c.timeout == 0 {
 		c.retries = -1
@@ -916,7 +910,7 @@ func (m *model) statistics() asyncop.Stats {
 	}
 	if m.ended {
 		for _, in := range m.source {
-			if in.kind != modelClose && !m.chained && !(m.results && s.Discarded == int64(m.discards)) {
+			if in.kind != modelClose && !(m.results && s.Discarded == int64(m.discards)) {
 				s.Discarded++
 			}
 		}
@@ -980,8 +974,7 @@ type modelRun struct {
 	op        *asyncop.AsyncWaitOperator[modelInput, any]
 	start     time.Time
 	cancel    context.CancelCauseFunc
-	feed      chan any        // unbounded in effect; a goroutine sends it to In
-	typed     chan modelInput // in place of feed, for ResultsOf
+	feed      chan any // unbounded in effect; a goroutine sends it to In
 	closed    bool
 	sent      []modelInput
 	out, side *modelTap
@@ -1139,7 +1132,7 @@ func (r *modelRun) begin() {
 	case r.to:
 		out = r.takeAll
 	}
-	r.feed, r.typed = make(chan any, modelFeed), make(chan modelInput, modelFeed)
+	r.feed = make(chan any, modelFeed)
 	r.out = newModelTap(out(), func(v any) string {
 		if w, ok := v.(asyncop.Watermark); ok {
 			return fmt.Sprintf("W%d", w.Timestamp.Unix())
@@ -1167,9 +1160,6 @@ func (r *modelRun) takeAll() <-chan any {
 // rangeOver drives the operator by Results.
 func (r *modelRun) rangeOver() <-chan any {
 	out := make(chan any)
-	if r.chained {
-		out = make(chan any, modelFeed)
-	}
 	input := func(yield func(modelInput) bool) {
 		for v := range r.feed {
 			if !yield(v.(modelInput)) {
@@ -1180,11 +1170,7 @@ func (r *modelRun) rangeOver() <-chan any {
 	go func() {
 		defer close(out)
 		var last error
-		results := r.op.Results(input)
-		if r.chained {
-			results = r.op.ResultsOf(asyncop.FromChan(r.typed))
-		}
-		for v, err := range results {
+		for v, err := range r.op.Results(input) {
 			if last = err; err == nil {
 				out <- v
 			}
@@ -1450,8 +1436,6 @@ func (r *modelRun) send(kind modelInputKind, arg int) string {
 	r.model.source = append(r.model.source, in)
 	if kind == modelWatermark {
 		r.feed <- asyncop.Watermark{Timestamp: time.Unix(int64(in.id), 0)}
-	} else if r.chained {
-		r.typed <- in
 	} else {
 		r.feed <- in
 	}
@@ -1465,7 +1449,6 @@ func (r *modelRun) closeInput() string {
 	if !r.closed {
 		r.closed = true
 		close(r.feed)
-		close(r.typed)
 		r.model.source = append(r.model.source, modelInput{kind: modelClose})
 	}
 	return "close"

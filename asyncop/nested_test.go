@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/asyncop/lookup"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )

@@ -228,9 +228,6 @@ func (c *config) refuse(name string) {
 
 // failureSinkOf returns what takes the failures, nil if there is nothing.
 func failureSinkOf[IN any](name string, cfg config) func(context.Context, Failure[IN]) error {
-	if cfg.sideOutput != nil {
-		return sendTo[IN](cfg.sideOutput.In())
-	}
 	sink, ok := cfg.failureSink.(func(context.Context, Failure[IN]) error)
 	if cfg.failureSink != nil && !ok {
 		panic(fmt.Sprintf("asyncop: %s: WithFailureSink: %T does not take %v", name, cfg.failureSink, reflect.TypeFor[Failure[IN]]()))
@@ -242,7 +239,7 @@ func failureSinkOf[IN any](name string, cfg config) func(context.Context, Failur
 func (s *surface[IN, OUT]) warnOfArguments(
 	name string, timeout time.Duration, strategy strategies.AsyncRetryStrategy[OUT], batch *core.Batching[IN, OUT],
 ) {
-	if p := s.policy; !p.NoRetry && !p.Considers(nil) && !p.Considers(ErrNilError) {
+	if p := s.policy; !p.NoRetry && !p.Considers(nil) && !p.Considers(errNil) {
 		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
 	}

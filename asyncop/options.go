@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
-	"github.com/reugn/go-streams"
 
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
@@ -36,11 +35,9 @@ type config struct {
 	cancelUpstream context.CancelCauseFunc
 	name           string
 	logger         *slog.Logger
-	label          func(element any) string
-	random         rand.Source
+	random         rand.Source // of the jitter of back-offs; nil: seeded by the runtime
 	observers      []observe.Observer
 	checkpointed   observe.CheckpointedObserver // one of them, with checkpoints; nil: none has a state
-	statsEvery     time.Duration        // 0: never
 
 	keys             any // an core.Keys[IN, OUT]; nil: no key order
 	maxWaitingPerKey int // 0: any number
@@ -59,7 +56,6 @@ type config struct {
 	onFailure          failurePolicy
 	policyOption       string // that has set it
 	failureSink        any    // a func(context.Context, Failure[IN]) error
-	sideOutput         streams.Inlet
 	exhaustedAsFailure bool
 	drainRetries       bool // Results does so without it
 	buffer             int  // negative: as many as the slots suggest
@@ -189,37 +185,6 @@ func WithObserver(o observe.Observer) Option {
 	return func(c *config) { c.observers = append(c.observers, o) }
 }
 
-// WithStatsEvery logs the statistics ([Stats]) at info level: d after the first element, then every d as long as elements are
-// in flight or something has changed, and once more at the end. So an idle operator logs nothing. By default, and with 0, none
-// are logged. It panics if d < 0.
-//
-// The line has the counts since the operator began. per_second is the number of elements completed a second since the line
-// before.
-func WithStatsEvery(d time.Duration) Option {
-	if d < 0 {
-		panic(fmt.Sprintf("asyncop: WithStatsEvery: negative interval: %v", d))
-	}
-	return func(c *config) { c.statsEvery = d }
-}
-
-// WithElementLabel sets what names an element in logs and error messages, such as its key. By default a short string or
-// number stands for itself and anything else for its type, since whole records do not belong in logs.
-func WithElementLabel(label func(element any) string) Option {
-	if label == nil {
-		panic("asyncop: WithElementLabel: nil function")
-	}
-	return func(cfg *config) { cfg.label = label }
-}
-
-// WithRandom sets the source of the jitter of back-offs; the default is seeded by the runtime. It is used by the
-// operator's loop alone.
-func WithRandom(source rand.Source) Option {
-	if guard.IsNil(source) {
-		panic("asyncop: WithRandom: nil source")
-	}
-	return func(cfg *config) { cfg.random = source }
-}
-
 // WithMaxConcurrentCalls bounds the calls that run at once; the default is the capacity. Elements beyond it hold a slot
 // and wait: retries before first attempts, oldest first. It panics if n < 1.
 //
@@ -272,7 +237,7 @@ func WithEarlyTimeout() Option {
 }
 
 // WithDropOnFailure logs and counts elements that fail, and goes on without them. By default the first failure fails
-// the pipeline. It excludes [WithFailureSink] and [WithSideOutput].
+// the pipeline. It excludes [WithFailureSink].
 func WithDropOnFailure() Option {
 	return func(cfg *config) { cfg.setPolicy(drops, "WithDropOnFailure") }
 }
@@ -309,7 +274,7 @@ func WithDropOnFailure() Option {
 // the last checkpoint, so take must recognise it by something of its own, such as an id. When the run fails or is cancelled, an
 // element that was not taken is not offered once more: it comes again in the next run.
 //
-// IN must be the operator's. It excludes [WithSideOutput] and [WithDropOnFailure].
+// IN must be the operator's. It excludes [WithDropOnFailure].
 func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error) Option {
 	if take == nil {
 		panic("asyncop: WithFailureSink: nil function")
@@ -317,46 +282,6 @@ func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error
 	return func(cfg *config) {
 		cfg.setPolicy(handsOver, "WithFailureSink")
 		cfg.failureSink = take
-	}
-}
-
-// WithSideOutput is [WithFailureSink] for go-streams: elements that fail go to inlet, a sink or a flow, as [Failure] values.
-// One is taken when it was sent to the channel of inlet. The operator closes inlet.In() after the last one, so each operator
-// needs an inlet of its own; if inlet is a streams.Sink, Done waits for its completion. An inlet that takes nothing for 30 s
-// after a failure or a cancel is given up.
-//
-// With checkpoints, what inlet has taken and not stored, such as what is in a channel with a buffer, is lost if the process is
-// killed: use WithFailureSink. It panics if inlet is nil, or its In. It excludes WithFailureSink and [WithDropOnFailure].
-func WithSideOutput(inlet streams.Inlet) Option {
-	if guard.IsNil(inlet) {
-		panic("asyncop: WithSideOutput: nil inlet")
-	}
-	if inlet.In() == nil {
-		panic(fmt.Sprintf("asyncop: WithSideOutput: In of the %T is nil", inlet))
-	}
-	return func(cfg *config) {
-		cfg.setPolicy(handsOver, "WithSideOutput")
-		cfg.sideOutput = inlet
-	}
-}
-
-// sendTo returns the failure sink that sends to a side output.
-func sendTo[IN any](failures chan<- any) func(context.Context, Failure[IN]) error {
-	return func(ctx context.Context, f Failure[IN]) error {
-		select {
-		case failures <- f:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-// completeInlet ends a side output, and waits for it if that is possible.
-func completeInlet(sideOutput streams.Inlet) {
-	close(sideOutput.In())
-	if sink, ok := sideOutput.(streams.Sink); ok {
-		sink.AwaitCompletion()
 	}
 }
 

@@ -22,8 +22,7 @@ import (
 //	}
 //
 // The input is iterated on a goroutine of its own, which may run ahead of the operator by the buffer ([WithBuffer]), at least
-// by one element. A panic of the input fails the operator. Elements must not be changed once they were yielded, unless the
-// function is a [Cloner]. While the body does not ask for the next result, results hold their slots, and timers go on.
+// by one element. A panic of the input fails the operator. Elements must not be changed once they were yielded. While the body does not ask for the next result, results hold their slots, and timers go on.
 //
 // A break out of the loop cancels the operator with [ErrStopped]. However the loop ends, Done is closed then. Only an input
 // that waits for something ends later, with its next element: see [WithUpstreamCancel]. Results that were on their way, at most
@@ -106,16 +105,6 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[I
 	}
 }
 
-// MessagesOf is [AsyncWaitOperator.Messages] without another goroutine, as [AsyncWaitOperator.ResultsOf] is Results. Messages
-// that are still in a channel when the loop ends stay there.
-func (op *AsyncWaitOperator[IN, OUT]) MessagesOf(input Input[message.Message[IN]]) iter.Seq2[message.Message[OUT], error] {
-	op.mustHaveNoCheckpoints("MessagesOf")
-	return func(yield func(message.Message[OUT], error) bool) {
-		op.driveBy("MessagesOf")
-		op.driver.Chained(drive.ChainedRange[IN, OUT]{Messages: input.in, YieldMessages: yield})
-	}
-}
-
 // CheckRun returns an error if the operator does not fit [delivery.Run], which calls it with its context: it has no failure policy, or it
 // ends with that context, before it can be drained.
 func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
@@ -130,32 +119,21 @@ func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 	return nil
 }
 
-// Input is where [AsyncWaitOperator.ResultsOf] takes elements from: [FromSlice], [FromChan] or [FromFunc]. Unlike an iter.Seq
-// it knows whether an element is at hand, so that nothing waits for the input while calls complete.
-type Input[IN any] struct{ in drive.Input[IN] }
-
-// FromSlice returns an input of the elements of a slice.
-func FromSlice[IN any](elements []IN) Input[IN] { return Input[IN]{drive.Input[IN]{Slice: elements}} }
-
-// FromChan returns an input of what comes through a channel, until it is closed. It panics if elements is nil.
-func FromChan[IN any](elements <-chan IN) Input[IN] {
-	if elements == nil {
-		panic("asyncop: FromChan: nil channel")
+// FromSlice returns the elements of a slice one by one, for [AsyncWaitOperator.ResultsOf].
+func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
+	return func() (v IN, ok bool) {
+		if ok = len(elements) > 0; ok {
+			v, elements = elements[0], elements[1:]
+		}
+		return v, ok
 	}
-	return Input[IN]{drive.Input[IN]{Chan: elements}}
-}
-
-// FromFunc returns an input of what next returns, until ok is false. next must not wait, since the whole operator would wait
-// with it; that is not logged. An input that waits for its elements goes through [FromChan]. It panics if next is nil.
-func FromFunc[IN any](next func() (v IN, ok bool)) Input[IN] {
-	if next == nil {
-		panic("asyncop: FromFunc: nil function")
-	}
-	return Input[IN]{drive.Input[IN]{Next: next}}
 }
 
 // ResultsOf is [AsyncWaitOperator.Results] without another goroutine: the operator runs on the goroutine of the loop over its
-// results. For calls that are short that takes about two thirds of the time. But while the body of the loop runs, no call
+// results. It calls next for each element, until ok is false. next must not wait, since the whole operator would wait with it; that is
+// not logged. An input that waits, such as a channel, goes through Results.
+//
+// For calls that are short that takes about two thirds of the time. But while the body of the loop runs, no call
 // starts, no timer fires, no retry begins and no failure is handed over; calls that run go on, and a cancel ends their
 // contexts. So the body should be short.
 //
@@ -166,8 +144,7 @@ func FromFunc[IN any](next func() (v IN, ok bool)) Input[IN] {
 //		…
 //	}
 //
-// While the input has nothing at hand, completions, timers and results go on. Up to 128 elements are taken before the next
-// result is yielded, as far as there are slots.
+// Up to 128 elements are taken before the next result is yielded, as far as there are slots.
 //
 // When the operator is cancelled, or the context of Stop ends, it ends also if the body blocks: Done is closed, and the loop
 // gets Err when its body comes back. An element whose results the body has not finished with is abandoned then. Wait and Stop
@@ -178,12 +155,15 @@ func FromFunc[IN any](next func() (v IN, ok bool)) Input[IN] {
 // operator with a [*PanicError].
 //
 // Everything else is as in Results: the order, the last pair with the error, retries at the end of the input, and one loop for
-// each operator. Elements that are still in a channel when the loop ends stay there.
-func (op *AsyncWaitOperator[IN, OUT]) ResultsOf(input Input[IN]) iter.Seq2[OUT, error] {
+// each operator. It panics if next is nil.
+func (op *AsyncWaitOperator[IN, OUT]) ResultsOf(next func() (v IN, ok bool)) iter.Seq2[OUT, error] {
+	if next == nil {
+		panic("asyncop: ResultsOf: nil function")
+	}
 	op.mustHaveNoCheckpoints("ResultsOf")
 	return func(yield func(OUT, error) bool) {
 		op.driveBy("ResultsOf")
-		op.driver.Chained(drive.ChainedRange[IN, OUT]{In: input.in, Yield: yield})
+		op.driver.Chained(drive.ChainedRange[IN, OUT]{Next: next, Yield: yield})
 	}
 }
 

@@ -21,7 +21,6 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
-	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -202,68 +201,6 @@ func TestResultsOfAnInputThatBreaks(t *testing.T) {
 				require.ErrorContains(t, last, "input of Results")
 				require.Equal(t, op.Err(), last)
 			})
-		})
-	}
-}
-
-// cloning is a function with a Clone method.
-type cloning[IN, OUT any] struct {
-	asyncop.AsyncFunction[IN, OUT]
-	clone func(IN) IN
-}
-
-func (c cloning[IN, OUT]) Clone(in IN) IN { return c.clone(in) }
-
-// An input may use its one element again and again if the function is a Cloner, behind wrappers too.
-func TestResultsOfAnInputThatReusesItsElement(t *testing.T) {
-	type record struct{ value int }
-	forEachMode(t, func(t *testing.T, m mode) {
-		double := asyncop.Func(func(ctx context.Context, in *record, result asyncop.ResultFuture[*record]) error {
-			if asyncop.AttemptFromContext(ctx) == 1 {
-				return errBroken
-			}
-			go result.Complete(&record{2 * in.value})
-			return nil
-		})
-		fn := asyncop.WithTimeoutMethod(cloning[*record, *record]{double, func(in *record) *record { c := *in; return &c }},
-			func(context.Context, *record) ([]*record, error) { return nil, nil })
-		s := strategies.FixedDelay[*record](1, time.Second).RetryIfException(predicates.HasException)
-		op := construct(m, fn, time.Minute, s)
-		var got []int
-		for out, err := range op.Results(func(yield func(*record) bool) {
-			reused := &record{}
-			for reused.value < 100 && yield(reused) {
-				reused.value++
-			}
-			reused.value = -1
-		}) {
-			require.NoError(t, err)
-			got = append(got, out.value)
-		}
-		slices.Sort(got)
-		want := make([]int, 100)
-		for i := range want {
-			want[i] = 2 * i
-		}
-		require.Equal(t, want, got)
-	})
-}
-
-// A Clone that breaks is an input that breaks.
-func TestResultsOfACloneThatBreaks(t *testing.T) {
-	for _, b := range breakages {
-		forEachMode(t, func(t *testing.T, m mode) {
-			fn := cloning[string, string]{newHand(t), func(in string) string { b.breaks(); return in }}
-			op := construct(m, function(fn), time.Minute, nil)
-			var last error
-			for _, err := range op.Results(letters("ab")) {
-				last = err
-			}
-			panicked, ok := errors.AsType[*asyncop.PanicError](last)
-			require.True(t, ok, "%v", last)
-			require.Equal(t, b.value, panicked.Value)
-			require.ErrorContains(t, last, "input of Results")
-			require.Zero(t, op.Stats().Accepted)
 		})
 	}
 }

@@ -29,7 +29,6 @@ type surface[IN, OUT any] struct {
 	policy *decision.Steps[OUT]
 	driver *drive.Driver[IN, OUT]
 	logLines
-	statsLine
 	failingLine
 }
 
@@ -45,13 +44,13 @@ func newDriver[IN, OUT any](
 		CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.drainRetries,
 		Coordinator: cfg.coordinator, State: state, Overflow: cfg.overflow,
 		Panicked: func(recovered any) error { return newPanicError(recovered) },
-		ErrNil:   ErrNilError, ErrStopped: ErrStopped, ErrClosed: checkpoint.ErrClosed, ErrAcknowledged: wiring.ErrAcknowledged,
+		ErrNil:   errNil, ErrStopped: ErrStopped, ErrClosed: checkpoint.ErrClosed, ErrAcknowledged: wiring.ErrAcknowledged,
 		Hooks: drive.Hooks[IN]{
 			NotTaken: s.logNotTaken, ObserverBroke: func(err error) {
 				s.logAttrs(s.ctx, slog.LevelError, "asyncop: an observer broke", slog.Any("error", err))
 			},
 			Abandoned: abandonedBy, Declined: s.logDeclined, SourceBroke: s.logSourceBroke, Log: s.logAttrs,
-			FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: s.logLastLines,
+			FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: func() { s.logSuppressed(true) },
 		},
 	}
 	if cfg.checkpointed != nil {
@@ -83,14 +82,8 @@ func newDriver[IN, OUT any](
 	if h, ok := find[io.Closer](fn); ok {
 		c.Close = h.Close
 	}
-	if h, ok := find[Cloner[IN]](fn); ok {
-		c.Clone = h.Clone
-	}
 	if sink != nil {
 		c.Sink = func(ctx context.Context, r core.Report[IN]) error { return sink(ctx, s.failureOf(r)) }
-	}
-	if cfg.sideOutput != nil {
-		c.EndSink = func() error { completeInlet(cfg.sideOutput); return nil }
 	}
 	s.driver = drive.New(c)
 	return s.driver, s

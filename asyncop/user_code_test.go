@@ -370,11 +370,10 @@ func TestOpenAndCloseThatBreak(t *testing.T) {
 	}
 }
 
-// A6: hooks that break change nothing else: the label, the logger, and the function that reports the source.
+// A6: hooks that break change nothing else: the logger, and the function that reports the source.
 func TestHooksThatBreak(t *testing.T) {
 	for _, b := range breakages {
 		hooks := map[string]asyncop.Option{
-			"label":           asyncop.WithElementLabel(func(any) string { b.breaks(); return "" }),
 			"logger":          asyncop.WithLogger(slog.New(breakingHandler(b.breaks))),
 			"upstream cancel": asyncop.WithUpstreamCancel(func(error) { b.breaks() }),
 		}

@@ -82,13 +82,13 @@ func chainedRow[T element](impl string, p pipeline, build built[T]) Row {
 		m.Start()
 		op, end := build()
 		i := 0
-		err := check(&q, end, op.ResultsOf(asyncop.FromFunc(func() (e T, ok bool) {
+		err := check(&q, end, op.ResultsOf(func() (e T, ok bool) {
 			if i == q.elems {
 				return e, false
 			}
 			i++
 			return elementAt[T](&q, i-1), true
-		})))
+		}))
 		m.Stop()
 		return cmp.Or(err, q.checkCalls())
 	}}

@@ -38,36 +38,20 @@ func Example_stats() {
 	// completed 2 failures 0 retries 0
 }
 
+type payment struct{ ID, Card string }
+
+func (p payment) LogValue() slog.Value { return slog.StringValue(p.ID) } // never the card
+
 func Example_logging() {
-	type order struct{ ID, Card string }
 	logger := slog.New(slog.NewJSONHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	op := asyncop.OrderedWait(asyncop.Func(payFor[order]), 5*time.Second, 100,
+	op := asyncop.OrderedWait(asyncop.Func(payFor[payment]), 5*time.Second, 100,
 		asyncop.WithName("payments"),
-		asyncop.WithLogger(logger),
-		asyncop.WithElementLabel(func(element any) string { return element.(order).ID })) // never the card
-	for range op.Results(slices.Values([]order{{"1", "4242"}})) {
+		asyncop.WithLogger(logger))
+	for range op.Results(slices.Values([]payment{{"1", "4242"}})) {
 	}
 	fmt.Println(op.Stats().Completed)
 	// Output:
 	// 1
-}
-
-func Example_statsLine() {
-	type order struct{ ID, Card string }
-	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey || a.Key == "per_second" {
-			return slog.Attr{}
-		}
-		return a
-	}}))
-	op := asyncop.OrderedWait(asyncop.Func(payFor[order]), 5*time.Second, 100,
-		asyncop.WithName("payments"),
-		asyncop.WithLogger(logger),
-		asyncop.WithStatsEvery(time.Minute))
-	for range op.Results(slices.Values([]order{{"1", "4242"}})) {
-	}
-	// Output:
-	// level=INFO msg="asyncop: statistics" accepted=1 in_flight=0 running=0 waiting=0 completed=1 attempts=1 retries=0 failures=0 operator=payments
 }
 
 func Example_prometheus() {

@@ -102,7 +102,7 @@ func (l *load[K, V]) Complete(results ...V) { l.end(results, nil) }
 // CompleteExceptionally implements asyncop.ResultFuture.
 func (l *load[K, V]) CompleteExceptionally(err error) {
 	if err == nil {
-		err = asyncop.ErrNilError
+		err = errNil
 	}
 	l.end(nil, err)
 }
@@ -363,3 +363,6 @@ func isPanic(err error) bool {
 	_, ok := errors.AsType[*asyncop.PanicError](err)
 	return ok
 }
+
+// errNil stands for a nil error.
+var errNil = errors.New("lookup: CompleteExceptionally was called with a nil error")

@@ -137,11 +137,11 @@ func (r *run) results(op *operator) error {
 // chained drives the operator by ResultsOf. Its input ends at once: the operator makes all retries nevertheless.
 func (r *run) chained(op *operator) error {
 	next := int64(0)
-	input := asyncop.FromFunc(func() (v int64, ok bool) {
+	input := func() (v int64, ok bool) {
 		v = next
 		next++
 		return v, v < int64(r.n)
-	})
+	}
 	for v, err := range op.ResultsOf(input) {
 		if err != nil {
 			return err

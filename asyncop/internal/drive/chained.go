@@ -10,52 +10,12 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/message"
 )
 
-// Input is what a chained driver takes elements from: the one of them that is set, or nothing.
-type Input[IN any] struct {
-	Slice []IN
-	Chan  <-chan IN
-	Next  func() (v IN, ok bool) // does not wait; ok is false at the end
-}
-
-// take returns the next element, if one is at hand; ok is false at the end.
-func (in *Input[IN]) take() (v IN, ok, atHand bool) {
-	switch {
-	case in.Chan != nil:
-		select {
-		case v, ok = <-in.Chan:
-		default:
-			return v, false, false
-		}
-	case in.Next != nil:
-		v, ok = in.Next()
-	case len(in.Slice) > 0:
-		v, in.Slice = in.Slice[0], in.Slice[1:]
-		ok = true
-	}
-	return v, ok, true
-}
-
-// ChainedRange is a loop over results on the caller's goroutine: of values or, if YieldMessages is set, of messages.
+// ChainedRange is a loop over results on the caller's goroutine.
 type ChainedRange[IN, OUT any] struct {
-	In    Input[IN]
+	Next  func() (v IN, ok bool) // does not wait; ok is false at the end
 	Yield func(OUT, error) bool
-
-	Messages      Input[message.Message[IN]]
-	YieldMessages func(message.Message[OUT], error) bool
-
-	held call.Message // what the body has, or Clone
-}
-
-func (r *ChainedRange[IN, OUT]) yieldError(err error) {
-	if r.YieldMessages != nil {
-		r.YieldMessages(message.Message[OUT]{}, err)
-		return
-	}
-	var none OUT
-	r.Yield(none, err)
 }
 
 // chained is the state of a driver whose loop runs on the goroutine that ranges over the results.
@@ -107,7 +67,7 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 		if !returned { // a panic or Goexit, of the body, of the input, or of what the core calls
 			d.breakOffLoop()
 			unwatch()
-			d.loopIsOver(p)
+			p.r = nil // the operator may be kept
 		}
 	}()
 	d.core.Run(func() {
@@ -124,16 +84,10 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 		<-d.done
 	}
 	unwatch()
-	d.loopIsOver(p)
+	p.r = nil
 	if p.end == loopGoesOn || p.end == loopRescued {
 		d.yieldError(&r)
 	}
-}
-
-// loopIsOver nacks what the body or Clone did not come back from, and lets go of the input and the body: the operator may be kept.
-func (d *Driver[IN, OUT]) loopIsOver(p *bodyPort[IN, OUT]) {
-	d.giveBack(p.r.held)
-	p.r = nil
 }
 
 // yieldError yields why the operator has ended, unless it has ended well.
@@ -143,7 +97,8 @@ func (d *Driver[IN, OUT]) yieldError(r *ChainedRange[IN, OUT]) {
 		err = d.ErrStopped // for the caller, the input is not done
 	}
 	if err != nil {
-		r.yieldError(err)
+		var none OUT
+		r.Yield(none, err)
 	}
 }
 
@@ -192,33 +147,10 @@ type bodyPort[IN, OUT any] struct {
 }
 
 func (p *bodyPort[IN, OUT]) take() bool {
-	d, r := p.d, p.r
-	if r.In.Next != nil || r.Messages.Next != nil {
-		d.core.Beside() // the time of an element begins when it was made
-	}
-	if r.YieldMessages != nil {
-		m, ok, atHand := r.Messages.take()
-		if atHand {
-			p.took(m.Value, message.With(m, struct{}{}), ok)
-		}
-		return atHand
-	}
-	v, ok, atHand := r.In.take()
-	if atHand {
-		p.took(v, call.Message{}, ok)
-	}
-	return atHand
-}
-
-// took goes on with an element, for which there is a slot; ok is false at the end of the input.
-func (p *bodyPort[IN, OUT]) took(v IN, m call.Message, ok bool) {
-	if clone := p.d.Clone; ok && clone != nil {
-		p.r.held = m
-		p.d.core.Beside()
-		v = clone(v) // before the input goes on
-		p.r.held = call.Message{}
-	}
-	p.d.receivedElement(v, m, ok)
+	p.d.core.Beside() // the time of an element begins when it was made
+	v, ok := p.r.Next()
+	p.d.receivedElement(v, call.Message{}, ok)
+	return true
 }
 
 func (p *bodyPort[IN, OUT]) load() {}
@@ -240,13 +172,6 @@ func (p *bodyPort[IN, OUT]) put() bool {
 		return false
 	}
 	v := d.results[0]
-	if p.r.YieldMessages != nil { // from now on the message is the body's
-		p.r.held = d.messageOfNext()
-		d.messages.Carried()
-		if len(d.parts) > 0 {
-			d.parts, d.taken = d.parts[1:], true
-		}
-	}
 	c.owner.Store(ownedByNone)
 	if c.cut.Load() {
 		if !c.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
@@ -254,7 +179,7 @@ func (p *bodyPort[IN, OUT]) put() bool {
 		}
 		return false // checkSignals sees it
 	}
-	more := p.r.yield(v)
+	more := p.r.Yield(v, nil)
 	if !c.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
 		if p.end = loopRescued; !more {
 			p.end = loopRescuedBroken
@@ -268,37 +193,11 @@ func (p *bodyPort[IN, OUT]) put() bool {
 	return true
 }
 
-// yield calls the body with a result of the head.
-func (r *ChainedRange[IN, OUT]) yield(v OUT) (more bool) {
-	if r.YieldMessages == nil {
-		return r.Yield(v, nil)
-	}
-	more = r.YieldMessages(message.With(r.held, v), nil)
-	r.held = call.Message{}
-	return more
-}
-
 func (p *bodyPort[IN, OUT]) flush() { p.yielded = 0 }
 
 func (p *bodyPort[IN, OUT]) isOver() bool { return p.end != loopGoesOn }
 
-func (p *bodyPort[IN, OUT]) sleep() {
-	d, r := p.d, p.r
-	var elements <-chan IN
-	var messages <-chan message.Message[IN]
-	if d.mayRead() {
-		elements, messages = r.In.Chan, r.Messages.Chan
-	}
-	select {
-	case v, ok := <-elements:
-		d.host.Parked.Store(false)
-		p.took(v, call.Message{}, ok)
-	case m, ok := <-messages:
-		d.host.Parked.Store(false)
-		p.took(m.Value, message.With(m, struct{}{}), ok)
-	case <-d.host.C:
-	}
-}
+func (p *bodyPort[IN, OUT]) sleep() { <-p.d.host.C }
 
 func (p *bodyPort[IN, OUT]) leave() {}
 

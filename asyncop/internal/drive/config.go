@@ -38,12 +38,9 @@ type Config[IN, OUT any] struct {
 	Gates []observe.Gate                  // asked before an element is accepted
 	Open  func(ctx context.Context) error // before the first element; nil: there is none
 	Close func() error                    // after the last one, if Open succeeded; nil: there is none
-	Clone func(in IN) IN                  // copies an element of Results' input; nil: there is none
 
 	Permits *call.Permits // shared with other operators; nil: none
 	Backend gate.Backend  // that is called; nil: any
-
-	EndSink func() error // after the last call of the failure sink; nil: there is nothing to end
 
 	CancelUpstream context.CancelCauseFunc // or nil
 	DrainRetries   bool                    // the end of a flow's input lets retries go on, as that of Results' input does anyway

@@ -61,7 +61,6 @@ type Driver[IN, OUT any] struct {
 	whole     int                            // how many results the head has
 	message   call.Message                   // that the head is
 	parts     []message.Message[OUT]         // of it that are left to be emitted, next included, if it has several results
-	taken     bool                           // the part that is next is no longer among them
 	emitted   int64                          // results
 	leaving   fifo.Queue[leaving]            // observed elements whose results are in a ring
 	offered   int                            // direct calls that were offered to the workers in the last step

@@ -72,11 +72,6 @@ func (d *Driver[IN, OUT]) finish() {
 	}
 	d.settleMessages()
 	d.endSink(cause, abandoned)
-	if d.EndSink != nil {
-		if endErr := d.offLoop(d.EndSink); endErr != nil {
-			d.Hooks.Log(d.host.Values, slog.LevelError, "asyncop: the side output broke", slog.Any("error", endErr))
-		}
-	}
 	if err != nil {
 		if closeErr := d.close(); closeErr != nil {
 			d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))

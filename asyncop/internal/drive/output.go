@@ -99,10 +99,7 @@ func (d *Driver[IN, OUT]) nothingLoaded() {
 func (d *Driver[IN, OUT]) sent() {
 	if d.whole > 0 {
 		d.emitted++
-		switch {
-		case d.taken:
-			d.taken = false
-		case len(d.parts) > 0:
+		if len(d.parts) > 0 {
 			d.parts = d.parts[1:]
 			d.messages.Carried() // by this part and the others
 		}

@@ -93,15 +93,8 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 	defer g.Close(func(recovered any) {
 		d.BreakOff(guard.Wrap("asyncop: input of Results", d.Panicked(recovered)))
 	})
-	var held call.Message               // what Clone has
-	defer func() { d.giveBack(held) }() // before the operator ends
-	clone, host := d.Clone, d.host
+	host := d.host
 	put := func(v IN, m call.Message) bool {
-		if clone != nil {
-			held = m
-			v = clone(v) // before the input goes on
-			held = call.Message{}
-		}
 		if !e.in.put(v, m) {
 			d.discarded.Add(1)
 			refused++

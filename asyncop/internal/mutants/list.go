@@ -296,7 +296,7 @@ var mutants = []mutant{
 	},
 	{
 		"a predicate that panics has no outcome", "A6", "core/decide.go",
-		`g.fails(s, lazyerr.Join(panicked, err), false)`,
+		`g.fails(s, guard.Join(panicked, err), false)`,
 		`g.settle(s, nil)`,
 	},
 	{
@@ -787,7 +787,7 @@ var mutants = []mutant{
 	},
 	{
 		"an element may follow a final barrier", "C2", "drive/checkpointing.go",
-		`return lazyerr.Named("asyncop", wiring.ErrAfterFinal)`,
+		`return guard.Wrap("asyncop", wiring.ErrAfterFinal)`,
 		`_ = wiring.ErrAfterFinal`,
 	},
 	{
@@ -835,9 +835,9 @@ var mutants = []mutant{
 	},
 	{
 		"a gate that panics does not end the run", "A6", "drive/observing.go",
-		`		d.core.End(lazyerr.Named("asyncop: gate", d.Panicked(recovered)))
+		`		d.core.End(guard.Wrap("asyncop: gate", d.Panicked(recovered)))
 `,
-		`		_ = lazyerr.Named("asyncop: gate", d.Panicked(recovered))
+		`		_ = guard.Wrap("asyncop: gate", d.Panicked(recovered))
 `,
 	},
 	{
@@ -851,7 +851,7 @@ var mutants = []mutant{
 	},
 	{
 		"an input that panics ends well", "A6", "drive/results.go",
-		`d.BreakOff(lazyerr.Named("asyncop: input of Results", d.Panicked(recovered)))`,
+		`d.BreakOff(guard.Wrap("asyncop: input of Results", d.Panicked(recovered)))`,
 		`_ = d.Panicked(recovered)`,
 	},
 	{
@@ -872,16 +872,10 @@ var mutants = []mutant{
 `,
 	},
 	{
-		"a body on the loop's goroutine holds a message that is settled", "D2", "drive/chained.go",
-		`	d.messages.Carried()
-`,
-		``,
-	},
-	{
 		"what follows takes the end of a failed stream for a clean one", "F1", "drive/transfer.go",
-		`		next <- inband.Failure{Err: err}
+		`		next <- wiring.Failure{Err: err}
 `,
-		`		_ = inband.Failure{Err: err}
+		`		_ = wiring.Failure{Err: err}
 `,
 	},
 }

@@ -107,7 +107,7 @@ func (c *call[OUT]) Complete(results ...OUT) {
 // CompleteExceptionally implements asyncop.ResultFuture.
 func (c *call[OUT]) CompleteExceptionally(err error) {
 	if err == nil {
-		err = asyncop.ErrNilError
+		err = errNil
 	}
 	c.recordError(err)
 	c.result.CompleteExceptionally(err)
@@ -143,3 +143,6 @@ func (c *call[OUT]) cutOff(err error) {
 		c.breaker.RecordFailure()
 	}
 }
+
+// errNil stands for a nil error.
+var errNil = errors.New("failsafecall: CompleteExceptionally was called with a nil error")

@@ -224,7 +224,7 @@ func TestMessageOnItsWay(t *testing.T) {
 	again := false
 	deliver := func(visit int) {
 		m := delivery.New("x", &delivery.Meta{ID: "17", Visit: visit, Headers: sender}, func(v delivery.Verdict) { again = v.String() == "nacked" })
-		first := operator("a").MessagesOf(asyncop.FromSlice([]delivery.Message[string]{m}))
+		first := operator("a").Messages(func(yield func(delivery.Message[string], error) bool) { yield(m, nil) })
 		for out, err := range operator("b").Messages(first) {
 			require.NoError(t, err)
 			assert.Equal(t, "xab", out.Value)

@@ -3,7 +3,6 @@ package asyncop_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -11,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -161,112 +159,6 @@ func TestLinesHaveTheContextOfTheirElement(t *testing.T) {
 			assert.Contains(t, lines[0], " ctx=all")
 		})
 	})
-}
-
-// The line with the statistics comes at intervals while something goes on, and once at the end.
-func TestStatsEvery(t *testing.T) {
-	forEachClock(t, func(t *testing.T, m mode) {
-		log := &contextLog{}
-		r := newRig(t, m, setup{timeout: time.Hour, strategy: retryAll(1, time.Minute), opts: options(
-			asyncop.WithName("rows"), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(log)), asyncop.WithStatsEvery(10*time.Second),
-		)})
-		stats := func() (lines []string) {
-			for _, line := range log.lines() {
-				if strings.Contains(line, "statistics") {
-					line = strings.TrimPrefix(line, `level=INFO msg="asyncop: statistics" `)
-					lines = append(lines, strings.TrimSuffix(line, " operator=rows ctx=<nil>"))
-				}
-			}
-			return lines
-		}
-		r.advance(time.Hour)
-		assert.Empty(t, stats(), "idle from the beginning")
-
-		r.send("a", "b")
-		r.advance(10*time.Second - 1)
-		assert.Empty(t, stats(), "before it is due")
-		r.advance(1)
-		assert.Equal(t, []string{
-			"accepted=2 in_flight=2 running=2 waiting=0 completed=0 per_second=0 attempts=2 retries=0 failures=0 oldest_age=10s",
-		}, stats())
-
-		r.complete("a#1", "x")
-		r.fail("b#1", errBroken)
-		r.advance(10 * time.Second)
-		assert.Equal(t, []string{
-			"accepted=2 in_flight=1 running=0 waiting=1 completed=1 per_second=0.1 attempts=2 retries=0 failures=0 oldest_age=20s",
-		}, stats())
-		r.advance(30*time.Second + 123*time.Microsecond)
-		assert.Len(t, stats(), 3, "as long as an element is in flight")
-		r.advance(20 * time.Second)
-		stats()
-
-		r.fail("b#2", errBroken)
-		r.advance(10 * time.Second)
-		assert.Equal(t, []string{
-			"accepted=2 in_flight=0 running=0 waiting=0 completed=1 per_second=0 attempts=3 retries=1 failures=1 exhausted=1",
-		}, stats(), "what has changed since the last line")
-		r.advance(24 * time.Hour)
-		assert.Empty(t, stats(), "idle")
-
-		r.send("c")
-		r.complete("c#1", "y")
-		assert.Empty(t, stats())
-		require.NoError(t, r.end())
-		last := stats()
-		require.Len(t, last, 1, "at the end")
-		assert.Contains(t, last[0], "accepted=3 in_flight=0 running=0 waiting=0 completed=2 ")
-	})
-}
-
-// All that has come is in the last line, however the operator ends.
-func TestLastStatsAreFinal(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
-		log := &contextLog{}
-		r := newRig(t, m, setup{opts: options(asyncop.WithLogger(slog.New(log)), asyncop.WithStatsEvery(time.Hour))})
-		r.send("a", "b")
-		cause := errors.New("cut")
-		require.ErrorIs(t, r.cut(cause), cause)
-		r.endInputOnce()
-		lines := log.lines()
-		require.NotEmpty(t, lines)
-		assert.Contains(t, lines[len(lines)-1], "asyncop: statistics")
-		assert.Contains(t, lines[len(lines)-1], " in_flight=0 ")
-		assert.Contains(t, lines[len(lines)-1], " abandoned=2 ")
-	})
-	synctest.Test(t, func(t *testing.T) {
-		log := &contextLog{}
-		op := asyncop.OrderedWait(asyncop.Func(double), 0, 8, asyncop.WithLogger(slog.New(log)), asyncop.WithStatsEvery(time.Second))
-		for _, err := range op.ResultsOf(asyncop.FromSlice([]int{1, 2, 3})) {
-			require.NoError(t, err)
-		}
-		lines := log.lines()
-		require.Len(t, lines, 1)
-		assert.Contains(t, lines[0], "accepted=3 ")
-		assert.Contains(t, lines[0], " completed=3 ")
-	})
-}
-
-// Law T1: an idle operator does not tick for its statistics, and without elements there are none.
-func TestStatsEveryOfAnIdleOperator(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
-		log := &contextLog{}
-		c := &countingClock{Clock: clock.New()}
-		r := newRig(t, m, setup{opts: options(
-			asyncop.WithClock(c), asyncop.WithLogger(slog.New(log)), asyncop.WithStatsEvery(time.Second),
-		)})
-		r.send("a")
-		r.complete("a#1", "x")
-		r.advance(time.Minute)
-		assert.Len(t, log.lines(), 1)
-		uses, fired := c.uses.Load(), c.fired.Load()
-		r.advance(24 * time.Hour)
-		assert.Equal(t, uses, c.uses.Load())
-		assert.Equal(t, fired, c.fired.Load())
-		require.NoError(t, r.end())
-		assert.Empty(t, log.lines(), "the last line has said all")
-	})
-	assert.PanicsWithValue(t, "asyncop: WithStatsEvery: negative interval: -1s", func() { asyncop.WithStatsEvery(-time.Second) })
 }
 
 // reader is an observer that reads the statistics.
