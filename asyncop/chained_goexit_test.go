@@ -187,7 +187,7 @@ func TestChainedGoexitOfWhatIsAskedForEachElement(t *testing.T) {
 						return in
 					}
 					ends := 0
-					op := asyncop.KeyOrderedWait(fn, key, time.Minute, 4, opt, asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+					op := asyncop.KeyOrderedWait(fn, key, time.Minute, 4, nil, opt, asyncop.WithLogger(slog.New(slog.DiscardHandler)),
 						asyncop.WithDropOnFailure(), asyncop.WithObserver(endsCounted{&ends}))
 					exited := true
 					looped := make(chan struct{})

@@ -450,7 +450,7 @@ func TestObserverBehindAnUnorderedOperator(t *testing.T) {
 					}
 					var first *asyncop.AsyncWaitOperator[int, int]
 					if order == "by key" {
-						first = asyncop.KeyOrderedWait(asyncop.Func(double), func(in int) int { return in }, 0, 2, opts...)
+						first = asyncop.KeyOrderedWait(asyncop.Func(double), func(in int) int { return in }, 0, 2, nil, opts...)
 					} else {
 						first = construct(mode{ordered: ordered, capacity: 2}, asyncop.Func(double), 0, nil, opts...)
 					}

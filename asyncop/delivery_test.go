@@ -127,7 +127,7 @@ func (l *line) operator(ctx context.Context, fn asyncop.AsyncFunction[string, st
 	switch {
 	case l.keyed:
 		construct = func(fn function, timeout time.Duration, capacity int, s strategy, opts ...asyncop.Option) *operator {
-			return asyncop.KeyOrderedWaitWithRetry(fn, func(string) int { return 1 }, timeout, capacity, s, opts...)
+			return asyncop.KeyOrderedWait(fn, func(string) int { return 1 }, timeout, capacity, s, opts...)
 		}
 	case !l.m.ordered:
 		construct = asyncop.UnorderedWaitWithRetry[string, string]

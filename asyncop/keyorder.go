@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
@@ -34,34 +35,31 @@ import (
 // (law A6). So is a key that would not be found again: one that is not equal to itself, as NaN, or cannot be compared, as a
 // slice in an interface.
 //
+// strategy is that of [OrderedWaitWithRetry], or nil: no retries. An element in back-off keeps its key.
+//
 // capacity bounds all elements, also those that wait for their key: see [WithMaxWaitingPerKey]. KeyOrderedWait panics for what
 // [OrderedWait] does, and if key is nil.
 func KeyOrderedWait[K comparable, IN, OUT any](
-	fn AsyncFunction[IN, OUT], key func(in IN) K, timeout time.Duration, capacity int, opts ...Option,
-) *AsyncWaitOperator[IN, OUT] {
-	return newOperator("KeyOrderedWait", queue.NewUnordered, fn, timeout, capacity, strategies.NoRetry[OUT](),
-		keyOrdered[K, IN, OUT]("KeyOrderedWait", key, opts))
-}
-
-// KeyOrderedWaitWithRetry is [KeyOrderedWait] with the retries of [OrderedWaitWithRetry]. An element in back-off keeps its key.
-func KeyOrderedWaitWithRetry[K comparable, IN, OUT any](
 	fn AsyncFunction[IN, OUT], key func(in IN) K, timeout time.Duration, capacity int,
 	strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
-	return newOperator("KeyOrderedWaitWithRetry", queue.NewUnordered, fn, timeout, capacity, strategy,
-		keyOrdered[K, IN, OUT]("KeyOrderedWaitWithRetry", key, opts))
-}
-
-// keyOrdered returns the options with the key order.
-func keyOrdered[K comparable, IN, OUT any](name string, key func(in IN) K, opts []Option) []Option {
 	if key == nil {
-		panic(fmt.Sprintf("asyncop: %s: nil key function", name))
+		panic("asyncop: KeyOrderedWait: nil key function")
 	}
-	return append(reordering(opts), func(c *config) {
+	opts = append(reordering(opts), func(c *config) {
 		c.keys = core.NewKeys[K, IN, OUT](key, func(key any) error {
 			return fmt.Errorf("asyncop: unusable key %s: it is not equal to itself, or cannot be compared", defaultLabel(key))
 		})
 	})
+	return newOperator("KeyOrderedWait", queue.NewUnordered, fn, timeout, capacity, orNone(strategy), opts)
+}
+
+// orNone returns the strategy, or one without retries for nil.
+func orNone[OUT any](strategy strategies.AsyncRetryStrategy[OUT]) strategies.AsyncRetryStrategy[OUT] {
+	if guard.IsNil(strategy) {
+		return strategies.NoRetry[OUT]()
+	}
+	return strategy
 }
 
 // WithMaxWaitingPerKey bounds how many elements of a key wait for their turn. When n elements do, the operator reads no more

@@ -141,7 +141,7 @@ func TestEndedOperatorLetsGoOfItsLoop(t *testing.T) {
 		for order, op := range map[string]*operator{
 			"ordered":   asyncop.OrderedWait(blocking, time.Hour, 8),
 			"unordered": asyncop.UnorderedWait(blocking, time.Hour, 8),
-			"by key":    asyncop.KeyOrderedWait(blocking, func(in *large) *large { return in }, time.Hour, 8),
+			"by key":    asyncop.KeyOrderedWait(blocking, func(in *large) *large { return in }, time.Hour, 8, nil),
 		} {
 			t.Run(name+"/"+order, func(t *testing.T) {
 				var sent []weak.Pointer[large]

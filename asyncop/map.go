@@ -3,7 +3,6 @@ package asyncop
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -20,7 +19,9 @@ const (
 
 // Map calls fn for each of the elements and returns the results in the order of the elements:
 //
-//	rows, err := asyncop.Map(ctx, keys, asyncop.Blocking(table.Get))
+//	rows, err := asyncop.Map(ctx, keys, asyncop.Blocking(table.Get), nil)
+//
+// strategy is that of [OrderedWaitWithRetry], or nil: no retries. An element has no timeout: the number of retries and ctx bound it.
 //
 // The first failure ends Map. Then there are no results, and the error is an [*ElementError] that names the element; it is also
 // logged ([WithLogger]). The end of ctx ends Map, too; the error is or wraps context.Cause(ctx). An element has as many results
@@ -35,36 +36,24 @@ const (
 //
 // It panics for what [OrderedWait] does, if ctx is nil, and with [WithContext] and [WithCheckpoints].
 func Map[IN, OUT any](
-	ctx context.Context, elements []IN, fn AsyncFunction[IN, OUT], opts ...Option,
-) ([]OUT, error) {
-	return mapAll(ctx, "Map", elements, fn, 0, strategies.NoRetry[OUT](), opts)
-}
-
-// MapWithRetry is [Map] with the retries of [OrderedWaitWithRetry]. An element has no timeout: the number of retries and ctx
-// bound it.
-func MapWithRetry[IN, OUT any](
-	ctx context.Context, elements []IN, fn AsyncFunction[IN, OUT],
-	strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,
-) ([]OUT, error) {
-	return mapAll(ctx, "MapWithRetry", elements, fn, maxTimeout, strategy, opts)
-}
-
-func mapAll[IN, OUT any](
-	ctx context.Context, name string, elements []IN, fn AsyncFunction[IN, OUT], timeout time.Duration,
-	strategy strategies.AsyncRetryStrategy[OUT], opts []Option,
+	ctx context.Context, elements []IN, fn AsyncFunction[IN, OUT], strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,
 ) ([]OUT, error) {
 	cfg := newConfig(opts)
 	switch {
 	case guard.IsNil(ctx):
-		panic(fmt.Sprintf("asyncop: %s: nil context", name))
+		panic("asyncop: Map: nil context")
 	case cfg.ctx != context.Background():
-		panic(fmt.Sprintf("asyncop: %s: WithContext: the context is the first argument", name))
+		panic("asyncop: Map: WithContext: the context is the first argument")
 	case cfg.coordinator != nil:
-		panic(fmt.Sprintf("asyncop: %s: WithCheckpoints: a slice has no barriers", name))
+		panic("asyncop: Map: WithCheckpoints: a slice has no barriers")
 	}
 	calls := cmp.Or(cfg.maxCalls, mapCalls)
 	opts = append(slices.Clone(opts), WithContext(ctx), WithMaxConcurrentCalls(calls))
-	op := newOperator(name, queue.NewOrdered, fn, timeout, max(calls, mapSlots), strategy, opts)
+	timeout := time.Duration(0)
+	if !guard.IsNil(strategy) { // which needs one
+		timeout = maxTimeout
+	}
+	op := newOperator("Map", queue.NewOrdered, fn, timeout, max(calls, mapSlots), orNone(strategy), opts)
 	results := make([]OUT, 0, len(elements))
 	for v, err := range op.ResultsOf(FromSlice(elements)) {
 		if err != nil {
