@@ -144,7 +144,7 @@ func TestTimeoutInDoubtAfterARestart(t *testing.T) {
 		t.Run(choice.String(), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				store := checkpointtest.NewMemoryStore()
-				s := setup{timeout: time.Minute, strategy: retryAgain(3, time.Hour), opts: options(asyncop.WithRetryState(choice))}
+				s := setup{timeout: time.Minute, strategy: retryAgain(3, time.Hour), opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: choice}))}
 				r := newCheckRig(t, m, s, store)
 				r.script("a#1", func(*call) error { return errAgain })
 				r.send("x", "a")

@@ -137,7 +137,7 @@ func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 		forEachMode(t, func(t *testing.T, m mode) {
 			side := newSideSink(false)
 			texts := codecOf(func() { panic("broken") }, nothing)
-			r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](texts), asyncop.WithFailureSink(side.take))}, nil)
+			r := newCheckRig(t, m, setup{opts: options(asyncop.WithState(asyncop.State[string, string]{Inputs: texts}), asyncop.WithFailureSink(side.take))}, nil)
 			r.send("a")
 			b, done := r.trigger(checkpoint.Suspend)
 			r.send(b)
@@ -168,7 +168,7 @@ func TestSuspendEndsCallsBeforeItIsEncoded(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		release := make(chan struct{})
 		texts := codecOf(func() { <-release }, func() {})
-		r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](texts))}, nil)
+		r := newCheckRig(t, m, setup{opts: options(asyncop.WithState(asyncop.State[string, string]{Inputs: texts}))}, nil)
 		r.send("a")
 		b, done := r.trigger(checkpoint.Suspend)
 		r.send(b)
@@ -189,7 +189,7 @@ func TestStopDoesNotWaitForACodec(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		release := make(chan struct{})
 		texts := codecOf(func() { <-release }, func() {})
-		r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](texts))}, nil)
+		r := newCheckRig(t, m, setup{opts: options(asyncop.WithState(asyncop.State[string, string]{Inputs: texts}))}, nil)
 		r.send("a")
 		b, done := r.trigger(checkpoint.Periodic)
 		r.send(b)
@@ -212,14 +212,19 @@ func TestStopDoesNotWaitForACodec(t *testing.T) {
 func TestCodecThatBreaksAbortsTheCheckpoint(t *testing.T) {
 	nothing := func() {}
 	for _, b := range breakages {
-		for name, opt := range map[string]func(codec.Codec[string]) asyncop.Option{
-			"input": asyncop.WithInputCodec[string], "result": asyncop.WithResultCodec[string],
+		for name, state := range map[string]func(c codec.Codec[string]) asyncop.State[string, string]{
+			"input": func(c codec.Codec[string]) asyncop.State[string, string] {
+				return asyncop.State[string, string]{Inputs: c}
+			},
+			"result": func(c codec.Codec[string]) asyncop.State[string, string] {
+				return asyncop.State[string, string]{Results: c}
+			},
 		} {
 			t.Run(name+"/"+b.name, func(t *testing.T) {
 				forEachMode(t, func(t *testing.T, m mode) {
 					breaks := b.breaks
 					texts := codecOf(func() { breaks() }, nothing)
-					r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0), opt(texts))}, nil)
+					r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0), asyncop.WithState(state(texts)))}, nil)
 					r.send("a")
 					r.complete("a#1", "A")
 					barrier, done := r.trigger(checkpoint.Periodic)
@@ -242,7 +247,7 @@ func TestCodecThatBreaksRefusesStart(t *testing.T) {
 		t.Run(b.name, func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				store := checkpointtest.NewMemoryStore()
-				plain := asyncop.WithInputCodec(codecOf(func() {}, func() {}))
+				plain := asyncop.WithState(asyncop.State[string, string]{Inputs: codecOf(func() {}, func() {})})
 				r := newCheckRig(t, m, setup{opts: options(plain)}, store)
 				r.send("a")
 				r.save()
@@ -250,7 +255,7 @@ func TestCodecThatBreaksRefusesStart(t *testing.T) {
 
 				c := must(checkpoint.NewCoordinator(store.Reopen()))
 				c.Host().Register("feed", barrierFeed{})
-				broken := asyncop.WithInputCodec(codecOf(func() {}, b.breaks))
+				broken := asyncop.WithState(asyncop.State[string, string]{Inputs: codecOf(func() {}, b.breaks)})
 				op := construct[string, string](m, newHand(t), 0, nil, asyncop.WithName("op"), asyncop.WithCheckpoints(c), broken)
 				requireBroken(t, c.Start(), b.value)
 				requireBroken(t, op.Wait(), b.value)
@@ -343,7 +348,7 @@ func TestOldestAgeOfRestoredElements(t *testing.T) {
 		t.Run(choice.String(), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				store := checkpointtest.NewMemoryStore()
-				s := setup{timeout: 9 * time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithRetryState(choice))}
+				s := setup{timeout: 9 * time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: choice}))}
 				r := newCheckRig(t, m, s, store)
 				r.script("a#1", func(*call) error { return errAgain })
 				r.send("a")

@@ -1,6 +1,7 @@
 package asyncop_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -295,7 +296,7 @@ func TestBarrierGoesBeforeAWatermarkOnOffer(t *testing.T) {
 func TestFullQueueOverflowsForABarrier(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		store := checkpointtest.NewMemoryStore()
-		r := newCheckRig(t, m, setup{opts: options(asyncop.WithBuffer(0), asyncop.WithOverflow(2))}, store)
+		r := newCheckRig(t, m, setup{opts: options(asyncop.WithBuffer(0), asyncop.WithState(asyncop.State[string, string]{Overflow: 2}))}, store)
 		r.send("a", "b")
 		sent := make(chan any)
 		go func() {
@@ -336,12 +337,13 @@ func TestFullQueueOverflowsForABarrier(t *testing.T) {
 	}, 2)
 }
 
-// A barrier gets through a full queue behind as many elements as WithOverflow says; one element more may be read.
+// A barrier gets through a full queue behind as many elements as Overflow says; one element more may be read.
 func TestOverflowIsExact(t *testing.T) {
 	for n := range 3 {
 		t.Run(fmt.Sprintf("n=%d", n), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
-				setting := setup{opts: options(asyncop.WithBuffer(0), asyncop.WithOverflow(n))}
+				overflow := cmp.Or(n, -1)
+				setting := setup{opts: options(asyncop.WithBuffer(0), asyncop.WithState(asyncop.State[string, string]{Overflow: overflow}))}
 				start := func() (r *checkRig, b participant.Barrier, done <-chan error) {
 					r = newCheckRig(t, m, setting, nil)
 					r.send("a")
@@ -546,7 +548,7 @@ func TestSuspendWhoseStateCannotBeEncoded(t *testing.T) {
 	} {
 		forEachMode(t, func(t *testing.T, m mode) {
 			texts := failingCodec{codec.Default[string](), encode}
-			r := newCheckRig(t, m, setup{opts: options(asyncop.WithInputCodec[string](texts))}, nil)
+			r := newCheckRig(t, m, setup{opts: options(asyncop.WithState(asyncop.State[string, string]{Inputs: texts}))}, nil)
 			r.send("a", "b")
 			b, done := r.trigger(checkpoint.Periodic)
 			r.send(b)
@@ -724,17 +726,14 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 	ints := codec.Default[int]()
 	for want, f := range map[string]func(){
 		"needs WithName": build(retryAll(1, 0)),
-		"LatencyFirst":   build(plainStrategy{retryAll(1, 0)}, name, asyncop.WithRetryState(asyncop.LatencyFirst)),
+		"LatencyFirst":   build(plainStrategy{retryAll(1, 0)}, name, asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.LatencyFirst})),
 		"MaxRetries() of asyncop_test.negativeStrategy is negative: -1": build(
-			negativeStrategy{retryAll(1, 0)}, name, asyncop.WithRetryState(asyncop.LatencyFirst)),
-		"WithInputCodec":       build(retryAll(1, 0), name, asyncop.WithInputCodec(ints)),
-		"WithResultCodec":      build(retryAll(1, 0), name, asyncop.WithResultCodec(ints)),
-		"nil coordinator":      func() { asyncop.WithCheckpoints(nil) },
-		"WithOverflow":         func() { asyncop.WithOverflow(-1) },
-		"unknown choice":       func() { asyncop.WithRetryState(3) },
-		"WithInputCodec: nil":  func() { asyncop.WithInputCodec[int](nil) },
-		"WithResultCodec: nil": func() { asyncop.WithResultCodec[int](nil) },
-		"WithCheckpoints needs WithInput": func() {
+			negativeStrategy{retryAll(1, 0)}, name, asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.LatencyFirst})),
+		"no codec for the inputs, of type string":  build(retryAll(1, 0), name, asyncop.WithState(asyncop.State[int, string]{Inputs: ints})),
+		"no codec for the results, of type string": build(retryAll(1, 0), name, asyncop.WithState(asyncop.State[string, int]{Results: ints})),
+		"nil coordinator":                          func() { asyncop.WithCheckpoints(nil) },
+		"unknown choice RetryState(3)":             build(retryAll(1, 0), name, asyncop.WithState(asyncop.State[string, string]{Retries: 3})),
+		"WithCheckpoints needs a codec for the inputs": func() {
 			fn := asyncop.Func(func(context.Context, *func(), asyncop.ResultFuture[*func()]) error { return nil })
 			asyncop.OrderedWait(fn, 0, 1, name, asyncop.WithCheckpoints(c))
 		},
@@ -745,22 +744,6 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 		}()
 	}
 	require.NoError(t, c.Close())
-}
-
-// An option that would do nothing is a mistake, and reported.
-func TestCheckpointOptionsNeedCheckpoints(t *testing.T) {
-	texts := codec.Default[string]()
-	for name, opt := range map[string]asyncop.Option{
-		"WithRetryState":  asyncop.WithRetryState(asyncop.FromScratch),
-		"WithInputCodec":  asyncop.WithInputCodec(texts),
-		"WithResultCodec": asyncop.WithResultCodec(texts),
-		"WithOverflow":    asyncop.WithOverflow(1024),
-	} {
-		for _, opts := range [][]asyncop.Option{{opt}, {asyncop.WithName("op"), opt}} {
-			require.PanicsWithValue(t, "asyncop: OrderedWait: "+name+" needs WithCheckpoints: without checkpoints it does nothing",
-				func() { asyncop.OrderedWait[string, string](newHand(t), 0, 1, opts...) })
-		}
-	}
 }
 
 // The marker of the end of the input is read past the capacity as long as it has not come, whatever becomes of checkpoints

@@ -25,6 +25,9 @@ func WithRandom(source rand.Source) Option {
 	return func(cfg *config) { cfg.random = source }
 }
 
+// WithState is what WithCheckpoints does with a State.
+func WithState(s interface{ apply(cfg *config) }) Option { return s.apply }
+
 // ErrNil stands for a nil error.
 var ErrNil = errNil
 

@@ -255,7 +255,7 @@ func TestKeyOrderedCheckpoints(t *testing.T) {
 	for _, most := range []int{0, 1} {
 		t.Run(fmt.Sprintf("most=%d", most), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := setup{key: firstLetter, timeout: time.Minute, strategy: retryAll(9, 10*time.Second), opts: options(asyncop.WithResultCodec(codec.Default[string]()))}
+				s := setup{key: firstLetter, timeout: time.Minute, strategy: retryAll(9, 10*time.Second), opts: options(asyncop.WithState(asyncop.State[string, string]{Results: codec.Default[string]()}))}
 				if most > 0 {
 					s.opts = append(s.opts, asyncop.WithMaxWaitingPerKey(most))
 				}

@@ -101,7 +101,7 @@ func TestMapIsCancelled(t *testing.T) {
 }
 
 // Retries go on to the end, and so long as the strategy allows: there is no timeout.
-func TestMapWithRetry(t *testing.T) {
+func TestMapWithRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		fn := asyncop.Blocking(func(ctx context.Context, n int) (int, error) {

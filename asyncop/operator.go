@@ -14,7 +14,6 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/checkpoint/participant"
-	weirflow "github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wiring"
@@ -219,8 +218,6 @@ func (c *config) refuse(name string) {
 	switch {
 	case c.coordinator != nil && c.name == "":
 		panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithName: state is found by name", name))
-	case c.coordinator == nil && c.forChecks != "":
-		panic(fmt.Sprintf("asyncop: %s: %s needs WithCheckpoints: without checkpoints it does nothing", name, c.forChecks))
 	case c.maxWaitingPerKey > 0 && c.keys == nil:
 		panic(fmt.Sprintf("asyncop: %s: WithMaxWaitingPerKey needs KeyOrderedWait: without key order no element waits for its key", name))
 	}
@@ -266,10 +263,10 @@ func maxRetriesOf[OUT any](
 	n, ok := decision.MaxRetriesOf(policy.Asked)
 	switch {
 	case !ok:
-		panic(fmt.Sprintf("asyncop: %s: WithRetryState(LatencyFirst) needs a strategy with MaxRetries() int, %T has none",
+		panic(fmt.Sprintf("asyncop: %s: LatencyFirst needs a strategy with MaxRetries() int, %T has none",
 			name, strategy))
 	case n < 0:
-		panic(fmt.Sprintf("asyncop: %s: WithRetryState(LatencyFirst): MaxRetries() of %T is negative: %d", name, strategy, n))
+		panic(fmt.Sprintf("asyncop: %s: LatencyFirst: MaxRetries() of %T is negative: %d", name, strategy, n))
 	}
 	return n
 }
@@ -350,9 +347,6 @@ func (op *AsyncWaitOperator[IN, OUT]) ElementTypes(wiring.Question) (in, out ref
 	return reflect.TypeFor[IN](), reflect.TypeFor[OUT]()
 }
 
-// isOperator marks operators, whatever their types.
-func (op *AsyncWaitOperator[IN, OUT]) isOperator() {}
-
 func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) {
 	if op.driver.Coordinator == nil {
 		return
@@ -412,11 +406,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
 // Stats returns the statistics of the moment.
 func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats { return op.driver.Counts() }
 
-// takesFailures reports whether next is an operator or a flow of weir. Others would take a failure for an element.
+// takesFailures reports whether next is of weir. Others would take a failure for an element.
 func takesFailures(next any) bool {
-	switch next.(type) {
-	case interface{ isOperator() }, *weirflow.Flow:
-		return true
-	}
-	return false
+	_, isOurs := next.(wiring.Typed)
+	return isOurs
 }

@@ -11,9 +11,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -62,7 +60,6 @@ type config struct {
 
 	reorders    bool             // set by the constructor
 	coordinator participant.Host // nil: takes no part in checkpoints
-	forChecks   string           // an option that was given and means nothing without them; empty if there is none
 	retryState  RetryState
 	maxRetries  int // of the strategy; for LatencyFirst
 	allowed     int // retries that the strategy says it allows; 0: it does not
@@ -212,7 +209,7 @@ func WithAttemptTimeout(d time.Duration) Option {
 //	asyncop.WithTimeoutFor(func(r Request) time.Duration { return time.Until(r.Deadline) })
 //
 // timeout is called once for each element, when it has taken its slot. It is called again when the element is restored from a
-// checkpoint: the rest of the timeout is then computed from the new value ([WithRetryState]). It is called on the operator's loop and must
+// checkpoint: the rest of the timeout is then computed from the new value (State.Retries). It is called on the operator's loop and must
 // not block. A panic fails its element. IN must be the operator's. It panics if timeout is nil.
 func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
 	if timeout == nil {
@@ -312,99 +309,4 @@ func WithBuffer(n int) Option {
 		panic(fmt.Sprintf("asyncop: WithBuffer: negative number of places: %d", n))
 	}
 	return func(cfg *config) { cfg.buffer = n }
-}
-
-// WithCheckpoints makes the operator take part in the checkpoints of a pipeline. It needs a name ([WithName]) that stays the same
-// from run to run. On a barrier the operator reports its elements that are not settled, in input order, and lets the barrier
-// pass ahead of them (law C1). After a restart, restored elements are called before any new input. The state of a
-// [observe.CheckpointedObserver] is a part of the operator's.
-//
-// At a barrier the loop copies what is in flight, which takes about 20 ns an element. Another goroutine encodes the copy. Its
-// memory, IN and 48 bytes an element, is kept from checkpoint to checkpoint.
-//
-// Without this option, barriers wait their turn like watermarks, so that nothing is in flight behind them. A checkpoint then
-// takes as long as the elements in flight. [WithRetryState], [WithInputCodec], [WithResultCodec] and [WithOverflow] would do
-// nothing, so the constructors panic if they are given.
-func WithCheckpoints(c *checkpoint.Coordinator) Option {
-	if c == nil {
-		panic("asyncop: WithCheckpoints: nil coordinator")
-	}
-	return func(cfg *config) { cfg.coordinator = c.Host() }
-}
-
-// RetryState says what a restored element keeps of the time before the crash: the three choices of FLIP-232.
-type RetryState uint8
-
-const (
-	// FromScratch keeps nothing but the wait: no attempts made, the whole timeout. It is the default, as in Flink.
-	FromScratch RetryState = iota
-	// LatencyFirst keeps the attempts, and counts all the time since the first of them, downtime included. What is left is
-	// timeout − (now − first execution), but at least timeout/(maxRetries+1) and a tenth of the timeout, enough for one
-	// attempt. The FLIP prints now() − firstExecTime for the new timeout, which must be a slip. The strategy must have a method
-	// MaxRetries() int, or wrap one that has it and return that from a method Unwrap() any.
-	LatencyFirst
-	// TimeSpent keeps the attempts, and counts the time before the crash only: timeout − time spent, but at least a tenth of
-	// the timeout. With less, an element that needs more would fail the pipeline after every restart.
-	TimeSpent
-)
-
-func (s RetryState) String() string {
-	if int(s) < len(retryStates) {
-		return retryStates[s]
-	}
-	return fmt.Sprintf("RetryState(%d)", uint8(s))
-}
-
-var retryStates = [...]string{"FromScratch", "LatencyFirst", "TimeSpent"}
-
-// WithRetryState says what restored elements keep; the default is [FromScratch]. An attempt that ran when the checkpoint was
-// taken is made again under its number. An element that has nothing left of its timeout times out at once, if that does not
-// fail the pipeline.
-//
-// Whatever is chosen, an element in back-off waits for the rest of it (law C3), also if a server demanded it by Retry-After.
-// The wait ends when it would have ended without the restart: by the wall clock, so the time that the process was down counts.
-// It is never longer than it was when the checkpoint was taken, also if the clock was set back. What a strategy wanted done
-// before the retry (strategies.Action.Before) is not kept.
-//
-// An element that was complete, and whose results were not stored ([WithResultCodec]), is called again under the number of its
-// last attempt. It has the whole timeout, which counts from the checkpoint.
-func WithRetryState(s RetryState) Option {
-	if s > TimeSpent {
-		panic(fmt.Sprintf("asyncop: WithRetryState: unknown choice %v", s))
-	}
-	return func(cfg *config) { cfg.retryState, cfg.forChecks = s, "WithRetryState" }
-}
-
-// WithInputCodec sets how the inputs in a checkpoint are encoded; the default is codec.Default. IN must be the
-// operator's. Inputs are encoded on a goroutine of their own, while their calls run: neither may change them.
-func WithInputCodec[IN any](c codec.Codec[IN]) Option {
-	if guard.IsNil(c) {
-		panic("asyncop: WithInputCodec: nil codec")
-	}
-	return func(cfg *config) { cfg.inputCodec, cfg.forChecks = c, "WithInputCodec" }
-}
-
-// WithResultCodec stores the results of elements that are complete but not yet emitted, too, so that their calls are not
-// repeated after a restore. By default results are not stored, and the calls are repeated. Results are encoded while the
-// pipeline goes on, so downstream must not change them. OUT must be the operator's.
-func WithResultCodec[OUT any](c codec.Codec[OUT]) Option {
-	if guard.IsNil(c) {
-		panic("asyncop: WithResultCodec: nil codec")
-	}
-	return func(cfg *config) { cfg.resultCodec, cfg.forChecks = c, "WithResultCodec" }
-}
-
-// WithOverflow bounds the elements that the operator reads past its capacity; the default is 1024. It does so to reach a
-// barrier of a checkpoint, or the marker of the end of the input, behind them. They are not started, and are part of the
-// checkpoint.
-//
-// A barrier of a checkpoint.Source gets through a full queue behind any number of elements: while there are more than n, the
-// source sends barriers only. So the operator never reads more past its capacity than n and twice what the stream before it
-// holds, in buffers, flows and operators. A barrier of another source gets through behind at most n elements; behind more, it
-// waits until slots come free. To see whether the barrier has come, one more element may be read. It panics if n < 0.
-func WithOverflow(n int) Option {
-	if n < 0 {
-		panic(fmt.Sprintf("asyncop: WithOverflow: negative number of elements: %d", n))
-	}
-	return func(cfg *config) { cfg.overflow, cfg.forChecks = n, "WithOverflow" }
 }

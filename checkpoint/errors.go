@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/wiring"
 )
 
 var (
@@ -19,7 +20,7 @@ var (
 
 	// ErrClosed reports that a [Store] is closed. It is also the Err of a [Coordinator] that was closed without a final
 	// checkpoint.
-	ErrClosed = errors.New("checkpoint: closed")
+	ErrClosed = wiring.ErrClosed
 
 	// ErrEnded reports that a checkpoint was asked for after the final one.
 	ErrEnded = errors.New("checkpoint: the stream has ended")

@@ -93,3 +93,15 @@ func namesIn(cell string) (names []string) {
 	}
 	return names
 }
+
+// Who imports the operator and has no checkpoints does not carry a coordinator, files, stores or flows.
+func TestWhatTheOperatorLinks(t *testing.T) {
+	list := exec.Command("go", "list", "-deps", "./asyncop")
+	list.Dir = ".."
+	out, err := list.Output()
+	require.NoError(t, err)
+	require.Contains(t, string(out), module+"/checkpoint/participant\n")
+	for _, room := range []string{"checkpoint", "flow", "delivery", "backend", "internal/vfs"} {
+		require.NotContains(t, string(out), module+"/"+room+"\n")
+	}
+}

@@ -113,8 +113,8 @@ func (j *job) start(run int, store checkpoint.Store) (coordinator *checkpoint.Co
 	call := asyncop.Blocking(func(ctx context.Context, in int) (int, error) { return j.call(ctx, run, in) })
 	again := strategies.FixedDelay[int](1000, time.Duration(j.n(5))*time.Millisecond).RetryIfException(predicates.HasException)
 	opts := []asyncop.Option{
-		asyncop.WithName("calls"), asyncop.WithCheckpoints(coordinator), asyncop.WithObserver(tracker), asyncop.WithContext(ctx),
-		asyncop.WithRetryState(asyncop.RetryState(j.n(3))), asyncop.WithDrainRetries(), asyncop.WithLogger(quiet),
+		asyncop.WithName("calls"), asyncop.WithCheckpoints(coordinator, asyncop.State[int, int]{Retries: asyncop.RetryState(j.n(3))}), asyncop.WithObserver(tracker), asyncop.WithContext(ctx),
+		asyncop.WithDrainRetries(), asyncop.WithLogger(quiet),
 	}
 	var op *asyncop.AsyncWaitOperator[int, int]
 	switch capacity := 1 + j.n(8); j.n(3) {

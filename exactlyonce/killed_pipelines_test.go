@@ -38,8 +38,10 @@ func TestCountingPipeline(t *testing.T) {
 	}
 	op := build(asyncop.Blocking(c.postAll), time.Minute, 1+rand.IntN(100),
 		strategies.FixedDelay[string](10_000, time.Millisecond).RetryIfException(predicates.HasException),
-		asyncop.WithName("calls"), asyncop.WithCheckpoints(coordinator), asyncop.WithMaxConcurrentCalls(16),
-		asyncop.WithOverflow(50), asyncop.WithRetryState(asyncop.RetryState(rand.IntN(3))), asyncop.WithDrainRetries(),
+		asyncop.WithName("calls"), asyncop.WithCheckpoints(coordinator, asyncop.State[int64, string]{
+			Overflow: 50, Retries: asyncop.RetryState(rand.IntN(3)),
+		}), asyncop.WithMaxConcurrentCalls(16),
+		asyncop.WithDrainRetries(),
 		asyncop.WithObserver(exactlyonce.NewTracker(exactlyonce.TrackerConfig{Window: 100})))
 	sink := checkpoint.NewSink(coordinator, "output", checkpoint.NewLineOutput(filepath.Join(c.Dir, "output")))
 

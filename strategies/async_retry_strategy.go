@@ -13,7 +13,7 @@ import (
 // several operators may share it. No method may block.
 //
 // Two more methods are read if a strategy has them, once, when the operator is built: Jitter() Jitter, whose answer spreads the
-// delays, and MaxRetries() int, which asyncop.WithRetryState needs. A wrapper has Unwrap() any instead of MaxRetries.
+// delays, and MaxRetries() int, which asyncop.LatencyFirst needs. A wrapper has Unwrap() any instead of MaxRetries.
 type AsyncRetryStrategy[OUT any] interface {
 	// CanRetry reports whether an element may be tried again after currentAttempts attempts, counted from 1 (law A4). Once
 	// false it stays false for all greater numbers.

@@ -9,6 +9,9 @@ import (
 	"sync/atomic"
 )
 
+// ErrClosed is checkpoint.ErrClosed, which operators need without the coordinator.
+var ErrClosed = errors.New("checkpoint: closed")
+
 // ErrAcknowledged is the error of a stream with checkpoints that carries a message with an acknowledgement of its own.
 var ErrAcknowledged = errors.New("the stream has checkpoints, and a message with an acknowledgement of its own: " +
 	"a position in the source can be released by one of them only")

@@ -226,7 +226,7 @@ func (s StateCodec[IN, OUT]) decodeResults(d *decoder) (results []OUT, err error
 	case n == 0:
 		return nil, errors.New("there is none")
 	case s.Results == nil:
-		return nil, errors.New("it was stored, but WithResultCodec is not given")
+		return nil, errors.New("it was stored, but there is no codec for results (State.Results)")
 	}
 	for ; n > 0 && d.Err == nil; n-- {
 		b := d.Bytes()

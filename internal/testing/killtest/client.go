@@ -57,8 +57,10 @@ func call(s settings) error {
 	}
 	op := build(asyncop.Blocking(c.post), patience, permits+rand.IntN(30),
 		strategies.FixedDelay[string](strategies.Unlimited, 5*time.Millisecond).RetryIfException(predicates.HasException),
-		asyncop.WithName("calls"), asyncop.WithCheckpoints(coordinator), asyncop.WithMaxConcurrentCalls(permits),
-		asyncop.WithOverflow(20), asyncop.WithBuffer(4), asyncop.WithRetryState(asyncop.RetryState(rand.IntN(3))), asyncop.WithDrainRetries(),
+		asyncop.WithName("calls"), asyncop.WithCheckpoints(coordinator, asyncop.State[int64, string]{
+			Overflow: 20, Retries: asyncop.RetryState(rand.IntN(3)),
+		}), asyncop.WithMaxConcurrentCalls(permits),
+		asyncop.WithBuffer(4), asyncop.WithDrainRetries(),
 		asyncop.WithLogger(slog.New(slog.DiscardHandler)),
 		asyncop.WithObserver(exactlyonce.NewTracker(exactlyonce.TrackerConfig{Window: permits + rand.IntN(60)})))
 	sink := checkpoint.NewSink(coordinator, "output", checkpoint.NewLineOutput(filepath.Join(s.Dir, outputFile)))
