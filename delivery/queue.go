@@ -136,9 +136,13 @@ func WithLease(d time.Duration) QueueOption {
 }
 
 // WithMaxDepth bounds the messages that wait in a queue for their first visit, or are in it. A Put beyond n fails with an error that
-// matches [ErrFull] and names the queue. A worker whose sink is full waits until there is room. Messages in layers and dead letters do not
-// count: what fails must have a place to go. The queue is counted once a second at most, so the bound may be exceeded by what other
-// programs put within a second. It panics if n < 1.
+// matches [ErrFull] and names the queue. A worker whose sink is full waits until there is room. A PutAll of more than n messages never fits:
+// its error matches [ErrRefused].
+//
+// Not bounded are layers and dead letters, as what fails must have a place to go, messages that are put in a transaction (postgres.PutTx and
+// others), and what other programs put within a second: the queue is counted once a second at most.
+//
+// It panics if n < 1; NewQueue panics if the engine cannot count (store.Inspector).
 func WithMaxDepth(n int) QueueOption {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: WithMaxDepth: %d is less than 1", n))
@@ -203,8 +207,12 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 	default:
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q is of %T, and its codec is a %T", name, *new(T), c))
 	}
+	looks, canLook := engine.(store.Inspector)
 	if set.maxDepth > 0 {
-		q.depth = newDepth(set.maxDepth, set.clock)
+		if !canLook {
+			panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithMaxDepth: a %T cannot count messages: it is no store.Inspector", name, engine))
+		}
+		q.depth = newDepth(looks, name, set.maxDepth, set.clock)
 	}
 	c := ladder.Config[T]{
 		Store: q.store, Codec: q.codec, Main: name, DeadLetters: name + deadSuffix, Remembers: set.remembers, ID: func(T) string { return rand.Text() },
@@ -216,7 +224,7 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 			Queue: name + retrySuffix + strconv.Itoa(i+1), Delay: l.Delay, Jitter: l.Jitter, MaxConcurrent: l.MaxConcurrent, Rate: l.Rate,
 		})
 	}
-	if looks, ok := engine.(store.Inspector); ok {
+	if canLook {
 		c.Others = func(ctx context.Context) ([]string, error) { return otherLayers(ctx, looks, name, len(set.layers)) }
 	}
 	if set.keyOrder {
@@ -336,7 +344,7 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []Message[T]) error {
 func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
 	var err error
 	if q.depth != nil {
-		err = q.depth.admit(ctx, q.store, q.name, len(ms))
+		err = q.depth.admit(ctx, len(ms))
 	}
 	if err == nil {
 		err = q.store.Put(ctx, q.name, ms...)

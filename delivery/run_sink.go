@@ -31,9 +31,12 @@ func (w *worker[IN, OUT]) fill(results <-chan Message[OUT]) {
 			continue
 		}
 		w.putAgain(&f)
+		before := len(f.left)
 		err := w.put(&f)
-		if len(f.left) == 0 {
+		if len(f.left) < before {
 			wait = firstWait
+		}
+		if len(f.left) == 0 {
 			continue
 		}
 		// The fault is the sink's: all wait until it is back, which holds up the source by the leases of what it has given.
@@ -118,6 +121,11 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 			if err == nil || !r.message.Pending() {
 				continue
 			}
+			if errors.Is(err, ErrFull) {
+				r.due = w.clock.Now().Add(lastWait) // it has not been refused
+				rest = append(rest, r)
+				continue
+			}
 			if r.tries++; r.tries == maxRefused {
 				w.reject(r.message, fmt.Errorf("delivery: %w: the sink has not taken it %d times: %w", ErrRefused, r.tries, err))
 				continue
@@ -153,10 +161,14 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 			f.left = slices.Concat(all[i:], failed) // others first the next time
 			return err
 		}
-		if alone := w.putSome(all[i : i+1]); alone != nil {
-			failed, err = append(failed, all[i]), alone
-		} else {
+		switch alone := w.putSome(all[i : i+1]); {
+		case alone == nil:
 			worked = true
+		case errors.Is(alone, ErrFull): // it refuses none: all wait for room
+			f.left = slices.Concat(all[i:], failed)
+			return alone
+		default:
+			failed, err = append(failed, all[i]), alone
 		}
 	}
 	f.left = failed
