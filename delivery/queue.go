@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery/internal/ladder"
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/nils"
 	"github.com/weirflow/weir/internal/storearg"
 )
@@ -324,7 +325,7 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []Message[T]) error {
 	ms := make([]store.Message, 0, len(messages))
 	for _, m := range messages {
 		meta := m.Meta()
-		kept := Meta{ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Deadline: meta.Deadline, Headers: meta.Headers}
+		kept := failed.Onward(meta)
 		if kept.ID == "" {
 			kept.ID = rand.Text()
 		}
