@@ -417,13 +417,16 @@ func (q *Queue[T]) Source(first Source[T]) Source[T] {
 // Receive implements [Source], for a program that does without [Run]: the first one opens a source, and Close closes it. It is called by one
 // goroutine at a time.
 func (q *Queue[T]) Receive(ctx context.Context, n int) ([]Message[T], error) {
+	return q.opened().Receive(ctx, n)
+}
+
+func (q *Queue[T]) opened() Source[T] {
 	q.mu.Lock()
+	defer q.mu.Unlock() // also if Source panics
 	if q.source == nil {
 		q.source = q.Source(nil)
 	}
-	s := q.source
-	q.mu.Unlock()
-	return s.Receive(ctx, n)
+	return q.source
 }
 
 // Close gives back what was received and is not settled, and waits until the rest is recorded. It closes neither the engine nor the source

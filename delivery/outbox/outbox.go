@@ -128,18 +128,16 @@ func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) e
 		return err
 	}
 	r := &relay{Config: c, store: s, notified: make(chan struct{}, 1), refused: map[store.Position]refusal{}}
-	if notify := leases.NotifyOf(s); notify != nil {
-		listening, stop := context.WithCancel(ctx)
-		ended := make(chan struct{})
-		go func() { // ends with Relay
-			defer close(ended)
-			leases.Listen(listening, notify, c.Queue, c.Clock, r.notify)
-		}()
-		defer func() {
-			stop()
-			<-ended
-		}()
-	}
+	listening, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { // ends with Relay
+		defer close(ended)
+		leases.Listen(listening, s, c.Queue, c.Clock, c.Logger, func(bool) { r.notify() })
+	}()
+	defer func() {
+		stop()
+		<-ended
+	}()
 	wait := minPoll
 	for ctx.Err() == nil {
 		r.worked = false
