@@ -216,7 +216,7 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 		q.depth = newDepth(looks, name, set.maxDepth, set.clock)
 	}
 	c := ladder.Config[T]{
-		Store: q.store, Codec: q.codec, Main: name, DeadLetters: name + deadSuffix, Remembers: set.remembers, ID: func(T) string { return rand.Text() },
+		Store: q.store, Codec: q.codec, Main: name, DeadLetters: name + deadSuffix, Remembers: set.remembers,
 		Clock: set.clock, Logger: set.logger,
 		Options: []leases.SourceOption{leases.WithLease(set.lease), leases.WithClock(set.clock), leases.WithLogger(set.logger)},
 	}
@@ -319,7 +319,7 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 //
 //	delivery.New(order, &delivery.Meta{ID: order.Number}, nil)
 //
-// A value that cannot be encoded is rejected; if its message has no acknowledgement, PutAll returns an error that matches [ErrRefused] and
+// A message without an id gets a random one, another one at each PutAll; [Run] has given it one. A value that cannot be encoded is rejected; if its message has no acknowledgement, PutAll returns an error that matches [ErrRefused] and
 // puts nothing.
 func (q *Queue[T]) PutAll(ctx context.Context, messages []Message[T]) error {
 	ms := make([]store.Message, 0, len(messages))
@@ -359,7 +359,7 @@ func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
 // TakeFailure takes an element that an operator has given up: it goes to the next layer or to the dead letters. It is the argument of
 // [asyncop.WithFailureSink]. When it returns nil, the element is durable there, and its message can be acknowledged (law D1). The history of
 // the message comes from ctx ([MetaFromContext]), and what the operator knows of the failure is added to it. An element that is no message
-// gets a random id. An element that was cut off by the end of its operator is not taken: it did not fail.
+// gets a random id, the same each time it is offered. An element that was cut off by the end of its operator is not taken: it did not fail.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
 	return q.ladder.Take(ctx, f)
 }

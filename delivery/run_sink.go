@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -100,10 +101,24 @@ func (w *worker[IN, OUT]) collect(f *filling[OUT]) bool {
 
 func (f *filling[OUT]) add(m Message[OUT], ok bool) {
 	if ok {
-		f.left = append(f.left, m)
+		f.left = append(f.left, withID(m))
 	} else {
 		f.results = nil
 	}
+}
+
+// withID returns a result that has an id, at random if need be: a sink that has taken it without saying so knows it again. What comes from a
+// source has an id, but for some that have no engine.
+func withID[OUT any](m Message[OUT]) Message[OUT] {
+	meta := m.Meta()
+	if meta.ID != "" {
+		return m
+	}
+	meta.ID = rand.Text()
+	if !m.Pending() {
+		return New(m.Value, &meta, nil)
+	}
+	return New(m.Value, &meta, m.Settle)
 }
 
 // next returns when the first of what is aside is due.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/message"
@@ -249,7 +250,7 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 	timer := s.clock.Timer(time.Hour)
 	defer timer.Stop()
 	until := s.tendAgain()
-	var failed error
+	var failure error
 	for waiting := true; waiting; {
 		wait := s.start(asking, n, asked, answers, enough)
 		if now := s.clock.Now(); !until.IsZero() {
@@ -268,7 +269,7 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 		}
 		select {
 		case a := <-answers:
-			failed, waiting = s.answered(asking, a), false
+			failure, waiting = s.answered(asking, a), false
 			delete(asked, a.input)
 		case <-due:
 		case <-s.settled:
@@ -281,9 +282,9 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 	}
 	enough()
 	for range asked {
-		failed = errors.Join(failed, s.answered(asking, <-answers))
+		failure = errors.Join(failure, s.answered(asking, <-answers))
 	}
-	return failed
+	return failure
 }
 
 // tendAgain returns when there is something to do without an answer; zero: never.
@@ -380,7 +381,7 @@ func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []mes
 		switch {
 		case meta.OutcomeUnknown && !meta.Remembered.After(now):
 			err = s.ladder.bury(ctx, m.Value, meta, store.OutcomeUnknown, "the called side may have forgotten its call in doubt")
-		case isPast(meta.Deadline, now):
+		case failed.IsPast(meta.Deadline, now):
 			err = s.ladder.bury(ctx, m.Value, meta, store.Expired, "its deadline has passed")
 		default:
 			return false
