@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
@@ -83,7 +83,7 @@ type HandlerConfig struct {
 //
 // Handler panics if next or Scope is nil or a field of c makes no sense.
 func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {
-	nils.Refuse("exactlyonce: Handler", "next", next)
+	guard.RefuseNil("exactlyonce: Handler", "next", next)
 	if c.Scope == nil {
 		panic("exactlyonce: Handler: Scope is nil: it says whose request it is, and whose answers it may get")
 	}

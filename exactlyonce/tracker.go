@@ -12,6 +12,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/message"
 )
 
@@ -54,7 +55,7 @@ type TrackerConfig struct {
 // A program without an operator calls these methods itself. [Transport] sends the ids, and [NextID] is for other clients.
 //
 // In an operator that takes part in checkpoints (asyncop.WithCheckpoints), the tracker's state goes into them: it is an
-// asyncop.CheckpointedObserver. A restored element keeps its number, and a number is released when a checkpoint that no longer
+// observe.CheckpointedObserver. A restored element keeps its number, and a number is released when a checkpoint that no longer
 // holds its element is complete. Nothing is sent before the first checkpoint of a fresh start is complete; the tracker asks for
 // it at once. The input has to come in the same order after a restart: straight from a source, or through what keeps its order.
 // A program that takes checkpoints of its own calls [Tracker.Restore] and [Tracker.Snapshot] itself.
@@ -204,8 +205,8 @@ func (t *Tracker) unlockAndNotify() {
 // ---- The observer
 
 var (
-	_ asyncop.CheckpointedObserver = (*Tracker)(nil)
-	_ asyncop.Gate                 = (*Tracker)(nil)
+	_ observe.CheckpointedObserver = (*Tracker)(nil)
+	_ observe.Gate                 = (*Tracker)(nil)
 )
 
 // Accepted gives an element its number, the lowest one that no element had. The context that it returns is to be the parent of
@@ -297,11 +298,11 @@ func (t *Tracker) attemptOf(e *element) *attempt {
 }
 
 // AttemptEnded does nothing.
-func (t *Tracker) AttemptEnded(context.Context, asyncop.Outcome) {}
+func (t *Tracker) AttemptEnded(context.Context, observe.Outcome) {}
 
 // Ended releases the number of the element that ctx belongs to: nothing of it is sent from now on. With checkpoints the
 // number is kept until the next one is complete. A second call changes nothing.
-func (t *Tracker) Ended(ctx context.Context, _ asyncop.Ending) {
+func (t *Tracker) Ended(ctx context.Context, _ observe.Ending) {
 	e := t.elementIn(ctx)
 	if e == nil {
 		return

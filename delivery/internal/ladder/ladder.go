@@ -17,7 +17,7 @@ import (
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/failed"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
 
@@ -67,9 +67,9 @@ type Ladder[T any] struct {
 // New returns a ladder. The options of a delivery.Queue have looked at numbers and durations.
 func New[T any](c Config[T]) (*Ladder[T], error) {
 	switch {
-	case nils.Is(c.Store):
+	case guard.IsNil(c.Store):
 		return nil, errors.New("ladder: New: Store is nil")
-	case nils.Is(c.Codec):
+	case guard.IsNil(c.Codec):
 		return nil, errors.New("ladder: New: Codec is nil")
 	case c.Main == "":
 		return nil, errors.New("ladder: New: Main is empty")

@@ -1,6 +1,0 @@
-// Package stagekey holds the context key under which an attempt answers to package predicates, so that asyncop can
-// answer it without an allocation and no other package can.
-package stagekey
-
-// Key finds the reporter of stages in a context.
-type Key struct{}
