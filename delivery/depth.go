@@ -3,7 +3,6 @@ package delivery
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -16,26 +15,34 @@ const recount = time.Second
 
 // depth bounds a queue without counting it for each message.
 type depth struct {
-	limit int
-	clock clock.Clock
+	engine store.Inspector
+	queue  string
+	limit  int
+	clock  clock.Clock
 
-	mu      sync.Mutex // held while it counts: others would do the same
-	room    int        // for messages of this process
+	// turn has room for one: the call that has it owns what follows. It is held while that counts, as others would do the same.
+	turn    chan struct{}
+	room    int // for messages of this process
 	counted time.Time
 }
 
-func newDepth(limit int, c clock.Clock) *depth { return &depth{limit: limit, clock: c} }
+func newDepth(engine store.Inspector, queue string, limit int, c clock.Clock) *depth {
+	return &depth{engine: engine, queue: queue, limit: limit, clock: c, turn: make(chan struct{}, 1)}
+}
 
-// admit returns an error that matches [ErrFull] if there is no room for n messages.
-func (d *depth) admit(ctx context.Context, s store.Store, queue string, n int) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// admit returns an error if there is no room for n messages: it matches [ErrFull], or [ErrRefused] if there will never be.
+func (d *depth) admit(ctx context.Context, n int) error {
+	if n > d.limit {
+		return fmt.Errorf("%w: %d messages at once never fit: at most %d are allowed (WithMaxDepth)", ErrRefused, n, d.limit)
+	}
+	select {
+	case d.turn <- struct{}{}:
+		defer func() { <-d.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	if d.counted.IsZero() || d.clock.Since(d.counted) >= recount {
-		looks, ok := s.(store.Inspector)
-		if !ok {
-			return fmt.Errorf("WithMaxDepth: a %T cannot count messages: it is no store.Inspector", s)
-		}
-		c, err := looks.Count(ctx, queue, store.Filter{})
+		c, err := d.engine.Count(ctx, d.queue, store.Filter{})
 		if err != nil {
 			return err
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery/internal/ladder"
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
 )
@@ -136,9 +137,13 @@ func WithLease(d time.Duration) QueueOption {
 }
 
 // WithMaxDepth bounds the messages that wait in a queue for their first visit, or are in it. A Put beyond n fails with an error that
-// matches [ErrFull] and names the queue. A worker whose sink is full waits until there is room. Messages in layers and dead letters do not
-// count: what fails must have a place to go. The queue is counted once a second at most, so the bound may be exceeded by what other
-// programs put within a second. It panics if n < 1.
+// matches [ErrFull] and names the queue. A worker whose sink is full waits until there is room. A PutAll of more than n messages never fits:
+// its error matches [ErrRefused].
+//
+// Not bounded are layers and dead letters, as what fails must have a place to go, messages that are put in a transaction (postgres.PutTx and
+// others), and what other programs put within a second: the queue is counted once a second at most.
+//
+// It panics if n < 1; NewQueue panics if the engine cannot count (store.Inspector).
 func WithMaxDepth(n int) QueueOption {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: WithMaxDepth: %d is less than 1", n))
@@ -203,11 +208,15 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 	default:
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q is of %T, and its codec is a %T", name, *new(T), c))
 	}
+	looks, canLook := engine.(store.Inspector)
 	if set.maxDepth > 0 {
-		q.depth = newDepth(set.maxDepth, set.clock)
+		if !canLook {
+			panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithMaxDepth: a %T cannot count messages: it is no store.Inspector", name, engine))
+		}
+		q.depth = newDepth(looks, name, set.maxDepth, set.clock)
 	}
 	c := ladder.Config[T]{
-		Store: q.store, Codec: q.codec, Main: name, DeadLetters: name + deadSuffix, Remembers: set.remembers, ID: func(T) string { return rand.Text() },
+		Store: q.store, Codec: q.codec, Main: name, DeadLetters: name + deadSuffix, Remembers: set.remembers,
 		Clock: set.clock, Logger: set.logger,
 		Options: []leases.SourceOption{leases.WithLease(set.lease), leases.WithClock(set.clock), leases.WithLogger(set.logger)},
 	}
@@ -216,7 +225,7 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 			Queue: name + retrySuffix + strconv.Itoa(i+1), Delay: l.Delay, Jitter: l.Jitter, MaxConcurrent: l.MaxConcurrent, Rate: l.Rate,
 		})
 	}
-	if looks, ok := engine.(store.Inspector); ok {
+	if canLook {
 		c.Others = func(ctx context.Context) ([]string, error) { return otherLayers(ctx, looks, name, len(set.layers)) }
 	}
 	if set.keyOrder {
@@ -310,13 +319,13 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 //
 //	delivery.New(order, &delivery.Meta{ID: order.Number}, nil)
 //
-// A value that cannot be encoded is rejected; if its message has no acknowledgement, PutAll returns an error that matches [ErrRefused] and
+// A message without an id gets a random one, another one at each PutAll; [Run] has given it one. A value that cannot be encoded is rejected; if its message has no acknowledgement, PutAll returns an error that matches [ErrRefused] and
 // puts nothing.
 func (q *Queue[T]) PutAll(ctx context.Context, messages []Message[T]) error {
 	ms := make([]store.Message, 0, len(messages))
 	for _, m := range messages {
 		meta := m.Meta()
-		kept := Meta{ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Deadline: meta.Deadline, Headers: meta.Headers}
+		kept := failed.Onward(meta)
 		if kept.ID == "" {
 			kept.ID = rand.Text()
 		}
@@ -336,7 +345,7 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []Message[T]) error {
 func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
 	var err error
 	if q.depth != nil {
-		err = q.depth.admit(ctx, q.store, q.name, len(ms))
+		err = q.depth.admit(ctx, len(ms))
 	}
 	if err == nil {
 		err = q.store.Put(ctx, q.name, ms...)
@@ -350,7 +359,7 @@ func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
 // TakeFailure takes an element that an operator has given up: it goes to the next layer or to the dead letters. It is the argument of
 // [asyncop.WithFailureSink]. When it returns nil, the element is durable there, and its message can be acknowledged (law D1). The history of
 // the message comes from ctx ([MetaFromContext]), and what the operator knows of the failure is added to it. An element that is no message
-// gets a random id. An element that was cut off by the end of its operator is not taken: it did not fail.
+// gets a random id, the same each time it is offered. An element that was cut off by the end of its operator is not taken: it did not fail.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
 	return q.ladder.Take(ctx, f)
 }
@@ -408,13 +417,16 @@ func (q *Queue[T]) Source(first Source[T]) Source[T] {
 // Receive implements [Source], for a program that does without [Run]: the first one opens a source, and Close closes it. It is called by one
 // goroutine at a time.
 func (q *Queue[T]) Receive(ctx context.Context, n int) ([]Message[T], error) {
+	return q.opened().Receive(ctx, n)
+}
+
+func (q *Queue[T]) opened() Source[T] {
 	q.mu.Lock()
+	defer q.mu.Unlock() // also if Source panics
 	if q.source == nil {
 		q.source = q.Source(nil)
 	}
-	s := q.source
-	q.mu.Unlock()
-	return s.Receive(ctx, n)
+	return q.source
 }
 
 // Close gives back what was received and is not settled, and waits until the rest is recorded. It closes neither the engine nor the source

@@ -246,6 +246,50 @@ func TestQueueWithABound(t *testing.T) {
 	})
 }
 
+// Regression: more messages at once than a queue may have were told that it is full, for ever.
+func TestPutAllThatCanNeverFit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		q := delivery.NewQueue[int](engine, "q", delivery.WithMaxDepth(3))
+		all := make([]delivery.Message[int], 4)
+		for i := range all {
+			all[i] = delivery.New(i, nil, nil)
+		}
+		err := q.PutAll(t.Context(), all)
+		require.ErrorIs(t, err, delivery.ErrRefused)
+		require.NotErrorIs(t, err, delivery.ErrFull)
+		require.ErrorContains(t, err, `queue "q": `)
+		require.ErrorContains(t, err, "4 messages at once never fit: at most 3 are allowed (WithMaxDepth)")
+		require.Empty(t, entriesOf(t, engine, "q"))
+		require.NoError(t, q.PutAll(t.Context(), all[:3]))
+		require.ErrorIs(t, q.PutAll(t.Context(), all[3:]), delivery.ErrFull)
+	})
+}
+
+// hanging is an engine whose Count waits for the end of its context.
+type hanging struct{ *memory.Engine }
+
+func (hanging) Count(ctx context.Context, _ string, _ store.Filter) (store.Counts, error) {
+	<-ctx.Done()
+	return store.Counts{}, context.Cause(ctx)
+}
+
+// Regression: a Put waited for the count of another one beyond the end of its context.
+func TestPutWhileAnotherOneCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := delivery.NewQueue[int](hanging{memory.Open()}, "q", delivery.WithMaxDepth(3))
+		long, cancel := context.WithCancel(t.Context())
+		counted := make(chan error, 1)
+		go func() { counted <- q.Put(long, 1) }() // ends with long
+		synctest.Wait()
+		short, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		require.ErrorIs(t, q.Put(short, 2), context.DeadlineExceeded)
+		cancel()
+		require.ErrorIs(t, <-counted, context.Canceled)
+	})
+}
+
 // The values of messages keep what is known of them, but their visits.
 func TestQueueIsASink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -418,6 +462,7 @@ func TestNewQueueRefuses(t *testing.T) {
 		"jitter":             func() { delivery.WithLayers(delivery.Layer{Delay: 1, Jitter: 2}) },
 		"lease":              func() { delivery.WithLease(0) },
 		"depth":              func() { delivery.WithMaxDepth(0) },
+		"depth uncounted":    func() { delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.WithMaxDepth(1)) },
 		"remembers":          func() { delivery.Remembers(0) },
 		"limit of key order": func() { delivery.KeepKeyOrder(0) },
 		"key order":          func() { delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.KeepKeyOrder(1)) },

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -30,9 +31,12 @@ func (w *worker[IN, OUT]) fill(results <-chan Message[OUT]) {
 			continue
 		}
 		w.putAgain(&f)
+		before := len(f.left)
 		err := w.put(&f)
-		if len(f.left) == 0 {
+		if len(f.left) < before {
 			wait = firstWait
+		}
+		if len(f.left) == 0 {
 			continue
 		}
 		// The fault is the sink's: all wait until it is back, which holds up the source by the leases of what it has given.
@@ -96,10 +100,24 @@ func (w *worker[IN, OUT]) collect(f *filling[OUT]) bool {
 
 func (f *filling[OUT]) add(m Message[OUT], ok bool) {
 	if ok {
-		f.left = append(f.left, m)
+		f.left = append(f.left, withID(m))
 	} else {
 		f.results = nil
 	}
+}
+
+// withID returns a result that has an id, at random if need be: a sink that has taken it without saying so knows it again. What comes from a
+// source has an id, but for some that have no engine.
+func withID[OUT any](m Message[OUT]) Message[OUT] {
+	meta := m.Meta()
+	if meta.ID != "" {
+		return m
+	}
+	meta.ID = rand.Text()
+	if !m.Pending() {
+		return New(m.Value, &meta, nil)
+	}
+	return New(m.Value, &meta, m.Settle)
 }
 
 // next returns when the first of what is aside is due.
@@ -115,6 +133,11 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 		if !r.due.After(now) && w.working.Err() == nil {
 			err := w.putSome([]Message[OUT]{r.message})
 			if err == nil || !r.message.Pending() {
+				continue
+			}
+			if errors.Is(err, ErrFull) {
+				r.due = w.clock.Now().Add(lastWait) // it has not been refused
+				rest = append(rest, r)
 				continue
 			}
 			if r.tries++; r.tries == maxRefused {
@@ -152,10 +175,14 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 			f.left = slices.Concat(all[i:], failed) // others first the next time
 			return err
 		}
-		if alone := w.putSome(all[i : i+1]); alone != nil {
-			failed, err = append(failed, all[i]), alone
-		} else {
+		switch alone := w.putSome(all[i : i+1]); {
+		case alone == nil:
 			worked = true
+		case errors.Is(alone, ErrFull): // it refuses none: all wait for room
+			f.left = slices.Concat(all[i:], failed)
+			return alone
+		default:
+			failed, err = append(failed, all[i]), alone
 		}
 	}
 	f.left = failed

@@ -266,6 +266,31 @@ func TestRunWithAMessageThatTheSinkNeverTakes(t *testing.T) {
 	})
 }
 
+// Regression (law D5): a sink that has room for some was taken for one that refuses the others, which became dead letters after ten tries.
+func TestRunWithASinkThatIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, begun, got := newList(50, false), time.Now(), map[string]bool{}
+		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+			for _, m := range ms {
+				if len(ms) > 1 && m.Value == "7" && time.Since(begun) < 30*time.Second {
+					return errors.New("no")
+				}
+			}
+			if room := 5 + int(time.Since(begun)/(20*time.Second)); len(got)+len(ms) > room {
+				return fmt.Errorf("%w: no room", delivery.ErrFull)
+			}
+			for _, m := range ms {
+				got[m.Value] = true
+			}
+			return nil
+		})
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent, delivery.WithFloodGuard(1, 10))
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 50, Acknowledged: 50}, withoutTime(summary))
+		require.Len(t, got, 50)
+	})
+}
+
 // Results wait for a sink that is down, and the worker takes no more than it has room for: nothing is called twice.
 func TestRunWithASinkThatIsDown(t *testing.T) {
 	for _, down := range []time.Duration{time.Second, 5 * time.Second, 24 * time.Hour} {

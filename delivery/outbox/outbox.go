@@ -7,16 +7,12 @@
 //		if _, err := tx.Exec(ctx, "UPDATE bookings SET paid = true WHERE id = $1", id); err != nil {
 //			return err
 //		}
-//		job, err := store.Encode(codec.JSON[Mail](), mail, delivery.Meta{ID: "receipt/" + id})
-//		if err != nil {
-//			return err
-//		}
-//		return s.Stage(ctx, tx, "outbox", job)
+//		return postgres.PutTx(ctx, tx, mails, mail, delivery.ID("receipt/"+id)) // mails is delivery.NewQueue[Mail](engine, "outbox")
 //	})
 //
 // and a relay, which can run in every process, sends it:
 //
-//	err := outbox.Relay(ctx, s, s.Locks(), outbox.Config{Queue: "outbox", Publish: publish})
+//	err := outbox.Relay(ctx, engine, engine.Locks(), outbox.Config{Queue: mails.Name(), Publish: publish})
 //
 // Where the consumers use the same database, they need no relay: the queue is a delivery.Queue as any other.
 //
@@ -36,7 +32,8 @@
 // an outage of more than ten seconds may change the order by one message, and a message that is refused loses its place.
 //
 // What a relay has seen refused 16 times, which takes about an hour, goes to the dead letters: the queue named like the
-// outbox with " dead" behind it. While nothing at all can be published, everything stays, however long that lasts.
+// outbox with " dead" behind it. While nothing at all can be published, everything stays, however long that lasts. An error that matches
+// [store.ErrFull] refuses nothing: the same messages are tried again each second.
 //
 // One relay works at a time, by the lock of the queue's name. If its process dies, another one takes over when the lease has
 // ended. One that was stopped for longer than its lease may publish a batch a second time.
@@ -131,18 +128,16 @@ func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) e
 		return err
 	}
 	r := &relay{Config: c, store: s, notified: make(chan struct{}, 1), refused: map[store.Position]refusal{}}
-	if notify := leases.NotifyOf(s); notify != nil {
-		listening, stop := context.WithCancel(ctx)
-		ended := make(chan struct{})
-		go func() { // ends with Relay
-			defer close(ended)
-			leases.Listen(listening, notify, c.Queue, c.Clock, r.notify)
-		}()
-		defer func() {
-			stop()
-			<-ended
-		}()
-	}
+	listening, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { // ends with Relay
+		defer close(ended)
+		leases.Listen(listening, s, c.Queue, c.Clock, c.Logger, func(bool) { r.notify() })
+	}()
+	defer func() {
+		stop()
+		<-ended
+	}()
 	wait := minPoll
 	for ctx.Err() == nil {
 		r.worked = false
@@ -268,6 +263,11 @@ func (r *relay) next(ctx context.Context, after store.Position) (due []store.Ent
 
 // failed notes that messages could not be published, and waits.
 func (r *relay) failed(ctx context.Context, entries []store.Entry, err error) {
+	if errors.Is(err, store.ErrFull) { // it has refused none of them
+		r.Logger.Warn("weir: an outbox's messages have no room and are tried again", "queue", r.Queue, "messages", len(entries), "after", time.Second, "error", err)
+		r.sleep(ctx, time.Second)
+		return
+	}
 	last := &entries[len(entries)-1]
 	r.doubt = max(r.doubt, last.Position)
 	if len(entries) == 1 {

@@ -485,3 +485,21 @@ func TestAnOutageBuriesNothing(t *testing.T) {
 		require.Equal(t, slices.Delete(numbers(20), probe, probe+1), w.published[1:], "one has gone ahead")
 	})
 }
+
+// A queue that is full refuses nothing: what does not fit waits, however often it is tried.
+func TestRelayIntoAFullQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.stage(0, numbers(40)...)
+		begun := time.Now()
+		w.fail = func(ids []string) error {
+			if len(w.published)+len(ids) > int(time.Since(begun)/(3*time.Minute)) {
+				return fmt.Errorf("queue: %w", store.ErrFull)
+			}
+			return nil
+		}
+		w.relay(w.store, w.config(), 3*time.Hour)
+		require.Equal(t, numbers(40), w.published)
+		require.Zero(t, w.left())
+	})
+}

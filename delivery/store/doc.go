@@ -25,13 +25,27 @@
 // implements:
 //
 //   - [Engine]: it takes messages
+//
 //   - [Store]: it leases them, so that any number of workers share a queue
+//
 //   - [Inspector]: it looks into its queues, and moves a message from one to another in one step; it needs an index, as databases have one
-//   - [Notifier]: it says when something was put; [Waker]: it says all that its consumers must know, so that they do not poll
+//
+//   - [Chooser]: it keeps the choice of a provider with a message
+//
+//   - [Notifier]: it says when something was put; its consumers poll as well
+//
+//   - [Waker]: it says all that its consumers must know, so that they do not poll
+//
 //   - it has locks (package delivery/lock)
 //
-// ext/postgres has all of that. delivery/memory and ext/sqlite are polled, and ext/jetstream/jsstore is a Notifier. Package deliverytest checks an engine
-// of your own.
+//     Store   Inspector   Chooser   Notifier   Waker   locks
+//     delivery/memory          x         x          x                         lock.Memory
+//     ext/sqlite               x         x          x                           x
+//     ext/postgres             x         x          x                    x      x
+//     ext/jetstream/jsstore    x         x                    x                 jsstore.Locks
+//
+// Where an engine is no Waker, consumers poll an empty queue: after 5 ms at first, then every 100 ms. Package deliverytest checks an engine of
+// your own.
 //
 // # Concurrency
 //

@@ -6,7 +6,8 @@ import (
 )
 
 // Engine is where messages are kept. What more it can do, it declares by the interfaces that it implements: [Store] (leases), [Inspector]
-// (filters and positions), [Notifier], and lock.Locks for what only one process may do. A queue asks for what it needs when it is made.
+// (filters and positions), [Chooser], [Notifier] or [Waker], and lock.Locks for what only one process may do. A queue asks for what its options
+// need when it is made.
 //
 // The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for concurrent use, keep no reference to what
 // they are given, and return soon after ctx has ended. After an error a call may have taken effect or not, and can be repeated.
@@ -111,8 +112,8 @@ type Chooser interface {
 // Waker is a store whose consumers do not poll.
 type Waker interface {
 	// Wake calls wake when a message of a queue may have become due: it was put or given back, or its delay or its lease has ended. It does
-	// so until ctx ends or it cannot go on, and returns why; consumers poll then until they are woken again. It calls wake first when it
-	// misses nothing any more.
+	// so until ctx ends or it cannot go on, and returns why: [ErrClosed] if the store was closed. It calls wake first when it misses nothing
+	// any more. After an error consumers log it, poll every 100 ms, and call Wake again after a second.
 	Wake(ctx context.Context, queue string, wake func()) error
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -49,6 +48,7 @@ type RetriesConfig[T any] struct {
 // A [Source] that reads the topics of the layers, too, brings the messages back when they are due: [Retries.Topics].
 type Retries[T any] struct {
 	c        RetriesConfig[T]
+	router   failed.Router[T]
 	producer *producer
 }
 
@@ -71,8 +71,9 @@ func NewRetries[T any](c RetriesConfig[T]) (*Retries[T], error) {
 		seen[l.Topic] = true
 	}
 	c.Layers = slices.Clone(c.Layers)
-	if c.Permanent == nil {
-		c.Permanent = failed.Permanent[T]
+	router := failed.Router[T]{Permanent: c.Permanent}
+	for _, l := range c.Layers {
+		router.Layers = append(router.Layers, failed.Layer{Delay: l.Delay, Jitter: l.Jitter})
 	}
 	p, err := newProducer(c.Client)
 	if err != nil {
@@ -81,7 +82,7 @@ func NewRetries[T any](c RetriesConfig[T]) (*Retries[T], error) {
 	if c.Clock != nil {
 		p.clock = c.Clock
 	}
-	return &Retries[T]{c, p}, nil
+	return &Retries[T]{c, router, p}, nil
 }
 
 // Topics returns the topics of the layers.
@@ -98,30 +99,20 @@ func (r *Retries[T]) Topics() []string {
 // ([delivery.MetaFromContext]), and what the operator knows of the failure is added to it. A wait that the server demands, such as by
 // Retry-After, is kept if it is longer than the layer's delay.
 //
-// An element that was cut off by the end of its operator is not taken: it did not fail.
+// A message that would have to wait beyond its deadline is a dead letter. An element that is no message gets a random id. One that was cut off by
+// the end of its operator is not taken: it did not fail.
 func (r *Retries[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
-	if f.Abandoned {
-		return fmt.Errorf("kafka: the element was cut off, and has not failed: %w", f.Err)
-	}
-	meta := failed.History(ctx, f, r.producer.clock.Now())
-	if meta.ID == "" {
-		return errors.New("kafka: Take: a message without an id")
-	}
-	m, err := store.Encode(r.c.Codec, f.Element, meta)
+	to, err := r.router.Route(ctx, f, r.producer.clock.Now())
 	if err != nil {
-		return fmt.Errorf("kafka: message %q cannot be encoded: %w", meta.ID, err)
+		return fmt.Errorf("kafka: %w", err)
+	}
+	m, err := store.Encode(r.c.Codec, f.Element, to.Meta)
+	if err != nil {
+		return fmt.Errorf("kafka: message %q cannot be encoded: %w", to.Meta.ID, err)
 	}
 	topic := r.c.DeadLetters
-	switch {
-	case meta.OutcomeUnknown:
-		m.Cause = store.OutcomeUnknown
-	case r.c.Permanent(f):
-		m.Cause = store.Permanent
-	case meta.Visit > len(r.c.Layers):
-		m.Cause = store.Exhausted
-	default:
-		layer := r.c.Layers[meta.Visit-1]
-		topic, m.Delay = layer.Topic, max(layer.delay(), failed.Demand(f.Err))
+	if m.Cause, m.Delay = to.Cause, to.Delay; m.Cause == "" {
+		topic = r.c.Layers[to.Layer].Topic
 	}
 	return r.producer.put(ctx, topic, []store.Message{m})
 }
@@ -142,12 +133,3 @@ func (r *Retries[T]) PutFirst(ctx context.Context, ms ...store.Message) error {
 
 // Close closes the client.
 func (r *Retries[T]) Close() { r.producer.close() }
-
-// delay returns the delay of a message: never less than the layer's (law D3).
-func (l Layer) delay() time.Duration {
-	extra := time.Duration(rand.Float64() * l.Jitter * float64(l.Delay))
-	if d := l.Delay + extra; d >= l.Delay {
-		return d
-	}
-	return l.Delay // too long for a Duration
-}

@@ -308,5 +308,18 @@ func TestRetriesRefuses(t *testing.T) {
 	c := newCluster(t, 1, "dead")
 	r := c.retries()
 	require.ErrorContains(t, r.Take(t.Context(), asyncop.Failure[string]{Err: errors.New("x"), Abandoned: true}), "cut off")
-	require.ErrorContains(t, r.Take(t.Context(), asyncop.Failure[string]{Err: errors.New("x")}), "without an id")
+}
+
+// Failures go where those of a queue go: a message does not wait beyond its deadline, and one that is no message has an id.
+func TestRetriesRouteAsQueuesDo(t *testing.T) {
+	c := newCluster(t, 1, "1h", "dead")
+	r := c.retries(Layer{Topic: "1h", Delay: time.Hour})
+	late := delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: "late", Provider: "north", Deadline: time.Now().Add(time.Minute)})
+	require.NoError(t, r.Take(late, asyncop.Failure[string]{Element: "x", Err: errors.New("busy"), InDoubt: false, Reason: predicates.NewReason("BUSY", true, false), Verdict: strategies.Refused}))
+	require.NoError(t, r.Take(t.Context(), asyncop.Failure[string]{Element: "y", Err: errors.New("refused"), Reason: predicates.NewRejection("NO"), Verdict: strategies.Refused}))
+	dead := receive(t, c.source("dead"), 2)
+	require.Equal(t, "late", dead[0].Meta().ID)
+	require.Equal(t, "north", dead[0].Meta().Provider)
+	require.NotEmpty(t, dead[1].Meta().ID)
+	require.NotEqual(t, dead[1].Meta().Origin.ID(), dead[1].Meta().ID, "not that of its record")
 }

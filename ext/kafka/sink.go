@@ -10,11 +10,12 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Sink writes the values of messages to a topic, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their visits begin
-// anew. The key of a message is the key of its record, so messages of a key go to one partition, in order. A value that the codec cannot
+// Sink writes the values of messages to a topic, as a [delivery.Sink]. They keep id, key, origin, provider, deadline and headers; their visits
+// begin anew. The key of a message is the key of its record, so messages of a key go to one partition, in order. A value that the codec cannot
 // encode, or that is larger than the client (kgo.ProducerBatchMaxBytes, about 1 MB by default) or the topic (max.message.bytes) takes, is
 // rejected; if its message has no acknowledgement, PutAll returns the error.
 //
@@ -64,22 +65,22 @@ func (s *Sink[T]) PutAll(ctx context.Context, messages []delivery.Message[T]) er
 		records = append(records, r)
 		written = append(written, m)
 	}
-	failed, err := s.producer.produce(ctx, records)
+	causes, err := s.producer.produce(ctx, records)
 	if err == nil {
 		return nil
 	}
-	if failed == nil {
+	if causes == nil {
 		return err
 	}
 	err = nil
 	for i, m := range written {
 		switch {
-		case failed[i] == nil: // law D1
+		case causes[i] == nil: // law D1
 			m.Ack()
-		case errors.Is(failed[i], delivery.ErrRefused) && m.Pending(): // law W2
-			m.Reject(failed[i])
+		case errors.Is(causes[i], delivery.ErrRefused) && m.Pending(): // law W2
+			m.Reject(causes[i])
 		default:
-			err = cmp.Or(err, failed[i])
+			err = cmp.Or(err, causes[i])
 		}
 	}
 	return err
@@ -89,9 +90,7 @@ func (s *Sink[T]) record(payload []byte, meta delivery.Meta, err error) (*kgo.Re
 	if err != nil {
 		return nil, fmt.Errorf("%w: the codec: %w", delivery.ErrRefused, err)
 	}
-	return record(s.topic, payload, delivery.Meta{
-		ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Headers: meta.Headers,
-	})
+	return record(s.topic, payload, failed.Onward(meta))
 }
 
 // Close closes the client.

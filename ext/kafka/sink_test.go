@@ -31,7 +31,7 @@ func TestSinkKeepsWhatIsKnown(t *testing.T) {
 	meta := &delivery.Meta{
 		ID: "orders/0/17", Key: "key\x00\xff", Origin: delivery.Origin{Source: "orders", Partition: "0", Position: "17"},
 		Provider: "acquirer-2", Visit: 3, Attempts: 7, LastError: "503", Due: time.Now().Add(time.Hour),
-		Headers: map[string]string{"trace": "\x00\x01\xff"},
+		Deadline: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC), Headers: map[string]string{"trace": "\x00\x01\xff"},
 	}
 	var verdicts []delivery.Verdict
 	m := delivery.New("an invoice", meta, func(v delivery.Verdict) { verdicts = append(verdicts, v) })
@@ -40,7 +40,7 @@ func TestSinkKeepsWhatIsKnown(t *testing.T) {
 	got := receive(t, c.source("invoices"), 1)[0]
 	assert.Equal(t, "an invoice", got.Value)
 	assert.Equal(t, delivery.Meta{
-		ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Headers: meta.Headers, Visit: 1,
+		ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Deadline: meta.Deadline, Headers: meta.Headers, Visit: 1,
 	}, got.Meta())
 }
 

@@ -51,6 +51,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 
 func migrate(ctx context.Context, pool *pgxpool.Pool) (made []string, err error) {
 	db := stdlib.OpenDBFromPool(pool)
+	// Databases have the component under the name that the package had once: it must stay.
 	made, err = sqlmigrate.Ensure(ctx, db, sqlmigrate.PostgreSQL, "pgstore", Migrations())
 	if err = errors.Join(err, db.Close()); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
@@ -58,7 +59,8 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) (made []string, err error)
 	return made, nil
 }
 
-// Engine keeps messages in queues in a PostgreSQL database. It is a [store.Inspector] and a [store.Waker], and has locks ([Engine.Locks]).
+// Engine keeps messages in queues in a PostgreSQL database. It is a [store.Inspector], [store.Chooser] and [store.Waker], and has locks
+// ([Engine.Locks]).
 // Safe for concurrent use.
 type Engine struct {
 	pool    *pgxpool.Pool
@@ -168,12 +170,14 @@ func New(pool *pgxpool.Pool, opts ...Option) *Engine {
 // Pool returns the connections of the engine, for tables of your own beside the queues.
 func (s *Engine) Pool() *pgxpool.Pool { return s.pool }
 
-// Close implements [store.Engine]. It waits for what is being written, and closes the connections if [Open] has opened them.
+// Close implements [store.Engine]. It waits for what is being written, and closes the connections if [Open] has opened them. Workers end with
+// [store.ErrClosed].
 func (s *Engine) Close() error {
 	s.mu.Lock()
 	again := s.closed
 	s.closed = true
 	s.mu.Unlock()
+	s.hub.close()
 	s.puts.Wait()
 	s.settles.Wait()
 	s.news.wait()
@@ -202,8 +206,7 @@ func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 		return s.puts.Do(ctx, rows)
 	})
 	if err == nil && len(rows) > 0 {
-		first := noticeOf(rows)
-		s.note(first.queue, first.delay)
+		s.note(queue, duesOf(rows))
 	}
 	return err
 }
@@ -218,6 +221,14 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
+// insertion returns the statement that puts the messages of a table, in the order of its last column.
+func (s *Engine) insertion(messages string) string {
+	return `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
+		SELECT queue, now + delay * interval '1 microsecond', now + delay * interval '1 microsecond', now, visit, merges, cause, meta::jsonb, schema, payload
+		FROM (SELECT ` + s.now + ` AS now) AS clock, ` + messages + ` AS m (queue, delay, visit, merges, cause, meta, schema, payload, n)
+		ORDER BY n ON CONFLICT DO NOTHING`
+}
+
 func (s *Engine) insert(ctx context.Context, q querier, rows []storesql.Row) error {
 	var queues, causes, metas []string
 	var delays, visits, merges []int64
@@ -229,12 +240,8 @@ func (s *Engine) insert(ctx context.Context, q querier, rows []storesql.Row) err
 		schemas, payloads = append(schemas, r.Schema), append(payloads, r.Payload)
 	}
 	s.step()
-	_, err := q.Exec(ctx, `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
-		SELECT queue, now + delay * interval '1 microsecond', now + delay * interval '1 microsecond', now, visit, merges, cause, meta::jsonb, schema, payload
-		FROM (SELECT `+s.now+` AS now) AS clock,
-			unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::bytea[], $8::bytea[])
-			WITH ORDINALITY AS m (queue, delay, visit, merges, cause, meta, schema, payload, n)
-		ORDER BY n ON CONFLICT DO NOTHING`, queues, delays, visits, merges, causes, metas, schemas, payloads)
+	_, err := q.Exec(ctx, s.insertion(`unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::bytea[], $8::bytea[])
+		WITH ORDINALITY`), queues, delays, visits, merges, causes, metas, schemas, payloads)
 	s.step()
 	return err
 }
@@ -336,8 +343,10 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 		change: "at = now + delay * interval '1 microsecond', due = now + delay * interval '1 microsecond', leased = NULL",
 		delay:  delay, leases: leases,
 	})
+	var d dues
+	d.add(delay)
 	for _, l := range leases {
-		s.note(l.Queue, delay)
+		s.note(l.Queue, d)
 	}
 	return err
 }

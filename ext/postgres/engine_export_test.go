@@ -17,10 +17,26 @@ func SetNow(s *Engine, now string) { s.now = now }
 
 // Stage puts messages in a transaction, as PutTx does.
 func Stage(ctx context.Context, s *Engine, tx pgx.Tx, queue string, ms ...store.Message) error {
-	return s.stage(ctx, tx, queue, ms...)
+	for _, m := range ms {
+		if err := s.stage(ctx, queue, m, func(ctx context.Context, sql string, args ...any) error {
+			_, err := tx.Exec(ctx, sql, args...)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // StageSQL puts messages in a transaction, as PutSQLTx does.
 func StageSQL(ctx context.Context, s *Engine, tx *sql.Tx, queue string, ms ...store.Message) error {
-	return s.stageSQL(ctx, tx, queue, ms...)
+	for _, m := range ms {
+		if err := s.stage(ctx, queue, m, func(ctx context.Context, sql string, args ...any) error {
+			_, err := tx.ExecContext(ctx, sql, args...)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

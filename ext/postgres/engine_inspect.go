@@ -220,7 +220,7 @@ func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
 		return err
 	}
 	for _, r := range rows {
-		s.note(r.Queue, r.Delay)
+		s.note(r.Queue, duesOf([]storesql.Row{r}))
 	}
 	return storearg.Lost(call.lost)
 }

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/storesql"
 )
 
@@ -22,6 +22,7 @@ const (
 
 	coalesced = 10 * time.Millisecond // notices of a process are sent together
 	lookEvery = 20 * time.Second      // for what nobody has told, such as a process that died before it could
+	patience  = 10 * time.Second      // with a statement of the hub
 	maxQueue  = 7000                  // bytes of a queue's name in a payload; a longer one is found by looking
 )
 
@@ -33,9 +34,37 @@ type notice struct {
 	delay time.Duration
 }
 
-func noticeOf(rows []storesql.Row) notice {
-	first := slices.MinFunc(rows, func(a, b storesql.Row) int { return cmp.Compare(a.Delay, b.Delay) })
-	return notice{first.Queue, first.Delay}
+// dues is when messages of a queue become due: at once, and the first of the others. When that is due, the hub asks for the next one.
+type dues struct {
+	now   bool
+	later time.Duration // 0: no other
+}
+
+func (d *dues) add(delay time.Duration) {
+	switch {
+	case delay <= 0:
+		d.now = true
+	case d.later == 0 || delay < d.later:
+		d.later = delay
+	}
+}
+
+func duesOf(rows []storesql.Row) (d dues) {
+	for _, r := range rows {
+		d.add(r.Delay)
+	}
+	return d
+}
+
+// notices returns what others must know.
+func (d dues) notices(queue string) (all []notice) {
+	if d.now {
+		all = append(all, notice{queue: queue})
+	}
+	if d.later > 0 {
+		all = append(all, notice{queue, d.later})
+	}
+	return all
 }
 
 func (n notice) channel() string {
@@ -69,15 +98,17 @@ func readNotice(channel, payload string) notice {
 // notify wait for each other.
 type news struct {
 	mu      sync.Mutex
-	pending map[string]time.Duration // by queue
+	pending map[string]dues // by queue
 	sending sync.WaitGroup
 }
 
 func (n *news) wait() { n.sending.Wait() }
 
-// note tells the sources of all processes that a message is due after a delay.
-func (s *Engine) note(queue string, delay time.Duration) {
-	s.hub.tell(notice{queue, delay})
+// note tells the sources of all processes when messages are due.
+func (s *Engine) note(queue string, d dues) {
+	if d.now { // the hub gets the others from the database, as it does those of other processes
+		s.hub.wake(queue)
+	}
 	s.mu.RLock() // Close waits for what is sent
 	defer s.mu.RUnlock()
 	if s.closed {
@@ -86,14 +117,15 @@ func (s *Engine) note(queue string, delay time.Duration) {
 	n := &s.news
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if first, ok := n.pending[queue]; ok {
-		n.pending[queue] = min(first, delay)
-		return
+	first := len(n.pending) == 0
+	if first {
+		n.pending = map[string]dues{}
 	}
-	if n.pending == nil {
-		n.pending = map[string]time.Duration{}
+	all := n.pending[queue]
+	if all.now = all.now || d.now; d.later > 0 {
+		all.add(d.later)
 	}
-	if n.pending[queue] = delay; len(n.pending) > 1 {
+	if n.pending[queue] = all; !first {
 		return // someone sends soon
 	}
 	timer := s.clock.Timer(coalesced)
@@ -112,9 +144,10 @@ func (s *Engine) send() {
 	n.pending = nil
 	n.mu.Unlock()
 	var channels, payloads []string
-	for queue, delay := range pending {
-		t := notice{queue, delay}
-		channels, payloads = append(channels, t.channel()), append(payloads, t.payload())
+	for queue, d := range pending {
+		for _, t := range d.notices(queue) {
+			channels, payloads = append(channels, t.channel()), append(payloads, t.payload())
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -128,7 +161,10 @@ type hub struct {
 	waiting map[string]map[*waiter]bool // by queue
 	fresh   map[string]bool             // queues with a source that was not woken yet
 	running bool
-	changed chan struct{} // room for one: to run
+	closed  bool
+	changed chan struct{}      // room for one: to run
+	stop    context.CancelFunc // ends run
+	ended   sync.WaitGroup     // run
 }
 
 // waiter is a source that wants to be woken.
@@ -137,11 +173,26 @@ type waiter struct {
 	ended chan error // room for one: the hub cannot go on
 }
 
-// tell passes a notice of this process to its own sources at once.
-func (h *hub) tell(n notice) {
-	if n.delay <= 0 {
-		h.wake(n.queue)
-	} // run gets the others from the database, as it does those of other processes
+// close ends all that wait, and waits for run.
+func (h *hub) close() {
+	h.mu.Lock()
+	h.closed = true
+	h.end(store.ErrClosed)
+	if h.running {
+		h.stop()
+	}
+	h.mu.Unlock()
+	h.ended.Wait()
+}
+
+// end ends all that wait. Called with mu held.
+func (h *hub) end(err error) {
+	for _, waiters := range h.waiting {
+		for w := range waiters {
+			w.ended <- err
+			delete(waiters, w)
+		}
+	}
 }
 
 // wake wakes the sources of a queue.
@@ -170,20 +221,10 @@ func (s *Engine) Wake(ctx context.Context, queue string, wake func()) error {
 		return err
 	}
 	w := &waiter{wake: wake, ended: make(chan error, 1)}
+	if err := s.await(queue, w); err != nil {
+		return err
+	}
 	h := &s.hub
-	h.mu.Lock()
-	if h.waiting == nil {
-		h.waiting, h.fresh, h.changed = map[string]map[*waiter]bool{}, map[string]bool{}, make(chan struct{}, 1)
-	}
-	if h.waiting[queue] == nil {
-		h.waiting[queue] = map[*waiter]bool{}
-	}
-	h.waiting[queue][w], h.fresh[queue] = true, true
-	if !h.running {
-		h.running = true
-		go s.runHub() // ends when no source is left, or with an error
-	}
-	h.mu.Unlock()
 	h.poke()
 	defer func() {
 		h.mu.Lock()
@@ -200,8 +241,32 @@ func (s *Engine) Wake(ctx context.Context, queue string, wake func()) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case err := <-w.ended:
-		return explain(err)
+		return err
 	}
+}
+
+// await adds a waiter, and runs the hub.
+func (s *Engine) await(queue string, w *waiter) error {
+	h := &s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return store.ErrClosed
+	}
+	if h.waiting == nil {
+		h.waiting, h.fresh, h.changed = map[string]map[*waiter]bool{}, map[string]bool{}, make(chan struct{}, 1)
+	}
+	if h.waiting[queue] == nil {
+		h.waiting[queue] = map[*waiter]bool{}
+	}
+	h.waiting[queue][w], h.fresh[queue] = true, true
+	if !h.running {
+		h.running = true
+		var ctx context.Context
+		ctx, h.stop = context.WithCancel(context.Background())
+		h.ended.Go(func() { s.runHub(ctx) }) // ends when no source is left, with an error, or with Close
+	}
+	return nil
 }
 
 func (h *hub) poke() {
@@ -212,38 +277,57 @@ func (h *hub) poke() {
 }
 
 // runHub runs the hub until no source is left, and tells them all if it cannot go on.
-func (s *Engine) runHub() {
+func (s *Engine) runHub(ctx context.Context) {
 	h := &s.hub
 	for {
-		err := s.listen()
+		err := s.listen(ctx)
 		h.mu.Lock()
-		if err == nil && len(h.waiting) > 0 {
+		if err == nil && len(h.waiting) > 0 && !h.closed {
 			h.mu.Unlock()
 			continue // one came just now
 		}
-		for _, waiters := range h.waiting {
-			for w := range waiters {
-				w.ended <- err
-				delete(waiters, w)
-			}
-		}
+		h.end(explain(err))
 		h.running = false
+		h.stop()
 		h.mu.Unlock()
 		return
 	}
 }
 
-// listen wakes sources until none is left: nil.
-func (s *Engine) listen() error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	connecting, stop := context.WithTimeout(ctx, 10*time.Second)
+// listener returns a connection that listens, made as the pool makes its own.
+func (s *Engine) listener(ctx context.Context) (*pgx.Conn, error) {
+	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
-	conn, err := pgx.ConnectConfig(connecting, s.pool.Config().ConnConfig)
-	if err != nil {
-		return err
+	c := s.pool.Config()
+	if c.BeforeConnect != nil { // it may set the password
+		if err := c.BeforeConnect(ctx, c.ConnConfig); err != nil {
+			return nil, err
+		}
 	}
-	if _, err := conn.Exec(connecting, "LISTEN "+channelNow+"; LISTEN "+channelLater); err != nil {
+	conn, err := pgx.ConnectConfig(ctx, c.ConnConfig)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, "LISTEN "+channelNow+"; LISTEN "+channelLater); err != nil {
+		giveUp(conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+// giveUp closes a connection.
+func giveUp(conn *pgx.Conn) {
+	closing, done := context.WithTimeout(context.Background(), time.Second)
+	defer done()
+	_ = conn.Close(closing)
+}
+
+// listen wakes sources until none is left: nil.
+func (s *Engine) listen(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	conn, err := s.listener(ctx)
+	if err != nil {
 		return err
 	}
 	notices, failed := make(chan notice), make(chan error, 1)
@@ -265,9 +349,7 @@ func (s *Engine) listen() error {
 	defer func() {
 		cancel()
 		reading.Wait()
-		closing, done := context.WithTimeout(context.Background(), time.Second)
-		defer done()
-		_ = conn.Close(closing) // it is given up
+		giveUp(conn)
 	}()
 	return s.waken(ctx, notices, failed)
 }
@@ -328,6 +410,8 @@ func (s *Engine) waken(ctx context.Context, notices <-chan notice, failed <-chan
 // look wakes the sources of queues in which a message is due, and notes when the next one of each will be.
 // It wakes those of fresh queues in any case.
 func (s *Engine) look(ctx context.Context, names []string, fresh map[string]bool, next map[string]time.Time) error {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
 	asked := s.clock.Now()
 	// Two steps of an index for each queue.
 	rows, err := s.pool.Query(ctx, `SELECT queue, EXISTS (SELECT 1 FROM weir_messages AS m WHERE m.queue = q.queue AND at <= now),

@@ -48,6 +48,7 @@ func Migrate(ctx context.Context, db *DB) error {
 }
 
 func migrate(ctx context.Context, db *DB) (made []string, err error) {
+	// Databases have the component under the name that the package had once: it must stay.
 	made, err = sqlmigrate.Ensure(ctx, db.Writer(), sqlmigrate.SQLite, "sqlitestore", Migrations())
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: %w", err)
@@ -55,8 +56,8 @@ func migrate(ctx context.Context, db *DB) (made []string, err error) {
 	return made, nil
 }
 
-// Engine keeps messages in queues in an SQLite database: the engine for the workers of one machine. It is a [store.Inspector], and has
-// locks ([Engine.Locks]). Safe for concurrent use, also by several processes.
+// Engine keeps messages in queues in an SQLite database: the engine for the workers of one machine. It is a [store.Inspector] and
+// [store.Chooser], and has locks ([Engine.Locks]). Safe for concurrent use, also by several processes.
 type Engine struct {
 	db    *DB
 	owned bool // it has opened db

@@ -41,6 +41,11 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	return meta
 }
 
+// Onward returns what is known about a message for the next queue: its history begins anew.
+func Onward(m message.Meta) message.Meta {
+	return message.Meta{ID: m.ID, Key: m.Key, Origin: m.Origin, Provider: m.Provider, Deadline: m.Deadline, Headers: m.Headers}
+}
+
 // Ambiguous says whether the call of a failure may have taken effect, and must not happen twice. A FLIP-232 strategy proves
 // nothing about either; but where its predicate asked for another attempt, the user has said that such a call may be repeated.
 func Ambiguous[T any](f asyncop.Failure[T]) bool {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
@@ -34,6 +35,7 @@ type HandOver[IN, OUT any] struct {
 type offer struct {
 	call.Token
 	wait time.Duration // before the offer after this one
+	name *ctxkey.Offer // of the element, in all of its offers
 
 	err     error         // written before done is closed
 	refused bool          // err says that the sink can never take the element
@@ -87,15 +89,15 @@ func (h *HandOver[IN, OUT]) offerNext() {
 		return
 	}
 	g, s := h.core, h.failing.Pop()
-	o := &offer{wait: firstOffer, done: make(chan struct{})}
+	o := &offer{wait: firstOffer, name: new(ctxkey.Offer), done: make(chan struct{})}
 	if before, ok := g.slots.held.get(s.place).(*offer); ok {
-		o.wait = min(2*before.wait, lastOffer)
+		o.wait, o.name = min(2*before.wait, lastOffer), before.name
 	}
 	g.hold(s, o)
 	g.bind(s, &o.Token, 0, call.NoDeadline)
 	h.running = o
 	g.refresh()
-	sink, policy, panicked, ctx, r := h.sink, g.Policy, g.Host.Panicked, g.contextBeside(s, &o.Token), g.report(s)
+	sink, policy, panicked, ctx, r := h.sink, g.Policy, g.Host.Panicked, o.name.With(g.contextBeside(s, &o.Token)), g.report(s)
 	g.Host.Run(func() {
 		o.run(func() error { return sink(ctx, r) }, func() bool {
 			return r.InDoubt && !decision.WantedRepeat(r.Verdict, r.Reason) && !policy.IsIdempotent(r.Element)
@@ -167,12 +169,15 @@ func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 // Last calls the sink for an element that Abandon has returned, with err as the reason if it has not failed. The call's
 // context has the values that it would have had before the end, and ends by cut.
 func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err error) error {
-	g, o := h.core, new(offer)
+	g, o := h.core, &offer{name: new(ctxkey.Offer)}
+	if before, ok := g.slots.held.get(s.place).(*offer); ok {
+		o.name = before.name
+	}
 	o.Start(g.Host, call.Ref{}, 0, call.NoDeadline)
 	for _, f := range g.bound {
 		f(s, &o.Token)
 	}
-	ctx := call.WithEnd(g.contextBeside(s, &o.Token), cut)
+	ctx := call.WithEnd(o.name.With(g.contextBeside(s, &o.Token)), cut)
 	r := g.report(s)
 	if !r.Failed {
 		r.Err = err

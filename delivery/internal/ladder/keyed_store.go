@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
 )
 
@@ -184,4 +185,24 @@ func (s *keyedStore[T]) Notify(ctx context.Context, queue string, wake func()) e
 	}
 	<-ctx.Done()
 	return context.Cause(ctx)
+}
+
+// Choose implements [store.Chooser].
+func (s *keyedStore[T]) Choose(ctx context.Context, provider string, lease store.Lease) error {
+	return leases.Choose(ctx, s.Inspector, provider, lease)
+}
+
+// keyedWaker is a keyedStore on a store that is a [store.Waker], for the layers. The source of parked messages polls: that asks the store
+// only for keys that are free.
+type keyedWaker[T any] struct {
+	*keyedStore[T]
+	store.Waker
+}
+
+// of returns the store of the source of a queue.
+func (s *keyedStore[T]) of(queue string) store.Store {
+	if w, ok := s.Inspector.(store.Waker); ok && queue != s.keys.blocked {
+		return keyedWaker[T]{s, w}
+	}
+	return s
 }

@@ -119,8 +119,8 @@ type resumer interface {
 	Resume(ctx context.Context) (ids []string, err error)
 }
 
-// restore finds what an earlier process has left. After an error it is called again.
-func (k *keys[T]) restore(ctx context.Context, s store.Inspector, layers []Layer, first Source[T]) error {
+// restore finds what an earlier process has left in queues, which are Blocked and layers. After an error it is called again.
+func (k *keys[T]) restore(ctx context.Context, s store.Inspector, queues []string, first Source[T]) error {
 	left := map[string]bool{}
 	if r, ok := first.(resumer); ok {
 		ids, err := r.Resume(ctx)
@@ -132,34 +132,9 @@ func (k *keys[T]) restore(ctx context.Context, s store.Inspector, layers []Layer
 		}
 	}
 	parked := map[string]int{}
-	queues := []string{k.blocked}
-	for _, l := range layers {
-		queues = append(queues, l.Queue)
-	}
 	for _, queue := range queues {
-		for page := (store.Page{Max: pageSize}); ; {
-			entries, err := s.List(ctx, queue, store.Filter{}, page)
-			if err != nil {
-				return fmt.Errorf("ladder: what waits in %q: %w", queue, err)
-			}
-			if len(entries) == 0 {
-				break
-			}
-			page.After = entries[len(entries)-1].Position
-			k.mu.Lock()
-			for i := range entries {
-				if id := entries[i].Meta.ID; left[id] {
-					k.copies[id] = true
-				}
-				switch meta := &entries[i].Meta; {
-				case meta.Key == "":
-				case queue == k.blocked:
-					parked[meta.Key]++
-				default:
-					k.wait(meta.Key, meta.ID, waiting{queue, true, meta.Due})
-				}
-			}
-			k.mu.Unlock()
+		if err := k.find(ctx, s, queue, left, parked); err != nil {
+			return err
 		}
 	}
 	k.mu.Lock()
@@ -172,6 +147,34 @@ func (k *keys[T]) restore(ctx context.Context, s store.Inspector, layers []Layer
 		k.next(key)
 	}
 	return nil
+}
+
+// find notes the messages that wait in a layer, and counts those of Blocked by key. left are ids that the first source will deliver again.
+func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, left map[string]bool, parked map[string]int) error {
+	for page := (store.Page{Max: pageSize}); ; {
+		entries, err := s.List(ctx, queue, store.Filter{}, page)
+		if err != nil {
+			return fmt.Errorf("ladder: what waits in %q: %w", queue, err)
+		}
+		if len(entries) == 0 {
+			return nil
+		}
+		page.After = entries[len(entries)-1].Position
+		k.mu.Lock()
+		for i := range entries {
+			if id := entries[i].Meta.ID; left[id] {
+				k.copies[id] = true
+			}
+			switch meta := &entries[i].Meta; {
+			case meta.Key == "":
+			case queue == k.blocked:
+				parked[meta.Key]++
+			default:
+				k.wait(meta.Key, meta.ID, waiting{queue, true, meta.Due})
+			}
+		}
+		k.mu.Unlock()
+	}
 }
 
 // wait notes that a message waits in a layer; a kill can leave it in two. It runs under mu.

@@ -166,7 +166,6 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 	s := memory.Open()
 	l, err := ladder.New(ladder.Config[onlyOnce]{
 		Store: s, Codec: codec.JSON[onlyOnce](), Main: "new", DeadLetters: "dead", Layers: []ladder.Layer{{Queue: "1m", Delay: time.Minute}},
-		ID: func(v onlyOnce) string { return string(v) },
 	})
 	require.NoError(t, err)
 	for _, f := range []asyncop.Failure[onlyOnce]{
@@ -176,7 +175,7 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 		{Element: "timed out", Err: &asyncop.TimeoutError{}, Verdict: strategies.Final},
 		{Element: "panics", Err: panicking{errRefused}, Verdict: strategies.Final},
 	} {
-		require.NoError(t, l.Take(t.Context(), f))
+		require.NoError(t, l.Take(delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: string(f.Element)}), f))
 	}
 	causes := map[string]store.Cause{}
 	for _, e := range dead(t, s) {
@@ -189,8 +188,9 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 	require.Equal(t, 1, c.Messages)
 
 	require.Error(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "cut off", Err: errRefused, Abandoned: true}))
-	require.Error(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "", Err: errRefused}), "no id")
 	require.Len(t, dead(t, s), 4)
+	require.NoError(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "no message", Err: errRefused, Verdict: strategies.Final}))
+	require.NotEmpty(t, dead(t, s)[4].Meta.ID)
 }
 
 // twice is an element whose call may happen twice.
@@ -232,7 +232,6 @@ func TestAnUnknownErrorIsNotPermanent(t *testing.T) {
 			s := memory.Open()
 			l, err := ladder.New(ladder.Config[twice]{
 				Store: s, Codec: codec.JSON[twice](), Main: "new", DeadLetters: "dead", Layers: []ladder.Layer{{Queue: "1m", Delay: time.Minute}},
-				ID: func(v twice) string { return string(v) },
 			})
 			require.NoError(t, err)
 			call := asyncop.Blocking(func(context.Context, twice) (string, error) {
@@ -520,15 +519,8 @@ func TestNewRefusesAWrongConfig(t *testing.T) {
 		{"DeadLetters is empty", func(c *ladder.Config[string]) { c.DeadLetters = "" }},
 		{`layer 2: the queue "1h"`, func(c *ladder.Config[string]) { c.DeadLetters = "1h" }},
 		{`layer 2: the queue "1m"`, func(c *ladder.Config[string]) { c.Layers[1].Queue = "1m" }},
-		{`layer "1m": Delay is 0`, func(c *ladder.Config[string]) { c.Layers[0].Delay = 0 }},
-		{`layer "1m": Delay -1ns`, func(c *ladder.Config[string]) { c.Layers[0].Delay = -1 }},
-		{"Remembers -1ns", func(c *ladder.Config[string]) { c.Remembers = -1 }},
 		{`Blocked: the queue "dead"`, func(c *ladder.Config[string]) { c.Blocked = "dead" }},
-		{"MaxBlocked -1", func(c *ladder.Config[string]) { c.Blocked, c.MaxBlocked = "blocked", -1 }},
 		{"no store.Inspector", func(c *ladder.Config[string]) { c.Blocked, c.Store = "blocked", struct{ store.Store }{c.Store} }},
-		{"Jitter 1.1", func(c *ladder.Config[string]) { c.Layers[0].Jitter = 1.1 }},
-		{"Rate -1", func(c *ladder.Config[string]) { c.Layers[0].Rate = -1 }},
-		{"MaxConcurrent -1", func(c *ladder.Config[string]) { c.Layers[0].MaxConcurrent = -1 }},
 	} {
 		c, _ := config()
 		wrong.change(&c)

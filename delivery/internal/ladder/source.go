@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
@@ -41,14 +42,14 @@ var errClosed = errors.New("ladder: the source is closed")
 //
 // With [Config.Blocked] a ladder has one source at a time: Source panics before the one before it is closed.
 func (l *Ladder[T]) Source(first Source[T]) Source[T] {
-	s := &source[T]{ladder: l, store: l.c.Store, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
+	s := &source[T]{ladder: l, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
 	if l.c.Blocked != "" {
 		s.keys = newKeys[T](l.c)
 		s.keys.wake = []func(){func() { wake(s.settled) }}
 		if !l.keys.CompareAndSwap(nil, s.keys) {
 			panic("ladder: Source: the ladder has a source that is not closed, and with Blocked the order of a key holds for one source")
 		}
-		s.store = &keyedStore[T]{l.c.Store.(store.Inspector), s.keys} // New has looked
+		s.keyed = &keyedStore[T]{l.c.Store.(store.Inspector), s.keys} // New has looked
 	}
 	if first != nil {
 		s.add(l.c.Main, 0, 0)
@@ -70,8 +71,12 @@ func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 // add adds a queue of the store to the inputs.
 func (s *source[T]) add(queue string, rate float64, limit int) {
 	c := s.ladder.c
+	from := c.Store
+	if s.keyed != nil {
+		from = s.keyed.of(queue)
+	}
 	s.inputs = append(s.inputs, &input[T]{
-		queue: queue, source: leases.NewSource(s.store, queue, c.DeadLetters, c.Codec, c.Options...), rate: rate, limit: limit,
+		queue: queue, source: leases.NewSource(from, queue, c.DeadLetters, c.Codec, c.Options...), rate: rate, limit: limit,
 	})
 }
 
@@ -88,15 +93,33 @@ func (s *source[T]) find(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("weir: layers of queue %q: %w", s.ladder.c.Main, err)
 	}
+	names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(s.queues(), name) })
+	if s.found { // else restore finds what waits there
+		for _, name := range names {
+			if err := s.keys.find(ctx, s.keyed.Inspector, name, nil, nil); err != nil {
+				return err
+			}
+		}
+	}
 	s.looked = now
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range names {
-		if !s.isClosed() && !slices.ContainsFunc(s.inputs, func(in *input[T]) bool { return in.queue == name }) {
+		if !s.isClosed() {
 			s.add(name, 0, 0)
 		}
 	}
 	return nil
+}
+
+// queues returns those in which messages wait for others, or for another visit. It is called by Receive.
+func (s *source[T]) queues() (names []string) {
+	for _, in := range s.inputs {
+		if !in.first && in.queue != s.ladder.c.Main {
+			names = append(names, in.queue)
+		}
+	}
+	return names
 }
 
 func (s *source[T]) isClosed() bool {
@@ -112,9 +135,9 @@ func (s *source[T]) isClosed() bool {
 // has given: so no input holds up another (law D4), and nothing is taken that is not asked for.
 type source[T any] struct {
 	ladder  *Ladder[T]
-	store   store.Store
 	first   Source[T]
 	keys    *keys[T] // nil: messages of a key overtake each other
+	keyed   *keyedStore[T]
 	clock   clock.Clock
 	closing sync.Once
 	closed  chan struct{}
@@ -193,14 +216,16 @@ func (s *source[T]) tend(ctx context.Context) error {
 	if k == nil {
 		return nil
 	}
-	inspector := s.ladder.c.Store.(store.Inspector) // New has looked
 	if !s.found {
-		if err := k.restore(ctx, inspector, s.ladder.c.Layers, s.first); err != nil {
+		if s.ladder.c.Others != nil && s.looked.IsZero() {
+			return nil // what waits in layers of other versions is not known
+		}
+		if err := k.restore(ctx, s.keyed.Inspector, s.queues(), s.first); err != nil {
 			return err
 		}
 		s.found = true
 	}
-	if err := errors.Join(k.store(ctx, s.ladder), k.check(ctx, inspector)); err != nil {
+	if err := errors.Join(k.store(ctx, s.ladder), k.check(ctx, s.keyed.Inspector)); err != nil {
 		return err
 	}
 	s.rest = append(s.rest, k.takeReady()...)
@@ -224,7 +249,7 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 	timer := s.clock.Timer(time.Hour)
 	defer timer.Stop()
 	until := s.tendAgain()
-	var failed error
+	var failure error
 	for waiting := true; waiting; {
 		wait := s.start(asking, n, asked, answers, enough)
 		if now := s.clock.Now(); !until.IsZero() {
@@ -243,7 +268,7 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 		}
 		select {
 		case a := <-answers:
-			failed, waiting = s.answered(asking, a), false
+			failure, waiting = s.answered(asking, a), false
 			delete(asked, a.input)
 		case <-due:
 		case <-s.settled:
@@ -256,9 +281,9 @@ func (s *source[T]) ask(ctx context.Context, n int) error {
 	}
 	enough()
 	for range asked {
-		failed = errors.Join(failed, s.answered(asking, <-answers))
+		failure = errors.Join(failure, s.answered(asking, <-answers))
 	}
-	return failed
+	return failure
 }
 
 // tendAgain returns when there is something to do without an answer; zero: never.
@@ -355,7 +380,7 @@ func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []mes
 		switch {
 		case meta.OutcomeUnknown && !meta.Remembered.After(now):
 			err = s.ladder.bury(ctx, m.Value, meta, store.OutcomeUnknown, "the called side may have forgotten its call in doubt")
-		case isPast(meta.Deadline, now):
+		case failed.IsPast(meta.Deadline, now):
 			err = s.ladder.bury(ctx, m.Value, meta, store.Expired, "its deadline has passed")
 		default:
 			return false

@@ -17,7 +17,6 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/verdicts"
-	"github.com/weirflow/weir/internal/wait"
 	"github.com/weirflow/weir/message"
 )
 
@@ -146,12 +145,12 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 			set.logger.Warn("weir: verdicts on messages could not be recorded and are tried again", "queue", queue, "error", err)
 		},
 	})
-	switch n := s.(type) { // both end with Close, which waits for them
-	case store.Waker:
-		src.listening.Go(func() { src.listen(n) })
-	case store.Notifier:
-		src.listening.Go(func() { Listen(src.recorder.Open, n.Notify, queue, set.clock, func() { verdicts.Wake(src.again) }) })
-	}
+	src.listening.Go(func() { // ends with Close, which waits for it
+		Listen(src.recorder.Open, s, queue, set.clock, set.logger, func(misses bool) {
+			src.woken.Store(!misses)
+			verdicts.Wake(src.again)
+		})
+	})
 	return src
 }
 
@@ -186,8 +185,11 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 		if s.recorder.Open.Err() != nil {
 			return nil, errSourceClosed // Close gives back what was taken
 		}
-		if err != nil || len(ms) > 0 {
-			return ms, err
+		if err != nil {
+			return nil, fmt.Errorf("weir: queue %q: %w", s.queue, err)
+		}
+		if len(ms) > 0 {
+			return ms, nil
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -216,19 +218,6 @@ func (s *Source[T]) wait(ctx context.Context, d time.Duration) bool {
 	case <-s.recorder.Open.Done():
 	}
 	return false
-}
-
-// listen lets a store wake Receive, again and again until the source is closed.
-func (s *Source[T]) listen(w store.Waker) {
-	for s.recorder.Open.Err() == nil {
-		_ = w.Wake(s.recorder.Open, s.queue, func() { // its error ends nothing: the source polls meanwhile
-			s.woken.Store(true)
-			verdicts.Wake(s.again)
-		})
-		s.woken.Store(false)
-		verdicts.Wake(s.again)
-		_ = wait.For(s.recorder.Open, s.clock, time.Second)
-	}
 }
 
 // headStart returns how long a message whose leases have ended is still alone; 0: there is none.
@@ -361,17 +350,22 @@ func (s *Source[T]) Choose(ctx context.Context, id store.Identity, provider stri
 	if now = s.providerOf(h); provider == "" || provider == now {
 		return now, true, nil
 	}
-	c, ok := s.store.(store.Chooser)
-	if !ok {
-		return now, true, fmt.Errorf("weir: a %T cannot store the choice of a provider: it is no store.Chooser", s.store)
-	}
-	if err := c.Choose(ctx, provider, lease); err != nil {
+	if err := Choose(ctx, s.store, provider, lease); err != nil {
 		return now, true, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h.message.Meta.Provider = provider
 	return provider, true, nil
+}
+
+// Choose is that of a [store.Chooser]. It returns an error if s is none.
+func Choose(ctx context.Context, s store.Store, provider string, lease store.Lease) error {
+	c, ok := s.(store.Chooser)
+	if !ok {
+		return fmt.Errorf("weir: a %T cannot store the choice of a provider: it is no store.Chooser", s)
+	}
+	return c.Choose(ctx, provider, lease)
 }
 
 func (s *Source[T]) providerOf(h *held) string {
@@ -428,26 +422,4 @@ func (s *Source[T]) giveBack(ctx context.Context) error {
 	s.settled = nil
 	s.mu.Unlock()
 	return nil
-}
-
-// Notify is that of a [store.Notifier], or Wake of a [store.Waker].
-type Notify func(ctx context.Context, queue string, wake func()) error
-
-// NotifyOf returns that of a store; nil: it has none.
-func NotifyOf(s store.Store) Notify {
-	switch n := s.(type) {
-	case store.Waker:
-		return n.Wake
-	case store.Notifier:
-		return n.Notify
-	}
-	return nil
-}
-
-// Listen calls notify again and again, until ctx ends.
-func Listen(ctx context.Context, notify Notify, queue string, c clock.Clock, wake func()) {
-	for ctx.Err() == nil {
-		_ = notify(ctx, queue, wake) // its consumers look by themselves as well
-		_ = wait.For(ctx, c, time.Second)
-	}
 }

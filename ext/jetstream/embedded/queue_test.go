@@ -253,8 +253,26 @@ func TestSinkWhoseStreamIsFull(t *testing.T) {
 	for i := range 5 {
 		ms = append(ms, delivery.New(strconv.Itoa(i), nil, func(v delivery.Verdict) { acked++ }))
 	}
-	require.Error(t, jsqueue.NewSink(js, stream, codec.JSON[string]()).PutAll(t.Context(), ms))
+	// A worker waits for room then.
+	require.ErrorIs(t, jsqueue.NewSink(js, stream, codec.JSON[string]()).PutAll(t.Context(), ms), delivery.ErrFull)
 	require.Equal(t, 3, acked)
+}
+
+// What belongs to a message goes on with it, but for its history.
+func TestSinkKeepsWhatIsKnown(t *testing.T) {
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	meta := delivery.Meta{
+		ID: "17", Key: "k", Origin: delivery.Origin{Source: "orders", Position: "3"}, Provider: "north", Visit: 3, Attempts: 7, LastError: "503",
+		Deadline: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC), Headers: map[string]string{"trace": "x"},
+	}
+	ms := []delivery.Message[string]{delivery.New("value", &meta, nil)}
+	require.NoError(t, jsqueue.NewSink(js, stream, codec.JSON[string]()).PutAll(t.Context(), ms))
+	got := one(t, newSource(t, js, stream, time.Minute)).Meta()
+	delete(got.Headers, "Nats-Subject")
+	require.Equal(t, delivery.Meta{
+		ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Deadline: meta.Deadline, Headers: meta.Headers, Visit: 1,
+	}, got)
 }
 
 // More than a connection's window of unconfirmed messages is no error.

@@ -15,6 +15,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
+	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -148,11 +149,11 @@ func (s *Sink[T]) PutAll(ctx context.Context, messages []delivery.Message[T]) er
 			errs[i] = nil
 		}
 	}
-	failed := first(errs)
-	if failed < 0 {
+	i := first(errs)
+	if i < 0 {
 		return nil
 	}
-	return fmt.Errorf("jsqueue: publishing to %q: %w", encoded[failed].Subject, errs[failed])
+	return fmt.Errorf("jsqueue: publishing to %q: %w", encoded[i].Subject, errs[i])
 }
 
 // refused returns the error of a message that cannot be written.
@@ -164,8 +165,7 @@ func first(errs []error) int {
 }
 
 func (s *Sink[T]) encode(m delivery.Message[T]) (*nats.Msg, error) {
-	meta := m.Meta()
-	meta = delivery.Meta{ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Headers: meta.Headers}
+	meta := failed.Onward(m.Meta())
 	out := &nats.Msg{Subject: s.subjectOf(meta)}
 	if out.Subject == "" {
 		out.Subject = s.subject

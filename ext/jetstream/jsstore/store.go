@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -277,11 +276,6 @@ func (s *Store) publish(ctx context.Context, subject string, st state, body []by
 
 // The server's numbers of errors that the client has no names for.
 const (
-	errCodeResources      = 10023
-	errCodeMemoryFull     = 10028
-	errCodeStorageFull    = 10047
-	errCodeStoreFailed    = 10077
-	errCodeAccountLimits  = 10002
 	errCodeBatchMissing   = 10176
 	errCodeTooManyBatches = 10210
 )
@@ -293,13 +287,6 @@ func (s *Store) published(ctx context.Context, err error) error {
 	}
 	if pubs.Moved(err) {
 		return errChanged
-	}
-	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
-		switch c := api.ErrorCode; {
-		case c == errCodeResources || c == errCodeMemoryFull || c == errCodeStorageFull || c == errCodeAccountLimits,
-			c == errCodeStoreFailed && (strings.Contains(api.Description, "maximum") || strings.Contains(api.Description, "no space")):
-			return fmt.Errorf("%w: stream %s: %w", store.ErrFull, s.name, err)
-		}
 	}
 	return fmt.Errorf("jsstore: stream %s: %w", s.name, pubs.Refused(err))
 }

@@ -1,4 +1,4 @@
--- Messages in queues: github.com/weirflow/weir/ext/postgres/pgstore.
+-- Messages in queues: github.com/weirflow/weir/ext/postgres.
 CREATE TABLE IF NOT EXISTS weir_messages (
 	position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	queue    text        NOT NULL,

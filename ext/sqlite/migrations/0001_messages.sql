@@ -1,4 +1,4 @@
--- Messages in queues: github.com/weirflow/weir/ext/sqlite/sqlitestore. Times are nanoseconds since 1970.
+-- Messages in queues: github.com/weirflow/weir/ext/sqlite. Times are nanoseconds since 1970.
 CREATE TABLE IF NOT EXISTS weir_messages (
 	position INTEGER PRIMARY KEY AUTOINCREMENT,
 	queue    TEXT    NOT NULL,

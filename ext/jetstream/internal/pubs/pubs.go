@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -39,13 +40,27 @@ func Moved(err error) bool {
 const (
 	errCodeMessageTooLarge = 10054
 	errCodeHeadersTooLarge = 10097
+
+	errCodeResources     = 10023
+	errCodeMemoryFull    = 10028
+	errCodeStorageFull   = 10047
+	errCodeStoreFailed   = 10077
+	errCodeAccountLimits = 10002
 )
 
-// Refused returns err so that it matches [delivery.ErrRefused] if it says that a message can never be stored: it is too large.
+// Refused returns err so that it matches [delivery.ErrRefused] if it says that a message can never be stored, as it is too large, and
+// [delivery.ErrFull] if it says that there is no room for it.
 func Refused(err error) error {
 	api, ok := errors.AsType[*jetstream.APIError](err)
-	if errors.Is(err, nats.ErrMaxPayload) || ok && (api.ErrorCode == errCodeMessageTooLarge || api.ErrorCode == errCodeHeadersTooLarge) {
+	if !ok {
+		api = &jetstream.APIError{}
+	}
+	switch c := api.ErrorCode; {
+	case errors.Is(err, nats.ErrMaxPayload), c == errCodeMessageTooLarge, c == errCodeHeadersTooLarge:
 		return fmt.Errorf("%w: %w", delivery.ErrRefused, err)
+	case c == errCodeResources, c == errCodeMemoryFull, c == errCodeStorageFull, c == errCodeAccountLimits,
+		c == errCodeStoreFailed && (strings.Contains(api.Description, "maximum") || strings.Contains(api.Description, "no space")):
+		return fmt.Errorf("%w: %w", delivery.ErrFull, err)
 	}
 	return err
 }

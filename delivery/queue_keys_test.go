@@ -1,0 +1,138 @@
+package delivery_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// inOrder runs a worker that keeps the order of keys for a time, and returns the visits that it makes.
+func inOrder(t *testing.T, q *delivery.Queue[job], d time.Duration, f func(context.Context, job) error) (visits []string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	time.AfterFunc(d, stop)
+	var mu sync.Mutex
+	_, err := delivery.Run(ctx, q, operate(q, func(ctx context.Context, j job) (string, error) {
+		mu.Lock()
+		visits = append(visits, string(j))
+		mu.Unlock()
+		return "", f(ctx, j)
+	}), sinkFunc(func(context.Context, []delivery.Message[string]) error { return nil }), silent, delivery.WithFloodGuard(1, 100))
+	require.NoError(t, err)
+	return visits
+}
+
+func done(context.Context, job) error { return nil }
+
+func inLayer(id string, visit int, delay time.Duration) store.Message {
+	return store.Message{Meta: delivery.Meta{ID: id, Key: "k", Visit: visit}, Payload: []byte(`"` + id + `"`), Delay: delay}
+}
+
+// Regression: a message that waits in a layer of another version of the program did not hold up those behind it.
+func TestTheOrderOfAKeyBehindALayerOfAnotherVersion(t *testing.T) {
+	for what, after := range map[string]time.Duration{"before the worker": 0, "while it works": time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			engine := memory.Open()
+			q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Second), delivery.KeepKeyOrder(100), noLog)
+			if after == 0 {
+				require.NoError(t, engine.Put(t.Context(), "jobs-retry-3", inLayer("first", 3, 20*time.Minute)))
+			}
+			time.AfterFunc(after, func() {
+				_ = engine.Put(t.Context(), "jobs-retry-3", inLayer("first", 3, 20*time.Minute))
+			})
+			time.AfterFunc(6*time.Minute, func() { _ = q.Put(t.Context(), "second", delivery.ID("second"), delivery.Key("k")) })
+			require.Equal(t, []string{"first", "second"}, inOrder(t, q, time.Hour, done), what)
+		})
+	}
+}
+
+// Regression: no provider could be chosen for a message of a layer, or of those behind it.
+func TestTheProviderOfAMessageInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute), delivery.KeepKeyOrder(100), noLog)
+		for _, id := range []string{"first", "second"} {
+			require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
+		}
+		chosen := map[string]bool{}
+		visits := inOrder(t, q, time.Hour, func(ctx context.Context, j job) error {
+			meta, _ := delivery.MetaFromContext(ctx)
+			if meta.Visit == 1 && j == "first" {
+				return errBusy
+			}
+			provider, err := q.Provider(ctx, func() string { return "north" })
+			require.NoError(t, err, j)
+			chosen[string(j)] = provider == "north"
+			return nil
+		})
+		require.Equal(t, []string{"first", "first", "second"}, visits)
+		require.Equal(t, map[string]bool{"first": true, "second": true}, chosen)
+		counts, err := q.Counts(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, delivery.QueueCounts{}, counts)
+	})
+}
+
+// waking is an engine that wakes its consumers, and counts what they ask.
+type waking struct {
+	*memory.Engine
+
+	mu    sync.Mutex
+	takes map[string]int // by queue
+}
+
+func (w *waking) Take(ctx context.Context, queue string, limit int, lease time.Duration) ([]store.Leased, error) {
+	w.mu.Lock()
+	w.takes[queue]++
+	w.mu.Unlock()
+	return w.Engine.Take(ctx, queue, limit, lease)
+}
+
+func (w *waking) Wake(ctx context.Context, _ string, wake func()) error {
+	wake()
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// Regression: with the order of keys the layers were polled, though the engine wakes.
+func TestAnIdleWorkerThatKeepsTheOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := &waking{Engine: memory.Open(), takes: map[string]int{}}
+		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Hour), delivery.KeepKeyOrder(100), noLog)
+		inOrder(t, q, 10*time.Second, done)
+		for queue, n := range engine.takes {
+			require.LessOrEqual(t, n, 3, queue)
+		}
+		require.NotZero(t, engine.takes["jobs-retry-2"])
+		require.Zero(t, engine.takes["jobs-blocked"], "it is in memory which keys are free")
+	})
+}
+
+// Regression: a Receive that panicked left the queue locked.
+func TestReceiveBesideASourceInOrder(t *testing.T) {
+	q := delivery.NewQueue[job](memory.Open(), "jobs", delivery.KeepKeyOrder(100), noLog)
+	s := q.Source(nil)
+	require.Panics(t, func() { _, _ = q.Receive(t.Context(), 1) })
+	require.NoError(t, q.Close(t.Context()))
+	require.NoError(t, s.Close(t.Context()))
+}
+
+// A worker whose engine is closed ends, and says of which queue.
+func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute), noLog)
+		time.AfterFunc(time.Minute, func() { _ = engine.Close() })
+		_, err := delivery.Run(t.Context(), q, operate(q, func(context.Context, job) (string, error) { return "", nil }), &collected{}, silent)
+		require.ErrorIs(t, err, store.ErrClosed)
+		require.ErrorContains(t, err, `queue "jobs"`)
+	})
+}

@@ -1,0 +1,163 @@
+//go:build unix
+
+package postgres_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/postgres"
+)
+
+// woken returns what gets a value whenever an engine wakes a queue, and how Wake has ended. It does not wait.
+func woken(ctx context.Context, s store.Waker, queue string) (wakes <-chan struct{}, ended <-chan error) {
+	w, e := make(chan struct{}, 100), make(chan error, 1)
+	go func() { // ends with ctx, or with the engine
+		e <- s.Wake(ctx, queue, func() { w <- struct{}{} })
+	}()
+	return w, e
+}
+
+// Regression: of messages that were put together only the first one was told, and one with a delay came up to 20 s late.
+func TestADelayBesideAnImmediateMessage(t *testing.T) {
+	url := places(t)(t)
+	open := func() *postgres.Engine {
+		s, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+		return s
+	}
+	worker, other := open(), open()
+	at := arrivals(t, delivery.NewQueue[int](worker, "jobs"))
+	jobs := delivery.NewQueue[int](other, "jobs")
+	require.NoError(t, jobs.Put(t.Context(), 0))
+	<-at
+	time.Sleep(time.Second) // it does not poll any more
+	encoded := func(delay time.Duration) store.Message {
+		m, err := jobs.Encode(1, delivery.After(delay))
+		require.NoError(t, err)
+		return m
+	}
+	const delay = 300 * time.Millisecond
+	for what, put := range map[string]func() error{
+		"one Put":            func() error { return other.Put(t.Context(), "jobs", encoded(0), encoded(delay)) },
+		"one Put, other way": func() error { return worker.Put(t.Context(), "jobs", encoded(delay), encoded(0)) },
+		"two that are joined": func() error {
+			return errorsOf(jobs.Put(t.Context(), 1), jobs.Put(t.Context(), 1, delivery.After(delay)))
+		},
+		"PutTx": func() error {
+			return pgx.BeginFunc(t.Context(), other.Pool(), func(tx pgx.Tx) error {
+				return errorsOf(postgres.PutTx(t.Context(), tx, jobs, 1, delivery.After(delay)), postgres.PutTx(t.Context(), tx, jobs, 1))
+			})
+		},
+	} {
+		begun := time.Now()
+		require.NoError(t, put(), what)
+		<-at
+		<-at
+		require.Less(t, time.Since(begun), 5*time.Second, what)
+	}
+}
+
+func errorsOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Regression: a worker waited for ever for the messages of an engine that was closed.
+func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
+	s, err := postgres.Open(t.Context(), places(t)(t), postgres.WithLogger(quiet))
+	require.NoError(t, err)
+	wakes, ended := woken(t.Context(), s, "q")
+	q := delivery.NewQueue[int](s, "jobs")
+	received := make(chan error, 1)
+	go func() { // ends with the engine
+		_, err := q.Receive(context.Background(), 1)
+		received <- err
+	}()
+	<-wakes
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, <-ended, store.ErrClosed)
+	err = <-received
+	require.ErrorIs(t, err, store.ErrClosed)
+	require.ErrorContains(t, err, `queue "jobs"`)
+	require.NoError(t, q.Close(t.Context()))
+	require.ErrorIs(t, s.Wake(t.Context(), "q", func() {}), store.ErrClosed)
+}
+
+// garbled is a connection on which LISTEN is a syntax error.
+type garbled struct {
+	net.Conn
+	closed func()
+}
+
+func (c garbled) Write(b []byte) (int, error) {
+	return c.Conn.Write(bytes.ReplaceAll(b, []byte("LISTEN"), []byte("LASTEN")))
+}
+
+func (c garbled) Close() error {
+	c.closed()
+	return c.Conn.Close()
+}
+
+// Regression: a connection that could not listen stayed open.
+func TestAConnectionThatCannotListen(t *testing.T) {
+	c, err := pgxpool.ParseConfig(places(t)(t))
+	require.NoError(t, err)
+	var open atomic.Int32
+	c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		open.Add(1)
+		return garbled{conn, sync.OnceFunc(func() { open.Add(-1) })}, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), c)
+	require.NoError(t, err)
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	s := postgres.New(pool)
+	for range 20 {
+		require.ErrorContains(t, s.Wake(t.Context(), "q", func() {}), "syntax error")
+	}
+	require.NoError(t, s.Close())
+	pool.Close()
+	require.Zero(t, open.Load())
+}
+
+// Regression: the connection that listens had the password of the start, where the pool asks for one each time.
+func TestListeningAsksBeforeItConnects(t *testing.T) {
+	c, err := pgxpool.ParseConfig(places(t)(t))
+	require.NoError(t, err)
+	user := c.ConnConfig.User
+	c.ConnConfig.User = "no_such_user"
+	c.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		c.User = user
+		return nil
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), c)
+	require.NoError(t, err)
+	defer pool.Close()
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	s := postgres.New(pool)
+	wakes, ended := woken(t.Context(), s, "q")
+	select {
+	case <-wakes:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, <-ended, store.ErrClosed)
+}

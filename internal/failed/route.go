@@ -1,0 +1,136 @@
+package failed
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/ctxkey"
+	"github.com/weirflow/weir/message"
+)
+
+// Layer is where failed messages wait for their next visit.
+type Layer struct {
+	Delay  time.Duration
+	Jitter float64 // the share of the delay that is added at random, at most: 0 to 1
+}
+
+// Router says where failures go. The n-th visit that fails sends a message to the n-th layer, and behind the last one it is a dead letter.
+type Router[T any] struct {
+	Layers    []Layer
+	Remembers time.Duration                 // how long the called side remembers a request that has an id; 0: each call in doubt is a dead letter
+	Permanent func(asyncop.Failure[T]) bool // nil: [Permanent]
+}
+
+// Route is where a failure goes.
+type Route struct {
+	Meta  message.Meta  // with the failure
+	Cause store.Cause   // of a dead letter; "": it goes to a layer
+	Layer int           // its index
+	Delay time.Duration // in the layer
+}
+
+// Route returns where a failure goes: ctx is that of the offer. An element that was cut off did not fail, and has an error. One without an id
+// gets a random one, the same at each offer.
+func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Time) (to Route, err error) {
+	if f.Abandoned {
+		return to, fmt.Errorf("the element was cut off, and has not failed: %w", f.Err)
+	}
+	before, _ := message.MetaFromContext(ctx)
+	meta, demanded := History(ctx, f, now), Demand(f.Err)
+	carried := r.carry(ctx, f, before, &meta, demanded)
+	if meta.ID == "" {
+		meta.ID = ctxkey.OfferID(ctx)
+	}
+	permanent := r.Permanent
+	if permanent == nil {
+		permanent = Permanent[T]
+	}
+	to = Route{Meta: meta}
+	switch {
+	case meta.OutcomeUnknown && !carried:
+		to.Cause = store.OutcomeUnknown
+	case permanent(f):
+		to.Cause = CauseOf(meta, store.Permanent)
+	case meta.Visit > len(r.Layers):
+		to.Cause = CauseOf(meta, store.Exhausted)
+	default:
+		to.Layer = meta.Visit - 1
+		to.Delay = max(r.Layers[to.Layer].delay(), demanded)
+		if IsPast(meta.Deadline, now.Add(to.Delay)) {
+			to.Cause, to.Delay = CauseOf(meta, store.Expired), 0
+		}
+	}
+	return to, nil
+}
+
+// IsPast says whether a deadline, if there is one, has passed at a time.
+func IsPast(deadline, at time.Time) bool { return !deadline.IsZero() && !deadline.After(at) }
+
+// CauseOf returns the cause of a dead letter: that a call is in doubt matters more than why it is not made again.
+func CauseOf(meta message.Meta, cause store.Cause) store.Cause {
+	if meta.OutcomeUnknown {
+		return store.OutcomeUnknown
+	}
+	return cause
+}
+
+// carry notes under which id a call in doubt is to be made again, and reports whether the next visit may make it (law X1): the
+// called side remembers it longer than the rest of the layers lasts.
+func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta, demanded time.Duration) bool {
+	if Ambiguous(f) {
+		id, numbered := exactlyonce.CarriedID(ctx)
+		request := ""
+		if id != (exactlyonce.ID{}) {
+			request = id.String()
+		}
+		began := f.FirstAttempt
+		if began.IsZero() {
+			began = meta.LastFailure.Add(-f.Elapsed)
+		}
+		other, err := exactlyonce.ParseID(before.Request)
+		switch {
+		case !f.Tracked || r.Remembers == 0 || numbered && request == "":
+			meta.Remembered = time.Time{} // a request has no id, or none that it keeps
+		case !before.OutcomeUnknown:
+			meta.Request, meta.Remembered = request, began.Add(r.Remembers)
+		case err == nil && (other.Client != id.Client || other.Sequence != id.Sequence):
+			meta.Remembered = time.Time{} // that of another operator is in doubt, too, and there is room for one
+		default:
+			meta.Request = request // another attempt; the called side may not have seen it, so its time does not begin anew
+		}
+	}
+	return r.Remembers > 0 && meta.OutcomeUnknown && meta.Remembered.After(meta.LastFailure.Add(demanded).Add(r.rest(meta.Visit)))
+}
+
+// rest returns how long the layers last at most that a message goes through from its visit on.
+func (r *Router[T]) rest(visit int) (d time.Duration) {
+	for i := visit - 1; i < len(r.Layers); i++ {
+		if d += r.Layers[i].longest(); d < 0 {
+			return math.MaxInt64
+		}
+	}
+	return d
+}
+
+// longest returns the longest delay of a message.
+func (l Layer) longest() time.Duration {
+	if d := l.Delay + time.Duration(l.Jitter*float64(l.Delay)); d >= l.Delay {
+		return d
+	}
+	return math.MaxInt64
+}
+
+// delay returns the delay of a message: never less than the layer's (law D3).
+func (l Layer) delay() time.Duration {
+	extra := time.Duration(rand.Float64() * l.Jitter * float64(l.Delay))
+	if d := l.Delay + extra; d >= l.Delay {
+		return d
+	}
+	return l.Delay // too long for a Duration
+}
