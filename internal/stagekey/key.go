@@ -4,3 +4,7 @@ package stagekey
 
 // Key finds the reporter of stages in a context.
 type Key struct{}
+
+// Members finds the contexts of the members, a []context.Context, in the context of a call for many elements: a request tracker
+// looks for them, and links no operator.
+type Members struct{}

@@ -21,6 +21,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/message"
 )
 
@@ -219,11 +220,12 @@ func causeOf(meta message.Meta, cause store.Cause) store.Cause {
 // called side remembers it longer than the rest of the ladder lasts.
 func (l *Ladder[T]) carry(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta, demanded time.Duration) bool {
 	if failed.Ambiguous(f) {
-		id, numbered := exactlyonce.CarriedID(ctx)
+		element, numbered := ctx.Value(oncewire.ElementKey{}).(oncewire.Element)
 		request := ""
-		if id != (exactlyonce.ID{}) {
-			request = id.String()
+		if numbered {
+			request = element.Carried()
 		}
+		id, _ := exactlyonce.ParseID(request) // zero: there is none
 		began := f.FirstAttempt
 		if began.IsZero() {
 			began = meta.LastFailure.Add(-f.Elapsed)
