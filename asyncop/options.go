@@ -449,7 +449,7 @@ func WithRetryState(s RetryState) Option {
 	return func(cfg *config) { cfg.retryState, cfg.forChecks = s, "WithRetryState" }
 }
 
-// WithInputCodec sets how the inputs in a checkpoint are encoded; the default is codec.Default. IN must be the
+// WithInputCodec sets how the inputs in a checkpoint are encoded; the default is codec.Default, which is JSON. IN must be the
 // operator's. Inputs are encoded on a goroutine of their own, while their calls run: neither may change them.
 func WithInputCodec[IN any](c codec.Codec[IN]) Option {
 	if nils.Is(c) {
