@@ -217,6 +217,7 @@ func (r *Results) land(f *flight, now time.Duration) *record {
 	c := rec.client
 	r.use(c.principal, ofBytes, -flightCost)
 	c.running--
+	c.principal.run(-1, c.running == 0)
 	c.heard = now
 	if c.running == 0 {
 		c.principal.idle.pushBack(c)

@@ -11,8 +11,9 @@ const (
 	principalCost = 160
 	clientCost    = 352
 	slabCost      = 4096 // of some records
-	pageCost      = 320  // of the records of numbers that follow each other
-	flightCost    = 512  // while an attempt runs: its call, its context
+	recordCost    = slabCost / slabSize
+	pageCost      = 320 // of the records of numbers that follow each other
+	flightCost    = 512 // while an attempt runs: its call, its context
 	waiterCost    = 256
 	spanCost      = 48
 	remnantCost   = 160

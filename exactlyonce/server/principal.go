@@ -18,7 +18,8 @@ const (
 // principal is what is known of the clients of one scope. Everything is guarded by Results.mu.
 type principal struct {
 	scope    string
-	used     [bounds]int64         // of the bounds of all; bytes without those of slabs
+	used     [bounds]int64         // of the bounds of all; bytes with a share of a slab for each record
+	runs     [bounds]int64         // how much of that what runs keeps: it is never removed
 	idle     list[client, *client] // nothing runs, the longest silent first
 	aged     list[record, *record] // with an answer, the least recently asked for first
 	remnants int
@@ -73,6 +74,35 @@ func (r *Results) use(p *principal, of int, n int64) {
 	if most := r.most[of]; most == nil || p.used[of] > most.used[of] {
 		r.most[of] = p
 	}
+}
+
+// mayRun reports whether one more request of p may run: what a principal runs takes half of each bound at most, so that others find
+// room (law X3). client says that its client runs nothing yet.
+func (r *Results) mayRun(p *principal, client bool) bool {
+	more := runCost(client)
+	for of := range bounds {
+		if 2*(p.runs[of]+more[of]) > r.max[of]+1 {
+			return false
+		}
+	}
+	return true
+}
+
+// run notes that a request of p begins, with n of 1, or has ended, with -1.
+func (p *principal) run(n int64, client bool) {
+	for of, more := range runCost(client) {
+		p.runs[of] += n * more
+	}
+}
+
+// runCost is what a request takes that runs.
+func runCost(client bool) [bounds]int64 {
+	cost := [bounds]int64{ofRecords: 1, ofBytes: pageCost + flightCost + recordCost}
+	if client {
+		cost[ofClients] = 1
+		cost[ofBytes] += clientCost
+	}
+	return cost
 }
 
 // exceeded returns what is bounded and would be exceeded, or bounds if there is room for more.

@@ -25,8 +25,8 @@ type Config struct {
 	// times as long: see [Results]. It must be AnswerAge at least. Default 1 hour, or AnswerAge if that is longer.
 	ClientSilence time.Duration
 
-	// A principal that takes more than half of a bound loses what was asked for least recently when others need room: its
-	// requests are STALE. Alone it may take all.
+	// A principal has bounds of its own: what it runs takes at most half of each bound, more is refused with ErrFull. When others need room, one
+	// that takes more than half of a bound loses what was asked for least recently: those requests are STALE.
 
 	// MaxBytes bounds what clients, records and answers take, as estimated. Default 256 MiB.
 	MaxBytes int64
@@ -227,7 +227,7 @@ func (r *Results) track(req exactlyonce.Request, takeOver bool) (call *Call, ask
 	}
 	if rec == nil {
 		more := [bounds]int64{ofRecords: 1, ofBytes: pageCost + flightCost + int64(len(req.Step))}
-		if !r.makeRoom(c.principal, now, more, c) {
+		if !r.mayRun(c.principal, c.running == 0) || !r.makeRoom(c.principal, now, more, c) {
 			r.stats.Refused++
 			return nil, false, exactlyonce.ErrFull
 		}
@@ -270,7 +270,7 @@ func (r *Results) hear(key clientKey, req exactlyonce.Request, now time.Duration
 		}
 		p := r.principal(key.scope)
 		more := [bounds]int64{ofClients: 1, ofRecords: 1, ofBytes: clientCost + pageCost + flightCost + int64(len(req.Step))}
-		if !r.makeRoom(p, now, more, nil) {
+		if !r.mayRun(p, true) || !r.makeRoom(p, now, more, nil) {
 			r.leave(p)
 			r.stats.Refused++
 			return nil, exactlyonce.ErrFull
@@ -407,7 +407,9 @@ func (r *Results) addRecord(c *client, req exactlyonce.Request) *record {
 	if c.running == 0 {
 		c.principal.idle.remove(c)
 	}
+	c.principal.run(1, c.running == 0)
 	c.running++
+	c.principal.used[ofBytes] += recordCost
 	r.use(c.principal, ofRecords, 1)
 	r.use(c.principal, ofBytes, pageCost*int64(c.put(rec))+rec.cost()+flightCost)
 	r.stats.Records++
@@ -477,6 +479,7 @@ func (r *Results) forget(rec *record, stale bool) {
 func (r *Results) dropRecord(rec *record, stale bool) {
 	c, seq, step := rec.client, rec.seq, rec.step
 	r.stats.Records--
+	c.principal.used[ofBytes] -= recordCost
 	r.use(c.principal, ofRecords, -1)
 	r.use(c.principal, ofBytes, -rec.cost()-pageCost*int64(c.remove(rec)))
 	if r.slabs.give(rec) {
