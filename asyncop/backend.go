@@ -5,7 +5,7 @@ import (
 	"reflect"
 
 	"github.com/weirflow/weir/internal/gate"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Backend is the service that an operator calls: a *Backend of package backend.
@@ -36,7 +36,7 @@ type BackendOption func(cfg *config)
 //
 // WithBackend takes the place of [WithPermits] and [WithPace]; the constructor panics if one of them is given, too. It panics if b is nil.
 func WithBackend(b Backend, opts ...BackendOption) Option {
-	if nils.Is(b) {
+	if guard.IsNil(b) {
 		panic("asyncop: WithBackend: nil backend")
 	}
 	return func(cfg *config) {

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery"
@@ -460,7 +461,7 @@ func TestBatchedContexts(t *testing.T) {
 		b.answers("a#2", "A")
 		require.NoError(t, r.end())
 		require.Equal(t, 3, o.attempts)
-		require.Equal(t, map[asyncop.EndKind]int{asyncop.Emitted: 2}, o.ended)
+		require.Equal(t, map[observe.EndKind]int{observe.Emitted: 2}, o.ended)
 	})
 }
 
@@ -748,7 +749,7 @@ func TestBatchedWithoutACallInKeyOrder(t *testing.T) {
 		fn := asyncop.Batched(func(_ context.Context, ins []string) ([]asyncop.Result[string], error) {
 			return make([]asyncop.Result[string], len(ins)), nil
 		}, 2, time.Second)
-		op := asyncop.KeyOrderedWait(hits{fn}, firstLetter, time.Minute, 4, asyncop.WithPermits(permits), asyncop.WithMaxConcurrentCalls(1))
+		op := asyncop.KeyOrderedWait(hits{fn}, firstLetter, time.Minute, 4, nil, asyncop.WithPermits(permits), asyncop.WithMaxConcurrentCalls(1))
 		var got []string
 		for v, err := range op.Results(slices.Values([]string{"a1", "a2", "b1", "a1", "b2"})) {
 			require.NoError(t, err)
@@ -983,7 +984,7 @@ func noBatch(context.Context, []string) ([]asyncop.Result[string], error) { retu
 // An element does not get into a batch of another function.
 func TestBatchedOfAnotherFunction(t *testing.T) {
 	fn := misleading{asyncop.Batched(noBatch, 3, 0)}
-	_, err := asyncop.Map(t.Context(), []string{"a"}, fn, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+	_, err := asyncop.Map(t.Context(), []string{"a"}, fn, nil, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 	require.ErrorContains(t, err, "no operator forms a batch for this call")
 }
 
@@ -1000,7 +1001,7 @@ func (h hasty) Unwrap() any { return h.function }
 
 // An element whose wrapper does not wait for the batch has failed: it does not hang (law A3).
 func TestBatchedWrapperThatDoesNotWait(t *testing.T) {
-	_, err := asyncop.Map[string, string](t.Context(), []string{"a"}, hasty{asyncop.Batched(noBatch, 3, 0)},
+	_, err := asyncop.Map[string, string](t.Context(), []string{"a"}, hasty{asyncop.Batched(noBatch, 3, 0)}, nil,
 		asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, errBroken)
@@ -1009,7 +1010,7 @@ func TestBatchedWrapperThatDoesNotWait(t *testing.T) {
 // Nor is a blocking call made.
 func TestBlockingWrapperThatDoesNotWait(t *testing.T) {
 	fn := hasty{asyncop.Blocking(func(context.Context, string) (string, error) { return "", errBroken })}
-	_, err := asyncop.Map[string, string](t.Context(), []string{"a"}, fn, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+	_, err := asyncop.Map[string, string](t.Context(), []string{"a"}, fn, nil, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, errBroken)
 }

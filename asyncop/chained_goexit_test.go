@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -129,8 +130,8 @@ type endsCounted struct{ n *int }
 
 func (endsCounted) Accepted(ctx context.Context, _ any, _ bool) context.Context { return ctx }
 func (endsCounted) AttemptStarted(ctx context.Context, _ int) context.Context   { return ctx }
-func (endsCounted) AttemptEnded(context.Context, asyncop.Outcome)               {}
-func (e endsCounted) Ended(context.Context, asyncop.Ending)                     { *e.n++ }
+func (endsCounted) AttemptEnded(context.Context, observe.Outcome)               {}
+func (e endsCounted) Ended(context.Context, observe.Ending)                     { *e.n++ }
 
 // leavingObserver ends its goroutine at one moment.
 type leavingObserver struct{ at string }
@@ -150,8 +151,8 @@ func (o leavingObserver) AttemptStarted(ctx context.Context, _ int) context.Cont
 	o.leave("AttemptStarted")
 	return ctx
 }
-func (o leavingObserver) AttemptEnded(context.Context, asyncop.Outcome) { o.leave("AttemptEnded") }
-func (o leavingObserver) Ended(context.Context, asyncop.Ending)         { o.leave("Ended") }
+func (o leavingObserver) AttemptEnded(context.Context, observe.Outcome) { o.leave("AttemptEnded") }
+func (o leavingObserver) Ended(context.Context, observe.Ending)         { o.leave("Ended") }
 func (o leavingObserver) TryAdmit() bool                                { o.leave("TryAdmit"); return true }
 func (o leavingObserver) Notify(f func())                               { f() }
 
@@ -186,7 +187,7 @@ func TestChainedGoexitOfWhatIsAskedForEachElement(t *testing.T) {
 						return in
 					}
 					ends := 0
-					op := asyncop.KeyOrderedWait(fn, key, time.Minute, 4, opt, asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+					op := asyncop.KeyOrderedWait(fn, key, time.Minute, 4, nil, opt, asyncop.WithLogger(slog.New(slog.DiscardHandler)),
 						asyncop.WithDropOnFailure(), asyncop.WithObserver(endsCounted{&ends}))
 					exited := true
 					looped := make(chan struct{})

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 )
@@ -613,10 +614,10 @@ func TestChainedIsObserved(t *testing.T) {
 		s := op.Stats()
 		require.EqualValues(t, o.accepted, s.Accepted)
 		require.Equal(t, o.accepted, o.sum())
-		require.Equal(t, 2, o.ended[asyncop.Emitted])
-		require.Equal(t, 1, o.ended[asyncop.Empty])
-		require.Equal(t, 1, o.ended[asyncop.Dropped])
-		require.Equal(t, o.accepted-4, o.ended[asyncop.Abandoned])
+		require.Equal(t, 2, o.ended[observe.Emitted])
+		require.Equal(t, 1, o.ended[observe.Empty])
+		require.Equal(t, 1, o.ended[observe.Dropped])
+		require.Equal(t, o.accepted-4, o.ended[observe.Abandoned])
 		checkBalance(t, s)
 	}, 1, 8)
 }
@@ -632,7 +633,7 @@ func TestChainedGate(t *testing.T) {
 		gate.open.Store(true)
 		gate.notify()
 		require.Equal(t, "A B C", <-got)
-		require.Equal(t, 3, gate.ended[asyncop.Emitted])
+		require.Equal(t, 3, gate.ended[observe.Emitted])
 	})
 }
 

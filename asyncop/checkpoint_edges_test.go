@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
@@ -282,7 +283,7 @@ func TestElementsWithoutASlotAreDiscarded(t *testing.T) {
 		r.send("b", mark(1), "c") // read past the capacity
 		require.ErrorIs(t, r.cut(errBroken), errBroken)
 		require.Error(t, <-done)
-		require.Equal(t, map[asyncop.EndKind]int{asyncop.Abandoned: 1, asyncop.Discarded: 2}, o.ended, "law O1")
+		require.Equal(t, map[observe.EndKind]int{observe.Abandoned: 1, observe.Discarded: 2}, o.ended, "law O1")
 		require.EqualValues(t, 1, r.stats().Accepted)
 		require.EqualValues(t, 2, r.stats().Discarded)
 		checkBalance(t, r.stats())

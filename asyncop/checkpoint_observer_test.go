@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	weirflow "github.com/weirflow/weir/flow"
@@ -103,8 +104,8 @@ func (o *numberer) Snapshot(checkpoint uint64) []byte {
 func (o *numberer) Completed(checkpoint uint64) { o.write("completed %d", checkpoint) }
 
 func (*numberer) AttemptStarted(ctx context.Context, _ int) context.Context { return ctx }
-func (*numberer) AttemptEnded(context.Context, asyncop.Outcome)             {}
-func (o *numberer) Ended(ctx context.Context, e asyncop.Ending) {
+func (*numberer) AttemptEnded(context.Context, observe.Outcome)             {}
+func (o *numberer) Ended(ctx context.Context, e observe.Ending) {
 	if n, ok := ctx.Value(numberKey{}).(int64); ok {
 		o.write("%d %v", n, e.How)
 	}
@@ -121,7 +122,7 @@ func (o *numberer) Notify(f func()) {
 	o.notify = f
 }
 
-func observedBy(o asyncop.Observer) setup { return setup{opts: options(asyncop.WithObserver(o))} }
+func observedBy(o observe.Observer) setup { return setup{opts: options(asyncop.WithObserver(o))} }
 
 // An element keeps its number over restarts, in a slot or not; one that has none yet gets the same as without the restart.
 func TestNumbersAreInCheckpoints(t *testing.T) {
@@ -449,7 +450,7 @@ func TestObserverBehindAnUnorderedOperator(t *testing.T) {
 					}
 					var first *asyncop.AsyncWaitOperator[int, int]
 					if order == "by key" {
-						first = asyncop.KeyOrderedWait(asyncop.Func(double), func(in int) int { return in }, 0, 2, opts...)
+						first = asyncop.KeyOrderedWait(asyncop.Func(double), func(in int) int { return in }, 0, 2, nil, opts...)
 					} else {
 						first = construct(mode{ordered: ordered, capacity: 2}, asyncop.Func(double), 0, nil, opts...)
 					}

@@ -21,7 +21,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	weirflow "github.com/weirflow/weir/flow"
-	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // ---- Sharing, and operators among the flows of go-streams
@@ -464,7 +464,7 @@ func TestFlowBeforeTheOperatorBreaks(t *testing.T) {
 			done := make(chan []any)
 			go func() { done <- drain(op) }()
 			source(numbers(500)...).Via(broken).Via(op)
-			var p *panics.Error
+			var p *guard.PanicError
 			require.ErrorAs(t, op.Wait(), &p)
 			require.ErrorContains(t, op.Err(), "upstream: flow: Map: panic in user code: runtime error: integer divide by zero")
 			require.LessOrEqual(t, len(<-done), 3)

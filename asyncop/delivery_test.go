@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery"
@@ -128,7 +129,7 @@ func (l *line) operator(ctx context.Context, fn asyncop.AsyncFunction[string, st
 	switch {
 	case l.keyed:
 		construct = func(fn function, timeout time.Duration, capacity int, s strategy, opts ...asyncop.Option) *operator {
-			return asyncop.KeyOrderedWaitWithRetry(fn, func(string) int { return 1 }, timeout, capacity, s, opts...)
+			return asyncop.KeyOrderedWait(fn, func(string) int { return 1 }, timeout, capacity, s, opts...)
 		}
 	case !l.m.ordered:
 		construct = asyncop.UnorderedWaitWithRetry[string, string]
@@ -709,8 +710,8 @@ func (o *metaObserver) Accepted(ctx context.Context, _ any, _ bool) context.Cont
 }
 
 func (*metaObserver) AttemptStarted(ctx context.Context, _ int) context.Context { return ctx }
-func (*metaObserver) AttemptEnded(context.Context, asyncop.Outcome)             {}
-func (*metaObserver) Ended(context.Context, asyncop.Ending)                     {}
+func (*metaObserver) AttemptEnded(context.Context, observe.Outcome)             {}
+func (*metaObserver) Ended(context.Context, observe.Ending)                     {}
 
 // The error of an input ends it; what was accepted is finished, and the operator fails with it.
 func TestMessagesOfAnInputThatFails(t *testing.T) {

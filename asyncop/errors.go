@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/internal/decision"
-	"github.com/weirflow/weir/internal/lazyerr"
-	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -257,7 +256,7 @@ type PanicError struct {
 // newPanicError wraps what recover returned; nil means that the goroutine is being ended by runtime.Goexit.
 func newPanicError(recovered any) *PanicError {
 	if recovered == nil {
-		recovered = panics.ErrGoexit
+		recovered = guard.ErrGoexit
 	}
 	return &PanicError{Value: recovered, Stack: debug.Stack()}
 }
@@ -266,11 +265,11 @@ func newPanicError(recovered any) *PanicError {
 // package, as all others are. It looks no further than what the policy itself has joined: everything else may have
 // methods that panic in turn.
 func ownPanic(err error) error {
-	joined, ok := err.(lazyerr.JoinedErrors) //nolint:errorlint // As would call methods of user errors
+	joined, ok := err.(guard.JoinedErrors) //nolint:errorlint // As would call methods of user errors
 	if !ok || len(joined) == 0 {
 		return err
 	}
-	p, ok := joined[0].(*panics.Error) //nolint:errorlint // the same
+	p, ok := joined[0].(*guard.PanicError) //nolint:errorlint // the same
 	if !ok {
 		return err
 	}
@@ -280,10 +279,10 @@ func ownPanic(err error) error {
 }
 
 // Error returns a message with the place of the panic: the top frame of the user's code.
-func (e *PanicError) Error() string { return "asyncop: " + panics.Message(e.Value, e.Stack) }
+func (e *PanicError) Error() string { return "asyncop: " + guard.Message(e.Value, e.Stack) }
 
 // Format implements fmt.Formatter: %+v adds the stack.
-func (e *PanicError) Format(f fmt.State, verb rune) { panics.Format(f, verb, e.Error(), e.Stack) }
+func (e *PanicError) Format(f fmt.State, verb rune) { guard.Format(f, verb, e.Error(), e.Stack) }
 
 // Unwrap returns the value if it is an error.
 func (e *PanicError) Unwrap() error {
@@ -297,7 +296,7 @@ func format(f fmt.State, verb rune, err error) {
 	if f.Flag('+') {
 		stack = stackOf(err)
 	}
-	panics.Format(f, verb, err.Error(), stack)
+	guard.Format(f, verb, err.Error(), stack)
 }
 
 // stackOf returns the stack of the first panic in err, or nil. The methods of a user's errors may do anything (law A6).

@@ -20,7 +20,7 @@ func ExampleKeyOrderedWait() {
 		*balances[c.account] += c.amount
 		return fmt.Sprintf("%s has %d", c.account, *balances[c.account]), nil
 	})
-	op := asyncop.KeyOrderedWait(apply, func(c change) string { return c.account }, time.Second, 100)
+	op := asyncop.KeyOrderedWait(apply, func(c change) string { return c.account }, time.Second, 100, nil)
 
 	var ann []string // the results of an account leave in input order
 	for text, err := range op.Results(slices.Values([]change{{"ann", 5}, {"bob", 1}, {"ann", 2}, {"bob", 1}, {"ann", -3}})) {

@@ -19,7 +19,7 @@ func ExampleMapWithRetry() {
 		}
 		return "row of " + key, nil
 	}
-	rows, err := asyncop.MapWithRetry(context.Background(), []string{"LHR", "CDG"}, asyncop.Blocking(lookup),
+	rows, err := asyncop.Map(context.Background(), []string{"LHR", "CDG"}, asyncop.Blocking(lookup),
 		strategies.FixedDelay[string](3, time.Millisecond).RetryIfException(predicates.HasException))
 	fmt.Println(rows, err)
 	// Output: [row of LHR row of CDG] <nil>
@@ -40,7 +40,7 @@ func ExampleMap_pairs() {
 	lookup = asyncop.HandleFailure(lookup, func(_ context.Context, f asyncop.Failure[string]) ([]pair, error) {
 		return []pair{{Key: f.Element, Err: f.Err}}, nil
 	})
-	pairs, err := asyncop.Map(context.Background(), []string{"LHR", "QQQ", "CDG"}, lookup)
+	pairs, err := asyncop.Map(context.Background(), []string{"LHR", "QQQ", "CDG"}, lookup, nil)
 	for _, p := range pairs {
 		fmt.Printf("%s: %q %v\n", p.Key, p.Row, p.Err)
 	}

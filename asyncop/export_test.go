@@ -9,12 +9,12 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // What user code that breaks leads to.
 var (
-	ErrGoexit        = panics.ErrGoexit
+	ErrGoexit        = guard.ErrGoexit
 	ErrControlResult = errControlResult
 	ErrHandlerLimit  = errHandlerLimit
 )

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -747,5 +748,5 @@ func (o *contextObserver) Accepted(ctx context.Context, _ any, _ bool) context.C
 }
 
 func (*contextObserver) AttemptStarted(ctx context.Context, _ int) context.Context { return ctx }
-func (*contextObserver) AttemptEnded(context.Context, asyncop.Outcome)             {}
-func (*contextObserver) Ended(context.Context, asyncop.Ending)                     {}
+func (*contextObserver) AttemptEnded(context.Context, observe.Outcome)             {}
+func (*contextObserver) Ended(context.Context, observe.Ending)                     {}

@@ -3,7 +3,7 @@ package asyncop
 import (
 	"context"
 
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // AsyncFunction starts one asynchronous call per element.
@@ -104,7 +104,7 @@ type Cloner[IN any] interface {
 func HandleFailure[IN, OUT any](
 	fn AsyncFunction[IN, OUT], fallback func(ctx context.Context, f Failure[IN]) ([]OUT, error),
 ) AsyncFunction[IN, OUT] {
-	if nils.Is(fn) {
+	if guard.IsNil(fn) {
 		panic("asyncop: HandleFailure: nil function")
 	}
 	if fallback == nil {

@@ -249,7 +249,7 @@ func TestBrokenFallbackOfAForeignTimeout(t *testing.T) {
 			foreign := &asyncop.TimeoutError{Limit: time.Second}
 			var given []failure
 			fn := around(asyncop.Func(func(context.Context, string, future) error { return foreign }), &given)
-			_, err := asyncop.Map(t.Context(), []string{"a"}, fn, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+			_, err := asyncop.Map(t.Context(), []string{"a"}, fn, nil, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 			if len(given) > 0 {
 				require.NoError(t, err)
 				err = given[0].Err

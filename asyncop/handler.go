@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/lazyerr"
 )
 
 // handler returns results in place of a failure. One of its fields is set.
@@ -88,5 +87,5 @@ func handlerBroke(failure error, timedOut bool, broken error) error {
 		with.Handler = broken
 		return &with
 	}
-	return lazyerr.Join(failure, broken)
+	return guard.Join(failure, broken)
 }

@@ -177,9 +177,9 @@ func newRig(t *testing.T, m mode, s setup) *rig {
 	case s.key == nil:
 		r.op = construct(m, fn, s.timeout, s.strategy, opts...)
 	case s.strategy == nil:
-		r.op = asyncop.KeyOrderedWait(fn, s.key, s.timeout, m.capacity, opts...)
+		r.op = asyncop.KeyOrderedWait(fn, s.key, s.timeout, m.capacity, nil, opts...)
 	default:
-		r.op = asyncop.KeyOrderedWaitWithRetry(fn, s.key, s.timeout, m.capacity, s.strategy, opts...)
+		r.op = asyncop.KeyOrderedWait(fn, s.key, s.timeout, m.capacity, s.strategy, opts...)
 	}
 	r.endInputOnce = sync.OnceFunc(func() { close(r.op.In()) })
 	r.readOnce = sync.OnceFunc(func() { close(r.startReading) })

@@ -238,7 +238,7 @@ func TestMaxWaitingPerKeyOfResultsOf(t *testing.T) {
 			time.Sleep(time.Second)
 			most = max(most, op.Stats().InFlight)
 			return in, nil
-		}), firstLetter, time.Minute, 10, asyncop.WithMaxWaitingPerKey(1))
+		}), firstLetter, time.Minute, 10, nil, asyncop.WithMaxWaitingPerKey(1))
 		n := 0
 		for _, err := range op.ResultsOf(asyncop.FromSlice([]string{"a1", "a2", "a3", "a4", "a5"})) {
 			require.NoError(t, err)
@@ -352,7 +352,7 @@ func TestKeysThatBreak(t *testing.T) {
 		op := asyncop.KeyOrderedWait(asyncop.Func(func(_ context.Context, in string, result future) error {
 			result.Complete(in)
 			return nil
-		}), key, time.Minute, 10, asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+		}), key, time.Minute, 10, nil, asyncop.WithLogger(slog.New(slog.DiscardHandler)),
 			asyncop.WithFailureSink(func(_ context.Context, f failure) error { failures[f.Element] = f.Err; return nil }))
 		var got []string
 		for v, err := range op.Results(slices.Values([]string{"a1", "panic", "a2", "NaN", "slice", "b1"})) {
@@ -368,7 +368,7 @@ func TestKeysThatBreak(t *testing.T) {
 		require.Len(t, failures, 3)
 
 		// By default the first failure fails the operator.
-		op = asyncop.KeyOrderedWait(newHand(t), func(string) float64 { return math.NaN() }, 0, 1, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		op = asyncop.KeyOrderedWait(newHand(t), func(string) float64 { return math.NaN() }, 0, 1, nil, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 		for range op.Results(slices.Values([]string{"a"})) {
 			continue
 		}
@@ -430,7 +430,7 @@ func TestKeyOrderUnderEveryDriver(t *testing.T) {
 						fn = asyncop.Blocking(func(ctx context.Context, in int) (int, error) { return call(in, asyncop.AttemptFromContext(ctx)) })
 						opts = append(opts, asyncop.WithAttemptTimeout(15*time.Millisecond))
 					}
-					op := asyncop.KeyOrderedWaitWithRetry(fn, func(in int) int { return in % keys }, time.Hour, 50,
+					op := asyncop.KeyOrderedWait(fn, func(in int) int { return in % keys }, time.Hour, 50,
 						retryAllOf[int](100, 3*time.Millisecond), opts...)
 					var input []int
 					for i := range n {
@@ -478,13 +478,13 @@ func TestKeyOrderUnderEveryDriver(t *testing.T) {
 func TestKeyOrderRefusesNonsense(t *testing.T) {
 	fn := newHand(t)
 	for want, f := range map[string]func(){
-		"asyncop: KeyOrderedWait: nil key function": func() { asyncop.KeyOrderedWait[string](fn, nil, 0, 1) },
+		"asyncop: KeyOrderedWait: nil key function": func() { asyncop.KeyOrderedWait[string](fn, nil, 0, 1, nil) },
 		"asyncop: KeyOrderedWaitWithRetry: nil key function": func() {
-			asyncop.KeyOrderedWaitWithRetry[string](fn, nil, time.Second, 1, strategy(retryAll(1, 0)))
+			asyncop.KeyOrderedWait[string](fn, nil, time.Second, 1, strategy(retryAll(1, 0)))
 		},
-		"asyncop: KeyOrderedWait: nil function": func() { asyncop.KeyOrderedWait(function(nil), firstLetter, 0, 1) },
+		"asyncop: KeyOrderedWait: nil function": func() { asyncop.KeyOrderedWait(function(nil), firstLetter, 0, 1, nil) },
 		"asyncop: KeyOrderedWaitWithRetry: capacity must be at least 1, got 0": func() {
-			asyncop.KeyOrderedWaitWithRetry(function(fn), firstLetter, time.Second, 0, strategy(retryAll(1, 0)))
+			asyncop.KeyOrderedWait(function(fn), firstLetter, time.Second, 0, strategy(retryAll(1, 0)))
 		},
 		"asyncop: WithMaxWaitingPerKey: must be at least 1, got 0":  func() { asyncop.WithMaxWaitingPerKey(0) },
 		"asyncop: OrderedWait: WithMaxWaitingPerKey needs KeyOrder": func() { asyncop.OrderedWait(function(fn), 0, 1, asyncop.WithMaxWaitingPerKey(1)) },

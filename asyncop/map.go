@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
@@ -55,7 +55,7 @@ func mapAll[IN, OUT any](
 ) ([]OUT, error) {
 	cfg := newConfig(opts)
 	switch {
-	case nils.Is(ctx):
+	case guard.IsNil(ctx):
 		panic(fmt.Sprintf("asyncop: %s: nil context", name))
 	case cfg.ctx != context.Background():
 		panic(fmt.Sprintf("asyncop: %s: WithContext: the context is the first argument", name))

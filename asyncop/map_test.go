@@ -38,7 +38,7 @@ func TestMap(t *testing.T) {
 			defer running.Add(-1)
 			time.Sleep(time.Duration(n*7%13) * time.Millisecond)
 			return fmt.Sprint(n), nil
-		}))
+		}), nil)
 		require.NoError(t, err)
 		require.Len(t, results, 1000)
 		for i, r := range results {
@@ -56,7 +56,7 @@ func TestMapWithManyCalls(t *testing.T) {
 		results, err := asyncop.Map(t.Context(), firstInts(2000), asyncop.Blocking(func(_ context.Context, n int) (int, error) {
 			time.Sleep(time.Second)
 			return n, nil
-		}), asyncop.WithMaxConcurrentCalls(2000))
+		}), nil, asyncop.WithMaxConcurrentCalls(2000))
 		require.NoError(t, err)
 		require.Equal(t, firstInts(2000), results)
 		require.Equal(t, time.Second, time.Since(start))
@@ -75,7 +75,7 @@ func TestMapFails(t *testing.T) {
 			}
 			<-ctx.Done()
 			return n, nil
-		}), quiet())
+		}), nil, quiet())
 		require.Nil(t, results)
 		e, ok := errors.AsType[*asyncop.ElementError](err)
 		require.True(t, ok, "%v", err)
@@ -94,7 +94,7 @@ func TestMapIsCancelled(t *testing.T) {
 		results, err := asyncop.Map(ctx, firstInts(3), asyncop.Blocking(func(ctx context.Context, n int) (int, error) {
 			<-ctx.Done()
 			return 0, ctx.Err()
-		}), quiet())
+		}), nil, quiet())
 		require.Nil(t, results)
 		require.ErrorIs(t, err, errTestOver)
 	})
@@ -110,11 +110,11 @@ func TestMapWithRetry(t *testing.T) {
 			}
 			return n, nil
 		})
-		results, err := asyncop.MapWithRetry(t.Context(), []int{2, 0, 1}, fn, retryAllOf[int](2, 1000*time.Hour))
+		results, err := asyncop.Map(t.Context(), []int{2, 0, 1}, fn, retryAllOf[int](2, 1000*time.Hour))
 		require.NoError(t, err)
 		require.Equal(t, []int{2, 0, 1}, results)
 		require.Equal(t, 2000*time.Hour, time.Since(start))
-		_, err = asyncop.MapWithRetry(t.Context(), []int{2, 3}, fn, retryAllOf[int](2, time.Second), quiet())
+		_, err = asyncop.Map(t.Context(), []int{2, 3}, fn, retryAllOf[int](2, time.Second), quiet())
 		require.ErrorIs(t, err, errBroken)
 	})
 }
@@ -127,10 +127,10 @@ func TestMapOfSeveralResults(t *testing.T) {
 				return nil, errBroken
 			}
 			return firstInts(n), nil
-		}), asyncop.WithDropOnFailure(), quiet())
+		}), nil, asyncop.WithDropOnFailure(), quiet())
 		require.NoError(t, err)
 		require.Equal(t, []int{0, 0, 1, 0, 1, 2, 3}, results)
-		results, err = asyncop.Map(t.Context(), nil, asyncop.Blocking(func(context.Context, int) (int, error) { return 0, nil }))
+		results, err = asyncop.Map(t.Context(), nil, asyncop.Blocking(func(context.Context, int) (int, error) { return 0, nil }), nil)
 		require.NoError(t, err)
 		require.Empty(t, results)
 	})
@@ -139,7 +139,7 @@ func TestMapOfSeveralResults(t *testing.T) {
 // Several goroutines may give Map the same options: it does not write behind them.
 func TestMapLeavesItsOptions(t *testing.T) {
 	opts := append(make([]asyncop.Option, 0, 4), asyncop.WithName("x"))
-	_, err := asyncop.Map(t.Context(), []int{1}, asyncop.Blocking(func(context.Context, int) (int, error) { return 0, nil }), opts...)
+	_, err := asyncop.Map(t.Context(), []int{1}, asyncop.Blocking(func(context.Context, int) (int, error) { return 0, nil }), nil, opts...)
 	require.NoError(t, err)
 	require.Nil(t, opts[:2][1])
 }
@@ -150,14 +150,14 @@ func TestMapRefusesNonsense(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, coordinator.Close()) }()
 	for want, f := range map[string]func(){
-		"Map: nil context":           func() { _, _ = asyncop.Map(nil, firstInts(1), fn) },
-		"Map: nil function":          func() { _, _ = asyncop.Map[int, int](t.Context(), firstInts(1), nil) },
-		"MapWithRetry: nil strategy": func() { _, _ = asyncop.MapWithRetry(t.Context(), firstInts(1), fn, nil) },
+		"Map: nil context":           func() { _, _ = asyncop.Map(nil, firstInts(1), fn, nil) },
+		"Map: nil function":          func() { _, _ = asyncop.Map[int, int](t.Context(), firstInts(1), nil, nil) },
+		"MapWithRetry: nil strategy": func() { _, _ = asyncop.Map(t.Context(), firstInts(1), fn, nil) },
 		"Map: WithContext: the context is the first argument": func() {
-			_, _ = asyncop.Map(t.Context(), firstInts(1), fn, asyncop.WithContext(t.Context()))
+			_, _ = asyncop.Map(t.Context(), firstInts(1), fn, nil, asyncop.WithContext(t.Context()))
 		},
 		"Map: WithCheckpoints: a slice has no barriers": func() {
-			_, _ = asyncop.Map(t.Context(), firstInts(1), fn, asyncop.WithCheckpoints(coordinator), asyncop.WithName("map"))
+			_, _ = asyncop.Map(t.Context(), firstInts(1), fn, nil, asyncop.WithCheckpoints(coordinator), asyncop.WithName("map"))
 		},
 	} {
 		require.Contains(t, panicOf(f), want)

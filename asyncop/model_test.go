@@ -1128,7 +1128,7 @@ func (r *modelRun) begin() {
 	optional(r.most > 0, func() asyncop.Option { return asyncop.WithMaxWaitingPerKey(r.most) })
 	if r.keys > 0 {
 		key := func(in modelInput) int { return in.id % r.keys }
-		r.op = asyncop.KeyOrderedWaitWithRetry(fn, key, r.timeout, r.capacity, r.strategy(), opts...)
+		r.op = asyncop.KeyOrderedWait(fn, key, r.timeout, r.capacity, r.strategy(), opts...)
 	} else {
 		r.op = construct(fn, r.timeout, r.capacity, r.strategy(), opts...)
 	}

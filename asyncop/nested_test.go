@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/lookup"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -19,7 +20,7 @@ import (
 // outcomeOf returns what the policy of an operator sees of a call that reports ClientDispatch, then does f, and fails.
 func outcomeOf(t *testing.T, f func(ctx context.Context)) (seen view) {
 	t.Helper()
-	_, err := asyncop.MapWithRetry(t.Context(), []charge{"a"}, asyncop.Blocking(func(ctx context.Context, _ charge) (string, error) {
+	_, err := asyncop.Map(t.Context(), []charge{"a"}, asyncop.Blocking(func(ctx context.Context, _ charge) (string, error) {
 		predicates.ReportStage(ctx, predicates.ClientDispatch)
 		f(ctx)
 		return "", errBroken
@@ -37,7 +38,7 @@ func within(ctx context.Context, f func(ctx context.Context), opts ...asyncop.Op
 	_, _ = asyncop.Map(ctx, []string{"x"}, asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
 		f(ctx)
 		return in, nil
-	}), opts...)
+	}), nil, opts...)
 }
 
 // What an attempt of an inner operator reports, those around it learn.
@@ -97,8 +98,8 @@ type watching struct{}
 
 func (watching) Accepted(ctx context.Context, _ any, _ bool) context.Context { return ctx }
 func (watching) AttemptStarted(ctx context.Context, _ int) context.Context   { return ctx }
-func (watching) AttemptEnded(_ context.Context, _ asyncop.Outcome)           {}
-func (watching) Ended(_ context.Context, _ asyncop.Ending)                   {}
+func (watching) AttemptEnded(_ context.Context, _ observe.Outcome)           {}
+func (watching) Ended(_ context.Context, _ observe.Ending)                   {}
 
 // An inner attempt that has ended may be about to send, and what it sends then is of the call around it.
 func TestNestedAttemptsThatWereCutOff(t *testing.T) {
@@ -142,7 +143,7 @@ func TestNestedBatchesHandlersAndLookups(t *testing.T) {
 		_, _ = asyncop.Map(ctx, []string{"x", "y"}, asyncop.Batched(func(ctx context.Context, ins []string) ([]asyncop.Result[string], error) {
 			predicates.ReportSent(ctx)
 			return make([]asyncop.Result[string], len(ins)), nil
-		}, 2, time.Hour), quiet)
+		}, 2, time.Hour), nil, quiet)
 	})
 	assert.True(t, seen.InDoubt, "batch")
 
@@ -151,7 +152,7 @@ func TestNestedBatchesHandlersAndLookups(t *testing.T) {
 		_, _ = asyncop.Map(ctx, []string{"x"}, asyncop.HandleFailure(fails, func(ctx context.Context, f asyncop.Failure[string]) ([]string, error) {
 			predicates.ReportSent(ctx)
 			return nil, f.Err
-		}), quiet)
+		}), nil, quiet)
 	})
 	assert.True(t, seen.InDoubt, "handler")
 
@@ -163,7 +164,7 @@ func TestNestedBatchesHandlersAndLookups(t *testing.T) {
 				return in, ctx.Err()
 			})
 			shared := lookup.New(hangs, nil)
-			_, _ = asyncop.Map(ctx, []string{"x"}, shared, asyncop.WithAttemptTimeout(time.Second), quiet)
+			_, _ = asyncop.Map(ctx, []string{"x"}, shared, nil, asyncop.WithAttemptTimeout(time.Second), quiet)
 			synctest.Wait() // it leaves on a goroutine of its own
 		})
 		assert.True(t, seen.InDoubt, "lookup")
@@ -183,8 +184,8 @@ func TestNestedRequestsThatTookEffect(t *testing.T) {
 		sent.Refused()
 		return "", predicates.WithReason(errBroken, safeReason)
 	})
-	_, err := asyncop.MapWithRetry(t.Context(), []charge{"a"}, asyncop.Blocking(func(ctx context.Context, _ charge) (string, error) {
-		_, err := asyncop.Map(ctx, []string{"charge", "notify"}, inner, asyncop.WithMaxConcurrentCalls(1))
+	_, err := asyncop.Map(t.Context(), []charge{"a"}, asyncop.Blocking(func(ctx context.Context, _ charge) (string, error) {
+		_, err := asyncop.Map(ctx, []string{"charge", "notify"}, inner, nil, asyncop.WithMaxConcurrentCalls(1))
 		return "", err
 	}), strategies.ReasonAware(func(a *view) (predicates.Reason, bool) {
 		if a.InDoubt {

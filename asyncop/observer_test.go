@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/predicates"
@@ -35,15 +36,15 @@ type tally struct {
 	attempts int
 	open     map[string]int // attempts that run, by element
 	doubt    bool           // one that was discarded may have taken effect
-	ended    map[asyncop.EndKind]int
+	ended    map[observe.EndKind]int
 	log      []string
-	endings  map[string]asyncop.Ending
+	endings  map[string]observe.Ending
 }
 
 type tallyKey struct{}
 
 func newTally(t *testing.T) *tally {
-	return &tally{t: t, open: map[string]int{}, ended: map[asyncop.EndKind]int{}, endings: map[string]asyncop.Ending{}}
+	return &tally{t: t, open: map[string]int{}, ended: map[observe.EndKind]int{}, endings: map[string]observe.Ending{}}
 }
 
 func (o *tally) enter() func() {
@@ -68,17 +69,17 @@ func (o *tally) AttemptStarted(ctx context.Context, _ int) context.Context {
 	return ctx
 }
 
-func (o *tally) AttemptEnded(ctx context.Context, _ asyncop.Outcome) {
+func (o *tally) AttemptEnded(ctx context.Context, _ observe.Outcome) {
 	defer o.enter()()
 	o.open[fmt.Sprint(ctx.Value(tallyKey{}))]--
 }
 
-func (o *tally) Ended(ctx context.Context, e asyncop.Ending) {
+func (o *tally) Ended(ctx context.Context, e observe.Ending) {
 	defer o.enter()()
 	name := fmt.Sprint(ctx.Value(tallyKey{}))
 	assert.Zero(o.t, o.open[name], "an attempt of %s goes on", name)
 	o.ended[e.How]++
-	o.doubt = o.doubt || e.How == asyncop.Discarded && e.InDoubt
+	o.doubt = o.doubt || e.How == observe.Discarded && e.InDoubt
 	o.log = append(o.log, fmt.Sprintf("-%s %v", name, e.How))
 	o.endings[name] = e
 }
@@ -113,7 +114,7 @@ func TestObserverHearsEveryEnd(t *testing.T) {
 		r.fail("c#3", errBroken)
 		r.advance(time.Minute) // d and e time out
 		require.NoError(t, r.end())
-		assert.Equal(t, map[asyncop.EndKind]int{asyncop.Emitted: 2, asyncop.HandedOver: 3}, o.ended)
+		assert.Equal(t, map[observe.EndKind]int{observe.Emitted: 2, observe.HandedOver: 3}, o.ended)
 		assert.Equal(t, 5, o.accepted)
 		assert.EqualValues(t, r.stats().Attempts, o.attempts)
 		assert.Equal(t, 2, o.endings["b"].Results)
@@ -142,7 +143,7 @@ func TestObserverOfACutOperator(t *testing.T) {
 		r.send("d")
 		r.endInputOnce()
 		synctest.Wait()
-		assert.Equal(t, map[asyncop.EndKind]int{asyncop.Abandoned: 3, asyncop.Discarded: 1}, o.ended)
+		assert.Equal(t, map[observe.EndKind]int{observe.Abandoned: 3, observe.Discarded: 1}, o.ended)
 		assert.ErrorIs(t, o.endings["b"].Err, cause)
 		assert.True(t, o.endings["a"].InDoubt, "nobody else knows that it has taken effect")
 	})
@@ -168,7 +169,7 @@ func TestObserverOfElementsThatComeAtTheEnd(t *testing.T) {
 		close(in)
 		require.ErrorIs(t, op.Wait(), context.Canceled)
 		synctest.Wait()
-		assert.Equal(t, map[asyncop.EndKind]int{asyncop.Discarded: 1}, o.ended)
+		assert.Equal(t, map[observe.EndKind]int{observe.Discarded: 1}, o.ended)
 	})
 }
 
@@ -195,13 +196,13 @@ func TestObserverOfResults(t *testing.T) {
 		name string
 		loop func(t *testing.T, results iter.Seq2[int, error])
 		n    int
-		want map[asyncop.EndKind]int // Discarded: the rest
+		want map[observe.EndKind]int // Discarded: the rest
 	}{
 		{"whole", func(t *testing.T, results iter.Seq2[int, error]) {
 			for _, err := range results {
 				require.NoError(t, err)
 			}
-		}, 1000, map[asyncop.EndKind]int{asyncop.Emitted: 1000}},
+		}, 1000, map[observe.EndKind]int{observe.Emitted: 1000}},
 		{"break", func(t *testing.T, results iter.Seq2[int, error]) {
 			for v, err := range results {
 				require.NoError(t, err)
@@ -209,7 +210,7 @@ func TestObserverOfResults(t *testing.T) {
 					break
 				}
 			}
-		}, 1000, map[asyncop.EndKind]int{asyncop.Emitted: 11}},
+		}, 1000, map[observe.EndKind]int{observe.Emitted: 11}},
 		{"panic", func(t *testing.T, results iter.Seq2[int, error]) {
 			defer func() { _ = recover() }()
 			for v, err := range results {
@@ -218,7 +219,7 @@ func TestObserverOfResults(t *testing.T) {
 					panic("body")
 				}
 			}
-		}, 1000, map[asyncop.EndKind]int{asyncop.Emitted: 10}},
+		}, 1000, map[observe.EndKind]int{observe.Emitted: 10}},
 		{"goexit", func(t *testing.T, results iter.Seq2[int, error]) {
 			done := make(chan struct{})
 			go func() {
@@ -231,7 +232,7 @@ func TestObserverOfResults(t *testing.T) {
 				}
 			}()
 			<-done
-		}, 1000, map[asyncop.EndKind]int{asyncop.Emitted: 10}},
+		}, 1000, map[observe.EndKind]int{observe.Emitted: 10}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -251,11 +252,11 @@ func TestObserverOfResults(t *testing.T) {
 					assert.Equal(t, n, o.ended[how], how)
 				}
 				assert.Equal(t, received, o.sum(), o.ended)
-				assert.Equal(t, c.name != "whole", o.ended[asyncop.Discarded] > 0)
+				assert.Equal(t, c.name != "whole", o.ended[observe.Discarded] > 0)
 				assert.Equal(t, c.name != "whole", o.doubt, "what was called and not taken is in doubt")
-				delete(o.ended, asyncop.Emitted)
-				delete(o.ended, asyncop.Discarded)
-				delete(o.ended, asyncop.Abandoned)
+				delete(o.ended, observe.Emitted)
+				delete(o.ended, observe.Discarded)
+				delete(o.ended, observe.Abandoned)
 				assert.Empty(t, o.ended)
 			})
 		})
@@ -271,10 +272,10 @@ func TestObserverOfSlowReaders(t *testing.T) {
 		for _, err := range op.Results(upTo(3)) {
 			require.NoError(t, err)
 			synctest.Wait()
-			assert.Equal(t, n, o.ended[asyncop.Emitted])
+			assert.Equal(t, n, o.ended[observe.Emitted])
 			n++
 		}
-		assert.Equal(t, 3, o.ended[asyncop.Emitted])
+		assert.Equal(t, 3, o.ended[observe.Emitted])
 	})
 	synctest.Test(t, func(t *testing.T) {
 		o := newTally(t)
@@ -294,10 +295,10 @@ func TestObserverOfSlowReaders(t *testing.T) {
 		}
 		<-next.in
 		synctest.Wait()
-		assert.Equal(t, 1, o.ended[asyncop.Emitted])
+		assert.Equal(t, 1, o.ended[observe.Emitted])
 		<-next.in
 		require.NoError(t, first.Wait())
-		assert.Equal(t, 2, o.ended[asyncop.Emitted])
+		assert.Equal(t, 2, o.ended[observe.Emitted])
 	})
 }
 
@@ -322,11 +323,11 @@ func TestObserverOfReadersAtACancel(t *testing.T) {
 					synctest.Wait()
 					cancel()
 					synctest.Wait()
-					assert.Zero(t, o.ended[asyncop.Emitted])
+					assert.Zero(t, o.ended[observe.Emitted])
 				}
 			}
 			<-op.Done()
-			assert.Equal(t, asyncop.Emitted, o.endings["0"].How)
+			assert.Equal(t, observe.Emitted, o.endings["0"].How)
 		})
 	})
 	t.Run("the next flow", func(t *testing.T) {
@@ -346,7 +347,7 @@ func TestObserverOfReadersAtACancel(t *testing.T) {
 				t.Error("nothing is left")
 			}
 			require.ErrorIs(t, op.Wait(), context.Canceled)
-			assert.Equal(t, map[asyncop.EndKind]int{asyncop.Emitted: 1}, o.ended)
+			assert.Equal(t, map[observe.EndKind]int{observe.Emitted: 1}, o.ended)
 		})
 	})
 }
@@ -412,7 +413,7 @@ func TestSeveralObservers(t *testing.T) {
 			n++
 		}
 		assert.Equal(t, 10, n)
-		assert.Equal(t, map[asyncop.EndKind]int{asyncop.Emitted: 10}, first.ended)
+		assert.Equal(t, map[observe.EndKind]int{observe.Emitted: 10}, first.ended)
 		assert.Equal(t, first.ended, second.ended)
 		assert.Contains(t, log.String(), "an observer broke")
 		assert.Contains(t, log.String(), "ended: broken")
@@ -425,8 +426,8 @@ type breaks struct{ tally }
 
 func (*breaks) Accepted(ctx context.Context, _ any, _ bool) context.Context { return nil }
 func (*breaks) AttemptStarted(ctx context.Context, _ int) context.Context   { return nil }
-func (*breaks) AttemptEnded(context.Context, asyncop.Outcome)               { runtime.Goexit() }
-func (*breaks) Ended(context.Context, asyncop.Ending)                       { panic("ended: broken") }
+func (*breaks) AttemptEnded(context.Context, observe.Outcome)               { runtime.Goexit() }
+func (*breaks) Ended(context.Context, observe.Ending)                       { panic("ended: broken") }
 
 // door is a gate.
 type door struct {
@@ -462,7 +463,7 @@ func TestGate(t *testing.T) {
 		d.open.Store(true)
 		d.notify()
 		require.NoError(t, op.Wait())
-		assert.Equal(t, 3, d.ended[asyncop.Emitted])
+		assert.Equal(t, 3, d.ended[observe.Emitted])
 	})
 	synctest.Test(t, func(t *testing.T) {
 		op := asyncop.OrderedWait(asyncop.Func(double), 0, 4, asyncop.WithObserver(&door{tally: *newTally(t), breaks: true}))
@@ -575,7 +576,7 @@ type slowGate struct {
 
 func (*slowGate) TryAdmit() bool { time.Sleep(time.Second); return true }
 func (*slowGate) Notify(func())  { panic("it is open") }
-func (g *slowGate) AttemptEnded(_ context.Context, o asyncop.Outcome) {
+func (g *slowGate) AttemptEnded(_ context.Context, o observe.Outcome) {
 	g.took = append(g.took, o.Duration)
 }
 
@@ -599,7 +600,7 @@ func TestSlowGate(t *testing.T) {
 func TestObserverOfCheckpoints(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		store := checkpointtest.NewMemoryStore()
-		suspend := func(m mode, o asyncop.Observer, elements ...any) {
+		suspend := func(m mode, o observe.Observer, elements ...any) {
 			r := newCheckRig(t, m, setup{timeout: time.Hour, opts: options(asyncop.WithObserver(o))}, store)
 			r.send(elements...)
 			b, done := r.trigger(checkpoint.Suspend)
@@ -609,13 +610,13 @@ func TestObserverOfCheckpoints(t *testing.T) {
 		}
 		first := newTally(t)
 		suspend(m, first, "a", "b")
-		assert.Equal(t, map[asyncop.EndKind]int{asyncop.Kept: 2}, first.ended)
+		assert.Equal(t, map[observe.EndKind]int{observe.Kept: 2}, first.ended)
 		assert.Zero(t, first.restored)
 
 		m.capacity = 1 // the other one stays without a slot
 		shut := &door{tally: *newTally(t)}
 		suspend(m, shut)
-		assert.Equal(t, map[asyncop.EndKind]int{asyncop.Kept: 2}, shut.ended)
+		assert.Equal(t, map[observe.EndKind]int{observe.Kept: 2}, shut.ended)
 		assert.Equal(t, 1, shut.accepted)
 		assert.Equal(t, 1, shut.restored)
 	}, 2)
@@ -631,8 +632,8 @@ type mute struct{}
 
 func (mute) Accepted(ctx context.Context, _ any, _ bool) context.Context { return ctx }
 func (mute) AttemptStarted(ctx context.Context, _ int) context.Context   { return ctx }
-func (mute) AttemptEnded(context.Context, asyncop.Outcome)               {}
-func (mute) Ended(context.Context, asyncop.Ending)                       {}
+func (mute) AttemptEnded(context.Context, observe.Outcome)               {}
+func (mute) Ended(context.Context, observe.Ending)                       {}
 
 // Laws A3, A6: an element has its own timeout also if an observer has ended the goroutine that accepted it.
 func TestOwnTimeoutAfterAnObserverThatExits(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 	weirflow "github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/internal/decision"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/queue"
@@ -193,9 +193,9 @@ func refuseArguments[IN, OUT any](
 	name string, fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, strategy strategies.AsyncRetryStrategy[OUT],
 ) *decision.Steps[OUT] {
 	switch {
-	case nils.Is(fn):
+	case guard.IsNil(fn):
 		panic(fmt.Sprintf("asyncop: %s: nil function", name))
-	case nils.Is(strategy):
+	case guard.IsNil(strategy):
 		panic(fmt.Sprintf("asyncop: %s: nil strategy", name))
 	case timeout < 0:
 		panic(fmt.Sprintf("asyncop: %s: negative timeout: %v", name, timeout))

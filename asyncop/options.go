@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Option changes a setting of an operator. Options panic on nonsense, naming the option and the value.
@@ -121,7 +121,7 @@ func (c *config) setPolicy(p failurePolicy, option string) {
 // all times exact in tests, as testing/synctest does without one; the contexts of attempts then report no deadline, since a
 // real dialer would take a mock's deadline for one long past.
 func WithClock(c clock.Clock) Option {
-	if nils.Is(c) {
+	if guard.IsNil(c) {
 		panic("asyncop: WithClock: nil clock")
 	}
 	return func(cfg *config) { cfg.clock = c }
@@ -133,7 +133,7 @@ func WithClock(c clock.Clock) Option {
 // An operator that runs inside a call of another one needs the context of that call: what its own calls report
 // ([predicates.ReportSent], ReportStage of NetworkTime) then counts for the outer call, too. [Map] takes it as its first argument.
 func WithContext(ctx context.Context) Option {
-	if nils.Is(ctx) {
+	if guard.IsNil(ctx) {
 		panic("asyncop: WithContext: nil context")
 	}
 	return func(cfg *config) { cfg.ctx = ctx }
@@ -182,7 +182,7 @@ func WithLogger(logger *slog.Logger) Option {
 // If an observer has a method Attach(stats func() Stats, done <-chan struct{}), as metrics have, the constructor calls it:
 // stats is [AsyncWaitOperator.Stats], and done [AsyncWaitOperator.Done].
 func WithObserver(o Observer) Option {
-	if nils.Is(o) {
+	if guard.IsNil(o) {
 		panic("asyncop: WithObserver: nil observer")
 	}
 	return func(c *config) { c.observers = append(c.observers, o) }
@@ -213,7 +213,7 @@ func WithElementLabel(label func(element any) string) Option {
 // WithRandom sets the source of the jitter of back-offs; the default is seeded by the runtime. It is used by the
 // operator's loop alone.
 func WithRandom(source rand.Source) Option {
-	if nils.Is(source) {
+	if guard.IsNil(source) {
 		panic("asyncop: WithRandom: nil source")
 	}
 	return func(cfg *config) { cfg.random = source }
@@ -327,7 +327,7 @@ func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error
 // With checkpoints, what inlet has taken and not stored, such as what is in a channel with a buffer, is lost if the process is
 // killed: use WithFailureSink. It panics if inlet is nil, or its In. It excludes WithFailureSink and [WithDropOnFailure].
 func WithSideOutput(inlet streams.Inlet) Option {
-	if nils.Is(inlet) {
+	if guard.IsNil(inlet) {
 		panic("asyncop: WithSideOutput: nil inlet")
 	}
 	if inlet.In() == nil {
@@ -452,7 +452,7 @@ func WithRetryState(s RetryState) Option {
 // WithInputCodec sets how the inputs in a checkpoint are encoded; the default is codec.Default, which is JSON. IN must be the
 // operator's. Inputs are encoded on a goroutine of their own, while their calls run: neither may change them.
 func WithInputCodec[IN any](c codec.Codec[IN]) Option {
-	if nils.Is(c) {
+	if guard.IsNil(c) {
 		panic("asyncop: WithInputCodec: nil codec")
 	}
 	return func(cfg *config) { cfg.inputCodec, cfg.forChecks = c, "WithInputCodec" }
@@ -462,7 +462,7 @@ func WithInputCodec[IN any](c codec.Codec[IN]) Option {
 // repeated after a restore. By default results are not stored, and the calls are repeated. Results are encoded while the
 // pipeline goes on, so downstream must not change them. OUT must be the operator's.
 func WithResultCodec[OUT any](c codec.Codec[OUT]) Option {
-	if nils.Is(c) {
+	if guard.IsNil(c) {
 		panic("asyncop: WithResultCodec: nil codec")
 	}
 	return func(cfg *config) { cfg.resultCodec, cfg.forChecks = c, "WithResultCodec" }

@@ -3,7 +3,7 @@ package asyncop
 import (
 	"time"
 
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Pacer says when attempts may start: so many a second, or none while a backend is down. ratepace of ext/rate
@@ -22,7 +22,7 @@ type Pacer interface {
 // attempts, oldest first. The pace also holds for what is left when the input has ended. By default an attempt starts as soon
 // as it has its permits. It panics if p is nil.
 func WithPace(p Pacer) Option {
-	if nils.Is(p) {
+	if guard.IsNil(p) {
 		panic("asyncop: WithPace: nil pacer")
 	}
 	return func(cfg *config) { cfg.pace = p }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 )
 
 // elementKey is the key under which a labeller puts an element into its context.
@@ -69,8 +70,8 @@ func (labeller) Accepted(ctx context.Context, element any, _ bool) context.Conte
 	return ctx
 }
 func (labeller) AttemptStarted(context.Context, int) context.Context { return nil }
-func (labeller) AttemptEnded(context.Context, asyncop.Outcome)       {}
-func (labeller) Ended(context.Context, asyncop.Ending)               {}
+func (labeller) AttemptEnded(context.Context, observe.Outcome)       {}
+func (labeller) Ended(context.Context, observe.Ending)               {}
 
 // takesSecond returns a sink that does not take every second failure that it is offered, beginning with the first.
 func takesSecond() func(context.Context, failure) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -22,7 +23,7 @@ type (
 )
 
 // giving is an observer that gives each element and each attempt a value.
-type giving struct{ asyncop.Observer }
+type giving struct{ observe.Observer }
 
 func (giving) Accepted(ctx context.Context, element any, _ bool) context.Context {
 	return context.WithValue(ctx, elementValue{}, "of "+fmt.Sprint(element))
@@ -32,8 +33,8 @@ func (giving) AttemptStarted(ctx context.Context, attempt int) context.Context {
 	return context.WithValue(ctx, attemptValue{}, fmt.Sprint("try ", attempt))
 }
 
-func (giving) AttemptEnded(context.Context, asyncop.Outcome) {}
-func (giving) Ended(context.Context, asyncop.Ending)         {}
+func (giving) AttemptEnded(context.Context, observe.Outcome) {}
+func (giving) Ended(context.Context, observe.Ending)         {}
 
 // known says what user code finds in a context: the operator's value, the element's, the attempt's, the attempt's number, the
 // message.

@@ -46,7 +46,7 @@ func w11(c Config) []Group {
 				if !keyed {
 					return asyncop.UnorderedWait(blocking(fn), weirTimeout, capacity, opts...), nil
 				}
-				return asyncop.KeyOrderedWaitWithRetry(blocking(fn), w11Key, weirTimeout, capacity, fixedDelay[*Item](retryDelay), opts...), nil
+				return asyncop.KeyOrderedWait(blocking(fn), w11Key, weirTimeout, capacity, fixedDelay[*Item](retryDelay), opts...), nil
 			}
 		}
 		g := Group{

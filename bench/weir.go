@@ -13,6 +13,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -134,8 +135,8 @@ type idle struct{}
 
 func (idle) Accepted(context.Context, any, bool) context.Context { return nil }
 func (idle) AttemptStarted(context.Context, int) context.Context { return nil }
-func (idle) AttemptEnded(context.Context, asyncop.Outcome)       {}
-func (idle) Ended(context.Context, asyncop.Ending)               {}
+func (idle) AttemptEnded(context.Context, observe.Outcome)       {}
+func (idle) Ended(context.Context, observe.Ending)               {}
 
 // element is what rows of weir have as elements.
 type element interface{ *Item | Value }

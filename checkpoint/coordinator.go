@@ -12,8 +12,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/internal/lazyerr"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wait"
 )
 
@@ -81,7 +80,7 @@ type Coordinator struct {
 // It takes no context, and waits for the store up to the time of [WithTimeout], 10 minutes by default. The contexts of its calls of
 // the store end then.
 func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
-	nils.Refuse("checkpoint: NewCoordinator", "store", store)
+	guard.RefuseNil("checkpoint: NewCoordinator", "store", store)
 	c := &Coordinator{
 		store:    store,
 		clock:    clock.New(),
@@ -429,7 +428,7 @@ func (c *Coordinator) take(ctx context.Context, kind participant.Kind) (uint64, 
 		err = c.save(ctx, r)
 	}
 	if err != nil {
-		err = lazyerr.Named(fmt.Sprintf("checkpoint %d", id), err)
+		err = guard.Wrap(fmt.Sprintf("checkpoint %d", id), err)
 		row := c.failed(ctx, err)
 		c.logger.Warn("checkpoint aborted", slog.Uint64("checkpoint", id), slog.Any("error", err), slog.Int("failures in a row", row))
 		for _, p := range c.participants {

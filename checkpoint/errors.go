@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/panics"
 )
 
 var (
@@ -93,7 +92,7 @@ func (e *LockedError) Error() string {
 }
 
 // newPanicError wraps what recover returned; nil means that runtime.Goexit ends the goroutine.
-func newPanicError(recovered any) error { return panics.New("checkpoint", recovered) }
+func newPanicError(recovered any) error { return guard.Recovered("checkpoint", recovered) }
 
 // protect calls user code on a goroutine of its own and returns its panic or runtime.Goexit as an error (law A6). The methods of an
 // error are user code, too: one whose Unwrap, Is or As breaks, as that of a typed nil may, is replaced.

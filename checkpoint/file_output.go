@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/varint"
 	"github.com/weirflow/weir/internal/vfs"
 )
@@ -60,7 +60,7 @@ type part struct {
 // checkpoint to resume from the file must be empty or absent: see [FileOutput.WithOverwrite]. Files are made with mode 0644,
 // before the umask. It panics if path is empty or encode is nil.
 func NewFileOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error)) *FileOutput[T] {
-	nils.Refuse("checkpoint: NewFileOutput", "encode", encode)
+	guard.RefuseNil("checkpoint: NewFileOutput", "encode", encode)
 	return newFileOutput("NewFileOutput", path, encode)
 }
 

@@ -8,8 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/internal/lazyerr"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Host returns c as participants see it: for authors of sources, operators and sinks.
@@ -35,7 +34,7 @@ func (c *Coordinator) register(name string, p participant.Participant) (state pa
 		}
 	}()
 	switch {
-	case nils.Is(p):
+	case guard.IsNil(p):
 		return nil, false, fmt.Errorf("checkpoint: participant %q is nil", name)
 	case name == "":
 		return nil, false, fmt.Errorf("checkpoint: a %T was registered without a name", p)
@@ -133,7 +132,7 @@ func (h *host) Fail(name string, reason error) {
 	reason = sane(reason)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.end(lazyerr.Named(fmt.Sprintf("checkpoint: %q failed", name), reason))
+	c.end(guard.Wrap(fmt.Sprintf("checkpoint: %q failed", name), reason))
 }
 
 // errNoState refuses a report without a state: a restart would resume from it (law C3).

@@ -7,7 +7,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // defaultTimeout is how long each step of a checkpoint may take: see [WithTimeout].
@@ -70,7 +70,7 @@ func WithNewParticipants(names ...string) Option {
 
 // WithClock sets the clock of intervals, timeouts, retries and [Stats]; the default is the real one.
 func WithClock(clk clock.Clock) Option {
-	nils.Refuse("checkpoint: WithClock", "clock", clk)
+	guard.RefuseNil("checkpoint: WithClock", "clock", clk)
 	return func(c *Coordinator) { c.clock = clk }
 }
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // member is a participant with its name.
@@ -155,7 +155,7 @@ func quoted(names map[string]struct{}) string {
 // which may be a user's, is made when it is asked for.
 func stateError(name string, checkpoint uint64, reason error) error {
 	if checkpoint == 0 {
-		return lazyerr.Named(fmt.Sprintf("checkpoint: state of %q", name), reason)
+		return guard.Wrap(fmt.Sprintf("checkpoint: state of %q", name), reason)
 	}
-	return lazyerr.Named(fmt.Sprintf("checkpoint: state of %q in checkpoint %d", name, checkpoint), reason)
+	return guard.Wrap(fmt.Sprintf("checkpoint: state of %q in checkpoint %d", name, checkpoint), reason)
 }

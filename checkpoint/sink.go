@@ -10,8 +10,7 @@ import (
 	"github.com/reugn/go-streams"
 
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/internal/inband"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/queue"
@@ -50,8 +49,8 @@ var errNoFinalBarrier = errors.New("the input ended without a final barrier")
 // resumes, Start of the coordinator undoes what the output has beyond the checkpoint ([Output.Restore]); else it asks an output that
 // is a [FreshStarter] to begin. It fails if either does. It panics if c or output is nil.
 func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
-	nils.Refuse("checkpoint: NewSink", "coordinator", c)
-	nils.Refuse("checkpoint: NewSink", "output", output)
+	guard.RefuseNil("checkpoint: NewSink", "coordinator", c)
+	guard.RefuseNil("checkpoint: NewSink", "output", output)
 	s := &Sink[T]{
 		coordinator: c,
 		name:        name,
@@ -190,7 +189,7 @@ func (s *Sink[T]) receive() {
 		case participant.Barrier:
 			s.barrier(v)
 		case queue.Watermark:
-		case inband.Failure:
+		case wiring.Failure:
 			s.fail(v.Err)
 		default:
 			s.write(v)

@@ -13,8 +13,7 @@ import (
 	"github.com/reugn/go-streams/flow"
 
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/internal/nils"
-	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wiring"
 )
 
@@ -57,8 +56,8 @@ var _ streams.Source = (*Source[any])(nil)
 // input goes on at the position of the checkpoint; Start of the coordinator fails if it cannot. The first element is read
 // after the start. It panics if c or input is nil.
 func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
-	nils.Refuse("checkpoint: NewSource", "coordinator", c)
-	nils.Refuse("checkpoint: NewSource", "input", input)
+	guard.RefuseNil("checkpoint: NewSource", "coordinator", c)
+	guard.RefuseNil("checkpoint: NewSource", "input", input)
 	s := &Source[T]{
 		coordinator: c,
 		name:        name,
@@ -152,7 +151,7 @@ func (s *Source[T]) Completed(id uint64) {
 	err := s.coordinator.once(context.Background(), "committed", func(ctx context.Context) error {
 		return committer.Commit(ctx, position)
 	})
-	var broken *panics.Error
+	var broken *guard.PanicError
 	switch {
 	case errors.As(err, &broken):
 		s.fail(fmt.Errorf("commit of checkpoint %d: %w", id, err))

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // save stores what all have reported. A final checkpoint has no next one that could do better, so it is tried again.
@@ -161,7 +161,7 @@ func (c *Coordinator) retry(ctx context.Context, done string, step func(ctx cont
 // permanent reports whether another try cannot succeed.
 func permanent(err error) bool {
 	_, taken := errors.AsType[*NumberError](err)
-	_, panicked := errors.AsType[*panics.Error](err)
+	_, panicked := errors.AsType[*guard.PanicError](err)
 	_, hangs := errors.AsType[*hangError](err)
 	return taken || panicked || hangs || errors.Is(err, ErrFenced) || errors.Is(err, ErrClosed) || errors.Is(err, errInvalidSnapshot)
 }

@@ -17,7 +17,7 @@ import (
 	. "github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // troubledStore has a Save of the test's.
@@ -160,7 +160,7 @@ func TestFinalSaveIsTriedAgain(t *testing.T) {
 		require.ErrorIs(t, <-finished, errTest)
 	})
 	for name, permanent := range map[string]error{
-		"closed": ErrClosed, "invalid": ErrInvalidSnapshot, "fenced": ErrFenced, "number": &NumberError{1, 1}, "panic": &panics.Error{},
+		"closed": ErrClosed, "invalid": ErrInvalidSnapshot, "fenced": ErrFenced, "number": &NumberError{1, 1}, "panic": &guard.PanicError{},
 	} {
 		bubble(t, "not if it cannot succeed: "+name, func(t *testing.T) {
 			store := &troubledStore{MemoryStore: checkpointtest.NewMemoryStore(), save: times(1, permanent)}

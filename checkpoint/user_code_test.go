@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 	weirflow "github.com/weirflow/weir/flow"
-	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -48,7 +48,7 @@ func (in wholeInput) Wait(context.Context) error { return in.note("wait") }
 // requirePanicError requires that err reports broken user code, with its stack.
 func requirePanicError(t *testing.T, err error, text string) {
 	t.Helper()
-	var p *panics.Error
+	var p *guard.PanicError
 	require.ErrorAs(t, err, &p)
 	require.Contains(t, string(p.Stack), "recorder")
 	require.ErrorContains(t, err, text)
@@ -188,7 +188,7 @@ func TestFlowThatBreaks(t *testing.T) {
 			pass := weirflow.NewMap(func(v string) string { return v })
 			src.Via(broken).Via(flow.NewPassThrough()).Via(pass).To(sink)
 			err := c.Wait()
-			var p *panics.Error
+			var p *guard.PanicError
 			require.ErrorAs(t, err, &p)
 			require.Contains(t, string(p.Stack), "breakAt")
 			require.ErrorContains(t, broken.Err(), "flow: "+name+": "+text+" (at user_code_test.go:")

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Codec turns values into bytes and back, one at a time.
@@ -75,8 +75,8 @@ func WithSchema[T any](c Codec[T], schema []byte) (Codec[T], error) {
 //
 // It has no schema. It panics if a function is nil.
 func Func[T any](appendTo func(dst []byte, v T) ([]byte, error), decode func(src []byte) (T, error)) Codec[T] {
-	nils.Refuse("codec: Func", "append function", appendTo)
-	nils.Refuse("codec: Func", "decode function", decode)
+	guard.RefuseNil("codec: Func", "append function", appendTo)
+	guard.RefuseNil("codec: Func", "decode function", decode)
 	return codecFunc[T]{appendTo, decode}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/codec/codectest"
-	panicked "github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // flight is an element as pipelines have them.
@@ -258,7 +258,7 @@ var errCannotRead = errors.New("cannot read")
 func TestPanicsOfUserCode(t *testing.T) {
 	c := codec.Default[panics]()
 	_, err := c.Append(nil, panics{})
-	var p *panicked.Error
+	var p *guard.PanicError
 	require.ErrorAs(t, err, &p)
 	assert.Equal(t, "cannot write", p.Value)
 	assert.Contains(t, string(p.Stack), "MarshalJSON")

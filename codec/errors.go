@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Error reports that a type, a value or stored bytes are not fit for a codec.
@@ -40,6 +40,6 @@ func (e *Error) Unwrap() error { return e.Err }
 // recoverTo turns a panic into an error. It is deferred by functions that call user code.
 func recoverTo(err *error) {
 	if r := recover(); r != nil {
-		*err = panics.New("codec", r)
+		*err = guard.Recovered("codec", r)
 	}
 }

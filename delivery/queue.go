@@ -18,7 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery/internal/ladder"
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
 )
 
@@ -122,7 +122,7 @@ func WithLayers(layers ...Layer) QueueOption {
 
 // WithCodec sets the codec of the values; the default is JSON. NewQueue panics if it is for another type.
 func WithCodec[T any](c codec.Codec[T]) QueueOption {
-	nils.Refuse("delivery: WithCodec", "codec", c)
+	guard.RefuseNil("delivery: WithCodec", "codec", c)
 	return queueOption(func(s *queueSettings) { s.codec = c })
 }
 
@@ -176,7 +176,7 @@ const (
 // NewQueue returns a queue on an engine. It does not ask the engine: the first Put makes the queue. It panics if the engine is nil, the
 // name is empty, is not UTF-8, has a NUL or ends like a name that belongs to another queue, and for what the engine cannot do.
 func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] {
-	nils.Refuse("delivery: NewQueue", "engine", engine)
+	guard.RefuseNil("delivery: NewQueue", "engine", engine)
 	if err := storearg.Queue(name); err != nil {
 		panic("delivery: NewQueue: " + err.Error())
 	}
@@ -399,7 +399,7 @@ func (q *Queue[T]) chosen(ctx context.Context, found bool, err error) error {
 // [Run] makes its own source of a queue: there you need this only for first. With [KeepKeyOrder] a queue has one source at a time: Source
 // panics before the one before it is closed.
 func (q *Queue[T]) Source(first Source[T]) Source[T] {
-	if nils.Is(first) {
+	if guard.IsNil(first) {
 		return q.ladder.Source(nil)
 	}
 	return q.ladder.Source(first)

@@ -9,9 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirflow/weir/internal/lazyerr"
-	"github.com/weirflow/weir/internal/nils"
-	"github.com/weirflow/weir/internal/permanent"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wait"
 )
 
@@ -67,10 +65,10 @@ type Operator[IN, OUT any] interface {
 //
 // It panics if an argument is nil. Run owns source and op: they are closed when it returns. A queue can be used after that.
 func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OUT], sink Sink[OUT], opts ...RunOption) (summary Summary, err error) {
-	nils.Refuse("delivery: Run", "context", ctx)
-	nils.Refuse("delivery: Run", "source", source)
-	nils.Refuse("delivery: Run", "operator", op)
-	nils.Refuse("delivery: Run", "sink", sink)
+	guard.RefuseNil("delivery: Run", "context", ctx)
+	guard.RefuseNil("delivery: Run", "source", source)
+	guard.RefuseNil("delivery: Run", "operator", op)
+	guard.RefuseNil("delivery: Run", "sink", sink)
 	if q, ok := source.(*Queue[IN]); ok {
 		source = q.Source(nil) // one for each Run: others may use the queue
 	}
@@ -147,7 +145,7 @@ func (w *worker[IN, OUT]) run(ctx context.Context) error {
 	}()
 	for m, err := range w.op.Messages(w.input) {
 		if err != nil {
-			if w.working.Err() != nil || ctx.Err() != nil && lazyerr.Is(err, context.Cause(ctx)) {
+			if w.working.Err() != nil || ctx.Err() != nil && guard.Is(err, context.Cause(ctx)) {
 				return nil // it was broken off
 			}
 			return err
@@ -196,7 +194,7 @@ func (w *worker[IN, OUT]) breakOff() {
 
 // sinkFailed ends the run if the sink has failed for good: nothing more can be done, so all is given back.
 func (w *worker[IN, OUT]) sinkFailed(err error) {
-	if w.working.Err() == nil && permanent.Is(err) {
+	if w.working.Err() == nil && guard.IsPermanent(err) {
 		w.sinkErr = fmt.Errorf("delivery: the sink has failed for good: %w", err)
 		w.takeNoMore(w.sinkErr)
 		w.giveBack(w.sinkErr)

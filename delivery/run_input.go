@@ -7,8 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/weirflow/weir/internal/lazyerr"
-	"github.com/weirflow/weir/internal/permanent"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // How Run waits after a failure of the source or the sink.
@@ -51,12 +50,12 @@ func (w *worker[IN, OUT]) input(yield func(Message[IN], error) bool) {
 			continue
 		case err == io.EOF: //nolint:errorlint // wrapped, it is a connection that was cut
 			return
-		case permanent.Is(err): // also if the run is to end: its next start would fail as well
+		case guard.IsPermanent(err): // also if the run is to end: its next start would fail as well
 			w.sourceErr = fmt.Errorf("delivery: the source has failed for good: %w", err)
 			w.takeNoMore(w.sourceErr)
 			return
 		case w.receiving.Err() != nil:
-			if !lazyerr.Is(err, context.Cause(w.receiving)) {
+			if !guard.Is(err, context.Cause(w.receiving)) {
 				w.logger.Warn("delivery: the source has failed", slog.Any("error", err))
 			}
 			return

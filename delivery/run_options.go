@@ -7,7 +7,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // RunOption changes a setting of [Run].
@@ -89,7 +89,7 @@ func WithFloodGuard(share float64, window int) RunOption {
 // WithClock sets the clock of the waits of [Run], or of a queue: its leases, rates and the times of failures. The default is the machine's.
 // When a message is due, the engine's clock says. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
-	nils.Refuse("delivery: WithClock", "clock", c)
+	guard.RefuseNil("delivery: WithClock", "clock", c)
 	return shared{func(s *queueSettings) { s.clock = c }, func(s *runSettings) { s.clock = c }}
 }
 
@@ -97,6 +97,6 @@ func WithClock(c clock.Clock) Option {
 // the begin of a drain at info level. A queue logs at warn level leases that were lost, dead letters, and verdicts that could not be
 // recorded. It panics if l is nil.
 func WithLogger(l *slog.Logger) Option {
-	nils.Refuse("delivery: WithLogger", "logger", l)
+	guard.RefuseNil("delivery: WithLogger", "logger", l)
 	return shared{func(s *queueSettings) { s.logger = l }, func(s *runSettings) { s.logger = l }}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/panics"
 )
 
 const (
@@ -179,7 +178,7 @@ func (w *worker[IN, OUT]) putSome(ms []Message[OUT]) error {
 		err := w.sink.PutAll(w.working, ms)
 		refused = errors.Is(err, ErrRefused)
 		return err
-	}, func(recovered any) error { return panics.New("delivery", recovered) })
+	}, func(recovered any) error { return guard.Recovered("delivery", recovered) })
 	if refused && len(ms) == 1 {
 		w.reject(ms[0], err)
 		return nil

@@ -22,7 +22,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/channel"
-	"github.com/weirflow/weir/internal/permanent"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // list is a source of numbers. What is nacked comes again, and it ends when all are acknowledged or rejected, unless endless is set.
@@ -707,7 +707,7 @@ func TestRunWithASourceThatFailsNowAndThen(t *testing.T) {
 // What no repetition makes go away is not repeated: Run names it, also if it was to end meanwhile.
 func TestRunWithAPermanentFault(t *testing.T) {
 	errNoTable := errors.New("no such table")
-	broken := fmt.Errorf("take: %w", permanent.Mark(errNoTable))
+	broken := fmt.Errorf("take: %w", guard.MarkPermanent(errNoTable))
 	synctest.Test(t, func(t *testing.T) { // the source's: what was taken is finished
 		source := newList(10, true)
 		time.AfterFunc(time.Second, func() {

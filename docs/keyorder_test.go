@@ -29,7 +29,7 @@ func Example_keyOrder() {
 	bookings := slices.Values([]booking{{"ann", 5}, {"ann", 2}, {"ann", -3}})
 
 	apply := asyncop.Blocking(func(ctx context.Context, b booking) (int, error) { return books.apply(ctx, b) })
-	op := asyncop.KeyOrderedWaitWithRetry(apply,
+	op := asyncop.KeyOrderedWait(apply,
 		func(b booking) string { return b.account }, // the key
 		30*time.Second, 1000,
 		strategies.FixedDelay[int](3, time.Second).RetryIfException(predicates.HasException),

@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/ext/otel/weirotel"
@@ -163,9 +164,9 @@ func (o *requestIDs) Accepted(ctx context.Context, element any, restored bool) c
 
 func (o *requestIDs) AttemptStarted(ctx context.Context, attempt int) context.Context { return ctx }
 
-func (o *requestIDs) AttemptEnded(ctx context.Context, outcome asyncop.Outcome) {}
+func (o *requestIDs) AttemptEnded(ctx context.Context, outcome observe.Outcome) {}
 
-func (o *requestIDs) Ended(ctx context.Context, ending asyncop.Ending) {
+func (o *requestIDs) Ended(ctx context.Context, ending observe.Ending) {
 	fmt.Println("request", ctx.Value(requestID{}), ending.How, "after", ending.Attempts, "attempt")
 }
 

@@ -108,7 +108,7 @@ func Example_map() {
 		}
 		return Row{Key: key}, nil
 	})
-	rows, err := asyncop.MapWithRetry(ctx, keys, lookup,
+	rows, err := asyncop.Map(ctx, keys, lookup,
 		strategies.FixedDelay[Row](3, 20*time.Millisecond).RetryIfException(predicates.HasException))
 	fmt.Println(len(rows), rows[1].Key, err)
 	// Output:

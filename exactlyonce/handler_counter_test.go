@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/exactlyonce/server"
@@ -117,7 +117,7 @@ func TestCounterOverBadNetwork(t *testing.T) {
 	// add makes attempts until one has an answer.
 	add := func(n int64) error {
 		element := tracker.Accepted(t.Context(), n, false)
-		defer tracker.Ended(element, asyncop.Ending{})
+		defer tracker.Ended(element, observe.Ending{})
 		for attempt := 1; attempt < 100; attempt++ {
 			req, err := http.NewRequestWithContext(tracker.AttemptStarted(element, attempt), http.MethodPost, service.URL+"/",
 				strings.NewReader(strconv.FormatInt(n, 10)))

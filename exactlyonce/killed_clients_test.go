@@ -24,7 +24,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/exactlyonce/server"
@@ -425,7 +425,7 @@ func (c *countingClient) begin(position int64) {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.tracker.Ended(ctx, asyncop.Ending{})
+		c.tracker.Ended(ctx, observe.Ending{})
 		delete(c.inFlight, position)
 	})
 }

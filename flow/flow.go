@@ -11,10 +11,7 @@ import (
 	streamsflow "github.com/reugn/go-streams/flow"
 
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/internal/inband"
-	"github.com/weirflow/weir/internal/lazyerr"
-	"github.com/weirflow/weir/internal/nils"
-	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/message"
 )
@@ -55,7 +52,7 @@ const buffer = 64
 //
 // It panics if f is nil.
 func NewMap[T, R any](f func(T) R) *Flow {
-	nils.Refuse("flow: NewMap", "function", f)
+	guard.RefuseNil("flow: NewMap", "function", f)
 	return newFlow[T, R]("Map", func(e element[T], emit func(any)) error {
 		r := f(e.value)
 		if !e.carried {
@@ -77,7 +74,7 @@ func NewMap[T, R any](f func(T) R) *Flow {
 //
 // It panics if keep is nil.
 func NewFilter[T any](keep func(T) bool) *Flow {
-	nils.Refuse("flow: NewFilter", "function", keep)
+	guard.RefuseNil("flow: NewFilter", "function", keep)
 	return newFlow[T, T]("Filter", func(e element[T], emit func(any)) error {
 		if keep(e.value) {
 			emit(e.whole)
@@ -96,7 +93,7 @@ func NewFilter[T any](keep func(T) bool) *Flow {
 //
 // It panics if f is nil.
 func NewFlatMap[T, R any](f func(T) []R) *Flow {
-	nils.Refuse("flow: NewFlatMap", "function", f)
+	guard.RefuseNil("flow: NewFlatMap", "function", f)
 	return newFlow[T, R]("FlatMap", func(e element[T], emit func(any)) error {
 		rs := f(e.value)
 		if !e.carried {
@@ -137,7 +134,7 @@ func (l *loop[T]) run() {
 	err, returned := error(nil), false
 	defer func() { // the function may not return (law A6)
 		if !returned {
-			err = panics.New("", recover())
+			err = guard.Recovered("", recover())
 		}
 		if err != nil {
 			l.held.Nack(0) // law D1
@@ -216,14 +213,14 @@ func (f *Flow) barrier(b participant.Barrier, before *wiring.Barriers) error {
 
 // fail notes why the flow ends and reports it to all that can do something about it.
 func (f *Flow) fail(err error) {
-	err = lazyerr.Named("flow: "+f.name, err)
+	err = guard.Wrap("flow: "+f.name, err)
 	f.err.Store(&err)
 	slog.Error("flow: a flow has failed", slog.String("flow", f.name), slog.Any("error", err))
 	f.mu.Lock()
 	last := f.last
 	f.mu.Unlock()
 	last.Fail(f.name, err)
-	f.out <- inband.Failure{Err: err}
+	f.out <- wiring.Failure{Err: err}
 }
 
 // Err returns why the flow has failed, or nil. It is set before Out closes.

@@ -6,7 +6,7 @@ import (
 	"encoding/hex"
 	"time"
 
-	"github.com/weirflow/weir/internal/metakey"
+	"github.com/weirflow/weir/internal/ctxkey"
 )
 
 // Meta is what is known of a message beside its value: where it comes from, and what has happened to it so far (law D6). It is
@@ -88,12 +88,12 @@ func (o Origin) ID() string {
 // MetaFromContext returns what is known of the message that a function of an operator is called for; ok is false outside of a
 // call, and for elements that are no messages. It must not be changed: the maps and slices in it are shared.
 func MetaFromContext(ctx context.Context) (m Meta, ok bool) {
-	m, ok = ctx.Value(metakey.Key{}).(Meta)
+	m, ok = ctx.Value(ctxkey.Message{}).(Meta)
 	return m, ok
 }
 
 // ContextWithMeta returns a copy of ctx with which [MetaFromContext] returns m. An operator does this for the messages that it
 // gets; this function is for tests, and for calls outside of an operator.
 func ContextWithMeta(ctx context.Context, m Meta) context.Context {
-	return context.WithValue(ctx, metakey.Key{}, m)
+	return context.WithValue(ctx, ctxkey.Message{}, m)
 }

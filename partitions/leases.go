@@ -16,8 +16,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/delivery/lock"
-	"github.com/weirflow/weir/internal/lazyerr"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Leases is an [Assigner] that shares partitions out between all workers with the same locks, group and partitions: evenly, up
@@ -56,7 +55,7 @@ func (l *Leases) complete() error {
 	}
 	_, unnamed := names[""]
 	switch {
-	case nils.Is(l.Locks):
+	case guard.IsNil(l.Locks):
 		return errors.New("partitions: Leases.Locks is nil")
 	case l.Group == "" || strings.Contains(l.Group, "/"):
 		return fmt.Errorf("partitions: Leases.Group %q is empty or has a slash", l.Group)
@@ -311,7 +310,7 @@ func (m *member) acquire(ctx context.Context, name, partition string) *holding {
 	until := m.leaseFrom(m.Clock.Now())
 	g, err := m.Locks.Acquire(ctx, name, m.Worker, m.Lease)
 	if err != nil {
-		if !lazyerr.Is(err, lock.ErrHeld) {
+		if !guard.Is(err, lock.ErrHeld) {
 			m.warn("acquiring", name, err)
 		}
 		return nil
@@ -341,7 +340,7 @@ func (m *member) extend(h *holding) error {
 	defer cancel()
 	err := m.Locks.Extend(ctx, h.grant, m.Lease)
 	switch {
-	case lazyerr.Is(err, lock.ErrLost):
+	case guard.Is(err, lock.ErrLost):
 		return lock.ErrLost
 	case err != nil:
 		m.warn("extending", h.grant.Name, err)
@@ -360,7 +359,7 @@ func (m *member) extend(h *holding) error {
 func (m *member) release(h *holding) {
 	ctx, cancel := m.limited(m.work, m.Clock.Now().Add(m.Lease))
 	defer cancel()
-	if err := m.Locks.Release(ctx, h.grant); err != nil && !lazyerr.Is(err, lock.ErrLost) {
+	if err := m.Locks.Release(ctx, h.grant); err != nil && !guard.Is(err, lock.ErrLost) {
 		m.warn("releasing", h.grant.Name, err)
 	}
 }

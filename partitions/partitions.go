@@ -15,8 +15,6 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/nils"
-	"github.com/weirflow/weir/internal/panics"
 )
 
 // Assigner decides which partitions a worker has.
@@ -79,9 +77,9 @@ const (
 
 func (c *Config) complete() error {
 	switch {
-	case nils.Is(c.Assigner):
+	case guard.IsNil(c.Assigner):
 		return errors.New("partitions: Config.Assigner is nil")
-	case nils.Is(c.Stores):
+	case guard.IsNil(c.Stores):
 		return errors.New("partitions: Config.Stores is nil")
 	case c.Pipeline == nil:
 		return errors.New("partitions: Config.Pipeline is nil")
@@ -133,7 +131,7 @@ func Run(ctx context.Context, c Config) error {
 	return errors.Join(append(errs, err)...)
 }
 
-func newPanicError(recovered any) error { return panics.New("partitions", recovered) }
+func newPanicError(recovered any) error { return guard.Recovered("partitions", recovered) }
 
 // worker is the Handler of Run.
 type worker struct {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/wait"
 )
 
@@ -48,7 +47,7 @@ func (r *run) serve() {
 			r.err = err
 			return
 		// With an epoch the store decides, when it is opened again: an output may be fenced by one that had the partition before.
-		case lazyerr.Is(err, checkpoint.ErrFenced) && (!r.opened || r.epoch == 0):
+		case guard.Is(err, checkpoint.ErrFenced) && (!r.opened || r.epoch == 0):
 			log.Error("partition ended: another worker has taken it over", append(attrs, slog.Any("error", err))...)
 			r.err = err
 			return
@@ -81,7 +80,7 @@ func (r *run) pipeline() (progress, ended bool, err error) {
 		}
 		return nil
 	}, newPanicError)
-	if err != nil && r.wanted.Err() != nil && !lazyerr.Is(err, checkpoint.ErrFenced) {
+	if err != nil && r.wanted.Err() != nil && !guard.Is(err, checkpoint.ErrFenced) {
 		return false, true, nil // nothing has begun
 	}
 	if err != nil {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/weirflow/weir/internal/stagekey"
+	"github.com/weirflow/weir/internal/ctxkey"
 )
 
 // ReportStage reports how far the call that ctx belongs to has come, for reason-aware retries: see [Stage]. An operator's
@@ -89,7 +89,7 @@ func WithTracked(ctx context.Context) context.Context {
 	if r == nil {
 		return ctx
 	}
-	return context.WithValue(ctx, stagekey.Key{}, tracked{r})
+	return context.WithValue(ctx, ctxkey.Stage{}, tracked{r})
 }
 
 // WithStageReporter returns a copy of ctx whose reports go to report instead of the attempt. [ReportSent] is a report of
@@ -102,7 +102,7 @@ func WithStageReporter(ctx context.Context, report func(stage Stage)) context.Co
 	if report != nil {
 		r = reporterFunc(report)
 	}
-	return context.WithValue(ctx, stagekey.Key{}, r)
+	return context.WithValue(ctx, ctxkey.Stage{}, r)
 }
 
 // stageReporter is what reports go to. Package asyncop implements it.
@@ -115,7 +115,7 @@ type stageReporter interface {
 }
 
 func reporterIn(ctx context.Context) stageReporter {
-	r, _ := ctx.Value(stagekey.Key{}).(stageReporter)
+	r, _ := ctx.Value(ctxkey.Stage{}).(stageReporter)
 	return r
 }
 

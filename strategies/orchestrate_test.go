@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirflow/weir/internal/decision"
-	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/couchbase"
 	"github.com/weirflow/weir/strategies"
@@ -243,7 +243,7 @@ func TestFailedDecisions(t *testing.T) {
 			assert.Equal(t, decision.Failed, d.Verdict)
 			require.Equal(t, tt.want+"\nunexpected EOF", withoutLine(d.Err.Error()))
 			require.ErrorIs(t, d.Err, io.ErrUnexpectedEOF)
-			_, panicked := errors.AsType[*panics.Error](d.Err)
+			_, panicked := errors.AsType[*guard.PanicError](d.Err)
 			assert.Equal(t, tt.panicked, panicked)
 			if tt.panicked {
 				require.Contains(t, fmt.Sprintf("%+v", d.Err), "orchestrate_test.go")

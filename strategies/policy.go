@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/internal/decision"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -51,7 +51,7 @@ var _ AsyncRetryStrategy[any] = (*Policy[any])(nil)
 // ([HonorPushback]), unless [Policy.IgnorePushback] switches that off. ReasonAware panics if classify is nil.
 func ReasonAware[OUT any](classify predicates.Classifier[OUT], strategy ReasonStrategy[OUT]) *Policy[OUT] {
 	mustNotBeNil("ReasonAware", classify)
-	if nils.Is(strategy) {
+	if guard.IsNil(strategy) {
 		strategy = BestEffort[OUT]()
 	}
 	return &Policy[OUT]{classify: classify, strategy: strategy, steps: decision.Steps[OUT]{
@@ -89,7 +89,7 @@ func PolicyOf[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 		Strategy: askingByAttempts(strategy), Asked: strategy, AtOnce: true, ByAttempts: true, NoRetry: isNoRetry,
 	}}
 	pair := strategy.RetryPredicate()
-	if nils.Is(pair) {
+	if guard.IsNil(pair) {
 		return p
 	}
 	// Read once: what a later answer would do is not defined.
@@ -276,7 +276,7 @@ func (p *Policy[OUT]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 
 // mustNotBeNil panics in caller's name if v is nil.
 func mustNotBeNil(caller string, v any) {
-	if nils.Is(v) {
+	if guard.IsNil(v) {
 		panic(fmt.Sprintf("strategies: %s: nil %T", caller, v))
 	}
 }

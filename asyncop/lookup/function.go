@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -33,11 +33,11 @@ type Function[K comparable, V any] struct {
 // fn may be of any kind, asyncop.Blocking and asyncop.Batched included; its optional interfaces stay reachable. New panics if fn is
 // nil.
 func New[K comparable, V any](fn asyncop.AsyncFunction[K, V], cache Cache[K, V], opts ...Option) *Function[K, V] {
-	if nils.Is(fn) {
+	if guard.IsNil(fn) {
 		panic("lookup: New: nil function")
 	}
 	f := &Function[K, V]{fn: fn, rules: rules{missing: alike}, current: make(map[K]*load[K, V])}
-	if !nils.Is(cache) {
+	if !guard.IsNil(cache) {
 		f.cache = cache
 	}
 	for _, opt := range opts {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/nils"
 )
 
 // Join returns a function that looks up the value of an element and puts the two together:
@@ -25,7 +24,7 @@ func Join[K, V, IN, OUT any](
 	values asyncop.AsyncFunction[K, V], key func(in IN) K, join func(in IN, value V) OUT,
 ) asyncop.AsyncFunction[IN, OUT] {
 	switch {
-	case nils.Is(values):
+	case guard.IsNil(values):
 		panic("lookup: Join: nil function")
 	case key == nil:
 		panic("lookup: Join: nil key")

@@ -9,9 +9,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/panics"
-	"github.com/weirflow/weir/internal/stagekey"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -199,7 +198,7 @@ type loadContext[K comparable, V any] struct {
 // Value implements context.Context.
 func (c loadContext[K, V]) Value(key any) any {
 	switch key.(type) {
-	case stagekey.Key:
+	case ctxkey.Stage:
 		return &c.load.report
 	case call.HostKey:
 		if h, ok := c.Context.Value(key).(blockingHost); ok {
@@ -355,7 +354,7 @@ func (r *report) to(ctx context.Context) {
 // newPanicError wraps what recover returned; nil stands for runtime.Goexit.
 func newPanicError(recovered any) *asyncop.PanicError {
 	if recovered == nil {
-		recovered = panics.ErrGoexit
+		recovered = guard.ErrGoexit
 	}
 	return &asyncop.PanicError{Value: recovered, Stack: debug.Stack()}
 }

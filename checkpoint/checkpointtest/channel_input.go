@@ -7,7 +7,7 @@ import (
 	"io"
 
 	"github.com/weirflow/weir/checkpoint"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/varint"
 )
 
@@ -27,7 +27,7 @@ var _ checkpoint.Waiter = (*channelInput[any])(nil)
 // the number of elements: after a restart the channel is expected to bring the same elements again, from the first. It panics
 // if values is nil.
 func NewChannelInput[T any](values <-chan T) checkpoint.Input[T] {
-	nils.Refuse("checkpointtest: NewChannelInput", "channel", values)
+	guard.RefuseNil("checkpointtest: NewChannelInput", "channel", values)
 	return &channelInput[T]{values: values}
 }
 

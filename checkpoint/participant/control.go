@@ -1,7 +1,7 @@
 package participant
 
 import (
-	"github.com/weirflow/weir/internal/inband"
+	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/queue"
 )
 
@@ -9,7 +9,7 @@ import (
 // weir has failed. Flows pass those on as they are.
 func IsControl(v any) bool {
 	switch v.(type) {
-	case queue.Watermark, Barrier, inband.Failure:
+	case queue.Watermark, Barrier, wiring.Failure:
 		return true
 	}
 	return false

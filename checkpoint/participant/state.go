@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/varint"
 )
 
@@ -78,6 +78,6 @@ func UnmarshalState[T any](c codec.Codec[T], state State) (v T, err error) {
 // recoverTo turns a panic of a codec into an error.
 func recoverTo(err *error) {
 	if r := recover(); r != nil {
-		*err = panics.New("participant", r)
+		*err = guard.Recovered("participant", r)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 type position struct {
@@ -77,7 +77,7 @@ func TestStateOfACodecThatFails(t *testing.T) {
 
 	bad := codec.Func(func([]byte, int) ([]byte, error) { panic("append") }, func([]byte) (int, error) { panic("decode") })
 	_, err = participant.MarshalState(bad, 1)
-	var broken *panics.Error
+	var broken *guard.PanicError
 	require.ErrorAs(t, err, &broken)
 	require.ErrorContains(t, err, "panic in user code: append")
 	_, err = participant.UnmarshalState(bad, participant.State{{2, 0, 0}})

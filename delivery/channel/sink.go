@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Sink is a [delivery.Sink] that sends the values of messages to a channel. [NewSink] makes one.
@@ -15,7 +15,7 @@ var _ delivery.Sink[int] = Sink[int]{}
 // NewSink returns a sink that sends to c. A value that was sent counts as safe, so a message may be lost with the process if c
 // has a buffer. The sink does not close c. It panics if c is nil.
 func NewSink[T any](c chan<- T) Sink[T] {
-	nils.Refuse("channel: NewSink", "channel", c)
+	guard.RefuseNil("channel: NewSink", "channel", c)
 	return Sink[T]{c}
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/internal/redeliver"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Source is a [delivery.Source] of the values of a channel. [NewSource] makes one.
@@ -24,7 +24,7 @@ type settings struct{ clock clock.Clock }
 
 // WithClock sets the clock that delays are measured with; the default is the real one. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
-	nils.Refuse("channel: WithClock", "clock", c)
+	guard.RefuseNil("channel: WithClock", "clock", c)
 	return func(s *settings) { s.clock = c }
 }
 
@@ -34,7 +34,7 @@ func WithClock(c clock.Clock) Option {
 // meta returns what is known of a value, such as its id; nil, or what it returns as nil, means nothing. The Visit of a message that Receive
 // returns is one more, so it is 1 at first, as of any other source. It panics if c is nil.
 func NewSource[T any](c <-chan T, meta func(v T) *delivery.Meta, opts ...Option) *Source[T] {
-	nils.Refuse("channel: NewSource", "channel", c)
+	guard.RefuseNil("channel: NewSource", "channel", c)
 	cfg := settings{clock: clock.New()}
 	for i, opt := range opts {
 		if opt == nil {

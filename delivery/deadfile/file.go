@@ -18,7 +18,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/vfs"
 )
 
@@ -89,13 +89,13 @@ type settings struct {
 
 // WithClock sets the clock; the default is the real one. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
-	nils.Refuse("deadfile: WithClock", "clock", c)
+	guard.RefuseNil("deadfile: WithClock", "clock", c)
 	return func(s *settings) { s.clock = c }
 }
 
 // WithLogger sets the logger; the default is slog.Default(). It panics if l is nil.
 func WithLogger(l *slog.Logger) Option {
-	nils.Refuse("deadfile: WithLogger", "logger", l)
+	guard.RefuseNil("deadfile: WithLogger", "logger", l)
 	return func(s *settings) { s.logger = l }
 }
 
@@ -105,7 +105,7 @@ func WithLogger(l *slog.Logger) Option {
 //
 // A directory belongs to one File at a time, of one process. It panics if c or an option is nil.
 func Open[T any](dir string, c codec.Codec[T], opts ...Option) (*File[T], error) {
-	nils.Refuse("deadfile: Open", "codec", c)
+	guard.RefuseNil("deadfile: Open", "codec", c)
 	s := settings{clock: clock.New(), logger: slog.Default(), fs: vfs.OS()}
 	for i, opt := range opts {
 		if opt == nil {

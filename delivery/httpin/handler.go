@@ -14,8 +14,7 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/internal/nils"
-	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 const (
@@ -45,7 +44,7 @@ func WithMaxBytes(n int64) Option {
 
 // WithLogger sets the logger for what fails; the default is slog.Default(). It panics if l is nil.
 func WithLogger(l *slog.Logger) Option {
-	nils.Refuse("httpin: WithLogger", "logger", l)
+	guard.RefuseNil("httpin: WithLogger", "logger", l)
 	return func(s *settings) { s.logger = l }
 }
 
@@ -69,8 +68,8 @@ type handler[T any] struct {
 //
 // It panics if sink, c or an option is nil.
 func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *http.Request, v T) delivery.Meta, opts ...Option) http.Handler {
-	nils.Refuse("httpin: NewHandler", "sink", sink)
-	nils.Refuse("httpin: NewHandler", "codec", c)
+	guard.RefuseNil("httpin: NewHandler", "sink", sink)
+	guard.RefuseNil("httpin: NewHandler", "codec", c)
 	if meta == nil {
 		meta = func(*http.Request, T) delivery.Meta { return delivery.Meta{} }
 	}
@@ -160,7 +159,7 @@ func (h *handler[T]) take(w http.ResponseWriter, r *http.Request) (id string, fa
 func (h *handler[T]) decode(body []byte) (v T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = panics.New("httpin", p)
+			err = guard.Recovered("httpin", p)
 		}
 	}()
 	return h.codec.Decode(body)

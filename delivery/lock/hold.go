@@ -7,7 +7,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
-	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Hold waits for a lock, runs f while it holds it, and gives it back. It extends the lease three times as often as that ends.
@@ -21,7 +21,7 @@ import (
 func Hold(ctx context.Context, c clock.Clock, l Locks, name, owner string, lease time.Duration, f func(ctx context.Context, g Grant) error) error {
 	asked := c.Now()
 	g, err := l.Acquire(ctx, name, owner, lease)
-	for lazyerr.Is(err, ErrHeld) {
+	for guard.Is(err, ErrHeld) {
 		timer := c.Timer(lease/3 + 1)
 		select {
 		case <-timer.C:
@@ -58,7 +58,7 @@ func Hold(ctx context.Context, c clock.Clock, l Locks, name, owner string, lease
 	released := l.Release(releasing, g)
 	limit.Stop()
 	cancel()
-	if err == nil && released != nil && !lazyerr.Is(released, ErrLost) {
+	if err == nil && released != nil && !guard.Is(released, ErrLost) {
 		err = fmt.Errorf("lock: %q is held until its lease ends: %w", name, released)
 	}
 	return err
@@ -84,7 +84,7 @@ func keep(
 		limit.Stop()
 		cancel()
 		switch {
-		case lazyerr.Is(err, ErrLost):
+		case guard.Is(err, ErrLost):
 			return ErrLost
 		case err == nil:
 			until = asked.Add(lease)

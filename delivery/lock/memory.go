@@ -9,13 +9,13 @@ import (
 
 	"github.com/benbjohnson/clock"
 
-	"github.com/weirflow/weir/internal/forward"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/wait"
 )
 
 // Memory has locks in memory, for tests. Safe for concurrent use.
 type Memory struct {
-	clock *forward.Clock
+	clock *wait.Forward
 
 	mu    sync.Mutex
 	locks map[string]*memoryLock
@@ -29,8 +29,8 @@ type memoryLock struct {
 
 // NewMemory returns locks that are free. It panics if the clock is nil.
 func NewMemory(c clock.Clock) *Memory {
-	nils.Refuse("lock: NewMemory", "clock", c)
-	return &Memory{clock: forward.New(c), locks: map[string]*memoryLock{}}
+	guard.RefuseNil("lock: NewMemory", "clock", c)
+	return &Memory{clock: wait.NewForward(c), locks: map[string]*memoryLock{}}
 }
 
 // Acquire implements [Locks].

@@ -16,9 +16,9 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/forward"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/internal/wait"
 	"github.com/weirflow/weir/message"
 )
 
@@ -30,7 +30,7 @@ type Engine struct {
 
 // memoryQueues is what the stores have in common that Reopen returns.
 type memoryQueues struct {
-	clock *forward.Clock
+	clock *wait.Forward
 	limit int
 
 	mu     sync.Mutex
@@ -62,8 +62,8 @@ type Option func(*memoryQueues)
 
 // WithClock sets the clock that says what is due; the default is the machine's. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
-	nils.Refuse("memory: WithClock", "clock", c)
-	return func(m *memoryQueues) { m.clock = forward.New(c) }
+	guard.RefuseNil("memory: WithClock", "clock", c)
+	return func(m *memoryQueues) { m.clock = wait.NewForward(c) }
 }
 
 // WithLimit sets how many messages there may be; a Put beyond it fails with [store.ErrFull]. By default there is no limit. It panics if
@@ -77,7 +77,7 @@ func WithLimit(n int) Option {
 
 // Open returns an engine without messages.
 func Open(opts ...Option) *Engine {
-	m := &memoryQueues{clock: forward.New(clock.New()), queues: map[string]*memoryQueue{}}
+	m := &memoryQueues{clock: wait.NewForward(clock.New()), queues: map[string]*memoryQueue{}}
 	for _, opt := range opts {
 		opt(m)
 	}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/message"
 )
 
@@ -25,7 +24,7 @@ func encode[T any](c codec.Codec[T], v T, meta message.Meta) (m Message, err err
 	return m, refused(err)
 }
 
-func broken(recovered any) error { return refused(panics.New("store", recovered)) }
+func broken(recovered any) error { return refused(guard.Recovered("store", recovered)) }
 
 // refused returns the error of a codec: another try makes no sense.
 func refused(err error) error {

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/weirflow/weir/internal/permanent"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 var (
@@ -12,7 +12,7 @@ var (
 	ErrFull = errors.New("store: full")
 
 	// ErrClosed is returned by a store that was closed.
-	ErrClosed = permanent.Mark(errors.New("store: closed"))
+	ErrClosed = guard.MarkPermanent(errors.New("store: closed"))
 
 	// ErrLeaseLost is matched by every *[LeaseError].
 	ErrLeaseLost = errors.New("store: the lease is lost")

@@ -125,7 +125,7 @@ func (j *job) start(run int, store checkpoint.Store) (coordinator *checkpoint.Co
 	case 1:
 		op = asyncop.UnorderedWaitWithRetry(call, time.Hour, capacity, again, opts...)
 	default:
-		op = asyncop.KeyOrderedWaitWithRetry(call, func(in int) int { return in % 7 }, time.Hour, capacity, again, opts...)
+		op = asyncop.KeyOrderedWait(call, func(in int) int { return in % 7 }, time.Hour, capacity, again, opts...)
 	}
 	require.NoError(j.t, coordinator.Start())
 	done := make(chan struct{})

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 
-	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/caller"
 )
@@ -48,7 +48,7 @@ func ExampleTracker() {
 			break
 		}
 	}
-	tracker.Ended(element, asyncop.Ending{})
+	tracker.Ended(element, observe.Ending{})
 	fmt.Println("done")
 
 	// Output:

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/message"
@@ -52,7 +53,7 @@ func TestMessagesKeepTheirIDs(t *testing.T) {
 	carried, found := carriedID(element)
 	require.True(t, found)
 	require.Equal(t, 3, carried.Attempt)
-	a.Ended(element, asyncop.Ending{How: asyncop.HandedOver})
+	a.Ended(element, observe.Ending{How: observe.HandedOver})
 	_, err := NextID(a.AttemptStarted(element, 3))
 	require.ErrorIs(t, err, ErrNoID)
 
@@ -112,7 +113,7 @@ func TestMessagesNeedAName(t *testing.T) {
 	id, found := carriedID(element)
 	require.True(t, found)
 	require.Zero(t, id)
-	tracker.Ended(element, asyncop.Ending{})
+	tracker.Ended(element, observe.Ending{})
 
 	plain := accepted(t, tracker, message.Meta{Key: "no id"})
 	require.EqualValues(t, 1, mustID(t, tracker.AttemptStarted(plain, 1)).Sequence)
@@ -175,8 +176,8 @@ func TestMessagesBesideNumbers(t *testing.T) {
 	a := tracker.Accepted(t.Context(), nil, false)
 	message := tracker.Accepted(message.ContextWithMeta(t.Context(), message.Meta{ID: "m"}), nil, false)
 	b := tracker.Accepted(t.Context(), nil, false)
-	tracker.Ended(message, asyncop.Ending{})
+	tracker.Ended(message, observe.Ending{})
 	require.Equal(t, []int64{1, 2}, checkList(t, tracker))
-	tracker.Ended(a, asyncop.Ending{})
+	tracker.Ended(a, observe.Ending{})
 	require.EqualValues(t, 2, mustID(t, tracker.AttemptStarted(b, 1)).First)
 }

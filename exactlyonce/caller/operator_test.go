@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/strategies"
 )
@@ -175,7 +176,7 @@ func TestRestoredElementsWithoutTheirNumbers(t *testing.T) {
 		require.ErrorIs(t, err, ErrNoID)
 		require.ErrorContains(t, err, "restored from a checkpoint that does not hold its number")
 		require.EqualValues(t, -1, tracker.Number(ctx))
-		tracker.Ended(ctx, asyncop.Ending{})
+		tracker.Ended(ctx, observe.Ending{})
 	}
 }
 
@@ -186,14 +187,14 @@ func TestKeptElements(t *testing.T) {
 	tracker.Completed(1)
 	a, b := tracker.Accepted(t.Context(), nil, false), tracker.Accepted(t.Context(), nil, false)
 	state := tracker.Snapshot(2)
-	tracker.Ended(a, asyncop.Ending{How: asyncop.Kept})
-	tracker.Ended(b, asyncop.Ending{How: asyncop.Kept})
+	tracker.Ended(a, observe.Ending{How: observe.Kept})
+	tracker.Ended(b, observe.Ending{How: observe.Kept})
 	tracker.Completed(2)
 	require.Equal(t, []int64{1, 2}, checkList(t, tracker))
 	again := restored(t, state, 1, 2)
 	require.EqualValues(t, 2, again.Number(again.Restored(t.Context(), nil, 2)))
 
 	plain := NewTracker(Config{})
-	plain.Ended(plain.Accepted(t.Context(), nil, false), asyncop.Ending{How: asyncop.Kept})
+	plain.Ended(plain.Accepted(t.Context(), nil, false), observe.Ending{How: observe.Kept})
 	require.Empty(t, checkList(t, plain))
 }

@@ -14,8 +14,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/oncewire"
-	"github.com/weirflow/weir/internal/stagekey"
 	"github.com/weirflow/weir/message"
 )
 
@@ -58,7 +58,7 @@ type Config struct {
 // A program without an operator calls these methods itself. [Transport] sends the ids, and [NextID] is for other clients.
 //
 // In an operator that takes part in checkpoints (asyncop.WithCheckpoints), the tracker's state goes into them: it is an
-// asyncop.CheckpointedObserver. A restored element keeps its number, and a number is released when a checkpoint that no longer
+// observe.CheckpointedObserver. A restored element keeps its number, and a number is released when a checkpoint that no longer
 // holds its element is complete. Nothing is sent before the first checkpoint of a fresh start is complete; the tracker asks for
 // it at once. The input has to come in the same order after a restart: straight from a source, or through what keeps its order.
 // A program that takes checkpoints of its own calls [Tracker.Restore] and [Tracker.Snapshot] itself.
@@ -427,7 +427,7 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 // isOfMany reports whether ctx is that of a call for many elements whose attempts are not a, which may belong to an element
 // around the operator.
 func isOfMany(ctx context.Context, a *attempt) bool {
-	members, _ := ctx.Value(stagekey.Members{}).([]context.Context)
+	members, _ := ctx.Value(ctxkey.Members{}).([]context.Context)
 	for _, m := range members {
 		if of, _ := m.Value(attemptKey{}).(*attempt); of != a {
 			return true

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/oncewire"
 )
@@ -61,9 +61,9 @@ func TestNumbersAreReleasedByCheckpoints(t *testing.T) {
 	tracker.Snapshot(1)
 	tracker.Completed(1)
 	a, b := tracker.Accepted(t.Context(), nil, false), tracker.Accepted(t.Context(), nil, false)
-	tracker.Ended(a, asyncop.Ending{})
+	tracker.Ended(a, observe.Ending{})
 	tracker.Snapshot(2)
-	tracker.Ended(b, asyncop.Ending{}) // 2 holds it
+	tracker.Ended(b, observe.Ending{}) // 2 holds it
 	require.Equal(t, []int64{1, 2}, checkList(t, tracker))
 	tracker.Snapshot(3)
 	c := tracker.Accepted(t.Context(), nil, false)
@@ -85,8 +85,8 @@ func TestFailingCheckpointsCostNothing(t *testing.T) {
 	tracker := fresh(t, 2)
 	tracker.Snapshot(1)
 	tracker.Completed(1)
-	tracker.Ended(tracker.Accepted(t.Context(), nil, false), asyncop.Ending{})
-	tracker.Ended(tracker.Accepted(t.Context(), nil, false), asyncop.Ending{})
+	tracker.Ended(tracker.Accepted(t.Context(), nil, false), observe.Ending{})
+	tracker.Ended(tracker.Accepted(t.Context(), nil, false), observe.Ending{})
 	for n := range uint64(1000) {
 		tracker.Snapshot(n + 2)
 	}
@@ -102,8 +102,8 @@ func TestRestoredElementsKeepTheirNumbers(t *testing.T) {
 	for range 6 {
 		elements = append(elements, tracker.Accepted(t.Context(), nil, false))
 	}
-	tracker.Ended(elements[0], asyncop.Ending{})
-	tracker.Ended(elements[3], asyncop.Ending{})
+	tracker.Ended(elements[0], observe.Ending{})
+	tracker.Ended(elements[3], observe.Ending{})
 	state := tracker.Snapshot(2)
 	tracker.Completed(2)
 	require.EqualValues(t, 7, tracker.Number(tracker.Accepted(t.Context(), "7", false)))
@@ -124,7 +124,7 @@ func TestRestoredElementsKeepTheirNumbers(t *testing.T) {
 		require.EqualValues(t, -1, again.Number(lost), "it is not to be taken for a new one after the next restart (X1)")
 	}
 	again.Snapshot(3)
-	again.Ended(two, asyncop.Ending{})
+	again.Ended(two, observe.Ending{})
 	again.Completed(3)
 	require.Equal(t, []int64{2, 3, 5, 6, 7}, checkList(t, again), "3 holds it; 3 and 6 wait for a slot")
 	again.Snapshot(4)
@@ -186,14 +186,14 @@ func TestTrackerAsksForCheckpoints(t *testing.T) {
 	require.Equal(t, 1, asked, "both run: a checkpoint releases nothing")
 	room := 0
 	tracker.Notify(func() { room++ })
-	tracker.Ended(a, asyncop.Ending{})
+	tracker.Ended(a, observe.Ending{})
 	require.Equal(t, 2, asked)
-	tracker.Ended(b, asyncop.Ending{})
+	tracker.Ended(b, observe.Ending{})
 	require.Equal(t, 2, asked)
 	tracker.Snapshot(2)
 	tracker.Completed(2)
 	require.Equal(t, 1, room)
-	tracker.Ended(tracker.Accepted(t.Context(), nil, false), asyncop.Ending{})
+	tracker.Ended(tracker.Accepted(t.Context(), nil, false), observe.Ending{})
 	require.True(t, tracker.TryAdmit())
 	require.Equal(t, 2, asked, "there is room")
 }
@@ -274,7 +274,7 @@ func TestTrackerFollowsItsModel(t *testing.T) {
 			},
 			"end": func(t *rapid.T) {
 				if p, ok := pick(t); ok {
-					tracker.Ended(flying[p], asyncop.Ending{})
+					tracker.Ended(flying[p], observe.Ending{})
 					delete(flying, p)
 				}
 			},

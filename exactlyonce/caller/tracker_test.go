@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/message"
 )
@@ -50,13 +50,13 @@ func TestTrackerNumbersElements(t *testing.T) {
 	require.Equal(t, exactlyonce.ID{Client: c, Sequence: 2, Attempt: 1, First: 1}, mustID(t, b1))
 	require.Equal(t, exactlyonce.ID{Client: c, Sequence: 1, Attempt: 1, First: 1}, mustID(t, tracker.AttemptStarted(a, 1)))
 	require.Equal(t, exactlyonce.ID{Client: c, Sequence: 1, Attempt: 2, First: 1}, mustID(t, tracker.AttemptStarted(a, 2)))
-	tracker.Ended(a, asyncop.Ending{})
-	tracker.Ended(a, asyncop.Ending{}) // changes nothing
+	tracker.Ended(a, observe.Ending{})
+	tracker.Ended(a, observe.Ending{}) // changes nothing
 	require.Equal(t, exactlyonce.ID{Client: c, Sequence: 2, Attempt: 2, First: 2}, mustID(t, tracker.AttemptStarted(b, 2)))
 	d := tracker.AttemptStarted(tracker.Accepted(t.Context(), "d", false), 1)
 	require.Equal(t, exactlyonce.ID{Client: c, Sequence: 3, Attempt: 1, First: 2}, mustID(t, d))
-	tracker.Ended(b, asyncop.Ending{})
-	tracker.Ended(d, asyncop.Ending{})
+	tracker.Ended(b, observe.Ending{})
+	tracker.Ended(d, observe.Ending{})
 	require.Empty(t, checkList(t, tracker))
 	e := tracker.AttemptStarted(tracker.Accepted(t.Context(), "e", false), 1)
 	require.Equal(t, exactlyonce.ID{Client: c, Sequence: 4, Attempt: 1, First: 4}, mustID(t, e))
@@ -171,7 +171,7 @@ func TestRequestsWithoutAnIdentity(t *testing.T) {
 	}
 	member := tracker.AttemptStarted(element, 1)
 	require.EqualValues(t, 1, mustID(t, member).Sequence)
-	other.Ended(element, asyncop.Ending{})
+	other.Ended(element, observe.Ending{})
 	require.Zero(t, other.Number(element))
 	require.EqualValues(t, 1, tracker.Number(member))
 
@@ -181,7 +181,7 @@ func TestRequestsWithoutAnIdentity(t *testing.T) {
 	tracker.first.Store(1)
 
 	late := WithStep(member, "late")
-	tracker.Ended(element, asyncop.Ending{})
+	tracker.Ended(element, observe.Ending{})
 	_, err = NextID(late)
 	require.ErrorIs(t, err, ErrNoID)
 	require.ErrorContains(t, err, "element 1 has ended")
@@ -201,9 +201,9 @@ func TestTrackerHoldsTheInputBack(t *testing.T) {
 	require.False(t, tracker.TryAdmit())
 	tracker.Notify(func() { called++; tracker.TryAdmit() }) // it may ask at once
 	require.Equal(t, 1, called)
-	tracker.Ended(b, asyncop.Ending{})
+	tracker.Ended(b, observe.Ending{})
 	require.Equal(t, 2, called)
-	tracker.Ended(a, asyncop.Ending{})
+	tracker.Ended(a, observe.Ending{})
 	require.Equal(t, 2, called, "once")
 
 	// Operators that share it may exceed the window, and none is refused.
@@ -225,15 +225,15 @@ func TestTrackerRefuses(t *testing.T) {
 	_, err := NextID(first)
 	require.ErrorIs(t, err, exactlyonce.ErrFull)
 	require.Zero(t, tracker.Number(b))
-	tracker.Ended(a, asyncop.Ending{})
+	tracker.Ended(a, observe.Ending{})
 	_, err = NextID(WithStep(first, "again"))
 	require.ErrorIs(t, err, exactlyonce.ErrFull, "an attempt has a number from its start on, or none")
 	require.EqualValues(t, 2, mustID(t, tracker.AttemptStarted(b, 2)).Sequence)
-	tracker.Ended(c, asyncop.Ending{}) // had none
+	tracker.Ended(c, observe.Ending{}) // had none
 	require.Equal(t, []int64{2}, checkList(t, tracker))
 	_, err = NextID(tracker.AttemptStarted(c, 1))
 	require.ErrorIs(t, err, exactlyonce.ErrFull)
-	tracker.Ended(b, asyncop.Ending{})
+	tracker.Ended(b, observe.Ending{})
 	require.Empty(t, checkList(t, tracker))
 	_, err = NextID(tracker.AttemptStarted(c, 2))
 	require.Error(t, err, "it has ended")
@@ -248,13 +248,13 @@ func TestOneSlowRequestPinsOnlyItself(t *testing.T) {
 		require.True(t, tracker.TryAdmit())
 		e := tracker.Accepted(t.Context(), nil, false)
 		require.Equal(t, 2, tracker.incomplete)
-		tracker.Ended(e, asyncop.Ending{})
+		tracker.Ended(e, observe.Ending{})
 	}
 	last := tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1)
 	require.EqualValues(t, 1, mustID(t, last).First)
 	require.Equal(t, []int64{1, 100_002}, checkList(t, tracker))
 	require.EqualValues(t, 1, mustID(t, slow).Sequence)
-	tracker.Ended(slow, asyncop.Ending{})
+	tracker.Ended(slow, observe.Ending{})
 	require.EqualValues(t, 100_002, mustID(t, WithStep(last, "s")).First)
 }
 
@@ -296,7 +296,7 @@ func TestTrackerIsSafeForConcurrentUse(t *testing.T) {
 					hedges.Go(func() { send(ctx) })
 					hedges.Go(func() { send(ctx) })
 				}
-				tracker.Ended(element, asyncop.Ending{})
+				tracker.Ended(element, observe.Ending{})
 				hedges.Wait()
 			}
 		})

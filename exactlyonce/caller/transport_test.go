@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/predicates"
@@ -103,7 +103,7 @@ func TestTransportSendsIDs(t *testing.T) {
 	require.NoError(t, post(ctx, c, p.URL+"/mails"))
 	require.NoError(t, post(t.Context(), c, p.URL+"/mails"))
 	require.NoError(t, post(ctx, c, other.URL+"/charges"))
-	tracker.Ended(a, asyncop.Ending{})
+	tracker.Ended(a, observe.Ending{})
 	require.NoError(t, post(tracker.AttemptStarted(b, 2), c, p.URL+"/charges"))
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete} {
 		req, err := http.NewRequestWithContext(WithStep(ctx, method), method, p.URL+"/charges", nil)
@@ -276,7 +276,7 @@ func TestHedges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p.got = nil
 			element := tracker.Accepted(t.Context(), nil, false)
-			defer tracker.Ended(element, asyncop.Ending{})
+			defer tracker.Ended(element, observe.Ending{})
 			ctx := WithStep(tracker.AttemptStarted(element, 1), tt.step)
 			require.ErrorIs(t, post(ctx, &http.Client{Transport: tt.transport}, endpoint), tt.err)
 			var got []string

@@ -13,7 +13,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/exactlyonce"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 )
 
@@ -71,7 +71,7 @@ type Keys struct {
 // New returns the keys in db, whose tables [Migrate] has made. It panics if db is nil, the dialect is unknown or a duration is
 // negative.
 func New(db *sql.DB, d Dialect, c Config) *Keys {
-	nils.Refuse("keys: New", "db", db)
+	guard.RefuseNil("keys: New", "db", db)
 	if d != SQLite && d != PostgreSQL {
 		panic(fmt.Sprintf("keys: New: dialect %d is unknown", d))
 	}

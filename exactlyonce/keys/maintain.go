@@ -9,7 +9,6 @@ import (
 
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/panics"
 )
 
 // page is how many rows one statement of the maintenance reads or removes.
@@ -79,7 +78,7 @@ func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
 	err = guard.Call(func() error {
 		_, err := run.run(ctx)
 		return err
-	}, func(recovered any) error { return panics.New("keys", recovered) })
+	}, func(recovered any) error { return guard.Recovered("keys", recovered) })
 	return err == nil, err
 }
 

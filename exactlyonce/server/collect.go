@@ -11,7 +11,6 @@ import (
 
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/panics"
 )
 
 // collectAtOnce is how many things are removed before others may have the lock.
@@ -42,7 +41,7 @@ func (r *Results) collectByTimer() {
 		r.mu.Lock()
 		r.stats.CollectErrors++
 		r.mu.Unlock()
-		slog.Error("exactlyonce: a collection of Records broke", "error", panics.New("exactlyonce", recovered))
+		slog.Error("exactlyonce: a collection of Records broke", "error", guard.Recovered("exactlyonce", recovered))
 	})
 	defer func() {
 		r.mu.Lock()

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/exactlyonce"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
@@ -85,7 +85,7 @@ type HandlerConfig struct {
 //
 // Handler panics if next or Scope is nil or a field of c makes no sense.
 func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {
-	nils.Refuse("exactlyonce: Handler", "next", next)
+	guard.RefuseNil("exactlyonce: Handler", "next", next)
 	if c.Scope == nil {
 		panic("exactlyonce: Handler: Scope is nil: it says whose request it is, and whose answers it may get")
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 const (
@@ -77,7 +77,7 @@ func WithMetadataLimit(n int) SourceOption {
 // is tried again. Without it, a message that was rejected is logged as an error and stays behind in its topic, and one that
 // cannot be read is returned as an error by Receive and never settled.
 func WithDeadLetters(put PutFunc) SourceOption {
-	nils.Refuse("kafka: WithDeadLetters", "function", put)
+	guard.RefuseNil("kafka: WithDeadLetters", "function", put)
 	return func(s *sourceSettings) { s.dead = put }
 }
 
@@ -96,13 +96,13 @@ func WithBlockers(after time.Duration, handOver PutFunc) SourceOption {
 
 // WithClock sets the clock of delays and intervals; the default is the machine's.
 func WithClock(c clock.Clock) SourceOption {
-	nils.Refuse("kafka: WithClock", "clock", c)
+	guard.RefuseNil("kafka: WithClock", "clock", c)
 	return func(s *sourceSettings) { s.clock = c }
 }
 
 // WithLogger sets the logger; the default is slog.Default(). It names topics, partitions and offsets, not what is in a message.
 func WithLogger(l *slog.Logger) SourceOption {
-	nils.Refuse("kafka: WithLogger", "logger", l)
+	guard.RefuseNil("kafka: WithLogger", "logger", l)
 	return func(s *sourceSettings) { s.logger = l }
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/failed"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Layer is a topic in which failed messages wait.
@@ -55,7 +55,7 @@ type Retries[T any] struct {
 // NewRetries returns retries. They must be closed.
 func NewRetries[T any](c RetriesConfig[T]) (*Retries[T], error) {
 	switch {
-	case nils.Is(c.Codec):
+	case guard.IsNil(c.Codec):
 		return nil, errors.New("kafka: NewRetries: Codec is nil")
 	case c.DeadLetters == "":
 		return nil, errors.New("kafka: NewRetries: DeadLetters is empty")

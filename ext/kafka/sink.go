@@ -10,7 +10,7 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Sink writes the values of messages to a topic, as a [delivery.Sink]. They keep id, key, origin, provider and headers; their visits begin
@@ -31,7 +31,7 @@ var _ delivery.Sink[int] = (*Sink[int])(nil)
 // NewSink returns a sink into a topic. The options are those of its client: kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL and others. It
 // panics if the topic is empty or the codec nil; the error is that of the options, of which kgo.DisableIdempotentWrite is refused, or says that the brokers refuse the authentication. The sink must be closed.
 func NewSink[T any](topic string, c codec.Codec[T], opts ...kgo.Opt) (*Sink[T], error) {
-	nils.Refuse("kafka: NewSink", "codec", c)
+	guard.RefuseNil("kafka: NewSink", "codec", c)
 	if topic == "" {
 		panic("kafka: NewSink: a topic without a name")
 	}

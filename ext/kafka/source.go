@@ -16,8 +16,6 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/nils"
-	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/timers"
 )
 
@@ -76,7 +74,7 @@ var _ delivery.Source[int] = (*Source[int])(nil)
 // is nil or empty; the error is that of the options of the client, or says that the brokers refuse its authentication. If they do not
 // answer, it returns after 3 s at most. The source must be closed.
 func NewSource[T any](group string, topics []string, c codec.Codec[T], opts ...SourceOption) (*Source[T], error) {
-	nils.Refuse("kafka: NewSource", "codec", c)
+	guard.RefuseNil("kafka: NewSource", "codec", c)
 	if group == "" || len(topics) == 0 || slices.Contains(topics, "") {
 		panic(fmt.Sprintf("kafka: NewSource: the group %q and the topics %q must have names", group, topics))
 	}
@@ -403,4 +401,4 @@ func quietly(f func() error) error { return guard.Call(f, broken) }
 // quietlyEach does so for each number below n. That is cheaper than one by one.
 func quietlyEach(n int, f func(i int) error) []error { return guard.Each(n, f, broken) }
 
-func broken(recovered any) error { return panics.New("kafka", recovered) }
+func broken(recovered any) error { return guard.Recovered("kafka", recovered) }

@@ -24,7 +24,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/group"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/storesql"
@@ -113,7 +113,7 @@ func WithoutTables() Option { return func(s *settings) { s.noTables = true } }
 
 // WithLogger sets the logger of [Open]; the default is slog.Default(). It panics if l is nil.
 func WithLogger(l *slog.Logger) Option {
-	nils.Refuse("postgres: WithLogger", "logger", l)
+	guard.RefuseNil("postgres: WithLogger", "logger", l)
 	return func(s *settings) { s.logger = l }
 }
 
@@ -157,7 +157,7 @@ func Open(ctx context.Context, url string, opts ...Option) (*Engine, error) {
 // New returns the engine in a database whose tables [Migrate] has made. The pool stays the caller's: Close does not close it. One more
 // connection listens while there are workers. It panics if pool is nil.
 func New(pool *pgxpool.Pool, opts ...Option) *Engine {
-	nils.Refuse("postgres: New", "pool", pool)
+	guard.RefuseNil("postgres: New", "pool", pool)
 	set := settingsOf(opts)
 	s := &Engine{pool: pool, now: "clock_timestamp()", step: func() {}, clock: clock.New()}
 	s.puts = group.NewTogether(maxBatch, max(1, set.connections/3), s.putAll)

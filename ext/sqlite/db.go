@@ -19,7 +19,7 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/weirflow/weir/internal/group"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // DB is an SQLite database: one writer, several readers. It is safe for concurrent use.
@@ -55,13 +55,13 @@ func WithoutTables() Option { return func(c *config) { c.noTables = true } }
 
 // WithClock sets the clock of the engine; the default is the machine's. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
-	nils.Refuse("sqlite: WithClock", "clock", c)
+	guard.RefuseNil("sqlite: WithClock", "clock", c)
 	return func(s *config) { s.clock = c }
 }
 
 // WithLogger sets the logger of [Open]; the default is slog.Default(). It panics if l is nil.
 func WithLogger(l *slog.Logger) Option {
-	nils.Refuse("sqlite: WithLogger", "logger", l)
+	guard.RefuseNil("sqlite: WithLogger", "logger", l)
 	return func(c *config) { c.logger = l }
 }
 

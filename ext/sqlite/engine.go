@@ -20,12 +20,12 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/forward"
 	"github.com/weirflow/weir/internal/group"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/storesql"
+	"github.com/weirflow/weir/internal/wait"
 )
 
 //go:embed migrations/*.sql
@@ -60,7 +60,7 @@ func migrate(ctx context.Context, db *DB) (made []string, err error) {
 type Engine struct {
 	db    *DB
 	owned bool // it has opened db
-	clock *forward.Clock
+	clock *wait.Forward
 
 	step   func() // called between statements, by tests
 	writes *group.Together[job]
@@ -100,8 +100,8 @@ func Open(ctx context.Context, path string, opts ...Option) (*Engine, error) {
 // New returns the engine in a database whose tables [Migrate] has made. The database stays the caller's: Close does not close it. Of the
 // options only [WithClock] counts. It panics if db is nil.
 func New(db *DB, opts ...Option) *Engine {
-	nils.Refuse("sqlite: New", "database", db)
-	s := &Engine{db: db, clock: forward.New(configOf(opts).clock), step: func() {}}
+	guard.RefuseNil("sqlite: New", "database", db)
+	s := &Engine{db: db, clock: wait.NewForward(configOf(opts).clock), step: func() {}}
 	s.writes = group.NewTogether(maxBatch, 1, s.runAll)
 	return s
 }

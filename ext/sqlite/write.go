@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/panics"
 )
 
 const (
@@ -114,7 +113,7 @@ func (s *shared) run(batch []*write) (commit bool, err error) {
 			}
 		}
 		return nil
-	}, func(recovered any) error { return panics.New("sqlite", recovered) })
+	}, func(recovered any) error { return guard.Recovered("sqlite", recovered) })
 	w.err = failed
 	return failed == nil, nil
 }
@@ -128,7 +127,7 @@ func (s *shared) runInSavepoints(batch []*write) (commit bool, err error) {
 			return false, err
 		}
 		w.err = guard.Call(func() error { return s.call(w) }, func(recovered any) error {
-			return panics.New("sqlite", recovered)
+			return guard.Recovered("sqlite", recovered)
 		})
 		if w.err != nil {
 			if s.exec(ctx, "ROLLBACK TO weir") != nil {

@@ -29,7 +29,7 @@ func Of(observer any) Counter {
 	return nil
 }
 
-// Attempt is how an attempt has ended: see asyncop.Outcome.
+// Attempt is how an attempt has ended: see observe.Outcome.
 type Attempt struct {
 	Outcome  Outcome
 	Retry    bool
@@ -66,9 +66,9 @@ func OutcomeOf(results int, err error) Outcome {
 	return Result
 }
 
-// Element is how an element has ended: see asyncop.Ending.
+// Element is how an element has ended: see observe.Ending.
 type Element struct {
-	How      uint8 // an asyncop.EndKind
+	How      uint8 // an observe.EndKind
 	InDoubt  bool
 	Accepted bool // it has had a slot: only then it has durations
 	Queued   time.Duration

@@ -1,10 +1,10 @@
 package decision
 
-import "github.com/weirflow/weir/internal/panics"
+import "github.com/weirflow/weir/internal/guard"
 
-// recoverTo is deferred around user code: its panic becomes a [*panics.Error].
+// recoverTo is deferred around user code: its panic becomes a [*guard.PanicError].
 func recoverTo(err *error) {
 	if value := recover(); value != nil {
-		*err = panics.New("strategies", value)
+		*err = guard.Recovered("strategies", value)
 	}
 }

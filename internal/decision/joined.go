@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirflow/weir/internal/joined"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -42,7 +41,7 @@ func EachError[OUT any](classify predicates.Classifier[OUT], harmless ...error) 
 		switch {
 		case a.Err == nil:
 			return classify(a)
-		case !joined.Joins(a.Err):
+		case !Joins(a.Err):
 			a.Stage = stageOfOne(a.Err, a.Stage)
 			return classify(a)
 		}
@@ -53,7 +52,7 @@ func EachError[OUT any](classify predicates.Classifier[OUT], harmless ...error) 
 			stages  stages
 			known   bool
 		)
-		for _, err := range joined.Branches(a.Err) {
+		for _, err := range Branches(a.Err) {
 			if isHarmless(err, harmless) {
 				continue
 			}
@@ -132,11 +131,11 @@ func rank(r predicates.Reason) int {
 // latest stage counts, where an unreported one is taken for NetworkTime: what one request of a call did not do another may have
 // done.
 func StageOf(err error, reported predicates.Stage) predicates.Stage {
-	if !joined.Joins(err) {
+	if !Joins(err) {
 		return stageOfOne(err, reported)
 	}
 	var all stages
-	for _, branch := range joined.Branches(err) {
+	for _, branch := range Branches(err) {
 		all.add(stageOfOne(branch, reported))
 	}
 	return all.latest()
@@ -185,9 +184,9 @@ func PushbackOf[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bo
 		}
 		return delay, ok
 	}
-	for _, err := range joined.Branches(a.Err) {
+	for _, err := range Branches(a.Err) {
 		for demands := false; err != nil && !demands; err = errors.Unwrap(err) {
-			if p, is := joined.As[predicates.ServerPushback](err); is {
+			if p, is := AsBranch[predicates.ServerPushback](err); is {
 				if _, demands = p.RetryPushback(); demands {
 					delay, ok = harder(delay, ok, p)
 				}

@@ -8,8 +8,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/weirflow/weir/internal/lazyerr"
-	"github.com/weirflow/weir/internal/stagekey"
+	"github.com/weirflow/weir/internal/ctxkey"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -117,7 +117,7 @@ func (p *Steps[OUT]) Judge(a *predicates.Attempt[OUT], err error, now Situation)
 // isTracked reports whether the servers of a call recognise its requests when they come again (law X1): its attempt knows,
 // which the values of an operator's view are.
 func isTracked[OUT any](a *predicates.Attempt[OUT]) bool {
-	attempt, ok := a.Value(stagekey.Key{}).(interface{ Tracked() bool })
+	attempt, ok := a.Value(ctxkey.Stage{}).(interface{ Tracked() bool })
 	return ok && attempt.Tracked()
 }
 
@@ -208,5 +208,5 @@ func Spread(jitter func(time.Duration, *rand.Rand) time.Duration, base time.Dura
 
 // failed is the decision over an outcome that could not be decided over.
 func failed[OUT any](a *predicates.Attempt[OUT], err error) Decision {
-	return Decision{Verdict: Failed, Reason: a.Reason, Err: lazyerr.Join(err, a.Err)}
+	return Decision{Verdict: Failed, Reason: a.Reason, Err: guard.Join(err, a.Err)}
 }

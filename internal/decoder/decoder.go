@@ -6,7 +6,6 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/panics"
 )
 
 // maxCodecs bounds how many schemas are remembered: payloads decide how many there are, not we.
@@ -44,7 +43,7 @@ func (d *Decoder[T]) Decode(schema, payload []byte) (value T, err error) {
 		}
 		value, err = c.Decode(payload)
 		return err
-	}, func(recovered any) error { return panics.New(d.user, recovered) })
+	}, func(recovered any) error { return guard.Recovered(d.user, recovered) })
 	if err != nil {
 		return value, Unreadable(err)
 	}

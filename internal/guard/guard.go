@@ -1,4 +1,5 @@
-// Package guard calls code of users, which may panic or end its goroutine (law A6).
+// Package guard stands between the house and code of its users, which may panic, end its goroutine (law A6), pass nil, or return
+// errors whose own methods do such things.
 package guard
 
 // Guard stands around one call of user code on the caller's goroutine:

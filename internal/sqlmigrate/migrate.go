@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weirflow/weir/internal/permanent"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Dialect is a kind of database.
@@ -87,7 +87,7 @@ func ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files 
 }
 
 func tooNew(version, known int) error {
-	return permanent.Mark(fmt.Errorf("the database has version %d, and this program knows %d: it needs a later version of weir", version, known))
+	return guard.MarkPermanent(fmt.Errorf("the database has version %d, and this program knows %d: it needs a later version of weir", version, known))
 }
 
 // querier is a database or a transaction.
@@ -118,7 +118,7 @@ func explainRights(err error, component string, files fs.FS, names []string) err
 		fmt.Fprintf(&b, "%s\nINSERT INTO weir_migrations (component, version) VALUES ('%s', %d) ON CONFLICT DO NOTHING;\n",
 			strings.TrimSpace(string(statements)), component, i+1)
 	}
-	return permanent.Mark(fmt.Errorf("%w: this user may not make the tables: let one who may run these statements (those that were not run before):\n%s", err, &b))
+	return guard.MarkPermanent(fmt.Errorf("%w: this user may not make the tables: let one who may run these statements (those that were not run before):\n%s", err, &b))
 }
 
 func applyIn(ctx context.Context, tx *sql.Tx, d Dialect, component string, files fs.FS, names []string) (made []string, err error) {
@@ -187,15 +187,15 @@ func Explain(err error, migrate string, tables ...string) error {
 		what = ""
 	case state == "42703": // undefined_column: see below
 	case strings.HasPrefix(state, "28"), strings.HasPrefix(state, "3D"), strings.HasPrefix(state, "42"):
-		return permanent.Mark(err)
+		return guard.MarkPermanent(err)
 	}
 	advice := ": call " + migrate + ", which makes the tables"
 	if strings.Contains(text, "no such column: ") || state == "42703" { // those of an older version
-		return permanent.Mark(fmt.Errorf("%w%s", err, advice))
+		return guard.MarkPermanent(fmt.Errorf("%w%s", err, advice))
 	}
 	for _, table := range tables {
 		if strings.Contains(text, what+table) && !strings.Contains(text, advice) {
-			return permanent.Mark(fmt.Errorf("%w%s", err, advice))
+			return guard.MarkPermanent(fmt.Errorf("%w%s", err, advice))
 		}
 	}
 	return err

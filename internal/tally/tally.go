@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/predicates"
 )
@@ -26,8 +27,8 @@ type named struct {
 }
 
 // endings are all, by number.
-var endings = [...]asyncop.EndKind{
-	asyncop.Emitted, asyncop.Empty, asyncop.HandedOver, asyncop.Dropped, asyncop.Failed, asyncop.Abandoned, asyncop.Kept, asyncop.Discarded,
+var endings = [...]observe.EndKind{
+	observe.Emitted, observe.Empty, observe.HandedOver, observe.Dropped, observe.Failed, observe.Abandoned, observe.Kept, observe.Discarded,
 }
 
 // maxReasons bounds the reasons that are distinguished: they are an open set, and each is a time series.
@@ -91,14 +92,14 @@ func (t *Tally) Attempt(a *counting.Attempt) {
 }
 
 // AttemptOf returns what is counted of an attempt.
-func AttemptOf(o asyncop.Outcome) counting.Attempt {
+func AttemptOf(o observe.Outcome) counting.Attempt {
 	return counting.Attempt{
 		Outcome: counting.OutcomeOf(o.Results, o.Err), Retry: o.Retry, Reason: o.Reason, Duration: o.Duration, Delay: o.Delay,
 	}
 }
 
 // EndingOf names how an element has ended, as a label: "emitted", "handed_over", ….
-func EndingOf(how asyncop.EndKind) string { return strings.ReplaceAll(how.String(), " ", "_") }
+func EndingOf(how observe.EndKind) string { return strings.ReplaceAll(how.String(), " ", "_") }
 
 // Element counts an element.
 func (t *Tally) Element(e *counting.Element) {
@@ -111,10 +112,10 @@ func (t *Tally) Element(e *counting.Element) {
 }
 
 // ElementOf returns what is counted of an element.
-func ElementOf(e asyncop.Ending) counting.Element {
+func ElementOf(e observe.Ending) counting.Element {
 	return counting.Element{
 		How: uint8(e.How), InDoubt: e.InDoubt, Queued: e.Queued, Total: e.Total,
-		Accepted: e.Total > 0 || e.Attempts > 0 || e.How != asyncop.Discarded && e.How != asyncop.Kept,
+		Accepted: e.Total > 0 || e.Attempts > 0 || e.How != observe.Discarded && e.How != observe.Kept,
 	}
 }
 

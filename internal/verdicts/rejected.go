@@ -6,7 +6,6 @@ import (
 
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/message"
 )
 
@@ -52,7 +51,7 @@ func text(err error) (s string) {
 	broken := guard.Call(func() error {
 		s = err.Error()
 		return nil
-	}, func(recovered any) error { return panics.New("delivery", recovered) })
+	}, func(recovered any) error { return guard.Recovered("delivery", recovered) })
 	if broken != nil {
 		return broken.Error()
 	}

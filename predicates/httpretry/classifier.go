@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/weirflow/weir/internal/decision"
-	"github.com/weirflow/weir/internal/joined"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/netretry"
 )
@@ -91,7 +90,7 @@ func StatusCode[OUT any]() func(a *predicates.Attempt[OUT]) (int, bool) {
 				saw(resp.StatusCode)
 			}
 		} else {
-			for _, err := range joined.Branches(a.Err) {
+			for _, err := range decision.Branches(a.Err) {
 				e, ok := errors.AsType[*StatusError](err)
 				if !ok {
 					return 0, false

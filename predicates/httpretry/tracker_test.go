@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/oncewire"
-	"github.com/weirflow/weir/internal/stagekey"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 )
@@ -46,7 +46,7 @@ func TestAnswersOfATracker(t *testing.T) {
 				return &http.Response{StatusCode: tt.status, Header: http.Header{oncewire.Result: {tt.result}}, Body: http.NoBody}, nil
 			})
 			report := new(requests)
-			ctx := context.WithValue(t.Context(), stagekey.Key{}, report)
+			ctx := context.WithValue(t.Context(), ctxkey.Stage{}, report)
 			req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://example.com/", nil)
 			require.NoError(t, err)
 			resp, err := httpretry.Transport(base).RoundTrip(req)

@@ -4,8 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/weirflow/weir/internal/metakey"
-	"github.com/weirflow/weir/internal/stagekey"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -109,9 +108,9 @@ func (b *Batch[IN, OUT]) Value(key any) any {
 		if b.host.Share.Of(key.Permits) {
 			return true
 		}
-	case stagekey.Key:
+	case ctxkey.Stage:
 		return (*batchStages[IN, OUT])(b)
-	case NumberKey, HostKey, metakey.Key: // of an attempt, which may be one around the operator
+	case NumberKey, HostKey, ctxkey.Message: // of an attempt, which may be one around the operator
 		return nil
 	}
 	return b.parent().Value(key)

@@ -5,9 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/gate"
-	"github.com/weirflow/weir/internal/metakey"
-	"github.com/weirflow/weir/internal/stagekey"
 	"github.com/weirflow/weir/message"
 )
 
@@ -27,7 +26,7 @@ type HostKey struct{}
 type BatchKey struct{ Of any }
 
 // MembersKey finds the contexts of the members, a []context.Context, in the context of a call for many elements.
-type MembersKey = stagekey.Members
+type MembersKey = ctxkey.Members
 
 // Cancellable is the context of a token, of an attempt or of a batch.
 type Cancellable interface {
@@ -77,7 +76,7 @@ func (t *Token) Value(key any) any {
 	switch key.(type) {
 	case NumberKey:
 		return int(t.number)
-	case metakey.Key:
+	case ctxkey.Message:
 		if s := t.signal.Load(); s != nil && s.message != (Message{}) {
 			return s.message.Meta()
 		}
@@ -114,7 +113,7 @@ func (a *Attempt[OUT]) Value(key any) any {
 		if a.host.Share.Of(key.Permits) {
 			return true
 		}
-	case stagekey.Key:
+	case ctxkey.Stage:
 		return (*Stages)(&a.Token)
 	case MembersKey: // those of a call around the operator are not its own
 		return nil

@@ -3,7 +3,7 @@ package call
 import (
 	"context"
 
-	"github.com/weirflow/weir/internal/stagekey"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -16,7 +16,7 @@ type Reporter interface {
 
 // ReporterIn returns what is reported to under ctx, or nil.
 func ReporterIn(ctx context.Context) Reporter {
-	r, _ := ctx.Value(stagekey.Key{}).(Reporter)
+	r, _ := ctx.Value(ctxkey.Stage{}).(Reporter)
 	return r
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/weirflow/weir/internal/metakey"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -62,14 +62,14 @@ func TestClaimIsForOne(t *testing.T) {
 
 // Law D6: an element that is no message has no history, although its operator runs inside of a call for a message and has ended.
 func TestHistoryAroundTheOperator(t *testing.T) {
-	around := context.WithValue(context.Background(), metakey.Key{}, "of another element")
+	around := context.WithValue(context.Background(), ctxkey.Message{}, "of another element")
 	h, _ := newHost(t)
 	h.User, h.Values = around, WithoutMessage(around)
 	h.Life, h.Cancel = context.WithCancelCause(around)
 	t.Cleanup(func() { h.Cancel(nil) })
 	a := newAttempt(h)
 	a.Cut()
-	require.Nil(t, a.Value(metakey.Key{}))
+	require.Nil(t, a.Value(ctxkey.Message{}))
 }
 
 // Law A2: the first completion counts, the others are counted.

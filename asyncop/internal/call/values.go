@@ -3,8 +3,7 @@ package call
 import (
 	"context"
 
-	"github.com/weirflow/weir/internal/metakey"
-	"github.com/weirflow/weir/internal/stagekey"
+	"github.com/weirflow/weir/internal/ctxkey"
 )
 
 // valued is a context with the values of another one before its own.
@@ -34,7 +33,7 @@ func WithMessage(c context.Context, m Message) context.Context { return &withMes
 // WithoutMessage returns the values of the context of an operator. That knows no message, although it may run inside of a call
 // for one.
 func WithoutMessage(c context.Context) context.Context {
-	if c.Value(metakey.Key{}) == nil {
+	if c.Value(ctxkey.Message{}) == nil {
 		return c
 	}
 	return &plain{c}
@@ -43,7 +42,7 @@ func WithoutMessage(c context.Context) context.Context {
 type plain struct{ context.Context }
 
 func (c *plain) Value(key any) any {
-	if _, ok := key.(metakey.Key); ok {
+	if _, ok := key.(ctxkey.Message); ok {
 		return nil
 	}
 	return c.Context.Value(key)
@@ -55,7 +54,7 @@ type withMessage struct {
 }
 
 func (c *withMessage) Value(key any) any {
-	if _, ok := key.(metakey.Key); ok {
+	if _, ok := key.(ctxkey.Message); ok {
 		return c.message.Meta()
 	}
 	return c.Context.Value(key)
@@ -79,7 +78,7 @@ func (c *valued) Value(key any) any {
 // isOfAttempt reports whether an attempt or element answers for the key itself, also if it has none: nobody else does.
 func isOfAttempt(key any) bool {
 	switch key.(type) {
-	case NumberKey, HostKey, BatchKey, MembersKey, stagekey.Key, metakey.Key:
+	case NumberKey, HostKey, BatchKey, MembersKey, ctxkey.Stage, ctxkey.Message:
 		return true
 	}
 	return false

@@ -5,7 +5,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/decision"
-	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -131,7 +131,7 @@ func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], err error, d *judgement, 
 	}
 	switch {
 	case panicked != nil:
-		g.fails(s, lazyerr.Join(panicked, err), false)
+		g.fails(s, guard.Join(panicked, err), false)
 		return
 	case d.Verdict == decision.Final:
 		g.settle(s, d.Err)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
-	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
 
@@ -155,7 +155,7 @@ func (d *Driver[IN, OUT]) breakOffLoop() {
 		return
 	}
 	if err := d.core.Exited(); err != nil {
-		d.core.End(lazyerr.Named("asyncop: the goroutine that ranges over the results was ended", err))
+		d.core.End(guard.Wrap("asyncop: the goroutine that ranges over the results was ended", err))
 	} else {
 		d.host.Cancel(d.ErrStopped)
 		d.core.EndIfCancelled()

@@ -14,8 +14,6 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/inband"
-	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/queue"
@@ -96,7 +94,7 @@ func (d *Driver[IN, OUT]) endWithRun() {
 	case <-d.runEnded:
 		d.runEnded = nil // once
 		if err := d.Coordinator.Err(); err != nil {
-			d.host.Cancel(lazyerr.Named("asyncop: checkpoints", err))
+			d.host.Cancel(guard.Wrap("asyncop: checkpoints", err))
 		}
 	default:
 	}
@@ -210,7 +208,7 @@ func (d *Driver[IN, OUT]) awaitStart() {
 		}
 		if d.stopping.Load() {
 			d.unstarted = true
-			d.core.End(lazyerr.Named("asyncop: not started", d.ErrStopped))
+			d.core.End(guard.Wrap("asyncop: not started", d.ErrStopped))
 			return
 		}
 		select {
@@ -221,7 +219,7 @@ func (d *Driver[IN, OUT]) awaitStart() {
 			if err == nil {
 				err = d.ErrClosed
 			}
-			d.core.End(lazyerr.Named("asyncop: not started", err))
+			d.core.End(guard.Wrap("asyncop: not started", err))
 			return
 		case <-d.host.C:
 		}
@@ -334,7 +332,7 @@ func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err
 	var state participant.State
 	defer func() {
 		if err != nil && b.Kind.Final() {
-			lost := lazyerr.Named(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err)
+			lost := guard.Wrap(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err)
 			k.lost.Store(&lost) // before the report, which may end the operator
 		}
 		b.Report(k.name, state, err)
@@ -424,11 +422,11 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 		case v, ok := <-d.in:
 			d.inClosed = !ok
 			switch v := v.(type) {
-			case inband.Failure:
-				return lazyerr.Named("asyncop: upstream", v.Err)
+			case wiring.Failure:
+				return guard.Wrap("asyncop: upstream", v.Err)
 			case participant.Barrier:
 				if err := d.barriers.Add(v.ID, isEndOfInput(v)); err != nil {
-					return lazyerr.Named("asyncop", err)
+					return guard.Wrap("asyncop", err)
 				}
 			case queue.Watermark:
 			default:
@@ -436,7 +434,7 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 					d.discarded.Add(1)
 					m, _ := message.FromElement(v)
 					d.refused(observe.Discarded, message.With(m, struct{}{}))
-					return lazyerr.Named("asyncop", wiring.ErrAfterFinal)
+					return guard.Wrap("asyncop", wiring.ErrAfterFinal)
 				}
 			}
 		case <-k.coordinator.Ended():

@@ -14,7 +14,6 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/timers"
@@ -230,7 +229,7 @@ func (d *Driver[IN, OUT]) open() {
 	d.core.Slept()
 	if err := d.offLoop(func() error { return d.Open(d.host.Life) }); err != nil {
 		d.closer = nil // what was not opened is not closed
-		d.core.End(lazyerr.Named("asyncop: open", err))
+		d.core.End(guard.Wrap("asyncop: open", err))
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/fifo"
-	"github.com/weirflow/weir/internal/inband"
-	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/message"
 )
 
@@ -221,7 +221,7 @@ func (d *Driver[IN, OUT]) close() error {
 	}
 	d.closer = nil
 	if err := d.offLoop(closer); err != nil {
-		return lazyerr.Named("asyncop: close", err)
+		return guard.Wrap("asyncop: close", err)
 	}
 	return nil
 }
@@ -252,7 +252,7 @@ func (d *Driver[IN, OUT]) endInlet() {
 func (d *Driver[IN, OUT]) discard() {
 	n := 0 // that were not reported
 	for v := range d.in {
-		if _, failure := v.(inband.Failure); failure {
+		if _, failure := v.(wiring.Failure); failure {
 			continue
 		}
 		d.discarded.Add(1)
@@ -284,7 +284,7 @@ func (d *Driver[IN, OUT]) Stop(ctx context.Context) error {
 	select {
 	case <-d.done:
 	case <-ctx.Done():
-		d.host.Cancel(lazyerr.Named("asyncop: stop", context.Cause(ctx)))
+		d.host.Cancel(guard.Wrap("asyncop: stop", context.Cause(ctx)))
 		<-d.over
 	}
 	return d.Err()

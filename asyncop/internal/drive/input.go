@@ -7,8 +7,8 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/internal/inband"
-	"github.com/weirflow/weir/internal/lazyerr"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/wiring"
 )
 
 // endInput takes nothing more. What is in the backlog was taken already: it gets its first attempts, and no retries (law A5).
@@ -102,7 +102,7 @@ func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	}
 	in, m, control, err := d.Decode(v)
 	if err == nil && d.checks != nil && m.Pending() {
-		err = lazyerr.Named("asyncop", d.ErrAcknowledged)
+		err = guard.Wrap("asyncop", d.ErrAcknowledged)
 	}
 	switch {
 	case err != nil:
@@ -142,8 +142,8 @@ func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 
 func (d *Driver[IN, OUT]) receivedControl(v any) {
 	switch b := v.(type) {
-	case inband.Failure:
-		d.core.End(lazyerr.Named("asyncop: upstream", b.Err))
+	case wiring.Failure:
+		d.core.End(guard.Wrap("asyncop: upstream", b.Err))
 		return
 	case participant.Barrier:
 		d.final = b.Kind.Final()
@@ -151,7 +151,7 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 			d.drains = true // neither is that: without a part in checkpoints, all is finished as if more came
 		}
 		if err := d.barriers.Add(b.ID, isEndOfInput(b)); err != nil { // law C2
-			d.core.End(lazyerr.Named("asyncop", err))
+			d.core.End(guard.Wrap("asyncop", err))
 			return
 		}
 		if d.Observer != nil && b.IsReordered() { // law C2

@@ -5,7 +5,6 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/lazyerr"
 )
 
 // leaving is an observed element whose results were put into a ring. It has left when the reader is done with the last of them
@@ -123,7 +122,7 @@ func (d *Driver[IN, OUT]) tryAdmit(gate observe.Gate) (admitted bool) {
 	d.core.Slept()
 	var stands guard.Guard
 	defer stands.Close(func(recovered any) {
-		d.core.End(lazyerr.Named("asyncop: gate", d.Panicked(recovered)))
+		d.core.End(guard.Wrap("asyncop: gate", d.Panicked(recovered)))
 		admitted = false
 	})
 	admitted = gate.TryAdmit()

@@ -5,7 +5,6 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/lazyerr"
 	"github.com/weirflow/weir/message"
 )
 
@@ -92,7 +91,7 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 	}()
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
-		d.BreakOff(lazyerr.Named("asyncop: input of Results", d.Panicked(recovered)))
+		d.BreakOff(guard.Wrap("asyncop: input of Results", d.Panicked(recovered)))
 	})
 	var held call.Message               // what Clone has
 	defer func() { d.giveBack(held) }() // before the operator ends
@@ -119,7 +118,7 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 		err = r.Iterate(func(v IN) bool { return put(v, call.Message{}) })
 	}
 	if err != nil {
-		e.failed = lazyerr.Named("asyncop: input of Results", err)
+		e.failed = guard.Wrap("asyncop: input of Results", err)
 	}
 	g.Returned()
 }

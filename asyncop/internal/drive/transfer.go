@@ -1,6 +1,6 @@
 package drive
 
-import "github.com/weirflow/weir/internal/inband"
+import "github.com/weirflow/weir/internal/wiring"
 
 // Transfer moves the results into next and closes it, on the goroutine of Via or To.
 //
@@ -34,6 +34,6 @@ func (d *Driver[IN, OUT]) Share(next chan<- any, tell bool) {
 // one.
 func (d *Driver[IN, OUT]) passFailure(next chan<- any, tell bool) {
 	if err := d.Err(); err != nil && tell {
-		next <- inband.Failure{Err: err}
+		next <- wiring.Failure{Err: err}
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/failed"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/message"
 )
@@ -73,9 +73,9 @@ type Ladder[T any] struct {
 // New returns a ladder.
 func New[T any](c Config[T]) (*Ladder[T], error) {
 	switch {
-	case nils.Is(c.Store):
+	case guard.IsNil(c.Store):
 		return nil, errors.New("ladder: New: Store is nil")
-	case nils.Is(c.Codec):
+	case guard.IsNil(c.Codec):
 		return nil, errors.New("ladder: New: Codec is nil")
 	case c.Main == "":
 		return nil, errors.New("ladder: New: Main is empty")

@@ -15,7 +15,6 @@ import (
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/message"
 )
 
@@ -308,7 +307,7 @@ func receive[T any](ctx context.Context, s Source[T], n int) (ms []message.Messa
 	err = guard.Call(func() (err error) {
 		ms, err = s.Receive(ctx, n)
 		return err
-	}, func(recovered any) error { return panics.New("ladder", recovered) })
+	}, func(recovered any) error { return guard.Recovered("ladder", recovered) })
 	return ms, err
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/decoder"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/verdicts"
 	"github.com/weirflow/weir/internal/wait"
@@ -111,22 +111,22 @@ func WithMaxPoll(d time.Duration) SourceOption {
 // WithClock sets the clock by which a source polls and extends; the default is the machine's. What is due is the store's
 // matter.
 func WithClock(c clock.Clock) SourceOption {
-	nils.Refuse("weir: WithClock", "clock", c)
+	guard.RefuseNil("weir: WithClock", "clock", c)
 	return func(s *sourceSettings) { s.clock = c }
 }
 
 // WithLogger sets the logger; the default is slog.Default(). Leases that were lost, dead letters and verdicts that could not be
 // recorded are logged at warn level.
 func WithLogger(l *slog.Logger) SourceOption {
-	nils.Refuse("weir: WithLogger", "logger", l)
+	guard.RefuseNil("weir: WithLogger", "logger", l)
 	return func(s *sourceSettings) { s.logger = l }
 }
 
 // NewSource returns a source of a queue. dead is the queue of its dead letters. It panics if an argument is nil or empty, or
 // if the queues are the same. The source must be closed.
 func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts ...SourceOption) *Source[T] {
-	nils.Refuse("weir: NewSource", "store", s)
-	nils.Refuse("weir: NewSource", "codec", c)
+	guard.RefuseNil("weir: NewSource", "store", s)
+	guard.RefuseNil("weir: NewSource", "codec", c)
 	if err := errors.Join(storearg.Queue(queue), storearg.Queue(dead)); err != nil {
 		panic("weir: NewSource: " + err.Error())
 	}

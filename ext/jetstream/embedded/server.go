@@ -17,7 +17,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/vfs"
 )
 
@@ -47,7 +47,7 @@ type settings struct {
 
 // WithLogger sets the logger of the server's warnings and errors; the default is slog.Default().
 func WithLogger(l *slog.Logger) Option {
-	nils.Refuse("embedded: WithLogger", "logger", l)
+	guard.RefuseNil("embedded: WithLogger", "logger", l)
 	return func(s *settings) { s.logger = l }
 }
 
@@ -104,7 +104,7 @@ func WithCluster(c Cluster) Option {
 
 // WithServerOptions changes the server's own options after those of this package were set: limits, accounts, a port, TLS.
 func WithServerOptions(change func(o *server.Options)) Option {
-	nils.Refuse("embedded: WithServerOptions", "function", change)
+	guard.RefuseNil("embedded: WithServerOptions", "function", change)
 	return func(s *settings) { s.options = append(s.options, change) }
 }
 

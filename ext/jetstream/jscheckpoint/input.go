@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/headers"
 	"github.com/weirflow/weir/internal/decoder"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/varint"
 )
 
@@ -74,7 +74,7 @@ func WithEnd() InputOption { return func(s *inputSettings) { s.end = true } }
 // the input goes on behind them. A restart may put one again, with the same id. Without it, such a message is the error of Next, and the
 // pipeline fails there each time it is started again.
 func WithDeadLetters(s store.Store, queue string) InputOption {
-	nils.Refuse("jscheckpoint: WithDeadLetters", "store", s)
+	guard.RefuseNil("jscheckpoint: WithDeadLetters", "store", s)
 	if queue == "" {
 		panic("jscheckpoint: WithDeadLetters: the queue has no name")
 	}
@@ -83,8 +83,8 @@ func WithDeadLetters(s store.Store, queue string) InputOption {
 
 // NewInput returns an input of the values of a stream. It panics if an argument is nil or empty.
 func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], opts ...InputOption) *Input[T] {
-	nils.Refuse("jscheckpoint: NewInput", "JetStream", js)
-	nils.Refuse("jscheckpoint: NewInput", "codec", c)
+	guard.RefuseNil("jscheckpoint: NewInput", "JetStream", js)
+	guard.RefuseNil("jscheckpoint: NewInput", "codec", c)
 	if stream == "" {
 		panic("jscheckpoint: NewInput: the stream has no name")
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/ext/jetstream/internal/headers"
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/varint"
 )
 
@@ -59,8 +59,8 @@ var _ checkpoint.Output[int] = (*Output[int])(nil)
 
 // NewOutput returns an output to a subject of a stream. It panics if an argument is nil or empty.
 func NewOutput[T any](js jetstream.JetStream, stream, subject string, c codec.Codec[T]) *Output[T] {
-	nils.Refuse("jscheckpoint: NewOutput", "JetStream", js)
-	nils.Refuse("jscheckpoint: NewOutput", "codec", c)
+	guard.RefuseNil("jscheckpoint: NewOutput", "JetStream", js)
+	guard.RefuseNil("jscheckpoint: NewOutput", "codec", c)
 	if stream == "" || subject == "" {
 		panic(fmt.Sprintf("jscheckpoint: NewOutput: the stream %q and the subject %q must have names", stream, subject))
 	}

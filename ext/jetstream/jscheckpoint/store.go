@@ -19,7 +19,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 const (
@@ -88,7 +88,7 @@ func WithEpoch(epoch uint64) Option {
 
 // Open takes over the checkpoints of a pipeline, in a stream that was made with [StreamConfig]: the run before can save no more.
 func Open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, opts ...Option) (*Store, error) {
-	nils.Refuse("jscheckpoint: Open", "JetStream", js)
+	guard.RefuseNil("jscheckpoint: Open", "JetStream", js)
 	if pipeline == "" || len(pipeline) > maxName {
 		return nil, fmt.Errorf("jscheckpoint: the name of the pipeline has %d bytes, must have 1 to %d: %.64q", len(pipeline), maxName, pipeline)
 	}

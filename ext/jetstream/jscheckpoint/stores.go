@@ -6,7 +6,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/checkpoint"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/partitions"
 )
 
@@ -18,7 +18,7 @@ type stores struct {
 // Stores returns the stores of the partitions of a group, in a stream that was made with [StreamConfig]. With epoch 0, which
 // [partitions.Static] gives, the store that was opened last is the owner's. It panics if an argument is nil or empty.
 func Stores(js jetstream.JetStream, stream, group string) partitions.Stores {
-	nils.Refuse("jscheckpoint: Stores", "JetStream", js)
+	guard.RefuseNil("jscheckpoint: Stores", "JetStream", js)
 	if stream == "" || group == "" {
 		panic("jscheckpoint: Stores: the stream and the group must have names")
 	}

@@ -16,8 +16,6 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/nils"
-	"github.com/weirflow/weir/internal/panics"
 )
 
 // ErrNotTheOnlyWriter is matched by the error of PutAll if [WithOnlyWriter] is set and another one has published to the stream.
@@ -81,8 +79,8 @@ func WithConfirmWithin(d time.Duration) SinkOption {
 // NewSink returns a sink that publishes to a subject, which must belong to a stream. A js that is not the client's own, but wraps it, needs
 // [jetstream.WithPublishAsyncTimeout]. It panics if an argument is nil or empty.
 func NewSink[T any](js jetstream.JetStream, subject string, c codec.Codec[T], opts ...SinkOption) *Sink[T] {
-	nils.Refuse("jsqueue: NewSink", "JetStream", js)
-	nils.Refuse("jsqueue: NewSink", "codec", c)
+	guard.RefuseNil("jsqueue: NewSink", "JetStream", js)
+	guard.RefuseNil("jsqueue: NewSink", "codec", c)
 	if err := checkSubject(subject); err != nil {
 		panic("jsqueue: NewSink: " + err.Error())
 	}
@@ -120,7 +118,7 @@ func (s *Sink[T]) PutAll(ctx context.Context, messages []delivery.Message[T]) er
 			err = refused(err)
 		}
 		return err
-	}, func(recovered any) error { return refused(panics.New("jsqueue", recovered)) })
+	}, func(recovered any) error { return refused(guard.Recovered("jsqueue", recovered)) })
 	encoded := make([]*nats.Msg, 0, len(messages))
 	kept := make([]delivery.Message[T], 0, len(messages))
 	for i, m := range messages {

@@ -21,7 +21,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/headers"
 	"github.com/weirflow/weir/internal/decoder"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/verdicts"
 )
 
@@ -120,7 +120,7 @@ type SourceOption func(*sourceSettings)
 // acknowledged as done for good. Without it they are logged, and stay in the stream if that keeps messages that are
 // acknowledged.
 func WithDeadLetters(s store.Store, queue string) SourceOption {
-	nils.Refuse("jsqueue: WithDeadLetters", "store", s)
+	guard.RefuseNil("jsqueue: WithDeadLetters", "store", s)
 	if queue == "" {
 		panic("jsqueue: WithDeadLetters: the queue has no name")
 	}
@@ -129,23 +129,23 @@ func WithDeadLetters(s store.Store, queue string) SourceOption {
 
 // WithClock sets the clock by which leases are extended and delays end; the default is the machine's.
 func WithClock(c clock.Clock) SourceOption {
-	nils.Refuse("jsqueue: WithClock", "clock", c)
+	guard.RefuseNil("jsqueue: WithClock", "clock", c)
 	return func(s *sourceSettings) { s.clock = c }
 }
 
 // WithLogger sets the logger; the default is slog.Default(). Dead letters, verdicts that were not confirmed and a server that
 // does not answer are logged at warn level.
 func WithLogger(l *slog.Logger) SourceOption {
-	nils.Refuse("jsqueue: WithLogger", "logger", l)
+	guard.RefuseNil("jsqueue: WithLogger", "logger", l)
 	return func(s *sourceSettings) { s.logger = l }
 }
 
 // NewSource returns a source of the messages of a consumer, which was created with js. The error says which setting of the
 // consumer does not fit. The source must be closed; the connection stays open. It panics if an argument is nil.
 func NewSource[T any](ctx context.Context, js jetstream.JetStream, consumer jetstream.Consumer, c codec.Codec[T], opts ...SourceOption) (*Source[T], error) {
-	nils.Refuse("jsqueue: NewSource", "JetStream", js)
-	nils.Refuse("jsqueue: NewSource", "consumer", consumer)
-	nils.Refuse("jsqueue: NewSource", "codec", c)
+	guard.RefuseNil("jsqueue: NewSource", "JetStream", js)
+	guard.RefuseNil("jsqueue: NewSource", "consumer", consumer)
+	guard.RefuseNil("jsqueue: NewSource", "codec", c)
 	set := sourceSettings{clock: clock.New(), logger: slog.Default()}
 	for i, opt := range opts {
 		if opt == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wait"
 )
 
@@ -31,7 +31,7 @@ var _ lock.Locks = (*Locks)(nil)
 
 // NewLocks returns the locks in a bucket. It panics if kv is nil.
 func NewLocks(kv jetstream.KeyValue) *Locks {
-	nils.Refuse("jsstore: NewLocks", "key-value bucket", kv)
+	guard.RefuseNil("jsstore: NewLocks", "key-value bucket", kv)
 	return &Locks{kv, clock.New()}
 }
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 const (
@@ -69,7 +69,7 @@ var (
 
 // Open opens the store in a stream that was made with [StreamConfig]. It must be closed; the connection stays open.
 func Open(ctx context.Context, js jetstream.JetStream, name string) (*Store, error) {
-	nils.Refuse("jsstore: Open", "JetStream", js)
+	guard.RefuseNil("jsstore: Open", "JetStream", js)
 	stream, err := js.Stream(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("jsstore: stream %s: %w", name, err)

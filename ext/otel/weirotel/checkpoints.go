@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/weirflow/weir/checkpoint"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // ObserveCheckpoints reports the checkpoints of a pipeline with this name, until the registration that it returns is ended. An
@@ -21,7 +21,7 @@ func ObserveCheckpoints(
 		panic("weirotel: ObserveCheckpoints: empty name")
 	case coordinator == nil:
 		panic("weirotel: ObserveCheckpoints: nil coordinator")
-	case nils.Is(provider):
+	case guard.IsNil(provider):
 		panic("weirotel: ObserveCheckpoints: nil provider")
 	}
 	in := instruments{meter: provider.Meter(scope)}

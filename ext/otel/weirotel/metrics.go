@@ -10,7 +10,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/tally"
 )
 
@@ -29,7 +30,7 @@ const (
 	causeKey      = attribute.Key("weir.cause")
 )
 
-// Metrics are those of an operator: an [asyncop.Observer] that reports to a meter.
+// Metrics are those of an operator: an [observe.Observer] that reports to a meter.
 //
 // It may be given to several operators, at the same time or one after the other, such as those of all partitions, or of a pipeline
 // that is started again in the same process. Counters and gauges are sums then, and the age is that of the oldest element of all. Its
@@ -45,7 +46,7 @@ type Metrics struct {
 	tally tally.Tally // guarded by mu
 }
 
-var _ asyncop.Observer = (*Metrics)(nil)
+var _ observe.Observer = (*Metrics)(nil)
 
 // NewMetrics returns the metrics of the operator with this name. Give them to the operator by [asyncop.WithObserver]. An error is one of
 // the provider. It panics if the name is empty or the provider nil.
@@ -53,7 +54,7 @@ func NewMetrics(operator string, provider metric.MeterProvider) (*Metrics, error
 	switch {
 	case operator == "":
 		panic("weirotel: NewMetrics: empty name")
-	case nils.Is(provider):
+	case guard.IsNil(provider):
 		panic("weirotel: NewMetrics: nil provider")
 	}
 	m := &Metrics{operator: operatorKey.String(operator)}
@@ -130,14 +131,14 @@ func (m *Metrics) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
 	m.tally.Attach(stats, done)
 }
 
-// Accepted implements [asyncop.Observer]. It adds nothing to the context.
+// Accepted implements [observe.Observer]. It adds nothing to the context.
 func (m *Metrics) Accepted(context.Context, any, bool) context.Context { return nil }
 
-// AttemptStarted implements [asyncop.Observer]. It adds nothing to the context.
+// AttemptStarted implements [observe.Observer]. It adds nothing to the context.
 func (m *Metrics) AttemptStarted(context.Context, int) context.Context { return nil }
 
-// AttemptEnded implements [asyncop.Observer]. Exemplars are made from ctx.
-func (m *Metrics) AttemptEnded(ctx context.Context, o asyncop.Outcome) {
+// AttemptEnded implements [observe.Observer]. Exemplars are made from ctx.
+func (m *Metrics) AttemptEnded(ctx context.Context, o observe.Outcome) {
 	a := tally.AttemptOf(o)
 	m.mu.Lock()
 	m.tally.Attempt(&a)
@@ -148,8 +149,8 @@ func (m *Metrics) AttemptEnded(ctx context.Context, o asyncop.Outcome) {
 	}
 }
 
-// Ended implements [asyncop.Observer]. Exemplars are made from ctx.
-func (m *Metrics) Ended(ctx context.Context, e asyncop.Ending) {
+// Ended implements [observe.Observer]. Exemplars are made from ctx.
+func (m *Metrics) Ended(ctx context.Context, e observe.Ending) {
 	el := tally.ElementOf(e)
 	m.mu.Lock()
 	m.tally.Element(&el)

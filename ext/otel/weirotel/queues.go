@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/tally"
 )
 
@@ -17,8 +17,8 @@ import (
 // Each time it counts them: a query that looks at all messages of a queue, for 10 s at most. An error is one of the provider. It
 // panics if the store or the provider is nil, or if there is no queue, one without a name or one named twice.
 func ObserveQueues(s store.Inspector, provider metric.MeterProvider, names ...string) (metric.Registration, error) {
-	nils.Refuse("weirotel: ObserveQueues", "store", s)
-	nils.Refuse("weirotel: ObserveQueues", "provider", provider)
+	guard.RefuseNil("weirotel: ObserveQueues", "store", s)
+	guard.RefuseNil("weirotel: ObserveQueues", "provider", provider)
 	if err := tally.CheckQueues(names); err != nil {
 		panic(fmt.Sprintf("weirotel: ObserveQueues: %v", err))
 	}

@@ -13,13 +13,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/tally"
 	"github.com/weirflow/weir/predicates"
 )
 
-// Traces make a span for each element of an operator and one for each attempt: an [asyncop.Observer]. They belong to one
+// Traces make a span for each element of an operator and one for each attempt: an [observe.Observer]. They belong to one
 // operator at a time. Methods are safe for concurrent use.
 type Traces struct {
 	tracer     trace.Tracer
@@ -31,7 +32,7 @@ type Traces struct {
 	isChild    bool // of the message's trace, not linked to it
 }
 
-var _ asyncop.Observer = (*Traces)(nil)
+var _ observe.Observer = (*Traces)(nil)
 
 // Option changes a setting of [Traces]. Options panic if their argument makes no sense.
 type Option func(*Traces)
@@ -39,7 +40,7 @@ type Option func(*Traces)
 // WithPropagator sets what reads the headers of a message; the default is [propagation.TraceContext], which is W3C traceparent
 // and tracestate. Baggage that it finds is in the contexts of the attempts. It panics if p is nil.
 func WithPropagator(p propagation.TextMapPropagator) Option {
-	if nils.Is(p) {
+	if guard.IsNil(p) {
 		panic("weirotel: WithPropagator: nil propagator")
 	}
 	return func(t *Traces) { t.propagator = p }
@@ -63,7 +64,7 @@ func NewTraces(operator string, provider trace.TracerProvider, opts ...Option) *
 	switch {
 	case operator == "":
 		panic("weirotel: NewTraces: empty name")
-	case nils.Is(provider):
+	case guard.IsNil(provider):
 		panic("weirotel: NewTraces: nil provider")
 	}
 	t := &Traces{
@@ -107,7 +108,7 @@ func (t *Traces) spanOf(ctx context.Context, isAttempt bool) trace.Span {
 	return span
 }
 
-// Accepted implements [asyncop.Observer]: it begins the element's span.
+// Accepted implements [observe.Observer]: it begins the element's span.
 func (t *Traces) Accepted(ctx context.Context, _ any, restored bool) context.Context {
 	name := t.name
 	opts := make([]trace.SpanStartOption, 0, 4)
@@ -161,14 +162,14 @@ func messageAttributes(m delivery.Meta) []attribute.KeyValue {
 	return attributes
 }
 
-// AttemptStarted implements [asyncop.Observer]: it begins the attempt's span.
+// AttemptStarted implements [observe.Observer]: it begins the attempt's span.
 func (t *Traces) AttemptStarted(ctx context.Context, attempt int) context.Context {
 	ctx, span := t.tracer.Start(ctx, t.name+" attempt", t.attempt, trace.WithAttributes(attribute.Int("weir.attempt.number", attempt)))
 	return &spanContext{ctx, spanKey{t, true}, span}
 }
 
-// AttemptEnded implements [asyncop.Observer]: it ends the attempt's span. A retry is an event of the element's.
-func (t *Traces) AttemptEnded(ctx context.Context, o asyncop.Outcome) {
+// AttemptEnded implements [observe.Observer]: it ends the attempt's span. A retry is an event of the element's.
+func (t *Traces) AttemptEnded(ctx context.Context, o observe.Outcome) {
 	span := t.spanOf(ctx, true)
 	if span == nil {
 		return // AttemptStarted of another observer has panicked before ours was called
@@ -187,7 +188,7 @@ func (t *Traces) AttemptEnded(ctx context.Context, o asyncop.Outcome) {
 	}
 }
 
-func (t *Traces) retries(ctx context.Context, o asyncop.Outcome) {
+func (t *Traces) retries(ctx context.Context, o observe.Outcome) {
 	span := t.spanOf(ctx, false)
 	if span == nil || !span.IsRecording() {
 		return
@@ -204,8 +205,8 @@ func (t *Traces) retries(ctx context.Context, o asyncop.Outcome) {
 	span.AddEvent("weir.retry", trace.WithAttributes(attributes...))
 }
 
-// Ended implements [asyncop.Observer]: it ends the element's span. One that was not accepted has none.
-func (t *Traces) Ended(ctx context.Context, e asyncop.Ending) {
+// Ended implements [observe.Observer]: it ends the element's span. One that was not accepted has none.
+func (t *Traces) Ended(ctx context.Context, e observe.Ending) {
 	span := t.spanOf(ctx, false)
 	if span == nil {
 		return
@@ -221,11 +222,11 @@ func (t *Traces) Ended(ctx context.Context, e asyncop.Ending) {
 	}
 	setReason(span, e.Reason)
 	switch {
-	case e.Err != nil && e.How == asyncop.Abandoned: // not because of its last outcome
+	case e.Err != nil && e.How == observe.Abandoned: // not because of its last outcome
 		setError(span, e.Err, predicates.Reason{})
 	case e.Err != nil:
 		setError(span, e.Err, e.Reason)
-	case e.How == asyncop.Abandoned, e.How == asyncop.Discarded:
+	case e.How == observe.Abandoned, e.How == observe.Discarded:
 		span.SetStatus(codes.Error, e.How.String())
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery"
@@ -266,7 +267,7 @@ func TestMessageAsChildOfItsSender(t *testing.T) {
 	r := newRecorder(t)
 	traces := weirotel.NewTraces("rows", r, weirotel.WithMessageParent())
 	ctx := traces.Accepted(message(t.Context(), sender), 1, false)
-	traces.Ended(ctx, asyncop.Ending{})
+	traces.Ended(ctx, observe.Ending{})
 	require.Len(t, r.Ended(), 1)
 	s := r.Ended()[0]
 	assert.Equal(t, senderTrace, s.SpanContext().TraceID().String())
@@ -289,7 +290,7 @@ func TestNoLink(t *testing.T) {
 				r := newRecorder(t)
 				around, span := r.Tracer("program").Start(t.Context(), "run")
 				traces := weirotel.NewTraces("rows", r, opts...)
-				traces.Ended(traces.Accepted(ctx(around), 1, false), asyncop.Ending{})
+				traces.Ended(traces.Accepted(ctx(around), 1, false), observe.Ending{})
 				require.Len(t, r.Ended(), 1)
 				assert.Empty(t, r.Ended()[0].Links())
 				assert.Equal(t, span.SpanContext().SpanID(), r.Ended()[0].Parent().SpanID())
@@ -505,11 +506,11 @@ func TestSpanOfAnotherOperatorStays(t *testing.T) {
 	outer, inner := weirotel.NewTraces("outer", r), weirotel.NewTraces("inner", r)
 	element := outer.Accepted(t.Context(), 1, false)
 	attempt := outer.AttemptStarted(element, 1)
-	inner.AttemptEnded(attempt, asyncop.Outcome{})
-	inner.Ended(attempt, asyncop.Ending{How: asyncop.Discarded})
+	inner.AttemptEnded(attempt, observe.Outcome{})
+	inner.Ended(attempt, observe.Ending{How: observe.Discarded})
 	assert.Empty(t, r.Ended())
-	outer.AttemptEnded(attempt, asyncop.Outcome{})
-	outer.Ended(element, asyncop.Ending{})
+	outer.AttemptEnded(attempt, observe.Outcome{})
+	outer.Ended(element, observe.Ending{})
 	assert.Len(t, r.Ended(), 2)
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/weirflow/weir/checkpoint"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 	"github.com/weirflow/weir/partitions"
 )
@@ -59,7 +59,7 @@ func KeepLast(n int) Option {
 
 // New returns the stores in a database whose tables [Migrate] has made. The pool stays the caller's. It panics if pool is nil.
 func New(pool *pgxpool.Pool, opts ...Option) *Stores {
-	nils.Refuse("pgcheckpoint: New", "pool", pool)
+	guard.RefuseNil("pgcheckpoint: New", "pool", pool)
 	s := &Stores{pool: pool, keep: defaultKeepLast}
 	for _, opt := range opts {
 		opt(s)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/panics"
 	"github.com/weirflow/weir/internal/recordsql"
 )
 
@@ -349,7 +348,7 @@ func readBatch(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch, begin 
 			}
 		}
 		return nil
-	}, func(recovered any) error { return panics.New("pgrecords", recovered) })
+	}, func(recovered any) error { return guard.Recovered("pgrecords", recovered) })
 	if failed != nil {
 		_ = results.Close() // its error is the one that was read
 		if isConflict(failed) || conn.Conn().IsClosed() || errors.Is(failed, errNotSent) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
 	"github.com/weirflow/weir/internal/counting"
 )
@@ -45,8 +46,8 @@ type idle struct{}
 
 func (idle) Accepted(context.Context, any, bool) context.Context { return nil }
 func (idle) AttemptStarted(context.Context, int) context.Context { return nil }
-func (idle) AttemptEnded(context.Context, asyncop.Outcome)       {}
-func (idle) Ended(context.Context, asyncop.Ending)               {}
+func (idle) AttemptEnded(context.Context, observe.Outcome)       {}
+func (idle) Ended(context.Context, observe.Ending)               {}
 
 // BenchmarkCount is what the metrics themselves cost for an element of one attempt, in a turn of 100 elements.
 func BenchmarkCount(b *testing.B) {

@@ -67,6 +67,6 @@
 // measured once a turn of its loop, and durations are counted in plain arrays, under a lock that only a scrape contends for.
 //
 // That holds for [Metrics] as they are. An observer around them, such as a type that embeds them, is called for each element
-// and attempt as any [asyncop.Observer] is: about 300 ns, and an allocation for an element that is not a pointer.
+// and attempt as any [observe.Observer] is: about 300 ns, and an allocation for an element that is not a pointer.
 // BenchmarkResults measures both.
 package weirprom

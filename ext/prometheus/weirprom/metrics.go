@@ -10,11 +10,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/tally"
 )
 
-// Metrics are those of an operator: an [asyncop.Observer] for it, and a [prometheus.Collector] for a registry.
+// Metrics are those of an operator: an [observe.Observer] for it, and a [prometheus.Collector] for a registry.
 //
 // It may be given to several operators, at the same time or one after the other, such as those of all partitions, or of a pipeline
 // that is started again in the same process. Counters and gauges are sums then, and the age is that of the oldest element of all. Its
@@ -42,7 +43,7 @@ const (
 )
 
 var (
-	_ asyncop.Observer     = (*Metrics)(nil)
+	_ observe.Observer     = (*Metrics)(nil)
 	_ counting.Source      = (*Metrics)(nil)
 	_ prometheus.Collector = (*Metrics)(nil)
 )
@@ -162,22 +163,22 @@ func (m *Metrics) countElement(e *counting.Element) {
 	}
 }
 
-// Accepted implements [asyncop.Observer]. It adds nothing to the context.
+// Accepted implements [observe.Observer]. It adds nothing to the context.
 func (m *Metrics) Accepted(context.Context, any, bool) context.Context { return nil }
 
-// AttemptStarted implements [asyncop.Observer]. It adds nothing to the context.
+// AttemptStarted implements [observe.Observer]. It adds nothing to the context.
 func (m *Metrics) AttemptStarted(context.Context, int) context.Context { return nil }
 
-// AttemptEnded implements [asyncop.Observer].
-func (m *Metrics) AttemptEnded(_ context.Context, o asyncop.Outcome) {
+// AttemptEnded implements [observe.Observer].
+func (m *Metrics) AttemptEnded(_ context.Context, o observe.Outcome) {
 	a := tally.AttemptOf(o)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.countAttempt(&a)
 }
 
-// Ended implements [asyncop.Observer].
-func (m *Metrics) Ended(_ context.Context, e asyncop.Ending) {
+// Ended implements [observe.Observer].
+func (m *Metrics) Ended(_ context.Context, e observe.Ending) {
 	el := tally.ElementOf(e)
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -28,6 +28,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
 	"github.com/weirflow/weir/internal/testing/tallytest"
@@ -167,7 +168,7 @@ func TestNativeHistograms(t *testing.T) {
 	metrics := weirprom.New("rows", weirprom.WithBuckets(time.Millisecond, time.Second))
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics)
-	metrics.Ended(t.Context(), asyncop.Ending{How: asyncop.Emitted, Total: 500 * time.Millisecond})
+	metrics.Ended(t.Context(), observe.Ending{How: observe.Emitted, Total: 500 * time.Millisecond})
 
 	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	defer server.Close()
@@ -347,7 +348,7 @@ type around struct {
 	ended int
 }
 
-func (o *around) Ended(ctx context.Context, e asyncop.Ending) {
+func (o *around) Ended(ctx context.Context, e observe.Ending) {
 	o.ended++
 	o.Metrics.Ended(ctx, e)
 }
@@ -402,7 +403,7 @@ func TestReasons(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics)
 	outcome := func(r predicates.Reason) {
-		metrics.AttemptEnded(t.Context(), asyncop.Outcome{Err: tallytest.ErrDown, Reason: r, Duration: time.Second})
+		metrics.AttemptEnded(t.Context(), observe.Outcome{Err: tallytest.ErrDown, Reason: r, Duration: time.Second})
 	}
 	outcome(predicates.NewReason("SAME", false, false))
 	outcome(predicates.NewReason("SAME", true, false))

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/nils"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/tally"
 )
 
@@ -29,7 +29,7 @@ var (
 // looks at all messages of a queue, for 10 s at most. It panics if the store is nil, or if there is no queue, one without a name or
 // one named twice.
 func NewQueues(s store.Inspector, names ...string) prometheus.Collector {
-	nils.Refuse("weirprom: NewQueues", "store", s)
+	guard.RefuseNil("weirprom: NewQueues", "store", s)
 	if err := tally.CheckQueues(names); err != nil {
 		panic(fmt.Sprintf("weirprom: NewQueues: %v", err))
 	}

@@ -1,5 +1,4 @@
-// Package inband has the control elements that no user makes.
-package inband
+package wiring
 
 // Failure is the last element of a stream whose flow has failed. Flows without a failure of their own pass it on; the next
 // operator or sink fails with Err.

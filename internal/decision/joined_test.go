@@ -1,4 +1,4 @@
-package joined_test
+package decision_test
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/weirflow/weir/internal/joined"
+	"github.com/weirflow/weir/internal/decision"
 )
 
 type coded struct {
@@ -36,7 +36,7 @@ func (e posing) As(target any) bool {
 }
 
 func texts(err error) (all []string) {
-	for _, branch := range joined.Branches(err) {
+	for _, branch := range decision.Branches(err) {
 		all = append(all, branch.Error())
 	}
 	return all
@@ -68,9 +68,9 @@ func TestBranches(t *testing.T) {
 	assert.Equal(t, []string{"5"}, texts(&both{coded: coded{code: 5}}), "it joins nothing")
 	assert.Equal(t, []string{"x: 5"}, texts(fmt.Errorf("x: %w", &coded{5, nil})))
 
-	assert.Same(t, one, joined.Branches(errors.Join(one, two))[0], "text is no wrapper")
+	assert.Same(t, one, decision.Branches(errors.Join(one, two))[0], "text is no wrapper")
 	for _, err := range []error{one, fmt.Errorf("x: %w", one), &coded{1, one}} {
-		assert.Same(t, err, joined.Branches(err)[0])
+		assert.Same(t, err, decision.Branches(err)[0])
 	}
 }
 
@@ -82,25 +82,25 @@ func TestBranchesAndTheirWrappers(t *testing.T) {
 		"joining": &both{coded{code: 7}, []error{one, two}},
 		"posing":  posing{7, fmt.Errorf("%w: %w", one, two)},
 	} {
-		all := joined.Branches(err)
+		all := decision.Branches(err)
 		assert.Len(t, all, 2, name)
 		for i, branch := range all {
-			assert.False(t, joined.Joins(branch), name)
+			assert.False(t, decision.Joins(branch), name)
 			var c *coded
 			assert.ErrorAs(t, branch, &c, name)
 			assert.Equal(t, 7, c.code, name)
 			assert.Equal(t, i == 0, errors.Is(branch, one), name)
 			assert.Equal(t, i == 1, errors.Is(branch, two), name)
 			assert.NotErrorIs(t, branch, errors.ErrUnsupported, name)
-			_, ok := joined.As[interface{ Code() int }](branch)
+			_, ok := decision.AsBranch[interface{ Code() int }](branch)
 			assert.False(t, ok, name)
 		}
 	}
 	sentinel := &coded{3, errors.Join(one, two)}
-	for _, branch := range joined.Branches(sentinel) {
+	for _, branch := range decision.Branches(sentinel) {
 		assert.ErrorIs(t, branch, sentinel)
 	}
-	timeout := joined.Branches(&notComparable{[]error{one, two}})[1]
+	timeout := decision.Branches(&notComparable{[]error{one, two}})[1]
 	assert.NotErrorIs(t, timeout, notComparable{[]error{one}}) // nor does it panic
 }
 
@@ -111,7 +111,7 @@ func (e notComparable) Unwrap() []error { return e.all }
 
 func TestJoins(t *testing.T) {
 	plain := errors.New("plain")
-	assert.False(t, joined.Joins(nil))
-	assert.False(t, joined.Joins(fmt.Errorf("x: %w", plain)))
-	assert.True(t, joined.Joins(fmt.Errorf("x: %w", errors.Join(plain))))
+	assert.False(t, decision.Joins(nil))
+	assert.False(t, decision.Joins(fmt.Errorf("x: %w", plain)))
+	assert.True(t, decision.Joins(fmt.Errorf("x: %w", errors.Join(plain))))
 }

@@ -1,4 +1,4 @@
-package panics_test
+package guard_test
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/internal/panics"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // stackOf returns the stack of a panic, or of a Goexit, as one that recovers sees it.
@@ -51,7 +51,7 @@ func TestPlace(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			place := panics.Place(stackOf(tt.breaks))
+			place := guard.Place(stackOf(tt.breaks))
 			require.Regexp(t, `^panics_test\.go:\d+ `, place)
 			_, function, _ := strings.Cut(place, " ")
 			require.Equal(t, tt.want, function)
@@ -68,7 +68,7 @@ func TestPlaceInStack(t *testing.T) {
 	const main = "main.lookup(...)\n\t/home/ann/lookup.go:42\n"
 	const trimmed = "goroutine 7 [running]:\nruntime/debug.Stack()\n\truntime/debug/stack.go:26 +0x5e\n" +
 		"panic({0x1, 0x2})\n\truntime/panic.go:783 +0x132\nstrings.Repeat({0x1, 0x2}, 0x3)\n\tstrings/strings.go:3 +0x1\n"
-	defer panics.SetMainModule("app")()
+	defer guard.SetMainModule("app")()
 	tests := []struct{ name, stack, want string }{
 		{"none", "", ""},
 		{"not a stack", "boom", ""},
@@ -93,15 +93,15 @@ func TestPlaceInStack(t *testing.T) {
 		{"nothing of the user's", head + "created by main.main in goroutine 1\n\t/home/ann/main.go:3 +0x1\n", ""},
 	}
 	for _, tt := range tests {
-		require.Equal(t, tt.want, panics.Place([]byte(tt.stack)), tt.name)
+		require.Equal(t, tt.want, guard.Place([]byte(tt.stack)), tt.name)
 	}
 }
 
 type brokenError struct{ stack []byte }
 
-func (e brokenError) Error() string { return panics.Message(errors.New("boom"), e.stack) }
+func (e brokenError) Error() string { return guard.Message(errors.New("boom"), e.stack) }
 
-func (e brokenError) Format(f fmt.State, verb rune) { panics.Format(f, verb, e.Error(), e.stack) }
+func (e brokenError) Format(f fmt.State, verb rune) { guard.Format(f, verb, e.Error(), e.stack) }
 
 func TestFormat(t *testing.T) {
 	stack := "main.lookup()\n\t/home/ann/lookup.go:42 +0x1\n"

@@ -1,5 +1,4 @@
-// Package joined looks into errors that join others, as the outcome of a call that made several requests does.
-package joined
+package decision
 
 import (
 	"errors"
@@ -73,7 +72,7 @@ func (b *branch) Is(target error) bool {
 	return ok && e.Is(target)
 }
 
-// As finds outer, whatever it wraps.
+// AsBranch finds outer, whatever it wraps.
 func (b *branch) As(target any) bool {
 	if v := reflect.ValueOf(target).Elem(); reflect.TypeOf(b.outer).AssignableTo(v.Type()) {
 		v.Set(reflect.ValueOf(b.outer))
@@ -83,8 +82,8 @@ func (b *branch) As(target any) bool {
 	return ok && e.As(target)
 }
 
-// As is errors.As for err alone, without what it wraps.
-func As[T any](err error) (T, bool) {
+// AsBranch is errors.As for err alone, without what it wraps.
+func AsBranch[T any](err error) (T, bool) {
 	if t, ok := any(err).(T); ok {
 		return t, true
 	}

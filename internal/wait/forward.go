@@ -1,5 +1,4 @@
-// Package forward has a clock that does not go back.
-package forward
+package wait
 
 import (
 	"sync"
@@ -8,9 +7,9 @@ import (
 	"github.com/benbjohnson/clock"
 )
 
-// Clock is a clock that goes on where it was when the machine's clock is set back. It goes as fast as that one, and a real
+// Forward is a clock that goes on where it was when the machine's clock is set back. It goes as fast as that one, and a real
 // clock's steps forward do not reach it either: it reads monotonic time. Safe for concurrent use.
-type Clock struct {
+type Forward struct {
 	clock clock.Clock
 
 	mu    sync.Mutex
@@ -19,21 +18,21 @@ type Clock struct {
 	base  time.Time     // what Now returned at start, or would have
 }
 
-// New returns a clock that begins at what c shows.
-func New(c clock.Clock) *Clock {
+// NewForward returns a clock that begins at what c shows.
+func NewForward(c clock.Clock) *Forward {
 	now := c.Now()
-	return &Clock{clock: c, start: now, base: now.Round(0)}
+	return &Forward{clock: c, start: now, base: now.Round(0)}
 }
 
 // Now returns the time. It is never earlier than what Now has returned before.
-func (c *Clock) Now() time.Time {
+func (c *Forward) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now()
 }
 
 // AtLeast sets the clock forward to t, if it shows less, and returns the time.
-func (c *Clock) AtLeast(t time.Time) time.Time {
+func (c *Forward) AtLeast(t time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
@@ -44,7 +43,7 @@ func (c *Clock) AtLeast(t time.Time) time.Time {
 	return now
 }
 
-func (c *Clock) now() time.Time {
+func (c *Forward) now() time.Time {
 	since := c.clock.Now().Sub(c.start)
 	if since < c.last {
 		c.base = c.base.Add(c.last - since)

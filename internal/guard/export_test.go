@@ -1,4 +1,4 @@
-package panics
+package guard
 
 // SetMainModule makes path that of the main module, until the returned function is called.
 func SetMainModule(path string) func() {

@@ -1,4 +1,4 @@
-package forward
+package wait
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ import (
 func TestGoesOnWhenTheMachinesClockIsSetBack(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1000, 0))
-	c := New(mock)
+	c := NewForward(mock)
 	require.Equal(t, time.Unix(1000, 0), c.Now())
 	mock.Add(time.Second)
 	require.Equal(t, time.Unix(1001, 0), c.Now())
@@ -27,7 +27,7 @@ func TestGoesOnWhenTheMachinesClockIsSetBack(t *testing.T) {
 func TestAtLeast(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1000, 0))
-	c := New(mock)
+	c := NewForward(mock)
 	require.Equal(t, time.Unix(1000, 0), c.AtLeast(time.Unix(900, 0)))
 	require.Equal(t, time.Unix(1100, 0), c.AtLeast(time.Unix(1100, 0)))
 	mock.Add(time.Second)

@@ -1,6 +1,4 @@
-// Package panics has the error of user code that has panicked or called runtime.Goexit. It says where: it reads a stack as
-// runtime/debug.Stack formats it.
-package panics
+package guard
 
 import (
 	"bytes"
@@ -14,8 +12,8 @@ import (
 	"sync"
 )
 
-// Error is a panic of user code, or its call of runtime.Goexit.
-type Error struct {
+// PanicError is a panic of user code, or its call of runtime.Goexit.
+type PanicError struct {
 	Package string // whose call it was; "" if another error says so
 	Value   any    // what was passed to panic
 	Stack   []byte // of the goroutine that panicked
@@ -24,16 +22,16 @@ type Error struct {
 // ErrGoexit is the value of the Error of a call of runtime.Goexit.
 var ErrGoexit = errors.New("runtime.Goexit was called")
 
-// New wraps what recover returned in a package; nil means that runtime.Goexit ends the goroutine.
-func New(inPackage string, recovered any) *Error {
+// Recovered wraps what recover returned in a package; nil means that runtime.Goexit ends the goroutine.
+func Recovered(inPackage string, recovered any) *PanicError {
 	if recovered == nil {
 		recovered = ErrGoexit
 	}
-	return &Error{Package: inPackage, Value: recovered, Stack: debug.Stack()}
+	return &PanicError{Package: inPackage, Value: recovered, Stack: debug.Stack()}
 }
 
 // Error returns a message with the place of the panic: the top frame of the user's code.
-func (e *Error) Error() string {
+func (e *PanicError) Error() string {
 	if e.Package == "" {
 		return Message(e.Value, e.Stack)
 	}
@@ -41,10 +39,10 @@ func (e *Error) Error() string {
 }
 
 // Format implements fmt.Formatter: %+v adds the stack.
-func (e *Error) Format(f fmt.State, verb rune) { Format(f, verb, e.Error(), e.Stack) }
+func (e *PanicError) Format(f fmt.State, verb rune) { Format(f, verb, e.Error(), e.Stack) }
 
 // Unwrap returns the value if it is an error.
-func (e *Error) Unwrap() error {
+func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
@@ -117,7 +115,7 @@ func line(text []byte) (first string, rest []byte) {
 }
 
 // module is the path of this module, with a slash.
-var module = strings.TrimSuffix(reflect.TypeFor[marker]().PkgPath(), "internal/panics")
+var module = strings.TrimSuffix(reflect.TypeFor[marker]().PkgPath(), "internal/guard")
 
 type marker struct{}
 

@@ -1,7 +1,4 @@
-// Package lazyerr wraps errors without calling their methods. The message is put together when it is asked for, by and
-// on the goroutine of the caller that asks, and a cause whose Error method panics does not make it panic: an error of a user is
-// code of a user.
-package lazyerr
+package guard
 
 import (
 	"errors"
@@ -9,8 +6,8 @@ import (
 	"strings"
 )
 
-// Named returns err with the name of what it comes from before its message: "name: message".
-func Named(name string, err error) error { return &named{name, err} }
+// Wrap returns err with the name of what it comes from before its message: "name: message".
+func Wrap(name string, err error) error { return &named{name, err} }
 
 type named struct {
 	name string

@@ -1,0 +1,14 @@
+// Package ctxkey has the keys under which the context of an attempt answers to other packages of the house, without an allocation, and
+// to none outside of it.
+package ctxkey
+
+// Message is the key of the history of a message: package delivery reads it, and the context of an
+// operator's attempt answers it without a context of its own. The value is a delivery.Meta.
+type Message struct{}
+
+// Stage is the key under which an attempt answers to package predicates: it reports stages.
+type Stage struct{}
+
+// Members finds the contexts of the members, a []context.Context, in the context of a call for many elements: a request tracker
+// looks for them, and links no operator.
+type Members struct{}

@@ -1,0 +1,22 @@
+package guard
+
+import "reflect"
+
+// IsNil reports whether v is nil or holds a nil of its type, such as a nil pointer in an interface.
+func IsNil(v any) bool {
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Pointer, reflect.UnsafePointer, reflect.Func, reflect.Map, reflect.Chan, reflect.Slice:
+		return r.IsNil()
+	default:
+		return false
+	}
+}
+
+// RefuseNil panics if an argument of a function is nil, as IsNil defines it: "checkpoint: NewSource: nil input".
+func RefuseNil(function, argument string, v any) {
+	if IsNil(v) {
+		panic(function + ": nil " + argument)
+	}
+}
