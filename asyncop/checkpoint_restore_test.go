@@ -389,8 +389,8 @@ func TestUndecodableStateRefusesStart(t *testing.T) {
 		op := asyncop.OrderedWait[int, string](asyncop.Func(func(context.Context, int, future) error { panic("called") }),
 			0, 1, asyncop.WithName("op"), asyncop.WithCheckpoints(c))
 		err := c.Start()
-		require.ErrorContains(t, err, `state of "op" in checkpoint 1: inputs: `)
-		require.ErrorContains(t, op.Wait(), `state of "op" in checkpoint 1: inputs: `)
+		require.ErrorContains(t, err, `state of "op" in checkpoint 1: input 1: `)
+		require.ErrorContains(t, op.Wait(), `state of "op" in checkpoint 1: input 1: `)
 		close(op.In())
 	})
 }

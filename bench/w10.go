@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/server"
 )
 
 // BytesPerRecord is what a tracked request keeps alive, with its answer of 64 bytes.
@@ -43,9 +44,9 @@ func w10(c Config) []Group {
 		Workload: "W10", Variant: "case=http", Elems: c.elems(20_000, 200), Title: "an HTTP request over loopback, one at a time",
 		Rows: []Row{
 			{Impl: "weir", Kind: Weir, Run: func(m *Meter, n int) error {
-				results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+				results := server.NewResults(server.Config{})
 				err := overHTTP(m, n, func(next http.Handler) http.Handler {
-					return results.Handler(next, exactlyonce.HandlerConfig{
+					return results.Handler(next, server.HandlerConfig{
 						Scope: func(*http.Request) (string, bool) { return "", true }, Required: true,
 					})
 				})
@@ -83,7 +84,7 @@ func tracked(m *Meter, n, held int) error {
 	ctx := context.Background()
 	h := newOnceHandler()
 	client := exactlyonce.NewClient()
-	do := func(results *exactlyonce.Results, seq int) error {
+	do := func(results *server.Results, seq int) error {
 		_, found, err := results.Do(ctx, exactlyonce.Request{ID: exactlyonce.ID{
 			Client: client, Sequence: int64(seq), Attempt: 1, First: int64(max(1, seq-held)),
 		}}, h.handle)
@@ -93,7 +94,7 @@ func tracked(m *Meter, n, held int) error {
 		return err
 	}
 	before := liveBytes()
-	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{MaxRecords: held + 2, MaxBytes: 1 << 40})
+	results := server.NewResults(server.Config{MaxRecords: held + 2, MaxBytes: 1 << 40})
 	for seq := 1; seq <= held; seq++ {
 		if err := do(results, seq); err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 // Codec turns values into bytes and back, one at a time.
 //
 //	codec                  needs                       bytes of a value
-//	Default[T]()           nothing                     the fields' values; names and types once per state
+//	Default[T]()           what JSON keeps exactly     JSON
 //	JSON[T]()              what encoding/json needs    JSON
 //	Gob[T]()               what encoding/gob needs     a gob stream, types included: large
 //	Func(append, decode)   two functions               yours: protobuf, …
@@ -61,7 +61,7 @@ func WithSchema[T any](c Codec[T], schema []byte) (Codec[T], error) {
 	case ok:
 		return s.WithSchema(schema)
 	case len(schema) > 0:
-		return nil, codecError[T]("", fmt.Errorf("the values were stored by a codec with a schema, %T has none", c))
+		return nil, codecError[T](fmt.Errorf("the values were stored by a codec with a schema, %T has none", c))
 	default:
 		return c, nil
 	}

@@ -1,114 +1,226 @@
 package codec
 
 import (
+	"bytes"
+	"cmp"
+	"encoding"
+	"encoding/json"
+	"errors"
 	"reflect"
-	"sync"
-
-	"github.com/weirflow/weir/codec/internal/wire"
+	"strings"
 )
 
-// Default returns the codec that needs nothing from its user. It takes ordinary Go values: booleans, numbers,
-// strings, structs, pointers, slices, maps, arrays, time.Time, nested and recursive, and types that marshal themselves
-// (MarshalBinary and UnmarshalBinary; or GobEncode and GobDecode, MarshalText and UnmarshalText where a type cannot be taken
-// apart). What it restores is equal to what was stored: NaN, -0, nil and empty slices and maps, nil pointers, the types of
-// what is in interfaces.
+// Default returns [JSON] for values that have to come back as they were, such as the elements of a checkpoint. What JSON would lose in
+// silence is refused.
 //
-// Default panics with a *[Error] if it cannot restore values of T exactly. The error names the type and the path to it. It
-// refuses unexported fields, functions, channels, unsafe pointers, uintptr, and pointers as map keys.
+// Default panics with a *[Error], which names the type and the path to it, for
+//   - unexported fields, interfaces, and fields that share a name: tag a field with `json:"-"` to leave it out;
+//   - a pointer to what may be nil itself: another pointer, a slice, a map;
+//   - keys of a map that are no strings, integers or types with MarshalText;
+//   - types that JSON has no form for: functions, channels, complex numbers;
+//   - a type with MarshalJSON or MarshalText and without the method that reads it, or whose method is not called: see [JSON].
 //
-// Not kept are: which pointers, slices and maps share memory (each comes back on its own; values that contain
-// themselves are refused), capacities, a time's monotonic reading, the payload of a signalling float32 NaN. A
-// location comes back as one of the same name, if the machine has it and agrees.
+// Append refuses what JSON has no form for: NaN, infinite numbers, strings that are not UTF-8 (use []byte). With
+// a part of T that has MarshalJSON of its own, such strings are not noticed. Tags such as omitempty mean what they mean to encoding/json. Not kept are: which pointers, slices
+// and maps share memory, capacities, a time's monotonic reading and the name of its location.
 //
-// An interface, T itself included, holds values of types that are known by name: the basic types, time.Time, time.Duration,
-// []byte, []string, []int, []float64, []any, map[string]any, map[string]string, and those that [Register] was called with
-// before Default. An interface that no such type implements is refused; a value of another type makes Append fail.
-//
-// The tag `weir:"-"` leaves a field out, exported or not: it comes back as zero. The tag `weir:"name"` stores it under
-// another name than its own, which allows to rename it.
-//
-// The codec is a [SchemaCodec]. Fields are matched by name: a field that was added is zero, one that was removed is
-// skipped, the order does not matter, and the names of types matter in interfaces only. The sizes of
-// integers may change (a value that does not fit is an error), a float32 may become a float64; any other change
-// of a type is refused by WithSchema. Without the schema, Decode reads what the same codec has written, and nothing else.
-//
-// A panic of a user's marshaling method is returned as an error. Safe for concurrent use.
+// Fields are matched by name: one that was added is zero, one that was removed is skipped, the order does not matter. A field whose
+// type has changed so that JSON cannot read it makes Decode fail. What Default has written, JSON reads, and the other way round.
 func Default[T any]() Codec[T] {
-	// Why no library. encoding/gob, the nearest: it leaves unexported fields, functions and channels out in silence; it
-	// does not distinguish nil from empty, nor a pointer to zero from none; it refuses nil pointers in slices; it repeats the
-	// types in every message, or makes messages depend on those before; and it is not hardened against hostile bytes.
-	// encoding/json: no NaN, no int in any, no bytes in strings. Those outside of the standard library need
-	// generated code or tags, or are no smaller than this: see BenchmarkCodec.
-	c, err := wire.New(reflect.TypeFor[T]())
-	if err != nil {
-		panic(codecError[T]("the type cannot be stored", err))
+	w := walk{exact: true, seen: map[visit]bool{}}
+	if found := w.find(reflect.TypeFor[T](), true, ""); found != nil {
+		found.Type = reflect.TypeFor[T]()
+		panic(found)
 	}
-	return newDefaultCodec[T](c, c.OwnReader())
+	return jsonCodec[T]{text: !w.raw}
 }
 
-// Register makes a type known to every [Default] that is made afterwards, so that values of it may be in
-// interfaces. It is stored under its import path and name. Call it from init functions or the beginning of main, in every
-// version of the program; for pointers in interfaces register the pointer type.
-//
-// It panics with a *[Error] if T is an interface or cannot be stored, or if the name is taken by another type (for
-// types that are declared in functions: see [RegisterName]).
-func Register[T any]() { RegisterName[T]("") }
+// walk looks for what encoding/json loses in silence, in a type and its parts. It goes the way of encoding/json.
+type walk struct {
+	exact bool // all of it; else only methods that are not called
+	raw   bool // a type writes its JSON itself
+	seen  map[visit]bool
+}
 
-// RegisterName is [Register] under a given name: for a type that was renamed or moved since it was stored.
-func RegisterName[T any](name string) {
-	if err := wire.Register(reflect.TypeFor[T](), name); err != nil {
-		panic(codecError[T]("the type cannot be registered", err))
+// visit is what was looked at; whether it has an address matters.
+type visit struct {
+	t           reflect.Type
+	addressable bool
+}
+
+var (
+	jsonMarshaler   = reflect.TypeFor[json.Marshaler]()
+	textMarshaler   = reflect.TypeFor[encoding.TextMarshaler]()
+	jsonUnmarshaler = reflect.TypeFor[json.Unmarshaler]()
+	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
+)
+
+// find returns an error for the first part that is lost, or nil.
+func (w *walk) find(t reflect.Type, addressable bool, path string) *Error {
+	if w.seen[visit{t, addressable}] {
+		return nil
 	}
-}
-
-type defaultCodec[T any] struct {
-	codec   *wire.Codec
-	reader  *wire.Reader
-	scratch sync.Pool // of *T, zero: reflection needs an address, and would make one per call
-}
-
-func newDefaultCodec[T any](c *wire.Codec, r *wire.Reader) *defaultCodec[T] {
-	return &defaultCodec[T]{codec: c, reader: r, scratch: sync.Pool{New: func() any { return new(T) }}}
-}
-
-func (c *defaultCodec[T]) Append(dst []byte, v T) (_ []byte, err error) {
-	p := c.scratch.Get().(*T)
-	defer c.giveBack(p)
-	defer recoverTo(&err)
-	*p = v
-	out, err := c.codec.Append(dst, reflect.ValueOf(p).Elem())
-	if err != nil {
-		return dst, codecError[T]("", err)
+	w.seen[visit{t, addressable}] = true
+	if w.exact && t.Kind() == reflect.Interface {
+		return &Error{Path: path, Reason: "JSON does not keep which type an interface holds"}
 	}
-	return out, nil
+	if writes, err := w.methods(t, addressable, path); writes || err != nil {
+		if name := promoting(t); err == nil && w.exact && name != "" {
+			return &Error{Path: path + "." + name, Reason: "the embedded type has methods for JSON, which would write the whole: name the field"}
+		}
+		return err
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		switch t.Elem().Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Map:
+			if w.exact {
+				return &Error{Path: path, Reason: "in JSON, a pointer to nil is nil itself"}
+			}
+		default:
+		}
+		return w.find(t.Elem(), true, path)
+	case reflect.Slice:
+		return w.find(t.Elem(), true, path+"[]")
+	case reflect.Array:
+		return w.find(t.Elem(), addressable, path+"[]")
+	case reflect.Map:
+		if err := w.key(t.Key(), path+"[key]"); err != nil {
+			return err
+		}
+		return w.find(t.Elem(), false, path+"[]")
+	case reflect.Struct:
+		return w.fields(t, addressable, path, map[string]bool{})
+	case reflect.Chan, reflect.Func, reflect.Complex64, reflect.Complex128, reflect.UnsafePointer:
+		if w.exact {
+			return &Error{Path: path, Reason: "JSON has no form for " + t.String()}
+		}
+	default:
+	}
+	return nil
 }
 
-func (c *defaultCodec[T]) Decode(src []byte) (v T, err error) {
-	p := c.scratch.Get().(*T)
-	defer c.giveBack(p)
-	defer recoverTo(&err)
-	if err := c.reader.Decode(src, reflect.ValueOf(p).Elem()); err != nil {
-		var zero T
-		return zero, codecError[T]("", err)
+// methods reports whether t writes itself.
+func (w *walk) methods(t reflect.Type, addressable bool, path string) (writes bool, err *Error) {
+	for marshaler, unmarshaler := range map[reflect.Type]reflect.Type{jsonMarshaler: jsonUnmarshaler, textMarshaler: textUnmarshaler} {
+		if marshaler == textMarshaler && reflect.PointerTo(t).Implements(jsonMarshaler) {
+			continue // not used
+		}
+		if !t.Implements(marshaler) {
+			if !reflect.PointerTo(t).Implements(marshaler) {
+				continue
+			}
+			if !addressable {
+				return true, notCalled(t, marshaler, path, "let the map hold pointers")
+			}
+		}
+		if w.exact && !t.Implements(unmarshaler) && !reflect.PointerTo(t).Implements(unmarshaler) {
+			return true, &Error{Path: path, Reason: t.String() + " has " + marshaler.Method(0).Name + " and no " + unmarshaler.Method(0).Name}
+		}
+		of := t
+		if t.Kind() == reflect.Pointer {
+			of = t.Elem()
+		}
+		w.raw = w.raw || marshaler == jsonMarshaler && of.PkgPath() != "time" && of.PkgPath() != "math/big" // those write no text
+		writes = true
 	}
-	return *p, nil
+	return writes, nil
 }
 
-func (c *defaultCodec[T]) giveBack(p *T) {
-	var zero T
-	*p = zero // it must not keep the user's values alive
-	c.scratch.Put(p)
+func (w *walk) key(k reflect.Type, path string) *Error {
+	switch {
+	case k.Kind() == reflect.String, k.Implements(textMarshaler) && (!w.exact || reflect.PointerTo(k).Implements(textUnmarshaler)):
+		return nil
+	case reflect.PointerTo(k).Implements(textMarshaler):
+		return notCalled(k, textMarshaler, path, "give it a value receiver")
+	case w.exact && !(reflect.Int <= k.Kind() && k.Kind() <= reflect.Uintptr):
+		return &Error{Path: path, Reason: k.String() + " is no key of an object in JSON"}
+	}
+	return nil
 }
 
-func (c *defaultCodec[T]) Schema() []byte { return c.codec.Schema() }
+// fields looks at the fields of a struct, and at those of structs that are embedded in it, which JSON takes for its own. names are
+// those that it has.
+func (w *walk) fields(t reflect.Type, addressable bool, path string, names map[string]bool) *Error {
+	for f := range t.Fields() {
+		path := path + "." + f.Name
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		embedded := f.Anonymous && name == "" && isStruct(f.Type)
+		switch {
+		case f.Tag.Get("json") == "-":
+			continue
+		case !f.IsExported() && !embedded:
+			if w.exact {
+				return &Error{Path: path, Reason: "JSON leaves out the unexported field"}
+			}
+			continue
+		case embedded && w.exact:
+			if err := w.embedded(f.Type, addressable, path, names); err != nil {
+				return err
+			}
+			continue
+		}
+		name = cmp.Or(name, f.Name)
+		if w.exact && names[name] {
+			return &Error{Path: path, Reason: "another field has the name " + name + ", too"}
+		}
+		names[name] = true
+		if err := w.find(f.Type, addressable, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-func (c *defaultCodec[T]) WithSchema(schema []byte) (Codec[T], error) {
-	r, err := c.codec.Reader(schema)
-	if err != nil {
-		return nil, codecError[T]("the stored values do not fit", err)
+func (w *walk) embedded(t reflect.Type, addressable bool, path string, names map[string]bool) *Error {
+	if t.Kind() == reflect.Pointer {
+		return &Error{Path: path, Reason: "in JSON, an embedded pointer that is nil is one to zero"}
 	}
-	if r == c.reader {
-		return c, nil
+	return w.fields(t, addressable, path, names)
+}
+
+// promoting returns the name of a field whose methods t may have in place of its own, beside other fields.
+func promoting(t reflect.Type) string {
+	if t.Kind() == reflect.Struct && t.NumField() > 1 {
+		for f := range t.Fields() {
+			if p := reflect.PointerTo(f.Type); f.Anonymous && (p.Implements(jsonMarshaler) || p.Implements(textMarshaler)) {
+				return f.Name
+			}
+		}
 	}
-	return newDefaultCodec[T](c.codec, r), nil
+	return ""
+}
+
+func isStruct(t reflect.Type) bool {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t.Kind() == reflect.Struct
+}
+
+func notCalled(t, marshaler reflect.Type, path, remedy string) *Error {
+	return &Error{Path: path, Reason: marshaler.Method(0).Name + " of " + t.String() +
+		" has a pointer receiver, and encoding/json does not call it in a map: " + remedy}
+}
+
+var errNoUTF8 = errors.New("a string is not UTF-8, and JSON would change it: use []byte")
+
+// isChanged reports whether encoding/json has replaced something in a string: only then it writes an escape of U+FFFD.
+func isChanged(b []byte) bool {
+	const escape = `\ufffd`
+	for from := 0; ; {
+		i := bytes.Index(b[from:], []byte(escape))
+		if i < 0 {
+			return false
+		}
+		at := from + i
+		slashes := 0
+		for at-slashes > 0 && b[at-slashes-1] == '\\' {
+			slashes++
+		}
+		if slashes%2 == 0 {
+			return true
+		}
+		from = at + len(escape)
+	}
 }

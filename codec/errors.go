@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/weirflow/weir/codec/internal/wire"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -16,19 +15,8 @@ type Error struct {
 	Err    error // the cause, or nil
 }
 
-func codecError[T any](what string, err error) *Error {
-	e := &Error{Type: reflect.TypeFor[T](), Reason: what}
-	w, ok := err.(*wire.Error) //nolint:errorlint // it is wire's own, not wrapped
-	if !ok {
-		e.Err = err
-		return e
-	}
-	e.Path, e.Err = w.Path, w.Err
-	if what != "" {
-		e.Reason += ": "
-	}
-	e.Reason += w.Reason
-	return e
+func codecError[T any](err error) *Error {
+	return &Error{Type: reflect.TypeFor[T](), Err: err}
 }
 
 func (e *Error) Error() string {

@@ -16,7 +16,7 @@ func ExampleDefault() {
 		Unused  []byte
 	}
 	type rowV2 struct {
-		ID      string `weir:"Key"` // renamed
+		ID      string `json:"Key"` // renamed
 		Retries int    // wider
 		Comment string // new
 	}
@@ -40,5 +40,5 @@ func ExampleDefault() {
 	codec.Default[client]()
 	// Output:
 	// {ID:WF-7 Retries:2 Comment:} <nil>
-	// codec of codec_test.client: .Done: the type cannot be stored: a func cannot be stored
+	// codec of codec_test.client: .Done: JSON has no form for func()
 }

@@ -27,12 +27,12 @@ type gobCodec[T any] struct{}
 func (gobCodec[T]) Append(dst []byte, v T) (out []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil { // encoding/gob panics on a nil pointer in a slice
-			out, err = dst, codecError[T]("", fmt.Errorf("%v", p))
+			out, err = dst, codecError[T](fmt.Errorf("%v", p))
 		}
 	}()
 	b := bytes.NewBuffer(dst)
 	if err := gob.NewEncoder(b).Encode(&v); err != nil { // a pointer: T may be an interface
-		return dst, codecError[T]("", err)
+		return dst, codecError[T](err)
 	}
 	return b.Bytes(), nil
 }
@@ -41,10 +41,10 @@ func (gobCodec[T]) Decode(src []byte) (T, error) {
 	var v, zero T
 	r := bytes.NewReader(src)
 	if err := gob.NewDecoder(r).Decode(&v); err != nil {
-		return zero, codecError[T]("", err)
+		return zero, codecError[T](err)
 	}
 	if r.Len() > 0 {
-		return zero, codecError[T]("", fmt.Errorf("%d bytes are left over", r.Len()))
+		return zero, codecError[T](fmt.Errorf("%d bytes are left over", r.Len()))
 	}
 	return v, nil
 }
@@ -53,7 +53,7 @@ func (gobCodec[T]) Schema() []byte { return []byte(schemaGob) }
 
 func (c gobCodec[T]) WithSchema(schema []byte) (Codec[T], error) {
 	if err := schemaGob.check(schema); err != nil {
-		return nil, codecError[T]("", err)
+		return nil, codecError[T](err)
 	}
 	return c, nil
 }

@@ -151,9 +151,9 @@ func WithMaxDepth(n int) QueueOption {
 	return queueOption(func(s *queueSettings) { s.maxDepth = n })
 }
 
-// Remembers says for how long the service that is called remembers a request that has an id (exactlyonce.ResultsConfig.AnswerAge), less
+// Remembers says for how long the service that is called remembers a request that has an id (AnswerAge of exactlyonce/server), less
 // what clocks differ. It allows calls in doubt in the layers: the next visit makes the call again under the same id, as the messages of an
-// exactlyonce.Tracker with a name do. By default each call in doubt is a dead letter. It panics if d ≤ 0.
+// the Tracker of exactlyonce/caller does with a name. By default each call in doubt is a dead letter. It panics if d ≤ 0.
 func Remembers(d time.Duration) QueueOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("delivery: Remembers: %v is not positive", d))

@@ -19,6 +19,8 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/caller"
+	"github.com/weirflow/weir/exactlyonce/server"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
 	"github.com/weirflow/weir/predicates/httpretry"
@@ -49,15 +51,15 @@ func Example_exactlyOnceOverHTTP() {
 	})
 
 	// The service.
-	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+	results := server.NewResults(server.Config{})
 	defer results.Close(context.Background())
-	tracked := results.Handler(charge, exactlyonce.HandlerConfig{Scope: userOf, Required: true})
+	tracked := results.Handler(charge, server.HandlerConfig{Scope: userOf, Required: true})
 	server := httptest.NewServer(loseFirst(tracked))
 	defer server.Close()
 	endpoint := server.URL + "/charges"
 
 	// The program that calls it.
-	client := &http.Client{Transport: exactlyonce.Transport(server.Client().Transport, endpoint)}
+	client := &http.Client{Transport: caller.Transport(server.Client().Transport, endpoint)}
 	send := func(ctx context.Context, _ string) (string, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, nil)
 		if err != nil {
@@ -73,7 +75,7 @@ func Example_exactlyOnceOverHTTP() {
 		return resp.Status + " " + resp.Header.Get("Exactly-Once-Result"), httpretry.CheckResponse(resp)
 	}
 
-	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
+	tracker := caller.NewTracker(caller.Config{})
 	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(send), 5*time.Second, 100,
 		strategies.ReasonAware(httpretry.Classifier[string](), nil),
 		asyncop.WithObserver(tracker))
@@ -94,9 +96,9 @@ func Example_exactlyOnceWithCheckpoints() {
 	charge := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, "charge %d", charges.Add(1))
 	})
-	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+	results := server.NewResults(server.Config{})
 	defer results.Close(context.Background())
-	tracked := results.Handler(charge, exactlyonce.HandlerConfig{Scope: userOf, Required: true})
+	tracked := results.Handler(charge, server.HandlerConfig{Scope: userOf, Required: true})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if charges.Load() == 0 {
 			tracked.ServeHTTP(httptest.NewRecorder(), req)
@@ -108,7 +110,7 @@ func Example_exactlyOnceWithCheckpoints() {
 	}))
 	defer server.Close()
 	endpoint := server.URL + "/charges"
-	client := &http.Client{Transport: exactlyonce.Transport(server.Client().Transport, endpoint)}
+	client := &http.Client{Transport: caller.Transport(server.Client().Transport, endpoint)}
 	send := func(ctx context.Context, order string) (string, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, strings.NewReader(order))
 		if err != nil {
@@ -131,7 +133,7 @@ func Example_exactlyOnceWithCheckpoints() {
 		}
 		defer coordinator.Close()
 		source := checkpoint.NewSource(coordinator, "orders", checkpointtest.NewSliceInput([]string{"order 17"}))
-		tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
+		tracker := caller.NewTracker(caller.Config{})
 		op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(send), 5*time.Second, 100,
 			strategies.ReasonAware(httpretry.Classifier[string](), nil),
 			asyncop.WithContext(ctx), asyncop.WithName("charges"), asyncop.WithCheckpoints(coordinator),
@@ -160,7 +162,7 @@ func Example_exactlyOnceWithCheckpoints() {
 
 func Example_exactlyOnceWithoutHTTP() {
 	balance := 100
-	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+	results := server.NewResults(server.Config{})
 	defer results.Close(context.Background())
 	withdraw := func(ctx context.Context, request exactlyonce.Request, amount int) (string, error) {
 		answer, _, err := results.Do(ctx, request, func(context.Context) ([]byte, error) {
@@ -215,8 +217,8 @@ func Example_exactlyOnceRecords() {
 	id := exactlyonce.ID{Client: exactlyonce.NewClient(), Sequence: 1}
 	for id.Attempt = 1; id.Attempt <= 2; id.Attempt++ {
 		records := sqliterecords.New(db)
-		results := exactlyonce.NewResults(exactlyonce.ResultsConfig{Records: records})
-		service := results.Handler(withdraw(records), exactlyonce.HandlerConfig{Scope: userOf, Required: true})
+		results := server.NewResults(server.Config{Records: records})
+		service := results.Handler(withdraw(records), server.HandlerConfig{Scope: userOf, Required: true})
 
 		req := httptest.NewRequest(http.MethodPost, "/withdrawals", nil)
 		req.SetBasicAuth("alice", "secret")

@@ -16,7 +16,8 @@ import (
 	"github.com/weirflow/weir/delivery/channel"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/caller"
+	"github.com/weirflow/weir/exactlyonce/server"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -106,16 +107,16 @@ func (l *lossy) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func Example_ladderInDoubt() {
 	var charges atomic.Int32
-	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{AnswerAge: 24 * time.Hour})
+	results := server.NewResults(server.Config{AnswerAge: 24 * time.Hour})
 	service := httptest.NewServer(results.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { charges.Add(1) }),
-		exactlyonce.HandlerConfig{Scope: func(*http.Request) (string, bool) { return "shop", true }, Required: true}))
+		server.HandlerConfig{Scope: func(*http.Request) (string, bool) { return "shop", true }, Required: true}))
 	defer service.Close()
 	defer results.Close(context.Background())
 
 	queue := delivery.NewQueue[sale](memory.Open(), "sales",
 		delivery.RetryAfter(minute),
 		delivery.Remembers(23*time.Hour)) // the service keeps its answers for a day
-	client := &http.Client{Transport: exactlyonce.Transport(&lossy{RoundTripper: service.Client().Transport}, service.URL+"/")}
+	client := &http.Client{Transport: caller.Transport(&lossy{RoundTripper: service.Client().Transport}, service.URL+"/")}
 	charge := asyncop.Blocking(func(ctx context.Context, s sale) (receipt, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, service.URL+"/charges", strings.NewReader(s.ID))
 		if err != nil {
@@ -128,7 +129,7 @@ func Example_ladderInDoubt() {
 		return receipt(resp.Header.Get("Exactly-Once-Result")), errors.Join(httpretry.CheckResponse(resp), resp.Body.Close())
 	})
 	secret := []byte("sixteen random bytes or more")
-	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "charges", Secret: secret})
+	tracker := caller.NewTracker(caller.Config{Name: "charges", Secret: secret})
 	op := asyncop.UnorderedWaitWithRetry(charge, time.Minute, 100,
 		strategies.ReasonAware(httpretry.Classifier[receipt](), nil).WithMaxDelay(time.Nanosecond),
 		asyncop.WithObserver(tracker), asyncop.WithFailureSink(queue.TakeFailure))

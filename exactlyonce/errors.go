@@ -23,13 +23,6 @@ var (
 	// the same id.
 	ErrFull = errors.New("exactlyonce: too many tracked requests")
 
-	// ErrNoAnswer reports that the attempt that ran ended without an answer: its handler panicked, left or gave up. The request
-	// may be repeated with the same id.
-	ErrNoAnswer = errors.New("exactlyonce: the attempt that ran ended without an answer")
-
-	// ErrNotDriver reports an answer of a handler that may not give one: another one has taken over, or it has ended.
-	ErrNotDriver = errors.New("exactlyonce: not the driver of the request")
-
 	// ErrCompleted reports that another attempt has stored its answer: the transaction must be rolled back, and the stored
 	// answer is the answer. See [Store].
 	ErrCompleted = errors.New("exactlyonce: another attempt has completed the request")

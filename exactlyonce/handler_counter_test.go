@@ -19,7 +19,12 @@ import (
 
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/caller"
+	"github.com/weirflow/weir/exactlyonce/server"
 )
+
+// anyone is the principal of a service with one client.
+func anyone(*http.Request) (string, bool) { return "", true }
 
 var errLost = errors.New("lost on the way")
 
@@ -85,7 +90,7 @@ func TestCounterOverBadNetwork(t *testing.T) {
 	draw := func() float64 { mu.Lock(); defer mu.Unlock(); return random.Float64() }
 
 	var sum, want atomic.Int64
-	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+	results := server.NewResults(server.Config{})
 	defer results.Close(context.Background())
 	service := httptest.NewServer(results.Handler(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		switch p := draw(); {
@@ -103,11 +108,11 @@ func TestCounterOverBadNetwork(t *testing.T) {
 			t.Error(err)
 		}
 		_, _ = fmt.Fprint(w, sum.Add(n))
-	}), exactlyonce.HandlerConfig{Scope: anyone, Required: true}))
+	}), server.HandlerConfig{Scope: anyone, Required: true}))
 	defer service.Close()
 	network := &badNetwork{base: service.Client().Transport, random: draw, over: make(chan struct{})}
-	client := &http.Client{Transport: exactlyonce.Transport(network, service.URL+"/")}
-	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
+	client := &http.Client{Transport: caller.Transport(network, service.URL+"/")}
+	tracker := caller.NewTracker(caller.Config{})
 
 	// add makes attempts until one has an answer.
 	add := func(n int64) error {

@@ -8,13 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-)
 
-// Limits of the fields of an [ID]. Numbers have at most 15 digits, as integers of structured header fields do (RFC 9651).
-const (
-	MaxSequence = 999_999_999_999_999
-	MaxAttempt  = 999_999_999
-	MaxStep     = 64 // bytes
+	"github.com/weirflow/weir/internal/oncewire"
 )
 
 // Header is the HTTP header and the gRPC metadata that carries an [ID], in the form of [ID.String].
@@ -44,9 +39,9 @@ func (c Client) String() string { return hex.EncodeToString(c[:]) }
 // server they go to.
 type ID struct {
 	Client   Client
-	Sequence int64  // from 1 to MaxSequence
-	Step     string // which request of the sequence number; "" if there is one only
-	Attempt  int    // from 1 to MaxAttempt; attempts are compared for equality only
+	Sequence int64  // from 1 to 999,999,999,999,999
+	Step     string // which request of the sequence number: at most 64 letters, digits and ._:-; "" if there is one only
+	Attempt  int    // from 1 to 999,999,999; attempts are compared for equality only
 	First    int64  // the client repeats nothing below it, from 1 to Sequence; 0 says nothing
 
 	// Age is the time since the request was first sent, rounded up to seconds, and 0 in its first sending. A service that may have
@@ -60,10 +55,10 @@ func (id ID) Validate() error {
 	switch {
 	case id.Client.IsZero():
 		return fmt.Errorf("%w: the client is zero", ErrInvalidID)
-	case id.Sequence < 1 || id.Sequence > MaxSequence:
-		return fmt.Errorf("%w: sequence number %d is not between 1 and %d", ErrInvalidID, id.Sequence, int64(MaxSequence))
-	case id.Attempt < 1 || id.Attempt > MaxAttempt:
-		return fmt.Errorf("%w: attempt number %d is not between 1 and %d", ErrInvalidID, id.Attempt, MaxAttempt)
+	case id.Sequence < 1 || id.Sequence > oncewire.MaxSequence:
+		return fmt.Errorf("%w: sequence number %d is not between 1 and %d", ErrInvalidID, id.Sequence, int64(oncewire.MaxSequence))
+	case id.Attempt < 1 || id.Attempt > oncewire.MaxAttempt:
+		return fmt.Errorf("%w: attempt number %d is not between 1 and %d", ErrInvalidID, id.Attempt, oncewire.MaxAttempt)
 	case id.First < 0 || id.First > id.Sequence:
 		return fmt.Errorf("%w: first incomplete number %d is not between 0 and its own sequence number %d",
 			ErrInvalidID, id.First, id.Sequence)
@@ -74,8 +69,8 @@ func (id ID) Validate() error {
 }
 
 func validStep(step string) error {
-	if len(step) > MaxStep {
-		return fmt.Errorf("%w: a step of %d bytes is longer than %d", ErrInvalidID, len(step), MaxStep)
+	if len(step) > oncewire.MaxStep {
+		return fmt.Errorf("%w: a step of %d bytes is longer than %d", ErrInvalidID, len(step), oncewire.MaxStep)
 	}
 	for i := range len(step) {
 		if !isStepByte(step[i]) {
@@ -191,7 +186,7 @@ func (id *ID) set(name, value string) (err error) {
 	case "attempt":
 		var n int64
 		n, err = number(name, value)
-		id.Attempt = int(min(n, MaxAttempt+1)) // also where an int has 32 bits
+		id.Attempt = int(min(n, oncewire.MaxAttempt+1)) // also where an int has 32 bits
 	case "step":
 		if len(value) < 2 || value[0] != '"' || value[len(value)-1] != '"' {
 			return fmt.Errorf("%w: step %s is not in quotes", ErrInvalidID, value)

@@ -1,6 +1,7 @@
 package exactlyonce_test
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/oncewire"
 )
 
 const digits = "0af7651916cd43dd8448eb211c80319c"
@@ -34,8 +36,8 @@ func TestIDIsWrittenAndRead(t *testing.T) {
 		`"` + digits + `";seq=1;attempt=3;age=90`: {Client: client, Sequence: 1, Attempt: 3, Age: 90 * time.Second},
 		`"` + digits + `";seq=1;attempt=1`:        {Client: client, Sequence: 1, Attempt: 1},
 		`"` + digits + `";seq=999999999999999;attempt=999999999;first=999999999999999;step="` + strings.Repeat("x", 64) + `"`: {
-			Client: client, Sequence: exactlyonce.MaxSequence, Attempt: exactlyonce.MaxAttempt,
-			First: exactlyonce.MaxSequence, Step: strings.Repeat("x", exactlyonce.MaxStep),
+			Client: client, Sequence: oncewire.MaxSequence, Attempt: oncewire.MaxAttempt,
+			First: oncewire.MaxSequence, Step: strings.Repeat("x", oncewire.MaxStep),
 		},
 	} {
 		require.NoError(t, id.Validate())
@@ -114,8 +116,8 @@ func TestInvalidIDs(t *testing.T) {
 // drawID returns a valid id.
 func drawID(t *rapid.T) exactlyonce.ID {
 	id := exactlyonce.ID{
-		Sequence: rapid.Int64Range(1, exactlyonce.MaxSequence).Draw(t, "seq"),
-		Attempt:  rapid.IntRange(1, exactlyonce.MaxAttempt).Draw(t, "attempt"),
+		Sequence: rapid.Int64Range(1, oncewire.MaxSequence).Draw(t, "seq"),
+		Attempt:  rapid.IntRange(1, oncewire.MaxAttempt).Draw(t, "attempt"),
 		Step:     rapid.StringMatching(`[A-Za-z0-9._:-]{0,64}`).Draw(t, "step"),
 	}
 	id.Age = time.Duration(rapid.Int64Range(0, 9_000_000_000).Draw(t, "age")) * time.Second
@@ -157,7 +159,7 @@ func TestRequestFromContext(t *testing.T) {
 	_, ok := exactlyonce.RequestFromContext(t.Context())
 	require.False(t, ok)
 	req := exactlyonce.Request{ID: exactlyonce.ID{Client: client, Sequence: 1, Attempt: 1}, Scope: "alice"}
-	got, ok := exactlyonce.RequestFromContext(exactlyonce.ContextWithRequest(t.Context(), req))
+	got, ok := exactlyonce.RequestFromContext(context.WithValue(t.Context(), oncewire.RequestKey{}, req))
 	require.True(t, ok)
 	require.Equal(t, req, got)
 }

@@ -26,6 +26,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/caller"
+	"github.com/weirflow/weir/exactlyonce/server"
 	"github.com/weirflow/weir/predicates/httpretry"
 )
 
@@ -139,7 +141,7 @@ func (p *process) hasEnded() bool {
 
 // counters is the service. It adds up what it gets, by step.
 type counters struct {
-	results *exactlyonce.Results
+	results *server.Results
 	tracked http.Handler
 
 	mu     sync.Mutex
@@ -155,8 +157,8 @@ func newCounters() *counters {
 	for _, step := range steps {
 		c.counts[step] = map[int64]int{}
 	}
-	c.results = exactlyonce.NewResults(exactlyonce.ResultsConfig{})
-	c.tracked = c.results.Handler(http.HandlerFunc(c.add), exactlyonce.HandlerConfig{Scope: anyone, Required: true})
+	c.results = server.NewResults(server.Config{})
+	c.tracked = c.results.Handler(http.HandlerFunc(c.add), server.HandlerConfig{Scope: anyone, Required: true})
 	return c
 }
 
@@ -309,7 +311,7 @@ type clientSettings struct{ URL, Dir, Limit string }
 // TestCountingClient is the client of TestKilledClients, in a process of its own.
 func TestCountingClient(t *testing.T) {
 	c := newCountingClient(t, "TestKilledClients")
-	c.tracker = exactlyonce.NewTracker(exactlyonce.TrackerConfig{Window: 400})
+	c.tracker = caller.NewTracker(caller.Config{Window: 400})
 	c.run()
 }
 
@@ -323,7 +325,7 @@ func newCountingClient(t *testing.T, runsAsProcessOf string) *countingClient {
 	require.NoError(t, json.Unmarshal([]byte(s), &c.clientSettings))
 	own := &http.Transport{MaxIdleConnsPerHost: 32}
 	t.Cleanup(own.CloseIdleConnections)
-	c.client = &http.Client{Transport: exactlyonce.Transport(own, c.URL+"/accounts/"), Timeout: time.Minute}
+	c.client = &http.Client{Transport: caller.Transport(own, c.URL+"/accounts/"), Timeout: time.Minute}
 	return c
 }
 
@@ -331,7 +333,7 @@ func newCountingClient(t *testing.T, runsAsProcessOf string) *countingClient {
 type countingClient struct {
 	clientSettings
 	t       *testing.T
-	tracker *exactlyonce.Tracker
+	tracker *caller.Tracker
 	client  *http.Client
 	slots   sync.WaitGroup
 
@@ -418,7 +420,7 @@ func (c *countingClient) begin(position int64) {
 		defer func() { <-permits }()
 		for attempt, done := 1, 0; done < len(steps); attempt++ {
 			started := c.tracker.AttemptStarted(ctx, attempt)
-			for done = 0; done < len(steps) && c.post(exactlyonce.WithStep(started, steps[done]), position); done++ {
+			for done = 0; done < len(steps) && c.post(caller.WithStep(started, steps[done]), position); done++ {
 			}
 		}
 		c.mu.Lock()

@@ -16,7 +16,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
-	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -42,7 +42,7 @@ func TestCountingPipeline(t *testing.T) {
 			Overflow: 50, Retries: asyncop.RetryState(rand.IntN(3)),
 		}), asyncop.WithMaxConcurrentCalls(16),
 		asyncop.WithDrainRetries(),
-		asyncop.WithObserver(exactlyonce.NewTracker(exactlyonce.TrackerConfig{Window: 100})))
+		asyncop.WithObserver(caller.NewTracker(caller.Config{Window: 100})))
 	sink := checkpoint.NewSink(coordinator, "output", checkpoint.NewLineOutput(filepath.Join(c.Dir, "output")))
 
 	require.NoError(t, coordinator.Start())
@@ -54,7 +54,7 @@ func TestCountingPipeline(t *testing.T) {
 // postAll is the function of the operator.
 func (c *countingClient) postAll(ctx context.Context, position int64) (string, error) {
 	for _, step := range steps {
-		if !c.post(exactlyonce.WithStep(ctx, step), position) {
+		if !c.post(caller.WithStep(ctx, step), position) {
 			return "", errors.New("no answer")
 		}
 	}

@@ -47,7 +47,7 @@ type Mark struct {
 // its mark. What it has not asked for is new. What is left of a client, a mark, goes when it has been silent for 24 times as long.
 //
 // The age of an answer counts from when it was stored, or from when it was last asked for, if the Records have a method
-// Touch(ctx context.Context, requests []Request) error: [Results] call it before Collect with those that were asked for.
+// Touch(ctx context.Context, requests []Request) error: server.Results call it before Collect with those that were asked for.
 //
 // Implementations are in ext/sqlite and ext/postgres. Methods are safe for concurrent use.
 type Records interface {

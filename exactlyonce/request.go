@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/weirflow/weir/internal/oncewire"
 )
 
 // Request is an attempt as the called side sees it.
@@ -29,17 +31,9 @@ func (r Request) Validate() error {
 	return r.ID.Validate()
 }
 
-type requestKey struct{}
-
-// ContextWithRequest returns a context in which [RequestFromContext] finds req. Handlers get theirs from [Results]; this is for
-// other transports and for tests.
-func ContextWithRequest(ctx context.Context, req Request) context.Context {
-	return context.WithValue(ctx, requestKey{}, req)
-}
-
 // RequestFromContext returns the request that is being handled under ctx, which a [Store] needs. It is not what is sent with
 // requests that the handler makes: those have an identity of their own.
 func RequestFromContext(ctx context.Context) (Request, bool) {
-	req, ok := ctx.Value(requestKey{}).(Request)
+	req, ok := ctx.Value(oncewire.RequestKey{}).(Request)
 	return req, ok
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// Response is an HTTP response in the form in which [Results.Handler] stores it. A handler needs it if it stores its answer
+// Response is an HTTP response in the form in which server.Results.Handler stores it. A handler needs it if it stores its answer
 // itself, in a [Store]:
 //
 //	response := exactlyonce.Response{Status: http.StatusCreated, Body: body}

@@ -49,7 +49,7 @@ type Gate interface {
 }
 
 // CheckpointedObserver is an [Observer] with a state that goes into the checkpoints of its operator (asyncop.WithCheckpoints), such
-// as exactlyonce.Tracker, which gives requests ids. It gives elements numbers, and a restored element gets its own back. An
+// as the Tracker of exactlyonce/caller, which gives requests ids. It gives elements numbers, and a restored element gets its own back. An
 // operator has at most one. Without checkpoints these methods are not called.
 //
 //	Restore ─▶ Restored … ─▶ Accepted … ─▶ Number …, Snapshot 7 ─▶ Accepted … ─▶ Completed 7

@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/server"
+	"github.com/weirflow/weir/internal/oncewire"
 )
 
 // Place is a database for one test.
@@ -136,9 +138,9 @@ func (b *bench[TX]) found() {
 		assert.ErrorIs(b, b.put(other, req, []byte("another")), exactlyonce.ErrCompleted)
 		assert.True(b, bytes.Equal(want, b.state(other, exactlyonce.StateCompleted, req)))
 	}
-	b.state(s, exactlyonce.StateNew, request(c, exactlyonce.MaxSequence))
-	require.NoError(b, b.put(s, request(c, exactlyonce.MaxSequence), answer))
-	b.state(s, exactlyonce.StateCompleted, request(c, exactlyonce.MaxSequence))
+	b.state(s, exactlyonce.StateNew, request(c, oncewire.MaxSequence))
+	require.NoError(b, b.put(s, request(c, oncewire.MaxSequence), answer))
+	b.state(s, exactlyonce.StateCompleted, request(c, oncewire.MaxSequence))
 }
 
 func (b *bench[TX]) rolledBack() {
@@ -221,7 +223,7 @@ func (b *bench[TX]) mismatch() {
 func (b *bench[TX]) invalid() {
 	s := b.place.Open()
 	for _, req := range []exactlyonce.Request{
-		{}, request(exactlyonce.Client{}, 1), request(exactlyonce.NewClient(), 0), request(exactlyonce.NewClient(), exactlyonce.MaxSequence+1),
+		{}, request(exactlyonce.Client{}, 1), request(exactlyonce.NewClient(), 0), request(exactlyonce.NewClient(), oncewire.MaxSequence+1),
 	} {
 		_, _, err := s.Find(b.Context(), req)
 		assert.ErrorIs(b, err, exactlyonce.ErrInvalidID)
@@ -393,7 +395,7 @@ func (b *bench[TX]) askedFor() {
 	if !ok {
 		b.Skip("it has no method Touch")
 	}
-	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{Records: s, Clock: b.clock})
+	results := server.NewResults(server.Config{Records: s, Clock: b.clock})
 	defer func() { assert.NoError(b, results.Close(context.Background())) }()
 	asked, other, step := request(exactlyonce.NewClient(), 1), request(exactlyonce.NewClient(), 1), request(exactlyonce.NewClient(), 1)
 	step.Step = "charge"
@@ -450,7 +452,7 @@ func (b *bench[TX]) silentClients() {
 		b.state(s, exactlyonce.StateStale, request(clients["mark of old"], 1))
 		for _, name := range []string{"silent", "mark of old"} {
 			b.state(s, exactlyonce.StateNew, request(clients[name], 2))
-			b.state(s, exactlyonce.StateNew, request(clients[name], exactlyonce.MaxSequence))
+			b.state(s, exactlyonce.StateNew, request(clients[name], oncewire.MaxSequence))
 		}
 		for _, name := range []string{"record", "mark", "answer collected"} {
 			b.state(s, exactlyonce.StateNew, request(clients[name], 4))

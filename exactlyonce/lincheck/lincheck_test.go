@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/server"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -111,9 +112,9 @@ const (
 	attempts = 40 // of each client
 )
 
-func run(t *testing.T, seed uint64) ([]porcupine.Operation, *[requests]atomic.Int64, exactlyonce.Stats) {
+func run(t *testing.T, seed uint64) ([]porcupine.Operation, *[requests]atomic.Int64, server.Stats) {
 	t.Helper()
-	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+	results := server.NewResults(server.Config{})
 	client := exactlyonce.NewClient()
 	start := time.Now()
 	var mu sync.Mutex
@@ -129,11 +130,11 @@ func run(t *testing.T, seed uint64) ([]porcupine.Operation, *[requests]atomic.In
 	}
 	// effect is what a handler does in one step with its answer, as a transaction would: if it is the driver.
 	var transaction sync.Mutex
-	finish := func(call *exactlyonce.Call, request int) (int, error) {
+	finish := func(call *server.Call, request int) (int, error) {
 		transaction.Lock()
 		defer transaction.Unlock()
 		if !call.IsDriver() {
-			return 0, exactlyonce.ErrNotDriver
+			return 0, server.ErrNotDriver
 		}
 		n := int(numbers.Add(1))
 		effects[request].Add(1)
@@ -154,7 +155,7 @@ func run(t *testing.T, seed uint64) ([]porcupine.Operation, *[requests]atomic.In
 					id.First = id.Sequence
 				}
 				req := exactlyonce.Request{ID: id}
-				var call *exactlyonce.Call
+				var call *server.Call
 				var err error
 				if random.IntN(5) == 0 {
 					transaction.Lock() // replicas agree on an order

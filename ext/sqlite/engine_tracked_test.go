@@ -23,7 +23,8 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/caller"
+	"github.com/weirflow/weir/exactlyonce/server"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -53,14 +54,14 @@ func TestKilledWorkersChargeOnce(t *testing.T) {
 
 	var mu sync.Mutex
 	effects, replayed := map[string]int{}, 0
-	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+	results := server.NewResults(server.Config{})
 	defer func() { require.NoError(t, results.Close(context.Background())) }()
 	charge := results.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		mu.Lock()
 		effects[string(body)]++
 		mu.Unlock()
-	}), exactlyonce.HandlerConfig{Scope: func(*http.Request) (string, bool) { return "test", true }, Required: true})
+	}), server.HandlerConfig{Scope: func(*http.Request) (string, bool) { return "test", true }, Required: true})
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		recorded := httptest.NewRecorder()
 		charge.ServeHTTP(recorded, r)
@@ -135,7 +136,7 @@ func TestTrackedWorker(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	orders := delivery.NewQueue[string](s, "orders", delivery.WithLease(500*time.Millisecond), delivery.WithLogger(quiet),
 		delivery.Remembers(9*time.Minute), delivery.WithLayers(delivery.Layer{Delay: 100 * time.Millisecond}, delivery.Layer{Delay: 200 * time.Millisecond}))
-	client := &http.Client{Transport: exactlyonce.Transport(nil, url+"/charges")}
+	client := &http.Client{Transport: caller.Transport(nil, url+"/charges")}
 	call := asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/charges", strings.NewReader(in))
 		if err != nil {
@@ -150,7 +151,7 @@ func TestTrackedWorker(t *testing.T) {
 	})
 	op := asyncop.UnorderedWaitWithRetry(call, time.Minute, 8,
 		strategies.ReasonAware(httpretry.Classifier[string](), nil).WithMaxDelay(time.Nanosecond), asyncop.WithLogger(quiet),
-		asyncop.WithObserver(exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "charges", Secret: []byte("0123456789abcdef")})), asyncop.WithFailureSink(orders.TakeFailure))
+		asyncop.WithObserver(caller.NewTracker(caller.Config{Name: "charges", Secret: []byte("0123456789abcdef")})), asyncop.WithFailureSink(orders.TakeFailure))
 	_, err = delivery.Run(ctx, orders, op, acknowledge{}, delivery.WithFloodGuard(1, 100), delivery.WithLogger(quiet))
 	require.NoError(t, err)
 }

@@ -8,3 +8,7 @@ type Message struct{}
 
 // Stage is the key under which an attempt answers to package predicates: it reports stages.
 type Stage struct{}
+
+// Members finds the contexts of the members, a []context.Context, in the context of a call for many elements: a request tracker
+// looks for them, and links no operator.
+type Members struct{}

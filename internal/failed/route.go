@@ -11,6 +11,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/ctxkey"
+	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/message"
 )
 
@@ -84,11 +85,12 @@ func CauseOf(meta message.Meta, cause store.Cause) store.Cause {
 // called side remembers it longer than the rest of the layers lasts.
 func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta, demanded time.Duration) bool {
 	if Ambiguous(f) {
-		id, numbered := exactlyonce.CarriedID(ctx)
+		element, numbered := ctx.Value(oncewire.ElementKey{}).(oncewire.Element)
 		request := ""
-		if id != (exactlyonce.ID{}) {
-			request = id.String()
+		if numbered {
+			request = element.Carried()
 		}
+		id, _ := exactlyonce.ParseID(request) // zero: there is none
 		began := f.FirstAttempt
 		if began.IsZero() {
 			began = meta.LastFailure.Add(-f.Elapsed)

@@ -8,6 +8,25 @@ import "net/http"
 // gave to this very attempt has none.
 const Result = "Exactly-Once-Result"
 
+// Limits of the fields of an id. Numbers have at most 15 digits, as integers of structured header fields do (RFC 9651).
+const (
+	MaxSequence = 999_999_999_999_999
+	MaxAttempt  = 999_999_999
+	MaxStep     = 64 // bytes
+)
+
+// RequestKey finds the request, an exactlyonce.Request, in the context of its handler.
+type RequestKey struct{}
+
+// ElementKey finds the element that a tracker has numbered, an [Element], in its contexts.
+type ElementKey struct{}
+
+// Element is an element with a number.
+type Element interface {
+	// Carried returns the id of the latest request, if the element is a message that keeps it on its next visit; else "".
+	Carried() string
+}
+
 // Values of Result. All but Replayed are answers of the tracker, not of the service.
 const (
 	Replayed   = "replayed"    // the answer to an earlier attempt

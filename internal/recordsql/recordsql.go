@@ -5,17 +5,18 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/oncewire"
 )
 
 // What the databases agree on.
 const (
-	Collected int64 = exactlyonce.MaxSequence + 1 // the mark of a client whose requests are all stale
-	Step            = 500                         // rows that one transaction of a collection changes
-	Few             = 5                           // rows of a client that is collected together with others
-	Together        = 100                         // clients that are
+	Collected int64 = oncewire.MaxSequence + 1 // the mark of a client whose requests are all stale
+	Step            = 500                      // rows that one transaction of a collection changes
+	Few             = 5                        // rows of a client that is collected together with others
+	Together        = 100                      // clients that are
 )
 
-// remnantsAge is how long the mark of a silent client is kept, in the time of silence: as exactlyonce.Results do.
+// remnantsAge is how long the mark of a silent client is kept, in the time of silence: as server.Results do.
 const remnantsAge = 24
 
 // Phases of a client. A collection looks at one again when its time is over.

@@ -26,7 +26,7 @@ type HostKey struct{}
 type BatchKey struct{ Of any }
 
 // MembersKey finds the contexts of the members, a []context.Context, in the context of a call for many elements.
-type MembersKey struct{}
+type MembersKey = ctxkey.Members
 
 // Cancellable is the context of a token, of an attempt or of a batch.
 type Cancellable interface {

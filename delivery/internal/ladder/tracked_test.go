@@ -27,6 +27,8 @@ import (
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/caller"
+	"github.com/weirflow/weir/exactlyonce/server"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -35,7 +37,7 @@ import (
 // bank is a service that recognises ids. It counts what it has done.
 type bank struct {
 	*httptest.Server
-	results *exactlyonce.Results
+	results *server.Results
 
 	mu      sync.Mutex
 	effects map[string]int              // by what was charged
@@ -44,13 +46,13 @@ type bank struct {
 
 func newBank(t *testing.T) *bank {
 	t.Helper()
-	b := &bank{effects: map[string]int{}, ids: map[string][]exactlyonce.ID{}, results: exactlyonce.NewResults(exactlyonce.ResultsConfig{})}
+	b := &bank{effects: map[string]int{}, ids: map[string][]exactlyonce.ID{}, results: server.NewResults(server.Config{})}
 	charge := b.results.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.effects[string(body)]++
-	}), exactlyonce.HandlerConfig{Scope: func(*http.Request) (string, bool) { return "test", true }, Required: true})
+	}), server.HandlerConfig{Scope: func(*http.Request) (string, bool) { return "test", true }, Required: true})
 	b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/charges" {
 			return
@@ -92,7 +94,7 @@ func work(t *testing.T, l *ladder.Ladder[string], source delivery.Source[string]
 	t.Helper()
 	base := &http.Transport{}
 	defer base.CloseIdleConnections()
-	client := &http.Client{Transport: exactlyonce.Transport(losing{base, lost}, b.URL+"/charges")}
+	client := &http.Client{Transport: caller.Transport(losing{base, lost}, b.URL+"/charges")}
 	post := func(ctx context.Context, url, body string) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 		if err != nil {
@@ -119,7 +121,7 @@ func work(t *testing.T, l *ladder.Ladder[string], source delivery.Source[string]
 			}
 			return strategies.RetryAfter(time.Millisecond), nil
 		})),
-		asyncop.WithObserver(exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: name, Secret: []byte("0123456789abcdef")})), asyncop.WithFailureSink(l.Take))
+		asyncop.WithObserver(caller.NewTracker(caller.Config{Name: name, Secret: []byte("0123456789abcdef")})), asyncop.WithFailureSink(l.Take))
 	for m, err := range op.Messages(receive(t.Context(), source)) {
 		require.NoError(t, err)
 		m.Ack()
@@ -263,9 +265,9 @@ func inDoubt() asyncop.Failure[string] {
 // visit is what an operator with a tracker does: it gives the message an id, and hands it over.
 func visit(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string], f asyncop.Failure[string]) exactlyonce.ID {
 	t.Helper()
-	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "charges", Secret: []byte("0123456789abcdef")})
+	tracker := caller.NewTracker(caller.Config{Name: "charges", Secret: []byte("0123456789abcdef")})
 	ctx := tracker.Accepted(delivery.ContextWithMeta(t.Context(), m.Meta()), nil, false)
-	id, err := exactlyonce.NextID(tracker.AttemptStarted(ctx, 1))
+	id, err := caller.NextID(tracker.AttemptStarted(ctx, 1))
 	require.NoError(t, err)
 	require.NoError(t, l.Take(ctx, f))
 	m.Ack()
@@ -517,9 +519,9 @@ func TestWhatStaysInDoubt(t *testing.T) {
 			visit(t, l, m, f)
 		},
 		"another operator": func(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string]) {
-			tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{Name: "refunds", Secret: []byte("0123456789abcdef")})
+			tracker := caller.NewTracker(caller.Config{Name: "refunds", Secret: []byte("0123456789abcdef")})
 			ctx := tracker.Accepted(delivery.ContextWithMeta(t.Context(), m.Meta()), nil, false)
-			_, err := exactlyonce.NextID(tracker.AttemptStarted(ctx, 1))
+			_, err := caller.NextID(tracker.AttemptStarted(ctx, 1))
 			require.NoError(t, err)
 			require.NoError(t, l.Take(ctx, inDoubt()))
 			m.Ack()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/server"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
 )
@@ -74,7 +75,7 @@ func Serve(ctx context.Context, c ProviderConfig, ready func()) error {
 		ProviderConfig: c, db: db, records: sqliterecords.New(db),
 		random: rand.New(rand.NewPCG(c.Seed, uint64(c.Start)<<8|uint64(c.Name[0]))),
 	}
-	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{Records: p.records})
+	results := server.NewResults(server.Config{Records: p.records})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -87,7 +88,7 @@ func Serve(ctx context.Context, c ProviderConfig, ready func()) error {
 		return err
 	}
 	ready()
-	tracked := results.Handler(http.HandlerFunc(p.charge), exactlyonce.HandlerConfig{
+	tracked := results.Handler(http.HandlerFunc(p.charge), server.HandlerConfig{
 		Scope: func(*http.Request) (string, bool) { return "bank", true }, // there is one client
 	})
 	server := &http.Server{Handler: p.trouble(tracked), ReadHeaderTimeout: time.Minute}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/ext/grpc/grpcstage"
 	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/predicates"
@@ -26,9 +27,9 @@ var (
 // one as gRPC has it, /pay.v1.Payments/Charge; one that ends with a slash, /pay.v1.Payments/, names all of a service. Name only
 // what recognises the ids, such as a server with the interceptor of this package: a call is repeated because of that.
 //
-// A call of a named method needs a context of an attempt of an element of an [exactlyonce.Tracker]. It fails without being
-// sent, with an error of [exactlyonce.NextID], where there is none, or where an attempt makes a second request without a
-// step ([exactlyonce.WithStep]). Other calls and streams have no id.
+// A call of a named method needs a context of an attempt of an element of an [caller.Tracker]. It fails without being
+// sent, with an error of [caller.NextID], where there is none, or where an attempt makes a second request without a
+// step ([caller.WithStep]). Other calls and streams have no id.
 //
 // Answers of the called side's tracker become errors. They match, under [errors.Is]:
 //
@@ -74,7 +75,7 @@ func (n names) unary(
 	if !n.has(method) {
 		return invoke(withoutID(ctx), method, req, reply, cc, opts...)
 	}
-	id, err := exactlyonce.NextID(ctx)
+	id, err := caller.NextID(ctx)
 	if err != nil {
 		return &predicates.StageError{Stage: predicates.ClientDispatch, Err: err}
 	}

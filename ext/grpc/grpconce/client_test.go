@@ -23,6 +23,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/ext/grpc/grpconce"
 	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/predicates"
@@ -106,11 +107,11 @@ func do(ctx context.Context, conn *grpc.ClientConn, method string) error {
 func TestClientSendsIDs(t *testing.T) {
 	p := newPeer(t)
 	conn := dial(t, p, "/pay.v1.Payments/Charge", "/pay.v1.Payments/Refund", "/other.Service/")
-	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
+	tracker := caller.NewTracker(caller.Config{})
 	element := tracker.Accepted(t.Context(), nil, false)
 	ctx := metadata.AppendToOutgoingContext(tracker.AttemptStarted(element, 1), "exactly-once", "copied from somewhere", "k", "v")
 	require.NoError(t, do(ctx, conn, "Charge"))
-	require.NoError(t, do(exactlyonce.WithStep(ctx, "back"), conn, "Refund"))
+	require.NoError(t, do(caller.WithStep(ctx, "back"), conn, "Refund"))
 	require.NoError(t, do(ctx, conn, "Look"))
 	require.NoError(t, do(t.Context(), conn, "Look"))
 	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/pay.v1.Payments/Charges")
@@ -127,7 +128,7 @@ func TestClientSendsIDs(t *testing.T) {
 
 	for _, bad := range []context.Context{t.Context(), element, ctx} {
 		err := do(bad, conn, "Charge")
-		require.ErrorIs(t, err, exactlyonce.ErrNoID)
+		require.ErrorIs(t, err, caller.ErrNoID)
 		stage, ok := errors.AsType[*predicates.StageError](err)
 		require.True(t, ok)
 		require.Equal(t, predicates.ClientDispatch, stage.Stage)
@@ -135,7 +136,7 @@ func TestClientSendsIDs(t *testing.T) {
 	require.Equal(t, want, p.requests(), "nothing was sent")
 
 	all := dial(t, p, "/pay.v1.Payments/")
-	require.ErrorIs(t, do(t.Context(), all, "Look"), exactlyonce.ErrNoID)
+	require.ErrorIs(t, do(t.Context(), all, "Look"), caller.ErrNoID)
 }
 
 func TestMethodsThatAreNone(t *testing.T) {
@@ -197,7 +198,7 @@ func TestTheTie(t *testing.T) {
 				return status.Error(tt.code, "answer")
 			}
 			conn := dial(t, p, "/pay.v1.Payments/Charge", "/pay.v1.Payments/Refund")
-			tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
+			tracker := caller.NewTracker(caller.Config{})
 			var failures []asyncop.Failure[charge]
 			var first error
 			calls := 0
@@ -205,7 +206,7 @@ func TestTheTie(t *testing.T) {
 				asyncop.Blocking(func(ctx context.Context, in charge) (string, error) {
 					calls++
 					for i, method := range tt.methods {
-						if err := do(exactlyonce.WithStep(ctx, fmt.Sprint(i)), conn, method); err != nil {
+						if err := do(caller.WithStep(ctx, fmt.Sprint(i)), conn, method); err != nil {
 							first = err
 							return "", err
 						}

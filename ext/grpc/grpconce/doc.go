@@ -3,7 +3,7 @@
 //
 // # The calling side
 //
-//	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
+//	tracker := caller.NewTracker(caller.Config{})
 //	conn, err := grpc.NewClient(target, append(grpconce.DialOptions("/pay.v1.Payments/Charge"), creds)...)
 //
 // Calls of the named methods carry the id of the element and step that their context belongs to, in the metadata
@@ -11,7 +11,7 @@
 //
 // # The called side
 //
-//	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+//	results := server.NewResults(server.Config{})
 //	server := grpc.NewServer(grpc.ChainUnaryInterceptor(authenticate, grpconce.UnaryServerInterceptor(results, grpconce.ServerConfig{Scope: userOf})))
 //
 // A call with an id runs once, however often it comes: see [UnaryServerInterceptor].

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/server"
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
@@ -56,19 +57,19 @@ type ServerConfig struct {
 //	mismatch     FAILED_PRECONDITION   another call had this id: another method or message
 //	stale        FAILED_PRECONDITION   the outcome is unknown, for good
 //	invalid      INVALID_ARGUMENT      the id is missing, comes twice or is not valid
-//	full         UNAVAILABLE           a bound of exactlyonce.ResultsConfig refuses it; nothing was executed
+//	full         UNAVAILABLE           a bound of server.Config refuses it; nothing was executed
 //
 // Without it there is UNAVAILABLE if the attempt that ran ended without a reply, or if Records cannot be read. Where the call
 // may be repeated, the trailer grpc-retry-pushback-ms says when.
 //
 // The message of the reply is stored, or the status with its details; header and trailer are not. The context of a handler is
-// that of [exactlyonce.Results.Do]: it goes on without its caller while others wait, and has no deadline. A handler that uses
+// that of [server.Results.Do]: it goes on without its caller while others wait, and has no deadline. A handler that uses
 // an [exactlyonce.Store] stores what [Encode] returns in the transaction of its effect; when Put or COMMIT fails, it rolls back
 // and returns an error that is not definite.
 //
 // Messages have to be protocol buffers whose types are linked in; a tracked call with others fails with INTERNAL.
 // UnaryServerInterceptor panics if results or Scope is nil or RetryAfter is negative.
-func UnaryServerInterceptor(results *exactlyonce.Results, c ServerConfig) grpc.UnaryServerInterceptor {
+func UnaryServerInterceptor(results *server.Results, c ServerConfig) grpc.UnaryServerInterceptor {
 	if results == nil {
 		panic("grpconce: UnaryServerInterceptor: nil results")
 	}
@@ -90,7 +91,7 @@ func UnaryServerInterceptor(results *exactlyonce.Results, c ServerConfig) grpc.U
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	return (&server{results, c}).unary
+	return (&tracking{results, c}).unary
 }
 
 func isDefinite(code codes.Code) bool {
@@ -103,12 +104,12 @@ func isDefinite(code codes.Code) bool {
 	}
 }
 
-type server struct {
-	results *exactlyonce.Results
+type tracking struct {
+	results *server.Results
 	config  ServerConfig
 }
 
-func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (s *tracking) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	values := metadata.ValueFromIncomingContext(ctx, idKey)
 	if len(values) == 0 && !s.config.Required(info.FullMethod) {
 		return next(ctx, req)
@@ -157,7 +158,7 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 }
 
 // countInvalid has Results refuse a request without an id, which counts it.
-func (s *server) countInvalid(ctx context.Context) {
+func (s *tracking) countInvalid(ctx context.Context) {
 	_, _ = s.results.Track(ctx, exactlyonce.Request{})
 }
 
@@ -170,7 +171,7 @@ type transientError struct {
 func (*transientError) Error() string   { return "grpconce: the reply is not definite" }
 func (e *transientError) Unwrap() error { return e.err }
 
-func (s *server) decode(stored []byte, reply any, found exactlyonce.State) (any, error) {
+func (s *tracking) decode(stored []byte, reply any, found exactlyonce.State) (any, error) {
 	message, isError, err := decode(stored)
 	switch {
 	case err != nil:
@@ -185,7 +186,7 @@ func (s *server) decode(stored []byte, reply any, found exactlyonce.State) (any,
 }
 
 // refuse returns the status for an error of the tracker.
-func (s *server) refuse(ctx context.Context, err error) error {
+func (s *tracking) refuse(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, exactlyonce.ErrStale):
 		s.trailer(ctx, oncewire.Stale, false)
@@ -196,13 +197,13 @@ func (s *server) refuse(ctx context.Context, err error) error {
 	case errors.Is(err, exactlyonce.ErrMismatch):
 		s.trailer(ctx, oncewire.Mismatch, false)
 		return status.Error(codes.FailedPrecondition, "another call had this id")
-	case errors.Is(err, exactlyonce.ErrInProgress), errors.Is(err, exactlyonce.ErrNotDriver):
+	case errors.Is(err, exactlyonce.ErrInProgress), errors.Is(err, server.ErrNotDriver):
 		s.trailer(ctx, oncewire.InProgress, true)
 		return status.Error(codes.Unavailable, "an earlier attempt of the call runs; repeat it later")
 	case errors.Is(err, exactlyonce.ErrFull):
 		s.trailer(ctx, oncewire.Full, true)
 		return status.Error(codes.Unavailable, "too many calls are tracked; repeat it later")
-	case errors.Is(err, exactlyonce.ErrNoAnswer):
+	case errors.Is(err, server.ErrNoAnswer):
 		s.trailer(ctx, "", true)
 		return status.Error(codes.Unavailable, "the attempt that ran ended without a reply")
 	}
@@ -214,7 +215,7 @@ func (s *server) refuse(ctx context.Context, err error) error {
 	return status.Error(codes.Unavailable, "the records of earlier attempts cannot be read; repeat it later")
 }
 
-func (s *server) trailer(ctx context.Context, result string, pushback bool) {
+func (s *tracking) trailer(ctx context.Context, result string, pushback bool) {
 	md := metadata.MD{}
 	if result != "" {
 		md.Set(resultKey, result)

@@ -24,15 +24,17 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/caller"
+	"github.com/weirflow/weir/exactlyonce/server"
 	"github.com/weirflow/weir/ext/grpc/grpconce"
 )
 
-var caller = exactlyonce.NewClient()
+var client = exactlyonce.NewClient()
 
 // called is a server that calls its interceptor without a connection.
 type called struct {
 	interceptor grpc.UnaryServerInterceptor
-	results     *exactlyonce.Results
+	results     *server.Results
 	method      string
 
 	mu      sync.Mutex
@@ -43,9 +45,9 @@ type called struct {
 // anyone is the principal of a service with one client.
 func anyone(context.Context) (string, error) { return "", nil }
 
-func newCalled(t *testing.T, r exactlyonce.ResultsConfig, c grpconce.ServerConfig) *called {
+func newCalled(t *testing.T, r server.Config, c grpconce.ServerConfig) *called {
 	t.Helper()
-	s := &called{results: exactlyonce.NewResults(r), method: "/pay.v1.Payments/Charge"}
+	s := &called{results: server.NewResults(r), method: "/pay.v1.Payments/Charge"}
 	s.interceptor = grpconce.UnaryServerInterceptor(s.results, c)
 	t.Cleanup(func() { require.NoError(t, s.results.Close(context.Background())) })
 	s.handler = func(_ context.Context, n int, in string) (any, error) {
@@ -85,7 +87,7 @@ func (s *called) call(ctx context.Context, in string, ids ...string) (string, me
 }
 
 func callID(seq int64, attempt int) string {
-	return exactlyonce.ID{Client: caller, Sequence: seq, Attempt: attempt}.String()
+	return exactlyonce.ID{Client: client, Sequence: seq, Attempt: attempt}.String()
 }
 
 func requireRefused(t *testing.T, md metadata.MD, err error, code codes.Code, result string, pushback ...string) {
@@ -101,7 +103,7 @@ func requireRefused(t *testing.T, md metadata.MD, err error, code codes.Code, re
 
 // X1: the second attempt gets the reply of the first, marked; a call without an id passes through.
 func TestServerReplays(t *testing.T) {
-	s := newCalled(t, exactlyonce.ResultsConfig{}, grpconce.ServerConfig{Scope: anyone})
+	s := newCalled(t, server.Config{}, grpconce.ServerConfig{Scope: anyone})
 	reply, md, err := s.call(t.Context(), "a", callID(1, 1))
 	require.NoError(t, err)
 	require.Equal(t, "a!", reply)
@@ -119,7 +121,7 @@ func TestServerReplays(t *testing.T) {
 
 // Refusals have a code, the result in the trailer, and a pushback where the call may be repeated.
 func TestServerRefuses(t *testing.T) {
-	s := newCalled(t, exactlyonce.ResultsConfig{MaxRecords: 1}, grpconce.ServerConfig{
+	s := newCalled(t, server.Config{MaxRecords: 1}, grpconce.ServerConfig{
 		Scope: anyone, Required: func(method string) bool { return strings.HasSuffix(method, "Charge") }, RetryAfter: 1500 * time.Millisecond,
 	})
 	for _, ids := range [][]string{{}, {""}, {"x"}, {callID(1, 1), callID(1, 1)}, {callID(0, 1)}} {
@@ -128,7 +130,7 @@ func TestServerRefuses(t *testing.T) {
 	}
 	require.Zero(t, s.calls)
 	require.EqualValues(t, 5, s.results.Stats().Invalid)
-	later := exactlyonce.ID{Client: caller, Sequence: 2, Attempt: 1, First: 2}.String()
+	later := exactlyonce.ID{Client: client, Sequence: 2, Attempt: 1, First: 2}.String()
 	_, _, err := s.call(t.Context(), "a", later)
 	require.NoError(t, err)
 	_, md, err := s.call(t.Context(), "a", callID(1, 1))
@@ -147,7 +149,7 @@ func TestServerRefuses(t *testing.T) {
 
 // An attempt waits for the one that runs, goes away with its context, or is one too many.
 func TestServerInProgress(t *testing.T) {
-	s := newCalled(t, exactlyonce.ResultsConfig{MaxWaiters: 1}, grpconce.ServerConfig{Scope: anyone})
+	s := newCalled(t, server.Config{MaxWaiters: 1}, grpconce.ServerConfig{Scope: anyone})
 	entered, leave := make(chan context.Context, 1), make(chan struct{})
 	s.handler = func(ctx context.Context, _ int, in string) (any, error) {
 		entered <- ctx
@@ -189,7 +191,7 @@ func TestServerStoresDefiniteStatuses(t *testing.T) {
 			if custom {
 				c.Stored = func(got codes.Code) bool { return got == code }
 			}
-			s := newCalled(t, exactlyonce.ResultsConfig{}, c)
+			s := newCalled(t, server.Config{}, c)
 			s.handler = func(_ context.Context, n int, in string) (any, error) {
 				st, err := status.New(code, "call "+strings.Repeat("!", n)).WithDetails(durationpb.New(time.Second))
 				if code == codes.OK {
@@ -210,7 +212,7 @@ func TestServerStoresDefiniteStatuses(t *testing.T) {
 			}
 		}
 	}
-	s := newCalled(t, exactlyonce.ResultsConfig{}, grpconce.ServerConfig{Scope: anyone, Stored: func(codes.Code) bool { return false }})
+	s := newCalled(t, server.Config{}, grpconce.ServerConfig{Scope: anyone, Stored: func(codes.Code) bool { return false }})
 	for n := range 2 {
 		reply, _, err := s.call(t.Context(), "a", callID(1, n+1))
 		require.NoError(t, err)
@@ -226,7 +228,7 @@ func TestServerStoresDefiniteStatuses(t *testing.T) {
 func TestServerScopes(t *testing.T) {
 	denied := status.Error(codes.Unauthenticated, "who are you?")
 	var user string
-	s := newCalled(t, exactlyonce.ResultsConfig{}, grpconce.ServerConfig{Scope: func(context.Context) (string, error) {
+	s := newCalled(t, server.Config{}, grpconce.ServerConfig{Scope: func(context.Context) (string, error) {
 		if user == "" {
 			return "", denied
 		}
@@ -246,7 +248,7 @@ func TestServerScopes(t *testing.T) {
 // A handler that panics or is in doubt; a message that cannot be stored.
 func TestServerHandlersThatFail(t *testing.T) {
 	var log bytes.Buffer
-	s := newCalled(t, exactlyonce.ResultsConfig{}, grpconce.ServerConfig{Scope: anyone, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	s := newCalled(t, server.Config{}, grpconce.ServerConfig{Scope: anyone, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	handler := s.handler
 	s.handler = func(context.Context, int, string) (any, error) { panic("boom") }
 	require.PanicsWithValue(t, "boom", func() { _, _, _ = s.call(t.Context(), "a", callID(1, 1)) })
@@ -314,14 +316,14 @@ func TestServerWithRecords(t *testing.T) {
 	records := &oneRecord{}
 	var log bytes.Buffer
 	config := grpconce.ServerConfig{Scope: anyone, Logger: slog.New(slog.NewTextHandler(&log, nil))}
-	s := newCalled(t, exactlyonce.ResultsConfig{Records: records}, config)
+	s := newCalled(t, server.Config{Records: records}, config)
 	s.handler = func(_ context.Context, _ int, in string) (any, error) {
 		var err error
 		records.answer, err = grpconce.Encode(wrapperspb.String(in+" stored"), nil)
 		require.NoError(t, err)
 		return nil, status.Error(codes.Unavailable, "the answer to COMMIT is lost")
 	}
-	for _, s := range []*called{s, newCalled(t, exactlyonce.ResultsConfig{Records: records}, config)} {
+	for _, s := range []*called{s, newCalled(t, server.Config{Records: records}, config)} {
 		reply, md, err := s.call(t.Context(), "a", callID(1, 1))
 		require.NoError(t, err)
 		require.Equal(t, "a stored", reply)
@@ -329,13 +331,13 @@ func TestServerWithRecords(t *testing.T) {
 	}
 	for _, damaged := range []string{"", "\x03", "\x01\xff", "\x02\xff", "\x02", "\x01\x0a\x03a/b"} {
 		records.answer = []byte(damaged)
-		_, _, err := newCalled(t, exactlyonce.ResultsConfig{Records: records}, config).call(t.Context(), "a", callID(1, 1))
+		_, _, err := newCalled(t, server.Config{Records: records}, config).call(t.Context(), "a", callID(1, 1))
 		require.Equal(t, codes.Internal, status.Code(err))
 		require.Contains(t, log.String(), "grpconce: stored")
 		log.Reset()
 	}
 	records.err = io.ErrUnexpectedEOF
-	_, md, err := newCalled(t, exactlyonce.ResultsConfig{Records: records}, config).call(t.Context(), "a", callID(1, 1))
+	_, md, err := newCalled(t, server.Config{Records: records}, config).call(t.Context(), "a", callID(1, 1))
 	requireRefused(t, md, err, codes.Unavailable, "", "1000")
 	require.Contains(t, log.String(), "unexpected EOF")
 }
@@ -343,10 +345,10 @@ func TestServerWithRecords(t *testing.T) {
 func TestServerConfigThatMakesNoSense(t *testing.T) {
 	require.PanicsWithValue(t, "grpconce: UnaryServerInterceptor: Scope is nil: it says whose call it is, and whose replies it may get",
 		func() {
-			grpconce.UnaryServerInterceptor(exactlyonce.NewResults(exactlyonce.ResultsConfig{}), grpconce.ServerConfig{})
+			grpconce.UnaryServerInterceptor(server.NewResults(server.Config{}), grpconce.ServerConfig{})
 		})
 	require.Panics(t, func() { grpconce.UnaryServerInterceptor(nil, grpconce.ServerConfig{Scope: anyone}) })
-	r := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+	r := server.NewResults(server.Config{})
 	require.Panics(t, func() { grpconce.UnaryServerInterceptor(r, grpconce.ServerConfig{Scope: anyone, RetryAfter: -1}) })
 }
 
@@ -355,7 +357,7 @@ func FuzzServerMetadata(f *testing.F) {
 	f.Add(callID(1, 1))
 	f.Add(`"0af7651916cd43dd8448eb211c80319c"; seq=7; attempt=1;first=3;step="a"`)
 	f.Fuzz(func(t *testing.T, value string) {
-		s := newCalled(t, exactlyonce.ResultsConfig{}, grpconce.ServerConfig{Scope: anyone})
+		s := newCalled(t, server.Config{}, grpconce.ServerConfig{Scope: anyone})
 		_, parseErr := exactlyonce.ParseID(value)
 		for range 2 {
 			reply, md, err := s.call(t.Context(), "a", value)
@@ -372,7 +374,7 @@ func FuzzServerMetadata(f *testing.F) {
 
 // X1: both sides over a connection. The first attempt is broken off while its handler runs; the second gets what that one did.
 func TestBothSides(t *testing.T) {
-	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{})
+	results := server.NewResults(server.Config{})
 	defer results.Close(context.Background())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -403,7 +405,7 @@ func TestBothSides(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Close()
 
-	tracker := exactlyonce.NewTracker(exactlyonce.TrackerConfig{})
+	tracker := caller.NewTracker(caller.Config{})
 	element := tracker.Accepted(t.Context(), nil, false)
 	charge := func(ctx context.Context, attempt int) (string, metadata.MD, error) {
 		var trailer metadata.MD

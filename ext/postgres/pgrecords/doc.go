@@ -12,7 +12,7 @@
 //		return exactlyonce.Response{Status: http.StatusCreated, Body: []byte("paid")}.Encode(), err
 //	})
 //
-// exactlyonce.Results.Handler expects an encoded Response; exactlyonce.Results.Do takes any bytes.
+// In exactlyonce/server, Results.Handler expects an encoded Response; Results.Do takes any bytes.
 //
 // # Vocabulary
 //

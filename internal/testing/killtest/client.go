@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -38,7 +39,7 @@ type client struct {
 // capacity and limit of what is in flight.
 func call(s settings) error {
 	c := &client{settings: s, http: &http.Client{
-		Transport: exactlyonce.Transport(&http.Transport{MaxIdleConnsPerHost: 2 * permits}, s.URL+"/accounts/"),
+		Transport: caller.Transport(&http.Transport{MaxIdleConnsPerHost: 2 * permits}, s.URL+"/accounts/"),
 		Timeout:   5 * time.Second,
 	}}
 	store, err := checkpoint.OpenDir(filepath.Join(s.Dir, "checkpoints"))
@@ -62,7 +63,7 @@ func call(s settings) error {
 		}), asyncop.WithMaxConcurrentCalls(permits),
 		asyncop.WithBuffer(4), asyncop.WithDrainRetries(),
 		asyncop.WithLogger(slog.New(slog.DiscardHandler)),
-		asyncop.WithObserver(exactlyonce.NewTracker(exactlyonce.TrackerConfig{Window: permits + rand.IntN(60)})))
+		asyncop.WithObserver(caller.NewTracker(caller.Config{Window: permits + rand.IntN(60)})))
 	sink := checkpoint.NewSink(coordinator, "output", checkpoint.NewLineOutput(filepath.Join(s.Dir, outputFile)))
 	if err := coordinator.Start(); err != nil {
 		return err
@@ -84,7 +85,7 @@ func fail(err error) {
 // post is the function of the operator: it makes the requests for an element.
 func (c *client) post(ctx context.Context, position int64) (string, error) {
 	for _, step := range steps {
-		if err := c.postStep(exactlyonce.WithStep(ctx, step), position); err != nil {
+		if err := c.postStep(caller.WithStep(ctx, step), position); err != nil {
 			return "", err
 		}
 	}
@@ -113,7 +114,7 @@ func (c *client) postStep(ctx context.Context, position int64) error {
 	refused, is := errors.AsType[*httpretry.StatusError](err)
 	switch {
 	case errors.Is(err, exactlyonce.ErrInProgress): // more attempts wait than may
-	case is && refused.StatusCode < http.StatusInternalServerError, errors.Is(err, exactlyonce.ErrStale), errors.Is(err, exactlyonce.ErrNoID):
+	case is && refused.StatusCode < http.StatusInternalServerError, errors.Is(err, exactlyonce.ErrStale), errors.Is(err, caller.ErrNoID):
 		fail(fmt.Errorf("element %d: %w", position, err))
 	}
 	return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/server"
 )
 
 // serve is the process of a server. It prints its address.
@@ -17,14 +18,14 @@ func serve(open func(ctx context.Context, database string) (Service, error), dat
 	if err != nil {
 		return err
 	}
-	results := exactlyonce.NewResults(exactlyonce.ResultsConfig{Records: service})
+	results := server.NewResults(server.Config{Records: service})
 	add := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { add(service, w, req) })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	fmt.Println(l.Addr())
-	s := http.Server{Handler: results.Handler(add, exactlyonce.HandlerConfig{Scope: anyone, Required: true}), ReadHeaderTimeout: patience}
+	s := http.Server{Handler: results.Handler(add, server.HandlerConfig{Scope: anyone, Required: true}), ReadHeaderTimeout: patience}
 	return s.Serve(l)
 }
 

@@ -1,0 +1,24 @@
+// Package caller is the calling side of requests that take effect once: it gives requests the ids of package exactlyonce.
+//
+// A [Tracker] numbers the elements of a stream, and [Transport] sends the ids:
+//
+//	tracker := caller.NewTracker(caller.Config{})
+//	client := &http.Client{Transport: caller.Transport(nil, "https://pay.example.com/charges")}
+//	op := asyncop.OrderedWaitWithRetry(charge, time.Minute, 100,
+//		strategies.ReasonAware(httpretry.Classifier[Receipt](), nil), asyncop.WithObserver(tracker))
+//
+// A function that makes several requests for an element names them by [WithStep].
+//
+// In an operator with checkpoints (asyncop.WithCheckpoints) the tracker's state is a part of them. After a restart, an element
+// is called under the number that it had before.
+//
+// Reason-aware retries (strategies.ReasonAware) know from the attempt that its requests are tracked: a call that was lost in
+// flight is then repeated, also one that must not happen twice. A request without an id in the same call prevents that, and so
+// does [exactlyonce.ErrStale].
+//
+// The package links no operator: a program without one calls the methods of its tracker itself.
+//
+// # Concurrency
+//
+// Everything here is safe for concurrent use unless its documentation says otherwise.
+package caller

@@ -1,0 +1,68 @@
+package caller
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+)
+
+// endpoint is what a user names as tracked: one path, or all below it.
+type endpoint struct {
+	origin string // see originOf
+	path   string
+	below  bool // path ends with a slash, and names all that is below it
+}
+
+// mustParseEndpoint reads an absolute URL. A path that ends with a slash names all that is below it, as in http.ServeMux.
+func mustParseEndpoint(s string) endpoint {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		panic(fmt.Sprintf("exactlyonce: Transport: endpoint %q: %v", s, err))
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		panic(fmt.Sprintf("exactlyonce: Transport: endpoint %q is no absolute URL of HTTP", s))
+	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		panic(fmt.Sprintf("exactlyonce: Transport: endpoint %q has more than scheme, host and path", s))
+	}
+	p := cleanPath(u.Path)
+	return endpoint{origin: originOf(u), path: p, below: strings.HasSuffix(p, "/")}
+}
+
+func (e endpoint) names(origin, path string) bool {
+	return origin == e.origin && (path == e.path || e.below && strings.HasPrefix(path, e.path))
+}
+
+// originOf returns scheme, host and port, in one form for equal ones; "" if u does not say where it goes.
+func originOf(u *url.URL) string {
+	if u.Opaque != "" || u.Host == "" {
+		return ""
+	}
+	scheme, host := strings.ToLower(u.Scheme), strings.ToLower(u.Host)
+	switch scheme {
+	case "http":
+		host = strings.TrimSuffix(host, ":80")
+	case "https":
+		host = strings.TrimSuffix(host, ":443")
+	}
+	return scheme + "://" + host
+}
+
+// cleanPath resolves what a server would resolve, so that /charges/../refunds is not taken for a path below /charges/.
+func cleanPath(p string) string {
+	c := path.Clean("/" + p)
+	if strings.HasSuffix(p, "/") && c != "/" {
+		c += "/"
+	}
+	return c
+}
+
+// isSafe reports whether a method asks for no effect (RFC 9110, 9.2.1).
+func isSafe(method string) bool {
+	switch method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,57 @@
+package caller
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/oncewire"
+	"github.com/weirflow/weir/message"
+)
+
+// clientOf returns the client that a message is for the trackers of a name: always the same.
+func clientOf(secret []byte, name, message string) (c exactlyonce.Client) {
+	b := []byte("weir message 1")
+	for _, s := range [...]string{name, message} {
+		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
+	}
+	h := sha256.New()
+	if len(secret) > 0 {
+		h = hmac.New(sha256.New, secret)
+	}
+	_, _ = h.Write(b) // a hash never fails
+	copy(c[:], h.Sum(nil))
+	return c
+}
+
+// resume goes on where the earlier visits of a message were.
+func (e *element) resume(meta message.Meta) {
+	// A redelivery may have been sent before without a trace here. From the second attempt on, records are looked for.
+	made := int64(meta.Attempts) + 1
+	id, err := exactlyonce.ParseID(meta.Request)
+	if err == nil && id.Client == clientOf(nil, e.tracker.config.Name, meta.ID) {
+		e.client = id.Client // a predecessor had no secret (law W4)
+	}
+	if err == nil && id.Client == e.client {
+		e.number = id.Sequence // that of the call in doubt, also behind a merge
+		made = max(made, int64(id.Attempt))
+		e.sentAt(meta.FirstFailure)
+	}
+	e.attempts.Store(made)
+}
+
+func (t *Tracker) hasCheckpoints() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.saved.used
+}
+
+// Carried returns the id of the latest request, if the element is a message that keeps it on its next visit: the next tracker takes it
+// from message.Meta.Request.
+func (e *element) Carried() string {
+	if e.client.IsZero() {
+		return ""
+	}
+	return exactlyonce.ID{Client: e.client, Sequence: e.number, Attempt: int(min(e.attempts.Load(), oncewire.MaxAttempt))}.String()
+}

@@ -1,0 +1,206 @@
+package caller
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/oncewire"
+	"github.com/weirflow/weir/internal/varint"
+)
+
+// states is what a tracker knows of checkpoints.
+type states struct {
+	used      bool               // Restore was called: elements come again after a restart
+	durable   bool               // a complete checkpoint holds the client's identity
+	asked     bool               // a snapshot was taken
+	first     uint64             // the checkpoint of the first one
+	ended     []*element         // since the last snapshot
+	snapshots []snapshot         // those that release something, by checkpoint, ascending
+	restored  map[int64]*element // numbers of the checkpoint that no element has taken yet
+	request   func()             // asks for a checkpoint, or nil
+	requested bool               // it was called since the last snapshot
+}
+
+// snapshot is a checkpoint that may still complete. It no longer holds these elements.
+type snapshot struct {
+	checkpoint uint64
+	ended      []*element
+}
+
+// stateVersion is the first byte of a state. Version 1 had the numbers of the elements, too, and version 2 no time of the first sending.
+const stateVersion = 3
+
+// Restore lets t take part in checkpoints. It is called before the first element, with what [Tracker.Snapshot] has returned for
+// the checkpoint that the program resumes from, and with the numbers of its elements, ascending. The tracker then continues
+// with the identity and the numbers of its predecessor. At a fresh start both are nil.
+//
+// request, if it is not nil, is called when a checkpoint would let elements in: see [Tracker.TryAdmit]. It must not wait for
+// it.
+//
+// Restore fails if the state or the numbers are damaged, if the config has Refuse, and if the tracker is in use already: one
+// that takes part in checkpoints belongs to one operator.
+func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
+	client, next, sent := exactlyonce.Client{}, int64(1), time.Time{}
+	if state != nil {
+		var err error
+		if client, next, sent, err = parseState(state); err != nil {
+			return fmt.Errorf("exactlyonce: state of a tracker: %w", err)
+		}
+	}
+	last := int64(0)
+	for _, n := range numbers {
+		if n <= last || n >= next {
+			return fmt.Errorf("exactlyonce: Restore: number %d of an element follows %d, and the next one is %d", n, last, next)
+		}
+		last = n
+	}
+	t.mu.Lock()
+	var err error
+	switch {
+	case t.config.Refuse:
+		err = errors.New("exactlyonce: Restore: the tracker has Refuse: with checkpoints, numbers must come in the order of the elements")
+	case t.saved.used || t.next != 1:
+		err = fmt.Errorf("exactlyonce: Restore: the tracker is in use, its next number is %d: "+
+			"with checkpoints, each operator has one of its own", t.next)
+	}
+	if err != nil {
+		t.mu.Unlock()
+		return err
+	}
+	t.saved.used, t.saved.request = true, request
+	if state != nil {
+		t.client, t.next, t.saved.durable = client, next, true
+		t.saved.restored = make(map[int64]*element, len(numbers))
+	}
+	for _, n := range numbers { // all at once: the first incomplete number must not pass one that is not restored yet
+		e := &element{tracker: t, number: n}
+		e.attempts.Store(1) // it may have been sent before: then records are looked for
+		e.sentAt(sent)
+		t.appendLocked(e)
+		t.saved.restored[n] = e
+	}
+	t.unlockAndNotify()
+	return nil
+}
+
+// Restored is Accepted for an element of a checkpoint. It keeps the number that it had; with 0 it gets one. Elements are
+// restored after [Tracker.Restore], in the order in which they were accepted, and before others are accepted.
+func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Context {
+	if number == 0 {
+		return t.Accepted(ctx, in, false)
+	}
+	t.mu.Lock()
+	e, ok := t.saved.restored[number]
+	delete(t.saved.restored, number)
+	t.mu.Unlock()
+	if !ok {
+		e = &element{tracker: t, lost: true, refused: fmt.Errorf(
+			"%w: number %d of a restored element was not given to Restore, or was restored twice", ErrNoID, number)}
+	}
+	return context.WithValue(ctx, oncewire.ElementKey{}, e)
+}
+
+// Number returns the number of the element that ctx belongs to, for its part of a checkpoint. It is 0 if the element has none,
+// and -1 if it must not get one, since it had one that is lost (law X1). A message whose id is that of its requests needs none.
+func (t *Tracker) Number(ctx context.Context) int64 {
+	e := t.elementIn(ctx)
+	switch {
+	case e == nil || !e.client.IsZero():
+		return 0
+	case e.lost:
+		return -1
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return e.number
+}
+
+// Snapshot returns the tracker's part of a checkpoint: its identity, the next number, and when the first request was sent of those
+// that are not complete. It goes into the same checkpoint as
+// the elements that have not ended, each with its number ([Tracker.Number]), and is taken at the same moment. Checkpoints have
+// ascending numbers; not all need complete.
+//
+// The input after those elements has to come in the same order after a restart: each element then gets the number that it had.
+// (An element in another's place would have the answer of that one, or ErrMismatch where the called side compares
+// fingerprints.)
+func (t *Tracker) Snapshot(checkpoint uint64) []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.saved.requested = false
+	if !t.saved.asked {
+		t.saved.asked, t.saved.first = true, checkpoint
+	}
+	if len(t.saved.ended) > 0 { // else it is not kept: checkpoints may fail for ever (law X3)
+		t.saved.snapshots = append(t.saved.snapshots, snapshot{checkpoint, t.saved.ended})
+		t.saved.ended = nil
+	}
+	first := time.Time{}
+	for e := t.head; e != nil; e = e.next {
+		if sent := e.sent.Load(); sent != 0 && (first.IsZero() || t.start.Add(time.Duration(sent)).Before(first)) {
+			first = t.start.Add(time.Duration(sent))
+		}
+	}
+	b := append([]byte{stateVersion}, t.client[:]...)
+	b = binary.AppendUvarint(b, uint64(t.next))
+	return binary.AppendUvarint(b, uint64(max(0, first.Unix()))) // 0: nothing was sent
+}
+
+// Completed reports that a checkpoint is stored: numbers of elements that had ended before its snapshot are released. Those of
+// earlier checkpoints that did not complete are covered.
+func (t *Tracker) Completed(checkpoint uint64) {
+	t.mu.Lock()
+	t.saved.durable = t.saved.durable || t.saved.asked && checkpoint >= t.saved.first
+	for len(t.saved.snapshots) > 0 && t.saved.snapshots[0].checkpoint <= checkpoint {
+		for _, e := range t.saved.snapshots[0].ended {
+			t.releaseLocked(e)
+		}
+		t.saved.snapshots = slices.Delete(t.saved.snapshots, 0, 1)
+	}
+	t.unlockAndNotify()
+}
+
+// requestLocked returns what asks for a checkpoint if one would let elements in: the first one, or one that releases numbers.
+// Else nil.
+func (t *Tracker) requestLocked() func() {
+	s := &t.saved
+	if s.request == nil || s.requested || t.roomLocked() || len(s.ended) == 0 && (s.durable || s.asked) {
+		return nil
+	}
+	s.requested = true
+	return s.request
+}
+
+// parseState reads what Snapshot has written.
+func parseState(state []byte) (client exactlyonce.Client, next int64, sent time.Time, err error) {
+	r := varint.Reader{Rest: state}
+	v := r.Byte()
+	if r.Err == nil && v != 2 && v != stateVersion {
+		return exactlyonce.Client{}, 0, time.Time{}, fmt.Errorf("version %d is unknown", v)
+	}
+	copy(client[:], r.Take(uint64(len(client))))
+	n := r.Uvarint()
+	if v == stateVersion {
+		if at := r.Uvarint(); at > 0 {
+			sent = time.Unix(int64(min(at, maxUnix)), 0)
+		}
+	}
+	switch {
+	case r.Err != nil:
+		return exactlyonce.Client{}, 0, time.Time{}, r.Err
+	case client.IsZero():
+		return exactlyonce.Client{}, 0, time.Time{}, errors.New("the client is zero")
+	case n < 1 || n > oncewire.MaxSequence+1:
+		return exactlyonce.Client{}, 0, time.Time{}, fmt.Errorf("next number %d is not between 1 and %d", n, int64(oncewire.MaxSequence+1))
+	case len(r.Rest) > 0:
+		return exactlyonce.Client{}, 0, time.Time{}, fmt.Errorf("%d bytes too many", len(r.Rest))
+	}
+	return client, int64(n), sent, nil
+}
+
+// maxUnix bounds a time, in seconds since 1970: the year 9999.
+const maxUnix = 253_402_300_799

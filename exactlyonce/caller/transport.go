@@ -1,0 +1,202 @@
+package caller
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/oncewire"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
+)
+
+// Transport returns base with the ids of a [Tracker], for requests to the endpoints that are named:
+//
+//	client := &http.Client{Transport: exactlyonce.Transport(nil, "https://pay.example.com/charges")}
+//
+// An endpoint is an absolute URL. A path that ends with a slash names all that is below it. Name only what recognises the
+// ids, such as a service behind the middleware of this package: a call is repeated because of that (see below).
+//
+//	request                                  its id
+//	to a named endpoint                      that of the element and step (WithStep); a new attempt number each time
+//	with a safe method: GET, HEAD, …         none: it has no effect
+//	to another endpoint                      none
+//	after a redirect within the host         as the first, with a step of its own
+//	after a redirect to another host         none, also if the endpoint is named
+//	no id can be given: see NextID           fails, and nothing is sent
+//
+// Answers that come from the called side's tracker, not from its service, become errors. They match, under [errors.Is]:
+//
+//	ErrStale       the outcome is unknown: in doubt, and not repeated
+//	ErrMismatch    refused for good
+//	ErrInvalidID   refused for good
+//	ErrInProgress  may be repeated, after the time that the server demands
+//	ErrFull        not executed, may be repeated
+//
+// Other answers are those of the service, also one that was given to an earlier attempt.
+//
+// # Retries
+//
+// What is sent with an id is reported as tracked ([predicates.WithTracked]). A reason-aware strategy therefore repeats a call
+// that was lost in flight, unless the call has sent something else: requests without an id are reported as such. For that,
+// Transport includes [httpretry.Transport]: base need not be one.
+//
+// Hedges and retries around Transport are sendings of the same request, so the function has to name it by [WithStep]. Below
+// Transport, they carry its attempt number, which is correct; to give them numbers of their own, make another Transport their
+// base:
+//
+//	exactlyonce.Transport(hedged(exactlyonce.Transport(nil, endpoint)), endpoint)
+//
+// A nil base stands for http.DefaultTransport. Transport panics if no endpoint is named, or if one is not such a URL. The
+// result is safe for concurrent use if base is.
+func Transport(base http.RoundTripper, endpoints ...string) http.RoundTripper {
+	if len(endpoints) == 0 {
+		panic("exactlyonce: Transport: no endpoint is named")
+	}
+	t := &transport{base: httpretry.Transport(base)}
+	for _, e := range endpoints {
+		t.endpoints = append(t.endpoints, mustParseEndpoint(e))
+	}
+	return t
+}
+
+type transport struct {
+	base      http.RoundTripper
+	endpoints []endpoint
+}
+
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	hops, away := redirects(req)
+	if isSafe(req.Method) || away || !t.names(req) {
+		return t.base.RoundTrip(withoutID(req))
+	}
+	r, id, err := begin(req.Context(), hops)
+	if err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close()
+		}
+		return nil, &predicates.StageError{Stage: predicates.ClientDispatch, Err: err}
+	}
+	sent := req.WithContext(context.WithValue(predicates.WithTracked(req.Context()), sendingKey{}, r))
+	sent.Header = req.Header.Clone()
+	if sent.Header == nil {
+		sent.Header = http.Header{}
+	}
+	sent.Header.Set(exactlyonce.Header, id.String())
+	resp, err := t.base.RoundTrip(sent)
+	if err != nil || resp == nil {
+		return nil, err
+	}
+	resp.Request = req
+	if err := r.refusal(resp, id); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// CloseIdleConnections is what http.Client looks for.
+func (t *transport) CloseIdleConnections() {
+	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+// names reports whether req goes to a named endpoint. With a Host of its own, it goes to another service.
+func (t *transport) names(req *http.Request) bool {
+	if req.Host != "" && req.Host != req.URL.Host {
+		return false
+	}
+	origin, path := originOf(req.URL), cleanPath(req.URL.Path)
+	for _, e := range t.endpoints {
+		if e.names(origin, path) {
+			return true
+		}
+	}
+	return false
+}
+
+// withoutID returns req without an id that a Transport around this one, or a program that copies headers, has given it.
+func withoutID(req *http.Request) *http.Request {
+	if _, ok := req.Header[exactlyonce.Header]; !ok {
+		return req
+	}
+	c := req.WithContext(req.Context())
+	c.Header = req.Header.Clone()
+	c.Header.Del(exactlyonce.Header)
+	return c
+}
+
+// redirects returns how many redirects led to req, and whether one of them left the host.
+func redirects(req *http.Request) (hops int, away bool) {
+	for r := req; r.Response != nil && r.Response.Request != nil; r = r.Response.Request {
+		hops++
+		away = away || originOf(r.URL) != originOf(r.Response.Request.URL)
+	}
+	return hops, away
+}
+
+// begin returns the request that is made under ctx, and the id of its next sending.
+func begin(ctx context.Context, hops int) (outgoing, exactlyonce.ID, error) {
+	r, err := requestIn(ctx, hops)
+	if err != nil {
+		return r, exactlyonce.ID{}, err
+	}
+	id, err := r.next()
+	return r, id, err
+}
+
+// refusal returns the error for an answer of the called side's tracker; nil for one of the service. It closes the body.
+func (r outgoing) refusal(resp *http.Response, id exactlyonce.ID) error {
+	status := httpretry.CheckResponse(resp)
+	result := oncewire.Of(resp.Header)
+	if status == nil || result == "" {
+		return nil
+	}
+	if resp.Body != nil {
+		_, _ = io.CopyN(io.Discard, resp.Body, 4096) // so that the connection can be used again
+		_ = resp.Body.Close()
+	}
+	err := &answerError{class: classes[result], id: id, status: status}
+	if result == oncewire.Stale {
+		predicates.ReportSent(r.ctx) // law X1: not tracked any more, so it is never repeated blindly
+	}
+	return &predicates.StageError{Stage: predicates.ResponseReceived, Err: err}
+}
+
+// classes are the errors for the answers of a tracker.
+var classes = map[string]error{
+	oncewire.Stale:      exactlyonce.ErrStale,
+	oncewire.Mismatch:   exactlyonce.ErrMismatch,
+	oncewire.InProgress: exactlyonce.ErrInProgress,
+	oncewire.Full:       exactlyonce.ErrFull,
+	oncewire.Invalid:    exactlyonce.ErrInvalidID,
+}
+
+// answerError is an answer of the called side's tracker.
+type answerError struct {
+	class  error
+	id     exactlyonce.ID
+	status error // a *httpretry.StatusError
+}
+
+func (e *answerError) Error() string {
+	step := ""
+	if e.id.Step != "" {
+		step = ", step " + strconv.Quote(e.id.Step)
+	}
+	return fmt.Sprintf("%v: element %d%s: %v", e.class, e.id.Sequence, step, e.status)
+}
+
+func (e *answerError) Is(target error) bool { return target == e.class }
+
+// Unwrap returns the status, from which classifiers read what may follow. That of a stale request says nothing about it: 410
+// is otherwise a refusal without effect.
+func (e *answerError) Unwrap() error {
+	if e.class == exactlyonce.ErrStale { //nolint:errorlint // set from classes
+		return nil
+	}
+	return e.status
+}

@@ -1,0 +1,270 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weirflow/weir/exactlyonce"
+)
+
+// flight is a request while it runs. Everything is guarded by Results.mu, but for what closing done publishes.
+type flight struct {
+	record    *record
+	principal *principal
+	driver    *Call // whose answer counts; nil if it has left
+	handlers  int   // calls that are NEW and not over
+	waiting   int   // calls that are IN_PROGRESS and not over
+	first     Call
+	context   handlerContext // of first, if Do runs it
+
+	done   chan struct{} // made by the first that waits, closed at the end
+	ended  bool
+	answer []byte // with err: written before done is closed
+	err    error  // before the end: what the driver that left has said
+	stale  bool   // a handler has left in doubt
+}
+
+// Call is an attempt that [Results.Track] has noted. Safe for concurrent use.
+type Call struct {
+	results *Results
+	req     exactlyonce.Request
+	state   exactlyonce.State
+	answer  []byte  // if COMPLETED
+	flight  *flight // else
+	over    bool    // guarded by Results.mu
+}
+
+// State returns what the attempt has found: StateNew, StateInProgress or StateCompleted.
+func (c *Call) State() exactlyonce.State { return c.state }
+
+// IsDriver reports whether the answer of c would count: it is NEW, has not ended, and no other call has taken over.
+func (c *Call) IsDriver() bool {
+	if c.state != exactlyonce.StateNew {
+		return false
+	}
+	c.results.mu.Lock()
+	defer c.results.mu.Unlock()
+	return c.flight.driver == c
+}
+
+// Wait returns the answer that the attempt has found, or waits for the one that runs. It ends the call. If the attempt that
+// runs fails, Wait returns its error. If ctx ends first, the error is context.Cause(ctx), and nothing is left of the call.
+func (c *Call) Wait(ctx context.Context) ([]byte, error) {
+	switch c.state {
+	case exactlyonce.StateCompleted:
+		return c.answer, nil
+	case exactlyonce.StateInProgress:
+	default:
+		return nil, errors.New("exactlyonce: Wait in the call that has to run the request")
+	}
+	defer c.leave()
+	select {
+	case <-c.flight.done:
+		return c.flight.answer, c.flight.err
+	default:
+	}
+	select {
+	case <-c.flight.done:
+		return c.flight.answer, c.flight.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// leave ends a call that waits.
+func (c *Call) leave() {
+	r, f := c.results, c.flight
+	r.mu.Lock()
+	if c.over {
+		r.mu.Unlock()
+		return
+	}
+	c.over = true
+	f.waiting--
+	r.stats.Waiting--
+	r.use(f.principal, ofBytes, -waiterCost)
+	cancel := f.waiting == 0 && f.context.deserted
+	r.mu.Unlock()
+	if cancel {
+		f.context.cancel()
+	}
+}
+
+// Complete ends the call with the answer of the request, which must not be changed afterwards. All other attempts get the same
+// bytes. It fails with [ErrNotDriver] if the call is not the driver or has ended; then nothing is stored.
+func (c *Call) Complete(answer []byte) error { return c.complete(answer, true) }
+
+// complete is Complete with an answer that the call has made, or that was found in Records.
+func (c *Call) complete(answer []byte, made bool) error {
+	r, f := c.results, c.flight
+	now := r.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.state != exactlyonce.StateNew || f.driver != c {
+		r.stats.NotDriver++
+		if c.state == exactlyonce.StateNew {
+			r.endHandler(c, now)
+		}
+		return fmt.Errorf("%w: %s", ErrNotDriver, c.req.ID)
+	}
+	c.over = true
+	if made {
+		r.stats.Completed++
+	}
+	f.answer, f.err = answer, nil
+	rec := r.land(f, now)
+	client := rec.client
+	rec.answer, rec.attempt, rec.touched = answer, c.req.Attempt, now
+	client.answered = max(client.answered, rec.seq)
+	r.use(client.principal, ofBytes, int64(cap(answer)))
+	client.principal.aged.pushBack(rec)
+	switch {
+	case rec.seq < client.before: // the client has said meanwhile that it is done with it
+		r.stats.Acknowledged++
+		r.forget(rec, false)
+	case len(answer) > r.config.MaxAnswer,
+		// The effect is there, so nothing can be refused: the answer is lost (law X3).
+		!r.makeRoom(client.principal, now, [bounds]int64{}, client) && client.get(c.req.Sequence, c.req.Step) == rec:
+		r.stats.Unkept++
+		r.forget(rec, true)
+	}
+	return nil
+}
+
+// Fail ends the call without an answer. Attempts that wait get err, where nil stands for [ErrNoAnswer], and the next attempt is
+// NEW, both once no handler is left that could still answer. If err matches [exactlyonce.ErrStale], it is STALE instead.
+//
+// After the end of the call Fail does nothing, so it can be deferred right after Track. A call that would wait is let go of. A
+// call that is not the driver does not affect the driver, or an answer that is stored.
+func (c *Call) Fail(err error) {
+	switch c.state {
+	case exactlyonce.StateCompleted, exactlyonce.StateStale:
+		return
+	case exactlyonce.StateInProgress:
+		c.leave()
+		return
+	case exactlyonce.StateNew:
+	}
+	if err == nil {
+		err = ErrNoAnswer
+	}
+	r, f := c.results, c.flight
+	now, stale := r.now(), isStale(err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.over {
+		return
+	}
+	r.stats.Failed++
+	if !f.ended {
+		f.stale = f.stale || stale
+		if f.driver == c || f.err == nil {
+			f.err = err
+		}
+	}
+	r.endHandler(c, now)
+}
+
+// isStale reports whether err matches ErrStale. An error whose methods panic says nothing that could be relied on: it does.
+func isStale(err error) (stale bool) {
+	defer func() {
+		if recover() != nil {
+			stale = true
+		}
+	}()
+	return errors.Is(err, exactlyonce.ErrStale)
+}
+
+// endHandler ends a call that is NEW without an answer. The last one ends the request, so that no attempt waits for a driver
+// that never comes. It runs under mu.
+func (r *Results) endHandler(c *Call, now time.Duration) {
+	f := c.flight
+	if c.over {
+		return
+	}
+	c.over = true
+	f.handlers--
+	if f.driver == c {
+		f.driver = nil
+	}
+	if f.ended || f.handlers > 0 {
+		return
+	}
+	if f.err == nil {
+		f.err = ErrNoAnswer
+	}
+	rec := r.land(f, now)
+	client := rec.client
+	r.dropRecord(rec, false)
+	if f.stale {
+		r.markGone(client, c.req.Sequence, c.req.Step)
+	}
+}
+
+// land ends a request that runs: those that wait get its answer or error. The caller decides what becomes of the record. It
+// runs under mu.
+func (r *Results) land(f *flight, now time.Duration) *record {
+	rec := f.record
+	rec.flight, f.record = nil, nil // its memory is used again
+	f.ended = true
+	f.driver = nil
+	if f.done != nil {
+		close(f.done)
+	}
+	r.stats.InProgress--
+	c := rec.client
+	r.use(c.principal, ofBytes, -flightCost)
+	c.running--
+	c.principal.run(-1, c.running == 0)
+	c.heard = now
+	if c.running == 0 {
+		c.principal.idle.pushBack(c)
+	}
+	return rec
+}
+
+// findAgain bounds how long Records are asked how a request went whose handler has failed.
+const findAgain = 5 * time.Second
+
+// run calls the handler of a call that is NEW, and ends the call in any case.
+func (c *Call) run(
+	ctx context.Context, run func(ctx context.Context) ([]byte, error),
+) (answer []byte, found exactlyonce.State, err error) {
+	h := &c.flight.context
+	h.call, h.parent = c, ctx
+	defer h.end()
+	defer c.Fail(nil) // of a handler that panics or calls runtime.Goexit
+	answer, err = run(h)
+	if err == nil {
+		if err := c.Complete(answer); err != nil {
+			return nil, exactlyonce.StateNew, err
+		}
+		return answer, exactlyonce.StateNew, nil
+	}
+	return c.failed(ctx, err)
+}
+
+// failed ends a call whose handler has failed.
+func (c *Call) failed(ctx context.Context, err error) (answer []byte, found exactlyonce.State, _ error) {
+	if records := c.results.config.Records; records != nil {
+		// Another server may have answered (ErrCompleted), or this one, if the answer to COMMIT was lost.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), findAgain)
+		defer cancel()
+		state, stored, findErr := records.Find(ctx, c.req)
+		switch {
+		case findErr != nil:
+			err = errors.Join(err, fmt.Errorf("exactlyonce: look for a record of %s: %w", c.req.ID, findErr))
+		case state == exactlyonce.StateCompleted:
+			if err := c.complete(stored, false); err != nil {
+				return nil, exactlyonce.StateNew, err
+			}
+			return stored, exactlyonce.StateCompleted, nil
+		case state == exactlyonce.StateStale:
+			err = errors.Join(exactlyonce.ErrStale, err)
+		}
+	}
+	c.Fail(err)
+	return nil, exactlyonce.StateNew, err
+}

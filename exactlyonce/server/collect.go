@@ -1,0 +1,154 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/guard"
+)
+
+// collectAtOnce is how many things are removed before others may have the lock.
+const collectAtOnce = 256
+
+// marksAtOnce is how many marks one call of Records gets.
+const marksAtOnce = 500
+
+// arm sets the timer while there is something to collect. It runs under mu.
+func (r *Results) arm() {
+	if r.timer != nil || r.closed {
+		return
+	}
+	r.timer = r.clock.AfterFunc(max(r.config.AnswerAge/8, time.Millisecond), r.collectByTimer)
+}
+
+func (r *Results) collectByTimer() {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return
+	}
+	r.timed.Add(1)
+	r.mu.Unlock()
+	defer r.timed.Done()
+	var g guard.Guard
+	defer g.Close(func(recovered any) { // law A6
+		r.mu.Lock()
+		r.stats.CollectErrors++
+		r.mu.Unlock()
+		slog.Error("exactlyonce: a collection of Records broke", "error", guard.Recovered("exactlyonce", recovered))
+	})
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.timer = nil
+		if len(r.principals)+len(r.marks)+len(r.asked) > 0 {
+			r.arm()
+		}
+	}()
+	_ = r.Collect(r.life) // counted by CollectErrors; the next one tries again
+	g.Returned()
+}
+
+// Collect removes what has reached its age, and hands the marks of clients to Records, which then collect by the same ages. A
+// timer calls it eight times during AnswerAge, so there is seldom a need to. The error is that of Records.
+func (r *Results) Collect(ctx context.Context) error {
+	now := r.now()
+	r.mu.Lock()
+	for _, p := range slices.Collect(maps.Values(r.principals)) {
+		for r.removeDue(p, now, collectAtOnce, nil, false) == collectAtOnce {
+			r.mu.Unlock() // others' turn
+			r.mu.Lock()
+		}
+		r.leave(p)
+	}
+	for c := range r.lagging {
+		r.sweep(c, max(collectAtOnce, c.count))
+	}
+	r.mu.Unlock()
+	if r.config.Records == nil {
+		return nil
+	}
+	err := errors.Join(r.acknowledge(ctx), r.tellAsked(ctx), r.collectRecords(ctx))
+	if err != nil {
+		r.mu.Lock()
+		r.stats.CollectErrors++
+		r.mu.Unlock()
+	}
+	return err
+}
+
+func (r *Results) acknowledge(ctx context.Context) error {
+	r.mu.Lock()
+	marks := make([]exactlyonce.Mark, 0, len(r.marks))
+	for key, before := range r.marks {
+		marks = append(marks, exactlyonce.Mark{Scope: key.scope, Client: key.client, Before: before})
+	}
+	r.mu.Unlock()
+	var failed error
+	for some := range slices.Chunk(marks, marksAtOnce) { // one that is held up holds up few others
+		if err := r.config.Records.Acknowledge(ctx, some); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("exactlyonce: acknowledge %d marks: %w", len(some), err))
+			continue
+		}
+		r.mu.Lock()
+		for _, m := range some {
+			if key := (clientKey{m.Scope, m.Client}); r.marks[key] == m.Before {
+				delete(r.marks, key)
+			}
+		}
+		r.mu.Unlock()
+	}
+	return failed
+}
+
+// toucher are Records in which the age of an answer counts from when it was last asked for.
+type toucher interface {
+	Touch(ctx context.Context, requests []exactlyonce.Request) error
+}
+
+func (r *Results) tellAsked(ctx context.Context) error {
+	r.mu.Lock()
+	asked := r.asked
+	r.asked = map[askedKey]struct{}{}
+	r.mu.Unlock()
+	requests := make([]exactlyonce.Request, 0, len(asked))
+	for a := range asked {
+		requests = append(requests, exactlyonce.Request{ID: exactlyonce.ID{Client: a.client, Sequence: a.seq, Step: a.step, Attempt: 1}, Scope: a.scope})
+	}
+	var failed error
+	for some := range slices.Chunk(requests, marksAtOnce) {
+		if err := r.toucher.Touch(ctx, some); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("exactlyonce: tell that %d answers were asked for: %w", len(some), err))
+		}
+	}
+	return failed
+}
+
+func (r *Results) collectRecords(ctx context.Context) error {
+	now := r.clock.Now()
+	_, _, err := r.config.Records.Collect(ctx, now.Add(-r.config.AnswerAge), now.Add(-r.config.ClientSilence))
+	if err != nil {
+		return fmt.Errorf("exactlyonce: collect records: %w", err)
+	}
+	return nil
+}
+
+// Close stops the timer and hands what is left to Records. Calls that run may still end; new ones are still tracked, but
+// nothing is collected unless Collect is called. The error is that of Records.
+func (r *Results) Close(ctx context.Context) error {
+	r.mu.Lock()
+	r.closed = true
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	r.mu.Unlock()
+	r.endLife()
+	r.timed.Wait()
+	return r.Collect(ctx)
+}

@@ -1,0 +1,24 @@
+// Package server is the called side of requests that take effect once: [Results] find the earlier attempts of a request by its id and
+// decide whether it runs.
+//
+//	results := server.NewResults(server.Config{})
+//	mux.Handle("POST /charges", authenticate(results.Handler(charge, server.HandlerConfig{Scope: userOf})))
+//
+// Results keep their records in memory, so a restart loses them. With [exactlyonce.Records] they are in a database, stored in the
+// transaction of the effect: they survive a restart, and several servers can share them.
+//
+// # What is remembered, and for how long
+//
+//	an answer      until its client says that it is done with it, or for AnswerAge     then its request is stale
+//	a client       for ClientSilence after its last request                            then its mark is left
+//	a mark         for 24 times ClientSilence                                          then what was sent before is stale
+//
+// A mark lies above the highest number that was answered. What is below it is stale: it may have been executed. What is above it
+// was not, so a client that was idle continues with its next number. When the mark is gone, a request is stale if it was first sent
+// before that ([exactlyonce.ID.Age]), and new otherwise. An attempt that does not know when its request was first sent is new then:
+// one that a restarted program makes for an element that it reads again, or for a message whose worker was killed.
+//
+// # Concurrency
+//
+// Everything here is safe for concurrent use unless its documentation says otherwise.
+package server

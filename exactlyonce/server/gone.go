@@ -1,0 +1,93 @@
+package server
+
+import (
+	"cmp"
+	"slices"
+)
+
+// gone are the requests of a client whose answers were removed although the client has not declared them done: they are
+// STALE, and what is between them is not. Numbers that follow each other cost one span.
+type gone struct {
+	steps map[string][]span // by step, ascending, with a gap between any two; nil if empty
+	spans int               // of all steps
+}
+
+// span is the numbers from lo to hi.
+type span struct{ lo, hi int64 }
+
+// maxSpans bounds the spans of a client. See add.
+const maxSpans = 4096
+
+func find(spans []span, seq int64) (i int, within bool) {
+	i, _ = slices.BinarySearchFunc(spans, seq, func(s span, seq int64) int { return cmp.Compare(s.hi, seq) })
+	return i, i < len(spans) && spans[i].lo <= seq
+}
+
+func (g *gone) has(seq int64, step string) bool {
+	if g.spans == 0 {
+		return false
+	}
+	_, within := find(g.steps[step], seq)
+	return within
+}
+
+// add reports below which number everything has to be STALE from now on, or 0. With too many spans that is the lower half of
+// them: what was never seen between them is given up, too, so that memory stays bounded (law X3).
+func (g *gone) add(seq int64, step string) (before int64) {
+	if g.steps == nil {
+		g.steps = map[string][]span{}
+	}
+	spans := g.steps[step]
+	i, within := find(spans, seq)
+	if within {
+		return 0
+	}
+	touchesBelow := i > 0 && spans[i-1].hi+1 == seq
+	touchesAbove := i < len(spans) && spans[i].lo-1 == seq
+	switch {
+	case touchesBelow && touchesAbove:
+		spans[i-1].hi = spans[i].hi
+		g.steps[step] = slices.Delete(spans, i, i+1)
+		g.spans--
+	case touchesBelow:
+		spans[i-1].hi = seq
+	case touchesAbove:
+		spans[i].lo = seq
+	default:
+		g.steps[step] = slices.Insert(spans, i, span{seq, seq})
+		g.spans++
+	}
+	if g.spans <= maxSpans {
+		return 0
+	}
+	ends := make([]int64, 0, g.spans)
+	for _, spans := range g.steps {
+		for _, s := range spans {
+			ends = append(ends, s.hi)
+		}
+	}
+	slices.Sort(ends)
+	return ends[len(ends)/2] + 1
+}
+
+// dropBelow forgets the numbers below before, which are STALE without it.
+func (g *gone) dropBelow(before int64) {
+	if g.spans == 0 {
+		return
+	}
+	for step, spans := range g.steps {
+		i, within := find(spans, before)
+		if within {
+			spans[i].lo = before
+		}
+		g.spans -= i
+		if i == len(spans) {
+			delete(g.steps, step)
+		} else if i > 0 {
+			g.steps[step] = append([]span(nil), spans[i:]...)
+		}
+	}
+	if g.spans == 0 {
+		g.steps = nil
+	}
+}

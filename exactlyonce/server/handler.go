@@ -1,0 +1,273 @@
+package server
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/oncewire"
+)
+
+// HandlerConfig is how [Results.Handler] tracks requests. Scope is required.
+type HandlerConfig struct {
+	// Scope returns the authenticated principal of a request, so that no client gets the answers of another one. It only reads
+	// what the authentication around this handler has found. A request that is not ok gets 403, and nothing is tracked. A
+	// service with one client returns a constant.
+	Scope func(req *http.Request) (scope string, ok bool)
+
+	// Required refuses a request without an id with 400. Default: it is handled as if there were no tracking.
+	Required bool
+
+	// Stored reports whether a response with status is definite: it is stored and given again, while others leave the next
+	// attempt NEW. Responses of another tracker, passed on, are never stored. Default: 2xx, 3xx and 4xx but for 408, 425
+	// and 429.
+	Stored func(status int) bool
+
+	// Fingerprint hashes what is asked for. An attempt with another fingerprint is refused. Default: SHA-256 of the method,
+	// the URL's path and query, Content-Type and the body.
+	Fingerprint func(req *http.Request, body []byte) [32]byte
+
+	// MismatchStatus is the status of that refusal: 409 (default) or 422.
+	MismatchStatus int
+
+	// RetryAfter is what clients are asked to wait where they may repeat a request, rounded up to seconds. Default 1 s.
+	RetryAfter time.Duration
+
+	// MaxBody bounds the body of a tracked request, which is read before its handler runs. A longer one gets 413. Default 1
+	// MiB.
+	MaxBody int64
+
+	// Logger gets what clients do not see: the errors of Records and responses that cannot be read. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// Handler returns next with request tracking. A request with the header [exactlyonce.Header] runs at most once at a time, and not again
+// once it has a definite response; other requests pass through. Put authentication and authorisation around it.
+//
+//	mux.Handle("POST /charges", authenticate(results.Handler(charge, exactlyonce.HandlerConfig{Scope: userOf})))
+//
+// # Responses of the tracker
+//
+// They carry the header Exactly-Once-Result and, but for the first, a problem document (RFC 9457) of type
+// urn:weir:exactly-once: with the same value:
+//
+//	replayed     any status   the response to another attempt
+//	in-progress  409          an earlier attempt runs, and MaxWaiters others wait; Retry-After
+//	mismatch     409 or 422   another request had this id
+//	stale        410          the outcome is unknown, for good
+//	invalid      400          the id is missing, comes twice or is not valid
+//	full         503          a bound of Config refuses it; nothing was executed; Retry-After
+//
+// A client may repeat the request after in-progress and full. Without that header there are 403 and 413 (see [HandlerConfig]),
+// 500 if the attempt that ran ended without a response, and 503 if Records cannot be read.
+//
+// # What is stored
+//
+// Status, headers and body of a definite response. Never stored: Set-Cookie, headers that belong to a connection, trailers,
+// headers that w had before, and 1xx. A response that is flushed, hijacked or longer than MaxAnswer goes to its caller and is
+// not stored: if it is definite, the request is STALE afterwards, also if next panics then. Otherwise the response is sent when next
+// has returned.
+//
+// # The handler
+//
+// Its context is that of [Results.Do]: it goes on without its caller while others wait. [exactlyonce.RequestFromContext] finds the request
+// in it. A handler that uses a [exactlyonce.Store] stores the encoded [exactlyonce.Response] in the transaction of its effect. When Put or COMMIT fails
+// it rolls back and answers with a 5xx: the handler around it then looks for the record, and sends that.
+//
+// Handler panics if next or Scope is nil or a field of c makes no sense.
+func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {
+	guard.RefuseNil("exactlyonce: Handler", "next", next)
+	if c.Scope == nil {
+		panic("exactlyonce: Handler: Scope is nil: it says whose request it is, and whose answers it may get")
+	}
+	if c.Stored == nil {
+		c.Stored = isDefinite
+	}
+	if c.Fingerprint == nil {
+		c.Fingerprint = fingerprint
+	}
+	var err error
+	if c.MismatchStatus, c.MaxBody, err = oncewire.Limits(c.MismatchStatus, c.MaxBody); err != nil {
+		panic("exactlyonce: Handler: " + err.Error())
+	}
+	c.RetryAfter = cmp.Or(c.RetryAfter, time.Second)
+	if c.RetryAfter < 0 {
+		panic(fmt.Sprintf("exactlyonce: Handler: RetryAfter is %v", c.RetryAfter))
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return &handler{r, next, c}
+}
+
+func isDefinite(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return 200 <= status && status < 500
+}
+
+func fingerprint(req *http.Request, body []byte) [32]byte {
+	return oncewire.Fingerprint(body, req.Method, req.URL.EscapedPath(), req.URL.RawQuery, req.Header.Get("Content-Type"))
+}
+
+type handler struct {
+	results *Results
+	next    http.Handler
+	config  HandlerConfig
+}
+
+// transientError is the error of a handler whose response is not stored. Attempts that wait send it, too.
+type transientError struct{ stored []byte }
+
+func (*transientError) Error() string { return "exactlyonce: the response is not definite" }
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	values := req.Header.Values(exactlyonce.Header)
+	if len(values) == 0 && !h.config.Required {
+		h.next.ServeHTTP(w, req)
+		return
+	}
+	if len(values) != 1 {
+		h.results.invalid()
+		h.refuse(w, fmt.Errorf("%w: %d headers %s instead of one", exactlyonce.ErrInvalidID, len(values), exactlyonce.Header))
+		return
+	}
+	id, err := exactlyonce.ParseID(values[0])
+	if err != nil {
+		h.results.invalid()
+		h.refuse(w, err)
+		return
+	}
+	scope, ok := h.config.Scope(req)
+	if !ok {
+		oncewire.Problem(w, http.StatusForbidden, "", "the request has no principal")
+		return
+	}
+	body, ok := oncewire.ReadBody(w, req, h.config.MaxBody)
+	if ok {
+		h.track(w, req, exactlyonce.Request{ID: id, Scope: scope, Fingerprint: h.config.Fingerprint(req, body)}, body)
+	}
+}
+
+func (h *handler) track(w http.ResponseWriter, req *http.Request, request exactlyonce.Request, body []byte) {
+	call, err := h.results.Track(req.Context(), request)
+	if err != nil {
+		h.refuse(w, err)
+		return
+	}
+	if call.state == exactlyonce.StateNew {
+		h.run(w, req, call, body)
+		return
+	}
+	stored, err := call.Wait(req.Context())
+	if err != nil && req.Context().Err() != nil && errors.Is(err, context.Cause(req.Context())) {
+		err = exactlyonce.ErrInProgress // for a client that is still there
+	}
+	h.replay(w, stored, err)
+}
+
+// run calls the handler and sends its response when it is stored.
+func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body []byte) {
+	rec := newRecorder(w, h.results.config.MaxAnswer)
+	stored, found, err := call.run(req.Context(), func(ctx context.Context) ([]byte, error) {
+		inner := req.WithContext(ctx)
+		inner.Body = io.NopCloser(bytes.NewReader(body))
+		inner.ContentLength = int64(len(body))
+		returned := false
+		defer func() { // of a handler that panics, such as a proxy whose backend breaks off: the caller has its status (law X1)
+			if !returned && h.isLost(rec) {
+				_, _, _ = call.failed(req.Context(), errStreamed)
+			}
+		}()
+		h.next.ServeHTTP(rec, inner)
+		returned = true
+		rec.finish()
+		switch {
+		case h.isLost(rec):
+			return nil, errStreamed
+		case rec.streamed:
+			return nil, ErrNoAnswer
+		case h.isDefinite(rec):
+			return rec.response().Encode(), nil
+		}
+		return nil, &transientError{rec.response().Encode()}
+	})
+	_, transient := errors.AsType[*transientError](err)
+	switch {
+	case rec.streamed: // sent
+	case err == nil && found == exactlyonce.StateNew, transient && !errors.Is(err, exactlyonce.ErrStale):
+		rec.send()
+	case errors.Is(err, ErrNotDriver):
+		h.refuse(w, exactlyonce.ErrInProgress) // another handler gives the answer
+	default:
+		h.replay(w, stored, err)
+	}
+}
+
+var errStreamed = fmt.Errorf("%w: its response was streamed", exactlyonce.ErrStale)
+
+// isLost reports whether a definite response went to its caller and cannot be stored.
+func (h *handler) isLost(rec *recorder) bool {
+	return rec.streamed && (rec.status == http.StatusSwitchingProtocols || h.isDefinite(rec))
+}
+
+func (h *handler) isDefinite(rec *recorder) bool {
+	return h.config.Stored(rec.status) && oncewire.Of(rec.Header()) == ""
+}
+
+// replay sends the response to another attempt.
+func (h *handler) replay(w http.ResponseWriter, stored []byte, err error) {
+	if t, ok := errors.AsType[*transientError](err); ok && !errors.Is(err, exactlyonce.ErrStale) {
+		stored, err = t.stored, nil
+	}
+	if err != nil {
+		h.refuse(w, err)
+		return
+	}
+	response, err := exactlyonce.ParseResponse(stored)
+	if err != nil {
+		h.config.Logger.Error("a stored response cannot be sent", "error", err)
+		oncewire.Problem(w, http.StatusInternalServerError, "", "the stored response cannot be read")
+		return
+	}
+	if w.Header().Get(oncewire.Result) == "" && response.Header.Get(oncewire.Result) == "" {
+		w.Header().Set(oncewire.Result, oncewire.Replayed)
+	}
+	response.Send(w)
+}
+
+// refuse sends what the tracker says in place of the handler.
+func (h *handler) refuse(w http.ResponseWriter, err error) {
+	retryAfter := strconv.FormatInt(int64((h.config.RetryAfter+time.Second-1)/time.Second), 10)
+	switch {
+	case errors.Is(err, exactlyonce.ErrStale):
+		oncewire.Problem(w, http.StatusGone, oncewire.Stale, "whether the request took effect is unknown; do not repeat it")
+	case errors.Is(err, exactlyonce.ErrInvalidID):
+		oncewire.Problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
+	case errors.Is(err, exactlyonce.ErrMismatch):
+		oncewire.Problem(w, h.config.MismatchStatus, oncewire.Mismatch, "another request had this id")
+	case errors.Is(err, exactlyonce.ErrInProgress):
+		w.Header().Set("Retry-After", retryAfter)
+		oncewire.Problem(w, http.StatusConflict, oncewire.InProgress, "an earlier attempt of the request runs; repeat it later")
+	case errors.Is(err, exactlyonce.ErrFull):
+		w.Header().Set("Retry-After", retryAfter)
+		oncewire.Problem(w, http.StatusServiceUnavailable, oncewire.Full, "too many requests are tracked; repeat it later")
+	case errors.Is(err, ErrNoAnswer):
+		oncewire.Problem(w, http.StatusInternalServerError, "", "the attempt that ran ended without a response")
+	default:
+		h.config.Logger.Error("a tracked request was not handled", "error", err)
+		w.Header().Set("Retry-After", retryAfter)
+		oncewire.Problem(w, http.StatusServiceUnavailable, "", "the records of earlier attempts cannot be read; repeat it later")
+	}
+}

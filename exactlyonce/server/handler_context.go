@@ -1,0 +1,115 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/internal/oncewire"
+)
+
+// handlerContext is the context of a handler. It ends with that of its caller, unless other attempts wait for the answer: then
+// when the last of them has left. It costs nothing until its end is asked for.
+type handlerContext struct {
+	call     *Call
+	parent   context.Context
+	deserted bool // parent has ended; guarded by Results.mu
+
+	mu    sync.Mutex
+	inner context.Context // made when needed
+	stop  func() bool     // what waits for parent
+	endIt context.CancelCauseFunc
+	over  bool // the handler has returned
+}
+
+var _ context.Context = (*handlerContext)(nil)
+
+// Deadline reports none: the caller's may pass while others wait.
+func (*handlerContext) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+
+func (h *handlerContext) Done() <-chan struct{} { return h.open().Done() }
+
+func (h *handlerContext) Err() error {
+	if h.parent.Err() != nil {
+		h.open()
+		h.desert() // the function that waits for parent may be under way
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.inner != nil:
+		return h.inner.Err()
+	case h.over:
+		return context.Canceled
+	}
+	return nil
+}
+
+func (h *handlerContext) Value(key any) any {
+	if key == (oncewire.RequestKey{}) {
+		return h.call.req
+	}
+	h.mu.Lock()
+	inner := h.inner
+	h.mu.Unlock()
+	if inner != nil {
+		return inner.Value(key)
+	}
+	v := h.parent.Value(key)
+	if _, ok := v.(context.Context); ok { // as package context finds what a context is derived from: not parent
+		return h.open().Value(key)
+	}
+	return v
+}
+
+// open returns the context that ends.
+func (h *handlerContext) open() context.Context {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.inner == nil {
+		h.inner, h.endIt = context.WithCancelCause(context.WithoutCancel(h.parent))
+		switch {
+		case h.over:
+			h.endIt(nil)
+		case h.parent.Done() != nil:
+			h.stop = context.AfterFunc(h.parent, h.desert)
+		}
+	}
+	return h.inner
+}
+
+// desert notes that the caller has gone.
+func (h *handlerContext) desert() {
+	r, f := h.call.results, h.call.flight
+	r.mu.Lock()
+	h.deserted = true
+	alone := f.waiting == 0
+	r.mu.Unlock()
+	if alone {
+		h.cancel()
+	}
+}
+
+// cancel ends the context for the reason for which the caller's has ended.
+func (h *handlerContext) cancel() {
+	h.mu.Lock()
+	end := h.endIt
+	h.mu.Unlock()
+	if end != nil {
+		end(context.Cause(h.parent))
+	}
+}
+
+// end ends the context after the handler.
+func (h *handlerContext) end() {
+	h.mu.Lock()
+	h.over = true
+	end, stop := h.endIt, h.stop
+	h.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+	if end != nil {
+		end(nil)
+	}
+}

@@ -1,0 +1,227 @@
+package server
+
+import (
+	"time"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/fifo"
+)
+
+// What is bounded.
+const (
+	ofClients = iota
+	ofRecords
+	ofBytes
+	bounds
+)
+
+// principal is what is known of the clients of one scope. Everything is guarded by Results.mu.
+type principal struct {
+	scope    string
+	used     [bounds]int64         // of the bounds of all; bytes with a share of a slab for each record
+	runs     [bounds]int64         // how much of that what runs keeps: it is never removed
+	idle     list[client, *client] // nothing runs, the longest silent first
+	aged     list[record, *record] // with an answer, the least recently asked for first
+	remnants int
+	left     fifo.Queue[left] // remnants, the oldest first, and some that have become clients again
+}
+
+// remnant is what is left of a client that was forgotten: what it has asked for is STALE, what it has not is NEW.
+type remnant struct {
+	heard  time.Duration
+	before int64
+	forgot time.Duration
+}
+
+// left is a place in the queue of remnants.
+type left struct {
+	client exactlyonce.Client
+	heard  time.Duration
+}
+
+// remnantsAge is how long a remnant is kept, in ClientSilence.
+const remnantsAge = 24
+
+// principal returns the principal of a scope, which may be a new one. All of these run under mu.
+func (r *Results) principal(scope string) *principal {
+	p := r.principals[scope]
+	if p == nil {
+		p = &principal{scope: scope}
+		r.principals[scope] = p
+		r.use(p, ofBytes, principalCost+int64(len(scope)))
+	}
+	return p
+}
+
+// leave forgets a principal of which nothing is known.
+func (r *Results) leave(p *principal) {
+	if r.principals[p.scope] != p || p.used[ofClients] > 0 || p.remnants > 0 {
+		return
+	}
+	r.use(p, ofBytes, -principalCost-int64(len(p.scope)))
+	delete(r.principals, p.scope)
+	for i, most := range r.most {
+		if most == p {
+			r.most[i] = nil
+		}
+	}
+}
+
+// use charges a principal for n of what is bounded.
+func (r *Results) use(p *principal, of int, n int64) {
+	r.used[of] += n
+	p.used[of] += n
+	if most := r.most[of]; most == nil || p.used[of] > most.used[of] {
+		r.most[of] = p
+	}
+}
+
+// mayRun reports whether one more request of p may run: what a principal runs takes half of each bound at most, so that others find
+// room (law X3). client says that its client runs nothing yet.
+func (r *Results) mayRun(p *principal, client bool) bool {
+	more := runCost(client)
+	for of := range bounds {
+		if 2*(p.runs[of]+more[of]) > r.max[of]+1 {
+			return false
+		}
+	}
+	return true
+}
+
+// run notes that a request of p begins, with n of 1, or has ended, with -1.
+func (p *principal) run(n int64, client bool) {
+	for of, more := range runCost(client) {
+		p.runs[of] += n * more
+	}
+}
+
+// runCost is what a request takes that runs.
+func runCost(client bool) [bounds]int64 {
+	cost := [bounds]int64{ofRecords: 1, ofBytes: pageCost + flightCost + recordCost}
+	if client {
+		cost[ofClients] = 1
+		cost[ofBytes] += clientCost
+	}
+	return cost
+}
+
+// exceeded returns what is bounded and would be exceeded, or bounds if there is room for more.
+func (r *Results) exceeded(more [bounds]int64) int {
+	if more[ofRecords] > 0 && r.slabs.needs() {
+		more[ofBytes] += slabCost
+	}
+	for of := range bounds {
+		if r.used[of]+more[of] > r.max[of] {
+			return of
+		}
+	}
+	return bounds
+}
+
+// makeRoom reports whether there is room for more of a principal (law X3). Without it it removes what is due, then what a principal
+// has that takes more than half of the bound, unless that is p itself, and then what may be evicted. It keeps the client keep.
+func (r *Results) makeRoom(p *principal, now time.Duration, more [bounds]int64, keep *client) bool {
+	for {
+		of := r.exceeded(more)
+		if of == bounds {
+			return true
+		}
+		most := r.most[of]
+		greedy := most != nil && most != p && 2*most.used[of] > r.max[of]
+		evict := r.config.Evict || r.config.Records != nil // memory is a cache of Records
+		switch {
+		case r.removeDue(p, now, 1, keep, true) > 0:
+		case most != nil && most != p && r.removeDue(most, now, 1, keep, true) > 0:
+		case greedy && r.evictOne(most, of, keep):
+		case evict && r.evictOne(p, of, keep):
+		case evict && most != nil && r.evictOne(most, of, keep):
+		default:
+			return false
+		}
+	}
+}
+
+func (r *Results) evictOne(p *principal, of int, keep *client) bool {
+	if rec := p.aged.first; rec != nil && of != ofClients {
+		r.stats.Evicted++
+		r.forget(rec, true)
+		return true
+	}
+	c := p.idle.first
+	if c != nil && c == keep {
+		c = c.at.next
+	}
+	if c == nil {
+		return false
+	}
+	r.stats.EvictedClients++
+	r.forgetClient(c)
+	return true
+}
+
+// removeDue removes what has reached its age, n of it at most, and returns how many it removed. If room is needed, remnants go after
+// ClientSilence.
+func (r *Results) removeDue(p *principal, now time.Duration, n int, keep *client, pressed bool) (removed int) {
+	silence := r.config.ClientSilence
+	for removed < n {
+		if rec := p.aged.first; rec != nil && now-rec.touched >= r.config.AnswerAge {
+			r.stats.Collected++
+			r.forget(rec, true)
+		} else if c := p.idle.first; c != nil && c != keep && now-c.heard >= silence {
+			r.stats.CollectedClients++
+			r.forgetClient(c)
+		} else if p.left.Len() > 0 && (now-p.left.Peek().heard)/remnantsAge >= silence ||
+			pressed && p.left.Len() > 0 && now-p.left.Peek().heard >= silence {
+			if at := p.left.Pop(); r.isLeft(p, at) {
+				r.forgot = max(r.forgot, now-silence) // not before it was heard
+				r.dropRemnant(p, clientKey{p.scope, at.client})
+			}
+		} else {
+			break
+		}
+		removed++
+	}
+	return removed
+}
+
+// forgetClient removes a client that is idle, with its answers. Its remnant says that all that was answered is STALE; Records say that
+// themselves.
+func (r *Results) forgetClient(c *client) {
+	p := c.principal
+	for rec := range c.all {
+		r.forget(rec, false)
+	}
+	p.idle.remove(c)
+	delete(r.clients, c.key)
+	delete(r.lagging, c)
+	r.stats.Clients--
+	if before := max(c.before, c.answered+1); before > 1 && r.config.Records == nil {
+		p.remnants++
+		r.use(p, ofBytes, remnantCost)
+		r.remnants[c.key] = remnant{c.heard, before, c.forgot}
+		p.left.Push(left{c.key.client, c.heard})
+		if p.left.Len() > 2*p.remnants+64 { // most have come back
+			var queue fifo.Queue[left]
+			for at := range p.left.All() {
+				if r.isLeft(p, at) {
+					queue.Push(at)
+				}
+			}
+			p.left = queue
+		}
+	}
+	r.use(p, ofClients, -1)
+	r.use(p, ofBytes, -clientCost-spanCost*int64(c.gone.spans))
+}
+
+// isLeft reports whether at is still a remnant, and not of a client that came back and was forgotten once more.
+func (r *Results) isLeft(p *principal, at left) bool {
+	e, ok := r.remnants[clientKey{p.scope, at.client}]
+	return ok && e.heard == at.heard
+}
+
+func (r *Results) dropRemnant(p *principal, key clientKey) {
+	delete(r.remnants, key)
+	p.remnants--
+	r.use(p, ofBytes, -remnantCost)
+}

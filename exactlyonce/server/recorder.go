@@ -1,0 +1,169 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+
+	"github.com/weirflow/weir/exactlyonce"
+)
+
+// recorder is the ResponseWriter of a handler. It holds the response back until the handler has returned, so that it can be
+// stored before it is sent; unless the handler streams it, or it gets too long. Owned by the handler's goroutine.
+type recorder struct {
+	w      http.ResponseWriter
+	outer  http.Header // what w had before
+	header http.Header
+	atMost int // bytes of a body that is kept
+
+	status   int         // 0: not written
+	sent     http.Header // header when it was written
+	body     bytes.Buffer
+	streamed bool // goes directly to w, and cannot be stored
+}
+
+func newRecorder(w http.ResponseWriter, atMost int) *recorder {
+	return &recorder{w: w, outer: w.Header().Clone(), header: cloneHeader(w.Header()), atMost: atMost}
+}
+
+func cloneHeader(h http.Header) http.Header {
+	if c := h.Clone(); c != nil {
+		return c
+	}
+	return http.Header{}
+}
+
+func (r *recorder) Header() http.Header {
+	if r.streamed {
+		return r.w.Header()
+	}
+	return r.header
+}
+
+func (r *recorder) WriteHeader(status int) {
+	switch {
+	case status < 100 || status > 999: // as net/http does
+		panic(fmt.Sprintf("invalid WriteHeader code %v", status))
+	case r.streamed:
+		if r.status == 0 && status >= 200 {
+			r.status = status
+		}
+		r.w.WriteHeader(status)
+	case r.status != 0: // net/http ignores it, too
+	case status == http.StatusSwitchingProtocols:
+		r.stream()
+		r.status = status
+		r.w.WriteHeader(status)
+	case status < 200: // information for the one that waits; not part of the answer
+		r.copyHeader(r.header)
+		r.w.WriteHeader(status)
+	default:
+		r.status = status
+		r.sent = r.header.Clone()
+	}
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	if r.status == 0 {
+		r.WriteHeader(http.StatusOK)
+	}
+	if !r.streamed && r.body.Len()+len(b) > r.atMost {
+		r.stream()
+	}
+	if r.streamed {
+		return r.w.Write(b)
+	}
+	if r.status == http.StatusNoContent || r.status == http.StatusNotModified {
+		return 0, http.ErrBodyNotAllowed
+	}
+	return r.body.Write(b)
+}
+
+// stream gives up recording and sends what was recorded so far.
+func (r *recorder) stream() {
+	if r.streamed {
+		return
+	}
+	r.streamed = true
+	if r.status == 0 {
+		r.copyHeader(r.header)
+		return
+	}
+	r.copyHeader(r.sent)
+	r.w.WriteHeader(r.status)
+	_, _ = r.w.Write(r.body.Bytes()) // the handler's next write fails, too
+	r.body = bytes.Buffer{}
+}
+
+// copyHeader makes h the header of w.
+func (r *recorder) copyHeader(h http.Header) {
+	to := r.w.Header()
+	for name := range to {
+		if _, ok := h[name]; !ok {
+			delete(to, name)
+		}
+	}
+	maps.Copy(to, h.Clone())
+}
+
+// Flush streams the response.
+func (r *recorder) Flush() { _ = r.FlushError() }
+
+// FlushError is what http.ResponseController looks for.
+func (r *recorder) FlushError() error {
+	if r.status == 0 {
+		r.WriteHeader(http.StatusOK)
+	}
+	r.stream()
+	return http.NewResponseController(r.w).Flush()
+}
+
+// Hijack gives the connection away, with what will be said on it.
+func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(r.w).Hijack()
+	if err == nil {
+		r.streamed = true
+		r.status = max(r.status, http.StatusSwitchingProtocols)
+	}
+	return conn, rw, err
+}
+
+// Unwrap is what http.ResponseController looks for, to set deadlines.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.w }
+
+// finish ends the recording of a handler that has returned.
+func (r *recorder) finish() {
+	if r.status == 0 && !r.streamed {
+		r.WriteHeader(http.StatusOK)
+	}
+}
+
+// send sends what was recorded, with its trailers.
+func (r *recorder) send() {
+	if r.streamed {
+		return
+	}
+	r.copyHeader(r.sent)
+	r.w.WriteHeader(r.status)
+	_, _ = r.w.Write(r.body.Bytes()) // the caller is gone, or the status has no body
+	for name, values := range r.header {
+		if !slices.Equal(values, r.sent[name]) {
+			r.w.Header()[name] = values
+		}
+	}
+}
+
+// response returns what is to be stored: without the headers that w had before.
+func (r *recorder) response() exactlyonce.Response {
+	header := http.Header{}
+	for name, values := range r.sent {
+		if before, ok := r.outer[name]; !ok || !slices.Equal(before, values) {
+			header[name] = values
+		}
+	}
+	return exactlyonce.Response{Status: r.status, Header: header, Body: r.body.Bytes()}
+}

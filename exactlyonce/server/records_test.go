@@ -1,0 +1,427 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/server"
+)
+
+// fakeRecords are Records without a database. Its transactions are single calls of put.
+type fakeRecords struct {
+	mu      sync.Mutex
+	answers map[exactlyonce.ID]string
+	marks   map[exactlyonce.Client]int64
+	finds   []exactlyonce.ID
+	collect [][2]time.Time
+	err     error
+}
+
+func newFakeRecords() *fakeRecords {
+	return &fakeRecords{answers: map[exactlyonce.ID]string{}, marks: map[exactlyonce.Client]int64{}}
+}
+
+func (f *fakeRecords) put(req exactlyonce.Request, answer string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id := exactlyonce.ID{Client: req.Client, Sequence: req.Sequence, Step: req.Step}
+	if _, ok := f.answers[id]; ok {
+		return exactlyonce.ErrCompleted
+	}
+	f.answers[id] = answer
+	return f.err
+}
+
+func (f *fakeRecords) Find(_ context.Context, req exactlyonce.Request) (exactlyonce.State, []byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.finds = append(f.finds, req.ID)
+	if f.err != nil {
+		return 0, nil, f.err
+	}
+	if req.Sequence < f.marks[req.Client] {
+		return exactlyonce.StateStale, nil, nil
+	}
+	if answer, ok := f.answers[exactlyonce.ID{Client: req.Client, Sequence: req.Sequence, Step: req.Step}]; ok {
+		return exactlyonce.StateCompleted, []byte(answer), nil
+	}
+	return exactlyonce.StateNew, nil, nil
+}
+
+func (f *fakeRecords) Acknowledge(_ context.Context, marks []exactlyonce.Mark) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range marks {
+		f.marks[m.Client] = max(f.marks[m.Client], m.Before)
+	}
+	return f.err
+}
+
+func (f *fakeRecords) Collect(_ context.Context, answers, clients time.Time) (int, int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.collect = append(f.collect, [2]time.Time{answers, clients})
+	return 0, 0, f.err
+}
+
+// do runs a request whose handler puts its answer into f.
+func do(t *testing.T, r *server.Results, f *fakeRecords, req exactlyonce.Request, answer string) (string, exactlyonce.State, error) {
+	t.Helper()
+	got, found, err := r.Do(t.Context(), req, func(ctx context.Context) ([]byte, error) {
+		req, _ := exactlyonce.RequestFromContext(ctx)
+		if err := f.put(req, answer); err != nil {
+			return nil, err
+		}
+		return []byte(answer), nil
+	})
+	return string(got), found, err
+}
+
+// X2: after a restart the answer comes from the records, and so does STALE.
+func TestRecordsAfterRestart(t *testing.T) {
+	f := newFakeRecords()
+	before, _ := newResults(t, server.Config{Records: f})
+	answer, found, err := do(t, before, f, request(1), "x")
+	require.NoError(t, err)
+	require.Equal(t, "x", answer)
+	require.Equal(t, exactlyonce.StateNew, found)
+	_, _, err = do(t, before, f, since(6, 2), "y")
+	require.NoError(t, err)
+	require.NoError(t, before.Collect(t.Context()))
+
+	after, _ := newResults(t, server.Config{Records: f})
+	answer, found, err = do(t, after, f, attempt(6, 2), "again")
+	require.NoError(t, err)
+	require.Equal(t, "y", answer)
+	require.Equal(t, exactlyonce.StateCompleted, found)
+	_, _, err = do(t, after, f, attempt(1, 2), "again")
+	require.ErrorIs(t, err, exactlyonce.ErrStale)
+	s := after.Stats()
+	require.Equal(t, [...]uint64{0, 1, 1}, [...]uint64{s.New, s.Replayed, s.Stale})
+}
+
+// The first attempt of a client that is known here is not looked up: its Put decides.
+func TestOldAttemptWithRecords(t *testing.T) {
+	records := newFakeRecords()
+	r, mock := newResults(t, server.Config{Records: records})
+	aged := func(seq int64, age time.Duration) exactlyonce.Request {
+		req := attempt(seq, 2)
+		req.Age = age
+		return req
+	}
+	require.NoError(t, records.put(request(1), "kept"))
+	require.Equal(t, "kept", replay(t, r, aged(1, 100*time.Hour)), "the records have it still")
+	require.Equal(t, "STALE", state(t, r, aged(2, 25*time.Hour)), "they may have forgotten it")
+	require.Equal(t, "NEW", state(t, r, aged(3, 23*time.Hour)))
+	require.Equal(t, "NEW", state(t, r, request(4)))
+	mock.Add(30 * time.Minute)
+	require.Equal(t, "NEW", state(t, r, aged(3, 23*time.Hour+30*time.Minute)))
+	mock.Add(30 * time.Minute)
+	require.Equal(t, "NEW", state(t, r, aged(3, 24*time.Hour)), "since its client is known here")
+}
+
+func TestRecordsAreNotReadForFirstAttempts(t *testing.T) {
+	f := newFakeRecords()
+	r, _ := newResults(t, server.Config{Records: f})
+	for seq := range int64(10) {
+		_, _, err := do(t, r, f, request(seq+1), "x")
+		require.NoError(t, err)
+	}
+	require.Len(t, f.finds, 1)
+	require.NoError(t, f.put(request(11), "of another server"))
+	answer, found, err := do(t, r, f, request(11), "y")
+	require.NoError(t, err)
+	require.Equal(t, "of another server", answer)
+	require.Equal(t, exactlyonce.StateCompleted, found, "its handler ran and was rolled back")
+	require.Equal(t, "of another server", replay(t, r, request(11)))
+
+	require.NoError(t, f.put(request(12), "of another server"))
+	answer, _, err = r12(t, r)
+	require.NoError(t, err)
+	require.Equal(t, "of another server", answer)
+}
+
+// r12 asks for attempt 2 of request 12, which must not run.
+func r12(t *testing.T, r *server.Results) (string, exactlyonce.State, error) {
+	t.Helper()
+	answer, found, err := r.Do(t.Context(), attempt(12, 2), func(context.Context) ([]byte, error) {
+		t.Error("it has been answered")
+		return nil, nil
+	})
+	return string(answer), found, err
+}
+
+// X2: when the answer to COMMIT is lost, the record says how it went.
+func TestRecordsAfterLostCommit(t *testing.T) {
+	f := newFakeRecords()
+	r, _ := newResults(t, server.Config{Records: f})
+	lost := func(commits bool) (string, exactlyonce.State, error) {
+		answer, found, err := r.Do(t.Context(), request(1), func(ctx context.Context) ([]byte, error) {
+			req, _ := exactlyonce.RequestFromContext(ctx)
+			if commits {
+				require.NoError(t, f.put(req, "x"))
+			}
+			return nil, errHandler
+		})
+		return string(answer), found, err
+	}
+	_, _, err := lost(false)
+	require.Equal(t, errHandler, err)
+	answer, found, err := lost(true)
+	require.NoError(t, err)
+	require.Equal(t, "x", answer)
+	require.Equal(t, exactlyonce.StateCompleted, found)
+	require.Equal(t, "x", replay(t, r, request(1)))
+}
+
+// Records that fail make an attempt fail before it runs; the next one looks again.
+func TestRecordsThatFail(t *testing.T) {
+	f := newFakeRecords()
+	r, mock := newResults(t, server.Config{Records: f})
+	f.err = errors.New("no connection")
+	_, err := r.Track(t.Context(), request(1))
+	require.ErrorIs(t, err, f.err)
+	require.ErrorContains(t, err, `look for a record of "0af7651916cd43dd8448eb211c80319c";seq=1;attempt=1: no connection`)
+	require.ErrorIs(t, r.Collect(t.Context()), f.err)
+	require.Equal(t, uint64(1), r.Stats().CollectErrors)
+	require.Equal(t, 0, r.Stats().Records)
+	_, _, err = r.Do(t.Context(), request(1), nil)
+	require.ErrorIs(t, err, f.err)
+
+	f.err = nil
+	begin(t, r, request(1)).Fail(nil)
+	_, _, err = r.Do(t.Context(), request(1), func(context.Context) ([]byte, error) {
+		f.err = errors.New("no connection")
+		return nil, errHandler
+	})
+	require.ErrorIs(t, err, errHandler)
+	require.ErrorIs(t, err, f.err)
+	f.err = nil
+	mock.Add(time.Minute)
+	require.NoError(t, r.Collect(t.Context()))
+}
+
+type panickingRecords struct{ *fakeRecords }
+
+func (panickingRecords) Find(context.Context, exactlyonce.Request) (exactlyonce.State, []byte, error) {
+	panic("boom")
+}
+
+// Records that panic leave the request NEW.
+func TestRecordsThatPanic(t *testing.T) {
+	r, _ := newResults(t, server.Config{Records: panickingRecords{newFakeRecords()}})
+	require.Panics(t, func() { _, _ = r.Track(t.Context(), request(1)) })
+	require.Equal(t, 0, r.Stats().InProgress)
+}
+
+// breakingRecords panic, or end the goroutine, in a collection.
+type breakingRecords struct {
+	*fakeRecords
+	end func()
+}
+
+func (r *breakingRecords) Collect(context.Context, time.Time, time.Time) (int, int, error) {
+	r.end()
+	return 0, 0, nil
+}
+
+// Law A6: a collection by the timer that panics is counted, and the next one follows.
+func TestCollectionsThatPanic(t *testing.T) {
+	for name, end := range map[string]func(){"panic": func() { panic("boom") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeRecords()
+				records := &breakingRecords{f, end}
+				r := server.NewResults(server.Config{Records: records})
+				_, _, err := do(t, r, f, request(1), "x")
+				require.NoError(t, err)
+				time.Sleep(4 * time.Minute) // the timer comes each 75 s
+				synctest.Wait()
+				require.Equal(t, uint64(3), r.Stats().CollectErrors)
+				records.end = func() {}
+				require.NoError(t, r.Close(t.Context()))
+			})
+		})
+	}
+}
+
+// With Records memory is a cache: what left it is read, not STALE. They get the marks and the ages.
+func TestMemoryIsACacheOfRecords(t *testing.T) {
+	f := newFakeRecords()
+	r, mock := newResults(t, server.Config{Records: f, MaxRecords: 1, Evict: true, AnswerAge: time.Minute})
+	for seq := range int64(3) {
+		_, _, err := do(t, r, f, request(seq+1), "x")
+		require.NoError(t, err)
+	}
+	answer, found, err := do(t, r, f, attempt(1, 2), "again")
+	require.NoError(t, err)
+	require.Equal(t, "x", answer)
+	require.Equal(t, exactlyonce.StateCompleted, found)
+	require.Equal(t, uint64(3), r.Stats().Evicted)
+
+	f.collect = nil
+	now := mock.Now()
+	_, _, err = do(t, r, f, since(4, 3), "x")
+	require.NoError(t, err)
+	require.NoError(t, r.Collect(t.Context()))
+	require.Equal(t, int64(3), f.marks[client])
+	require.Equal(t, [][2]time.Time{{now.Add(-time.Minute), now.Add(-time.Hour)}}, f.collect)
+
+	mock.Add(time.Hour)
+	require.NoError(t, r.Collect(t.Context()))
+	require.Zero(t, r.Stats().Bytes)
+	answer, _, err = do(t, r, f, request(4), "again")
+	require.NoError(t, err)
+	require.Equal(t, "x", answer, "of a client that was forgotten here")
+}
+
+// recordsThatWait are Records whose Find waits.
+type recordsThatWait struct {
+	*fakeRecords
+	found func()
+}
+
+func (f recordsThatWait) Find(ctx context.Context, req exactlyonce.Request) (exactlyonce.State, []byte, error) {
+	state, answer, err := f.fakeRecords.Find(ctx, req)
+	f.found()
+	return state, answer, err
+}
+
+// A replica's order overtakes an attempt that still looks for its record: the answer that counts is there before.
+func TestTakenOverWhileRecordsAreAsked(t *testing.T) {
+	f := recordsThatWait{fakeRecords: newFakeRecords()}
+	r, _ := newResults(t, server.Config{Records: &f})
+	f.found = func() {
+		f.found = func() {}
+		driver, err := r.TakeOver(attempt(1, 2))
+		require.NoError(t, err)
+		require.NoError(t, driver.Complete([]byte("driver")))
+		for seq := int64(2); seq < 40; seq++ { // its memory may be used again
+			complete(t, r, request(seq), "another")
+		}
+	}
+	call, err := r.Track(t.Context(), request(1))
+	require.NoError(t, err)
+	require.Equal(t, exactlyonce.StateNew, call.State())
+	require.False(t, call.IsDriver())
+	require.ErrorIs(t, call.Complete([]byte("late")), server.ErrNotDriver)
+	require.Equal(t, "driver", replay(t, r, request(1)))
+}
+
+// slowRecords are Records whose Collect takes as long as its context.
+type slowRecords struct {
+	*fakeRecords
+	began chan struct{}
+	slow  bool
+}
+
+func (s *slowRecords) Collect(ctx context.Context, answers, clients time.Time) (int, int, error) {
+	if s.slow {
+		s.slow = false
+		close(s.began)
+		<-ctx.Done()
+		return 0, 0, context.Cause(ctx)
+	}
+	return s.fakeRecords.Collect(ctx, answers, clients)
+}
+
+// Close breaks off a collection that the timer has begun, and makes one of its own.
+func TestCloseWhileRecordsAreCollected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &slowRecords{fakeRecords: newFakeRecords(), began: make(chan struct{}), slow: true}
+		r := server.NewResults(server.Config{Records: f})
+		_, _, err := do(t, r, f.fakeRecords, request(1), "x")
+		require.NoError(t, err)
+		<-f.began
+		require.NoError(t, r.Close(t.Context()))
+		require.Len(t, f.collect, 1)
+		require.Equal(t, uint64(1), r.Stats().CollectErrors)
+	})
+}
+
+// Law X3: marks that Records do not take are bounded by the clients, and those that are there go on rising.
+func TestMarksAreBounded(t *testing.T) {
+	f := newFakeRecords()
+	r, mock := newResults(t, server.Config{Records: f, MaxClients: 2, Evict: true})
+	of := func(n byte, seq int64) exactlyonce.Request {
+		req := since(seq, seq)
+		req.Client[0] = n
+		return req
+	}
+	for n := range byte(5) {
+		complete(t, r, of(n, 3), "")
+	}
+	complete(t, r, of(0, 9), "")
+	require.NoError(t, r.Collect(t.Context()))
+	require.Len(t, f.marks, 2)
+	require.Equal(t, int64(9), f.marks[of(0, 1).Client], "of a client whose mark is there")
+	require.Zero(t, r.Stats().CollectErrors)
+	complete(t, r, of(4, 10), "")
+	mock.Add(time.Millisecond)
+	require.NoError(t, r.Collect(t.Context()))
+	require.Equal(t, int64(10), f.marks[of(4, 1).Client], "the others come later")
+}
+
+// X3: Records stand behind memory, so it refuses nothing that does not run.
+func TestFullMemoryWithRecords(t *testing.T) {
+	f := newFakeRecords()
+	r, _ := newResults(t, server.Config{Records: f, MaxClients: 3})
+	of := func(n byte) exactlyonce.Request {
+		req := request(1)
+		req.Client[0] = n
+		return req
+	}
+	for n := range byte(20) {
+		_, _, err := do(t, r, f, of(n), "x")
+		require.NoError(t, err)
+	}
+	require.Equal(t, 3, r.Stats().Clients)
+	again := of(0)
+	again.Attempt = 2
+	answer, found, err := do(t, r, f, again, "y")
+	require.NoError(t, err)
+	require.Equal(t, "x", answer)
+	require.Equal(t, exactlyonce.StateCompleted, found)
+}
+
+// heldRecords hold up the mark of one client.
+type heldRecords struct {
+	*fakeRecords
+	held exactlyonce.Client
+}
+
+func (f *heldRecords) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
+	for _, m := range marks {
+		if m.Client == f.held {
+			return errHandler
+		}
+	}
+	return f.fakeRecords.Acknowledge(ctx, marks)
+}
+
+// A mark that Records cannot take holds up few others, and no collection.
+func TestMarkThatIsHeldUp(t *testing.T) {
+	f := &heldRecords{newFakeRecords(), client}
+	r, _ := newResults(t, server.Config{Records: f})
+	for n := range 2000 {
+		req := since(3, 3)
+		req.Client[0], req.Client[1] = byte(n), byte(n>>8)
+		complete(t, r, req, "")
+	}
+	require.NotContains(t, f.marks, client)
+	complete(t, r, since(3, 3), "")
+	require.ErrorIs(t, r.Collect(t.Context()), errHandler)
+	require.GreaterOrEqual(t, len(f.marks), 1500)
+	require.Len(t, f.collect, 1)
+	f.held = exactlyonce.NewClient()
+	require.NoError(t, r.Collect(t.Context()))
+	require.Equal(t, int64(3), f.marks[client])
+}

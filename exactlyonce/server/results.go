@@ -1,0 +1,531 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/exactlyonce"
+)
+
+// Config is how [Results] behave. The zero value is good for a start; a field that is zero has its default.
+type Config struct {
+	// AnswerAge is how long an answer is kept after it was last asked for, unless the client says earlier that it is done
+	// with it. Afterwards the request is STALE. Choose more than the longest time over which a client repeats a request.
+	// Default 10 minutes, at least 1 ms.
+	AnswerAge time.Duration
+
+	// ClientSilence is how long a client is remembered after its last request ended. Afterwards a mark is left of it, for 24
+	// times as long: see [Results]. It must be AnswerAge at least. Default 1 hour, or AnswerAge if that is longer.
+	ClientSilence time.Duration
+
+	// A principal has bounds of its own: what it runs takes at most half of each bound, more is refused with ErrFull. When others need room, one
+	// that takes more than half of a bound loses what was asked for least recently: those requests are STALE.
+
+	// MaxBytes bounds what clients, records and answers take, as estimated. Default 256 MiB.
+	MaxBytes int64
+	// MaxClients bounds the clients that are remembered. Default 100,000.
+	MaxClients int
+	// MaxRecords bounds the requests that run or have an answer. Default 1,000,000.
+	MaxRecords int
+	// MaxAnswer bounds one answer, in bytes. A longer one goes to the attempts that wait for it and is not kept: the request
+	// is STALE afterwards. Default 1 MiB.
+	MaxAnswer int
+	// MaxWaiters bounds the attempts that wait for the one that runs; more get ErrInProgress. Default 16; negative: none waits.
+	MaxWaiters int
+
+	// Evict removes the answer of the principal that was asked for least recently, or its client that is silent for the longest
+	// time, where a bound would refuse a request with ErrFull. What was removed is STALE. With Records it is always so, and what
+	// was removed is read from there. What runs is never removed.
+	Evict bool
+
+	// Records are answers that outlive the process. They are asked about a request that may have been answered elsewhere,
+	// and Results are a cache above them.
+	Records exactlyonce.Records
+
+	// Clock drives all ages. Default: the real one.
+	Clock clock.Clock
+}
+
+// Results is the called side: it finds the earlier attempts of a request, so that a request has one effect (law X1).
+//
+//	answer, found, err := results.Do(ctx, request, func(ctx context.Context) ([]byte, error) {
+//		return charge(ctx, order) // at most one attempt at a time, and none after the first success
+//	})
+//
+// What an attempt finds depends on the ones before it:
+//
+//	NEW          none, or they all failed            it runs
+//	IN_PROGRESS  one runs                            it waits and gets the same answer
+//	COMPLETED    one has answered                    it gets the same bytes
+//	STALE        the answer is gone                  ErrStale: the outcome is unknown
+//
+// Attempts are compared for equality of their numbers only: a lower or an equal number finds the same as a higher one.
+// An answer is stored, an error is not: the next attempt is NEW. So an error must mean that there was no effect, or that the
+// effect may happen again.
+//
+// # What is removed
+//
+//   - A request below the client's first incomplete number is removed when it has ended, and STALE.
+//   - An answer that was not asked for during AnswerAge is removed, and its request is STALE. Requests that run or were never
+//     seen are not affected.
+//   - A client that was silent during ClientSilence is forgotten, but for a mark above the highest number that was answered:
+//     what is below is STALE, and what is above is NEW. So a client that was idle goes on, and so does one that restarts.
+//   - The mark is forgotten after 24 times ClientSilence, or earlier, though not within ClientSilence, if there is no room.
+//     Of a client that is not known, a request whose first sending ([exactlyonce.ID.Age]) was before that is STALE, and others are NEW.
+//
+// Records do the same, but for the room. A restart forgets everything that is not in Records.
+//
+// Results hold no goroutine, and a timer only while they remember clients. Safe for concurrent use; no lock is held while a
+// handler, the Records or anything else of the user's runs.
+type Results struct {
+	config  Config
+	clock   clock.Clock
+	start   time.Time
+	life    context.Context // of Records called by the timer; ends with Close
+	endLife context.CancelFunc
+	timed   sync.WaitGroup // collections that the timer has started
+
+	max     [bounds]int64
+	toucher toucher // Records, if they have it
+
+	mu         sync.Mutex
+	clients    map[clientKey]*client
+	forgot     time.Duration         // see client.forgot: of clients that are not known
+	remnants   map[clientKey]remnant // clients that were forgotten
+	principals map[string]*principal
+	most       [bounds]*principal    // a principal that uses more than half of a bound is here
+	used       [bounds]int64         // of the bounds
+	slabs      slabs                 // the memory of records
+	lagging    map[*client]struct{}  // have records below their mark
+	marks      map[clientKey]int64   // not yet acknowledged to Records
+	asked      map[askedKey]struct{} // with an answer, not yet told to Records
+	timer      *clock.Timer          // not nil while it is set
+	closed     bool                  // set by Close
+	stats      Stats                 // also what is there now
+}
+
+// NewResults returns empty results. It panics if a field of c makes no sense.
+func NewResults(c Config) *Results {
+	check := func(ok bool, field string, value any) {
+		if !ok {
+			panic(fmt.Sprintf("exactlyonce: NewResults: %s is %v", field, value))
+		}
+	}
+	check(c.AnswerAge == 0 || c.AnswerAge >= time.Millisecond, "AnswerAge", c.AnswerAge)
+	c.AnswerAge = cmp.Or(c.AnswerAge, 10*time.Minute)
+	check(c.ClientSilence == 0 || c.ClientSilence >= c.AnswerAge, "ClientSilence", c.ClientSilence)
+	c.ClientSilence = cmp.Or(c.ClientSilence, max(c.AnswerAge, time.Hour))
+	check(c.MaxBytes >= 0, "MaxBytes", c.MaxBytes)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 256<<20)
+	check(c.MaxClients >= 0, "MaxClients", c.MaxClients)
+	c.MaxClients = cmp.Or(c.MaxClients, 100_000)
+	check(c.MaxRecords >= 0, "MaxRecords", c.MaxRecords)
+	c.MaxRecords = cmp.Or(c.MaxRecords, 1_000_000)
+	check(c.MaxAnswer >= 0, "MaxAnswer", c.MaxAnswer)
+	c.MaxAnswer = cmp.Or(c.MaxAnswer, 1<<20)
+	c.MaxWaiters = max(0, cmp.Or(c.MaxWaiters, 16))
+	if c.Clock == nil {
+		c.Clock = clock.New()
+	}
+	r := &Results{
+		config: c, clock: c.Clock, start: c.Clock.Now(),
+		max:     [bounds]int64{ofClients: int64(c.MaxClients), ofRecords: int64(c.MaxRecords), ofBytes: c.MaxBytes},
+		clients: map[clientKey]*client{}, remnants: map[clientKey]remnant{}, principals: map[string]*principal{},
+		forgot:  math.MinInt64,
+		lagging: map[*client]struct{}{}, marks: map[clientKey]int64{}, asked: map[askedKey]struct{}{},
+	}
+	r.toucher, _ = c.Records.(toucher)
+	r.life, r.endLife = context.WithCancel(context.Background())
+	return r
+}
+
+func (r *Results) now() time.Duration { return r.clock.Since(r.start) }
+
+// Do runs the request unless an earlier attempt has an answer or is about to have one, and returns the answer with what this
+// attempt found: StateNew if run was called. See [Results].
+//
+// An error that run returns goes to the attempts that wait, too, and is not stored. If it matches [exactlyonce.ErrStale], the outcome of
+// the request is unknown, and stays so. If run panics or calls runtime.Goexit, the others get [ErrNoAnswer].
+//
+// The context of run has the values of ctx. It ends when ctx does, unless another attempt waits for the answer; it has no
+// deadline of its own. [exactlyonce.RequestFromContext] finds req in it. The answer must not be changed afterwards.
+//
+// Errors are those of [Results.Track], of run, of Records, and context.Cause(ctx) if ctx ends while the attempt waits.
+func (r *Results) Do(
+	ctx context.Context, req exactlyonce.Request, run func(ctx context.Context) ([]byte, error),
+) (answer []byte, found exactlyonce.State, err error) {
+	call, err := r.Track(ctx, req)
+	if err != nil {
+		return nil, exactlyonce.StateNew, err
+	}
+	if call.state != exactlyonce.StateNew {
+		answer, err = call.Wait(ctx)
+		return answer, call.state, err
+	}
+	return call.run(ctx, run)
+}
+
+// Track notes an attempt and says what it has found. A caller that need not change drivers uses [Results.Do].
+//
+// If the state of the call is NEW, the caller is the driver of the request: it runs it and ends the call with Complete or Fail.
+// Otherwise it calls Wait, or Fail if it does not want the answer.
+//
+// Errors: ErrInvalidID, ErrStale, ErrMismatch, ErrInProgress if too many attempts wait already, ErrFull, and those of Records,
+// with what the context says. With an error there is nothing to end.
+func (r *Results) Track(ctx context.Context, req exactlyonce.Request) (*Call, error) {
+	if err := req.Validate(); err != nil {
+		r.invalid()
+		return nil, err
+	}
+	call, ask, err := r.track(req, false)
+	if ask {
+		return r.ask(ctx, call)
+	}
+	return call, err
+}
+
+// TakeOver is Track for a service whose replicas execute requests in an order that they agreed on, such as a replicated log. An
+// attempt that comes from there becomes the driver of a request that runs, and its call is NEW; the handler that ran it so far
+// is no longer the driver (see [Call.IsDriver]). If the last handler leaves without an answer, those that wait get its error
+// and the next attempt is NEW. Records are not asked.
+func (r *Results) TakeOver(req exactlyonce.Request) (*Call, error) {
+	if err := req.Validate(); err != nil {
+		r.invalid()
+		return nil, err
+	}
+	call, _, err := r.track(req, true)
+	return call, err
+}
+
+func (r *Results) invalid() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stats.Invalid++
+}
+
+// track does what Track and TakeOver share. Records have to be asked about the new call if ask.
+func (r *Results) track(req exactlyonce.Request, takeOver bool) (call *Call, ask bool, err error) {
+	now := r.now()
+	key := clientKey{req.Scope, req.Client}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	c, err := r.hear(key, req, now)
+	if err != nil {
+		return nil, false, err
+	}
+	rec, err := r.find(c, req, now)
+	if err != nil {
+		return nil, false, err
+	}
+	if rec == nil {
+		more := [bounds]int64{ofRecords: 1, ofBytes: pageCost + flightCost + int64(len(req.Step))}
+		if !r.mayRun(c.principal, c.running == 0) || !r.makeRoom(c.principal, now, more, c) {
+			r.stats.Refused++
+			return nil, false, exactlyonce.ErrFull
+		}
+		rec = r.addRecord(c, req)
+		ask = r.config.Records != nil && (req.Attempt > 1 || req.Age > 0 || !c.found)
+		r.stats.New++
+		r.stats.PeakBytes = max(r.stats.PeakBytes, r.used[ofBytes])
+		return &rec.flight.first, ask, nil
+	}
+	if rec.print != req.Fingerprint && rec.print != [32]byte{} && req.Fingerprint != [32]byte{} {
+		r.stats.Mismatched++
+		return nil, false, fmt.Errorf("%w: sequence number %d, attempt %d", exactlyonce.ErrMismatch, req.Sequence, req.Attempt)
+	}
+	switch {
+	case rec.flight == nil:
+		r.touch(rec, now)
+		r.noteAsked(req)
+		r.stats.Replayed++
+		return &Call{results: r, req: req, state: exactlyonce.StateCompleted, answer: rec.answer, over: true}, false, nil
+	case takeOver:
+		f := rec.flight
+		f.handlers++
+		f.driver = &Call{results: r, req: req, state: exactlyonce.StateNew, flight: f}
+		r.stats.TakenOver++
+		return f.driver, false, nil
+	default:
+		call, err := r.attach(rec.flight, req)
+		return call, false, err
+	}
+}
+
+// hear returns the client of a request, which may be a new one, and forgets what it needs no more. Called with mu held, as the next two.
+func (r *Results) hear(key clientKey, req exactlyonce.Request, now time.Duration) (*client, error) {
+	c := r.clients[key]
+	if c == nil {
+		gone, known := r.remnants[key]
+		if req.Sequence < gone.before || r.config.Records == nil && !known && isForgotten(req, r.forgot, now) {
+			r.stats.Stale++
+			return nil, exactlyonce.ErrStale
+		}
+		p := r.principal(key.scope)
+		more := [bounds]int64{ofClients: 1, ofRecords: 1, ofBytes: clientCost + pageCost + flightCost + int64(len(req.Step))}
+		if !r.mayRun(p, true) || !r.makeRoom(p, now, more, nil) {
+			r.leave(p)
+			r.stats.Refused++
+			return nil, exactlyonce.ErrFull
+		}
+		c = r.addClient(p, key, now)
+	} else if c.running == 0 && c.heard != now {
+		c.heard = now
+		c.principal.idle.remove(c)
+		c.principal.idle.pushBack(c)
+	}
+	r.raise(c, req.First)
+	if r.config.Records != nil {
+		r.note(key, req.First)
+	}
+	return c, nil
+}
+
+// find returns the record of a request, nil if it is a new one, or [exactlyonce.ErrStale].
+func (r *Results) find(c *client, req exactlyonce.Request, now time.Duration) (*record, error) {
+	rec := c.get(req.Sequence, req.Step)
+	if rec != nil && rec.flight == nil && now-rec.touched >= r.config.AnswerAge {
+		r.stats.Collected++
+		r.forget(rec, true) // exactly at its age, whenever Collect comes
+		rec = nil
+	}
+	if req.Sequence < c.before || c.gone.has(req.Sequence, req.Step) ||
+		rec == nil && r.config.Records == nil && isForgotten(req, c.forgot, now) {
+		r.stats.Stale++
+		return nil, exactlyonce.ErrStale
+	}
+	return rec, nil
+}
+
+// isForgotten reports whether a request that is not known was first sent when the answer may since have been forgotten (law X1).
+func isForgotten(req exactlyonce.Request, forgot, now time.Duration) bool {
+	return req.Age > 0 && now-req.Age <= forgot
+}
+
+// attach lets an attempt wait for the answer of another one.
+func (r *Results) attach(f *flight, req exactlyonce.Request) (*Call, error) {
+	if f.waiting >= r.config.MaxWaiters {
+		r.stats.TooManyWaiting++
+		return nil, exactlyonce.ErrInProgress
+	}
+	f.waiting++
+	r.stats.Waiting++
+	r.use(f.principal, ofBytes, waiterCost)
+	if f.done == nil {
+		f.done = make(chan struct{})
+	}
+	r.stats.Attached++
+	return &Call{results: r, req: req, state: exactlyonce.StateInProgress, flight: f}, nil
+}
+
+// ask asks Records about a request that is new here. It has its record already, so that other attempts wait meanwhile.
+func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
+	answered := false
+	defer func() {
+		if !answered {
+			call.Fail(ErrNoAnswer) // Find has panicked or left
+		}
+	}()
+	state, answer, err := r.config.Records.Find(ctx, call.req)
+	answered = true
+	switch {
+	case err != nil:
+		err = fmt.Errorf("exactlyonce: look for a record of %s: %w", call.req.ID, err)
+	case state == exactlyonce.StateStale:
+		err = exactlyonce.ErrStale
+	}
+	now := r.now()
+	r.mu.Lock()
+	if rec := call.flight.record; err == nil && rec != nil { // nil: another driver has ended it meanwhile
+		rec.client.found = true
+		if state == exactlyonce.StateNew && isForgotten(call.req, rec.client.forgot, now) {
+			err = exactlyonce.ErrStale
+		}
+	}
+	switch {
+	case err != nil:
+		r.stats.New--
+		if errors.Is(err, exactlyonce.ErrStale) {
+			r.stats.Stale++
+		}
+	case state == exactlyonce.StateCompleted:
+		r.stats.New--
+		r.stats.Replayed++
+		r.noteAsked(call.req)
+	}
+	r.mu.Unlock()
+	switch {
+	case err != nil:
+		call.Fail(err)
+		return nil, err
+	case state == exactlyonce.StateCompleted:
+		if err := call.complete(answer, false); err != nil {
+			return nil, err
+		}
+		return &Call{results: r, req: call.req, state: exactlyonce.StateCompleted, answer: answer, over: true}, nil
+	}
+	return call, nil
+}
+
+// The rest runs under mu.
+
+func (r *Results) addClient(p *principal, key clientKey, now time.Duration) *client {
+	c := &client{principal: p, key: key, heard: now, pages: map[int64]*page{}, forgot: r.forgot}
+	if r.config.Records != nil {
+		c.forgot = now - remnantsAge*min(r.config.ClientSilence, math.MaxInt64/remnantsAge) // as they do
+	}
+	if e, ok := r.remnants[key]; ok {
+		c.before, c.swept, c.forgot = e.before, e.before, e.forgot
+		r.dropRemnant(p, key)
+	}
+	r.clients[key] = c
+	p.idle.pushBack(c)
+	r.stats.Clients++
+	r.use(p, ofClients, 1)
+	r.use(p, ofBytes, clientCost)
+	r.arm()
+	return c
+}
+
+func (r *Results) addRecord(c *client, req exactlyonce.Request) *record {
+	f := &flight{principal: c.principal, handlers: 1}
+	if r.slabs.needs() {
+		r.used[ofBytes] += slabCost
+	}
+	rec := r.slabs.take()
+	rec.client, rec.seq, rec.step, rec.print, rec.flight = c, req.Sequence, req.Step, req.Fingerprint, f
+	f.record = rec
+	f.first = Call{results: r, req: req, state: exactlyonce.StateNew, flight: f}
+	f.driver = &f.first
+	if c.running == 0 {
+		c.principal.idle.remove(c)
+	}
+	c.principal.run(1, c.running == 0)
+	c.running++
+	c.principal.used[ofBytes] += recordCost
+	r.use(c.principal, ofRecords, 1)
+	r.use(c.principal, ofBytes, pageCost*int64(c.put(rec))+rec.cost()+flightCost)
+	r.stats.Records++
+	r.stats.InProgress++
+	return rec
+}
+
+// raise makes everything of c below before STALE.
+func (r *Results) raise(c *client, before int64) {
+	if before > c.before {
+		c.before = before
+		spans := c.gone.spans
+		c.gone.dropBelow(before)
+		r.use(c.principal, ofBytes, -spanCost*int64(spans-c.gone.spans))
+	}
+	r.sweep(c, 1024)
+}
+
+// sweep removes records below the mark of c, looking at n numbers or records at most. The rest waits for the next request or
+// collection: it is STALE anyway.
+func (r *Results) sweep(c *client, n int) {
+	if c.swept >= c.before {
+		return
+	}
+	behind := c.before - c.swept
+	switch {
+	case c.count == 0:
+		c.swept = c.before
+	case behind > 2*int64(c.count) && c.count <= n:
+		for rec := range c.all {
+			if rec.seq < c.before {
+				r.acknowledged(rec)
+			}
+		}
+		c.swept = c.before
+	default:
+		for end := c.swept + min(behind, int64(n)); c.swept < end; c.swept++ {
+			for rec := c.first(c.swept); rec != nil; {
+				next := rec.other // of another step
+				r.acknowledged(rec)
+				rec = next
+			}
+		}
+	}
+	if c.swept < c.before {
+		r.lagging[c] = struct{}{}
+	} else if len(r.lagging) > 0 {
+		delete(r.lagging, c)
+	}
+}
+
+// acknowledged forgets a record below the mark. What runs is forgotten when it has ended.
+func (r *Results) acknowledged(rec *record) {
+	if rec.flight == nil {
+		r.stats.Acknowledged++
+		r.forget(rec, false)
+	}
+}
+
+// forget removes a record with an answer; it is STALE from then on, if it is not below the mark, unless Records have the
+// answer.
+func (r *Results) forget(rec *record, stale bool) {
+	rec.client.principal.aged.remove(rec)
+	r.dropRecord(rec, stale && r.config.Records == nil)
+}
+
+func (r *Results) dropRecord(rec *record, stale bool) {
+	c, seq, step := rec.client, rec.seq, rec.step
+	r.stats.Records--
+	c.principal.used[ofBytes] -= recordCost
+	r.use(c.principal, ofRecords, -1)
+	r.use(c.principal, ofBytes, -rec.cost()-pageCost*int64(c.remove(rec)))
+	if r.slabs.give(rec) {
+		r.used[ofBytes] -= slabCost
+	}
+	if stale {
+		r.markGone(c, seq, step)
+	}
+}
+
+func (r *Results) markGone(c *client, seq int64, step string) {
+	if seq < c.before {
+		return
+	}
+	c.answered = max(c.answered, seq)
+	spans := c.gone.spans
+	before := c.gone.add(seq, step)
+	r.use(c.principal, ofBytes, spanCost*int64(c.gone.spans-spans))
+	if before > 0 {
+		r.raise(c, before)
+	}
+}
+
+func (r *Results) touch(rec *record, now time.Duration) {
+	rec.touched = now
+	rec.client.principal.aged.remove(rec)
+	rec.client.principal.aged.pushBack(rec)
+}
+
+// askedKey names a request.
+type askedKey struct {
+	clientKey
+	seq  int64
+	step string
+}
+
+// noteAsked notes for Records that an answer was asked for. Those for which there is no room may be asked for again.
+func (r *Results) noteAsked(req exactlyonce.Request) {
+	if r.toucher != nil && len(r.asked) < r.config.MaxClients {
+		r.asked[askedKey{clientKey{req.Scope, req.Client}, req.Sequence, req.Step}] = struct{}{}
+	}
+}
+
+// note keeps a mark for Records. They only save room with it: what does not fit comes with a later request.
+func (r *Results) note(key clientKey, before int64) {
+	if last, ok := r.marks[key]; before > last && (ok || len(r.marks) < r.config.MaxClients) {
+		r.marks[key] = before
+	}
+}

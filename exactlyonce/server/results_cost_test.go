@@ -1,0 +1,67 @@
+package server_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/server"
+)
+
+func heap() int64 {
+	var m runtime.MemStats
+	for range 3 { // what other tests have left goes in steps
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// X3: what is charged covers what is used, so that MaxBytes is a bound.
+func TestBytesAreHonest(t *testing.T) {
+	for name, request := range map[string]func(i int) exactlyonce.Request{
+		"one client": func(i int) exactlyonce.Request { return request(int64(i) + 1) },
+		"many clients": func(int) exactlyonce.Request {
+			return exactlyonce.Request{Scope: "alice", ID: exactlyonce.ID{Client: exactlyonce.NewClient(), Sequence: 1, Attempt: 1}}
+		},
+	} {
+		for what, end := range map[string]func(call *server.Call){
+			"completed": func(call *server.Call) { _ = call.Complete(make([]byte, 64)) },
+			"running":   func(*server.Call) {},
+		} {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				const n = 10_000
+				before := heap()
+				r := server.NewResults(server.Config{})
+				for i := range n {
+					call, err := r.Track(t.Context(), request(i))
+					require.NoError(t, err)
+					end(call)
+				}
+				used, charged := heap()-before, r.Stats().Bytes
+				t.Logf("%d bytes used, %d charged for each request", used/n, charged/n)
+				require.LessOrEqual(t, used, charged*11/10)
+				require.GreaterOrEqual(t, used, charged/3)
+				require.NoError(t, r.Close(t.Context()))
+			})
+		}
+	}
+}
+
+// Tracking costs one allocation, and now and then that of a page or a slab.
+func TestAllocations(t *testing.T) {
+	r := server.NewResults(server.Config{})
+	answer := []byte("answer")
+	seq := int64(0)
+	ctx := t.Context()
+	allocs := testing.AllocsPerRun(2000, func() {
+		seq++
+		req := since(seq, max(1, seq-100))
+		_, _, _ = r.Do(ctx, req, func(context.Context) ([]byte, error) { return answer, nil })
+	})
+	require.LessOrEqual(t, allocs, 1.0)
+	require.NoError(t, r.Close(ctx))
+}

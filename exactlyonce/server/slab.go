@@ -1,0 +1,53 @@
+package server
+
+// slab is the memory of some records. A million records that were allocated one by one would be a million objects for the
+// garbage collector to follow, and each new one would cost an allocation.
+type slab struct {
+	used    int // records with a request
+	records [slabSize]record
+}
+
+const slabSize = 28 // so that a slab has 4 kB
+
+// slabs gives records out. A slab without requests is given back, so one slow request keeps one slab, whose other records are
+// used first (law X3).
+type slabs struct {
+	free  list[record, *record] // of slabs that have requests
+	spare *slab                 // one without; nil: there is none
+}
+
+// needs reports whether the next record takes another slab.
+func (s *slabs) needs() bool { return s.free.first == nil }
+
+// take returns a record that is zero but for its slab.
+func (s *slabs) take() *record {
+	if s.needs() {
+		from := s.spare
+		if s.spare = nil; from == nil {
+			from = &slab{}
+		}
+		for i := range from.records {
+			from.records[i].slab = from
+			s.free.pushBack(&from.records[i])
+		}
+	}
+	rec := s.free.first
+	s.free.remove(rec)
+	rec.slab.used++
+	return rec
+}
+
+// give takes back a record, and reports whether that was the last one of its slab.
+func (s *slabs) give(rec *record) (last bool) {
+	from := rec.slab
+	*rec = record{slab: from}
+	s.free.pushBack(rec)
+	if from.used--; from.used > 0 {
+		return false
+	}
+	for i := range from.records {
+		s.free.remove(&from.records[i])
+	}
+	s.spare = from
+	return true
+}
