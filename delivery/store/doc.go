@@ -8,6 +8,7 @@
 //   - A lease is the right to settle a message that was taken, until a time. After that another consumer can take the message.
 //     The [Lease] carries a fencing number that rises each time the message is taken, so that only the last one who took it
 //     can settle it.
+//   - A message that is held stays where it is, and is not taken, until it is released.
 //   - To settle is to remove the message ([Store.Done]) or to give it back ([Store.Release]).
 //   - A message in a queue has an identity: its id, visit and merges. Putting it again changes nothing, so a hand-over that
 //     may have happened is repeated without harm.
@@ -28,9 +29,9 @@
 //   - [Store]: it leases them, so that any number of workers share a queue
 //   - [Inspector]: it looks into its queues, and moves a message from one to another in one step; it needs an index, as databases have one
 //   - [Notifier]: it says when something was put; [Waker]: it says all that its consumers must know, so that they do not poll
-//   - it has locks (package delivery/lock)
+//   - [Keeper]: it has locks, and keeps records that change in one transaction with messages; jobs need it (package jobs)
 //
-// ext/postgres has all of that. delivery/memory and ext/sqlite are polled, and ext/jetstream/jsstore is a Notifier. Package deliverytest checks an engine
+// ext/postgres has all of that. delivery/memory and ext/sqlite are polled, and ext/jetstream/jsstore is a Notifier and no Keeper. Package deliverytest checks an engine
 // of your own.
 //
 // # Concurrency
