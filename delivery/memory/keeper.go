@@ -35,6 +35,21 @@ func (m *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) e
 	})
 }
 
+// Records implements [store.Keeper].
+func (m *Engine) Records(ctx context.Context, kind, after string, limit int) (list []store.Record, err error) {
+	return list, m.do(ctx, func() error {
+		list = m.list(kind, after, limit)
+		return nil
+	})
+}
+
+func (m *Engine) list(kind, after string, limit int) []store.Record {
+	all := slices.Collect(maps.Values(m.records))
+	all = slices.DeleteFunc(all, func(r store.Record) bool { return r.Kind != kind || r.Name <= after })
+	slices.SortFunc(all, func(a, b store.Record) int { return strings.Compare(a.Name, b.Name) })
+	return all[:min(limit, len(all))]
+}
+
 // memoryTx undoes what it has done, if it fails.
 type memoryTx struct {
 	m    *Engine
@@ -44,10 +59,7 @@ type memoryTx struct {
 func (t *memoryTx) Now() time.Time { return t.m.clock.Now() }
 
 func (t *memoryTx) Records(_ context.Context, kind, after string, limit int) ([]store.Record, error) {
-	all := slices.Collect(maps.Values(t.m.records))
-	all = slices.DeleteFunc(all, func(r store.Record) bool { return r.Kind != kind || r.Name <= after })
-	slices.SortFunc(all, func(a, b store.Record) int { return strings.Compare(a.Name, b.Name) })
-	return all[:min(limit, len(all))], nil
+	return t.m.list(kind, after, limit), nil
 }
 
 func (t *memoryTx) Write(_ context.Context, r store.Record) error {

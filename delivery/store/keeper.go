@@ -19,6 +19,9 @@ type Keeper interface {
 	// Locks returns the locks of the engine. They end with it.
 	Locks() lock.Locks
 
+	// Records returns up to limit records of a kind, in the order of the bytes of their names, which are behind after.
+	Records(ctx context.Context, kind, after string, limit int) ([]Record, error)
+
 	// Update runs f in a transaction: all that f has done takes effect when f returns nil, and nothing if it returns an error, which Update
 	// returns. f may run more than once, so it sets what it returns, and adds nothing up. It uses nothing of the engine but tx.
 	Update(ctx context.Context, f func(ctx context.Context, tx Tx) error) error
@@ -29,7 +32,7 @@ type Tx interface {
 	// Now returns the time of the engine's clock.
 	Now() time.Time
 
-	// Records returns up to limit records of a kind, in the order of the bytes of their names, which are behind after.
+	// Records is [Keeper.Records], in the transaction.
 	Records(ctx context.Context, kind, after string, limit int) ([]Record, error)
 
 	// Write writes a record whose version is the one that was read, and gives it the next one. Version 0 is a record that is not there.

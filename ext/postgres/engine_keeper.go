@@ -15,6 +15,26 @@ import (
 // 'infinity', with which earlier versions of PostgreSQL do not reckon.
 const never = "'9999-12-31 00:00:00+00'::timestamptz"
 
+// Records implements [store.Keeper].
+func (s *Engine) Records(ctx context.Context, kind, after string, limit int) (list []store.Record, err error) {
+	err = s.do(ctx, func() error {
+		list, err = records(ctx, s.pool, kind, after, limit)
+		return err
+	})
+	return list, err
+}
+
+func records(ctx context.Context, q querier, kind, after string, limit int) ([]store.Record, error) {
+	rows, err := q.Query(ctx, "SELECT name, version, value FROM weir_records WHERE kind = $1 AND name > $2 ORDER BY name LIMIT $3", kind, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.Record, error) {
+		r := store.Record{Kind: kind}
+		return r, row.Scan(&r.Name, &r.Version, &r.Value)
+	})
+}
+
 // Update implements [store.Keeper].
 func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
 	var woken map[string]time.Duration
@@ -52,14 +72,7 @@ type keeperTx struct {
 func (t *keeperTx) Now() time.Time { return t.now }
 
 func (t *keeperTx) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
-	rows, err := t.tx.Query(ctx, "SELECT name, version, value FROM weir_records WHERE kind = $1 AND name > $2 ORDER BY name LIMIT $3", kind, after, limit)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.Record, error) {
-		r := store.Record{Kind: kind}
-		return r, row.Scan(&r.Name, &r.Version, &r.Value)
-	})
+	return records(ctx, t.tx, kind, after, limit)
 }
 
 func (t *keeperTx) Write(ctx context.Context, r store.Record) error {

@@ -17,6 +17,34 @@ const never = math.MaxInt64
 
 var neverText = strconv.FormatInt(never, 10)
 
+// Records implements [store.Keeper].
+func (s *Engine) Records(ctx context.Context, kind, after string, limit int) (list []store.Record, err error) {
+	err = s.read(ctx, func() error {
+		list, err = records(ctx, s.db.Reader(), kind, after, limit)
+		return err
+	})
+	return list, err
+}
+
+func records(ctx context.Context, q interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}, kind, after string, limit int,
+) (list []store.Record, err error) {
+	rows, err := q.QueryContext(ctx, "SELECT name, version, value FROM weir_records WHERE kind = $1 AND name > $2 ORDER BY name LIMIT $3", kind, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err is looked at
+	for rows.Next() {
+		r := store.Record{Kind: kind}
+		if err := rows.Scan(&r.Name, &r.Version, &r.Value); err != nil {
+			return nil, err
+		}
+		list = append(list, r)
+	}
+	return list, rows.Err()
+}
+
 // Update implements [store.Keeper].
 func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
 	return s.read(ctx, func() error {
@@ -42,20 +70,8 @@ type keeperTx struct {
 
 func (t *keeperTx) Now() time.Time { return t.now }
 
-func (t *keeperTx) Records(ctx context.Context, kind, after string, limit int) (list []store.Record, err error) {
-	rows, err := t.tx.QueryContext(ctx, "SELECT name, version, value FROM weir_records WHERE kind = $1 AND name > $2 ORDER BY name LIMIT $3", kind, after, limit)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close() //nolint:errcheck // rows.Err is looked at
-	for rows.Next() {
-		r := store.Record{Kind: kind}
-		if err := rows.Scan(&r.Name, &r.Version, &r.Value); err != nil {
-			return nil, err
-		}
-		list = append(list, r)
-	}
-	return list, rows.Err()
+func (t *keeperTx) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
+	return records(ctx, t.tx, kind, after, limit)
 }
 
 func (t *keeperTx) Write(ctx context.Context, r store.Record) error {
