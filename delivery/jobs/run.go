@@ -62,7 +62,7 @@ func (j *Jobs) Run(ctx context.Context, id string, progress func(Job)) (Job, err
 				<-ended
 			}
 			return job, nil
-		case over && err == nil: // resumed just now, or another process has it
+		case over && (err == nil || lazyerr.Is(err, lock.ErrLost)): // resumed just now, or another process has it
 			over = false
 			go func() { ended <- j.hold(running, job.Queue) }()
 		case over:
