@@ -167,7 +167,7 @@ func (p *process) start(s jobs.Spec) jobs.Job {
 }
 
 // finish runs a job until it is over or paused. watch is called all the time.
-func (p *process) finish(id string, watch func()) jobs.Job {
+func (p *process) finish(id int, watch func()) jobs.Job {
 	type result struct {
 		job jobs.Job
 		err error
@@ -392,7 +392,7 @@ func jobOrders(b *storeBench) {
 	b.ok(err, "Cancel")
 	job = p.finish(job.ID, nil)
 	b.must(job.State() == "cancelled" && job.Done == 0, "after Cancel the job is %s, and has done %+v", job.State(), job.Progress)
-	_, err = p.Get(b.ctx, "none")
+	_, err = p.Get(b.ctx, 99)
 	b.must(errors.Is(err, jobs.ErrNotFound), "Get of no job returned %v", err)
 	list, err := p.List(b.ctx)
 	b.ok(err, "List")

@@ -59,7 +59,7 @@ type Progress struct {
 
 // Job is a job as the engine keeps it. It is over when Ended is set.
 type Job struct {
-	ID string `json:"id"`
+	ID int `json:"id"` // later jobs have higher ones
 	Spec
 	Progress
 	Total     int       `json:"total"` // messages that matched when it started

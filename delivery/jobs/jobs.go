@@ -3,7 +3,6 @@ package jobs
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -84,7 +83,7 @@ func (j *Jobs) update(ctx context.Context, f func(ctx context.Context, tx store.
 	return err
 }
 
-// Start starts a job, and returns it with its id. It affects the messages that match now. That it was started is in the log.
+// Start starts a job, and returns it with its id, which is the number of its line in the log. It affects the messages that match now. That it was started is in the log.
 func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	if err := s.check(); err != nil {
 		return Job{}, err
@@ -99,9 +98,11 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	var job Job
 	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {
 		job = Job{Spec: s, Total: n.Messages, Until: n.Last, Format: format}
-		now := tx.Now().UTC()
-		// In the order in which they were started.
-		job.ID, job.Begun = now.Format("20060102-150405.000000")+"-"+strings.ToLower(rand.Text()[:4]), now
+		_, lines, _, err := headOf(ctx, tx)
+		if err != nil {
+			return err
+		}
+		job.ID, job.Begun = lines+1, tx.Now().UTC()
 		if err := j.write(ctx, tx, &job, "start", s.By, s.Why); err != nil {
 			return err
 		}
@@ -126,11 +127,11 @@ func forget(ctx context.Context, tx store.Tx) error {
 func (j *Jobs) write(ctx context.Context, tx store.Tx, job *Job, event, by, why string) error {
 	b, err := json.Marshal(job)
 	if err != nil {
-		return fmt.Errorf("jobs: job %q: %w", job.ID, err)
+		return fmt.Errorf("jobs: job %d: %w", job.ID, err)
 	}
-	r := store.Record{Kind: kindJob, Name: job.ID, Version: job.version, Value: string(b)}
+	r := store.Record{Kind: kindJob, Name: lineName(job.ID), Version: job.version, Value: string(b)}
 	if !job.Ended.IsZero() {
-		if err := tx.Write(ctx, store.Record{Kind: kindJob, Name: job.ID, Version: job.version}); err != nil {
+		if err := tx.Write(ctx, store.Record{Kind: kindJob, Name: lineName(job.ID), Version: job.version}); err != nil {
 			return err
 		}
 		r.Kind, r.Version, job.version = kindEnded, 0, 0
@@ -146,7 +147,7 @@ func (j *Jobs) write(ctx context.Context, tx store.Tx, job *Job, event, by, why 
 }
 
 // Get returns a job. The error matches [ErrNotFound] if there is none with this id; those that ended long ago are only in the log.
-func (j *Jobs) Get(ctx context.Context, id string) (Job, error) { return get(ctx, j.engine, id) }
+func (j *Jobs) Get(ctx context.Context, id int) (Job, error) { return get(ctx, j.engine, id) }
 
 // List returns the jobs, the newest first: those that are not over, and the last 1,000 of the others.
 func (j *Jobs) List(ctx context.Context) ([]Job, error) {
@@ -160,7 +161,7 @@ func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 			list = append(list, job)
 		}
 	}
-	slices.SortFunc(list, func(a, b Job) int { return strings.Compare(b.ID, a.ID) })
+	slices.SortFunc(list, func(a, b Job) int { return b.ID - a.ID })
 	return list, err
 }
 
@@ -169,27 +170,17 @@ type reader interface {
 	Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error)
 }
 
-func get(ctx context.Context, from reader, id string) (Job, error) {
+func get(ctx context.Context, from reader, id int) (Job, error) {
 	for _, kind := range []string{kindJob, kindEnded} { // it goes from the first to the second
-		if !isID(id) {
-			break
-		}
-		rs, err := from.Records(ctx, kind, id[:len(id)-1], page) // few begin like it
+		rs, err := from.Records(ctx, kind, lineName(id-1), 1)
 		if err != nil {
 			return Job{}, err
 		}
-		for _, r := range rs {
-			if r.Name == id {
-				return readJob(r)
-			}
+		if len(rs) == 1 && rs[0].Name == lineName(id) {
+			return readJob(rs[0])
 		}
 	}
-	return Job{}, fmt.Errorf("%w: %q", ErrNotFound, id)
-}
-
-// isID reports whether a text may be the id of a job: others may not be what a database takes.
-func isID(id string) bool {
-	return id != "" && strings.Trim(id, "0123456789abcdefghijklmnopqrstuvwxyz-.") == ""
+	return Job{}, fmt.Errorf("%w: %d", ErrNotFound, id)
 }
 
 func all(ctx context.Context, from reader, kind string) (list []Job, err error) {
@@ -221,7 +212,7 @@ func each(ctx context.Context, from reader, kind string, f func(r store.Record) 
 }
 
 // Pause stops a job, which goes on after [Jobs.Resume]. What it has done stays. It does nothing to one that is paused.
-func (j *Jobs) Pause(ctx context.Context, id, by, why string) (Job, error) {
+func (j *Jobs) Pause(ctx context.Context, id int, by, why string) (Job, error) {
 	return j.order(ctx, id, "pause", by, why, func(job *Job, _ time.Time) bool {
 		was := job.Paused
 		job.Paused = true
@@ -230,7 +221,7 @@ func (j *Jobs) Pause(ctx context.Context, id, by, why string) (Job, error) {
 }
 
 // Resume lets a job go on that was paused. Workers find it within 20 s; [Jobs.Run] runs it at once.
-func (j *Jobs) Resume(ctx context.Context, id, by, why string) (Job, error) {
+func (j *Jobs) Resume(ctx context.Context, id int, by, why string) (Job, error) {
 	return j.order(ctx, id, "resume", by, why, func(job *Job, _ time.Time) bool {
 		was := job.Paused
 		job.Paused = false
@@ -239,7 +230,7 @@ func (j *Jobs) Resume(ctx context.Context, id, by, why string) (Job, error) {
 }
 
 // Cancel ends a job. What it has done stays.
-func (j *Jobs) Cancel(ctx context.Context, id, by, why string) (Job, error) {
+func (j *Jobs) Cancel(ctx context.Context, id int, by, why string) (Job, error) {
 	return j.order(ctx, id, "cancel", by, why, func(job *Job, now time.Time) bool {
 		job.Cancelled, job.Paused, job.Ended = true, false, now
 		return true
@@ -247,7 +238,7 @@ func (j *Jobs) Cancel(ctx context.Context, id, by, why string) (Job, error) {
 }
 
 // order changes a job, which must not be over. It is written if change returns true.
-func (j *Jobs) order(ctx context.Context, id, event, by, why string, change func(job *Job, now time.Time) bool) (job Job, err error) {
+func (j *Jobs) order(ctx context.Context, id int, event, by, why string, change func(job *Job, now time.Time) bool) (job Job, err error) {
 	if by == "" || why == "" {
 		return Job{}, fmt.Errorf("jobs: who wants to %s the job, and why?", event)
 	}
@@ -257,9 +248,9 @@ func (j *Jobs) order(ctx context.Context, id, event, by, why string, change func
 		}
 		switch {
 		case !job.Ended.IsZero():
-			return fmt.Errorf("jobs: %s: job %q is over: it is %s", event, id, job.State())
+			return fmt.Errorf("jobs: %s: job %d is over: it is %s", event, id, job.State())
 		case job.Format > format:
-			return fmt.Errorf("jobs: %s: job %q is of a later version of weir", event, id)
+			return fmt.Errorf("jobs: %s: job %d is of a later version of weir", event, id)
 		case !change(&job, tx.Now().UTC()):
 			return nil
 		}

@@ -25,7 +25,7 @@ const (
 // Run runs a job in this process unless another one does, and returns it when it is over or paused, or when ctx ends: then it stays in the
 // engine, for others to go on. If there are older jobs of its queue, they are run first. progress, which may be nil, gets the job from time to
 // time.
-func (j *Jobs) Run(ctx context.Context, id string, progress func(Job)) (Job, error) {
+func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error) {
 	if progress == nil {
 		progress = func(Job) {}
 	}
@@ -118,7 +118,7 @@ func (j *Jobs) run(ctx context.Context, job Job) error {
 		}
 		if !lazyerr.Is(err, store.ErrChanged) {
 			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: a step failed, and is made again",
-				slog.String("job", job.ID), slog.Any("error", err), slog.Duration("wait", pause))
+				slog.Int("job", job.ID), slog.Any("error", err), slog.Duration("wait", pause))
 			j.noteError(ctx, job, err)
 			if err := wait.For(ctx, j.Clock, pause); err != nil {
 				return err
@@ -202,7 +202,7 @@ func (j *Job) count(done []bool, entries []store.Entry, now time.Time) (again ti
 // skip leaves a message alone that the engine refuses to change.
 func (j *Jobs) skip(ctx context.Context, job Job, e store.Entry, cause error) (Job, time.Duration, error) {
 	j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: the engine refuses a message, which stays",
-		slog.String("job", job.ID), slog.String("message", e.Meta.ID), slog.Any("error", cause))
+		slog.Int("job", job.ID), slog.String("message", e.Meta.ID), slog.Any("error", cause))
 	next := job
 	err := j.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error {
 		next = job

@@ -90,9 +90,9 @@ type beats struct {
 	self  store.Record
 	since time.Time
 
-	runs sync.WaitGroup
-	mu       sync.Mutex
-	running  map[string]bool // queues
+	runs    sync.WaitGroup
+	mu      sync.Mutex
+	running map[string]bool // queues
 }
 
 // beat says what the worker does, removes those that are gone, and returns the jobs to run: in one transaction.
