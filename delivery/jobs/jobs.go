@@ -245,19 +245,21 @@ func (j *Jobs) order(ctx context.Context, id int, event, by, why string, change 
 	if by == "" || why == "" {
 		return Job{}, fmt.Errorf("jobs: who wants to %s the job, and why?", event)
 	}
+	var refused error
 	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {
+		refused = nil
 		if job, err = get(ctx, tx, id); err != nil {
 			return err
 		}
 		switch {
 		case !job.Ended.IsZero():
-			return fmt.Errorf("jobs: %s: job %d is over: it is %s", event, id, job.State())
+			refused = fmt.Errorf("jobs: %s: job %d is over: it is %s", event, id, job.State())
 		case job.Format > format:
-			return fmt.Errorf("jobs: %s: job %d is of a later version of weir", event, id)
-		case !change(&job, tx.Now().UTC()):
-			return nil
+			refused = fmt.Errorf("jobs: %s: job %d is of a later version of weir", event, id)
+		case change(&job, tx.Now().UTC()):
+			return j.write(ctx, tx, &job, event, by, why)
 		}
-		return j.write(ctx, tx, &job, event, by, why)
+		return nil
 	})
-	return job, err
+	return job, errors.Join(err, refused)
 }
