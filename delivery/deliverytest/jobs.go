@@ -234,8 +234,14 @@ func jobMerge(b *storeBench) {
 func jobFilters(b *storeBench) {
 	p := b.process()
 	for i, f := range []store.Filter{
-		{IDs: []string{"3", "5", "none"}}, {Key: "a"}, {Source: "source%2"}, {Provider: "provider3"}, {Cause: store.OutcomeUnknown},
-		{Reason: "REASON_1"}, {Error: "100%_of 1"}, {Cause: store.Permanent, Reason: "ALWAYS", Provider: "provider1"},
+		{IDs: []string{"3", "5", "none"}},
+		{Key: "a"},
+		{Source: "source%2"},
+		{Provider: "provider3"},
+		{Cause: store.OutcomeUnknown},
+		{Reason: "REASON_1"},
+		{Error: "100%_of 1"},
+		{Cause: store.Permanent, Reason: "ALWAYS", Provider: "provider1"},
 	} {
 		queue := "q" + strconv.Itoa(i)
 		dozen(b, queue)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/weirflow/weir/delivery/lock"
@@ -34,20 +35,21 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 		return job, err
 	}
 	running, stop := context.WithCancel(ctx)
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- j.hold(running, job.Queue) }() // it is waited for below
+	ended, over, queue := make(chan error, 1), false, job.Queue
+	go func() { ended <- j.hold(running, queue) }() // it is waited for below
+	defer func() {
+		if stop(); !over {
+			<-ended //nolint:errcheck // it was broken off
+		}
+	}()
 	ticker := j.Clock.Ticker(watchEach)
 	defer ticker.Stop()
-	for over := false; ; {
+	for {
 		select {
 		case err = <-ended:
 			over = true
 		case <-ticker.C:
 		case <-ctx.Done():
-			if !over {
-				<-ended
-			}
 			return job, context.Cause(ctx)
 		}
 		now, readErr := j.Get(ctx, id)
@@ -57,43 +59,42 @@ func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error)
 		}
 		switch {
 		case readErr == nil && !job.runs():
-			stop()
-			if !over {
-				<-ended
-			}
 			return job, nil
 		case over && (err == nil || lazyerr.Is(err, lock.ErrLost)): // resumed just now, or another process has it
 			over = false
-			go func() { ended <- j.hold(running, job.Queue) }()
+			go func() { ended <- j.hold(running, queue) }()
 		case over:
 			return job, err
 		}
 	}
 }
 
-// hold waits for the lock of a queue, and runs its jobs until there is none left to run.
+// hold waits for the lock of a queue, and runs its jobs until there is none left to run. If the lock is lost, it returns lock.ErrLost.
 func (j *Jobs) hold(ctx context.Context, queue string) error {
 	return lock.Hold(ctx, j.Clock, j.engine.Locks(), "weir-jobs/"+queue, j.runner, j.Lease, func(ctx context.Context, _ lock.Grant) error {
-		for {
-			list, err := all(ctx, j.engine, kindJob)
-			if err != nil {
-				return err
-			}
-			next := -1
-			for i := range list {
-				if list[i].Queue == queue && list[i].runs() {
-					next = i
-					break
-				}
-			}
-			if next < 0 {
-				return nil
-			}
-			if err := j.run(ctx, list[next]); err != nil {
-				return err
-			}
+		err := j.runAll(ctx, queue)
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // a driver says only that it was broken off
 		}
+		return err
 	})
+}
+
+// runAll runs the jobs of a queue, the oldest first.
+func (j *Jobs) runAll(ctx context.Context, queue string) error {
+	for {
+		list, err := all(ctx, j.engine, kindJob)
+		if err != nil {
+			return err
+		}
+		next := slices.IndexFunc(list, func(job Job) bool { return job.Queue == queue && job.runs() })
+		if next < 0 {
+			return nil
+		}
+		if err := j.run(ctx, list[next]); err != nil {
+			return err
+		}
+	}
 }
 
 // run makes steps of a job until it is over, paused, or ctx ends. A step that fails is made again.
