@@ -95,7 +95,7 @@ func Run(t *testing.T, place string, open Open) {
 		if job.Ended.IsZero() {
 			killed++
 			time.Sleep(rand.N(10 * time.Millisecond)) // within a step
-			_ = p.Kill() // it may have ended
+			_ = p.Kill()                              // it may have ended
 			continue
 		}
 		require.NoError(t, p.Wait(patience))
