@@ -447,6 +447,7 @@ type QueueCounts struct {
 	Waiting  int           // in the queue: due or not, and in flight
 	Retrying int           // in layers, and behind others of their key
 	Dead     int           // dead letters
+	Held     int           // of all these: they are not taken until they are released (package jobs)
 	Age      time.Duration // of the oldest message in the queue
 }
 
@@ -461,6 +462,7 @@ func (q *Queue[T]) Counts(ctx context.Context) (c QueueCounts, err error) {
 	count := func(name string) store.Counts {
 		n, err := looks.Count(ctx, name, store.Filter{})
 		errs = append(errs, err)
+		c.Held += n.Held
 		return n
 	}
 	main := count(q.name)

@@ -63,12 +63,18 @@ type Operator[IN, OUT any] interface {
 //   - If op fails, what it had in flight is given back, its results so far go to the sink, and Run returns the error.
 //   - When more than half of the last 100 new messages have failed, Run stops receiving: see [WithFloodGuard].
 //
+// # Jobs
+//
+// Where the queue of source or sink is on an engine that keeps jobs, Run runs those of all queues beside its messages, and says every 20 s what
+// it does: see package jobs.
+//
 // It panics if an argument is nil. Run owns source and op: they are closed when it returns. A queue can be used after that.
 func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OUT], sink Sink[OUT], opts ...RunOption) (summary Summary, err error) {
 	guard.RefuseNil("delivery: Run", "context", ctx)
 	guard.RefuseNil("delivery: Run", "source", source)
 	guard.RefuseNil("delivery: Run", "operator", op)
 	guard.RefuseNil("delivery: Run", "sink", sink)
+	engines := enginesOf(source, sink)
 	if q, ok := source.(*Queue[IN]); ok {
 		source = q.Source(nil) // one for each Run: others may use the queue
 	}
@@ -90,6 +96,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 			return summary, fmt.Errorf("delivery: Run: %w", err)
 		}
 	}
+	defer w.beside(ctx, engines)()
 	return summary, w.run(ctx)
 }
 

@@ -13,6 +13,9 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/channel"
 	"github.com/weirflow/weir/delivery/deadfile"
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
 )
 
 // chargeDead processes dead letters again.
@@ -58,6 +61,38 @@ func Example_deadFile() {
 	// Output:
 	// receipt of sale-1 0
 	// dead: sale-2 2 card expired
+}
+
+// mergeNorth sends back the dead letters of a provider.
+func mergeNorth(ctx context.Context, engine delivery.Engine, orders *delivery.Queue[sale]) error {
+	j, err := jobs.New(engine, jobs.Config{})
+	if err != nil {
+		return err
+	}
+	job, err := j.Start(ctx, jobs.Spec{
+		Do: jobs.Merge, Queue: orders.DeadLetters(), To: orders.Name(), Filter: store.Filter{Provider: "north"}, Rate: 100,
+		By: "ann", Why: "north is back",
+	})
+	if err != nil {
+		return err
+	}
+	_, err = j.Run(ctx, job.ID, nil)
+	return err
+}
+
+func Example_mergeJob() {
+	ctx := context.Background()
+	engine := memory.Open()
+	orders := delivery.NewQueue[sale](engine, "orders")
+	for _, provider := range []string{"north", "south"} {
+		m := must(orders.Encode(sale{provider, 100}))
+		m.Meta.Provider, m.Cause = provider, store.Exhausted
+		check(engine.Put(ctx, orders.DeadLetters(), m))
+	}
+	check(mergeNorth(ctx, engine, orders))
+	n := must(orders.Counts(ctx))
+	fmt.Println(n.Waiting, n.Dead)
+	// Output: 1 1
 }
 
 func Example_deadFileID() {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/url"
 	"os"
 	"strings"
@@ -15,7 +16,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/benbjohnson/clock"
+
 	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce/keys"
@@ -41,19 +45,18 @@ type queues interface {
 	deadletters.Putter
 	Queues(ctx context.Context) ([]string, error)
 
-	// purge removes what matches, and returns how many those were, when confirm has returned nil for their number. What comes
-	// after that stays.
-	purge(ctx context.Context, queue string, f store.Filter, confirm func(n int) error) (int, error)
-	merge(ctx context.Context, c deadletters.Config) (deadletters.Merged, error)
+	// matching returns how many messages a job would affect, or why there can be no such job.
+	matching(ctx context.Context, s jobs.Spec) (int, error)
+	// do starts a job and runs it, unless it is to be left to workers. show gets what was done so far.
+	do(ctx context.Context, s jobs.Spec, leave bool, show func(jobs.Progress)) (jobs.Job, error)
 	// empty reports whether a queue has no messages.
 	empty(ctx context.Context, queue string) (bool, error)
 }
 
 // inspected are the queues of a store that can look into them.
-type inspected struct{ store.Inspector }
-
-func (s inspected) merge(ctx context.Context, c deadletters.Config) (deadletters.Merged, error) {
-	return deadletters.Merge(ctx, s.Inspector, c)
+type inspected struct {
+	store.Inspector
+	clock clock.Clock
 }
 
 func (s inspected) empty(ctx context.Context, queue string) (bool, error) {
@@ -61,28 +64,56 @@ func (s inspected) empty(ctx context.Context, queue string) (bool, error) {
 	return len(entries) == 0, err
 }
 
-func (s inspected) purge(ctx context.Context, queue string, f store.Filter, confirm func(n int) error) (int, error) {
-	if err := here(ctx, s, queue, f); err != nil {
+func (s inspected) matching(ctx context.Context, spec jobs.Spec) (int, error) {
+	if err := here(ctx, s, spec.Queue, spec.Filter); err != nil {
 		return 0, err
 	}
-	n, err := s.Count(ctx, queue, f)
-	if err != nil || n.Messages == 0 {
-		return 0, err
-	}
-	if err := confirm(n.Messages); err != nil {
-		return 0, err
-	}
-	last, err := s.List(ctx, queue, f, store.Page{After: n.Last - 1, Until: n.Last, Max: 1})
-	if err != nil {
-		return 0, err
-	}
-	if len(last) == 1 { // what came while the person was thinking stays
-		if end := last[0].Arrived.Add(time.Microsecond); f.Before.IsZero() || end.Before(f.Before) {
-			f.Before = end
-		}
-	}
-	return s.Purge(ctx, queue, f)
+	n, err := s.Count(ctx, spec.Queue, spec.Filter)
+	return n.Messages, err
 }
+
+func (s inspected) jobs() (*jobs.Jobs, error) {
+	return jobs.New(jobs.Local(s.Inspector), jobs.Config{Clock: s.clock, Logger: slog.New(slog.DiscardHandler)})
+}
+
+// keeps reports whether jobs outlive this process.
+func (s inspected) keeps() bool {
+	_, ok := s.Inspector.(store.Keeper)
+	return ok
+}
+
+func (s inspected) do(ctx context.Context, spec jobs.Spec, leave bool, show func(jobs.Progress)) (jobs.Job, error) {
+	if leave && !s.keeps() {
+		return jobs.Job{}, usagef("-detach: this store keeps no jobs")
+	}
+	j, err := s.jobs()
+	if err != nil {
+		return jobs.Job{}, err
+	}
+	job, err := j.Start(ctx, spec)
+	if err != nil || leave {
+		return job, err
+	}
+	return s.run(ctx, j, job, show)
+}
+
+// run runs a job, and says what becomes of it if a person interrupts that.
+func (s inspected) run(ctx context.Context, j *jobs.Jobs, job jobs.Job, show func(jobs.Progress)) (jobs.Job, error) {
+	job, err := j.Run(ctx, job.ID, func(job jobs.Job) { show(job.Progress) })
+	switch {
+	case err == nil || ctx.Err() == nil:
+		return job, err
+	case !s.keeps():
+		return job, errAgain
+	}
+	if now, err := j.Get(context.WithoutCancel(ctx), job.ID); err == nil {
+		job = now
+	}
+	return job, fmt.Errorf("interrupted: job %d goes on in a worker, or with weir jobs run %d", job.ID, job.ID)
+}
+
+// errAgain is what a person gets who interrupts a job that no one goes on with.
+var errAgain = errors.New("interrupted: call it again to go on")
 
 // deniedError is what the user of the URL is not allowed to do.
 type deniedError struct{ error }
@@ -119,11 +150,11 @@ func (a *app) open(ctx context.Context, denied func(error)) (*database, error) {
 	case address == "":
 		return nil, usagef("which database? Give -db URL, or set WEIR_DB (-h for help)")
 	case scheme == "sqlite":
-		return openSQLite(ctx, strings.TrimPrefix(rest, "//"), a.create)
+		return openSQLite(ctx, strings.TrimPrefix(rest, "//"), a.create, a.clock)
 	case scheme == "postgres" || scheme == "postgresql":
-		return openPostgres(ctx, address, a.create)
+		return openPostgres(ctx, address, a.create, a.clock)
 	case scheme == "nats" || scheme == "tls":
-		return openJetStream(ctx, address, denied)
+		return openJetStream(ctx, address, a.clock, denied)
 	case scheme == "kafka":
 		return openKafka(ctx, address)
 	case scheme == "file":
@@ -132,7 +163,7 @@ func (a *app) open(ctx context.Context, denied func(error)) (*database, error) {
 	return nil, usagef("the URL of the database must begin with sqlite:, postgres://, nats://, tls://, kafka:// or file:")
 }
 
-func openSQLite(ctx context.Context, path string, create bool) (*database, error) {
+func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*database, error) {
 	path, err := url.PathUnescape(path)
 	if err != nil {
 		return nil, usagef("the URL of the database: %v", err)
@@ -163,10 +194,10 @@ func openSQLite(ctx context.Context, path string, create bool) (*database, error
 		}
 	}
 	s := sqlite.New(db)
-	return &database{store: inspected{s}, locks: s.Locks(), sql: db.Reader(), keys: keys.New(db.Writer(), keys.SQLite, keys.Config{}), closers: []func() error{s.Close, db.Close}}, nil
+	return &database{store: inspected{s, c}, locks: s.Locks(), sql: db.Reader(), keys: keys.New(db.Writer(), keys.SQLite, keys.Config{}), closers: []func() error{s.Close, db.Close}}, nil
 }
 
-func openPostgres(ctx context.Context, address string, create bool) (*database, error) {
+func openPostgres(ctx context.Context, address string, create bool, c clock.Clock) (*database, error) {
 	if _, err := url.Parse(address); err != nil { // its text may be a part of the password
 		return nil, usagef("the URL of the database is not valid: special characters of a password are percent-encoded")
 	}
@@ -205,7 +236,7 @@ func openPostgres(ctx context.Context, address string, create bool) (*database, 
 		<-ctx.Done()
 		return nil
 	}
-	return &database{store: inspected{s}, locks: s.Locks(), sql: db, keys: keys.New(db, keys.PostgreSQL, keys.Config{}), closers: []func() error{s.Close, db.Close, closePool}}, nil
+	return &database{store: inspected{s, c}, locks: s.Locks(), sql: db, keys: keys.New(db, keys.PostgreSQL, keys.Config{}), closers: []func() error{s.Close, db.Close, closePool}}, nil
 }
 
 func (db *database) close() error {
@@ -221,15 +252,21 @@ func (db *database) explain(ctx context.Context, err error) error {
 	if err == nil || !lacksTable(err) {
 		return err
 	}
-	for _, table := range []struct{ name, component string }{
-		{"weir_messages", "store"}, {"weir_locks", "store"}, {"weir_keys", "keys"}, // of both databases
+	for _, table := range []struct {
+		name, component string
+		version         int // that has it
+	}{
+		{"weir_messages", "store", 1}, {"weir_locks", "store", 2}, {"weir_records", "store", 4}, {"weir_keys", "keys", 1}, // of both databases
 	} {
 		var component string
 		if strings.Contains(err.Error(), table.name) && db.sql.QueryRowContext(ctx,
-			"SELECT component FROM weir_migrations WHERE component LIKE $1 LIMIT 1", "%"+table.component).Scan(&component) == nil {
+			"SELECT component FROM weir_migrations WHERE component LIKE $1 AND version >= $2 LIMIT 1", "%"+table.component, table.version).Scan(&component) == nil {
 			return fmt.Errorf("the table %s was made, and has been dropped: restore it, or run DELETE FROM weir_migrations "+
 				"WHERE component = '%s', after which the program makes it anew and empty when it starts: %w", table.name, component, err)
 		}
+	}
+	if strings.Contains(err.Error(), "weir_records") {
+		return fmt.Errorf("the tables are of an earlier version of weir: start a program of this version, or add -create to this command: %w", err)
 	}
 	return fmt.Errorf("the database has no such table; a program that uses weir makes its tables when it starts, those of queues also weir dead import -create: %w", err)
 }

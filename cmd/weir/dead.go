@@ -37,10 +37,13 @@ type entry struct {
 	Position    store.Position `json:"position"`
 	Arrived     time.Time      `json:"arrived"`
 	LeasedUntil time.Time      `json:"leasedUntil,omitzero"`
+	Held        bool           `json:"held,omitempty"`
 	Message     store.Message  `json:"message"`
 }
 
-func newEntry(e store.Entry) entry { return entry{e.Position, e.Arrived, e.LeasedUntil, e.Message} }
+func newEntry(e store.Entry) entry {
+	return entry{e.Position, e.Arrived, e.LeasedUntil, e.Held, e.Message}
+}
 
 func (a *app) deadList() *cobra.Command {
 	var f filter
@@ -216,6 +219,9 @@ func (a *app) show(e store.Entry) error {
 	line("cause", string(e.Cause))
 	line("arrived", e.Arrived.UTC().Format(time.RFC3339Nano))
 	moment("leased until", e.LeasedUntil)
+	if e.Held {
+		line("held", "until it is released (weir release)")
+	}
 	line("key", m.Key)
 	line("source", m.Origin.Source)
 	line("partition", m.Origin.Partition)
@@ -248,6 +254,7 @@ func (a *app) show(e store.Entry) error {
 type counted struct {
 	Queue    string              `json:"queue"`
 	Messages int                 `json:"messages"`
+	Held     int                 `json:"held,omitempty"`
 	Oldest   time.Time           `json:"oldest,omitzero"`
 	Age      float64             `json:"ageSeconds,omitzero"`
 	Next     time.Time           `json:"next,omitzero"`
@@ -256,7 +263,7 @@ type counted struct {
 }
 
 func newCounted(queue string, c store.Counts) counted {
-	n := counted{Queue: queue, Messages: c.Messages, Oldest: c.Oldest, Age: c.Age.Seconds(), Causes: maps.Clone(c.Causes), Reasons: c.Reasons}
+	n := counted{Queue: queue, Messages: c.Messages, Held: c.Held, Oldest: c.Oldest, Age: c.Age.Seconds(), Causes: maps.Clone(c.Causes), Reasons: c.Reasons}
 	delete(n.Causes, "") // of messages that are no dead letters
 	return n
 }
@@ -279,6 +286,9 @@ func (a *app) deadCount() *cobra.Command {
 					return a.object(newCounted(queueOf(c), n))
 				}
 				rows := [][]string{{"all", "", strconv.Itoa(n.Messages)}}
+				if n.Held > 0 {
+					rows = append(rows, []string{"held", "", strconv.Itoa(n.Held)})
+				}
 				for _, cause := range byNumber(n.Causes) {
 					rows = append(rows, []string{"cause", string(cause), strconv.Itoa(n.Causes[cause])})
 				}
@@ -305,154 +315,6 @@ func byNumber[K ~string](m map[K]int) []K {
 		}
 		return strings.Compare(string(x), string(y))
 	})
-}
-
-func (a *app) deadPurge() *cobra.Command {
-	var f filter
-	var all, yes bool
-	c := &cobra.Command{
-		Use: "purge [ID]...", Short: "Remove dead letters for good",
-		Long: `Remove dead letters for good: those that are chosen, or with -all every one.
-What arrives after the question was asked stays.`,
-		RunE: func(c *cobra.Command, ids []string) error {
-			chosen, err := f.read(a, ids)
-			switch {
-			case err != nil:
-				return err
-			case isAll(chosen) && !all:
-				return usagef("which messages? Choose some, or say -all")
-			case !isAll(chosen) && all:
-				return usagef("-all and a choice exclude each other")
-			}
-			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.purge(ctx, db, queueOf(c), chosen, yes) })
-		},
-	}
-	f.flags(c)
-	c.Flags().BoolVar(&all, "all", false, "remove every dead letter of the queue")
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	return c
-}
-
-func (a *app) purge(ctx context.Context, db *database, queue string, f store.Filter, yes bool) error {
-	removed, err := db.store.purge(ctx, queue, f, func(n int) error {
-		return a.ask(ctx, yes, fmt.Sprintf("Remove %s from queue %q for good?", messages(n), queue))
-	})
-	if err != nil {
-		return err
-	}
-	if a.json {
-		return a.object(map[string]int{"purged": removed})
-	}
-	return a.print(messages(removed) + " removed\n")
-}
-
-func (a *app) deadMerge() *cobra.Command {
-	var f filter
-	var yes, toEmpty bool
-	var m deadletters.Config
-	c := &cobra.Command{
-		Use: "merge -to QUEUE [ID]...", Short: "Send dead letters back to be processed again",
-		Long: `Send dead letters back to be processed again, into the queue that their program
-reads. Each leaves the dead letters in the same step. A merge that was
-interrupted is called again, and goes on with what is left.`,
-		RunE: func(c *cobra.Command, ids []string) error {
-			var err error
-			m.From = queueOf(c)
-			m.Filter, err = f.read(a, ids)
-			switch {
-			case err != nil:
-				return err
-			case m.To == "":
-				return usagef("where to? Say -to QUEUE")
-			case m.To == m.From:
-				return usagef("-to %s: they are there", m.To)
-			case m.Max < 0 || m.MaxMerges < 1 || !(m.Rate >= 0):
-				return usagef("-max %d and -rate %v must not be negative, -max-merges %d at least 1", m.Max, m.Rate, m.MaxMerges)
-			}
-			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.merge(ctx, db, m, yes, toEmpty) })
-		},
-	}
-	f.flags(c)
-	c.Flags().StringVar(&m.To, "to", "", "the `QUEUE` that they return to")
-	c.Flags().IntVar(&m.Max, "max", 0, "at most `N` messages; 0 for all")
-	c.Flags().Float64Var(&m.Rate, "rate", 0, "at most `N` messages a second; 0 for no limit")
-	c.Flags().IntVar(&m.MaxMerges, "max-merges", 5, "leave those that were merged `N` times already")
-	c.Flags().BoolVar(&m.OutcomeUnknown, "outcome-unknown", false, "also those whose call may have taken effect: it is repeated")
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask, if the queue of -to has messages")
-	c.Flags().BoolVar(&toEmpty, "to-empty", false, "the queue of -to is right, although it is empty or new")
-	return c
-}
-
-// mergedJSON is what a merge did.
-type mergedJSON struct {
-	Merged         int `json:"merged"`
-	Looping        int `json:"looping"`
-	OutcomeUnknown int `json:"outcomeUnknown"`
-	Busy           int `json:"busy"`
-}
-
-func (a *app) merge(ctx context.Context, db *database, m deadletters.Config, yes, toEmpty bool) error {
-	if d, ok := db.store.(*directory); ok { // before anything is asked
-		_, err := d.merge(ctx, m)
-		return err
-	}
-	if err := here(ctx, db.store, m.From, m.Filter); err != nil {
-		return err
-	}
-	n, err := db.store.Count(ctx, m.From, m.Filter)
-	if err != nil {
-		return err
-	}
-	total := n.Messages
-	if m.Max > 0 {
-		total = min(total, m.Max)
-	}
-	if total > 0 {
-		if err := a.askMerge(ctx, db, m, total, yes, toEmpty); err != nil {
-			return err
-		}
-	}
-	bar := a.startBar(total)
-	m.Progress = bar.merged
-	m.Clock = a.clock
-	merged, err := db.store.merge(ctx, m)
-	bar.stop()
-	if err != nil && ctx.Err() != nil { // with says what was not allowed
-		err = errors.New("interrupted: call it again to go on")
-	}
-	if a.json {
-		return errors.Join(a.object(mergedJSON(merged)), err)
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s sent back to %q\n", messages(merged.Merged), m.To)
-	stayed := func(n int, why string) {
-		if n > 0 {
-			fmt.Fprintf(&b, "%s stayed: %s\n", messages(n), why)
-		}
-	}
-	stayed(merged.OutcomeUnknown, "the outcome is unknown (-outcome-unknown sends them back, too)")
-	stayed(merged.Looping, fmt.Sprintf("merged %d times already (-max-merges)", m.MaxMerges))
-	stayed(merged.Busy, "another merge or a consumer has them, or they are gone")
-	return errors.Join(a.print(b.String()), err)
-}
-
-// askMerge asks before a merge. Nobody reads a queue whose name is mistyped: it is empty, so -yes is no answer for such a one.
-func (a *app) askMerge(ctx context.Context, db *database, m deadletters.Config, total int, yes, toEmpty bool) error {
-	question := fmt.Sprintf("Send %s of queue %q back to %q?", messages(total), m.From, m.To)
-	if toEmpty {
-		return a.ask(ctx, yes, question)
-	}
-	empty, err := db.store.empty(ctx, m.To)
-	switch {
-	case err != nil:
-		return err
-	case !empty:
-		return a.ask(ctx, yes, question)
-	case yes || !isTerminal(a.in):
-		return usagef("queue %q is empty or new: if it is the one that the program reads, say -to-empty", m.To)
-	}
-	a.note("Queue %q is empty or new: is it the one that the program reads?", m.To)
-	return a.ask(ctx, false, question)
 }
 
 func (a *app) deadExport() *cobra.Command {

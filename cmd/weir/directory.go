@@ -15,7 +15,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
-	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 )
@@ -128,12 +128,20 @@ func (d *directory) Put(context.Context, string, ...store.Message) error {
 	return d.cannot("import", "its program writes it")
 }
 
-func (d *directory) purge(context.Context, string, store.Filter, func(int) error) (int, error) {
-	return 0, d.cannot("purge", "stop its program and delete "+deadFile+", or import that into a store and purge there")
+func (d *directory) matching(_ context.Context, s jobs.Spec) (int, error) {
+	switch s.Do {
+	case jobs.Purge:
+		return 0, d.cannot("purge", "stop its program and delete "+deadFile+", or import that into a store and purge there")
+	case jobs.Merge:
+		return 0, d.cannot("merge", "its program replays it (deadfile.File.Replay), or import "+deadFile+" into a store and merge there")
+	case jobs.Hold, jobs.Release:
+	}
+	return 0, d.cannot(string(s.Do), "no worker reads it")
+}
+
+func (d *directory) do(ctx context.Context, s jobs.Spec, _ bool, _ func(jobs.Progress)) (jobs.Job, error) {
+	_, err := d.matching(ctx, s)
+	return jobs.Job{}, err
 }
 
 func (d *directory) empty(context.Context, string) (bool, error) { return false, nil }
-
-func (d *directory) merge(context.Context, deadletters.Config) (deadletters.Merged, error) {
-	return deadletters.Merged{}, d.cannot("merge", "its program replays it (deadfile.File.Replay), or import "+deadFile+" into a store and merge there")
-}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -16,7 +17,7 @@ import (
 //	nats://user:password@host:4222,host:4222/STREAM?locks=BUCKET&ca=FILE
 //
 // The user without a password is a token. The scheme tls and the parameters ca and cert encrypt the connection.
-func openJetStream(ctx context.Context, address string, denied func(error)) (*database, error) {
+func openJetStream(ctx context.Context, address string, c clock.Clock, denied func(error)) (*database, error) {
 	u, err := parseServers(address, "locks", "creds", "nkey", "ca", "cert", "key")
 	if err != nil {
 		return nil, err
@@ -47,7 +48,7 @@ func openJetStream(ctx context.Context, address string, denied func(error)) (*da
 	if err != nil {
 		return nil, errors.Join(err, closeConn())
 	}
-	db := &database{store: inspected{s}, closers: []func() error{s.Close, closeConn}}
+	db := &database{store: inspected{s, c}, closers: []func() error{s.Close, closeConn}}
 	if bucket := u.query.Get("locks"); bucket != "" {
 		kv, err := js.KeyValue(ctx, bucket)
 		if err != nil {

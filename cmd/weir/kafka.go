@@ -16,7 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
-	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/kafka"
 )
@@ -173,25 +173,49 @@ func (k *topics) Put(ctx context.Context, topic string, ms ...store.Message) err
 	return v.Put(ctx, ms...)
 }
 
-func (k *topics) purge(ctx context.Context, topic string, f store.Filter, confirm func(n int) error) (int, error) {
-	if !isAll(f) {
+func (k *topics) matching(ctx context.Context, s jobs.Spec) (int, error) {
+	switch {
+	case s.Do == jobs.Hold || s.Do == jobs.Release:
+		return 0, usagef("a topic is a log: its messages cannot be held")
+	case s.Do == jobs.Purge && !isAll(s.Filter):
 		return 0, usagef("a topic is a log, which can only be cut off at its beginning: to purge a choice is not possible, only -all")
 	}
-	v, err := k.view(ctx, topic)
+	v, err := k.view(ctx, s.Queue)
 	if err != nil {
 		return 0, err
 	}
-	if slices.Contains(k.ofGroup, topic) {
-		return 0, usagef("%q is a topic of the group %q, whose workers do what is there: purge is for dead letters", topic, k.group)
+	if s.Do == jobs.Purge && slices.Contains(k.ofGroup, s.Queue) {
+		return 0, usagef("%q is a topic of the group %q, whose workers do what is there: purge is for dead letters", s.Queue, k.group)
 	}
-	n, err := v.Count(ctx, f)
-	if err != nil || n.Messages == 0 {
+	if err := here(ctx, k, s.Queue, s.Filter); err != nil {
 		return 0, err
 	}
-	if err := confirm(n.Messages); err != nil {
-		return 0, err
+	n, err := v.Count(ctx, s.Filter)
+	return n.Messages, err
+}
+
+func (k *topics) do(ctx context.Context, s jobs.Spec, leave bool, show func(jobs.Progress)) (job jobs.Job, err error) {
+	if leave {
+		return job, usagef("-detach: Kafka keeps no jobs")
 	}
-	return n.Messages, v.Purge(ctx)
+	v, err := k.view(ctx, s.Queue)
+	if err != nil {
+		return job, err
+	}
+	job.Spec = s
+	if s.Do == jobs.Merge {
+		job.Progress, err = v.Merge(ctx, s, show)
+		if err != nil && ctx.Err() != nil {
+			err = errAgain
+		}
+		return job, err
+	}
+	n, err := v.Count(ctx, s.Filter)
+	if err == nil && n.Messages > 0 {
+		err = v.Purge(ctx)
+	}
+	job.Done = n.Messages
+	return job, err
 }
 
 // empty reports whether nothing was ever put in a topic. That there is none is found by the merge.
@@ -203,15 +227,6 @@ func (k *topics) empty(ctx context.Context, topic string) (bool, error) {
 	empty := true
 	ends.Each(func(o kadm.ListedOffset) { empty = empty && o.Offset == 0 && o.Err == nil })
 	return empty, nil
-}
-
-func (k *topics) merge(ctx context.Context, c deadletters.Config) (deadletters.Merged, error) {
-	v, err := k.view(ctx, c.From)
-	if err != nil {
-		return deadletters.Merged{}, err
-	}
-	c.From = ""
-	return v.Merge(ctx, c)
 }
 
 func (k *topics) close() error {

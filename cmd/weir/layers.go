@@ -34,6 +34,7 @@ func (a *app) showLayers(ctx context.Context, db *database, queues []string) err
 		}
 	}
 	var rows [][]string
+	held := 0
 	for _, queue := range queues {
 		n, err := db.store.Count(ctx, queue, store.Filter{})
 		if err != nil {
@@ -51,7 +52,8 @@ func (a *app) showLayers(ctx context.Context, db *database, queues []string) err
 		if n.Messages > 0 {
 			oldest = age(n.Age)
 		}
-		rows = append(rows, []string{queue, strconv.Itoa(n.Messages), oldest, when(n.Next), causes(n)})
+		held += n.Held
+		rows = append(rows, []string{queue, strconv.Itoa(n.Messages), oldest, when(n.Next), causes(n), strconv.Itoa(n.Held)})
 	}
 	switch {
 	case a.json:
@@ -60,13 +62,21 @@ func (a *app) showLayers(ctx context.Context, db *database, queues []string) err
 		a.note("No queue has messages.")
 		return nil
 	}
-	return a.table([]column{
+	columns := []column{
 		{name: "QUEUE", whole: true},
 		{name: "MESSAGES", right: true},
 		{name: "OLDEST", right: true},
 		{name: "NEXT"},
 		{name: "CAUSES", least: 10},
-	}, rows)
+	}
+	if held > 0 {
+		columns = append(columns, column{name: "HELD", right: true})
+	} else {
+		for i := range rows {
+			rows[i] = rows[i][:len(columns)]
+		}
+	}
+	return a.table(columns, rows)
 }
 
 // causes returns the causes of dead letters in one cell.

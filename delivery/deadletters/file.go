@@ -12,8 +12,11 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// maxLine bounds a line of a file that is imported.
-const maxLine = 256 << 20
+const (
+	batch   = 100       // messages that are put at once
+	page    = 1000      // messages that are read at once
+	maxLine = 256 << 20 // bytes of a line of a file that is imported
+)
 
 // Lister is what [Export] needs of a store. A [store.Inspector] is one.
 type Lister interface {

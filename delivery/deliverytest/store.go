@@ -36,11 +36,12 @@ type StorePlace struct {
 	Full func() (store.Store, error)
 }
 
-// RunStore checks stores against the rules of [store.Store], and of [store.Inspector] if they are one, one subtest each.
+// RunStore checks stores against the rules of [store.Store], of [store.Inspector] and [store.Keeper] if they are one, and jobs
+// on those, one subtest each.
 // newPlace returns a new, empty place each time.
 func RunStore(t *testing.T, newPlace func(t *testing.T) StorePlace) {
 	t.Helper()
-	for _, r := range storeRules {
+	for _, r := range slices.Concat(storeRules, jobRules) {
 		t.Run(r.name, func(t *testing.T) {
 			place := newPlace(t)
 			if r.setsClock && place.SetBack == nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
@@ -30,18 +31,22 @@ type Engine struct {
 
 // memoryQueues is what the stores have in common that Reopen returns.
 type memoryQueues struct {
-	clock *wait.Forward
-	limit int
+	machine clock.Clock
+	clock   *wait.Forward
+	limit   int
 
 	mu     sync.Mutex
 	queues map[string]*memoryQueue
 	size   int
 	last   store.Position
+
+	locks   *lock.Memory
+	records map[recordKey]store.Record
 }
 
 var (
-	_ store.Inspector = (*Engine)(nil)
-	_ store.Chooser   = (*Engine)(nil)
+	_ store.Keeper  = (*Engine)(nil)
+	_ store.Chooser = (*Engine)(nil)
 )
 
 type memoryQueue struct {
@@ -63,7 +68,7 @@ type Option func(*memoryQueues)
 // WithClock sets the clock that says what is due; the default is the machine's. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
 	guard.RefuseNil("memory: WithClock", "clock", c)
-	return func(m *memoryQueues) { m.clock = wait.NewForward(c) }
+	return func(m *memoryQueues) { m.machine = c }
 }
 
 // WithLimit sets how many messages there may be; a Put beyond it fails with [store.ErrFull]. By default there is no limit. It panics if
@@ -77,10 +82,11 @@ func WithLimit(n int) Option {
 
 // Open returns an engine without messages.
 func Open(opts ...Option) *Engine {
-	m := &memoryQueues{clock: wait.NewForward(clock.New()), queues: map[string]*memoryQueue{}}
+	m := &memoryQueues{machine: clock.New(), queues: map[string]*memoryQueue{}, records: map[recordKey]store.Record{}}
 	for _, opt := range opts {
 		opt(m)
 	}
+	m.clock, m.locks = wait.NewForward(m.machine), lock.NewMemory(m.machine)
 	return &Engine{memoryQueues: m}
 }
 
@@ -143,16 +149,20 @@ func (m *Engine) put(queue string, message *store.Message) {
 	if m.has(queue, message.Identity()) {
 		return
 	}
-	q := m.queues[queue]
-	if q == nil {
-		q = &memoryQueue{entries: map[store.Position]*memoryEntry{}, ids: map[store.Identity]store.Position{}}
-		m.queues[queue] = q
-	}
 	m.last++
 	m.size++
 	now := m.clock.Now()
 	e := &memoryEntry{Entry: store.Entry{Message: *message, Position: m.last, Arrived: now}, at: now.Add(message.Delay)}
 	e.Meta.Due, e.Delay = e.at, 0
+	m.insert(queue, e)
+}
+
+func (m *Engine) insert(queue string, e *memoryEntry) {
+	q := m.queues[queue]
+	if q == nil {
+		q = &memoryQueue{entries: map[store.Position]*memoryEntry{}, ids: map[store.Identity]store.Position{}}
+		m.queues[queue] = q
+	}
 	q.entries[e.Position] = e
 	q.ids[e.Identity()] = e.Position
 	heap.Push(&q.ready, e)
@@ -328,7 +338,12 @@ func (m *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 	return c, m.do(ctx, func() error {
 		now := m.clock.Now()
 		for _, e := range m.matching(queue, &f, store.Page{}) {
-			c.Add(e.Cause, e.Meta.Reasons, 1, e.Arrived, e.at, e.Position)
+			next := e.at
+			if e.Held {
+				c.Held++
+				next = time.Time{}
+			}
+			c.Add(e.Cause, e.Meta.Reasons, 1, e.Arrived, next, e.Position)
 		}
 		c.SetAge(now)
 		return nil
@@ -355,7 +370,7 @@ func (m *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 		now := m.clock.Now()
 		size := 0
 		for _, e := range m.matching(queue, &f, p) {
-			if len(taken) < p.Max && size < store.MaxBytes && !e.LeasedUntil.After(now) {
+			if len(taken) < p.Max && size < store.MaxBytes && !e.Held && !e.LeasedUntil.After(now) {
 				size += len(e.Payload)
 				taken = append(taken, m.grant(m.queues[queue], queue, e, now.Add(lease)))
 			}

@@ -8,6 +8,7 @@
 //   - A lease is the right to settle a message that was taken, until a time. After that another consumer can take the message.
 //     The [Lease] carries a fencing number that rises each time the message is taken, so that only the last one who took it
 //     can settle it.
+//   - A message that is held stays where it is, and is not taken, until it is released.
 //   - To settle is to remove the message ([Store.Done]) or to give it back ([Store.Release]).
 //   - A message in a queue has an identity: its id, visit and merges. Putting it again changes nothing, so a hand-over that
 //     may have happened is repeated without harm.
@@ -36,13 +37,14 @@
 //
 //   - [Waker]: it says all that its consumers must know, so that they do not poll
 //
-//   - it has locks (package delivery/lock)
+//   - [Keeper]: it has locks (package delivery/lock), and keeps records that change in one transaction with messages; jobs need it (package
+//     delivery/jobs)
 //
-//     Store   Inspector   Chooser   Notifier   Waker   locks
-//     delivery/memory          x         x          x                         lock.Memory
-//     ext/sqlite               x         x          x                           x
-//     ext/postgres             x         x          x                    x      x
-//     ext/jetstream/jsstore    x         x                    x                 jsstore.Locks
+//     Store   Inspector   Chooser   Notifier   Waker   Keeper
+//     delivery/memory          x         x          x                         x
+//     ext/sqlite               x         x          x                         x
+//     ext/postgres             x         x          x                    x    x
+//     ext/jetstream/jsstore    x         x                    x
 //
 // Where an engine is no Waker, consumers poll an empty queue: after 5 ms at first, then every 100 ms. Package deliverytest checks an engine of
 // your own.

@@ -8,15 +8,15 @@ import (
 
 // Filter chooses messages. All fields that are set must match; the zero value matches every message.
 type Filter struct {
-	IDs      []string // one of them
-	Key      string
-	Source   string // the source of the origin
-	Provider string
-	Cause    Cause
-	Reason   string    // among the reasons
-	Error    string    // is a part of the last error
-	Since    time.Time // arrived then or later
-	Before   time.Time // arrived earlier
+	IDs      []string  `json:"ids,omitempty"` // one of them
+	Key      string    `json:"key,omitempty"`
+	Source   string    `json:"source,omitempty"` // the source of the origin
+	Provider string    `json:"provider,omitempty"`
+	Cause    Cause     `json:"cause,omitempty"`
+	Reason   string    `json:"reason,omitempty"` // among the reasons
+	Error    string    `json:"error,omitempty"`  // is a part of the last error
+	Since    time.Time `json:"since,omitzero"`   // arrived then or later
+	Before   time.Time `json:"before,omitzero"`  // arrived earlier
 }
 
 // Match says whether an entry matches.

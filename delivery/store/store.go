@@ -83,7 +83,7 @@ type Inspector interface {
 	// stays. It may go in steps, so that others need not wait: after an error some may be gone.
 	Purge(ctx context.Context, queue string, f Filter) (int, error)
 
-	// Claim leases messages that match and are not leased, due or not, in the order of their positions. It stops at [MaxBytes], as
+	// Claim leases messages that match, are not leased and not held, due or not, in the order of their positions. It stops at [MaxBytes], as
 	// Take does.
 	Claim(ctx context.Context, queue string, f Filter, p Page, lease time.Duration) ([]Leased, error)
 
@@ -134,14 +134,16 @@ type Entry struct {
 	Position    Position
 	Arrived     time.Time // when it was put in this queue, by the store's clock
 	LeasedUntil time.Time // zero: it is not leased
+	Held        bool      // it is not taken until it is released: see HoldEdit
 	Fence       uint64    // how often it was taken
 }
 
 // Counts is what [Inspector.Count] found.
 type Counts struct {
 	Messages int
+	Held     int            // of these
 	Oldest   time.Time      // when the first of them arrived; zero if there is none
-	Next     time.Time      // when one of them can be taken: its delay is over, or the lease of another consumer; zero if there is none
+	Next     time.Time      // when one of them can be taken: its delay is over, or the lease of another consumer; zero if none can
 	Causes   map[Cause]int  // of dead letters
 	Reasons  map[string]int // a message counts once for each of its reasons
 	Last     Position       // the highest position; 0 if there is none

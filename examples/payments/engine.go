@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
 )
@@ -158,8 +158,18 @@ func (s stored) look(ctx context.Context) (c counts, err error) {
 
 // merge sends all dead letters back: what failed has one cause, and that is repaired.
 func (s stored) merge(ctx context.Context) (int, error) {
-	merged, err := deadletters.Merge(ctx, s.queues, deadletters.Config{From: s.orders.DeadLetters(), To: s.orders.Name()})
-	return merged.Merged, err
+	j, err := jobs.New(jobs.Local(s.queues), jobs.Config{})
+	if err != nil {
+		return 0, err
+	}
+	job, err := j.Start(ctx, jobs.Spec{
+		Do: jobs.Merge, Queue: s.orders.DeadLetters(), To: s.orders.Name(), By: "supervisor", Why: "the cause is repaired",
+	})
+	if err != nil {
+		return 0, err
+	}
+	job, err = j.Run(ctx, job.ID, nil)
+	return job.Done, err
 }
 
 // putAll puts orders into a sink. They have the ids by which engines and workers know them.

@@ -9,12 +9,13 @@ import (
 	"slices"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/kafka/internal/offsets"
 	"github.com/weirflow/weir/internal/failed"
@@ -28,13 +29,14 @@ const (
 // mergeGroup returns the group whose offsets say what of a topic was merged. It is also the transactional id of merges.
 func mergeGroup(topic string) string { return "weir-merge-" + topic }
 
-// Merge sends dead letters to a topic, to be processed again: as for a first visit, with their history, and one more in Meta.Merges. It is
-// [deadletters.Merge] for topics: To is the topic, From must be empty, and Publish nil. It returns what it did also with an error.
+// Merge sends dead letters to a topic, to be processed again: as for a first visit, with their history, and one more in Meta.Merges. Of the
+// Spec it reads To, which is the topic, Filter, Max, Rate, MaxMerges and OutcomeUnknown. It runs in this process, since brokers keep no jobs.
+// progress gets what was done so far; nil: no one asks. It returns what it did also with an error.
 //
 //	begin · entries into To · offsets of the group weir-merge-TOPIC · end
 //
 // Each entry returns once for readers that read only committed records, as [Source] does, also when a merge is killed or two run at once: the
-// later one ends the other, which returns an error. Busy is always 0.
+// later one ends the other, which returns an error. Skipped is always 0.
 //
 // What was merged at the beginning of a partition is removed from the topic then. What was merged behind an entry that stays is remembered by
 // the group: brokers forget that after offsets.retention.minutes without a merge (7 days by default), and then those entries appear
@@ -42,20 +44,17 @@ func mergeGroup(topic string) string { return "weir-merge-" + topic }
 // are further apart; Merge returns an error before that is full.
 //
 // A record whose headers are damaged stays, and so does one that is larger than the topic To takes. They are an error at the end.
-func (v *View) Merge(ctx context.Context, c deadletters.Config) (deadletters.Merged, error) {
+func (v *View) Merge(ctx context.Context, c jobs.Spec, progress func(jobs.Progress)) (jobs.Progress, error) {
 	switch {
 	case !v.merges:
-		return deadletters.Merged{}, v.error(fmt.Errorf("merge: the view is of what the group %q has not settled, which will do it", v.group))
-	case c.To == "" || c.To == v.topic || c.From != "" || c.Publish != nil:
-		return deadletters.Merged{}, v.error(fmt.Errorf("merge: To %q must be another topic, From empty and Publish nil", c.To))
+		return jobs.Progress{}, v.error(fmt.Errorf("merge: the view is of what the group %q has not settled, which will do it", v.group))
+	case c.To == "" || c.To == v.topic:
+		return jobs.Progress{}, v.error(fmt.Errorf("merge: To %q must be another topic", c.To))
 	case c.Max < 0 || c.MaxMerges < 0 || c.Rate < 0 || math.IsNaN(c.Rate):
-		return deadletters.Merged{}, v.error(fmt.Errorf("merge: Max %d, MaxMerges %d and Rate %v must not be negative", c.Max, c.MaxMerges, c.Rate))
+		return jobs.Progress{}, v.error(fmt.Errorf("merge: Max %d, MaxMerges %d and Rate %v must not be negative", c.Max, c.MaxMerges, c.Rate))
 	}
 	c.MaxMerges = cmp.Or(c.MaxMerges, defaultMaxMerges)
-	if c.Clock == nil {
-		c.Clock = v.clock
-	}
-	m := &merge{Config: c, view: v, id: mergeGroup(v.topic)}
+	m := &merge{Spec: c, progress: progress, clock: v.clock, view: v, id: mergeGroup(v.topic)}
 	err := m.run(ctx)
 	if ctx.Err() != nil && err != nil {
 		err = context.Cause(ctx)
@@ -67,11 +66,13 @@ func (v *View) Merge(ctx context.Context, c deadletters.Config) (deadletters.Mer
 }
 
 type merge struct {
-	deadletters.Config
-	view   *View
-	id     string // of the group and of transactions
-	client *kgo.Client
-	done   deadletters.Merged
+	jobs.Spec
+	progress func(jobs.Progress)
+	clock    clock.Clock
+	view     *View
+	id       string // of the group and of transactions
+	client   *kgo.Client
+	done     jobs.Progress
 
 	damaged []string // names of records
 	large   []string // of messages that To does not take
@@ -111,7 +112,7 @@ func (m *merge) run(ctx context.Context) (err error) {
 		return err
 	}
 	m.tracks = map[*viewPart]*offsets.Progress{}
-	m.begun = m.Clock.Now()
+	m.begun = m.clock.Now()
 	for _, p := range m.view.parts {
 		m.tracks[p] = p.progress()
 		var more bool
@@ -139,7 +140,7 @@ func (m *merge) run(ctx context.Context) (err error) {
 	return err
 }
 
-func (m *merge) full() bool { return m.Max > 0 && m.done.Merged+len(m.batch) >= m.Max }
+func (m *merge) full() bool { return m.Max > 0 && m.done.Done+len(m.batch) >= m.Max }
 
 // look decides about a record.
 func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record) (more bool, err error) {
@@ -155,8 +156,8 @@ func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record) (more bool
 	case e.Cause == store.Undecodable && isDamaged(r):
 		m.damaged = append(m.damaged, fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset))
 		return true, nil
-	case e.Meta.OutcomeUnknown && !m.OutcomeUnknown && !e.Meta.Remembered.After(m.Clock.Now()):
-		m.done.OutcomeUnknown++
+	case e.Meta.OutcomeUnknown && !m.OutcomeUnknown && !e.Meta.Remembered.After(m.clock.Now()):
+		m.done.InDoubt++
 		return true, nil
 	case e.Meta.Merges >= m.MaxMerges:
 		m.done.Looping++
@@ -164,7 +165,7 @@ func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record) (more bool
 	case !track.Room(m.view.metadata, r.Offset):
 		return false, fmt.Errorf("partition %d: the group can remember no more gaps before offset %d: merge or purge what stands there first", p.id, r.Offset)
 	}
-	failed.Afresh(&e.Meta, m.Clock.Now())
+	failed.Afresh(&e.Meta, m.clock.Now())
 	e.Meta.Due = time.Time{}
 	back, err := record(m.To, e.Payload, e.Meta)
 	if err != nil {
@@ -207,13 +208,13 @@ func (m *merge) flush(ctx context.Context) error {
 		m.batch, m.from = nil, nil
 		return err // the next merge ends the transaction, or the broker does
 	}
-	m.done.Merged += n
+	m.done.Done += n
 	m.batch, m.from = nil, nil
-	if m.Progress != nil {
-		m.Progress(m.done)
+	if m.progress != nil {
+		m.progress(m.done)
 	}
-	err = pause(ctx, m.Clock, m.begun, n, m.Rate)
-	m.begun = m.Clock.Now()
+	err = pause(ctx, m.clock, m.begun, n, m.Rate)
+	m.begun = m.clock.Now()
 	return err
 }
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -200,7 +200,7 @@ func TestARecordOfALaterVersion(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, letters, 1)
 	assert.Equal(t, want, letters[0].Meta.Headers)
-	_, err = view.Merge(t.Context(), deadletters.Config{To: "again"})
+	_, err = view.Merge(t.Context(), jobs.Spec{To: "again"}, nil)
 	require.NoError(t, err)
 	m = receive(t, c.source("again"), 1)[0]
 	assert.Equal(t, want, m.Meta().Headers)

@@ -20,7 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 )
 
@@ -148,7 +148,7 @@ func TestAViewOfALayer(t *testing.T) {
 	list, err := v.List(t.Context(), store.Filter{}, allOfIt)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"2", "3", "5", "6", "7", "8"}, payloads(list))
-	_, err = v.Merge(t.Context(), deadletters.Config{To: "other"})
+	_, err = v.Merge(t.Context(), jobs.Spec{To: "other"}, nil)
 	require.ErrorContains(t, err, `the group "group"`)
 }
 
@@ -162,12 +162,12 @@ func TestMergeOfATopic(t *testing.T) {
 	bad := &kgo.Record{Topic: "dead", Headers: []kgo.RecordHeader{{Key: "Weir-Id", Value: []byte("x")}, {Key: "Weir-Visit", Value: []byte("many")}}}
 	require.NoError(t, c.admin.ProduceSync(t.Context(), bad).FirstErr())
 
-	merged, err := c.view("dead", "").Merge(t.Context(), deadletters.Config{To: "orders", Filter: store.Filter{Provider: "south"}, Max: 10})
+	merged, err := c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders", Filter: store.Filter{Provider: "south"}, Max: 10}, nil)
 	require.NoError(t, err)
-	assert.Equal(t, deadletters.Merged{Merged: 10}, merged)
-	merged, err = c.view("dead", "").Merge(t.Context(), deadletters.Config{To: "orders", Filter: store.Filter{Provider: "south"}})
+	assert.Equal(t, jobs.Progress{Done: 10}, merged)
+	merged, err = c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders", Filter: store.Filter{Provider: "south"}}, nil)
 	require.NoError(t, err)
-	assert.Equal(t, 20, merged.Merged, "ten are merged")
+	assert.Equal(t, 20, merged.Done, "ten are merged")
 	list, err := c.view("dead", "").List(t.Context(), store.Filter{Provider: "south"}, allOfIt)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"91"}, payloads(list))
@@ -182,9 +182,9 @@ func TestMergeOfATopic(t *testing.T) {
 		ID: "orders/0/7", Origin: letter(7).Meta.Origin, Key: "0", Visit: 1, Merges: 1, Provider: "south", LastError: "down", Reasons: []string{"DOWN"},
 	}, back["7"])
 
-	merged, err = c.view("dead", "").Merge(t.Context(), deadletters.Config{To: "orders"})
+	merged, err = c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders"}, nil)
 	require.ErrorContains(t, err, "1 records have damaged headers, and stay: dead/")
-	assert.Equal(t, deadletters.Merged{Merged: 60, Looping: 1, OutcomeUnknown: 1}, merged)
+	assert.Equal(t, jobs.Progress{Done: 60, Looping: 1, InDoubt: 1}, merged)
 	assert.ElementsMatch(t, numbers(90), c.committedValues("orders"))
 	list, err = c.view("dead", "").List(t.Context(), store.Filter{}, allOfIt)
 	require.NoError(t, err)
@@ -194,9 +194,9 @@ func TestMergeOfATopic(t *testing.T) {
 	for p := range int32(3) {
 		assert.Positive(t, c.start("dead", p), "partition %d", p)
 	}
-	merged, err = c.view("dead", "").Merge(t.Context(), deadletters.Config{To: "orders", OutcomeUnknown: true, MaxMerges: 6})
+	merged, err = c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders", OutcomeUnknown: true, MaxMerges: 6}, nil)
 	require.Error(t, err)
-	assert.Equal(t, deadletters.Merged{Merged: 2}, merged)
+	assert.Equal(t, jobs.Progress{Done: 2}, merged)
 	assert.Len(t, c.committedValues("orders"), 92)
 }
 
@@ -213,11 +213,11 @@ func TestMergeOfWhatIsTooLarge(t *testing.T) {
 		require.NoError(t, c.retries().PutDead(t.Context(), m))
 	}
 	for _, want := range []int{28, 0} {
-		merged, err := c.view("dead", "", kgo.ProducerBatchCompression(kgo.NoCompression())).Merge(t.Context(), deadletters.Config{To: "orders"})
+		merged, err := c.view("dead", "", kgo.ProducerBatchCompression(kgo.NoCompression())).Merge(t.Context(), jobs.Spec{To: "orders"}, nil)
 		require.ErrorContains(t, err, `2 messages are larger than`)
 		require.ErrorContains(t, err, `"orders" (max.message.bytes) takes, and stay: message "orders/0/`)
 		require.Regexp(t, `at \S+, with 5\d\d\d bytes, first`, err.Error())
-		require.Equal(t, deadletters.Merged{Merged: want}, merged)
+		require.Equal(t, jobs.Progress{Done: want}, merged)
 		require.Len(t, c.committedValues("orders"), 28)
 		list, err := c.view("dead", "").List(t.Context(), store.Filter{}, allOfIt)
 		require.NoError(t, err)
@@ -238,12 +238,12 @@ func TestKilledMergesOfATopic(t *testing.T) {
 				die()
 			}
 		})
-		merged, err := c.view("dead", "", kgo.WithHooks(ends)).Merge(ctx, deadletters.Config{To: "orders", Rate: 1000, Max: 30})
+		merged, err := c.view("dead", "", kgo.WithHooks(ends)).Merge(ctx, jobs.Spec{To: "orders", Rate: 1000, Max: 30}, nil)
 		die()
-		if err == nil && merged.Merged == 0 {
+		if err == nil && merged.Done == 0 {
 			break
 		}
-		total += merged.Merged
+		total += merged.Done
 		require.Less(t, kill, 40, "it does not end")
 	}
 	assert.ElementsMatch(t, numbers(100), c.committedValues("orders"))
@@ -260,27 +260,27 @@ func TestTwoMergesOfATopic(t *testing.T) {
 	began := make(chan struct{})
 	goOn := make(chan struct{})
 	first := make(chan error, 1)
-	var done deadletters.Merged
+	var done jobs.Progress
 	go func() {
 		v, err := OpenView(context.Background(), "dead", "", c.seed())
 		if err == nil {
 			defer v.Close()
-			done, err = v.Merge(context.Background(), deadletters.Config{To: "orders", Rate: 5, Progress: func(m deadletters.Merged) {
-				if m.Merged == 5 {
+			done, err = v.Merge(context.Background(), jobs.Spec{To: "orders", Rate: 5}, func(m jobs.Progress) {
+				if m.Done == 5 {
 					close(began)
 					<-goOn
 				}
-			}})
+			})
 		}
 		first <- err
 	}()
 	<-began
-	second, err := later.Merge(t.Context(), deadletters.Config{To: "orders"})
+	second, err := later.Merge(t.Context(), jobs.Spec{To: "orders"}, nil)
 	require.NoError(t, err)
-	assert.Equal(t, 15, second.Merged)
+	assert.Equal(t, 15, second.Done)
 	close(goOn)
 	require.ErrorIs(t, <-first, errTakenOver)
-	assert.Equal(t, 5, done.Merged)
+	assert.Equal(t, 5, done.Done)
 	assert.ElementsMatch(t, numbers(20), c.committedValues("orders"))
 }
 
@@ -288,9 +288,9 @@ func TestTwoMergesOfATopic(t *testing.T) {
 func TestAViewDuringAMerge(t *testing.T) {
 	c := newCluster(t, 1, "dead", "orders")
 	c.letters(30)
-	merged, err := c.view("dead", "").Merge(t.Context(), deadletters.Config{To: "orders", Filter: store.Filter{Provider: "south"}})
+	merged, err := c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders", Filter: store.Filter{Provider: "south"}}, nil)
 	require.NoError(t, err)
-	assert.Equal(t, 10, merged.Merged)
+	assert.Equal(t, 10, merged.Done)
 	end := c.hold(mergeGroup("dead"), "dead")
 	defer end()
 	n, err := c.view("dead", "").Count(t.Context(), store.Filter{})
@@ -307,22 +307,22 @@ func TestAMergeWithTooManyGaps(t *testing.T) {
 		ms = append(ms, letter(i))
 	}
 	require.NoError(t, c.retries().PutDead(t.Context(), ms...))
-	south := deadletters.Config{To: "orders", Filter: store.Filter{Cause: store.Exhausted}}
+	south := jobs.Spec{To: "orders", Filter: store.Filter{Cause: store.Exhausted}}
 	view := func() *View {
 		v := c.view("dead", "")
 		v.metadata = 256
 		return v
 	}
-	merged, err := view().Merge(t.Context(), south)
+	merged, err := view().Merge(t.Context(), south, nil)
 	require.ErrorContains(t, err, "can remember no more gaps")
-	assert.Greater(t, merged.Merged, 400)
-	again, err := view().Merge(t.Context(), south)
+	assert.Greater(t, merged.Done, 400)
+	again, err := view().Merge(t.Context(), south, nil)
 	require.ErrorContains(t, err, "can remember no more gaps")
-	assert.Zero(t, again.Merged)
-	assert.Len(t, c.committedValues("orders"), merged.Merged)
-	all, err := view().Merge(t.Context(), deadletters.Config{To: "orders"})
+	assert.Zero(t, again.Done)
+	assert.Len(t, c.committedValues("orders"), merged.Done)
+	all, err := view().Merge(t.Context(), jobs.Spec{To: "orders"}, nil)
 	require.NoError(t, err)
-	assert.Equal(t, 2000, merged.Merged+all.Merged)
+	assert.Equal(t, 2000, merged.Done+all.Done)
 	assert.ElementsMatch(t, numbers(2000), c.committedValues("orders"))
 }
 
@@ -341,19 +341,17 @@ func TestATopicThatWasMadeAgain(t *testing.T) {
 func TestMergeRefuses(t *testing.T) {
 	c := newCluster(t, 1, "dead")
 	v := c.view("dead", "")
-	for _, bad := range []deadletters.Config{
+	for _, bad := range []jobs.Spec{
 		{},
 		{To: "dead"},
-		{To: "x", From: "dead"},
 		{To: "x", Max: -1},
 		{To: "x", Rate: -1},
 		{To: "x", MaxMerges: -1},
-		{To: "x", Publish: func(context.Context, []store.Message) error { return errors.New("no") }},
 	} {
-		_, err := v.Merge(t.Context(), bad)
+		_, err := v.Merge(t.Context(), bad, nil)
 		require.Error(t, err)
 	}
-	_, err := v.Merge(t.Context(), deadletters.Config{To: "nothing"})
+	_, err := v.Merge(t.Context(), jobs.Spec{To: "nothing"}, nil)
 	require.ErrorContains(t, err, `topic "nothing"`)
 	_, err = v.List(t.Context(), store.Filter{}, store.Page{})
 	require.Error(t, err)
@@ -391,7 +389,7 @@ func TestPermissionsOfAView(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		v, err := OpenView(ctx, "dead", "", login("weir", "s3cr3t")...)
 		if err == nil {
-			_, err = v.Merge(ctx, deadletters.Config{To: "orders", Max: 1})
+			_, err = v.Merge(ctx, jobs.Spec{To: "orders", Max: 1}, nil)
 			err = errors.Join(err, v.Purge(ctx))
 			v.Close()
 		}

@@ -59,8 +59,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) (made []string, err error)
 	return made, nil
 }
 
-// Engine keeps messages in queues in a PostgreSQL database. It is a [store.Inspector], [store.Chooser] and [store.Waker], and has locks
-// ([Engine.Locks]).
+// Engine keeps messages in queues in a PostgreSQL database. It is a [store.Keeper], [store.Chooser] and [store.Waker].
 // Safe for concurrent use.
 type Engine struct {
 	pool    *pgxpool.Pool
@@ -79,9 +78,9 @@ type Engine struct {
 }
 
 var (
-	_ store.Inspector = (*Engine)(nil)
-	_ store.Waker     = (*Engine)(nil)
-	_ store.Chooser   = (*Engine)(nil)
+	_ store.Keeper  = (*Engine)(nil)
+	_ store.Waker   = (*Engine)(nil)
+	_ store.Chooser = (*Engine)(nil)
 )
 
 // Option changes a setting of [Open] and [New].
@@ -221,8 +220,8 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// insertion returns the statement that puts the messages of a table, in the order of its last column.
-func (s *Engine) insertion(messages string) string {
+// insertionOf returns the statement that puts the messages of a table, in the order of its last column.
+func (s *Engine) insertionOf(messages string) string {
 	return `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
 		SELECT queue, now + delay * interval '1 microsecond', now + delay * interval '1 microsecond', now, visit, merges, cause, meta::jsonb, schema, payload
 		FROM (SELECT ` + s.now + ` AS now) AS clock, ` + messages + ` AS m (queue, delay, visit, merges, cause, meta, schema, payload, n)
@@ -230,6 +229,15 @@ func (s *Engine) insertion(messages string) string {
 }
 
 func (s *Engine) insert(ctx context.Context, q querier, rows []storesql.Row) error {
+	s.step()
+	query, args := s.insertion(rows)
+	_, err := q.Exec(ctx, query, args...)
+	s.step()
+	return err
+}
+
+// insertion returns the statement that puts messages.
+func (s *Engine) insertion(rows []storesql.Row) (query string, args []any) {
 	var queues, causes, metas []string
 	var delays, visits, merges []int64
 	var schemas, payloads [][]byte
@@ -239,11 +247,8 @@ func (s *Engine) insert(ctx context.Context, q querier, rows []storesql.Row) err
 		visits, merges = append(visits, int64(r.Meta.Visit)), append(merges, int64(r.Meta.Merges))
 		schemas, payloads = append(schemas, r.Schema), append(payloads, r.Payload)
 	}
-	s.step()
-	_, err := q.Exec(ctx, s.insertion(`unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::bytea[], $8::bytea[])
-		WITH ORDINALITY`), queues, delays, visits, merges, causes, metas, schemas, payloads)
-	s.step()
-	return err
+	return s.insertionOf(`unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::bytea[], $8::bytea[])
+		WITH ORDINALITY`), []any{queues, delays, visits, merges, causes, metas, schemas, payloads}
 }
 
 // columns are those of a message, for scan.
@@ -486,7 +491,7 @@ func explain(err error) error {
 	case strings.HasPrefix(sqlState(err), "22") || strings.HasPrefix(sqlState(err), "54"): // data exceptions, program limits
 		return fmt.Errorf("postgres: %w: %w", delivery.ErrRefused, err)
 	default:
-		return fmt.Errorf("postgres: %w", sqlmigrate.Explain(err, "postgres.Migrate", "weir_messages", "weir_locks"))
+		return fmt.Errorf("postgres: %w", sqlmigrate.Explain(err, "postgres.Migrate", "weir_messages", "weir_locks", "weir_records"))
 	}
 }
 

@@ -58,17 +58,18 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 	err = s.do(ctx, func() error {
 		var arrived time.Time
 		var leased *time.Time
+		var held bool
 		return s.indexed(ctx, func(rows pgx.Rows, err error) error {
 			return scan(rows, err, func(m store.Message, position, fence int64) {
-				e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: arrived.UTC()}
+				e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: arrived.UTC(), Held: held}
 				if leased != nil {
 					e.LeasedUntil = leased.UTC()
 				}
 				list = append(list, e)
-			}, &arrived, &leased)
+			}, &arrived, &leased, &held)
 		}, `WITH chosen AS MATERIALIZED (SELECT position, coalesce(octet_length(payload), 0) AS size FROM weir_messages WHERE `+condition+order+` LIMIT $1),
 			fitting AS (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM chosen)
-			SELECT `+columns+", arrived, CASE WHEN leased > "+s.now+` THEN leased END FROM weir_messages AS m
+			SELECT `+columns+", arrived, CASE WHEN leased > "+s.now+` THEN leased END, at = `+never+` FROM weir_messages AS m
 			WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(store.MaxBytes)+`)) ORDER BY position`, args...)
 	})
 	return list, err
@@ -82,16 +83,20 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 	}
 	err = s.do(ctx, func() error {
 		rows, err := s.pool.Query(ctx, "SELECT cause, meta->'reasons', count(*), min(arrived), min(at), max(position), (SELECT "+s.now+
-			") FROM weir_messages WHERE "+condition+" GROUP BY 1, 2", args...)
+			"), count(*) FILTER (WHERE at = "+never+") FROM weir_messages WHERE "+condition+" GROUP BY 1, 2", args...)
 		if err != nil {
 			return err
 		}
 		var cause string
 		var column []byte
-		var n int
+		var n, held int
 		var oldest, next, now time.Time
 		var last int64
-		_, err = pgx.ForEachRow(rows, []any{&cause, &column, &n, &oldest, &next, &last, &now}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&cause, &column, &n, &oldest, &next, &last, &now, &held}, func() error {
+			if held == n {
+				next = time.Time{}
+			}
+			c.Held += held
 			var reasons []string
 			if column != nil {
 				if err := json.Unmarshal(column, &reasons); err != nil {
@@ -172,7 +177,7 @@ func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 	}
 	err = s.do(ctx, func() error {
 		return retry(func() (err error) {
-			taken, err = s.lease(ctx, queue, condition+" AND (leased IS NULL OR leased <= (SELECT now FROM clock))"+order+" LIMIT $2", args...)
+			taken, err = s.lease(ctx, queue, condition+" AND at < "+never+" AND (leased IS NULL OR leased <= (SELECT now FROM clock))"+order+" LIMIT $2", args...)
 			return err
 		})
 	})

@@ -10,17 +10,15 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 )
 
-// Locks are the locks in the database of a store. Safe for concurrent use.
-type Locks struct{ store *Engine }
+// locks are the locks in the database of an engine.
+type locks struct{ store *Engine }
 
-var _ lock.Locks = (*Locks)(nil)
+// Locks implements [store.Keeper]. The locks are in the database, whose clock decides how long a lease lasts. To acquire one waits for
+// transactions with a [Engine.Guard] of the same lock.
+func (s *Engine) Locks() lock.Locks { return &locks{s} }
 
-// Locks returns the locks in the store's database. The database's clock decides how long a lease lasts. They end with the
-// store.
-func (s *Engine) Locks() *Locks { return &Locks{s} }
-
-// Acquire implements [lock.Locks]. It waits for transactions with a [Locks.Guard] of the same lock.
-func (l *Locks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (g lock.Grant, err error) {
+// Acquire implements [lock.Locks].
+func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (g lock.Grant, err error) {
 	if err := lock.Check(name, owner, lease); err != nil {
 		return g, err
 	}
@@ -57,7 +55,7 @@ func (l *Locks) Acquire(ctx context.Context, name, owner string, lease time.Dura
 }
 
 // Extend implements [lock.Locks].
-func (l *Locks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
+func (l *locks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
 	if err := lock.CheckLease(d); err != nil {
 		return err
 	}
@@ -65,12 +63,12 @@ func (l *Locks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error
 }
 
 // Release implements [lock.Locks].
-func (l *Locks) Release(ctx context.Context, g lock.Grant) error {
+func (l *locks) Release(ctx context.Context, g lock.Grant) error {
 	return l.change(ctx, g, "owner = ''")
 }
 
 // Held implements [lock.Locks].
-func (l *Locks) Held(ctx context.Context, prefix string) (held []lock.Holding, err error) {
+func (l *locks) Held(ctx context.Context, prefix string) (held []lock.Holding, err error) {
 	err = l.store.do(ctx, func() error {
 		rows, err := l.store.pool.Query(ctx, "SELECT name, owner, fence, ceil(extract(epoch FROM until - "+l.store.now+`) * 1000000)::bigint FROM weir_locks
 			WHERE starts_with(name, $1) AND owner <> '' AND until > `+l.store.now+` ORDER BY name COLLATE "C"`, prefix)
@@ -90,7 +88,7 @@ func (l *Locks) Held(ctx context.Context, prefix string) (held []lock.Holding, e
 
 const ofGrant = " WHERE name = $1 AND owner = $2 AND owner <> '' AND fence = $3"
 
-func (l *Locks) change(ctx context.Context, g lock.Grant, set string, args ...any) error {
+func (l *locks) change(ctx context.Context, g lock.Grant, set string, args ...any) error {
 	var changed int64
 	err := l.store.do(ctx, func() error {
 		tag, err := l.store.pool.Exec(ctx, "UPDATE weir_locks SET "+set+ofGrant, append([]any{g.Name, g.Owner, int64(g.Fence)}, args...)...)
@@ -105,7 +103,7 @@ func (l *Locks) change(ctx context.Context, g lock.Grant, set string, args ...an
 
 // Guard returns nil if a grant is valid, and stays so until the transaction ends: another one has to wait. In the transaction
 // of a write it makes sure that a stale owner writes nothing: if it returns [lock.ErrLost] or another error, roll back.
-func (l *Locks) Guard(ctx context.Context, tx pgx.Tx, g lock.Grant) error {
+func (s *Engine) Guard(ctx context.Context, tx pgx.Tx, g lock.Grant) error {
 	var one int
 	err := tx.QueryRow(ctx, "SELECT 1 FROM weir_locks"+ofGrant+" FOR SHARE", g.Name, g.Owner, int64(g.Fence)).Scan(&one)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -28,7 +28,7 @@ func TestNotMigrated(t *testing.T) {
 		"acquire": func() error { _, err := s.Locks().Acquire(ctx, "l", "me", time.Minute); return err },
 		"guard": func() error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-				return s.Locks().Guard(ctx, tx, lock.Grant{Name: "l", Owner: "me", Fence: 1})
+				return s.Guard(ctx, tx, lock.Grant{Name: "l", Owner: "me", Fence: 1})
 			})
 		},
 		"stage": func() error {

@@ -52,13 +52,14 @@ func TestLocks(t *testing.T) {
 func TestGuard(t *testing.T) {
 	pool := connect(t, places(t)(t))
 	require.NoError(t, postgres.Migrate(t.Context(), pool))
-	locks := postgres.New(pool).Locks()
+	engine := postgres.New(pool)
+	locks := engine.Locks()
 	const soon = 200 * time.Millisecond
 	first, err := locks.Acquire(t.Context(), "a", "first", soon)
 	require.NoError(t, err)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, locks.Guard(t.Context(), tx, first))
+	require.NoError(t, engine.Guard(t.Context(), tx, first))
 	var second lock.Grant
 	acquired := make(chan error)
 	go func() {
@@ -79,7 +80,7 @@ func TestGuard(t *testing.T) {
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, <-acquired)
 	write := func(g lock.Grant) error {
-		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return locks.Guard(t.Context(), tx, g) })
+		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return engine.Guard(t.Context(), tx, g) })
 	}
 	require.ErrorIs(t, write(first), lock.ErrLost)
 	require.NoError(t, write(second))

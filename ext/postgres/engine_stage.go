@@ -58,7 +58,7 @@ func (s *Engine) stage(ctx context.Context, queue string, m store.Message, exec 
 		return err
 	}
 	return s.do(ctx, func() error {
-		if err := exec(ctx, s.insertion(`(SELECT $1::text, $2::bigint, $3::bigint, $4::bigint, $5::text, $6::text, $7::bytea, $8::bytea, 1)`),
+		if err := exec(ctx, s.insertionOf(`(SELECT $1::text, $2::bigint, $3::bigint, $4::bigint, $5::text, $6::text, $7::bytea, $8::bytea, 1)`),
 			r.Queue, micros(r.Delay), r.Meta.Visit, r.Meta.Merges, storesql.Readable(string(r.Cause)), r.MetaColumn, r.Schema, r.Payload); err != nil {
 			return fmt.Errorf("staging message %q: %w", m.Meta.ID, err)
 		}

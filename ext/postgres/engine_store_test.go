@@ -21,6 +21,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
+	"github.com/weirflow/weir/internal/testing/jobkill"
 	"github.com/weirflow/weir/internal/testing/storecrash"
 	"github.com/weirflow/weir/internal/testing/workerkill"
 )
@@ -28,6 +29,7 @@ import (
 func TestMain(m *testing.M) {
 	storecrash.Child(openForCrash)
 	workerkill.Child(openForWorkers)
+	jobkill.Child(openForJobs)
 	goleak.VerifyTestMain(m)
 }
 

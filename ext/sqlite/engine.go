@@ -56,8 +56,8 @@ func migrate(ctx context.Context, db *DB) (made []string, err error) {
 	return made, nil
 }
 
-// Engine keeps messages in queues in an SQLite database: the engine for the workers of one machine. It is a [store.Inspector] and
-// [store.Chooser], and has locks ([Engine.Locks]). Safe for concurrent use, also by several processes.
+// Engine keeps messages in queues in an SQLite database: the engine for the workers of one machine. It is a [store.Keeper] and
+// [store.Chooser]. Safe for concurrent use, also by several processes.
 type Engine struct {
 	db    *DB
 	owned bool // it has opened db
@@ -71,8 +71,8 @@ type Engine struct {
 }
 
 var (
-	_ store.Inspector = (*Engine)(nil)
-	_ store.Chooser   = (*Engine)(nil)
+	_ store.Keeper  = (*Engine)(nil)
+	_ store.Chooser = (*Engine)(nil)
 )
 
 // Open opens the engine in the file at path. It makes the file and the tables if they are missing, changes tables of an older version, and
@@ -332,7 +332,7 @@ func (s *Engine) read(ctx context.Context, f func() error) error {
 }
 
 func explain(err error) error {
-	return fmt.Errorf("sqlite: %w", sqlmigrate.Explain(err, "sqlite.Migrate", "weir_messages", "weir_locks"))
+	return fmt.Errorf("sqlite: %w", sqlmigrate.Explain(err, "sqlite.Migrate", "weir_messages", "weir_locks", "weir_records"))
 }
 
 // scanLeased reads messages that were leased just now.

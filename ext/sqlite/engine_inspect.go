@@ -63,19 +63,19 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 			return err
 		}
 		now := nanos(t, 0)
-		var arrived int64
+		var arrived, at int64
 		var leased sql.NullInt64
-		rows, err := s.db.Reader().QueryContext(ctx, "SELECT "+columns+`, arrived, leased FROM weir_messages
+		rows, err := s.db.Reader().QueryContext(ctx, "SELECT "+columns+`, arrived, leased, at FROM weir_messages
 			WHERE position IN (SELECT position FROM (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (
 				SELECT position, coalesce(length(payload), 0) AS size FROM weir_messages`+where+order+`
 			)) WHERE before < `+storesql.Param(len(args)+1)+") ORDER BY position", append(args, store.MaxBytes)...)
 		return scan(rows, err, func(m store.Message, position, fence int64) {
-			e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: time.Unix(0, arrived).UTC()}
+			e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: time.Unix(0, arrived).UTC(), Held: at == never}
 			if leased.Valid && leased.Int64 > now {
 				e.LeasedUntil = time.Unix(0, leased.Int64).UTC()
 			}
 			list = append(list, e)
-		}, &arrived, &leased)
+		}, &arrived, &leased, &at)
 	})
 	return list, err
 }
@@ -91,7 +91,7 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 		if err != nil {
 			return err
 		}
-		rows, err := s.db.Reader().QueryContext(ctx, `SELECT cause, meta->'reasons', count(*), min(arrived), min(at), max(position)
+		rows, err := s.db.Reader().QueryContext(ctx, `SELECT cause, meta->'reasons', count(*), min(arrived), min(at), max(position), sum(at = `+neverText+`)
 			FROM weir_messages WHERE queue = $1`+where+" GROUP BY 1, 2", args...)
 		if err != nil {
 			return err
@@ -100,8 +100,8 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 		for rows.Next() {
 			var cause string
 			var column []byte
-			var n, oldest, next, last int64
-			if err := rows.Scan(&cause, &column, &n, &oldest, &next, &last); err != nil {
+			var n, oldest, next, last, held int64
+			if err := rows.Scan(&cause, &column, &n, &oldest, &next, &last, &held); err != nil {
 				return err
 			}
 			var reasons []string
@@ -110,7 +110,12 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 					return err
 				}
 			}
-			c.Add(store.Cause(cause), reasons, int(n), time.Unix(0, oldest).UTC(), time.Unix(0, next).UTC(), store.Position(last))
+			var first time.Time
+			if held < n {
+				first = time.Unix(0, next).UTC()
+			}
+			c.Held += int(held)
+			c.Add(store.Cause(cause), reasons, int(n), time.Unix(0, oldest).UTC(), first, store.Position(last))
 		}
 		c.SetAge(now)
 		return rows.Err()
@@ -207,7 +212,7 @@ func (s *Engine) claimable(ctx context.Context, queue string, f *store.Filter, p
 			return err
 		}
 		rows, err := s.db.Reader().QueryContext(ctx, "SELECT position FROM weir_messages"+where+
-			" AND (leased IS NULL OR leased <= "+storesql.Param(len(args)+1)+")"+order, append(args, nanos(now, 0))...)
+			" AND at < "+neverText+" AND (leased IS NULL OR leased <= "+storesql.Param(len(args)+1)+")"+order, append(args, nanos(now, 0))...)
 		if err != nil {
 			return err
 		}
@@ -235,7 +240,7 @@ func (s *Engine) claim(ctx context.Context, queue string, positions []int64, lea
 		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $1, leased = $1, fence = fence + 1
 			WHERE position IN (SELECT position FROM (
 				SELECT position, sum(coalesce(length(payload), 0)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) - coalesce(length(payload), 0) AS before
-				FROM weir_messages WHERE position IN (SELECT value FROM json_each($2)) AND queue = $3 AND (leased IS NULL OR leased <= $4)
+				FROM weir_messages WHERE position IN (SELECT value FROM json_each($2)) AND queue = $3 AND at < `+neverText+` AND (leased IS NULL OR leased <= $4)
 			) WHERE before < $5) RETURNING `+columns+", lapses",
 			nanos(now, lease), string(chosen), queue, nanos(now, 0), store.MaxBytes)
 		taken, err = scanLeased(rows, err, queue)

@@ -9,16 +9,14 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 )
 
-// Locks are the locks in the database of a store. Safe for concurrent use.
-type Locks struct{ store *Engine }
+// locks are the locks in the database of an engine.
+type locks struct{ store *Engine }
 
-var _ lock.Locks = (*Locks)(nil)
-
-// Locks returns the locks in the store's database. They go by the clock of the store, and end with it.
-func (s *Engine) Locks() *Locks { return &Locks{s} }
+// Locks implements [store.Keeper]. The locks are in the database, and go by the clock of the engine.
+func (s *Engine) Locks() lock.Locks { return &locks{s} }
 
 // Acquire implements [lock.Locks].
-func (l *Locks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (g lock.Grant, err error) {
+func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (g lock.Grant, err error) {
 	if err := lock.Check(name, owner, lease); err != nil {
 		return g, err
 	}
@@ -49,7 +47,7 @@ func (l *Locks) Acquire(ctx context.Context, name, owner string, lease time.Dura
 }
 
 // Extend implements [lock.Locks].
-func (l *Locks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
+func (l *locks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
 	if err := lock.CheckLease(d); err != nil {
 		return err
 	}
@@ -57,12 +55,12 @@ func (l *Locks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error
 }
 
 // Release implements [lock.Locks].
-func (l *Locks) Release(ctx context.Context, g lock.Grant) error {
+func (l *locks) Release(ctx context.Context, g lock.Grant) error {
 	return l.change(ctx, g, func(time.Time) (string, []any) { return "owner = ''", nil })
 }
 
 // Held implements [lock.Locks].
-func (l *Locks) Held(ctx context.Context, prefix string) (held []lock.Holding, err error) {
+func (l *locks) Held(ctx context.Context, prefix string) (held []lock.Holding, err error) {
 	err = l.store.read(ctx, func() error {
 		now, err := l.store.now(ctx)
 		if err != nil {
@@ -88,7 +86,7 @@ func (l *Locks) Held(ctx context.Context, prefix string) (held []lock.Holding, e
 	return held, err
 }
 
-func (l *Locks) change(ctx context.Context, g lock.Grant, set func(now time.Time) (string, []any)) error {
+func (l *locks) change(ctx context.Context, g lock.Grant, set func(now time.Time) (string, []any)) error {
 	var changed int64
 	err := l.store.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		what, args := set(now)
@@ -114,7 +112,7 @@ type execer interface {
 
 // Guard returns nil if a grant is valid, and stays so until the transaction ends. In the transaction of a write it makes sure
 // that a stale owner writes nothing: if it returns [lock.ErrLost] or another error, roll back.
-func (l *Locks) Guard(ctx context.Context, tx execer, g lock.Grant) error {
+func (s *Engine) Guard(ctx context.Context, tx execer, g lock.Grant) error {
 	// A write takes the lock of the database, so no one else gets the grant before this transaction ends.
 	result, err := tx.ExecContext(ctx, "UPDATE weir_locks SET fence = fence WHERE name = $1 AND owner = $2 AND owner <> '' AND fence = $3",
 		g.Name, g.Owner, int64(g.Fence))

@@ -32,7 +32,7 @@ func TestNotMigrated(t *testing.T) {
 		"acquire": func() error { _, err := s.Locks().Acquire(ctx, "l", "me", time.Minute); return err },
 		"guard": func() error {
 			return db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
-				return s.Locks().Guard(ctx, tx, lock.Grant{Name: "l", Owner: "me", Fence: 1})
+				return s.Guard(ctx, tx, lock.Grant{Name: "l", Owner: "me", Fence: 1})
 			})
 		},
 	} {

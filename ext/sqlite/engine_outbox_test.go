@@ -47,13 +47,14 @@ func TestGuard(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "locks.db"))
 	_, err := db.Writer().ExecContext(t.Context(), "CREATE TABLE writes (owner TEXT)")
 	require.NoError(t, err)
-	locks := sqlite.New(db, sqlite.WithClock(mock)).Locks()
+	s := sqlite.New(db, sqlite.WithClock(mock))
+	locks := s.Locks()
 	write := func(g lock.Grant) error {
 		return db.Write(t.Context(), func(ctx context.Context, tx *sqlite.Tx) error {
 			if _, err := tx.ExecContext(ctx, "INSERT INTO writes VALUES (?)", g.Owner); err != nil {
 				return err
 			}
-			return locks.Guard(ctx, tx, g)
+			return s.Guard(ctx, tx, g)
 		})
 	}
 	first, err := locks.Acquire(t.Context(), "a", "first", time.Second)

@@ -99,3 +99,36 @@ func Lost(leases []store.Lease) error {
 	}
 	return &store.LeaseError{Lost: leases}
 }
+
+// Edits checks the arguments of [store.Tx.Edit].
+func Edits(edits ...store.Edit) error {
+	for i := range edits {
+		e := &edits[i]
+		if err := Queue(e.Queue); err != nil {
+			return err
+		}
+		switch e.Do {
+		case store.MoveEdit:
+			if err := Put(e.To, e.Entry.Message); err != nil {
+				return err
+			}
+		case store.RemoveEdit, store.HoldEdit, store.ReleaseEdit:
+		default:
+			return fmt.Errorf("store: an edit of the kind %d", e.Do)
+		}
+	}
+	return nil
+}
+
+// Record checks the argument of [store.Tx.Write].
+func Record(r store.Record) error {
+	for _, s := range []string{r.Kind, r.Name, r.Value} {
+		if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
+			return fmt.Errorf("store: record %q of %q: must be UTF-8 without NUL", r.Name, r.Kind)
+		}
+	}
+	if r.Kind == "" || r.Name == "" || len(r.Value) > store.MaxBytes {
+		return fmt.Errorf("store: record %q of %q: has no name, or is larger than %d bytes", r.Name, r.Kind, store.MaxBytes)
+	}
+	return nil
+}

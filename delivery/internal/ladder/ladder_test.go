@@ -26,10 +26,10 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/channel"
-	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/internal/ladder"
 	"github.com/weirflow/weir/delivery/internal/leases"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/predicates"
@@ -123,13 +123,23 @@ func TestAMessageClimbsTheLadder(t *testing.T) {
 		require.NoError(t, source.Close(t.Context()))
 
 		source = l.Source(nil)
-		merged, err := deadletters.Merge(t.Context(), s, deadletters.Config{From: "dead", To: "1m"})
-		require.NoError(t, err)
-		require.Equal(t, 1, merged.Merged)
+		require.Equal(t, jobs.Progress{Done: 1}, merge(t, s, false))
 		climb(1)
 		require.Len(t, dead(t, s), 1)
 		require.NoError(t, source.Close(t.Context()))
 	})
+}
+
+// merge sends the dead letters to the layer.
+func merge(t *testing.T, s store.Engine, outcomeUnknown bool) jobs.Progress {
+	t.Helper()
+	j, err := jobs.New(s, jobs.Config{})
+	require.NoError(t, err)
+	job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "1m", OutcomeUnknown: outcomeUnknown, By: "ann", Why: "test"})
+	require.NoError(t, err)
+	job, err = j.Run(t.Context(), job.ID, nil)
+	require.NoError(t, err)
+	return job.Progress
 }
 
 func TestJitterOnlyAdds(t *testing.T) {

@@ -21,9 +21,9 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/internal/ladder"
 	"github.com/weirflow/weir/delivery/internal/leases"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
@@ -317,14 +317,8 @@ func TestWhatIsInDoubtIsRememberedForATime(t *testing.T) {
 		require.Equal(t, 2, letter.Meta.Visit)
 		require.NoError(t, source.Close(t.Context()))
 
-		merge := deadletters.Config{From: "dead", To: "1m"}
-		merged, err := deadletters.Merge(t.Context(), s, merge)
-		require.NoError(t, err)
-		require.Equal(t, deadletters.Merged{OutcomeUnknown: 1}, merged)
-		merge.OutcomeUnknown = true
-		merged, err = deadletters.Merge(t.Context(), s, merge)
-		require.NoError(t, err)
-		require.Equal(t, 1, merged.Merged)
+		require.Equal(t, jobs.Progress{InDoubt: 1}, merge(t, s, false))
+		require.Equal(t, jobs.Progress{Done: 1}, merge(t, s, true))
 		source = l.Source(nil)
 		m = one(t, source)
 		require.False(t, m.Meta().OutcomeUnknown)
@@ -346,9 +340,7 @@ func TestMergeOfWhatIsStillRemembered(t *testing.T) {
 		source := l.Source(nil)
 		visit(t, l, one(t, source), exhausted("a"))
 		require.Equal(t, store.OutcomeUnknown, dead(t, s)[0].Cause)
-		merged, err := deadletters.Merge(t.Context(), s, deadletters.Config{From: "dead", To: "1m"})
-		require.NoError(t, err)
-		require.Equal(t, deadletters.Merged{Merged: 1}, merged)
+		require.Equal(t, jobs.Progress{Done: 1}, merge(t, s, false))
 		m := one(t, source)
 		require.True(t, m.Meta().OutcomeUnknown)
 		again := visit(t, l, m, inDoubt())

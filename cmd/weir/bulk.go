@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// person are the flags that say who wants something, and why.
+type person struct{ by, why string }
+
+func (p *person) flags(c *cobra.Command) {
+	c.Flags().StringVar(&p.by, "by", "", "`WHO` wants it, for the log (default: your user and host)")
+	c.Flags().StringVar(&p.why, "why", "", "the `REASON`, for the log (default: the name of the command)")
+}
+
+// read returns both, or their defaults.
+func (p *person) read(c *cobra.Command) (by, why string) {
+	by, why = p.by, p.why
+	if by == "" {
+		by = "unknown user"
+		if u, err := user.Current(); err == nil {
+			by = u.Username
+		}
+		if host, err := os.Hostname(); err == nil {
+			by += "@" + host
+		}
+	}
+	if why == "" {
+		why = c.CommandPath()
+	}
+	return strings.ToValidUTF8(by, "?"), strings.ToValidUTF8(why, "?")
+}
+
+// bulk are the flags of commands that do something to many messages.
+type bulk struct {
+	filter
+	person
+	spec        jobs.Spec
+	yes, detach bool
+	all         bool // no filter is meant
+	toEmpty     bool
+}
+
+func (b *bulk) flags(a *app, c *cobra.Command) {
+	b.filter.flags(c)
+	b.person.flags(c)
+	c.Flags().IntVar(&b.spec.Max, "max", 0, "at most `N` messages; 0 for all")
+	c.Flags().Float64Var(&b.spec.Rate, "rate", 0, "at most `N` messages a second; 0 for no limit")
+	c.Flags().BoolVar(&b.detach, "detach", false, "leave the job to the workers, and do not wait for it")
+	c.Flags().BoolVar(&a.create, "create", false, "make the tables of jobs, if a program of an earlier version has made the database")
+}
+
+const aboutJobs = `
+This is a job: it is kept in the database, and goes on after a crash. If you
+interrupt it, the workers of the database go on with it within 20 s, or
+weir jobs run. weir jobs pause and weir jobs cancel stop it. weir log shows who
+has done what. On JetStream and Kafka it ends with this command: call it again.`
+
+func (a *app) deadPurge() *cobra.Command {
+	b := &bulk{spec: jobs.Spec{Do: jobs.Purge}}
+	c := &cobra.Command{
+		Use: "purge [ID]...", Short: "Remove dead letters for good",
+		Long: `Remove dead letters for good: those that are chosen, or with -all every one.
+What arrives after the question was asked stays.
+` + aboutJobs,
+		RunE: func(c *cobra.Command, ids []string) error { return a.chosen(c, b, ids) },
+	}
+	b.flags(a, c)
+	c.Flags().BoolVar(&b.all, "all", false, "remove every dead letter of the queue")
+	c.Flags().BoolVar(&b.yes, "yes", false, "do not ask")
+	return c
+}
+
+func (a *app) hold() *cobra.Command {
+	b := &bulk{spec: jobs.Spec{Do: jobs.Hold}}
+	c := &cobra.Command{
+		Use: "hold -queue QUEUE [ID]...", Short: "Keep messages from being taken, until they are released",
+		Long: `Keep messages of a queue from being taken, until they are released: those that
+are chosen, or with -all every one. What a worker has at that moment, and what
+arrives later, is not held.
+` + aboutJobs,
+		RunE: func(c *cobra.Command, ids []string) error { return a.chosen(c, b, ids) },
+	}
+	return a.holding(b, c, "hold every message of the queue")
+}
+
+func (a *app) release() *cobra.Command {
+	b := &bulk{spec: jobs.Spec{Do: jobs.Release}}
+	c := &cobra.Command{
+		Use: "release -queue QUEUE [ID]...", Short: "Let messages that are held be taken again",
+		Long: `Let messages of a queue that are held be taken again when they are due: those
+that are chosen, or with -all every one.
+` + aboutJobs,
+		RunE: func(c *cobra.Command, ids []string) error { return a.chosen(c, b, ids) },
+	}
+	return a.holding(b, c, "release every held message of the queue")
+}
+
+func (a *app) holding(b *bulk, c *cobra.Command, all string) *cobra.Command {
+	b.flags(a, c)
+	c.Flags().String("queue", "", "the `QUEUE` (weir layers shows them)")
+	c.Flags().BoolVar(&b.all, "all", false, all)
+	c.Flags().BoolVar(&b.yes, "yes", false, "do not ask")
+	return c
+}
+
+// chosen runs a job over the messages that the flags choose: all of a queue only if that is said.
+func (a *app) chosen(c *cobra.Command, b *bulk, ids []string) error {
+	if err := b.read(a, c, ids); err != nil {
+		return err
+	}
+	switch {
+	case b.spec.Queue == "":
+		return usagef("which queue? Say -queue QUEUE")
+	case isAll(b.spec.Filter) && !b.all:
+		return usagef("which messages? Choose some, or say -all")
+	case !isAll(b.spec.Filter) && b.all:
+		return usagef("-all and a choice exclude each other")
+	}
+	return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.work(ctx, db, b) })
+}
+
+// read reads the flags into the spec.
+func (b *bulk) read(a *app, c *cobra.Command, ids []string) (err error) {
+	b.spec.Queue = queueOf(c)
+	b.spec.By, b.spec.Why = b.person.read(c)
+	if b.spec.Filter, err = b.filter.read(a, ids); err != nil {
+		return err
+	}
+	if b.spec.Max < 0 || !(b.spec.Rate >= 0) {
+		return usagef("-max %d and -rate %v must not be negative", b.spec.Max, b.spec.Rate)
+	}
+	return nil
+}
+
+func (a *app) deadMerge() *cobra.Command {
+	b := &bulk{spec: jobs.Spec{Do: jobs.Merge}}
+	c := &cobra.Command{
+		Use: "merge -to QUEUE [ID]...", Short: "Send dead letters back to be processed again",
+		Long: `Send dead letters back to be processed again, into the queue that their program
+reads. Each leaves the dead letters in the same step.
+` + aboutJobs,
+		RunE: func(c *cobra.Command, ids []string) error {
+			if err := b.read(a, c, ids); err != nil {
+				return err
+			}
+			switch {
+			case b.spec.To == "":
+				return usagef("where to? Say -to QUEUE")
+			case b.spec.To == b.spec.Queue:
+				return usagef("-to %s: they are there", b.spec.To)
+			case b.spec.MaxMerges < 1:
+				return usagef("-max-merges %d must be at least 1", b.spec.MaxMerges)
+			}
+			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.work(ctx, db, b) })
+		},
+	}
+	b.flags(a, c)
+	c.Flags().StringVar(&b.spec.To, "to", "", "the `QUEUE` that they return to")
+	c.Flags().IntVar(&b.spec.MaxMerges, "max-merges", 5, "leave those that were merged `N` times already")
+	c.Flags().BoolVar(&b.spec.OutcomeUnknown, "outcome-unknown", false, "also those whose call may have taken effect: it is repeated")
+	c.Flags().BoolVar(&b.yes, "yes", false, "do not ask, if the queue of -to has messages")
+	c.Flags().BoolVar(&b.toEmpty, "to-empty", false, "the queue of -to is right, although it is empty or new")
+	return c
+}
+
+// work asks, starts a job, shows how far it is, and says what it has done.
+func (a *app) work(ctx context.Context, db *database, b *bulk) error {
+	n, err := db.store.matching(ctx, b.spec)
+	if err != nil {
+		return err
+	}
+	total := n
+	if b.spec.Max > 0 {
+		total = min(total, b.spec.Max)
+	}
+	if total == 0 {
+		return a.done(b.spec, jobs.Progress{}, nil)
+	}
+	last, err := lastOf(ctx, db, b.spec)
+	if err != nil {
+		return err
+	}
+	if err := a.askBulk(ctx, db, b, total); err != nil {
+		return err
+	}
+	if f := &b.spec.Filter; !last.IsZero() && (f.Before.IsZero() || last.Before(f.Before)) {
+		f.Before = last
+	}
+	bar := a.startBar(string(b.spec.Do), total)
+	job, err := db.store.do(ctx, b.spec, b.detach, bar.show)
+	bar.stop()
+	if b.detach && err == nil {
+		if a.json {
+			return a.object(job)
+		}
+		return a.print(fmt.Sprintf("Job %d is started: weir jobs shows it\n", job.ID))
+	}
+	if err == nil && job.Paused {
+		err = fmt.Errorf("job %d was paused: weir jobs resume %d lets it go on", job.ID, job.ID)
+	}
+	return a.done(b.spec, job.Progress, err)
+}
+
+// lastOf returns a time before which the messages have arrived that match now, for a purge: what comes while a person thinks stays. It is zero
+// for a topic, which is purged as it was when it was opened.
+func lastOf(ctx context.Context, db *database, s jobs.Spec) (time.Time, error) {
+	if _, ok := db.store.(inspected); !ok || s.Do != jobs.Purge {
+		return time.Time{}, nil
+	}
+	n, err := db.store.Count(ctx, s.Queue, s.Filter)
+	if err != nil || n.Last == 0 {
+		return time.Time{}, err
+	}
+	last, err := db.store.List(ctx, s.Queue, s.Filter, store.Page{After: n.Last - 1, Until: n.Last, Max: 1})
+	if err != nil || len(last) == 0 {
+		return time.Time{}, err
+	}
+	return last[0].Arrived.Add(time.Microsecond), nil
+}
+
+// askBulk asks before a job. Nobody reads a queue whose name is mistyped: it is empty, so -yes is no answer for such a one.
+func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) error {
+	s := b.spec
+	question := map[jobs.Action]string{
+		jobs.Merge:   fmt.Sprintf("Send %s of queue %q back to %q?", messages(total), s.Queue, s.To),
+		jobs.Purge:   fmt.Sprintf("Remove %s from queue %q for good?", messages(total), s.Queue),
+		jobs.Hold:    fmt.Sprintf("Hold %s of queue %q?", messages(total), s.Queue),
+		jobs.Release: fmt.Sprintf("Release what is held of %s of queue %q?", messages(total), s.Queue),
+	}[s.Do]
+	if s.Do != jobs.Merge || b.toEmpty {
+		return a.ask(ctx, b.yes, question)
+	}
+	empty, err := db.store.empty(ctx, s.To)
+	switch {
+	case err != nil:
+		return err
+	case !empty:
+		return a.ask(ctx, b.yes, question)
+	case b.yes || !isTerminal(a.in):
+		return usagef("queue %q is empty or new: if it is the one that the program reads, say -to-empty", s.To)
+	}
+	a.note("Queue %q is empty or new: is it the one that the program reads?", s.To)
+	return a.ask(ctx, false, question)
+}
+
+// mergedJSON is what a merge did.
+type mergedJSON struct {
+	Merged         int `json:"merged"`
+	Looping        int `json:"looping"`
+	OutcomeUnknown int `json:"outcomeUnknown"`
+	Busy           int `json:"busy"`
+}
+
+// done says what a job did.
+func (a *app) done(s jobs.Spec, p jobs.Progress, err error) error {
+	past := map[jobs.Action]string{jobs.Purge: "removed", jobs.Hold: "held", jobs.Release: "released"}[s.Do]
+	switch {
+	case a.json && s.Do == jobs.Merge:
+		return errors.Join(a.object(mergedJSON{p.Done, p.Looping, p.InDoubt, p.Skipped}), err)
+	case a.json && s.Do == jobs.Purge:
+		return errors.Join(a.object(map[string]int{"purged": p.Done}), err)
+	case a.json:
+		return errors.Join(a.object(map[string]int{past: p.Done}), err)
+	case s.Do != jobs.Merge:
+		return errors.Join(a.print(messages(p.Done)+" "+past+"\n"), err)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s sent back to %q\n", messages(p.Done), s.To)
+	stayed := func(n int, why string) {
+		if n > 0 {
+			fmt.Fprintf(&b, "%s stayed: %s\n", messages(n), why)
+		}
+	}
+	stayed(p.InDoubt, "the outcome is unknown (-outcome-unknown sends them back, too)")
+	stayed(p.Looping, fmt.Sprintf("merged %d times already (-max-merges)", s.MaxMerges))
+	stayed(p.Skipped, "a worker has them, they are gone, or the queue has them already")
+	return errors.Join(a.print(b.String()), err)
+}

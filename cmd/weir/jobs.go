@@ -1,0 +1,331 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirflow/weir/delivery/jobs"
+)
+
+// jobs returns the commands for jobs.
+func (a *app) jobs() *cobra.Command {
+	return group("jobs", "Jobs: what is done to many messages",
+		a.jobsList(), a.jobsShow(), a.jobsRun(),
+		a.jobsOrder("pause", "Stop a job, until it is resumed", (*jobs.Jobs).Pause),
+		a.jobsOrder("resume", "Let a job go on that was paused: the workers find it within 20 s", (*jobs.Jobs).Resume),
+		a.jobsOrder("cancel", "End a job: what it has done stays", (*jobs.Jobs).Cancel))
+}
+
+// withJobs opens the database, and calls f with its jobs.
+func (a *app) withJobs(c *cobra.Command, f func(ctx context.Context, s inspected, j *jobs.Jobs) error) error {
+	return a.with(c.Context(), func(ctx context.Context, db *database) error {
+		s, ok := db.store.(inspected)
+		if !ok || !s.keeps() {
+			return usagef("%s keeps no jobs: they are for sqlite: and postgres://", a.engine())
+		}
+		j, err := s.jobs()
+		if err != nil {
+			return err
+		}
+		return f(ctx, s, j)
+	})
+}
+
+func jobID(arg string) (int, error) {
+	id, err := strconv.Atoi(arg)
+	if err != nil || id < 1 {
+		return 0, usagef("%q is not the number of a job: weir jobs list shows them", arg)
+	}
+	return id, nil
+}
+
+func (a *app) jobsList() *cobra.Command {
+	var open bool
+	c := &cobra.Command{
+		Use: "list", Short: "List jobs, the newest first", Args: none,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
+				list, err := j.List(ctx)
+				if err != nil {
+					return err
+				}
+				var rows [][]string
+				for _, job := range list {
+					if open && !job.Ended.IsZero() {
+						continue
+					}
+					if a.json {
+						if err := a.object(job); err != nil {
+							return err
+						}
+						continue
+					}
+					rows = append(rows, []string{
+						strconv.Itoa(job.ID), when(job.Begun), string(job.Do), job.Queue, job.State(),
+						strconv.Itoa(job.Done), strconv.Itoa(job.Total), job.By, job.Why,
+					})
+				}
+				if a.json {
+					return nil
+				}
+				if len(rows) == 0 {
+					a.note("There are no jobs.")
+					return nil
+				}
+				return a.table([]column{
+					{name: "JOB", right: true, whole: true},
+					{name: "BEGUN"},
+					{name: "DO"},
+					{name: "QUEUE", least: 8},
+					{name: "STATE"},
+					{name: "DONE", right: true},
+					{name: "OF", right: true},
+					{name: "BY", least: 5},
+					{name: "WHY", least: 5},
+				}, rows)
+			})
+		},
+	}
+	c.Flags().BoolVar(&open, "open", false, "only those that are not over")
+	output{a}.flag(c)
+	return c
+}
+
+func (a *app) jobsShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show JOB", Short: "Show a job", Args: one("JOB"),
+		RunE: func(c *cobra.Command, args []string) error {
+			id, err := jobID(args[0])
+			if err != nil {
+				return err
+			}
+			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
+				job, err := j.Get(ctx, id)
+				if err != nil {
+					return err
+				}
+				return a.showJob(job)
+			})
+		},
+	}
+}
+
+func (a *app) showJob(job jobs.Job) error {
+	if a.json {
+		return a.object(job)
+	}
+	var b strings.Builder
+	line := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(&b, "%-15s %s\n", name, escaped(value))
+		}
+	}
+	number := func(name string, n int) {
+		if n > 0 {
+			line(name, strconv.Itoa(n))
+		}
+	}
+	filter, err := json.Marshal(job.Filter)
+	if err != nil {
+		return err
+	}
+	line("job", strconv.Itoa(job.ID))
+	line("do", string(job.Do))
+	line("queue", job.Queue)
+	line("to", job.To)
+	if string(filter) != "{}" {
+		line("filter", string(filter))
+	}
+	number("at most", job.Max)
+	if job.Rate > 0 {
+		line("a second", strconv.FormatFloat(job.Rate, 'g', -1, 64))
+	}
+	line("by", job.By)
+	line("why", job.Why)
+	line("state", job.State())
+	line("begun", when(job.Begun))
+	if !job.Ended.IsZero() {
+		line("ended", when(job.Ended))
+	}
+	line("done", fmt.Sprintf("%d of %d", job.Done, job.Total))
+	number("looping", job.Looping)
+	number("in doubt", job.InDoubt)
+	number("skipped", job.Skipped)
+	line("last step by", job.Runner)
+	line("error", job.Error)
+	return a.print(b.String())
+}
+
+func (a *app) jobsRun() *cobra.Command {
+	return &cobra.Command{
+		Use: "run JOB", Short: "Run a job here unless a worker does, and show how far it is", Args: one("JOB"),
+		RunE: func(c *cobra.Command, args []string) error {
+			id, err := jobID(args[0])
+			if err != nil {
+				return err
+			}
+			return a.withJobs(c, func(ctx context.Context, s inspected, j *jobs.Jobs) error {
+				job, err := j.Get(ctx, id)
+				if err != nil {
+					return err
+				}
+				if job.State() == "paused" {
+					return fmt.Errorf("job %d is paused: weir jobs resume %d lets it go on", id, id)
+				}
+				bar := a.startBar(string(job.Do), job.Total)
+				job, err = s.run(ctx, j, job, bar.show)
+				bar.stop()
+				return a.done(job.Spec, job.Progress, err)
+			})
+		},
+	}
+}
+
+func (a *app) jobsOrder(name, short string, order func(j *jobs.Jobs, ctx context.Context, id int, by, why string) (jobs.Job, error)) *cobra.Command {
+	var p person
+	c := &cobra.Command{
+		Use: name + " JOB", Short: short, Args: one("JOB"),
+		RunE: func(c *cobra.Command, args []string) error {
+			id, err := jobID(args[0])
+			if err != nil {
+				return err
+			}
+			by, why := p.read(c)
+			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
+				job, err := order(j, ctx, id, by, why)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.object(job)
+				}
+				return a.print(fmt.Sprintf("Job %d is %s, %d of %d done\n", id, job.State(), job.Done, job.Total))
+			})
+		},
+	}
+	p.flags(c)
+	return c
+}
+
+func (a *app) log() *cobra.Command {
+	c := &cobra.Command{
+		Use: "log", Short: "Show who has done what, and check that nothing is missing", Args: none,
+		Long: `Show who has done what: each start, pause, resume, cancel and end of a job. weir
+only appends to this log. Each line has a hash, in which that of the line before
+is, so a line that was changed or removed is found: exit status 1. HASH is its
+beginning; -json has all of it. To notice that the whole log was written anew,
+keep a hash elsewhere.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
+				var rows [][]string
+				var broken error
+				for l, err := range j.Log(ctx) {
+					if broken = err; err != nil {
+						break
+					}
+					if a.json {
+						if err := a.object(struct {
+							jobs.Line
+							Hash string `json:"hash"`
+						}{l, l.Hash}); err != nil {
+							return err
+						}
+						continue
+					}
+					rows = append(rows, []string{
+						strconv.Itoa(l.N), when(l.At), l.Event, strconv.Itoa(l.Job.ID), string(l.Job.Do), l.Job.Queue, strconv.Itoa(l.Job.Done), l.By, l.Why, l.Hash[:8],
+					})
+				}
+				if len(rows) > 0 {
+					if err := a.table([]column{
+						{name: "LINE", right: true, whole: true},
+						{name: "AT"},
+						{name: "EVENT"},
+						{name: "JOB", right: true},
+						{name: "DO"},
+						{name: "QUEUE", least: 8},
+						{name: "DONE", right: true},
+						{name: "BY", least: 5},
+						{name: "WHY", least: 5},
+						{name: "HASH"},
+					}, rows); err != nil {
+						return err
+					}
+				} else if broken == nil && !a.json {
+					a.note("The log is empty.")
+				}
+				return broken
+			})
+		},
+	}
+	output{a}.flag(c)
+	return c
+}
+
+func (a *app) workers() *cobra.Command {
+	c := &cobra.Command{
+		Use: "workers", Short: "Show the workers, and what they do", Args: none,
+		Long: `Show the workers of the database. Each says every 20 s what it does. One whose
+SEEN is more than a minute ago has died, or does not reach the database; others
+remove it after two minutes.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
+				list, err := j.Workers(ctx)
+				if err != nil {
+					return err
+				}
+				var rows [][]string
+				for _, w := range list {
+					if a.json {
+						if err := a.object(w); err != nil {
+							return err
+						}
+						continue
+					}
+					rows = append(rows, workerRow(w))
+				}
+				if a.json {
+					return nil
+				}
+				if len(rows) == 0 {
+					a.note("No worker is here.")
+					return nil
+				}
+				return a.table([]column{
+					{name: "WORKER", whole: true},
+					{name: "HOST", least: 5},
+					{name: "PROCESS", right: true},
+					{name: "SINCE"},
+					{name: "SEEN"},
+					{name: "QUEUES", least: 8},
+					{name: "DONE", right: true},
+					{name: "FAILED", right: true},
+					{name: "IN FLIGHT", right: true},
+				}, rows)
+			})
+		},
+	}
+	output{a}.flag(c)
+	return c
+}
+
+// workerRow reads what it knows of the numbers: the worker may be of another version.
+func workerRow(w jobs.Worker) []string {
+	var counts struct{ Acknowledged, HandedOver, Rejected, Nacked int }
+	_ = json.Unmarshal(w.Counts, &counts)
+	inFlight := 0
+	for _, text := range w.Operators {
+		var s struct{ InFlight int }
+		_ = json.Unmarshal(text, &s)
+		inFlight += s.InFlight
+	}
+	return []string{
+		w.ID, w.Host, strconv.Itoa(w.PID), when(w.Since), when(w.Seen), strings.Join(w.Queues, ", "),
+		strconv.Itoa(counts.Acknowledged), strconv.Itoa(counts.HandedOver + counts.Rejected + counts.Nacked), strconv.Itoa(inFlight),
+	}
+}

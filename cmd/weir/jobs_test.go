@@ -1,0 +1,110 @@
+package main
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/ext/sqlite"
+)
+
+func TestJobsAndTheirLog(t *testing.T) {
+	dir := seed(t)
+	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
+	assert.Equal(t, result{"", "There are no jobs.\n", 0}, run("jobs", "list"))
+	assert.Equal(t, result{"", "The log is empty.\n", 0}, run("log"))
+	assert.Equal(t, result{"", "No worker is here.\n", 0}, run("workers"))
+
+	assert.Equal(t, result{"Job 1 is started: weir jobs shows it\n", "", 0},
+		run("dead", "merge", "-to", "orders", "-to-empty", "-yes", "-provider", "north", "-detach", "-by", "ann", "-why", "the bank is back", "-rate", "50"))
+	assert.Equal(t, result{"Job 1 is paused, 0 of 3 done\n", "", 0}, run("jobs", "pause", "1", "-by", "bob", "-why", "not yet"))
+	assert.Equal(t, result{"", "weir: job 1 is paused: weir jobs resume 1 lets it go on\n", exitFailed}, run("jobs", "run", "1"))
+	assert.Equal(t, result{"Job 1 is running, 0 of 3 done\n", "", 0}, run("jobs", "resume", "1"))
+	assert.Equal(t, result{"3 messages sent back to \"orders\"\n", "", 0}, run("jobs", "run", "1"))
+	assert.Equal(t, result{"", "weir: jobs: cancel: job 1 is over: it is done\n", exitFailed}, run("jobs", "cancel", "1"))
+	assert.Equal(t, exitUsage, run("jobs", "show", "one").status)
+	assert.Equal(t, result{"", "weir: jobs: there is no such job: 7\n", exitFailed}, run("jobs", "show", "7"))
+	shown := run("jobs", "show", "1").stdout
+	for _, line := range []string{`queue +dead`, `to +orders`, `filter +\{"provider":"north"\}`, `by +ann`, `why +the bank is back`, `state +done`, `done +3 of 3`} {
+		assert.Regexp(t, line, shown)
+	}
+	assert.Regexp(t, `JOB +BEGUN +DO +QUEUE +STATE +DONE +OF +BY +WHY *\n +1 .* merge +dead +done +3 +3 +ann +the bank is back`, run("jobs", "list").stdout)
+	assert.Empty(t, run("jobs", "list", "-open").stdout)
+
+	log := run("log")
+	assert.Zero(t, log.status)
+	events := regexp.MustCompile(`(?m)Z +(\w+) `).FindAllStringSubmatch(log.stdout, -1)
+	var names []string
+	for _, e := range events {
+		names = append(names, e[1])
+	}
+	assert.Equal(t, []string{"start", "pause", "resume", "end"}, names)
+	var line struct{ By, Hash string }
+	require.NoError(t, json.Unmarshal([]byte(strings.Split(run("log", "-json").stdout, "\n")[2]), &line))
+	assert.Len(t, line.Hash, 64)
+	assert.Regexp(t, `.+@.+`, line.By, "the default")
+
+	// Someone has changed the database.
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	_, err = db.Writer().ExecContext(t.Context(), "UPDATE weir_records SET value = replace(value, 'bob', 'eve') WHERE kind = 'log'")
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	log = run("log")
+	assert.Equal(t, exitFailed, log.status)
+	assert.Contains(t, log.stderr, "line 2 of the log was changed")
+}
+
+func TestHoldAndRelease(t *testing.T) {
+	dir := seed(t)
+	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
+	assert.Equal(t, exitUsage, run("hold", "-all", "-yes").status)
+	assert.Equal(t, exitUsage, run("hold", "-queue", "dead", "-yes").status)
+	assert.Equal(t, result{"3 messages held\n", "", 0}, run("hold", "-queue", "dead", "-provider", "north", "-yes"))
+	assert.Regexp(t, `held +3\n`, run("dead", "count").stdout)
+	assert.Regexp(t, `(?m)HELD\ndead .* 3$`, run("layers").stdout)
+	assert.Contains(t, run("dead", "show", "orders/0/18").stdout, "held            until it is released")
+	assert.Equal(t, result{`{"released":3}` + "\n", "", 0}, run("release", "-queue", "dead", "-all", "-yes", "-json"))
+	assert.NotContains(t, run("layers").stdout, "HELD")
+}
+
+// A database of an earlier version has no table of jobs.
+func TestJobsOnTablesOfAnEarlierVersion(t *testing.T) {
+	dir := seed(t)
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	for _, statement := range []string{"DROP TABLE weir_records", "DELETE FROM weir_migrations WHERE component = 'sqlitestore' AND version = 4"} {
+		_, err = db.Writer().ExecContext(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	require.NoError(t, db.Close())
+	assert.Zero(t, execute(t, command(t, dir, "dead", "list")).status)
+	r := execute(t, command(t, dir, "dead", "purge", "-all", "-yes"))
+	assert.Equal(t, exitFailed, r.status)
+	assert.Contains(t, r.stderr, "the tables are of an earlier version of weir")
+	assert.Equal(t, result{"8 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-all", "-yes", "-create")))
+}
+
+// A job of a process that is gone is listed as it is, and its text is escaped.
+func TestJobsEscape(t *testing.T) {
+	dir := seed(t)
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	j, err := jobs.New(sqlite.New(db), jobs.Config{})
+	require.NoError(t, err)
+	_, err = j.Start(t.Context(), jobs.Spec{Do: jobs.Purge, Queue: "dead", By: "ann\x1b[31m", Why: "one\ntwo"})
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	for _, args := range []string{"jobs list", "jobs show 1", "log"} {
+		r := execute(t, command(t, dir, strings.Fields(args)...))
+		assert.Zero(t, r.status)
+		assert.NotRegexp(t, "[\x00-\x08\x0b-\x1f\x7f\u202e]", r.stdout+r.stderr, args)
+		assert.Contains(t, r.stdout, `one\ntwo`)
+	}
+}

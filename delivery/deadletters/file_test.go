@@ -1,0 +1,78 @@
+package deadletters_test
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// dead puts n dead letters, of alternating providers.
+func dead(t *testing.T, s store.Store, n int) {
+	t.Helper()
+	for i := range n {
+		m := store.Message{
+			Meta: delivery.Meta{
+				ID: strconv.Itoa(i), Visit: 4, Attempts: 9, LastError: "no answer", Provider: "bank" + strconv.Itoa(i%2),
+				FirstFailure: time.Unix(1000, 0).UTC(), Reasons: []string{"TIMED_OUT"}, Headers: map[string]string{"a": "b"},
+			},
+			Payload: []byte(strconv.Itoa(i)), Cause: store.Exhausted,
+		}
+		require.NoError(t, s.Put(t.Context(), "dead", m))
+	}
+}
+
+func newMemory() (*memory.Engine, *clock.Mock) {
+	mock := clock.NewMock()
+	return memory.Open(memory.WithClock(mock)), mock
+}
+
+func count(t *testing.T, s store.Inspector, queue string) int {
+	t.Helper()
+	c, err := s.Count(t.Context(), queue, store.Filter{})
+	require.NoError(t, err)
+	return c.Messages
+}
+
+func TestExportAndImport(t *testing.T) {
+	s, _ := newMemory()
+	dead(t, s, 250)
+	var file bytes.Buffer
+	n, err := deadletters.Export(t.Context(), s, "dead", store.Filter{Provider: "bank0"}, &file)
+	require.NoError(t, err)
+	require.Equal(t, 125, n)
+	require.Equal(t, 125, strings.Count(file.String(), "\n"))
+	require.Equal(t, 250, count(t, s, "dead"))
+
+	for range 2 { // again changes nothing
+		n, err = deadletters.Import(t.Context(), s, "copy", bytes.NewReader(file.Bytes()))
+		require.NoError(t, err)
+		require.Equal(t, 125, n)
+	}
+	want, err := s.List(t.Context(), "dead", store.Filter{Provider: "bank0"}, store.Page{Max: 1000})
+	require.NoError(t, err)
+	got, err := s.List(t.Context(), "copy", store.Filter{}, store.Page{Max: 1000})
+	require.NoError(t, err)
+	require.Len(t, got, len(want))
+	for i := range want {
+		require.Equal(t, want[i].Message, got[i].Message)
+	}
+
+	lines := strings.SplitAfter(file.String(), "\n")
+	n, err = deadletters.Import(t.Context(), s, "broken", strings.NewReader(lines[0]+"\n"+lines[1]+`{"meta":`+"\n"+lines[2]))
+	require.ErrorContains(t, err, "line 4")
+	require.Equal(t, 2, n)
+	require.Equal(t, 2, count(t, s, "broken"))
+}

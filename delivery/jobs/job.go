@@ -1,0 +1,137 @@
+package jobs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+// Action is what a job does to messages.
+type Action string
+
+// The actions.
+const (
+	// Merge sends dead letters to another queue, to be processed again as for a first visit, with their history, and one more in Meta.Merges.
+	Merge Action = "merge"
+	// Purge removes messages for good.
+	Purge Action = "purge"
+	// Hold keeps messages from being taken, until they are released.
+	Hold Action = "hold"
+	// Release lets held messages be taken again when they are due.
+	Release Action = "release"
+)
+
+const defaultMaxMerges = 5
+
+// Spec says what a job does. Do, Queue, By and Why are required, and To for a Merge.
+type Spec struct {
+	Do    Action `json:"do"`
+	Queue string `json:"queue"`
+	To    string `json:"to,omitempty"` // the queue that merged messages go to
+
+	Filter store.Filter `json:"filter,omitzero"` // which messages; the default is all. Its texts are UTF-8
+	Max    int          `json:"max,omitempty"`   // at most so many; 0: no limit
+	Rate   float64      `json:"rate,omitempty"`  // messages a second; 0: no limit
+
+	// Of a Merge: an entry that was merged so often stays, which ends the loop of one that fails again and again; 0 means 5.
+	MaxMerges int `json:"maxMerges,omitempty"`
+	// Of a Merge: also entries whose outcome is unknown, whose calls may have taken effect, and would be repeated under another id. Those that
+	// the called side still remembers (Meta.Remembered) return in any case: they are called under the same id.
+	OutcomeUnknown bool `json:"outcomeUnknown,omitempty"`
+
+	By  string `json:"by"`  // who wants it
+	Why string `json:"why"` // and the reason
+}
+
+// Progress is what a job has done with the messages that match.
+type Progress struct {
+	Done    int `json:"done"`    // merged, removed, held or released
+	Looping int `json:"looping"` // stayed, since they were merged MaxMerges times
+	InDoubt int `json:"inDoubt"` // stayed, since their outcome is unknown
+	// Skipped were taken by a worker, are gone, could not be moved, or were in the state that the job would bring about.
+	Skipped int `json:"skipped"`
+}
+
+// Job is a job as the engine keeps it. It is over when Ended is set.
+type Job struct {
+	ID int `json:"id"` // later jobs have higher ones
+	Spec
+	Progress
+	Total     int       `json:"total"` // messages that matched when it started
+	Begun     time.Time `json:"begun"`
+	Ended     time.Time `json:"ended,omitzero"`
+	Paused    bool      `json:"paused,omitempty"`
+	Cancelled bool      `json:"cancelled,omitempty"`
+	Error     string    `json:"error,omitempty"`  // of the last step, which is tried again
+	Runner    string    `json:"runner,omitempty"` // the process that made the last step
+
+	// Where it is. A later version may know actions and filters that this one does not.
+	Format int            `json:"format"`
+	After  store.Position `json:"after,omitempty"` // of its last step
+	Until  store.Position `json:"until,omitempty"`
+	Next   time.Time      `json:"next,omitzero"` // no step before, for its rate
+
+	version int64 // of the record
+}
+
+const format = 1
+
+// State is one word: running, paused, cancelled or done.
+func (j *Job) State() string {
+	switch {
+	case j.Cancelled:
+		return "cancelled"
+	case !j.Ended.IsZero():
+		return "done"
+	case j.Paused:
+		return "paused"
+	}
+	return "running"
+}
+
+// runs reports whether a step of the job may be made.
+func (j *Job) runs() bool { return j.Ended.IsZero() && !j.Paused && j.Format <= format }
+
+func (s *Spec) check() error {
+	switch {
+	case s.Do != Merge && s.Do != Purge && s.Do != Hold && s.Do != Release:
+		return fmt.Errorf("jobs: there is no action %q", s.Do)
+	case s.By == "" || s.Why == "":
+		return errors.New("jobs: who starts the job, and why? By and Why are required")
+	case s.Do == Merge && s.To == s.Queue:
+		return fmt.Errorf("jobs: Queue and To are both %q", s.To)
+	case s.Do != Merge && (s.To != "" || s.MaxMerges != 0 || s.OutcomeUnknown):
+		return fmt.Errorf("jobs: To, MaxMerges and OutcomeUnknown are for a merge, and not for a %s", s.Do)
+	case s.Max < 0 || s.MaxMerges < 0 || !(s.Rate >= 0):
+		return fmt.Errorf("jobs: Max %d, MaxMerges %d and Rate %v must not be negative", s.Max, s.MaxMerges, s.Rate)
+	}
+	if err := storearg.Queue(s.Queue); err != nil {
+		return err
+	}
+	if s.Do == Merge {
+		if err := storearg.Queue(s.To); err != nil {
+			return fmt.Errorf("jobs: To: %w", err)
+		}
+	}
+	f := &s.Filter
+	for _, text := range append([]string{f.Key, f.Source, f.Provider, f.Reason, f.Error, string(f.Cause), s.By, s.Why}, f.IDs...) {
+		if !utf8.ValidString(text) {
+			return fmt.Errorf("jobs: %q is not UTF-8", text)
+		}
+	}
+	return nil
+}
+
+func readJob(r store.Record) (j Job, err error) {
+	err = json.Unmarshal([]byte(r.Value), &j)
+	if err != nil {
+		return j, fmt.Errorf("jobs: job %q: %w", r.Name, err)
+	}
+	j.version = r.Version
+	return j, nil
+}

@@ -1,0 +1,265 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// Kinds of records.
+const (
+	kindJob    = "job"       // those that are not over, so that workers find them at once
+	kindEnded  = "job-ended" // the others
+	kindLine   = "log"
+	kindHead   = "log-head"
+	kindWorker = "worker"
+)
+
+const (
+	defaultLease = 30 * time.Second
+	kept         = 1000 // jobs that have ended; the log has all
+	page         = 1000 // records that are read at once
+	conflicts    = 100  // of transactions in a row, before one is given up
+)
+
+// ErrNotFound is matched by the error of a job that the engine does not have.
+var ErrNotFound = errors.New("jobs: there is no such job")
+
+// Config are the settings of [New].
+type Config struct {
+	Lease  time.Duration // after which the jobs of a process that was killed go on in another one; the default is 30 s
+	Clock  clock.Clock   // of waits; the default is the machine's
+	Logger *slog.Logger  // for failures, at warn level; the default is slog.Default()
+}
+
+// Jobs are the jobs of an engine. Safe for concurrent use.
+type Jobs struct {
+	engine store.Keeper
+	runner string // names this process
+	Config
+}
+
+// New returns the jobs of an engine. It returns an error for one that keeps none: see [store.Keeper].
+func New(e store.Engine, c Config) (*Jobs, error) {
+	keeper, ok := e.(store.Keeper)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("jobs: a %T keeps no jobs: it is no store.Keeper", e)
+	case c.Lease < 0:
+		return nil, fmt.Errorf("jobs: the lease %v is negative", c.Lease)
+	}
+	c.Lease = cmp.Or(c.Lease, defaultLease)
+	if c.Clock == nil {
+		c.Clock = clock.New()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return &Jobs{keeper, fmt.Sprintf("%s, process %d", strings.ToValidUTF8(host, "?"), os.Getpid()), c}, nil
+}
+
+// update runs f in a transaction, and again if another one was faster.
+func (j *Jobs) update(ctx context.Context, f func(ctx context.Context, tx store.Tx) error) (err error) {
+	for range conflicts {
+		if err = j.engine.Update(ctx, f); !errors.Is(err, store.ErrChanged) {
+			return err
+		}
+	}
+	return err
+}
+
+// Start starts a job, and returns it with its id, which is the number of its line in the log. It affects the messages that match now. That it was started is in the log.
+func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
+	if err := s.check(); err != nil {
+		return Job{}, err
+	}
+	if s.Do == Merge {
+		s.MaxMerges = cmp.Or(s.MaxMerges, defaultMaxMerges)
+	}
+	if _, ok := j.engine.(*local); ok && s.Do != Merge && s.Do != Purge {
+		return Job{}, fmt.Errorf("jobs: this engine does not %s messages: it is no store.Keeper", s.Do)
+	}
+	n, err := j.engine.Count(ctx, s.Queue, s.Filter)
+	if err != nil {
+		return Job{}, err
+	}
+	var job Job
+	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {
+		job = Job{Spec: s, Total: n.Messages, Until: n.Last, Format: format}
+		_, lines, _, err := headOf(ctx, tx)
+		if err != nil {
+			return err
+		}
+		job.ID, job.Begun = lines+1, tx.Now().UTC()
+		if err := j.write(ctx, tx, &job, "start", s.By, s.Why); err != nil {
+			return err
+		}
+		return forget(ctx, tx)
+	})
+	return job, err
+}
+
+// forget removes the oldest jobs that have ended, if there are many.
+func forget(ctx context.Context, tx store.Tx) error {
+	rs, err := tx.Records(ctx, kindEnded, "", kept+page)
+	for _, r := range rs[:max(0, len(rs)-kept)] {
+		if err == nil {
+			r.Value = ""
+			err = tx.Write(ctx, r)
+		}
+	}
+	return err
+}
+
+// write writes a job, and a line of the log if there is an event.
+func (j *Jobs) write(ctx context.Context, tx store.Tx, job *Job, event, by, why string) error {
+	b, err := json.Marshal(job)
+	if err != nil {
+		return fmt.Errorf("jobs: job %d: %w", job.ID, err)
+	}
+	r := store.Record{Kind: kindJob, Name: lineName(job.ID), Version: job.version, Value: string(b)}
+	if !job.Ended.IsZero() {
+		if err := tx.Write(ctx, store.Record{Kind: kindJob, Name: lineName(job.ID), Version: job.version}); err != nil {
+			return err
+		}
+		r.Kind, r.Version, job.version = kindEnded, 0, 0
+	}
+	if err := tx.Write(ctx, r); err != nil {
+		return err
+	}
+	job.version++
+	if event == "" {
+		return nil
+	}
+	return appendLine(ctx, tx, Line{At: tx.Now().UTC(), Event: event, By: by, Why: why, Job: *job})
+}
+
+// Get returns a job. The error matches [ErrNotFound] if there is none with this id; those that ended long ago are only in the log.
+func (j *Jobs) Get(ctx context.Context, id int) (Job, error) { return get(ctx, j.engine, id) }
+
+// List returns the jobs, the newest first: those that are not over, and the last 1,000 of the others.
+func (j *Jobs) List(ctx context.Context) ([]Job, error) {
+	open, err := all(ctx, j.engine, kindJob)
+	if err != nil {
+		return nil, err
+	}
+	list, err := all(ctx, j.engine, kindEnded)
+	for _, job := range open { // one may have ended just now
+		if !slices.ContainsFunc(list, func(other Job) bool { return other.ID == job.ID }) {
+			list = append(list, job)
+		}
+	}
+	slices.SortFunc(list, func(a, b Job) int { return b.ID - a.ID })
+	return list, err
+}
+
+// reader is an engine, or a transaction.
+type reader interface {
+	Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error)
+}
+
+func get(ctx context.Context, from reader, id int) (Job, error) {
+	for _, kind := range []string{kindJob, kindEnded} { // it goes from the first to the second
+		rs, err := from.Records(ctx, kind, lineName(id-1), 1)
+		if err != nil {
+			return Job{}, err
+		}
+		if len(rs) == 1 && rs[0].Name == lineName(id) {
+			return readJob(rs[0])
+		}
+	}
+	return Job{}, fmt.Errorf("%w: %d", ErrNotFound, id)
+}
+
+func all(ctx context.Context, from reader, kind string) (list []Job, err error) {
+	err = each(ctx, from, kind, func(r store.Record) error {
+		job, err := readJob(r)
+		list = append(list, job)
+		return err
+	})
+	return list, err
+}
+
+// each calls f for all records of a kind.
+func each(ctx context.Context, from reader, kind string, f func(r store.Record) error) error {
+	for after := ""; ; {
+		rs, err := from.Records(ctx, kind, after, page)
+		if err != nil {
+			return err
+		}
+		for _, r := range rs {
+			if err := f(r); err != nil {
+				return err
+			}
+			after = r.Name
+		}
+		if len(rs) < page {
+			return nil
+		}
+	}
+}
+
+// Pause stops a job, which goes on after [Jobs.Resume]. What it has done stays. It does nothing to one that is paused.
+func (j *Jobs) Pause(ctx context.Context, id int, by, why string) (Job, error) {
+	return j.order(ctx, id, "pause", by, why, func(job *Job, _ time.Time) bool {
+		was := job.Paused
+		job.Paused = true
+		return !was
+	})
+}
+
+// Resume lets a job go on that was paused. Workers find it within 20 s; [Jobs.Run] runs it at once.
+func (j *Jobs) Resume(ctx context.Context, id int, by, why string) (Job, error) {
+	return j.order(ctx, id, "resume", by, why, func(job *Job, _ time.Time) bool {
+		was := job.Paused
+		job.Paused = false
+		return was
+	})
+}
+
+// Cancel ends a job. What it has done stays.
+func (j *Jobs) Cancel(ctx context.Context, id int, by, why string) (Job, error) {
+	return j.order(ctx, id, "cancel", by, why, func(job *Job, now time.Time) bool {
+		job.Cancelled, job.Paused, job.Ended = true, false, now
+		return true
+	})
+}
+
+// order changes a job, which must not be over. It is written if change returns true.
+func (j *Jobs) order(ctx context.Context, id int, event, by, why string, change func(job *Job, now time.Time) bool) (job Job, err error) {
+	if by == "" || why == "" {
+		return Job{}, fmt.Errorf("jobs: who wants to %s the job, and why?", event)
+	}
+	var refused error
+	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {
+		refused = nil
+		if job, err = get(ctx, tx, id); err != nil {
+			return err
+		}
+		switch {
+		case !job.Ended.IsZero():
+			refused = fmt.Errorf("jobs: %s: job %d is over: it is %s", event, id, job.State())
+		case job.Format > format:
+			refused = fmt.Errorf("jobs: %s: job %d is of a later version of weir", event, id)
+		case change(&job, tx.Now().UTC()):
+			return j.write(ctx, tx, &job, event, by, why)
+		}
+		return nil
+	})
+	return job, errors.Join(err, refused)
+}

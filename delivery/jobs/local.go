@@ -1,0 +1,119 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// Local returns an engine that is a [store.Keeper] as it is. Another one keeps no jobs (JetStream, so far): it returns one whose jobs and log
+// live in this process and end with it. They only merge and purge, leave alone what is leased, and if the process is killed, what was
+// claimed returns after 30 s; then start such a job again.
+func Local(e store.Inspector) store.Keeper {
+	if k, ok := e.(store.Keeper); ok {
+		return k
+	}
+	return &local{Inspector: e, memory: memory.Open(), claimed: map[store.Position]store.Lease{}}
+}
+
+// local keeps records in memory. What it lists it claims, so that it can move and remove that.
+type local struct {
+	store.Inspector
+	memory *memory.Engine
+
+	mu      sync.Mutex
+	claimed map[store.Position]store.Lease
+}
+
+func (l *local) Locks() lock.Locks { return l.memory.Locks() }
+
+func (l *local) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
+	return l.memory.Records(ctx, kind, after, limit)
+}
+
+// List claims messages, for the edits that follow.
+func (l *local) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
+	p.Max = min(p.Max, 100) // what takes long must not outlive its lease
+	claimed, err := l.Claim(ctx, queue, f, p, defaultLease)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range claimed {
+		l.claimed[c.Position] = c.Lease
+		list = append(list, store.Entry{Message: c.Message, Position: c.Position})
+	}
+	return list, err
+}
+
+// Update changes messages when all records are written, and gives back what was claimed and stays.
+func (l *local) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	err := l.memory.Update(ctx, func(ctx context.Context, tx store.Tx) error { return f(ctx, &localTx{tx, l}) })
+	l.mu.Lock()
+	var stay []store.Lease
+	for _, lease := range l.claimed {
+		stay = append(stay, lease)
+	}
+	clear(l.claimed)
+	l.mu.Unlock()
+	if len(stay) == 0 {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	return errors.Join(err, ignoreLost(l.Release(ctx, 0, stay...)))
+}
+
+func ignoreLost(err error) error {
+	if errors.Is(err, store.ErrLeaseLost) {
+		return nil
+	}
+	return err
+}
+
+type localTx struct {
+	store.Tx
+	l *local
+}
+
+// Edit implements [store.Tx].
+func (t *localTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
+	var moves []store.Move
+	var removed, all []store.Lease
+	t.l.mu.Lock()
+	for _, e := range edits {
+		lease := t.l.claimed[e.Entry.Position]
+		all = append(all, lease)
+		switch e.Do {
+		case store.MoveEdit:
+			moves = append(moves, store.Move{Lease: lease, Queue: e.To, Message: e.Entry.Message})
+		case store.RemoveEdit:
+			removed = append(removed, lease)
+		case store.HoldEdit, store.ReleaseEdit: // Start has refused them
+		}
+	}
+	t.l.mu.Unlock()
+	var lost []store.Lease
+	for _, f := range []func() error{
+		func() error { return t.l.Move(ctx, moves...) }, func() error { return t.l.Done(ctx, removed...) },
+	} {
+		err := f()
+		if e, ok := errors.AsType[*store.LeaseError](err); ok {
+			lost = append(lost, e.Lost...)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	done := make([]bool, len(edits))
+	t.l.mu.Lock()
+	defer t.l.mu.Unlock()
+	for i, lease := range all {
+		delete(t.l.claimed, edits[i].Entry.Position)
+		done[i] = !slices.Contains(lost, lease)
+	}
+	return done, nil
+}

@@ -1,0 +1,169 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// failing is an engine that keeps no jobs, and whose Move fails now and then.
+type failing struct {
+	store.Inspector
+	moves *int
+}
+
+func (f failing) Move(ctx context.Context, moves ...store.Move) error {
+	if *f.moves++; len(moves) > 0 && *f.moves%3 == 2 {
+		return errors.New("not now")
+	}
+	return f.Inspector.Move(ctx, moves...)
+}
+
+func letter(i int) store.Message {
+	return store.Message{Meta: message.Meta{ID: strconv.Itoa(i), Visit: 3, Provider: "bank" + strconv.Itoa(i%2)}, Cause: store.Exhausted}
+}
+
+// An engine that keeps no jobs merges and purges within the process.
+func TestLocal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.Open()
+		for i := range 450 {
+			require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
+		}
+		doubt, looping, leased := letter(1001), letter(2001), letter(3001)
+		doubt.Meta.OutcomeUnknown, looping.Meta.Merges = true, 5
+		require.NoError(t, s.Put(t.Context(), "dead", doubt, looping, leased))
+		claimed, err := s.Claim(t.Context(), "dead", store.Filter{IDs: []string{"3001"}}, store.Page{Max: 1}, time.Hour)
+		require.NoError(t, err)
+		require.Len(t, claimed, 1)
+
+		j, err := jobs.New(jobs.Local(failing{s, new(int)}), jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		spec := jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", Filter: store.Filter{Provider: "bank1"}, By: "ann", Why: "test"}
+		job, err := j.Start(t.Context(), spec)
+		require.NoError(t, err)
+		job, err = j.Run(t.Context(), job.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, jobs.Progress{Done: 225, Looping: 1, InDoubt: 1}, job.Progress)
+		left, err := s.List(t.Context(), "dead", store.Filter{Provider: "bank1"}, store.Page{Max: 1000})
+		require.NoError(t, err)
+		require.Len(t, left, 3)
+		require.Zero(t, left[0].LeasedUntil, "what stays is given back")
+		require.Zero(t, left[1].LeasedUntil)
+
+		spec = jobs.Spec{Do: jobs.Purge, Queue: "dead", Max: 10, By: "ann", Why: "test"}
+		job, err = j.Start(t.Context(), spec)
+		require.NoError(t, err)
+		job, err = j.Run(t.Context(), job.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, 10, job.Done)
+		n, err := s.Count(t.Context(), "", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, n.Messages)
+
+		spec.Do = jobs.Hold
+		_, err = j.Start(t.Context(), spec)
+		require.ErrorContains(t, err, "does not hold messages")
+		require.Same(t, s, jobs.Local(s))
+		_, err = jobs.New(failing{s, nil}, jobs.Config{})
+		require.ErrorContains(t, err, "keeps no jobs")
+	})
+}
+
+// A job that cannot go on says why, and goes on when it can.
+func TestAStepThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.Open(memory.WithLimit(12))
+		for i := range 10 {
+			require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
+		}
+		e := &full{Engine: s, until: time.Now().Add(time.Minute)}
+		j, err := jobs.New(e, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
+		require.NoError(t, err)
+		said := ""
+		begun := time.Now()
+		job, err = j.Run(t.Context(), job.ID, func(job jobs.Job) {
+			if job.Error != "" {
+				said = job.Error
+			}
+		})
+		require.NoError(t, err)
+		require.Equal(t, 10, job.Done)
+		require.Empty(t, job.Error)
+		require.ErrorContains(t, store.ErrFull, said)
+		require.InDelta(t, 60, time.Since(begun).Seconds(), 31)
+	})
+}
+
+// full is an engine that has no room until a time.
+type full struct {
+	*memory.Engine
+	until time.Time
+}
+
+func (f *full) Update(ctx context.Context, g func(context.Context, store.Tx) error) error {
+	return f.Engine.Update(ctx, func(ctx context.Context, tx store.Tx) error { return g(ctx, fullTx{tx, f}) })
+}
+
+type fullTx struct {
+	store.Tx
+	f *full
+}
+
+func (t fullTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
+	if time.Now().Before(t.f.until) {
+		return nil, store.ErrFull
+	}
+	return t.Tx.Edit(ctx, edits...)
+}
+
+// A message that the engine refuses stays, and holds up no other.
+func TestARefusedMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.Open()
+		for i := range 20 {
+			require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
+		}
+		j, err := jobs.New(&refusing{s}, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
+		require.NoError(t, err)
+		job, err = j.Run(t.Context(), job.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, jobs.Progress{Done: 19, Skipped: 1}, job.Progress)
+	})
+}
+
+// refusing refuses a message.
+type refusing struct{ *memory.Engine }
+
+func (r *refusing) Update(ctx context.Context, g func(context.Context, store.Tx) error) error {
+	return r.Engine.Update(ctx, func(ctx context.Context, tx store.Tx) error { return g(ctx, refusingTx{tx}) })
+}
+
+type refusingTx struct{ store.Tx }
+
+func (t refusingTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
+	for _, e := range edits {
+		if e.Entry.Meta.ID == "7" {
+			return nil, message.ErrRefused
+		}
+	}
+	return t.Tx.Edit(ctx, edits...)
+}

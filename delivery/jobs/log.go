@@ -1,0 +1,127 @@
+package jobs
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// Line is a line of the log.
+type Line struct {
+	N     int       `json:"n"` // from 1
+	At    time.Time `json:"at"`
+	Event string    `json:"event"` // start, pause, resume, cancel, end
+	By    string    `json:"by"`
+	Why   string    `json:"why"`
+	Job   Job       `json:"job"` // as it was then
+	// Hash is that of the line and of the hash of the one before: SHA-256, hexadecimal.
+	Hash string `json:"-"`
+}
+
+// headName is the name of the record that has the number and the hash of the last line.
+const headName = "log"
+
+func hashOf(before, text string) string {
+	sum := sha256.Sum256([]byte(before + text))
+	return hex.EncodeToString(sum[:])
+}
+
+// appendLine writes a line behind the last one.
+func appendLine(ctx context.Context, tx store.Tx, l Line) error {
+	head, n, last, err := headOf(ctx, tx)
+	if err != nil {
+		return err
+	}
+	l.N = n + 1
+	b, err := json.Marshal(l)
+	if err != nil {
+		return fmt.Errorf("jobs: line %d of the log: %w", l.N, err)
+	}
+	hash := hashOf(last, string(b))
+	head.Value = strconv.Itoa(l.N) + " " + hash
+	if err := tx.Write(ctx, store.Record{Kind: kindLine, Name: lineName(l.N), Value: hash + " " + string(b)}); err != nil {
+		return err
+	}
+	return tx.Write(ctx, head)
+}
+
+// headOf returns the number and hash of the last line; 0: there is none.
+func headOf(ctx context.Context, from reader) (head store.Record, n int, hash string, err error) {
+	rs, err := from.Records(ctx, kindHead, "", 1)
+	if err != nil || len(rs) == 0 {
+		return store.Record{Kind: kindHead, Name: headName}, 0, "", err
+	}
+	number, hash, _ := strings.Cut(rs[0].Value, " ")
+	if n, err = strconv.Atoi(number); err != nil {
+		err = fmt.Errorf("jobs: the end of the log: %w", err)
+	}
+	return rs[0], n, hash, err
+}
+
+// lineName sorts as the number does.
+func lineName(n int) string { return fmt.Sprintf("%012d", n) }
+
+// Log returns the lines of the log, the oldest first. A line that was changed, is missing or was added by others ends it with an error that
+// names it.
+func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
+	return func(yield func(Line, error) bool) {
+		var last Line
+		for more := true; more; {
+			rs, err := j.engine.Records(ctx, kindLine, lineName(last.N), page)
+			more = len(rs) == page
+			for _, r := range rs {
+				if last, err = readLine(r, last); err != nil || !yield(last, nil) {
+					more = false
+					break
+				}
+			}
+			if err == nil && !more {
+				err = j.checkEnd(ctx, last)
+			}
+			if err != nil {
+				yield(Line{}, err)
+				return
+			}
+		}
+	}
+}
+
+// checkEnd returns an error if a line, which is the last that was read, cannot be that. Another one may have been written since.
+func (j *Jobs) checkEnd(ctx context.Context, last Line) error {
+	_, n, hash, err := headOf(ctx, j.engine)
+	if err == nil && n > last.N {
+		rs, readErr := j.engine.Records(ctx, kindLine, lineName(last.N), 1)
+		if err = readErr; err == nil && len(rs) == 0 {
+			return fmt.Errorf("jobs: the lines of the log behind %d are missing: it had %d", last.N, n)
+		}
+	}
+	if err == nil && (n < last.N || n == last.N && hash != last.Hash) {
+		err = fmt.Errorf("jobs: line %d of the log, its last, was added or changed", last.N)
+	}
+	return err
+}
+
+// readLine reads the line behind another one.
+func readLine(r store.Record, before Line) (l Line, err error) {
+	n := before.N + 1
+	hash, text, _ := strings.Cut(r.Value, " ")
+	switch {
+	case r.Name != lineName(n):
+		return before, fmt.Errorf("jobs: line %d of the log is missing", n)
+	case hashOf(before.Hash, text) != hash:
+		return before, fmt.Errorf("jobs: line %d of the log was changed, or the one before it", n)
+	}
+	if err := json.Unmarshal([]byte(text), &l); err != nil {
+		return before, fmt.Errorf("jobs: line %d of the log: %w", n, err)
+	}
+	l.Hash = hash
+	return l, nil
+}

@@ -1,0 +1,245 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/failed"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/wait"
+	"github.com/weirflow/weir/message"
+)
+
+const (
+	stepSize  = 500              // messages of a step, at most
+	firstWait = time.Second      // after a step that failed; it doubles
+	lastWait  = 30 * time.Second // at most
+	maxPause  = 24 * time.Hour   // between two messages of a low rate
+	watchEach = 200 * time.Millisecond
+)
+
+// Run runs a job in this process unless another one does, and returns it when it is over or paused, or when ctx ends: then it stays in the
+// engine, for others to go on. If there are older jobs of its queue, they are run first. progress, which may be nil, gets the job from time to
+// time.
+func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error) {
+	if progress == nil {
+		progress = func(Job) {}
+	}
+	job, err := j.Get(ctx, id)
+	if err != nil || !job.runs() {
+		return job, err
+	}
+	running, stop := context.WithCancel(ctx)
+	ended, over, queue := make(chan error, 1), false, job.Queue
+	go func() { ended <- j.hold(running, queue) }() // it is waited for below
+	defer func() {
+		if stop(); !over {
+			<-ended //nolint:errcheck // it was broken off
+		}
+	}()
+	ticker := j.Clock.Ticker(watchEach)
+	defer ticker.Stop()
+	for {
+		select {
+		case err = <-ended:
+			over = true
+		case <-ticker.C:
+		case <-ctx.Done():
+			return job, context.Cause(ctx)
+		}
+		now, readErr := j.Get(ctx, id)
+		if readErr == nil {
+			job = now
+			progress(job)
+		}
+		switch {
+		case readErr == nil && !job.runs():
+			return job, nil
+		case over && (err == nil || guard.Is(err, lock.ErrLost)): // resumed just now, or another process has it
+			over = false
+			go func() { ended <- j.hold(running, queue) }()
+		case over:
+			return job, err
+		}
+	}
+}
+
+// hold waits for the lock of a queue, and runs its jobs until there is none left to run. If the lock is lost, it returns lock.ErrLost.
+func (j *Jobs) hold(ctx context.Context, queue string) error {
+	return lock.Hold(ctx, j.Clock, j.engine.Locks(), "weir-jobs/"+queue, j.runner, j.Lease, func(ctx context.Context, _ lock.Grant) error {
+		err := j.runAll(ctx, queue)
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // a driver says only that it was broken off
+		}
+		return err
+	})
+}
+
+// runAll runs the jobs of a queue, the oldest first.
+func (j *Jobs) runAll(ctx context.Context, queue string) error {
+	for {
+		list, err := all(ctx, j.engine, kindJob)
+		if err != nil {
+			return err
+		}
+		next := slices.IndexFunc(list, func(job Job) bool { return job.Queue == queue && job.runs() })
+		if next < 0 {
+			return nil
+		}
+		if err := j.run(ctx, list[next]); err != nil {
+			return err
+		}
+	}
+}
+
+// run makes steps of a job until it is over, paused, or ctx ends. A step that fails is made again.
+func (j *Jobs) run(ctx context.Context, job Job) error {
+	pause, size := firstWait, stepSize
+	for job.runs() {
+		next, again, err := j.step(ctx, job, size)
+		switch {
+		case err == nil:
+			job, pause, size = next, firstWait, stepSize
+			if again > 0 {
+				if err := wait.For(ctx, j.Clock, again); err != nil {
+					return err
+				}
+			}
+			continue
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, message.ErrRefused) && size > 1:
+			size = 1 // to find the one that the engine refuses
+			continue
+		}
+		if !guard.Is(err, store.ErrChanged) {
+			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: a step failed, and is made again",
+				slog.Int("job", job.ID), slog.Any("error", err), slog.Duration("wait", pause))
+			j.noteError(ctx, job, err)
+			if err := wait.For(ctx, j.Clock, pause); err != nil {
+				return err
+			}
+			pause = min(2*pause, lastWait)
+		}
+		if now, err := j.Get(ctx, job.ID); err == nil { // it was paused or cancelled
+			job = now
+		}
+	}
+	return nil
+}
+
+// noteError lets people see why a job does not go on, if that can be written.
+func (j *Jobs) noteError(ctx context.Context, job Job, cause error) {
+	job.Error, job.Runner = cause.Error(), j.runner
+	_ = j.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error { return j.write(ctx, tx, &job, "", "", "") })
+}
+
+// step makes one step of a job in one transaction, and returns the job and how long to wait for the next step.
+func (j *Jobs) step(ctx context.Context, job Job, size int) (Job, time.Duration, error) {
+	entries, err := j.entries(ctx, job, size)
+	if err != nil {
+		return job, 0, err
+	}
+	next, again := job, time.Duration(0)
+	err = j.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error {
+		now := tx.Now().UTC()
+		next, again = job, job.Next.Sub(now)
+		if again > 0 { // another process has made a step just now
+			return nil
+		}
+		next.Error, next.Runner = "", j.runner
+		if len(entries) == 0 {
+			next.Ended = now
+			return j.write(ctx, tx, &next, "end", next.By, next.Why)
+		}
+		done, err := tx.Edit(ctx, next.plan(entries, now)...)
+		if err != nil {
+			return err
+		}
+		again = next.count(done, entries, now)
+		return j.write(ctx, tx, &next, "", "", "")
+	})
+	if len(entries) == 1 && errors.Is(err, message.ErrRefused) {
+		return j.skip(ctx, job, entries[0], err)
+	}
+	return next, again, err
+}
+
+// entries returns the messages of the next step.
+func (j *Jobs) entries(ctx context.Context, job Job, size int) ([]store.Entry, error) {
+	if job.Rate > 0 {
+		size = max(1, min(size, int(min(job.Rate, stepSize)))) // a second's worth
+	}
+	if job.Max > 0 {
+		size = min(size, job.Max-job.Done)
+	}
+	if size < 1 || job.Until <= job.After {
+		return nil, nil
+	}
+	return j.engine.List(ctx, job.Queue, job.Filter, store.Page{After: job.After, Until: job.Until, Max: size})
+}
+
+// count notes what was done to entries, and returns how long to wait.
+func (j *Job) count(done []bool, entries []store.Entry, now time.Time) (again time.Duration) {
+	n := 0
+	for _, ok := range done {
+		if ok {
+			n++
+		}
+	}
+	j.Done, j.Skipped, j.After = j.Done+n, j.Skipped+len(done)-n, entries[len(entries)-1].Position
+	if j.Rate > 0 && n > 0 {
+		again = time.Duration(min(float64(n)/j.Rate*float64(time.Second), float64(maxPause)))
+		j.Next = now.Add(again)
+	}
+	return again
+}
+
+// skip leaves a message alone that the engine refuses to change.
+func (j *Jobs) skip(ctx context.Context, job Job, e store.Entry, cause error) (Job, time.Duration, error) {
+	j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: the engine refuses a message, which stays",
+		slog.Int("job", job.ID), slog.String("message", e.Meta.ID), slog.Any("error", cause))
+	next := job
+	err := j.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error {
+		next = job
+		next.Skipped, next.After, next.Runner = job.Skipped+1, e.Position, j.runner
+		return j.write(ctx, tx, &next, "", "", "")
+	})
+	return next, 0, err
+}
+
+// plan returns what is done to entries, and counts those that stay.
+func (j *Job) plan(entries []store.Entry, now time.Time) (edits []store.Edit) {
+	for _, e := range entries {
+		edit := store.Edit{Queue: j.Queue, Entry: e}
+		switch j.Do {
+		case Purge:
+			edit.Do = store.RemoveEdit
+		case Hold:
+			edit.Do = store.HoldEdit
+		case Release:
+			edit.Do = store.ReleaseEdit
+		case Merge:
+			switch {
+			case e.Meta.OutcomeUnknown && !j.OutcomeUnknown && !e.Meta.Remembered.After(now):
+				j.InDoubt++
+				continue
+			case e.Meta.Merges >= j.MaxMerges:
+				j.Looping++
+				continue
+			}
+			edit.Do, edit.To = store.MoveEdit, j.To
+			m := e.Clone()
+			failed.Afresh(&m.Meta, now)
+			m.Cause, m.Delay = "", 0
+			edit.Entry.Message = m
+		}
+		edits = append(edits, edit)
+	}
+	return edits
+}

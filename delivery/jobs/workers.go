@@ -1,0 +1,193 @@
+package jobs
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
+)
+
+const (
+	beatEach = 20 * time.Second
+	goneFor  = 6 * beatEach // a worker that says nothing for so long is removed
+	goodbye  = time.Second  // to remove a worker that ends
+)
+
+// Worker is what a worker says about itself every 20 s. What it counts and how its operators do are JSON, since workers may be of other
+// versions: delivery.Summary and asyncop.Stats.
+type Worker struct {
+	ID        string            `json:"id"`
+	Host      string            `json:"host"`
+	PID       int               `json:"pid"`
+	Version   string            `json:"version"` // of weir in the program
+	Since     time.Time         `json:"since"`   // by the engine's clock, as Seen
+	Seen      time.Time         `json:"seen"`    // when it said this
+	Queues    []string          `json:"queues,omitempty"`
+	Counts    json.RawMessage   `json:"counts,omitempty"`
+	Operators []json.RawMessage `json:"operators,omitempty"`
+}
+
+// Workers returns the workers of the engine. One that was killed is among them for two minutes, and until another one notices.
+func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
+	err = each(ctx, j.engine, kindWorker, func(r store.Record) error {
+		var w Worker
+		if err := json.Unmarshal([]byte(r.Value), &w); err != nil {
+			return fmt.Errorf("jobs: worker %q: %w", r.Name, err)
+		}
+		list = append(list, w)
+		return nil
+	})
+	return list, err
+}
+
+// Work is what delivery.Run does beside its messages, until ctx ends: it says what about returns, and runs jobs. Both take one transaction each
+// 20 s if there are no jobs. about sets Queues, Counts and Operators.
+func (j *Jobs) Work(ctx context.Context, about func() Worker) {
+	b := &beats{Jobs: j, about: about, running: map[string]bool{}}
+	b.self.Name = strings.ToLower(rand.Text()[:10])
+	b.self.Kind = kindWorker
+	defer b.runs.Wait()
+	ticker := j.Clock.Ticker(beatEach)
+	defer ticker.Stop()
+	for warned := false; ; {
+		open, err := b.beat(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			warned = false
+			for _, job := range open {
+				b.run(ctx, job.Queue)
+			}
+		case !warned:
+			warned = true
+			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: this worker cannot say that it runs, and looks for no jobs", slog.Any("error", err))
+		}
+		if guard.IsPermanent(err) { // the table is missing, or this user has no right to it
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			b.end(ctx)
+			return
+		}
+	}
+}
+
+// beats are the heartbeats of a worker.
+type beats struct {
+	*Jobs
+	about func() Worker
+	self  store.Record
+	since time.Time
+
+	runs    sync.WaitGroup
+	mu      sync.Mutex
+	running map[string]bool // queues
+}
+
+// beat says what the worker does, removes those that are gone, and returns the jobs to run: in one transaction.
+func (b *beats) beat(ctx context.Context) (open []Job, err error) {
+	w := b.about()
+	w.ID, w.PID, w.Version = b.self.Name, os.Getpid(), version()
+	w.Host, _ = os.Hostname() // or none
+	var r store.Record
+	err = b.update(ctx, func(ctx context.Context, tx store.Tx) error {
+		w.Seen = tx.Now().UTC()
+		if w.Since = b.since; w.Since.IsZero() {
+			w.Since = w.Seen
+		}
+		text, err := json.Marshal(w)
+		if err != nil {
+			return fmt.Errorf("jobs: worker %q: %w", w.ID, err)
+		}
+		r = store.Record{Kind: kindWorker, Name: w.ID}
+		if err := each(ctx, tx, kindWorker, func(other store.Record) error {
+			if other.Name == w.ID {
+				r.Version = other.Version
+				return nil
+			}
+			return removeGone(ctx, tx, other, w.Seen)
+		}); err != nil {
+			return err
+		}
+		r.Value = string(text)
+		if err := tx.Write(ctx, r); err != nil {
+			return err
+		}
+		list, err := all(ctx, tx, kindJob)
+		open = nil
+		for _, job := range list {
+			if job.runs() {
+				open = append(open, job)
+			}
+		}
+		return err
+	})
+	if err == nil {
+		b.since, b.self.Version = w.Since, r.Version+1
+	}
+	return open, err
+}
+
+// removeGone removes a worker that says nothing any more (law W3).
+func removeGone(ctx context.Context, tx store.Tx, r store.Record, now time.Time) error {
+	var w Worker
+	if json.Unmarshal([]byte(r.Value), &w) == nil && now.Sub(w.Seen) < goneFor {
+		return nil
+	}
+	r.Value = ""
+	return tx.Write(ctx, r)
+}
+
+// run runs the jobs of a queue, unless it does so already.
+func (b *beats) run(ctx context.Context, queue string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.running[queue] {
+		return
+	}
+	b.running[queue] = true
+	b.runs.Go(func() { // ends with the jobs or ctx
+		err := b.hold(ctx, queue)
+		b.mu.Lock()
+		delete(b.running, queue)
+		b.mu.Unlock()
+		if err != nil && ctx.Err() == nil {
+			b.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: cannot run the jobs of a queue now", slog.String("queue", queue), slog.Any("error", err))
+		}
+	})
+}
+
+// end removes the worker.
+func (b *beats) end(ctx context.Context) {
+	if b.self.Version == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+	defer cancel()
+	_ = b.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error { return tx.Write(ctx, b.self) }) // or others remove it
+}
+
+// version returns that of the module in this program.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == "github.com/weirflow/weir" {
+			return m.Version
+		}
+	}
+	return ""
+}

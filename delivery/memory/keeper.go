@@ -1,0 +1,158 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+// never is when a held message can be taken.
+var never = time.Unix(1<<40, 0)
+
+type recordKey struct{ kind, name string }
+
+// Locks implements [store.Keeper].
+func (m *Engine) Locks() lock.Locks { return m.locks }
+
+// Update implements [store.Keeper].
+func (m *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	return m.do(ctx, func() error {
+		tx := &memoryTx{m: m}
+		err := f(ctx, tx)
+		if err != nil {
+			for _, undo := range slices.Backward(tx.undo) {
+				undo()
+			}
+		}
+		return err
+	})
+}
+
+// Records implements [store.Keeper].
+func (m *Engine) Records(ctx context.Context, kind, after string, limit int) (list []store.Record, err error) {
+	return list, m.do(ctx, func() error {
+		list = m.list(kind, after, limit)
+		return nil
+	})
+}
+
+func (m *Engine) list(kind, after string, limit int) []store.Record {
+	all := slices.Collect(maps.Values(m.records))
+	all = slices.DeleteFunc(all, func(r store.Record) bool { return r.Kind != kind || r.Name <= after })
+	slices.SortFunc(all, func(a, b store.Record) int { return strings.Compare(a.Name, b.Name) })
+	return all[:min(limit, len(all))]
+}
+
+// memoryTx undoes what it has done, if it fails.
+type memoryTx struct {
+	m    *Engine
+	undo []func()
+}
+
+func (t *memoryTx) Now() time.Time { return t.m.clock.Now() }
+
+func (t *memoryTx) Records(_ context.Context, kind, after string, limit int) ([]store.Record, error) {
+	return t.m.list(kind, after, limit), nil
+}
+
+func (t *memoryTx) Write(_ context.Context, r store.Record) error {
+	if err := storearg.Record(r); err != nil {
+		return err
+	}
+	key := recordKey{r.Kind, r.Name}
+	old, there := t.m.records[key]
+	if old.Version != r.Version {
+		return store.ErrChanged
+	}
+	t.undo = append(t.undo, func() {
+		if delete(t.m.records, key); there {
+			t.m.records[key] = old
+		}
+	})
+	if r.Value == "" {
+		delete(t.m.records, key)
+		return nil
+	}
+	r.Version++
+	t.m.records[key] = r
+	return nil
+}
+
+func (t *memoryTx) Edit(_ context.Context, edits ...store.Edit) ([]bool, error) {
+	if err := storearg.Edits(edits...); err != nil {
+		return nil, err
+	}
+	done := make([]bool, len(edits))
+	for i := range edits {
+		var err error
+		if done[i], err = t.edit(&edits[i]); err != nil {
+			return nil, err
+		}
+	}
+	return done, nil
+}
+
+func (t *memoryTx) edit(e *store.Edit) (bool, error) {
+	m := t.m
+	q := m.queues[e.Queue]
+	if q == nil {
+		return false, nil
+	}
+	there := q.entries[e.Entry.Position]
+	if there == nil || e.Do != store.RemoveEdit && (there.Fence != e.Entry.Fence || there.LeasedUntil.After(m.clock.Now())) {
+		return false, nil
+	}
+	was := *there
+	switch e.Do {
+	case store.MoveEdit:
+		ms, err := stored([]store.Message{e.Entry.Message})
+		if err != nil {
+			return false, err
+		}
+		if m.has(e.To, ms[0].Identity()) {
+			return false, nil
+		}
+		m.remove(e.Queue, there)
+		m.put(e.To, &ms[0])
+		put := m.queues[e.To].entries[m.last]
+		t.undo = append(t.undo, func() {
+			m.remove(e.To, put)
+			m.restore(e.Queue, there)
+		})
+		return true, nil
+	case store.RemoveEdit:
+		m.remove(e.Queue, there)
+		t.undo = append(t.undo, func() { m.restore(e.Queue, there) })
+		return true, nil
+	case store.HoldEdit, store.ReleaseEdit:
+		hold := e.Do == store.HoldEdit
+		if there.Held == hold {
+			return false, nil
+		}
+		if there.Held = hold; hold {
+			there.LeasedUntil = time.Time{} // one that has ended
+			q.set(there, never)
+		} else {
+			q.set(there, there.Meta.Due)
+		}
+		t.undo = append(t.undo, func() {
+			there.Held, there.LeasedUntil = was.Held, was.LeasedUntil
+			m.queues[e.Queue].set(there, was.at)
+		})
+		return true, nil
+	}
+	return false, fmt.Errorf("memory: an edit of the kind %d", e.Do)
+}
+
+// restore puts an entry back where it was.
+func (m *Engine) restore(queue string, e *memoryEntry) {
+	m.size++
+	m.insert(queue, e)
+}

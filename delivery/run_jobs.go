@@ -1,0 +1,100 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// hosted is a queue of a worker that is on an engine which keeps jobs.
+type hosted struct {
+	engine store.Keeper
+	queues []string
+}
+
+// enginesOf returns the engines of the ends of a worker that keep jobs.
+func enginesOf(ends ...any) (all []hosted) {
+	for _, end := range ends {
+		q, ok := end.(interface {
+			Name() string
+			Engine() Engine
+		})
+		if !ok {
+			continue
+		}
+		keeper, ok := q.Engine().(store.Keeper)
+		if !ok {
+			continue
+		}
+		i := slices.IndexFunc(all, func(h hosted) bool { return reflect.TypeOf(keeper).Comparable() && h.engine == keeper })
+		if i < 0 {
+			i, all = len(all), append(all, hosted{engine: keeper})
+		}
+		if !slices.Contains(all[i].queues, q.Name()) {
+			all[i].queues = append(all[i].queues, q.Name())
+		}
+	}
+	return all
+}
+
+// beside runs jobs of engines, and says there what this worker does, until the function that it returns is called.
+func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var working sync.WaitGroup
+	for _, h := range engines {
+		j, err := jobs.New(h.engine, jobs.Config{Clock: w.clock, Logger: w.logger})
+		if err != nil {
+			w.logger.Warn("delivery: this worker runs no jobs", slog.Any("error", err))
+			continue
+		}
+		working.Go(func() { // ends with ctx
+			j.Work(ctx, func() jobs.Worker { return w.about(h.queues) })
+		})
+	}
+	return func() {
+		cancel()
+		ended := make(chan struct{})
+		go func() { // ends with what is beside
+			working.Wait()
+			close(ended)
+		}()
+		limit := w.clock.Timer(closeWait)
+		defer limit.Stop()
+		select {
+		case <-ended:
+		case <-limit.C: // the engine does not answer
+		}
+	}
+}
+
+// about says what the worker does.
+func (w *worker[IN, OUT]) about(queues []string) jobs.Worker {
+	about := jobs.Worker{Queues: queues}
+	w.mu.Lock()
+	counts := w.counts
+	w.mu.Unlock()
+	counts.Elapsed = w.clock.Since(w.begun)
+	about.Counts, _ = json.Marshal(counts) // numbers only
+	if op, ok := w.op.(interface{ Stats() asyncop.Stats }); ok {
+		s := struct {
+			asyncop.Stats
+			LastError string
+		}{Stats: op.Stats()}
+		if s.Stats.LastError != nil {
+			s.LastError = fmt.Sprint(s.Stats.LastError) // fmt recovers panics of users' errors
+		}
+		s.Stats.LastError = nil
+		if b, err := json.Marshal(s); err == nil {
+			about.Operators = []json.RawMessage{b}
+		}
+	}
+	return about
+}

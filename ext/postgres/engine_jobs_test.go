@@ -1,0 +1,86 @@
+//go:build unix
+
+package postgres_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/postgres"
+	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
+	"github.com/weirflow/weir/internal/testing/jobkill"
+)
+
+// A worker that has nothing to do says that it is there, looks for jobs, and makes at most one transaction in ten seconds.
+func TestHeartbeatsOfAnIdleWorker(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t)
+	c, err := pgxpool.ParseConfig(server.URL())
+	require.NoError(t, err)
+	traced := &statements{}
+	c.ConnConfig.Tracer = traced
+	pool, err := pgxpool.NewWithConfig(t.Context(), c)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	engine := postgres.New(pool)
+	t.Cleanup(func() { require.NoError(t, engine.Close()) })
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { // ends with ctx
+		q := delivery.NewQueue[int](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour), delivery.WithLogger(quiet))
+		op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, i int) (int, error) { return i, nil }), time.Hour, 10,
+			asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet))
+		_, err := delivery.Run(ctx, q, op, delivery.NewQueue[int](engine, "receipts"), delivery.WithLogger(quiet))
+		ended <- err
+	}()
+	other, err := postgres.Open(t.Context(), server.URL(), postgres.WithLogger(quiet)) // another process
+	require.NoError(t, err)
+	defer other.Close()
+	j, err := jobs.New(other, jobs.Config{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		workers, err := j.Workers(t.Context())
+		return err == nil && len(workers) == 1
+	}, time.Minute, 10*time.Millisecond)
+	time.Sleep(2 * time.Second)
+
+	before := len(traced.since(0))
+	const within = 30 * time.Second
+	time.Sleep(within)
+	transactions, open := 0, false
+	for _, sql := range traced.since(before) {
+		switch sql {
+		case "begin":
+			open = true
+			transactions++
+		case "commit":
+			open = false
+		default:
+			if !open {
+				transactions++
+			}
+		}
+	}
+	t.Logf("%d transactions in %v", transactions, within)
+	require.LessOrEqual(t, transactions, int(within/(10*time.Second)))
+	stop()
+	require.NoError(t, <-ended)
+	workers, err := j.Workers(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, workers)
+}
+
+func TestKilledJobs(t *testing.T) { jobkill.Run(t, places(t)(t), openForJobs) }
+
+func openForJobs(ctx context.Context, url string) (store.Keeper, error) {
+	return postgres.Open(ctx, url, postgres.WithLogger(quiet))
+}

@@ -1,0 +1,215 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/internal/storesql"
+)
+
+// never is when a held message can be taken. No column says that it is held, so workers of earlier versions leave it alone as well. It is not
+// 'infinity', with which earlier versions of PostgreSQL do not reckon.
+const never = "'9999-12-31 00:00:00+00'::timestamptz"
+
+// Records implements [store.Keeper].
+func (s *Engine) Records(ctx context.Context, kind, after string, limit int) (list []store.Record, err error) {
+	err = s.do(ctx, func() error {
+		list, err = records(ctx, s.pool, kind, after, limit)
+		return err
+	})
+	return list, err
+}
+
+func records(ctx context.Context, q querier, kind, after string, limit int) ([]store.Record, error) {
+	rows, err := q.Query(ctx, "SELECT name, version, value FROM weir_records WHERE kind = $1 AND name > $2 ORDER BY name LIMIT $3", kind, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.Record, error) {
+		r := store.Record{Kind: kind}
+		return r, row.Scan(&r.Name, &r.Version, &r.Value)
+	})
+}
+
+// Update implements [store.Keeper].
+func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	var woken map[string]dues
+	err := s.do(ctx, func() error {
+		return retry(func() error {
+			woken = map[string]dues{}
+			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+				t := &keeperTx{s: s, tx: tx, woken: woken}
+				s.step()
+				if err := tx.QueryRow(ctx, "SELECT "+s.now).Scan(&t.now); err != nil {
+					return err
+				}
+				s.step()
+				err := f(ctx, t)
+				s.step()
+				return err
+			})
+		})
+	})
+	if err == nil {
+		for queue, d := range woken {
+			s.note(queue, d)
+		}
+	}
+	return err
+}
+
+type keeperTx struct {
+	s     *Engine
+	tx    pgx.Tx
+	now   time.Time
+	woken map[string]dues // queues that have got messages, and when those are due
+}
+
+func (t *keeperTx) Now() time.Time { return t.now }
+
+func (t *keeperTx) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
+	return records(ctx, t.tx, kind, after, limit)
+}
+
+func (t *keeperTx) Write(ctx context.Context, r store.Record) error {
+	if err := storearg.Record(r); err != nil {
+		return err
+	}
+	query, args := storesql.WriteRecord(r)
+	tag, err := t.tx.Exec(ctx, query, args...)
+	t.s.step()
+	if err == nil && tag.RowsAffected() == 0 {
+		err = store.ErrChanged
+	}
+	return err
+}
+
+func (t *keeperTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
+	if err := storearg.Edits(edits...); err != nil {
+		return nil, err
+	}
+	done := make([]bool, len(edits))
+	groups := map[store.EditKind][]int{}
+	for i := range edits {
+		groups[edits[i].Do] = append(groups[edits[i].Do], i)
+	}
+	for kind, indices := range groups {
+		changed, err := t.edit(ctx, kind, edits, indices)
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range indices {
+			done[i] = changed[int64(edits[i].Entry.Position)]
+		}
+	}
+	return done, nil
+}
+
+// Messages as they were listed, and not leased. The subqueries hide from PostgreSQL how many there are: with many it would scan the table.
+const (
+	listed = `unnest((SELECT $1::bigint[]), (SELECT $2::bigint[]), (SELECT $3::text[])) AS l (position, fence, queue)`
+	same   = ` m.position = l.position AND m.queue = l.queue`
+	free   = ` WHERE` + same + ` AND m.fence = l.fence AND (m.leased IS NULL OR m.leased <= $4)`
+)
+
+// edit makes edits of one kind, and returns the positions of those that were done.
+func (t *keeperTx) edit(ctx context.Context, kind store.EditKind, edits []store.Edit, indices []int) (map[int64]bool, error) {
+	var positions, fences []int64
+	var queues []string
+	for _, i := range indices {
+		e := &edits[i]
+		positions, fences, queues = append(positions, int64(e.Entry.Position)), append(fences, int64(e.Entry.Fence)), append(queues, e.Queue) //nolint:gosec // it comes from the database
+	}
+	args := []any{positions, fences, queues, t.now}
+	const returning = ` RETURNING m.position`
+	switch kind {
+	case store.RemoveEdit:
+		return t.positions(ctx, "DELETE FROM weir_messages AS m USING "+listed+" WHERE"+same+returning, args[:3]...)
+	case store.HoldEdit:
+		return t.positions(ctx, "UPDATE weir_messages AS m SET at = "+never+", leased = NULL FROM "+listed+free+" AND m.at < "+never+returning, args...)
+	case store.ReleaseEdit:
+		for _, queue := range queues {
+			t.woken[queue] = dues{now: true}
+		}
+		return t.positions(ctx, "UPDATE weir_messages AS m SET at = due FROM "+listed+free+" AND m.at = "+never+returning, args...)
+	}
+	there, err := t.positions(ctx, "SELECT m.position FROM weir_messages AS m, "+listed+free+" FOR UPDATE OF m", args...)
+	if err != nil {
+		return nil, err
+	}
+	var moves []*store.Edit
+	for _, i := range indices {
+		if there[int64(edits[i].Entry.Position)] {
+			moves = append(moves, &edits[i])
+		}
+	}
+	return t.move(ctx, moves)
+}
+
+// identity is that of a message in a queue of the database.
+type identity struct {
+	queue, id     string
+	visit, merges int64
+}
+
+// move puts messages into their queues, and removes from where they were those that were put. Two with the same identity are one.
+func (t *keeperTx) move(ctx context.Context, moves []*store.Edit) (map[int64]bool, error) {
+	from := map[identity]int64{} // positions
+	var rows []storesql.Row
+	for _, e := range moves {
+		r, err := storesql.NewRow(e.To, &e.Entry.Message)
+		if err != nil {
+			return nil, err
+		}
+		id, err := storesql.Escaped(r.Meta.ID)
+		if err != nil {
+			return nil, err
+		}
+		key := identity{e.To, id, int64(r.Meta.Visit), int64(r.Meta.Merges)}
+		if _, twice := from[key]; twice {
+			continue
+		}
+		from[key], rows = int64(e.Entry.Position), append(rows, r)
+		d := t.woken[e.To]
+		d.add(r.Delay)
+		t.woken[e.To] = d
+	}
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	t.s.step()
+	query, args := t.s.insertion(rows)
+	put, err := t.tx.Query(ctx, query+" RETURNING queue, meta->>'id', visit, merges", args...)
+	if err != nil {
+		return nil, err
+	}
+	var positions []int64
+	var got identity
+	if _, err := pgx.ForEachRow(put, []any{&got.queue, &got.id, &got.visit, &got.merges}, func() error {
+		positions = append(positions, from[got])
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	t.s.step()
+	return t.positions(ctx, "DELETE FROM weir_messages WHERE position = ANY ((SELECT $1::bigint[])::bigint[]) RETURNING position", positions)
+}
+
+func (t *keeperTx) positions(ctx context.Context, sql string, args ...any) (map[int64]bool, error) {
+	rows, err := t.tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	all := map[int64]bool{}
+	var position int64
+	_, err = pgx.ForEachRow(rows, []any{&position}, func() error {
+		all[position] = true
+		return nil
+	})
+	t.s.step()
+	return all, err
+}

@@ -1,0 +1,145 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/internal/storesql"
+)
+
+// never is when a held message can be taken. No column says that it is held, so workers of earlier versions leave it alone as well.
+const never = math.MaxInt64
+
+var neverText = strconv.FormatInt(never, 10)
+
+// Records implements [store.Keeper].
+func (s *Engine) Records(ctx context.Context, kind, after string, limit int) (list []store.Record, err error) {
+	err = s.read(ctx, func() error {
+		list, err = records(ctx, s.db.Reader(), kind, after, limit)
+		return err
+	})
+	return list, err
+}
+
+func records(ctx context.Context, q interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}, kind, after string, limit int,
+) (list []store.Record, err error) {
+	rows, err := q.QueryContext(ctx, "SELECT name, version, value FROM weir_records WHERE kind = $1 AND name > $2 ORDER BY name LIMIT $3", kind, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err is looked at
+	for rows.Next() {
+		r := store.Record{Kind: kind}
+		if err := rows.Scan(&r.Name, &r.Version, &r.Value); err != nil {
+			return nil, err
+		}
+		list = append(list, r)
+	}
+	return list, rows.Err()
+}
+
+// Update implements [store.Keeper].
+func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	return s.read(ctx, func() error {
+		err := s.db.Write(ctx, func(ctx context.Context, tx *Tx) error {
+			s.step()
+			var highest int64
+			if err := tx.QueryRowContext(ctx, setClock, nanos(s.clock.Now(), 0)).Scan(&highest); err != nil {
+				return err
+			}
+			s.step()
+			return f(ctx, &keeperTx{s, tx, s.clock.AtLeast(time.Unix(0, highest))})
+		})
+		s.step()
+		return err
+	})
+}
+
+type keeperTx struct {
+	s   *Engine
+	tx  *Tx
+	now time.Time
+}
+
+func (t *keeperTx) Now() time.Time { return t.now }
+
+func (t *keeperTx) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
+	return records(ctx, t.tx, kind, after, limit)
+}
+
+func (t *keeperTx) Write(ctx context.Context, r store.Record) error {
+	if err := storearg.Record(r); err != nil {
+		return err
+	}
+	query, args := storesql.WriteRecord(r)
+	result, err := t.tx.ExecContext(ctx, query, args...)
+	t.s.step()
+	if err != nil {
+		return err
+	}
+	n, err := result.RowsAffected()
+	if err == nil && n == 0 {
+		err = store.ErrChanged
+	}
+	return err
+}
+
+func (t *keeperTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
+	if err := storearg.Edits(edits...); err != nil {
+		return nil, err
+	}
+	done := make([]bool, len(edits))
+	for i := range edits {
+		result, err := t.edit(ctx, &edits[i])
+		t.s.step()
+		if err != nil {
+			return nil, err
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return nil, err
+		}
+		done[i] = n > 0
+	}
+	return done, nil
+}
+
+// free is a message as it was listed, and not leased.
+const free = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND (leased IS NULL OR leased <= $4)`
+
+func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (sql.Result, error) {
+	now, position := nanos(t.now, 0), int64(e.Entry.Position)
+	listed := []any{position, e.Queue, int64(e.Entry.Fence), now} //nolint:gosec // it comes from the database
+	switch e.Do {
+	case store.MoveEdit:
+		r, err := storesql.NewRow(e.To, &e.Entry.Message)
+		if err != nil {
+			return nil, err
+		}
+		at := nanos(t.now, r.Delay)
+		put, err := t.tx.ExecContext(ctx, `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, schema, payload)
+			SELECT $5, $6, $6, $4, $7, $8, $9, $10, $11, $12 FROM weir_messages`+free+` ON CONFLICT DO NOTHING`,
+			append(listed, r.Queue, at, r.Meta.Visit, r.Meta.Merges, string(r.Cause), r.MetaColumn, r.Schema, r.Payload)...)
+		if err != nil {
+			return nil, err
+		}
+		if n, err := put.RowsAffected(); err != nil || n == 0 {
+			return put, err
+		}
+		t.s.step()
+		return t.tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE position = $1", position)
+	case store.HoldEdit:
+		return t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = $5, leased = NULL"+free+" AND at < $5", append(listed, int64(never))...)
+	case store.ReleaseEdit:
+		return t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = due"+free+" AND at = $5", append(listed, int64(never))...)
+	default: // RemoveEdit
+		return t.tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE position = $1 AND queue = $2", position, e.Queue)
+	}
+}

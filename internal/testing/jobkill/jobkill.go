@@ -1,0 +1,139 @@
+// Package jobkill kills processes that run a job of an engine at random steps, and looks whether each message was merged once. It runs the test
+// binary again as those processes.
+package jobkill
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/testing/child"
+	"github.com/weirflow/weir/internal/testing/suite"
+	"github.com/weirflow/weir/message"
+)
+
+const (
+	name     = "jobkill" // of the children
+	step     = 500       // messages, at most
+	patience = time.Minute
+)
+
+// Open opens the engine at a place.
+type Open func(ctx context.Context, place string) (store.Keeper, error)
+
+// Child runs a job if this process is a child. TestMain calls it first.
+func Child(open Open) {
+	child.Run(name, func(arg string) error {
+		number, place, _ := strings.Cut(arg, " ")
+		id, err := strconv.Atoi(number)
+		if err != nil {
+			return err
+		}
+		ctx := context.Background()
+		engine, err := open(ctx, place)
+		if err != nil {
+			return err
+		}
+		job, err := of(engine).Run(ctx, id, nil)
+		fmt.Println("ended:", job.State(), err)
+		return err
+	})
+}
+
+func of(e store.Keeper) *jobs.Jobs {
+	j, err := jobs.New(e, jobs.Config{Lease: 150 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		panic(err)
+	}
+	return j
+}
+
+// Run merges many messages. Laws J1, D1, D5.
+func Run(t *testing.T, place string, open Open) {
+	t.Helper()
+	n, kills := 100_000, 25
+	if testing.Short() || suite.Race {
+		n, kills = 20_000, 5
+	}
+	ctx := t.Context()
+	e, err := open(ctx, place)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, e.Close()) }()
+	for from := 0; from < n; from += 1000 {
+		ms := make([]store.Message, 1000)
+		for i := range ms {
+			ms[i] = store.Message{Meta: message.Meta{ID: strconv.Itoa(from + i), Visit: 3}, Payload: []byte(strconv.Itoa(from + i)), Cause: store.Exhausted}
+		}
+		require.NoError(t, e.Put(ctx, "dead", ms...))
+	}
+	j := of(e)
+	job, err := j.Start(ctx, jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
+	require.NoError(t, err)
+	begun := time.Now()
+	killed := 0
+	for job.Ended.IsZero() {
+		p, err := child.Start(name, strconv.Itoa(job.ID)+" "+place)
+		require.NoError(t, err)
+		target := job.Done + rand.IntN(n/step/kills*3/2)*step
+		for since := time.Now(); ; time.Sleep(time.Millisecond) {
+			job, err = j.Get(ctx, job.ID)
+			require.NoError(t, err)
+			if !job.Ended.IsZero() || killed < kills && job.Done > target {
+				break
+			}
+			require.Less(t, time.Since(since), patience, "a job does not go on: %+v\n%s", job, p.Output())
+		}
+		if job.Ended.IsZero() {
+			killed++
+			time.Sleep(rand.N(10 * time.Millisecond)) // within a step
+			_ = p.Kill()                              // it may have ended
+			continue
+		}
+		require.NoError(t, p.Wait(patience))
+	}
+	require.GreaterOrEqual(t, killed, kills)
+	t.Logf("%d messages merged in %v, with %d kills", n, time.Since(begun).Round(time.Millisecond), killed)
+	check(t, e, n, job)
+}
+
+// check looks at what is there after the job.
+func check(t *testing.T, e store.Keeper, n int, job jobs.Job) {
+	t.Helper()
+	require.Equal(t, jobs.Progress{Done: n}, job.Progress)
+	seen := make([]bool, n)
+	for p := (store.Page{Max: 10_000}); ; {
+		entries, err := e.List(t.Context(), "orders", store.Filter{}, p)
+		require.NoError(t, err)
+		if len(entries) == 0 {
+			break
+		}
+		for _, m := range entries {
+			i, err := strconv.Atoi(m.Meta.ID)
+			require.NoError(t, err)
+			require.False(t, seen[i], "%d is doubled", i)
+			require.Equal(t, 1, m.Meta.Merges)
+			seen[i], p.After = true, m.Position
+		}
+	}
+	for i, there := range seen {
+		require.True(t, there, "%d is lost", i)
+	}
+	left, err := e.Count(t.Context(), "dead", store.Filter{})
+	require.NoError(t, err)
+	require.Zero(t, left.Messages)
+	var events []string
+	for l, err := range of(e).Log(t.Context()) {
+		require.NoError(t, err)
+		events = append(events, l.Event)
+	}
+	require.Equal(t, []string{"start", "end"}, events)
+}
