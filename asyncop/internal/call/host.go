@@ -49,6 +49,13 @@ func (h *Host) LeavePlace(stamp gate.Stamp) {
 	}
 }
 
+// RestPlace says to the backend that nothing begins any more.
+func (h *Host) RestPlace() {
+	if h.Place != nil {
+		h.Place.Settle(h.Clock.Time(h.Clock.Now()), false)
+	}
+}
+
 // Cancelled reports whether the operator must end now, whether the loop knows or not. The user's context is asked itself: what
 // is derived from it ends a moment later, and upstream may have noticed already.
 func (h *Host) Cancelled() bool { return h.Life.Err() != nil || h.User.Err() != nil }

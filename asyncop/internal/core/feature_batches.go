@@ -126,7 +126,9 @@ func (b *Batches[IN, OUT]) startOne() {
 	g.forming = b.forming
 	g.calledAfter = b.forming.After
 	for ; s != nil && b.forming.Len() < size && g.mayStart(s); s = g.nextStart() {
-		g.begin(s)
+		if b.forming.Len() == 0 || g.join == nil || g.join(s) {
+			g.begin(s)
+		}
 	}
 	b.send()
 }

@@ -137,7 +137,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		if cfg.Context.Value(call.BackendKey{Backend: b}) != nil {
 			lent = 1
 		}
-		d.host.Backend, d.host.Place = b, b.Attach(d.host.WakeUp, lent)
+		d.host.Backend, d.host.Place = b, b.Attach(&d.host.Sleeper, lent)
 	}
 	if d.host.Around = call.ReporterIn(cfg.Context); d.host.Around != nil && len(cfg.Observers) > 0 {
 		d.host.Around = call.Untracked{Reporter: d.host.Around} // they may give each element an id of its own
@@ -240,7 +240,11 @@ func (d *Driver[IN, OUT]) step() bool {
 	d.Hooks.FlushLines(false)
 	d.observe()
 	d.checkSignals()
-	if !d.core.Failed() && !d.suspended() {
+	switch {
+	case d.core.Failed():
+	case d.suspended():
+		d.host.RestPlace()
+	default:
 		d.sendWorkers()
 		d.core.Turn()
 	}
