@@ -35,7 +35,7 @@ type BackendOption func(cfg *config)
 // members. A call that runs an operator with the same backend lends it its permit for one call at a time, if the inner operator gets the
 // context of the call ([WithContext]).
 //
-// WithBackend takes the place of [WithPermits] and [WithPace]; the constructor panics if one of them is given, too. It panics if b is nil.
+// WithBackend panics if b is nil.
 func WithBackend(b Backend, opts ...BackendOption) Option {
 	if nils.Is(b) {
 		panic("asyncop: WithBackend: nil backend")
@@ -69,9 +69,6 @@ func Tenant[IN any](tenant func(in IN) string) BackendOption {
 
 // refuseBackend panics if the options of a backend make no sense.
 func refuseBackend[IN any](name string, cfg config, batched bool) {
-	if cfg.backend != nil && (cfg.permits != nil || cfg.pace != nil) {
-		panic(fmt.Sprintf("asyncop: %s: WithBackend with WithPermits or WithPace", name))
-	}
 	if _, ok := cfg.cost.(func(IN) float64); cfg.cost != nil && !ok {
 		panic(fmt.Sprintf("asyncop: %s: Cost: %T does not take %v", name, cfg.cost, reflect.TypeFor[IN]()))
 	}

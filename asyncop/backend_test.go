@@ -291,9 +291,6 @@ func TestBackendOptionsThatMakeNoSense(t *testing.T) {
 		"asyncop: WithBackend: nil backend": func() { asyncop.WithBackend(nil) },
 		"asyncop: Cost: nil function":       func() { asyncop.Cost[int](nil) },
 		"asyncop: Tenant: nil function":     func() { asyncop.Tenant[int](nil) },
-		"asyncop: OrderedWait: WithBackend with WithPermits or WithPace": func() {
-			asyncop.OrderedWait(fn, 0, 1, asyncop.WithBackend(b), asyncop.WithPermits(asyncop.NewPermits(1)))
-		},
 		"asyncop: OrderedWait: Cost: func(string) float64 does not take int": func() {
 			asyncop.OrderedWait(fn, 0, 1, asyncop.WithBackend(b, asyncop.Cost(func(string) float64 { return 1 })))
 		},
@@ -499,4 +496,9 @@ func TestFirstAttemptsThatWaitAreNoRetries(t *testing.T) {
 		require.Zero(t, op.Stats().WaitingForRetry)
 		require.EqualValues(t, 1, op.Stats().RetriesOnError)
 	})
+}
+
+// limited returns a backend that bears n calls at a time.
+func limited(n int) *backend.Backend {
+	return backend.New("limited", backend.Limit(n), backend.WithLogger(slog.New(slog.DiscardHandler)))
 }

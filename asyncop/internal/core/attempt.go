@@ -28,9 +28,6 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	}
 	s.last = g.now
 	if s.attempts == 1 {
-		if budget := g.Policy.Budget; budget != nil {
-			budget.Deposit()
-		}
 		if !g.knowsFirst(s) {
 			s.first = g.now
 		}

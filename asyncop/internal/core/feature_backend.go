@@ -178,3 +178,12 @@ func (b *atBackend[IN, OUT]) heard(s *Slot[IN, OUT], o gate.Outcome) (outage boo
 	b.outcome.Err, b.outcome.Call = nil, nil
 	return outage
 }
+
+// waitingCalls returns how many calls wait for nothing but a feature.
+func (g *Machine[IN, OUT]) waitingCalls() int {
+	n := g.ready.Len() + g.unbegun
+	if g.callsOf != nil {
+		return g.callsOf(n)
+	}
+	return n
+}

@@ -40,8 +40,7 @@ type Config[IN, OUT any] struct {
 	Close func() error                    // after the last one, if Open succeeded; nil: there is none
 	Clone func(in IN) IN                  // copies an element of Results' input; nil: there is none
 
-	Permits *call.Permits // shared with other operators; nil: none
-	Backend gate.Backend  // that is called; nil: any
+	Backend gate.Backend // that is called; nil: any
 
 	EndSink func() error // after the last call of the failure sink; nil: there is nothing to end
 

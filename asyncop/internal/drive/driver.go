@@ -125,13 +125,6 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		NilError: cfg.ErrNil,
 		Sleeper:  call.NewSleeper(),
 	}
-	if p := cfg.Permits; p != nil {
-		lent := 0
-		if cfg.Context.Value(call.PermitsKey{Permits: p}) != nil {
-			lent = 1 // the operator runs inside a call that has one
-		}
-		d.host.Share = p.Join(&d.host.Sleeper, lent)
-	}
 	if b := cfg.Backend; b != nil {
 		lent := 0
 		if cfg.Context.Value(call.BackendKey{Backend: b}) != nil {
