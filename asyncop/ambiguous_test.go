@@ -215,10 +215,6 @@ func TestFailureInDoubt(t *testing.T) {
 		},
 		"rejected":                  {because(rejection, nil), predicates.NetworkTime, rejection, false, false, ": broken"},
 		"rejected, without a stage": {because(rejection, nil), predicates.Unreported, rejection, false, false, ": broken"},
-		"over budget": {
-			because(safeReason, always(true, strategies.RetryAfter(0))).WithBudget(spent()), predicates.NetworkTime, safeReason, false, false,
-			", not retried: over budget: broken",
-		},
 		"no reason": {
 			strategies.ReasonAware(predicates.ByException[string](predicates.ErrorIs(errTestOver), unsafeReason), nil),
 			predicates.NetworkTime, none, true, true, ": broken",

@@ -11,7 +11,7 @@ import (
 // Backend is the service that an operator calls: a *Backend of package backend.
 type Backend interface {
 	// Attach is called by operators.
-	Attach(wake func(), lent int) gate.Place
+	Attach(s gate.Sleeper, lent int) gate.Place
 }
 
 // BackendOption is an option of [WithBackend].
@@ -23,18 +23,19 @@ type BackendOption func(cfg *config)
 //	pay := backend.New("payments", backend.Adaptive(8, 200), backend.RetryBudget(0.2))
 //	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 1000, strategy, asyncop.WithBackend(pay))
 //
-// Elements that wait for b hold a slot, and neither a permit, a goroutine nor a timer of their own; they have begun no attempt. Their
-// timeout stands. One that runs out while b is closed ends its element with an error that matches [ErrBackendClosed]: the failure policy
-// decides, but a message (delivery.Run) is given back until the opening, and its visit does not count. If a call may have taken effect that
-// must not happen twice, the failure policy decides over a message, too.
+// Elements that wait for b hold a slot, and neither a permit nor a goroutine; they have begun no attempt. Their timeout stands. One that
+// runs out while b is closed, or closed for the element's tenant, ends its element with an error that matches [ErrBackendClosed]: the
+// failure policy decides. A message (delivery.Run) that was not called is given back until the opening, and its visit does not count. One
+// that was called is the failure policy's, too: it may be what breaks the service.
 //
 // An attempt that met an outage, one that was lost while b was closing, closed or opening, uses up no retry of the strategy or of b's
 // budget, up to three times an element. It is repeated only if the strategy wants that.
 //
-// A batch has one permit. It costs, and belongs to, what its first member does. A call that runs an operator with the same backend lends it
-// its permit for one call at a time, if the inner operator gets the context of the call ([WithContext]).
+// A batch is one call: it has one permit, costs what its members do together, and is lost if all of them are. The retry budget counts
+// members. A call that runs an operator with the same backend lends it its permit for one call at a time, if the inner operator gets the
+// context of the call ([WithContext]).
 //
-// WithBackend takes the place of [WithPermits] and [WithPace]; the constructor panics if one of them is given, too. It panics if b is nil.
+// WithBackend panics if b is nil.
 func WithBackend(b Backend, opts ...BackendOption) Option {
 	if guard.IsNil(b) {
 		panic("asyncop: WithBackend: nil backend")
@@ -47,8 +48,9 @@ func WithBackend(b Backend, opts ...BackendOption) Option {
 	}
 }
 
-// Cost says what a call for an element takes from the rate of its backend; the default is 1. cost is called on the operator's loop for
-// each attempt that is asked for, and must not block. A panic fails the element. IN must be the operator's. It panics if cost is nil.
+// Cost says what a call for an element takes from the rate of its backend; the default is 1 a call. cost is called on the operator's loop
+// for each attempt that is asked for, and must not block. A panic fails the element, and so does a cost that is negative, infinite or NaN.
+// IN must be the operator's. It panics if cost is nil.
 func Cost[IN any](cost func(in IN) float64) BackendOption {
 	if cost == nil {
 		panic("asyncop: Cost: nil function")
@@ -57,7 +59,7 @@ func Cost[IN any](cost func(in IN) float64) BackendOption {
 }
 
 // Tenant says for whom an element is called; "" is nobody, the default. A tenant that must wait lets the others pass. tenant is called as
-// the function of [Cost] is. It panics if tenant is nil.
+// the function of [Cost] is. A function made by [Batched] has no tenants: the constructor panics. It panics if tenant is nil.
 func Tenant[IN any](tenant func(in IN) string) BackendOption {
 	if tenant == nil {
 		panic("asyncop: Tenant: nil function")
@@ -66,12 +68,12 @@ func Tenant[IN any](tenant func(in IN) string) BackendOption {
 }
 
 // refuseBackend panics if the options of a backend make no sense.
-func refuseBackend[IN any](name string, cfg config) {
-	if cfg.backend != nil && (cfg.permits != nil || cfg.pace != nil) {
-		panic(fmt.Sprintf("asyncop: %s: WithBackend with WithPermits or WithPace", name))
-	}
+func refuseBackend[IN any](name string, cfg config, batched bool) {
 	if _, ok := cfg.cost.(func(IN) float64); cfg.cost != nil && !ok {
 		panic(fmt.Sprintf("asyncop: %s: Cost: %T does not take %v", name, cfg.cost, reflect.TypeFor[IN]()))
+	}
+	if cfg.tenant != nil && batched {
+		panic(fmt.Sprintf("asyncop: %s: Tenant with Batched: a batch may be for several", name))
 	}
 	if _, ok := cfg.tenant.(func(IN) string); cfg.tenant != nil && !ok {
 		panic(fmt.Sprintf("asyncop: %s: Tenant: %T does not take %v", name, cfg.tenant, reflect.TypeFor[IN]()))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -290,11 +291,12 @@ func TestBackendOptionsThatMakeNoSense(t *testing.T) {
 		"asyncop: WithBackend: nil backend": func() { asyncop.WithBackend(nil) },
 		"asyncop: Cost: nil function":       func() { asyncop.Cost[int](nil) },
 		"asyncop: Tenant: nil function":     func() { asyncop.Tenant[int](nil) },
-		"asyncop: OrderedWait: WithBackend with WithPermits or WithPace": func() {
-			asyncop.OrderedWait(fn, 0, 1, asyncop.WithBackend(b), asyncop.WithPermits(asyncop.NewPermits(1)))
-		},
 		"asyncop: OrderedWait: Cost: func(string) float64 does not take int": func() {
 			asyncop.OrderedWait(fn, 0, 1, asyncop.WithBackend(b, asyncop.Cost(func(string) float64 { return 1 })))
+		},
+		"asyncop: OrderedWait: Tenant with Batched: a batch may be for several": func() {
+			batched := asyncop.Batched(func(context.Context, []int) ([]asyncop.Result[int], error) { return nil, nil }, 1, 0)
+			asyncop.OrderedWait(batched, 0, 1, asyncop.WithBackend(b, asyncop.Tenant(func(int) string { return "" })))
 		},
 		"asyncop: OrderedWait: Tenant: func(string) string does not take int": func() {
 			asyncop.OrderedWait(fn, 0, 1, asyncop.WithBackend(b, asyncop.Tenant(func(string) string { return "" })))
@@ -302,4 +304,201 @@ func TestBackendOptionsThatMakeNoSense(t *testing.T) {
 	} {
 		require.PanicsWithValue(t, text, f)
 	}
+}
+
+// The body of a loop over results may wait for another operator at the same backend: no permit is kept for the loop meanwhile.
+func TestABodyMayWaitForAnotherOperator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("shared", backend.Limit(1))
+		var s service
+		op := asyncop.UnorderedWait(asyncop.Blocking(s.call), time.Minute, 5, asyncop.WithBackend(b))
+		n := 0
+		for _, err := range op.ResultsOf(asyncop.FromSlice(make([]int, 10))) {
+			require.NoError(t, err)
+			other := asyncop.OrderedWait(asyncop.Blocking(s.call), time.Minute, 5, asyncop.WithBackend(b))
+			for _, err := range other.Results(slices.Values(make([]int, 3))) {
+				require.NoError(t, err)
+			}
+			n++
+		}
+		require.Equal(t, 10, n)
+		require.Zero(t, b.Stats().InUse)
+	})
+}
+
+// A cost that is no number fails its element, and nothing else. One that is out of all proportion is paid within an hour.
+func TestCostsThatMakeNoSense(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		for _, batched := range []bool{false, true} {
+			b := backend.New("payments", backend.Limit(1), backend.Rate(100, time.Second))
+			fn := asyncop.Blocking(func(_ context.Context, in float64) (float64, error) { return in, nil })
+			if batched {
+				fn = asyncop.Batched(func(_ context.Context, ins []float64) ([]asyncop.Result[float64], error) {
+					out := make([]asyncop.Result[float64], len(ins))
+					for i := range out {
+						out[i].Value = ins[i]
+					}
+					return out, nil
+				}, 3, 0)
+			}
+			var failed []string
+			op := asyncop.OrderedWait(fn, 2*time.Hour, 10,
+				asyncop.WithBackend(b, asyncop.Cost(func(in float64) float64 { return in })),
+				asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[float64]) error {
+					failed = append(failed, f.Err.Error())
+					return nil
+				}))
+			var got []float64
+			for out, err := range op.Results(slices.Values([]float64{1, math.NaN(), 2, math.Inf(1), -1, 0, math.Inf(-1), math.MaxFloat64, 3})) {
+				require.NoError(t, err)
+				got = append(got, out)
+			}
+			require.Equal(t, []float64{1, 2, 0, math.MaxFloat64, 3}, got)
+			require.Len(t, failed, 4)
+			require.Equal(t, "asyncop: Cost: want a finite number of 0 or more: NaN", failed[0])
+			require.Zero(t, b.Stats().InUse)
+			require.LessOrEqual(t, time.Since(start), 2*time.Hour+time.Minute)
+		}
+	})
+}
+
+// A batch costs what its members do, and is one call, whatever becomes of its members.
+func TestABatchIsOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		b := backend.New("batches", backend.Rate(100, time.Second), backend.RetryBudget(0), backend.WithLogger(slog.New(slog.DiscardHandler)))
+		fn := asyncop.Batched(func(_ context.Context, ins []int) ([]asyncop.Result[int], error) {
+			out := make([]asyncop.Result[int], len(ins))
+			for i, in := range ins {
+				if out[i].Value = in; in%10 != 0 {
+					out[i].Err = errUnavailable
+				}
+			}
+			return out, nil
+		}, 10, 0)
+		op := asyncop.UnorderedWait(fn, time.Hour, 100, asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+			asyncop.WithBackend(b, asyncop.Cost(func(int) float64 { return 10 })))
+		in := make([]int, 200)
+		for i := range in {
+			in[i] = i
+		}
+		n := 0
+		for _, err := range op.Results(slices.Values(in)) {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, 20, n)
+		require.EqualValues(t, 20, b.Stats().Started)
+		require.Zero(t, b.Stats().Lost, "each call was answered")
+		require.InDelta(t, 19, time.Since(start).Seconds(), 1)
+	})
+}
+
+// thinker is a strategy that may block.
+type thinker struct{}
+
+func (thinker) Decide(context.Context, *predicates.Attempt[int]) (strategies.Action, error) {
+	return strategies.RetryAfter(100 * time.Millisecond), nil
+}
+
+// A retry of an attempt that met the outage is not charged, also if the strategy is asked beside the loop.
+func TestStrategiesBesideTheLoopRememberTheOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		s := service{down: func() bool { return time.Since(start) < 500*time.Millisecond }}
+		b := backend.New("outage", backend.Limit(300), backend.RetryBudget(0), backend.WithLogger(slog.New(slog.DiscardHandler)))
+		op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(s.call), time.Hour, 300,
+			strategies.ReasonAware(predicates.Named[int](), strategies.ReasonStrategy[int](thinker{})).Idempotent(), asyncop.WithBackend(b))
+		n := 0
+		for _, err := range op.Results(slices.Values(make([]int, 300))) {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, 300, n)
+		require.Zero(t, b.Stats().RetriesRefused)
+	})
+}
+
+// Law W2: a message that was called is not given back uncounted, or one that breaks its service would come again for ever.
+func TestMessagesThatWereCalledInAnOutage(t *testing.T) {
+	for _, runs := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
+			fn := asyncop.Blocking(func(ctx context.Context, _ int) (int, error) {
+				b.Close("it has broken down")
+				if runs {
+					<-ctx.Done()
+					return 0, ctx.Err()
+				}
+				return 0, errUnavailable
+			})
+			var failed []error
+			op := asyncop.OrderedWaitWithRetry(fn, time.Second, 10, retried(1), asyncop.WithBackend(b),
+				asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[int]) error {
+					failed = append(failed, f.Err)
+					return nil
+				}))
+			var verdict delivery.Verdict
+			for _, err := range op.Messages(func(yield func(delivery.Message[int], error) bool) {
+				yield(delivery.New(1, &delivery.Meta{ID: "a"}, func(v delivery.Verdict) { verdict = v }), nil)
+			}) {
+				require.NoError(t, err)
+			}
+			require.Equal(t, delivery.Acked, verdict.Kind)
+			require.Len(t, failed, 1)
+			require.ErrorIs(t, failed[0], asyncop.ErrBackendClosed)
+		})
+	}
+}
+
+// A message whose tenant is closed is given back until that opens.
+func TestMessagesOfAClosedTenantAreGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
+		op := asyncop.UnorderedWait(asyncop.Blocking(func(context.Context, int) (int, error) {
+			return 0, predicates.WithPushback(errUnavailable, 30*time.Second)
+		}), time.Second, 1, asyncop.WithBackend(b, asyncop.Tenant(func(int) string { return "a" })), asyncop.WithDropOnFailure(),
+			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		var verdicts []delivery.Verdict
+		for _, err := range op.Messages(func(yield func(delivery.Message[int], error) bool) {
+			for i := range 2 {
+				yield(delivery.New(i, &delivery.Meta{ID: fmt.Sprint(i)}, func(v delivery.Verdict) { verdicts = append(verdicts, v) }), nil)
+			}
+		}) {
+			require.NoError(t, err)
+		}
+		require.Len(t, verdicts, 2)
+		require.Equal(t, delivery.Acked, verdicts[0].Kind, "dropped")
+		require.Equal(t, delivery.Nacked, verdicts[1].Kind)
+		require.ErrorIs(t, verdicts[1].Err, asyncop.ErrBackendClosed)
+		require.InDelta(t, 29, verdicts[1].Delay.Seconds(), 0.1)
+	})
+}
+
+// First attempts that wait for their tenant are no retries that wait: WithMaxWaiting does not count them.
+func TestFirstAttemptsThatWaitAreNoRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("payments", backend.TenantRate(1, time.Second))
+		calls := 0
+		op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(func(_ context.Context, in int) (int, error) {
+			if calls++; calls == 1 {
+				return 0, errors.New("again")
+			}
+			return in, nil
+		}), time.Hour, 100, retried(1).WithMaxWaiting(1),
+			asyncop.WithBackend(b, asyncop.Tenant(func(int) string { return "a" })), asyncop.WithMaxConcurrentCalls(1))
+		done := make(chan int)
+		go func() { done <- consume(t, op, 10) }()
+		time.Sleep(500 * time.Millisecond)
+		require.EqualValues(t, 1, op.Stats().WaitingForRetry)
+		require.Equal(t, 10, <-done)
+		require.Zero(t, op.Stats().WaitingForRetry)
+		require.EqualValues(t, 1, op.Stats().RetriesOnError)
+	})
+}
+
+// limited returns a backend that bears n calls at a time.
+func limited(n int) *backend.Backend {
+	return backend.New("limited", backend.Limit(n), backend.WithLogger(slog.New(slog.DiscardHandler)))
 }

@@ -40,8 +40,8 @@ import (
 //
 // # Permits
 //
-// A batch takes one permit and one turn of the pace ([WithMaxConcurrentCalls], [WithPermits], [WithPace]). The permit comes
-// back when call returns. Elements that wait for their batch hold a slot, and neither a permit nor a goroutine.
+// A batch takes one permit ([WithMaxConcurrentCalls]), and is one call of its backend ([WithBackend]). The permit comes back
+// when call returns. Elements that wait for their batch hold a slot, and neither a permit nor a goroutine.
 //
 // # Wrappers
 //

@@ -21,6 +21,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery"
@@ -299,8 +300,8 @@ func TestBatchedAttemptTimeout(t *testing.T) {
 // A cancel ends the context of the call with the operator's cause. A batch that waits is not called.
 func TestBatchedCancel(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		permits := asyncop.NewPermits(2)
-		b, r := newBulk(t, m, 2, time.Second, setup{opts: options(asyncop.WithPermits(permits))})
+		permits := limited(2)
+		b, r := newBulk(t, m, 2, time.Second, setup{opts: options(asyncop.WithBackend(permits))})
 		r.sendEach("abc")
 		c := b.named("a#1+b#1")
 		derived, cancel := context.WithCancel(c.ctx)
@@ -310,9 +311,9 @@ func TestBatchedCancel(t *testing.T) {
 		require.ErrorIs(t, derived.Err(), context.Canceled)
 		require.Equal(t, errBroken, context.Cause(c.ctx))
 		require.EqualValues(t, 3, r.stats().Abandoned)
-		require.Equal(t, 1, permits.InUse(), "the call has not returned")
+		require.Equal(t, 1, permits.Stats().InUse, "the call has not returned")
 		b.answers("a#1+b#1", "A B")
-		require.Zero(t, permits.InUse())
+		require.Zero(t, permits.Stats().InUse)
 		require.Equal(t, "a#1+b#1@0s", b.times())
 	})
 }
@@ -386,28 +387,28 @@ func TestBatchedCallsThatFail(t *testing.T) {
 	})
 }
 
-// A batch takes one permit of each kind, and one turn of the pace. Elements that wait for their batch have none.
-func TestBatchedPermitsAndPace(t *testing.T) {
+// A batch takes one permit of each kind, and is one call for the rate. Elements that wait for their batch have none.
+func TestBatchedPermitsAndRate(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		permits := asyncop.NewPermits(1)
-		b, r := newBulk(t, m, 3, time.Second, setup{opts: options(asyncop.WithPermits(permits), asyncop.WithPace(&perSecond{}))})
+		permits := backend.New("limited", backend.Limit(1), backend.Rate(1, time.Second))
+		b, r := newBulk(t, m, 3, time.Second, setup{opts: options(asyncop.WithBackend(permits))})
 		r.sendEach("ab")
-		require.Zero(t, permits.InUse())
+		require.Zero(t, permits.Stats().InUse)
 		r.sendEach("cdefg")
-		require.Equal(t, 1, permits.InUse())
+		require.Equal(t, 1, permits.Stats().InUse)
 		require.EqualValues(t, 1, r.stats().Running)
 		r.advance(100 * time.Millisecond)
 		b.answers("a#1+b#1+c#1", "A B C")
-		require.Zero(t, permits.InUse())
+		require.Zero(t, permits.Stats().InUse)
 		r.advance(900 * time.Millisecond)
 		require.Equal(t, "a#1+b#1+c#1@0s d#1+e#1+f#1@1s", b.times())
 		r.advance(time.Second)
-		require.Equal(t, 1, permits.InUse())
+		require.Equal(t, 1, permits.Stats().InUse)
 		b.answers("d#1+e#1+f#1", "D E F")
 		require.Equal(t, "a#1+b#1+c#1@0s d#1+e#1+f#1@1s g#1@2s", b.times())
 		b.answers("g#1", "G")
 		require.NoError(t, r.end())
-		require.Zero(t, permits.InUse())
+		require.Zero(t, permits.Stats().InUse)
 	})
 }
 
@@ -416,7 +417,7 @@ func TestBatchedSharedPermits(t *testing.T) {
 	for _, limit := range []int{1, 3} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				permits := asyncop.NewPermits(limit)
+				permits := limited(limit)
 				var all gauge
 				var wg sync.WaitGroup
 				start := time.Now()
@@ -427,13 +428,13 @@ func TestBatchedSharedPermits(t *testing.T) {
 						time.Sleep(time.Second)
 						return make([]asyncop.Result[int], len(ins)), ctx.Err()
 					}, 5, time.Millisecond)
-					op := asyncop.OrderedWait(fn, time.Hour, 10, asyncop.WithPermits(permits))
+					op := asyncop.OrderedWait(fn, time.Hour, 10, asyncop.WithBackend(permits))
 					wg.Go(func() { assert.Equal(t, 50, consume(t, op, 50)) })
 				}
 				wg.Wait()
 				require.EqualValues(t, limit, all.most.Load())
 				require.Equal(t, time.Duration(30/limit)*time.Second, time.Since(start), "permits lie idle, or batches are small")
-				require.Zero(t, permits.InUse())
+				require.Zero(t, permits.Stats().InUse)
 			})
 		})
 	}
@@ -469,11 +470,11 @@ func TestBatchedContexts(t *testing.T) {
 func TestBatchedWithoutALimitWaitsForAPermit(t *testing.T) {
 	for _, size := range []int{1, 2, 3, math.MaxInt} {
 		synctest.Test(t, func(t *testing.T) {
-			permits := asyncop.NewPermits(1)
+			permits := limited(1)
 			first := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, int) (int, error) {
 				time.Sleep(time.Second)
 				return 0, nil
-			}), time.Hour, 1, asyncop.WithPermits(permits))
+			}), time.Hour, 1, asyncop.WithBackend(permits))
 			ended := make(chan error)
 			go func() {
 				for range first.Results(slices.Values([]int{0})) {
@@ -484,7 +485,7 @@ func TestBatchedWithoutALimitWaitsForAPermit(t *testing.T) {
 			start := time.Now()
 			second := asyncop.OrderedWait(asyncop.Batched(func(_ context.Context, ins []int) ([]asyncop.Result[int], error) {
 				return make([]asyncop.Result[int], len(ins)), nil
-			}, size, 0), time.Minute, 4, asyncop.WithPermits(permits))
+			}, size, 0), time.Minute, 4, asyncop.WithBackend(permits))
 			for _, err := range second.Results(slices.Values([]int{1, 2})) {
 				require.NoError(t, err)
 			}
@@ -685,45 +686,21 @@ func TestBatchedInKeyOrder(t *testing.T) {
 	})
 }
 
-// A batch takes one turn of the pace, with permits that operators share or without.
-func TestBatchedPace(t *testing.T) {
-	for name, opts := range map[string][]asyncop.Option{"alone": nil, "permits": {asyncop.WithPermits(asyncop.NewPermits(3))}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				start := time.Now()
-				var mu sync.Mutex
-				var at []time.Duration
-				fn := asyncop.Batched(func(_ context.Context, ins []int) ([]asyncop.Result[int], error) {
-					mu.Lock()
-					defer mu.Unlock()
-					at = append(at, time.Since(start))
-					return make([]asyncop.Result[int], len(ins)), nil
-				}, 2, 0)
-				op := asyncop.OrderedWait(fn, time.Minute, 6, append(opts, asyncop.WithPace(&perSecond{}))...)
-				for _, err := range op.Results(upTo(6)) {
-					require.NoError(t, err)
-				}
-				require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second}, at)
-			})
-		})
-	}
-}
-
 // An operator inside of a call for many runs on the permit of that, under the context of the call or of a member.
 func TestBatchedAroundAnOperatorWithTheSamePermits(t *testing.T) {
 	for _, ofMember := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			permits := asyncop.NewPermits(1)
+			permits := limited(1)
 			fn := asyncop.Batched(func(ctx context.Context, ins []int) ([]asyncop.Result[int], error) {
 				if ofMember {
 					ctx = asyncop.MemberContexts(ctx)[0]
 				}
-				inner := asyncop.OrderedWait(asyncop.Func(double), time.Minute, 2, asyncop.WithContext(ctx), asyncop.WithPermits(permits))
+				inner := asyncop.OrderedWait(asyncop.Func(double), time.Minute, 2, asyncop.WithContext(ctx), asyncop.WithBackend(permits))
 				assert.Equal(t, 3, consume(t, inner, 3))
 				return make([]asyncop.Result[int], len(ins)), nil
 			}, 2, 0)
-			require.Equal(t, 4, consume(t, asyncop.OrderedWait(fn, time.Minute, 4, asyncop.WithPermits(permits)), 4))
-			require.Zero(t, permits.InUse())
+			require.Equal(t, 4, consume(t, asyncop.OrderedWait(fn, time.Minute, 4, asyncop.WithBackend(permits)), 4))
+			require.Zero(t, permits.Stats().InUse)
 		})
 	}
 }
@@ -744,12 +721,12 @@ func (h hits) AsyncInvoke(ctx context.Context, in string, result future) error {
 // A batch that makes no call, since a wrapper has completed all its members, gives the keys and the permits back (law K1).
 func TestBatchedWithoutACallInKeyOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		permits := asyncop.NewPermits(1)
+		permits := limited(1)
 		start := time.Now()
 		fn := asyncop.Batched(func(_ context.Context, ins []string) ([]asyncop.Result[string], error) {
 			return make([]asyncop.Result[string], len(ins)), nil
 		}, 2, time.Second)
-		op := asyncop.KeyOrderedWait(hits{fn}, firstLetter, time.Minute, 4, nil, asyncop.WithPermits(permits), asyncop.WithMaxConcurrentCalls(1))
+		op := asyncop.KeyOrderedWait(hits{fn}, firstLetter, time.Minute, 4, nil, asyncop.WithBackend(permits), asyncop.WithMaxConcurrentCalls(1))
 		var got []string
 		for v, err := range op.Results(slices.Values([]string{"a1", "a2", "b1", "a1", "b2"})) {
 			require.NoError(t, err)
@@ -758,7 +735,7 @@ func TestBatchedWithoutACallInKeyOrder(t *testing.T) {
 		slices.Sort(got)
 		require.Equal(t, []string{"", "", "hit", "hit", "hit"}, got)
 		require.LessOrEqual(t, time.Since(start), 5*time.Second)
-		require.Zero(t, permits.InUse())
+		require.Zero(t, permits.Stats().InUse)
 	})
 }
 
@@ -1035,9 +1012,9 @@ func isMessage(ctx context.Context) bool {
 // permit is. An operator in the call of a batch has that permit, too.
 func TestBatchedInsideOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		permits := asyncop.NewPermits(1)
+		permits := limited(1)
 		within := func(ctx context.Context, fn function, ins []string, opts ...asyncop.Option) (results []asyncop.Result[string]) {
-			op := asyncop.OrderedWait(fn, time.Minute, 4, append(opts, asyncop.WithContext(ctx), asyncop.WithPermits(permits))...)
+			op := asyncop.OrderedWait(fn, time.Minute, 4, append(opts, asyncop.WithContext(ctx), asyncop.WithBackend(permits))...)
 			for v, err := range op.Results(slices.Values(ins)) {
 				results = append(results, asyncop.Result[string]{Value: v, Err: err})
 			}
@@ -1060,7 +1037,7 @@ func TestBatchedInsideOfACall(t *testing.T) {
 			return all, err
 		})
 		var v verdicts
-		op := asyncop.OrderedWait(outer, time.Minute, 4, asyncop.WithPermits(permits))
+		op := asyncop.OrderedWait(outer, time.Minute, 4, asyncop.WithBackend(permits))
 		var got []string
 		for m, err := range op.Messages(received(v.message("a"))) {
 			require.NoError(t, err)
@@ -1069,7 +1046,7 @@ func TestBatchedInsideOfACall(t *testing.T) {
 		}
 		require.Equal(t, []string{"a1!", "a2!"}, got)
 		synctest.Wait()
-		require.Zero(t, permits.InUse())
+		require.Zero(t, permits.Stats().InUse)
 	})
 }
 

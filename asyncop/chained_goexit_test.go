@@ -156,15 +156,11 @@ func (o leavingObserver) Ended(context.Context, observe.Ending)         { o.leav
 func (o leavingObserver) TryAdmit() bool                                { o.leave("TryAdmit"); return true }
 func (o leavingObserver) Notify(f func())                               { f() }
 
-type leavingPacer struct{}
-
-func (leavingPacer) Take(time.Time) time.Duration { runtime.Goexit(); return 0 }
-
-// The same for observers, gates, keys, timeouts and the pace (A6).
+// The same for observers, gates, keys, timeouts and costs (A6).
 func TestChainedGoexitOfWhatIsAskedForEachElement(t *testing.T) {
 	plain := asyncop.WithAttemptTimeout(time.Second)
 	cases := map[string]asyncop.Option{
-		"key": plain, "pace": asyncop.WithPace(leavingPacer{}),
+		"key": plain, "cost": asyncop.WithBackend(limited(1), asyncop.Cost(func(string) float64 { runtime.Goexit(); return 0 })),
 		"timeout": asyncop.WithTimeoutFor(func(string) time.Duration { runtime.Goexit(); return 0 }),
 	}
 	for _, at := range []string{"Accepted", "AttemptStarted", "AttemptEnded", "Ended", "TryAdmit"} {

@@ -564,16 +564,16 @@ func TestChainedGate(t *testing.T) {
 // A permit that operators share comes back where the call ends, also while the body runs.
 func TestChainedSharesPermits(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		permits := asyncop.NewPermits(1)
+		permits := limited(1)
 		slow := asyncop.Func(func(_ context.Context, in string, result future) error {
 			time.AfterFunc(time.Second, func() { result.Complete(in) })
 			return nil
 		})
-		outer := construct(m, slow, time.Hour, nil, asyncop.WithPermits(permits))
+		outer := construct(m, slow, time.Hour, nil, asyncop.WithBackend(permits))
 		n := 0
 		for v, err := range outer.ResultsOf(elementsOf("abcdef")) {
 			require.NoError(t, err)
-			inner := construct(m, slow, time.Hour, nil, asyncop.WithPermits(permits))
+			inner := construct(m, slow, time.Hour, nil, asyncop.WithBackend(permits))
 			for _, err := range inner.ResultsOf(asyncop.FromSlice([]string{v, v})) {
 				require.NoError(t, err)
 				n++
@@ -583,18 +583,18 @@ func TestChainedSharesPermits(t *testing.T) {
 	}, 2, 8)
 }
 
-// A permit that operators share comes back also if the pace ends the goroutine.
-func TestChainedPaceThatBreaksSharesPermits(t *testing.T) {
+// A permit that operators share comes back also if the cost ends the goroutine.
+func TestChainedCostThatBreaksSharesPermits(t *testing.T) {
 	for _, b := range breakages {
 		for _, batched := range []bool{false, true} {
 			t.Run(fmt.Sprint(b.name, batched), func(t *testing.T) {
 				forEachMode(t, func(t *testing.T, m mode) {
-					permits := asyncop.NewPermits(1)
+					permits := limited(1)
 					var fn function = upperFunc()
 					if batched {
 						fn = asyncop.Batched(func(context.Context, []string) ([]asyncop.Result[string], error) { return nil, nil }, 2, 0)
 					}
-					op := construct(m, fn, time.Minute, nil, asyncop.WithPermits(permits), asyncop.WithPace(brokenPace(b.breaks)),
+					op := construct(m, fn, time.Minute, nil, asyncop.WithBackend(permits, asyncop.Cost(func(string) float64 { b.breaks(); return 1 })),
 						asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 					ended := make(chan struct{})
 					go func() {
@@ -605,16 +605,12 @@ func TestChainedPaceThatBreaksSharesPermits(t *testing.T) {
 					}()
 					<-ended
 					require.Error(t, op.Wait())
-					require.Zero(t, permits.InUse())
+					require.Zero(t, permits.Stats().InUse)
 				}, 1, 4)
 			})
 		}
 	}
 }
-
-type brokenPace func()
-
-func (p brokenPace) Take(time.Time) time.Duration { p(); return 0 }
 
 // Law A1: what has ended at once is abandoned if the body breaks before it gets there.
 func TestChainedBreakBeforeWhatHasEndedAtOnce(t *testing.T) {

@@ -31,7 +31,7 @@
 //   - A retry is an attempt after the first. The strategy decides whether and when there is one; its predicate says which outcomes
 //     deserve one.
 //   - An element in back-off waits for its retry. It holds a slot, but no permit and no goroutine.
-//   - A permit is the right to run a call: see [WithMaxConcurrentCalls], and [WithPermits] for permits that operators share.
+//   - A permit is the right to run a call: see [WithMaxConcurrentCalls], and [WithBackend] for permits that operators share.
 //   - The timeout bounds the total time of an element, over all its attempts: see also [WithTimeoutFor].
 //   - A message is an element with an acknowledgement: see Messages below.
 //
@@ -133,8 +133,7 @@
 //
 //	op := asyncop.OrderedWaitWithRetry(send, 5*time.Second, 1000,
 //		strategies.ReasonAware(httpretry.Classifier[Reply](), strategies.BestEffort[Reply]()).
-//			IdempotentIf(isIdempotent).
-//			WithBudget(strategies.NewBudget(0.2, 10, 100)))
+//			IdempotentIf(isIdempotent))
 //
 // FLIP-232's strategies are policies that look at the number and the outcome of an attempt only. A reason that is always
 // retried is not subject to CanRetry or the strategy, but still to the deadline, a cancel and the end of the input.

@@ -19,10 +19,10 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
-	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
 // ---- Failure policy: fail the pipeline
@@ -415,7 +415,7 @@ func TestFailureTellsTheVerdict(t *testing.T) {
 		strategies.Final:      {strategies.FixedDelay[string](3, 0).RetryIfResult(predicates.EmptyResult), false, `in 0s: broken`},
 		strategies.Refused:    {retryAll(0, 0), false, `in 0s: broken`},
 		strategies.Finishing:  {retryAll(3, 0), true, `in 0s, not retried since the input has ended (see WithDrainRetries): broken`},
-		strategies.OverBudget: {strategies.PolicyOf[string](retryAll(3, 0)).WithBudget(spent()), false, `in 0s, not retried: over budget: broken`},
+		strategies.OverBudget: {retryAll(3, 0), false, `in 0s, not retried: over budget: broken`},
 		strategies.Failed: {
 			strategies.FixedDelay[string](3, 0).RetryIfException(func(error) bool { panic("no answer") }), false,
 			"in 0s: asyncop: panic in user code: no answer (at failure_policy_test.go:N asyncop_test.TestFailureTellsTheVerdict.func1)\nbroken",
@@ -424,6 +424,9 @@ func TestFailureTellsTheVerdict(t *testing.T) {
 		t.Run(want.String(), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				run := func(opts ...asyncop.Option) error {
+					if want == strategies.OverBudget {
+						opts = append(opts, asyncop.WithBackend(spent()))
+					}
 					r := newRig(t, m, setup{timeout: time.Minute, strategy: tt.s, opts: opts})
 					r.sendEach("a")
 					if tt.ends {
@@ -450,10 +453,12 @@ func withoutLine(text string) string { return placeLine.ReplaceAllString(text, "
 
 var placeLine = regexp.MustCompile(`_test\.go:\d+ `)
 
-// spent is a budget with nothing in it.
-func spent() *strategies.Budget {
-	b := strategies.NewBudget(0, 0, 1)
-	strategiestest.Decide(strategies.PolicyOf[string](retryAll(1, 0)).WithBudget(b), predicates.Attempt[string]{Err: errBroken})
+// spent is a backend with nothing in its retry budget.
+func spent() *backend.Backend {
+	b := backend.New("spent", backend.RetryBudget(0))
+	place := b.Attach(nil, 0)
+	for place.MayRetry(time.Now()) {
+	}
 	return b
 }
 

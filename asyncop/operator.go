@@ -170,8 +170,8 @@ func newOperator[IN, OUT any](
 	if _, ok := cfg.timeoutFor.(func(IN) time.Duration); cfg.timeoutFor != nil && !ok {
 		panic(fmt.Sprintf("asyncop: %s: WithTimeoutFor: %T does not take %v", name, cfg.timeoutFor, reflect.TypeFor[IN]()))
 	}
-	refuseBackend[IN](name, cfg)
 	batch := batchingOf(fn)
+	refuseBackend[IN](name, cfg, batch != nil)
 	// Nothing is refused from here on: goroutines begin.
 	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), sink, state)
 	shown.warnOfArguments(name, timeout, strategy, batch)

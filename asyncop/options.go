@@ -40,13 +40,11 @@ type config struct {
 	keys             any // an core.Keys[IN, OUT]; nil: no key order
 	maxWaitingPerKey int // 0: any number
 
-	maxCalls       int      // 0: the capacity
-	permits        *Permits // shared with other operators; nil: none
-	pace           Pacer    // nil: none
-	backend        Backend  // nil: any
-	cost           any      // a func(IN) float64, or nil
-	tenant         any      // a func(IN) string, or nil
-	timeoutFor     any      // a func(IN) time.Duration, or nil
+	maxCalls       int     // 0: the capacity
+	backend        Backend // nil: any
+	cost           any     // a func(IN) float64, or nil
+	tenant         any     // a func(IN) string, or nil
+	timeoutFor     any     // a func(IN) time.Duration, or nil
 	attemptTimeout time.Duration
 	handlerLimit   time.Duration
 	earlyTimeout   bool

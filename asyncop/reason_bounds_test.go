@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -167,18 +168,18 @@ func TestReasonsOfACappedWaitAtTheEndOfInput(t *testing.T) {
 	})
 }
 
-// Under an outage, a budget bounds the retries to burst + fraction × first attempts, though everything is tried.
+// When everything fails, a budget bounds the retries to 100, 10 a second, and a fraction of the first attempts, though everything is tried.
 func TestBudgetUnderAnOutage(t *testing.T) {
-	const elements, burst, fraction = 5000, 50, 0.1
+	const elements, burst, fraction = 5000, 100 + 2*10, 0.1
 	for name, base := range map[string]*policy{
 		"reason-aware": because(safeReason, nil),
 		"FLIP-232":     strategies.PolicyOf[string](retryAll(5, 10*time.Millisecond)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				budget := strategies.NewBudget(fraction, 0, burst)
+				b := backend.New("broken", backend.RetryBudget(fraction))
 				r := newRig(t, mode{capacity: 500}, setup{
-					timeout: time.Second, strategy: base.WithBudget(budget), opts: options(asyncop.WithDropOnFailure()),
+					timeout: time.Second, strategy: base, opts: options(asyncop.WithDropOnFailure(), asyncop.WithBackend(b)),
 				})
 				r.answer = fails
 				for i := range elements {
@@ -327,19 +328,17 @@ func TestPoliciesAreStrategies(t *testing.T) {
 	}), "asyncop_test.mine embeds a *Policy")
 }
 
-// The time that a strategy takes is gone when its answer comes: a retry that no longer fits is not made, and not charged.
+// The time that a strategy takes is gone when its answer comes: a retry that no longer fits is not made.
 func TestSlowAnswerIsCappedToTheTimeThatIsLeft(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		budget := strategies.NewBudget(0, 0, 1)
 		r := newRig(t, m, setup{
 			timeout: 10 * time.Second, opts: options(asyncop.WithDropOnFailure()),
-			strategy: because(safeReason, after(5*time.Second, strategies.RetryAfter(6*time.Second))).WithBudget(budget),
+			strategy: because(safeReason, after(5*time.Second, strategies.RetryAfter(6*time.Second))),
 		})
 		r.sendEach("a")
 		r.fail("a#1", errBroken)
 		r.advance(10 * time.Second)
 		require.EqualValues(t, 1, r.stats().Timeouts)
-		require.InDelta(t, 1, budget.Balance(), 0)
 		require.NoError(t, r.end())
 	})
 }

@@ -88,14 +88,14 @@ func TestPermitsBoundOperatorsTogether(t *testing.T) {
 		for _, limit := range []int{1, 3, 10} {
 			t.Run(fmt.Sprint(limit), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					permits := asyncop.NewPermits(limit)
+					permits := limited(limit)
 					var all gauge
 					var wg sync.WaitGroup
 					start := time.Now()
 					const operators, elements = 3, 20
 					var ends [operators]time.Duration
 					for i := range operators {
-						op := asyncop.OrderedWait(kind(&all, time.Second), time.Hour, 10, asyncop.WithPermits(permits))
+						op := asyncop.OrderedWait(kind(&all, time.Second), time.Hour, 10, asyncop.WithBackend(permits))
 						wg.Go(func() {
 							assert.Equal(t, elements, consume(t, op, elements))
 							ends[i] = time.Since(start)
@@ -112,7 +112,7 @@ func TestPermitsBoundOperatorsTogether(t *testing.T) {
 						require.GreaterOrEqual(t, end, whole/2, "one has gone before the others")
 					}
 					synctest.Wait() // the last call may still be about to return
-					require.Zero(t, permits.InUse())
+					require.Zero(t, permits.Stats().InUse)
 				})
 			})
 		}
@@ -122,14 +122,14 @@ func TestPermitsBoundOperatorsTogether(t *testing.T) {
 // The limit changes while calls run. 0 stops them.
 func TestSetLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		permits := asyncop.NewPermits(0)
+		permits := limited(0)
 		var all gauge
 		op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, int) (int, error) {
 			all.enter()
 			defer all.leave()
 			time.Sleep(10 * time.Second)
 			return 0, nil
-		}), time.Hour, 100, asyncop.WithPermits(permits))
+		}), time.Hour, 100, asyncop.WithBackend(permits))
 		done := make(chan int)
 		go func() { done <- consume(t, op, 30) }()
 		for _, step := range []struct {
@@ -139,9 +139,9 @@ func TestSetLimit(t *testing.T) {
 		}{{0, 0, 0}, {5, 5, 5}, {7, 7, 7}, {2, 7, 2}, {0, 2, 0}, {100, 9, 0}} {
 			permits.SetLimit(step.limit)
 			time.Sleep(time.Second)
-			require.Equal(t, step.limit, permits.Limit())
+			require.Equal(t, step.limit, permits.Stats().Limit)
 			require.Equal(t, step.running, all.now.Load(), "limit %d", step.limit)
-			require.EqualValues(t, step.running, permits.InUse())
+			require.EqualValues(t, step.running, permits.Stats().InUse)
 			time.Sleep(10 * time.Second)
 			require.Equal(t, step.later, all.now.Load(), "limit %d", step.limit)
 		}
@@ -154,15 +154,15 @@ func TestSetLimit(t *testing.T) {
 func TestPermitOfAnOperatorThatIsHeldUp(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind func(*gauge, time.Duration) asyncop.AsyncFunction[int, int]) {
 		synctest.Test(t, func(t *testing.T) {
-			permits := asyncop.NewPermits(2)
+			permits := limited(2)
 			var all gauge
 			blocked := make(chan struct{})
 			held := asyncop.OrderedWaitWithRetry(kind(&all, time.Second), time.Hour, 10,
 				strategies.FixedDelay[int](1, 0).RetryIfResult(func([]int) bool {
 					time.Sleep(time.Minute)
 					return false
-				}), asyncop.WithPermits(permits), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
-			asleep := asyncop.OrderedWait(kind(&all, time.Second), time.Hour, 1, asyncop.WithPermits(permits), asyncop.WithBuffer(1))
+				}), asyncop.WithBackend(permits), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+			asleep := asyncop.OrderedWait(kind(&all, time.Second), time.Hour, 1, asyncop.WithBackend(permits), asyncop.WithBuffer(1))
 			var wg sync.WaitGroup
 			wg.Go(func() { assert.Equal(t, 2, consume(t, held, 2)) })
 			wg.Go(func() {
@@ -176,12 +176,12 @@ func TestPermitOfAnOperatorThatIsHeldUp(t *testing.T) {
 			}()
 			<-blocked
 			start := time.Now()
-			free := asyncop.OrderedWait(kind(&all, time.Second), time.Hour, 10, asyncop.WithPermits(permits))
+			free := asyncop.OrderedWait(kind(&all, time.Second), time.Hour, 10, asyncop.WithBackend(permits))
 			require.Equal(t, 10, consume(t, free, 10))
 			require.LessOrEqual(t, time.Since(start), 11*time.Second)
 			wg.Wait()
 			require.LessOrEqual(t, all.most.Load(), int64(2))
-			require.Zero(t, permits.InUse())
+			require.Zero(t, permits.Stats().InUse)
 		})
 	})
 }
@@ -189,7 +189,7 @@ func TestPermitOfAnOperatorThatIsHeldUp(t *testing.T) {
 // Operators inside of each other, with one permit: the inner one runs on that of the call around it.
 func TestNestedOperatorsWithTheSamePermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		permits := asyncop.NewPermits(1)
+		permits := limited(1)
 		var inner gauge
 		fn := asyncop.Blocking(func(ctx context.Context, in int) (int, error) {
 			leaf := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, int) (int, error) {
@@ -197,32 +197,32 @@ func TestNestedOperatorsWithTheSamePermits(t *testing.T) {
 				defer inner.leave()
 				time.Sleep(time.Second)
 				return 1, nil
-			}), time.Minute, 10, asyncop.WithContext(ctx), asyncop.WithPermits(permits))
+			}), time.Minute, 10, asyncop.WithContext(ctx), asyncop.WithBackend(permits))
 			between := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, _ int) (int, error) {
 				return consume(t, leaf, 5), ctx.Err()
 			}), time.Minute, 10, asyncop.WithContext(ctx)) // without permits
 			return consume(t, between, 1), nil
 		})
-		op := asyncop.OrderedWait(fn, time.Minute, 10, asyncop.WithPermits(permits))
+		op := asyncop.OrderedWait(fn, time.Minute, 10, asyncop.WithBackend(permits))
 		start := time.Now()
 		require.Equal(t, 3, consume(t, op, 3))
 		require.Equal(t, 15*time.Second, time.Since(start))
 		require.EqualValues(t, 1, inner.most.Load())
-		require.Zero(t, permits.InUse())
+		require.Zero(t, permits.Stats().InUse)
 	})
 }
 
 // The timeout of an element that waits for a shared permit stands (law A3), and what is retried waits for one again.
 func TestTimeoutWhileAPermitIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		permits := asyncop.NewPermits(0)
+		permits := limited(0)
 		calls := 0
 		op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(func(context.Context, int) (int, error) {
 			calls++
 			permits.SetLimit(0)
 			return 0, errors.New("again")
 		}), 10*time.Second, 2, strategies.FixedDelay[int](5, time.Second).RetryIfException(predicates.HasException),
-			asyncop.WithPermits(permits), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+			asyncop.WithBackend(permits), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 		go func() {
 			time.Sleep(5 * time.Second)
 			permits.SetLimit(1)
@@ -232,34 +232,34 @@ func TestTimeoutWhileAPermitIsAwaited(t *testing.T) {
 		require.Equal(t, 10*time.Second, time.Since(start))
 		require.Equal(t, 1, calls)
 		require.EqualValues(t, 2, op.Stats().Timeouts)
-		require.Zero(t, permits.InUse())
+		require.Zero(t, permits.Stats().InUse)
 	})
 }
 
 // A blocking call that outlives its timeout keeps its permit until it returns, also when its operator has ended.
 func TestPermitOfACallThatOutlivesItsOperator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		permits := asyncop.NewPermits(1)
+		permits := limited(1)
 		op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, int) (int, error) {
 			time.Sleep(time.Minute)
 			return 0, nil
-		}), time.Second, 1, asyncop.WithPermits(permits), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		}), time.Second, 1, asyncop.WithBackend(permits), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 		require.Zero(t, consume(t, op, 1))
 		require.NoError(t, op.Wait())
-		require.Equal(t, 1, permits.InUse())
+		require.Equal(t, 1, permits.Stats().InUse)
 		other := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, int) (int, error) { return 0, nil }), time.Hour, 1,
-			asyncop.WithPermits(permits))
+			asyncop.WithBackend(permits))
 		start := time.Now()
 		require.Equal(t, 1, consume(t, other, 1))
 		require.Equal(t, 59*time.Second, time.Since(start))
-		require.Zero(t, permits.InUse())
+		require.Zero(t, permits.Stats().InUse)
 	})
 }
 
 // Operators that are cancelled at any moment lose no permit.
 func TestNoPermitIsLost(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind func(*gauge, time.Duration) asyncop.AsyncFunction[int, int]) {
-		permits := asyncop.NewPermits(3)
+		permits := limited(3)
 		var all gauge
 		var wg sync.WaitGroup
 		for g := range 4 {
@@ -267,7 +267,7 @@ func TestNoPermitIsLost(t *testing.T) {
 				for i := range 30 {
 					ctx, cancel := context.WithCancel(context.Background())
 					op := asyncop.UnorderedWait(kind(&all, time.Duration(i%3)*50*time.Microsecond), time.Minute, 8,
-						asyncop.WithContext(ctx), asyncop.WithPermits(permits), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+						asyncop.WithContext(ctx), asyncop.WithBackend(permits), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 					n := 0
 					for range op.Results(slices.Values(make([]int, 40))) {
 						if n++; n == (i+g)%40 {
@@ -280,12 +280,6 @@ func TestNoPermitIsLost(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		require.Eventually(t, func() bool { return permits.InUse() == 0 && all.now.Load() == 0 }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return permits.Stats().InUse == 0 && all.now.Load() == 0 }, time.Minute, time.Millisecond)
 	})
-}
-
-func TestPermitsPanic(t *testing.T) {
-	require.PanicsWithValue(t, "asyncop: NewPermits: negative number of permits: -1", func() { asyncop.NewPermits(-1) })
-	require.PanicsWithValue(t, "asyncop: SetLimit: negative number of permits: -2", func() { asyncop.NewPermits(1).SetLimit(-2) })
-	require.PanicsWithValue(t, "asyncop: WithPermits: nil permits", func() { asyncop.WithPermits(nil) })
 }

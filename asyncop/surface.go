@@ -65,9 +65,6 @@ func newDriver[IN, OUT any](
 			c.Observers = append(c.Observers, o)
 		}
 	}
-	if cfg.permits != nil {
-		c.Permits = cfg.permits.permits
-	}
 	c.Backend = cfg.backend
 	if direct := directCall(fn); direct != nil {
 		c.Direct = func(a *call.Attempt[OUT], in IN) {
@@ -148,13 +145,6 @@ func (s *surface[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 		cost, _ := s.cost.(func(IN) float64)
 		tenant, _ := s.tenant.(func(IN) string)
 		add(func(g *core.Machine[IN, OUT]) { core.AtBackend(g, cost, tenant) })
-	}
-	if s.permits != nil || s.pace != nil {
-		var pace func(now time.Time) time.Duration
-		if s.pace != nil {
-			pace = s.pace.Take
-		}
-		add(func(g *core.Machine[IN, OUT]) { core.Admission(g, pace) })
 	}
 	add(func(g *core.Machine[IN, OUT]) {
 		core.LogRetries(g, s.logsDebug, func(r core.Report[IN], d decision.Decision, again bool) {

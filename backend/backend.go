@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -85,9 +86,17 @@ func (b *Backend) SetLimit(n int) {
 	if b.limiter != nil {
 		n = b.limiter.set(n)
 	}
-	b.limit = n
-	b.target = min(b.target, n)
+	b.bound(t, n)
 	b.handOut(t, nil)
+}
+
+// bound changes the limit. What was set aside beyond it is taken back, of those first that were served last.
+func (b *Backend) bound(t time.Duration, n int) {
+	b.limit = n
+	for i := len(b.waiting) - 1; i >= 0 && b.used > n; i-- {
+		p := b.waiting[i]
+		b.drop(p, min(p.aside, b.used-n))
+	}
 }
 
 // Stats is what a backend does, and has done.
@@ -123,7 +132,7 @@ func (b *Backend) Stats() Stats {
 	if b.state == Closed {
 		s.Until = b.epoch.Add(b.until)
 	}
-	for _, x := range b.tenants.all {
+	for _, x := range b.tenants.list {
 		if x.until > t {
 			s.Tenants++
 		}
@@ -132,8 +141,8 @@ func (b *Backend) Stats() Stats {
 }
 
 // Attach implements asyncop.Backend.
-func (b *Backend) Attach(wake func(), lent int) gate.Place {
-	return &place{backend: b, wake: wake, lent: lent}
+func (b *Backend) Attach(s gate.Sleeper, lent int) gate.Place {
+	return &place{backend: b, sleeper: s, lent: lent}
 }
 
 func (b *Backend) now() time.Duration { return b.clock.Now().Sub(b.epoch) }
@@ -161,54 +170,91 @@ func (l line) write(logger *slog.Logger) {
 	logger.Log(context.Background(), l.level, l.text, l.args...)
 }
 
-// handOut sets free permits aside for places that sleep, in turn (law B3), and wakes them. It reports whether the turn of asker has come,
-// which is awake.
+// handOut sets free permits aside for places that sleep, in turn (law B3), and wakes those that would sleep too long. It reports whether
+// the turn of asker has come, which is awake.
 func (b *Backend) handOut(t time.Duration, asker *place) bool {
-	if b.state == Probing && asker == nil {
-		b.wakeAll()
-		return false
-	}
 	if len(b.waiting) == 0 {
 		return false
 	}
 	b.rate.fill(t, b.part(t))
-	for allowed := b.allowed(t); b.used < allowed; {
-		i := slices.IndexFunc(b.waiting, func(p *place) bool {
-			return (p == asker || p.asleep && p.aside < p.wants) && b.rate.wait(p.cost) == 0
-		})
-		if i < 0 {
-			return false
+	first := b.first(t, asker)
+	for b.state != Probing && b.used < b.allowed(t) && first != nil && b.rate.wait(first.cost) == 0 {
+		if first != asker && !first.sleeper.IsParked() {
+			break // it comes by itself
 		}
-		p := b.waiting[i]
-		b.waiting = append(slices.Delete(b.waiting, i, i+1), p)
-		if p == asker {
+		i := slices.Index(b.waiting, first)
+		b.waiting = append(slices.Delete(b.waiting, i, i+1), first)
+		if first == asker {
 			return true
 		}
-		p.aside++
+		first.aside++
 		b.used++
-		b.rate.take(p.cost)
-		p.wake()
+		b.rate.take(first.cost)
+		first.sleeper.WakeUp()
+		first = b.first(t, asker)
+	}
+	if asker == nil {
+		b.rouse(t, first)
 	}
 	return false
 }
 
-func (b *Backend) wakeAll() {
+// first returns the place whose turn it is, or nil: of those that wait, the first one that is asker, sleeps, or has just been woken. One
+// that is awake for longer runs user code, which may take its time.
+func (b *Backend) first(t time.Duration, asker *place) *place {
 	for _, p := range b.waiting {
-		p.wake()
+		switch {
+		case p == asker:
+			return p
+		case !p.asleep || p.aside >= p.wants:
+			continue
+		case p.sleeper.IsParked():
+			return p
+		case p.awake == 0:
+			p.awake = max(1, t)
+		}
+		if t < p.awake+comes {
+			return p
+		}
 	}
+	return nil
+}
+
+// comes is how long the turn of a place is kept that was woken and has not asked.
+const comes = 10 * time.Millisecond
+
+// rouse wakes the places that would sleep for longer than they must. first is the one whose turn it is.
+func (b *Backend) rouse(t time.Duration, first *place) {
+	if b.state == Open && b.used >= b.limit || b.state == Held {
+		return // a permit that comes back wakes one
+	}
+	for _, p := range b.waiting {
+		if p.asleep && p.aside == 0 && p.wakes > t && later(t, p.mustSleep(t, first)) < p.wakes {
+			p.wakes = t
+			p.sleeper.WakeUp()
+		}
+	}
+}
+
+// later returns the instant d after t, or the last one there is.
+func later(t, d time.Duration) time.Duration {
+	if d > math.MaxInt64-t {
+		return math.MaxInt64
+	}
+	return t + d
 }
 
 // takeBack takes back all that was set aside.
 func (b *Backend) takeBack(t time.Duration) {
 	b.rate.fill(t, 1)
 	for _, p := range b.waiting {
-		b.drop(p)
+		b.drop(p, p.aside)
 	}
 }
 
-// drop takes back what was set aside for a place.
-func (b *Backend) drop(p *place) {
-	b.used -= p.aside
-	b.rate.give(float64(p.aside) * p.cost)
-	p.aside = 0
+// drop takes back what was set aside for n calls of a place.
+func (b *Backend) drop(p *place, n int) {
+	b.used -= n
+	b.rate.give(float64(n) * p.cost)
+	p.aside -= n
 }

@@ -77,23 +77,6 @@ func TestTenantRate(t *testing.T) {
 	require.NotNil(t, c)
 }
 
-// What is kept of tenants does not grow with those that have been here.
-func TestTenantsAreForgotten(t *testing.T) {
-	o := newBench(t, backend.TenantRate(1e6, time.Second)).attach()
-	for i := range 100_000 {
-		c, _ := o.ask(gate.Attempt{Tenant: fmt.Sprint(i)})
-		if i%10 == 0 {
-			c.end(errIn3)
-		} else {
-			c.end(nil)
-		}
-		if i%1000 == 0 {
-			o.clock.Add(time.Second)
-		}
-	}
-	require.Less(t, backend.Tenants(o.Backend), 20_000) // those that were closed in the last minute, and as many others
-}
-
 // A server that names a time closes the backend until then, at most for a minute, and a tenant's only the tenant.
 func TestPushback(t *testing.T) {
 	o := newBench(t).attach()
@@ -137,7 +120,7 @@ func TestLoss(t *testing.T) {
 		"500":                    {gate.Outcome{Err: &httpretry.StatusError{StatusCode: 500}}, 0},
 		"404":                    {gate.Outcome{Err: &httpretry.StatusError{StatusCode: 404}}, 0},
 		"refused":                {gate.Outcome{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}, 1},
-		"timeout of the element": {gate.Outcome{TimedOut: true}, 1},
+		"timeout of the element": {gate.Outcome{Err: context.DeadlineExceeded}, 1},
 		"timeout of the client":  {gate.Outcome{Err: fmt.Errorf("get: %w", context.DeadlineExceeded)}, 1},
 		"a reason":               {gate.Outcome{Reason: httpretry.TooManyRequests}, 1},
 		"another reason":         {gate.Outcome{Err: errFailed, Reason: predicates.Unknown}, 0},
@@ -212,7 +195,7 @@ func TestReopens(t *testing.T) {
 		running = append(running, o.start())
 	}
 	for i, c := range running {
-		c.o.place.Heard(o.clock.Now(), &gate.Outcome{TimedOut: true, Begun: c.begun, Element: uint64(i + 1)})
+		c.o.place.Heard(o.clock.Now(), &gate.Outcome{Err: context.DeadlineExceeded, Begun: c.begun, Element: uint64(i + 1)})
 	}
 	require.Equal(t, backend.Closed, o.Stats().State)
 	for _, c := range running {
@@ -256,7 +239,7 @@ func TestReopens(t *testing.T) {
 	require.Equal(t, backend.Open, o.Stats().State)
 	require.Greater(t, most, 90)
 	require.Equal(t, []string{
-		`level=WARN msg="backend: closed" backend=payments for=1s reason="51 of 51 calls were lost, the last one: a timeout"`,
+		`level=WARN msg="backend: closed" backend=payments for=1s reason="51 of 51 calls were lost, the last one: context deadline exceeded"`,
 		`level=INFO msg="backend: answers again: its load grows back" backend=payments over=5s reason="a probe was lost: HTTP_503_SERVICE_UNAVAILABLE: busy"`,
 		`level=INFO msg="backend: open" backend=payments`,
 	}, strings.Split(strings.TrimSpace(o.log.String()), "\n"))

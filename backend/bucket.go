@@ -54,10 +54,18 @@ const (
 	longestWait = time.Hour
 )
 
-// take takes the tokens of an attempt; give is its reverse.
+// takes returns how long a full rate takes for a cost.
+func (k *bucket) takes(cost float64) time.Duration {
+	if !k.isSet() {
+		return 0
+	}
+	return time.Duration(min(cost/k.perNano, float64(longestWait)))
+}
+
+// take takes the tokens of an attempt; give is its reverse. A debt is paid within longestWait.
 func (k *bucket) take(cost float64) {
 	if k.isSet() {
-		k.level -= cost
+		k.level = max(k.level-cost, -k.perNano*float64(longestWait))
 	}
 }
 

@@ -27,7 +27,7 @@
 // # Laws
 //
 //   - B1: No attempt starts while its backend is closed or held, over its limit or rate.
-//   - B2: To wait for a backend uses up no attempt and no retry, and holds no permit, goroutine or timer of the element's own.
+//   - B2: To wait for a backend uses up no attempt and no retry, and holds no permit and no goroutine.
 //   - B3: Operators that wait are served in turn. An operator asks for retries first, oldest first.
 //   - B4: A closed backend reopens by a probe, and its load grows back on a ramp; a relapse closes it.
 //

@@ -47,14 +47,18 @@ func newBench(t *testing.T, opts ...backend.Option) *bench {
 // operator is the place of an operator, as its loop uses it.
 type operator struct {
 	*bench
-	place gate.Place
-	woken int
-	next  uint64
+	place  gate.Place
+	woken  int
+	parked bool
+	next   uint64
 }
+
+func (o *operator) WakeUp()        { o.woken++ }
+func (o *operator) IsParked() bool { return o.parked }
 
 func (b *bench) attach() *operator {
 	o := &operator{bench: b}
-	o.place = b.Attach(func() { o.woken++ }, 0)
+	o.place = b.Attach(o, 0)
 	return o
 }
 
@@ -74,6 +78,7 @@ func (o *operator) ask(a gate.Attempt) (c *call, answer gate.Answer) {
 	if a.Cost == 0 {
 		a.Cost = 1
 	}
+	o.parked = false
 	answer = o.place.Start(o.clock.Now(), &a)
 	if answer.Wait > 0 {
 		return nil, answer
@@ -95,6 +100,11 @@ func (o *operator) wait() time.Duration {
 	c, answer := o.ask(gate.Attempt{})
 	require.Nil(o, c)
 	require.False(o, answer.Other)
+	return o.sleep()
+}
+
+func (o *operator) sleep() time.Duration {
+	o.parked = true
 	return o.place.Wait(o.clock.Now(), 1)
 }
 

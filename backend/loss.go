@@ -30,8 +30,6 @@ var ofError = predicates.Classifiers(predicates.Named[struct{}](), httpretry.Cla
 // isLoss reports whether an outcome says that the service is overloaded or away. The methods of an error may panic.
 func isLoss(o *gate.Outcome) (lost bool) {
 	switch {
-	case o.TimedOut:
-		return true
 	case !o.Reason.IsZero() && losses.Has(o.Reason):
 		return true
 	case o.Err == nil:

@@ -62,8 +62,8 @@ func Adaptive(least, most int) Option {
 }
 
 // Rate lets calls of a cost of n start in each time per. A call costs 1 unless the operator says otherwise (asyncop.Cost). A pause
-// saves up at most a twentieth of n, so no time per has more than n + 5 %. A call that costs more than that is paid afterwards. The
-// default is no rate. It panics if n or per is not positive.
+// saves up at most a twentieth of n, so no time per has more than n + 5 %. A call that costs more than that is paid afterwards, within
+// an hour. The default is no rate. It panics if n or per is not positive.
 func Rate(n float64, per time.Duration) Option {
 	r := newBucket("Rate", n, per)
 	return func(s *settings) { s.rate = r }

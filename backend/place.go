@@ -12,17 +12,19 @@ import (
 // goroutine nor a timer here (law B2).
 type place struct {
 	backend *Backend
-	wake    func()
+	sleeper gate.Sleeper
 	lent    int  // calls that run on the permit of the call around the operator
 	joined  bool // the loop's: it is in waiting, as far as the loop knows
 
 	// Guarded by Backend.mu.
 	calls  int
-	aside  int     // permits that were set aside, and their part of the rate
-	wants  int     // as many may be
-	asleep bool    // it comes when it is woken
-	waits  bool    // is in Backend.waiting
-	cost   float64 // of the attempt that was refused last
+	aside  int           // permits that were set aside, and their part of the rate
+	wants  int           // as many may be
+	asleep bool          // it sleeps, or was woken and has not asked
+	waits  bool          // is in Backend.waiting
+	cost   float64       // of the attempt that was refused last
+	wakes  time.Duration // by itself, if it is asleep
+	awake  time.Duration // when it was found to be; 0: it was not, since it fell asleep
 }
 
 var _ gate.Place = (*place)(nil)
@@ -107,7 +109,7 @@ func (p *place) ask(t time.Duration, a *gate.Attempt) gate.Answer {
 	if x != nil {
 		x.rate.take(a.Cost)
 		if x.until > 0 {
-			x.prober = p
+			x.prober = probe{p, a.Element}
 		}
 	}
 	if b.state == Probing {
@@ -122,6 +124,9 @@ func (p *place) ask(t time.Duration, a *gate.Attempt) gate.Answer {
 func (p *place) mayProbe(t time.Duration, a *gate.Attempt) time.Duration {
 	b := p.backend
 	wait := time.Duration(min(a.Outages, 3)) * time.Second
+	if a.Hurried { // a probe may take its time, and an element whose call is cut off has failed
+		wait += time.Second
+	}
 	if b.prober == (probe{p, a.Element}) {
 		wait += time.Second
 	}
@@ -133,15 +138,15 @@ func (p *place) take(t time.Duration, a *gate.Attempt) bool {
 	b := p.backend
 	b.rate.fill(t, b.part(t))
 	lent := p.calls < p.lent
-	switch {
-	case !lent && p.aside > 0:
-		p.aside--
-		b.rate.give(p.cost)
-		b.rate.take(a.Cost)
-		return true
-	case !lent && b.used >= b.allowed(t), b.rate.wait(a.Cost) > 0:
+	inTurn := lent || b.state == Probing
+	if !lent && p.aside > 0 { // the limit stands, and the cost may be another
+		b.drop(p, 1)
+		inTurn = true
+	}
+	if !lent && b.used >= b.allowed(t) || b.rate.wait(a.Cost) > 0 {
 		return false
-	case !lent && len(b.waiting) > 0 && b.state != Probing:
+	}
+	if !inTurn && len(b.waiting) > 0 {
 		p.cost = a.Cost
 		p.join()
 		if !b.handOut(t, p) {
@@ -157,6 +162,7 @@ func (p *place) take(t time.Duration, a *gate.Attempt) bool {
 
 // refuse makes the place wait.
 func (p *place) refuse(a *gate.Attempt, wait time.Duration) gate.Answer {
+	p.backend.drop(p, p.aside)
 	p.cost = a.Cost
 	p.join()
 	return gate.Answer{Wait: wait}
@@ -180,7 +186,7 @@ func (p *place) Release(stamp gate.Stamp) {
 	b.mu.Lock()
 	if stamp != 0 && (b.state == Open || b.state == Ramping) {
 		if took := stamp.Since(t); t-took >= b.begun {
-			b.limit = b.limiter.sample(t, took, b.used)
+			b.bound(t, b.limiter.sample(t, took, b.used))
 		}
 	}
 	if p.calls--; p.calls >= p.lent {
@@ -189,7 +195,7 @@ func (p *place) Release(stamp gate.Stamp) {
 			b.freed(t)
 		}
 	} else if p.waits {
-		p.wake() // it has a lent one again
+		p.sleeper.WakeUp() // it has a lent one again
 	}
 	if b.lines != nil {
 		b.unlock()
@@ -198,9 +204,9 @@ func (p *place) Release(stamp gate.Stamp) {
 	b.mu.Unlock()
 }
 
-// freed hands out a permit that has come back. Its time is read where it matters.
+// freed hands out a permit that has come back.
 func (b *Backend) freed(t time.Duration) {
-	if t == 0 && (b.rate.isSet() || b.state != Open) {
+	if t == 0 {
 		t = b.now()
 	}
 	b.handOut(t, nil)
@@ -210,11 +216,19 @@ func (b *Backend) freed(t time.Duration) {
 func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 	b := p.backend
 	lost, demanded := false, time.Duration(0)
-	if !o.Ignored && (o.Err != nil || o.TimedOut || !o.Reason.IsZero() || o.Pushback > 0) {
+	if !o.Ignored && (o.Err != nil || !o.Reason.IsZero() || o.Pushback > 0) {
 		lost, demanded = isLoss(o), pushback(o)
 		lost = lost || demanded > 0
 	}
 	b.mu.Lock()
+	if c := o.Call; c != nil {
+		outage = lost && !b.dryRun && (demanded > 0 || b.state != Open || b.calls.row > 0 || o.Begun.Sub(b.epoch) < b.begun)
+		if lost, demanded = merge(c, o, lost, demanded); c.Left > 0 {
+			b.mu.Unlock()
+			return outage
+		}
+		*c = gate.Call{Element: c.Element}
+	}
 	if b.state == Open && !lost && o.Tenant == "" {
 		if !o.Ignored {
 			b.calls.note(false)
@@ -227,6 +241,30 @@ func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 	return outage
 }
 
+// merge adds the outcome of one of its elements to that of a call. When all were heard, o and what it returns are the outcome of the call.
+func merge(c *gate.Call, o *gate.Outcome, lost bool, demanded time.Duration) (bool, time.Duration) {
+	c.Left--
+	c.Answered = c.Answered || !o.Ignored && !lost
+	c.Lost = c.Lost || lost
+	c.Demanded = max(c.Demanded, demanded)
+	o.Element, o.Ignored = c.Element, !c.Answered && !c.Lost
+	if c.Answered {
+		return false, 0
+	}
+	return c.Lost, c.Demanded
+}
+
+// Join implements gate.Place.
+func (p *place) Join(a *gate.Attempt) {
+	b := p.backend
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rate.take(a.Cost)
+	if !a.Retry {
+		b.retries.give(b.retryShare)
+	}
+}
+
 // hear is the way of an outcome that may change something.
 func (p *place) hear(t, begun time.Duration, o *gate.Outcome, lost bool, demanded time.Duration) (outage bool) {
 	b := p.backend
@@ -237,15 +275,15 @@ func (p *place) hear(t, begun time.Duration, o *gate.Outcome, lost bool, demande
 			b.trying = false
 			b.handOut(t, nil)
 		}
-		if x := b.tenants.all[o.Tenant]; x != nil && x.prober == p {
-			x.prober = nil
+		if x := b.tenants.all[o.Tenant]; x != nil && x.prober == (probe{p, o.Element}) {
+			x.prober = probe{}
 		}
 		return false
 	}
 	if lost {
 		b.counts.Lost++
 		if b.limiter != nil && begun >= b.begun {
-			b.limit = b.limiter.lost(t)
+			b.bound(t, b.limiter.lost(t))
 		}
 	}
 	if o.Tenant != "" && p.hearTenant(t, o, lost, demanded) {
@@ -292,9 +330,9 @@ func (p *place) hearTenant(t time.Duration, o *gate.Outcome, lost bool, demanded
 	if x == nil {
 		return false
 	}
-	tried := x.prober == p
+	tried := x.prober == probe{p, o.Element}
 	if tried {
-		x.prober = nil
+		x.prober = probe{}
 	}
 	switch {
 	case b.dryRun:
@@ -357,30 +395,45 @@ func (p *place) Wait(now time.Time, wants int) time.Duration {
 	b.mu.Lock()
 	defer b.unlock()
 	b.advance(t)
-	p.asleep, p.wants = true, wants
+	p.asleep, p.awake, p.wakes, p.wants = p.sleeper.IsParked(), 0, 0, wants
+	b.handOut(t, nil)
+	b.rate.fill(t, b.part(t))
+	wait := p.mustSleep(t, b.first(t, p))
+	p.wakes = later(t, wait)
+	return wait
+}
+
+// mustSleep returns how long the place has to sleep, as far as is known, if first is the one whose turn it is. The rate is filled.
+func (p *place) mustSleep(t time.Duration, first *place) time.Duration {
+	b := p.backend
+	lent := p.calls < p.lent
+	wait := b.rate.wait(p.cost)
 	switch b.state {
 	case Held:
 		return gate.Never
 	case Closed:
 		return b.until - t
 	case Probing:
-		if b.trying || b.used >= b.limit {
+		if b.trying || !lent && b.used >= b.limit {
 			return gate.Never
 		}
-		return 0
+		return wait
 	case Open, Ramping:
 	}
-	b.handOut(t, nil)
-	if p.aside > 0 || p.calls < p.lent {
+	switch {
+	case p.aside > 0:
 		return 0
-	}
-	b.rate.fill(t, b.part(t))
-	wait := b.rate.wait(p.cost)
-	if b.used >= b.allowed(t) {
-		if b.state != Ramping || b.used >= b.limit {
-			return gate.Never
+	case lent:
+		return wait
+	case b.used >= b.limit:
+		return gate.Never
+	case b.used >= b.allowed(t):
+		return max(wait, b.grows(t))
+	case first != nil && first != p:
+		wait = max(wait, b.rate.wait(first.cost)+b.rate.takes(p.cost))
+		if first.awake > 0 {
+			wait = max(wait, first.awake+comes-t)
 		}
-		wait = max(wait, b.grows(t))
 	}
 	return wait
 }
@@ -394,12 +447,11 @@ func (p *place) Settle(now time.Time, isShort bool) {
 	b.mu.Lock()
 	defer b.unlock()
 	p.asleep, p.wants = false, 0
-	had := p.aside
-	b.drop(p)
-	if !isShort {
-		p.part()
-	}
-	if had > 0 {
+	if had := p.aside; had > 0 || !isShort { // else nothing has changed for the others
+		b.drop(p, had)
+		if !isShort {
+			p.part()
+		}
 		b.handOut(now.Sub(b.epoch), nil)
 	}
 }
@@ -412,7 +464,7 @@ func (p *place) part() {
 }
 
 // Closed implements gate.Place.
-func (p *place) Closed(now time.Time) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
+func (p *place) Closed(now time.Time, tenant string) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	b := p.backend
 	t := now.Sub(b.epoch)
 	b.mu.Lock()
@@ -427,6 +479,9 @@ func (p *place) Closed(now time.Time) (err error, wait time.Duration) { //nolint
 		return b.closedError(), b.longerPause
 	case Open, Ramping:
 	}
+	if x := b.tenants.all[tenant]; x != nil && (t < x.until || x.prober != probe{}) {
+		return fmt.Errorf("backend %s is closed for tenant %q", b.name, tenant), max(x.until-t, askAgain)
+	}
 	return nil, 0
 }
 
@@ -440,14 +495,14 @@ func (p *place) Leave() {
 	t := b.now()
 	b.mu.Lock()
 	defer b.unlock()
-	b.drop(p)
+	b.drop(p, p.aside)
 	p.part()
 	if b.trying && b.prober.place == p {
 		b.trying = false
 	}
-	for _, x := range b.tenants.all {
-		if x.prober == p {
-			x.prober = nil
+	for _, x := range b.tenants.list {
+		if x.prober.place == p {
+			x.prober = probe{}
 		}
 	}
 	b.handOut(t, nil)

@@ -33,10 +33,12 @@ type sim struct {
 	serve func(c *simCall) (took time.Duration, err error)
 	// over is told of each call that has ended, and reports whether its element is done.
 	over func(c *simCall, err error, outage bool) (done bool)
+	lag  func() time.Duration // from a wake-up to the turn
 }
 
 func newSim(seed uint64, opts ...backend.Option) *sim {
 	s := &sim{clock: &handClock{clock.New(), time.Unix(1_000_000, 0)}, random: rand.New(rand.NewPCG(seed, 1))}
+	s.lag = func() time.Duration { return 0 }
 	s.begun = s.clock.now
 	s.Backend = backend.New("simulated", append([]backend.Option{backend.WithClock(s.clock), backend.WithLogger(silent)}, opts...)...)
 	return s
@@ -88,6 +90,7 @@ func (e *events) Pop() any {
 // element is what an operator calls the service for.
 type element struct {
 	id      uint64
+	cost    float64
 	tenant  string
 	poison  bool
 	retries int // made
@@ -104,8 +107,13 @@ type simOperator struct {
 	away    int        // elements that were put off
 	running int
 	stirred bool // a turn is due
+	parked  bool
 	short   bool
 	wakeUps int
+	turns   int                // that the last alarm was set after
+	body    func(leave func()) // runs after a turn in which something started; nil: none. The operator goes on after leave
+	inBody  bool
+	hungry  time.Duration // for how long it had something to start, and could have
 }
 
 type simCall struct {
@@ -115,12 +123,15 @@ type simCall struct {
 
 func (s *sim) attach() *simOperator {
 	o := &simOperator{sim: s}
-	o.place = s.Attach(o.stir, 0)
+	o.place = s.Attach(o, 0)
 	s.operators = append(s.operators, o)
 	return o
 }
 
 func (o *simOperator) add(e *element) {
+	if e.cost == 0 {
+		e.cost = 1
+	}
 	e.waits = o.elapsed()
 	i := 0
 	for i < len(o.ready) && before(o.ready[i], e) {
@@ -140,11 +151,22 @@ func before(a, b *element) bool {
 	return a.id <= b.id
 }
 
+func (o *simOperator) WakeUp() {
+	if o.parked {
+		o.stir()
+	}
+}
+
+func (o *simOperator) IsParked() bool { return o.parked }
+
 // stir makes the operator take a turn soon.
 func (o *simOperator) stir() {
-	if !o.stirred {
+	if !o.stirred && !o.inBody {
 		o.stirred = true
-		o.after(0, o.turn)
+		o.after(0, func() {
+			o.parked = false
+			o.after(o.lag(), o.turn)
+		})
 	}
 }
 
@@ -152,9 +174,10 @@ func (o *simOperator) turn() {
 	o.stirred = false
 	o.wakeUps++
 	o.short = false
+	started := false
 	for len(o.ready) > 0 && !o.short {
 		e := o.ready[0]
-		answer := o.place.Start(o.clock.now, &gate.Attempt{Cost: 1, Tenant: e.tenant, Retry: e.calls > e.outages, Outages: e.outages, Element: e.id})
+		answer := o.place.Start(o.clock.now, &gate.Attempt{Cost: e.cost, Tenant: e.tenant, Retry: e.calls > e.outages, Outages: e.outages, Element: e.id})
 		switch {
 		case answer.Other:
 			o.ready = o.ready[1:]
@@ -167,15 +190,33 @@ func (o *simOperator) turn() {
 			o.short = true
 		default:
 			o.ready = o.ready[1:]
+			o.hungry, started = 0, true
 			o.call(e, answer.Stamp)
 		}
 	}
 	o.place.Settle(o.clock.now, o.short)
+	if started && o.body != nil {
+		if o.inBody = true; o.short {
+			o.place.Wait(o.clock.now, len(o.ready)) // a loop over results arms its timers before its body
+		}
+		o.body(func() {
+			o.inBody = false
+			o.stir()
+		})
+		return
+	}
+	o.parked = true
 	if len(o.ready) > 0 {
 		if wait := o.place.Wait(o.clock.now, len(o.ready)); wait == 0 {
 			o.stir()
 		} else {
-			o.after(wait, o.stir)
+			o.turns++
+			turns := o.turns
+			o.after(wait, func() {
+				if o.turns == turns {
+					o.stir()
+				}
+			})
 		}
 	}
 }

@@ -50,7 +50,7 @@ type health struct {
 	trying bool          // a probe is under way
 
 	answered int // calls of the ramp
-	target   int // calls at a time at which the ramp ends
+	target   int // calls at a time before the close
 	calls    window
 }
 
@@ -66,7 +66,7 @@ func (b *Backend) advance(t time.Duration) {
 	case b.state == Closed && t >= b.until:
 		b.enter(Probing, b.until)
 		b.trying = false
-	case b.state == Ramping && t-b.since >= b.ramp && b.answered+1 >= b.target:
+	case b.state == Ramping && t-b.since >= b.ramp && b.answered+1 >= b.goal():
 		b.enter(Open, t)
 		b.pause = 0
 		b.log(slog.LevelInfo, "backend: open")
@@ -103,7 +103,7 @@ func (b *Backend) close(t, d time.Duration, why string) {
 	b.until, b.why, b.trying = t+min(d, b.longest), why, false
 	b.calls.reset()
 	b.takeBack(t)
-	b.wakeAll() // they wait for another time now
+	b.rouse(t, nil) // they wait for another time now
 	if wasOpen {
 		b.counts.Closed++
 		b.log(slog.LevelWarn, "backend: closed", slog.Duration("for", b.until-t))
@@ -114,13 +114,15 @@ func (b *Backend) close(t, d time.Duration, why string) {
 func (b *Backend) reopen(t time.Duration) {
 	b.enter(Ramping, t)
 	b.begun, b.answered, b.trying = t, 0, false
-	b.target = min(b.limit, max(b.target, fewCalls))
 	b.calls.reset()
 	b.rate.fill(t, 1)
 	b.rate.level = min(b.rate.level, 0)
 	b.log(slog.LevelInfo, "backend: answers again: its load grows back", slog.Duration("over", b.ramp))
 	b.handOut(t, nil)
 }
+
+// goal returns at how many calls at a time the ramp ends.
+func (b *Backend) goal() int { return min(b.limit, max(b.target, fewCalls)) }
 
 // fewCalls is where a ramp without a limit ends at least.
 const fewCalls = 16
@@ -144,19 +146,25 @@ func (b *Backend) allowed(t time.Duration) int {
 		}
 		return b.limit
 	case Ramping:
-		return min(b.limit, 1+min(b.answered, int(b.part(t)*float64(b.target-1))))
+		return min(b.limit, 1+min(b.answered, b.grown(t)))
 	case Closed, Held:
 	}
 	return 0
 }
 
+// grown returns how many calls more than one may run, as far as the time of the ramp is concerned.
+func (b *Backend) grown(t time.Duration) int { return int(b.part(t) * float64(max(0, b.goal()-1))) }
+
 // grows returns how long it takes until one more call may run; the answers it waits for wake it.
 func (b *Backend) grows(t time.Duration) time.Duration {
-	now := int(b.part(t) * float64(b.target-1))
-	if now >= b.answered || now+1 >= b.target {
+	now, goal := b.grown(t), b.goal()
+	switch {
+	case b.answered+1 >= goal && now+1 >= goal:
+		return max(1, b.since+b.ramp-t) // then it is open
+	case now >= b.answered:
 		return gate.Never
 	}
-	next := time.Duration(math.Ceil(float64(now+1) / float64(b.target-1) * float64(b.ramp)))
+	next := time.Duration(math.Ceil(float64(now+1) / float64(goal-1) * float64(b.ramp)))
 	return max(1, b.since+next-t)
 }
 

@@ -1,6 +1,7 @@
 package backend_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -129,7 +130,7 @@ func TestByHand(t *testing.T) {
 	require.Equal(t, gate.Never, o.wait())
 	running.end(errIn3)
 	require.Equal(t, backend.Held, b.Stats().State, "what the server says does not end it")
-	err, wait := o.place.Closed(b.clock.Now())
+	err, wait := o.place.Closed(b.clock.Now(), "")
 	require.EqualError(t, err, "backend payments is held: migration")
 	require.Equal(t, 10*time.Second, wait)
 	woken := o.woken
@@ -138,7 +139,7 @@ func TestByHand(t *testing.T) {
 	require.Equal(t, backend.Probing, b.Stats().State)
 	o.call(nil)
 	require.Equal(t, backend.Ramping, b.Stats().State)
-	err, _ = o.place.Closed(b.clock.Now())
+	err, _ = o.place.Closed(b.clock.Now(), "")
 	require.NoError(t, err)
 	b.Open()
 	require.Equal(t, backend.Ramping, b.Stats().State)
@@ -159,7 +160,7 @@ func TestCloseWakes(t *testing.T) {
 	c.o.place.Heard(b.clock.Now(), &gate.Outcome{Err: errIn3, Begun: c.begun})
 	require.Equal(t, 1, other.woken)
 	require.Equal(t, 3*time.Second, other.place.Wait(b.clock.Now(), 1))
-	_, wait := other.place.Closed(b.clock.Now())
+	_, wait := other.place.Closed(b.clock.Now(), "")
 	require.Equal(t, 3*time.Second, wait)
 }
 
@@ -209,7 +210,7 @@ func TestLentPermits(t *testing.T) {
 	outer := b.attach()
 	outer.start()
 	inner := &operator{bench: b}
-	inner.place = b.Attach(func() { inner.woken++ }, 1)
+	inner.place = b.Attach(inner, 1)
 	c := inner.start()
 	require.Equal(t, gate.Never, inner.wait())
 	c.end(nil)
@@ -239,6 +240,140 @@ func TestSetAside(t *testing.T) {
 	third.place.Leave()
 	require.Equal(t, 1, b.Stats().InUse)
 	require.Equal(t, 1, b.Stats().Waiting)
+}
+
+// What was set aside does not survive a lower limit.
+func TestSetAsideAndALowerLimit(t *testing.T) {
+	b := newBench(t, backend.Limit(2))
+	o, second := b.attach(), b.attach()
+	first := o.start()
+	o.start()
+	second.wait()
+	first.end(nil)
+	require.Equal(t, 1, second.woken)
+	b.SetLimit(0)
+	require.Equal(t, gate.Never, second.wait())
+	require.Equal(t, 1, b.Stats().InUse)
+	b.SetLimit(2)
+	require.Equal(t, 2, second.woken)
+	second.start()
+}
+
+// A probe that the rate does not cover sleeps until it does, on its own permit or on one that is lent.
+func TestProbesAndTheRate(t *testing.T) {
+	b := newBench(t, backend.Limit(1), backend.Rate(20, time.Second))
+	o := b.attach()
+	for range 5 {
+		b.clock.Add(time.Second)
+		o.call(errBusy)
+	}
+	b.clock.Add(time.Second)
+	outer := b.attach()
+	running := outer.start()
+	require.Equal(t, backend.Probing, b.Stats().State)
+	running.end(errBusy)
+	b.Close("by hand")
+	b.Open()
+	b.clock.Add(time.Second)
+	costly := gate.Attempt{Cost: 40, Element: 7}
+	c, _ := o.ask(costly)
+	require.NotNil(t, c, "the bucket is full")
+	o.place.Release(c.stamp)
+	o.place.Heard(b.clock.Now(), &gate.Outcome{Ignored: true, Begun: c.begun, Element: 7})
+	wait := o.wait()
+	require.Equal(t, 2*time.Second, wait)
+	b.clock.Add(wait)
+	lent := &operator{bench: b}
+	lent.place = b.Attach(lent, 1)
+	outer.start().o.place.Heard(b.clock.Now(), &gate.Outcome{Ignored: true, Begun: b.clock.Now(), Element: 2})
+	require.Equal(t, gate.Never, o.wait(), "its permit is taken")
+	require.Equal(t, 50*time.Millisecond, lent.wait(), "this one runs on it")
+}
+
+// An operator that is awake for long, in the body of the loop over its results, does not hold others up.
+func TestTurnOfAnOperatorThatIsAwake(t *testing.T) {
+	b := newBench(t, backend.Limit(1))
+	o, second := b.attach(), b.attach()
+	c := o.start()
+	b.clock.Add(time.Second)
+	second.wait()
+	second.parked = false // it was woken by something else
+	c.end(nil)
+	_, answer := o.ask(gate.Attempt{})
+	require.NotZero(t, answer.Wait, "its turn is kept for a moment")
+	require.Equal(t, 10*time.Millisecond, o.sleep())
+	b.clock.Add(10 * time.Millisecond)
+	o.start()
+}
+
+// A probe of a tenant is the call of an element, not any call of its operator.
+func TestProbeOfATenant(t *testing.T) {
+	b := newBench(t)
+	o := b.attach()
+	old, _ := o.ask(gate.Attempt{Tenant: "a"})
+	first, _ := o.ask(gate.Attempt{Tenant: "a"})
+	require.True(t, first.end(errIn3))
+	err, wait := o.place.Closed(b.clock.Now(), "a")
+	require.EqualError(t, err, `backend payments is closed for tenant "a"`)
+	require.Equal(t, 3*time.Second, wait)
+	err, _ = o.place.Closed(b.clock.Now(), "b")
+	require.NoError(t, err)
+	b.clock.Add(wait)
+	probe, _ := o.ask(gate.Attempt{Tenant: "a"})
+	require.NotNil(t, probe)
+	old.end(nil)
+	_, answer := o.ask(gate.Attempt{Tenant: "a"})
+	require.True(t, answer.Other, "the probe is under way")
+	probe.end(nil)
+	c, _ := o.ask(gate.Attempt{Tenant: "a"})
+	require.NotNil(t, c)
+}
+
+// Law W3: tenants that are at rest are forgotten, and so is the room they took.
+func TestTenantsAreForgotten(t *testing.T) {
+	b := newBench(t, backend.TenantRate(100, time.Second))
+	o := b.attach()
+	ask := func(i int) { o.ask(gate.Attempt{Tenant: strconv.Itoa(i)}) }
+	for i := range 50_000 {
+		ask(i)
+	}
+	require.Equal(t, 50_000, backend.Tenants(b.Backend))
+	b.clock.Add(2 * time.Minute)
+	for range 30_000 {
+		ask(7)
+	}
+	require.LessOrEqual(t, backend.Tenants(b.Backend), 1025)
+}
+
+// A call for several elements is one call: it is lost if all of them are.
+func TestCallsForSeveralElements(t *testing.T) {
+	o := newBench(t).attach()
+	batch := func(errs ...error) (outages int) {
+		c := o.start()
+		call := gate.Call{Element: c.attempt.Element, Left: len(errs)}
+		o.place.Release(c.stamp)
+		for i, err := range errs {
+			if o.place.Heard(o.clock.Now(), &gate.Outcome{Err: err, Begun: c.begun, Element: uint64(1000 + i), Call: &call}) {
+				outages++
+			}
+		}
+		return outages
+	}
+	for range 10 {
+		require.Zero(t, batch(errBusy, nil, errBusy, errBusy), "the service has answered")
+	}
+	require.Equal(t, backend.Open, o.Stats().State)
+	require.Zero(t, o.Stats().Lost)
+	for range 4 {
+		batch(errBusy, errBusy, errBusy)
+	}
+	require.Equal(t, backend.Open, o.Stats().State)
+	require.Equal(t, 3, batch(errBusy, errBusy, errBusy))
+	require.Equal(t, backend.Closed, o.Stats().State)
+	require.EqualValues(t, 5, o.Stats().Lost)
+	o.clock.Add(time.Second)
+	batch(errBusy, nil)
+	require.Equal(t, backend.Ramping, o.Stats().State, "a probe that was answered")
 }
 
 func TestRefusals(t *testing.T) {

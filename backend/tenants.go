@@ -4,51 +4,78 @@ import "time"
 
 // tenant is what is known of one tenant. It is forgotten when it is at rest.
 type tenant struct {
+	name   string
 	rate   bucket
 	until  time.Duration // closed until then; 0: not at all
 	pause  time.Duration // how long it was closed last, without a time from the server
-	prober *place        // whose call tries it; nil: none does
+	prober probe         // whose call tries it; zero: none does
+	asked  time.Duration // when it was asked for last
 }
 
 // tenants has those that are not at rest, and some that are. Guarded by Backend.mu.
 type tenants struct {
-	all   map[string]*tenant
-	rate  bucket // a new one's
-	sweep int    // as many may be there before those at rest are forgotten
+	all  map[string]*tenant
+	list []*tenant // those of all
+	at   int       // that is looked at next, whether it is at rest
+	most int       // that were in all since it was made
+	rate bucket    // a new one's
 }
 
-const fewTenants = 1024
+const (
+	fewTenants = 1024 // as many may be at rest
+	rests      = time.Minute
+)
 
-func newTenants(rate bucket) tenants {
-	return tenants{all: make(map[string]*tenant), rate: rate, sweep: fewTenants}
-}
+func newTenants(rate bucket) tenants { return tenants{all: make(map[string]*tenant), rate: rate} }
 
 // isIdle reports whether no tenant can be refused.
 func (n *tenants) isIdle() bool { return len(n.all) == 0 && !n.rate.isSet() }
 
 // find returns a tenant, and makes it if there is something to remember.
 func (n *tenants) find(name string, t time.Duration, remember bool) *tenant {
+	for range 2 { // more than come, so that all are looked at
+		n.tidy(t)
+	}
 	x := n.all[name]
 	if x == nil && (remember || n.rate.isSet()) {
-		if len(n.all) >= n.sweep {
-			n.forget(t)
-		}
-		x = &tenant{rate: n.rate}
+		x = &tenant{name: name, rate: n.rate}
 		x.rate.at = t
 		n.all[name] = x
+		n.list = append(n.list, x)
+		n.most = max(n.most, len(n.list))
+	}
+	if x != nil {
+		x.asked = t
 	}
 	return x
 }
 
-// forget forgets the tenants that are at rest.
-func (n *tenants) forget(t time.Duration) {
-	for name, x := range n.all {
-		x.rate.fill(t, 1)
-		if x.prober == nil && (x.until == 0 || t >= x.until+time.Minute) && x.rate.level >= x.rate.burst {
-			delete(n.all, name)
-		}
+// tidy looks at one of many tenants, and forgets it if it is at rest.
+func (n *tenants) tidy(t time.Duration) {
+	last := len(n.list) - 1
+	if last < fewTenants {
+		return
 	}
-	n.sweep = max(fewTenants, 2*len(n.all))
+	if n.at++; n.at > last {
+		n.at = 0
+	}
+	x := n.list[n.at]
+	if t-x.asked < rests || t-x.until < rests || x.prober != (probe{}) {
+		return
+	}
+	if x.rate.fill(t, 1); x.rate.level < x.rate.burst {
+		return
+	}
+	delete(n.all, x.name)
+	n.list[n.at], n.list[last] = n.list[last], nil
+	n.list = n.list[:last]
+	if n.most > 4*max(last, fewTenants) { // a map does not shrink
+		all := make(map[string]*tenant, last)
+		for _, x := range n.list {
+			all[x.name] = x
+		}
+		n.all, n.list, n.most = all, append([]*tenant(nil), n.list...), last
+	}
 }
 
 // wait returns how long a call of the tenant must wait; 0: it may start.
@@ -56,7 +83,7 @@ func (x *tenant) wait(t time.Duration, cost float64) time.Duration {
 	switch {
 	case t < x.until:
 		return x.until - t
-	case x.prober != nil:
+	case x.prober != probe{}:
 		return askAgain
 	}
 	x.rate.fill(t, 1)

@@ -15,13 +15,11 @@ require (
 	github.com/weirflow/weir/ext/otel v0.0.0
 	github.com/weirflow/weir/ext/otter v0.0.0
 	github.com/weirflow/weir/ext/prometheus v0.0.0
-	github.com/weirflow/weir/ext/rate v0.0.0
 	go.opentelemetry.io/otel/metric v1.47.0
 	go.opentelemetry.io/otel/sdk v1.47.0
 	go.opentelemetry.io/otel/sdk/metric v1.47.0
 	go.opentelemetry.io/otel/trace v1.47.0
 	go.uber.org/goleak v1.3.0
-	golang.org/x/time v0.16.0
 )
 
 require (
@@ -63,6 +61,7 @@ require (
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.50.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
+	golang.org/x/time v0.16.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 	modernc.org/libc v1.80.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
@@ -94,7 +93,6 @@ replace (
 	github.com/weirflow/weir/ext/otter => ../ext/otter
 	github.com/weirflow/weir/ext/postgres => ../ext/postgres
 	github.com/weirflow/weir/ext/prometheus => ../ext/prometheus
-	github.com/weirflow/weir/ext/rate => ../ext/rate
 )
 
 replace github.com/weirflow/weir/ext/sqlite => ../ext/sqlite

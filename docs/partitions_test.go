@@ -12,6 +12,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery/lock"
@@ -30,7 +31,7 @@ func Example_partitions() {
 	lookUp := asyncop.Blocking(func(_ context.Context, key string) (string, error) { return strings.ToUpper(key), nil })
 	ctx := context.Background()
 
-	permits := asyncop.NewPermits(50) // calls at once, of all partitions here
+	store := backend.New("store", backend.Limit(50)) // calls at once, of all partitions here
 	pipeline := func(ctx context.Context, p partitions.Partition) error {
 		lines, err := checkpoint.OpenLines(filepath.Join(dir, p.Name+".txt"))
 		if err != nil {
@@ -38,7 +39,7 @@ func Example_partitions() {
 		}
 		source := checkpoint.NewSource(p.Coordinator, "source", lines)
 		op := asyncop.OrderedWait(lookUp, 5*time.Second, 1000, asyncop.WithName("look up"),
-			asyncop.WithCheckpoints(p.Coordinator), asyncop.WithContext(ctx), asyncop.WithPermits(permits))
+			asyncop.WithCheckpoints(p.Coordinator), asyncop.WithContext(ctx), asyncop.WithBackend(store))
 		sink := checkpoint.NewSink(p.Coordinator, "sink", checkpoint.NewLineOutput(filepath.Join(dir, p.Name+".out")))
 		if err := p.Coordinator.Start(); err != nil {
 			return err

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/failsafe-go/failsafe-go/circuitbreaker"
 	"github.com/failsafe-go/failsafe-go/hedgepolicy"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -20,12 +19,10 @@ import (
 	"github.com/reugn/go-streams/extension"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"golang.org/x/time/rate"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/ext/failsafe/failsafecall"
-	"github.com/weirflow/weir/ext/rate/ratepace"
-	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/predicates/netretry"
 	"github.com/weirflow/weir/strategies"
@@ -132,9 +129,9 @@ func Example_kafka() {
 }
 
 func Example_sharedLimit() {
-	db := asyncop.NewPermits(50) // one database, two operators: together they run at most 50 calls
-	rows := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100, asyncop.WithPermits(db))
-	names := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100, asyncop.WithPermits(db))
+	db := backend.New("database", backend.Limit(50)) // one database, two operators: together they run at most 50 calls
+	rows := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100, asyncop.WithBackend(db))
+	names := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100, asyncop.WithBackend(db))
 	for _, op := range []*asyncop.AsyncWaitOperator[string, string]{rows, names} {
 		for row, err := range op.Results(slices.Values([]string{"lhr"})) {
 			fmt.Println(row, err)
@@ -146,21 +143,8 @@ func Example_sharedLimit() {
 }
 
 func Example_rate() {
-	limiter := rate.NewLimiter(100, 10) // 100 attempts a second, 10 at once
-	op := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 1000, asyncop.WithPace(ratepace.New(limiter)))
-	for row, err := range op.Results(slices.Values([]string{"lhr"})) {
-		fmt.Println(row, err)
-	}
-	// Output:
-	// <lhr> <nil>
-}
-
-func Example_circuitBreaker() {
-	breaker := circuitbreaker.NewBuilder[any]().WithFailureThreshold(5).WithDelay(time.Second).Build()
-	op := asyncop.OrderedWaitWithRetry(
-		failsafecall.Guard(breaker, asyncop.Blocking(upper)), 10*time.Second, 1000,
-		strategies.ReasonAware(predicates.Named[string](), nil),
-		asyncop.WithPace(failsafecall.Pace(breaker))) // while it is open no attempt starts
+	service := backend.New("service", backend.Rate(100, time.Second)) // attempts that start in a second
+	op := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 1000, asyncop.WithBackend(service))
 	for row, err := range op.Results(slices.Values([]string{"lhr"})) {
 		fmt.Println(row, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -231,12 +232,12 @@ func Example_idempotent() {
 }
 
 func Example_budget() {
-	budget := strategies.NewBudget(0.2, 10, 100) // a retry for every fifth first attempt, and 10 a second
+	calls := backend.New("http", backend.RetryBudget(0.2)) // a retry for every fifth first attempt, and 10 a second
 	policy := strategies.ReasonAware(httpretry.Classifier[string](), nil).
-		WithBudget(budget).
 		WithMaxWaiting(500).
 		WithJitter(strategies.FullJitter)
+	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(upper), 5*time.Second, 1000, policy, asyncop.WithBackend(calls))
 
-	_ = policy
+	_ = op.Stop(context.Background())
 	// Output:
 }

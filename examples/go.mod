@@ -3,7 +3,6 @@ module github.com/weirflow/weir/examples
 go 1.26.0
 
 require (
-	github.com/failsafe-go/failsafe-go v0.9.8
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
 	github.com/reugn/go-streams v0.13.0
@@ -13,7 +12,6 @@ require (
 	github.com/twmb/franz-go/pkg/kadm v1.19.0
 	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c
 	github.com/weirflow/weir v0.0.0
-	github.com/weirflow/weir/ext/failsafe v0.0.0
 	github.com/weirflow/weir/ext/jetstream v0.0.0
 	github.com/weirflow/weir/ext/jetstream/embedded v0.0.0
 	github.com/weirflow/weir/ext/kafka v0.0.0
@@ -26,7 +24,6 @@ require (
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/benbjohnson/clock v1.3.5 // indirect
-	github.com/bits-and-blooms/bitset v1.24.4 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/google/uuid v1.6.0 // indirect
@@ -52,7 +49,6 @@ require (
 	golang.org/x/sys v0.50.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
-	google.golang.org/protobuf v1.36.12 // indirect
 	modernc.org/libc v1.80.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect

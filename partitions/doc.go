@@ -7,7 +7,7 @@
 //		Pipeline: func(ctx context.Context, p partitions.Partition) error {
 //			source := checkpoint.NewSource(p.Coordinator, "source", open(p.Name))
 //			op := asyncop.OrderedWait(fn, timeout, capacity, asyncop.WithName("lookup"),
-//				asyncop.WithCheckpoints(p.Coordinator), asyncop.WithContext(ctx), asyncop.WithPermits(permits))
+//				asyncop.WithCheckpoints(p.Coordinator), asyncop.WithContext(ctx), asyncop.WithBackend(store))
 //			sink := checkpoint.NewSink(p.Coordinator, "sink", output(p.Name))
 //			if err := p.Coordinator.Start(); err != nil {
 //				return err

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery/lock"
@@ -86,7 +87,7 @@ type job struct {
 	tables map[string]*table
 	stores *stores
 
-	permits       *asyncop.Permits // of all partitions
+	permits       *backend.Backend // of all partitions
 	running, most atomic.Int64     // calls at once
 
 	done    sync.WaitGroup // one for each partition
@@ -94,7 +95,7 @@ type job struct {
 }
 
 func newJob(count, length int) *job {
-	j := &job{inputs: map[string][]int{}, tables: map[string]*table{}, stores: newStores(), permits: asyncop.NewPermits(1000)}
+	j := &job{inputs: map[string][]int{}, tables: map[string]*table{}, stores: newStores(), permits: backend.New("store", backend.Limit(1000))}
 	for i := range count {
 		name := "p" + strconv.Itoa(i)
 		for n := range length {
@@ -129,7 +130,7 @@ func (j *job) pipeline(ctx context.Context, p partitions.Partition) error {
 	})
 	source := checkpoint.NewSource(p.Coordinator, "source", checkpointtest.NewSliceInput(j.inputs[p.Name]))
 	op := asyncop.OrderedWait(fn, time.Minute, 3, asyncop.WithName("double"), asyncop.WithCheckpoints(p.Coordinator),
-		asyncop.WithContext(ctx), asyncop.WithLogger(quiet), asyncop.WithPermits(j.permits))
+		asyncop.WithContext(ctx), asyncop.WithLogger(quiet), asyncop.WithBackend(j.permits))
 	sink := checkpoint.NewSink(p.Coordinator, "sink", j.tables[p.Name].output())
 	if err := p.Coordinator.Start(); err != nil {
 		return err

@@ -38,7 +38,7 @@ var (
 	// package strategies.
 	Unknown = NewReason("UNKNOWN", false, false)
 
-	// CircuitBreakerOpen: a circuit breaker kept the call from being sent, so it has not taken effect.
+	// CircuitBreakerOpen: a circuit breaker of your own kept the call from being sent, so it has not taken effect.
 	CircuitBreakerOpen = NewReason("CIRCUIT_BREAKER_OPEN", true, false)
 )
 

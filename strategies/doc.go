@@ -27,12 +27,11 @@
 // [ReasonAware] makes a [Policy] that knows, of a classifier (package predicates), which names the reason of an outcome, and a
 // [ReasonStrategy], which decides. The policy goes where a strategy goes:
 //
-//	strategies.ReasonAware(httpretry.Classifier[Row](), strategies.BestEffort[Row]()).
-//		WithBudget(strategies.NewBudget(0.2, 10, 100))
+//	strategies.ReasonAware(httpretry.Classifier[Row](), strategies.BestEffort[Row]())
 //
 // [BestEffort] is the default, and the strategy to embed in one of your own. A policy also says which calls may happen twice
-// ([Policy.IdempotentIf]), and bounds retries: by a [Budget] and by the number of elements that wait. [PolicyOf] puts these
-// bounds on a strategy without reasons. The rules are those of RFC 0049 of the Couchbase SDKs.
+// ([Policy.IdempotentIf]), and bounds the number of elements that wait for a retry. [PolicyOf] does
+// that for a strategy without reasons. A share of retries is bounded by the backend (backend.RetryBudget). The rules are those of RFC 0049 of the Couchbase SDKs.
 //
 // # Your own strategy
 //

@@ -69,10 +69,10 @@ func asking[OUT any](s ReasonStrategy[OUT]) func(context.Context, *predicates.At
 }
 
 // PolicyOf returns strategy as a policy: itself if it is one, else one that does what the strategy does: its predicates and its
-// [Jitter] are read here, once, and CanRetry and BackoffTime decide. Use it to give such a strategy a budget or a bound on
-// waiting elements:
+// [Jitter] are read here, once, and CanRetry and BackoffTime decide. Use it to give such a strategy a bound on waiting
+// elements:
 //
-//	strategies.PolicyOf(strategy).WithBudget(budget)
+//	strategies.PolicyOf(strategy).WithMaxWaiting(100)
 //
 // PolicyOf panics if strategy is nil, or embeds a *Policy.
 func PolicyOf[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
@@ -145,14 +145,6 @@ func askingByAttempts[OUT any](
 func (p *Policy[OUT]) WithJitter(jitter Jitter) *Policy[OUT] {
 	c := *p
 	c.steps.Jitter = jitter
-	return &c
-}
-
-// WithBudget returns a copy of p whose retries must be covered by budget, which may be shared with other policies. Reasons that
-// are always retried are not charged. Nil, the default, means no budget.
-func (p *Policy[OUT]) WithBudget(budget *Budget) *Policy[OUT] {
-	c := *p
-	c.steps.Budget = budget.tokens()
 	return &c
 }
 

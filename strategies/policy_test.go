@@ -178,8 +178,7 @@ type deeper struct{ thrice }
 
 func TestPolicyBuildersReturnCopies(t *testing.T) {
 	bare := strategies.ReasonAware(say(allowing), nil)
-	budget := strategies.NewBudget(0, 0, 1)
-	full := bare.WithJitter(strategies.FullJitter).WithBudget(budget).WithMaxWaiting(1).Idempotent().ErrorsOnly()
+	full := bare.WithJitter(strategies.FullJitter).WithMaxWaiting(1).Idempotent().ErrorsOnly()
 	assert.Nil(t, bare.Steps().Jitter)
 	assert.NotNil(t, full.Steps().Jitter)
 	assert.False(t, bare.Steps().IsIdempotent(1))

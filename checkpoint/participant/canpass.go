@@ -42,7 +42,7 @@ func CanPass(next any) error {
 		case "PassThrough":
 			return nil
 		case "Throttler":
-			return fmt.Errorf("a %v may discard checkpoint barriers: use asyncop.WithPace, or wrap it with a method PassesBarriers "+
+			return fmt.Errorf("a %v may discard checkpoint barriers: use asyncop.WithBackend, or wrap it with a method PassesBarriers "+
 				"if its mode is Backpressure (see participant.Passer)", reflect.PointerTo(t))
 		}
 		return fmt.Errorf("a %v cannot pass checkpoint barriers; package weir/flow has flows that can", reflect.PointerTo(t))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
@@ -81,7 +82,7 @@ type partitionWorker struct {
 	workerSettings
 	airports []flights.Airport
 	client   *hclient.Client
-	permits  *asyncop.Permits // of all its partitions
+	permits  *backend.Backend // of all its partitions
 
 	mu      sync.Mutex
 	parts   map[string]*part
@@ -109,7 +110,7 @@ func workPartitions(s workerSettings) error {
 	}
 	w := &partitionWorker{
 		workerSettings: s, airports: airports, client: hclient.New(s.Store),
-		permits: asyncop.NewPermits(2 * s.Config.Calls), parts: map[string]*part{},
+		permits: backend.New("store", backend.Limit(2*s.Config.Calls)), parts: map[string]*part{},
 	}
 	fmt.Println("ready")
 	go w.report() // ends with the process
@@ -149,7 +150,7 @@ func (w *partitionWorker) pipeline(ctx context.Context, p partitions.Partition) 
 	}
 	defer func() { _ = dead.close() }() // what it has taken is durable
 	checks := &checkpointed{coordinator: p.Coordinator}
-	pipe := newPipeline(w.Config, w.client, book, dead, checks.option(), asyncop.WithContext(ctx), asyncop.WithPermits(w.permits))
+	pipe := newPipeline(w.Config, w.client, book, dead, checks.option(), asyncop.WithContext(ctx), asyncop.WithBackend(w.permits))
 	checks.attach(in, out)
 	if err := checks.start(); err != nil {
 		_ = checks.run(pipe)

@@ -25,7 +25,6 @@ type Steps[OUT any] struct {
 	ByAttempts bool                                                      // made of an AsyncRetryStrategy: number and outcome suffice
 	NoRetry    bool                                                      // made of strategies.NoRetry
 	Jitter     func(base time.Duration, random *rand.Rand) time.Duration // nil: none
-	Budget     *Bucket                                                   // nil: none
 	MaxWaiting int                                                       // 0: no bound
 	MaxDelay   time.Duration                                             // 0: no bound
 	Idempotent func(input any) bool                                      // nil: false for all
@@ -184,7 +183,7 @@ func (p *Steps[OUT]) schedule(a *predicates.Attempt[OUT], action Action, now Sit
 		d.Delay, d.Capped = max(0, a.Remaining), true
 		return d
 	}
-	if !d.Reason.AlwaysRetry() && (p.Budget != nil && !p.Budget.Withdraw() || now.MayRetry != nil && !now.MayRetry()) {
+	if !d.Reason.AlwaysRetry() && now.MayRetry != nil && !now.MayRetry() {
 		return Decision{Verdict: OverBudget, Reason: d.Reason, Err: d.Err}
 	}
 	return d

@@ -14,9 +14,14 @@ const Never = time.Duration(math.MaxInt64)
 
 // Backend is the service that operators call.
 type Backend interface {
-	// Attach returns the place of an operator. wake is called from any goroutine, with a lock held, and must not block. lent of its calls
-	// run on the permit of the call around the operator.
-	Attach(wake func(), lent int) Place
+	// Attach returns the place of an operator, whose loop sleeps by s. lent of its calls run on the permit of the call around the operator.
+	Attach(s Sleeper, lent int) Place
+}
+
+// Sleeper is the sleep of an operator's loop. Its methods are called from any goroutine, with a lock held, and do not block.
+type Sleeper interface {
+	WakeUp()
+	IsParked() bool // it sleeps, or is about to: it takes a turn when it is woken
 }
 
 // Place is the place of an operator at its backend. Release is called from any goroutine, the rest by the operator's loop. A refused
@@ -24,6 +29,9 @@ type Backend interface {
 type Place interface {
 	// Start asks whether an attempt may start at now, of the operator's clock.
 	Start(now time.Time, a *Attempt) Answer
+
+	// Join says that the call which has started last is for one more element.
+	Join(a *Attempt)
 
 	// Release says that the call of an attempt is over. stamp is from the Answer to its start.
 	Release(stamp Stamp)
@@ -42,8 +50,8 @@ type Place interface {
 	// given to others.
 	Settle(now time.Time, isShort bool)
 
-	// Closed returns why nothing may start, and how long that lasts as far as is known; nil: calls may start.
-	Closed(now time.Time) (err error, wait time.Duration)
+	// Closed returns why nothing may start for a tenant, and how long that lasts as far as is known; nil: calls may start.
+	Closed(now time.Time, tenant string) (err error, wait time.Duration)
 
 	// Leave ends the place. Calls that run have their permits until they are over.
 	Leave()
@@ -55,6 +63,7 @@ type Attempt struct {
 	Tenant  string  // "" is none
 	Retry   bool
 	Outages int    // that the element has met
+	Hurried bool   // it has less than half of its time left
 	Element uint64 // tells the elements of an operator apart
 }
 
@@ -83,10 +92,21 @@ func (s Stamp) Since(at time.Duration) time.Duration {
 type Outcome struct {
 	Err      error
 	Reason   predicates.Reason // that a classifier has found; zero: none
-	TimedOut bool
-	Ignored  bool          // nothing was sent, or the call was cancelled: it says nothing of the backend
-	Begun    time.Time     // when it started
-	Pushback time.Duration // that a result demands; Err is asked for its own
+	Ignored  bool              // nothing was sent: it says nothing of the backend
+	Begun    time.Time         // when it started
+	Pushback time.Duration     // that a result demands; Err is asked for its own
 	Tenant   string
 	Element  uint64
+	Call     *Call // that the attempt is a part of; nil: it is a call of its own
+}
+
+// Call is a call for several elements. It has one outcome: it is lost if the attempts of all its elements are.
+type Call struct {
+	Element uint64 // the one that Start was asked for
+	Left    int    // attempts that have not been heard
+
+	// What those that were heard have said. The backend's.
+	Answered bool          // not all were lost
+	Lost     bool          // one was
+	Demanded time.Duration // the longest wait
 }

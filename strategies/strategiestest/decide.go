@@ -56,9 +56,6 @@ func Decide[OUT any](strategy strategies.AsyncRetryStrategy[OUT], a predicates.A
 		a.Remaining = math.MaxInt64
 	}
 	a.Idempotent = policy.IsIdempotent(a.Input)
-	if a.Number == 1 {
-		policy.Budget.Deposit()
-	}
 	d := policy.Decide(context.Background(), &a, decision.Situation{})
 	made := Decision{Delay: max(d.Delay, d.Demanded), Reason: d.Reason, Stage: a.Stage, Before: d.Before, Err: d.Err}
 	if d.Verdict == decision.Retried {

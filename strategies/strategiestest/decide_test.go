@@ -89,14 +89,3 @@ func TestDecideHandsOnBefore(t *testing.T) {
 	require.True(t, d.Retry)
 	require.Equal(t, errBefore, d.Before(t.Context()))
 }
-
-// A budget earns at first attempts and pays for retries.
-func TestDecideUsesTheBudget(t *testing.T) {
-	budget := strategies.NewBudget(0.5, 0, 1)
-	policy := strategies.PolicyOf[int](strategies.FixedDelay[int](9, 0).RetryIfException(predicates.HasException)).WithBudget(budget)
-	var got []bool
-	for _, number := range []int{1, 1, 2, 1, 1} {
-		got = append(got, Decide(policy, attempt{Err: io.EOF, Number: number}).Retry)
-	}
-	assert.Equal(t, []bool{true, false, false, true, false}, got)
-}

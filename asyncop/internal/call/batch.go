@@ -136,9 +136,6 @@ func (b *Batch[IN, OUT]) Close() bool {
 func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome func(i int, out Future[OUT]))) {
 	defer func() { // also if a future ends the goroutine; after the outcomes, so that elements that take the freed slots are there
 		b.ended.Store(true)
-		if s := b.host.Share; s != nil {
-			s.Release()
-		}
 		b.host.LeavePlace(b.Stamp)
 		b.host.freed.Add(1)
 		b.host.WakeUp()

@@ -104,10 +104,6 @@ func (b *Batch[IN, OUT]) Value(key any) any {
 		if b.host.Backend != nil && b.host.Backend == key.Backend {
 			return true
 		}
-	case PermitsKey:
-		if b.host.Share.Of(key.Permits) {
-			return true
-		}
 	case ctxkey.Stage:
 		return (*batchStages[IN, OUT])(b)
 	case NumberKey, HostKey, ctxkey.Message: // of an attempt, which may be one around the operator

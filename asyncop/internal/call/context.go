@@ -16,9 +16,6 @@ type NumberKey struct{}
 // BackendKey finds out, in the context of a call, whether that or a call around it is one of this backend: true or nil.
 type BackendKey struct{ gate.Backend }
 
-// PermitsKey finds out, in the context of a call, whether that or a call around it has one of these permits: true or nil.
-type PermitsKey struct{ *Permits }
-
 // HostKey finds what runs the blocking calls of an attempt in its context: an [Attempt].
 type HostKey struct{}
 
@@ -107,10 +104,6 @@ func (a *Attempt[OUT]) Value(key any) any {
 		return a
 	case BackendKey:
 		if a.host.Backend != nil && a.host.Backend == key.Backend {
-			return true
-		}
-	case PermitsKey:
-		if a.host.Share.Of(key.Permits) {
 			return true
 		}
 	case ctxkey.Stage:

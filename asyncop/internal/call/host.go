@@ -20,7 +20,6 @@ type Host struct {
 	Run      func(task func())         // has task done by a worker
 	Panicked func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
 	NilError error                     // stands for a nil error
-	Share    *Share                    // in permits that operators share; nil: in none
 	Backend  gate.Backend              // that is called; nil: any
 	Place    gate.Place                // at the backend; nil: none
 	Around   Reporter                  // of the call that the operator runs inside of; nil: of none
@@ -46,6 +45,13 @@ type Clock interface {
 func (h *Host) LeavePlace(stamp gate.Stamp) {
 	if h.Place != nil {
 		h.Place.Release(stamp)
+	}
+}
+
+// RestPlace says to the backend that nothing begins any more.
+func (h *Host) RestPlace() {
+	if h.Place != nil {
+		h.Place.Settle(h.Clock.Time(h.Clock.Now()), false)
 	}
 }
 

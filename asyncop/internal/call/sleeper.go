@@ -21,6 +21,9 @@ func (s *Sleeper) Sleep(idle func() bool) {
 	s.Parked.Store(false)
 }
 
+// IsParked reports whether the goroutine sleeps, or looks a last time whether it must. Called from any goroutine.
+func (s *Sleeper) IsParked() bool { return s.Parked.Load() }
+
 // WakeUp wakes the sleeper. Called from any goroutine.
 func (s *Sleeper) WakeUp() {
 	if s.Parked.Load() {

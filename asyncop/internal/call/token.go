@@ -256,11 +256,8 @@ func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 // it runs. Other than its operator's own permit it does not wait for the loop. Called for attempts only, and by publish for
 // handlers, which have no number.
 func (t *Token) release(before, bits uint32) {
-	if h := t.host; (h.Share != nil || h.Place != nil) && t.number != 0 && overBy(before, bits) {
-		if h.Share != nil {
-			h.Share.Release()
-		}
-		h.LeavePlace(t.Ref.Stamp)
+	if t.host.Place != nil && t.number != 0 && overBy(before, bits) {
+		t.host.Place.Release(t.Ref.Stamp)
 	}
 }
 

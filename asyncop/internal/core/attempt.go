@@ -28,9 +28,6 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	}
 	s.last = g.now
 	if s.attempts == 1 {
-		if budget := g.Policy.Budget; budget != nil {
-			budget.Deposit()
-		}
 		if !g.knowsFirst(s) {
 			s.first = g.now
 		}
@@ -62,7 +59,11 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 
 // countRetry notes that s, which is ready, is retried.
 func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
-	g.counts.WaitingForRetry--
+	g.retryOver(s)
+	if s.retry&noRetry != 0 {
+		s.retry = 0
+		return
+	}
 	if r := g.slots.reasons.get(s.place); !r.last.IsZero() {
 		r.retried = r.retried.With(r.last)
 		g.slots.reasons.set(s.place, r)
@@ -73,6 +74,13 @@ func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
 		g.counts.RetriesOnResult++
 	default:
 		g.counts.RetriesOnError++
+	}
+}
+
+// retryOver notes that s does not wait for a retry any more.
+func (g *Machine[IN, OUT]) retryOver(s *Slot[IN, OUT]) {
+	if s.retry&noRetry == 0 {
+		g.counts.WaitingForRetry--
 	}
 }
 
@@ -316,21 +324,6 @@ func (g *Machine[IN, OUT]) armReady(s *Slot[IN, OUT]) {
 	g.ready.Arm(&s.timer, s.accepted)
 }
 
-// mayComeAgain reports whether s, whose attempts may have taken effect, may be called again. Strategies that look at attempts alone
-// repeat whatever their predicates take.
-func (g *Machine[IN, OUT]) mayComeAgain(s *Slot[IN, OUT]) (may bool) {
-	switch {
-	case s.doubt != untracked:
-		return true
-	case !g.looksClosely:
-		return g.Policy.Considers(context.DeadlineExceeded)
-	}
-	g.calling(s, g.resumes.fail)
-	may = g.Policy.IsIdempotent(s.in)
-	g.called()
-	return may
-}
-
 // timeOut ends s at its deadline. Law A3: whatever the element was doing, this is final.
 func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	isEarly, called := g.now < s.due, s.phase == running
@@ -345,10 +338,10 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		}
 	case backoff:
 		g.Timers.Cancel(&s.timer)
-		g.counts.WaitingForRetry--
+		g.retryOver(s)
 	case ready:
 		g.ready.Cancel(&s.timer)
-		g.counts.WaitingForRetry--
+		g.retryOver(s)
 	default:
 		g.on[s.phase].cut(s, true)
 	}
@@ -364,7 +357,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		closed, wait = g.closed(s)
 	}
 	failure := g.Hooks.TimedOut(g.report(s), isEarly, closed)
-	if closed != nil && g.giveBack != nil && g.mayComeAgain(s) && g.giveBack(s, failure, wait) {
+	if closed != nil && s.attempts == 0 && g.giveBack != nil && g.giveBack(s, failure, wait) { // law W2: what was called counts as visited
 		s.err = failure
 		g.enter(s, ended)
 		g.complete(s)

@@ -191,7 +191,7 @@ func TestBatchWhoseMemberFailsTheRun(t *testing.T) {
 
 // A batch that user code has broken off gives its permits back, also if its driver does not go on.
 func TestBatchBrokenOffAtTheEnd(t *testing.T) {
-	permits := call.NewPermits(1)
+	permits := newHouse(1)
 	b := withBatches(t, 2, 0, nil, nil)
 	b.share(permits)
 	invoke := b.Invoke
@@ -207,8 +207,7 @@ func TestBatchBrokenOffAtTheEnd(t *testing.T) {
 		b.feed("a b")
 	}()
 	<-done
-	_, used := permits.Counts()
-	require.Equal(t, 1, used)
+	require.Equal(t, 1, permits.Used())
 	b.End(b.Exited())
 	for _, e := range b.Abandon() {
 		b.Ended(e, observe.Abandoned)
@@ -217,8 +216,7 @@ func TestBatchBrokenOffAtTheEnd(t *testing.T) {
 	b.returns()
 	require.Empty(t, b.called, "they are late")
 	require.Equal(t, 4, b.FreePermits())
-	_, used = permits.Counts()
-	require.Zero(t, used)
+	require.Zero(t, permits.Used())
 }
 
 // A batch waits from the first retry that is due on, or the first head of a key, and not from the last one.
@@ -401,7 +399,7 @@ func TestBatchOfRestoredElements(t *testing.T) {
 
 // A batch of which wrappers of the function have completed all members is no call: its permits come back.
 func TestBatchWithoutCall(t *testing.T) {
-	permits := call.NewPermits(1)
+	permits := newHouse(1)
 	b := withBatches(t, 2, time.Second, nil, nil)
 	b.share(permits)
 	join := b.Invoke
@@ -423,8 +421,7 @@ func TestBatchWithoutCall(t *testing.T) {
 	b.turn()
 	require.Equal(t, "c#1 known a", b.took())
 	b.end()
-	_, used := permits.Counts()
-	require.Zero(t, used)
+	require.Zero(t, permits.Used())
 }
 
 // batchModel knows what batches are made of, and when they go.
@@ -540,8 +537,7 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 			},
 			size: rapid.IntRange(1, 5).Draw(t, "size"), wait: time.Duration(rapid.IntRange(0, 15).Draw(t, "wait")) * time.Second,
 		}
-		permits, sleeper := call.NewPermits(m.shared), call.NewSleeper()
-		others := permits.Join(&sleeper, 0)
+		permits := newHouse(m.shared)
 		strategy := strategies.FixedDelay[string](modelRetries, modelDelay).RetryIfException(predicates.HasException)
 		b := withBatches(t, m.size, m.wait, strategy, func(c *setup) {
 			c.Timeout, c.MaxCalls = modelTimeout, m.permits
@@ -551,10 +547,7 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 			}
 		})
 		b.share(permits)
-		if m.interval > 0 {
-			pace := &every{interval: m.interval, next: b.clock.at}
-			b.pace(pace.take)
-		}
+		permits.interval, permits.next = m.interval, b.clock.at
 		accepted, noted := 0, 0
 		handOut := func() { // the batches that were formed are those of the model
 			b.Jobs(func(jobs ...call.Job[string, string]) {
@@ -620,17 +613,16 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 				m.now += d
 			},
 			"others take": func(t *rapid.T) {
-				if others.Take() {
+				if permits.Take() {
 					m.others++
 				}
-				others.Settle(false)
 			},
 			"others give back": func(t *rapid.T) {
 				if m.others == 0 {
 					t.Skip()
 				}
 				m.others--
-				others.Release()
+				permits.Release()
 			},
 			"end of input": func(t *rapid.T) {
 				if rapid.IntRange(0, 5).Draw(t, "maybe") > 0 {
@@ -655,8 +647,7 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 				require.Equal(t, strings.Join(m.history, " "), strings.Join(b.history, " "))
 				require.Equal(t, len(m.elements), b.Len())
 				require.Equal(t, len(m.calls), b.Running(), "a permit for each batch")
-				_, used := permits.Counts()
-				require.Equal(t, len(m.calls)+m.others, used)
+				require.Equal(t, len(m.calls)+m.others, permits.Used())
 				b.balance()
 			},
 		})
@@ -670,7 +661,6 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 			}
 		}
 		b.end()
-		_, used := permits.Counts()
-		require.Equal(t, m.others, used)
+		require.Equal(t, m.others, permits.Used())
 	})
 }

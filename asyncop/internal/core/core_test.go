@@ -334,12 +334,13 @@ func TestDeadlinesDuringACall(t *testing.T) {
 			r.complete("c#1")
 		}
 		if pace {
-			r.pace(func(time.Time) time.Duration {
+			r.setup.Cost = func(string) float64 {
 				if r.calls["a#2"] != nil { // b is asked about
 					minute()
 				}
 				return 0
-			})
+			}
+			r.share(newHouse(3))
 		} else {
 			r.answer = func(name string, _ *call.Attempt[string]) error {
 				if name == "a#2" {
@@ -518,7 +519,7 @@ func TestClockWithoutLimits(t *testing.T) {
 		"timeout":         {func(c *setup) { c.Timeout = time.Hour }, true},
 		"own timeouts":    {func(c *setup) { c.TimeoutFor = func(string) time.Duration { return 0 } }, true},
 		"attempt timeout": {func(c *setup) { c.AttemptTimeout = time.Hour }, true},
-		"pace":            {func(c *setup) { c.Pace = func(time.Time) time.Duration { return 0 } }, true},
+		"backend":         {func(c *setup) { c.Host.Place = door{newHouse(9)} }, true},
 		"observer":        {func(c *setup) { c.Observers = []observe.Observer{quiet{}} }, true},
 		"counter":         {func(c *setup) { c.Counters = []counting.Counter{&tally{}} }, true},
 	} {

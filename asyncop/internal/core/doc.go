@@ -30,7 +30,7 @@
 //   - [OrderKeys]: the elements of a key, one after the other
 //   - [OwnTimeouts]: a timeout for each element
 //   - [AddBatches]: one call for several elements
-//   - [Admission]: permits that operators share, and a pace
+//   - [AtBackend]: the service that is called says when an attempt may start
 //   - [AskBeside], [PrepareBeside]: strategies that may block, and what they want done before a retry
 //   - [HandleFailures]: results in place of failures
 //   - [AddHandOver]: a sink for failures

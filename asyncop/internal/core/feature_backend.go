@@ -1,6 +1,8 @@
 package core
 
 import (
+	"fmt"
+	"math"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
@@ -14,19 +16,19 @@ func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenan
 	b.broke = func(s *Slot[IN, OUT], err error) {
 		if s.phase == ready {
 			g.ready.Cancel(&s.timer)
-			g.counts.WaitingForRetry--
+			g.retryOver(s)
 		}
 		g.fail(s, err)
 	}
 	g.exact = true
-	g.admit = b.admit
+	g.admit, g.join = b.admit, b.join
 	g.isShut = func() bool { return b.short }
 	g.opensAt = b.opensAt
 	g.heard = b.heard
 	g.forgiven = func(s *Slot[IN, OUT]) int { return min(b.outages.get(s.place), mostForgiven) }
 	g.mayRetry = func() bool { return b.place.MayRetry(g.Timers.Time(g.now)) }
-	g.closed = func(*Slot[IN, OUT]) (error, time.Duration) { //nolint:staticcheck // the error is the answer
-		return b.place.Closed(g.Timers.Time(g.now))
+	g.closed = func(s *Slot[IN, OUT]) (error, time.Duration) { //nolint:staticcheck // the error is the answer
+		return b.place.Closed(g.Timers.Time(g.now), b.tenants.get(s.place))
 	}
 	g.turnBegins = append(g.turnBegins, func() (ends bool) { b.short = false; return false })
 	g.turnEnds = append(g.turnEnds, func() { b.place.Settle(g.Timers.Time(g.now), b.short) })
@@ -36,8 +38,9 @@ func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenan
 	g.left = append(g.left, func(s *Slot[IN, OUT]) {
 		b.outages.clear(s.place)
 		b.tenants.clear(s.place)
+		b.calls.clear(s.place)
 	})
-	forget := func() { b.outages, b.tenants = side[int]{}, side[string]{} }
+	forget := func() { b.outages, b.tenants, b.calls = side[int]{}, side[string]{}, side[*gate.Call]{} }
 	g.emptied = append(g.emptied, forget)
 	g.forget = append(g.forget, forget)
 }
@@ -55,28 +58,27 @@ type atBackend[IN, OUT any] struct {
 	outcome gate.Outcome // that is passed on; used again and again
 	outages side[int]    // attempts that met an outage
 	tenants side[string] // for whom attempts were asked for
-	short   bool         // no attempt starts any more in this turn
+	call    *gate.Call   // for several elements, that has started last
+	calls   side[*gate.Call]
+	short   bool // no attempt starts any more in this turn
 }
 
 // admit asks for an attempt of s. If only s must wait, others go on.
 func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT]) bool {
 	g := b.core
-	b.attempt = gate.Attempt{
-		Cost: 1, Retry: s.attempts > 0, Outages: b.outages.get(s.place), Element: uint64(s.accepted)<<16 | uint64(uint16(s.place)),
-	}
-	if b.cost != nil || b.tenant != nil {
-		g.calling(s, b.broke)
-		b.describe(s)
-		g.called()
-		g.refresh()
-		if g.overdue = g.now >= s.due; g.overdue {
-			return false
-		}
+	b.attempt = gate.Attempt{Cost: 1, Retry: s.attempts > 0, Outages: b.outages.get(s.place), Element: element(s)}
+	b.attempt.Hurried = s.due != Never && s.due-g.now < (s.due-s.accepted)/2
+	if !b.describe(s) {
+		return false
 	}
 	answer := b.place.Start(g.Timers.Time(g.now), &b.attempt)
 	g.stamp = answer.Stamp
 	switch {
 	case answer.Wait == 0:
+		if g.callsOf != nil {
+			b.call = &gate.Call{Element: b.attempt.Element, Left: 1}
+			b.calls.set(s.place, b.call)
+		}
 		return true
 	case answer.Other:
 		b.putOff(s, answer.Wait)
@@ -86,14 +88,45 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT]) bool {
 	return false
 }
 
-func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) {
+// join adds s to the call that has started last. It reports whether s goes on: its cost may break.
+func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) bool {
+	b.attempt = gate.Attempt{Retry: s.attempts > 0}
+	if !b.describe(s) {
+		return false
+	}
+	b.place.Join(&b.attempt)
+	b.call.Left++
+	b.calls.set(s.place, b.call)
+	return true
+}
+
+// element tells s apart.
+func element[IN, OUT any](s *Slot[IN, OUT]) uint64 {
+	return uint64(s.accepted)<<16 | uint64(uint16(s.place))
+}
+
+// describe finds out what an attempt of s costs, and for whom it is. That is user code: it reports whether s goes on.
+func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) bool {
+	if b.cost == nil && b.tenant == nil {
+		return true
+	}
+	g := b.core
+	g.calling(s, b.broke)
 	if b.cost != nil {
-		b.attempt.Cost = max(0, b.cost(s.in))
+		b.attempt.Cost = b.cost(s.in)
 	}
 	if b.tenant != nil {
 		b.attempt.Tenant = b.tenant(s.in)
 		b.tenants.set(s.place, b.attempt.Tenant)
 	}
+	g.called()
+	if c := b.attempt.Cost; !(c >= 0 && c <= math.MaxFloat64) { // in this form NaN fails too
+		b.broke(s, fmt.Errorf("asyncop: Cost: want a finite number of 0 or more: %v", c))
+		return false
+	}
+	g.refresh()
+	g.overdue = g.now >= s.due
+	return !g.overdue
 }
 
 // putOff lets s wait as in a back-off, for what concerns others of its operator not at all. The end of the input does not cut that.
@@ -102,7 +135,7 @@ func (b *atBackend[IN, OUT]) putOff(s *Slot[IN, OUT], wait time.Duration) {
 	if s.phase == ready {
 		g.ready.Cancel(&s.timer)
 	} else {
-		g.counts.WaitingForRetry++
+		s.retry |= noRetry
 	}
 	g.enter(s, backoff)
 	s.retry |= Demanded
@@ -136,11 +169,21 @@ func (b *atBackend[IN, OUT]) released(_ *Slot[IN, OUT], a *call.Attempt[OUT], ho
 func (b *atBackend[IN, OUT]) heard(s *Slot[IN, OUT], o gate.Outcome) (outage bool) {
 	g := b.core
 	b.outcome = o
-	b.outcome.Begun, b.outcome.Element = g.Timers.Time(s.last), uint64(s.accepted)<<16|uint64(uint16(s.place))
-	b.outcome.Tenant = b.tenants.get(s.place)
+	b.outcome.Begun, b.outcome.Element = g.Timers.Time(s.last), element(s)
+	b.outcome.Tenant, b.outcome.Call = b.tenants.get(s.place), b.calls.get(s.place)
+	b.calls.clear(s.place)
 	if outage = b.place.Heard(g.Timers.Time(g.now), &b.outcome); outage {
 		b.outages.set(s.place, b.outages.get(s.place)+1)
 	}
-	b.outcome.Err = nil
+	b.outcome.Err, b.outcome.Call = nil, nil
 	return outage
+}
+
+// waitingCalls returns how many calls wait for nothing but a feature.
+func (g *Machine[IN, OUT]) waitingCalls() int {
+	n := g.ready.Len() + g.unbegun
+	if g.callsOf != nil {
+		return g.callsOf(n)
+	}
+	return n
 }

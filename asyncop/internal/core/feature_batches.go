@@ -112,7 +112,7 @@ func (b *Batches[IN, OUT]) timerIsDue() bool {
 }
 
 // startOne starts a batch of those that may start: retries before first attempts, oldest first. The first member is asked for
-// what the call as a whole needs, permits and the pace.
+// what the call as a whole needs.
 func (b *Batches[IN, OUT]) startOne() {
 	g := b.core
 	s := g.nextStart()
@@ -126,7 +126,9 @@ func (b *Batches[IN, OUT]) startOne() {
 	g.forming = b.forming
 	g.calledAfter = b.forming.After
 	for ; s != nil && b.forming.Len() < size && g.mayStart(s); s = g.nextStart() {
-		g.begin(s)
+		if b.forming.Len() == 0 || g.join == nil || g.join(s) {
+			g.begin(s)
+		}
 	}
 	b.send()
 }
@@ -143,9 +145,6 @@ func (b *Batches[IN, OUT]) send() {
 		return
 	}
 	g.permits++
-	if g.Host.Share != nil {
-		g.Host.Share.Release()
-	}
 	g.Host.LeavePlace(formed.Stamp)
 	for _, f := range g.freed {
 		f()

@@ -84,8 +84,9 @@ func (b *beside[IN, OUT]) runWaiting() (ends bool) {
 // question is what a strategy that may block is asked on a worker. Its letter is the answer.
 type question[OUT any] struct {
 	call.Token
-	err  error                   // of the outcome
-	view predicates.Attempt[OUT] // of the attempt
+	err    error                   // of the outcome
+	outage bool                    // the attempt met one
+	view   predicates.Attempt[OUT] // of the attempt
 
 	// Written by the worker before it posts the letter.
 	action decision.Action
@@ -109,7 +110,7 @@ func (q *question[OUT]) put(ctx context.Context, policy *decision.Steps[OUT], pa
 func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 	b := addBeside(g)
 	g.ask = func(s *Slot[IN, OUT], err error) {
-		q := &question[OUT]{err: err, view: g.view}
+		q := &question[OUT]{err: err, outage: g.outage, view: g.view}
 		g.forgetView()
 		g.enter(s, deciding)
 		g.hold(s, q)
@@ -123,7 +124,7 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 		g.counts.Deciding--
 		g.tick()
 		q.view.Remaining, q.view.Elapsed = g.remaining(s), g.now-s.accepted
-		g.outcome, g.isDeciding, g.isAnswered = q.err, true, true
+		g.outcome, g.outage, g.isDeciding, g.isAnswered = q.err, q.outage, true, true
 		g.calling(s, g.resumes.judge)
 		d := g.Policy.Conclude(&q.view, q.action, q.failed, g.situation())
 		g.called()

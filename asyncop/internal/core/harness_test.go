@@ -71,7 +71,7 @@ type setup struct {
 	Observers  []observe.Observer
 	Counters   []counting.Counter
 	TimeoutFor func(in string) time.Duration
-	Pace       func(now time.Time) time.Duration
+	Cost       func(in string) float64 // at a backend; nil: 1
 	OnFailure  onFailure
 	Sink       func(ctx context.Context, r Report[string]) error // with toSink
 	Handle     func(ctx context.Context, r Report[string], timedOut bool) ([]string, error)
@@ -176,8 +176,8 @@ func (r *rig) build(c *setup) {
 	if c.Handle != nil {
 		HandleFailures(g, Handler[string, string]{Handle: c.Handle, All: c.HandlesAll, Limit: c.Limit, ErrLimit: errLimit, Broke: c.HandlerBroke})
 	}
-	if c.Host.Share != nil || c.Pace != nil {
-		Admission(g, c.Pace)
+	if c.Host.Place != nil {
+		AtBackend(g, c.Cost, nil)
 	}
 	if c.OnFailure == toSink {
 		r.sink = AddHandOver(g, r.messages, c.Sink, c.NotTaken)

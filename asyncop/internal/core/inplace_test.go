@@ -474,28 +474,6 @@ func TestTimesOfCallsThatEndAtOnce(t *testing.T) {
 	})
 }
 
-// The first attempt of each element earns the budget its fraction of a retry.
-func TestCallsThatEndAtOnceEarnTheBudget(t *testing.T) {
-	budget := strategies.NewBudget(0.5, 0, 1)
-	policy := strategies.PolicyOf(retries(1, 0)).WithBudget(budget)
-	r := newRig(t, policy, nil)
-	r.answer = func(name string, a *testAttempt) error {
-		if name == "a#1" {
-			return errBroken
-		}
-		return atOnce(name, a)
-	}
-	r.feed("a")
-	r.turn()
-	r.turn()
-	require.InDelta(t, 0, budget.Balance(), 0.01)
-	r.feed("b c")
-	r.turn()
-	require.InDelta(t, 1, budget.Balance(), 0.01)
-	require.Equal(t, "(a#1 (a#2 a#2 (b#1 (c#1 b#1 c#1", r.took())
-	r.end()
-}
-
 // Direct calls are made by workers.
 func TestNoDirectCallAtOnce(t *testing.T) {
 	r := newRig(t, nil, func(c *setup) { c.Direct = true })

@@ -76,6 +76,7 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 		if it.First != 0 {
 			it.First = sinceEpoch(start, g.now)
 		}
+	case s.retry&noRetry != 0: // as if it were fresh
 	case s.phase == backoff:
 		if due, ok := g.Timers.Due(&s.timer); ok && due > g.now {
 			it.Wait, it.Retry = due-g.now, s.retry

@@ -186,8 +186,7 @@ func TestEngineFollowsItsModel(t *testing.T) {
 			ordered: rapid.Bool().Draw(t, "ordered"), slots: rapid.IntRange(1, 5).Draw(t, "slots"), permits: rapid.IntRange(1, 3).Draw(t, "permits"),
 			shared: rapid.IntRange(1, 3).Draw(t, "shared permits"), interval: time.Duration(rapid.IntRange(0, 4).Draw(t, "interval")) * time.Second,
 		}
-		permits, sleeper := call.NewPermits(m.shared), call.NewSleeper()
-		others := permits.Join(&sleeper, 0)
+		permits := newHouse(m.shared)
 		strategy := strategies.FixedDelay[string](modelRetries, modelDelay).RetryIfException(predicates.HasException)
 		r := newRig(t, strategy, func(c *setup) {
 			c.Timeout, c.MaxCalls = modelTimeout, m.permits
@@ -197,10 +196,7 @@ func TestEngineFollowsItsModel(t *testing.T) {
 			}
 		})
 		r.share(permits)
-		if m.interval > 0 {
-			pace := &every{interval: m.interval, next: r.clock.at}
-			r.pace(pace.take)
-		}
+		permits.interval, permits.next = m.interval, r.clock.at
 		accepted, late := 0, int64(0)
 		t.Repeat(map[string]func(*rapid.T){
 			"accept": func(t *rapid.T) {
@@ -247,22 +243,21 @@ func TestEngineFollowsItsModel(t *testing.T) {
 				m.now += d
 			},
 			"others take": func(t *rapid.T) {
-				if others.Take() {
+				if permits.Take() {
 					require.Less(t, len(m.in("running"))+m.others, m.shared)
 					m.others++
 				}
-				others.Settle(false)
 			},
 			"others give back": func(t *rapid.T) {
 				if m.others == 0 {
 					t.Skip()
 				}
 				m.others--
-				others.Release()
+				permits.Release()
 			},
 			"limit": func(t *rapid.T) {
 				m.shared = rapid.IntRange(0, 3).Draw(t, "limit")
-				permits.SetLimit(m.shared)
+				permits.limit = m.shared
 			},
 			"end retries": func(*rapid.T) { // law A5
 				r.EndRetries()
@@ -280,16 +275,14 @@ func TestEngineFollowsItsModel(t *testing.T) {
 				require.Equal(t, strings.Join(m.history, " "), strings.Join(r.history, " "))
 				require.Equal(t, len(m.elements), r.Len())
 				require.Equal(t, len(m.in("running")), r.Running())
-				_, used := permits.Counts()
-				require.Equal(t, len(m.in("running"))+m.others, used)
+				require.Equal(t, len(m.in("running"))+m.others, permits.Used())
 				r.balance()
 			},
 		})
 		r.pass(time.Hour)
 		r.idle()
 		r.end()
-		_, used := permits.Counts()
-		require.Equal(t, m.others, used)
+		require.Equal(t, m.others, permits.Used())
 	})
 }
 

@@ -51,6 +51,7 @@ type moments[IN, OUT any] struct {
 	start       func(s *Slot[IN, OUT])                                                                         // the newest; nil: all that wait
 	startsAt    func() time.Duration                                                                           // of those that wait; Now
 	admit       func(s *Slot[IN, OUT]) bool                                                                    // takes what a call needs beside the operator's permit; true
+	join        func(s *Slot[IN, OUT]) (goesOn bool)                                                           // has the call that was admitted last made for s, too; false: it has ended
 	isShut      func() bool                                                                                    // admit would say no; false
 	opensAt     func() time.Duration                                                                           // when to ask admit again; Now
 	newAttempt  func(s *Slot[IN, OUT]) *call.Attempt[OUT]                                                      // nil: one of the core's

@@ -208,7 +208,7 @@ func TestObserverOfAFunctionThatTakesItsTime(t *testing.T) {
 
 // Law A6: where an observer ends the goroutine of a driver that does not go on, the attempt is cut off like any other.
 func TestObserverThatExitsAtTheEnd(t *testing.T) {
-	permits := call.NewPermits(1)
+	permits := newHouse(1)
 	r, o := observed(t, 0, nil)
 	r.share(permits)
 	o.on = func(what string) {
@@ -228,8 +228,7 @@ func TestObserverThatExitsAtTheEnd(t *testing.T) {
 	}
 	r.balance()
 	require.Zero(t, r.Running())
-	_, used := permits.Counts()
-	require.Zero(t, used)
+	require.Zero(t, permits.Used())
 }
 
 // An attempt has ended when its element is offered to the sink, which may take its time.

@@ -60,6 +60,7 @@ const (
 	ByResult RetryKind = 1 << iota // a result asked for it, not an error
 	Demanded                       // a server demanded the wait: the end of the input does not cut it
 
+	noRetry RetryKind = 1 << 6 // it waits for its first attempt as others do for a retry, and does not count as one of them
 	notKept RetryKind = 1 << 7 // of a control element: it is in no checkpoint
 )
 

@@ -39,8 +39,7 @@ type Config[IN, OUT any] struct {
 	Open  func(ctx context.Context) error // before the first element; nil: there is none
 	Close func() error                    // after the last one, if Open succeeded; nil: there is none
 
-	Permits *call.Permits // shared with other operators; nil: none
-	Backend gate.Backend  // that is called; nil: any
+	Backend gate.Backend // that is called; nil: any
 
 	CancelUpstream context.CancelCauseFunc // or nil
 	DrainRetries   bool                    // the end of a flow's input lets retries go on, as that of Results' input does anyway

@@ -123,19 +123,12 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		NilError: cfg.ErrNil,
 		Sleeper:  call.NewSleeper(),
 	}
-	if p := cfg.Permits; p != nil {
-		lent := 0
-		if cfg.Context.Value(call.PermitsKey{Permits: p}) != nil {
-			lent = 1 // the operator runs inside a call that has one
-		}
-		d.host.Share = p.Join(&d.host.Sleeper, lent)
-	}
 	if b := cfg.Backend; b != nil {
 		lent := 0
 		if cfg.Context.Value(call.BackendKey{Backend: b}) != nil {
 			lent = 1
 		}
-		d.host.Backend, d.host.Place = b, b.Attach(d.host.WakeUp, lent)
+		d.host.Backend, d.host.Place = b, b.Attach(&d.host.Sleeper, lent)
 	}
 	if d.host.Around = call.ReporterIn(cfg.Context); d.host.Around != nil && len(cfg.Observers) > 0 {
 		d.host.Around = call.Untracked{Reporter: d.host.Around} // they may give each element an id of its own
@@ -238,7 +231,11 @@ func (d *Driver[IN, OUT]) step() bool {
 	d.Hooks.FlushLines(false)
 	d.observe()
 	d.checkSignals()
-	if !d.core.Failed() && !d.suspended() {
+	switch {
+	case d.core.Failed():
+	case d.suspended():
+		d.host.RestPlace()
+	default:
 		d.sendWorkers()
 		d.core.Turn()
 	}

@@ -378,21 +378,15 @@ var mutants = []mutant{
 	// ---- core: features
 
 	{
-		"an attempt that the pace refuses keeps the shared permit", "A5", "core/feature_admission.go",
-		`		a.release()
-		return false`,
-		`		return false`,
-	},
-	{
-		"a pace that panics keeps the shared permit", "A6", "core/feature_admission.go",
-		`		a.release()
-		if s.phase == ready {`,
-		`		if s.phase == ready {`,
-	},
-	{
-		"an attempt starts after its pace has slept over the deadline", "A5", "core/feature_admission.go",
+		"an attempt starts after its cost has slept over the deadline", "A5", "core/feature_backend.go",
 		`	return !g.overdue`,
 		`	return true`,
+	},
+	{
+		"a member of a batch does not count for the outcome of its call", "B2", "core/feature_backend.go",
+		`	b.call.Left++
+`,
+		``,
 	},
 	{
 		"a full batch goes before timers that are due", "T1", "core/feature_batches.go",
@@ -607,7 +601,7 @@ var mutants = []mutant{
 		`return state&ended == ended &&`,
 	},
 	{
-		"a call that ignores its end gives the shared permit back", "A5", "call/token.go",
+		"a call that ignores its end gives the permit of its backend back", "A5", "call/token.go",
 		`return state&(over|member) == over && (state&occupied == 0 || state&returned != 0)`,
 		`return state&(over|member) == over`,
 	},
@@ -631,19 +625,6 @@ var mutants = []mutant{
 		`	w.sendNext()
 	return j, true`,
 		`	return j, true`,
-	},
-	{
-		"one more shared permit than there are", "A5", "call/permits.go",
-		`return p.used < p.limit && (`,
-		`return p.used <= p.limit && (`,
-	},
-	{
-		"a permit that comes back wakes nobody", "D4", "call/permits.go",
-		`		p.used--
-		p.handOut()
-		return`,
-		`		p.used--
-		return`,
 	},
 	{
 		"an element knows the history of the message around its operator", "D6", "call/context.go",

@@ -1,25 +1,8 @@
-// Package failsafecall puts policies of [github.com/failsafe-go/failsafe-go] around the function of an operator: a circuit
-// breaker, and hedges. Its retries, timeouts and bulkheads have no place here: an operator has its own, which hold no
-// goroutine while an element waits.
+// Package failsafecall puts hedges of [github.com/failsafe-go/failsafe-go] around the function of an operator: [Hedged] makes a second
+// call beside one that is slow, and takes the first answer. It does so only for calls that may happen twice.
 //
-// # Circuit breaker
-//
-//	breaker := circuitbreaker.NewBuilder[any]().WithFailureThreshold(5).WithDelay(time.Second).Build()
-//	op := asyncop.OrderedWaitWithRetry(
-//		failsafecall.Guard(breaker, asyncop.Blocking(pay)), 10*time.Second, 1000,
-//		strategies.ReasonAware(predicates.Classifiers(predicates.Named[Receipt](), httpretry.Classifier[Receipt]()), nil))
-//
-// A call that the breaker refuses fails with circuitbreaker.ErrOpen. The error says that nothing was sent (stage
-// ClientDispatch, reason predicates.CircuitBreakerOpen, which predicates.Named reads) and how long the breaker stays open
-// (predicates.ServerPushback). So a reason-aware strategy repeats it, also if the call must not happen twice, and its element
-// waits as long as the breaker does, without a permit. With [Pace] it waits before its attempt begins, and uses up no retry.
-//
-// # Hedges
-//
-// [Hedged] makes a second call beside one that is slow, and takes the first answer. It does so only for calls that may happen
-// twice.
-//
-// # Time
+// The other policies of failsafe-go have no place here: an operator has retries and timeouts of its own, and package backend bounds calls
+// and closes when a service is down. They hold no goroutine while an element waits.
 //
 // failsafe-go uses the real clock, also if the operator has another one.
 package failsafecall

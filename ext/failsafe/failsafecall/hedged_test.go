@@ -2,6 +2,7 @@ package failsafecall_test
 
 import (
 	"context"
+	"log/slog"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -17,6 +18,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
+
+var silent = asyncop.WithLogger(slog.New(slog.DiscardHandler))
 
 func afterASecond() hedgepolicy.HedgePolicy[int] {
 	return hedgepolicy.NewBuilderWithDelay[int](time.Second).Build()
