@@ -176,7 +176,7 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 			continue
 		case fresh, behind, backoff, ready:
 		case preparing, running:
-			if s == judged || s.attempt == nil { // its attempt has ended
+			if s == judged { // its attempt has ended
 				break
 			}
 			end := g.endAttempt(s, s.attempt, cutOff)

@@ -131,15 +131,12 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 		g.decidedOn(s, q.err, &d, nil)
 	}
 	g.on[deciding].cut = func(s *Slot[IN, OUT], late bool) {
-		switch q, asked := g.take(s).(*question[OUT]); {
-		case !asked: // it is cut already, by its deadline
-			return
-		case late:
+		g.counts.Deciding--
+		if q := g.take(s).(*question[OUT]); late {
 			q.Expire()
-		default:
+		} else {
 			q.Cut()
 		}
-		g.counts.Deciding--
 	}
 }
 

@@ -542,30 +542,3 @@ func TestObserverThatBreaksAtARestoredElement(t *testing.T) {
 		})
 	}
 }
-
-// Law A6: where the policy ends the goroutine of a driver that does not go on, at the deadline of an element that waits for a
-// closed backend, the element is cut off like any other.
-func TestPolicyThatExitsAtTheDeadline(t *testing.T) {
-	r := newRig(t, nil, func(c *setup) {
-		c.Policy = strategies.ReasonAware(predicates.Named[string](), strategies.BestEffort[string]()).IdempotentIf(func(any) bool {
-			runtime.Goexit()
-			return true
-		}).Steps()
-	})
-	r.closed = func(*Slot[string, string]) (error, time.Duration) { return errOver, time.Second } //nolint:staticcheck // see the field
-	r.giveBack = func(*Slot[string, string], error, time.Duration) bool { return true }
-	r.feed("a")
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r.pass(time.Hour)
-	}()
-	<-done
-	require.Error(t, r.Exited(), "the policy was asked")
-	r.End(r.Exited())
-	for _, s := range r.Abandon() {
-		r.Ended(s, observe.Abandoned)
-	}
-	r.balance()
-	require.Zero(t, r.Running())
-}

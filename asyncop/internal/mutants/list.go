@@ -206,11 +206,6 @@ var mutants = []mutant{
 `,
 		``,
 	},
-	{
-		"an attempt that its deadline has ended is cut off again", "A6", "core/ending.go",
-		`s == judged || s.attempt == nil`,
-		`s == judged`,
-	},
 
 	// ---- core: attempts
 
