@@ -14,9 +14,6 @@ type Backend interface {
 	Attach(s gate.Sleeper, lent int) gate.Place
 }
 
-// BackendOption is an option of [WithBackend].
-type BackendOption func(cfg *config)
-
 // WithBackend makes the operator ask b before each attempt, retries included, and tell it how the attempt went. b is shared with all
 // operators that call the same service, and may be closed: package backend has its states.
 //
@@ -35,8 +32,8 @@ type BackendOption func(cfg *config)
 // members. A call that runs an operator with the same backend lends it its permit for one call at a time, if the inner operator gets the
 // context of the call ([WithContext]).
 //
-// WithBackend panics if b is nil.
-func WithBackend(b Backend, opts ...BackendOption) Option {
+// opts are [Cost] and [Tenant]. WithBackend panics if b is nil.
+func WithBackend(b Backend, opts ...Option) Option {
 	if guard.IsNil(b) {
 		panic("asyncop: WithBackend: nil backend")
 	}
@@ -48,19 +45,19 @@ func WithBackend(b Backend, opts ...BackendOption) Option {
 	}
 }
 
-// Cost says what a call for an element takes from the rate of its backend; the default is 1 a call. cost is called on the operator's loop
+// Cost, given to [WithBackend], says what a call for an element takes from the rate of its backend; the default is 1 a call. cost is called on the operator's loop
 // for each attempt that is asked for, and must not block. A panic fails the element, and so does a cost that is negative, infinite or NaN.
 // IN must be the operator's. It panics if cost is nil.
-func Cost[IN any](cost func(in IN) float64) BackendOption {
+func Cost[IN any](cost func(in IN) float64) Option {
 	if cost == nil {
 		panic("asyncop: Cost: nil function")
 	}
 	return func(cfg *config) { cfg.cost = cost }
 }
 
-// Tenant says for whom an element is called; "" is nobody, the default. A tenant that must wait lets the others pass. tenant is called as
+// Tenant, given to [WithBackend], says for whom an element is called; "" is nobody, the default. A tenant that must wait lets the others pass. tenant is called as
 // the function of [Cost] is. A function made by [Batched] has no tenants: the constructor panics. It panics if tenant is nil.
-func Tenant[IN any](tenant func(in IN) string) BackendOption {
+func Tenant[IN any](tenant func(in IN) string) Option {
 	if tenant == nil {
 		panic("asyncop: Tenant: nil function")
 	}
@@ -69,6 +66,9 @@ func Tenant[IN any](tenant func(in IN) string) BackendOption {
 
 // refuseBackend panics if the options of a backend make no sense.
 func refuseBackend[IN any](name string, cfg config, batched bool) {
+	if cfg.backend == nil && (cfg.cost != nil || cfg.tenant != nil) {
+		panic(fmt.Sprintf("asyncop: %s: Cost and Tenant need WithBackend", name))
+	}
 	if _, ok := cfg.cost.(func(IN) float64); cfg.cost != nil && !ok {
 		panic(fmt.Sprintf("asyncop: %s: Cost: %T does not take %v", name, cfg.cost, reflect.TypeFor[IN]()))
 	}

@@ -343,7 +343,7 @@ func TestStatsAfterASuspend(t *testing.T) {
 // The age of a restored element counts the time before the restart, as far as its timeout does.
 func TestOldestAgeOfRestoredElements(t *testing.T) {
 	for choice, want := range map[asyncop.RetryState]time.Duration{
-		asyncop.FromScratch: time.Second, asyncop.TimeSpent: time.Hour + time.Second, asyncop.LatencyFirst: 2*time.Hour + time.Second,
+		asyncop.RetryState(0): time.Second, asyncop.TimeSpent: time.Hour + time.Second, asyncop.LatencyFirst: 2*time.Hour + time.Second,
 	} {
 		t.Run(choice.String(), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {

@@ -97,7 +97,7 @@ func TestRetryStateNumbers(t *testing.T) {
 		outputs string
 		elapsed time.Duration
 	}{
-		{asyncop.FromScratch, 20 * time.Second, "a#1@0s", "a/1@10s", 10 * time.Second},
+		{asyncop.RetryState(0), 20 * time.Second, "a#1@0s", "a/1@10s", 10 * time.Second},
 		{asyncop.TimeSpent, 20 * time.Second, "a#2@0s", "a/2@7s", 10 * time.Second},
 		{asyncop.LatencyFirst, 0, "a#2@0s", "a/2@7s", 10 * time.Second},
 		{asyncop.LatencyFirst, time.Second, "a#2@0s", "a/2@6s", 10 * time.Second},
@@ -559,7 +559,7 @@ func retryAll1000(delay time.Duration) strategy {
 // An element that was complete in time and waited for downstream, for longer than its timeout even, has not spent it: its
 // call is made again, with the whole timeout.
 func TestRestoredElementThatWasComplete(t *testing.T) {
-	for _, choice := range []asyncop.RetryState{asyncop.FromScratch, asyncop.LatencyFirst, asyncop.TimeSpent} {
+	for _, choice := range []asyncop.RetryState{asyncop.RetryState(0), asyncop.LatencyFirst, asyncop.TimeSpent} {
 		t.Run(choice.String(), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				store := checkpointtest.NewMemoryStore()
@@ -578,7 +578,7 @@ func TestRestoredElementThatWasComplete(t *testing.T) {
 
 				r = newCheckRig(t, m, s, store.Reopen())
 				number := 2
-				if choice == asyncop.FromScratch {
+				if choice == asyncop.RetryState(0) {
 					number = 1
 				}
 				require.Equal(t, fmt.Sprintf("a#%d", number), r.calls())
@@ -653,7 +653,7 @@ func TestRetryStateAtTheEpoch(t *testing.T) {
 // forEachRetryState is forEachMode for each choice of what a restored element keeps.
 func forEachRetryState(t *testing.T, body func(t *testing.T, m mode, state asyncop.RetryState)) {
 	t.Helper()
-	for _, state := range []asyncop.RetryState{asyncop.FromScratch, asyncop.LatencyFirst, asyncop.TimeSpent} {
+	for _, state := range []asyncop.RetryState{asyncop.RetryState(0), asyncop.LatencyFirst, asyncop.TimeSpent} {
 		t.Run(state.String(), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) { body(t, m, state) })
 		})
@@ -680,14 +680,14 @@ func TestBackOffOutlivesRestarts(t *testing.T) {
 			require.EqualValues(t, 1, r.stats().WaitingForRetry)
 		}
 		again := "a#2"
-		if state == asyncop.FromScratch {
+		if state == asyncop.RetryState(0) {
 			again = "a#1"
 		}
 		r.advance(51*time.Second - 1)
 		require.Empty(t, r.calls())
 		r.advance(1)
 		require.Equal(t, again, r.calls())
-		require.Equal(t, state != asyncop.FromScratch, r.stats().RetriesOnError == 1, "from scratch, it is a first attempt")
+		require.Equal(t, state != asyncop.RetryState(0), r.stats().RetriesOnError == 1, "from scratch, it is a first attempt")
 		require.Zero(t, r.stats().WaitingForRetry)
 		r.complete(again, "A")
 		require.Equal(t, "A", r.outputs())
@@ -717,7 +717,7 @@ func TestDemandedWaitOutlivesRestarts(t *testing.T) {
 		require.Empty(t, r.calls())
 		r.barrier(10, participant.EndOfInput)
 		n := "#2"
-		if state == asyncop.FromScratch {
+		if state == asyncop.RetryState(0) {
 			n = "#1"
 		}
 		require.Equal(t, "b"+n+"@1s", r.callTimes())
@@ -807,7 +807,7 @@ func TestRestoredElementHasTimeForAnAttempt(t *testing.T) {
 				require.NotEmpty(t, r.calls())
 				r.advance(time.Second - 1)
 				require.Zero(t, r.stats().Timeouts)
-				if state != asyncop.FromScratch || inBackOff {
+				if state != asyncop.RetryState(0) || inBackOff {
 					r.advance(time.Second)
 					require.EqualValues(t, 1, r.stats().Timeouts)
 				}

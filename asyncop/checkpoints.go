@@ -76,7 +76,7 @@ func (s State[IN, OUT]) apply(cfg *config) {
 	if s.Retries > TimeSpent {
 		panic(fmt.Sprintf("asyncop: WithCheckpoints: unknown choice %v for Retries", s.Retries))
 	}
-	if s.Retries != FromScratch {
+	if s.Retries != fromScratch {
 		cfg.retryState = s.Retries
 	}
 	if s.Overflow != 0 {
@@ -84,12 +84,12 @@ func (s State[IN, OUT]) apply(cfg *config) {
 	}
 }
 
-// RetryState says what a restored element keeps of the time before the crash: the three choices of FLIP-232.
+// RetryState says what a restored element keeps of the time before the crash: the three choices of FLIP-232. Its zero value keeps nothing
+// but the wait, as in Flink: no attempts made, the whole timeout.
 type RetryState uint8
 
 const (
-	// FromScratch keeps nothing but the wait: no attempts made, the whole timeout. It is the default, as in Flink.
-	FromScratch RetryState = iota
+	fromScratch RetryState = iota // keeps nothing but the wait
 	// LatencyFirst keeps the attempts, and counts all the time since the first of them, downtime included. What is left is
 	// timeout − (now − first execution), but at least timeout/(maxRetries+1) and a tenth of the timeout, enough for one
 	// attempt. The FLIP prints now() − firstExecTime for the new timeout, which must be a slip. The strategy must have a method

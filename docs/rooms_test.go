@@ -1,8 +1,13 @@
 package docs_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -104,4 +109,47 @@ func TestWhatTheOperatorLinks(t *testing.T) {
 	for _, room := range []string{"checkpoint", "flow", "delivery", "backend", "internal/vfs"} {
 		require.NotContains(t, string(out), module+"/"+room+"\n")
 	}
+}
+
+// The operator stays learnable.
+func TestNamesOfTheOperator(t *testing.T) {
+	files, err := filepath.Glob("../asyncop/*.go")
+	require.NoError(t, err)
+	names := map[string]bool{}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		for _, d := range file.Decls {
+			for _, n := range declared(d) {
+				if n.IsExported() {
+					names[n.Name] = true
+				}
+			}
+		}
+	}
+	require.NotEmpty(t, names)
+	require.LessOrEqual(t, len(names), 60, "exported names of asyncop: %v", slices.Sorted(maps.Keys(names)))
+}
+
+// declared returns the names of a declaration of a package; methods have none.
+func declared(d ast.Decl) (names []*ast.Ident) {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil {
+			names = append(names, d.Name)
+		}
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			switch spec := spec.(type) {
+			case *ast.TypeSpec:
+				names = append(names, spec.Name)
+			case *ast.ValueSpec:
+				names = append(names, spec.Names...)
+			}
+		}
+	}
+	return names
 }
