@@ -23,11 +23,11 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/group"
+	"github.com/weirflow/weir/ext/internal/group"
+	"github.com/weirflow/weir/ext/internal/storesql"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 	"github.com/weirflow/weir/internal/storearg"
-	"github.com/weirflow/weir/internal/storesql"
 )
 
 //go:embed migrations/*.sql

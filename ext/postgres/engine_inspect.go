@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/internal/storesql"
 	"github.com/weirflow/weir/internal/storearg"
-	"github.com/weirflow/weir/internal/storesql"
 )
 
 var dialect = storesql.Dialect{

@@ -9,8 +9,8 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/internal/storesql"
 	"github.com/weirflow/weir/internal/storearg"
-	"github.com/weirflow/weir/internal/storesql"
 )
 
 // PutTx puts a value into a queue of an [Engine] in a transaction of the caller: it is there when the transaction commits, and never was if

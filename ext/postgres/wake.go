@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/storesql"
+	"github.com/weirflow/weir/ext/internal/storesql"
 )
 
 const (

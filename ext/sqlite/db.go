@@ -18,7 +18,7 @@ import (
 	"modernc.org/libc"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
-	"github.com/weirflow/weir/internal/group"
+	"github.com/weirflow/weir/ext/internal/group"
 	"github.com/weirflow/weir/internal/guard"
 )
 

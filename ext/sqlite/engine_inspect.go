@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/internal/storesql"
 	"github.com/weirflow/weir/internal/storearg"
-	"github.com/weirflow/weir/internal/storesql"
 )
 
 var dialect = storesql.Dialect{

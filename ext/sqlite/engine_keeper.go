@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/internal/storesql"
 	"github.com/weirflow/weir/internal/storearg"
-	"github.com/weirflow/weir/internal/storesql"
 )
 
 // never is when a held message can be taken. No column says that it is held, so workers of earlier versions leave it alone as well.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/ext/internal/tally"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/tally"
 )
 
 // scope is the name of the instrumentation.

@@ -23,8 +23,8 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/ext/internal/tallytest"
 	"github.com/weirflow/weir/ext/otel/weirotel"
-	"github.com/weirflow/weir/internal/testing/tallytest"
 )
 
 var quiet = slog.New(slog.DiscardHandler)

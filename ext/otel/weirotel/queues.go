@@ -9,8 +9,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/internal/tally"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/tally"
 )
 
 // ObserveQueues reports queues of a store, such as its dead letters and layers, until the registration that it returns is ended.

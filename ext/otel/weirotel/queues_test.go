@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/internal/tallytest"
 	"github.com/weirflow/weir/ext/otel/weirotel"
-	"github.com/weirflow/weir/internal/testing/tallytest"
 )
 
 // Depth, age, causes and reasons of a queue, as they are when they are read.

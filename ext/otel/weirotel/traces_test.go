@@ -25,8 +25,8 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/ext/internal/tallytest"
 	"github.com/weirflow/weir/ext/otel/weirotel"
-	"github.com/weirflow/weir/internal/testing/tallytest"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )

@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/ext/internal/group"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
 	"github.com/weirflow/weir/ext/postgres/pgrecords"
-	"github.com/weirflow/weir/internal/group"
 )
 
 const withdraw = "UPDATE accounts SET balance = balance - 1 WHERE id = $1"

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/ext/internal/recordsql"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/recordsql"
 )
 
 const (

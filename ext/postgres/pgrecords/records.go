@@ -19,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/weirflow/weir/exactlyonce"
-	"github.com/weirflow/weir/internal/group"
-	"github.com/weirflow/weir/internal/recordsql"
+	"github.com/weirflow/weir/ext/internal/group"
+	"github.com/weirflow/weir/ext/internal/recordsql"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/ext/internal/tally"
 	"github.com/weirflow/weir/internal/counting"
-	"github.com/weirflow/weir/internal/tally"
 )
 
 // Metrics are those of an operator: an [observe.Observer] for it, and a [prometheus.Collector] for a registry.

@@ -30,8 +30,8 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/ext/internal/tallytest"
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
-	"github.com/weirflow/weir/internal/testing/tallytest"
 	"github.com/weirflow/weir/predicates"
 )
 

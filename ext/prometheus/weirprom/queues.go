@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/internal/tally"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/tally"
 )
 
 // queues is the collector of queues. It counts them at the scrape.

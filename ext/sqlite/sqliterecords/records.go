@@ -12,9 +12,9 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/ext/internal/group"
+	"github.com/weirflow/weir/ext/internal/recordsql"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/internal/group"
-	"github.com/weirflow/weir/internal/recordsql"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 )
 

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/ext/internal/recordsql"
 	"github.com/weirflow/weir/ext/sqlite"
-	"github.com/weirflow/weir/internal/recordsql"
 )
 
 const (
