@@ -39,15 +39,15 @@ func TestPlace(t *testing.T) {
 		breaks func()
 		want   string // the function; it is in this file
 	}{
-		{"panic", func() { panic("boom") }, "panics_test.TestPlace.func1"},
-		{"Goexit", runtime.Goexit, "panics_test.stackOf.func1"},
-		{"nil pointer", func() { missing.get("LHR") }, "panics_test.(*client).get"},
-		{"nil map", func() { (&client{}).get("LHR") }, "panics_test.(*client).get"},
-		{"in the standard library", func() { _ = strings.Repeat("x", -1) }, "panics_test.TestPlace.func4"},
+		{"panic", func() { panic("boom") }, "guard_test.TestPlace.func1"},
+		{"Goexit", runtime.Goexit, "guard_test.stackOf.func1"},
+		{"nil pointer", func() { missing.get("LHR") }, "guard_test.(*client).get"},
+		{"nil map", func() { (&client{}).get("LHR") }, "guard_test.(*client).get"},
+		{"in the standard library", func() { _ = strings.Repeat("x", -1) }, "guard_test.TestPlace.func4"},
 		{"again", func() {
 			defer func() { panic(recover()) }()
 			panic("boom")
-		}, "panics_test.TestPlace.func5.1"},
+		}, "guard_test.TestPlace.func5.1"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

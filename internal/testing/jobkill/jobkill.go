@@ -83,7 +83,7 @@ func Run(t *testing.T, place string, open Open) {
 	for job.Ended.IsZero() {
 		p, err := child.Start(name, strconv.Itoa(job.ID)+" "+place)
 		require.NoError(t, err)
-		target := job.Done + rand.IntN(n/step/kills*3/2)*step
+		target := job.Done + rand.IntN(n/step/kills)*step
 		for since := time.Now(); ; time.Sleep(time.Millisecond) {
 			job, err = j.Get(ctx, job.ID)
 			require.NoError(t, err)
@@ -100,7 +100,7 @@ func Run(t *testing.T, place string, open Open) {
 		}
 		require.NoError(t, p.Wait(patience))
 	}
-	require.GreaterOrEqual(t, killed, kills)
+	require.GreaterOrEqual(t, killed, kills/2, "a job gets on between a look and a kill")
 	t.Logf("%d messages merged in %v, with %d kills", n, time.Since(begun).Round(time.Millisecond), killed)
 	check(t, e, n, job)
 }
