@@ -126,13 +126,15 @@ func TestEndedOperatorLetsGoOfItsLoop(t *testing.T) {
 	blocking := asyncop.Blocking(func(_ context.Context, in *large) (*large, error) { return in, nil })
 	for name, end := range map[string]func(op *operator, all []*large){
 		"broken off": func(op *operator, all []*large) {
-			for range op.ResultsOf(asyncop.FromSlice(all)) {
+			for _, err := range op.ResultsOf(asyncop.FromSlice(all)) {
+				require.NoError(t, err)
 				break
 			}
 		},
 		"at its end": func(op *operator, all []*large) {
 			n := 0
-			for range op.ResultsOf(asyncop.FromSlice(all)) {
+			for _, err := range op.ResultsOf(asyncop.FromSlice(all)) {
+				require.NoError(t, err)
 				n++
 			}
 			require.Equal(t, len(all), n)

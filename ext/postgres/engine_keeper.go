@@ -136,6 +136,7 @@ func (t *keeperTx) edit(ctx context.Context, kind store.EditKind, edits []store.
 			t.woken[queue] = dues{now: true}
 		}
 		return t.positions(ctx, "UPDATE weir_messages AS m SET at = due FROM "+listed+free+" AND m.at = "+never+returning, args...)
+	case store.MoveEdit: // below
 	}
 	there, err := t.positions(ctx, "SELECT m.position FROM weir_messages AS m, "+listed+free+" FOR UPDATE OF m", args...)
 	if err != nil {
