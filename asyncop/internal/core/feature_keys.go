@@ -19,6 +19,8 @@ type Keys[IN, OUT any] interface {
 	lane(in IN) (*lane[IN, OUT], error)
 	// forget ends a lane that has neither elements nor calls.
 	forget(l *lane[IN, OUT])
+	// clear lets go of all keys.
+	clear()
 }
 
 // lane are the elements of one key that have not ended. It exists as long as there are some, or calls that keep the key.
@@ -82,6 +84,7 @@ func OrderKeys[IN, OUT any](g *Machine[IN, OUT], keys Keys[IN, OUT], maxWaiting 
 	g.freed = append(g.freed, o.callsReturned)
 	g.emptied = append(g.emptied, func() { o.of = side[*standing[IN, OUT]]{} })
 	g.forget = append(g.forget, func() {
+		o.keys.clear() // the options of the operator keep them
 		*o = keyOrder[IN, OUT]{core: g}
 	})
 	g.isCrowded = func() bool { return o.crowded > 0 }
@@ -286,6 +289,8 @@ type keyedLane[K comparable, IN, OUT any] struct {
 	lane[IN, OUT]
 	key K
 }
+
+func (m *keys[K, IN, OUT]) clear() { m.lanes, m.spare = nil, nil }
 
 func (m *keys[K, IN, OUT]) lane(in IN) (*lane[IN, OUT], error) {
 	k := m.key(in)
