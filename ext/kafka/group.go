@@ -162,6 +162,9 @@ func (m *member) give(ctx context.Context, id partitionID) error {
 	m.mu.Lock()
 	p := m.has[id]
 	m.mu.Unlock()
+	if p == nil { // it was lost meanwhile
+		return nil
+	}
 	if err := m.handler.Assigned(ctx, id.String(), p.epoch); err != nil {
 		return err
 	}

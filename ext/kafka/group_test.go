@@ -550,3 +550,9 @@ func (j *job) run(rebalances int, meanwhile func(i int)) {
 	}
 	j.check(parts)
 }
+
+// A partition may be lost before its handler is told that it came.
+func TestAPartitionThatIsLostAtOnce(t *testing.T) {
+	m := &member{has: map[partitionID]*share{}} // its handler is nil: it would panic
+	require.NoError(t, m.give(t.Context(), partitionID{"orders", 0}))
+}
