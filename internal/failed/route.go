@@ -11,6 +11,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/ctxkey"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/message"
 )
@@ -21,9 +22,21 @@ type Layer struct {
 	Jitter float64 // the share of the delay that is added at random, at most: 0 to 1
 }
 
-// Router says where failures go. The n-th visit that fails sends a message to the n-th layer, and behind the last one it is a dead letter.
+// In an outage a message whose visits are used up waits once more, in the last layer or in its own queue: what is down is its service. A bound
+// ends that (law W2), since it may be what breaks the service.
+const (
+	outageVisits = 100 // at most, those before the outage included
+	outageDelay  = time.Minute
+)
+
+// OwnQueue is the layer of a message that goes back to the queue it came from.
+const OwnQueue = -1
+
+// Router says where failures go. The n-th visit that fails sends a message to the n-th layer, and behind the last one it is a dead letter,
+// unless its backend is closed.
 type Router[T any] struct {
 	Layers    []Layer
+	Returns   bool                          // a message may go back to its own queue: OwnQueue
 	Remembers time.Duration                 // how long the called side remembers a request that has an id; 0: each call in doubt is a dead letter
 	Permanent func(asyncop.Failure[T]) bool // nil: [Permanent]
 }
@@ -32,8 +45,8 @@ type Router[T any] struct {
 type Route struct {
 	Meta  message.Meta  // with the failure
 	Cause store.Cause   // of a dead letter; "": it goes to a layer
-	Layer int           // its index
-	Delay time.Duration // in the layer
+	Layer int           // its index, or OwnQueue
+	Delay time.Duration // there
 }
 
 // Route returns where a failure goes: ctx is that of the offer. An element that was cut off did not fail, and has an error. One without an id
@@ -58,16 +71,24 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 		to.Cause = store.OutcomeUnknown
 	case permanent(f):
 		to.Cause = CauseOf(meta, store.Permanent)
-	case meta.Visit > len(r.Layers):
+	case meta.Visit > len(r.Layers) && !r.waits(meta.Visit, f.Err):
 		to.Cause = CauseOf(meta, store.Exhausted)
 	default:
-		to.Layer = meta.Visit - 1
-		to.Delay = max(r.Layers[to.Layer].delay(), demanded)
+		to.Layer, to.Delay = min(meta.Visit, len(r.Layers))-1, outageDelay
+		if to.Layer != OwnQueue {
+			to.Delay = r.Layers[to.Layer].delay()
+		}
+		to.Delay = max(to.Delay, demanded)
 		if IsPast(meta.Deadline, now.Add(to.Delay)) {
 			to.Cause, to.Delay = CauseOf(meta, store.Expired), 0
 		}
 	}
 	return to, nil
+}
+
+// waits reports whether a message waits for the end of an outage although its visits are used up.
+func (r *Router[T]) waits(visit int, err error) bool {
+	return visit <= outageVisits && (len(r.Layers) > 0 || r.Returns) && guard.Is(err, asyncop.ErrBackendClosed)
 }
 
 // IsPast says whether a deadline, if there is one, has passed at a time.

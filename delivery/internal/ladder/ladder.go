@@ -101,7 +101,7 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	l := &Ladder[T]{c: c, router: failed.Router[T]{Remembers: c.Remembers}}
+	l := &Ladder[T]{c: c, router: failed.Router[T]{Returns: c.Blocked == "", Remembers: c.Remembers}} // else later ones of its key would overtake it
 	for _, layer := range c.Layers {
 		l.router.Layers = append(l.router.Layers, failed.Layer{Delay: layer.Delay, Jitter: layer.Jitter})
 	}
@@ -129,7 +129,9 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	}
 	queue, stored, undo := l.c.DeadLetters, func() {}, func() {}
 	if m.Cause = to.Cause; m.Cause == "" {
-		queue, m.Delay = l.c.Layers[to.Layer].Queue, to.Delay
+		if queue, m.Delay = l.c.Main, to.Delay; to.Layer != failed.OwnQueue {
+			queue = l.c.Layers[to.Layer].Queue
+		}
 		if k := l.keys.Load(); k != nil {
 			stored, undo = k.handOver(meta.Key, meta.ID, queue, m.Delay)
 		}

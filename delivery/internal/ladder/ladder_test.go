@@ -579,3 +579,44 @@ func TestADeadLetterIsLoggedOnce(t *testing.T) {
 	require.Equal(t, 1, strings.Count(lines.String(), "\n"), lines.String())
 	require.Contains(t, lines.String(), "id=0")
 }
+
+// Laws B2 and W2: a message whose visits are used up waits once more while its backend is closed, a bounded number of times.
+func TestAnOutageMakesNoDeadLetter(t *testing.T) {
+	closed := asyncop.Failure[string]{Element: "a", Err: fmt.Errorf("%w: %w", context.DeadlineExceeded, asyncop.ErrBackendClosed), Attempts: 1}
+	for name, of := range map[string]struct {
+		change func(c *ladder.Config[string])
+		visit  int
+		f      asyncop.Failure[string]
+		want   string
+	}{
+		"the first visit":          {nil, 1, closed, "1m"},
+		"behind the last layer":    {nil, 3, closed, "1h"},
+		"long behind it":           {nil, 100, closed, "1h"},
+		"too often":                {nil, 101, closed, "dead"},
+		"another failure":          {nil, 3, exhausted("a"), "dead"},
+		"no layers":                {func(c *ladder.Config[string]) { c.Layers = nil }, 1, closed, "new"},
+		"no layers, too often":     {func(c *ladder.Config[string]) { c.Layers = nil }, 101, closed, "dead"},
+		"no layers, order of keys": {func(c *ladder.Config[string]) { c.Layers, c.Blocked = nil, "blocked" }, 1, closed, "dead"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := config()
+			if of.change != nil {
+				of.change(&c)
+			}
+			l := build(t, c)
+			require.NoError(t, l.Take(delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: "a", Visit: of.visit}), of.f))
+			queues, err := s.Queues(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, []string{of.want}, queues)
+			entries, err := s.List(t.Context(), of.want, store.Filter{}, store.Page{Max: 2})
+			require.NoError(t, err)
+			require.Len(t, entries, 1)
+			require.Equal(t, of.visit, entries[0].Meta.Visit)
+			if of.want != "dead" {
+				require.GreaterOrEqual(t, time.Until(entries[0].Meta.Due), 59*time.Second)
+			} else {
+				require.Equal(t, store.Exhausted, entries[0].Cause)
+			}
+		})
+	}
+}
