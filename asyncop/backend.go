@@ -45,9 +45,9 @@ func WithBackend(b Backend, opts ...Option) Option {
 	}
 }
 
-// Cost says, for [WithBackend], what a call for an element takes from the rate of its backend; the default is 1 a call. cost is called on the operator's loop
-// for each attempt that is asked for, and must not block. A panic fails the element, and so does a cost that is negative, infinite or NaN.
-// IN must be the operator's. It panics if cost is nil.
+// Cost says, for [WithBackend], what a call for an element takes from the rate of its backend; the default is 1 a call. cost is called on
+// the operator's loop for each attempt that is asked for, and must not block. A panic fails the element, and so does a cost that is
+// negative, infinite or NaN. IN must be the operator's. It panics if cost is nil.
 func Cost[IN any](cost func(in IN) float64) Option {
 	if cost == nil {
 		panic("asyncop: Cost: nil function")
@@ -55,8 +55,9 @@ func Cost[IN any](cost func(in IN) float64) Option {
 	return func(cfg *config) { cfg.cost = cost }
 }
 
-// Tenant says, for [WithBackend], for whom an element is called; "" is nobody, the default. A tenant that must wait lets the others pass. tenant is called as
-// the function of [Cost] is. A function made by [Batched] has no tenants: the constructor panics. It panics if tenant is nil.
+// Tenant says, for [WithBackend], for whom an element is called; "" is nobody, the default. A tenant that must wait lets the others pass.
+// tenant is called as the function of [Cost] is. A function made by [Batched] has no tenants: the constructor panics. It panics if tenant
+// is nil.
 func Tenant[IN any](tenant func(in IN) string) Option {
 	if tenant == nil {
 		panic("asyncop: Tenant: nil function")

@@ -21,8 +21,9 @@ import (
 //		…
 //	}
 //
-// The input is iterated on a goroutine of its own, which may run ahead of the operator by the buffer ([WithBuffer]), at least
-// by one element. A panic of the input fails the operator. Elements must not be changed once they were yielded. While the body does not ask for the next result, results hold their slots, and timers go on.
+// The input is iterated on a goroutine of its own, which may run ahead of the operator by the buffer ([WithBuffer]), at least by one
+// element. A panic of the input fails the operator. Elements must not be changed once they were yielded. While the body does not ask for
+// the next result, results hold their slots, and timers go on.
 //
 // A break out of the loop cancels the operator with [ErrStopped]. However the loop ends, Done is closed then. Only an input
 // that waits for something ends later, with its next element: see [WithUpstreamCancel]. Results that were on their way, at most

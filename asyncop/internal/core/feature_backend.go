@@ -9,8 +9,8 @@ import (
 	"github.com/weirflow/weir/internal/gate"
 )
 
-// AtBackend adds a feature: an attempt starts when Host.Place says so, which hears how it went. cost and tenant are what it costs there, and
-// for whom it is; nil: 1, and none.
+// AtBackend adds a feature: an attempt starts when Host.Place says so, which hears how it went. cost and tenant are what it costs there,
+// and for whom it is; nil: 1, and none.
 func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenant func(in IN) string) {
 	b := &atBackend[IN, OUT]{core: g, place: g.Host.Place, cost: cost, tenant: tenant}
 	b.broke = func(s *Slot[IN, OUT], err error) {

@@ -66,7 +66,8 @@ type keyOrder[IN, OUT any] struct {
 // keepSpare is how many standings and lanes of elements that have left are kept for others.
 const keepSpare = 1024
 
-// OrderKeys adds the feature. maxWaiting bounds the elements of a key beside the one that is called; 0: any number. The queue must be unordered.
+// OrderKeys adds the feature. maxWaiting bounds the elements of a key beside the one that is called; 0: any number. The queue must be
+// unordered.
 func OrderKeys[IN, OUT any](g *Machine[IN, OUT], keys Keys[IN, OUT], maxWaiting int) {
 	o := &keyOrder[IN, OUT]{core: g, keys: keys, maxWaiting: maxWaiting}
 	g.accepted = append(g.accepted, o.join)
