@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/internal/ctxkey"
 )
 
 // Batched makes an [AsyncFunction] of a blocking call for several elements: a lookup of many keys, a bulk insert.
@@ -68,7 +69,7 @@ func Batched[IN, OUT any](
 // of the call; for any other context MemberContexts returns nil. The context of an element ends with its attempt. It has the
 // number of the attempt ([AttemptFromContext]) and the values of observers. The slice is the caller's.
 func MemberContexts(ctx context.Context) []context.Context {
-	members, _ := ctx.Value(call.MembersKey{}).([]context.Context)
+	members, _ := ctx.Value(ctxkey.Members{}).([]context.Context)
 	return slices.Clone(members) // the batch looks at its own until the call has returned
 }
 

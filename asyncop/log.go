@@ -252,6 +252,9 @@ func (s *surface[IN, OUT]) labelOf(in IN) string {
 // logLabelOf is labelOf for an attribute of a log, which the handler quotes if need be.
 func (s *surface[IN, OUT]) logLabelOf(in IN) string {
 	label := s.labelOf(in)
+	if _, ok := any(in).(slog.LogValuer); ok {
+		return label
+	}
 	quoted, err := strconv.QuotedPrefix(label)
 	if err != nil {
 		return label // no string
@@ -263,7 +266,7 @@ func (s *surface[IN, OUT]) logLabelOf(in IN) string {
 // labelOf names an element by its LogValue, if it has one, else by defaultLabel.
 func labelOf(in any) string {
 	if v, ok := in.(slog.LogValuer); ok {
-		return slog.AnyValue(v).Resolve().String()
+		return v.LogValue().Resolve().String()
 	}
 	return defaultLabel(in)
 }

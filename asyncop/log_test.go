@@ -415,7 +415,9 @@ func (unnameable) LogValue() slog.Value { panic("no label") }
 func TestElementLabelThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := OrderedWait(failsAlways[unnameable](errDown), 0, 5)
-		assert.ErrorContains(t, runToEnd(op, unnameable(1)), "LogValue panicked")
+		assert.Equal(t, "asyncop: element (label: asyncop: panic in user code: no label "+
+			"(at log_test.go:N asyncop.unnameable.LogValue)) failed after 1 attempt in 0s: down",
+			withoutLine(runToEnd(op, unnameable(1)).Error()))
 	})
 }
 

@@ -98,7 +98,7 @@ func (b *Batch[IN, OUT]) watch(s *signal) {
 // Value returns the values of the operator's context.
 func (b *Batch[IN, OUT]) Value(key any) any {
 	switch key := key.(type) {
-	case MembersKey:
+	case ctxkey.Members:
 		return b.ctxs
 	case BackendKey:
 		if b.host.Backend != nil && b.host.Backend == key.Backend {

@@ -22,9 +22,6 @@ type HostKey struct{}
 // BatchKey finds, in the context of a member, the [Batch] that is formed of calls of this function.
 type BatchKey struct{ Of any }
 
-// MembersKey finds the contexts of the members, a []context.Context, in the context of a call for many elements.
-type MembersKey = ctxkey.Members
-
 // Cancellable is the context of a token, of an attempt or of a batch.
 type Cancellable interface {
 	context.Context
@@ -108,7 +105,7 @@ func (a *Attempt[OUT]) Value(key any) any {
 		}
 	case ctxkey.Stage:
 		return (*Stages)(&a.Token)
-	case MembersKey: // those of a call around the operator are not its own
+	case ctxkey.Members: // those of a call around the operator are not its own
 		return nil
 	}
 	return a.Token.Value(key)

@@ -78,7 +78,7 @@ func (c *valued) Value(key any) any {
 // isOfAttempt reports whether an attempt or element answers for the key itself, also if it has none: nobody else does.
 func isOfAttempt(key any) bool {
 	switch key.(type) {
-	case NumberKey, HostKey, BatchKey, MembersKey, ctxkey.Stage, ctxkey.Message:
+	case NumberKey, HostKey, BatchKey, ctxkey.Members, ctxkey.Stage, ctxkey.Message:
 		return true
 	}
 	return false
