@@ -198,3 +198,50 @@ func (c *counting) Update(ctx context.Context, f func(context.Context, store.Tx)
 	time.Sleep(time.Millisecond)
 	return c.Engine.Update(ctx, f)
 }
+
+// Law J1: a process that dies between two transactions leaves the messages and the progress of its job as one step has left them.
+func TestAJobWhoseProcessDies(t *testing.T) {
+	for last := 1; ; last++ {
+		died := false
+		synctest.Test(t, func(t *testing.T) {
+			s := memory.Open()
+			for i := range 1100 {
+				require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
+			}
+			j := jobsOf(t, s)
+			job, err := j.Start(t.Context(), merge(0))
+			require.NoError(t, err)
+			ctx, die := context.WithCancel(t.Context())
+			defer die()
+			_, err = jobsOf(t, &dying{Engine: s, left: last, die: die}).Run(ctx, job.ID, nil)
+			died = err != nil
+			job, err = j.Get(t.Context(), job.ID)
+			require.NoError(t, err)
+			n, err := s.Count(t.Context(), "orders", store.Filter{})
+			require.NoError(t, err)
+			require.Equal(t, n.Messages, job.Done, "after %d transactions", last)
+			job, err = j.Run(t.Context(), job.ID, nil)
+			require.NoError(t, err)
+			require.Equal(t, jobs.Progress{Done: 1100}, job.Progress)
+		})
+		if !died {
+			require.Greater(t, last, 3)
+			return
+		}
+	}
+}
+
+// dying lets a process end after some transactions.
+type dying struct {
+	*memory.Engine
+	left int
+	die  func()
+}
+
+func (d *dying) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	err := d.Engine.Update(ctx, f)
+	if d.left--; d.left == 0 {
+		d.die()
+	}
+	return err
+}
