@@ -153,8 +153,8 @@ func WithMaxDepth(n int) QueueOption {
 }
 
 // Remembers says for how long the service that is called remembers a request that has an id (AnswerAge of exactlyonce/server), less
-// what clocks differ. It allows calls in doubt in the layers: the next visit makes the call again under the same id, as the messages of an
-// the Tracker of exactlyonce/caller does with a name. By default each call in doubt is a dead letter. It panics if d ≤ 0.
+// what clocks differ. It allows calls in doubt in the layers: the next visit makes the call again under the same id, as a
+// Tracker of exactlyonce/caller with a Name does. By default each call in doubt is a dead letter. It panics if d ≤ 0.
 func Remembers(d time.Duration) QueueOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("delivery: Remembers: %v is not positive", d))
@@ -320,8 +320,8 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 //
 //	delivery.New(order, &delivery.Meta{ID: order.Number}, nil)
 //
-// A message without an id gets a random one, another one at each PutAll; [Run] has given it one. A value that cannot be encoded is rejected; if its message has no acknowledgement, PutAll returns an error that matches [ErrRefused] and
-// puts nothing.
+// A message without an id gets a random one, another one at each PutAll; [Run] has given it one. A value that cannot be encoded is rejected;
+// if its message has no acknowledgement, PutAll returns an error that matches [ErrRefused] and puts nothing.
 func (q *Queue[T]) PutAll(ctx context.Context, messages []Message[T]) error {
 	ms := make([]store.Message, 0, len(messages))
 	for _, m := range messages {

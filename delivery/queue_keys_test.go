@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 )
@@ -135,4 +136,36 @@ func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
 		require.ErrorIs(t, err, store.ErrClosed)
 		require.ErrorContains(t, err, `queue "jobs"`)
 	})
+}
+
+// Regression (law D4): a held message that a worker had taken before made the next worker that keeps the order wait for it, and take nothing.
+func TestAHeldMessageAndTheOrderOfOtherKeys(t *testing.T) {
+	for what, late := range map[string]bool{"before the worker": false, "before its lease has ended": true} {
+		synctest.Test(t, func(t *testing.T) {
+			engine := memory.Open()
+			q := delivery.NewQueue[job](engine, "jobs", delivery.KeepKeyOrder(100), noLog)
+			for _, id := range []string{"first", "second"} {
+				require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key(id)))
+			}
+			taken, err := engine.Take(t.Context(), "jobs", 1, 10*time.Second)
+			require.NoError(t, err)
+			hold := func() {
+				j, err := jobs.New(engine, jobs.Config{Logger: quiet})
+				require.NoError(t, err)
+				spec := jobs.Spec{Do: jobs.Hold, Queue: "jobs", Filter: store.Filter{IDs: []string{"first"}}, By: "ann", Why: "test"}
+				held, err := j.Start(t.Context(), spec)
+				require.NoError(t, err)
+				held, err = j.Run(t.Context(), held.ID, nil)
+				require.NoError(t, err)
+				require.Equal(t, 1, held.Done)
+			}
+			if late {
+				time.AfterFunc(10*time.Second, hold)
+			} else {
+				require.NoError(t, engine.Release(t.Context(), 0, taken[0].Lease))
+				hold()
+			}
+			require.Equal(t, []string{"second"}, inOrder(t, q, time.Hour, done), what)
+		})
+	}
 }

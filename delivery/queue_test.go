@@ -128,7 +128,7 @@ func TestQueueKeepsDeadlines(t *testing.T) {
 		require.NoError(t, jobs.Put(t.Context(), "done", delivery.ID("done"), deadline(10*time.Minute)))
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(2*time.Hour, stop)
-		calls := map[job]int{}
+		calls, begun := map[job]int{}, time.Now()
 		next := delivery.NewQueue[string](engine, "next")
 		_, err := delivery.Run(ctx, jobs, operate(jobs, func(_ context.Context, j job) (string, error) {
 			calls[j]++
@@ -141,6 +141,7 @@ func TestQueueKeepsDeadlines(t *testing.T) {
 		require.Equal(t, map[job]int{"fails": 2, "done": 1}, calls)
 		for _, e := range entriesOf(t, engine, jobs.DeadLetters()) {
 			require.Equal(t, store.Expired, e.Cause, e.Meta.ID)
+			require.Less(t, e.Arrived.Sub(begun), 5*time.Minute, e.Meta.ID)
 		}
 		require.Len(t, entriesOf(t, engine, jobs.DeadLetters()), 2)
 		passed := entriesOf(t, engine, "next")
@@ -261,7 +262,9 @@ func TestPutAllThatCanNeverFit(t *testing.T) {
 		require.ErrorContains(t, err, `queue "q": `)
 		require.ErrorContains(t, err, "4 messages at once never fit: at most 3 are allowed (WithMaxDepth)")
 		require.Empty(t, entriesOf(t, engine, "q"))
-		require.NoError(t, q.PutAll(t.Context(), all[:3]))
+		require.NoError(t, q.PutAll(t.Context(), all[:2]))
+		require.ErrorIs(t, q.PutAll(t.Context(), all[2:]), delivery.ErrFull, "there is room for one")
+		require.NoError(t, q.PutAll(t.Context(), all[2:3]))
 		require.ErrorIs(t, q.PutAll(t.Context(), all[3:]), delivery.ErrFull)
 	})
 }

@@ -57,9 +57,9 @@ type Operator[IN, OUT any] interface {
 //   - A PutAll that fails is repeated for each result alone, so that one which the sink refuses does not hold up others (law D4). That one is
 //     put again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if PutAll returns [ErrRefused], its
 //     message is rejected: it ends among the dead letters of its source.
-//   - If the sink is full ([ErrFull]), or takes no result at all, all wait, and are put again after the same times, until it is back. Nothing is called again for
-//     that: the operator stops when its results have no room, and with it Run stops receiving. PutAll must return soon after its context has
-//     ended.
+//   - If the sink is full ([ErrFull]), or takes no result at all, all wait, and are put again after the same times, until it is back. Nothing
+//     is called again for that: the operator stops when its results have no room, and with it Run stops receiving. PutAll must return soon
+//     after its context has ended.
 //   - If op fails, what it had in flight is given back, its results so far go to the sink, and Run returns the error.
 //   - When more than half of the last 100 new messages have failed, Run stops receiving: see [WithFloodGuard].
 //

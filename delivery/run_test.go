@@ -291,6 +291,28 @@ func TestRunWithASinkThatIsFull(t *testing.T) {
 	})
 }
 
+// A result that a sink has refused once, and then has no room for, waits for room. One that is full is not asked for each result.
+func TestRunWithAResultThatHasNoRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, puts := time.Now(), 0
+		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+			puts++
+			seven := slices.ContainsFunc(ms, func(m delivery.Message[string]) bool { return m.Value == "7" })
+			switch since := time.Since(begun); {
+			case seven && since < 50*time.Millisecond:
+				return errors.New("no")
+			case seven && since < 5*time.Minute, since > time.Millisecond && since < time.Minute:
+				return delivery.ErrFull
+			}
+			return nil
+		})
+		summary, err := delivery.Run(t.Context(), newList(50, false), operator(itoa), sink, silent)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 50, Acknowledged: 50}, withoutTime(summary))
+		require.Less(t, puts, 150)
+	})
+}
+
 // Results wait for a sink that is down, and the worker takes no more than it has room for: nothing is called twice.
 func TestRunWithASinkThatIsDown(t *testing.T) {
 	for _, down := range []time.Duration{time.Second, 5 * time.Second, 24 * time.Hour} {

@@ -2,6 +2,7 @@ package deliverytest
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -505,6 +506,19 @@ func jobLog(b *storeBench) {
 		_, err = check()
 		b.ok(err, "Log after a line is back")
 	}
+	// The last line with another text and its right hash, but not that at the end of the log.
+	before, _, _ := strings.Cut(rs[4].Value, " ")
+	_, text, _ := strings.Cut(rs[5].Value, " ")
+	text = strings.Replace(text, "ann", "bob", 1)
+	rewritten := rs[5]
+	rewritten.Value = fmt.Sprintf("%x %s", sha256.Sum256([]byte(before+text)), text)
+	write(rewritten)
+	_, err = check()
+	b.must(err != nil, "the last line was written anew, and the log is whole")
+	rewritten.Version, rewritten.Value = rewritten.Version+1, rs[5].Value
+	write(rewritten)
+	_, err = check()
+	b.ok(err, "Log after its last line is back")
 	added := store.Record{Kind: "log", Name: "000000000007", Value: rs[5].Value}
 	write(added)
 	_, err = check()

@@ -83,7 +83,7 @@ func (j *Jobs) update(ctx context.Context, f func(ctx context.Context, tx store.
 	return err
 }
 
-// Start starts a job, and returns it with its id, which is the number of its line in the log. It affects the messages that match now. That it was started is in the log.
+// Start starts a job, and returns it with its id, which is the number of its line in the log. It affects the messages that match now.
 func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	if err := s.check(); err != nil {
 		return Job{}, err

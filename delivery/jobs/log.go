@@ -78,9 +78,11 @@ func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 			rs, err := j.engine.Records(ctx, kindLine, lineName(last.N), page)
 			more = len(rs) == page
 			for _, r := range rs {
-				if last, err = readLine(r, last); err != nil || !yield(last, nil) {
-					more = false
+				if last, err = readLine(r, last); err != nil {
 					break
+				}
+				if !yield(last, nil) {
+					return
 				}
 			}
 			if err == nil && !more {

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -21,6 +22,7 @@ const (
 	lastWait  = 30 * time.Second // at most
 	maxPause  = 24 * time.Hour   // between two messages of a low rate
 	watchEach = 200 * time.Millisecond
+	lookEach  = 20 * time.Second // whether a job that waits was stopped
 )
 
 // Run runs a job in this process unless another one does, and returns it when it is over or paused, or when ctx ends: then it stays in the
@@ -99,38 +101,49 @@ func (j *Jobs) runAll(ctx context.Context, queue string) error {
 
 // run makes steps of a job until it is over, paused, or ctx ends. A step that fails is made again.
 func (j *Jobs) run(ctx context.Context, job Job) error {
-	pause, size := firstWait, stepSize
+	pause, size, changed := firstWait, stepSize, 0
 	for job.runs() {
 		next, again, err := j.step(ctx, job, size)
 		switch {
 		case err == nil:
-			job, pause, size = next, firstWait, stepSize
-			if again > 0 {
-				if err := wait.For(ctx, j.Clock, again); err != nil {
-					return err
-				}
-			}
-			continue
+			job, pause, size, changed = next, firstWait, min(2*size, stepSize), 0
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case errors.Is(err, message.ErrRefused) && size > 1:
 			size = 1 // to find the one that the engine refuses
-			continue
-		}
-		if !guard.Is(err, store.ErrChanged) {
+		case guard.Is(err, store.ErrChanged) && changed < conflicts:
+			changed++
+			job = j.latest(ctx, job) // it was paused or cancelled
+		default:
 			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: a step failed, and is made again",
 				slog.Int("job", job.ID), slog.Any("error", err), slog.Duration("wait", pause))
 			j.noteError(ctx, job, err)
-			if err := wait.For(ctx, j.Clock, pause); err != nil {
-				return err
-			}
-			pause = min(2*pause, lastWait)
+			again, pause = pause, min(2*pause, lastWait)
 		}
-		if now, err := j.Get(ctx, job.ID); err == nil { // it was paused or cancelled
-			job = now
+		if job, err = j.rest(ctx, job, again); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// rest waits before the next step, and returns the job as it is then. It ends when the job is stopped, so that the next one can begin.
+func (j *Jobs) rest(ctx context.Context, job Job, d time.Duration) (Job, error) {
+	for ; d > 0 && job.runs(); d -= lookEach {
+		if err := wait.For(ctx, j.Clock, min(d, lookEach)); err != nil {
+			return job, err
+		}
+		job = j.latest(ctx, job)
+	}
+	return job, nil
+}
+
+// latest returns a job as it is now, if that can be read.
+func (j *Jobs) latest(ctx context.Context, job Job) Job {
+	if now, err := j.Get(ctx, job.ID); err == nil {
+		return now
+	}
+	return job
 }
 
 // noteError lets people see why a job does not go on, if that can be written.
@@ -156,6 +169,9 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (Job, time.Duration,
 		if len(entries) == 0 {
 			next.Ended = now
 			return j.write(ctx, tx, &next, "end", next.By, next.Why)
+		}
+		if before, err := get(ctx, tx, job.ID); err != nil || before.version != job.version || !before.runs() {
+			return cmp.Or(err, store.ErrChanged) // before the edits: Local cannot undo them
 		}
 		done, err := tx.Edit(ctx, next.plan(entries, now)...)
 		if err != nil {

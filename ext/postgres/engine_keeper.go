@@ -132,8 +132,11 @@ func (t *keeperTx) edit(ctx context.Context, kind store.EditKind, edits []store.
 	case store.HoldEdit:
 		return t.positions(ctx, "UPDATE weir_messages AS m SET at = "+never+", leased = NULL FROM "+listed+free+" AND m.at < "+never+returning, args...)
 	case store.ReleaseEdit:
-		for _, queue := range queues {
-			t.woken[queue] = dues{now: true}
+		for _, queue := range queues { // at least one look: they may be due later
+			d := t.woken[queue]
+			d.now = true
+			d.add(time.Microsecond)
+			t.woken[queue] = d
 		}
 		return t.positions(ctx, "UPDATE weir_messages AS m SET at = due FROM "+listed+free+" AND m.at = "+never+returning, args...)
 	case store.MoveEdit: // below

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
 )
@@ -27,6 +28,35 @@ func woken(ctx context.Context, s store.Waker, queue string) (wakes <-chan struc
 		e <- s.Wake(ctx, queue, func() { w <- struct{}{} })
 	}()
 	return w, e
+}
+
+// Regression: a message that was released before it was due came up to 20 s late.
+func TestAMessageThatIsReleasedBeforeItIsDue(t *testing.T) {
+	url := places(t)(t)
+	s, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	q := delivery.NewQueue[int](s, "q")
+	at := arrivals(t, q)
+	j, err := jobs.New(s, jobs.Config{Logger: quiet})
+	require.NoError(t, err)
+	do := func(action jobs.Action) {
+		job, err := j.Start(t.Context(), jobs.Spec{Do: action, Queue: "q", By: "ann", Why: "test"})
+		require.NoError(t, err)
+		job, err = j.Run(t.Context(), job.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, 1, job.Done)
+	}
+	const delay = 3 * time.Second
+	begun := time.Now()
+	require.NoError(t, q.Put(t.Context(), 1, delivery.After(delay)))
+	do(jobs.Hold)
+	require.NoError(t, q.Put(t.Context(), 2, delivery.After(300*time.Millisecond)))
+	<-at // so the hub has looked while the first was held
+	time.Sleep(time.Second)
+	do(jobs.Release)
+	<-at
+	require.Less(t, time.Since(begun), 2*delay)
 }
 
 // Regression: of messages that were put together only the first one was told, and one with a delay came up to 20 s late.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,5 +44,39 @@ func TestAnEngineThatCannotListen(t *testing.T) {
 		lines := bytes.Count(log.Bytes(), []byte("the password is wrong"))
 		require.GreaterOrEqual(t, lines, 9)
 		require.LessOrEqual(t, lines, 11)
+	})
+}
+
+// losing is an engine whose consumers were woken once, until its connection was cut for good.
+type losing struct {
+	*memory.Engine
+	cut *atomic.Bool
+}
+
+func (l losing) Wake(ctx context.Context, _ string, wake func()) error {
+	if !l.cut.Load() {
+		wake()
+		time.Sleep(time.Minute)
+		l.cut.Store(true)
+	}
+	return errors.New("the connection was cut")
+}
+
+// Law W2: a source that need not poll does so from when its engine cannot listen any more.
+func TestAnEngineThatListensNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := losing{memory.Open(), new(atomic.Bool)}
+		s := leases.NewSource(engine, "q", "dead", codec.JSON[int](), leases.WithLogger(slog.New(slog.DiscardHandler)))
+		time.AfterFunc(time.Hour, func() {
+			require.NoError(t, engine.Put(t.Context(), "q", store.Message{Meta: delivery.Meta{ID: "1"}, Payload: []byte("1")}))
+		})
+		ctx, stop := context.WithTimeout(t.Context(), 2*time.Hour)
+		defer stop()
+		begun := time.Now()
+		ms, err := s.Receive(ctx, 1)
+		require.NoError(t, err)
+		require.Less(t, time.Since(begun), time.Hour+200*time.Millisecond)
+		ms[0].Ack()
+		require.NoError(t, s.Close(t.Context()))
 	})
 }

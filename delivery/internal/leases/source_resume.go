@@ -33,7 +33,7 @@ func (s *Source[T]) Resume(ctx context.Context) (ids []string, err error) {
 		}
 		for n := range entries {
 			fresh++
-			if e := &entries[n]; e.Fence > 0 && (!e.LeasedUntil.IsZero() || !e.Meta.Due.After(s.clock.Now())) {
+			if e := &entries[n]; e.Fence > 0 && !e.Held && (!e.LeasedUntil.IsZero() || !e.Meta.Due.After(s.clock.Now())) {
 				fresh = 0
 				left = append(left, e.Position)
 				ids = append(ids, e.Meta.ID)
@@ -56,7 +56,7 @@ func (s *Source[T]) takeNext(ctx context.Context, n int) ([]store.Leased, error)
 		claimed, err := i.Claim(ctx, s.queue, store.Filter{}, page, s.lease)
 		if err == nil && len(claimed) == 0 {
 			var found []store.Entry
-			if found, err = i.List(ctx, s.queue, store.Filter{}, page); err == nil && len(found) > 0 {
+			if found, err = i.List(ctx, s.queue, store.Filter{}, page); err == nil && len(found) > 0 && !found[0].Held {
 				return nil, nil // it is leased
 			}
 		}

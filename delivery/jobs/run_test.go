@@ -1,0 +1,247 @@
+package jobs_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+func merge(rate float64) jobs.Spec {
+	return jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", Rate: rate, By: "ann", Why: "test"}
+}
+
+func jobsOf(t *testing.T, e store.Engine) *jobs.Jobs {
+	t.Helper()
+	j, err := jobs.New(e, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	return j
+}
+
+// Regression: a job of a low rate that was cancelled or paused held up the next one of its queue until its wait was over, up to a day.
+func TestAJobBehindOneThatWasStopped(t *testing.T) {
+	for _, stop := range []func(j *jobs.Jobs, ctx context.Context, id int, by, why string) (jobs.Job, error){(*jobs.Jobs).Cancel, (*jobs.Jobs).Pause} {
+		synctest.Test(t, func(t *testing.T) {
+			s := memory.Open()
+			for i := range 10 {
+				require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
+			}
+			j := jobsOf(t, s)
+			slow, err := j.Start(t.Context(), merge(1.0/3600))
+			require.NoError(t, err)
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			go j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }) // ends with ctx
+			time.Sleep(time.Minute)
+			slow, err = stop(j, t.Context(), slow.ID, "ann", "too slow")
+			require.NoError(t, err)
+			require.Equal(t, 1, slow.Done)
+			fast, err := j.Start(t.Context(), merge(0))
+			require.NoError(t, err)
+			time.Sleep(time.Minute)
+			fast, err = j.Get(t.Context(), fast.ID)
+			require.NoError(t, err)
+			require.Equal(t, "done", fast.State())
+			require.Equal(t, 9, fast.Done)
+		})
+	}
+}
+
+// A low rate is kept over the looks at whether the job was stopped.
+func TestALowRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.Open()
+		for i := range 4 {
+			require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
+		}
+		j := jobsOf(t, s)
+		job, err := j.Start(t.Context(), merge(1.0/3600))
+		require.NoError(t, err)
+		job, err = j.Run(t.Context(), job.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, 4, job.Done)
+		require.InDelta(t, 4*time.Hour, job.Ended.Sub(job.Begun), float64(time.Minute))
+	})
+}
+
+// Regression: a loop over the log that ended early, when its context had ended or the next line was changed, panicked.
+func TestALogThatIsReadInPart(t *testing.T) {
+	s := memory.Open()
+	j := jobsOf(t, s)
+	for range 2 {
+		_, err := j.Start(t.Context(), merge(0))
+		require.NoError(t, err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	for _, err := range j.Log(ctx) {
+		require.NoError(t, err)
+		end()
+		break
+	}
+	lines, err := s.Records(t.Context(), "log", "000000000001", 1)
+	require.NoError(t, err)
+	lines[0].Value = ""
+	require.NoError(t, s.Update(t.Context(), func(ctx context.Context, tx store.Tx) error { return tx.Write(ctx, lines[0]) }))
+	for l, err := range j.Log(t.Context()) {
+		require.NoError(t, err)
+		require.Equal(t, 1, l.N)
+		break
+	}
+}
+
+// stopping calls f when a step has found its messages, and before it changes them.
+type stopping struct {
+	store.Inspector
+	f func()
+}
+
+func (s *stopping) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) ([]store.Leased, error) {
+	ms, err := s.Inspector.Claim(ctx, queue, f, p, lease)
+	s.f()
+	return ms, err
+}
+
+// Regression: on an engine that keeps no jobs, a step that was under way moved its messages after the job had been stopped, and did not count
+// them: a job did more than its Max.
+func TestAStepOfAJobThatWasStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.Open()
+		for i := range 10 {
+			require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
+		}
+		engine := &stopping{Inspector: struct{ store.Inspector }{s}}
+		j := jobsOf(t, jobs.Local(engine))
+		spec := merge(0)
+		spec.Max = 4
+		job, err := j.Start(t.Context(), spec)
+		require.NoError(t, err)
+		engine.f = func() {
+			_, err := j.Cancel(t.Context(), job.ID, "ann", "wrong queue")
+			require.NoError(t, err)
+		}
+		job, err = j.Run(t.Context(), job.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, "cancelled", job.State())
+		n, err := s.Count(t.Context(), "orders", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, n.Messages)
+
+		job, err = j.Start(t.Context(), spec)
+		require.NoError(t, err)
+		engine.f = func() {
+			_, err := j.Pause(t.Context(), job.ID, "ann", "wait")
+			require.NoError(t, err)
+		}
+		job, err = j.Run(t.Context(), job.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, "paused", job.State())
+		n, err = s.Count(t.Context(), "orders", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, n.Messages)
+		engine.f = func() {}
+		_, err = j.Resume(t.Context(), job.ID, "ann", "go on")
+		require.NoError(t, err)
+		job, err = j.Run(t.Context(), job.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, 4, job.Done)
+		n, err = s.Count(t.Context(), "orders", store.Filter{})
+		require.NoError(t, err)
+		require.Equal(t, 4, n.Messages)
+	})
+}
+
+// Regression: beside a log to which others had added a line, a job that could not write its end tried that without a pause.
+func TestAJobThatCannotWriteTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &counting{Engine: memory.Open()}
+		j := jobsOf(t, s)
+		job, err := j.Start(t.Context(), merge(0))
+		require.NoError(t, err)
+		foreign := store.Record{Kind: "log", Name: "000000000002", Value: "x"}
+		write := func() error {
+			return s.Engine.Update(t.Context(), func(ctx context.Context, tx store.Tx) error { return tx.Write(ctx, foreign) })
+		}
+		require.NoError(t, write())
+		time.AfterFunc(time.Hour, func() {
+			foreign.Version, foreign.Value = 1, ""
+			_ = write()
+		})
+		said := ""
+		job, err = j.Run(t.Context(), job.ID, func(job jobs.Job) {
+			if job.Error != "" {
+				said = job.Error
+			}
+		})
+		require.NoError(t, err)
+		require.Equal(t, "done", job.State())
+		require.Less(t, s.updates, 1000)
+		require.Equal(t, store.ErrChanged.Error(), said)
+	})
+}
+
+// counting counts transactions, each of which takes a millisecond.
+type counting struct {
+	*memory.Engine
+	updates int
+}
+
+func (c *counting) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	c.updates++
+	time.Sleep(time.Millisecond)
+	return c.Engine.Update(ctx, f)
+}
+
+// Law J1: a process that dies between two transactions leaves the messages and the progress of its job as one step has left them.
+func TestAJobWhoseProcessDies(t *testing.T) {
+	for last := 1; ; last++ {
+		died := false
+		synctest.Test(t, func(t *testing.T) {
+			s := memory.Open()
+			for i := range 1100 {
+				require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
+			}
+			j := jobsOf(t, s)
+			job, err := j.Start(t.Context(), merge(0))
+			require.NoError(t, err)
+			ctx, die := context.WithCancel(t.Context())
+			defer die()
+			_, err = jobsOf(t, &dying{Engine: s, left: last, die: die}).Run(ctx, job.ID, nil)
+			died = err != nil
+			job, err = j.Get(t.Context(), job.ID)
+			require.NoError(t, err)
+			n, err := s.Count(t.Context(), "orders", store.Filter{})
+			require.NoError(t, err)
+			require.Equal(t, n.Messages, job.Done, "after %d transactions", last)
+			job, err = j.Run(t.Context(), job.ID, nil)
+			require.NoError(t, err)
+			require.Equal(t, jobs.Progress{Done: 1100}, job.Progress)
+		})
+		if !died {
+			require.Greater(t, last, 3)
+			return
+		}
+	}
+}
+
+// dying lets a process end after some transactions.
+type dying struct {
+	*memory.Engine
+	left int
+	die  func()
+}
+
+func (d *dying) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	err := d.Engine.Update(ctx, f)
+	if d.left--; d.left == 0 {
+		d.die()
+	}
+	return err
+}
