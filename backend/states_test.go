@@ -10,6 +10,8 @@ import (
 
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
 )
 
 // Law B4: two successive probes are not the same element, also if both wait at two operators. One that is alone waits longer.
@@ -164,12 +166,26 @@ func TestCloseWakes(t *testing.T) {
 	require.Equal(t, 3*time.Second, wait)
 }
 
+// The text of an error is user code: it does not run under the lock of the backend (law W2).
+func TestErrorsThatAskTheBackend(t *testing.T) {
+	o := newBench(t).attach()
+	for range 5 {
+		o.call(predicates.WithReason(asking{o.Backend}, httpretry.ServiceUnavailable))
+	}
+	require.Equal(t, "5 of 5 calls were lost, the last one: HTTP_503_SERVICE_UNAVAILABLE: it was open", o.Stats().Reason)
+}
+
+type asking struct{ b *backend.Backend }
+
+func (a asking) Error() string { return "it was " + a.b.Stats().State.String() }
+
 // A dry run says what it would have done, and does not do it.
 func TestDryRun(t *testing.T) {
 	o := newBench(t, backend.DryRun(), backend.Limit(1)).attach()
 	for range 5 {
 		require.False(t, o.call(errBusy))
 	}
+	o.clock.Add(time.Second)
 	o.call(errIn3)
 	require.Equal(t, backend.Open, o.Stats().State)
 	require.EqualValues(t, 2, o.Stats().WouldHaveClosed)
@@ -177,6 +193,32 @@ func TestDryRun(t *testing.T) {
 	require.Contains(t, o.log.String(), `level=WARN msg="backend: would have closed" backend=payments reason="5 of 5 calls were lost`)
 	o.start()
 	require.Equal(t, gate.Never, o.wait())
+}
+
+// While a dry run would be closed, what else is lost says nothing new: one line a close.
+func TestDryRunSaysItOnce(t *testing.T) {
+	o := newBench(t, backend.DryRun()).attach()
+	for range 100 {
+		o.call(errIn3)
+	}
+	require.EqualValues(t, 1, o.Stats().WouldHaveClosed)
+	require.Equal(t, 1, strings.Count(o.log.String(), "\n"))
+	o.clock.Add(3 * time.Second)
+	o.call(errIn3)
+	require.EqualValues(t, 2, o.Stats().WouldHaveClosed)
+}
+
+// A dry run that was held by hand tries its service, too, and does not stay closed if that fails (law W2).
+func TestProbeOfADryRun(t *testing.T) {
+	for _, err := range []error{errBusy, errIn3} {
+		o := newBench(t, backend.DryRun()).attach()
+		o.Close("by hand")
+		o.Open()
+		o.call(err)
+		require.Equal(t, backend.Ramping, o.Stats().State)
+		require.EqualValues(t, 1, o.Stats().WouldHaveClosed)
+		o.start()
+	}
 }
 
 // Retries are a share of the first attempts, with ten a second and a hundred at once.
@@ -219,6 +261,23 @@ func TestLentPermits(t *testing.T) {
 	require.Equal(t, 1, b.Stats().InUse)
 	b.Close("by hand")
 	require.Equal(t, gate.Never, inner.wait(), "law B1")
+}
+
+// What was set aside for a place is there when it asks, also if its call then runs on a permit that is lent.
+func TestSetAsideForAPlaceWithALentPermit(t *testing.T) {
+	b := newBench(t, backend.Limit(2), backend.Rate(20, time.Second))
+	outer := b.attach()
+	outer.start()
+	inner := &operator{bench: b}
+	inner.place = b.Attach(inner, 1)
+	b.clock.Add(50 * time.Millisecond)
+	c := outer.start()
+	require.Equal(t, 50*time.Millisecond, inner.wait())
+	b.clock.Add(50 * time.Millisecond)
+	c.end(nil)
+	require.Equal(t, 1, inner.woken)
+	inner.start()
+	require.Equal(t, 1, b.Stats().InUse)
 }
 
 // What was set aside for a place that does not use it goes to the others.
@@ -374,6 +433,8 @@ func TestCallsForSeveralElements(t *testing.T) {
 	o.clock.Add(time.Second)
 	batch(errBusy, nil)
 	require.Equal(t, backend.Ramping, o.Stats().State, "a probe that was answered")
+	o.clock.Add(time.Second)
+	require.Equal(t, 2, batch(errBusy, nil, errBusy), "the last one met the outage as the first one did")
 }
 
 func TestRefusals(t *testing.T) {
