@@ -81,12 +81,15 @@ func (r *Results) use(p *principal, of int, n int64) {
 func (r *Results) mayRun(p *principal, client bool) bool {
 	more := runCost(client)
 	for of := range bounds {
-		if 2*(p.runs[of]+more[of]) > r.max[of]+1 {
+		if !r.isHalf(p, of, more[of]) {
 			return false
 		}
 	}
 	return true
 }
+
+// isHalf reports whether what p runs takes half of a bound at most, with more of it.
+func (r *Results) isHalf(p *principal, of int, more int64) bool { return 2*(p.runs[of]+more) <= r.max[of]+1 }
 
 // run notes that a request of p begins, with n of 1, or has ended, with -1.
 func (p *principal) run(n int64, client bool) {
