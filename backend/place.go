@@ -20,6 +20,7 @@ type place struct {
 	calls  int
 	aside  int           // permits that were set aside, and their part of the rate
 	wants  int           // as many may be
+	gave   bool          // some of it was given back in this turn
 	asleep bool          // it sleeps, or was woken and has not asked
 	waits  bool          // is in Backend.waiting
 	cost   float64       // of the attempt that was refused last
@@ -138,12 +139,13 @@ func (p *place) take(t time.Duration, a *gate.Attempt) bool {
 	b := p.backend
 	b.rate.fill(t, b.part(t))
 	lent := p.calls < p.lent
-	inTurn := lent || b.state == Probing
-	if p.aside > 0 { // the limit stands, and the cost may be another
+	had := p.aside > 0
+	inTurn := lent || had || b.state == Probing
+	if had { // the limit stands, and the cost may be another
 		b.drop(p, 1)
-		inTurn = true
 	}
 	if !lent && b.used >= b.allowed(t) || b.rate.wait(a.Cost) > 0 {
+		p.gave = p.gave || had
 		return false
 	}
 	if !inTurn && len(b.waiting) > 0 {
@@ -153,7 +155,9 @@ func (p *place) take(t time.Duration, a *gate.Attempt) bool {
 			return false
 		}
 	}
-	if !lent {
+	if lent {
+		p.gave = p.gave || had
+	} else {
 		b.used++
 	}
 	b.rate.take(a.Cost)
@@ -162,7 +166,8 @@ func (p *place) take(t time.Duration, a *gate.Attempt) bool {
 
 // refuse makes the place wait.
 func (p *place) refuse(a *gate.Attempt, wait time.Duration) gate.Answer {
-	p.backend.drop(p, p.aside)
+	p.gave = p.gave || p.aside > 0
+	p.backend.drop(p, p.aside) // at the cost that it was taken for
 	p.cost = a.Cost
 	p.join()
 	return gate.Answer{Wait: wait}
@@ -455,8 +460,9 @@ func (p *place) Settle(now time.Time, isShort bool) {
 	b.mu.Lock()
 	defer b.unlock()
 	p.asleep, p.wants = false, 0
-	if had := p.aside; had > 0 || !isShort { // else nothing has changed for the others
-		b.drop(p, had)
+	if p.aside > 0 || p.gave || !isShort { // else nothing has changed for the others
+		b.drop(p, p.aside)
+		p.gave = false
 		if !isShort {
 			p.part()
 		}

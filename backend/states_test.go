@@ -301,6 +301,96 @@ func TestSetAside(t *testing.T) {
 	require.Equal(t, 1, b.Stats().Waiting)
 }
 
+// What was set aside for a place whose next call costs too much goes to the others, also if the place does not sleep: it may run user code.
+func TestSetAsideForACallThatCostsMore(t *testing.T) {
+	b := newBench(t, backend.Limit(1), backend.Rate(100, time.Second))
+	o, second, third := b.attach(), b.attach(), b.attach()
+	c, _ := o.ask(gate.Attempt{Cost: 9})
+	second.wait()
+	third.wait()
+	b.clock.Add(50 * time.Millisecond)
+	c.end(nil)
+	require.Equal(t, 1, second.woken)
+	_, answer := second.ask(gate.Attempt{Cost: 5})
+	require.NotZero(t, answer.Wait)
+	require.Zero(t, third.woken)
+	second.place.Settle(b.clock.Now(), true)
+	require.Equal(t, 1, third.woken)
+	third.start()
+}
+
+// What was set aside is given back at the cost that it was taken for.
+func TestSetAsideForCallsOfOtherCosts(t *testing.T) {
+	b := newBench(t, backend.Limit(2), backend.Rate(100, time.Second))
+	o, second := b.attach(), b.attach()
+	c, _ := o.ask(gate.Attempt{Cost: 3})
+	other, _ := o.ask(gate.Attempt{Cost: 2})
+	second.wait()
+	second.place.Wait(b.clock.Now(), 2)
+	b.clock.Add(20 * time.Millisecond)
+	c.end(nil)
+	other.end(nil)
+	require.Equal(t, 2, second.woken)
+	_, answer := second.ask(gate.Attempt{Cost: 5})
+	require.NotZero(t, answer.Wait)
+	second.place.Settle(b.clock.Now(), true)
+	_, answer = o.ask(gate.Attempt{Cost: 5})
+	require.NotZero(t, answer.Wait, "there are two")
+	o.sleep()
+	b.clock.Add(30 * time.Millisecond)
+	c, _ = o.ask(gate.Attempt{Cost: 5})
+	require.NotNil(t, c)
+}
+
+// A lower limit takes back what was set aside last.
+func TestSetAsideForTwoAndALowerLimit(t *testing.T) {
+	b := newBench(t, backend.Limit(3))
+	o, second, third := b.attach(), b.attach(), b.attach()
+	o.start()
+	c, other := o.start(), o.start()
+	second.wait()
+	third.wait()
+	c.end(nil)
+	other.end(nil)
+	b.SetLimit(2)
+	require.Equal(t, gate.Never, third.wait())
+	second.start()
+}
+
+// An answer lets the ramp grow, also if its permit was given back before.
+func TestAnswersOfARampWake(t *testing.T) {
+	b := newBench(t, backend.Limit(10))
+	o, second, third := b.attach(), b.attach(), b.attach()
+	o.lose()
+	b.clock.Add(time.Second)
+	o.call(nil)
+	require.Equal(t, backend.Ramping, b.Stats().State)
+	b.clock.Add(2500 * time.Millisecond)
+	c := o.start()
+	require.Equal(t, gate.Never, second.wait())
+	o.place.Release(c.stamp)
+	require.Equal(t, 1, second.woken)
+	require.Equal(t, gate.Never, third.wait())
+	o.place.Heard(b.clock.Now(), &gate.Outcome{Begun: c.begun, Element: c.attempt.Element})
+	require.Equal(t, 1, third.woken)
+	third.start()
+}
+
+// Laws B1 and B4: a permit that is lent passes neither a close, nor a hold, nor a probe.
+func TestLentPermitsOfABackendThatIsNotOpen(t *testing.T) {
+	b := newBench(t)
+	o := b.attach()
+	lent := &operator{bench: b}
+	lent.place = b.Attach(lent, 1)
+	o.lose()
+	require.Equal(t, time.Second, lent.wait())
+	b.clock.Add(time.Second)
+	o.start()
+	require.Equal(t, gate.Never, lent.wait(), "the probe")
+	b.Close("by hand")
+	require.Equal(t, gate.Never, lent.wait())
+}
+
 // What was set aside does not survive a lower limit.
 func TestSetAsideAndALowerLimit(t *testing.T) {
 	b := newBench(t, backend.Limit(2))

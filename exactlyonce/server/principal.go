@@ -89,7 +89,9 @@ func (r *Results) mayRun(p *principal, client bool) bool {
 }
 
 // isHalf reports whether what p runs takes half of a bound at most, with more of it.
-func (r *Results) isHalf(p *principal, of int, more int64) bool { return 2*(p.runs[of]+more) <= r.max[of]+1 }
+func (r *Results) isHalf(p *principal, of int, more int64) bool {
+	return 2*(p.runs[of]+more) <= r.max[of]+1
+}
 
 // run notes that a request of p begins, with n of 1, or has ended, with -1.
 func (p *principal) run(n int64, client bool) {
