@@ -49,6 +49,18 @@ func TestProbesAreOfDifferentElements(t *testing.T) {
 	require.Equal(t, backend.Ramping, b.Stats().State)
 }
 
+// An element that has little time left tries the service only if no other one does for a second: cut off, its call would say nothing.
+func TestProbesOfHurriedElements(t *testing.T) {
+	o := newBench(t).attach()
+	o.lose()
+	o.clock.Add(o.wait())
+	_, answer := o.ask(gate.Attempt{Hurried: true})
+	require.Equal(t, gate.Answer{Wait: time.Second, Other: true}, answer)
+	o.clock.Add(time.Second)
+	c, _ := o.ask(gate.Attempt{Hurried: true})
+	require.NotNil(t, c)
+}
+
 // A probe that says nothing, or whose operator goes, leaves room for another one.
 func TestProbesThatSayNothing(t *testing.T) {
 	b := newBench(t)
@@ -353,8 +365,8 @@ func TestSetAsideForTwoAndALowerLimit(t *testing.T) {
 	c.end(nil)
 	other.end(nil)
 	b.SetLimit(2)
-	require.Equal(t, gate.Never, third.wait())
 	second.start()
+	require.Equal(t, gate.Never, third.wait())
 }
 
 // An answer lets the ramp grow, also if its permit was given back before.
