@@ -12,6 +12,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/fifo"
 )
 
 // Config is how [Results] behave. The zero value is good for a start; a field that is zero has its default.
@@ -100,6 +101,7 @@ type Results struct {
 	clients    map[clientKey]*client
 	forgot     time.Duration         // see client.forgot: of clients that are not known
 	remnants   map[clientKey]remnant // clients that were forgotten
+	left       fifo.Queue[left]      // remnants, about the oldest first, and some that have become clients again
 	principals map[string]*principal
 	most       [bounds]*principal    // a principal that uses more than half of a bound is here
 	used       [bounds]int64         // of the bounds

@@ -1111,6 +1111,20 @@ func TestPrincipalThatWaitsMuch(t *testing.T) {
 	require.NoError(t, call.Complete(nil))
 }
 
+// X3: the marks of many principals go when there is no room, though not within ClientSilence.
+func TestMarksOfManyPrincipals(t *testing.T) {
+	r, mock := newResults(t, server.Config{MaxBytes: 40_000})
+	for n := range 400 {
+		req := request(1)
+		req.Scope = fmt.Sprint("principal ", n)
+		complete(t, r, req, "x")
+		mock.Add(10 * time.Minute)
+	}
+	req := request(1)
+	req.Scope = "principal 398"
+	require.Equal(t, "STALE", state(t, r, req))
+}
+
 // X3: answers without a byte fill the bound by their records.
 func TestPrincipalWithEmptyAnswers(t *testing.T) {
 	r, _ := newResults(t, server.Config{MaxBytes: 40_000})
