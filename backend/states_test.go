@@ -506,6 +506,28 @@ func TestTenantsAreForgotten(t *testing.T) {
 	require.LessOrEqual(t, backend.Tenants(b.Backend), 1025)
 }
 
+// Tenants that are closed, or in debt, are not forgotten.
+func TestTenantsThatAreNotAtRestAreKept(t *testing.T) {
+	b := newBench(t, backend.TenantRate(100, time.Second), backend.LongestClose(time.Hour))
+	o := b.attach()
+	c, _ := o.ask(gate.Attempt{Tenant: "in debt", Cost: 100 * 3600})
+	require.NotNil(t, c)
+	closed, _ := o.ask(gate.Attempt{Tenant: "closed"})
+	closed.end(errForEver)
+	for i := range 3000 {
+		o.ask(gate.Attempt{Tenant: strconv.Itoa(i)})
+	}
+	b.clock.Add(2 * time.Minute)
+	for range 3000 {
+		o.ask(gate.Attempt{Tenant: "7"})
+	}
+	require.LessOrEqual(t, backend.Tenants(b.Backend), 1025)
+	for _, tenant := range []string{"in debt", "closed"} {
+		_, answer := o.ask(gate.Attempt{Tenant: tenant})
+		require.Greater(t, answer.Wait, 50*time.Minute, tenant)
+	}
+}
+
 // A call for several elements is one call: it is lost if all of them are.
 func TestCallsForSeveralElements(t *testing.T) {
 	o := newBench(t).attach()
