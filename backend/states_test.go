@@ -403,6 +403,25 @@ func TestLentPermitsOfABackendThatIsNotOpen(t *testing.T) {
 	require.Equal(t, gate.Never, lent.wait())
 }
 
+// What was set aside does not survive a close or a hold: it would keep the probe out.
+func TestSetAsideAndAClose(t *testing.T) {
+	for _, err := range []error{errIn3, nil} {
+		b := newBench(t, backend.Limit(1))
+		o, second := b.attach(), b.attach()
+		c := o.start()
+		second.wait()
+		c.end(err)
+		require.Positive(t, second.woken)
+		if err == nil {
+			b.Close("by hand")
+			b.Open()
+		}
+		b.clock.Add(3 * time.Second)
+		o.start()
+		require.Equal(t, backend.Probing, b.Stats().State)
+	}
+}
+
 // What was set aside does not survive a lower limit.
 func TestSetAsideAndALowerLimit(t *testing.T) {
 	b := newBench(t, backend.Limit(2))
@@ -488,6 +507,28 @@ func TestProbeOfATenant(t *testing.T) {
 	probe.end(nil)
 	c, _ := o.ask(gate.Attempt{Tenant: "a"})
 	require.NotNil(t, c)
+}
+
+// A probe of a tenant that says nothing, or whose operator goes, leaves room for another one (law W2).
+func TestProbesOfTenantsThatSayNothing(t *testing.T) {
+	b := newBench(t)
+	o, other := b.attach(), b.attach()
+	c, _ := o.ask(gate.Attempt{Tenant: "a"})
+	c.end(errIn3)
+	b.clock.Add(3 * time.Second)
+	probe := func(o *operator) *call {
+		c, _ := o.ask(gate.Attempt{Tenant: "a"})
+		require.NotNil(t, c)
+		return c
+	}
+	c = probe(o)
+	o.place.Release(c.stamp)
+	o.place.Heard(b.clock.Now(), &gate.Outcome{Ignored: true, Begun: c.begun, Tenant: "a", Element: c.attempt.Element})
+	probe(other)
+	_, answer := o.ask(gate.Attempt{Tenant: "a"})
+	require.NotZero(t, answer.Wait)
+	other.place.Leave()
+	probe(o)
 }
 
 // Law W3: tenants that are at rest are forgotten, and so is the room they took.
