@@ -86,12 +86,12 @@ func (b *Backend) SetLimit(n int) {
 	if b.limiter != nil {
 		n = b.limiter.set(n)
 	}
-	b.bound(t, n)
+	b.bound(n)
 	b.handOut(t, nil)
 }
 
 // bound changes the limit. What was set aside beyond it is taken back, of those first that were served last.
-func (b *Backend) bound(t time.Duration, n int) {
+func (b *Backend) bound(n int) {
 	b.limit = n
 	for i := len(b.waiting) - 1; i >= 0 && b.used > n; i-- {
 		p := b.waiting[i]

@@ -3,6 +3,7 @@ package backend_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"strings"
 	"syscall"
@@ -59,6 +60,14 @@ func TestRate(t *testing.T) {
 		require.NotNil(t, c, "more than is saved up is paid afterwards")
 		_, _ = o.ask(gate.Attempt{Cost: 1})
 		require.Equal(t, 460*time.Millisecond, o.place.Wait(o.clock.Now(), 1))
+	})
+	t.Run("a debt is paid within an hour", func(t *testing.T) {
+		o := newBench(t, backend.Rate(100, time.Second)).attach()
+		c, _ := o.ask(gate.Attempt{Cost: math.MaxFloat64})
+		require.NotNil(t, c)
+		require.Equal(t, time.Hour, o.wait())
+		o.clock.Add(time.Hour + 10*time.Millisecond)
+		o.start()
 	})
 }
 

@@ -20,6 +20,7 @@ type place struct {
 	calls  int
 	aside  int           // permits that were set aside, and their part of the rate
 	wants  int           // as many may be
+	gave   bool          // some of it was given back in this turn
 	asleep bool          // it sleeps, or was woken and has not asked
 	waits  bool          // is in Backend.waiting
 	cost   float64       // of the attempt that was refused last
@@ -60,7 +61,7 @@ func (b *Backend) pay(t time.Duration, cost float64) bool {
 	if b.rate.wait(cost) > 0 {
 		return false
 	}
-	b.rate.level -= cost
+	b.rate.take(cost)
 	return true
 }
 
@@ -138,12 +139,13 @@ func (p *place) take(t time.Duration, a *gate.Attempt) bool {
 	b := p.backend
 	b.rate.fill(t, b.part(t))
 	lent := p.calls < p.lent
-	inTurn := lent || b.state == Probing
-	if !lent && p.aside > 0 { // the limit stands, and the cost may be another
+	had := p.aside > 0
+	inTurn := lent || had || b.state == Probing
+	if had { // the limit stands, and the cost may be another
 		b.drop(p, 1)
-		inTurn = true
 	}
 	if !lent && b.used >= b.allowed(t) || b.rate.wait(a.Cost) > 0 {
+		p.gave = p.gave || had
 		return false
 	}
 	if !inTurn && len(b.waiting) > 0 {
@@ -153,7 +155,9 @@ func (p *place) take(t time.Duration, a *gate.Attempt) bool {
 			return false
 		}
 	}
-	if !lent {
+	if lent {
+		p.gave = p.gave || had
+	} else {
 		b.used++
 	}
 	b.rate.take(a.Cost)
@@ -162,7 +166,8 @@ func (p *place) take(t time.Duration, a *gate.Attempt) bool {
 
 // refuse makes the place wait.
 func (p *place) refuse(a *gate.Attempt, wait time.Duration) gate.Answer {
-	p.backend.drop(p, p.aside)
+	p.gave = p.gave || p.aside > 0
+	p.backend.drop(p, p.aside) // at the cost that it was taken for
 	p.cost = a.Cost
 	p.join()
 	return gate.Answer{Wait: wait}
@@ -186,7 +191,7 @@ func (p *place) Release(stamp gate.Stamp) {
 	b.mu.Lock()
 	if stamp != 0 && (b.state == Open || b.state == Ramping) {
 		if took := stamp.Since(t); t-took >= b.begun {
-			b.bound(t, b.limiter.sample(t, took, b.used))
+			b.bound(b.limiter.sample(t, took, b.used))
 		}
 	}
 	if p.calls--; p.calls >= p.lent {
@@ -220,6 +225,10 @@ func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 		lost, demanded = isLoss(o), pushback(o)
 		lost = lost || demanded > 0
 	}
+	text := ""
+	if lost || o.Call != nil { // without the lock: an error is user code
+		text = describe(o)
+	}
 	b.mu.Lock()
 	if c := o.Call; c != nil {
 		outage = lost && !b.dryRun && (demanded > 0 || b.state != Open || b.calls.row > 0 || o.Begun.Sub(b.epoch) < b.begun)
@@ -234,9 +243,9 @@ func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 			b.calls.note(false)
 		}
 		b.mu.Unlock()
-		return false
+		return outage
 	}
-	outage = p.hear(now.Sub(b.epoch), o.Begun.Sub(b.epoch), o, lost, demanded)
+	outage = p.hear(now.Sub(b.epoch), o, lost, demanded, text) || outage
 	b.unlock()
 	return outage
 }
@@ -265,9 +274,10 @@ func (p *place) Join(a *gate.Attempt) {
 	}
 }
 
-// hear is the way of an outcome that may change something.
-func (p *place) hear(t, begun time.Duration, o *gate.Outcome, lost bool, demanded time.Duration) (outage bool) {
+// hear is the way of an outcome that may change something. text says what was lost.
+func (p *place) hear(t time.Duration, o *gate.Outcome, lost bool, demanded time.Duration, text string) (outage bool) {
 	b := p.backend
+	begun := o.Begun.Sub(b.epoch)
 	b.advance(t)
 	isProbe := b.state == Probing && b.trying && b.prober == probe{p, o.Element}
 	if o.Ignored {
@@ -283,7 +293,7 @@ func (p *place) hear(t, begun time.Duration, o *gate.Outcome, lost bool, demande
 	if lost {
 		b.counts.Lost++
 		if b.limiter != nil && begun >= b.begun {
-			b.bound(t, b.limiter.lost(t))
+			b.bound(b.limiter.lost(t))
 		}
 	}
 	if o.Tenant != "" && p.hearTenant(t, o, lost, demanded) {
@@ -292,6 +302,9 @@ func (p *place) hear(t, begun time.Duration, o *gate.Outcome, lost bool, demande
 		}
 		return true
 	}
+	if isProbe && lost && b.dryRun { // else it stays closed
+		b.reopen(t)
+	}
 	switch {
 	case b.state == Held || b.state == Closed && demanded == 0:
 	case demanded > 0:
@@ -299,23 +312,23 @@ func (p *place) hear(t, begun time.Duration, o *gate.Outcome, lost bool, demande
 			b.close(t, demanded, "the server asks to wait "+demanded.String())
 		}
 	case isProbe && lost:
-		b.close(t, 0, "a probe was lost: "+describe(o))
+		b.close(t, 0, "a probe was lost: "+text)
 	case isProbe:
 		b.reopen(t)
 	case b.state == Probing || begun < b.begun:
 	default:
-		p.count(t, o, lost)
+		p.count(t, lost, text)
 	}
 	return lost && !b.dryRun && (b.state != Open || b.calls.row > 1 || begun < b.begun)
 }
 
 // count notes the outcome of a call of an open or ramping backend.
-func (p *place) count(t time.Duration, o *gate.Outcome, lost bool) {
+func (p *place) count(t time.Duration, lost bool, text string) {
 	b := p.backend
 	b.calls.note(lost)
 	switch {
 	case lost && b.isFailing():
-		b.close(t, 0, b.calls.String()+" were lost, the last one: "+describe(o))
+		b.close(t, 0, b.calls.String()+" were lost, the last one: "+text)
 	case !lost && b.state == Ramping:
 		b.answered++
 		b.advance(t)
@@ -447,8 +460,9 @@ func (p *place) Settle(now time.Time, isShort bool) {
 	b.mu.Lock()
 	defer b.unlock()
 	p.asleep, p.wants = false, 0
-	if had := p.aside; had > 0 || !isShort { // else nothing has changed for the others
-		b.drop(p, had)
+	if p.aside > 0 || p.gave || !isShort { // else nothing has changed for the others
+		b.drop(p, p.aside)
+		p.gave = false
 		if !isShort {
 			p.part()
 		}

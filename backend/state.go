@@ -43,7 +43,7 @@ type health struct {
 	state  State
 	why    string        // it is not open
 	since  time.Duration // when the state began
-	until  time.Duration // when Closed ends
+	until  time.Duration // when Closed ends, or would end in a dry run
 	pause  time.Duration // of the last close without a time from the server; 0: it has been open since
 	begun  time.Duration // calls that began earlier say nothing of the present
 	prober probe         // the one under way, or the last
@@ -84,11 +84,7 @@ func (b *Backend) enter(s State, t time.Duration) {
 // close closes the backend for d, or, with 0, for longer than the last time.
 func (b *Backend) close(t, d time.Duration, why string) {
 	if b.dryRun {
-		b.counts.WouldHaveClosed++
-		b.calls.reset()
-		b.why = why
-		b.log(slog.LevelWarn, "backend: would have closed")
-		b.why = ""
+		b.wouldClose(t, d, why)
 		return
 	}
 	if d == 0 {
@@ -108,6 +104,23 @@ func (b *Backend) close(t, d time.Duration, why string) {
 		b.counts.Closed++
 		b.log(slog.LevelWarn, "backend: closed", slog.Duration("for", b.until-t))
 	}
+}
+
+// wouldClose says that a dry run would have closed, unless it would be closed already.
+func (b *Backend) wouldClose(t, d time.Duration, why string) {
+	b.calls.reset()
+	isClosed := t < b.until
+	if d == 0 {
+		d = b.firstPause
+	}
+	if b.until = max(b.until, t+min(d, b.longest)); isClosed {
+		return
+	}
+	b.counts.WouldHaveClosed++
+	was := b.why
+	b.why = why
+	b.log(slog.LevelWarn, "backend: would have closed")
+	b.why = was
 }
 
 // reopen begins the ramp after a probe.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
 )
 
 // Law B4: two successive probes are not the same element, also if both wait at two operators. One that is alone waits longer.
@@ -45,6 +47,18 @@ func TestProbesAreOfDifferentElements(t *testing.T) {
 	require.NotNil(t, c)
 	c.end(nil)
 	require.Equal(t, backend.Ramping, b.Stats().State)
+}
+
+// An element that has little time left tries the service only if no other one does for a second: cut off, its call would say nothing.
+func TestProbesOfHurriedElements(t *testing.T) {
+	o := newBench(t).attach()
+	o.lose()
+	o.clock.Add(o.wait())
+	_, answer := o.ask(gate.Attempt{Hurried: true})
+	require.Equal(t, gate.Answer{Wait: time.Second, Other: true}, answer)
+	o.clock.Add(time.Second)
+	c, _ := o.ask(gate.Attempt{Hurried: true})
+	require.NotNil(t, c)
 }
 
 // A probe that says nothing, or whose operator goes, leaves room for another one.
@@ -164,12 +178,26 @@ func TestCloseWakes(t *testing.T) {
 	require.Equal(t, 3*time.Second, wait)
 }
 
+// The text of an error is user code: it does not run under the lock of the backend (law W2).
+func TestErrorsThatAskTheBackend(t *testing.T) {
+	o := newBench(t).attach()
+	for range 5 {
+		o.call(predicates.WithReason(asking{o.Backend}, httpretry.ServiceUnavailable))
+	}
+	require.Equal(t, "5 of 5 calls were lost, the last one: HTTP_503_SERVICE_UNAVAILABLE: it was open", o.Stats().Reason)
+}
+
+type asking struct{ b *backend.Backend }
+
+func (a asking) Error() string { return "it was " + a.b.Stats().State.String() }
+
 // A dry run says what it would have done, and does not do it.
 func TestDryRun(t *testing.T) {
 	o := newBench(t, backend.DryRun(), backend.Limit(1)).attach()
 	for range 5 {
 		require.False(t, o.call(errBusy))
 	}
+	o.clock.Add(time.Second)
 	o.call(errIn3)
 	require.Equal(t, backend.Open, o.Stats().State)
 	require.EqualValues(t, 2, o.Stats().WouldHaveClosed)
@@ -177,6 +205,32 @@ func TestDryRun(t *testing.T) {
 	require.Contains(t, o.log.String(), `level=WARN msg="backend: would have closed" backend=payments reason="5 of 5 calls were lost`)
 	o.start()
 	require.Equal(t, gate.Never, o.wait())
+}
+
+// While a dry run would be closed, what else is lost says nothing new: one line a close.
+func TestDryRunSaysItOnce(t *testing.T) {
+	o := newBench(t, backend.DryRun()).attach()
+	for range 100 {
+		o.call(errIn3)
+	}
+	require.EqualValues(t, 1, o.Stats().WouldHaveClosed)
+	require.Equal(t, 1, strings.Count(o.log.String(), "\n"))
+	o.clock.Add(3 * time.Second)
+	o.call(errIn3)
+	require.EqualValues(t, 2, o.Stats().WouldHaveClosed)
+}
+
+// A dry run that was held by hand tries its service, too, and does not stay closed if that fails (law W2).
+func TestProbeOfADryRun(t *testing.T) {
+	for _, err := range []error{errBusy, errIn3} {
+		o := newBench(t, backend.DryRun()).attach()
+		o.Close("by hand")
+		o.Open()
+		o.call(err)
+		require.Equal(t, backend.Ramping, o.Stats().State)
+		require.EqualValues(t, 1, o.Stats().WouldHaveClosed)
+		o.start()
+	}
 }
 
 // Retries are a share of the first attempts, with ten a second and a hundred at once.
@@ -221,6 +275,23 @@ func TestLentPermits(t *testing.T) {
 	require.Equal(t, gate.Never, inner.wait(), "law B1")
 }
 
+// What was set aside for a place is there when it asks, also if its call then runs on a permit that is lent.
+func TestSetAsideForAPlaceWithALentPermit(t *testing.T) {
+	b := newBench(t, backend.Limit(2), backend.Rate(20, time.Second))
+	outer := b.attach()
+	outer.start()
+	inner := &operator{bench: b}
+	inner.place = b.Attach(inner, 1)
+	b.clock.Add(50 * time.Millisecond)
+	c := outer.start()
+	require.Equal(t, 50*time.Millisecond, inner.wait())
+	b.clock.Add(50 * time.Millisecond)
+	c.end(nil)
+	require.Equal(t, 1, inner.woken)
+	inner.start()
+	require.Equal(t, 1, b.Stats().InUse)
+}
+
 // What was set aside for a place that does not use it goes to the others.
 func TestSetAside(t *testing.T) {
 	b := newBench(t, backend.Limit(1))
@@ -240,6 +311,115 @@ func TestSetAside(t *testing.T) {
 	third.place.Leave()
 	require.Equal(t, 1, b.Stats().InUse)
 	require.Equal(t, 1, b.Stats().Waiting)
+}
+
+// What was set aside for a place whose next call costs too much goes to the others, also if the place does not sleep: it may run user code.
+func TestSetAsideForACallThatCostsMore(t *testing.T) {
+	b := newBench(t, backend.Limit(1), backend.Rate(100, time.Second))
+	o, second, third := b.attach(), b.attach(), b.attach()
+	c, _ := o.ask(gate.Attempt{Cost: 9})
+	second.wait()
+	third.wait()
+	b.clock.Add(50 * time.Millisecond)
+	c.end(nil)
+	require.Equal(t, 1, second.woken)
+	_, answer := second.ask(gate.Attempt{Cost: 5})
+	require.NotZero(t, answer.Wait)
+	require.Zero(t, third.woken)
+	second.place.Settle(b.clock.Now(), true)
+	require.Equal(t, 1, third.woken)
+	third.start()
+}
+
+// What was set aside is given back at the cost that it was taken for.
+func TestSetAsideForCallsOfOtherCosts(t *testing.T) {
+	b := newBench(t, backend.Limit(2), backend.Rate(100, time.Second))
+	o, second := b.attach(), b.attach()
+	c, _ := o.ask(gate.Attempt{Cost: 3})
+	other, _ := o.ask(gate.Attempt{Cost: 2})
+	second.wait()
+	second.place.Wait(b.clock.Now(), 2)
+	b.clock.Add(20 * time.Millisecond)
+	c.end(nil)
+	other.end(nil)
+	require.Equal(t, 2, second.woken)
+	_, answer := second.ask(gate.Attempt{Cost: 5})
+	require.NotZero(t, answer.Wait)
+	second.place.Settle(b.clock.Now(), true)
+	_, answer = o.ask(gate.Attempt{Cost: 5})
+	require.NotZero(t, answer.Wait, "there are two")
+	o.sleep()
+	b.clock.Add(30 * time.Millisecond)
+	c, _ = o.ask(gate.Attempt{Cost: 5})
+	require.NotNil(t, c)
+}
+
+// A lower limit takes back what was set aside last.
+func TestSetAsideForTwoAndALowerLimit(t *testing.T) {
+	b := newBench(t, backend.Limit(3))
+	o, second, third := b.attach(), b.attach(), b.attach()
+	o.start()
+	c, other := o.start(), o.start()
+	second.wait()
+	third.wait()
+	c.end(nil)
+	other.end(nil)
+	b.SetLimit(2)
+	second.start()
+	require.Equal(t, gate.Never, third.wait())
+}
+
+// An answer lets the ramp grow, also if its permit was given back before.
+func TestAnswersOfARampWake(t *testing.T) {
+	b := newBench(t, backend.Limit(10))
+	o, second, third := b.attach(), b.attach(), b.attach()
+	o.lose()
+	b.clock.Add(time.Second)
+	o.call(nil)
+	require.Equal(t, backend.Ramping, b.Stats().State)
+	b.clock.Add(2500 * time.Millisecond)
+	c := o.start()
+	require.Equal(t, gate.Never, second.wait())
+	o.place.Release(c.stamp)
+	require.Equal(t, 1, second.woken)
+	require.Equal(t, gate.Never, third.wait())
+	o.place.Heard(b.clock.Now(), &gate.Outcome{Begun: c.begun, Element: c.attempt.Element})
+	require.Equal(t, 1, third.woken)
+	third.start()
+}
+
+// Laws B1 and B4: a permit that is lent passes neither a close, nor a hold, nor a probe.
+func TestLentPermitsOfABackendThatIsNotOpen(t *testing.T) {
+	b := newBench(t)
+	o := b.attach()
+	lent := &operator{bench: b}
+	lent.place = b.Attach(lent, 1)
+	o.lose()
+	require.Equal(t, time.Second, lent.wait())
+	b.clock.Add(time.Second)
+	o.start()
+	require.Equal(t, gate.Never, lent.wait(), "the probe")
+	b.Close("by hand")
+	require.Equal(t, gate.Never, lent.wait())
+}
+
+// What was set aside does not survive a close or a hold: it would keep the probe out.
+func TestSetAsideAndAClose(t *testing.T) {
+	for _, err := range []error{errIn3, nil} {
+		b := newBench(t, backend.Limit(1))
+		o, second := b.attach(), b.attach()
+		c := o.start()
+		second.wait()
+		c.end(err)
+		require.Positive(t, second.woken)
+		if err == nil {
+			b.Close("by hand")
+			b.Open()
+		}
+		b.clock.Add(3 * time.Second)
+		o.start()
+		require.Equal(t, backend.Probing, b.Stats().State)
+	}
 }
 
 // What was set aside does not survive a lower limit.
@@ -329,6 +509,28 @@ func TestProbeOfATenant(t *testing.T) {
 	require.NotNil(t, c)
 }
 
+// A probe of a tenant that says nothing, or whose operator goes, leaves room for another one (law W2).
+func TestProbesOfTenantsThatSayNothing(t *testing.T) {
+	b := newBench(t)
+	o, other := b.attach(), b.attach()
+	c, _ := o.ask(gate.Attempt{Tenant: "a"})
+	c.end(errIn3)
+	b.clock.Add(3 * time.Second)
+	probe := func(o *operator) *call {
+		c, _ := o.ask(gate.Attempt{Tenant: "a"})
+		require.NotNil(t, c)
+		return c
+	}
+	c = probe(o)
+	o.place.Release(c.stamp)
+	o.place.Heard(b.clock.Now(), &gate.Outcome{Ignored: true, Begun: c.begun, Tenant: "a", Element: c.attempt.Element})
+	probe(other)
+	_, answer := o.ask(gate.Attempt{Tenant: "a"})
+	require.NotZero(t, answer.Wait)
+	other.place.Leave()
+	probe(o)
+}
+
 // Law W3: tenants that are at rest are forgotten, and so is the room they took.
 func TestTenantsAreForgotten(t *testing.T) {
 	b := newBench(t, backend.TenantRate(100, time.Second))
@@ -343,6 +545,28 @@ func TestTenantsAreForgotten(t *testing.T) {
 		ask(7)
 	}
 	require.LessOrEqual(t, backend.Tenants(b.Backend), 1025)
+}
+
+// Tenants that are closed, or in debt, are not forgotten.
+func TestTenantsThatAreNotAtRestAreKept(t *testing.T) {
+	b := newBench(t, backend.TenantRate(100, time.Second), backend.LongestClose(time.Hour))
+	o := b.attach()
+	c, _ := o.ask(gate.Attempt{Tenant: "in debt", Cost: 100 * 3600})
+	require.NotNil(t, c)
+	closed, _ := o.ask(gate.Attempt{Tenant: "closed"})
+	closed.end(errForEver)
+	for i := range 3000 {
+		o.ask(gate.Attempt{Tenant: strconv.Itoa(i)})
+	}
+	b.clock.Add(2 * time.Minute)
+	for range 3000 {
+		o.ask(gate.Attempt{Tenant: "7"})
+	}
+	require.LessOrEqual(t, backend.Tenants(b.Backend), 1025)
+	for _, tenant := range []string{"in debt", "closed"} {
+		_, answer := o.ask(gate.Attempt{Tenant: tenant})
+		require.Greater(t, answer.Wait, 50*time.Minute, tenant)
+	}
 }
 
 // A call for several elements is one call: it is lost if all of them are.
@@ -374,6 +598,8 @@ func TestCallsForSeveralElements(t *testing.T) {
 	o.clock.Add(time.Second)
 	batch(errBusy, nil)
 	require.Equal(t, backend.Ramping, o.Stats().State, "a probe that was answered")
+	o.clock.Add(time.Second)
+	require.Equal(t, 2, batch(errBusy, nil, errBusy), "the last one met the outage as the first one did")
 }
 
 func TestRefusals(t *testing.T) {

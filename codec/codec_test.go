@@ -243,6 +243,75 @@ func TestDefaultRefuses(t *testing.T) {
 	require.Equal(t, `"\ufffd"`, string(raw))
 }
 
+type (
+	chain     struct{ Next *chain }
+	readsJSON struct{ N int }
+	readsText int
+	stringKey string
+)
+
+func (*readsJSON) UnmarshalJSON([]byte) error     { return nil }
+func (*readsText) UnmarshalText([]byte) error     { return nil }
+func (k stringKey) MarshalText() ([]byte, error)  { return []byte("x" + k), nil }
+func (k *stringKey) UnmarshalText(b []byte) error { *k = stringKey(b[1:]); return nil }
+
+// What encoding/json writes in one way and reads in another, Default refuses: it would come back changed, or never (laws C2 and C3).
+func TestDefaultRefusesWhatIsReadInAnotherWay(t *testing.T) {
+	for want, err := range map[string]error{
+		".R: codec_test.readsJSON has UnmarshalJSON and no MarshalJSON":    refusal(codec.Default[struct{ R *readsJSON }]),
+		"[]: codec_test.readsText has UnmarshalText and no MarshalText":    refusal(codec.Default[[]readsText]),
+		"[key]: encoding/json calls UnmarshalText of codec_test.stringKey": refusal(codec.Default[map[stringKey]int]),
+		"[key]: encoding/json calls UnmarshalText of codec_test.readsText": refusal(codec.Default[map[readsText]int]),
+		".S: with the option string": refusal(codec.Default[struct {
+			S *string `json:",omitempty,string"`
+		}]),
+		`.A: encoding/json does not take the name "a'b"`: refusal(codec.Default[struct {
+			A int `json:"a'b"`
+			B int `json:"A"`
+		}]),
+	} {
+		require.ErrorContains(t, err, want, want)
+	}
+	require.NoError(t, refusal(codec.JSON[map[stringKey]readsJSON]))
+
+	c := codec.Default[*chain]()
+	long := func(n int) (l *chain) {
+		for range n {
+			l = &chain{l}
+		}
+		return l
+	}
+	b, err := c.Append(nil, long(10_000))
+	require.NoError(t, err)
+	got, err := c.Decode(b)
+	require.NoError(t, err)
+	require.Equal(t, long(10_000), got)
+	_, err = c.Append(nil, long(10_001))
+	require.ErrorContains(t, err, "nested more deeply than JSON can be read")
+	circle := &chain{}
+	circle.Next = circle
+	_, err = c.Append(nil, circle)
+	require.ErrorContains(t, err, "cycle")
+}
+
+// Default says what it does not keep.
+func TestWhatDefaultDoesNotKeep(t *testing.T) {
+	type row struct {
+		Number json.Number
+		Raw    json.RawMessage
+		Empty  []int `json:",omitempty"`
+		At     time.Time
+	}
+	at := time.Date(1900, 1, 1, 0, 0, 0, 0, time.FixedZone("Amsterdam", 19*60+32))
+	c := codec.Default[row]()
+	b, err := c.Append(nil, row{Empty: []int{}, At: at})
+	require.NoError(t, err)
+	got, err := c.Decode(b)
+	require.NoError(t, err)
+	require.Equal(t, at.Add(32*time.Second).UTC(), got.At.UTC(), "the seconds of the offset")
+	require.Equal(t, row{Number: "0", Raw: json.RawMessage("null"), At: got.At}, got)
+}
+
 // written has a form in JSON that is never read.
 type written struct{}
 

@@ -7,7 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Default returns [JSON] for values that have to come back as they were, such as the elements of a checkpoint. What JSON would lose in
@@ -18,28 +21,37 @@ import (
 //   - a pointer to what may be nil itself: another pointer, a slice, a map;
 //   - keys of a map that are no strings, integers or types with MarshalText;
 //   - types that JSON has no form for: functions, channels, complex numbers;
-//   - a type with MarshalJSON or MarshalText and without the method that reads it, or whose method is not called: see [JSON].
+//   - a type with MarshalJSON or MarshalText and without the method that reads it, or the other way round, or whose method is not called: see
+//     [JSON];
+//   - tags with a name that encoding/json does not take, and the option string of a string.
 //
-// Append refuses what JSON has no form for: NaN, infinite numbers, strings that are not UTF-8 (use []byte). With
-// a part of T that has MarshalJSON of its own, such strings are not noticed. Tags such as omitempty mean what they mean to encoding/json. Not kept are: which pointers, slices
-// and maps share memory, capacities, a time's monotonic reading and the name of its location.
+// Append refuses what JSON has no form for: NaN, infinite numbers, pointers in a circle, values that are nested more than 10,000 deep, strings
+// that are not UTF-8 (use []byte). With a part of T that has MarshalJSON of its own, such strings are not noticed.
 //
-// Fields are matched by name: one that was added is zero, one that was removed is skipped, the order does not matter. A field whose
-// type has changed so that JSON cannot read it makes Decode fail. What Default has written, JSON reads, and the other way round.
+// Not kept are:
+//   - which pointers, slices and maps share memory, and capacities;
+//   - a time's monotonic reading, the name of its location, and the seconds of its offset, if it has some (that is another instant);
+//   - of a json.RawMessage spaces and nil, which becomes null; of a json.Number "", which becomes 0;
+//   - what the tags omitempty and omitzero leave out: an empty slice comes back as nil.
+//
+// Fields are matched by name, with capitals and small letters alike if there is no exact match. One that was added is zero, one that was
+// removed is skipped, the order does not matter. A field whose type has changed so that JSON cannot read it makes Decode fail. What Default
+// has written, JSON reads, and the other way round.
 func Default[T any]() Codec[T] {
 	w := walk{exact: true, seen: map[visit]bool{}}
 	if found := w.find(reflect.TypeFor[T](), true, ""); found != nil {
 		found.Type = reflect.TypeFor[T]()
 		panic(found)
 	}
-	return jsonCodec[T]{text: !w.raw}
+	return jsonCodec[T]{text: !w.raw, nests: w.nests}
 }
 
 // walk looks for what encoding/json loses in silence, in a type and its parts. It goes the way of encoding/json.
 type walk struct {
-	exact bool // all of it; else only methods that are not called
-	raw   bool // a type writes its JSON itself
-	seen  map[visit]bool
+	exact bool           // all of it; else only methods that are not called
+	raw   bool           // a type writes its JSON itself
+	nests bool           // a type has parts of its own type
+	seen  map[visit]bool // true: the walk is inside of it
 }
 
 // visit is what was looked at; whether it has an address matters.
@@ -57,10 +69,13 @@ var (
 
 // find returns an error for the first part that is lost, or nil.
 func (w *walk) find(t reflect.Type, addressable bool, path string) *Error {
-	if w.seen[visit{t, addressable}] {
+	v := visit{t, addressable}
+	if inside, seen := w.seen[v]; seen {
+		w.nests = w.nests || inside
 		return nil
 	}
-	w.seen[visit{t, addressable}] = true
+	w.seen[v] = true
+	defer func() { w.seen[v] = false }()
 	if w.exact && t.Kind() == reflect.Interface {
 		return &Error{Path: path, Reason: "JSON does not keep which type an interface holds"}
 	}
@@ -108,6 +123,9 @@ func (w *walk) methods(t reflect.Type, addressable bool, path string) (writes bo
 		}
 		if !t.Implements(marshaler) {
 			if !reflect.PointerTo(t).Implements(marshaler) {
+				if w.exact && reflect.PointerTo(t).Implements(unmarshaler) {
+					return true, unpaired(t, path, unmarshaler, marshaler)
+				}
 				continue
 			}
 			if !addressable {
@@ -115,7 +133,7 @@ func (w *walk) methods(t reflect.Type, addressable bool, path string) (writes bo
 			}
 		}
 		if w.exact && !t.Implements(unmarshaler) && !reflect.PointerTo(t).Implements(unmarshaler) {
-			return true, &Error{Path: path, Reason: t.String() + " has " + marshaler.Method(0).Name + " and no " + unmarshaler.Method(0).Name}
+			return true, unpaired(t, path, marshaler, unmarshaler)
 		}
 		of := t
 		if t.Kind() == reflect.Pointer {
@@ -127,9 +145,17 @@ func (w *walk) methods(t reflect.Type, addressable bool, path string) (writes bo
 	return writes, nil
 }
 
+// unpaired refuses a type that has the method of an interface, and not that of its counterpart.
+func unpaired(t reflect.Type, path string, has, lacks reflect.Type) *Error {
+	return &Error{Path: path, Reason: t.String() + " has " + has.Method(0).Name + " and no " + lacks.Method(0).Name}
+}
+
 func (w *walk) key(k reflect.Type, path string) *Error {
+	isString := k.Kind() == reflect.String // its MarshalText is not called, its UnmarshalText is
 	switch {
-	case k.Kind() == reflect.String, k.Implements(textMarshaler) && (!w.exact || reflect.PointerTo(k).Implements(textUnmarshaler)):
+	case w.exact && reflect.PointerTo(k).Implements(textUnmarshaler) && (isString || !reflect.PointerTo(k).Implements(textMarshaler)):
+		return &Error{Path: path, Reason: "encoding/json calls UnmarshalText of " + k.String() + " and no MarshalText"}
+	case isString, k.Implements(textMarshaler) && (!w.exact || reflect.PointerTo(k).Implements(textUnmarshaler)):
 		return nil
 	case reflect.PointerTo(k).Implements(textMarshaler):
 		return notCalled(k, textMarshaler, path, "give it a value receiver")
@@ -144,7 +170,7 @@ func (w *walk) key(k reflect.Type, path string) *Error {
 func (w *walk) fields(t reflect.Type, addressable bool, path string, names map[string]bool) *Error {
 	for f := range t.Fields() {
 		path := path + "." + f.Name
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		embedded := f.Anonymous && name == "" && isStruct(f.Type)
 		switch {
 		case f.Tag.Get("json") == "-":
@@ -160,6 +186,9 @@ func (w *walk) fields(t reflect.Type, addressable bool, path string, names map[s
 			}
 			continue
 		}
+		if err := tag(f, name, options, path); w.exact && err != nil {
+			return err
+		}
 		name = cmp.Or(name, f.Name)
 		if w.exact && names[name] {
 			return &Error{Path: path, Reason: "another field has the name " + name + ", too"}
@@ -168,6 +197,23 @@ func (w *walk) fields(t reflect.Type, addressable bool, path string, names map[s
 		if err := w.find(f.Type, addressable, path); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// tag refuses what a tag must not say.
+func tag(f reflect.StructField, name, options, path string) *Error {
+	t := f.Type
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case strings.ContainsFunc(name, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("!#$%&()*+-./:;<=>?@[]^_{|}~ ", r)
+	}):
+		return &Error{Path: path, Reason: "encoding/json does not take the name " + strconv.Quote(name) + " in a tag"}
+	case t.Kind() == reflect.String && slices.Contains(strings.Split(options, ","), "string"):
+		return &Error{Path: path, Reason: "with the option string, a string that is not UTF-8 changes unnoticed"}
 	}
 	return nil
 }
@@ -203,7 +249,10 @@ func notCalled(t, marshaler reflect.Type, path, remedy string) *Error {
 		" has a pointer receiver, and encoding/json does not call it in a map: " + remedy}
 }
 
-var errNoUTF8 = errors.New("a string is not UTF-8, and JSON would change it: use []byte")
+var (
+	errNoUTF8 = errors.New("a string is not UTF-8, and JSON would change it: use []byte")
+	errDeep   = errors.New("the value is nested more deeply than JSON can be read")
+)
 
 // isChanged reports whether encoding/json has replaced something in a string: only then it writes an escape of U+FFFD.
 func isChanged(b []byte) bool {

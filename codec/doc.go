@@ -1,7 +1,7 @@
 // Package codec turns values into bytes and back: the elements of a stream, for checkpoints and other stores.
 //
-// Values are encoded one by one, by any goroutine: see [Codec]. What a codec has to know to read them later, above all the
-// names and kinds of fields, is stored once beside them, as its schema: see [SchemaCodec].
+// Values are encoded one by one, by any goroutine: see [Codec]. What a codec has to know to read them later is stored once beside them, as
+// its schema: see [SchemaCodec]. The schema of the codecs here is their name.
 //
 //	             exact                  types of interfaces   fields that change   a struct of 8 fields
 //	[Default]    or refused             refused               by name              190 B, JSON

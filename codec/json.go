@@ -22,7 +22,8 @@ func JSON[T any]() Codec[T] {
 }
 
 type jsonCodec[T any] struct {
-	text bool // refuses strings that are not UTF-8
+	text  bool // refuses strings that are not UTF-8
+	nests bool // refuses values that are nested too deeply to be read
 }
 
 func (c jsonCodec[T]) Append(dst []byte, v T) (_ []byte, err error) {
@@ -34,8 +35,11 @@ func (c jsonCodec[T]) Append(dst []byte, v T) (_ []byte, err error) {
 		return dst, codecError[T](err)
 	}
 	b.Truncate(b.Len() - 1) // a line end
-	if c.text && isChanged(b.Bytes()[len(dst):]) {
+	switch written := b.Bytes()[len(dst):]; {
+	case c.text && isChanged(written):
 		return dst, codecError[T](errNoUTF8)
+	case c.nests && !json.Valid(written):
+		return dst, codecError[T](errDeep)
 	}
 	return b.Bytes(), nil
 }

@@ -54,12 +54,12 @@ func Example_exactlyOnceOverHTTP() {
 	results := server.NewResults(server.Config{})
 	defer results.Close(context.Background())
 	tracked := results.Handler(charge, server.HandlerConfig{Scope: userOf, Required: true})
-	server := httptest.NewServer(loseFirst(tracked))
-	defer server.Close()
-	endpoint := server.URL + "/charges"
+	service := httptest.NewServer(loseFirst(tracked))
+	defer service.Close()
+	endpoint := service.URL + "/charges"
 
 	// The program that calls it.
-	client := &http.Client{Transport: caller.Transport(server.Client().Transport, endpoint)}
+	client := &http.Client{Transport: caller.Transport(service.Client().Transport, endpoint)}
 	send := func(ctx context.Context, _ string) (string, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, nil)
 		if err != nil {
@@ -99,7 +99,7 @@ func Example_exactlyOnceWithCheckpoints() {
 	results := server.NewResults(server.Config{})
 	defer results.Close(context.Background())
 	tracked := results.Handler(charge, server.HandlerConfig{Scope: userOf, Required: true})
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if charges.Load() == 0 {
 			tracked.ServeHTTP(httptest.NewRecorder(), req)
 			kill(errors.New("killed"))
@@ -108,9 +108,9 @@ func Example_exactlyOnceWithCheckpoints() {
 		}
 		tracked.ServeHTTP(w, req)
 	}))
-	defer server.Close()
-	endpoint := server.URL + "/charges"
-	client := &http.Client{Transport: caller.Transport(server.Client().Transport, endpoint)}
+	defer service.Close()
+	endpoint := service.URL + "/charges"
+	client := &http.Client{Transport: caller.Transport(service.Client().Transport, endpoint)}
 	send := func(ctx context.Context, order string) (string, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, strings.NewReader(order))
 		if err != nil {

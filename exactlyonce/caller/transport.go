@@ -15,10 +15,10 @@ import (
 
 // Transport returns base with the ids of a [Tracker], for requests to the endpoints that are named:
 //
-//	client := &http.Client{Transport: exactlyonce.Transport(nil, "https://pay.example.com/charges")}
+//	client := &http.Client{Transport: caller.Transport(nil, "https://pay.example.com/charges")}
 //
 // An endpoint is an absolute URL. A path that ends with a slash names all that is below it. Name only what recognises the
-// ids, such as a service behind the middleware of this package: a call is repeated because of that (see below).
+// ids, such as a service behind the middleware of package server: a call is repeated because of that (see below).
 //
 //	request                                  its id
 //	to a named endpoint                      that of the element and step (WithStep); a new attempt number each time
@@ -48,7 +48,7 @@ import (
 // Transport, they carry its attempt number, which is correct; to give them numbers of their own, make another Transport their
 // base:
 //
-//	exactlyonce.Transport(hedged(exactlyonce.Transport(nil, endpoint)), endpoint)
+//	caller.Transport(hedged(caller.Transport(nil, endpoint)), endpoint)
 //
 // A nil base stands for http.DefaultTransport. Transport panics if no endpoint is named, or if one is not such a URL. The
 // result is safe for concurrent use if base is.

@@ -84,6 +84,7 @@ func (c *Call) leave() {
 	c.over = true
 	f.waiting--
 	r.stats.Waiting--
+	f.principal.runs[ofBytes] -= waiterCost
 	r.use(f.principal, ofBytes, -waiterCost)
 	cancel := f.waiting == 0 && f.context.deserted
 	r.mu.Unlock()

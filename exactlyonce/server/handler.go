@@ -53,7 +53,7 @@ type HandlerConfig struct {
 // Handler returns next with request tracking. A request with the header [exactlyonce.Header] runs at most once at a time, and not again
 // once it has a definite response; other requests pass through. Put authentication and authorisation around it.
 //
-//	mux.Handle("POST /charges", authenticate(results.Handler(charge, exactlyonce.HandlerConfig{Scope: userOf})))
+//	mux.Handle("POST /charges", authenticate(results.Handler(charge, server.HandlerConfig{Scope: userOf})))
 //
 // # Responses of the tracker
 //

@@ -3,7 +3,6 @@ package server
 import (
 	"time"
 
-	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/fifo"
 )
 
@@ -23,7 +22,6 @@ type principal struct {
 	idle     list[client, *client] // nothing runs, the longest silent first
 	aged     list[record, *record] // with an answer, the least recently asked for first
 	remnants int
-	left     fifo.Queue[left] // remnants, the oldest first, and some that have become clients again
 }
 
 // remnant is what is left of a client that was forgotten: what it has asked for is STALE, what it has not is NEW.
@@ -35,8 +33,8 @@ type remnant struct {
 
 // left is a place in the queue of remnants.
 type left struct {
-	client exactlyonce.Client
-	heard  time.Duration
+	key   clientKey
+	heard time.Duration
 }
 
 // remnantsAge is how long a remnant is kept, in ClientSilence.
@@ -81,11 +79,16 @@ func (r *Results) use(p *principal, of int, n int64) {
 func (r *Results) mayRun(p *principal, client bool) bool {
 	more := runCost(client)
 	for of := range bounds {
-		if 2*(p.runs[of]+more[of]) > r.max[of]+1 {
+		if !r.isHalf(p, of, more[of]) {
 			return false
 		}
 	}
 	return true
+}
+
+// isHalf reports whether what p runs takes half of a bound at most, with more of it.
+func (r *Results) isHalf(p *principal, of int, more int64) bool {
+	return 2*(p.runs[of]+more) <= r.max[of]+1
 }
 
 // run notes that a request of p begins, with n of 1, or has ended, with -1.
@@ -159,8 +162,8 @@ func (r *Results) evictOne(p *principal, of int, keep *client) bool {
 	return true
 }
 
-// removeDue removes what has reached its age, n of it at most, and returns how many it removed. If room is needed, remnants go after
-// ClientSilence.
+// removeDue removes what has reached its age of p, and remnants of all, n of it at most, and returns how many it removed. If room is needed,
+// remnants go after ClientSilence.
 func (r *Results) removeDue(p *principal, now time.Duration, n int, keep *client, pressed bool) (removed int) {
 	silence := r.config.ClientSilence
 	for removed < n {
@@ -170,11 +173,14 @@ func (r *Results) removeDue(p *principal, now time.Duration, n int, keep *client
 		} else if c := p.idle.first; c != nil && c != keep && now-c.heard >= silence {
 			r.stats.CollectedClients++
 			r.forgetClient(c)
-		} else if p.left.Len() > 0 && (now-p.left.Peek().heard)/remnantsAge >= silence ||
-			pressed && p.left.Len() > 0 && now-p.left.Peek().heard >= silence {
-			if at := p.left.Pop(); r.isLeft(p, at) {
+		} else if r.left.Len() > 0 && (now-r.left.Peek().heard)/remnantsAge >= silence ||
+			pressed && r.left.Len() > 0 && now-r.left.Peek().heard >= silence { // of any principal
+			if at := r.left.Pop(); r.isLeft(at) {
 				r.forgot = max(r.forgot, now-silence) // not before it was heard
-				r.dropRemnant(p, clientKey{p.scope, at.client})
+				of := r.principals[at.key.scope]
+				if r.dropRemnant(of, at.key); of != p {
+					r.leave(of)
+				}
 			}
 		} else {
 			break
@@ -199,15 +205,15 @@ func (r *Results) forgetClient(c *client) {
 		p.remnants++
 		r.use(p, ofBytes, remnantCost)
 		r.remnants[c.key] = remnant{c.heard, before, c.forgot}
-		p.left.Push(left{c.key.client, c.heard})
-		if p.left.Len() > 2*p.remnants+64 { // most have come back
+		r.left.Push(left{c.key, c.heard})
+		if r.left.Len() > 2*len(r.remnants)+64 { // most have come back
 			var queue fifo.Queue[left]
-			for at := range p.left.All() {
-				if r.isLeft(p, at) {
+			for at := range r.left.All() {
+				if r.isLeft(at) {
 					queue.Push(at)
 				}
 			}
-			p.left = queue
+			r.left = queue
 		}
 	}
 	r.use(p, ofClients, -1)
@@ -215,8 +221,8 @@ func (r *Results) forgetClient(c *client) {
 }
 
 // isLeft reports whether at is still a remnant, and not of a client that came back and was forgotten once more.
-func (r *Results) isLeft(p *principal, at left) bool {
-	e, ok := r.remnants[clientKey{p.scope, at.client}]
+func (r *Results) isLeft(at left) bool {
+	e, ok := r.remnants[at.key]
 	return ok && e.heard == at.heard
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/internal/fifo"
 )
 
 // Config is how [Results] behave. The zero value is good for a start; a field that is zero has its default.
@@ -37,7 +38,8 @@ type Config struct {
 	// MaxAnswer bounds one answer, in bytes. A longer one goes to the attempts that wait for it and is not kept: the request
 	// is STALE afterwards. Default 1 MiB.
 	MaxAnswer int
-	// MaxWaiters bounds the attempts that wait for the one that runs; more get ErrInProgress. Default 16; negative: none waits.
+	// MaxWaiters bounds the attempts that wait for the one that runs; more get ErrInProgress, and so do those that do not fit into the half of
+	// MaxBytes of their principal. Default 16; negative: none waits.
 	MaxWaiters int
 
 	// Evict removes the answer of the principal that was asked for least recently, or its client that is silent for the longest
@@ -99,6 +101,7 @@ type Results struct {
 	clients    map[clientKey]*client
 	forgot     time.Duration         // see client.forgot: of clients that are not known
 	remnants   map[clientKey]remnant // clients that were forgotten
+	left       fifo.Queue[left]      // remnants, about the oldest first, and some that have become clients again
 	principals map[string]*principal
 	most       [bounds]*principal    // a principal that uses more than half of a bound is here
 	used       [bounds]int64         // of the bounds
@@ -309,15 +312,17 @@ func isForgotten(req exactlyonce.Request, forgot, now time.Duration) bool {
 	return req.Age > 0 && now-req.Age <= forgot
 }
 
-// attach lets an attempt wait for the answer of another one.
+// attach lets an attempt wait for the answer of another one. It is a part of what its principal runs.
 func (r *Results) attach(f *flight, req exactlyonce.Request) (*Call, error) {
-	if f.waiting >= r.config.MaxWaiters {
+	p := f.principal
+	if f.waiting >= r.config.MaxWaiters || !r.isHalf(p, ofBytes, waiterCost) {
 		r.stats.TooManyWaiting++
 		return nil, exactlyonce.ErrInProgress
 	}
 	f.waiting++
 	r.stats.Waiting++
-	r.use(f.principal, ofBytes, waiterCost)
+	p.runs[ofBytes] += waiterCost
+	r.use(p, ofBytes, waiterCost)
 	if f.done == nil {
 		f.done = make(chan struct{})
 	}

@@ -797,17 +797,15 @@ func TestLimitsEvict(t *testing.T) {
 	})
 }
 
-const slabBytes = 4096 // that go with the last record
-
-// X3: an answer that must go at once, and whose going does not make enough room.
+// X3: an answer that must go at once, since there are attempts that wait for it.
 func TestLimitsEvictTheAnswerItself(t *testing.T) {
 	r, _ := newResults(t, server.Config{MaxBytes: 5_600, MaxWaiters: 30, Evict: true})
 	call := begin(t, r, request(1))
 	var waits []*server.Call
-	for n := range 30 { // they are charged for, and are bounded by MaxWaiters only
+	for n := range 5 {
 		waits = append(waits, attach(t, r, attempt(1, n+2)))
 	}
-	require.Greater(t, r.Stats().Bytes, int64(5_600+slabBytes))
+	require.Greater(t, r.Stats().Bytes, int64(5_600))
 	require.NoError(t, call.Complete([]byte("x")))
 	require.Equal(t, 0, r.Stats().Records)
 	for _, w := range waits {
@@ -1079,6 +1077,52 @@ func TestPrincipalThatRunsMuch(t *testing.T) {
 			}
 		})
 	}
+}
+
+// X3: attempts that wait are a part of what a principal runs.
+func TestPrincipalThatWaitsMuch(t *testing.T) {
+	r, _ := newResults(t, server.Config{MaxBytes: 40_000})
+	call, waiting := begin(t, r, request(1)), 0
+	for seq := int64(1); seq < 20; seq++ {
+		if seq > 1 {
+			_, err := r.Track(t.Context(), request(seq))
+			if err != nil {
+				require.ErrorIs(t, err, exactlyonce.ErrFull)
+				break
+			}
+		}
+		for n := range 16 {
+			if w, err := r.Track(t.Context(), attempt(seq, n+2)); err == nil {
+				defer w.Fail(nil)
+				waiting++
+				continue
+			} else {
+				require.ErrorIs(t, err, exactlyonce.ErrInProgress)
+			}
+		}
+	}
+	require.Greater(t, waiting, 16)
+	require.Less(t, r.Stats().Bytes, int64(40_000*3/4))
+	for n := range int64(3) {
+		req := request(n + 1)
+		req.Scope = "other"
+		complete(t, r, req, "x")
+	}
+	require.NoError(t, call.Complete(nil))
+}
+
+// X3: the marks of many principals go when there is no room, though not within ClientSilence.
+func TestMarksOfManyPrincipals(t *testing.T) {
+	r, mock := newResults(t, server.Config{MaxBytes: 40_000})
+	for n := range 400 {
+		req := request(1)
+		req.Scope = fmt.Sprint("principal ", n)
+		complete(t, r, req, "x")
+		mock.Add(10 * time.Minute)
+	}
+	req := request(1)
+	req.Scope = "principal 398"
+	require.Equal(t, "STALE", state(t, r, req))
 }
 
 // X3: answers without a byte fill the bound by their records.

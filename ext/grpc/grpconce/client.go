@@ -27,7 +27,7 @@ var (
 // one as gRPC has it, /pay.v1.Payments/Charge; one that ends with a slash, /pay.v1.Payments/, names all of a service. Name only
 // what recognises the ids, such as a server with the interceptor of this package: a call is repeated because of that.
 //
-// A call of a named method needs a context of an attempt of an element of an [caller.Tracker]. It fails without being
+// A call of a named method needs a context of an attempt of an element of a [caller.Tracker]. It fails without being
 // sent, with an error of [caller.NextID], where there is none, or where an attempt makes a second request without a
 // step ([caller.WithStep]). Other calls and streams have no id.
 //
