@@ -120,6 +120,8 @@ func (r *Recorder) Close(ctx context.Context, rest func(ctx context.Context) err
 	select {
 	case <-r.ended:
 	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return rest(ctx)
