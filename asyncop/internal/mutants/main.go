@@ -11,6 +11,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -22,6 +23,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
 const root = "github.com/weirflow/weir/asyncop"
@@ -170,7 +172,10 @@ var (
 // failing runs the tests of a package with a mutant, 0 for none, and returns the first one that fails, or "".
 func (t tests) failing(p string, mutant int) (test string, err error) {
 	// The core without its features is tested in a process of its own, which does not know of mutants.
-	cmd := exec.Command(t.binary(p), "-test.v", "-test.short", "-test.failfast", "-test.timeout=90s", "-test.skip=^TestTheCoreStandsAlone$")
+	// A loop in virtual time may outlast the limit of the tests: a harder one ends it.
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, t.binary(p), "-test.v", "-test.short", "-test.failfast", "-test.timeout=90s", "-test.skip=^TestTheCoreStandsAlone$")
 	cmd.Dir = filepath.Join(t.dir, filepath.FromSlash(p))
 	cmd.Env = append(os.Environ(), "WEIR_MUTANT="+strconv.Itoa(mutant))
 	out, err := cmd.CombinedOutput()
