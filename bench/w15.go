@@ -97,8 +97,8 @@ func (s *share) report(m *Meter) {
 	m.Report(AllMs, float64(time.Since(s.begun).Microseconds())/1000)
 }
 
-// inherit lets a worker take all that the dead had. What it has acknowledged before may come again: a busy machine may have taken it for dead,
-// too.
+// inherit lets a worker take all that the dead had. What it has acknowledged before may come again: a busy machine may have taken it for
+// dead, too.
 func (s *share) inherit(ctx context.Context, m *Meter, heir delivery.Source[[]byte]) error {
 	for len(s.of) > 0 {
 		ms, err := heir.Receive(ctx, 100)

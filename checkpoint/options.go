@@ -25,10 +25,11 @@ func WithInterval(d time.Duration) Option {
 	return func(c *Coordinator) { c.interval = d }
 }
 
-// WithTimeout bounds the time of each step of a checkpoint; the default is 10 minutes. The steps are: from the trigger until
-// all have reported; storing it ([Store.Save]); publishing it at each sink ([Output.Commit]). It also bounds what comes before
-// the first checkpoint: loading what the store has, and [Output.Restore] or FreshStart of each output. The context of a step
-// that takes longer ends; if it goes on for five seconds more, it is given up and counts as failed. A Save of a final checkpoint and a Commit that fail are tried again until d is over.
+// WithTimeout bounds the time of each step of a checkpoint; the default is 10 minutes. The steps are: from the trigger until all have
+// reported; storing it ([Store.Save]); publishing it at each sink ([Output.Commit]). It also bounds what comes before the first checkpoint:
+// loading what the store has, and [Output.Restore] or FreshStart of each output. The context of a step that takes longer ends; if it goes
+// on for five seconds more, it is given up and counts as failed. A Save of a final checkpoint and a Commit that fail are tried again until
+// d is over.
 //
 // The draining before a [Drain] checkpoint is not bounded; each time d is over, a warning names the participants that are
 // not done. It panics if d <= 0.

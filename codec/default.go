@@ -25,8 +25,8 @@ import (
 //     [JSON];
 //   - tags with a name that encoding/json does not take, and the option string of a string.
 //
-// Append refuses what JSON has no form for: NaN, infinite numbers, pointers in a circle, values that are nested more than 10,000 deep, strings
-// that are not UTF-8 (use []byte). With a part of T that has MarshalJSON of its own, such strings are not noticed.
+// Append refuses what JSON has no form for: NaN, infinite numbers, pointers in a circle, values that are nested more than 10,000 deep,
+// strings that are not UTF-8 (use []byte). With a part of T that has MarshalJSON of its own, such strings are not noticed.
 //
 // Not kept are:
 //   - which pointers, slices and maps share memory, and capacities;

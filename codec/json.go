@@ -6,9 +6,10 @@ import (
 	"reflect"
 )
 
-// JSON returns a codec that writes values as encoding/json does: the payloads of messages, for example. What JSON cannot express is
-// refused (NaN, complex numbers, channels) or comes back changed, which [Default] refuses: strings that are not UTF-8, numbers in an any (all float64), unexported fields (zero), a time's location.
-// It reads plain JSON that was stored without a schema, such as the payload of a message that another program has put.
+// JSON returns a codec that writes values as encoding/json does: the payloads of messages, for example. What JSON cannot express is refused
+// (NaN, complex numbers, channels) or comes back changed, which [Default] refuses: strings that are not UTF-8, numbers in an any (all
+// float64), unexported fields (zero), a time's location. It reads plain JSON that was stored without a schema, such as the payload of a
+// message that another program has put.
 //
 // In a map encoding/json does not call MarshalJSON and MarshalText if they have pointer receivers. JSON panics for a type with
 // such a map, with a *[Error] that names the path to it: let the map hold pointers.

@@ -102,8 +102,8 @@ type Layer struct {
 }
 
 // RetryAfter gives a queue a layer for each delay. A message waits for up to a fifth longer, so that an outage does not come back as a
-// wave. Without layers, each failure that the operator does not retry is a dead letter. One that matches [asyncop.ErrBackendClosed] waits in the
-// last layer again, or for a minute in the queue if there is none, up to 100 visits in all. It panics if a delay is not positive.
+// wave. Without layers, each failure that the operator does not retry is a dead letter. One that matches [asyncop.ErrBackendClosed] waits
+// in the last layer again, or for a minute in the queue if there is none, up to 100 visits in all. It panics if a delay is not positive.
 func RetryAfter(delays ...time.Duration) QueueOption {
 	layers := make([]Layer, len(delays))
 	for i, d := range delays {
@@ -112,7 +112,8 @@ func RetryAfter(delays ...time.Duration) QueueOption {
 	return WithLayers(layers...)
 }
 
-// WithLayers gives a queue these layers, in order. It panics if one has a delay that is not positive, a negative limit, or a jitter above 1.
+// WithLayers gives a queue these layers, in order. It panics if one has a delay that is not positive, a negative limit, or a jitter above
+// 1.
 func WithLayers(layers ...Layer) QueueOption {
 	for i, l := range layers {
 		if l.Delay <= 0 || l.MaxConcurrent < 0 || !(l.Rate >= 0) || !(l.Jitter >= 0 && l.Jitter <= 1) {
@@ -138,11 +139,11 @@ func WithLease(d time.Duration) QueueOption {
 }
 
 // WithMaxDepth bounds the messages that wait in a queue for their first visit, or are in it. A Put beyond n fails with an error that
-// matches [ErrFull] and names the queue. A worker whose sink is full waits until there is room. A PutAll of more than n messages never fits:
-// its error matches [ErrRefused].
+// matches [ErrFull] and names the queue. A worker whose sink is full waits until there is room. A PutAll of more than n messages never
+// fits: its error matches [ErrRefused].
 //
-// Not bounded are layers and dead letters, as what fails must have a place to go, messages that are put in a transaction (postgres.PutTx and
-// others), and what other programs put within a second: the queue is counted once a second at most.
+// Not bounded are layers and dead letters, as what fails must have a place to go, messages that are put in a transaction (postgres.PutTx
+// and others), and what other programs put within a second: the queue is counted once a second at most.
 //
 // It panics if n < 1; NewQueue panics if the engine cannot count (store.Inspector).
 func WithMaxDepth(n int) QueueOption {
@@ -163,8 +164,8 @@ func Remembers(d time.Duration) QueueOption {
 }
 
 // KeepKeyOrder keeps the order of the messages of a key ([Key]): while one waits in a layer, those that come after it wait behind it. Up to
-// limit messages may wait for that, in layers and behind; then the worker takes no new ones. It holds for one worker, which must be the only
-// one of the queue: docs/ladder.md says why. It panics if limit < 1; NewQueue panics if the engine cannot look into its queues.
+// limit messages may wait for that, in layers and behind; then the worker takes no new ones. It holds for one worker, which must be the
+// only one of the queue: docs/ladder.md says why. It panics if limit < 1; NewQueue panics if the engine cannot look into its queues.
 func KeepKeyOrder(limit int) QueueOption {
 	if limit < 1 {
 		panic(fmt.Sprintf("delivery: KeepKeyOrder: %d is less than 1", limit))
@@ -320,8 +321,8 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 //
 //	delivery.New(order, &delivery.Meta{ID: order.Number}, nil)
 //
-// A message without an id gets a random one, another one at each PutAll; [Run] has given it one. A value that cannot be encoded is rejected;
-// if its message has no acknowledgement, PutAll returns an error that matches [ErrRefused] and puts nothing.
+// A message without an id gets a random one, another one at each PutAll; [Run] has given it one. A value that cannot be encoded is
+// rejected; if its message has no acknowledgement, PutAll returns an error that matches [ErrRefused] and puts nothing.
 func (q *Queue[T]) PutAll(ctx context.Context, messages []Message[T]) error {
 	ms := make([]store.Message, 0, len(messages))
 	for _, m := range messages {
@@ -358,16 +359,17 @@ func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
 }
 
 // TakeFailure takes an element that an operator has given up: it goes to the next layer or to the dead letters. It is the argument of
-// [asyncop.WithFailureSink]. When it returns nil, the element is durable there, and its message can be acknowledged (law D1). The history of
-// the message comes from ctx ([MetaFromContext]), and what the operator knows of the failure is added to it. An element that is no message
-// gets a random id, the same each time it is offered. An element that was cut off by the end of its operator is not taken: it did not fail.
+// [asyncop.WithFailureSink]. When it returns nil, the element is durable there, and its message can be acknowledged (law D1). The history
+// of the message comes from ctx ([MetaFromContext]), and what the operator knows of the failure is added to it. An element that is no
+// message gets a random id, the same each time it is offered. An element that was cut off by the end of its operator is not taken: it did
+// not fail.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
 	return q.ladder.Take(ctx, f)
 }
 
-// Provider returns the external system that was chosen for the message of a call: ctx is that of the call. If none was, choose says which, and
-// its choice is stored with the message before Provider returns. It is the same at each attempt and visit, on whichever worker, and the dead
-// letters have it. So a request whose outcome is unknown goes to the system that may have it.
+// Provider returns the external system that was chosen for the message of a call: ctx is that of the call. If none was, choose says which,
+// and its choice is stored with the message before Provider returns. It is the same at each attempt and visit, on whichever worker, and the
+// dead letters have it. So a request whose outcome is unknown goes to the system that may have it.
 //
 //	provider, err := orders.Provider(ctx, func() string { return cheapest(o) })
 //
@@ -415,8 +417,8 @@ func (q *Queue[T]) Source(first Source[T]) Source[T] {
 	return q.ladder.Source(first)
 }
 
-// Receive implements [Source], for a program that does without [Run]: the first one opens a source, and Close closes it. It is called by one
-// goroutine at a time.
+// Receive implements [Source], for a program that does without [Run]: the first one opens a source, and Close closes it. It is called by
+// one goroutine at a time.
 func (q *Queue[T]) Receive(ctx context.Context, n int) ([]Message[T], error) {
 	return q.opened().Receive(ctx, n)
 }
@@ -452,8 +454,8 @@ type QueueCounts struct {
 	Age      time.Duration // of the oldest message in the queue
 }
 
-// Counts counts the messages of the queue. They move while it counts, from the queue to layers and dead letters, and it counts in that order:
-// none is missed, and one may be counted twice.
+// Counts counts the messages of the queue. They move while it counts, from the queue to layers and dead letters, and it counts in that
+// order: none is missed, and one may be counted twice.
 func (q *Queue[T]) Counts(ctx context.Context) (c QueueCounts, err error) {
 	looks, ok := q.store.(store.Inspector)
 	if !ok {

@@ -65,8 +65,8 @@ type Operator[IN, OUT any] interface {
 //
 // # Jobs
 //
-// Where the queue of source or sink is on an engine that keeps jobs, Run runs those of all queues beside its messages, and says every 20 s what
-// it does: see package jobs.
+// Where the queue of source or sink is on an engine that keeps jobs, Run runs those of all queues beside its messages, and says every 20 s
+// what it does: see package jobs.
 //
 // It panics if an argument is nil. Run owns source and op: they are closed when it returns. A queue can be used after that.
 func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OUT], sink Sink[OUT], opts ...RunOption) (summary Summary, err error) {

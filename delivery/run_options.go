@@ -74,9 +74,9 @@ func WithDrain(d time.Duration) RunOption {
 // before, and comes from a layer.
 //
 // After a second Run receives a tenth of the window: ten messages. If enough of them are answered, it goes on; if not, it tries again after
-// two seconds, four, and then each five seconds. It logs both. So an outage of an hour costs some 7,000 failed visits, and messages wait for
-// up to five seconds after it. Run cannot tell an outage from a batch of bad messages whose error is unknown: such a batch passes
-// with two messages a second. Let the function name the errors that are permanent.
+// two seconds, four, and then each five seconds. It logs both. So an outage of an hour costs some 7,000 failed visits, and messages wait
+// for up to five seconds after it. Run cannot tell an outage from a batch of bad messages whose error is unknown: such a batch passes with
+// two messages a second. Let the function name the errors that are permanent.
 //
 // A share of 1 turns the guard off. It panics if share is not above 0 and at most 1, or window < 1.
 func WithFloodGuard(share float64, window int) RunOption {
@@ -93,8 +93,8 @@ func WithClock(c clock.Clock) Option {
 	return shared{func(s *queueSettings) { s.clock = c }, func(s *runSettings) { s.clock = c }}
 }
 
-// WithLogger sets the logger of [Run] or of a queue; the default is slog.Default(). Run logs failures and the flood guard at warn level, and
-// the begin of a drain at info level. A queue logs at warn level leases that were lost, dead letters, and verdicts that could not be
+// WithLogger sets the logger of [Run] or of a queue; the default is slog.Default(). Run logs failures and the flood guard at warn level,
+// and the begin of a drain at info level. A queue logs at warn level leases that were lost, dead letters, and verdicts that could not be
 // recorded. It panics if l is nil.
 func WithLogger(l *slog.Logger) Option {
 	guard.RefuseNil("delivery: WithLogger", "logger", l)

@@ -106,8 +106,8 @@ func (f *filling[OUT]) add(m Message[OUT], ok bool) {
 	}
 }
 
-// withID returns a result that has an id, at random if need be: a sink that has taken it without saying so knows it again. What comes from a
-// source has an id, but for some that have no engine.
+// withID returns a result that has an id, at random if need be: a sink that has taken it without saying so knows it again. What comes from
+// a source has an id, but for some that have no engine.
 func withID[OUT any](m Message[OUT]) Message[OUT] {
 	meta := m.Meta()
 	if meta.ID != "" {

@@ -30,8 +30,8 @@
 //	strategies.ReasonAware(httpretry.Classifier[Row](), strategies.BestEffort[Row]())
 //
 // [BestEffort] is the default, and the strategy to embed in one of your own. A policy also says which calls may happen twice
-// ([Policy.IdempotentIf]), and bounds the number of elements that wait for a retry. [PolicyOf] does
-// that for a strategy without reasons. A share of retries is bounded by the backend (backend.RetryBudget). The rules are those of RFC 0049 of the Couchbase SDKs.
+// ([Policy.IdempotentIf]), and bounds the number of elements that wait for a retry. [PolicyOf] does that for a strategy without reasons. A
+// share of retries is bounded by the backend (backend.RetryBudget). The rules are those of RFC 0049 of the Couchbase SDKs.
 //
 // # Your own strategy
 //

@@ -212,8 +212,8 @@ func (a *app) work(ctx context.Context, db *database, b *bulk) error {
 	return a.done(b.spec, job.Progress, err)
 }
 
-// lastOf returns a time before which the messages have arrived that match now, for a purge: what comes while a person thinks stays. It is zero
-// for a topic, which is purged as it was when it was opened.
+// lastOf returns a time before which the messages have arrived that match now, for a purge: what comes while a person thinks stays. It is
+// zero for a topic, which is purged as it was when it was opened.
 func lastOf(ctx context.Context, db *database, s jobs.Spec) (time.Time, error) {
 	if _, ok := db.store.(inspected); !ok || s.Do != jobs.Purge {
 		return time.Time{}, nil

@@ -30,7 +30,8 @@ import (
 // connectTimeout is how long a connection may take.
 const connectTimeout = 10 * time.Second
 
-// database is what the commands look into. Its tables and streams are made by the programs; this command makes tables only if it is asked to.
+// database is what the commands look into. Its tables and streams are made by the programs; this command makes tables only if it is asked
+// to.
 type database struct {
 	store   queues
 	locks   lock.Locks // nil: there are none

@@ -16,8 +16,8 @@ import (
 // was cut off by the end of its operator is not taken: it did not fail. One that can never be taken ([File.Append]) is rejected by the
 // operator, if it is a message: its source has the dead letter then. Else it fails the run.
 //
-// An element that is no message gets a random id, the same each time it is offered. Where one may be handed over again, as after a restart from a checkpoint, give it an id that
-// is always the same:
+// An element that is no message gets a random id, the same each time it is offered. Where one may be handed over again, as after a restart
+// from a checkpoint, give it an id that is always the same:
 //
 //	asyncop.WithFailureSink(func(ctx context.Context, failure asyncop.Failure[Order]) error {
 //		return dead.Take(delivery.ContextWithMeta(ctx, delivery.Meta{ID: failure.Element.Number}), failure)

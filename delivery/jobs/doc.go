@@ -10,8 +10,8 @@
 // # Who runs a job
 //
 // A job is kept in the engine. Any process that has the engine open runs it: each worker (delivery.Run) looks for jobs every 20 s, and
-// [Jobs.Run] runs one at once. One process at a time runs the jobs of a queue, the oldest first: it holds a lock with a lease of 30 s. If it
-// dies, another one goes on.
+// [Jobs.Run] runs one at once. One process at a time runs the jobs of a queue, the oldest first: it holds a lock with a lease of 30 s. If
+// it dies, another one goes on.
 //
 // # Guarantees
 //
@@ -24,9 +24,9 @@
 //
 // # The log
 //
-// Each start, pause, resume, cancel and end of a job is a line of a log, in the same transaction. Lines are only appended. Each has the hash of
-// the one before, so [Jobs.Log] finds a line that was changed or removed, also the last. Whoever can write to the database can write the whole
-// log anew: to notice that, keep the hash of a line elsewhere.
+// Each start, pause, resume, cancel and end of a job is a line of a log, in the same transaction. Lines are only appended. Each has the
+// hash of the one before, so [Jobs.Log] finds a line that was changed or removed, also the last. Whoever can write to the database can
+// write the whole log anew: to notice that, keep the hash of a line elsewhere.
 //
 // # Workers
 //

@@ -16,7 +16,8 @@ type Action string
 
 // The actions.
 const (
-	// Merge sends dead letters to another queue, to be processed again as for a first visit, with their history, and one more in Meta.Merges.
+	// Merge sends dead letters to another queue, to be processed again as for a first visit, with their history, and one more in
+	// Meta.Merges.
 	Merge Action = "merge"
 	// Purge removes messages for good.
 	Purge Action = "purge"
@@ -40,8 +41,8 @@ type Spec struct {
 
 	// Of a Merge: an entry that was merged so often stays, which ends the loop of one that fails again and again; 0 means 5.
 	MaxMerges int `json:"maxMerges,omitempty"`
-	// Of a Merge: also entries whose outcome is unknown, whose calls may have taken effect, and would be repeated under another id. Those that
-	// the called side still remembers (Meta.Remembered) return in any case: they are called under the same id.
+	// Of a Merge: also entries whose outcome is unknown, whose calls may have taken effect, and would be repeated under another id. Those
+	// that the called side still remembers (Meta.Remembered) return in any case: they are called under the same id.
 	OutcomeUnknown bool `json:"outcomeUnknown,omitempty"`
 
 	By  string `json:"by"`  // who wants it

@@ -49,8 +49,8 @@ func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 	return list, err
 }
 
-// Work is what delivery.Run does beside its messages, until ctx ends: it says what about returns, and runs jobs. Both take one transaction each
-// 20 s if there are no jobs. about sets Queues, Counts and Operators.
+// Work is what delivery.Run does beside its messages, until ctx ends: it says what about returns, and runs jobs. Both take one transaction
+// each 20 s if there are no jobs. about sets Queues, Counts and Operators.
 func (j *Jobs) Work(ctx context.Context, about func() Worker) {
 	b := &beats{Jobs: j, about: about, running: map[string]bool{}}
 	b.self.Name = strings.ToLower(rand.Text()[:10])

@@ -22,8 +22,8 @@
 //
 // # Engines
 //
-// Programs use queues (delivery.NewQueue). This package is for authors of engines. An engine declares what it can do by the interfaces that it
-// implements:
+// Programs use queues (delivery.NewQueue). This package is for authors of engines. An engine declares what it can do by the interfaces that
+// it implements:
 //
 //   - [Engine]: it takes messages
 //
@@ -46,8 +46,8 @@
 //     ext/postgres             x         x          x                    x    x
 //     ext/jetstream/jsstore    x         x                    x
 //
-// Where an engine is no Waker, consumers poll an empty queue: after 5 ms at first, then every 100 ms. Package deliverytest checks an engine of
-// your own.
+// Where an engine is no Waker, consumers poll an empty queue: after 5 ms at first, then every 100 ms. Package deliverytest checks an engine
+// of your own.
 //
 // # Concurrency
 //

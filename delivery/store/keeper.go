@@ -63,8 +63,8 @@ type EditKind int
 
 // The kinds of an [Edit].
 const (
-	// MoveEdit puts the message of the entry into another queue, where it is due after its Delay, and removes what was listed. It is not done
-	// if a message with the same identity is there.
+	// MoveEdit puts the message of the entry into another queue, where it is due after its Delay, and removes what was listed. It is not
+	// done if a message with the same identity is there.
 	MoveEdit EditKind = iota
 	// RemoveEdit removes the message, also while it is leased.
 	RemoveEdit

@@ -6,8 +6,8 @@ import (
 )
 
 // Engine is where messages are kept. What more it can do, it declares by the interfaces that it implements: [Store] (leases), [Inspector]
-// (filters and positions), [Chooser], [Notifier] or [Waker], and lock.Locks for what only one process may do. A queue asks for what its options
-// need when it is made.
+// (filters and positions), [Chooser], [Notifier] or [Waker], and lock.Locks for what only one process may do. A queue asks for what its
+// options need when it is made.
 //
 // The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for concurrent use, keep no reference to what
 // they are given, and return soon after ctx has ended. After an error a call may have taken effect or not, and can be repeated.
@@ -83,8 +83,8 @@ type Inspector interface {
 	// stays. It may go in steps, so that others need not wait: after an error some may be gone.
 	Purge(ctx context.Context, queue string, f Filter) (int, error)
 
-	// Claim leases messages that match, are not leased and not held, due or not, in the order of their positions. It stops at [MaxBytes], as
-	// Take does.
+	// Claim leases messages that match, are not leased and not held, due or not, in the order of their positions. It stops at [MaxBytes],
+	// as Take does.
 	Claim(ctx context.Context, queue string, f Filter, p Page, lease time.Duration) ([]Leased, error)
 
 	// Move settles leases, and puts a message in another queue for each, in one transaction: a crash leaves the old or the
@@ -112,8 +112,8 @@ type Chooser interface {
 // Waker is a store whose consumers do not poll.
 type Waker interface {
 	// Wake calls wake when a message of a queue may have become due: it was put or given back, or its delay or its lease has ended. It does
-	// so until ctx ends or it cannot go on, and returns why: [ErrClosed] if the store was closed. It calls wake first when it misses nothing
-	// any more. After an error consumers log it, poll every 100 ms, and call Wake again after a second.
+	// so until ctx ends or it cannot go on, and returns why: [ErrClosed] if the store was closed. It calls wake first when it misses
+	// nothing any more. After an error consumers log it, poll every 100 ms, and call Wake again after a second.
 	Wake(ctx context.Context, queue string, wake func()) error
 }
 

@@ -162,8 +162,8 @@ func (r *Results) evictOne(p *principal, of int, keep *client) bool {
 	return true
 }
 
-// removeDue removes what has reached its age of p, and remnants of all, n of it at most, and returns how many it removed. If room is needed,
-// remnants go after ClientSilence.
+// removeDue removes what has reached its age of p, and remnants of all, n of it at most, and returns how many it removed. If room is
+// needed, remnants go after ClientSilence.
 func (r *Results) removeDue(p *principal, now time.Duration, n int, keep *client, pressed bool) (removed int) {
 	silence := r.config.ClientSilence
 	for removed < n {

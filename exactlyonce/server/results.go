@@ -26,8 +26,8 @@ type Config struct {
 	// times as long: see [Results]. It must be AnswerAge at least. Default 1 hour, or AnswerAge if that is longer.
 	ClientSilence time.Duration
 
-	// A principal has bounds of its own: what it runs takes at most half of each bound, more is refused with ErrFull. When others need room, one
-	// that takes more than half of a bound loses what was asked for least recently: those requests are STALE.
+	// A principal has bounds of its own: what it runs takes at most half of each bound, more is refused with ErrFull. When others need
+	// room, one that takes more than half of a bound loses what was asked for least recently: those requests are STALE.
 
 	// MaxBytes bounds what clients, records and answers take, as estimated. Default 256 MiB.
 	MaxBytes int64
@@ -38,8 +38,8 @@ type Config struct {
 	// MaxAnswer bounds one answer, in bytes. A longer one goes to the attempts that wait for it and is not kept: the request
 	// is STALE afterwards. Default 1 MiB.
 	MaxAnswer int
-	// MaxWaiters bounds the attempts that wait for the one that runs; more get ErrInProgress, and so do those that do not fit into the half of
-	// MaxBytes of their principal. Default 16; negative: none waits.
+	// MaxWaiters bounds the attempts that wait for the one that runs; more get ErrInProgress, and so do those that do not fit into the half
+	// of MaxBytes of their principal. Default 16; negative: none waits.
 	MaxWaiters int
 
 	// Evict removes the answer of the principal that was asked for least recently, or its client that is silent for the longest

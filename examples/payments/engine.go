@@ -18,8 +18,8 @@ import (
 	"github.com/weirflow/weir/examples/internal/bank"
 )
 
-// ends are what a worker needs of an engine that has no queues of delivery for orders and payments: where orders come from, new ones and those
-// that come back, where those go that cannot be paid now, and where payments go.
+// ends are what a worker needs of an engine that has no queues of delivery for orders and payments: where orders come from, new ones and
+// those that come back, where those go that cannot be paid now, and where payments go.
 //
 //	sql.go        a file (SQLite), or a database (PostgreSQL): without ends
 //	jetstream.go  JetStream: servers, or within the supervisor (embedded.go)

@@ -20,8 +20,8 @@ const (
 	minMetadata           = 128
 )
 
-// PutFunc stores messages. It returns nil when they are durable. The same messages may come again. [Retries.PutDead] is one; for a queue of a
-// store:
+// PutFunc stores messages. It returns nil when they are durable. The same messages may come again. [Retries.PutDead] is one; for a queue of
+// a store:
 //
 //	func(ctx context.Context, ms ...store.Message) error { return s.Put(ctx, "orders dead", ms...) }
 type PutFunc func(ctx context.Context, ms ...store.Message) error
@@ -43,22 +43,22 @@ type SourceOption func(*sourceSettings)
 
 // WithClient adds options of the client: kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL, kgo.SessionTimeout, kgo.Balancers and others. The
 // source sets the group, the topics, the callbacks of a rebalance and that of fetched offsets, kgo.BlockRebalanceOnPoll and
-// kgo.DisableAutoCommit itself. Unless an option here says otherwise, only committed records are read (kgo.ReadCommitted), and brokers answer
-// after 500 ms at most when there is nothing new (kgo.FetchMaxWait).
+// kgo.DisableAutoCommit itself. Unless an option here says otherwise, only committed records are read (kgo.ReadCommitted), and brokers
+// answer after 500 ms at most when there is nothing new (kgo.FetchMaxWait).
 func WithClient(opts ...kgo.Opt) SourceOption {
 	return func(s *sourceSettings) { s.client = append(s.client, opts...) }
 }
 
-// WithCommitInterval sets how often what is settled is committed; the default is 1 s. What was settled since the last commit is delivered again
-// after a crash. It panics if d ≤ 0.
+// WithCommitInterval sets how often what is settled is committed; the default is 1 s. What was settled since the last commit is delivered
+// again after a crash. It panics if d ≤ 0.
 func WithCommitInterval(d time.Duration) SourceOption {
 	mustBePositive("WithCommitInterval", d)
 	return func(s *sourceSettings) { s.commitInterval = d }
 }
 
-// WithSettleTime sets how long a source that loses partitions in a rebalance waits for what is in flight of them; the default is 5 s. It holds
-// up the rebalance, so it must be shorter than the client's rebalance timeout (60 s by default). What is not settled then is delivered to the
-// next owner while it may still run here: choose a time that is longer than a message takes. It panics if d ≤ 0.
+// WithSettleTime sets how long a source that loses partitions in a rebalance waits for what is in flight of them; the default is 5 s. It
+// holds up the rebalance, so it must be shorter than the client's rebalance timeout (60 s by default). What is not settled then is
+// delivered to the next owner while it may still run here: choose a time that is longer than a message takes. It panics if d ≤ 0.
 func WithSettleTime(d time.Duration) SourceOption {
 	mustBePositive("WithSettleTime", d)
 	return func(s *sourceSettings) { s.settleTime = d }
@@ -73,9 +73,9 @@ func WithMetadataLimit(n int) SourceOption {
 	return func(s *sourceSettings) { s.metadata = n }
 }
 
-// WithDeadLetters sets where messages go that were rejected, or that the codec cannot read. They are settled when put has returned nil; an error
-// is tried again. Without it, a message that was rejected is logged as an error and stays behind in its topic, and one that
-// cannot be read is returned as an error by Receive and never settled.
+// WithDeadLetters sets where messages go that were rejected, or that the codec cannot read. They are settled when put has returned nil; an
+// error is tried again. Without it, a message that was rejected is logged as an error and stays behind in its topic, and one that cannot be
+// read is returned as an error by Receive and never settled.
 func WithDeadLetters(put PutFunc) SourceOption {
 	guard.RefuseNil("kafka: WithDeadLetters", "function", put)
 	return func(s *sourceSettings) { s.dead = put }

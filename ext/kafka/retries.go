@@ -32,8 +32,8 @@ type RetriesConfig[T any] struct {
 	DeadLetters string  // a topic
 
 	// Permanent says whether the error of a failure will not go away: then it goes to the dead letters. The default is what is known to be
-	// so: a rejection, which the strategy's classifier names, the error has itself (predicates.WithReason), or httpretry knows of the status
-	// of a response; and an error before anything was sent that is not about a connection.
+	// so: a rejection, which the strategy's classifier names, the error has itself (predicates.WithReason), or httpretry knows of the
+	// status of a response; and an error before anything was sent that is not about a connection.
 	Permanent func(asyncop.Failure[T]) bool
 	// Clock is that of failures and delays; the default is the machine's.
 	Clock clock.Clock
@@ -99,8 +99,8 @@ func (r *Retries[T]) Topics() []string {
 // ([delivery.MetaFromContext]), and what the operator knows of the failure is added to it. A wait that the server demands, such as by
 // Retry-After, is kept if it is longer than the layer's delay.
 //
-// A message that would have to wait beyond its deadline is a dead letter. An element that is no message gets a random id. One that was cut off by
-// the end of its operator is not taken: it did not fail.
+// A message that would have to wait beyond its deadline is a dead letter. An element that is no message gets a random id. One that was cut
+// off by the end of its operator is not taken: it did not fail.
 func (r *Retries[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	to, err := r.router.Route(ctx, f, r.producer.clock.Now())
 	if err != nil {
@@ -122,8 +122,8 @@ func (r *Retries[T]) PutDead(ctx context.Context, ms ...store.Message) error {
 	return r.producer.put(ctx, r.c.DeadLetters, ms)
 }
 
-// PutFirst writes messages to the first layer, or to the dead letters if there is no layer: a [PutFunc] for [WithBlockers]. They are due when
-// their own delay has passed.
+// PutFirst writes messages to the first layer, or to the dead letters if there is no layer: a [PutFunc] for [WithBlockers]. They are due
+// when their own delay has passed.
 func (r *Retries[T]) PutFirst(ctx context.Context, ms ...store.Message) error {
 	if len(r.c.Layers) == 0 {
 		return r.PutDead(ctx, ms...)

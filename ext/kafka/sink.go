@@ -14,13 +14,13 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Sink writes the values of messages to a topic, as a [delivery.Sink]. They keep id, key, origin, provider, deadline and headers; their visits
-// begin anew. The key of a message is the key of its record, so messages of a key go to one partition, in order. A value that the codec cannot
-// encode, or that is larger than the client (kgo.ProducerBatchMaxBytes, about 1 MB by default) or the topic (max.message.bytes) takes, is
-// rejected; if its message has no acknowledgement, PutAll returns the error.
+// Sink writes the values of messages to a topic, as a [delivery.Sink]. They keep id, key, origin, provider, deadline and headers; their
+// visits begin anew. The key of a message is the key of its record, so messages of a key go to one partition, in order. A value that the
+// codec cannot encode, or that is larger than the client (kgo.ProducerBatchMaxBytes, about 1 MB by default) or the topic
+// (max.message.bytes) takes, is rejected; if its message has no acknowledgement, PutAll returns the error.
 //
-// A record that was written is in all replicas in sync (acks=all). The producer is idempotent, so the retries of the client double nothing. A
-// message that is put again, after a crash or an error, is written again, with the same id. Safe for concurrent use.
+// A record that was written is in all replicas in sync (acks=all). The producer is idempotent, so the retries of the client double nothing.
+// A message that is put again, after a crash or an error, is written again, with the same id. Safe for concurrent use.
 type Sink[T any] struct {
 	producer *producer
 	topic    string
@@ -30,7 +30,8 @@ type Sink[T any] struct {
 var _ delivery.Sink[int] = (*Sink[int])(nil)
 
 // NewSink returns a sink into a topic. The options are those of its client: kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL and others. It
-// panics if the topic is empty or the codec nil; the error is that of the options, of which kgo.DisableIdempotentWrite is refused, or says that the brokers refuse the authentication. The sink must be closed.
+// panics if the topic is empty or the codec nil; the error is that of the options, of which kgo.DisableIdempotentWrite is refused, or says
+// that the brokers refuse the authentication. The sink must be closed.
 func NewSink[T any](topic string, c codec.Codec[T], opts ...kgo.Opt) (*Sink[T], error) {
 	guard.RefuseNil("kafka: NewSink", "codec", c)
 	if topic == "" {
@@ -43,8 +44,8 @@ func NewSink[T any](topic string, c codec.Codec[T], opts ...kgo.Opt) (*Sink[T], 
 	return &Sink[T]{p, topic, c}, nil
 }
 
-// PutAll implements [delivery.Sink]. It returns when all records are written, or with the cause of ctx when that ends: a record may be written
-// all the same.
+// PutAll implements [delivery.Sink]. It returns when all records are written, or with the cause of ctx when that ends: a record may be
+// written all the same.
 func (s *Sink[T]) PutAll(ctx context.Context, messages []delivery.Message[T]) error {
 	records := make([]*kgo.Record, 0, len(messages))
 	written := make([]delivery.Message[T], 0, len(messages))

@@ -120,9 +120,9 @@ func WithLogger(l *slog.Logger) Option {
 
 const maxBatch = 500 // calls that share a statement
 
-// Open opens the engine in the database at url. It makes the tables if they are missing, changes tables of an older version, and logs what it
-// has made. It refuses a database of a later version. If the user may not make tables, the error has the statements to run. The process has
-// up to six connections ([WithConnections], or pool_max_conns in url), and one more that listens while there are workers.
+// Open opens the engine in the database at url. It makes the tables if they are missing, changes tables of an older version, and logs what
+// it has made. It refuses a database of a later version. If the user may not make tables, the error has the statements to run. The process
+// has up to six connections ([WithConnections], or pool_max_conns in url), and one more that listens while there are workers.
 func Open(ctx context.Context, url string, opts ...Option) (*Engine, error) {
 	set := settingsOf(opts)
 	c, err := pgxpool.ParseConfig(url)
@@ -169,8 +169,8 @@ func New(pool *pgxpool.Pool, opts ...Option) *Engine {
 // Pool returns the connections of the engine, for tables of your own beside the queues.
 func (s *Engine) Pool() *pgxpool.Pool { return s.pool }
 
-// Close implements [store.Engine]. It waits for what is being written, and closes the connections if [Open] has opened them. Workers end with
-// [store.ErrClosed].
+// Close implements [store.Engine]. It waits for what is being written, and closes the connections if [Open] has opened them. Workers end
+// with [store.ErrClosed].
 func (s *Engine) Close() error {
 	s.mu.Lock()
 	again := s.closed
@@ -272,12 +272,12 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	return taken, err
 }
 
-// byIndex holds for one transaction. Without a sort, a query that needs one is so expensive by PostgreSQL's count that it would be compiled,
-// which takes 0.2 s.
+// byIndex holds for one transaction. Without a sort, a query that needs one is so expensive by PostgreSQL's count that it would be
+// compiled, which takes 0.2 s.
 const byIndex = `SELECT set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
 
-// indexed runs a query with ORDER BY and LIMIT through its index, and f, which closes the rows. PostgreSQL's statistics are a minute old: it
-// would take a long queue for a short one, and sort it for each call.
+// indexed runs a query with ORDER BY and LIMIT through its index, and f, which closes the rows. PostgreSQL's statistics are a minute old:
+// it would take a long queue for a short one, and sort it for each call.
 func (s *Engine) indexed(ctx context.Context, f func(rows pgx.Rows, err error) error, sql string, args ...any) error {
 	batch := &pgx.Batch{} // one round trip and one transaction
 	batch.Queue(byIndex)

@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// never is when a held message can be taken. No column says that it is held, so workers of earlier versions leave it alone as well. It is not
-// 'infinity', with which earlier versions of PostgreSQL do not reckon.
+// never is when a held message can be taken. No column says that it is held, so workers of earlier versions leave it alone as well. It is
+// not 'infinity', with which earlier versions of PostgreSQL do not reckon.
 const never = "'9999-12-31 00:00:00+00'::timestamptz"
 
 // Records implements [store.Keeper].

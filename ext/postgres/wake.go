@@ -94,8 +94,8 @@ func readNotice(channel, payload string) notice {
 	return notice{queue: payload}
 }
 
-// news are the notices of this process that were not sent yet. They are sent together and outside of the transactions that put: commits that
-// notify wait for each other.
+// news are the notices of this process that were not sent yet. They are sent together and outside of the transactions that put: commits
+// that notify wait for each other.
 type news struct {
 	mu      sync.Mutex
 	pending map[string]dues // by queue

@@ -33,8 +33,8 @@ func timeArg(t time.Time) int64 {
 	}
 }
 
-// page returns the condition of a page of a queue, and what follows conditions. A + keeps SQLite from going through the queue where the filter has ids,
-// for which there is an index.
+// page returns the condition of a page of a queue, and what follows conditions. A + keeps SQLite from going through the queue where the
+// filter has ids, for which there is an index.
 func page(queue string, f *store.Filter, p store.Page) (where, order string, args []any, err error) {
 	until := p.Until
 	if until == 0 {

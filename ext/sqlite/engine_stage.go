@@ -11,7 +11,8 @@ import (
 )
 
 // PutTx puts a value into a queue of an [Engine] in a transaction of the caller, a *[sql.Tx] or a *[Tx]: it is there when the transaction
-// commits, and never was if it is rolled back. It is not bounded by [delivery.WithMaxDepth]. The queue must be on an engine of this package.
+// commits, and never was if it is rolled back. It is not bounded by [delivery.WithMaxDepth]. The queue must be on an engine of this
+// package.
 func PutTx[T any](ctx context.Context, tx execer, q *delivery.Queue[T], v T, opts ...delivery.PutOption) error {
 	s, ok := q.Engine().(*Engine)
 	if !ok {

@@ -22,8 +22,8 @@ type Layer struct {
 	Jitter float64 // the share of the delay that is added at random, at most: 0 to 1
 }
 
-// In an outage a message whose visits are used up waits once more, in the last layer or in its own queue: what is down is its service. A bound
-// ends that (law W2), since it may be what breaks the service.
+// In an outage a message whose visits are used up waits once more, in the last layer or in its own queue: what is down is its service. A
+// bound ends that (law W2), since it may be what breaks the service.
 const (
 	outageVisits = 100 // at most, those before the outage included
 	outageDelay  = time.Minute
@@ -49,8 +49,8 @@ type Route struct {
 	Delay time.Duration // there
 }
 
-// Route returns where a failure goes: ctx is that of the offer. An element that was cut off did not fail, and has an error. One without an id
-// gets a random one, the same at each offer.
+// Route returns where a failure goes: ctx is that of the offer. An element that was cut off did not fail, and has an error. One without an
+// id gets a random one, the same at each offer.
 func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Time) (to Route, err error) {
 	if f.Abandoned {
 		return to, fmt.Errorf("the element was cut off, and has not failed: %w", f.Err)

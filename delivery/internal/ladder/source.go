@@ -37,8 +37,8 @@ type Source[T any] interface {
 var errClosed = errors.New("ladder: the source is closed")
 
 // Source returns a source of the messages of the queue, and of those that come back from the layers. With a source first it has those of
-// that as well, and owns it: its Close closes it. When first has come to its end (io.EOF), Source ends as soon as nothing of the queue is in
-// flight. What waits in it stays for the next run.
+// that as well, and owns it: its Close closes it. When first has come to its end (io.EOF), Source ends as soon as nothing of the queue is
+// in flight. What waits in it stays for the next run.
 //
 // With [Config.Blocked] a ladder has one source at a time: Source panics before the one before it is closed.
 func (l *Ladder[T]) Source(first Source[T]) Source[T] {
@@ -239,8 +239,8 @@ type answer[T any] struct {
 	err      error
 }
 
-// ask asks the inputs that may be asked, and adds others as soon as they may be, until one has something, or there is something else to do. So
-// inputs that have nothing are asked once.
+// ask asks the inputs that may be asked, and adds others as soon as they may be, until one has something, or there is something else to do.
+// So inputs that have nothing are asked once.
 func (s *source[T]) ask(ctx context.Context, n int) error {
 	asking, enough := context.WithCancel(ctx)
 	defer enough()

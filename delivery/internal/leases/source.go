@@ -71,7 +71,8 @@ type Source[T any] struct {
 	until   time.Time
 }
 
-// held is a message that was received and is not settled in the store. All is guarded by Source.mu, message but for its provider written once.
+// held is a message that was received and is not settled in the store. All is guarded by Source.mu, message but for its provider written
+// once.
 type held struct {
 	lease   store.Lease
 	message store.Message

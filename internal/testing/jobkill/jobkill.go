@@ -1,5 +1,5 @@
-// Package jobkill kills processes that run a job of an engine at random steps, and looks whether each message was merged once. It runs the test
-// binary again as those processes.
+// Package jobkill kills processes that run a job of an engine at random steps, and looks whether each message was merged once. It runs the
+// test binary again as those processes.
 package jobkill
 
 import (

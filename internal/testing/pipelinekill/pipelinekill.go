@@ -1,5 +1,5 @@
-// Package pipelinekill runs the pipelines of partitions ([partitions.Run]) in several processes, and kills these at random, or stops them for
-// longer than their leases. It is for the tests of stores, inputs and outputs: it runs the test binary again as the workers.
+// Package pipelinekill runs the pipelines of partitions ([partitions.Run]) in several processes, and kills these at random, or stops them
+// for longer than their leases. It is for the tests of stores, inputs and outputs: it runs the test binary again as the workers.
 package pipelinekill
 
 import (
@@ -112,8 +112,8 @@ type Config struct {
 	KillServer func()
 }
 
-// Run kills and stops workers while they work: a few times by default, more than fifty times with WEIR_LONG. In the end each element is in the
-// output of its partition once, and all are in order (laws C1, P1).
+// Run kills and stops workers while they work: a few times by default, more than fifty times with WEIR_LONG. In the end each element is in
+// the output of its partition once, and all are in order (laws C1, P1).
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	kills, every := 6, 3

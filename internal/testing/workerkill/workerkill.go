@@ -1,5 +1,5 @@
-// Package workerkill runs workers ([delivery.Run]) of several processes on one engine, and kills them at random, or stops them for longer than
-// their leases. It is for the tests of stores and queues: it runs the test binary again as the workers.
+// Package workerkill runs workers ([delivery.Run]) of several processes on one engine, and kills them at random, or stops them for longer
+// than their leases. It is for the tests of stores and queues: it runs the test binary again as the workers.
 package workerkill
 
 import (
