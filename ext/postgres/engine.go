@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -72,6 +73,8 @@ type Engine struct {
 
 	now  string // the database's clock, as an expression; another one in tests
 	step func() // called between statements, by tests
+
+	forgetAt atomic.Int64 // when old names of locks are looked for again
 
 	mu     sync.RWMutex // held for reading while a call may begin to write
 	closed bool
