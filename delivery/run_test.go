@@ -893,13 +893,13 @@ func TestRunWithAReceiveThatHangs(t *testing.T) {
 				defer cancel()
 				summary, err := delivery.Run(ctx, source, operator(itoa, asyncop.WithFailureSink(taken)), &collected{}, silent)
 				require.NoError(t, err)
-				require.Equal(t, delivery.Summary{Received: received, Acknowledged: received, Elapsed: 25 * time.Second}, summary)
+				require.Equal(t, delivery.Summary{Received: received, Acknowledged: received, Elapsed: 24 * time.Second}, summary)
 			})
 		})
 	}
 }
 
-// A source that does not close is left behind after four seconds.
+// A source that does not close is left behind after three seconds.
 func TestRunWithASourceThatDoesNotClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		numbers := newList(1, false)
@@ -908,8 +908,8 @@ func TestRunWithASourceThatDoesNotClose(t *testing.T) {
 			return context.Cause(ctx)
 		}}
 		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silent)
-		require.ErrorContains(t, err, "the source was not closed within 4s")
-		require.Equal(t, delivery.Summary{Received: 1, Acknowledged: 1, Elapsed: 4 * time.Second}, summary)
+		require.ErrorContains(t, err, "the source was not closed within 3s")
+		require.Equal(t, delivery.Summary{Received: 1, Acknowledged: 1, Elapsed: 3 * time.Second}, summary)
 	})
 }
 
@@ -938,8 +938,8 @@ func TestRunEndsInTimeWhateverHangs(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		summary, err := delivery.Run(ctx, source, operator(itoa, asyncop.WithFailureSink(taken)), sink, silent)
-		require.ErrorContains(t, err, "the source was not closed within 4s")
-		require.LessOrEqual(t, summary.Elapsed-time.Second, 28*time.Second)
+		require.ErrorContains(t, err, "the source was not closed within 3s")
+		require.LessOrEqual(t, summary.Elapsed-time.Second, 26*time.Second)
 		require.Equal(t, 1, closes)
 	})
 }
