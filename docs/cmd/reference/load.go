@@ -68,7 +68,7 @@ func parse(dir, path string) (p pkg, err error) {
 		p.all = append(p.all, file)
 	}
 	if len(p.all) > 0 {
-		p.doc, err = doc.NewFromFiles(p.fset, p.all, path, doc.PreserveAST)
+		p.doc, err = doc.NewFromFiles(p.fset, p.all, path, doc.AllDecls|doc.PreserveAST) // without AllDecls it removes unexported names from the files
 	}
 	return p, err
 }

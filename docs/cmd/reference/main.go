@@ -32,19 +32,10 @@ func run(args []string) error {
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	packages, err := load(*root)
+	pages, err := pagesOf(*root)
 	if err != nil {
 		return err
 	}
-	if len(packages) == 0 {
-		return fmt.Errorf("%s: no packages", *root)
-	}
-	pages, err := importsPages(*root)
-	if err != nil {
-		return err
-	}
-	pages[filepath.Join(*root, "docs", "reference", "options.md")] = optionsPage(packages)
-	pages[filepath.Join(*root, "docs", "reference", "errors.md")] = errorsPage(packages)
 	var stale []string
 	for path, page := range pages {
 		got, err := os.ReadFile(path)
@@ -66,4 +57,34 @@ func run(args []string) error {
 		return fmt.Errorf("differs from the code: %s (go run ./docs/cmd/reference)", strings.Join(stale, ", "))
 	}
 	return nil
+}
+
+// pagesOf returns the pages by their paths.
+func pagesOf(root string) (map[string]string, error) {
+	packages, err := load(root)
+	if err != nil {
+		return nil, err
+	}
+	if len(packages) == 0 {
+		return nil, fmt.Errorf("%s: no packages", root)
+	}
+	pages, err := importsPages(root)
+	if err != nil {
+		return nil, err
+	}
+	tables, err := tablesPage(root)
+	if err != nil {
+		return nil, err
+	}
+	commands, err := commandsPage(root)
+	if err != nil {
+		return nil, err
+	}
+	for name, page := range map[string]string{
+		"options.md": optionsPage(packages), "errors.md": errorsPage(packages), "metrics.md": metricsPage(packages),
+		"headers.md": headersPage(packages), "tables.md": tables, "commands.md": commands,
+	} {
+		pages[filepath.Join(root, "docs", "reference", name)] = page
+	}
+	return pages, nil
 }

@@ -50,6 +50,9 @@ func (p pkg) settings() (out []setting) {
 		}
 		if strings.HasSuffix(t.Name, "Option") {
 			for _, f := range t.Funcs {
+				if !ast.IsExported(f.Name) {
+					continue
+				}
 				out = append(out, setting{name: f.Name, code: p.signature(f.Decl), text: p.markdown(f.Doc)})
 			}
 		}
