@@ -144,7 +144,7 @@ func TestTimeoutInDoubtAfterARestart(t *testing.T) {
 		t.Run(choice.String(), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				store := checkpointtest.NewMemoryStore()
-				s := setup{timeout: time.Minute, strategy: retryAgain(3, time.Hour), opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: choice}))}
+				s := setup{timeout: time.Minute, strategy: retryAgain(3, time.Hour), state: asyncop.State[string, string]{Retries: choice}}
 				r := newCheckRig(t, m, s, store)
 				r.script("a#1", func(*call) error { return errAgain })
 				r.send("x", "a")
@@ -157,7 +157,7 @@ func TestTimeoutInDoubtAfterARestart(t *testing.T) {
 					store = store.Reopen()
 					side = newSideSink(false)
 					r = newCheckRig(t, m, setup{
-						timeout: s.timeout, strategy: s.strategy, opts: append(s.opts[:2:2], asyncop.WithFailureSink(side.take)),
+						timeout: s.timeout, strategy: s.strategy, state: s.state, opts: append(s.opts[:1:1], asyncop.WithFailureSink(side.take)),
 					}, store)
 					require.Equal(t, "x#1", r.calls())
 				}

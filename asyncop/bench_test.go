@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -105,7 +106,7 @@ func BenchmarkOperator(b *testing.B) {
 // An element costs its attempt, and what the function hands over: the slice of its results, which a blocking call with
 // one result does not need. A count, not a time.
 func TestAllocationsPerElement(t *testing.T) {
-	if raceDetector {
+	if suite.Race {
 		t.Skip("the race detector allocates as well")
 	}
 	const elements, warmUp = 2000, 1000

@@ -124,7 +124,7 @@ func TestCapacityCountsHandlersAndFailures(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: time.Second, opts: options(asyncop.WithFailureSink(side.take)),
 			wrap: func(h *hand) function {
-				return asyncop.WithTimeoutMethod(h, func(context.Context, string) ([]string, error) { <-answer; return nil, nil })
+				return timeoutMethod(h, func(context.Context, string) ([]string, error) { <-answer; return nil, nil })
 			},
 		})
 		r.sendEach("abc")

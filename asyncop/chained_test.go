@@ -20,6 +20,7 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 // Random schedules drive an operator by ResultsOf, too (see model_test.go). Here is what only ResultsOf has.
@@ -469,7 +470,7 @@ func TestChainedIsUsedOnce(t *testing.T) {
 // Many completions from other goroutines, with the race detector; the end comes at any moment.
 func TestChainedUnderStress(t *testing.T) {
 	n := 20_000
-	if raceDetector || testing.Short() {
+	if suite.Race || testing.Short() {
 		n = 3_000
 	}
 	for _, stop := range []int{0, 1, n / 2} {

@@ -341,7 +341,7 @@ func (d *drainRun) run(t *testing.T) (calls string, err error) {
 		return construct[string, string](d.m, fn, 24*time.Hour, retryAgain(99, time.Hour), append(opts, asyncop.WithName(name),
 			asyncop.WithContext(ctx), asyncop.WithDrainRetries(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))...)
 	}
-	checked := options(asyncop.WithCheckpoints(c), asyncop.WithState(asyncop.State[string, string]{Results: codec.Default[string]()}))
+	checked := options(asyncop.WithCheckpoints(c, asyncop.State[string, string]{Results: codec.Default[string]()}))
 	src := checkpoint.NewSource(c, "src", checkpointtest.NewSliceInput([]string{"a", "b", "c", "d", "e"}))
 	operators := []*operator{build("1", checked...), build("2", checked...)}
 	if d.plain {

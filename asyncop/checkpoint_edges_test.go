@@ -17,6 +17,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -137,7 +138,7 @@ func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 		forEachMode(t, func(t *testing.T, m mode) {
 			side := newSideSink(false)
 			texts := codecOf(func() { panic("broken") }, nothing)
-			r := newCheckRig(t, m, setup{opts: options(asyncop.WithState(asyncop.State[string, string]{Inputs: texts}), asyncop.WithFailureSink(side.take))}, nil)
+			r := newCheckRig(t, m, setup{state: asyncop.State[string, string]{Inputs: texts}, opts: options(asyncop.WithFailureSink(side.take))}, nil)
 			r.send("a")
 			b, done := r.trigger(checkpoint.Suspend)
 			r.send(b)
@@ -168,7 +169,7 @@ func TestSuspendEndsCallsBeforeItIsEncoded(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		release := make(chan struct{})
 		texts := codecOf(func() { <-release }, func() {})
-		r := newCheckRig(t, m, setup{opts: options(asyncop.WithState(asyncop.State[string, string]{Inputs: texts}))}, nil)
+		r := newCheckRig(t, m, setup{state: asyncop.State[string, string]{Inputs: texts}}, nil)
 		r.send("a")
 		b, done := r.trigger(checkpoint.Suspend)
 		r.send(b)
@@ -189,7 +190,7 @@ func TestStopDoesNotWaitForACodec(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		release := make(chan struct{})
 		texts := codecOf(func() { <-release }, func() {})
-		r := newCheckRig(t, m, setup{opts: options(asyncop.WithState(asyncop.State[string, string]{Inputs: texts}))}, nil)
+		r := newCheckRig(t, m, setup{state: asyncop.State[string, string]{Inputs: texts}}, nil)
 		r.send("a")
 		b, done := r.trigger(checkpoint.Periodic)
 		r.send(b)
@@ -224,7 +225,7 @@ func TestCodecThatBreaksAbortsTheCheckpoint(t *testing.T) {
 				forEachMode(t, func(t *testing.T, m mode) {
 					breaks := b.breaks
 					texts := codecOf(func() { breaks() }, nothing)
-					r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0), asyncop.WithState(state(texts)))}, nil)
+					r := newCheckRig(t, m, setup{blocked: true, state: state(texts), opts: options(asyncop.WithBuffer(0))}, nil)
 					r.send("a")
 					r.complete("a#1", "A")
 					barrier, done := r.trigger(checkpoint.Periodic)
@@ -247,16 +248,16 @@ func TestCodecThatBreaksRefusesStart(t *testing.T) {
 		t.Run(b.name, func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				store := checkpointtest.NewMemoryStore()
-				plain := asyncop.WithState(asyncop.State[string, string]{Inputs: codecOf(func() {}, func() {})})
-				r := newCheckRig(t, m, setup{opts: options(plain)}, store)
+				plain := asyncop.State[string, string]{Inputs: codecOf(func() {}, func() {})}
+				r := newCheckRig(t, m, setup{state: plain}, store)
 				r.send("a")
 				r.save()
 				_ = r.cut(errTestOver)
 
 				c := must(checkpoint.NewCoordinator(store.Reopen()))
 				c.Host().Register("feed", barrierFeed{})
-				broken := asyncop.WithState(asyncop.State[string, string]{Inputs: codecOf(func() {}, b.breaks)})
-				op := construct[string, string](m, newHand(t), 0, nil, asyncop.WithName("op"), asyncop.WithCheckpoints(c), broken)
+				broken := asyncop.State[string, string]{Inputs: codecOf(func() {}, b.breaks)}
+				op := construct[string, string](m, newHand(t), 0, nil, asyncop.WithName("op"), asyncop.WithCheckpoints(c, broken))
 				requireBroken(t, c.Start(), b.value)
 				requireBroken(t, op.Wait(), b.value)
 				close(op.In())
@@ -273,8 +274,8 @@ func requireBroken(t *testing.T, err error, value any) {
 		require.Equal(t, value, panicked.Value)
 		return
 	}
-	require.ErrorIs(t, err, asyncop.ErrGoexit)
-	require.Equal(t, asyncop.ErrGoexit, value)
+	require.ErrorIs(t, err, guard.ErrGoexit)
+	require.Equal(t, guard.ErrGoexit, value)
 }
 
 // F1: elements that were read, and never had a slot, are counted as discarded when the operator ends. Watermarks are not,
@@ -348,7 +349,7 @@ func TestOldestAgeOfRestoredElements(t *testing.T) {
 		t.Run(choice.String(), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				store := checkpointtest.NewMemoryStore()
-				s := setup{timeout: 9 * time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: choice}))}
+				s := setup{timeout: 9 * time.Hour, strategy: retryAgain(3, time.Minute), state: asyncop.State[string, string]{Retries: choice}}
 				r := newCheckRig(t, m, s, store)
 				r.script("a#1", func(*call) error { return errAgain })
 				r.send("a")

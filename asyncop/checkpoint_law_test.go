@@ -26,6 +26,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 	weirflow "github.com/weirflow/weir/flow"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -49,7 +50,7 @@ func (r *reports) Report(id uint64, name string, state participant.State, err er
 		r.states[id] = "passed"
 		return
 	}
-	text, err := asyncop.StateText[string](state.Bytes(), r.results)
+	text, err := stateText[string](state.Bytes(), r.results)
 	assert.NoError(r.t, err)
 	r.states[id] = text
 }
@@ -95,7 +96,7 @@ func newCheckRig(t *testing.T, m mode, s setup, store *checkpointtest.MemoryStor
 		reports: &reports{t: t, states: map[uint64]string{}},
 	}
 	c.Host().Register("feed", barrierFeed{r.pending})
-	s.opts = append(s.opts, asyncop.WithName("op"), asyncop.WithCheckpoints(c))
+	s.opts = append(s.opts, asyncop.WithName("op"), asyncop.WithCheckpoints(c, s.state))
 	r.rig = newRig(t, m, s)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	require.NoError(t, c.Start())
@@ -158,7 +159,7 @@ func stateIn(t *testing.T, store checkpoint.Store, results codec.Codec[string]) 
 	t.Helper()
 	s, _, err := checkpoint.Latest(t.Context(), store)
 	require.NoError(t, err)
-	text, err := asyncop.StateText[string](s.States["op"].Bytes(), results)
+	text, err := stateText[string](s.States["op"].Bytes(), results)
 	require.NoError(t, err)
 	return text
 }
@@ -296,7 +297,7 @@ func TestBarrierGoesBeforeAWatermarkOnOffer(t *testing.T) {
 func TestFullQueueOverflowsForABarrier(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		store := checkpointtest.NewMemoryStore()
-		r := newCheckRig(t, m, setup{opts: options(asyncop.WithBuffer(0), asyncop.WithState(asyncop.State[string, string]{Overflow: 2}))}, store)
+		r := newCheckRig(t, m, setup{state: asyncop.State[string, string]{Overflow: 2}, opts: options(asyncop.WithBuffer(0))}, store)
 		r.send("a", "b")
 		sent := make(chan any)
 		go func() {
@@ -343,7 +344,7 @@ func TestOverflowIsExact(t *testing.T) {
 		t.Run(fmt.Sprintf("n=%d", n), func(t *testing.T) {
 			forEachMode(t, func(t *testing.T, m mode) {
 				overflow := cmp.Or(n, -1)
-				setting := setup{opts: options(asyncop.WithBuffer(0), asyncop.WithState(asyncop.State[string, string]{Overflow: overflow}))}
+				setting := setup{state: asyncop.State[string, string]{Overflow: overflow}, opts: options(asyncop.WithBuffer(0))}
 				start := func() (r *checkRig, b participant.Barrier, done <-chan error) {
 					r = newCheckRig(t, m, setting, nil)
 					r.send("a")
@@ -542,13 +543,13 @@ func TestCancelWhileASuspendBarrierWaits(t *testing.T) {
 // Without its state, a suspended operator has lost what was in flight, and says so.
 func TestSuspendWhoseStateCannotBeEncoded(t *testing.T) {
 	for name, encode := range map[string]func() error{
-		"broken":                  func() error { return errBroken },
-		"asyncop: panic":          func() error { panic("no") },
-		asyncop.ErrGoexit.Error(): func() error { runtime.Goexit(); return nil },
+		"broken":                func() error { return errBroken },
+		"asyncop: panic":        func() error { panic("no") },
+		guard.ErrGoexit.Error(): func() error { runtime.Goexit(); return nil },
 	} {
 		forEachMode(t, func(t *testing.T, m mode) {
 			texts := failingCodec{codec.Default[string](), encode}
-			r := newCheckRig(t, m, setup{opts: options(asyncop.WithState(asyncop.State[string, string]{Inputs: texts}))}, nil)
+			r := newCheckRig(t, m, setup{state: asyncop.State[string, string]{Inputs: texts}}, nil)
 			r.send("a", "b")
 			b, done := r.trigger(checkpoint.Periodic)
 			r.send(b)
@@ -726,13 +727,13 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 	ints := codec.Default[int]()
 	for want, f := range map[string]func(){
 		"needs WithName": build(retryAll(1, 0)),
-		"LatencyFirst":   build(plainStrategy{retryAll(1, 0)}, name, asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.LatencyFirst})),
+		"LatencyFirst":   build(plainStrategy{retryAll(1, 0)}, name, asyncop.WithCheckpoints(c, asyncop.State[string, string]{Retries: asyncop.LatencyFirst})),
 		"MaxRetries() of asyncop_test.negativeStrategy is negative: -1": build(
-			negativeStrategy{retryAll(1, 0)}, name, asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.LatencyFirst})),
-		"no codec for the inputs, of type string":  build(retryAll(1, 0), name, asyncop.WithState(asyncop.State[int, string]{Inputs: ints})),
-		"no codec for the results, of type string": build(retryAll(1, 0), name, asyncop.WithState(asyncop.State[string, int]{Results: ints})),
+			negativeStrategy{retryAll(1, 0)}, name, asyncop.WithCheckpoints(c, asyncop.State[string, string]{Retries: asyncop.LatencyFirst})),
+		"no codec for the inputs, of type string":  build(retryAll(1, 0), name, asyncop.WithCheckpoints(c, asyncop.State[int, string]{Inputs: ints})),
+		"no codec for the results, of type string": build(retryAll(1, 0), name, asyncop.WithCheckpoints(c, asyncop.State[string, int]{Results: ints})),
 		"nil coordinator":                          func() { asyncop.WithCheckpoints(nil) },
-		"unknown choice RetryState(3)":             build(retryAll(1, 0), name, asyncop.WithState(asyncop.State[string, string]{Retries: 3})),
+		"unknown choice RetryState(3)":             build(retryAll(1, 0), name, asyncop.WithCheckpoints(c, asyncop.State[string, string]{Retries: 3})),
 		"WithCheckpoints needs a codec for the inputs": func() {
 			fn := asyncop.Func(func(context.Context, *func(), asyncop.ResultFuture[*func()]) error { return nil })
 			asyncop.OrderedWait(fn, 0, 1, name, asyncop.WithCheckpoints(c))

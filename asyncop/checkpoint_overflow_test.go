@@ -64,7 +64,7 @@ func TestBarrierPassesFullBuffers(t *testing.T) {
 			ops[i] = construct[int, int](m, asyncop.Blocking(func(ctx context.Context, in int) (int, error) {
 				<-gates[i]
 				return in, nil
-			}), 0, nil, asyncop.WithBuffer(1024), asyncop.WithState(asyncop.State[string, string]{Overflow: 10}), asyncop.WithName(fmt.Sprint("op", i)), asyncop.WithCheckpoints(c))
+			}), 0, nil, asyncop.WithBuffer(1024), asyncop.WithName(fmt.Sprint("op", i)), asyncop.WithCheckpoints(c, asyncop.State[string, string]{Overflow: 10}))
 		}
 		same := func() streams.Flow { return weirflow.NewMap(func(v int) int { return v }) }
 		out := &published{}
@@ -109,7 +109,7 @@ func TestMarkerPassesFullBuffers(t *testing.T) {
 		source := checkpoint.NewSource(c, "source", checkpointtest.NewSliceInput(make([]int, 2000)))
 		fn := asyncop.Blocking(func(context.Context, int) (int, error) { return 0, asyncop.ErrNoResult })
 		op := construct[int, int](m, fn, time.Hour, retryAllOf[int](1_000_000, time.Millisecond), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
-			asyncop.WithBuffer(1024), asyncop.WithState(asyncop.State[string, string]{Overflow: -1}), asyncop.WithName("op"), asyncop.WithCheckpoints(c))
+			asyncop.WithBuffer(1024), asyncop.WithName("op"), asyncop.WithCheckpoints(c, asyncop.State[string, string]{Overflow: -1}))
 		sink := checkpoint.NewSink(c, "sink", &published{})
 		require.NoError(t, c.Start())
 		began := time.Now()
@@ -154,8 +154,8 @@ func TestRandomRowsNeverHoldABarrier(t *testing.T) {
 					next = flow.NewPassThrough()
 				default:
 					next = construct[int, int](mode{ordered: random.IntN(2) == 0, capacity: 1 + random.IntN(20)}, held, 0, nil,
-						asyncop.WithBuffer(random.IntN(100)), asyncop.WithState(asyncop.State[string, string]{Overflow: random.IntN(20) - 1}),
-						asyncop.WithName(fmt.Sprint("op", i)), asyncop.WithCheckpoints(c))
+						asyncop.WithBuffer(random.IntN(100)), asyncop.WithName(fmt.Sprint("op", i)),
+						asyncop.WithCheckpoints(c, asyncop.State[string, string]{Overflow: random.IntN(20) - 1}))
 				}
 				if last == nil {
 					last = source.Via(next)

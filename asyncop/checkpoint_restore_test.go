@@ -61,7 +61,7 @@ func TestRestoredElementsAreNoOverflow(t *testing.T) {
 		_ = r.cut(errBroken)
 
 		store = store.Reopen()
-		again := newCheckRig(t, m, setup{opts: options(asyncop.WithState(asyncop.State[string, string]{Overflow: 2}))}, store)
+		again := newCheckRig(t, m, setup{state: asyncop.State[string, string]{Overflow: 2}}, store)
 		b, done := again.trigger(checkpoint.Periodic)
 		again.send("n", b)
 		require.NoError(t, <-done)
@@ -119,7 +119,8 @@ func TestRetryStateNumbers(t *testing.T) {
 
 				store = store.Reopen()
 				side := newSideSink(false)
-				s.opts = options(asyncop.WithState(asyncop.State[string, string]{Retries: c.choice}), asyncop.WithFailureSink(side.take))
+				s.state = asyncop.State[string, string]{Retries: c.choice}
+				s.opts = options(asyncop.WithFailureSink(side.take))
 				again := newCheckRig(t, m, s, store)
 				require.Equal(t, c.calls, again.callTimes())
 				again.send("n") // it has its whole timeout
@@ -141,7 +142,7 @@ func TestRetryStateNumbers(t *testing.T) {
 // A4: a number of attempts that is the largest there is does not begin anew.
 func TestMostAttemptsThereAre(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
-		state, err := asyncop.StateWithAttempts[string, string]("a", math.MaxInt32)
+		state, err := stateWithAttempts[string, string]("a", math.MaxInt32)
 		require.NoError(t, err)
 		store := checkpointtest.NewMemoryStore()
 		require.NoError(t, store.Save(t.Context(), &checkpoint.Snapshot{
@@ -150,7 +151,7 @@ func TestMostAttemptsThereAre(t *testing.T) {
 		side := newSideSink(false)
 		r := newCheckRig(t, m, setup{
 			timeout: time.Minute, strategy: retryAgain(3, 0),
-			opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.TimeSpent}), asyncop.WithFailureSink(side.take)),
+			state: asyncop.State[string, string]{Retries: asyncop.TimeSpent}, opts: options(asyncop.WithFailureSink(side.take)),
 		}, store)
 		r.fail(fmt.Sprintf("a#%d", math.MaxInt32), errAgain)
 		require.Equal(t, fmt.Sprintf("a#%d@0s", math.MaxInt32), r.callTimes())
@@ -182,7 +183,8 @@ func TestLatencyFirstOfPolicies(t *testing.T) {
 				_ = r.cut(errBroken)
 				r.advance(time.Minute)
 				side := newSideSink(false)
-				s.opts = options(asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.LatencyFirst}), asyncop.WithFailureSink(side.take))
+				s.state = asyncop.State[string, string]{Retries: asyncop.LatencyFirst}
+				s.opts = options(asyncop.WithFailureSink(side.take))
 				r = newCheckRig(t, m, s, store.Reopen())
 				for len(side.got()) == 0 {
 					r.advance(time.Millisecond)
@@ -201,7 +203,7 @@ func TestRetryStateOfElementsInBackOffAndFresh(t *testing.T) {
 		store := checkpointtest.NewMemoryStore()
 		s := setup{
 			timeout: 10 * time.Second, strategy: retryAgain(3, time.Second),
-			opts: options(asyncop.WithMaxConcurrentCalls(1), asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.TimeSpent})),
+			state: asyncop.State[string, string]{Retries: asyncop.TimeSpent}, opts: options(asyncop.WithMaxConcurrentCalls(1)),
 		}
 		r := newCheckRig(t, m, s, store)
 		r.script("a#1", func(*call) error { return errAgain })
@@ -215,7 +217,7 @@ func TestRetryStateOfElementsInBackOffAndFresh(t *testing.T) {
 		for range 3 {
 			store = store.Reopen()
 			r = newCheckRig(t, m, setup{
-				timeout: s.timeout, strategy: s.strategy, opts: s.opts,
+				timeout: s.timeout, strategy: s.strategy, state: s.state, opts: s.opts,
 			}, store)
 			require.Equal(t, "a#2", r.calls())
 			r.advance(time.Second)
@@ -236,7 +238,7 @@ func TestRetryStateOfElementsInBackOffAndFresh(t *testing.T) {
 func TestRestoredElementWithoutPermitKeepsItsAttempts(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		store := checkpointtest.NewMemoryStore()
-		s := setup{timeout: time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.TimeSpent}))}
+		s := setup{timeout: time.Hour, strategy: retryAgain(3, time.Minute), state: asyncop.State[string, string]{Retries: asyncop.TimeSpent}}
 		r := newCheckRig(t, m, s, store)
 		r.script("b#1", func(*call) error { return errAgain })
 		r.send("a", "b")
@@ -261,7 +263,7 @@ func TestLatencyFirstOfALaterElement(t *testing.T) {
 		store := checkpointtest.NewMemoryStore()
 		s := setup{
 			timeout: 10 * time.Second, strategy: retryAgain(3, time.Minute),
-			opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.LatencyFirst}), asyncop.WithDropOnFailure()),
+			state: asyncop.State[string, string]{Retries: asyncop.LatencyFirst}, opts: options(asyncop.WithDropOnFailure()),
 		}
 		r := newCheckRig(t, m, s, store)
 		r.advance(5 * time.Second)
@@ -280,7 +282,7 @@ func TestRestoredElementWithoutAttemptsKeepsItsTime(t *testing.T) {
 		store := checkpointtest.NewMemoryStore()
 		s := setup{
 			timeout: 10 * time.Second, strategy: retryAgain(3, time.Minute),
-			opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.TimeSpent}), asyncop.WithDropOnFailure()),
+			state: asyncop.State[string, string]{Retries: asyncop.TimeSpent}, opts: options(asyncop.WithDropOnFailure()),
 		}
 		r := newCheckRig(t, m, s, store)
 		r.send("a", "b")
@@ -289,7 +291,7 @@ func TestRestoredElementWithoutAttemptsKeepsItsTime(t *testing.T) {
 		require.Equal(t, "a b", stateIn(t, store, nil))
 		_ = r.cut(errBroken)
 		store = store.Reopen()
-		r = newCheckRig(t, m, setup{timeout: s.timeout, strategy: s.strategy, opts: append(s.opts[:2:2], asyncop.WithMaxConcurrentCalls(1))}, store)
+		r = newCheckRig(t, m, setup{timeout: s.timeout, strategy: s.strategy, state: s.state, opts: append(s.opts[:1:1], asyncop.WithMaxConcurrentCalls(1))}, store)
 		require.Equal(t, "a#1", r.calls())
 		r.save()
 		_ = r.cut(errBroken)
@@ -304,7 +306,7 @@ func TestRestoredElementWithoutTimeLeft(t *testing.T) {
 		store := checkpointtest.NewMemoryStore()
 		s := setup{
 			timeout: time.Second,
-			opts:    options(asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.TimeSpent})),
+			state:   asyncop.State[string, string]{Retries: asyncop.TimeSpent},
 			wrap: withHandler(func(ctx context.Context, _ string) ([]string, error) {
 				<-ctx.Done()
 				return nil, ctx.Err()
@@ -331,7 +333,7 @@ func TestResultsThatLeaveAreStored(t *testing.T) {
 		release := make(chan struct{})
 		texts := codecOf(func() { <-release }, func() {})
 		store := checkpointtest.NewMemoryStore()
-		r := newCheckRig(t, m, setup{blocked: true, opts: options(asyncop.WithBuffer(0), asyncop.WithState(asyncop.State[string, string]{Results: texts}))}, store)
+		r := newCheckRig(t, m, setup{blocked: true, state: asyncop.State[string, string]{Results: texts}, opts: options(asyncop.WithBuffer(0))}, store)
 		r.answer = upper // at once
 		r.send("a", "b")
 		barrier, done := r.trigger(checkpoint.Periodic)
@@ -349,7 +351,7 @@ func TestResultsAreStored(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		texts := codec.Default[string]()
 		store := checkpointtest.NewMemoryStore()
-		s := setup{opts: options(asyncop.WithState(asyncop.State[string, string]{Results: texts}))}
+		s := setup{state: asyncop.State[string, string]{Results: texts}}
 		r := newCheckRig(t, m, s, store)
 		r.send("a", mark(1), "b", "c", "d")
 		r.complete("b#1", "B1", "B2")
@@ -410,7 +412,7 @@ func TestCodecErrorAbortsTheCheckpoint(t *testing.T) {
 					}
 					return append(dst, v...), nil
 				}, func(b []byte) (string, error) { return string(b), nil })
-				r := newCheckRig(t, m, setup{opts: options(asyncop.WithState(asyncop.State[string, string]{Inputs: texts}))}, nil)
+				r := newCheckRig(t, m, setup{state: asyncop.State[string, string]{Inputs: texts}}, nil)
 				r.send("a")
 				b, done := r.trigger(checkpoint.Periodic)
 				r.send(b)
@@ -508,9 +510,10 @@ func killAndResume(t *testing.T, seed uint64, ordered bool) (runs int) {
 				})
 				return nil
 			})
-			opts := options(asyncop.WithName(name), asyncop.WithCheckpoints(c), asyncop.WithContext(ctx), asyncop.WithDrainRetries(),
-				asyncop.WithBuffer(rnd.IntN(3)), asyncop.WithState(asyncop.State[string, string]{Overflow: rnd.IntN(400) - 1}), asyncop.WithState(asyncop.State[string, string]{Results: texts}),
-				asyncop.WithMaxConcurrentCalls(1+rnd.IntN(20)), asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.RetryState(rnd.IntN(3))}))
+			opts := options(asyncop.WithName(name), asyncop.WithContext(ctx), asyncop.WithDrainRetries(),
+				asyncop.WithBuffer(rnd.IntN(3)), asyncop.WithMaxConcurrentCalls(1+rnd.IntN(20)), asyncop.WithCheckpoints(c, asyncop.State[string, string]{
+					Results: texts, Retries: asyncop.RetryState(rnd.IntN(3)), Overflow: rnd.IntN(400) - 1,
+				}))
 			return construct[string, string](mode{ordered: ordered, capacity: 1 + rnd.IntN(40)}, fn, time.Hour,
 				retryAll1000(time.Duration(rnd.IntN(3))*time.Millisecond), opts...)
 		}
@@ -565,7 +568,7 @@ func TestRestoredElementThatWasComplete(t *testing.T) {
 				store := checkpointtest.NewMemoryStore()
 				s := setup{
 					timeout: 10 * time.Second, strategy: retryAgain(3, time.Second), blocked: true,
-					opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: choice}), asyncop.WithBuffer(0)),
+					state: asyncop.State[string, string]{Retries: choice}, opts: options(asyncop.WithBuffer(0)),
 				}
 				r := newCheckRig(t, m, s, store)
 				r.script("a#1", func(*call) error { return errAgain })
@@ -599,7 +602,7 @@ func TestFailureOfARestoredElementWithoutAnotherAttempt(t *testing.T) {
 		side := newSideSink(false)
 		s := setup{
 			timeout: 10 * time.Second, strategy: retryAgain(3, time.Second),
-			opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.TimeSpent}), asyncop.WithFailureSink(side.take)),
+			state: asyncop.State[string, string]{Retries: asyncop.TimeSpent}, opts: options(asyncop.WithFailureSink(side.take)),
 		}
 		r := newCheckRig(t, m, s, store)
 		began := time.Now()
@@ -611,7 +614,8 @@ func TestFailureOfARestoredElementWithoutAnotherAttempt(t *testing.T) {
 		r.advance(time.Hour)
 
 		side = newSideSink(false)
-		s.opts = options(asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.TimeSpent}), asyncop.WithFailureSink(side.take), asyncop.WithMaxConcurrentCalls(1))
+		s.state = asyncop.State[string, string]{Retries: asyncop.TimeSpent}
+		s.opts = options(asyncop.WithFailureSink(side.take), asyncop.WithMaxConcurrentCalls(1))
 		s.wrap = func(*hand) function {
 			return asyncop.Blocking(func(context.Context, string) (string, error) {
 				time.Sleep(11 * time.Second) // a's keeps the permit from b
@@ -635,7 +639,7 @@ func TestRetryStateAtTheEpoch(t *testing.T) {
 		store := checkpointtest.NewMemoryStore()
 		s := setup{
 			timeout: 10 * time.Second, strategy: retryAgain(3, time.Second),
-			opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.TimeSpent}), asyncop.WithDropOnFailure()),
+			state: asyncop.State[string, string]{Retries: asyncop.TimeSpent}, opts: options(asyncop.WithDropOnFailure()),
 		}
 		r := newCheckRig(t, m, s, store)
 		r.script("a#1", func(*call) error { return errAgain })
@@ -664,7 +668,7 @@ func forEachRetryState(t *testing.T, body func(t *testing.T, m mode, state async
 func TestBackOffOutlivesRestarts(t *testing.T) {
 	forEachRetryState(t, func(t *testing.T, m mode, state asyncop.RetryState) {
 		store := checkpointtest.NewMemoryStore()
-		s := setup{timeout: time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: state}))}
+		s := setup{timeout: time.Hour, strategy: retryAgain(3, time.Minute), state: asyncop.State[string, string]{Retries: state}}
 		r := newCheckRig(t, m, s, store)
 		r.script("a#1", func(*call) error { return errAgain })
 		r.send("a")
@@ -703,7 +707,7 @@ func TestDemandedWaitOutlivesRestarts(t *testing.T) {
 			timeout: time.Minute,
 			strategy: because(safeReason, strategies.HonorPushback(strategies.BestEffort[string]().WithMaxRetries(5).
 				WithBackoff(func(int) time.Duration { return 50 * time.Second }))),
-			opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: state}), asyncop.WithDropOnFailure()),
+			state: asyncop.State[string, string]{Retries: state}, opts: options(asyncop.WithDropOnFailure()),
 		}
 		r := newCheckRig(t, m, s, store)
 		r.script("a#1", func(*call) error { return demand{40 * time.Second} })
@@ -737,7 +741,7 @@ func TestDemandedWaitOutlivesRestarts(t *testing.T) {
 func TestBackOffWithAClockThatWasSetBack(t *testing.T) {
 	inBubble(t, mode{ordered: true, capacity: 4, mock: true}, func(t *testing.T, m mode) {
 		store := checkpointtest.NewMemoryStore()
-		s := setup{timeout: 24 * time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.TimeSpent}))}
+		s := setup{timeout: 24 * time.Hour, strategy: retryAgain(3, time.Minute), state: asyncop.State[string, string]{Retries: asyncop.TimeSpent}}
 		r := newCheckRig(t, m, s, store)
 		r.advance(10 * time.Hour)
 		r.script("a#1", func(*call) error { return errAgain })
@@ -757,7 +761,7 @@ func TestBackOffWithAClockThatWasSetBack(t *testing.T) {
 func TestBackOffGoesOnWithoutASlot(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		store := checkpointtest.NewMemoryStore()
-		s := setup{timeout: time.Hour, strategy: retryAgain(3, time.Minute), opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.TimeSpent}))}
+		s := setup{timeout: time.Hour, strategy: retryAgain(3, time.Minute), state: asyncop.State[string, string]{Retries: asyncop.TimeSpent}}
 		r := newCheckRig(t, mode{ordered: m.ordered, capacity: 2}, s, store)
 		r.script("b#1", func(*call) error { return errAgain })
 		r.send("a", "b")
@@ -787,7 +791,7 @@ func TestRestoredElementHasTimeForAnAttempt(t *testing.T) {
 		for _, inBackOff := range []bool{false, true} {
 			store := checkpointtest.NewMemoryStore()
 			s := setup{
-				timeout: 10 * time.Second, strategy: retryAgain(99, 9998*time.Millisecond), opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: state})),
+				timeout: 10 * time.Second, strategy: retryAgain(99, 9998*time.Millisecond), state: asyncop.State[string, string]{Retries: state},
 			}
 			r := newCheckRig(t, m, s, store)
 			if inBackOff {
@@ -825,7 +829,7 @@ func TestRestoredWaitsAfterTheEnd(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		store := checkpointtest.NewMemoryStore()
 		s := setup{
-			timeout: time.Hour, opts: options(asyncop.WithState(asyncop.State[string, string]{Retries: asyncop.TimeSpent})),
+			timeout: time.Hour, state: asyncop.State[string, string]{Retries: asyncop.TimeSpent},
 			strategy: because(safeReason, strategies.HonorPushback(strategies.BestEffort[string]().
 				WithBackoff(func(int) time.Duration { return 50 * time.Second }))),
 		}

@@ -71,7 +71,7 @@ func inEveryPhase(t *testing.T, m mode, side *sideSink) *rig {
 		strategy: strategies.FixedDelay[string](3, time.Second).RetryIfException(predicates.ErrorIs(errBroken)),
 		blocked:  true,
 		wrap: func(h *hand) function {
-			return asyncop.WithTimeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
+			return timeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			})
@@ -254,7 +254,7 @@ func TestCompletionAfterTheTimeoutIsLate(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		answer := make(chan struct{})
 		r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function {
-			return asyncop.WithTimeoutMethod(h, func(context.Context, string) ([]string, error) {
+			return timeoutMethod(h, func(context.Context, string) ([]string, error) {
 				<-answer
 				return []string{"handled"}, nil
 			})
@@ -399,7 +399,7 @@ func TestNilErrorIsAnError(t *testing.T) {
 		r := newRig(t, m, setup{})
 		r.sendEach("a")
 		r.fail("a#1", nil)
-		require.ErrorIs(t, r.wait(), asyncop.ErrNil)
+		require.ErrorContains(t, r.wait(), "asyncop: CompleteExceptionally was called with a nil error")
 	})
 }
 

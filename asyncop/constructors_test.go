@@ -267,7 +267,7 @@ func TestTimeoutMethodKeepsTheRest(t *testing.T) {
 }
 
 func handledBy(fn function) function {
-	return asyncop.WithTimeoutMethod(fn, func(_ context.Context, in string) ([]string, error) { return []string{in + "!"}, nil })
+	return timeoutMethod(fn, func(_ context.Context, in string) ([]string, error) { return []string{in + "!"}, nil })
 }
 
 // A blocking function with optional interfaces: a type that embeds it has them.

@@ -8,12 +8,13 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 // Messages cost no allocation that values in the queue do not: neither the element nor its one result is boxed, and what the core
 // needs for a message is used again. In a flow there is one, for the message that leaves.
 func TestAllocationsOfMessages(t *testing.T) {
-	if raceDetector {
+	if suite.Race {
 		t.Skip("the race detector allocates")
 	}
 	const n = 20_000

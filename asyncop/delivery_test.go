@@ -640,7 +640,7 @@ func TestMessagesAreNoResults(t *testing.T) {
 			return delivery.Message[string]{}, nil
 		}), 0, 4, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 		for _, err := range op.Results(slices.Values([]string{"a"})) {
-			require.ErrorIs(t, err, asyncop.ErrControlResult)
+			require.ErrorContains(t, err, string(errControlResult))
 		}
 	})
 }

@@ -158,7 +158,7 @@ func TestWatermarkAsResultIsAnError(t *testing.T) {
 		"no retry":          nil,
 		"retry of others":   strategies.FixedDelay[any](3, 0).RetryIfException(predicates.ErrorIs(errBroken)),
 		"retry of results":  strategies.FixedDelay[any](3, 0).RetryIfResult(predicates.EmptyResult),
-		"retry of that one": strategies.FixedDelay[any](3, 0).RetryIfException(predicates.ErrorIs(asyncop.ErrControlResult)),
+		"retry of that one": strategies.FixedDelay[any](3, 0).RetryIfException(errControlResult.in),
 	}
 	for name, s := range strategiesOfAny {
 		t.Run(name, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestWatermarkAsResultIsAnError(t *testing.T) {
 					return nil
 				})
 				out, err := through(construct[any, any](m, fn, time.Second, s, asyncop.WithDrainRetries()), "a")
-				require.ErrorIs(t, err, asyncop.ErrControlResult)
+				require.ErrorContains(t, err, string(errControlResult))
 				require.Empty(t, out)
 				require.Equal(t, map[bool]int{true: 4, false: 1}[name == "retry of that one"], calls)
 			})
@@ -184,10 +184,10 @@ func TestWatermarkFromTheHandler(t *testing.T) {
 		w := mark(1)
 		fn := func(answer any) asyncop.AsyncFunction[any, any] {
 			silent := asyncop.Func(func(context.Context, any, asyncop.ResultFuture[any]) error { return nil })
-			return asyncop.WithTimeoutMethod(silent, func(context.Context, any) ([]any, error) { return []any{answer}, nil })
+			return timeoutMethod(silent, func(context.Context, any) ([]any, error) { return []any{answer}, nil })
 		}
 		_, err := through(construct[any, any](m, fn(w), time.Second, nil), "a")
-		require.ErrorIs(t, err, asyncop.ErrControlResult)
+		require.ErrorContains(t, err, string(errControlResult))
 		out, err := through(construct[any, any](m, fn(&w), time.Second, nil), "a")
 		require.NoError(t, err)
 		require.Equal(t, []any{&w}, out)

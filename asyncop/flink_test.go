@@ -68,7 +68,7 @@ var flink = []struct {
 			r := newRig(t, m, setup{
 				timeout: time.Second, strategy: retryAll(9, time.Millisecond),
 				wrap: func(h *hand) function {
-					return asyncop.WithTimeoutMethod(h, func(context.Context, string) ([]string, error) { return nil, errBroken })
+					return timeoutMethod(h, func(context.Context, string) ([]string, error) { return nil, errBroken })
 				},
 			})
 			r.sendEach("a")
@@ -246,7 +246,7 @@ var flink = []struct {
 		flink: "timeout() is called on an element that completed while the mailbox was blocked",
 		proof: func(t *testing.T, m mode) {
 			r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function {
-				return asyncop.WithTimeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
+				return timeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
 					return nil, fmt.Errorf("%s timed out", in)
 				})
 			}})
@@ -521,14 +521,14 @@ var flink = []struct {
 		flink: "the element is stuck: there is no second timer",
 		proof: func(t *testing.T, m mode) {
 			r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function {
-				return asyncop.WithTimeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
+				return timeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
 					<-ctx.Done()
 					return nil, nil
 				})
 			}})
 			r.sendEach("a")
 			r.advance(time.Minute)
-			require.ErrorIs(t, r.wait(), asyncop.ErrHandlerLimit)
+			require.ErrorContains(t, r.wait(), string(errHandlerLimit))
 		},
 	},
 	{

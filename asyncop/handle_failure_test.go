@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -177,7 +178,7 @@ func TestBrokenFallback(t *testing.T) {
 					require.ErrorIs(t, err, errBroken, name)
 				}
 				if name == "limit" {
-					require.ErrorIs(t, err, asyncop.ErrHandlerLimit)
+					require.ErrorContains(t, err, string(errHandlerLimit))
 				} else {
 					p, ok := errors.AsType[*asyncop.PanicError](err)
 					require.True(t, ok, "%s: %v", name, err)
@@ -201,7 +202,7 @@ func TestHandlersAroundHandlers(t *testing.T) {
 		"the method answers":      {timeout: func() ([]string, error) { return []string{"method"}, nil }, want: "method"},
 		"the method fails":        {timeout: func() ([]string, error) { return nil, errFirst }, want: "a!", is: errFirst},
 		"the method panics":       {timeout: func() ([]string, error) { panic("broken method") }, want: "a!", is: context.DeadlineExceeded},
-		"the method ends":         {timeout: func() ([]string, error) { runtime.Goexit(); return nil, nil }, want: "a!", is: asyncop.ErrGoexit},
+		"the method ends":         {timeout: func() ([]string, error) { runtime.Goexit(); return nil, nil }, want: "a!", is: guard.ErrGoexit},
 		"no timeout":              {timeout: func() ([]string, error) { return []string{"method"}, nil }, fails: true, want: "a!", is: errBroken},
 		"the inner fallback says": {timeout: nil, fails: true, want: "a!", is: errFirst},
 	} {
@@ -211,7 +212,7 @@ func TestHandlersAroundHandlers(t *testing.T) {
 				r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function {
 					var inner function = h
 					if tt.timeout != nil {
-						inner = asyncop.WithTimeoutMethod(inner, func(context.Context, string) ([]string, error) { return tt.timeout() })
+						inner = timeoutMethod(inner, func(context.Context, string) ([]string, error) { return tt.timeout() })
 					} else {
 						inner = asyncop.HandleFailure(inner, func(context.Context, failure) ([]string, error) { return nil, errFirst })
 					}

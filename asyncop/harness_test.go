@@ -15,6 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/internal/drive"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -136,6 +140,7 @@ type setup struct {
 	wrap     func(*hand) function // the function, around the hand-driven one
 	blocked  bool                 // downstream takes nothing until read is called
 	opts     []asyncop.Option
+	state    asyncop.State[string, string] // of a checkRig
 }
 
 // options is short for a list of them.
@@ -496,3 +501,75 @@ func (s *sideSink) elements() string {
 	}
 	return strings.Join(names, " ")
 }
+
+// errNamed is an error of asyncop that has no name for users: it is found by its text.
+type errNamed string
+
+func (e errNamed) in(err error) bool { return err != nil && strings.Contains(err.Error(), string(e)) }
+
+// Errors of asyncop without a name for users.
+const (
+	errControlResult errNamed = "asyncop: a control element is not a result"
+	errHandlerLimit  errNamed = "asyncop: the handler of a failure exceeded its limit (WithHandlerLimit)"
+)
+
+// must returns v.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// stateText returns the elements of an operator's state, as a text: "a" with no attempts made, "a#2" with two, "|5|" for a
+// watermark, "a=[A1 A2]" with results, "a@5" with the number of an observer.
+func stateText[IN, OUT any](state []byte, results codec.Codec[OUT]) (string, error) {
+	inputs := codec.Default[IN]()
+	s, err := drive.StateCodec[IN, OUT]{Inputs: inputs, Results: results}.Decode(state)
+	if err != nil {
+		return "", err
+	}
+	texts := make([]string, len(s.Items))
+	for i, it := range s.Items {
+		switch {
+		case it.Kind == core.Control:
+			texts[i] = fmt.Sprintf("|%d|", it.Rest.(asyncop.Watermark).Timestamp.Unix())
+			continue
+		case it.Attempts == 0:
+			texts[i] = fmt.Sprint(it.In)
+		default:
+			texts[i] = fmt.Sprintf("%v#%d", it.In, it.Attempts)
+		}
+		if s.Observer != nil {
+			texts[i] += fmt.Sprintf("@%d", s.Numbers[i])
+		}
+		if it.Kind == core.Completed {
+			texts[i] += fmt.Sprintf("=%v", it.Results())
+		}
+	}
+	return strings.Join(texts, " "), nil
+}
+
+// stateWithAttempts returns the state of an operator with one element that has been called so many times.
+func stateWithAttempts[IN, OUT any](in IN, attempts int32) (participant.State, error) {
+	return drive.StateCodec[IN, OUT]{Inputs: codec.Default[IN]()}.Encode(drive.Snapshot[IN, OUT]{
+		Items: []core.Item[IN, OUT]{{In: in, Attempts: attempts, First: 1}},
+	})
+}
+
+// timeoutMethod returns fn with the optional method of a TimeoutHandler.
+func timeoutMethod[IN, OUT any](
+	fn asyncop.AsyncFunction[IN, OUT], timeout func(ctx context.Context, in IN) ([]OUT, error),
+) asyncop.AsyncFunction[IN, OUT] {
+	return &functionWithTimeout[IN, OUT]{fn, timeout}
+}
+
+type functionWithTimeout[IN, OUT any] struct {
+	asyncop.AsyncFunction[IN, OUT]
+	timeout func(ctx context.Context, in IN) ([]OUT, error)
+}
+
+func (f *functionWithTimeout[IN, OUT]) Timeout(ctx context.Context, in IN) ([]OUT, error) {
+	return f.timeout(ctx, in)
+}
+func (f *functionWithTimeout[IN, OUT]) Unwrap() any { return f.AsyncFunction }

@@ -105,13 +105,13 @@ var entries = map[string]func(hostile error) setup{
 	},
 	"timeout handler": func(hostile error) setup {
 		return setup{wrap: func(h *hand) function {
-			return asyncop.WithTimeoutMethod(answering(func(*call) error { return nil })(h),
+			return timeoutMethod(answering(func(*call) error { return nil })(h),
 				func(context.Context, string) ([]string, error) { return nil, hostile })
 		}}
 	},
 	"panic of a timeout handler": func(hostile error) setup {
 		return setup{wrap: func(h *hand) function {
-			return asyncop.WithTimeoutMethod(answering(func(*call) error { return nil })(h),
+			return timeoutMethod(answering(func(*call) error { return nil })(h),
 				func(context.Context, string) ([]string, error) { panic(hostile) })
 		}}
 	},

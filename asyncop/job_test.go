@@ -208,7 +208,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 					mock := clock.NewMock()
 					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()
-					fn := WithTimeoutMethod(Func(func(context.Context, string, ResultFuture[string]) error {
+					fn := withTimeout(Func(func(context.Context, string, ResultFuture[string]) error {
 						if what == "handler" {
 							return nil
 						}
@@ -261,4 +261,20 @@ func countingPolicy(n *atomic.Int32, before bool) *strategies.Policy[string] {
 			n.Add(1)
 			return strategies.Action{}, nil
 		}))
+}
+
+// withTimeout returns fn with the optional method of a TimeoutHandler.
+func withTimeout[IN, OUT any](
+	fn AsyncFunction[IN, OUT], timeout func(ctx context.Context, in IN) ([]OUT, error),
+) AsyncFunction[IN, OUT] {
+	return &functionWithTimeout[IN, OUT]{fn, timeout}
+}
+
+type functionWithTimeout[IN, OUT any] struct {
+	AsyncFunction[IN, OUT]
+	timeout func(ctx context.Context, in IN) ([]OUT, error)
+}
+
+func (f *functionWithTimeout[IN, OUT]) Timeout(ctx context.Context, in IN) ([]OUT, error) {
+	return f.timeout(ctx, in)
 }

@@ -107,7 +107,7 @@ func TestKeyOrderedTimeouts(t *testing.T) {
 func TestKeyOrderedTimeoutHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newKeyRig(t, setup{timeout: 10 * time.Second, wrap: func(h *hand) function {
-			return asyncop.WithTimeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
+			return timeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
 				if in == "a1" {
 					time.Sleep(5 * time.Second)
 				}
@@ -148,8 +148,8 @@ func TestKeyOrderedBlockingCallThatOutlivesItsTimeout(t *testing.T) {
 				require.Equal(t, "a1#1@0s b1#1@9s a2#1@14s", r.callTimes())
 				r.complete("a2#1", "A2")
 				require.Equal(t, "B1 A2", r.outputs())
+				require.Zero(t, r.stats().Running)
 				require.NoError(t, r.end())
-				require.Equal(t, defaultCapacity, asyncop.FreePermits(r.op))
 			})
 		})
 	}
@@ -255,7 +255,7 @@ func TestKeyOrderedCheckpoints(t *testing.T) {
 	for _, most := range []int{0, 1} {
 		t.Run(fmt.Sprintf("most=%d", most), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := setup{key: firstLetter, timeout: time.Minute, strategy: retryAll(9, 10*time.Second), opts: options(asyncop.WithState(asyncop.State[string, string]{Results: codec.Default[string]()}))}
+				s := setup{key: firstLetter, timeout: time.Minute, strategy: retryAll(9, 10*time.Second), state: asyncop.State[string, string]{Results: codec.Default[string]()}}
 				if most > 0 {
 					s.opts = append(s.opts, asyncop.WithMaxWaitingPerKey(most))
 				}

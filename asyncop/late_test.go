@@ -83,7 +83,7 @@ func TestWrappedCallLateByDeadline(t *testing.T) {
 			defer func() { require.ErrorIs(t, late.(*around).ctx.Err(), context.DeadlineExceeded) }()
 			fn := late
 			if withHandler {
-				fn = asyncop.WithTimeoutMethod(fn, func(context.Context, string) ([]string, error) { return []string{"handled"}, nil })
+				fn = timeoutMethod(fn, func(context.Context, string) ([]string, error) { return []string{"handled"}, nil })
 			}
 			op := asyncop.OrderedWait(fn, time.Second, 5)
 			got, err := endOf(op)
@@ -115,7 +115,7 @@ func TestWrappedCallLateByAttemptTimeout(t *testing.T) {
 func TestTimeoutHandlerThatReturnsAPanicError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine := &asyncop.PanicError{Value: "of another operator"}
-		fn := asyncop.WithTimeoutMethod(newHand(t), func(context.Context, string) ([]string, error) { return nil, mine })
+		fn := timeoutMethod(newHand(t), func(context.Context, string) ([]string, error) { return nil, mine })
 		_, err := endOf(asyncop.OrderedWait(fn, time.Second, 4))
 		var failed *asyncop.ElementError
 		require.ErrorAs(t, err, &failed)

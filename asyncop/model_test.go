@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -48,7 +49,7 @@ func TestRandomSchedules(t *testing.T) {
 	switch {
 	case *modelSeeds > 0:
 		n = *modelSeeds
-	case raceDetector || testing.Short():
+	case suite.Race || testing.Short():
 		n = 300
 	}
 	base := rand.Uint64() >> 16
@@ -1112,7 +1113,7 @@ func (r *modelRun) begin() {
 		fn = asyncop.BlockingMany(r.block)
 	}
 	if r.handler {
-		fn = asyncop.WithTimeoutMethod(fn, r.block)
+		fn = timeoutMethod(fn, r.block)
 	}
 	construct := asyncop.OrderedWaitWithRetry[modelInput, any]
 	if r.unordered {
@@ -1294,7 +1295,7 @@ func modelClass(err error) string {
 			element.Attempts, element.Elapsed, modelClass(element.Err)), element.Abandoned)
 	case errors.As(err, &timeout):
 		handler := ""
-		if errors.Is(timeout.Handler, asyncop.ErrHandlerLimit) {
+		if errHandlerLimit.in(timeout.Handler) {
 			handler = "limit"
 		} else if timeout.Handler != nil {
 			handler = "panic"
@@ -1304,7 +1305,7 @@ func modelClass(err error) string {
 		return "attempt timeout"
 	case errors.As(err, &panicked):
 		return "panic"
-	case errors.Is(err, asyncop.ErrControlResult):
+	case errControlResult.in(err):
 		return "control"
 	case errors.Is(err, asyncop.ErrRetriesExhausted):
 		return "exhausted"

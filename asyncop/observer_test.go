@@ -362,7 +362,7 @@ func (s *inlet) AwaitCompletion() {}
 func TestObserverContextsReachCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		running, most := 0, 0
-		fn := asyncop.WithTimeoutMethod(asyncop.Blocking(func(ctx context.Context, in int) (string, error) {
+		fn := timeoutMethod(asyncop.Blocking(func(ctx context.Context, in int) (string, error) {
 			running++
 			most = max(most, running)
 			defer func() { running-- }()

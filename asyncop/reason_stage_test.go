@@ -69,7 +69,7 @@ func TestReportStageThroughWrappers(t *testing.T) {
 				predicates.ReportStage(context.WithoutCancel(ctx), predicates.NetworkTime)
 				return "", errBroken
 			})
-			return asyncop.WithTimeoutMethod(asyncop.Func(func(ctx context.Context, in string, f future) error {
+			return timeoutMethod(asyncop.Func(func(ctx context.Context, in string, f future) error {
 				return inner.AsyncInvoke(context.WithValue(ctx, struct{}{}, 2), in, f)
 			}), func(context.Context, string) ([]string, error) { return nil, nil })
 		}})

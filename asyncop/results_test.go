@@ -21,6 +21,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -77,7 +78,7 @@ func TestResultsThatNobodyAsksFor(t *testing.T) {
 			places := map[int]int{0: 1, 1: 1, 5: 8}[buffer]
 			silent := strconv.Itoa(places/2 + 2) // finds no place
 			timedOut := make(chan string, 1)
-			fn := asyncop.WithTimeoutMethod(asyncop.Func(func(_ context.Context, in string, result future) error {
+			fn := timeoutMethod(asyncop.Func(func(_ context.Context, in string, result future) error {
 				if in != silent {
 					result.Complete(in)
 				}
@@ -388,7 +389,7 @@ func TestResultsAndFlowsExcludeEachOther(t *testing.T) {
 // Nothing is lost between goroutines that sleep and wake each other in real time.
 func TestRingsUnderStress(t *testing.T) {
 	runs, n := 300, 500
-	if testing.Short() || raceDetector {
+	if testing.Short() || suite.Race {
 		runs = 40
 	}
 	fn := asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {

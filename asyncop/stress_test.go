@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -119,7 +120,7 @@ func (b *stressBackend) call(ctx context.Context, in int) (int, error) {
 // happens: A1, A2, Q1, Q2, F1. TestMain looks for goroutines that are left.
 func TestStress(t *testing.T) {
 	operators := 1500
-	if raceDetector || testing.Short() {
+	if suite.Race || testing.Short() {
 		operators = 400
 	}
 	backend := newStressBackend(4)
@@ -176,7 +177,7 @@ func stressOne(t *testing.T, backend *stressBackend) {
 		fn = asyncop.Blocking(backend.call)
 	}
 	if rand.IntN(2) == 0 {
-		fn = asyncop.WithTimeoutMethod(fn, func(_ context.Context, in int) ([]int, error) {
+		fn = timeoutMethod(fn, func(_ context.Context, in int) ([]int, error) {
 			if in%3 == 0 {
 				return nil, errStress
 			}
@@ -280,7 +281,7 @@ func stressCheck(t *testing.T, s asyncop.Stats, err error, ordered bool, element
 // A2, A3 under contention: attempts that are completed, twice, at the very instant of their timeout end once.
 func TestStressCompletionsAgainstTimeouts(t *testing.T) {
 	elements := 40_000
-	if raceDetector || testing.Short() {
+	if suite.Race || testing.Short() {
 		elements = 8_000
 	}
 	retry := strategies.FixedDelay[int](5, 0).RetryIfException(predicates.HasException)
@@ -327,7 +328,7 @@ func stressTimeouts(
 		return nil
 	})
 	if handled {
-		fn = asyncop.WithTimeoutMethod(fn, func(_ context.Context, in int) ([]int, error) { return []int{in}, nil })
+		fn = timeoutMethod(fn, func(_ context.Context, in int) ([]int, error) { return []int{in}, nil })
 	}
 	opts = append(opts, asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 	op := asyncop.UnorderedWaitWithRetry(fn, timeout, 200, retry, opts...)
@@ -359,7 +360,7 @@ func stressTimeouts(
 
 // A million elements, in both modes, through calls that block and calls that call back.
 func TestAMillionElements(t *testing.T) {
-	if raceDetector || testing.Short() {
+	if suite.Race || testing.Short() {
 		t.Skip("takes too long")
 	}
 	const elements = 1_000_000

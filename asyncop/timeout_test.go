@@ -23,7 +23,7 @@ import (
 
 // handled is a function whose timeout handler answers with the element and an exclamation mark.
 func handled(h *hand) function {
-	return asyncop.WithTimeoutMethod(h, func(_ context.Context, in string) ([]string, error) { return []string{in + "!"}, nil })
+	return timeoutMethod(h, func(_ context.Context, in string) ([]string, error) { return []string{in + "!"}, nil })
 }
 
 // A3: an element that is never answered fails at its deadline, not before.
@@ -54,7 +54,7 @@ func TestTimeoutIsTheTotalOverAllAttempts(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: time.Second, strategy: retryAll(100, 300*time.Millisecond), opts: options(asyncop.WithDropOnFailure()),
 			wrap: func(h *hand) function {
-				return asyncop.WithTimeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
+				return timeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
 					return []string{in + "!"}, nil
 				})
 			},
@@ -199,7 +199,7 @@ func TestTimeoutDuringTheFirstBackoffThenDrain(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: time.Second, strategy: retryAll(9, 600*time.Millisecond),
 			wrap: func(h *hand) function {
-				return asyncop.WithTimeoutMethod(h, func(context.Context, string) ([]string, error) {
+				return timeoutMethod(h, func(context.Context, string) ([]string, error) {
 					<-answer
 					return []string{"handled"}, nil
 				})
@@ -345,7 +345,7 @@ func TestHandlerOutcomeIsNotRetried(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: time.Second, strategy: retryAll(9, time.Millisecond),
 			wrap: func(h *hand) function {
-				return asyncop.WithTimeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
+				return timeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
 					if in == "e" {
 						return nil, errBroken // matches the exception predicate
 					}
@@ -375,7 +375,7 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: time.Second,
 			wrap: func(h *hand) function {
-				return asyncop.WithTimeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
+				return timeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
 					handlerCtx = ctx
 					<-release // ignores its context
 					return []string{"late"}, nil
@@ -389,7 +389,7 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 		require.NoError(t, handlerCtx.Err())
 		r.advance(1)
 		err := r.wait()
-		require.ErrorIs(t, err, asyncop.ErrHandlerLimit)
+		require.ErrorContains(t, err, string(errHandlerLimit))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, handlerCtx.Err(), context.DeadlineExceeded)
 		close(release)
@@ -402,14 +402,14 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 func TestHandlerHasALimitByDefault(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function {
-			return asyncop.WithTimeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
+			return timeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
 				<-ctx.Done()
 				return nil, nil // an answer at the limit or later, so not an answer
 			})
 		}})
 		r.sendEach("a")
 		r.advance(time.Second + 10*time.Second)
-		require.ErrorIs(t, r.wait(), asyncop.ErrHandlerLimit)
+		require.ErrorContains(t, r.wait(), string(errHandlerLimit))
 	})
 }
 
@@ -421,7 +421,7 @@ func TestHandlerThatPanics(t *testing.T) {
 			"goexit": runtime.Goexit,
 		} {
 			r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function {
-				return asyncop.WithTimeoutMethod(h, func(context.Context, string) ([]string, error) { handler(); return nil, nil })
+				return timeoutMethod(h, func(context.Context, string) ([]string, error) { handler(); return nil, nil })
 			}})
 			r.sendEach("a")
 			r.advance(time.Second)
@@ -439,7 +439,7 @@ func TestHandlerThatPanics(t *testing.T) {
 func TestSlowHandlerHoldsUpNobody(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function {
-			return asyncop.WithTimeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
+			return timeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
 				time.Sleep(3 * time.Second)
 				return []string{in + "!"}, nil
 			})
@@ -467,7 +467,7 @@ func TestHandlerContext(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: time.Second,
 			wrap: func(h *hand) function {
-				return asyncop.WithTimeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
+				return timeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
 					deadline, ok := ctx.Deadline()
 					if ctx.Err() != nil || !ok || time.Until(deadline) != 2*time.Second {
 						return nil, errors.New("wrong deadline")
@@ -492,7 +492,7 @@ func TestCancelEndsTheHandlersContext(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode) {
 		var cause error
 		r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function {
-			return asyncop.WithTimeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
+			return timeoutMethod(h, func(ctx context.Context, _ string) ([]string, error) {
 				<-ctx.Done()
 				cause = ctx.Err()
 				return nil, cause
@@ -512,7 +512,7 @@ func TestTimeoutFiresUnderBackpressure(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: time.Second, blocked: true, opts: options(asyncop.WithBuffer(0)),
 			wrap: func(h *hand) function {
-				return asyncop.WithTimeoutMethod(h, func(context.Context, string) ([]string, error) {
+				return timeoutMethod(h, func(context.Context, string) ([]string, error) {
 					handledAt = h.now()
 					return []string{"handled"}, nil
 				})
@@ -570,7 +570,7 @@ func TestHugeHandlerLimit(t *testing.T) {
 		r := newRig(t, m, setup{
 			timeout: time.Second, opts: options(asyncop.WithHandlerLimit(math.MaxInt64)),
 			wrap: func(h *hand) function {
-				return asyncop.WithTimeoutMethod(h, func(context.Context, string) ([]string, error) {
+				return timeoutMethod(h, func(context.Context, string) ([]string, error) {
 					time.Sleep(time.Hour)
 					return []string{"handled"}, nil
 				})

@@ -66,7 +66,7 @@ var errorsOnly = predicates.RetryIf[string](nil, predicates.HasException)
 func TestTimersAreNeverEarlyInRealTime(t *testing.T) {
 	const delay, timeout = 2 * time.Millisecond, 15 * time.Millisecond
 	last := map[int]time.Time{} // the loop's
-	fn := asyncop.WithTimeoutMethod(
+	fn := timeoutMethod(
 		asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[string]) error {
 			now := time.Now()
 			if before, ok := last[in]; ok && now.Sub(before) < delay {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -30,7 +31,7 @@ var breakages = []struct {
 }{
 	{"panic", func() { panic("broken") }, "broken"},
 	{"panic with an error", func() { panic(errBroken) }, errBroken},
-	{"goexit", runtime.Goexit, asyncop.ErrGoexit},
+	{"goexit", runtime.Goexit, guard.ErrGoexit},
 }
 
 // ownStrategy is a strategy for errors made of functions.
@@ -81,17 +82,7 @@ var sites = []struct {
 			return 0
 		})}
 	}, failingCall},
-	{"random source", func(breaks func()) setup {
-		return setup{
-			strategy: retryAll(3, time.Second).WithJitter(strategies.FullJitter),
-			opts:     options(asyncop.WithRandom(breakingSource(breaks))),
-		}
-	}, failingCall},
 }
-
-type breakingSource func()
-
-func (s breakingSource) Uint64() uint64 { s(); return 0 }
 
 // A6: code that breaks ends its element, with its stack; the loop survives and loses nothing of the others, although
 // elements are waiting to be accepted, and then completions to be handled, in the same turn.
@@ -427,7 +418,7 @@ func TestErrorWhoseMethodsPanic(t *testing.T) {
 			return asyncop.Blocking(func(context.Context, string) (string, error) { return "", typedNil })
 		},
 		"timeout handler": func(h *hand) function {
-			return asyncop.WithTimeoutMethod(h, func(context.Context, string) ([]string, error) { return nil, typedNil })
+			return timeoutMethod(h, func(context.Context, string) ([]string, error) { return nil, typedNil })
 		},
 	}
 	for name, fn := range fns {
@@ -498,7 +489,7 @@ func TestPlaceOfAPanic(t *testing.T) {
 			return lastError(asyncop.OrderedWait(fn, time.Minute, 2, opts...), "ab")
 		}, `asyncop: element "b" failed after 1 attempt in 0s: asyncop: ` + place + " (1 other element in flight was abandoned)"},
 		"timeout": {func(opts ...asyncop.Option) error {
-			fn := asyncop.WithTimeoutMethod(asyncop.Func(func(context.Context, string, future) error { return nil }),
+			fn := timeoutMethod(asyncop.Func(func(context.Context, string, future) error { return nil }),
 				func(ctx context.Context, in string) ([]string, error) { _, err := broken(ctx, in); return nil, err })
 			return lastError(asyncop.OrderedWait(fn, time.Minute, 1, opts...), "a")
 		}, `asyncop: element "a" failed after 1 attempt in 1m0s: asyncop: timed out after 1m0s and 1 attempt: handler: asyncop: ` + place},
