@@ -239,7 +239,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 
 // unstarted returns a driver with four slots that the test drives.
 func unstarted(
-	cfg config, fn AsyncFunction[string, string], s strategies.AsyncRetryStrategy[string], timeout time.Duration,
+	cfg config, fn AsyncFunction[string, string], s strategies.Retry[string], timeout time.Duration,
 ) *drive.Driver[string, string] {
 	d, _ := newDriver(cfg, fn, strategies.PolicyOf(s).Steps(), timeout, queue.NewOrdered[*core.Slot[string, string]](4), nil,
 		drive.StateCodec[string, string]{})

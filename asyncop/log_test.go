@@ -620,14 +620,14 @@ func TestWarningOfAStrategyThatNeverRetries(t *testing.T) {
 	aware := strategies.ReasonAware(predicates.ByException[int](predicates.HasException, predicates.Unknown), nil)
 	tests := []struct {
 		name     string
-		strategy strategies.AsyncRetryStrategy[int]
+		strategy strategies.Retry[int]
 		want     string // the strategy that the warning names; none: there is no warning
 	}{
 		{"no predicate", bare, "*strategies.FixedDelayStrategy[int]"},
 		{"as a policy", strategies.PolicyOf(bare), "*strategies.Policy[int]"},
 		{"behind an interface", struct {
-			strategies.AsyncRetryStrategy[int]
-		}{aware}, `"struct { strategies.AsyncRetryStrategy[int] }"`},
+			strategies.Retry[int]
+		}{aware}, `"struct { strategies.Retry[int] }"`},
 		{"no retry", strategies.NoRetry[int](), ""},
 		{"no retry as a policy", strategies.PolicyOf(strategies.NoRetry[int]()), ""},
 		{"on errors", bare.RetryIfException(predicates.HasException), ""},

@@ -23,7 +23,7 @@ import (
 
 var kafkaTopics = []string{"orders", "orders.retry-1", "orders.retry-2", "orders.dead", "receipts"}
 
-func bill(ctx context.Context, brokers []string, charge asyncop.AsyncFunction[string, string], strategy strategies.AsyncRetryStrategy[string]) error {
+func bill(ctx context.Context, brokers []string, charge asyncop.AsyncFunction[string, string], strategy strategies.Retry[string]) error {
 	client := []kgo.Opt{kgo.SeedBrokers(brokers...)} // and kgo.DialTLSConfig, kgo.SASL
 	retries, err := kafka.NewRetries(kafka.RetriesConfig[string]{
 		Client: client,

@@ -154,7 +154,7 @@ func EndOf(op *asyncop.AsyncWaitOperator[string, string]) (got []any, err error)
 }
 
 // SlowPredicate is a strategy whose predicate takes a second for one result.
-func SlowPredicate(result string) strategies.AsyncRetryStrategy[string] {
+func SlowPredicate(result string) strategies.Retry[string] {
 	return strategies.FixedDelay[string](0, 0).RetryIfResult(func(results []string) bool {
 		if results[0] == result {
 			time.Sleep(time.Second)

@@ -91,7 +91,7 @@ type Function = asyncop.AsyncFunction[string, string]
 
 type Future = asyncop.ResultFuture[string]
 
-type Strategy = strategies.AsyncRetryStrategy[string]
+type Strategy = strategies.Retry[string]
 
 type Failure = asyncop.Failure[string]
 
@@ -115,7 +115,7 @@ func RetryAllOf[OUT any](maxRetries int, delay time.Duration) *strategies.FixedD
 // Construct calls the constructor of the mode; without a strategy, the one without retry.
 func Construct[IN, OUT any](
 	m Mode, fn asyncop.AsyncFunction[IN, OUT], timeout time.Duration,
-	s strategies.AsyncRetryStrategy[OUT], opts ...asyncop.Option,
+	s strategies.Retry[OUT], opts ...asyncop.Option,
 ) *asyncop.AsyncWaitOperator[IN, OUT] {
 	switch {
 	case s == nil && m.Ordered:

@@ -552,9 +552,9 @@ func TestCheckpointsRefuseFlowsThatCannotPassBarriers(t *testing.T) {
 	})
 }
 
-type plainStrategy struct{ optest.Strategy }
+type plainStrategy struct{ strategies.AsyncRetryStrategy[string] }
 
-type negativeStrategy struct{ optest.Strategy }
+type negativeStrategy struct{ strategies.AsyncRetryStrategy[string] }
 
 func (negativeStrategy) MaxRetries() int { return -1 }
 

@@ -286,7 +286,7 @@ func TestElementErrorOfAnotherOperator(t *testing.T) {
 // What was given up says why it was not tried again.
 func TestFailureTellsTheVerdict(t *testing.T) {
 	for want, tt := range map[strategies.Verdict]struct {
-		s    strategies.AsyncRetryStrategy[string]
+		s    strategies.Retry[string]
 		ends bool
 		text string
 	}{
@@ -458,11 +458,11 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 	})
 	// Regression: a rejected element was of unknown outcome even where its call may happen twice.
 	t.Run("the outcome is unknown as the failure says", func(t *testing.T) {
-		idempotent := func(is func(any) bool) strategies.AsyncRetryStrategy[string] {
+		idempotent := func(is func(any) bool) strategies.Retry[string] {
 			return optest.Because(optest.UnsafeReason, optest.Always(false, strategies.Action{})).IdempotentIf(is)
 		}
 		for name, tt := range map[string]struct {
-			strategy strategies.AsyncRetryStrategy[string]
+			strategy strategies.Retry[string]
 			want     bool
 		}{
 			"idempotent":               {idempotent(func(any) bool { return true }), false},

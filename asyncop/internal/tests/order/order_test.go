@@ -58,7 +58,7 @@ func TestOrderOfCompletionsOfABatch(t *testing.T) {
 				}
 				return nil
 			})
-			op := optest.Construct(m, fn, time.Minute, strategies.AsyncRetryStrategy[string](optest.RetryAll(1, time.Second)))
+			op := optest.Construct(m, fn, time.Minute, strategies.Retry[string](optest.RetryAll(1, time.Second)))
 			go func() {
 				for _, e := range "abc" {
 					op.In() <- string(e)

@@ -206,7 +206,7 @@ func TestFailureInDoubt(t *testing.T) {
 	}
 	none := predicates.Reason{}
 	for name, tt := range map[string]struct {
-		strategy  strategies.AsyncRetryStrategy[string]
+		strategy  strategies.Retry[string]
 		stage     predicates.Stage
 		reason    predicates.Reason
 		inDoubt   bool
@@ -330,7 +330,7 @@ func TestAbandonedInDoubt(t *testing.T) {
 }
 
 // onEmptyOnly looks at results only.
-func onEmptyOnly() strategies.AsyncRetryStrategy[string] {
+func onEmptyOnly() strategies.Retry[string] {
 	return strategies.FixedDelay[string](3, 0).RetryIfResult(predicates.EmptyResult)
 }
 

@@ -314,7 +314,7 @@ func TestPoliciesAreStrategies(t *testing.T) {
 	}), "nil strategy")
 	require.Contains(t, optest.PanicOf(func() {
 		asyncop.OrderedWaitWithRetry[string, string](optest.NewHand(t), time.Second, 1, mine{optest.Because(optest.SafeReason, nil)})
-	}), "retry_test.mine embeds a *Policy")
+	}), "retry_test.mine is neither a *Policy nor an AsyncRetryStrategy")
 }
 
 // The time that a strategy takes is gone when its answer comes: a retry that no longer fits is not made.

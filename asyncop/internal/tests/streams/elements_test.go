@@ -155,7 +155,7 @@ func TestWatermarkAsElementType(t *testing.T) {
 
 // A control element as a result is an error, whatever else the predicates look at.
 func TestWatermarkAsResultIsAnError(t *testing.T) {
-	strategiesOfAny := map[string]strategies.AsyncRetryStrategy[any]{
+	strategiesOfAny := map[string]strategies.Retry[any]{
 		"no retry":          nil,
 		"retry of others":   strategies.FixedDelay[any](3, 0).RetryIfException(predicates.ErrorIs(optest.ErrBroken)),
 		"retry of results":  strategies.FixedDelay[any](3, 0).RetryIfResult(predicates.EmptyResult),

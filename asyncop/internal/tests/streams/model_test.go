@@ -215,7 +215,7 @@ func newModelConfig(b *modelBytes) modelConfig {
 	return c
 }
 
-func (c *modelConfig) strategy() strategies.AsyncRetryStrategy[any] {
+func (c *modelConfig) strategy() strategies.Retry[any] {
 	if c.retries < 0 {
 		return strategies.NoRetry[any]()
 	}

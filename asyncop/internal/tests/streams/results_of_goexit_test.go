@@ -55,7 +55,7 @@ func TestChainedGoexitAnywhere(t *testing.T) {
 		runtime.Goexit()
 		return strategies.Action{}, nil
 	})
-	strategyOf := map[string]strategies.AsyncRetryStrategy[string]{
+	strategyOf := map[string]strategies.Retry[string]{
 		"result predicate":     fixed().RetryIfResult(leavesBy[[]string]),
 		"exception predicate":  fixed().RetryIfException(leavesBy[error]),
 		"CanRetry":             exitingStrategy{onError(), exit, pass},

@@ -298,7 +298,7 @@ func TestStressCompletionsAgainstTimeouts(t *testing.T) {
 }
 
 func stressTimeouts(
-	t *testing.T, elements int, timeout time.Duration, retry strategies.AsyncRetryStrategy[int], handled bool,
+	t *testing.T, elements int, timeout time.Duration, retry strategies.Retry[int], handled bool,
 	opts ...asyncop.Option,
 ) {
 	t.Helper()
