@@ -579,7 +579,7 @@ type badCloser struct {
 
 func (badCloser) Close() error { return errors.New("still open") }
 
-// A6: a handler that breaks when it is asked for its level breaks nothing else. It is not asked for every retry.
+// Law A6: a handler that breaks when it is asked for its level breaks nothing else. It is not asked for every retry.
 func TestLoggerThatBreaksWhenAsked(t *testing.T) {
 	for name, breaks := range map[string]func(){
 		"panic":  func() { panic("no level") },

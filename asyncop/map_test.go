@@ -30,7 +30,7 @@ func firstInts(n int) []int {
 	return all
 }
 
-// Q1: results are in the order of the elements, whatever the order in which the calls end, and 64 calls run at once.
+// Law Q1: results are in the order of the elements, whatever the order in which the calls end, and 64 calls run at once.
 func TestMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, most atomic.Int64

@@ -109,7 +109,7 @@ func TestBatchedDrain(t *testing.T) {
 	})
 }
 
-// A3: the timeout of a member ends that only. The context of the call ends with the last member, and its deadline is the
+// Law A3: the timeout of a member ends that only. The context of the call ends with the last member, and its deadline is the
 // latest. The permit comes back when the call returns (A2: what it brings then is late).
 func TestBatchedTimeoutOfMembers(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
@@ -152,7 +152,7 @@ func TestBatchedTimeoutOfMembers(t *testing.T) {
 	})
 }
 
-// A member whose time runs out before its call begins is not part of it (A5).
+// A member whose time runs out before its call begins is not part of it (law A5).
 func TestBatchedMembersThatAreLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		b, r := optest.NewBulk(t, m, 2, 1, optest.Setup{Timeout: time.Second, Opts: optest.Options(asyncop.WithDropOnFailure(), asyncop.WithMaxConcurrentCalls(1))})
@@ -757,7 +757,7 @@ func (e exclaiming) Complete(results ...string) {
 	e.Future.Complete(results[0] + "!")
 }
 
-// A future of a wrapper that breaks fails its own element only (A6).
+// A future of a wrapper that breaks fails its own element only (law A6).
 func TestBatchedFuturesThatBreak(t *testing.T) {
 	for _, breakage := range optest.Breakages {
 		t.Run(breakage.Name, func(t *testing.T) {
@@ -788,7 +788,7 @@ func TestBatchedFuturesThatBreak(t *testing.T) {
 	}
 }
 
-// A wrapper that breaks while a batch is formed fails its element only (A6).
+// A wrapper that breaks while a batch is formed fails its element only (law A6).
 func TestBatchedWrappersThatBreak(t *testing.T) {
 	for _, breakage := range optest.Breakages {
 		t.Run(breakage.Name, func(t *testing.T) {
@@ -1007,7 +1007,7 @@ type converting struct {
 func (converting) AsyncInvoke(context.Context, string, optest.Future) error { return nil }
 func (c converting) Unwrap() any                                            { return c.AsyncFunction }
 
-// Whatever drives the operator, each element ends once, and is called again only if it has failed (A1).
+// Whatever drives the operator, each element ends once, and is called again only if it has failed (law A1).
 func TestBatchedUnderLoad(t *testing.T) {
 	const n = 3000
 	elements := make([]int, n)

@@ -62,7 +62,7 @@ func TestCheckpointsDuringADrain(t *testing.T) {
 	})
 }
 
-// A5: without WithDrainRetries, the marker is the end of the input as far as retries are concerned. It is read also if no slot
+// Law A5: without WithDrainRetries, the marker is the end of the input as far as retries are concerned. It is read also if no slot
 // is free.
 func TestEndOfInputMarkerEndsRetries(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -115,7 +115,7 @@ func TestEndOfInputBehindRestoredElements(t *testing.T) {
 	}, 1, 2)
 }
 
-// A5: the input has ended for elements without a slot, too.
+// Law A5: the input has ended for elements without a slot, too.
 func TestEndOfInputMarkerEndsRetriesOfTheBacklog(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		s := optest.Setup{Timeout: 24 * time.Hour, Strategy: optest.RetryAgain(9, time.Hour), Opts: optest.Options(asyncop.WithDropOnFailure())}
@@ -225,7 +225,7 @@ func TestInputEndDuringADrain(t *testing.T) {
 	})
 }
 
-// D1: a Suspend is not the end of the input for an operator that takes no part in checkpoints either: what waits for a retry goes on.
+// Law D1: a Suspend is not the end of the input for an operator that takes no part in checkpoints either: what waits for a retry goes on.
 func TestSuspendWithoutCheckpoints(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: 24 * time.Hour, Strategy: optest.RetryAgain(9, time.Hour), Opts: optest.Options(asyncop.WithDropOnFailure())})
@@ -242,7 +242,7 @@ func TestSuspendWithoutCheckpoints(t *testing.T) {
 	})
 }
 
-// C2: an operator that takes no part in checkpoints refuses a barrier that comes twice, too.
+// Law C2: an operator that takes no part in checkpoints refuses a barrier that comes twice, too.
 func TestBarrierTwiceWithoutCheckpoints(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Hour})
@@ -252,7 +252,7 @@ func TestBarrierTwiceWithoutCheckpoints(t *testing.T) {
 	})
 }
 
-// A5: also an operator that takes no part in checkpoints learns of the end of the input.
+// Law A5: also an operator that takes no part in checkpoints learns of the end of the input.
 func TestEndOfInputWithoutCheckpoints(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: 24 * time.Hour, Strategy: optest.RetryAgain(9, time.Hour), Opts: optest.Options(asyncop.WithDropOnFailure())})

@@ -77,7 +77,7 @@ func TestElementsThatEmitNothingFreeTheLoop(t *testing.T) {
 	}
 }
 
-// A6: code that ends its goroutine does not take along what was to be done after it, here the end of the input, which was
+// Law A6: code that ends its goroutine does not take along what was to be done after it, here the end of the input, which was
 // put off until the backlog is empty.
 func TestGoexitInTheLastElementOfTheBacklog(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -93,7 +93,7 @@ func TestGoexitInTheLastElementOfTheBacklog(t *testing.T) {
 	}, 1)
 }
 
-// C1, Q1: a barrier waits for the element that is being emitted, and for no other, although downstream takes results
+// Laws C1, Q1: a barrier waits for the element that is being emitted, and for no other, although downstream takes results
 // faster than the loop looks for barriers.
 func TestBarrierWaitsForOneElementOnly(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -131,7 +131,7 @@ func codecOf(encode, decode func()) codec.Codec[string] {
 	)
 }
 
-// A1, D1: what a Suspend was to keep, and does not, is abandoned. It comes again in the next run, so the failure sink does not get it.
+// Laws A1, D1: what a Suspend was to keep, and does not, is abandoned. It comes again in the next run, so the failure sink does not get it.
 func TestSuspendThatFailsAbandonsWhatIsInFlight(t *testing.T) {
 	nothing := func() {}
 	t.Run("not encoded", func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestSuspendEndsCallsBeforeItIsEncoded(t *testing.T) {
 	})
 }
 
-// A6: a codec that breaks aborts the checkpoint, whose error names the operator, and harms nothing else.
+// Law A6: a codec that breaks aborts the checkpoint, whose error names the operator, and harms nothing else.
 func TestCodecThatBreaksAbortsTheCheckpoint(t *testing.T) {
 	nothing := func() {}
 	for _, b := range optest.Breakages {
@@ -218,7 +218,7 @@ func TestCodecThatBreaksAbortsTheCheckpoint(t *testing.T) {
 	}
 }
 
-// A6: a codec that breaks when the operator is built makes Start fail. It does not break the caller of the constructor.
+// Law A6: a codec that breaks when the operator is built makes Start fail. It does not break the caller of the constructor.
 func TestCodecThatBreaksRefusesStart(t *testing.T) {
 	for _, b := range optest.Breakages {
 		t.Run(b.Name, func(t *testing.T) {
@@ -254,7 +254,7 @@ func requireBroken(t *testing.T, err error, value any) {
 	require.Equal(t, guard.ErrGoexit, value)
 }
 
-// F1: elements that were read, and never had a slot, are counted as discarded when the operator ends. Watermarks are not,
+// Law F1: elements that were read, and never had a slot, are counted as discarded when the operator ends. Watermarks are not,
 // nor is what a checkpoint holds.
 func TestElementsWithoutASlotAreDiscarded(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

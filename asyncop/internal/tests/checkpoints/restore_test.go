@@ -142,7 +142,7 @@ func TestRetryStateNumbers(t *testing.T) {
 	}
 }
 
-// A4: a number of attempts that is the largest there is does not begin anew.
+// Law A4: a number of attempts that is the largest there is does not begin anew.
 func TestMostAttemptsThereAre(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		state, err := stateWithAttempts[string, string]("a", math.MaxInt32)
@@ -667,7 +667,7 @@ func forEachRetryState(t *testing.T, body func(t *testing.T, m optest.Mode, stat
 	}
 }
 
-// C3: a restored element waits for the rest of its back-off, however often the process is killed; the time it was down counts.
+// Law C3: a restored element waits for the rest of its back-off, however often the process is killed; the time it was down counts.
 func TestBackOffOutlivesRestarts(t *testing.T) {
 	forEachRetryState(t, func(t *testing.T, m optest.Mode, state asyncop.RetryState) {
 		store := checkpointtest.NewMemoryStore()
@@ -701,7 +701,7 @@ func TestBackOffOutlivesRestarts(t *testing.T) {
 	})
 }
 
-// C3: the same for what a server demanded, also if that is longer than the element has; after the end of the input it alone is
+// Law C3: the same for what a server demanded, also if that is longer than the element has; after the end of the input it alone is
 // waited for.
 func TestDemandedWaitOutlivesRestarts(t *testing.T) {
 	forEachRetryState(t, func(t *testing.T, m optest.Mode, state asyncop.RetryState) {
@@ -740,7 +740,7 @@ func TestDemandedWaitOutlivesRestarts(t *testing.T) {
 	})
 }
 
-// C3: if the wall clock was set back meanwhile, the wait is never longer than it was; a clock.Mock begins anew at the epoch.
+// Law C3: if the wall clock was set back meanwhile, the wait is never longer than it was; a clock.Mock begins anew at the epoch.
 func TestBackOffWithAClockThatWasSetBack(t *testing.T) {
 	optest.InBubble(t, optest.Mode{Ordered: true, Capacity: 4, Mock: true}, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -760,7 +760,7 @@ func TestBackOffWithAClockThatWasSetBack(t *testing.T) {
 	})
 }
 
-// C3: a back-off goes on while its element waits for a slot, and so it does in the checkpoint that is taken then.
+// Law C3: a back-off goes on while its element waits for a slot, and so it does in the checkpoint that is taken then.
 func TestBackOffGoesOnWithoutASlot(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
@@ -788,7 +788,7 @@ func TestBackOffGoesOnWithoutASlot(t *testing.T) {
 	}, 1)
 }
 
-// C3: an element of whose time next to nothing is left has enough for an attempt, or no restart would get past it.
+// Law C3: an element of whose time next to nothing is left has enough for an attempt, or no restart would get past it.
 func TestRestoredElementHasTimeForAnAttempt(t *testing.T) {
 	forEachRetryState(t, func(t *testing.T, m optest.Mode, state asyncop.RetryState) {
 		for _, inBackOff := range []bool{false, true} {
@@ -827,7 +827,7 @@ func TestRestoredElementHasTimeForAnAttempt(t *testing.T) {
 	})
 }
 
-// A5, C3: what gets its slot after the end only waits for what a server demanded.
+// Laws A5, C3: what gets its slot after the end only waits for what a server demanded.
 func TestRestoredWaitsAfterTheEnd(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()

@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 )
 
-// A5: so does Stop.
+// Law A5: so does Stop.
 func TestStopEndsRetriesOfTheBacklog(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := restart(t, m, "abc", optest.Setup{

@@ -61,7 +61,7 @@ var sites = []struct {
 	}, failingCall},
 }
 
-// A6: code that breaks ends its element, with its stack; the loop survives and loses nothing of the others, although
+// Law A6: code that breaks ends its element, with its stack; the loop survives and loses nothing of the others, although
 // elements are waiting to be accepted, and then completions to be handled, in the same turn.
 func TestUserCodeThatBreaksEndsItsElement(t *testing.T) {
 	for _, site := range sites {
@@ -115,7 +115,7 @@ func TestUserCodeThatBreaksEndsItsElement(t *testing.T) {
 	}
 }
 
-// A6: the same where the loop is in the middle of other work: attempts that time out all at once, whose predicate breaks.
+// Law A6: the same where the loop is in the middle of other work: attempts that time out all at once, whose predicate breaks.
 func TestPredicateThatBreaksAtATimer(t *testing.T) {
 	for _, b := range optest.Breakages {
 		optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
@@ -146,7 +146,7 @@ func TestPredicateThatBreaksAtATimer(t *testing.T) {
 	}
 }
 
-// A6: and a retry that breaks while others are due in the same turn.
+// Law A6: and a retry that breaks while others are due in the same turn.
 func TestRetryThatBreaksAmongOthers(t *testing.T) {
 	for _, b := range optest.Breakages {
 		optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
@@ -173,7 +173,7 @@ func TestRetryThatBreaksAmongOthers(t *testing.T) {
 	}
 }
 
-// A6: under the default policy it fails the pipeline: never a hang, never an end that looks like a clean one.
+// Law A6: under the default policy it fails the pipeline: never a hang, never an end that looks like a clean one.
 func TestUserCodeThatBreaksFailsThePipeline(t *testing.T) {
 	for _, site := range sites {
 		for _, b := range optest.Breakages {
@@ -204,7 +204,7 @@ func TestUserCodeThatBreaksFailsThePipeline(t *testing.T) {
 	}
 }
 
-// A6: an error that the predicate was asked about is not lost when the predicate breaks.
+// Law A6: an error that the predicate was asked about is not lost when the predicate breaks.
 func TestBrokenPredicateDoesNotHideTheError(t *testing.T) {
 	errOfCall := errors.New("of the call")
 	for _, b := range optest.Breakages {
@@ -222,7 +222,7 @@ func TestBrokenPredicateDoesNotHideTheError(t *testing.T) {
 	}
 }
 
-// A6: a negative BackoffTime is nonsense that ends the element, and names the strategy.
+// Law A6: a negative BackoffTime is nonsense that ends the element, and names the strategy.
 func TestNegativeBackoffTime(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -238,7 +238,7 @@ func TestNegativeBackoffTime(t *testing.T) {
 	})
 }
 
-// A6: errors, panics and runtime.Goexit of the call itself go to the exception predicate like any other error, be it
+// Law A6: errors, panics and runtime.Goexit of the call itself go to the exception predicate like any other error, be it
 // made on the loop or as a blocking one.
 func TestBrokenCallsAreRetried(t *testing.T) {
 	kinds := map[string]func() error{
@@ -303,7 +303,7 @@ func TestBrokenCallsAreRetried(t *testing.T) {
 	}
 }
 
-// A6: Open and Close, whatever they do, end the pipeline with an error and not the process.
+// Law A6: Open and Close, whatever they do, end the pipeline with an error and not the process.
 func TestOpenAndCloseThatBreak(t *testing.T) {
 	for _, b := range optest.Breakages {
 		t.Run(b.Name, func(t *testing.T) {
@@ -324,7 +324,7 @@ func TestOpenAndCloseThatBreak(t *testing.T) {
 	}
 }
 
-// A6: hooks that break change nothing else: the logger, and the function that reports the source.
+// Law A6: hooks that break change nothing else: the logger, and the function that reports the source.
 func TestHooksThatBreak(t *testing.T) {
 	for _, b := range optest.Breakages {
 		hooks := map[string]asyncop.Option{
@@ -357,7 +357,7 @@ func TestHooksThatBreak(t *testing.T) {
 	}
 }
 
-// A6: a typed nil is an error whose methods panic: an old mistake of user code that must not end the process.
+// Law A6: a typed nil is an error whose methods panic: an old mistake of user code that must not end the process.
 func TestErrorWhoseMethodsPanic(t *testing.T) {
 	var typedNil *fs.PathError // its Unwrap panics
 	fns := map[string]func(*optest.Hand) optest.Function{
@@ -394,7 +394,7 @@ func TestErrorWhoseMethodsPanic(t *testing.T) {
 	}
 }
 
-// A6: a function that panics while another goroutine completes the attempt: whichever is first counts, and only it.
+// Law A6: a function that panics while another goroutine completes the attempt: whichever is first counts, and only it.
 func TestPanicRacesACompletion(t *testing.T) {
 	fn := asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
 		go result.Complete(in)
@@ -422,7 +422,7 @@ func TestPanicRacesACompletion(t *testing.T) {
 	require.Zero(t, s.Running)
 }
 
-// A6: the message says where user code panicked, and %+v shows the stack, whatever the error is wrapped in.
+// Law A6: the message says where user code panicked, and %+v shows the stack, whatever the error is wrapped in.
 func TestPlaceOfAPanic(t *testing.T) {
 	broken := func(context.Context, string) (string, error) { panic("boom") }
 	const place = "panic in user code: boom (at broken_code_test.go:N endings_test.TestPlaceOfAPanic.func1)"

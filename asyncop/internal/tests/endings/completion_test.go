@@ -18,7 +18,7 @@ import (
 
 // ---- Law A1: every accepted element ends exactly once.
 
-// A1: its results are emitted, possibly none.
+// Law A1: its results are emitted, possibly none.
 func TestElementEmitsAllItsResultsOrNone(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -35,7 +35,7 @@ func TestElementEmitsAllItsResultsOrNone(t *testing.T) {
 	})
 }
 
-// A1: a mixture of ends, each element with exactly one.
+// Law A1: a mixture of ends, each element with exactly one.
 func TestElementsEndInOneWay(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -64,7 +64,7 @@ func TestElementsEndInOneWay(t *testing.T) {
 
 const allPhases = "handling failing done ready backoff running1 running2 fresh"
 
-// A1: what the end of the run cuts off is abandoned, in whatever phase it is: counted, told by Err, and sent to the side
+// Law A1: what the end of the run cuts off is abandoned, in whatever phase it is: counted, told by Err, and sent to the side
 // output with the reason.
 func TestCancelAbandonsWhatIsInFlight(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -101,7 +101,7 @@ func TestCancelAbandonsWhatIsInFlight(t *testing.T) {
 	})
 }
 
-// A1: the same when an element fails the pipeline: its error tells of the others.
+// Law A1: the same when an element fails the pipeline: its error tells of the others.
 func TestFailureAbandonsTheOthers(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -121,7 +121,7 @@ func TestFailureAbandonsTheOthers(t *testing.T) {
 	})
 }
 
-// A1: an element that completed with nothing has ended, even if it has not left its slot yet; it is not abandoned.
+// Law A1: an element that completed with nothing has ended, even if it has not left its slot yet; it is not abandoned.
 func TestElementWithoutResultIsNotAbandoned(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -137,7 +137,7 @@ func TestElementWithoutResultIsNotAbandoned(t *testing.T) {
 	})
 }
 
-// A1: with nothing in flight, Err is the cause itself.
+// Law A1: with nothing in flight, Err is the cause itself.
 func TestCancelOfAnIdleOperatorAbandonsNothing(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -151,7 +151,7 @@ func TestCancelOfAnIdleOperatorAbandonsNothing(t *testing.T) {
 
 // ---- Law A2: the first completion of the current attempt counts.
 
-// A2: what an attempt says after it was completed changes nothing, and is counted.
+// Law A2: what an attempt says after it was completed changes nothing, and is counted.
 func TestSecondCompletionIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -167,7 +167,7 @@ func TestSecondCompletionIsLate(t *testing.T) {
 	})
 }
 
-// A2: the same where the first completion is an error.
+// Law A2: the same where the first completion is an error.
 func TestResultAfterAnErrorIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithDropOnFailure())})
@@ -180,7 +180,7 @@ func TestResultAfterAnErrorIsLate(t *testing.T) {
 	})
 }
 
-// A2: an attempt that was retried has lost its voice: while the next one waits, and while it runs.
+// Law A2: an attempt that was retried has lost its voice: while the next one waits, and while it runs.
 func TestCompletionOfAnEarlierAttemptIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(3, time.Second)})
@@ -200,7 +200,7 @@ func TestCompletionOfAnEarlierAttemptIsLate(t *testing.T) {
 	})
 }
 
-// A2: an attempt that ran out of its own time is over, and the next one is the current one.
+// Law A2: an attempt that ran out of its own time is over, and the next one is the current one.
 func TestCompletionOfATimedOutAttemptIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -218,7 +218,7 @@ func TestCompletionOfATimedOutAttemptIsLate(t *testing.T) {
 	})
 }
 
-// A2: after the timeout, and while the timeout handler runs.
+// Law A2: after the timeout, and while the timeout handler runs.
 func TestCompletionAfterTheTimeoutIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		answer := make(chan struct{})
@@ -239,7 +239,7 @@ func TestCompletionAfterTheTimeoutIsLate(t *testing.T) {
 	})
 }
 
-// A2: after the operator's end, on a failed element and on an abandoned one.
+// Law A2: after the operator's end, on a failed element and on an abandoned one.
 func TestCompletionAfterTheEndIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -254,7 +254,7 @@ func TestCompletionAfterTheEndIsLate(t *testing.T) {
 	})
 }
 
-// A2: a completion that was handed in, but found no ear before the operator ended, is late, too.
+// Law A2: a completion that was handed in, but found no ear before the operator ended, is late, too.
 func TestCompletionInTheTurnOfTheEndIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -274,7 +274,7 @@ func TestCompletionInTheTurnOfTheEndIsLate(t *testing.T) {
 	})
 }
 
-// A2: slots are used again; whoever still holds the future of an element that left does not reach its successor.
+// Law A2: slots are used again; whoever still holds the future of an element that left does not reach its successor.
 func TestLateCompletionDoesNotReachTheNextElementInTheSlot(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Opts: optest.Options(asyncop.WithDropOnFailure())})
@@ -293,7 +293,7 @@ func TestLateCompletionDoesNotReachTheNextElementInTheSlot(t *testing.T) {
 	}, 1)
 }
 
-// A2: an error or a panic after the attempt was completed comes too late (A6).
+// Law A2: an error or a panic after the attempt was completed comes too late (law A6).
 func TestErrorOrPanicAfterCompletionIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -307,7 +307,7 @@ func TestErrorOrPanicAfterCompletionIsLate(t *testing.T) {
 	})
 }
 
-// A2: of any number of completions at once, exactly one counts. Outside of a bubble: real goroutines race.
+// Law A2: of any number of completions at once, exactly one counts. Outside of a bubble: real goroutines race.
 func TestConcurrentCompletionsCountOnce(t *testing.T) {
 	const elements, racers = 200, 4
 	var wg sync.WaitGroup
@@ -335,7 +335,7 @@ func TestConcurrentCompletionsCountOnce(t *testing.T) {
 	require.EqualValues(t, elements*(racers-1), op.Stats().LateCompletions)
 }
 
-// A2, A3: completions that race the timeout: each either counts or is late, and is counted. Not in a bubble.
+// Laws A2, A3: completions that race the timeout: each either counts or is late, and is counted. Not in a bubble.
 func TestCompletionsThatRaceTheTimeout(t *testing.T) {
 	const elements, timeout = 3000, 300 * time.Microsecond
 	var wg sync.WaitGroup

@@ -18,7 +18,7 @@ import (
 
 // ---- Law A5: after the end of the input, waiting elements get one last attempt at once, and there are no more retries.
 
-// A5: an element that was never started gets its first attempt, within the call limit, and no other.
+// Law A5: an element that was never started gets its first attempt, within the call limit, and no other.
 func TestEndOfInputStartsWhatWasNotStarted(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -40,7 +40,7 @@ func TestEndOfInputStartsWhatWasNotStarted(t *testing.T) {
 	})
 }
 
-// A5: an element in back-off gets exactly one more attempt, at once; what that leads to is final.
+// Law A5: an element in back-off gets exactly one more attempt, at once; what that leads to is final.
 func TestEndOfInputRetriesWhatIsInBackoffOnce(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -62,7 +62,7 @@ func TestEndOfInputRetriesWhatIsInBackoffOnce(t *testing.T) {
 	})
 }
 
-// A5: whatever the strategy says about a further attempt: it allowed this one when the back-off began.
+// Law A5: whatever the strategy says about a further attempt: it allowed this one when the back-off began.
 func TestEndOfInputUsesUpTheRetryThatWasAllowed(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(1, time.Second)})
@@ -76,7 +76,7 @@ func TestEndOfInputUsesUpTheRetryThatWasAllowed(t *testing.T) {
 	})
 }
 
-// A5: one whose retry could not start before its deadline counts as in back-off.
+// Law A5: one whose retry could not start before its deadline counts as in back-off.
 func TestEndOfInputRetriesACappedWait(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Strategy: optest.RetryAll(9, time.Hour)})
@@ -91,7 +91,7 @@ func TestEndOfInputRetriesACappedWait(t *testing.T) {
 	})
 }
 
-// A5: a running attempt is awaited, not called a second time, also if it is a retry already; its outcome is final.
+// Law A5: a running attempt is awaited, not called a second time, also if it is a retry already; its outcome is final.
 func TestEndOfInputAwaitsRunningAttempts(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -112,7 +112,7 @@ func TestEndOfInputAwaitsRunningAttempts(t *testing.T) {
 	})
 }
 
-// A5: a retry that is due but waits for a permit gets its one attempt when there is one.
+// Law A5: a retry that is due but waits for a permit gets its one attempt when there is one.
 func TestEndOfInputWithARetryThatWaitsForAPermit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -133,7 +133,7 @@ func TestEndOfInputWithARetryThatWaitsForAPermit(t *testing.T) {
 	})
 }
 
-// A5: the last attempts keep to the call limit: the oldest goes first, before first attempts.
+// Law A5: the last attempts keep to the call limit: the oldest goes first, before first attempts.
 func TestEndOfInputKeepsTheCallLimit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -155,7 +155,7 @@ func TestEndOfInputKeepsTheCallLimit(t *testing.T) {
 	})
 }
 
-// A5: deadlines hold while the operator drains.
+// Law A5: deadlines hold while the operator drains.
 func TestTimeoutsFireWhileDraining(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Strategy: optest.RetryAll(9, time.Minute), Wrap: optest.Handled})
@@ -210,7 +210,7 @@ func TestDrainRetries(t *testing.T) {
 	})
 }
 
-// A5: with WithDrainRetries, an element that waits for its deadline does so.
+// Law A5: with WithDrainRetries, an element that waits for its deadline does so.
 func TestDrainRetriesAwaitsTheDeadline(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -238,7 +238,7 @@ func TestEndOfEmptyInput(t *testing.T) {
 
 // ---- A5: no attempt starts at or after the deadline
 
-// A5: an element that has waited for a permit and finds its deadline come is not called: neither a moment after the
+// Law A5: an element that has waited for a permit and finds its deadline come is not called: neither a moment after the
 // deadline nor in its very moment.
 func TestNoAttemptStartsAtTheDeadline(t *testing.T) {
 	for _, away := range []time.Duration{500 * time.Millisecond, 600 * time.Millisecond} {
@@ -265,7 +265,7 @@ func TestNoAttemptStartsAtTheDeadline(t *testing.T) {
 
 // ---- A5: no attempt starts after a cancel
 
-// A5: in whatever phase an element is when the operator is cancelled, it is not called any more.
+// Law A5: in whatever phase an element is when the operator is cancelled, it is not called any more.
 func TestNoAttemptStartsAfterACancel(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(true)
@@ -281,7 +281,7 @@ func TestNoAttemptStartsAfterACancel(t *testing.T) {
 	})
 }
 
-// A5: nor after a failure.
+// Law A5: nor after a failure.
 func TestNoAttemptStartsAfterAFailure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		s := strategies.FixedDelay[string](9, time.Second).RetryIfException(predicates.ErrorIs(optest.ErrBroken))
@@ -296,7 +296,7 @@ func TestNoAttemptStartsAfterAFailure(t *testing.T) {
 	})
 }
 
-// A5: nor do those that wait for the permit that the failure sets free.
+// Law A5: nor do those that wait for the permit that the failure sets free.
 func TestNoWaitingAttemptStartsAfterAFailure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithMaxConcurrentCalls(1))})
@@ -307,7 +307,7 @@ func TestNoWaitingAttemptStartsAfterAFailure(t *testing.T) {
 	})
 }
 
-// A5: elements that the loop would take, or start, in the turn in which the operator is cancelled are not called.
+// Law A5: elements that the loop would take, or start, in the turn in which the operator is cancelled are not called.
 func TestNoAttemptStartsInTheTurnOfTheCancel(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -325,7 +325,7 @@ func TestNoAttemptStartsInTheTurnOfTheCancel(t *testing.T) {
 	})
 }
 
-// A5: the same for elements that wait for permits.
+// Law A5: the same for elements that wait for permits.
 func TestNoWaitingAttemptStartsInTheTurnOfTheCancel(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -342,7 +342,7 @@ func TestNoWaitingAttemptStartsInTheTurnOfTheCancel(t *testing.T) {
 	})
 }
 
-// A5: cancelled before its first element, an operator calls nothing.
+// Law A5: cancelled before its first element, an operator calls nothing.
 func TestOperatorCancelledBeforeItBegan(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -160,7 +160,7 @@ func TestEveryEnding(t *testing.T) {
 	}
 }
 
-// F1: a source that is blocked, because the operator is full, is set free.
+// Law F1: a source that is blocked, because the operator is full, is set free.
 func TestBlockedSourceIsSetFree(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 1
@@ -179,7 +179,7 @@ func TestBlockedSourceIsSetFree(t *testing.T) {
 	})
 }
 
-// F1: Done does not wait for upstream to close In; a goroutine discards until then.
+// Law F1: Done does not wait for upstream to close In; a goroutine discards until then.
 func TestDoneDoesNotWaitForUpstream(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -194,7 +194,7 @@ func TestDoneDoesNotWaitForUpstream(t *testing.T) {
 	})
 }
 
-// F1: a cancel reaches an operator whose downstream takes nothing.
+// Law F1: a cancel reaches an operator whose downstream takes nothing.
 func TestCancelUnderBackpressure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Blocked: true, Opts: optest.Options(asyncop.WithBuffer(0))})
@@ -212,7 +212,7 @@ func TestCancelUnderBackpressure(t *testing.T) {
 	})
 }
 
-// F1: what has left the operator for the places of Out is not taken back.
+// Law F1: what has left the operator for the places of Out is not taken back.
 func TestEmittedResultsSurviveTheFailure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Blocked: true})
@@ -224,7 +224,7 @@ func TestEmittedResultsSurviveTheFailure(t *testing.T) {
 	})
 }
 
-// F1: the context that cancels may end at any time, also before the operator begins and after it has ended.
+// Law F1: the context that cancels may end at any time, also before the operator begins and after it has ended.
 func TestCancelAfterTheEndChangesNothing(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -237,7 +237,7 @@ func TestCancelAfterTheEndChangesNothing(t *testing.T) {
 	})
 }
 
-// F1: the deadline of the operator's context is one way to cancel it.
+// Law F1: the deadline of the operator's context is one way to cancel it.
 func TestDeadlineOfTheOperatorsContext(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -304,7 +304,7 @@ func TestErrorOfOpen(t *testing.T) {
 	})
 }
 
-// F1: the first reason to end stays the reason: here that Open failed, not that it cancelled the operator, too.
+// Law F1: the first reason to end stays the reason: here that Open failed, not that it cancelled the operator, too.
 func TestFirstReasonToEndCounts(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -324,7 +324,7 @@ func TestFirstReasonToEndCounts(t *testing.T) {
 	})
 }
 
-// F1: also among causes of cancellation, whenever the loop comes to look.
+// Law F1: also among causes of cancellation, whenever the loop comes to look.
 func TestFirstCauseCounts(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -498,7 +498,7 @@ type closingUnder struct {
 func (f *closingUnder) Open(ctx context.Context) error { f.open(ctx); return nil }
 func (f *closingUnder) Close() error                   { f.close(); return nil }
 
-// F1: an operator that was never wired has no upstream that closes In: nothing of it is left when it has ended.
+// Law F1: an operator that was never wired has no upstream that closes In: nothing of it is left when it has ended.
 func TestEndWithoutAnUpstream(t *testing.T) {
 	for name, use := range map[string]func(op *optest.Operator){
 		"unused":  func(*optest.Operator) {},
@@ -521,7 +521,7 @@ func TestEndWithoutAnUpstream(t *testing.T) {
 	}
 }
 
-// F1: whatever comes to an operator that has ended is discarded, also if its upstream comes after the end.
+// Law F1: whatever comes to an operator that has ended is discarded, also if its upstream comes after the end.
 func TestUpstreamThatComesAfterTheEnd(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -533,7 +533,7 @@ func TestSlowFailureSink(t *testing.T) {
 	})
 }
 
-// A6: a sink that breaks has not taken the element, and is called again.
+// Law A6: a sink that breaks has not taken the element, and is called again.
 func TestFailureSinkThatBreaks(t *testing.T) {
 	for _, b := range optest.Breakages {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

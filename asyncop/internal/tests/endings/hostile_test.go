@@ -177,7 +177,7 @@ func answering(f func(*optest.Call) error) func(*optest.Hand) optest.Function {
 	}
 }
 
-// A6: whatever the methods of an error do, and wherever it comes from, its element fails, the others are served, and what
+// Law A6: whatever the methods of an error do, and wherever it comes from, its element fails, the others are served, and what
 // the operator tells about it can be printed.
 func TestHostileErrors(t *testing.T) {
 	policies := map[string][]asyncop.Option{"fail": nil, "drop": optest.Options(asyncop.WithDropOnFailure()), "failure sink": nil}
@@ -248,7 +248,7 @@ func requirePrintable(t *testing.T, err error, unprintable bool) {
 	require.NotEmpty(t, err.Error())
 }
 
-// A6, F1: the same for the errors that end an operator as a whole.
+// Laws A6, F1: the same for the errors that end an operator as a whole.
 func TestHostileErrorsOfTheWhole(t *testing.T) {
 	errs, unprintable := hostileErrors()
 	for name, hostile := range errs {
@@ -316,7 +316,7 @@ func (id hostileID) String() string {
 	return "fine"
 }
 
-// A6: elements have methods, too; they are called for labels.
+// Law A6: elements have methods, too; they are called for labels.
 func TestHostileElements(t *testing.T) {
 	for _, id := range []hostileID{1, 2} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -347,7 +347,7 @@ func TestHostileElements(t *testing.T) {
 	}
 }
 
-// A6: so do errors of a batch, for one element or for all.
+// Law A6: so do errors of a batch, for one element or for all.
 func TestHostileErrorsOfABatch(t *testing.T) {
 	errs, unprintable := hostileErrors()
 	for name, hostile := range errs {
@@ -390,7 +390,7 @@ func TestHostileErrorsOfABatch(t *testing.T) {
 	}
 }
 
-// A6: an error of a failure sink says that it has not taken the element, whatever its methods do. The sink gets it again.
+// Law A6: an error of a failure sink says that it has not taken the element, whatever its methods do. The sink gets it again.
 func TestHostileErrorsOfAFailureSink(t *testing.T) {
 	errs, _ := hostileErrors()
 	for name, hostile := range errs {

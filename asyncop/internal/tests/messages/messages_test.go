@@ -620,7 +620,7 @@ func TestMessageTypesAreRefused(t *testing.T) {
 	}
 }
 
-// C2: with checkpoints a message with an acknowledgement of its own is refused, and delivered again. One with its history only
+// Law C2: with checkpoints a message with an acknowledgement of its own is refused, and delivered again. One with its history only
 // is not.
 func TestCheckpointsRefuseAcknowledgedMessages(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

@@ -14,7 +14,7 @@ import (
 
 // ---- Law Q2: slots never exceed the capacity, and wait for downstream; timers do not.
 
-// Q2: elements in flight.
+// Law Q2: elements in flight.
 func TestCapacityBoundsElementsInFlight(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -33,7 +33,7 @@ func TestCapacityBoundsElementsInFlight(t *testing.T) {
 	}, 1, 2, 7)
 }
 
-// Q2: elements in back-off, and those whose retry waits for a permit.
+// Law Q2: elements in back-off, and those whose retry waits for a permit.
 func TestCapacityCountsBackoff(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 2
@@ -54,7 +54,7 @@ func TestCapacityCountsBackoff(t *testing.T) {
 	})
 }
 
-// Q2: elements that are complete and not emitted: downstream takes nothing, or in order the head is not complete.
+// Law Q2: elements that are complete and not emitted: downstream takes nothing, or in order the head is not complete.
 func TestCapacityCountsWhatIsCompleteAndNotEmitted(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 3
@@ -74,7 +74,7 @@ func TestCapacityCountsWhatIsCompleteAndNotEmitted(t *testing.T) {
 	})
 }
 
-// Q2: an element that emits several results holds its slot until the last one is taken.
+// Law Q2: an element that emits several results holds its slot until the last one is taken.
 func TestSlotIsHeldUntilTheLastResult(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 1
@@ -91,7 +91,7 @@ func TestSlotIsHeldUntilTheLastResult(t *testing.T) {
 	})
 }
 
-// Q2: watermarks take slots; a full operator takes none.
+// Law Q2: watermarks take slots; a full operator takes none.
 func TestCapacityCountsWatermarks(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 3
@@ -112,7 +112,7 @@ func TestCapacityCountsWatermarks(t *testing.T) {
 	})
 }
 
-// Q2: elements with their timeout handler, and failed ones that the failure sink has not taken.
+// Law Q2: elements with their timeout handler, and failed ones that the failure sink has not taken.
 func TestCapacityCountsHandlersAndFailures(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 2
@@ -137,7 +137,7 @@ func TestCapacityCountsHandlersAndFailures(t *testing.T) {
 	})
 }
 
-// Q2: a dropped element, or one without result, frees its slot without downstream.
+// Law Q2: a dropped element, or one without result, frees its slot without downstream.
 func TestSlotsOfElementsThatEmitNothing(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Blocked: true, Opts: optest.Options(asyncop.WithDropOnFailure(), asyncop.WithBuffer(0))})
@@ -153,7 +153,7 @@ func TestSlotsOfElementsThatEmitNothing(t *testing.T) {
 	}, 1, 2)
 }
 
-// Q2: retries are made on time although downstream takes nothing.
+// Law Q2: retries are made on time although downstream takes nothing.
 func TestRetriesUnderBackpressure(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -172,7 +172,7 @@ func TestRetriesUnderBackpressure(t *testing.T) {
 	})
 }
 
-// Q2: attempt timeouts, too.
+// Law Q2: attempt timeouts, too.
 func TestAttemptTimeoutsUnderBackpressure(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{

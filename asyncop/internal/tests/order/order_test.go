@@ -15,7 +15,7 @@ import (
 
 // ---- Law Q1: order, and watermarks as walls.
 
-// Q1: in input order, or in the order of completion.
+// Law Q1: in input order, or in the order of completion.
 func TestOrderOfOutputs(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -28,7 +28,7 @@ func TestOrderOfOutputs(t *testing.T) {
 	}, 4, 16)
 }
 
-// Q1: the same for completions that the loop finds all at once: they count in the order in which they were handed in.
+// Law Q1: the same for completions that the loop finds all at once: they count in the order in which they were handed in.
 func TestOrderOfCompletionsInOneTurn(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -44,7 +44,7 @@ func TestOrderOfCompletionsInOneTurn(t *testing.T) {
 	})
 }
 
-// Q1: the same if it is one call that completes them all, as one does that collects elements for a batch.
+// Law Q1: the same if it is one call that completes them all, as one does that collects elements for a batch.
 func TestOrderOfCompletionsOfABatch(t *testing.T) {
 	for _, order := range []string{"abc", "acb", "cab", "cba"} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -75,7 +75,7 @@ func TestOrderOfCompletionsOfABatch(t *testing.T) {
 	}
 }
 
-// Q1: in order, nothing is emitted before the head, however late it comes; without order everything but the head is.
+// Law Q1: in order, nothing is emitted before the head, however late it comes; without order everything but the head is.
 func TestHeadOfLine(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(1, 10*time.Second)})
@@ -91,7 +91,7 @@ func TestHeadOfLine(t *testing.T) {
 	})
 }
 
-// Q1: nothing crosses a watermark in either direction.
+// Law Q1: nothing crosses a watermark in either direction.
 func TestWatermarksAreWalls(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -108,7 +108,7 @@ func TestWatermarksAreWalls(t *testing.T) {
 	})
 }
 
-// Q1: watermarks with nothing before, between or after them; an idle operator passes them on at once.
+// Law Q1: watermarks with nothing before, between or after them; an idle operator passes them on at once.
 func TestWatermarksAlone(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -123,7 +123,7 @@ func TestWatermarksAlone(t *testing.T) {
 	})
 }
 
-// Q1: many segments, completed from the last to the first.
+// Law Q1: many segments, completed from the last to the first.
 func TestManySegments(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
@@ -137,7 +137,7 @@ func TestManySegments(t *testing.T) {
 	})
 }
 
-// Q1: an element in back-off, with its timeout handler, or with a failure sink that takes nothing, holds the wall.
+// Law Q1: an element in back-off, with its timeout handler, or with a failure sink that takes nothing, holds the wall.
 func TestWatermarkWaitsForTheElementBeforeIt(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(true)
@@ -158,7 +158,7 @@ func TestWatermarkWaitsForTheElementBeforeIt(t *testing.T) {
 	})
 }
 
-// Q1: a dropped element opens the wall.
+// Law Q1: a dropped element opens the wall.
 func TestDroppedElementLetsTheWatermarkPass(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithDropOnFailure())})
@@ -171,7 +171,7 @@ func TestDroppedElementLetsTheWatermarkPass(t *testing.T) {
 	})
 }
 
-// Q1: the results of one element are split neither by a watermark nor by another element's, however slow downstream is.
+// Law Q1: the results of one element are split neither by a watermark nor by another element's, however slow downstream is.
 func TestResultsOfOneElementStayTogether(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Blocked: true, Opts: optest.Options(asyncop.WithBuffer(0))})
@@ -195,7 +195,7 @@ func TestResultsOfOneElementStayTogether(t *testing.T) {
 	})
 }
 
-// Q1: more results than the operator sends in one turn, and than fit into Out.
+// Law Q1: more results than the operator sends in one turn, and than fit into Out.
 func TestManyResultsStayTogether(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		many := func(s string) []string { return strings.Fields(strings.Repeat(s+" ", 150)) }
@@ -212,7 +212,7 @@ func TestManyResultsStayTogether(t *testing.T) {
 	})
 }
 
-// Q1: retried, timed-out and dropped elements among others keep the input order, or that of completion.
+// Law Q1: retried, timed-out and dropped elements among others keep the input order, or that of completion.
 func TestOrderWithRetriesAndTimeouts(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{

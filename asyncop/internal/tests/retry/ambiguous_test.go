@@ -179,7 +179,7 @@ func TestTimeoutInDoubtAfterARestart(t *testing.T) {
 	}
 }
 
-// A6: idempotence is asked of user code; if that breaks, it proves nothing.
+// Law A6: idempotence is asked of user code; if that breaks, it proves nothing.
 func TestAmbiguousWithIdempotenceThatBreaks(t *testing.T) {
 	for _, breaks := range []func(){func() { panic("broken") }, runtime.Goexit} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -334,7 +334,7 @@ func onEmptyOnly() strategies.Retry[string] {
 	return strategies.FixedDelay[string](3, 0).RetryIfResult(predicates.EmptyResult)
 }
 
-// A6: nor is a call forgotten because the classifier broke.
+// Law A6: nor is a call forgotten because the classifier broke.
 func TestFailureInDoubtWhereThePredicateBreaks(t *testing.T) {
 	for _, b := range optest.Breakages {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

@@ -68,7 +68,7 @@ func (s *countingStrategy) RetryPredicate() predicates.AsyncRetryPredicate[strin
 	return predicates.RetryIf(predicates.EmptyResult[string], predicates.HasException)
 }
 
-// A4: a user's strategy is asked with the number of attempts made, from 1; its predicate is read once.
+// Law A4: a user's strategy is asked with the number of attempts made, from 1; its predicate is read once.
 func TestStrategyIsAskedWithTheAttemptsMade(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		s := &countingStrategy{last: 2}
@@ -174,7 +174,7 @@ func TestRetriesWithoutDelayDoNotStarveTheRest(t *testing.T) {
 	})
 }
 
-// A4: delays depend on the element's own attempt, whatever others do (Flink keeps the last delay in one field for all).
+// Law A4: delays depend on the element's own attempt, whatever others do (Flink keeps the last delay in one field for all).
 func TestExponentialBackoffOfInterleavedElements(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		s := strategies.ExponentialBackoff[string](9, 100*time.Millisecond, 300*time.Millisecond, 2).

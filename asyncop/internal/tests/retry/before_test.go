@@ -119,7 +119,7 @@ func TestBeforeThatFails(t *testing.T) {
 	}
 }
 
-// A3, A5: the deadline and the attempt's timeout stand meanwhile. An attempt that was cut off before its call has sent nothing.
+// Laws A3, A5: the deadline and the attempt's timeout stand meanwhile. An attempt that was cut off before its call has sent nothing.
 func TestTimeoutsDuringBefore(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		if m.Mock {
@@ -158,7 +158,7 @@ func TestTimeoutsDuringBefore(t *testing.T) {
 	})
 }
 
-// A5: what ends exactly at the deadline, or ignores its context and ends after it, is followed by no call.
+// Law A5: what ends exactly at the deadline, or ignores its context and ends after it, is followed by no call.
 func TestBeforeThatEndsAtTheDeadline(t *testing.T) {
 	for _, d := range []time.Duration{time.Second, 2 * time.Second} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -179,7 +179,7 @@ func TestBeforeThatEndsAtTheDeadline(t *testing.T) {
 	}
 }
 
-// F1, A5: after a cancel, no call is made.
+// Laws F1, A5: after a cancel, no call is made.
 func TestCancelDuringBefore(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var b befores
@@ -196,7 +196,7 @@ func TestCancelDuringBefore(t *testing.T) {
 	})
 }
 
-// A5: the end of the input finds it running: it is awaited, the call is made, and no retry follows.
+// Law A5: the end of the input finds it running: it is awaited, the call is made, and no retry follows.
 func TestEndOfInputDuringBefore(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var b befores
@@ -269,7 +269,7 @@ func TestBeforeThatMeetsAStatus(t *testing.T) {
 	})
 }
 
-// T1: what a Before has failed with in time goes before the timers that came due while the loop was away.
+// Law T1: what a Before has failed with in time goes before the timers that came due while the loop was away.
 func TestBeforeThatFailsInTime(t *testing.T) {
 	for _, attemptTimeout := range []time.Duration{time.Hour, time.Second} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

@@ -38,7 +38,7 @@ func TestAlwaysRetry(t *testing.T) {
 	})
 }
 
-// A5: it does not outrank the end of the input, nor a cancel.
+// Law A5: it does not outrank the end of the input, nor a cancel.
 func TestAlwaysRetryAtTheEnd(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -81,7 +81,7 @@ func TestPushback(t *testing.T) {
 	})
 }
 
-// A5: a wait that a server demands is kept when the input ends; other back-offs get their last attempt at once.
+// Law A5: a wait that a server demands is kept when the input ends; other back-offs get their last attempt at once.
 func TestEndOfInputKeepsADemandedWait(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)

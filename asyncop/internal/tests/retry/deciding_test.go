@@ -79,7 +79,7 @@ func TestDecidingTakesNoPermit(t *testing.T) {
 	})
 }
 
-// A3: the timeout comes while the strategy thinks; its answer, if there is one, changes nothing.
+// Law A3: the timeout comes while the strategy thinks; its answer, if there is one, changes nothing.
 func TestTimeoutWhileDeciding(t *testing.T) {
 	stubborn := func(release chan struct{}) strategies.ReasonStrategy[string] {
 		return optest.Decides(func(context.Context, *optest.View) (strategies.Action, error) {
@@ -119,7 +119,7 @@ func TestTimeoutWhileDeciding(t *testing.T) {
 	})
 }
 
-// A5: a decision that comes with, or before, so little time that no attempt can follow.
+// Law A5: a decision that comes with, or before, so little time that no attempt can follow.
 func TestDecisionShortOfTheDeadline(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		if m.Mock {
@@ -178,7 +178,7 @@ func TestCappedDelay(t *testing.T) {
 	}
 }
 
-// A5: at the end of the input, an element whose strategy is thinking gets no further attempt, whatever the answer is; the
+// Law A5: at the end of the input, an element whose strategy is thinking gets no further attempt, whatever the answer is; the
 // answer is awaited, since it may translate the error.
 func TestEndOfInputWhileDeciding(t *testing.T) {
 	translated := errors.New("translated")
@@ -230,7 +230,7 @@ func TestDrainWhileDeciding(t *testing.T) {
 	})
 }
 
-// F1: a cancel ends the strategy's context, and the element is abandoned.
+// Law F1: a cancel ends the strategy's context, and the element is abandoned.
 func TestCancelWhileDeciding(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var ended error
@@ -256,7 +256,7 @@ func TestCancelWhileDeciding(t *testing.T) {
 	})
 }
 
-// A6: an error, a panic or a Goexit of the strategy means no retry, joined to the element's error, on the loop or off it.
+// Law A6: an error, a panic or a Goexit of the strategy means no retry, joined to the element's error, on the loop or off it.
 func TestStrategyThatFails(t *testing.T) {
 	errStrategy := errors.New("of the strategy")
 	for _, atOnce := range []bool{true, false} {
@@ -300,7 +300,7 @@ func TestStrategyThatFails(t *testing.T) {
 	}
 }
 
-// A6: a typed nil as an error: nothing looks into it on the way from a failed decision.
+// Law A6: a typed nil as an error: nothing looks into it on the way from a failed decision.
 func TestFailedDecisionOverABadError(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		s := optest.Immediate(optest.Decides(func(context.Context, *optest.View) (strategies.Action, error) { panic("broken") }))

@@ -163,7 +163,7 @@ type request string
 
 func (r request) Idempotent() bool { return r == "GET" }
 
-// Idempotence is user code, too (A6).
+// Idempotence is user code, too (law A6).
 func TestIdempotenceThatBreaks(t *testing.T) {
 	for _, b := range optest.Breakages {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

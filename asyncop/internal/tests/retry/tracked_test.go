@@ -19,7 +19,7 @@ type charge string
 
 func (charge) Idempotent() bool { return false }
 
-// A call that is tracked is repeated in flight, without a setting; anything else that it has sent keeps it from that (X1).
+// A call that is tracked is repeated in flight, without a setting; anything else that it has sent keeps it from that (law X1).
 func TestTrackedCallsAreRepeated(t *testing.T) {
 	for name, tt := range map[string]struct {
 		report  func(ctx context.Context)

@@ -402,7 +402,7 @@ func TestResultsOfTheEndedAreTaken(t *testing.T) {
 	})
 }
 
-// A6: an operator behind a flow whose function has panicked fails with that, with checkpoints and without.
+// Law A6: an operator behind a flow whose function has panicked fails with that, with checkpoints and without.
 func TestFlowBeforeTheOperatorBreaks(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for _, checks := range []bool{false, true} {

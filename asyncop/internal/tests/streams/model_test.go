@@ -340,7 +340,7 @@ func newModel(c modelConfig) *model {
 
 func (m *model) maxPermits() int { return cmp.Or(m.modelConfig.calls, m.capacity) }
 
-// advance lets time pass. At each instant deadlines go before other timers, and equal ones in arming order (T1, A5).
+// advance lets time pass. At each instant deadlines go before other timers, and equal ones in arming order (laws T1, A5).
 func (m *model) advance(to time.Duration) {
 	for m.held == nil && !m.ended {
 		next := modelNever
@@ -479,7 +479,7 @@ func (m *model) forgetUnmade(made func(key string) bool) {
 	})
 }
 
-// acceptOne accepts an element while a slot is free (Q2), and notices the end of the input then.
+// acceptOne accepts an element while a slot is free (law Q2), and notices the end of the input then.
 func (m *model) acceptOne() bool {
 	if !m.reading || len(m.source) == 0 || len(m.queue) == m.capacity || m.crowded() {
 		return false
@@ -584,7 +584,7 @@ func (m *model) mayStart(key int) {
 	}
 }
 
-// endInput: those in back-off get one last attempt at once, and there are no more retries (A5).
+// endInput: those in back-off get one last attempt at once, and there are no more retries (law A5).
 func (m *model) endInput() {
 	m.reading = false
 	m.noRetries = !m.drain
@@ -596,7 +596,7 @@ func (m *model) endInput() {
 	}
 }
 
-// head: ordered the oldest, if it is done; unordered the one of the first segment that was done first (Q1).
+// head: ordered the oldest, if it is done; unordered the one of the first segment that was done first (law Q1).
 func (m *model) head() int {
 	head := -1
 	for i, e := range m.queue {
@@ -664,7 +664,7 @@ func (e *modelElement) sideLine(err string) string {
 	return fmt.Sprintf("%d: %s attempts=%d first=%v last=%v", e.in.id, err, e.attempts, e.first, e.last)
 }
 
-// answer is a completion by the user: the first one of the current attempt counts (A2).
+// answer is a completion by the user: the first one of the current attempt counts (law A2).
 func (m *model) answer(call *modelCall, o modelOutcome) {
 	late := call.answered || call.over
 	call.answered = true
@@ -744,7 +744,7 @@ func (m *model) outcome(e *modelElement, o modelOutcome) {
 	}
 }
 
-// timeOut has the last word (A3).
+// timeOut has the last word (law A3).
 func (m *model) timeOut(e *modelElement) {
 	m.stats.Timeouts++
 	e.at = modelNever
@@ -839,7 +839,7 @@ func (m *model) fail(e *modelElement, err string) {
 	}
 }
 
-// end ends the operator; nothing is emitted any more and every context ends (F1).
+// end ends the operator; nothing is emitted any more and every context ends (law F1).
 func (m *model) end(err string) {
 	m.ended, m.endedAt = true, m.now
 	m.discards = min(len(m.source), max(1, m.buffer)) + 1 // no more is asked of the input, once it has yielded one

@@ -36,7 +36,7 @@ func (s exitingStrategy) BackoffTime(attempts int) time.Duration {
 	return s.FixedDelayStrategy.BackoffTime(attempts)
 }
 
-// User code that ends the goroutine which ranges over the results ends the operator, whatever it was asked about: no more than that (A6).
+// User code that ends the goroutine which ranges over the results ends the operator, whatever it was asked about: no more than that (law A6).
 func TestChainedGoexitAnywhere(t *testing.T) {
 	fixed := func() *strategies.FixedDelayStrategy[string] {
 		return strategies.FixedDelay[string](3, time.Second)
@@ -157,7 +157,7 @@ func (o leavingObserver) Ended(context.Context, observe.Ending)         { o.leav
 func (o leavingObserver) TryAdmit() bool                                { o.leave("TryAdmit"); return true }
 func (o leavingObserver) Notify(f func())                               { f() }
 
-// The same for observers, gates, keys, timeouts and costs (A6).
+// The same for observers, gates, keys, timeouts and costs (law A6).
 func TestChainedGoexitOfWhatIsAskedForEachElement(t *testing.T) {
 	plain := asyncop.WithAttemptTimeout(time.Second)
 	cases := map[string]asyncop.Option{

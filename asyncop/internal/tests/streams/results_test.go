@@ -400,7 +400,7 @@ func TestRingsUnderStress(t *testing.T) {
 	}
 }
 
-// A6: nor is the panic of an input lost that comes while the loop is in a turn, so that it sees the end of the input, too.
+// Law A6: nor is the panic of an input lost that comes while the loop is in a turn, so that it sees the end of the input, too.
 func TestResultsOfAnInputThatPanicsInATurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		retried := make(chan struct{})

@@ -279,7 +279,7 @@ func stressCheck(t *testing.T, s asyncop.Stats, err error, ordered bool, element
 	assert.LessOrEqual(t, s.Completed, int64(elements), describe)
 }
 
-// A2, A3 under contention: attempts that are completed, twice, at the very instant of their timeout end once.
+// Laws A2, A3 under contention: attempts that are completed, twice, at the very instant of their timeout end once.
 func TestStressCompletionsAgainstTimeouts(t *testing.T) {
 	elements := 40_000
 	if suite.Race || testing.Short() {

@@ -26,7 +26,7 @@ func fallback(given *[]optest.Failure) func(context.Context, optest.Failure) ([]
 	}
 }
 
-// A3: whatever an element fails with, the fallback's results take its place, after the last retry, and are not retried.
+// Law A3: whatever an element fails with, the fallback's results take its place, after the last retry, and are not retried.
 func TestHandleFailure(t *testing.T) {
 	panics := func(*optest.Call) error { panic("broken call") }
 	badPredicate := strategies.FixedDelay[string](1, 0).RetryIfException(func(error) bool { panic("broken predicate") })
@@ -79,7 +79,7 @@ func TestHandleFailure(t *testing.T) {
 	}
 }
 
-// A3: an empty result of the fallback, which the strategy would retry, ends the element.
+// Law A3: an empty result of the fallback, which the strategy would retry, ends the element.
 func TestHandledResultsAreNotRetried(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -118,7 +118,7 @@ func TestErrorOfTheFallback(t *testing.T) {
 	})
 }
 
-// A3: a fallback has a limit of its own, which begins with the failure, no permit, and no deadline of the element.
+// Law A3: a fallback has a limit of its own, which begins with the failure, no permit, and no deadline of the element.
 func TestFallbackHasALimitAndNoPermit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		release := make(chan struct{})
@@ -155,7 +155,7 @@ func TestFallbackHasALimitAndNoPermit(t *testing.T) {
 	})
 }
 
-// A6: a fallback that exceeds its limit, panics or calls runtime.Goexit leaves the element with its failure.
+// Law A6: a fallback that exceeds its limit, panics or calls runtime.Goexit leaves the element with its failure.
 func TestBrokenFallback(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for name, broken := range map[string]func(ctx context.Context){
@@ -267,7 +267,7 @@ func TestBrokenFallbackOfAForeignTimeout(t *testing.T) {
 	}
 }
 
-// A1, A5: a cancel ends the context of a fallback, and its element is abandoned.
+// Laws A1, A5: a cancel ends the context of a fallback, and its element is abandoned.
 func TestCancelWhileTheFallbackRuns(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var ended error

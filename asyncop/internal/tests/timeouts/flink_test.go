@@ -21,15 +21,15 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// What Flink's AsyncWaitOperator got wrong, or its users miss, and the proof of what weir does instead: DESIGN.md,
-// section 5, and the known bugs of FLIP-232 and asynchronous I/O. A nil proof belongs to a later part of weir.
+// What Flink's AsyncWaitOperator got wrong, or its users miss, and the proof of what weir does instead: docs/from-flink.md,
+// and the known bugs of FLIP-232 and asynchronous I/O. A nil proof belongs to a later part of weir.
 var flink = []struct {
 	id     string // what it was called, or the issue
 	flink  string // what happened there
 	proof  func(t *testing.T, m optest.Mode)
 	follow string // where a nil proof will be
 }{
-	// ---- DESIGN.md, section 5
+	// ---- docs/from-flink.md
 
 	{
 		id:    "completion guards not bound to an attempt",

@@ -21,7 +21,7 @@ func ownTimeouts() asyncop.Option {
 	return asyncop.WithTimeoutFor(func(in string) time.Duration { return own[in] })
 }
 
-// A3: an element's own timeout takes the place of the operator's, be it shorter or longer; it counts from the slot on.
+// Law A3: an element's own timeout takes the place of the operator's, be it shorter or longer; it counts from the slot on.
 func TestOwnTimeouts(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		var mu sync.Mutex
@@ -53,7 +53,7 @@ func TestOwnTimeouts(t *testing.T) {
 	})
 }
 
-// A5: an element whose own time is over has no call.
+// Law A5: an element whose own time is over has no call.
 func TestOwnTimeoutThatIsOver(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var given []optest.Failure
@@ -98,7 +98,7 @@ func TestOwnTimeoutsOnly(t *testing.T) {
 	})
 }
 
-// A5: no retry starts at the element's own deadline or after it.
+// Law A5: no retry starts at the element's own deadline or after it.
 func TestRetriesWithinOwnTimeouts(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -114,7 +114,7 @@ func TestRetriesWithinOwnTimeouts(t *testing.T) {
 	})
 }
 
-// A6: a function that breaks fails its element, and the others go on.
+// Law A6: a function that breaks fails its element, and the others go on.
 func TestBrokenTimeoutFor(t *testing.T) {
 	for name, broken := range map[string]func(){"panic": func() { panic("no timeout") }, "goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {

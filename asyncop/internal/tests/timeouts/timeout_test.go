@@ -20,7 +20,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// A3: an element that is never answered fails at its deadline, not before.
+// Law A3: an element that is never answered fails at its deadline, not before.
 func TestTimeoutFailsTheElement(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second})
@@ -42,7 +42,7 @@ func TestTimeoutFailsTheElement(t *testing.T) {
 	})
 }
 
-// A3: the time is that of all attempts and back-offs together; the error unwraps to that of the last attempt.
+// Law A3: the time is that of all attempts and back-offs together; the error unwraps to that of the last attempt.
 func TestTimeoutIsTheTotalOverAllAttempts(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -61,7 +61,7 @@ func TestTimeoutIsTheTotalOverAllAttempts(t *testing.T) {
 	})
 }
 
-// A3: the error of a timed-out element unwraps to the error of its last attempt.
+// Law A3: the error of a timed-out element unwraps to the error of its last attempt.
 func TestTimeoutErrorTellsTheLastError(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Strategy: optest.RetryAll(9, 600*time.Millisecond)})
@@ -76,7 +76,7 @@ func TestTimeoutErrorTellsTheLastError(t *testing.T) {
 	})
 }
 
-// A3: the time begins when the slot is taken: waiting for one does not count.
+// Law A3: the time begins when the slot is taken: waiting for one does not count.
 func TestTimeoutCountsFromTheSlot(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 1
@@ -89,7 +89,7 @@ func TestTimeoutCountsFromTheSlot(t *testing.T) {
 	})
 }
 
-// A3: but waiting for a permit does, even if no attempt was made at all.
+// Law A3: but waiting for a permit does, even if no attempt was made at all.
 func TestTimeoutCountsWhileWaitingForAPermit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
@@ -115,7 +115,7 @@ func TestTimeoutCountsWhileWaitingForAPermit(t *testing.T) {
 	})
 }
 
-// A3, T1: a completion that was handed in at the deadline wins, even if the loop comes to it later.
+// Laws A3, T1: a completion that was handed in at the deadline wins, even if the loop comes to it later.
 func TestCompletionAtTheDeadlineWins(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Opts: optest.Options(asyncop.WithDropOnFailure())})
@@ -132,7 +132,7 @@ func TestCompletionAtTheDeadlineWins(t *testing.T) {
 	})
 }
 
-// A3: one that comes later loses.
+// Law A3: one that comes later loses.
 func TestCompletionAfterTheDeadlineLoses(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Wrap: optest.Handled})
@@ -144,7 +144,7 @@ func TestCompletionAfterTheDeadlineLoses(t *testing.T) {
 	})
 }
 
-// A3: an outcome at the deadline that asks for a retry gets none: the timeout decides.
+// Law A3: an outcome at the deadline that asks for a retry gets none: the timeout decides.
 func TestRetryableOutcomeAtTheDeadlineTimesOut(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Strategy: optest.RetryAll(9, 0), Wrap: optest.Handled})
@@ -185,7 +185,7 @@ func TestTimeoutEndsAnElementInEveryPhase(t *testing.T) {
 	})
 }
 
-// A3: a timeout during the first back-off cancels the retry; the end of input then calls nothing either (Flink leaks
+// Law A3: a timeout during the first back-off cancels the retry; the end of input then calls nothing either (Flink leaks
 // the handler and calls once more).
 func TestTimeoutDuringTheFirstBackoffThenDrain(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
@@ -215,7 +215,7 @@ func TestTimeoutDuringTheFirstBackoffThenDrain(t *testing.T) {
 	})
 }
 
-// A3, A5: a loop that comes late finds a retry and the deadline after it due: the deadline decides.
+// Laws A3, A5: a loop that comes late finds a retry and the deadline after it due: the deadline decides.
 func TestDeadlineGoesBeforeARetryThatCameLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Strategy: optest.RetryAll(9, 800*time.Millisecond), Wrap: optest.Handled})
@@ -231,7 +231,7 @@ func TestDeadlineGoesBeforeARetryThatCameLate(t *testing.T) {
 	})
 }
 
-// A3: the same for the own time of an attempt: the element times out, once, and the attempt's timer is gone.
+// Law A3: the same for the own time of an attempt: the element times out, once, and the attempt's timer is gone.
 func TestDeadlineGoesBeforeAnAttemptTimeoutThatCameLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -251,7 +251,7 @@ func TestDeadlineGoesBeforeAnAttemptTimeoutThatCameLate(t *testing.T) {
 	})
 }
 
-// A2, A3: an attempt that is completed in the very turn that ends it, by user code on the loop, ends its element once.
+// Laws A2, A3: an attempt that is completed in the very turn that ends it, by user code on the loop, ends its element once.
 func TestCompletionInTheTurnOfTheTimeout(t *testing.T) {
 	for name, limit := range map[string]asyncop.Option{
 		"of the element": asyncop.WithAttemptTimeout(time.Hour), "of the attempt": asyncop.WithAttemptTimeout(time.Second),
@@ -289,7 +289,7 @@ func TestCompletionInTheTurnOfTheTimeout(t *testing.T) {
 	}
 }
 
-// A3: the retry timer of an element that timed out never fires, whatever the element in its slot does by then.
+// Law A3: the retry timer of an element that timed out never fires, whatever the element in its slot does by then.
 func TestTimeoutCancelsTheRetryTimer(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 1
@@ -361,7 +361,7 @@ func TestHandlerOutcomeIsNotRetried(t *testing.T) {
 	})
 }
 
-// A3: a handler that never returns cannot hang the element.
+// Law A3: a handler that never returns cannot hang the element.
 func TestHandlerThatNeverReturns(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		release := make(chan struct{})
@@ -392,7 +392,7 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 	})
 }
 
-// A3: with the default limit, too.
+// Law A3: with the default limit, too.
 func TestHandlerHasALimitByDefault(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Wrap: func(h *optest.Hand) optest.Function {
@@ -407,7 +407,7 @@ func TestHandlerHasALimitByDefault(t *testing.T) {
 	})
 }
 
-// A3, A6: a handler that panics or calls runtime.Goexit leaves the element to its timeout.
+// Laws A3, A6: a handler that panics or calls runtime.Goexit leaves the element to its timeout.
 func TestHandlerThatPanics(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		for name, handler := range map[string]func(){
@@ -429,7 +429,7 @@ func TestHandlerThatPanics(t *testing.T) {
 	})
 }
 
-// A3: handlers run off the loop, so a slow one holds up its own element only.
+// Law A3: handlers run off the loop, so a slow one holds up its own element only.
 func TestSlowHandlerHoldsUpNobody(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Wrap: func(h *optest.Hand) optest.Function {
@@ -455,7 +455,7 @@ func sortedEnds(history string) string {
 	return history
 }
 
-// A3: the context of the handler is not that of the element, whose deadline has passed.
+// Law A3: the context of the handler is not that of the element, whose deadline has passed.
 func TestHandlerContext(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -481,7 +481,7 @@ func TestHandlerContext(t *testing.T) {
 	})
 }
 
-// A3, A5: a handler that is running when the operator is cancelled is told so.
+// Laws A3, A5: a handler that is running when the operator is cancelled is told so.
 func TestCancelEndsTheHandlersContext(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var cause error
@@ -499,7 +499,7 @@ func TestCancelEndsTheHandlersContext(t *testing.T) {
 	})
 }
 
-// A3, Q2: timeouts fire on time although downstream takes nothing.
+// Laws A3, Q2: timeouts fire on time although downstream takes nothing.
 func TestTimeoutFiresUnderBackpressure(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		var handledAt time.Duration
@@ -524,7 +524,7 @@ func TestTimeoutFiresUnderBackpressure(t *testing.T) {
 
 // ---- A3: no timeout, a huge one, an early one, and that of a single attempt
 
-// A3: a timeout of 0, allowed without retry, is none.
+// Law A3: a timeout of 0, allowed without retry, is none.
 func TestTimeoutZeroIsNone(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		for _, s := range []optest.Strategy{nil, strategies.NoRetry[string]()} {
@@ -538,7 +538,7 @@ func TestTimeoutZeroIsNone(t *testing.T) {
 	})
 }
 
-// A3: the longest timeouts there are overflow nowhere.
+// Law A3: the longest timeouts there are overflow nowhere.
 func TestHugeTimeouts(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -558,7 +558,7 @@ func TestHugeTimeouts(t *testing.T) {
 	})
 }
 
-// A3: the longest limit of a handler, too.
+// Law A3: the longest limit of a handler, too.
 func TestHugeHandlerLimit(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -578,7 +578,7 @@ func TestHugeHandlerLimit(t *testing.T) {
 }
 
 // A retry that could not start before the deadline is not scheduled: the element waits for its deadline. One that would
-// start at the deadline is such a one (A5), one a nanosecond earlier is not.
+// start at the deadline is such a one (law A5), one a nanosecond earlier is not.
 func TestRetryPastTheDeadlineIsNotScheduled(t *testing.T) {
 	for delay, want := range map[time.Duration]string{
 		time.Second - 1: "a#1@0s a#2@999.999999ms",
@@ -717,7 +717,7 @@ func TestTotalTimeoutGoesBeforeTheAttemptTimeout(t *testing.T) {
 	})
 }
 
-// A3: the time of an element counts from its slot, also when the loop was away for somebody's logger just before.
+// Law A3: the time of an element counts from its slot, also when the loop was away for somebody's logger just before.
 func TestTimeoutCountsFromTheSlotAfterASlowLogger(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		slow := sync.OnceFunc(func() { time.Sleep(2 * time.Second) })

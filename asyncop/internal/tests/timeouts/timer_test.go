@@ -19,7 +19,7 @@ import (
 
 // ---- Law T1: timers are never early, equal ones come in arming order, and an idle operator costs nothing.
 
-// T1: retries, attempt timeouts and timeouts of many elements at odd times, each to the nanosecond.
+// Law T1: retries, attempt timeouts and timeouts of many elements at odd times, each to the nanosecond.
 func TestTimersAreExact(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 100
@@ -59,7 +59,7 @@ func (ownDelay) CanRetry(int) bool                          { return true }
 func (d ownDelay) BackoffTime(n int) time.Duration          { return d(n) }
 func (ownDelay) RetryPredicate() optest.PredicatesOfStrings { return optest.ErrorsOnly }
 
-// T1: never early, in real time.
+// Law T1: never early, in real time.
 func TestTimersAreNeverEarlyInRealTime(t *testing.T) {
 	const delay, timeout = 2 * time.Millisecond, 15 * time.Millisecond
 	last := map[int]time.Time{} // the loop's
@@ -90,7 +90,7 @@ func TestTimersAreNeverEarlyInRealTime(t *testing.T) {
 	require.EqualValues(t, 200, op.Stats().Timeouts)
 }
 
-// T1: back-offs that end in the same instant fire in the order in which they were armed.
+// Law T1: back-offs that end in the same instant fire in the order in which they were armed.
 func TestEqualBackoffsFireInArmingOrder(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(1, time.Second)})
@@ -103,7 +103,7 @@ func TestEqualBackoffsFireInArmingOrder(t *testing.T) {
 	})
 }
 
-// T1: also those that were armed at different times; and an earlier one goes before them, though armed last.
+// Law T1: also those that were armed at different times; and an earlier one goes before them, though armed last.
 func TestEqualBackoffsArmedAtDifferentTimes(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		var delay time.Duration
@@ -123,7 +123,7 @@ func TestEqualBackoffsArmedAtDifferentTimes(t *testing.T) {
 	})
 }
 
-// T1: timeouts in the same instant come in input order.
+// Law T1: timeouts in the same instant come in input order.
 func TestEqualTimeoutsFireInInputOrder(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
@@ -134,7 +134,7 @@ func TestEqualTimeoutsFireInInputOrder(t *testing.T) {
 	})
 }
 
-// T1: attempt timeouts in the same instant come in the order of their calls.
+// Law T1: attempt timeouts in the same instant come in the order of their calls.
 func TestEqualAttemptTimeoutsFireInArmingOrder(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -146,7 +146,7 @@ func TestEqualAttemptTimeoutsFireInArmingOrder(t *testing.T) {
 	})
 }
 
-// T1: a completion that was handed in until then goes before the timer of its attempt.
+// Law T1: a completion that was handed in until then goes before the timer of its attempt.
 func TestCompletionGoesBeforeTheAttemptTimeout(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
@@ -165,7 +165,7 @@ func TestCompletionGoesBeforeTheAttemptTimeout(t *testing.T) {
 	})
 }
 
-// T1: a late loop handles what has become due meanwhile in the order of the due times.
+// Law T1: a late loop handles what has become due meanwhile in the order of the due times.
 func TestLateLoopFiresInOrderOfTime(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		delays := map[int]time.Duration{0: 300 * time.Millisecond, 1: 100 * time.Millisecond, 2: 200 * time.Millisecond}
@@ -199,7 +199,7 @@ func (c *countingClock) AfterFunc(d time.Duration, f func()) *clock.Timer {
 	return c.Clock.AfterFunc(d, func() { c.fired.Add(1); f() })
 }
 
-// T1: an operator that waits looks at no clock and sets no timer until something is due.
+// Law T1: an operator that waits looks at no clock and sets no timer until something is due.
 func TestIdleCostsNothing(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		c := &countingClock{Clock: clock.New()}
@@ -253,7 +253,7 @@ func TestNoTimerAfterTheEnd(t *testing.T) {
 	}
 }
 
-// T1: a mock that is moved while the operator sets its alarm must not lose the alarm (archived clock.Mock: a Reset
+// Law T1: a mock that is moved while the operator sets its alarm must not lose the alarm (archived clock.Mock: a Reset
 // between the choice of a timer and its tick is undone by the tick). Not in a bubble: the race is the point.
 func TestMockThatMovesAllTheTime(t *testing.T) {
 	mock := clock.NewMock()
