@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/files"
 )
 
 // The lines of a file are looked up, and the results written to another one, exactly once: killed at any moment and
@@ -22,14 +23,14 @@ func ExampleWithCheckpoints() {
 	})
 
 	run := func() {
-		store := mustHave(checkpoint.OpenDir("checkpoints"))
+		store := mustHave(files.OpenDir("checkpoints"))
 		coordinator := mustHave(checkpoint.NewCoordinator(store, checkpoint.WithInterval(10*time.Second)))
 		defer coordinator.Close()
 
-		source := checkpoint.NewSource(coordinator, "keys", mustHave(checkpoint.OpenLines("keys.txt")))
+		source := checkpoint.NewSource(coordinator, "keys", mustHave(files.OpenLines("keys.txt")))
 		op := asyncop.OrderedWait(lookup, 5*time.Second, 1000,
 			asyncop.WithName("lookup"), asyncop.WithCheckpoints(coordinator))
-		sink := checkpoint.NewSink(coordinator, "rows", checkpoint.NewLineOutput("rows.txt"))
+		sink := checkpoint.NewSink(coordinator, "rows", files.NewLineOutput("rows.txt"))
 
 		if err := coordinator.Start(); err != nil {
 			log.Fatal(err) // the checkpoint does not fit this pipeline

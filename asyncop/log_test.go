@@ -626,8 +626,8 @@ func TestWarningOfAStrategyThatNeverRetries(t *testing.T) {
 		{"no predicate", bare, "*strategies.FixedDelayStrategy[int]"},
 		{"as a policy", strategies.PolicyOf(bare), "*strategies.Policy[int]"},
 		{"behind an interface", struct {
-			strategies.Retry[int]
-		}{aware}, `"struct { strategies.Retry[int] }"`},
+			strategies.AsyncRetryStrategy[int]
+		}{bare}, `"struct { strategies.AsyncRetryStrategy[int] }"`},
 		{"no retry", strategies.NoRetry[int](), ""},
 		{"no retry as a policy", strategies.PolicyOf(strategies.NoRetry[int]()), ""},
 		{"on errors", bare.RetryIfException(predicates.HasException), ""},

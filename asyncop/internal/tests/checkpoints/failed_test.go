@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/optest"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -39,13 +40,13 @@ func TestFailedRunsCanBeRestarted(t *testing.T) {
 				}
 				return s, nil
 			})
-			store := optest.Must(checkpoint.OpenDir(filepath.Join(dir, "checkpoints")))
+			store := optest.Must(files.OpenDir(filepath.Join(dir, "checkpoints")))
 			c := optest.Must(checkpoint.NewCoordinator(store, checkpoint.WithInterval(50*time.Microsecond),
 				checkpoint.WithLogger(slog.New(slog.DiscardHandler))))
 			source := checkpoint.NewSource(c, "in", checkpointtest.NewSliceInput(in))
 			op := asyncop.OrderedWait(lookup, time.Minute, 16, asyncop.WithName("lookup"), asyncop.WithCheckpoints(c),
 				asyncop.WithLogger(slog.New(slog.DiscardHandler)))
-			sink := checkpoint.NewSink(c, "out", checkpoint.NewLineOutput(filepath.Join(dir, "out")))
+			sink := checkpoint.NewSink(c, "out", files.NewLineOutput(filepath.Join(dir, "out")))
 			require.NoError(t, c.Start(), "run %d", run)
 			source.Via(op).To(sink)
 			require.Equal(t, broken, c.Wait() != nil, "run %d", run)

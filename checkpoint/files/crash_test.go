@@ -1,4 +1,4 @@
-package checkpoint
+package files
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/testing/crashfs"
 	"github.com/weirflow/weir/internal/testing/suite"
@@ -52,8 +53,8 @@ func newLife(keep int) *life {
 }
 
 // crashSnapshot returns what is saved under a number: short, because every byte of it is torn.
-func crashSnapshot(id uint64) *Snapshot {
-	return &Snapshot{
+func crashSnapshot(id uint64) *checkpoint.Snapshot {
+	return &checkpoint.Snapshot{
 		ID:   id,
 		Time: time.Unix(1_700_000_000+int64(id), 5).UTC(),
 		States: map[string]participant.State{
@@ -66,7 +67,7 @@ func crashSnapshot(id uint64) *Snapshot {
 func (l *life) open(fsys *crashfs.FS) (*DirStore, error) {
 	d, err := openDir(fsys, crashDir)
 	if d != nil {
-		d.logTo(quiet())
+		d.LogTo(quiet())
 		d.KeepLast(l.keep)
 		d.buffer = 64 // several writes for a file
 	}
@@ -88,11 +89,11 @@ func (l *life) look(fsys *crashfs.FS) (found uint64, d *DirStore, err error) {
 	if err != nil {
 		return 0, nil, fmt.Errorf("opening: %w", err)
 	}
-	s, skipped, err := Latest(ctx, d)
+	s, skipped, err := checkpoint.Latest(ctx, d)
 	switch {
 	case len(skipped) > 0:
 		return 0, d, fmt.Errorf("there is garbage: %v", skipped)
-	case errors.Is(err, ErrNotFound):
+	case errors.Is(err, checkpoint.ErrNotFound):
 		if l.newest() != 0 {
 			return 0, d, fmt.Errorf("nothing is left of %v", l.saved)
 		}
@@ -114,7 +115,7 @@ func (l *life) look(fsys *crashfs.FS) (found uint64, d *DirStore, err error) {
 		return 0, d, err
 	}
 	for _, id := range want {
-		if !slices.ContainsFunc(entries, func(e Entry) bool { return e.ID == id }) {
+		if !slices.ContainsFunc(entries, func(e checkpoint.Entry) bool { return e.ID == id }) {
 			return 0, d, fmt.Errorf("%d is gone: found %v, saved %v, maybe saved %v", id, entries, l.saved, l.maybe)
 		}
 	}
@@ -123,7 +124,7 @@ func (l *life) look(fsys *crashfs.FS) (found uint64, d *DirStore, err error) {
 		if err != nil {
 			return 0, d, fmt.Errorf("loading %d of %v: %w", e.ID, entries, err)
 		}
-		if !reflect.DeepEqual(s, crashSnapshot(e.ID).clone()) {
+		if !reflect.DeepEqual(s, clone(crashSnapshot(e.ID))) {
 			return 0, d, fmt.Errorf("%d is not what was saved: %v", e.ID, s)
 		}
 	}
@@ -373,7 +374,7 @@ func (l *life) failAt(at int, fault crashfs.Fault, lasting, again bool) (hit boo
 		if _, _, err := l.look(l.fs.Clone()); err != nil {
 			l.broken = fmt.Errorf("killed after the failure: %w", err)
 		}
-		s, _, loadErr := Latest(context.Background(), d)
+		s, _, loadErr := checkpoint.Latest(context.Background(), d)
 		if loadErr != nil || s.ID != 2 {
 			l.broken = fmt.Errorf("after the failure the store has %v: %w", s, loadErr)
 		}
@@ -408,9 +409,9 @@ func TestDirStoreNumbersOfFailedSaves(t *testing.T) {
 		other.States["more"] = participant.State{[]byte("of it")}
 		err = d.Save(t.Context(), other)
 		if taken {
-			var number *NumberError
+			var number *checkpoint.NumberError
 			require.ErrorAs(t, err, &number, op)
-			assert.Equal(t, NumberError{Checkpoint: 2, Newest: 2}, *number)
+			assert.Equal(t, checkpoint.NumberError{Checkpoint: 2, Newest: 2}, *number)
 			require.NoError(t, l.save(d, 3))
 		} else {
 			require.NoError(t, err, op)

@@ -1,6 +1,8 @@
-package checkpoint_test
+package files_test
 
 import (
+	"github.com/weirflow/weir/checkpoint/files"
+
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +24,7 @@ func ExampleOpenDir() {
 	ctx := context.Background()
 
 	run := func() {
-		store, err := checkpoint.OpenDir(dir)
+		store, err := files.OpenDir(dir)
 		if err != nil {
 			log.Fatal(err)
 		}

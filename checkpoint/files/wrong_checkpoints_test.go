@@ -1,4 +1,4 @@
-package checkpoint_test
+package files_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 
 	. "github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/files"
 )
 
 // Checkpoints of another job with the same names are refused, and so are those that do not fit the input: the output stays as it is.
@@ -24,10 +25,10 @@ func TestWrongCheckpointsDoNotTouchTheOutput(t *testing.T) {
 	run := func(dir, checkpoints, input string) error {
 		in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
 		require.NoError(t, os.WriteFile(in, []byte(input), 0o600))
-		c := must(NewCoordinator(must(OpenDir(checkpoints)), WithLogger(quiet())))
-		output := NewLineOutput(out)
+		c := must(NewCoordinator(must(files.OpenDir(checkpoints)), WithLogger(quiet())))
+		output := files.NewLineOutput(out)
 		sink := NewSink(c, "out", output) // before the source, too: the order does not matter
-		source := NewSource(c, "in", must(OpenLines(in)))
+		source := NewSource(c, "in", must(files.OpenLines(in)))
 		err := c.Start()
 		go func() {
 			for v := range source.Out() {
@@ -69,8 +70,8 @@ func TestNoOutputIsTouchedIfOneIsRefused(t *testing.T) {
 	store := checkpointtest.NewMemoryStore()
 	run := func() error {
 		c := must(NewCoordinator(store, WithLogger(quiet())))
-		a, b := NewSink(c, "a", NewLineOutput(dir+"/a")), NewSink(c, "b", NewLineOutput(dir+"/b"))
-		source := NewSource(c, "in", must(OpenLines(dir+"/in")))
+		a, b := NewSink(c, "a", files.NewLineOutput(dir+"/a")), NewSink(c, "b", files.NewLineOutput(dir+"/b"))
+		source := NewSource(c, "in", must(files.OpenLines(dir+"/in")))
 		err := c.Start()
 		for v := range source.Out() { // both get each line and each barrier
 			a.In() <- v

@@ -1,4 +1,4 @@
-package checkpoint_test
+package files_test
 
 import (
 	"errors"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/files"
 )
 
 func TestInputsFollowTheRules(t *testing.T) {
@@ -22,14 +23,14 @@ func TestInputsFollowTheRules(t *testing.T) {
 	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 	t.Run("lines", func(t *testing.T) {
 		checkpointtest.RunInput(t, func(t *testing.T) checkpoint.Input[string] {
-			in, err := checkpoint.OpenLines(name)
+			in, err := files.OpenLines(name)
 			require.NoError(t, err)
 			return in
 		}, nil)
 	})
 	t.Run("CSV", func(t *testing.T) {
 		checkpointtest.RunInput(t, func(t *testing.T) checkpoint.Input[[]string] {
-			in, err := checkpoint.OpenCSV(name)
+			in, err := files.OpenCSV(name)
 			require.NoError(t, err)
 			return in
 		}, slices.Equal)
@@ -51,17 +52,17 @@ func TestInputsFollowTheRules(t *testing.T) {
 }
 
 func TestFileOutputFollowsTheRules(t *testing.T) {
-	t.Run("refuses a file that is not empty", func(t *testing.T) { fileOutputFollowsTheRules(t, checkpoint.NewLineOutput) })
+	t.Run("refuses a file that is not empty", func(t *testing.T) { fileOutputFollowsTheRules(t, files.NewLineOutput) })
 	t.Run("overwrites", func(t *testing.T) {
-		fileOutputFollowsTheRules(t, func(path string) *checkpoint.FileOutput[string] {
-			return checkpoint.NewLineOutput(path).WithOverwrite()
+		fileOutputFollowsTheRules(t, func(path string) *files.Output[string] {
+			return files.NewLineOutput(path).WithOverwrite()
 		})
 	})
 }
 
 func TestFileOutputFollowsTheRulesOnATroubledDisk(t *testing.T) {
 	checkpointtest.RunOutput(t, func(*testing.T) checkpointtest.Outlet[string] {
-		disk := checkpoint.NewTroubledDisk()
+		disk := files.NewTroubledDisk()
 		return checkpointtest.Outlet[string]{
 			Open:    func() (checkpoint.Output[string], error) { return disk.NewOutput(), nil },
 			Visible: disk.Lines,
@@ -70,7 +71,7 @@ func TestFileOutputFollowsTheRulesOnATroubledDisk(t *testing.T) {
 	}, func(i int) string { return fmt.Sprint("line ", i) }, nil)
 }
 
-func fileOutputFollowsTheRules(t *testing.T, open func(path string) *checkpoint.FileOutput[string]) {
+func fileOutputFollowsTheRules(t *testing.T, open func(path string) *files.Output[string]) {
 	t.Helper()
 	checkpointtest.RunOutput(t, func(t *testing.T) checkpointtest.Outlet[string] {
 		name := filepath.Join(t.TempDir(), "output")

@@ -1,4 +1,4 @@
-package checkpoint
+package files
 
 import (
 	"bufio"
@@ -20,7 +20,7 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// FileOutput is an [Output] that appends to a file, exactly once. [NewFileOutput] makes one.
+// Output is an [checkpoint.Output] that appends to a file, exactly once. [NewOutput] makes one.
 //
 // What is written since the last barrier goes to a part file beside it (path.part-N). A barrier ends the part and makes it
 // durable. When the checkpoint completes, the output appends its parts to the file, makes the file durable, and removes the
@@ -29,9 +29,9 @@ import (
 // again what is missing. The state has a hash of the last KiB before that length, too. So a file that is not the one that the
 // checkpoint knows is refused, and stays as it is. What is cut off is kept beside the file (path.cut-N).
 //
-// Nothing locks the file, and a FileOutput never returns [ErrFenced]: one run at a time may have it. A [DirStore] makes sure of that on one
+// Nothing locks the file, and a Output never returns [checkpoint.ErrFenced]: one run at a time may have it. A [DirStore] makes sure of that on one
 // machine. On a file system that several machines share, a run that another one has taken over from may still write to it.
-type FileOutput[T any] struct {
+type Output[T any] struct {
 	fs        vfs.FS
 	path      string
 	encode    func(dst []byte, v T) ([]byte, error)
@@ -56,24 +56,24 @@ type part struct {
 	length int64
 }
 
-// NewFileOutput returns an output that appends to the file at path what encode appends to dst for each element. Without a
-// checkpoint to resume from the file must be empty or absent: see [FileOutput.WithOverwrite]. Files are made with mode 0644,
+// NewOutput returns an output that appends to the file at path what encode appends to dst for each element. Without a
+// checkpoint to resume from the file must be empty or absent: see [Output.WithOverwrite]. Files are made with mode 0644,
 // before the umask. It panics if path is empty or encode is nil.
-func NewFileOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error)) *FileOutput[T] {
-	guard.RefuseNil("checkpoint: NewFileOutput", "encode", encode)
-	return newFileOutput("NewFileOutput", path, encode)
+func NewOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error)) *Output[T] {
+	guard.RefuseNil("checkpoint: NewOutput", "encode", encode)
+	return newFileOutput("NewOutput", path, encode)
 }
 
-func newFileOutput[T any](constructor, path string, encode func(dst []byte, v T) ([]byte, error)) *FileOutput[T] {
+func newFileOutput[T any](constructor, path string, encode func(dst []byte, v T) ([]byte, error)) *Output[T] {
 	if path == "" {
 		panic(fmt.Sprintf("checkpoint: %s: empty path", constructor))
 	}
-	return &FileOutput[T]{fs: vfs.OS(), path: path, encode: encode, logger: slog.Default()}
+	return &Output[T]{fs: vfs.OS(), path: path, encode: encode, logger: slog.Default()}
 }
 
 // NewLineOutput returns an output that appends each string to the file at path, with a line end; the rest is as with
-// [NewFileOutput].
-func NewLineOutput(path string) *FileOutput[string] {
+// [NewOutput].
+func NewLineOutput(path string) *Output[string] {
 	return newFileOutput("NewLineOutput", path, func(dst []byte, v string) ([]byte, error) {
 		return append(append(dst, v...), '\n'), nil
 	})
@@ -81,12 +81,13 @@ func NewLineOutput(path string) *FileOutput[string] {
 
 // WithOverwrite makes o empty the file when there is no checkpoint to resume from, and returns o. By default a file that is not
 // empty is refused then: the checkpoints may be lost, or in another directory. It is called before [NewSink].
-func (o *FileOutput[T]) WithOverwrite() *FileOutput[T] {
+func (o *Output[T]) WithOverwrite() *Output[T] {
 	o.overwrite = true
 	return o
 }
 
-func (o *FileOutput[T]) logTo(l *slog.Logger) { o.logger = l }
+// LogTo sets the logger. A [checkpoint.Coordinator] gives an output its own.
+func (o *Output[T]) LogTo(l *slog.Logger) { o.logger = l }
 
 // fileState is the state of a checkpoint: the file has before bytes, and after bytes once the parts are appended.
 type fileState struct {
@@ -138,12 +139,12 @@ func decodeFileState(state []byte) (s fileState, err error) {
 	return s, nil
 }
 
-func (o *FileOutput[T]) partPath(number uint64) string {
+func (o *Output[T]) partPath(number uint64) string {
 	return fmt.Sprintf("%s.part-%d", o.path, number)
 }
 
-// FreshStart implements [FreshStarter].
-func (o *FileOutput[T]) FreshStart(context.Context) error {
+// FreshStart implements [checkpoint.FreshStarter].
+func (o *Output[T]) FreshStart(context.Context) error {
 	if !o.overwrite {
 		info, err := o.fs.Stat(o.path)
 		switch {
@@ -158,13 +159,13 @@ func (o *FileOutput[T]) FreshStart(context.Context) error {
 	return o.restore(fileState{})
 }
 
-// Restore implements [Output].
-func (o *FileOutput[T]) Restore(_ context.Context, state []byte) error {
+// Restore implements [checkpoint.Output].
+func (o *Output[T]) Restore(_ context.Context, state []byte) error {
 	s, err := decodeFileState(state)
 	if err != nil {
 		return err
 	}
-	if err := o.check(state); err != nil {
+	if err := o.Check(state); err != nil {
 		return err
 	}
 	found, _ := o.fs.Stat(o.path) // restore reports what is wrong with it
@@ -179,8 +180,8 @@ func (o *FileOutput[T]) Restore(_ context.Context, state []byte) error {
 	return o.restore(s)
 }
 
-// check returns an error if Restore cannot bring the file to a state, or if it is another file. It changes nothing.
-func (o *FileOutput[T]) check(state []byte) error {
+// Check returns an error if Restore cannot bring the file to a state, or if it is another file. It changes nothing.
+func (o *Output[T]) Check(state []byte) error {
 	s, err := decodeFileState(state)
 	if err != nil {
 		return err
@@ -200,7 +201,7 @@ func (o *FileOutput[T]) check(state []byte) error {
 }
 
 // keepCut copies what is in the file from a place on to a file of its own.
-func (o *FileOutput[T]) keepCut(from int64) (path string, err error) {
+func (o *Output[T]) keepCut(from int64) (path string, err error) {
 	f, err := o.fs.OpenFile(o.path, os.O_RDONLY, 0)
 	if err != nil {
 		return "", err
@@ -226,7 +227,7 @@ func (o *FileOutput[T]) keepCut(from int64) (path string, err error) {
 	return path, o.fs.SyncDir(filepath.Dir(o.path))
 }
 
-func (o *FileOutput[T]) restore(s fileState) error {
+func (o *Output[T]) restore(s fileState) error {
 	o.next = s.next
 	complete, err := o.haveParts(s.parts)
 	if err != nil {
@@ -249,7 +250,7 @@ func (o *FileOutput[T]) restore(s fileState) error {
 
 // haveParts reports whether all parts are there. If one is not, they were committed: they are removed only after the file
 // with their contents is durable.
-func (o *FileOutput[T]) haveParts(parts []part) (bool, error) {
+func (o *Output[T]) haveParts(parts []part) (bool, error) {
 	for _, p := range parts {
 		if _, err := o.fs.Stat(o.partPath(p.number)); errors.Is(err, fs.ErrNotExist) {
 			return false, nil
@@ -269,7 +270,7 @@ func (s fileState) need(appendParts bool) (length int64, sum uint64) {
 }
 
 // open opens the file that a state is of: with all that it needs, and with the content that it knows.
-func (o *FileOutput[T]) open(s fileState, appendParts bool, flags int) (vfs.File, error) {
+func (o *Output[T]) open(s fileState, appendParts bool, flags int) (vfs.File, error) {
 	need, sum := s.need(appendParts)
 	f, err := o.fs.OpenFile(o.path, flags, 0o644)
 	if errors.Is(err, fs.ErrNotExist) && need > 0 {
@@ -297,7 +298,7 @@ func (o *FileOutput[T]) open(s fileState, appendParts bool, flags int) (vfs.File
 }
 
 // publish brings the file to the state s: exactly s.after bytes. It appends the parts; without, they must be in the file.
-func (o *FileOutput[T]) publish(s fileState, appendParts bool) error {
+func (o *Output[T]) publish(s fileState, appendParts bool) error {
 	flags := os.O_RDWR
 	if need, _ := s.need(appendParts); need == 0 {
 		flags |= os.O_CREATE
@@ -340,7 +341,7 @@ func (o *FileOutput[T]) publish(s fileState, appendParts bool) error {
 	return nil
 }
 
-func (o *FileOutput[T]) appendPart(to io.Writer, p part) error {
+func (o *Output[T]) appendPart(to io.Writer, p part) error {
 	f, err := o.fs.OpenFile(o.partPath(p.number), os.O_RDONLY, 0)
 	if err != nil {
 		return err
@@ -353,7 +354,7 @@ func (o *FileOutput[T]) appendPart(to io.Writer, p part) error {
 }
 
 // removeParts removes all parts that are not committed: of an earlier run, for instance.
-func (o *FileOutput[T]) removeParts() error {
+func (o *Output[T]) removeParts() error {
 	dir, prefix := filepath.Dir(o.path), filepath.Base(o.path)+".part-"
 	entries, err := o.fs.ReadDir(dir)
 	if err != nil {
@@ -372,8 +373,8 @@ func (o *FileOutput[T]) removeParts() error {
 	return nil
 }
 
-// Write implements [Output].
-func (o *FileOutput[T]) Write(_ context.Context, v T) error {
+// Write implements [checkpoint.Output].
+func (o *Output[T]) Write(_ context.Context, v T) error {
 	var err error
 	if o.scratch, err = o.encode(o.scratch[:0], v); err != nil {
 		return err
@@ -393,7 +394,7 @@ func (o *FileOutput[T]) Write(_ context.Context, v T) error {
 }
 
 // remember keeps the end of what was written.
-func (o *FileOutput[T]) remember(b []byte) {
+func (o *Output[T]) remember(b []byte) {
 	b = b[max(0, len(b)-tailSize):]
 	if len(o.tail)+len(b) > 8*tailSize {
 		o.tail = append(o.tail[:0], o.tail[len(o.tail)-tailSize:]...)
@@ -401,8 +402,8 @@ func (o *FileOutput[T]) remember(b []byte) {
 	o.tail = append(o.tail, b...)
 }
 
-// Prepare implements [Output].
-func (o *FileOutput[T]) Prepare(context.Context) ([]byte, error) {
+// Prepare implements [checkpoint.Output].
+func (o *Output[T]) Prepare(context.Context) ([]byte, error) {
 	if o.file != nil {
 		if err := o.endPart(); err != nil {
 			return nil, err
@@ -418,7 +419,7 @@ func (o *FileOutput[T]) Prepare(context.Context) ([]byte, error) {
 	return s.encode(), nil
 }
 
-func (o *FileOutput[T]) endPart() error {
+func (o *Output[T]) endPart() error {
 	f := o.file
 	o.file = nil
 	if err := o.write.Flush(); err != nil {
@@ -440,8 +441,8 @@ func (o *FileOutput[T]) endPart() error {
 	return nil
 }
 
-// Commit implements [Output].
-func (o *FileOutput[T]) Commit(_ context.Context, state []byte) error {
+// Commit implements [checkpoint.Output].
+func (o *Output[T]) Commit(_ context.Context, state []byte) error {
 	s, err := decodeFileState(state)
 	if err != nil {
 		return err
@@ -465,8 +466,8 @@ func (o *FileOutput[T]) Commit(_ context.Context, state []byte) error {
 	return nil
 }
 
-// Close implements [Output].
-func (o *FileOutput[T]) Close() error {
+// Close implements [checkpoint.Output].
+func (o *Output[T]) Close() error {
 	if o.file == nil {
 		return nil
 	}

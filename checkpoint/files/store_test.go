@@ -1,4 +1,4 @@
-package checkpoint_test
+package files_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/files"
 )
 
 func TestMemoryStoreConforms(t *testing.T) {
@@ -66,7 +67,7 @@ func TestDirStoreConforms(t *testing.T) {
 				dir := filepath.Join(t.TempDir(), "new", "checkpoints")
 				return checkpointtest.Place{
 					Open: func() (checkpoint.Store, error) {
-						d, err := checkpoint.OpenDir(dir)
+						d, err := files.OpenDir(dir)
 						if err != nil {
 							return nil, err
 						}
@@ -83,7 +84,7 @@ func TestDirStoreConforms(t *testing.T) {
 func TestDirStoreConformsOnATroubledDisk(t *testing.T) {
 	checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
 		t.Helper()
-		disk := checkpoint.NewTroubledDisk()
+		disk := files.NewTroubledDisk()
 		return checkpointtest.Place{Open: disk.OpenStore, Fail: disk.Fail}
 	})
 }
@@ -91,7 +92,7 @@ func TestDirStoreConformsOnATroubledDisk(t *testing.T) {
 // Where a system has no locks, a run that another one has overtaken finds that out by its checkpoints (law P1).
 func TestDirStoreIsFencedByNewerCheckpoints(t *testing.T) {
 	ctx := t.Context()
-	disk := checkpoint.NewTroubledDisk()
+	disk := files.NewTroubledDisk()
 	loser, err := disk.OpenStore()
 	require.NoError(t, err)
 	require.NoError(t, loser.Save(ctx, &checkpoint.Snapshot{ID: 1}))

@@ -1,4 +1,4 @@
-package checkpoint
+package files
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/testing/testhook"
 	"github.com/weirflow/weir/internal/vfs"
 )
@@ -22,7 +23,7 @@ import (
 // DirStore keeps every snapshot in a file of its own, in a directory that belongs to one process at a time.
 //
 //	dir/LOCK                                    locked while the store is open, as dir is; holds the pid
-//	dir/checkpoint-00000000000000000041.weir    see [Snapshot.WriteTo]
+//	dir/checkpoint-00000000000000000041.weir    see [checkpoint.Snapshot.WriteTo]
 //	dir/checkpoint-00000000000000000042.weir
 //	dir/checkpoint-00000000000000000043.weir.tmp    being written, or left over by a crash: removed by the next opening
 //
@@ -38,7 +39,7 @@ type DirStore struct {
 	dir    string // absolute
 	fs     vfs.FS
 	step   func(string) // called before each change of the disk
-	buffer int          // bytes gathered for one write
+	buffer int          // the most bytes of one write
 	lock   vfs.Lock
 
 	saving chan struct{} // one place: held by the call that saves or closes
@@ -55,11 +56,11 @@ type DirStore struct {
 	fenced error             // why nothing is saved any more
 }
 
-var _ Store = (*DirStore)(nil)
+var _ checkpoint.Store = (*DirStore)(nil)
 
 // dirFile is a snapshot in the directory.
 type dirFile struct {
-	Entry
+	checkpoint.Entry
 	damaged bool // Load has found out
 }
 
@@ -79,7 +80,7 @@ const (
 //
 // The error is a *[LockedError] if the directory is open already, in this process or another one. The lock ends with the
 // process, however that dies. It is a lock on the directory itself: it holds also if the file LOCK is removed. If the directory
-// is removed or replaced while it is open, Save returns [ErrFenced].
+// is removed or replaced while it is open, Save returns [checkpoint.ErrFenced].
 //
 // Some systems give less:
 //
@@ -88,7 +89,7 @@ const (
 //   - A network file system must share locks between its machines. NFS does unless it is mounted with local locks; others may not.
 //   - AIX, Solaris, Plan 9 and WebAssembly have no such locks. A second process is not noticed there. A coordinator logs that.
 //
-// Damaged snapshots, and files that cannot be removed, are logged at warn level, to the logger of the [Coordinator] that has
+// Damaged snapshots, and files that cannot be removed, are logged at warn level, to the logger of the [checkpoint.Coordinator] that has
 // the store, or to slog.Default().
 func OpenDir(path string) (*DirStore, error) { return openDir(vfs.OS(), path) }
 
@@ -106,7 +107,7 @@ func openDir(fsys vfs.FS, path string) (*DirStore, error) {
 		keep:   defaultKeepLast,
 		logger: slog.Default(),
 		step:   testhook.StoreStep(),
-		buffer: writeBuffer,
+		buffer: 256 << 10,
 		saving: make(chan struct{}, 1),
 	}
 	if err := d.open(); err != nil {
@@ -170,7 +171,7 @@ func (d *DirStore) scan() error {
 			continue
 		}
 		if id, ours := parseFileName(info.Name); ours {
-			d.files = append(d.files, dirFile{Entry: Entry{ID: id, Size: info.Size}})
+			d.files = append(d.files, dirFile{Entry: checkpoint.Entry{ID: id, Size: info.Size}})
 			d.newest = max(d.newest, id)
 		}
 	}
@@ -213,8 +214,8 @@ func (d *DirStore) KeepLast(k int) {
 	d.keep = k
 }
 
-// logTo sets the logger, and warns if the directory has no lock.
-func (d *DirStore) logTo(l *slog.Logger) {
+// LogTo sets the logger: a [checkpoint.Coordinator] gives a store its own. It warns there if the directory has no lock.
+func (d *DirStore) LogTo(l *slog.Logger) {
 	d.mu.Lock()
 	d.logger = l
 	d.mu.Unlock()
@@ -233,8 +234,8 @@ func (d *DirStore) log() *slog.Logger {
 // Dir returns the directory as an absolute path.
 func (d *DirStore) Dir() string { return d.dir }
 
-// Save implements [Store]. It waits for a Save that is running.
-func (d *DirStore) Save(ctx context.Context, s *Snapshot) error {
+// Save implements [checkpoint.Store]. It waits for a Save that is running.
+func (d *DirStore) Save(ctx context.Context, s *checkpoint.Snapshot) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
@@ -243,7 +244,7 @@ func (d *DirStore) Save(ctx context.Context, s *Snapshot) error {
 		defer d.release()
 		err = d.save(ctx, s)
 	}
-	if _, taken := errors.AsType[*NumberError](err); err == nil || taken || errors.Is(err, ErrClosed) {
+	if _, taken := errors.AsType[*checkpoint.NumberError](err); err == nil || taken || errors.Is(err, checkpoint.ErrClosed) {
 		return err
 	}
 	return fmt.Errorf("checkpoint: saving checkpoint %d: %w", s.ID, err)
@@ -261,7 +262,7 @@ func (d *DirStore) acquire(ctx context.Context) error {
 	}
 	if d.isClosed() {
 		d.release()
-		return ErrClosed
+		return checkpoint.ErrClosed
 	}
 	return nil
 }
@@ -275,7 +276,7 @@ func (d *DirStore) isClosed() bool {
 }
 
 // save does what Save promises. The order of its steps is the whole point; crash_test.go tries every moment between them.
-func (d *DirStore) save(ctx context.Context, s *Snapshot) error {
+func (d *DirStore) save(ctx context.Context, s *checkpoint.Snapshot) error {
 	if err := d.check(); err != nil {
 		return err // nothing of ours may get into the directory of another process
 	}
@@ -309,7 +310,7 @@ func (d *DirStore) save(ctx context.Context, s *Snapshot) error {
 		return err
 	}
 	d.mu.Lock()
-	d.files = append(d.files, dirFile{Entry: Entry{ID: s.ID, Size: size}})
+	d.files = append(d.files, dirFile{Entry: checkpoint.Entry{ID: s.ID, Size: size}})
 	d.mu.Unlock()
 	d.prune()
 	return nil
@@ -322,7 +323,7 @@ func (d *DirStore) check() error {
 		return d.fenced
 	}
 	if err := d.lock.Check(); errors.Is(err, vfs.ErrLost) {
-		d.fenced = fmt.Errorf("%w: %w", err, ErrFenced)
+		d.fenced = fmt.Errorf("%w: %w", err, checkpoint.ErrFenced)
 		return d.fenced
 	} else if err != nil {
 		return err
@@ -333,7 +334,7 @@ func (d *DirStore) check() error {
 	}
 	for _, info := range infos {
 		if id, ours := parseFileName(info.Name); ours && id > d.newest {
-			d.fenced = fmt.Errorf("%s is of another process: %w", d.path(id), ErrFenced)
+			d.fenced = fmt.Errorf("%s is of another process: %w", d.path(id), checkpoint.ErrFenced)
 			return d.fenced
 		}
 	}
@@ -341,8 +342,8 @@ func (d *DirStore) check() error {
 }
 
 // savedBefore reports whether s is stored already, and returns a *NumberError if its number is another snapshot's.
-func (d *DirStore) savedBefore(s *Snapshot) (stored bool, err error) {
-	taken := &NumberError{Checkpoint: s.ID, Newest: d.newest}
+func (d *DirStore) savedBefore(s *checkpoint.Snapshot) (stored bool, err error) {
+	taken := &checkpoint.NumberError{Checkpoint: s.ID, Newest: d.newest}
 	if s.ID < d.newest {
 		return false, taken
 	}
@@ -362,9 +363,9 @@ func (d *DirStore) savedBefore(s *Snapshot) (stored bool, err error) {
 }
 
 // digest returns that of the bytes of a snapshot: equal snapshots have equal files.
-func digest(s *Snapshot) (sum [sha256.Size]byte) {
+func digest(s *checkpoint.Snapshot) (sum [sha256.Size]byte) {
 	h := sha256.New()
-	_, _ = s.writeTo(h, 4<<10) // it is valid, and a hash does not fail
+	_, _ = s.WriteTo(h) // it is valid, and a hash does not fail
 	h.Sum(sum[:0])
 	return sum
 }
@@ -383,13 +384,13 @@ func (d *DirStore) digestOf(id uint64) (sum [sha256.Size]byte, err error) {
 }
 
 // write writes s into a new file and makes its content durable.
-func (d *DirStore) write(ctx context.Context, path string, s *Snapshot) (size int64, err error) {
+func (d *DirStore) write(ctx context.Context, path string, s *checkpoint.Snapshot) (size int64, err error) {
 	d.step("create")
 	f, err := d.fs.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, filePerm)
 	if err != nil {
 		return 0, err
 	}
-	size, err = s.writeTo(stepWriter{ctx, f, d.step}, d.buffer)
+	size, err = s.WriteTo(stepWriter{ctx, f, d.step, d.buffer})
 	if err == nil {
 		d.step("sync")
 		err = f.Sync() // once: see vfs.File
@@ -402,14 +403,20 @@ type stepWriter struct {
 	ctx  context.Context //nolint:containedctx // it lives as long as one call
 	w    io.Writer
 	step func(string)
+	most int // bytes at once
 }
 
-func (w stepWriter) Write(p []byte) (int, error) {
-	if w.ctx.Err() != nil {
-		return 0, context.Cause(w.ctx)
+func (w stepWriter) Write(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		if w.ctx.Err() != nil {
+			return n, context.Cause(w.ctx)
+		}
+		w.step("write")
+		var some int
+		some, err = w.w.Write(p[n:min(len(p), n+w.most)])
+		n += some
 	}
-	w.step("write")
-	return w.w.Write(p)
+	return n, err
 }
 
 // discard removes what a failed Save has left, so that the directory looks as before. Whether that works does not
@@ -443,8 +450,8 @@ func (d *DirStore) prune() {
 	d.files = slices.DeleteFunc(d.files, func(f dirFile) bool { return gone[f.ID] })
 }
 
-// Load implements [Store]. A damaged file is logged too.
-func (d *DirStore) Load(ctx context.Context, id uint64) (*Snapshot, error) {
+// Load implements [checkpoint.Store]. A damaged file is logged too.
+func (d *DirStore) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("checkpoint: loading checkpoint %d: %w", id, context.Cause(ctx))
 	}
@@ -454,18 +461,18 @@ func (d *DirStore) Load(ctx context.Context, id uint64) (*Snapshot, error) {
 	d.mu.Unlock()
 	switch {
 	case closed:
-		return nil, ErrClosed
+		return nil, checkpoint.ErrClosed
 	case !known:
-		return nil, fmt.Errorf("%w: checkpoint %d in %s", ErrNotFound, id, d.dir)
+		return nil, fmt.Errorf("%w: checkpoint %d in %s", checkpoint.ErrNotFound, id, d.dir)
 	}
 	s, err := d.read(id)
-	damage, isDamage := errors.AsType[*CorruptError](err)
-	version, isVersion := errors.AsType[*VersionError](err)
+	damage, isDamage := errors.AsType[*checkpoint.CorruptError](err)
+	version, isVersion := errors.AsType[*checkpoint.VersionError](err)
 	switch {
 	case err == nil:
 		return s, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%w: checkpoint %d: %w", ErrNotFound, id, err)
+		return nil, fmt.Errorf("%w: checkpoint %d: %w", checkpoint.ErrNotFound, id, err)
 	case isDamage:
 		damage.Path, damage.Checkpoint = d.path(id), id
 		d.noteDamage(damage)
@@ -478,7 +485,7 @@ func (d *DirStore) Load(ctx context.Context, id uint64) (*Snapshot, error) {
 	}
 }
 
-func (d *DirStore) read(id uint64) (s *Snapshot, err error) {
+func (d *DirStore) read(id uint64) (s *checkpoint.Snapshot, err error) {
 	f, err := d.fs.OpenFile(d.path(id), os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
@@ -488,15 +495,15 @@ func (d *DirStore) read(id uint64) (s *Snapshot, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err = ReadSnapshot(f, size)
+	s, err = checkpoint.ReadSnapshot(f, size)
 	if err == nil && s.ID != id {
-		return nil, &CorruptError{Reason: fmt.Sprintf("it holds checkpoint %d", s.ID)}
+		return nil, &checkpoint.CorruptError{Reason: fmt.Sprintf("it holds checkpoint %d", s.ID)}
 	}
 	return s, err
 }
 
 // noteDamage keeps a damaged file from being counted among the last k.
-func (d *DirStore) noteDamage(damage *CorruptError) {
+func (d *DirStore) noteDamage(damage *checkpoint.CorruptError) {
 	d.log().Warn("checkpoint: a checkpoint is damaged", slog.Uint64("checkpoint", damage.Checkpoint),
 		slog.String("path", damage.Path), slog.String("reason", damage.Reason))
 	d.mu.Lock()
@@ -508,21 +515,21 @@ func (d *DirStore) noteDamage(damage *CorruptError) {
 	}
 }
 
-// List implements [Store]. The sizes are those of the files.
-func (d *DirStore) List(context.Context) ([]Entry, error) {
+// List implements [checkpoint.Store]. The sizes are those of the files.
+func (d *DirStore) List(context.Context) ([]checkpoint.Entry, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, ErrClosed
+		return nil, checkpoint.ErrClosed
 	}
-	entries := make([]Entry, len(d.files))
+	entries := make([]checkpoint.Entry, len(d.files))
 	for i, f := range d.files {
 		entries[i] = f.Entry
 	}
 	return entries, nil
 }
 
-// Close implements [Store]: another process may open the directory then.
+// Close implements [checkpoint.Store]: another process may open the directory then.
 func (d *DirStore) Close() error {
 	d.saving <- struct{}{}
 	defer d.release()
@@ -537,4 +544,18 @@ func (d *DirStore) Close() error {
 		return fmt.Errorf("checkpoint: closing directory %s: %w", d.dir, err)
 	}
 	return nil
+}
+
+// LockedError reports that a directory of checkpoints is open elsewhere, in this process or another one.
+type LockedError struct {
+	Dir string
+	PID int // the process that has it open; 0 if that is not known
+}
+
+func (e *LockedError) Error() string {
+	by := "another process"
+	if e.PID != 0 {
+		by = "process " + strconv.Itoa(e.PID)
+	}
+	return fmt.Sprintf("checkpoint: directory %s is in use by %s: a pipeline needs one of its own", e.Dir, by)
 }

@@ -1,4 +1,4 @@
-package checkpoint
+package files
 
 import (
 	"bytes"
@@ -23,14 +23,14 @@ const outputPath = "/out/lines"
 var ctx = context.Background()
 
 // startOutput begins with a state; nil: there is none.
-func startOutput(o *FileOutput[string], state []byte) error {
+func startOutput(o *Output[string], state []byte) error {
 	if state == nil {
 		return o.FreshStart(ctx)
 	}
 	return o.Restore(ctx, state)
 }
 
-func newCrashOutput(fsys *crashfs.FS) *FileOutput[string] {
+func newCrashOutput(fsys *crashfs.FS) *Output[string] {
 	o := NewLineOutput(outputPath)
 	o.fs = fsys
 	return o
@@ -252,9 +252,9 @@ func TestFileOutputErrors(t *testing.T) {
 	require.NoFileExists(t, path, "a failed start leaves nothing behind")
 	require.Error(t, NewLineOutput(path).Restore(ctx, []byte{}))
 
-	bad := NewFileOutput(path, func([]byte, int) ([]byte, error) { return nil, assert.AnError })
+	bad := NewOutput(path, func([]byte, int) ([]byte, error) { return nil, assert.AnError })
 	require.ErrorIs(t, bad.Write(ctx, 1), assert.AnError)
-	require.Panics(t, func() { NewFileOutput[int](path, nil) })
+	require.Panics(t, func() { NewOutput[int](path, nil) })
 }
 
 // Every call on the disk may fail: the output says so, and a restart finds the last stored state.
@@ -410,7 +410,7 @@ func TestFileOutputSaysWhatItCutsOff(t *testing.T) {
 	}{{second, ""}, {first, "bytes=4 length=4"}, {first, ""}} {
 		var book bytes.Buffer
 		o := NewLineOutput(path)
-		o.logTo(slog.New(slog.NewTextHandler(&book, nil)))
+		o.LogTo(slog.New(slog.NewTextHandler(&book, nil)))
 		require.NoError(t, o.Restore(ctx, tt.state))
 		require.Equal(t, tt.want != "", strings.Contains(book.String(), "went on behind the checkpoint"), book.String())
 		require.Contains(t, book.String(), tt.want)
@@ -449,7 +449,7 @@ func TestFileOutputRefusesDamagedStates(t *testing.T) {
 // An element may be nothing in the file: its part is empty, and a Commit that is repeated does not need it any more.
 func TestFileOutputCommitsEmptyPartsAgain(t *testing.T) {
 	fsys := newOutputDisk(t)
-	o := NewFileOutput(outputPath, func(dst []byte, v string) ([]byte, error) { return append(dst, v...), nil })
+	o := NewOutput(outputPath, func(dst []byte, v string) ([]byte, error) { return append(dst, v...), nil })
 	o.fs = fsys
 	require.NoError(t, o.FreshStart(ctx))
 	for _, v := range []string{"", "one", ""} {
