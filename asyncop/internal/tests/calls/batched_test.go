@@ -70,45 +70,6 @@ func TestBatched(t *testing.T) {
 	})
 }
 
-// An operator with fewer slots than a batch has members does not wait for more. At the end of the input, whatever ends it, no
-// batch waits.
-func TestBatchedDoesNotWaitForWhatCannotCome(t *testing.T) {
-	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
-		b, r := optest.NewBulk(t, m, 100, time.Hour, optest.Setup{Timeout: 2 * time.Hour})
-		b.Self = uppers
-		r.SendEach("abcde")
-		require.Equal(t, "a#1+b#1@0s c#1+d#1@0s", b.Times())
-		r.EndInput()
-		require.Equal(t, "a#1+b#1@0s c#1+d#1@0s e#1@0s", b.Times())
-		require.NoError(t, r.Wait())
-		require.Equal(t, "A B C D E", r.Outputs())
-	}, 2)
-	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
-		b, r := optest.NewBulk(t, m, 100, time.Hour, optest.Setup{Timeout: 2 * time.Hour})
-		b.Self = uppers
-		r.SendEach("abc")
-		require.Empty(t, b.Times())
-		require.NoError(t, r.Op.Stop(t.Context()))
-		require.Equal(t, "a#1+b#1+c#1@0s", b.Times())
-	})
-}
-
-// Retries that go on after the end of the input do not wait for a batch either.
-func TestBatchedDrain(t *testing.T) {
-	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
-		b, r := optest.NewBulk(t, m, 100, 10*time.Second, optest.Setup{
-			Timeout: time.Minute, Strategy: optest.RetryAll(1, time.Second), Opts: optest.Options(asyncop.WithDrainRetries()),
-		})
-		r.SendEach("ab")
-		r.EndInput()
-		b.Answers("a#1+b#1", "! B")
-		r.Advance(time.Second)
-		b.Answers("a#2", "A")
-		require.NoError(t, r.Wait())
-		require.Equal(t, "a#1+b#1@0s a#2@1s", b.Times())
-	})
-}
-
 // Law A3: the timeout of a member ends that only. The context of the call ends with the last member, and its deadline is the
 // latest. The permit comes back when the call returns (A2: what it brings then is late).
 func TestBatchedTimeoutOfMembers(t *testing.T) {
@@ -149,21 +110,6 @@ func TestBatchedTimeoutOfMembers(t *testing.T) {
 		require.NoError(t, r.End())
 		optest.CheckBalance(t, r.Stats())
 		require.Zero(t, r.Stats().Running)
-	})
-}
-
-// A member whose time runs out before its call begins is not part of it (law A5).
-func TestBatchedMembersThatAreLate(t *testing.T) {
-	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
-		b, r := optest.NewBulk(t, m, 2, 1, optest.Setup{Timeout: time.Second, Opts: optest.Options(asyncop.WithDropOnFailure(), asyncop.WithMaxConcurrentCalls(1))})
-		r.SendEach("ab")
-		r.Advance(time.Second / 2)
-		r.SendEach("c")
-		r.Advance(time.Second / 2)
-		b.Answers("a#1+b#1", "A B")
-		require.Equal(t, "a#1+b#1@0s c#1@1s", b.Times())
-		r.Advance(time.Second / 2)
-		require.EqualValues(t, 3, r.Stats().Timeouts)
 	})
 }
 
@@ -520,27 +466,6 @@ func TestBatchedCheckpoints(t *testing.T) {
 	})
 }
 
-// That no element follows is known also of those that have waited for a slot.
-func TestBatchedEndOfInputBehindTheBacklog(t *testing.T) {
-	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
-		store := checkpointtest.NewMemoryStore()
-		r := optest.NewCheckRig(t, optest.Mode{Ordered: m.Ordered, Capacity: 16}, optest.Setup{}, store)
-		r.SendEach("abc")
-		r.Save()
-		_ = r.Cut(optest.ErrTestOver)
-		b := &optest.Bulk{T: t, Over: make(chan struct{})}
-		r = optest.NewCheckRig(t, m, optest.Setup{Wrap: b.Function(3, time.Hour)}, store.Reopen())
-		t.Cleanup(func() { close(b.Over) })
-		drain, done := r.Trigger(checkpoint.Drain)
-		r.Send(drain)
-		b.Answers("a#1+b#1", "A B")
-		b.Answers("c#1", "C")
-		require.NoError(t, r.Finish(done))
-		require.NoError(t, r.Wait())
-		require.Equal(t, "a#1+b#1@0s c#1@0s", b.Times())
-	}, 2)
-}
-
 // In key order at most one element of a key is in a batch, and the next one waits until it has ended, retries included, and its
 // call has returned (law K1).
 func TestBatchedInKeyOrder(t *testing.T) {
@@ -608,27 +533,6 @@ func (h hits) AsyncInvoke(ctx context.Context, in string, result optest.Future) 
 		return nil
 	}
 	return h.Function.AsyncInvoke(ctx, in, result)
-}
-
-// A batch that makes no call, since a wrapper has completed all its members, gives the keys and the permits back (law K1).
-func TestBatchedWithoutACallInKeyOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		permits := optest.Limited(1)
-		start := time.Now()
-		fn := asyncop.Batched(func(_ context.Context, ins []string) ([]asyncop.Result[string], error) {
-			return make([]asyncop.Result[string], len(ins)), nil
-		}, 2, time.Second)
-		op := asyncop.KeyOrderedWait(hits{fn}, optest.FirstLetter, time.Minute, 4, nil, asyncop.WithBackend(permits), asyncop.WithMaxConcurrentCalls(1))
-		var got []string
-		for v, err := range op.Results(slices.Values([]string{"a1", "a2", "b1", "a1", "b2"})) {
-			require.NoError(t, err)
-			got = append(got, v)
-		}
-		slices.Sort(got)
-		require.Equal(t, []string{"", "", "hit", "hit", "hit"}, got)
-		require.LessOrEqual(t, time.Since(start), 5*time.Second)
-		require.Zero(t, permits.Stats().InUse)
-	})
 }
 
 // A suspend leaves a batch to the checkpoint, whether it waits or is about to be called.

@@ -7,7 +7,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -49,74 +48,6 @@ func TestKeyOrderedCalls(t *testing.T) {
 	})
 }
 
-// Watermarks stay where they are; an element behind one waits for its key before it.
-func TestKeyOrderedWatermarks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newKeyRig(t, optest.Setup{})
-		r.Send("a1", "b1", optest.Mark(1), "a2", "c1")
-		require.Equal(t, "a1#1 b1#1 c1#1", r.Calls())
-		r.Complete("c1#1", "C1")
-		r.Complete("a1#1", "A1")
-		require.Equal(t, "a1#1 b1#1 c1#1 a2#1", r.Calls())
-		r.Complete("a2#1", "A2")
-		require.Equal(t, "A1", r.Outputs())
-		r.Complete("b1#1", "B1")
-		require.Equal(t, "A1 B1 |1| C1 A2", r.Outputs())
-		require.NoError(t, r.End())
-	})
-}
-
-// An element may time out while it waits for its key: it has made no attempt. Failures of a key are handed over in input order,
-// and the key is busy until they are taken.
-func TestKeyOrderedTimeouts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		side := optest.NewSideSink(true)
-		r := newKeyRig(t, optest.Setup{Timeout: 10 * time.Second, Opts: optest.Options(asyncop.WithFailureSink(side.Take))})
-		r.Send("a1")
-		r.Advance(time.Second)
-		r.Send("a2", "b1")
-		r.Advance(time.Second)
-		r.Send("a3")
-		r.Advance(9 * time.Second)
-		r.Complete("b1#1") // late
-		require.EqualValues(t, 3, r.Stats().Timeouts)
-		require.Equal(t, "a1#1 b1#1", r.Calls(), "the failure of a1 was not taken")
-		side.Unblock()
-		require.Equal(t, "a1#1@0s b1#1@1s a3#1@11s", r.CallTimes())
-		r.Complete("a3#1", "A3")
-		require.NoError(t, r.End())
-		attempts := map[string]int{}
-		for _, f := range side.Got() {
-			var timeout *asyncop.TimeoutError
-			require.ErrorAs(t, f.Err, &timeout)
-			require.False(t, timeout.InDoubt && f.Attempts == 0)
-			attempts[f.Element] = f.Attempts
-		}
-		require.Equal(t, map[string]int{"a1": 1, "a2": 0, "b1": 1}, attempts)
-		require.Less(t, strings.Index(side.Elements(), "a1"), strings.Index(side.Elements(), "a2"))
-	})
-}
-
-// What a timeout handler returns for an element that waits for its key leaves after the results of those before it.
-func TestKeyOrderedTimeoutHandler(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newKeyRig(t, optest.Setup{Timeout: 10 * time.Second, Wrap: func(h *optest.Hand) optest.Function {
-			return optest.TimeoutMethod(h, func(_ context.Context, in string) ([]string, error) {
-				if in == "a1" {
-					time.Sleep(5 * time.Second)
-				}
-				return []string{in + " is late"}, nil
-			})
-		}})
-		r.Send("a1")
-		r.Advance(time.Second)
-		r.Send("a2")
-		r.Advance(time.Minute)
-		require.Equal(t, "a1 is late@15s a2 is late@15s", r.OutputTimes())
-		require.NoError(t, r.End())
-	})
-}
-
 // A blocking call that outlives its timeout keeps its key until it returns, and its permit; it does not keep its element.
 func TestKeyOrderedBlockingCallThatOutlivesItsTimeout(t *testing.T) {
 	for name, around := range map[string]func(optest.Function) optest.Function{
@@ -147,80 +78,6 @@ func TestKeyOrderedBlockingCallThatOutlivesItsTimeout(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The same for a call that outlives its attempt: the retry waits for it, too.
-func TestKeyOrderedRetryWaitsForItsOwnCall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newKeyRig(t, optest.Setup{
-			Timeout: time.Minute, Strategy: optest.RetryAll(1, time.Second), Wrap: func(h *optest.Hand) optest.Function { return optest.BlockingHand(h, true) },
-			Opts: optest.Options(asyncop.WithAttemptTimeout(5 * time.Second)),
-		})
-		r.Send("a1", "a2")
-		r.Advance(20 * time.Second)
-		require.Equal(t, "a1#1@0s", r.CallTimes())
-		require.EqualValues(t, 1, r.Stats().WaitingForRetry)
-		r.Complete("a1#1", "late")
-		r.Complete("a1#2", "A1")
-		r.Complete("a2#1", "A2")
-		require.Equal(t, "a1#1@0s a1#2@20s a2#1@20s", r.CallTimes())
-		require.Equal(t, "A1 A2", r.Outputs())
-		require.NoError(t, r.End())
-	})
-}
-
-// Law A5: at the end of the input all that wait for their key are called, one after the other; retries are cut.
-func TestKeyOrderedEndOfInput(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newKeyRig(t, optest.Setup{Timeout: time.Hour, Strategy: optest.RetryAll(9, time.Minute), Wrap: func(h *optest.Hand) optest.Function {
-			h.Answer = optest.Upper
-			h.Script("a1#1", optest.Empty)
-			h.Script("a1#2", optest.Empty)
-			h.Script("a2#1", optest.Empty)
-			return h
-		}})
-		r.Send("a1", "a2", "a3", "b1")
-		require.Equal(t, "a1#1 b1#1", r.Calls())
-		require.NoError(t, r.End())
-		require.Equal(t, "a1#1 b1#1 a1#2 a2#1 a3#1", r.Calls())
-		require.Equal(t, "B1 A3", r.Outputs())
-		require.EqualValues(t, 2, r.Stats().CutByEndOfInput)
-	})
-}
-
-// A cancel abandons what waits for its key.
-func TestKeyOrderedCancel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		side := optest.NewSideSink(false)
-		r := newKeyRig(t, optest.Setup{Opts: optest.Options(asyncop.WithFailureSink(side.Take))})
-		r.Send("a1", "a2", "b1")
-		var err *asyncop.AbandonedError
-		require.ErrorAs(t, r.Cut(optest.ErrBroken), &err)
-		require.Equal(t, 3, err.Abandoned)
-		require.Equal(t, "a1 a2 b1", side.Elements())
-		require.Equal(t, "a1#1 b1#1", r.Calls())
-		optest.CheckBalance(t, r.Stats())
-		require.Zero(t, r.Stats().WaitingForKey)
-	})
-}
-
-// When so many elements of a key wait, nothing more is read until one of them starts.
-func TestMaxWaitingPerKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newKeyRig(t, optest.Setup{Opts: optest.Options(asyncop.WithMaxWaitingPerKey(2), asyncop.WithBuffer(10))})
-		r.Send("a1", "a2", "a3", "b1", "a4", "c1")
-		require.EqualValues(t, 3, r.Stats().Accepted)
-		require.EqualValues(t, 2, r.Stats().WaitingForKey)
-		r.Complete("a1#1", "A1")
-		require.Equal(t, "a1#1 a2#1 b1#1", r.Calls())
-		require.EqualValues(t, 5, r.Stats().Accepted)
-		r.Complete("a2#1", "A2")
-		require.Equal(t, "a1#1 a2#1 b1#1 a3#1 c1#1", r.Calls())
-		for _, name := range []string{"b1#1", "c1#1", "a3#1", "a4#1"} {
-			r.Complete(name, name)
-		}
-		require.NoError(t, r.End())
-	})
 }
 
 // The same where the operator takes what is at hand: it leaves the rest in the input.
@@ -482,31 +339,4 @@ func TestKeyOrderRefusesNonsense(t *testing.T) {
 	} {
 		require.Contains(t, optest.PanicOf(f), want)
 	}
-}
-
-// A batch has at most one element of a key; members wait as others do. A call keeps the keys of its members until it returns.
-func TestKeyOrderedBatches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, r := optest.NewBulk(t, optest.KeyMode, 10, 10*time.Millisecond, optest.Setup{
-			Key: optest.FirstLetter, Timeout: 5 * time.Second, Strategy: optest.RetryAll(2, time.Second), Opts: optest.Options(asyncop.WithDropOnFailure()),
-		})
-		r.Send("a1", "a2", "b1")
-		r.Advance(10 * time.Millisecond)
-		require.Equal(t, "a1#1+b1#1@10ms", b.Times())
-		b.Answers("a1#1+b1#1", "! B1")
-		r.Advance(1010 * time.Millisecond)
-		b.Answers("a1#2", "A1")
-		r.Advance(10 * time.Millisecond)
-		require.Equal(t, "a1#1+b1#1@10ms a1#2@1.02s a2#1@1.03s", b.Times())
-		r.Send("a3")
-		r.Advance(4 * time.Second)
-		require.EqualValues(t, 1, r.Stats().Dropped, "a2")
-		require.EqualValues(t, 1, r.Stats().WaitingForKey, "a3")
-		b.Answers("a2#1", "late")
-		r.Advance(10 * time.Millisecond)
-		require.Equal(t, "a1#1+b1#1@10ms a1#2@1.02s a2#1@1.03s a3#1@5.04s", b.Times())
-		b.Answers("a3#1", "A3")
-		require.Equal(t, "B1 A1 A3", r.Outputs())
-		require.NoError(t, r.End())
-	})
 }
