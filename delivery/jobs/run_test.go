@@ -73,7 +73,7 @@ func TestALowRate(t *testing.T) {
 	})
 }
 
-// Regression: a loop over the log that ended early, when its context had ended or the next line was changed, panicked.
+// Law J2: a line of the log that was changed is noticed. Regression: a loop over the log that ended early, when its context had ended or the next line was changed, panicked.
 func TestALogThatIsReadInPart(t *testing.T) {
 	s := memory.Open()
 	j := jobsOf(t, s)
