@@ -32,7 +32,7 @@ func WithState(s interface{ apply(cfg *config) }) Option { return s.apply }
 var ErrNil = errNil
 
 // SlotsTaken returns the number of slots taken. It may be called by user code that runs on the operator's loop.
-func SlotsTaken[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int { return op.driver.Core().Len() }
+func SlotsTaken[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int { return op.driver.Core().State().Len }
 
 // StateText returns the elements of an operator's state, as a text: "a" with no attempts made, "a#2" with two, "|5|" for a
 // watermark, "a=[A1 A2]" with results, "a@5" with the number of an observer.
@@ -89,11 +89,11 @@ func (f *withTimeoutMethod[IN, OUT]) Unwrap() any { return f.AsyncFunction }
 
 // FreePermits returns the number of permits that are free. It may be called while the operator is idle.
 func FreePermits[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
-	return op.driver.Core().FreePermits()
+	return core.Look(op.driver.Core()).FreePermits
 }
 
 // WaitingBeside returns how many pieces of user code are kept that wait for their turn. It may be called while the operator is
 // idle.
 func WaitingBeside[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
-	return op.driver.Core().WaitingBeside()
+	return core.Look(op.driver.Core()).WaitingBeside
 }

@@ -44,7 +44,7 @@ func (s *surface[IN, OUT]) mayLog(level slog.Level, msg string) bool {
 		i = len(s.limits)
 		s.limits = append(s.limits, &lineLimit{level: level, msg: msg})
 	}
-	l, now := s.limits[i], s.driver.Core().Present()
+	l, now := s.limits[i], s.now()
 	if now >= l.until {
 		s.endPeriod(l)
 		l.until = now + logPeriod
@@ -64,7 +64,7 @@ func (s *surface[IN, OUT]) endPeriod(l *lineLimit) {
 // logSuppressed ends the periods that are over; or all, at the end of the operator.
 func (s *surface[IN, OUT]) logSuppressed(all bool) {
 	for _, l := range s.limits {
-		if l.lines > logBurst && (all || s.driver.Core().Present() >= l.until) {
+		if l.lines > logBurst && (all || s.now() >= l.until) {
 			s.endPeriod(l)
 		}
 	}
@@ -82,13 +82,16 @@ func (s *surface[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
 
 // logsDebug reports whether lines for those who look closely are written at all, so that they need not be put together for every
 // retry. The handler is asked off the loop, like everything of the user's that is called for logs, and not for every retry.
-func (s *surface[IN, OUT]) logsDebug() bool {
-	if g := &s.debugLines; !g.asked || s.driver.Core().Present()-g.since >= logPeriod/10 {
-		*g = levelGate{asked: true, since: s.driver.Core().Present()}
+func (s *surface[IN, OUT]) logsDebug(now time.Duration) bool {
+	if g := &s.debugLines; !g.asked || now-g.since >= logPeriod/10 {
+		*g = levelGate{asked: true, since: now}
 		_ = s.offLoop(func() error { g.open = s.logger.Enabled(s.ctx, slog.LevelDebug); return nil })
 	}
 	return s.debugLines.open
 }
+
+// now returns when the core last looked at the clock.
+func (s *surface[IN, OUT]) now() time.Duration { return s.driver.Core().State().Now }
 
 // levelGate is what a handler has said about a level.
 type levelGate struct {
@@ -137,7 +140,7 @@ func (s *surface[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.D
 func (s *surface[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 	level := slog.LevelError
 	if !r.Failed {
-		if level = slog.LevelDebug; !s.logsDebug() {
+		if level = slog.LevelDebug; !s.logsDebug(s.now()) {
 			return
 		}
 	}
@@ -298,7 +301,7 @@ func defaultLabel(in any) string {
 
 // offLoop is offLoop for calls that the loop makes: time passes.
 func (s *surface[IN, OUT]) offLoop(f func() error) error {
-	s.driver.Core().Slept()
+	s.driver.Core().Away(true)
 	return offLoop(f)
 }
 

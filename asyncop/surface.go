@@ -67,10 +67,7 @@ func newDriver[IN, OUT any](
 	}
 	c.Backend = cfg.backend
 	if direct := directCall(fn); direct != nil {
-		c.Direct = func(a *call.Attempt[OUT], in IN) {
-			ctx := context.Context(a)
-			direct.run(ctx, in, (*call.Returning[OUT])(a), nil)
-		}
+		c.Direct = direct.direct
 	}
 	if h, ok := find[Opener](fn); ok {
 		c.Open = h.Open
@@ -98,8 +95,9 @@ func (s *surface[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core
 			return fn.AsyncInvoke(ctx, in, a)
 		},
 		Policy: s.policy, Random: rand.New(source),
-		Timeout: timeout, AttemptTimeout: s.attemptTimeout,
-		EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
+		Limits: core.Limits{
+			Timeout: timeout, AttemptTimeout: s.attemptTimeout, EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
+		},
 		FailsRun: s.onFailure == failsRun, ExhaustedAsFailure: s.exhaustedAsFailure,
 		Restored: core.Restored{Keep: core.Keep(s.retryState), LeastPart: 10},
 		Hooks:    s.coreHooks(),
@@ -161,17 +159,21 @@ func (s *surface[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 // coreHooks build what users see: errors and logs.
 func (s *surface[IN, OUT]) coreHooks() core.Hooks[IN] {
 	return core.Hooks[IN]{
-		TimedOut: func(r core.Report[IN], early bool, closed error) error {
+		TimedOut: func(r core.Report[IN], out core.TimedOut) error {
+			if out.Attempt {
+				return &AttemptTimeoutError{Limit: s.attemptTimeout, Attempt: r.Attempts}
+			}
 			return &TimeoutError{
-				Limit: r.Timeout, Attempts: r.Attempts, Last: r.Err, Early: early,
-				InDoubt: r.InDoubt, closed: closed, element: r.Element, policy: s.policy,
+				Limit: r.Timeout, Attempts: r.Attempts, Last: r.Err, Early: out.Early,
+				InDoubt: r.InDoubt, closed: out.Closed, element: r.Element, policy: s.policy,
 			}
 		},
-		AttemptTimedOut: func(attempt int) error {
-			return &AttemptTimeoutError{Limit: s.attemptTimeout, Attempt: attempt}
+		Undecided: func(d decision.Decision) error {
+			if d.Verdict == decision.Failed {
+				return ownPanic(d.Err)
+			}
+			return exhausted(d)
 		},
-		Exhausted:      exhausted,
-		DecisionFailed: ownPanic,
 		RunFailed: func(r core.Report[IN]) error {
 			return &ElementError{
 				Element: r.Element, Attempts: r.Attempts, Elapsed: r.Elapsed, Err: r.Err, label: s.labelOf(r.Element),

@@ -204,7 +204,7 @@ func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, out
 	defer g.Close(func(recovered any) {
 		all.post()
 		if a, ok := ctxs[i].Value(HostKey{}).(*Attempt[OUT]); ok {
-			a.complete(nil, b.host.Panicked(recovered))
+			a.finish(nil, b.host.Panicked(recovered))
 		}
 		next := i + 1
 		b.deliver(outs[next:], ctxs[next:], func(i int, out Future[OUT]) { outcome(next+i, out) })
@@ -264,7 +264,7 @@ func (l *letters[OUT]) add() {
 		return
 	}
 	l.of.endContext()
-	l.of.next = l.newest
+	l.of.Next = l.newest
 	if l.newest = &l.of.Letter; l.oldest == nil {
 		l.oldest = l.newest
 	}

@@ -94,23 +94,6 @@ func (t *Token) parent() context.Context {
 	return t.host.Values
 }
 
-// Value is [Token.Value], and knows the attempt, for blocking calls and for those who report stages.
-func (a *Attempt[OUT]) Value(key any) any {
-	switch key := key.(type) {
-	case HostKey:
-		return a
-	case BackendKey:
-		if a.host.Backend != nil && a.host.Backend == key.Backend {
-			return true
-		}
-	case ctxkey.Stage:
-		return (*Stages)(&a.Token)
-	case ctxkey.Members: // those of a call around the operator are not its own
-		return nil
-	}
-	return a.Token.Value(key)
-}
-
 // ending returns the signal, which exists from the first call on.
 func (t *Token) ending() *signal {
 	s := t.signal.Load()

@@ -15,7 +15,7 @@
 //   - lets it work: [Machine.Turn], [Machine.Jobs], and [Machine.Next], which says when the next turn is due;
 //   - carries results away: [Machine.Head] and [Machine.Left];
 //   - copies what is in flight for a checkpoint: [Machine.Items];
-//   - ends it: [Machine.End], [Machine.EndIfCancelled], [Machine.Failed], [Machine.Failure]; then [Machine.Abandon],
+//   - ends it: [Machine.End], [Machine.endIfCancelled], [Machine.Failed], [Machine.Failure]; then [Machine.Abandon],
 //     [Machine.Describe] and [Machine.Ended] for what was in flight, and [Machine.Forget];
 //   - looks at it: [Machine.Len], [Machine.Running], [Machine.Counts] and [Machine.Present];
 //   - says that time has passed: [Machine.Slept], [Machine.Beside].

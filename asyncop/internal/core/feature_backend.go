@@ -119,7 +119,7 @@ func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) bool {
 		b.attempt.Tenant = b.tenant(s.in)
 		b.tenants.set(s.place, b.attempt.Tenant)
 	}
-	g.called()
+	g.user.after = nil
 	if c := b.attempt.Cost; !(c >= 0 && c <= math.MaxFloat64) { // in this form NaN fails too
 		b.broke(s, fmt.Errorf("asyncop: Cost: want a finite number of 0 or more: %v", c))
 		return false

@@ -90,7 +90,7 @@ func (h *HandOver[IN, OUT]) offerNext() {
 	}
 	g, s := h.core, h.failing.Pop()
 	o := &offer{wait: firstOffer, name: new(ctxkey.Offer), done: make(chan struct{})}
-	if before, ok := g.slots.held.get(s.place).(*offer); ok {
+	if before, ok := g.held(s).(*offer); ok {
 		o.wait, o.name = min(2*before.wait, lastOffer), before.name
 	}
 	g.hold(s, o)
@@ -108,7 +108,7 @@ func (h *HandOver[IN, OUT]) offerNext() {
 // answered goes on after the sink has answered: s is taken, can never be, or will be offered again.
 func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	g := h.core
-	o := g.slots.held.get(s.place).(*offer)
+	o := g.held(s).(*offer)
 	h.running = nil
 	switch {
 	case o.err == nil:
@@ -163,14 +163,15 @@ func (h *HandOver[IN, OUT]) Await() {
 
 // WasTaken reports whether the sink has taken s, which Abandon has returned, meanwhile. For use after Await.
 func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
-	return h.running != nil && h.running.err == nil && h.core.slots.held.get(s.place) == any(h.running)
+	return h.running != nil && h.running.err == nil && h.core.held(s) == any(h.running)
 }
 
 // Last calls the sink for an element that Abandon has returned, with err as the reason if it has not failed. The call's
-// context has the values that it would have had before the end, and ends by cut.
-func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err error) error {
+// context has the values that it would have had before the end, and ends by cut: then there is no call. Last returns what the sink got,
+// or would have got.
+func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err error) (r Report[IN], declined error) {
 	g, o := h.core, &offer{name: new(ctxkey.Offer)}
-	if before, ok := g.slots.held.get(s.place).(*offer); ok {
+	if before, ok := g.held(s).(*offer); ok {
 		o.name = before.name
 	}
 	o.Start(g.Host, call.Ref{}, 0, call.NoDeadline)
@@ -178,9 +179,13 @@ func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err erro
 		f(s, &o.Token)
 	}
 	ctx := call.WithEnd(o.name.With(g.contextBeside(s, &o.Token)), cut)
-	r := g.report(s)
-	if !r.Failed {
-		r.Err = err
+	r = g.report(s)
+	if over := context.Cause(cut); over != nil {
+		return r, over
 	}
-	return guard.Call(func() error { return h.sink(ctx, r) }, g.Host.Panicked)
+	got := r
+	if !r.Failed {
+		got.Err = err
+	}
+	return r, guard.Call(func() error { return h.sink(ctx, got) }, g.Host.Panicked)
 }

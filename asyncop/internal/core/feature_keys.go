@@ -111,7 +111,7 @@ func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) bool {
 	g := o.core
 	g.calling(s, g.resumes.fail)
 	l, err := o.keys.lane(s.in)
-	g.called()
+	g.user.after = nil
 	if err != nil {
 		g.fail(s, err)
 		return false
@@ -151,11 +151,11 @@ func (o *keyOrder[IN, OUT]) entering(s *Slot[IN, OUT], p phase) {
 	case fresh:
 		o.heads.Cancel(&s.timer)
 	case behind:
-		o.core.counts.WaitingForKey--
+		o.core.state.Stats.WaitingForKey--
 	default:
 	}
 	if p == behind {
-		o.core.counts.WaitingForKey++
+		o.core.state.Stats.WaitingForKey++
 	}
 }
 

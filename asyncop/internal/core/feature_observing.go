@@ -195,7 +195,7 @@ func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) boo
 			t.attempt = ctx //nolint:fatcontext // one layer an observer
 		}
 	}
-	g.called()
+	g.user.after = nil
 	return true
 }
 
@@ -250,7 +250,7 @@ func (o *Observing[IN, OUT]) attemptOver(s *Slot[IN, OUT], again bool, d time.Du
 	}
 	r.running = false
 	a := &r.attempt
-	a.Reason, a.Retry, a.Delay = o.core.slots.reasons.get(s.place).last, again, d
+	a.Reason, a.Retry, a.Delay = o.core.lastReason(s), again, d
 	if len(o.counters) > 0 {
 		o.attempts = append(o.attempts, *a)
 	}
@@ -273,13 +273,13 @@ func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	r.called = s.attempts > 0
 	r.element.InDoubt = s.doubt != noDoubt && how != observe.Emitted && how != observe.Empty
 	if t := r.seen; t != nil {
-		t.element.Reason, t.element.Attempts = o.core.slots.reasons.get(s.place).last, int(s.attempts)
+		t.element.Reason, t.element.Attempts = o.core.lastReason(s), int(s.attempts)
 		switch how {
 		case observe.Emitted:
 			t.element.Results = len(o.core.results(s))
 		case observe.Empty:
 		case observe.Abandoned, observe.Kept:
-			if t.element.Err = o.core.failure; t.element.Err == nil { // it was given back while the run goes on
+			if t.element.Err = o.core.state.Failure; t.element.Err == nil { // it was given back while the run goes on
 				t.element.Err = s.err
 			}
 		default:
@@ -340,7 +340,7 @@ func (o *Observing[IN, OUT]) Report() {
 	for o.mayReport() {
 		o.core.calling(nil, o.reportBroke)
 		o.tell()
-		o.core.called()
+		o.core.user.after = nil
 	}
 }
 

@@ -78,28 +78,3 @@ type phaseMoments[IN, OUT any] struct {
 	cut      func(s *Slot[IN, OUT], late bool) // the phase ends: at the deadline, or with the run
 	inTurn   func(s *Slot[IN, OUT])            // the outcome may take effect now
 }
-
-// side is what some elements have besides, by the places of their slots. It is empty while none has.
-type side[T any] struct{ at []T }
-
-func (t *side[T]) get(place uint32) (v T) {
-	if int(place) < len(t.at) {
-		v = t.at[place]
-	}
-	return v
-}
-
-func (t *side[T]) set(place uint32, v T) {
-	if n := int(place) + 1 - len(t.at); n > 0 {
-		t.at = append(t.at, make([]T, n)...)
-	}
-	t.at[place] = v
-}
-
-// clear sets what an element has to zero.
-func (t *side[T]) clear(place uint32) {
-	if int(place) < len(t.at) {
-		var none T
-		t.at[place] = none
-	}
-}
