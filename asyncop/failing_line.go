@@ -20,7 +20,7 @@ type failingLine struct {
 }
 
 // failingDue returns when the line is due.
-func (s *surface[IN, OUT]) failingDue() (due time.Duration, ok bool) {
+func (s *userSide[IN, OUT]) failingDue() (due time.Duration, ok bool) {
 	f, now := &s.failingLine, s.driver.Core().State()
 	begun, failed := now.Stats.Attempts, now.Failed
 	switch {
@@ -33,7 +33,7 @@ func (s *surface[IN, OUT]) failingDue() (due time.Duration, ok bool) {
 }
 
 // logFailing writes the line if it is due, and enough attempts have failed.
-func (s *surface[IN, OUT]) logFailing() {
+func (s *userSide[IN, OUT]) logFailing() {
 	f, now := &s.failingLine, s.driver.Core().State()
 	if due, ok := s.failingDue(); !ok || now.Now < due {
 		return

@@ -233,7 +233,7 @@ func failureSinkOf[IN any](name string, cfg config) func(context.Context, Failur
 }
 
 // warnOfArguments logs what is allowed and probably a mistake.
-func (s *surface[IN, OUT]) warnOfArguments(
+func (s *userSide[IN, OUT]) warnOfArguments(
 	name string, timeout time.Duration, strategy strategies.AsyncRetryStrategy[OUT], batch *core.Batching[IN, OUT],
 ) {
 	if p := s.policy; !p.NoRetry && !p.Considers(nil) && !p.Considers(errNil) {

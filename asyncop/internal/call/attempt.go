@@ -15,16 +15,16 @@ type Attempt[OUT any] struct {
 	err     error
 }
 
-// roomy is an attempt with a place for the one result that a blocking call has as a rule.
+// roomy is an attempt with room for the one result that a blocking call has as a rule.
 type roomy[OUT any] struct {
 	Attempt[OUT]
-	place [1]OUT
+	room [1]OUT
 }
 
-// NewRoomy returns an attempt that has a place for one result.
+// NewRoomy returns an attempt that has room for one result.
 func NewRoomy[OUT any]() *Attempt[OUT] {
 	d := new(roomy[OUT])
-	d.results = d.place[:0]
+	d.results = d.room[:0]
 	return &d.Attempt
 }
 
@@ -34,10 +34,10 @@ type carrying[OUT any] struct {
 	own signal
 }
 
-// NewCarrying returns an attempt that has a place for one result, and whose context knows m.
+// NewCarrying returns an attempt that has room for one result, and whose context knows m.
 func NewCarrying[OUT any](m Message) *Attempt[OUT] {
 	c := new(carrying[OUT])
-	c.results = c.place[:0]
+	c.results = c.room[:0]
 	c.own.message = m
 	c.signal.Store(&c.own)
 	return &c.Attempt
@@ -82,7 +82,7 @@ func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 	a.finish(nil, err)
 }
 
-// CompleteOne is Complete with one result, without an allocation where the attempt has a place for it.
+// CompleteOne is Complete with one result, without an allocation where the attempt has room for it.
 func (a *Attempt[OUT]) CompleteOne(result OUT) {
 	if a.claim() {
 		a.results = append(a.results, result)

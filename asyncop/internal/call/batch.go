@@ -44,7 +44,7 @@ type Future[OUT any] interface {
 type Member[IN, OUT any] struct {
 	Attempt[OUT]
 	batch *Batch[IN, OUT]
-	place [1]OUT
+	room  [1]OUT
 }
 
 // before is something that is done before the call, for a member that may be over earlier.
@@ -64,7 +64,7 @@ func (b *Batch[IN, OUT]) Add() *Attempt[OUT] {
 	n := len(b.members)
 	b.members = b.members[:n+1]
 	m := &b.members[n]
-	m.batch, m.results = b, m.place[:0]
+	m.batch, m.results = b, m.room[:0]
 	m.state.Store(member)
 	return &m.Attempt
 }

@@ -13,14 +13,14 @@ type valued struct {
 }
 
 // WithEnd returns the values of a context with the end of another one.
-func WithEnd(values, end context.Context) context.Context { return &ending{end, values} }
+func WithEnd(values, end context.Context) context.Context { return &endedBy{end, values} }
 
-type ending struct {
+type endedBy struct {
 	context.Context
 	values context.Context //nolint:containedctx // it is part of one
 }
 
-func (c *ending) Value(key any) any {
+func (c *endedBy) Value(key any) any {
 	if v := c.values.Value(key); v != nil || isOfAttempt(key) {
 		return v
 	}

@@ -13,11 +13,6 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// The way of an attempt:
-//
-//	tryStart ─▶ begin ─▶ invoke ─▶ … ─▶ completed ─▶ concluded ─▶ decide ─▶ settle | fail | backOff ─▶ … ─▶ tryStart
-//	                                   attemptTimeOut ─┘
-
 // begin is the one place where an attempt starts. Its permit was taken, or it is one of several elements of a call.
 func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	again := s.phase == ready
@@ -60,7 +55,7 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 		}
 	}
 	if again && len(g.slots.extras) > 0 {
-		if before, ok := g.take(s).(func(ctx context.Context) error); ok && !g.prepare(s, a, before) {
+		if before, ok := g.unhold(s).(func(ctx context.Context) error); ok && !g.prepare(s, a, before) {
 			return
 		}
 	}
@@ -358,10 +353,6 @@ type judge[OUT any] struct {
 	tracked bool // the servers of the requests in doubt of view recognise them when they come again
 }
 
-func newJudge[OUT any](policy *decision.Steps[OUT]) judge[OUT] {
-	return judge[OUT]{looksClosely: policy.NeedsElement()}
-}
-
 // decide shows an outcome to the policy, which says what follows. A strategy that may block is asked elsewhere.
 func (g *Machine[IN, OUT]) decide(s *Slot[IN, OUT], a *call.Attempt[OUT], failed error, results []OUT, end call.Released) {
 	if g.looksClosely {
@@ -435,11 +426,11 @@ func (g *Machine[IN, OUT]) found() (outage bool) {
 
 // question returns the context of a question to a strategy: the values of the attempt, and the end of the operator.
 func (g *Machine[IN, OUT]) question() context.Context {
-	return call.WithEnd(g.contextBeside(g.user.slot, g.judged), g.Host.Life)
+	return call.WithEnd(g.elementContext(g.user.slot, g.judged), g.Host.Life)
 }
 
-// contextBeside returns the context of user code that runs for an element beside its calls.
-func (g *Machine[IN, OUT]) contextBeside(s *Slot[IN, OUT], t *call.Token) context.Context {
+// elementContext returns the context of user code that runs for an element beside its calls.
+func (g *Machine[IN, OUT]) elementContext(s *Slot[IN, OUT], t *call.Token) context.Context {
 	var own call.Cancellable = t
 	if g.contextOf != nil {
 		return g.contextOf(s, own)

@@ -114,11 +114,11 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 		g.hold(s, q)
 		g.bind(s, &q.Token, s.attempts, s.due)
 		g.state.Stats.Deciding++
-		policy, panicked, ctx := g.Policy, g.Host.Panicked, g.contextBeside(s, &q.Token)
+		policy, panicked, ctx := g.Policy, g.Host.Panicked, g.elementContext(s, &q.Token)
 		b.run(&q.Token, func() { q.put(ctx, policy, panicked) })
 	}
 	g.on[deciding].answered = func(s *Slot[IN, OUT]) {
-		q := g.take(s).(*question[OUT])
+		q := g.unhold(s).(*question[OUT])
 		g.state.Stats.Deciding--
 		g.tick()
 		q.view.Remaining, q.view.Elapsed = g.remaining(s), g.now-s.accepted
@@ -132,7 +132,7 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 	}
 	g.on[deciding].cut = func(s *Slot[IN, OUT], late bool) {
 		g.state.Stats.Deciding--
-		if q := g.take(s).(*question[OUT]); late {
+		if q := g.unhold(s).(*question[OUT]); late {
 			q.Expire()
 		} else {
 			q.Cut()
@@ -147,7 +147,7 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 func PrepareBeside[IN, OUT any](g *Machine[IN, OUT]) {
 	b := addBeside(g)
 	g.prepare = func(s *Slot[IN, OUT], a *call.Attempt[OUT], before func(ctx context.Context) error) (goesOn bool) {
-		ctx := g.contextBeside(s, &a.Token)
+		ctx := g.elementContext(s, &a.Token)
 		if done := g.calledAfter; done != nil {
 			closed := make(chan struct{})
 			done(closed)

@@ -220,7 +220,7 @@ func (g *Machine[IN, OUT]) results(s *Slot[IN, OUT]) []OUT {
 	return nil
 }
 
-// hold keeps something for the phase of s, until take.
+// hold keeps something for the phase of s, until unhold.
 func (g *Machine[IN, OUT]) hold(s *Slot[IN, OUT], what any) { g.slots.more(s).held = what }
 
 // held returns what the phase of s holds, or nil.
@@ -239,8 +239,8 @@ func (g *Machine[IN, OUT]) lastReason(s *Slot[IN, OUT]) (r predicates.Reason) {
 	return r
 }
 
-// take returns what the phase of s holds, or nil, and lets go of it.
-func (g *Machine[IN, OUT]) take(s *Slot[IN, OUT]) (held any) {
+// unhold returns what the phase of s holds, or nil, and lets go of it.
+func (g *Machine[IN, OUT]) unhold(s *Slot[IN, OUT]) (held any) {
 	if x := g.slots.extra(s); x != nil {
 		held, x.held = x.held, nil
 	}

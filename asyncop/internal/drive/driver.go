@@ -41,36 +41,36 @@ type Driver[IN, OUT any] struct {
 	attached atomic.Pointer[attachment[IN, OUT]] // what the loop goes on with
 
 	// Owned by the loop.
-	current   *attachment[IN, OUT]           // that the loop has
-	inClosed  bool                           // upstream has closed in
-	inOver    bool                           // nothing more is taken
-	inletOver bool                           // endInlet was called
-	letsIn    bool                           // an element that is read may take a slot: as mayRead has found
-	marked    bool                           // the marker of the end of the input has come: only barriers follow
-	drains    bool                           // the end of the input lets retries go on
-	backlog   fifo.Queue[core.Item[IN, OUT]] // what goes into the queue before anything new
-	checks    *checkpointing[IN, OUT]        // nil: no part in checkpoints
-	barriers  wiring.Barriers                // that have come
-	final     bool                           // the last of them is the final one
-	runEnded  <-chan struct{}                // closed when the run of the coordinator ends; nil: that was noticed, or there is none
-	loaded    bool                           // there is something to be emitted next
-	next      any                            // it, as out carries it
-	barrier   bool                           // next is one that passes ahead of the queue; if not, it comes from the head of that
-	control   any                            // next, if it is a control element of the head
-	results   []OUT                          // of the head: what is left to be emitted, next included
-	whole     int                            // how many results the head has
-	message   call.Message                   // that the head is
-	parts     []message.Message[OUT]         // of it that are left to be emitted, next included, if it has several results
-	emitted   int64                          // results
-	leaving   fifo.Queue[leaving]            // observed elements whose results are in a ring
-	jobs      []call.Job[IN, OUT]            // that were started and not offered to the workers
-	offered   int                            // jobs that were offered in the last step
-	opened    bool
-	closer    func() error   // Close, until it was called or must not be
-	yielded   bool           // since there was something to do
-	shut      bool           // a gate was, when the loop last looked
-	unwatch   func() bool    // ends the watch on the operator's context
-	upstream  sync.WaitGroup // cancelUpstream's call
+	current    *attachment[IN, OUT]           // that the loop has
+	inClosed   bool                           // upstream has closed in
+	inOver     bool                           // nothing more is taken
+	inletOver  bool                           // endInlet was called
+	letsIn     bool                           // an element that is read may take a slot: as mayRead has found
+	marked     bool                           // the marker of the end of the input has come: only barriers follow
+	drains     bool                           // the end of the input lets retries go on
+	backlog    fifo.Queue[core.Item[IN, OUT]] // what goes into the queue before anything new
+	checks     *checkpointing[IN, OUT]        // nil: no part in checkpoints
+	barriers   wiring.Barriers                // that have come
+	final      bool                           // the last of them is the final one
+	runEnded   <-chan struct{}                // closed when the run of the coordinator ends; nil: that was noticed, or there is none
+	loaded     bool                           // there is something to be emitted next
+	next       any                            // it, as out carries it
+	barrier    bool                           // next is one that passes ahead of the queue; if not, it comes from the head of that
+	control    any                            // next, if it is a control element of the head
+	results    []OUT                          // of the head: what is left to be emitted, next included
+	numResults int                            // how many results the head has
+	message    call.Message                   // that the head is
+	parts      []message.Message[OUT]         // of it that are left to be emitted, next included, if it has several results
+	emitted    int64                          // results
+	leaving    fifo.Queue[leaving]            // observed elements whose results are in a ring
+	jobs       []call.Job[IN, OUT]            // that were started and not offered to the workers
+	offered    int                            // jobs that were offered in the last step
+	opened     bool
+	closer     func() error   // Close, until it was called or must not be
+	yielded    bool           // since there was something to do
+	shut       bool           // a gate was, when the loop last looked
+	unwatch    func() bool    // ends the watch on the operator's context
+	upstream   sync.WaitGroup // cancelUpstream's call
 
 	chain     chained[IN, OUT]      // if the loop runs on the goroutine that ranges over the results
 	unstarted bool                  // Stop came before the start

@@ -238,7 +238,7 @@ func (d *Driver[IN, OUT]) load() bool {
 	case control != nil:
 		d.loaded, d.control, d.next = true, control, control
 	case len(results) > 0:
-		d.loaded, d.results, d.whole = true, results, len(results)
+		d.loaded, d.results, d.numResults = true, results, len(results)
 		if d.messages.Some {
 			d.loadMessage(d.messages.Head())
 		}
@@ -266,7 +266,7 @@ func (d *Driver[IN, OUT]) messageOfNext() call.Message {
 // the results of one element are not split (law Q1).
 func (d *Driver[IN, OUT]) unload() bool {
 	if d.loaded && !d.barrier {
-		if len(d.results) < d.whole {
+		if len(d.results) < d.numResults {
 			return false
 		}
 		d.nothingLoaded()
@@ -275,7 +275,7 @@ func (d *Driver[IN, OUT]) unload() bool {
 }
 
 func (d *Driver[IN, OUT]) nothingLoaded() {
-	d.loaded, d.barrier, d.control, d.results, d.whole, d.next = false, false, nil, nil, 0, nil
+	d.loaded, d.barrier, d.control, d.results, d.numResults, d.next = false, false, nil, nil, 0, nil
 	if d.message != (call.Message{}) {
 		d.message, d.parts = call.Message{}, nil
 	}
@@ -284,7 +284,7 @@ func (d *Driver[IN, OUT]) nothingLoaded() {
 // sent goes on after next was sent. The entry of an element with several results stays the head of the queue until the
 // last one is sent.
 func (d *Driver[IN, OUT]) sent() {
-	if d.whole > 0 {
+	if d.numResults > 0 {
 		d.emitted++
 		if len(d.parts) > 0 {
 			d.parts = d.parts[1:]

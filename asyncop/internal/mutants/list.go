@@ -712,7 +712,7 @@ var mutants = []mutant{
 	},
 	{
 		"a barrier splits the results of an element", "Q1", "drive/items.go",
-		`if len(d.results) < d.whole {`,
+		`if len(d.results) < d.numResults {`,
 		`if false {`,
 	},
 	{

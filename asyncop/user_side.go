@@ -20,9 +20,9 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// surface is what a user sees of a run: it makes a driver of functions and options, and builds errors, failures and logs for it.
+// userSide is the side of an operator that its user sees: it makes a driver of functions and options, and builds errors, failures and logs for it.
 // What it writes is owned by the loop.
-type surface[IN, OUT any] struct {
+type userSide[IN, OUT any] struct {
 	config // read-only
 	fn     AsyncFunction[IN, OUT]
 	policy *decision.Steps[OUT]
@@ -31,12 +31,12 @@ type surface[IN, OUT any] struct {
 	failingLine
 }
 
-// newDriver returns a driver that does not run yet, and its surface.
+// newDriver returns a driver that does not run yet, and its user's side.
 func newDriver[IN, OUT any](
 	cfg config, fn AsyncFunction[IN, OUT], policy *decision.Steps[OUT], timeout time.Duration,
 	q queue.Queue[*core.Slot[IN, OUT]], sink func(context.Context, Failure[IN]) error, state drive.StateCodec[IN, OUT],
-) (*drive.Driver[IN, OUT], *surface[IN, OUT]) {
-	s := &surface[IN, OUT]{config: cfg, fn: fn, policy: policy}
+) (*drive.Driver[IN, OUT], *userSide[IN, OUT]) {
+	s := &userSide[IN, OUT]{config: cfg, fn: fn, policy: policy}
 	c := drive.Config[IN, OUT]{
 		Core: s.coreConfig(timeout, q), Features: s.features(), Batch: batchingOf(fn),
 		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.bufferFor(q.Cap()), Reorders: cfg.reorders, Decode: newDecoder[IN](cfg.name),
@@ -83,7 +83,7 @@ func newDriver[IN, OUT any](
 }
 
 // coreConfig says in plain values what the options say.
-func (s *surface[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) core.Config[IN, OUT] {
+func (s *userSide[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) core.Config[IN, OUT] {
 	fn := s.fn
 	source := s.random
 	if source == nil {
@@ -119,7 +119,7 @@ func (s *surface[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core
 }
 
 // features are what the options ask for.
-func (s *surface[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
+func (s *userSide[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 	add := func(f func(g *core.Machine[IN, OUT])) { all = append(all, f) }
 	if keys, _ := s.keys.(core.Keys[IN, OUT]); keys != nil {
 		add(func(g *core.Machine[IN, OUT]) { core.OrderKeys(g, keys, s.maxWaitingPerKey) })
@@ -157,7 +157,7 @@ func (s *surface[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 }
 
 // coreHooks build what users see: errors and logs.
-func (s *surface[IN, OUT]) coreHooks() core.Hooks[IN] {
+func (s *userSide[IN, OUT]) coreHooks() core.Hooks[IN] {
 	return core.Hooks[IN]{
 		TimedOut: func(r core.Report[IN], out core.TimedOut) error {
 			if out.Attempt {
@@ -186,7 +186,7 @@ func (s *surface[IN, OUT]) coreHooks() core.Hooks[IN] {
 }
 
 // failureOf describes an element for the failure sink, or for the fallback.
-func (s *surface[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
+func (s *userSide[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
 	return Failure[IN]{
 		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,
 		Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, Tracked: r.Tracked, policy: s.policy, Abandoned: !r.Failed,
