@@ -20,8 +20,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// userSide is the side of an operator that its user sees: it makes a driver of functions and options, and builds errors, failures and logs for it.
-// What it writes is owned by the loop.
+// userSide is the side of an operator that its user sees: it makes a driver of functions and options, and builds errors, failures and logs
+// for it. What it writes is owned by the loop.
 type userSide[IN, OUT any] struct {
 	config // read-only
 	fn     AsyncFunction[IN, OUT]

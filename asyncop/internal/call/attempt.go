@@ -98,7 +98,7 @@ func (a *Attempt[OUT]) finish(results []OUT, err error) {
 	}
 }
 
-// Refuse completes an attempt whose function has not been called. If it is over, that is no completion, and not counted.
+// Refuse completes an attempt whose function has not been called. If it is over, this is not a completion, and is not counted.
 func (a *Attempt[OUT]) Refuse(err error) {
 	if a.state.Or(claimed)&(claimed|over) == 0 {
 		a.err = err

@@ -119,7 +119,7 @@ func (b *Batch[IN, OUT]) Others() []Other {
 	return others
 }
 
-// Close ends the forming. If nothing has joined it reports false: there is no call, and the permits are the caller's.
+// Close ends the forming. If no member has joined it reports false: there is no call, and the caller has the permits.
 func (b *Batch[IN, OUT]) Close() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

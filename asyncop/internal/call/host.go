@@ -19,7 +19,7 @@ type Host struct {
 	Clock    Clock
 	Run      func(task func())         // has task done by a worker
 	Panicked func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
-	NilError error                     // stands for a nil error
+	NilError error                     // takes the place of a nil error
 	Backend  gate.Backend              // that is called; nil: any
 	Place    gate.Place                // at the backend; nil: none
 	Around   Reporter                  // of the call that the operator runs inside of; nil: of none
@@ -148,7 +148,7 @@ type Sleeper struct {
 func NewSleeper() Sleeper { return Sleeper{C: make(chan struct{}, 1)} }
 
 // Sleep returns when the sleeper is woken, or at once unless idle reports that there is nothing to do. It calls idle when
-// others wake the sleeper already. It may return for nothing.
+// others wake the sleeper already. It may wake spuriously.
 func (s *Sleeper) Sleep(idle func() bool) {
 	s.Parked.Store(true)
 	if idle() {

@@ -142,7 +142,7 @@ func (t *Token) Post() {
 	t.host.WakeUp()
 }
 
-// Late returns why nothing must begin for the token any more (law A5), or nil. It is asked on the goroutine that is about to:
+// Late returns why nothing must begin for the token any more (law A5), or nil. It is asked on the goroutine that is about to call:
 // the loop may not know of a cancel yet, or may not have noticed that the time is over.
 func (t *Token) Late() error {
 	switch h := t.host; {
@@ -156,7 +156,7 @@ func (t *Token) Late() error {
 	return nil
 }
 
-// cutOff ends the context of a call that is not made, before the loop does: its outcome is none of the element's, which ends
+// cutOff ends the context of a call that is not made, before the loop does: its outcome does not count for the element, which ends
 // by its timeout or with its operator.
 func (t *Token) cutOff(late error) {
 	bits := over

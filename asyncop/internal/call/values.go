@@ -30,8 +30,7 @@ func (c *endedBy) Value(key any) any {
 // WithMessage returns a context that knows a message.
 func WithMessage(c context.Context, m Message) context.Context { return &withMessage{c, m} }
 
-// WithoutMessage returns the values of the context of an operator. That knows no message, although it may run inside of a call
-// for one.
+// WithoutMessage returns the values of the context of an operator. It hides the message of a call around the operator.
 func WithoutMessage(c context.Context) context.Context {
 	if c.Value(ctxkey.Message{}) == nil {
 		return c
@@ -75,7 +74,7 @@ func (c *valued) Value(key any) any {
 	return c.Cancellable.Value(key)
 }
 
-// isOfAttempt reports whether an attempt or element answers for the key itself, also if it has none: nobody else does.
+// isOfAttempt reports whether an attempt or element answers for the key, even if it has no value for it: contexts around it are not asked.
 func isOfAttempt(key any) bool {
 	switch key.(type) {
 	case NumberKey, HostKey, BatchKey, ctxkey.Members, ctxkey.Stage, ctxkey.Message:

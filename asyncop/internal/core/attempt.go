@@ -88,7 +88,7 @@ func (g *Machine[IN, OUT]) retryOver(s *Slot[IN, OUT]) {
 	}
 }
 
-// bind makes s wait for what t stands for: that begins a turn.
+// bind makes s wait for something that runs elsewhere and has the token t: that begins a turn.
 func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, until time.Duration) {
 	g.slots.turns++
 	s.turn = g.slots.turns
@@ -336,8 +336,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 
 // ---- What follows from an outcome
 
-// judge stands between the outcome of an attempt and the element: it shows the attempt to the policy, which says whether and when
-// there is another. It holds no state of elements; that is in their slots.
+// judge is what the core knows while it shows an outcome to the policy. The state of elements is in their slots.
 type judge[OUT any] struct {
 	looksClosely bool // the policy looks at more of an attempt than its number and outcome
 	judged       *call.Token
@@ -350,7 +349,7 @@ type judge[OUT any] struct {
 	// view is what the policy sees of the attempt that is being judged. There is one, used again and again; a strategy that
 	// is asked elsewhere gets a copy.
 	view    predicates.Attempt[OUT]
-	tracked bool // the servers of the requests in doubt of view recognise them when they come again
+	tracked bool // the servers of the requests in doubt of view recognise them when they are repeated
 }
 
 // decide shows an outcome to the policy, which says what follows. A strategy that may block is asked elsewhere.

@@ -179,7 +179,7 @@ func (b *atBackend[IN, OUT]) heard(s *Slot[IN, OUT], o gate.Outcome) (outage boo
 	return outage
 }
 
-// waitingCalls returns how many calls wait for nothing but a feature.
+// waitingCalls returns how many calls could start but for a feature.
 func (g *Machine[IN, OUT]) waitingCalls() int {
 	n := g.ready.Len() + g.unbegun
 	if g.callsOf != nil {

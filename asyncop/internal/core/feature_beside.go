@@ -104,7 +104,7 @@ func (q *question[OUT]) put(ctx context.Context, policy *decision.Steps[OUT], pa
 }
 
 // AskBeside adds a feature: strategies that may block are asked on a worker. Meanwhile an element has neither permit nor call,
-// and its deadline stands (law A3).
+// and its deadline holds (law A3).
 func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 	b := addBeside(g)
 	g.ask = func(s *Slot[IN, OUT], err error) {
@@ -143,7 +143,7 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 // ---- Retries with something to do first
 
 // PrepareBeside adds a feature: what a strategy wants done before an attempt is done on a worker. The attempt has its permit, and
-// its timeouts stand. If that fails, it is the attempt's outcome, and nothing has been sent.
+// its timeouts hold. If that fails, it is the attempt's outcome, and nothing has been sent.
 func PrepareBeside[IN, OUT any](g *Machine[IN, OUT]) {
 	b := addBeside(g)
 	g.prepare = func(s *Slot[IN, OUT], a *call.Attempt[OUT], before func(ctx context.Context) error) (goesOn bool) {

@@ -131,8 +131,8 @@ func (h *HandOver[IN, OUT]) taken(s *Slot[IN, OUT]) {
 	h.core.complete(s)
 }
 
-// refused ends s, which the sink can never take. A message goes to the dead letters of its source. What is no message is nobody's,
-// so it fails the run: another offer would hold its slot for ever (law D4).
+// refused ends s, which the sink can never take. A message goes to the dead letters of its source. An element that is not a message has
+// nobody to go to, so it fails the run: another offer would hold its slot for ever (law D4).
 func (h *HandOver[IN, OUT]) refused(s *Slot[IN, OUT], o *offer) {
 	g := h.core
 	s.err = errors.Join(s.err, o.err)

@@ -31,7 +31,7 @@ type lane[IN, OUT any] struct {
 	owner       any // the keyedLane that it is part of
 }
 
-// standing is where an element stands in its lane.
+// standing is the place of an element in its lane.
 type standing[IN, OUT any] struct {
 	lane       *lane[IN, OUT] // nil once the element has ended
 	prev, next *Slot[IN, OUT]

@@ -89,7 +89,7 @@ type Report[IN any] struct {
 	Reason   predicates.Reason    // of its last outcome
 	Reasons  predicates.ReasonSet // of the retries that were begun
 	InDoubt  bool                 // an attempt may have taken effect
-	Tracked  bool                 // and the servers of all that may have recognise them when they come again
+	Tracked  bool                 // and the servers of all such attempts recognise them when they are repeated
 	Timeout  time.Duration        // its own, or that of all; 0: none
 	Failed   bool                 // it has failed, and was not handed over yet
 
@@ -199,8 +199,8 @@ func (g *Machine[IN, OUT]) State() *State {
 
 // ---- The clock
 
-// Away says that the driver has slept, or runs code of users beside the core. If that may wait, the time that the core knows is no longer the
-// present; else it still is where no limit depends on it.
+// Away reports that the driver has slept, or is about to run code of users outside of the core. If that may wait, the core reads the clock
+// before it uses an instant. If not, it does so only where a limit depends on the instant.
 func (g *Machine[IN, OUT]) Away(mayWait bool) {
 	if mayWait {
 		g.stale = true
@@ -394,7 +394,7 @@ func (g *Machine[IN, OUT]) Next() time.Duration {
 	return next
 }
 
-// startsNext returns when an attempt that waits for nothing but a feature may start.
+// startsNext returns when an attempt that could start but for a feature may start.
 func (g *Machine[IN, OUT]) startsNext() time.Duration {
 	if g.startsAt != nil {
 		if at := g.startsAt(); at != Now {
@@ -468,7 +468,7 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 	return g.fresh
 }
 
-// wantsStart reports whether an attempt waits for nothing but a feature.
+// wantsStart reports whether an attempt could start but for a feature.
 func (g *Machine[IN, OUT]) wantsStart() bool { return g.permits > 0 && g.nextStart() != nil }
 
 // mayStartSome reports whether one more attempt may start, as far as that is known without asking for it.

@@ -41,7 +41,7 @@ type doubt uint8
 
 const (
 	noDoubt   doubt = iota
-	tracked         // the servers of all requests that may have had an effect recognise them when they come again
+	tracked         // the servers of all requests that may have had an effect recognise them when they are repeated
 	untracked       // a server may not
 )
 

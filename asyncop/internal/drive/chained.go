@@ -28,7 +28,7 @@ type chained[IN, OUT any] struct {
 	begun  atomic.Pointer[[]uintptr] // the calls that have led to the loop that goes on; nil: none does
 }
 
-// Who owns the core of a chained driver.
+// The owners of the core of a chained driver.
 const (
 	ownedByLoop uint32 = iota
 	ownedByNone        // the body runs

@@ -456,7 +456,7 @@ func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 }
 
 // comesAgain reports whether an element that was cut off comes again: as a message that its source delivers again, or in the next
-// run of a stream with checkpoints. Such an element is no failure.
+// run of a stream with checkpoints. Such an element is not a failure.
 func (d *Driver[IN, OUT]) comesAgain(e *core.Slot[IN, OUT]) bool {
 	return d.checks != nil || d.barriers.Any() || d.messages.ComesAgain(e)
 }

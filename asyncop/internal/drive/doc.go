@@ -1,8 +1,8 @@
 // Package drive is the loop of an operator. It moves items from a port into the core, and results from the core into the port. The port is
 // the channels of a go-streams flow, the rings of asyncop.Results, or the caller's goroutine (ResultsOf).
 //
-//   - driver.go: a [Driver] is the loop. A step looks for signals, lets the core take a turn, accepts what is there, lets a barrier pass and
-//     emits what downstream takes. If there was nothing to do, the loop parks.
+//   - driver.go: a [Driver] is the loop. A step looks for signals, lets the core take a turn, accepts what is there, lets a barrier pass
+//     and emits what downstream takes. If there was nothing to do, the loop parks.
 //   - items.go: items in, results out. ports.go: the ports, but for those of results.go (rings) and chained.go (the caller's goroutine).
 //   - finish.go: how the operator ends.
 //   - checkpointing.go: its part in checkpoints. state.go: the bytes of a state.

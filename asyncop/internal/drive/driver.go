@@ -45,7 +45,7 @@ type Driver[IN, OUT any] struct {
 	inClosed   bool                           // upstream has closed in
 	inOver     bool                           // nothing more is taken
 	inletOver  bool                           // endInlet was called
-	letsIn     bool                           // an element that is read may take a slot: as mayRead has found
+	letsIn     bool                           // an element that is read may take a slot; set by mayRead
 	marked     bool                           // the marker of the end of the input has come: only barriers follow
 	drains     bool                           // the end of the input lets retries go on
 	backlog    fifo.Queue[core.Item[IN, OUT]] // what goes into the queue before anything new
@@ -75,7 +75,7 @@ type Driver[IN, OUT any] struct {
 	chain     chained[IN, OUT]      // if the loop runs on the goroutine that ranges over the results
 	unstarted bool                  // Stop came before the start
 	stopping  atomic.Bool           // Stop was called
-	broken    atomic.Pointer[error] // what has broken beside the loop, and ended life
+	broken    atomic.Pointer[error] // what has broken outside of the loop, and ended life
 	err       atomic.Pointer[error] // set before over is closed
 	over      chan struct{}         // closed by the loop before out: err is final
 	done      chan struct{}         // closed by the loop when all is done
@@ -153,7 +153,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	return d
 }
 
-// addFeatures adds to the core what is optional. Who looks at an element first is added first.
+// addFeatures adds the optional features to the core. The feature that looks at an element first is added first.
 func (d *Driver[IN, OUT]) addFeatures() {
 	g, cfg := d.core, &d.Config
 	d.messages = core.AddMessages(g, cfg.Hooks.SourceBroke)
@@ -327,13 +327,13 @@ func (d *Driver[IN, OUT]) mayPark() bool {
 	return due == core.Never || d.timers.ScheduleAt(due)
 }
 
-// BreakOff ends the operator for something that has broken beside the loop. Called from any goroutine.
+// BreakOff ends the operator for something that has broken outside of the loop. Called from any goroutine.
 func (d *Driver[IN, OUT]) BreakOff(err error) {
 	d.broken.CompareAndSwap(nil, &err)
 	d.host.Cancel(err)
 }
 
-// isBroken reports whether cause is what has broken beside the loop, and no cancel.
+// isBroken reports whether cause is what has broken outside of the loop, and not a cancel.
 func (d *Driver[IN, OUT]) isBroken(cause error) bool {
 	b := d.broken.Load()
 	return b != nil && *b == cause //nolint:errorlint // the same, not the like; it is a pointer of ours

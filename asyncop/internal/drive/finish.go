@@ -96,7 +96,7 @@ func (d *Driver[IN, OUT]) refuseRest(kept bool) {
 	}
 }
 
-// warnOfCutRetries says at the end that retries were cut: results that are not there yet would be missing without a word.
+// warnOfCutRetries says at the end that retries were cut: else their results would be silently lost.
 func (d *Driver[IN, OUT]) warnOfCutRetries() {
 	if n := d.core.State().Stats.CutByEndOfInput; n > 0 {
 		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry: they got none; "+
@@ -104,8 +104,8 @@ func (d *Driver[IN, OUT]) warnOfCutRetries() {
 	}
 }
 
-// logEnd writes, once, that the operator has failed, also if nothing waits for it: the caller of Wait and the loop over Results
-// may not look. That it was cancelled was wanted, and the end of a loop by its own body says nothing new.
+// logEnd writes, once, that the operator has failed, even if nothing waits for it: the caller of Wait and the loop over Results
+// may not look. A cancel is expected, so its line has level INFO. A break out of a loop has no line.
 func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 	switch now := d.core.State(); {
 	case !cut:

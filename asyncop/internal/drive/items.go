@@ -123,7 +123,7 @@ func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 	switch {
 	case !ok:
 		d.inClosed = true
-		d.endWithRun() // upstream may have noticed it first: the end is no clean one
+		d.endWithRun() // upstream may have noticed it first: the end is not a clean one
 		d.core.End(nil)
 		if (d.checks != nil || d.barriers.Any()) && !d.final { // that is not the end of the input
 			d.core.End(errNoFinalBarrier)
@@ -247,7 +247,7 @@ func (d *Driver[IN, OUT]) load() bool {
 	return d.loaded
 }
 
-// loadMessage makes results, of which none is next yet, those of a message, unless there is none.
+// loadMessage ties results, before the first of them is next, to the message of their element, if the element is one.
 func (d *Driver[IN, OUT]) loadMessage(m call.Message) {
 	if d.message = m; m != (call.Message{}) && len(d.results) > 1 {
 		d.parts = message.Split(m, d.results...)

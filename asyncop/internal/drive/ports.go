@@ -41,7 +41,7 @@ type port[IN, OUT any] interface {
 	stop()
 	// close ends the port with the operator: what is still in it, or comes, is not taken.
 	close()
-	// stranded returns how many elements lie in it that nobody will take. Called from any goroutine.
+	// stranded returns how many elements lie in it that will not be taken. Called from any goroutine.
 	stranded() int64
 }
 
