@@ -310,10 +310,10 @@ func jobHold(b *storeBench) {
 	b.must(len(claimed) == 0, "Claim returned %v, which are held", ids(claimed))
 	b.ok(b.Release(b.ctx, 0, leased.Lease), "Release of what was leased while others were held")
 	b.wait(2)
-	b.must(slices.Equal(ids(b.take("q", 500)), []string{leased.Meta.ID}), "what is not held is not taken")
+	b.must(slices.Equal(ids(b.take("q", 3)), []string{leased.Meta.ID}), "what is not held is not taken")
 
 	// The lease of the first has ended: it is held as well, and who had it cannot give it back.
-	b.wait(501)
+	b.wait(4)
 	late := b.list("q", store.Filter{IDs: []string{leased.Meta.ID}}, everything)[0]
 	job = p.do(jobs.Spec{Do: jobs.Hold, Queue: "q", Filter: store.Filter{IDs: []string{leased.Meta.ID}}})
 	b.must(job.Done == 1, "what was leased until a moment ago is not held: %+v, %+v", job.Progress, late)
