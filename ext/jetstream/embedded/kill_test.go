@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -28,7 +29,7 @@ import (
 // The tests with kills run servers and workers in processes of their own.
 func TestMain(m *testing.M) {
 	clustertest.Child()
-	workerkill.Child(openQueues)
+	workerkill.Child(openAny)
 	pipelinekill.Child(openPipelines)
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue { // these tests wait, most of the time
@@ -150,6 +151,41 @@ func (q *queues) Close() error {
 	return q.Engine.Close()
 }
 
+// own are queues in the engine's stream.
+type own struct {
+	inspected
+	conn *nats.Conn
+}
+
+type inspected = workerkill.Queues // which has a method of that name
+
+const ownPrefix = "own " // of the place
+
+func openOwn(ctx context.Context, place string) (workerkill.Engine, error) {
+	js, err := clustertest.Connect(strings.TrimPrefix(place, ownPrefix))
+	if err != nil {
+		return nil, err
+	}
+	s, err := openEngine(ctx, js, "queues")
+	if err != nil {
+		js.Conn().Close()
+		return nil, err
+	}
+	return &own{workerkill.Queues{Inspector: s}, js.Conn()}, nil
+}
+
+func (o *own) Close() error {
+	defer o.conn.Close()
+	return o.inspected.Close()
+}
+
+func openAny(ctx context.Context, place string) (workerkill.Engine, error) {
+	if strings.HasPrefix(place, ownPrefix) {
+		return openOwn(ctx, place)
+	}
+	return openQueues(ctx, place)
+}
+
 // killer returns a function that kills the leader of one of the streams, each time of the next one, and starts it again.
 func killer(t *testing.T, c *clustertest.Cluster, js jetstream.JetStream, streams ...string) func() {
 	t.Helper()
@@ -186,6 +222,19 @@ func TestKilledWorkersAndServers(t *testing.T) {
 		c, js := startCluster(t, clustertest.Config{Servers: servers})
 		makeQueues(t, js, servers)
 		workerkill.Run(t, workerkill.Config{Place: c.URL(), Open: openQueues, KillServer: killer(t, c, js, "work", "queues", "done")})
+	})
+}
+
+// The same where all is in the stream of the engine.
+func TestKilledWorkersAndServersOnOneStream(t *testing.T) {
+	t.Parallel()
+	forClusters(t, func(t *testing.T, servers int) {
+		c, js := startCluster(t, clustertest.Config{Servers: servers})
+		cfg := weirjs.StreamConfig("queues")
+		cfg.Replicas = servers
+		_, err := js.CreateStream(t.Context(), cfg)
+		require.NoError(t, err)
+		workerkill.Run(t, workerkill.Config{Place: ownPrefix + c.URL(), Open: openOwn, KillServer: killer(t, c, js, "queues"), Messages: fewer})
 	})
 }
 
