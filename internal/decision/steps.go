@@ -70,7 +70,7 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 // verdict Failed; the caller handles runtime.Goexit.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now Situation) (d Decision) {
 	if now.Answer != nil {
-		return p.conclude(a, now.Answer.Action, now.Answer.Err, now)
+		return p.conclude(a, now.Answer.Action, now.Answer.Err, &now)
 	}
 	if !p.Considers(a.Err) {
 		return Decision{Err: a.Err}
@@ -105,7 +105,7 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 	case now.Finishing && !p.ByAttempts:
 		return Decision{Verdict: Finishing, Reason: a.Reason, Err: a.Err}
 	case a.Reason.AlwaysRetry():
-		return p.conclude(a, Action{Retry: true, Delay: ControlledBackoff(a.Retries())}, nil, now)
+		return p.conclude(a, Action{Retry: true, Delay: ControlledBackoff(a.Retries())}, nil, &now)
 	case now.Beside && !p.AtOnce:
 		return Decision{Verdict: Asked, Reason: a.Reason, Err: a.Err}
 	}
@@ -113,7 +113,7 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 		ctx = now.Context()
 	}
 	action, err := p.Strategy(ctx, a)
-	return p.conclude(a, action, err, now)
+	return p.conclude(a, action, err, &now)
 }
 
 // isTracked reports whether the servers of a call recognise its requests when they come again (law X1): its attempt knows,
@@ -136,7 +136,7 @@ func (p *Steps[OUT]) Ask(ctx context.Context, a *predicates.Attempt[OUT]) (answe
 }
 
 // conclude decides over the answer of the strategy, or over the one that stands in for it.
-func (p *Steps[OUT]) conclude(a *predicates.Attempt[OUT], action Action, err error, now Situation) Decision {
+func (p *Steps[OUT]) conclude(a *predicates.Attempt[OUT], action Action, err error, now *Situation) Decision {
 	d := Decision{Reason: a.Reason, Err: a.Err}
 	if action.Err != nil {
 		d.Err = action.Err

@@ -652,6 +652,3 @@ func (g *Machine[IN, OUT]) guarded(s *Slot[IN, OUT], after func(s *Slot[IN, OUT]
 	stands.Returned()
 	return nil
 }
-
-// Exited returns the error of user code that has ended the goroutine which owned the core, for a driver that does not Run again.
-func (g *Machine[IN, OUT]) Exited() error { return g.user.broke }
