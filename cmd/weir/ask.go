@@ -17,7 +17,7 @@ func (a *app) ask(ctx context.Context, yes bool, question string) error {
 		return nil
 	}
 	if !isTerminal(a.in) {
-		return usagef("%s Standard input is no terminal: answer with -yes", question)
+		return usagef("%s Standard input is no terminal: answer with --yes", question)
 	}
 	fmt.Fprint(a.err, question, " [y/N] ")
 	type answered struct {

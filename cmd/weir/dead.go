@@ -57,7 +57,7 @@ func (a *app) deadList() *cobra.Command {
 				return err
 			}
 			if limit < 0 || after < 0 {
-				return usagef("-max %d and -after %d must not be negative", limit, after)
+				return usagef("--max %d and --after %d must not be negative", limit, after)
 			}
 			return a.with(c.Context(), func(ctx context.Context, db *database) error {
 				return a.list(ctx, db, queueOf(c), chosen, store.Position(after), limit)
@@ -116,7 +116,7 @@ func (a *app) list(ctx context.Context, db *database, queue string, f store.Filt
 			}
 		}
 		if shown += len(entries); more {
-			a.note("There are more: -after %d", page.After)
+			a.note("There are more: --after %d", page.After)
 			return nil
 		}
 		if last {
@@ -345,8 +345,8 @@ func (a *app) deadImport() *cobra.Command {
 		Use: "import FILE", Short: "Put what export has written into the dead letters", Args: one("FILE"),
 		Long: `Put what export has written into the dead letters; - is standard input. FILE
 may also be the dead.jsonl of a directory. A message that is there already stays
-as it is, unless -replace is given, so an import that failed is repeated without
-harm. On Kafka it is there twice then.`,
+as it is, unless --replace is given, so an import that failed is repeated
+without harm. On Kafka it is there twice then.`,
 		RunE: func(c *cobra.Command, files []string) error {
 			in := io.Reader(a.in)
 			if files[0] != "-" {
@@ -376,7 +376,7 @@ func (a *app) importFrom(ctx context.Context, db *database, queue string, in io.
 	s, ok := db.store.(inspected)
 	if !ok {
 		if replace {
-			return usagef("-replace is for sqlite:, postgres:// and nats://")
+			return usagef("--replace is for sqlite:, postgres:// and nats://")
 		}
 		n, err := deadletters.Import(ctx, db.store, queue, in)
 		if a.json {
@@ -396,7 +396,7 @@ func (a *app) importFrom(ctx context.Context, db *database, queue string, in io.
 	if left := n - p.put - p.replaced; left > 0 && replace {
 		text += fmt.Sprintf(", %d not replaced: a merge or a consumer has them", left)
 	} else if left > 0 {
-		text += fmt.Sprintf(", %d there already (-replace replaces them)", left)
+		text += fmt.Sprintf(", %d there already (--replace replaces them)", left)
 	}
 	return errors.Join(a.print(text+"\n"), err)
 }

@@ -218,7 +218,7 @@ func (a *app) log() *cobra.Command {
 		Long: `Show who has done what: each start, pause, resume, cancel and end of a job. weir
 only appends to this log. Each line has a hash, in which that of the line before
 is, so a line that was changed or removed is found: exit status 1. HASH is its
-beginning; -json has all of it. To notice that the whole log was written anew,
+beginning; --json has all of it. To notice that the whole log was written anew,
 keep a hash elsewhere.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {

@@ -55,7 +55,7 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(f
 // run runs the command and returns its exit status.
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.commands()
-	root.SetArgs(oneDash(root, args))
+	root.SetArgs(args)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	err := root.ExecuteContext(ctx)
