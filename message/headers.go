@@ -225,7 +225,7 @@ func (r *headerReader) sort(h map[string]string) (others map[string]string) {
 			continue
 		}
 		if size += len(name) + len(value); size > maxHeaders || name == "" {
-			r.err = fmt.Errorf("header %q: it has no name, or the headers have more than %d bytes", cut(name, maxName), maxHeaders)
+			r.err = fmt.Errorf("header %q: its name is empty, or the headers have more than %d bytes", cut(name, maxName), maxHeaders)
 			return nil
 		}
 		if others == nil {

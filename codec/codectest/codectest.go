@@ -133,7 +133,7 @@ func (s codecSample[T]) keepsNoBuffer() error {
 				return fmt.Errorf("Append to a used buffer: %w", err)
 			}
 			if err := s.holds(r, buffer, v); err != nil {
-				return fmt.Errorf("after a change of what Append has returned: %w", err)
+				return fmt.Errorf("after a change of the bytes that Append has returned: %w", err)
 			}
 		}
 		return nil

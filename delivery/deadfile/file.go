@@ -366,7 +366,7 @@ func (f *File[T]) writeBatch(calls []*call) error {
 		return f.undo(fmt.Errorf("deadfile: %w", err))
 	}
 	if err := f.file.Sync(); err != nil { // once: see vfs.File
-		f.broken = fmt.Errorf("deadfile: what the disk holds is not known, since a sync has failed: close and open it again: %w", err)
+		f.broken = fmt.Errorf("deadfile: the contents of the disk are unknown, because a sync has failed: close and open it again: %w", err)
 		_ = f.undo(nil) // else it might be read as if it were durable
 		return f.broken
 	}
@@ -401,7 +401,7 @@ func (f *File[T]) undo(reason error) error {
 		_, err = f.file.Seek(f.length, io.SeekStart)
 	}
 	if err != nil && f.broken == nil {
-		f.broken = errors.Join(reason, fmt.Errorf("deadfile: what was written of a call cannot be taken back: %w", err))
+		f.broken = errors.Join(reason, fmt.Errorf("deadfile: a partly written call cannot be undone: %w", err))
 		return f.broken
 	}
 	return reason
