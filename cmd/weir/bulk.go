@@ -207,7 +207,7 @@ func (a *app) work(ctx context.Context, db *database, b *bulk) error {
 		return a.print(fmt.Sprintf("Job %d is started: weir jobs shows it\n", job.ID))
 	}
 	if err == nil && job.Paused {
-		err = fmt.Errorf("job %d was paused: weir jobs resume %d lets it go on", job.ID, job.ID)
+		err = fmt.Errorf("job %d was paused: weir jobs resume %d resumes it", job.ID, job.ID)
 	}
 	return a.done(b.spec, job.Progress, err)
 }

@@ -108,7 +108,7 @@ func TestWrongDirectory(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "empty"), 0o700))
 	for url, want := range map[string]string{
 		"file:none":                    "no such file or directory",
-		"file:empty":                   "has no dead.jsonl",
+		"file:empty":                   "lacks dead.jsonl",
 		"file:dead letters/dead.jsonl": "is a file, and not a directory of dead letters; a database is sqlite:dead letters/dead.jsonl",
 	} {
 		r := execute(t, command(t, dir, "dead", "list", "--db", url))

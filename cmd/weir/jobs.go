@@ -175,7 +175,7 @@ func (a *app) jobsRun() *cobra.Command {
 					return err
 				}
 				if job.State() == "paused" {
-					return fmt.Errorf("job %d is paused: weir jobs resume %d lets it go on", id, id)
+					return fmt.Errorf("job %d is paused: weir jobs resume %d resumes it", id, id)
 				}
 				bar := a.startBar(string(job.Do), job.Total)
 				job, err = s.run(ctx, j, job, bar.show)

@@ -24,7 +24,7 @@ func TestJobsAndTheirLog(t *testing.T) {
 	assert.Equal(t, result{"Job 1 is started: weir jobs shows it\n", "", 0},
 		run("dead", "merge", "--to", "orders", "--to-empty", "--yes", "--provider", "north", "--detach", "--by", "ann", "--why", "the bank is back", "--rate", "50"))
 	assert.Equal(t, result{"Job 1 is paused, 0 of 3 done\n", "", 0}, run("jobs", "pause", "1", "--by", "bob", "--why", "not yet"))
-	assert.Equal(t, result{"", "weir: job 1 is paused: weir jobs resume 1 lets it go on\n", exitFailed}, run("jobs", "run", "1"))
+	assert.Equal(t, result{"", "weir: job 1 is paused: weir jobs resume 1 resumes it\n", exitFailed}, run("jobs", "run", "1"))
 	assert.Equal(t, result{"Job 1 is running, 0 of 3 done\n", "", 0}, run("jobs", "resume", "1"))
 	assert.Equal(t, result{"3 messages sent back to \"orders\"\n", "", 0}, run("jobs", "run", "1"))
 	assert.Equal(t, result{"", "weir: jobs: cancel: job 1 is over: it is done\n", exitFailed}, run("jobs", "cancel", "1"))

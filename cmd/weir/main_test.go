@@ -503,7 +503,7 @@ func TestWrongDatabase(t *testing.T) {
 	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
 	r := run("dead", "list")
 	assert.Equal(t, exitFailed, r.status)
-	assert.Contains(t, r.stderr, "a program that uses weir makes it when it starts, or weir dead import --create: stat ")
+	assert.Contains(t, r.stderr, "start the program once, or run weir dead import --create: stat ")
 	assert.NoFileExists(t, filepath.Join(dir, "orders.db"))
 	assert.Contains(t, run("layers", "--db", "sqlite://.").stderr, "is not a file")
 
@@ -511,7 +511,7 @@ func TestWrongDatabase(t *testing.T) {
 	for _, args := range [][]string{{"dead", "list"}, {"layers"}, {"outbox"}, {"keys"}} {
 		r := run(args...)
 		assert.Equal(t, exitFailed, r.status, args)
-		assert.Contains(t, r.stderr, "a program that uses weir makes its tables when it starts, those of queues also weir dead import --create: ", args)
+		assert.Contains(t, r.stderr, "start the program once, or, for queues, run weir dead import --create: ", args)
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "text"), bytes.Repeat([]byte("no database "), 1000), 0o600))
 	assert.Equal(t, exitFailed, run("layers", "--db", "sqlite:text").status)

@@ -153,13 +153,13 @@ func TestAnswers(t *testing.T) {
 		s.answer(question, no)
 		screen, err := s.end()
 		assert.ErrorContains(t, err, "exit status 1", no)
-		assert.Contains(t, screen, "weir: the answer was not yes: nothing was changed")
+		assert.Contains(t, screen, "weir: the answer was not yes: the database is unchanged")
 	}
 	s := inTerminal(t, dir, "dead", "purge", "orders/0/17")
 	s.answer(question, "\x03") // Ctrl-C
 	screen, err := s.end()
 	assert.ErrorContains(t, err, "exit status 1")
-	assert.Contains(t, screen, "weir: interrupted: nothing was changed")
+	assert.Contains(t, screen, "weir: interrupted: the database is unchanged")
 	s = inTerminal(t, dir, "dead", "purge", "orders/0/17")
 	s.answer(question, "Yes\n")
 	screen, err = s.end()
@@ -226,7 +226,7 @@ func TestMergeInTerminal(t *testing.T) {
 	require.NoError(t, err)
 	screen, err := s.end()
 	assert.ErrorContains(t, err, "exit status 1")
-	assert.Contains(t, screen, "weir: interrupted: job 1 goes on in a worker, or with weir jobs run 1")
+	assert.Contains(t, screen, "weir: interrupted: job 1 continues in a worker, or with weir jobs run 1")
 	assert.Regexp(t, `\d+ messages sent back to "orders"`, screen)
 	for line := range strings.FieldsFuncSeq(screen, func(r rune) bool { return r == '\n' || r == '\r' }) {
 		assert.LessOrEqual(t, text.StringWidthWithoutEscSequences(line), 80, line)

@@ -51,7 +51,7 @@ func TestCommand(t *testing.T) {
 	}
 	out1, err := run(url, "layers")
 	require.Error(t, err)
-	require.Contains(t, out1, "a program that uses weir makes its tables when it starts")
+	require.Contains(t, out1, "start the program once")
 
 	// What another store or a file has comes into a database without tables.
 	file := filepath.Join(t.TempDir(), "dead.jsonl")
