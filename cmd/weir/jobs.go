@@ -177,9 +177,9 @@ func (a *app) jobsRun() *cobra.Command {
 				if job.State() == "paused" {
 					return fmt.Errorf("job %d is paused: weir jobs resume %d lets it go on", id, id)
 				}
-				bar := a.startBar(string(job.Do), job.Total)
-				job, err = s.run(ctx, j, job, bar.show)
-				bar.stop()
+				show, stop := a.startProgress(job.Total, handled(job.Progress))
+				job, err = s.run(ctx, j, job, show)
+				stop()
 				return a.done(job.Spec, job.Progress, err)
 			})
 		},
