@@ -87,6 +87,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	w.begun = w.clock.Now()
 	w.receiving, w.takeNoMore = context.WithCancelCause(ctx)
 	w.working, w.giveBack = context.WithCancelCause(context.WithoutCancel(ctx))
+	w.monitor.begin(w.status, engines, w.clock)
 	defer func() { summary, err = w.end(err) }() // also if the operator panics, since something else drives it
 	if c, ok := op.(interface {
 		CheckRun(ctx context.Context) error
@@ -213,7 +214,9 @@ func (w *worker[IN, OUT]) end(err error) (Summary, error) {
 	w.takeNoMore(errDrained)
 	w.giveBack(errAborted)
 	closeErr := w.close()
-	return w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)
+	s, err := w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)
+	w.monitor.end(s, err)
+	return s, err
 }
 
 // closeSource closes the source, within closeWait.
