@@ -208,7 +208,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 					mock := clock.NewMock()
 					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()
-					fn := WithTimeoutMethod(Func(func(context.Context, string, ResultFuture[string]) error {
+					fn := withTimeout(Func(func(context.Context, string, ResultFuture[string]) error {
 						if what == "handler" {
 							return nil
 						}
@@ -239,7 +239,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 
 // unstarted returns a driver with four slots that the test drives.
 func unstarted(
-	cfg config, fn AsyncFunction[string, string], s strategies.AsyncRetryStrategy[string], timeout time.Duration,
+	cfg config, fn AsyncFunction[string, string], s strategies.Retry[string], timeout time.Duration,
 ) *drive.Driver[string, string] {
 	d, _ := newDriver(cfg, fn, strategies.PolicyOf(s).Steps(), timeout, queue.NewOrdered[*core.Slot[string, string]](4), nil,
 		drive.StateCodec[string, string]{})
@@ -261,4 +261,20 @@ func countingPolicy(n *atomic.Int32, before bool) *strategies.Policy[string] {
 			n.Add(1)
 			return strategies.Action{}, nil
 		}))
+}
+
+// withTimeout returns fn with the optional method of a TimeoutHandler.
+func withTimeout[IN, OUT any](
+	fn AsyncFunction[IN, OUT], timeout func(ctx context.Context, in IN) ([]OUT, error),
+) AsyncFunction[IN, OUT] {
+	return &functionWithTimeout[IN, OUT]{fn, timeout}
+}
+
+type functionWithTimeout[IN, OUT any] struct {
+	AsyncFunction[IN, OUT]
+	timeout func(ctx context.Context, in IN) ([]OUT, error)
+}
+
+func (f *functionWithTimeout[IN, OUT]) Timeout(ctx context.Context, in IN) ([]OUT, error) {
+	return f.timeout(ctx, in)
 }

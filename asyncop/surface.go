@@ -88,16 +88,12 @@ func newDriver[IN, OUT any](
 // coreConfig says in plain values what the options say.
 func (s *surface[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) core.Config[IN, OUT] {
 	fn := s.fn
-	source := s.random
-	if source == nil {
-		source = rand.NewPCG(rand.Uint64(), rand.Uint64())
-	}
 	c := core.Config[IN, OUT]{
 		Queue: q,
 		Invoke: func(ctx context.Context, in IN, a *call.Attempt[OUT]) error {
 			return fn.AsyncInvoke(ctx, in, a)
 		},
-		Policy: s.policy, Random: rand.New(source),
+		Policy: s.policy, Random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 		Timeout: timeout, AttemptTimeout: s.attemptTimeout,
 		EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
 		FailsRun: s.onFailure == failsRun, ExhaustedAsFailure: s.exhaustedAsFailure,

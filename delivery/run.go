@@ -14,8 +14,8 @@ import (
 )
 
 // closeWait is how long a source may take to close, and how long what is broken off may take to end. With the default of WithDrain a worker
-// ends within the 30 s that Kubernetes grants.
-const closeWait = 4 * time.Second
+// ends within the 30 s that Kubernetes grants, and 3 s of them are left to close its engine.
+const closeWait = 3 * time.Second
 
 // Operator is what [Run] drives: an *asyncop.AsyncWaitOperator, or several in a row behind the same two methods.
 //
@@ -46,7 +46,7 @@ type Operator[IN, OUT any] interface {
 // When ctx ends, Run takes nothing more, and finishes what it has, for up to 20 s ([WithDrain]). Messages that are not done
 // then are given back. This is no error: Run returns nil, and the summary has the numbers. In any case Run closes the source, which
 // records what was settled. If something does not end even then, such as a Receive from a server that hangs, Run closes the source
-// after four more seconds, which may take four seconds as well.
+// after three more seconds, which may take three seconds as well.
 //
 // # What fails
 //

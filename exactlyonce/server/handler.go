@@ -79,9 +79,10 @@ type HandlerConfig struct {
 //
 // # The handler
 //
-// Its context is that of [Results.Do]: it goes on without its caller while others wait. [exactlyonce.RequestFromContext] finds the request
-// in it. A handler that uses a [exactlyonce.Store] stores the encoded [exactlyonce.Response] in the transaction of its effect. When Put or
-// COMMIT fails it rolls back and answers with a 5xx: the handler around it then looks for the record, and sends that.
+// Its context comes from [Results.Do]: the handler continues without its caller while others wait.
+// [exactlyonce.RequestFromContext] finds the request in it. A handler that uses a [exactlyonce.Store] stores the encoded
+// [exactlyonce.Response] in the transaction of its effect. When Put or COMMIT fails it rolls back and answers with a 5xx: the
+// handler around it then looks for the record, and sends that.
 //
 // Handler panics if next or Scope is nil or a field of c makes no sense.
 func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {

@@ -34,7 +34,7 @@ type batchRig struct {
 
 // withBatches returns a rig whose batches have size members, or go after wait.
 func withBatches(
-	tb require.TestingT, size int, wait time.Duration, strategy strategies.AsyncRetryStrategy[string], change func(c *setup),
+	tb require.TestingT, size int, wait time.Duration, strategy strategies.Retry[string], change func(c *setup),
 ) *batchRig {
 	b := &batchRig{broken: make(map[string]bool)}
 	b.rig = newRig(tb, strategy, func(c *setup) {

@@ -19,7 +19,7 @@ import (
 func BenchmarkAtOnce(b *testing.B) {
 	for name, armed := range map[string]bool{"armed": true, "bare": false} {
 		b.Run(name, func(b *testing.B) {
-			var strategy strategies.AsyncRetryStrategy[string]
+			var strategy strategies.Retry[string]
 			if armed {
 				strategy = retries(3, time.Second)
 			}

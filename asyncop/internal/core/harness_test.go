@@ -100,7 +100,7 @@ const (
 )
 
 // newRig returns a rig with an ordered queue of 4 slots, unless change says otherwise.
-func newRig(tb require.TestingT, strategy strategies.AsyncRetryStrategy[string], change func(c *setup)) *rig {
+func newRig(tb require.TestingT, strategy strategies.Retry[string], change func(c *setup)) *rig {
 	r := &rig{
 		tb: tb, clock: &handClock{at: time.Unix(1_000_000, 0)},
 		calls: make(map[string]*call.Attempt[string]),
@@ -375,7 +375,7 @@ func (r *rig) end() {
 }
 
 // retries is a strategy that retries errors and empty results after a delay.
-func retries(n int, delay time.Duration) strategies.AsyncRetryStrategy[string] {
+func retries(n int, delay time.Duration) strategies.Retry[string] {
 	return strategies.FixedDelay[string](n, delay).
 		RetryIfResult(predicates.EmptyResult).RetryIfException(predicates.HasException)
 }

@@ -39,7 +39,7 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 	})
 	policy := strategies.ReasonAware(
 		predicates.ByException[string](predicates.HasException, predicates.NewReason("TEST", true, false)), again)
-	for name, p := range map[string]strategies.AsyncRetryStrategy[string]{
+	for name, p := range map[string]strategies.Retry[string]{
 		"asked on a worker": policy, "asked at once": policy.Immediate(),
 	} {
 		t.Run(name, func(t *testing.T) {
