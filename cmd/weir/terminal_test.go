@@ -80,7 +80,7 @@ func (s *terminal) end() (string, error) {
 
 func TestTerminal(t *testing.T) {
 	dir := seed(t)
-	for _, args := range []string{"dead list", "dead count", "layers", "outbox", "keys -all"} {
+	for _, args := range []string{"dead list", "dead count", "dead groups", "layers", "outbox", "keys -all"} {
 		screen, err := inTerminal(t, dir, strings.Fields(args)...).end()
 		require.NoError(t, err)
 		for line := range strings.SplitSeq(screen, "\n") {
