@@ -354,7 +354,7 @@ func (a *app) showGroups(queue string, groups []deadletters.Group, limit int) er
 		if g.Rest {
 			g.Error = "others"
 		}
-		rows = append(rows, []string{strconv.Itoa(g.Count), when(g.Last), string(g.Cause), g.Reason, g.Error, g.Example})
+		rows = append(rows, []string{strconv.Itoa(g.Count), g.Last.UTC().Format("01-02 15:04Z"), string(g.Cause), g.Reason, g.Error, g.Example})
 	}
 	switch {
 	case len(groups) == 0:
