@@ -21,6 +21,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/delivery/channel"
 	"github.com/weirflow/weir/internal/guard"
 )
@@ -938,10 +939,31 @@ func TestRunEndsInTimeWhateverHangs(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		summary, err := delivery.Run(ctx, source, operator(itoa, asyncop.WithFailureSink(taken)), sink, silent)
-		require.ErrorContains(t, err, "the source was not closed within 3s")
+		require.NoError(t, err, "it was told to leave, and what it had comes again")
 		require.LessOrEqual(t, summary.Elapsed-time.Second, 26*time.Second)
 		require.Equal(t, 1, closes)
 	})
+}
+
+// A worker that is told to leave while its queue has no leader ends well, unless its source will not come back.
+func TestRunThatCannotSayFarewell(t *testing.T) {
+	for what, want := range map[string]error{"no leader": nil, "closed": store.ErrClosed} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				numbers := newList(1, true)
+				source := receiver{list: numbers, receive: numbers.Receive, close: func(context.Context) error {
+					if want != nil {
+						return want
+					}
+					return errors.New("no responders")
+				}}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err := delivery.Run(ctx, source, operator(itoa), &collected{}, silent)
+				require.ErrorIs(t, err, want)
+			})
+		})
+	}
 }
 
 // ending is an operator that ends by itself, whatever it is given.

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	stepSize  = 500              // messages of a step, at most
+	stepSize  = 499              // messages of a step, at most: JetStream has 1,000 in a transaction, two for each that is moved
 	firstWait = time.Second      // after a step that failed; it doubles
 	lastWait  = 30 * time.Second // at most
 	maxPause  = 24 * time.Hour   // between two messages of a low rate

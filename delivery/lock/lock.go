@@ -14,7 +14,7 @@
 // (their Guard), and other systems can compare fencing numbers.
 //
 // [Hold] keeps a lock while a function runs. [NewMemory] is for tests. Engines that have locks: ext/sqlite, ext/postgres,
-// ext/jetstream/jsstore. deliverytest.RunLocks checks locks of your own.
+// ext/jetstream. deliverytest.RunLocks checks locks of your own.
 package lock
 
 import (

@@ -131,11 +131,11 @@ const minSecret = 16
 func NewTracker(config Config) *Tracker {
 	switch {
 	case config.Window < 0:
-		panic(fmt.Sprintf("exactlyonce: NewTracker: negative window: %d", config.Window))
+		panic(fmt.Sprintf("caller: NewTracker: negative window: %d", config.Window))
 	case config.Name != "" && len(config.Secret) < minSecret:
-		panic(fmt.Sprintf("exactlyonce: NewTracker: Name is %q, and Secret has %d bytes, fewer than %d", config.Name, len(config.Secret), minSecret))
+		panic(fmt.Sprintf("caller: NewTracker: Name is %q, and Secret has %d bytes, fewer than %d", config.Name, len(config.Secret), minSecret))
 	case config.Name == "" && len(config.Secret) > 0:
-		panic("exactlyonce: NewTracker: there is a Secret without a Name")
+		panic("caller: NewTracker: there is a Secret without a Name")
 	}
 	config.Window = cmp.Or(config.Window, defaultWindow)
 	if config.Clock == nil {

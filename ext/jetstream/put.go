@@ -1,4 +1,4 @@
-package jsstore
+package jetstream
 
 import (
 	"cmp"
@@ -17,42 +17,76 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// Put implements [store.Store].
-func (s *Store) Put(ctx context.Context, queue string, ms ...store.Message) error {
+// Put implements [store.Engine]. Up to 1,000 messages are one transaction; more are put in portions. What is published to a foreign stream is
+// not a part of it.
+func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	return s.do(ctx, func() error {
 		if err := checkQueue(storearg.Put(queue, ms...), queue); err != nil {
 			return err
 		}
-		puts := make([]put, 0, len(ms))
-		seen := make(map[string]bool, len(ms))
-		for i := range ms {
-			p, err := s.newPut(queue, &ms[i])
-			if err != nil {
+		if f := s.foreign[queue]; f != nil {
+			var err error
+			if ms, err = f.publishFresh(ctx, ms); err != nil {
 				return err
 			}
-			if !seen[p.subject] {
-				puts = append(puts, p)
-			}
-			seen[p.subject] = true
 		}
-		// The server has them one after the other: none shall be due before another one of this call, by its delay.
-		slices.SortStableFunc(puts, func(a, b put) int { return cmp.Compare(a.span, b.span) })
-		for len(puts) > 0 {
-			n := min(len(puts), maxBatch)
-			if err := s.transact(ctx, puts[:n], nil); err != nil {
-				return err
-			}
-			puts = puts[n:]
-		}
-		return nil
+		return s.put(ctx, queue, ms...)
 	})
+}
+
+// put puts messages into the engine's stream.
+func (s *Engine) put(ctx context.Context, queue string, ms ...store.Message) error {
+	if len(ms) == 0 {
+		return nil
+	}
+	if err := s.nameQueue(ctx, queue); err != nil {
+		return err
+	}
+	puts := make([]put, 0, len(ms))
+	seen := make(map[string]bool, len(ms))
+	for i := range ms {
+		p, err := s.newPut(queue, &ms[i])
+		if err != nil {
+			return err
+		}
+		if !seen[p.subject] {
+			puts = append(puts, p)
+		}
+		seen[p.subject] = true
+	}
+	// The server has them one after the other: none shall be due before another one of this call, by its delay.
+	slices.SortStableFunc(puts, func(a, b put) int { return cmp.Compare(a.span, b.span) })
+	for some := range slices.Chunk(puts, maxBatch) {
+		if err := s.transact(ctx, some, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func checkQueue(err error, queue string) error {
 	if err == nil && len(queue) > maxQueue {
-		return fmt.Errorf("jsstore: the name of the queue has %d bytes, at most %d are allowed: %.64q…", len(queue), maxQueue, queue)
+		return fmt.Errorf("jetstream: the name of the queue has %d bytes, at most %d are allowed: %.64q…", len(queue), maxQueue, queue)
 	}
 	return err
+}
+
+// nameQueue notes the name of a queue in the stream, for [Engine.Queues].
+func (s *Engine) nameQueue(ctx context.Context, queue string) error {
+	s.mu.Lock()
+	known := s.named[queue]
+	s.mu.Unlock()
+	if known {
+		return nil
+	}
+	m := &nats.Msg{Subject: s.prefix + nameToken + token(queue), Header: nats.Header{jetstream.ExpectedStreamHeader: {s.name}}}
+	if _, err := s.js.PublishMsg(ctx, m); err != nil {
+		return s.published(ctx, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.named[queue] = true
+	return nil
 }
 
 // put is a message to be put.
@@ -60,21 +94,23 @@ type put struct {
 	queue   string
 	subject string
 	span    time.Duration
+	why     string
 	body    []byte
 	behind  uint64 // the mark that the subject has, or 0
 	there   bool   // it is in the queue
 }
 
-func (s *Store) newPut(queue string, m *store.Message) (put, error) {
+func (s *Engine) newPut(queue string, m *store.Message) (put, error) {
 	b, err := body(m)
 	if err != nil {
 		return put{}, err
 	}
-	return put{queue: queue, subject: s.queueSubject(queue) + identity(m), span: m.Delay, body: b}, nil
+	w, err := whyOf(m)
+	return put{queue: queue, subject: s.queueSubject(queue) + identity(m), span: m.Delay, why: w, body: b}, err
 }
 
 // look finds out whether a message is in its queue.
-func (s *Store) look(ctx context.Context, p *put) error {
+func (s *Engine) look(ctx context.Context, p *put) error {
 	r, err := s.read(ctx, p.subject)
 	if err != nil {
 		return err
@@ -91,7 +127,7 @@ const maxTries = 100
 
 // transact puts messages that are not there, and marks records as gone, in one transaction. It returns errChanged if a record
 // has changed.
-func (s *Store) transact(ctx context.Context, puts []put, moved []*record) error {
+func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) error {
 	for range maxTries {
 		var ms []*nats.Msg
 		var queues []string // of ms
@@ -101,13 +137,13 @@ func (s *Store) transact(ctx context.Context, puts []put, moved []*record) error
 			if p.there {
 				continue
 			}
-			ms = append(ms, s.message(p.subject, state{kind: waiting, span: uint64(p.span)}, p.body, p.behind))
+			ms = append(ms, s.message(p.subject, state{kind: waiting, span: uint64(p.span)}, p.why, p.body, p.behind))
 			queues = append(queues, p.queue)
 			replaced[p.subject] = true
 		}
 		for _, r := range moved {
 			if !replaced[r.subject] {
-				ms = append(ms, s.message(r.subject, r.then(gone, 0), nil, r.seq))
+				ms = append(ms, s.message(r.subject, r.then(gone, 0), "", nil, r.seq))
 			}
 		}
 		seq, err := s.publishAll(ctx, ms)
@@ -142,7 +178,7 @@ func (s *Store) transact(ctx context.Context, puts []put, moved []*record) error
 			}
 		}
 	}
-	return fmt.Errorf("jsstore: stream %s: others change the same messages all the time", s.name)
+	return fmt.Errorf("jetstream: stream %s: others change the same messages all the time", s.name)
 }
 
 // ownPut says that a message takes the place of one that is moved.
@@ -156,7 +192,7 @@ func ownPut(p put, moved []*record) bool {
 }
 
 // publishAll publishes messages in one transaction, and returns the sequence number of the last one.
-func (s *Store) publishAll(ctx context.Context, ms []*nats.Msg) (uint64, error) {
+func (s *Engine) publishAll(ctx context.Context, ms []*nats.Msg) (uint64, error) {
 	switch len(ms) {
 	case 0:
 		return 0, nil

@@ -8,47 +8,51 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
+	"github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/sqlite"
 )
 
-// openSQL opens the engine in a file or in a database. All else is the same.
-func openSQL(ctx context.Context, at location) (store.Inspector, error) {
-	if at.Engine == onPostgres {
+// openEngine opens the engine: in a file, in a database, or on servers. All else is the same.
+func openEngine(ctx context.Context, at location) (store.Inspector, error) {
+	switch at.Engine {
+	case onPostgres:
 		return postgres.Open(ctx, at.URL, postgres.WithLogger(quiet))
+	case onJetStream:
+		return jetstream.Open(ctx, at.URL, jetstream.WithLogger(quiet))
 	}
 	return sqlite.Open(ctx, filepath.Join(at.Dir, "queues.db"), sqlite.WithLogger(quiet))
 }
 
-// queuesOn returns the queues of a run. Several runs may be in one database.
+// queuesOn returns the queues of a run. Several runs may be in one database, or on the same servers.
 func queuesOn(engine delivery.Engine, at location) (orders *delivery.Queue[bank.Order], payments *delivery.Queue[bank.Payment]) {
 	return ordersOn(engine, at), delivery.NewQueue[bank.Payment](engine, at.queue(paymentsQueue))
 }
 
-// inSQL is the engine of the supervisor.
-type inSQL struct {
+// onQueues is the engine of the supervisor.
+type onQueues struct {
 	at       location
 	engine   store.Inspector
 	payments *delivery.Queue[bank.Payment]
 	stored
 }
 
-func newSQL(ctx context.Context, at location) (engine, error) {
-	e, err := openSQL(ctx, at)
+func newQueues(ctx context.Context, at location) (engine, error) {
+	e, err := openEngine(ctx, at)
 	if err != nil {
 		return nil, err
 	}
 	orders, payments := queuesOn(e, at)
-	return &inSQL{at, e, payments, stored{e, orders}}, nil
+	return &onQueues{at, e, payments, stored{e, orders}}, nil
 }
 
-func (e *inSQL) location() location { return e.at }
+func (e *onQueues) location() location { return e.at }
 
-func (e *inSQL) put(ctx context.Context, orders []bank.Order) error {
+func (e *onQueues) put(ctx context.Context, orders []bank.Order) error {
 	return putAll(ctx, e.orders, orders)
 }
 
-func (e *inSQL) look(ctx context.Context) (counts, error) {
+func (e *onQueues) look(ctx context.Context) (counts, error) {
 	c, err := e.stored.look(ctx)
 	if err != nil {
 		return c, err
@@ -58,7 +62,7 @@ func (e *inSQL) look(ctx context.Context) (counts, error) {
 	return c, err
 }
 
-func (e *inSQL) receipts(ctx context.Context) (payments []bank.Payment, err error) {
+func (e *onQueues) receipts(ctx context.Context) (payments []bank.Payment, err error) {
 	for page := (store.Page{Max: 500}); ; {
 		entries, err := e.engine.List(ctx, e.payments.Name(), store.Filter{}, page)
 		if err != nil || len(entries) == 0 {
@@ -75,8 +79,8 @@ func (e *inSQL) receipts(ctx context.Context) (payments []bank.Payment, err erro
 	}
 }
 
-func (e *inSQL) close(temporary bool) (err error) {
-	if temporary && e.at.Engine == onPostgres {
+func (e *onQueues) close(temporary bool) (err error) {
+	if temporary && e.at.Engine != onSQLite {
 		names, listed := e.engine.Queues(context.Background())
 		err = listed
 		for _, name := range names {

@@ -1,4 +1,4 @@
-package jsstore
+package jetstream
 
 import (
 	"context"
@@ -19,7 +19,7 @@ const (
 )
 
 // batch publishes messages in one transaction, and returns the sequence number of the last one.
-func (s *Store) batch(ctx context.Context, ms []*nats.Msg) (uint64, error) {
+func (s *Engine) batch(ctx context.Context, ms []*nats.Msg) (uint64, error) {
 	nc := s.js.Conn()
 	id := nuid.Next()
 	for i, m := range ms {

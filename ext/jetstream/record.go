@@ -1,4 +1,4 @@
-package jsstore
+package jetstream
 
 import (
 	"crypto/sha256"
@@ -26,8 +26,26 @@ const headerState = "Weir-State"
 const (
 	waiting = 'w'
 	leased  = 'l'
-	gone    = 'd' // was moved; the server removes it after a while
+	held    = 'h' // is not taken until it is released
+	gone    = 'd' // was done or moved; the server removes it after a while
 )
+
+// headerWhy is the header with what can be counted of a message: see [why].
+const headerWhy = "Weir-Why"
+
+// why is what can be counted of a message, without its body.
+type why struct {
+	Cause   store.Cause `json:"c,omitempty"`
+	Reasons []string    `json:"r,omitempty"`
+}
+
+func whyOf(m *store.Message) (string, error) {
+	if m.Cause == "" && len(m.Meta.Reasons) == 0 {
+		return "", nil
+	}
+	b, err := json.Marshal(why{m.Cause, m.Meta.Reasons})
+	return string(b), err
+}
 
 // state is what becomes of a message.
 type state struct {
@@ -36,7 +54,7 @@ type state struct {
 	arrived  uint64 // when the server had it, in ns since 1970; 0 in the first state
 	fence    uint64 // how often it was taken
 	lapses   uint64 // how many of its leases have ended; at most maxLapses
-	due      uint64 // leased: when it was due
+	due      uint64 // leased, held: when it was due
 	span     uint64 // waiting: the delay; leased: the lease; from when the server had this state
 }
 
@@ -53,7 +71,7 @@ const (
 func parseState(text string) (s state, err error) {
 	const digits = 16
 	numbers := []*uint64{&s.position, &s.arrived, &s.fence, &s.due, &s.span}
-	if len(text) != 1+digits*len(numbers) || !strings.ContainsRune(string([]byte{waiting, leased, gone}), rune(text[0])) {
+	if len(text) != 1+digits*len(numbers) || !strings.ContainsRune(string([]byte{waiting, leased, held, gone}), rune(text[0])) {
 		return s, fmt.Errorf("the header %s is %q", headerState, text)
 	}
 	s.kind, text = text[0], text[1:]
@@ -73,15 +91,16 @@ type record struct {
 	seq     uint64
 	at      uint64 // when the server had it
 	state
+	why  string
 	body []byte // nil if only the headers were read
 }
 
 func newRecord(subject string, seq uint64, at time.Time, h nats.Header, body []byte) (*record, error) {
 	s, err := parseState(h.Get(headerState))
 	if err != nil {
-		return nil, fmt.Errorf("jsstore: message %d, on %s, is not of this store: %w", seq, subject, err)
+		return nil, fmt.Errorf("jetstream: message %d, on %s, is not of this store: %w", seq, subject, err)
 	}
-	r := &record{subject: subject, seq: seq, at: uint64(at.UnixNano()), state: s, body: body}
+	r := &record{subject: subject, seq: seq, at: uint64(at.UnixNano()), state: s, why: h.Get(headerWhy), body: body}
 	if r.position == 0 {
 		r.position, r.arrived = seq, r.at
 	}
@@ -93,10 +112,25 @@ func newRecord(subject string, seq uint64, at time.Time, h nats.Header, body []b
 
 // ready returns when it can be taken.
 func (r *record) ready() uint64 {
-	if r.at > math.MaxInt64-min(r.span, math.MaxInt64) {
+	if r.kind == held || r.at > math.MaxInt64-min(r.span, math.MaxInt64) {
 		return math.MaxInt64
 	}
 	return r.at + r.span
+}
+
+// free says that nobody has it at a time, and that it is not held.
+func (r *record) free(now uint64) bool {
+	return r.kind == waiting || r.kind == leased && r.ready() <= now
+}
+
+// entry returns a message as [store.Inspector.List] shows it.
+func (r *record) entry(now uint64) (e store.Entry, err error) {
+	e = store.Entry{Position: store.Position(r.position), Arrived: instant(r.arrived), Fence: r.fence, Held: r.kind == held}
+	if r.kind == leased && r.ready() > now {
+		e.LeasedUntil = instant(r.ready())
+	}
+	e.Message, err = r.message()
+	return e, err
 }
 
 // then returns the next state.
@@ -116,10 +150,10 @@ func (r *record) message() (m store.Message, err error) {
 	in := varint.Reader{Rest: r.body}
 	head := in.Bytes()
 	if in.Err != nil {
-		return m, fmt.Errorf("jsstore: message %d, on %s, is damaged: %w", r.seq, r.subject, in.Err)
+		return m, fmt.Errorf("jetstream: message %d, on %s, is damaged: %w", r.seq, r.subject, in.Err)
 	}
 	if err := json.Unmarshal(head, &m); err != nil {
-		return m, fmt.Errorf("jsstore: message %d, on %s, is damaged: %w", r.seq, r.subject, err)
+		return m, fmt.Errorf("jetstream: message %d, on %s, is damaged: %w", r.seq, r.subject, err)
 	}
 	m.Meta.Due = instant(r.due)
 	m.Payload = in.Rest
@@ -143,25 +177,35 @@ func body(m *store.Message) ([]byte, error) {
 
 func instant(ns uint64) time.Time { return time.Unix(0, int64(ns)).UTC() }
 
-// The subjects: weir.store.<stream>.<queue>.<identity>.
-const root = "weir.store."
+// The subjects: weir.store.<stream>.<queue>.<identity>, and those of what is beside the messages, which begin with a sign that the name of
+// a queue does not have there.
+const (
+	root = "weir.store."
+
+	recordToken = "=record." // and the kind and the name of a record
+	lockToken   = "=lock."   // and the name of a lock
+	nameToken   = "=queue."  // and the name of a queue in which something was put
+	choiceToken = "=choice." // and a queue, and the number of a message of its foreign stream
+)
 
 // maxQueue is how long the name of a queue may be, so that subjects fit into the server's lines.
 const maxQueue = 1024
 
+// maxSubject is how long a subject may be.
+const maxSubject = 3000
+
 // queueSubject returns the subject of a queue, without that of the message.
-func (s *Store) queueSubject(queue string) string {
-	return s.prefix + base64.RawURLEncoding.EncodeToString([]byte(queue)) + "."
+func (s *Engine) queueSubject(queue string) string {
+	return s.prefix + token(queue) + "."
 }
 
-// queueOf returns the queue of a subject.
-func (s *Store) queueOf(subject string) (string, error) {
-	name, _, ok := strings.Cut(strings.TrimPrefix(subject, s.prefix), ".")
-	if !ok {
-		return "", fmt.Errorf("jsstore: the subject %s is not of this store", subject)
-	}
-	queue, err := base64.RawURLEncoding.DecodeString(name)
-	return string(queue), err
+// token returns a text as a part of a subject.
+func token(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+
+// text returns what is behind the last dot of a subject.
+func text(subject string) (string, error) {
+	b, err := base64.RawURLEncoding.DecodeString(identityOf(subject))
+	return string(b), err
 }
 
 // identity returns the last part of the subject of a message.
@@ -186,7 +230,7 @@ func parseEntry(text string) (e entry, err error) {
 	var number string
 	var ok bool
 	if e.identity, number, ok = strings.Cut(text, "."); !ok || strings.ContainsAny(e.identity, "*> ") || e.identity == "" {
-		return e, errors.New("jsstore: no name of a message")
+		return e, errors.New("jetstream: no name of a message")
 	}
 	e.position, err = strconv.ParseUint(number, 10, 64)
 	return e, err

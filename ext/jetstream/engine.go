@@ -1,4 +1,4 @@
-package jsstore
+package jetstream
 
 import (
 	"context"
@@ -14,88 +14,52 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
-	"github.com/weirflow/weir/internal/guard"
 )
 
 const (
 	maxBatch = 1000 // messages of a transaction: the server's bound
 
-	// goneFor is how long the server keeps the mark of a message that was moved: until the indexes have seen it. It does no
-	// harm later.
-	goneFor = time.Minute
+	// goneFor is how long the server keeps the mark of a message that is gone: until the indexes have seen it. One that has not, since its
+	// connection was broken, is read anew.
+	goneFor = 2 * time.Minute
 
 	// trust is how long the difference between the clocks of the server and of this machine is taken to be as it was.
 	trust = 10 * time.Second
 )
 
-// StreamConfig returns what a store needs of its stream, for one server. What may be changed: Replicas, MaxBytes, MaxMsgs,
-// Placement, Description, Metadata. The name has no dots, spaces and wildcards.
-func StreamConfig(name string) jetstream.StreamConfig {
-	return jetstream.StreamConfig{
-		Name:               name,
-		Description:        "queues of weir",
-		Subjects:           []string{root + name + ".>"},
-		Storage:            jetstream.FileStorage,
-		Discard:            jetstream.DiscardNew, // law D5
-		MaxMsgsPerSubject:  1,
-		AllowAtomicPublish: true,
-		AllowMsgTTL:        true,
-	}
-}
+// Engine keeps messages in queues in a stream of JetStream. It is a [store.Keeper], [store.Chooser] and [store.Notifier]. Safe for
+// concurrent use.
+type Engine struct {
+	js        jetstream.JetStream
+	pubs      jetstream.JetStream // for publications that are confirmed later
+	owned     bool                // Open has opened the connection
+	untouched bool                // nothing is made
+	stream    jetstream.Stream
+	name      string
+	prefix    string // of its subjects
+	clock     clock.Clock
+	logger    *slog.Logger
 
-// Store keeps messages in a stream. It is a [store.Inspector]. Safe for concurrent use.
-type Store struct {
-	js     jetstream.JetStream
-	stream jetstream.Stream
-	name   string
-	prefix string // of its subjects
-	clock  clock.Clock
-	logger *slog.Logger
+	foreign map[string]*foreign // by queue
 
 	mu      sync.Mutex
 	indexes map[string]*index // by queue
 	opening map[string]chan struct{}
-	ahead   time.Duration // of the server's clock
-	looked  time.Time     // at the server's clock
+	named   map[string]bool // queues whose names are in the stream
+	ahead   time.Duration   // of the server's clock
+	looked  time.Time       // at the server's clock
 	closed  bool
 	using   sync.WaitGroup
 }
 
 var (
-	_ store.Inspector = (*Store)(nil)
-	_ store.Notifier  = (*Store)(nil)
+	_ store.Keeper   = (*Engine)(nil)
+	_ store.Chooser  = (*Engine)(nil)
+	_ store.Notifier = (*Engine)(nil)
 )
 
-// Open opens the store in a stream that was made with [StreamConfig]. It must be closed; the connection stays open.
-func Open(ctx context.Context, js jetstream.JetStream, name string) (*Store, error) {
-	guard.RefuseNil("jsstore: Open", "JetStream", js)
-	stream, err := js.Stream(ctx, name)
-	if err != nil {
-		return nil, fmt.Errorf("jsstore: stream %s: %w", name, err)
-	}
-	has, want := stream.CachedInfo().Config, StreamConfig(name)
-	for _, bad := range []struct {
-		is   bool
-		what string
-	}{
-		{len(has.Subjects) != 1 || has.Subjects[0] != want.Subjects[0], "its subjects must be " + want.Subjects[0]},
-		{has.MaxMsgsPerSubject != 1, "MaxMsgsPerSubject must be 1"},
-		{has.Discard != want.Discard || has.MaxAge != 0 || has.Retention != want.Retention, "it must keep everything: limits retention, no age, discard new"},
-		{!has.AllowAtomicPublish || !has.AllowMsgTTL, "it must allow atomic publishing and TTLs of messages"},
-		{has.AllowDirect, "it must not allow direct reads, which may be behind"},
-	} {
-		if bad.is {
-			return nil, fmt.Errorf("jsstore: stream %s does not fit: %s", name, bad.what)
-		}
-	}
-	return &Store{
-		js: js, stream: stream, name: name, prefix: root + name + ".", clock: clock.New(), logger: slog.Default(),
-		indexes: map[string]*index{}, opening: map[string]chan struct{}{},
-	}, nil
-}
-
-// Close implements [store.Store].
-func (s *Store) Close() error {
+// Close implements [store.Engine]. It closes the connection if [Open] has opened it.
+func (s *Engine) Close() error {
 	s.mu.Lock()
 	first := !s.closed
 	s.closed = true
@@ -109,11 +73,18 @@ func (s *Store) Close() error {
 	for _, ix := range s.indexes {
 		ix.close(ctx, s)
 	}
+	for _, f := range s.foreign {
+		f.forgetting.Wait()
+		f.asker.end()
+	}
+	if s.owned {
+		s.js.Conn().Close()
+	}
 	return nil
 }
 
 // do calls f unless the store is closed or ctx has ended.
-func (s *Store) do(ctx context.Context, f func() error) error {
+func (s *Engine) do(ctx context.Context, f func() error) error {
 	s.mu.Lock()
 	closed := s.closed
 	if !closed {
@@ -130,9 +101,9 @@ func (s *Store) do(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// index returns the index of a queue.
-func (s *Store) index(ctx context.Context, queue string) (*index, error) {
-	for {
+// index returns the index of a queue, with all that is there, or with what has come.
+func (s *Engine) index(ctx context.Context, queue string, all bool) (*index, error) {
+	for tries := 0; ; tries++ {
 		s.mu.Lock()
 		ix, opening := s.indexes[queue], s.opening[queue]
 		mine := ix == nil && opening == nil
@@ -143,9 +114,12 @@ func (s *Store) index(ctx context.Context, queue string) (*index, error) {
 		s.mu.Unlock()
 		switch {
 		case ix != nil:
-			err := ix.sync(ctx, s)
+			err := ix.sync(ctx, s, all)
 			if ix.failed() {
 				s.forget(ctx, queue, ix) // the next call opens it again
+			}
+			if errors.Is(err, errGap) && tries < maxTries {
+				continue
 			}
 			return ix, err
 		case mine:
@@ -158,7 +132,7 @@ func (s *Store) index(ctx context.Context, queue string) (*index, error) {
 			close(opening)
 			s.mu.Unlock()
 			if err != nil {
-				return nil, fmt.Errorf("jsstore: reading the queue %q: %w", queue, err)
+				return nil, fmt.Errorf("jetstream: reading the queue %q: %w", queue, err)
 			}
 		default:
 			select {
@@ -171,7 +145,7 @@ func (s *Store) index(ctx context.Context, queue string) (*index, error) {
 }
 
 // forget ends an index that gets nothing any more.
-func (s *Store) forget(ctx context.Context, queue string, ix *index) {
+func (s *Engine) forget(ctx context.Context, queue string, ix *index) {
 	s.mu.Lock()
 	mine := s.indexes[queue] == ix
 	if mine {
@@ -183,18 +157,32 @@ func (s *Store) forget(ctx context.Context, queue string, ix *index) {
 	}
 }
 
+// latest returns the index of a queue as it is now, whoever has changed it; nil: nothing was ever put.
+func (s *Engine) latest(ctx context.Context, queue string) (*index, error) {
+	last, err := s.lastSeq(ctx, s.queueSubject(queue)+"*")
+	if err != nil || last == 0 && s.opened(queue) == nil {
+		return nil, err
+	}
+	ix, err := s.index(ctx, queue, false)
+	if err != nil {
+		return nil, err
+	}
+	ix.published(last)
+	return s.index(ctx, queue, true) // waits for it
+}
+
 // opened returns the index of a queue if there is one.
-func (s *Store) opened(queue string) *index {
+func (s *Engine) opened(queue string) *index {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.indexes[queue]
 }
 
 // now returns the server's time.
-func (s *Store) now(ctx context.Context) (uint64, error) {
+func (s *Engine) now(ctx context.Context) (uint64, error) {
 	info, err := s.stream.Info(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("jsstore: stream %s: %w", s.name, err)
+		return 0, fmt.Errorf("jetstream: stream %s: %w", s.name, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +192,7 @@ func (s *Store) now(ctx context.Context) (uint64, error) {
 }
 
 // surelyLater reports that a time has certainly not come by the server's clock, without a request to the server.
-func (s *Store) surelyLater(at uint64) bool {
+func (s *Engine) surelyLater(at uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock.Now()
@@ -212,25 +200,25 @@ func (s *Store) surelyLater(at uint64) bool {
 }
 
 // read returns what the server has on a subject; nil: nothing.
-func (s *Store) read(ctx context.Context, subject string) (*record, error) {
+func (s *Engine) read(ctx context.Context, subject string) (*record, error) {
 	m, err := s.stream.GetLastMsgForSubject(ctx, subject)
 	return s.got(m, err)
 }
 
 // readSeq returns a message by its sequence number; nil: it is gone.
-func (s *Store) readSeq(ctx context.Context, seq uint64) (*record, error) {
+func (s *Engine) readSeq(ctx context.Context, seq uint64) (*record, error) {
 	m, err := s.stream.GetMsg(ctx, seq)
 	return s.got(m, err)
 }
 
 // lastSeq returns the sequence number of the last message on subjects, whosever it is; 0: there is none.
-func (s *Store) lastSeq(ctx context.Context, subjects string) (uint64, error) {
+func (s *Engine) lastSeq(ctx context.Context, subjects string) (uint64, error) {
 	m, err := s.stream.GetLastMsgForSubject(ctx, subjects)
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return 0, nil
 	case err != nil:
-		return 0, fmt.Errorf("jsstore: stream %s: %w", s.name, err)
+		return 0, fmt.Errorf("jetstream: stream %s: %w", s.name, err)
 	}
 	return m.Sequence, nil
 }
@@ -240,34 +228,38 @@ func logOther(logger *slog.Logger, err error) {
 	logger.Warn("weir: another one publishes to the stream of a store", "error", err)
 }
 
-func (s *Store) got(m *jetstream.RawStreamMsg, err error) (*record, error) {
+func (s *Engine) got(m *jetstream.RawStreamMsg, err error) (*record, error) {
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("jsstore: stream %s: %w", s.name, err)
+		return nil, fmt.Errorf("jetstream: stream %s: %w", s.name, err)
 	}
 	return newRecord(m.Subject, m.Sequence, m.Time, m.Header, m.Data)
 }
 
 // errChanged says that a message has changed since it was read.
-var errChanged = errors.New("jsstore: the message has changed")
+var errChanged = errors.New("jetstream: the message has changed")
 
-func (s *Store) message(subject string, st state, body []byte, behind uint64) *nats.Msg {
+// message returns a state as a message, to be published directly behind another one.
+func (s *Engine) message(subject string, st state, why string, body []byte, behind uint64) *nats.Msg {
 	m := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{
 		headerState:                         {st.String()},
 		jetstream.ExpectedLastSubjSeqHeader: {fmt.Sprintf("%020d", behind)}, // of one length: see headerState
 		jetstream.ExpectedStreamHeader:      {s.name},
 	}}
-	if st.kind == gone {
+	switch {
+	case st.kind == gone:
 		m.Header.Set(jetstream.MsgTTLHeader, goneFor.String())
+	case why != "":
+		m.Header[headerWhy] = []string{why}
 	}
 	return m
 }
 
 // publish publishes a state directly behind another one, or returns errChanged.
-func (s *Store) publish(ctx context.Context, subject string, st state, body []byte, behind uint64) (uint64, error) {
-	ack, err := s.js.PublishMsg(ctx, s.message(subject, st, body, behind))
+func (s *Engine) publish(ctx context.Context, subject string, st state, why string, body []byte, behind uint64) (uint64, error) {
+	ack, err := s.js.PublishMsg(ctx, s.message(subject, st, why, body, behind))
 	if err != nil {
 		return 0, s.published(ctx, err)
 	}
@@ -281,22 +273,25 @@ const (
 )
 
 // published returns the error of a publication in the terms of stores.
-func (s *Store) published(ctx context.Context, err error) error {
+func (s *Engine) published(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if pubs.Moved(err) {
 		return errChanged
 	}
-	return fmt.Errorf("jsstore: stream %s: %w", s.name, pubs.Refused(err))
+	return fmt.Errorf("jetstream: stream %s: %w", s.name, pubs.Refused(err))
 }
 
 // Notify implements [store.Notifier].
-func (s *Store) Notify(ctx context.Context, queue string, wake func()) error {
+func (s *Engine) Notify(ctx context.Context, queue string, wake func()) error {
+	if f := s.foreign[queue]; f != nil {
+		defer f.listen(ctx, wake)()
+	}
 	for {
 		var changed chan struct{}
 		err := s.do(ctx, func() error {
-			ix, err := s.index(ctx, queue)
+			ix, err := s.index(ctx, queue, false)
 			if err != nil {
 				return err
 			}
