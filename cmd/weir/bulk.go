@@ -197,9 +197,9 @@ func (a *app) work(ctx context.Context, db *database, b *bulk) error {
 	if f := &b.spec.Filter; !last.IsZero() && (f.Before.IsZero() || last.Before(f.Before)) {
 		f.Before = last
 	}
-	bar := a.startBar(string(b.spec.Do), total)
-	job, err := db.store.do(ctx, b.spec, b.detach, bar.show)
-	bar.stop()
+	show, stop := a.startProgress(total, 0)
+	job, err := db.store.do(ctx, b.spec, b.detach, show)
+	stop()
 	if b.detach && err == nil {
 		if a.json {
 			return a.object(job)

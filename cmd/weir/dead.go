@@ -25,7 +25,7 @@ const pageSize = 1000 // messages that are read at once
 // dead returns the commands for dead letters.
 func (a *app) dead() *cobra.Command {
 	c := group("dead", "Dead letters: messages that were given up",
-		a.deadList(), a.deadShow(), a.deadCount(), a.deadPurge(), a.deadMerge(), a.deadExport(), a.deadImport())
+		a.deadList(), a.deadShow(), a.deadCount(), a.deadGroups(), a.deadPurge(), a.deadMerge(), a.deadExport(), a.deadImport())
 	c.PersistentFlags().String("queue", "dead", "the `QUEUE` of the dead letters")
 	return c
 }
@@ -305,6 +305,76 @@ func (a *app) deadCount() *cobra.Command {
 	}
 	f.flags(c)
 	return c
+}
+
+func (a *app) deadGroups() *cobra.Command {
+	var f filter
+	var limit int
+	c := &cobra.Command{
+		Use: "groups", Short: "Show dead letters that failed alike in groups", Args: none,
+		Long: `Show dead letters in groups: those with the same cause and reason, and the same
+error but for the numbers and ids in it, which are #. The largest group comes
+first. EXAMPLE is the id of its last one: weir dead show has its history.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			chosen, err := f.read(a, nil)
+			if err != nil {
+				return err
+			}
+			if limit < 0 {
+				return usagef("-max %d must not be negative", limit)
+			}
+			return a.with(c.Context(), func(ctx context.Context, db *database) error {
+				groups, err := deadletters.Groups(ctx, db.store, queueOf(c), chosen)
+				if err != nil {
+					return err
+				}
+				return a.showGroups(queueOf(c), groups, limit)
+			})
+		},
+	}
+	f.flags(c)
+	c.Flags().IntVar(&limit, "max", 20, "at most `N` groups; 0 for all")
+	output{a}.flag(c)
+	return c
+}
+
+func (a *app) showGroups(queue string, groups []deadletters.Group, limit int) error {
+	more := 0
+	if limit > 0 && len(groups) > limit {
+		more, groups = len(groups)-limit, groups[:limit]
+	}
+	var rows [][]string
+	for _, g := range groups {
+		if a.json {
+			if err := a.object(g); err != nil {
+				return err
+			}
+			continue
+		}
+		if g.Rest {
+			g.Error = "others"
+		}
+		rows = append(rows, []string{strconv.Itoa(g.Count), g.Last.UTC().Format("01-02 15:04Z"), string(g.Cause), g.Reason, g.Error, g.Example})
+	}
+	switch {
+	case len(groups) == 0:
+		a.note("No message of queue %s matches.", strconv.Quote(queue))
+	case !a.json:
+		if err := a.table([]column{
+			{name: "COUNT", right: true},
+			{name: "LAST"},
+			{name: "CAUSE", least: 9},
+			{name: "REASON", least: 6},
+			{name: "ERROR", least: 10},
+			{name: "EXAMPLE", whole: true},
+		}, rows); err != nil {
+			return err
+		}
+	}
+	if more > 0 {
+		a.note("There are %d groups more: -max 0 shows all", more)
+	}
+	return nil
 }
 
 // byNumber returns the keys with the highest numbers first.

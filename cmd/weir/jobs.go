@@ -177,9 +177,9 @@ func (a *app) jobsRun() *cobra.Command {
 				if job.State() == "paused" {
 					return fmt.Errorf("job %d is paused: weir jobs resume %d resumes it", id, id)
 				}
-				bar := a.startBar(string(job.Do), job.Total)
-				job, err = s.run(ctx, j, job, bar.show)
-				bar.stop()
+				show, stop := a.startProgress(job.Total, handled(job.Progress))
+				job, err = s.run(ctx, j, job, show)
+				stop()
 				return a.done(job.Spec, job.Progress, err)
 			})
 		},
@@ -314,18 +314,11 @@ remove it after two minutes.`,
 	return c
 }
 
-// workerRow reads what it knows of the numbers: the worker may be of another version.
 func workerRow(w jobs.Worker) []string {
-	var counts struct{ Acknowledged, HandedOver, Rejected, Nacked int }
-	_ = json.Unmarshal(w.Counts, &counts)
-	inFlight := 0
-	for _, text := range w.Operators {
-		var s struct{ InFlight int }
-		_ = json.Unmarshal(text, &s)
-		inFlight += s.InFlight
-	}
+	done, failed := countsOf(w)
+	inFlight, _ := operatorsOf(w)
 	return []string{
 		w.ID, w.Host, strconv.Itoa(w.PID), when(w.Since), when(w.Seen), strings.Join(w.Queues, ", "),
-		strconv.Itoa(counts.Acknowledged), strconv.Itoa(counts.HandedOver + counts.Rejected + counts.Nacked), strconv.Itoa(inFlight),
+		strconv.Itoa(done), strconv.Itoa(failed), strconv.Itoa(inFlight),
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/benbjohnson/clock"
@@ -39,6 +40,8 @@ type app struct {
 
 	// Flags of commands that print tables.
 	wide, names bool
+
+	frame *strings.Builder // of top: what is printed goes there; nil: to out
 
 	create bool // tables that are not there: of import
 
@@ -77,6 +80,10 @@ func (a *app) note(format string, args ...any) {
 
 // print writes output.
 func (a *app) print(text string) error {
+	if a.frame != nil {
+		a.frame.WriteString(text)
+		return nil
+	}
 	_, err := a.out.WriteString(text)
 	return err
 }

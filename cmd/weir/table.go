@@ -61,13 +61,17 @@ func (a *app) width() int {
 	if a.wide {
 		return math.MaxInt
 	}
+	return a.widthOf(a.out)
+}
+
+func (a *app) widthOf(f *os.File) int {
 	if n, err := strconv.Atoi(a.env("COLUMNS")); err == nil && n > 0 {
 		return n
 	}
-	if !isTerminal(a.out) {
+	if !isTerminal(f) {
 		return math.MaxInt
 	}
-	if n, _, err := term.GetSize(int(a.out.Fd())); err == nil && n > 0 {
+	if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
 		return n
 	}
 	return defaultWidth

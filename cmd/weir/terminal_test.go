@@ -80,7 +80,7 @@ func (s *terminal) end() (string, error) {
 
 func TestTerminal(t *testing.T) {
 	dir := seed(t)
-	for _, args := range []string{"dead list", "dead count", "layers", "outbox", "keys --all"} {
+	for _, args := range []string{"dead list", "dead count", "dead groups", "layers", "outbox", "keys --all"} {
 		screen, err := inTerminal(t, dir, strings.Fields(args)...).end()
 		require.NoError(t, err)
 		for line := range strings.SplitSeq(screen, "\n") {
@@ -220,7 +220,7 @@ func TestMergeInTerminal(t *testing.T) {
 	put(t, dir, ids...)
 	s := inTerminal(t, dir, "dead", "merge", "--to", "orders", "--cause", "permanent", "--rate", "100")
 	s.answer("Queue \"orders\" is empty or new: is it the one that the program reads?\n"+`Send 502 messages of queue "dead" back to "orders"? [y/N] `, "y\n")
-	some := regexp.MustCompile(`\([1-9]\d*/502`)
+	some := regexp.MustCompile(`[1-9]\d* of 502, `)
 	require.Eventually(t, func() bool { return some.MatchString(s.text()) }, time.Minute, time.Millisecond, "no progress")
 	_, err := io.WriteString(s.file, "\x03") // Ctrl-C
 	require.NoError(t, err)
