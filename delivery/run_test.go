@@ -21,8 +21,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/delivery/channel"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 )
 
