@@ -372,6 +372,7 @@ func (d *Driver[IN, OUT]) publish() {
 	counts, oldest := d.core.Counts()
 	counts.Emitted = d.emitted
 	d.published.set(counts, oldest)
+	d.current.port.offer()
 }
 
 // offLoop runs user code that may block for a moment on a goroutine of its own and waits for it, so that neither a panic
