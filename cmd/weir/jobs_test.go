@@ -79,7 +79,7 @@ func TestJobsOnTablesOfAnEarlierVersion(t *testing.T) {
 	dir := seed(t)
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
-	for _, statement := range []string{"DROP TABLE weir_records", "DELETE FROM weir_migrations WHERE component = 'sqlitestore' AND version = 4"} {
+	for _, statement := range []string{"DROP TABLE weir_records", "DELETE FROM weir_migrations WHERE component = 'sqlitestore' AND version >= 4"} {
 		_, err = db.Writer().ExecContext(t.Context(), statement)
 		require.NoError(t, err)
 	}

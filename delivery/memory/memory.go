@@ -2,6 +2,7 @@
 package memory
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"encoding/json"
@@ -47,6 +48,7 @@ type memoryQueues struct {
 var (
 	_ store.Keeper  = (*Engine)(nil)
 	_ store.Chooser = (*Engine)(nil)
+	_ store.ByKey   = (*Engine)(nil)
 )
 
 type memoryQueue struct {
@@ -190,6 +192,43 @@ func (m *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 		for size := 0; q != nil && len(taken) < limit && size < store.MaxBytes && !q.ready[0].at.After(now); {
 			size += len(q.ready[0].Payload)
 			taken = append(taken, m.grant(q, queue, q.ready[0], now.Add(lease)))
+		}
+		return nil
+	})
+}
+
+// TakeByKey implements [store.ByKey]. It looks at all messages of the queue.
+func (m *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limit int, lease time.Duration) (taken []store.Leased, next string, err error) {
+	return taken, next, m.do(ctx, func() error {
+		if err := errors.Join(storearg.Take(queue, limit, lease), storearg.Turn(t)); err != nil {
+			return err
+		}
+		q := m.queues[queue]
+		if q == nil {
+			return nil
+		}
+		now := m.clock.Now()
+		after, begun := storearg.After(t)
+		due := map[string]readyHeap{}
+		for _, e := range q.ready {
+			if key := e.Meta.Key; !e.at.After(now) && (key > after || !begun) && !slices.Contains(t.Except, key) {
+				due[key] = append(due[key], e)
+			}
+		}
+		keys := slices.Sorted(maps.Keys(due))
+		if len(keys) > limit {
+			keys = keys[:limit]
+			next = storearg.Next(keys[limit-1])
+		}
+		size := 0
+		for _, key := range keys {
+			slices.SortFunc(due[key], func(a, b *memoryEntry) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.Position, b.Position)) })
+			for _, e := range due[key][:min(len(due[key]), t.Each, limit/len(keys))] {
+				if size < store.MaxBytes {
+					size += len(e.Payload)
+					taken = append(taken, m.grant(q, queue, e, now.Add(lease)))
+				}
+			}
 		}
 		return nil
 	})
