@@ -41,14 +41,16 @@ type memoryQueues struct {
 	size   int
 	last   store.Position
 
-	locks   *lock.Memory
-	records map[recordKey]store.Record
+	locks    *lock.Memory
+	records  map[recordKey]store.Record
+	watchers []*func()
 }
 
 var (
 	_ store.Keeper  = (*Engine)(nil)
 	_ store.Chooser = (*Engine)(nil)
 	_ store.ByKey   = (*Engine)(nil)
+	_ store.Watcher = (*Engine)(nil)
 )
 
 type memoryQueue struct {
