@@ -22,9 +22,9 @@ func (a *app) backend() *cobra.Command {
 func (a *app) backendList() *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "Show the backends of all workers", Args: none,
-		Long: `Show the backends of all workers. Each worker says every 20 s how its backend is.
-What was ordered by hold, open and limit reaches workers within two seconds, also
-those that start later.`,
+		Long: `Show the backends of all workers. Each worker says every 20 s how its backend
+is. What is ordered by hold, open and limit reaches workers within two seconds,
+also those that start later.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
 				rows, err := a.backendRows(ctx, j)
