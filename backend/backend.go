@@ -116,6 +116,7 @@ type Stats struct {
 	Started         int64     // attempts
 	Lost            int64     // attempts that were lost
 	RetriesRefused  int64     // by the retry budget
+	RetriesLeft     int       // that the retry budget has. Without a budget: the largest int
 	Closed          int64     // how often it was closed
 	WouldHaveClosed int64     // with DryRun
 }
@@ -132,7 +133,11 @@ func (b *Backend) Stats() Stats {
 	for _, p := range b.waiting {
 		s.InUse -= p.aside
 	}
-	s.Waiting = len(b.waiting)
+	s.Waiting, s.RetriesLeft = len(b.waiting), math.MaxInt
+	if b.retryShare >= 0 {
+		b.retries.fill(t, 1)
+		s.RetriesLeft = int(b.retries.level)
+	}
 	if b.state == Closed {
 		s.Until = b.epoch.Add(b.until)
 	}

@@ -319,6 +319,9 @@ func (p *place) hear(t time.Duration, o *gate.Outcome, lost bool, demanded time.
 	default:
 		p.count(t, lost, text)
 	}
+	if b.dryRun && lost && !isProbe && begun >= b.begun { // it would never be open again
+		b.grow(t)
+	}
 	return lost && !b.dryRun && (b.state != Open || b.calls.row > 1 || begun < b.begun)
 }
 
@@ -329,7 +332,14 @@ func (p *place) count(t time.Duration, lost bool, text string) {
 	switch {
 	case lost && b.isFailing():
 		b.close(t, 0, b.calls.String()+" were lost, the last one: "+text)
-	case !lost && b.state == Ramping:
+	case !lost:
+		b.grow(t)
+	}
+}
+
+// grow lets the load of a ramp grow by a call.
+func (b *Backend) grow(t time.Duration) {
+	if b.state == Ramping {
 		b.answered++
 		b.advance(t)
 		b.handOut(t, nil)
@@ -478,7 +488,7 @@ func (p *place) part() {
 }
 
 // Closed implements gate.Place.
-func (p *place) Closed(now time.Time, tenant string) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
+func (p *place) Closed(now time.Time, tenant string, runs bool) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	b := p.backend
 	t := now.Sub(b.epoch)
 	b.mu.Lock()
@@ -491,7 +501,11 @@ func (p *place) Closed(now time.Time, tenant string) (err error, wait time.Durat
 		return b.closedError(), b.firstPause
 	case Held:
 		return b.closedError(), b.longerPause
-	case Open, Ramping:
+	case Ramping:
+		if !runs { // what has waited for the end of the outage had no time to start
+			return b.closedError(), max(b.since+b.ramp-t, askAgain)
+		}
+	case Open:
 	}
 	if x := b.tenants.all[tenant]; x != nil && (t < x.until || x.prober != probe{}) {
 		return fmt.Errorf("backend %s is closed for tenant %q", b.name, tenant), max(x.until-t, askAgain)

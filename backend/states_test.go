@@ -144,7 +144,7 @@ func TestByHand(t *testing.T) {
 	require.Equal(t, gate.Never, o.wait())
 	running.end(errIn3)
 	require.Equal(t, backend.Held, b.Stats().State, "what the server says does not end it")
-	err, wait := o.place.Closed(b.clock.Now(), "")
+	err, wait := o.place.Closed(b.clock.Now(), "", true)
 	require.EqualError(t, err, "backend payments is held: migration")
 	require.Equal(t, 10*time.Second, wait)
 	woken := o.woken
@@ -153,7 +153,7 @@ func TestByHand(t *testing.T) {
 	require.Equal(t, backend.Probing, b.Stats().State)
 	o.call(nil)
 	require.Equal(t, backend.Ramping, b.Stats().State)
-	err, _ = o.place.Closed(b.clock.Now(), "")
+	err, _ = o.place.Closed(b.clock.Now(), "", true)
 	require.NoError(t, err)
 	b.Open()
 	require.Equal(t, backend.Ramping, b.Stats().State)
@@ -174,7 +174,7 @@ func TestCloseWakes(t *testing.T) {
 	c.o.place.Heard(b.clock.Now(), &gate.Outcome{Err: errIn3, Begun: c.begun})
 	require.Equal(t, 1, other.woken)
 	require.Equal(t, 3*time.Second, other.place.Wait(b.clock.Now(), 1))
-	_, wait := other.place.Closed(b.clock.Now(), "")
+	_, wait := other.place.Closed(b.clock.Now(), "", true)
 	require.Equal(t, 3*time.Second, wait)
 }
 
@@ -230,6 +230,39 @@ func TestProbeOfADryRun(t *testing.T) {
 		require.Equal(t, backend.Ramping, o.Stats().State)
 		require.EqualValues(t, 1, o.Stats().WouldHaveClosed)
 		o.start()
+	}
+}
+
+// Regression (law B2): what had waited for the end of an outage, and had no time to start in the ramp, had failed: at its last visit it was a
+// dead letter. A call that runs out of time then is no part of that.
+func TestDeadlineInARamp(t *testing.T) {
+	o := newBench(t, backend.Limit(10)).attach()
+	o.lose()
+	o.clock.Add(time.Second)
+	o.call(nil)
+	require.Equal(t, backend.Ramping, o.Stats().State)
+	err, wait := o.place.Closed(o.clock.Now(), "", false)
+	require.ErrorContains(t, err, "backend payments is ramping: ")
+	require.Equal(t, 5*time.Second, wait)
+	err, _ = o.place.Closed(o.clock.Now(), "", true)
+	require.NoError(t, err)
+}
+
+// Regression: after a hold, a dry run let one call run at a time for as long as all were lost.
+func TestRampOfADryRun(t *testing.T) {
+	for _, err := range []error{errBusy, errIn3} {
+		o := newBench(t, backend.DryRun(), backend.Limit(10)).attach()
+		o.Close("by hand")
+		o.Open()
+		o.call(err)
+		for range 20 {
+			o.clock.Add(time.Second)
+			o.call(err)
+		}
+		require.Equal(t, backend.Open, o.Stats().State)
+		for range 10 {
+			o.start()
+		}
 	}
 }
 
@@ -493,10 +526,10 @@ func TestProbeOfATenant(t *testing.T) {
 	old, _ := o.ask(gate.Attempt{Tenant: "a"})
 	first, _ := o.ask(gate.Attempt{Tenant: "a"})
 	require.True(t, first.end(errIn3))
-	err, wait := o.place.Closed(b.clock.Now(), "a")
+	err, wait := o.place.Closed(b.clock.Now(), "a", true)
 	require.EqualError(t, err, `backend payments is closed for tenant "a"`)
 	require.Equal(t, 3*time.Second, wait)
-	err, _ = o.place.Closed(b.clock.Now(), "b")
+	err, _ = o.place.Closed(b.clock.Now(), "b", true)
 	require.NoError(t, err)
 	b.clock.Add(wait)
 	probe, _ := o.ask(gate.Attempt{Tenant: "a"})

@@ -354,7 +354,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	var closed error
 	var wait time.Duration
 	if g.closed != nil {
-		closed, wait = g.closed(s)
+		closed, wait = g.closed(s, called)
 	}
 	failure := g.Hooks.TimedOut(g.report(s), isEarly, closed)
 	if closed != nil && s.attempts == 0 && g.giveBack != nil && g.giveBack(s, failure, wait) { // law W2: what was called counts as visited

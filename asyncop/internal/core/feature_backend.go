@@ -27,8 +27,8 @@ func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenan
 	g.heard = b.heard
 	g.forgiven = func(s *Slot[IN, OUT]) int { return min(b.outages.get(s.place), mostForgiven) }
 	g.mayRetry = func() bool { return b.place.MayRetry(g.Timers.Time(g.now)) }
-	g.closed = func(s *Slot[IN, OUT]) (error, time.Duration) { //nolint:staticcheck // the error is the answer
-		return b.place.Closed(g.Timers.Time(g.now), b.tenants.get(s.place))
+	g.closed = func(s *Slot[IN, OUT], runs bool) (error, time.Duration) { //nolint:staticcheck // the error is the answer
+		return b.place.Closed(g.Timers.Time(g.now), b.tenants.get(s.place), runs)
 	}
 	g.turnBegins = append(g.turnBegins, func() (ends bool) { b.short = false; return false })
 	g.turnEnds = append(g.turnEnds, func() { b.place.Settle(g.Timers.Time(g.now), b.short) })

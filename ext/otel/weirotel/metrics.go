@@ -27,6 +27,7 @@ const (
 	pipelineKey   = attribute.Key("weir.pipeline.name")
 	checkpointKey = attribute.Key("weir.checkpoint.result")
 	queueKey      = attribute.Key("weir.queue.name")
+	backendKey    = attribute.Key("weir.backend.name")
 	causeKey      = attribute.Key("weir.cause")
 )
 
