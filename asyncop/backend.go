@@ -25,12 +25,12 @@ type Backend interface {
 // failure policy decides. A message (delivery.Run) that was not called is given back until the opening, and its visit does not count. One
 // that was called is the failure policy's, too: it may be what breaks the service. A delivery.Queue lets it wait once more.
 //
-// An attempt that met an outage, one that was lost while b was closing, closed or opening, uses up no retry of the strategy or of b's
+// An attempt that met an outage, because it was lost while b was closing, closed or opening, uses up no retry of the strategy or of b's
 // budget, up to three times an element. It is repeated only if the strategy wants that.
 //
-// A batch is one call: it has one permit, costs what its members do together, and is lost if all of them are. The retry budget counts
-// members. A call that runs an operator with the same backend lends it its permit for one call at a time, if the inner operator gets the
-// context of the call ([WithContext]).
+// A batch is a call: it has a permit, costs as much as its members together, and is lost if all of them are. The retry budget counts
+// members. A call that runs an operator with the same backend lends it its permit for a single call at a time, if the inner
+// operator gets the context of the call ([WithContext]).
 //
 // opts are [Cost] and [Tenant]. WithBackend panics if b is nil.
 func WithBackend(b Backend, opts ...Option) Option {
@@ -45,9 +45,9 @@ func WithBackend(b Backend, opts ...Option) Option {
 	}
 }
 
-// Cost says, for [WithBackend], what a call for an element takes from the rate of its backend; the default is 1 a call. cost is called on
-// the operator's loop for each attempt that is asked for, and must not block. A panic fails the element, and so does a cost that is
-// negative, infinite or NaN. IN must be the operator's. It panics if cost is nil.
+// Cost says, for [WithBackend], how much a call for an element takes from the rate of its backend; the default is 1 a call.
+// cost is called on the operator's loop for each attempt that is asked for, and must not block. A panic fails the element,
+// and so does a cost that is negative, infinite or NaN. IN must be the operator's. It panics if cost is nil.
 func Cost[IN any](cost func(in IN) float64) Option {
 	if cost == nil {
 		panic("asyncop: Cost: nil function")
@@ -55,9 +55,9 @@ func Cost[IN any](cost func(in IN) float64) Option {
 	return func(cfg *config) { cfg.cost = cost }
 }
 
-// Tenant says, for [WithBackend], for whom an element is called; "" is nobody, the default. A tenant that must wait lets the others pass.
-// tenant is called as the function of [Cost] is. A function made by [Batched] has no tenants: the constructor panics. It panics if tenant
-// is nil.
+// Tenant says, for [WithBackend], for whom an element is called; "" stands for no tenant, the default. A tenant that must
+// wait lets the others pass. tenant is called as the function of [Cost] is. A function made by [Batched] cannot have tenants:
+// the constructor panics. It panics if tenant is nil.
 func Tenant[IN any](tenant func(in IN) string) Option {
 	if tenant == nil {
 		panic("asyncop: Tenant: nil function")

@@ -23,30 +23,30 @@ import (
 // a permit. It starts when
 //
 //   - maxSize elements may start
-//   - an element has waited for maxWait; with 0, elements that come in together are one batch
+//   - an element has waited for maxWait; with 0, elements that come in together are a batch
 //   - all slots are taken, so that no other element can come
 //   - the input has ended
 //
 // # Members
 //
-// Each member has a slot, a timeout, attempts and retries of its own, as any element. call returns one result for each element,
-// in the order of the elements. Result.Err is the error of one member; [ErrNoResult] there means that it has no result. These
+// Each member has a slot, a timeout, attempts and retries of its own, as any element. call returns a result for each element,
+// in the order of the elements. Result.Err is the error of a member; [ErrNoResult] there means that it does not have a result. These
 // are errors of all members: an error that call returns, a panic, and a wrong number of results. Only members that failed, or
 // whose result asks for a retry, are tried again, in later batches.
 //
-// A member that times out leaves, and the call goes on for the others. The context of the call ends with the last member, and
-// its deadline is the latest of theirs. It has no attempt number and no values of an [observe.Observer]: the contexts that
-// [MemberContexts] returns have them. Make requests that exactlyonce tracks under one of those. Under the context of the call
-// they have no id, and fail.
+// A member that times out leaves, and the call continues for the others. The context of the call ends with the last member, and
+// its deadline is the latest of theirs. It has neither attempt number nor values of an [observe.Observer]: the contexts that
+// [MemberContexts] returns have them. Make requests that exactlyonce tracks under those. Under the context of the call
+// they lack an id, and fail.
 //
 // # Permits
 //
-// A batch takes one permit ([WithMaxConcurrentCalls]), and is one call of its backend ([WithBackend]). The permit comes back
+// A batch takes a permit ([WithMaxConcurrentCalls]), and is a call of its backend ([WithBackend]). The permit returns
 // when call returns. Elements that wait for their batch hold a slot, and neither a permit nor a goroutine.
 //
 // # Wrappers
 //
-// A function that wraps this one, such as those of package lookup, must have a method Unwrap() any, and must call this one
+// A wrapper of this function, as in package lookup, must have a method Unwrap() any, and must call this function
 // before its own AsyncInvoke returns. Otherwise its elements fail. It may have other types.
 //
 // call may keep and change the slice ins, but not what its elements point to. maxWait should be well below the timeout of the

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
 )
@@ -21,7 +22,7 @@ import (
 func BenchmarkCheckpoint(b *testing.B) {
 	for _, n := range []int{1e3, 1e5, 1e6} {
 		b.Run(fmt.Sprintf("inflight=%d", n), func(b *testing.B) {
-			store, err := checkpoint.OpenDir(b.TempDir())
+			store, err := files.OpenDir(b.TempDir())
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -111,7 +112,7 @@ func BenchmarkCheckpointThroughput(b *testing.B) {
 
 func passWithCheckpoints(b *testing.B, interval time.Duration, elements, capacity int) (checkpoints int) {
 	b.Helper()
-	store, err := checkpoint.OpenDir(b.TempDir())
+	store, err := files.OpenDir(b.TempDir())
 	if err != nil {
 		b.Fatal(err)
 	}

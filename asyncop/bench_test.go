@@ -2,14 +2,17 @@ package asyncop_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/reugn/go-streams"
 	"github.com/reugn/go-streams/flow"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -105,7 +108,7 @@ func BenchmarkOperator(b *testing.B) {
 // An element costs its attempt, and what the function hands over: the slice of its results, which a blocking call with
 // one result does not need. A count, not a time.
 func TestAllocationsPerElement(t *testing.T) {
-	if raceDetector {
+	if suite.Race {
 		t.Skip("the race detector allocates as well")
 	}
 	const elements, warmUp = 2000, 1000
@@ -131,6 +134,49 @@ func TestAllocationsPerElement(t *testing.T) {
 				assert.LessOrEqual(t, allocs/elements, tc.atMost)
 				close(op.In())
 				assert.NoError(t, op.Wait())
+			})
+		}
+	}
+}
+
+// A million elements, in both modes, through calls that block and calls that call back.
+func TestAMillionElements(t *testing.T) {
+	if suite.Race || testing.Short() {
+		t.Skip("takes too long")
+	}
+	const elements = 1_000_000
+	callback, done := benchCallback()
+	defer done()
+	for name, fn := range map[string]asyncop.AsyncFunction[*benchItem, *benchItem]{
+		"blocking": benchBlocking(), "callback": callback,
+	} {
+		for _, ordered := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, ordered %v", name, ordered), func(t *testing.T) {
+				op := benchFlow(ordered, fn, 1000)
+				items := make([]benchItem, elements)
+				go func() {
+					defer close(op.In())
+					for i := range items {
+						items[i].n = i
+						op.In() <- &items[i]
+					}
+				}()
+				seen := make([]bool, elements)
+				next := 0
+				for v := range op.Out() {
+					n := v.(*benchItem).n
+					if seen[n] || ordered && n != next {
+						t.Fatalf("%d came out of place, or twice", n)
+					}
+					seen[n] = true
+					next++
+				}
+				require.NoError(t, op.Wait())
+				require.Equal(t, elements, next)
+				s := op.Stats()
+				require.EqualValues(t, elements, s.Completed)
+				require.EqualValues(t, elements, s.Attempts)
+				require.Zero(t, s.LateCompletions)
 			})
 		}
 	}

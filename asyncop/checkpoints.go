@@ -20,7 +20,7 @@ import (
 // At a barrier the loop copies what is in flight, which takes about 20 ns an element. Another goroutine encodes the copy. Its
 // memory, IN and 48 bytes an element, is kept from checkpoint to checkpoint.
 //
-// Without this option, barriers wait their turn like watermarks, so that nothing is in flight behind them. A checkpoint then
+// Without this option, barriers wait their turn like watermarks, so that no element is in flight behind them. A checkpoint then
 // takes as long as the elements in flight.
 //
 // state is a [State] of the operator's types, if its zero value does not fit. It panics if c is nil, or the choice of Retries unknown.
@@ -36,7 +36,7 @@ func WithCheckpoints(c interface{ Host() participant.Host }, state ...interface{
 	}
 }
 
-// State says what a checkpoint has of an operator's elements, and what they keep when they are restored: see [WithCheckpoints].
+// State says how a checkpoint stores an operator's elements, and how much they keep when they are restored: see [WithCheckpoints].
 type State[IN, OUT any] struct {
 	// Inputs encodes the inputs; nil: codec.Default. They are encoded on a goroutine of their own, while their calls run: neither
 	// may change them.
@@ -84,8 +84,8 @@ func (s State[IN, OUT]) apply(cfg *config) {
 	}
 }
 
-// RetryState says what a restored element keeps of the time before the crash: the three choices of FLIP-232. Its zero value keeps nothing
-// but the wait, as in Flink: no attempts made, the whole timeout.
+// RetryState says how much a restored element keeps of the time before the crash: the three choices of FLIP-232. Its zero
+// value does not keep any but the wait, as in Flink: no attempts made, the whole timeout.
 type RetryState uint8
 
 const (

@@ -3,46 +3,37 @@ package asyncop_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/internal/optest"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
 
-// ---- Constructors: they start the flow, and panic on programmer errors.
-
-// panicOf returns what f panics with, as a text.
-func panicOf(f func()) (message string) {
-	defer func() {
-		if v := recover(); v != nil {
-			message = fmt.Sprint(v)
-		}
-	}()
-	f()
-	return "no panic"
-}
-
 // The message names the constructor, the argument and its value.
 func TestConstructorsRefuseNonsense(t *testing.T) {
-	fn := newHand(t)
-	side := newSideSink(false)
-	retry := retryAll(1, time.Second)
+	fn := optest.NewHand(t)
+	side := optest.NewSideSink(false)
+	retry := optest.RetryAll(1, time.Second)
 	var nilFixed *strategies.FixedDelayStrategy[string]
 	for _, c := range []struct {
-		fn       function
+		fn       optest.Function
 		timeout  time.Duration
 		capacity int
-		strategy strategy // nil: the constructor without retry
+		strategy optest.Strategy // nil: the constructor without retry
 		opts     []asyncop.Option
 		want     string
 	}{
 		{nil, 0, 1, nil, nil, "nil function"},
-		{(*hand)(nil), 0, 1, nil, nil, "nil function"},
+		{(*optest.Hand)(nil), 0, 1, nil, nil, "nil function"},
 		{asyncop.Func[string, string](nil), 0, 1, nil, nil, "nil function"},
 		{asyncop.Blocking[string, string](nil), 0, 1, nil, nil, "nil function"},
 		{asyncop.BlockingMany[string, string](nil), 0, 1, nil, nil, "nil function"},
@@ -54,20 +45,20 @@ func TestConstructorsRefuseNonsense(t *testing.T) {
 		{fn, 0, 1, retry, nil, "positive timeout, got 0s"},
 		{fn, 0, 1, strategies.FixedDelay[string](0, 0), nil, "positive timeout, got 0s"},
 		{fn, time.Second, 1, nilFixed, nil, "nil strategy"},
-		{fn, 0, 1, nil, options(nil), "option 0 is nil"},
+		{fn, 0, 1, nil, optest.Options(nil), "option 0 is nil"},
 		{
-			fn, 0, 1, nil, options(asyncop.WithDropOnFailure(), asyncop.WithFailureSink(side.take)),
+			fn, 0, 1, nil, optest.Options(asyncop.WithDropOnFailure(), asyncop.WithFailureSink(side.Take)),
 			"WithDropOnFailure and WithFailureSink exclude each other",
 		},
 		{
-			fn, 0, 1, nil, options(asyncop.WithFailureSink(side.take), asyncop.WithDropOnFailure()),
+			fn, 0, 1, nil, optest.Options(asyncop.WithFailureSink(side.Take), asyncop.WithDropOnFailure()),
 			"WithFailureSink and WithDropOnFailure exclude each other",
 		},
 	} {
 		for _, ordered := range []bool{true, false} {
-			m := mode{ordered: ordered, capacity: c.capacity}
-			name := m.constructor(c.strategy != nil)
-			got := panicOf(func() { construct[string, string](m, c.fn, c.timeout, c.strategy, c.opts...) })
+			m := optest.Mode{Ordered: ordered, Capacity: c.capacity}
+			name := m.Constructor(c.strategy != nil)
+			got := optest.PanicOf(func() { optest.Construct[string, string](m, c.fn, c.timeout, c.strategy, c.opts...) })
 			require.Contains(t, got, c.want, name)
 			require.Contains(t, got, "asyncop: ", name)
 			if c.opts == nil {
@@ -77,22 +68,13 @@ func TestConstructorsRefuseNonsense(t *testing.T) {
 	}
 }
 
-// constructor is the name of the one that construct calls.
-func (m mode) constructor(retry bool) string {
-	name := map[bool]string{true: "OrderedWait", false: "UnorderedWait"}[m.ordered]
-	if retry {
-		name += "WithRetry"
-	}
-	return name
-}
-
 // The constructors with retry refuse an untyped nil strategy, too.
 func TestConstructorsRefuseANilStrategy(t *testing.T) {
-	fn := newHand(t)
-	require.Contains(t, panicOf(func() {
+	fn := optest.NewHand(t)
+	require.Contains(t, optest.PanicOf(func() {
 		asyncop.OrderedWaitWithRetry[string, string](fn, time.Second, 1, nil)
 	}), "OrderedWaitWithRetry: nil strategy")
-	require.Contains(t, panicOf(func() {
+	require.Contains(t, optest.PanicOf(func() {
 		asyncop.UnorderedWaitWithRetry[string, string](fn, time.Second, 1, nil)
 	}), "UnorderedWaitWithRetry: nil strategy")
 }
@@ -111,26 +93,26 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 		"WithLogger: nil logger":                            func() { asyncop.WithLogger(nil) },
 		"WithFailureSink: nil function":                     func() { asyncop.WithFailureSink[string](nil) },
 		"OrderedWait: WithFailureSink: func(context.Context, asyncop.Failure[int]) error does not take asyncop.Failure[string]": func() {
-			asyncop.OrderedWait[string, string](newHand(t), 0, 1, asyncop.WithFailureSink(func(context.Context, asyncop.Failure[int]) error { return nil }))
+			asyncop.OrderedWait[string, string](optest.NewHand(t), 0, 1, asyncop.WithFailureSink(func(context.Context, asyncop.Failure[int]) error { return nil }))
 		},
 		"HandleFailure: nil function": func() { asyncop.HandleFailure[int, int](nil, nil) },
-		"HandleFailure: nil fallback": func() { asyncop.HandleFailure[string, string](&hand{}, nil) },
+		"HandleFailure: nil fallback": func() { asyncop.HandleFailure[string, string](&optest.Hand{}, nil) },
 	} {
-		require.Contains(t, panicOf(f), want)
+		require.Contains(t, optest.PanicOf(f), want)
 	}
 }
 
 // A refused operator leaves nothing running (goleak in TestMain checks that), and the smallest legal values work.
 func TestSmallestLegalValues(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
-		r := newRig(t, m, setup{
-			timeout: 1, strategy: retryAll(0, 0), wrap: handled,
-			opts: options(asyncop.WithBuffer(0), asyncop.WithMaxConcurrentCalls(1)),
+	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
+		r := optest.NewRig(t, m, optest.Setup{
+			Timeout: 1, Strategy: optest.RetryAll(0, 0), Wrap: optest.Handled,
+			Opts: optest.Options(asyncop.WithBuffer(0), asyncop.WithMaxConcurrentCalls(1)),
 		})
-		r.answer = upper
-		r.sendEach("abc")
-		require.NoError(t, r.end())
-		require.Equal(t, "A B C", r.outputs())
+		r.Answer = optest.Upper
+		r.SendEach("abc")
+		require.NoError(t, r.End())
+		require.Equal(t, "A B C", r.Outputs())
 	}, 1)
 }
 
@@ -140,7 +122,7 @@ type nilPredicate struct{ typed bool }
 func (nilPredicate) CanRetry(int) bool             { return true }
 func (nilPredicate) BackoffTime(int) time.Duration { return 0 }
 
-func (p nilPredicate) RetryPredicate() predicatesOfStrings {
+func (p nilPredicate) RetryPredicate() optest.PredicatesOfStrings {
 	if p.typed {
 		return (*noPredicate)(nil)
 	}
@@ -181,14 +163,14 @@ func TestDefaultBuffer(t *testing.T) {
 // A nil RetryPredicate means no retry; so does one whose two predicates are nil.
 func TestNilRetryPredicateMeansNoRetry(t *testing.T) {
 	empty := ownPredicates{}
-	for _, s := range []strategy{nilPredicate{}, nilPredicate{typed: true}, empty} {
-		forEachMode(t, func(t *testing.T, m mode) {
-			r := newRig(t, m, setup{timeout: time.Second, strategy: s, opts: options(asyncop.WithDropOnFailure())})
-			r.answer = fails
-			r.sendEach("ab")
-			require.NoError(t, r.end())
-			require.Equal(t, "a#1 b#1", r.calls())
-			require.Zero(t, r.stats().Exhausted)
+	for _, s := range []optest.Strategy{nilPredicate{}, nilPredicate{typed: true}, empty} {
+		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
+			r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Strategy: s, Opts: optest.Options(asyncop.WithDropOnFailure())})
+			r.Answer = optest.Fails
+			r.SendEach("ab")
+			require.NoError(t, r.End())
+			require.Equal(t, "a#1 b#1", r.Calls())
+			require.Zero(t, r.Stats().Exhausted)
 		})
 	}
 }
@@ -196,17 +178,17 @@ func TestNilRetryPredicateMeansNoRetry(t *testing.T) {
 // ownPredicates is a strategy with a pair of nil predicates.
 type ownPredicates struct{ nilPredicate }
 
-func (ownPredicates) RetryPredicate() predicatesOfStrings {
+func (ownPredicates) RetryPredicate() optest.PredicatesOfStrings {
 	return predicates.RetryIf[string](nil, nil)
 }
 
 // The later of two options of a kind wins.
 func TestLaterOptionWins(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
-		r := newRig(t, m, setup{opts: options(asyncop.WithMaxConcurrentCalls(1), asyncop.WithMaxConcurrentCalls(2))})
-		r.sendEach("abc")
-		require.Equal(t, "a#1 b#1", r.calls())
-		require.ErrorIs(t, r.cut(errTestOver), errTestOver)
+	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
+		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithMaxConcurrentCalls(1), asyncop.WithMaxConcurrentCalls(2))})
+		r.SendEach("abc")
+		require.Equal(t, "a#1 b#1", r.Calls())
+		require.ErrorIs(t, r.Cut(optest.ErrTestOver), optest.ErrTestOver)
 	})
 }
 
@@ -214,12 +196,12 @@ func TestLaterOptionWins(t *testing.T) {
 
 // full is a function with every optional interface, and wrapped one without any of its own.
 type full struct {
-	*hand
+	*optest.Hand
 	events chan string
 }
 
 func (f *full) Open(ctx context.Context) error {
-	f.events <- fmt.Sprint("open ", ctx.Value(valueKey{}))
+	f.events <- fmt.Sprint("open ", ctx.Value(optest.ValueKey{}))
 	return nil
 }
 
@@ -232,20 +214,20 @@ func (f *full) Timeout(_ context.Context, in string) ([]string, error) {
 // Optional interfaces are found through wrappers, the outermost first.
 func TestOptionalInterfacesAreFoundThroughWrappers(t *testing.T) {
 	for depth := range 3 {
-		forEachMode(t, func(t *testing.T, m mode) {
+		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 			events := make(chan string, 10)
-			r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function {
-				var fn function = &full{h, events}
+			r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Wrap: func(h *optest.Hand) optest.Function {
+				var fn optest.Function = &full{h, events}
 				for range depth {
-					fn = &wrapper{fn}
+					fn = &optest.Wrapper{Inner: fn}
 				}
 				return fn
 			}})
-			r.sendEach("a")
-			r.advance(time.Second)
-			require.NoError(t, r.end())
-			require.Equal(t, "a#1", r.calls())
-			require.Equal(t, "timeout of a", r.outputs())
+			r.SendEach("a")
+			r.Advance(time.Second)
+			require.NoError(t, r.End())
+			require.Equal(t, "a#1", r.Calls())
+			require.Equal(t, "timeout of a", r.Outputs())
 			require.Equal(t, "open of the operator", <-events)
 			require.Equal(t, "close", <-events)
 			require.Empty(t, events)
@@ -255,48 +237,68 @@ func TestOptionalInterfacesAreFoundThroughWrappers(t *testing.T) {
 
 // The Timeout method of a wrapper goes before that of the function it wraps; the rest of the function stays reachable.
 func TestTimeoutMethodKeepsTheRest(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
+	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		events := make(chan string, 10)
-		r := newRig(t, m, setup{timeout: time.Second, wrap: func(h *hand) function { return handledBy(&full{h, events}) }})
-		r.sendEach("a")
-		r.advance(time.Second)
-		require.NoError(t, r.end())
-		require.Equal(t, "a!", r.outputs())
+		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Wrap: func(h *optest.Hand) optest.Function { return optest.HandledBy(&full{h, events}) }})
+		r.SendEach("a")
+		r.Advance(time.Second)
+		require.NoError(t, r.End())
+		require.Equal(t, "a!", r.Outputs())
 		require.Len(t, events, 2)
 	})
 }
 
-func handledBy(fn function) function {
-	return asyncop.WithTimeoutMethod(fn, func(_ context.Context, in string) ([]string, error) { return []string{in + "!"}, nil })
-}
-
 // A blocking function with optional interfaces: a type that embeds it has them.
 type blockingWithOpen struct {
-	function
+	optest.Function
 	opened *bool
 }
 
 func (b blockingWithOpen) Open(context.Context) error { *b.opened = true; return nil }
-func (b blockingWithOpen) Unwrap() any                { return b.function }
+func (b blockingWithOpen) Unwrap() any                { return b.Function }
 
 func TestOptionalInterfacesAroundBlocking(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode) {
+	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		opened := false
-		r := newRig(t, m, setup{
-			timeout: time.Second,
-			wrap: func(h *hand) function {
-				return handledBy(&wrapper{blockingWithOpen{blockingHand(h, false), &opened}})
+		r := optest.NewRig(t, m, optest.Setup{
+			Timeout: time.Second,
+			Wrap: func(h *optest.Hand) optest.Function {
+				return optest.HandledBy(&optest.Wrapper{Inner: blockingWithOpen{optest.BlockingHand(h, false), &opened}})
 			},
-			opts: options(asyncop.WithMaxConcurrentCalls(1)),
+			Opts: optest.Options(asyncop.WithMaxConcurrentCalls(1)),
 		})
-		r.sendEach("a")
+		r.SendEach("a")
 		require.True(t, opened)
-		r.advance(time.Second)
-		require.Equal(t, "a!", r.outputs())
-		r.sendEach("bc")
-		require.Equal(t, "a#1 b#1", r.calls())
-		r.complete("b#1", "B")
-		r.complete("c#1", "C")
-		require.NoError(t, r.end())
+		r.Advance(time.Second)
+		require.Equal(t, "a!", r.Outputs())
+		r.SendEach("bc")
+		require.Equal(t, "a#1 b#1", r.Calls())
+		r.Complete("b#1", "B")
+		r.Complete("c#1", "C")
+		require.NoError(t, r.End())
 	})
+}
+
+// A number without a unit is a number of nanoseconds.
+func TestWarningOfATimeoutWithoutAUnit(t *testing.T) {
+	const warning = `level=WARN msg="asyncop: %s is below a millisecond: is its unit missing, as in 5*time.Second?" timeout=%v`
+	for timeout, warned := range map[time.Duration]bool{5000: true, time.Millisecond - 1: true, time.Millisecond: false, 0: false} {
+		run := func(timeout time.Duration, opts ...asyncop.Option) string {
+			var lines strings.Builder
+			op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (string, error) { return "", nil }), timeout, 1,
+				append(opts, asyncop.WithLogger(slog.New(slog.NewTextHandler(&lines, nil))))...)
+			close(op.In())
+			require.NoError(t, op.Wait())
+			return lines.String()
+		}
+		if warned {
+			assert.Contains(t, run(timeout), fmt.Sprintf(warning, "OrderedWait: the timeout", timeout))
+			assert.Contains(t, run(0, asyncop.WithAttemptTimeout(timeout)), fmt.Sprintf(warning, "WithAttemptTimeout: the limit", timeout))
+			continue
+		}
+		assert.Empty(t, run(timeout))
+		if timeout > 0 {
+			assert.Empty(t, run(0, asyncop.WithAttemptTimeout(timeout)))
+		}
+	}
 }

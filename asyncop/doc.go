@@ -125,7 +125,7 @@
 //
 // # Reasons
 //
-// A strategies.Policy, made by strategies.ReasonAware, goes where any other strategy goes. It has a classifier, which names the
+// A strategies.Policy, made by strategies.ReasonAware, goes where a strategy goes. It has a classifier, which names the
 // reason why an outcome deserves another attempt, and a strategy that decides what to do about it. That strategy knows the element,
 // the stage it failed in, whether its call may happen twice, and what happened before. It may block: the element then holds its
 // slot, but no permit. A function may report how far its call has come (predicates.ReportStage), and a policy says which calls

@@ -36,7 +36,7 @@ var (
 	ErrStopped = errors.New("asyncop: operator stopped")
 )
 
-// What users see in messages, and have no other answer to.
+// Errors that users see in messages, and cannot match.
 var (
 	// errControlResult is the failure of an element whose function returned a watermark, a barrier or a message as a result.
 	// Control elements come from the source only, and messages are made of results by the operator.
@@ -49,7 +49,7 @@ var (
 var errFromBody = errors.New("asyncop: Wait and Stop cannot be called in the body of the loop over ResultsOf: break out of it instead")
 
 // TimeoutError is the failure of an element whose total time ran out. It matches context.DeadlineExceeded and unwraps
-// to the last error of its attempts, if there was one.
+// to the last error of its attempts, if an attempt failed.
 type TimeoutError struct {
 	Limit    time.Duration // the timeout: the operator's, or the element's own; 0 if that had passed before it was accepted
 	Attempts int           // attempts begun; 0 if the element waited for a permit all the time
@@ -72,8 +72,8 @@ type TimeoutError struct {
 type idempotence interface{ IsIdempotent(element any) bool }
 
 // Ambiguous reports whether the caller cannot know what has happened: a call that must not happen twice may have taken effect,
-// or not (InDoubt). To repeat an unambiguous one does no harm: it is idempotent, or has had no effect. The policy says which
-// calls are idempotent, if the operator has one (strategies.Policy), or the element itself does (predicates.Idempotent).
+// or not (InDoubt). To repeat an unambiguous call is harmless: it is idempotent, or did not have an effect. The policy says which
+// calls are idempotent, if the operator has a policy (strategies.Policy), or the element itself does (predicates.Idempotent).
 func (e *TimeoutError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, e.element) }
 
 func ambiguous(inDoubt bool, policy idempotence, element any) bool {
@@ -109,7 +109,7 @@ func (e *TimeoutError) Is(target error) bool {
 	return target == context.DeadlineExceeded || target == ErrBackendClosed && e.closed != nil
 }
 
-// Unwrap returns the error of the last attempt and that of the handler, as far as there are any.
+// Unwrap returns the errors of the last attempt and of the handler, as far as there are any.
 func (e *TimeoutError) Unwrap() []error { return nonNil(e.Last, e.Handler) }
 
 // Timeout returns true, as net.Error wants it.
@@ -135,7 +135,7 @@ func (e *AttemptTimeoutError) Is(target error) bool { return target == context.D
 // Timeout returns true, as net.Error wants it.
 func (e *AttemptTimeoutError) Timeout() bool { return true }
 
-// ElementError is the failure of a pipeline by one element: the operator's Err under the default failure policy.
+// ElementError is the failure of a pipeline by an element: the operator's Err under the default failure policy.
 type ElementError struct {
 	Element   any           // the input
 	Attempts  int           // attempts begun

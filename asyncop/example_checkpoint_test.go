@@ -9,27 +9,28 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/files"
 )
 
 // The lines of a file are looked up, and the results written to another one, exactly once: killed at any moment and
 // started again, the program goes on from its last checkpoint.
 func ExampleWithCheckpoints() {
 	defer inTempDir()()
-	must(0, os.WriteFile("keys.txt", []byte("LHR\nCDG\n"), 0o600))
+	mustHave(0, os.WriteFile("keys.txt", []byte("LHR\nCDG\n"), 0o600))
 	lookup := asyncop.Blocking(func(ctx context.Context, key string) (string, error) {
 		row, err := table.Get(ctx, key)
 		return row.Name, err
 	})
 
 	run := func() {
-		store := must(checkpoint.OpenDir("checkpoints"))
-		coordinator := must(checkpoint.NewCoordinator(store, checkpoint.WithInterval(10*time.Second)))
+		store := mustHave(files.OpenDir("checkpoints"))
+		coordinator := mustHave(checkpoint.NewCoordinator(store, checkpoint.WithInterval(10*time.Second)))
 		defer coordinator.Close()
 
-		source := checkpoint.NewSource(coordinator, "keys", must(checkpoint.OpenLines("keys.txt")))
+		source := checkpoint.NewSource(coordinator, "keys", mustHave(files.OpenLines("keys.txt")))
 		op := asyncop.OrderedWait(lookup, 5*time.Second, 1000,
 			asyncop.WithName("lookup"), asyncop.WithCheckpoints(coordinator))
-		sink := checkpoint.NewSink(coordinator, "rows", checkpoint.NewLineOutput("rows.txt"))
+		sink := checkpoint.NewSink(coordinator, "rows", files.NewLineOutput("rows.txt"))
 
 		if err := coordinator.Start(); err != nil {
 			log.Fatal(err) // the checkpoint does not fit this pipeline
@@ -41,13 +42,13 @@ func ExampleWithCheckpoints() {
 	}
 	run()
 	run() // it goes on from the end: nothing is left to do, and nothing is written twice
-	fmt.Printf("%s", must(os.ReadFile("rows.txt")))
+	fmt.Printf("%s", mustHave(os.ReadFile("rows.txt")))
 	// Output:
 	// London
 	// Paris
 }
 
-func must[T any](v T, err error) T {
+func mustHave[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
@@ -56,10 +57,10 @@ func must[T any](v T, err error) T {
 
 // inTempDir makes a new directory the current one, until the returned function is called.
 func inTempDir() (back func()) {
-	before, dir := must(os.Getwd()), must(os.MkdirTemp("", "example"))
-	must(0, os.Chdir(dir))
+	before, dir := mustHave(os.Getwd()), mustHave(os.MkdirTemp("", "example"))
+	mustHave(0, os.Chdir(dir))
 	return func() {
-		must(0, os.Chdir(before))
-		must(0, os.RemoveAll(dir))
+		mustHave(0, os.Chdir(before))
+		mustHave(0, os.RemoveAll(dir))
 	}
 }

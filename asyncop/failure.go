@@ -7,7 +7,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Failure is what the failure sink ([WithFailureSink]) gets for an element that was given up.
+// Failure describes to the failure sink ([WithFailureSink]) an element that was given up.
 type Failure[IN any] struct {
 	Element      IN
 	Err          error         // of the last attempt, a *TimeoutError, ErrRetriesExhausted, or the reason why the operator ended
@@ -43,7 +43,7 @@ type Failure[IN any] struct {
 // Ambiguous reports whether the element must not be sent again without a look at what happened: its call must not happen twice,
 // and may have taken effect. See [TimeoutError.Ambiguous].
 //
-// A FLIP-232 strategy proves nothing about a call: under one, each failure is ambiguous unless its stage is reported as
+// A FLIP-232 strategy cannot prove whether a call had an effect: under it, each failure is ambiguous unless its stage is reported as
 // ClientDispatch. If the calls may happen twice, say so: by [predicates.Idempotent], or by
 // strategies.PolicyOf(strategy).Idempotent().
 func (f Failure[IN]) Ambiguous() bool { return ambiguous(f.InDoubt, f.policy, f.Element) }

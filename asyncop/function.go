@@ -6,9 +6,9 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// AsyncFunction starts one asynchronous call per element.
+// AsyncFunction starts an asynchronous call per element.
 //
-// A function may also implement these optional interfaces, itself or on what its Unwrap() any method returns:
+// A function may also implement these optional interfaces, itself or on the function that its Unwrap() any method returns:
 //
 //   - [Opener]: Open is called before the first element.
 //   - [io.Closer]: Close is called once per operator whose Open succeeded, after the last element. Calls that ignored the end of
@@ -32,8 +32,8 @@ type AsyncFunction[IN, OUT any] interface {
 	AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error
 }
 
-// ResultFuture takes the outcome of one attempt. The first completion of the current attempt counts; all others change
-// nothing and are counted as late (law A2).
+// ResultFuture takes the outcome of an attempt. The first completion of the current attempt counts; all others
+// are ignored and counted as late (law A2).
 //
 // It is safe for concurrent use.
 type ResultFuture[OUT any] interface {
@@ -75,18 +75,18 @@ type Opener interface {
 	Open(ctx context.Context) error
 }
 
-// HandleFailure returns fn with a fallback: what fallback returns is emitted in place of a failure. An element fails when its
+// HandleFailure returns fn with a fallback: the results of fallback are emitted in place of a failure. An element fails when its
 // last error is not retried, or its time runs out (Failure.Err is a [*TimeoutError] then).
 //
 //	lookup = asyncop.HandleFailure(lookup, func(ctx context.Context, f asyncop.Failure[string]) ([]Row, error) {
 //		return []Row{{Key: f.Element}}, nil
 //	})
 //
-// No result means that the element emits nothing. An error goes to the failure policy in place of the failure: for failures
+// No result means that the element ends without a result. An error goes to the failure policy in place of the failure: for failures
 // that the fallback does not handle, return f.Err. Its outcome is final: it is never retried (law A3).
 //
 // fallback runs on a goroutine of its own and may block, without a permit; as many may run as there are slots. The element
-// keeps its slot. ctx does not carry the element's deadline, but one for the fallback: see [WithHandlerLimit]. If the fallback
+// keeps its slot. ctx does not carry the element's deadline, but a deadline for the fallback: see [WithHandlerLimit]. If the fallback
 // exceeds it or panics, the element fails with both errors joined.
 //
 // A Timeout method of fn ([TimeoutHandler]) is called first, and fallback with the error that it returns. Everything else of fn

@@ -164,22 +164,21 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 				cfg := newConfig([]Option{WithClock(mock), WithContext(ctx), WithDropOnFailure(), WithLogger(slog.New(slog.DiscardHandler))})
 				d := unstarted(cfg, fn, strategies.NoRetry[string](), time.Second)
 				d.Core().Accept("a")
-				var j call.Job[string, string]
-				d.Core().Jobs(func(jobs ...call.Job[string, string]) { j = jobs[0] })
+				j := d.Jobs()[0]
 				tt.late(d, mock, cancel)
 				var late error // behind a wrapper, whoever waits for the outcome gets one
 				j.Attempt.RunBlocking(func(err error) { late = err })
 				synctest.Wait()
 				assert.Equal(t, tt.want, late)
 
-				j.Do(d.Direct)
+				call.Do[string](d.Direct)(j)
 				want := map[bool]int{true: 1}[tt.want == nil]
 				assert.Equal(t, want, calls)
 				assert.Zero(t, d.Host().Late())
-				if d.Core().Oldest() == "running" {
+				if core.Look(d.Core()).Oldest == "running" {
 					d.Core().Abandon()
 				}
-				assert.EqualValues(t, 4, d.Core().FreePermits())
+				assert.EqualValues(t, 4, core.Look(d.Core()).FreePermits)
 				d.Workers().Stop()
 			})
 		})
@@ -208,7 +207,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 					mock := clock.NewMock()
 					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()
-					fn := WithTimeoutMethod(Func(func(context.Context, string, ResultFuture[string]) error {
+					fn := withTimeout(Func(func(context.Context, string, ResultFuture[string]) error {
 						if what == "handler" {
 							return nil
 						}
@@ -225,7 +224,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 						mock.Add(time.Second)
 					}
 					d.Core().Turn()
-					assert.Equal(t, tt.phase, d.Core().Oldest())
+					assert.Equal(t, tt.phase, core.Look(d.Core()).Oldest)
 					late(d, mock, cancel)
 					resume()
 					synctest.Wait()
@@ -239,7 +238,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 
 // unstarted returns a driver with four slots that the test drives.
 func unstarted(
-	cfg config, fn AsyncFunction[string, string], s strategies.AsyncRetryStrategy[string], timeout time.Duration,
+	cfg config, fn AsyncFunction[string, string], s strategies.Retry[string], timeout time.Duration,
 ) *drive.Driver[string, string] {
 	d, _ := newDriver(cfg, fn, strategies.PolicyOf(s).Steps(), timeout, queue.NewOrdered[*core.Slot[string, string]](4), nil,
 		drive.StateCodec[string, string]{})
@@ -261,4 +260,20 @@ func countingPolicy(n *atomic.Int32, before bool) *strategies.Policy[string] {
 			n.Add(1)
 			return strategies.Action{}, nil
 		}))
+}
+
+// withTimeout returns fn with the optional method of a TimeoutHandler.
+func withTimeout[IN, OUT any](
+	fn AsyncFunction[IN, OUT], timeout func(ctx context.Context, in IN) ([]OUT, error),
+) AsyncFunction[IN, OUT] {
+	return &functionWithTimeout[IN, OUT]{fn, timeout}
+}
+
+type functionWithTimeout[IN, OUT any] struct {
+	AsyncFunction[IN, OUT]
+	timeout func(ctx context.Context, in IN) ([]OUT, error)
+}
+
+func (f *functionWithTimeout[IN, OUT]) Timeout(ctx context.Context, in IN) ([]OUT, error) {
+	return f.timeout(ctx, in)
 }

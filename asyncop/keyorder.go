@@ -41,7 +41,7 @@ import (
 // [OrderedWait] does, and if key is nil.
 func KeyOrderedWait[K comparable, IN, OUT any](
 	fn AsyncFunction[IN, OUT], key func(in IN) K, timeout time.Duration, capacity int,
-	strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,
+	strategy strategies.Retry[OUT], opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
 	if key == nil {
 		panic("asyncop: KeyOrderedWait: nil key function")
@@ -55,7 +55,7 @@ func KeyOrderedWait[K comparable, IN, OUT any](
 }
 
 // orNone returns the strategy, or one without retries for nil.
-func orNone[OUT any](strategy strategies.AsyncRetryStrategy[OUT]) strategies.AsyncRetryStrategy[OUT] {
+func orNone[OUT any](strategy strategies.Retry[OUT]) strategies.Retry[OUT] {
 	if guard.IsNil(strategy) {
 		return strategies.NoRetry[OUT]()
 	}

@@ -579,7 +579,7 @@ type badCloser struct {
 
 func (badCloser) Close() error { return errors.New("still open") }
 
-// A6: a handler that breaks when it is asked for its level breaks nothing else. It is not asked for every retry.
+// Law A6: a handler that breaks when it is asked for its level breaks nothing else. It is not asked for every retry.
 func TestLoggerThatBreaksWhenAsked(t *testing.T) {
 	for name, breaks := range map[string]func(){
 		"panic":  func() { panic("no level") },
@@ -620,14 +620,14 @@ func TestWarningOfAStrategyThatNeverRetries(t *testing.T) {
 	aware := strategies.ReasonAware(predicates.ByException[int](predicates.HasException, predicates.Unknown), nil)
 	tests := []struct {
 		name     string
-		strategy strategies.AsyncRetryStrategy[int]
+		strategy strategies.Retry[int]
 		want     string // the strategy that the warning names; none: there is no warning
 	}{
 		{"no predicate", bare, "*strategies.FixedDelayStrategy[int]"},
 		{"as a policy", strategies.PolicyOf(bare), "*strategies.Policy[int]"},
 		{"behind an interface", struct {
 			strategies.AsyncRetryStrategy[int]
-		}{aware}, `"struct { strategies.AsyncRetryStrategy[int] }"`},
+		}{bare}, `"struct { strategies.AsyncRetryStrategy[int] }"`},
 		{"no retry", strategies.NoRetry[int](), ""},
 		{"no retry as a policy", strategies.PolicyOf(strategies.NoRetry[int]()), ""},
 		{"on errors", bare.RetryIfException(predicates.HasException), ""},

@@ -36,7 +36,7 @@ const (
 //
 // It panics for what [OrderedWait] does, if ctx is nil, and with [WithContext] and [WithCheckpoints].
 func Map[IN, OUT any](
-	ctx context.Context, elements []IN, fn AsyncFunction[IN, OUT], strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,
+	ctx context.Context, elements []IN, fn AsyncFunction[IN, OUT], strategy strategies.Retry[OUT], opts ...Option,
 ) ([]OUT, error) {
 	cfg := newConfig(opts)
 	switch {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/internal/optest"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 )
@@ -29,7 +30,7 @@ func firstInts(n int) []int {
 	return all
 }
 
-// Q1: results are in the order of the elements, whatever the order in which the calls end, and 64 calls run at once.
+// Law Q1: results are in the order of the elements, whatever the order in which the calls end, and 64 calls run at once.
 func TestMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, most atomic.Int64
@@ -71,7 +72,7 @@ func TestMapFails(t *testing.T) {
 			calls.Add(1)
 			if n == 5 {
 				time.Sleep(time.Second) // until all that may run at once do
-				return 0, errBroken
+				return 0, optest.ErrBroken
 			}
 			<-ctx.Done()
 			return n, nil
@@ -80,7 +81,7 @@ func TestMapFails(t *testing.T) {
 		e, ok := errors.AsType[*asyncop.ElementError](err)
 		require.True(t, ok, "%v", err)
 		require.Equal(t, 5, e.Element)
-		require.ErrorIs(t, err, errBroken)
+		require.ErrorIs(t, err, optest.ErrBroken)
 		synctest.Wait()
 		require.EqualValues(t, 64, calls.Load())
 	})
@@ -90,13 +91,13 @@ func TestMapFails(t *testing.T) {
 func TestMapIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		time.AfterFunc(time.Second, func() { cancel(errTestOver) })
+		time.AfterFunc(time.Second, func() { cancel(optest.ErrTestOver) })
 		results, err := asyncop.Map(ctx, firstInts(3), asyncop.Blocking(func(ctx context.Context, n int) (int, error) {
 			<-ctx.Done()
 			return 0, ctx.Err()
 		}), nil, quiet())
 		require.Nil(t, results)
-		require.ErrorIs(t, err, errTestOver)
+		require.ErrorIs(t, err, optest.ErrTestOver)
 	})
 }
 
@@ -106,16 +107,16 @@ func TestMapWithRetries(t *testing.T) {
 		start := time.Now()
 		fn := asyncop.Blocking(func(ctx context.Context, n int) (int, error) {
 			if asyncop.AttemptFromContext(ctx) <= n {
-				return 0, errBroken
+				return 0, optest.ErrBroken
 			}
 			return n, nil
 		})
-		results, err := asyncop.Map(t.Context(), []int{2, 0, 1}, fn, retryAllOf[int](2, 1000*time.Hour))
+		results, err := asyncop.Map(t.Context(), []int{2, 0, 1}, fn, optest.RetryAllOf[int](2, 1000*time.Hour))
 		require.NoError(t, err)
 		require.Equal(t, []int{2, 0, 1}, results)
 		require.Equal(t, 2000*time.Hour, time.Since(start))
-		_, err = asyncop.Map(t.Context(), []int{2, 3}, fn, retryAllOf[int](2, time.Second), quiet())
-		require.ErrorIs(t, err, errBroken)
+		_, err = asyncop.Map(t.Context(), []int{2, 3}, fn, optest.RetryAllOf[int](2, time.Second), quiet())
+		require.ErrorIs(t, err, optest.ErrBroken)
 	})
 }
 
@@ -124,7 +125,7 @@ func TestMapOfSeveralResults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		results, err := asyncop.Map(t.Context(), firstInts(5), asyncop.BlockingMany(func(_ context.Context, n int) ([]int, error) {
 			if n == 3 {
-				return nil, errBroken
+				return nil, optest.ErrBroken
 			}
 			return firstInts(n), nil
 		}), nil, asyncop.WithDropOnFailure(), quiet())
@@ -159,6 +160,6 @@ func TestMapRefusesNonsense(t *testing.T) {
 			_, _ = asyncop.Map(t.Context(), firstInts(1), fn, nil, asyncop.WithCheckpoints(coordinator), asyncop.WithName("map"))
 		},
 	} {
-		require.Contains(t, panicOf(f), want)
+		require.Contains(t, optest.PanicOf(f), want)
 	}
 }

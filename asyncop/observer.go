@@ -6,7 +6,7 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 )
 
-// Stats are the counts of an operator at one moment: see [observe.Stats].
+// Stats are the counts of an operator at a moment: see [observe.Stats].
 type Stats = observe.Stats
 
 // checkpointedOf returns the one observer that has a state, or nil.

@@ -131,11 +131,13 @@ func UnorderedWait[IN, OUT any](
 //
 // A strategy without a predicate retries nothing: unless it is strategies.NoRetry, the operator logs a warning at once.
 //
-// It panics for what [OrderedWait] does, if strategy is nil or embeds a *strategies.Policy, if timeout is 0 with a strategy
-// other than strategies.NoRetry, and with [LatencyFirst] if the strategy has no MaxRetries.
+// strategy is a strategies.AsyncRetryStrategy, or a *strategies.Policy, which goes by reasons.
+//
+// It panics for what [OrderedWait] does, if strategy is nil or neither of the two, if timeout is 0 with a strategy other than
+// strategies.NoRetry, and with [LatencyFirst] if the strategy has no MaxRetries.
 func OrderedWaitWithRetry[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
-	strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,
+	strategy strategies.Retry[OUT], opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
 	return newOperator("OrderedWaitWithRetry", queue.NewOrdered, fn, timeout, capacity, strategy, opts)
 }
@@ -143,7 +145,7 @@ func OrderedWaitWithRetry[IN, OUT any](
 // UnorderedWaitWithRetry is [OrderedWaitWithRetry] with the order of [UnorderedWait].
 func UnorderedWaitWithRetry[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
-	strategy strategies.AsyncRetryStrategy[OUT], opts ...Option,
+	strategy strategies.Retry[OUT], opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
 	return newOperator("UnorderedWaitWithRetry", queue.NewUnordered, fn, timeout, capacity, strategy, reordering(opts))
 }
@@ -154,7 +156,7 @@ const maxTimeout = time.Duration(1 << 62)
 func newOperator[IN, OUT any](
 	name string, newQueue func(capacity int) queue.Queue[*core.Slot[IN, OUT]],
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
-	strategy strategies.AsyncRetryStrategy[OUT], opts []Option,
+	strategy strategies.Retry[OUT], opts []Option,
 ) *AsyncWaitOperator[IN, OUT] {
 	policy := refuseArguments(name, fn, timeout, capacity, strategy)
 	cfg := newConfig(opts)
@@ -189,7 +191,7 @@ func newOperator[IN, OUT any](
 
 // refuseArguments panics if the arguments of a constructor make no sense, and returns the steps of the strategy.
 func refuseArguments[IN, OUT any](
-	name string, fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, strategy strategies.AsyncRetryStrategy[OUT],
+	name string, fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, strategy strategies.Retry[OUT],
 ) *decision.Steps[OUT] {
 	switch {
 	case guard.IsNil(fn):
@@ -233,8 +235,8 @@ func failureSinkOf[IN any](name string, cfg config) func(context.Context, Failur
 }
 
 // warnOfArguments logs what is allowed and probably a mistake.
-func (s *surface[IN, OUT]) warnOfArguments(
-	name string, timeout time.Duration, strategy strategies.AsyncRetryStrategy[OUT], batch *core.Batching[IN, OUT],
+func (s *userSide[IN, OUT]) warnOfArguments(
+	name string, timeout time.Duration, strategy strategies.Retry[OUT], batch *core.Batching[IN, OUT],
 ) {
 	if p := s.policy; !p.NoRetry && !p.Considers(nil) && !p.Considers(errNil) {
 		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
@@ -255,7 +257,7 @@ func (s *surface[IN, OUT]) warnOfArguments(
 
 // maxRetriesOf returns what LatencyFirst needs to know.
 func maxRetriesOf[OUT any](
-	name string, state RetryState, strategy strategies.AsyncRetryStrategy[OUT], policy *decision.Steps[OUT],
+	name string, state RetryState, strategy strategies.Retry[OUT], policy *decision.Steps[OUT],
 ) int {
 	if state != LatencyFirst {
 		return 0
@@ -274,17 +276,18 @@ func maxRetriesOf[OUT any](
 // newDecoder returns what distinguishes elements from control elements and messages, which come first, also when IN is any.
 func newDecoder[IN any](operator string) func(any) (in IN, m call.Message, control bool, err error) {
 	nilAllowed := reflect.TypeFor[IN]().Kind() == reflect.Interface
+	isPlain := !nilAllowed && !participant.IsControl(*new(IN)) // and no message: that was refused
 	return func(v any) (in IN, m call.Message, control bool, err error) {
-		if participant.IsControl(v) {
-			return in, m, true, nil
-		}
-		if !nilAllowed { // IN is no message
+		if isPlain {
 			if in, ok := v.(IN); ok {
 				return in, m, false, nil
 			}
 			if typed, ok := v.(message.Message[IN]); ok {
 				return typed.Value, message.With(typed, struct{}{}), false, nil
 			}
+		}
+		if participant.IsControl(v) {
+			return in, m, true, nil
 		}
 		value := v
 		if untyped, ok := message.FromElement(v); ok {
@@ -306,7 +309,9 @@ func isMessage(v any) bool {
 
 // In returns the channel that upstream sends to and closes.
 func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
-	op.asFlow("In")
+	if op.use.Load() != byFlow {
+		op.asFlow("In")
+	}
 	return op.driver.In()
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -33,7 +32,6 @@ type config struct {
 	cancelUpstream context.CancelCauseFunc
 	name           string
 	logger         *slog.Logger
-	random         rand.Source // of the jitter of back-offs; nil: seeded by the runtime
 	observers      []observe.Observer
 	checkpointed   observe.CheckpointedObserver // one of them, with checkpoints; nil: none has a state
 

@@ -1,6 +1,6 @@
 package asyncop
 
-// Result is the outcome of one element: a value, or an error.
+// Result is the outcome of an element: a value, or an error.
 type Result[OUT any] struct {
 	Value OUT
 	Err   error // if it is not nil, Value means nothing

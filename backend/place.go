@@ -488,7 +488,7 @@ func (p *place) part() {
 }
 
 // Closed implements gate.Place.
-func (p *place) Closed(now time.Time, tenant string, runs bool) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
+func (p *place) Closed(now time.Time, tenant string) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	b := p.backend
 	t := now.Sub(b.epoch)
 	b.mu.Lock()
@@ -501,11 +501,7 @@ func (p *place) Closed(now time.Time, tenant string, runs bool) (err error, wait
 		return b.closedError(), b.firstPause
 	case Held:
 		return b.closedError(), b.longerPause
-	case Ramping:
-		if !runs { // what has waited for the end of the outage had no time to start
-			return b.closedError(), max(b.since+b.ramp-t, askAgain)
-		}
-	case Open:
+	case Open, Ramping:
 	}
 	if x := b.tenants.all[tenant]; x != nil && (t < x.until || x.prober != probe{}) {
 		return fmt.Errorf("backend %s is closed for tenant %q", b.name, tenant), max(x.until-t, askAgain)

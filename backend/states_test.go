@@ -144,7 +144,7 @@ func TestByHand(t *testing.T) {
 	require.Equal(t, gate.Never, o.wait())
 	running.end(errIn3)
 	require.Equal(t, backend.Held, b.Stats().State, "what the server says does not end it")
-	err, wait := o.place.Closed(b.clock.Now(), "", true)
+	err, wait := o.place.Closed(b.clock.Now(), "")
 	require.EqualError(t, err, "backend payments is held: migration")
 	require.Equal(t, 10*time.Second, wait)
 	woken := o.woken
@@ -153,7 +153,7 @@ func TestByHand(t *testing.T) {
 	require.Equal(t, backend.Probing, b.Stats().State)
 	o.call(nil)
 	require.Equal(t, backend.Ramping, b.Stats().State)
-	err, _ = o.place.Closed(b.clock.Now(), "", true)
+	err, _ = o.place.Closed(b.clock.Now(), "")
 	require.NoError(t, err)
 	b.Open()
 	require.Equal(t, backend.Ramping, b.Stats().State)
@@ -174,7 +174,7 @@ func TestCloseWakes(t *testing.T) {
 	c.o.place.Heard(b.clock.Now(), &gate.Outcome{Err: errIn3, Begun: c.begun})
 	require.Equal(t, 1, other.woken)
 	require.Equal(t, 3*time.Second, other.place.Wait(b.clock.Now(), 1))
-	_, wait := other.place.Closed(b.clock.Now(), "", true)
+	_, wait := other.place.Closed(b.clock.Now(), "")
 	require.Equal(t, 3*time.Second, wait)
 }
 
@@ -231,21 +231,6 @@ func TestProbeOfADryRun(t *testing.T) {
 		require.EqualValues(t, 1, o.Stats().WouldHaveClosed)
 		o.start()
 	}
-}
-
-// Regression (law B2): what had waited for the end of an outage, and had no time to start in the ramp, had failed: at its last visit it was a
-// dead letter. A call that runs out of time then is no part of that.
-func TestDeadlineInARamp(t *testing.T) {
-	o := newBench(t, backend.Limit(10)).attach()
-	o.lose()
-	o.clock.Add(time.Second)
-	o.call(nil)
-	require.Equal(t, backend.Ramping, o.Stats().State)
-	err, wait := o.place.Closed(o.clock.Now(), "", false)
-	require.ErrorContains(t, err, "backend payments is ramping: ")
-	require.Equal(t, 5*time.Second, wait)
-	err, _ = o.place.Closed(o.clock.Now(), "", true)
-	require.NoError(t, err)
 }
 
 // Regression: after a hold, a dry run let one call run at a time for as long as all were lost.
@@ -421,6 +406,35 @@ func TestAnswersOfARampWake(t *testing.T) {
 	third.start()
 }
 
+// A backend that is open again hands out all that its limit allows, whatever has found out that it is.
+func TestTheEndOfARampWakes(t *testing.T) {
+	for name, look := range map[string]func(c *call){
+		"an outcome": func(c *call) {
+			c.o.place.Heard(c.o.clock.Now(), &gate.Outcome{Begun: c.begun, Element: c.attempt.Element})
+		},
+		"statistics": func(c *call) { c.o.Stats() },
+		"a failure":  func(c *call) { _, _ = c.o.place.Closed(c.o.clock.Now(), "") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, backend.Limit(2))
+			o, other := b.attach(), b.attach()
+			o.lose()
+			b.clock.Add(time.Second)
+			o.call(nil)
+			o.call(nil) // of the ramp, which needs no more
+			c := o.start()
+			other.wait()
+			require.Equal(t, backend.Ramping, b.Stats().State)
+			require.Zero(t, other.woken)
+			b.clock.Add(time.Minute)
+			look(c)
+			require.Equal(t, 1, other.woken)
+			require.Equal(t, backend.Open, b.Stats().State)
+			other.start()
+		})
+	}
+}
+
 // Laws B1 and B4: a permit that is lent passes neither a close, nor a hold, nor a probe.
 func TestLentPermitsOfABackendThatIsNotOpen(t *testing.T) {
 	b := newBench(t)
@@ -526,10 +540,10 @@ func TestProbeOfATenant(t *testing.T) {
 	old, _ := o.ask(gate.Attempt{Tenant: "a"})
 	first, _ := o.ask(gate.Attempt{Tenant: "a"})
 	require.True(t, first.end(errIn3))
-	err, wait := o.place.Closed(b.clock.Now(), "a", true)
+	err, wait := o.place.Closed(b.clock.Now(), "a")
 	require.EqualError(t, err, `backend payments is closed for tenant "a"`)
 	require.Equal(t, 3*time.Second, wait)
-	err, _ = o.place.Closed(b.clock.Now(), "b", true)
+	err, _ = o.place.Closed(b.clock.Now(), "b")
 	require.NoError(t, err)
 	b.clock.Add(wait)
 	probe, _ := o.ask(gate.Attempt{Tenant: "a"})

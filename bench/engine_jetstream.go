@@ -14,9 +14,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/delivery"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
-	"github.com/weirflow/weir/ext/jetstream/jsqueue"
 	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
@@ -200,12 +200,25 @@ func (e *jetStream) moveBatch(ctx context.Context, consumer jetstream.Consumer) 
 }
 
 func (e *jetStream) open(ctx context.Context) (delivery.Source[[]byte], delivery.Sink[[]byte], error) {
-	consumer, err := e.consumer(ctx)
+	if _, err := e.consumer(ctx); err != nil {
+		return nil, nil, err
+	}
+	in, out, err := queuesOn(ctx, e.js)
 	if err != nil {
 		return nil, nil, err
 	}
-	source, err := jsqueue.NewSource(ctx, e.js, consumer, storebench.Raw, jsqueue.WithLogger(slog.New(slog.DiscardHandler)))
-	return source, jsqueue.NewSink(e.js, "out", storebench.Raw), err
+	return in.Source(nil), out, nil
+}
+
+// queuesOn returns queues that are the streams "in" and "out". Their engine ends with the connection.
+func queuesOn(ctx context.Context, js jetstream.JetStream, opts ...delivery.QueueOption) (in, out *delivery.Queue[[]byte], err error) {
+	e, err := weirjs.New(ctx, js, weirjs.WithLogger(slog.New(slog.DiscardHandler)),
+		weirjs.WithForeign("in", weirjs.Foreign{Stream: "in", Consumer: "workers"}), weirjs.WithForeign("out", weirjs.Foreign{Stream: "out"}))
+	if err != nil {
+		return nil, nil, err
+	}
+	opts = append(opts, delivery.WithCodec(storebench.Raw), delivery.WithLogger(slog.New(slog.DiscardHandler)))
+	return delivery.NewQueue[[]byte](e, "in", opts...), delivery.NewQueue[[]byte](e, "out", delivery.WithCodec(storebench.Raw)), nil
 }
 
 func (e *jetStream) moved(ctx context.Context, n int, f func(payload []byte)) error {

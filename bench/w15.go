@@ -20,9 +20,8 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/delivery"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
-	"github.com/weirflow/weir/ext/jetstream/jsqueue"
-	"github.com/weirflow/weir/ext/jetstream/jsstore"
 	"github.com/weirflow/weir/ext/kafka"
 	"github.com/weirflow/weir/internal/testing/storebench"
 	weirpartitions "github.com/weirflow/weir/partitions"
@@ -129,14 +128,18 @@ func dieOnJetStream(ctx context.Context, m *Meter, n int, lease time.Duration) (
 	if err := e.fill(ctx, n); err != nil {
 		return err
 	}
-	open := func(js jetstream.JetStream) (*jsqueue.Source[[]byte], error) {
-		consumer, err := js.CreateOrUpdateConsumer(ctx, "in", jetstream.ConsumerConfig{
-			Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy, AckWait: lease, MaxAckPending: 10_000,
-		})
+	_, err = e.js.CreateOrUpdateConsumer(ctx, "in", jetstream.ConsumerConfig{
+		Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy, AckWait: lease, MaxAckPending: 10_000,
+	})
+	if err != nil {
+		return err
+	}
+	open := func(js jetstream.JetStream) (delivery.Source[[]byte], error) {
+		in, _, err := queuesOn(ctx, js, delivery.WithLease(lease))
 		if err != nil {
 			return nil, err
 		}
-		return jsqueue.NewSource(ctx, js, consumer, storebench.Raw, jsqueue.WithLogger(slog.New(slog.DiscardHandler)))
+		return in.Source(nil), nil
 	}
 	mortal, err := e.connect()
 	if err != nil {
@@ -383,7 +386,7 @@ func dieWithPartitions(ctx context.Context, m *Meter, n int, lease time.Duration
 	return w.failed.err
 }
 
-// partitions makes the streams and the bucket of four partitions.
+// partitions makes the streams of four partitions.
 func (e *jetStream) partitions(ctx context.Context) (names []string, err error) {
 	for i := range 4 {
 		names = append(names, "p"+strconv.Itoa(i))
@@ -391,10 +394,7 @@ func (e *jetStream) partitions(ctx context.Context) (names []string, err error) 
 			return nil, err
 		}
 	}
-	if _, err := e.js.CreateStream(ctx, jscheckpoint.StreamConfig("checkpoints")); err != nil {
-		return nil, err
-	}
-	_, err = e.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "locks"})
+	_, err = e.js.CreateStream(ctx, jscheckpoint.StreamConfig("checkpoints"))
 	return names, err
 }
 
@@ -414,13 +414,13 @@ func (w *pipelines) has(worker string) int {
 func (w *pipelines) config(
 	ctx context.Context, worker string, js jetstream.JetStream, names []string, lease time.Duration,
 ) (weirpartitions.Config, error) {
-	kv, err := js.KeyValue(ctx, "locks")
+	engine, err := weirjs.New(ctx, js, weirjs.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return weirpartitions.Config{}, err
 	}
 	return weirpartitions.Config{
 		Assigner: &weirpartitions.Leases{
-			Locks: jsstore.NewLocks(kv), Group: "bench", Partitions: names, Worker: worker, Lease: lease, Poll: lease / 10,
+			Locks: engine.Locks(), Group: "bench", Partitions: names, Worker: worker, Lease: lease, Poll: lease / 10,
 			Logger: slog.New(slog.DiscardHandler),
 		},
 		Stores: jscheckpoint.Stores(js, "checkpoints", "bench"), Checkpoints: []checkpoint.Option{

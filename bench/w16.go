@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -14,7 +15,7 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/ext/jetstream/jsstore"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
 )
 
 // Metrics of W16.
@@ -31,7 +32,7 @@ const (
 func w16(c Config) []Group {
 	return []Group{{
 		Workload: "W16", Elems: c.elems(1_000_000, 2_000), Key: ServerBytes, Heavy: true,
-		Title: "messages of 256 bytes that wait an hour in a layer on an embedded JetStream (jsstore)",
+		Title: "messages of 256 bytes that wait an hour in a layer on an embedded JetStream",
 		Rows:  []Row{{Impl: "weir", Kind: Weir, Run: waitOnJetStream}},
 		Aims: []Aim{
 			{Impl: "weir", Metric: ServerBytes, Max: 500},
@@ -48,10 +49,7 @@ func waitOnJetStream(m *Meter, n int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	if _, err := e.js.CreateStream(ctx, jsstore.StreamConfig("retries")); err != nil {
-		return err
-	}
-	s, err := jsstore.Open(ctx, e.js, "retries")
+	s, err := weirjs.New(ctx, e.js, weirjs.WithStream("retries", nil), weirjs.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return err
 	}
@@ -98,7 +96,7 @@ func waitOnJetStream(m *Meter, n int) (err error) {
 	if err != nil {
 		return err
 	}
-	return has(stream, n)
+	return has(stream, n+1) // with the name of the queue
 }
 
 func has(stream jetstream.Stream, n int) error {

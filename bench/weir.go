@@ -29,7 +29,7 @@ const (
 // newOperator is the shape of all weir rows.
 func newOperator[T any](
 	c Config, ordered bool, fn asyncop.AsyncFunction[T, T], timeout time.Duration, capacity int,
-	strategy strategies.AsyncRetryStrategy[T], opts ...asyncop.Option,
+	strategy strategies.Retry[T], opts ...asyncop.Option,
 ) *asyncop.AsyncWaitOperator[T, T] {
 	opts = append([]asyncop.Option{asyncop.WithBuffer(c.buffer())}, opts...)
 	if ordered {
@@ -195,7 +195,7 @@ func (st stages) andThenErr(err func() error) stages {
 }
 
 // fixedDelay retries empty results and errors.
-func fixedDelay[T any](delay time.Duration) strategies.AsyncRetryStrategy[T] {
+func fixedDelay[T any](delay time.Duration) strategies.Retry[T] {
 	return strategies.FixedDelay[T](maxRetries, delay).
 		RetryIfResult(predicates.EmptyResult).
 		RetryIfException(predicates.HasException)
@@ -205,7 +205,7 @@ func fixedDelay[T any](delay time.Duration) strategies.AsyncRetryStrategy[T] {
 var unavailable = predicates.NewReason("UNAVAILABLE", true, false)
 
 // reasonAware retries as fixedDelay does, through a classifier and a strategy that look at reasons.
-func reasonAware(delay time.Duration) strategies.AsyncRetryStrategy[*Item] {
+func reasonAware(delay time.Duration) strategies.Retry[*Item] {
 	return strategies.ReasonAware(
 		predicates.Classifiers(
 			predicates.ByException[*Item](predicates.HasException, unavailable),
@@ -327,7 +327,7 @@ func weirW17(c Config, p pipeline, capacity int, d time.Duration) []Row {
 // what is in back-off then once more at once, and what fails after the end of the input has failed.
 
 func weirW3(c Config, p pipeline, atOnce int, delay time.Duration, faulty call) []Row {
-	op := func(s strategies.AsyncRetryStrategy[*Item]) *asyncop.AsyncWaitOperator[*Item, *Item] {
+	op := func(s strategies.Retry[*Item]) *asyncop.AsyncWaitOperator[*Item, *Item] {
 		return newOperator(c, p.ordered, blocking(faulty), weirTimeout, manySlots, s,
 			asyncop.WithMaxConcurrentCalls(atOnce), asyncop.WithDrainRetries())
 	}
@@ -396,7 +396,7 @@ func weirW4(c Config, ordered bool) func(m *Meter, p *parking) error {
 		done := make(chan error, 1)
 		weighed := p.weigh(m, func(start int64) error {
 			strategy.start = start
-			op := newOperator(c, ordered, fn, time.Hour, n, strategies.AsyncRetryStrategy[*Item](strategy))
+			op := newOperator(c, ordered, fn, time.Hour, n, strategies.Retry[*Item](strategy))
 			go func() { done <- pipe.run(opStages(op)) }()
 			<-fed
 			return await("all elements wait", func() bool {

@@ -9,15 +9,16 @@ import (
 
 	. "github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 func TestArguments(t *testing.T) {
 	c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
 	var (
-		noInput  *LineInput
-		noOutput *FileOutput[string]
-		noStore  *DirStore
+		noInput  *files.LineInput
+		noOutput *files.Output[string]
+		noStore  *files.DirStore
 		noClock  *clock.Mock
 	)
 	for want, f := range map[string]func(){
@@ -29,16 +30,16 @@ func TestArguments(t *testing.T) {
 		"checkpoint: WithLogger: nil logger":                       func() { WithLogger(nil) },
 		"checkpoint: WithInterval: negative interval: -1ns":        func() { WithInterval(-1) },
 		"checkpoint: WithTimeout: must be positive, got 0s":        func() { WithTimeout(0) },
-		"checkpoint: KeepLast: at least 1 must be kept, got 0":     func() { new(DirStore).KeepLast(0) },
+		"checkpoint: KeepLast: at least 1 must be kept, got 0":     func() { new(files.DirStore).KeepLast(0) },
 		"checkpoint: NewSource: nil coordinator":                   func() { NewSource(nil, "x", checkpointtest.NewSliceInput([]int{1})) },
 		"checkpoint: NewSource: nil input":                         func() { NewSource[int](c, "x", nil) },
 		"checkpoint: NewSource: nil input ":                        func() { NewSource(c, "x", noInput) },
-		"checkpoint: NewSink: nil coordinator":                     func() { NewSink(nil, "x", NewLineOutput("x")) },
+		"checkpoint: NewSink: nil coordinator":                     func() { NewSink(nil, "x", files.NewLineOutput("x")) },
 		"checkpoint: NewSink: nil output":                          func() { NewSink[int](c, "x", nil) },
 		"checkpoint: NewSink: nil output ":                         func() { NewSink(c, "x", noOutput) },
-		"checkpoint: NewFileOutput: nil encode":                    func() { NewFileOutput[int]("x", nil) },
-		"checkpoint: NewFileOutput: empty path":                    func() { NewFileOutput("", func(b []byte, _ int) ([]byte, error) { return b, nil }) },
-		"checkpoint: NewLineOutput: empty path":                    func() { NewLineOutput("") },
+		"checkpoint: NewOutput: nil encode":                        func() { files.NewOutput[int]("x", nil) },
+		"checkpoint: NewOutput: empty path":                    func() { files.NewOutput("", func(b []byte, _ int) ([]byte, error) { return b, nil }) },
+		"checkpoint: NewLineOutput: empty path":                    func() { files.NewLineOutput("") },
 		"checkpointtest: NewChannelInput: nil channel":             func() { checkpointtest.NewChannelInput[int](nil) },
 		"checkpoint: Finish: not a final kind: periodic":           func() { _ = c.Finish(t.Context(), Periodic) },
 		"checkpoint: Finish: not a final kind: Kind(4)":            func() { _ = c.Finish(t.Context(), 4) },
@@ -50,11 +51,11 @@ func TestArguments(t *testing.T) {
 	}
 	require.NotPanics(t, func() { WithLogger(slog.Default()); WithClock(clock.New()) })
 
-	_, err := OpenDir("")
+	_, err := files.OpenDir("")
 	require.EqualError(t, err, "checkpoint: opening a directory: its path is empty")
 	for _, open := range []func(string) error{
-		func(path string) error { _, err := OpenLines(path); return err },
-		func(path string) error { _, err := OpenCSV(path); return err },
+		func(path string) error { _, err := files.OpenLines(path); return err },
+		func(path string) error { _, err := files.OpenCSV(path); return err },
 	} {
 		require.ErrorContains(t, open(""), "checkpoint: open : ")
 		require.ErrorContains(t, open(t.TempDir()+"/none"), "/none")

@@ -1,6 +1,8 @@
 package checkpoint_test
 
 import (
+	"github.com/weirflow/weir/checkpoint/files"
+
 	"fmt"
 	"testing"
 
@@ -37,7 +39,7 @@ func forEachSize(b *testing.B, f func(b *testing.B, n int)) {
 func BenchmarkSave(b *testing.B) {
 	forEachSize(b, func(b *testing.B, n int) {
 		state := elements(b, n)
-		d, err := checkpoint.OpenDir(b.TempDir())
+		d, err := files.OpenDir(b.TempDir())
 		require.NoError(b, err)
 		d.KeepLast(1)
 		defer d.Close()
@@ -56,7 +58,7 @@ func BenchmarkSave(b *testing.B) {
 func BenchmarkLoad(b *testing.B) {
 	forEachSize(b, func(b *testing.B, n int) {
 		state := elements(b, n)
-		d, err := checkpoint.OpenDir(b.TempDir())
+		d, err := files.OpenDir(b.TempDir())
 		require.NoError(b, err)
 		defer d.Close()
 		require.NoError(b, d.Save(b.Context(), &checkpoint.Snapshot{ID: 1, States: map[string]participant.State{"op": state}}))

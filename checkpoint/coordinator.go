@@ -20,10 +20,10 @@ import (
 // to the participants when a checkpoint is complete.
 //
 //	coordinator, err := checkpoint.NewCoordinator(store, checkpoint.WithInterval(10*time.Second))
-//	lines, err := checkpoint.OpenLines("keys.txt")
+//	lines, err := files.OpenLines("keys.txt")
 //	source := checkpoint.NewSource(coordinator, "keys", lines)
 //	op := asyncop.OrderedWait(fn, timeout, capacity, asyncop.WithName("lookup"), asyncop.WithCheckpoints(coordinator))
-//	sink := checkpoint.NewSink(coordinator, "rows", checkpoint.NewLineOutput("rows.txt"))
+//	sink := checkpoint.NewSink(coordinator, "rows", files.NewLineOutput("rows.txt"))
 //	err = coordinator.Start() // all have registered
 //	source.Via(op).To(sink)
 //	err = coordinator.Wait()

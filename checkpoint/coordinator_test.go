@@ -19,6 +19,7 @@ import (
 
 	. "github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
@@ -486,7 +487,7 @@ func TestWhatComesAfterTheStartEndsTheRun(t *testing.T) {
 			}
 		},
 		`participant "sink" was registered after the start`: func(c *Coordinator) {
-			sink := NewSink(c, "sink", NewLineOutput(path))
+			sink := NewSink(c, "sink", files.NewLineOutput(path))
 			close(sink.In())
 			sink.AwaitCompletion()
 		},
@@ -519,13 +520,13 @@ func TestStateErrorText(t *testing.T) {
 
 func TestNumbersGoOnPastDamagedCheckpoints(t *testing.T) {
 	dir := t.TempDir()
-	store := must(OpenDir(dir))
+	store := must(files.OpenDir(dir))
 	c := startWith(t, store, nil, &fake{name: "a"})
 	must(c.Trigger(t.Context()))
 	must(c.Trigger(t.Context()))
 	require.NoError(t, c.Close())
 	damage(t, dir, 2)
-	c = startWith(t, must(OpenDir(dir)), nil, &fake{name: "a"})
+	c = startWith(t, must(files.OpenDir(dir)), nil, &fake{name: "a"})
 	id, _ := c.Restored()
 	require.EqualValues(t, 1, id)
 	require.EqualValues(t, 3, must(c.Trigger(t.Context())))
@@ -561,7 +562,7 @@ func TestCoordinatorConcurrency(t *testing.T) {
 // damage flips a bit of a stored checkpoint.
 func damage(t *testing.T, dir string, id uint64) {
 	t.Helper()
-	path := filepath.Join(dir, FileName(id))
+	path := filepath.Join(dir, fmt.Sprintf("checkpoint-%020d.weir", id))
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	b[len(b)/2] ^= 1
@@ -571,7 +572,7 @@ func damage(t *testing.T, dir string, id uint64) {
 // A file that is not empty is somebody's work: without a checkpoint it is emptied only if the caller says so.
 func TestFileOutputDoesNotOverwrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.txt")
-	begin := func(output *FileOutput[string]) error {
+	begin := func(output *files.Output[string]) error {
 		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
 		sink := NewSink(c, "rows", output)
 		err := c.Start()
@@ -580,16 +581,16 @@ func TestFileOutputDoesNotOverwrite(t *testing.T) {
 		require.NoError(t, c.Close())
 		return err
 	}
-	require.NoError(t, begin(NewLineOutput(path)), "absent")
-	require.NoError(t, begin(NewLineOutput(path)), "empty")
+	require.NoError(t, begin(files.NewLineOutput(path)), "absent")
+	require.NoError(t, begin(files.NewLineOutput(path)), "empty")
 	require.NoError(t, os.WriteFile(path, []byte("precious\n"), 0o600))
 	require.NoError(t, os.WriteFile(path+".part-0", []byte("and this"), 0o600))
-	err := begin(NewLineOutput(path))
+	err := begin(files.NewLineOutput(path))
 	require.ErrorContains(t, err, path+" has 9 bytes, but there is no checkpoint to resume from")
 	require.ErrorContains(t, err, `state of "rows"`)
 	require.Equal(t, "precious\n", string(must(os.ReadFile(path))))
 	require.FileExists(t, path+".part-0", "nothing is touched")
-	require.NoError(t, begin(NewLineOutput(path).WithOverwrite()))
+	require.NoError(t, begin(files.NewLineOutput(path).WithOverwrite()))
 	require.Empty(t, must(os.ReadFile(path)))
 	require.NoFileExists(t, path+".part-0")
 }

@@ -10,7 +10,7 @@
 //     Its [Kind] says whether the stream went on ([Periodic]), had come to its end ([Drain]) or was stopped to be resumed
 //     ([Suspend]). After a restart, [Coordinator.RestoredKind] returns it.
 //   - A barrier is the element of the stream that separates what belongs to a checkpoint from what follows it.
-//   - A [Store] keeps the newest snapshots. [OpenDir] returns the store of weir, a directory.
+//   - A [Store] keeps the newest snapshots. Package checkpoint/files has the one in a directory.
 //
 // Package weir/codec turns elements into bytes. Package weir/flow has flows that let barriers pass. Package
 // checkpoint/participant is for authors of sources, operators and sinks.
@@ -39,14 +39,11 @@
 //
 // # Stores
 //
-// A store saves a snapshot as a whole and durably, or not at all. [DirStore] keeps this promise when the process is killed
-// and when the machine loses its power, at any moment: a snapshot is written to the side, synced, renamed, and the
-// directory synced, before an older one is removed. Checksums find what was damaged later; [Latest] then goes back to the
-// snapshot before and says so. A pipeline never starts afresh because its state cannot be read.
+// A store saves a snapshot as a whole and durably, or not at all. Checksums find what was damaged later; [Latest] then goes back
+// to the snapshot before and says so. A pipeline never starts afresh because its state cannot be read. Package checkpoint/files
+// has a store in a directory, inputs of lines and CSV, and an output; weir's extensions have stores of databases and object stores.
 //
-// A directory belongs to one process at a time: see [LockedError].
-//
-//	store, err := checkpoint.OpenDir("/var/lib/flights/checkpoints")
+//	store, err := files.OpenDir("/var/lib/flights/checkpoints")
 //	…
 //	snapshot, skipped, err := checkpoint.Latest(ctx, store)
 //
@@ -64,8 +61,8 @@
 // too many. No other checkpoint follows a final one, so its Save is tried again until the timeout, and so is every Commit. A
 // run that has lost its store to another run gets [ErrFenced] and ends.
 //
-// Without a checkpoint there is a fresh start. An output is asked to begin by [FreshStarter], if it is one; a [FileOutput]
-// refuses a file that is not empty, unless [FileOutput.WithOverwrite] was called.
+// Without a checkpoint there is a fresh start. An output is asked to begin by [FreshStarter], if it is one, and
+// may refuse.
 //
 // Package checkpointtest checks a store, input or output of your own.
 //

@@ -23,6 +23,7 @@ import (
 
 	. "github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/queue"
 )
@@ -434,11 +435,11 @@ func TestLinesOfAFileThatGrows(t *testing.T) {
 	} {
 		path := t.TempDir() + "/in"
 		require.NoError(t, os.WriteFile(path, []byte(tt.was), 0o600))
-		in := must(OpenLines(path))
+		in := must(files.OpenLines(path))
 		_, positions := readAll(t, in)
 		require.NoError(t, in.Close())
 		require.NoError(t, os.WriteFile(path, []byte(tt.was+tt.added), 0o600))
-		in = must(OpenLines(path))
+		in = must(files.OpenLines(path))
 		require.NoError(t, in.Seek(positions[len(positions)-1]))
 		var got []string
 		for {
@@ -450,7 +451,7 @@ func TestLinesOfAFileThatGrows(t *testing.T) {
 			got = append(got, fmt.Sprint(line, " ", in.Line()))
 		}
 		require.Equal(t, tt.want, strings.Join(got, ", "), "%q and %q", tt.was, tt.added)
-		again := must(OpenLines(path))
+		again := must(files.OpenLines(path))
 		require.NoError(t, again.Seek(in.Position()))
 		_, err := again.Next()
 		require.Equal(t, io.EOF, err)
@@ -470,11 +471,11 @@ func TestRecordsOfAFileThatGrows(t *testing.T) {
 	} {
 		path := t.TempDir() + "/in"
 		require.NoError(t, os.WriteFile(path, []byte(tt.was), 0o600))
-		in := must(OpenCSV(path))
+		in := must(files.OpenCSV(path))
 		_, positions := readAll(t, in)
 		require.NoError(t, in.Close())
 		require.NoError(t, os.WriteFile(path, []byte(tt.was+tt.added), 0o600))
-		in = must(OpenCSV(path))
+		in = must(files.OpenCSV(path))
 		last := positions[len(positions)-1]
 		require.NoError(t, in.Seek(last))
 		require.Equal(t, last, in.Position())
@@ -501,38 +502,38 @@ func TestLinesOfAFileThatGrowsWhileItIsRead(t *testing.T) {
 			must(f.WriteString(text))
 			require.NoError(t, f.Close())
 		}
-		next := func(in *LineInput, want string) {
+		next := func(in *files.LineInput, want string) {
 			t.Helper()
 			line, err := in.Next()
 			require.NoError(t, err)
 			require.Equal(t, want, line)
 		}
-		atEnd := func(in *LineInput) {
+		atEnd := func(in *files.LineInput) {
 			t.Helper()
 			_, err := in.Next()
 			require.Equal(t, io.EOF, err)
 		}
 		grow("a" + end + "b")
-		in := must(OpenLines(path))
+		in := must(files.OpenLines(path))
 		next(in, "a")
 		next(in, "b")
 		before := in.Position()
-		again := must(OpenLines(path))
+		again := must(files.OpenLines(path))
 		require.NoError(t, again.Seek(before)) // and the file grows before Next
 		atEnd(in)
 		grow(end + "c" + end + end)
-		for _, in := range []*LineInput{in, again} {
+		for _, in := range []*files.LineInput{in, again} {
 			next(in, "c")
 			next(in, "")
 			atEnd(in)
 			require.Equal(t, 4, in.Line())
 		}
 		require.Equal(t, in.Position(), again.Position())
-		third := must(OpenLines(path))
+		third := must(files.OpenLines(path))
 		require.NoError(t, third.Seek(in.Position()))
 		grow("d")
 		next(third, "d")
-		for _, in := range []*LineInput{in, again, third} {
+		for _, in := range []*files.LineInput{in, again, third} {
 			require.NoError(t, in.Close())
 		}
 	}
@@ -673,10 +674,10 @@ func TestInputsResumeAtEveryPosition(t *testing.T) {
 	path := t.TempDir() + "/in"
 	for _, content := range []string{"", "a", "a\n", "a\n\nb", "a\r\nb\r\n", "\n", "x,y\r\n1,\"2\r\n3\n\"\r\n\r\n4,5", "h,i\n\"a\nb\",c\nd,e\n\nf,g\n"} {
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
-		lines := must(OpenLines(path))
+		lines := must(files.OpenLines(path))
 		all, positions := readAll(t, lines)
 		for i, p := range positions {
-			in := must(OpenLines(path))
+			in := must(files.OpenLines(path))
 			require.NoError(t, in.Seek(p))
 			require.Equal(t, p, in.Position())
 			rest, _ := readAll(t, in)
@@ -688,7 +689,7 @@ func TestInputsResumeAtEveryPosition(t *testing.T) {
 		if !strings.Contains(content, ",") {
 			continue
 		}
-		records := must(OpenCSV(path))
+		records := must(files.OpenCSV(path))
 		var at []int
 		var csvAll [][]string
 		csvPositions := [][]byte{records.Position()}
@@ -701,7 +702,7 @@ func TestInputsResumeAtEveryPosition(t *testing.T) {
 			csvAll, at, csvPositions = append(csvAll, v), append(at, records.Line()), append(csvPositions, records.Position())
 		}
 		for i, p := range csvPositions {
-			in := must(OpenCSV(path))
+			in := must(files.OpenCSV(path))
 			require.NoError(t, in.Seek(p))
 			require.Equal(t, p, in.Position(), "a barrier before the first record")
 			for j := i; j < len(csvAll); j++ {
@@ -718,13 +719,13 @@ func TestInputsResumeAtEveryPosition(t *testing.T) {
 		require.ErrorContains(t, records.Seek(last), "is it another file?")
 		require.ErrorContains(t, records.Seek([]byte{1}), "damaged file position")
 		require.NoError(t, records.Close())
-		in := must(OpenLines(path))
+		in := must(files.OpenLines(path))
 		require.ErrorContains(t, in.Seek(last), "is it another file?")
 		require.NoError(t, in.Close())
 	}
-	_, err := OpenLines(path + "none")
+	_, err := files.OpenLines(path + "none")
 	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = OpenCSV(path + "none")
+	_, err = files.OpenCSV(path + "none")
 	require.ErrorIs(t, err, os.ErrNotExist)
 	for _, p := range [][]byte{nil, {}, {4}, {0, 0}, slices.Repeat([]byte{0xff}, 11)} {
 		require.Error(t, checkpointtest.NewSliceInput([]int{1, 2, 3}).Seek(p))

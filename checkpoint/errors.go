@@ -78,20 +78,6 @@ func (e *NumberError) Error() string {
 		e.Checkpoint, e.Newest)
 }
 
-// LockedError reports that a directory of checkpoints is open elsewhere, in this process or another one.
-type LockedError struct {
-	Dir string
-	PID int // the process that has it open; 0 if that is not known
-}
-
-func (e *LockedError) Error() string {
-	by := "another process"
-	if e.PID != 0 {
-		by = "process " + strconv.Itoa(e.PID)
-	}
-	return fmt.Sprintf("checkpoint: directory %s is in use by %s: a pipeline needs one of its own", e.Dir, by)
-}
-
 // newPanicError wraps what recover returned; nil means that runtime.Goexit ends the goroutine.
 func newPanicError(recovered any) error { return guard.Recovered("checkpoint", recovered) }
 

@@ -16,6 +16,7 @@ import (
 
 	. "github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
@@ -185,7 +186,7 @@ func TestNewParticipants(t *testing.T) {
 // logged.
 func TestRestoreLogsWhatItCutsOff(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.txt")
-	o := NewLineOutput(path)
+	o := files.NewLineOutput(path)
 	require.NoError(t, o.FreshStart(t.Context()))
 	require.NoError(t, o.Write(t.Context(), "one"))
 	state := must(o.Prepare(t.Context()))
@@ -200,7 +201,7 @@ func TestRestoreLogsWhatItCutsOff(t *testing.T) {
 		store := checkpointtest.NewMemoryStore()
 		require.NoError(t, store.Save(t.Context(), &Snapshot{ID: 1, States: map[string]participant.State{"rows": {state}}}))
 		c := must(NewCoordinator(store, WithLogger(log.logger())))
-		sink := NewSink(c, "rows", NewLineOutput(path))
+		sink := NewSink(c, "rows", files.NewLineOutput(path))
 		require.NoError(t, c.Start())
 		require.NoError(t, c.Close())
 		close(sink.In())

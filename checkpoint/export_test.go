@@ -2,84 +2,10 @@ package checkpoint
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"strings"
 
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/internal/testing/crashfs"
-	"github.com/weirflow/weir/internal/vfs"
 )
-
-// TroubledDisk is a disk whose calls can be made to fail, without locks.
-type TroubledDisk struct {
-	fs *crashfs.FS
-}
-
-// NewTroubledDisk returns an empty one.
-func NewTroubledDisk() *TroubledDisk {
-	fsys := crashfs.New()
-	if err := errors.Join(fsys.Mkdir("/var", 0o755), fsys.Mkdir("/var/lib", 0o755), fsys.Mkdir("/out", 0o755)); err != nil {
-		panic(err)
-	}
-	return &TroubledDisk{fsys}
-}
-
-// Fail makes the n-th call from now on fail.
-func (d *TroubledDisk) Fail(n int) {
-	d.fs.OnCall(func(crashfs.Call) *crashfs.Fault {
-		n--
-		if n == 0 {
-			return &crashfs.Fault{Err: errors.New("troubled disk"), Done: true}
-		}
-		return nil
-	})
-	if n == 0 {
-		d.fs.OnCall(nil)
-	}
-}
-
-// OpenStore opens the directory.
-func (d *TroubledDisk) OpenStore() (Store, error) {
-	s, err := openDir(lockless{d.fs}, crashDir)
-	if err != nil {
-		return nil, err
-	}
-	s.logTo(quiet())
-	s.buffer = 64
-	return s, nil
-}
-
-// lockless is a file system without locks.
-type lockless struct{ vfs.FS }
-
-func (lockless) Lock(string) (vfs.Lock, error) { return nil, errors.ErrUnsupported }
-
-// NewOutput returns an output of lines.
-func (d *TroubledDisk) NewOutput() Output[string] { return newCrashOutput(d.fs) }
-
-// Lines returns what the outputs have published.
-func (d *TroubledDisk) Lines() ([]string, error) {
-	text := d.fs.Files()[outputPath]
-	if text == "" {
-		return nil, nil
-	}
-	return strings.Split(strings.TrimSuffix(text, "\n"), "\n"), nil
-}
-
-// OpenDirOn opens a store in the directory that NewTroubledDisk makes.
-func OpenDirOn(fsys vfs.FS) (*DirStore, error) {
-	d, err := openDir(fsys, crashDir)
-	if d != nil {
-		d.logTo(quiet())
-	}
-	return d, err
-}
-
-// withStepHook calls step before each step by which a store changes the disk.
-func withStepHook(step func(step string)) func(*DirStore) {
-	return func(d *DirStore) { d.step = step }
-}
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
@@ -110,15 +36,11 @@ const (
 	StartPatience  = startPatience
 	Places         = places
 	MaxNameLength  = maxNameLength
-	OutputPath     = outputPath
 )
 
 var (
 	ErrNoState         = errNoState
 	ErrInvalidSnapshot = errInvalidSnapshot
-	FileName           = fileName
-	NewCrashOutput     = newCrashOutput
-	NewOutputDisk      = newOutputDisk
 )
 
 // Reporter is what barriers report to.
@@ -132,9 +54,6 @@ func (c *Coordinator) Take(ctx context.Context, kind participant.Kind) (uint64, 
 // DrainID is the number of the marker of the end of the input.
 func (c *Coordinator) DrainID() uint64 { return c.drain.barrier.ID }
 
-// FinishedBy is the kind of the final checkpoint that has ended the run.
-func (c *Coordinator) FinishedBy() participant.Kind { return c.finished }
-
 // Positions are those of checkpoints that are under way.
 func (s *Source[T]) Positions() map[uint64][]byte { return s.positions }
 
@@ -143,9 +62,3 @@ func (s *Source[T]) SetPositions(positions map[uint64][]byte) { s.positions = po
 
 // States are those of checkpoints that are under way.
 func (s *Sink[T]) States() map[uint64][]byte { return s.states }
-
-// Quiet returns d, which logs nothing any more.
-func (d *DirStore) Quiet() *DirStore {
-	d.logTo(quiet())
-	return d
-}

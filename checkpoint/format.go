@@ -27,6 +27,8 @@ import (
 // are used only after the checksum over them has been found right, and never beyond the size of the file. States are in the
 // order of names, without duplicates. The bytes above 127 and line ends of both kinds show what a transfer as text did.
 const (
+	writeBuffer = 256 << 10
+
 	magic         = "\x89WEIRCK\n"
 	endMark       = "\nRIEW\x89\r\n"
 	formatVersion = 2
@@ -49,18 +51,14 @@ func partSum(p []byte) uint32 { return mask(crc32.Checksum(p, castagnoli)) }
 
 // WriteTo writes s in the format of weir's own stores: versioned, with checksums, read by [ReadSnapshot]. It is for
 // stores that keep snapshots elsewhere. Many small writes of s are gathered, so w needs no buffer.
-func (s *Snapshot) WriteTo(w io.Writer) (int64, error) { return s.writeTo(w, writeBuffer) }
-
-const writeBuffer = 256 << 10
-
-func (s *Snapshot) writeTo(w io.Writer, buffer int) (int64, error) {
+func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	if err := s.Validate(); err != nil {
 		return 0, err
 	}
 	if uint64(len(s.States)) > math.MaxUint32 {
 		return 0, fmt.Errorf("%w: checkpoint %d has %d participants", errInvalidSnapshot, s.ID, len(s.States))
 	}
-	f := fileWriter{w: bufio.NewWriterSize(w, buffer), buf: make([]byte, 0, 128)}
+	f := fileWriter{w: bufio.NewWriterSize(w, writeBuffer), buf: make([]byte, 0, 128)}
 	f.preamble()
 	f.header(s)
 	for _, name := range s.Names() {

@@ -309,7 +309,7 @@ func TestFormatReportsErrorsOfTheWriter(t *testing.T) {
 	size := int64(len(written(t, someSnapshot())))
 	for n := range size {
 		w := &limitedWriter{left: n, err: trouble}
-		_, err := someSnapshot().writeTo(w, 16)
+		_, err := someSnapshot().WriteTo(w)
 		require.ErrorIs(t, err, trouble)
 	}
 }

@@ -75,8 +75,8 @@ func WithClock(clk clock.Clock) Option {
 	return func(c *Coordinator) { c.clock = clk }
 }
 
-// WithLogger sets the logger of the coordinator, and of the [DirStore] and the [FileOutput] that it works with; the default is
-// slog.Default(). Aborted checkpoints are logged at warn, complete ones at debug level.
+// WithLogger sets the logger of the coordinator, and of the stores and outputs that it works with, if they have a method
+// LogTo; the default is slog.Default(). Aborted checkpoints are logged at warn, complete ones at debug level.
 func WithLogger(l *slog.Logger) Option {
 	if l == nil {
 		panic("checkpoint: WithLogger: nil logger")

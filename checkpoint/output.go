@@ -7,7 +7,8 @@ import "context"
 //
 // The methods are called one at a time. Their contexts end when the run has failed or was closed, and those of Restore,
 // FreshStart and Commit when the coordinator is being closed and has waited for some seconds. A method that returns an error
-// then does no harm: a restart calls Restore. Package checkpointtest checks an output of your own against these rules.
+// then does no harm: a restart calls Restore. An output may have a method Check(state []byte) error, which changes nothing and says
+// that Restore would fail: all outputs are asked before one is changed. Package checkpointtest checks an output of your own against these rules.
 type Output[T any] interface {
 	// Restore undoes what was written and prepared after a state that Prepare has returned, in this process or in an
 	// earlier one, and commits that state. It is called once, before all others, if the pipeline resumes from a checkpoint.

@@ -8,6 +8,7 @@ import (
 
 	. "github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/queue"
 )
@@ -27,7 +28,7 @@ func TestReportAfterTheEndIsNotStored(t *testing.T) {
 					c := must(NewCoordinator(store, WithLogger(quiet())))
 					src := &fake{name: "src"}
 					c.Host().Register("src", src)
-					return c, src, NewSink(c, "sink", NewLineOutput(path))
+					return c, src, NewSink(c, "sink", files.NewLineOutput(path))
 				}
 				c, src, sink := run()
 				require.NoError(t, c.Start())

@@ -77,8 +77,8 @@ type starter interface {
 }
 
 func (s *Sink[T]) check() error {
-	if o, ok := s.output.(interface{ check(state []byte) error }); ok && s.resumes {
-		return protect(func() error { return o.check(s.state.Bytes()) })
+	if o, ok := s.output.(interface{ Check(state []byte) error }); ok && s.resumes {
+		return protect(func() error { return o.Check(s.state.Bytes()) })
 	}
 	return nil
 }

@@ -8,11 +8,12 @@ import (
 	"slices"
 )
 
-// Store keeps the snapshots of one pipeline. [OpenDir] returns the one of this package, a directory. Package checkpointtest has
+// Store keeps the snapshots of one pipeline. Package checkpoint/files has one that is a directory. Package checkpointtest has
 // one in memory for tests, and checks a store of your own against the rules below. [Snapshot.WriteTo] writes a snapshot
 // as bytes and [ReadSnapshot] reads them, wherever they are kept.
 //
-// The methods are safe for concurrent use. After Close they return [ErrClosed].
+// The methods are safe for concurrent use. After Close they return [ErrClosed]. A store or an [Output] with a method LogTo(*slog.Logger)
+// gets the coordinator's logger.
 type Store interface {
 	// Save stores s durably and as a whole. Once it has returned nil, a crash of the process does not lose s, nor does a power
 	// cut as far as the store promises it. At every moment the store holds what it held before, or that and all of s.
@@ -91,12 +92,12 @@ func Latest(ctx context.Context, store Store) (s *Snapshot, skipped []*CorruptEr
 		len(skipped), errors.Join(errs...))
 }
 
-// logsTo is a store or an output of this package that logs. The coordinator gives it its own logger.
-type logsTo interface{ logTo(l *slog.Logger) }
+// logsTo is a store or an output that logs. The coordinator gives it its own logger.
+type logsTo interface{ LogTo(l *slog.Logger) }
 
-// giveLogger makes a store or an output of this package log where the coordinator does.
+// giveLogger makes a store or an output log where the coordinator does.
 func giveLogger(part any, l *slog.Logger) {
 	if p, ok := part.(logsTo); ok {
-		p.logTo(l)
+		p.LogTo(l)
 	}
 }

@@ -67,6 +67,7 @@ type Queue[T any] struct {
 
 	mu     sync.Mutex
 	source Source[T] // of Receive; nil: none is open
+	closed bool      // Receive has ended
 }
 
 // Option changes a setting of [NewQueue] and of [Run].
@@ -465,26 +466,34 @@ func (q *Queue[T]) Source(first Source[T]) Source[T] {
 }
 
 // Receive implements [Source], for a program that does without [Run]: the first one opens a source, and Close closes it. It is called by
-// one goroutine at a time.
+// one goroutine at a time. After Close it returns an error.
 func (q *Queue[T]) Receive(ctx context.Context, n int) ([]Message[T], error) {
-	return q.opened().Receive(ctx, n)
+	s, err := q.opened()
+	if err != nil {
+		return nil, err
+	}
+	return s.Receive(ctx, n)
 }
 
-func (q *Queue[T]) opened() Source[T] {
+func (q *Queue[T]) opened() (Source[T], error) {
 	q.mu.Lock()
 	defer q.mu.Unlock() // also if Source panics
+	if q.closed {
+		return nil, fmt.Errorf("delivery: queue %q: Receive after Close; Source makes another source", q.name)
+	}
 	if q.source == nil {
 		q.source = q.Source(nil)
 	}
-	return q.source
+	return q.source, nil
 }
 
-// Close gives back what was received and is not settled, and waits until the rest is recorded. It closes neither the engine nor the source
-// of a [Run]; the queue can be used after it.
+// Close gives back what was received and is not settled, and waits until the rest is recorded. It ends Receive for good: a loop that has
+// not noticed yet must not take messages that nobody settles. It closes neither the engine nor the source of a [Run]; all else of the queue
+// can be used after it.
 func (q *Queue[T]) Close(ctx context.Context) error {
 	q.mu.Lock()
 	s := q.source
-	q.source = nil
+	q.source, q.closed = nil, true
 	q.mu.Unlock()
 	if s == nil {
 		return nil

@@ -317,6 +317,7 @@ func TestQueueIsASink(t *testing.T) {
 		require.Empty(t, entriesOf(t, engine, "next"))
 		require.ErrorIs(t, all.Put(t.Context(), func() {}), delivery.ErrRefused)
 
+		in = delivery.NewQueue[string](engine, "in", noLog)
 		require.NoError(t, in.Put(t.Context(), "b", delivery.ID("b"), delivery.Key("k")))
 		ms, err = in.Receive(t.Context(), 1)
 		require.NoError(t, err)
@@ -476,4 +477,18 @@ func TestNewQueueRefuses(t *testing.T) {
 	require.Error(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1, delivery.After(-1)))
 	_, err := delivery.NewQueue[int](struct{ store.Store }{engine}, "q").Counts(t.Context())
 	require.ErrorContains(t, err, "store.Inspector")
+}
+
+// A loop that has not noticed yet that its queue is closed must not take messages: nobody would settle them.
+func TestQueueIsNotReceivedAfterClose(t *testing.T) {
+	engine := memory.Open()
+	q := delivery.NewQueue[job](engine, "q", noLog)
+	require.NoError(t, q.Put(t.Context(), "a", delivery.ID("1")))
+	require.NoError(t, q.Close(t.Context()))
+	_, err := q.Receive(t.Context(), 1)
+	require.EqualError(t, err, `delivery: queue "q": Receive after Close; Source makes another source`)
+	c, err := q.Counts(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, c.Waiting)
+	require.NoError(t, q.Close(t.Context()))
 }

@@ -38,7 +38,7 @@ type worked struct {
 
 // workLines runs a worker over n messages, of which each ninth waits in a layer, up to waits of them. It works until the good ones are
 // done, for an hour at most. Of the calls of f one runs at a time.
-func workLines(t *testing.T, n, good int, strategy strategies.AsyncRetryStrategy[string], waits int, f func(n int) error) (w worked) {
+func workLines(t *testing.T, n, good int, strategy strategies.Retry[string], waits int, f func(n int) error) (w worked) {
 	t.Helper()
 	begun := time.Now()
 	s := memory.Open()
@@ -91,7 +91,7 @@ var (
 func TestRunWithABadBatch(t *testing.T) {
 	const bad, good = 1000, 120
 	for name, c := range map[string]struct {
-		strategy strategies.AsyncRetryStrategy[string]
+		strategy strategies.Retry[string]
 		err      error
 		floods   bool
 		within   time.Duration

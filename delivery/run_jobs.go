@@ -49,6 +49,7 @@ func enginesOf(ends ...any) (all []hosted) {
 // beside runs jobs of engines, and says there what this worker does, until the function that it returns is called.
 func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	aborted := context.AfterFunc(w.working, cancel) // it ends beside the rest
 	var working sync.WaitGroup
 	for _, h := range engines {
 		j, err := jobs.New(h.engine, jobs.Config{Clock: w.clock, Logger: w.logger})
@@ -61,6 +62,7 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 		})
 	}
 	return func() {
+		aborted()
 		cancel()
 		ended := make(chan struct{})
 		go func() { // ends with what is beside

@@ -52,13 +52,26 @@ type filling[OUT any] struct {
 	results <-chan Message[OUT] // nil: closed
 	left    []Message[OUT]      // to be put next
 	aside   []refusal[OUT]      // not taken while others were
+	took    int                 // how often the sink has taken something
+	down    bool                // it has not taken any result of left since
 }
 
 // refusal is a result that the sink has not taken while it took others.
 type refusal[OUT any] struct {
 	message Message[OUT]
-	tries   int
-	due     time.Time // of the next try
+	tries   int           // those that say something about it: the first one was before another result was taken
+	took    int           // filling.took at the last try
+	wait    time.Duration // between the last try and the next one
+	due     time.Time     // of the next try
+}
+
+// failed notes a try. One that the sink was perhaps down for does not count: an outage rejects nothing.
+func (r *refusal[OUT]) failed(f *filling[OUT], now time.Time) {
+	if f.took > r.took || r.tries > 0 && !f.down {
+		r.tries++
+	}
+	r.took, r.wait = f.took, min(2*r.wait, lastWait)
+	r.due = now.Add(r.wait)
 }
 
 // collect waits for something to put, and adds results that are at hand. It returns false if there will be nothing more. What is aside is
@@ -120,6 +133,9 @@ func withID[OUT any](m Message[OUT]) Message[OUT] {
 	return New(m.Value, &meta, m.Settle)
 }
 
+// worked notes that the sink has taken something.
+func (f *filling[OUT]) worked() { f.took, f.down = f.took+1, false }
+
 // next returns when the first of what is aside is due.
 func (f *filling[OUT]) next() time.Time {
 	return slices.MinFunc(f.aside, func(a, b refusal[OUT]) int { return a.due.Compare(b.due) }).due
@@ -133,6 +149,7 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 		if !r.due.After(now) && w.working.Err() == nil {
 			err := w.putSome([]Message[OUT]{r.message})
 			if err == nil || !r.message.Pending() {
+				f.worked()
 				continue
 			}
 			if errors.Is(err, ErrFull) {
@@ -140,11 +157,10 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 				rest = append(rest, r)
 				continue
 			}
-			if r.tries++; r.tries == maxRefused {
+			if r.failed(f, w.clock.Now()); r.tries == maxRefused {
 				w.reject(r.message, fmt.Errorf("delivery: %w: the sink has not taken it %d times: %w", ErrRefused, r.tries, err))
 				continue
 			}
-			r.due = w.clock.Now().Add(min(firstWait<<(r.tries-1), lastWait))
 		}
 		rest = append(rest, r)
 	}
@@ -161,23 +177,31 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 	err := w.putSome(f.left)
 	if err == nil {
 		f.left = nil
+		f.worked()
 		return nil
 	}
 	all := slices.DeleteFunc(f.left, func(m Message[OUT]) bool { return !m.Pending() }) // the sink may have settled some
 	worked := len(all) < len(f.left)
 	f.left = all
+	if worked {
+		f.worked()
+	}
 	if len(all) == 1 && !worked {
+		f.down = true
 		return err
 	}
 	var failed []Message[OUT]
+	refused := 0 // of failed: another one was taken after it
 	for i := range all {
 		if w.working.Err() != nil || !worked && i == putsInARow {
 			f.left = slices.Concat(all[i:], failed) // others first the next time
+			f.down = true
 			return err
 		}
 		switch alone := w.putSome(all[i : i+1]); {
 		case alone == nil:
-			worked = true
+			worked, refused = true, len(failed)
+			f.worked()
 		case errors.Is(alone, ErrFull): // it refuses none: all wait for room
 			f.left = slices.Concat(all[i:], failed)
 			return alone
@@ -186,13 +210,17 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 		}
 	}
 	f.left = failed
-	if !worked || len(failed) == 0 {
+	if f.down = !worked; f.down || len(failed) == 0 {
 		return err
 	}
 	w.logger.Warn("delivery: the sink does not take some results, which it gets again", slog.Any("error", err),
 		slog.Int("messages", len(failed)), slog.String("first", failed[0].Meta().ID))
-	for _, m := range failed {
-		f.aside = append(f.aside, refusal[OUT]{m, 1, w.clock.Now().Add(firstWait)})
+	for i, m := range failed {
+		r := refusal[OUT]{message: m, took: f.took, wait: firstWait, due: w.clock.Now().Add(firstWait)}
+		if i < refused {
+			r.tries = 1
+		}
+		f.aside = append(f.aside, r)
 	}
 	f.left = nil
 	return nil

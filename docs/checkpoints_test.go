@@ -10,12 +10,13 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/files"
 )
 
 // enrich reads the keys of a file, looks each up, and writes the rows to another file, exactly once. Run again after a
 // crash, it continues from its last checkpoint.
 func enrich(dir, keys, rows string) error {
-	store, err := checkpoint.OpenDir(dir)
+	store, err := files.OpenDir(dir)
 	if err != nil {
 		return err
 	}
@@ -25,7 +26,7 @@ func enrich(dir, keys, rows string) error {
 		return err
 	}
 	defer coordinator.Close()
-	input, err := checkpoint.OpenLines(keys)
+	input, err := files.OpenLines(keys)
 	if err != nil {
 		return err
 	}
@@ -36,7 +37,7 @@ func enrich(dir, keys, rows string) error {
 	source := checkpoint.NewSource(coordinator, "keys", input)
 	op := asyncop.OrderedWait(lookup, 5*time.Second, 1000,
 		asyncop.WithName("lookup"), asyncop.WithCheckpoints(coordinator))
-	sink := checkpoint.NewSink(coordinator, "rows", checkpoint.NewLineOutput(rows))
+	sink := checkpoint.NewSink(coordinator, "rows", files.NewLineOutput(rows))
 
 	if err := coordinator.Start(); err != nil {
 		return err // the checkpoint does not fit this pipeline

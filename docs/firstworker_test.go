@@ -36,10 +36,10 @@ func Example_firstWorker() {
 	orders := delivery.NewQueue[order](engine, "orders")
 	lastMoment := time.Now().Add(48 * time.Hour)
 	err = orders.Put(ctx, order{"17"},
-		delivery.ID("17"),             // a second one with this id changes nothing, as long as the first one is in the queue
-		delivery.Key("customer-5"),    // what it is ordered by, with delivery.KeepKeyOrder
-		delivery.After(24*time.Hour),  // not before
-		delivery.Deadline(lastMoment)) // not after: then it is a dead letter, "expired"
+		delivery.ID("17"),             // has no effect while a message with this id is in the queue
+		delivery.Key("customer-5"),    // for delivery.KeepKeyOrder
+		delivery.After(24*time.Hour),  // not before tomorrow
+		delivery.Deadline(lastMoment)) // not later: then it is a dead letter, "expired"
 	check(err)
 	counts, err := orders.Counts(ctx)
 	fmt.Println(counts.Waiting, err)

@@ -6,64 +6,39 @@ import (
 	"os"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	natsjs "github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
-	"github.com/weirflow/weir/ext/jetstream/jsqueue"
-	"github.com/weirflow/weir/ext/jetstream/jsstore"
 	"github.com/weirflow/weir/partitions"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
 
-// makeStreams makes what the workers need, once.
-func makeStreams(ctx context.Context, js jetstream.JetStream) error {
-	for _, stream := range []jetstream.StreamConfig{
-		{Name: "sales", Subjects: []string{"sales"}, Retention: jetstream.WorkQueuePolicy},
-		{Name: "receipts", Subjects: []string{"receipts"}, Duplicates: time.Hour},
-		jsstore.StreamConfig("retries"),
-	} {
-		if _, err := js.CreateOrUpdateStream(ctx, stream); err != nil {
-			return err
-		}
-	}
-	_, err := js.CreateOrUpdateConsumer(ctx, "sales", jetstream.ConsumerConfig{
-		Durable: "tills", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 30 * time.Second, MaxAckPending: 1000,
-	})
-	return err
-}
-
 // till sells until ctx ends.
-func till(ctx context.Context, js jetstream.JetStream, sell asyncop.AsyncFunction[sale, receipt]) error {
-	queues, err := jsstore.Open(ctx, js, "retries")
-	if err != nil {
-		return err
-	}
-	defer queues.Close()
-	again := delivery.NewQueue[sale](queues, "sales", delivery.RetryAfter(20*time.Millisecond))
-	consumer, err := js.Consumer(ctx, "sales", "tills")
-	if err != nil {
-		return err
-	}
-	sales, err := jsqueue.NewSource(ctx, js, consumer, codec.JSON[sale](), jsqueue.WithDeadLetters(queues, again.DeadLetters()))
-	if err != nil {
-		return err
-	}
-	source := again.Source(sales)
-	sink := jsqueue.NewSink(js, "receipts", codec.JSON[receipt]())
+func till(ctx context.Context, engine delivery.Engine, sell asyncop.AsyncFunction[sale, receipt]) error {
+	sales := delivery.NewQueue[sale](engine, "sales", delivery.RetryAfter(20*time.Millisecond))
+	receipts := delivery.NewQueue[receipt](engine, "receipts")
 
 	strategy := strategies.PolicyOf(strategies.FixedDelay[receipt](2, time.Millisecond).
 		RetryIfException(predicates.HasException)).
 		Idempotent() // a sale may be sent twice: the bank knows its id
 	op := asyncop.UnorderedWaitWithRetry(sell, 10*time.Second, 100, strategy,
-		asyncop.WithFailureSink(again.TakeFailure))
-	_, err = delivery.Run(ctx, source, op, sink)
+		asyncop.WithFailureSink(sales.TakeFailure))
+	_, err := delivery.Run(ctx, sales, op, receipts)
 	return err
+}
+
+// register opens an engine whose sales other programs publish, and whose receipts they read.
+func register(ctx context.Context, server *embedded.Server) (*jetstream.Engine, error) {
+	return jetstream.Open(ctx, "", jetstream.WithConnection(server.InProcess()),
+		jetstream.WithForeign("sales", jetstream.Foreign{Stream: "SALES", Consumer: "tills"}),
+		jetstream.WithForeign("receipts", jetstream.Foreign{Stream: "RECEIPTS", Subject: "receipts.new"}))
 }
 
 func Example_jetStream() {
@@ -75,16 +50,12 @@ func Example_jetStream() {
 	server, err := embedded.Start(dir)
 	check(err)
 	defer server.Close()
-	nc, err := server.Connect() // of a cluster: nats.Connect(urls, nats.UserCredentials(file))
+	engine, err := jetstream.Open(ctx, "", jetstream.WithConnection(server.InProcess())) // of a cluster: its URLs
 	check(err)
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	check(err)
-
-	check(makeStreams(ctx, js))
+	defer engine.Close()
+	sales := delivery.NewQueue[sale](engine, "sales")
 	for _, s := range []sale{{"sale-1", 100}, {"sale-2", 200}} {
-		check(jsqueue.NewSink(js, "sales", codec.JSON[sale]()).PutAll(ctx,
-			[]delivery.Message[sale]{delivery.New(s, &delivery.Meta{ID: s.ID}, nil)}))
+		check(sales.Put(ctx, s, delivery.ID(s.ID)))
 	}
 	busy := 3 // times, for the second sale
 	sell := asyncop.Blocking(func(_ context.Context, s sale) (receipt, error) {
@@ -96,26 +67,66 @@ func Example_jetStream() {
 		return receipt(s.ID), nil
 	})
 	done := make(chan error)
-	go func() { done <- till(ctx, js, sell) }()
-	in := jscheckpoint.NewInput(js, "receipts", codec.JSON[receipt]())
-	defer in.Close()
-	receipts := []receipt{must(in.Next()), must(in.Next())}
+	go func() { done <- till(ctx, engine, sell) }()
+	source := delivery.NewQueue[receipt](engine, "receipts").Source(nil)
+	for range 2 {
+		for _, m := range must(source.Receive(ctx, 1)) {
+			fmt.Println("receipt", m.Value)
+			m.Ack()
+		}
+	}
+	check(source.Close(ctx))
 	stop()
-	fmt.Println(receipts, <-done)
-	// Output:
+	fmt.Println(<-done)
+	// Unordered output:
 	// sold sale-1
 	// sold sale-2
-	// [sale-1 sale-2] <nil>
+	// receipt sale-1
+	// receipt sale-2
+	// <nil>
+}
+
+func Example_jetStreamOfOthers() {
+	dir, err := os.MkdirTemp("", "jetstream")
+	check(err)
+	defer os.RemoveAll(dir)
+	server, err := embedded.Start(dir)
+	check(err)
+	defer server.Close()
+	ctx := context.Background()
+	js := must(natsjs.New(must(server.Connect())))
+	defer js.Conn().Close()
+	for stream, subject := range map[string]string{"SALES": "sales.*", "RECEIPTS": "receipts.*"} {
+		must(js.CreateStream(ctx, natsjs.StreamConfig{Name: stream, Subjects: []string{subject}}))
+	}
+	must(js.Publish(ctx, "sales.north", []byte(`{"ID":"sale-1","Cents":100}`))) // by any program
+
+	engine, err := register(ctx, server)
+	check(err)
+	defer engine.Close()
+	sales := delivery.NewQueue[sale](engine, "sales")
+	for _, m := range must(sales.Receive(ctx, 1)) {
+		fmt.Println(m.Value.ID, m.Meta().Headers["Nats-Subject"])
+		check(delivery.NewQueue[receipt](engine, "receipts").Put(ctx, receipt(m.Value.ID)))
+		m.Ack()
+	}
+	check(sales.Close(ctx))
+	out := must(must(js.Stream(ctx, "RECEIPTS")).GetMsg(ctx, 1))
+	fmt.Println(out.Subject, string(out.Data))
+	// Output:
+	// sale-1 sales.north
+	// receipts.new "sale-1"
 }
 
 // copyShards runs a pipeline with checkpoints for each shard, until ctx ends.
-func copyShards(ctx context.Context, js jetstream.JetStream, shards []string) error {
-	kv, err := js.KeyValue(ctx, "locks")
+func copyShards(ctx context.Context, js natsjs.JetStream, shards []string) error {
+	engine, err := jetstream.New(ctx, js)
 	if err != nil {
 		return err
 	}
+	defer engine.Close()
 	return partitions.Run(ctx, partitions.Config{
-		Assigner:    &partitions.Leases{Locks: jsstore.NewLocks(kv), Group: "copy", Partitions: shards},
+		Assigner:    &partitions.Leases{Locks: engine.Locks(), Group: "copy", Partitions: shards},
 		Stores:      jscheckpoint.Stores(js, "checkpoints", "copy"),
 		Checkpoints: []checkpoint.Option{checkpoint.WithInterval(time.Second)},
 		Pipeline: func(ctx context.Context, p partitions.Partition) error {
@@ -144,13 +155,11 @@ func Example_jetStreamWithCheckpoints() {
 	nc, err := server.Connect()
 	check(err)
 	defer nc.Close()
-	js, err := jetstream.New(nc)
+	js, err := natsjs.New(nc)
 	check(err)
 	ctx, stop := context.WithCancel(context.Background())
 
-	_, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "locks"})
-	check(err)
-	for _, stream := range []jetstream.StreamConfig{
+	for _, stream := range []natsjs.StreamConfig{
 		{Name: "shard", Subjects: []string{"shard"}},
 		{Name: "shard-upper", Subjects: []string{"shard-upper"}},
 		jscheckpoint.StreamConfig("checkpoints"),
@@ -158,8 +167,9 @@ func Example_jetStreamWithCheckpoints() {
 		_, err := js.CreateOrUpdateStream(ctx, stream)
 		check(err)
 	}
-	check(jsqueue.NewSink(js, "shard", codec.JSON[string]()).PutAll(ctx,
-		[]delivery.Message[string]{delivery.New("a", nil, nil), delivery.New("b", nil, nil)}))
+	for _, v := range []string{`"a"`, `"b"`} {
+		must(js.Publish(ctx, "shard", []byte(v)))
+	}
 
 	done := make(chan error)
 	go func() { done <- copyShards(ctx, js, []string{"shard"}) }()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/kafka"
@@ -23,7 +24,7 @@ import (
 
 var kafkaTopics = []string{"orders", "orders.retry-1", "orders.retry-2", "orders.dead", "receipts"}
 
-func bill(ctx context.Context, brokers []string, charge asyncop.AsyncFunction[string, string], strategy strategies.AsyncRetryStrategy[string]) error {
+func bill(ctx context.Context, brokers []string, charge asyncop.AsyncFunction[string, string], strategy strategies.Retry[string]) error {
 	client := []kgo.Opt{kgo.SeedBrokers(brokers...)} // and kgo.DialTLSConfig, kgo.SASL
 	retries, err := kafka.NewRetries(kafka.RetriesConfig[string]{
 		Client: client,
@@ -197,7 +198,7 @@ func Example_kafkaExactlyOnce() {
 
 	dir := must(os.MkdirTemp("", "kafka"))
 	defer os.RemoveAll(dir)
-	store := must(checkpoint.OpenDir(dir))
+	store := must(files.OpenDir(dir))
 	coordinator := must(checkpoint.NewCoordinator(store))
 	check(billOnce(context.Background(), coordinator, client))
 	check(coordinator.Close())

@@ -15,6 +15,7 @@ import (
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/partitions"
@@ -33,14 +34,14 @@ func Example_partitions() {
 
 	store := backend.New("store", backend.Limit(50)) // calls at once, of all partitions here
 	pipeline := func(ctx context.Context, p partitions.Partition) error {
-		lines, err := checkpoint.OpenLines(filepath.Join(dir, p.Name+".txt"))
+		lines, err := files.OpenLines(filepath.Join(dir, p.Name+".txt"))
 		if err != nil {
 			return err
 		}
 		source := checkpoint.NewSource(p.Coordinator, "source", lines)
 		op := asyncop.OrderedWait(lookUp, 5*time.Second, 1000, asyncop.WithName("look up"),
 			asyncop.WithCheckpoints(p.Coordinator), asyncop.WithContext(ctx), asyncop.WithBackend(store))
-		sink := checkpoint.NewSink(p.Coordinator, "sink", checkpoint.NewLineOutput(filepath.Join(dir, p.Name+".out")))
+		sink := checkpoint.NewSink(p.Coordinator, "sink", files.NewLineOutput(filepath.Join(dir, p.Name+".out")))
 		if err := p.Coordinator.Start(); err != nil {
 			return err
 		}
@@ -90,7 +91,7 @@ func Example_leases() {
 				Stores: partitions.Dirs(dir),
 				Pipeline: func(ctx context.Context, p partitions.Partition) error {
 					source := checkpoint.NewSource(p.Coordinator, "source", checkpointtest.NewSliceInput([]string{p.Name}))
-					sink := checkpoint.NewSink(p.Coordinator, "sink", checkpoint.NewLineOutput(filepath.Join(dir, p.Name+".txt")))
+					sink := checkpoint.NewSink(p.Coordinator, "sink", files.NewLineOutput(filepath.Join(dir, p.Name+".txt")))
 					if err := p.Coordinator.Start(); err != nil {
 						return err
 					}

@@ -12,8 +12,11 @@ import (
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -74,4 +77,44 @@ func Example_decide() {
 	fmt.Println(d)
 	// Output:
 	// no retry: refused (CONNECTION_LOST_IN_FLIGHT)
+}
+
+// sent is a sink that keeps what it gets.
+type sent struct{ receipts []string }
+
+func (s *sent) PutAll(ctx context.Context, ms []delivery.Message[string]) error {
+	for _, m := range ms {
+		s.receipts = append(s.receipts, m.Value)
+	}
+	return nil
+}
+
+func TestAWorkerWithoutAServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		orders := delivery.NewQueue[string](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour))
+		for _, id := range []string{"1", "2"} {
+			require.NoError(t, orders.Put(t.Context(), "order "+id, delivery.ID(id)))
+		}
+		charge := func(ctx context.Context, order string) (string, error) {
+			meta, _ := delivery.MetaFromContext(ctx)
+			if order == "order 2" && meta.Visit < 3 {
+				return "", errBusy // until the visit after the hour
+			}
+			return "receipt of " + order, nil
+		}
+		policy := strategies.PolicyOf(strategies.FixedDelay[string](1, time.Second).RetryIfException(predicates.HasException))
+		op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(charge), 10*time.Second, 100, policy.Idempotent(),
+			asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
+		ctx, stop := context.WithTimeout(t.Context(), 2*time.Hour) // takes no time in a bubble
+		defer stop()
+		receipts := &sent{}
+		summary, err := delivery.Run(ctx, orders, op, receipts, delivery.WithLogger(quiet))
+		require.NoError(t, err)
+		require.Equal(t, []string{"receipt of order 1", "receipt of order 2"}, receipts.receipts)
+		require.Equal(t, 2, summary.HandedOver) // to the layer of a minute, and to the layer of an hour
+		counts, err := orders.Counts(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, counts)
+	})
 }

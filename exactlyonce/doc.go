@@ -5,21 +5,21 @@
 //
 // # Vocabulary
 //
-//   - A client is one incarnation of a calling program: 128 random bits. See [Client].
+//   - A client is an incarnation of a calling program: 128 random bits. See [Client].
 //   - A sequence number counts what a client asks for, from 1. In a stream it belongs to an element.
-//   - A step names one of several requests that are made for the same sequence number.
-//   - An attempt is one sending of a request. Attempts of a request differ in their attempt number only.
-//   - The first incomplete number promises that the client repeats nothing below it.
-//   - A record is what the called side knows of a request: that it runs, or its answer.
+//   - A step names a request among several that are made for the same sequence number.
+//   - An attempt is a sending of a request. Attempts of a request differ in their attempt number only.
+//   - The first incomplete number promises that the client does not repeat requests below it.
+//   - A record is the knowledge of the called side about a request: that it runs, or its answer.
 //
 // # The two sides
 //
-// They do not import each other. This package has what both know, and what a handler and a store of records need.
+// They do not import each other. This package has the types that both know, and that a handler and a store of records need.
 //
 //   - The calling side is package [github.com/weirflow/weir/exactlyonce/caller]: it numbers the elements of a stream and sends the ids.
 //   - The called side is package [github.com/weirflow/weir/exactlyonce/server]: it finds the earlier attempts of a request and decides
 //     whether it runs. It keeps its records in memory, or in a database ([Records]), stored in the transaction of the effect ([Store]).
-//   - Package [github.com/weirflow/weir/exactlyonce/keys] is a called side for clients that send an idempotency key and have no ids.
+//   - Package [github.com/weirflow/weir/exactlyonce/keys] is a called side for clients that send an idempotency key without ids.
 //
 // # Concurrency
 //

@@ -18,7 +18,7 @@ const Header = "Exactly-Once"
 // maxHeader bounds the header: 34 bytes for the client, the numbers and the step with their names, and some spaces.
 const maxHeader = 256
 
-// Client identifies one incarnation of a client. It is random, so that a program that has lost its sequence numbers cannot
+// Client identifies an incarnation of a client. It is random, so that a program that has lost its sequence numbers cannot
 // take up the identity of its predecessor. The zero value is none.
 type Client [16]byte
 
@@ -29,13 +29,13 @@ func NewClient() Client {
 	return c
 }
 
-// IsZero reports whether c is no client.
+// IsZero reports whether c is the zero value, which is not a client.
 func (c Client) IsZero() bool { return c == Client{} }
 
 // String returns 32 hexadecimal digits.
 func (c Client) String() string { return hex.EncodeToString(c[:]) }
 
-// ID identifies one attempt of a request. Client, Sequence and Step are the same in all attempts of a request, whichever
+// ID identifies an attempt of a request. Client, Sequence and Step are the same in all attempts of a request, whichever
 // server they go to.
 type ID struct {
 	Client   Client
@@ -131,8 +131,8 @@ func (id *ID) UnmarshalText(text []byte) error {
 	return err
 }
 
-// ParseID returns the id that String has written. Parameters may come in any order and have spaces before them; one that comes
-// twice or breaks a limit is refused, and one that is unknown is ignored. The error is of class [ErrInvalidID].
+// ParseID returns the id that String has written. Parameters may come in any order and have spaces before them; a parameter that comes
+// twice or breaks a limit is refused, and an unknown parameter is ignored. The error is of class [ErrInvalidID].
 func ParseID(s string) (ID, error) {
 	var id ID
 	if len(s) > maxHeader {

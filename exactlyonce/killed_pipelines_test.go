@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -24,7 +25,7 @@ import (
 // TestCountingPipeline is the client of TestKilledPipelines, in a process of its own. Each run has another order and capacity.
 func TestCountingPipeline(t *testing.T) {
 	c := newCountingClient(t, "TestKilledPipelines")
-	store, err := checkpoint.OpenDir(filepath.Join(c.Dir, "checkpoints"))
+	store, err := files.OpenDir(filepath.Join(c.Dir, "checkpoints"))
 	require.NoError(t, err)
 	coordinator, err := checkpoint.NewCoordinator(store, checkpoint.WithInterval(30*time.Millisecond),
 		checkpoint.WithLogger(slog.New(slog.DiscardHandler)))
@@ -43,7 +44,7 @@ func TestCountingPipeline(t *testing.T) {
 		}), asyncop.WithMaxConcurrentCalls(16),
 		asyncop.WithDrainRetries(),
 		asyncop.WithObserver(caller.NewTracker(caller.Config{Window: 100})))
-	sink := checkpoint.NewSink(coordinator, "output", checkpoint.NewLineOutput(filepath.Join(c.Dir, "output")))
+	sink := checkpoint.NewSink(coordinator, "output", files.NewLineOutput(filepath.Join(c.Dir, "output")))
 
 	require.NoError(t, coordinator.Start())
 	source.Via(op).To(sink)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// State is what the called side knows of a request.
+// State is the knowledge of the called side about a request.
 type State int
 
 // The states. The zero value is StateNew.
@@ -32,7 +32,7 @@ func (s State) String() string {
 	return "State(" + strconv.Itoa(int(s)) + ")"
 }
 
-// Mark says that the client repeats nothing below a sequence number.
+// Mark says that the client does not repeat requests below a sequence number.
 type Mark struct {
 	Scope  string
 	Client Client
@@ -44,7 +44,7 @@ type Mark struct {
 //
 // A request whose answer is gone is [StateStale], after a restart and at every server. That holds for the requests below a mark,
 // for those whose answer was collected, and for a silent client up to the highest number with an answer: that number becomes
-// its mark. What it has not asked for is new. What is left of a client, a mark, goes when it has been silent for 24 times as long.
+// its mark. Requests that it has not made are new. The mark of a client goes when it has been silent for 24 times as long.
 //
 // The age of an answer counts from when it was stored, or from when it was last asked for, if the Records have a method
 // Touch(ctx context.Context, requests []Request) error: server.Results call it before Collect with those that were asked for.

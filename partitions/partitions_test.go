@@ -24,6 +24,7 @@ import (
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/internal/testing/rowoutput"
@@ -918,7 +919,7 @@ func TestDirs(t *testing.T) {
 	first, err := dirs.Open(t.Context(), "topic/3", 1)
 	require.NoError(t, err)
 	_, err = dirs.Open(t.Context(), "topic/3", 2)
-	_, locked := errors.AsType[*checkpoint.LockedError](err)
+	_, locked := errors.AsType[*files.LockedError](err)
 	require.True(t, locked, "%v", err)
 	other, err := dirs.Open(t.Context(), "topic", 2)
 	require.NoError(t, err)

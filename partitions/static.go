@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/files"
 )
 
 // Static returns an assigner that gives this worker the partitions of these names, once, with epoch 0. Where two workers name the
@@ -37,7 +38,7 @@ func (d dirs) Open(_ context.Context, partition string, _ uint64) (checkpoint.St
 	if name == "" || name == "." || name == ".." {
 		return nil, fmt.Errorf("partitions: Dirs: the partition %q cannot name a directory", partition)
 	}
-	store, err := checkpoint.OpenDir(filepath.Join(string(d), name))
+	store, err := files.OpenDir(filepath.Join(string(d), name))
 	if err != nil {
 		return nil, err // no store, not even a nil one
 	}

@@ -25,7 +25,7 @@
 //
 // A predicate sees an error. Whether a call may be repeated depends on more: was it sent, and may it happen twice?
 // [ReasonAware] makes a [Policy] that knows, of a classifier (package predicates), which names the reason of an outcome, and a
-// [ReasonStrategy], which decides. The policy goes where a strategy goes:
+// [ReasonStrategy], which decides. An operator takes either, as a [Retry]:
 //
 //	strategies.ReasonAware(httpretry.Classifier[Row](), strategies.BestEffort[Row]())
 //

@@ -33,3 +33,19 @@ func ExamplePolicy() {
 	// write 2 no retry: refused (CONNECTION_LOST)
 	// write 3 no retry: refused (CONNECTION_LOST)
 }
+
+// Operators take a strategy that goes by the number of attempts, or a policy that goes by reasons: both say what deserves
+// another attempt.
+func ExampleRetry() {
+	lost := predicates.NewReason("CONNECTION_LOST", false, false)
+	for _, retry := range []strategies.Retry[string]{
+		strategies.FixedDelay[string](3, time.Second).RetryIfException(predicates.HasException),
+		strategies.ReasonAware(predicates.ByException[string](predicates.ErrorIs(io.ErrUnexpectedEOF), lost), nil),
+	} {
+		deserves := retry.RetryPredicate().ExceptionPredicate()
+		fmt.Println(deserves(io.ErrUnexpectedEOF), deserves(io.ErrClosedPipe))
+	}
+	// Output:
+	// true true
+	// true false
+}

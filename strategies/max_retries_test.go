@@ -56,7 +56,7 @@ func TestMaxRetriesOf(t *testing.T) {
 		"policy of a func":                 {strategies.ReasonAware[int](classify, byFunc), unknown},
 		"nil":                              {nil, unknown},
 	} {
-		if s, ok := tt.strategy.(strategies.AsyncRetryStrategy[int]); ok {
+		if s, ok := tt.strategy.(strategies.Retry[int]); ok {
 			tt.strategy = strategies.PolicyOf(s).Steps().Asked
 		}
 		n, ok := decision.MaxRetriesOf(tt.strategy)

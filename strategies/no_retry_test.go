@@ -30,7 +30,7 @@ type embedsNoRetry struct {
 
 // Only NoRetry itself, alone or as a policy, allows a timeout of 0.
 func TestStepsKnowNoRetry(t *testing.T) {
-	known := func(s strategies.AsyncRetryStrategy[int]) bool { return strategies.PolicyOf(s).Steps().NoRetry }
+	known := func(s strategies.Retry[int]) bool { return strategies.PolicyOf(s).Steps().NoRetry }
 	assert.True(t, known(strategies.NoRetry[int]()))
 	assert.True(t, known(strategies.PolicyOf(strategies.NoRetry[int]())))
 	assert.True(t, strategies.PolicyOf(strategies.NoRetry[any]()).Steps().NoRetry)

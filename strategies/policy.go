@@ -23,21 +23,23 @@ import (
 // End means that the element ends with the outcome. The methods return a changed copy: a Policy itself never changes. It is
 // safe for concurrent use if its classifier and its strategy are. To see what a policy does, use strategiestest.Decide.
 //
-// A *Policy goes where an [AsyncRetryStrategy] goes: to the constructors of an operator. Code that calls its CanRetry and
-// BackoffTime instead sees the strategy that [PolicyOf] was given, or one that never retries, as these methods know no reasons.
-//
-// Do not embed a *Policy: operators do not call these methods, so to override them
-// would do nothing. PolicyOf, and with it the constructors of operators, panic for such
-// a type. Override Decide of a [ReasonStrategy] instead, as [BestEffortStrategy] shows.
+// The constructors of an operator take a *Policy or an [AsyncRetryStrategy]: both are a [Retry]. To change what a policy decides,
+// override Decide of a [ReasonStrategy], as [BestEffortStrategy] shows; a type that embeds a *Policy is not a policy.
 type Policy[OUT any] struct {
 	steps    decision.Steps[OUT]
 	classify predicates.Classifier[OUT] // that of ReasonAware
 	harmless []error
-	strategy ReasonStrategy[OUT]     // nil: it was made of flip
-	flip     AsyncRetryStrategy[OUT] // nil: it was made of strategy
+	strategy ReasonStrategy[OUT] // nil: it was made of an AsyncRetryStrategy
 }
 
-var _ AsyncRetryStrategy[any] = (*Policy[any])(nil)
+// Retry says what is tried again, and when: it is an [AsyncRetryStrategy], which goes by the number of attempts, or a [*Policy],
+// which goes by reasons. Operators take either.
+type Retry[OUT any] interface {
+	// RetryPredicate returns which outcomes deserve another attempt; nil: none.
+	RetryPredicate() predicates.AsyncRetryPredicate[OUT]
+}
+
+var _ Retry[any] = (*Policy[any])(nil)
 
 // ReasonAware returns the policy that lets classify name the reasons and strategy
 // decide over them. It is handed to an operator in place of a FLIP-232 strategy:
@@ -68,24 +70,28 @@ func asking[OUT any](s ReasonStrategy[OUT]) func(context.Context, *predicates.At
 	}
 }
 
-// PolicyOf returns strategy as a policy: itself if it is one, else one that does what the strategy does: its predicates and its
+// PolicyOf returns retry as a policy: itself if it is one, else one that does what the strategy does: its predicates and its
 // [Jitter] are read here, once, and CanRetry and BackoffTime decide. Use it to give such a strategy a bound on waiting
 // elements:
 //
 //	strategies.PolicyOf(strategy).WithMaxWaiting(100)
 //
-// PolicyOf panics if strategy is nil, or embeds a *Policy.
-func PolicyOf[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
-	mustNotBeNil("PolicyOf", strategy)
-	switch s := strategy.(type) {
+// PolicyOf panics if retry is nil, or neither a *Policy nor an [AsyncRetryStrategy].
+func PolicyOf[OUT any](retry Retry[OUT]) *Policy[OUT] {
+	mustNotBeNil("PolicyOf", retry)
+	switch r := retry.(type) {
 	case *Policy[OUT]:
-		return s
-	case interface{ isPolicy() }: // what it overrides would be ignored
-		panic(fmt.Sprintf("strategies: PolicyOf: %T embeds a *Policy, whose methods an operator does not call: "+
-			"hand over the Policy itself, and override Decide of its ReasonStrategy", strategy))
+		return r
+	case AsyncRetryStrategy[OUT]:
+		return byAttempts(r)
 	}
+	panic(fmt.Sprintf("strategies: PolicyOf: %T is neither a *Policy nor an AsyncRetryStrategy", retry))
+}
+
+// byAttempts makes a policy of a strategy without reasons.
+func byAttempts[OUT any](strategy AsyncRetryStrategy[OUT]) *Policy[OUT] {
 	_, isNoRetry := strategy.(noRetry[OUT])
-	p := &Policy[OUT]{flip: strategy, steps: decision.Steps[OUT]{
+	p := &Policy[OUT]{steps: decision.Steps[OUT]{
 		Strategy: askingByAttempts(strategy), Asked: strategy, AtOnce: true, ByAttempts: true, NoRetry: isNoRetry,
 	}}
 	pair := strategy.RetryPredicate()
@@ -204,7 +210,7 @@ func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 		}
 	}
 	c := *p
-	if p.flip == nil {
+	if p.strategy != nil {
 		c.harmless = append(slices.Clip(p.harmless), errs...)
 		c.steps.Classify = decision.EachError(p.classify, c.harmless...)
 	}
@@ -215,7 +221,7 @@ func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 // unless its strategy asks for them itself. See [HonorPushback].
 func (p *Policy[OUT]) IgnorePushback() *Policy[OUT] {
 	c := *p
-	if p.flip == nil {
+	if p.strategy != nil {
 		c.steps.Strategy = asking(p.strategy)
 	}
 	return &c
@@ -242,28 +248,26 @@ func (p *Policy[OUT]) ErrorsOnly() *Policy[OUT] {
 // take it. To test a policy, use Decide of package strategiestest.
 func (p *Policy[OUT]) Steps() *decision.Steps[OUT] { return &p.steps }
 
-// isPolicy marks a Policy, and types that embed one.
-func (*Policy[OUT]) isPolicy() {}
-
-// CanRetry implements [AsyncRetryStrategy]: the answer of the FLIP-232 strategy that p was made of, else false.
-func (p *Policy[OUT]) CanRetry(currentAttempts int) bool {
-	return p.flip != nil && p.flip.CanRetry(currentAttempts)
-}
-
-// BackoffTime implements [AsyncRetryStrategy]: the answer of the FLIP-232 strategy that p was made of, else 0.
-func (p *Policy[OUT]) BackoffTime(currentAttempts int) time.Duration {
-	if p.flip == nil {
-		return 0
-	}
-	return p.flip.BackoffTime(currentAttempts)
-}
-
-// RetryPredicate implements [AsyncRetryStrategy]: that of the FLIP-232 strategy that p was made of, else nil.
+// RetryPredicate returns the outcomes for which p has a reason that is not a rejection. Whether their elements are tried again is
+// for the strategy to decide. The predicates see the outcome alone, so a classifier finds no input, stage or history. It is nil if p
+// looks at no outcome.
 func (p *Policy[OUT]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
-	if p.flip == nil {
+	deserves := func(a *predicates.Attempt[OUT]) bool {
+		reason, known := p.steps.Classify(a)
+		return known && !reason.IsZero() && !reason.IsRejection()
+	}
+	var result predicates.ResultPredicate[OUT]
+	var exception predicates.ExceptionPredicate
+	if p.steps.Considers(nil) {
+		result = func(results []OUT) bool { return deserves(&predicates.Attempt[OUT]{Number: 1, Results: results}) }
+	}
+	if p.steps.Classify != nil && p.steps.Errors {
+		exception = func(err error) bool { return deserves(&predicates.Attempt[OUT]{Number: 1, Err: err}) }
+	}
+	if result == nil && exception == nil {
 		return nil
 	}
-	return p.flip.RetryPredicate()
+	return predicates.RetryIf(result, exception)
 }
 
 // mustNotBeNil panics in caller's name if v is nil.

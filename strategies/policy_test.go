@@ -72,11 +72,6 @@ func TestPolicyOfAFLIPStrategyLosesNothing(t *testing.T) {
 			t.Fatalf("%+v, not %+v", got, want)
 		}
 
-		for n := range 8 { // and as a FLIP-232 strategy it still is what it was
-			if policy.CanRetry(n) != flip.CanRetry(n) || policy.BackoffTime(n) != flip.BackoffTime(n) {
-				t.Fatalf("attempt %d", n)
-			}
-		}
 		if (policy.RetryPredicate() == nil) != (flip.RetryPredicate() == nil) {
 			t.Fatal("predicate lost")
 		}
@@ -148,33 +143,49 @@ func TestPolicyOfTakesTheJitter(t *testing.T) {
 	assert.NotNil(t, strategies.PolicyOf[string](s.WithJitter(strategies.FullJitter).RetryIfException(predicates.HasException)).Steps().Jitter)
 }
 
-// A policy travels as a FLIP-232 strategy and is found again.
-func TestPolicyTravels(t *testing.T) {
+// A policy is no strategy in disguise: it has no methods that go by attempts, and its predicate is that of its reasons.
+func TestPolicyIsARetry(t *testing.T) {
 	aware := strategies.ReasonAware(say(allowing), nil)
-	var carried strategies.AsyncRetryStrategy[string] = aware
+	var carried strategies.Retry[string] = aware
 	assert.Same(t, aware, strategies.PolicyOf(carried))
 	assert.True(t, aware.Steps().NeedsElement())
+	_, isStrategy := carried.(strategies.AsyncRetryStrategy[string])
+	assert.False(t, isStrategy)
 
-	// Who does not ask gets a strategy that never retries.
-	assert.False(t, carried.CanRetry(1))
-	assert.Zero(t, carried.BackoffTime(1))
-	assert.Nil(t, carried.RetryPredicate())
+	pair := carried.RetryPredicate()
+	assert.True(t, pair.ExceptionPredicate()(io.EOF))
+	assert.True(t, pair.ResultPredicate()(nil))
+	assert.Nil(t, aware.ErrorsOnly().RetryPredicate().ResultPredicate())
+	rejected := strategies.ReasonAware(say(predicates.NewRejection("REJECTED")), nil)
+	assert.False(t, rejected.RetryPredicate().ExceptionPredicate()(io.EOF))
+
+	empty := strategies.PolicyOf(strategies.FixedDelay[string](3, 0).RetryIfResult(predicates.EmptyResult)).RetryPredicate()
+	assert.True(t, empty.ResultPredicate()(nil))
+	assert.False(t, empty.ResultPredicate()([]string{"a"}))
+	assert.Nil(t, empty.ExceptionPredicate())
+	assert.Nil(t, strategies.PolicyOf(strategies.NoRetry[string]()).RetryPredicate())
 }
 
-// A type that embeds a policy would have what it overrides ignored: it is refused.
-func TestPolicyOfRefusesWhatEmbedsAPolicy(t *testing.T) {
+// A type that embeds a policy is none. With the other two methods it is a strategy that has the policy's predicate.
+func TestWhatEmbedsAPolicy(t *testing.T) {
 	aware := strategies.ReasonAware(say(allowing), nil)
-	for _, s := range []strategies.AsyncRetryStrategy[string]{thrice{aware}, &thrice{aware}, thrice{}, deeper{thrice{aware}}} {
-		assert.PanicsWithValue(t, fmt.Sprintf("strategies: PolicyOf: %T embeds a *Policy, whose methods an operator does not call: "+
-			"hand over the Policy itself, and override Decide of its ReasonStrategy", s), func() { strategies.PolicyOf(s) })
+	for _, r := range []strategies.Retry[string]{once{aware}, &once{aware}} {
+		assert.PanicsWithValue(t, fmt.Sprintf("strategies: PolicyOf: %T is neither a *Policy nor an AsyncRetryStrategy", r),
+			func() { strategies.PolicyOf(r) })
 	}
+	policy := strategies.PolicyOf[string](thrice{once{aware}})
+	assert.Equal(t, decision.Retried, policy.Steps().Decide(t.Context(), failedAttempt(3), decision.Situation{}).Verdict)
+	assert.Equal(t, decision.Refused, policy.Steps().Decide(t.Context(), failedAttempt(4), decision.Situation{}).Verdict)
 }
 
-type thrice struct{ *strategies.Policy[string] }
+type once struct{ *strategies.Policy[string] }
 
-func (thrice) CanRetry(n int) bool { return n <= 3 }
+func (once) CanRetry(n int) bool { return n <= 1 }
 
-type deeper struct{ thrice }
+type thrice struct{ once }
+
+func (thrice) CanRetry(n int) bool           { return n <= 3 }
+func (thrice) BackoffTime(int) time.Duration { return 0 }
 
 func TestPolicyBuildersReturnCopies(t *testing.T) {
 	bare := strategies.ReasonAware(say(allowing), nil)

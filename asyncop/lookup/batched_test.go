@@ -57,7 +57,7 @@ func TestLookupsInBatches(t *testing.T) {
 	})
 }
 
-// A load whose lookups have left before the call of its batch begins is not part of the call, and ends (A5).
+// A load whose lookups have left before the call of its batch begins is not part of the call, and ends (law A5).
 func TestLateLookupsInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l lengths

@@ -176,7 +176,7 @@ func (r *run) operator(fn asyncop.AsyncFunction[int64, int64]) *operator {
 	case r.fn == pool:
 		opts = append(opts, asyncop.WithMaxConcurrentCalls(threads))
 	}
-	limit, strategy := timeout, strategies.AsyncRetryStrategy[int64](strategies.FixedDelay[int64](maxRetries, r.delay).
+	limit, strategy := timeout, strategies.Retry[int64](strategies.FixedDelay[int64](maxRetries, r.delay).
 		RetryIfResult(predicates.EmptyResult).
 		RetryIfException(predicates.HasException))
 	if r.bare {

@@ -24,8 +24,8 @@
 // listed, shown, counted and exported; ARRIVED is the time of their last failure. To purge or merge a choice of them, import DIR/dead.jsonl into
 // a store; weir dead import -create makes one.
 //
-// STREAM is a stream of NATS JetStream with the queues of a store (jsstore). A user without a password is a token. The parameter
-// locks names the bucket with the locks of relays; creds, nkey, ca, cert and key name files. JetStream has no requests with keys.
+// STREAM is a stream of NATS JetStream with the queues of an engine (ext/jetstream). A user without a password is a token. The parameters creds,
+// nkey, ca, cert and key name files. JetStream has no requests with keys.
 //
 // On Kafka a queue is a topic. Dead letters are those that were not merged; of the topics of the group, what it has not settled is shown.
 // To purge is to cut off the whole topic, so there is no choice. What is imported twice is there twice. Kafka has neither outboxes nor

@@ -9,16 +9,16 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/weirflow/weir/ext/jetstream/jsstore"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
 )
 
 // openJetStream opens the store in a stream:
 //
-//	nats://user:password@host:4222,host:4222/STREAM?locks=BUCKET&ca=FILE
+//	nats://user:password@host:4222,host:4222/STREAM?ca=FILE
 //
 // The user without a password is a token. The scheme tls and the parameters ca and cert encrypt the connection.
 func openJetStream(ctx context.Context, address string, c clock.Clock, denied func(error)) (*database, error) {
-	u, err := parseServers(address, "locks", "creds", "nkey", "ca", "cert", "key")
+	u, err := parseServers(address, "creds", "nkey", "ca", "cert", "key")
 	if err != nil {
 		return nil, err
 	}
@@ -41,22 +41,11 @@ func openJetStream(ctx context.Context, address string, c clock.Clock, denied fu
 	if err != nil {
 		return nil, errors.Join(err, closeConn())
 	}
-	s, err := jsstore.Open(ctx, js, u.name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		err = fmt.Errorf("%w; a program that uses weir makes it with jsstore.StreamConfig", err)
-	}
+	s, err := weirjs.New(ctx, js, weirjs.WithStream(u.name, nil), weirjs.WithoutStream())
 	if err != nil {
 		return nil, errors.Join(err, closeConn())
 	}
-	db := &database{store: inspected{s, c}, closers: []func() error{s.Close, closeConn}}
-	if bucket := u.query.Get("locks"); bucket != "" {
-		kv, err := js.KeyValue(ctx, bucket)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("the bucket %s: %w", bucket, err), db.close())
-		}
-		db.locks = jsstore.NewLocks(kv)
-	}
-	return db, nil
+	return &database{store: inspected{s, c}, locks: s.Locks(), closers: []func() error{s.Close, closeConn}}, nil
 }
 
 // natsOptions says how to connect: as which user, and how encrypted.

@@ -544,6 +544,7 @@ func TestNoPasswords(t *testing.T) {
 	}
 }
 
+// Law J3: what is printed is escaped.
 func TestEscaped(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "plain": "plain", "größe 北": "größe 北", "a\nb\tc": `a\nb\tc`, "\x1b[31m": `\x1b[31m`, "\xff\x00": `\xff\x00`,

@@ -45,7 +45,7 @@ type outboxJSON struct {
 
 func (a *app) showOutboxes(ctx context.Context, db *database, queues []string) error {
 	if db.locks == nil {
-		return usagef("the URL of the database: which bucket has the locks of the relays? ?locks=BUCKET")
+		return usagef("the URL of the database: it has no outboxes, as it has no locks")
 	}
 	held, err := db.locks.Held(ctx, "")
 	if err != nil {

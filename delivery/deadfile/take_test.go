@@ -77,7 +77,7 @@ func TestTake(t *testing.T) {
 }
 
 // failureOf runs an operator that gives an element up.
-func failureOf(t *testing.T, failed error, s strategies.AsyncRetryStrategy[string]) asyncop.Failure[string] {
+func failureOf(t *testing.T, failed error, s strategies.Retry[string]) asyncop.Failure[string] {
 	t.Helper()
 	var got []asyncop.Failure[string]
 	call := asyncop.Blocking(func(context.Context, string) (string, error) { return "", failed })

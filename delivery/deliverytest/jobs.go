@@ -311,10 +311,10 @@ func jobHold(b *storeBench) {
 	b.must(len(claimed) == 0, "Claim returned %v, which are held", ids(claimed))
 	b.ok(b.Release(b.ctx, 0, leased.Lease), "Release of what was leased while others were held")
 	b.wait(2)
-	b.must(slices.Equal(ids(b.take("q", 500)), []string{leased.Meta.ID}), "what is not held is not taken")
+	b.must(slices.Equal(ids(b.take("q", 3)), []string{leased.Meta.ID}), "what is not held is not taken")
 
 	// The lease of the first has ended: it is held as well, and who had it cannot give it back.
-	b.wait(501)
+	b.wait(4)
 	late := b.list("q", store.Filter{IDs: []string{leased.Meta.ID}}, everything)[0]
 	job = p.do(jobs.Spec{Do: jobs.Hold, Queue: "q", Filter: store.Filter{IDs: []string{leased.Meta.ID}}})
 	b.must(job.Done == 1, "what was leased until a moment ago is not held: %+v, %+v", job.Progress, late)
@@ -367,11 +367,12 @@ func jobRate(b *storeBench) {
 
 func jobOrders(b *storeBench) {
 	p, other := b.process(), b.process()
-	for i := range 50 {
-		b.put("dead", message(strconv.Itoa(i)))
-	}
 	s := toOrders
 	s.Rate = 10 / b.Unit.Seconds()
+	n := 5 * max(1, int(min(s.Rate, 500))) // steps of a second's worth
+	for i := range n {
+		b.put("dead", message(strconv.Itoa(i)))
+	}
 	job := p.start(s)
 	paused := false
 	job = p.finish(job.ID, func() {
@@ -381,7 +382,7 @@ func jobOrders(b *storeBench) {
 			paused = true
 		}
 	})
-	b.must(job.State() == "paused" && job.Done > 0 && job.Done < 50, "after a pause the job is %s, and has done %+v", job.State(), job.Progress)
+	b.must(job.State() == "paused" && job.Done > 0 && job.Done < n, "after a pause the job is %s, and has done %+v", job.State(), job.Progress)
 	done := job.Done
 	job = p.finish(job.ID, nil)
 	b.must(job.Done == done, "a job that is paused has gone on")
@@ -390,8 +391,8 @@ func jobOrders(b *storeBench) {
 	_, err = p.Resume(b.ctx, job.ID, "bob", "slow enough")
 	b.ok(err, "Resume")
 	job = other.finish(job.ID, nil) // another process goes on
-	b.must(job.State() == "done" && job.Done == 50, "after Resume the job is %s, and has done %+v", job.State(), job.Progress)
-	b.must(len(b.list("orders", store.Filter{}, everything)) == 50, "not all arrived")
+	b.must(job.State() == "done" && job.Done == n, "after Resume the job is %s, and has done %+v", job.State(), job.Progress)
+	b.must(len(b.list("orders", store.Filter{}, everything)) == n, "not all arrived")
 	_, err = p.Cancel(b.ctx, job.ID, "bob", "late")
 	b.must(err != nil, "to cancel what is over is no error")
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -77,14 +78,17 @@ type Job struct {
 	Until  store.Position `json:"until,omitempty"`
 	Next   time.Time      `json:"next,omitzero"` // no step before, for its rate
 
-	version int64 // of the record
+	version    int64 // of the record
+	unreadable bool  // Error says why
 }
 
 const format = 1
 
-// State is one word: running, paused, cancelled or done.
+// State is one word: running, paused, cancelled, done, or unreadable: then Error says why, and the job can only be cancelled.
 func (j *Job) State() string {
 	switch {
+	case j.unreadable:
+		return "unreadable"
 	case j.Cancelled:
 		return "cancelled"
 	case !j.Ended.IsZero():
@@ -96,7 +100,9 @@ func (j *Job) State() string {
 }
 
 // runs reports whether a step of the job may be made.
-func (j *Job) runs() bool { return j.Ended.IsZero() && !j.Paused && j.Format <= format }
+func (j *Job) runs() bool {
+	return j.Ended.IsZero() && !j.Paused && !j.unreadable && j.Format <= format
+}
 
 func (s *Spec) check() error {
 	switch {
@@ -128,11 +134,17 @@ func (s *Spec) check() error {
 	return nil
 }
 
+// readJob reads a record. With an error, it returns what is known of the job.
 func readJob(r store.Record) (j Job, err error) {
-	err = json.Unmarshal([]byte(r.Value), &j)
-	if err != nil {
-		return j, fmt.Errorf("jobs: job %q: %w", r.Name, err)
+	if err = json.Unmarshal([]byte(r.Value), &j); err != nil {
+		err = fmt.Errorf("jobs: job %q cannot be read: %w", r.Name, err)
+		id, _ := strconv.Atoi(r.Name) // by lineName
+		var later struct {
+			Format int `json:"format"`
+		}
+		_ = json.Unmarshal([]byte(r.Value), &later) // or it is not known
+		j = Job{ID: id, Format: later.Format, Error: err.Error(), unreadable: true}
 	}
 	j.version = r.Version
-	return j, nil
+	return j, err
 }

@@ -149,10 +149,12 @@ func (j *Jobs) write(ctx context.Context, tx store.Tx, job *Job, event, by, why 
 	return appendLine(ctx, tx, Line{At: tx.Now().UTC(), Event: event, By: by, Why: why, Job: *job})
 }
 
-// Get returns a job. The error matches [ErrNotFound] if there is none with this id; those that ended long ago are only in the log.
+// Get returns a job. The error matches [ErrNotFound] if there is none with this id; those that ended long ago are only in the log. With the
+// error of a job that cannot be read, it returns what is known of it.
 func (j *Jobs) Get(ctx context.Context, id int) (Job, error) { return get(ctx, j.engine, id) }
 
-// List returns the jobs, the newest first: those that are not over, and the last 1,000 of the others.
+// List returns the jobs, the newest first: those that are not over, and the last 1,000 of the others. The State of one that cannot be read
+// is unreadable.
 func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 	open, err := all(ctx, j.engine, kindJob)
 	if err != nil {
@@ -188,9 +190,9 @@ func get(ctx context.Context, from reader, id int) (Job, error) {
 
 func all(ctx context.Context, from reader, kind string) (list []Job, err error) {
 	err = each(ctx, from, kind, func(r store.Record) error {
-		job, err := readJob(r)
+		job, _ := readJob(r) // one that cannot be read stops no other
 		list = append(list, job)
-		return err
+		return nil
 	})
 	return list, err
 }
@@ -232,7 +234,7 @@ func (j *Jobs) Resume(ctx context.Context, id int, by, why string) (Job, error) 
 	})
 }
 
-// Cancel ends a job. What it has done stays.
+// Cancel ends a job, also one that cannot be read. What it has done stays.
 func (j *Jobs) Cancel(ctx context.Context, id int, by, why string) (Job, error) {
 	return j.order(ctx, id, "cancel", by, why, func(job *Job, now time.Time) bool {
 		job.Cancelled, job.Paused, job.Ended = true, false, now
@@ -248,9 +250,10 @@ func (j *Jobs) order(ctx context.Context, id int, event, by, why string, change 
 	var refused error
 	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {
 		refused = nil
-		if job, err = get(ctx, tx, id); err != nil {
+		if job, err = get(ctx, tx, id); err != nil && (!job.unreadable || event != "cancel") {
 			return err
 		}
+		job.unreadable = false
 		switch {
 		case !job.Ended.IsZero():
 			refused = fmt.Errorf("jobs: %s: job %d is over: it is %s", event, id, job.State())

@@ -19,7 +19,7 @@ func Local(e store.Inspector) store.Keeper {
 	if k, ok := e.(store.Keeper); ok {
 		return k
 	}
-	return &local{Inspector: e, memory: memory.Open(), claimed: map[store.Position]store.Lease{}}
+	return &local{Inspector: e, memory: memory.Open(), claimed: map[place]store.Lease{}}
 }
 
 // local keeps records in memory. What it lists it claims, so that it can move and remove that.
@@ -28,7 +28,13 @@ type local struct {
 	memory *memory.Engine
 
 	mu      sync.Mutex
-	claimed map[store.Position]store.Lease
+	claimed map[place]store.Lease
+}
+
+// place is where a message stands. A queue has one job at a time.
+type place struct {
+	queue    string
+	position store.Position
 }
 
 func (l *local) Locks() lock.Locks { return l.memory.Locks() }
@@ -44,28 +50,34 @@ func (l *local) List(ctx context.Context, queue string, f store.Filter, p store.
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range claimed {
-		l.claimed[c.Position] = c.Lease
+		l.claimed[place{queue, c.Position}] = c.Lease
 		list = append(list, store.Entry{Message: c.Message, Position: c.Position})
 	}
 	return list, err
 }
 
-// Update changes messages when all records are written, and gives back what was claimed and stays.
+// Update changes messages when all records are written.
 func (l *local) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
-	err := l.memory.Update(ctx, func(ctx context.Context, tx store.Tx) error { return f(ctx, &localTx{tx, l}) })
+	return l.memory.Update(ctx, func(ctx context.Context, tx store.Tx) error { return f(ctx, &localTx{tx, l}) })
+}
+
+// giveBack gives back what List has claimed of a queue, and what stays.
+func (l *local) giveBack(ctx context.Context, queue string) error {
 	l.mu.Lock()
 	var stay []store.Lease
-	for _, lease := range l.claimed {
-		stay = append(stay, lease)
+	for at, lease := range l.claimed {
+		if at.queue == queue {
+			stay = append(stay, lease)
+			delete(l.claimed, at)
+		}
 	}
-	clear(l.claimed)
 	l.mu.Unlock()
 	if len(stay) == 0 {
-		return err
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	return errors.Join(err, ignoreLost(l.Release(ctx, 0, stay...)))
+	return ignoreLost(l.Release(ctx, 0, stay...))
 }
 
 func ignoreLost(err error) error {
@@ -86,7 +98,7 @@ func (t *localTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error)
 	var removed, all []store.Lease
 	t.l.mu.Lock()
 	for _, e := range edits {
-		lease := t.l.claimed[e.Entry.Position]
+		lease := t.l.claimed[place{e.Queue, e.Entry.Position}]
 		all = append(all, lease)
 		switch e.Do {
 		case store.MoveEdit:
@@ -112,7 +124,7 @@ func (t *localTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error)
 	t.l.mu.Lock()
 	defer t.l.mu.Unlock()
 	for i, lease := range all {
-		delete(t.l.claimed, edits[i].Entry.Position)
+		delete(t.l.claimed, place{edits[i].Queue, edits[i].Entry.Position})
 		done[i] = !slices.Contains(lost, lease)
 	}
 	return done, nil

@@ -84,6 +84,65 @@ func TestLocal(t *testing.T) {
 	})
 }
 
+// eachItsOwn is an engine whose queues count their positions by themselves, and which takes its time.
+type eachItsOwn struct{ store.Inspector }
+
+// shift is where the positions of the second queue begin in the engine.
+const shift = 300
+
+func (e eachItsOwn) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) ([]store.Leased, error) {
+	if queue == "dead b" {
+		p.After, p.Until = p.After+shift, p.Until+shift
+	}
+	claimed, err := e.Inspector.Claim(ctx, queue, f, p, lease)
+	for i := range claimed {
+		if queue == "dead b" {
+			claimed[i].Position -= shift
+		}
+	}
+	time.Sleep(time.Second)
+	return claimed, err
+}
+
+func (e eachItsOwn) Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error) {
+	c, err := e.Inspector.Count(ctx, queue, f)
+	if queue == "dead b" {
+		c.Last -= shift
+	}
+	return c, err
+}
+
+// Regression: a step of one job gave back what another one, of another queue, had claimed, or took it for its own.
+func TestLocalJobsOfTwoQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.Open()
+		for _, queue := range []string{"dead a", "dead b"} {
+			for i := range shift {
+				require.NoError(t, s.Put(t.Context(), queue, letter(i)))
+			}
+		}
+		j := jobsOf(t, jobs.Local(eachItsOwn{s}))
+		ended := make(chan jobs.Job)
+		for _, queue := range []string{"a", "b"} {
+			job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Merge, Queue: "dead " + queue, To: queue, By: "ann", Why: "test"})
+			require.NoError(t, err)
+			go func() { // ends with the job
+				job, _ := j.Run(t.Context(), job.ID, nil)
+				ended <- job
+			}()
+		}
+		for range 2 {
+			job := <-ended
+			require.Equal(t, jobs.Progress{Done: shift}, job.Progress)
+		}
+		for _, queue := range []string{"a", "b"} {
+			n, err := s.Count(t.Context(), queue, store.Filter{})
+			require.NoError(t, err)
+			require.Equal(t, shift, n.Messages)
+		}
+	})
+}
+
 // A job that cannot go on says why, and goes on when it can.
 func TestAStepThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

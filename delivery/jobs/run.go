@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	stepSize  = 500              // messages of a step, at most
+	stepSize  = 499              // messages of a step, at most: JetStream has 1,000 in a transaction, two for each that is moved
 	firstWait = time.Second      // after a step that failed; it doubles
 	lastWait  = 30 * time.Second // at most
 	maxPause  = 24 * time.Hour   // between two messages of a low rate
@@ -153,7 +153,10 @@ func (j *Jobs) noteError(ctx context.Context, job Job, cause error) {
 }
 
 // step makes one step of a job in one transaction, and returns the job and how long to wait for the next step.
-func (j *Jobs) step(ctx context.Context, job Job, size int) (Job, time.Duration, error) {
+func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Duration, err error) {
+	if l, ok := j.engine.(*local); ok {
+		defer func() { err = errors.Join(err, l.giveBack(ctx, job.Queue)) }()
+	}
 	entries, err := j.entries(ctx, job, size)
 	if err != nil {
 		return job, 0, err

@@ -2,7 +2,9 @@ package jobs_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,7 +73,7 @@ func TestALowRate(t *testing.T) {
 	})
 }
 
-// Regression: a loop over the log that ended early, when its context had ended or the next line was changed, panicked.
+// Law J2: a line of the log that was changed is noticed. Regression: a loop over the log that ended early, when its context had ended or the next line was changed, panicked.
 func TestALogThatIsReadInPart(t *testing.T) {
 	s := memory.Open()
 	j := jobsOf(t, s)
@@ -244,4 +246,61 @@ func (d *dying) Update(ctx context.Context, f func(context.Context, store.Tx) er
 		d.die()
 	}
 	return err
+}
+
+// Regression (law D4): one job that could not be read stopped all jobs of an engine, and the heartbeats of its workers.
+func TestAJobThatCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.Open()
+		for i := range 10 {
+			require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
+		}
+		var log strings.Builder
+		j, err := jobs.New(s, jobs.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		require.NoError(t, err)
+		var ids []int
+		for range 3 {
+			job, err := j.Start(t.Context(), merge(0))
+			require.NoError(t, err)
+			ids = append(ids, job.ID)
+		}
+		require.NoError(t, s.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			rs, err := tx.Records(ctx, "job", "", 3)
+			require.NoError(t, err)
+			rs[0].Value = "{"
+			rs[1].Value = `{"id":2,"do":"merge","queue":"dead","rate":"fast","format":7}` // of a later version
+			worker := store.Record{Kind: "worker", Name: "w", Value: "{"}
+			return errors.Join(err, tx.Write(ctx, rs[0]), tx.Write(ctx, rs[1]), tx.Write(ctx, worker))
+		}))
+		workers, err := j.Workers(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []jobs.Worker{{ID: "w"}}, workers)
+
+		ctx, end := context.WithTimeout(t.Context(), time.Minute)
+		defer end()
+		j.Work(ctx, func() jobs.Worker { return jobs.Worker{} })
+		list, err := j.List(t.Context())
+		require.NoError(t, err)
+		require.Len(t, list, 3)
+		require.Equal(t, "done", list[0].State())
+		require.Equal(t, 10, list[0].Done)
+		require.Equal(t, "unreadable", list[1].State())
+		require.Equal(t, "unreadable", list[2].State())
+		require.Equal(t, ids[0], list[2].ID)
+		require.Contains(t, list[2].Error, "cannot be read")
+		require.Equal(t, 2, strings.Count(log.String(), "cannot be read, and does not run"), log.String())
+
+		_, err = j.Run(t.Context(), ids[0], nil)
+		require.ErrorContains(t, err, "cannot be read")
+		_, err = j.Pause(t.Context(), ids[0], "ann", "test")
+		require.ErrorContains(t, err, "cannot be read")
+		job, err := j.Cancel(t.Context(), ids[0], "ann", "it is damaged")
+		require.NoError(t, err)
+		require.Equal(t, "cancelled", job.State())
+		_, err = j.Cancel(t.Context(), ids[1], "ann", "test")
+		require.ErrorContains(t, err, "later version")
+		list, err = j.List(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "cancelled", list[2].State())
+	})
 }

@@ -37,12 +37,13 @@ type Worker struct {
 	Backends  []Backend         `json:"backends,omitempty"`
 }
 
-// Workers returns the workers of the engine. One that was killed is among them for two minutes, and until another one notices.
+// Workers returns the workers of the engine. One that was killed is among them for two minutes, and until another one notices. One that
+// cannot be read has only an ID.
 func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 	err = each(ctx, j.engine, kindWorker, func(r store.Record) error {
 		var w Worker
-		if err := json.Unmarshal([]byte(r.Value), &w); err != nil {
-			return fmt.Errorf("jobs: worker %q: %w", r.Name, err)
+		if json.Unmarshal([]byte(r.Value), &w) != nil {
+			w = Worker{ID: r.Name}
 		}
 		list = append(list, w)
 		return nil
@@ -54,7 +55,7 @@ func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 // each 20 s if there are no jobs. about sets Queues, Counts, Operators and Backends. steer, which may be nil, gets what people want of backends,
 // at the start and when it has changed, and perhaps again.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
-	b := &beats{Jobs: j, about: about, running: map[string]bool{}}
+	b := &beats{Jobs: j, about: about, running: map[string]bool{}, told: map[int]bool{}}
 	b.self.Name = strings.ToLower(rand.Text()[:10])
 	b.self.Kind = kindWorker
 	defer b.runs.Wait()
@@ -69,9 +70,7 @@ func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(Backend
 		case ctx.Err() != nil:
 		case err == nil:
 			warned = false
-			for _, job := range open {
-				b.run(ctx, job.Queue)
-			}
+			b.start(ctx, open)
 		case !warned:
 			warned = true
 			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: this worker cannot say that it runs, and looks for no jobs", slog.Any("error", err))
@@ -94,13 +93,15 @@ type beats struct {
 	about func() Worker
 	self  store.Record
 	since time.Time
+	told  map[int]bool // jobs that cannot be read, and were logged
 
 	runs    sync.WaitGroup
 	mu      sync.Mutex
 	running map[string]bool // queues
 }
 
-// beat says what the worker does, removes those that are gone, and returns the jobs to run: in one transaction.
+// beat says what the worker does, removes those that are gone, and returns the jobs to run, and those that cannot be read: in one
+// transaction.
 func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 	w := b.about()
 	w.ID, w.PID, w.Version = b.self.Name, os.Getpid(), version()
@@ -132,7 +133,7 @@ func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 		list, err := all(ctx, tx, kindJob)
 		open = nil
 		for _, job := range list {
-			if job.runs() {
+			if job.runs() || job.unreadable {
 				open = append(open, job)
 			}
 		}
@@ -142,6 +143,21 @@ func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 		b.since, b.self.Version = w.Since, r.Version+1
 	}
 	return open, err
+}
+
+// start runs jobs. One that cannot be read is logged once, and stops no other.
+func (b *beats) start(ctx context.Context, open []Job) {
+	told := map[int]bool{}
+	for _, job := range open {
+		if !job.unreadable {
+			b.run(ctx, job.Queue)
+			continue
+		}
+		if told[job.ID] = true; !b.told[job.ID] {
+			b.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: a job cannot be read, and does not run", slog.Int("job", job.ID), slog.String("error", job.Error))
+		}
+	}
+	b.told = told
 }
 
 // removeGone removes a worker that says nothing any more (law W3).

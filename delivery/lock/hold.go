@@ -10,6 +10,9 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
+// releaseWait is how long a lock may take to be given back. After that its lease ends by itself.
+const releaseWait = 5 * time.Second
+
 // Hold waits for a lock, runs f while it holds it, and gives it back. It extends the lease three times as often as that ends.
 //
 // The context of f ends with the cause ErrLost when the lock is lost, or could not be extended before the end of its lease by
@@ -52,9 +55,9 @@ func Hold(ctx context.Context, c clock.Clock, l Locks, name, owner string, lease
 	err = f(holding, g)
 	lose(nil)
 	<-ended
-	// ctx may have ended, and the next one should not have to wait. After the lease it does not wait for this.
+	// ctx may have ended, and the next one should not have to wait.
 	releasing, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	limit := c.AfterFunc(lease, cancel)
+	limit := c.AfterFunc(min(lease, releaseWait), cancel)
 	released := l.Release(releasing, g)
 	limit.Stop()
 	cancel()

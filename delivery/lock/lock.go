@@ -9,12 +9,12 @@
 // # Guarantees
 //
 // At most one grant of a name is valid. A grant is valid until it is released, or until another one is given after its lease
-// has ended. The fencing number is higher with each grant of a name. An owner that was paused for longer than its lease cannot
+// has ended, or for a day after that. The fencing number is higher with each grant of a name. An owner that was paused for longer than its lease cannot
 // notice that in time. So the place where it writes must refuse it: the SQL engines check a grant in the transaction of the write
 // (their Guard), and other systems can compare fencing numbers.
 //
 // [Hold] keeps a lock while a function runs. [NewMemory] is for tests. Engines that have locks: ext/sqlite, ext/postgres,
-// ext/jetstream/jsstore. deliverytest.RunLocks checks locks of your own.
+// ext/jetstream. deliverytest.RunLocks checks locks of your own.
 package lock
 
 import (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +25,32 @@ func TestMemory(t *testing.T) {
 		m := lock.NewMemory(mock)
 		return deliverytest.LockPlace{Open: func() (lock.Locks, error) { return m, nil }, Wait: mock.Add}
 	})
+}
+
+// Law W3: a name that is not used any more is forgotten, and its fencing numbers go on all the same.
+func TestMemoryForgetsNames(t *testing.T) {
+	mock := clock.NewMock()
+	m := lock.NewMemory(mock)
+	acquire := func(name string) lock.Grant {
+		g, err := m.Acquire(t.Context(), name, "me", time.Minute)
+		require.NoError(t, err)
+		return g
+	}
+	for range 7 {
+		g := acquire("a")
+		require.NoError(t, m.Release(t.Context(), g))
+	}
+	held := acquire("held")
+	for i := range 1000 {
+		acquire(strconv.Itoa(i))
+		mock.Add(time.Hour)
+		if i == 20 {
+			require.NoError(t, m.Extend(t.Context(), held, 10_000*time.Hour), "its lease has ended, and nobody else has it")
+		}
+	}
+	require.Less(t, lock.Names(m), 200)
+	require.Greater(t, acquire("a").Fence, uint64(7))
+	require.ErrorIs(t, m.Extend(t.Context(), lock.Grant{Name: "1", Owner: "me", Fence: 1}, time.Hour), lock.ErrLost)
 }
 
 func TestHoldKeepsAndGivesBack(t *testing.T) {
@@ -100,19 +127,21 @@ func (stuck) Release(ctx context.Context, _ lock.Grant) error {
 	return context.Cause(ctx)
 }
 
-// A server that does not answer holds up the end of Hold for the time of a lease at most.
+// A server that does not answer holds up the end of Hold for the time of a lease, and for 5 s, at most.
 func TestHoldDoesNotWaitForeverToGiveBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := clock.New()
-		ctx, cancel := context.WithCancel(t.Context())
-		begun := time.Now()
-		err := lock.Hold(ctx, c, stuck{lock.NewMemory(c)}, "a", "me", 3*time.Second, func(context.Context, lock.Grant) error {
-			cancel()
-			return nil
+	for lease, want := range map[time.Duration]time.Duration{3 * time.Second: 3 * time.Second, time.Minute: 5 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			c := clock.New()
+			ctx, cancel := context.WithCancel(t.Context())
+			begun := time.Now()
+			err := lock.Hold(ctx, c, stuck{lock.NewMemory(c)}, "a", "me", lease, func(context.Context, lock.Grant) error {
+				cancel()
+				return nil
+			})
+			require.ErrorContains(t, err, "is held until its lease ends")
+			require.Equal(t, want, time.Since(begun))
 		})
-		require.ErrorContains(t, err, "is held until its lease ends")
-		require.Equal(t, 3*time.Second, time.Since(begun))
-	})
+	}
 }
 
 func TestHoldEndsWithItsLease(t *testing.T) {

@@ -19,7 +19,14 @@ type Memory struct {
 
 	mu    sync.Mutex
 	locks map[string]*memoryLock
+	fence uint64 // the highest of the names that were forgotten: others begin behind it
+	sweep int    // so many names are worth a look at all of them
 }
+
+const (
+	minSweep = 100
+	keepName = 24 * time.Hour // a name, after its last lease
+)
 
 type memoryLock struct {
 	owner string // "": free
@@ -30,7 +37,21 @@ type memoryLock struct {
 // NewMemory returns locks that are free. It panics if the clock is nil.
 func NewMemory(c clock.Clock) *Memory {
 	guard.RefuseNil("lock: NewMemory", "clock", c)
-	return &Memory{clock: wait.NewForward(c), locks: map[string]*memoryLock{}}
+	return &Memory{clock: wait.NewForward(c), locks: map[string]*memoryLock{}, sweep: minSweep}
+}
+
+// forget forgets names that were not used for long (law W3). Called with mu held.
+func (m *Memory) forget(now time.Time) {
+	if len(m.locks) < m.sweep {
+		return
+	}
+	for name, l := range m.locks {
+		if now.Sub(l.until) >= keepName {
+			m.fence = max(m.fence, l.fence)
+			delete(m.locks, name)
+		}
+	}
+	m.sweep = 2*len(m.locks) + minSweep
 }
 
 // Acquire implements [Locks].
@@ -43,12 +64,13 @@ func (m *Memory) Acquire(ctx context.Context, name, owner string, lease time.Dur
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	now := m.clock.Now()
 	l := m.locks[name]
 	if l == nil {
-		l = &memoryLock{}
+		m.forget(now)
+		l = &memoryLock{fence: m.fence}
 		m.locks[name] = l
 	}
-	now := m.clock.Now()
 	if l.owner != "" && l.until.After(now) {
 		return Grant{}, &HeldError{Name: name, Owner: l.owner, For: l.until.Sub(now)}
 	}

@@ -35,6 +35,9 @@
 // outbox with " dead" behind it. While nothing at all can be published, everything stays, however long that lasts. An error that matches
 // [store.ErrFull] refuses nothing: the same messages are tried again each second.
 //
+// A message whose relay died while it published may have killed it. It goes alone from then on, and after the fifth relay that died with it
+// to the dead letters, with the cause [store.Lapsed].
+//
 // One relay works at a time, by the lock of the queue's name. If its process dies, another one takes over when the lease has
 // ended. One that was stopped for longer than its lease may publish a batch a second time.
 package outbox
@@ -46,6 +49,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -53,6 +57,7 @@ import (
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/verdicts"
 	"github.com/weirflow/weir/internal/wait"
 )
 
@@ -67,7 +72,7 @@ const (
 	maxRefusals = 16               // of a message, until it is a dead letter
 	minRefused  = time.Second      // how long one waits that was refused again
 	maxRefused  = 10 * time.Minute // and the longest wait
-	removing    = 2 * time.Second  // lease of a message that is removed: if that fails, it is published again
+	publishing  = 2 * time.Second  // lease of a message while it is published; shorter than the lock's, so that the next relay need not wait
 	maxDoubts   = 1000             // messages that failed in a row and are remembered
 	dead        = " dead"          // behind the name of the queue: that of its dead letters
 )
@@ -127,7 +132,9 @@ func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) e
 	if err := c.complete(); err != nil {
 		return err
 	}
-	r := &relay{Config: c, store: s, notified: make(chan struct{}, 1), refused: map[store.Position]refusal{}}
+	r := &relay{
+		Config: c, store: s, notified: make(chan struct{}, 1), refused: map[store.Position]refusal{}, due: map[store.Position]bool{},
+	}
 	listening, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() { // ends with Relay
@@ -135,6 +142,7 @@ func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) e
 		leases.Listen(listening, s, c.Queue, c.Clock, c.Logger, func(bool) { r.notify() })
 	}()
 	defer func() {
+		r.giveBack(ctx, nil)
 		stop()
 		<-ended
 	}()
@@ -165,8 +173,13 @@ type relay struct {
 	failures int            // in a row
 	doubt    store.Position // up to here messages go one by one
 	probed   store.Position // the last one that failed alone
-	doubted  []store.Entry  // that failed alone since something was published
+	doubted  []store.Leased // that failed alone since something was published
 	refused  map[store.Position]refusal
+
+	// What is owed to the store. A lease that is neither settled nor given back counts as that of a relay that died.
+	published []store.Lease
+	back      []store.Lease
+	due       map[store.Position]bool // given back, so they were due: the store's clock, which may go ahead, says when again
 }
 
 // refusal is what is known of a message that failed while others did not.
@@ -202,6 +215,9 @@ func (r *relay) batch(ctx context.Context) (int, error) {
 	if r.failures > patience {
 		after = r.probed
 	}
+	if err := r.settle(ctx); err != nil {
+		return 0, err
+	}
 	entries, err := r.next(ctx, after)
 	if err == nil && len(entries) == 0 && after > 0 { // again from the first one
 		entries, err = r.next(ctx, 0)
@@ -209,23 +225,87 @@ func (r *relay) batch(ctx context.Context) (int, error) {
 	if err != nil || len(entries) == 0 {
 		return 0, err
 	}
-	ms := make([]store.Message, len(entries))
-	for i, e := range entries {
-		ms[i] = e.Message
+	leased, err := r.claim(ctx, entries)
+	if err == nil {
+		leased, err = r.suspects(ctx, leased)
+	}
+	if err != nil || len(leased) == 0 {
+		return len(leased), err
+	}
+	ms := make([]store.Message, len(leased))
+	for i, l := range leased {
+		ms[i] = l.Message
 	}
 	if err := r.Publish(ctx, ms); err != nil {
+		r.giveBack(ctx, leased)
 		if ctx.Err() != nil {
 			return 0, errors.Join(context.Cause(ctx), err)
 		}
-		r.failed(ctx, entries, err)
+		r.failed(ctx, leased, err)
 		return len(ms), nil
 	}
 	r.failures = 0
-	if err := r.remove(ctx, entries, r.store.Done); err != nil { // law D1: after it was confirmed
+	for _, l := range leased {
+		r.published = append(r.published, l.Lease)
+		delete(r.refused, l.Position)
+		delete(r.due, l.Position)
+	}
+	if err := r.settle(ctx); err != nil { // law D1: after it was confirmed
 		return 0, err
 	}
 	r.worked = true
 	return len(ms), r.refuse(ctx)
+}
+
+// settle removes what was published, and gives back what was not.
+func (r *relay) settle(ctx context.Context) error {
+	if len(r.published) > 0 {
+		if err := r.store.Done(ctx, r.published...); err != nil && !errors.Is(err, store.ErrLeaseLost) { // purged meanwhile
+			return err
+		}
+		r.published = nil
+	}
+	if len(r.back) > 0 {
+		if err := r.store.Release(ctx, 0, r.back...); err != nil && !errors.Is(err, store.ErrLeaseLost) {
+			return err
+		}
+		r.back = nil
+	}
+	return nil
+}
+
+// giveBack gives back what was not published, and what else is owed, also after the end of ctx: no relay has died.
+func (r *relay) giveBack(ctx context.Context, leased []store.Leased) {
+	if len(r.due) >= maxDoubts {
+		clear(r.due)
+	}
+	for _, l := range leased {
+		r.back = append(r.back, l.Lease)
+		r.due[l.Position] = true
+	}
+	releasing, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	limit := r.Clock.AfterFunc(publishing, cancel)
+	_ = r.settle(releasing) // it is tried again
+	limit.Stop()
+	cancel()
+}
+
+// suspects returns what is to be published now. A message whose relay died is alone: it may kill its process, and would take others along
+// (law D4). What has killed many is a dead letter (law W2).
+func (r *relay) suspects(ctx context.Context, leased []store.Leased) ([]store.Leased, error) {
+	if !slices.ContainsFunc(leased, func(l store.Leased) bool { return l.Lapses > 0 }) {
+		return leased, nil
+	}
+	r.doubt = max(r.doubt, leased[len(leased)-1].Position)
+	if len(leased) > 1 {
+		r.giveBack(ctx, leased[1:])
+	}
+	first := leased[0]
+	if first.Lapses < verdicts.MaxLapses {
+		return leased[:1], nil
+	}
+	first.Cause, first.Meta.LastError = store.Lapsed, verdicts.LapsedError(first.Lapses).Error()
+	return nil, r.bury(ctx, first)
 }
 
 // next returns what stands first behind a position, is due and does not wait: one message as long as one of them is in doubt.
@@ -243,7 +323,7 @@ func (r *relay) next(ctx context.Context, after store.Position) (due []store.Ent
 			refused, known := r.refused[e.Position]
 			seen[e.Position] = known
 			// Law D3. What is leased, a merge has.
-			if e.Meta.Due.After(now) || e.LeasedUntil.After(now) || refused.until.After(now) {
+			if e.Held || e.Meta.Due.After(now) && !r.due[e.Position] || e.LeasedUntil.After(now) || refused.until.After(now) {
 				continue
 			}
 			size += len(e.Payload)
@@ -262,7 +342,7 @@ func (r *relay) next(ctx context.Context, after store.Position) (due []store.Ent
 }
 
 // failed notes that messages could not be published, and waits.
-func (r *relay) failed(ctx context.Context, entries []store.Entry, err error) {
+func (r *relay) failed(ctx context.Context, entries []store.Leased, err error) {
 	if errors.Is(err, store.ErrFull) { // it has refused none of them
 		r.Logger.Warn("weir: an outbox's messages have no room and are tried again", "queue", r.Queue, "messages", len(entries), "after", time.Second, "error", err)
 		r.sleep(ctx, time.Second)
@@ -305,61 +385,72 @@ func (r *relay) refuse(ctx context.Context) error {
 		if refused.times < maxRefusals {
 			continue
 		}
-		if err := r.bury(ctx, e, refused.times); err != nil {
+		leased, err := r.claim(ctx, []store.Entry{{Message: e.Message, Position: e.Position}})
+		if err != nil {
 			return err
+		}
+		for _, l := range leased {
+			l.Cause, l.Meta.LastError = store.Exhausted, e.Meta.LastError
+			l.Meta.Attempts += refused.times
+			if err := r.bury(ctx, l); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
 // bury moves a message to the dead letters.
-func (r *relay) bury(ctx context.Context, e store.Entry, times int) error {
-	m := e.Message
-	m.Cause, m.Meta.Due = store.Exhausted, time.Time{}
+func (r *relay) bury(ctx context.Context, l store.Leased) error {
+	m := l.Message
+	m.Meta.Due = time.Time{}
 	m.Meta.Visit = max(1, m.Meta.Visit)
-	m.Meta.Attempts += times
 	m.Meta.LastFailure = r.Clock.Now()
 	if m.Meta.FirstFailure.IsZero() {
 		m.Meta.FirstFailure = m.Meta.LastFailure
 	}
-	r.Logger.Error("weir: a message of an outbox was refused again and again, and goes to the dead letters",
-		"queue", r.Queue, "id", m.Meta.ID, "times", times, "dead letters", r.Queue+dead, "error", m.Meta.LastError)
-	return r.remove(ctx, []store.Entry{e}, func(ctx context.Context, leases ...store.Lease) error {
-		return r.store.Move(ctx, store.Move{Lease: leases[0], Queue: r.Queue + dead, Message: m})
-	})
+	r.Logger.Error("weir: a message of an outbox goes to the dead letters",
+		"queue", r.Queue, "id", m.Meta.ID, "cause", m.Cause, "dead letters", r.Queue+dead, "error", m.Meta.LastError)
+	delete(r.refused, l.Position)
+	delete(r.due, l.Position)
+	err := r.store.Move(ctx, store.Move{Lease: l.Lease, Queue: r.Queue + dead, Message: m})
+	if errors.Is(err, store.ErrLeaseLost) { // purged meanwhile
+		return nil
+	}
+	if err != nil {
+		r.giveBack(ctx, []store.Leased{l})
+	}
+	return err
 }
 
-// remove settles exactly these entries: another message with one of their ids stays.
-func (r *relay) remove(ctx context.Context, entries []store.Entry, settle func(ctx context.Context, leases ...store.Lease) error) error {
+// claim leases exactly these entries: another message with one of their ids stays.
+func (r *relay) claim(ctx context.Context, entries []store.Entry) (leased []store.Leased, err error) {
 	ours := make(map[store.Position]bool, len(entries))
 	ids := make([]string, len(entries))
 	for i, e := range entries {
 		ours[e.Position], ids[i] = true, e.Meta.ID
-		delete(r.refused, e.Position)
 	}
 	page := store.Page{After: entries[0].Position - 1, Until: entries[len(entries)-1].Position, Max: r.Batch}
 	for page.After < page.Until {
-		claimed, err := r.store.Claim(ctx, r.Queue, store.Filter{IDs: ids}, page, removing)
-		if err != nil || len(claimed) == 0 {
-			return err
+		claimed, err := r.store.Claim(ctx, r.Queue, store.Filter{IDs: ids}, page, min(publishing, r.Lease/2+1))
+		if err != nil {
+			r.giveBack(ctx, leased)
+			return nil, err
+		}
+		if len(claimed) == 0 {
+			break
 		}
 		page.After = claimed[len(claimed)-1].Position
-		var leases []store.Lease
 		for _, c := range claimed {
 			if ours[c.Position] {
-				leases = append(leases, c.Lease)
+				leased = append(leased, c)
 			} else if err := r.store.Release(ctx, max(0, c.Meta.Due.Sub(r.Clock.Now())), c.Lease); err != nil && !errors.Is(err, store.ErrLeaseLost) {
-				return err
+				r.giveBack(ctx, leased)
+				return nil, err
 			}
 		}
-		if len(leases) == 0 {
-			continue
-		}
-		if err := settle(ctx, leases...); err != nil && !errors.Is(err, store.ErrLeaseLost) { // purged meanwhile
-			return err
-		}
 	}
-	return nil
+	return leased, nil
 }
 
 func (r *relay) notify() {

@@ -207,6 +207,10 @@ func (m mortal) Claim(ctx context.Context, queue string, f store.Filter, p store
 	return ls, m.step(func() error { ls, err = m.Inspector.Claim(ctx, queue, f, p, lease); return err })
 }
 
+func (m mortal) Release(ctx context.Context, d time.Duration, leases ...store.Lease) error {
+	return m.step(func() error { return m.Inspector.Release(ctx, d, leases...) })
+}
+
 func (m mortal) Done(ctx context.Context, leases ...store.Lease) error {
 	return m.step(func() error { return m.Inspector.Done(ctx, leases...) })
 }
@@ -300,7 +304,9 @@ func TestRelayOfAStoreThatFails(t *testing.T) {
 				require.Greater(t, f.calls.Load(), int64(10))
 				require.Less(t, f.calls.Load(), int64(30))
 				require.Equal(t, 2, w.left())
-				if what == "list" || what == "acquire" {
+				if what == "done" {
+					require.Equal(t, numbers(2), w.published, "it need not be published again to be removed")
+				} else {
 					require.Empty(t, w.published, "it has not seen, or not locked, what it publishes")
 				}
 				f.down.Store(false)
@@ -501,5 +507,127 @@ func TestRelayIntoAFullQueue(t *testing.T) {
 		w.relay(w.store, w.config(), 3*time.Hour)
 		require.Equal(t, numbers(40), w.published)
 		require.Zero(t, w.left())
+	})
+}
+
+// process is a store whose process may have died: nothing it does has an effect then.
+type process struct {
+	*memory.Engine
+	ctx  context.Context
+	kill context.CancelCauseFunc
+}
+
+func (p process) List(ctx context.Context, queue string, f store.Filter, page store.Page) ([]store.Entry, error) {
+	if p.ctx.Err() != nil {
+		return nil, errKilled
+	}
+	return p.Engine.List(ctx, queue, f, page)
+}
+
+func (p process) Done(ctx context.Context, leases ...store.Lease) error {
+	if p.ctx.Err() != nil {
+		return errKilled
+	}
+	return p.Engine.Done(ctx, leases...)
+}
+
+func (p process) Release(ctx context.Context, d time.Duration, ls ...store.Lease) error {
+	if p.ctx.Err() != nil {
+		return errKilled
+	}
+	return p.Engine.Release(ctx, d, ls...)
+}
+
+type processLocks struct {
+	lock.Locks
+	process context.Context
+}
+
+func (p processLocks) Release(ctx context.Context, g lock.Grant) error {
+	if p.process.Err() != nil {
+		return errKilled
+	}
+	return p.Locks.Release(ctx, g)
+}
+
+// Regression (laws D4, W2): a message that kills the relay's process stopped the outbox for ever.
+func TestAMessageThatKillsItsRelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.stage(0, numbers(50)...)
+		work := func() (killed bool) {
+			p := process{Engine: w.store}
+			p.ctx, p.kill = context.WithCancelCause(t.Context())
+			w.fail = func(ids []string) error {
+				if slices.Contains(ids, "20") {
+					p.kill(errKilled)
+					return errKilled
+				}
+				return nil
+			}
+			ctx, cancel := context.WithTimeout(p.ctx, time.Minute)
+			defer cancel()
+			return errors.Is(outbox.Relay(ctx, p, processLocks{w.locks, p.ctx}, w.config()), errKilled)
+		}
+		deaths := 0
+		for work() {
+			deaths++
+			require.Less(t, deaths, 10)
+		}
+		require.Equal(t, 5, deaths)
+		require.Zero(t, w.left())
+		require.Equal(t, slices.Delete(numbers(50), 20, 21), w.published, "in order, each once")
+		buried, err := w.store.List(t.Context(), "outbox dead", store.Filter{}, store.Page{Max: 10})
+		require.NoError(t, err)
+		require.Len(t, buried, 1)
+		require.Equal(t, store.Lapsed, buried[0].Cause)
+		require.Contains(t, buried[0].Meta.LastError, "ended 5 times")
+	})
+}
+
+// ahead is a store whose clock goes ahead of the relay's by an hour.
+type ahead struct{ store.Inspector }
+
+func (a ahead) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+	es, err := a.Inspector.List(ctx, queue, f, p)
+	for i := range es {
+		if es[i].Fence > 0 { // it was given back, and is due from now
+			es[i].Meta.Due = es[i].Meta.Due.Add(time.Hour)
+		}
+	}
+	return es, err
+}
+
+// What failed keeps its place, whatever the store's clock says, and does not count as that of a relay that died.
+func TestWhatFailsKeepsItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.stage(0, numbers(10)...)
+		tries := 0
+		w.fail = func([]string) error {
+			if tries++; tries < 9 {
+				return errDown
+			}
+			return nil
+		}
+		w.relay(ahead{w.store}, w.config(), time.Minute)
+		require.Equal(t, numbers(10), w.published)
+	})
+}
+
+// A message that is held stays until it is released.
+func TestRelayLeavesWhatIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.stage(0, numbers(3)...)
+		entries, err := w.store.List(t.Context(), "outbox", store.Filter{}, store.Page{Max: 3})
+		require.NoError(t, err)
+		require.NoError(t, w.store.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			_, err := tx.Edit(ctx, store.Edit{Do: store.HoldEdit, Queue: "outbox", Entry: entries[1]})
+			return err
+		}))
+		w.relay(w.store, w.config(), time.Minute)
+		require.Equal(t, []string{"0", "2"}, w.published)
+		require.Equal(t, 1, w.left())
 	})
 }

@@ -46,7 +46,7 @@
 //     delivery/memory          x         x         x        x                         x
 //     ext/sqlite               x         x         x        x                         x
 //     ext/postgres             x         x         x        x                    x    x
-//     ext/jetstream/jsstore    x         x                            x
+//     ext/jetstream            x         x                  x        x               x
 //
 // Where an engine is no Waker, consumers poll an empty queue: after 5 ms at first, then every 100 ms. Package deliverytest checks an engine
 // of your own.

@@ -60,6 +60,10 @@ type Leased struct {
 	Position Position
 	// Lapses is how many of its leases in this queue have ended before it was settled or given back: its consumers died, or hung.
 	Lapses int
+	// Foreign says that another program may have put it: without a schema it is in that of its queue's codec.
+	Foreign bool
+	// Damage says what of it cannot be read, so that it goes to the dead letters as undecodable; nil: nothing.
+	Damage error
 }
 
 // MaxBytes bounds the bytes of the payloads that a call of a store returns: the message with which they have so many is the last one, so

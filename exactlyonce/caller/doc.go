@@ -13,10 +13,10 @@
 // is called under the number that it had before.
 //
 // Reason-aware retries (strategies.ReasonAware) know from the attempt that its requests are tracked: a call that was lost in
-// flight is then repeated, also one that must not happen twice. A request without an id in the same call prevents that, and so
+// flight is then repeated, even if it must not happen twice. A request without an id in the same call prevents that, and so
 // does [exactlyonce.ErrStale].
 //
-// The package links no operator: a program without one calls the methods of its tracker itself.
+// The package links no operator: a program without an operator calls the methods of its tracker itself.
 //
 // # Concurrency
 //

@@ -63,15 +63,15 @@ type Config struct {
 // it at once. The input has to come in the same order after a restart: straight from a source, or through what keeps its order.
 // A program that takes checkpoints of its own calls [Tracker.Restore] and [Tracker.Snapshot] itself.
 //
-// The tracker remembers incomplete numbers only, and each by itself: one slow request keeps its own number, and the
-// first incomplete number where it is, but nothing else.
+// The tracker remembers incomplete numbers only, and each by itself: a slow request keeps its own number, and keeps the
+// first incomplete number where it is, but does not affect others.
 //
 // # Messages
 //
-// A message may come again: after a crash, from a layer of a ladder, on another worker, whose tracker has another client. So
+// A message may be redelivered: after a crash, from a layer of a ladder, on another worker, whose tracker has another client. So
 // its requests get an id that is made of Name and Secret in Config and the id of the message: it is the same in each visit. Trackers
 // with the same name give the same ids to the same message. Each message is a client of its own, whose numbers begin anew when
-// it returns from the dead letters; it takes no place in the window and has no first incomplete number. The called side
+// it returns from the dead letters; it takes no place in the window and lacks a first incomplete number. The called side
 // therefore keeps the answer for as long as its ages say, and bounds how many messages it remembers (server.Config).
 //
 // One tracker may serve several operators, unless it takes part in checkpoints. It is safe for concurrent use.
@@ -131,11 +131,11 @@ const minSecret = 16
 func NewTracker(config Config) *Tracker {
 	switch {
 	case config.Window < 0:
-		panic(fmt.Sprintf("exactlyonce: NewTracker: negative window: %d", config.Window))
+		panic(fmt.Sprintf("caller: NewTracker: negative window: %d", config.Window))
 	case config.Name != "" && len(config.Secret) < minSecret:
-		panic(fmt.Sprintf("exactlyonce: NewTracker: Name is %q, and Secret has %d bytes, fewer than %d", config.Name, len(config.Secret), minSecret))
+		panic(fmt.Sprintf("caller: NewTracker: Name is %q, and Secret has %d bytes, fewer than %d", config.Name, len(config.Secret), minSecret))
 	case config.Name == "" && len(config.Secret) > 0:
-		panic("exactlyonce: NewTracker: there is a Secret without a Name")
+		panic("caller: NewTracker: there is a Secret without a Name")
 	}
 	config.Window = cmp.Or(config.Window, defaultWindow)
 	if config.Clock == nil {
@@ -144,7 +144,7 @@ func NewTracker(config Config) *Tracker {
 	return &Tracker{config: config, start: config.Clock.Now(), client: exactlyonce.NewClient(), next: 1}
 }
 
-// Client returns the identity. [Tracker.Restore] replaces it by that of the state.
+// Client returns the identity. [Tracker.Restore] replaces it by the state's identity.
 func (t *Tracker) Client() exactlyonce.Client {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -154,9 +154,9 @@ func (t *Tracker) Client() exactlyonce.Client {
 // ---- The gate
 
 // TryAdmit reports whether there is room for another element. It takes no place: operators that share a tracker may exceed the
-// window by one element each.
+// window by an element each.
 //
-// With checkpoints there is no room until one that holds the identity is complete, or the tracker was restored from one: a
+// With checkpoints elements wait until a checkpoint that holds the identity is complete, or the tracker was restored from it: a
 // restart would not know the numbers of requests that were sent before (law X1). If a checkpoint would make room, TryAdmit asks
 // for it.
 func (t *Tracker) TryAdmit() bool {
@@ -211,12 +211,12 @@ var (
 	_ observe.Gate                 = (*Tracker)(nil)
 )
 
-// Accepted gives an element its number, the lowest one that no element had. The context that it returns is to be the parent of
-// those of the element's attempts.
+// Accepted gives an element its number, the lowest that was not used yet. The context that it returns is to be the parent of
+// the contexts of the element's attempts.
 //
-// An element that was restored gets none, since it had one (law X1): see [Tracker.Restored].
+// An element that was restored does not get a number, because it has a number (law X1): see [Tracker.Restored].
 //
-// A message with an id gets that of the message: see [Tracker].
+// A message with an id gets the id of the message: see [Tracker].
 func (t *Tracker) Accepted(ctx context.Context, _ any, restored bool) context.Context {
 	e := &element{tracker: t}
 	switch meta, _ := message.MetaFromContext(ctx); {
@@ -299,11 +299,11 @@ func (t *Tracker) attemptOf(e *element) *attempt {
 	return a
 }
 
-// AttemptEnded does nothing.
+// AttemptEnded is empty: a tracker ignores attempts.
 func (t *Tracker) AttemptEnded(context.Context, observe.Outcome) {}
 
-// Ended releases the number of the element that ctx belongs to: nothing of it is sent from now on. With checkpoints the
-// number is kept until the next one is complete. A second call changes nothing.
+// Ended releases the number of the element that ctx belongs to: none of its requests is sent from now on. With checkpoints the
+// number is kept until the next is complete. A second call is ignored.
 func (t *Tracker) Ended(ctx context.Context, _ observe.Ending) {
 	e := t.elementIn(ctx)
 	if e == nil {
@@ -349,11 +349,11 @@ func (t *Tracker) elementIn(ctx context.Context) *element {
 
 // ---- Requests
 
-// WithStep returns a context for one of several requests that a function makes for its element. The name is part of the id,
+// WithStep returns a context for a request among several that a function makes for its element. The name is part of the id,
 // so it must be the same in every attempt, also in the next version of the program: "reserve", "charge". It has at most
 // 64 letters, digits and ._:- characters.
 //
-// Requests with the same step are the same request: the called side executes one of them. A function that repeats or
+// Requests with the same step are the same request: the called side executes a single request. A function that repeats or
 // hedges a request itself therefore has to name it.
 func WithStep(ctx context.Context, step string) context.Context {
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
@@ -366,12 +366,13 @@ func WithStep(ctx context.Context, step string) context.Context {
 //
 // Errors are of class [ErrNoID]:
 //   - ctx belongs to no element of a tracker;
-//   - ctx is that of a call for many elements: use that of the element (asyncop.MemberContexts);
-//   - ctx belongs to an element but to no attempt, such as that of a timeout handler, and there is no step;
+//   - ctx belongs to a call for many elements: use the context of the element (asyncop.MemberContexts);
+//   - ctx belongs to an element but to no attempt, such as the context of a timeout handler, and it lacks a step;
 //   - the attempt has made another request without a step: name both by [WithStep];
-//   - the element has ended, or its tracker has no complete checkpoint yet.
+//   - the element has ended, or its tracker lacks a complete checkpoint.
 //
-// Or they are [exactlyonce.ErrFull], if the tracker has refused the element, and [exactlyonce.ErrInvalidID], if the step has no valid name.
+// Or they are [exactlyonce.ErrFull], if the tracker has refused the element, and [exactlyonce.ErrInvalidID], if the step's
+// name is invalid.
 func NextID(ctx context.Context) (exactlyonce.ID, error) {
 	_, id, err := begin(ctx, 0)
 	return id, err

@@ -42,8 +42,8 @@ const stateVersion = 3
 // request, if it is not nil, is called when a checkpoint would let elements in: see [Tracker.TryAdmit]. It must not wait for
 // it.
 //
-// Restore fails if the state or the numbers are damaged, if the config has Refuse, and if the tracker is in use already: one
-// that takes part in checkpoints belongs to one operator.
+// Restore fails if the state or the numbers are damaged, if the config has Refuse, and if the tracker is in use already: a tracker
+// that takes part in checkpoints belongs to a single operator.
 func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 	client, next, sent := exactlyonce.Client{}, int64(1), time.Time{}
 	if state != nil {
@@ -88,7 +88,7 @@ func (t *Tracker) Restore(state []byte, numbers []int64, request func()) error {
 	return nil
 }
 
-// Restored is Accepted for an element of a checkpoint. It keeps the number that it had; with 0 it gets one. Elements are
+// Restored is Accepted for an element of a checkpoint. It keeps the number that it had; with 0 it gets a number. Elements are
 // restored after [Tracker.Restore], in the order in which they were accepted, and before others are accepted.
 func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Context {
 	if number == 0 {
@@ -106,7 +106,7 @@ func (t *Tracker) Restored(ctx context.Context, in any, number int64) context.Co
 }
 
 // Number returns the number of the element that ctx belongs to, for its part of a checkpoint. It is 0 if the element has none,
-// and -1 if it must not get one, since it had one that is lost (law X1). A message whose id is that of its requests needs none.
+// and -1 if it must not get a number, because its number was lost (law X1). A message whose requests have its own id needs none.
 func (t *Tracker) Number(ctx context.Context) int64 {
 	e := t.elementIn(ctx)
 	switch {
@@ -126,7 +126,7 @@ func (t *Tracker) Number(ctx context.Context) int64 {
 // ascending numbers; not all need complete.
 //
 // The input after those elements has to come in the same order after a restart: each element then gets the number that it had.
-// (An element in another's place would have the answer of that one, or ErrMismatch where the called side compares
+// (An element in another's place would have the answer of the other, or ErrMismatch where the called side compares
 // fingerprints.)
 func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 	t.mu.Lock()

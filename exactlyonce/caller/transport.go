@@ -36,13 +36,13 @@ import (
 //	ErrInProgress  may be repeated, after the time that the server demands
 //	ErrFull        not executed, may be repeated
 //
-// Other answers are those of the service, also one that was given to an earlier attempt.
+// Other answers come from the service, even if they were given to an earlier attempt.
 //
 // # Retries
 //
-// What is sent with an id is reported as tracked ([predicates.WithTracked]). A reason-aware strategy therefore repeats a call
+// A request with an id is reported as tracked ([predicates.WithTracked]). A reason-aware strategy therefore repeats a call
 // that was lost in flight, unless the call has sent something else: requests without an id are reported as such. For that,
-// Transport includes [httpretry.Transport]: base need not be one.
+// Transport includes [httpretry.Transport]: base need not be a Transport of httpretry.
 //
 // Hedges and retries around Transport are sendings of the same request, so the function has to name it by [WithStep]. Below
 // Transport, they carry its attempt number, which is correct; to give them numbers of their own, make another Transport their
@@ -50,11 +50,11 @@ import (
 //
 //	caller.Transport(hedged(caller.Transport(nil, endpoint)), endpoint)
 //
-// A nil base stands for http.DefaultTransport. Transport panics if no endpoint is named, or if one is not such a URL. The
+// A nil base stands for http.DefaultTransport. Transport panics if no endpoint is named, or if any is not such a URL. The
 // result is safe for concurrent use if base is.
 func Transport(base http.RoundTripper, endpoints ...string) http.RoundTripper {
 	if len(endpoints) == 0 {
-		panic("exactlyonce: Transport: no endpoint is named")
+		panic("caller: Transport: no endpoint is named")
 	}
 	t := &transport{base: httpretry.Transport(base)}
 	for _, e := range endpoints {
@@ -97,7 +97,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// CloseIdleConnections is what http.Client looks for.
+// CloseIdleConnections implements an interface that http.Client looks for.
 func (t *transport) CloseIdleConnections() {
 	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
@@ -192,7 +192,7 @@ func (e *answerError) Error() string {
 
 func (e *answerError) Is(target error) bool { return target == e.class }
 
-// Unwrap returns the status, from which classifiers read what may follow. That of a stale request says nothing about it: 410
+// Unwrap returns the status, which classifiers read. The status of a stale request does not help: 410
 // is otherwise a refusal without effect.
 func (e *answerError) Unwrap() error {
 	if e.class == exactlyonce.ErrStale { //nolint:errorlint // set from classes

@@ -6,6 +6,6 @@
 //		})
 //	}
 //
-// Run it with -race: some rules are about transactions of many goroutines. What a suite cannot do is to kill your process or
+// Run it with -race: some rules are about transactions of many goroutines. A suite cannot kill your process or
 // your database.
 package exactlyoncetest

@@ -21,7 +21,7 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// Place is a database for one test.
+// Place is a database for a test.
 type Place[TX any] struct {
 	// Open opens the records as another server of the service does. The test closes what it opens.
 	Open func() exactlyonce.Store[TX]
@@ -37,14 +37,14 @@ type Place[TX any] struct {
 	Again func(err error) bool
 }
 
-// Transaction is one of the user's own.
+// Transaction is a transaction of the user's own.
 type Transaction[TX any] struct {
 	TX       TX
 	Commit   func(ctx context.Context) error
 	Rollback func(ctx context.Context) error
 }
 
-// RunStore checks the rules of [exactlyonce.Store], one subtest each. newPlace returns a new, empty place each time; its
+// RunStore checks the rules of [exactlyonce.Store], a subtest each. newPlace returns a new, empty place each time; its
 // records take the time from c.
 func RunStore[TX any](t *testing.T, newPlace func(t *testing.T, c clock.Clock) Place[TX]) {
 	t.Helper()

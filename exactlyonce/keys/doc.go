@@ -1,5 +1,5 @@
 // Package keys lets an HTTP service finish what it has begun, once, although its clients repeat requests and its processes die.
-// A client names a request by an idempotency key. The service stores how far the request has come, and the next attempt goes on
+// A client names a request by an idempotency key. The service stores how far the request has come, and the next attempt continues
 // from there.
 //
 //	store := keys.New(db, keys.PostgreSQL, keys.Config{})
@@ -33,43 +33,43 @@
 // # Vocabulary
 //
 //   - An operation is a handler with a name that stays: it is stored with the request.
-//   - A run is one attempt to bring a request to its end.
+//   - A run is an attempt to bring a request to its end.
 //   - A step is a phase or a call. Steps have names, and come in the same order in every run.
-//   - A [Phase] is work in the database. It and its recovery point are one transaction (law X2).
+//   - A [Phase] is work in the database. It and its recovery point are a single transaction (law X2).
 //   - A [Call] asks another service, outside of transactions, with a key of its own. Its result is stored when it returns.
-//   - [CallProvider] is a call that one of several services can do. The one that was chosen is stored before it is asked, and stays
+//   - [CallProvider] is a call that several services can do. The chosen service is stored before it is asked, and stays
 //     unless it refuses.
 //   - The recovery point is the name of the last step that is done: started, …, finished.
 //
 // A run calls the handler from its beginning. Steps that are done do not run again: they return the result that was stored,
-// which is JSON. So a handler decides by its request and by the results of its steps, and by nothing that may differ between
+// which is JSON. So a handler decides by its request and by the results of its steps, and never by values that may differ between
 // two runs.
 //
 // # Which key
 //
-// A request-level key is random and comes from the client in the header Idempotency-Key: two payments of one booking have two
-// keys. An entity-level key is computed of the entity, such as payment-1234-refund: two requests for that refund are one
+// A request-level key is random and comes from the client in the header Idempotency-Key: two payments of a booking have two
+// keys. An entity-level key is computed of the entity, such as payment-1234-refund: two requests for that refund are the same
 // request, as long as the key is kept. See [HandlerConfig].Key.
 //
 // # Guarantees
 //
-//   - A key belongs to one user. The same key with other content is refused (exactlyonce.ErrMismatch), and nothing runs.
+//   - A key belongs to a user. The same key with other content is refused (exactlyonce.ErrMismatch), and does not run.
 //   - At most one run of a request has its lock. While it is younger than the lock's timeout, others are refused
-//     (exactlyonce.ErrInProgress). Afterwards another run takes over, and whatever the old one still does, it commits
-//     nothing ([ErrLockLost]).
+//     (exactlyonce.ErrInProgress). Afterwards another run takes over, and the old run, if it still works, cannot
+//     commit ([ErrLockLost]).
 //   - A step that has committed does not run again. A call may: if the process dies between its return and the
 //     commit. Then it has the same key, so that the other service finds it.
 //   - Transactions are serializable. After a serialization failure a phase runs again, up to ten times; then the request
 //     fails with [ErrConflict] and can be repeated.
-//   - An error or panic unlocks the key and keeps the recovery point. The next attempt goes on at once.
+//   - An error or panic unlocks the key and keeps the recovery point. The next attempt continues at once.
 //   - If the answer to COMMIT is lost, the run reads what is stored.
 //   - [Keys.Complete] finishes requests that no client repeats, and gives up when their retention is over. [Keys.Reap] removes
-//     finished ones after their retention; unfinished ones it reports, and a person ends them by [Keys.End].
-//   - A process that is frozen in the transaction of a phase holds up nobody: attempts get exactlyonce.ErrInProgress. PostgreSQL
+//     finished ones after their retention; it reports unfinished requests, and a person ends them by [Keys.End].
+//   - A process that is frozen in the transaction of a phase does not block others: attempts get exactlyonce.ErrInProgress. PostgreSQL
 //     ends that transaction when the lock's timeout has passed; then another run takes over.
 //
 // Servers compare times of their own clocks. One whose clock is ahead by more than the lock's timeout takes over from a run
-// that still works; it loses that work, and nothing is done twice.
+// that still works; it loses that work, and effects are not doubled.
 //
 // # Databases
 //

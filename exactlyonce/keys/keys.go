@@ -35,7 +35,7 @@ func Migrations(d Dialect) fs.FS {
 	return files
 }
 
-// Migrate makes the tables in db, or changes them to what this version needs.
+// Migrate makes the tables in db, or changes them to the form that this version needs.
 func Migrate(ctx context.Context, db *sql.DB, d Dialect) error {
 	dialect := [...]sqlmigrate.Dialect{SQLite: sqlmigrate.SQLite, PostgreSQL: sqlmigrate.PostgreSQL}[d]
 	return sqlmigrate.Apply(ctx, db, dialect, "keys", Migrations(d))
@@ -95,7 +95,7 @@ func New(db *sql.DB, d Dialect, c Config) *Keys {
 	return &Keys{db: db, dialect: d, config: c, operations: map[string]*Operation{}}
 }
 
-// HandlerFunc brings a request to its end, in steps. What it returns without an error is stored as the response, if it has not
+// HandlerFunc brings a request to its end, in steps. A response that it returns without an error is stored, if it has not
 // called [Run.Finish]. With an error the request is not finished; the response, if it has a status, is sent and not stored.
 type HandlerFunc func(ctx context.Context, run *Run) (exactlyonce.Response, error)
 

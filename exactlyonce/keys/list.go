@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Info is what is stored of a request, without its content and its response.
+// Info is the stored state of a request, without its content and its response.
 type Info struct {
 	ID        string
 	User      string

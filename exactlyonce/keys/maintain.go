@@ -14,10 +14,10 @@ import (
 // page is how many rows one statement of the maintenance reads or removes.
 const page = 500
 
-// Complete runs the requests that are not finished, rest for CompleteAfter and are not locked, one after the other. It returns
+// Complete runs the requests that are not finished, rest for CompleteAfter and are not locked, in turn. It returns
 // how many it finished, and how many it could not: each of those is logged, and tried again by later calls, less and less often:
 // with the defaults about 24 times. When its retention is over Complete gives up: see [Keys.Reap] and [Keys.End]. Several servers
-// may call it at once. The error is that of the database.
+// may call it at once. The error comes from the database.
 func (k *Keys) Complete(ctx context.Context) (completed, failed int, err error) {
 	for last := ""; ; {
 		now := k.config.Clock.Now()
@@ -82,9 +82,9 @@ func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
 	return err == nil, err
 }
 
-// End ends a request that is not finished, as one that Complete has given up: later attempts get response, for another retention.
-// It is for a person who has looked what became of the calls of its steps, as "weir keys end" does: [List] has the ids.
-// A run that has the request commits nothing afterwards. The error is ErrInvalid if no such request is unfinished.
+// End ends a request that is not finished, for example because Complete has given it up: later attempts get response, for
+// another retention. It is for a person who has looked what became of the calls of its steps, as "weir keys end" does: [List]
+// has the ids. A run that has the request cannot commit afterwards. The error is ErrInvalid if no such request is unfinished.
 func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response) error {
 	stored := response.Encode()
 	if _, err := exactlyonce.ParseResponse(stored); err != nil {
@@ -100,7 +100,7 @@ func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response
 	return nil
 }
 
-// Reap removes finished requests whose retention is over; their keys are those of new requests then. Requests that are not
+// Reap removes finished requests whose retention is over; their keys belong to new requests then. Requests that are not
 // finished stay until a client finishes them, or [Keys.End]: it returns how many of them are past their retention, and logs that.
 func (k *Keys) Reap(ctx context.Context) (removed, unfinished int, err error) {
 	now := k.now()

@@ -36,7 +36,7 @@ func (e *RefusedError) Error() string {
 // Is makes errors.Is find ErrRefused.
 func (*RefusedError) Is(target error) bool { return target == ErrRefused }
 
-// CallProvider is [Call] where several services can do the same, such as two payment providers. choose names the one to ask. It
+// CallProvider is [Call] where several services can do the same, such as two payment providers. choose names the service to ask. It
 // is stored before it is called the first time, and every later call goes to it, whatever choose would say by then: after a
 // restart and from another worker, too. Only after an error that matches [ErrRefused], which is stored, choose is asked for
 // another one. After any other error the outcome is in doubt: the request fails, and its next attempt asks the same provider

@@ -19,7 +19,7 @@ const (
 	maxPoint  = 50
 )
 
-// Request is what a client asks for. It is stored, so that another run can do it. All but the body is UTF-8 without the character
+// Request is the request of a client. It is stored, so that another run can do it. All but the body is UTF-8 without the character
 // NUL.
 type Request struct {
 	User string // who asks; a key is unique for each user

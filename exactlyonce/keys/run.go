@@ -18,7 +18,7 @@ const (
 	loadWait = 5 * time.Second // for a run whose COMMIT had no answer, also after the context has ended
 )
 
-// Run is one attempt to bring a request to its end. It belongs to its handler, and is not safe for concurrent use.
+// Run is an attempt to bring a request to its end. It belongs to its handler, and is not safe for concurrent use.
 type Run struct {
 	Request
 
@@ -39,7 +39,7 @@ func (r *Run) ID() string { return r.id }
 // (law X2). If the request has done this step, Phase returns the stored result and work does not run. work may run several
 // times, each in a new transaction, and must use no other connection of the database. name has 1 to 50 bytes.
 //
-// Errors are those of work and of the database, [ErrLockLost], [ErrConflict] and [*RecoveryPointError].
+// Errors come from work and the database, or are [ErrLockLost], [ErrConflict] and [*RecoveryPointError].
 func Phase[T any](ctx context.Context, r *Run, name string, work func(ctx context.Context, tx *sql.Tx) (T, error)) (T, error) {
 	return decode[T](r.step(ctx, name, func(ctx context.Context, tx *sql.Tx) ([]byte, error) {
 		result, err := work(ctx, tx)
@@ -58,9 +58,9 @@ func (r *Run) Phase(ctx context.Context, name string, work func(ctx context.Cont
 
 // Call asks another service, outside of any transaction, and commits its result with the recovery point name. key is derived of
 // the request and of name: it is the same in every run, and different for different users; pass it on as the idempotency key.
-// The context ends when the lock does. After an error nothing is stored, and a later run calls again with the same key.
+// The context ends when the lock does. After an error the result is not stored, and a later run calls again with the same key.
 //
-// The errors are those of [Phase], with those of call in place of those of work.
+// The errors are the same as for [Phase], with the errors of call in place of the errors of work.
 func Call[T any](ctx context.Context, r *Run, name string, call func(ctx context.Context, key string) (T, error)) (T, error) {
 	return decode[T](r.step(ctx, name, nil, func(ctx context.Context) ([]byte, error) {
 		result, err := call(ctx, r.id+"-"+name)
@@ -140,7 +140,7 @@ func (r *Run) misfit(stored, asked string) error {
 	return &RecoveryPointError{Operation: r.operation.name, ID: r.id, Position: r.position + 1, Stored: stored, Asked: asked}
 }
 
-// Finish is the last phase: it runs work and commits the response that work returns, in one transaction. The request is
+// Finish is the last phase: it runs work and commits the response that work returns, in a single transaction. The request is
 // finished then, and later attempts get the same response. The response's status must be from 200 to 999.
 func (r *Run) Finish(ctx context.Context, work func(ctx context.Context, tx *sql.Tx) (exactlyonce.Response, error)) (exactlyonce.Response, error) {
 	if r.response != nil {
@@ -260,9 +260,9 @@ func (r *Run) try(ctx context.Context, point string, work func(ctx context.Conte
 	return true, nil
 }
 
-// Do brings a request to its end and returns its response, or returns that of an earlier run. If the operation's handler
-// returned an error, the response may be one to send anyway. Other errors are of class [ErrInvalid],
-// exactlyonce.ErrMismatch, exactlyonce.ErrInProgress, and those of [Phase].
+// Do brings a request to its end and returns its response, or the response of an earlier run. If the operation's handler
+// returned an error, the response may have to be sent anyway. Other errors are of class [ErrInvalid],
+// exactlyonce.ErrMismatch, exactlyonce.ErrInProgress, and the errors of [Phase].
 func (o *Operation) Do(ctx context.Context, req Request) (exactlyonce.Response, error) {
 	response, _, err := o.do(ctx, req)
 	return response, err

@@ -49,8 +49,8 @@ func (c *Call) IsDriver() bool {
 	return c.flight.driver == c
 }
 
-// Wait returns the answer that the attempt has found, or waits for the one that runs. It ends the call. If the attempt that
-// runs fails, Wait returns its error. If ctx ends first, the error is context.Cause(ctx), and nothing is left of the call.
+// Wait returns the answer that the attempt has found, or waits for the attempt that runs. It ends the call. If the attempt that
+// runs fails, Wait returns its error. If ctx ends first, the error is context.Cause(ctx), and the call is forgotten.
 func (c *Call) Wait(ctx context.Context) ([]byte, error) {
 	switch c.state {
 	case exactlyonce.StateCompleted:
@@ -94,7 +94,7 @@ func (c *Call) leave() {
 }
 
 // Complete ends the call with the answer of the request, which must not be changed afterwards. All other attempts get the same
-// bytes. It fails with [ErrNotDriver] if the call is not the driver or has ended; then nothing is stored.
+// bytes. It fails with [ErrNotDriver] if the call is not the driver or has ended; then the answer is not stored.
 func (c *Call) Complete(answer []byte) error { return c.complete(answer, true) }
 
 // complete is Complete with an answer that the call has made, or that was found in Records.
@@ -137,7 +137,7 @@ func (c *Call) complete(answer []byte, made bool) error {
 // Fail ends the call without an answer. Attempts that wait get err, where nil stands for [ErrNoAnswer], and the next attempt is
 // NEW, both once no handler is left that could still answer. If err matches [exactlyonce.ErrStale], it is STALE instead.
 //
-// After the end of the call Fail does nothing, so it can be deferred right after Track. A call that would wait is let go of. A
+// After the end of the call Fail has no effect, so it can be deferred right after Track. A call that would wait is let go of. A
 // call that is not the driver does not affect the driver, or an answer that is stored.
 func (c *Call) Fail(err error) {
 	switch c.state {

@@ -56,7 +56,7 @@ func (r *Results) collectByTimer() {
 }
 
 // Collect removes what has reached its age, and hands the marks of clients to Records, which then collect by the same ages. A
-// timer calls it eight times during AnswerAge, so there is seldom a need to. The error is that of Records.
+// timer calls it eight times during AnswerAge, so there is seldom a need to. The error comes from Records.
 func (r *Results) Collect(ctx context.Context) error {
 	now := r.now()
 	r.mu.Lock()
@@ -139,8 +139,8 @@ func (r *Results) collectRecords(ctx context.Context) error {
 	return nil
 }
 
-// Close stops the timer and hands what is left to Records. Calls that run may still end; new ones are still tracked, but
-// nothing is collected unless Collect is called. The error is that of Records.
+// Close stops the timer and hands the rest to Records. Calls that run may still end; new calls are still tracked, but
+// records are collected only by a call of Collect. The error comes from Records.
 func (r *Results) Close(ctx context.Context) error {
 	r.mu.Lock()
 	r.closed = true

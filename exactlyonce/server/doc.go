@@ -13,10 +13,10 @@
 //	a client       for ClientSilence after its last request                            then its mark is left
 //	a mark         for 24 times ClientSilence                                          then what was sent before is stale
 //
-// A mark lies above the highest number that was answered. What is below it is stale: it may have been executed. What is above it
+// A mark lies above the highest number that was answered. A request below it is stale: it may have been executed. A request above it
 // was not, so a client that was idle continues with its next number. When the mark is gone, a request is stale if it was first sent
 // before that ([exactlyonce.ID.Age]), and new otherwise. An attempt that does not know when its request was first sent is new then:
-// one that a restarted program makes for an element that it reads again, or for a message whose worker was killed.
+// such as the request that a restarted program makes for an element that it reads again, or for a message whose worker was killed.
 //
 // # Concurrency
 //

@@ -79,15 +79,16 @@ type HandlerConfig struct {
 //
 // # The handler
 //
-// Its context is that of [Results.Do]: it goes on without its caller while others wait. [exactlyonce.RequestFromContext] finds the request
-// in it. A handler that uses a [exactlyonce.Store] stores the encoded [exactlyonce.Response] in the transaction of its effect. When Put or
-// COMMIT fails it rolls back and answers with a 5xx: the handler around it then looks for the record, and sends that.
+// Its context comes from [Results.Do]: the handler continues without its caller while others wait.
+// [exactlyonce.RequestFromContext] finds the request in it. A handler that uses a [exactlyonce.Store] stores the encoded
+// [exactlyonce.Response] in the transaction of its effect. When Put or COMMIT fails it rolls back and answers with a 5xx: the
+// handler around it then looks for the record, and sends that.
 //
 // Handler panics if next or Scope is nil or a field of c makes no sense.
 func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {
-	guard.RefuseNil("exactlyonce: Handler", "next", next)
+	guard.RefuseNil("server: Handler", "next", next)
 	if c.Scope == nil {
-		panic("exactlyonce: Handler: Scope is nil: it says whose request it is, and whose answers it may get")
+		panic("server: Handler: Scope is nil: it says whose request it is, and whose answers it may get")
 	}
 	if c.Stored == nil {
 		c.Stored = isDefinite
@@ -97,11 +98,11 @@ func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {
 	}
 	var err error
 	if c.MismatchStatus, c.MaxBody, err = oncewire.Limits(c.MismatchStatus, c.MaxBody); err != nil {
-		panic("exactlyonce: Handler: " + err.Error())
+		panic("server: Handler: " + err.Error())
 	}
 	c.RetryAfter = cmp.Or(c.RetryAfter, time.Second)
 	if c.RetryAfter < 0 {
-		panic(fmt.Sprintf("exactlyonce: Handler: RetryAfter is %v", c.RetryAfter))
+		panic(fmt.Sprintf("server: Handler: RetryAfter is %v", c.RetryAfter))
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -113,7 +113,7 @@ func (r *recorder) copyHeader(h http.Header) {
 // Flush streams the response.
 func (r *recorder) Flush() { _ = r.FlushError() }
 
-// FlushError is what http.ResponseController looks for.
+// FlushError implements an interface of http.ResponseController.
 func (r *recorder) FlushError() error {
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
@@ -122,7 +122,7 @@ func (r *recorder) FlushError() error {
 	return http.NewResponseController(r.w).Flush()
 }
 
-// Hijack gives the connection away, with what will be said on it.
+// Hijack gives the connection away, with everything that is sent on it later.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(r.w).Hijack()
 	if err == nil {
@@ -132,7 +132,7 @@ func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// Unwrap is what http.ResponseController looks for, to set deadlines.
+// Unwrap lets http.ResponseController set deadlines.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.w }
 
 // finish ends the recording of a handler that has returned.

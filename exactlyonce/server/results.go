@@ -55,21 +55,21 @@ type Config struct {
 	Clock clock.Clock
 }
 
-// Results is the called side: it finds the earlier attempts of a request, so that a request has one effect (law X1).
+// Results is the called side: it finds the earlier attempts of a request, so that a request has a single effect (law X1).
 //
 //	answer, found, err := results.Do(ctx, request, func(ctx context.Context) ([]byte, error) {
 //		return charge(ctx, order) // at most one attempt at a time, and none after the first success
 //	})
 //
-// What an attempt finds depends on the ones before it:
+// The attempts before decide what an attempt finds:
 //
 //	NEW          none, or they all failed            it runs
 //	IN_PROGRESS  one runs                            it waits and gets the same answer
 //	COMPLETED    one has answered                    it gets the same bytes
 //	STALE        the answer is gone                  ErrStale: the outcome is unknown
 //
-// Attempts are compared for equality of their numbers only: a lower or an equal number finds the same as a higher one.
-// An answer is stored, an error is not: the next attempt is NEW. So an error must mean that there was no effect, or that the
+// Attempts are compared for equality of their numbers only: it does not matter which is higher.
+// An answer is stored, an error is not: the next attempt is NEW. So an error must mean that the effect did not happen, or that the
 // effect may happen again.
 //
 // # What is removed
@@ -78,8 +78,9 @@ type Config struct {
 //   - An answer that was not asked for during AnswerAge is removed, and its request is STALE. Requests that run or were never
 //     seen are not affected.
 //   - A client that was silent during ClientSilence is forgotten, but for a mark above the highest number that was answered:
-//     what is below is STALE, and what is above is NEW. So a client that was idle goes on, and so does one that restarts.
-//   - The mark is forgotten after 24 times ClientSilence, or earlier, though not within ClientSilence, if there is no room.
+//     requests below it are STALE, and requests above it are NEW. So a client that was idle continues, and so does a client
+//     that restarts.
+//   - The mark is forgotten after 24 times ClientSilence, or earlier, though not within ClientSilence, if room is short.
 //     Of a client that is not known, a request whose first sending ([exactlyonce.ID.Age]) was before that is STALE, and others are NEW.
 //
 // Records do the same, but for the room. A restart forgets everything that is not in Records.
@@ -118,7 +119,7 @@ type Results struct {
 func NewResults(c Config) *Results {
 	check := func(ok bool, field string, value any) {
 		if !ok {
-			panic(fmt.Sprintf("exactlyonce: NewResults: %s is %v", field, value))
+			panic(fmt.Sprintf("server: NewResults: %s is %v", field, value))
 		}
 	}
 	check(c.AnswerAge == 0 || c.AnswerAge >= time.Millisecond, "AnswerAge", c.AnswerAge)
@@ -151,16 +152,16 @@ func NewResults(c Config) *Results {
 
 func (r *Results) now() time.Duration { return r.clock.Since(r.start) }
 
-// Do runs the request unless an earlier attempt has an answer or is about to have one, and returns the answer with what this
+// Do runs the request unless an earlier attempt has an answer or is about to, and returns the answer with the state that this
 // attempt found: StateNew if run was called. See [Results].
 //
 // An error that run returns goes to the attempts that wait, too, and is not stored. If it matches [exactlyonce.ErrStale], the outcome of
 // the request is unknown, and stays so. If run panics or calls runtime.Goexit, the others get [ErrNoAnswer].
 //
-// The context of run has the values of ctx. It ends when ctx does, unless another attempt waits for the answer; it has no
+// The context of run has the values of ctx. It ends when ctx does, unless another attempt waits for the answer; it does not have a
 // deadline of its own. [exactlyonce.RequestFromContext] finds req in it. The answer must not be changed afterwards.
 //
-// Errors are those of [Results.Track], of run, of Records, and context.Cause(ctx) if ctx ends while the attempt waits.
+// Errors are the errors of [Results.Track], run and Records, and context.Cause(ctx) if ctx ends while the attempt waits.
 func (r *Results) Do(
 	ctx context.Context, req exactlyonce.Request, run func(ctx context.Context) ([]byte, error),
 ) (answer []byte, found exactlyonce.State, err error) {
@@ -180,8 +181,8 @@ func (r *Results) Do(
 // If the state of the call is NEW, the caller is the driver of the request: it runs it and ends the call with Complete or Fail.
 // Otherwise it calls Wait, or Fail if it does not want the answer.
 //
-// Errors: ErrInvalidID, ErrStale, ErrMismatch, ErrInProgress if too many attempts wait already, ErrFull, and those of Records,
-// with what the context says. With an error there is nothing to end.
+// Errors: ErrInvalidID, ErrStale, ErrMismatch, ErrInProgress if too many attempts wait already, ErrFull, and the errors of Records,
+// with the cause of the context. With an error the call has ended already.
 func (r *Results) Track(ctx context.Context, req exactlyonce.Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
 		r.invalid()
@@ -196,7 +197,7 @@ func (r *Results) Track(ctx context.Context, req exactlyonce.Request) (*Call, er
 
 // TakeOver is Track for a service whose replicas execute requests in an order that they agreed on, such as a replicated log. An
 // attempt that comes from there becomes the driver of a request that runs, and its call is NEW; the handler that ran it so far
-// is no longer the driver (see [Call.IsDriver]). If the last handler leaves without an answer, those that wait get its error
+// is no longer the driver (see [Call.IsDriver]). If the last handler leaves without an answer, attempts that wait get its error
 // and the next attempt is NEW. Records are not asked.
 func (r *Results) TakeOver(req exactlyonce.Request) (*Call, error) {
 	if err := req.Validate(); err != nil {

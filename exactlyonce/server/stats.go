@@ -56,7 +56,7 @@ func (r *Results) Stats() Stats {
 // dumpAtMost bounds the lines of a dump.
 const dumpAtMost = 10_000
 
-// Dump writes what is remembered, for a person to read: a line for each client and below it one for each request. It stops
+// Dump writes all records, for a person to read: a line for each client and below it a line for each request. It stops
 // after 10,000 lines and says how many are left out.
 //
 //	2 clients, 3 records (1 in progress), 0 waiting, 1968 bytes

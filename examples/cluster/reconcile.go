@@ -2,18 +2,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
 	"github.com/weirflow/weir/examples/internal/show"
-	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
-	"github.com/weirflow/weir/ext/jetstream/jsstore"
+	"github.com/weirflow/weir/ext/jetstream"
 )
 
 // declineOf: a provider declines one order in so many. Those are the poison: they can never be charged.
@@ -30,40 +27,40 @@ type outcome struct {
 	books    map[string][]bank.Booked
 }
 
-func readOutcome(ctx context.Context, js jetstream.JetStream, dir string) (o outcome, err error) {
-	if o.payments, err = again(ctx, func(context.Context) (map[string][]bank.Payment, error) { return readPayments(js) }); err != nil {
+func readOutcome(ctx context.Context, e *jetstream.Engine, dir string) (o outcome, err error) {
+	orders, payments := queuesOn(e)
+	o.payments = map[string][]bank.Payment{}
+	err = eachEntry(ctx, e, payments.Name(), func(entry store.Entry) error {
+		p, err := codec.JSON[bank.Payment]().Decode(entry.Payload)
+		o.payments[p.Order] = append(o.payments[p.Order], p)
+		return err
+	})
+	if err != nil {
 		return o, err
 	}
-	if o.dead, err = again(ctx, func(ctx context.Context) (map[string][]store.Entry, error) { return readDead(ctx, js) }); err != nil {
+	o.dead = map[string][]store.Entry{}
+	err = eachEntry(ctx, e, orders.DeadLetters(), func(entry store.Entry) error {
+		o.dead[entry.Meta.ID] = append(o.dead[entry.Meta.ID], entry)
+		return nil
+	})
+	if err != nil {
 		return o, err
 	}
 	o.books, err = bank.ReadBooks(ctx, dir)
 	return o, err
 }
 
-func readPayments(js jetstream.JetStream) (payments map[string][]bank.Payment, err error) {
-	all, err := bank.ReadPayments(jscheckpoint.NewInput(js, paymentsStream, paymentsCodec, jscheckpoint.WithEnd()))
-	payments = map[string][]bank.Payment{}
-	for _, p := range all {
-		payments[p.Order] = append(payments[p.Order], p)
-	}
-	return payments, err
-}
-
-func readDead(ctx context.Context, js jetstream.JetStream) (dead map[string][]store.Entry, err error) {
-	queues, err := jsstore.Open(ctx, js, queuesStream)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, queues.Close()) }()
-	dead = map[string][]store.Entry{}
+// eachEntry calls f for all messages of a queue.
+func eachEntry(ctx context.Context, e *jetstream.Engine, queue string, f func(store.Entry) error) error {
 	for page := (store.Page{Max: 500}); ; {
-		entries, err := queues.List(ctx, ordersOf(queues).DeadLetters(), store.Filter{}, page)
+		entries, err := again(ctx, func(ctx context.Context) ([]store.Entry, error) { return e.List(ctx, queue, store.Filter{}, page) })
 		if err != nil || len(entries) == 0 {
-			return dead, err
+			return err
 		}
-		for _, e := range entries {
-			dead[e.Meta.ID] = append(dead[e.Meta.ID], e)
+		for _, entry := range entries {
+			if err := f(entry); err != nil {
+				return err
+			}
 		}
 		page.After = entries[len(entries)-1].Position
 	}
@@ -96,7 +93,7 @@ func reconcile(c config, o outcome) *reconciliation {
 			continue
 		}
 		r.expect(id, "charges in the books", len(charges), 1)
-		r.expect(id, "payments in the stream", len(payments), 1)
+		r.expect(id, "payments in their queue", len(payments), 1)
 		r.expect(id, "dead letters, although it can be charged", len(dead), 0)
 		if wrong < len(r.wrong) {
 			continue

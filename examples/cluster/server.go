@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
-	"github.com/weirflow/weir/ext/jetstream/jsstore"
 )
 
 // topology says where the servers of the cluster are, by name.
@@ -102,35 +102,13 @@ func again[T any](ctx context.Context, f func(context.Context) (T, error)) (T, e
 	}
 }
 
-// The streams; each has one subject, of its name.
 const (
-	ordersStream   = "orders"
-	paymentsStream = "payments"
-	queuesStream   = "queues" // layers and dead letters
-	consumerName   = "workers"
-
+	stream   = "queues" // orders, with their layers and dead letters, and payments
 	replicas = 3
 	lease    = 2 * time.Second // after it the orders of a worker that was killed go to another one
 )
 
-// makeStreams makes what the workers need.
-func makeStreams(ctx context.Context, js jetstream.JetStream) error {
-	queues := jsstore.StreamConfig(queuesStream)
-	for _, config := range []jetstream.StreamConfig{
-		{Name: ordersStream, Subjects: []string{ordersStream}, Retention: jetstream.WorkQueuePolicy},
-		{Name: paymentsStream, Subjects: []string{paymentsStream}, Duplicates: time.Hour}, // a payment that is published twice is there once
-		queues,
-	} {
-		config.Replicas = replicas
-		_, err := again(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.CreateOrUpdateStream(ctx, config) })
-		if err != nil {
-			return err
-		}
-	}
-	_, err := again(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
-		return js.CreateOrUpdateConsumer(ctx, ordersStream, jetstream.ConsumerConfig{
-			Durable: consumerName, AckPolicy: jetstream.AckExplicitPolicy, AckWait: lease, MaxAckPending: 1000, Replicas: replicas,
-		})
-	})
-	return err
+// openEngine opens the engine in the cluster; the first one makes the stream. It waits until the cluster has a leader.
+func openEngine(ctx context.Context, js jetstream.JetStream) (*weirjs.Engine, error) {
+	return weirjs.New(ctx, js, weirjs.WithStream(stream, nil), weirjs.WithReplicas(replicas), weirjs.WithLogger(quiet))
 }

@@ -17,8 +17,7 @@ import (
 	"github.com/weirflow/weir/examples/internal/bank"
 	"github.com/weirflow/weir/examples/internal/procs"
 	"github.com/weirflow/weir/examples/internal/show"
-	"github.com/weirflow/weir/ext/jetstream/jsqueue"
-	"github.com/weirflow/weir/ext/jetstream/jsstore"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
 )
 
 // run is the command: it starts the processes, kills them, starts them again, and compares what is left with the orders.
@@ -80,6 +79,7 @@ type supervisor struct {
 	dir    string
 	begun  time.Time
 	js     jetstream.JetStream
+	engine *weirjs.Engine
 	random *rand.Rand
 
 	cluster   topology
@@ -165,9 +165,10 @@ func (s *supervisor) runAll(ctx context.Context) (o outcome, err error) {
 			}
 		}
 	}
-	if err := s.makeStreams(ctx); err != nil {
+	if err := s.openEngine(ctx); err != nil {
 		return o, err
 	}
+	defer s.engine.Close() //nolint:errcheck // all that counts is confirmed
 	for _, m := range s.members {
 		if m.Role == roleWorker {
 			if err := s.begin(m); err != nil {
@@ -191,15 +192,19 @@ func (s *supervisor) runAll(ctx context.Context) (o outcome, err error) {
 	if err := s.finish(working); err != nil {
 		return o, err
 	}
-	return readOutcome(working, s.js, s.dir)
+	return readOutcome(working, s.engine, s.dir)
 }
 
-// makeStreams makes the streams. A server that does not start is an error at once.
-func (s *supervisor) makeStreams(ctx context.Context) error {
+// openEngine opens the engine. A server that does not start is an error at once.
+func (s *supervisor) openEngine(ctx context.Context) error {
 	made := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { made <- makeStreams(ctx, s.js) }() // ends with ctx
+	go func() { // ends with ctx
+		var err error
+		s.engine, err = openEngine(ctx, s.js)
+		made <- err
+	}()
 	for {
 		select {
 		case err := <-made:
@@ -216,10 +221,10 @@ func (s *supervisor) makeStreams(ctx context.Context) error {
 	}
 }
 
-// publish puts the orders into the stream, spread over the duration. What is not confirmed is put again: with its id, so it is there
+// publish puts the orders into their queue, spread over the duration. What is not confirmed is put again: with its id, so it is there
 // once.
 func (s *supervisor) publish(ctx context.Context) error {
-	sink := jsqueue.NewSink(s.js, ordersStream, ordersCodec, jsqueue.WithConfirmWithin(2*time.Second))
+	queue, _ := queuesOn(s.engine)
 	const tick = 100 * time.Millisecond
 	ticks := max(1, int64(s.Duration/tick))
 	orders := bank.Orders(s.Seed, s.Orders)
@@ -228,7 +233,7 @@ func (s *supervisor) publish(ctx context.Context) error {
 		for _, o := range orders[s.Orders*(n-1)/ticks : s.Orders*n/ticks] {
 			batch = append(batch, delivery.New(o, &delivery.Meta{ID: o.ID, Key: o.ID}, nil))
 		}
-		_, err := again(ctx, func(ctx context.Context) (any, error) { return nil, sink.PutAll(ctx, batch) })
+		_, err := again(ctx, func(ctx context.Context) (any, error) { return nil, queue.PutAll(ctx, batch) })
 		if err != nil {
 			return err
 		}
@@ -372,22 +377,9 @@ func (s *supervisor) finish(ctx context.Context) error {
 
 // watch looks at the cluster until ctx ends.
 func (s *supervisor) watch(ctx context.Context) {
-	var queues *jsstore.Store
-	defer func() {
-		if queues != nil {
-			_ = queues.Close() // it was only read
-		}
-	}()
 	for ctx.Err() == nil {
 		within, cancel := context.WithTimeout(ctx, time.Second)
-		err := func() (err error) {
-			if queues == nil {
-				if queues, err = jsstore.Open(within, s.js, queuesStream); err != nil {
-					return err
-				}
-			}
-			return s.look(within, queues)
-		}()
+		err := s.look(within)
 		cancel()
 		s.mu.Lock()
 		s.inSync = s.inSync && err == nil
@@ -404,44 +396,32 @@ func (s *supervisor) isMute() bool { return !s.looked.IsZero() && time.Since(s.l
 
 // look counts the orders, along their way: they are put into the next place before they are removed from the one before. So an order
 // may be counted twice, and is never missed.
-func (s *supervisor) look(ctx context.Context, queues *jsstore.Store) error {
+func (s *supervisor) look(ctx context.Context) error {
 	var now counts
 	kills := s.killsOf(roleServer)
 	inSync, leader := true, ""
-	messages := func(stream string) (int64, error) {
-		str, err := s.js.Stream(ctx, stream)
-		if err != nil {
-			return 0, err
-		}
-		info := str.CachedInfo()
-		if info.Cluster == nil || len(info.Cluster.Replicas) != replicas-1 {
-			inSync = false
-			return int64(info.State.Msgs), nil
-		}
-		for _, r := range info.Cluster.Replicas {
-			inSync = inSync && r.Current && !r.Offline
-		}
-		if stream == ordersStream {
-			leader = info.Cluster.Leader
-		}
-		return int64(info.State.Msgs), nil
-	}
-	var err error
-	if now.waiting, err = messages(ordersStream); err != nil {
-		return err
-	}
-	c, err := ordersOf(queues).Counts(ctx)
+	str, err := s.js.Stream(ctx, stream)
 	if err != nil {
 		return err
 	}
-	now.waiting += int64(c.Waiting + c.Retrying)
-	now.dead = int64(c.Dead)
-	if now.paid, err = messages(paymentsStream); err != nil {
+	if c := str.CachedInfo().Cluster; c == nil || len(c.Replicas) != replicas-1 {
+		inSync = false
+	} else {
+		leader = c.Leader
+		for _, r := range c.Replicas {
+			inSync = inSync && r.Current && !r.Offline
+		}
+	}
+	orders, payments := queuesOn(s.engine)
+	c, err := orders.Counts(ctx)
+	if err != nil {
 		return err
 	}
-	if _, err = messages(queuesStream); err != nil {
+	now.waiting, now.dead = int64(c.Waiting+c.Retrying), int64(c.Dead)
+	if c, err = payments.Counts(ctx); err != nil {
 		return err
 	}
+	now.paid = int64(c.Waiting)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now, s.looked = now, time.Now()

@@ -8,15 +8,11 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/examples/internal/bank"
-	"github.com/weirflow/weir/ext/jetstream/jsqueue"
-	"github.com/weirflow/weir/ext/jetstream/jsstore"
+	"github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -32,17 +28,13 @@ var layers = delivery.WithLayers(
 
 var declined = predicates.NewRejection("DECLINED")
 
-// ordersOf returns the queue with the layers and the dead letters of the orders.
-func ordersOf(queues *jsstore.Store) *delivery.Queue[bank.Order] {
-	return delivery.NewQueue[bank.Order](queues, "orders", layers, delivery.WithLease(lease), delivery.WithLogger(quiet))
+// queuesOn returns the queues of orders and of payments.
+func queuesOn(e *jetstream.Engine) (*delivery.Queue[bank.Order], *delivery.Queue[bank.Payment]) {
+	return delivery.NewQueue[bank.Order](e, "orders", layers, delivery.WithLease(lease), delivery.WithLogger(quiet)),
+		delivery.NewQueue[bank.Payment](e, "payments")
 }
 
-var (
-	ordersCodec   = codec.JSON[bank.Order]()
-	paymentsCodec = codec.JSON[bank.Payment]()
-
-	quiet = slog.New(slog.DiscardHandler) // what is killed all the time has much to say
-)
+var quiet = slog.New(slog.DiscardHandler) // what is killed all the time has much to say
 
 // work is the process of a worker. It has nothing of its own: what it knows is in the cluster.
 func work(s settings) error {
@@ -56,22 +48,11 @@ func work(s settings) error {
 	if err != nil {
 		return err
 	}
-	queues, err := again(ctx, func(ctx context.Context) (*jsstore.Store, error) { return jsstore.Open(ctx, js, queuesStream) })
+	engine, err := openEngine(ctx, js)
 	if err != nil {
 		return err
 	}
-	failed := ordersOf(queues)
-	consumer, err := again(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
-		return js.Consumer(ctx, ordersStream, consumerName)
-	})
-	if err != nil {
-		return err
-	}
-	orders, err := jsqueue.NewSource(ctx, js, consumer, ordersCodec, jsqueue.WithDeadLetters(queues, failed.DeadLetters()), jsqueue.WithLogger(quiet))
-	if err != nil {
-		return err
-	}
-	payments := jsqueue.NewSink(js, paymentsStream, paymentsCodec, jsqueue.WithConfirmWithin(2*time.Second))
+	orders, payments := queuesOn(engine)
 	charge := asyncop.Blocking(func(ctx context.Context, o bank.Order) (bank.Payment, error) {
 		p, err := providers.Charge(ctx, o.First, o) // its request has the same id each time, so it is charged once
 		if errors.Is(err, bank.ErrDeclined) {
@@ -81,8 +62,8 @@ func work(s settings) error {
 	})
 	op := asyncop.UnorderedWaitWithRetry(charge, 2*time.Second, 50,
 		strategies.ReasonAware(httpretry.Classifier[bank.Payment](), nil).WithMaxDelay(250*time.Millisecond),
-		asyncop.WithFailureSink(failed.TakeFailure), asyncop.WithLogger(quiet))
+		asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
 	fmt.Println("ready")
-	_, err = delivery.Run(ctx, failed.Source(orders), op, payments, delivery.WithLogger(quiet))
+	_, err = delivery.Run(ctx, orders, op, payments, delivery.WithLogger(quiet))
 	return err
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
 	"github.com/weirflow/weir/examples/hbase-like/internal/failpoint"
@@ -32,7 +33,7 @@ type checkpointed struct {
 // from the newest checkpoint there, if there is one.
 func openCheckpoints(cfg cli.Config, logger *slog.Logger) (*checkpointed, error) {
 	failpoint.Arm()
-	store, err := checkpoint.OpenDir(cfg.Checkpoint)
+	store, err := files.OpenDir(cfg.Checkpoint)
 	if err != nil {
 		return nil, err // also if another process has it open
 	}

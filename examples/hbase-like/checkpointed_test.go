@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/files"
 )
 
 // checkpointedArgs returns the flags of a quick job with checkpoints in a new directory, and the names of its files.
@@ -103,7 +103,7 @@ func TestCheckpointedRefusals(t *testing.T) {
 	}
 	assert.NoFileExists(t, out+"2")
 
-	store, err := checkpoint.OpenDir(dir)
+	store, err := files.OpenDir(dir)
 	require.NoError(t, err)
 	o = runJob("", args...)
 	assert.Equal(t, exitFailed, o.status)

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
@@ -83,7 +83,7 @@ func (p *partitionedJob) run() (_ *durable.Proof, err error) {
 		return nil, err
 	}
 	// Two such jobs would wait for the partitions of each other.
-	only, err := checkpoint.OpenDir(filepath.Join(p.cfg.Checkpoint, "job"))
+	only, err := files.OpenDir(filepath.Join(p.cfg.Checkpoint, "job"))
 	if err != nil {
 		return nil, err
 	}

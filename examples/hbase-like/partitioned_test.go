@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/files"
 )
 
 // Several workers, of which some are killed, write what one pipeline does; once it is done, it stays.
@@ -57,7 +57,7 @@ func TestPartitioned(t *testing.T) {
 func TestTwoPartitionedJobs(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
-	first, err := checkpoint.OpenDir(filepath.Join(dir, "job"))
+	first, err := files.OpenDir(filepath.Join(dir, "job"))
 	require.NoError(t, err)
 	args := []string{"-in", csvFile(t, lines(t, 50)...), "-faults=false", "-checkpoint", dir, "-out", filepath.Join(t.TempDir(), "out.csv"), "-partitions", "2", "-workers", "1"}
 	o := runJob("", args...)

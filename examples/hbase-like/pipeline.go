@@ -85,7 +85,7 @@ func (p *pipeline) get(of func(*flights.Flight) *flights.Airport) asyncop.AsyncF
 
 // strategy says what is worth another try, and when: rows that are not there yet, regions that have moved, connections that
 // broke. Everything else, such as a row that makes no sense, will not get better.
-func strategy(r cli.Retry) strategies.AsyncRetryStrategy[flights.Flight] {
+func strategy(r cli.Retry) strategies.Retry[flights.Flight] {
 	jitter := map[string]strategies.Jitter{"equal": strategies.EqualJitter, "full": strategies.FullJitter}[r.Jitter]
 	trouble := predicates.AnyOf(
 		predicates.ErrorAs[*hclient.NotServingRegionError](), predicates.ErrorAs[*hclient.ConnectionError]())

@@ -12,7 +12,7 @@ import (
 
 // withServer is JetStream, with the server in this process.
 type withServer struct {
-	*inJetStream
+	engine
 	server *embedded.Server
 }
 
@@ -25,7 +25,7 @@ func startEmbedded(ctx context.Context, dir, name string) (engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := newJetStream(ctx, location{Engine: onJetStream, URL: s.URL(), Name: name})
+	e, err := newQueues(ctx, location{Engine: onJetStream, URL: s.URL(), Name: name})
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -33,5 +33,5 @@ func startEmbedded(ctx context.Context, dir, name string) (engine, error) {
 }
 
 func (e *withServer) close(temporary bool) error {
-	return errors.Join(e.inJetStream.close(temporary), e.server.Close())
+	return errors.Join(e.engine.close(temporary), e.server.Close())
 }

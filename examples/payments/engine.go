@@ -21,9 +21,8 @@ import (
 // ends are what a worker needs of an engine that has no queues of delivery for orders and payments: where orders come from, new ones and
 // those that come back, where those go that cannot be paid now, and where payments go.
 //
-//	sql.go        a file (SQLite), or a database (PostgreSQL): without ends
-//	jetstream.go  JetStream: servers, or within the supervisor (embedded.go)
-//	kafka.go      Kafka
+//	queues.go    a file (SQLite), a database (PostgreSQL), or servers (JetStream), which may be within the supervisor (embedded.go): without ends
+//	kafka.go     Kafka
 type ends struct {
 	orders   delivery.Source[bank.Order]
 	failed   func(context.Context, asyncop.Failure[bank.Order]) error
@@ -39,17 +38,6 @@ type location struct {
 	Brokers []string
 	Name    string // begins the names of queues, streams and topics
 }
-
-// open opens the ends in a worker.
-func open(ctx context.Context, at location, worker int) (ends, error) {
-	if at.Engine == onJetStream {
-		return openJetStream(ctx, at)
-	}
-	return openKafka(at, worker)
-}
-
-// isSQL reports whether orders and payments are queues of delivery.
-func (l location) isSQL() bool { return l.Engine == onSQLite || l.Engine == onPostgres }
 
 // queue returns the name of a queue.
 func (l location) queue(name string) string { return l.Name + "-" + name }
@@ -88,12 +76,10 @@ func start(ctx context.Context, c config, dir string) (engine, error) {
 	switch c.Engine {
 	case onEmbedded:
 		return startEmbedded(ctx, dir, name)
-	case onJetStream:
-		return newJetStream(ctx, location{Engine: onJetStream, URL: c.URL, Name: name})
 	case onKafka:
 		return startKafka(ctx, c.Brokers, name)
 	}
-	return newSQL(ctx, location{Engine: c.Engine, Dir: dir, URL: c.URL, Name: name})
+	return newQueues(ctx, location{Engine: c.Engine, Dir: dir, URL: c.URL, Name: name})
 }
 
 // runName returns the name of the run in a directory: streams and topics of several runs may be on the same servers.
@@ -158,7 +144,7 @@ func (s stored) look(ctx context.Context) (c counts, err error) {
 
 // merge sends all dead letters back: what failed has one cause, and that is repaired.
 func (s stored) merge(ctx context.Context) (int, error) {
-	j, err := jobs.New(jobs.Local(s.queues), jobs.Config{})
+	j, err := jobs.New(s.queues, jobs.Config{})
 	if err != nil {
 		return 0, err
 	}

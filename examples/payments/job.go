@@ -79,15 +79,15 @@ func work(s settings) error {
 	store := keys.New(db.Writer(), keys.SQLite, keys.Config{LockTimeout: lockTimeout, Logger: quiet})
 	j.pays = store.Operation("pay", j.steps)
 
-	if !s.At.isSQL() {
-		engine, err := open(ctx, s.At, s.Worker)
+	if s.At.Engine == onKafka {
+		engine, err := openKafka(s.At, s.Worker)
 		if err != nil {
 			return err
 		}
 		defer engine.close()
 		return j.run(ctx, engine.orders, engine.failed, engine.payments)
 	}
-	engine, err := openSQL(ctx, s.At)
+	engine, err := openEngine(ctx, s.At)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -21,7 +22,13 @@ type order struct{ Number string }
 // Idempotent says that an order may be packed twice: a worker that is killed cannot know how far it came.
 func (order) Idempotent() bool { return true }
 
+// notANumber is the reason of orders that will never succeed. They are dead letters at once.
+var notANumber = predicates.NewRejection("NOT_A_NUMBER")
+
 func pack(_ context.Context, o order) (string, error) {
+	if _, err := strconv.Atoi(o.Number); err != nil {
+		return "", predicates.WithReason(err, notANumber)
+	}
 	time.Sleep(100 * time.Millisecond) // a call of a service, which may fail
 	return "parcel " + o.Number, nil
 }
@@ -40,7 +47,8 @@ func work(ctx context.Context, numbers ...string) error {
 		}
 	}
 	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(pack), 10*time.Second, 4,
-		strategies.FixedDelay[string](3, 100*time.Millisecond).RetryIfException(predicates.HasException),
+		strategies.FixedDelay[string](3, 100*time.Millisecond).
+			RetryIfException(predicates.Not(predicates.ErrorIs(strconv.ErrSyntax))), // which no retry mends
 		asyncop.WithFailureSink(orders.TakeFailure))
 	summary, err := delivery.Run(ctx, orders, op, parcels)
 	log.Print(summary)

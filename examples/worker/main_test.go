@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -68,4 +69,43 @@ func TestAWorkerThatIsKilledGoesOn(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, delivery.QueueCounts{}, c)
 	require.Equal(t, 20, parcels())
+}
+
+// The tutorial's repair of a dead letter: export it, edit it, import it into the queue, and remove it.
+func TestTheRepairOfADeadLetter(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	command := filepath.Join(dir, "weir")
+	build, err := exec.Command("go", "build", "-o", command, "github.com/weirflow/weir/cmd/weir").CombinedOutput()
+	require.NoError(t, err, "%s", build)
+	weir := func(input string, args ...string) string {
+		cmd := exec.Command(command, args...)
+		cmd.Dir, cmd.Env, cmd.Stdin = dir, append(os.Environ(), "WEIR_DB=sqlite:shop.db"), strings.NewReader(input)
+		out, err := cmd.Output()
+		require.NoError(t, err, "weir %v", args)
+		return string(out)
+	}
+	worker := start(t, dir, "1", "17a")
+	engine, err := sqlite.Open(t.Context(), filepath.Join(dir, "shop.db"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, engine.Close()) }()
+	parcels, orders := delivery.NewQueue[string](engine, "parcels"), delivery.NewQueue[order](engine, "orders")
+	has := func(n, dead int) func() bool {
+		return func() bool {
+			p, err := parcels.Counts(context.Background())
+			require.NoError(t, err)
+			o, err := orders.Counts(context.Background())
+			require.NoError(t, err)
+			return p.Waiting == n && o.Dead == dead
+		}
+	}
+	require.Eventually(t, has(1, 1), time.Minute, 5*time.Millisecond)
+	require.Contains(t, weir("", "dead", "list", "-queue", "orders-dead"), "NOT_A_NUMBER")
+	repaired := strings.ReplaceAll(weir("", "dead", "export", "-queue", "orders-dead"), "17a", "17")
+	weir(repaired, "dead", "import", "-queue", "orders", "-")
+	weir("", "dead", "purge", "-queue", "orders-dead", "-id", "17a", "-yes")
+	require.Eventually(t, has(2, 0), time.Minute, 5*time.Millisecond)
+	require.Equal(t, `"parcel 17"`, weir("", "dead", "show", "-queue", "parcels", "-raw", "17"))
+	require.NoError(t, worker.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, worker.Wait())
 }

@@ -299,11 +299,11 @@ func (s *Source[T]) pauseAndResume() {
 		if p.progress == nil || p.leaving {
 			continue
 		}
-		more, held := 2*maxPoll, maxHeld
+		more, held, bytes := 2*maxPoll, maxHeld, maxHeldBytes
 		if p.paused {
-			more, held = 2*more, held/2 // it is not resumed for a single message
+			more, held, bytes = 2*more, held/2, bytes/2 // it is not resumed for a single message
 		}
-		full := p.progress.Full(s.metadata, more) || p.progress.Open()-len(s.running[id]) >= held
+		full := p.progress.Full(s.metadata, more) || p.progress.Open()-len(s.running[id]) >= held || p.held >= bytes
 		if s.handOver == nil && s.blockedFor > 0 {
 			blocker := p.entries[p.progress.Low()]
 			full = full || blocker != nil && s.blocks(blocker)

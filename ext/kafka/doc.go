@@ -74,8 +74,9 @@
 //
 // The metadata of a commit has 4,096 characters by default. It has a bit for each record where settled ones and others mix, and some bytes
 // for a long range of one kind: that is room for 10,000 to 15,000 records of a partition, and any number of settled ones behind a blocker.
-// Before it is full, no more is fetched of the partition. The same holds while 1,000 messages of the partition wait here after a Nack, for their time
-// or for dead letters.
+// Before it is full, no more is fetched of the partition. The same holds while 1,000 messages of the partition, or messages with 16 MiB,
+// wait here after a Nack, for their time or for dead letters. So each partition of a source has up to 16 MiB here, and one poll more, beside
+// what is in flight. What the client has fetched and not returned is bounded by kgo.FetchMaxBytes for each broker: 50 MiB by default.
 //
 // A partition that was not fetched for one of these reasons is fetched again after kgo.FetchMaxWait at most: 500 ms by default.
 //

@@ -30,6 +30,7 @@ type part struct {
 	delays   []offsets.Delay   // of what the owner before has nacked
 	epoch    int32             // the leader's, of the last record; -1: not known
 	busy     int               // entries that run or are being put
+	held     int               // bytes of those that do not run
 	idle     chan struct{}     // room for one: busy was 0 once
 	leaving  bool              // it is being given up
 	paused   bool              // no more is to be fetched
@@ -69,6 +70,8 @@ func (e *entry) name() string {
 	return fmt.Sprintf("%v/%d", e.id, e.record.Offset)
 }
 
+func (e *entry) size() int { return len(e.record.Key) + len(e.record.Value) }
+
 func (p *part) release() {
 	if p.busy--; p.busy == 0 {
 		wake(p.idle)
@@ -77,6 +80,7 @@ func (p *part) release() {
 
 func (p *part) settle(e *entry) {
 	e.state = settled
+	p.held -= e.size()
 	p.progress.Settle(e.record.Offset)
 	delete(p.entries, e.record.Offset)
 	p.changed++

@@ -131,6 +131,7 @@ func (s *Source[T]) arrive(p *part, e *entry) {
 	}
 	e.part, e.arrived = p, s.now()
 	p.entries[r.Offset] = e
+	p.held += e.size()
 	now := s.clock.Now()
 	if ms, ok := offsets.DueOf(p.delays, r.Offset); ok {
 		e.due = time.UnixMilli(ms)
@@ -151,6 +152,7 @@ func (s *Source[T]) arrive(p *part, e *entry) {
 func (s *Source[T]) restart(p *part, offset int64) {
 	s.detach(p)
 	p.progress, p.delays, p.entries, p.busy = offsets.New(offset, nil), nil, map[int64]*entry{}, 0
+	p.held = 0
 	p.changed++
 }
 

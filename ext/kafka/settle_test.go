@@ -322,6 +322,51 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 	assert.LessOrEqual(t, len(s.parts[partitionID{"orders", 0}].entries), maxHeld+maxPoll)
 }
 
+// TestTheBytesOfWhatWaitsAreBounded checks the same of large messages, and that the source goes on when they are done.
+func TestTheBytesOfWhatWaitsAreBounded(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, "orders")
+	large := strings.Repeat("x", 450_000) // it is the key, too
+	const all = 40
+	for range all {
+		c.produce("orders", 1, large)
+	}
+	s := c.source("orders")
+	ms := map[string]delivery.Message[string]{}
+	id := partitionID{"orders", 0}
+	for len(ms)*2*len(large) < maxHeldBytes {
+		for _, m := range receiveSome(t, s, maxPoll) {
+			m.Nack(5 * time.Second)
+			ms[m.Meta().ID] = m
+		}
+	}
+	eventually(t, func() bool { return len(s.client.PauseFetchPartitions(nil)["orders"]) == 1 }, "it is paused")
+	s.mu.Lock()
+	assert.Less(t, len(s.parts[id].entries), all)
+	s.mu.Unlock()
+	for len(ms) < all || c.committed("orders", 0).At < all {
+		for _, m := range receiveSome(t, s, maxPoll) {
+			m.Ack()
+			ms[m.Meta().ID] = m
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	assert.Zero(t, s.parts[id].held)
+}
+
+// receiveSome returns what comes within a second.
+func receiveSome[T any](t *testing.T, s *Source[T], n int) []delivery.Message[T] {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	ms, err := s.Receive(ctx, n)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		require.NoError(t, err)
+	}
+	return ms
+}
+
 // TestWhatIsResumedWaitsForNoOther checks that a partition which was full goes on soon, though there is nothing new in another one.
 func TestWhatIsResumedWaitsForNoOther(t *testing.T) {
 	t.Parallel()

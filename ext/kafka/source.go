@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/timers"
@@ -24,6 +25,8 @@ const (
 	maxPoll = 100
 	// maxHeld bounds the messages of a partition that wait here, for their time or to be put.
 	maxHeld = 1000
+	// maxHeldBytes bounds their keys and values in the same way.
+	maxHeldBytes = store.MaxBytes
 	// fetchWait is the longest answer to a fetch. A partition that was paused is fetched again only after it.
 	fetchWait = 500 * time.Millisecond
 )
@@ -203,6 +206,7 @@ func (s *Source[T]) run(e *entry) {
 		s.running[e.part.id] = of
 	}
 	of[e.record.Offset] = e
+	e.part.held -= e.size()
 }
 
 // messages decodes. What cannot be read goes to the dead letters, or is the error.
@@ -298,6 +302,7 @@ func (s *Source[T]) stop(e *entry) bool {
 	if e.part == nil || e.state != running {
 		return false
 	}
+	e.part.held += e.size()
 	e.part.release()
 	return true
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -72,6 +73,8 @@ type Engine struct {
 
 	now  string // the database's clock, as an expression; another one in tests
 	step func() // called between statements, by tests
+
+	forgetAt atomic.Int64 // when old names of locks are looked for again
 
 	mu     sync.RWMutex // held for reading while a call may begin to write
 	closed bool
@@ -170,9 +173,28 @@ func New(pool *pgxpool.Pool, opts ...Option) *Engine {
 // Pool returns the connections of the engine, for tables of your own beside the queues.
 func (s *Engine) Pool() *pgxpool.Pool { return s.pool }
 
+// closeWait is short: a worker has taken up to 26 s for a server that hangs, and Kubernetes grants 30 s.
+const closeWait = 3 * time.Second
+
 // Close implements [store.Engine]. It waits for what is being written, and closes the connections if [Open] has opened them. Workers end
-// with [store.ErrClosed].
+// with [store.ErrClosed]. If that takes longer than 3 s, it returns an error, and goes on in the background.
 func (s *Engine) Close() error {
+	closed := make(chan struct{})
+	go func() { // ends with what is being written: pgx may take 15 s to close the connections of a server that hangs
+		defer close(closed)
+		s.close()
+	}()
+	limit := s.clock.Timer(closeWait)
+	defer limit.Stop()
+	select {
+	case <-closed:
+		return nil
+	case <-limit.C:
+		return fmt.Errorf("postgres: the engine is not closed after %v: a call takes long, or the server does not answer", closeWait)
+	}
+}
+
+func (s *Engine) close() {
 	s.mu.Lock()
 	again := s.closed
 	s.closed = true
@@ -184,7 +206,6 @@ func (s *Engine) Close() error {
 	if !again && s.owned {
 		s.pool.Close()
 	}
-	return nil
 }
 
 // Put implements [store.Store].

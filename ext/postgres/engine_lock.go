@@ -22,13 +22,14 @@ func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Dura
 	if err := lock.Check(name, owner, lease); err != nil {
 		return g, err
 	}
+	l.forget(ctx)
 	g = lock.Grant{Name: name, Owner: owner}
 	held := &lock.HeldError{Name: name}
 	for {
 		var got, found bool
 		err = l.store.do(ctx, func() error {
 			err := l.store.pool.QueryRow(ctx, `INSERT INTO weir_locks AS l (name, owner, fence, until)
-				VALUES ($1, $2, 1, `+l.store.now+` + $3 * interval '1 microsecond')
+				VALUES ($1, $2, `+firstFence+`, `+l.store.now+` + $3 * interval '1 microsecond')
 				ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = l.fence + 1, until = excluded.until
 				WHERE l.owner = '' OR l.until <= `+l.store.now+` RETURNING fence`, name, owner, micros(lease)).Scan(&g.Fence)
 			if got = err == nil; got || !errors.Is(err, pgx.ErrNoRows) {
@@ -52,6 +53,41 @@ func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Dura
 			return lock.Grant{}, held
 		}
 	}
+}
+
+// firstFence is the first fencing number of a name. FOR SHARE: a transaction that removes the name is awaited, and its number read.
+const firstFence = "coalesce((SELECT fence FROM weir_locks WHERE name = '' FOR SHARE), 0) + 1"
+
+const (
+	forgetEach = time.Minute
+	forgetMax  = 1000           // names at once
+	keepLocks  = 24 * time.Hour // after the last lease
+)
+
+// forget removes the rows of names that were not used for long (law W3). The row with the empty name keeps their highest fencing number. If
+// it fails, another time will do.
+func (l *locks) forget(ctx context.Context) {
+	s := l.store
+	now, at := s.clock.Now(), s.forgetAt.Load()
+	if now.UnixNano() < at || !s.forgetAt.CompareAndSwap(at, now.Add(forgetEach).UnixNano()) {
+		return
+	}
+	// One transaction in one message: a process that is frozen holds up nobody. The row with the empty name first: Acquire reads it.
+	batch := &pgx.Batch{}
+	batch.Queue("SELECT 1 FROM weir_locks WHERE name = '' FOR UPDATE")
+	batch.Queue(`WITH old AS (DELETE FROM weir_locks WHERE EXISTS (SELECT FROM weir_locks WHERE name = '') AND name IN (
+			SELECT name FROM weir_locks WHERE until <= `+s.now+` - $1 * interval '1 microsecond' ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED
+		) RETURNING fence)
+		UPDATE weir_locks AS l SET fence = greatest(l.fence, removed.fence) FROM (SELECT max(fence) AS fence, count(*) AS n FROM old) AS removed
+			WHERE l.name = '' RETURNING removed.n`, micros(keepLocks), forgetMax).QueryRow(func(row pgx.Row) error {
+		var n int
+		err := row.Scan(&n)
+		if err == nil && n == forgetMax { // there are more
+			s.forgetAt.Store(0)
+		}
+		return err
+	})
+	_ = s.do(ctx, func() error { return s.pool.SendBatch(ctx, batch).Close() })
 }
 
 // Extend implements [lock.Locks].

@@ -48,6 +48,78 @@ func TestLocks(t *testing.T) {
 	})
 }
 
+// Law W3: a name that is not used any more loses its row, and its fencing numbers go on all the same.
+func TestLocksForgetNames(t *testing.T) {
+	pool := connect(t, places(t)(t))
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	exec := func(sql string) {
+		_, err := pool.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	acquire := func(l lock.Locks, name string) lock.Grant {
+		g, err := l.Acquire(t.Context(), name, "me", time.Minute)
+		require.NoError(t, err)
+		return g
+	}
+	l := postgres.New(pool).Locks()
+	for range 7 {
+		require.NoError(t, l.Release(t.Context(), acquire(l, "a")))
+	}
+	killed := acquire(l, "killed")
+	exec("INSERT INTO weir_locks (name, owner, fence, until) SELECT 'name ' || n, 'me', 1, now() FROM generate_series(1, 1500) AS n")
+	exec("UPDATE weir_locks SET until = until - interval '25 hours'")
+	require.NoError(t, l.Extend(t.Context(), killed, time.Minute), "nobody else has it")
+
+	l = postgres.New(pool).Locks() // it has not looked yet
+	kept := acquire(l, "kept")     // all that is old goes, in steps
+	acquire(l, "kept, too")
+	var rows int
+	require.NoError(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM weir_locks WHERE name <> ''").Scan(&rows))
+	require.Equal(t, 3, rows)
+	require.Greater(t, acquire(l, "a").Fence, uint64(7))
+	require.NoError(t, l.Extend(t.Context(), kept, time.Minute))
+	exec("UPDATE weir_locks SET until = until - interval '25 hours'")
+	l = postgres.New(pool).Locks()
+	acquire(l, "b")
+	require.ErrorIs(t, l.Extend(t.Context(), killed, time.Minute), lock.ErrLost)
+	require.Greater(t, acquire(l, "a").Fence, uint64(8), "twice")
+}
+
+// While names are removed and come back, their fencing numbers rise.
+func TestLocksForgetNamesInUse(t *testing.T) {
+	newPlace := places(t)
+	database := newPlace(t)
+	pool := connect(t, database)
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() { // ends with stop
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			_, _ = pool.Exec(t.Context(), "UPDATE weir_locks SET until = until - interval '25 hours' WHERE name <> ''")
+			_, _ = postgres.New(pool).Locks().Acquire(t.Context(), "sweep", "me", time.Minute)
+		}
+	}()
+	l := postgres.New(pool).Locks()
+	var last uint64
+	for range 300 {
+		g, err := l.Acquire(t.Context(), "a", "me", time.Minute)
+		if errors.Is(err, lock.ErrHeld) {
+			continue
+		}
+		require.NoError(t, err)
+		require.Greater(t, g.Fence, last)
+		last = g.Fence
+	}
+	close(stop)
+	<-ended
+	require.Positive(t, last)
+}
+
 // A stale owner's write is refused in its transaction, and a takeover waits for a write that was guarded.
 func TestGuard(t *testing.T) {
 	pool := connect(t, places(t)(t))

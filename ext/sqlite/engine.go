@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	driver "modernc.org/sqlite"
@@ -65,6 +66,8 @@ type Engine struct {
 
 	step   func() // called between statements, by tests
 	writes *group.Together[job]
+
+	forgetAt atomic.Int64 // when old names of locks are looked for again
 
 	mu     sync.RWMutex // held for reading while a call may begin to write
 	closed bool

@@ -23,8 +23,12 @@ func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Dura
 	var held *lock.HeldError
 	err = l.store.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		held = nil
+		if err := l.forget(ctx, tx, now); err != nil {
+			return err
+		}
 		var fence int64
-		err := tx.QueryRowContext(ctx, `INSERT INTO weir_locks (name, owner, fence, until) VALUES ($1, $2, 1, $3)
+		err := tx.QueryRowContext(ctx, `INSERT INTO weir_locks (name, owner, fence, until) 
+			VALUES ($1, $2, coalesce((SELECT fence FROM weir_locks WHERE name = ''), 0) + 1, $3)
 			ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = fence + 1, until = excluded.until
 			WHERE owner = '' OR until <= $4 RETURNING fence`, name, owner, nanos(now, lease), nanos(now, 0)).Scan(&fence)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -44,6 +48,43 @@ func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Dura
 		return lock.Grant{}, held
 	}
 	return g, nil
+}
+
+const (
+	forgetEach = time.Minute
+	forgetMax  = 1000           // names at once
+	keepLocks  = 24 * time.Hour // after the last lease
+)
+
+// forget removes the rows of names that were not used for long (law W3). The row with the empty name keeps their highest fencing number.
+func (l *locks) forget(ctx context.Context, tx *Tx, now time.Time) error {
+	s := l.store
+	if nanos(now, 0) < s.forgetAt.Load() {
+		return nil
+	}
+	var n int
+	var fence sql.NullInt64
+	old := []any{nanos(now, -keepLocks), forgetMax}
+	const oldest = "(SELECT name, fence FROM weir_locks WHERE until <= $1 ORDER BY until, name LIMIT $2)"
+	if err := tx.QueryRowContext(ctx, "SELECT count(*), max(fence) FROM "+oldest, old...).Scan(&n, &fence); err != nil {
+		return err
+	}
+	if n > 0 {
+		result, err := tx.ExecContext(ctx, "UPDATE weir_locks SET fence = max(fence, $1) WHERE name = ''", fence.Int64)
+		if err != nil {
+			return err
+		}
+		if floor, err := result.RowsAffected(); err != nil || floor == 0 { // a table of an older version
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "DELETE FROM weir_locks WHERE name IN (SELECT name FROM "+oldest+")", old...); err != nil {
+			return err
+		}
+	}
+	if n < forgetMax {
+		s.forgetAt.Store(nanos(now, forgetEach))
+	}
+	return nil
 }
 
 // Extend implements [lock.Locks].

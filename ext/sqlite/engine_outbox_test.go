@@ -41,6 +41,40 @@ func TestLocks(t *testing.T) {
 	})
 }
 
+// Law W3: a name that is not used any more loses its row, and its fencing numbers go on all the same.
+func TestLocksForgetNames(t *testing.T) {
+	mock := clock.NewMock()
+	mock.Set(time.Unix(1_700_000_000, 0))
+	db := open(t, filepath.Join(t.TempDir(), "locks.db"))
+	l := sqlite.New(db, sqlite.WithClock(mock)).Locks()
+	acquire := func(name string) lock.Grant {
+		g, err := l.Acquire(t.Context(), name, "me", time.Minute)
+		require.NoError(t, err)
+		return g
+	}
+	for range 7 {
+		require.NoError(t, l.Release(t.Context(), acquire("a")))
+	}
+	killed := acquire("killed")
+	for i := range 1500 {
+		acquire("name " + strconv.Itoa(i))
+	}
+	mock.Add(24 * time.Hour)
+	require.NoError(t, l.Extend(t.Context(), killed, time.Minute), "nobody else has it")
+	mock.Add(2 * time.Minute)
+	kept := acquire("kept") // all that is old goes, in steps
+	acquire("kept, too")
+	var rows int
+	require.NoError(t, db.Reader().QueryRowContext(t.Context(), "SELECT count(*) FROM weir_locks WHERE name <> ''").Scan(&rows))
+	require.Equal(t, 3, rows)
+	require.Greater(t, acquire("a").Fence, uint64(7))
+	require.NoError(t, l.Extend(t.Context(), kept, time.Minute))
+	mock.Add(25 * time.Hour)
+	acquire("b")
+	require.ErrorIs(t, l.Extend(t.Context(), killed, time.Minute), lock.ErrLost)
+	require.Greater(t, acquire("a").Fence, uint64(8), "twice")
+}
+
 // A stale owner's write is refused in its transaction.
 func TestGuard(t *testing.T) {
 	mock := clock.NewMock()

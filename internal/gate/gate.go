@@ -77,9 +77,8 @@ type Place interface {
 	// given to others.
 	Settle(now time.Time, isShort bool)
 
-	// Closed returns why an element of a tenant could not start, and how long that lasts as far as is known; nil: it could. runs says that an
-	// attempt of it was running.
-	Closed(now time.Time, tenant string, runs bool) (err error, wait time.Duration)
+	// Closed returns why nothing may start for a tenant, and how long that lasts as far as is known; nil: calls may start.
+	Closed(now time.Time, tenant string) (err error, wait time.Duration)
 
 	// Leave ends the place. Calls that run have their permits until they are over.
 	Leave()

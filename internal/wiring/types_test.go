@@ -11,6 +11,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/flow"
 )
@@ -35,7 +36,7 @@ func TestTypesOfWiring(t *testing.T) {
 	c, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore())
 	require.NoError(t, err)
 	source := checkpoint.NewSource(c, "in", checkpointtest.NewSliceInput([][]string{{"a"}}))
-	sink := checkpoint.NewSink[row](c, "out", checkpoint.NewFileOutput(t.TempDir()+"/out", func(b []byte, _ row) ([]byte, error) { return b, nil }))
+	sink := checkpoint.NewSink[row](c, "out", files.NewOutput(t.TempDir()+"/out", func(b []byte, _ row) ([]byte, error) { return b, nil }))
 	require.PanicsWithValue(t, fmt.Sprintf(refused, "asyncop: Via"), func() { elements[[]string](t).Via(elements[row](t)) })
 	require.PanicsWithValue(t, fmt.Sprintf(refused, "asyncop: To"), func() { elements[[]string](t).To(sink) })
 	require.PanicsWithValue(t, fmt.Sprintf(refused, "flow: Via"), func() { mapped.Via(elements[row](t)) })

@@ -49,7 +49,7 @@ func (d Decision) String() string {
 //
 // Set in a what your code looks at: Err or Results as a rule. A Number of 0 stands for 1, and a Remaining of 0 for an element
 // without timeout. Decide sets Idempotent from Input, by the policy.
-func Decide[OUT any](strategy strategies.AsyncRetryStrategy[OUT], a predicates.Attempt[OUT]) Decision {
+func Decide[OUT any](strategy strategies.Retry[OUT], a predicates.Attempt[OUT]) Decision {
 	policy := strategies.PolicyOf(strategy).Steps()
 	a.Number = max(1, a.Number)
 	if a.Remaining == 0 {

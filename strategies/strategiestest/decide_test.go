@@ -27,7 +27,7 @@ func TestDecide(t *testing.T) {
 		IdempotentIf(func(input any) bool { return input == "get" })
 	sent := &predicates.StageError{Stage: predicates.ResponseReceived, Err: io.EOF}
 	for name, tt := range map[string]struct {
-		strategy strategies.AsyncRetryStrategy[int]
+		strategy strategies.Retry[int]
 		a        attempt
 		want     Decision
 		text     string

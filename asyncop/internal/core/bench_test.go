@@ -8,6 +8,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 	"github.com/weirflow/weir/timers"
@@ -19,7 +20,7 @@ import (
 func BenchmarkAtOnce(b *testing.B) {
 	for name, armed := range map[string]bool{"armed": true, "bare": false} {
 		b.Run(name, func(b *testing.B) {
-			var strategy strategies.AsyncRetryStrategy[string]
+			var strategy strategies.Retry[string]
 			if armed {
 				strategy = retries(3, time.Second)
 			}
@@ -42,7 +43,7 @@ func BenchmarkAtOnce(b *testing.B) {
 				}
 				r.Accept("x", call.Message{})
 				for results, _ := r.Head(); len(results) > 0; results, _ = r.Head() {
-					r.Left()
+					r.Left(observe.Emitted)
 				}
 			}
 		})

@@ -60,7 +60,7 @@ type delegator[OUT any] struct {
 	view   predicates.Attempt[OUT]
 }
 
-func delegatorOf[OUT any](s strategies.AsyncRetryStrategy[OUT], source rand.Source) delegator[OUT] {
+func delegatorOf[OUT any](s strategies.Retry[OUT], source rand.Source) delegator[OUT] {
 	if source == nil {
 		source = rand.NewPCG(1, 1)
 	}

@@ -75,7 +75,7 @@ func (door) Heard(time.Time, *gate.Outcome) bool             { return false }
 func (door) MayRetry(time.Time) bool                         { return true }
 func (door) Settle(time.Time, bool)                          {}
 func (door) Leave()                                          {}
-func (door) Closed(time.Time, string, bool) (error, time.Duration) { return nil, 0 }
+func (door) Closed(time.Time, string) (error, time.Duration) { return nil, 0 }
 
 // share makes the calls of the rig need a permit of h.
 func (r *rig) share(h *house) {

@@ -39,7 +39,7 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 	})
 	policy := strategies.ReasonAware(
 		predicates.ByException[string](predicates.HasException, predicates.NewReason("TEST", true, false)), again)
-	for name, p := range map[string]strategies.AsyncRetryStrategy[string]{
+	for name, p := range map[string]strategies.Retry[string]{
 		"asked on a worker": policy, "asked at once": policy.Immediate(),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 				r.turn()
 				s := r.first()
 				var asked weak.Pointer[question[string]]
-				if q, ok := r.slots.held.get(s.place).(*question[string]); ok {
+				if q, ok := r.held(s).(*question[string]); ok {
 					asked = weak.Make(q)
 				}
 				require.Equal(t, name == "asked on a worker", asked.Value() != nil)
@@ -60,7 +60,7 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 				runtime.GC()
 				require.Nil(t, asked.Value())
 				require.Nil(t, s.attempt)
-				require.Nil(t, r.slots.held.get(s.place))
+				require.Nil(t, r.held(s))
 				r.pass(time.Second)
 			}
 			r.complete("a#3")

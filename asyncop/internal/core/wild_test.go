@@ -98,7 +98,7 @@ func (w *wild) leave() {
 	default:
 		return
 	}
-	w.Left()
+	w.Left(observe.Emitted)
 }
 
 // cutOff ends the core and says what was in flight.
@@ -132,7 +132,7 @@ func newWild(tb require.TestingT, seed uint64) *wild {
 		}
 		return strategies.RetryAfter(time.Second), nil
 	})
-	fixed := func(n int, delay time.Duration) strategies.AsyncRetryStrategy[string] {
+	fixed := func(n int, delay time.Duration) strategies.Retry[string] {
 		return strategies.FixedDelay[string](n, delay).
 			RetryIfResult(func(results []string) bool { breaks(fmt.Sprint(results)); return len(results) == 0 }).
 			RetryIfException(func(err error) bool { breaks(err.Error()); return !errors.Is(err, errControl) })
@@ -147,7 +147,7 @@ func newWild(tb require.TestingT, seed uint64) *wild {
 		}
 		return predicates.Reason{}, false
 	}, asked)
-	strategy := [...]strategies.AsyncRetryStrategy[string]{nil, fixed(2, 0), fixed(1, 3*time.Second), policy, policy.Immediate()}[rnd.IntN(5)]
+	strategy := [...]strategies.Retry[string]{nil, fixed(2, 0), fixed(1, 3*time.Second), policy, policy.Immediate()}[rnd.IntN(5)]
 	w.rig = newRig(tb, strategy, func(c *setup) {
 		if rnd.IntN(2) == 0 {
 			unordered(c)

@@ -3,8 +3,8 @@
 //
 //	go run ./asyncop/internal/mutants [-run regexp]
 //
-// For each mutant it runs the tests of the changed package and, if they pass, those of asyncop, and prints the test that fails. It changes
-// no file of the project. The exit status is 1 if a mutant is not caught or does not fit the code, and if tests fail without one.
+// For each mutant it runs the tests of the changed package and, if they pass, those of the whole operator, in asyncop/internal/tests,
+// beginning with the directory of the law, and prints the test that fails. It changes no file of the project. The exit status is 1 if a mutant is not caught or does not fit the code, and if tests fail without one.
 //
 // The tests are compiled once, with all mutants in them, since that takes longer than they do: see schema.
 package main
@@ -21,6 +21,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -153,7 +154,11 @@ func (t tests) compile(p string) error {
 // catching returns the test that fails with a mutant; "" if none does.
 func (t tests) catching(mutant int) (test string, err error) {
 	own, _, _ := strings.Cut(mutants[mutant].file, "/")
-	for _, p := range []string{"internal/" + own, "."} {
+	rooms, err := t.rooms(mutants[mutant].law)
+	if err != nil {
+		return "", err
+	}
+	for _, p := range append([]string{"internal/" + own}, rooms...) {
 		if err := t.compile(p); err != nil {
 			return "", err
 		}
@@ -162,6 +167,26 @@ func (t tests) catching(mutant int) (test string, err error) {
 		}
 	}
 	return "", nil
+}
+
+// rooms returns the packages with tests of the whole operator, beginning with the one about a law.
+func (t tests) rooms(law string) ([]string, error) {
+	dirs, err := os.ReadDir(filepath.Join(t.dir, "internal", "tests"))
+	all := []string{"."}
+	for _, d := range dirs {
+		all = append(all, "internal/tests/"+d.Name())
+	}
+	first := slices.Index(all, "internal/tests/"+cmp.Or(about[law], about[law[:1]]))
+	if first > 0 {
+		all[0], all[first] = all[first], all[0]
+	}
+	return all, err
+}
+
+// about is where the tests of laws lie, by law or letter.
+var about = map[string]string{
+	"A": "endings", "A3": "timeouts", "A4": "retry", "B": "calls", "C": "checkpoints", "D": "messages", "F": "endings", "K": "order", "O": "observing", "Q": "order",
+	"T": "timeouts", "X": "retry",
 }
 
 var (

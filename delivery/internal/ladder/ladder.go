@@ -127,6 +127,7 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	if err != nil {
 		return fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
 	}
+	l.keepReceived(ctx, &m)
 	queue, stored, undo := l.c.DeadLetters, func() {}, func() {}
 	if m.Cause = to.Cause; m.Cause == "" {
 		if queue, m.Delay = l.c.Main, to.Delay; to.Layer != failed.OwnQueue {
@@ -154,6 +155,22 @@ func (l *Ladder[T]) Choose(ctx context.Context, provider string) (now string, fo
 		return !found
 	})
 	return now, found, err
+}
+
+// keepReceived gives a message the bytes that were received in place of those of its value, unless that has changed.
+func (l *Ladder[T]) keepReceived(ctx context.Context, m *store.Message) {
+	meta, ok := message.MetaFromContext(ctx)
+	if !ok {
+		return
+	}
+	id := store.Identity{ID: meta.ID, Visit: meta.Visit, Merges: meta.Merges}
+	l.open.Range(func(key, _ any) bool {
+		payload, schema, ok := key.(*source[T]).asReceived(id, m)
+		if ok {
+			m.Payload, m.Schema = payload, schema
+		}
+		return !ok
+	})
 }
 
 // bury stores a message that is not visited any more.

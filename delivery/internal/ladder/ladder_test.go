@@ -217,7 +217,7 @@ func TestAnUnknownErrorIsNotPermanent(t *testing.T) {
 	flip := strategies.FixedDelay[string](1, 0).RetryIfException(predicates.ErrorIs(errRefused))
 	named := strategies.ReasonAware(predicates.Named[string](), strategies.BestEffort[string]())
 	for name, tt := range map[string]struct {
-		strategy strategies.AsyncRetryStrategy[string] // nil: no retries
+		strategy strategies.Retry[string] // nil: no retries
 		err      error
 		dead     store.Cause // "": it is in the layer
 	}{

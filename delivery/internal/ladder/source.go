@@ -420,6 +420,21 @@ func (s *source[T]) counted(in *input[T], m message.Message[T]) message.Message[
 	})
 }
 
+// asReceived is that of the input which has the message.
+func (s *source[T]) asReceived(id store.Identity, m *store.Message) (payload, schema []byte, ok bool) {
+	s.mu.Lock()
+	inputs := slices.Clone(s.inputs)
+	s.mu.Unlock()
+	for _, in := range inputs {
+		if leased, is := in.source.(*leases.Source[T]); is {
+			if payload, schema, ok = leased.AsReceived(id, m); ok {
+				return payload, schema, true
+			}
+		}
+	}
+	return nil, nil, false
+}
+
 // choose is that of the input which has the message.
 func (s *source[T]) choose(ctx context.Context, id store.Identity, provider string) (now string, found bool, err error) {
 	s.mu.Lock()

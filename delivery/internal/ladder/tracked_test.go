@@ -355,7 +355,7 @@ func TestMergeOfWhatIsStillRemembered(t *testing.T) {
 // may be repeated.
 func TestFailuresUnderAFlipStrategy(t *testing.T) {
 	for name, change := range map[string]struct {
-		strategy strategies.AsyncRetryStrategy[string]
+		strategy strategies.Retry[string]
 		want     []store.Cause // none: it is in the layer
 	}{
 		"its predicate asked": {strategies.FixedDelay[string](1, 0).RetryIfException(predicates.HasException), nil},

@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,7 @@ type Source[T any] struct {
 	store       store.Store
 	queue, dead string
 	decoder     *decoder.Decoder[T]
+	codec       codec.Codec[T]
 	sourceSettings
 
 	recorder *verdicts.Recorder
@@ -142,7 +144,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 		opt(&set)
 	}
 	src := &Source[T]{
-		store: s, queue: queue, dead: dead, decoder: decoder.New("store", c), sourceSettings: set,
+		store: s, queue: queue, dead: dead, decoder: decoder.New("store", c), codec: c, sourceSettings: set,
 		again: make(chan struct{}, 1), releasing: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[string]*held{},
 		flying: map[string]int{},
 	}
@@ -263,6 +265,9 @@ func (s *Source[T]) take(n int) ([]message.Message[T], error) {
 	}
 	var ms []message.Message[T]
 	for _, l := range taken {
+		if l.Foreign && l.Schema == nil {
+			l.Schema = codec.SchemaOf(s.codec)
+		}
 		h := &held{lease: l.Lease, message: l.Message}
 		h.message.Meta.Visit++
 		s.hold(h)
@@ -278,7 +283,7 @@ func (s *Source[T]) take(n int) ([]message.Message[T], error) {
 			s.suspect, s.until = h, s.clock.Now().Add(verdicts.HeadStart(l.Lapses))
 			s.mu.Unlock()
 		}
-		value, err := s.decoder.Decode(l.Schema, l.Payload)
+		value, err := s.decode(&l)
 		if err != nil {
 			s.logger.Warn("weir: a message cannot be decoded and goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
 			s.settle(h, message.Verdict{Kind: message.Rejected, Err: err})
@@ -288,6 +293,32 @@ func (s *Source[T]) take(n int) ([]message.Message[T], error) {
 		ms = append(ms, message.New(value, &meta, func(v message.Verdict) { s.settle(h, v) }))
 	}
 	return ms, nil
+}
+
+// decode returns the value of a message.
+func (s *Source[T]) decode(l *store.Leased) (value T, err error) {
+	if l.Damage != nil {
+		return value, decoder.Unreadable(l.Damage)
+	}
+	return s.decoder.Decode(l.Schema, l.Payload)
+}
+
+// AsReceived returns the bytes and the schema of a message that is in flight here, if its value is still what was received: m is that value,
+// encoded. So what the type lacks is kept.
+func (s *Source[T]) AsReceived(id store.Identity, m *store.Message) (payload, schema []byte, ok bool) {
+	s.mu.Lock()
+	h, _ := s.byIdentity(id)
+	s.mu.Unlock()
+	if h == nil {
+		return nil, nil, false
+	}
+	payload, schema = h.message.Payload, h.message.Schema
+	value, err := s.decoder.Decode(schema, payload)
+	if err != nil {
+		return nil, nil, false
+	}
+	same, err := store.Encode(s.codec, value, message.Meta{})
+	return payload, schema, err == nil && bytes.Equal(same.Payload, m.Payload)
 }
 
 // choose returns what of the messages that were taken goes on, and the leases of those to be given back. A message that is in flight here

@@ -25,10 +25,10 @@ func main() {
 		return strconv.Atoi(text)
 	}
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(parse), time.Second, 100,
-		// A text that is no number stays none: only other errors are retried.
+		// Invalid text stays invalid, so only other errors are retried.
 		strategies.FixedDelay[int](3, 10*time.Millisecond).
 			RetryIfException(predicates.Not(predicates.ErrorIs(strconv.ErrSyntax))),
-		// What Take cannot write is offered to it again.
+		// If Take fails, it gets the same element again.
 		asyncop.WithFailureSink(dead.Take))
 
 	sum := 0

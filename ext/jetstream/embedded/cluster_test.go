@@ -21,10 +21,9 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
-	"github.com/weirflow/weir/ext/jetstream/jsqueue"
-	"github.com/weirflow/weir/ext/jetstream/jsstore"
 )
 
 // What a cluster does now and then: here each time.
@@ -79,40 +78,15 @@ func (m breakingMessages) Stop() {
 	}
 }
 
-func openStore(t *testing.T, js jetstream.JetStream, name string) *jsstore.Store {
+func openStore(t *testing.T, js jetstream.JetStream, name string) *weirjs.Engine {
 	t.Helper()
-	s, err := jsstore.Open(t.Context(), js, name)
+	s, err := openEngine(t.Context(), js, name)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
 
 func message(id string) store.Message { return store.Message{Meta: delivery.Meta{ID: id}} }
-
-// A consumer may be at a server that is behind: what is listed and counted is read from the leader of the stream.
-func TestInspectionNeedsNoConsumer(t *testing.T) {
-	b := &breaking{JetStream: connect(t, fresh(t))}
-	s := openStore(t, b, newStore(t, b))
-	b.broken.Store(true)
-	var ms []store.Message
-	for i := range 300 {
-		ms = append(ms, message(string(rune('a'+i))))
-	}
-	require.NoError(t, s.Put(t.Context(), "q", ms...))
-	require.NoError(t, s.Put(t.Context(), "other", message("x")))
-	es, err := s.List(t.Context(), "q", store.Filter{}, store.Page{Max: 1000})
-	require.NoError(t, err)
-	require.Len(t, es, 300)
-	c, err := s.Count(t.Context(), "q", store.Filter{})
-	require.NoError(t, err)
-	require.Equal(t, 300, c.Messages)
-	names, err := s.Queues(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, []string{"other", "q"}, names)
-	n, err := s.Purge(t.Context(), "q", store.Filter{})
-	require.NoError(t, err)
-	require.Equal(t, 300, n)
-}
 
 // An iterator that replaces its consumer misses a Stop. The store is closed all the same.
 func TestAnIndexThatIsNotStopped(t *testing.T) {
@@ -173,10 +147,10 @@ func TestAServerThatWentBack(t *testing.T) {
 	require.NoError(t, srv.Close())
 	require.NoError(t, os.CopyFS(copied, os.DirFS(dir)))
 	srv = open()
-	var s *jsstore.Store
+	var s *weirjs.Engine
 	require.EventuallyWithT(t, func(t *assert.CollectT) { // a request that meets the end of the old connection is never answered
 		var err error
-		s, err = jsstore.Open(context.Background(), js, name)
+		s, err = openEngine(context.Background(), js, name)
 		require.NoError(t, err)
 	}, time.Minute, 10*time.Millisecond)
 	defer s.Close()
@@ -263,76 +237,28 @@ func TestTheEndByAServerThatIsBehind(t *testing.T) {
 	}
 }
 
-// stale is a bucket whose server is behind: each value is seen the third time it is asked for.
-type stale struct {
-	jetstream.KeyValue
-	last jetstream.KeyValueEntry // what is seen
-	asks int
-}
-
-func (s *stale) Get(ctx context.Context, key string) (jetstream.KeyValueEntry, error) {
-	e, err := s.KeyValue.Get(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	if s.asks++; s.last == nil || s.asks%3 == 0 {
-		s.last = e
-	}
-	return s.last, nil
-}
-
-// A grant is not lost because a server is behind.
-func TestLocksOfAServerThatIsBehind(t *testing.T) {
-	js := connect(t, fresh(t))
-	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "locks"})
-	require.NoError(t, err)
-	l := jsstore.NewLocks(&stale{KeyValue: kv})
-	for range 5 {
-		g, err := l.Acquire(t.Context(), "a", "me", time.Minute)
-		for errors.Is(err, lock.ErrHeld) { // it seems to be
-			g, err = l.Acquire(t.Context(), "a", "me", time.Minute)
-		}
-		require.NoError(t, err)
-		require.NoError(t, l.Extend(t.Context(), g, time.Minute))
-		require.NoError(t, l.Release(t.Context(), g))
-	}
-}
-
-// stopped is the clock of a process that was stopped: when it goes on, the time has jumped.
-type stopped struct {
-	*clock.Mock
-	jump atomic.Int64
-}
-
-func (s *stopped) Now() time.Time { return s.Mock.Now().Add(time.Duration(s.jump.Load())) }
-
 // Laws D3 and P1: a worker that was stopped for longer than its lease does not replace the delay that another one has set since.
 func TestAWorkerThatWasStopped(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
 	js := connect(t, fresh(t))
-	for what, goOn := range map[string]func(c *stopped, m delivery.Message[string]){
-		"it extends its lease": func(c *stopped, _ delivery.Message[string]) { c.Add(lease / 3) },
-		"it nacks":             func(_ *stopped, m delivery.Message[string]) { m.Nack(0) },
-		"it ends":              func(*stopped, delivery.Message[string]) {},
+	for what, goOn := range map[string]func(c *clock.Mock, m delivery.Message[string]){
+		"it extends its lease": func(c *clock.Mock, _ delivery.Message[string]) { c.Add(lease / 3) },
+		"it nacks":             func(_ *clock.Mock, m delivery.Message[string]) { m.Nack(0) },
+		"it ends":              func(*clock.Mock, delivery.Message[string]) {},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			stream := newStream(t, js)
 			publish(t, js, stream, "one")
-			c := &stopped{Mock: clock.NewMock()}
-			first := newSource(t, js, stream, lease, jsqueue.WithClock(c))
+			c := clock.NewMock() // so its lease is not extended
+			first := newSource(t, js, stream, lease, delivery.WithClock(c))
 			m := one(t, first)
 			second := newSource(t, js, stream, lease)
 			due := time.Now().Add(2 * time.Second)
 			one(t, second).Nack(2 * time.Second)
 			require.NoError(t, second.Close(t.Context()))
-			c.jump.Store(int64(lease))
 			goOn(c, m)
-			if what == "it nacks" {
-				// The verdict is recorded on a goroutine of the source.
-				none(t, first, 200*time.Millisecond)
-			}
 			if what != "it extends its lease" {
 				require.NoError(t, first.Close(t.Context()))
 			}
@@ -392,7 +318,7 @@ func TestAWorkerThatWasCutOff(t *testing.T) {
 			cutOff, err := jetstream.New(nc)
 			require.NoError(t, err)
 			c := clock.NewMock()
-			first := newSource(t, cutOff, stream, lease, jsqueue.WithClock(c))
+			first := newSource(t, cutOff, stream, lease, delivery.WithClock(c))
 			m := one(t, first)
 			on := dialer.off()
 			require.Eventually(t, func() bool { return !nc.IsConnected() }, time.Minute, time.Millisecond)
@@ -418,9 +344,7 @@ func TestAWorkerThatWasCutOff(t *testing.T) {
 // A grant ends with its lock, also if the same owner has that again.
 func TestAnOldGrantOfTheSameOwner(t *testing.T) {
 	js := connect(t, fresh(t))
-	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "locks"})
-	require.NoError(t, err)
-	l := jsstore.NewLocks(kv)
+	l := openStore(t, js, newStore(t, js)).Locks()
 	old, err := l.Acquire(t.Context(), "a", "me", time.Minute)
 	require.NoError(t, err)
 	require.NoError(t, l.Release(t.Context(), old))

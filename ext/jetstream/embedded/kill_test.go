@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -17,10 +18,9 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
-	"github.com/weirflow/weir/ext/jetstream/jsqueue"
-	"github.com/weirflow/weir/ext/jetstream/jsstore"
 	"github.com/weirflow/weir/internal/testing/child"
 	"github.com/weirflow/weir/internal/testing/pipelinekill"
 	"github.com/weirflow/weir/internal/testing/workerkill"
@@ -29,7 +29,7 @@ import (
 // The tests with kills run servers and workers in processes of their own.
 func TestMain(m *testing.M) {
 	clustertest.Child()
-	workerkill.Child(openQueues)
+	workerkill.Child(openAny)
 	pipelinekill.Child(openPipelines)
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue { // these tests wait, most of the time
@@ -53,14 +53,14 @@ func startCluster(t *testing.T, c clustertest.Config) (*clustertest.Cluster, jet
 
 // queues are a stream of orders, one of what is done, and a store for the ladder.
 type queues struct {
-	*jsstore.Store
+	*weirjs.Engine
 	js jetstream.JetStream
 }
 
 // makeQueues makes the streams, with a replica on each server.
 func makeQueues(t *testing.T, js jetstream.JetStream, replicas int) {
 	t.Helper()
-	store := jsstore.StreamConfig("queues")
+	store := weirjs.StreamConfig("queues")
 	for _, cfg := range []jetstream.StreamConfig{
 		{Name: "work", Subjects: []string{"work"}, Retention: jetstream.WorkQueuePolicy},
 		{Name: "done", Subjects: []string{"done"}, Duplicates: time.Hour},
@@ -81,7 +81,9 @@ func openQueues(ctx context.Context, url string) (workerkill.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := jsstore.Open(ctx, js, "queues")
+	s, err := openEngine(ctx, js, "queues",
+		weirjs.WithForeign("work", weirjs.Foreign{Stream: "work", Consumer: "workers"}),
+		weirjs.WithForeign("done", weirjs.Foreign{Stream: "done"}))
 	if err != nil {
 		js.Conn().Close()
 		return nil, err
@@ -89,16 +91,11 @@ func openQueues(ctx context.Context, url string) (workerkill.Engine, error) {
 	return &queues{s, js}, nil
 }
 
-func (q *queues) Source(ctx context.Context) (delivery.Source[workerkill.Order], error) {
-	c, err := q.js.Consumer(ctx, "work", "workers")
-	if err != nil {
-		return nil, err
-	}
-	return jsqueue.NewSource(ctx, q.js, c, codec.JSON[workerkill.Order](), jsqueue.WithDeadLetters(q.Store, workerkill.Dead), jsqueue.WithLogger(quiet()))
-}
+// Source implements [workerkill.Engine]: the messages are those of the queue.
+func (q *queues) Source(context.Context) (delivery.Source[workerkill.Order], error) { return nil, nil }
 
 func (q *queues) Sink() delivery.Sink[workerkill.Order] {
-	return jsqueue.NewSink(q.js, "done", codec.JSON[workerkill.Order](), jsqueue.WithConfirmWithin(2*time.Second))
+	return delivery.NewQueue[workerkill.Order](q.Engine, "done")
 }
 
 func (q *queues) Fill(ctx context.Context, orders []workerkill.Order) error {
@@ -106,7 +103,7 @@ func (q *queues) Fill(ctx context.Context, orders []workerkill.Order) error {
 	for _, o := range orders {
 		ms = append(ms, delivery.New(o, &delivery.Meta{ID: o.ID()}, nil))
 	}
-	sink := jsqueue.NewSink(q.js, "work", codec.JSON[workerkill.Order]())
+	sink := delivery.NewQueue[workerkill.Order](q.Engine, "work")
 	_, err := child.Again(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, sink.PutAll(ctx, ms) }) // the leader may have no room
 	return err
 }
@@ -130,7 +127,14 @@ func (q *queues) ids(ctx context.Context, name string) (ids []string, err error)
 	}
 }
 
-func (q *queues) Left(ctx context.Context) ([]string, error) { return q.ids(ctx, "work") }
+func (q *queues) Left(ctx context.Context) ([]string, error) { // what is given back with a delay waits in the engine's stream
+	ids, err := q.ids(ctx, "work")
+	if err != nil {
+		return nil, err
+	}
+	rest, err := workerkill.Queues{Inspector: q.Engine}.Left(ctx)
+	return append(ids, rest...), err
+}
 
 func (q *queues) Finished(ctx context.Context) ([]string, error) { return q.ids(ctx, "done") }
 
@@ -144,7 +148,42 @@ func (q *queues) CountFinished(ctx context.Context) (int, error) {
 
 func (q *queues) Close() error {
 	defer q.js.Conn().Close()
-	return q.Store.Close()
+	return q.Engine.Close()
+}
+
+// own are queues in the engine's stream.
+type own struct {
+	inspected
+	conn *nats.Conn
+}
+
+type inspected = workerkill.Queues // which has a method of that name
+
+const ownPrefix = "own " // of the place
+
+func openOwn(ctx context.Context, place string) (workerkill.Engine, error) {
+	js, err := clustertest.Connect(strings.TrimPrefix(place, ownPrefix))
+	if err != nil {
+		return nil, err
+	}
+	s, err := openEngine(ctx, js, "queues")
+	if err != nil {
+		js.Conn().Close()
+		return nil, err
+	}
+	return &own{workerkill.Queues{Inspector: s}, js.Conn()}, nil
+}
+
+func (o *own) Close() error {
+	defer o.conn.Close()
+	return o.inspected.Close()
+}
+
+func openAny(ctx context.Context, place string) (workerkill.Engine, error) {
+	if strings.HasPrefix(place, ownPrefix) {
+		return openOwn(ctx, place)
+	}
+	return openQueues(ctx, place)
 }
 
 // killer returns a function that kills the leader of one of the streams, each time of the next one, and starts it again.
@@ -183,6 +222,19 @@ func TestKilledWorkersAndServers(t *testing.T) {
 		c, js := startCluster(t, clustertest.Config{Servers: servers})
 		makeQueues(t, js, servers)
 		workerkill.Run(t, workerkill.Config{Place: c.URL(), Open: openQueues, KillServer: killer(t, c, js, "work", "queues", "done")})
+	})
+}
+
+// The same where all is in the stream of the engine.
+func TestKilledWorkersAndServersOnOneStream(t *testing.T) {
+	t.Parallel()
+	forClusters(t, func(t *testing.T, servers int) {
+		c, js := startCluster(t, clustertest.Config{Servers: servers})
+		cfg := weirjs.StreamConfig("queues")
+		cfg.Replicas = servers
+		_, err := js.CreateStream(t.Context(), cfg)
+		require.NoError(t, err)
+		workerkill.Run(t, workerkill.Config{Place: ownPrefix + c.URL(), Open: openOwn, KillServer: killer(t, c, js, "queues"), Messages: fewer})
 	})
 }
 
@@ -260,20 +312,23 @@ func openPipelines(ctx context.Context, url string) (e pipelinekill.Engine, err 
 	if err != nil {
 		return e, err
 	}
-	kv, err := js.KeyValue(ctx, "locks")
+	engine, err := openEngine(ctx, js, "locks")
 	if err != nil {
 		js.Conn().Close()
 		return e, err
 	}
 	return pipelinekill.Engine{
-		Locks: jsstore.NewLocks(kv), Stores: jscheckpoint.Stores(js, "checkpoints", "copy"),
+		Locks: engine.Locks(), Stores: jscheckpoint.Stores(js, "checkpoints", "copy"),
 		Input: func(p string) checkpoint.Input[int] {
 			return jscheckpoint.NewInput(js, "in-"+p, codec.JSON[int](), jscheckpoint.WithEnd())
 		},
 		Output: func(p string) checkpoint.Output[int] {
 			return jscheckpoint.NewOutput(js, "out-"+p, "out-"+p, codec.JSON[int]())
 		},
-		Close: js.Conn().Close,
+		Close: func() {
+			_ = engine.Close() // its locks end by themselves
+			js.Conn().Close()
+		},
 	}, nil
 }
 
@@ -287,20 +342,22 @@ func TestKilledPipelines(t *testing.T) {
 		checkpoints.Replicas = servers
 		_, err := js.CreateStream(t.Context(), checkpoints)
 		require.NoError(t, err)
-		_, err = js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "locks", Replicas: servers})
+		locks := weirjs.StreamConfig("locks")
+		locks.Replicas = servers
+		_, err = js.CreateStream(t.Context(), locks)
 		require.NoError(t, err)
-		ms := make([]delivery.Message[int], pipelinekill.Elements())
-		for i := range ms {
-			ms[i] = delivery.New(i, nil, nil)
+		elements := make([]string, pipelinekill.Elements())
+		for i := range elements {
+			elements[i] = strconv.Itoa(i)
 		}
-		leaders := []string{"checkpoints", "KV_locks"}
+		leaders := []string{"checkpoints", "locks"}
 		for _, p := range pipelinekill.Partitions() {
 			for _, name := range []string{"in-" + p, "out-" + p} {
 				_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name}, Replicas: servers})
 				require.NoError(t, err)
 				leaders = append(leaders, name)
 			}
-			require.NoError(t, jsqueue.NewSink(js, "in-"+p, codec.JSON[int]()).PutAll(t.Context(), ms))
+			publishRaw(t, js, "in-"+p, elements...)
 		}
 		pipelinekill.Run(t, pipelinekill.Config{
 			Place: c.URL(),

@@ -9,18 +9,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
-	"github.com/weirflow/weir/ext/jetstream/jsstore"
 	"github.com/weirflow/weir/partitions"
 )
 
-// Workers share the partitions by locks in a key-value bucket; one of them leaves, and its partitions go on elsewhere (law P1).
+// Workers share the partitions by locks; one of them leaves, and its partitions go on elsewhere (law P1).
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	const elements = 300
@@ -28,8 +26,7 @@ func TestPartitions(t *testing.T) {
 	js := connect(t, srv)
 	_, err := js.CreateStream(t.Context(), jscheckpoint.StreamConfig("checkpoints"))
 	require.NoError(t, err)
-	_, err = js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "locks"})
-	require.NoError(t, err)
+	locks := newStore(t, js)
 	var names []string
 	for range 4 {
 		in, out := newStream(t, js), newStream(t, js)
@@ -42,13 +39,10 @@ func TestPartitions(t *testing.T) {
 	}
 	worker := func(ctx context.Context, name string) error {
 		js := connect(t, srv)
-		kv, err := js.KeyValue(ctx, "locks")
-		if err != nil {
-			return err
-		}
+		engine := openStore(t, js, locks)
 		return partitions.Run(ctx, partitions.Config{
 			Assigner: &partitions.Leases{
-				Locks: jsstore.NewLocks(kv), Group: "g", Partitions: names, Worker: name,
+				Locks: engine.Locks(), Group: "g", Partitions: names, Worker: name,
 				Lease: 3 * time.Second, Poll: 50 * time.Millisecond, Logger: quiet(),
 			},
 			Stores: jscheckpoint.Stores(js, "checkpoints", "g"),

@@ -20,27 +20,19 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
-	"github.com/weirflow/weir/ext/jetstream/jsqueue"
-	"github.com/weirflow/weir/ext/jetstream/jsstore"
 )
 
 // What a worker publishes to, as docs/jetstream.md lists it. All subscribe to _INBOX.>.
 var allowed = map[string][]string{
-	"source": {
-		"$JS.API.CONSUMER.INFO.IN.workers", "$JS.API.CONSUMER.MSG.NEXT.IN.workers", "$JS.ACK.IN.workers.>",
-	},
-	"sink": {"OUT"},
-	"store": {
-		"weir.store.RETRIES.>", "$JS.API.STREAM.INFO.RETRIES", "$JS.API.STREAM.MSG.GET.RETRIES", "$JS.API.STREAM.MSG.DELETE.RETRIES",
-		"$JS.API.CONSUMER.CREATE.RETRIES.>", "$JS.API.CONSUMER.INFO.RETRIES.>", "$JS.API.CONSUMER.DELETE.RETRIES.>",
-		"$JS.API.CONSUMER.MSG.NEXT.RETRIES.>",
-	},
-	"locks": {
-		"$KV.locks.>", "$JS.API.STREAM.INFO.KV_locks", "$JS.API.DIRECT.GET.KV_locks.>",
-		"$JS.API.CONSUMER.CREATE.KV_locks.>", "$JS.API.CONSUMER.DELETE.KV_locks.>",
-	},
+	"engine": ofEngine,
+	"locks":  {"weir.store.RETRIES.>", "$JS.API.STREAM.INFO.RETRIES", "$JS.API.STREAM.MSG.GET.RETRIES"},
+	"source": append([]string{
+		"$JS.API.STREAM.INFO.IN", "$JS.API.CONSUMER.INFO.IN.workers", "$JS.API.CONSUMER.MSG.NEXT.IN.workers", "$JS.ACK.IN.workers.>",
+	}, ofEngine...),
+	"sink": {"OUT", "$JS.API.STREAM.INFO.OUT", "$JS.API.STREAM.INFO.RETRIES"},
 	"checkpoints": {
 		"weir.checkpoints.CHECKPOINTS.>", "$JS.API.STREAM.INFO.CHECKPOINTS", "$JS.API.STREAM.MSG.GET.CHECKPOINTS", "$JS.API.STREAM.PURGE.CHECKPOINTS",
 	},
@@ -51,35 +43,44 @@ var allowed = map[string][]string{
 	"output": {"COPY", "$JS.API.STREAM.INFO.COPY", "$JS.API.STREAM.MSG.GET.COPY"},
 }
 
+var ofEngine = []string{
+	"weir.store.RETRIES.>", "$JS.API.STREAM.INFO.RETRIES", "$JS.API.STREAM.MSG.GET.RETRIES", "$JS.API.STREAM.MSG.DELETE.RETRIES",
+	"$JS.API.CONSUMER.CREATE.RETRIES.>", "$JS.API.CONSUMER.INFO.RETRIES.>", "$JS.API.CONSUMER.DELETE.RETRIES.>",
+	"$JS.API.CONSUMER.MSG.NEXT.RETRIES.>",
+}
+
 // seldom are those that are needed after errors, or without waiting for an answer.
 var seldom = []string{
-	"$JS.API.CONSUMER.INFO.RETRIES.>", "$JS.API.CONSUMER.INFO.LOG.>", "$JS.API.STREAM.MSG.GET.COPY", "$JS.API.CONSUMER.DELETE.KV_locks.>",
+	"$JS.API.CONSUMER.INFO.RETRIES.>", "$JS.API.CONSUMER.INFO.LOG.>", "$JS.API.STREAM.MSG.GET.COPY", "$JS.API.STREAM.MSG.DELETE.RETRIES",
 }
 
 // doing does what needs these permissions.
 var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 	"source": func(ctx context.Context, js jetstream.JetStream) error {
-		consumer, err := js.Consumer(ctx, "IN", "workers")
+		e, err := openEngine(ctx, js, "RETRIES", weirjs.WithForeign("q", weirjs.Foreign{Stream: "IN", Consumer: "workers"}))
 		if err != nil {
 			return err
 		}
-		s, err := jsqueue.NewSource(ctx, js, consumer, codec.JSON[string](), jsqueue.WithLogger(quiet()))
-		if err != nil {
-			return err
-		}
+		defer e.Close()
+		s := delivery.NewQueue[string](e, "q", delivery.WithLogger(quiet())).Source(nil)
 		ms, err := s.Receive(ctx, 1)
 		if err == nil {
-			ms[0].Ack()
+			ms[0].Reject(errors.New("no"))
 		}
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		return errors.Join(err, s.Close(closing))
 	},
 	"sink": func(ctx context.Context, js jetstream.JetStream) error {
-		return jsqueue.NewSink(js, "OUT", codec.JSON[string]()).PutAll(ctx, []delivery.Message[string]{delivery.New("v", nil, nil)})
+		e, err := openEngine(ctx, js, "RETRIES", weirjs.WithForeign("q", weirjs.Foreign{Stream: "OUT"}))
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		return delivery.NewQueue[string](e, "q").Put(ctx, "v")
 	},
-	"store": func(ctx context.Context, js jetstream.JetStream) error {
-		s, err := jsstore.Open(ctx, js, "RETRIES")
+	"engine": func(ctx context.Context, js jetstream.JetStream) error {
+		s, err := openEngine(ctx, js, "RETRIES")
 		if err != nil {
 			return err
 		}
@@ -111,11 +112,12 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		return err
 	},
 	"locks": func(ctx context.Context, js jetstream.JetStream) error {
-		kv, err := js.KeyValue(ctx, "locks")
+		s, err := openEngine(ctx, js, "RETRIES")
 		if err != nil {
 			return err
 		}
-		locks := jsstore.NewLocks(kv)
+		defer s.Close()
+		locks := s.Locks()
 		g, err := locks.Acquire(ctx, "l", "me", time.Minute)
 		if err != nil {
 			return err
@@ -203,7 +205,7 @@ func TestPermissions(t *testing.T) {
 	}
 	srv := start(t, t.TempDir(), embedded.WithServerOptions(func(o *server.Options) { o.Users, o.SyncAlways = users, false }))
 	js := connect(t, srv, nats.UserInfo("admin", "p"))
-	retries, checkpoints := jsstore.StreamConfig("RETRIES"), jscheckpoint.StreamConfig("CHECKPOINTS")
+	retries, checkpoints := weirjs.StreamConfig("RETRIES"), jscheckpoint.StreamConfig("CHECKPOINTS")
 	for _, c := range []jetstream.StreamConfig{
 		{Name: "IN", Subjects: []string{"IN"}},
 		{Name: "OUT", Subjects: []string{"OUT"}},
@@ -214,8 +216,6 @@ func TestPermissions(t *testing.T) {
 		_, err := js.CreateStream(t.Context(), c)
 		require.NoError(t, err)
 	}
-	_, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "locks"})
-	require.NoError(t, err)
 	newConsumer(t, js, "IN", time.Minute)
 	publish(t, js, "LOG", "a")
 	for range 10 {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,13 +15,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deliverytest"
-	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
-	"github.com/weirflow/weir/ext/jetstream/jsqueue"
+	"github.com/weirflow/weir/predicates"
 )
 
 var streams atomic.Int64
@@ -50,22 +49,63 @@ func newConsumer(t *testing.T, js jetstream.JetStream, stream string, wait time.
 	return c
 }
 
-func newSource(t *testing.T, js jetstream.JetStream, stream string, wait time.Duration, opts ...jsqueue.SourceOption) *jsqueue.Source[string] {
+// engineOf returns an engine whose queue "q" is a stream.
+func engineOf(t *testing.T, js jetstream.JetStream, stream string, wait time.Duration, opts ...weirjs.Option) *weirjs.Engine {
 	t.Helper()
-	opts = append([]jsqueue.SourceOption{jsqueue.WithLogger(quiet())}, opts...)
-	s, err := jsqueue.NewSource(t.Context(), js, newConsumer(t, js, stream, wait), codec.JSON[string](), opts...)
+	opts = append([]weirjs.Option{
+		weirjs.WithStream("weir-"+stream, nil), weirjs.WithLogger(quiet()),
+		weirjs.WithForeign("q", weirjs.Foreign{Stream: stream, Consumer: "workers", AckWait: wait, Subject: stream}),
+	}, opts...)
+	e, err := weirjs.New(t.Context(), js, opts...)
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	return e
+}
+
+func newSource(t *testing.T, js jetstream.JetStream, stream string, wait time.Duration, opts ...delivery.QueueOption) delivery.Source[string] {
+	t.Helper()
+	opts = append([]delivery.QueueOption{delivery.WithLogger(quiet()), delivery.WithLease(wait)}, opts...)
+	s := delivery.NewQueue[string](engineOf(t, js, stream, wait), "q", opts...).Source(nil)
 	t.Cleanup(func() { _ = s.Close(context.Background()) })
 	return s
 }
 
+// sinkTo returns a queue that publishes to a subject.
+func sinkTo(t *testing.T, js jetstream.JetStream, stream, subject string) *delivery.Queue[string] {
+	t.Helper()
+	e := engineOf(t, js, stream, time.Minute, weirjs.WithForeign("out", weirjs.Foreign{Stream: stream, Subject: subject}))
+	return delivery.NewQueue[string](e, "out")
+}
+
+// deadLetters returns those of the queue of a stream.
+func deadLetters(t *testing.T, js jetstream.JetStream, stream string) []store.Entry {
+	t.Helper()
+	es, err := engineOf(t, js, stream, time.Minute).List(t.Context(), "q-dead", store.Filter{}, store.Page{Max: 10})
+	require.NoError(t, err)
+	return es
+}
+
+// publish publishes strings, as another program does.
 func publish(t *testing.T, js jetstream.JetStream, subject string, values ...string) {
 	t.Helper()
-	var ms []delivery.Message[string]
-	for _, v := range values {
-		ms = append(ms, delivery.New(v, nil, nil))
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		quoted[i] = strconv.Quote(v)
 	}
-	require.NoError(t, jsqueue.NewSink(js, subject, codec.JSON[string]()).PutAll(t.Context(), ms))
+	publishRaw(t, js, subject, quoted...)
+}
+
+func publishRaw(t *testing.T, js jetstream.JetStream, subject string, values ...string) {
+	t.Helper()
+	for _, v := range values {
+		_, err := js.PublishAsync(subject, []byte(v))
+		require.NoError(t, err)
+	}
+	select {
+	case <-js.PublishAsyncComplete():
+	case <-bounded(t).Done():
+		require.FailNow(t, "the server does not confirm")
+	}
 }
 
 func TestSource(t *testing.T) {
@@ -119,25 +159,29 @@ func none(t *testing.T, s delivery.Source[string], d time.Duration) {
 	require.ErrorIs(t, err, context.DeadlineExceeded, "received %v", ms)
 }
 
-// What a sink has published has its id and its history at a source (law D6), and is stored once.
-func TestSinkAndSource(t *testing.T) {
+// What a queue has published has its id and its history at a worker (law D6), and is stored once.
+func TestPublishedAndReceived(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
-	sink := jsqueue.NewSink(js, stream, codec.JSON[string](),
-		jsqueue.WithSubject(func(m delivery.Meta) string { return stream + "." + m.Key }))
+	e := engineOf(t, js, stream, time.Minute, weirjs.WithForeign("out", weirjs.Foreign{
+		Stream: stream, SubjectOf: func(m delivery.Meta) string { return stream + "." + m.Key },
+	}))
+	sink := delivery.NewQueue[string](e, "out")
 	meta := delivery.Meta{
-		ID: "orders/0/17\n", Key: "customer", Origin: delivery.Origin{Source: "orders", Position: "17"}, Visit: 3, Provider: "bank",
+		ID: "orders/0/17\n", Key: "customer", Origin: delivery.Origin{Source: "orders", Position: "17"}, Visit: 3, Attempts: 7, LastError: "503",
+		Provider: "bank", Deadline: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC),
 		Headers: map[string]string{"Traceparent": "00-1", "Nats-Rollup": "all"},
 	}
 	for range 2 {
-		require.NoError(t, sink.PutAll(t.Context(), []delivery.Message[string]{delivery.New("one", &meta, nil), delivery.New("two", nil, nil)}[:1]))
+		require.NoError(t, sink.PutAll(t.Context(), []delivery.Message[string]{delivery.New("one", &meta, nil)}))
 	}
 	s := newSource(t, js, stream, time.Minute)
 	m := one(t, s)
 	require.Equal(t, "one", m.Value)
-	want := meta
-	want.Visit, want.Headers = 1, map[string]string{"Traceparent": "00-1", "Nats-Subject": stream + ".customer"}
-	require.Equal(t, want, m.Meta())
+	require.Equal(t, delivery.Meta{
+		ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Deadline: meta.Deadline, Visit: 1,
+		Headers: map[string]string{"Traceparent": "00-1", "Nats-Subject": stream + ".customer"},
+	}, m.Meta())
 	m.Ack()
 	none(t, s, 50*time.Millisecond)
 }
@@ -155,18 +199,15 @@ func TestAMessageOfALaterVersion(t *testing.T) {
 	require.NoError(t, err)
 
 	got := one(t, newSource(t, js, stream, time.Minute))
-	require.NoError(t, jsqueue.NewSink(js, next, codec.JSON[string]()).PutAll(t.Context(), []delivery.Message[string]{got}))
-	dead := memory.Open()
-	s := newSource(t, js, next, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
+	require.NoError(t, sinkTo(t, js, next, next).PutAll(t.Context(), []delivery.Message[string]{got}))
+	s := newSource(t, js, next, time.Minute)
 	passed := one(t, s)
 	want := map[string]string{"Weir-Tenant": "north%20", "Weir-Meta-later": `{"a":1}`, "Nats-Subject": next}
 	require.Equal(t, "a", passed.Meta().ID)
 	require.Equal(t, want, passed.Meta().Headers)
 	passed.Reject(errors.New("no"))
 	require.NoError(t, s.Close(t.Context()))
-	letters, err := dead.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 1})
-	require.NoError(t, err)
-	require.Equal(t, want, letters[0].Meta.Headers)
+	require.Equal(t, want, deadLetters(t, js, next)[0].Meta.Headers)
 }
 
 // A header of weir's that is damaged makes a message undecodable; what is sound is kept.
@@ -180,106 +221,64 @@ func TestADamagedHeader(t *testing.T) {
 	m.Header.Set("Traceparent", "00-1")
 	_, err := js.PublishMsg(t.Context(), m)
 	require.NoError(t, err)
-	dead := memory.Open()
-	s := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
+	s := newSource(t, js, stream, time.Minute)
 	none(t, s, 100*time.Millisecond)
 	require.NoError(t, s.Close(t.Context()))
-	letters, err := dead.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 1})
-	require.NoError(t, err)
+	letters := deadLetters(t, js, stream)
 	require.Equal(t, store.Undecodable, letters[0].Cause)
 	require.Equal(t, "a", letters[0].Meta.ID)
 	require.Equal(t, "00-1", letters[0].Meta.Headers["Traceparent"])
 	require.Contains(t, letters[0].Meta.LastError, `Weir-Visit: "many"`)
 }
 
-func TestSinkRejectsWhatCannotBeWritten(t *testing.T) {
+func TestWhatCannotBePublishedIsRefused(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
-	verdicts := make(chan delivery.Verdict, 1)
-	bad := delivery.New("x", &delivery.Meta{Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}}, func(v delivery.Verdict) { verdicts <- v })
-	require.NoError(t, jsqueue.NewSink(js, stream, codec.JSON[string]()).PutAll(t.Context(), []delivery.Message[string]{bad}))
-	require.Equal(t, delivery.Rejected, (<-verdicts).Kind)
-
-	// Law A6: nor does a function of the user that panics break a Put of others.
-	sink := jsqueue.NewSink(js, stream, codec.JSON[string](), jsqueue.WithSubject(func(m delivery.Meta) string {
-		if m.ID == "bad" {
-			panic("no subject")
-		}
-		return ""
-	}))
-	bad = delivery.New("x", &delivery.Meta{ID: "bad"}, func(v delivery.Verdict) { verdicts <- v })
-	require.NoError(t, sink.PutAll(t.Context(), []delivery.Message[string]{bad, delivery.New("good", &delivery.Meta{ID: "good"}, nil)}))
-	require.ErrorContains(t, (<-verdicts).Err, "no subject")
-	require.Equal(t, uint64(1), count(t, js, stream))
-
-	// Nor does one of a subject that nothing can be published to, such as one made of a key with a space.
-	named := jsqueue.NewSink(js, stream, codec.JSON[string](), jsqueue.WithSubject(func(m delivery.Meta) string { return stream + "." + m.Key }))
-	for _, key := range []string{"Jane Doe", "a\tb", "a\r\nb", "*", ">", "a.>"} {
-		bad = delivery.New("x", &delivery.Meta{ID: "bad", Key: key}, func(v delivery.Verdict) { verdicts <- v })
-		require.NoError(t, named.PutAll(t.Context(), []delivery.Message[string]{bad}), "%q", key)
-		require.ErrorContains(t, (<-verdicts).Err, fmt.Sprintf("the subject %q", stream+"."+key))
+	put := func(q *delivery.Queue[string], meta delivery.Meta) error {
+		return q.PutAll(t.Context(), []delivery.Message[string]{delivery.New("x", &meta, nil)})
 	}
-	require.Equal(t, uint64(1), count(t, js, stream))
-	require.PanicsWithValue(t, "jsqueue: WithSubject: the function is nil", func() { jsqueue.WithSubject(nil) })
+	err := put(sinkTo(t, js, stream, stream), delivery.Meta{ID: "2", Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}})
+	require.ErrorIs(t, err, delivery.ErrRefused)
+	require.ErrorContains(t, err, `message "2"`)
 
-	// D1: without an acknowledgement the caller would not see the rejection, and take the value for safe.
-	bad = delivery.New("x", &delivery.Meta{ID: "2", Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}}, nil)
-	err := jsqueue.NewSink(js, stream, codec.JSON[string]()).PutAll(t.Context(), []delivery.Message[string]{bad})
-	require.ErrorContains(t, err, fmt.Sprintf("jsqueue: subject %q: message %q: ", stream, "2"))
+	// Nor what has no subject: a function of the user that panics (law A6), or that makes one of a key with a space.
+	e := engineOf(t, js, stream, time.Minute, weirjs.WithForeign("out", weirjs.Foreign{
+		Stream: stream, Subject: stream, SubjectOf: func(m delivery.Meta) string {
+			if m.ID == "bad" {
+				panic("no subject")
+			}
+			return stream + "." + m.Key
+		},
+	}))
+	named := delivery.NewQueue[string](e, "out")
+	err = put(named, delivery.Meta{ID: "bad"})
+	require.ErrorIs(t, err, delivery.ErrRefused)
+	require.ErrorContains(t, err, "no subject")
+	for _, key := range []string{"Jane Doe", "a\tb", "a\r\nb", "*", ">", "a.>"} {
+		err := put(named, delivery.Meta{ID: "x", Key: key})
+		require.ErrorIs(t, err, delivery.ErrRefused, "%q", key)
+		require.ErrorContains(t, err, fmt.Sprintf("the subject %q", stream+"."+key))
+	}
+	require.Zero(t, count(t, js, stream))
+	err = put(sinkTo(t, js, stream, "nowhere"), delivery.Meta{ID: "1"})
+	require.ErrorContains(t, err, `jetstream: publishing to "nowhere": `)
 }
 
-func TestCloseOverABrokenConnection(t *testing.T) {
-	js := connect(t, start(t, t.TempDir()))
-	stream := newStream(t, js)
-	publish(t, js, stream, "v")
-	s := newSource(t, js, stream, time.Minute)
-	one(t, s)
-	js.Conn().Close()
-	require.ErrorContains(t, s.Close(bounded(t)), "jsqueue: consumer "+stream+"/workers: giving back a message: ")
-}
-
-func TestSinkOfASubjectWithoutStream(t *testing.T) {
-	sink := jsqueue.NewSink(connect(t, start(t, t.TempDir())), "nowhere", codec.JSON[string]())
-	err := sink.PutAll(t.Context(), []delivery.Message[string]{delivery.New("x", &delivery.Meta{ID: "1"}, func(delivery.Verdict) {})})
-	require.ErrorContains(t, err, `jsqueue: publishing to "nowhere": `)
-}
-
-// Law D1: what was confirmed is acknowledged, the rest is the caller's.
-func TestSinkWhoseStreamIsFull(t *testing.T) {
+// A worker waits for room then.
+func TestAStreamThatIsFull(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 3, jetstream.DiscardNew })
-	acked := 0
 	var ms []delivery.Message[string]
 	for i := range 5 {
-		ms = append(ms, delivery.New(strconv.Itoa(i), nil, func(v delivery.Verdict) { acked++ }))
+		ms = append(ms, delivery.New(strconv.Itoa(i), nil, nil))
 	}
-	// A worker waits for room then.
-	require.ErrorIs(t, jsqueue.NewSink(js, stream, codec.JSON[string]()).PutAll(t.Context(), ms), delivery.ErrFull)
-	require.Equal(t, 3, acked)
-}
-
-// What belongs to a message goes on with it, but for its history.
-func TestSinkKeepsWhatIsKnown(t *testing.T) {
-	js := connect(t, fresh(t))
-	stream := newStream(t, js)
-	meta := delivery.Meta{
-		ID: "17", Key: "k", Origin: delivery.Origin{Source: "orders", Position: "3"}, Provider: "north", Visit: 3, Attempts: 7, LastError: "503",
-		Deadline: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC), Headers: map[string]string{"trace": "x"},
-	}
-	ms := []delivery.Message[string]{delivery.New("value", &meta, nil)}
-	require.NoError(t, jsqueue.NewSink(js, stream, codec.JSON[string]()).PutAll(t.Context(), ms))
-	got := one(t, newSource(t, js, stream, time.Minute)).Meta()
-	delete(got.Headers, "Nats-Subject")
-	require.Equal(t, delivery.Meta{
-		ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Deadline: meta.Deadline, Headers: meta.Headers, Visit: 1,
-	}, got)
+	require.ErrorIs(t, sinkTo(t, js, stream, stream).PutAll(t.Context(), ms), delivery.ErrFull)
 }
 
 // More than a connection's window of unconfirmed messages is no error.
-func TestSinkWaitsWhenItIsStalled(t *testing.T) {
+func TestAPutThatIsStalled(t *testing.T) {
 	t.Parallel()
-	server := fresh(t)
-	js := connect(t, server)
+	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	narrow, err := jetstream.New(js.Conn(), jetstream.WithPublishAsyncMaxPending(2))
 	require.NoError(t, err)
@@ -287,7 +286,7 @@ func TestSinkWaitsWhenItIsStalled(t *testing.T) {
 	for i := range 500 {
 		ms = append(ms, delivery.New(strconv.Itoa(i), nil, nil))
 	}
-	require.NoError(t, jsqueue.NewSink(narrow, stream, codec.JSON[string]()).PutAll(t.Context(), ms))
+	require.NoError(t, sinkTo(t, narrow, stream, stream).PutAll(t.Context(), ms))
 	require.Equal(t, uint64(500), count(t, js, stream))
 }
 
@@ -298,28 +297,6 @@ func count(t *testing.T, js jetstream.JetStream, stream string) uint64 {
 	return s.CachedInfo().State.Msgs
 }
 
-func TestOnlyWriter(t *testing.T) {
-	js := connect(t, fresh(t))
-	stream := newStream(t, js)
-	open := func() *jsqueue.Sink[string] {
-		return jsqueue.NewSink(js, stream, codec.JSON[string](), jsqueue.WithOnlyWriter(stream))
-	}
-	put := func(s *jsqueue.Sink[string], id string) error {
-		return s.PutAll(t.Context(), []delivery.Message[string]{delivery.New(id, &delivery.Meta{ID: id}, nil)})
-	}
-	first := open()
-	require.NoError(t, put(first, "a"))
-	require.NoError(t, put(first, "a"), "the same again is stored once")
-	require.NoError(t, put(first, "b"))
-	second := open()
-	require.NoError(t, put(second, "c"))
-	for range 2 {
-		require.ErrorIs(t, put(first, "d"), jsqueue.ErrNotTheOnlyWriter)
-	}
-	require.NoError(t, put(second, "d"))
-	require.Equal(t, uint64(4), count(t, js, stream))
-}
-
 // Law D2, where the lease was lost although the message is in flight.
 func TestARedeliveryJoins(t *testing.T) {
 	t.Parallel()
@@ -327,7 +304,7 @@ func TestARedeliveryJoins(t *testing.T) {
 	stream := newStream(t, js)
 	publish(t, js, stream, "one")
 	mock := clock.NewMock() // so the lease is not extended
-	s := newSource(t, js, stream, 100*time.Millisecond, jsqueue.WithClock(mock))
+	s := newSource(t, js, stream, 100*time.Millisecond, delivery.WithClock(mock))
 	m := one(t, s)
 	none(t, s, 500*time.Millisecond)
 	m.Ack()
@@ -346,13 +323,11 @@ func TestDeadLetters(t *testing.T) {
 	_, err := js.Publish(t.Context(), stream, []byte("no JSON"))
 	require.NoError(t, err)
 	publish(t, js, stream, "bad")
-	dead := memory.Open()
-	s := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
+	s := newSource(t, js, stream, time.Minute)
 	m := one(t, s)
 	m.Reject(errors.New("no such customer"))
 	require.Eventually(t, func() bool { return count(t, js, stream) == 0 }, time.Minute, time.Millisecond)
-	es, err := dead.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 10})
-	require.NoError(t, err)
+	es := deadLetters(t, js, stream)
 	causes := map[store.Cause]string{}
 	for _, e := range es {
 		causes[e.Cause] = string(e.Payload) + " " + e.Meta.ID
@@ -362,103 +337,68 @@ func TestDeadLetters(t *testing.T) {
 	}, causes)
 }
 
-// A full store of dead letters stops nothing else, and loses nothing.
-func TestDeadLettersThatAreFull(t *testing.T) {
+// Laws D1, W4: a failure keeps the bytes and headers that came: what the program's type lacks is in the dead letter.
+func TestAFailureKeepsWhatCame(t *testing.T) {
 	js := connect(t, fresh(t))
-	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
-	publish(t, js, stream, "bad", "good")
-	dead := memory.Open(memory.WithLimit(1))
-	require.NoError(t, dead.Put(t.Context(), "other", store.Message{Meta: delivery.Meta{ID: "x"}}))
-	s := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
-	one(t, s).Reject(errors.New("bad"))
-	require.Eventually(t, func() bool { // until the verdict was tried: a Receive returns the failure of the one before
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		defer cancel()
-		_, err := s.Receive(ctx, 1)
-		return errors.Is(err, store.ErrFull)
-	}, time.Minute, time.Millisecond)
-	require.Equal(t, uint64(2), count(t, js, stream))
-	leased, err := dead.Take(t.Context(), "other", 1, time.Minute)
+	stream := newStream(t, js)
+	m := nats.NewMsg(stream)
+	m.Data = []byte(`{ "Name": "Ann", "Unknown": [1, 2.50] }`)
+	m.Header["Via"] = []string{"a", "b"}
+	_, err := js.PublishMsg(t.Context(), m)
 	require.NoError(t, err)
-	require.NoError(t, dead.Done(t.Context(), leased[0].Lease))
-	require.Eventually(t, func() bool { return count(t, js, stream) == 1 }, time.Minute, time.Millisecond)
-}
-
-// slowPut is a store whose Put waits for release, or for the end of its context.
-type slowPut struct {
-	store.Store
-	entered chan context.Context
-	release chan struct{}
-}
-
-func (s slowPut) Put(ctx context.Context, queue string, ms ...store.Message) error {
-	s.entered <- ctx
-	select {
-	case <-s.release:
-		return s.Store.Put(ctx, queue, ms...)
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// A store of dead letters that does not answer holds up neither the leases nor the verdicts of others (laws D2, D4).
-func TestDeadLettersThatDoNotAnswer(t *testing.T) {
-	t.Parallel()
-	js := connect(t, fresh(t))
-	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
-	publish(t, js, stream, "bad", "done", "slow")
-	const lease = time.Second
-	dead := slowPut{memory.Open(), make(chan context.Context, 9), make(chan struct{})}
-	s := newSource(t, js, stream, lease, jsqueue.WithDeadLetters(dead, "dead"))
-	release := sync.OnceFunc(func() { close(dead.release) })
-	t.Cleanup(release) // or the source could not be closed after a failure
-	ms := map[string]delivery.Message[string]{}
-	for range 3 {
-		m := one(t, s)
-		ms[m.Value] = m
-	}
-	ms["bad"].Reject(errors.New("bad"))
-	select {
-	case <-dead.entered:
-	case <-bounded(t).Done():
-		require.FailNow(t, "what is rejected does not go to the dead letters")
-	}
-	ms["done"].Ack()
-	require.Eventually(t, func() bool { return count(t, js, stream) == 2 }, time.Minute, time.Millisecond)
-	none(t, newSource(t, js, stream, lease), 3*lease)
-	ms["slow"].Ack()
-	require.Eventually(t, func() bool { return count(t, js, stream) == 1 }, time.Minute, time.Millisecond)
-	release()
-	require.NoError(t, s.Close(bounded(t)))
-	require.Zero(t, count(t, js, stream))
-}
-
-// Close waits for what is being recorded, until its context ends.
-func TestCloseDoesNotBreakOffARecording(t *testing.T) {
-	js := connect(t, fresh(t))
-	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy })
-	publish(t, js, stream, "bad")
-	dead := slowPut{memory.Open(), make(chan context.Context, 9), make(chan struct{})}
-	s := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(dead, "dead"))
-	one(t, s).Reject(errors.New("bad"))
-	putting := <-dead.entered
-	closing, end := context.WithCancel(t.Context())
-	closed := make(chan error)
-	go func() { closed <- s.Close(closing) }()
-	ctx, cancel := context.WithCancel(t.Context())
+	type order struct{ Name string }
+	q := delivery.NewQueue[order](engineOf(t, js, stream, time.Minute), "q", delivery.WithLogger(quiet()))
+	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, order) (string, error) {
+		return "", predicates.WithReason(errors.New("no"), predicates.NewRejection("NO"))
+	}), time.Minute, 1, asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet()))
+	ctx, cancel := context.WithCancel(bounded(t))
+	ran := make(chan error, 1)
+	go func() {
+		_, err := delivery.Run(ctx, q, op, sinkTo(t, js, stream, "nowhere"), delivery.WithLogger(quiet()), delivery.WithFloodGuard(1, 1))
+		ran <- err
+	}()
+	require.Eventually(t, func() bool { return len(deadLetters(t, js, stream)) == 1 }, time.Minute, 10*time.Millisecond)
 	cancel()
-	require.Eventually(t, func() bool {
-		_, err := s.Receive(ctx, 1)
-		return !errors.Is(err, context.Canceled) // it is closed
-	}, time.Minute, time.Millisecond)
-	require.NoError(t, putting.Err())
-	end()
-	require.ErrorIs(t, <-closed, context.Canceled)
-	<-putting.Done()
+	require.NoError(t, <-ran)
+	letter := deadLetters(t, js, stream)[0]
+	require.Equal(t, string(m.Data), string(letter.Payload))
+	require.Equal(t, "a, b", letter.Meta.Headers["Via"])
+}
 
-	close(dead.release)
-	require.NoError(t, s.Close(bounded(t)), "a second Close goes on")
-	require.Zero(t, count(t, js, stream))
+// A choice of a provider is there when the message comes again, also elsewhere.
+func TestTheChoiceOfAProvider(t *testing.T) {
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	publish(t, js, stream, "one")
+	e := engineOf(t, js, stream, time.Minute)
+	taken, err := e.Take(t.Context(), "q", 1, time.Minute)
+	require.NoError(t, err)
+	require.NoError(t, e.Choose(t.Context(), "bank", taken[0].Lease))
+	require.NoError(t, e.Release(t.Context(), 0, taken[0].Lease))
+	other := engineOf(t, js, stream, time.Minute)
+	again, err := other.Take(t.Context(), "q", 1, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, again, 1)
+	require.Equal(t, "bank", again[0].Meta.Provider)
+	require.NoError(t, other.Done(t.Context(), again[0].Lease))
+}
+
+// A source holds a bounded number of bytes, however many messages are asked for.
+func TestLargeMessagesComeInParts(t *testing.T) {
+	t.Parallel()
+	js := connect(t, fresh(t, embedded.WithServerOptions(largePayload)))
+	stream := newStream(t, js)
+	for range 20 {
+		publish(t, js, stream, strings.Repeat("x", 2<<20))
+	}
+	taken, err := engineOf(t, js, stream, time.Minute).Take(t.Context(), "q", 20, time.Minute)
+	require.NoError(t, err)
+	size := 0
+	for _, l := range taken {
+		size += len(l.Payload)
+	}
+	require.Less(t, size, store.MaxBytes+8<<20)
+	require.Greater(t, size, store.MaxBytes/2)
 }
 
 // Law D3: a delay holds over restarts of the server, which keeps it in whole seconds.
@@ -515,9 +455,14 @@ func TestASourceOutlivesItsServer(t *testing.T) {
 	require.NoError(t, first.Close())
 	m.Ack() // there is no server
 	dialer.server.Store(start(t, dir))
-	got := one(t, s)
-	require.Equal(t, "two", got.Value)
-	got.Ack()
+	require.Eventually(t, func() bool { // delivery.Run tries again as well
+		ms, err := s.Receive(bounded(t), 1)
+		if err == nil {
+			require.Equal(t, "two", ms[0].Value)
+			ms[0].Ack()
+		}
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
 	require.Eventually(t, func() bool {
 		c, err := js.Consumer(t.Context(), stream, "workers")
 		if err != nil {
@@ -533,12 +478,13 @@ func TestConsumersThatDoNotFit(t *testing.T) {
 	stream := newStream(t, js)
 	for name, cfg := range map[string]jetstream.ConsumerConfig{
 		"AckPolicy": {AckPolicy: jetstream.AckNonePolicy}, "MaxDeliver": {MaxDeliver: 5, AckPolicy: jetstream.AckExplicitPolicy},
-		"BackOff": {BackOff: []time.Duration{time.Second}, AckPolicy: jetstream.AckExplicitPolicy},
+		"BackOff":     {BackOff: []time.Duration{time.Second}, AckPolicy: jetstream.AckExplicitPolicy},
+		"HeadersOnly": {HeadersOnly: true, AckPolicy: jetstream.AckExplicitPolicy},
 	} {
 		cfg.Durable = name
-		c, err := js.CreateConsumer(t.Context(), stream, cfg)
+		_, err := js.CreateConsumer(t.Context(), stream, cfg)
 		require.NoError(t, err)
-		_, err = jsqueue.NewSource(t.Context(), js, c, codec.JSON[string]())
+		_, err = weirjs.New(t.Context(), js, weirjs.WithLogger(quiet()), weirjs.WithForeign("q", weirjs.Foreign{Stream: stream, Consumer: name}))
 		require.ErrorContains(t, err, name)
 	}
 }

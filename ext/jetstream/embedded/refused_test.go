@@ -12,10 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/ext/jetstream/jsqueue"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -29,9 +28,8 @@ func TestFailuresThatAreTooLarge(t *testing.T) {
 			js := connect(t, fresh(t))
 			stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = retention })
 			publish(t, js, stream, strings.Repeat("x", maxPayload-100), "small")
-			s := openStore(t, js, newStore(t, js))
-			q := delivery.NewQueue[string](s, "q", delivery.RetryAfter(time.Hour), delivery.WithLogger(quiet()))
-			source := newSource(t, js, stream, time.Second, jsqueue.WithDeadLetters(s, q.DeadLetters()))
+			s := engineOf(t, js, stream, time.Second, weirjs.WithForeign("results", weirjs.Foreign{Stream: stream, Subject: stream + ".results"}))
+			q := delivery.NewQueue[string](s, "q", delivery.RetryAfter(time.Hour), delivery.WithLease(time.Second), delivery.WithLogger(quiet()))
 			op := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, _ string) (string, error) {
 				predicates.ReportStage(ctx, predicates.ClientDispatch)
 				return "", fmt.Errorf("503: %w", syscall.ECONNREFUSED) // which goes to a layer
@@ -39,7 +37,7 @@ func TestFailuresThatAreTooLarge(t *testing.T) {
 			ctx, cancel := context.WithCancel(bounded(t))
 			ran := make(chan error, 1)
 			go func() {
-				_, err := delivery.Run(ctx, q.Source(source), op, jsqueue.NewSink(js, stream+".results", codec.JSON[string]()), delivery.WithLogger(quiet()), delivery.WithFloodGuard(1, 1))
+				_, err := delivery.Run(ctx, q, op, delivery.NewQueue[string](s, "results"), delivery.WithLogger(quiet()), delivery.WithFloodGuard(1, 1))
 				ran <- err
 			}()
 			entries := func(queue string) []store.Entry {
@@ -51,7 +49,7 @@ func TestFailuresThatAreTooLarge(t *testing.T) {
 			letter := entries("q-dead")[0]
 			require.Equal(t, store.Refused, letter.Cause)
 			require.Equal(t, stream+"//1", letter.Meta.ID)
-			require.Contains(t, letter.Meta.LastError, "stays in stream "+stream+", sequence number 1")
+			require.Contains(t, letter.Meta.LastError, `stays in queue "q", entry `+stream+"/1")
 			require.Contains(t, letter.Meta.LastError, "503")
 			time.Sleep(1500 * time.Millisecond) // a lease
 			cancel()
@@ -69,16 +67,13 @@ func TestFailuresThatAreTooLarge(t *testing.T) {
 // Law W2: a result that is too large for the server was called for again every ten seconds.
 func TestResultsThatAreTooLarge(t *testing.T) {
 	js := connect(t, fresh(t))
-	s := openStore(t, js, newStore(t, js))
 	results := newStream(t, js)
-	sinks := map[string]delivery.Sink[string]{
-		"jsqueue": jsqueue.NewSink(js, results, codec.JSON[string]()), "jsstore": delivery.NewQueue[string](s, "results"),
-	}
-	for name, sink := range sinks {
+	for _, name := range []string{"foreign", "own"} {
 		t.Run(name, func(t *testing.T) {
 			stream := newStream(t, js)
 			publish(t, js, stream, "large", "small")
-			source := newSource(t, js, stream, time.Minute, jsqueue.WithDeadLetters(s, "dead "+name))
+			s := engineOf(t, js, stream, time.Minute, weirjs.WithForeign("foreign", weirjs.Foreign{Stream: results, Subject: results}))
+			q, sink := delivery.NewQueue[string](s, "q", delivery.WithLogger(quiet())), delivery.NewQueue[string](s, name)
 			op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) {
 				if v == "large" {
 					v = strings.Repeat("x", maxPayload+1)
@@ -90,13 +85,13 @@ func TestResultsThatAreTooLarge(t *testing.T) {
 			var sum delivery.Summary
 			go func() {
 				var err error
-				sum, err = delivery.Run(ctx, source, op, sink, delivery.WithLogger(quiet()))
+				sum, err = delivery.Run(ctx, q, op, sink, delivery.WithLogger(quiet()))
 				ran <- err
 			}()
 			var es []store.Entry
 			require.Eventually(t, func() bool {
 				var err error
-				es, err = s.List(bounded(t), "dead "+name, store.Filter{}, store.Page{Max: 10})
+				es, err = s.List(bounded(t), q.DeadLetters(), store.Filter{}, store.Page{Max: 10})
 				require.NoError(t, err)
 				return len(es) == 1
 			}, time.Minute, 10*time.Millisecond)

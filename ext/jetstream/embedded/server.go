@@ -184,12 +184,17 @@ func ready(s *server.Server, fatal <-chan error) error {
 
 // Connect returns a connection within the process. It needs no port; a server with accounts needs credentials all the same.
 func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
-	nc, err := nats.Connect("", append([]nats.Option{nats.InProcessServer(s.server)}, opts...)...)
+	nc, err := nats.Connect("", append([]nats.Option{s.InProcess()}, opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("embedded: %w", err)
 	}
 	return nc, nil
 }
+
+// InProcess is the option with which a client connects within the process, without a port:
+//
+//	engine, err := jetstream.Open(ctx, "", jetstream.WithConnection(server.InProcess()))
+func (s *Server) InProcess() nats.Option { return nats.InProcessServer(s.server) }
 
 // Dial returns a connection within the process, for a nats.CustomDialer.
 func (s *Server) Dial() (net.Conn, error) {

@@ -3,6 +3,7 @@ package embedded_test
 import (
 	"context"
 	"encoding/base64"
+	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -14,18 +15,24 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deliverytest"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
-	"github.com/weirflow/weir/ext/jetstream/jsstore"
 	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
 // newStore makes a stream for a store.
 func newStore(t *testing.T, js jetstream.JetStream, change ...func(*jetstream.StreamConfig)) string {
 	t.Helper()
-	name := newStream(t, js, append([]func(*jetstream.StreamConfig){func(c *jetstream.StreamConfig) { *c = jsstore.StreamConfig(c.Name) }}, change...)...)
+	name := newStream(t, js, append([]func(*jetstream.StreamConfig){func(c *jetstream.StreamConfig) { *c = weirjs.StreamConfig(c.Name) }}, change...)...)
 	return name
+}
+
+// openEngine opens the engine in a stream that is there.
+func openEngine(ctx context.Context, js jetstream.JetStream, name string, opts ...weirjs.Option) (*weirjs.Engine, error) {
+	return weirjs.New(ctx, js, append([]weirjs.Option{weirjs.WithStream(name, nil), weirjs.WithoutStream(), weirjs.WithLogger(quiet())}, opts...)...)
 }
 
 func TestStore(t *testing.T) {
@@ -34,11 +41,11 @@ func TestStore(t *testing.T) {
 		deliverytest.RunStore(t, func(t *testing.T) deliverytest.StorePlace {
 			name := newStore(t, js, p.replicate)
 			return deliverytest.StorePlace{
-				Open: func() (store.Store, error) { return jsstore.Open(context.Background(), js, name) },
+				Open: func() (store.Store, error) { return openEngine(context.Background(), js, name) },
 				Wait: time.Sleep, RealTime: true, Unit: p.unitNow(t, js),
 				Full: func() (store.Store, error) {
 					full := newStore(t, js, p.replicate, func(c *jetstream.StreamConfig) { c.MaxBytes = 64 << 10 })
-					return jsstore.Open(context.Background(), js, full)
+					return openEngine(context.Background(), js, full)
 				},
 			}
 		})
@@ -49,11 +56,15 @@ func TestLocks(t *testing.T) {
 	forPlaces(t, func(t *testing.T, p place) {
 		js := p.connect(t)
 		deliverytest.RunLocks(t, func(t *testing.T) deliverytest.LockPlace {
-			bucket := "locks" + newStream(t, js)
-			kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: bucket, Replicas: p.replicas})
-			require.NoError(t, err)
+			name := newStore(t, js, p.replicate)
 			return deliverytest.LockPlace{
-				Open: func() (lock.Locks, error) { return jsstore.NewLocks(kv), nil },
+				Open: func() (lock.Locks, error) {
+					s, err := openEngine(context.Background(), js, name)
+					if err != nil {
+						return nil, err
+					}
+					return s.Locks(), nil
+				},
 				Wait: time.Sleep, Unit: p.unitNow(t, js),
 			}
 		})
@@ -67,7 +78,7 @@ func TestDelaysOverARestartOfTheServer(t *testing.T) {
 	srv := start(t, dir)
 	js := connect(t, srv)
 	name := newStore(t, js)
-	s, err := jsstore.Open(t.Context(), js, name)
+	s, err := openEngine(t.Context(), js, name)
 	require.NoError(t, err)
 	due := map[string]time.Time{}
 	var ms []store.Message
@@ -78,7 +89,7 @@ func TestDelaysOverARestartOfTheServer(t *testing.T) {
 	stream, err := js.Stream(t.Context(), name)
 	require.NoError(t, err)
 	for i, m := range ms { // the server has had them somewhat later than Put began
-		stored, err := stream.GetMsg(t.Context(), uint64(i)+1)
+		stored, err := stream.GetMsg(t.Context(), uint64(i)+2) // behind the name of the queue
 		require.NoError(t, err)
 		due[m.Meta.ID] = stored.Time.Add(m.Delay)
 	}
@@ -87,7 +98,7 @@ func TestDelaysOverARestartOfTheServer(t *testing.T) {
 	require.NoError(t, srv.Close())
 	// A Take that syncs nothing returns within less than a millisecond, so that what is a little early is seen.
 	again := start(t, dir, embedded.WithServerOptions(func(o *server.Options) { o.SyncAlways = false }))
-	s, err = jsstore.Open(t.Context(), connect(t, again), name)
+	s, err = openEngine(t.Context(), connect(t, again), name)
 	require.NoError(t, err)
 	defer s.Close()
 	for len(due) > 0 {
@@ -105,7 +116,7 @@ func TestDelaysOverARestartOfTheServer(t *testing.T) {
 // One message that the server refuses keeps the others of its call out.
 func TestPutIsOneTransaction(t *testing.T) {
 	js := connect(t, fresh(t))
-	s, err := jsstore.Open(t.Context(), js, newStore(t, js))
+	s, err := openEngine(t.Context(), js, newStore(t, js))
 	require.NoError(t, err)
 	defer s.Close()
 	good := store.Message{Meta: delivery.Meta{ID: "good"}}
@@ -120,7 +131,7 @@ func TestPutIsOneTransaction(t *testing.T) {
 // A mark of a moved message is no message, and its place can be taken again.
 func TestMovedThereAndBack(t *testing.T) {
 	js := connect(t, fresh(t))
-	s, err := jsstore.Open(t.Context(), js, newStore(t, js))
+	s, err := openEngine(t.Context(), js, newStore(t, js))
 	require.NoError(t, err)
 	defer s.Close()
 	m := store.Message{Meta: delivery.Meta{ID: "a"}, Payload: []byte("x")}
@@ -153,7 +164,7 @@ func TestMovedThereAndBack(t *testing.T) {
 func TestMessagesOfOthersInTheStream(t *testing.T) {
 	js := connect(t, fresh(t))
 	name := newStore(t, js)
-	s, err := jsstore.Open(t.Context(), js, name)
+	s, err := openEngine(t.Context(), js, name)
 	require.NoError(t, err)
 	defer s.Close()
 	own := []store.Message{{Meta: delivery.Meta{ID: "a"}}, {Meta: delivery.Meta{ID: "b"}}, {Meta: delivery.Meta{ID: "c"}}}
@@ -200,10 +211,10 @@ func TestStreamsThatDoNotFitAStore(t *testing.T) {
 		"atomic":            func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false },
 		"direct":            func(c *jetstream.StreamConfig) { c.AllowDirect = true },
 	} {
-		_, err := jsstore.Open(t.Context(), js, newStore(t, js, change))
+		_, err := openEngine(t.Context(), js, newStore(t, js, change))
 		require.ErrorContains(t, err, what)
 	}
-	_, err := jsstore.Open(t.Context(), js, "none")
+	_, err := openEngine(t.Context(), js, "none")
 	require.ErrorContains(t, err, "none")
 }
 
@@ -211,8 +222,8 @@ func TestStreamsThatDoNotFitAStore(t *testing.T) {
 func TestSourceOverAStore(t *testing.T) {
 	js := connect(t, fresh(t))
 	name := newStore(t, js)
-	open := func() *jsstore.Store {
-		s, err := jsstore.Open(t.Context(), js, name)
+	open := func() *weirjs.Engine {
+		s, err := openEngine(t.Context(), js, name)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		return s
@@ -229,8 +240,89 @@ func TestSourceOverAStore(t *testing.T) {
 
 func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	js := connect(t, fresh(t))
-	s, err := jsstore.Open(t.Context(), js, newStore(t, js))
+	s, err := openEngine(t.Context(), js, newStore(t, js))
 	require.NoError(t, err)
 	defer s.Close()
 	storebench.Merged(t, s, lock.NewMemory(clock.New()))
+}
+
+// A merge and a count are one pass over a queue, and a second count reads nothing: 100,000 dead letters take less than a minute.
+func TestManyDeadLetters(t *testing.T) {
+	n := 5000
+	if os.Getenv("WEIR_LONG") != "" {
+		n = 100_000
+	}
+	js := connect(t, fresh(t))
+	name := newStore(t, js)
+	s := openStore(t, js, name)
+	for i := 0; i < n; i += 1000 {
+		var ms []store.Message
+		for k := range 1000 {
+			meta := delivery.Meta{ID: strconv.Itoa(i + k), Key: strconv.Itoa(k % 10), LastError: "no answer", Reasons: []string{"TIMED_OUT"}, Visit: 3}
+			ms = append(ms, store.Message{Meta: meta, Payload: make([]byte, 256), Cause: store.Exhausted})
+		}
+		require.NoError(t, s.Put(t.Context(), "dead", ms...))
+	}
+	begun := time.Now()
+	lap := func(what string) {
+		t.Logf("%d messages: %s: %v", n, what, time.Since(begun).Round(time.Millisecond))
+		begun = time.Now()
+	}
+	counts := func(f store.Filter) store.Counts {
+		c, err := s.Count(t.Context(), "dead", f)
+		require.NoError(t, err)
+		return c
+	}
+	require.Equal(t, map[store.Cause]int{store.Exhausted: n}, counts(store.Filter{}).Causes)
+	lap("the first count, which reads the headers")
+	require.Equal(t, n, counts(store.Filter{Reason: "TIMED_OUT"}).Messages)
+	lap("the second count")
+	require.Equal(t, n/10, counts(store.Filter{Key: "3"}).Messages)
+	lap("a count by key")
+	j, err := jobs.New(s, jobs.Config{})
+	require.NoError(t, err)
+	job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
+	require.NoError(t, err)
+	job, err = j.Run(t.Context(), job.ID, nil)
+	require.NoError(t, err)
+	require.Equal(t, n, job.Done)
+	require.Zero(t, counts(store.Filter{}).Messages)
+	lap("a merge")
+}
+
+// What another process removes is counted there as well, and an index whose connection was broken is read anew.
+func TestCountsOfAnotherProcess(t *testing.T) {
+	srv := fresh(t)
+	js := connect(t, srv)
+	name := newStore(t, js)
+	s := openStore(t, js, name)
+	var ms []store.Message
+	for i := range 100 {
+		ms = append(ms, message(strconv.Itoa(i)))
+	}
+	require.NoError(t, s.Put(t.Context(), "q", ms...))
+	other := openStore(t, connect(t, srv), name)
+	count := func(s *weirjs.Engine) int {
+		c, err := s.Count(t.Context(), "q", store.Filter{})
+		require.NoError(t, err)
+		return c.Messages
+	}
+	require.Equal(t, 100, count(other))
+	taken, err := s.Take(t.Context(), "q", 40, time.Minute)
+	require.NoError(t, err)
+	var leases []store.Lease
+	for _, l := range taken {
+		leases = append(leases, l.Lease)
+	}
+	require.NoError(t, s.Done(t.Context(), leases...))
+	require.Equal(t, 60, count(other))
+	stream, err := js.Stream(t.Context(), name)
+	require.NoError(t, err)
+	for consumer := range stream.ListConsumers(t.Context()).Info() { // as after a fault: the client makes another one
+		require.NoError(t, stream.DeleteConsumer(t.Context(), consumer.Name))
+	}
+	n, err := s.Purge(t.Context(), "q", store.Filter{})
+	require.NoError(t, err)
+	require.Equal(t, 60, n)
+	require.Zero(t, count(other))
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/predicates"
@@ -42,7 +43,7 @@ func call(s settings) error {
 		Transport: caller.Transport(&http.Transport{MaxIdleConnsPerHost: 2 * permits}, s.URL+"/accounts/"),
 		Timeout:   5 * time.Second,
 	}}
-	store, err := checkpoint.OpenDir(filepath.Join(s.Dir, "checkpoints"))
+	store, err := files.OpenDir(filepath.Join(s.Dir, "checkpoints"))
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func call(s settings) error {
 		asyncop.WithBuffer(4), asyncop.WithDrainRetries(),
 		asyncop.WithLogger(slog.New(slog.DiscardHandler)),
 		asyncop.WithObserver(caller.NewTracker(caller.Config{Window: permits + rand.IntN(60)})))
-	sink := checkpoint.NewSink(coordinator, "output", checkpoint.NewLineOutput(filepath.Join(s.Dir, outputFile)))
+	sink := checkpoint.NewSink(coordinator, "output", files.NewLineOutput(filepath.Join(s.Dir, outputFile)))
 	if err := coordinator.Start(); err != nil {
 		return err
 	}

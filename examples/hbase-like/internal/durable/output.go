@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 )
@@ -15,7 +16,7 @@ import (
 // Output is the file of the enriched flights, together with the flights given up:
 // in one state, so that they cannot drift apart.
 type Output struct {
-	file   *checkpoint.FileOutput[[]byte]
+	file   *files.Output[[]byte]
 	kind   kind
 	book   *ledger.Ledger
 	lines  int // written, the header aside
@@ -67,7 +68,7 @@ func NewOutput(name string, format flights.Format, ordered bool, in *Input) (*Ou
 		return nil, fmt.Errorf("-out %s: %w", name, err)
 	}
 	return &Output{
-		file: checkpoint.NewFileOutput(path, func(dst, line []byte) ([]byte, error) { return append(dst, line...), nil }),
+		file: files.NewOutput(path, func(dst, line []byte) ([]byte, error) { return append(dst, line...), nil }),
 		kind: kind{Path: path, Format: format, Ordered: ordered},
 		book: in.book,
 	}, nil

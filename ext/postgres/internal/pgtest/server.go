@@ -3,6 +3,7 @@
 package pgtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -237,5 +239,42 @@ func freePort(t testing.TB) int {
 			return port
 		}
 		require.Less(t, try, 100, "%v", err)
+	}
+}
+
+// Freeze stops the server's processes until the end of the test, or Thaw: it answers nothing, and closes no connection. The kernel still
+// accepts new ones. The test is skipped where there is no /proc.
+func (s *Server) Freeze() {
+	s.t.Helper()
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		s.t.Skip("skipped, this test needs /proc")
+	}
+	s.t.Cleanup(s.Thaw) // before the server is killed: its processes notice that only when they run
+	s.signal(syscall.SIGSTOP)
+}
+
+// Thaw lets a frozen server continue.
+func (s *Server) Thaw() { s.signal(syscall.SIGCONT) }
+
+// signal sends a signal to the server and its children.
+func (s *Server) signal(sig syscall.Signal) {
+	s.t.Helper()
+	require.NoError(s.t, s.process.Signal(sig)) // it starts no children from here on, if it stops
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	require.NoError(s.t, err)
+	for _, stat := range stats {
+		text, err := os.ReadFile(stat)
+		if err != nil {
+			continue // it has ended
+		}
+		// "17 (name, perhaps with blanks) S 16 …": the parent is behind the state.
+		_, rest, _ := strings.Cut(string(text[bytes.LastIndexByte(text, ')')+1:]), " ")
+		fields := strings.Fields(rest)
+		if len(fields) < 2 || fields[1] != strconv.Itoa(s.process.Pid) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(stat)))
+		require.NoError(s.t, err)
+		_ = syscall.Kill(pid, sig) // it may have ended
 	}
 }

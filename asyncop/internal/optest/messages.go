@@ -1,0 +1,58 @@
+package optest
+
+import (
+	"iter"
+	"strings"
+	"sync"
+
+	"github.com/weirflow/weir/delivery"
+)
+
+// Verdicts are what the source of messages was told of them.
+type Verdicts struct {
+	mu   sync.Mutex
+	told map[string][]string // guarded by mu; by id
+}
+
+func (v *Verdicts) Message(id string) delivery.Message[string] { return MessageOf(v, id, id) }
+
+func MessageOf[T any](v *Verdicts, id string, value T) delivery.Message[T] {
+	return delivery.New(value, &delivery.Meta{ID: id}, func(verdict delivery.Verdict) {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if v.told == nil {
+			v.told = map[string][]string{}
+		}
+		v.told[id] = append(v.told[id], verdict.String())
+		if id == "panics" {
+			panic("the source is broken")
+		}
+	})
+}
+
+func (v *Verdicts) Of(id string) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return strings.Join(v.told[id], " ")
+}
+
+func (v *Verdicts) All() map[string]string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	all := map[string]string{}
+	for id, told := range v.told {
+		all[id] = strings.Join(told, " ")
+	}
+	return all
+}
+
+// Received are messages as a source yields them.
+func Received[T any](ms ...delivery.Message[T]) iter.Seq2[delivery.Message[T], error] {
+	return func(yield func(delivery.Message[T], error) bool) {
+		for _, m := range ms {
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package optest
+
+import (
+	"context"
+
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// Reasons of the tests, one of each kind.
+
+var UnsafeReason = predicates.NewReason("TEST_UNSAFE", false, false)
+
+var SafeReason = predicates.NewReason("TEST_SAFE", true, false)
+
+type View = predicates.Attempt[string]
+
+type Policy = strategies.Policy[string]
+
+// Because returns the policy that names reason for every error.
+func Because(reason predicates.Reason, s strategies.ReasonStrategy[string]) *Policy {
+	return Aware(predicates.ByException[string](predicates.HasException, reason), s)
+}
+
+// Aware is strategies.ReasonAware, and knows of strategies that do not block.
+func Aware(classify predicates.Classifier[string], s strategies.ReasonStrategy[string]) *Policy {
+	if s, ok := s.(immediately); ok {
+		return strategies.ReasonAware(classify, s.ReasonStrategy).Immediate()
+	}
+	return strategies.ReasonAware(classify, s)
+}
+
+// immediately is a strategy that does not block.
+type immediately struct {
+	strategies.ReasonStrategy[string]
+}
+
+func Immediate(s strategies.ReasonStrategy[string]) strategies.ReasonStrategy[string] {
+	return immediately{s}
+}
+
+// Decides is a strategy that may block, as a func.
+func Decides(f func(ctx context.Context, a *View) (strategies.Action, error)) strategies.ReasonStrategy[string] {
+	return strategies.ReasonStrategyFunc[string](f)
+}
+
+// Always is a strategy that always gives the same answer, on the loop or off it.
+func Always(atOnce bool, action strategies.Action) strategies.ReasonStrategy[string] {
+	s := Decides(func(context.Context, *View) (strategies.Action, error) { return action, nil })
+	if atOnce {
+		return Immediate(s)
+	}
+	return s
+}

@@ -1,0 +1,502 @@
+package calls_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/strategies"
+)
+
+var errUnavailable = predicates.WithReason(errors.New("unavailable"), httpretry.ServiceUnavailable)
+
+// service is a service with an outage.
+type service struct {
+	running, most, calls atomic.Int64
+	down                 func() bool
+	poison               func(in int) bool
+}
+
+func (s *service) call(ctx context.Context, in int) (int, error) {
+	s.calls.Add(1)
+	now := s.running.Add(1)
+	defer s.running.Add(-1)
+	for most := s.most.Load(); now > most && !s.most.CompareAndSwap(most, now); most = s.most.Load() {
+	}
+	select {
+	case <-time.After(10 * time.Millisecond):
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	if s.down != nil && s.down() || s.poison != nil && s.poison(in) {
+		return 0, errUnavailable
+	}
+	return in, nil
+}
+
+func retried(n int) *strategies.Policy[int] {
+	return strategies.PolicyOf(strategies.FixedDelay[int](n, 100*time.Millisecond).RetryIfException(predicates.HasException))
+}
+
+// Operators that share a backend stay within its limit together (law B1).
+func TestOperatorsShareABackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s service
+		b := backend.New("shared", backend.Limit(5))
+		results := make(chan int)
+		for range 3 {
+			op := asyncop.UnorderedWait(asyncop.Blocking(s.call), time.Minute, 50, asyncop.WithBackend(b))
+			go func() {
+				n := 0
+				for _, err := range op.Results(slices.Values(make([]int, 100))) {
+					if err == nil {
+						n++
+					}
+				}
+				results <- n
+			}()
+		}
+		for range 3 {
+			require.Equal(t, 100, <-results)
+		}
+		require.EqualValues(t, 5, s.most.Load())
+		require.Zero(t, b.Stats().InUse)
+		require.Zero(t, b.Stats().Waiting)
+		require.EqualValues(t, 300, b.Stats().Started)
+	})
+}
+
+// An outage uses up no retry: one that is longer than all back-offs together loses nothing, and hears few calls.
+func TestAnOutageUsesUpNoRetries(t *testing.T) {
+	for _, blocking := range []bool{false, true} {
+		t.Run(fmt.Sprint(blocking), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				s := service{down: func() bool { d := time.Since(start); return d > 5*time.Second && d < 10*time.Minute }}
+				fn := asyncop.Blocking(s.call)
+				if !blocking {
+					fn = asyncop.Func(func(ctx context.Context, in int, result asyncop.ResultFuture[int]) error {
+						go func() {
+							if out, err := s.call(ctx, in); err != nil {
+								result.CompleteExceptionally(err)
+							} else {
+								result.Complete(out)
+							}
+						}()
+						return nil
+					})
+				}
+				b := backend.New("outage", backend.Limit(4), backend.Rate(20, time.Second), backend.WithLogger(slog.New(slog.DiscardHandler)))
+				op := asyncop.OrderedWaitWithRetry(fn, time.Hour, 100, retried(1), asyncop.WithBackend(b))
+				n := 0
+				for _, err := range op.Results(slices.Values(make([]int, 1000))) {
+					require.NoError(t, err)
+					n++
+				}
+				require.Equal(t, 1000, n)
+				require.Less(t, s.calls.Load(), int64(1100))
+				require.Less(t, time.Since(start), 10*time.Minute+90*time.Second)
+			})
+		})
+	}
+}
+
+// An element that always answers 503 uses up its retries when the others do not.
+func TestPoisonFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := service{poison: func(in int) bool { return in%100 == 7 }}
+		b := backend.New("poison", backend.Limit(4))
+		var failed []int
+		op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(s.call), time.Hour, 100, retried(3), asyncop.WithBackend(b),
+			asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[int]) error {
+				failed = append(failed, f.Element)
+				return nil
+			}))
+		in := make([]int, 500)
+		for i := range in {
+			in[i] = i
+		}
+		n := 0
+		for _, err := range op.Results(slices.Values(in)) {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, 495, n)
+		slices.Sort(failed)
+		require.Equal(t, []int{7, 107, 207, 307, 407}, failed)
+	})
+}
+
+// A deadline that passes while the backend is closed has an error of its own. Other timeouts do not.
+func TestErrBackendClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
+		b.Close("migration")
+		op := asyncop.OrderedWait(asyncop.Blocking(new(service).call), time.Second, 10, asyncop.WithBackend(b))
+		for _, err := range op.Results(slices.Values([]int{1})) {
+			require.ErrorIs(t, err, asyncop.ErrBackendClosed)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorContains(t, err, "timed out after 1s and 0 attempts: it waited: backend payments is held: migration")
+		}
+		op = asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, _ int) (int, error) {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}), time.Second, 10, asyncop.WithBackend(backend.New("slow", backend.Limit(1))))
+		for _, err := range op.Results(slices.Values([]int{1})) {
+			require.NotErrorIs(t, err, asyncop.ErrBackendClosed)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+	})
+}
+
+// A message whose time runs out while the backend is closed is given back until the opening. The failure sink does not get it.
+func TestMessagesAreGivenBackUntilTheOpening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
+		b.Close("migration")
+		op := asyncop.OrderedWait(asyncop.Blocking(new(service).call), time.Second, 10, asyncop.WithBackend(b),
+			asyncop.WithFailureSink(func(context.Context, asyncop.Failure[int]) error {
+				t.Error("the failure sink got it")
+				return nil
+			}))
+		var verdict delivery.Verdict
+		input := func(yield func(delivery.Message[int], error) bool) {
+			yield(delivery.New(1, &delivery.Meta{ID: "a"}, func(v delivery.Verdict) { verdict = v }), nil)
+		}
+		for _, err := range op.Messages(input) {
+			require.NoError(t, err)
+		}
+		require.Equal(t, delivery.Nacked, verdict.Kind)
+		require.Equal(t, 10*time.Second, verdict.Delay)
+		require.ErrorIs(t, verdict.Err, asyncop.ErrBackendClosed)
+		require.EqualValues(t, 1, op.Stats().Abandoned)
+		require.Zero(t, op.Stats().InFlight)
+	})
+}
+
+// A tenant that must wait lets the others pass, and costs what its elements cost.
+func TestTenantsAndCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type order struct {
+			shop   string
+			tokens float64
+		}
+		start := time.Now()
+		done := map[string]time.Duration{}
+		b := backend.New("payments", backend.TenantRate(10, time.Second))
+		op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, o order) (string, error) { return o.shop, nil }),
+			time.Hour, 100, asyncop.WithBackend(b,
+				asyncop.Cost(func(o order) float64 { return o.tokens }), asyncop.Tenant(func(o order) string { return o.shop })))
+		in := slices.Repeat([]order{{"greedy", 2}}, 51)
+		in = append(in, order{"modest", 1})
+		for shop, err := range op.Results(slices.Values(in)) {
+			require.NoError(t, err)
+			done[shop] = time.Since(start)
+		}
+		require.Less(t, done["modest"], 10*time.Millisecond)
+		require.InDelta(t, 10, done["greedy"].Seconds(), 0.3)
+	})
+}
+
+// A call may run an operator with the same backend on its own permit.
+func TestBackendLendsItsPermit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("nested", backend.Limit(1))
+		outer := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, in int) (int, error) {
+			inner := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, in int) (int, error) { return 2 * in, nil }),
+				time.Second, 5, asyncop.WithBackend(b), asyncop.WithContext(ctx))
+			sum := 0
+			for out, err := range inner.Results(slices.Values([]int{in, in, in})) {
+				if err != nil {
+					return 0, err
+				}
+				sum += out
+			}
+			return sum, nil
+		}), time.Minute, 5, asyncop.WithBackend(b))
+		for out, err := range outer.Results(slices.Values([]int{1, 1})) {
+			require.NoError(t, err)
+			require.Equal(t, 6, out)
+		}
+		require.Zero(t, b.Stats().InUse)
+	})
+}
+
+// Law A6: what breaks in the functions of a backend fails the element, and no permit is lost.
+func TestBackendFunctionsThatBreak(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("broken", backend.Limit(1))
+		op := asyncop.OrderedWait(asyncop.Blocking(new(service).call), time.Minute, 5, asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+			asyncop.WithBackend(b, asyncop.Cost(func(in int) float64 {
+				if in == 2 {
+					panic("boom")
+				}
+				return 1
+			})))
+		var got []int
+		for out, err := range op.Results(slices.Values([]int{1, 2, 3})) {
+			require.NoError(t, err)
+			got = append(got, out)
+		}
+		require.Equal(t, []int{1, 3}, got)
+		require.Zero(t, b.Stats().InUse)
+	})
+}
+
+// A batch has one permit, and each member says how it went.
+func TestBatchesAtABackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("batches", backend.Limit(2))
+		var running, most atomic.Int64
+		fn := asyncop.Batched(func(_ context.Context, ins []int) ([]asyncop.Result[int], error) {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			time.Sleep(time.Millisecond)
+			out := make([]asyncop.Result[int], len(ins))
+			for i, in := range ins {
+				out[i].Value = in
+			}
+			return out, nil
+		}, 10, 0)
+		op := asyncop.UnorderedWait(fn, time.Minute, 100, asyncop.WithBackend(b))
+		n := 0
+		for _, err := range op.Results(slices.Values(make([]int, 200))) {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, 200, n)
+		require.EqualValues(t, 2, most.Load())
+		require.Zero(t, b.Stats().InUse)
+	})
+}
+
+func TestBackendOptionsThatMakeNoSense(t *testing.T) {
+	fn := asyncop.Blocking(new(service).call)
+	b := backend.New("a")
+	for text, f := range map[string]func(){
+		"asyncop: WithBackend: nil backend": func() { asyncop.WithBackend(nil) },
+		"asyncop: Cost: nil function":       func() { asyncop.Cost[int](nil) },
+		"asyncop: Tenant: nil function":     func() { asyncop.Tenant[int](nil) },
+		"asyncop: OrderedWait: Cost and Tenant need WithBackend": func() {
+			asyncop.OrderedWait(fn, 0, 1, asyncop.Cost(func(int) float64 { return 1 }))
+		},
+		"asyncop: OrderedWait: Cost: func(string) float64 does not take int": func() {
+			asyncop.OrderedWait(fn, 0, 1, asyncop.WithBackend(b, asyncop.Cost(func(string) float64 { return 1 })))
+		},
+		"asyncop: OrderedWait: Tenant with Batched: a batch may be for several": func() {
+			batched := asyncop.Batched(func(context.Context, []int) ([]asyncop.Result[int], error) { return nil, nil }, 1, 0)
+			asyncop.OrderedWait(batched, 0, 1, asyncop.WithBackend(b, asyncop.Tenant(func(int) string { return "" })))
+		},
+		"asyncop: OrderedWait: Tenant: func(string) string does not take int": func() {
+			asyncop.OrderedWait(fn, 0, 1, asyncop.WithBackend(b, asyncop.Tenant(func(string) string { return "" })))
+		},
+	} {
+		require.PanicsWithValue(t, text, f)
+	}
+}
+
+// The body of a loop over results may wait for another operator at the same backend: no permit is kept for the loop meanwhile.
+func TestABodyMayWaitForAnotherOperator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("shared", backend.Limit(1))
+		var s service
+		op := asyncop.UnorderedWait(asyncop.Blocking(s.call), time.Minute, 5, asyncop.WithBackend(b))
+		n := 0
+		for _, err := range op.ResultsOf(asyncop.FromSlice(make([]int, 10))) {
+			require.NoError(t, err)
+			other := asyncop.OrderedWait(asyncop.Blocking(s.call), time.Minute, 5, asyncop.WithBackend(b))
+			for _, err := range other.Results(slices.Values(make([]int, 3))) {
+				require.NoError(t, err)
+			}
+			n++
+		}
+		require.Equal(t, 10, n)
+		require.Zero(t, b.Stats().InUse)
+	})
+}
+
+// A cost that is no number fails its element, and nothing else. One that is out of all proportion is paid within an hour.
+func TestCostsThatMakeNoSense(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		for _, batched := range []bool{false, true} {
+			b := backend.New("payments", backend.Limit(1), backend.Rate(100, time.Second))
+			fn := asyncop.Blocking(func(_ context.Context, in float64) (float64, error) { return in, nil })
+			if batched {
+				fn = asyncop.Batched(func(_ context.Context, ins []float64) ([]asyncop.Result[float64], error) {
+					out := make([]asyncop.Result[float64], len(ins))
+					for i := range out {
+						out[i].Value = ins[i]
+					}
+					return out, nil
+				}, 3, 0)
+			}
+			var failed []string
+			op := asyncop.OrderedWait(fn, 2*time.Hour, 10,
+				asyncop.WithBackend(b, asyncop.Cost(func(in float64) float64 { return in })),
+				asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[float64]) error {
+					failed = append(failed, f.Err.Error())
+					return nil
+				}))
+			var got []float64
+			for out, err := range op.Results(slices.Values([]float64{1, math.NaN(), 2, math.Inf(1), -1, 0, math.Inf(-1), math.MaxFloat64, 3})) {
+				require.NoError(t, err)
+				got = append(got, out)
+			}
+			require.Equal(t, []float64{1, 2, 0, math.MaxFloat64, 3}, got)
+			require.Len(t, failed, 4)
+			require.Equal(t, "asyncop: Cost: want a finite number of 0 or more: NaN", failed[0])
+			require.Zero(t, b.Stats().InUse)
+			require.LessOrEqual(t, time.Since(start), 2*time.Hour+time.Minute)
+		}
+	})
+}
+
+// A batch costs what its members do, and is one call, whatever becomes of its members.
+func TestABatchIsOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		b := backend.New("batches", backend.Rate(100, time.Second), backend.RetryBudget(0), backend.WithLogger(slog.New(slog.DiscardHandler)))
+		fn := asyncop.Batched(func(_ context.Context, ins []int) ([]asyncop.Result[int], error) {
+			out := make([]asyncop.Result[int], len(ins))
+			for i, in := range ins {
+				if out[i].Value = in; in%10 != 0 {
+					out[i].Err = errUnavailable
+				}
+			}
+			return out, nil
+		}, 10, 0)
+		op := asyncop.UnorderedWait(fn, time.Hour, 100, asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+			asyncop.WithBackend(b, asyncop.Cost(func(int) float64 { return 10 })))
+		in := make([]int, 200)
+		for i := range in {
+			in[i] = i
+		}
+		n := 0
+		for _, err := range op.Results(slices.Values(in)) {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, 20, n)
+		require.EqualValues(t, 20, b.Stats().Started)
+		require.Zero(t, b.Stats().Lost, "each call was answered")
+		require.InDelta(t, 19, time.Since(start).Seconds(), 1)
+	})
+}
+
+// thinker is a strategy that may block.
+type thinker struct{}
+
+func (thinker) Decide(context.Context, *predicates.Attempt[int]) (strategies.Action, error) {
+	return strategies.RetryAfter(100 * time.Millisecond), nil
+}
+
+// A retry of an attempt that met the outage is not charged, also if the strategy is asked beside the loop.
+func TestStrategiesBesideTheLoopRememberTheOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		s := service{down: func() bool { return time.Since(start) < 500*time.Millisecond }}
+		b := backend.New("outage", backend.Limit(300), backend.RetryBudget(0), backend.WithLogger(slog.New(slog.DiscardHandler)))
+		op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(s.call), time.Hour, 300,
+			strategies.ReasonAware(predicates.Named[int](), strategies.ReasonStrategy[int](thinker{})).Idempotent(), asyncop.WithBackend(b))
+		n := 0
+		for _, err := range op.Results(slices.Values(make([]int, 300))) {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, 300, n)
+		require.Zero(t, b.Stats().RetriesRefused)
+	})
+}
+
+// Law W2: a message that was called is not given back uncounted, or one that breaks its service would come again for ever.
+func TestMessagesThatWereCalledInAnOutage(t *testing.T) {
+	for _, runs := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
+			fn := asyncop.Blocking(func(ctx context.Context, _ int) (int, error) {
+				b.Close("it has broken down")
+				if runs {
+					<-ctx.Done()
+					return 0, ctx.Err()
+				}
+				return 0, errUnavailable
+			})
+			var failed []error
+			op := asyncop.OrderedWaitWithRetry(fn, time.Second, 10, retried(1), asyncop.WithBackend(b),
+				asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[int]) error {
+					failed = append(failed, f.Err)
+					return nil
+				}))
+			var verdict delivery.Verdict
+			for _, err := range op.Messages(func(yield func(delivery.Message[int], error) bool) {
+				yield(delivery.New(1, &delivery.Meta{ID: "a"}, func(v delivery.Verdict) { verdict = v }), nil)
+			}) {
+				require.NoError(t, err)
+			}
+			require.Equal(t, delivery.Acked, verdict.Kind)
+			require.Len(t, failed, 1)
+			require.ErrorIs(t, failed[0], asyncop.ErrBackendClosed)
+		})
+	}
+}
+
+// A message whose tenant is closed is given back until that opens.
+func TestMessagesOfAClosedTenantAreGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
+		op := asyncop.UnorderedWait(asyncop.Blocking(func(context.Context, int) (int, error) {
+			return 0, predicates.WithPushback(errUnavailable, 30*time.Second)
+		}), time.Second, 1, asyncop.WithBackend(b, asyncop.Tenant(func(int) string { return "a" })), asyncop.WithDropOnFailure(),
+			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		var verdicts []delivery.Verdict
+		for _, err := range op.Messages(func(yield func(delivery.Message[int], error) bool) {
+			for i := range 2 {
+				yield(delivery.New(i, &delivery.Meta{ID: fmt.Sprint(i)}, func(v delivery.Verdict) { verdicts = append(verdicts, v) }), nil)
+			}
+		}) {
+			require.NoError(t, err)
+		}
+		require.Len(t, verdicts, 2)
+		require.Equal(t, delivery.Acked, verdicts[0].Kind, "dropped")
+		require.Equal(t, delivery.Nacked, verdicts[1].Kind)
+		require.ErrorIs(t, verdicts[1].Err, asyncop.ErrBackendClosed)
+		require.InDelta(t, 29, verdicts[1].Delay.Seconds(), 0.1)
+	})
+}
+
+// First attempts that wait for their tenant are no retries that wait: WithMaxWaiting does not count them.
+func TestFirstAttemptsThatWaitAreNoRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("payments", backend.TenantRate(1, time.Second))
+		calls := 0
+		op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(func(_ context.Context, in int) (int, error) {
+			if calls++; calls == 1 {
+				return 0, errors.New("again")
+			}
+			return in, nil
+		}), time.Hour, 100, retried(1).WithMaxWaiting(1),
+			asyncop.WithBackend(b, asyncop.Tenant(func(int) string { return "a" })), asyncop.WithMaxConcurrentCalls(1))
+		done := make(chan int)
+		go func() { done <- consume(t, op, 10) }()
+		time.Sleep(500 * time.Millisecond)
+		require.EqualValues(t, 1, op.Stats().WaitingForRetry)
+		require.Equal(t, 10, <-done)
+		require.Zero(t, op.Stats().WaitingForRetry)
+		require.EqualValues(t, 1, op.Stats().RetriesOnError)
+	})
+}

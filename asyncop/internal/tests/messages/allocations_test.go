@@ -1,0 +1,68 @@
+package messages_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/internal/testing/suite"
+)
+
+// Messages cost no allocation that values in the queue do not: neither the element nor its one result is boxed, and what the core
+// needs for a message is used again. In a flow there is one, for the message that leaves.
+func TestAllocationsOfMessages(t *testing.T) {
+	if suite.Race {
+		t.Skip("the race detector allocates")
+	}
+	const n = 20_000
+	fn := asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
+		result.Complete(in)
+		return nil
+	})
+	m := delivery.New(7, &delivery.Meta{ID: "a"}, func(delivery.Verdict) {})
+	values := func(yield func(int, error) bool) {
+		for range n {
+			if !yield(7, nil) {
+				return
+			}
+		}
+	}
+	messages := func(yield func(delivery.Message[int], error) bool) {
+		for range n {
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
+	start := func() *asyncop.AsyncWaitOperator[int, int] { return asyncop.OrderedWait(fn, 0, 100) }
+	perElement := func(run func()) float64 { return testing.AllocsPerRun(3, run) / n }
+
+	const inQueue = 2.1 // the attempt and its results, and a share of the start
+	require.Less(t, perElement(func() {
+		for _, err := range start().ResultsFrom(values) {
+			require.NoError(t, err)
+		}
+	}), inQueue, "values: those that end at once take less")
+	require.LessOrEqual(t, perElement(func() {
+		for _, err := range start().Messages(messages) {
+			require.NoError(t, err)
+		}
+	}), inQueue, "Messages")
+	flow := func(v any) func() {
+		return func() {
+			op := start()
+			go func() {
+				defer close(op.In())
+				for range n {
+					op.In() <- v
+				}
+			}()
+			for range op.Out() {
+			}
+		}
+	}
+	require.LessOrEqual(t, perElement(flow(m)), inQueue+1, "flow")
+}

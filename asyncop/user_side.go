@@ -1,0 +1,197 @@
+package asyncop
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"reflect"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/internal/drive"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/counting"
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/wiring"
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
+)
+
+// userSide is the side of an operator that its user sees: it makes a driver of functions and options, and builds errors, failures and logs
+// for it. What it writes is owned by the loop.
+type userSide[IN, OUT any] struct {
+	config // read-only
+	fn     AsyncFunction[IN, OUT]
+	policy *decision.Steps[OUT]
+	driver *drive.Driver[IN, OUT]
+	logLines
+	failingLine
+}
+
+// newDriver returns a driver that does not run yet, and its user's side.
+func newDriver[IN, OUT any](
+	cfg config, fn AsyncFunction[IN, OUT], policy *decision.Steps[OUT], timeout time.Duration,
+	q queue.Queue[*core.Slot[IN, OUT]], sink func(context.Context, Failure[IN]) error, state drive.StateCodec[IN, OUT],
+) (*drive.Driver[IN, OUT], *userSide[IN, OUT]) {
+	s := &userSide[IN, OUT]{config: cfg, fn: fn, policy: policy}
+	c := drive.Config[IN, OUT]{
+		Core: s.coreConfig(timeout, q), Features: s.features(), Batch: batchingOf(fn),
+		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.bufferFor(q.Cap()), Reorders: cfg.reorders, Decode: newDecoder[IN](cfg.name),
+		CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.drainRetries,
+		Coordinator: cfg.coordinator, State: state, Overflow: cfg.overflow,
+		Panicked: func(recovered any) error { return newPanicError(recovered) },
+		ErrNil:   errNil, ErrStopped: ErrStopped, ErrClosed: wiring.ErrClosed, ErrAcknowledged: wiring.ErrAcknowledged,
+		Hooks: drive.Hooks[IN]{
+			NotTaken: s.logNotTaken, ObserverBroke: func(err error) {
+				s.logAttrs(s.ctx, slog.LevelError, "asyncop: an observer broke", slog.Any("error", err))
+			},
+			Abandoned: abandonedBy, Declined: s.logDeclined, SourceBroke: s.logSourceBroke, Log: s.logAttrs,
+			FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: func() { s.logSuppressed(true) },
+		},
+	}
+	if cfg.checkpointed != nil {
+		c.Observer = cfg.checkpointed
+	}
+	for _, o := range cfg.observers {
+		if g, ok := o.(observe.Gate); ok {
+			c.Gates = append(c.Gates, g)
+		}
+		if counter := counting.Of(o); counter != nil {
+			c.Counters = append(c.Counters, counter)
+		} else {
+			c.Observers = append(c.Observers, o)
+		}
+	}
+	c.Backend = cfg.backend
+	if direct := directCall(fn); direct != nil {
+		c.Direct = direct.direct
+	}
+	if h, ok := find[Opener](fn); ok {
+		c.Open = h.Open
+	}
+	if h, ok := find[io.Closer](fn); ok {
+		c.Close = h.Close
+	}
+	if sink != nil {
+		c.Sink = func(ctx context.Context, r core.Report[IN]) error { return sink(ctx, s.failureOf(r)) }
+	}
+	s.driver = drive.New(c)
+	return s.driver, s
+}
+
+// coreConfig says in plain values what the options say.
+func (s *userSide[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) core.Config[IN, OUT] {
+	fn := s.fn
+	c := core.Config[IN, OUT]{
+		Queue: q,
+		Invoke: func(ctx context.Context, in IN, a *call.Attempt[OUT]) error {
+			return fn.AsyncInvoke(ctx, in, a)
+		},
+		Policy: s.policy, Random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
+		Limits: core.Limits{
+			Timeout: timeout, AttemptTimeout: s.attemptTimeout, EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
+		},
+		FailsRun: s.onFailure == failsRun, ExhaustedAsFailure: s.exhaustedAsFailure,
+		Restored: core.Restored{Keep: core.Keep(s.retryState), LeastPart: 10},
+		Hooks:    s.coreHooks(),
+	}
+	if s.retryState == LatencyFirst && s.maxRetries != strategies.Unlimited {
+		c.Restored.LeastPart = min(c.Restored.LeastPart, s.maxRetries+1)
+	}
+	if canHoldControl[OUT]() {
+		c.Check = func(results []OUT) error {
+			for _, v := range results {
+				if participant.IsControl(v) || isMessage(v) {
+					return errControlResult
+				}
+			}
+			return nil
+		}
+	}
+	return c
+}
+
+// features are what the options ask for.
+func (s *userSide[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
+	add := func(f func(g *core.Machine[IN, OUT])) { all = append(all, f) }
+	if keys, _ := s.keys.(core.Keys[IN, OUT]); keys != nil {
+		add(func(g *core.Machine[IN, OUT]) { core.OrderKeys(g, keys, s.maxWaitingPerKey) })
+	}
+	if timeoutFor, _ := s.timeoutFor.(func(IN) time.Duration); timeoutFor != nil {
+		add(func(g *core.Machine[IN, OUT]) {
+			core.OwnTimeouts(g, func(in IN) time.Duration { return min(timeoutFor(in), maxTimeout) })
+		})
+	}
+	if handlers, forAll := handlersOf(s.fn); len(handlers) > 0 {
+		add(func(g *core.Machine[IN, OUT]) {
+			core.HandleFailures(g, core.Handler[IN, OUT]{
+				Handle: func(ctx context.Context, r core.Report[IN], timedOut bool) ([]OUT, error) {
+					return handle(ctx, handlers, s.failureOf(r), timedOut)
+				},
+				All: forAll, Limit: s.handlerLimit, ErrLimit: errHandlerLimit, Broke: handlerBroke,
+			})
+		})
+	}
+	if s.backend != nil {
+		cost, _ := s.cost.(func(IN) float64)
+		tenant, _ := s.tenant.(func(IN) string)
+		add(func(g *core.Machine[IN, OUT]) { core.AtBackend(g, cost, tenant) })
+	}
+	add(func(g *core.Machine[IN, OUT]) {
+		core.LogRetries(g, s.logsDebug, func(r core.Report[IN], d decision.Decision, again bool) {
+			if again {
+				s.logRetry(r, d)
+			} else {
+				s.logNoRetry(r, d)
+			}
+		})
+	})
+	return all
+}
+
+// coreHooks build what users see: errors and logs.
+func (s *userSide[IN, OUT]) coreHooks() core.Hooks[IN] {
+	return core.Hooks[IN]{
+		TimedOut: func(r core.Report[IN], out core.TimedOut) error {
+			if out.Attempt {
+				return &AttemptTimeoutError{Limit: s.attemptTimeout, Attempt: r.Attempts}
+			}
+			return &TimeoutError{
+				Limit: r.Timeout, Attempts: r.Attempts, Last: r.Err, Early: out.Early,
+				InDoubt: r.InDoubt, closed: out.Closed, element: r.Element, policy: s.policy,
+			}
+		},
+		Undecided: func(d decision.Decision) error {
+			if d.Verdict == decision.Failed {
+				return ownPanic(d.Err)
+			}
+			return exhausted(d)
+		},
+		RunFailed: func(r core.Report[IN]) error {
+			return &ElementError{
+				Element: r.Element, Attempts: r.Attempts, Elapsed: r.Elapsed, Err: r.Err, label: s.labelOf(r.Element),
+				Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy,
+				Operator: s.name, retries: s.allowed,
+			}
+		},
+		GivenUp: s.logGivenUp,
+	}
+}
+
+// failureOf describes an element for the failure sink, or for the fallback.
+func (s *userSide[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
+	return Failure[IN]{
+		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,
+		Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, Tracked: r.Tracked, policy: s.policy, Abandoned: !r.Failed,
+		FirstAttempt: r.First, LastAttempt: r.Last,
+	}
+}
+
+// canHoldControl reports whether a value of type OUT can be a control element.
+func canHoldControl[OUT any]() bool {
+	t := reflect.TypeFor[OUT]()
+	return t.Kind() == reflect.Interface || participant.IsControl(reflect.Zero(t).Interface())
+}

@@ -1,0 +1,561 @@
+package files
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/internal/testing/testhook"
+	"github.com/weirflow/weir/internal/vfs"
+)
+
+// DirStore keeps every snapshot in a file of its own, in a directory that belongs to one process at a time.
+//
+//	dir/LOCK                                    locked while the store is open, as dir is; holds the pid
+//	dir/checkpoint-00000000000000000041.weir    see [checkpoint.Snapshot.WriteTo]
+//	dir/checkpoint-00000000000000000042.weir
+//	dir/checkpoint-00000000000000000043.weir.tmp    being written, or left over by a crash: removed by the next opening
+//
+// Save writes to the side, syncs the file, renames it, syncs the directory, and only then removes what is older than the
+// last k ([DirStore.KeepLast]). A process killed, or a machine whose power is cut, at any moment in between leaves the
+// snapshots as they were, or as they were with the new one. Damage that happens later is found by the checksums.
+// Other files in the directory are left alone.
+//
+// It relies on the system in two points: a rename within a directory is atomic, and syncs reach the disk. Where directories
+// cannot be synced (Windows, some network file systems), a power cut may lose the last snapshots as a whole. Safe for
+// concurrent use.
+type DirStore struct {
+	dir    string // absolute
+	fs     vfs.FS
+	step   func(string) // called before each change of the disk
+	buffer int          // the most bytes of one write
+	lock   vfs.Lock
+
+	saving chan struct{} // one place: held by the call that saves or closes
+
+	mu     sync.Mutex // guards what follows
+	keep   int
+	logger *slog.Logger
+	files  []dirFile // ascending
+	closed bool
+
+	// Held with saving.
+	newest uint64            // the highest number that may be on the disk
+	failed [sha256.Size]byte // of the bytes of newest, if Save has failed with it
+	fenced error             // why nothing is saved any more
+}
+
+var _ checkpoint.Store = (*DirStore)(nil)
+
+// dirFile is a snapshot in the directory.
+type dirFile struct {
+	checkpoint.Entry
+	damaged bool // Load has found out
+}
+
+const (
+	lockName   = "LOCK"
+	filePrefix = "checkpoint-"
+	fileSuffix = ".weir"
+	tmpSuffix  = ".tmp"
+	fileDigits = 20 // of the highest number
+
+	dirPerm  fs.FileMode = 0o700 // snapshots hold users' data
+	filePerm fs.FileMode = 0o600
+)
+
+// OpenDir opens the store in a directory, which is made if need be, with its parents; it and its files are accessible to
+// their owner only.
+//
+// The error is a *[LockedError] if the directory is open already, in this process or another one. The lock ends with the
+// process, however that dies. It is a lock on the directory itself: it holds also if the file LOCK is removed. If the directory
+// is removed or replaced while it is open, Save returns [checkpoint.ErrFenced].
+//
+// Some systems give less:
+//
+//   - Where directories cannot be locked (NFS), a second process gets in after LOCK was removed. From then on Save of the first one
+//     returns an error, unless it runs at that moment.
+//   - A network file system must share locks between its machines. NFS does unless it is mounted with local locks; others may not.
+//   - AIX, Solaris, Plan 9 and WebAssembly have no such locks. A second process is not noticed there. A coordinator logs that.
+//
+// Damaged snapshots, and files that cannot be removed, are logged at warn level, to the logger of the [checkpoint.Coordinator] that has
+// the store, or to slog.Default().
+func OpenDir(path string) (*DirStore, error) { return openDir(vfs.OS(), path) }
+
+func openDir(fsys vfs.FS, path string) (*DirStore, error) {
+	if path == "" { // which would be the working directory
+		return nil, errors.New("checkpoint: opening a directory: its path is empty")
+	}
+	dir, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: opening directory %s: %w", path, err)
+	}
+	d := &DirStore{
+		dir:    dir,
+		fs:     fsys,
+		keep:   defaultKeepLast,
+		logger: slog.Default(),
+		step:   testhook.StoreStep(),
+		buffer: 256 << 10,
+		saving: make(chan struct{}, 1),
+	}
+	if err := d.open(); err != nil {
+		if _, locked := errors.AsType[*LockedError](err); locked {
+			return nil, err
+		}
+		return nil, fmt.Errorf("checkpoint: opening directory %s: %w", dir, err)
+	}
+	return d, nil
+}
+
+func (d *DirStore) open() error {
+	if err := vfs.MakeDir(d.fs, d.dir, dirPerm); err != nil {
+		return err
+	}
+	lock, err := d.fs.Lock(filepath.Join(d.dir, lockName))
+	held, isHeld := errors.AsType[*vfs.HeldError](err)
+	switch {
+	case isHeld:
+		return &LockedError{Dir: d.dir, PID: held.PID}
+	case errors.Is(err, errors.ErrUnsupported):
+		lock = noLock{}
+	case err != nil:
+		return err
+	}
+	d.lock = lock
+	err = d.scan()
+	if err == nil {
+		// A process that was killed between renaming and syncing may have left a snapshot that can be seen but is not
+		// durable. A run that resumes from it must be able to rely on it.
+		err = d.fs.SyncDir(d.dir)
+	}
+	if err != nil {
+		return errors.Join(err, lock.Close())
+	}
+	return nil
+}
+
+// noLock stands for a lock where there are none.
+type noLock struct{}
+
+func (noLock) Check() error { return nil }
+func (noLock) Close() error { return nil }
+
+// scan looks for snapshots, and removes what a crash has left over.
+func (d *DirStore) scan() error {
+	infos, err := d.fs.ReadDir(d.dir)
+	if err != nil {
+		return err
+	}
+	for _, info := range infos {
+		if info.Dir {
+			continue
+		}
+		if name, isTmp := strings.CutSuffix(info.Name, tmpSuffix); isTmp {
+			if _, ours := parseFileName(name); ours {
+				if err := d.fs.Remove(filepath.Join(d.dir, info.Name)); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		if id, ours := parseFileName(info.Name); ours {
+			d.files = append(d.files, dirFile{Entry: checkpoint.Entry{ID: id, Size: info.Size}})
+			d.newest = max(d.newest, id)
+		}
+	}
+	slices.SortFunc(d.files, func(a, b dirFile) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	return nil
+}
+
+func fileName(id uint64) string {
+	return fmt.Sprintf("%s%0*d%s", filePrefix, fileDigits, id, fileSuffix)
+}
+
+// parseFileName returns the number of a snapshot's file; ok is false for any name but those that fileName makes.
+func parseFileName(name string) (id uint64, ok bool) {
+	digits, ok := strings.CutPrefix(name, filePrefix)
+	if !ok {
+		return 0, false
+	}
+	id, err := strconv.ParseUint(strings.TrimSuffix(digits, fileSuffix), 10, 64)
+	return id, err == nil && id > 0 && name == fileName(id)
+}
+
+func (d *DirStore) path(id uint64) string { return filepath.Join(d.dir, fileName(id)) }
+
+// defaultKeepLast is how many snapshots a directory keeps: see [DirStore.KeepLast].
+const defaultKeepLast = 3
+
+// KeepLast sets how many snapshots are kept, from the next Save on; the default is 3. Those that are known to be damaged are
+// not counted. With 1 there is nothing to go back to if that one turns out to be damaged. It panics if k < 1.
+func (d *DirStore) KeepLast(k int) {
+	if k < 1 {
+		panic(fmt.Sprintf("checkpoint: KeepLast: at least 1 must be kept, got %d", k))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.keep = k
+}
+
+// LogTo sets the logger: a [checkpoint.Coordinator] gives a store its own. It warns there if the directory has no lock.
+func (d *DirStore) LogTo(l *slog.Logger) {
+	d.mu.Lock()
+	d.logger = l
+	d.mu.Unlock()
+	if _, unlocked := d.lock.(noLock); unlocked {
+		l.Warn("checkpoint: this system has no locks: a second process on the directory will not be noticed",
+			slog.String("dir", d.dir))
+	}
+}
+
+func (d *DirStore) log() *slog.Logger {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.logger
+}
+
+// Dir returns the directory as an absolute path.
+func (d *DirStore) Dir() string { return d.dir }
+
+// Save implements [checkpoint.Store]. It waits for a Save that is running.
+func (d *DirStore) Save(ctx context.Context, s *checkpoint.Snapshot) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	err := d.acquire(ctx)
+	if err == nil {
+		defer d.release()
+		err = d.save(ctx, s)
+	}
+	if _, taken := errors.AsType[*checkpoint.NumberError](err); err == nil || taken || errors.Is(err, checkpoint.ErrClosed) {
+		return err
+	}
+	return fmt.Errorf("checkpoint: saving checkpoint %d: %w", s.ID, err)
+}
+
+// acquire makes the caller the only one who saves or closes.
+func (d *DirStore) acquire(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	select {
+	case d.saving <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if d.isClosed() {
+		d.release()
+		return checkpoint.ErrClosed
+	}
+	return nil
+}
+
+func (d *DirStore) release() { <-d.saving }
+
+func (d *DirStore) isClosed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closed
+}
+
+// save does what Save promises. The order of its steps is the whole point; crash_test.go tries every moment between them.
+func (d *DirStore) save(ctx context.Context, s *checkpoint.Snapshot) error {
+	if err := d.check(); err != nil {
+		return err // nothing of ours may get into the directory of another process
+	}
+	if s.ID <= d.newest {
+		stored, err := d.savedBefore(s)
+		if stored || err != nil {
+			return err
+		}
+	}
+	path := d.path(s.ID)
+	tmp := path + tmpSuffix
+	size, err := d.write(ctx, tmp, s)
+	if err == nil {
+		err = d.check() // again: the write may have taken long
+	}
+	if err != nil {
+		d.discard(tmp)
+		return err
+	}
+	d.newest = s.ID // from here on it may be on the disk, whatever the next calls report
+	d.step("rename")
+	err = d.fs.Rename(tmp, path)
+	if err == nil {
+		d.step("syncdir")
+		err = d.fs.SyncDir(d.dir)
+	}
+	if err != nil {
+		d.failed = digest(s)
+		d.discard(tmp)
+		d.discard(path)
+		return err
+	}
+	d.mu.Lock()
+	d.files = append(d.files, dirFile{Entry: checkpoint.Entry{ID: s.ID, Size: size}})
+	d.mu.Unlock()
+	d.prune()
+	return nil
+}
+
+// check returns an error if another process has the directory: its lock is lost, or there is a checkpoint that is newer than
+// ours, as where systems have no locks. From then on nothing is saved (law P1).
+func (d *DirStore) check() error {
+	if d.fenced != nil {
+		return d.fenced
+	}
+	if err := d.lock.Check(); errors.Is(err, vfs.ErrLost) {
+		d.fenced = fmt.Errorf("%w: %w", err, checkpoint.ErrFenced)
+		return d.fenced
+	} else if err != nil {
+		return err
+	}
+	infos, err := d.fs.ReadDir(d.dir)
+	if err != nil {
+		return err
+	}
+	for _, info := range infos {
+		if id, ours := parseFileName(info.Name); ours && id > d.newest {
+			d.fenced = fmt.Errorf("%s is of another process: %w", d.path(id), checkpoint.ErrFenced)
+			return d.fenced
+		}
+	}
+	return nil
+}
+
+// savedBefore reports whether s is stored already, and returns a *NumberError if its number is another snapshot's.
+func (d *DirStore) savedBefore(s *checkpoint.Snapshot) (stored bool, err error) {
+	taken := &checkpoint.NumberError{Checkpoint: s.ID, Newest: d.newest}
+	if s.ID < d.newest {
+		return false, taken
+	}
+	d.mu.Lock()
+	stored = slices.ContainsFunc(d.files, func(f dirFile) bool { return f.ID == s.ID })
+	d.mu.Unlock()
+	before := d.failed
+	if stored {
+		if before, err = d.digestOf(s.ID); err != nil {
+			return false, err
+		}
+	}
+	if before != digest(s) {
+		return false, taken
+	}
+	return stored, nil
+}
+
+// digest returns that of the bytes of a snapshot: equal snapshots have equal files.
+func digest(s *checkpoint.Snapshot) (sum [sha256.Size]byte) {
+	h := sha256.New()
+	_, _ = s.WriteTo(h) // it is valid, and a hash does not fail
+	h.Sum(sum[:0])
+	return sum
+}
+
+// digestOf returns that of a file.
+func (d *DirStore) digestOf(id uint64) (sum [sha256.Size]byte, err error) {
+	f, err := d.fs.OpenFile(d.path(id), os.O_RDONLY, 0)
+	if err != nil {
+		return sum, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	h.Sum(sum[:0])
+	return sum, err
+}
+
+// write writes s into a new file and makes its content durable.
+func (d *DirStore) write(ctx context.Context, path string, s *checkpoint.Snapshot) (size int64, err error) {
+	d.step("create")
+	f, err := d.fs.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, filePerm)
+	if err != nil {
+		return 0, err
+	}
+	size, err = s.WriteTo(stepWriter{ctx, f, d.step, d.buffer})
+	if err == nil {
+		d.step("sync")
+		err = f.Sync() // once: see vfs.File
+	}
+	return size, errors.Join(err, f.Close())
+}
+
+// stepWriter writes until ctx ends.
+type stepWriter struct {
+	ctx  context.Context //nolint:containedctx // it lives as long as one call
+	w    io.Writer
+	step func(string)
+	most int // bytes at once
+}
+
+func (w stepWriter) Write(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		if w.ctx.Err() != nil {
+			return n, context.Cause(w.ctx)
+		}
+		w.step("write")
+		var some int
+		some, err = w.w.Write(p[n:min(len(p), n+w.most)])
+		n += some
+	}
+	return n, err
+}
+
+// discard removes what a failed Save has left, so that the directory looks as before. Whether that works does not
+// matter: the next opening removes it, or finds a snapshot that is whole.
+func (d *DirStore) discard(path string) { _ = d.fs.Remove(path) }
+
+// prune removes what is older than the last k that are not known to be damaged.
+func (d *DirStore) prune() {
+	d.mu.Lock()
+	files, keep := slices.Clone(d.files), d.keep
+	d.mu.Unlock()
+	oldest, sound := len(files), 0
+	for oldest > 0 && sound < keep {
+		oldest--
+		if !files[oldest].damaged {
+			sound++
+		}
+	}
+	gone := map[uint64]bool{}
+	for _, f := range files[:oldest] {
+		d.step("remove")
+		if err := d.fs.Remove(d.path(f.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			d.log().Warn("checkpoint: an old checkpoint could not be removed",
+				slog.String("path", d.path(f.ID)), slog.Any("error", err))
+			continue // the next Save tries again
+		}
+		gone[f.ID] = true
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.files = slices.DeleteFunc(d.files, func(f dirFile) bool { return gone[f.ID] })
+}
+
+// Load implements [checkpoint.Store]. A damaged file is logged too.
+func (d *DirStore) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("checkpoint: loading checkpoint %d: %w", id, context.Cause(ctx))
+	}
+	d.mu.Lock()
+	known := slices.ContainsFunc(d.files, func(f dirFile) bool { return f.ID == id })
+	closed := d.closed
+	d.mu.Unlock()
+	switch {
+	case closed:
+		return nil, checkpoint.ErrClosed
+	case !known:
+		return nil, fmt.Errorf("%w: checkpoint %d in %s", checkpoint.ErrNotFound, id, d.dir)
+	}
+	s, err := d.read(id)
+	damage, isDamage := errors.AsType[*checkpoint.CorruptError](err)
+	version, isVersion := errors.AsType[*checkpoint.VersionError](err)
+	switch {
+	case err == nil:
+		return s, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: checkpoint %d: %w", checkpoint.ErrNotFound, id, err)
+	case isDamage:
+		damage.Path, damage.Checkpoint = d.path(id), id
+		d.noteDamage(damage)
+		return nil, damage
+	case isVersion:
+		version.Path, version.Checkpoint = d.path(id), id
+		return nil, version
+	default:
+		return nil, fmt.Errorf("checkpoint: loading checkpoint %d: %w", id, err)
+	}
+}
+
+func (d *DirStore) read(id uint64) (s *checkpoint.Snapshot, err error) {
+	f, err := d.fs.OpenFile(d.path(id), os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	s, err = checkpoint.ReadSnapshot(f, size)
+	if err == nil && s.ID != id {
+		return nil, &checkpoint.CorruptError{Reason: fmt.Sprintf("it holds checkpoint %d", s.ID)}
+	}
+	return s, err
+}
+
+// noteDamage keeps a damaged file from being counted among the last k.
+func (d *DirStore) noteDamage(damage *checkpoint.CorruptError) {
+	d.log().Warn("checkpoint: a checkpoint is damaged", slog.Uint64("checkpoint", damage.Checkpoint),
+		slog.String("path", damage.Path), slog.String("reason", damage.Reason))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range d.files {
+		if d.files[i].ID == damage.Checkpoint {
+			d.files[i].damaged = true
+		}
+	}
+}
+
+// List implements [checkpoint.Store]. The sizes are those of the files.
+func (d *DirStore) List(context.Context) ([]checkpoint.Entry, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, checkpoint.ErrClosed
+	}
+	entries := make([]checkpoint.Entry, len(d.files))
+	for i, f := range d.files {
+		entries[i] = f.Entry
+	}
+	return entries, nil
+}
+
+// Close implements [checkpoint.Store]: another process may open the directory then.
+func (d *DirStore) Close() error {
+	d.saving <- struct{}{}
+	defer d.release()
+	d.mu.Lock()
+	closed := d.closed
+	d.closed = true
+	d.mu.Unlock()
+	if closed {
+		return nil
+	}
+	if err := d.lock.Close(); err != nil {
+		return fmt.Errorf("checkpoint: closing directory %s: %w", d.dir, err)
+	}
+	return nil
+}
+
+// LockedError reports that a directory of checkpoints is open elsewhere, in this process or another one.
+type LockedError struct {
+	Dir string
+	PID int // the process that has it open; 0 if that is not known
+}
+
+func (e *LockedError) Error() string {
+	by := "another process"
+	if e.PID != 0 {
+		by = "process " + strconv.Itoa(e.PID)
+	}
+	return fmt.Sprintf("checkpoint: directory %s is in use by %s: a pipeline needs one of its own", e.Dir, by)
+}

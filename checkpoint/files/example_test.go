@@ -1,0 +1,62 @@
+package files_test
+
+import (
+	"github.com/weirflow/weir/checkpoint/files"
+
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"time"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/participant"
+)
+
+// A program saves what it has done, and goes on from there when it is started again.
+func ExampleOpenDir() {
+	dir, err := os.MkdirTemp("", "checkpoints")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	ctx := context.Background()
+
+	run := func() {
+		store, err := files.OpenDir(dir)
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer store.Close()
+
+		next := uint64(1)
+		last, skipped, err := checkpoint.Latest(ctx, store)
+		switch {
+		case errors.Is(err, checkpoint.ErrNotFound):
+			fmt.Println("a fresh start")
+		case err != nil:
+			log.Fatal(err) // never a fresh start because of an error
+		default:
+			source, _ := last.State("source")
+			fmt.Printf("going on from checkpoint %d, %s, %d damaged\n", last.ID, source.Bytes(), len(skipped))
+			next = last.ID + 1
+		}
+
+		err = store.Save(ctx, &checkpoint.Snapshot{
+			ID:     next,
+			Time:   time.Now(),
+			States: map[string]participant.State{"source": {fmt.Appendf(nil, "line %d", 100*next)}},
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	run()
+	run()
+	run()
+	// Output:
+	// a fresh start
+	// going on from checkpoint 1, line 100, 0 damaged
+	// going on from checkpoint 2, line 200, 0 damaged
+}

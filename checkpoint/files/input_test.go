@@ -1,0 +1,37 @@
+package files
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A line of which a part could not be read is no line.
+func TestLineThatCannotBeRead(t *testing.T) {
+	path := t.TempDir() + "/in"
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	in := must(OpenLines(path))
+	in.read = bufio.NewReader(io.MultiReader(strings.NewReader("one\npart of"), iotest.ErrReader(assert.AnError)))
+	require.Equal(t, "one", must(in.Next()))
+	at := in.Position()
+	_, err := in.Next()
+	require.ErrorIs(t, err, assert.AnError)
+	require.Equal(t, at, in.Position())
+	require.NoError(t, in.Close())
+}
+
+// A program that closes its input, beside the source which does, makes no error of it.
+func TestFileInputsAreClosedTwice(t *testing.T) {
+	path := t.TempDir() + "/in"
+	require.NoError(t, os.WriteFile(path, []byte("a,b\n"), 0o600))
+	for _, in := range []io.Closer{must(OpenLines(path)), must(OpenCSV(path))} {
+		require.NoError(t, in.Close())
+		require.NoError(t, in.Close())
+	}
+}

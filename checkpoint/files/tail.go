@@ -1,0 +1,31 @@
+package files
+
+import (
+	"errors"
+	"hash/fnv"
+	"io"
+)
+
+// tailSize is how much of a file before a position a checkpoint knows, by a hash: it is how a file is recognised.
+const tailSize = 1 << 10
+
+// sumOf returns the hash of the last tailSize bytes of b.
+func sumOf(b []byte) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write(b[max(0, len(b)-tailSize):])
+	return h.Sum64()
+}
+
+// readTail returns what is before a position, at most tailSize bytes. It moves the place in the file.
+func readTail(f io.ReadSeeker, position int64) ([]byte, error) {
+	from := max(0, position-tailSize)
+	if _, err := f.Seek(from, io.SeekStart); err != nil {
+		return nil, err
+	}
+	b := make([]byte, position-from)
+	_, err := io.ReadFull(f, b)
+	return b, err
+}
+
+var errOtherFile = errors.New("what is before that place is not what was there at the checkpoint: is it another file, " +
+	"or are the checkpoints those of another job?")

@@ -1,0 +1,4 @@
+package lock
+
+// Names returns how many names are known.
+func Names(m *Memory) int { return len(m.locks) }

@@ -1,0 +1,119 @@
+package embedded_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/jobs"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
+	"github.com/weirflow/weir/ext/jetstream/embedded"
+)
+
+// listening gives a server an address.
+func listening(address string) embedded.Option {
+	return embedded.WithServerOptions(func(o *server.Options) {
+		a, err := net.ResolveTCPAddr("tcp", address)
+		if err != nil {
+			panic(err)
+		}
+		o.DontListen, o.Host, o.Port = false, a.IP.String(), a.Port
+	})
+}
+
+// freeAddress returns one that nothing listens at.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Open makes the stream, says what it has made, and finds it the next time.
+func TestOpen(t *testing.T) {
+	srv := fresh(t)
+	var log bytes.Buffer
+	inProcess := weirjs.WithConnection(srv.InProcess())
+	open := func(opts ...weirjs.Option) (*weirjs.Engine, error) {
+		return weirjs.Open(t.Context(), "", append([]weirjs.Option{inProcess, weirjs.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))}, opts...)...)
+	}
+	_, err := open(weirjs.WithoutStream())
+	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
+	require.ErrorContains(t, err, `StreamConfig("weir")`)
+	e, err := open(weirjs.WithReplicas(1), weirjs.WithStream("shop", func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 30 }))
+	require.NoError(t, err)
+	require.Contains(t, log.String(), "made the stream of queues")
+	require.Contains(t, log.String(), `stream=shop replicas=1 "max bytes"=1073741824 "max messages"=-1 duplicates=2m0s`)
+	q := delivery.NewQueue[string](e, "q", delivery.WithMaxDepth(2))
+	require.NoError(t, q.Put(t.Context(), "one"))
+	require.NoError(t, q.Put(t.Context(), "two", delivery.After(time.Hour)))
+	require.ErrorIs(t, q.Put(t.Context(), "three"), delivery.ErrFull)
+	require.NoError(t, e.Close())
+	require.NoError(t, e.Close(), "a second Close")
+
+	log.Reset()
+	e, err = open(weirjs.WithStream("shop", nil))
+	require.NoError(t, err)
+	defer e.Close()
+	require.Empty(t, log.String())
+	counts, err := delivery.NewQueue[string](e, "q").Counts(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 2, counts.Waiting)
+	_, err = jobs.New(e, jobs.Config{})
+	require.NoError(t, err)
+	_, err = open(weirjs.WithStream("shop2", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 }))
+	require.ErrorContains(t, err, "MaxMsgsPerSubject must be 1")
+	_, err = open(weirjs.WithForeign("q", weirjs.Foreign{Stream: "none"}))
+	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
+	require.Panics(t, func() { weirjs.WithStream("a.b", nil) })
+	require.Panics(t, func() { weirjs.WithReplicas(0) })
+	require.Panics(t, func() { weirjs.WithForeign("", weirjs.Foreign{}) })
+}
+
+// A start while the servers are away is tried again, as a run is; what they refuse is an error at once.
+func TestOpenWhileServersAreAway(t *testing.T) {
+	t.Parallel()
+	address := freeAddress(t)
+	opened := make(chan error, 1)
+	go func() {
+		e, err := weirjs.Open(bounded(t), "nats://"+address, weirjs.WithLogger(quiet()))
+		if err == nil {
+			err = e.Close()
+		}
+		opened <- err
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err := weirjs.Open(ctx, "nats://"+address, weirjs.WithLogger(quiet()))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, nats.ErrNoServers, "and why")
+	select {
+	case err := <-opened:
+		require.FailNow(t, "it does not wait", err)
+	default:
+	}
+	start(t, t.TempDir(), listening(address))
+	require.NoError(t, <-opened)
+}
+
+func TestOpenWithTheWrongPassword(t *testing.T) {
+	t.Parallel()
+	address := freeAddress(t)
+	start(t, t.TempDir(), listening(address), embedded.WithServerOptions(func(o *server.Options) { o.Username, o.Password = "u", "right" }))
+	_, err := weirjs.Open(bounded(t), "nats://u:s3cr3t@"+address, weirjs.WithLogger(quiet()))
+	require.ErrorIs(t, err, nats.ErrAuthorization)
+	require.NotContains(t, err.Error(), "s3cr3t")
+	e, err := weirjs.Open(bounded(t), "nats://u:right@"+address, weirjs.WithLogger(quiet()))
+	require.NoError(t, err)
+	require.NoError(t, e.Close())
+}

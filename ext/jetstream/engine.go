@@ -1,0 +1,313 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
+)
+
+const (
+	maxBatch = 1000 // messages of a transaction: the server's bound
+
+	// goneFor is how long the server keeps the mark of a message that is gone: until the indexes have seen it. One that has not, since its
+	// connection was broken, is read anew.
+	goneFor = 2 * time.Minute
+
+	// trust is how long the difference between the clocks of the server and of this machine is taken to be as it was.
+	trust = 10 * time.Second
+)
+
+// Engine keeps messages in queues in a stream of JetStream. It is a [store.Keeper], [store.Chooser] and [store.Notifier]. Safe for
+// concurrent use.
+type Engine struct {
+	js        jetstream.JetStream
+	pubs      jetstream.JetStream // for publications that are confirmed later
+	owned     bool                // Open has opened the connection
+	untouched bool                // nothing is made
+	stream    jetstream.Stream
+	name      string
+	prefix    string // of its subjects
+	clock     clock.Clock
+	logger    *slog.Logger
+
+	foreign map[string]*foreign // by queue
+
+	mu      sync.Mutex
+	indexes map[string]*index // by queue
+	opening map[string]chan struct{}
+	named   map[string]bool // queues whose names are in the stream
+	ahead   time.Duration   // of the server's clock
+	looked  time.Time       // at the server's clock
+	closed  bool
+	using   sync.WaitGroup
+}
+
+var (
+	_ store.Keeper   = (*Engine)(nil)
+	_ store.Chooser  = (*Engine)(nil)
+	_ store.Notifier = (*Engine)(nil)
+)
+
+// Close implements [store.Engine]. It closes the connection if [Open] has opened it.
+func (s *Engine) Close() error {
+	s.mu.Lock()
+	first := !s.closed
+	s.closed = true
+	s.mu.Unlock()
+	s.using.Wait()
+	if !first {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	for _, ix := range s.indexes {
+		ix.close(ctx, s)
+	}
+	for _, f := range s.foreign {
+		f.forgetting.Wait()
+		f.asker.end()
+	}
+	if s.owned {
+		s.js.Conn().Close()
+	}
+	return nil
+}
+
+// do calls f unless the store is closed or ctx has ended.
+func (s *Engine) do(ctx context.Context, f func() error) error {
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		s.using.Add(1)
+	}
+	s.mu.Unlock()
+	if closed {
+		return store.ErrClosed
+	}
+	defer s.using.Done()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return f()
+}
+
+// index returns the index of a queue, with all that is there, or with what has come.
+func (s *Engine) index(ctx context.Context, queue string, all bool) (*index, error) {
+	for tries := 0; ; tries++ {
+		s.mu.Lock()
+		ix, opening := s.indexes[queue], s.opening[queue]
+		mine := ix == nil && opening == nil
+		if mine {
+			opening = make(chan struct{})
+			s.opening[queue] = opening
+		}
+		s.mu.Unlock()
+		switch {
+		case ix != nil:
+			err := ix.sync(ctx, s, all)
+			if ix.failed() {
+				s.forget(ctx, queue, ix) // the next call opens it again
+			}
+			if errors.Is(err, errGap) && tries < maxTries {
+				continue
+			}
+			return ix, err
+		case mine:
+			ix, err := s.openIndex(ctx, queue)
+			s.mu.Lock()
+			if err == nil {
+				s.indexes[queue] = ix
+			}
+			delete(s.opening, queue)
+			close(opening)
+			s.mu.Unlock()
+			if err != nil {
+				return nil, fmt.Errorf("jetstream: reading the queue %q: %w", queue, err)
+			}
+		default:
+			select {
+			case <-opening:
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		}
+	}
+}
+
+// forget ends an index that gets nothing any more.
+func (s *Engine) forget(ctx context.Context, queue string, ix *index) {
+	s.mu.Lock()
+	mine := s.indexes[queue] == ix
+	if mine {
+		delete(s.indexes, queue)
+	}
+	s.mu.Unlock()
+	if mine {
+		ix.close(ctx, s)
+	}
+}
+
+// latest returns the index of a queue as it is now, whoever has changed it; nil: nothing was ever put.
+func (s *Engine) latest(ctx context.Context, queue string) (*index, error) {
+	last, err := s.lastSeq(ctx, s.queueSubject(queue)+"*")
+	if err != nil || last == 0 && s.opened(queue) == nil {
+		return nil, err
+	}
+	ix, err := s.index(ctx, queue, false)
+	if err != nil {
+		return nil, err
+	}
+	ix.published(last)
+	return s.index(ctx, queue, true) // waits for it
+}
+
+// opened returns the index of a queue if there is one.
+func (s *Engine) opened(queue string) *index {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.indexes[queue]
+}
+
+// now returns the server's time.
+func (s *Engine) now(ctx context.Context) (uint64, error) {
+	info, err := s.stream.Info(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("jetstream: stream %s: %w", s.name, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looked = s.clock.Now()
+	s.ahead = info.TimeStamp.Sub(s.looked)
+	return uint64(info.TimeStamp.UnixNano()), nil
+}
+
+// surelyLater reports that a time has certainly not come by the server's clock, without a request to the server.
+func (s *Engine) surelyLater(at uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock.Now()
+	return now.Sub(s.looked) < trust && now.Add(s.ahead+time.Second).UnixNano() < int64(at)
+}
+
+// read returns what the server has on a subject; nil: nothing.
+func (s *Engine) read(ctx context.Context, subject string) (*record, error) {
+	m, err := s.stream.GetLastMsgForSubject(ctx, subject)
+	return s.got(m, err)
+}
+
+// readSeq returns a message by its sequence number; nil: it is gone.
+func (s *Engine) readSeq(ctx context.Context, seq uint64) (*record, error) {
+	m, err := s.stream.GetMsg(ctx, seq)
+	return s.got(m, err)
+}
+
+// lastSeq returns the sequence number of the last message on subjects, whosever it is; 0: there is none.
+func (s *Engine) lastSeq(ctx context.Context, subjects string) (uint64, error) {
+	m, err := s.stream.GetLastMsgForSubject(ctx, subjects)
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("jetstream: stream %s: %w", s.name, err)
+	}
+	return m.Sequence, nil
+}
+
+// logOther says that there is a message that no store has published. It belongs to no queue, and stops none (law D4).
+func logOther(logger *slog.Logger, err error) {
+	logger.Warn("weir: another one publishes to the stream of a store", "error", err)
+}
+
+func (s *Engine) got(m *jetstream.RawStreamMsg, err error) (*record, error) {
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("jetstream: stream %s: %w", s.name, err)
+	}
+	return newRecord(m.Subject, m.Sequence, m.Time, m.Header, m.Data)
+}
+
+// errChanged says that a message has changed since it was read.
+var errChanged = errors.New("jetstream: the message has changed")
+
+// message returns a state as a message, to be published directly behind another one.
+func (s *Engine) message(subject string, st state, why string, body []byte, behind uint64) *nats.Msg {
+	m := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{
+		headerState:                         {st.String()},
+		jetstream.ExpectedLastSubjSeqHeader: {fmt.Sprintf("%020d", behind)}, // of one length: see headerState
+		jetstream.ExpectedStreamHeader:      {s.name},
+	}}
+	switch {
+	case st.kind == gone:
+		m.Header.Set(jetstream.MsgTTLHeader, goneFor.String())
+	case why != "":
+		m.Header[headerWhy] = []string{why}
+	}
+	return m
+}
+
+// publish publishes a state directly behind another one, or returns errChanged.
+func (s *Engine) publish(ctx context.Context, subject string, st state, why string, body []byte, behind uint64) (uint64, error) {
+	ack, err := s.js.PublishMsg(ctx, s.message(subject, st, why, body, behind))
+	if err != nil {
+		return 0, s.published(ctx, err)
+	}
+	return ack.Sequence, nil
+}
+
+// The server's numbers of errors that the client has no names for.
+const (
+	errCodeBatchMissing   = 10176
+	errCodeTooManyBatches = 10210
+)
+
+// published returns the error of a publication in the terms of stores.
+func (s *Engine) published(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if pubs.Moved(err) {
+		return errChanged
+	}
+	return fmt.Errorf("jetstream: stream %s: %w", s.name, pubs.Refused(err))
+}
+
+// Notify implements [store.Notifier].
+func (s *Engine) Notify(ctx context.Context, queue string, wake func()) error {
+	if f := s.foreign[queue]; f != nil {
+		defer f.listen(ctx, wake)()
+	}
+	for {
+		var changed chan struct{}
+		err := s.do(ctx, func() error {
+			ix, err := s.index(ctx, queue, false)
+			if err != nil {
+				return err
+			}
+			ix.mu.Lock()
+			defer ix.mu.Unlock()
+			changed = ix.changed
+			return ix.err
+		})
+		if err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+			wake()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

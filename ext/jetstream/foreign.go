@@ -1,0 +1,636 @@
+package jetstream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/internal/headers"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+// Foreign is a stream that other programs write or read: see [WithForeign].
+type Foreign struct {
+	Stream   string // required; the stream is there, and is not changed
+	Consumer string // the durable consumer that all workers share; it is made if it is missing. "": the queue is only written
+	// Subject is what is published to. The default is that of the stream, if it has one without wildcards.
+	Subject string
+	// SubjectOf returns the subject of a message, if not nil. "": Subject.
+	SubjectOf func(delivery.Meta) string
+	// AckWait is that of the consumer when it is made, and so how long the messages of a worker that was killed stay with it. The default
+	// is 30 s, the lease of a queue.
+	AckWait time.Duration
+}
+
+const (
+	maxAckPending = 1000            // of a consumer that Open makes
+	onePull       = 3 * time.Second // how long the server keeps a request for a message
+	unwanted      = time.Second     // a message that came and was not taken goes back after it
+	confirm       = 5 * time.Second // for the server's answers
+	maxGivenBack  = 10_000
+	forGood       = 10 * 365 * 24 * time.Hour // a longer delay stands for ever
+
+	// restartSlack is how much earlier a delay may end at a server that has restarted: it keeps the times in whole seconds.
+	restartSlack = time.Second
+)
+
+// foreign is a queue whose new messages are in a stream of others. What comes back to it, or has a delay, is in the engine's.
+type foreign struct {
+	Foreign
+	s        *Engine
+	queue    string
+	consumer jetstream.Consumer // nil: it is only written
+	lease    time.Duration      // AckWait
+	stays    bool               // the stream keeps what was acknowledged
+
+	asking sync.Mutex
+	asker  asker
+
+	mu        sync.Mutex
+	held      map[uint64]*theirs      // by sequence number
+	givenBack map[uint64]struct{}     // by this process, which has outlived them; at most maxGivenBack
+	buffer    []jetstream.Msg         // came, and was not taken
+	suspects  map[uint64]store.Leased // whose leases may have ended: each is returned alone
+	extended  time.Time               // the suspects' leases
+	taken     chan struct{}           // closed, and replaced, when the buffer was taken from
+	wakes     map[*func()]bool        // of those that listen
+	life      context.Context         //nolint:containedctx // of the pulls: ends when nobody listens any more
+	end       context.CancelFunc
+	pulling   bool // a request for a message is at the server
+	pulls     sync.WaitGroup
+
+	forgetting sync.WaitGroup
+}
+
+// theirs is a message that was taken.
+type theirs struct {
+	msg      jetstream.Msg
+	leased   time.Time // when its lease began, by the worker's clock
+	fence    uint64
+	provider string // that was chosen
+	choice   uint64 // the number of the message of the engine's stream that says so
+
+	confirmed bool // the server knows that it is done
+}
+
+func isForeign(entry string) bool { return strings.Contains(entry, "/") }
+
+// openForeign looks at a stream of others, and makes the consumer if it is missing.
+func (s *Engine) openForeign(ctx context.Context, queue string, at Foreign) (*foreign, error) {
+	stream, err := s.js.Stream(ctx, at.Stream)
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: stream %s of the queue %q: %w", at.Stream, queue, err)
+	}
+	cfg := stream.CachedInfo().Config
+	if at.Subject == "" && len(cfg.Subjects) == 1 && checkSubject(cfg.Subjects[0]) == nil {
+		at.Subject = cfg.Subjects[0]
+	}
+	f := &foreign{
+		Foreign: at, s: s, queue: queue, lease: cmp.Or(at.AckWait, defaultAckWait), stays: cfg.Retention == jetstream.LimitsPolicy,
+		held: map[uint64]*theirs{}, givenBack: map[uint64]struct{}{}, suspects: map[uint64]store.Leased{}, taken: make(chan struct{}), wakes: map[*func()]bool{},
+	}
+	if at.Consumer == "" {
+		return f, nil
+	}
+	f.consumer, err = s.js.Consumer(ctx, at.Stream, at.Consumer)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) && !s.untouched {
+		f.consumer, err = s.js.CreateConsumer(ctx, at.Stream, jetstream.ConsumerConfig{
+			Durable: at.Consumer, AckPolicy: jetstream.AckExplicitPolicy, AckWait: f.lease, MaxAckPending: maxAckPending,
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: consumer %s: %w", f.name(), err)
+	}
+	return f, f.fits(f.consumer.CachedInfo().Config)
+}
+
+const defaultAckWait = 30 * time.Second // the server's, and that of a queue
+
+// fits says which setting of the consumer does not fit.
+func (f *foreign) fits(cfg jetstream.ConsumerConfig) error {
+	if cfg.AckWait > 0 {
+		f.lease = cfg.AckWait
+	}
+	switch {
+	case cfg.AckPolicy != jetstream.AckExplicitPolicy:
+		return fmt.Errorf("jetstream: consumer %s: its AckPolicy is %v, must be explicit", f.name(), cfg.AckPolicy)
+	case cfg.MaxDeliver > 0:
+		return fmt.Errorf("jetstream: consumer %s: its MaxDeliver is %d: the server would drop messages that are not done (law D5)", f.name(), cfg.MaxDeliver)
+	case len(cfg.BackOff) > 0:
+		return fmt.Errorf("jetstream: consumer %s: it has a BackOff, which takes the place of AckWait", f.name())
+	case cfg.HeadersOnly:
+		return fmt.Errorf("jetstream: consumer %s: it is HeadersOnly: no message would have a payload", f.name())
+	case cfg.DeliverSubject != "":
+		return fmt.Errorf("jetstream: consumer %s: it has a DeliverSubject, must be a pull consumer", f.name())
+	}
+	return nil
+}
+
+func (f *foreign) name() string { return f.Stream + "/" + f.Consumer }
+
+// take takes messages with up to about room bytes.
+func (f *foreign) take(ctx context.Context, limit, room int, lease time.Duration) (taken []store.Leased, err error) {
+	switch {
+	case f.consumer == nil:
+		return nil, guard.MarkPermanent(fmt.Errorf("jetstream: queue %q: the stream %s has no consumer (Foreign.Consumer): it is only written", f.queue, f.Stream))
+	case lease > f.lease:
+		return nil, guard.MarkPermanent(fmt.Errorf("jetstream: queue %q: a lease of %v is longer than the AckWait of the consumer %s, which is %v: see delivery.WithLease",
+			f.queue, lease, f.name(), f.lease))
+	}
+	f.mu.Lock()
+	got := f.buffer[:min(limit, len(f.buffer))]
+	f.buffer = f.buffer[len(got):]
+	if len(got) > 0 {
+		close(f.taken)
+		f.taken = make(chan struct{})
+	}
+	waiting := f.pulling
+	f.mu.Unlock()
+	size := 0
+	hold := func(m jetstream.Msg) error {
+		l, suspect, err := f.hold(ctx, m)
+		if err == nil && !suspect {
+			taken = append(taken, l)
+		}
+		size += len(l.Payload)
+		return err
+	}
+	for _, m := range got {
+		if err := hold(m); err != nil {
+			return taken, err
+		}
+	}
+	largest := int(max(1, f.s.js.Conn().MaxPayload()))
+	came := len(got)
+	for !waiting && came < limit && size < room {
+		n := min(limit-came, max(1, (room-size)/largest)) // so many fit, however large they are
+		before := came
+		batch, err := f.consumer.FetchNoWait(n)
+		if err == nil {
+			for m := range batch.Messages() {
+				came++
+				err = errors.Join(err, hold(m))
+			}
+			err = errors.Join(err, batch.Error())
+		}
+		if err != nil {
+			return taken, f.failed(ctx, err)
+		}
+		if came < before+n {
+			break
+		}
+	}
+	if len(taken) == 0 {
+		taken = f.alone()
+	}
+	if len(taken) == 0 && !waiting {
+		f.pull()
+	}
+	f.keep(ctx)
+	return taken, nil
+}
+
+// alone returns a message that may have killed its process: that with the fewest deliveries, since the one that kills has the most. It is
+// alone, so that it takes no other one along (law D4); the others wait here, since a message that is given back has one delivery more.
+func (f *foreign) alone() (taken []store.Leased) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var best uint64
+	for seq, l := range f.suspects {
+		if h := f.held[seq]; h == nil {
+			delete(f.suspects, seq)
+		} else if len(taken) == 0 || l.Lease.Fence < taken[0].Lease.Fence {
+			best, taken = seq, []store.Leased{l}
+		}
+	}
+	delete(f.suspects, best)
+	return taken
+}
+
+// keep extends the leases of the suspects, now and then.
+func (f *foreign) keep(ctx context.Context) {
+	f.mu.Lock()
+	now := f.s.clock.Now()
+	var leases []store.Lease
+	if now.Sub(f.extended) >= f.lease/3 {
+		f.extended = now
+		for _, l := range f.suspects {
+			leases = append(leases, l.Lease)
+		}
+	}
+	f.mu.Unlock()
+	if err := f.stay(ctx, leases); err != nil && !errors.Is(err, store.ErrLeaseLost) && ctx.Err() == nil {
+		f.s.logger.Warn("weir: leases could not be extended", "queue", f.queue, "error", err)
+	}
+}
+
+// failed returns the error for a consumer, which is permanent if it will not come back.
+func (f *foreign) failed(ctx context.Context, err error) error {
+	if errors.Is(err, nats.ErrNoResponders) { // also of a server that is not ready
+		if _, gone := f.consumer.Info(ctx); errors.Is(gone, jetstream.ErrConsumerNotFound) || errors.Is(gone, jetstream.ErrStreamNotFound) {
+			err = guard.MarkPermanent(gone)
+		}
+	}
+	if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, jetstream.ErrConsumerDeleted) {
+		err = guard.MarkPermanent(err)
+	}
+	return fmt.Errorf("jetstream: consumer %s: %w", f.name(), err)
+}
+
+// hold notes a message, and returns it, unless it is a suspect: that waits until it can be alone.
+func (f *foreign) hold(ctx context.Context, m jetstream.Msg) (l store.Leased, suspect bool, err error) {
+	at, err := m.Metadata()
+	if err != nil {
+		return l, false, err
+	}
+	seq := at.Sequence.Stream
+	l = store.Leased{Foreign: true, Lease: store.Lease{Queue: f.queue, Entry: f.Stream + "/" + strconv.FormatUint(seq, 10), Fence: at.NumDelivered}}
+	l.Meta, l.Schema, l.Damage = headers.Read(m, at)
+	l.Payload = m.Data()
+	h := &theirs{msg: m, leased: f.s.clock.Now(), fence: at.NumDelivered}
+	if at.NumDelivered > 1 {
+		if h.provider, h.choice, err = f.chosen(ctx, seq); err != nil {
+			return l, false, err // it comes again
+		}
+		l.Meta.Provider = cmp.Or(h.provider, l.Meta.Provider)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.held[seq] = h
+	if _, survived := f.givenBack[seq]; !survived {
+		l.Lapses = int(min(at.NumDelivered, math.MaxInt32)) / 2 // deliveries that were given back by others are counted as well
+	}
+	if suspect = l.Lapses > 0; suspect {
+		f.suspects[seq] = l
+	}
+	return l, suspect, nil
+}
+
+// pull asks the server for one message, so that those that wait are woken when there is one.
+func (f *foreign) pull() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.pulling || len(f.wakes) == 0 {
+		return
+	}
+	f.pulling = true
+	life := f.life
+	f.pulls.Go(func() { // ends with the request, or when nobody listens any more
+		ctx, cancel := context.WithTimeout(life, onePull)
+		defer cancel()
+		batch, err := f.consumer.Fetch(1, jetstream.FetchContext(ctx))
+		var came jetstream.Msg
+		if err == nil {
+			for m := range batch.Messages() {
+				came = m
+			}
+		}
+		f.mu.Lock()
+		f.pulling = false
+		if came == nil { // the next Take says what is wrong
+			f.mu.Unlock()
+			return
+		}
+		f.buffer = append(f.buffer, came)
+		taken := f.taken
+		for wake := range f.wakes {
+			(*wake)()
+		}
+		f.mu.Unlock()
+		timer := f.s.clock.Timer(unwanted)
+		defer timer.Stop()
+		select {
+		case <-taken:
+		case <-timer.C:
+		case <-life.Done():
+		}
+		f.refuse(came)
+	})
+}
+
+// refuse gives back a message that nobody has taken.
+func (f *foreign) refuse(m jetstream.Msg) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, other := range f.buffer {
+		if other == m {
+			f.buffer = append(f.buffer[:i:i], f.buffer[i+1:]...)
+			if at, err := m.Metadata(); err == nil {
+				f.noteGivenBack(at.Sequence.Stream)
+			}
+			_ = m.Nak() // else it comes again after its lease
+			return
+		}
+	}
+}
+
+// noteGivenBack notes that this process gives a message back: it has not killed it. Called with mu held.
+func (f *foreign) noteGivenBack(seq uint64) {
+	if len(f.givenBack) == maxGivenBack {
+		clear(f.givenBack)
+	}
+	f.givenBack[seq] = struct{}{}
+}
+
+// listen calls wake when a message has come, until the function that it returns is called.
+func (f *foreign) listen(ctx context.Context, wake func()) (end func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.wakes) == 0 {
+		f.life, f.end = context.WithCancel(context.WithoutCancel(ctx))
+	}
+	f.wakes[&wake] = true
+	return func() {
+		f.mu.Lock()
+		delete(f.wakes, &wake)
+		last := len(f.wakes) == 0
+		var hs []*theirs
+		var seqs []uint64
+		if last {
+			f.end()
+			for seq := range f.suspects {
+				if h := f.held[seq]; h != nil {
+					hs, seqs = append(hs, h), append(seqs, seq)
+				}
+			}
+			clear(f.suspects)
+		}
+		f.mu.Unlock()
+		if last {
+			f.pulls.Wait()
+			_ = f.nack(context.WithoutCancel(ctx), hs, seqs, "-NAK") // else they come again after their leases
+		}
+	}
+}
+
+// leasesOf returns the messages of leases that this process has; lost are the others. If it is to be before the end of a lease, one that has
+// ended is lost: another worker may have the message, and may have set a delay, which must hold (laws D3, P1).
+func (f *foreign) leasesOf(leases []store.Lease, beforeEnd bool) (hs []*theirs, seqs []uint64, kept, lost []store.Lease) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.s.clock.Now()
+	for _, l := range leases {
+		seq, err := strconv.ParseUint(l.Entry[strings.LastIndexByte(l.Entry, '/')+1:], 10, 64)
+		h := f.held[seq]
+		if err != nil || h == nil || h.fence != l.Fence {
+			lost = append(lost, l)
+			continue
+		}
+		if beforeEnd && now.Sub(h.leased) >= f.lease {
+			delete(f.held, seq)
+			lost = append(lost, l)
+			continue
+		}
+		hs, seqs, kept = append(hs, h), append(seqs, seq), append(kept, l)
+	}
+	return hs, seqs, kept, lost
+}
+
+// ask sends an answer to each delivery, and waits until the server has confirmed them. It returns why it has not confirmed one.
+func (f *foreign) ask(ctx context.Context, hs []*theirs, answer string) (rs []request, err error) {
+	if len(hs) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(confirm/10, min(confirm, f.lease/3)))
+	defer cancel()
+	rs = make([]request, len(hs))
+	for i, h := range hs {
+		rs[i] = request{subject: h.msg.Reply(), data: []byte(answer)}
+	}
+	f.asking.Lock()
+	defer f.asking.Unlock()
+	f.asker.send(f.s.js.Conn(), rs)
+	f.asker.wait(ctx, rs)
+	for i := range rs {
+		if err == nil && rs[i].err != nil {
+			err = fmt.Errorf("jetstream: consumer %s: %w", f.name(), rs[i].err)
+		}
+	}
+	return rs, err
+}
+
+func (f *foreign) extend(ctx context.Context, leases []store.Lease) error {
+	f.keep(ctx)
+	return f.stay(ctx, leases)
+}
+
+func (f *foreign) stay(ctx context.Context, leases []store.Lease) error {
+	hs, _, _, lost := f.leasesOf(leases, true)
+	now := f.s.clock.Now()
+	rs, err := f.ask(ctx, hs, "+WPI")
+	f.mu.Lock()
+	for i, h := range hs {
+		if rs[i].err == nil {
+			h.leased = now
+		}
+	}
+	f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return storearg.Lost(lost)
+}
+
+// done acknowledges messages, also after the end of their leases: what was made of them is safe.
+func (f *foreign) done(ctx context.Context, leases []store.Lease) error {
+	hs, seqs, _, lost := f.leasesOf(leases, false)
+	if err := f.settle(ctx, hs, seqs, "+ACK"); err != nil {
+		return err
+	}
+	return storearg.Lost(lost)
+}
+
+// settle answers deliveries for good, and forgets them.
+func (f *foreign) settle(ctx context.Context, hs []*theirs, seqs []uint64, answer string) error {
+	var open []*theirs // of a call before this one, some are confirmed
+	for _, h := range hs {
+		if !h.confirmed {
+			open = append(open, h)
+		}
+	}
+	rs, err := f.ask(ctx, open, answer)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, h := range open {
+		h.confirmed = rs[i].err == nil
+	}
+	if err != nil {
+		return err
+	}
+	for i, seq := range seqs {
+		if f.held[seq] == hs[i] {
+			delete(f.held, seq)
+		}
+		delete(f.givenBack, seq)
+		delete(f.suspects, seq)
+		if choice := hs[i].choice; choice != 0 {
+			f.forgetting.Go(func() { // ends with the request; the engine waits for it
+				ctx, cancel := context.WithTimeout(context.Background(), confirm)
+				defer cancel()
+				_ = f.s.erase(ctx, choice) // else it stays, and is of no use
+			})
+		}
+	}
+	return nil
+}
+
+// nack gives deliveries back. One that was sent and not confirmed is not sent again: it may be another worker's by then, and comes again
+// after its lease at the latest.
+func (f *foreign) nack(ctx context.Context, hs []*theirs, seqs []uint64, answer string) error {
+	f.mu.Lock()
+	for i, seq := range seqs { // it may come again before the answer
+		f.noteGivenBack(seq)
+		if f.held[seq] == hs[i] {
+			delete(f.held, seq)
+		}
+	}
+	f.mu.Unlock()
+	rs, err := f.ask(ctx, hs, answer)
+	if err == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, seq := range seqs {
+		if rs[i].err != nil && !rs[i].sent && f.held[seq] == nil {
+			f.held[seq] = hs[i]
+		} else if rs[i].sent {
+			rs[i].err = nil
+		}
+	}
+	for i := range rs {
+		if rs[i].err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// release gives messages back. With a delay they go to the engine's stream, which keeps it to the nanosecond, and where they keep no place of
+// MaxAckPending.
+func (f *foreign) release(ctx context.Context, delay time.Duration, leases []store.Lease) error {
+	hs, seqs, _, lost := f.leasesOf(leases, true)
+	if delay <= 0 {
+		if err := f.nack(ctx, hs, seqs, "-NAK"); err != nil {
+			return err
+		}
+		return storearg.Lost(lost)
+	}
+	for i, h := range hs {
+		settle, answer := f.settle, "+ACK"
+		m, err := f.messageOf(h)
+		if m.Delay = delay; err == nil {
+			err = f.s.put(ctx, f.queue, m)
+		}
+		switch {
+		case err == nil:
+		case !errors.Is(err, delivery.ErrRefused):
+			return err
+		case delay >= forGood && f.stays: // it does not fit, and stays where it is
+			answer = "+TERM"
+		default:
+			settle, answer = f.nack, `-NAK {"delay": `+strconv.FormatInt(int64(min(delay, math.MaxInt64-restartSlack)+restartSlack), 10)+"}"
+		}
+		if err := settle(ctx, hs[i:i+1], seqs[i:i+1], answer); err != nil {
+			return err
+		}
+	}
+	return storearg.Lost(lost)
+}
+
+// messageOf returns a message that was taken, as a store keeps it: the bytes and headers that came.
+func (f *foreign) messageOf(h *theirs) (m store.Message, err error) {
+	at, err := h.msg.Metadata()
+	if err != nil {
+		return m, err
+	}
+	m.Meta, m.Schema, _ = headers.Read(h.msg, at) // damaged headers were rejected
+	m.Meta.Provider = cmp.Or(h.provider, m.Meta.Provider)
+	m.Payload = h.msg.Data()
+	return m, nil
+}
+
+// move puts messages into queues, and then acknowledges the ones in their place: a crash in between doubles, and does not lose (law D1).
+func (f *foreign) move(ctx context.Context, moves []store.Move, lost map[store.Lease]bool) error {
+	leases := make([]store.Lease, len(moves))
+	for i, m := range moves {
+		leases[i] = m.Lease
+	}
+	hs, seqs, kept, gone := f.leasesOf(leases, false)
+	for _, l := range gone {
+		lost[l] = true
+	}
+	byQueue := map[string][]store.Message{}
+	for _, m := range moves {
+		if !lost[m.Lease] {
+			byQueue[m.Queue] = append(byQueue[m.Queue], m.Message)
+		}
+	}
+	for queue, ms := range byQueue {
+		if err := f.s.put(ctx, queue, ms...); err != nil {
+			return err
+		}
+	}
+	if len(kept) == 0 {
+		return nil
+	}
+	return f.settle(ctx, hs, seqs, "+ACK")
+}
+
+// count returns how many messages wait in the stream, or are in flight.
+func (f *foreign) count(ctx context.Context) (int, error) {
+	if f.consumer == nil {
+		return 0, nil
+	}
+	info, err := f.consumer.Info(ctx)
+	if err != nil {
+		return 0, f.failed(ctx, err)
+	}
+	return int(min(info.NumPending, math.MaxInt32)) + info.NumAckPending, nil //nolint:gosec // bounded
+}
+
+func (f *foreign) choiceSubject(seq uint64) string {
+	return f.s.prefix + choiceToken + token(f.queue) + "." + strconv.FormatUint(seq, 10)
+}
+
+// choose notes a provider in the engine's stream: the message itself cannot be changed.
+func (f *foreign) choose(ctx context.Context, provider string, l store.Lease) error {
+	hs, seqs, _, lost := f.leasesOf([]store.Lease{l}, false)
+	if len(lost) > 0 {
+		return storearg.Lost(lost)
+	}
+	ack, err := f.s.js.PublishMsg(ctx, &nats.Msg{Subject: f.choiceSubject(seqs[0]), Data: []byte(provider), Header: nats.Header{
+		jetstream.ExpectedStreamHeader: {f.s.name},
+	}})
+	if err != nil {
+		return f.s.published(ctx, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	hs[0].provider, hs[0].choice = provider, ack.Sequence
+	return nil
+}
+
+// chosen returns what was noted of a message.
+func (f *foreign) chosen(ctx context.Context, seq uint64) (provider string, choice uint64, _ error) {
+	m, err := f.s.stream.GetLastMsgForSubject(ctx, f.choiceSubject(seq))
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return "", 0, nil
+	case err != nil:
+		return "", 0, fmt.Errorf("jetstream: stream %s: %w", f.s.name, err)
+	}
+	return string(m.Data), m.Sequence, nil
+}

@@ -1,0 +1,429 @@
+package jetstream
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// index has when each message of a queue can be taken: what the headers in the stream say, and what this store has changed. It
+// may be behind, so each message is read before it is taken.
+type index struct {
+	consumer jetstream.Consumer
+	iterator jetstream.MessagesContext
+	life     context.Context //nolint:containedctx // ends with close
+	end      context.CancelFunc
+	running  sync.WaitGroup
+	logger   *slog.Logger
+	subjects string // of the queue
+
+	consumed string // name of the consumer: the client replaces it after a fault
+
+	mu      sync.Mutex
+	items   map[string]*item // by identity
+	ready   readyHeap
+	order   []*item // by position, if sorted; with such as are not in items any more
+	sorted  bool
+	dropped int             // of order
+	whys    map[string]*why // those that items share
+	seen    uint64          // what came, by sequence number
+	wanted  uint64          // what must come: what was there when the index was opened, and what this store has published
+	changed chan struct{}   // closed, and replaced, after a change
+	err     error           // why nothing comes any more
+}
+
+type item struct {
+	identity string
+	seq      uint64
+	ready    uint64
+	position uint64
+	arrived  uint64
+	fence    uint64
+	why      *why
+	kind     byte
+	dropped  bool
+	index    int // in readyHeap
+}
+
+// free is that of a record.
+func (it *item) free(now uint64) bool {
+	return it.kind == waiting || it.kind == leased && it.ready <= now
+}
+
+// errGap says that marks may have gone before the index has seen them.
+var errGap = errors.New("jetstream: the connection was broken, and the index of the queue is read anew")
+
+// openIndex begins to read a queue.
+func (s *Engine) openIndex(ctx context.Context, queue string) (*index, error) {
+	consumer, err := s.js.OrderedConsumer(ctx, s.name, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{s.queueSubject(queue) + "*"}, HeadersOnly: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	last, err := s.lastSeq(ctx, s.queueSubject(queue)+"*") // of the leader: the consumer may be at a server that is behind
+	if err != nil {
+		return nil, err
+	}
+	// The heartbeats find out soon that the server of the consumer has died.
+	iterator, err := consumer.Messages(jetstream.PullMaxMessages(2000), jetstream.PullExpiry(expiry), jetstream.PullHeartbeat(heartbeat))
+	if err != nil {
+		return nil, err
+	}
+	ix := &index{
+		consumer: consumer, iterator: iterator, logger: s.logger, subjects: s.queueSubject(queue) + "*",
+		items: map[string]*item{}, whys: map[string]*why{}, sorted: true, changed: make(chan struct{}),
+	}
+	if info := consumer.CachedInfo(); info != nil {
+		ix.consumed = info.Name
+	}
+	ix.life, ix.end = context.WithCancel(context.Background())
+	ix.wanted = last
+	ix.running.Go(ix.read) // ends with close
+	return ix, nil
+}
+
+func (ix *index) read() {
+	for {
+		m, err := ix.iterator.Next(jetstream.NextContext(ix.life))
+		if err != nil {
+			ix.mu.Lock()
+			if ix.err == nil {
+				ix.err = err
+			}
+			ix.notify()
+			ix.mu.Unlock()
+			return
+		}
+		at, err := m.Metadata()
+		if err != nil {
+			continue // the iterator has looked at it
+		}
+		r, err := newRecord(m.Subject(), at.Sequence.Stream, at.Timestamp, m.Headers(), nil)
+		if err != nil {
+			logOther(ix.logger, err)
+		}
+		ix.mu.Lock()
+		ix.seen = at.Sequence.Stream
+		if r != nil {
+			ix.apply(r)
+		}
+		ix.notify()
+		ix.mu.Unlock()
+	}
+}
+
+// notify is called with mu held.
+func (ix *index) notify() {
+	close(ix.changed)
+	ix.changed = make(chan struct{})
+}
+
+// apply notes a state that was read. Called with mu held.
+func (ix *index) apply(r *record) {
+	identity := identityOf(r.subject)
+	it := ix.items[identity]
+	switch {
+	case it != nil && it.seq > r.seq:
+		return
+	case r.kind == gone:
+		if it != nil {
+			ix.drop(it)
+		}
+		return
+	case it != nil && it.position != r.position: // it has gone, and come again
+		ix.drop(it)
+		it = nil
+	}
+	if it == nil {
+		it = &item{identity: identity, position: r.position, arrived: r.arrived}
+		ix.items[identity] = it
+		heap.Push(&ix.ready, it)
+		ix.sorted = ix.sorted && (len(ix.order) == 0 || ix.order[len(ix.order)-1].position < it.position)
+		ix.order = append(ix.order, it)
+	}
+	it.seq, it.fence, it.kind, it.ready, it.why = r.seq, r.fence, r.kind, r.ready(), ix.whyOf(r.why)
+	heap.Fix(&ix.ready, it.index)
+}
+
+// whyOf returns what a header says. Many messages have the same.
+func (ix *index) whyOf(text string) *why {
+	if w := ix.whys[text]; w != nil {
+		return w
+	}
+	w := &why{}
+	if text != "" {
+		_ = json.Unmarshal([]byte(text), w) // one that is damaged says nothing
+	}
+	if len(ix.whys) >= maxWhys {
+		clear(ix.whys)
+	}
+	ix.whys[text] = w
+	return w
+}
+
+// maxWhys bounds how many are shared.
+const maxWhys = 10_000
+
+func (ix *index) drop(it *item) {
+	heap.Remove(&ix.ready, it.index)
+	delete(ix.items, it.identity)
+	it.dropped = true
+	ix.dropped++
+}
+
+// sort puts order into order. Called with mu held.
+func (ix *index) sort() {
+	if ix.dropped > len(ix.order)/2 {
+		ix.order = slices.DeleteFunc(ix.order, func(it *item) bool { return it.dropped })
+		ix.dropped = 0
+	}
+	if !ix.sorted {
+		slices.SortFunc(ix.order, func(a, b *item) int { return cmp.Compare(a.position, b.position) })
+		ix.sorted = true
+	}
+}
+
+// after returns items behind a position, in order, up to limit.
+func (ix *index) after(position uint64, limit int) (list []item) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.sort()
+	i, _ := slices.BinarySearchFunc(ix.order, position+1, func(it *item, p uint64) int { return cmp.Compare(it.position, p) })
+	for _, it := range ix.order[i:] {
+		if len(list) == limit {
+			break
+		}
+		if !it.dropped {
+			list = append(list, *it)
+		}
+	}
+	return list
+}
+
+// at returns the item at a position.
+func (ix *index) at(position uint64) (it item, ok bool) {
+	if list := ix.after(position-1, 1); len(list) == 1 && list[0].position == position {
+		return list[0], true
+	}
+	return it, false
+}
+
+// has returns the item of an identity.
+func (ix *index) has(identity string) (it item, ok bool) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	if found := ix.items[identity]; found != nil {
+		return *found, true
+	}
+	return it, false
+}
+
+// count counts the items for which match is true, by cause and reasons.
+func (ix *index) count(match func(it *item) bool) (c store.Counts) {
+	type sum struct {
+		n            int
+		oldest, next uint64
+		last         uint64
+	}
+	sums := map[*why]*sum{}
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	for _, it := range ix.items {
+		if !match(it) {
+			continue
+		}
+		s := sums[it.why]
+		if s == nil {
+			s = &sum{oldest: it.arrived, next: math.MaxUint64}
+			sums[it.why] = s
+		}
+		s.n++
+		s.oldest, s.last = min(s.oldest, it.arrived), max(s.last, it.position)
+		if it.kind == held {
+			c.Held++
+		} else {
+			s.next = min(s.next, it.ready)
+		}
+	}
+	for w, s := range sums {
+		var next time.Time
+		if s.next != math.MaxUint64 {
+			next = instant(s.next)
+		}
+		c.Add(w.Cause, w.Reasons, s.n, instant(s.oldest), next, store.Position(s.last))
+	}
+	return c
+}
+
+// refresh notes what the server has on a subject, after a look at what the index had; nil: nothing.
+func (ix *index) refresh(identity string, had uint64, r *record) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	if it := ix.items[identity]; it != nil && it.seq <= had && (r == nil || r.seq < had) {
+		ix.drop(it) // the state that the index had is gone, also if the server has lost it
+	}
+	if it := ix.items[identity]; r != nil && (it == nil || it.seq < r.seq) { // else the stream has told it, to the nanosecond
+		ix.apply(r)
+	}
+}
+
+// published notes that this store has published a message.
+func (ix *index) published(seq uint64) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.wanted = max(ix.wanted, seq)
+}
+
+// held returns the sequence number of a lease, if the index knows it.
+func (ix *index) held(e entry, fence uint64) (uint64, bool) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	it := ix.items[e.identity]
+	if it == nil || it.kind != leased || it.position != e.position || it.fence != fence {
+		return 0, false
+	}
+	return it.seq, true
+}
+
+// due returns up to limit items that can be taken, those due first before others.
+func (ix *index) due(now uint64, limit int) []item {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	var list []item
+	var popped []*item
+	for len(ix.ready) > 0 && len(list) < limit && ix.ready[0].ready <= now {
+		it := heap.Pop(&ix.ready).(*item)
+		popped = append(popped, it)
+		list = append(list, *it)
+	}
+	for _, it := range popped {
+		heap.Push(&ix.ready, it)
+	}
+	return list
+}
+
+// next returns when the next message can be taken; ok is false if there is none.
+func (ix *index) next() (ready uint64, ok bool) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	if len(ix.ready) == 0 {
+		return 0, false
+	}
+	return ix.ready[0].ready, true
+}
+
+const (
+	// lookAgain is how long sync waits for a message that may have been removed before it came.
+	lookAgain = 20 * time.Millisecond
+	// behind is how long a Take waits for a server that is behind. What it has comes later then. Who looks into the queue waits for longer.
+	behind    = 2 * time.Second
+	farBehind = 10 * time.Second
+
+	heartbeat = time.Second
+	expiry    = 10 * time.Second
+)
+
+// sync waits until the index has what was in the queue when it was opened, and what this store has published. If it must have all, it
+// returns an error after a while; else it goes on without.
+func (ix *index) sync(ctx context.Context, s *Engine, all bool) error {
+	for begun := s.clock.Now(); ; {
+		info := ix.consumer.CachedInfo()
+		ix.mu.Lock()
+		if ix.err == nil && (info == nil || info.Name != ix.consumed) {
+			ix.err = errGap
+		}
+		done, err, changed, wanted := ix.seen >= ix.wanted, ix.err, ix.changed, ix.wanted
+		ix.mu.Unlock()
+		switch {
+		case err != nil:
+			return fmt.Errorf("jetstream: reading the queue: %w", err)
+		case done:
+			return nil
+		}
+		timer := s.clock.Timer(lookAgain)
+		select {
+		case <-changed:
+			timer.Stop()
+			continue
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		case <-timer.C:
+		}
+		last, err := s.lastSeq(ctx, ix.subjects)
+		if err != nil {
+			return err
+		}
+		ix.mu.Lock()
+		waited := s.clock.Now().Sub(begun)
+		if last <= ix.seen || waited > behind && !all {
+			ix.seen = max(ix.seen, wanted)
+		}
+		late := ix.seen < ix.wanted && waited > farBehind
+		ix.mu.Unlock()
+		if late {
+			return errors.New("jetstream: the server that reads the queue is behind the one that writes it")
+		}
+	}
+}
+
+func (ix *index) failed() bool {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	return ix.err != nil
+}
+
+// close ends the index. What the server keeps for it goes after some minutes at the latest.
+func (ix *index) close(ctx context.Context, s *Engine) {
+	ix.end()
+	late := s.clock.AfterFunc(behind, ix.iterator.Stop) // it may be replacing its consumer, with servers that do not answer
+	ix.running.Wait()
+	late.Stop()
+	ix.iterator.Stop() // now: while it replaces its consumer it misses a Stop
+	if info := ix.consumer.CachedInfo(); info != nil {
+		_ = s.js.DeleteConsumer(ctx, s.name, info.Name)
+	}
+}
+
+// readyHeap orders items by when they can be taken.
+type readyHeap []*item
+
+func (h readyHeap) Len() int { return len(h) }
+func (h readyHeap) Less(i, j int) bool {
+	if h[i].ready != h[j].ready {
+		return h[i].ready < h[j].ready
+	}
+	return h[i].position < h[j].position
+}
+
+func (h readyHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+func (h *readyHeap) Push(x any) {
+	it := x.(*item)
+	it.index = len(*h)
+	*h = append(*h, it)
+}
+
+func (h *readyHeap) Pop() any {
+	old := *h
+	it := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return it
+}

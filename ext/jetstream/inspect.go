@@ -1,0 +1,460 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+// indexed says that the index has all that a filter asks for.
+func indexed(f *store.Filter) bool {
+	return len(f.IDs) == 0 && f.Key == "" && f.Source == "" && f.Provider == "" && f.Error == ""
+}
+
+// matchIndex says whether an item may match: what a filter asks for beside that is in the body.
+func matchIndex(f *store.Filter, it *item) bool {
+	known := store.Filter{Cause: f.Cause, Reason: f.Reason, Since: f.Since, Before: f.Before}
+	e := store.Entry{Arrived: instant(it.arrived)}
+	e.Cause, e.Meta.Reasons = it.why.Cause, it.why.Reasons
+	return known.Match(&e)
+}
+
+// found is a message that matches.
+type found struct {
+	*record
+	store.Entry
+}
+
+// visit calls f for the messages of a page that match, in the order of their positions, until it returns false. It reads those that may
+// match from the leader of the stream, several at once, since a consumer may be at a server that is behind.
+func (s *Engine) visit(ctx context.Context, queue string, filter *store.Filter, p store.Page, f func(m found) bool) error {
+	ix, err := s.latest(ctx, queue)
+	if err != nil || ix == nil {
+		return err
+	}
+	now, err := s.now(ctx)
+	if err != nil {
+		return err
+	}
+	for after, end := uint64(p.After), false; !end; {
+		items := ix.after(after, lookAtOnce)
+		end = len(items) < lookAtOnce
+		if len(items) > 0 {
+			after = items[len(items)-1].position
+		}
+		items = slices.DeleteFunc(items, func(it item) bool {
+			over := p.Until != 0 && it.position > uint64(p.Until)
+			end = end || over
+			return over || !matchIndex(filter, &it)
+		})
+		for some := range slices.Chunk(items, min(readAtOnce, p.Max)) {
+			more, err := s.visitSome(ctx, ix, queue, some, now, filter, f)
+			if err != nil || !more {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lookAtOnce is how many items are looked at before their messages are read.
+const lookAtOnce = 1000
+
+func (s *Engine) visitSome(ctx context.Context, ix *index, queue string, items []item, now uint64, filter *store.Filter, f func(m found) bool) (
+	more bool, _ error,
+) {
+	records := make([]*record, len(items))
+	errs := make([]error, len(items))
+	parallel.Do(len(items), func(i int) { records[i], errs[i] = s.current(ctx, ix, queue, items[i]) })
+	if err := errors.Join(errs...); err != nil {
+		return false, err
+	}
+	for _, r := range records {
+		if r == nil {
+			continue
+		}
+		e, err := r.entry(now)
+		if err != nil {
+			return false, err
+		}
+		if filter.Match(&e) && !f(found{r, e}) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// current reads the message of an item, as it is now; nil: it is gone.
+func (s *Engine) current(ctx context.Context, ix *index, queue string, it item) (*record, error) {
+	r, err := s.readSeq(ctx, it.seq)
+	if r == nil && err == nil {
+		if r, err = s.read(ctx, s.queueSubject(queue)+it.identity); err == nil {
+			ix.refresh(it.identity, it.seq, r)
+		}
+	}
+	if r == nil || err != nil || r.kind == gone || r.position != it.position {
+		return nil, err
+	}
+	return r, nil
+}
+
+// List implements [store.Inspector]. It reads the messages of the page, and with a filter for what is in them those before that do not match.
+func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
+	return list, s.do(ctx, func() error {
+		if err := checkQueue(storearg.Page(queue, p), queue); err != nil {
+			return err
+		}
+		size := 0
+		return s.visit(ctx, queue, &f, p, func(m found) bool {
+			list = append(list, m.Entry)
+			size += len(m.Payload)
+			return len(list) < p.Max && size < store.MaxBytes
+		})
+	})
+}
+
+// Count implements [store.Inspector]. It comes from the index, unless the filter is for ids, a key, a source, a provider or an error: then it
+// reads the messages. The count of a foreign stream has what waits there, if there is no filter.
+func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
+	err = s.do(ctx, func() (err error) {
+		if err := checkQueue(storearg.Page(queue, store.Page{Max: 1}), queue); err != nil {
+			return err
+		}
+		c, err = s.count(ctx, queue, f)
+		return err
+	})
+	return c, err
+}
+
+func (s *Engine) count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
+	ix, err := s.latest(ctx, queue)
+	switch {
+	case err != nil:
+		return c, err
+	case ix != nil && indexed(&f):
+		c = ix.count(func(it *item) bool { return matchIndex(&f, it) })
+	case ix != nil:
+		err = s.visit(ctx, queue, &f, store.Page{Max: math.MaxInt}, func(m found) bool {
+			next := instant(m.ready())
+			if m.Held {
+				c.Held++
+				next = time.Time{}
+			}
+			c.Add(m.Cause, m.Meta.Reasons, 1, m.Arrived, next, m.Position)
+			return true
+		})
+	}
+	if err != nil {
+		return c, err
+	}
+	if c.Messages > 0 {
+		now, err := s.now(ctx)
+		if err != nil {
+			return c, err
+		}
+		c.SetAge(instant(now))
+	}
+	if foreign := s.foreign[queue]; foreign != nil && indexed(&f) && f.Cause == "" && f.Reason == "" && f.Since.IsZero() && f.Before.IsZero() {
+		n, err := foreign.count(ctx)
+		c.Messages += n
+		return c, err
+	}
+	return c, nil
+}
+
+// Purge implements [store.Inspector]. It goes in steps of up to 1,000 messages.
+func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
+	return n, s.do(ctx, func() error {
+		if err := checkQueue(storearg.Page(queue, store.Page{Max: 1}), queue); err != nil {
+			return err
+		}
+		info, err := s.stream.Info(ctx)
+		if err != nil {
+			return fmt.Errorf("jetstream: stream %s: %w", s.name, err)
+		}
+		p := store.Page{Until: store.Position(info.State.LastSeq), Max: math.MaxInt}
+		if p.Until == 0 {
+			return nil
+		}
+		if indexed(&f) {
+			return s.purgeIndexed(ctx, queue, &f, p, &n)
+		}
+		var some []item
+		err = s.visit(ctx, queue, &f, p, func(m found) bool {
+			some = append(some, item{identity: identityOf(m.subject), seq: m.seq, position: m.position})
+			return true
+		})
+		for chunk := range slices.Chunk(some, maxBatch) {
+			if err == nil {
+				err = s.purge(ctx, queue, chunk, &n)
+			}
+		}
+		return err
+	})
+}
+
+// purgeIndexed removes what matches by the index, and reads nothing.
+func (s *Engine) purgeIndexed(ctx context.Context, queue string, f *store.Filter, p store.Page, n *int) error {
+	ix, err := s.latest(ctx, queue)
+	if err != nil || ix == nil {
+		return err
+	}
+	for after := uint64(0); ; {
+		items := ix.after(after, maxBatch)
+		if len(items) == 0 {
+			return nil
+		}
+		after = items[len(items)-1].position
+		items = slices.DeleteFunc(items, func(it item) bool { return it.position > uint64(p.Until) || !matchIndex(f, &it) })
+		if err := s.purge(ctx, queue, items, n); err != nil {
+			return err
+		}
+	}
+}
+
+// purge removes messages, whatever their states are by now, and counts them.
+func (s *Engine) purge(ctx context.Context, queue string, items []item, n *int) error {
+	if len(items) == 0 {
+		return nil
+	}
+	marks := make([]mark, len(items))
+	for i, it := range items {
+		marks[i] = mark{s.opened(queue), it.identity, s.queueSubject(queue) + it.identity, it.seq}
+	}
+	if s.removeAll(ctx, marks) == nil {
+		*n += len(items)
+		return nil
+	}
+	removed := make([]bool, len(items))
+	errs := make([]error, len(items))
+	parallel.Do(len(items), func(i int) { removed[i], errs[i] = s.purgeOne(ctx, queue, marks[i].subject, items[i]) })
+	for _, is := range removed {
+		if is {
+			*n++
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Engine) purgeOne(ctx context.Context, queue, subject string, it item) (bool, error) {
+	for range maxTries {
+		r, err := s.read(ctx, subject)
+		if err != nil || r == nil || r.position != it.position || r.kind == gone {
+			return false, err
+		}
+		if err := s.remove(ctx, queue, r); !errors.Is(err, errChanged) {
+			return err == nil, err
+		}
+	}
+	return false, fmt.Errorf("jetstream: stream %s: others change message %d all the time", s.name, it.position)
+}
+
+// Claim implements [store.Inspector].
+func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
+	err = s.do(ctx, func() error {
+		if err := checkQueue(errors.Join(storearg.Page(queue, p), storearg.Take(queue, p.Max, lease)), queue); err != nil {
+			return err
+		}
+		for { // until some are taken, or there are none: others may be faster
+			now, err := s.now(ctx)
+			if err != nil {
+				return err
+			}
+			var page []*record
+			size := 0
+			err = s.visit(ctx, queue, &f, p, func(m found) bool {
+				if m.free(now) {
+					page = append(page, m.record)
+					size += len(m.Payload)
+				}
+				return len(page) < p.Max && size < store.MaxBytes
+			})
+			if err != nil || len(page) == 0 {
+				return err
+			}
+			got := make([]*store.Leased, len(page))
+			errs := make([]error, len(page))
+			parallel.Do(len(page), func(i int) { got[i], errs[i] = s.lease(ctx, nil, queue, page[i], now, lease) })
+			for _, l := range got {
+				if l != nil {
+					taken = append(taken, *l)
+				}
+			}
+			if err := errors.Join(errs...); err != nil || len(taken) > 0 {
+				return err
+			}
+		}
+	})
+	if len(taken) > 0 {
+		err = nil // the next call returns it
+	}
+	return taken, err
+}
+
+// maxMoves is how many moves are one transaction: each is two messages.
+const maxMoves = maxBatch / 2
+
+// Move implements [store.Inspector].
+func (s *Engine) Move(ctx context.Context, all ...store.Move) error {
+	moves := all
+	return s.do(ctx, func() error {
+		if err := storearg.Move(moves...); err != nil {
+			return err
+		}
+		for i := range moves {
+			if err := checkQueue(nil, moves[i].Queue); err != nil {
+				return err
+			}
+		}
+		for i := range moves {
+			if err := s.nameQueue(ctx, moves[i].Queue); err != nil {
+				return err
+			}
+		}
+		lost := map[store.Lease]bool{}
+		moves, rest := s.ownMoves(moves)
+		for f, theirs := range rest {
+			if err := f.move(ctx, theirs, lost); err != nil {
+				return err
+			}
+		}
+		for rest := moves; len(rest) > 0; {
+			n := min(len(rest), maxMoves)
+			if err := s.move(ctx, rest[:n], lost); err != nil {
+				return err
+			}
+			rest = rest[n:]
+		}
+		var gone []store.Lease
+		for _, m := range all {
+			if lost[m.Lease] {
+				gone = append(gone, m.Lease)
+			}
+		}
+		return storearg.Lost(gone)
+	})
+}
+
+// ownMoves returns the moves of messages in the stream of the engine, and those of others.
+func (s *Engine) ownMoves(moves []store.Move) (own []store.Move, theirs map[*foreign][]store.Move) {
+	theirs = map[*foreign][]store.Move{}
+	for _, m := range moves {
+		if f := s.foreign[m.Lease.Queue]; f != nil && isForeign(m.Lease.Entry) {
+			theirs[f] = append(theirs[f], m)
+		} else {
+			own = append(own, m)
+		}
+	}
+	return own, theirs
+}
+
+func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Lease]bool) error {
+	for range maxTries {
+		records := make([]*record, len(moves))
+		errs := make([]error, len(moves))
+		parallel.Do(len(moves), func(i int) {
+			l := moves[i].Lease
+			e, err := parseEntry(l.Entry)
+			if err != nil || len(l.Queue) > maxQueue {
+				return // lost
+			}
+			r, err := s.read(ctx, s.queueSubject(l.Queue)+e.identity)
+			if errs[i] = err; r.holds(e, l.Fence) {
+				records[i] = r
+			}
+		})
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		var puts []put
+		var moved []*record
+		seen := map[string]bool{}
+		for i, r := range records {
+			if r == nil || seen[r.subject] {
+				lost[moves[i].Lease] = r == nil || lost[moves[i].Lease]
+				continue
+			}
+			seen[r.subject] = true
+			moved = append(moved, r)
+		}
+		for i, r := range records {
+			if r == nil {
+				continue
+			}
+			p, err := s.newPut(moves[i].Queue, &moves[i].Message)
+			if err != nil {
+				return err
+			}
+			if p.subject == r.subject {
+				p.behind = r.seq // it takes its own place
+			} else if seen[p.subject] {
+				continue // there is one
+			}
+			seen[p.subject] = true
+			puts = append(puts, p)
+		}
+		if err := s.transact(ctx, puts, moved); !errors.Is(err, errChanged) {
+			return err
+		}
+	}
+	return fmt.Errorf("jetstream: stream %s: others change the same messages all the time", s.name)
+}
+
+// Queues implements [store.Inspector].
+func (s *Engine) Queues(ctx context.Context) (names []string, err error) {
+	return names, s.do(ctx, func() error {
+		all, err := s.textsOf(ctx, s.prefix+nameToken+"*")
+		if err != nil {
+			return err
+		}
+		there := make([]bool, len(all))
+		errs := make([]error, len(all))
+		parallel.Do(len(all), func(i int) { there[i], errs[i] = s.hasMessages(ctx, all[i]) })
+		for i, name := range all {
+			if there[i] {
+				names = append(names, name)
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// hasMessages reports whether a queue is not empty. Only if its last message is a mark it looks into the index.
+func (s *Engine) hasMessages(ctx context.Context, queue string) (bool, error) {
+	r, err := s.read(ctx, s.queueSubject(queue)+"*")
+	switch {
+	case err == nil && r == nil:
+		return false, nil
+	case err == nil && r.kind != gone:
+		return true, nil
+	}
+	c, err := s.count(ctx, queue, store.Filter{}) // also if the last message is not of this store
+	return c.Messages > 0, err
+}
+
+// textsOf returns what is behind the last dots of subjects, in order.
+func (s *Engine) textsOf(ctx context.Context, subjects string) (all []string, _ error) {
+	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(subjects))
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: stream %s: %w", s.name, err)
+	}
+	for subject := range info.State.Subjects {
+		name, err := text(subject)
+		if err != nil {
+			logOther(s.logger, err)
+			continue
+		}
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return all, nil
+}

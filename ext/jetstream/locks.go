@@ -1,0 +1,184 @@
+package jetstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
+	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
+)
+
+// locks are those of an engine: messages of its stream. Time is the server's. Names have at most 1,024 bytes.
+type locks struct{ s *Engine }
+
+// Locks implements [store.Keeper]. They end with the engine. The name of a lock has at most 1,024 bytes.
+func (s *Engine) Locks() lock.Locks { return locks{s} }
+
+// holding is what a key has.
+type holding struct {
+	Name  string        `json:"name"`
+	Owner string        `json:"owner"` // "": it is free
+	Fence uint64        `json:"fence"`
+	Lease time.Duration `json:"lease"` // in ns, from when the server had this
+}
+
+// lockState is a lock and its revision.
+type lockState struct {
+	holding
+	revision uint64 // 0: there is none
+	until    time.Time
+}
+
+func (l locks) subject(name string) string { return l.s.prefix + lockToken + token(name) }
+
+func (l locks) get(ctx context.Context, name string) (h lockState, err error) {
+	m, err := l.s.stream.GetLastMsgForSubject(ctx, l.subject(name)) // of the leader: another one may be behind
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return h, nil
+	case err != nil:
+		return h, l.failed(ctx, err)
+	}
+	if err := json.Unmarshal(m.Data, &h.holding); err != nil {
+		return h, fmt.Errorf("jetstream: stream %s: message %d is no lock: %w", l.s.name, m.Sequence, err)
+	}
+	h.revision, h.until = m.Sequence, m.Time.Add(h.Lease)
+	return h, nil
+}
+
+// put replaces a revision; ok is false if it is not there any more.
+func (l locks) put(ctx context.Context, h holding, revision uint64) (ok bool, err error) {
+	b, err := json.Marshal(h)
+	if err != nil {
+		return false, err
+	}
+	_, err = l.s.js.PublishMsg(ctx, &nats.Msg{Subject: l.subject(h.Name), Data: b, Header: nats.Header{
+		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(revision, 10)},
+		jetstream.ExpectedStreamHeader:      {l.s.name},
+	}})
+	if pubs.Moved(err) {
+		return false, nil
+	}
+	return err == nil, l.failed(ctx, err)
+}
+
+func (l locks) failed(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("jetstream: stream %s: %w", l.s.name, pubs.Refused(err))
+}
+
+// now returns the server's time.
+func (l locks) now(ctx context.Context) (time.Time, error) {
+	now, err := l.s.now(ctx)
+	return instant(now), err
+}
+
+func checkName(name string) error {
+	if len(name) > maxQueue {
+		return fmt.Errorf("jetstream: the name of the lock has %d bytes, at most %d are allowed: %.64q…", len(name), maxQueue, name)
+	}
+	return nil
+}
+
+// Acquire implements [lock.Locks].
+func (l locks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (g lock.Grant, err error) {
+	if err := errors.Join(lock.Check(name, owner, lease), checkName(name)); err != nil {
+		return g, err
+	}
+	err = l.s.do(ctx, func() error {
+		for {
+			h, err := l.get(ctx, name)
+			if err != nil {
+				return err
+			}
+			if h.Owner != "" {
+				now, err := l.now(ctx)
+				if err != nil {
+					return err
+				}
+				if h.until.After(now) {
+					return &lock.HeldError{Name: name, Owner: h.Owner, For: h.until.Sub(now)}
+				}
+			}
+			next := lock.Grant{Name: name, Owner: owner, Fence: h.Fence + 1}
+			if ok, err := l.put(ctx, holding{name, owner, next.Fence, lease}, h.revision); err != nil || ok {
+				g = next
+				return err
+			}
+		}
+	})
+	return g, err
+}
+
+// change changes a grant that is valid.
+func (l locks) change(ctx context.Context, g lock.Grant, to holding) error {
+	if g.Name == "" || g.Owner == "" || checkName(g.Name) != nil {
+		return lock.ErrLost
+	}
+	return l.s.do(ctx, func() error {
+		for {
+			h, err := l.get(ctx, g.Name)
+			if err != nil {
+				return err
+			}
+			if h.Owner != g.Owner || h.Fence != g.Fence {
+				return lock.ErrLost
+			}
+			if ok, err := l.put(ctx, to, h.revision); err != nil || ok {
+				return err
+			}
+		}
+	})
+}
+
+// Extend implements [lock.Locks].
+func (l locks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
+	if err := lock.CheckLease(d); err != nil {
+		return err
+	}
+	return l.change(ctx, g, holding{g.Name, g.Owner, g.Fence, d})
+}
+
+// Release implements [lock.Locks].
+func (l locks) Release(ctx context.Context, g lock.Grant) error {
+	return l.change(ctx, g, holding{g.Name, "", g.Fence, 0})
+}
+
+// Held implements [lock.Locks]. It reads all locks.
+func (l locks) Held(ctx context.Context, prefix string) (list []lock.Holding, err error) {
+	return list, l.s.do(ctx, func() error {
+		names, err := l.s.textsOf(ctx, l.s.prefix+lockToken+"*")
+		if err != nil {
+			return err
+		}
+		now, err := l.now(ctx)
+		if err != nil {
+			return err
+		}
+		names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) })
+		all := make([]lockState, len(names))
+		errs := make([]error, len(names))
+		parallel.Do(len(names), func(i int) { all[i], errs[i] = l.get(ctx, names[i]) })
+		for _, h := range all {
+			if h.Owner != "" && h.until.After(now) {
+				list = append(list, lock.Holding{Grant: lock.Grant{Name: h.Name, Owner: h.Owner, Fence: h.Fence}, For: h.until.Sub(now)})
+			}
+		}
+		return errors.Join(errs...)
+	})
+}

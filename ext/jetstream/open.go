@@ -1,0 +1,264 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/wait"
+)
+
+// Option changes a setting of [Open] and [New].
+type Option func(*settings)
+
+type settings struct {
+	stream   string
+	changes  []func(*jetstream.StreamConfig)
+	foreign  map[string]Foreign
+	connect  []nats.Option
+	existing bool
+	clock    clock.Clock
+	logger   *slog.Logger
+}
+
+func settingsOf(opts []Option) settings {
+	s := settings{stream: "weir", foreign: map[string]Foreign{}, clock: clock.New(), logger: slog.Default()}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("jetstream: option %d is nil", i))
+		}
+		opt(&s)
+	}
+	return s
+}
+
+// WithStream sets the name of the stream; the default is "weir". The name has no dots, spaces and wildcards. change, which may be nil, changes
+// the stream when it is made: Replicas, MaxBytes, MaxMsgs, Placement, Duplicates and what else does not contradict [StreamConfig]. By default
+// it is on one server and has no limit.
+func WithStream(name string, change func(c *jetstream.StreamConfig)) Option {
+	if name == "" || strings.ContainsAny(name, ".*> \t\r\n/\\") {
+		panic(fmt.Sprintf("jetstream: WithStream: %q is no name of a stream", name))
+	}
+	return func(s *settings) {
+		if s.stream = name; change != nil {
+			s.changes = append(s.changes, change)
+		}
+	}
+}
+
+// WithReplicas keeps the stream on so many servers of a cluster when it is made; the default is 1. It panics if n < 1.
+func WithReplicas(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("jetstream: WithReplicas: %d is less than 1", n))
+	}
+	return func(s *settings) {
+		s.changes = append(s.changes, func(c *jetstream.StreamConfig) { c.Replicas = n })
+	}
+}
+
+// WithForeign says that the new messages of a queue are in a stream which other programs write or read. All else is the same: what fails goes
+// to the layers and dead letters of the queue in the engine's stream, with the bytes and headers that came. So does what comes back from there,
+// and what is put with a delay. What is put without one is published to that stream, once for each id within its Duplicates window. Of a
+// foreign queue List, Purge and jobs see what is in the engine's stream.
+func WithForeign(queue string, f Foreign) Option {
+	if queue == "" || f.Stream == "" {
+		panic(fmt.Sprintf("jetstream: WithForeign: the queue %q and its stream %q must have names", queue, f.Stream))
+	}
+	return func(s *settings) { s.foreign[queue] = f }
+}
+
+// WithConnection adds options to the connection of [Open], such as credentials and TLS. It has a name and reconnects for ever by itself.
+func WithConnection(opts ...nats.Option) Option {
+	return func(s *settings) { s.connect = append(s.connect, opts...) }
+}
+
+// WithoutStream keeps [Open] and [New] from making a stream or a consumer: an administrator makes them, from [StreamConfig].
+func WithoutStream() Option { return func(s *settings) { s.existing = true } }
+
+// WithLogger sets the logger; the default is slog.Default(). It panics if l is nil.
+func WithLogger(l *slog.Logger) Option {
+	guard.RefuseNil("jetstream: WithLogger", "logger", l)
+	return func(s *settings) { s.logger = l }
+}
+
+// StreamConfig returns what an [Engine] needs of its stream, for one server. What may be changed: see [WithStream].
+func StreamConfig(name string) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:               name,
+		Description:        "queues of weir",
+		Subjects:           []string{root + name + ".>"},
+		Storage:            jetstream.FileStorage,
+		Discard:            jetstream.DiscardNew, // law D5
+		MaxMsgsPerSubject:  1,
+		AllowAtomicPublish: true,
+		AllowMsgTTL:        true,
+	}
+}
+
+// How Open waits for servers that are away.
+const (
+	oneTry    = 5 * time.Second
+	firstWait = 100 * time.Millisecond // it doubles
+	lastWait  = 10 * time.Second
+	openWait  = 5 * time.Minute
+)
+
+// Open opens the engine on the servers at url, such as nats://127.0.0.1:4222, several with commas. It makes the stream if it is missing, and
+// logs what it has made. Servers that are away, or have no leader, are waited for, for up to five minutes; a refusal of theirs is an error at
+// once. There is one connection.
+func Open(ctx context.Context, url string, opts ...Option) (*Engine, error) {
+	set := settingsOf(opts)
+	connect := append([]nats.Option{nats.Name("weir"), nats.MaxReconnects(-1)}, set.connect...)
+	var nc *nats.Conn
+	err := set.again(ctx, func(context.Context) (err error) {
+		nc, err = nats.Connect(url, connect...)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: connecting: %w", err)
+	}
+	js, err := jetstream.New(nc)
+	var s *Engine
+	if err == nil {
+		s, err = newEngine(ctx, js, set)
+	}
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	s.owned = true
+	return s, nil
+}
+
+// New returns the engine on a connection of the caller, which stays the caller's: see [Open].
+func New(ctx context.Context, js jetstream.JetStream, opts ...Option) (*Engine, error) {
+	guard.RefuseNil("jetstream: New", "JetStream", js)
+	return newEngine(ctx, js, settingsOf(opts))
+}
+
+func newEngine(ctx context.Context, js jetstream.JetStream, set settings) (s *Engine, err error) {
+	err = set.again(ctx, func(ctx context.Context) error {
+		s, err = openEngine(ctx, js, set)
+		return err
+	})
+	return s, err
+}
+
+// again calls f until it succeeds, or what it returns will not go away.
+func (set *settings) again(ctx context.Context, f func(ctx context.Context) error) error {
+	begun, pause := set.clock.Now(), firstWait
+	for {
+		try, cancel := context.WithTimeout(ctx, oneTry)
+		err := f(try)
+		cancel()
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case !passing(err) || set.clock.Since(begun) >= openWait:
+			return err
+		}
+		set.logger.LogAttrs(ctx, slog.LevelWarn, "jetstream: the servers do not answer, and are asked again",
+			slog.Any("error", err), slog.Duration("wait", pause))
+		if ended := wait.For(ctx, set.clock, pause); ended != nil {
+			return fmt.Errorf("%w: %w", ended, err)
+		}
+		pause = min(2*pause, lastWait)
+	}
+}
+
+// passing says that an error of a start may go away by itself.
+func passing(err error) bool {
+	api, refused := errors.AsType[*jetstream.APIError](err)
+	switch {
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
+		errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, errDoesNotFit):
+		return false
+	case refused:
+		return api.Code == 503 && api.ErrorCode != jetstream.JSErrCodeJetStreamNotEnabled && api.ErrorCode != jetstream.JSErrCodeJetStreamNotEnabledForAccount
+	}
+	_, network := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](err)
+	return network || errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrDisconnected) ||
+		errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
+}
+
+func openEngine(ctx context.Context, js jetstream.JetStream, set settings) (*Engine, error) {
+	stream, err := openStream(ctx, js, set)
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: stream %s: %w", set.stream, err)
+	}
+	if err := fits(stream.CachedInfo().Config); err != nil {
+		return nil, fmt.Errorf("jetstream: stream %s %w: %w", set.stream, errDoesNotFit, err)
+	}
+	s := &Engine{
+		js: js, pubs: pubs.Own(js, 2*confirmWithin), stream: stream, name: set.stream, prefix: root + set.stream + ".",
+		clock: set.clock, logger: set.logger, untouched: set.existing,
+		foreign: map[string]*foreign{}, indexes: map[string]*index{}, opening: map[string]chan struct{}{}, named: map[string]bool{},
+	}
+	for queue, f := range set.foreign {
+		if s.foreign[queue], err = s.openForeign(ctx, queue, f); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// openStream returns the stream, and makes it if it is missing.
+func openStream(ctx context.Context, js jetstream.JetStream, set settings) (jetstream.Stream, error) {
+	stream, err := js.Stream(ctx, set.stream)
+	if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return stream, err
+	}
+	if set.existing {
+		return nil, fmt.Errorf("%w: an administrator makes it, from what StreamConfig(%q) returns", err, set.stream)
+	}
+	c := StreamConfig(set.stream)
+	for _, change := range set.changes {
+		change(&c)
+	}
+	if stream, err = js.CreateStream(ctx, c); errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		return js.Stream(ctx, set.stream) // another process was faster
+	}
+	if err != nil {
+		return nil, err
+	}
+	has := stream.CachedInfo().Config
+	set.logger.LogAttrs(ctx, slog.LevelInfo, "jetstream: made the stream of queues", slog.String("stream", set.stream),
+		slog.Int("replicas", has.Replicas), slog.Int64("max bytes", has.MaxBytes), slog.Int64("max messages", has.MaxMsgs),
+		slog.Duration("duplicates", has.Duplicates))
+	return stream, nil
+}
+
+var errDoesNotFit = errors.New("does not fit")
+
+// fits says what of a stream does not fit.
+func fits(has jetstream.StreamConfig) error {
+	want := StreamConfig(has.Name)
+	switch {
+	case !slices.Equal(has.Subjects, want.Subjects):
+		return fmt.Errorf("its subjects must be %s", want.Subjects[0])
+	case has.MaxMsgsPerSubject != 1:
+		return errors.New("MaxMsgsPerSubject must be 1")
+	case has.Discard != want.Discard || has.MaxAge != 0 || has.Retention != want.Retention:
+		return errors.New("it must keep everything: limits retention, no age, discard new")
+	case !has.AllowAtomicPublish || !has.AllowMsgTTL:
+		return errors.New("it must allow atomic publishing and TTLs of messages")
+	case has.AllowDirect:
+		return errors.New("it must not allow direct reads, which may be behind")
+	}
+	return nil
+}

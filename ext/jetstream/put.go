@@ -1,0 +1,220 @@
+package jetstream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
+	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/internal/wait"
+)
+
+// Put implements [store.Engine]. Up to 1,000 messages are one transaction; more are put in portions. What is published to a foreign stream is
+// not a part of it.
+func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	return s.do(ctx, func() error {
+		if err := checkQueue(storearg.Put(queue, ms...), queue); err != nil {
+			return err
+		}
+		if f := s.foreign[queue]; f != nil {
+			var err error
+			if ms, err = f.publishFresh(ctx, ms); err != nil {
+				return err
+			}
+		}
+		return s.put(ctx, queue, ms...)
+	})
+}
+
+// put puts messages into the engine's stream.
+func (s *Engine) put(ctx context.Context, queue string, ms ...store.Message) error {
+	if len(ms) == 0 {
+		return nil
+	}
+	if err := s.nameQueue(ctx, queue); err != nil {
+		return err
+	}
+	puts := make([]put, 0, len(ms))
+	seen := make(map[string]bool, len(ms))
+	for i := range ms {
+		p, err := s.newPut(queue, &ms[i])
+		if err != nil {
+			return err
+		}
+		if !seen[p.subject] {
+			puts = append(puts, p)
+		}
+		seen[p.subject] = true
+	}
+	// The server has them one after the other: none shall be due before another one of this call, by its delay.
+	slices.SortStableFunc(puts, func(a, b put) int { return cmp.Compare(a.span, b.span) })
+	for some := range slices.Chunk(puts, maxBatch) {
+		if err := s.transact(ctx, some, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkQueue(err error, queue string) error {
+	if err == nil && len(queue) > maxQueue {
+		return fmt.Errorf("jetstream: the name of the queue has %d bytes, at most %d are allowed: %.64q…", len(queue), maxQueue, queue)
+	}
+	return err
+}
+
+// nameQueue notes the name of a queue in the stream, for [Engine.Queues].
+func (s *Engine) nameQueue(ctx context.Context, queue string) error {
+	s.mu.Lock()
+	known := s.named[queue]
+	s.mu.Unlock()
+	if known {
+		return nil
+	}
+	m := &nats.Msg{Subject: s.prefix + nameToken + token(queue), Header: nats.Header{jetstream.ExpectedStreamHeader: {s.name}}}
+	if _, err := s.js.PublishMsg(ctx, m); err != nil {
+		return s.published(ctx, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.named[queue] = true
+	return nil
+}
+
+// put is a message to be put.
+type put struct {
+	queue   string
+	subject string
+	span    time.Duration
+	why     string
+	body    []byte
+	behind  uint64 // the mark that the subject has, or 0
+	there   bool   // it is in the queue
+}
+
+func (s *Engine) newPut(queue string, m *store.Message) (put, error) {
+	b, err := body(m)
+	if err != nil {
+		return put{}, err
+	}
+	w, err := whyOf(m)
+	return put{queue: queue, subject: s.queueSubject(queue) + identity(m), span: m.Delay, why: w, body: b}, err
+}
+
+// look finds out whether a message is in its queue.
+func (s *Engine) look(ctx context.Context, p *put) error {
+	r, err := s.read(ctx, p.subject)
+	if err != nil {
+		return err
+	}
+	p.behind, p.there = 0, false
+	if r != nil {
+		p.behind, p.there = r.seq, r.kind != gone
+	}
+	return nil
+}
+
+// maxTries bounds how often something is tried whose messages change each time.
+const maxTries = 100
+
+// transact puts messages that are not there, and marks records as gone, in one transaction. It returns errChanged if a record
+// has changed.
+func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) error {
+	for range maxTries {
+		var ms []*nats.Msg
+		var queues []string // of ms
+		replaced := map[string]bool{}
+		for i := range puts {
+			p := &puts[i]
+			if p.there {
+				continue
+			}
+			ms = append(ms, s.message(p.subject, state{kind: waiting, span: uint64(p.span)}, p.why, p.body, p.behind))
+			queues = append(queues, p.queue)
+			replaced[p.subject] = true
+		}
+		for _, r := range moved {
+			if !replaced[r.subject] {
+				ms = append(ms, s.message(r.subject, r.then(gone, 0), "", nil, r.seq))
+			}
+		}
+		seq, err := s.publishAll(ctx, ms)
+		if err == nil {
+			for i, queue := range queues { // a transaction is in one piece
+				if ix := s.opened(queue); ix != nil {
+					ix.published(seq - uint64(len(ms)-1-i))
+				}
+			}
+			return nil
+		}
+		if !errors.Is(err, errChanged) {
+			return err
+		}
+		errs := make([]error, len(puts)+len(moved))
+		parallel.Do(len(errs), func(i int) {
+			if i < len(puts) {
+				errs[i] = s.look(ctx, &puts[i])
+				return
+			}
+			r, err := s.read(ctx, moved[i-len(puts)].subject)
+			if errs[i] = err; err == nil && (r == nil || r.seq != moved[i-len(puts)].seq) {
+				errs[i] = errChanged
+			}
+		})
+		for i, err := range errs {
+			if err != nil {
+				return err
+			}
+			if i < len(puts) && ownPut(puts[i], moved) {
+				puts[i].there = false
+			}
+		}
+	}
+	return fmt.Errorf("jetstream: stream %s: others change the same messages all the time", s.name)
+}
+
+// ownPut says that a message takes the place of one that is moved.
+func ownPut(p put, moved []*record) bool {
+	for _, r := range moved {
+		if r.subject == p.subject {
+			return p.behind == r.seq
+		}
+	}
+	return false
+}
+
+// publishAll publishes messages in one transaction, and returns the sequence number of the last one.
+func (s *Engine) publishAll(ctx context.Context, ms []*nats.Msg) (uint64, error) {
+	switch len(ms) {
+	case 0:
+		return 0, nil
+	case 1:
+		ack, err := s.js.PublishMsg(ctx, ms[0])
+		if err != nil {
+			return 0, s.published(ctx, err)
+		}
+		return ack.Sequence, nil
+	}
+	for try := 0; ; try++ {
+		seq, err := s.batch(ctx, ms)
+		api, _ := errors.AsType[*jetstream.APIError](err)
+		// A server takes a bounded number of transactions at once, and loses them when it restarts.
+		if again := api != nil && (api.ErrorCode == errCodeBatchMissing || api.ErrorCode == errCodeTooManyBatches); !again || try == maxTries {
+			if err != nil {
+				err = s.published(ctx, err)
+			}
+			return seq, err
+		}
+		if err := wait.For(ctx, s.clock, time.Duration(try)*time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
+}

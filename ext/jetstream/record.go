@@ -1,0 +1,239 @@
+package jetstream
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/varint"
+)
+
+// headerState is the header with the state of a message: a letter, and numbers of 16 hexadecimal digits. All have one length,
+// so that a change of state fits into a stream that is full.
+const headerState = "Weir-State"
+
+// The letters.
+const (
+	waiting = 'w'
+	leased  = 'l'
+	held    = 'h' // is not taken until it is released
+	gone    = 'd' // was done or moved; the server removes it after a while
+)
+
+// headerWhy is the header with what can be counted of a message: see [why].
+const headerWhy = "Weir-Why"
+
+// why is what can be counted of a message, without its body.
+type why struct {
+	Cause   store.Cause `json:"c,omitempty"`
+	Reasons []string    `json:"r,omitempty"`
+}
+
+func whyOf(m *store.Message) (string, error) {
+	if m.Cause == "" && len(m.Meta.Reasons) == 0 {
+		return "", nil
+	}
+	b, err := json.Marshal(why{m.Cause, m.Meta.Reasons})
+	return string(b), err
+}
+
+// state is what becomes of a message.
+type state struct {
+	kind     byte
+	position uint64 // the sequence number of the first state; 0 in that itself
+	arrived  uint64 // when the server had it, in ns since 1970; 0 in the first state
+	fence    uint64 // how often it was taken
+	lapses   uint64 // how many of its leases have ended; at most maxLapses
+	due      uint64 // leased, held: when it was due
+	span     uint64 // waiting: the delay; leased: the lease; from when the server had this state
+}
+
+func (s state) String() string {
+	return fmt.Sprintf("%c%016x%016x%016x%016x%016x", s.kind, s.position, s.arrived, s.lapses<<fenceBits|s.fence, s.due, s.span)
+}
+
+// The lapses are the first digits of the fence, where versions without them had zeros: they pass them on.
+const (
+	fenceBits = 56
+	maxLapses = 1<<(64-fenceBits) - 1
+)
+
+func parseState(text string) (s state, err error) {
+	const digits = 16
+	numbers := []*uint64{&s.position, &s.arrived, &s.fence, &s.due, &s.span}
+	if len(text) != 1+digits*len(numbers) || !strings.ContainsRune(string([]byte{waiting, leased, held, gone}), rune(text[0])) {
+		return s, fmt.Errorf("the header %s is %q", headerState, text)
+	}
+	s.kind, text = text[0], text[1:]
+	for _, n := range numbers {
+		if *n, err = strconv.ParseUint(text[:digits], 16, 64); err != nil {
+			return s, fmt.Errorf("the header %s: %w", headerState, err)
+		}
+		text = text[digits:]
+	}
+	s.lapses, s.fence = s.fence>>fenceBits, s.fence&(1<<fenceBits-1)
+	return s, nil
+}
+
+// record is a message of the stream.
+type record struct {
+	subject string
+	seq     uint64
+	at      uint64 // when the server had it
+	state
+	why  string
+	body []byte // nil if only the headers were read
+}
+
+func newRecord(subject string, seq uint64, at time.Time, h nats.Header, body []byte) (*record, error) {
+	s, err := parseState(h.Get(headerState))
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: message %d, on %s, is not of this store: %w", seq, subject, err)
+	}
+	r := &record{subject: subject, seq: seq, at: uint64(at.UnixNano()), state: s, why: h.Get(headerWhy), body: body}
+	if r.position == 0 {
+		r.position, r.arrived = seq, r.at
+	}
+	if r.kind == waiting {
+		r.due = r.ready()
+	}
+	return r, nil
+}
+
+// ready returns when it can be taken.
+func (r *record) ready() uint64 {
+	if r.kind == held || r.at > math.MaxInt64-min(r.span, math.MaxInt64) {
+		return math.MaxInt64
+	}
+	return r.at + r.span
+}
+
+// free says that nobody has it at a time, and that it is not held.
+func (r *record) free(now uint64) bool {
+	return r.kind == waiting || r.kind == leased && r.ready() <= now
+}
+
+// entry returns a message as [store.Inspector.List] shows it.
+func (r *record) entry(now uint64) (e store.Entry, err error) {
+	e = store.Entry{Position: store.Position(r.position), Arrived: instant(r.arrived), Fence: r.fence, Held: r.kind == held}
+	if r.kind == leased && r.ready() > now {
+		e.LeasedUntil = instant(r.ready())
+	}
+	e.Message, err = r.message()
+	return e, err
+}
+
+// then returns the next state.
+func (r *record) then(kind byte, span time.Duration) state {
+	s := r.state
+	s.kind, s.span = kind, uint64(span)
+	return s
+}
+
+// holds says whether a lease is that of r.
+func (r *record) holds(e entry, fence uint64) bool {
+	return r != nil && r.kind == leased && r.position == e.position && r.fence == fence
+}
+
+// message returns what was put.
+func (r *record) message() (m store.Message, err error) {
+	in := varint.Reader{Rest: r.body}
+	head := in.Bytes()
+	if in.Err != nil {
+		return m, fmt.Errorf("jetstream: message %d, on %s, is damaged: %w", r.seq, r.subject, in.Err)
+	}
+	if err := json.Unmarshal(head, &m); err != nil {
+		return m, fmt.Errorf("jetstream: message %d, on %s, is damaged: %w", r.seq, r.subject, err)
+	}
+	m.Meta.Due = instant(r.due)
+	m.Payload = in.Rest
+	if len(m.Payload) == 0 {
+		m.Payload = nil
+	}
+	return m, nil
+}
+
+// body returns a message without its delay as bytes.
+func body(m *store.Message) ([]byte, error) {
+	head := store.Message{Meta: m.Meta, Cause: m.Cause, Schema: m.Schema}
+	head.Meta.Due = time.Time{}
+	b, err := json.Marshal(head)
+	if err != nil {
+		return nil, err
+	}
+	b = varint.AppendBytes(make([]byte, 0, len(b)+len(m.Payload)+binary.MaxVarintLen32), b)
+	return append(b, m.Payload...), nil
+}
+
+func instant(ns uint64) time.Time { return time.Unix(0, int64(ns)).UTC() }
+
+// The subjects: weir.store.<stream>.<queue>.<identity>, and those of what is beside the messages, which begin with a sign that the name of
+// a queue does not have there.
+const (
+	root = "weir.store."
+
+	recordToken = "=record." // and the kind and the name of a record
+	lockToken   = "=lock."   // and the name of a lock
+	nameToken   = "=queue."  // and the name of a queue in which something was put
+	choiceToken = "=choice." // and a queue, and the number of a message of its foreign stream
+)
+
+// maxQueue is how long the name of a queue may be, so that subjects fit into the server's lines.
+const maxQueue = 1024
+
+// maxSubject is how long a subject may be.
+const maxSubject = 3000
+
+// queueSubject returns the subject of a queue, without that of the message.
+func (s *Engine) queueSubject(queue string) string {
+	return s.prefix + token(queue) + "."
+}
+
+// token returns a text as a part of a subject.
+func token(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+
+// text returns what is behind the last dot of a subject.
+func text(subject string) (string, error) {
+	b, err := base64.RawURLEncoding.DecodeString(identityOf(subject))
+	return string(b), err
+}
+
+// identity returns the last part of the subject of a message.
+func identity(m *store.Message) string {
+	id := m.Identity()
+	b := varint.AppendBytes(nil, []byte(id.ID))
+	b = binary.AppendUvarint(b, uint64(id.Visit))
+	b = binary.AppendUvarint(b, uint64(id.Merges))
+	sum := sha256.Sum256(b)
+	return base64.RawURLEncoding.EncodeToString(sum[:24])
+}
+
+// entry is what [store.Lease.Entry] says: which subject, and since when.
+type entry struct {
+	identity string
+	position uint64
+}
+
+func (e entry) String() string { return e.identity + "." + strconv.FormatUint(e.position, 10) }
+
+func parseEntry(text string) (e entry, err error) {
+	var number string
+	var ok bool
+	if e.identity, number, ok = strings.Cut(text, "."); !ok || strings.ContainsAny(e.identity, "*> ") || e.identity == "" {
+		return e, errors.New("jetstream: no name of a message")
+	}
+	e.position, err = strconv.ParseUint(number, 10, 64)
+	return e, err
+}
+
+func identityOf(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }

@@ -1,0 +1,380 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+// Take implements [store.Store].
+func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
+	err = s.do(ctx, func() error {
+		if err := checkQueue(storearg.Take(queue, limit, lease), queue); err != nil {
+			return err
+		}
+		size := 0
+		if taken, size, err = s.take(ctx, queue, limit, lease); err != nil || size >= store.MaxBytes || len(taken) == limit {
+			return err
+		}
+		if f := s.foreign[queue]; f != nil {
+			more, err := f.take(ctx, limit-len(taken), store.MaxBytes-size, lease)
+			taken = append(taken, more...)
+			return err
+		}
+		return nil
+	})
+	if len(taken) > 0 {
+		err = nil // the next call returns it
+	}
+	return taken, err
+}
+
+// take takes messages of the engine's stream, and returns how many bytes they have.
+func (s *Engine) take(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, size int, _ error) {
+	ix, err := s.index(ctx, queue, false)
+	if err != nil {
+		return nil, 0, err
+	}
+	for len(taken) < limit && size < store.MaxBytes {
+		next, ok := ix.next()
+		if !ok || s.surelyLater(next) {
+			return taken, size, nil
+		}
+		now, err := s.now(ctx)
+		if err != nil {
+			return taken, size, err
+		}
+		items := ix.due(now, min(limit-len(taken), maxBatch))
+		if len(items) == 0 {
+			return taken, size, nil
+		}
+		for some := range slices.Chunk(items, readAtOnce) {
+			got, n, err := s.takeSome(ctx, ix, queue, some, now, lease, store.MaxBytes-size)
+			taken, size = append(taken, got...), size+n
+			if err != nil || size >= store.MaxBytes {
+				return taken, size, err
+			}
+		}
+	}
+	return taken, size, nil
+}
+
+// readAtOnce is how many messages are read before it is known how large they are.
+const readAtOnce = 64
+
+// takeSome takes messages up to that with which they have room bytes, and returns how many bytes they have.
+func (s *Engine) takeSome(ctx context.Context, ix *index, queue string, items []item, now uint64, lease time.Duration, room int) (
+	taken []store.Leased, size int, _ error,
+) {
+	read := make([]*record, len(items))
+	errs := make([]error, len(items))
+	parallel.Do(len(items), func(i int) { read[i], errs[i] = s.readOne(ctx, ix, queue, items[i]) })
+	var fit []*record
+	for _, r := range read {
+		if r != nil && size < room {
+			fit = append(fit, r)
+			size += len(r.body)
+		}
+	}
+	got := make([]*store.Leased, len(fit))
+	errs = append(errs, make([]error, len(fit))...)
+	parallel.Do(len(fit), func(i int) { got[i], errs[len(items)+i] = s.lease(ctx, ix, queue, fit[i], now, lease) })
+	for _, l := range got {
+		if l != nil {
+			taken = append(taken, *l)
+		}
+	}
+	return taken, size, errors.Join(errs...)
+}
+
+// readOne reads a message, if it is as the index says.
+func (s *Engine) readOne(ctx context.Context, ix *index, queue string, it item) (*record, error) {
+	r, err := s.readSeq(ctx, it.seq)
+	if err != nil {
+		return nil, err
+	}
+	if r == nil {
+		subject := s.queueSubject(queue) + it.identity
+		if r, err = s.read(ctx, subject); err != nil {
+			return nil, err
+		}
+		ix.refresh(it.identity, it.seq, r)
+		return nil, nil
+	}
+	return r, nil
+}
+
+// lease takes a message that was read, unless it is not due or has changed. ix may be nil.
+func (s *Engine) lease(ctx context.Context, ix *index, queue string, r *record, now uint64, lease time.Duration) (*store.Leased, error) {
+	if ix != nil && r.ready() > now {
+		ix.refresh(identityOf(r.subject), r.seq, r)
+		return nil, nil
+	}
+	m, err := r.message()
+	if err != nil {
+		return nil, err
+	}
+	next := r.then(leased, lease)
+	next.fence++
+	if r.kind == leased {
+		next.lapses = min(next.lapses+1, maxLapses)
+	}
+	seq, err := s.publish(ctx, r.subject, next, r.why, r.body, r.seq)
+	if errors.Is(err, errChanged) {
+		if ix == nil {
+			return nil, nil
+		}
+		newer, err := s.read(ctx, r.subject)
+		if err == nil {
+			ix.refresh(identityOf(r.subject), r.seq, newer)
+		}
+		return nil, err
+	}
+	if err != nil {
+		return nil, err
+	}
+	if ix != nil {
+		// The server has it later than now: so the index is early, and looks again.
+		ix.refresh(identityOf(r.subject), r.seq, &record{subject: r.subject, seq: seq, at: now, state: next, why: r.why})
+		ix.published(seq)
+	}
+	return &store.Leased{
+		Message:  m,
+		Lease:    store.Lease{Queue: queue, Entry: entry{identityOf(r.subject), r.position}.String(), Fence: next.fence},
+		Position: store.Position(r.position),
+		Lapses:   int(next.lapses),
+	}, nil
+}
+
+// settle calls f with what each lease is of, until that has not changed meanwhile.
+func (s *Engine) settle(ctx context.Context, leases []store.Lease, f func(l store.Lease, e entry, r *record) error) error {
+	lost := make([]bool, len(leases))
+	errs := make([]error, len(leases))
+	parallel.Do(len(leases), func(i int) {
+		l := leases[i]
+		e, err := parseEntry(l.Entry)
+		if err != nil || len(l.Queue) > maxQueue {
+			lost[i] = true
+			return
+		}
+		for range maxTries {
+			var r *record
+			if r, err = s.read(ctx, s.queueSubject(l.Queue)+e.identity); err != nil {
+				break
+			}
+			if !r.holds(e, l.Fence) {
+				lost[i] = true
+				return
+			}
+			if err = f(l, e, r); !errors.Is(err, errChanged) {
+				break
+			}
+		}
+		errs[i] = err
+	})
+	var gone []store.Lease
+	for i, is := range lost {
+		if is {
+			gone = append(gone, leases[i])
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return storearg.Lost(gone)
+}
+
+// change publishes another state of a message that was taken.
+func (s *Engine) change(ctx context.Context, l store.Lease, r *record, st state) error {
+	seq, err := s.publish(ctx, r.subject, st, r.why, r.body, r.seq)
+	if err != nil {
+		return err
+	}
+	if ix := s.opened(l.Queue); ix != nil {
+		ix.published(seq)
+	}
+	return nil
+}
+
+// shared calls own with the leases of messages in the stream of the engine, and theirs with those of foreign streams.
+func (s *Engine) shared(leases []store.Lease, own func([]store.Lease) error, theirs func(*foreign, []store.Lease) error) error {
+	var ours []store.Lease
+	others := map[string][]store.Lease{}
+	for _, l := range leases {
+		if s.foreign[l.Queue] != nil && isForeign(l.Entry) {
+			others[l.Queue] = append(others[l.Queue], l)
+		} else {
+			ours = append(ours, l)
+		}
+	}
+	if len(others) == 0 {
+		return own(ours)
+	}
+	var lost []store.Lease
+	note := func(err error) error {
+		if l, ok := errors.AsType[*store.LeaseError](err); ok {
+			lost = append(lost, l.Lost...)
+			return nil
+		}
+		return err
+	}
+	err := note(own(ours))
+	for queue, ls := range others {
+		err = errors.Join(err, note(theirs(s.foreign[queue], ls)))
+	}
+	if err != nil {
+		return err
+	}
+	return storearg.Lost(lost)
+}
+
+// Extend implements [store.Store].
+func (s *Engine) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
+	return s.do(ctx, func() error {
+		if err := storearg.Extend(d); err != nil {
+			return err
+		}
+		return s.shared(leases, func(leases []store.Lease) error {
+			return s.settle(ctx, leases, func(l store.Lease, _ entry, r *record) error { return s.change(ctx, l, r, r.then(leased, d)) })
+		}, func(f *foreign, leases []store.Lease) error { return f.extend(ctx, leases) })
+	})
+}
+
+// Release implements [store.Store].
+func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
+	return s.do(ctx, func() error {
+		if err := storearg.Release(delay); err != nil {
+			return err
+		}
+		return s.shared(leases, func(leases []store.Lease) error {
+			return s.settle(ctx, leases, func(l store.Lease, _ entry, r *record) error { return s.change(ctx, l, r, r.then(waiting, delay)) })
+		}, func(f *foreign, leases []store.Lease) error { return f.release(ctx, delay, leases) })
+	})
+}
+
+// Done implements [store.Store]. Up to 1,000 messages are one transaction, if nothing has happened to their leases.
+func (s *Engine) Done(ctx context.Context, leases ...store.Lease) error {
+	return s.do(ctx, func() error {
+		return s.shared(leases, func(leases []store.Lease) error { return s.done(ctx, leases) },
+			func(f *foreign, leases []store.Lease) error { return f.done(ctx, leases) })
+	})
+}
+
+func (s *Engine) done(ctx context.Context, leases []store.Lease) error {
+	var known, rest []store.Lease
+	var marks []mark
+	for _, l := range leases {
+		e, err := parseEntry(l.Entry)
+		ix := s.opened(l.Queue)
+		if err != nil || ix == nil {
+			rest = append(rest, l)
+			continue
+		}
+		if seq, ok := ix.held(e, l.Fence); ok {
+			known, marks = append(known, l), append(marks, mark{ix, e.identity, s.queueSubject(l.Queue) + e.identity, seq})
+		} else {
+			rest = append(rest, l)
+		}
+	}
+	for len(marks) > 0 {
+		n := min(len(marks), maxBatch)
+		if s.removeAll(ctx, marks[:n]) != nil {
+			rest = append(rest, known[:n]...)
+		}
+		known, marks = known[n:], marks[n:]
+	}
+	return s.settle(ctx, rest, func(l store.Lease, e entry, r *record) error { return s.remove(ctx, l.Queue, r) })
+}
+
+// mark is a state that is to be replaced by a mark.
+type mark struct {
+	ix       *index // nil: there is none
+	identity string
+	subject  string
+	seq      uint64
+}
+
+// removeAll removes states in one transaction: all or none.
+func (s *Engine) removeAll(ctx context.Context, marks []mark) error {
+	ms := make([]*nats.Msg, len(marks))
+	for i, m := range marks {
+		ms[i] = s.message(m.subject, state{kind: gone, position: m.seq}, "", nil, m.seq)
+	}
+	if _, err := s.publishAll(ctx, ms); err != nil {
+		return err
+	}
+	for _, m := range marks {
+		if m.ix != nil {
+			m.ix.refresh(m.identity, m.seq, nil)
+		}
+	}
+	return nil
+}
+
+// remove removes a state, or returns errChanged if it is not there. A mark takes its place, so that others see it; in a stream that is
+// full there may be no room for one.
+func (s *Engine) remove(ctx context.Context, queue string, r *record) error {
+	_, err := s.publish(ctx, r.subject, r.then(gone, 0), "", nil, r.seq)
+	if errors.Is(err, store.ErrFull) {
+		err = s.erase(ctx, r.seq)
+	}
+	if ix := s.opened(queue); ix != nil && err == nil {
+		ix.refresh(identityOf(r.subject), r.seq, nil)
+	}
+	return err
+}
+
+// erase removes a message from the stream.
+func (s *Engine) erase(ctx context.Context, seq uint64) error {
+	err := s.stream.DeleteMsg(ctx, seq)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	if _, ok := errors.AsType[*jetstream.APIError](err); ok || errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
+		r, readErr := s.readSeq(ctx, seq)
+		if readErr == nil && r == nil {
+			return errChanged
+		}
+		err = errors.Join(err, readErr)
+	}
+	return fmt.Errorf("jetstream: stream %s: removing message %d: %w", s.name, seq, err)
+}
+
+// Choose implements [store.Chooser].
+func (s *Engine) Choose(ctx context.Context, provider string, l store.Lease) error {
+	return s.do(ctx, func() error {
+		if err := storearg.Provider(provider); err != nil {
+			return err
+		}
+		return s.shared([]store.Lease{l}, func(leases []store.Lease) error {
+			return s.settle(ctx, leases, func(l store.Lease, _ entry, r *record) error {
+				now, err := s.now(ctx)
+				if err != nil {
+					return err
+				}
+				m, err := r.message()
+				if err != nil {
+					return err
+				}
+				m.Meta.Provider = provider
+				if r.body, err = body(&m); err != nil {
+					return err
+				}
+				rest := time.Duration(max(1, int64(r.ready())-int64(now)))
+				return s.change(ctx, l, r, r.then(leased, rest))
+			})
+		}, func(f *foreign, _ []store.Lease) error { return f.choose(ctx, provider, l) })
+	})
+}
