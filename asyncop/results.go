@@ -106,6 +106,16 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[I
 	}
 }
 
+// AwaitRoom waits until a slot is free, and returns how many messages [AsyncWaitOperator.Messages] may yield that find one; 0: ctx or the
+// operator has ended. The input of Messages calls it, on its goroutine, before it takes messages from their source: delivery.Run does, so
+// that a worker keeps none from others which it cannot call.
+func (op *AsyncWaitOperator[IN, OUT]) AwaitRoom(ctx context.Context) int {
+	return op.driver.AwaitRoom(ctx)
+}
+
+// Backend returns that of [WithBackend], or nil. delivery.Run says how it is, and lets people hold it.
+func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.driver.Backend }
+
 // CheckRun returns an error if the operator does not fit [delivery.Run], which calls it with its context: it has no failure policy, or it
 // ends with that context, before it can be drained.
 func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {

@@ -17,6 +17,9 @@ type Backend struct {
 	epoch   time.Time
 	limiter limiter // nil: the limit is not adaptive
 
+	steering sync.Mutex // guards order
+	order    gate.Order // the last one
+
 	mu      sync.Mutex // a leaf; guards what follows, and what belongs to a place
 	limit   int
 	used    int      // calls that run, and permits that were set aside
@@ -104,6 +107,7 @@ type Stats struct {
 	Name            string
 	State           State
 	Reason          string    // why it is not open
+	Since           time.Time // when State began
 	Until           time.Time // when Closed ends
 	Limit           int       // calls that may run; 0 with Limit(0) only. Without a limit: the largest int
 	InUse           int       // calls that run; more than Limit after that was lowered
@@ -112,6 +116,7 @@ type Stats struct {
 	Started         int64     // attempts
 	Lost            int64     // attempts that were lost
 	RetriesRefused  int64     // by the retry budget
+	RetriesLeft     int       // that the retry budget has. Without a budget: the largest int
 	Closed          int64     // how often it was closed
 	WouldHaveClosed int64     // with DryRun
 }
@@ -124,11 +129,15 @@ func (b *Backend) Stats() Stats {
 	b.advance(t)
 	s := b.counts
 	s.Name, s.State, s.Reason, s.Limit = b.name, b.state, b.why, b.limit
-	s.InUse = b.used
+	s.Since, s.InUse = b.epoch.Add(b.since), b.used
 	for _, p := range b.waiting {
 		s.InUse -= p.aside
 	}
-	s.Waiting = len(b.waiting)
+	s.Waiting, s.RetriesLeft = len(b.waiting), math.MaxInt
+	if b.retryShare >= 0 {
+		b.retries.fill(t, 1)
+		s.RetriesLeft = int(b.retries.level)
+	}
 	if b.state == Closed {
 		s.Until = b.epoch.Add(b.until)
 	}
@@ -138,6 +147,44 @@ func (b *Backend) Stats() Stats {
 		}
 	}
 	return s
+}
+
+// Report implements gate.Steered.
+func (b *Backend) Report() gate.Report {
+	s := b.Stats()
+	r := gate.Report{
+		Name: s.Name, State: s.State.String(), Why: s.Reason, Since: s.Since, Until: s.Until, Limit: s.Limit, InUse: s.InUse, Waiting: s.Waiting,
+	}
+	if r.Limit == math.MaxInt {
+		r.Limit = -1
+	}
+	return r
+}
+
+// Steer implements gate.Steered, for workers (delivery.Run): several may have the same orders.
+func (b *Backend) Steer(o gate.Order) {
+	b.steering.Lock()
+	defer b.steering.Unlock()
+	last := b.order
+	if last.At.IsZero() {
+		last.Limit = -1
+	}
+	if !o.At.After(last.At) {
+		return
+	}
+	b.order = o
+	switch {
+	case o.Limit >= 0 && o.Limit != last.Limit:
+		b.SetLimit(o.Limit)
+	case o.Limit < 0 && last.Limit >= 0 && b.limiter == nil: // one that is adaptive learns on
+		b.SetLimit(b.settings.limit)
+	}
+	switch {
+	case o.Held && !(last.Held && last.Why == o.Why):
+		b.Close(o.Why)
+	case !o.Held && (last.Held || o.Opens && o.At.After(b.epoch)):
+		b.Open()
+	}
 }
 
 // Attach implements asyncop.Backend.

@@ -35,7 +35,7 @@
 //
 // A tenant that must wait lets the others pass as far as its operator has elements of others. An operator with a FIFO input, or in
 // ordered mode, fills up with the elements of a tenant that floods: then all wait. Fairness between tenants needs a queue that is
-// taken from by tenant, and an unordered operator.
+// taken from by tenant (delivery.FairByKey), and an unordered operator.
 //
 // # The adaptive limit
 //

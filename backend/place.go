@@ -319,6 +319,9 @@ func (p *place) hear(t time.Duration, o *gate.Outcome, lost bool, demanded time.
 	default:
 		p.count(t, lost, text)
 	}
+	if b.dryRun && lost && !isProbe && begun >= b.begun { // it would never be open again
+		b.grow(t)
+	}
 	return lost && !b.dryRun && (b.state != Open || b.calls.row > 1 || begun < b.begun)
 }
 
@@ -329,7 +332,14 @@ func (p *place) count(t time.Duration, lost bool, text string) {
 	switch {
 	case lost && b.isFailing():
 		b.close(t, 0, b.calls.String()+" were lost, the last one: "+text)
-	case !lost && b.state == Ramping:
+	case !lost:
+		b.grow(t)
+	}
+}
+
+// grow lets the load of a ramp grow by a call.
+func (b *Backend) grow(t time.Duration) {
+	if b.state == Ramping {
 		b.answered++
 		b.advance(t)
 		b.handOut(t, nil)

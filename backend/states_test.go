@@ -233,6 +233,24 @@ func TestProbeOfADryRun(t *testing.T) {
 	}
 }
 
+// Regression: after a hold, a dry run let one call run at a time for as long as all were lost.
+func TestRampOfADryRun(t *testing.T) {
+	for _, err := range []error{errBusy, errIn3} {
+		o := newBench(t, backend.DryRun(), backend.Limit(10)).attach()
+		o.Close("by hand")
+		o.Open()
+		o.call(err)
+		for range 20 {
+			o.clock.Add(time.Second)
+			o.call(err)
+		}
+		require.Equal(t, backend.Open, o.Stats().State)
+		for range 10 {
+			o.start()
+		}
+	}
+}
+
 // Retries are a share of the first attempts, with ten a second and a hundred at once.
 func TestRetryBudget(t *testing.T) {
 	o := newBench(t, backend.RetryBudget(0.25)).attach()
@@ -648,4 +666,43 @@ func TestRefusals(t *testing.T) {
 	} {
 		require.PanicsWithValue(t, text, f)
 	}
+}
+
+// An order counts once, the newest one, and for what it says only.
+func TestOrders(t *testing.T) {
+	at := time.Now()
+	order := func(o gate.Order) gate.Order {
+		at = at.Add(time.Second)
+		o.At = at
+		return o
+	}
+	held := gate.Order{Held: true, Why: "by ann", Limit: -1}
+	old := order(held)
+	b := backend.New("pay", backend.Limit(10), backend.WithLogger(silent))
+	b.Close("by the program")
+	b.Steer(order(gate.Order{Limit: 5})) // says nothing of the hold
+	require.Equal(t, backend.Held, b.Stats().State)
+	require.Equal(t, 5, b.Stats().Limit)
+	b.Steer(old)
+	require.Equal(t, "by the program", b.Stats().Reason)
+	now := order(held)
+	b.Steer(now)
+	require.Equal(t, "by ann", b.Stats().Reason)
+	require.Equal(t, 10, b.Stats().Limit)
+	closed := b.Stats().Closed
+	b.Steer(now)
+	b.Steer(order(held))
+	require.Equal(t, closed, b.Stats().Closed)
+	b.Steer(order(gate.Order{Opens: true, Limit: -1}))
+	require.Equal(t, backend.Probing, b.Stats().State)
+	b.Close("by the program")
+	b.Steer(order(gate.Order{Opens: true, Limit: -1})) // whoever has closed it
+	require.Equal(t, backend.Probing, b.Stats().State)
+
+	// What was opened long ago opens nothing that the program has closed since.
+	b = backend.New("pay", backend.WithLogger(silent))
+	b.Close("by the program")
+	b.Steer(gate.Order{At: time.Now().Add(-time.Hour), Opens: true, Limit: -1})
+	require.Equal(t, backend.Held, b.Stats().State)
+	require.Equal(t, -1, b.Report().Limit)
 }

@@ -63,6 +63,7 @@ type Queue[T any] struct {
 	codec  codec.Codec[T]
 	ladder *ladder.Ladder[T]
 	depth  *depth // nil: no bound
+	byKey  bool   // each message needs a key
 
 	mu     sync.Mutex
 	source Source[T] // of Receive; nil: none is open
@@ -86,6 +87,8 @@ type queueSettings struct {
 	remembers time.Duration
 	keyOrder  bool
 	maxBehind int
+	byKey     bool
+	atOnce    int
 	clock     clock.Clock
 	logger    *slog.Logger
 }
@@ -174,6 +177,21 @@ func KeepKeyOrder(limit int) QueueOption {
 	return queueOption(func(s *queueSettings) { s.keyOrder, s.maxBehind = true, limit })
 }
 
+// FairByKey takes the messages of the keys ([Key]) in turn: a key that floods the queue, such as a customer who imports all he has, does not
+// make the others wait behind it. At most atOnce messages of a key are in flight in a worker, so that they do not fill its slots; with 0 there
+// is no such limit. The same holds for each layer. Give the operator no more slots than calls, and make it an unordered one: elements that
+// have a slot are called in their order.
+//
+// Each message needs a key: Put refuses one without ([ErrRefused]). Those that other programs have put are taken when they are among the
+// oldest that are due. To find a key whose turn it is takes a step of an index for each key in the queue. It panics if atOnce is negative;
+// NewQueue panics if the engine cannot take by key (store.ByKey), or with [KeepKeyOrder].
+func FairByKey(atOnce int) QueueOption {
+	if atOnce < 0 {
+		panic(fmt.Sprintf("delivery: FairByKey: %d is negative", atOnce))
+	}
+	return queueOption(func(s *queueSettings) { s.byKey, s.atOnce = true, atOnce })
+}
+
 // Of the names that belong to a queue.
 const (
 	retrySuffix   = "-retry-"
@@ -198,7 +216,7 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 		}
 		opt.queue(&set)
 	}
-	q := &Queue[T]{name: name}
+	q := &Queue[T]{name: name, byKey: set.byKey}
 	var ok bool
 	if q.store, ok = engine.(store.Store); !ok {
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a %T has no leases (store.Store)", name, engine))
@@ -234,11 +252,26 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 	if set.keyOrder {
 		c.Blocked, c.MaxBlocked = name+blockedSuffix, set.maxBehind
 	}
+	if set.byKey {
+		c.Options = append(c.Options, set.turns(engine, name))
+	}
 	var err error
 	if q.ladder, err = ladder.New(c); err != nil {
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q: %v", name, err))
 	}
 	return q
+}
+
+// turns lets sources take by key.
+func (s *queueSettings) turns(engine Engine, name string) leases.SourceOption {
+	byKey, ok := engine.(store.ByKey)
+	switch {
+	case !ok:
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: FairByKey: a %T cannot take by key: it is no store.ByKey", name, engine))
+	case s.keyOrder:
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: FairByKey and KeepKeyOrder do not go together", name))
+	}
+	return leases.WithTurns(byKey, s.atOnce)
 }
 
 // layerOf returns the queue to which a layer belongs, and its number; 0: it is none.
@@ -285,7 +318,7 @@ func ID(id string) PutOption { return func(m *store.Message) { m.Meta.ID = id } 
 // After lets a message wait before its first visit, by the engine's clock. A negative delay is refused by Put.
 func After(d time.Duration) PutOption { return func(m *store.Message) { m.Delay = d } }
 
-// Key says what a message is ordered by: see [KeepKeyOrder]. It has at most 1,024 bytes.
+// Key says what a message is ordered by ([KeepKeyOrder]), or whose it is ([FairByKey]). It has at most 1,024 bytes.
 func Key(key string) PutOption { return func(m *store.Message) { m.Meta.Key = key } }
 
 // Deadline says until when a message makes sense. It travels with the message over layers, queues and machines. A message past it is not
@@ -305,7 +338,18 @@ func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 	if m.Meta.ID == "" {
 		m.Meta.ID = rand.Text()
 	}
+	if err := q.needsKey(&m.Meta); err != nil {
+		return m, fmt.Errorf("delivery: queue %q: %w", q.name, err)
+	}
 	return m, nil
+}
+
+// needsKey returns an error for a message without a key that would have no turn.
+func (q *Queue[T]) needsKey(meta *Meta) error {
+	if q.byKey && meta.Key == "" {
+		return fmt.Errorf("%w: message %q has no key (delivery.Key), and the queue is FairByKey", ErrRefused, meta.ID)
+	}
+	return nil
 }
 
 // Put puts a value into the queue. When it returns nil, the message is as safe as its engine keeps messages.
@@ -333,6 +377,9 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []Message[T]) error {
 			kept.ID = rand.Text()
 		}
 		encoded, err := store.Encode(q.codec, m.Value, kept)
+		if err == nil {
+			err = q.needsKey(&kept)
+		}
 		switch {
 		case err == nil:
 			ms = append(ms, encoded)

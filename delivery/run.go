@@ -19,7 +19,8 @@ const closeWait = 3 * time.Second
 
 // Operator is what [Run] drives: an *asyncop.AsyncWaitOperator, or several in a row behind the same two methods.
 //
-// If it has a method CheckRun(ctx context.Context) error, Run calls that first, with its context, and returns its error.
+// If it has a method CheckRun(ctx context.Context) error, Run calls that first, with its context, and returns its error. If it has a method
+// AwaitRoom(ctx context.Context) int, which waits until it can take messages and says how many, Run receives no more than that.
 type Operator[IN, OUT any] interface {
 	// Messages takes messages and yields a message for each result. It ends when input has, and what was taken is done. What does
 	// not reach the body of the loop it settles.
@@ -98,6 +99,11 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 			return summary, fmt.Errorf("delivery: Run: %w", err)
 		}
 	}
+	if r, ok := op.(interface {
+		AwaitRoom(ctx context.Context) int
+	}); ok {
+		w.awaitRoom = r.AwaitRoom
+	}
 	defer w.beside(ctx, engines)()
 	return summary, w.run(ctx)
 }
@@ -120,6 +126,8 @@ type worker[IN, OUT any] struct {
 	takeNoMore context.CancelCauseFunc
 	working    context.Context // of the sink; ends when all is to be given back
 	giveBack   context.CancelCauseFunc
+
+	awaitRoom func(ctx context.Context) int // nil: the operator does not say how much it can take
 
 	feed chan struct{} // room for one: the operator reads its input, or the run is over
 	over chan struct{} // closed by run when the operator, its input and the sink have ended

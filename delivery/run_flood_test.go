@@ -98,7 +98,7 @@ func TestRunWithABadBatch(t *testing.T) {
 	}{
 		"422, and a classifier":     {ofHTTP, errUnprocessable, false, 10 * time.Second},
 		"a rejection":               {ofNothing, errDeclined, false, 10 * time.Second},
-		"something that is unknown": {ofNothing, errors.New("422"), true, 15 * time.Minute}, // ten each five seconds, half of them from layers
+		"something that is unknown": {ofNothing, errors.New("422"), true, 16 * time.Minute}, // ten each five seconds, half of them from layers
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

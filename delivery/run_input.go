@@ -28,13 +28,20 @@ func (w *worker[IN, OUT]) input(yield func(Message[IN], error) bool) {
 	var since time.Time // the source fails; zero: it does not
 	wait := firstWait
 	for w.receiving.Err() == nil {
-		n := w.batch
+		isProbe := w.flooded()
+		if isProbe && !w.pause() {
+			return
+		}
+		n := w.room()
+		if n == 0 {
+			return
+		}
+		if !isProbe && w.flooded() {
+			continue
+		}
 		var probe chan outcome
-		if w.flooded() {
-			if !w.pause() {
-				return
-			}
-			n = w.flood.probe()
+		if isProbe {
+			n = min(n, w.flood.probe())
 			probe = make(chan outcome, n)
 		}
 		w.ask(w.clock.Now())
@@ -75,6 +82,15 @@ func (w *worker[IN, OUT]) input(yield func(Message[IN], error) bool) {
 		}
 		wait = min(2*wait, lastWait)
 	}
+}
+
+// room waits until the operator can take messages, and returns how many to receive; 0: the run or the operator has ended. What would have no slot stays in
+// the source, for others.
+func (w *worker[IN, OUT]) room() int {
+	if w.awaitRoom == nil {
+		return w.batch
+	}
+	return min(w.batch, w.awaitRoom(w.receiving))
 }
 
 // pass passes messages on to the operator, and gives back the rest if it is to stop. It returns false if the operator takes no more.

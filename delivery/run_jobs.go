@@ -12,6 +12,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/gate"
 )
 
 // hosted is a queue of a worker that is on an engine which keeps jobs.
@@ -57,7 +58,7 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 			continue
 		}
 		working.Go(func() { // ends with ctx
-			j.Work(ctx, func() jobs.Worker { return w.about(h.queues) })
+			j.Work(ctx, func() jobs.Worker { return w.about(h.queues) }, w.steer())
 		})
 	}
 	return func() {
@@ -98,5 +99,36 @@ func (w *worker[IN, OUT]) about(queues []string) jobs.Worker {
 			about.Operators = []json.RawMessage{b}
 		}
 	}
+	if b := w.backend(); b != nil {
+		about.Backends = []jobs.Backend{jobs.Backend(b.Report())}
+	}
 	return about
+}
+
+// backend returns the backend of the operator, if it can be steered; else nil.
+func (w *worker[IN, OUT]) backend() gate.Steered {
+	if op, ok := w.op.(interface{ Backend() asyncop.Backend }); ok {
+		b, _ := op.Backend().(gate.Steered)
+		return b
+	}
+	return nil
+}
+
+// steer returns what passes on what people want of the backend; nil: there is none.
+func (w *worker[IN, OUT]) steer() func(jobs.BackendOrder) {
+	b := w.backend()
+	if b == nil {
+		return nil
+	}
+	name := b.Report().Name
+	return func(o jobs.BackendOrder) {
+		if o.Backend != name {
+			return
+		}
+		order := gate.Order{At: o.At, Held: o.Held != "", Opens: o.Event == "open", Why: o.Held, Limit: -1}
+		if o.Limit != nil {
+			order.Limit = *o.Limit
+		}
+		b.Steer(order)
+	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
@@ -86,5 +88,70 @@ func TestRunRunsJobs(t *testing.T) {
 		workers, err = j.Workers(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, workers, "a worker that has ended")
+	})
+}
+
+// What is ordered of a backend reaches all workers of the engine at once, and they say how it is.
+func TestRunSteersItsBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		q := delivery.NewQueue[int](engine, "numbers", silent)
+		j, err := jobs.New(engine, jobs.Config{})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		var backends []*backend.Backend
+		for range 2 {
+			b := backend.New("pay", backend.Limit(4), backend.WithLogger(quiet))
+			backends = append(backends, b)
+			op := operator(itoa, asyncop.WithBackend(b))
+			go func() { // ends with ctx
+				_, err := delivery.Run(ctx, q, op, &collected{}, silent)
+				ended <- err
+			}()
+		}
+		synctest.Wait()
+		all := func(state backend.State, reason string, limit int) {
+			t.Helper()
+			synctest.Wait()
+			for _, b := range backends {
+				s := b.Stats()
+				require.Equal(t, state, s.State)
+				require.Equal(t, reason, s.Reason)
+				require.Equal(t, limit, s.Limit)
+			}
+		}
+		all(backend.Open, "", 4)
+		held := time.Now()
+		_, err = j.HoldBackend(t.Context(), "pay", "ann", "they migrate")
+		require.NoError(t, err)
+		all(backend.Held, "they migrate (ann)", 4)
+		_, err = j.HoldBackend(t.Context(), "mail", "ann", "another one")
+		require.NoError(t, err)
+		_, err = j.LimitBackend(t.Context(), "pay", 2, "ann", "slow")
+		require.NoError(t, err)
+		synctest.Wait()
+		require.NoError(t, q.Put(t.Context(), 1))
+		time.Sleep(25 * time.Second)
+		workers, err := j.Workers(t.Context())
+		require.NoError(t, err)
+		require.Len(t, workers, 2)
+		for _, w := range workers {
+			require.Len(t, w.Backends, 1)
+			require.WithinDuration(t, held, w.Backends[0].Since, 0)
+			w.Backends[0].Since, w.Backends[0].Waiting = time.Time{}, 0
+			require.Equal(t, jobs.Backend{Name: "pay", State: "held", Why: "they migrate (ann)", Limit: 2}, w.Backends[0])
+		}
+		_, err = j.OpenBackend(t.Context(), "pay", "ann", "done")
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.Equal(t, int64(1), backends[0].Stats().Started+backends[1].Stats().Started)
+		_, err = j.LimitBackend(t.Context(), "pay", -1, "ann", "fast")
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, 4, backends[0].Stats().Limit)
+		stop()
+		require.NoError(t, <-ended)
+		require.NoError(t, <-ended)
 	})
 }

@@ -48,8 +48,8 @@ func newRunSettings(opts []RunOption) runSettings {
 }
 
 // WithBatch sets how many messages are received at once, and how many results are put into the sink at once, at most; the default is
-// 100. The sink gets what is at hand, so a result does not wait for others. What was received and has no slot in the operator yet waits
-// in this worker. It panics if n < 1.
+// 100. The sink gets what is at hand, so a result does not wait for others. Run receives no more than the operator has free slots, so a
+// worker keeps no message from others that it cannot take. It panics if n < 1.
 func WithBatch(n int) RunOption {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: WithBatch: %d, want 1 or more", n))

@@ -215,9 +215,10 @@ func (a *app) jobsOrder(name, short string, order func(j *jobs.Jobs, ctx context
 func (a *app) log() *cobra.Command {
 	c := &cobra.Command{
 		Use: "log", Short: "Show who has done what, and check that nothing is missing", Args: none,
-		Long: `Show who has done what: each start, pause, resume, cancel and end of a job. weir
-only appends to this log. Each line has a hash, in which that of the line before
-is, so a line that was changed or removed is found: exit status 1. HASH is its
+		Long: `Show who has done what: each start, pause, resume, cancel and end of a job, and
+each hold, open and limit of a backend, whose name is in QUEUE. weir only
+appends to this log. Each line has a hash, in which that of the line before is,
+so a line that was changed or removed is found: exit status 1. HASH is its
 beginning; --json has all of it. To notice that the whole log was written anew,
 keep a hash elsewhere.`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -237,9 +238,7 @@ keep a hash elsewhere.`,
 						}
 						continue
 					}
-					rows = append(rows, []string{
-						strconv.Itoa(l.N), when(l.At), l.Event, strconv.Itoa(l.Job.ID), string(l.Job.Do), l.Job.Queue, strconv.Itoa(l.Job.Done), l.By, l.Why, l.Hash[:8],
-					})
+					rows = append(rows, logRow(l))
 				}
 				if len(rows) > 0 {
 					if err := a.table([]column{
@@ -265,6 +264,17 @@ keep a hash elsewhere.`,
 	}
 	output{a}.flag(c)
 	return c
+}
+
+// logRow shows a line of the log.
+func logRow(l jobs.Line) []string {
+	id, do, queue, done := strconv.Itoa(l.Job.ID), string(l.Job.Do), l.Job.Queue, strconv.Itoa(l.Job.Done)
+	if b := l.Backend; b != nil {
+		if id, do, queue, done = "", "backend", b.Backend, ""; b.Limit != nil {
+			done = strconv.Itoa(*b.Limit)
+		}
+	}
+	return []string{strconv.Itoa(l.N), when(l.At), l.Event, id, do, queue, done, l.By, l.Why, l.Hash[:8]}
 }
 
 func (a *app) workers() *cobra.Command {

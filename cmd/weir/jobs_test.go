@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"path/filepath"
 	"regexp"
@@ -61,6 +62,48 @@ func TestJobsAndTheirLog(t *testing.T) {
 	assert.Contains(t, log.stderr, "line 2 of the log was changed")
 }
 
+func TestBackends(t *testing.T) {
+	dir := seed(t)
+	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
+	assert.Equal(t, result{"", "No worker has a backend.\n", 0}, run("backend", "list"))
+	assert.Equal(t, exitUsage, run("backend", "hold").status)
+	assert.Equal(t, exitUsage, run("backend", "limit", "pay", "many").status)
+	assert.Equal(t, result{"Backend pay is held: 0 workers have it\n", "", 0}, run("backend", "hold", "pay", "-by", "ann", "-why", "they migrate"))
+	assert.Regexp(t, `BACKEND +WORKER +STATE +SINCE .*\npay +none +held .* they migrate \(ann\)`, run("backend", "list").stdout)
+
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	defer db.Close()
+	j, err := jobs.New(sqlite.New(db), jobs.Config{})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	heard, ended := make(chan jobs.BackendOrder, 10), make(chan struct{})
+	go func() { // ends with ctx
+		defer close(ended)
+		j.Work(ctx, func() jobs.Worker {
+			return jobs.Worker{Backends: []jobs.Backend{{Name: "pay", State: "held", Why: "they migrate (ann)", Limit: 20, InUse: 3}}}
+		}, func(o jobs.BackendOrder) { heard <- o })
+	}()
+	defer func() {
+		stop()
+		<-ended
+	}()
+	assert.Equal(t, "they migrate (ann)", (<-heard).Held, "also in a worker that starts later")
+	for workers := 0; workers == 0; {
+		all, err := j.Workers(t.Context())
+		require.NoError(t, err)
+		workers = len(all)
+	}
+	assert.Regexp(t, `pay +\w+ +held .* 20 +3 +they migrate \(ann\)`, run("backend", "list").stdout)
+	assert.Equal(t, result{"Backend pay is held, with a limit of 5 calls a worker: 1 workers have it\n", "", 0}, run("backend", "limit", "pay", "5"))
+	assert.Equal(t, result{"Backend pay is not held, with a limit of 5 calls a worker: 1 workers have it\n", "", 0}, run("backend", "open", "pay"))
+	assert.Equal(t, result{"Backend pay is not held: 1 workers have it\n", "", 0}, run("backend", "limit", "pay", "none"))
+	log := run("log").stdout
+	for _, event := range []string{"hold +backend +pay +ann", "limit +backend +pay +5", "open +backend +pay", "limit +backend +pay"} {
+		assert.Regexp(t, event, log)
+	}
+}
+
 func TestHoldAndRelease(t *testing.T) {
 	dir := seed(t)
 	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
@@ -79,7 +122,7 @@ func TestJobsOnTablesOfAnEarlierVersion(t *testing.T) {
 	dir := seed(t)
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
-	for _, statement := range []string{"DROP TABLE weir_records", "DELETE FROM weir_migrations WHERE component = 'sqlitestore' AND version = 4"} {
+	for _, statement := range []string{"DROP TABLE weir_records", "DELETE FROM weir_migrations WHERE component = 'sqlitestore' AND version >= 4"} {
 		_, err = db.Writer().ExecContext(t.Context(), statement)
 		require.NoError(t, err)
 	}

@@ -30,6 +30,7 @@ var jobRules = []storeRule{
 	{name: "jobs: two processes", check: jobTwo},
 	{name: "jobs: the log", check: jobLog},
 	{name: "jobs: workers", check: jobWorkers},
+	{name: "jobs: backends", check: jobBackends},
 }
 
 func (b *storeBench) keeper() store.Keeper {
@@ -526,6 +527,68 @@ func jobLog(b *storeBench) {
 	b.must(err != nil, "a line was added, and the log is whole")
 }
 
+// jobBackends checks that what is ordered of a backend reaches a worker, and is in the log.
+func jobBackends(b *storeBench) {
+	p := b.process()
+	_, err := p.HoldBackend(b.ctx, "pay", "", "no")
+	b.must(err != nil, "a backend was held by nobody")
+	_, err = p.HoldBackend(b.ctx, "pay", "ann", "before the start")
+	b.ok(err, "HoldBackend")
+	ctx, stop := context.WithCancel(b.ctx)
+	got := make(chan jobs.BackendOrder, 1000)
+	ended := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(ended)
+		p.Work(ctx, func() jobs.Worker {
+			return jobs.Worker{Backends: []jobs.Backend{{Name: "pay", State: "held", Limit: 7}}}
+		},
+			func(o jobs.BackendOrder) { got <- o })
+	}()
+	defer func() {
+		stop()
+		<-ended
+	}()
+	last := time.Time{}
+	hears := func(what string, f func(o jobs.BackendOrder) bool) {
+		for patience := time.Now().Add(20 * time.Second); ; p.mock.Add(100 * time.Millisecond) {
+			select {
+			case o := <-got:
+				b.must(o.Backend == "pay" && !o.At.Before(last), "a worker heard %+v", o)
+				if last = o.At; f(o) {
+					return
+				}
+			case <-time.After(time.Millisecond):
+				b.must(time.Now().Before(patience), "a worker did not hear of %s", what)
+			}
+		}
+	}
+	hears("a hold before its start", func(o jobs.BackendOrder) bool {
+		return o.Held == "before the start (ann)" && o.Event == "hold" && o.By == "ann"
+	})
+	command := b.process() // as another process
+	_, err = command.LimitBackend(b.ctx, "pay", 5, "bob", "slow")
+	b.ok(err, "LimitBackend")
+	hears("a limit", func(o jobs.BackendOrder) bool {
+		return o.Held == "before the start (ann)" && o.Limit != nil && *o.Limit == 5
+	})
+	_, err = command.OpenBackend(b.ctx, "pay", "bob", "it is back")
+	b.ok(err, "OpenBackend")
+	hears("the end of a hold", func(o jobs.BackendOrder) bool { return o.Held == "" && o.Event == "open" && *o.Limit == 5 })
+	_, err = command.LimitBackend(b.ctx, "pay", -1, "bob", "fast")
+	b.ok(err, "LimitBackend")
+	hears("the end of a limit", func(o jobs.BackendOrder) bool { return o.Limit == nil })
+	orders, err := p.BackendOrders(b.ctx)
+	b.must(err == nil && len(orders) == 1 && orders[0].Event == "limit", "the orders are %+v, %v", orders, err)
+	workers, err := p.Workers(b.ctx)
+	b.must(err == nil && len(workers) == 1 && workers[0].Backends[0].Limit == 7, "the workers are %+v, %v", workers, err)
+	var events []string
+	for l, err := range p.Log(b.ctx) {
+		b.ok(err, "Log")
+		events = append(events, l.Event+" "+l.Backend.Backend+" "+l.By)
+	}
+	b.must(slices.Equal(events, []string{"hold pay ann", "limit pay bob", "open pay bob", "limit pay bob"}), "the log has %q", events)
+}
+
 func jobWorkers(b *storeBench) {
 	p := b.process()
 	b.put("dead", message("a"))
@@ -534,7 +597,7 @@ func jobWorkers(b *storeBench) {
 	ended := make(chan struct{})
 	go func() { // ends with ctx
 		defer close(ended)
-		p.Work(ctx, func() jobs.Worker { return jobs.Worker{Queues: []string{"orders"}} })
+		p.Work(ctx, func() jobs.Worker { return jobs.Worker{Queues: []string{"orders"}} }, nil)
 	}()
 	defer func() {
 		stop()

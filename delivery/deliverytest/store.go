@@ -41,7 +41,7 @@ type StorePlace struct {
 // newPlace returns a new, empty place each time.
 func RunStore(t *testing.T, newPlace func(t *testing.T) StorePlace) {
 	t.Helper()
-	for _, r := range slices.Concat(storeRules, jobRules) {
+	for _, r := range slices.Concat(storeRules, workerRules, jobRules) {
 		t.Run(r.name, func(t *testing.T) {
 			place := newPlace(t)
 			if r.setsClock && place.SetBack == nil {

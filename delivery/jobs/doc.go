@@ -32,5 +32,6 @@
 //
 // # Workers
 //
-// While a worker runs it says every 20 s what it does: [Jobs.Workers] lists that.
+// While a worker runs it says every 20 s what it does: [Jobs.Workers] lists that. [Jobs.HoldBackend] and its siblings steer the services that
+// workers call; what they do is in the log, too.
 package jobs

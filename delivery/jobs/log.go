@@ -18,10 +18,12 @@ import (
 type Line struct {
 	N     int       `json:"n"` // from 1
 	At    time.Time `json:"at"`
-	Event string    `json:"event"` // start, pause, resume, cancel, end
+	Event string    `json:"event"` // start, pause, resume, cancel, end; of a backend: hold, open, limit
 	By    string    `json:"by"`
 	Why   string    `json:"why"`
-	Job   Job       `json:"job"` // as it was then
+	Job   Job       `json:"job,omitzero"` // as it was then; none if Backend is set
+	// Backend is what was ordered of a backend.
+	Backend *BackendOrder `json:"backend,omitempty"`
 	// Hash is that of the line and of the hash of the one before: SHA-256, hexadecimal.
 	Hash string `json:"-"`
 }

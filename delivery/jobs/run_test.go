@@ -40,7 +40,7 @@ func TestAJobBehindOneThatWasStopped(t *testing.T) {
 			require.NoError(t, err)
 			ctx, end := context.WithCancel(t.Context())
 			defer end()
-			go j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }) // ends with ctx
+			go j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, nil) // ends with ctx
 			time.Sleep(time.Minute)
 			slow, err = stop(j, t.Context(), slow.ID, "ann", "too slow")
 			require.NoError(t, err)

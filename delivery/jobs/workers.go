@@ -34,6 +34,7 @@ type Worker struct {
 	Queues    []string          `json:"queues,omitempty"`
 	Counts    json.RawMessage   `json:"counts,omitempty"`
 	Operators []json.RawMessage `json:"operators,omitempty"`
+	Backends  []Backend         `json:"backends,omitempty"`
 }
 
 // Workers returns the workers of the engine. One that was killed is among them for two minutes, and until another one notices. One that
@@ -51,12 +52,16 @@ func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 }
 
 // Work is what delivery.Run does beside its messages, until ctx ends: it says what about returns, and runs jobs. Both take one transaction
-// each 20 s if there are no jobs. about sets Queues, Counts and Operators.
-func (j *Jobs) Work(ctx context.Context, about func() Worker) {
+// each 20 s if there are no jobs. about sets Queues, Counts, Operators and Backends. steer, which may be nil, gets what people want of backends,
+// at the start and when it has changed, and perhaps again.
+func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
 	b := &beats{Jobs: j, about: about, running: map[string]bool{}, told: map[int]bool{}}
 	b.self.Name = strings.ToLower(rand.Text()[:10])
 	b.self.Kind = kindWorker
 	defer b.runs.Wait()
+	if steer != nil {
+		b.runs.Go(func() { j.steer(ctx, steer) }) // ends with ctx
+	}
 	ticker := j.Clock.Ticker(beatEach)
 	defer ticker.Stop()
 	for warned := false; ; {

@@ -30,9 +30,26 @@ func (m *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) e
 			for _, undo := range slices.Backward(tx.undo) {
 				undo()
 			}
+		} else if tx.watched {
+			for _, changed := range m.watchers {
+				(*changed)()
+			}
 		}
 		return err
 	})
+}
+
+// Watch implements [store.Watcher].
+func (m *Engine) Watch(ctx context.Context, changed func()) error {
+	if err := m.do(ctx, func() error { m.watchers = append(m.watchers, &changed); return nil }); err != nil {
+		return err
+	}
+	changed()
+	<-ctx.Done()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.watchers = slices.DeleteFunc(m.watchers, func(f *func()) bool { return f == &changed })
+	return context.Cause(ctx)
 }
 
 // Records implements [store.Keeper].
@@ -52,8 +69,9 @@ func (m *Engine) list(kind, after string, limit int) []store.Record {
 
 // memoryTx undoes what it has done, if it fails.
 type memoryTx struct {
-	m    *Engine
-	undo []func()
+	m       *Engine
+	undo    []func()
+	watched bool // it has written what is watched
 }
 
 func (t *memoryTx) Now() time.Time { return t.m.clock.Now() }
@@ -71,6 +89,7 @@ func (t *memoryTx) Write(_ context.Context, r store.Record) error {
 	if old.Version != r.Version {
 		return store.ErrChanged
 	}
+	t.watched = t.watched || r.Kind == store.WatchedKind
 	t.undo = append(t.undo, func() {
 		if delete(t.m.records, key); there {
 			t.m.records[key] = old

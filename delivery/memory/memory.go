@@ -2,6 +2,7 @@
 package memory
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"encoding/json"
@@ -40,25 +41,29 @@ type memoryQueues struct {
 	size   int
 	last   store.Position
 
-	locks   *lock.Memory
-	records map[recordKey]store.Record
+	locks    *lock.Memory
+	records  map[recordKey]store.Record
+	watchers []*func()
 }
 
 var (
 	_ store.Keeper  = (*Engine)(nil)
 	_ store.Chooser = (*Engine)(nil)
+	_ store.ByKey   = (*Engine)(nil)
+	_ store.Watcher = (*Engine)(nil)
 )
 
 type memoryQueue struct {
 	entries map[store.Position]*memoryEntry
 	ids     map[store.Identity]store.Position
 	ready   readyHeap
+	keys    map[string]*readyHeap // the same, by key
 }
 
 type memoryEntry struct {
 	store.Entry
 	at     time.Time // when it can be taken
-	index  int       // in ready
+	index  [2]int    // in ready, and in that of its key
 	lapses int
 }
 
@@ -160,17 +165,27 @@ func (m *Engine) put(queue string, message *store.Message) {
 func (m *Engine) insert(queue string, e *memoryEntry) {
 	q := m.queues[queue]
 	if q == nil {
-		q = &memoryQueue{entries: map[store.Position]*memoryEntry{}, ids: map[store.Identity]store.Position{}}
+		q = &memoryQueue{entries: map[store.Position]*memoryEntry{}, ids: map[store.Identity]store.Position{}, keys: map[string]*readyHeap{}}
 		m.queues[queue] = q
 	}
 	q.entries[e.Position] = e
 	q.ids[e.Identity()] = e.Position
 	heap.Push(&q.ready, e)
+	key := q.keys[e.Meta.Key]
+	if key == nil {
+		key = &readyHeap{which: 1}
+		q.keys[e.Meta.Key] = key
+	}
+	heap.Push(key, e)
 }
 
 func (m *Engine) remove(queue string, e *memoryEntry) {
 	q := m.queues[queue]
-	heap.Remove(&q.ready, e.index)
+	heap.Remove(&q.ready, e.index[0])
+	key := q.keys[e.Meta.Key]
+	if heap.Remove(key, e.index[1]); key.Len() == 0 {
+		delete(q.keys, e.Meta.Key)
+	}
 	delete(q.entries, e.Position)
 	delete(q.ids, e.Identity())
 	m.size--
@@ -187,9 +202,41 @@ func (m *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 		}
 		q := m.queues[queue]
 		now := m.clock.Now()
-		for size := 0; q != nil && len(taken) < limit && size < store.MaxBytes && !q.ready[0].at.After(now); {
-			size += len(q.ready[0].Payload)
-			taken = append(taken, m.grant(q, queue, q.ready[0], now.Add(lease)))
+		for size := 0; q != nil && len(taken) < limit && size < store.MaxBytes && q.ready.due(now); {
+			size += len(q.ready.list[0].Payload)
+			taken = append(taken, m.grant(q, queue, q.ready.list[0], now.Add(lease)))
+		}
+		return nil
+	})
+}
+
+// TakeByKey implements [store.ByKey].
+func (m *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limit int, lease time.Duration) (taken []store.Leased, next string, err error) {
+	return taken, next, m.do(ctx, func() error {
+		if err := errors.Join(storearg.Take(queue, limit, lease), storearg.Turn(t)); err != nil {
+			return err
+		}
+		q := m.queues[queue]
+		if q == nil {
+			return nil
+		}
+		now := m.clock.Now()
+		after, begun := storearg.After(t)
+		keys := slices.Sorted(maps.Keys(q.keys))
+		keys = slices.DeleteFunc(keys, func(key string) bool {
+			return begun && key <= after || !q.keys[key].due(now) || slices.Contains(t.Except, key)
+		})
+		if len(keys) > limit {
+			keys = keys[:limit]
+			next = storearg.Next(keys[limit-1])
+		}
+		size := 0
+		for _, key := range keys {
+			of := q.keys[key]
+			for n := 0; n < min(t.Each, limit/len(keys)) && size < store.MaxBytes && of.due(now); n++ {
+				size += len(of.list[0].Payload)
+				taken = append(taken, m.grant(q, queue, of.list[0], now.Add(lease)))
+			}
 		}
 		return nil
 	})
@@ -210,7 +257,8 @@ func (m *Engine) grant(q *memoryQueue, queue string, e *memoryEntry, until time.
 
 func (q *memoryQueue) set(e *memoryEntry, at time.Time) {
 	e.at = at
-	heap.Fix(&q.ready, e.index)
+	heap.Fix(&q.ready, e.index[0])
+	heap.Fix(q.keys[e.Meta.Key], e.index[1])
 }
 
 // Extend implements [store.Store].
@@ -409,31 +457,36 @@ func (m *Engine) do(ctx context.Context, f func() error) error {
 }
 
 // readyHeap orders entries by when they can be taken.
-type readyHeap []*memoryEntry
-
-func (h readyHeap) Len() int { return len(h) }
-func (h readyHeap) Less(i, j int) bool {
-	if c := h[i].at.Compare(h[j].at); c != 0 {
-		return c < 0
-	}
-	return h[i].Position < h[j].Position
+type readyHeap struct {
+	list  []*memoryEntry
+	which int // of memoryEntry.index
 }
 
-func (h readyHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
+// due reports whether the first one can be taken.
+func (h *readyHeap) due(now time.Time) bool { return len(h.list) > 0 && !h.list[0].at.After(now) }
+
+func (h *readyHeap) Len() int { return len(h.list) }
+
+func (h *readyHeap) Less(i, j int) bool {
+	a, b := h.list[i], h.list[j]
+	return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.Position, b.Position)) < 0
+}
+
+func (h *readyHeap) Swap(i, j int) {
+	h.list[i], h.list[j] = h.list[j], h.list[i]
+	h.list[i].index[h.which], h.list[j].index[h.which] = i, j
 }
 
 func (h *readyHeap) Push(x any) {
 	e := x.(*memoryEntry)
-	e.index = len(*h)
-	*h = append(*h, e)
+	e.index[h.which] = len(h.list)
+	h.list = append(h.list, e)
 }
 
 func (h *readyHeap) Pop() any {
-	old := *h
-	e := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
+	last := len(h.list) - 1
+	e := h.list[last]
+	h.list[last] = nil
+	h.list = h.list[:last]
 	return e
 }

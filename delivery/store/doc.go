@@ -31,6 +31,8 @@
 //
 //   - [Inspector]: it looks into its queues, and moves a message from one to another in one step; it needs an index, as databases have one
 //
+//   - [ByKey]: it takes the messages of keys in turn
+//
 //   - [Chooser]: it keeps the choice of a provider with a message
 //
 //   - [Notifier]: it says when something was put; its consumers poll as well
@@ -40,11 +42,11 @@
 //   - [Keeper]: it has locks (package delivery/lock), and keeps records that change in one transaction with messages; jobs need it (package
 //     delivery/jobs)
 //
-//     Store   Inspector   Chooser   Notifier   Waker   Keeper
-//     delivery/memory          x         x          x                         x
-//     ext/sqlite               x         x          x                         x
-//     ext/postgres             x         x          x                    x    x
-//     ext/jetstream            x         x          x         x               x
+//     Store   Inspector   ByKey   Chooser   Notifier   Waker   Keeper
+//     delivery/memory          x         x         x        x                         x
+//     ext/sqlite               x         x         x        x                         x
+//     ext/postgres             x         x         x        x                    x    x
+//     ext/jetstream            x         x                  x        x               x
 //
 // Where an engine is no Waker, consumers poll an empty queue: after 5 ms at first, then every 100 ms. Package deliverytest checks an engine
 // of your own.

@@ -73,3 +73,13 @@ const (
 	// ReleaseEdit lets a held message be taken when it is due. It is not done if the message is not held.
 	ReleaseEdit
 )
+
+// Watcher is a [Keeper] that says when records of the kind [WatchedKind] are written. Where an engine is none, they are read once a second.
+type Watcher interface {
+	// Watch calls changed when such a record was written, until ctx ends or it cannot go on: it returns why. It calls changed first when it
+	// misses nothing any more. changed does not block.
+	Watch(ctx context.Context, changed func()) error
+}
+
+// WatchedKind is the kind of what people want of backends.
+const WatchedKind = "backend"

@@ -107,6 +107,21 @@ type Notifier interface {
 	Notify(ctx context.Context, queue string, wake func()) error
 }
 
+// ByKey is a store that takes the messages of keys ([message.Meta].Key) in turn.
+type ByKey interface {
+	// TakeByKey is [Store.Take] for messages of the keys behind t.After, in an order of the store: of as many keys as have messages that are
+	// due, up to max, the same number of each, at least one. next is where the next call goes on; it is "" if no key is left, even if
+	// nothing was taken. From the first key on, messages without a key come before others, if they are among the oldest that are due.
+	TakeByKey(ctx context.Context, queue string, t Turn, max int, lease time.Duration) (taken []Leased, next string, err error)
+}
+
+// Turn says of which keys [ByKey.TakeByKey] takes messages.
+type Turn struct {
+	After  string   // next of the call before; "": from the first key on
+	Each   int      // messages of a key at most, at least 1
+	Except []string // not of these keys
+}
+
 // Chooser is a store that keeps the choice of a provider with a message.
 type Chooser interface {
 	// Choose sets Meta.Provider of a message that was taken. When it returns nil, that is as safe as the message.

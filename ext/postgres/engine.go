@@ -84,6 +84,7 @@ var (
 	_ store.Keeper  = (*Engine)(nil)
 	_ store.Waker   = (*Engine)(nil)
 	_ store.Chooser = (*Engine)(nil)
+	_ store.Watcher = (*Engine)(nil)
 )
 
 // Option changes a setting of [Open] and [New].

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
@@ -33,12 +34,13 @@ func TestHeartbeatsOfAnIdleWorker(t *testing.T) {
 	require.NoError(t, postgres.Migrate(t.Context(), pool))
 	engine := postgres.New(pool)
 	t.Cleanup(func() { require.NoError(t, engine.Close()) })
+	pay := backend.New("pay", backend.WithLogger(quiet))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { // ends with ctx
 		q := delivery.NewQueue[int](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour), delivery.WithLogger(quiet))
 		op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, i int) (int, error) { return i, nil }), time.Hour, 10,
-			asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet))
+			asyncop.WithFailureSink(q.TakeFailure), asyncop.WithBackend(pay), asyncop.WithLogger(quiet))
 		_, err := delivery.Run(ctx, q, op, delivery.NewQueue[int](engine, "receipts"), delivery.WithLogger(quiet))
 		ended <- err
 	}()
@@ -72,6 +74,14 @@ func TestHeartbeatsOfAnIdleWorker(t *testing.T) {
 	}
 	t.Logf("%d transactions in %v", transactions, within)
 	require.LessOrEqual(t, transactions, int(within/(10*time.Second)))
+
+	// It is told what another process wants of its backend.
+	ordered := time.Now()
+	_, err = j.HoldBackend(t.Context(), "pay", "ann", "they migrate")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return pay.Stats().State == backend.Held }, time.Minute, time.Millisecond)
+	t.Logf("held after %v", time.Since(ordered))
+	require.Less(t, time.Since(ordered), 2*time.Second)
 	stop()
 	require.NoError(t, <-ended)
 	workers, err := j.Workers(t.Context())

@@ -85,7 +85,18 @@ func (t *keeperTx) Write(ctx context.Context, r store.Record) error {
 	if err == nil && tag.RowsAffected() == 0 {
 		err = store.ErrChanged
 	}
+	if r.Kind == store.WatchedKind {
+		t.woken[watched] = dues{now: true}
+	}
 	return err
+}
+
+// watched stands for the records that are watched, in place of a queue.
+const watched = "weir records"
+
+// Watch implements [store.Watcher]. It is a source that the hub wakes.
+func (s *Engine) Watch(ctx context.Context, changed func()) error {
+	return s.Wake(ctx, watched, changed)
 }
 
 func (t *keeperTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {

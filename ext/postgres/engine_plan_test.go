@@ -133,3 +133,27 @@ func TestStatementsUseAnIndex(t *testing.T) {
 	require.Contains(t, names, "other")
 	check("Queues")
 }
+
+// To find the keys whose turn it is takes no look at the messages of the others.
+func TestTurnsUseAnIndex(t *testing.T) {
+	pool, plans := explained(t, places(t)(t))
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	s := postgres.New(pool)
+	_, err := pool.Exec(t.Context(), `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta)
+		SELECT 'q', now, now, now, 0, 0, '', jsonb_build_object('id', n::text, 'key', CASE WHEN n % 1000 = 0 THEN n::text ELSE 'flood' END)
+		FROM generate_series(1, 20000) AS n, (SELECT clock_timestamp() AS now) AS clock`)
+	require.NoError(t, err)
+	for round := range 6 {
+		if round == 3 {
+			_, err := pool.Exec(t.Context(), "ANALYZE weir_messages")
+			require.NoError(t, err)
+		}
+		plans()
+		taken, _, err := s.TakeByKey(t.Context(), "q", store.Turn{Each: 1}, 100, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, taken, []int{21, 1, 1, 1, 1, 1}[round])
+		plan := plans()
+		require.Contains(t, plan, "weir_messages_key")
+		require.NotContains(t, plan, "Seq Scan on weir_messages")
+	}
+}

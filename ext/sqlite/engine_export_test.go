@@ -15,6 +15,12 @@ func SetStep(s *Engine, step func()) { s.step = step }
 // Page is the condition of List and Claim.
 var Page = page
 
+// Of TakeByKey.
+const (
+	KeysInTurn      = keysInTurn
+	PositionsOfKeys = positionsOfKeys
+)
+
 // Stage puts messages in a transaction, as PutTx does.
 func Stage(ctx context.Context, s *Engine, tx execer, queue string, ms ...store.Message) error {
 	return s.stage(ctx, tx, queue, ms...)

@@ -49,6 +49,31 @@ func TestQueriesUseAnIndex(t *testing.T) {
 	}
 }
 
+// To find the keys whose turn it is takes no look at the messages of the others.
+func TestTurnsUseAnIndex(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
+	for query, args := range map[string][]any{
+		sqlite.KeysInTurn:      {"", "q", 1, 10, "[]"},
+		sqlite.PositionsOfKeys: {`["a"]`, "q", 1, 10},
+	} {
+		rows, err := db.Writer().QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
+		require.NoError(t, err)
+		var plan string
+		for rows.Next() {
+			var id, parent, unused int
+			var detail string
+			require.NoError(t, rows.Scan(&id, &parent, &unused, &detail))
+			plan += detail + "\n"
+		}
+		require.NoError(t, rows.Err())
+		require.NoError(t, rows.Close())
+		require.Contains(t, plan, "weir_messages_key (queue=? AND <expr>", plan)
+		require.NotContains(t, plan, "SCAN weir_messages", plan)
+		require.NotContains(t, plan, "SCAN m", plan)
+		require.NotContains(t, plan, "weir_messages_at", plan)
+	}
+}
+
 // A search that finds little takes long. Others write meanwhile: it waited for the write lock, and held it.
 func TestClaimSearchesWithoutTheWriteLock(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "queues.db"))

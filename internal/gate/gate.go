@@ -18,6 +18,33 @@ type Backend interface {
 	Attach(s Sleeper, lent int) Place
 }
 
+// Steered is a backend that says how it is, and does what people want.
+type Steered interface {
+	Report() Report
+	Steer(o Order) // does nothing if o is not newer than the last one
+}
+
+// Report is how a backend is.
+type Report struct {
+	Name    string
+	State   string
+	Why     string
+	Since   time.Time // of State
+	Until   time.Time // it is closed; zero: not known
+	Limit   int       // calls at a time; -1: none
+	InUse   int
+	Waiting int // operators
+}
+
+// Order is what people want of a backend, for as long as no newer one comes.
+type Order struct {
+	At    time.Time
+	Held  bool
+	Opens bool // whoever has closed it
+	Why   string
+	Limit int // -1: the backend's own
+}
+
 // Sleeper is the sleep of an operator's loop. Its methods are called from any goroutine, with a lock held, and do not block.
 type Sleeper interface {
 	WakeUp()

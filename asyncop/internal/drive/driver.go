@@ -383,6 +383,7 @@ func (d *Driver[IN, OUT]) publish() {
 	counts := now.Counts()
 	counts.Emitted = d.emitted
 	d.published.set(counts, now.Oldest)
+	d.current.port.offer(now.Room)
 }
 
 // offLoop runs user code that may block for a moment on a goroutine of its own and waits for it, so that neither a panic

@@ -33,6 +33,9 @@ type port[IN, OUT any] interface {
 	// awaitReader waits until downstream takes no more.
 	awaitReader()
 
+	// offer says how many slots are free.
+	offer(room int)
+
 	// failure returns the error that the input has ended with.
 	failure() error
 	// leave ends the port because another one takes its place.
@@ -148,6 +151,8 @@ func (p *flowPort[IN, OUT]) handed() (n uint64, isHeld bool) { return 0, false }
 func (p *flowPort[IN, OUT]) settled() uint64 { return 0 }
 
 func (p *flowPort[IN, OUT]) awaitReader() {}
+
+func (p *flowPort[IN, OUT]) offer(int) {}
 
 func (p *flowPort[IN, OUT]) failure() error { return nil }
 
@@ -270,6 +275,12 @@ func (p *ringPort[IN, OUT]) handed() (n uint64, isHeld bool) { return p.out.ring
 func (p *ringPort[IN, OUT]) settled() uint64 { return p.out.settled.Load() }
 
 func (p *ringPort[IN, OUT]) awaitReader() { <-p.out.gone }
+
+func (p *ringPort[IN, OUT]) offer(room int) {
+	if p.in.ring.messages != nil {
+		p.in.offer(room)
+	}
+}
 
 func (p *ringPort[IN, OUT]) failure() error { return p.failed }
 

@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"context"
 	"sync/atomic"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
@@ -117,7 +118,8 @@ func (r *ring[T]) over() bool { return r.ended.Load() && r.len() == 0 }
 // inlet is a ring from which the loop takes.
 type inlet[T any] struct {
 	ring   *ring[T]
-	feeder call.Sleeper // puts
+	feeder call.Sleeper  // puts
+	until  atomic.Uint64 // tail may go there, and each value has a slot; an older one is lower
 }
 
 func newInlet[T any](places int) inlet[T] {
@@ -142,6 +144,32 @@ func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
 		i.feeder.WakeUp()
 	}
 	return v, m, ok
+}
+
+// offer says for how many more than were taken there are slots. Called by the loop.
+func (i *inlet[T]) offer(room int) {
+	i.until.Store(i.ring.head.Load() + uint64(room)) //nolint:gosec // it is not negative
+	if i.feeder.Parked.Load() && i.room() > 0 {
+		i.feeder.WakeUp()
+	}
+}
+
+// room returns for how many values there are slots that nothing was put for.
+func (i *inlet[T]) room() int {
+	return max(0, int(i.until.Load()-i.ring.tail.Load())) //nolint:gosec // two counts that are close to each other
+}
+
+// awaitRoom waits until there is a slot for a value, and returns for how many; 0: nothing is taken any more, or ctx has ended. Called by
+// the goroutine that puts.
+func (i *inlet[T]) awaitRoom(ctx context.Context) int {
+	defer context.AfterFunc(ctx, i.feeder.WakeUp)()
+	for !i.ring.stopped.Load() && ctx.Err() == nil {
+		if n := i.room(); n > 0 {
+			return n
+		}
+		i.feeder.Sleep(func() bool { return i.room() == 0 && !i.ring.stopped.Load() && ctx.Err() == nil })
+	}
+	return 0
 }
 
 // stop takes nothing more.

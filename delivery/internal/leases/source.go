@@ -61,6 +61,7 @@ type Source[T any] struct {
 	receiving chan struct{}    // room for one: a Receive
 	single    bool             // takes one message, as the last one was a suspect; owned by the Receive
 	left      []store.Position // of what Resume has found, and was not taken yet; owned by the Receive
+	after     string           // the next turn is that of the key behind it; owned by the Receive
 
 	// releasing has room for one: the goroutine that gives back messages and forgets them, or notes what was taken. A message
 	// that was given back can be taken again before it is forgotten, and must not join itself.
@@ -71,6 +72,7 @@ type Source[T any] struct {
 	settled []*held          // of those, with a verdict
 	suspect *held            // its leases have ended, and it has its head start until then; nil: none has
 	until   time.Time
+	flying  map[string]int // messages by key, if they are taken in turn
 }
 
 // held is a message that was received and is not settled in the store. All is guarded by Source.mu, message but for its provider written
@@ -87,6 +89,8 @@ type sourceSettings struct {
 	lease   time.Duration
 	maxPoll time.Duration
 	logger  *slog.Logger
+	byKey   store.ByKey // nil: keys have no turns
+	most    int         // messages of a key in flight; 0: no limit
 }
 
 // SourceOption changes a setting of [NewSource].
@@ -142,6 +146,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 	src := &Source[T]{
 		store: s, queue: queue, dead: dead, decoder: decoder.New("store", c), codec: c, sourceSettings: set,
 		again: make(chan struct{}, 1), releasing: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[string]*held{},
+		flying: map[string]int{},
 	}
 	src.recorder = verdicts.Start(set.clock, set.lease, errSourceClosed, verdicts.Hooks{
 		Extend: src.extend, Record: src.recordAll, Failed: func(err error) {
@@ -350,6 +355,9 @@ func (s *Source[T]) hold(h *held) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held[h.lease.Entry] = h
+	if s.byKey != nil {
+		s.flying[h.message.Meta.Key]++
+	}
 }
 
 // settle takes the verdict on a message, from any goroutine.
@@ -363,9 +371,10 @@ func (s *Source[T]) settle(h *held, v message.Verdict) {
 	if alone {
 		s.suspect = nil
 	}
+	s.landed(h.message.Meta.Key)
 	s.mu.Unlock()
 	s.recorder.Kick()
-	if alone {
+	if alone || s.most > 0 {
 		verdicts.Wake(s.again)
 	}
 }

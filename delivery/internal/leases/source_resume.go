@@ -67,5 +67,8 @@ func (s *Source[T]) takeNext(ctx context.Context, n int) ([]store.Leased, error)
 			return claimed, nil
 		}
 	}
+	if s.byKey != nil {
+		return s.takeInTurn(ctx, n)
+	}
 	return s.store.Take(ctx, s.queue, n, s.lease)
 }

@@ -105,6 +105,19 @@
 //	weir.queue.oldest_age                          gauge, s
 //	weir.queue.reason.messages                     gauge, {message}; by weir.reason. A message counts once for each of its reasons
 //
+// [ObserveBackends] adds those of backends, with the attribute weir.backend.name:
+//
+//	weir.backend.state                             gauge, 1 or 0; by weir.backend.state: open, closed, probing, ramping, held
+//	weir.backend.state_since                       gauge, s since 1970
+//	weir.backend.limit                             gauge, {call}; missing without a limit
+//	weir.backend.in_use                            gauge, {call}
+//	weir.backend.waiting                           gauge, {operator}
+//	weir.backend.tenants_closed                    gauge, {tenant}
+//	weir.backend.retries_left                      gauge, {retry}: of the budget; missing without one
+//	weir.backend.attempts, .attempts_lost          counters, {attempt}
+//	weir.backend.retries_refused                   counter, {retry}
+//	weir.backend.closes, .would_have_closed        counters, {close}
+//
 // There are no semantic conventions for operators of streams. Where there are some that fit, for messages and errors, the names
 // are theirs.
 package weirotel

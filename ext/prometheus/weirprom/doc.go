@@ -66,6 +66,23 @@
 //	weir_queue_oldest_age_seconds
 //	weir_queue_reason_messages{reason}               a message counts once for each of its reasons
 //
+// # Metrics of backends
+//
+// [NewBackends] collects them. They have the label backend. Why one is closed is in its log and in weir backend list.
+//
+//	weir_backend_state{state}                        1 for the state it is in: open, closed, probing, ramping, held; else 0
+//	weir_backend_state_since_timestamp_seconds
+//	weir_backend_limit                               calls at a time; missing without a limit
+//	weir_backend_in_use                              calls that run
+//	weir_backend_waiting                             operators that wait
+//	weir_backend_tenants_closed
+//	weir_backend_retries_left                        of the retry budget; missing without one
+//	weir_backend_attempts_total
+//	weir_backend_attempts_lost_total
+//	weir_backend_retries_refused_total               by the retry budget
+//	weir_backend_closes_total
+//	weir_backend_would_have_closed_total             in a dry run
+//
 // # Histograms
 //
 // Each histogram is a classic and a native one at the same time. A server that scrapes native histograms takes the native one,

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirflow/weir/delivery/jobs"
+)
+
+// backend returns the commands for the services that workers call.
+func (a *app) backend() *cobra.Command {
+	return group("backend", "Backends: the services that workers call", a.backendList(),
+		a.backendOrder("hold NAME", "Let no call start in any worker, until the backend is opened", 1),
+		a.backendOrder("open NAME", "End a hold: the workers try the service, and their load grows back", 1),
+		a.backendOrder("limit NAME N", "Let N calls run at a time in each worker; none ends that", 2))
+}
+
+func (a *app) backendList() *cobra.Command {
+	c := &cobra.Command{
+		Use: "list", Short: "Show the backends of all workers", Args: none,
+		Long: `Show the backends of all workers. Each worker says every 20 s how its backend
+is. What is ordered by hold, open and limit reaches workers within two seconds,
+also those that start later.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
+				rows, err := a.backendRows(ctx, j)
+				if err != nil || a.json {
+					return err
+				}
+				if len(rows) == 0 {
+					a.note("No worker has a backend.")
+					return nil
+				}
+				return a.table([]column{
+					{name: "BACKEND", least: 8},
+					{name: "WORKER"},
+					{name: "STATE"},
+					{name: "SINCE"},
+					{name: "LIMIT", right: true},
+					{name: "IN USE", right: true},
+					{name: "WHY", least: 5},
+				}, rows)
+			})
+		},
+	}
+	output{a}.flag(c)
+	return c
+}
+
+// backendRows returns a row for each backend of a worker, and one for what is ordered of a backend that no worker has.
+func (a *app) backendRows(ctx context.Context, j *jobs.Jobs) (rows [][]string, err error) {
+	workers, err := j.Workers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	orders, err := j.BackendOrders(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range workers {
+		for _, b := range w.Backends {
+			orders = slices.DeleteFunc(orders, func(o jobs.BackendOrder) bool { return o.Backend == b.Name })
+			if a.json {
+				if err := a.object(struct {
+					jobs.Backend
+					Worker string `json:"worker"`
+				}{b, w.ID}); err != nil {
+					return nil, err
+				}
+			}
+			limit := strconv.Itoa(b.Limit)
+			if b.Limit < 0 {
+				limit = "none"
+			}
+			rows = append(rows, []string{b.Name, w.ID, b.State, when(b.Since), limit, strconv.Itoa(b.InUse), b.Why})
+		}
+	}
+	for _, o := range orders {
+		if a.json {
+			if err := a.object(o); err != nil {
+				return nil, err
+			}
+		}
+		state, limit := "", ""
+		if o.Held != "" {
+			state = "held"
+		}
+		if o.Limit != nil {
+			limit = strconv.Itoa(*o.Limit)
+		}
+		if state != "" || limit != "" {
+			rows = append(rows, []string{o.Backend, "none", state, when(o.At), limit, "", o.Held})
+		}
+	}
+	return rows, nil
+}
+
+// backendOrder returns the command hold, open or limit, which has n arguments.
+func (a *app) backendOrder(use, short string, n int) *cobra.Command {
+	var p person
+	c := &cobra.Command{
+		Use: use, Short: short,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != n {
+				return usagef("%s: want %s (-h for help)", named(c), c.Use)
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			by, why := p.read(c)
+			limit := -1
+			if n == 2 && args[1] != "none" {
+				var err error
+				if limit, err = strconv.Atoi(args[1]); err != nil || limit < 0 {
+					return usagef("%q is neither a number of calls nor none", args[1])
+				}
+			}
+			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) (err error) {
+				var o jobs.BackendOrder
+				switch c.Name() {
+				case "hold":
+					o, err = j.HoldBackend(ctx, args[0], by, why)
+				case "open":
+					o, err = j.OpenBackend(ctx, args[0], by, why)
+				default:
+					o, err = j.LimitBackend(ctx, args[0], limit, by, why)
+				}
+				if err != nil {
+					return err
+				}
+				return a.ordered(ctx, j, o)
+			})
+		},
+	}
+	p.flags(c)
+	return c
+}
+
+// ordered says what is wanted of a backend now, and how many workers have it.
+func (a *app) ordered(ctx context.Context, j *jobs.Jobs, o jobs.BackendOrder) error {
+	if a.json {
+		return a.object(o)
+	}
+	workers, err := j.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	have := 0
+	for _, w := range workers {
+		if slices.ContainsFunc(w.Backends, func(b jobs.Backend) bool { return b.Name == o.Backend }) {
+			have++
+		}
+	}
+	state, limit := "not held", ""
+	if o.Held != "" {
+		state = "held"
+	}
+	if o.Limit != nil {
+		limit = fmt.Sprintf(", with a limit of %d calls a worker", *o.Limit)
+	}
+	return a.print(fmt.Sprintf("Backend %s is %s%s: %d workers have it\n", escaped(o.Backend), state, limit, have))
+}

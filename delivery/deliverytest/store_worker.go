@@ -1,0 +1,217 @@
+package deliverytest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+var workerRules = []storeRule{
+	{name: "a worker takes no more than it has slots", check: workerTakesBySlots},
+	{name: "by key: turns", check: byKeyTurns},
+	{name: "by key: never early, and not what is leased", check: byKeyDue},
+	{name: "by key: a worker", check: byKeyWorker},
+}
+
+func (b *storeBench) byKey() store.ByKey {
+	k, ok := b.Store.(store.ByKey)
+	if !ok {
+		panic(notApplicable{})
+	}
+	return k
+}
+
+// ofKey returns n messages of a key, whose ids begin with it.
+func ofKey(key string, n int) (ms []store.Message) {
+	for i := range n {
+		m := message(key + "#" + strconv.Itoa(i))
+		m.Meta.Key = key
+		ms = append(ms, m)
+	}
+	return ms
+}
+
+// round takes messages by key until a round is over, and returns how many of each key; from is where it begins.
+func (b *storeBench) round(from string, limit, each int, except ...string) (got map[string]int, keys []string) {
+	got = map[string]int{}
+	for t := (store.Turn{After: from, Each: each, Except: except}); ; {
+		taken, next, err := b.byKey().TakeByKey(b.ctx, "q", t, limit, b.units(100))
+		b.ok(err, "TakeByKey")
+		b.must(len(taken) <= limit, "TakeByKey returned %d messages, of up to %d", len(taken), limit)
+		of := map[string]int{}
+		for _, l := range taken {
+			of[l.Meta.Key]++
+			got[l.Meta.Key]++
+			b.must(l.Lease.Queue == "q" && l.Lease.Fence > 0, "the lease of %q is %+v", l.Meta.ID, l.Lease)
+		}
+		for key, n := range of {
+			b.must(n <= each && !slices.Contains(except, key), "TakeByKey returned %d messages of key %q, of up to %d, and not of %q", n, key, each, except)
+			keys = append(keys, key)
+		}
+		if next == "" {
+			return got, keys
+		}
+		b.must(next != t.After, "TakeByKey does not go on")
+		t.After = next
+	}
+}
+
+// byKeyTurns checks that a key with many messages does not keep others waiting.
+func byKeyTurns(b *storeBench) {
+	b.byKey()
+	b.put("q", ofKey("flood", 300)...)
+	odd := []string{"a", "z", "flood2", "\xff\x00", "k", "ä"}
+	for _, key := range odd {
+		b.put("q", ofKey(key, 3)...)
+	}
+	b.put("other", ofKey("b", 3)...)
+	got, keys := b.round("", 1, 1)
+	b.must(len(got) == 7 && len(keys) == 7, "a round of one message each took %v", got)
+	got, keys = b.round("", 100, 2, "flood", "\xff\x00")
+	b.must(len(got) == 5 && len(keys) == 5 && got["a"] == 2 && got["ä"] == 2, "a round of two each, but for two keys, took %v", got)
+	got, _ = b.round("", 50, 50)
+	b.must(len(got) == 2 && got["\xff\x00"] == 2 && got["flood"] == 25, "a round of 50 of two keys took %v", got) // half for each
+	got, _ = b.round("", 100, 100)
+	b.must(len(got) == 1 && got["flood"] == 100, "a round of 100 took %v", got)
+	b.put("q", message("keyless"))
+	for range 300 {
+		if got, _ = b.round("", 1, 1); got[""] == 1 {
+			return
+		}
+	}
+	b.fail("a message without a key was not taken")
+}
+
+// byKeyDue checks law D3, and that each message is taken once.
+func byKeyDue(b *storeBench) {
+	b.byKey()
+	for i, key := range []string{"a", "b", "c"} {
+		ms := ofKey(key, 4)
+		for n := range ms {
+			ms[n].Delay = b.units(10 * n * (i % 2)) // those of b come one after the other
+		}
+		b.put("q", ms...)
+	}
+	got, _ := b.round("", 100, 100)
+	b.must(got["a"] == 4 && got["b"] == 1 && got["c"] == 4, "of 9 messages that are due TakeByKey took %v", got)
+	got, _ = b.round("", 100, 100)
+	b.must(len(got) == 0, "TakeByKey took %v again", got)
+	b.wait(11)
+	got, _ = b.round("", 100, 100)
+	b.must(b.RealTime && got["b"] >= 1 || got["b"] == 1 && len(got) == 1, "of one message that is due TakeByKey took %v", got)
+}
+
+// byKeyWorker checks that a worker has messages of all keys, and no more of one than it may.
+func byKeyWorker(b *storeBench) {
+	b.byKey()
+	quiet := slog.New(slog.DiscardHandler)
+	const most = 2
+	in := delivery.NewQueue[string](b.Store, "in", delivery.FairByKey(most), delivery.WithLogger(quiet))
+	b.must(errors.Is(in.Put(b.ctx, "none"), delivery.ErrRefused), "a message without a key was put")
+	for i := range 200 {
+		b.ok(in.Put(b.ctx, "flood", delivery.Key("flood"), delivery.ID(strconv.Itoa(i))), "Put")
+	}
+	for _, key := range []string{"a", "b", "z"} {
+		b.ok(in.Put(b.ctx, key, delivery.Key(key), delivery.ID(key)), "Put")
+	}
+	var mu sync.Mutex
+	running, order, over := 0, []string{}, false
+	ctx, stop := context.WithCancel(b.ctx)
+	defer stop()
+	op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if order = append(order, v); v == "flood" {
+			running++
+			over = over || running > most
+		}
+		if len(order) == 203 {
+			stop()
+		}
+		return v, nil
+	}), 0, 5, asyncop.WithFailureSink(in.TakeFailure), asyncop.WithLogger(quiet))
+	_, err := delivery.Run(ctx, in, op, sinkOf(func(ms []delivery.Message[string]) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, m := range ms {
+			if m.Value == "flood" {
+				running--
+			}
+		}
+	}), delivery.WithLogger(quiet))
+	b.ok(err, "Run")
+	b.must(!over, "more than %d messages of a key were in flight", most)
+	for i, v := range order[20:] {
+		b.must(v == "flood", "key %q had its turn after %d messages", v, i+20)
+	}
+}
+
+// sinkOf is a sink.
+type sinkOf func(ms []delivery.Message[string])
+
+func (f sinkOf) PutAll(_ context.Context, ms []delivery.Message[string]) error { f(ms); return nil }
+
+// workerTakesBySlots checks that a worker leaves to others what it has no slot for.
+func workerTakesBySlots(b *storeBench) {
+	b.inspector()
+	const slots = 3
+	quiet := slog.New(slog.DiscardHandler)
+	in := delivery.NewQueue[int](b.Store, "in", delivery.RetryAfter(b.units(1)), delivery.WithLogger(quiet))
+	for i := range 20 {
+		b.ok(in.Put(b.ctx, i, delivery.ID(strconv.Itoa(i))), "Put")
+	}
+	done := make(idSink, 20)
+	began, end := make(chan struct{}, 20), make(chan struct{}, 20)
+	op := asyncop.UnorderedWait(asyncop.Blocking(func(ctx context.Context, v int) (int, error) {
+		began <- struct{}{}
+		select {
+		case <-end:
+			return v, nil
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}), 0, slots, asyncop.WithFailureSink(in.TakeFailure), asyncop.WithLogger(quiet))
+	ctx, stop := context.WithCancel(b.ctx)
+	ended := make(chan error, 1)
+	go func() { // ends with ctx
+		_, err := delivery.Run(ctx, in, op, done, delivery.WithLogger(quiet), delivery.WithDrain(0))
+		ended <- err
+	}()
+	defer func() {
+		stop()
+		b.ok(<-ended, "Run")
+	}()
+	for range slots {
+		<-began
+	}
+	over := map[string]bool{} // which the store may not know
+	for range 5 {
+		taken := 0
+		for _, e := range b.list("in", store.Filter{}, everything) {
+			if !e.LeasedUntil.IsZero() && !over[e.Meta.ID] {
+				taken++
+			}
+		}
+		b.must(taken <= slots, "a worker with %d slots has taken %d messages, after %d were done", slots, taken, len(over))
+		end <- struct{}{}
+		<-began
+		over[<-done] = true
+	}
+}
+
+// idSink takes everything, and sends the ids.
+type idSink chan string
+
+func (s idSink) PutAll(_ context.Context, ms []delivery.Message[int]) error {
+	for _, m := range ms {
+		s <- m.Meta().ID
+	}
+	return nil
+}

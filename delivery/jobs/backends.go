@@ -1,0 +1,154 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/wait"
+)
+
+// Backend is what a worker says of the service that it calls: see package backend.
+type Backend struct {
+	Name    string    `json:"name"`
+	State   string    `json:"state"`         // open, closed, probing, ramping, held
+	Why     string    `json:"why,omitempty"` // it is not open
+	Since   time.Time `json:"since"`         // of State, by the worker's clock
+	Until   time.Time `json:"until,omitzero"`
+	Limit   int       `json:"limit"` // calls at a time; -1: none
+	InUse   int       `json:"inUse"`
+	Waiting int       `json:"waiting"` // operators
+}
+
+// BackendOrder is what people want of the backends with a name, in all workers, until there is another one.
+type BackendOrder struct {
+	Backend string    `json:"backend"`
+	Event   string    `json:"event"`           // the last one: hold, open, limit
+	Held    string    `json:"held,omitempty"`  // no call starts: why, and who has said so; "": it is not held
+	Limit   *int      `json:"limit,omitempty"` // calls at a time in each process; nil: that of the program
+	By      string    `json:"by"`              // whose event it is
+	Why     string    `json:"why"`
+	At      time.Time `json:"at"` // by the engine's clock
+
+	version int64
+}
+
+// HoldBackend lets no call of the backends with this name start, in all workers of the engine, until [Jobs.OpenBackend]. Calls that run are not
+// ended. Workers that start later are held as well. It reaches workers on PostgreSQL and in memory at once, and others within about a second.
+func (j *Jobs) HoldBackend(ctx context.Context, name, by, why string) (BackendOrder, error) {
+	return j.orderBackend(ctx, name, "hold", by, why, func(o *BackendOrder) { o.Held = why + " (" + by + ")" })
+}
+
+// OpenBackend ends a hold. The backends try their service, and their load grows back; also those that were closed otherwise.
+func (j *Jobs) OpenBackend(ctx context.Context, name, by, why string) (BackendOrder, error) {
+	return j.orderBackend(ctx, name, "open", by, why, func(o *BackendOrder) { o.Held = "" })
+}
+
+// LimitBackend lets n calls run at a time, in each process; with a negative n as many as its program says. A limit that is adaptive goes on from
+// there, within its bounds.
+func (j *Jobs) LimitBackend(ctx context.Context, name string, n int, by, why string) (BackendOrder, error) {
+	return j.orderBackend(ctx, name, "limit", by, why, func(o *BackendOrder) {
+		if o.Limit = nil; n >= 0 {
+			o.Limit = &n
+		}
+	})
+}
+
+// orderBackend changes what is wanted of a backend, and appends a line to the log, in one transaction (law J2).
+func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, change func(o *BackendOrder)) (o BackendOrder, err error) {
+	switch {
+	case by == "" || why == "":
+		return o, fmt.Errorf("jobs: who wants to %s the backend, and why?", event)
+	case name == "" || !utf8.ValidString(name) || !utf8.ValidString(by) || !utf8.ValidString(why):
+		return o, fmt.Errorf("jobs: backend %q, by %q, why %q: want a name, and UTF-8", name, by, why)
+	}
+	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {
+		list, err := orders(ctx, tx)
+		if err != nil {
+			return err
+		}
+		o = BackendOrder{Backend: name}
+		for _, other := range list {
+			if other.Backend == name {
+				o = other
+			}
+		}
+		before := o.At
+		o.Event, o.By, o.Why, o.At = event, by, why, tx.Now().UTC()
+		if !o.At.After(before) { // workers look for newer ones
+			o.At = before.Add(time.Microsecond)
+		}
+		change(&o)
+		text, err := json.Marshal(o)
+		if err != nil {
+			return fmt.Errorf("jobs: backend %q: %w", name, err)
+		}
+		if err := tx.Write(ctx, store.Record{Kind: store.WatchedKind, Name: name, Version: o.version, Value: string(text)}); err != nil {
+			return err
+		}
+		return appendLine(ctx, tx, Line{At: o.At, Event: event, By: by, Why: why, Backend: &o})
+	})
+	return o, err
+}
+
+// BackendOrders returns what people want of backends. What workers say of theirs is in [Worker].
+func (j *Jobs) BackendOrders(ctx context.Context) ([]BackendOrder, error) {
+	return orders(ctx, j.engine)
+}
+
+func orders(ctx context.Context, from reader) (list []BackendOrder, err error) {
+	err = each(ctx, from, store.WatchedKind, func(r store.Record) error {
+		var o BackendOrder
+		if err := json.Unmarshal([]byte(r.Value), &o); err != nil {
+			return fmt.Errorf("jobs: backend %q: %w", r.Name, err)
+		}
+		o.version = r.Version
+		list = append(list, o)
+		return nil
+	})
+	return list, err
+}
+
+const readEach = time.Second // what is wanted of backends, where nothing says that it has changed
+
+// steer passes on what people want of backends, until ctx ends.
+func (j *Jobs) steer(ctx context.Context, steer func(BackendOrder)) {
+	changed := make(chan struct{}, 1)
+	wake := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	watched := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(watched)
+		for ctx.Err() == nil {
+			if w, ok := j.engine.(store.Watcher); ok {
+				_ = w.Watch(ctx, wake) // it is tried again
+			}
+			wake()
+			_ = wait.For(ctx, j.Clock, readEach)
+		}
+	}()
+	defer func() { <-watched }()
+	for warned := false; ; {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+		list, err := orders(ctx, j.engine)
+		if err != nil && ctx.Err() == nil && !warned {
+			warned = true
+			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: this worker does not know what is wanted of its backends", slog.Any("error", err))
+		}
+		for _, o := range list {
+			steer(o)
+		}
+	}
+}

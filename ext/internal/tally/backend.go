@@ -1,0 +1,40 @@
+package tally
+
+import (
+	"math"
+
+	"github.com/weirflow/weir/backend"
+)
+
+// BackendNumber is a number of a backend. Its name in a system of metrics begins with "weir.backend.".
+type BackendNumber struct {
+	Name, Help, Unit string
+	Counts           bool // it only grows
+	Of               func(s *backend.Stats) (v float64, some bool)
+}
+
+// BackendNumbers are the numbers of a backend, but for its state.
+var BackendNumbers = []BackendNumber{
+	{"limit", "Calls that may run at a time; missing without a limit.", "call", false, bounded(func(s *backend.Stats) int { return s.Limit })},
+	{"in_use", "Calls that run.", "call", false, always(func(s *backend.Stats) float64 { return float64(s.InUse) })},
+	{"waiting", "Operators that wait.", "operator", false, always(func(s *backend.Stats) float64 { return float64(s.Waiting) })},
+	{"tenants_closed", "Tenants that are closed.", "tenant", false, always(func(s *backend.Stats) float64 { return float64(s.Tenants) })},
+	{"retries_left", "Retries that the budget has now; missing without a budget.", "retry", false, bounded(func(s *backend.Stats) int { return s.RetriesLeft })},
+	{"state_since", "When the state began, since 1970.", "s", false, always(func(s *backend.Stats) float64 { return float64(s.Since.UnixMicro()) / 1e6 })},
+	{"attempts", "Attempts that have started.", "attempt", true, always(func(s *backend.Stats) float64 { return float64(s.Started) })},
+	{"attempts_lost", "Attempts that were lost.", "attempt", true, always(func(s *backend.Stats) float64 { return float64(s.Lost) })},
+	{"retries_refused", "Retries that the budget has refused.", "retry", true, always(func(s *backend.Stats) float64 { return float64(s.RetriesRefused) })},
+	{"closes", "How often it was closed.", "close", true, always(func(s *backend.Stats) float64 { return float64(s.Closed) })},
+	{"would_have_closed", "How often a dry run would have closed.", "close", true, always(func(s *backend.Stats) float64 { return float64(s.WouldHaveClosed) })},
+}
+
+// BackendStates are all that a backend can be in.
+var BackendStates = []backend.State{backend.Open, backend.Closed, backend.Probing, backend.Ramping, backend.Held}
+
+func always(f func(s *backend.Stats) float64) func(s *backend.Stats) (float64, bool) {
+	return func(s *backend.Stats) (float64, bool) { return f(s), true }
+}
+
+func bounded(f func(s *backend.Stats) int) func(s *backend.Stats) (float64, bool) {
+	return func(s *backend.Stats) (float64, bool) { return float64(f(s)), f(s) != math.MaxInt }
+}

@@ -1,0 +1,104 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/internal/storesql"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+var _ store.ByKey = (*Engine)(nil)
+
+// Those that are in the index weir_messages_key.
+const keyed = ` queue = $2 AND meta->>'key' IS NOT NULL`
+
+const dueOfKey = keyed + ` AND meta->>'key' = keys.key AND at <= $3`
+
+// keysInTurn returns up to $4 keys behind $1 that have messages which are due, and others on the way, up to a thousand. One step of the index
+// for each. The last row has no key if there is none left.
+const keysInTurn = `WITH RECURSIVE keys(key, found, looked) AS (
+		SELECT (SELECT meta->>'key' FROM weir_messages WHERE` + keyed + ` AND meta->>'key' > $1 ORDER BY meta->>'key' LIMIT 1), 0, 1
+		UNION ALL
+		SELECT (SELECT meta->>'key' FROM weir_messages WHERE` + keyed + ` AND meta->>'key' > keys.key ORDER BY meta->>'key' LIMIT 1),
+			found + (EXISTS (SELECT 1 FROM weir_messages WHERE` + dueOfKey + `) AND key NOT IN (SELECT value FROM json_each($5))), looked + 1
+		FROM keys WHERE key IS NOT NULL AND found < $4 AND looked <= ` + storesql.KeysLooked + `
+	)
+	SELECT key, found FROM keys ORDER BY looked`
+
+// positionsOfKeys are up to $4 of each of the keys $1.
+const positionsOfKeys = `SELECT m.position AS position, coalesce(length(payload), 0) AS size FROM (SELECT value AS key, id FROM json_each($1)) AS keys
+	JOIN weir_messages AS m ON m.position IN (SELECT position FROM weir_messages WHERE` + dueOfKey + ` ORDER BY at, position LIMIT $4)
+	ORDER BY keys.id`
+
+// positionsWithoutKey are those among the oldest.
+const positionsWithoutKey = `SELECT position, coalesce(length(payload), 0) AS size FROM (
+		SELECT position, payload, meta FROM weir_messages WHERE queue = $2 AND at <= $3 ORDER BY at, position LIMIT ` + storesql.OldestLooked + `
+	) WHERE meta->>'key' IS NULL AND $1 = '' LIMIT $4`
+
+// TakeByKey implements [store.ByKey]. It looks for keys without the write lock.
+func (s *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limit int, lease time.Duration) (taken []store.Leased, next string, err error) {
+	if err := errors.Join(storearg.Take(queue, limit, lease), storearg.Turn(t)); err != nil {
+		return nil, "", err
+	}
+	if due, err := s.anyDue(ctx, queue); !due || err != nil {
+		return nil, "", err
+	}
+	after, begun := storearg.After(t)
+	if !begun {
+		if taken, err = s.takeThese(ctx, queue, positionsWithoutKey, "", min(limit, t.Each), lease); err != nil || len(taken) > 0 {
+			return taken, storearg.Next(""), err
+		}
+	}
+	var turns storesql.Turns
+	err = s.read(ctx, func() error {
+		now, err := s.now(ctx)
+		if err != nil {
+			return err
+		}
+		except, err := storesql.EscapedAll(t.Except)
+		if err != nil {
+			return err
+		}
+		rows, err := s.db.Reader().QueryContext(ctx, keysInTurn, after, queue, nanos(now, 0), limit, except)
+		if err != nil {
+			return err
+		}
+		defer rows.Close() //nolint:errcheck // rows.Err is looked at
+		for rows.Next() {
+			var key *string
+			var found int
+			if err := rows.Scan(&key, &found); err != nil {
+				return err
+			}
+			turns.Add(key, found)
+		}
+		return rows.Err()
+	})
+	if err != nil || len(turns.Keys) == 0 {
+		return nil, turns.Next, err
+	}
+	keys, err := json.Marshal(turns.Keys)
+	if err != nil {
+		return nil, "", err
+	}
+	taken, err = s.takeThese(ctx, queue, positionsOfKeys, string(keys), min(t.Each, limit/len(turns.Keys)), lease)
+	return taken, turns.Next, err
+}
+
+// takeThese leases what a query chooses, which is due by the time of the transaction (law D3).
+func (s *Engine) takeThese(ctx context.Context, queue, chosen, keys string, each int, lease time.Duration) (taken []store.Leased, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
+		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $5, leased = $5, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)
+			WHERE position IN (SELECT position FROM (
+				SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (`+chosen+`)
+			) WHERE before < $6) RETURNING `+columns+`, lapses`,
+			keys, queue, nanos(now, 0), each, nanos(now, lease), store.MaxBytes)
+		taken, err = scanLeased(rows, err, queue)
+		return err
+	})
+	return taken, err
+}
