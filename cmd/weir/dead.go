@@ -321,7 +321,7 @@ first. EXAMPLE is the id of its last one: weir dead show has its history.`,
 				return err
 			}
 			if limit < 0 {
-				return usagef("-max %d must not be negative", limit)
+				return usagef("--max %d must not be negative", limit)
 			}
 			return a.with(c.Context(), func(ctx context.Context, db *database) error {
 				groups, err := deadletters.Groups(ctx, db.store, queueOf(c), chosen)
@@ -372,7 +372,7 @@ func (a *app) showGroups(queue string, groups []deadletters.Group, limit int) er
 		}
 	}
 	if more > 0 {
-		a.note("There are %d groups more: -max 0 shows all", more)
+		a.note("There are %d groups more: --max 0 shows all", more)
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func TestBackends(t *testing.T) {
 	assert.Equal(t, result{"", "No worker has a backend.\n", 0}, run("backend", "list"))
 	assert.Equal(t, exitUsage, run("backend", "hold").status)
 	assert.Equal(t, exitUsage, run("backend", "limit", "pay", "many").status)
-	assert.Equal(t, result{"Backend pay is held: 0 workers have it\n", "", 0}, run("backend", "hold", "pay", "-by", "ann", "-why", "they migrate"))
+	assert.Equal(t, result{"Backend pay is held: 0 workers have it\n", "", 0}, run("backend", "hold", "pay", "--by", "ann", "--why", "they migrate"))
 	assert.Regexp(t, `BACKEND +WORKER +STATE +SINCE .*\npay +none +held .* they migrate \(ann\)`, run("backend", "list").stdout)
 
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))

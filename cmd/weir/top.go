@@ -25,14 +25,14 @@ func (a *app) top() *cobra.Command {
 	c := &cobra.Command{
 		Use: "top", Short: "Show queues and workers, live", Args: none,
 		Long: `Show queues and workers, live, until Ctrl-C. Where the output is no terminal,
-and with -json, it is shown once.
+and with --json, it is shown once.
 
 CHANGE is by how many messages a second a queue grows or shrinks. DONE/S and
 FAILED/S of a worker are of the time between the last two times it said what it
 does, which is each 20 s; at first of its whole life.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if every <= 0 {
-				return usagef("-every %v must be positive", every)
+				return usagef("--every %v must be positive", every)
 			}
 			return a.with(c.Context(), func(ctx context.Context, db *database) error {
 				t := &top{app: a, db: db, workers: map[string]seen{}}

@@ -62,17 +62,17 @@ func TestTop(t *testing.T) {
 	r = execute(t, command(t, dir, "top"))
 	assert.Regexp(t, `(?m)^WORKER .*LAST ERROR *\n\w{10} .*orders, orders-retry-1 .* 42 +bad gateway: the upstream has closed the connection\\x1b\[2J$`, r.stdout)
 	var look topJSON
-	r = execute(t, command(t, dir, "top", "-json"))
+	r = execute(t, command(t, dir, "top", "--json"))
 	require.NoError(t, json.Unmarshal([]byte(r.stdout), &look))
 	assert.Len(t, look.Workers, 1)
-	assert.Equal(t, exitUsage, execute(t, command(t, dir, "top", "-every", "0s")).status)
+	assert.Equal(t, exitUsage, execute(t, command(t, dir, "top", "--every", "0s")).status)
 }
 
 // On a terminal it is live, fits, and ends well with Ctrl-C.
 func TestTopInTerminal(t *testing.T) {
 	dir := seed(t)
 	working(t, dir)
-	s := inTerminal(t, dir, "top", "-every", "20ms")
+	s := inTerminal(t, dir, "top", "--every", "20ms")
 	shows := func(what string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
@@ -84,7 +84,7 @@ func TestTopInTerminal(t *testing.T) {
 	put(t, dir, "later", "much later")
 	shows(`dead +10 `)
 	require.Contains(t, s.text(), "+")
-	require.Zero(t, execute(t, command(t, dir, "dead", "purge", "-all", "-yes")).status)
+	require.Zero(t, execute(t, command(t, dir, "dead", "purge", "--all", "--yes")).status)
 	shows(`dead +0 `)
 	_, err := io.WriteString(s.file, "\x03") // Ctrl-C
 	require.NoError(t, err)
