@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/internal/guard"
 )
 
 // Blocking makes an [AsyncFunction] of a call that blocks. Each running call has a goroutine, which is reused for later
@@ -63,22 +62,33 @@ type blockingHost interface {
 // AsyncInvoke starts the call on a goroutine: one of the operator's where ctx comes from one, else a new one.
 func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
 	if host, ok := ctx.Value(call.HostKey{}).(blockingHost); ok {
-		host.RunBlocking(func(late error) { f.run(ctx, in, result, late) })
+		host.RunBlocking(func(late error) {
+			if late == nil {
+				late = ctx.Err() // it may be one that a wrapper has derived
+			}
+			f.run(ctx, in, result, late)
+		})
 	} else {
 		go f.run(ctx, in, result, ctx.Err())
 	}
 	return nil
 }
 
+// direct makes the call for an attempt of an operator without a wrapper around the function. It is not late.
+func (f *blocking[IN, OUT]) direct(a *call.Attempt[OUT], in IN) {
+	f.run(a, in, (*call.Returning[OUT])(a), nil)
+}
+
 // run makes the call and turns every way in which it can end into an outcome (law A6). If the element has ended before a
 // processor came to it, late says so, and no call starts (law A5); the outcome is reported all the same.
 func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[OUT], late error) {
-	var g guard.Guard
-	defer g.Close(func(recovered any) { result.CompleteExceptionally(newPanicError(recovered)) })
+	returned := false
+	defer func() {
+		if !returned { // a panic, or Goexit
+			result.CompleteExceptionally(newPanicError(recover()))
+		}
+	}()
 	err := late
-	if err == nil {
-		err = ctx.Err() // it may be one that a wrapper has derived
-	}
 	if err == nil {
 		err = f.call(ctx, in, result)
 	}
@@ -89,7 +99,7 @@ func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[
 	default:
 		result.CompleteExceptionally(err)
 	}
-	g.Returned()
+	returned = true
 }
 
 // directCall returns the blocking call that fn is, if it is one and nothing of the user's is around it.
@@ -99,4 +109,10 @@ func directCall[IN, OUT any](fn AsyncFunction[IN, OUT]) *blocking[IN, OUT] {
 	}
 	call, _ := fn.(*blocking[IN, OUT])
 	return call
+}
+
+// AttemptFromContext returns the number of the attempt, from 1, that ctx was made for, and 0 for any other context.
+func AttemptFromContext(ctx context.Context) int {
+	n, _ := ctx.Value(call.NumberKey{}).(int)
+	return n
 }

@@ -20,32 +20,31 @@ type failingLine struct {
 }
 
 // failingDue returns when the line is due.
-func (s *surface[IN, OUT]) failingDue() (due time.Duration, ok bool) {
-	f, e := &s.failingLine, s.driver.Core()
-	begun, failed := e.Attempts()
+func (s *userSide[IN, OUT]) failingDue() (due time.Duration, ok bool) {
+	f, now := &s.failingLine, s.driver.Core().State()
+	begun, failed := now.Stats.Attempts, now.Failed
 	switch {
 	case failed == f.failed:
 		f.begun = begun
 	case !f.isFailing:
-		f.isFailing, f.failingSince = true, e.Present()
+		f.isFailing, f.failingSince = true, now.Now
 	}
 	return f.failingSince + failingPeriod, failed > f.failed+1
 }
 
 // logFailing writes the line if it is due, and enough attempts have failed.
-func (s *surface[IN, OUT]) logFailing() {
-	f, e := &s.failingLine, s.driver.Core()
-	if due, ok := s.failingDue(); !ok || e.Present() < due {
+func (s *userSide[IN, OUT]) logFailing() {
+	f, now := &s.failingLine, s.driver.Core().State()
+	if due, ok := s.failingDue(); !ok || now.Now < due {
 		return
 	}
-	begun, failed := e.Attempts()
+	begun, failed := now.Stats.Attempts, now.Failed
 	n := failed - f.failed
 	of := max(n, begun-f.begun) // calls that take long may have begun before
-	took := (e.Present() - f.failingSince).Round(time.Second)
+	took := (now.Now - f.failingSince).Round(time.Second)
 	*f = failingLine{begun: begun, failed: failed}
 	if n*failingShare >= of {
-		counts, _ := e.Counts()
 		s.logAttrs(s.ctx, slog.LevelWarn, fmt.Sprintf("asyncop: %d of %d attempts failed in the last %v", n, of, took),
-			slog.Any("last", counts.LastError))
+			slog.Any("last", now.Stats.LastError))
 	}
 }

@@ -164,22 +164,21 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 				cfg := newConfig([]Option{WithClock(mock), WithContext(ctx), WithDropOnFailure(), WithLogger(slog.New(slog.DiscardHandler))})
 				d := unstarted(cfg, fn, strategies.NoRetry[string](), time.Second)
 				d.Core().Accept("a")
-				var j call.Job[string, string]
-				d.Core().Jobs(func(jobs ...call.Job[string, string]) { j = jobs[0] })
+				j := d.Jobs()[0]
 				tt.late(d, mock, cancel)
 				var late error // behind a wrapper, whoever waits for the outcome gets one
 				j.Attempt.RunBlocking(func(err error) { late = err })
 				synctest.Wait()
 				assert.Equal(t, tt.want, late)
 
-				j.Do(d.Direct)
+				call.Do[string](d.Direct)(j)
 				want := map[bool]int{true: 1}[tt.want == nil]
 				assert.Equal(t, want, calls)
 				assert.Zero(t, d.Host().Late())
-				if d.Core().Oldest() == "running" {
+				if core.Look(d.Core()).Oldest == "running" {
 					d.Core().Abandon()
 				}
-				assert.EqualValues(t, 4, d.Core().FreePermits())
+				assert.EqualValues(t, 4, core.Look(d.Core()).FreePermits)
 				d.Workers().Stop()
 			})
 		})
@@ -225,7 +224,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 						mock.Add(time.Second)
 					}
 					d.Core().Turn()
-					assert.Equal(t, tt.phase, d.Core().Oldest())
+					assert.Equal(t, tt.phase, core.Look(d.Core()).Oldest)
 					late(d, mock, cancel)
 					resume()
 					synctest.Wait()

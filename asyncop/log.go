@@ -38,13 +38,13 @@ type logLines struct {
 }
 
 // mayLog reports whether another line of its kind may be written now. Only lines of levels that are enabled count.
-func (s *surface[IN, OUT]) mayLog(level slog.Level, msg string) bool {
+func (s *userSide[IN, OUT]) mayLog(level slog.Level, msg string) bool {
 	i := slices.IndexFunc(s.limits, func(l *lineLimit) bool { return l.level == level && l.msg == msg })
 	if i < 0 {
 		i = len(s.limits)
 		s.limits = append(s.limits, &lineLimit{level: level, msg: msg})
 	}
-	l, now := s.limits[i], s.driver.Core().Present()
+	l, now := s.limits[i], s.now()
 	if now >= l.until {
 		s.endPeriod(l)
 		l.until = now + logPeriod
@@ -54,7 +54,7 @@ func (s *surface[IN, OUT]) mayLog(level slog.Level, msg string) bool {
 }
 
 // endPeriod says how many lines of a period were suppressed.
-func (s *surface[IN, OUT]) endPeriod(l *lineLimit) {
+func (s *userSide[IN, OUT]) endPeriod(l *lineLimit) {
 	n := l.lines - logBurst
 	if l.lines = 0; n > 0 {
 		s.logAttrs(s.ctx, l.level, l.msg+": lines suppressed", slog.Int("suppressed", n))
@@ -62,16 +62,16 @@ func (s *surface[IN, OUT]) endPeriod(l *lineLimit) {
 }
 
 // logSuppressed ends the periods that are over; or all, at the end of the operator.
-func (s *surface[IN, OUT]) logSuppressed(all bool) {
+func (s *userSide[IN, OUT]) logSuppressed(all bool) {
 	for _, l := range s.limits {
-		if l.lines > logBurst && (all || s.driver.Core().Present() >= l.until) {
+		if l.lines > logBurst && (all || s.now() >= l.until) {
 			s.endPeriod(l)
 		}
 	}
 }
 
 // suppressedDue returns when logSuppressed has something to write.
-func (s *surface[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
+func (s *userSide[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
 	for _, l := range s.limits {
 		if l.lines > logBurst && (!ok || l.until < due) {
 			due, ok = l.until, true
@@ -82,13 +82,16 @@ func (s *surface[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
 
 // logsDebug reports whether lines for those who look closely are written at all, so that they need not be put together for every
 // retry. The handler is asked off the loop, like everything of the user's that is called for logs, and not for every retry.
-func (s *surface[IN, OUT]) logsDebug() bool {
-	if g := &s.debugLines; !g.asked || s.driver.Core().Present()-g.since >= logPeriod/10 {
-		*g = levelGate{asked: true, since: s.driver.Core().Present()}
+func (s *userSide[IN, OUT]) logsDebug(now time.Duration) bool {
+	if g := &s.debugLines; !g.asked || now-g.since >= logPeriod/10 {
+		*g = levelGate{asked: true, since: now}
 		_ = s.offLoop(func() error { g.open = s.logger.Enabled(s.ctx, slog.LevelDebug); return nil })
 	}
 	return s.debugLines.open
 }
+
+// now returns when the core last looked at the clock.
+func (s *userSide[IN, OUT]) now() time.Duration { return s.driver.Core().State().Now }
 
 // levelGate is what a handler has said about a level.
 type levelGate struct {
@@ -98,7 +101,7 @@ type levelGate struct {
 
 // log writes a line about an element, unless there are too many of its kind. Handlers find in ctx what observers know of the
 // element, such as the id of its trace.
-func (s *surface[IN, OUT]) log(ctx context.Context, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
+func (s *userSide[IN, OUT]) log(ctx context.Context, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
 	if s.mayLog(level, msg) {
 		attrs = append(attrs, slog.String("element", s.logLabelOf(in)))
 		s.logAttrs(ctx, level, msg, append(attrs, s.messageAttrs(ctx)...)...)
@@ -107,7 +110,7 @@ func (s *surface[IN, OUT]) log(ctx context.Context, level slog.Level, msg string
 
 // logGivenUp reports an element that failed, and the reason why there was no other attempt. What the failure sink makes of it, such as
 // a dead letter, is its own to log.
-func (s *surface[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
+func (s *userSide[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts), slog.Any("error", r.Err)}
 	if r.Verdict != decision.Final {
 		attrs = append(attrs, slog.String("verdict", r.Verdict.String()))
@@ -123,7 +126,7 @@ func (s *surface[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
 }
 
 // logNotTaken reports an element that the failure sink has not taken, and when it is offered again; 0: never.
-func (s *surface[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.Duration) {
+func (s *userSide[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.Duration) {
 	if wait == 0 {
 		s.log(r.Context, slog.LevelWarn, "asyncop: the failure sink can never take an element: it is rejected", r.Element, slog.Any("error", err))
 		return
@@ -134,10 +137,10 @@ func (s *surface[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.D
 
 // logDeclined reports an element that the failure sink has not taken at the end. That it takes none that was cut off may be as
 // it should be.
-func (s *surface[IN, OUT]) logDeclined(r core.Report[IN], err error) {
+func (s *userSide[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 	level := slog.LevelError
 	if !r.Failed {
-		if level = slog.LevelDebug; !s.logsDebug() {
+		if level = slog.LevelDebug; !s.logsDebug(s.now()) {
 			return
 		}
 	}
@@ -145,7 +148,7 @@ func (s *surface[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 }
 
 // logSourceBroke reports a panic of a message's source, while the message was being settled. Called from any goroutine.
-func (s *surface[IN, OUT]) logSourceBroke(err error) {
+func (s *userSide[IN, OUT]) logSourceBroke(err error) {
 	_ = offLoop(func() error {
 		s.logger.LogAttrs(context.WithoutCancel(s.ctx), slog.LevelError, "asyncop: the source of a message broke",
 			withStack([]slog.Attr{slog.Any("error", err)})...)
@@ -154,12 +157,12 @@ func (s *surface[IN, OUT]) logSourceBroke(err error) {
 }
 
 // logRetry reports a retry that will be made.
-func (s *surface[IN, OUT]) logRetry(r core.Report[IN], d decision.Decision) {
+func (s *userSide[IN, OUT]) logRetry(r core.Report[IN], d decision.Decision) {
 	s.log(r.Context, slog.LevelDebug, "asyncop: retry", r.Element, retryAttrs(r.Attempts, d)...)
 }
 
 // logNoRetry reports that there was a reason for a retry, and no retry.
-func (s *surface[IN, OUT]) logNoRetry(r core.Report[IN], d decision.Decision) {
+func (s *userSide[IN, OUT]) logNoRetry(r core.Report[IN], d decision.Decision) {
 	var attrs []slog.Attr
 	if d.Verdict == decision.Retried {
 		attrs = append(retryAttrs(r.Attempts, d), slog.String("verdict", "not before the deadline"))
@@ -180,13 +183,13 @@ func retryAttrs(attempts int, d decision.Decision) []slog.Attr {
 }
 
 // flushLines writes the lines that are due.
-func (s *surface[IN, OUT]) flushLines(all bool) {
+func (s *userSide[IN, OUT]) flushLines(all bool) {
 	s.logSuppressed(all)
 	s.logFailing()
 }
 
 // linesDue returns when flushLines has something to write.
-func (s *surface[IN, OUT]) linesDue() (due time.Duration, ok bool) {
+func (s *userSide[IN, OUT]) linesDue() (due time.Duration, ok bool) {
 	for _, line := range []func() (time.Duration, bool){s.suppressedDue, s.failingDue} {
 		if d, some := line(); some && (!ok || d < due) {
 			due, ok = d, true
@@ -197,7 +200,7 @@ func (s *surface[IN, OUT]) linesDue() (due time.Duration, ok bool) {
 
 // logAttrs calls the user's handler off the loop, since it may do anything (law A6). A line about a panic has its stack.
 // Of ctx only the values count.
-func (s *surface[IN, OUT]) logAttrs(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
+func (s *userSide[IN, OUT]) logAttrs(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
 	if s.name != "" {
 		attrs = append(attrs, slog.String("operator", s.name))
 	}
@@ -230,7 +233,7 @@ type plainError struct{ error }
 func (e plainError) Unwrap() error { return e.error }
 
 // messageAttrs name the message that an element is.
-func (s *surface[IN, OUT]) messageAttrs(ctx context.Context) (attrs []slog.Attr) {
+func (s *userSide[IN, OUT]) messageAttrs(ctx context.Context) (attrs []slog.Attr) {
 	_ = s.offLoop(func() error { // the context is one of the observers'
 		if meta, ok := message.MetaFromContext(ctx); ok && meta.ID != "" {
 			attrs = []slog.Attr{slog.String("id", meta.ID), slog.Int("visit", meta.Visit)}
@@ -241,7 +244,7 @@ func (s *surface[IN, OUT]) messageAttrs(ctx context.Context) (attrs []slog.Attr)
 }
 
 // labelOf names an element for people.
-func (s *surface[IN, OUT]) labelOf(in IN) string {
+func (s *userSide[IN, OUT]) labelOf(in IN) string {
 	var text string
 	if err := s.offLoop(func() error { text = labelOf(in); return nil }); err != nil { // it may have methods
 		return fmt.Sprintf("(label: %v)", err)
@@ -250,7 +253,7 @@ func (s *surface[IN, OUT]) labelOf(in IN) string {
 }
 
 // logLabelOf is labelOf for an attribute of a log, which the handler quotes if need be.
-func (s *surface[IN, OUT]) logLabelOf(in IN) string {
+func (s *userSide[IN, OUT]) logLabelOf(in IN) string {
 	label := s.labelOf(in)
 	if _, ok := any(in).(slog.LogValuer); ok {
 		return label
@@ -297,8 +300,8 @@ func defaultLabel(in any) string {
 }
 
 // offLoop is offLoop for calls that the loop makes: time passes.
-func (s *surface[IN, OUT]) offLoop(f func() error) error {
-	s.driver.Core().Slept()
+func (s *userSide[IN, OUT]) offLoop(f func() error) error {
+	s.driver.Core().Away(true)
 	return offLoop(f)
 }
 

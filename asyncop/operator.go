@@ -235,7 +235,7 @@ func failureSinkOf[IN any](name string, cfg config) func(context.Context, Failur
 }
 
 // warnOfArguments logs what is allowed and probably a mistake.
-func (s *surface[IN, OUT]) warnOfArguments(
+func (s *userSide[IN, OUT]) warnOfArguments(
 	name string, timeout time.Duration, strategy strategies.Retry[OUT], batch *core.Batching[IN, OUT],
 ) {
 	if p := s.policy; !p.NoRetry && !p.Considers(nil) && !p.Considers(errNil) {
@@ -276,17 +276,18 @@ func maxRetriesOf[OUT any](
 // newDecoder returns what distinguishes elements from control elements and messages, which come first, also when IN is any.
 func newDecoder[IN any](operator string) func(any) (in IN, m call.Message, control bool, err error) {
 	nilAllowed := reflect.TypeFor[IN]().Kind() == reflect.Interface
+	isPlain := !nilAllowed && !participant.IsControl(*new(IN)) // and no message: that was refused
 	return func(v any) (in IN, m call.Message, control bool, err error) {
-		if participant.IsControl(v) {
-			return in, m, true, nil
-		}
-		if !nilAllowed { // IN is no message
+		if isPlain {
 			if in, ok := v.(IN); ok {
 				return in, m, false, nil
 			}
 			if typed, ok := v.(message.Message[IN]); ok {
 				return typed.Value, message.With(typed, struct{}{}), false, nil
 			}
+		}
+		if participant.IsControl(v) {
+			return in, m, true, nil
 		}
 		value := v
 		if untyped, ok := message.FromElement(v); ok {
@@ -308,7 +309,9 @@ func isMessage(v any) bool {
 
 // In returns the channel that upstream sends to and closes.
 func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
-	op.asFlow("In")
+	if op.use.Load() != byFlow {
+		op.asFlow("In")
+	}
 	return op.driver.In()
 }
 

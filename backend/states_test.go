@@ -388,6 +388,35 @@ func TestAnswersOfARampWake(t *testing.T) {
 	third.start()
 }
 
+// A backend that is open again hands out all that its limit allows, whatever has found out that it is.
+func TestTheEndOfARampWakes(t *testing.T) {
+	for name, look := range map[string]func(c *call){
+		"an outcome": func(c *call) {
+			c.o.place.Heard(c.o.clock.Now(), &gate.Outcome{Begun: c.begun, Element: c.attempt.Element})
+		},
+		"statistics": func(c *call) { c.o.Stats() },
+		"a failure":  func(c *call) { _, _ = c.o.place.Closed(c.o.clock.Now(), "") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, backend.Limit(2))
+			o, other := b.attach(), b.attach()
+			o.lose()
+			b.clock.Add(time.Second)
+			o.call(nil)
+			o.call(nil) // of the ramp, which needs no more
+			c := o.start()
+			other.wait()
+			require.Equal(t, backend.Ramping, b.Stats().State)
+			require.Zero(t, other.woken)
+			b.clock.Add(time.Minute)
+			look(c)
+			require.Equal(t, 1, other.woken)
+			require.Equal(t, backend.Open, b.Stats().State)
+			other.start()
+		})
+	}
+}
+
 // Laws B1 and B4: a permit that is lent passes neither a close, nor a hold, nor a probe.
 func TestLentPermitsOfABackendThatIsNotOpen(t *testing.T) {
 	b := newBench(t)

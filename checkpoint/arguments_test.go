@@ -38,7 +38,7 @@ func TestArguments(t *testing.T) {
 		"checkpoint: NewSink: nil output":                          func() { NewSink[int](c, "x", nil) },
 		"checkpoint: NewSink: nil output ":                         func() { NewSink(c, "x", noOutput) },
 		"checkpoint: NewOutput: nil encode":                        func() { files.NewOutput[int]("x", nil) },
-		"checkpoint: NewOutput: empty path":                    func() { files.NewOutput("", func(b []byte, _ int) ([]byte, error) { return b, nil }) },
+		"checkpoint: NewOutput: empty path":                        func() { files.NewOutput("", func(b []byte, _ int) ([]byte, error) { return b, nil }) },
 		"checkpoint: NewLineOutput: empty path":                    func() { files.NewLineOutput("") },
 		"checkpointtest: NewChannelInput: nil channel":             func() { checkpointtest.NewChannelInput[int](nil) },
 		"checkpoint: Finish: not a final kind: periodic":           func() { _ = c.Finish(t.Context(), Periodic) },

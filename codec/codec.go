@@ -7,7 +7,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Codec turns values into bytes and back, one at a time.
+// Codec turns values into bytes and back, each by itself.
 //
 //	codec                  needs                       bytes of a value
 //	Default[T]()           what JSON keeps exactly     JSON
@@ -15,13 +15,13 @@ import (
 //	Gob[T]()               what encoding/gob needs     a gob stream, types included: large
 //	Func(append, decode)   two functions               yours: protobuf, …
 //
-// A codec is safe for concurrent use: states are encoded while the pipeline goes on. For every v that Append takes, Decode
+// A codec is safe for concurrent use: states are encoded while the pipeline continues. For every v that Append takes, Decode
 // returns an equal value. Decode does not panic, whatever bytes it gets: it returns an error. Its memory is bounded by the number
 // of bytes times the size of the Go types that they are read into.
 //
 // Package codectest checks a codec of your own against these rules.
 //
-// What is stored is read by the next version of the program. A codec that depends on the types of this version should be
+// The next version of the program reads the stored values. A codec that depends on the types of this version should be
 // a [SchemaCodec].
 type Codec[T any] interface {
 	// Append appends the encoding of v to dst and returns the extended buffer. What it returns with an error is not used,
@@ -53,7 +53,7 @@ func SchemaOf[T any](c Codec[T]) []byte {
 	return nil
 }
 
-// WithSchema returns the codec that decodes values that were stored beside a schema: c itself, or what c makes of the schema.
+// WithSchema returns the codec that decodes values that were stored beside a schema: c itself, or the codec that c makes of the schema.
 // The error is a *[Error] if they do not fit, for example because another codec was used to store them.
 func WithSchema[T any](c Codec[T], schema []byte) (Codec[T], error) {
 	s, ok := c.(SchemaCodec[T])
@@ -73,7 +73,7 @@ func WithSchema[T any](c Codec[T], schema []byte) (Codec[T], error) {
 //		func(dst []byte, m *pb.Row) ([]byte, error) { return proto.MarshalOptions{}.MarshalAppend(dst, m) },
 //		func(src []byte) (*pb.Row, error) { m := new(pb.Row); return m, proto.Unmarshal(src, m) })
 //
-// It has no schema. It panics if a function is nil.
+// It does not have a schema. It panics if a function is nil.
 func Func[T any](appendTo func(dst []byte, v T) ([]byte, error), decode func(src []byte) (T, error)) Codec[T] {
 	guard.RefuseNil("codec: Func", "append function", appendTo)
 	guard.RefuseNil("codec: Func", "decode function", decode)

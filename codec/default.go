@@ -18,23 +18,24 @@ import (
 //
 // Default panics with a *[Error], which names the type and the path to it, for
 //   - unexported fields, interfaces, and fields that share a name: tag a field with `json:"-"` to leave it out;
-//   - a pointer to what may be nil itself: another pointer, a slice, a map;
-//   - keys of a map that are no strings, integers or types with MarshalText;
-//   - types that JSON has no form for: functions, channels, complex numbers;
+//   - a pointer to a value that may be nil itself: another pointer, a slice, a map;
+//   - keys of a map that are not strings, integers or types with MarshalText;
+//   - types that JSON cannot express: functions, channels, complex numbers;
 //   - a type with MarshalJSON or MarshalText and without the method that reads it, or the other way round, or whose method is not called: see
 //     [JSON];
 //   - tags with a name that encoding/json does not take, and the option string of a string.
 //
-// Append refuses what JSON has no form for: NaN, infinite numbers, pointers in a circle, values that are nested more than 10,000 deep,
-// strings that are not UTF-8 (use []byte). With a part of T that has MarshalJSON of its own, such strings are not noticed.
+// Append refuses values that JSON cannot express: NaN, infinite numbers, pointers in a circle, values that are nested more
+// than 10,000 deep, strings that are not UTF-8 (use []byte). With a part of T that has MarshalJSON of its own, such strings
+// are not noticed.
 //
 // Not kept are:
 //   - which pointers, slices and maps share memory, and capacities;
 //   - a time's monotonic reading, the name of its location, and the seconds of its offset, if it has some (that is another instant);
 //   - of a json.RawMessage spaces and nil, which becomes null; of a json.Number "", which becomes 0;
-//   - what the tags omitempty and omitzero leave out: an empty slice comes back as nil.
+//   - values that the tags omitempty and omitzero leave out: an empty slice is decoded as nil.
 //
-// Fields are matched by name, with capitals and small letters alike if there is no exact match. One that was added is zero, one that was
+// Fields are matched by name, with capitals and small letters alike if there is no exact match. An added field is zero, a field that was
 // removed is skipped, the order does not matter. A field whose type has changed so that JSON cannot read it makes Decode fail. What Default
 // has written, JSON reads, and the other way round.
 func Default[T any]() Codec[T] {

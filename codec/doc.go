@@ -1,7 +1,7 @@
 // Package codec turns values into bytes and back: the elements of a stream, for checkpoints and other stores.
 //
-// Values are encoded one by one, by any goroutine: see [Codec]. What a codec has to know to read them later is stored once beside them, as
-// its schema: see [SchemaCodec]. The schema of the codecs here is their name.
+// Each value is encoded by itself, by any goroutine: see [Codec]. The knowledge that a codec needs to read them later is
+// stored once beside them, as its schema: see [SchemaCodec]. The schema of the codecs here is their name.
 //
 //	             exact                  types of interfaces   fields that change   a struct of 8 fields
 //	[Default]    or refused             refused               by name              190 B, JSON
@@ -14,7 +14,7 @@
 // # Hostile bytes
 //
 // Schemas and values may be damaged or made to harm: decoders return errors. They do not panic, do not loop, do not recurse
-// without bounds, and allocate no more than the bytes that are there can fill. There is one exception: if the type
-// has got fields since, one byte may stand for a value of any size. weir cannot bound methods of your own types, such as
+// without bounds, and allocate no more than the bytes that are there can fill. An exception: if the type
+// has got fields since, a single byte may stand for a value of any size. weir cannot bound methods of your own types, such as
 // UnmarshalBinary; their panics become errors.
 package codec

@@ -10,12 +10,12 @@ import (
 // value repeats its types, so it is large and slow: see the table of the package. Types in interfaces must be registered with
 // [gob.Register].
 //
-// Not everything comes back as it was:
+// Not every value survives as it was:
 //
 //   - Unexported fields, functions and channels are left out silently.
 //   - Nil and empty slices are the same.
-//   - A field that points to a zero value comes back as nil.
-//   - A nil pointer that is the element itself comes back as a pointer to a zero value.
+//   - A field that points to a zero value is decoded as nil.
+//   - A nil pointer that is the element itself is decoded as a pointer to a zero value.
 //   - A nil pointer in a slice, an array or a map is an error.
 //   - A value in a map or an interface is an error if its GobEncode or MarshalBinary has a pointer receiver.
 //

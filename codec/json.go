@@ -6,10 +6,10 @@ import (
 	"reflect"
 )
 
-// JSON returns a codec that writes values as encoding/json does: the payloads of messages, for example. What JSON cannot express is refused
-// (NaN, complex numbers, channels) or comes back changed, which [Default] refuses: strings that are not UTF-8, numbers in an any (all
-// float64), unexported fields (zero), a time's location. It reads plain JSON that was stored without a schema, such as the payload of a
-// message that another program has put.
+// JSON returns a codec that writes values as encoding/json does: the payloads of messages, for example. A value that JSON
+// cannot express is refused (NaN, complex numbers, channels) or changed, which [Default] refuses: strings that are not UTF-8,
+// numbers in an any (all float64), unexported fields (zero), a time's location. It reads plain JSON that was stored without a
+// schema, such as the payload of a message that another program has put.
 //
 // In a map encoding/json does not call MarshalJSON and MarshalText if they have pointer receivers. JSON panics for a type with
 // such a map, with a *[Error] that names the path to it: let the map hold pointers.
@@ -56,7 +56,7 @@ func (jsonCodec[T]) Decode(src []byte) (v T, err error) {
 
 func (jsonCodec[T]) Schema() []byte { return []byte(schemaJSON) }
 
-// WithSchema takes values without a schema, too: those that other programs have written, and JSON is what it says.
+// WithSchema takes values without a schema, too: those that other programs have written, in plain JSON.
 func (c jsonCodec[T]) WithSchema(schema []byte) (Codec[T], error) {
 	if len(schema) == 0 {
 		return c, nil

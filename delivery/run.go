@@ -88,6 +88,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	w.begun = w.clock.Now()
 	w.receiving, w.takeNoMore = context.WithCancelCause(ctx)
 	w.working, w.giveBack = context.WithCancelCause(context.WithoutCancel(ctx))
+	w.monitor.begin(w.status, engines, w.clock)
 	defer func() { summary, err = w.end(ctx, err) }() // also if the operator panics, since something else drives it
 	if c, ok := op.(interface {
 		CheckRun(ctx context.Context) error
@@ -219,7 +220,9 @@ func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 		w.logger.Warn("delivery: the source could not be told what was settled last, which comes again", slog.Any("error", closeErr))
 		closeErr = nil
 	}
-	return w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)
+	s, err := w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)
+	w.monitor.end(s, err)
+	return s, err
 }
 
 // closeSource closes the source, within closeWait.

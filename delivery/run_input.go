@@ -37,9 +37,11 @@ func (w *worker[IN, OUT]) input(yield func(Message[IN], error) bool) {
 			n = w.flood.probe()
 			probe = make(chan outcome, n)
 		}
+		w.ask(w.clock.Now())
 		ms, err := w.source.Receive(w.receiving, n)
 		switch {
 		case err == nil:
+			w.answered(nil)
 			since, wait = time.Time{}, firstWait
 			if !w.pass(received(&w.tally, ms, probe), probe != nil, yield) {
 				return
@@ -66,6 +68,7 @@ func (w *worker[IN, OUT]) input(yield func(Message[IN], error) bool) {
 			w.takeNoMore(w.sourceErr)
 			return
 		}
+		w.answered(err)
 		w.logger.Warn("delivery: the source has failed, and is asked again", slog.Any("error", err), slog.Duration("wait", wait))
 		if !w.sleep(w.receiving, wait) {
 			return

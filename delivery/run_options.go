@@ -30,6 +30,8 @@ type runSettings struct {
 	window int
 	clock  clock.Clock
 	logger *slog.Logger
+
+	monitor *Monitor // nil: there is none
 }
 
 func newRunSettings(opts []RunOption) runSettings {

@@ -43,6 +43,11 @@ type tally struct {
 	counts  Summary
 	settled int
 	flood   flood
+
+	redelivered int       // of counts.Received: had a visit before
+	asks        bool      // the source was asked for messages
+	asked       time.Time // since when it is asked; zero: it is not
+	failing     error     // of its last answer
 }
 
 // received notes messages, and returns others in their place whose verdicts are counted. ended gets what each says; it may be nil, and has
@@ -54,6 +59,9 @@ func received[T any](t *tally, ms []Message[T], ended chan<- outcome) []Message[
 	watched := make([]Message[T], len(ms))
 	for i, m := range ms {
 		again := m.Meta().Visit > 1
+		if again {
+			t.redelivered++
+		}
 		b := t.flood.receive(again)
 		watched[i] = message.Watch(m, func(v Verdict) {
 			m.Settle(v)
@@ -104,4 +112,18 @@ func (t *tally) sum(elapsed time.Duration) Summary {
 	s.GivenBack += s.Received - t.settled
 	s.Elapsed = elapsed
 	return s
+}
+
+// ask notes that the source is asked for messages.
+func (t *tally) ask(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asks, t.asked = true, now
+}
+
+// answered notes what has come of that.
+func (t *tally) answered(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.failing, t.asked = err, time.Time{}
 }

@@ -152,7 +152,7 @@ func ParseID(s string) (ID, error) {
 		var ok bool
 		name, rest, ok = strings.Cut(strings.TrimLeft(rest[1:], " "), "=")
 		if !ok || seen[name] {
-			return ID{}, fmt.Errorf("%w: parameter %q has no value or comes twice", ErrInvalidID, name)
+			return ID{}, fmt.Errorf("%w: parameter %q is empty or comes twice", ErrInvalidID, name)
 		}
 		seen[name] = true
 		if value, rest = rest, ""; strings.Contains(value, ";") {
@@ -169,7 +169,7 @@ func ParseID(s string) (ID, error) {
 		}
 	}
 	if seen["first"] && id.First == 0 || seen["step"] && id.Step == "" || seen["age"] && id.Age == 0 {
-		return ID{}, fmt.Errorf("%w: a parameter that says nothing", ErrInvalidID)
+		return ID{}, fmt.Errorf("%w: an empty parameter", ErrInvalidID)
 	}
 	if err := id.Validate(); err != nil {
 		return ID{}, err
@@ -204,7 +204,7 @@ func (id *ID) set(name, value string) (err error) {
 // number reads digits without a sign, a fraction or leading zeros.
 func number(name, value string) (int64, error) {
 	if value == "" || len(value) > 15 || strings.Trim(value, "0123456789") != "" || value[0] == '0' && len(value) > 1 {
-		return 0, fmt.Errorf("%w: %s=%s is no number of 1 to 15 digits", ErrInvalidID, name, value)
+		return 0, fmt.Errorf("%w: %s=%s is not a number of 1 to 15 digits", ErrInvalidID, name, value)
 	}
 	return strconv.ParseInt(value, 10, 64)
 }

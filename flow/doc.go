@@ -3,14 +3,14 @@
 //
 //	source.Via(flow.NewMap(strings.TrimSpace)).Via(operator).To(sink)
 //
-// A message (package delivery) stays one: the function gets its value, and the acknowledgement goes on to what it returns.
+// A message (package delivery) stays a message: the function gets its value, and the acknowledgement passes to the value that it returns.
 //
 //	element         Map           Filter                     FlatMap
 //	value           f(value)      the value, or nothing      all that f returns
 //	Message[T]      Message[R]    the message, or its Ack    parts of the message; its Ack if there are none
 //	watermark, …    as it is      as it is                   as it is
 //
-// A file that also needs go-streams' own package flow, for FanOut, gives that one a name:
+// A file that also needs go-streams' own package flow, for FanOut, gives that import a name:
 //
 //	import (
 //		streamsflow "github.com/reugn/go-streams/flow"

@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Flow is a step of a pipeline. [NewMap], [NewFilter] and [NewFlatMap] make one. It has no state, so it takes no part in
+// Flow is a step of a pipeline. [NewMap], [NewFilter] and [NewFlatMap] make a Flow. It does not have a state, so it takes no part in
 // checkpoints.
 //
 // It works on one element at a time, in order. Of a message ([message.Message]) the function gets the value, and what the flow
@@ -85,7 +85,7 @@ func NewFilter[T any](keep func(T) bool) *Flow {
 	})
 }
 
-// NewFlatMap returns a flow that emits all that f returns for an element. What it returns for a message are parts of it
+// NewFlatMap returns a flow that emits all that f returns for an element. Its values for a message are parts of it
 // ([message.Split]).
 //
 //	in  -- 1 -------- W -- 2 ------

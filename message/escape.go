@@ -53,7 +53,7 @@ func unescape(s string) (string, error) {
 		}
 		var err error
 		if b, err = hex.AppendDecode(b, []byte(rest[:2])); err != nil {
-			return "", fmt.Errorf("%q is no escape", "%"+rest[:2])
+			return "", fmt.Errorf("%q is not an escape", "%"+rest[:2])
 		}
 		s = rest[2:]
 	}

@@ -116,7 +116,7 @@ func (m *Meta) instants() [5]instant {
 //	Weir-Provider          acquirer-2
 //	Weir-Merges            1
 //
-// Texts are UTF-8; in them, what is not printable, percent signs, spaces at either end, and commas in a reason are written as
+// Texts are UTF-8; in them, unprintable characters, percent signs, spaces at either end, and commas in a reason are written as
 // %XX. Times are in UTC, to the nanosecond.
 //
 // The error names what is over its limit or cannot be written. The map belongs to the caller.
@@ -158,7 +158,7 @@ func (m Meta) ToHeaders() (map[string]string, error) {
 }
 
 // MetaFromHeaders returns what [Meta.ToHeaders] has written. The names of weir's headers are taken in any case. The others are
-// the user's, or those of a later version of weir: both are in Meta.Headers. The error names the header that is damaged, over its
+// the user's, or a later version of weir has written them: both are in Meta.Headers. The error names the header that is damaged, over its
 // limit, or there twice; the others are in the Meta all the same.
 func MetaFromHeaders(h map[string]string) (Meta, error) {
 	m, err := metaFromHeaders(h)
@@ -225,7 +225,7 @@ func (r *headerReader) sort(h map[string]string) (others map[string]string) {
 			continue
 		}
 		if size += len(name) + len(value); size > maxHeaders || name == "" {
-			r.err = fmt.Errorf("header %q: it has no name, or the headers have more than %d bytes", cut(name, maxName), maxHeaders)
+			r.err = fmt.Errorf("header %q: its name is empty, or the headers have more than %d bytes", cut(name, maxName), maxHeaders)
 			return nil
 		}
 		if others == nil {

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of the stored forms. What identifies a message is refused when it is too long; what only describes it is cut.
+// Limits of the stored forms. An identifier that is too long is refused; a description is cut.
 const (
 	maxName    = 1 << 10 // bytes of id, key, request, provider and the parts of the origin
 	maxError   = 4 << 10 // bytes of LastError

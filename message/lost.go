@@ -4,7 +4,7 @@ import "runtime"
 
 // FindLost returns a message that takes the place of m. If it and all that [With] and [Split] made of it are garbage collected and
 // not settled, m is nacked with [ErrLost]: some step of the pipeline has dropped it. Without FindLost
-// such a message waits for the end of its lease, if its source has one.
+// such a message waits for the end of its lease, if its source has leases.
 //
 // This is for tests and for finding a fault: it takes about half a microsecond and an allocation, and a message is found when the
 // garbage collector runs, some time after its loss.

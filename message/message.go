@@ -9,8 +9,8 @@ import (
 // Message is an element of a stream together with its acknowledgement and its history. It is a value: copies share the
 // acknowledgement. A *Message in a stream is an ordinary element, and so is a struct that embeds a Message.
 //
-// Exactly one of Ack, Nack, Reject and Settle takes effect, the first that is called on any copy (law D2); later calls change nothing.
-// The zero Message, and any other that no source has made, has no acknowledgement: these methods do nothing.
+// Of Ack, Nack, Reject and Settle the first that is called on any copy takes effect (law D2); later calls are ignored.
+// The zero Message, and any other that no source has made, lacks an acknowledgement: these methods have no effect.
 //
 // A part of a message ([Split]) is a Message of its own. Safe for concurrent use.
 type Message[T any] struct {
@@ -25,7 +25,7 @@ type Message[T any] struct {
 // its lease, until then. A nil settle makes a message with a history and without an acknowledgement, for streams with
 // checkpoints.
 //
-// meta is what is known of the message, or nil. It must not be changed any more.
+// meta describes the message, or is nil. It must not be changed any more.
 func New[T any](v T, meta *Meta, settle func(Verdict)) Message[T] {
 	if meta == nil && settle == nil {
 		return Message[T]{Value: v}
@@ -37,7 +37,7 @@ func New[T any](v T, meta *Meta, settle func(Verdict)) Message[T] {
 	return Message[T]{v, a}
 }
 
-// Ack acknowledges the message: what was made of it is safe (law D1), for example written by a sink, or stored among the dead
+// Ack acknowledges the message: its results are safe (law D1), for example written by a sink, or stored among the dead
 // letters.
 func (m Message[T]) Ack() { m.Settle(Verdict{Kind: Acked}) }
 
@@ -47,12 +47,13 @@ func (m Message[T]) Nack(delay time.Duration) {
 	m.Settle(Verdict{Kind: Nacked, Delay: delay})
 }
 
-// Reject gives the message up: it is not done, and must not be delivered again. What becomes of it is up to its source; where that
-// is nothing, store it among the dead letters and acknowledge it instead. A nil err stands for an error that says so.
+// Reject gives the message up: it is not done, and must not be delivered again. Its source decides about it; where the source
+// does not keep it, store it among the dead letters and acknowledge it instead. A nil err stands for an error that says so.
 func (m Message[T]) Reject(err error) { m.Settle(Verdict{Kind: Rejected, Err: err}) }
 
-// Settle is Ack, Nack or Reject, as v says. It passes a verdict on, with the error behind it: that of a message that has failed, and
-// is acknowledged since it is safe among the dead letters, for example. It panics if v.Kind is none of the three.
+// Settle is Ack, Nack or Reject, as v says. It passes a verdict on, with the error behind it: the verdict about a message
+// that has failed, and is acknowledged since it is safe among the dead letters, for example. It panics if v.Kind is none of
+// the three.
 func (m Message[T]) Settle(v Verdict) {
 	switch v.Kind {
 	case Acked:
@@ -70,8 +71,8 @@ func (m Message[T]) Settle(v Verdict) {
 	m.a.resolve(v)
 }
 
-// Meta returns what is known of the message: zero, if nothing is. It must not be changed: the maps and slices in it are shared. The
-// ID of a part is that of the whole and the number of the part: "orders/0/17#2".
+// Meta returns the history of the message: zero, if it is unknown. It must not be changed: the maps and slices in it are shared. The
+// ID of a part is the ID of the whole and the number of the part: "orders/0/17#2".
 func (m Message[T]) Meta() Meta { return m.a.history() }
 
 // Pending reports whether the message has an acknowledgement and is not settled.
@@ -84,11 +85,11 @@ func With[A, B any](m Message[A], v B) Message[B] { return Message[B]{v, m.a} }
 // Split returns a message for each value: they are parts of m and take its place. m is settled when the last part is:
 //
 //   - acknowledged, if all parts are
-//   - else nacked, if one is; the longest delay counts
+//   - else nacked, if any is; the longest delay counts
 //   - else rejected, with the error of the first that was
 //
 // So a redelivery of m does not run beside parts of m, and a part that is rejected for good does not keep another from being
-// delivered again (law D1). Without values m is acknowledged at once. One value is no part: it takes the place of m as by [With].
+// delivered again (law D1). Without values m is acknowledged at once. A single value is not a part: it takes the place of m as by [With].
 func Split[A, B any](m Message[A], vs ...B) []Message[B] {
 	switch {
 	case len(vs) == 0:
@@ -112,7 +113,7 @@ func Split[A, B any](m Message[A], vs ...B) []Message[B] {
 }
 
 // FromElement returns an element of a stream as a message, whatever the type of its value; ok is false if it is none. It is for
-// flows and sinks that take elements of any type: the handle of a message is With(m, struct{}{}), of one word.
+// flows and sinks that take elements of any type: the handle of a message is With(m, struct{}{}), of a single word.
 func FromElement(element any) (m Message[any], ok bool) {
 	e, ok := element.(interface {
 		self() (Message[any], reflect.Type)

@@ -9,8 +9,8 @@ import (
 	"github.com/weirflow/weir/internal/ctxkey"
 )
 
-// Meta is what is known of a message beside its value: where it comes from, and what has happened to it so far (law D6). It is
-// replaced at each hop, never appended to. [Meta.ToHeaders] is the form in which it travels, JSON the one in which it is
+// Meta describes a message beside its value: its origin, and its history so far (law D6). It is
+// replaced at each hop, never appended to. [Meta.ToHeaders] is the form in which it travels, JSON the form in which it is
 // stored.
 type Meta struct {
 	// ID names the message: a store takes two messages with the same id for one. It is derived from the origin ([Origin.ID]),
@@ -68,7 +68,7 @@ type Origin struct {
 const longestID = 200
 
 // ID returns an id for the message that comes from here, such as "orders/0/17": always the same for the same origin, and
-// different for different ones. What would be over 200 bytes is hashed: "sha256:" and 64 hex digits. The zero Origin has the id
+// different for different origins. An id that would be over 200 bytes is hashed: "sha256:" and 64 hex digits. The zero Origin has the id
 // "".
 func (o Origin) ID() string {
 	if o == (Origin{}) {
@@ -86,7 +86,7 @@ func (o Origin) ID() string {
 }
 
 // MetaFromContext returns what is known of the message that a function of an operator is called for; ok is false outside of a
-// call, and for elements that are no messages. It must not be changed: the maps and slices in it are shared.
+// call, and for elements that are not messages. It must not be changed: the maps and slices in it are shared.
 func MetaFromContext(ctx context.Context) (m Meta, ok bool) {
 	m, ok = ctx.Value(ctxkey.Message{}).(Meta)
 	return m, ok

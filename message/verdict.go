@@ -17,7 +17,7 @@ type Verdict struct {
 	OutcomeUnknown bool
 }
 
-// Kind is one of the three ways to settle a message.
+// Kind is a way among the three to settle a message.
 type Kind uint8
 
 const (

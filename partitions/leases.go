@@ -21,13 +21,13 @@ import (
 
 // Leases is an [Assigner] that shares partitions out between all workers with the same locks, group and partitions: evenly, up
 // to one. A worker that joins gets its share from the others, which suspend what they give up. The share of a worker that
-// leaves is free at once, that of one that dies when its lease has ended.
+// leaves is free at once, the share of a worker that dies when its lease has ended.
 //
 // Each partition has a lock, whose fencing number is the epoch, and so has each worker. A worker extends its locks three times
-// within their lease. It loses a partition when another one has the lock, or when it could not extend it within nine tenths of
+// within their lease. It loses a partition when another worker has the lock, or when it could not extend it within nine tenths of
 // the lease by its own clock.
 //
-// Epochs begin anew with a new Group, and with locks that were lost. Stores that have seen higher ones refuse them: each partition ends
+// Epochs begin anew with a new Group, and with locks that were lost. Stores that have seen higher epochs refuse them: each partition ends
 // with [checkpoint.ErrFenced]. So the locks and the group live as long as the stores.
 type Leases struct {
 	Locks      lock.Locks // required

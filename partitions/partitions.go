@@ -38,7 +38,7 @@ type Handler interface {
 	Lost(partition string)
 }
 
-// Stores open the stores of partitions. The directories of one machine are [Dirs].
+// Stores open the stores of partitions. The directories of a single machine are [Dirs].
 type Stores interface {
 	// Open returns the store of a partition for an owner. From then on, stores that were opened for lower epochs return
 	// [checkpoint.ErrFenced], whatever number they save (law P1). It returns that error itself for an epoch that is lower than one
@@ -101,7 +101,7 @@ func (c *Config) complete() error {
 }
 
 // Run runs the pipelines of the partitions that this worker gets, until ctx ends. Then it suspends them, and returns when all have
-// ended: nil if all could be suspended. If the assigner says that nothing will change any more, Run also returns when all
+// ended: nil if all could be suspended. If the assigner says that it will not change any more, Run also returns when all
 // pipelines have come to the end of their inputs.
 //
 // It returns the error of the assigner, of partitions that could not be suspended, and of those that another worker has taken

@@ -1,6 +1,6 @@
 package predicates
 
-// AsyncRetryPredicate is the pair of predicates of a retry strategy. Either may be nil; with both nil nothing is ever retried.
+// AsyncRetryPredicate is the pair of predicates of a retry strategy. Either may be nil; with both nil, retries never happen.
 // An operator reads the pair once, when it is built, so the methods must always return the same.
 type AsyncRetryPredicate[OUT any] interface {
 	// ResultPredicate judges attempts that ended with results. Nil: results are never retried.

@@ -2,11 +2,11 @@ package predicates
 
 import "time"
 
-// Attempt is what classifiers and reason-aware strategies see of an attempt that has ended. An operator fills it in. Tests set
-// what their code looks at, and call strategiestest.Decide.
+// Attempt describes an attempt that has ended to classifiers and reason-aware strategies. An operator fills it in. Tests set
+// the fields that their code reads, and call strategiestest.Decide.
 //
 // It is generic in the output type only: the same view serves operators of every input type. It must not be kept after the
-// call; keep a copy. What it refers to (Input, Results) must not be changed.
+// call; keep a copy. The values that it refers to (Input, Results) must not be changed.
 type Attempt[OUT any] struct {
 	Input  any // the element
 	Number int // of the attempt, from 1

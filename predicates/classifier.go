@@ -33,8 +33,8 @@ import (
 // # Joined errors
 //
 // A function may make several requests and join their errors ([errors.Join], or several %w). One retry repeats them all. A
-// policy (strategies.ReasonAware) shows the errors to the classifier one by one, each in its own stage, as if it were the
-// attempt's only one. The reason that allows least counts:
+// policy (strategies.ReasonAware) shows each error to the classifier alone, in its own stage, as if it were the
+// attempt's only error. The reason that allows least counts:
 //
 //	an error of several                             what the others allow
 //	has a reason                                    stays, if this one allows it too
@@ -47,7 +47,7 @@ import (
 type Classifier[OUT any] func(a *Attempt[OUT]) (Reason, bool)
 
 // Classifiers returns the classifier that asks each in the order given and takes
-// the first answer. With none it knows nothing. It panics if one is nil.
+// the first answer. Without classifiers it never has a reason. It panics if any is nil.
 func Classifiers[OUT any](classifiers ...Classifier[OUT]) Classifier[OUT] {
 	for i, c := range classifiers {
 		if c == nil {
@@ -79,7 +79,7 @@ func Named[OUT any]() Classifier[OUT] {
 	}
 }
 
-// ByCode returns the classifier that looks codes up in a table. code returns the code of the outcome, if it has one:
+// ByCode returns the classifier that looks codes up in a table. code returns the code of the outcome, if there is a code:
 // httpretry.StatusCode, grpcretry.Code and pgretry.SQLState are such functions. A row with the zero reason accepts the outcome.
 // ByCode panics if code is nil.
 func ByCode[OUT any, C comparable](code func(a *Attempt[OUT]) (C, bool), table map[C]Reason) Classifier[OUT] {

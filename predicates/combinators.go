@@ -18,7 +18,7 @@ func Not[A any, P ~func(A) bool](predicate P) P {
 	}
 }
 
-// AnyOf returns a predicate that is true if at least one of predicates is. It panics if there are none or one is nil.
+// AnyOf returns a predicate that is true if any of predicates is. It panics without predicates, or if any is nil.
 func AnyOf[A any, P ~func(A) bool](predicates ...P) P {
 	predicates = checked("AnyOf", predicates)
 	return func(outcome A) bool {
@@ -26,7 +26,7 @@ func AnyOf[A any, P ~func(A) bool](predicates ...P) P {
 	}
 }
 
-// AllOf returns a predicate that is true if every one of predicates is. It panics if there are none or one is nil.
+// AllOf returns a predicate that is true if all predicates are. It panics without predicates, or if any is nil.
 func AllOf[A any, P ~func(A) bool](predicates ...P) P {
 	predicates = checked("AllOf", predicates)
 	return func(outcome A) bool {

@@ -9,10 +9,10 @@
 //
 // # Vocabulary
 //
-// An outcome is what one attempt ended with: results, or an error. A [ResultPredicate] judges all results of an attempt
+// An outcome is the end of an attempt: results, or an error. A [ResultPredicate] judges all results of an attempt
 // together, an [ExceptionPredicate] judges an error; true means "try again". Each sees only its own kind of outcome: results
 // never reach an exception predicate, and nil never reaches it either. An [AsyncRetryPredicate] is a pair of both, where a nil
-// one stands for never.
+// predicate stands for never.
 //
 //	outcome              judged by              ready made
 //	no results, results  ResultPredicate[OUT]   EmptyResult, AnyResult
@@ -34,28 +34,28 @@
 // ([NewRejection]).
 //
 // [ByException], [ByResult] and [ByCode] make classifiers, [Named] reads the reason that a function gave to its error
-// ([WithReason]), and [Classifiers] chains them. Ready-made ones are in httpretry, grpcretry, netretry and couchbase.
-// strategies.ReasonAware hands one to an operator.
+// ([WithReason]), and [Classifiers] chains them. Ready-made classifiers are in httpretry, grpcretry, netretry and couchbase.
+// strategies.ReasonAware hands a classifier to an operator.
 //
-// A function may make several requests and join their errors. Each is classified by itself, and the one that allows least
+// A function may make several requests and join their errors. Each is classified by itself, and the reason that allows least
 // decides. An error that no classifier knows counts as a request that may have had an effect: see [Classifier].
 //
 // # Stages
 //
 // How far a call has come is known to its function ([ReportStage]), to the clients it uses ([ReportSent]) and, of a request
 // that failed, to its error ([StageError]). The latest of them counts, which is the safe side. Reports find the attempt through
-// the context; outside of an operator they do nothing.
+// the context; outside of an operator they have no effect.
 //
-// A request that its server recognises when it comes again is reported as tracked
+// A request that its server recognises when it is repeated is reported as tracked
 // ([WithTracked]). A call may be repeated if all it has sent is tracked.
 //
 // # Concurrency
 //
 // The predicates of this package are safe for concurrent use if the functions they were built from are. An operator calls its
-// predicates one at a time and they must not block; operators that share a predicate call it at the same time.
+// predicates in turn and they must not block; operators that share a predicate call it at the same time.
 //
 // # Types
 //
-// Types are inferred from any argument that has one. Where nothing has, as in
+// Types are inferred from any typed argument. Without such an argument, as in
 // Not(EmptyResult), the row type has to be written: Not(EmptyResult[Row]).
 package predicates

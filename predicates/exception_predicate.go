@@ -16,8 +16,8 @@ func HasException(err error) bool {
 	return err != nil
 }
 
-// ErrorIs returns a predicate that is true if [errors.Is] finds at least one of
-// the targets. It panics if there are no targets or one is nil.
+// ErrorIs returns a predicate that is true if [errors.Is] finds any of
+// the targets. It panics without targets, or if any is nil.
 func ErrorIs(targets ...error) ExceptionPredicate {
 	if len(targets) == 0 {
 		panic("predicates: ErrorIs: no targets")
@@ -40,7 +40,7 @@ func ErrorIs(targets ...error) ExceptionPredicate {
 //	predicates.ErrorAs[*net.OpError]()
 //	predicates.ErrorAs(func(e net.Error) bool { return e.Timeout() })
 //
-// As with errors.AsType, the first T is the one that counts, even if others are joined to it. It panics if a condition is nil.
+// As with errors.AsType, the first T counts, even if others are joined to it. It panics if a condition is nil.
 func ErrorAs[T error](conditions ...func(err T) bool) ExceptionPredicate {
 	for i, condition := range conditions {
 		if condition == nil {

@@ -6,7 +6,7 @@ package predicates
 //
 // A call whose requests are all tracked ([WithTracked]) does not happen twice, and is repeated whatever the element says.
 //
-// The element is asked as it is: a method with a pointer receiver is not one of an element that is a value.
+// The element is asked as it is: a method with a pointer receiver is not a method of an element that is a value.
 type Idempotent interface {
 	Idempotent() bool
 }

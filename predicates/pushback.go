@@ -8,7 +8,7 @@ import (
 // A ServerPushback is an error or a result with which a server says when it may be called again. Reason-aware strategies heed
 // it: see HonorPushback of package strategies.
 //
-// The notion is that of gRPC's A6, Client Retries; Retry-After of HTTP is another form of it.
+// The notion comes from gRPC's A6, Client Retries; Retry-After of HTTP is another form of it.
 type ServerPushback interface {
 	// RetryPushback returns the delay that the server demands before the next attempt: 0 is at once, a negative one means
 	// never. With ok false it demands nothing.
@@ -16,7 +16,7 @@ type ServerPushback interface {
 }
 
 // WithPushback returns err with the demand of the server that answered with it:
-// a delay of at least 0, or a negative one for never. It returns nil if err is nil.
+// a delay of at least 0, or a negative delay for never. It returns nil if err is nil.
 func WithPushback(err error, delay time.Duration) error {
 	if err == nil {
 		return nil

@@ -5,8 +5,8 @@ import (
 	"unique"
 )
 
-// Reason is why an attempt deserves another try, with what that says about the call. Reasons are an open set: the author of a
-// classifier makes the ones it needs, as package variables, with [NewReason].
+// Reason is why an attempt deserves another try, with its meaning for the call. Reasons are an open set: the author of a
+// classifier makes its own, as package variables, with [NewReason].
 //
 //	AllowsNonIdempotentRetry   the call has certainly not taken effect, so that
 //	                           even a call that must not happen twice may be repeated
@@ -55,7 +55,7 @@ func NewReason(name string, allowsNonIdempotentRetry, alwaysRetry bool) Reason {
 }
 
 // NewRejection returns the reason of calls that were answered and refused for good, without effect: an HTTP 404, a violated
-// unique constraint. No strategy is asked about it and nothing is retried. The element fails, and its failure has the reason
+// unique constraint. Strategies are not asked about it, and the call is not retried. The element fails, and its failure has the reason
 // and is not in doubt.
 //
 //	var Duplicate = predicates.NewRejection("DUPLICATE_KEY")
@@ -69,7 +69,7 @@ func NewRejection(name string) Reason {
 	return Reason{unique.Make(reason{name: name, nonIdempotent: true, rejection: true})}
 }
 
-// IsZero reports whether r is no reason at all.
+// IsZero reports whether r is the zero value, which is not a reason.
 func (r Reason) IsZero() bool { return r == Reason{} }
 
 func (r Reason) value() reason {
@@ -100,12 +100,12 @@ func (r Reason) String() string {
 	return r.Name()
 }
 
-// MarshalText returns the name, and nothing for none. Thereby a Reason is its name in JSON, as a value and as a key of a map.
+// MarshalText returns the name, and "" for the zero value. Thereby a Reason is its name in JSON, as a value and as a key of a map.
 func (r Reason) MarshalText() ([]byte, error) { return []byte(r.Name()), nil }
 
-// UnmarshalText makes r the reason with this name that allows nothing, and none if there is no name. What a name allows is
-// known to those who made the reason, and there is no registry to ask: compare names with those of the reasons that you expect,
-// such as httpretry.Reasons().
+// UnmarshalText makes r the reason with this name that does not allow any retry, and the zero value for an empty name. Only
+// the makers of the reason know how much a name allows, and a registry does not exist: compare names with the names of the
+// reasons that you expect, such as httpretry.Reasons().
 func (r *Reason) UnmarshalText(text []byte) error {
 	*r = Reason{}
 	if len(text) > 0 {

@@ -11,7 +11,7 @@ import (
 // ReasonSet is the set of reasons for which an element has been retried so far:
 // A, B, A makes {A, B}. The zero value is the empty set.
 //
-// Sets are values: With returns another one. Equal sets are == and share their memory, so a set costs an element as much as a
+// Sets are values: With returns another set. Equal sets are == and share their memory, so a set costs an element as much as a
 // pointer, however many elements have it and whatever is in it. Safe for concurrent use.
 type ReasonSet struct {
 	handle unique.Handle[reasonNode]
@@ -23,10 +23,10 @@ type reasonNode struct {
 	rest ReasonSet
 }
 
-// IsEmpty reports whether there is nothing in s.
+// IsEmpty reports whether s is empty.
 func (s ReasonSet) IsEmpty() bool { return s == ReasonSet{} }
 
-// With returns s with these reasons in it. Zero reasons change nothing.
+// With returns s with these reasons in it. Zero reasons are ignored.
 func (s ReasonSet) With(reasons ...Reason) ReasonSet {
 	for _, r := range reasons {
 		s = s.with(r)
@@ -104,7 +104,7 @@ func (s ReasonSet) MarshalJSON() ([]byte, error) {
 	return json.Marshal(reasons)
 }
 
-// UnmarshalJSON reads an array of names. The reasons allow nothing: see [Reason.UnmarshalText].
+// UnmarshalJSON reads an array of names. The reasons do not allow any retry: see [Reason.UnmarshalText].
 func (s *ReasonSet) UnmarshalJSON(text []byte) error {
 	var reasons []Reason
 	if err := json.Unmarshal(text, &reasons); err != nil {

@@ -8,10 +8,10 @@ import (
 )
 
 // ReportStage reports how far the call that ctx belongs to has come, for reason-aware retries: see [Stage]. An operator's
-// attempt is found through its context. Stages go forward only: a report of an earlier stage than the last one changes nothing.
+// attempt is found through its context. Stages go forward only: a report of an earlier stage than the last is ignored.
 // Neither does a report after the attempt is over, or with a context of no attempt.
 //
-// What was not reported counts as [NetworkTime] from the start of the call on, the safe side. So the first report of a function
+// A call without a report counts as [NetworkTime] from the start of the call on, the safe side. So the first report of a function
 // that takes its time before it sends should be ClientDispatch:
 //
 //	predicates.ReportStage(ctx, predicates.ClientDispatch)
@@ -20,17 +20,17 @@ import (
 //	predicates.ReportStage(ctx, predicates.NetworkTime)
 //	reply, err := conn.Do(ctx, request)
 //
-// A stage by itself is no reason for another attempt. The classifier of a policy makes
-// one of it, as those of packages netretry, httpretry and grpcretry do.
+// A stage by itself is not a reason for another attempt. The classifier of a policy makes
+// a reason of it, as the classifiers of packages netretry, httpretry and grpcretry do.
 //
 // An attempt that the operator's attempt timeout cuts off counts as NetworkTime even if
 // ClientDispatch was reported: its call may still be on its way to send.
 //
-// Inside an operator that runs in a call of another one, a report of NetworkTime or later is for the outer call what
+// Inside an operator that runs in a call of another operator, a report of NetworkTime or later is for the outer call what
 // [ReportSent] is: one of its requests is going out.
 //
 // ReportStage speaks for the whole call. The adapter of a client sees its own requests only, and uses [ReportSent]. ReportStage
-// panics if there is no such stage. It is safe for concurrent use.
+// panics on an unknown stage. It is safe for concurrent use.
 func ReportStage(ctx context.Context, stage Stage) {
 	if stage > ResponseReceived {
 		panic(fmt.Sprintf("predicates: ReportStage: no such stage: %d", uint8(stage)))
@@ -40,7 +40,7 @@ func ReportStage(ctx context.Context, stage Stage) {
 	}
 }
 
-// ReportSent is for the adapter of a client, such as httpretry.Transport: it reports that one request of the call is going out,
+// ReportSent is for the adapter of a client, such as httpretry.Transport: it reports that a request of the call is going out,
 // before its first byte may have been written. From then on the call counts as in [NetworkTime], and [Attempt.InDoubt] is set.
 // The refusal of a later request does not change that.
 //
@@ -51,9 +51,9 @@ func ReportStage(ctx context.Context, stage Stage) {
 //	}
 //
 // An adapter reports each request once, and none that has no effect, such as a GET. For a request that was not
-// sent, it returns a [*StageError] of ClientDispatch and reports nothing: it does not know what else the call has done.
+// sent, it returns a [*StageError] of ClientDispatch and does not report: it does not know what else the call has done.
 //
-// ReportSent allocates nothing. It is safe for concurrent use.
+// ReportSent does not allocate. It is safe for concurrent use.
 func ReportSent(ctx context.Context) SentRequest {
 	r := reporterIn(ctx)
 	if r == nil || !r.ReportSent(false) {
@@ -73,14 +73,14 @@ func (s SentRequest) Refused() {
 	}
 }
 
-// WithTracked returns a copy of ctx for one request that its server recognises when it comes again, and then does not execute a
-// second time: it carries an identity that is the same in all attempts, as those of package exactlyonce do. What is reported
+// WithTracked returns a copy of ctx for a request that its server recognises when it is repeated, and then does not execute a
+// second time: it carries an identity that is the same in all attempts, as the requests of package exactlyonce do. A request reported
 // under the copy ([ReportSent], and ReportStage of NetworkTime) is a tracked request of the attempt.
 //
-// A call may be repeated in flight if all its requests that may have taken effect are tracked, and there is one:
+// A call may be repeated in flight if all its requests that may have taken effect are tracked, and there is such a request:
 // [Attempt.Idempotent] is then set, also for an element that says no. Another request that may have taken effect, or a
-// NetworkTime that the function reports under its own context, makes the call one that must not happen twice again. A failure
-// stays in doubt: who sends the element again later has no such identity.
+// NetworkTime that the function reports under its own context, makes the call unrepeatable again. A failure
+// stays in doubt: a later sender of the element does not have such an identity.
 //
 // WithTracked is for adapters of clients. Use it only for a server that is known to
 // recognise the request: by a named endpoint, not by a header that is sent to any.
@@ -94,7 +94,7 @@ func WithTracked(ctx context.Context) context.Context {
 
 // WithStageReporter returns a copy of ctx whose reports go to report instead of the attempt. [ReportSent] is a report of
 // NetworkTime, and Refused none. With a nil report they are dropped: for a request that does not belong to the call, such as
-// one for a token. Tests of a client use it to see what it reports.
+// a request for a token. Tests of a client use it to see what it reports.
 //
 // report must be safe for concurrent use.
 func WithStageReporter(ctx context.Context, report func(stage Stage)) context.Context {

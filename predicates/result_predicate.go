@@ -12,7 +12,7 @@ func EmptyResult[OUT any](results []OUT) bool {
 }
 
 // AnyResult returns a predicate that is true if condition holds for at least
-// one result; for no results it is false. It panics if condition is nil.
+// a result; for no results it is false. It panics if condition is nil.
 func AnyResult[OUT any](condition func(result OUT) bool) ResultPredicate[OUT] {
 	if condition == nil {
 		panic("predicates: AnyResult: nil condition")

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Stage is how far a request had come when its attempt ended. It is what the decision over a retry rests on: a call that was
+// Stage is how far a request had come when its attempt ended. The decision over a retry rests on it: a call that was
 // never sent cannot have taken effect.
 //
 //	|--- ClientDispatch --->|
@@ -19,9 +19,9 @@ import (
 //
 // Stages are ordered by time. The zero value, [Unreported], is the safe side: it counts as NetworkTime from the start of the
 // call on, except that the error itself may prove that nothing was sent. A reported NetworkTime outranks such an error: of a
-// function that makes several calls, one may have been sent before another could not be.
+// function that makes several calls, a request may have been sent before another failed.
 //
-// The stages are those of RFC 0049 of the Couchbase SDKs.
+// The stages come from RFC 0049 of the Couchbase SDKs.
 type Stage uint8
 
 const (
@@ -69,7 +69,7 @@ func (s *Stage) UnmarshalText(text []byte) error {
 	return fmt.Errorf("predicates: no such stage: %q", text)
 }
 
-// StageError is an error that carries the stage in which it happened, for code that knows it and has no attempt to report it
+// StageError is an error that carries the stage in which it happened, for code that knows it and lacks an attempt to report it
 // to: a wrapper of a client, such as httpretry.Transport.
 type StageError struct {
 	Stage Stage

@@ -415,15 +415,13 @@ func TestStepsOneByOne(t *testing.T) {
 		p := strategies.ReasonAware(say(r), answer(&asked, action, failure)).WithMaxWaiting(2)
 
 		a := failedAttempt(1)
-		var d decision.Decision
-		var ask bool
-		if found, err := p.Steps().Find(a); found {
-			d, ask = p.Steps().Judge(a, err, before)
-		}
+		before.Beside = true
+		d := p.Steps().Decide(t.Context(), a, before)
+		ask := d.Verdict == decision.Asked
 		if ask {
-			got, err := p.Steps().Ask(t.Context(), a)
-			a.Remaining = remaining
-			d = p.Steps().Conclude(a, got, err, after)
+			got := p.Steps().Ask(t.Context(), a)
+			a.Remaining, after.Answer = remaining, &got
+			d = p.Steps().Decide(t.Context(), a, after)
 		}
 
 		// The model, in other words: who has the last word?

@@ -2,11 +2,11 @@ package lookup
 
 import "time"
 
-// Cache keeps the outcomes of loads. ottercache of ext/otter has one; lookuptest has the tests for your own.
+// Cache keeps the outcomes of loads. ottercache of ext/otter is a Cache; lookuptest has the tests for your own.
 //
 // Its methods are called on the loops of operators and on goroutines of clients. They must not block, must not call the
 // [Function] that uses the cache, and must be safe for concurrent use. A cache may drop an entry at any time. One cache
-// belongs to one Function.
+// belongs to a single Function.
 type Cache[K comparable, V any] interface {
 	// Get returns the entry of key, if there is one that has not expired.
 	Get(key K) (entry Entry[V], ok bool)
@@ -16,7 +16,7 @@ type Cache[K comparable, V any] interface {
 	Delete(key K)
 }
 
-// Entry is what a cache keeps for a key. Its results are shared by all elements that get them, and must not be changed.
+// Entry is the outcome that a cache keeps for a key. Its results are shared by all elements that get them, and must not be changed.
 type Entry[V any] struct {
 	Results []V   // none: a negative entry
 	Err     error // the load has failed, and there are no results; nil as a rule, see [WithErrorTTL]

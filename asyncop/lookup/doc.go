@@ -1,5 +1,5 @@
 // Package lookup spares calls that look something up: a row, a user, a price. Elements that ask for the same key at the
-// same time share one call, and a cache answers those that come later.
+// same time share a call, and a cache answers those that come later.
 //
 //	users := lookup.New(
 //		asyncop.Blocking(func(ctx context.Context, id int64) (User, error) { return db.User(ctx, id) }),
@@ -10,26 +10,26 @@
 //		func(o Order, u User) Enriched { return Enriched{Order: o, Name: u.Name} })
 //	op := asyncop.OrderedWait(enriched, 5*time.Second, 1000)
 //
-// The function that looks up gets the key and nothing else: its value is for all elements with that key. [Join] puts each element
+// The function that looks up gets only the key: its value is for all elements with that key. [Join] puts each element
 // and the value of its key together. With a nil cache calls are shared only. Lookups are for calls that may happen once for many
-// elements: what has an effect for each of them does not belong here.
+// elements: calls with an effect for each of them do not belong here.
 //
 // # Vocabulary
 //
-//   - A lookup is one attempt of one element.
+//   - A lookup is an attempt of an element.
 //   - A load is a call of the wrapped function. One load may answer many lookups.
-//   - A hit is a lookup that the cache answers. A miss is any other: it begins a load or joins one.
-//   - An entry is what the cache keeps of a load: results, that there are none (a negative entry), or an error.
+//   - A hit is a lookup that the cache answers. A miss is any other: it begins or joins a load.
+//   - An entry is the outcome of a load in the cache: results, that there are none (a negative entry), or an error.
 //
 // # Sharing
 //
-// There is one load per key at a time. What it ends with is the outcome of all lookups that wait for it, be it results, an
+// There is a single load per key at a time. Its outcome is the outcome of all lookups that wait for it, be it results, an
 // error or a panic.
 //
-//   - A lookup that is cancelled or runs out of time fails alone. The load goes on for the others, and its context ends
-//     with the last of them. This context has no deadline, and the values of the lookup that began the load.
-//   - After a lookup has timed out, the load that it waited for takes no new lookups: the next one begins another load. So a
-//     call that hangs costs one timeout, not one for each later element.
+//   - A lookup that is cancelled or runs out of time fails alone. The load continues for the others, and its context ends
+//     with the last of them. This context has the values of the lookup that began the load, but not its deadline.
+//   - After a lookup has timed out, the load that it waited for takes no new lookups: the next lookup begins another load. So a
+//     call that hangs costs a single timeout, not a timeout for each later element.
 //   - Lookups retry by themselves, each by the strategy of its operator. The first retry begins a new load; others join it.
 //
 // # Permits
@@ -39,10 +39,10 @@
 //
 // # Reasons
 //
-// What a load has reported of its stage counts for all lookups that waited for it (predicates.ReportStage, ReportSent). One
-// that joined the load has sent nothing itself; but its retry would repeat the request of the load. So it is in doubt if the
-// request is. An error that comes from the cache is in stage ClientDispatch: the lookup has sent nothing. If the error
-// carries a stage of its own, the later one counts.
+// A report of a load about its stage counts for all lookups that waited for it (predicates.ReportStage, ReportSent). One
+// that joined the load has not sent a request itself; but its retry would repeat the request of the load. So it is in doubt if the
+// request is. An error that comes from the cache is in stage ClientDispatch: the lookup has not sent a request. If the error
+// carries a stage of its own, the later stage counts.
 //
 // # Negative entries, errors and retries
 //

@@ -12,8 +12,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Function looks up values by their keys: it shares the calls of a function, and keeps their outcomes in a cache. [New] makes one.
-// It is an asyncop.AsyncFunction of keys; [Join] makes one of elements. It is safe for concurrent use.
+// Function looks up values by their keys: it shares the calls of a function, and keeps their outcomes in a cache. [New] makes a Function.
+// It is an asyncop.AsyncFunction of keys; [Join] makes a function of elements. It is safe for concurrent use.
 type Function[K comparable, V any] struct {
 	// Written once, then read-only.
 	fn    asyncop.AsyncFunction[K, V]
@@ -27,8 +27,8 @@ type Function[K comparable, V any] struct {
 	running int               // guarded by mu; loads that have not ended
 }
 
-// New returns fn with one call per key at a time, which serves all that ask for the key meanwhile, and with a cache in front of it.
-// With a nil cache calls are shared only. fn gets nothing but the key, since its value is for all that ask for that.
+// New returns fn with a single call per key at a time, which serves all that ask for the key meanwhile, and with a cache in front of it.
+// With a nil cache calls are shared only. fn gets only the key, since its value is for all that ask for that.
 //
 // fn may be of any kind, asyncop.Blocking and asyncop.Batched included; its optional interfaces stay reachable. New panics if fn is
 // nil.
@@ -66,7 +66,7 @@ func (f *Function[K, V]) AsyncInvoke(ctx context.Context, key K, result asyncop.
 	return nil
 }
 
-// Unwrap returns the function, whose optional interfaces are those of f.
+// Unwrap returns the function, whose optional interfaces f has.
 func (f *Function[K, V]) Unwrap() any { return f.fn }
 
 // get returns what the cache has for a lookup. A retry asks again for what was not there.
@@ -107,7 +107,7 @@ func (f *Function[K, V]) detach(l *load[K, V]) {
 }
 
 // Forget removes what the cache has for key, since it has changed. A load that runs answers those who wait for it, and is not
-// kept; the next lookup begins a new one. Forget must not be called by the cache.
+// kept; the next lookup begins a new load. Forget must not be called by the cache.
 func (f *Function[K, V]) Forget(key K) {
 	f.mu.Lock()
 	var stored chan struct{}
@@ -151,7 +151,7 @@ type Stats struct {
 	Loading    int   // loads that have not ended
 }
 
-// Stats returns the counts since the beginning. They are read one after the other.
+// Stats returns the counts since the beginning. They are read in turn, not at once.
 func (f *Function[K, V]) Stats() Stats {
 	f.mu.Lock()
 	running := f.running

@@ -220,8 +220,8 @@ type loadHost[K comparable, V any] struct {
 	load *load[K, V]
 }
 
-// RunBlocking runs task unless it is too late for all who wait (law A5). In that case there is no outcome: each of them ends
-// by its timeout, or with its operator.
+// RunBlocking runs task unless it is too late for all who wait (law A5). In that case the load does not have an outcome: each
+// of them ends by its timeout, or with its operator.
 func (h loadHost[K, V]) RunBlocking(task func(late error)) {
 	h.host.RunBlocking(func(late error) {
 		if late == nil || !h.load.giveUp() {

@@ -28,7 +28,7 @@ func WithTTL(d time.Duration) Option {
 	return func(r *rules) { r.found = d }
 }
 
-// WithMissTTL keeps that there are no results for d; 0: not at all. The default is as long as results are kept. It panics
+// WithMissTTL keeps the absence of results for d; 0: not at all. The default is as long as results are kept. It panics
 // if d is negative.
 func WithMissTTL(d time.Duration) Option {
 	if d < 0 {

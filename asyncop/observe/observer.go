@@ -2,19 +2,20 @@ package observe
 
 import "context"
 
-// Observer is called with what happens to the elements of an operator: for metrics, traces, request ids. See asyncop.WithObserver.
+// Observer is called with the events of the elements of an operator: for metrics, traces, request ids. See asyncop.WithObserver.
 //
 //	Accepted ─▶ AttemptStarted ─▶ AttemptEnded ─▶ AttemptStarted ─▶ AttemptEnded ─▶ Ended
 //
 // Ended is called once for each element that the operator has received, however it ends (law O1). For an element that came too
 // late to be accepted it is the only call.
 //
-// Calls come one at a time, in order, on the operator's loop, so they must not block. Those of AttemptEnded and Ended come at
+// Calls come in order and never overlap, on the operator's loop, so they must not block. Those of AttemptEnded and Ended come at
 // the end of a turn of the loop, some microseconds after the event. Where results go through a buffer (asyncop.WithBuffer), they come
 // when at least half of it is free. Completions of attempts that have ended are not reported, only counted ([Stats]).
 //
-// A panic in Accepted or AttemptStarted fails the attempt with a *asyncop.PanicError, as one in the function does; one in the other
-// two is logged. A call that takes more than 100 ms is logged. Done waits until the next step (Via, To) has taken the results.
+// A panic in Accepted or AttemptStarted fails the attempt with a *asyncop.PanicError, as a panic in the function does; a
+// panic in the other two is logged. A call that takes more than 100 ms is logged. Done waits until the next step (Via, To)
+// has taken the results.
 type Observer interface {
 	// Accepted is called when element has taken its slot, before its first attempt. restored says that it comes from a
 	// checkpoint: then it was accepted before the restart, too.
@@ -37,9 +38,9 @@ type Observer interface {
 }
 
 // Gate is an [Observer] that may hold the input back: a window of requests, a limit on memory. The operator asks it before it
-// takes an element, so back-pressure goes on to the source. It is not asked for elements that are restored from a checkpoint,
-// unless a [CheckpointedObserver] has no number for them. Its methods are called on the operator's loop and must not block; a
-// panic in one of them ends the operator.
+// takes an element, so back-pressure reaches the source. It is not asked for elements that are restored from a checkpoint,
+// unless a [CheckpointedObserver] lacks a number for them. Its methods are called on the operator's loop and must not block; a
+// panic in them ends the operator.
 type Gate interface {
 	// TryAdmit reports whether another element may come in. It may be asked more often than elements come.
 	TryAdmit() bool
@@ -50,14 +51,14 @@ type Gate interface {
 
 // CheckpointedObserver is an [Observer] with a state that goes into the checkpoints of its operator (asyncop.WithCheckpoints), such
 // as the Tracker of exactlyonce/caller, which gives requests ids. It gives elements numbers, and a restored element gets its own back. An
-// operator has at most one. Without checkpoints these methods are not called.
+// operator has at most a single CheckpointedObserver. Without checkpoints these methods are not called.
 //
 //	Restore ─▶ Restored … ─▶ Accepted … ─▶ Number …, Snapshot 7 ─▶ Accepted … ─▶ Completed 7
 //
 // After a restart the input behind a checkpoint has to come in the same order. If an operator upstream emits in the order of
 // completion, the first barrier ends the run with an error.
 //
-// A panic in Restore makes the start of the coordinator fail, one in Number or Snapshot aborts the checkpoint, and one in
+// A panic in Restore makes the start of the coordinator fail, a panic in Number or Snapshot aborts the checkpoint, and a panic in
 // Completed ends the run.
 type CheckpointedObserver interface {
 	Observer

@@ -30,7 +30,7 @@ type Ending struct {
 	Total    time.Duration     // from its slot to its end; after a restart, in this run
 }
 
-// EndKind is what became of an element.
+// EndKind is the way in which an element ended.
 type EndKind uint8
 
 // How elements end.

@@ -2,11 +2,11 @@ package observe
 
 import "time"
 
-// Stats are the counts of an operator at one moment. Every accepted element is in exactly one of these states:
+// Stats are the counts of an operator at a moment. Every accepted element is in a single state of these:
 //
 //	Accepted = InFlight + Completed + Dropped + HandedOver + Failed + Abandoned
 //
-// where Failed is the element that failed the pipeline. The counts may be late by one turn of the operator's loop, some
+// where Failed is the element that failed the pipeline. The counts may be late by a turn of the operator's loop, some
 // microseconds. They are exact when it is idle or has ended. Then only three still change: Discarded until In is closed,
 // Running and LateCompletions as long as calls run that ignore the end of their context.
 type Stats struct {

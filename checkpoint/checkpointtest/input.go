@@ -239,7 +239,7 @@ func (p inputPlace[T]) positionBelongsToCaller(all []T) error {
 		kept := bytes.Clone(position)
 		suite.SpoilBytes(position)
 		if err := p.leaves(in, all[half:]); err != nil {
-			return fmt.Errorf("after a change of what Position has returned: %w", err)
+			return fmt.Errorf("after a change of the position that Position has returned: %w", err)
 		}
 		position = kept
 		return nil
@@ -253,7 +253,7 @@ func (p inputPlace[T]) positionBelongsToCaller(all []T) error {
 		}
 		suite.SpoilBytes(position)
 		if err := p.leaves(in, all[half:]); err != nil {
-			return fmt.Errorf("after a change of what Seek has got: %w", err)
+			return fmt.Errorf("after a change of the position that Seek has got: %w", err)
 		}
 		return nil
 	})

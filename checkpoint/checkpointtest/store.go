@@ -246,11 +246,11 @@ func snapshotBelongsToCaller(p Place) error {
 			return err
 		}
 		if err := differ(got, snapshot(1)); err != nil {
-			return fmt.Errorf("a change of what was saved is seen: %w", err)
+			return fmt.Errorf("a change of the saved snapshot is seen: %w", err)
 		}
 		spoil(got)
 		if err := holds(s, snapshot(1)); err != nil {
-			return fmt.Errorf("a change of what was loaded is seen: %w", err)
+			return fmt.Errorf("a change of the loaded snapshot is seen: %w", err)
 		}
 		return nil
 	})

@@ -9,7 +9,7 @@ import (
 )
 
 // errNo is the end of a command whose question was not answered with yes.
-var errNo = errors.New("the answer was not yes: nothing was changed")
+var errNo = errors.New("the answer was not yes: the database is unchanged")
 
 // ask asks before something is changed. It returns nil for yes. Ctrl-C ends the question.
 func (a *app) ask(ctx context.Context, yes bool, question string) error {
@@ -17,7 +17,7 @@ func (a *app) ask(ctx context.Context, yes bool, question string) error {
 		return nil
 	}
 	if !isTerminal(a.in) {
-		return usagef("%s Standard input is no terminal: answer with -yes", question)
+		return usagef("%s Standard input is no terminal: answer with --yes", question)
 	}
 	fmt.Fprint(a.err, question, " [y/N] ")
 	type answered struct {
@@ -36,7 +36,7 @@ func (a *app) ask(ctx context.Context, yes bool, question string) error {
 		line, err = got.line, got.err
 	case <-ctx.Done():
 		fmt.Fprintln(a.err)
-		return errors.New("interrupted: nothing was changed")
+		return errors.New("interrupted: the database is unchanged")
 	}
 	switch answer := strings.ToLower(strings.TrimSpace(line)); {
 	case answer == "y" || answer == "yes":

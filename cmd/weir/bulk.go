@@ -70,7 +70,7 @@ func (a *app) deadPurge() *cobra.Command {
 	b := &bulk{spec: jobs.Spec{Do: jobs.Purge}}
 	c := &cobra.Command{
 		Use: "purge [ID]...", Short: "Remove dead letters for good",
-		Long: `Remove dead letters for good: those that are chosen, or with -all every one.
+		Long: `Remove dead letters for good: those that are chosen, or with --all every one.
 What arrives after the question was asked stays.
 ` + aboutJobs,
 		RunE: func(c *cobra.Command, ids []string) error { return a.chosen(c, b, ids) },
@@ -84,9 +84,9 @@ What arrives after the question was asked stays.
 func (a *app) hold() *cobra.Command {
 	b := &bulk{spec: jobs.Spec{Do: jobs.Hold}}
 	c := &cobra.Command{
-		Use: "hold -queue QUEUE [ID]...", Short: "Keep messages from being taken, until they are released",
+		Use: "hold --queue QUEUE [ID]...", Short: "Keep messages from being taken, until they are released",
 		Long: `Keep messages of a queue from being taken, until they are released: those that
-are chosen, or with -all every one. What a worker has at that moment, and what
+are chosen, or with --all every one. What a worker has at that moment, and what
 arrives later, is not held.
 ` + aboutJobs,
 		RunE: func(c *cobra.Command, ids []string) error { return a.chosen(c, b, ids) },
@@ -97,9 +97,9 @@ arrives later, is not held.
 func (a *app) release() *cobra.Command {
 	b := &bulk{spec: jobs.Spec{Do: jobs.Release}}
 	c := &cobra.Command{
-		Use: "release -queue QUEUE [ID]...", Short: "Let messages that are held be taken again",
+		Use: "release --queue QUEUE [ID]...", Short: "Let messages that are held be taken again",
 		Long: `Let messages of a queue that are held be taken again when they are due: those
-that are chosen, or with -all every one.
+that are chosen, or with --all every one.
 ` + aboutJobs,
 		RunE: func(c *cobra.Command, ids []string) error { return a.chosen(c, b, ids) },
 	}
@@ -121,11 +121,11 @@ func (a *app) chosen(c *cobra.Command, b *bulk, ids []string) error {
 	}
 	switch {
 	case b.spec.Queue == "":
-		return usagef("which queue? Say -queue QUEUE")
+		return usagef("which queue? Say --queue QUEUE")
 	case isAll(b.spec.Filter) && !b.all:
-		return usagef("which messages? Choose some, or say -all")
+		return usagef("which messages? Choose some, or say --all")
 	case !isAll(b.spec.Filter) && b.all:
-		return usagef("-all and a choice exclude each other")
+		return usagef("--all and a choice exclude each other")
 	}
 	return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.work(ctx, db, b) })
 }
@@ -138,7 +138,7 @@ func (b *bulk) read(a *app, c *cobra.Command, ids []string) (err error) {
 		return err
 	}
 	if b.spec.Max < 0 || !(b.spec.Rate >= 0) {
-		return usagef("-max %d and -rate %v must not be negative", b.spec.Max, b.spec.Rate)
+		return usagef("--max %d and --rate %v must not be negative", b.spec.Max, b.spec.Rate)
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ func (b *bulk) read(a *app, c *cobra.Command, ids []string) (err error) {
 func (a *app) deadMerge() *cobra.Command {
 	b := &bulk{spec: jobs.Spec{Do: jobs.Merge}}
 	c := &cobra.Command{
-		Use: "merge -to QUEUE [ID]...", Short: "Send dead letters back to be processed again",
+		Use: "merge --to QUEUE [ID]...", Short: "Send dead letters back to be processed again",
 		Long: `Send dead letters back to be processed again, into the queue that their program
 reads. Each leaves the dead letters in the same step.
 ` + aboutJobs,
@@ -156,11 +156,11 @@ reads. Each leaves the dead letters in the same step.
 			}
 			switch {
 			case b.spec.To == "":
-				return usagef("where to? Say -to QUEUE")
+				return usagef("where to? Say --to QUEUE")
 			case b.spec.To == b.spec.Queue:
-				return usagef("-to %s: they are there", b.spec.To)
+				return usagef("--to %s: they are there", b.spec.To)
 			case b.spec.MaxMerges < 1:
-				return usagef("-max-merges %d must be at least 1", b.spec.MaxMerges)
+				return usagef("--max-merges %d must be at least 1", b.spec.MaxMerges)
 			}
 			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.work(ctx, db, b) })
 		},
@@ -169,8 +169,8 @@ reads. Each leaves the dead letters in the same step.
 	c.Flags().StringVar(&b.spec.To, "to", "", "the `QUEUE` that they return to")
 	c.Flags().IntVar(&b.spec.MaxMerges, "max-merges", 5, "leave those that were merged `N` times already")
 	c.Flags().BoolVar(&b.spec.OutcomeUnknown, "outcome-unknown", false, "also those whose call may have taken effect: it is repeated")
-	c.Flags().BoolVar(&b.yes, "yes", false, "do not ask, if the queue of -to has messages")
-	c.Flags().BoolVar(&b.toEmpty, "to-empty", false, "the queue of -to is right, although it is empty or new")
+	c.Flags().BoolVar(&b.yes, "yes", false, "do not ask, if the queue of --to has messages")
+	c.Flags().BoolVar(&b.toEmpty, "to-empty", false, "the queue of --to is right, although it is empty or new")
 	return c
 }
 
@@ -197,9 +197,9 @@ func (a *app) work(ctx context.Context, db *database, b *bulk) error {
 	if f := &b.spec.Filter; !last.IsZero() && (f.Before.IsZero() || last.Before(f.Before)) {
 		f.Before = last
 	}
-	bar := a.startBar(string(b.spec.Do), total)
-	job, err := db.store.do(ctx, b.spec, b.detach, bar.show)
-	bar.stop()
+	show, stop := a.startProgress(total, 0)
+	job, err := db.store.do(ctx, b.spec, b.detach, show)
+	stop()
 	if b.detach && err == nil {
 		if a.json {
 			return a.object(job)
@@ -207,7 +207,7 @@ func (a *app) work(ctx context.Context, db *database, b *bulk) error {
 		return a.print(fmt.Sprintf("Job %d is started: weir jobs shows it\n", job.ID))
 	}
 	if err == nil && job.Paused {
-		err = fmt.Errorf("job %d was paused: weir jobs resume %d lets it go on", job.ID, job.ID)
+		err = fmt.Errorf("job %d was paused: weir jobs resume %d resumes it", job.ID, job.ID)
 	}
 	return a.done(b.spec, job.Progress, err)
 }
@@ -229,7 +229,7 @@ func lastOf(ctx context.Context, db *database, s jobs.Spec) (time.Time, error) {
 	return last[0].Arrived.Add(time.Microsecond), nil
 }
 
-// askBulk asks before a job. Nobody reads a queue whose name is mistyped: it is empty, so -yes is no answer for such a one.
+// askBulk asks before a job. Nobody reads a queue whose name is mistyped: it is empty, so --yes is no answer for such a one.
 func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) error {
 	s := b.spec
 	question := map[jobs.Action]string{
@@ -248,7 +248,7 @@ func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) err
 	case !empty:
 		return a.ask(ctx, b.yes, question)
 	case b.yes || !isTerminal(a.in):
-		return usagef("queue %q is empty or new: if it is the one that the program reads, say -to-empty", s.To)
+		return usagef("queue %q is empty or new: if it is the one that the program reads, say --to-empty", s.To)
 	}
 	a.note("Queue %q is empty or new: is it the one that the program reads?", s.To)
 	return a.ask(ctx, false, question)
@@ -282,8 +282,8 @@ func (a *app) done(s jobs.Spec, p jobs.Progress, err error) error {
 			fmt.Fprintf(&b, "%s stayed: %s\n", messages(n), why)
 		}
 	}
-	stayed(p.InDoubt, "the outcome is unknown (-outcome-unknown sends them back, too)")
-	stayed(p.Looping, fmt.Sprintf("merged %d times already (-max-merges)", s.MaxMerges))
+	stayed(p.InDoubt, "the outcome is unknown (--outcome-unknown sends them back, too)")
+	stayed(p.Looping, fmt.Sprintf("merged %d times already (--max-merges)", s.MaxMerges))
 	stayed(p.Skipped, "a worker has them, they are gone, or the queue has them already")
 	return errors.Join(a.print(b.String()), err)
 }

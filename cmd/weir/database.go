@@ -85,7 +85,7 @@ func (s inspected) keeps() bool {
 
 func (s inspected) do(ctx context.Context, spec jobs.Spec, leave bool, show func(jobs.Progress)) (jobs.Job, error) {
 	if leave && !s.keeps() {
-		return jobs.Job{}, usagef("-detach: this store keeps no jobs")
+		return jobs.Job{}, usagef("--detach: this store keeps no jobs")
 	}
 	j, err := s.jobs()
 	if err != nil {
@@ -110,11 +110,11 @@ func (s inspected) run(ctx context.Context, j *jobs.Jobs, job jobs.Job, show fun
 	if now, err := j.Get(context.WithoutCancel(ctx), job.ID); err == nil {
 		job = now
 	}
-	return job, fmt.Errorf("interrupted: job %d goes on in a worker, or with weir jobs run %d", job.ID, job.ID)
+	return job, fmt.Errorf("interrupted: job %d continues in a worker, or with weir jobs run %d", job.ID, job.ID)
 }
 
 // errAgain is what a person gets who interrupts a job that no one goes on with.
-var errAgain = errors.New("interrupted: call it again to go on")
+var errAgain = errors.New("interrupted: call it again to continue")
 
 // deniedError is what the user of the URL is not allowed to do.
 type deniedError struct{ error }
@@ -147,9 +147,9 @@ func (a *app) open(ctx context.Context, denied func(error)) (*database, error) {
 	scheme, rest, _ := strings.Cut(address, ":")
 	switch {
 	case a.create && a.engine() != "":
-		return nil, usagef("-create is for sqlite: and postgres://")
+		return nil, usagef("--create is for sqlite: and postgres://")
 	case address == "":
-		return nil, usagef("which database? Give -db URL, or set WEIR_DB (-h for help)")
+		return nil, usagef("which database? Give --db URL, or set WEIR_DB (-h for help)")
 	case scheme == "sqlite":
 		return openSQLite(ctx, strings.TrimPrefix(rest, "//"), a.create, a.clock)
 	case scheme == "postgres" || scheme == "postgresql":
@@ -173,7 +173,7 @@ func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*
 	switch {
 	case create && errors.Is(err, fs.ErrNotExist):
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("there is no database; a program that uses weir makes it when it starts, or weir dead import -create: %w", err)
+		return nil, fmt.Errorf("the database is missing: start the program once, or run weir dead import --create: %w", err)
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular():
@@ -267,9 +267,9 @@ func (db *database) explain(ctx context.Context, err error) error {
 		}
 	}
 	if strings.Contains(err.Error(), "weir_records") {
-		return fmt.Errorf("the tables are of an earlier version of weir: start a program of this version, or add -create to this command: %w", err)
+		return fmt.Errorf("the tables are of an earlier version of weir: start a program of this version, or add --create to this command: %w", err)
 	}
-	return fmt.Errorf("the database has no such table; a program that uses weir makes its tables when it starts, those of queues also weir dead import -create: %w", err)
+	return fmt.Errorf("table missing: start the program once, or, for queues, run weir dead import --create: %w", err)
 }
 
 // lacksTable reports whether err says that there is no such table.

@@ -25,7 +25,7 @@ const pageSize = 1000 // messages that are read at once
 // dead returns the commands for dead letters.
 func (a *app) dead() *cobra.Command {
 	c := group("dead", "Dead letters: messages that were given up",
-		a.deadList(), a.deadShow(), a.deadCount(), a.deadPurge(), a.deadMerge(), a.deadExport(), a.deadImport())
+		a.deadList(), a.deadShow(), a.deadCount(), a.deadGroups(), a.deadPurge(), a.deadMerge(), a.deadExport(), a.deadImport())
 	c.PersistentFlags().String("queue", "dead", "the `QUEUE` of the dead letters")
 	return c
 }
@@ -57,7 +57,7 @@ func (a *app) deadList() *cobra.Command {
 				return err
 			}
 			if limit < 0 || after < 0 {
-				return usagef("-max %d and -after %d must not be negative", limit, after)
+				return usagef("--max %d and --after %d must not be negative", limit, after)
 			}
 			return a.with(c.Context(), func(ctx context.Context, db *database) error {
 				return a.list(ctx, db, queueOf(c), chosen, store.Position(after), limit)
@@ -116,7 +116,7 @@ func (a *app) list(ctx context.Context, db *database, queue string, f store.Filt
 			}
 		}
 		if shown += len(entries); more {
-			a.note("There are more: -after %d", page.After)
+			a.note("There are more: --after %d", page.After)
 			return nil
 		}
 		if last {
@@ -307,6 +307,76 @@ func (a *app) deadCount() *cobra.Command {
 	return c
 }
 
+func (a *app) deadGroups() *cobra.Command {
+	var f filter
+	var limit int
+	c := &cobra.Command{
+		Use: "groups", Short: "Show dead letters that failed alike in groups", Args: none,
+		Long: `Show dead letters in groups: those with the same cause and reason, and the same
+error but for the numbers and ids in it, which are #. The largest group comes
+first. EXAMPLE is the id of its last one: weir dead show has its history.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			chosen, err := f.read(a, nil)
+			if err != nil {
+				return err
+			}
+			if limit < 0 {
+				return usagef("-max %d must not be negative", limit)
+			}
+			return a.with(c.Context(), func(ctx context.Context, db *database) error {
+				groups, err := deadletters.Groups(ctx, db.store, queueOf(c), chosen)
+				if err != nil {
+					return err
+				}
+				return a.showGroups(queueOf(c), groups, limit)
+			})
+		},
+	}
+	f.flags(c)
+	c.Flags().IntVar(&limit, "max", 20, "at most `N` groups; 0 for all")
+	output{a}.flag(c)
+	return c
+}
+
+func (a *app) showGroups(queue string, groups []deadletters.Group, limit int) error {
+	more := 0
+	if limit > 0 && len(groups) > limit {
+		more, groups = len(groups)-limit, groups[:limit]
+	}
+	var rows [][]string
+	for _, g := range groups {
+		if a.json {
+			if err := a.object(g); err != nil {
+				return err
+			}
+			continue
+		}
+		if g.Rest {
+			g.Error = "others"
+		}
+		rows = append(rows, []string{strconv.Itoa(g.Count), g.Last.UTC().Format("01-02 15:04Z"), string(g.Cause), g.Reason, g.Error, g.Example})
+	}
+	switch {
+	case len(groups) == 0:
+		a.note("No message of queue %s matches.", strconv.Quote(queue))
+	case !a.json:
+		if err := a.table([]column{
+			{name: "COUNT", right: true},
+			{name: "LAST"},
+			{name: "CAUSE", least: 9},
+			{name: "REASON", least: 6},
+			{name: "ERROR", least: 10},
+			{name: "EXAMPLE", whole: true},
+		}, rows); err != nil {
+			return err
+		}
+	}
+	if more > 0 {
+		a.note("There are %d groups more: -max 0 shows all", more)
+	}
+	return nil
+}
+
 // byNumber returns the keys with the highest numbers first.
 func byNumber[K ~string](m map[K]int) []K {
 	return slices.SortedFunc(maps.Keys(m), func(x, y K) int {
@@ -345,8 +415,8 @@ func (a *app) deadImport() *cobra.Command {
 		Use: "import FILE", Short: "Put what export has written into the dead letters", Args: one("FILE"),
 		Long: `Put what export has written into the dead letters; - is standard input. FILE
 may also be the dead.jsonl of a directory. A message that is there already stays
-as it is, unless -replace is given, so an import that failed is repeated without
-harm. On Kafka it is there twice then.`,
+as it is, unless --replace is given, so an import that failed is repeated
+without harm. On Kafka it is there twice then.`,
 		RunE: func(c *cobra.Command, files []string) error {
 			in := io.Reader(a.in)
 			if files[0] != "-" {
@@ -376,7 +446,7 @@ func (a *app) importFrom(ctx context.Context, db *database, queue string, in io.
 	s, ok := db.store.(inspected)
 	if !ok {
 		if replace {
-			return usagef("-replace is for sqlite:, postgres:// and nats://")
+			return usagef("--replace is for sqlite:, postgres:// and nats://")
 		}
 		n, err := deadletters.Import(ctx, db.store, queue, in)
 		if a.json {
@@ -396,7 +466,7 @@ func (a *app) importFrom(ctx context.Context, db *database, queue string, in io.
 	if left := n - p.put - p.replaced; left > 0 && replace {
 		text += fmt.Sprintf(", %d not replaced: a merge or a consumer has them", left)
 	} else if left > 0 {
-		text += fmt.Sprintf(", %d there already (-replace replaces them)", left)
+		text += fmt.Sprintf(", %d there already (--replace replaces them)", left)
 	}
 	return errors.Join(a.print(text+"\n"), err)
 }

@@ -53,7 +53,7 @@ func openDirectory(ctx context.Context, path string, c clock.Clock, note func(fo
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	case !replayed:
-		return nil, fmt.Errorf("%s is not a directory of dead letters: it has no %s", path, deadFile)
+		return nil, fmt.Errorf("%s is not a directory of dead letters: it lacks %s", path, deadFile)
 	}
 	d := &directory{path: path}
 	var r io.Reader = file
@@ -98,7 +98,7 @@ func readDirectory(ctx context.Context, r io.Reader, c clock.Clock, note func(fo
 }
 
 func (d *directory) cannot(what, instead string) error {
-	return fmt.Errorf("%s is a directory of dead letters, which has no %s: %s", d.path, what, instead)
+	return fmt.Errorf("%s is a directory of dead letters, which lacks %s: %s", d.path, what, instead)
 }
 
 func (d *directory) check(queue string) error {

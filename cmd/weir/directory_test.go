@@ -47,15 +47,15 @@ func (r result) ok(t *testing.T) result {
 func TestDirectory(t *testing.T) {
 	dir, dead := seedDirectory(t)
 	run := func(args ...string) result {
-		return execute(t, command(t, dir, append(args, "-db", "file:dead letters")...))
+		return execute(t, command(t, dir, append(args, "--db", "file:dead letters")...))
 	}
 
 	require.Equal(t, `ARRIVED               ID        CAUSE      TRIES  PROVIDER  LAST ERROR
 2026-01-02 03:04:05Z  orders/1  permanent      1            card 4711 is expired
 2026-01-02 03:04:05Z  orders/2  exhausted      4            connection refused
 `, trimmed(run("dead", "list").ok(t).stdout))
-	require.Contains(t, run("dead", "list", "-cause", "exhausted", "-json").ok(t).stdout, `"id":"orders/2"`)
-	require.Equal(t, `{"order":2}`, run("dead", "show", "-raw", "orders/2").ok(t).stdout)
+	require.Contains(t, run("dead", "list", "--cause", "exhausted", "--json").ok(t).stdout, `"id":"orders/2"`)
+	require.Equal(t, `{"order":2}`, run("dead", "show", "--raw", "orders/2").ok(t).stdout)
 	require.Contains(t, run("dead", "show", "orders/2").ok(t).stdout, "last failure    2026-01-02T03:04:05.000000001Z")
 	require.Contains(t, run("dead", "count").ok(t).stdout, "reason  REFUSED")
 	require.Contains(t, run("layers").ok(t).stdout, "dead")
@@ -63,12 +63,12 @@ func TestDirectory(t *testing.T) {
 	require.Equal(t, 2, strings.Count(exported, "\n"))
 
 	for _, refused := range [][]string{
-		{"dead", "purge", "-all"},
-		{"dead", "merge", "-to", "orders"},
+		{"dead", "purge", "--all"},
+		{"dead", "merge", "--to", "orders"},
 		{"dead", "import", "dead letters/dead.jsonl"},
 		{"outbox"},
 		{"keys"},
-		{"dead", "list", "-queue", "other"},
+		{"dead", "list", "--queue", "other"},
 	} {
 		r := run(refused...)
 		require.NotZero(t, r.status, refused)
@@ -108,10 +108,10 @@ func TestWrongDirectory(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "empty"), 0o700))
 	for url, want := range map[string]string{
 		"file:none":                    "no such file or directory",
-		"file:empty":                   "has no dead.jsonl",
+		"file:empty":                   "lacks dead.jsonl",
 		"file:dead letters/dead.jsonl": "is a file, and not a directory of dead letters; a database is sqlite:dead letters/dead.jsonl",
 	} {
-		r := execute(t, command(t, dir, "dead", "list", "-db", url))
+		r := execute(t, command(t, dir, "dead", "list", "--db", url))
 		assert.Equal(t, 1, r.status, url)
 		assert.Contains(t, r.stderr, want, url)
 	}
@@ -123,19 +123,19 @@ func TestImportCreates(t *testing.T) {
 	file := filepath.Join("dead letters", "dead.jsonl")
 	r := execute(t, command(t, dir, "dead", "import", file))
 	require.Equal(t, 1, r.status)
-	require.Contains(t, r.stderr, "-create")
+	require.Contains(t, r.stderr, "--create")
 	require.NoFileExists(t, filepath.Join(dir, "orders.db"))
 
-	r = execute(t, command(t, dir, "dead", "import", "-create", file))
+	r = execute(t, command(t, dir, "dead", "import", "--create", file))
 	require.Equal(t, "2 messages read: 2 new\n", r.ok(t).stdout)
 	require.Contains(t, execute(t, command(t, dir, "dead", "list")).ok(t).stdout, "orders/2")
-	execute(t, command(t, dir, "dead", "import", "-create", file)).ok(t) // it is there
+	execute(t, command(t, dir, "dead", "import", "--create", file)).ok(t) // it is there
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
 	defer db.Close()
 	require.NoError(t, sqlite.Migrate(t.Context(), db), "the program's own, later")
 
-	r = execute(t, command(t, dir, "dead", "import", "-create", file, "-db", "nats://127.0.0.1:1/S"))
+	r = execute(t, command(t, dir, "dead", "import", "--create", file, "--db", "nats://127.0.0.1:1/S"))
 	require.Equal(t, 2, r.status)
-	require.Contains(t, r.stderr, "-create is for sqlite: and postgres://")
+	require.Contains(t, r.stderr, "--create is for sqlite: and postgres://")
 }

@@ -4,14 +4,14 @@
 //	weir dead list                          what was given up
 //	weir dead show ID                       one dead letter, with its history and its payload
 //	weir dead count                         how many there are, by cause and reason
-//	weir dead merge -to orders -rate 100    sends them back to be processed again
-//	weir dead purge -cause permanent        removes them
+//	weir dead merge --to orders --rate 100    sends them back to be processed again
+//	weir dead purge --cause permanent        removes them
 //	weir dead export, weir dead import      as JSON lines
 //	weir layers                             the queues of the store: how much waits, since when, until when
 //	weir outbox                             staged messages, and the relay that sends them
 //	weir keys                               requests that are not finished
 //
-// The database is a URL in the flag -db or in the environment variable WEIR_DB:
+// The database is a URL in the flag --db or in the environment variable WEIR_DB:
 //
 //	sqlite:orders.db, sqlite:///var/lib/orders.db
 //	postgres://user:password@host/database
@@ -22,7 +22,7 @@
 //
 // DIR is a directory of dead letters that a program keeps without a database (package deadfile). The program may be running. They can be
 // listed, shown, counted and exported; ARRIVED is the time of their last failure. To purge or merge a choice of them, import DIR/dead.jsonl into
-// a store; weir dead import -create makes one.
+// a store; weir dead import --create makes one.
 //
 // STREAM is a stream of NATS JetStream with the queues of an engine (ext/jetstream). A user without a password is a token. The parameters creds,
 // nkey, ca, cert and key name files. JetStream has no requests with keys.
@@ -35,9 +35,9 @@
 // Passwords are in no output and no error of the command. In the environment variable they are in no list of processes either.
 //
 // Tables fit the terminal, or COLUMNS, but what other commands take as an argument is never cut; -o wide cuts nothing, -o name prints ids
-// or names alone, and a pipe gets everything. With -json the output is JSON, one object a line. Times are UTC. Control characters in what is
-// stored are escaped. Before it removes or moves anything, weir asks; -yes answers in advance, and without a terminal that is required.
-// A queue without messages may be a mistyped name: to merge into one is asked about even with -yes; -to-empty says that it is right.
+// or names alone, and a pipe gets everything. With --json the output is JSON, one object a line. Times are UTC. Control characters in what is
+// stored are escaped. Before it removes or moves anything, weir asks; --yes answers in advance, and without a terminal that is required.
+// A queue without messages may be a mistyped name: to merge into one is asked about even with --yes; --to-empty says that it is right.
 //
 // A file of SQLite that the user may not write can be read.
 //

@@ -44,7 +44,7 @@ func (f *filter) read(a *app, ids []string) (store.Filter, error) {
 		return store.Filter{}, err
 	}
 	if f.cause != "" && !slices.Contains(knownCauses, f.cause) {
-		return store.Filter{}, usagef("-cause %q: there are %s%s", f.cause, strings.Join(knownCauses, ", "), meant("", f.cause, knownCauses))
+		return store.Filter{}, usagef("--cause %q: there are %s%s", f.cause, strings.Join(knownCauses, ", "), meant("", f.cause, knownCauses))
 	}
 	f.Cause = store.Cause(f.cause)
 	f.IDs = append(f.IDs, ids...)
@@ -64,7 +64,7 @@ func (a *app) moment(flag, s string) (time.Time, error) {
 	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
 		return a.clock.Now().Add(-d), nil
 	}
-	return time.Time{}, usagef("-%s %q: not a time such as 2026-01-31, 2026-01-31T15:04:05Z, or 90m for 90 minutes ago", flag, s)
+	return time.Time{}, usagef("--%s %q: not a time such as 2026-01-31, 2026-01-31T15:04:05Z, or 90m for 90 minutes ago", flag, s)
 }
 
 // isAll reports whether a filter chooses every message.

@@ -89,17 +89,17 @@ func TestJetStream(t *testing.T) {
 	url := "nats://" + address + "/retries"
 	for name, args := range map[string]string{
 		"list":      "dead list",
-		"list-page": "dead list -max 2 -after 3",
-		"list-json": "dead list -json -cause permanent -max 1",
+		"list-page": "dead list --max 2 --after 3",
+		"list-json": "dead list --json --cause permanent --max 1",
 		"show":      "dead show orders/0/18",
-		"count":     "dead count -provider north",
-		"export":    "dead export -key customer-1",
+		"count":     "dead count --provider north",
+		"export":    "dead export --key customer-1",
 		"layers":    "layers",
 		"outbox":    "outbox",
-		"keys":      "keys -all",
+		"keys":      "keys --all",
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := execute(t, command(t, t.TempDir(), append(strings.Fields(args), "-db", url)...))
+			r := execute(t, command(t, t.TempDir(), append(strings.Fields(args), "--db", url)...))
 			golden(t, "jetstream-"+name+".txt", ofNow(fmt.Sprintf("$ weir %q\n%s---- stderr, status %d\n%s", args, r.stdout, r.status, r.stderr)))
 			assert.NotRegexp(t, "[\x00-\x08\x0b-\x1f\x7f\u202e]", r.stdout+r.stderr, "control characters")
 		})
@@ -109,22 +109,22 @@ func TestJetStream(t *testing.T) {
 // What the commands change, on JetStream.
 func TestJetStreamChanges(t *testing.T) {
 	url := "nats://" + startJetStream(t, seedAll(t)) + "/retries"
-	run := func(args ...string) result { return execute(t, command(t, t.TempDir(), append(args, "-db", url)...)) }
+	run := func(args ...string) result { return execute(t, command(t, t.TempDir(), append(args, "--db", url)...)) }
 	exported := run("dead", "export")
 	assert.Equal(t, "8 messages written\n", exported.stderr)
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
-		run("dead", "merge", "-to", "orders", "-provider", "north", "-cause", "exhausted", "-rate", "1000", "-yes", "-to-empty"))
-	assert.Equal(t, result{"1 message removed\n", "", 0}, run("dead", "purge", "-cause", "permanent", "-provider", "north", "-yes"))
+		run("dead", "merge", "--to", "orders", "--provider", "north", "--cause", "exhausted", "--rate", "1000", "--yes", "--to-empty"))
+	assert.Equal(t, result{"1 message removed\n", "", 0}, run("dead", "purge", "--cause", "permanent", "--provider", "north", "--yes"))
 	assert.Contains(t, run("layers").stdout, "orders            2")
 	assert.Regexp(t, `all +5\n`, run("dead", "count").stdout)
 
 	file := filepath.Join(t.TempDir(), "dead.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(exported.stdout), 0o600))
-	assert.Equal(t, result{"8 messages read: 3 new, 5 there already (-replace replaces them)\n", "", 0}, run("dead", "import", file))
-	assert.Equal(t, result{"8 messages read: 0 new, 8 there already (-replace replaces them)\n", "", 0}, run("dead", "import", file))
-	assert.Equal(t, result{"8 messages read: 0 new, 8 replaced\n", "", 0}, run("dead", "import", file, "-replace"))
+	assert.Equal(t, result{"8 messages read: 3 new, 5 there already (--replace replaces them)\n", "", 0}, run("dead", "import", file))
+	assert.Equal(t, result{"8 messages read: 0 new, 8 there already (--replace replaces them)\n", "", 0}, run("dead", "import", file))
+	assert.Equal(t, result{"8 messages read: 0 new, 8 replaced\n", "", 0}, run("dead", "import", file, "--replace"))
 	assert.Regexp(t, `all +8\n`, run("dead", "count").stdout)
-	assert.Equal(t, result{"8 messages removed\n", "", 0}, run("dead", "purge", "-all", "-yes"))
+	assert.Equal(t, result{"8 messages removed\n", "", 0}, run("dead", "purge", "--all", "--yes"))
 	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, run("dead", "list"))
 }
 
@@ -137,10 +137,10 @@ func TestJetStreamPages(t *testing.T) {
 		}
 		require.NoError(t, s.Put(t.Context(), "dead", ms...))
 	}) + "/retries"
-	r := execute(t, command(t, t.TempDir(), "dead", "export", "-db", url))
+	r := execute(t, command(t, t.TempDir(), "dead", "export", "--db", url))
 	assert.Equal(t, "2500 messages written\n", r.stderr)
 	assert.Equal(t, 2500, strings.Count(r.stdout, "\n"))
-	r = execute(t, command(t, t.TempDir(), "dead", "list", "-max", "0", "-db", url))
+	r = execute(t, command(t, t.TempDir(), "dead", "list", "--max", "0", "--db", url))
 	assert.Equal(t, 2501, strings.Count(r.stdout, "\n"))
 }
 
@@ -169,9 +169,9 @@ func TestJetStreamPermissions(t *testing.T) {
 	users = append(users, &server.User{Username: "no-inbox", Password: "s3cr3t", Permissions: p})
 	address := startJetStream(t, seedAll(t), func(o *server.Options) { o.Users = users })
 	run := func(user string, args ...string) result {
-		return execute(t, command(t, t.TempDir(), append(args, "-db", "nats://"+user+":s3cr3t@"+address+"/retries")...))
+		return execute(t, command(t, t.TempDir(), append(args, "--db", "nats://"+user+":s3cr3t@"+address+"/retries")...))
 	}
-	for _, args := range []string{"dead list", "layers", "dead purge -yes orders/0/17", "dead merge -to orders -to-empty -yes orders/0/18"} {
+	for _, args := range []string{"dead list", "layers", "dead purge --yes orders/0/17", "dead merge --to orders --to-empty --yes orders/0/18"} {
 		r := run("all", strings.Fields(args)...)
 		assert.Zero(t, r.status, "%s: %s", args, r.stderr)
 	}
@@ -182,9 +182,9 @@ func TestJetStreamPermissions(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := run(name, "dead", "purge", fmt.Sprint("orders/0/", 19+i%5), "-yes")
+			r := run(name, "dead", "purge", fmt.Sprint("orders/0/", 19+i%5), "--yes")
 			if r.status == 0 { // to remove needs no more
-				r = run(name, "dead", "merge", "-to", "orders", "-max", "1", "-yes", "-to-empty")
+				r = run(name, "dead", "merge", "--to", "orders", "--max", "1", "--yes", "--to-empty")
 			}
 			assert.Equal(t, exitFailed, r.status)
 			part, _, _ := strings.Cut(strings.TrimSuffix(subject, ">"), "*")
@@ -243,7 +243,7 @@ func TestJetStreamSecurity(t *testing.T) {
 		o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}
 		o.Nkeys = []*server.NkeyUser{{Nkey: public}}
 	})
-	run := func(url string) result { return execute(t, command(t, t.TempDir(), "layers", "-db", url)) }
+	run := func(url string) result { return execute(t, command(t, t.TempDir(), "layers", "--db", url)) }
 	files := "ca=" + ca + "&cert=" + cert + "&key=" + key
 	r := run("tls://" + address + "/retries?" + files + "&nkey=" + seedFile)
 	assert.Zero(t, r.status, r.stderr)
@@ -302,7 +302,7 @@ func TestJetStreamCredentials(t *testing.T) {
 		"nats://" + address + "/other?creds=" + file: "stream not found", // the account has no streams yet, but answers
 		"nats://" + address + "/other":               "Authorization Violation",
 	} {
-		r := execute(t, command(t, t.TempDir(), "layers", "-db", url))
+		r := execute(t, command(t, t.TempDir(), "layers", "--db", url))
 		assert.Equal(t, exitFailed, r.status)
 		assert.Contains(t, r.stderr, want)
 		assert.NotContains(t, r.stderr, string(seed))
@@ -334,7 +334,7 @@ func TestJetStreamURLs(t *testing.T) {
 		"nats://" + address + "/retries?%zz=s3cr3t":                    {exitUsage, "not valid"},
 		"nats://s3cr3t@" + address + "/retries?creds=no%20such%20file": {exitFailed, "no such file"},
 	} {
-		r := execute(t, command(t, dir, "layers", "-db", url))
+		r := execute(t, command(t, dir, "layers", "--db", url))
 		assert.Equal(t, want.status, r.status, "%s: %s", url, r.stderr)
 		assert.Contains(t, r.stderr, want.error, url)
 		assert.NotContains(t, r.stdout+r.stderr, "s3cr3t", url)

@@ -175,11 +175,11 @@ func (a *app) jobsRun() *cobra.Command {
 					return err
 				}
 				if job.State() == "paused" {
-					return fmt.Errorf("job %d is paused: weir jobs resume %d lets it go on", id, id)
+					return fmt.Errorf("job %d is paused: weir jobs resume %d resumes it", id, id)
 				}
-				bar := a.startBar(string(job.Do), job.Total)
-				job, err = s.run(ctx, j, job, bar.show)
-				bar.stop()
+				show, stop := a.startProgress(job.Total, handled(job.Progress))
+				job, err = s.run(ctx, j, job, show)
+				stop()
 				return a.done(job.Spec, job.Progress, err)
 			})
 		},
@@ -218,7 +218,7 @@ func (a *app) log() *cobra.Command {
 		Long: `Show who has done what: each start, pause, resume, cancel and end of a job. weir
 only appends to this log. Each line has a hash, in which that of the line before
 is, so a line that was changed or removed is found: exit status 1. HASH is its
-beginning; -json has all of it. To notice that the whole log was written anew,
+beginning; --json has all of it. To notice that the whole log was written anew,
 keep a hash elsewhere.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
@@ -314,18 +314,11 @@ remove it after two minutes.`,
 	return c
 }
 
-// workerRow reads what it knows of the numbers: the worker may be of another version.
 func workerRow(w jobs.Worker) []string {
-	var counts struct{ Acknowledged, HandedOver, Rejected, Nacked int }
-	_ = json.Unmarshal(w.Counts, &counts)
-	inFlight := 0
-	for _, text := range w.Operators {
-		var s struct{ InFlight int }
-		_ = json.Unmarshal(text, &s)
-		inFlight += s.InFlight
-	}
+	done, failed := countsOf(w)
+	inFlight, _ := operatorsOf(w)
 	return []string{
 		w.ID, w.Host, strconv.Itoa(w.PID), when(w.Since), when(w.Seen), strings.Join(w.Queues, ", "),
-		strconv.Itoa(counts.Acknowledged), strconv.Itoa(counts.HandedOver + counts.Rejected + counts.Nacked), strconv.Itoa(inFlight),
+		strconv.Itoa(done), strconv.Itoa(failed), strconv.Itoa(inFlight),
 	}
 }

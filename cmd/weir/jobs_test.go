@@ -22,9 +22,9 @@ func TestJobsAndTheirLog(t *testing.T) {
 	assert.Equal(t, result{"", "No worker is here.\n", 0}, run("workers"))
 
 	assert.Equal(t, result{"Job 1 is started: weir jobs shows it\n", "", 0},
-		run("dead", "merge", "-to", "orders", "-to-empty", "-yes", "-provider", "north", "-detach", "-by", "ann", "-why", "the bank is back", "-rate", "50"))
-	assert.Equal(t, result{"Job 1 is paused, 0 of 3 done\n", "", 0}, run("jobs", "pause", "1", "-by", "bob", "-why", "not yet"))
-	assert.Equal(t, result{"", "weir: job 1 is paused: weir jobs resume 1 lets it go on\n", exitFailed}, run("jobs", "run", "1"))
+		run("dead", "merge", "--to", "orders", "--to-empty", "--yes", "--provider", "north", "--detach", "--by", "ann", "--why", "the bank is back", "--rate", "50"))
+	assert.Equal(t, result{"Job 1 is paused, 0 of 3 done\n", "", 0}, run("jobs", "pause", "1", "--by", "bob", "--why", "not yet"))
+	assert.Equal(t, result{"", "weir: job 1 is paused: weir jobs resume 1 resumes it\n", exitFailed}, run("jobs", "run", "1"))
 	assert.Equal(t, result{"Job 1 is running, 0 of 3 done\n", "", 0}, run("jobs", "resume", "1"))
 	assert.Equal(t, result{"3 messages sent back to \"orders\"\n", "", 0}, run("jobs", "run", "1"))
 	assert.Equal(t, result{"", "weir: jobs: cancel: job 1 is over: it is done\n", exitFailed}, run("jobs", "cancel", "1"))
@@ -35,7 +35,7 @@ func TestJobsAndTheirLog(t *testing.T) {
 		assert.Regexp(t, line, shown)
 	}
 	assert.Regexp(t, `JOB +BEGUN +DO +QUEUE +STATE +DONE +OF +BY +WHY *\n +1 .* merge +dead +done +3 +3 +ann +the bank is back`, run("jobs", "list").stdout)
-	assert.Empty(t, run("jobs", "list", "-open").stdout)
+	assert.Empty(t, run("jobs", "list", "--open").stdout)
 
 	log := run("log")
 	assert.Zero(t, log.status)
@@ -46,7 +46,7 @@ func TestJobsAndTheirLog(t *testing.T) {
 	}
 	assert.Equal(t, []string{"start", "pause", "resume", "end"}, names)
 	var line struct{ By, Hash string }
-	require.NoError(t, json.Unmarshal([]byte(strings.Split(run("log", "-json").stdout, "\n")[2]), &line))
+	require.NoError(t, json.Unmarshal([]byte(strings.Split(run("log", "--json").stdout, "\n")[2]), &line))
 	assert.Len(t, line.Hash, 64)
 	assert.Regexp(t, `.+@.+`, line.By, "the default")
 
@@ -64,13 +64,13 @@ func TestJobsAndTheirLog(t *testing.T) {
 func TestHoldAndRelease(t *testing.T) {
 	dir := seed(t)
 	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
-	assert.Equal(t, exitUsage, run("hold", "-all", "-yes").status)
-	assert.Equal(t, exitUsage, run("hold", "-queue", "dead", "-yes").status)
-	assert.Equal(t, result{"3 messages held\n", "", 0}, run("hold", "-queue", "dead", "-provider", "north", "-yes"))
+	assert.Equal(t, exitUsage, run("hold", "--all", "--yes").status)
+	assert.Equal(t, exitUsage, run("hold", "--queue", "dead", "--yes").status)
+	assert.Equal(t, result{"3 messages held\n", "", 0}, run("hold", "--queue", "dead", "--provider", "north", "--yes"))
 	assert.Regexp(t, `held +3\n`, run("dead", "count").stdout)
 	assert.Regexp(t, `(?m)HELD\ndead .* 3$`, run("layers").stdout)
 	assert.Contains(t, run("dead", "show", "orders/0/18").stdout, "held            until it is released")
-	assert.Equal(t, result{`{"released":3}` + "\n", "", 0}, run("release", "-queue", "dead", "-all", "-yes", "-json"))
+	assert.Equal(t, result{`{"released":3}` + "\n", "", 0}, run("release", "--queue", "dead", "--all", "--yes", "--json"))
 	assert.NotContains(t, run("layers").stdout, "HELD")
 }
 
@@ -85,10 +85,10 @@ func TestJobsOnTablesOfAnEarlierVersion(t *testing.T) {
 	}
 	require.NoError(t, db.Close())
 	assert.Zero(t, execute(t, command(t, dir, "dead", "list")).status)
-	r := execute(t, command(t, dir, "dead", "purge", "-all", "-yes"))
+	r := execute(t, command(t, dir, "dead", "purge", "--all", "--yes"))
 	assert.Equal(t, exitFailed, r.status)
 	assert.Contains(t, r.stderr, "the tables are of an earlier version of weir")
-	assert.Equal(t, result{"8 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-all", "-yes", "-create")))
+	assert.Equal(t, result{"8 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--all", "--yes", "--create")))
 }
 
 // A job of a process that is gone is listed as it is, and its text is escaped.

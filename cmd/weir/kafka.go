@@ -30,7 +30,7 @@ func openKafka(ctx context.Context, address string) (*database, error) {
 		return nil, err
 	}
 	if u.name != "" {
-		return nil, usagef("the URL of the database: Kafka has no databases: topics are given as -queue TOPIC, the group of the workers as ?group=GROUP")
+		return nil, usagef("the URL of the database: Kafka has no databases: topics are given as --queue TOPIC, the group of the workers as ?group=GROUP")
 	}
 	opts := []kgo.Opt{kgo.SeedBrokers(u.hosts...), kgo.ClientID("weir")}
 	config, err := u.tls()
@@ -178,7 +178,7 @@ func (k *topics) matching(ctx context.Context, s jobs.Spec) (int, error) {
 	case s.Do == jobs.Hold || s.Do == jobs.Release:
 		return 0, usagef("a topic is a log: its messages cannot be held")
 	case s.Do == jobs.Purge && !isAll(s.Filter):
-		return 0, usagef("a topic is a log, which can only be cut off at its beginning: to purge a choice is not possible, only -all")
+		return 0, usagef("a topic is a log, which can only be cut off at its beginning: to purge a choice is not possible, only --all")
 	}
 	v, err := k.view(ctx, s.Queue)
 	if err != nil {
@@ -196,7 +196,7 @@ func (k *topics) matching(ctx context.Context, s jobs.Spec) (int, error) {
 
 func (k *topics) do(ctx context.Context, s jobs.Spec, leave bool, show func(jobs.Progress)) (job jobs.Job, err error) {
 	if leave {
-		return job, usagef("-detach: Kafka keeps no jobs")
+		return job, usagef("--detach: Kafka keeps no jobs")
 	}
 	v, err := k.view(ctx, s.Queue)
 	if err != nil {

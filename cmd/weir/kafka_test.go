@@ -61,23 +61,23 @@ func TestKafka(t *testing.T) {
 	for name, args := range map[string]string{
 		"list":          "dead list",
 		"list-80":       "dead list",
-		"list-page":     "dead list -max 2 -after 3",
-		"list-json":     "dead list -json -cause permanent -max 1",
-		"list-layer":    "dead list -queue orders.1m -db " + url + "?group=billing",
+		"list-page":     "dead list --max 2 --after 3",
+		"list-json":     "dead list --json --cause permanent --max 1",
+		"list-layer":    "dead list --queue orders.1m --db " + url + "?group=billing",
 		"show":          "dead show orders/0/18",
 		"show-none":     "dead show nothing",
-		"count":         "dead count -provider north",
-		"export":        "dead export -key customer-1",
-		"layers":        "layers -db " + url + "?group=billing",
-		"layers-json":   "layers -json dead orders.1m",
+		"count":         "dead count --provider north",
+		"export":        "dead export --key customer-1",
+		"layers":        "layers --db " + url + "?group=billing",
+		"layers-json":   "layers --json dead orders.1m",
 		"layers-none":   "layers",
 		"outbox":        "outbox",
-		"keys":          "keys -all",
-		"no-topic":      "dead list -queue nothing",
-		"purge-choice":  "dead purge -cause permanent",
-		"purge-layer":   "dead purge -all -yes -queue orders.1m -db " + url + "?group=billing",
-		"merge-layer":   "dead merge -to orders -yes -to-empty -queue orders.1m -db " + url + "?group=billing",
-		"merge-nowhere": "dead merge -to nowhere -yes",
+		"keys":          "keys --all",
+		"no-topic":      "dead list --queue nothing",
+		"purge-choice":  "dead purge --cause permanent",
+		"purge-layer":   "dead purge --all --yes --queue orders.1m --db " + url + "?group=billing",
+		"merge-layer":   "dead merge --to orders --yes --to-empty --queue orders.1m --db " + url + "?group=billing",
+		"merge-nowhere": "dead merge --to nowhere --yes",
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := command(t, t.TempDir(), strings.Fields(args)...)
@@ -96,19 +96,19 @@ func TestKafka(t *testing.T) {
 // What the commands change, on Kafka.
 func TestKafkaChanges(t *testing.T) {
 	url := "kafka://" + startKafka(t)
-	run := func(args ...string) result { return execute(t, command(t, t.TempDir(), append(args, "-db", url)...)) }
+	run := func(args ...string) result { return execute(t, command(t, t.TempDir(), append(args, "--db", url)...)) }
 	exported := run("dead", "export")
 	assert.Equal(t, "8 messages written\n", exported.stderr)
-	r := run("dead", "merge", "-to", "orders", "-provider", "north", "-yes")
-	assert.Equal(t, result{"", "weir: queue \"orders\" is empty or new: if it is the one that the program reads, say -to-empty\n", exitUsage}, r)
-	r = run("dead", "merge", "-to", "orders", "-provider", "north", "-to-empty")
-	assert.Equal(t, "weir: Send 3 messages of queue \"dead\" back to \"orders\"? Standard input is no terminal: answer with -yes\n", r.stderr)
+	r := run("dead", "merge", "--to", "orders", "--provider", "north", "--yes")
+	assert.Equal(t, result{"", "weir: queue \"orders\" is empty or new: if it is the one that the program reads, say --to-empty\n", exitUsage}, r)
+	r = run("dead", "merge", "--to", "orders", "--provider", "north", "--to-empty")
+	assert.Equal(t, "weir: Send 3 messages of queue \"dead\" back to \"orders\"? Standard input is no terminal: answer with --yes\n", r.stderr)
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
-		run("dead", "merge", "-to", "orders", "-provider", "north", "-cause", "exhausted", "-rate", "1000", "-yes", "-to-empty"))
-	assert.Equal(t, result{`{"merged":4,"looping":1,"outcomeUnknown":1,"busy":0}` + "\n", "", 0}, run("dead", "merge", "-to", "orders", "-yes", "-json"))
+		run("dead", "merge", "--to", "orders", "--provider", "north", "--cause", "exhausted", "--rate", "1000", "--yes", "--to-empty"))
+	assert.Equal(t, result{`{"merged":4,"looping":1,"outcomeUnknown":1,"busy":0}` + "\n", "", 0}, run("dead", "merge", "--to", "orders", "--yes", "--json"))
 	assert.Regexp(t, `all +2\n`, run("dead", "count").stdout)
 	assert.Regexp(t, `orders +6 `, run("layers", "orders").stdout)
-	assert.Equal(t, result{"2 messages removed\n", "", 0}, run("dead", "purge", "-all", "-yes"))
+	assert.Equal(t, result{"2 messages removed\n", "", 0}, run("dead", "purge", "--all", "--yes"))
 	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, run("dead", "list"))
 
 	file := filepath.Join(t.TempDir(), "dead.jsonl")
@@ -148,13 +148,13 @@ func TestKafkaSecurity(t *testing.T) {
 		"kafka://u:s3cr3t@" + address + "?sasl=gssapi":                           {exitUsage, "sasl must be"},
 		"kafka://u:s3cr3t@" + address + "?sasl=plain&tls=maybe":                  {exitUsage, "tls must be"},
 		"kafka://u:s3cr3t@" + address + "?sasl=plain&tls=false" + files:          {exitUsage, "exclude each other"},
-		"kafka://u:s3cr3t@" + address + "/dead?sasl=plain":                       {exitUsage, "-queue TOPIC"},
+		"kafka://u:s3cr3t@" + address + "/dead?sasl=plain":                       {exitUsage, "--queue TOPIC"},
 		"kafka://u:s3cr3t@" + address + "?password=s3cr3t":                       {exitUsage, `parameter "password"`},
 		"kafka://u:s3cr3t/x@" + address + "?sasl=plain":                          {exitUsage, "not valid"},
 	} {
 		t.Run(want.error, func(t *testing.T) {
 			t.Parallel()
-			r := execute(t, command(t, t.TempDir(), "dead", "list", "-db", url))
+			r := execute(t, command(t, t.TempDir(), "dead", "list", "--db", url))
 			assert.Equal(t, want.status, r.status, "%s: %s", url, r.stderr)
 			assert.Contains(t, r.stderr, want.error, url)
 			assert.NotContains(t, r.stdout+r.stderr, "s3cr3t", url)
@@ -172,7 +172,7 @@ func TestKafkaPages(t *testing.T) {
 		ms = append(ms, store.Message{Meta: delivery.Meta{ID: fmt.Sprint("m", i), Key: fmt.Sprint(i % 10), LastFailure: time.Unix(1, 0)}, Cause: store.Permanent})
 	}
 	require.NoError(t, topicsOf{seed: kgo.SeedBrokers(k.ListenAddrs()...)}.Put(t.Context(), "dead", ms...))
-	r := execute(t, command(t, t.TempDir(), "dead", "export", "-db", "kafka://"+k.ListenAddrs()[0]))
+	r := execute(t, command(t, t.TempDir(), "dead", "export", "--db", "kafka://"+k.ListenAddrs()[0]))
 	assert.Equal(t, "2500 messages written\n", r.stderr)
 	for i := range 2500 {
 		assert.Contains(t, r.stdout, fmt.Sprintf(`"id":"m%d"`, i))

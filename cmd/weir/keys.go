@@ -25,7 +25,7 @@ POINT is the last step that is done, RUNS how often the request was begun,
 LOCKED since when one has its lock.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if q.limit < 0 {
-				return usagef("-max %d must not be negative", q.limit)
+				return usagef("--max %d must not be negative", q.limit)
 			}
 			if err := a.hasKeys(); err != nil {
 				return err
@@ -55,16 +55,16 @@ func (a *app) keysEnd() *cobra.Command {
 	var reason string
 	var yes bool
 	c := &cobra.Command{
-		Use: "end -reason TEXT", Short: "End a request that nobody finishes", Args: none,
+		Use: "end --reason TEXT", Short: "End a request that nobody finishes", Args: none,
 		Long: `End a request that nobody finishes, after you have looked what became of its
 steps. No step of it runs afterwards, and later attempts get an answer with
 status 410 that gives the reason.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
 			case q == keysQuery{}:
-				return usagef("which request? Choose one with -key, -user or -operation")
+				return usagef("which request? Choose one with --key, --user or --operation")
 			case reason == "":
-				return usagef("-reason is missing: its text is the answer to later attempts")
+				return usagef("--reason is missing: its text is the answer to later attempts")
 			}
 			if err := a.hasKeys(); err != nil {
 				return err
@@ -92,7 +92,7 @@ func (a *app) endKey(ctx context.Context, db *database, q keysQuery, reason stri
 	case len(found) == 0:
 		return errors.New("no unfinished request matches")
 	case len(found) > 1:
-		return fmt.Errorf("%d unfinished requests match: choose one with -key, -user or -operation", len(found))
+		return fmt.Errorf("%d unfinished requests match: choose one with --key, --user or --operation", len(found))
 	}
 	k := found[0]
 	err := a.ask(ctx, yes, fmt.Sprintf("End the request %q of %q (%s, at %s, runs: %d)?", k.Key, k.User, k.Operation, k.Point, k.Runs))
@@ -167,7 +167,7 @@ func (a *app) showKeys(ctx context.Context, db *database, q keysQuery) (err erro
 		}, rows)
 	}
 	if q.limit > 0 && found > q.limit {
-		a.note("There are more: -max 0 shows all.")
+		a.note("There are more: --max 0 shows all.")
 	}
 	return err
 }

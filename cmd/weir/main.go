@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/benbjohnson/clock"
@@ -40,6 +41,8 @@ type app struct {
 	// Flags of commands that print tables.
 	wide, names bool
 
+	frame *strings.Builder // of top: what is printed goes there; nil: to out
+
 	create bool // tables that are not there: of import
 
 	begun bool // the flags and arguments are read
@@ -55,7 +58,7 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(f
 // run runs the command and returns its exit status.
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.commands()
-	root.SetArgs(oneDash(root, args))
+	root.SetArgs(args)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	err := root.ExecuteContext(ctx)
@@ -77,6 +80,10 @@ func (a *app) note(format string, args ...any) {
 
 // print writes output.
 func (a *app) print(text string) error {
+	if a.frame != nil {
+		a.frame.WriteString(text)
+		return nil
+	}
 	_, err := a.out.WriteString(text)
 	return err
 }

@@ -231,53 +231,53 @@ func TestOutput(t *testing.T) {
 		"list":          {"", "dead list"},
 		"list-80":       {"80", "dead list"},
 		"list-40":       {"40", "dead list"},
-		"list-cause":    {"", "dead list -cause exhausted -provider north"},
-		"list-page":     {"", "dead list -max 2 -after 3"},
-		"list-error":    {"", "dead list -error refused -since 2026-01-02T03:05:00Z -before 2026-01-02"},
-		"list-none":     {"", "dead list -queue nothing"},
-		"list-json":     {"", "dead list -max 2 -json"},
-		"list-odd-json": {"", "dead list -json orders/0/22"},
+		"list-cause":    {"", "dead list --cause exhausted --provider north"},
+		"list-page":     {"", "dead list --max 2 --after 3"},
+		"list-error":    {"", "dead list --error refused --since 2026-01-02T03:05:00Z --before 2026-01-02"},
+		"list-none":     {"", "dead list --queue nothing"},
+		"list-json":     {"", "dead list --max 2 --json"},
+		"list-odd-json": {"", "dead list --json orders/0/22"},
 		"show":          {"", "dead show orders/0/18"},
 		"show-binary":   {"", "dead show orders/0/21"},
 		"show-evil":     {"80", "dead show evil\x1b]0;title\x07"},
-		"show-json":     {"", "dead show -json orders/0/21"},
+		"show-json":     {"", "dead show --json orders/0/21"},
 		"show-none":     {"", "dead show nothing"},
 		"count":         {"", "dead count"},
-		"count-json":    {"", "dead count -json -key customer-1"},
-		"count-none":    {"", "dead count -id nothing"},
-		"export":        {"", "dead export -cause permanent"},
+		"count-json":    {"", "dead count --json --key customer-1"},
+		"count-none":    {"", "dead count --id nothing"},
+		"export":        {"", "dead export --cause permanent"},
 		"layers":        {"", "layers"},
 		"layers-50":     {"50", "layers"},
-		"layers-json":   {"", "layers -json"},
+		"layers-json":   {"", "layers --json"},
 		"layers-one":    {"", "layers dead nothing"},
 		"outbox":        {"", "outbox"},
 		"outbox-named":  {"80", "outbox dead"},
 		"outbox-json":   {"", "outbox --json"},
 		"keys":          {"", "keys"},
-		"keys-80":       {"80", "keys -all"},
-		"keys-json":     {"", "keys -all -json -user alice"},
-		"keys-page":     {"", "keys -max 1"},
-		"keys-none":     {"", "keys -operation nothing"},
+		"keys-80":       {"80", "keys --all"},
+		"keys-json":     {"", "keys --all --json --user alice"},
+		"keys-page":     {"", "keys --max 1"},
+		"keys-none":     {"", "keys --operation nothing"},
 		"help-nothing":  {"", ""},
 		"help-dead":     {"", "dead"},
-		"list-wide":     {"60", "dead list -o wide -max 1"},
-		"list-name":     {"20", "dead list -o name -max 2"},
+		"list-wide":     {"60", "dead list -o wide --max 1"},
+		"list-name":     {"20", "dead list -o name --max 2"},
 		"layers-name":   {"", "layers -o name"},
 		"usage-below":   {"", "dead lst"},
-		"usage-cause":   {"", "dead list -cause permanant"},
-		"usage-number":  {"", "dead list -max many"},
-		"usage-value":   {"", "dead list -max"},
+		"usage-cause":   {"", "dead list --cause permanant"},
+		"usage-number":  {"", "dead list --max many"},
+		"usage-value":   {"", "dead list --max"},
 		"usage-format":  {"", "dead list -o xml"},
 		"usage-none":    {"", "dead count orders"},
 		"usage-command": {"", "ded list"},
 		"usage-flag":    {"", "dead list -quue x"},
-		"usage-time":    {"", "dead list -since yesterday"},
+		"usage-time":    {"", "dead list --since yesterday"},
 		"usage-show":    {"", "dead show"},
 		"usage-purge":   {"", "dead purge"},
-		"usage-both":    {"", "dead purge -all -key x"},
+		"usage-both":    {"", "dead purge --all --key x"},
 		"usage-merge":   {"", "dead merge"},
-		"usage-to":      {"", "dead merge -to dead"},
-		"usage-asked":   {"", "dead purge -all"},
+		"usage-to":      {"", "dead merge --to dead"},
+		"usage-asked":   {"", "dead purge --all"},
 		"help":          {"", "-h"},
 		"help-list":     {"", "help dead list"},
 	} {
@@ -305,13 +305,13 @@ func TestOutput(t *testing.T) {
 // Only what was chosen is removed, and the numbers are true.
 func TestPurge(t *testing.T) {
 	dir := seed(t)
-	assert.Equal(t, result{"4 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-cause", "exhausted", "-yes")))
-	assert.Equal(t, result{"1 message removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "orders/0/17", "-yes")))
-	assert.Equal(t, result{"", "weir: queue \"dead\" has no message \"orders/0/17\"\n", 1}, execute(t, command(t, dir, "dead", "purge", "orders/0/17", "orders/0/23", "-yes", "-json")))
-	assert.Equal(t, result{`{"purged":0}` + "\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-key", "nobody", "-yes", "-json")))
+	assert.Equal(t, result{"4 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--cause", "exhausted", "--yes")))
+	assert.Equal(t, result{"1 message removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "orders/0/17", "--yes")))
+	assert.Equal(t, result{"", "weir: queue \"dead\" has no message \"orders/0/17\"\n", 1}, execute(t, command(t, dir, "dead", "purge", "orders/0/17", "orders/0/23", "--yes", "--json")))
+	assert.Equal(t, result{`{"purged":0}` + "\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--key", "nobody", "--yes", "--json")))
 	assert.Contains(t, execute(t, command(t, dir, "dead", "count")).stdout, "all                            3\n")
-	assert.Equal(t, result{"3 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-all", "-yes")))
-	assert.Equal(t, result{"0 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "-all")), "nothing to ask about")
+	assert.Equal(t, result{"3 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--all", "--yes")))
+	assert.Equal(t, result{"0 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--all")), "nothing to ask about")
 	assert.Contains(t, execute(t, command(t, dir, "layers")).stdout, "orders 1m         2", "other queues are as before")
 }
 
@@ -321,16 +321,16 @@ func TestEndOfARequestWithAKey(t *testing.T) {
 	end := func(args ...string) result {
 		return execute(t, command(t, dir, append([]string{"keys", "end"}, args...)...))
 	}
-	assert.Equal(t, result{"", "weir: 2 unfinished requests match: choose one with -key, -user or -operation\n", exitFailed},
-		end("-operation", "book_ride", "-reason", "lost", "-yes"))
-	assert.Equal(t, result{"", "weir: no unfinished request matches\n", exitFailed}, end("-key", "key-1", "-reason", "lost", "-yes"), "it is finished")
-	assert.Equal(t, exitUsage, end("-key", "key-2").status)
-	assert.Equal(t, exitUsage, end("-reason", "lost").status)
-	asked := end("-key", "key-2", "-reason", "lost")
+	assert.Equal(t, result{"", "weir: 2 unfinished requests match: choose one with --key, --user or --operation\n", exitFailed},
+		end("--operation", "book_ride", "--reason", "lost", "--yes"))
+	assert.Equal(t, result{"", "weir: no unfinished request matches\n", exitFailed}, end("--key", "key-1", "--reason", "lost", "--yes"), "it is finished")
+	assert.Equal(t, exitUsage, end("--key", "key-2").status)
+	assert.Equal(t, exitUsage, end("--reason", "lost").status)
+	asked := end("--key", "key-2", "--reason", "lost")
 	assert.Equal(t, exitUsage, asked.status)
 	assert.Contains(t, asked.stderr, `End the request "key-2" of "alice" (book_ride, at ride_created, runs: 1)?`)
 
-	assert.Equal(t, result{"The request is ended\n", "", 0}, end("-user", "alice", "-key", "key-2", "-reason", "the ride was booked by phone", "-yes"))
+	assert.Equal(t, result{"The request is ended\n", "", 0}, end("--user", "alice", "--key", "key-2", "--reason", "the ride was booked by phone", "--yes"))
 	assert.NotContains(t, execute(t, command(t, dir, "keys")).stdout, "key-2")
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
@@ -346,27 +346,27 @@ func TestEndOfARequestWithAKey(t *testing.T) {
 
 func TestMerge(t *testing.T) {
 	dir := seed(t)
-	r := execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-provider", "north"))
-	assert.Equal(t, result{"", "weir: queue \"orders\" is empty or new: if it is the one that the program reads, say -to-empty\n", exitUsage}, r)
-	assert.Equal(t, r, execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-provider", "north", "-yes")), "a name may be mistyped")
-	r = execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-provider", "north", "-to-empty"))
+	r := execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--provider", "north"))
+	assert.Equal(t, result{"", "weir: queue \"orders\" is empty or new: if it is the one that the program reads, say --to-empty\n", exitUsage}, r)
+	assert.Equal(t, r, execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--provider", "north", "--yes")), "a name may be mistyped")
+	r = execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--provider", "north", "--to-empty"))
 	assert.Equal(t, exitUsage, r.status)
-	assert.Equal(t, "weir: Send 3 messages of queue \"dead\" back to \"orders\"? Standard input is no terminal: answer with -yes\n", r.stderr)
-	r = execute(t, command(t, dir, "dead", "merge", "-to", "orders", "nobody", "orders/0/18", "-yes", "-to-empty"))
+	assert.Equal(t, "weir: Send 3 messages of queue \"dead\" back to \"orders\"? Standard input is no terminal: answer with --yes\n", r.stderr)
+	r = execute(t, command(t, dir, "dead", "merge", "--to", "orders", "nobody", "orders/0/18", "--yes", "--to-empty"))
 	assert.Equal(t, result{"", "weir: queue \"dead\" has no message \"nobody\"\n", exitFailed}, r)
-	r = execute(t, command(t, dir, "dead", "merge", "-to", "orders", "orders/0/18", "-key", "else", "-yes", "-to-empty"))
+	r = execute(t, command(t, dir, "dead", "merge", "--to", "orders", "orders/0/18", "--key", "else", "--yes", "--to-empty"))
 	assert.Equal(t, result{"", "weir: queue \"dead\" has no message \"orders/0/18\" that the other flags choose\n", exitFailed}, r)
 
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
-		execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-provider", "north", "-max", "2", "-yes", "-to-empty")))
+		execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--provider", "north", "--max", "2", "--yes", "--to-empty")))
 	assert.Equal(t, result{`{"merged":4,"looping":1,"outcomeUnknown":1,"busy":0}` + "\n", "", 0},
-		execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-yes", "-json")))
+		execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--yes", "--json")))
 	assert.Equal(t, result{`0 messages sent back to "orders"
-1 message stayed: the outcome is unknown (-outcome-unknown sends them back, too)
-1 message stayed: merged 5 times already (-max-merges)
-`, "", 0}, execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-yes")))
+1 message stayed: the outcome is unknown (--outcome-unknown sends them back, too)
+1 message stayed: merged 5 times already (--max-merges)
+`, "", 0}, execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--yes")))
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
-		execute(t, command(t, dir, "dead", "merge", "-to", "orders", "-yes", "-outcome-unknown", "-max-merges", "6", "-rate", "1000")))
+		execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--yes", "--outcome-unknown", "--max-merges", "6", "--rate", "1000")))
 	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, execute(t, command(t, dir, "dead", "list")))
 	assert.Contains(t, execute(t, command(t, dir, "layers", "orders")).stdout, "orders         8")
 }
@@ -380,10 +380,10 @@ func TestExportAndImport(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(exported.stdout), 0o600))
 
 	other := seed(t)
-	execute(t, command(t, other, "dead", "purge", "-all", "-yes"))
+	execute(t, command(t, other, "dead", "purge", "--all", "--yes"))
 	assert.Equal(t, result{"8 messages read: 8 new\n", "", 0}, execute(t, command(t, other, "dead", "import", file)))
-	assert.Equal(t, result{"8 messages read: 0 new, 8 there already (-replace replaces them)\n", "", 0}, execute(t, command(t, other, "dead", "import", file)))
-	cmd := command(t, other, "dead", "import", "-", "-json")
+	assert.Equal(t, result{"8 messages read: 0 new, 8 there already (--replace replaces them)\n", "", 0}, execute(t, command(t, other, "dead", "import", file)))
+	cmd := command(t, other, "dead", "import", "-", "--json")
 	cmd.Stdin = strings.NewReader(exported.stdout)
 	assert.Equal(t, result{`{"read":8,"new":0,"replaced":0}` + "\n", "", 0}, execute(t, cmd))
 	due := regexp.MustCompile(`"due":"[^"]*",`) // a store sets it when a message arrives
@@ -394,7 +394,7 @@ func TestExportAndImport(t *testing.T) {
 	cmd.Stdin = strings.NewReader(exported.stdout[:strings.Index(exported.stdout, "\n")+1] + "nonsense\n")
 	r := execute(t, cmd)
 	assert.Equal(t, exitFailed, r.status)
-	assert.Equal(t, "1 message read: 0 new, 1 there already (-replace replaces them)\n", r.stdout)
+	assert.Equal(t, "1 message read: 0 new, 1 there already (--replace replaces them)\n", r.stdout)
 	assert.Contains(t, r.stderr, "line 2")
 	assert.Equal(t, exitFailed, execute(t, command(t, other, "dead", "import", "no such file")).status)
 }
@@ -407,9 +407,9 @@ func TestImportReplaces(t *testing.T) {
 	changed := strings.Replace(first, "card 4711 is expired", "card 4712 is expired", 1)
 	require.NotEqual(t, first, changed)
 	require.NoError(t, os.WriteFile(file, []byte(changed+"\n"), 0o600))
-	assert.Equal(t, result{"1 message read: 0 new, 1 there already (-replace replaces them)\n", "", 0}, execute(t, command(t, dir, "dead", "import", file)))
+	assert.Equal(t, result{"1 message read: 0 new, 1 there already (--replace replaces them)\n", "", 0}, execute(t, command(t, dir, "dead", "import", file)))
 	assert.NotContains(t, execute(t, command(t, dir, "dead", "export")).stdout, "card 4712 is expired")
-	assert.Equal(t, result{"1 message read: 0 new, 1 replaced\n", "", 0}, execute(t, command(t, dir, "dead", "import", file, "-replace")))
+	assert.Equal(t, result{"1 message read: 0 new, 1 replaced\n", "", 0}, execute(t, command(t, dir, "dead", "import", file, "--replace")))
 	after := execute(t, command(t, dir, "dead", "export"))
 	assert.Contains(t, after.stdout, "card 4712 is expired")
 	assert.Equal(t, "8 messages written\n", after.stderr)
@@ -430,7 +430,7 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	visit(a.commands())
-	for _, flag := range []string{"-version", "--version"} {
+	for _, flag := range []string{"--version", "--version"} {
 		r := execute(t, command(t, t.TempDir(), flag))
 		assert.Regexp(t, `^weir version \S+\n$`, r.stdout)
 		assert.Zero(t, r.status)
@@ -445,7 +445,7 @@ func TestListIsNotKept(t *testing.T) {
 		ids[i] = fmt.Sprint("message ", i)
 	}
 	put(t, dir, ids...)
-	r := execute(t, command(t, dir, "dead", "list", "-max", "0"))
+	r := execute(t, command(t, dir, "dead", "list", "--max", "0"))
 	lines := strings.Split(strings.TrimSuffix(r.stdout, "\n"), "\n")
 	require.Len(t, lines, 1+8+len(ids), "one header")
 	at := strings.Index(lines[0], "CAUSE")
@@ -487,7 +487,7 @@ func TestDroppedTable(t *testing.T) {
 	drop(statement)
 	file := filepath.Join(dir, "none.jsonl")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	assert.Zero(t, execute(t, command(t, dir, "dead", "import", "-create", file)).status)
+	assert.Zero(t, execute(t, command(t, dir, "dead", "import", "--create", file)).status)
 	assert.Zero(t, execute(t, command(t, dir, "dead", "list")).status)
 }
 
@@ -503,28 +503,28 @@ func TestWrongDatabase(t *testing.T) {
 	run := func(args ...string) result { return execute(t, command(t, dir, args...)) }
 	r := run("dead", "list")
 	assert.Equal(t, exitFailed, r.status)
-	assert.Contains(t, r.stderr, "a program that uses weir makes it when it starts, or weir dead import -create: stat ")
+	assert.Contains(t, r.stderr, "start the program once, or run weir dead import --create: stat ")
 	assert.NoFileExists(t, filepath.Join(dir, "orders.db"))
-	assert.Contains(t, run("layers", "-db", "sqlite://.").stderr, "is not a file")
+	assert.Contains(t, run("layers", "--db", "sqlite://.").stderr, "is not a file")
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "orders.db"), nil, 0o600))
 	for _, args := range [][]string{{"dead", "list"}, {"layers"}, {"outbox"}, {"keys"}} {
 		r := run(args...)
 		assert.Equal(t, exitFailed, r.status, args)
-		assert.Contains(t, r.stderr, "a program that uses weir makes its tables when it starts, those of queues also weir dead import -create: ", args)
+		assert.Contains(t, r.stderr, "start the program once, or, for queues, run weir dead import --create: ", args)
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "text"), bytes.Repeat([]byte("no database "), 1000), 0o600))
-	assert.Equal(t, exitFailed, run("layers", "-db", "sqlite:text").status)
+	assert.Equal(t, exitFailed, run("layers", "--db", "sqlite:text").status)
 
 	for _, url := range []string{"mysql://u:secret@h/d", "orders.db", "postgres://u:sec ret%zz@h/d", "postgres://u:secret@h:port/d", "postgres://u:secret@h/d?sslmode=what"} {
-		r := run("layers", "-db", url)
+		r := run("layers", "--db", url)
 		assert.Equal(t, exitUsage, r.status, r.stderr)
 		assert.Contains(t, r.stderr, "the URL of the database ")
 		assert.NotContains(t, r.stderr, "sec")
 	}
 	cmd := command(t, dir, "layers")
 	cmd.Env = append(cmd.Env, "WEIR_DB=")
-	assert.Equal(t, result{"", "weir: which database? Give -db URL, or set WEIR_DB (-h for help)\n", exitUsage}, execute(t, cmd))
+	assert.Equal(t, result{"", "weir: which database? Give --db URL, or set WEIR_DB (-h for help)\n", exitUsage}, execute(t, cmd))
 }
 
 // A password is in no error, in whatever form.
@@ -535,7 +535,7 @@ func TestNoPasswords(t *testing.T) {
 		"postgres://127.0.0.1:1/d?user=u&password=s3cr3t", "postgres://u:s3cr3t/x@127.0.0.1:1/d",
 		"nats://u:s3cr3t@127.0.0.1:1/d", "nats://s3cr3t@127.0.0.1:1/d", "kafka://u:s3cr3t@127.0.0.1:1",
 	} {
-		for _, args := range [][]string{{"layers", "-db", url}, {url}, {"dead", url}, {"dead", "import", url, "-db", url}} {
+		for _, args := range [][]string{{"layers", "--db", url}, {url}, {"dead", url}, {"dead", "import", url, "--db", url}} {
 			r := execute(t, command(t, dir, args...))
 			assert.NotZero(t, r.status)
 			assert.NotEmpty(t, r.stderr)
@@ -574,8 +574,8 @@ func TestAge(t *testing.T) {
 }
 
 func TestShortened(t *testing.T) {
-	for width, want := range map[int]string{6: "ab北京", 5: "ab北…", 4: "ab…", 3: "ab…", 2: "a…", 1: "…", 0: ""} {
-		assert.Equal(t, want, shortened("ab北京", width), width)
+	for width, want := range map[int]string{6: "ab北京", 5: "ab北…", 4: "ab…", 3: "ab…", 2: "a…", 1: "…"} {
+		assert.Equal(t, want, ellipsis("ab北京", width), width)
 	}
 }
 

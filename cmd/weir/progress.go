@@ -1,34 +1,25 @@
 package main
 
 import (
-	"time"
-
-	"github.com/schollz/progressbar/v3"
+	"sync/atomic"
 
 	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/progress"
 )
 
-// bar shows how far a job has come, on a terminal only.
-type bar struct{ bar *progressbar.ProgressBar }
-
-func (a *app) startBar(what string, total int) bar {
+// startProgress shows how far a job has come, on a terminal only. before was done by earlier runs of it.
+func (a *app) startProgress(total, before int) (show func(jobs.Progress), stop func()) {
 	if total <= 100 || !isTerminal(a.err) {
-		return bar{} // it is over before it can be read, or is not read
+		return func(jobs.Progress) {}, func() {} // it is over before it can be read, or is not read
 	}
-	return bar{progressbar.NewOptions(total,
-		progressbar.OptionSetWriter(a.err), progressbar.OptionSetDescription(what), progressbar.OptionShowCount(),
-		progressbar.OptionSetPredictTime(true), progressbar.OptionThrottle(100*time.Millisecond),
-		progressbar.OptionSetWidth(20), progressbar.OptionClearOnFinish())}
+	var done atomic.Int64
+	done.Store(int64(before))
+	stop = progress.Line{
+		Out: a.err, What: "messages", Style: progress.Bar, Columns: a.widthOf(a.err),
+		Sample: func() progress.State { return progress.State{Done: done.Load(), Total: int64(total)} },
+	}.Start()
+	return func(p jobs.Progress) { done.Store(int64(handled(p))) }, stop
 }
 
-func (b bar) show(p jobs.Progress) {
-	if b.bar != nil {
-		_ = b.bar.Set(p.Done + p.Looping + p.InDoubt + p.Skipped) // what is shown is not worth an error
-	}
-}
-
-func (b bar) stop() {
-	if b.bar != nil {
-		_ = b.bar.Clear()
-	}
-}
+// handled returns how many messages a job is through with.
+func handled(p jobs.Progress) int { return p.Done + p.Looping + p.InDoubt + p.Skipped }

@@ -2,20 +2,18 @@ package main
 
 import (
 	"runtime/debug"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // commands returns the tree of commands.
 func (a *app) commands() *cobra.Command {
 	root := group("weir", "Look into the database of programs that use weir",
-		a.dead(), a.layers(), a.hold(), a.release(), a.jobs(), a.log(), a.workers(), a.outbox(), a.keys())
+		a.dead(), a.layers(), a.hold(), a.release(), a.jobs(), a.log(), a.workers(), a.top(), a.outbox(), a.keys())
 	root.Long = `Look into the database of programs that use weir, and help when something
 lies there.
 
-The database is a URL, in -db or in the environment variable WEIR_DB:
+The database is a URL, in --db or in the environment variable WEIR_DB:
 
   sqlite:orders.db    sqlite:///var/lib/orders.db
   postgres://user:password@host/database
@@ -29,12 +27,10 @@ The database is a URL, in -db or in the environment variable WEIR_DB:
   file:DIR    a directory of dead letters without a database (deadfile): list,
       show, count and export
 
-Flags begin with one dash or with two. Tables fit the terminal, or COLUMNS; a
-pipe gets everything. Times are UTC, which is the Z at their end. Before weir
-removes or moves anything it asks.
+Tables fit the terminal, or COLUMNS; a pipe gets everything. Times are UTC,
+which is the Z at their end. Before weir removes or moves anything it asks.
 Exit status: 0 all is well, 1 it failed or the answer was no, 2 wrong usage.`
 	root.SilenceErrors, root.SilenceUsage = true, true
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.Version = version()
 	root.SetFlagErrorFunc(flagError)
 	wrapped(root)
@@ -75,31 +71,4 @@ func group(use, short string, below ...*cobra.Command) *cobra.Command {
 	}
 	c.AddCommand(below...)
 	return c
-}
-
-// oneDash lets flags with long names begin with one dash, too, as those of Go's own commands do.
-func oneDash(root *cobra.Command, args []string) []string {
-	long := map[string]bool{"help": true, "version": true}
-	var visit func(c *cobra.Command)
-	visit = func(c *cobra.Command) {
-		for _, set := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
-			set.VisitAll(func(f *pflag.Flag) { long[f.Name] = true })
-		}
-		for _, below := range c.Commands() {
-			visit(below)
-		}
-	}
-	visit(root)
-	changed := make([]string, 0, len(args))
-	for i, arg := range args {
-		if arg == "--" {
-			return append(changed, args[i:]...)
-		}
-		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "-"), "=")
-		if strings.HasPrefix(arg, "-") && len(name) > 1 && long[name] {
-			arg = "-" + arg
-		}
-		changed = append(changed, arg)
-	}
-	return changed
 }

@@ -78,7 +78,7 @@ func (s servers) tls() (*tls.Config, error) {
 			return nil, err
 		}
 		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("the file %s has no certificate", ca)
+			return nil, fmt.Errorf("the file %s does not contain a certificate", ca)
 		}
 	}
 	if cert != "" {

@@ -33,7 +33,7 @@ type column struct {
 type output struct{ a *app }
 
 func (o output) flag(c *cobra.Command) {
-	c.Flags().VarP(o, "output", "o", "`FORMAT`: wide cuts nothing, name prints the names or ids alone, json is -json")
+	c.Flags().VarP(o, "output", "o", "`FORMAT`: wide cuts nothing, name prints the names or ids alone, json is --json")
 }
 
 // Set implements pflag.Value.
@@ -61,13 +61,17 @@ func (a *app) width() int {
 	if a.wide {
 		return math.MaxInt
 	}
+	return a.widthOf(a.out)
+}
+
+func (a *app) widthOf(f *os.File) int {
 	if n, err := strconv.Atoi(a.env("COLUMNS")); err == nil && n > 0 {
 		return n
 	}
-	if !isTerminal(a.out) {
+	if !isTerminal(f) {
 		return math.MaxInt
 	}
-	if n, _, err := term.GetSize(int(a.out.Fd())); err == nil && n > 0 {
+	if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
 		return n
 	}
 	return defaultWidth
@@ -132,24 +136,30 @@ func (p *pages) render(rows [][]string, header bool) string {
 	configs := make([]table.ColumnConfig, len(p.columns))
 	for i, c := range p.columns {
 		names[i] = c.name
-		configs[i] = table.ColumnConfig{Number: i + 1, WidthMin: p.widths[i]}
+		configs[i] = table.ColumnConfig{Number: i + 1, WidthMin: p.widths[i], Hidden: p.widths[i] == 0}
+		if !c.whole {
+			configs[i].WidthMax, configs[i].WidthMaxEnforcer = p.widths[i], ellipsis
+		}
 		if c.right {
 			configs[i].Align, configs[i].AlignHeader = text.AlignRight, text.AlignRight
 		}
 	}
 	t.SetColumnConfigs(configs)
 	if header {
-		t.AppendHeader(p.cut(names))
+		t.AppendHeader(names)
 	}
 	for _, row := range rows {
 		cells := make(table.Row, len(row))
 		for i := range row {
 			cells[i] = row[i]
 		}
-		t.AppendRow(p.cut(cells))
+		t.AppendRow(cells)
 	}
 	return t.Render() + "\n"
 }
+
+// ellipsis shortens a cell to the width of its column.
+func ellipsis(cell string, width int) string { return text.Snip(cell, width, "…") }
 
 // fit makes columns narrower, the widest first, until all fit. The last ones get nothing if that is not enough.
 func fit(columns []column, widths []int, limit int) {
@@ -178,33 +188,6 @@ func fit(columns []column, widths []int, limit int) {
 		widths[i] -= less
 		total -= less
 	}
-}
-
-// cut shortens cells to the widths of their columns.
-func (p *pages) cut(row table.Row) table.Row {
-	for i := range row {
-		if !p.columns[i].whole {
-			row[i] = shortened(row[i].(string), p.widths[i])
-		}
-	}
-	return row
-}
-
-// shortened returns as much of s as fits, with an ellipsis if something is missing.
-func shortened(s string, width int) string {
-	if text.StringWidthWithoutEscSequences(s) <= width {
-		return s
-	}
-	used := 1 // the ellipsis
-	for i, r := range s {
-		if used += text.RuneWidth(r); used > width {
-			if width == 0 {
-				return ""
-			}
-			return s[:i] + "…"
-		}
-	}
-	return s
 }
 
 // object writes a value as a line of JSON.

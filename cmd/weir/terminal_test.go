@@ -80,7 +80,7 @@ func (s *terminal) end() (string, error) {
 
 func TestTerminal(t *testing.T) {
 	dir := seed(t)
-	for _, args := range []string{"dead list", "dead count", "layers", "outbox", "keys -all"} {
+	for _, args := range []string{"dead list", "dead count", "dead groups", "layers", "outbox", "keys --all"} {
 		screen, err := inTerminal(t, dir, strings.Fields(args)...).end()
 		require.NoError(t, err)
 		for line := range strings.SplitSeq(screen, "\n") {
@@ -95,7 +95,7 @@ func TestTerminalOnJetStream(t *testing.T) {
 	url := "nats://" + startJetStream(t, seedAll(t)) + "/retries"
 	dir := t.TempDir()
 	for _, args := range []string{"dead list", "dead count", "layers"} {
-		screen, err := inTerminal(t, dir, append(strings.Fields(args), "-db", url)...).end()
+		screen, err := inTerminal(t, dir, append(strings.Fields(args), "--db", url)...).end()
 		require.NoError(t, err)
 		assert.Contains(t, screen, "exhausted")
 		for line := range strings.SplitSeq(screen, "\n") {
@@ -104,15 +104,15 @@ func TestTerminalOnJetStream(t *testing.T) {
 	}
 	file := filepath.Join(dir, "later.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(`{"meta":{"id":"later"},"cause":"permanent"}`), 0o600))
-	s := inTerminal(t, dir, "dead", "purge", "-all", "-db", url)
+	s := inTerminal(t, dir, "dead", "purge", "--all", "--db", url)
 	const question = `Remove 8 messages from queue "dead" for good? [y/N] `
 	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, time.Minute, time.Millisecond)
-	require.Zero(t, execute(t, command(t, dir, "dead", "import", file, "-db", url)).status)
+	require.Zero(t, execute(t, command(t, dir, "dead", "import", file, "--db", url)).status)
 	s.answer(question, "y\n")
 	screen, err := s.end()
 	require.NoError(t, err)
 	assert.Contains(t, screen, "8 messages removed")
-	assert.Contains(t, execute(t, command(t, dir, "dead", "list", "-db", url)).stdout, " later ")
+	assert.Contains(t, execute(t, command(t, dir, "dead", "list", "--db", url)).stdout, " later ")
 }
 
 // On Kafka, too.
@@ -120,13 +120,13 @@ func TestTerminalOnKafka(t *testing.T) {
 	url := "kafka://" + startKafka(t) + "?group=billing"
 	dir := t.TempDir()
 	for _, args := range []string{"dead list", "dead count", "layers"} {
-		screen, err := inTerminal(t, dir, append(strings.Fields(args), "-db", url)...).end()
+		screen, err := inTerminal(t, dir, append(strings.Fields(args), "--db", url)...).end()
 		require.NoError(t, err)
 		for line := range strings.SplitSeq(screen, "\n") {
 			assert.LessOrEqual(t, text.StringWidthWithoutEscSequences(line), 80, line)
 		}
 	}
-	s := inTerminal(t, dir, "dead", "merge", "-to", "orders", "-cause", "exhausted", "-to-empty", "-db", url)
+	s := inTerminal(t, dir, "dead", "merge", "--to", "orders", "--cause", "exhausted", "--to-empty", "--db", url)
 	s.answer(`Send 4 messages of queue "dead" back to "orders"? [y/N] `, "y\n")
 	screen, err := s.end()
 	require.NoError(t, err)
@@ -134,15 +134,15 @@ func TestTerminalOnKafka(t *testing.T) {
 	assert.Contains(t, screen, "1 message stayed: merged 5 times already")
 	file := filepath.Join(dir, "later.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(`{"meta":{"id":"later"},"cause":"permanent"}`), 0o600))
-	s = inTerminal(t, dir, "dead", "purge", "-all", "-db", url)
+	s = inTerminal(t, dir, "dead", "purge", "--all", "--db", url)
 	const question = `Remove 5 messages from queue "dead" for good? [y/N] `
 	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, time.Minute, time.Millisecond)
-	require.Zero(t, execute(t, command(t, dir, "dead", "import", file, "-db", url)).status)
+	require.Zero(t, execute(t, command(t, dir, "dead", "import", file, "--db", url)).status)
 	s.answer(question, "y\n")
 	screen, err = s.end()
 	require.NoError(t, err)
 	assert.Contains(t, screen, "5 messages removed")
-	assert.Contains(t, execute(t, command(t, dir, "dead", "list", "-db", url)).stdout, " later ")
+	assert.Contains(t, execute(t, command(t, dir, "dead", "list", "--db", url)).stdout, " later ")
 }
 
 func TestAnswers(t *testing.T) {
@@ -153,13 +153,13 @@ func TestAnswers(t *testing.T) {
 		s.answer(question, no)
 		screen, err := s.end()
 		assert.ErrorContains(t, err, "exit status 1", no)
-		assert.Contains(t, screen, "weir: the answer was not yes: nothing was changed")
+		assert.Contains(t, screen, "weir: the answer was not yes: the database is unchanged")
 	}
 	s := inTerminal(t, dir, "dead", "purge", "orders/0/17")
 	s.answer(question, "\x03") // Ctrl-C
 	screen, err := s.end()
 	assert.ErrorContains(t, err, "exit status 1")
-	assert.Contains(t, screen, "weir: interrupted: nothing was changed")
+	assert.Contains(t, screen, "weir: interrupted: the database is unchanged")
 	s = inTerminal(t, dir, "dead", "purge", "orders/0/17")
 	s.answer(question, "Yes\n")
 	screen, err = s.end()
@@ -181,10 +181,10 @@ func TestReadOnlyFile(t *testing.T) {
 		}
 		return execute(t, cmd)
 	}
-	for _, args := range []string{"dead list", "dead count", "dead show orders/0/18", "layers", "outbox", "keys -all", "dead export"} {
+	for _, args := range []string{"dead list", "dead count", "dead show orders/0/18", "layers", "outbox", "keys --all", "dead export"} {
 		assert.Zero(t, asAnother(strings.Fields(args)...).status, args)
 	}
-	r := asAnother("dead", "purge", "orders/0/18", "-yes")
+	r := asAnother("dead", "purge", "orders/0/18", "--yes")
 	assert.Equal(t, exitFailed, r.status)
 	assert.Contains(t, r.stderr, "readonly database")
 
@@ -199,7 +199,7 @@ func TestReadOnlyFile(t *testing.T) {
 // What arrives while the person is thinking stays.
 func TestPurgeWhatWasAskedFor(t *testing.T) {
 	dir := seed(t)
-	s := inTerminal(t, dir, "dead", "purge", "-all")
+	s := inTerminal(t, dir, "dead", "purge", "--all")
 	const question = `Remove 8 messages from queue "dead" for good? [y/N] `
 	require.Eventually(t, func() bool { return strings.Contains(s.text(), question) }, time.Minute, time.Millisecond)
 	put(t, dir, "later")
@@ -218,15 +218,15 @@ func TestMergeInTerminal(t *testing.T) {
 		ids = append(ids, fmt.Sprint("m", i))
 	}
 	put(t, dir, ids...)
-	s := inTerminal(t, dir, "dead", "merge", "-to", "orders", "-cause", "permanent", "-rate", "100")
+	s := inTerminal(t, dir, "dead", "merge", "--to", "orders", "--cause", "permanent", "--rate", "100")
 	s.answer("Queue \"orders\" is empty or new: is it the one that the program reads?\n"+`Send 502 messages of queue "dead" back to "orders"? [y/N] `, "y\n")
-	some := regexp.MustCompile(`\([1-9]\d*/502`)
+	some := regexp.MustCompile(`[1-9]\d* of 502, `)
 	require.Eventually(t, func() bool { return some.MatchString(s.text()) }, time.Minute, time.Millisecond, "no progress")
 	_, err := io.WriteString(s.file, "\x03") // Ctrl-C
 	require.NoError(t, err)
 	screen, err := s.end()
 	assert.ErrorContains(t, err, "exit status 1")
-	assert.Contains(t, screen, "weir: interrupted: job 1 goes on in a worker, or with weir jobs run 1")
+	assert.Contains(t, screen, "weir: interrupted: job 1 continues in a worker, or with weir jobs run 1")
 	assert.Regexp(t, `\d+ messages sent back to "orders"`, screen)
 	for line := range strings.FieldsFuncSeq(screen, func(r rune) bool { return r == '\n' || r == '\r' }) {
 		assert.LessOrEqual(t, text.StringWidthWithoutEscSequences(line), 80, line)

@@ -16,13 +16,13 @@ func wrapped(root *cobra.Command) {
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
 }
 
-// flagError returns the error of a flag in the words of this command, whose flags may begin with one dash.
+// flagError returns the error of a flag in the words of this command.
 func flagError(c *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
 	}
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		name := e.GetSpecifiedName()
+		name := "-" + e.GetSpecifiedName()
 		if short := e.GetSpecifiedShortnames(); short != "" {
 			name, _, _ = strings.Cut(short, "=") // -quue: the letters of which q is the first one
 		}
@@ -32,18 +32,18 @@ func flagError(c *cobra.Command, err error) error {
 				names = append(names, f.Name)
 			}
 		})
-		return usagef("%s has no flag -%s%s", named(c), name, meant("-", name, names))
+		return usagef("%s has no flag -%s%s", named(c), name, meant("--", strings.TrimPrefix(name, "-"), names))
 	}
 	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
-		return usagef("-%s needs a value", e.GetSpecifiedName())
+		return usagef("--%s needs a value", e.GetSpecifiedName())
 	}
 	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		kinds := map[string]string{"int": "a whole number", "int64": "a whole number", "float64": "a number", "bool": "true or false"}
 		kind := kinds[e.GetFlag().Value.Type()]
 		if kind == "" {
-			return usagef("-%s %q: %v", e.GetFlag().Name, e.GetValue(), errors.Unwrap(e))
+			return usagef("--%s %q: %v", e.GetFlag().Name, e.GetValue(), errors.Unwrap(e))
 		}
-		return usagef("-%s %q: it must be %s", e.GetFlag().Name, e.GetValue(), kind)
+		return usagef("--%s %q: it must be %s", e.GetFlag().Name, e.GetValue(), kind)
 	}
 	return usagef("%v", err)
 }

@@ -1,5 +1,5 @@
 // Package deadfile keeps dead letters without a database: elements that an operator has given up go to a file of JSON lines,
-// and come back as messages when what was wrong is mended.
+// and are delivered again as messages after a repair.
 //
 //	dead, err := deadfile.Open("/var/lib/orders/dead", codec.JSON[Order]())
 //	…
@@ -30,13 +30,13 @@
 //
 //	{"batch":0,"meta":{"id":"orders/0/17","attempts":4,"lastError":"503"},"cause":"exhausted","payload":{"n":5},"crc":"e3069283"}
 //
-// The payload is what the codec makes of the value, if that is JSON on one line; else payloadBase64 has it. Do not edit lines
+// The payload is the value as the codec encodes it, if that is JSON on a single line; else payloadBase64 has it. Do not edit lines
 // in place: the checksum would not fit any more. deadletters.Import puts such a file in a store.
 //
 // # Guarantees
 //
-// What Append or Take has returned nil for is on the disk, also after a power cut. It stays there until the message that a
-// replay has made of it is acknowledged: nothing is removed by age, number or size (law D5). After a crash an element may be
+// An element for which Append or Take has returned nil is on the disk, even after a power cut. It stays there until the message that a
+// replay has made of it is acknowledged: elements are never removed by age, number or size (law D5). After a crash an element may be
 // handed over again, and a message may be replayed again: with the same id.
 //
 // A last line that a crash has cut off is dropped, since its Append has not returned. A line that was damaged later is kept
@@ -45,5 +45,5 @@
 // # Costs
 //
 // A call waits for a sync of the disk, which calls of several goroutines share. Opening reads the file once. Use a store
-// (package delivery/store) for filters, and for more dead letters than one wants to read through.
+// (package delivery/store) for filters, and for more dead letters than a person can read through.
 package deadfile

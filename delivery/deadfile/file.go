@@ -41,15 +41,15 @@ const maxBatch = 4 << 20
 // ErrClosed is the error of a [File] that was closed.
 var ErrClosed = errors.New("deadfile: closed")
 
-// Entry is a dead letter. If it has no id it gets a random one: then it looks different from the same one that is handed over
-// again after a crash. If it has no time of a failure, it gets that of Append.
+// Entry is a dead letter. Without an id it gets a random id: then it looks different from the same element that is handed over
+// again after a crash. Without a time of a failure, it gets the time of Append.
 type Entry[T any] struct {
 	Value T
 	Meta  delivery.Meta
 	Cause store.Cause
 }
 
-// File keeps dead letters in a file of JSON lines. [Open] makes one. Safe for concurrent use.
+// File keeps dead letters in a file of JSON lines. [Open] makes a File. Safe for concurrent use.
 type File[T any] struct {
 	dir    string
 	fs     vfs.FS
@@ -99,11 +99,11 @@ func WithLogger(l *slog.Logger) Option {
 	return func(s *settings) { s.logger = l }
 }
 
-// Open opens the dead letters in a directory, which it makes if need be; c encodes the values. What a crash has torn at the end
-// of the file is cut off: it was not durable, so no Append has returned nil for it. What was damaged goes to damaged.jsonl, and
+// Open opens the dead letters in a directory, which it makes if need be; c encodes the values. A line that a crash has torn at the end
+// of the file is cut off: it was not durable, so no Append has returned nil for it. A damaged line goes to damaged.jsonl, and
 // is logged as an error.
 //
-// A directory belongs to one File at a time, of one process. It panics if c or an option is nil.
+// A directory belongs to a single File of a single process. It panics if c or an option is nil.
 func Open[T any](dir string, c codec.Codec[T], opts ...Option) (*File[T], error) {
 	guard.RefuseNil("deadfile: Open", "codec", c)
 	s := settings{clock: clock.New(), logger: slog.Default(), fs: vfs.OS()}
@@ -257,12 +257,12 @@ func (f *File[T]) rewrite(name string, from vfs.File) error {
 // Append stores dead letters. It returns nil when they are durable (law D1), all of them. After an error, some may be stored:
 // to append them again does no harm, as far as they have ids. Calls of several goroutines share a sync.
 //
-// Where the disk is full, or a write fails otherwise, nothing of the call stays, and later calls may succeed. After a sync that
-// has failed nothing is known of what the disk holds: every later call returns that error, until the directory is closed and
+// Where the disk is full, or a write fails otherwise, the call leaves no trace, and later calls may succeed. After a sync that
+// has failed the contents of the disk are unknown: every later call returns that error, until the directory is closed and
 // opened again.
 //
 // If ctx ends before, Append returns its cause. It panics for no entry. An entry has at most 16 MiB, as a line:
-// the error for a larger one, or one that the codec cannot encode, matches [delivery.ErrRefused].
+// the error for a larger entry, or for a value that the codec cannot encode, matches [delivery.ErrRefused].
 func (f *File[T]) Append(ctx context.Context, entries ...Entry[T]) error {
 	if len(entries) == 0 {
 		panic("deadfile: Append: no entry")
@@ -366,7 +366,7 @@ func (f *File[T]) writeBatch(calls []*call) error {
 		return f.undo(fmt.Errorf("deadfile: %w", err))
 	}
 	if err := f.file.Sync(); err != nil { // once: see vfs.File
-		f.broken = fmt.Errorf("deadfile: what the disk holds is not known, since a sync has failed: close and open it again: %w", err)
+		f.broken = fmt.Errorf("deadfile: the contents of the disk are unknown, because a sync has failed: close and open it again: %w", err)
 		_ = f.undo(nil) // else it might be read as if it were durable
 		return f.broken
 	}
@@ -401,7 +401,7 @@ func (f *File[T]) undo(reason error) error {
 		_, err = f.file.Seek(f.length, io.SeekStart)
 	}
 	if err != nil && f.broken == nil {
-		f.broken = errors.Join(reason, fmt.Errorf("deadfile: what was written of a call cannot be taken back: %w", err))
+		f.broken = errors.Join(reason, fmt.Errorf("deadfile: a partly written call cannot be undone: %w", err))
 		return f.broken
 	}
 	return reason
@@ -434,8 +434,8 @@ func (f *File[T]) closeDead() error {
 	return err
 }
 
-// Close waits for calls of Append and closes the directory. While a [Replay] is open it does nothing but return an error. A
-// second Close does nothing.
+// Close waits for calls of Append and closes the directory. While a [Replay] is open it only returns an error. A
+// second Close has no effect.
 func (f *File[T]) Close() error {
 	f.using <- struct{}{}
 	replays := f.replays

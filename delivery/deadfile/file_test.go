@@ -335,9 +335,9 @@ func TestFailedTruncate(t *testing.T) {
 		}
 		return nil
 	})
-	require.ErrorContains(t, f.Append(t.Context(), entry("b")), "cannot be taken back")
+	require.ErrorContains(t, f.Append(t.Context(), entry("b")), "cannot be undone")
 	fsys.OnCall(nil)
-	require.ErrorContains(t, f.Append(t.Context(), entry("c")), "cannot be taken back")
+	require.ErrorContains(t, f.Append(t.Context(), entry("c")), "cannot be undone")
 	require.NoError(t, f.Close())
 	f, err := Open("/dead", codec.JSON[string](), quiet(), onFS(fsys))
 	require.NoError(t, err)

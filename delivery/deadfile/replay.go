@@ -24,14 +24,14 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// Replay is a [delivery.Source] of dead letters. [File.Replay] makes one.
+// Replay is a [delivery.Source] of dead letters. [File.Replay] makes a Replay.
 //
-// It delivers what was in the file when it was made, with one more in Merges and no visits and attempts, and ends when all of
-// it is done. What is acknowledged does not come again. What is rejected becomes a dead letter again, with the error of the
-// rejection. What is nacked comes again after its delay; a Replay that is made after a Close or a crash goes on where this one
-// was. An acknowledgement that a power cut has undone is asked for again: the message comes again, with the same id (law D1).
+// It delivers the contents of the file when it was made, with Merges increased and without visits and attempts, and ends when all of
+// it is done. An acknowledged message is not delivered again. A rejected message becomes a dead letter again, with the error of the
+// rejection. A nacked message is redelivered after its delay; a Replay that is made after a Close or a crash continues where this Replay
+// was. An acknowledgement that a power cut has undone is asked for again: the message is redelivered, with the same id (law D1).
 //
-// A dead letter that the codec cannot read stays one, with the cause [store.Undecodable].
+// A dead letter that the codec cannot read stays a dead letter, with the cause [store.Undecodable].
 type Replay[T any] struct {
 	f       *File[T]
 	decoder *decoder.Decoder[T]
@@ -73,7 +73,7 @@ type verdict struct {
 	dead []byte    // the body of the line of a dead letter that it becomes again
 }
 
-// Replay takes the dead letters out of the file, and returns them as a source of messages; what dies from now on goes to a new
+// Replay takes the dead letters out of the file, and returns them as a source of messages; new dead letters go to a new
 // file. If there are dead letters that an earlier Replay has not finished, it returns those instead. One can be open at a time;
 // close it before the file.
 func (f *File[T]) Replay() (*Replay[T], error) {
@@ -396,7 +396,7 @@ func (r *Replay[T]) openRecord(to *vfs.File) error {
 	return r.f.fs.SyncDir(r.f.dir)
 }
 
-// Receive implements [delivery.Source]. What was recorded with an error is reported once.
+// Receive implements [delivery.Source]. A recorded error is reported once.
 func (r *Replay[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], error) {
 	if err := r.takeFailure(); err != nil {
 		return nil, err
@@ -433,7 +433,7 @@ func (r *Replay[T]) isComplete() bool {
 }
 
 // Close implements [delivery.Source]: it records what was settled. When all is done, it removes the dead letters that were
-// replayed. It does not heed ctx, since it waits for nothing but the disk.
+// replayed. It does not heed ctx, since it waits only for the disk.
 func (r *Replay[T]) Close(context.Context) error {
 	r.mu.Lock()
 	again := r.closed

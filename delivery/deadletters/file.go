@@ -32,28 +32,39 @@ type Putter interface {
 // Export writes the messages of a queue that match, one a line as JSON, and returns how many. It changes nothing, and leaves
 // out what arrives after it began.
 func Export(ctx context.Context, s Lister, queue string, f store.Filter, w io.Writer) (n int, err error) {
+	buffered := bufio.NewWriter(w)
+	err = each(ctx, s, queue, f, func(e store.Entry) error {
+		line, err := json.Marshal(e.Message)
+		if err == nil {
+			_, err = buffered.Write(append(line, '\n'))
+		}
+		if err != nil {
+			return fmt.Errorf("deadletters: export of %q: %w", queue, err)
+		}
+		n++
+		return nil
+	})
+	if err != nil {
+		return n, err
+	}
+	return n, buffered.Flush()
+}
+
+// each calls do for the messages that match and are there now.
+func each(ctx context.Context, s Lister, queue string, f store.Filter, do func(store.Entry) error) error {
 	counts, err := s.Count(ctx, queue, f)
 	if err != nil || counts.Messages == 0 {
-		return 0, err
+		return err
 	}
-	buffered := bufio.NewWriter(w)
 	for p := (store.Page{Max: page, Until: counts.Last}); ; {
 		entries, err := s.List(ctx, queue, f, p)
-		if err != nil {
-			return n, err
-		}
-		if len(entries) == 0 {
-			return n, buffered.Flush()
+		if err != nil || len(entries) == 0 {
+			return err
 		}
 		for _, e := range entries {
-			line, err := json.Marshal(e.Message)
-			if err != nil {
-				return n, fmt.Errorf("deadletters: export of %q: %w", queue, err)
+			if err := do(e); err != nil {
+				return err
 			}
-			if _, err := buffered.Write(append(line, '\n')); err != nil {
-				return n, fmt.Errorf("deadletters: export of %q: %w", queue, err)
-			}
-			n++
 		}
 		p.After = entries[len(entries)-1].Position
 	}

@@ -265,7 +265,7 @@ func wrongLockArguments(b *lockBench) error {
 	}
 	g, err := b.acquire(0, "a", 10)
 	if b.locks[0].Extend(b.ctx, g, 0) == nil {
-		return errors.New("Extend by nothing is no error")
+		return errors.New("Extend by 0 returned nil")
 	}
 	return err
 }

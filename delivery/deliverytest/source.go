@@ -203,7 +203,7 @@ func (q *queue[T]) sound(ms []delivery.Message[T], err error, n int) error {
 	}
 	for _, m := range ms {
 		if !m.Pending() {
-			return fmt.Errorf("Receive returned a message that is settled, or has no acknowledgement: %+v", m.Value)
+			return fmt.Errorf("Receive returned a message that is settled, or lacks an acknowledgement: %+v", m.Value)
 		}
 	}
 	return nil

@@ -144,7 +144,7 @@ func (q *queue[T]) batches() error {
 	}()
 	select {
 	case err := <-got:
-		return fmt.Errorf("Receive returned although there was nothing: %w", err)
+		return fmt.Errorf("Receive returned without a message: %w", err)
 	case <-time.After(q.Delay / 2):
 	}
 	all[0].Nack(0)

@@ -67,7 +67,7 @@ func (q *queue[T]) worker() error {
 			return fmt.Errorf("delivery.Run: %w", err)
 		}
 		if summary.GivenBack != summary.Received || summary.Received == 0 {
-			return fmt.Errorf("delivery.Run, whose sink does nothing, did not give back all: %v", summary)
+			return fmt.Errorf("delivery.Run, whose sink is idle, did not give back all: %v", summary)
 		}
 		if s, err = q.source(); err != nil {
 			return err

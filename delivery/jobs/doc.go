@@ -17,7 +17,9 @@
 //
 //   - Each message is affected once, also if processes are killed at any point: up to 500 messages and the progress of the job are changed in
 //     one transaction.
-//   - A job affects messages that were in its queue when it started. Those that arrive later, or come back, are left alone.
+//   - A job affects messages that were in its queue when it started. Those that arrive later, or come back, are left alone. PostgreSQL gives
+//     a message its place before its transaction commits, so a message that a transaction of that moment puts may be affected, too, and is
+//     not in [Job.Total].
 //   - What a worker has at that moment is left alone and counted as skipped, except that a purge removes it all the same. A merge also skips a
 //     message whose id, visit and merges the other queue has already.
 //   - At most [Spec.Rate] messages a second, by the clock of the engine.

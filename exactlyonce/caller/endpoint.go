@@ -20,11 +20,11 @@ func mustParseEndpoint(s string) endpoint {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:
-		panic(fmt.Sprintf("exactlyonce: Transport: endpoint %q: %v", s, err))
+		panic(fmt.Sprintf("caller: Transport: endpoint %q: %v", s, err))
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		panic(fmt.Sprintf("exactlyonce: Transport: endpoint %q is no absolute URL of HTTP", s))
+		panic(fmt.Sprintf("caller: Transport: endpoint %q is no absolute URL of HTTP", s))
 	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
-		panic(fmt.Sprintf("exactlyonce: Transport: endpoint %q has more than scheme, host and path", s))
+		panic(fmt.Sprintf("caller: Transport: endpoint %q has more than scheme, host and path", s))
 	}
 	p := cleanPath(u.Path)
 	return endpoint{origin: originOf(u), path: p, below: strings.HasSuffix(p, "/")}

@@ -68,5 +68,5 @@ func TestEndpointsThatAreNone(t *testing.T) {
 			Transport(nil, endpoint)
 		}()
 	}
-	require.PanicsWithValue(t, "exactlyonce: Transport: no endpoint is named", func() { Transport(nil) })
+	require.PanicsWithValue(t, "caller: Transport: no endpoint is named", func() { Transport(nil) })
 }

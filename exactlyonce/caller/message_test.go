@@ -90,9 +90,9 @@ func TestMessagesKeepTheirIDs(t *testing.T) {
 	require.NotEqual(t, first.Client, clientOf(nil, "charges", meta.ID), "computable from two names")
 	require.NotEqual(t, secret("0123456789abcdeg").Client, secret("0123456789abcdef").Client)
 	for text, c := range map[string]Config{
-		`exactlyonce: NewTracker: Name is "charges", and Secret has 5 bytes, fewer than 16`: {Name: "charges", Secret: []byte("short")},
-		`exactlyonce: NewTracker: Name is "charges", and Secret has 0 bytes, fewer than 16`: {Name: "charges"},
-		`exactlyonce: NewTracker: there is a Secret without a Name`:                         {Secret: make([]byte, 16)},
+		`caller: NewTracker: Name is "charges", and Secret has 5 bytes, fewer than 16`: {Name: "charges", Secret: []byte("short")},
+		`caller: NewTracker: Name is "charges", and Secret has 0 bytes, fewer than 16`: {Name: "charges"},
+		`caller: NewTracker: there is a Secret without a Name`:                         {Secret: make([]byte, 16)},
 	} {
 		require.PanicsWithValue(t, text, func() { NewTracker(c) })
 	}

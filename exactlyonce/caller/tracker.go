@@ -20,7 +20,7 @@ import (
 )
 
 // ErrNoID is the class of errors of requests that cannot be given an id: see [NextID]. Nothing was sent.
-var ErrNoID = errors.New("exactlyonce: the request has no id")
+var ErrNoID = errors.New("exactlyonce: the request lacks an id")
 
 const defaultWindow = 1 << 16
 
@@ -131,11 +131,11 @@ const minSecret = 16
 func NewTracker(config Config) *Tracker {
 	switch {
 	case config.Window < 0:
-		panic(fmt.Sprintf("exactlyonce: NewTracker: negative window: %d", config.Window))
+		panic(fmt.Sprintf("caller: NewTracker: negative window: %d", config.Window))
 	case config.Name != "" && len(config.Secret) < minSecret:
-		panic(fmt.Sprintf("exactlyonce: NewTracker: Name is %q, and Secret has %d bytes, fewer than %d", config.Name, len(config.Secret), minSecret))
+		panic(fmt.Sprintf("caller: NewTracker: Name is %q, and Secret has %d bytes, fewer than %d", config.Name, len(config.Secret), minSecret))
 	case config.Name == "" && len(config.Secret) > 0:
-		panic("exactlyonce: NewTracker: there is a Secret without a Name")
+		panic("caller: NewTracker: there is a Secret without a Name")
 	}
 	config.Window = cmp.Or(config.Window, defaultWindow)
 	if config.Clock == nil {
@@ -227,7 +227,7 @@ func (t *Tracker) Accepted(ctx context.Context, _ any, restored bool) context.Co
 		return context.WithValue(ctx, oncewire.ElementKey{}, e)
 	case !t.hasCheckpoints():
 		e.lost = true
-		e.refused = fmt.Errorf("%w: its element is message %q, which may come again under another number (law X1): "+
+		e.refused = fmt.Errorf("%w: its element is message %q, which may be redelivered under another number (law X1): "+
 			"set Config.Name of the tracker", ErrNoID, meta.ID)
 		return context.WithValue(ctx, oncewire.ElementKey{}, e)
 	}

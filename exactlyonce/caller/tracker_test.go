@@ -259,7 +259,7 @@ func TestOneSlowRequestPinsOnlyItself(t *testing.T) {
 }
 
 func TestTrackerConfigs(t *testing.T) {
-	require.PanicsWithValue(t, "exactlyonce: NewTracker: negative window: -1", func() { NewTracker(Config{Window: -1}) })
+	require.PanicsWithValue(t, "caller: NewTracker: negative window: -1", func() { NewTracker(Config{Window: -1}) })
 	require.Equal(t, defaultWindow, NewTracker(Config{}).config.Window)
 }
 

@@ -54,7 +54,7 @@ import (
 // result is safe for concurrent use if base is.
 func Transport(base http.RoundTripper, endpoints ...string) http.RoundTripper {
 	if len(endpoints) == 0 {
-		panic("exactlyonce: Transport: no endpoint is named")
+		panic("caller: Transport: no endpoint is named")
 	}
 	t := &transport{base: httpretry.Transport(base)}
 	for _, e := range endpoints {

@@ -41,7 +41,7 @@ type Request struct {
 func (r *Request) validate() error {
 	switch {
 	case r.Key == "":
-		return fmt.Errorf("%w: it has no idempotency key", ErrInvalid)
+		return fmt.Errorf("%w: it lacks an idempotency key", ErrInvalid)
 	case len(r.Key) > maxKey:
 		return fmt.Errorf("%w: the idempotency key has %d bytes, more than %d", ErrInvalid, len(r.Key), maxKey)
 	case len(r.Method) > maxMethod:

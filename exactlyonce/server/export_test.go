@@ -6,3 +6,10 @@ func (r *Results) Remnants() int {
 	defer r.mu.Unlock()
 	return r.left.Len()
 }
+
+// Principals returns how many principals take room.
+func (r *Results) Principals() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.principals)
+}

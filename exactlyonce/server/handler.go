@@ -86,9 +86,9 @@ type HandlerConfig struct {
 //
 // Handler panics if next or Scope is nil or a field of c makes no sense.
 func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {
-	guard.RefuseNil("exactlyonce: Handler", "next", next)
+	guard.RefuseNil("server: Handler", "next", next)
 	if c.Scope == nil {
-		panic("exactlyonce: Handler: Scope is nil: it says whose request it is, and whose answers it may get")
+		panic("server: Handler: Scope is nil: it says whose request it is, and whose answers it may get")
 	}
 	if c.Stored == nil {
 		c.Stored = isDefinite
@@ -98,11 +98,11 @@ func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {
 	}
 	var err error
 	if c.MismatchStatus, c.MaxBody, err = oncewire.Limits(c.MismatchStatus, c.MaxBody); err != nil {
-		panic("exactlyonce: Handler: " + err.Error())
+		panic("server: Handler: " + err.Error())
 	}
 	c.RetryAfter = cmp.Or(c.RetryAfter, time.Second)
 	if c.RetryAfter < 0 {
-		panic(fmt.Sprintf("exactlyonce: Handler: RetryAfter is %v", c.RetryAfter))
+		panic(fmt.Sprintf("server: Handler: RetryAfter is %v", c.RetryAfter))
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -814,8 +814,8 @@ func TestHandlerLosesItsRole(t *testing.T) {
 
 func TestHandlerConfigThatMakesNoSense(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
-	require.PanicsWithValue(t, "exactlyonce: Handler: nil next", func() { r.Handler(nil, server.HandlerConfig{Scope: anyone}) })
-	require.PanicsWithValue(t, "exactlyonce: Handler: Scope is nil: it says whose request it is, and whose answers it may get",
+	require.PanicsWithValue(t, "server: Handler: nil next", func() { r.Handler(nil, server.HandlerConfig{Scope: anyone}) })
+	require.PanicsWithValue(t, "server: Handler: Scope is nil: it says whose request it is, and whose answers it may get",
 		func() { r.Handler(http.NotFoundHandler(), server.HandlerConfig{}) })
 	require.Panics(t, func() {
 		r.Handler(http.NotFoundHandler(), server.HandlerConfig{Scope: anyone, MismatchStatus: 400})

@@ -141,6 +141,9 @@ func (r *Results) makeRoom(p *principal, now time.Duration, more [bounds]int64, 
 		default:
 			return false
 		}
+		if most != nil && most != p {
+			r.leave(most) // what it takes itself is room, too
+		}
 	}
 }
 

@@ -119,7 +119,7 @@ type Results struct {
 func NewResults(c Config) *Results {
 	check := func(ok bool, field string, value any) {
 		if !ok {
-			panic(fmt.Sprintf("exactlyonce: NewResults: %s is %v", field, value))
+			panic(fmt.Sprintf("server: NewResults: %s is %v", field, value))
 		}
 	}
 	check(c.AnswerAge == 0 || c.AnswerAge >= time.Millisecond, "AnswerAge", c.AnswerAge)

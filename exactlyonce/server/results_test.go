@@ -885,7 +885,7 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 		"ClientSilence is -1s": {ClientSilence: -time.Second},
 	} {
 		func() {
-			defer func() { require.Contains(t, fmt.Sprint(recover()), "exactlyonce: NewResults: "+field) }()
+			defer func() { require.Contains(t, fmt.Sprint(recover()), "server: NewResults: "+field) }()
 			server.NewResults(c)
 		}()
 	}
@@ -1109,6 +1109,17 @@ func TestPrincipalThatWaitsMuch(t *testing.T) {
 		complete(t, r, req, "x")
 	}
 	require.NoError(t, call.Complete(nil))
+}
+
+// X3: a principal of which nothing is left takes no room, however many there were since the last collection.
+func TestPrincipalsOfWhichNothingIsLeft(t *testing.T) {
+	r, _ := newResults(t, server.Config{MaxBytes: 40_000, Records: newFakeRecords()})
+	for n := range 1000 {
+		req := request(1)
+		req.Scope = fmt.Sprint("principal ", n)
+		complete(t, r, req, "x")
+	}
+	require.Less(t, r.Principals(), 100)
 }
 
 // X3: the marks of many principals go when there is no room, though not within ClientSilence.

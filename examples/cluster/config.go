@@ -7,7 +7,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/weirflow/weir/examples/internal/show"
+	"github.com/weirflow/weir/progress"
 )
 
 // config is what the flags say.
@@ -16,7 +16,7 @@ type config struct {
 	Duration time.Duration
 	Seed     uint64
 	Limit    time.Duration
-	View     show.Style
+	View     progress.Style
 }
 
 var errUsage = errors.New("wrong usage")
@@ -42,9 +42,9 @@ func parse(args []string, out io.Writer) (c config, err error) {
 	fs.DurationVar(&c.Duration, "for", 25*time.Second, "the orders arrive, and servers and workers are killed, for this `duration`")
 	fs.Uint64Var(&c.Seed, "seed", 1, "which orders, which of them cannot be charged, what is killed: `n`")
 	fs.DurationVar(&c.Limit, "limit", 120*time.Second, "give up after this `duration`")
-	fs.StringVar(&view, "view", string(show.Auto), "`style` of the view on standard error: bar (redrawn), plain (lines), off, or auto (redrawn on a terminal)")
+	fs.StringVar(&view, "view", string(progress.Auto), "`style` of the view on standard error: bar (redrawn), plain (lines), off, or auto (redrawn on a terminal)")
 	err = fs.Parse(args)
-	c.View = show.Style(view)
+	c.View = progress.Style(view)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		_, _ = io.WriteString(out, usage)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/examples/internal/show"
+	"github.com/weirflow/weir/progress"
 )
 
 // startView shows what happens: redrawn in place on a terminal, else a line for each event and each second.
@@ -14,7 +15,7 @@ func (s *supervisor) startView(w io.Writer) (stop func()) {
 	var draw func(last bool)
 	every := time.Second
 	switch s.View.On(w) {
-	case show.Bar:
+	case progress.Bar:
 		every = 100 * time.Millisecond
 		drawn := 0
 		draw = func(last bool) {
@@ -33,7 +34,7 @@ func (s *supervisor) startView(w io.Writer) (stop func()) {
 			drawn = len(lines)
 			_, _ = io.WriteString(w, b.String()) // what cannot be shown is not worth an error
 		}
-	case show.Plain:
+	case progress.Plain:
 		draw = func(bool) {
 			s.mu.Lock()
 			news := append(s.news, s.progress())

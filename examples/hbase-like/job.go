@@ -25,6 +25,8 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
 	"github.com/weirflow/weir/examples/hbase-like/internal/store"
 	"github.com/weirflow/weir/examples/hbase-like/internal/wire"
+	"github.com/weirflow/weir/examples/internal/show"
+	"github.com/weirflow/weir/progress"
 )
 
 // Exit statuses.
@@ -96,6 +98,7 @@ type job struct {
 	client      *hclient.Client
 	pipe        *pipeline
 	before      int // enriched flights that came out in earlier runs
+	total       int // flights, about; -1: not known
 	interrupted atomic.Bool
 	cutOff      atomic.Bool // interrupted, and the last checkpoint could not be taken
 }
@@ -143,7 +146,8 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (s *cli.Summary, err error)
 	j.pipe = newPipeline(j.cfg, j.client, j.book, dead, asyncop.WithUpstreamCancel(endSource))
 
 	begun := time.Now()
-	progress := cli.StartProgress(j.stderr, j.cfg.Progress, in.total, j.sample)
+	j.total = in.total
+	stopProgress := j.startProgress(j.sample)
 	finished := make(chan struct{})
 	var watch sync.WaitGroup
 	watch.Go(func() { j.watchInterrupts(finished) })
@@ -152,7 +156,7 @@ func (j *job) run(stdin io.Reader, stdout io.Writer) (s *cli.Summary, err error)
 	close(finished)
 	watch.Wait()
 	elapsed := time.Since(begun)
-	progress.Stop()
+	stopProgress()
 
 	if j.interrupted.Load() {
 		err = nil // it was asked to stop
@@ -234,16 +238,20 @@ func (j *job) withGrace(end func(ctx context.Context, cutOff func())) {
 	again.Wait()
 }
 
-func (j *job) sample() cli.Sample {
+// startProgress shows how far the run has come.
+func (j *job) startProgress(sample func() progress.State) (stop func()) {
+	return progress.Line{Out: j.stderr, Sample: sample, What: "flights", Style: j.cfg.Progress, Columns: show.Columns(j.stderr)}.Start()
+}
+
+func (j *job) sample() progress.State {
 	_, ended := j.book.Progress()
-	s := cli.Sample{Ended: j.before + ended}
+	s := progress.State{Done: int64(j.before + ended), Total: int64(j.total)}
 	for _, st := range j.stats() {
 		s.InFlight += st.InFlight
-		s.Waiting += st.WaitingForRetry
 		s.Retries += st.Retries()
 	}
 	if events := j.cluster.Events(); len(events) > 0 {
-		s.Trouble = events[len(events)-1].Kind.String()
+		s.LastError = errors.New(events[len(events)-1].Kind.String())
 	}
 	return s
 }

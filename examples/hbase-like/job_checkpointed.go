@@ -13,6 +13,7 @@ import (
 	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
 	"github.com/weirflow/weir/examples/hbase-like/internal/ledger"
+	"github.com/weirflow/weir/progress"
 )
 
 // errInterrupted is a run that was interrupted and has not taken a last checkpoint.
@@ -57,11 +58,12 @@ func (j *job) runCheckpointed() (_ *cli.Summary, err error) {
 		_ = checks.run(j.pipe)
 		return nil, err
 	}
-	if resumed := checks.resumed(); resumed > 0 && j.cfg.Progress != cli.Off {
+	if resumed := checks.resumed(); resumed > 0 && j.cfg.Progress != progress.Off {
 		_, _ = fmt.Fprintf(j.stderr, "resuming from checkpoint %d\n", resumed)
 	}
 	begun := time.Now()
-	progress := cli.StartProgress(j.stderr, j.cfg.Progress, in.Total(), j.sample)
+	j.total = in.Total()
+	stopProgress := j.startProgress(j.sample)
 	finished := make(chan struct{})
 	var watch sync.WaitGroup
 	watch.Go(func() { j.watchToSuspend(checks, finished) })
@@ -69,7 +71,7 @@ func (j *job) runCheckpointed() (_ *cli.Summary, err error) {
 	close(finished)
 	watch.Wait()
 	elapsed := time.Since(begun)
-	progress.Stop()
+	stopProgress()
 
 	if j.cutOff.Load() && err != nil {
 		err = errInterrupted

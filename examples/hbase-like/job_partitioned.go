@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/checkpoint/files"
-	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/data"
 	"github.com/weirflow/weir/examples/hbase-like/internal/durable"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
@@ -24,6 +23,7 @@ import (
 	"github.com/weirflow/weir/examples/internal/procs"
 	"github.com/weirflow/weir/examples/internal/show"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/progress"
 )
 
 // maxWorkerLife bounds the life of a worker whose supervisor does not end it.
@@ -32,8 +32,7 @@ const maxWorkerLife = time.Hour
 // partitionedJob starts the workers of -partitions, and kills some of them. The store is in this process.
 type partitionedJob struct {
 	*job
-	name  string // of the input
-	total int
+	name string // of the input
 
 	mu         sync.Mutex
 	workers    map[string]*procs.Process
@@ -92,10 +91,10 @@ func (p *partitionedJob) run() (_ *durable.Proof, err error) {
 		return nil, err
 	}
 	defer p.closeStore()
-	progress := cli.StartProgress(p.stderr, p.cfg.Progress, p.total, p.sample)
+	stopProgress := p.startProgress(p.sample)
 	err = p.work()
 	p.stop()
-	progress.Stop()
+	stopProgress()
 	if err != nil {
 		return nil, err
 	}
@@ -273,14 +272,16 @@ func (p *partitionedJob) ended() (n int) {
 	return n
 }
 
-func (p *partitionedJob) sample() cli.Sample {
+func (p *partitionedJob) sample() progress.State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := cli.Sample{Ended: p.ended(), Retries: p.before.Retries, Trouble: p.trouble}
+	s := progress.State{Done: int64(p.ended()), Total: int64(p.total), Retries: p.before.Retries}
+	if p.trouble != "" {
+		s.LastError = errors.New(p.trouble)
+	}
 	for _, r := range p.reports {
 		s.Retries += r.Retries
 		s.InFlight += r.InFlight
-		s.Waiting += r.Waiting
 	}
 	return s
 }

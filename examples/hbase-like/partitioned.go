@@ -173,9 +173,9 @@ func ended(book *ledger.Ledger) int {
 // What a worker reports to its supervisor, in lines of JSON.
 type (
 	workerReport struct {
-		Parts             map[string]partReport
-		Calls, Retries    int64
-		InFlight, Waiting int64
+		Parts          map[string]partReport
+		Calls, Retries int64
+		InFlight       int64
 	}
 	partReport struct {
 		Epoch   uint64
@@ -249,7 +249,6 @@ func (w *partitionWorker) sample() workerReport {
 			r.Calls += st.Attempts
 			r.Retries += st.Retries()
 			r.InFlight += st.InFlight
-			r.Waiting += st.WaitingForRetry
 		}
 	}
 	return r

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirflow/weir/examples/internal/show"
+	"github.com/weirflow/weir/progress"
 )
 
 // config is what the flags say.
@@ -25,7 +25,7 @@ type config struct {
 	Break    string
 	Dir      string
 	Limit    time.Duration
-	Progress show.Style
+	Progress progress.Style
 }
 
 // The engines.
@@ -69,7 +69,7 @@ Flags:
 func parse(args []string, out io.Writer) (c config, err error) {
 	fs := flag.NewFlagSet("payments", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	var brokers, progress string
+	var brokers, style string
 	fs.StringVar(&c.Engine, "engine", onSQLite, "`name` of the engine: sqlite, postgres, embedded, jetstream or kafka")
 	fs.StringVar(&c.URL, "url", "", "`addresses` of JetStream, with commas (default nats://127.0.0.1:4222), or of the PostgreSQL database")
 	fs.StringVar(&brokers, "brokers", "", "`addresses` of Kafka, with commas (default: a test double)")
@@ -81,9 +81,9 @@ func parse(args []string, out io.Writer) (c config, err error) {
 	fs.StringVar(&c.Break, "break", "", "leave out a `protection`, to see what it is for: tracking (requests have no ids) or sticky (after an error the other provider is asked)")
 	fs.StringVar(&c.Dir, "dir", "", "keep the databases in this `directory`, and go on there (default: a temporary one)")
 	fs.DurationVar(&c.Limit, "limit", 100*time.Second, "give up after this `duration`")
-	fs.StringVar(&progress, "progress", string(show.Auto), "`style` of the progress on standard error: bar, plain (lines), off, or auto (a bar on a terminal)")
+	fs.StringVar(&style, "progress", string(progress.Auto), "`style` of the progress on standard error: bar, plain (lines), off, or auto (a bar on a terminal)")
 	err = fs.Parse(args)
-	c.Progress = show.Style(progress)
+	c.Progress = progress.Style(style)
 	if brokers != "" {
 		c.Brokers = strings.Split(brokers, ",")
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/weirflow/weir/examples/internal/bank"
 	"github.com/weirflow/weir/examples/internal/procs"
 	"github.com/weirflow/weir/examples/internal/show"
+	"github.com/weirflow/weir/progress"
 )
 
 // run is the command: it starts the processes, kills them, starts them again, and compares the books.
@@ -50,7 +51,9 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 		s.stop()
 		err = errors.Join(err, s.engine.close(c.Dir == ""))
 	}()
-	stopProgress := show.Progress(errOut, c.Progress, c.Orders, "orders done", s.shown)
+	stopProgress := progress.Line{
+		Out: errOut, Sample: s.progress, What: "orders", Style: c.Progress, Columns: show.Columns(errOut),
+	}.Start()
 	err = s.runAll(ctx)
 	stopProgress()
 	if err != nil {
@@ -316,17 +319,15 @@ func (s *supervisor) calls() sample {
 	return sum
 }
 
-// shown returns what the progress shows.
-func (s *supervisor) shown() (done int64, text string) {
+// progress is what the line of progress shows.
+func (s *supervisor) progress() progress.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sum := s.calls()
-	text = fmt.Sprintf("%s calls, %s in doubt, killed: %d × worker, %d × provider",
-		show.Count(sum.Calls), show.Count(sum.InDoubt), s.kills, s.deaths)
+	state := progress.State{Done: s.paid, Total: s.Orders}
 	if s.trouble != "" {
-		text += ", last: " + s.trouble
+		state.LastError = errors.New(s.trouble)
 	}
-	return s.paid, text
+	return state
 }
 
 // doubts say what is done about a request that was sent and not answered, by what -break leaves out.

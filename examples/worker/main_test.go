@@ -100,12 +100,12 @@ func TestTheRepairOfADeadLetter(t *testing.T) {
 		}
 	}
 	require.Eventually(t, has(1, 1), time.Minute, 5*time.Millisecond)
-	require.Contains(t, weir("", "dead", "list", "-queue", "orders-dead"), "NOT_A_NUMBER")
-	repaired := strings.ReplaceAll(weir("", "dead", "export", "-queue", "orders-dead"), "17a", "17")
-	weir(repaired, "dead", "import", "-queue", "orders", "-")
-	weir("", "dead", "purge", "-queue", "orders-dead", "-id", "17a", "-yes")
+	require.Contains(t, weir("", "dead", "list", "--queue", "orders-dead"), "NOT_A_NUMBER")
+	repaired := strings.ReplaceAll(weir("", "dead", "export", "--queue", "orders-dead"), "17a", "17")
+	weir(repaired, "dead", "import", "--queue", "orders", "-")
+	weir("", "dead", "purge", "--queue", "orders-dead", "--id", "17a", "--yes")
 	require.Eventually(t, has(2, 0), time.Minute, 5*time.Millisecond)
-	require.Equal(t, `"parcel 17"`, weir("", "dead", "show", "-queue", "parcels", "-raw", "17"))
+	require.Equal(t, `"parcel 17"`, weir("", "dead", "show", "--queue", "parcels", "--raw", "17"))
 	require.NoError(t, worker.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, worker.Wait())
 }

@@ -45,7 +45,7 @@ func ParsePartition(name string) (topic string, partition int32, err error) {
 	topic, number, _ := strings.Cut(name, "/")
 	n, err := strconv.ParseInt(number, 10, 32)
 	if err != nil || topic == "" || n < 0 {
-		return "", 0, fmt.Errorf("kafka: %q is no name of a partition: it must be a topic, a slash and a number", name)
+		return "", 0, fmt.Errorf("kafka: %q is not the name of a partition: it must be a topic, a slash and a number", name)
 	}
 	return topic, int32(n), nil
 }

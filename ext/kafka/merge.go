@@ -47,7 +47,7 @@ func mergeGroup(topic string) string { return "weir-merge-" + topic }
 func (v *View) Merge(ctx context.Context, c jobs.Spec, progress func(jobs.Progress)) (jobs.Progress, error) {
 	switch {
 	case !v.merges:
-		return jobs.Progress{}, v.error(fmt.Errorf("merge: the view is of what the group %q has not settled, which will do it", v.group))
+		return jobs.Progress{}, v.error(fmt.Errorf("merge: the view shows messages that the group %q has not settled and will process", v.group))
 	case c.To == "" || c.To == v.topic:
 		return jobs.Progress{}, v.error(fmt.Errorf("merge: To %q must be another topic", c.To))
 	case c.Max < 0 || c.MaxMerges < 0 || c.Rate < 0 || math.IsNaN(c.Rate):
@@ -89,7 +89,7 @@ type mergedFrom struct {
 }
 
 // errTakenOver says that another merge has begun.
-var errTakenOver = errors.New("another merge of the topic has begun, and goes on with what is left")
+var errTakenOver = errors.New("another merge of the topic has begun, and continues with the rest")
 
 func (m *merge) run(ctx context.Context) (err error) {
 	topics, err := m.view.admin.ListTopics(ctx, m.To)
@@ -163,7 +163,7 @@ func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record) (more bool
 		m.done.Looping++
 		return true, nil
 	case !track.Room(m.view.metadata, r.Offset):
-		return false, fmt.Errorf("partition %d: the group can remember no more gaps before offset %d: merge or purge what stands there first", p.id, r.Offset)
+		return false, fmt.Errorf("partition %d: the group cannot remember more gaps before offset %d: merge or purge the messages there first", p.id, r.Offset)
 	}
 	failed.Afresh(&e.Meta, m.clock.Now())
 	e.Meta.Due = time.Time{}

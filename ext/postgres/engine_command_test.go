@@ -51,19 +51,19 @@ func TestCommand(t *testing.T) {
 	}
 	out1, err := run(url, "layers")
 	require.Error(t, err)
-	require.Contains(t, out1, "a program that uses weir makes its tables when it starts")
+	require.Contains(t, out1, "start the program once")
 
 	// What another store or a file has comes into a database without tables.
 	file := filepath.Join(t.TempDir(), "dead.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte(`{"meta":{"id":"from a file","lastError":"503"},"cause":"exhausted","payload":{"n":5}}`+"\n"), 0o600))
 	out1, err = run(url, "dead", "import", file)
 	require.Error(t, err)
-	require.Contains(t, out1, "weir dead import -create")
+	require.Contains(t, out1, "weir dead import --create")
 	for range 2 { // they are there the second time
-		require.Contains(t, ok("dead", "import", "-create", file), "1 message read")
+		require.Contains(t, ok("dead", "import", "--create", file), "1 message read")
 	}
 	require.Contains(t, ok("dead", "list"), "from a file")
-	require.Contains(t, ok("dead", "purge", "-id", "from a file", "-yes"), "1 message removed")
+	require.Contains(t, ok("dead", "purge", "--id", "from a file", "--yes"), "1 message removed")
 
 	pool := connect(t, url)
 	require.NoError(t, postgres.Migrate(t.Context(), pool), "the program's own, later")
@@ -83,16 +83,16 @@ func TestCommand(t *testing.T) {
 	_, err = s.Locks().Acquire(t.Context(), "outbox", "host a", time.Hour)
 	require.NoError(t, err)
 
-	require.Contains(t, ok("dead", "list", "-max", "0"), `no \x1b answer`)
-	require.Len(t, strings.Split(ok("dead", "list", "-max", "0"), "\n"), 152)
-	require.Contains(t, ok("dead", "list", "-max", "120", "-json"), "There are more: -after ")
+	require.Contains(t, ok("dead", "list", "--max", "0"), `no \x1b answer`)
+	require.Len(t, strings.Split(ok("dead", "list", "--max", "0"), "\n"), 152)
+	require.Contains(t, ok("dead", "list", "--max", "120", "--json"), "There are more: --after ")
 	require.Contains(t, ok("dead", "count"), "exhausted             100\n")
 	require.Contains(t, ok("dead", "show", "m7"), "exhausted\n")
 	require.Regexp(t, `dead +150 +\S+ +20\d\d-\S+ \S+ +100 exhausted, 50 outcome unknown\n`, ok("layers"))
 	require.Regexp(t, `layer +1 +\S+ +20\d\d-\S+ \S+\n`, ok("layers"))
 	require.Regexp(t, `outbox +0 +- +host a +59m`, ok("outbox"))
-	require.Contains(t, ok("dead", "purge", "-id", "m1", "-id", "m2", "-yes"), "2 messages removed")
-	merged := ok("dead", "merge", "-to", "orders", "-yes", "-to-empty")
+	require.Contains(t, ok("dead", "purge", "--id", "m1", "--id", "m2", "--yes"), "2 messages removed")
+	merged := ok("dead", "merge", "--to", "orders", "--yes", "--to-empty")
 	require.Contains(t, merged, "98 messages sent back to \"orders\"\n50 messages stayed: the outcome is unknown")
 	require.Contains(t, ok("dead", "export"), "50 messages written")
 
@@ -107,8 +107,8 @@ func TestCommand(t *testing.T) {
 	_, err = o.Do(t.Context(), keys.Request{User: "alice", Key: "k"})
 	require.ErrorContains(t, err, "no answer")
 	require.Regexp(t, `alice +k +pay +stored +1 +-\n`, ok("keys"))
-	require.Contains(t, ok("keys", "-json", "-key", "k"), `"recoveryPoint":"stored"`)
-	require.Contains(t, ok("keys", "-user", "bob"), "No request matches.")
+	require.Contains(t, ok("keys", "--json", "--key", "k"), `"recoveryPoint":"stored"`)
+	require.Contains(t, ok("keys", "--user", "bob"), "No request matches.")
 
 	server.Kill()
 	_, err = run(url, "layers")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -63,7 +64,8 @@ func (s *Engine) stage(ctx context.Context, queue string, m store.Message, exec 
 			r.Queue, micros(r.Delay), r.Meta.Visit, r.Meta.Merges, storesql.Readable(string(r.Cause)), r.MetaColumn, r.Schema, r.Payload); err != nil {
 			return fmt.Errorf("staging message %q: %w", m.Meta.ID, err)
 		}
-		n := notice{queue, max(0, m.Delay)}
+		// The delay began before the commit, which is not known here: the hub looks at once, and finds when the message is due.
+		n := notice{queue, min(max(0, m.Delay), time.Microsecond)}
 		return exec(ctx, "SELECT pg_notify($1, $2)", n.channel(), n.payload())
 	})
 }

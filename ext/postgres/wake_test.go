@@ -218,3 +218,24 @@ func TestOpen(t *testing.T) {
 	_, err = postgres.Open(t.Context(), "postgres://nobody@127.0.0.1:1/none?connect_timeout=1")
 	require.Error(t, err)
 }
+
+// Regression: a delayed message of a long transaction was announced with its delay from the commit, and came up to 20 s late.
+func TestADelayedMessageOfALongTransaction(t *testing.T) {
+	const delay = 3 * time.Second
+	server := pgtest.Start(t)
+	engine, err := postgres.Open(t.Context(), server.URL())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, engine.Close()) })
+	jobs := delivery.NewQueue[int](engine, "jobs")
+	at := arrivals(t, jobs)
+	require.NoError(t, jobs.Put(t.Context(), 0))
+	<-at // it listens
+	tx, err := engine.Pool().Begin(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, postgres.PutTx(t.Context(), tx, jobs, 1, delivery.After(delay)))
+	_, err = tx.Exec(t.Context(), "SELECT pg_sleep($1)", delay.Seconds())
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit(t.Context()))
+	committed := time.Now()
+	require.Less(t, (<-at).Sub(committed), delay/2)
+}

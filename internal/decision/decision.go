@@ -37,6 +37,8 @@ const (
 	Failed
 	// Retried means that there is another attempt, after Delay, unless Capped.
 	Retried
+	// Asked means that the strategy is to be asked elsewhere, since it may block: see Steps.Decide.
+	Asked
 )
 
 // WantedRepeat reports whether a predicate of a FLIP-232 strategy, which names no reason, asked for another attempt that there was
@@ -67,6 +69,8 @@ func (v Verdict) String() string {
 		return "too many waiting"
 	case Failed:
 		return "decision failed"
+	case Asked:
+		return "asked"
 	}
 	return fmt.Sprintf("Verdict(%d)", uint8(v))
 }
@@ -105,5 +109,16 @@ type Situation struct {
 	Waiting   int        // elements that wait for a retry, without this one
 	Random    *rand.Rand // for jitter; nil: none is applied
 
-	MayRetry func() bool // takes a retry out of a budget; nil: there is none
+	MayRetry func() bool            // takes a retry out of a budget; nil: there is none
+	Found    func() (isOutage bool) // called when the reason is known; an outage takes no budget; nil: nobody wants to know
+	Context  func() context.Context // of the question to the strategy; nil: that of Decide
+
+	Beside bool    // a strategy that may block is not asked: the verdict is Asked
+	Answer *Answer // of a strategy that was asked elsewhere; nil: it was not
+}
+
+// Answer is that of a strategy.
+type Answer struct {
+	Action Action
+	Err    error
 }

@@ -1,5 +1,5 @@
-// Package decision holds the steps from the outcome of an attempt to the next attempt: judge, ask, conclude. Package strategies
-// builds them from what a user says (Policy.Steps), and operators take them one by one.
+// Package decision goes from the outcome of an attempt to the next attempt: Steps.Decide. Package strategies builds the steps from
+// what a user says (Policy.Steps).
 package decision
 
 import (
@@ -31,12 +31,12 @@ type Steps[OUT any] struct {
 }
 
 // Considers reports whether outcomes of this kind are looked at: errors or, with a nil err, results. Others are accepted
-// without calling Find.
+// without asking.
 func (p *Steps[OUT]) Considers(err error) bool {
 	return p.Classify != nil && (err != nil && p.Errors || err == nil && p.Results)
 }
 
-// NeedsElement reports whether Find and Ask look at more of an attempt than its number and outcome. If not, an operator may
+// NeedsElement reports whether Decide and Ask look at more of an attempt than its number and outcome. If not, an operator may
 // leave the rest of the view unset, except for Remaining.
 func (p *Steps[OUT]) NeedsElement() bool { return !p.ByAttempts }
 
@@ -48,7 +48,7 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 	return p.Idempotent != nil && p.Idempotent(input)
 }
 
-// Decide takes all steps at once, in the order of RFC 0049:
+// Decide is the one way from an outcome to what follows from it, in the order of RFC 0049:
 //
 //  1. The classifier names no reason, or a rejection: the outcome is accepted.
 //  2. No retry follows any more ([Finishing]). A strategy that depends on attempts
@@ -63,54 +63,57 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 //  7. The budget is charged, for retries that will be made and that the strategy
 //     was asked about.
 //
-// Find does 1, Judge 2 and 3, Ask does 4, and Conclude does the rest. Only Ask may block. Decide fills in a.Reason and a.Stage;
-// the caller fills in a.Idempotent and a.Remaining.
-func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now Situation) Decision {
+// Only step 4 may block. An operator that cannot wait sets now.Beside: then the verdict is [Asked] before step 4, the operator
+// calls Ask elsewhere, and Decide again with the answer, for the steps that are left.
+//
+// Decide fills in a.Reason and a.Stage; the caller fills in a.Idempotent and a.Remaining, as of now. A panic of user code makes the
+// verdict Failed; the caller handles runtime.Goexit.
+func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now Situation) (d Decision) {
+	if now.Answer != nil {
+		return p.conclude(a, now.Answer.Action, now.Answer.Err, &now)
+	}
 	if !p.Considers(a.Err) {
 		return Decision{Err: a.Err}
 	}
-	found, err := p.Find(a)
-	if !found {
-		return Decision{Err: a.Err}
-	}
-	d, ask := p.Judge(a, err, now)
-	if !ask {
-		return d
-	}
-	action, err := p.Ask(ctx, a)
-	return p.Conclude(a, action, err, now)
-}
-
-// Find calls the classifier, which does not block, and writes the reason for another attempt to a.Reason. If there is none,
-// found is false, and the outcome is final, as it is for most elements. Else Judge decides, also over the error of a classifier
-// that has failed.
-func (p *Steps[OUT]) Find(a *predicates.Attempt[OUT]) (found bool, err error) {
+	found := false
+	defer func() {
+		if value := recover(); value != nil {
+			if !found && now.Found != nil {
+				now.Found()
+			}
+			d = failed(a, guard.Recovered("strategies", value))
+		}
+	}()
 	if !p.ByAttempts { // else nobody asks
 		a.Idempotent = a.Idempotent || isTracked(a)
 	}
-	err = p.classify(a)
-	return err != nil || !a.Reason.IsZero(), err
-}
-
-// Judge decides over what Find has found, unless the strategy must be asked, which ask reports. It calls no user code.
-func (p *Steps[OUT]) Judge(a *predicates.Attempt[OUT], err error, now Situation) (d Decision, ask bool) {
-	if err != nil {
-		return failed(a, err), false
+	a.Reason = predicates.Reason{} // of an earlier attempt: a may be used again
+	if r, ok := p.Classify(a); ok {
+		a.Reason = r
 	}
-	reason := a.Reason
-	if reason.IsRejection() {
-		return Decision{Reason: reason, Err: a.Err}, false
+	found = true
+	if now.Found != nil && now.Found() {
+		now.MayRetry = nil
+	}
+	if a.Reason.IsZero() || a.Reason.IsRejection() {
+		return Decision{Reason: a.Reason, Err: a.Err}
 	}
 	if a.Stage == predicates.Unreported {
 		a.Stage = predicates.NetworkTime // the safe side
 	}
 	switch {
 	case now.Finishing && !p.ByAttempts:
-		return Decision{Verdict: Finishing, Reason: reason, Err: a.Err}, false
-	case reason.AlwaysRetry():
-		return p.schedule(a, Action{Retry: true, Delay: ControlledBackoff(a.Retries())}, now), false
+		return Decision{Verdict: Finishing, Reason: a.Reason, Err: a.Err}
+	case a.Reason.AlwaysRetry():
+		return p.conclude(a, Action{Retry: true, Delay: ControlledBackoff(a.Retries())}, nil, &now)
+	case now.Beside && !p.AtOnce:
+		return Decision{Verdict: Asked, Reason: a.Reason, Err: a.Err}
 	}
-	return Decision{}, true
+	if now.Context != nil {
+		ctx = now.Context()
+	}
+	action, err := p.Strategy(ctx, a)
+	return p.conclude(a, action, err, &now)
 }
 
 // isTracked reports whether the servers of a call recognise its requests when they come again (law X1): its attempt knows,
@@ -120,29 +123,25 @@ func isTracked[OUT any](a *predicates.Attempt[OUT]) bool {
 	return ok && attempt.Tracked()
 }
 
-// classify calls the classifier, which finds the stage as far as the error proves it.
-func (p *Steps[OUT]) classify(a *predicates.Attempt[OUT]) (err error) {
-	defer recoverTo(&err)
-	a.Reason = predicates.Reason{} // of an earlier attempt: a may be used again
-	if r, ok := p.Classify(a); ok {
-		a.Reason = r
-	}
-	return nil
+// Ask calls the strategy, which may block unless p.AtOnce is set. A panic is its error; the caller handles runtime.Goexit. Ask is
+// safe for concurrent use if the strategy is.
+func (p *Steps[OUT]) Ask(ctx context.Context, a *predicates.Attempt[OUT]) (answer Answer) {
+	defer func() {
+		if value := recover(); value != nil {
+			answer = Answer{Err: guard.Recovered("strategies", value)}
+		}
+	}()
+	answer.Action, answer.Err = p.Strategy(ctx, a)
+	return answer
 }
 
-// Ask calls the strategy, which may block unless p.AtOnce is set. A panic is returned as a [*panics.Error]; the caller handles
-// runtime.Goexit. Ask is safe for concurrent use if the strategy is.
-func (p *Steps[OUT]) Ask(ctx context.Context, a *predicates.Attempt[OUT]) (action Action, err error) {
-	defer recoverTo(&err)
-	return p.Strategy(ctx, a)
-}
-
-// Conclude makes a decision of the strategy's answer. a.Remaining and now are as of now, not of when the strategy was asked.
-func (p *Steps[OUT]) Conclude(a *predicates.Attempt[OUT], action Action, err error, now Situation) Decision {
+// conclude decides over the answer of the strategy, or over the one that stands in for it.
+func (p *Steps[OUT]) conclude(a *predicates.Attempt[OUT], action Action, err error, now *Situation) Decision {
 	d := Decision{Reason: a.Reason, Err: a.Err}
 	if action.Err != nil {
 		d.Err = action.Err
 	}
+	always := d.Reason.AlwaysRetry()
 	switch {
 	case err != nil:
 		return failed(a, err)
@@ -154,44 +153,40 @@ func (p *Steps[OUT]) Conclude(a *predicates.Attempt[OUT], action Action, err err
 	case now.Finishing:
 		d.Verdict = Finishing
 		return d
+	case p.MaxDelay > 0 && action.Delay > p.MaxDelay && !always:
+		d.Verdict = Refused
+		return d
+	case p.MaxWaiting > 0 && now.Waiting >= p.MaxWaiting:
+		d.Verdict = TooManyWaiting
+		return d
 	}
-	return p.schedule(a, action, now)
-}
-
-// schedule decides over a retry that is wanted.
-func (p *Steps[OUT]) schedule(a *predicates.Attempt[OUT], action Action, now Situation) Decision {
-	d := Decision{Verdict: Retried, Reason: a.Reason, Delay: action.Delay, Err: a.Err, Before: action.Before}
-	if action.Err != nil {
-		d.Err = action.Err
-	}
-	if p.MaxDelay > 0 && d.Delay > p.MaxDelay && !d.Reason.AlwaysRetry() {
-		return Decision{Verdict: Refused, Reason: d.Reason, Err: d.Err}
-	}
-	if p.MaxWaiting > 0 && now.Waiting >= p.MaxWaiting {
-		return Decision{Verdict: TooManyWaiting, Reason: d.Reason, Err: d.Err}
-	}
+	delay := action.Delay
 	switch {
 	case action.Demanded:
-		d.Demanded = action.Delay
-	case p.Jitter != nil && now.Random != nil && !d.Reason.AlwaysRetry(): // the controlled back-off is as RFC 0049 lays it down
-		var err error
-		if d.Delay, err = p.spread(d.Delay, now.Random); err != nil {
+		d.Demanded = delay
+	case p.Jitter != nil && now.Random != nil && !always: // the controlled back-off is as RFC 0049 lays it down
+		if delay, err = p.spread(delay, now.Random); err != nil {
 			return failed(a, err)
 		}
 	}
-	if d.Delay >= a.Remaining { // law A5
-		d.Delay, d.Capped = max(0, a.Remaining), true
+	switch isCapped := delay >= a.Remaining; { // law A5
+	case isCapped:
+		delay, d.Capped = max(0, a.Remaining), true
+	case !always && now.MayRetry != nil && !now.MayRetry():
+		d.Verdict, d.Demanded = OverBudget, 0
 		return d
 	}
-	if !d.Reason.AlwaysRetry() && now.MayRetry != nil && !now.MayRetry() {
-		return Decision{Verdict: OverBudget, Reason: d.Reason, Err: d.Err}
-	}
+	d.Verdict, d.Delay, d.Before = Retried, delay, action.Before
 	return d
 }
 
 // spread applies the jitter.
 func (p *Steps[OUT]) spread(delay time.Duration, random *rand.Rand) (spread time.Duration, err error) {
-	defer recoverTo(&err)
+	defer func() {
+		if value := recover(); value != nil {
+			err = guard.Recovered("strategies", value)
+		}
+	}()
 	return Spread(p.Jitter, delay, random), nil
 }
 

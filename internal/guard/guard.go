@@ -9,8 +9,7 @@ package guard
 //	call()
 //	g.Returned()
 //
-// It is a value with two methods rather than a function that takes the call, since the operator's loop uses it twice for each
-// element.
+// It is a value with two methods rather than a function that takes the call: that costs no closure.
 type Guard struct{ returned bool }
 
 // Returned says that the call has returned.

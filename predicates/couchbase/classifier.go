@@ -80,7 +80,7 @@ func temporary(body string) bool {
 
 // Classifier returns the classifier of the errors of this package, and of errors that name their own reason
 // ([predicates.WithReason]). errorMap returns the server's current error map, which may be nil; where errorMap is nil itself,
-// nothing is known about the statuses that only the server knows.
+// a client does not know the statuses that only the server knows.
 //
 // It sets the stage of the attempt to ResponseReceived for all responses. Of joined errors the reason that allows least counts:
 // see [predicates.Classifier]. If another request of the call is in doubt ([predicates.Attempt.InDoubt]), reasons are left with

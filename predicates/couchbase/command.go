@@ -62,5 +62,5 @@ func (c Command) Idempotent() bool {
 	}
 }
 
-// DCP reports whether the command is one of the change protocol, to which the list of response codes does not apply.
+// DCP reports whether the command belongs to the change protocol, to which the list of response codes does not apply.
 func (c Command) DCP() bool { return firstDCP <= c && c <= lastDCP }

@@ -1,5 +1,5 @@
 // Package couchbase is RFC 0049 of the Couchbase SDKs, "Retry Handling", as data: its reasons, its list of idempotent
-// operations and its list of response codes. It knows nothing of any client; a function that calls Couchbase returns the errors
+// operations and its list of response codes. It does not depend on a client; a function that calls Couchbase returns the errors
 // of this package, and an element says with a [Request] what it calls.
 //
 // # Vocabulary
@@ -9,7 +9,7 @@
 //	QueryError     the errors in a response of query or analytics    4040, 4050, 4070, 5000 · 23000, 23003, 23007
 //	HTTPError      a response of search or views                     429 · 300…504, with text rules
 //
-// What fails without a response has no code: such an error is wrapped with its
+// A failure without a response lacks a code: such an error is wrapped with its
 // reason, as in predicates.WithReason(err, couchbase.SocketClosedWhileInFlight).
 //
 //	policy := strategies.ReasonAware(couchbase.Classifier[Row](nil), strategies.BestEffort[Row]())
@@ -23,7 +23,7 @@
 //   - 0xa4 is KV_SYNC_WRITE_RE_COMMIT_IN_PROGRESS, as in the table of reasons, not
 //     KV_SYNC_RE_COMMIT_IN_PROGRESS, as in the list of codes.
 //   - SERVICE_RESPONSE_CODE_INDICATED is a reason that no code leads to. It is here
-//     for tables of one's own.
+//     for tables of your own.
 //   - UNKNOWN "must not be retried", says the text, and is for idempotent requests,
 //     says the algorithm. That is the strategy's choice: see
 //     strategies.BestEffortStrategy.RefuseUnknown. No code leads to it.
@@ -33,8 +33,8 @@
 //     it retried. It matches [ErrCASMismatch]. Collection-outdated on
 //     GetCollectionID and all codes on DCP commands are responses like any other:
 //     not listed here, and open to the application's own classifiers.
-//   - Of a response with several errors, all must be listed; the first one names the
-//     reason. An error that is listed proves that nothing has changed, but not for
+//   - Of a response with several errors, all must be listed; the first names the
+//     reason. An error that is listed proves that data has not changed, but not for
 //     the error beside it.
 //   - 0x85, busy, is not in the list. It counts as a code that only the server's
 //     error map knows, which calls it "retry-later".
@@ -49,6 +49,6 @@
 //
 // # Sources
 //
-// RFC 0049 at revision 13; RFC 0013 for the error map. The numbers are those of the
+// RFC 0049 at revision 13; RFC 0013 for the error map. The numbers come from the
 // memcached binary protocol as Couchbase extends it.
 package couchbase

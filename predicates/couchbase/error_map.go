@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// ErrorMap is what a server says about its statuses: the KV error map of RFC 0013.
-// It belongs to the node that sent it. It never changes; a newer one replaces it.
+// ErrorMap describes the statuses of a server: the KV error map of RFC 0013.
+// It belongs to the node that sent it. It never changes; a newer map replaces it.
 type ErrorMap struct {
 	Version  int // of the format
 	Revision int // of the content
@@ -43,5 +43,5 @@ func ParseErrorMap(text []byte) (*ErrorMap, error) {
 	return m, nil
 }
 
-// Retry reports whether the server says that s may be retried. A nil map says nothing.
+// Retry reports whether the server says that s may be retried. A nil map never does.
 func (m *ErrorMap) Retry(s Status) bool { return m != nil && m.retry[s] }

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// ErrCASMismatch is what a key-value error matches if the document is not in the
+// ErrCASMismatch is matched by a key-value error if the document is not in the
 // state that the caller believed: Locked as the answer to Unlock.
 var ErrCASMismatch = errors.New("couchbase: CAS mismatch")
 
-// KVError is a response of the key-value service that is no success.
+// KVError is a response of the key-value service that is not a success.
 type KVError struct {
 	Command Command
 	Status  Status
@@ -25,7 +25,7 @@ func (e *KVError) Is(target error) bool {
 	return target == ErrCASMismatch && e.Command == Unlock && e.Status == Locked
 }
 
-// CodedError is one error in a response of query or analytics.
+// CodedError is an error in a response of query or analytics.
 type CodedError struct {
 	Code    int
 	Message string
@@ -45,7 +45,7 @@ func (e *QueryError) Error() string {
 	return fmt.Sprintf("couchbase: %v: %s", e.Service, strings.Join(texts, "; "))
 }
 
-// HTTPError is a response of search or views whose status is no success.
+// HTTPError is a response of search or views whose status is not a success.
 type HTTPError struct {
 	Service    Service // Search or Views
 	StatusCode int

@@ -7,7 +7,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Service is what a request is sent to.
+// Service is the service that a request is sent to.
 type Service uint8
 
 // The services. The zero value is none of them.
@@ -30,7 +30,7 @@ func (s Service) String() string {
 	return fmt.Sprintf("Service(%d)", uint8(s))
 }
 
-// Request is as much of a request as decides whether it may be sent twice. An element that embeds one shows it to the operator.
+// Request is as much of a request as decides whether it may be sent twice. An element that embeds a Request shows it to the operator.
 type Request struct {
 	Service  Service
 	Command  Command // of KV

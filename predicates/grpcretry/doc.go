@@ -21,10 +21,10 @@
 //	others                  none, the outcome is accepted
 //
 // RESOURCE_EXHAUSTED for a message that is too large is accepted, too: it will be as
-// large the next time. There is no code for that, so it is recognised by its text.
+// large the next time. gRPC lacks a code for that, so it is recognised by its text.
 //
-// ABORTED has no reason: what is to be repeated is not the call, but the transaction around it. Nor has UNKNOWN, which any
-// error is that did not come from gRPC: put netretry.Classifier after this one for those. OUT_OF_RANGE and UNIMPLEMENTED may be
+// ABORTED does not get a reason: not the call has to be repeated, but the transaction around it. Nor has UNKNOWN, which any
+// error is that did not come from gRPC: put netretry.Classifier after this classifier for those. OUT_OF_RANGE and UNIMPLEMENTED may be
 // the client's word on an answer that it cannot read.
 //
 // # Calls that were not sent
@@ -37,9 +37,9 @@
 // For other clients a function that knows returns a predicates.StageError of
 // ClientDispatch; an adapter also reports what it sends (predicates.ReportSent).
 //
-// Of several calls whose errors a function joins, the one that allows least decides: see predicates.Classifier.
+// Of several calls whose errors a function joins, the error that allows least decides: see predicates.Classifier.
 //
-// A service that gives more meaning to its codes gets a table of its own, before this one:
+// A service that gives more meaning to its codes gets a table of its own, before this table:
 //
 //	predicates.Classifiers(
 //		predicates.ByCode(grpcretry.Code[Row](status.Code), map[codes.Code]predicates.Reason{…}),

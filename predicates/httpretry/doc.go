@@ -3,8 +3,8 @@
 // # Vocabulary
 //
 // A response with an error status becomes an error by [CheckResponse]; a response may also be the result of the call itself.
-// What fails without a response is the business of package netretry, with what only HTTP knows added: the stage, by
-// [Transport], and the errors of net/http that have no type.
+// Package netretry judges failures without a response. This package adds the knowledge of HTTP: the stage, by
+// [Transport], and the errors of net/http without a type.
 //
 //	status   reason                      a POST may be retried
 //	408      RequestTimeout              yes: the server never got the whole request
@@ -17,17 +17,17 @@
 //	others   see below
 //
 // Other statuses of 4xx are rejections ([predicates.NewRejection]), named like HTTP_404_NOT_FOUND: the server has refused for
-// good and executed nothing. They are not retried, and their failure is not ambiguous. They are 400 to 405, 407, 409 to 415,
-// 417, 421 to 424, 426, 428, 431 and 451. Missing are 406 and 416, which may be answered after an effect, and what no RFC
-// defines: these, and 5xx that are not in the table, have no reason, and their call is in doubt.
+// good and did not execute the request. They are not retried, and their failure is not ambiguous. They are 400 to 405, 407, 409 to 415,
+// 417, 421 to 424, 426, 428, 431 and 451. Missing are 406 and 416, which may be answered after an effect, and statuses that no RFC
+// defines: these, and 5xx that are not in the table, do not get a reason, and their call is in doubt.
 //
-// Answers of a tracker of package exactlyonce, which an id in the request has caused, are distinguished from those of the
+// Answers of a tracker of package exactlyonce, which an id in the request has caused, are distinguished from the answers of the
 // service by the header Exactly-Once-Result. 409 for a request of which an earlier attempt runs is InProgress: it is repeated
-// where the call may be, as is one that is tracked. 503 of a full tracker is TrackerFull, and may be repeated. A stale request,
-// 410, has no reason and is in doubt: whether it was executed is unknown.
+// where the call may be, as a tracked call is. 503 of a full tracker is TrackerFull, and may be repeated. A stale request,
+// 410, does not get a reason and is in doubt: whether it was executed is unknown.
 //
 // After a redirect that changed the method, as 303 makes a GET of a POST, the first three are AfterRedirect: the POST has been
-// executed. A rejection then is no reason at all.
+// executed. A rejection then does not count.
 //
 // # Calls with several requests
 //
@@ -43,7 +43,7 @@
 //	any other answer or error                 the request stays in doubt
 //	GET, HEAD, OPTIONS, TRACE                 are never in doubt: nothing to repeat
 //
-// A request that does not belong to the call, such as one for a token, is made under a context of its own:
+// A request that does not belong to the call, such as a request for a token, is made under a context of its own:
 //
 //	ctx := predicates.WithStageReporter(ctx, nil)
 //
@@ -55,19 +55,19 @@
 //
 // # Guarantees
 //
-// Without [Transport], errors of an http.Client never count as "nothing was sent", since they do not report whether the client
+// Without [Transport], errors of an http.Client never count as "not sent", since they do not report whether the client
 // had followed a redirect before, and no request is reported. With it they do where that is certain. The default is thereby
 // safe for calls of one request, and a POST to a host that refuses connections is retried with Transport only.
 //
 // A proxy that answers CONNECT with 429, 502, 503 or 504 has not sent the request: with
-// Transport that is netretry.NotConnected, without it there is no reason.
+// Transport that is netretry.NotConnected, without it the error lacks a reason.
 //
 // Over HTTP/2 a stream or a connection that ends is a lost connection (netretry.ConnectionLost). With Transport, REFUSED_STREAM
-// and a GOAWAY whose last stream is below the request's count as "nothing was sent": the server has not processed the request.
+// and a GOAWAY whose last stream is below the request's count as "not sent": the server has not processed the request.
 //
 // Retry-After is a pushback ([predicates.ServerPushback]), which strategies.ReasonAware heeds: where a call is repeated at all,
 // that happens after exactly this delay, or not at all if the element's time ends before. A delay of 0, such as a date that has
-// passed, demands nothing: the strategy's own delay counts.
+// passed, is not a demand: the strategy's own delay counts.
 //
 // # Concurrency
 //
@@ -89,8 +89,8 @@
 //	})
 //	policy := strategies.ReasonAware(httpretry.Classifier[Page](), strategies.BestEffort[Page]()).Idempotent()
 //
-// A table of one's own goes first and overrides rows of the one above. It speaks for the whole call: where a call makes several
-// requests, a row that allows a POST to be repeated allows that of all of them.
+// A table of your own goes first and overrides rows of the table above. It speaks for the whole call: where a call makes several
+// requests, a row that allows a POST to be repeated allows it for all of them.
 //
 //	predicates.Classifiers(
 //		predicates.ByCode(httpretry.StatusCode[Page](), map[int]predicates.Reason{503: httpretry.TooManyRequests}),

@@ -9,7 +9,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// The reasons that [Classifier] names, beside those of package netretry.
+// The reasons that [Classifier] names, beside the reasons of package netretry.
 var (
 	// RequestTimeout, 408: the server did not get the whole request in time.
 	RequestTimeout = predicates.NewReason("HTTP_408_REQUEST_TIMEOUT", true, false)

@@ -17,7 +17,7 @@ import (
 //	                                             header Date, or from now without one
 //
 // A date that has passed is a delay of 0; more seconds than a duration holds are
-// the longest one. Without the header, or with nonsense in it, ok is false.
+// the longest. Without the header, or with nonsense in it, ok is false.
 func RetryAfter(h http.Header, now time.Time) (delay time.Duration, ok bool) {
 	value := strings.TrimSpace(h.Get("Retry-After"))
 	if value == "" {
@@ -41,7 +41,7 @@ func RetryAfter(h http.Header, now time.Time) (delay time.Duration, ok bool) {
 }
 
 // Pushback returns the longest delay that the server demands with the responses among the results of the call, for
-// strategies.HonorPushback; that of a [*StatusError] is heeded by itself.
+// strategies.HonorPushback; the delay of a [*StatusError] is heeded without it.
 func Pushback[OUT any](a *predicates.Attempt[OUT]) (delay time.Duration, ok bool) {
 	for resp := range responses(a) {
 		if d, demanded := statusError(resp).RetryPushback(); demanded {

@@ -29,7 +29,7 @@ type StatusError struct {
 var _ predicates.ServerPushback = (*StatusError)(nil)
 
 // CheckResponse returns nil for a status below 400, and else a [*StatusError] with
-// what the response says about another try. It neither reads nor closes the body.
+// the delay that the response demands. It neither reads nor closes the body.
 //
 // A Retry-After that is a date is measured from the response's own Date, so that
 // the clocks of both sides need not agree; without a Date, from the wall clock. A
@@ -65,7 +65,7 @@ func (e *StatusError) Error() string {
 	return s
 }
 
-// RetryPushback implements [predicates.ServerPushback]. A Delay of 0 demands nothing:
+// RetryPushback implements [predicates.ServerPushback]. A Delay of 0 is not a demand:
 // Retry-After is the least that a client should wait.
 func (e *StatusError) RetryPushback() (delay time.Duration, ok bool) {
 	return e.Delay, e.HasDelay && e.Delay > 0

@@ -21,7 +21,7 @@ import (
 //	NetworkTime      anything else
 //	nothing          base does not say: it does not support package httptrace
 //
-// Errors are otherwise what they were. The text of those of ClientDispatch says so,
+// Errors are otherwise what they were. The text of errors of ClientDispatch says so,
 // too, since an http.Client whose Timeout has run out replaces errors by their text.
 //
 // Each request is reported to the attempt that its context belongs to ([predicates.ReportSent]) and stays in doubt unless its
@@ -35,7 +35,7 @@ import (
 // error after it got a connection is in NetworkTime, since such a base may have given up by itself. A nil base stands
 // for http.DefaultTransport. Safe for concurrent use if base is.
 //
-// One such repetition is no proof, and cannot be distinguished from the others: over HTTP/2 net/http sends a POST again after
+// One such repetition does not prove that, and cannot be distinguished from the others: over HTTP/2 net/http sends a POST again after
 // RST_STREAM with PROTOCOL_ERROR, which some servers send for requests that came too late. Requests with a body and without
 // GetBody are not sent again.
 func Transport(base http.RoundTripper) http.RoundTripper {
@@ -99,7 +99,7 @@ func withStage(req *http.Request, stage predicates.Stage, err error) error {
 	return &predicates.StageError{Stage: stage, Err: err}
 }
 
-// CloseIdleConnections is what http.Client looks for.
+// CloseIdleConnections implements an interface that http.Client looks for.
 func (t *transport) CloseIdleConnections() {
 	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()

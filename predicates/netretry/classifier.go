@@ -9,10 +9,10 @@ import (
 )
 
 // Classifier returns the classifier of errors of connections. See the package documentation for its table. Where the error of a
-// dial proves that nothing was sent, it sets the stage of the attempt accordingly.
+// dial proves that the request was not sent, it sets the stage of the attempt accordingly.
 func Classifier[OUT any]() predicates.Classifier[OUT] { return ClassifierOf[OUT](KindOf) }
 
-// ClassifierOf is [Classifier] with another opinion on what happened to a connection, for clients whose errors [KindOf] does
+// ClassifierOf is [Classifier] with another opinion on the fate of a connection, for clients whose errors [KindOf] does
 // not know. It panics if kind is nil.
 func ClassifierOf[OUT any](kind func(err error) Kind) predicates.Classifier[OUT] {
 	if kind == nil {

@@ -3,7 +3,7 @@
 //
 // # Vocabulary
 //
-// A kind is what happened: a connection could not be made, an established one was lost, or time ran out. The stage
+// A kind is an event: a connection could not be made, an established connection was lost, or time ran out. The stage
 // ([predicates.Stage]) is how far the request had come. Both together make the reason:
 //
 //	kind            ClientDispatch   Unreported        NetworkTime, ResponseReceived
@@ -20,14 +20,14 @@
 //
 // # Guarantees
 //
-// A timeout never counts as "no connection", unless it is one of dialing: a label that lets such calls be repeated because no
+// A timeout never counts as "no connection", unless it is a timeout of dialing: a label that lets such calls be repeated because no
 // socket answered in time repeats calls that took effect.
 //
-// (*) The error of a dial proves that nothing was sent only if the call consists of this one request. So it does not prove it
+// (*) The error of a dial proves that the request was not sent only if the call consists of this request alone. So it does not prove it
 //
 //   - after the function reported NetworkTime or ResponseReceived: a function that
 //     makes several requests has to report its stage;
-//   - inside a *[net/url.Error], which is what an http.Client returns: it follows
+//   - inside a *[net/url.Error], which an http.Client returns: it follows
 //     redirects, and the POST that was answered with 303 has taken effect, although
 //     the connection for the GET after it could not be made. Use
 //     httpretry.Transport, which knows.
@@ -38,10 +38,10 @@
 // the statement by itself. With such a driver a function whose call must not happen twice reports its stage
 // (predicates.ReportStage).
 //
-// Of errors that a function joins, the one that allows least decides, and one that is
-// not known here allows nothing: see predicates.Classifier.
+// Of errors that a function joins, the error that allows least decides, and an error that is
+// not known here does not allow any retry: see predicates.Classifier.
 //
-// What is permanent has no reason: a host name that does not exist, an address that cannot be parsed, a certificate that is not
+// Permanent errors do not get a reason: a host name that does not exist, an address that cannot be parsed, a certificate that is not
 // trusted. Neither has context.Canceled: the caller wanted it so.
 //
 // # Concurrency

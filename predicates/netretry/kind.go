@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-// Kind is what happened to a connection, whatever the stage.
+// Kind is the fate of a connection, whatever the stage.
 type Kind uint8
 
 const (

@@ -1,6 +1,9 @@
 package call
 
-import "github.com/weirflow/weir/internal/guard"
+import (
+	"github.com/weirflow/weir/internal/ctxkey"
+	"github.com/weirflow/weir/internal/guard"
+)
 
 // Attempt is one call for one element: the token that makes a completion count for this call and no other. It is the
 // ResultFuture that user code holds, and the context of the call.
@@ -12,16 +15,16 @@ type Attempt[OUT any] struct {
 	err     error
 }
 
-// roomy is an attempt with a place for the one result that a blocking call has as a rule.
+// roomy is an attempt with room for the one result that a blocking call has as a rule.
 type roomy[OUT any] struct {
 	Attempt[OUT]
-	place [1]OUT
+	room [1]OUT
 }
 
-// NewRoomy returns an attempt that has a place for one result.
+// NewRoomy returns an attempt that has room for one result.
 func NewRoomy[OUT any]() *Attempt[OUT] {
 	d := new(roomy[OUT])
-	d.results = d.place[:0]
+	d.results = d.room[:0]
 	return &d.Attempt
 }
 
@@ -31,10 +34,10 @@ type carrying[OUT any] struct {
 	own signal
 }
 
-// NewCarrying returns an attempt that has a place for one result, and whose context knows m.
+// NewCarrying returns an attempt that has room for one result, and whose context knows m.
 func NewCarrying[OUT any](m Message) *Attempt[OUT] {
 	c := new(carrying[OUT])
-	c.results = c.place[:0]
+	c.results = c.room[:0]
 	c.own.message = m
 	c.signal.Store(&c.own)
 	return &c.Attempt
@@ -49,76 +52,95 @@ func (a *Attempt[OUT]) Results() []OUT { return a.results }
 // DropResults forgets them.
 func (a *Attempt[OUT]) DropResults() { a.results = nil }
 
+// Value is [Token.Value], and knows the attempt, for blocking calls and for those who report stages.
+func (a *Attempt[OUT]) Value(key any) any {
+	switch key := key.(type) {
+	case NumberKey:
+		return int(a.number)
+	case HostKey:
+		return a
+	case BackendKey:
+		if a.host.Backend != nil && a.host.Backend == key.Backend {
+			return true
+		}
+	case ctxkey.Stage:
+		return (*Stages)(&a.Token)
+	case ctxkey.Members: // those of a call around the operator are not its own
+		return nil
+	}
+	return a.Token.Value(key)
+}
+
 // Complete implements ResultFuture.
-func (a *Attempt[OUT]) Complete(results ...OUT) { a.complete(results, nil) }
+func (a *Attempt[OUT]) Complete(results ...OUT) { a.finish(results, nil) }
 
 // CompleteExceptionally implements ResultFuture.
 func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 	if err == nil {
 		err = a.host.NilError
 	}
-	a.complete(nil, err)
+	a.finish(nil, err)
 }
 
-// CompleteOne is Complete with one result, without an allocation where the attempt has a place for it.
+// CompleteOne is Complete with one result, without an allocation where the attempt has room for it.
 func (a *Attempt[OUT]) CompleteOne(result OUT) {
 	if a.claim() {
 		a.results = append(a.results, result)
-		a.publish(0)
+		a.publish(0, true)
 	}
 }
 
-// complete is called from any goroutine. Law A2: the first one counts, unless the attempt is over.
-func (a *Attempt[OUT]) complete(results []OUT, err error) {
+// finish is called from any goroutine. Law A2: the first one counts, unless the attempt is over.
+func (a *Attempt[OUT]) finish(results []OUT, err error) {
 	if a.claim() {
 		a.results, a.err = results, err
-		a.publish(0)
+		a.publish(0, true)
 	}
 }
 
-// Refuse completes an attempt whose function has not been called. If it is over, that is no completion, and not counted.
+// Refuse completes an attempt whose function has not been called. If it is over, this is not a completion, and is not counted.
 func (a *Attempt[OUT]) Refuse(err error) {
-	if a.state.Or(claimed)&(claimed|over) != 0 {
-		return
+	if a.state.Or(claimed)&(claimed|over) == 0 {
+		a.err = err
+		a.publish(0, false)
 	}
-	a.err = err
-	a.hand(0)
 }
 
 // Returning is an attempt as the future of a function that completes it by returning: one step then does both.
 type Returning[OUT any] Attempt[OUT]
 
 // Complete implements ResultFuture.
-func (r *Returning[OUT]) Complete(results ...OUT) { r.complete(results, nil) }
+func (r *Returning[OUT]) Complete(results ...OUT) {
+	if r.claimed() {
+		r.results, r.err = results, nil
+		r.publish(returned, true)
+	}
+}
 
 // CompleteExceptionally implements ResultFuture.
 func (r *Returning[OUT]) CompleteExceptionally(err error) {
-	if err == nil {
-		err = r.host.NilError
+	if r.claimed() {
+		if r.results, r.err = nil, err; err == nil {
+			r.err = r.host.NilError
+		}
+		r.publish(returned, true)
 	}
-	r.complete(nil, err)
 }
 
 // CompleteOne is Complete with one result.
 func (r *Returning[OUT]) CompleteOne(result OUT) {
 	if r.claimed() {
 		r.results = append(r.results, result)
-		r.publish(returned)
-	}
-}
-
-func (r *Returning[OUT]) complete(results []OUT, err error) {
-	if r.claimed() {
-		r.results, r.err = results, err
-		r.publish(returned)
+		r.publish(returned, true)
 	}
 }
 
 // claimed is claim; the function has returned in any case.
 func (r *Returning[OUT]) claimed() bool {
-	if r.claim() {
+	if r.state.Or(claimed)&(claimed|over) == 0 {
 		return true
 	}
+	r.host.late.Add(1)
 	r.Returned()
 	return false
 }
@@ -142,7 +164,7 @@ func (a *Attempt[OUT]) RunBlocking(task func(late error)) {
 		late := a.Begin()
 		var g guard.Guard
 		defer g.Close(func(recovered any) { // the future is not the attempt but a wrapper's, and has failed (law A6)
-			a.complete(nil, a.host.Panicked(recovered))
+			a.finish(nil, a.host.Panicked(recovered))
 		})
 		task(late)
 		g.Returned()
@@ -166,16 +188,16 @@ func (h *Handling[OUT]) Run(handle func() ([]OUT, error)) {
 		return
 	}
 	var g guard.Guard
-	defer g.Close(func(recovered any) { h.complete(nil, h.host.Panicked(recovered), true) })
+	defer g.Close(func(recovered any) { h.finish(nil, h.host.Panicked(recovered), true) })
 	results, err := handle()
 	g.Returned()
-	h.complete(results, err, false)
+	h.finish(results, err, false)
 }
 
-func (h *Handling[OUT]) complete(results []OUT, err error, panicked bool) {
+func (h *Handling[OUT]) finish(results []OUT, err error, panicked bool) {
 	if h.claim() {
 		h.results, h.err, h.panicked = results, err, panicked
-		h.publish(0)
+		h.publish(0, true)
 	}
 }
 

@@ -44,7 +44,7 @@ type Future[OUT any] interface {
 type Member[IN, OUT any] struct {
 	Attempt[OUT]
 	batch *Batch[IN, OUT]
-	place [1]OUT
+	room  [1]OUT
 }
 
 // before is something that is done before the call, for a member that may be over earlier.
@@ -64,7 +64,7 @@ func (b *Batch[IN, OUT]) Add() *Attempt[OUT] {
 	n := len(b.members)
 	b.members = b.members[:n+1]
 	m := &b.members[n]
-	m.batch, m.results = b, m.place[:0]
+	m.batch, m.results = b, m.room[:0]
 	m.state.Store(member)
 	return &m.Attempt
 }
@@ -119,7 +119,7 @@ func (b *Batch[IN, OUT]) Others() []Other {
 	return others
 }
 
-// Close ends the forming. If nothing has joined it reports false: there is no call, and the permits are the caller's.
+// Close ends the forming. If no member has joined it reports false: there is no call, and the caller has the permits.
 func (b *Batch[IN, OUT]) Close() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -204,7 +204,7 @@ func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, out
 	defer g.Close(func(recovered any) {
 		all.post()
 		if a, ok := ctxs[i].Value(HostKey{}).(*Attempt[OUT]); ok {
-			a.complete(nil, b.host.Panicked(recovered))
+			a.finish(nil, b.host.Panicked(recovered))
 		}
 		next := i + 1
 		b.deliver(outs[next:], ctxs[next:], func(i int, out Future[OUT]) { outcome(next+i, out) })
@@ -264,7 +264,7 @@ func (l *letters[OUT]) add() {
 		return
 	}
 	l.of.endContext()
-	l.of.next = l.newest
+	l.of.Next = l.newest
 	if l.newest = &l.of.Letter; l.oldest == nil {
 		l.oldest = l.newest
 	}

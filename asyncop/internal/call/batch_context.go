@@ -38,11 +38,11 @@ func (b *Batch[IN, OUT]) Deadline() (latest time.Time, ok bool) {
 }
 
 // Done returns a channel that is closed when all members have ended.
-func (b *Batch[IN, OUT]) Done() <-chan struct{} { return b.ending().done }
+func (b *Batch[IN, OUT]) Done() <-chan struct{} { return b.endSignal().done }
 
 // AfterFunc is [Token.AfterFunc].
 func (b *Batch[IN, OUT]) AfterFunc(f func()) (stop func() bool) {
-	return b.ending().afterFunc(f)
+	return b.endSignal().afterFunc(f)
 }
 
 // Err returns nil as long as a member goes on, then context.DeadlineExceeded if the time of all has run out, and
@@ -73,8 +73,8 @@ func (b *Batch[IN, OUT]) ongoing() context.Context {
 	return nil
 }
 
-// ending returns the signal, which exists from the first call on.
-func (b *Batch[IN, OUT]) ending() *signal {
+// endSignal returns the signal, which exists from the first call on.
+func (b *Batch[IN, OUT]) endSignal() *signal {
 	s := b.signal.Load()
 	if s == nil {
 		s = &signal{done: make(chan struct{})}

@@ -49,7 +49,7 @@ func (t *Token) Deadline() (time.Time, bool) {
 }
 
 // Done returns a channel that is closed when the token is over.
-func (t *Token) Done() <-chan struct{} { return t.ending().channel() }
+func (t *Token) Done() <-chan struct{} { return t.endSignal().channel() }
 
 // Err returns nil until the token is over, then context.DeadlineExceeded after a timeout and context.Canceled else.
 func (t *Token) Err() error {
@@ -82,7 +82,7 @@ func (t *Token) Value(key any) any {
 // AfterFunc arranges for f to run on a goroutine of its own after the token is over; stop reports whether it prevented
 // that. Package context uses it for derived contexts instead of a goroutine each.
 func (t *Token) AfterFunc(f func()) (stop func() bool) {
-	return t.ending().afterFunc(f)
+	return t.endSignal().afterFunc(f)
 }
 
 // parent returns what has the values. Also the cause of the end is one of them, as far as package context is concerned: it is
@@ -94,25 +94,8 @@ func (t *Token) parent() context.Context {
 	return t.host.Values
 }
 
-// Value is [Token.Value], and knows the attempt, for blocking calls and for those who report stages.
-func (a *Attempt[OUT]) Value(key any) any {
-	switch key := key.(type) {
-	case HostKey:
-		return a
-	case BackendKey:
-		if a.host.Backend != nil && a.host.Backend == key.Backend {
-			return true
-		}
-	case ctxkey.Stage:
-		return (*Stages)(&a.Token)
-	case ctxkey.Members: // those of a call around the operator are not its own
-		return nil
-	}
-	return a.Token.Value(key)
-}
-
-// ending returns the signal, which exists from the first call on.
-func (t *Token) ending() *signal {
+// endSignal returns the signal, which exists from the first call on.
+func (t *Token) endSignal() *signal {
 	s := t.signal.Load()
 	if s == nil {
 		s = &signal{done: make(chan struct{})}

@@ -20,7 +20,7 @@ func ReporterIn(ctx context.Context) Reporter {
 	return r
 }
 
-// Untracked is a reporter for requests whose ids are found again by nobody else.
+// Untracked is a reporter for requests whose ids no server finds again.
 type Untracked struct{ Reporter }
 
 // ReportSent implements Reporter.
@@ -54,7 +54,7 @@ func (t *Stages) set(bit uint32) (before bool) {
 	}
 }
 
-// ReportSent counts a request that a client has sent. A tracked one is recognised by its server when it comes again.
+// ReportSent counts a request that a client has sent. The server of a tracked request recognises it when it is repeated.
 func (t *Stages) ReportSent(tracked bool) (counted bool) {
 	if counted = t.count(tracked); t.host.Around != nil {
 		counted = t.host.Around.ReportSent(tracked) || counted
@@ -95,7 +95,7 @@ func (t *Stages) discount(tracked bool) {
 }
 
 // Tracked reports whether the call may be repeated in flight: of its requests, one at least may have taken effect, and the
-// servers of all that may have recognise them when they come again. What the function itself has reported as sent is unknown.
+// servers of all that may have recognise them when they are repeated. What the function itself has reported as sent is unknown.
 func (t *Stages) Tracked() bool {
 	return trackedIn(t.state.Load())
 }

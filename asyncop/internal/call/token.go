@@ -63,6 +63,7 @@ const (
 	requests        uint32 = 1<<23 - request
 	trackedRequest  uint32 = 1 << 23
 	trackedRequests uint32 = 0xff800000
+	reports                = dispatching | sent | answered | requests | trackedRequests
 )
 
 // Start binds a new token to the element that waits for it.
@@ -90,12 +91,6 @@ func (t *Token) DeadlineAt() time.Duration { return t.deadline }
 // Completed reports whether the outcome has been handed in.
 func (t *Token) Completed() bool { return t.state.Load()&completed != 0 }
 
-// Report returns the latest stage that was reported, whether a client has a request in doubt, and whether the servers of all
-// such requests recognise them.
-func (t *Token) Report() (stage predicates.Stage, inDoubt, tracked bool) {
-	return reported(t.state.Load())
-}
-
 // claim reports whether the caller is the one to complete the token; others are counted as late.
 func (t *Token) claim() bool {
 	before := t.state.Or(claimed)
@@ -106,44 +101,48 @@ func (t *Token) claim() bool {
 	return true
 }
 
-// publish hands a claimed token with its outcome to the loop, unless it has been ended meanwhile. bits are set with it.
-func (t *Token) publish(bits uint32) {
-	if before, handed := t.hand(bits); !handed {
-		t.host.late.Add(1)
-		t.giveBack(before, bits)
-	}
-}
-
-// hand completes a token whose outcome is written, and reports whether it is handed to the loop: not if it was over. One that is
-// attended needs no letter if no other is before it: the loop finds it complete when the function returns (law Q1).
-func (t *Token) hand(bits uint32) (before uint32, handed bool) {
+// publish completes a token whose outcome is written and hands it to the loop, unless it has been ended meanwhile: then that is late,
+// if it counts. bits are set with it. A token that is attended needs no letter if no other is before it: the loop finds it complete when
+// the function returns (law Q1).
+func (t *Token) publish(bits uint32, counts bool) {
 	bits |= completed | over
 	if t.state.Load()&(attended|left) == attended && t.host.Mail.Empty() {
 		bits |= inPlace
 	}
-	before = t.state.Or(bits)
-	t.release(before, bits)
+	before := t.state.Or(bits)
+	if t.host.Place != nil {
+		t.release(before, bits)
+	}
 	if before&over != 0 {
-		return before, false
+		if counts {
+			t.host.late.Add(1)
+		}
+		t.giveBack(before, bits)
+		return
 	}
-	t.endContext()
+	if s := t.signal.Load(); s != nil {
+		s.fire()
+	}
 	if bits&inPlace == 0 || before&left != 0 {
-		t.host.Post(&t.Letter)
+		t.host.Mail.Post(&t.Letter)
+		t.host.WakeUp()
 	}
-	return before, true
 }
 
 // Finish ends the token and posts its letter: what was to be done is done. Called by the goroutine that did it.
 func (t *Token) Finish() {
 	t.state.Or(over)
 	t.endContext()
-	t.host.Post(&t.Letter)
+	t.Post()
 }
 
-// Post posts the letter without ending the token: the element goes on with it.
-func (t *Token) Post() { t.host.Post(&t.Letter) }
+// Post posts the letter and wakes the loop. It does not end the token: the element may go on with it.
+func (t *Token) Post() {
+	t.host.Mail.Post(&t.Letter)
+	t.host.WakeUp()
+}
 
-// Late returns why nothing must begin for the token any more (law A5), or nil. It is asked on the goroutine that is about to:
+// Late returns why nothing must begin for the token any more (law A5), or nil. It is asked on the goroutine that is about to call:
 // the loop may not know of a cancel yet, or may not have noticed that the time is over.
 func (t *Token) Late() error {
 	switch h := t.host; {
@@ -157,7 +156,7 @@ func (t *Token) Late() error {
 	return nil
 }
 
-// cutOff ends the context of a call that is not made, before the loop does: its outcome is none of the element's, which ends
+// cutOff ends the context of a call that is not made, before the loop does: its outcome does not count for the element, which ends
 // by its timeout or with its operator.
 func (t *Token) cutOff(late error) {
 	bits := over
@@ -208,12 +207,19 @@ func (t *Token) cut(bits uint32) Released {
 	}
 }
 
-// LetGo lets go of a completed attempt, and reports whether its permit is the loop's now. Called by the loop.
-func (t *Token) LetGo() (freed bool) {
-	if s := t.state.Load(); s&occupied == 0 || s&returned != 0 {
-		return s&member == 0 // nothing occupies it from now on, and it comes here once
+// LetGo lets go of a completed attempt. Called by the loop.
+func (t *Token) LetGo() (how Released) {
+	s := t.state.Load()
+	if s&occupied == 0 || s&returned != 0 {
+		how.Freed = s&member == 0 // nothing occupies it from now on, and it comes here once
+	} else {
+		s = t.state.Or(ended)
+		how.Freed = freedBy(s, ended)
 	}
-	return freedBy(t.state.Or(ended), ended)
+	if s&reports != 0 {
+		how.Stage, how.InDoubt, how.Tracked = reported(s)
+	}
+	return how
 }
 
 // ---- Permits
@@ -252,9 +258,8 @@ func (t *Token) Returned() {
 // HasReturned reports whether the function which occupied the attempt has returned.
 func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 
-// release gives the permit back that operators share, if bits have brought that about: the attempt is over, and no function of
-// it runs. Other than its operator's own permit it does not wait for the loop. Called for attempts only, and by publish for
-// handlers, which have no number.
+// release gives the permit of the backend back, if bits have brought that about: the attempt is over, and no function of
+// it runs. Other than its operator's own permit it does not wait for the loop. Handlers have no number, and no permit.
 func (t *Token) release(before, bits uint32) {
 	if t.host.Place != nil && t.number != 0 && overBy(before, bits) {
 		t.host.Place.Release(t.Ref.Stamp)

@@ -197,7 +197,7 @@ func TestPermitComesBackOnce(t *testing.T) {
 			case "handle":
 				if l := h.Mail.Take(); l != nil && waits {
 					waits, let = false, true
-					if a.LetGo() {
+					if a.LetGo().Freed {
 						permits++
 					}
 				}
@@ -241,7 +241,7 @@ func TestPermitComesBackOnceInRaces(t *testing.T) {
 			runtime.Gosched()
 		}
 		if l := h.Mail.Take(); l != nil {
-			if a.LetGo() {
+			if a.LetGo().Freed {
 				permits++
 			}
 		} else if a.Expire().Freed {
@@ -269,7 +269,7 @@ func TestRunBlocking(t *testing.T) {
 			synctest.Wait()
 			_, err := a.Outcome()
 			assert.EqualError(t, err, want)
-			assert.True(t, a.LetGo())
+			assert.True(t, a.LetGo().Freed)
 			assert.Zero(t, h.Freed(), "it had returned")
 		}
 	})
@@ -296,7 +296,7 @@ func TestLate(t *testing.T) {
 			require.Equal(t, tt.want, a.Late())
 			called := false
 			a.Occupy()
-			Job[int, int]{Attempt: a}.Do(func(*Attempt[int], int) { called = true })
+			Do[int](func(*Attempt[int], int) { called = true })(Job[int, int]{Attempt: a})
 			require.Equal(t, tt.want == nil, called)
 			if !called {
 				a.Cut()

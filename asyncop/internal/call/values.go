@@ -13,14 +13,14 @@ type valued struct {
 }
 
 // WithEnd returns the values of a context with the end of another one.
-func WithEnd(values, end context.Context) context.Context { return &ending{end, values} }
+func WithEnd(values, end context.Context) context.Context { return &endedBy{end, values} }
 
-type ending struct {
+type endedBy struct {
 	context.Context
 	values context.Context //nolint:containedctx // it is part of one
 }
 
-func (c *ending) Value(key any) any {
+func (c *endedBy) Value(key any) any {
 	if v := c.values.Value(key); v != nil || isOfAttempt(key) {
 		return v
 	}
@@ -30,8 +30,7 @@ func (c *ending) Value(key any) any {
 // WithMessage returns a context that knows a message.
 func WithMessage(c context.Context, m Message) context.Context { return &withMessage{c, m} }
 
-// WithoutMessage returns the values of the context of an operator. That knows no message, although it may run inside of a call
-// for one.
+// WithoutMessage returns the values of the context of an operator. It hides the message of a call around the operator.
 func WithoutMessage(c context.Context) context.Context {
 	if c.Value(ctxkey.Message{}) == nil {
 		return c
@@ -75,7 +74,7 @@ func (c *valued) Value(key any) any {
 	return c.Cancellable.Value(key)
 }
 
-// isOfAttempt reports whether an attempt or element answers for the key itself, also if it has none: nobody else does.
+// isOfAttempt reports whether an attempt or element answers for the key, even if it has no value for it: contexts around it are not asked.
 func isOfAttempt(key any) bool {
 	switch key.(type) {
 	case NumberKey, HostKey, BatchKey, ctxkey.Members, ctxkey.Stage, ctxkey.Message:

@@ -81,34 +81,49 @@ func (w *Workers[T]) Stop() {
 	w.cond.Broadcast()
 }
 
-// work is a worker. It ends when there is too little to do, after stop, or with its job's goroutine.
+// work is a worker. It ends when there is too little to do, after Stop, or with its job's goroutine.
 func (w *Workers[T]) work() {
-	for came := true; ; came = false {
-		j, ok := w.next(came)
-		if !ok {
-			return
+	for came := true; ; came = false { // came: it is the worker that was on its way
+		w.mu.Lock()
+		if came {
+			w.coming = false
 		}
+		for w.jobs.Len() == 0 {
+			if w.end || w.idle >= maxIdleWorkers {
+				w.mu.Unlock()
+				return
+			}
+			w.idle++
+			w.cond.Wait()
+			w.coming = false
+		}
+		j := w.jobs.Pop()
+		w.due = max(0, w.due-1)
+		w.sendNext()
+		w.mu.Unlock()
 		w.do(j)
 	}
 }
 
-// next waits for a job; ok is false if the worker shall end. came reports that the worker is the one that was on its way.
-func (w *Workers[T]) next(came bool) (j T, ok bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if came {
-		w.coming = false
-	}
-	for w.jobs.Len() == 0 {
-		if w.end || w.idle >= maxIdleWorkers {
-			return j, false
+// ---- Jobs
+
+// Job is what a worker does: Task or, if that is nil, the call of Attempt, which the loop has started and which has its permit.
+type Job[IN, OUT any] struct {
+	Task    func()
+	Attempt *Attempt[OUT]
+	In      IN
+}
+
+// Do returns what does a job, on a worker. Law A5: no call begins too late.
+func Do[IN, OUT any](call func(a *Attempt[OUT], in IN)) func(Job[IN, OUT]) {
+	return func(j Job[IN, OUT]) {
+		switch {
+		case j.Task != nil:
+			j.Task()
+		case j.Attempt.Late() != nil: // the element ends without it: by its deadline, or with its operator
+			j.Attempt.Returned()
+		default:
+			call(j.Attempt, j.In)
 		}
-		w.idle++
-		w.cond.Wait()
-		w.coming = false
 	}
-	j = w.jobs.Pop()
-	w.due = max(0, w.due-1)
-	w.sendNext()
-	return j, true
 }

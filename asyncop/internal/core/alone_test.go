@@ -82,15 +82,13 @@ func newAlone(t *testing.T, change func(c *Config[string, string])) *alone {
 			a.calls[in] = attempt
 			return nil
 		},
-		Policy:  strategies.PolicyOf(strategies.FixedDelay[string](1, time.Second).RetryIfException(predicates.HasException)).Steps(),
-		Timeout: time.Minute,
+		Policy: strategies.PolicyOf(strategies.FixedDelay[string](1, time.Second).RetryIfException(predicates.HasException)).Steps(),
+		Limits: Limits{Timeout: time.Minute},
 		Hooks: Hooks[string]{
-			TimedOut:        func(Report[string], bool, error) error { return context.DeadlineExceeded },
-			AttemptTimedOut: func(int) error { return context.DeadlineExceeded },
-			Exhausted:       func(decision.Decision) error { return errAlone },
-			DecisionFailed:  func(err error) error { return err },
-			RunFailed:       func(r Report[string]) error { return r.Err },
-			GivenUp:         func(Report[string], observe.EndKind) {},
+			TimedOut:  func(Report[string], TimedOut) error { return context.DeadlineExceeded },
+			Undecided: func(decision.Decision) error { return errAlone },
+			RunFailed: func(r Report[string]) error { return r.Err },
+			GivenUp:   func(Report[string], observe.EndKind) {},
 		},
 	}
 	if change != nil {
@@ -120,23 +118,23 @@ func (a *alone) turn() (all []string) {
 		if all = append(all, results...); control != nil {
 			all = append(all, control.(string))
 		}
-		a.Left()
+		a.Left(observe.Emitted)
 	}
 	return all
 }
 
 func (a *alone) pass(d time.Duration) {
 	a.clock.Add(d)
-	a.Slept()
+	a.Away(true)
 }
 
 // Results leave in input order (law Q1), and nothing is accepted beyond the slots (law Q2).
 func TestAloneOrder(t *testing.T) {
 	a := newAlone(t, nil)
 	a.accept("a", "b")
-	a.AcceptControl("|", true)
+	a.Restore(Item[string, string]{Kind: Control, Rest: "|"}, 0)
 	a.accept("c")
-	require.Zero(t, a.Room())
+	require.Zero(t, a.State().Room)
 	a.calls["c"].Complete("C")
 	a.calls["b"].Complete("B")
 	require.Empty(t, a.turn())
@@ -159,7 +157,7 @@ func TestAloneRetry(t *testing.T) {
 	first.Complete("late")
 	a.calls["a"].Complete("A")
 	require.Equal(t, []string{"A"}, a.turn())
-	c, _ := a.Counts()
+	c := a.State().Counts()
 	require.EqualValues(t, 2, c.Attempts)
 	require.EqualValues(t, 1, c.RetriesOnError)
 }
@@ -168,17 +166,17 @@ func TestAloneRetry(t *testing.T) {
 func TestAloneFailures(t *testing.T) {
 	a := newAlone(t, func(c *Config[string, string]) { c.MaxCalls = 1 })
 	a.accept("a", "b", "panics")
-	require.Equal(t, 1, a.Running())
+	require.Equal(t, 1, a.State().Running)
 	a.pass(time.Minute)
 	require.Empty(t, a.turn())
-	c, _ := a.Counts()
+	c := a.State().Counts()
 	require.EqualValues(t, 3, c.Timeouts)
 	require.EqualValues(t, 3, c.Dropped)
-	require.Zero(t, a.Len())
+	require.Zero(t, a.State().Len)
 	a.accept("panics")
 	a.pass(time.Second)
 	require.Empty(t, a.turn())
-	c, _ = a.Counts()
+	c = a.State().Counts()
 	require.EqualValues(t, 4, c.Dropped)
 
 	a = newAlone(t, func(c *Config[string, string]) { c.FailsRun = true })
@@ -189,9 +187,8 @@ func TestAloneFailures(t *testing.T) {
 	a.turn()
 	a.calls["a"].CompleteExceptionally(errAlone)
 	a.turn()
-	by, err := a.Failure()
-	require.Equal(t, ByElement, by)
-	require.ErrorIs(t, err, errAlone)
+	require.Equal(t, ByElement, a.State().Cause)
+	require.ErrorIs(t, a.State().Failure, errAlone)
 }
 
 // A checkpoint holds what has not left (law C1), with the rest of a back-off (law C3).
@@ -231,12 +228,12 @@ func TestAloneAbandon(t *testing.T) {
 	a.End(errAlone)
 	var cut []string
 	for _, s := range a.Abandon() {
-		cut = append(cut, a.Describe(s).Element)
+		cut = append(cut, a.report(s).Element)
 		a.Ended(s, observe.Abandoned)
 	}
 	require.Equal(t, []string{"a", "b"}, cut)
 	a.calls["b"].Complete("late")
-	c, _ := a.Counts()
+	c := a.State().Counts()
 	require.EqualValues(t, 2, c.Abandoned)
 	require.Zero(t, c.InFlight)
 }

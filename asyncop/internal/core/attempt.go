@@ -7,14 +7,11 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
 )
-
-// The way of an attempt:
-//
-//	tryStart ─▶ begin ─▶ invoke ─▶ … ─▶ completed ─▶ concluded ─▶ decide ─▶ settle | fail | backOff ─▶ … ─▶ tryStart
-//	                                   attemptTimeOut ─┘
 
 // begin is the one place where an attempt starts. Its permit was taken, or it is one of several elements of a call.
 func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
@@ -27,12 +24,20 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 		s.attempts++
 	}
 	s.last = g.now
-	if s.attempts == 1 {
-		if !g.knowsFirst(s) {
-			s.first = g.now
-		}
+	if s.attempts == 1 && !g.knowsFirst(s) {
+		s.first = g.now
 	}
-	a := g.attemptOf(s)
+	var a *call.Attempt[OUT]
+	if g.newAttempt != nil {
+		a = g.newAttempt(s)
+	}
+	switch {
+	case a != nil:
+	case g.Direct:
+		a = call.NewRoomy[OUT]()
+	default:
+		a = new(call.Attempt[OUT])
+	}
 	until := s.due
 	if g.AttemptTimeout > 0 && s.last+g.AttemptTimeout < until {
 		until = s.last + g.AttemptTimeout
@@ -43,14 +48,14 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	}
 	g.bind(s, &a.Token, s.attempts, until)
 	s.attempt = a
-	g.counts.Attempts++
+	g.state.Stats.Attempts++
 	for _, f := range g.started {
 		if !f(s, a) {
 			return
 		}
 	}
-	if again && len(g.slots.held.at) > 0 {
-		if before, ok := g.take(s).(func(ctx context.Context) error); ok && !g.prepare(s, a, before) {
+	if again && len(g.slots.extras) > 0 {
+		if before, ok := g.unhold(s).(func(ctx context.Context) error); ok && !g.prepare(s, a, before) {
 			return
 		}
 	}
@@ -59,47 +64,35 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 
 // countRetry notes that s, which is ready, is retried.
 func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
-	g.retryOver(s)
 	if s.retry&noRetry != 0 {
 		s.retry = 0
 		return
 	}
-	if r := g.slots.reasons.get(s.place); !r.last.IsZero() {
-		r.retried = r.retried.With(r.last)
-		g.slots.reasons.set(s.place, r)
+	g.state.Stats.WaitingForRetry--
+	if of := g.slots.reasonsOf(s); of != nil && !of.last.IsZero() {
+		of.retried = of.retried.With(of.last)
 	}
 	switch {
 	case s.attempts == 0: // restored from scratch
 	case s.retry&ByResult != 0:
-		g.counts.RetriesOnResult++
+		g.state.Stats.RetriesOnResult++
 	default:
-		g.counts.RetriesOnError++
+		g.state.Stats.RetriesOnError++
 	}
 }
 
 // retryOver notes that s does not wait for a retry any more.
 func (g *Machine[IN, OUT]) retryOver(s *Slot[IN, OUT]) {
 	if s.retry&noRetry == 0 {
-		g.counts.WaitingForRetry--
+		g.state.Stats.WaitingForRetry--
 	}
 }
 
-// attemptOf returns a new attempt.
-func (g *Machine[IN, OUT]) attemptOf(s *Slot[IN, OUT]) *call.Attempt[OUT] {
-	if g.newAttempt != nil {
-		if a := g.newAttempt(s); a != nil {
-			return a
-		}
-	}
-	if g.Direct {
-		return call.NewRoomy[OUT]()
-	}
-	return new(call.Attempt[OUT])
-}
-
-// bind makes s wait for what t stands for.
+// bind makes s wait for something that runs elsewhere and has the token t: that begins a turn.
 func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, until time.Duration) {
-	t.Start(g.Host, g.slots.wait(s), number, until)
+	g.slots.turns++
+	s.turn = g.slots.turns
+	t.Start(g.Host, call.Ref{Place: s.place, Turn: s.turn}, number, until)
 	for _, f := range g.bound {
 		f(s, t)
 	}
@@ -122,13 +115,13 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 	ctx := g.context(s, a)
 	if g.Direct && ctx == context.Context(a) {
 		a.Occupy()
-		g.jobs = append(g.jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
+		g.HandOut(call.Job[IN, OUT]{Attempt: a, In: s.in})
 		return
 	}
 	a.Attend()
 	g.calling(s, g.resumes.invoke)
 	err := g.Invoke(ctx, s.in, a)
-	g.called()
+	g.user.after = nil
 	if err != nil {
 		a.CompleteExceptionally(err)
 	}
@@ -157,17 +150,6 @@ func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	}
 }
 
-// Jobs hands out the calls that were started since it was called last, and reports how many there were. offer must not keep the slice.
-func (g *Machine[IN, OUT]) Jobs(offer func(jobs ...call.Job[IN, OUT])) (n int) {
-	n = len(g.jobs)
-	if n > 0 {
-		offer(g.jobs...)
-		clear(g.jobs)
-		g.jobs = g.jobs[:0]
-	}
-	return n
-}
-
 // attemptEnd is how an attempt ends.
 type attemptEnd uint8
 
@@ -182,7 +164,7 @@ const (
 func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], how attemptEnd) (end call.Released) {
 	switch how {
 	case completion:
-		end.Freed = a.LetGo()
+		end = a.LetGo()
 	case ranOut:
 		end = a.Expire()
 	case cutOff:
@@ -203,7 +185,7 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], ho
 // completed handles the attempt of s, which was completed in time.
 func (g *Machine[IN, OUT]) completed(s *Slot[IN, OUT]) {
 	a := s.attempt
-	g.endAttempt(s, a, completion)
+	end := g.endAttempt(s, a, completion)
 	results, err := a.Outcome()
 	if err == nil && g.Check != nil {
 		if err = g.Check(results); err != nil {
@@ -213,18 +195,7 @@ func (g *Machine[IN, OUT]) completed(s *Slot[IN, OUT]) {
 	if err != nil {
 		results = nil
 	}
-	o := outcome[OUT]{results: results}
-	o.stage, o.inDoubt, o.tracked = a.Report()
-	g.conclude(s, a, err, o)
-}
-
-// outcome is what an attempt has come to, beside its error. Results of one that has timed out are not looked at: it may be being
-// completed.
-type outcome[OUT any] struct {
-	results []OUT
-	stage   predicates.Stage // the latest that is known of
-	inDoubt bool             // a client has a request in doubt
-	tracked bool             // the servers of all that are in doubt recognise them
+	g.conclude(s, a, err, results, end)
 }
 
 // attemptTimeOut ends the running attempt of s; that is an outcome like any other.
@@ -232,31 +203,34 @@ func (g *Machine[IN, OUT]) attemptTimeOut(s *Slot[IN, OUT]) {
 	a := s.attempt
 	s.attempt = nil // it may be being completed right now
 	end := g.endAttempt(s, a, ranOut)
-	g.counts.AttemptTimeouts++
-	o := outcome[OUT]{stage: max(predicates.NetworkTime, end.Stage), inDoubt: end.InDoubt, tracked: end.Tracked} // the call may be about to send
+	g.state.Stats.AttemptTimeouts++
+	end.Stage = max(predicates.NetworkTime, end.Stage) // the call may be about to send
 	if s.phase == preparing {
-		o.stage = predicates.ClientDispatch // there is no call
+		end.Stage = predicates.ClientDispatch // there is no call
 	}
-	g.conclude(s, a, g.Hooks.AttemptTimedOut(int(s.attempts)), o)
+	g.conclude(s, a, g.Hooks.TimedOut(g.report(s), TimedOut{Attempt: true}), nil, end) // results may be being written: they are not looked at
 }
 
 // conclude goes on with the outcome of the attempt a of s.
-func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], a *call.Attempt[OUT], err error, o outcome[OUT]) {
+func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], a *call.Attempt[OUT], err error, results []OUT, end call.Released) {
 	g.Timers.Cancel(&s.timer)
 	if err != nil {
 		s.err = err
-		g.attemptFailed(err)
+		g.state.Failed++
+		g.state.Stats.LastError = err
 	}
 	for _, f := range g.concluded {
-		f(s, len(o.results), err)
+		f(s, len(results), err)
 	}
 	if g.Policy.Considers(err) {
-		g.decide(s, a, err, o)
+		g.decide(s, a, err, results, end)
 		return
 	}
-	g.hear(s, err, predicates.Reason{}, 0)
+	if g.heard != nil {
+		g.hear(s, err, predicates.Reason{}, 0)
+	}
 	if err != nil {
-		s.doubts(predicates.Reason{}, o.stage, o.tracked)
+		s.doubts(predicates.Reason{}, end.Stage, end.Tracked)
 	}
 	g.settle(s, err)
 }
@@ -269,24 +243,20 @@ func (g *Machine[IN, OUT]) hear(s *Slot[IN, OUT], err error, reason predicates.R
 	return g.heard(s, gate.Outcome{Err: err, Reason: reason, Pushback: pushback, Ignored: s.phase == preparing})
 }
 
-// attemptFailed notes that an attempt has ended with an error, or with the time of its element.
-func (g *Machine[IN, OUT]) attemptFailed(err error) {
-	g.failed++
-	g.counts.LastError = err
-}
-
 // backOff lets s wait for its next attempt. One whose retry could not start before its deadline waits for the deadline, or
 // times out early by choice.
-func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *judgement) {
+func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	g.tick()
 	g.enter(s, backoff)
-	g.counts.WaitingForRetry++
+	g.state.Stats.WaitingForRetry++
 	tooLate := s.due != Never && d.Delay >= s.due-g.now // capped, or it would be now
 	delay := d.Delay
 	if tooLate {
 		delay = 0
 	}
-	g.attemptOver(s, !tooLate, delay)
+	for _, f := range g.over {
+		f(s, !tooLate, delay)
+	}
 	for _, f := range g.decided {
 		f(s, *d, !tooLate)
 	}
@@ -297,13 +267,6 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *judgement) {
 		g.retryNow(s)
 	default: // a timer that is due at the deadline or later never fires: deadlines come first
 		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
-	}
-}
-
-// attemptOver says what follows from the attempt of an element that has one: nothing, or a retry after d.
-func (g *Machine[IN, OUT]) attemptOver(s *Slot[IN, OUT], again bool, d time.Duration) {
-	for _, f := range g.over {
-		f(s, again, d)
 	}
 }
 
@@ -349,14 +312,14 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	for _, f := range g.concluded {
 		f(s, 0, context.DeadlineExceeded)
 	}
-	g.attemptOver(s, false, 0)
-	g.counts.Timeouts++
+	g.nothingFollows(s)
+	g.state.Stats.Timeouts++
 	var closed error
 	var wait time.Duration
 	if g.closed != nil {
 		closed, wait = g.closed(s)
 	}
-	failure := g.Hooks.TimedOut(g.report(s), isEarly, closed)
+	failure := g.Hooks.TimedOut(g.report(s), TimedOut{Early: isEarly, Closed: closed})
 	if closed != nil && s.attempts == 0 && g.giveBack != nil && g.giveBack(s, failure, wait) { // law W2: what was called counts as visited
 		s.err = failure
 		g.enter(s, ended)
@@ -365,7 +328,189 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		return
 	}
 	if called {
-		g.attemptFailed(failure)
+		g.state.Failed++
+		g.state.Stats.LastError = failure
 	}
 	g.fails(s, failure, true)
+}
+
+// ---- What follows from an outcome
+
+// judge is what the core knows while it shows an outcome to the policy. The state of elements is in their slots.
+type judge[OUT any] struct {
+	looksClosely bool // the policy looks at more of an attempt than its number and outcome
+	judged       *call.Token
+	isDeciding   bool  // about the outcome of the element of the call that runs, whose attempt has ended
+	isAnswered   bool  // by a strategy that was asked elsewhere
+	isHeard      bool  // features know of the outcome
+	outage       bool  // the attempt met one
+	outcome      error // that is being decided about
+
+	// view is what the policy sees of the attempt that is being judged. There is one, used again and again; a strategy that
+	// is asked elsewhere gets a copy.
+	view    predicates.Attempt[OUT]
+	tracked bool // the servers of the requests in doubt of view recognise them when they are repeated
+}
+
+// decide shows an outcome to the policy, which says what follows. A strategy that may block is asked elsewhere.
+func (g *Machine[IN, OUT]) decide(s *Slot[IN, OUT], a *call.Attempt[OUT], failed error, results []OUT, end call.Released) {
+	if g.looksClosely {
+		g.tick()
+	} else {
+		g.refresh()
+	}
+	g.outcome, g.isDeciding, g.judged = failed, true, &a.Token
+	g.calling(s, g.resumes.judge)
+	v := &g.view
+	v.Number, v.Err, v.Remaining = int(s.attempts), failed, g.remaining(s)
+	v.Stage, v.InDoubt, v.Results, g.tracked = end.Stage, end.InDoubt, results, end.Tracked
+	if g.looksClosely {
+		v.Input = s.in
+		v.Values = g.context(s, a)
+		v.Reasons = predicates.ReasonSet{}
+		if of := g.slots.reasonsOf(s); of != nil {
+			v.Reasons = of.retried
+		}
+		v.Elapsed = g.now - s.accepted
+		v.Idempotent = g.Policy.IsIdempotent(v.Input)
+	}
+	d := g.Policy.Decide(g.Host.Life, v, g.situation())
+	g.user.after = nil
+	// What the policy has found out about the outcome counts now: the deadline of s may come next, or this is its end.
+	s.doubts(g.view.Reason, g.view.Stage, g.tracked)
+	if d.Verdict == decision.Asked {
+		g.ask(s, failed)
+		return
+	}
+	g.decidedOn(s, failed, &d, nil)
+}
+
+// judgeBroke goes on after the policy has broken.
+func (g *Machine[IN, OUT]) judgeBroke(s *Slot[IN, OUT], err error) {
+	if !g.isAnswered {
+		s.doubts(g.view.Reason, g.view.Stage, g.tracked)
+		if !g.isHeard {
+			g.hear(s, g.outcome, predicates.Reason{}, 0)
+		}
+	}
+	g.decidedOn(s, g.outcome, &decision.Decision{}, err)
+}
+
+// situation is what the policy has to know of the operator. An outage takes nothing out of the budget for retries.
+func (g *Machine[IN, OUT]) situation() decision.Situation {
+	now := decision.Situation{
+		Finishing: g.noRetries, Waiting: int(g.state.Stats.WaitingForRetry), Random: g.Random, MayRetry: g.mayRetry, Beside: g.ask != nil,
+	}
+	if g.outage {
+		now.MayRetry = nil
+	}
+	if g.heard != nil {
+		now.Found = g.resumes.found
+	}
+	if g.looksClosely {
+		now.Context = g.resumes.question
+	}
+	return now
+}
+
+// found passes on the outcome that is judged, with its reason. Attempts that met an outage do not count.
+func (g *Machine[IN, OUT]) found() (outage bool) {
+	s, v := g.user.slot, &g.view
+	pushback, _ := decision.PushbackOf(v)
+	g.outage = g.hear(s, g.outcome, v.Reason, pushback)
+	g.isHeard = true
+	v.Number = max(1, int(s.attempts)-g.forgiven(s))
+	return g.outage
+}
+
+// question returns the context of a question to a strategy: the values of the attempt, and the end of the operator.
+func (g *Machine[IN, OUT]) question() context.Context {
+	return call.WithEnd(g.elementContext(g.user.slot, g.judged), g.Host.Life)
+}
+
+// elementContext returns the context of user code that runs for an element beside its calls.
+func (g *Machine[IN, OUT]) elementContext(s *Slot[IN, OUT], t *call.Token) context.Context {
+	var own call.Cancellable = t
+	if g.contextOf != nil {
+		return g.contextOf(s, own)
+	}
+	return own
+}
+
+// decidedOn does what the policy has decided about an outcome with err. If it panicked, s ends with that (law A6).
+func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], err error, d *decision.Decision, panicked error) {
+	g.forgetView()
+	if g.looksClosely && (!d.Reason.IsZero() || len(g.slots.reasons) > 0) {
+		g.slots.reasons = upTo(g.slots.reasons, s.place)
+		g.slots.reasons[s.place].last = d.Reason
+	}
+	switch {
+	case panicked != nil:
+		g.fails(s, guard.Join(panicked, err), false)
+		return
+	case d.Verdict == decision.Final:
+		g.settle(s, d.Err)
+		return
+	case d.Verdict == decision.Retried:
+		if d.Err != nil {
+			s.err = d.Err
+		}
+		if d.Before != nil {
+			g.hold(s, d.Before)
+		}
+		s.attempt = nil
+		s.retry = 0
+		if err == nil {
+			s.retry = ByResult
+		}
+		if d.Demanded > 0 {
+			s.retry |= Demanded
+		}
+		g.backOff(s, d)
+		return
+	}
+	s.verdict = d.Verdict
+	for _, f := range g.decided {
+		f(s, *d, false)
+	}
+	if d.Verdict == decision.Failed {
+		g.fails(s, g.Hooks.Undecided(*d), false)
+		return
+	}
+	g.state.Stats.Exhausted++
+	switch d.Verdict {
+	case decision.Finishing:
+		g.state.Stats.CutByEndOfInput++
+	case decision.OverBudget:
+		g.state.Stats.OverBudget++
+	case decision.TooManyWaiting:
+		g.state.Stats.TooManyWaiting++
+	default: // Refused
+	}
+	if d.Err == nil && g.ExhaustedAsFailure {
+		d.Err = g.Hooks.Undecided(*d)
+	}
+	g.settle(s, d.Err)
+}
+
+// forgetView lets go of what the view refers to.
+func (g *Machine[IN, OUT]) forgetView() {
+	g.outcome, g.judged, g.isDeciding, g.isAnswered, g.isHeard, g.outage = nil, nil, false, false, false, false
+	if g.looksClosely {
+		g.view = predicates.Attempt[OUT]{}
+		return
+	}
+	g.view.Results, g.view.Err = nil, nil
+}
+
+// LogRetries adds a feature: logs says whether something is to be written about the outcomes that had a reason for another attempt,
+// and write gets them.
+func LogRetries[IN, OUT any](
+	g *Machine[IN, OUT], logs func(now time.Duration) bool, write func(r Report[IN], d decision.Decision, again bool),
+) {
+	g.decided = append(g.decided, func(s *Slot[IN, OUT], d decision.Decision, again bool) {
+		if logs(g.now) {
+			write(g.report(s), d, again)
+		}
+	})
 }

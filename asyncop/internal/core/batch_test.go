@@ -27,7 +27,7 @@ type testBatch = call.Batch[string, string]
 type batchRig struct {
 	*rig
 	forming []string // names of members that have joined and were not handed out
-	jobs    []func()
+	formed  []func()
 	called  []string        // members that the last call was made for
 	broken  map[string]bool // members whose call fails
 }
@@ -72,7 +72,7 @@ func (b *batchRig) call(batch *testBatch) {
 func (b *batchRig) handOut() {
 	n := b.Jobs(func(jobs ...call.Job[string, string]) {
 		for _, j := range jobs {
-			b.jobs = append(b.jobs, j.Task)
+			b.formed = append(b.formed, j.Task)
 		}
 	})
 	switch {
@@ -119,8 +119,8 @@ func (b *batchRig) pass(d time.Duration) {
 
 // returns lets the oldest call begin and return.
 func (b *batchRig) returns() {
-	job := b.jobs[0]
-	b.jobs = b.jobs[1:]
+	job := b.formed[0]
+	b.formed = b.formed[1:]
 	job()
 }
 
@@ -350,7 +350,7 @@ func TestBatchOfFullOperator(t *testing.T) {
 	require.Equal(t, "(a#1+b#1+c#1+d#1", b.took())
 	b.returns()
 	b.Turn()
-	b.Left()
+	b.Left(observe.Emitted)
 	b.feed("e")
 	require.Equal(t, time.Hour, b.Next(), "b, c and d make room as soon as downstream takes them")
 	b.emit()
@@ -552,7 +552,7 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 		handOut := func() { // the batches that were formed are those of the model
 			b.Jobs(func(jobs ...call.Job[string, string]) {
 				for _, j := range jobs {
-					b.jobs = append(b.jobs, j.Task)
+					b.formed = append(b.formed, j.Task)
 				}
 			})
 			var want []string
@@ -562,7 +562,7 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 				}
 			}
 			require.Equal(t, want, b.forming)
-			require.Len(t, b.jobs, len(m.calls))
+			require.Len(t, b.formed, len(m.calls))
 			b.forming = nil
 		}
 		t.Repeat(map[string]func(*rapid.T){
@@ -595,8 +595,8 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 						b.broken[name] = rapid.Bool().Draw(t, "broken")
 					}
 				}
-				job := b.jobs[i]
-				b.jobs = slices.Delete(b.jobs, i, i+1)
+				job := b.formed[i]
+				b.formed = slices.Delete(b.formed, i, i+1)
 				job()
 				require.Equal(t, want, b.called)
 				for _, e := range m.calls[i] {
@@ -651,12 +651,12 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 				b.balance()
 			},
 		})
-		for len(b.jobs) > 0 {
+		for len(b.formed) > 0 {
 			b.returns()
 		}
 		for range 10 {
 			b.pass(time.Hour)
-			for len(b.jobs) > 0 {
+			for len(b.formed) > 0 {
 				b.returns()
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 	"github.com/weirflow/weir/timers"
@@ -42,7 +43,7 @@ func BenchmarkAtOnce(b *testing.B) {
 				}
 				r.Accept("x", call.Message{})
 				for results, _ := r.Head(); len(results) > 0; results, _ = r.Head() {
-					r.Left()
+					r.Left(observe.Emitted)
 				}
 			}
 		})

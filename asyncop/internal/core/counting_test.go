@@ -207,7 +207,7 @@ func TestRidersAreUsedAgain(t *testing.T) {
 	r.complete("e#1")
 	r.Turn()
 	r.head3()
-	r.Left()
+	r.Left(observe.Emitted)
 	left := r.observing.Leaving()
 	r.pass(time.Second)
 	r.observing.Gone(left, observe.Discarded)
@@ -231,7 +231,7 @@ func TestReasonsGoWithTheirElements(t *testing.T) {
 	r.complete("a#2")
 	r.idle()
 	r.feed("b")
-	require.Zero(t, r.slots.reasons.get(r.first().place))
+	require.Zero(t, r.lastReason(r.first()))
 	r.complete("b#1")
 	r.idle()
 	require.Equal(t, []counting.Attempt{

@@ -4,21 +4,23 @@
 // # Owner
 //
 // One goroutine owns a [Machine] and everything in it: its driver. Calls run elsewhere, and what they touch is in package call.
-// The core learns of it in [Machine.Turn] only. If user code ends the driver's goroutine, another one takes the core over
-// with [Machine.Run]; a driver that has no other one reads [Machine.Exited].
+// The core learns of it in [Machine.Turn] only. If user code ends the driver's goroutine, another goroutine takes the core over
+// with [Machine.Run]. A driver without another goroutine reads State.Exited.
 //
 // # Calls
 //
 // A driver
 //
-//   - feeds it: [Machine.Room], [Machine.Accept], [Machine.AcceptControl], [Machine.Restore], [Machine.EndRetries];
-//   - lets it work: [Machine.Turn], [Machine.Jobs], and [Machine.Next], which says when the next turn is due;
+//   - feeds the core: [Machine.Accept] for an element, [Machine.Restore] for an item of a checkpoint or a control element, and
+//     [Machine.EndRetries] when no element follows;
+//   - lets it work: [Machine.Run] around the loop, [Machine.Turn], and [Machine.Next], which returns when the next turn is due;
 //   - carries results away: [Machine.Head] and [Machine.Left];
 //   - copies what is in flight for a checkpoint: [Machine.Items];
-//   - ends it: [Machine.End], [Machine.EndIfCancelled], [Machine.Failed], [Machine.Failure]; then [Machine.Abandon],
-//     [Machine.Describe] and [Machine.Ended] for what was in flight, and [Machine.Forget];
-//   - looks at it: [Machine.Len], [Machine.Running], [Machine.Counts] and [Machine.Present];
-//   - says that time has passed: [Machine.Slept], [Machine.Beside].
+//   - ends it: [Machine.End], then [Machine.Abandon], [Machine.Ended] for each element that was in flight, and [Machine.Forget];
+//   - looks at it: [Machine.State];
+//   - reports that time may have passed: [Machine.Away].
+//
+// The core calls its driver by [Hooks], and by Config.Invoke and Config.HandOut.
 //
 // # Features
 //
@@ -37,7 +39,10 @@
 //
 // The core compiles, and works, with all of these files deleted (alone_test.go).
 //
-// # One place for each
+// # The way of an attempt
+//
+//	Accept, Turn ─▶ tryStart ─▶ begin ─▶ invoke ─▶ … ─▶ completed ─▶ conclude ─▶ decide ─▶ settle | fails | backOff ─▶ … ─▶ tryStart
+//	                                                 attemptTimeOut ─┘
 //
 // An element is accepted in Machine.put, an attempt starts in Machine.begin and ends in Machine.endAttempt, and an element ends in
 // Machine.Ended. "May this attempt start?" is asked in Machine.tryStart: permits, a cancel, the deadline, and then the features.

@@ -12,10 +12,19 @@ func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 		g.fails(s, err, false)
 		return
 	}
-	g.attemptOver(s, false, 0)
+	for _, f := range g.over {
+		f(s, false, 0)
+	}
 	g.enter(s, done)
 	if g.inTurn == nil || g.inTurn(s) { // else when it is
 		g.complete(s)
+	}
+}
+
+// nothingFollows says so of the attempt of s, if it has one.
+func (g *Machine[IN, OUT]) nothingFollows(s *Slot[IN, OUT]) {
+	for _, f := range g.over {
+		f(s, false, 0)
 	}
 }
 
@@ -32,7 +41,7 @@ func (g *Machine[IN, OUT]) fail(s *Slot[IN, OUT], err error) { g.fails(s, err, f
 
 // fails goes on with s, which has failed: a feature may have results in place of that.
 func (g *Machine[IN, OUT]) fails(s *Slot[IN, OUT], err error, timedOut bool) {
-	g.attemptOver(s, false, 0)
+	g.nothingFollows(s)
 	if g.rescue == nil || !g.rescue(s, err, timedOut) {
 		g.giveUp(s, err)
 	}
@@ -43,7 +52,7 @@ func (g *Machine[IN, OUT]) giveUp(s *Slot[IN, OUT], err error) {
 	g.tick()
 	s.attempt = nil
 	s.err = err
-	g.counts.Failures++
+	g.state.Stats.Failures++
 	if g.offer != nil {
 		g.offer(s)
 		return
@@ -63,8 +72,8 @@ func (g *Machine[IN, OUT]) giveUp(s *Slot[IN, OUT], err error) {
 func (g *Machine[IN, OUT]) failRun(s *Slot[IN, OUT]) {
 	r := g.report(s)
 	g.Ended(s, observe.Failed)
-	if g.failure == nil {
-		g.failedIn = r.Context
+	if g.state.Failure == nil {
+		g.state.FailedIn = r.Context
 	}
 	g.end(g.Hooks.RunFailed(r), ByElement)
 }
@@ -77,32 +86,34 @@ func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how observe.EndKind) {
 	}
 	switch how {
 	case observe.Emitted, observe.Empty:
-		g.counts.Completed++
+		g.state.Stats.Completed++
 	case observe.HandedOver:
-		g.counts.HandedOver++
+		g.state.Stats.HandedOver++
 	case observe.Dropped:
-		g.counts.Dropped++
+		g.state.Stats.Dropped++
 	case observe.Failed:
-		g.counts.Failed++
+		g.state.Stats.Failed++
 	case observe.Abandoned, observe.Kept:
-		g.counts.Abandoned++
+		g.state.Stats.Abandoned++
 	default: // Discarded: it was not accepted
 	}
 }
 
 // report describes an element.
 func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
-	why := g.slots.reasons.get(s.place)
 	r := Report[IN]{
 		Element: s.in, Err: s.err, Attempts: int(s.attempts), Elapsed: g.now - s.accepted, Verdict: s.verdict,
-		Reason: why.last, Reasons: why.retried, InDoubt: s.doubt != noDoubt, Tracked: s.doubt == tracked, Failed: s.phase == failing,
+		InDoubt: s.doubt != noDoubt, Tracked: s.doubt == tracked, Failed: s.phase == failing,
 		Timeout: g.Timeout, Context: g.Host.Values,
 	}
 	if g.describe != nil {
 		r.Context = g.describe(s)
 	}
-	if l := g.limits.get(s.place); l != nil {
-		r.Timeout = l.total
+	if of := g.slots.reasonsOf(s); of != nil {
+		r.Reason, r.Reasons = of.last, of.retried
+	}
+	if x := g.slots.extra(s); x != nil && x.limit != nil {
+		r.Timeout = x.limit.total
 	}
 	if s.attempts > 0 {
 		r.First, r.Last = g.Timers.Time(s.first), g.Timers.Time(s.last)
@@ -110,51 +121,44 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	return r
 }
 
-// Describe describes an element that has failed or was abandoned.
-func (g *Machine[IN, OUT]) Describe(s *Slot[IN, OUT]) Report[IN] { return g.report(s) }
-
 // ---- Results out
 
 // Head returns what the head of the queue has to emit, results or a control element; neither, if its turn has not come. Elements
 // that emit nothing leave here. The head stays until Left is called.
 func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 	for {
-		s := g.head()
-		switch {
-		case s == nil:
+		e := g.Queue.Head()
+		if e == nil {
 			return nil, nil
-		case s.phase == controlElement:
-			return nil, g.slots.held.get(s.place)
-		case s.phase == done:
+		}
+		switch s := e.Value; s.phase {
+		case controlElement:
+			return nil, g.slots.extra(s).held
+		case done:
 			if results = g.results(s); len(results) > 0 {
 				return results, nil
 			}
-			g.Ended(s, observe.Empty)
+			g.Left(observe.Empty)
+		default:
+			g.Left(observe.Empty)
 		}
-		g.leave(s)
 	}
 }
 
-// Left removes the head of the queue: it has been emitted.
-func (g *Machine[IN, OUT]) Left() {
-	s := g.head()
+// Left removes the head of the queue, whose results, if it has some, ended so: the driver says Emitted.
+func (g *Machine[IN, OUT]) Left(how observe.EndKind) {
+	s := g.Queue.Head().Value
 	if s.phase == done {
-		g.Ended(s, observe.Emitted)
+		g.Ended(s, how)
 	}
-	g.leave(s)
-}
-
-func (g *Machine[IN, OUT]) leave(s *Slot[IN, OUT]) {
 	if s == g.oldest {
 		g.oldest = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase != controlElement })
 	}
 	for _, f := range g.left {
 		f(s)
 	}
-	g.limits.clear(s.place)
 	g.Queue.Pop()
 	if g.slots.leave(s) {
-		g.limits = side[*limit[IN, OUT]]{}
 		for _, f := range g.emptied {
 			f()
 		}
@@ -199,20 +203,20 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 				g.on[s.phase].cut(s, false)
 			}
 		}
-		g.attemptOver(s, false, 0)
+		g.nothingFollows(s)
 		cut = append(cut, s)
 	}
-	g.counts.Deciding, g.counts.WaitingForRetry, g.counts.WaitingForKey = 0, 0, 0
+	g.state.Stats.Deciding, g.state.Stats.WaitingForRetry, g.state.Stats.WaitingForKey = 0, 0, 0
 	return cut
 }
 
 // judgedLast returns the element that the policy was judging when it ended the core's goroutine (law A6), if that has no successor.
 func (g *Machine[IN, OUT]) judgedLast() *Slot[IN, OUT] {
-	if g.call.broke == nil || !g.isDeciding {
+	if g.user.broke == nil || !g.isDeciding {
 		return nil
 	}
 	if !g.isAnswered {
-		g.doubt(g.call.slot)
+		g.user.slot.doubts(g.view.Reason, g.view.Stage, g.tracked)
 	}
-	return g.call.slot
+	return g.user.slot
 }

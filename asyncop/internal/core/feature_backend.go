@@ -119,7 +119,7 @@ func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) bool {
 		b.attempt.Tenant = b.tenant(s.in)
 		b.tenants.set(s.place, b.attempt.Tenant)
 	}
-	g.called()
+	g.user.after = nil
 	if c := b.attempt.Cost; !(c >= 0 && c <= math.MaxFloat64) { // in this form NaN fails too
 		b.broke(s, fmt.Errorf("asyncop: Cost: want a finite number of 0 or more: %v", c))
 		return false
@@ -179,7 +179,7 @@ func (b *atBackend[IN, OUT]) heard(s *Slot[IN, OUT], o gate.Outcome) (outage boo
 	return outage
 }
 
-// waitingCalls returns how many calls wait for nothing but a feature.
+// waitingCalls returns how many calls could start but for a feature.
 func (g *Machine[IN, OUT]) waitingCalls() int {
 	n := g.ready.Len() + g.unbegun
 	if g.callsOf != nil {

@@ -22,10 +22,11 @@ type Batches[IN, OUT any] struct {
 	Batching[IN, OUT]
 	core    *Machine[IN, OUT]
 	forming *call.Batch[IN, OUT] // or nil
+	sent    bool                 // the last one that was formed is to be called
 	last    bool                 // no element follows those that are here
 }
 
-// AddBatches adds the feature: a call is for several elements, and handed out by Jobs.
+// AddBatches adds the feature: a call is for several elements.
 func AddBatches[IN, OUT any](g *Machine[IN, OUT], batching Batching[IN, OUT]) *Batches[IN, OUT] {
 	b := &Batches[IN, OUT]{Batching: batching, core: g}
 	g.exact = true
@@ -60,7 +61,7 @@ func (b *Batches[IN, OUT]) startable() int { return b.core.ready.Len() + b.core.
 // isEnough reports whether a batch starts without a wait: it has all its members, or no others can come. An element that waits to
 // leave makes room when downstream takes it.
 func (b *Batches[IN, OUT]) isEnough() bool {
-	return b.startable() >= b.MaxSize || b.last || b.core.Room() == 0 && b.core.Queue.Head() == nil
+	return b.startable() >= b.MaxSize || b.last || b.core.State().Room == 0 && b.core.Queue.Head() == nil
 }
 
 // due returns when the first of those that may start has waited for MaxWait. Retries count as one group from the first on,
@@ -100,8 +101,9 @@ func (b *Batches[IN, OUT]) startFull() (ends bool) {
 	g := b.core
 	if g.wantsStart() && g.mayStartSome() && b.startable() >= b.MaxSize && !b.timerIsDue() {
 		b.startOne()
+		return b.sent
 	}
-	return len(g.jobs) > 0
+	return false
 }
 
 func (b *Batches[IN, OUT]) timerIsDue() bool {
@@ -116,6 +118,7 @@ func (b *Batches[IN, OUT]) timerIsDue() bool {
 func (b *Batches[IN, OUT]) startOne() {
 	g := b.core
 	s := g.nextStart()
+	b.sent = false
 	if !g.mayStart(s) || g.admit != nil && !g.admit(s) {
 		return
 	}
@@ -140,8 +143,8 @@ func (b *Batches[IN, OUT]) send() {
 		return
 	}
 	b.forming, g.forming, g.calledAfter = nil, nil, nil
-	if formed.Close() {
-		g.jobs = append(g.jobs, call.Job[IN, OUT]{Task: func() { b.Call(formed) }})
+	if b.sent = formed.Close(); b.sent {
+		g.HandOut(call.Job[IN, OUT]{Task: func() { b.Call(formed) }})
 		return
 	}
 	g.permits++

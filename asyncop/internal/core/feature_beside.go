@@ -88,9 +88,7 @@ type question[OUT any] struct {
 	outage bool                    // the attempt met one
 	view   predicates.Attempt[OUT] // of the attempt
 
-	// Written by the worker before it posts the letter.
-	action decision.Action
-	failed error
+	answer decision.Answer // written by the worker before it posts the letter
 }
 
 // put puts the question to the strategy, on a worker, unless it is late.
@@ -100,13 +98,13 @@ func (q *question[OUT]) put(ctx context.Context, policy *decision.Steps[OUT], pa
 	}
 	defer q.Finish()
 	var g guard.Guard
-	defer g.Close(func(recovered any) { q.failed = panicked(recovered) }) // Ask itself recovers panics
-	q.action, q.failed = policy.Ask(ctx, &q.view)
+	defer g.Close(func(recovered any) { q.answer.Err = panicked(recovered) }) // Ask itself recovers panics
+	q.answer = policy.Ask(ctx, &q.view)
 	g.Returned()
 }
 
 // AskBeside adds a feature: strategies that may block are asked on a worker. Meanwhile an element has neither permit nor call,
-// and its deadline stands (law A3).
+// and its deadline holds (law A3).
 func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 	b := addBeside(g)
 	g.ask = func(s *Slot[IN, OUT], err error) {
@@ -115,24 +113,26 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 		g.enter(s, deciding)
 		g.hold(s, q)
 		g.bind(s, &q.Token, s.attempts, s.due)
-		g.counts.Deciding++
-		policy, panicked, ctx := g.Policy, g.Host.Panicked, g.contextBeside(s, &q.Token)
+		g.state.Stats.Deciding++
+		policy, panicked, ctx := g.Policy, g.Host.Panicked, g.elementContext(s, &q.Token)
 		b.run(&q.Token, func() { q.put(ctx, policy, panicked) })
 	}
 	g.on[deciding].answered = func(s *Slot[IN, OUT]) {
-		q := g.take(s).(*question[OUT])
-		g.counts.Deciding--
+		q := g.unhold(s).(*question[OUT])
+		g.state.Stats.Deciding--
 		g.tick()
 		q.view.Remaining, q.view.Elapsed = g.remaining(s), g.now-s.accepted
 		g.outcome, g.outage, g.isDeciding, g.isAnswered = q.err, q.outage, true, true
 		g.calling(s, g.resumes.judge)
-		d := g.Policy.Conclude(&q.view, q.action, q.failed, g.situation())
-		g.called()
+		now := g.situation()
+		now.Answer = &q.answer
+		d := g.Policy.Decide(g.Host.Life, &q.view, now)
+		g.user.after = nil
 		g.decidedOn(s, q.err, &d, nil)
 	}
 	g.on[deciding].cut = func(s *Slot[IN, OUT], late bool) {
-		g.counts.Deciding--
-		if q := g.take(s).(*question[OUT]); late {
+		g.state.Stats.Deciding--
+		if q := g.unhold(s).(*question[OUT]); late {
 			q.Expire()
 		} else {
 			q.Cut()
@@ -143,11 +143,11 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 // ---- Retries with something to do first
 
 // PrepareBeside adds a feature: what a strategy wants done before an attempt is done on a worker. The attempt has its permit, and
-// its timeouts stand. If that fails, it is the attempt's outcome, and nothing has been sent.
+// its timeouts hold. If that fails, it is the attempt's outcome, and nothing has been sent.
 func PrepareBeside[IN, OUT any](g *Machine[IN, OUT]) {
 	b := addBeside(g)
 	g.prepare = func(s *Slot[IN, OUT], a *call.Attempt[OUT], before func(ctx context.Context) error) (goesOn bool) {
-		ctx := g.contextBeside(s, &a.Token)
+		ctx := g.elementContext(s, &a.Token)
 		if done := g.calledAfter; done != nil {
 			closed := make(chan struct{})
 			done(closed)
@@ -172,8 +172,8 @@ func PrepareBeside[IN, OUT any](g *Machine[IN, OUT]) {
 			return
 		}
 		g.tick()
-		g.EndIfCancelled()                                      // now, not when the driver looks (law A5)
-		if g.failure == nil && g.now < s.attempt.DeadlineAt() { // else its timeout is due, too
+		g.endIfCancelled()                                            // now, not when the driver looks (law A5)
+		if g.state.Failure == nil && g.now < s.attempt.DeadlineAt() { // else its timeout is due, too
 			g.enter(s, running)
 			g.invoke(s, s.attempt)
 		}

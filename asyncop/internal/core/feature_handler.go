@@ -33,7 +33,7 @@ func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) 
 		g.hold(s, h)
 		g.bind(s, &h.Token, 0, until)
 		g.Timers.Arm(&s.timer, until)
-		r, ctx := g.report(s), g.contextBeside(s, &h.Token)
+		r, ctx := g.report(s), g.elementContext(s, &h.Token)
 		r.Failed = true
 		b.run(&h.Token, func() {
 			h.Run(func() ([]OUT, error) { return handler.Handle(ctx, r, timedOut) })
@@ -41,7 +41,7 @@ func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) 
 		return true
 	}
 	g.on[handling].answered = func(s *Slot[IN, OUT]) {
-		h := g.take(s).(*call.Handling[OUT])
+		h := g.unhold(s).(*call.Handling[OUT])
 		g.Timers.Cancel(&s.timer)
 		results, err, panicked := h.Outcome()
 		switch {
@@ -58,9 +58,9 @@ func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) 
 		g.settle(s, nil)
 	}
 	g.on[handling].fired = func(s *Slot[IN, OUT]) {
-		h := g.take(s).(*call.Handling[OUT])
+		h := g.unhold(s).(*call.Handling[OUT])
 		h.Expire()
 		g.giveUp(s, handler.Broke(s.err, h.TimedOut, handler.ErrLimit))
 	}
-	g.on[handling].cut = func(s *Slot[IN, OUT], _ bool) { g.take(s).(*call.Handling[OUT]).Cut() }
+	g.on[handling].cut = func(s *Slot[IN, OUT], _ bool) { g.unhold(s).(*call.Handling[OUT]).Cut() }
 }

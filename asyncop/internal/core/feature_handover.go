@@ -90,14 +90,14 @@ func (h *HandOver[IN, OUT]) offerNext() {
 	}
 	g, s := h.core, h.failing.Pop()
 	o := &offer{wait: firstOffer, name: new(ctxkey.Offer), done: make(chan struct{})}
-	if before, ok := g.slots.held.get(s.place).(*offer); ok {
+	if before, ok := g.held(s).(*offer); ok {
 		o.wait, o.name = min(2*before.wait, lastOffer), before.name
 	}
 	g.hold(s, o)
 	g.bind(s, &o.Token, 0, call.NoDeadline)
 	h.running = o
 	g.refresh()
-	sink, policy, panicked, ctx, r := h.sink, g.Policy, g.Host.Panicked, o.name.With(g.contextBeside(s, &o.Token)), g.report(s)
+	sink, policy, panicked, ctx, r := h.sink, g.Policy, g.Host.Panicked, o.name.With(g.elementContext(s, &o.Token)), g.report(s)
 	g.Host.Run(func() {
 		o.run(func() error { return sink(ctx, r) }, func() bool {
 			return r.InDoubt && !decision.WantedRepeat(r.Verdict, r.Reason) && !policy.IsIdempotent(r.Element)
@@ -108,7 +108,7 @@ func (h *HandOver[IN, OUT]) offerNext() {
 // answered goes on after the sink has answered: s is taken, can never be, or will be offered again.
 func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	g := h.core
-	o := g.slots.held.get(s.place).(*offer)
+	o := g.held(s).(*offer)
 	h.running = nil
 	switch {
 	case o.err == nil:
@@ -131,8 +131,8 @@ func (h *HandOver[IN, OUT]) taken(s *Slot[IN, OUT]) {
 	h.core.complete(s)
 }
 
-// refused ends s, which the sink can never take. A message goes to the dead letters of its source. What is no message is nobody's,
-// so it fails the run: another offer would hold its slot for ever (law D4).
+// refused ends s, which the sink can never take. A message goes to the dead letters of its source. An element that is not a message has
+// nobody to go to, so it fails the run: another offer would hold its slot for ever (law D4).
 func (h *HandOver[IN, OUT]) refused(s *Slot[IN, OUT], o *offer) {
 	g := h.core
 	s.err = errors.Join(s.err, o.err)
@@ -163,24 +163,29 @@ func (h *HandOver[IN, OUT]) Await() {
 
 // WasTaken reports whether the sink has taken s, which Abandon has returned, meanwhile. For use after Await.
 func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
-	return h.running != nil && h.running.err == nil && h.core.slots.held.get(s.place) == any(h.running)
+	return h.running != nil && h.running.err == nil && h.core.held(s) == any(h.running)
 }
 
 // Last calls the sink for an element that Abandon has returned, with err as the reason if it has not failed. The call's
-// context has the values that it would have had before the end, and ends by cut.
-func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err error) error {
+// context has the values that it would have had before the end, and ends by cut: then there is no call. Last returns what the sink got,
+// or would have got.
+func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err error) (r Report[IN], declined error) {
 	g, o := h.core, &offer{name: new(ctxkey.Offer)}
-	if before, ok := g.slots.held.get(s.place).(*offer); ok {
+	if before, ok := g.held(s).(*offer); ok {
 		o.name = before.name
 	}
 	o.Start(g.Host, call.Ref{}, 0, call.NoDeadline)
 	for _, f := range g.bound {
 		f(s, &o.Token)
 	}
-	ctx := call.WithEnd(o.name.With(g.contextBeside(s, &o.Token)), cut)
-	r := g.report(s)
-	if !r.Failed {
-		r.Err = err
+	ctx := call.WithEnd(o.name.With(g.elementContext(s, &o.Token)), cut)
+	r = g.report(s)
+	if over := context.Cause(cut); over != nil {
+		return r, over
 	}
-	return guard.Call(func() error { return h.sink(ctx, r) }, g.Host.Panicked)
+	got := r
+	if !r.Failed {
+		got.Err = err
+	}
+	return r, guard.Call(func() error { return h.sink(ctx, got) }, g.Host.Panicked)
 }

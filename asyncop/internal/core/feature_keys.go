@@ -31,7 +31,7 @@ type lane[IN, OUT any] struct {
 	owner       any // the keyedLane that it is part of
 }
 
-// standing is where an element stands in its lane.
+// standing is the place of an element in its lane.
 type standing[IN, OUT any] struct {
 	lane       *lane[IN, OUT] // nil once the element has ended
 	prev, next *Slot[IN, OUT]
@@ -111,7 +111,7 @@ func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) bool {
 	g := o.core
 	g.calling(s, g.resumes.fail)
 	l, err := o.keys.lane(s.in)
-	g.called()
+	g.user.after = nil
 	if err != nil {
 		g.fail(s, err)
 		return false
@@ -151,11 +151,11 @@ func (o *keyOrder[IN, OUT]) entering(s *Slot[IN, OUT], p phase) {
 	case fresh:
 		o.heads.Cancel(&s.timer)
 	case behind:
-		o.core.counts.WaitingForKey--
+		o.core.state.Stats.WaitingForKey--
 	default:
 	}
 	if p == behind {
-		o.core.counts.WaitingForKey++
+		o.core.state.Stats.WaitingForKey++
 	}
 }
 

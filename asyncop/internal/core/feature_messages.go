@@ -21,7 +21,7 @@ import (
 // It hooks in with the first message.
 type Messages[IN, OUT any] struct {
 	core        *Machine[IN, OUT]
-	hooked      bool
+	Some        bool                              // there was one
 	next        call.Message                      // that the next element is
 	of          side[call.Message]                // without its value; zero: none
 	carried     bool                              // what the head of the queue has emitted carries its message on
@@ -47,14 +47,11 @@ func AddMessages[IN, OUT any](g *Machine[IN, OUT], broke func(err error)) *Messa
 
 // Next says what message the element is that is accepted next.
 func (m *Messages[IN, OUT]) Next(msg call.Message) {
-	if msg == (call.Message{}) {
-		return
-	}
 	m.next = msg
-	if m.hooked {
+	if m.Some {
 		return
 	}
-	m.hooked = true
+	m.Some = true
 	g := m.core
 	g.accepted = slices.Insert(g.accepted, 0, func(s *Slot[IN, OUT]) bool {
 		if m.next != (call.Message{}) {
@@ -88,12 +85,7 @@ func (m *Messages[IN, OUT]) Next(msg call.Message) {
 func (m *Messages[IN, OUT]) Of(s *Slot[IN, OUT]) call.Message { return m.of.get(s.place) }
 
 // Head returns the message that the head of the queue is; zero if it is none. There must be a head.
-func (m *Messages[IN, OUT]) Head() call.Message {
-	if len(m.of.at) == 0 {
-		return call.Message{}
-	}
-	return m.of.get(m.core.head().place)
-}
+func (m *Messages[IN, OUT]) Head() call.Message { return m.of.get(m.core.Queue.Head().Value.place) }
 
 // Context returns the operator's context, which knows the message that an element is.
 func (m *Messages[IN, OUT]) Context(s *Slot[IN, OUT]) context.Context {
@@ -107,7 +99,9 @@ func (m *Messages[IN, OUT]) Context(s *Slot[IN, OUT]) context.Context {
 func (m *Messages[IN, OUT]) Carried() { m.carried = m.Head() != (call.Message{}) }
 
 // isCarried reports whether what s has emitted carries its message on.
-func (m *Messages[IN, OUT]) isCarried(s *Slot[IN, OUT]) bool { return m.carried && s == m.core.head() }
+func (m *Messages[IN, OUT]) isCarried(s *Slot[IN, OUT]) bool {
+	return m.carried && s.entry == m.core.Queue.Head()
+}
 
 // ComesAgain reports whether an element that Abandon has returned, and that has not ended, is a message that its source delivers again.
 func (m *Messages[IN, OUT]) ComesAgain(s *Slot[IN, OUT]) bool {
@@ -126,7 +120,7 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 		m.settlements.Push(settlement{msg, message.Verdict{Kind: message.Acked}})
 	case observe.HandedOver, observe.Dropped:
 		v := message.Verdict{Kind: message.Acked, Err: s.err}
-		if r := m.core.slots.reasons.get(s.place).last; r.IsRejection() { // a worker learns that the service has answered
+		if r := m.core.lastReason(s); r.IsRejection() { // a worker learns that the service has answered
 			v.Err = predicates.WithReason(s.err, r)
 		}
 		m.settlements.Push(settlement{msg, v})
@@ -175,6 +169,6 @@ func (m *Messages[IN, OUT]) Settle() {
 			s := m.settlements.Pop()
 			s.message.Settle(s.verdict)
 		}
-		m.core.called()
+		m.core.user.after = nil
 	}
 }

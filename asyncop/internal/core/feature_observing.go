@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/internal/fifo"
 )
 
-// Observing calls the observers and counters (law O1). What happens to elements is noted, and told in Report, in order.
+// Observing calls the observers and counters (law O1). What happens to elements is noted, and reported in order by Report.
 type Observing[IN, OUT any] struct {
 	core      *Machine[IN, OUT]
 	messages  *Messages[IN, OUT]
@@ -61,7 +61,7 @@ type note struct {
 	isEnd   bool // of the element
 }
 
-// AddObserving adds the feature. broke learns of an observer that breaks where that is no element's outcome.
+// AddObserving adds the feature. broke learns of an observer that breaks where that is not the outcome of an element.
 func AddObserving[IN, OUT any](
 	g *Machine[IN, OUT], messages *Messages[IN, OUT], observers []observe.Observer, counters []counting.Counter, broke func(err error),
 ) *Observing[IN, OUT] {
@@ -117,7 +117,7 @@ func (o *Observing[IN, OUT]) accepted(s *Slot[IN, OUT]) bool {
 	return true
 }
 
-// accepted tells an observer of an element, which has a number if it was restored with one.
+// accepted calls an observer for an element, which has a number if it was restored with one.
 func accepted(ctx context.Context, o observe.Observer, element any, a acceptance) context.Context {
 	if a.restored {
 		if c, ok := o.(observe.CheckpointedObserver); ok {
@@ -195,7 +195,7 @@ func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) boo
 			t.attempt = ctx //nolint:fatcontext // one layer an observer
 		}
 	}
-	g.called()
+	g.user.after = nil
 	return true
 }
 
@@ -250,7 +250,7 @@ func (o *Observing[IN, OUT]) attemptOver(s *Slot[IN, OUT], again bool, d time.Du
 	}
 	r.running = false
 	a := &r.attempt
-	a.Reason, a.Retry, a.Delay = o.core.slots.reasons.get(s.place).last, again, d
+	a.Reason, a.Retry, a.Delay = o.core.lastReason(s), again, d
 	if len(o.counters) > 0 {
 		o.attempts = append(o.attempts, *a)
 	}
@@ -273,13 +273,13 @@ func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	r.called = s.attempts > 0
 	r.element.InDoubt = s.doubt != noDoubt && how != observe.Emitted && how != observe.Empty
 	if t := r.seen; t != nil {
-		t.element.Reason, t.element.Attempts = o.core.slots.reasons.get(s.place).last, int(s.attempts)
+		t.element.Reason, t.element.Attempts = o.core.lastReason(s), int(s.attempts)
 		switch how {
 		case observe.Emitted:
 			t.element.Results = len(o.core.results(s))
 		case observe.Empty:
 		case observe.Abandoned, observe.Kept:
-			if t.element.Err = o.core.failure; t.element.Err == nil { // it was given back while the run goes on
+			if t.element.Err = o.core.state.Failure; t.element.Err == nil { // it was given back while the run goes on
 				t.element.Err = s.err
 			}
 		default:
@@ -339,13 +339,13 @@ func (o *Observing[IN, OUT]) mayReport() bool {
 func (o *Observing[IN, OUT]) Report() {
 	for o.mayReport() {
 		o.core.calling(nil, o.reportBroke)
-		o.tell()
-		o.core.called()
+		o.notify()
+		o.core.user.after = nil
 	}
 }
 
-// tell calls the observers as long as there is something. If one breaks, the others are called all the same: by the next Report.
-func (o *Observing[IN, OUT]) tell() {
+// notify calls the observers as long as there are notes. If one breaks, the next Report calls the others.
+func (o *Observing[IN, OUT]) notify() {
 	for (len(o.attempts) > 0 || len(o.elements) > 0) && o.counted < len(o.counters) {
 		o.counted++
 		o.counters[o.counted-1].Count(o.attempts, o.elements)

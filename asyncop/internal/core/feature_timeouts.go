@@ -9,7 +9,7 @@ func OwnTimeouts[IN, OUT any](g *Machine[IN, OUT], timeoutFor func(in IN) time.D
 	g.timeoutOf = func(s *Slot[IN, OUT]) time.Duration {
 		g.calling(s, g.resumes.fail)
 		own := timeoutFor(s.in)
-		g.called()
+		g.user.after = nil
 		if own == 0 {
 			return g.Timeout
 		}

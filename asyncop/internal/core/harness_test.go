@@ -43,7 +43,8 @@ type rig struct {
 	clock     *handClock
 	stop      context.CancelCauseFunc // ends the user's context
 
-	tasks   []func() // what Host.Run was given
+	tasks   []func()                   // what Host.Run was given
+	jobs    []call.Job[string, string] // what HandOut was given
 	calls   map[string]*call.Attempt[string]
 	answer  func(name string, a *call.Attempt[string]) error // called for each call; nil: none
 	history []string
@@ -121,16 +122,22 @@ func newRig(tb require.TestingT, strategy strategies.Retry[string], change func(
 			Queue: queue.NewOrdered[*Slot[string, string]](4), Host: host,
 			Timers: timers.NewService[*Slot[string, string]](r.clock, func() {}),
 			Invoke: r.invoke, Policy: strategies.PolicyOf(strategy).Steps(), Random: rand.New(rand.NewPCG(1, 1)),
-			Timeout: time.Minute,
+			Limits: Limits{Timeout: time.Minute}, HandOut: func(j call.Job[string, string]) { r.jobs = append(r.jobs, j) },
 			Hooks: Hooks[string]{
-				TimedOut: func(r Report[string], early bool, _ error) error {
-					return fmt.Errorf("timed out after %v, early %v: %w", r.Elapsed, early, context.DeadlineExceeded)
+				TimedOut: func(r Report[string], out TimedOut) error {
+					if out.Attempt {
+						return fmt.Errorf("attempt %d timed out", r.Attempts)
+					}
+					return fmt.Errorf("timed out after %v, early %v: %w", r.Elapsed, out.Early, context.DeadlineExceeded)
 				},
-				AttemptTimedOut: func(attempt int) error { return fmt.Errorf("attempt %d timed out", attempt) },
-				Exhausted:       func(d decision.Decision) error { return fmt.Errorf("exhausted: %v", d.Verdict) },
-				DecisionFailed:  func(err error) error { return err },
-				RunFailed:       func(f Report[string]) error { r.note("!" + f.Element); return f.Err },
-				GivenUp:         func(f Report[string], _ observe.EndKind) { r.note("!" + f.Element) },
+				Undecided: func(d decision.Decision) error {
+					if d.Verdict == decision.Failed {
+						return d.Err
+					}
+					return fmt.Errorf("exhausted: %v", d.Verdict)
+				},
+				RunFailed: func(f Report[string]) error { r.note("!" + f.Element); return f.Err },
+				GivenUp:   func(f Report[string], _ observe.EndKind) { r.note("!" + f.Element) },
 			},
 		},
 		Limit:         time.Second,
@@ -186,7 +193,7 @@ func (r *rig) build(c *setup) {
 		r.batches = AddBatches(g, *c.Batch)
 	}
 	if c.LogsRetries != nil {
-		LogRetries(g, c.LogsRetries, func(f Report[string], d decision.Decision, again bool) {
+		LogRetries(g, func(time.Duration) bool { return c.LogsRetries() }, func(f Report[string], d decision.Decision, again bool) {
 			if again {
 				c.Retrying(f, d)
 			} else {
@@ -211,7 +218,9 @@ func (r *rig) once(f func()) {
 func (r *rig) Resume() { r.once(nil) }
 
 func (r *rig) Accept(in string, m call.Message) {
-	r.messages.Next(m)
+	if m != (call.Message{}) {
+		r.messages.Next(m)
+	}
 	r.once(func() { r.Machine.Accept(in) })
 }
 
@@ -310,7 +319,7 @@ func (r *rig) emit() {
 
 // leave has the head leave, and be gone.
 func (r *rig) leave() {
-	r.Left()
+	r.Left(observe.Emitted)
 	if r.observing == nil {
 		return
 	}
@@ -339,6 +348,15 @@ func (r *rig) pass(d time.Duration) {
 			return
 		}
 	}
+}
+
+// Jobs hands out the jobs, and returns how many there were.
+func (r *rig) Jobs(offer func(jobs ...call.Job[string, string])) (n int) {
+	if n = len(r.jobs); n > 0 {
+		offer(r.jobs...)
+		r.jobs = nil
+	}
+	return n
 }
 
 // work runs what waits for workers.
@@ -382,7 +400,7 @@ func retries(n int, delay time.Duration) strategies.Retry[string] {
 
 // head3 is Head with the message that the head is.
 func (r *rig) head3() (results []string, m call.Message, control any) {
-	if results, control = r.Machine.Head(); len(results) > 0 {
+	if results, control = r.Machine.Head(); len(results) > 0 && r.messages.Some {
 		m = r.messages.Head()
 	}
 	return results, m, control

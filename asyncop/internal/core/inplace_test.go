@@ -421,7 +421,7 @@ func TestMessageBehindACallThatEndsAtOnce(t *testing.T) {
 	results, m, _ := r.head3()
 	require.Equal(t, []string{"a#1"}, results)
 	require.Zero(t, m)
-	r.Left()
+	r.Left(observe.Emitted)
 	_, m, _ = r.head3()
 	require.True(t, m.Pending())
 	r.End(errOver)

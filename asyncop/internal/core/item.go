@@ -33,6 +33,11 @@ const (
 	Completed                 // a record whose results wait to be emitted: rest has them
 )
 
+// Marker returns the item of a control element that is in no checkpoint.
+func Marker[IN, OUT any](control any) Item[IN, OUT] {
+	return Item[IN, OUT]{Kind: Control, Rest: control, Retry: notKept}
+}
+
 // Results returns those of a Completed item.
 func (it *Item[IN, OUT]) Results() []OUT { return it.Rest.(interface{ Results() []OUT }).Results() }
 
@@ -44,7 +49,7 @@ func (it *Item[IN, OUT]) SetResults(results []OUT) { it.Kind, it.Rest = Complete
 func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[IN, OUT] {
 	g.tick()
 	start := g.Timers.Time(0).UnixNano()
-	into = slices.Grow(into, g.Len())
+	into = slices.Grow(into, g.Queue.Len())
 	for s := g.first(); s != nil; s = s.next() {
 		if g.holds(s) {
 			into = into[:len(into)+1]
@@ -57,7 +62,7 @@ func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[
 // item makes a zero item that of an element, so that only what differs is written. start is that of the clock in Unix nanoseconds.
 func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64, withResults bool) {
 	if s.phase == controlElement {
-		it.Kind, it.Rest = Control, g.slots.held.get(s.place)
+		it.Kind, it.Rest = Control, g.held(s)
 		return
 	}
 	it.In, it.Spent, it.Attempts = s.in, g.now-s.accepted, s.attempts
@@ -68,7 +73,7 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 	case s.phase == done && withResults:
 		it.Kind, it.Rest = Completed, s.attempt // no copy of the results: they do not change
 		if s.attempt == nil {
-			it.Rest = g.slots.held.get(s.place)
+			it.Rest = g.held(s)
 		}
 	case s.phase == done: // its call was in time; the one that takes its place has the whole time, from now on
 		it.Attempts = max(0, it.Attempts-1)
@@ -111,7 +116,7 @@ func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 // Restore takes a slot for an item, which may have had a number: see Observing.Numbers. There must be room.
 func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	if it.Kind == Control {
-		g.AcceptControl(it.Rest, true)
+		g.acceptControl(it)
 		return
 	}
 	g.tick()
@@ -160,7 +165,7 @@ func (g *Machine[IN, OUT]) restoreRecord(s *Slot[IN, OUT], it Item[IN, OUT]) {
 	}
 	s.retry = it.Retry
 	g.enter(s, backoff)
-	g.counts.WaitingForRetry++
+	g.state.Stats.WaitingForRetry++
 	g.Timers.Arm(&s.timer, later(g.now, it.Wait))
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/timers"
@@ -17,19 +18,17 @@ import (
 
 // Config is what a core is made of. It is read-only once the core runs.
 type Config[IN, OUT any] struct {
-	Queue  queue.Queue[*Slot[IN, OUT]]                                  // owned by the core
-	Timers *timers.Service[*Slot[IN, OUT]]                              // owned by the core, whose driver sets the alarm
-	Host   *call.Host                                                   // what the calls share
-	Invoke func(ctx context.Context, in IN, a *call.Attempt[OUT]) error // starts a call
-	Direct bool                                                         // calls are handed out by Jobs instead
+	Queue   queue.Queue[*Slot[IN, OUT]]                                  // owned by the core
+	Timers  *timers.Service[*Slot[IN, OUT]]                              // owned by the core, whose driver sets the alarm
+	Host    *call.Host                                                   // what the calls share
+	Invoke  func(ctx context.Context, in IN, a *call.Attempt[OUT]) error // starts a call
+	Direct  bool                                                         // calls are handed out instead
+	HandOut func(job call.Job[IN, OUT])                                  // takes a job for the workers, until the driver has time
 
 	Policy *decision.Steps[OUT]
 	Random *rand.Rand // of the jitter
 
-	Timeout        time.Duration // total, per element; 0: none
-	AttemptTimeout time.Duration // of each attempt; 0: none
-	EarlyTimeout   bool          // an element times out as soon as no retry can start within its timeout
-	MaxCalls       int           // permits; 0: as many as there are slots
+	Limits
 
 	FailsRun           bool // the first element that fails ends the run; else it is dropped
 	ExhaustedAsFailure bool // a result that asks for a retry it does not get is a failure
@@ -37,6 +36,14 @@ type Config[IN, OUT any] struct {
 	Check    func(results []OUT) error // nil: results may be anything
 	Restored Restored
 	Hooks    Hooks[IN]
+}
+
+// Limits bound elements and attempts.
+type Limits struct {
+	Timeout        time.Duration // total, per element; 0: none
+	AttemptTimeout time.Duration // of each attempt; 0: none
+	EarlyTimeout   bool          // an element times out as soon as no retry can start within its timeout
+	MaxCalls       int           // permits; 0: as many as there are slots
 }
 
 // Restored is what elements from a checkpoint keep of the time before the restart, beside the rest of their back-off.
@@ -55,14 +62,19 @@ const (
 	KeepSpent               // the attempts; the time before the restart is spent
 )
 
-// Hooks make what users see, seldom. They may run user code: one that does calls [Machine.Slept] first.
+// Hooks make what users see, seldom. They may run user code: one that does calls [Machine.Away] first.
 type Hooks[IN any] struct {
-	TimedOut        func(r Report[IN], early bool, closed error) error // the failure of an element whose time ran out; closed: it waited for a backend that is
-	AttemptTimedOut func(attempt int) error                            // the outcome of an attempt whose time ran out
-	Exhausted       func(d decision.Decision) error                    // the failure of an element that ExhaustedAsFailure makes fail
-	DecisionFailed  func(err error) error                              // the failure of an element whose policy failed with err
-	RunFailed       func(r Report[IN]) error                           // the failure of the run by an element
-	GivenUp         func(r Report[IN], how observe.EndKind)            // an element was dropped or handed over
+	TimedOut  func(r Report[IN], out TimedOut) error  // the failure of an element whose time ran out, or the outcome of such an attempt
+	Undecided func(d decision.Decision) error         // the failure of an element whose policy failed, or that ExhaustedAsFailure makes fail
+	RunFailed func(r Report[IN]) error                // the failure of the run by an element
+	GivenUp   func(r Report[IN], how observe.EndKind) // an element was dropped or handed over
+}
+
+// TimedOut says what time ran out.
+type TimedOut struct {
+	Attempt bool  // that of the attempt
+	Early   bool  // that of the element, since no retry could start within it
+	Closed  error // that of the element, which waited for a backend that is closed
 }
 
 // Report is what a core says of an element.
@@ -77,7 +89,7 @@ type Report[IN any] struct {
 	Reason   predicates.Reason    // of its last outcome
 	Reasons  predicates.ReasonSet // of the retries that were begun
 	InDoubt  bool                 // an attempt may have taken effect
-	Tracked  bool                 // and the servers of all that may have recognise them when they come again
+	Tracked  bool                 // and the servers of all such attempts recognise them when they are repeated
 	Timeout  time.Duration        // its own, or that of all; 0: none
 	Failed   bool                 // it has failed, and was not handed over yet
 
@@ -98,7 +110,6 @@ type Machine[IN, OUT any] struct {
 	unbegun int                             // elements in phase fresh
 	ready   timers.Heap[*Slot[IN, OUT]]     // elements in phase ready, the oldest first
 	readied time.Duration                   // when the first of them got there
-	jobs    []call.Job[IN, OUT]             // calls that were started and not handed out
 	permits int                             // free ones
 	stamp   gate.Stamp                      // of the call that a feature has admitted last
 	overdue bool                            // the deadline of what was to start has come: timers go first (law T1)
@@ -107,27 +118,22 @@ type Machine[IN, OUT any] struct {
 	oldest *Slot[IN, OUT]              // the oldest element of the queue
 	live   *Slot[IN, OUT]              // the oldest element with a live deadline: deadlines come in input order
 	odd    timers.Heap[*Slot[IN, OUT]] // live deadlines that do not
-	limits side[*limit[IN, OUT]]       // of elements with an odd deadline
 
 	now   time.Duration // when the core last looked at the clock
 	stale bool          // since then the driver has slept
 	ran   bool          // since then user code has run
 	exact bool          // no step uses a reading that is older than user code
 
-	noRetries bool            // no element is retried any more (law A5)
-	failure   error           // why the run must end; nil: it need not
-	cause     Cause           // of failure
-	failedIn  context.Context //nolint:containedctx // of the element that has failed the run
-	abandoned bool            // Abandon was called: no element follows
+	noRetries bool // no element is retried any more (law A5)
+	abandoned bool // Abandon was called: no element follows
 
 	rest      *call.Letter         // taken from the mailbox and not handled yet
-	call      userCall[IN, OUT]    // the user code that is being run
+	user      userCall[IN, OUT]    // the user code that is being run
 	resumes   resumptions[IN, OUT] // how to go on after it
 	accepting acceptance           // of the newest element
 	restoring Item[IN, OUT]        // that is the newest element, if it comes from a checkpoint
 
-	counts observe.Stats
-	failed int64 // attempts
+	state State
 }
 
 // turnLimit bounds what one kind of work does in one turn, so that everything gets its turn.
@@ -135,7 +141,9 @@ const turnLimit = 128
 
 // New returns a core without elements and without features.
 func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
-	g := &Machine[IN, OUT]{Config: c, judge: newJudge(c.Policy)}
+	g := &Machine[IN, OUT]{Config: c}
+	g.state.FailedIn = g.Host.Values
+	g.looksClosely = c.Policy.NeedsElement()
 	if g.MaxCalls == 0 {
 		g.MaxCalls = g.Queue.Cap()
 	}
@@ -143,48 +151,63 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g.exact = c.Timeout > 0 || c.AttemptTimeout > 0
 	g.resumes = resumptions[IN, OUT]{
 		invoke: g.invokeBroke, judge: g.judgeBroke, accepted: g.acceptBroke, fail: g.fail,
+		found: g.found, question: g.question,
 	}
 	return g
 }
 
-// Len returns the number of slots taken.
-func (g *Machine[IN, OUT]) Len() int { return g.Queue.Len() }
+// State is what a driver may know of a core.
+type State struct {
+	Len     int // slots that are taken
+	Room    int // elements that may be accepted: none once the run must end
+	Running int // permits that are taken
 
-// Room returns how many elements may be accepted.
-func (g *Machine[IN, OUT]) Room() int {
-	if g.isCrowded != nil && g.isCrowded() {
-		return 0
-	}
-	return g.Queue.Cap() - g.Queue.Len()
+	Now    time.Duration // when the core last looked at the clock
+	Oldest time.Duration // when the oldest element was accepted; Never if there is none
+	Stats  observe.Stats // without Running and InFlight: see Counts
+	Failed int64         // attempts that ended with an error, or with the time of their element
+
+	Failure  error           // why the run must end; nil: it need not
+	Cause    Cause           // of Failure
+	FailedIn context.Context //nolint:containedctx // of the element that has failed the run; the operator's if none has
+	Exited   error           // of user code that has ended the goroutine which owned the core: for a driver that does not Run again
 }
 
-// Running returns how many permits are taken.
-func (g *Machine[IN, OUT]) Running() int { return g.MaxCalls - g.permits }
-
-// Counts returns the counters, and when the oldest element was accepted: Never if there is none.
-func (g *Machine[IN, OUT]) Counts() (c observe.Stats, oldest time.Duration) {
-	c, oldest = g.counts, Never
-	if g.oldest != nil {
-		oldest = g.oldest.accepted
-	}
-	c.Running = int64(g.Running())
+// Counts returns the counters.
+func (s *State) Counts() observe.Stats {
+	c := s.Stats
+	c.Running = int64(s.Running)
 	c.InFlight = c.Accepted - c.Completed - c.Dropped - c.HandedOver - c.Failed - c.Abandoned
-	return c, oldest
+	return c
 }
 
-// Attempts returns how many attempts were begun, and how many have ended with an error, or with the time of their element.
-func (g *Machine[IN, OUT]) Attempts() (begun, failed int64) { return g.counts.Attempts, g.failed }
+// State returns what there is to know. It is the core's: to be read at once, and not to be written.
+func (g *Machine[IN, OUT]) State() *State {
+	s := &g.state
+	s.Running, s.Now, s.Oldest, s.Room = g.MaxCalls-g.permits, g.now, Never, 0
+	if g.oldest != nil {
+		s.Oldest = g.oldest.accepted
+	}
+	if s.Len = g.Queue.Len(); s.Failure == nil && (g.isCrowded == nil || !g.isCrowded()) {
+		s.Room = g.Queue.Cap() - s.Len
+	}
+	if g.user.broke != nil {
+		s.Exited = g.user.broke
+	}
+	return s
+}
 
 // ---- The clock
 
-// Slept says that the driver has slept, or run user code that may wait: the time that the core knows is no longer the present.
-func (g *Machine[IN, OUT]) Slept() { g.stale = true }
-
-// Beside says that the driver is about to run user code beside the core, such as the input.
-func (g *Machine[IN, OUT]) Beside() { g.ran = true }
-
-// Present returns when the core last looked at the clock.
-func (g *Machine[IN, OUT]) Present() time.Duration { return g.now }
+// Away reports that the driver has slept, or is about to run code of users outside of the core. If that may wait, the core reads the clock
+// before it uses an instant. If not, it does so only where a limit depends on the instant.
+func (g *Machine[IN, OUT]) Away(mayWait bool) {
+	if mayWait {
+		g.stale = true
+	} else {
+		g.ran = true
+	}
+}
 
 // tick looks at the clock.
 func (g *Machine[IN, OUT]) tick() {
@@ -258,7 +281,7 @@ func (g *Machine[IN, OUT]) put(in IN, at time.Duration) *Slot[IN, OUT] {
 	if g.Timeout > 0 {
 		s.due = at + g.Timeout
 	}
-	g.counts.Accepted++
+	g.state.Stats.Accepted++
 	g.unbegun++
 	if g.fresh == nil {
 		g.fresh = s
@@ -277,20 +300,17 @@ func (g *Machine[IN, OUT]) startNew(s *Slot[IN, OUT]) {
 	switch {
 	case g.start != nil:
 		g.start(s)
-	case g.next() == s && g.ready.Len() == 0 && g.mayStartSome():
+	case g.permits > 0 && g.nextStart() == s && g.mayStartSome():
 		g.tryStart(s)
 	}
 }
 
-// AcceptControl takes a slot for a control element. There must be room. One that is not kept is in no checkpoint.
-func (g *Machine[IN, OUT]) AcceptControl(element any, kept bool) {
+// acceptControl takes a slot for a control element.
+func (g *Machine[IN, OUT]) acceptControl(it Item[IN, OUT]) {
 	g.tick()
 	s := g.slots.take()
-	s.accepted = g.now
-	g.slots.held.set(s.place, element)
-	if !kept {
-		s.retry = notKept
-	}
+	s.accepted, s.retry = g.now, it.Retry&notKept
+	g.hold(s, it.Rest)
 	s.entry = g.Queue.PutControl(s)
 }
 
@@ -347,8 +367,8 @@ const (
 // first that it is about to sleep: then nothing that is posted from now on is missed.
 func (g *Machine[IN, OUT]) Next() time.Duration {
 	g.tick()
-	g.call = userCall[IN, OUT]{} // an idle core keeps nothing
-	if !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.failure != nil {
+	g.user = userCall[IN, OUT]{} // an idle core keeps nothing
+	if !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.state.Failure != nil {
 		return Now
 	}
 	for _, f := range g.isBusy {
@@ -374,7 +394,7 @@ func (g *Machine[IN, OUT]) Next() time.Duration {
 	return next
 }
 
-// startsNext returns when an attempt that waits for nothing but a feature may start.
+// startsNext returns when an attempt that could start but for a feature may start.
 func (g *Machine[IN, OUT]) startsNext() time.Duration {
 	if g.startsAt != nil {
 		if at := g.startsAt(); at != Now {
@@ -390,9 +410,9 @@ func (g *Machine[IN, OUT]) startsNext() time.Duration {
 // readRest handles completions and answers, in the order in which they were posted. Law A2: a letter that no element waits for
 // any more is late, and is counted already.
 func (g *Machine[IN, OUT]) readRest() {
-	for g.rest != nil && g.failure == nil {
+	for g.rest != nil && g.state.Failure == nil {
 		l := g.rest
-		g.rest = l.Unchain()
+		g.rest, l.Next = l.Next, nil
 		switch s := g.slots.find(l.Ref); {
 		case s == nil:
 		case s.phase == running:
@@ -405,13 +425,13 @@ func (g *Machine[IN, OUT]) readRest() {
 
 // fireTimers handles deadlines before retries: no attempt starts at the deadline (law A5).
 func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
-	for g.live != nil && g.live.due <= now && g.failure == nil {
+	for g.live != nil && g.live.due <= now && g.state.Failure == nil {
 		g.timeOut(g.live)
 	}
-	for due, ok := g.odd.Next(); ok && due <= now && g.failure == nil; due, ok = g.odd.Next() {
+	for due, ok := g.odd.Next(); ok && due <= now && g.state.Failure == nil; due, ok = g.odd.Next() {
 		g.timeOut(g.odd.Peek().Value)
 	}
-	for g.failure == nil {
+	for g.state.Failure == nil {
 		t := g.Timers.PopDue(now)
 		if t == nil {
 			return
@@ -442,15 +462,18 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 	if t := g.ready.Peek(); t != nil {
 		return t.Value
 	}
-	return g.next()
+	if g.nextFresh != nil {
+		return g.nextFresh()
+	}
+	return g.fresh
 }
 
-// wantsStart reports whether an attempt waits for nothing but a feature.
+// wantsStart reports whether an attempt could start but for a feature.
 func (g *Machine[IN, OUT]) wantsStart() bool { return g.permits > 0 && g.nextStart() != nil }
 
 // mayStartSome reports whether one more attempt may start, as far as that is known without asking for it.
 func (g *Machine[IN, OUT]) mayStartSome() bool {
-	return g.permits > 0 && !g.overdue && g.failure == nil && (g.isShut == nil || !g.isShut())
+	return g.permits > 0 && !g.overdue && g.state.Failure == nil && (g.isShut == nil || !g.isShut())
 }
 
 // startWaiting starts attempts that wait.
@@ -483,7 +506,10 @@ func (g *Machine[IN, OUT]) tryStart(s *Slot[IN, OUT]) {
 
 // mayStart reports whether neither a cancel nor the deadline of s has come (law A5). The deadline is the timers' to fire (law T1).
 func (g *Machine[IN, OUT]) mayStart(s *Slot[IN, OUT]) bool {
-	if g.EndIfCancelled(); g.failure != nil { // now, not when the driver looks
+	if g.Host.Cancelled() { // now, not when the driver looks
+		g.endIfCancelled()
+	}
+	if g.state.Failure != nil {
 		return false
 	}
 	g.refresh()
@@ -503,32 +529,23 @@ const (
 	ByCancel               // a context of the host has ended
 )
 
-// Failure returns why the run must end, or nil.
-func (g *Machine[IN, OUT]) Failure() (cause Cause, err error) { return g.cause, g.failure }
-
-// FailedIn returns the context of the element that has failed the run; the operator's if none has.
-func (g *Machine[IN, OUT]) FailedIn() context.Context {
-	if g.failedIn != nil {
-		return g.failedIn
+// End makes the run end for err or, if that is nil, if a context of the host has ended. The first reason counts.
+func (g *Machine[IN, OUT]) End(err error) {
+	if err != nil {
+		g.end(err, ByDriver)
+	} else {
+		g.endIfCancelled()
 	}
-	return g.Host.Values
 }
-
-// Failed reports whether the run must end.
-func (g *Machine[IN, OUT]) Failed() bool { return g.failure != nil }
-
-// End makes the run end for err. The first reason counts.
-func (g *Machine[IN, OUT]) End(err error) { g.end(err, ByDriver) }
 
 func (g *Machine[IN, OUT]) end(err error, cause Cause) {
-	if g.failure == nil {
-		g.failure, g.cause = err, cause
+	if g.state.Failure == nil {
+		g.state.Failure, g.state.Cause = err, cause
 	}
 }
 
-// EndIfCancelled makes the run end if it was cancelled.
-func (g *Machine[IN, OUT]) EndIfCancelled() {
-	if g.failure != nil || !g.Host.Cancelled() {
+func (g *Machine[IN, OUT]) endIfCancelled() {
+	if g.state.Failure != nil || !g.Host.Cancelled() {
 		return
 	}
 	cause := context.Cause(g.Host.Life)
@@ -542,12 +559,96 @@ func (g *Machine[IN, OUT]) EndIfCancelled() {
 // more.
 func (g *Machine[IN, OUT]) Forget() {
 	none := timers.Heap[*Slot[IN, OUT]]{}
-	g.slots, g.limits = slots[IN, OUT]{}, side[*limit[IN, OUT]]{}
+	g.slots = slots[IN, OUT]{}
 	g.Queue, g.Timers.Heap, g.ready, g.odd = nil, none, none, none
-	g.fresh, g.live, g.oldest, g.jobs = nil, nil, nil, nil
-	g.failedIn, g.rest, g.call, g.judge = nil, nil, userCall[IN, OUT]{}, judge[OUT]{}
+	g.fresh, g.live, g.oldest = nil, nil, nil
+	g.state.FailedIn, g.rest, g.user, g.judge = nil, nil, userCall[IN, OUT]{}, judge[OUT]{}
 	for _, f := range g.forget {
 		f()
 	}
 	g.Host.Mail.Take()
+}
+
+// ---- User code
+
+// userCall is the user code that the core is running. A panic unwinds the stack up to Run, and runtime.Goexit ends the goroutine:
+// how to go on is read here (law A6). So nothing guards a single call.
+type userCall[IN, OUT any] struct {
+	after func(s *Slot[IN, OUT], err error) // goes on with what the code has broken with; nil: no user code runs
+	slot  *Slot[IN, OUT]                    // that it runs for, or nil
+	broke error                             // what it has broken with
+}
+
+// resumptions are how the core goes on after its own user code. They are made once: a method value is an allocation.
+type resumptions[IN, OUT any] struct {
+	invoke   func(s *Slot[IN, OUT], err error) // Config.Invoke, or a feature when an attempt begins
+	judge    func(s *Slot[IN, OUT], err error) // the policy
+	accepted func(s *Slot[IN, OUT], err error) // a feature when an element is accepted
+	fail     func(s *Slot[IN, OUT], err error) // what else is asked about an element
+
+	found    func() (isOutage bool) // for the policy: see Machine.situation
+	question func() context.Context // likewise
+}
+
+// calling says that user code is about to run for s, or for none: nil. g.user.after = nil says that it has returned; the slot stays until
+// the next call, since to clear it costs a write barrier.
+func (g *Machine[IN, OUT]) calling(s *Slot[IN, OUT], after func(s *Slot[IN, OUT], err error)) {
+	g.user.after, g.user.slot = after, s
+	g.ran = true
+}
+
+// Run runs f, which is the driver's loop. Where user code panics in it, Run goes on and runs f again; where user code ends the
+// goroutine, the next Run does, on another one. A panic of other code passes.
+func (g *Machine[IN, OUT]) Run(f func()) {
+	for again := true; again; {
+		again = g.runOnce(f)
+	}
+}
+
+func (g *Machine[IN, OUT]) runOnce(f func()) (again bool) {
+	var stands guard.Guard
+	defer stands.Close(func(recovered any) {
+		switch {
+		case g.user.after != nil:
+			g.user.broke = g.Host.Panicked(recovered)
+			again = recovered != nil
+		case recovered != nil: // not the user's
+			panic(recovered)
+		}
+	})
+	g.resume()
+	f()
+	stands.Returned()
+	return false
+}
+
+// resume goes on where user code has broken, if it has.
+func (g *Machine[IN, OUT]) resume() {
+	if was := g.user; was.broke != nil {
+		g.user = userCall[IN, OUT]{}
+		was.after(was.slot, was.broke)
+		for _, f := range g.brokenOff {
+			f()
+		}
+	}
+	g.readRest()
+}
+
+// guarded runs user code for s and returns its panic as an error.
+func (g *Machine[IN, OUT]) guarded(s *Slot[IN, OUT], after func(s *Slot[IN, OUT], err error), f func()) (panicked error) {
+	var stands guard.Guard
+	defer stands.Close(func(recovered any) {
+		err := g.Host.Panicked(recovered)
+		if recovered == nil {
+			g.user.broke = err
+			return
+		}
+		panicked = err
+		g.user.after = nil
+	})
+	g.calling(s, after)
+	f()
+	g.user.after = nil
+	stands.Returned()
+	return nil
 }

@@ -15,7 +15,7 @@ import (
 //
 //	accepted ─▶ mayStart ─▶ started ─▶ concluded ─▶ over (again? ─▶ mayStart …) ─▶ ended ─▶ left
 //
-// A list is called in the order in which features were added. It is empty without features, and costs one length check then.
+// The core calls a list in the order in which features were added. Without features a list is empty, and costs one length check.
 type moments[IN, OUT any] struct {
 	accepted  []func(s *Slot[IN, OUT]) (goesOn bool)                            // has taken a slot; false: the feature decides what follows
 	entering  []func(s *Slot[IN, OUT], p phase)                                 // leaves its phase for p
@@ -41,7 +41,7 @@ type moments[IN, OUT any] struct {
 
 	on [phases]phaseMoments[IN, OUT]
 
-	// What a feature puts in place of what the core does. nil: the core does it.
+	// What a feature does in place of the core. nil: the core does what stands at the end of the comment.
 	timeoutOf   func(s *Slot[IN, OUT]) time.Duration                                                           // of its own; Timeout
 	isCrowded   func() bool                                                                                    // none is accepted; false
 	freshSince  func() time.Duration                                                                           // when the first of those that wait for their first attempt got there
@@ -77,29 +77,4 @@ type phaseMoments[IN, OUT any] struct {
 	fired    func(s *Slot[IN, OUT])            // the timer is due
 	cut      func(s *Slot[IN, OUT], late bool) // the phase ends: at the deadline, or with the run
 	inTurn   func(s *Slot[IN, OUT])            // the outcome may take effect now
-}
-
-// side is what some elements have besides, by the places of their slots. It is empty while none has.
-type side[T any] struct{ at []T }
-
-func (t *side[T]) get(place uint32) (v T) {
-	if int(place) < len(t.at) {
-		v = t.at[place]
-	}
-	return v
-}
-
-func (t *side[T]) set(place uint32, v T) {
-	if n := int(place) + 1 - len(t.at); n > 0 {
-		t.at = append(t.at, make([]T, n)...)
-	}
-	t.at[place] = v
-}
-
-// clear sets what an element has to zero.
-func (t *side[T]) clear(place uint32) {
-	if int(place) < len(t.at) {
-		var none T
-		t.at[place] = none
-	}
 }

@@ -1,15 +1,20 @@
 package core
 
-// FreePermits is for tests: it returns how many permits are free.
-func (g *Machine[IN, OUT]) FreePermits() int { return g.permits + int(g.Host.Freed()) }
-
-// WaitingBeside is for tests: it returns how many pieces of user code wait for their turn.
-func (g *Machine[IN, OUT]) WaitingBeside() (n int) {
-	for _, f := range g.waitingBeside {
-		n += f()
-	}
-	return n
+// TestView is what tests of other packages see of a core.
+type TestView struct {
+	FreePermits   int    // those that were given back and not taken included
+	WaitingBeside int    // pieces of user code that wait for their turn
+	Oldest        string // phase of the oldest element
 }
 
-// Oldest is for tests: it returns the phase of the oldest element.
-func (g *Machine[IN, OUT]) Oldest() string { return g.first().phase.String() }
+// Look is for tests.
+func Look[IN, OUT any](g *Machine[IN, OUT]) (s TestView) {
+	s.FreePermits = g.permits + int(g.Host.Freed())
+	for _, f := range g.waitingBeside {
+		s.WaitingBeside += f()
+	}
+	if g.oldest != nil {
+		s.Oldest = g.oldest.phase.String()
+	}
+	return s
+}

@@ -50,7 +50,7 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 				r.turn()
 				s := r.first()
 				var asked weak.Pointer[question[string]]
-				if q, ok := r.slots.held.get(s.place).(*question[string]); ok {
+				if q, ok := r.held(s).(*question[string]); ok {
 					asked = weak.Make(q)
 				}
 				require.Equal(t, name == "asked on a worker", asked.Value() != nil)
@@ -60,7 +60,7 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 				runtime.GC()
 				require.Nil(t, asked.Value())
 				require.Nil(t, s.attempt)
-				require.Nil(t, r.slots.held.get(s.place))
+				require.Nil(t, r.held(s))
 				r.pass(time.Second)
 			}
 			r.complete("a#3")

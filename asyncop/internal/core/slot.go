@@ -41,7 +41,7 @@ type doubt uint8
 
 const (
 	noDoubt   doubt = iota
-	tracked         // the servers of all requests that may have had an effect recognise them when they come again
+	tracked         // the servers of all requests that may have had an effect recognise them when they are repeated
 	untracked       // a server may not
 )
 
@@ -104,8 +104,8 @@ func (p phase) String() string {
 	}[p]
 }
 
-// live reports whether the deadline still applies.
-func (p phase) live() bool { return p >= fresh && p <= ready }
+// Failed reports whether the element of s, which Abandon has returned, has failed, and was not handed over yet.
+func (s *Slot[IN, OUT]) Failed() bool { return s.phase == failing }
 
 // next returns the element after s in the order of the input, or nil.
 func (s *Slot[IN, OUT]) next() *Slot[IN, OUT] {
@@ -118,23 +118,17 @@ func (s *Slot[IN, OUT]) next() *Slot[IN, OUT] {
 // nextIn returns the next element after s that is wanted. A cursor passes every element once, so this is constant time
 // in the long run.
 func nextIn[IN, OUT any](s *Slot[IN, OUT], wanted func(*Slot[IN, OUT]) bool) *Slot[IN, OUT] {
-	for s = s.next(); s != nil && !wanted(s); {
-		s = s.next()
+	for e := s.entry.Next(); e != nil; e = e.Next() {
+		if wanted(e.Value) {
+			return e.Value
+		}
 	}
-	return s
+	return nil
 }
 
 // first returns the oldest element of the queue, or nil.
 func (g *Machine[IN, OUT]) first() *Slot[IN, OUT] {
 	if e := g.Queue.First(); e != nil {
-		return e.Value
-	}
-	return nil
-}
-
-// head returns the element whose turn it is to leave, or nil.
-func (g *Machine[IN, OUT]) head() *Slot[IN, OUT] {
-	if e := g.Queue.Head(); e != nil {
 		return e.Value
 	}
 	return nil
@@ -155,20 +149,23 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 	if s == g.fresh {
 		g.fresh = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase == fresh })
 	}
-	if p.live() {
+	if fresh <= p && p <= ready { // its deadline is live
 		return
 	}
 	if s == g.live {
 		g.live = g.nextLive(s)
 	}
-	if l := g.limits.get(s.place); l != nil {
-		g.odd.Cancel(&l.timer)
+	if x := g.slots.extra(s); x != nil && x.limit != nil {
+		g.odd.Cancel(&x.limit.timer)
 	}
 }
 
 // nextLive returns the next element after s with a live deadline that comes in input order.
 func (g *Machine[IN, OUT]) nextLive(s *Slot[IN, OUT]) *Slot[IN, OUT] {
-	return nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase.live() && g.limits.get(s.place) == nil })
+	return nextIn(s, func(s *Slot[IN, OUT]) bool {
+		x := g.slots.extra(s)
+		return fresh <= s.phase && s.phase <= ready && (x == nil || x.limit == nil)
+	})
 }
 
 // limit is a deadline that does not come in input order: the element has a timeout of its own, or is restored and does not have
@@ -184,7 +181,7 @@ func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due time.Duration, l limit[IN
 	own := &l
 	own.timer.Value = s
 	s.due = due
-	g.limits.set(s.place, own)
+	g.slots.more(s).limit = own
 	g.odd.Arm(&own.timer, due)
 	if g.live == s {
 		g.live = g.nextLive(s)
@@ -193,8 +190,8 @@ func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due time.Duration, l limit[IN
 
 // knowsFirst reports whether it is known from before a restart when the first attempt began.
 func (g *Machine[IN, OUT]) knowsFirst(s *Slot[IN, OUT]) bool {
-	l := g.limits.get(s.place)
-	return l != nil && l.first
+	x := g.slots.extra(s)
+	return x != nil && x.limit != nil && x.limit.first
 }
 
 // remaining returns what s has left of its timeout.
@@ -203,12 +200,6 @@ func (g *Machine[IN, OUT]) remaining(s *Slot[IN, OUT]) time.Duration {
 		return decision.NoDeadline
 	}
 	return max(0, s.due-g.now)
-}
-
-// reasons are those for which an element was retried, and that of its last outcome; kept for policies that look at reasons.
-type reasons struct {
-	retried predicates.ReasonSet
-	last    predicates.Reason
 }
 
 // kept are results that are not those of an attempt: of the handler of a failure, or of a checkpoint.
@@ -220,29 +211,51 @@ func (k *kept[OUT]) Results() []OUT { return k.results }
 // results returns what an element in phase done emits.
 func (g *Machine[IN, OUT]) results(s *Slot[IN, OUT]) []OUT {
 	if s.attempt != nil {
-		return s.attempt.Results()
+		results, _ := s.attempt.Outcome()
+		return results
 	}
-	if k, ok := g.slots.held.get(s.place).(*kept[OUT]); ok {
+	if k, ok := g.held(s).(*kept[OUT]); ok {
 		return k.results
 	}
 	return nil
 }
 
-// hold keeps something for the phase of s, until take.
-func (g *Machine[IN, OUT]) hold(s *Slot[IN, OUT], what any) { g.slots.held.set(s.place, what) }
+// hold keeps something for the phase of s, until unhold.
+func (g *Machine[IN, OUT]) hold(s *Slot[IN, OUT], what any) { g.slots.more(s).held = what }
 
-// take returns what the phase of s holds, and lets go of it.
-func (g *Machine[IN, OUT]) take(s *Slot[IN, OUT]) (held any) {
-	held = g.slots.held.get(s.place)
-	g.slots.held.clear(s.place)
+// held returns what the phase of s holds, or nil.
+func (g *Machine[IN, OUT]) held(s *Slot[IN, OUT]) any {
+	if x := g.slots.extra(s); x != nil {
+		return x.held
+	}
+	return nil
+}
+
+// lastReason returns that of the last outcome of s.
+func (g *Machine[IN, OUT]) lastReason(s *Slot[IN, OUT]) (r predicates.Reason) {
+	if of := g.slots.reasonsOf(s); of != nil {
+		r = of.last
+	}
+	return r
+}
+
+// unhold returns what the phase of s holds, or nil, and lets go of it.
+func (g *Machine[IN, OUT]) unhold(s *Slot[IN, OUT]) (held any) {
+	if x := g.slots.extra(s); x != nil {
+		held, x.held = x.held, nil
+	}
 	return held
 }
 
 // doubts notes what an outcome that is not final says about its attempt: it may have taken effect, unless it was not sent or
 // its reason proves otherwise.
 func (s *Slot[IN, OUT]) doubts(reason predicates.Reason, stage predicates.Stage, isTracked bool) {
-	if stage != predicates.ClientDispatch && !reason.AllowsNonIdempotentRetry() {
-		s.doubt = max(s.doubt, doubtOf(isTracked))
+	switch {
+	case stage == predicates.ClientDispatch || reason.AllowsNonIdempotentRetry():
+	case isTracked:
+		s.doubt = max(s.doubt, tracked)
+	default:
+		s.doubt = untracked
 	}
 }
 
@@ -256,11 +269,47 @@ type slots[IN, OUT any] struct {
 	taken int
 	turns uint64 // begun so far: no turn comes twice
 
-	// held is what some phases have besides. Control: the element, a queue.Watermark, or the participant.Barrier of an operator
-	// that takes no part in checkpoints. Backoff and ready: what the strategy wants done before the next attempt, a
-	// func(context.Context) error. Done: results that are not those of an attempt, a *kept. Phases of features: theirs.
-	held    side[any]
-	reasons side[reasons]
+	// By place; empty while no element has some.
+	extras  []extra[IN, OUT]
+	reasons []reasons
+}
+
+// reasons are those for which an element was retried, and that of its last outcome; kept for policies that look at reasons.
+type reasons struct {
+	retried predicates.ReasonSet
+	last    predicates.Reason
+}
+
+// reasonsOf returns the reasons of s, or nil.
+func (t *slots[IN, OUT]) reasonsOf(s *Slot[IN, OUT]) *reasons {
+	if int(s.place) < len(t.reasons) {
+		return &t.reasons[s.place]
+	}
+	return nil
+}
+
+// extra is what only some elements have.
+type extra[IN, OUT any] struct {
+	// held is for the phase. Control: the element, a queue.Watermark, or the participant.Barrier of an operator that takes no part in
+	// checkpoints. Backoff and ready: what the strategy wants done before the next attempt, a func(context.Context) error. Done: results
+	// that are not those of an attempt, a *kept. Phases of features: theirs.
+	held any
+
+	limit *limit[IN, OUT] // a deadline that does not come in input order; nil: it does
+}
+
+// extra returns what s has besides, or nil.
+func (t *slots[IN, OUT]) extra(s *Slot[IN, OUT]) *extra[IN, OUT] {
+	if int(s.place) < len(t.extras) {
+		return &t.extras[s.place]
+	}
+	return nil
+}
+
+// more returns what s has besides, to be written.
+func (t *slots[IN, OUT]) more(s *Slot[IN, OUT]) *extra[IN, OUT] {
+	t.extras = upTo(t.extras, s.place)
+	return &t.extras[s.place]
 }
 
 // keepSlots is how many free slots are kept, so that a burst does not pin memory.
@@ -290,8 +339,12 @@ func (t *slots[IN, OUT]) take() *Slot[IN, OUT] {
 // leave takes back the slot of an element that has left. emptied reports that a burst is over: no place is used any more.
 func (t *slots[IN, OUT]) leave(s *Slot[IN, OUT]) (emptied bool) {
 	t.taken--
-	t.held.clear(s.place)
-	t.reasons.clear(s.place)
+	if x := t.extra(s); x != nil {
+		*x = extra[IN, OUT]{}
+	}
+	if int(s.place) < len(t.reasons) {
+		t.reasons[s.place] = reasons{}
+	}
 	switch {
 	case t.taken == 0 && len(t.table) > keepSlots:
 		*t = slots[IN, OUT]{turns: t.turns}
@@ -307,13 +360,6 @@ func (t *slots[IN, OUT]) leave(s *Slot[IN, OUT]) (emptied bool) {
 	return false
 }
 
-// wait begins a turn of s, and returns the reference for what it waits for.
-func (t *slots[IN, OUT]) wait(s *Slot[IN, OUT]) call.Ref {
-	t.turns++
-	s.turn = t.turns
-	return call.Ref{Place: s.place, Turn: s.turn}
-}
-
 // find returns the slot whose turn r is, or nil.
 func (t *slots[IN, OUT]) find(r call.Ref) *Slot[IN, OUT] {
 	if int(r.Place) < len(t.table) {
@@ -322,4 +368,35 @@ func (t *slots[IN, OUT]) find(r call.Ref) *Slot[IN, OUT] {
 		}
 	}
 	return nil
+}
+
+// side is what some elements have for a feature, by the places of their slots. It is empty while none has.
+type side[T any] struct{ at []T }
+
+func (t *side[T]) get(place uint32) (v T) {
+	if int(place) < len(t.at) {
+		v = t.at[place]
+	}
+	return v
+}
+
+func (t *side[T]) set(place uint32, v T) {
+	t.at = upTo(t.at, place)
+	t.at[place] = v
+}
+
+// upTo returns a slice that has the place.
+func upTo[T any](s []T, place uint32) []T {
+	if n := int(place) + 1 - len(s); n > 0 {
+		return append(s, make([]T, n)...)
+	}
+	return s
+}
+
+// clear sets what an element has to zero.
+func (t *side[T]) clear(place uint32) {
+	if int(place) < len(t.at) {
+		var none T
+		t.at[place] = none
+	}
 }

@@ -98,7 +98,7 @@ func (w *wild) leave() {
 	default:
 		return
 	}
-	w.Left()
+	w.Left(observe.Emitted)
 }
 
 // cutOff ends the core and says what was in flight.

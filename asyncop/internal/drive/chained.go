@@ -1,10 +1,9 @@
 package drive
 
 import (
-	"bytes"
 	"context"
 	"runtime"
-	"strconv"
+	"slices"
 	"sync/atomic"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
@@ -20,16 +19,16 @@ type ChainedRange[IN, OUT any] struct {
 
 // chained is the state of a driver whose loop runs on the goroutine that ranges over the results.
 type chained[IN, OUT any] struct {
-	wanted    atomic.Bool          // a caller ranges: the loop shall hand over to the port that was attached
-	next      *attachment[IN, OUT] // that port; written before wanted is set
-	handed    chan struct{}        // closed by the loop: it has, and its goroutine ends
-	owner     atomic.Uint32        // of the core, from then on
-	cut       atomic.Bool          // the operator was cancelled
-	due       atomic.Bool          // a timer is, maybe
-	goroutine atomic.Uint64        // that ranges, for those who call from the body; 0: none does
+	wanted atomic.Bool               // a caller ranges: the loop shall hand over to the port that was attached
+	next   *attachment[IN, OUT]      // that port; written before wanted is set
+	handed chan struct{}             // closed by the loop: it has, and its goroutine ends
+	owner  atomic.Uint32             // of the core, from then on
+	cut    atomic.Bool               // the operator was cancelled
+	due    atomic.Bool               // a timer is, maybe
+	begun  atomic.Pointer[[]uintptr] // the calls that have led to the loop that goes on; nil: none does
 }
 
-// Who owns the core of a chained driver.
+// The owners of the core of a chained driver.
 const (
 	ownedByLoop uint32 = iota
 	ownedByNone        // the body runs
@@ -38,7 +37,7 @@ const (
 
 // handsOver hands the core over to a goroutine that ranges over the results, if there is one. The loop ends then.
 func (d *Driver[IN, OUT]) handsOver() bool {
-	if !d.chain.wanted.Load() || d.core.Failed() || d.mustStop() {
+	if !d.chain.wanted.Load() || d.failed() || d.mustStop() {
 		return false
 	}
 	d.switchPort()
@@ -59,8 +58,9 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 		d.yieldError(&r)
 		return
 	}
-	d.chain.goroutine.Store(goroutineID())
-	defer d.chain.goroutine.Store(0)
+	begun := callers()
+	d.chain.begun.Store(&begun)
+	defer d.chain.begun.Store(nil)
 	unwatch := context.AfterFunc(d.host.Life, d.rescue)
 	returned := false
 	defer func() {
@@ -109,11 +109,11 @@ func (d *Driver[IN, OUT]) breakOffLoop() {
 		<-d.done
 		return
 	}
-	if err := d.core.Exited(); err != nil {
+	if err := d.core.State().Exited; err != nil {
 		d.core.End(guard.Wrap("asyncop: the goroutine that ranges over the results was ended", err))
 	} else {
 		d.host.Cancel(d.ErrStopped)
-		d.core.EndIfCancelled()
+		d.core.End(nil)
 	}
 	d.finish()
 }
@@ -123,7 +123,7 @@ func (d *Driver[IN, OUT]) breakOffLoop() {
 func (d *Driver[IN, OUT]) rescue() {
 	d.chain.cut.Store(true)
 	if d.chain.owner.CompareAndSwap(ownedByNone, rescued) {
-		d.core.EndIfCancelled()
+		d.core.End(nil)
 		d.finish()
 	}
 }
@@ -147,7 +147,7 @@ type bodyPort[IN, OUT any] struct {
 }
 
 func (p *bodyPort[IN, OUT]) take() bool {
-	p.d.core.Beside() // the time of an element begins when it was made
+	p.d.core.Away(false) // the time of an element begins when it was made
 	v, ok := p.r.Next()
 	p.d.receivedElement(v, call.Message{}, ok)
 	return true
@@ -186,7 +186,7 @@ func (p *bodyPort[IN, OUT]) put() bool {
 		}
 		return false
 	}
-	d.core.Slept() // the body may have taken its time
+	d.core.Away(true) // the body may have taken its time
 	if p.yielded++; !more {
 		p.end = loopBroken
 	}
@@ -203,18 +203,25 @@ func (p *bodyPort[IN, OUT]) leave() {}
 
 func (p *bodyPort[IN, OUT]) close() { p.d.endInlet() }
 
-// Drives reports whether the caller is the goroutine that ranges over the results: if it waits for the operator, it waits for
-// itself.
+// Drives reports whether the caller is inside of the loop over the results: if it waits for the operator, it waits for itself.
+//
+// Go does not say which goroutine runs. While the loop goes on, though, the calls that have led to it stay on the stack of its goroutine:
+// who is inside of it has come by them. Another goroutine has come by the same calls only if it is in a loop that began at the same
+// place, over the results of another operator.
 func (d *Driver[IN, OUT]) Drives() bool {
-	g := d.chain.goroutine.Load()
-	return g != 0 && g == goroutineID()
+	begun := d.chain.begun.Load()
+	if begun == nil {
+		return false
+	}
+	now := callers()
+	return len(now) > len(*begun) && slices.Equal(now[len(now)-len(*begun):], *begun)
 }
 
-// goroutineID returns the number of the caller's goroutine, which package runtime writes into stacks only: "goroutine 7
-// [running]".
-func goroutineID() uint64 {
-	buf := make([]byte, 64)
-	fields := bytes.Fields(buf[:runtime.Stack(buf, false)])
-	id, _ := strconv.ParseUint(string(fields[1]), 10, 64)
-	return id
+// callers returns the calls that have led to the caller of its caller, the newest first.
+func callers() (calls []uintptr) {
+	for calls = make([]uintptr, 64); ; calls = make([]uintptr, 2*len(calls)) {
+		if n := runtime.Callers(3, calls); n < len(calls) {
+			return calls[:n]
+		}
+	}
 }

@@ -203,7 +203,7 @@ func (d *Driver[IN, OUT]) awaitStart() {
 	d.host.Parked.Store(true)
 	defer d.host.Parked.Store(false)
 	for {
-		if d.core.EndIfCancelled(); d.core.Failed() {
+		if d.core.End(nil); d.failed() {
 			return
 		}
 		if d.stopping.Load() {
@@ -232,7 +232,7 @@ func (d *Driver[IN, OUT]) awaitStart() {
 func (d *Driver[IN, OUT]) mayOverflow() bool {
 	k := d.checks
 	switch {
-	case k == nil:
+	case d.failed():
 		return false
 	case k.coming.Load() > k.seen || k.marker.Load() && !d.marked:
 		return true
@@ -242,10 +242,6 @@ func (d *Driver[IN, OUT]) mayOverflow() bool {
 
 // overflow returns how many elements were read past the capacity and have no slot yet.
 func (d *Driver[IN, OUT]) overflow() int { return d.backlog.Len() - d.checks.restored }
-
-func (d *Driver[IN, OUT]) barrierArrived() bool {
-	return d.checks != nil && d.checks.arrived != nil
-}
 
 // suspended reports whether what is in flight is left to the checkpoint. While the barrier waits for downstream then, no call
 // starts, no timer fires, and completions change nothing: all of it will be done again.
@@ -271,7 +267,7 @@ func (k *checkpointing[IN, OUT]) passedMarker(control any) {
 // the barrier pass ahead of everything that is queued. Nothing is read until then.
 func (d *Driver[IN, OUT]) passBarrier() {
 	k := d.checks
-	if k == nil || k.arrived == nil || d.core.Failed() {
+	if k == nil || k.arrived == nil || d.failed() {
 		return
 	}
 	b := *k.arrived
@@ -297,10 +293,10 @@ func (d *Driver[IN, OUT]) passBarrier() {
 // copyInFlight copies what a checkpoint holds (law C1). All else waits for it, so it does nothing but copy.
 func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OUT], err error) {
 	began := d.timers.Now()
-	items := d.core.Items(d.checks.takeSpare(d.core.Len()+d.backlog.Len()), d.checks.codec.Results != nil)
+	items := d.core.Items(d.checks.takeSpare(d.core.State().Len+d.backlog.Len()), d.checks.codec.Results != nil)
 	for it := range d.backlog.All() {
 		if it.Kind != core.Control || !isEndOfInput(it.Rest) {
-			it.Wait = d.checks.restOf(&it, d.core.Present())
+			it.Wait = d.checks.restOf(&it, d.core.State().Now)
 			items = append(items, it)
 		}
 	}
@@ -460,7 +456,7 @@ func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 }
 
 // comesAgain reports whether an element that was cut off comes again: as a message that its source delivers again, or in the next
-// run of a stream with checkpoints. Such an element is no failure.
+// run of a stream with checkpoints. Such an element is not a failure.
 func (d *Driver[IN, OUT]) comesAgain(e *core.Slot[IN, OUT]) bool {
 	return d.checks != nil || d.barriers.Any() || d.messages.ComesAgain(e)
 }

@@ -50,7 +50,7 @@ type Config[IN, OUT any] struct {
 	Overflow    int                          // elements read past the capacity for the sake of a barrier
 
 	Panicked        func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
-	ErrNil          error                     // stands for a nil error
+	ErrNil          error                     // takes the place of a nil error
 	ErrStopped      error                     // of what Stop, or a break out of Results, has cut off
 	ErrAcknowledged error                     // of a message with an acknowledgement of its own, with checkpoints
 	ErrClosed       error                     // of a coordinator that was closed before the start

@@ -1,15 +1,17 @@
-// Package drive is the loop of an operator. It knows the core by its calls only, and puts it between two ends: the channels
-// of a go-streams flow, or the rings of asyncop.Results. Or the loop runs on the goroutine that ranges over the results:
-// chained.go.
+// Package drive is the loop of an operator. It moves items from a port into the core, and results from the core into the port. The port is
+// the channels of a go-streams flow, the rings of asyncop.Results, or the caller's goroutine (ResultsOf).
 //
-//   - A [Driver] is the loop: a step looks for signals, lets the core take a turn, accepts what is there, lets a barrier pass, emits
-//     what downstream takes and hands over failures; and parks if there was nothing to do. How it ends is in finish.go.
-//   - Its part in checkpoints is in checkpointing.go, and the bytes of a state are in state.go.
-//   - A ring is a bounded queue between two goroutines.
+//   - driver.go: a [Driver] is the loop. A step looks for signals, lets the core take a turn, accepts what is there, lets a barrier pass
+//     and emits what downstream takes. If there was nothing to do, the loop parks.
+//   - items.go: items in, results out. ports.go: the ports, but for those of results.go (rings) and chained.go (the caller's goroutine).
+//   - finish.go: how the operator ends.
+//   - checkpointing.go: its part in checkpoints. state.go: the bytes of a state.
+//   - observing.go: observers, messages, gates, statistics.
+//   - ring.go: a bounded queue between two goroutines.
 //
 // # Owner
 //
 // The goroutine of the loop owns the core and the fields of the driver that say so. If user code ends that goroutine, a
-// successor takes over, so the loop keeps no state on its stack (law A6). Its methods that others call are In, Out, Transfer,
-// Share, Results, Chained, Stop, Err, Done, Counts and BreakOff: they are safe for concurrent use.
+// successor takes over, so the loop keeps no state on its stack (law A6). The methods that others call are In, Out, Transfer,
+// Share, Results, Chained, Drives, Stop, Err, Done, Counts and BreakOff. They are safe for concurrent use.
 package drive

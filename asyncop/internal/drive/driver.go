@@ -41,40 +41,41 @@ type Driver[IN, OUT any] struct {
 	attached atomic.Pointer[attachment[IN, OUT]] // what the loop goes on with
 
 	// Owned by the loop.
-	current   *attachment[IN, OUT]           // that the loop has
-	inClosed  bool                           // upstream has closed in
-	inOver    bool                           // nothing more is taken
-	inletOver bool                           // endInlet was called
-	letsIn    bool                           // an element that is read may take a slot: as mayRead has found
-	marked    bool                           // the marker of the end of the input has come: only barriers follow
-	drains    bool                           // the end of the input lets retries go on
-	backlog   fifo.Queue[core.Item[IN, OUT]] // what goes into the queue before anything new
-	checks    *checkpointing[IN, OUT]        // nil: no part in checkpoints
-	barriers  wiring.Barriers                // that have come
-	final     bool                           // the last of them is the final one
-	runEnded  <-chan struct{}                // closed when the run of the coordinator ends; nil: that was noticed, or there is none
-	loaded    bool                           // there is something to be emitted next
-	next      any                            // it, as out carries it
-	barrier   bool                           // next is one that passes ahead of the queue; if not, it comes from the head of that
-	control   any                            // next, if it is a control element of the head
-	results   []OUT                          // of the head: what is left to be emitted, next included
-	whole     int                            // how many results the head has
-	message   call.Message                   // that the head is
-	parts     []message.Message[OUT]         // of it that are left to be emitted, next included, if it has several results
-	emitted   int64                          // results
-	leaving   fifo.Queue[leaving]            // observed elements whose results are in a ring
-	offered   int                            // direct calls that were offered to the workers in the last step
-	opened    bool
-	closer    func() error   // Close, until it was called or must not be
-	yielded   bool           // since there was something to do
-	shut      bool           // a gate was, when the loop last looked
-	unwatch   func() bool    // ends the watch on the operator's context
-	upstream  sync.WaitGroup // cancelUpstream's call
+	current    *attachment[IN, OUT]           // that the loop has
+	inClosed   bool                           // upstream has closed in
+	inOver     bool                           // nothing more is taken
+	inletOver  bool                           // endInlet was called
+	letsIn     bool                           // an element that is read may take a slot; set by mayRead
+	marked     bool                           // the marker of the end of the input has come: only barriers follow
+	drains     bool                           // the end of the input lets retries go on
+	backlog    fifo.Queue[core.Item[IN, OUT]] // what goes into the queue before anything new
+	checks     *checkpointing[IN, OUT]        // nil: no part in checkpoints
+	barriers   wiring.Barriers                // that have come
+	final      bool                           // the last of them is the final one
+	runEnded   <-chan struct{}                // closed when the run of the coordinator ends; nil: that was noticed, or there is none
+	loaded     bool                           // there is something to be emitted next
+	next       any                            // it, as out carries it
+	barrier    bool                           // next is one that passes ahead of the queue; if not, it comes from the head of that
+	control    any                            // next, if it is a control element of the head
+	results    []OUT                          // of the head: what is left to be emitted, next included
+	numResults int                            // how many results the head has
+	message    call.Message                   // that the head is
+	parts      []message.Message[OUT]         // of it that are left to be emitted, next included, if it has several results
+	emitted    int64                          // results
+	leaving    fifo.Queue[leaving]            // observed elements whose results are in a ring
+	jobs       []call.Job[IN, OUT]            // that were started and not offered to the workers
+	offered    int                            // jobs that were offered in the last step
+	opened     bool
+	closer     func() error   // Close, until it was called or must not be
+	yielded    bool           // since there was something to do
+	shut       bool           // a gate was, when the loop last looked
+	unwatch    func() bool    // ends the watch on the operator's context
+	upstream   sync.WaitGroup // cancelUpstream's call
 
 	chain     chained[IN, OUT]      // if the loop runs on the goroutine that ranges over the results
 	unstarted bool                  // Stop came before the start
 	stopping  atomic.Bool           // Stop was called
-	broken    atomic.Pointer[error] // what has broken beside the loop, and ended life
+	broken    atomic.Pointer[error] // what has broken outside of the loop, and ended life
 	err       atomic.Pointer[error] // set before over is closed
 	over      chan struct{}         // closed by the loop before out: err is final
 	done      chan struct{}         // closed by the loop when all is done
@@ -111,7 +112,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		done:   make(chan struct{}),
 		chain:  chained[IN, OUT]{handed: make(chan struct{})},
 	}
-	d.workers = call.NewWorkers(func(j call.Job[IN, OUT]) { j.Do(d.Direct) })
+	d.workers = call.NewWorkers(call.Do[IN](cfg.Direct))
 	d.host = &call.Host{
 		User:     cfg.Context,
 		Values:   call.WithoutMessage(context.WithoutCancel(cfg.Context)),
@@ -141,6 +142,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d.host.Clock = d.timers
 	e := cfg.Core
 	e.Timers, e.Host, e.Direct = d.timers, d.host, cfg.Direct != nil
+	e.HandOut = func(job call.Job[IN, OUT]) { d.jobs = append(d.jobs, job) }
 	d.core = core.New(e)
 	d.addFeatures()
 	d.Config.Core, d.Config.Features = core.Config[IN, OUT]{}, nil // the core has it, and lets go of the elements at the end
@@ -151,7 +153,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	return d
 }
 
-// addFeatures adds to the core what is optional. Who looks at an element first is added first.
+// addFeatures adds the optional features to the core. The feature that looks at an element first is added first.
 func (d *Driver[IN, OUT]) addFeatures() {
 	g, cfg := d.core, &d.Config
 	d.messages = core.AddMessages(g, cfg.Hooks.SourceBroke)
@@ -214,11 +216,11 @@ func (d *Driver[IN, OUT]) open() {
 	if d.Open == nil {
 		return
 	}
-	if d.core.Failed() {
+	if d.failed() {
 		d.closer = nil
 		return
 	}
-	d.core.Slept()
+	d.core.Away(true)
 	if err := d.offLoop(func() error { return d.Open(d.host.Life) }); err != nil {
 		d.closer = nil // what was not opened is not closed
 		d.core.End(guard.Wrap("asyncop: open", err))
@@ -232,7 +234,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	d.observe()
 	d.checkSignals()
 	switch {
-	case d.core.Failed():
+	case d.failed():
 	case d.suspended():
 		d.host.RestPlace()
 	default:
@@ -244,26 +246,26 @@ func (d *Driver[IN, OUT]) step() bool {
 		d.checks.holdSource(d.overflow() > d.Overflow)
 	}
 	d.publish()
-	if d.core.Failed() {
+	if d.failed() {
 		return false
 	}
 	d.passBarrier()
 	if !d.suspended() {
 		busy = d.offerJobs() || busy
 	}
-	slots := d.core.Len()
+	slots := d.core.State().Len
 	busy = d.emitSome() || busy
 	if d.current.port.isOver() {
 		return false
 	}
-	busy = busy || d.core.Len() < slots // elements that emit nothing have left
+	busy = busy || d.core.State().Len < slots // elements that emit nothing have left
 	if d.ended() {
 		return false
 	}
 	switch {
 	case busy:
 		d.yielded = false
-	case !d.yielded && d.core.Running() > 0: // what calls are about to hand in then costs one turn, and no sleep
+	case !d.yielded && d.core.State().Running > 0: // what calls are about to hand in then costs one turn, and no sleep
 		d.yielded = true
 		runtime.Gosched()
 	default:
@@ -272,13 +274,16 @@ func (d *Driver[IN, OUT]) step() bool {
 	return true
 }
 
+// failed reports whether the run must end.
+func (d *Driver[IN, OUT]) failed() bool { return d.core.State().Failure != nil }
+
 // checkSignals looks at what other goroutines asked for.
 func (d *Driver[IN, OUT]) checkSignals() {
 	d.endWithRun()
 	if d.chain.due.Load() {
 		d.chain.due.Store(false) // the turn that follows looks at the timers
 	}
-	d.core.EndIfCancelled()
+	d.core.End(nil)
 	if d.mustStop() {
 		d.cancelUpstream(d.ErrStopped)
 		d.endInput()
@@ -299,7 +304,7 @@ func (d *Driver[IN, OUT]) park() {
 	d.host.Parked.Store(true)
 	if !d.signalled() && !d.current.port.mayMove() && !d.mayObserve() && (d.suspended() || d.mayPark()) {
 		d.publish()
-		d.core.Slept()
+		d.core.Away(true)
 		d.current.port.sleep()
 	}
 	d.host.Parked.Store(false)
@@ -322,13 +327,13 @@ func (d *Driver[IN, OUT]) mayPark() bool {
 	return due == core.Never || d.timers.ScheduleAt(due)
 }
 
-// BreakOff ends the operator for something that has broken beside the loop. Called from any goroutine.
+// BreakOff ends the operator for something that has broken outside of the loop. Called from any goroutine.
 func (d *Driver[IN, OUT]) BreakOff(err error) {
 	d.broken.CompareAndSwap(nil, &err)
 	d.host.Cancel(err)
 }
 
-// isBroken reports whether cause is what has broken beside the loop, and no cancel.
+// isBroken reports whether cause is what has broken outside of the loop, and not a cancel.
 func (d *Driver[IN, OUT]) isBroken(cause error) bool {
 	b := d.broken.Load()
 	return b != nil && *b == cause //nolint:errorlint // the same, not the like; it is a pointer of ours
@@ -337,8 +342,13 @@ func (d *Driver[IN, OUT]) isBroken(cause error) bool {
 // offerJobs offers the direct calls that were started to the workers that come free, and reports whether there were any. A batch is
 // worth a switch: workers are sent for it at once.
 func (d *Driver[IN, OUT]) offerJobs() bool {
-	d.offered = d.core.Jobs(d.workers.Offer)
+	d.offered = len(d.jobs)
 	some := d.offered > 0
+	if some {
+		d.workers.Offer(d.jobs...)
+		clear(d.jobs)
+		d.jobs = d.jobs[:0]
+	}
 	if d.batches != nil || d.current.eager {
 		d.sendWorkers()
 	}
@@ -347,7 +357,7 @@ func (d *Driver[IN, OUT]) offerJobs() bool {
 
 // giveWay lets workers whose calls return take what was offered, without a switch, if most of the calls that run are others.
 func (d *Driver[IN, OUT]) giveWay() {
-	if d.offered > 0 && d.core.Running() > 2*d.offered {
+	if d.offered > 0 && d.core.State().Running > 2*d.offered {
 		runtime.Gosched()
 	}
 }
@@ -369,9 +379,10 @@ func (d *Driver[IN, OUT]) endJobs() {
 
 // publish makes the statistics visible.
 func (d *Driver[IN, OUT]) publish() {
-	counts, oldest := d.core.Counts()
+	now := d.core.State()
+	counts := now.Counts()
 	counts.Emitted = d.emitted
-	d.published.set(counts, oldest)
+	d.published.set(counts, now.Oldest)
 }
 
 // offLoop runs user code that may block for a moment on a goroutine of its own and waits for it, so that neither a panic

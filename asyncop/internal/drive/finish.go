@@ -20,7 +20,7 @@ import (
 func (d *Driver[IN, OUT]) finish() {
 	d.timers.Stop() // no timer is armed after the end
 	d.unwatch()
-	by, cause := d.core.Failure()
+	by, cause := d.core.State().Cause, d.core.State().Failure
 	if lost := d.checks.lostSoFar(); lost != nil && by == core.ByCancel {
 		by, cause = core.ByDriver, lost // which has led to the cancel
 	}
@@ -41,20 +41,7 @@ func (d *Driver[IN, OUT]) finish() {
 	kept := d.suspended() && cause == nil // what is in flight is in the final checkpoint, and will be called again
 	abandoned, err := d.outcome(cause, by, kept, abandoned)
 	d.endCheckpoints(err)
-	for _, part := range d.parts { // of a message of which others have left
-		d.messages.GiveBack(message.With(part, struct{}{}))
-	}
-	for it := range d.backlog.All() { // read past the capacity, or restored and not yet fed
-		switch {
-		case it.Kind == core.Control:
-		case kept:
-			d.refused(observe.Kept, call.Message{})
-		default:
-			d.discarded.Add(1)
-			m, _ := it.Rest.(call.Message)
-			d.refused(observe.Discarded, m)
-		}
-	}
+	d.refuseRest(kept)
 	if err == nil {
 		err = d.close() // before out is closed, so that a failed close is not taken for a clean end
 	} else {
@@ -91,21 +78,39 @@ func (d *Driver[IN, OUT]) finish() {
 	close(d.done)
 }
 
-// warnOfCutRetries says at the end that retries were cut: results that are not there yet would be missing without a word.
-func (d *Driver[IN, OUT]) warnOfCutRetries() {
-	if c, _ := d.core.Counts(); c.CutByEndOfInput > 0 {
-		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry: they got none; "+
-			"WithDrainRetries lets retries go on", slog.Int64("elements", c.CutByEndOfInput))
+// refuseRest ends what has neither left nor taken a slot.
+func (d *Driver[IN, OUT]) refuseRest(kept bool) {
+	for _, part := range d.parts { // of a message of which others have left
+		d.messages.GiveBack(message.With(part, struct{}{}))
+	}
+	for it := range d.backlog.All() { // read past the capacity, or restored and not yet fed
+		switch {
+		case it.Kind == core.Control:
+		case kept:
+			d.refused(observe.Kept, call.Message{})
+		default:
+			d.discarded.Add(1)
+			m, _ := it.Rest.(call.Message)
+			d.refused(observe.Discarded, m)
+		}
 	}
 }
 
-// logEnd writes, once, that the operator has failed, also if nothing waits for it: the caller of Wait and the loop over Results
-// may not look. That it was cancelled was wanted, and the end of a loop by its own body says nothing new.
+// warnOfCutRetries says at the end that retries were cut: else their results would be silently lost.
+func (d *Driver[IN, OUT]) warnOfCutRetries() {
+	if n := d.core.State().Stats.CutByEndOfInput; n > 0 {
+		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: the input ended while elements still asked for a retry: they got none; "+
+			"WithDrainRetries lets retries go on", slog.Int64("elements", n))
+	}
+}
+
+// logEnd writes, once, that the operator has failed, even if nothing waits for it: the caller of Wait and the loop over Results
+// may not look. A cancel is expected, so its line has level INFO. A break out of a loop has no line.
 func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
-	switch _, failure := d.core.Failure(); {
+	switch now := d.core.State(); {
 	case !cut:
-		d.Hooks.Log(d.core.FailedIn(), slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
-	case failure != d.ErrStopped: //nolint:errorlint // what a break is, itself
+		d.Hooks.Log(now.FailedIn, slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
+	case now.Failure != d.ErrStopped: //nolint:errorlint // what a break is, itself
 		d.Hooks.Log(d.host.Values, slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
 	}
 }
@@ -129,6 +134,7 @@ func (d *Driver[IN, OUT]) forget() {
 	d.core.Forget()
 	d.backlog = fifo.Queue[core.Item[IN, OUT]]{}
 	d.nothingLoaded()
+	d.jobs = nil
 }
 
 // outcome returns what is offered to the failure sink, which elements that come again are not, and what Err will
@@ -138,7 +144,7 @@ func (d *Driver[IN, OUT]) outcome(
 ) (offer []*core.Slot[IN, OUT], err error) {
 	n := 0
 	for _, e := range abandoned {
-		failed := d.core.Describe(e).Failed
+		failed := e.Failed()
 		if !kept && (failed || !d.comesAgain(e)) {
 			offer = append(offer, e)
 		}
@@ -179,23 +185,19 @@ func (d *Driver[IN, OUT]) endSink(cause error, abandoned []*core.Slot[IN, OUT]) 
 	}
 	lost := 0
 	for _, e := range abandoned {
-		r := d.core.Describe(e)
-		taken := d.sink.WasTaken(e)
-		if !taken && r.Failed && d.comesAgain(e) {
+		failed, taken := e.Failed(), d.sink.WasTaken(e)
+		if !taken && failed && d.comesAgain(e) {
 			d.core.Ended(e, observe.Abandoned)
 			continue
 		}
 		if !taken {
-			err := context.Cause(ctx)
-			if err == nil {
-				err = d.sink.Last(ctx, e, cause)
-			}
+			r, err := d.sink.Last(ctx, e, cause)
 			if taken = err == nil; !taken {
 				d.Hooks.Declined(r, err)
 			}
 		}
 		switch {
-		case !r.Failed: // it has ended already
+		case !failed: // it has ended already
 		case taken:
 			d.core.Ended(e, observe.HandedOver)
 		default:

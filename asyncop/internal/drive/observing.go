@@ -1,6 +1,9 @@
 package drive
 
 import (
+	"sync"
+	"time"
+
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
@@ -119,7 +122,7 @@ func (d *Driver[IN, OUT]) gateHasOpened() bool { return d.shut && !d.waiting.Loa
 
 // tryAdmit asks a gate. If it breaks, the run ends (law A6).
 func (d *Driver[IN, OUT]) tryAdmit(gate observe.Gate) (admitted bool) {
-	d.core.Slept()
+	d.core.Away(true)
 	var stands guard.Guard
 	defer stands.Close(func(recovered any) {
 		d.core.End(guard.Wrap("asyncop: gate", d.Panicked(recovered)))
@@ -134,4 +137,38 @@ func (d *Driver[IN, OUT]) tryAdmit(gate observe.Gate) (admitted bool) {
 	}
 	stands.Returned()
 	return admitted
+}
+
+// ---- Statistics
+
+// Counts returns the counters of the moment.
+func (d *Driver[IN, OUT]) Counts() observe.Stats {
+	s, oldest := d.published.get()
+	if s.InFlight > 0 && oldest != core.Never {
+		s.OldestAge = max(0, d.timers.Now()-oldest)
+	}
+	s.Running = max(0, s.Running-d.host.Freed()) // after the end, nothing takes the permits back any more
+	s.LateCompletions = d.host.Late()
+	s.Discarded = d.discarded.Load()
+	s.Discarded += d.attached.Load().port.stranded()
+	return s
+}
+
+// published is the part of the statistics that the loop counts without atomics and publishes once a turn.
+type published struct {
+	mu     sync.Mutex
+	counts observe.Stats // guarded by mu
+	oldest time.Duration // guarded by mu; when the oldest element was accepted, or core.Never
+}
+
+func (p *published) set(c observe.Stats, oldest time.Duration) {
+	p.mu.Lock()
+	p.counts, p.oldest = c, oldest
+	p.mu.Unlock()
+}
+
+func (p *published) get() (observe.Stats, time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.counts, p.oldest
 }

@@ -1,7 +1,10 @@
 package drive
 
 import (
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/wiring"
+	"github.com/weirflow/weir/message"
 )
 
 // port is where the loop takes items from and hands results to: the channels of a flow, a ring in place of its Out, or the rings of
@@ -38,7 +41,7 @@ type port[IN, OUT any] interface {
 	stop()
 	// close ends the port with the operator: what is still in it, or comes, is not taken.
 	close()
-	// stranded returns how many elements lie in it that nobody will take. Called from any goroutine.
+	// stranded returns how many elements lie in it that will not be taken. Called from any goroutine.
 	stranded() int64
 }
 
@@ -89,7 +92,14 @@ func (p *flowPort[IN, OUT]) take() bool {
 	}
 }
 
-func (p *flowPort[IN, OUT]) load() { p.d.box() }
+// load makes the next result what channels carry.
+func (p *flowPort[IN, OUT]) load() {
+	if d := p.d; d.message == (call.Message{}) {
+		d.next = d.results[0]
+	} else {
+		d.next = message.With(d.messageOfNext(), d.results[0])
+	}
+}
 
 func (p *flowPort[IN, OUT]) put() bool {
 	select {
@@ -181,6 +191,42 @@ func (p *carrierPort[IN, OUT]) stop() { p.out.close() }
 func (p *carrierPort[IN, OUT]) close() {
 	p.stop()
 	p.d.endInlet()
+}
+
+// Transfer moves the results into next and closes it, on the goroutine of Via or To.
+//
+// It takes them from a ring, which costs the loop less than out, a channel, does. The loop may have sent some to out
+// already: it closes that when it sees the ring.
+func (d *Driver[IN, OUT]) Transfer(next chan<- any, tell bool) {
+	defer close(next)
+	o := newOutlet[any](d.Buffer, d.observing != nil, d.host.WakeUp)
+	defer close(o.gone)
+	d.attach(&carrierPort[IN, OUT]{flowPort[IN, OUT]{d}, o}, false)
+	for v := range d.out {
+		next <- v
+	}
+	for v, _, ok := o.next(); ok; v, _, ok = o.next() {
+		next <- v
+		o.settle()
+	}
+	d.passFailure(next, tell)
+}
+
+// Share moves results into next and closes it, while others receive from out, too.
+func (d *Driver[IN, OUT]) Share(next chan<- any, tell bool) {
+	defer close(next)
+	for v := range d.out {
+		next <- v
+	}
+	d.passFailure(next, tell)
+}
+
+// passFailure makes what follows fail, too, if it can be reported: else it would take the end of a failed stream for a clean
+// one.
+func (d *Driver[IN, OUT]) passFailure(next chan<- any, tell bool) {
+	if err := d.Err(); err != nil && tell {
+		next <- wiring.Failure{Err: err}
+	}
 }
 
 // ---- The rings of Results

@@ -26,3 +26,6 @@ func (d *Driver[IN, OUT]) Finish() { d.finish() }
 
 // Pause is for tests: it returns how long the last copy of what is in flight took.
 func (d *Driver[IN, OUT]) Pause() time.Duration { return d.checks.pause }
+
+// Jobs is for tests: it returns the jobs that were not offered to the workers.
+func (d *Driver[IN, OUT]) Jobs() []call.Job[IN, OUT] { return d.jobs }

@@ -81,15 +81,9 @@ func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participa
 		}
 		b = append(b, byte(it.Kind))
 		if it.Kind == core.Control {
-			at := it.Rest.(queue.Watermark).Timestamp
-			mark, err := at.MarshalBinary()
-			if err != nil { // an offset that it has no bytes for, such as London's before 1847
-				mark, err = at.UTC().MarshalBinary()
+			if b, err = appendWatermark(b, it.Rest.(queue.Watermark)); err != nil {
+				return nil, err
 			}
-			if err != nil {
-				return nil, fmt.Errorf("watermark: %w", err)
-			}
-			b = varint.AppendBytes(b, mark)
 			continue
 		}
 		if snapshot.Observer != nil {
@@ -118,6 +112,17 @@ func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participa
 		}
 	}
 	return append(state, b), nil
+}
+
+func appendWatermark(b []byte, w queue.Watermark) ([]byte, error) {
+	mark, err := w.Timestamp.MarshalBinary()
+	if err != nil { // an offset that it has no bytes for, such as London's before 1847
+		mark, err = w.Timestamp.UTC().MarshalBinary()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("watermark: %w", err)
+	}
+	return varint.AppendBytes(b, mark), nil
 }
 
 // Decode returns what a state says.
@@ -155,25 +160,8 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 			if snapshot.Observer != nil {
 				number = d.Varint()
 			}
-			it.Attempts = d.attempts()
-			it.First = d.Varint()
-			it.Spent = d.duration("time spent")
-			if version > 1 {
-				it.Wait, it.Retry = d.wait()
-			}
-			in := d.Bytes()
-			if d.Err != nil {
-				break
-			}
-			if it.In, err = s.Inputs.Decode(in); err != nil {
-				return none, fmt.Errorf("input %d: %w", len(items)+1, err)
-			}
-			if it.Kind == core.Completed {
-				results, err := s.decodeResults(&d)
-				if err != nil {
-					return none, fmt.Errorf("result of input %d: %w", len(items)+1, err)
-				}
-				it.SetResults(results)
+			if err := s.decodeRecord(&d, version, &it, len(items)+1); err != nil {
+				return none, err
 			}
 		default:
 			d.Fail(fmt.Errorf("unknown kind of element: %d", it.Kind))
@@ -191,6 +179,32 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 	}
 	snapshot.Items = items
 	return snapshot, nil
+}
+
+// decodeRecord decodes the record with a number, but for that of its observer.
+func (s StateCodec[IN, OUT]) decodeRecord(d *decoder, version byte, it *core.Item[IN, OUT], number int) (err error) {
+	it.Attempts = d.attempts()
+	it.First = d.Varint()
+	it.Spent = d.duration("time spent")
+	if version > 1 {
+		it.Wait, it.Retry = d.wait()
+	}
+	in := d.Bytes()
+	if d.Err != nil {
+		return nil // Decode says so
+	}
+	if it.In, err = s.Inputs.Decode(in); err != nil {
+		return fmt.Errorf("input %d: %w", number, err)
+	}
+	if it.Kind != core.Completed {
+		return nil
+	}
+	results, err := s.decodeResults(d)
+	if err != nil {
+		return fmt.Errorf("result of input %d: %w", number, err)
+	}
+	it.SetResults(results)
+	return nil
 }
 
 // resultSchema says that results are not stored, which is not the same as no schema.

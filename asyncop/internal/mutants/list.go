@@ -14,9 +14,9 @@ var mutants = []mutant{
 		`if p == ended { // else`,
 	},
 	{
-		"a turn comes twice", "A2", "core/slot.go",
-		`t.turns++`,
-		`t.turns = 1`,
+		"a turn comes twice", "A2", "core/attempt.go",
+		`g.slots.turns++`,
+		`g.slots.turns = 1`,
 	},
 	{
 		"turns begin again after a burst", "A2", "core/slot.go",
@@ -25,44 +25,43 @@ var mutants = []mutant{
 	},
 	{
 		"an element has the reasons of the one that had its place before", "D6", "core/slot.go",
-		`	t.reasons.clear(s.place)
+		`		t.reasons[s.place] = reasons{}
 `,
 		``,
 	},
 	{
 		"a deadline of its own outlives its element", "A3", "core/slot.go",
-		`		g.odd.Cancel(&l.timer)
+		`		g.odd.Cancel(&x.limit.timer)
 `,
-		`		_ = l
-`,
+		``,
 	},
 	{
 		"an element with a deadline of its own has the common one, too", "A3", "core/slot.go",
-		`return s.phase.live() && g.limits.get(s.place) == nil })`,
-		`return s.phase.live() })`,
+		`s.phase <= ready && (x == nil || x.limit == nil)`,
+		`s.phase <= ready && (x == nil || true)`,
 	},
 	{
 		"the last attempt hides the doubt about an earlier one", "X1", "core/slot.go",
-		`s.doubt = max(s.doubt, doubtOf(isTracked))`,
-		`s.doubt = doubtOf(isTracked)`,
+		`s.doubt = max(s.doubt, tracked)`,
+		`s.doubt = tracked`,
 	},
 	{
 		"a request that was not sent is in doubt", "X1", "core/slot.go",
-		`if stage != predicates.ClientDispatch && !reason`,
-		`if !reason`,
+		`case stage == predicates.ClientDispatch || reason`,
+		`case reason`,
 	},
 
 	// ---- core: the machine
 
 	{
 		"one more element than there are slots", "Q2", "core/machine.go",
-		`return g.Queue.Cap() - g.Queue.Len()`,
-		`return g.Queue.Cap() + 1 - g.Queue.Len()`,
+		`s.Room = g.Queue.Cap() - s.Len`,
+		`s.Room = g.Queue.Cap() + 1 - s.Len`,
 	},
 	{
 		"the elements that may wait for a key are not counted", "K1", "core/machine.go",
-		`if g.isCrowded != nil && g.isCrowded() {`,
-		`if false {`,
+		` && (g.isCrowded == nil || !g.isCrowded()) {`,
+		` {`,
 	},
 	{
 		"the end of the input cuts a wait that a server demanded", "A5", "core/machine.go",
@@ -90,8 +89,8 @@ var mutants = []mutant{
 	},
 	{
 		"an attempt starts after a cancel", "A5", "core/machine.go",
-		`if g.EndIfCancelled(); g.failure != nil { // now`,
-		`if g.failure != nil { // now`,
+		`if g.Host.Cancelled() { // now`,
+		`if false { // now`,
 	},
 	{
 		"an attempt starts at the deadline", "A5", "core/machine.go",
@@ -117,14 +116,14 @@ var mutants = []mutant{
 	},
 	{
 		"a later failure hides the first", "F1", "core/machine.go",
-		`	if g.failure == nil {
-		g.failure, g.cause = err, cause`,
+		`	if g.state.Failure == nil {
+		g.state.Failure, g.state.Cause = err, cause`,
 		`	if err != nil {
-		g.failure, g.cause = err, cause`,
+		g.state.Failure, g.state.Cause = err, cause`,
 	},
 	{
 		"completions count after the failure of the run", "A1", "core/machine.go",
-		`for g.rest != nil && g.failure == nil {`,
+		`for g.rest != nil && g.state.Failure == nil {`,
 		`for g.rest != nil {`,
 	},
 
@@ -240,8 +239,8 @@ var mutants = []mutant{
 	},
 	{
 		"a call that has timed out was not sent", "X1", "core/attempt.go",
-		`stage: max(predicates.NetworkTime, end.Stage)`,
-		`stage: end.Stage`,
+		`end.Stage = max(predicates.NetworkTime, end.Stage)`,
+		`_ = end.Stage`,
 	},
 	{
 		"the timer of an attempt outlives it", "T1", "core/attempt.go",
@@ -285,29 +284,29 @@ var mutants = []mutant{
 	// ---- core: decisions
 
 	{
-		"the attempts that a strategy sees count from 0", "A4", "core/decide.go",
+		"the attempts that a strategy sees count from 0", "A4", "core/attempt.go",
 		`v.Number, v.Err, v.Remaining = int(s.attempts),`,
 		`v.Number, v.Err, v.Remaining = int(s.attempts)-1,`,
 	},
 	{
-		"a predicate that panics has no outcome", "A6", "core/decide.go",
+		"a predicate that panics has no outcome", "A6", "core/attempt.go",
 		`g.fails(s, guard.Join(panicked, err), false)`,
 		`g.settle(s, nil)`,
 	},
 	{
-		"a strategy does not know that the input has ended", "A5", "core/decide.go",
+		"a strategy does not know that the input has ended", "A5", "core/attempt.go",
 		`Finishing: g.noRetries`,
 		`Finishing: false`,
 	},
 	{
-		"an outcome that asks for a retry leaves no doubt", "X1", "core/decide.go",
-		`	g.doubt(s)
-	if ask {`,
-		`	if ask {`,
+		"an outcome that asks for a retry leaves no doubt", "X1", "core/attempt.go",
+		`	s.doubts(g.view.Reason, g.view.Stage, g.tracked)
+	if d.Verdict == decision.Asked {`,
+		`	if d.Verdict == decision.Asked {`,
 	},
 	{
-		"the reason of an outcome is not kept", "D6", "core/decide.go",
-		`		r.last = d.Reason
+		"the reason of an outcome is not kept", "D6", "core/attempt.go",
+		`		g.slots.reasons[s.place].last = d.Reason
 `,
 		``,
 	},
@@ -323,17 +322,22 @@ var mutants = []mutant{
 	},
 	{
 		"an element without results is not reported", "O1", "core/ending.go",
-		`			g.Ended(s, observe.Empty)
-		}
-		g.leave(s)`,
-		`		}
-		g.leave(s)`,
+		`			g.Left(observe.Empty)
+		default:`,
+		`			s.phase = ended
+			g.Left(observe.Empty)
+		default:`,
 	},
 	{
 		"an element that is emitted is not reported", "O1", "core/ending.go",
-		`		g.Ended(s, observe.Emitted)
+		`	if s.phase == done {
+		g.Ended(s, how)
+	}
 `,
-		``,
+		`	if s.phase == done && how != observe.Emitted {
+		g.Ended(s, how)
+	}
+`,
 	},
 	{
 		"results leave before those of earlier elements of their key", "K1", "core/ending.go",
@@ -356,13 +360,13 @@ var mutants = []mutant{
 	// ---- core: user code that breaks
 
 	{
-		"nothing follows from a panic", "A6", "core/usercall.go",
+		"nothing follows from a panic", "A6", "core/machine.go",
 		`		was.after(was.slot, was.broke)
 `,
 		``,
 	},
 	{
-		"a panic holds up what the core was doing", "A6", "core/usercall.go",
+		"a panic holds up what the core was doing", "A6", "core/machine.go",
 		`		for _, f := range g.brokenOff {
 			f()
 		}
@@ -401,17 +405,17 @@ var mutants = []mutant{
 	},
 	{
 		"a call begins after a cancel during what its strategy wanted done first", "A5", "core/feature_beside.go",
-		`		g.EndIfCancelled() `,
+		`		g.endIfCancelled() `,
 		`		_ = g `,
 	},
 	{
 		"a call begins at its deadline after what its strategy wanted done first", "A5", "core/feature_beside.go",
-		`g.failure == nil && g.now < s.attempt.DeadlineAt()`,
-		`g.failure == nil`,
+		`g.state.Failure == nil && g.now < s.attempt.DeadlineAt()`,
+		`g.state.Failure == nil`,
 	},
 	{
 		"a strategy that ends its goroutine answers", "A6", "core/feature_beside.go",
-		`q.failed = panicked(recovered)`,
+		`q.answer.Err = panicked(recovered)`,
 		`_ = recovered`,
 	},
 	{
@@ -606,7 +610,7 @@ var mutants = []mutant{
 		`			_ = set `,
 	},
 	{
-		"completions are read in the wrong order", "Q1", "call/mailbox.go",
+		"completions are read in the wrong order", "Q1", "call/host.go",
 		`	var oldest *Letter
 `,
 		`	if true {
@@ -617,9 +621,11 @@ var mutants = []mutant{
 	},
 	{
 		"a job waits for another to return", "D4", "call/workers.go",
-		`	w.sendNext()
-	return j, true`,
-		`	return j, true`,
+		`		w.sendNext()
+		w.mu.Unlock()
+		w.do(j)`,
+		`		w.mu.Unlock()
+		w.do(j)`,
 	},
 	{
 		"an element knows the history of the message around its operator", "D6", "call/context.go",
@@ -632,7 +638,7 @@ var mutants = []mutant{
 		`_ = a // even`,
 	},
 	{
-		"a call is made for an element that has ended", "A5", "call/job.go",
+		"a call is made for an element that has ended", "A5", "call/workers.go",
 		`case j.Attempt.Late() != nil:`,
 		`case false:`,
 	},
@@ -667,50 +673,50 @@ var mutants = []mutant{
 	// ---- drive
 
 	{
-		"the end of the input cuts retries that are to be drained", "A5", "drive/input.go",
+		"the end of the input cuts retries that are to be drained", "A5", "drive/items.go",
 		`	if !d.drains {
 `,
 		`	if true {
 `,
 	},
 	{
-		"the marker of the end does not end retries", "A5", "drive/input.go",
+		"the marker of the end does not end retries", "A5", "drive/items.go",
 		`	d.marked = true
 	d.endRetries()`,
 		`	d.marked = true`,
 	},
 	{
-		"elements are read without a slot", "Q2", "drive/input.go",
-		`d.letsIn = d.backlog.Len() == 0 && d.core.Room() > 0 &&`,
+		"elements are read without a slot", "Q2", "drive/items.go",
+		`d.letsIn = d.backlog.Len() == 0 && d.core.State().Room > 0 &&`,
 		`d.letsIn = d.backlog.Len() == 0 &&`,
 	},
 	{
-		"an element overtakes those that were read past the capacity", "Q1", "drive/input.go",
-		`d.letsIn = d.backlog.Len() == 0 && d.core.Room() > 0 &&`,
-		`d.letsIn = d.core.Room() > 0 &&`,
+		"an element overtakes those that were read past the capacity", "Q1", "drive/items.go",
+		`d.letsIn = d.backlog.Len() == 0 && d.core.State().Room > 0 &&`,
+		`d.letsIn = d.core.State().Room > 0 &&`,
 	},
 	{
-		"a stream that ends without a final barrier ends well", "C3", "drive/input.go",
+		"a stream that ends without a final barrier ends well", "C3", "drive/items.go",
 		`&& !d.final { // that`,
 		`&& false { // that`,
 	},
 	{
-		"the same barrier may come twice", "C2", "drive/input.go",
+		"the same barrier may come twice", "C2", "drive/items.go",
 		`isEndOfInput(b)); err != nil { // law C2`,
 		`isEndOfInput(b)); err != nil && false { // law C2`,
 	},
 	{
-		"an observer with numbers is behind an operator that reorders", "C2", "drive/input.go",
+		"an observer with numbers is behind an operator that reorders", "C2", "drive/items.go",
 		`if d.Observer != nil && b.IsReordered() {`,
 		`if false {`,
 	},
 	{
-		"a barrier splits the results of an element", "Q1", "drive/output.go",
-		`if len(d.results) < d.whole {`,
+		"a barrier splits the results of an element", "Q1", "drive/items.go",
+		`if len(d.results) < d.numResults {`,
 		`if false {`,
 	},
 	{
-		"a message is settled although its parts carry it on", "D2", "drive/output.go",
+		"a message is settled although its parts carry it on", "D2", "drive/items.go",
 		`			d.messages.Carried() // by`,
 		`			// by`,
 	},
@@ -848,7 +854,7 @@ var mutants = []mutant{
 `,
 	},
 	{
-		"what follows takes the end of a failed stream for a clean one", "F1", "drive/transfer.go",
+		"what follows takes the end of a failed stream for a clean one", "F1", "drive/ports.go",
 		`		next <- wiring.Failure{Err: err}
 `,
 		`		_ = wiring.Failure{Err: err}

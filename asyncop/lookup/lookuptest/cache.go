@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/asyncop/lookup"
 )
 
-// TestCache tests a cache. open returns an empty one for at least 100 entries; advance lets its time go on, and nothing else.
+// TestCache tests a cache. open returns an empty cache for at least 100 entries; advance only moves its time.
 func TestCache(t *testing.T, open func(t *testing.T) (cache lookup.Cache[string, int], advance func(d time.Duration))) {
 	t.Helper()
 	entry := func(results ...int) lookup.Entry[int] { return lookup.Entry[int]{Results: results} }

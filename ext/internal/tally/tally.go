@@ -186,51 +186,51 @@ func addGauges(to *asyncop.Stats, s asyncop.Stats) {
 
 // ---- What is read from the statistics
 
-// Metric is one, or several that differ in a label.
-type Metric struct {
+// Metric is one that is read from statistics S, or several that differ in a label.
+type Metric[S any] struct {
 	Name  string // words with points: "elements.in_flight"
 	Help  string
 	Unit  string // what is counted, such as "element"
 	Gauge bool   // it goes up and down
 	Label string // or ""
-	Of    []Value
+	Of    []Value[S]
 }
 
 // Value is one value of a metric.
-type Value struct {
+type Value[S any] struct {
 	Label string // of the metric's label, or ""
-	Of    func(s *asyncop.Stats) int64
+	Of    func(s *S) int64
 }
 
-// Metrics are all that are read from the statistics, but for OldestAge.
-var Metrics = []Metric{
+// Metrics are all that are read from the statistics of an operator, but for OldestAge.
+var Metrics = []Metric[asyncop.Stats]{
 	{
 		Name: "elements.accepted", Help: "Elements that took a slot.", Unit: "element",
-		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.Accepted }}},
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.Accepted }}},
 	},
 	{
 		Name: "elements.timed_out", Help: "Elements whose total time ran out.", Unit: "element",
-		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.Timeouts }}},
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.Timeouts }}},
 	},
 	{
 		Name: "results.emitted", Help: "Results sent downstream.", Unit: "result",
-		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.Emitted }}},
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.Emitted }}},
 	},
 	{
 		Name: "attempts", Help: "Calls begun, retries included.", Unit: "attempt",
-		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.Attempts }}},
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.Attempts }}},
 	},
 	{
 		Name: "attempts.timed_out", Help: "Attempts whose own time ran out.", Unit: "attempt",
-		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.AttemptTimeouts }}},
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.AttemptTimeouts }}},
 	},
 	{
 		Name: "completions.late", Help: "Completions that came too late and changed nothing.", Unit: "completion",
-		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.LateCompletions }}},
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.LateCompletions }}},
 	},
 	{
 		Name: "retries", Help: "Retries begun, by what they were begun for.", Unit: "attempt", Label: "cause",
-		Of: []Value{
+		Of: []Value[asyncop.Stats]{
 			{"result", func(s *asyncop.Stats) int64 { return s.RetriesOnResult }},
 			{"error", func(s *asyncop.Stats) int64 { return s.RetriesOnError }},
 		},
@@ -238,7 +238,7 @@ var Metrics = []Metric{
 	{
 		Name: "retries.refused", Help: "Elements whose last outcome asked for a retry that they did not get, by who refused it.",
 		Unit: "element", Label: "cause",
-		Of: []Value{
+		Of: []Value[asyncop.Stats]{
 			{"strategy", func(s *asyncop.Stats) int64 { return s.Exhausted - s.CutByEndOfInput - s.OverBudget - s.TooManyWaiting }},
 			{"budget", func(s *asyncop.Stats) int64 { return s.OverBudget }},
 			{"too_many_waiting", func(s *asyncop.Stats) int64 { return s.TooManyWaiting }},
@@ -247,22 +247,22 @@ var Metrics = []Metric{
 	},
 	{
 		Name: "elements.in_flight", Help: "Elements with a slot.", Unit: "element", Gauge: true,
-		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.InFlight }}},
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.InFlight }}},
 	},
 	{
 		Name: "elements.waiting_for_retry", Help: "Elements in back-off, or whose retry waits for a permit.", Unit: "element", Gauge: true,
-		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.WaitingForRetry }}},
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.WaitingForRetry }}},
 	},
 	{
 		Name: "elements.waiting_for_key", Help: "Elements that wait for another one of their key, or for its call.", Unit: "element", Gauge: true,
-		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.WaitingForKey }}},
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.WaitingForKey }}},
 	},
 	{
 		Name: "elements.deciding", Help: "Elements whose strategy is being asked off the loop.", Unit: "element", Gauge: true,
-		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.Deciding }}},
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.Deciding }}},
 	},
 	{
 		Name: "calls.running", Help: "Calls that run.", Unit: "call", Gauge: true,
-		Of: []Value{{"", func(s *asyncop.Stats) int64 { return s.Running }}},
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.Running }}},
 	},
 }

@@ -114,9 +114,9 @@ func (in *Input[T]) Seek(position []byte) error {
 	state := stream.CachedInfo().State
 	switch {
 	case next > 1 && next < state.FirstSeq:
-		return fmt.Errorf("jscheckpoint: stream %s begins with message %d, the checkpoint goes on with %d: those between were removed", in.stream, state.FirstSeq, next)
+		return fmt.Errorf("jscheckpoint: stream %s begins with message %d, the checkpoint continues with %d: the messages between were removed", in.stream, state.FirstSeq, next)
 	case next > state.LastSeq+1:
-		return fmt.Errorf("jscheckpoint: stream %s ends with message %d, the checkpoint goes on with %d: is it another stream?", in.stream, state.LastSeq, next)
+		return fmt.Errorf("jscheckpoint: stream %s ends with message %d, the checkpoint continues with %d: is it another stream?", in.stream, state.LastSeq, next)
 	}
 	in.next = next
 	return nil

@@ -46,6 +46,7 @@
 //	weir.reason                       of the last outcome, if a classifier has named it
 //	error.type                        of an element that has failed: its reason, or else the Go type of its error
 //	messaging.operation.name, .type   "process"; of messages, as what follows
+//	messaging.system                  "weir", unless WithAttributes says another
 //	messaging.message.id              Meta.ID
 //	messaging.destination.name        Meta.Origin.Source
 //	messaging.destination.partition.id  Meta.Origin.Partition
@@ -76,6 +77,8 @@
 //	weir.element.duration                          histogram, s
 //	weir.element.queue.duration                    histogram, s
 //	weir.retry.backoff                             histogram, s
+//	messaging.process.duration                     histogram, s; of messages, as weir.element.duration, with messaging.system,
+//	                                               messaging.operation.name, messaging.destination.name and error.type
 //
 // [ObserveCheckpoints] adds those of a pipeline's checkpoints, with the attribute weir.pipeline.name:
 //
@@ -84,6 +87,17 @@
 //	weir.checkpoint.last_success                   gauge, s since 1970; missing until there was one in this process
 //	weir.checkpoint.last_duration                  gauge, s
 //	weir.checkpoint.last_size                      gauge, By
+//
+// [ObserveWorker] adds those of a [delivery.Run], with the attribute weir.worker.name:
+//
+//	weir.worker.messages.received                  counter, {message}
+//	weir.worker.messages.redelivered               counter, {message}; of these: they had a visit before
+//	weir.worker.messages.settled                   counter, {message}; by weir.verdict: acknowledged, handed_over, rejected, nacked,
+//	                                               given_back
+//	weir.worker.messages.in_flight                 up-down counter, {message}
+//	weir.worker.floods                             counter, {flood}
+//	weir.worker.state                              up-down counter, {worker}; by weir.state: 1 for starting, receiving, failing, flooded,
+//	                                               draining or ended
 //
 // [ObserveQueues] adds those of queues of a store, with the attribute weir.queue.name:
 //

@@ -3,20 +3,26 @@ package weirotel
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/internal/tally"
 	"github.com/weirflow/weir/internal/guard"
 )
 
 // scope is the name of the instrumentation.
 const scope = "github.com/weirflow/weir/ext/otel/weirotel"
+
+// system is the messaging system, unless attributes of the user say another.
+var system = semconv.MessagingSystemKey.String("weir")
 
 // Attributes.
 const (
@@ -27,6 +33,7 @@ const (
 	pipelineKey   = attribute.Key("weir.pipeline.name")
 	checkpointKey = attribute.Key("weir.checkpoint.result")
 	queueKey      = attribute.Key("weir.queue.name")
+	workerKey     = attribute.Key("weir.worker.name")
 	causeKey      = attribute.Key("weir.cause")
 )
 
@@ -40,7 +47,9 @@ type Metrics struct {
 	option   []metric.RecordOption // with operator
 	reg      metric.Registration
 
-	attempt, element, queue, backoff metric.Float64Histogram
+	attempt, element, queue, backoff, process metric.Float64Histogram
+
+	messaging []attribute.KeyValue // of process
 
 	mu    sync.Mutex
 	tally tally.Tally // guarded by mu
@@ -48,9 +57,10 @@ type Metrics struct {
 
 var _ observe.Observer = (*Metrics)(nil)
 
-// NewMetrics returns the metrics of the operator with this name. Give them to the operator by [asyncop.WithObserver]. An error is one of
+// NewMetrics returns the metrics of the operator with this name. Give them to the operator by [asyncop.WithObserver]. The attributes are
+// added to messaging.process.duration: say messaging.system if the messages come from another system, such as kafka. An error is one of
 // the provider. It panics if the name is empty or the provider nil.
-func NewMetrics(operator string, provider metric.MeterProvider) (*Metrics, error) {
+func NewMetrics(operator string, provider metric.MeterProvider, messaging ...attribute.KeyValue) (*Metrics, error) {
 	switch {
 	case operator == "":
 		panic("weirotel: NewMetrics: empty name")
@@ -58,12 +68,14 @@ func NewMetrics(operator string, provider metric.MeterProvider) (*Metrics, error
 		panic("weirotel: NewMetrics: nil provider")
 	}
 	m := &Metrics{operator: operatorKey.String(operator)}
+	m.messaging = append([]attribute.KeyValue{m.operator, system, semconv.MessagingOperationName("process")}, messaging...)
 	m.option = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(m.operator))}
 	in := instruments{meter: provider.Meter(scope)}
 	m.attempt = in.histogram("weir.attempt.duration", "Time from the begin of an attempt until its end is known.")
 	m.element = in.histogram("weir.element.duration", "Time from the slot to the end of an element, over all its attempts.")
 	m.queue = in.histogram("weir.element.queue.duration", "Time from the slot of an element to its first attempt.")
 	m.backoff = in.histogram("weir.retry.backoff", "Waits before retries.")
+	m.process = in.histogram("messaging.process.duration", "Duration of processing operation.")
 	m.observe(&in)
 	if in.err != nil {
 		return nil, fmt.Errorf("weirotel: NewMetrics: %w", in.err)
@@ -74,22 +86,7 @@ func NewMetrics(operator string, provider metric.MeterProvider) (*Metrics, error
 
 // observe registers what is read when metrics are collected.
 func (m *Metrics) observe(in *instruments) {
-	read := make([]metric.Int64Observable, len(tally.Metrics))
-	sets := make([][]metric.ObserveOption, len(tally.Metrics)) // by the values of each
-	for i, r := range tally.Metrics {
-		if r.Gauge {
-			read[i] = in.upDown("weir."+r.Name, r.Help, "{"+r.Unit+"}")
-		} else {
-			read[i] = in.counter("weir."+r.Name, r.Help, "{"+r.Unit+"}")
-		}
-		for _, v := range r.Of {
-			set := []attribute.KeyValue{m.operator}
-			if r.Label != "" {
-				set = append(set, attribute.String("weir."+r.Label, v.Label))
-			}
-			sets[i] = append(sets[i], metric.WithAttributeSet(attribute.NewSet(set...)))
-		}
-	}
+	read := readings(in, tally.Metrics, m.operator)
 	ended := in.counter("weir.elements.ended", "Elements by how they ended.", "{element}")
 	inDoubt := in.counter("weir.elements.in_doubt", "Elements that were not emitted although an attempt may have taken effect.", "{element}")
 	outcomes := in.counter("weir.attempts.ended", "Attempts by their outcome, and the reason that a classifier gave it.", "{attempt}")
@@ -100,11 +97,7 @@ func (m *Metrics) observe(in *instruments) {
 		m.mu.Lock()
 		now := m.tally.Read()
 		m.mu.Unlock()
-		for i, r := range tally.Metrics {
-			for j, v := range r.Of {
-				o.ObserveInt64(read[i], v.Of(&now.Stats), sets[i][j])
-			}
-		}
+		read(o, &now.Stats)
 		for how, n := range now.Ended {
 			o.ObserveInt64(ended, n, metric.WithAttributes(m.operator, endingKey.String(how)))
 		}
@@ -158,7 +151,24 @@ func (m *Metrics) Ended(ctx context.Context, e observe.Ending) {
 	if el.Accepted {
 		m.element.Record(ctx, e.Total.Seconds(), m.option...)
 		m.queue.Record(ctx, e.Queued.Seconds(), m.option...)
+		m.processed(ctx, e)
 	}
+}
+
+// processed records how long a message took, as the semantic conventions for messaging want it.
+func (m *Metrics) processed(ctx context.Context, e observe.Ending) {
+	meta, ok := delivery.MetaFromContext(ctx)
+	if !ok {
+		return
+	}
+	set := slices.Clip(m.messaging)
+	if meta.Origin.Source != "" {
+		set = append(set, semconv.MessagingDestinationName(meta.Origin.Source))
+	}
+	if e.Err != nil {
+		set = append(set, errorType(e.Err, e.Reason))
+	}
+	m.process.Record(ctx, e.Total.Seconds(), metric.WithAttributes(set...))
 }
 
 // bounds are those of the histograms, in seconds, unless a view has others: 100 µs to 100 s.
@@ -209,6 +219,33 @@ func (in *instruments) gauge(name, help, unit string) metric.Float64Observable {
 	in.keep(err)
 	in.observables = append(in.observables, g)
 	return g
+}
+
+// readings makes the instruments of what is read from statistics, and returns what reads them.
+func readings[S any](in *instruments, all []tally.Metric[S], own attribute.KeyValue) func(o metric.Observer, s *S) {
+	read := make([]metric.Int64Observable, len(all))
+	sets := make([][]metric.ObserveOption, len(all)) // by the values of each
+	for i, r := range all {
+		if r.Gauge {
+			read[i] = in.upDown("weir."+r.Name, r.Help, "{"+r.Unit+"}")
+		} else {
+			read[i] = in.counter("weir."+r.Name, r.Help, "{"+r.Unit+"}")
+		}
+		for _, v := range r.Of {
+			set := []attribute.KeyValue{own}
+			if r.Label != "" {
+				set = append(set, attribute.String("weir."+r.Label, v.Label))
+			}
+			sets[i] = append(sets[i], metric.WithAttributeSet(attribute.NewSet(set...)))
+		}
+	}
+	return func(o metric.Observer, s *S) {
+		for i, r := range all {
+			for j, v := range r.Of {
+				o.ObserveInt64(read[i], v.Of(s), sets[i][j])
+			}
+		}
+	}
 }
 
 func (in *instruments) register(read metric.Callback) {

@@ -112,7 +112,6 @@ func (t *Traces) spanOf(ctx context.Context, isAttempt bool) trace.Span {
 func (t *Traces) Accepted(ctx context.Context, _ any, restored bool) context.Context {
 	name := t.name
 	opts := make([]trace.SpanStartOption, 0, 4)
-	opts = append(opts, trace.WithAttributes(t.element...))
 	if restored {
 		opts = append(opts, trace.WithAttributes(attribute.Bool("weir.element.restored", true)))
 	}
@@ -127,6 +126,7 @@ func (t *Traces) Accepted(ctx context.Context, _ any, restored bool) context.Con
 			opts = append(opts, trace.WithLinks(link))
 		}
 	}
+	opts = append(opts, trace.WithAttributes(t.element...)) // the last, since the user's win
 	ctx, span := t.tracer.Start(ctx, name, opts...)
 	return &spanContext{ctx, spanKey{t, false}, span}
 }
@@ -146,7 +146,7 @@ func (t *Traces) extract(ctx context.Context, headers map[string]string) (contex
 }
 
 func messageAttributes(m delivery.Meta) []attribute.KeyValue {
-	attributes := []attribute.KeyValue{semconv.MessagingOperationName("process"), semconv.MessagingOperationTypeProcess}
+	attributes := []attribute.KeyValue{system, semconv.MessagingOperationName("process"), semconv.MessagingOperationTypeProcess}
 	for key, value := range map[attribute.Key]string{
 		semconv.MessagingMessageIDKey:              m.ID,
 		semconv.MessagingDestinationNameKey:        m.Origin.Source,

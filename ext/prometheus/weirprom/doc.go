@@ -47,6 +47,17 @@
 //	weir_checkpoint_last_duration_seconds
 //	weir_checkpoint_last_size_bytes
 //
+// # Metrics of workers
+//
+// [NewWorker] collects those of a [delivery.Run]. They have the label worker.
+//
+//	weir_worker_messages_received_total
+//	weir_worker_messages_redelivered_total           of these: they had a visit before
+//	weir_worker_messages_settled_total{verdict}      verdict: acknowledged, handed_over, rejected, nacked, given_back
+//	weir_worker_messages_in_flight                   received and not settled
+//	weir_worker_floods_total                         how often the flood guard has stopped the worker
+//	weir_worker_state{state}                         1 for the state it is in: starting, receiving, failing, flooded, draining, ended
+//
 // # Metrics of queues
 //
 // [NewQueues] collects those of dead letters, layers and other queues of a store. They have the label queue.

@@ -91,17 +91,7 @@ func New(operator string, opts ...Option) *Metrics {
 			ofBackoff: desc("weir_retry_backoff_seconds", "Waits before retries."),
 		},
 	}
-	for _, r := range tally.Metrics {
-		name := "weir_" + strings.ReplaceAll(r.Name, ".", "_")
-		if !r.Gauge {
-			name += "_total"
-		}
-		var labels []string
-		if r.Label != "" {
-			labels = []string{r.Label}
-		}
-		m.read = append(m.read, desc(name, r.Help, labels...))
-	}
+	m.read = describe(tally.Metrics, desc)
 	WithBuckets(DefaultBuckets()...)(m)
 	for i, opt := range opts {
 		if opt == nil {
@@ -211,19 +201,7 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 	m.mu.Unlock()
 
-	for i, r := range tally.Metrics {
-		kind := prometheus.CounterValue
-		if r.Gauge {
-			kind = prometheus.GaugeValue
-		}
-		for _, v := range r.Of {
-			var labels []string
-			if r.Label != "" {
-				labels = []string{v.Label}
-			}
-			metrics <- prometheus.MustNewConstMetric(m.read[i], kind, float64(v.Of(&now.Stats)), labels...)
-		}
-	}
+	collect(metrics, tally.Metrics, m.read, &now.Stats)
 	metrics <- prometheus.MustNewConstMetric(m.oldest, prometheus.GaugeValue, now.Stats.OldestAge.Seconds())
 	metrics <- counted(m.doubt, now.InDoubt)
 	for how, n := range now.Ended {
@@ -234,6 +212,39 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 	for i, h := range durations {
 		metrics <- h.metric(m.times[i], m.buckets)
+	}
+}
+
+// describe returns the descriptions of what is read from statistics.
+func describe[S any](all []tally.Metric[S], desc func(name, help string, labels ...string) *prometheus.Desc) (read []*prometheus.Desc) {
+	for _, r := range all {
+		name := "weir_" + strings.ReplaceAll(r.Name, ".", "_")
+		if !r.Gauge {
+			name += "_total"
+		}
+		var labels []string
+		if r.Label != "" {
+			labels = []string{r.Label}
+		}
+		read = append(read, desc(name, r.Help, labels...))
+	}
+	return read
+}
+
+// collect reads statistics.
+func collect[S any](metrics chan<- prometheus.Metric, all []tally.Metric[S], read []*prometheus.Desc, s *S) {
+	for i, r := range all {
+		kind := prometheus.CounterValue
+		if r.Gauge {
+			kind = prometheus.GaugeValue
+		}
+		for _, v := range r.Of {
+			var labels []string
+			if r.Label != "" {
+				labels = []string{v.Label}
+			}
+			metrics <- prometheus.MustNewConstMetric(read[i], kind, float64(v.Of(s)), labels...)
+		}
 	}
 }
 

@@ -552,9 +552,13 @@ func TestCheckpointsRefuseFlowsThatCannotPassBarriers(t *testing.T) {
 	})
 }
 
-type plainStrategy struct{ strategies.AsyncRetryStrategy[string] }
+type plainStrategy struct {
+	strategies.AsyncRetryStrategy[string]
+}
 
-type negativeStrategy struct{ strategies.AsyncRetryStrategy[string] }
+type negativeStrategy struct {
+	strategies.AsyncRetryStrategy[string]
+}
 
 func (negativeStrategy) MaxRetries() int { return -1 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
+	"github.com/weirflow/weir/progress"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -39,7 +40,7 @@ type Config struct {
 	Kills      int // of workers
 
 	Drain    time.Duration // after Ctrl-C
-	Progress Style
+	Progress progress.Style
 }
 
 // Retry is a retry strategy in numbers.
@@ -51,17 +52,6 @@ type Retry struct {
 	Multiplier float64       // of exponential
 	Jitter     string        // "none", "equal" or "full"
 }
-
-// Style is how progress is shown.
-type Style string
-
-// The styles.
-const (
-	Auto  Style = "auto" // Bar on a terminal, otherwise Plain
-	Bar   Style = "bar"
-	Plain Style = "plain" // a line a second
-	Off   Style = "off"
-)
 
 // UsageError is a flag or a value that makes no sense.
 type UsageError struct {
@@ -109,7 +99,7 @@ func defaults() Config {
 		Workers:  3,
 		Kills:    1,
 		Drain:    5 * time.Second,
-		Progress: Auto,
+		Progress: progress.Auto,
 	}
 }
 
@@ -141,7 +131,7 @@ func Parse(args []string, out io.Writer) (Config, error) {
 	fs.IntVar(&c.Workers, "workers", c.Workers, "`n` worker processes, at least 1; needs -partitions")
 	fs.IntVar(&c.Kills, "kills", c.Kills, "kill a worker (SIGKILL) `n` times, and start another one; needs -partitions")
 	fs.DurationVar(&c.Drain, "drain", c.Drain, "time to finish what is in flight after Ctrl-C, or with -checkpoint to take a last checkpoint of it: `duration`; a second Ctrl-C ends it")
-	progress := fs.String("progress", string(c.Progress), "`style` of the progress on standard error: bar, plain (lines), off, or auto (a bar on a terminal)")
+	style := fs.String("progress", string(c.Progress), "`style` of the progress on standard error: bar, plain (lines), off, or auto (a bar on a terminal)")
 
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -157,7 +147,7 @@ func Parse(args []string, out io.Writer) (Config, error) {
 	}
 
 	c.Ordered = *mode == "ordered"
-	c.Progress = Style(*progress)
+	c.Progress = progress.Style(*style)
 	if *format == "" {
 		*format = string(formatOf(c.Out))
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirflow/weir/examples/hbase-like/internal/cli"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
+	"github.com/weirflow/weir/progress"
 )
 
 func parse(line string) (cli.Config, error) {
@@ -35,7 +36,7 @@ func TestFlags(t *testing.T) {
 			Strategy: "fixed", Retries: 4, Delay: time.Second,
 			MaxDelay: 400 * time.Millisecond, Multiplier: 2, Jitter: "full",
 		},
-		Seed: 9, In: "-", Out: "x.jsonl", Format: flights.JSONL, Progress: cli.Off, Interval: time.Second,
+		Seed: 9, In: "-", Out: "x.jsonl", Format: flights.JSONL, Progress: progress.Off, Interval: time.Second,
 		Workers: 3, Kills: 1,
 	}, c)
 

@@ -4,16 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/weirflow/weir/asyncop"
@@ -25,60 +21,6 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func TestProgress(t *testing.T) {
-	sample := func() cli.Sample {
-		return cli.Sample{Ended: 1234, InFlight: 7, Waiting: 3, Retries: 1_000_000, Trouble: "server crash"}
-	}
-	for style, want := range map[cli.Style][]string{
-		cli.Plain: {"1,234 of 1,234 flights done", "7 in flight", "3 of them waiting for a retry", "1,000,000 retries", "server crash\n"},
-		cli.Auto:  {"1,234 of 1,234 flights done"}, // a buffer is no terminal
-		cli.Bar:   {"100%", "(1234/1234)", "3 waiting, 1,000,000 retries, last trouble: server crash"},
-		cli.Off:   nil,
-	} {
-		t.Run(string(style), func(t *testing.T) {
-			var out bytes.Buffer
-			p := cli.StartProgress(&out, style, 1234, sample)
-			p.Stop()
-			for _, w := range want {
-				assert.Contains(t, out.String(), w)
-			}
-			assert.Equal(t, want == nil, out.Len() == 0)
-		})
-	}
-}
-
-// A regular file is no terminal either, and an unknown total is not shown.
-func TestProgressOfUnknownTotal(t *testing.T) {
-	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, f.Close()) })
-	cli.StartProgress(f, cli.Auto, -1, func() cli.Sample { return cli.Sample{Ended: 5} }).Stop()
-	b, err := os.ReadFile(f.Name())
-	require.NoError(t, err)
-	assert.Contains(t, string(b), "  5 flights done")
-
-	var out bytes.Buffer
-	cli.StartProgress(&out, cli.Bar, -1, func() cli.Sample { return cli.Sample{Ended: 5} }).Stop()
-	assert.Contains(t, out.String(), "5")
-}
-
-func TestProgressGoesOn(t *testing.T) {
-	var samples atomic.Int32
-	enough := make(chan struct{})
-	p := cli.StartProgress(&bytes.Buffer{}, cli.Bar, 10, func() cli.Sample {
-		if samples.Add(1) == 3 {
-			close(enough)
-		}
-		return cli.Sample{Ended: 20} // more than expected does no harm
-	})
-	select {
-	case <-enough:
-	case <-time.After(time.Minute):
-		t.Error("no third sample")
-	}
-	p.Stop()
-}
 
 func summary() cli.Summary {
 	c, _ := parse("-seed 7")

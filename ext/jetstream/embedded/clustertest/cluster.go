@@ -248,7 +248,7 @@ func (c *Cluster) Leader(ctx context.Context, js jetstream.JetStream, stream str
 				return nil
 			}
 		}
-		return fmt.Errorf("stream %s has no leader", stream)
+		return fmt.Errorf("stream %s lacks a leader", stream)
 	})
 	return i, err
 }

@@ -9,7 +9,10 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wiring"
+	"github.com/weirflow/weir/message"
 )
+
+// ---- Items in
 
 // endInput takes nothing more. What is in the backlog was taken already: it gets its first attempts, and no retries (law A5).
 func (d *Driver[IN, OUT]) endInput() {
@@ -34,7 +37,7 @@ func (d *Driver[IN, OUT]) endWaits() {
 
 // drained reports whether nothing follows and all that was taken has left.
 func (d *Driver[IN, OUT]) drained() bool {
-	return d.inOver && d.backlog.Len() == 0 && d.core.Len() == 0
+	return d.inOver && d.backlog.Len() == 0 && d.core.State().Len == 0
 }
 
 // acceptSome takes elements as long as there are some and slots for them. End of input is noticed only when a slot is
@@ -42,7 +45,7 @@ func (d *Driver[IN, OUT]) drained() bool {
 func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
 	d.shut = false
 	for range turnLimit {
-		if d.feed() {
+		if d.backlog.Len() > 0 && d.feed() {
 			busy = true
 			continue
 		}
@@ -54,9 +57,9 @@ func (d *Driver[IN, OUT]) acceptSome() (busy bool) {
 	return busy
 }
 
-// feed moves one element of the backlog into the queue, if there are one and a slot for it.
+// feed moves one element of the backlog, which has some, into the queue, if there is a slot for it.
 func (d *Driver[IN, OUT]) feed() bool {
-	if d.backlog.Len() == 0 || d.core.Failed() || d.core.Room() == 0 || d.suspended() {
+	if d.core.State().Room == 0 || d.suspended() {
 		return false
 	}
 	if len(d.Gates) > 0 && d.backlog.Peek().Kind == core.Record && !d.checks.wasAccepted() && !d.admits() {
@@ -75,10 +78,9 @@ func (d *Driver[IN, OUT]) feed() bool {
 		d.messages.Next(m)
 	}
 	if it.Kind == core.Control && isEndOfInput(it.Rest) {
-		d.core.AcceptControl(it.Rest, false)
-	} else {
-		d.core.Restore(it, number)
+		it = core.Marker[IN, OUT](it.Rest)
 	}
+	d.core.Restore(it, number)
 	d.endWaits()
 	return true
 }
@@ -86,11 +88,11 @@ func (d *Driver[IN, OUT]) feed() bool {
 // mayRead reports whether the next element may be read: if a slot is free for it, or to let a barrier come nearer. Then it does
 // not get a slot past the gates.
 func (d *Driver[IN, OUT]) mayRead() bool {
-	if d.inOver || d.core.Failed() || d.barrierArrived() {
+	if d.inOver || d.checks != nil && d.checks.arrived != nil {
 		return false
 	}
-	d.letsIn = d.backlog.Len() == 0 && d.core.Room() > 0 && (len(d.Gates) == 0 || d.admits())
-	return d.letsIn || d.mayOverflow()
+	d.letsIn = d.backlog.Len() == 0 && d.core.State().Room > 0 && (len(d.Gates) == 0 || d.admits())
+	return d.letsIn || d.checks != nil && d.mayOverflow()
 }
 
 // received goes on with what has come through in; ok is false if that was closed.
@@ -121,15 +123,17 @@ func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 	switch {
 	case !ok:
 		d.inClosed = true
-		d.endWithRun() // upstream may have noticed it first: the end is no clean one
-		d.core.EndIfCancelled()
+		d.endWithRun() // upstream may have noticed it first: the end is not a clean one
+		d.core.End(nil)
 		if (d.checks != nil || d.barriers.Any()) && !d.final { // that is not the end of the input
 			d.core.End(errNoFinalBarrier)
 			return
 		}
 		d.endInput()
 	case d.letsIn:
-		d.messages.Next(m)
+		if m != (call.Message{}) {
+			d.messages.Next(m)
+		}
 		d.core.Accept(in)
 	default:
 		it := core.Item[IN, OUT]{In: in}
@@ -170,11 +174,15 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 			return
 		}
 	}
-	if d.backlog.Len() == 0 && d.core.Room() > 0 {
-		d.core.AcceptControl(v, !isEndOfInput(v))
-	} else {
-		d.backlog.Push(core.Item[IN, OUT]{Kind: core.Control, Rest: v})
+	it := core.Item[IN, OUT]{Kind: core.Control, Rest: v}
+	if d.backlog.Len() > 0 || d.core.State().Room == 0 {
+		d.backlog.Push(it)
+		return
 	}
+	if isEndOfInput(v) {
+		it = core.Marker[IN, OUT](v)
+	}
+	d.core.Restore(it, 0)
 }
 
 // receivedEndOfInput does what the marker makes known at once, also about elements of the backlog. It takes its turn like a
@@ -190,4 +198,114 @@ func (d *Driver[IN, OUT]) ended() bool {
 		return false
 	}
 	return (d.suspended() || d.drained()) && d.leaving.Len() == 0
+}
+
+// ---- Results out
+
+// emitSome hands over what may leave, as long as downstream takes it.
+func (d *Driver[IN, OUT]) emitSome() (busy bool) {
+	for n := 0; n < turnLimit && d.load() && d.current.port.put(); n++ {
+		d.sent()
+		busy = true
+	}
+	if busy {
+		d.current.port.flush()
+	}
+	return busy
+}
+
+// load makes next the next thing to emit and reports whether there is one. Barriers go before everything, but not into
+// the middle of an element. While a barrier waits for the present element to end no other is begun, unless the barrier waits for all of
+// them. Elements that emit nothing leave here.
+func (d *Driver[IN, OUT]) load() bool {
+	if d.loaded {
+		return true
+	}
+	if k := d.checks; k != nil {
+		switch {
+		case k.arrived != nil && k.arrived.Kind != participant.Drain:
+			return false
+		case k.passing.Len() > 0:
+			d.loaded, d.barrier, d.next = true, true, k.passing.Peek()
+			return true
+		}
+	}
+	if d.host.Suspended.Load() {
+		return false
+	}
+	results, control := d.core.Head()
+	switch {
+	case control != nil:
+		d.loaded, d.control, d.next = true, control, control
+	case len(results) > 0:
+		d.loaded, d.results, d.numResults = true, results, len(results)
+		if d.messages.Some {
+			d.loadMessage(d.messages.Head())
+		}
+		d.current.port.load()
+	}
+	return d.loaded
+}
+
+// loadMessage ties results, before the first of them is next, to the message of their element, if the element is one.
+func (d *Driver[IN, OUT]) loadMessage(m call.Message) {
+	if d.message = m; m != (call.Message{}) && len(d.results) > 1 {
+		d.parts = message.Split(m, d.results...)
+	}
+}
+
+// messageOfNext returns the message whose value the next result is.
+func (d *Driver[IN, OUT]) messageOfNext() call.Message {
+	if len(d.parts) > 0 {
+		return message.With(d.parts[0], struct{}{})
+	}
+	return d.message
+}
+
+// unload takes back what was loaded and not sent, so that a barrier can go before it, and reports whether it could:
+// the results of one element are not split (law Q1).
+func (d *Driver[IN, OUT]) unload() bool {
+	if d.loaded && !d.barrier {
+		if len(d.results) < d.numResults {
+			return false
+		}
+		d.nothingLoaded()
+	}
+	return true
+}
+
+func (d *Driver[IN, OUT]) nothingLoaded() {
+	d.loaded, d.barrier, d.control, d.results, d.numResults, d.next = false, false, nil, nil, 0, nil
+	if d.message != (call.Message{}) {
+		d.message, d.parts = call.Message{}, nil
+	}
+}
+
+// sent goes on after next was sent. The entry of an element with several results stays the head of the queue until the
+// last one is sent.
+func (d *Driver[IN, OUT]) sent() {
+	if d.numResults > 0 {
+		d.emitted++
+		if len(d.parts) > 0 {
+			d.parts = d.parts[1:]
+			d.messages.Carried() // by this part and the others
+		}
+		if d.results = d.results[1:]; len(d.results) > 0 {
+			d.current.port.load()
+			return
+		}
+	}
+	barrier, control := d.barrier, d.control
+	d.nothingLoaded()
+	if barrier {
+		d.checks.passing.Pop()
+		return
+	}
+	if control != nil && d.checks != nil {
+		d.checks.passedMarker(control)
+	}
+	d.core.Left(observe.Emitted)
+	if d.observing != nil {
+		d.hasLeft()
+	}
 }

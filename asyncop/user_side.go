@@ -20,9 +20,9 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// surface is what a user sees of a run: it makes a driver of functions and options, and builds errors, failures and logs for it.
-// What it writes is owned by the loop.
-type surface[IN, OUT any] struct {
+// userSide is the side of an operator that its user sees: it makes a driver of functions and options, and builds errors, failures and logs
+// for it. What it writes is owned by the loop.
+type userSide[IN, OUT any] struct {
 	config // read-only
 	fn     AsyncFunction[IN, OUT]
 	policy *decision.Steps[OUT]
@@ -31,12 +31,12 @@ type surface[IN, OUT any] struct {
 	failingLine
 }
 
-// newDriver returns a driver that does not run yet, and its surface.
+// newDriver returns a driver that does not run yet, and its user's side.
 func newDriver[IN, OUT any](
 	cfg config, fn AsyncFunction[IN, OUT], policy *decision.Steps[OUT], timeout time.Duration,
 	q queue.Queue[*core.Slot[IN, OUT]], sink func(context.Context, Failure[IN]) error, state drive.StateCodec[IN, OUT],
-) (*drive.Driver[IN, OUT], *surface[IN, OUT]) {
-	s := &surface[IN, OUT]{config: cfg, fn: fn, policy: policy}
+) (*drive.Driver[IN, OUT], *userSide[IN, OUT]) {
+	s := &userSide[IN, OUT]{config: cfg, fn: fn, policy: policy}
 	c := drive.Config[IN, OUT]{
 		Core: s.coreConfig(timeout, q), Features: s.features(), Batch: batchingOf(fn),
 		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.bufferFor(q.Cap()), Reorders: cfg.reorders, Decode: newDecoder[IN](cfg.name),
@@ -67,10 +67,7 @@ func newDriver[IN, OUT any](
 	}
 	c.Backend = cfg.backend
 	if direct := directCall(fn); direct != nil {
-		c.Direct = func(a *call.Attempt[OUT], in IN) {
-			ctx := context.Context(a)
-			direct.run(ctx, in, (*call.Returning[OUT])(a), nil)
-		}
+		c.Direct = direct.direct
 	}
 	if h, ok := find[Opener](fn); ok {
 		c.Open = h.Open
@@ -86,7 +83,7 @@ func newDriver[IN, OUT any](
 }
 
 // coreConfig says in plain values what the options say.
-func (s *surface[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) core.Config[IN, OUT] {
+func (s *userSide[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) core.Config[IN, OUT] {
 	fn := s.fn
 	c := core.Config[IN, OUT]{
 		Queue: q,
@@ -94,8 +91,9 @@ func (s *surface[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core
 			return fn.AsyncInvoke(ctx, in, a)
 		},
 		Policy: s.policy, Random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
-		Timeout: timeout, AttemptTimeout: s.attemptTimeout,
-		EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
+		Limits: core.Limits{
+			Timeout: timeout, AttemptTimeout: s.attemptTimeout, EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
+		},
 		FailsRun: s.onFailure == failsRun, ExhaustedAsFailure: s.exhaustedAsFailure,
 		Restored: core.Restored{Keep: core.Keep(s.retryState), LeastPart: 10},
 		Hooks:    s.coreHooks(),
@@ -117,7 +115,7 @@ func (s *surface[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*core
 }
 
 // features are what the options ask for.
-func (s *surface[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
+func (s *userSide[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 	add := func(f func(g *core.Machine[IN, OUT])) { all = append(all, f) }
 	if keys, _ := s.keys.(core.Keys[IN, OUT]); keys != nil {
 		add(func(g *core.Machine[IN, OUT]) { core.OrderKeys(g, keys, s.maxWaitingPerKey) })
@@ -155,19 +153,23 @@ func (s *surface[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 }
 
 // coreHooks build what users see: errors and logs.
-func (s *surface[IN, OUT]) coreHooks() core.Hooks[IN] {
+func (s *userSide[IN, OUT]) coreHooks() core.Hooks[IN] {
 	return core.Hooks[IN]{
-		TimedOut: func(r core.Report[IN], early bool, closed error) error {
+		TimedOut: func(r core.Report[IN], out core.TimedOut) error {
+			if out.Attempt {
+				return &AttemptTimeoutError{Limit: s.attemptTimeout, Attempt: r.Attempts}
+			}
 			return &TimeoutError{
-				Limit: r.Timeout, Attempts: r.Attempts, Last: r.Err, Early: early,
-				InDoubt: r.InDoubt, closed: closed, element: r.Element, policy: s.policy,
+				Limit: r.Timeout, Attempts: r.Attempts, Last: r.Err, Early: out.Early,
+				InDoubt: r.InDoubt, closed: out.Closed, element: r.Element, policy: s.policy,
 			}
 		},
-		AttemptTimedOut: func(attempt int) error {
-			return &AttemptTimeoutError{Limit: s.attemptTimeout, Attempt: attempt}
+		Undecided: func(d decision.Decision) error {
+			if d.Verdict == decision.Failed {
+				return ownPanic(d.Err)
+			}
+			return exhausted(d)
 		},
-		Exhausted:      exhausted,
-		DecisionFailed: ownPanic,
 		RunFailed: func(r core.Report[IN]) error {
 			return &ElementError{
 				Element: r.Element, Attempts: r.Attempts, Elapsed: r.Elapsed, Err: r.Err, label: s.labelOf(r.Element),
@@ -180,7 +182,7 @@ func (s *surface[IN, OUT]) coreHooks() core.Hooks[IN] {
 }
 
 // failureOf describes an element for the failure sink, or for the fallback.
-func (s *surface[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
+func (s *userSide[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
 	return Failure[IN]{
 		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,
 		Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, Tracked: r.Tracked, policy: s.policy, Abandoned: !r.Failed,

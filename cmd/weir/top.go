@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// topShare is how much of the time top may count: a queue of millions is counted less often.
+const topShare = 10
+
+func (a *app) top() *cobra.Command {
+	every := 2 * time.Second
+	c := &cobra.Command{
+		Use: "top", Short: "Show queues and workers, live", Args: none,
+		Long: `Show queues and workers, live, until Ctrl-C. Where the output is no terminal,
+and with -json, it is shown once.
+
+CHANGE is by how many messages a second a queue grows or shrinks. DONE/S and
+FAILED/S of a worker are of the time between the last two times it said what it
+does, which is each 20 s; at first of its whole life.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if every <= 0 {
+				return usagef("-every %v must be positive", every)
+			}
+			return a.with(c.Context(), func(ctx context.Context, db *database) error {
+				t := &top{app: a, db: db, workers: map[string]seen{}}
+				if a.json || !isTerminal(a.out) {
+					s, err := t.look(ctx)
+					if err != nil {
+						return err
+					}
+					if a.json {
+						return a.object(s)
+					}
+					text, err := t.draw(s)
+					if err != nil {
+						return err
+					}
+					return a.print(text)
+				}
+				return t.live(ctx, every)
+			})
+		},
+	}
+	c.Flags().DurationVar(&every, "every", every, "look again after this `time`")
+	return c
+}
+
+// top is what the command of this name shows.
+type top struct {
+	*app
+	db      *database
+	before  *topJSON        // the last look; nil: there was none
+	workers map[string]seen // by id
+}
+
+// topJSON is one look.
+type topJSON struct {
+	At      time.Time     `json:"at"`
+	Queues  []counted     `json:"queues"`
+	Workers []jobs.Worker `json:"workers,omitempty"`
+}
+
+// seen is what a worker has said, and the rates between that and what it said before.
+type seen struct {
+	at           time.Time
+	done, failed int
+	rates        [2]float64
+}
+
+// live draws again and again, over what it has drawn.
+func (t *top) live(ctx context.Context, every time.Duration) error {
+	lines := 0
+	for {
+		begun := t.clock.Now()
+		s, err := t.look(ctx)
+		took := t.clock.Since(begun)
+		var text string
+		if err == nil {
+			text, err = t.draw(s)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && lines == 0:
+			return err
+		case err != nil: // the server may be back soon
+			text = "No answer, asked again: " + escaped(oneLine(withoutSecrets(err.Error(), t.url))) + "\n"
+		}
+		shown := t.fit(text)
+		if lines > 0 {
+			shown = fmt.Sprintf("\x1b[%dA\x1b[J", lines) + shown
+		}
+		lines = strings.Count(shown, "\n")
+		if err := t.print(shown); err != nil {
+			return err
+		}
+		timer := t.clock.Timer(max(every, topShare*took))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+	}
+}
+
+// fit leaves what fits the terminal: a line that wraps, or has left it, cannot be drawn over.
+func (t *top) fit(text string) string {
+	columns, rows, err := term.GetSize(int(t.out.Fd()))
+	if err != nil || rows < 3 || columns < 1 {
+		columns, rows = defaultWidth, 24
+	}
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if len(lines) > rows-1 {
+		lines = append(lines[:rows-2], "…")
+	}
+	for i := range lines {
+		lines[i] = shortened(lines[i], columns)
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func (t *top) look(ctx context.Context) (*topJSON, error) {
+	s := &topJSON{At: t.clock.Now().UTC(), Queues: []counted{}}
+	names, err := t.db.store.Queues(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		n, err := t.db.store.Count(ctx, name, store.Filter{})
+		if err != nil {
+			return nil, err
+		}
+		s.Queues = append(s.Queues, newCounted(name, n))
+	}
+	if in, ok := t.db.store.(inspected); ok && in.keeps() {
+		j, err := in.jobs()
+		if err != nil {
+			return nil, err
+		}
+		if s.Workers, err = j.Workers(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// draw returns a look as text, and keeps it for the rates of the next one.
+func (t *top) draw(s *topJSON) (string, error) {
+	var b strings.Builder
+	t.frame = &b
+	defer func() { t.frame = nil }()
+	fmt.Fprintf(&b, "%s  queues %d, workers %d\n\n", when(s.At), len(s.Queues), len(s.Workers))
+	err := t.drawQueues(s)
+	if err == nil && len(s.Workers) > 0 {
+		b.WriteString("\n")
+		err = t.drawWorkers(s)
+	}
+	t.before = s
+	return b.String(), err
+}
+
+func (t *top) drawQueues(s *topJSON) error {
+	rows := make([][]string, 0, len(s.Queues))
+	for _, q := range s.Queues {
+		oldest := "-"
+		if q.Messages > 0 {
+			oldest = age(time.Duration(q.Age * float64(time.Second)))
+		}
+		rows = append(rows, []string{q.Queue, strconv.Itoa(q.Messages), t.change(s, q), oldest, causes(store.Counts{Causes: q.Causes})})
+	}
+	if t.before != nil { // a queue that is empty now
+		for _, q := range t.before.Queues {
+			if !slices.ContainsFunc(s.Queues, func(now counted) bool { return now.Queue == q.Queue }) {
+				rows = append(rows, []string{q.Queue, "0", t.change(s, counted{Queue: q.Queue}), "-", ""})
+			}
+		}
+	}
+	if len(rows) == 0 {
+		t.frame.WriteString("No queue has messages.\n")
+		return nil
+	}
+	return t.table([]column{
+		{name: "QUEUE", least: 12},
+		{name: "MESSAGES", right: true},
+		{name: "CHANGE", right: true},
+		{name: "OLDEST", right: true},
+		{name: "CAUSES", least: 10},
+	}, rows)
+}
+
+// change returns by how many messages a second a queue has changed since the last look.
+func (t *top) change(s *topJSON, q counted) string {
+	if t.before == nil {
+		return "-"
+	}
+	was := 0
+	for _, b := range t.before.Queues {
+		if b.Queue == q.Queue {
+			was = b.Messages
+		}
+	}
+	switch r := perSecond(q.Messages-was, s.At.Sub(t.before.At)); {
+	case r > 0:
+		return "+" + rate(r)
+	default:
+		return rate(r)
+	}
+}
+
+func (t *top) drawWorkers(s *topJSON) error {
+	rows := make([][]string, 0, len(s.Workers))
+	known := map[string]seen{}
+	for _, w := range s.Workers {
+		now := t.seen(w)
+		known[w.ID] = now
+		inFlight, last := operatorsOf(w)
+		rows = append(rows, []string{
+			w.ID, w.Host, age(s.At.Sub(w.Seen)), strings.Join(w.Queues, ", "),
+			rate(now.rates[0]), rate(now.rates[1]), strconv.Itoa(inFlight), last,
+		})
+	}
+	t.workers = known
+	return t.table([]column{
+		{name: "WORKER", least: 4},
+		{name: "HOST", least: 4},
+		{name: "SEEN", right: true},
+		{name: "QUEUES", least: 8},
+		{name: "DONE/S", right: true},
+		{name: "FAILED/S", right: true},
+		{name: "IN FLIGHT", right: true},
+		{name: "LAST ERROR", least: 10},
+	}, rows)
+}
+
+// seen returns what a worker has said, with the rates since it last said something.
+func (t *top) seen(w jobs.Worker) seen {
+	now := seen{at: w.Seen}
+	now.done, now.failed = countsOf(w)
+	before, ok := t.workers[w.ID]
+	switch {
+	case !ok:
+		before = seen{at: w.Since}
+	case before.at.Equal(w.Seen):
+		return before
+	}
+	took := w.Seen.Sub(before.at)
+	now.rates = [2]float64{perSecond(now.done-before.done, took), perSecond(now.failed-before.failed, took)}
+	return now
+}
+
+func perSecond(n int, d time.Duration) float64 {
+	if d <= 0 {
+		return 0
+	}
+	return float64(n) / d.Seconds()
+}
+
+// rate returns a number a second for a table.
+func rate(r float64) string {
+	if r != 0 && math.Abs(r) < 10 {
+		return strconv.FormatFloat(r, 'f', 1, 64)
+	}
+	return strconv.Itoa(int(math.Round(r)))
+}
+
+// countsOf reads what it knows of the numbers of a worker, which may be of another version.
+func countsOf(w jobs.Worker) (done, failed int) {
+	var counts struct{ Acknowledged, HandedOver, Rejected, Nacked int }
+	_ = json.Unmarshal(w.Counts, &counts)
+	return counts.Acknowledged, counts.HandedOver + counts.Rejected + counts.Nacked
+}
+
+// operatorsOf does the same with its operators.
+func operatorsOf(w jobs.Worker) (inFlight int, lastError string) {
+	for _, text := range w.Operators {
+		var s struct {
+			InFlight  int
+			LastError string
+		}
+		_ = json.Unmarshal(text, &s)
+		inFlight += s.InFlight
+		if s.LastError != "" {
+			lastError = s.LastError
+		}
+	}
+	return inFlight, lastError
+}

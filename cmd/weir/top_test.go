@@ -1,0 +1,118 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/ext/sqlite"
+)
+
+// working lets a worker be at work on the database until the test ends.
+func working(t *testing.T, dir string) {
+	t.Helper()
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	j, err := jobs.New(sqlite.New(db), jobs.Config{})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	said, ended := make(chan struct{}, 10), make(chan struct{})
+	go func() { // ends with ctx
+		defer close(ended)
+		j.Work(ctx, func() jobs.Worker {
+			said <- struct{}{}
+			return jobs.Worker{
+				Queues:    []string{"orders", "orders-retry-1"},
+				Counts:    json.RawMessage(`{"Acknowledged":1200,"Nacked":3}`),
+				Operators: []json.RawMessage{json.RawMessage(`{"InFlight":42,"LastError":"bad gateway: the upstream has closed the connection\u001b[2J"}`)},
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+		require.NoError(t, db.Close())
+	})
+	<-said
+	require.Eventually(t, func() bool {
+		list, err := j.Workers(t.Context())
+		return err == nil && len(list) == 1
+	}, time.Minute, time.Millisecond)
+}
+
+func TestTop(t *testing.T) {
+	dir := seed(t)
+	r := execute(t, command(t, dir, "top"))
+	assert.Zero(t, r.status, r.stderr)
+	assert.Regexp(t, `(?m)^QUEUE +MESSAGES +CHANGE +OLDEST +CAUSES\n(.*\n)*dead +8 +- +\d+d .*exhausted`, r.stdout)
+	assert.NotContains(t, r.stdout, "WORKER")
+	working(t, dir)
+	r = execute(t, command(t, dir, "top"))
+	assert.Regexp(t, `(?m)^WORKER .*LAST ERROR *\n\w{10} .*orders, orders-retry-1 .* 42 +bad gateway: the upstream has closed the connection\\x1b\[2J$`, r.stdout)
+	var look topJSON
+	r = execute(t, command(t, dir, "top", "-json"))
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &look))
+	assert.Len(t, look.Workers, 1)
+	assert.Equal(t, exitUsage, execute(t, command(t, dir, "top", "-every", "0s")).status)
+}
+
+// On a terminal it is live, fits, and ends well with Ctrl-C.
+func TestTopInTerminal(t *testing.T) {
+	dir := seed(t)
+	working(t, dir)
+	s := inTerminal(t, dir, "top", "-every", "20ms")
+	shows := func(what string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			frames := strings.Split(s.text(), "\x1b[J")
+			return regexp.MustCompile(what).MatchString(strings.Join(frames[max(0, len(frames)-2):], ""))
+		}, time.Minute, time.Millisecond, what)
+	}
+	shows(`dead +8 `)
+	put(t, dir, "later", "much later")
+	shows(`dead +10 `)
+	require.Contains(t, s.text(), "+")
+	require.Zero(t, execute(t, command(t, dir, "dead", "purge", "-all", "-yes")).status)
+	shows(`dead +0 `)
+	_, err := io.WriteString(s.file, "\x03") // Ctrl-C
+	require.NoError(t, err)
+	screen, err := s.end()
+	require.NoError(t, err)
+	for frame := range strings.SplitSeq(screen, "\x1b[J") {
+		for line := range strings.SplitSeq(frame, "\n") {
+			assert.LessOrEqual(t, text.StringWidthWithoutEscSequences(line), 80, line)
+		}
+		assert.LessOrEqual(t, strings.Count(frame, "\n"), 23)
+	}
+}
+
+// Rates of a worker are of the time between two of its reports.
+func TestTopRates(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	w := func(seconds, done int) jobs.Worker {
+		counts, err := json.Marshal(map[string]int{"Acknowledged": done, "Rejected": 10})
+		require.NoError(t, err)
+		return jobs.Worker{ID: "w", Since: at, Seen: at.Add(time.Duration(seconds) * time.Second), Counts: counts}
+	}
+	top := &top{workers: map[string]seen{}}
+	for _, step := range []struct {
+		seconds, done int
+		want          string
+	}{{100, 50, "0.5"}, {100, 50, "0.5"}, {120, 250, "10"}, {130, 250, "0"}} {
+		now := top.seen(w(step.seconds, step.done))
+		top.workers["w"] = now
+		assert.Equal(t, step.want, rate(now.rates[0]))
+	}
+}

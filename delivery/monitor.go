@@ -1,0 +1,220 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/internal/guard"
+)
+
+// How often the engines are asked whether they answer, and how long they may take.
+const (
+	askAgain   = 10 * time.Second // after an answer: the engine is left alone when probes come more often
+	askFailing = time.Second      // after none
+	answerWait = 2 * time.Second
+)
+
+// Monitor says what a [Run] does while it does it: for metrics, and for the probes of Kubernetes or a load balancer.
+//
+//	monitor := &delivery.Monitor{}
+//	http.Handle("/healthz", monitor)
+//	http.Handle("/readyz", monitor)
+//	…
+//	summary, err := delivery.Run(ctx, orders, op, receipts, delivery.WithMonitor(monitor))
+//
+// It belongs to one Run at a time. Given to another one afterwards, it adds up. The zero value is ready for use; it must not be
+// copied. Methods are safe for concurrent use.
+type Monitor struct {
+	mu      sync.Mutex
+	run     func() Status // of the Run that goes on; nil: none does
+	before  Status        // the sums of those that have ended
+	engines []hosted
+	clock   clock.Clock
+
+	asking sync.Mutex // guards what follows; held while the engines are asked
+	asked  time.Time
+	answer error
+}
+
+// Status is what a worker does now, and has done so far.
+type Status struct {
+	Summary         // of all Runs of the monitor; Received - InFlight is the sum of its other numbers
+	InFlight    int // received, and not settled
+	Redelivered int // of Received: messages that had a visit before
+
+	// State is one word:
+	//
+	//	starting   no Run has begun to receive
+	//	receiving  also while it waits for messages, or for room in its operator
+	//	failing    the last Receive has failed, and is tried again
+	//	flooded    the flood guard has stopped it (WithFloodGuard)
+	//	draining   it takes nothing more
+	//	ended      Run has returned
+	State string
+	// Err is why it fails, is flooded, drains or has ended; nil if it was asked to.
+	Err error
+}
+
+// WithMonitor lets m say what [Run] does. Run panics if another one has m. WithMonitor panics if m is nil.
+func WithMonitor(m *Monitor) RunOption {
+	guard.RefuseNil("delivery: WithMonitor", "monitor", m)
+	return runOption(func(s *runSettings) { s.monitor = m })
+}
+
+// Status returns what the worker does.
+func (m *Monitor) Status() Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.run == nil {
+		s := m.before
+		if s.State == "" {
+			s.State = "starting"
+		}
+		return s
+	}
+	return m.before.plus(m.run())
+}
+
+// Ready returns nil if the worker receives and its engines answer, or why not. It asks the engines that keep jobs, at most once in ten
+// seconds while they answer, for two seconds at most. Of other ends only Receive says whether they answer.
+func (m *Monitor) Ready(ctx context.Context) error {
+	s := m.Status()
+	switch {
+	case s.State == "receiving":
+		return m.ask(ctx)
+	case s.Err != nil:
+		return fmt.Errorf("delivery: the worker is %s: %w", s.State, s.Err)
+	}
+	return errors.New("delivery: the worker is " + s.State)
+}
+
+// ServeHTTP answers requests whose path ends with healthz or readyz: 200, or 503 with the reason. Healthz fails when Run has returned, and
+// then only, since a new start of the process makes no engine answer. Readyz fails when [Monitor.Ready] does. The reason may name
+// hosts and tables: do not show it to the world.
+func (m *Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var err error
+	switch path.Base(r.URL.Path) {
+	case "healthz":
+		if s := m.Status(); s.State == "ended" {
+			err = errors.Join(errors.New("delivery: the worker has ended"), s.Err)
+		}
+	case "readyz":
+		err = m.Ready(r.Context())
+	default:
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	text := "ok"
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		text = fmt.Sprint(err) // fmt recovers panics of users' errors
+	}
+	_, _ = io.WriteString(w, text+"\n") // the one who asked has left
+}
+
+// ask asks the engines whether they answer.
+func (m *Monitor) ask(ctx context.Context) error {
+	m.asking.Lock()
+	defer m.asking.Unlock()
+	m.mu.Lock()
+	engines, c := m.engines, m.clock
+	m.mu.Unlock()
+	if len(engines) == 0 {
+		return nil
+	}
+	again := askAgain
+	if m.answer != nil {
+		again = askFailing
+	}
+	if !m.asked.IsZero() && c.Since(m.asked) < again {
+		return m.answer
+	}
+	asking, cancel := context.WithTimeoutCause(ctx, answerWait, fmt.Errorf("no answer within %v", answerWait))
+	defer cancel()
+	var failed error
+	for _, h := range engines {
+		if _, err := h.engine.Records(asking, "weir-ready", "", 1); err != nil {
+			if cause := context.Cause(asking); cause != nil {
+				err = cause
+			}
+			failed = fmt.Errorf("delivery: the engine of queue %q does not answer: %w", h.queues[0], err)
+			break
+		}
+	}
+	if ctx.Err() == nil { // else it says nothing of the engines
+		m.asked, m.answer = c.Now(), failed
+	}
+	return failed
+}
+
+// begin lets the monitor read a Run.
+func (m *Monitor) begin(run func() Status, engines []hosted, c clock.Clock) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.run != nil {
+		panic("delivery: Run: another Run has this monitor (WithMonitor)")
+	}
+	m.run, m.engines, m.clock = run, engines, c
+}
+
+// end notes how the Run has ended.
+func (m *Monitor) end(s Summary, err error) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	last := m.run()
+	last.Summary, last.InFlight, last.State, last.Err = s, 0, "ended", err
+	m.before, m.run, m.engines = m.before.plus(last), nil, nil
+}
+
+// plus returns what s and then t have done.
+func (s Status) plus(t Status) Status {
+	t.Received += s.Received
+	t.Acknowledged += s.Acknowledged
+	t.HandedOver += s.HandedOver
+	t.Rejected += s.Rejected
+	t.Nacked += s.Nacked
+	t.GivenBack += s.GivenBack
+	t.Floods += s.Floods
+	t.Elapsed += s.Elapsed
+	t.Redelivered += s.Redelivered
+	return t
+}
+
+// status is what a monitor reads.
+func (w *worker[IN, OUT]) status() Status {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := Status{Summary: w.counts, InFlight: w.counts.Received - w.settled, Redelivered: w.redelivered, State: "receiving"}
+	s.Elapsed = w.clock.Since(w.begun)
+	switch {
+	case w.receiving.Err() != nil:
+		s.State = "draining"
+		if err := context.Cause(w.receiving); !errors.Is(err, errDrained) && !errors.Is(err, context.Canceled) {
+			s.Err = err
+		}
+	case w.failing != nil && (w.asked.IsZero() || w.clock.Since(w.asked) < lastWait): // later it waits for messages
+		s.State, s.Err = "failing", w.failing
+	case w.flood.stopped:
+		s.State, s.Err = "flooded", w.flood.err
+	case !w.asks:
+		s.State = "starting"
+	}
+	return s
+}

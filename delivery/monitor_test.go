@@ -1,0 +1,227 @@
+package delivery_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// get asks a monitor as Kubernetes does.
+func get(t *testing.T, m *delivery.Monitor, path string) (status int, text string) {
+	t.Helper()
+	r := httptest.NewRecorder()
+	m.ServeHTTP(r, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody))
+	return r.Code, strings.TrimSpace(r.Body.String())
+}
+
+// shaky is an engine that does not answer for a while.
+type shaky struct {
+	store.Keeper
+	hangs atomic.Bool
+	asked atomic.Int32
+}
+
+func (e *shaky) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
+	if kind != "weir-ready" {
+		return e.Keeper.Records(ctx, kind, after, limit)
+	}
+	e.asked.Add(1)
+	if e.hangs.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return e.Keeper.Records(ctx, kind, after, limit)
+}
+
+// A worker is ready when it receives and its engine answers, and alive until it has returned.
+func TestMonitorOfAQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := &shaky{Keeper: memory.Open()}
+		q, texts := delivery.NewQueue[int](engine, "numbers"), delivery.NewQueue[string](engine, "texts")
+		m := &delivery.Monitor{}
+		require.Equal(t, delivery.Status{State: "starting"}, m.Status())
+		status, text := get(t, m, "/readyz")
+		require.Equal(t, http.StatusServiceUnavailable, status)
+		require.Equal(t, "delivery: the worker is starting", text)
+		status, text = get(t, m, "/probes/healthz")
+		require.Equal(t, http.StatusOK, status)
+		require.Equal(t, "ok", text)
+
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { // ends with ctx
+			defer close(ended)
+			_, err := delivery.Run(ctx, q, operator(slow), texts, silent, delivery.WithMonitor(m))
+			require.NoError(t, err)
+		}()
+		synctest.Wait()
+		require.NoError(t, m.Ready(t.Context()), "it waits for messages")
+		for i := range 5 {
+			require.NoError(t, q.Put(t.Context(), i))
+		}
+		time.Sleep(100 * time.Millisecond)
+		require.Equal(t, 5, m.Status().Received)
+		require.Equal(t, 5, m.Status().InFlight)
+
+		// The engine is left alone while it answers, and its absence is found within ten seconds.
+		for range 100 {
+			require.NoError(t, m.Ready(t.Context()))
+		}
+		require.EqualValues(t, 1, engine.asked.Load())
+		engine.hangs.Store(true)
+		time.Sleep(10 * time.Second)
+		begun := time.Now()
+		status, text = get(t, m, "/readyz")
+		require.Equal(t, http.StatusServiceUnavailable, status)
+		require.Equal(t, `delivery: the engine of queue "numbers" does not answer: no answer within 2s`, text)
+		require.Equal(t, 2*time.Second, time.Since(begun))
+		require.ErrorContains(t, m.Ready(t.Context()), "does not answer", "at once")
+		require.Equal(t, 2*time.Second, time.Since(begun))
+		status, _ = get(t, m, "/healthz")
+		require.Equal(t, http.StatusOK, status, "a new start would not help")
+		engine.hangs.Store(false)
+		time.Sleep(time.Second)
+		require.NoError(t, m.Ready(t.Context()))
+
+		stop()
+		<-ended
+		require.Equal(t, "ended", m.Status().State)
+		require.Equal(t, 5, m.Status().Acknowledged)
+		status, text = get(t, m, "/healthz")
+		require.Equal(t, http.StatusServiceUnavailable, status)
+		require.Equal(t, "delivery: the worker has ended", text)
+		status, _ = get(t, m, "/metrics")
+		require.Equal(t, http.StatusNotFound, status)
+
+		// Another Run adds up.
+		ctx, stop = context.WithCancel(t.Context())
+		stop()
+		_, err := delivery.Run(ctx, q, operator(itoa), texts, silent, delivery.WithMonitor(m))
+		require.NoError(t, err)
+		require.Equal(t, 5, m.Status().Received)
+	})
+}
+
+// A probe that has left says nothing of the engine.
+func TestMonitorWithAProbeThatLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := &shaky{Keeper: memory.Open()}
+		engine.hangs.Store(true)
+		m := &delivery.Monitor{}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { // ends with ctx
+			defer close(ended)
+			_, _ = delivery.Run(ctx, delivery.NewQueue[int](engine, "numbers"), operator(itoa), &collected{}, silent, delivery.WithMonitor(m))
+		}()
+		synctest.Wait()
+		asking, leave := context.WithTimeout(t.Context(), time.Second)
+		defer leave()
+		require.Error(t, m.Ready(asking))
+		engine.hangs.Store(false)
+		require.NoError(t, m.Ready(t.Context()))
+		stop()
+		<-ended
+	})
+}
+
+// What is wrong with the source or the service makes a worker not ready, and so does its end.
+func TestMonitorSaysWhatIsWrong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		numbers := newList(1000, true)
+		source := receiver{list: numbers, receive: func(ctx context.Context, n int) ([]delivery.Message[int], error) {
+			if down.Load() {
+				return nil, errors.New("no connection")
+			}
+			return numbers.Receive(ctx, n)
+		}}
+		bad := errors.New("bad gateway")
+		op := operator(func(ctx context.Context, i int) (string, error) {
+			switch {
+			case i < 200:
+				return slow(ctx, i)
+			case i < 400:
+				return "", bad
+			}
+			return slow(ctx, i)
+		})
+		m := &delivery.Monitor{}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { // ends with ctx
+			defer close(ended)
+			_, _ = delivery.Run(ctx, source, op, &collected{}, silent, delivery.WithMonitor(m))
+		}()
+		defer func() { stop(); <-ended }()
+		require.Panics(t, func() {
+			synctest.Wait()
+			_, _ = delivery.Run(ctx, source, op, &collected{}, silent, delivery.WithMonitor(m))
+		})
+		require.NoError(t, m.Ready(t.Context()))
+		for m.Status().State == "receiving" {
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, "flooded", m.Status().State)
+		require.ErrorIs(t, m.Ready(t.Context()), bad)
+		for m.Status().State == "flooded" {
+			time.Sleep(time.Second)
+		}
+		down.Store(true)
+		for m.Status().State == "receiving" {
+			time.Sleep(time.Second)
+		}
+		require.EqualError(t, m.Ready(t.Context()), "delivery: the worker is failing: no connection")
+		down.Store(false)
+		for m.Status().State == "failing" {
+			time.Sleep(time.Second)
+		}
+		require.NoError(t, m.Ready(t.Context()))
+		stop()
+		synctest.Wait()
+		require.EqualError(t, m.Ready(t.Context()), "delivery: the worker is draining")
+		<-ended
+		require.EqualError(t, m.Ready(t.Context()), "delivery: the worker is ended")
+		require.Equal(t, 1, m.Status().Floods)
+	})
+}
+
+// A source that has failed, and then waits for messages, is not taken to fail for ever.
+func TestMonitorOfASourceThatWaitsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := false
+		source := receiver{list: newList(0, true), receive: func(ctx context.Context, _ int) ([]delivery.Message[int], error) {
+			if !failed {
+				failed = true
+				return nil, errors.New("no connection")
+			}
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		}}
+		m := &delivery.Monitor{}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { // ends with ctx
+			defer close(ended)
+			_, _ = delivery.Run(ctx, source, operator(itoa), &collected{}, silent, delivery.WithMonitor(m))
+		}()
+		time.Sleep(5 * time.Second)
+		require.Equal(t, "failing", m.Status().State, "a connection may take as long to fail")
+		time.Sleep(6 * time.Second)
+		require.NoError(t, m.Ready(t.Context()))
+		stop()
+		<-ended
+	})
+}

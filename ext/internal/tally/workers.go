@@ -1,0 +1,54 @@
+package tally
+
+import "github.com/weirflow/weir/delivery"
+
+// workerStates are those of delivery.Status.
+var workerStates = []string{"starting", "receiving", "failing", "flooded", "draining", "ended"}
+
+func ofWorker(label string, of func(s *delivery.Status) int) Value[delivery.Status] {
+	return Value[delivery.Status]{Label: label, Of: func(s *delivery.Status) int64 { return int64(of(s)) }}
+}
+
+// Workers are what is read of a worker.
+var Workers = []Metric[delivery.Status]{
+	{
+		Name: "worker.messages.received", Help: "Messages that the worker has received.", Unit: "message",
+		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.Received })},
+	},
+	{
+		Name: "worker.messages.redelivered", Help: "Messages received that had a visit before.", Unit: "message",
+		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.Redelivered })},
+	},
+	{
+		Name: "worker.messages.settled", Help: "Messages that the worker has settled, by verdict.", Unit: "message", Label: "verdict",
+		Of: []Value[delivery.Status]{
+			ofWorker("acknowledged", func(s *delivery.Status) int { return s.Acknowledged }),
+			ofWorker("handed_over", func(s *delivery.Status) int { return s.HandedOver }),
+			ofWorker("rejected", func(s *delivery.Status) int { return s.Rejected }),
+			ofWorker("nacked", func(s *delivery.Status) int { return s.Nacked }),
+			ofWorker("given_back", func(s *delivery.Status) int { return s.GivenBack }),
+		},
+	},
+	{
+		Name: "worker.floods", Help: "How often the flood guard has stopped the worker.", Unit: "flood",
+		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.Floods })},
+	},
+	{
+		Name: "worker.messages.in_flight", Help: "Messages that the worker has received and not settled.", Unit: "message", Gauge: true,
+		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.InFlight })},
+	},
+	{
+		Name: "worker.state", Help: "1 for the state that the worker is in, 0 for the others.", Unit: "worker", Gauge: true, Label: "state",
+		Of: func() (all []Value[delivery.Status]) {
+			for _, state := range workerStates {
+				all = append(all, ofWorker(state, func(s *delivery.Status) int {
+					if s.State == state {
+						return 1
+					}
+					return 0
+				}))
+			}
+			return all
+		}(),
+	},
+}

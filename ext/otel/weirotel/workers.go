@@ -1,0 +1,33 @@
+package weirotel
+
+import (
+	"context"
+	"fmt"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/ext/internal/tally"
+	"github.com/weirflow/weir/internal/guard"
+)
+
+// ObserveWorker reports the worker that has the monitor ([delivery.WithMonitor]), under this name, until the registration that it returns is
+// ended. It asks no engine. An error is one of the provider. It panics if the name is empty, or the monitor or the provider nil.
+func ObserveWorker(name string, monitor *delivery.Monitor, provider metric.MeterProvider) (metric.Registration, error) {
+	if name == "" {
+		panic("weirotel: ObserveWorker: empty name")
+	}
+	guard.RefuseNil("weirotel: ObserveWorker", "monitor", monitor)
+	guard.RefuseNil("weirotel: ObserveWorker", "provider", provider)
+	in := instruments{meter: provider.Meter(scope)}
+	read := readings(&in, tally.Workers, workerKey.String(name))
+	in.register(func(_ context.Context, o metric.Observer) error {
+		s := monitor.Status()
+		read(o, &s)
+		return nil
+	})
+	if in.err != nil {
+		return nil, fmt.Errorf("weirotel: ObserveWorker: %w", in.err)
+	}
+	return in.registration, nil
+}

@@ -1,0 +1,207 @@
+package progress
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/internal/guard"
+)
+
+// Style is how progress is shown. It can be the value of a flag.
+type Style string
+
+// The styles.
+const (
+	Auto  Style = "auto"  // Bar on a terminal, else Plain; the default, "" too
+	Bar   Style = "bar"   // a line that is drawn again ten times a second
+	Plain Style = "plain" // a new line each second, and after ten seconds every ten
+	Off   Style = "off"   // nothing, not even the summary
+)
+
+// IsOne reports whether there is such a style.
+func (s Style) IsOne() bool { return s == Auto || s == Bar || s == Plain || s == Off }
+
+// On returns the style for an output: in place of Auto that is Bar for a terminal, else Plain.
+func (s Style) On(w io.Writer) Style {
+	if s != Auto && s != "" {
+		return s
+	}
+	if f, ok := w.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			return Bar
+		}
+	}
+	return Plain
+}
+
+// Line shows how far a job has come, from Start until its stop.
+type Line struct {
+	Out    io.Writer    // where to: standard error, as a rule. Errors of it are ignored
+	Sample func() State // is called on a goroutine of the line, one call at a time; required
+
+	What    string // what is counted, such as "orders"; it is in lines of a log and the summary
+	Style   Style  // default: Auto
+	Columns int    // of the terminal; default: the environment's COLUMNS, or 80. A Bar never wraps
+}
+
+const (
+	drawEvery  = 100 * time.Millisecond
+	lineEvery  = time.Second
+	lateEvery  = 10 * time.Second // between lines of a job that takes longer than that
+	rateWindow = 10 * time.Second
+)
+
+// Start begins to show, and returns what ends that with the summary. The function it returns may be called more than once, and
+// returns when nothing more is written. Start panics if Out or Sample is nil, or there is no such Style.
+func (l Line) Start() (stop func()) {
+	guard.RefuseNil("progress: Line", "Out", l.Out)
+	guard.RefuseNil("progress: Line", "Sample", l.Sample)
+	style := l.Style.On(l.Out)
+	if !style.IsOne() {
+		panic(fmt.Sprintf("progress: Line: no such style: %q", l.Style))
+	}
+	if style == Off {
+		return func() {}
+	}
+	if l.Columns == 0 {
+		l.Columns, _ = strconv.Atoi(os.Getenv("COLUMNS"))
+	}
+	if l.Columns <= 0 {
+		l.Columns = 80
+	}
+	d := &display{Line: l, isBar: style == Bar, clock: clock.New()}
+	d.begun = d.clock.Now()
+	d.note(l.Sample())
+	d.before = d.state.Done
+	done := make(chan struct{}) // closed by stop
+	var ended sync.WaitGroup
+	every := lineEvery
+	if d.isBar {
+		every = drawEvery
+	}
+	ticker := d.clock.Ticker(every)
+	ended.Go(func() { // ends with done
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				d.tick()
+			case <-done:
+				return
+			}
+		}
+	})
+	return sync.OnceFunc(func() {
+		close(done)
+		ended.Wait()
+		d.finish()
+	})
+}
+
+// display is a line that was started. It belongs to one goroutine at a time.
+type display struct {
+	Line
+	clock  clock.Clock
+	isBar  bool
+	begun  time.Time
+	before int64 // done by earlier runs
+
+	state  State
+	points []point // of the rate: a second apart, and at most rateWindow old
+	shown  time.Duration
+	drawn  int // columns of what is on the terminal
+}
+
+type point struct {
+	at   time.Duration
+	done int64
+}
+
+// note takes a sample.
+func (d *display) note(s State) (now time.Duration) {
+	now, d.state = d.clock.Since(d.begun), s
+	if n := len(d.points); n == 0 || now-d.points[n-1].at >= time.Second {
+		d.points = append(d.points, point{now, s.Done})
+	}
+	for len(d.points) > 1 && now-d.points[1].at >= rateWindow {
+		d.points = d.points[1:]
+	}
+	return now
+}
+
+// rate returns how many are done a second, lately.
+func (d *display) rate(now time.Duration) float64 {
+	return perSecond(d.state.Done-d.points[0].done, now-d.points[0].at)
+}
+
+func perSecond(n int64, d time.Duration) float64 {
+	if d <= 0 {
+		return 0
+	}
+	return float64(n) / d.Seconds()
+}
+
+func (d *display) tick() {
+	now := d.note(d.Sample())
+	switch {
+	case d.isBar:
+		d.draw(d.bar(now))
+	case now < lateEvery+lineEvery/2 || now-d.shown > lateEvery-lineEvery/2: // a ticker is a little late
+		d.shown = now
+		text := d.parts(now, d.What)
+		if d.state.LastError != nil {
+			text = append(text, errorText(d.state.LastError))
+		}
+		d.write(fmt.Sprintf("%5.1fs  %s\n", now.Seconds(), strings.Join(text, ", ")))
+	}
+}
+
+// finish writes the summary.
+func (d *display) finish() {
+	now := d.note(d.Sample())
+	s := &d.state
+	in, text := "in", ""
+	if s.Done < s.Total {
+		in, text = "after", "stopped at "
+	}
+	text += fmt.Sprintf("%s %s %.1fs", amount(*s, d.What), in, now.Seconds())
+	parts := []string{text}
+	if d.before > 0 {
+		parts = append(parts, count(d.before)+" of them before")
+	}
+	if rate := perSecond(s.Done-d.before, now); rate > 0 {
+		parts = append(parts, rateText(rate))
+	}
+	if s.Retries > 0 {
+		parts = append(parts, count(s.Retries)+" retries")
+	}
+	if s.LastError != nil {
+		parts = append(parts, "last error: "+errorText(s.LastError))
+	}
+	d.draw("")
+	d.write(strings.Join(parts, ", ") + "\n")
+}
+
+// draw writes a text over what is on the terminal.
+func (d *display) draw(text string) {
+	width := columns(text)
+	if width == 0 && d.drawn == 0 {
+		return
+	}
+	padded := "\r" + text + strings.Repeat(" ", max(0, d.drawn-width))
+	if d.drawn = width; text == "" {
+		padded += "\r"
+	}
+	d.write(padded)
+}
+
+func (d *display) write(text string) {
+	_, _ = io.WriteString(d.Out, text) // what cannot be shown is not worth an error
+}

@@ -1,0 +1,143 @@
+package progress
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// parts returns what there is to say, the most important first, but for the error.
+func (d *display) parts(now time.Duration, what string) []string {
+	s := &d.state
+	parts := []string{amount(*s, what)}
+	rate := d.rate(now)
+	if rate > 0 {
+		parts = append(parts, rateText(rate))
+		if s.Total > s.Done {
+			parts = append(parts, left(float64(s.Total-s.Done)/rate)+" left")
+		}
+	}
+	if s.InFlight > 0 {
+		parts = append(parts, count(s.InFlight)+" in flight")
+	}
+	if s.Retries > 0 {
+		parts = append(parts, count(s.Retries)+" retries")
+	}
+	return parts
+}
+
+// leastError is the room that an error needs to be worth showing, with the comma before it.
+const leastError = 10
+
+// bar returns the line for a terminal. A part of it is there as a whole, or not at all; an error may be cut, and takes the place of the
+// percentage if there is room for one of them only. The last column stays free, as some terminals wrap there.
+func (d *display) bar(now time.Duration) string {
+	room, text := d.Columns-1, ""
+	for i, part := range d.parts(now, "") {
+		if i > 0 {
+			part = ", " + part
+			if columns(text+part) > room {
+				return cut(text, room)
+			}
+		}
+		text += part
+	}
+	withPercent := text
+	if s := &d.state; s.Total > 0 {
+		withPercent = fmt.Sprintf("%3d %%  %s", 100*min(s.Done, s.Total)/s.Total, text)
+	}
+	if d.state.LastError != nil {
+		trouble := ", " + errorText(d.state.LastError)
+		least := min(columns(trouble), leastError)
+		for _, text := range []string{withPercent, text} {
+			if columns(text)+least <= room {
+				return cut(text+trouble, room)
+			}
+		}
+	}
+	if columns(withPercent) <= room {
+		return withPercent
+	}
+	return cut(text, room)
+}
+
+func amount(s State, what string) string {
+	text := count(s.Done)
+	if s.Total > 0 {
+		text += " of " + count(s.Total)
+	}
+	if what != "" {
+		text += " " + what
+	}
+	return text
+}
+
+func rateText(rate float64) string {
+	if rate < 10 {
+		return strconv.FormatFloat(rate, 'f', 1, 64) + "/s"
+	}
+	return count(int64(math.Round(rate))) + "/s"
+}
+
+// left returns seconds in one or two units.
+func left(seconds float64) string {
+	const day = 24 * 60 * 60
+	switch n := int64(math.Ceil(min(seconds, 1000*day))); {
+	case n < 60:
+		return fmt.Sprintf("%ds", n)
+	case n < 60*60:
+		return fmt.Sprintf("%dm%02ds", n/60, n%60)
+	case n < day:
+		return fmt.Sprintf("%dh%02dm", n/(60*60), n/60%60)
+	default:
+		return fmt.Sprintf("%dd%02dh", n/day, n/(60*60)%24)
+	}
+}
+
+// errorText returns an error on one line. Its method may panic, which fmt recovers.
+func errorText(err error) string {
+	return strings.Join(strings.FieldsFunc(fmt.Sprint(err), func(r rune) bool {
+		return unicode.IsSpace(r) || !unicode.IsPrint(r)
+	}), " ")
+}
+
+// count returns a number with commas.
+func count(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// columns returns how many columns a text takes at most: scripts whose characters may take two begin at U+1100.
+func columns(text string) (n int) {
+	for _, r := range text {
+		n += width(r)
+	}
+	return n
+}
+
+func width(r rune) int {
+	if r >= 0x1100 && r != '…' {
+		return 2
+	}
+	return 1
+}
+
+// cut shortens a text to a number of columns.
+func cut(text string, room int) string {
+	if columns(text) <= room {
+		return text
+	}
+	used := 1 // the ellipsis
+	for i, r := range text {
+		if used += width(r); used > room {
+			return text[:i] + "…"
+		}
+	}
+	return text
+}
