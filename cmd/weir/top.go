@@ -128,7 +128,7 @@ func (t *top) fit(text string) string {
 		lines = append(lines[:rows-2], "…")
 	}
 	for i := range lines {
-		lines[i] = shortened(lines[i], columns)
+		lines[i] = ellipsis(lines[i], columns)
 	}
 	return strings.Join(lines, "\n") + "\n"
 }
