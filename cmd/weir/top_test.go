@@ -38,7 +38,7 @@ func working(t *testing.T, dir string) {
 				Counts:    json.RawMessage(`{"Acknowledged":1200,"Nacked":3}`),
 				Operators: []json.RawMessage{json.RawMessage(`{"InFlight":42,"LastError":"bad gateway: the upstream has closed the connection\u001b[2J"}`)},
 			}
-		})
+		}, nil)
 	}()
 	t.Cleanup(func() {
 		stop()

@@ -57,11 +57,6 @@ type item struct {
 	index    int // in readyHeap
 }
 
-// free is that of a record.
-func (it *item) free(now uint64) bool {
-	return it.kind == waiting || it.kind == leased && it.ready <= now
-}
-
 // errGap says that marks may have gone before the index has seen them.
 var errGap = errors.New("jetstream: the connection was broken, and the index of the queue is read anew")
 

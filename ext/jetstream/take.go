@@ -21,7 +21,7 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 		if err := checkQueue(storearg.Take(queue, limit, lease), queue); err != nil {
 			return err
 		}
-		size := 0
+		var size int
 		if taken, size, err = s.take(ctx, queue, limit, lease); err != nil || size >= store.MaxBytes || len(taken) == limit {
 			return err
 		}
