@@ -278,7 +278,7 @@ func TestAJobThatCannotBeRead(t *testing.T) {
 
 		ctx, end := context.WithTimeout(t.Context(), time.Minute)
 		defer end()
-		j.Work(ctx, func() jobs.Worker { return jobs.Worker{} })
+		j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, nil)
 		list, err := j.List(t.Context())
 		require.NoError(t, err)
 		require.Len(t, list, 3)
