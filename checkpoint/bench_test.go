@@ -1,10 +1,10 @@
 package checkpoint_test
 
 import (
-	"github.com/weirflow/weir/checkpoint/files"
-
 	"fmt"
 	"testing"
+
+	"github.com/weirflow/weir/checkpoint/files"
 
 	"github.com/stretchr/testify/require"
 

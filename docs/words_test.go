@@ -28,18 +28,21 @@ type rule struct {
 var rules = []rule{
 	{
 		"what-clause",
-		regexp.MustCompile(`(?m)(?:^|[.:;,(]\s+|\b(?:of|for|from|with|to|in|by|on|and|or|that|do|does|is|are)\s+)[Ww]hat\s+\w+`), [3]float64{0.3, 3.5, 0.5},
+		regexp.MustCompile(`(?m)(?:^|[.:;,(]\s+|\b(?:of|for|from|with|to|in|by|on|and|or|that|do|does|is|are)\s+)[Ww]hat\s+\w+`),
+		[3]float64{0.3, 3.5, 0.5},
 		"start with a concrete noun",
 	},
 	{"that of, those of", regexp.MustCompile(`\b(?:that|those) (?:of|in|with|from)\b`), [3]float64{0.5, 1.5, 0.6}, "repeat the noun"},
 	{"one, ones", regexp.MustCompile(`\b(?:one|ones)\b`), [3]float64{5, 8.2, 5}, "repeat the noun"},
 	{
-		"is no, no more, nothing", regexp.MustCompile(`\b(?:is|are|has|have|was) no\b|\bno more\b|\bnothing\b|\bnobody\b`), [3]float64{1, 3.2, 3.8},
+		"is no, no more, nothing", regexp.MustCompile(`\b(?:is|are|has|have|was) no\b|\bno more\b|\bnothing\b|\bnobody\b`),
+		[3]float64{1, 3.2, 3.8},
 		"does not, is not",
 	},
 	{
 		"comes again, goes on, stands still, holds up",
-		regexp.MustCompile(`\b(?:come|comes|came) (?:again|back)\b|\b(?:go|goes|went) on\b|\bstands? still\b|\bholds? up\b|\bheld up\b`), [3]float64{0.5, 1.2, 1.2},
+		regexp.MustCompile(`\b(?:come|comes|came) (?:again|back)\b|\b(?:go|goes|went) on\b|\bstands? still\b|\bholds? up\b|\bheld up\b`),
+		[3]float64{0.5, 1.2, 1.2},
 		"is redelivered, continues, is unavailable, blocks",
 	},
 }

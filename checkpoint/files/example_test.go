@@ -1,14 +1,14 @@
 package files_test
 
 import (
-	"github.com/weirflow/weir/checkpoint/files"
-
 	"context"
 	"errors"
 	"fmt"
 	"log"
 	"os"
 	"time"
+
+	"github.com/weirflow/weir/checkpoint/files"
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/participant"
