@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -56,6 +59,38 @@ func Example_backendTenants() {
 	// charged <nil>
 	// charged <nil>
 	// charged <nil>
+}
+
+// Shop a floods the queue, and b has its turn all the same.
+func Example_backendFairQueue() {
+	engine := memory.Open()
+	pay := backend.New("payments", backend.Limit(1))
+	receipts := delivery.NewQueue[string](engine, "receipts")
+	ctx, stop := context.WithCancel(context.Background())
+	turns := ""
+	charge := func(_ context.Context, o Order) (string, error) {
+		if turns += o.Shop; len(turns) == 101 {
+			stop()
+		}
+		return "charged", nil
+	}
+	orders := delivery.NewQueue[Order](engine, "orders", delivery.FairByKey(25))
+	for i := range 101 {
+		o := Order{Shop: "a"}
+		if i == 100 {
+			o.Shop = "b"
+		}
+		err := orders.Put(ctx, o, delivery.Key(o.Shop))
+		check(err)
+	}
+	op := asyncop.UnorderedWait(asyncop.Blocking(charge), time.Minute, 50, asyncop.WithBackend(pay),
+		asyncop.WithFailureSink(orders.TakeFailure))
+	summary, err := delivery.Run(ctx, orders, op, receipts)
+	fmt.Println(summary.Acknowledged, err)
+	fmt.Println("b waited for fewer than 51 others:", strings.Index(turns, "b") < 51)
+	// Output:
+	// 101 <nil>
+	// b waited for fewer than 51 others: true
 }
 
 func Example_backendByHand() {
