@@ -120,7 +120,7 @@ func TestCommand(t *testing.T) {
 		stdout, stderr := newBuffer(), newBuffer()
 		cmd.Stdout, cmd.Stderr = stdout, stderr
 		require.NoError(t, cmd.Start())
-		stderr.await("flights done")
+		stderr.await(" flights, ")
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		stderr.await("interrupted: finishing what is in flight for up to 1h0m0s")
 		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM)) // the same

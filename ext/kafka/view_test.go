@@ -314,10 +314,10 @@ func TestAMergeWithTooManyGaps(t *testing.T) {
 		return v
 	}
 	merged, err := view().Merge(t.Context(), south, nil)
-	require.ErrorContains(t, err, "can remember no more gaps")
+	require.ErrorContains(t, err, "cannot remember more gaps")
 	assert.Greater(t, merged.Done, 400)
 	again, err := view().Merge(t.Context(), south, nil)
-	require.ErrorContains(t, err, "can remember no more gaps")
+	require.ErrorContains(t, err, "cannot remember more gaps")
 	assert.Zero(t, again.Done)
 	assert.Len(t, c.committedValues("orders"), merged.Done)
 	all, err := view().Merge(t.Context(), jobs.Spec{To: "orders"}, nil)

@@ -82,6 +82,7 @@ func TestNamesAreDocumented(t *testing.T) {
 	descs := make(chan *prometheus.Desc, 1000)
 	for _, c := range []prometheus.Collector{
 		weirprom.New("rows"), weirprom.NewWorker("rows", &delivery.Monitor{}), weirprom.NewQueues(memory.Open(), "rows"),
+		weirprom.NewBackends(),
 	} {
 		c.Describe(descs)
 	}

@@ -405,10 +405,10 @@ func (b *bench) limits() {
 	p := &phases{}
 	o := b.keys.Operation("op", p.handle)
 	for field, change := range map[string]func(*keys.Request){
-		"key":    func(r *keys.Request) { r.Key = strings.Repeat("k", 101) },
-		"no ide": func(r *keys.Request) { r.Key = "" },
-		"method": func(r *keys.Request) { r.Method = strings.Repeat("M", 11) },
-		"path":   func(r *keys.Request) { r.Path = strings.Repeat("p", 101) },
+		"key":                func(r *keys.Request) { r.Key = strings.Repeat("k", 101) },
+		"an idempotency key": func(r *keys.Request) { r.Key = "" },
+		"method":             func(r *keys.Request) { r.Method = strings.Repeat("M", 11) },
+		"path":               func(r *keys.Request) { r.Path = strings.Repeat("p", 101) },
 
 		// What PostgreSQL takes for no text.
 		`user "\xff"`: func(r *keys.Request) { r.User = "\xff" }, `idempotency key "\x00"`: func(r *keys.Request) { r.Key = "\x00" },
