@@ -1,0 +1,106 @@
+package jetstream
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// redelivered is a message that was delivered a second time.
+type redelivered struct{ jetstream.Msg }
+
+func (redelivered) Headers() nats.Header { return nil }
+func (redelivered) Data() []byte         { return []byte("x") }
+func (redelivered) Subject() string      { return "s" }
+func (redelivered) Metadata() (*jetstream.MsgMetadata, error) {
+	return &jetstream.MsgMetadata{Stream: "F", Sequence: jetstream.SequencePair{Stream: 1, Consumer: 2}, NumDelivered: 2}, nil
+}
+
+// has is a consumer that has one message.
+type has struct{ jetstream.Consumer }
+
+func (has) FetchNoWait(int) (jetstream.MessageBatch, error) { return batchOf{}, nil }
+
+type batchOf struct{ jetstream.MessageBatch }
+
+func (batchOf) Messages() <-chan jetstream.Msg {
+	c := make(chan jetstream.Msg, 1)
+	c <- redelivered{}
+	close(c)
+	return c
+}
+func (batchOf) Error() error { return nil }
+
+// slow is a stream that answers after a time.
+type slow struct{ jetstream.Stream }
+
+func (slow) GetLastMsgForSubject(context.Context, string) (*jetstream.RawStreamMsg, error) {
+	time.Sleep(5 * time.Second)
+	return nil, jetstream.ErrMsgNotFound
+}
+
+type connected struct{ jetstream.JetStream }
+
+func (connected) Conn() *nats.Conn { return &nats.Conn{} }
+
+func newForeign() *foreign {
+	s := &Engine{js: connected{}, stream: slow{}, clock: clock.New(), logger: slog.New(slog.DiscardHandler)}
+	return &foreign{
+		Foreign: Foreign{Stream: "F", Consumer: "c"}, s: s, queue: "q", consumer: has{}, lease: 10 * time.Second,
+		held: map[uint64]*theirs{}, givenBack: map[uint64]struct{}{}, suspects: map[uint64]store.Leased{}, taken: make(chan struct{}), wakes: map[*func()]bool{},
+	}
+}
+
+// Law P1: a lease begins when the message is delivered, also if it takes long to look at it.
+func TestAForeignLeaseBeginsBeforeItIsLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newForeign()
+		taken, err := f.take(t.Context(), 2, store.MaxBytes, time.Second)
+		if err != nil || len(taken) != 1 {
+			t.Fatal(taken, err)
+		}
+		time.Sleep(5*time.Second - 1)
+		if _, _, kept, _ := f.leasesOf([]store.Lease{taken[0].Lease}, true); len(kept) != 1 {
+			t.Fatal("it has ended too early")
+		}
+		time.Sleep(1)
+		if _, _, kept, _ := f.leasesOf([]store.Lease{taken[0].Lease}, true); len(kept) != 0 {
+			t.Fatal("it has not ended")
+		}
+	})
+}
+
+// Laws D2, P1: a message that waits until it can be alone may have gone to another worker, or have come again.
+func TestWhatWaitsToBeAloneIsNotReturnedAfterItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newForeign()
+		wait := func() {
+			if _, suspect, err := f.hold(t.Context(), arrival{redelivered{}, time.Now()}); err != nil || !suspect {
+				t.Fatal(suspect, err)
+			}
+		}
+		wait()
+		time.Sleep(5*time.Second - 1)
+		if got := f.alone(); len(got) != 1 {
+			t.Fatal("before its end:", got)
+		}
+		wait()
+		time.Sleep(5 * time.Second)
+		if got := f.alone(); len(got) != 0 || len(f.held) != 0 || len(f.suspects) != 0 {
+			t.Fatal("after its end:", got, f.held)
+		}
+		wait()
+		f.held[1] = &theirs{leased: time.Now(), fence: 3}
+		if got := f.alone(); len(got) != 0 || len(f.held) != 1 || len(f.suspects) != 0 {
+			t.Fatal("after another delivery:", got, f.held)
+		}
+	})
+}
