@@ -15,16 +15,19 @@ import (
 )
 
 // redelivered is a message that was delivered a second time.
-type redelivered struct{ jetstream.Msg }
+type redelivered struct {
+	jetstream.Msg
+	seq uint64
+}
 
 func (redelivered) Headers() nats.Header { return nil }
 func (redelivered) Data() []byte         { return []byte("x") }
 func (redelivered) Subject() string      { return "s" }
-func (redelivered) Metadata() (*jetstream.MsgMetadata, error) {
-	return &jetstream.MsgMetadata{Stream: "F", Sequence: jetstream.SequencePair{Stream: 1, Consumer: 2}, NumDelivered: 2}, nil
+func (m redelivered) Metadata() (*jetstream.MsgMetadata, error) {
+	return &jetstream.MsgMetadata{Stream: "F", Sequence: jetstream.SequencePair{Stream: m.seq}, NumDelivered: 2}, nil
 }
 
-// has is a consumer that has one message.
+// has is a consumer that has two messages.
 type has struct{ jetstream.Consumer }
 
 func (has) FetchNoWait(int) (jetstream.MessageBatch, error) { return batchOf{}, nil }
@@ -32,8 +35,9 @@ func (has) FetchNoWait(int) (jetstream.MessageBatch, error) { return batchOf{}, 
 type batchOf struct{ jetstream.MessageBatch }
 
 func (batchOf) Messages() <-chan jetstream.Msg {
-	c := make(chan jetstream.Msg, 1)
-	c <- redelivered{}
+	c := make(chan jetstream.Msg, 2)
+	c <- redelivered{seq: 1}
+	c <- redelivered{seq: 2}
 	close(c)
 	return c
 }
@@ -54,7 +58,7 @@ func (connected) Conn() *nats.Conn { return &nats.Conn{} }
 func newForeign() *foreign {
 	s := &Engine{js: connected{}, stream: slow{}, clock: clock.New(), logger: slog.New(slog.DiscardHandler)}
 	return &foreign{
-		Foreign: Foreign{Stream: "F", Consumer: "c"}, s: s, queue: "q", consumer: has{}, lease: 10 * time.Second,
+		Foreign: Foreign{Stream: "F", Consumer: "c"}, s: s, queue: "q", consumer: has{}, lease: 15 * time.Second,
 		held: map[uint64]*theirs{}, givenBack: map[uint64]struct{}{}, suspects: map[uint64]store.Leased{}, taken: make(chan struct{}), wakes: map[*func()]bool{},
 	}
 }
@@ -67,12 +71,13 @@ func TestAForeignLeaseBeginsBeforeItIsLookedAt(t *testing.T) {
 		if err != nil || len(taken) != 1 {
 			t.Fatal(taken, err)
 		}
+		both := []store.Lease{{Queue: "q", Entry: "F/1", Fence: 2}, {Queue: "q", Entry: "F/2", Fence: 2}}
 		time.Sleep(5*time.Second - 1)
-		if _, _, kept, _ := f.leasesOf([]store.Lease{taken[0].Lease}, true); len(kept) != 1 {
+		if _, _, kept, _ := f.leasesOf(both, true); len(kept) != 2 {
 			t.Fatal("it has ended too early")
 		}
 		time.Sleep(1)
-		if _, _, kept, _ := f.leasesOf([]store.Lease{taken[0].Lease}, true); len(kept) != 0 {
+		if _, _, kept, _ := f.leasesOf(both, true); len(kept) != 0 {
 			t.Fatal("it has not ended")
 		}
 	})
@@ -83,17 +88,17 @@ func TestWhatWaitsToBeAloneIsNotReturnedAfterItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newForeign()
 		wait := func() {
-			if _, suspect, err := f.hold(t.Context(), arrival{redelivered{}, time.Now()}); err != nil || !suspect {
+			if _, suspect, err := f.hold(t.Context(), arrival{redelivered{seq: 1}, time.Now()}); err != nil || !suspect {
 				t.Fatal(suspect, err)
 			}
 		}
 		wait()
-		time.Sleep(5*time.Second - 1)
+		time.Sleep(10*time.Second - 1)
 		if got := f.alone(); len(got) != 1 {
 			t.Fatal("before its end:", got)
 		}
 		wait()
-		time.Sleep(5 * time.Second)
+		time.Sleep(10 * time.Second)
 		if got := f.alone(); len(got) != 0 || len(f.held) != 0 || len(f.suspects) != 0 {
 			t.Fatal("after its end:", got, f.held)
 		}
