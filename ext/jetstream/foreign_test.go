@@ -23,6 +23,7 @@ type redelivered struct {
 func (redelivered) Headers() nats.Header { return nil }
 func (redelivered) Data() []byte         { return []byte("x") }
 func (redelivered) Subject() string      { return "s" }
+func (redelivered) Reply() string        { return "r" }
 func (m redelivered) Metadata() (*jetstream.MsgMetadata, error) {
 	return &jetstream.MsgMetadata{Stream: "F", Sequence: jetstream.SequencePair{Stream: m.seq}, NumDelivered: 2}, nil
 }
