@@ -214,10 +214,13 @@ func namesAreSeparate(b *lockBench) error {
 }
 
 func heldAreListed(b *lockBench) error {
+	fences := map[string]uint64{}
 	for _, name := range []string{"p/é_1", "p/%", "p/a", "p", "q/a"} { // not in their order
-		if _, err := b.acquire(0, name, 10); err != nil {
+		g, err := b.acquire(0, name, 10)
+		if err != nil {
 			return err
 		}
+		fences[name] = g.Fence
 	}
 	_, err := b.acquire(1, "p/short", 1)
 	released, acquired := b.acquire(1, "p/released", 10)
@@ -239,7 +242,7 @@ func heldAreListed(b *lockBench) error {
 		var names []string
 		for _, h := range held {
 			names = append(names, h.Name)
-			owner, fence, least := "owner 0", uint64(1), 7
+			owner, fence, least := "owner 0", fences[h.Name], 7
 			if h.Name == again.Name {
 				owner, fence, least = "owner 1", again.Fence, 9
 			}

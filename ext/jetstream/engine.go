@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 const (
@@ -98,7 +99,11 @@ func (s *Engine) do(ctx context.Context, f func() error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return f()
+	err := f()
+	if errors.Is(err, nats.ErrConnectionClosed) {
+		return guard.MarkPermanent(err) // it does not come back
+	}
+	return err
 }
 
 // index returns the index of a queue, with all that is there, or with what has come.

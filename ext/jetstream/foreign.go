@@ -61,17 +61,23 @@ type foreign struct {
 	mu        sync.Mutex
 	held      map[uint64]*theirs      // by sequence number
 	givenBack map[uint64]struct{}     // by this process, which has outlived them; at most maxGivenBack
-	buffer    []jetstream.Msg         // came, and was not taken
+	buffer    []arrival               // was not taken
 	suspects  map[uint64]store.Leased // whose leases may have ended: each is returned alone
 	extended  time.Time               // the suspects' leases
 	taken     chan struct{}           // closed, and replaced, when the buffer was taken from
 	wakes     map[*func()]bool        // of those that listen
 	life      context.Context         //nolint:containedctx // of the pulls: ends when nobody listens any more
 	end       context.CancelFunc
-	pulling   bool // a request for a message is at the server
-	pulls     sync.WaitGroup
+	pulling   bool            // a request for a message is at the server
+	pulls     *sync.WaitGroup // of that life
 
 	forgetting sync.WaitGroup
+}
+
+// arrival is a message that came, and the time before which its lease did not begin.
+type arrival struct {
+	jetstream.Msg
+	at time.Time
 }
 
 // theirs is a message that was taken.
@@ -159,7 +165,7 @@ func (f *foreign) take(ctx context.Context, limit, room int, lease time.Duration
 	waiting := f.pulling
 	f.mu.Unlock()
 	size := 0
-	hold := func(m jetstream.Msg) error {
+	hold := func(m arrival) error {
 		l, suspect, err := f.hold(ctx, m)
 		if err == nil && !suspect {
 			taken = append(taken, l)
@@ -176,12 +182,12 @@ func (f *foreign) take(ctx context.Context, limit, room int, lease time.Duration
 	came := len(got)
 	for !waiting && came < limit && size < room {
 		n := min(limit-came, max(1, (room-size)/largest)) // so many fit, however large they are
-		before := came
+		before, asked := came, f.s.clock.Now()
 		batch, err := f.consumer.FetchNoWait(n)
 		if err == nil {
 			for m := range batch.Messages() {
 				came++
-				err = errors.Join(err, hold(m))
+				err = errors.Join(err, hold(arrival{m, asked}))
 			}
 			err = errors.Join(err, batch.Error())
 		}
@@ -207,11 +213,18 @@ func (f *foreign) take(ctx context.Context, limit, room int, lease time.Duration
 func (f *foreign) alone() (taken []store.Leased) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	now := f.s.clock.Now()
 	var best uint64
 	for seq, l := range f.suspects {
-		if h := f.held[seq]; h == nil {
+		h := f.held[seq]
+		mine := h != nil && h.fence == l.Lease.Fence
+		switch {
+		case !mine || now.Sub(h.leased) >= f.lease: // another worker may have it
 			delete(f.suspects, seq)
-		} else if len(taken) == 0 || l.Lease.Fence < taken[0].Lease.Fence {
+			if mine {
+				delete(f.held, seq)
+			}
+		case len(taken) == 0 || l.Lease.Fence < taken[0].Lease.Fence:
 			best, taken = seq, []store.Leased{l}
 		}
 	}
@@ -243,23 +256,23 @@ func (f *foreign) failed(ctx context.Context, err error) error {
 			err = guard.MarkPermanent(gone)
 		}
 	}
-	if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, jetstream.ErrConsumerDeleted) {
+	if errors.Is(err, jetstream.ErrConsumerDeleted) {
 		err = guard.MarkPermanent(err)
 	}
 	return fmt.Errorf("jetstream: consumer %s: %w", f.name(), err)
 }
 
 // hold notes a message, and returns it, unless it is a suspect: that waits until it can be alone.
-func (f *foreign) hold(ctx context.Context, m jetstream.Msg) (l store.Leased, suspect bool, err error) {
+func (f *foreign) hold(ctx context.Context, m arrival) (l store.Leased, suspect bool, err error) {
 	at, err := m.Metadata()
 	if err != nil {
 		return l, false, err
 	}
 	seq := at.Sequence.Stream
 	l = store.Leased{Foreign: true, Lease: store.Lease{Queue: f.queue, Entry: f.Stream + "/" + strconv.FormatUint(seq, 10), Fence: at.NumDelivered}}
-	l.Meta, l.Schema, l.Damage = headers.Read(m, at)
+	l.Meta, l.Schema, l.Damage = headers.Read(m.Msg, at)
 	l.Payload = m.Data()
-	h := &theirs{msg: m, leased: f.s.clock.Now(), fence: at.NumDelivered}
+	h := &theirs{msg: m.Msg, leased: m.at, fence: at.NumDelivered}
 	if at.NumDelivered > 1 {
 		if h.provider, h.choice, err = f.chosen(ctx, seq); err != nil {
 			return l, false, err // it comes again
@@ -303,7 +316,7 @@ func (f *foreign) pull() {
 			f.mu.Unlock()
 			return
 		}
-		f.buffer = append(f.buffer, came)
+		f.buffer = append(f.buffer, arrival{came, f.s.clock.Now()})
 		taken := f.taken
 		for wake := range f.wakes {
 			(*wake)()
@@ -325,7 +338,7 @@ func (f *foreign) refuse(m jetstream.Msg) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i, other := range f.buffer {
-		if other == m {
+		if other.Msg == m {
 			f.buffer = append(f.buffer[:i:i], f.buffer[i+1:]...)
 			if at, err := m.Metadata(); err == nil {
 				f.noteGivenBack(at.Sequence.Stream)
@@ -350,12 +363,13 @@ func (f *foreign) listen(ctx context.Context, wake func()) (end func()) {
 	defer f.mu.Unlock()
 	if len(f.wakes) == 0 {
 		f.life, f.end = context.WithCancel(context.WithoutCancel(ctx))
+		f.pulls = &sync.WaitGroup{} // another one: while one is waited for, it takes no more
 	}
 	f.wakes[&wake] = true
 	return func() {
 		f.mu.Lock()
 		delete(f.wakes, &wake)
-		last := len(f.wakes) == 0
+		last, pulls := len(f.wakes) == 0, f.pulls
 		var hs []*theirs
 		var seqs []uint64
 		if last {
@@ -369,8 +383,9 @@ func (f *foreign) listen(ctx context.Context, wake func()) (end func()) {
 		}
 		f.mu.Unlock()
 		if last {
-			f.pulls.Wait()
-			_ = f.nack(context.WithoutCancel(ctx), hs, seqs, "-NAK") // else they come again after their leases
+			pulls.Wait()
+			ctx := context.WithoutCancel(ctx)
+			_ = f.s.do(ctx, func() error { return f.nack(ctx, hs, seqs, "-NAK") }) // else they come again after their leases
 		}
 	}
 }

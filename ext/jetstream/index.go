@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/delivery/store"
@@ -29,7 +30,8 @@ type index struct {
 	logger   *slog.Logger
 	subjects string // of the queue
 
-	consumed string // name of the consumer: the client replaces it after a fault
+	consumed string        // name of the consumer: the client replaces it after a fault
+	naming   chan struct{} // has room for one that asks for its name
 
 	mu      sync.Mutex
 	items   map[string]*item // by identity
@@ -40,6 +42,7 @@ type index struct {
 	whys    map[string]*why // those that items share
 	seen    uint64          // what came, by sequence number
 	wanted  uint64          // what must come: what was there when the index was opened, and what this store has published
+	passed  uint64          // what a Take does not wait for any more, though it must come
 	changed chan struct{}   // closed, and replaced, after a change
 	err     error           // why nothing comes any more
 }
@@ -59,6 +62,9 @@ type item struct {
 
 // errGap says that marks may have gone before the index has seen them.
 var errGap = errors.New("jetstream: the connection was broken, and the index of the queue is read anew")
+
+// errReplacing says that the servers do not give a consumer.
+var errReplacing = errors.New("the servers give no consumer")
 
 // openIndex begins to read a queue.
 func (s *Engine) openIndex(ctx context.Context, queue string) (*index, error) {
@@ -80,6 +86,7 @@ func (s *Engine) openIndex(ctx context.Context, queue string) (*index, error) {
 	ix := &index{
 		consumer: consumer, iterator: iterator, logger: s.logger, subjects: s.queueSubject(queue) + "*",
 		items: map[string]*item{}, whys: map[string]*why{}, sorted: true, changed: make(chan struct{}),
+		naming: make(chan struct{}, 1),
 	}
 	if info := consumer.CachedInfo(); info != nil {
 		ix.consumed = info.Name
@@ -176,15 +183,14 @@ func (ix *index) drop(it *item) {
 	heap.Remove(&ix.ready, it.index)
 	delete(ix.items, it.identity)
 	it.dropped = true
-	ix.dropped++
+	if ix.dropped++; ix.dropped > len(ix.order)/2 { // law W3: a queue that is only taken from is never sorted
+		ix.order = slices.DeleteFunc(ix.order, func(it *item) bool { return it.dropped })
+		ix.dropped = 0
+	}
 }
 
 // sort puts order into order. Called with mu held.
 func (ix *index) sort() {
-	if ix.dropped > len(ix.order)/2 {
-		ix.order = slices.DeleteFunc(ix.order, func(it *item) bool { return it.dropped })
-		ix.dropped = 0
-	}
 	if !ix.sorted {
 		slices.SortFunc(ix.order, func(a, b *item) int { return cmp.Compare(a.position, b.position) })
 		ix.sorted = true
@@ -332,21 +338,21 @@ const (
 )
 
 // sync waits until the index has what was in the queue when it was opened, and what this store has published. If it must have all, it
-// returns an error after a while; else it goes on without.
+// returns an error when nothing more comes; else it goes on without.
 func (ix *index) sync(ctx context.Context, s *Engine, all bool) error {
-	for begun := s.clock.Now(); ; {
-		info := ix.consumer.CachedInfo()
+	begun, before := s.clock.Now(), uint64(0)
+	for {
 		ix.mu.Lock()
-		if ix.err == nil && (info == nil || info.Name != ix.consumed) {
-			ix.err = errGap
+		if all && ix.seen != before { // it is being read
+			begun, before = s.clock.Now(), ix.seen
 		}
-		done, err, changed, wanted := ix.seen >= ix.wanted, ix.err, ix.changed, ix.wanted
+		done, err, changed, wanted := ix.seen >= ix.wanted || !all && ix.passed >= ix.wanted, ix.err, ix.changed, ix.wanted
 		ix.mu.Unlock()
 		switch {
 		case err != nil:
-			return fmt.Errorf("jetstream: reading the queue: %w", err)
+			return readingFailed(err)
 		case done:
-			return nil
+			return ix.unbroken(ctx, s.clock)
 		}
 		timer := s.clock.Timer(lookAgain)
 		select {
@@ -358,20 +364,67 @@ func (ix *index) sync(ctx context.Context, s *Engine, all bool) error {
 			return context.Cause(ctx)
 		case <-timer.C:
 		}
+		if err := ix.unbroken(ctx, s.clock); err != nil {
+			return err
+		}
 		last, err := s.lastSeq(ctx, ix.subjects)
 		if err != nil {
 			return err
 		}
-		ix.mu.Lock()
-		waited := s.clock.Now().Sub(begun)
-		if last <= ix.seen || waited > behind && !all {
-			ix.seen = max(ix.seen, wanted)
-		}
-		late := ix.seen < ix.wanted && waited > farBehind
-		ix.mu.Unlock()
-		if late {
+		if ix.goOn(last, wanted, s.clock.Since(begun), all) {
 			return errors.New("jetstream: the server that reads the queue is behind the one that writes it")
 		}
+	}
+}
+
+// goOn notes what need not be waited for, after a while without a change: what the leader has not got, and with all being false the rest. It
+// returns true if it is too late for that.
+func (ix *index) goOn(last, wanted uint64, waited time.Duration, all bool) (late bool) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	switch {
+	case last <= ix.seen:
+		ix.seen = max(ix.seen, wanted)
+	case waited > behind && !all:
+		ix.passed = max(ix.passed, wanted)
+	}
+	return all && ix.seen < ix.wanted && waited > farBehind
+}
+
+func readingFailed(err error) error { return fmt.Errorf("jetstream: reading the queue: %w", err) }
+
+// unbroken returns nil if the client has the consumer that it had at first. It does not answer while it replaces that, with servers that may
+// not answer either.
+func (ix *index) unbroken(ctx context.Context, c clock.Clock) error {
+	timer := c.Timer(farBehind)
+	defer timer.Stop()
+	late := timer.C
+	select {
+	case ix.naming <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-late:
+		return readingFailed(errReplacing)
+	}
+	broken := make(chan bool, 1)
+	go func() { // ends when the client has a consumer, or the index was closed
+		defer func() { <-ix.naming }()
+		info := ix.consumer.CachedInfo()
+		broken <- info == nil || info.Name != ix.consumed
+	}()
+	select {
+	case is := <-broken:
+		if !is {
+			return nil
+		}
+		ix.mu.Lock()
+		defer ix.mu.Unlock()
+		ix.err = cmp.Or(ix.err, errGap)
+		return readingFailed(ix.err)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-late:
+		return readingFailed(errReplacing)
 	}
 }
 

@@ -24,6 +24,9 @@ type locks struct{ s *Engine }
 // Locks implements [store.Keeper]. They end with the engine. The name of a lock has at most 1,024 bytes.
 func (s *Engine) Locks() lock.Locks { return locks{s} }
 
+// keepName is how long the server keeps a name after its last lease.
+const keepName = 24 * time.Hour
+
 // holding is what a key has.
 type holding struct {
 	Name  string        `json:"name"`
@@ -62,10 +65,14 @@ func (l locks) put(ctx context.Context, h holding, revision uint64) (ok bool, er
 	if err != nil {
 		return false, err
 	}
-	_, err = l.s.js.PublishMsg(ctx, &nats.Msg{Subject: l.subject(h.Name), Data: b, Header: nats.Header{
+	m := &nats.Msg{Subject: l.subject(h.Name), Data: b, Header: nats.Header{
 		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(revision, 10)},
 		jetstream.ExpectedStreamHeader:      {l.s.name},
-	}})
+	}}
+	if h.Lease < forGood {
+		m.Header.Set(jetstream.MsgTTLHeader, (h.Lease + keepName).String()) // law W3
+	}
+	_, err = l.s.js.PublishMsg(ctx, m)
 	if pubs.Moved(err) {
 		return false, nil
 	}
@@ -114,6 +121,13 @@ func (l locks) Acquire(ctx context.Context, name, owner string, lease time.Durat
 				if h.until.After(now) {
 					return &lock.HeldError{Name: name, Owner: h.Owner, For: h.until.Sub(now)}
 				}
+			}
+			if h.revision == 0 { // the name may have been forgotten: no number that it had is higher than that of its message
+				info, err := l.s.stream.Info(ctx)
+				if err != nil {
+					return l.failed(ctx, err)
+				}
+				h.Fence = info.State.LastSeq
 			}
 			next := lock.Grant{Name: name, Owner: owner, Fence: h.Fence + 1}
 			if ok, err := l.put(ctx, holding{name, owner, next.Fence, lease}, h.revision); err != nil || ok {

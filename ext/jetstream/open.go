@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"log/slog"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -113,15 +116,18 @@ const (
 	openWait  = 5 * time.Minute
 )
 
-// Open opens the engine on the servers at url, such as nats://127.0.0.1:4222, several with commas. It makes the stream if it is missing, and
+// Open opens the engine on the servers at an address, such as nats://127.0.0.1:4222, several with commas. It makes the stream if it is missing, and
 // logs what it has made. Servers that are away, or have no leader, are waited for, for up to five minutes; a refusal of theirs is an error at
 // once. There is one connection.
-func Open(ctx context.Context, url string, opts ...Option) (*Engine, error) {
+func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) {
 	set := settingsOf(opts)
 	connect := append([]nats.Option{nats.Name("weir"), nats.MaxReconnects(-1)}, set.connect...)
 	var nc *nats.Conn
 	err := set.again(ctx, func(context.Context) (err error) {
-		nc, err = nats.Connect(url, connect...)
+		nc, err = nats.Connect(address, connect...)
+		if _, ok := errors.AsType[*url.Error](err); ok { // it has the address, with its password
+			err = errors.New("an address is no URL: what is special in a password must be escaped with %")
+		}
 		return err
 	})
 	if err != nil {
@@ -181,7 +187,10 @@ func (set *settings) again(ctx context.Context, f func(ctx context.Context) erro
 // passing says that an error of a start may go away by itself.
 func passing(err error) bool {
 	api, refused := errors.AsType[*jetstream.APIError](err)
+	_, file := errors.AsType[*fs.PathError](err) // of certificates or credentials
 	switch {
+	case file:
+		return false
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
 		errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, errDoesNotFit):
 		return false
@@ -192,7 +201,7 @@ func passing(err error) bool {
 		error
 		Timeout() bool
 	}](err)
-	return network || errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrDisconnected) ||
+	return network || errors.Is(err, io.EOF) || errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrDisconnected) ||
 		errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 }
 
@@ -255,6 +264,8 @@ func fits(has jetstream.StreamConfig) error {
 		return errors.New("MaxMsgsPerSubject must be 1")
 	case has.Discard != want.Discard || has.MaxAge != 0 || has.Retention != want.Retention:
 		return errors.New("it must keep everything: limits retention, no age, discard new")
+	case has.DiscardNewPerSubject || has.SubjectDeleteMarkerTTL != 0:
+		return errors.New("it must replace the message of a subject, and leave none where one was")
 	case !has.AllowAtomicPublish || !has.AllowMsgTTL:
 		return errors.New("it must allow atomic publishing and TTLs of messages")
 	case has.AllowDirect:

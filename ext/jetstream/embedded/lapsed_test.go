@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery/store"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
 )
 
 // Laws D4, W2: a message that kills its process stopped the queue for ever, and its batch died with it each time. Its deliveries are
@@ -63,4 +64,33 @@ func TestWhatKillsItsProcess(t *testing.T) {
 			require.LessOrEqual(t, n, 3, value)
 		}
 	}
+}
+
+// What waits to be alone when the engine is closed comes again after its lease. To give it back used a connection of the caller, at the same
+// time as Close did, and left a subscription there.
+func TestCloseWhileMessagesWaitToBeAlone(t *testing.T) {
+	t.Parallel()
+	srv := fresh(t)
+	js := connect(t, srv)
+	stream := newStream(t, js)
+	publish(t, js, stream, "a", "b", "c")
+	batch, err := newConsumer(t, js, stream, time.Second).Fetch(3) // of a worker that dies
+	require.NoError(t, err)
+	for range batch.Messages() { //nolint:revive // they are not acknowledged
+	}
+	own := connect(t, srv)
+	e, err := weirjs.New(t.Context(), own, weirjs.WithStream("weir-"+stream, nil), weirjs.WithLogger(quiet()),
+		weirjs.WithForeign("q", weirjs.Foreign{Stream: stream, Consumer: "workers"}))
+	require.NoError(t, err)
+	before := own.Conn().NumSubscriptions()
+	notified := make(chan error, 1)
+	go func() { notified <- e.Notify(bounded(t), "q", func() {}) }()
+	require.Eventually(t, func() bool {
+		taken, err := e.Take(bounded(t), "q", 10, time.Second)
+		require.NoError(t, err)
+		return len(taken) > 0
+	}, time.Minute, 10*time.Millisecond)
+	require.NoError(t, e.Close())
+	require.ErrorIs(t, <-notified, store.ErrClosed)
+	require.Eventually(t, func() bool { return own.Conn().NumSubscriptions() <= before }, 10*time.Second, 10*time.Millisecond)
 }

@@ -3,8 +3,10 @@ package embedded_test
 import (
 	"bytes"
 	"context"
+	"io/fs"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,8 +17,10 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // listening gives a server an address.
@@ -73,6 +77,10 @@ func TestOpen(t *testing.T) {
 	require.NoError(t, err)
 	_, err = open(weirjs.WithStream("shop2", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 }))
 	require.ErrorContains(t, err, "MaxMsgsPerSubject must be 1")
+	_, err = open(weirjs.WithStream("shop3", func(c *jetstream.StreamConfig) { c.DiscardNewPerSubject = true }))
+	require.ErrorContains(t, err, "it must replace the message of a subject")
+	_, err = open(weirjs.WithStream("shop4", func(c *jetstream.StreamConfig) { c.SubjectDeleteMarkerTTL, c.AllowRollup = time.Minute, true }))
+	require.ErrorContains(t, err, "leave none where one was")
 	_, err = open(weirjs.WithForeign("q", weirjs.Foreign{Stream: "none"}))
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 	require.Panics(t, func() { weirjs.WithStream("a.b", nil) })
@@ -115,5 +123,61 @@ func TestOpenWithTheWrongPassword(t *testing.T) {
 	require.NotContains(t, err.Error(), "s3cr3t")
 	e, err := weirjs.Open(bounded(t), "nats://u:right@"+address, weirjs.WithLogger(quiet()))
 	require.NoError(t, err)
+	require.NoError(t, e.Close())
+}
+
+// The address has a password. It was in the error, and in the log of each try.
+func TestOpenWithWhatIsNeverRight(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var log bytes.Buffer
+	logger := weirjs.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
+	for _, address := range []string{"nats://u:s3cr3t%@127.0.0.1:1", "nats://u:%3s3cr3t@127.0.0.1:1", "nats://u:s3cr3t#@127.0.0.1:1"} {
+		_, err := weirjs.Open(ctx, address, logger)
+		require.ErrorContains(t, err, "an address is no URL")
+		require.NotContains(t, err.Error(), "s3cr3t")
+	}
+	_, err := weirjs.Open(ctx, "nats://127.0.0.1:1", logger, weirjs.WithConnection(nats.RootCAs("none.pem")))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.NoError(t, ctx.Err(), "it is not tried again")
+	require.Empty(t, log.String())
+}
+
+// A proxy takes connections before there is a server behind it.
+func TestOpenThroughAProxyWithoutAServer(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var tries atomic.Int32
+	ctx, cancel := context.WithCancel(bounded(t))
+	go func() { // ends with l
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+			if tries.Add(1) == 2 {
+				cancel()
+			}
+		}
+	}()
+	defer l.Close()
+	_, err = weirjs.Open(ctx, "nats://"+l.Addr().String(), weirjs.WithLogger(quiet()))
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// A connection that was closed does not come back: a worker that goes on does nothing for ever.
+func TestAClosedConnectionIsPermanent(t *testing.T) {
+	t.Parallel()
+	js := connect(t, fresh(t))
+	e, err := weirjs.New(t.Context(), js, weirjs.WithLogger(quiet()))
+	require.NoError(t, err)
+	js.Conn().Close()
+	_, err = e.Take(bounded(t), "q", 1, time.Minute)
+	require.True(t, guard.IsPermanent(err), err)
+	err = e.Put(bounded(t), "q", store.Message{Meta: delivery.Meta{ID: "a"}})
+	require.True(t, guard.IsPermanent(err), err)
 	require.NoError(t, e.Close())
 }

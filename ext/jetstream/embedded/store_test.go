@@ -326,3 +326,33 @@ func TestCountsOfAnotherProcess(t *testing.T) {
 	require.Equal(t, 60, n)
 	require.Zero(t, count(other))
 }
+
+// Law W3: the server forgets the name of a lock a day after its last lease. The fencing numbers of the name still only rise.
+func TestLocksForgetNames(t *testing.T) {
+	t.Parallel()
+	js := connect(t, fresh(t))
+	e, err := weirjs.New(t.Context(), js, weirjs.WithLogger(quiet()))
+	require.NoError(t, err)
+	defer e.Close()
+	locks, ctx := e.Locks(), bounded(t)
+	var last lock.Grant
+	for range 3 {
+		last, err = locks.Acquire(ctx, "booking-17", "a", 10*time.Second)
+		require.NoError(t, err)
+		require.NoError(t, locks.Extend(ctx, last, time.Minute))
+		require.NoError(t, locks.Release(ctx, last))
+	}
+	stream, err := js.Stream(ctx, "weir")
+	require.NoError(t, err)
+	m, err := stream.GetLastMsgForSubject(ctx, "weir.store.weir.=lock.>")
+	require.NoError(t, err)
+	require.Equal(t, "24h0m0s", m.Header.Get(jetstream.MsgTTLHeader))
+	require.NoError(t, stream.DeleteMsg(ctx, m.Sequence)) // as the server does then
+	next, err := locks.Acquire(ctx, "booking-17", "b", 10*time.Second)
+	require.NoError(t, err)
+	require.Greater(t, next.Fence, last.Fence)
+	m, err = stream.GetLastMsgForSubject(ctx, "weir.store.weir.=lock.>")
+	require.NoError(t, err)
+	require.Equal(t, "24h0m10s", m.Header.Get(jetstream.MsgTTLHeader))
+	require.ErrorIs(t, locks.Extend(ctx, last, time.Minute), lock.ErrLost)
+}

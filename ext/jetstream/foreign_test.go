@@ -1,0 +1,112 @@
+package jetstream
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// redelivered is a message that was delivered a second time.
+type redelivered struct {
+	jetstream.Msg
+	seq uint64
+}
+
+func (redelivered) Headers() nats.Header { return nil }
+func (redelivered) Data() []byte         { return []byte("x") }
+func (redelivered) Subject() string      { return "s" }
+func (redelivered) Reply() string        { return "r" }
+func (m redelivered) Metadata() (*jetstream.MsgMetadata, error) {
+	return &jetstream.MsgMetadata{Stream: "F", Sequence: jetstream.SequencePair{Stream: m.seq}, NumDelivered: 2}, nil
+}
+
+// has is a consumer that has two messages.
+type has struct{ jetstream.Consumer }
+
+func (has) FetchNoWait(int) (jetstream.MessageBatch, error) { return batchOf{}, nil }
+
+type batchOf struct{ jetstream.MessageBatch }
+
+func (batchOf) Messages() <-chan jetstream.Msg {
+	c := make(chan jetstream.Msg, 2)
+	c <- redelivered{seq: 1}
+	c <- redelivered{seq: 2}
+	close(c)
+	return c
+}
+func (batchOf) Error() error { return nil }
+
+// slow is a stream that answers after a time.
+type slow struct{ jetstream.Stream }
+
+func (slow) GetLastMsgForSubject(context.Context, string) (*jetstream.RawStreamMsg, error) {
+	time.Sleep(5 * time.Second)
+	return nil, jetstream.ErrMsgNotFound
+}
+
+type connected struct{ jetstream.JetStream }
+
+func (connected) Conn() *nats.Conn { return &nats.Conn{} }
+
+func newForeign() *foreign {
+	s := &Engine{js: connected{}, stream: slow{}, clock: clock.New(), logger: slog.New(slog.DiscardHandler)}
+	return &foreign{
+		Foreign: Foreign{Stream: "F", Consumer: "c"}, s: s, queue: "q", consumer: has{}, lease: 15 * time.Second,
+		held: map[uint64]*theirs{}, givenBack: map[uint64]struct{}{}, suspects: map[uint64]store.Leased{}, taken: make(chan struct{}), wakes: map[*func()]bool{},
+	}
+}
+
+// Law P1: a lease begins when the message is delivered, also if it takes long to look at it.
+func TestAForeignLeaseBeginsBeforeItIsLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newForeign()
+		taken, err := f.take(t.Context(), 2, store.MaxBytes, time.Second)
+		if err != nil || len(taken) != 1 {
+			t.Fatal(taken, err)
+		}
+		both := []store.Lease{{Queue: "q", Entry: "F/1", Fence: 2}, {Queue: "q", Entry: "F/2", Fence: 2}}
+		time.Sleep(5*time.Second - 1)
+		if _, _, kept, _ := f.leasesOf(both, true); len(kept) != 2 {
+			t.Fatal("it has ended too early")
+		}
+		time.Sleep(1)
+		if _, _, kept, _ := f.leasesOf(both, true); len(kept) != 0 {
+			t.Fatal("it has not ended")
+		}
+	})
+}
+
+// Laws D2, P1: a message that waits until it can be alone may have gone to another worker, or have come again.
+func TestWhatWaitsToBeAloneIsNotReturnedAfterItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newForeign()
+		wait := func() {
+			if _, suspect, err := f.hold(t.Context(), arrival{redelivered{seq: 1}, time.Now()}); err != nil || !suspect {
+				t.Fatal(suspect, err)
+			}
+		}
+		wait()
+		time.Sleep(10*time.Second - 1)
+		if got := f.alone(); len(got) != 1 {
+			t.Fatal("before its end:", got)
+		}
+		wait()
+		time.Sleep(10 * time.Second)
+		if got := f.alone(); len(got) != 0 || len(f.held) != 0 || len(f.suspects) != 0 {
+			t.Fatal("after its end:", got, f.held)
+		}
+		wait()
+		f.held[1] = &theirs{leased: time.Now(), fence: 3}
+		if got := f.alone(); len(got) != 0 || len(f.held) != 1 || len(f.suspects) != 0 {
+			t.Fatal("after another delivery:", got, f.held)
+		}
+	})
+}

@@ -1,0 +1,119 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// leader is a stream that ends with a message.
+type leader struct {
+	jetstream.Stream
+	last uint64
+}
+
+func (l leader) GetLastMsgForSubject(context.Context, string) (*jetstream.RawStreamMsg, error) {
+	return &jetstream.RawStreamMsg{Sequence: l.last}, nil
+}
+
+// follower is a consumer; while it is replaced it answers nothing.
+type follower struct {
+	jetstream.Consumer
+	replaced chan struct{}
+}
+
+func (f follower) CachedInfo() *jetstream.ConsumerInfo {
+	<-f.replaced
+	return &jetstream.ConsumerInfo{Name: "c"}
+}
+
+func newIndex(replaced chan struct{}) *index {
+	return &index{
+		consumer: follower{replaced: replaced}, consumed: "c", naming: make(chan struct{}, 1),
+		items: map[string]*item{}, whys: map[string]*why{}, sorted: true, changed: make(chan struct{}),
+	}
+}
+
+func closed() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// Law W3: an index of a queue that is only taken from kept each message that was ever there.
+func TestAnIndexForgetsWhatIsGone(t *testing.T) {
+	ix := newIndex(closed())
+	for seq := uint64(1); seq < 10_000; seq += 2 {
+		r := &record{subject: "q." + strconv.FormatUint(seq, 10), seq: seq, state: state{kind: waiting, position: seq}}
+		ix.apply(r)
+		if seq > 20 {
+			ix.apply(&record{subject: r.subject, seq: seq + 1, state: state{kind: gone, position: seq}})
+		}
+	}
+	if len(ix.items) != 10 || len(ix.order) > 20 {
+		t.Fatalf("10 messages are there, and it has %d and %d", len(ix.items), len(ix.order))
+	}
+	if list := ix.after(0, 100); len(list) != 10 || list[9].position != 19 {
+		t.Fatalf("it has %v", list)
+	}
+}
+
+// A Take does not wait for long for a server that is behind. A count after it took what had come for all.
+func TestACountWaitsForWhatATakeHasNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ix := newIndex(closed())
+		ix.seen, ix.wanted = 5, 10
+		s := &Engine{clock: clock.New(), stream: leader{last: 10}}
+		if err := ix.sync(t.Context(), s, false); err != nil {
+			t.Fatal("a Take:", err)
+		}
+		begun := time.Now()
+		if err := ix.sync(t.Context(), s, false); err != nil || time.Since(begun) != 0 {
+			t.Fatal("the next Take:", err, time.Since(begun))
+		}
+		if err := ix.sync(t.Context(), s, true); err == nil {
+			t.Fatal("a count of what has come")
+		}
+		time.AfterFunc(farBehind-time.Second, func() { come(ix, 7) })
+		time.AfterFunc(2*farBehind-2*time.Second, func() { come(ix, 10) })
+		if err := ix.sync(t.Context(), s, true); err != nil {
+			t.Fatal("while it is read:", err)
+		}
+	})
+}
+
+func come(ix *index, seq uint64) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.seen = seq
+	ix.notify()
+}
+
+// While the client replaces a consumer, with servers that do not answer, a call ends with its context, or with an error.
+func TestACallEndsWhileAConsumerIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		replaced := make(chan struct{})
+		ix := newIndex(replaced)
+		s := &Engine{clock: clock.New(), stream: leader{}}
+		for range 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if err := ix.sync(ctx, s, false); !errors.Is(err, context.DeadlineExceeded) {
+				t.Error("after the context:", err)
+			}
+			cancel()
+			if err := ix.sync(t.Context(), s, true); !errors.Is(err, errReplacing) {
+				t.Error("without one that ends:", err)
+			}
+		}
+		close(replaced)
+		if err := ix.sync(t.Context(), s, true); err != nil {
+			t.Error("after it:", err)
+		}
+	})
+}
