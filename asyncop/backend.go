@@ -22,8 +22,9 @@ type Backend interface {
 //
 // Elements that wait for b hold a slot, and neither a permit nor a goroutine; they have begun no attempt. Their timeout stands. One that
 // runs out while b is closed, or closed for the element's tenant, ends its element with an error that matches [ErrBackendClosed]: the
-// failure policy decides. A message (delivery.Run) that was not called is given back until the opening, and its visit does not count. One
-// that was called is the failure policy's, too: it may be what breaks the service. A delivery.Queue lets it wait once more.
+// failure policy decides. The same holds while the load of b grows back, or its limit is 0. A message
+// (delivery.Run) that was not called is given back until the opening, and its visit does not count. One that was called is the failure
+// policy's, too: it may be what breaks the service. A delivery.Queue lets it wait once more.
 //
 // An attempt that met an outage, because it was lost while b was closing, closed or opening, uses up no retry of the strategy or of b's
 // budget, up to three times an element. It is repeated only if the strategy wants that.

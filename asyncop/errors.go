@@ -106,7 +106,7 @@ func (e *TimeoutError) Error() string {
 
 // Is reports that a TimeoutError is a context.DeadlineExceeded, and ErrBackendClosed if it waited for a backend that is closed.
 func (e *TimeoutError) Is(target error) bool {
-	return target == context.DeadlineExceeded || target == ErrBackendClosed && e.closed != nil
+	return target == context.DeadlineExceeded || e.closed != nil && (target == ErrBackendClosed || errors.Is(e.closed, target))
 }
 
 // Unwrap returns the errors of the last attempt and of the handler, as far as there are any.

@@ -124,6 +124,34 @@ func anHourOfOutage(t *testing.T, layers ...time.Duration) {
 	})
 }
 
+// Regression (law B2): what had waited for the end of an outage, and had no time in the ramp, was a dead letter at its last visit.
+func TestADeadlineInARampMakesNoDeadLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		defer func() { require.NoError(t, engine.Close()) }()
+		in := delivery.NewQueue[int](engine, "in", delivery.WithLogger(silent), delivery.RetryAfter(time.Minute))
+		for i := range 20 {
+			m, err := in.Encode(i)
+			require.NoError(t, err)
+			m.Meta.Visit, m.Meta.LastFailure = 1, time.Now()
+			require.NoError(t, engine.Put(t.Context(), "in-retry-1", m))
+		}
+		b := backend.New("payments", backend.Limit(10), backend.Rate(10, time.Second), backend.WithLogger(silent))
+		b.Close("migration")
+		time.AfterFunc(2*time.Second, b.Open)
+		op := asyncop.UnorderedWait(asyncop.Blocking(func(context.Context, int) (string, error) {
+			time.Sleep(20 * time.Millisecond)
+			return "", nil
+		}), 3*time.Second, 20, asyncop.WithBackend(b), asyncop.WithLogger(silent), asyncop.WithFailureSink(in.TakeFailure))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		done := 0
+		_, err := delivery.Run(ctx, in, op, sinkFunc(func(ms []delivery.Message[string]) { done += len(ms) }), delivery.WithLogger(silent))
+		require.NoError(t, err)
+		require.Equal(t, 20, done)
+	})
+}
+
 type sinkFunc func(ms []delivery.Message[string])
 
 func (f sinkFunc) PutAll(_ context.Context, ms []delivery.Message[string]) error { f(ms); return nil }

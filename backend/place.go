@@ -238,6 +238,9 @@ func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 		}
 		*c = gate.Call{Element: c.Element}
 	}
+	if !lost && !o.Ignored {
+		b.answeredAt = max(b.answeredAt, now.Sub(b.epoch))
+	}
 	if b.state == Open && !lost && o.Tenant == "" {
 		if !o.Ignored {
 			b.calls.note(false)
@@ -488,7 +491,7 @@ func (p *place) part() {
 }
 
 // Closed implements gate.Place.
-func (p *place) Closed(now time.Time, tenant string) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
+func (p *place) Closed(now time.Time, l *gate.Late) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	b := p.backend
 	t := now.Sub(b.epoch)
 	b.mu.Lock()
@@ -496,20 +499,31 @@ func (p *place) Closed(now time.Time, tenant string) (err error, wait time.Durat
 	b.advance(t)
 	switch b.state {
 	case Closed:
-		return b.closedError(), b.until - t
+		return b.closedError(l), b.until - t
 	case Probing:
-		return b.closedError(), b.firstPause
+		return b.closedError(l), b.firstPause
 	case Held:
-		return b.closedError(), b.longerPause
-	case Open, Ramping:
+		return b.closedError(l), b.longerPause
+	case Ramping: // it has waited for the end of the outage, and had no time
+		return b.closedError(l), max(b.since+b.ramp-t, askAgain)
+	case Open:
+		if b.limit == 0 {
+			return b.closedError(l), b.longerPause
+		}
 	}
-	if x := b.tenants.all[tenant]; x != nil && (t < x.until || x.prober != probe{}) {
-		return fmt.Errorf("backend %s is closed for tenant %q", b.name, tenant), max(x.until-t, askAgain)
+	if x := b.tenants.all[l.Tenant]; x != nil && (t < x.until || x.prober != probe{}) {
+		return fmt.Errorf("backend %s is closed for tenant %q", b.name, l.Tenant), max(x.until-t, askAgain)
 	}
 	return nil, 0
 }
 
-func (b *Backend) closedError() error {
+func (b *Backend) closedError(l *gate.Late) error {
+	if b.state == Open {
+		return fmt.Errorf("backend %s has a limit of 0", b.name)
+	}
+	if at := b.epoch.Add(b.answeredAt); b.answeredAt > 0 && !l.Failed.IsZero() && l.Failed.Before(at) && at.Before(l.Begun) {
+		return fmt.Errorf("backend %s is %v: %s; %w", b.name, b.state, b.why, gate.ErrAnswered)
+	}
 	return fmt.Errorf("backend %s is %v: %s", b.name, b.state, b.why)
 }
 

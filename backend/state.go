@@ -49,6 +49,8 @@ type health struct {
 	prober probe         // the one under way, or the last
 	trying bool          // a probe is under way
 
+	answeredAt time.Duration // the last answer; 0: none
+
 	answered int // calls of the ramp
 	target   int // calls at a time before the close
 	calls    window

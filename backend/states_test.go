@@ -144,7 +144,7 @@ func TestByHand(t *testing.T) {
 	require.Equal(t, gate.Never, o.wait())
 	running.end(errIn3)
 	require.Equal(t, backend.Held, b.Stats().State, "what the server says does not end it")
-	err, wait := o.place.Closed(b.clock.Now(), "")
+	err, wait := o.place.Closed(b.clock.Now(), &gate.Late{})
 	require.EqualError(t, err, "backend payments is held: migration")
 	require.Equal(t, 10*time.Second, wait)
 	woken := o.woken
@@ -153,8 +153,6 @@ func TestByHand(t *testing.T) {
 	require.Equal(t, backend.Probing, b.Stats().State)
 	o.call(nil)
 	require.Equal(t, backend.Ramping, b.Stats().State)
-	err, _ = o.place.Closed(b.clock.Now(), "")
-	require.NoError(t, err)
 	b.Open()
 	require.Equal(t, backend.Ramping, b.Stats().State)
 	require.Equal(t, []string{
@@ -174,7 +172,7 @@ func TestCloseWakes(t *testing.T) {
 	c.o.place.Heard(b.clock.Now(), &gate.Outcome{Err: errIn3, Begun: c.begun})
 	require.Equal(t, 1, other.woken)
 	require.Equal(t, 3*time.Second, other.place.Wait(b.clock.Now(), 1))
-	_, wait := other.place.Closed(b.clock.Now(), "")
+	_, wait := other.place.Closed(b.clock.Now(), &gate.Late{})
 	require.Equal(t, 3*time.Second, wait)
 }
 
@@ -249,6 +247,55 @@ func TestRampOfADryRun(t *testing.T) {
 			o.start()
 		}
 	}
+}
+
+// Law B2: what waited for the end of an outage, and had no time to start in the ramp, has met it.
+func TestDeadlineInARamp(t *testing.T) {
+	o := newBench(t, backend.Limit(10)).attach()
+	o.lose()
+	o.clock.Add(time.Second)
+	o.call(nil)
+	require.Equal(t, backend.Ramping, o.Stats().State)
+	err, wait := o.place.Closed(o.clock.Now(), &gate.Late{})
+	require.ErrorContains(t, err, "backend payments is ramping: ")
+	require.Equal(t, 5*time.Second, wait)
+}
+
+// Regression (law B2): a limit of 0, which people may set to hold a service, made dead letters of what waited.
+func TestDeadlineUnderALimitOfNone(t *testing.T) {
+	o := newBench(t, backend.Limit(10)).attach()
+	o.SetLimit(0)
+	err, wait := o.place.Closed(o.clock.Now(), &gate.Late{})
+	require.EqualError(t, err, "backend payments has a limit of 0")
+	require.Equal(t, 10*time.Second, wait)
+}
+
+// Law W2: a message that fails at one visit and the next, and the service has answered in between, may be what it does not bear.
+func TestAnsweredBetweenTwoFailures(t *testing.T) {
+	o := newBench(t, backend.Limit(10)).attach()
+	begun := o.clock.Now()
+	late := gate.Late{Failed: begun, Begun: begun.Add(2 * time.Second)}
+	closed := func() error {
+		err, _ := o.place.Closed(o.clock.Now(), &late)
+		return err
+	}
+	o.clock.Add(time.Second)
+	o.lose()
+	require.NotErrorIs(t, closed(), gate.ErrAnswered, "never")
+	o.clock.Add(500 * time.Millisecond)
+	require.Equal(t, backend.Closed, o.Stats().State)
+	o.clock.Add(time.Second)
+	o.call(nil)
+	for range 3 {
+		o.call(errBusy)
+	}
+	require.NotErrorIs(t, closed(), gate.ErrAnswered, "after the last attempt")
+	late.Begun = o.clock.Now().Add(time.Second)
+	require.ErrorIs(t, closed(), gate.ErrAnswered)
+	late.Failed = o.clock.Now()
+	require.NotErrorIs(t, closed(), gate.ErrAnswered, "before")
+	late.Failed = time.Time{}
+	require.NotErrorIs(t, closed(), gate.ErrAnswered, "its first failure")
 }
 
 // Retries are a share of the first attempts, with ten a second and a hundred at once.
@@ -413,7 +460,7 @@ func TestTheEndOfARampWakes(t *testing.T) {
 			c.o.place.Heard(c.o.clock.Now(), &gate.Outcome{Begun: c.begun, Element: c.attempt.Element})
 		},
 		"statistics": func(c *call) { c.o.Stats() },
-		"a failure":  func(c *call) { _, _ = c.o.place.Closed(c.o.clock.Now(), "") },
+		"a failure":  func(c *call) { _, _ = c.o.place.Closed(c.o.clock.Now(), &gate.Late{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, backend.Limit(2))
@@ -540,10 +587,10 @@ func TestProbeOfATenant(t *testing.T) {
 	old, _ := o.ask(gate.Attempt{Tenant: "a"})
 	first, _ := o.ask(gate.Attempt{Tenant: "a"})
 	require.True(t, first.end(errIn3))
-	err, wait := o.place.Closed(b.clock.Now(), "a")
+	err, wait := o.place.Closed(b.clock.Now(), &gate.Late{Tenant: "a"})
 	require.EqualError(t, err, `backend payments is closed for tenant "a"`)
 	require.Equal(t, 3*time.Second, wait)
-	err, _ = o.place.Closed(b.clock.Now(), "b")
+	err, _ = o.place.Closed(b.clock.Now(), &gate.Late{Tenant: "b"})
 	require.NoError(t, err)
 	b.clock.Add(wait)
 	probe, _ := o.ask(gate.Attempt{Tenant: "a"})

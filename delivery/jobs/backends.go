@@ -77,6 +77,9 @@ func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, ch
 				o = other
 			}
 		}
+		if o.version > 0 && o.At.IsZero() { // it may be held: nothing takes its place
+			return fmt.Errorf("jobs: what is wanted of backend %q cannot be read: it was ordered by a later version of weir, or is damaged", name)
+		}
 		before := o.At
 		o.Event, o.By, o.Why, o.At = event, by, why, tx.Now().UTC()
 		if !o.At.After(before) { // workers look for newer ones
@@ -95,7 +98,7 @@ func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, ch
 	return o, err
 }
 
-// BackendOrders returns what people want of backends. What workers say of theirs is in [Worker].
+// BackendOrders returns what people want of backends. What workers say of theirs is in [Worker]. One that cannot be read has only a name.
 func (j *Jobs) BackendOrders(ctx context.Context) ([]BackendOrder, error) {
 	return orders(ctx, j.engine)
 }
@@ -103,10 +106,10 @@ func (j *Jobs) BackendOrders(ctx context.Context) ([]BackendOrder, error) {
 func orders(ctx context.Context, from reader) (list []BackendOrder, err error) {
 	err = each(ctx, from, store.WatchedKind, func(r store.Record) error {
 		var o BackendOrder
-		if err := json.Unmarshal([]byte(r.Value), &o); err != nil {
-			return fmt.Errorf("jobs: backend %q: %w", r.Name, err)
+		if json.Unmarshal([]byte(r.Value), &o) != nil { // it stops no other
+			o = BackendOrder{}
 		}
-		o.version = r.Version
+		o.Backend, o.version = r.Name, r.Version
 		list = append(list, o)
 		return nil
 	})
@@ -144,11 +147,13 @@ func (j *Jobs) steer(ctx context.Context, steer func(BackendOrder)) {
 		}
 		list, err := orders(ctx, j.engine)
 		if err != nil && ctx.Err() == nil && !warned {
-			warned = true
 			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: this worker does not know what is wanted of its backends", slog.Any("error", err))
 		}
+		warned = err != nil
 		for _, o := range list {
-			steer(o)
+			if !o.At.IsZero() {
+				steer(o)
+			}
 		}
 	}
 }

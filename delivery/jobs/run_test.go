@@ -304,3 +304,29 @@ func TestAJobThatCannotBeRead(t *testing.T) {
 		require.Equal(t, "cancelled", list[2].State())
 	})
 }
+
+// Regression (law D4): one order that could not be read hid those of the backends behind it from workers, and no backend could be held.
+func TestABackendOrderThatCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.Open()
+		j := jobsOf(t, s)
+		require.NoError(t, s.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			return tx.Write(ctx, store.Record{Kind: store.WatchedKind, Name: "a", Value: `{"backend":"a","limit":"auto"}`})
+		}))
+		_, err := j.HoldBackend(t.Context(), "b", "ann", "test")
+		require.NoError(t, err)
+		_, err = j.LimitBackend(t.Context(), "a", 1, "ann", "test")
+		require.ErrorContains(t, err, `what is wanted of backend "a" cannot be read`)
+		list, err := j.BackendOrders(t.Context())
+		require.NoError(t, err)
+		require.Len(t, list, 2)
+		require.Equal(t, "a", list[0].Backend)
+		require.Zero(t, list[0].At)
+
+		ctx, end := context.WithTimeout(t.Context(), time.Second)
+		defer end()
+		var got []string
+		j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, func(o jobs.BackendOrder) { got = append(got, o.Backend) })
+		require.Equal(t, []string{"b"}, got)
+	})
+}

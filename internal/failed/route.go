@@ -11,6 +11,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/internal/ctxkey"
+	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/message"
@@ -22,8 +23,8 @@ type Layer struct {
 	Jitter float64 // the share of the delay that is added at random, at most: 0 to 1
 }
 
-// In an outage a message whose visits are used up waits once more, in the last layer or in its own queue: what is down is its service. A
-// bound ends that (law W2), since it may be what breaks the service.
+// In an outage a message whose visits are used up waits once more, in the last layer or in its own queue: what is down is its service. But it
+// may be what breaks the service. So that ends (law W2) when the service has answered between two visits that failed so, and by a bound.
 const (
 	outageVisits = 100 // at most, those before the outage included
 	outageDelay  = time.Minute
@@ -86,9 +87,11 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 	return to, nil
 }
 
-// waits reports whether a message waits for the end of an outage although its visits are used up.
+// waits reports whether a message waits for the end of an outage although its visits are used up. Once more it does so in any case: when it
+// failed before there may have been no outage.
 func (r *Router[T]) waits(visit int, err error) bool {
-	return visit <= outageVisits && (len(r.Layers) > 0 || r.Returns) && guard.Is(err, asyncop.ErrBackendClosed)
+	n := len(r.Layers)
+	return visit <= outageVisits && (n > 0 || r.Returns) && guard.Is(err, asyncop.ErrBackendClosed) && (visit <= n+1 || !guard.Is(err, gate.ErrAnswered))
 }
 
 // IsPast says whether a deadline, if there is one, has passed at a time.

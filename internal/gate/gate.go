@@ -3,6 +3,7 @@
 package gate
 
 import (
+	"errors"
 	"math"
 	"time"
 
@@ -77,8 +78,9 @@ type Place interface {
 	// given to others.
 	Settle(now time.Time, isShort bool)
 
-	// Closed returns why nothing may start for a tenant, and how long that lasts as far as is known; nil: calls may start.
-	Closed(now time.Time, tenant string) (err error, wait time.Duration)
+	// Closed returns why an element could not start, and how long that lasts as far as is known; nil: it could. The error may match
+	// ErrAnswered.
+	Closed(now time.Time, l *Late) (err error, wait time.Duration)
 
 	// Leave ends the place. Calls that run have their permits until they are over.
 	Leave()
@@ -114,6 +116,16 @@ func StampOf(at time.Duration) Stamp { return Stamp(at/tick)<<1 | 1 }
 func (s Stamp) Since(at time.Duration) time.Duration {
 	return time.Duration((StampOf(at)-s)>>1) * tick
 }
+
+// Late is an element whose time has run out.
+type Late struct {
+	Tenant string
+	Begun  time.Time // its last attempt; zero: none
+	Failed time.Time // when it failed as a message, at the visit before this one; zero: never
+}
+
+// ErrAnswered says that the service has answered between an element's last two failures: it may be what the service does not bear.
+var ErrAnswered = errors.New("it has answered since the message failed before")
 
 // Outcome is how an attempt went.
 type Outcome struct {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/message"
 )
 
 // AtBackend adds a feature: an attempt starts when Host.Place says so, which hears how it went. cost and tenant are what it costs there,
@@ -27,9 +28,7 @@ func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenan
 	g.heard = b.heard
 	g.forgiven = func(s *Slot[IN, OUT]) int { return min(b.outages.get(s.place), mostForgiven) }
 	g.mayRetry = func() bool { return b.place.MayRetry(g.Timers.Time(g.now)) }
-	g.closed = func(s *Slot[IN, OUT]) (error, time.Duration) { //nolint:staticcheck // the error is the answer
-		return b.place.Closed(g.Timers.Time(g.now), b.tenants.get(s.place))
-	}
+	g.closed = b.closed
 	g.turnBegins = append(g.turnBegins, func() (ends bool) { b.short = false; return false })
 	g.turnEnds = append(g.turnEnds, func() { b.place.Settle(g.Timers.Time(g.now), b.short) })
 	g.cut = append(g.cut, b.place.Leave)
@@ -177,6 +176,20 @@ func (b *atBackend[IN, OUT]) heard(s *Slot[IN, OUT], o gate.Outcome) (outage boo
 	}
 	b.outcome.Err, b.outcome.Call = nil, nil
 	return outage
+}
+
+// closed returns why s, whose time has run out, could not start.
+func (b *atBackend[IN, OUT]) closed(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
+	g := b.core
+	late := gate.Late{Tenant: b.tenants.get(s.place)}
+	if s.attempts > 0 {
+		late.Begun = g.Timers.Time(s.last)
+		if g.describe != nil {
+			meta, _ := message.MetaFromContext(g.describe(s))
+			late.Failed = meta.LastFailure
+		}
+	}
+	return b.place.Closed(g.Timers.Time(g.now), &late)
 }
 
 // waitingCalls returns how many calls could start but for a feature.

@@ -69,13 +69,13 @@ func (d door) Wait(now time.Time, _ int) time.Duration {
 	return d.wait(now)
 }
 
-func (d door) Release(gate.Stamp)                            { d.house.Release() }
-func (door) Join(*gate.Attempt)                              {}
-func (door) Heard(time.Time, *gate.Outcome) bool             { return false }
-func (door) MayRetry(time.Time) bool                         { return true }
-func (door) Settle(time.Time, bool)                          {}
-func (door) Leave()                                          {}
-func (door) Closed(time.Time, string) (error, time.Duration) { return nil, 0 }
+func (d door) Release(gate.Stamp)                                { d.house.Release() }
+func (door) Join(*gate.Attempt)                                  {}
+func (door) Heard(time.Time, *gate.Outcome) bool                 { return false }
+func (door) MayRetry(time.Time) bool                             { return true }
+func (door) Settle(time.Time, bool)                              {}
+func (door) Leave()                                              {}
+func (door) Closed(time.Time, *gate.Late) (error, time.Duration) { return nil, 0 }
 
 // share makes the calls of the rig need a permit of h.
 func (r *rig) share(h *house) {

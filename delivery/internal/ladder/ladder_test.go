@@ -32,6 +32,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -583,6 +584,8 @@ func TestADeadLetterIsLoggedOnce(t *testing.T) {
 // Laws B2 and W2: a message whose visits are used up waits once more while its backend is closed, a bounded number of times.
 func TestAnOutageMakesNoDeadLetter(t *testing.T) {
 	closed := asyncop.Failure[string]{Element: "a", Err: fmt.Errorf("%w: %w", context.DeadlineExceeded, asyncop.ErrBackendClosed), Attempts: 1}
+	answered := closed
+	answered.Err = fmt.Errorf("%w: %w", closed.Err, gate.ErrAnswered)
 	for name, of := range map[string]struct {
 		change func(c *ladder.Config[string])
 		visit  int
@@ -593,8 +596,11 @@ func TestAnOutageMakesNoDeadLetter(t *testing.T) {
 		"behind the last layer":    {nil, 3, closed, "1h"},
 		"long behind it":           {nil, 100, closed, "1h"},
 		"too often":                {nil, 101, closed, "dead"},
+		"answered since":           {nil, 3, answered, "1h"},
+		"answered since, again":    {nil, 4, answered, "dead"},
 		"another failure":          {nil, 3, exhausted("a"), "dead"},
 		"no layers":                {func(c *ladder.Config[string]) { c.Layers = nil }, 1, closed, "new"},
+		"no layers, answered":      {func(c *ladder.Config[string]) { c.Layers = nil }, 2, answered, "dead"},
 		"no layers, too often":     {func(c *ladder.Config[string]) { c.Layers = nil }, 101, closed, "dead"},
 		"no layers, order of keys": {func(c *ladder.Config[string]) { c.Layers, c.Blocked = nil, "blocked" }, 1, closed, "dead"},
 	} {
