@@ -93,7 +93,7 @@ func (t *top) live(ctx context.Context, every time.Duration) error {
 		}
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // Ctrl-C ends it
 		case err != nil && lines == 0:
 			return err
 		case err != nil: // the server may be back soon

@@ -165,7 +165,7 @@ func (o *Output[T]) Write(ctx context.Context, v T) error {
 		return err
 	})
 	if err == nil && r == nil {
-		err = errors.New("Encode did not return a record")
+		err = errors.New("the function Encode did not return a record")
 	}
 	if err != nil {
 		return o.error("an element cannot be encoded", err)

@@ -191,7 +191,7 @@ func (s StateCodec[IN, OUT]) decodeRecord(d *decoder, version byte, it *core.Ite
 	}
 	in := d.Bytes()
 	if d.Err != nil {
-		return nil // Decode says so
+		return nil //nolint:nilerr // Decode says so
 	}
 	if it.In, err = s.Inputs.Decode(in); err != nil {
 		return fmt.Errorf("input %d: %w", number, err)

@@ -138,14 +138,14 @@ func importsOf(page string, sources []source) string {
 	b.WriteString(", which CI runs. They import:\n\n```go\nimport (\n")
 	var groups []string // the standard library, and the others
 	for _, standard := range []bool{true, false} {
-		group := ""
+		var group strings.Builder
 		for _, p := range slices.Sorted(maps.Keys(paths)) {
 			if standard != strings.Contains(p, ".") {
-				group += fmt.Sprintf("\t%q\n", p)
+				fmt.Fprintf(&group, "\t%q\n", p)
 			}
 		}
-		if group != "" {
-			groups = append(groups, group)
+		if group.Len() > 0 {
+			groups = append(groups, group.String())
 		}
 	}
 	b.WriteString(strings.Join(groups, "\n"))

@@ -117,7 +117,7 @@ func commandsPage(root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	exe := filepath.Join(dir, "weir")
 	build := exec.Command("go", "build", "-o", exe, "./cmd/weir")
 	build.Dir = root
@@ -153,7 +153,7 @@ func commandHelp(b *strings.Builder, exe string, args []string) error {
 		if !strings.HasPrefix(line, "  ") || strings.HasPrefix(line, "   ") || fields[0] == "help" || fields[0] == "completion" {
 			continue
 		}
-		if err := commandHelp(b, exe, append(args[:len(args):len(args)], fields[0])); err != nil {
+		if err := commandHelp(b, exe, append(slices.Clip(args), fields[0])); err != nil {
 			return err
 		}
 	}
