@@ -78,7 +78,7 @@ func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, ch
 			}
 		}
 		if o.version > 0 && o.At.IsZero() { // it may be held: nothing takes its place
-			return fmt.Errorf("jobs: what is wanted of backend %q cannot be read: it was ordered by a later version of weir, or is damaged", name)
+			return fmt.Errorf("jobs: the order for backend %q cannot be read: it was ordered by a later version of weir, or is damaged", name)
 		}
 		before := o.At
 		o.Event, o.By, o.Why, o.At = event, by, why, tx.Now().UTC()

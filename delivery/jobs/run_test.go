@@ -316,7 +316,7 @@ func TestABackendOrderThatCannotBeRead(t *testing.T) {
 		_, err := j.HoldBackend(t.Context(), "b", "ann", "test")
 		require.NoError(t, err)
 		_, err = j.LimitBackend(t.Context(), "a", 1, "ann", "test")
-		require.ErrorContains(t, err, `what is wanted of backend "a" cannot be read`)
+		require.ErrorContains(t, err, `the order for backend "a" cannot be read`)
 		list, err := j.BackendOrders(t.Context())
 		require.NoError(t, err)
 		require.Len(t, list, 2)

@@ -233,7 +233,7 @@ func openStream(ctx context.Context, js jetstream.JetStream, set settings) (jets
 		return stream, err
 	}
 	if set.existing {
-		return nil, fmt.Errorf("%w: an administrator makes it, from what StreamConfig(%q) returns", err, set.stream)
+		return nil, fmt.Errorf("%w: an administrator makes it, from the answer of StreamConfig(%q)", err, set.stream)
 	}
 	c := StreamConfig(set.stream)
 	for _, change := range set.changes {
