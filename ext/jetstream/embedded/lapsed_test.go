@@ -76,7 +76,7 @@ func TestCloseWhileMessagesWaitToBeAlone(t *testing.T) {
 	publish(t, js, stream, "a", "b", "c")
 	batch, err := newConsumer(t, js, stream, time.Second).Fetch(3) // of a worker that dies
 	require.NoError(t, err)
-	for range batch.Messages() { //nolint:revive // they are not acknowledged
+	for range batch.Messages() {
 	}
 	own := connect(t, srv)
 	e, err := weirjs.New(t.Context(), own, weirjs.WithStream("weir-"+stream, nil), weirjs.WithLogger(quiet()),
