@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wait"
 )
@@ -19,8 +20,8 @@ const closeWait = 3 * time.Second
 
 // Operator is what [Run] drives: an *asyncop.AsyncWaitOperator, or several in a row behind the same two methods.
 //
-// If it has a method CheckRun(ctx context.Context) error, Run calls that first, with its context, and returns its error. If it has a method
-// AwaitRoom(ctx context.Context) int, which waits until it can take messages and says how many, Run receives no more than that.
+// If it has a method CheckRun(ctx context.Context) error, Run calls that first, with its context, and returns its error. From an
+// *asyncop.AsyncWaitOperator by itself Run hears how many slots are free, and receives no more messages than that.
 type Operator[IN, OUT any] interface {
 	// Messages takes messages and yields a message for each result. It ends when input has, and what was taken is done. What does
 	// not reach the body of the loop it settles.
@@ -99,10 +100,8 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 			return summary, fmt.Errorf("delivery: Run: %w", err)
 		}
 	}
-	if r, ok := op.(interface {
-		AwaitRoom(ctx context.Context) int
-	}); ok {
-		w.awaitRoom = r.AwaitRoom
+	if o, ok := op.(*asyncop.AsyncWaitOperator[IN, OUT]); ok { // what embeds one may not give it what Run receives
+		w.awaitRoom = o.AwaitRoom
 	}
 	defer w.beside(ctx, engines)()
 	return summary, w.run(ctx)

@@ -1092,6 +1092,21 @@ func TestRunWithARow(t *testing.T) {
 	})
 }
 
+// roomless says that it has no room. In a row that embeds its second operator that would be of what comes from the first.
+type roomless struct {
+	*asyncop.AsyncWaitOperator[int, string]
+}
+
+func (roomless) AwaitRoom(context.Context) int { return 0 }
+
+func TestRunAsksForRoomOnlyTheOperatorThatItFeeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		summary, err := delivery.Run(t.Context(), newList(3, false), roomless{operator(slow)}, &collected{}, silent)
+		require.NoError(t, err)
+		require.Equal(t, 3, summary.Received)
+	})
+}
+
 func TestSummary(t *testing.T) {
 	s := delivery.Summary{Received: 21, Acknowledged: 1, HandedOver: 2, Rejected: 3, Nacked: 4, GivenBack: 11, Floods: 5, Elapsed: 1500 * time.Millisecond}
 	require.Equal(t, "received 21 in 1.5s: acknowledged 1, handed over 2, rejected 3, nacked 4, given back 11; 5 floods", s.String())

@@ -120,7 +120,11 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 // AwaitRoom waits until a slot is free that no message was put for, and returns how many are; 0: ctx or the operator has ended. It is called
 // by the input of Results, which has messages.
 func (d *Driver[IN, OUT]) AwaitRoom(ctx context.Context) int {
-	return d.attached.Load().port.(*ringPort[IN, OUT]).in.awaitRoom(ctx)
+	port, ok := d.attached.Load().port.(*ringPort[IN, OUT])
+	if !ok {
+		panic("asyncop: AwaitRoom: not called by the input of Messages")
+	}
+	return port.in.awaitRoom(ctx)
 }
 
 // giveBack nacks a message that nothing was made of, from any goroutine: its source is user code (law A6).
