@@ -225,3 +225,11 @@ func TestMonitorOfASourceThatWaitsAgain(t *testing.T) {
 		<-ended
 	})
 }
+
+// A Run that panics has opened nothing: the source of its queue would keep others out.
+func TestRunThatPanicsOpensNoSource(t *testing.T) {
+	q := delivery.NewQueue[int](memory.Open(), "q", delivery.KeepKeyOrder(10), noLog)
+	require.Panics(t, func() { _, _ = delivery.Run(t.Context(), q, operator(itoa), &collected{}, nil) })
+	source := q.Source(nil) // it panics while another one is open
+	require.NoError(t, source.Close(t.Context()))
+}

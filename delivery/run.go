@@ -78,9 +78,6 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	guard.RefuseNil("delivery: Run", "operator", op)
 	guard.RefuseNil("delivery: Run", "sink", sink)
 	engines := enginesOf(source, sink)
-	if q, ok := source.(*Queue[IN]); ok {
-		source = q.Source(nil) // one for each Run: others may use the queue
-	}
 	w := &worker[IN, OUT]{
 		source: source, op: op, sink: sink, runSettings: newRunSettings(opts),
 		feed: make(chan struct{}, 1), over: make(chan struct{}),
@@ -91,6 +88,9 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	w.receiving, w.takeNoMore = context.WithCancelCause(ctx)
 	w.working, w.giveBack = context.WithCancelCause(context.WithoutCancel(ctx))
 	w.monitor.begin(w.status, engines, w.clock)
+	if q, ok := source.(*Queue[IN]); ok { // what panics has been asked
+		w.source = q.Source(nil) // one for each Run: others may use the queue
+	}
 	defer func() { summary, err = w.end(ctx, err) }() // also if the operator panics, since something else drives it
 	if c, ok := op.(interface {
 		CheckRun(ctx context.Context) error
