@@ -229,7 +229,9 @@ func TestMonitorOfASourceThatWaitsAgain(t *testing.T) {
 // A Run that panics has opened nothing: the source of its queue would keep others out.
 func TestRunThatPanicsOpensNoSource(t *testing.T) {
 	q := delivery.NewQueue[int](memory.Open(), "q", delivery.KeepKeyOrder(10), noLog)
-	require.Panics(t, func() { _, _ = delivery.Run(t.Context(), q, operator(itoa), &collected{}, nil) })
+	op := operator(itoa)
+	require.Panics(t, func() { _, _ = delivery.Run(t.Context(), q, op, &collected{}, nil) })
+	require.NoError(t, op.Stop(t.Context()))
 	source := q.Source(nil) // it panics while another one is open
 	require.NoError(t, source.Close(t.Context()))
 }
