@@ -24,7 +24,7 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 		s.attempts++
 	}
 	s.last = g.now
-	if s.attempts == 1 && !g.knowsFirst(s) {
+	if s.attempts == 1 && !s.knows {
 		s.first = g.now
 	}
 	var a *call.Attempt[OUT]
@@ -274,13 +274,9 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
 	g.Timers.Cancel(&s.timer)
 	g.enter(s, ready)
-	if g.mayCall == nil || g.mayCall(s) {
-		g.armReady(s)
+	if g.mayCall != nil && !g.mayCall(s) {
+		return
 	}
-}
-
-// armReady lets s, which is ready, compete for a permit.
-func (g *Machine[IN, OUT]) armReady(s *Slot[IN, OUT]) {
 	if g.ready.Len() == 0 {
 		g.readied = g.now
 	}

@@ -112,8 +112,8 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	if of := g.slots.reasonsOf(s); of != nil {
 		r.Reason, r.Reasons = of.last, of.retried
 	}
-	if x := g.slots.extra(s); x != nil && x.limit != nil {
-		r.Timeout = x.limit.total
+	if s.isOdd {
+		r.Timeout = g.slots.extra(s).limit.total
 	}
 	if s.attempts > 0 {
 		r.First, r.Last = g.Timers.Time(s.first), g.Timers.Time(s.last)

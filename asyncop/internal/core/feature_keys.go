@@ -219,7 +219,7 @@ func (o *keyOrder[IN, OUT]) release(l *lane[IN, OUT]) {
 		g.enter(s, fresh)
 		o.armHead(s)
 	case s.phase == ready && !s.timer.Armed():
-		g.armReady(s)
+		g.retryNow(s)
 	}
 }
 

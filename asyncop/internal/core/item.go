@@ -66,7 +66,7 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 		return
 	}
 	it.In, it.Spent, it.Attempts = s.in, g.now-s.accepted, s.attempts
-	if s.attempts > 0 || s.doubt != noDoubt || g.knowsFirst(s) {
+	if s.attempts > 0 || s.doubt != noDoubt || s.knows {
 		it.First = sinceEpoch(start, s.first)
 	}
 	switch {
@@ -181,10 +181,10 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it Item[IN, OUT]
 	switch {
 	case own > 0 && left > own:
 		due := later(g.now, it.Wait)
-		s.accepted, s.first, s.last = g.now, due, due
-		g.limit(s, later(g.now, left), limit[IN, OUT]{total: own, first: true})
+		s.accepted, s.first, s.last, s.knows = g.now, due, due, true
+		g.limit(s, later(g.now, left), own)
 	case own != g.Timeout:
-		g.limit(s, later(s.accepted, own), limit[IN, OUT]{total: max(0, own)})
+		g.limit(s, later(s.accepted, own), own)
 	}
 }
 
@@ -206,7 +206,8 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it Item[IN, OUT], ow
 	}
 	s.accepted, s.attempts, s.doubt = accepted, it.Attempts, untracked
 	s.first, s.last = g.now-sinceFirst, g.now-sinceFirst // last: the least it can have been
-	g.limit(s, later(g.now, left), limit[IN, OUT]{total: max(0, own), first: true})
+	s.knows = true
+	g.limit(s, later(g.now, left), own)
 	if isOver {
 		g.timeOut(s)
 	}

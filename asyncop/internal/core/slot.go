@@ -34,6 +34,8 @@ type Slot[IN, OUT any] struct {
 	retry    RetryKind        // of the retry that waits
 	doubt    doubt            // whether an attempt may have taken effect: see asyncop.TimeoutError
 	verdict  decision.Verdict // over its last outcome, if that asked for another attempt and there is none
+	isOdd    bool             // its deadline does not come in input order: see limit
+	knows    bool             // when the first attempt began, from before a restart
 }
 
 // doubt says whether an attempt may have taken effect, and whether the called side would know. The worst of all attempts counts.
@@ -153,45 +155,30 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 		return
 	}
 	if s == g.live {
-		g.live = g.nextLive(s)
+		g.live = nextIn(s, func(s *Slot[IN, OUT]) bool { return fresh <= s.phase && s.phase <= ready && !s.isOdd })
 	}
-	if x := g.slots.extra(s); x != nil && x.limit != nil {
-		g.odd.Cancel(&x.limit.timer)
+	if s.isOdd {
+		g.odd.Cancel(&g.slots.extra(s).limit.timer)
 	}
-}
-
-// nextLive returns the next element after s with a live deadline that comes in input order.
-func (g *Machine[IN, OUT]) nextLive(s *Slot[IN, OUT]) *Slot[IN, OUT] {
-	return nextIn(s, func(s *Slot[IN, OUT]) bool {
-		x := g.slots.extra(s)
-		return fresh <= s.phase && s.phase <= ready && (x == nil || x.limit == nil)
-	})
 }
 
 // limit is a deadline that does not come in input order: the element has a timeout of its own, or is restored and does not have
 // its whole timeout.
 type limit[IN, OUT any] struct {
 	total time.Duration                // the whole timeout
-	first bool                         // when the first attempt began is known from before the restart
 	timer timers.Timer[*Slot[IN, OUT]] // the deadline's place among the others
 }
 
-// limit gives an element a deadline of its own.
-func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due time.Duration, l limit[IN, OUT]) {
-	own := &l
+// limit gives the newest element a deadline of its own. total is the whole timeout.
+func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
+	own := &limit[IN, OUT]{total: max(0, total)}
 	own.timer.Value = s
-	s.due = due
+	s.due, s.isOdd = due, true
 	g.slots.more(s).limit = own
 	g.odd.Arm(&own.timer, due)
 	if g.live == s {
-		g.live = g.nextLive(s)
+		g.live = nil // no element follows
 	}
-}
-
-// knowsFirst reports whether it is known from before a restart when the first attempt began.
-func (g *Machine[IN, OUT]) knowsFirst(s *Slot[IN, OUT]) bool {
-	x := g.slots.extra(s)
-	return x != nil && x.limit != nil && x.limit.first
 }
 
 // remaining returns what s has left of its timeout.
