@@ -31,12 +31,6 @@ type lineLimit struct {
 	lines int           // in the period, those that are suppressed included
 }
 
-// logLines limits what is written.
-type logLines struct {
-	debugLines levelGate
-	limits     []*lineLimit // a few
-}
-
 // mayLog reports whether another line of its kind may be written now. Only lines of levels that are enabled count.
 func (s *userSide[IN, OUT]) mayLog(level slog.Level, msg string) bool {
 	i := slices.IndexFunc(s.limits, func(l *lineLimit) bool { return l.level == level && l.msg == msg })
@@ -80,24 +74,15 @@ func (s *userSide[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
 	return due, ok
 }
 
-// logsDebug reports whether lines for those who look closely are written at all, so that they need not be put together for every
-// retry. The handler is asked off the loop, like everything of the user's that is called for logs, and not for every retry.
-func (s *userSide[IN, OUT]) logsDebug(now time.Duration) bool {
-	if g := &s.debugLines; !g.asked || now-g.since >= logPeriod/10 {
-		*g = levelGate{asked: true, since: now}
-		_ = s.offLoop(func() error { g.open = s.logger.Enabled(s.ctx, slog.LevelDebug); return nil })
-	}
-	return s.debugLines.open
+// logsDebug reports whether lines for those who look closely are written at all. The handler is asked off the loop, like everything of
+// the user's that is called for logs.
+func (s *userSide[IN, OUT]) logsDebug() (logs bool) {
+	_ = s.offLoop(func() error { logs = s.logger.Enabled(s.ctx, slog.LevelDebug); return nil })
+	return logs
 }
 
 // now returns when the core last looked at the clock.
 func (s *userSide[IN, OUT]) now() time.Duration { return s.driver.Core().State().Now }
-
-// levelGate is what a handler has said about a level.
-type levelGate struct {
-	asked, open bool
-	since       time.Duration
-}
 
 // log writes a line about an element, unless there are too many of its kind. Handlers find in ctx what observers know of the
 // element, such as the id of its trace.
@@ -140,7 +125,7 @@ func (s *userSide[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.
 func (s *userSide[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 	level := slog.LevelError
 	if !r.Failed {
-		if level = slog.LevelDebug; !s.logsDebug(s.now()) {
+		if level = slog.LevelDebug; !s.logsDebug() {
 			return
 		}
 	}

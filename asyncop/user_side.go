@@ -27,7 +27,7 @@ type userSide[IN, OUT any] struct {
 	fn     AsyncFunction[IN, OUT]
 	policy *decision.Steps[OUT]
 	driver *drive.Driver[IN, OUT]
-	logLines
+	limits []*lineLimit // of log lines; a few
 	failingLine
 }
 
@@ -67,7 +67,7 @@ func newDriver[IN, OUT any](
 	}
 	c.Backend = cfg.backend
 	if direct := directCall(fn); direct != nil {
-		c.Direct = direct.direct
+		c.Direct = direct.run
 	}
 	if h, ok := find[Opener](fn); ok {
 		c.Open = h.Open

@@ -82,10 +82,12 @@ func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 	a.finish(nil, err)
 }
 
-// CompleteOne is Complete with one result, without an allocation where the attempt has room for it.
-func (a *Attempt[OUT]) CompleteOne(result OUT) {
+// Return completes the attempt with one result or, if err is not nil, with that: without an allocation where the attempt has room.
+func (a *Attempt[OUT]) Return(result OUT, err error) {
 	if a.claim() {
-		a.results = append(a.results, result)
+		if a.err = err; err == nil {
+			a.results = append(a.results, result)
+		}
 		a.publish(0, true)
 	}
 }
@@ -127,10 +129,12 @@ func (r *Returning[OUT]) CompleteExceptionally(err error) {
 	}
 }
 
-// CompleteOne is Complete with one result.
-func (r *Returning[OUT]) CompleteOne(result OUT) {
+// Return completes the attempt with one result or, if err is not nil, with that.
+func (r *Returning[OUT]) Return(result OUT, err error) {
 	if r.claimed() {
-		r.results = append(r.results, result)
+		if r.err = err; err == nil {
+			r.results = append(r.results, result)
+		}
 		r.publish(returned, true)
 	}
 }

@@ -1,6 +1,7 @@
 package call
 
 import (
+	"context"
 	"sync"
 
 	"github.com/weirflow/weir/internal/fifo"
@@ -17,33 +18,44 @@ const maxIdleWorkers = 1024
 // keep the processors busy have others wait for those: a call looks whether its element has ended before it begins.
 //
 // A job is due at once, or, if it was only offered, with the next send: until then workers that come free may take it.
-type Workers[T any] struct {
-	do func(T) // may end its goroutine
+type Workers[IN, OUT any] struct {
+	call Blocking[IN, OUT]
 
 	mu     sync.Mutex
-	cond   *sync.Cond    // wakes idle workers to come, or to end
-	jobs   fifo.Queue[T] // guarded by mu
-	idle   int           // guarded by mu: workers that wait and were not woken
-	due    int           // guarded by mu: how many jobs are, the oldest ones
-	coming bool          // guarded by mu: a worker is on its way, new or woken
-	end    bool          // guarded by mu: idle workers shall end
+	cond   *sync.Cond               // wakes idle workers to come, or to end
+	jobs   fifo.Queue[Job[IN, OUT]] // guarded by mu
+	idle   int                      // guarded by mu: workers that wait and were not woken
+	due    int                      // guarded by mu: how many jobs are, the oldest ones
+	coming bool                     // guarded by mu: a worker is on its way, new or woken
+	end    bool                     // guarded by mu: idle workers shall end
 }
 
-// NewWorkers returns workers that call do for each job.
-func NewWorkers[T any](do func(T)) *Workers[T] {
-	w := &Workers[T]{do: do}
+// Job is what a worker does, which may end its goroutine: Task or, if that is nil, the call of Attempt, which the loop has started and
+// which has its permit.
+type Job[IN, OUT any] struct {
+	Task    func()
+	Attempt *Attempt[OUT]
+	In      IN
+}
+
+// Blocking makes a call and completes result with what it returns. late, if not nil, is why the call must not be made any more.
+type Blocking[IN, OUT any] func(ctx context.Context, in IN, result Future[OUT], late error)
+
+// NewWorkers returns workers that make attempts by call.
+func NewWorkers[IN, OUT any](call Blocking[IN, OUT]) *Workers[IN, OUT] {
+	w := &Workers[IN, OUT]{call: call}
 	w.cond = sync.NewCond(&w.mu)
 	return w
 }
 
 // Run has a job done and returns at once.
-func (w *Workers[T]) Run(job T) {
+func (w *Workers[IN, OUT]) Run(job Job[IN, OUT]) {
 	w.Offer(job)
 	w.Send()
 }
 
 // Offer has jobs done by workers that come free; the caller calls Send later.
-func (w *Workers[T]) Offer(jobs ...T) {
+func (w *Workers[IN, OUT]) Offer(jobs ...Job[IN, OUT]) {
 	w.mu.Lock()
 	for _, j := range jobs {
 		w.jobs.Push(j)
@@ -52,7 +64,7 @@ func (w *Workers[T]) Offer(jobs ...T) {
 }
 
 // Send makes all jobs due.
-func (w *Workers[T]) Send() {
+func (w *Workers[IN, OUT]) Send() {
 	w.mu.Lock()
 	w.due = w.jobs.Len()
 	w.sendNext()
@@ -60,7 +72,7 @@ func (w *Workers[T]) Send() {
 }
 
 // sendNext sends a worker on its way, unless one is. Called with mu held.
-func (w *Workers[T]) sendNext() {
+func (w *Workers[IN, OUT]) sendNext() {
 	if w.coming || w.due == 0 {
 		return
 	}
@@ -74,7 +86,7 @@ func (w *Workers[T]) sendNext() {
 }
 
 // Stop ends the workers, each when it is idle.
-func (w *Workers[T]) Stop() {
+func (w *Workers[IN, OUT]) Stop() {
 	w.mu.Lock()
 	w.end, w.idle = true, 0
 	w.mu.Unlock()
@@ -82,7 +94,7 @@ func (w *Workers[T]) Stop() {
 }
 
 // work is a worker. It ends when there is too little to do, after Stop, or with its job's goroutine.
-func (w *Workers[T]) work() {
+func (w *Workers[IN, OUT]) work() {
 	for came := true; ; came = false { // came: it is the worker that was on its way
 		w.mu.Lock()
 		if came {
@@ -101,29 +113,13 @@ func (w *Workers[T]) work() {
 		w.due = max(0, w.due-1)
 		w.sendNext()
 		w.mu.Unlock()
-		w.do(j)
-	}
-}
-
-// ---- Jobs
-
-// Job is what a worker does: Task or, if that is nil, the call of Attempt, which the loop has started and which has its permit.
-type Job[IN, OUT any] struct {
-	Task    func()
-	Attempt *Attempt[OUT]
-	In      IN
-}
-
-// Do returns what does a job, on a worker. Law A5: no call begins too late.
-func Do[IN, OUT any](call func(a *Attempt[OUT], in IN)) func(Job[IN, OUT]) {
-	return func(j Job[IN, OUT]) {
 		switch {
 		case j.Task != nil:
 			j.Task()
-		case j.Attempt.Late() != nil: // the element ends without it: by its deadline, or with its operator
+		case j.Attempt.Late() != nil: // the element ends without it (law A5): by its deadline, or with its operator
 			j.Attempt.Returned()
 		default:
-			call(j.Attempt, j.In)
+			w.call(j.Attempt, j.In, (*Returning[OUT])(j.Attempt), nil)
 		}
 	}
 }

@@ -212,11 +212,12 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 
 // judgedLast returns the element that the policy was judging when it ended the core's goroutine (law A6), if that has no successor.
 func (g *Machine[IN, OUT]) judgedLast() *Slot[IN, OUT] {
-	if g.user.broke == nil || !g.isDeciding {
+	j := &g.judging
+	if g.user.broke == nil || !j.is {
 		return nil
 	}
-	if !g.isAnswered {
-		g.user.slot.doubts(g.view.Reason, g.view.Stage, g.tracked)
+	if !j.isAnswered {
+		g.user.slot.doubts(j.view.Reason, j.view.Stage, j.tracked)
 	}
 	return g.user.slot
 }

@@ -27,12 +27,12 @@ func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenan
 	g.opensAt = b.opensAt
 	g.heard = b.heard
 	g.forgiven = func(s *Slot[IN, OUT]) int { return min(b.outages.get(s.place), mostForgiven) }
-	g.mayRetry = func() bool { return b.place.MayRetry(g.Timers.Time(g.now)) }
+	g.situation.Found = g.found
+	g.situation.MayRetry = func() bool { return b.place.MayRetry(g.Timers.Time(g.now)) }
 	g.closed = b.closed
 	g.turnBegins = append(g.turnBegins, func() (ends bool) { b.short = false; return false })
 	g.turnEnds = append(g.turnEnds, func() { b.place.Settle(g.Timers.Time(g.now), b.short) })
 	g.cut = append(g.cut, b.place.Leave)
-	g.bound = append(g.bound, func(_ *Slot[IN, OUT], t *call.Token) { t.Ref.Stamp = g.stamp })
 	g.released = append(g.released, b.released)
 	g.left = append(g.left, func(s *Slot[IN, OUT]) {
 		b.outages.clear(s.place)

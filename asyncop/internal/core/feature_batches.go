@@ -119,17 +119,17 @@ func (b *Batches[IN, OUT]) startOne() {
 	g := b.core
 	s := g.nextStart()
 	b.sent = false
-	if !g.mayStart(s) || g.admit != nil && !g.admit(s) {
+	if !g.mayStart(s) {
 		return
 	}
-	g.permits--
 	size := min(b.startable(), b.MaxSize)
 	b.forming = call.NewBatch[IN, OUT](g.Host, b.Of, size)
 	b.forming.Stamp = g.stamp
 	g.forming = b.forming
 	g.calledAfter = b.forming.After
-	for ; s != nil && b.forming.Len() < size && g.mayStart(s); s = g.nextStart() {
-		if b.forming.Len() == 0 || g.join == nil || g.join(s) {
+	g.begin(s)
+	for s = g.nextStart(); s != nil && b.forming.Len() < size && !g.overdue && g.state.Failure == nil; s = g.nextStart() {
+		if g.mayStart(s) {
 			g.begin(s)
 		}
 	}
@@ -144,7 +144,7 @@ func (b *Batches[IN, OUT]) send() {
 	}
 	b.forming, g.forming, g.calledAfter = nil, nil, nil
 	if b.sent = formed.Close(); b.sent {
-		g.HandOut(call.Job[IN, OUT]{Task: func() { b.Call(formed) }})
+		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Task: func() { b.Call(formed) }})
 		return
 	}
 	g.permits++

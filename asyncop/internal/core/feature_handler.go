@@ -33,7 +33,7 @@ func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) 
 		g.hold(s, h)
 		g.bind(s, &h.Token, 0, until)
 		g.Timers.Arm(&s.timer, until)
-		r, ctx := g.report(s), g.elementContext(s, &h.Token)
+		r, ctx := g.report(s), g.context(s, &h.Token)
 		r.Failed = true
 		b.run(&h.Token, func() {
 			h.Run(func() ([]OUT, error) { return handler.Handle(ctx, r, timedOut) })

@@ -18,12 +18,12 @@ import (
 
 // Config is what a core is made of. It is read-only once the core runs.
 type Config[IN, OUT any] struct {
-	Queue   queue.Queue[*Slot[IN, OUT]]                                  // owned by the core
-	Timers  *timers.Service[*Slot[IN, OUT]]                              // owned by the core, whose driver sets the alarm
-	Host    *call.Host                                                   // what the calls share
-	Invoke  func(ctx context.Context, in IN, a *call.Attempt[OUT]) error // starts a call
-	Direct  bool                                                         // calls are handed out instead
-	HandOut func(job call.Job[IN, OUT])                                  // takes a job for the workers, until the driver has time
+	Queue  queue.Queue[*Slot[IN, OUT]]                                  // owned by the core
+	Timers *timers.Service[*Slot[IN, OUT]]                              // owned by the core, whose driver sets the alarm
+	Host   *call.Host                                                   // what the calls share
+	Invoke func(ctx context.Context, in IN, a *call.Attempt[OUT]) error // starts a call
+	Direct bool                                                         // calls are jobs instead
+	Jobs   *[]call.Job[IN, OUT]                                         // for the workers: the core appends, the driver takes
 
 	Policy *decision.Steps[OUT]
 	Random *rand.Rand // of the jitter
@@ -151,7 +151,9 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g.exact = c.Timeout > 0 || c.AttemptTimeout > 0
 	g.resumes = resumptions[IN, OUT]{
 		invoke: g.invokeBroke, judge: g.judgeBroke, accepted: g.acceptBroke, fail: g.fail,
-		found: g.found, question: g.question,
+	}
+	if g.situation.Random = g.Random; g.looksClosely {
+		g.situation.Context = g.question
 	}
 	return g
 }
@@ -300,8 +302,8 @@ func (g *Machine[IN, OUT]) startNew(s *Slot[IN, OUT]) {
 	switch {
 	case g.start != nil:
 		g.start(s)
-	case g.permits > 0 && g.nextStart() == s && g.mayStartSome():
-		g.tryStart(s)
+	case g.permits > 0 && g.nextStart() == s && g.mayStartSome() && g.mayStart(s):
+		g.begin(s)
 	}
 }
 
@@ -483,7 +485,9 @@ func (g *Machine[IN, OUT]) startWaiting() {
 		if s == nil {
 			return
 		}
-		g.tryStart(s)
+		if g.mayStart(s) {
+			g.begin(s)
+		}
 	}
 	// Retries without delay come back again and again. They go before first attempts, not in place of them: with permits for
 	// all, those begin too.
@@ -492,19 +496,15 @@ func (g *Machine[IN, OUT]) startWaiting() {
 		if s == nil {
 			return
 		}
-		g.tryStart(s)
+		if g.mayStart(s) {
+			g.begin(s)
+		}
 	}
 }
 
-// tryStart begins the next attempt of s, which is fresh or ready, if it may start; else s waits on.
-func (g *Machine[IN, OUT]) tryStart(s *Slot[IN, OUT]) {
-	if g.mayStart(s) && (g.admit == nil || g.admit(s)) {
-		g.permits--
-		g.begin(s)
-	}
-}
-
-// mayStart reports whether neither a cancel nor the deadline of s has come (law A5). The deadline is the timers' to fire (law T1).
+// mayStart takes what the next attempt of s needs, which is fresh or ready, and reports whether it starts; else s waits on, and nothing
+// is taken. Neither a cancel nor the deadline of s may have come (law A5). The deadline is the timers' to fire (law T1). A member of a
+// call for several elements needs nothing but its place there.
 func (g *Machine[IN, OUT]) mayStart(s *Slot[IN, OUT]) bool {
 	if g.Host.Cancelled() { // now, not when the driver looks
 		g.endIfCancelled()
@@ -513,8 +513,16 @@ func (g *Machine[IN, OUT]) mayStart(s *Slot[IN, OUT]) bool {
 		return false
 	}
 	g.refresh()
-	g.overdue = g.now >= s.due
-	return !g.overdue
+	switch g.overdue = g.now >= s.due; {
+	case g.overdue:
+		return false
+	case g.forming != nil:
+		return g.join == nil || g.join(s)
+	case g.admit != nil && !g.admit(s):
+		return false
+	}
+	g.permits--
+	return true
 }
 
 // ---- The end of the run
@@ -585,9 +593,6 @@ type resumptions[IN, OUT any] struct {
 	judge    func(s *Slot[IN, OUT], err error) // the policy
 	accepted func(s *Slot[IN, OUT], err error) // a feature when an element is accepted
 	fail     func(s *Slot[IN, OUT], err error) // what else is asked about an element
-
-	found    func() (isOutage bool) // for the policy: see Machine.situation
-	question func() context.Context // likewise
 }
 
 // calling says that user code is about to run for s, or for none: nil. g.user.after = nil says that it has returned; the slot stays until

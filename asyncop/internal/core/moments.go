@@ -64,7 +64,6 @@ type moments[IN, OUT any] struct {
 	callsOf     func(elements int) int                                                                         // how many calls so many elements need; as many
 	heard       func(s *Slot[IN, OUT], o gate.Outcome) (outage bool)                                           // the outcome of its attempt, with its reason; no
 	forgiven    func(s *Slot[IN, OUT]) (attempts int)                                                          // that do not count; 0
-	mayRetry    func() bool                                                                                    // there is a budget for one more retry; true
 	closed      func(s *Slot[IN, OUT]) (why error, wait time.Duration)                                         // why it could not start; nil
 	giveBack    func(s *Slot[IN, OUT], why error, wait time.Duration) (taken bool)                             // s is delivered again after a wait; no
 	rescue      func(s *Slot[IN, OUT], failure error, timedOut bool) (taken bool)                              // has results in place of a failure, maybe

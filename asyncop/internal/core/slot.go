@@ -181,14 +181,6 @@ func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
 	}
 }
 
-// remaining returns what s has left of its timeout.
-func (g *Machine[IN, OUT]) remaining(s *Slot[IN, OUT]) time.Duration {
-	if s.due == Never {
-		return decision.NoDeadline
-	}
-	return max(0, s.due-g.now)
-}
-
 // kept are results that are not those of an attempt: of the handler of a failure, or of a checkpoint.
 type kept[OUT any] struct{ results []OUT }
 
@@ -326,8 +318,8 @@ func (t *slots[IN, OUT]) take() *Slot[IN, OUT] {
 // leave takes back the slot of an element that has left. emptied reports that a burst is over: no place is used any more.
 func (t *slots[IN, OUT]) leave(s *Slot[IN, OUT]) (emptied bool) {
 	t.taken--
-	if x := t.extra(s); x != nil {
-		*x = extra[IN, OUT]{}
+	if int(s.place) < len(t.extras) {
+		t.extras[s.place] = extra[IN, OUT]{}
 	}
 	if int(s.place) < len(t.reasons) {
 		t.reasons[s.place] = reasons{}

@@ -242,7 +242,6 @@ func (d *Driver[IN, OUT]) load() bool {
 		if d.messages.Some {
 			d.loadMessage(d.messages.Head())
 		}
-		d.current.port.load()
 	}
 	return d.loaded
 }
@@ -269,16 +268,9 @@ func (d *Driver[IN, OUT]) unload() bool {
 		if len(d.results) < d.numResults {
 			return false
 		}
-		d.nothingLoaded()
+		d.upNext = upNext[OUT]{}
 	}
 	return true
-}
-
-func (d *Driver[IN, OUT]) nothingLoaded() {
-	d.loaded, d.barrier, d.control, d.results, d.numResults, d.next = false, false, nil, nil, 0, nil
-	if d.message != (call.Message{}) {
-		d.message, d.parts = call.Message{}, nil
-	}
 }
 
 // sent goes on after next was sent. The entry of an element with several results stays the head of the queue until the
@@ -291,12 +283,12 @@ func (d *Driver[IN, OUT]) sent() {
 			d.messages.Carried() // by this part and the others
 		}
 		if d.results = d.results[1:]; len(d.results) > 0 {
-			d.current.port.load()
+			d.next = nil
 			return
 		}
 	}
 	barrier, control := d.barrier, d.control
-	d.nothingLoaded()
+	d.upNext = upNext[OUT]{}
 	if barrier {
 		d.checks.passing.Pop()
 		return

@@ -12,8 +12,6 @@ import (
 type port[IN, OUT any] interface {
 	// take takes what comes next, if it is at hand.
 	take() bool
-	// load is called when a result is the next one to be emitted.
-	load()
 	// put hands over what is loaded, if downstream takes it now.
 	put() bool
 	// flush is called after some were handed over.
@@ -95,18 +93,21 @@ func (p *flowPort[IN, OUT]) take() bool {
 	}
 }
 
-// load makes the next result what channels carry.
-func (p *flowPort[IN, OUT]) load() {
-	if d := p.d; d.message == (call.Message{}) {
+// boxed returns what is loaded as channels carry it.
+func (p *flowPort[IN, OUT]) boxed() any {
+	switch d := p.d; {
+	case d.next != nil:
+	case d.message == (call.Message{}):
 		d.next = d.results[0]
-	} else {
+	default:
 		d.next = message.With(d.messageOfNext(), d.results[0])
 	}
+	return p.d.next
 }
 
 func (p *flowPort[IN, OUT]) put() bool {
 	select {
-	case p.d.out <- p.d.next:
+	case p.d.out <- p.boxed():
 		return true
 	default:
 		return false
@@ -175,7 +176,7 @@ type carrierPort[IN, OUT any] struct {
 	out *outlet[any]
 }
 
-func (p *carrierPort[IN, OUT]) put() bool { return p.out.ring.put(p.d.next) }
+func (p *carrierPort[IN, OUT]) put() bool { return p.out.ring.put(p.boxed()) }
 
 func (p *carrierPort[IN, OUT]) flush() { p.out.reader.WakeUp() }
 
@@ -253,8 +254,6 @@ func (p *ringPort[IN, OUT]) take() bool {
 	p.d.receivedElement(v, m, ok)
 	return true
 }
-
-func (p *ringPort[IN, OUT]) load() {}
 
 func (p *ringPort[IN, OUT]) put() bool {
 	return p.out.ring.putMessage(p.d.results[0], p.d.messageOfNext())
