@@ -301,3 +301,92 @@ func (d *Driver[IN, OUT]) sent() {
 		d.hasLeft()
 	}
 }
+
+// ---- The channels of a flow
+
+type flowPort[IN, OUT any] struct{ d *Driver[IN, OUT] }
+
+func (p *flowPort[IN, OUT]) take() bool {
+	select {
+	case v, ok := <-p.d.in:
+		p.d.received(v, ok)
+		return true
+	default:
+		return false
+	}
+}
+
+// boxed returns what is loaded as channels carry it.
+func (p *flowPort[IN, OUT]) boxed() any {
+	switch d := p.d; {
+	case d.next != nil:
+	case d.message == (call.Message{}):
+		d.next = d.results[0]
+	default:
+		d.next = message.With(d.messageOfNext(), d.results[0])
+	}
+	return p.d.next
+}
+
+func (p *flowPort[IN, OUT]) put() bool {
+	select {
+	case p.d.out <- p.boxed():
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *flowPort[IN, OUT]) flush() {}
+
+func (p *flowPort[IN, OUT]) isOver() bool { return false }
+
+func (p *flowPort[IN, OUT]) sleep() {
+	if p.d.loaded {
+		p.d.sleepOn(p.d.out)
+	} else {
+		p.d.sleepOn(nil)
+	}
+}
+
+// sleepOn waits until something comes through In, what is loaded is taken, or the loop is woken.
+func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
+	var in <-chan any
+	if d.mayRead() {
+		in = d.in
+	}
+	select {
+	case v, ok := <-in:
+		d.host.Parked.Store(false)
+		d.received(v, ok)
+	case out <- d.next:
+		d.sent()
+	case <-d.runEnded:
+		d.endWithRun()
+	case <-d.host.C:
+	}
+}
+
+func (p *flowPort[IN, OUT]) mayMove() bool { return false }
+
+// handed: what lies in Out belongs to downstream.
+func (p *flowPort[IN, OUT]) handed() (n uint64, isHeld bool) { return 0, false }
+
+func (p *flowPort[IN, OUT]) settled() uint64 { return 0 }
+
+func (p *flowPort[IN, OUT]) awaitReader() {}
+
+func (p *flowPort[IN, OUT]) offer(int) {}
+
+func (p *flowPort[IN, OUT]) failure() error { return nil }
+
+func (p *flowPort[IN, OUT]) leave() { close(p.d.out) }
+
+func (p *flowPort[IN, OUT]) stop() {}
+
+func (p *flowPort[IN, OUT]) close() {
+	close(p.d.out)
+	p.d.endInlet()
+}
+
+func (p *flowPort[IN, OUT]) stranded() int64 { return 0 }
