@@ -274,8 +274,7 @@ func (l *letters[OUT]) add() {
 
 func (l *letters[OUT]) post() {
 	if l.newest != nil {
-		l.host.Mail.PostAll(l.newest, l.oldest)
-		l.host.WakeUp()
+		l.host.Post(l.newest, l.oldest)
 		l.newest, l.oldest = nil, nil
 	}
 }

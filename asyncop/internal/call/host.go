@@ -99,25 +99,18 @@ type Mailbox struct {
 	head atomic.Pointer[Letter] // newest first; any goroutine posts, the loop takes
 }
 
-// Post adds l, which must not be in the mailbox.
-func (m *Mailbox) Post(l *Letter) {
+// Post puts letters into the mailbox and wakes the loop. They are not in it, and chained from the newest to the oldest: the loop takes
+// all of them, or none yet.
+func (h *Host) Post(newest, oldest *Letter) {
 	for {
-		head := m.head.Load()
-		l.Next = head
-		if m.head.CompareAndSwap(head, l) {
-			return
+		head := h.Mail.head.Load()
+		oldest.Next = head
+		if h.Mail.head.CompareAndSwap(head, newest) {
+			break
 		}
 	}
-}
-
-// PostAll adds letters that are chained from the newest to the oldest: the loop takes all of them, or none yet.
-func (m *Mailbox) PostAll(newest, oldest *Letter) {
-	for {
-		head := m.head.Load()
-		oldest.Next = head
-		if m.head.CompareAndSwap(head, newest) {
-			return
-		}
+	if h.Parked.Load() {
+		h.WakeUp()
 	}
 }
 

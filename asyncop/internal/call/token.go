@@ -126,8 +126,7 @@ func (t *Token) publish(bits uint32, counts bool) {
 		s.fire()
 	}
 	if bits&inPlace == 0 || before&left != 0 {
-		t.host.Mail.Post(&t.Letter)
-		t.host.WakeUp()
+		t.host.Post(&t.Letter, &t.Letter)
 	}
 }
 
@@ -139,10 +138,7 @@ func (t *Token) Finish() {
 }
 
 // Post posts the letter and wakes the loop. It does not end the token: the element may go on with it.
-func (t *Token) Post() {
-	t.host.Mail.Post(&t.Letter)
-	t.host.WakeUp()
-}
+func (t *Token) Post() { t.host.Post(&t.Letter, &t.Letter) }
 
 // Late returns why nothing must begin for the token any more (law A5), or nil. It is asked on the goroutine that is about to call:
 // the loop may not know of a cancel yet, or may not have noticed that the time is over.
@@ -324,8 +320,8 @@ func NewCarrying[OUT any](m Message) *Attempt[OUT] {
 // Outcome returns that of a completed attempt.
 func (a *Attempt[OUT]) Outcome() (results []OUT, err error) { return a.results, a.err }
 
-// Results returns those of a completed attempt.
-func (a *Attempt[OUT]) Results() []OUT { return a.results }
+// Completed returns what stands for an attempt that has had these results: of the handler of a failure, or of a checkpoint.
+func Completed[OUT any](results []OUT) *Attempt[OUT] { return &Attempt[OUT]{results: results} }
 
 // DropResults forgets them.
 func (a *Attempt[OUT]) DropResults() { a.results = nil }

@@ -118,7 +118,7 @@ func TestAttendedAttempt(t *testing.T) {
 	require.True(t, h.Mail.Empty())
 	require.True(t, a.Leave())
 
-	h.Mail.Post(&newAttempt(h).Letter)
+	newAttempt(h).Post()
 	a = attend()
 	a.Complete(1)
 	require.False(t, a.Leave())

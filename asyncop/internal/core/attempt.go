@@ -148,7 +148,7 @@ func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	case first && g.rest == nil:
 		g.completed(s)
 	case first: // letters are being read: they were before it
-		g.Host.Mail.Post(&a.Letter)
+		a.Post()
 	case a.Completed() && g.rest == nil && g.forming == nil: // others were before it
 		g.rest = g.Host.Mail.Take()
 		g.readRest()

@@ -135,7 +135,7 @@ func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 		case controlElement:
 			return nil, g.slots.extra(s).held
 		case done:
-			if results = g.results(s); len(results) > 0 {
+			if results, _ = s.attempt.Outcome(); len(results) > 0 {
 				return results, nil
 			}
 			g.Left(observe.Empty)
@@ -191,7 +191,7 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 				f(s, 0, context.Canceled)
 			}
 		case done:
-			if len(g.results(s)) == 0 {
+			if results, _ := s.attempt.Outcome(); len(results) == 0 {
 				g.Ended(s, observe.Empty)
 				continue
 			}

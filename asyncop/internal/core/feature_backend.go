@@ -23,7 +23,6 @@ func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenan
 	}
 	g.exact = true
 	g.admit, g.join = b.admit, b.join
-	g.isShut = func() bool { return b.short }
 	g.opensAt = b.opensAt
 	g.heard = b.heard
 	g.forgiven = func(s *Slot[IN, OUT]) int { return min(b.outages.get(s.place), mostForgiven) }
@@ -64,6 +63,9 @@ type atBackend[IN, OUT any] struct {
 
 // admit asks for an attempt of s. If only s must wait, others go on.
 func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT]) bool {
+	if b.short {
+		return false
+	}
 	g := b.core
 	b.attempt = gate.Attempt{Cost: 1, Retry: s.attempts > 0, Outages: b.outages.get(s.place), Element: element(s)}
 	b.attempt.Hurried = s.due != Never && s.due-g.now < (s.due-s.accepted)/2

@@ -54,7 +54,7 @@ func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) 
 			g.giveUp(s, err)
 			return
 		}
-		g.hold(s, &kept[OUT]{results})
+		s.attempt = call.Completed(results)
 		g.settle(s, nil)
 	}
 	g.on[handling].fired = func(s *Slot[IN, OUT]) {

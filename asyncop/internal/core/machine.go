@@ -302,7 +302,7 @@ func (g *Machine[IN, OUT]) startNew(s *Slot[IN, OUT]) {
 	switch {
 	case g.start != nil:
 		g.start(s)
-	case g.permits > 0 && g.nextStart() == s && g.mayStartSome() && g.mayStart(s):
+	case g.permits > 0 && g.nextStart() == s && g.mayStart(s):
 		g.begin(s)
 	}
 }
@@ -473,43 +473,40 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 // wantsStart reports whether an attempt could start but for a feature.
 func (g *Machine[IN, OUT]) wantsStart() bool { return g.permits > 0 && g.nextStart() != nil }
 
-// mayStartSome reports whether one more attempt may start, as far as that is known without asking for it.
-func (g *Machine[IN, OUT]) mayStartSome() bool {
-	return g.permits > 0 && !g.overdue && g.state.Failure == nil && (g.isShut == nil || !g.isShut())
-}
-
 // startWaiting starts attempts that wait.
 func (g *Machine[IN, OUT]) startWaiting() {
-	for n := 0; n < turnLimit && g.mayStartSome(); n++ {
-		s := g.nextStart()
-		if s == nil {
+	for n := 0; n < turnLimit && g.permits > 0; n++ {
+		switch s := g.nextStart(); {
+		case s == nil:
 			return
-		}
-		if g.mayStart(s) {
+		case g.mayStart(s):
 			g.begin(s)
+		case g.nextStart() == s: // and the others behind it wait, too
+			return
 		}
 	}
 	// Retries without delay come back again and again. They go before first attempts, not in place of them: with permits for
 	// all, those begin too.
-	for n := 0; n < turnLimit && g.permits > g.ready.Len() && g.mayStartSome(); n++ {
-		s := g.next()
-		if s == nil {
+	for n := 0; n < turnLimit && g.permits > g.ready.Len(); n++ {
+		switch s := g.next(); {
+		case s == nil:
 			return
-		}
-		if g.mayStart(s) {
+		case g.mayStart(s):
 			g.begin(s)
+		case g.next() == s:
+			return
 		}
 	}
 }
 
-// mayStart takes what the next attempt of s needs, which is fresh or ready, and reports whether it starts; else s waits on, and nothing
-// is taken. Neither a cancel nor the deadline of s may have come (law A5). The deadline is the timers' to fire (law T1). A member of a
+// mayStart takes what the next attempt of s needs, which is fresh or ready, and reports whether it starts; else nothing is taken. There is
+// a permit. Neither a cancel nor the deadline of s may have come (law A5). The deadline is the timers' to fire (law T1). A member of a
 // call for several elements needs nothing but its place there.
 func (g *Machine[IN, OUT]) mayStart(s *Slot[IN, OUT]) bool {
 	if g.Host.Cancelled() { // now, not when the driver looks
 		g.endIfCancelled()
 	}
-	if g.state.Failure != nil {
+	if g.state.Failure != nil || g.overdue {
 		return false
 	}
 	g.refresh()

@@ -52,7 +52,6 @@ type moments[IN, OUT any] struct {
 	startsAt    func() time.Duration                                                                           // of those that wait; Now
 	admit       func(s *Slot[IN, OUT]) bool                                                                    // takes what a call needs beside the operator's permit; true
 	join        func(s *Slot[IN, OUT]) (goesOn bool)                                                           // has the call that was admitted last made for s, too; false: it has ended
-	isShut      func() bool                                                                                    // admit would say no; false
 	opensAt     func() time.Duration                                                                           // when to ask admit again; Now
 	newAttempt  func(s *Slot[IN, OUT]) *call.Attempt[OUT]                                                      // nil: one of the core's
 	contextOf   func(s *Slot[IN, OUT], own call.Cancellable) context.Context                                   // of user code that runs for s; own

@@ -23,7 +23,7 @@ type Slot[IN, OUT any] struct {
 	due      time.Duration                // its deadline, or Never
 	first    time.Duration                // start of the first attempt
 	last     time.Duration                // start of the last attempt
-	attempt  *call.Attempt[OUT]           // the running one; when deciding, the one judged; when done, the one whose results are emitted; else nil
+	attempt  *call.Attempt[OUT]           // the running one; when deciding, the one judged; when done, what has the results; else nil
 	timer    timers.Timer[*Slot[IN, OUT]] // see phase for what it waits for
 	err      error                        // of the last attempt that had one; when failing, the failure
 	entry    *queue.Entry[*Slot[IN, OUT]] // in the queue
@@ -181,24 +181,6 @@ func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
 	}
 }
 
-// kept are results that are not those of an attempt: of the handler of a failure, or of a checkpoint.
-type kept[OUT any] struct{ results []OUT }
-
-// Results returns them.
-func (k *kept[OUT]) Results() []OUT { return k.results }
-
-// results returns what an element in phase done emits.
-func (g *Machine[IN, OUT]) results(s *Slot[IN, OUT]) []OUT {
-	if s.attempt != nil {
-		results, _ := s.attempt.Outcome()
-		return results
-	}
-	if k, ok := g.held(s).(*kept[OUT]); ok {
-		return k.results
-	}
-	return nil
-}
-
 // hold keeps something for the phase of s, until unhold.
 func (g *Machine[IN, OUT]) hold(s *Slot[IN, OUT], what any) { g.slots.more(s).held = what }
 
@@ -270,8 +252,8 @@ func (t *slots[IN, OUT]) reasonsOf(s *Slot[IN, OUT]) *reasons {
 // extra is what only some elements have.
 type extra[IN, OUT any] struct {
 	// held is for the phase. Control: the element, a queue.Watermark, or the participant.Barrier of an operator that takes no part in
-	// checkpoints. Backoff and ready: what the strategy wants done before the next attempt, a func(context.Context) error. Done: results
-	// that are not those of an attempt, a *kept. Phases of features: theirs.
+	// checkpoints. Backoff and ready: what the strategy wants done before the next attempt, a func(context.Context) error. Phases of
+	// features: theirs.
 	held any
 
 	limit *limit[IN, OUT] // a deadline that does not come in input order; nil: it does

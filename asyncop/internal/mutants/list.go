@@ -111,8 +111,8 @@ var mutants = []mutant{
 	},
 	{
 		"retries without delay hold up first attempts", "D4", "core/machine.go",
-		`n < turnLimit && g.permits > g.ready.Len() &&`,
-		`n < 0 &&`,
+		`n < turnLimit && g.permits > g.ready.Len();`,
+		`n < 0;`,
 	},
 	{
 		"a later failure hides the first", "F1", "core/machine.go",
@@ -131,7 +131,7 @@ var mutants = []mutant{
 
 	{
 		"a checkpoint holds what has nothing more to emit", "C1", "core/item.go",
-		`return len(g.results(s)) > 0`,
+		`return len(results) > 0`,
 		`return true`,
 	},
 	{
