@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/internal/gate"
 )
 
-// Host is what the tokens of an operator share. E is what the loop knows an element by.
+// Host is what the tokens of an operator share.
 type Host struct {
 	// Written once before the start, then read-only.
 	User     context.Context         //nolint:containedctx // the user's

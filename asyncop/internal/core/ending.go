@@ -36,9 +36,6 @@ func (g *Machine[IN, OUT]) complete(s *Slot[IN, OUT]) {
 	}
 }
 
-// fail ends s with an error that no attempt has had.
-func (g *Machine[IN, OUT]) fail(s *Slot[IN, OUT], err error) { g.fails(s, err, false) }
-
 // fails goes on with s, which has failed: a feature may have results in place of that.
 func (g *Machine[IN, OUT]) fails(s *Slot[IN, OUT], err error, timedOut bool) {
 	g.nothingFollows(s)

@@ -19,7 +19,7 @@ func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenan
 			g.ready.Cancel(&s.timer)
 			g.retryOver(s)
 		}
-		g.fail(s, err)
+		g.fails(s, err, false)
 	}
 	g.exact = true
 	g.admit, g.join = b.admit, b.join

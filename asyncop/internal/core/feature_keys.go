@@ -113,7 +113,7 @@ func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) bool {
 	l, err := o.keys.lane(s.in)
 	g.user.after = nil
 	if err != nil {
-		g.fail(s, err)
+		g.fails(s, err, false)
 		return false
 	}
 	p := o.newStanding()

@@ -150,7 +150,8 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g.permits = g.MaxCalls
 	g.exact = c.Timeout > 0 || c.AttemptTimeout > 0
 	g.resumes = resumptions[IN, OUT]{
-		invoke: g.invokeBroke, judge: g.judgeBroke, accepted: g.acceptBroke, fail: g.fail,
+		invoke: g.invokeBroke, judge: g.judgeBroke, accepted: g.acceptBroke,
+		fail: func(s *Slot[IN, OUT], err error) { g.fails(s, err, false) },
 	}
 	if g.situation.Random = g.Random; g.looksClosely {
 		g.situation.Context = g.question
@@ -451,8 +452,8 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 
 // ---- May this attempt start?
 
-// next returns the element that makes its first attempt next, or nil.
-func (g *Machine[IN, OUT]) next() *Slot[IN, OUT] {
+// nextNew returns the element that makes its first attempt next, or nil.
+func (g *Machine[IN, OUT]) nextNew() *Slot[IN, OUT] {
 	if g.nextFresh != nil {
 		return g.nextFresh()
 	}
@@ -488,12 +489,12 @@ func (g *Machine[IN, OUT]) startWaiting() {
 	// Retries without delay come back again and again. They go before first attempts, not in place of them: with permits for
 	// all, those begin too.
 	for n := 0; n < turnLimit && g.permits > g.ready.Len(); n++ {
-		switch s := g.next(); {
+		switch s := g.nextNew(); {
 		case s == nil:
 			return
 		case g.mayStart(s):
 			g.begin(s)
-		case g.next() == s:
+		case g.nextNew() == s:
 			return
 		}
 	}

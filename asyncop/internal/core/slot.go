@@ -174,7 +174,7 @@ func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
 	own := &limit[IN, OUT]{total: max(0, total)}
 	own.timer.Value = s
 	s.due, s.isOdd = due, true
-	g.slots.more(s).limit = own
+	g.slots.makeExtra(s).limit = own
 	g.odd.Arm(&own.timer, due)
 	if g.live == s {
 		g.live = nil // no element follows
@@ -182,7 +182,7 @@ func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
 }
 
 // hold keeps something for the phase of s, until unhold.
-func (g *Machine[IN, OUT]) hold(s *Slot[IN, OUT], what any) { g.slots.more(s).held = what }
+func (g *Machine[IN, OUT]) hold(s *Slot[IN, OUT], what any) { g.slots.makeExtra(s).held = what }
 
 // held returns what the phase of s holds, or nil.
 func (g *Machine[IN, OUT]) held(s *Slot[IN, OUT]) any {
@@ -267,8 +267,8 @@ func (t *slots[IN, OUT]) extra(s *Slot[IN, OUT]) *extra[IN, OUT] {
 	return nil
 }
 
-// more returns what s has besides, to be written.
-func (t *slots[IN, OUT]) more(s *Slot[IN, OUT]) *extra[IN, OUT] {
+// makeExtra returns what s has besides, to be written.
+func (t *slots[IN, OUT]) makeExtra(s *Slot[IN, OUT]) *extra[IN, OUT] {
 	t.extras = upTo(t.extras, s.place)
 	return &t.extras[s.place]
 }
