@@ -386,41 +386,35 @@ func (a *Attempt[OUT]) Refuse(err error) {
 type Returning[OUT any] Attempt[OUT]
 
 // Complete implements ResultFuture.
-func (r *Returning[OUT]) Complete(results ...OUT) {
-	if r.claimed() {
-		r.results, r.err = results, nil
-		r.publish(returned, true)
-	}
-}
+func (r *Returning[OUT]) Complete(results ...OUT) { r.finish(results, nil) }
 
 // CompleteExceptionally implements ResultFuture.
 func (r *Returning[OUT]) CompleteExceptionally(err error) {
-	if r.claimed() {
-		if r.results, r.err = nil, err; err == nil {
-			r.err = r.host.NilError
-		}
-		r.publish(returned, true)
+	if err == nil {
+		err = r.host.NilError
 	}
+	r.finish(nil, err)
+}
+
+func (r *Returning[OUT]) finish(results []OUT, err error) {
+	if !r.claim() {
+		r.Returned()
+		return
+	}
+	r.results, r.err = results, err
+	r.publish(returned, true)
 }
 
 // Return completes the attempt with one result or, if err is not nil, with that.
 func (r *Returning[OUT]) Return(result OUT, err error) {
-	if r.claimed() {
-		if r.err = err; err == nil {
-			r.results = append(r.results, result)
-		}
-		r.publish(returned, true)
+	if !r.claim() {
+		r.Returned()
+		return
 	}
-}
-
-// claimed is claim; the function has returned in any case.
-func (r *Returning[OUT]) claimed() bool {
-	if r.state.Or(claimed)&(claimed|over) == 0 {
-		return true
+	if r.err = err; err == nil {
+		r.results = append(r.results, result)
 	}
-	r.host.late.Add(1)
-	r.Returned()
-	return false
+	r.publish(returned, true)
 }
 
 // Begin returns why the call must not be made any more, or nil. A call that is not made has no outcome.
