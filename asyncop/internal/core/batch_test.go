@@ -173,6 +173,25 @@ func TestTimersGoBeforeAFullBatch(t *testing.T) {
 	b.end()
 }
 
+// Law A5: a wrapper of the function that takes its time with one member does not let the next one start at its deadline.
+func TestMemberDoesNotStartAtItsDeadline(t *testing.T) {
+	var b *batchRig
+	b = withBatches(t, 2, time.Second, nil, func(c *setup) {
+		join := c.Invoke
+		c.Invoke = func(ctx context.Context, in string, a *call.Attempt[string]) error {
+			b.clock.at = b.clock.at.Add(c.Timeout)
+			return join(ctx, in, a)
+		}
+	})
+	b.feed("a b")
+	require.Equal(t, "(a#1", b.took())
+	b.turn()
+	require.Equal(t, "!a !b", b.took())
+	b.returns()
+	b.turn()
+	b.end()
+}
+
 // A member that fails the run ends the forming of its batch.
 func TestBatchWhoseMemberFailsTheRun(t *testing.T) {
 	b := withBatches(t, 2, 0, nil, func(c *setup) { c.OnFailure = failRun })
