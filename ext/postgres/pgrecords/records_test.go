@@ -54,6 +54,8 @@ func TestRecords(t *testing.T) {
 		"ExecConflicts":      testExecConflicts,
 		"KilledServers":      testKilledServers,
 		"NotMigrated":        testNotMigrated,
+		"Format":             testFormat,
+		"BesideQueues":       testBesideQueues,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, server) })
 	}
