@@ -82,7 +82,7 @@ func pagesOf(root string) (map[string]string, error) {
 	}
 	for name, page := range map[string]string{
 		"options.md": optionsPage(packages), "errors.md": errorsPage(packages), "metrics.md": metricsPage(packages),
-		"headers.md": headersPage(packages), "tables.md": tables, "commands.md": commands,
+		"headers.md": headersPage(packages), "tables.md": tables, "commands.md": commands, "api.txt": apiPage(packages),
 	} {
 		pages[filepath.Join(root, "docs", "reference", name)] = page
 	}
