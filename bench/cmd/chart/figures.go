@@ -22,7 +22,7 @@ func figures(readme string) (string, error) {
 	var b strings.Builder
 	y := 66
 	for line := range strings.Lines(table) {
-		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
 		if len(cells) != 4 {
 			break
 		}
