@@ -27,7 +27,7 @@ func permissionsPage(root string) (string, error) {
 	var b strings.Builder
 	b.WriteString("# Permissions of JetStream\n\n" + generated + "\nEach part needs the right to subscribe to `_INBOX.>`, and to publish to these subjects. " +
 		"The streams and the consumer have example names in capitals: use yours.\n")
-	for _, v := range file.Scope.Objects["allowed"].Decl.(*ast.ValueSpec).Values[0].(*ast.CompositeLit).Elts {
+	for _, v := range variable(file, "allowed").(*ast.CompositeLit).Elts {
 		entry := v.(*ast.KeyValueExpr)
 		key, err := strconv.Unquote(entry.Key.(*ast.BasicLit).Value)
 		if err != nil {
@@ -41,8 +41,7 @@ func permissionsPage(root string) (string, error) {
 			switch n := n.(type) {
 			case *ast.Ident:
 				if n.Name == "ofEngine" {
-					values := n.Obj.Decl.(*ast.ValueSpec).Values[0]
-					ast.Inspect(values, func(n ast.Node) bool { return subject(&b, n) })
+					ast.Inspect(variable(file, n.Name), func(n ast.Node) bool { return subject(&b, n) })
 				}
 			default:
 				return subject(&b, n)
@@ -58,4 +57,15 @@ func subject(b *strings.Builder, n ast.Node) bool {
 		b.WriteString("- `" + strings.Trim(text.Value, `"`) + "`\n")
 	}
 	return true
+}
+
+// variable returns the value of a variable of a file.
+func variable(file *ast.File, name string) (value ast.Expr) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok && v.Names[0].Name == name {
+			value = v.Values[0]
+		}
+		return value == nil
+	})
+	return value
 }
