@@ -64,7 +64,9 @@ func (r topicsReceiver) Receive(ctx context.Context, _ int) ([]message.Message[[
 
 func (topicsReceiver) Close(context.Context) error { return nil }
 
-func (r topicsReceiver) Received(id store.Identity) ([]byte, bool) { return []byte(r.value), id.ID == "1" }
+func (r topicsReceiver) Received(id store.Identity) ([]byte, bool) {
+	return []byte(r.value), id.ID == "1"
+}
 
 // What an engine without leases cannot do is refused when the queue is made, with what to use in its place.
 func TestAConsumerIsRefusedWhatItCannotDo(t *testing.T) {

@@ -54,6 +54,9 @@ func (s *consumed[T]) begin(ctx context.Context) (store.Receiver, error) {
 		return r, nil
 	}
 	r, err := s.engine.Consume(ctx, s.what)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
