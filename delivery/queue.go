@@ -205,9 +205,8 @@ const (
 // name is empty, is not UTF-8, has a NUL or ends like a name that belongs to another queue, and for what the engine cannot do.
 //
 // An engine without leases and index (store.Consumer), which is Kafka, cannot do [WithLease], [WithMaxDepth], [KeepKeyOrder], [FairByKey] and
-// the limits of a [Layer]. Put refuses [ID] and [After] there ([ErrRefused]); [Queue.Provider], [Queue.Counts] and jobs return errors. What
-// is left of a batch after an error is put again, and what was put by a worker that is killed comes twice, with the same id. Without layers,
-// a failure that matches [asyncop.ErrBackendClosed] is a dead letter.
+// the limits of a [Layer]. Put refuses [ID] and [After] there ([ErrRefused]); [Queue.Provider], [Queue.Counts] and jobs return errors.
+// A result that is put again after an error, or after a worker was killed, is there twice, with the same id. Without layers, a failure that matches [asyncop.ErrBackendClosed] is a dead letter.
 func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] {
 	guard.RefuseNil("delivery: NewQueue", "engine", engine)
 	if err := storearg.Queue(name); err != nil {

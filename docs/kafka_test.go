@@ -16,6 +16,8 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/kafka"
 	"github.com/weirflow/weir/partitions"
 	"github.com/weirflow/weir/predicates"
@@ -36,6 +38,57 @@ func bill(ctx context.Context, charge asyncop.AsyncFunction[string, string], str
 	op := asyncop.UnorderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(orders.TakeFailure))
 	_, err = delivery.Run(ctx, orders, op, receipts, delivery.WithBatch(1000))
 	return err
+}
+
+func billBeside(ctx context.Context, onKafka, onPostgres delivery.Engine, charge asyncop.AsyncFunction[string, string], strategy strategies.Retry[string],
+	receipts delivery.Sink[string],
+) error {
+	topic := delivery.NewQueue[string](onKafka, "orders") // its dead letters: what cannot be decoded
+	orders := delivery.NewQueue[string](onPostgres, "orders", delivery.RetryAfter(time.Minute, time.Hour))
+	op := asyncop.UnorderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(orders.TakeFailure))
+	_, err := delivery.Run(ctx, orders.Source(topic.Source(nil)), op, receipts)
+	return err
+}
+
+// The topic is on kfake, and layers and dead letters are on an engine in memory.
+func Example_kafkaBeside() {
+	cluster := must(kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "orders-dead")))
+	defer cluster.Close()
+	onKafka := must(kafka.Open(context.Background(), strings.Join(cluster.ListenAddrs(), ",")))
+	defer onKafka.Close()
+	beside := memory.Open()
+	orders := delivery.NewQueue[string](onKafka, "orders")
+	check(orders.Put(context.Background(), "ann"))
+	check(orders.Put(context.Background(), "eve"))
+
+	charge := asyncop.Blocking(func(_ context.Context, name string) (string, error) {
+		if name == "eve" {
+			return "", predicates.WithReason(errors.New("no card"), predicates.NewRejection("NO_CARD"))
+		}
+		return "receipt for " + name, nil
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		for {
+			done := must(beside.Count(context.Background(), "receipts", store.Filter{}))
+			dead := must(beside.Count(context.Background(), "orders-dead", store.Filter{}))
+			if done.Messages+dead.Messages == 2 {
+				stop()
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	check(billBeside(ctx, onKafka, beside, charge, strategies.PolicyOf(strategies.NoRetry[string]()).Idempotent(),
+		delivery.NewQueue[string](beside, "receipts")))
+	for _, queue := range []string{"receipts", "orders-dead"} {
+		for _, e := range must(beside.List(context.Background(), queue, store.Filter{}, store.Page{Max: 10})) {
+			fmt.Printf("%s %s\n", queue, e.Payload)
+		}
+	}
+	// Output:
+	// receipts "receipt for ann"
+	// orders-dead "eve"
 }
 
 func Example_kafkaQueue() {

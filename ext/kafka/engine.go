@@ -24,7 +24,7 @@ import (
 const closeWait = 3 * time.Second
 
 // Engine keeps messages in topics: of a queue "orders" the topics orders, orders-retry-1 and so on, and orders-dead. Its workers are members of
-// the consumer group "orders". It is a [store.Consumer]: what a queue on it cannot do is in the documentation of delivery.NewQueue. Safe for
+// the consumer group "orders". It is a [store.Consumer]: the documentation of delivery.NewQueue lists the options that it refuses. Safe for
 // concurrent use.
 type Engine struct {
 	settings
@@ -39,7 +39,7 @@ type Engine struct {
 var _ store.Consumer = (*Engine)(nil)
 
 // Put implements [store.Engine]: when it returns nil, all replicas in sync have the records (acks=all). The producer is idempotent, so the
-// retries of the client double nothing. What is put again, after an error or a crash, is written again, with the same id. The key of a message
+// retries of the client double nothing. A message that is put again, after an error or a crash, is written again, with the same id. The key of a message
 // is the key of its record, so messages of a key go to one partition, in order. Its error is a [*store.PutError] once the records were sent.
 func (e *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	if err := storearg.Put(queue, ms...); err != nil {
@@ -190,7 +190,7 @@ func (e *Engine) layers(ctx context.Context, c store.Consumption) (others []stri
 	return others, nil
 }
 
-// Close implements [store.Engine]. Workers that are still open end: what they have not settled comes again.
+// Close implements [store.Engine]. Workers that are still open end: their unsettled messages are delivered again.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	open := slices.Collect(maps.Keys(e.open))

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -22,13 +23,13 @@ const (
 )
 
 // Open opens an engine on the brokers at an address, such as kafka://broker-1:9092,broker-2:9092. How a user logs in, and TLS, are options of the
-// client ([WithClient]). Brokers that do not answer are waited for, for up to five minutes; what they refuse, such as a wrong password, is an
-// error at once. The engine has a client for what is put, and one for each worker.
+// client ([WithClient]). Brokers that do not answer are waited for, for up to five minutes; a refusal, such as of a wrong password, is an
+// error at once. The engine has a client that puts, and another client for each worker.
 func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) {
 	brokers := strings.Split(strings.TrimSuffix(strings.TrimPrefix(address, "kafka://"), "/"), ",")
 	for _, broker := range brokers {
 		if host, _, err := net.SplitHostPort(broker); err != nil || host == "" || strings.ContainsAny(broker, "@/?") { // it may be a password
-			return nil, fmt.Errorf("kafka: the address must be kafka://HOST:PORT,HOST:PORT; users and TLS are options of the client: WithClient")
+			return nil, errors.New("kafka: the address must be kafka://HOST:PORT,HOST:PORT; users and TLS are options of the client: WithClient")
 		}
 	}
 	set := settings{

@@ -34,8 +34,8 @@ func WithClient(opts ...kgo.Opt) Option {
 	return func(s *settings) { s.client = append(s.client, opts...) }
 }
 
-// WithTopics makes the topics that a queue lacks, with so many partitions and replicas, and logs what it has made. 0 replicas are what the brokers
-// have as default.replication.factor. With three replicas or more a record is
+// WithTopics makes the topics that a queue lacks, with so many partitions and replicas, and logs it. With 0 replicas the brokers' default.replication.factor
+// decides. With three replicas or more a record is
 // safe on two of them at least (min.insync.replicas=2), and dead letters are kept for ever (retention.ms=-1). Without this option a topic
 // that is missing is an error. It panics with less than one partition, or
 // a negative number of replicas.
@@ -49,8 +49,8 @@ func WithTopics(partitions, replication int) Option {
 	return func(s *settings) { s.partitions, s.replication = int32(partitions), int16(replication) }
 }
 
-// WithForeign says that the new messages of a queue are in topics which other programs write, and of which the first takes what is put into
-// the queue. All else is the same: what fails goes to the layers and dead letters of the queue, with the bytes and headers that came. A worker waits
+// WithForeign says that the new messages of a queue are in topics which other programs write, of which Put writes to the first.
+// All else is the same: a failed message goes to the layers and dead letters of the queue, with its bytes and headers as received. A worker waits
 // for a topic of these that is missing. It panics if a name is empty.
 func WithForeign(queue string, topics ...string) Option {
 	if queue == "" || len(topics) == 0 || slices.Contains(topics, "") {
@@ -59,8 +59,8 @@ func WithForeign(queue string, topics ...string) Option {
 	return func(s *settings) { s.foreign[queue] = slices.Clone(topics) }
 }
 
-// WithSettleTime sets how long a worker that loses partitions in a rebalance waits for what is in flight of them; the default is 5 s. It
-// holds up the rebalance, so it must be shorter than the client's rebalance timeout (60 s by default). What is not settled then is
+// WithSettleTime sets how long a worker that loses partitions in a rebalance waits for their messages in flight; the default is 5 s. It
+// blocks the rebalance, so it must be shorter than the client's rebalance timeout (60 s by default). A message that is not settled then is
 // delivered to the next owner while it may still run here: choose a time that is longer than a message takes. It panics if d ≤ 0.
 func WithSettleTime(d time.Duration) Option {
 	if d <= 0 {
