@@ -22,6 +22,7 @@ type topics struct {
 	stored   map[string][]store.Message
 	put      func(queue string, ms []store.Message) error // nil: they are stored
 	consumed store.Consumption
+	begin    func(ctx context.Context) error // nil: it begins at once
 	rejected []error
 	sent     bool
 	value    string
@@ -42,8 +43,13 @@ func (e *topics) Put(_ context.Context, queue string, ms ...store.Message) error
 
 func (e *topics) Close() error { return nil }
 
-func (e *topics) Consume(_ context.Context, c store.Consumption) (store.Receiver, error) {
+func (e *topics) Consume(ctx context.Context, c store.Consumption) (store.Receiver, error) {
 	e.consumed = c
+	if e.begin != nil {
+		if err := e.begin(ctx); err != nil {
+			return nil, err
+		}
+	}
 	return topicsReceiver{e}, nil
 }
 
@@ -161,4 +167,46 @@ func TestAConsumerKeepsWhatItReceived(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Len(t, e.rejected, 1)
 	require.NoError(t, s.Close(t.Context()))
+}
+
+// An engine that is slow to begin is not asked from the start again by each Receive, which others may end all the time (law D4); after an
+// error it is, and a Close ends it.
+func TestAConsumerThatIsSlowToBegin(t *testing.T) {
+	begun, release := 0, make(chan error)
+	e := &topics{value: `"v"`, begin: func(ctx context.Context) error {
+		begun++
+		select {
+		case err := <-release:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}}
+	q := delivery.NewQueue[string](e, "orders")
+	s := q.Source(nil)
+	short := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := s.Receive(ctx, 1)
+		return err
+	}
+	require.ErrorIs(t, short(), context.DeadlineExceeded)
+	require.ErrorIs(t, short(), context.DeadlineExceeded)
+	away := errors.New("away")
+	release <- away
+	_, err := s.Receive(t.Context(), 1)
+	require.ErrorIs(t, err, away)
+	require.Equal(t, 1, begun)
+	require.ErrorIs(t, short(), context.DeadlineExceeded)
+	release <- nil
+	ms, err := s.Receive(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, "v", ms[0].Value)
+	require.Equal(t, 2, begun)
+	require.NoError(t, s.Close(t.Context()))
+
+	s = q.Source(nil)
+	require.ErrorIs(t, short(), context.DeadlineExceeded)
+	require.NoError(t, s.Close(t.Context()))
+	require.Error(t, short())
 }

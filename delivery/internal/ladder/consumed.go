@@ -21,9 +21,19 @@ type consumed[T any] struct {
 	codec   codec.Codec[T]
 	decoder *decoder.Decoder[T]
 
-	mu     sync.Mutex // guards what follows
-	open   store.Receiver
-	closed bool
+	calls context.Context // of Consume; ends with Close
+	end   context.CancelFunc
+
+	mu      sync.Mutex // guards what follows
+	opening *opening   // nil: nothing is opened, or was
+	closed  bool
+}
+
+// opening is a call of Consume. It outlasts the Receive that began it, since other inputs end that again and again.
+type opening struct {
+	done     chan struct{} // closed behind the call; then what follows is read
+	receiver store.Receiver
+	err      error
 }
 
 func newConsumed[T any](c Config[T]) *consumed[T] {
@@ -31,6 +41,7 @@ func newConsumed[T any](c Config[T]) *consumed[T] {
 		engine: c.Store.(store.Consumer), codec: c.Codec, decoder: decoder.New("ladder", c.Codec), // New has looked
 		what: store.Consumption{Queue: c.Main, IsLayer: c.IsLayer, Dead: c.DeadLetters, Clock: c.Clock, Logger: c.Logger},
 	}
+	s.calls, s.end = context.WithCancel(context.Background())
 	for _, l := range c.Layers {
 		s.what.Layers = append(s.what.Layers, l.Queue)
 	}
@@ -38,36 +49,53 @@ func newConsumed[T any](c Config[T]) *consumed[T] {
 }
 
 // receiver returns what is open; nil: nothing is yet.
-func (s *consumed[T]) receiver() (r store.Receiver, closed bool) {
+func (s *consumed[T]) receiver() store.Receiver {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.open, s.closed
+	if o := s.opening; o != nil {
+		select {
+		case <-o.done:
+			return o.receiver
+		default:
+		}
+	}
+	return nil
 }
 
 // begin opens. It is called by one goroutine at a time.
 func (s *consumed[T]) begin(ctx context.Context) (store.Receiver, error) {
-	r, closed := s.receiver()
-	if closed {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
 		return nil, errClosed
 	}
-	if r != nil {
-		return r, nil
+	if s.opening == nil {
+		o := &opening{done: make(chan struct{})}
+		s.opening = o
+		go func() { // ends with the call
+			defer close(o.done)
+			o.err = guard.Call(func() (err error) {
+				o.receiver, err = s.engine.Consume(s.calls, s.what)
+				return err
+			}, broken)
+		}()
 	}
-	r, err := s.engine.Consume(ctx, s.what)
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		return nil, err
+	o := s.opening
+	s.mu.Unlock()
+	select {
+	case <-o.done:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 	s.mu.Lock()
-	s.open, closed = r, s.closed
-	s.mu.Unlock()
-	if closed { // meanwhile: nothing was received
-		_ = r.Close(ctx)
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
 		return nil, errClosed
+	case o.err != nil:
+		s.opening = nil // the next Receive tries again
 	}
-	return r, nil
+	return o.receiver, o.err
 }
 
 // Receive implements [Source].
@@ -85,7 +113,7 @@ func (s *consumed[T]) Receive(ctx context.Context, n int) ([]message.Message[T],
 		errs := guard.Each(len(raw), func(i int) (err error) {
 			values[i], err = s.codec.Decode(raw[i].Value)
 			return err
-		}, func(recovered any) error { return guard.Recovered("ladder", recovered) })
+		}, broken)
 		ms := make([]message.Message[T], 0, len(raw))
 		for i, m := range raw {
 			if err := errs[i]; err != nil {
@@ -104,7 +132,7 @@ func (s *consumed[T]) Receive(ctx context.Context, n int) ([]message.Message[T],
 
 // AsReceived is that of a leases.Source.
 func (s *consumed[T]) AsReceived(id store.Identity, m *store.Message) (payload, schema []byte, ok bool) {
-	r, _ := s.receiver()
+	r := s.receiver()
 	if r == nil {
 		return nil, nil, false
 	}
@@ -118,11 +146,22 @@ func (s *consumed[T]) AsReceived(id store.Identity, m *store.Message) (payload, 
 // Close implements [Source].
 func (s *consumed[T]) Close(ctx context.Context) error {
 	s.mu.Lock()
-	r := s.open
+	o := s.opening
 	s.closed = true
 	s.mu.Unlock()
-	if r == nil {
+	s.end()
+	if o == nil {
 		return nil
 	}
-	return r.Close(ctx)
+	select {
+	case <-o.done:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if o.receiver == nil {
+		return nil
+	}
+	return o.receiver.Close(ctx)
 }
+
+func broken(recovered any) error { return guard.Recovered("ladder", recovered) }

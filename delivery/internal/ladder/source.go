@@ -342,7 +342,7 @@ func receive[T any](ctx context.Context, s Source[T], n int) (ms []message.Messa
 	err = guard.Call(func() (err error) {
 		ms, err = s.Receive(ctx, n)
 		return err
-	}, func(recovered any) error { return guard.Recovered("ladder", recovered) })
+	}, broken)
 	return ms, err
 }
 
