@@ -41,6 +41,7 @@ type Watermark = queue.Watermark
 type AsyncWaitOperator[IN, OUT any] struct {
 	driver *drive.Driver[IN, OUT]
 	policy failurePolicy
+	ways   *keptWays
 	use    atomic.Uint32 // what drives it
 
 	taker atomic.Uint32 // what takes the results of a flow: bits
@@ -169,6 +170,9 @@ func newOperator[IN, OUT any](
 		state = newStateCodec[IN, OUT](name, cfg)
 	}
 	sink := failureSinkOf[IN](name, cfg)
+	if _, ok := cfg.waysOf.(func(IN) bool); cfg.waysOf != nil && !ok {
+		panic(fmt.Sprintf("asyncop: %s: WithWaysOf: %T does not take %v", name, cfg.waysOf, reflect.TypeFor[IN]()))
+	}
 	if _, ok := cfg.timeoutFor.(func(IN) time.Duration); cfg.timeoutFor != nil && !ok {
 		panic(fmt.Sprintf("asyncop: %s: WithTimeoutFor: %T does not take %v", name, cfg.timeoutFor, reflect.TypeFor[IN]()))
 	}
@@ -177,7 +181,7 @@ func newOperator[IN, OUT any](
 	// Nothing is refused from here on: goroutines begin.
 	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), sink, state)
 	shown.warnOfArguments(name, timeout, strategy, batch)
-	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure}
+	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure, ways: &shown.ways}
 	for _, o := range cfg.observers {
 		if a, ok := o.(interface {
 			Attach(stats func() Stats, done <-chan struct{})

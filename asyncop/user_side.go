@@ -29,6 +29,7 @@ type userSide[IN, OUT any] struct {
 	driver *drive.Driver[IN, OUT]
 	logLines
 	failingLine
+	ways keptWays // its lock is its own
 }
 
 // newDriver returns a driver that does not run yet, and its user's side.
@@ -140,6 +141,7 @@ func (s *userSide[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 		tenant, _ := s.tenant.(func(IN) string)
 		add(func(g *core.Machine[IN, OUT]) { core.AtBackend(g, cost, tenant) })
 	}
+	add(func(g *core.Machine[IN, OUT]) { core.KeepWays(g, s.wayKeeper()) })
 	add(func(g *core.Machine[IN, OUT]) {
 		core.LogRetries(g, s.logsDebug, func(r core.Report[IN], d decision.Decision, again bool) {
 			if again {
