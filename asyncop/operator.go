@@ -13,6 +13,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
@@ -42,6 +43,7 @@ type AsyncWaitOperator[IN, OUT any] struct {
 	driver *drive.Driver[IN, OUT]
 	policy failurePolicy
 	ways   *keptWays
+	groups *failureGroups
 	use    atomic.Uint32 // what drives it
 
 	taker atomic.Uint32 // what takes the results of a flow: bits
@@ -181,12 +183,17 @@ func newOperator[IN, OUT any](
 	// Nothing is refused from here on: goroutines begin.
 	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), sink, state)
 	shown.warnOfArguments(name, timeout, strategy, batch)
-	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure, ways: &shown.ways}
+	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure, ways: &shown.ways, groups: &shown.groups}
 	for _, o := range cfg.observers {
 		if a, ok := o.(interface {
 			Attach(stats func() Stats, done <-chan struct{})
 		}); ok {
 			a.Attach(op.Stats, driver.Done())
+		}
+		if a, ok := o.(interface {
+			AttachGroups(groups func() []observe.Group)
+		}); ok {
+			a.AttachGroups(op.Groups)
 		}
 	}
 	driver.Start()

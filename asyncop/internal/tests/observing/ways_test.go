@@ -136,7 +136,9 @@ func TestWaysAreBounded(t *testing.T) {
 func TestWaysAtABackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("connection refused")
-		fn := asyncop.Blocking(func(context.Context, int) (int, error) { return 0, predicates.WithReason(down, predicates.NewReason("DOWN", true, false)) })
+		fn := asyncop.Blocking(func(context.Context, int) (int, error) {
+			return 0, predicates.WithReason(down, predicates.NewReason("DOWN", true, false))
+		})
 		b := backend.New("payments")
 		op := asyncop.OrderedWait(fn, time.Minute, 1, asyncop.WithBackend(b), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 		op.In() <- 1
