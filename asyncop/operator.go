@@ -46,6 +46,8 @@ type AsyncWaitOperator[IN, OUT any] struct {
 	groups *failureGroups
 	use    atomic.Uint32 // what drives it
 
+	capacity, maxCalls int64 // of Stats
+
 	taker atomic.Uint32 // what takes the results of a flow: bits
 }
 
@@ -183,7 +185,10 @@ func newOperator[IN, OUT any](
 	// Nothing is refused from here on: goroutines begin.
 	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), sink, state)
 	shown.warnOfArguments(name, timeout, strategy, batch)
-	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure, ways: &shown.ways, groups: &shown.groups}
+	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure, ways: &shown.ways, groups: &shown.groups, capacity: int64(capacity), maxCalls: int64(capacity)}
+	if cfg.maxCalls > 0 {
+		op.maxCalls = int64(min(cfg.maxCalls, capacity))
+	}
 	for _, o := range cfg.observers {
 		if a, ok := o.(interface {
 			Attach(stats func() Stats, done <-chan struct{})
@@ -420,7 +425,11 @@ func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
 }
 
 // Stats returns the statistics of the moment.
-func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats { return op.driver.Counts() }
+func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats {
+	s := op.driver.Counts()
+	s.Capacity, s.MaxCalls = op.capacity, op.maxCalls
+	return s
+}
 
 // takesFailures reports whether next is of weir. Others would take a failure for an element.
 func takesFailures(next any) bool {

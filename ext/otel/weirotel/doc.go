@@ -62,14 +62,15 @@
 //
 //	weir.elements.accepted, .timed_out             counters, {element}
 //	weir.elements.ended                            counter, {element}; by weir.element.ending
+//	weir.element.failures                          counter, {element}; the ten groups with the most, by weir.error and weir.reason
 //	weir.elements.in_doubt                         counter, {element}
-//	weir.elements.in_flight, .waiting_for_retry,
+//	weir.elements.capacity, .in_flight, .waiting_for_retry,
 //	.waiting_for_key, .deciding                    up-down counters, {element}
 //	weir.elements.oldest_age                       gauge, s
 //	weir.results.emitted                           counter, {result}
 //	weir.attempts, weir.attempts.timed_out         counters, {attempt}
 //	weir.attempts.ended                            counter, {attempt}; by weir.attempt.outcome (result, empty, error) and weir.reason
-//	weir.calls.running                             up-down counter, {call}
+//	weir.calls.limit, .running                     up-down counters, {call}
 //	weir.completions.late                          counter, {completion}
 //	weir.retries                                   counter, {attempt}; by weir.cause: result, error
 //	weir.retries.refused                           counter, {element}; by weir.cause: strategy, budget, too_many_waiting, end_of_input

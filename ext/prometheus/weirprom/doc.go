@@ -14,6 +14,7 @@
 //	weir_elements_ended_total{how}               how they ended: emitted, empty, handed_over, dropped, failed, abandoned, kept, discarded
 //	weir_elements_in_doubt_total                 of these: an attempt may have taken effect although the element was not emitted
 //	weir_elements_timed_out_total                elements whose total time ran out
+//	weir_element_failures_total{error, reason}   handed over or dropped, by what the errors have in common: the ten groups with the most
 //	weir_results_emitted_total                   results sent downstream
 //	weir_attempts_total                          calls begun, retries included
 //	weir_attempts_ended_total{outcome, reason}   outcome: result, empty, error; reason: as a classifier has named it, or ""
@@ -22,10 +23,12 @@
 //	weir_retries_total{cause}                    retries begun because of a result, or of an error
 //	weir_retries_refused_total{cause}            elements that asked for a retry and got none, because of: strategy, budget,
 //	                                             too_many_waiting, end_of_input
+//	weir_elements_capacity                       slots
 //	weir_elements_in_flight                      elements with a slot
 //	weir_elements_waiting_for_retry              of these, in back-off or waiting for a permit for their retry
 //	weir_elements_waiting_for_key                of these, waiting for another one of their key, or for its call
 //	weir_elements_deciding                       of these, whose strategy is being asked off the loop
+//	weir_calls_limit                             calls that may run at once
 //	weir_calls_running                           calls that run
 //	weir_oldest_element_age_seconds              since the oldest element in flight took its slot; 0 if there is none
 //	weir_attempt_duration_seconds                histogram: from the begin of an attempt until its end is known
