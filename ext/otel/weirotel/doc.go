@@ -86,6 +86,7 @@
 //	weir.checkpoints                               counter, {checkpoint}; by weir.checkpoint.result: completed, failed
 //	weir.checkpoint.failures_in_row                gauge, {checkpoint}
 //	weir.checkpoint.last_success                   gauge, s since 1970; missing until there was one in this process
+//	weir.checkpoint.under_way_since                gauge, s since 1970; missing if none is under way
 //	weir.checkpoint.last_duration                  gauge, s
 //	weir.checkpoint.last_size                      gauge, By
 //
@@ -105,6 +106,14 @@
 //	weir.queue.messages                            gauge, {message}; by weir.cause: of dead letters, or ""
 //	weir.queue.oldest_age                          gauge, s
 //	weir.queue.reason.messages                     gauge, {message}; by weir.reason. A message counts once for each of its reasons
+//
+// [ObserveResults] adds those of the answers that a service keeps, with the attribute weir.service.name:
+//
+//	weir.answers.clients                           up-down counter, {client}
+//	weir.answers.records, .in_progress             up-down counters, {request}
+//	weir.answers.bytes                             up-down counter, By
+//	weir.answers.requests                          counter, {request}; by weir.outcome: new, attached, replayed, stale, invalid, mismatch,
+//	                                               full, too_many_waiting
 //
 // [ObserveBackends] adds those of backends, with the attribute weir.backend.name:
 //

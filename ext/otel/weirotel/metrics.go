@@ -35,6 +35,7 @@ const (
 	checkpointKey = attribute.Key("weir.checkpoint.result")
 	queueKey      = attribute.Key("weir.queue.name")
 	workerKey     = attribute.Key("weir.worker.name")
+	serviceKey    = attribute.Key("weir.service.name")
 	backendKey    = attribute.Key("weir.backend.name")
 	causeKey      = attribute.Key("weir.cause")
 )

@@ -47,6 +47,7 @@
 //	weir_checkpoints_failed_total
 //	weir_checkpoint_failures_in_row                  since the last that completed
 //	weir_checkpoint_last_success_timestamp_seconds   0 until there was one in this process
+//	weir_checkpoint_under_way_since_timestamp_seconds   0 if none is under way
 //	weir_checkpoint_last_duration_seconds
 //	weir_checkpoint_last_size_bytes
 //
@@ -63,10 +64,11 @@
 //
 // # Metrics of queues
 //
-// [NewQueues] collects those of dead letters, layers and other queues of a store. They have the label queue.
+// [NewQueues] collects those of dead letters, layers, outboxes and other queues of a store. They have the label queue.
 //
 //	weir_queue_messages{cause}                       cause: of dead letters, or ""
 //	weir_queue_oldest_age_seconds
+//	weir_queue_counted_timestamp_seconds             when: a long queue is not counted at each scrape
 //	weir_queue_reason_messages{reason}               a message counts once for each of its reasons
 //
 // # Metrics of backends
@@ -85,6 +87,16 @@
 //	weir_backend_retries_refused_total               by the retry budget
 //	weir_backend_closes_total
 //	weir_backend_would_have_closed_total             in a dry run
+//
+// # Metrics of a called side
+//
+// [NewResults] collects those of the answers that a service keeps. They have the label service.
+//
+//	weir_answers_clients                             clients that are remembered
+//	weir_answers_records                             requests that run or have an answer
+//	weir_answers_in_progress                         of these: they run
+//	weir_answers_bytes                               as they count for MaxBytes
+//	weir_answers_requests_total{outcome}             outcome: new, attached, replayed, stale, invalid, mismatch, full, too_many_waiting
 //
 // # Histograms
 //

@@ -81,9 +81,9 @@ func New(operator string, opts ...Option) *Metrics {
 		return prometheus.NewDesc(name, help, labels, prometheus.Labels{"operator": operator})
 	}
 	m := &Metrics{
-		oldest:  desc("weir_oldest_element_age_seconds", "Time since the oldest element in flight took its slot; 0 if there is none."),
-		ended:   desc("weir_elements_ended_total", "Elements by how they ended.", "how"),
-		doubt:   desc("weir_elements_in_doubt_total", "Elements that were not emitted although an attempt may have taken effect."),
+		oldest: desc("weir_oldest_element_age_seconds", "Time since the oldest element in flight took its slot; 0 if there is none."),
+		ended:  desc("weir_elements_ended_total", "Elements by how they ended.", "how"),
+		doubt:  desc("weir_elements_in_doubt_total", "Elements that were not emitted although an attempt may have taken effect."),
 		failed: desc("weir_element_failures_total", "Elements that were handed over or dropped, by what their errors have in common: the ten groups with the most.",
 			"error", "reason"),
 		outcome: desc("weir_attempts_ended_total", "Attempts by their outcome, and the reason that a classifier gave it.", "outcome", "reason"),
