@@ -26,7 +26,7 @@ const (
 	maxEdited = 128 << 10
 	maxGroups = 20
 	manyKinds = 16                    // groupings that are kept
-	patience  = 80 * time.Millisecond // for numbers that are newer than those at hand
+	patience  = 30 * time.Millisecond // for numbers that are newer than those at hand
 )
 
 // The causes of dead letters.
