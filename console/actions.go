@@ -19,8 +19,9 @@ import (
 
 const (
 	editedFrom = jobs.EditedFrom
-	aFew       = 3  // messages of a first try
-	slowly     = 10 // messages a second, unless the person says otherwise
+	aFew       = 3    // messages of a first try
+	slowly     = 10   // messages a second, unless the person says otherwise
+	many       = 1000 // or more: what is not counted is taken for so many
 	noWhy      = "Say why: the reason stands in the log of actions, for those who come after you."
 )
 
@@ -29,8 +30,8 @@ type confirmData struct {
 	Filter               store.Filter
 	Hidden               []field // of the form
 	Count                int
-	Held                 int
-	InDoubt              int // of these
+	Many                 bool // more than could be counted
+	InDoubt              int  // of these
 	NewTo                bool
 	Few, Rate            int
 	Back                 string
@@ -54,12 +55,8 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	if !ok || d.Queue == "" {
 		return view{}, missing("There is no such action.")
 	}
-	n, err := s.engine.Count(r.Context(), d.Queue, f)
+	n, err := s.countOf(r.Context(), &d, &f)
 	if err != nil {
-		return view{}, err
-	}
-	d.Count, d.Held, d.InDoubt = n.Messages, n.Held, n.Causes[store.OutcomeUnknown]
-	if f.Before, err = s.seen(r.Context(), d.Queue, f, n); err != nil {
 		return view{}, err
 	}
 	base, role := roleOf(d.Queue, len(n.Causes) > 0)
@@ -73,9 +70,13 @@ func (s *server) confirm(r *http.Request) (view, error) {
 		}
 		d.NewTo = !l.known(d.To)
 	}
-	d.Verb, d.Question, d.Then = words[0], strings.ReplaceAll(words[1], "%s", count(d.Count, "message")), words[2]
+	what := count(d.Count, "message")
+	if d.Many {
+		what = "all messages that match (more than can be counted in " + (queryTime / 2).String() + ")"
+	}
+	d.Verb, d.Question, d.Then = words[0], strings.ReplaceAll(words[1], "%s", what), words[2]
 	if d.Do == "merge" && role == "layer" {
-		d.Question, d.Then = "Let "+count(d.Count, "message")+" run now?", "Each goes to the queue at once, and starts as for a first visit: it has all of its layers before it again."
+		d.Question, d.Then = "Let "+what+" run now?", "Each goes to the queue at once, and starts as for a first visit: it has all of its layers before it again."
 	}
 	d.Filter = f
 	for name, values := range filterValues(d.Queue, f) {
@@ -88,6 +89,25 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	})
 	d.Back = s.address("/queue", filterValues(d.Queue, f))
 	return view{Name: "confirm", Title: d.Verb + " messages of " + cut(60, d.Queue), Data: d}, nil
+}
+
+// countOf counts what an action is about, and bounds it to that. A number that takes too long is left out.
+func (s *server) countOf(ctx context.Context, d *confirmData, f *store.Filter) (n store.Counts, err error) {
+	counting, cancel := context.WithTimeout(ctx, queryTime/2)
+	defer cancel()
+	n, err = s.engine.Count(counting, d.Queue, *f)
+	if err != nil && counting.Err() != nil && ctx.Err() == nil {
+		d.Many, d.Count = true, many
+		if f.Before.IsZero() {
+			f.Before = s.Clock.Now()
+		}
+		return n, nil
+	}
+	if err == nil {
+		d.Count, d.InDoubt = n.Messages, n.Causes[store.OutcomeUnknown]
+		f.Before, err = s.seen(ctx, d.Queue, *f, n)
+	}
+	return n, err
 }
 
 // seen returns a time before which the messages have arrived that match now: what comes while a person thinks is left alone.

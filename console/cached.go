@@ -35,7 +35,7 @@ func (c *cached[T]) get(ctx, life context.Context, cl clock.Clock, patience time
 	}
 	done := c.done
 	c.mu.Unlock()
-	if done != nil {
+	if done != nil && patience > 0 {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		select {

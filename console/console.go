@@ -98,8 +98,9 @@ type server struct {
 	pages chan struct{} // sent to by each page that is being made
 	live  chan struct{} // the same of streams of events
 
-	looks cached[*look]
-	logs  cached[logged]
+	looks  cached[*look]
+	counts map[string]*cached[store.Counts] // of queues, by name; of the look that is being made
+	logs   cached[logged]
 
 	mu      sync.Mutex
 	history map[string][]point          // of queues, by name

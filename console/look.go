@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -19,6 +20,7 @@ const (
 	late       = time.Minute // a message that is due and is not taken
 	points     = 120         // that are kept of each queue
 	firstLook  = 8 * time.Second
+	countFor   = time.Second // all queues, before a look goes on with the numbers of the one before
 	eventsEach = 2 * time.Second
 	eventsFor  = 10 * time.Minute // then the browser asks again
 )
@@ -37,8 +39,9 @@ type queueState struct {
 	Name, Base string // orders-retry-1, orders
 	Role       string // queue, layer, dead letters, blocked
 	store.Counts
-	Line   string // its number over time, as points of a picture 100 wide and 20 high; "": it is new
-	Change int    // since the first of the points
+	at     time.Time // when it was counted; zero: it is still being counted
+	Line   string    // its number over time, as points of a picture 100 wide and 20 high; "": it is new
+	Change int       // since the first of the points
 	Over   time.Duration
 }
 
@@ -117,15 +120,8 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range names {
-		n, err := s.engine.Count(ctx, name, store.Filter{})
-		if err != nil {
-			return nil, err
-		}
-		delete(n.Causes, "")
-		q := queueState{Name: name, Counts: n}
-		q.Base, q.Role = roleOf(name, len(n.Causes) > 0)
-		l.Queues = append(l.Queues, q)
+	if l.Queues, err = s.count(ctx, names); err != nil {
+		return nil, err
 	}
 	workers, err := s.jobs.Workers(ctx)
 	if err != nil {
@@ -146,6 +142,35 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	return l, nil
 }
 
+// count counts queues. One of millions takes a while: its number is then that of an earlier look.
+func (s *server) count(ctx context.Context, names []string) (list []queueState, err error) {
+	end := s.Clock.Now().Add(countFor)
+	before := s.counts // looks are made one at a time
+	s.counts = make(map[string]*cached[store.Counts], len(names))
+	for _, name := range names {
+		c := before[name]
+		if c == nil {
+			c = &cached[store.Counts]{}
+		}
+		s.counts[name] = c
+		n, at, err := c.get(ctx, s.ctx, s.Clock, max(0, s.Clock.Until(end)), func(ctx context.Context) (store.Counts, error) {
+			return s.engine.Count(ctx, name, store.Filter{})
+		})
+		if err != nil && at.IsZero() {
+			return nil, err
+		}
+		n.Causes = maps.Clone(n.Causes)
+		delete(n.Causes, "")
+		q := queueState{Name: name, Counts: n, at: at}
+		q.Base, q.Role = roleOf(name, len(n.Causes) > 0)
+		list = append(list, q)
+	}
+	return list, nil
+}
+
+// Counting is for templates.
+func (q queueState) Counting() bool { return q.at.IsZero() }
+
 // remember adds a look to what is known of queues. One that is empty is forgotten.
 func (s *server) remember(l *look) {
 	s.mu.Lock()
@@ -154,7 +179,13 @@ func (s *server) remember(l *look) {
 	s.history = make(map[string][]point, len(l.Queues))
 	for i := range l.Queues {
 		q := &l.Queues[i]
-		h := append(before[q.Name], point{l.at, q.Messages})
+		if q.Counting() {
+			continue
+		}
+		h := before[q.Name]
+		if len(h) == 0 || !h[len(h)-1].at.Equal(q.at) {
+			h = append(h, point{q.at, q.Messages})
+		}
 		h = h[max(0, len(h)-points):]
 		s.history[q.Name] = h
 		q.Change, q.Over, q.Line = q.Messages-h[0].n, l.at.Sub(h[0].at), sparkline(h)

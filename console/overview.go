@@ -78,6 +78,7 @@ func (s *server) queueProblems(l *look) (list []problem) {
 	for _, q := range l.Queues {
 		name, path := cut(100, q.Name), s.link("/queue", "queue", q.Name)
 		switch overdue := l.at.Sub(q.Next); {
+		case q.Counting():
 		case q.Role == "dead letters":
 			text := fmt.Sprintf("%s has %s", name, count(q.Messages, "dead letter"))
 			level := 1

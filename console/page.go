@@ -82,7 +82,7 @@ func (s *server) action(f func(*http.Request) (string, error)) http.Handler {
 			s.fail(w, r, &statusError{http.StatusForbidden, "You may look, and change nothing: this needs the role Actor."})
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), queryTime)
+		ctx, cancel := context.WithTimeout(r.Context(), loadTime) // a job counts when it starts
 		defer cancel()
 		if err := r.ParseForm(); err != nil {
 			s.fail(w, r, wrong("The form cannot be read: %v", err))
