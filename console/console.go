@@ -78,7 +78,7 @@ func Handler(ctx context.Context, c Config) (http.Handler, error) {
 	_, keeps := c.Engine.(store.Keeper)
 	s := &server{
 		Config: c, ctx: ctx, engine: engine, jobs: j, keeps: keeps,
-		pages: make(chan struct{}, atOnce), live: make(chan struct{}, streams), history: map[string][]point{}, groups: map[string]*cached[[]group]{},
+		pages: make(chan struct{}, atOnce), live: make(chan struct{}, streams), heavy: make(chan struct{}, 1), history: map[string][]point{}, groups: map[string]*cached[[]group]{},
 	}
 	if s.templates, err = template.New("").Funcs(s.funcs()).ParseFS(static, "static/*.html"); err != nil {
 		return nil, fmt.Errorf("console: %w", err)
@@ -97,6 +97,7 @@ type server struct {
 
 	pages chan struct{} // sent to by each page that is being made
 	live  chan struct{} // the same of streams of events
+	heavy chan struct{} // the same of groups that are being counted: that reads all of a queue
 
 	looks  cached[*look]
 	counts map[string]*cached[store.Counts] // of queues, by name; of the look that is being made

@@ -111,6 +111,12 @@ func (s *server) groupsOf(ctx context.Context, queue string, f store.Filter) ([]
 	}
 	s.mu.Unlock()
 	return c.get(ctx, s.ctx, s.Clock, patience, func(ctx context.Context) ([]group, error) {
+		select {
+		case s.heavy <- struct{}{}:
+			defer func() { <-s.heavy }()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 		found, err := deadletters.Groups(ctx, s.engine, queue, f)
 		groups := make([]group, len(found))
 		for i, g := range found {

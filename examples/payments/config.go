@@ -26,6 +26,7 @@ type config struct {
 	Dir      string
 	Limit    time.Duration
 	Progress progress.Style
+	UI       bool
 }
 
 // The engines.
@@ -81,6 +82,7 @@ func parse(args []string, out io.Writer) (c config, err error) {
 	fs.StringVar(&c.Break, "break", "", "leave out a `protection`, to see what it is for: tracking (requests have no ids) or sticky (after an error the other provider is asked)")
 	fs.StringVar(&c.Dir, "dir", "", "keep the databases in this `directory`, and go on there (default: a temporary one)")
 	fs.DurationVar(&c.Limit, "limit", 100*time.Second, "give up after this `duration`")
+	fs.BoolVar(&c.UI, "ui", false, "show the console of the engine in a browser, also after the run, until Ctrl-C")
 	fs.StringVar(&style, "progress", string(progress.Auto), "`style` of the progress on standard error: bar, plain (lines), off, or auto (a bar on a terminal)")
 	err = fs.Parse(args)
 	c.Progress = progress.Style(style)
@@ -104,6 +106,8 @@ func parse(args []string, out io.Writer) (c config, err error) {
 		err = errors.New("-engine postgres: -url is missing: that of a database, such as postgres://localhost/shop")
 	case brokers != "" && c.Engine != onKafka:
 		err = fmt.Errorf("-brokers %s: it is for -engine kafka", brokers)
+	case c.UI && c.Engine == onKafka:
+		err = errors.New("-ui: the console cannot look into topics of Kafka")
 	case c.Workers < 1:
 		err = fmt.Errorf("-workers %d: must be at least 1", c.Workers)
 	case c.Orders < 1:

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
 	"github.com/weirflow/weir/ext/kafka"
 )
@@ -105,6 +106,8 @@ func startKafka(ctx context.Context, brokers []string, name string) (_ engine, e
 }
 
 func (e *inKafka) location() location { return e.at }
+
+func (e *inKafka) keeps() store.Engine { return nil } // -ui is refused
 
 func (e *inKafka) put(ctx context.Context, orders []bank.Order) error {
 	sink, err := kafka.NewSink(e.at.topic(ordersQueue), ordersCodec, kgo.SeedBrokers(e.at.Brokers...))
