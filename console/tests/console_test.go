@@ -1,4 +1,4 @@
-package console_test
+package tests
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -23,6 +25,8 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
+	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/sqlite"
 )
 
@@ -32,6 +36,24 @@ var quiet = slog.New(slog.DiscardHandler)
 func engines(t *testing.T, f func(t *testing.T, e store.Keeper)) {
 	t.Run("memory", func(t *testing.T) { f(t, memory.Open()) })
 	t.Run("sqlite", func(t *testing.T) { f(t, onSQLite(t)) })
+	t.Run("jetstream", func(t *testing.T) { f(t, onJetStream(t)) })
+}
+
+// onJetStream returns an engine on a server within this process.
+func onJetStream(t *testing.T) store.Keeper {
+	t.Helper()
+	s, err := embedded.Start(t.TempDir(), embedded.WithLogger(quiet), embedded.WithServerOptions(func(o *server.Options) { o.SyncAlways, o.MaxPayload = false, 16<<20 }))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	nc, err := s.Connect()
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	e, err := weirjs.New(t.Context(), js, weirjs.WithLogger(quiet))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	return e
 }
 
 func onSQLite(tb testing.TB) store.Keeper {
@@ -199,7 +221,7 @@ func TestWhatHappensIfItIsRepeated(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, ask(h, "/message?queue=orders-dead&position=999999", nil).Code)
 }
 
-// drain runs jobs of the console until one is over.
+// over waits until a job is over, and runs it if the console does not.
 func over(t *testing.T, e store.Keeper, id int) jobs.Job {
 	t.Helper()
 	j, err := jobs.New(e, jobs.Config{Logger: quiet})

@@ -1,4 +1,4 @@
-package console_test
+package tests
 
 import (
 	"context"
@@ -130,7 +130,12 @@ func (p *person) sees(what ...string) {
 
 // The questions of somebody at three in the morning, each on a real page.
 func TestTheSevenQuestions(t *testing.T) {
-	e := onSQLite(t)
+	t.Run("sqlite", func(t *testing.T) { sevenQuestions(t, onSQLite(t)) })
+	t.Run("jetstream", func(t *testing.T) { sevenQuestions(t, onJetStream(t)) })
+}
+
+func sevenQuestions(t *testing.T, e store.Keeper) {
+	t.Helper()
 	put(t, e, 40)
 	beat(t, e, "closed")
 	p := at(t, e)
