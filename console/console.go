@@ -59,7 +59,7 @@ var static embed.FS
 func Handler(ctx context.Context, c Config) (http.Handler, error) {
 	engine, ok := c.Engine.(store.Inspector)
 	if !ok {
-		return nil, fmt.Errorf("console: a %T cannot look into its queues: it is no store.Inspector", c.Engine)
+		return nil, fmt.Errorf("console: a %T cannot look into its queues: it is not a store.Inspector", c.Engine)
 	}
 	c.Prefix = strings.TrimSuffix(c.Prefix, "/")
 	if c.Prefix != "" && !strings.HasPrefix(c.Prefix, "/") {
@@ -182,7 +182,7 @@ func (s *server) protect(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		p, err := s.who(r)
 		if err == nil && p.role < Reader {
-			err = errors.New("the role is Nobody")
+			err = errors.New("the role is none that may look")
 		}
 		if err == nil {
 			err = foreign.Check(r)
@@ -209,14 +209,14 @@ func (s *server) who(r *http.Request) (person, error) {
 	}
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil || !net.ParseIP(host).IsLoopback() {
-		return person{}, fmt.Errorf("%s is not this machine, and there is no Authorize", r.RemoteAddr)
+		return person{}, fmt.Errorf("%s is not this machine, and Authorize is not set", r.RemoteAddr)
 	}
 	name := r.Host // a page of another site may have a name that leads here
 	if h, _, err := net.SplitHostPort(r.Host); err == nil {
 		name = h
 	}
 	if name = strings.Trim(name, "[]"); name != "localhost" && !net.ParseIP(name).IsLoopback() {
-		return person{}, fmt.Errorf("the host %q is not a name of this machine, and there is no Authorize", r.Host)
+		return person{}, fmt.Errorf("the host %q is not a name of this machine, and Authorize is not set", r.Host)
 	}
 	return person{role: Reader}, nil
 }

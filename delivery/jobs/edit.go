@@ -34,7 +34,7 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 		return Job{}, err
 	}
 	if _, ok := j.engine.(*local); ok {
-		return Job{}, errors.New("jobs: this engine does not edit messages: it is no store.Keeper")
+		return Job{}, errors.New("jobs: this engine does not edit messages: it is not a store.Keeper")
 	}
 	spec.Do = edited
 	var job Job
