@@ -93,21 +93,28 @@ func (s *userSide[IN, OUT]) log(ctx context.Context, level slog.Level, msg strin
 	}
 }
 
-// logGivenUp reports an element that failed, and the reason why there was no other attempt. What the failure sink makes of it, such as
-// a dead letter, is its own to log.
+// logGivenUp reports an element that failed, and the reason why there was no other attempt; one line stands for those that are alike. What
+// the failure sink makes of it, such as a dead letter, is its own to log.
 func (s *userSide[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
-	attrs := []slog.Attr{slog.Int("attempts", r.Attempts), slog.Any("error", r.Err)}
-	if r.Verdict != decision.Final {
-		attrs = append(attrs, slog.String("verdict", r.Verdict.String()))
-	}
-	if !r.Reason.IsZero() {
-		attrs = append(attrs, slog.String("reason", r.Reason.String()))
-	}
 	msg := "asyncop: element handed over to the failure sink"
 	if how == observe.Dropped {
 		msg = "asyncop: element dropped"
 	}
-	s.log(r.Context, slog.LevelWarn, msg, r.Element, attrs...)
+	attrs := func() []slog.Attr {
+		attrs := []slog.Attr{slog.Int("attempts", r.Attempts), slog.Any("error", r.Err)}
+		if r.Verdict != decision.Final {
+			attrs = append(attrs, slog.String("verdict", r.Verdict.String()))
+		}
+		if !r.Reason.IsZero() {
+			attrs = append(attrs, slog.String("reason", r.Reason.String()))
+		}
+		return attrs
+	}
+	if s.group(r, func(more int) {
+		s.log(r.Context, slog.LevelWarn, msg+", and others for the same reason", r.Element, append(attrs(), slog.Int("elements", more))...)
+	}) {
+		s.log(r.Context, slog.LevelWarn, msg, r.Element, attrs()...)
+	}
 }
 
 // logNotTaken reports an element that the failure sink has not taken, and when it is offered again; 0: never.
@@ -169,13 +176,14 @@ func retryAttrs(attempts int, d decision.Decision) []slog.Attr {
 
 // flushLines writes the lines that are due.
 func (s *userSide[IN, OUT]) flushLines(all bool) {
+	s.logGroups(all)
 	s.logSuppressed(all)
 	s.logFailing()
 }
 
 // linesDue returns when flushLines has something to write.
 func (s *userSide[IN, OUT]) linesDue() (due time.Duration, ok bool) {
-	for _, line := range []func() (time.Duration, bool){s.suppressedDue, s.failingDue} {
+	for _, line := range []func() (time.Duration, bool){s.suppressedDue, s.failingDue, s.groupsDue} {
 		if d, some := line(); some && (!ok || d < due) {
 			due, ok = d, true
 		}

@@ -35,6 +35,7 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 	} else if err := os.MkdirAll(dir, 0o700); err != nil {
 		return false, err
 	}
+	outer := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("not done after %v", c.Limit))
 	defer cancel()
 	s := &supervisor{
@@ -51,6 +52,13 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 		s.stop()
 		err = errors.Join(err, s.engine.close(c.Dir == ""))
 	}()
+	if c.UI {
+		stopUI, err := showConsole(outer, s.engine.keeps(), errOut)
+		if err != nil {
+			return false, err
+		}
+		defer stopUI()
+	}
 	stopProgress := progress.Line{
 		Out: errOut, Sample: s.progress, What: "orders", Style: c.Progress, Columns: show.Columns(errOut),
 	}.Start()
@@ -60,7 +68,7 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 		return false, orCause(ctx, err)
 	}
 	s.stop()
-	receipts, err := s.engine.receipts(ctx)
+	receipts, err := patiently(ctx, s.engine.receipts)
 	if err != nil {
 		return false, orCause(ctx, err)
 	}
@@ -69,7 +77,12 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 		return false, orCause(ctx, err)
 	}
 	s.summary(out)
-	return r.print(out), nil
+	proven = r.print(out)
+	if c.UI {
+		fmt.Fprintln(errOut, "The console is there until Ctrl-C.")
+		<-outer.Done()
+	}
+	return proven, nil
 }
 
 // orCause returns why ctx has ended, if it has: other errors come of that.
@@ -178,7 +191,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 		return err
 	}
 	orders := bank.Orders(s.Seed, s.Orders)
-	if err := s.engine.put(ctx, orders[:s.firstLot()]); err != nil {
+	if err := s.put(ctx, orders[:s.firstLot()]); err != nil {
 		return err
 	}
 	for _, name := range bank.Providers {
@@ -201,7 +214,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 		if err := s.check(); err != nil {
 			return err
 		}
-		now, err := s.engine.look(ctx)
+		now, err := patiently(ctx, s.engine.look)
 		if err != nil {
 			return err
 		}
@@ -218,7 +231,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 			s.down, s.wasDown = true, true
 			s.providers[bank.South].Kill()
 			s.note("outage of " + bank.South)
-			if err := s.engine.put(ctx, orders[s.firstLot():]); err != nil {
+			if err := s.put(ctx, orders[s.firstLot():]); err != nil {
 				return err
 			}
 			continue
@@ -233,6 +246,12 @@ func (s *supervisor) runAll(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// put makes orders wait. What is put again has the same ids.
+func (s *supervisor) put(ctx context.Context, orders []bank.Order) error {
+	_, err := patiently(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.engine.put(ctx, orders) })
+	return err
 }
 
 // check finds processes that have ended by themselves. A worker goes on by itself, unless something is wrong with it.
@@ -266,7 +285,7 @@ func (s *supervisor) repair(ctx context.Context) error {
 		}
 		s.note("outage repaired")
 	}
-	merged, err := s.engine.merge(ctx)
+	merged, err := patiently(ctx, s.engine.merge)
 	s.merged += merged
 	return err
 }
@@ -353,13 +372,13 @@ func (s *supervisor) runsOn() string {
 	switch {
 	case s.Engine == onEmbedded:
 		return "JetStream in this process"
-	case s.Engine == onJetStream:
-		return "JetStream at " + s.URL
-	case s.Engine == onKafka && len(s.Brokers) == 0:
-		return "kfake, a TEST DOUBLE of Kafka: no server, all in memory"
 	case s.Engine == onKafka:
-		return "Kafka"
-	case s.Engine == onPostgres:
+		return "kfake, a TEST DOUBLE of Kafka: no server, all in memory"
+	case s.scheme() == onJetStream:
+		return "JetStream at " + s.Engine
+	case s.scheme() == onKafka:
+		return "Kafka at " + s.Engine
+	case s.scheme() == onPostgres:
 		return "PostgreSQL"
 	}
 	return "SQLite"
