@@ -205,8 +205,10 @@ func (c *cluster) seed() kgo.Opt { return kgo.SeedBrokers(c.addrs...) }
 func (c *cluster) quick() sourceOption { return withClient(append(quickly(), c.seed())...) }
 
 func quickly() []kgo.Opt {
-	return []kgo.Opt{kgo.FetchMaxWait(50 * time.Millisecond), kgo.HeartbeatInterval(50 * time.Millisecond),
-		kgo.SessionTimeout(2 * time.Minute), kgo.RebalanceTimeout(5 * time.Second)}
+	return []kgo.Opt{
+		kgo.FetchMaxWait(50 * time.Millisecond), kgo.HeartbeatInterval(50 * time.Millisecond),
+		kgo.SessionTimeout(2 * time.Minute), kgo.RebalanceTimeout(5 * time.Second),
+	}
 }
 
 // dropped is the session of sources that a test drops: others wait for its end.
