@@ -1,9 +1,105 @@
 package predicates
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"unique"
 )
+
+// AsyncRetryPredicate is the pair of predicates of a retry strategy. Either may be nil; with both nil, retries never happen.
+// An operator reads the pair once, when it is built, so the methods must always return the same.
+type AsyncRetryPredicate[OUT any] interface {
+	// ResultPredicate judges attempts that ended with results. Nil: results are never retried.
+	ResultPredicate() ResultPredicate[OUT]
+
+	// ExceptionPredicate judges attempts that ended with an error. Nil: errors are never retried.
+	ExceptionPredicate() ExceptionPredicate
+}
+
+// RetryIf returns the pair of result and exception, for those who write a
+// strategy of their own. Either may be nil, which means never.
+func RetryIf[OUT any](result ResultPredicate[OUT], exception ExceptionPredicate) AsyncRetryPredicate[OUT] {
+	return retryIf[OUT]{result: result, exception: exception}
+}
+
+type retryIf[OUT any] struct {
+	result    ResultPredicate[OUT]
+	exception ExceptionPredicate
+}
+
+func (r retryIf[OUT]) ResultPredicate() ResultPredicate[OUT]  { return r.result }
+func (r retryIf[OUT]) ExceptionPredicate() ExceptionPredicate { return r.exception }
+
+// An ExceptionPredicate reports whether an attempt that ended with err should be tried again. err is never nil. See
+// [HasException], [ErrorIs] and [ErrorAs].
+type ExceptionPredicate func(err error) bool
+
+// HasException reports whether err is an error at all, whatever it is: also a cancelled context, and the error that stands for
+// a panic of the user's function. It is an [ExceptionPredicate].
+func HasException(err error) bool {
+	return err != nil
+}
+
+// ErrorIs returns a predicate that is true if [errors.Is] finds any of
+// the targets. It panics without targets, or if any is nil.
+func ErrorIs(targets ...error) ExceptionPredicate {
+	if len(targets) == 0 {
+		panic("predicates: ErrorIs: no targets")
+	}
+	for i, target := range targets {
+		if target == nil {
+			panic(fmt.Sprintf("predicates: ErrorIs: nil target at index %d", i))
+		}
+	}
+	targets = slices.Clone(targets) // the caller may reuse its slice
+	return func(err error) bool {
+		return slices.ContainsFunc(targets, func(target error) bool {
+			return errors.Is(err, target)
+		})
+	}
+}
+
+// ErrorAs returns a predicate that is true if [errors.AsType] finds a T and the conditions hold for it:
+//
+//	predicates.ErrorAs[*net.OpError]()
+//	predicates.ErrorAs(func(e net.Error) bool { return e.Timeout() })
+//
+// As with errors.AsType, the first T counts, even if others are joined to it. It panics if a condition is nil.
+func ErrorAs[T error](conditions ...func(err T) bool) ExceptionPredicate {
+	for i, condition := range conditions {
+		if condition == nil {
+			panic(fmt.Sprintf("predicates: ErrorAs: nil condition at index %d", i))
+		}
+	}
+	conditions = slices.Clone(conditions) // the caller may reuse its slice
+	return func(err error) bool {
+		target, ok := errors.AsType[T](err)
+		return ok && !slices.ContainsFunc(conditions, func(condition func(err T) bool) bool {
+			return !condition(target)
+		})
+	}
+}
+
+// A ResultPredicate reports whether an attempt that ended with results should be tried again. It gets all results of the
+// attempt, possibly none, and must neither change nor keep the slice. See [EmptyResult] and [AnyResult].
+type ResultPredicate[OUT any] func(results []OUT) bool
+
+// EmptyResult reports whether there are no results: the usual sign of a lookup that came too early. It is a [ResultPredicate].
+func EmptyResult[OUT any](results []OUT) bool {
+	return len(results) == 0
+}
+
+// AnyResult returns a predicate that is true if condition holds for at least
+// a result; for no results it is false. It panics if condition is nil.
+func AnyResult[OUT any](condition func(result OUT) bool) ResultPredicate[OUT] {
+	if condition == nil {
+		panic("predicates: AnyResult: nil condition")
+	}
+	return func(results []OUT) bool {
+		return slices.ContainsFunc(results, condition)
+	}
+}
 
 // Reason is why an attempt deserves another try, with its meaning for the call. Reasons are an open set: the author of a
 // classifier makes its own, as package variables, with [NewReason].

@@ -22,32 +22,22 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-func (c *cluster) retries(layers ...Layer) *Retries[string] {
-	c.t.Helper()
-	r, err := NewRetries(RetriesConfig[string]{
-		Client: []kgo.Opt{c.seed()}, Codec: text(), Layers: layers, DeadLetters: "dead",
-		Permanent: func(f asyncop.Failure[string]) bool { return f.Err.Error() == "refused" },
-	})
-	require.NoError(c.t, err)
-	c.t.Cleanup(r.Close)
-	return r
+// queue returns a queue of texts.
+func queueOn(e delivery.Engine, name string, layers ...delivery.Layer) *delivery.Queue[string] {
+	return delivery.NewQueue[string](e, name, delivery.WithCodec(text()), delivery.WithLayers(layers...), delivery.WithLogger(silent))
 }
 
-// TestRetries sends orders through an operator whose calls fail, with two layers.
-func TestRetries(t *testing.T) {
+// A queue on Kafka does what one on another engine does: layers, dead letters, results in another queue.
+func TestQueue(t *testing.T) {
 	t.Parallel()
 	const delay1, delay2 = 100 * time.Millisecond, 200 * time.Millisecond
-	c := newCluster(t, 2, "orders", "orders.1", "orders.2", "dead")
-	retries := c.retries(Layer{Topic: "orders.1", Delay: delay1, Jitter: 0.5}, Layer{Topic: "orders.2", Delay: delay2})
+	c := newCluster(t, 2, "orders", "orders-dead")
+	e := c.engine(WithTopics(2, 1)) // it makes the others
+	orders := queueOn(e, "orders", delivery.Layer{Delay: delay1, Jitter: 0.5}, delivery.Layer{Delay: delay2})
 	c.produce("orders", 2, numbers(30)...)
-	s, err := NewSource("group", append([]string{"orders"}, retries.Topics()...), text(), c.quick(), WithLogger(silent),
-		WithCommitInterval(20*time.Millisecond))
-	require.NoError(t, err)
-	defer s.Close(context.Background())
 
 	var mu sync.Mutex
-	calls := map[string][]time.Time{}
-	done := map[string]bool{}
+	calls, done := map[string][]time.Time{}, map[string]bool{}
 	call := func(ctx context.Context, v string) (string, error) {
 		meta, _ := delivery.MetaFromContext(ctx)
 		mu.Lock()
@@ -59,58 +49,39 @@ func TestRetries(t *testing.T) {
 		case n%10 == 1: // poison
 			return "", errors.New("down")
 		case n%10 == 2:
-			return "", errors.New("refused")
+			return "", predicates.WithReason(errors.New("refused"), predicates.NewRejection("NO"))
 		case n%3 == 0 && meta.Visit < 3:
 			return "", errors.New("down")
 		}
 		return v, nil
 	}
-	idempotent := strategies.PolicyOf(strategies.NoRetry[string]()).Idempotent()
-	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(call), 10*time.Second, 100, idempotent,
-		asyncop.WithFailureSink(retries.Take), asyncop.WithLogger(silent))
+	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(call), 10*time.Second, 100, strategies.PolicyOf(strategies.NoRetry[string]()).Idempotent(),
+		asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(silent))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	in := make(chan delivery.Message[string])
 	go func() {
-		defer close(in)
-		for {
-			ms, err := s.Receive(ctx, 10)
-			if err != nil {
+		defer cancel()
+		s := c.source("done")
+		for n := 0; n < 24; n++ {
+			ms, err := s.Receive(ctx, 1)
+			if !assert.NoError(t, err) {
 				return
 			}
-			for _, m := range ms {
-				in <- m
-			}
+			done[ms[0].Value] = true
+			ms[0].Ack()
 		}
+		eventually(t, func() bool { return c.length("orders-dead", 2) == 6 }, "dead letters")
 	}()
-	for m, err := range op.Messages(func(yield func(delivery.Message[string], error) bool) {
-		for m := range in {
-			if !yield(m, nil) {
-				return
-			}
-		}
-	}) {
-		if assert.NoError(t, err) {
-			mu.Lock()
-			done[m.Value] = true
-			mu.Unlock()
-			m.Ack()
-		}
-		if len(done) == 24 {
-			go func() {
-				eventually(t, func() bool { return c.length("dead", 2) == 6 }, "dead letters")
-				cancel()
-			}()
-		}
-	}
-	require.Len(t, done, 24)
+	_, err := delivery.Run(ctx, orders, op, queueOn(e, "done"), delivery.WithLogger(silent), delivery.WithFloodGuard(1, 100))
+	require.NoError(t, err)
 	for v, at := range calls {
 		for i := 1; i < len(at); i++ { // law D3
 			assert.GreaterOrEqual(t, at[i].Sub(at[i-1]), []time.Duration{delay1, delay2}[i-1], v)
 		}
 	}
-	dead := receive(t, c.source("dead"), 6)
-	for _, m := range dead {
+	<-ctx.Done()
+	require.Len(t, done, 24)
+	for _, m := range receive(t, c.source("orders-dead"), 6) {
 		n, _ := strconv.Atoi(m.Value)
 		meta := m.Meta()
 		assert.Equal(t, "orders", meta.Origin.Source)
@@ -121,7 +92,7 @@ func TestRetries(t *testing.T) {
 			assert.Equal(t, 4, meta.Visit, "three have failed")
 			assert.Equal(t, 3, meta.Attempts)
 		} else {
-			assert.Equal(t, "refused", meta.LastError)
+			assert.Equal(t, "NO: refused", meta.LastError)
 			assert.Equal(t, 2, meta.Visit)
 		}
 	}
@@ -136,8 +107,7 @@ func (c *cluster) length(topic string, partitions int32) (n int64) {
 
 func TestDeadLettersHaveTheHeadersOfOthers(t *testing.T) {
 	c := newCluster(t, 1, "dead")
-	r := c.retries()
-	require.NoError(t, r.PutDead(t.Context(), store.Message{
+	require.NoError(t, c.engine().Put(t.Context(), "dead", store.Message{
 		Meta:    delivery.Meta{ID: "i", Key: "k", Origin: delivery.Origin{Source: "orders", Partition: "3", Position: "1234567890123"}, LastError: "down"},
 		Payload: []byte("v"), Cause: store.Exhausted,
 	}))
@@ -165,14 +135,14 @@ func TestDeadLettersHaveTheHeadersOfOthers(t *testing.T) {
 
 // What a server demands is kept over the layer (law D3), and no less than the layer's delay.
 func TestALayerHeedsTheServer(t *testing.T) {
-	c := newCluster(t, 1, "layer", "dead")
-	r := c.retries(Layer{Topic: "layer", Delay: time.Minute})
+	c := newCluster(t, 1, "orders-retry-1")
+	r := queueOn(c.engine(), "orders", delivery.Layer{Delay: time.Minute})
 	for i, demand := range []time.Duration{time.Hour, time.Second} {
 		ctx := delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: numbers(2)[i]})
 		err := predicates.WithPushback(errors.New("429"), demand)
-		require.NoError(t, r.Take(ctx, asyncop.Failure[string]{Element: "v", Err: err, Verdict: strategies.Refused}))
+		require.NoError(t, r.TakeFailure(ctx, asyncop.Failure[string]{Element: "v", Err: err, Verdict: strategies.Refused}))
 	}
-	view := c.view("layer", "nobody")
+	view := c.view("orders-retry-1", "nobody")
 	entries, err := view.List(t.Context(), store.Filter{}, allOfIt)
 	require.NoError(t, err)
 	require.Len(t, entries, 2)
@@ -184,18 +154,19 @@ func TestALayerHeedsTheServer(t *testing.T) {
 // Law W4: a record of a later version is delivered, and what this one does not know of it is passed on: to the dead letters, with a merge,
 // and by a sink.
 func TestARecordOfALaterVersion(t *testing.T) {
-	c := newCluster(t, 1, "orders", "dead", "again", "next")
+	c := newCluster(t, 1, "orders", "orders-dead", "again", "next")
 	r := &kgo.Record{Topic: "orders", Value: []byte("v"), Headers: []kgo.RecordHeader{
 		header("Weir-Tenant", []byte("north%20")), header("Weir-Meta-later", []byte(`{"a":1}`)),
 	}}
 	require.NoError(t, c.client().ProduceSync(t.Context(), r).FirstErr())
 	want := map[string]string{"Weir-Tenant": "north%20", "Weir-Meta-later": `{"a":1}`}
-	s := c.source("orders", WithDeadLetters(c.retries().PutDead))
+	e := c.engine()
+	s := queueOn(e, "orders").Source(nil)
 	m := receive(t, s, 1)[0]
 	assert.Equal(t, want, m.Meta().Headers)
 	m.Reject(errors.New("no"))
 	require.NoError(t, s.Close(t.Context()))
-	view := c.view("dead", "")
+	view := c.view("orders-dead", "")
 	letters, err := view.List(t.Context(), store.Filter{}, allOfIt)
 	require.NoError(t, err)
 	require.Len(t, letters, 1)
@@ -204,10 +175,7 @@ func TestARecordOfALaterVersion(t *testing.T) {
 	require.NoError(t, err)
 	m = receive(t, c.source("again"), 1)[0]
 	assert.Equal(t, want, m.Meta().Headers)
-	sink, err := NewSink("next", text(), c.seed())
-	require.NoError(t, err)
-	defer sink.Close()
-	require.NoError(t, sink.PutAll(t.Context(), []delivery.Message[string]{m}))
+	require.NoError(t, queueOn(e, "next").PutAll(t.Context(), []delivery.Message[string]{m}))
 	assert.Equal(t, want, receive(t, c.source("next"), 1)[0].Meta().Headers)
 }
 
@@ -261,24 +229,6 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 	assert.EqualValues(t, -2, n)
 }
 
-// TestACallInDoubtGoesToTheDeadLetters has a call fail that may have taken effect and must not happen twice.
-func TestACallInDoubtGoesToTheDeadLetters(t *testing.T) {
-	c := newCluster(t, 1, "orders", "orders.1", "dead")
-	retries := c.retries(Layer{Topic: "orders.1", Delay: time.Millisecond})
-	c.produce("orders", 1, "0")
-	m := receive(t, c.source("orders"), 1)[0]
-	call := func(context.Context, string) (string, error) { return "", errors.New("down") }
-	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(call), 10*time.Second, 10, strategies.PolicyOf(strategies.NoRetry[string]()),
-		asyncop.WithFailureSink(retries.Take), asyncop.WithLogger(silent))
-	for m, err := range op.Messages(func(yield func(delivery.Message[string], error) bool) { yield(m, nil) }) {
-		t.Error("there is no result", m.Value, err)
-	}
-	assert.Zero(t, c.length("orders.1", 1))
-	dead := receive(t, c.source("dead"), 1)[0].Meta()
-	assert.True(t, dead.OutcomeUnknown)
-	assert.Equal(t, "down", dead.LastError)
-}
-
 func FuzzMetaFromRecord(f *testing.F) {
 	f.Add("Weir-Visit", []byte("2"), "retry_topic-attempts", []byte{0xff})
 	f.Add("kafka_dlt-original-offset", []byte{1, 2}, "kafka_dlt-original-topic", []byte("t"))
@@ -291,35 +241,4 @@ func FuzzMetaFromRecord(f *testing.F) {
 			t.Fatalf("%+v", m)
 		}
 	})
-}
-
-func TestRetriesRefuses(t *testing.T) {
-	for _, c := range []RetriesConfig[string]{
-		{},
-		{Codec: text()},
-		{Codec: text(), DeadLetters: "dead", Layers: []Layer{{}}},
-		{Codec: text(), DeadLetters: "dead", Layers: []Layer{{Topic: "dead"}}},
-		{Codec: text(), DeadLetters: "dead", Layers: []Layer{{Topic: "a", Delay: -1}}},
-		{Codec: text(), DeadLetters: "dead", Layers: []Layer{{Topic: "a", Jitter: 2}}},
-	} {
-		_, err := NewRetries(c)
-		require.Error(t, err)
-	}
-	c := newCluster(t, 1, "dead")
-	r := c.retries()
-	require.ErrorContains(t, r.Take(t.Context(), asyncop.Failure[string]{Err: errors.New("x"), Abandoned: true}), "cut off")
-}
-
-// Failures go where those of a queue go: a message does not wait beyond its deadline, and one that is no message has an id.
-func TestRetriesRouteAsQueuesDo(t *testing.T) {
-	c := newCluster(t, 1, "1h", "dead")
-	r := c.retries(Layer{Topic: "1h", Delay: time.Hour})
-	late := delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: "late", Provider: "north", Deadline: time.Now().Add(time.Minute)})
-	require.NoError(t, r.Take(late, asyncop.Failure[string]{Element: "x", Err: errors.New("busy"), InDoubt: false, Reason: predicates.NewReason("BUSY", true, false), Verdict: strategies.Refused}))
-	require.NoError(t, r.Take(t.Context(), asyncop.Failure[string]{Element: "y", Err: errors.New("refused"), Reason: predicates.NewRejection("NO"), Verdict: strategies.Refused}))
-	dead := receive(t, c.source("dead"), 2)
-	require.Equal(t, "late", dead[0].Meta().ID)
-	require.Equal(t, "north", dead[0].Meta().Provider)
-	require.NotEmpty(t, dead[1].Meta().ID)
-	require.NotEqual(t, dead[1].Meta().Origin.ID(), dead[1].Meta().ID, "not that of its record")
 }
