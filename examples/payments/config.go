@@ -23,6 +23,7 @@ type config struct {
 	Dir      string
 	Limit    time.Duration
 	Progress progress.Style
+	UI       bool
 }
 
 // The engines, and the schemes of their URLs.
@@ -102,6 +103,7 @@ func parse(args []string, out io.Writer) (c config, err error) {
 	fs.StringVar(&c.Break, "break", "", "leave out a `protection`, to see what it is for: tracking (requests have no ids) or sticky (after an error the other provider is asked)")
 	fs.StringVar(&c.Dir, "dir", "", "keep the databases in this `directory`, and go on there (default: a temporary one)")
 	fs.DurationVar(&c.Limit, "limit", 100*time.Second, "give up after this `duration`")
+	fs.BoolVar(&c.UI, "ui", false, "show the console of the engine in a browser, also after the run, until Ctrl-C")
 	fs.StringVar(&style, "progress", string(progress.Auto), "`style` of the progress on standard error: bar, plain (lines), off, or auto (a bar on a terminal)")
 	err = fs.Parse(args)
 	c.Progress = progress.Style(style)
@@ -116,6 +118,8 @@ func parse(args []string, out io.Writer) (c config, err error) {
 		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case !c.isEngine():
 		err = fmt.Errorf("-engine %s: must be sqlite, embedded or kafka, or a URL postgres://…, nats://… or kafka://…", c.Engine)
+	case c.UI && c.scheme() == onKafka:
+		err = errors.New("-ui: the console cannot look into topics of Kafka")
 	case c.Workers < 1:
 		err = fmt.Errorf("-workers %d: must be at least 1", c.Workers)
 	case c.Orders < 1:

@@ -35,6 +35,8 @@ type engine interface {
 	location() location
 	// put makes the orders wait.
 	put(ctx context.Context, orders []bank.Order) error
+	// keeps returns what the console looks into.
+	keeps() store.Engine
 	// look counts.
 	look(ctx context.Context) (counts, error)
 	// merge sends all dead letters back.
@@ -116,6 +118,8 @@ type stored struct {
 	queues store.Inspector
 	orders *delivery.Queue[bank.Order]
 }
+
+func (s stored) keeps() store.Engine { return s.queues }
 
 // look counts the orders. They go from queue to queue, and are put before they are removed.
 func (s stored) look(ctx context.Context) (c counts, err error) {

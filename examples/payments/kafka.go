@@ -91,6 +91,8 @@ func (e *inKafka) merging() string { return "weir-merge-" + e.orders.DeadLetters
 
 func (e *inKafka) location() location { return e.at }
 
+func (e *inKafka) keeps() store.Engine { return nil } // -ui is refused
+
 func (e *inKafka) put(ctx context.Context, orders []bank.Order) error {
 	return putAll(ctx, e.orders, orders)
 }

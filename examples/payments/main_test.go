@@ -1,10 +1,14 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"flag"
+	"io"
+	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -220,4 +224,33 @@ func TestLimit(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	assert.Equal(t, show.ExitFailed, run(ctx, []string{"-progress", "off"}, &stdout, &stderr))
 	assert.Contains(t, stderr.String(), "interrupted")
+}
+
+// The console shows what goes on, and is there until Ctrl-C.
+func TestConsole(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	read, write := io.Pipe()
+	ended := make(chan int, 1)
+	go func() { // ends with the run
+		ended <- run(ctx, []string{"-orders", "20", "-kills", "0", "-outage=false", "-progress", "off", "-ui"}, io.Discard, write)
+		_ = write.Close()
+	}()
+	lines := bufio.NewScanner(read)
+	require.True(t, lines.Scan())
+	address, ok := strings.CutPrefix(lines.Text(), "The console: ")
+	require.True(t, ok, lines.Text())
+	require.True(t, lines.Scan())
+	require.Equal(t, "The console is there until Ctrl-C.", lines.Text())
+	transport := &http.Transport{DisableKeepAlives: true}
+	answer, err := (&http.Client{Transport: transport}).Get(address)
+	require.NoError(t, err)
+	page, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	assert.Contains(t, string(page), "payments")
+	cancel()
+	require.Equal(t, show.ExitOK, <-ended)
+	require.False(t, lines.Scan())
 }

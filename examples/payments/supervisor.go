@@ -35,6 +35,7 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 	} else if err := os.MkdirAll(dir, 0o700); err != nil {
 		return false, err
 	}
+	outer := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("not done after %v", c.Limit))
 	defer cancel()
 	s := &supervisor{
@@ -51,6 +52,13 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 		s.stop()
 		err = errors.Join(err, s.engine.close(c.Dir == ""))
 	}()
+	if c.UI {
+		stopUI, err := showConsole(outer, s.engine.keeps(), errOut)
+		if err != nil {
+			return false, err
+		}
+		defer stopUI()
+	}
 	stopProgress := progress.Line{
 		Out: errOut, Sample: s.progress, What: "orders", Style: c.Progress, Columns: show.Columns(errOut),
 	}.Start()
@@ -69,7 +77,12 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 		return false, orCause(ctx, err)
 	}
 	s.summary(out)
-	return r.print(out), nil
+	proven = r.print(out)
+	if c.UI {
+		fmt.Fprintln(errOut, "The console is there until Ctrl-C.")
+		<-outer.Done()
+	}
+	return proven, nil
 }
 
 // orCause returns why ctx has ended, if it has: other errors come of that.
