@@ -23,6 +23,8 @@ func command(ctx context.Context, dir string, env []string, name string, args ..
 }
 
 func (r *release) git(ctx context.Context, args ...string) (string, error) {
-	return command(ctx, r.tree, []string{"GIT_AUTHOR_NAME=weir", "GIT_AUTHOR_EMAIL=release@weirflow.invalid",
-		"GIT_COMMITTER_NAME=weir", "GIT_COMMITTER_EMAIL=release@weirflow.invalid"}, "git", args...)
+	return command(ctx, r.tree, []string{
+		"GIT_AUTHOR_NAME=weir", "GIT_AUTHOR_EMAIL=release@weirflow.invalid",
+		"GIT_COMMITTER_NAME=weir", "GIT_COMMITTER_EMAIL=release@weirflow.invalid",
+	}, "git", args...)
 }

@@ -114,8 +114,10 @@ func (r *release) image(platform string, at time.Time) (v1.Image, error) {
 		RootFS: configOf(img).RootFS,
 		Config: v1.Config{
 			Entrypoint: []string{"/weir"}, User: "65532:65532",
-			Labels: map[string]string{"org.opencontainers.image.version": r.version, "org.opencontainers.image.source": "https://" + prefix,
-				"org.opencontainers.image.licenses": "Apache-2.0"},
+			Labels: map[string]string{
+				"org.opencontainers.image.version": r.version, "org.opencontainers.image.source": "https://" + prefix,
+				"org.opencontainers.image.licenses": "Apache-2.0",
+			},
 		},
 	})
 }

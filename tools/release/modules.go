@@ -15,7 +15,7 @@ import (
 const prefix = "github.com/weirflow/weir"
 
 // private are modules that nobody imports: the release commit leaves them as they are.
-var private = []string{"bench", "docs", "examples", "exactlyonce/lincheck"}
+var private = []string{"bench", "console/tests", "docs", "examples", "exactlyonce/lincheck"}
 
 // module is one that is released.
 type module struct {
