@@ -8,7 +8,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/internal/alike"
+	"github.com/weirflow/weir/internal/counting"
 )
 
 // Failures that are alike have one line in groupPeriod. In a storm only groupedFailures of a second are looked at: that costs some
@@ -22,12 +22,12 @@ const (
 // failureGroups are the failures of an operator, in groups.
 type failureGroups struct {
 	mu     sync.Mutex
-	groups *alike.Groups // guarded by mu
+	groups *counting.Groups // guarded by mu
 
 	// Owned by the loop.
 	second time.Duration // since when looked counts
 	looked int
-	lines  map[alike.Key]*groupLine // of groups with a line in the last groupPeriod
+	lines  map[counting.Key]*groupLine // of groups with a line in the last groupPeriod
 }
 
 // groupLine is what a group has to say when its period is over.
@@ -61,11 +61,11 @@ func (s *userSide[IN, OUT]) group(r core.Report[IN], write func(more int)) (hasL
 	if now-f.second >= time.Second {
 		f.second, f.looked = now, 0
 	}
-	key, text := alike.Key{Kind: "more than a second allows"}, ""
+	key, text := counting.Key{Kind: "more than a second allows"}, ""
 	if f.looked++; f.looked <= groupedFailures {
 		_ = s.offLoop(func() error { // the error is of the user's code
 			text = fmt.Sprint(r.Err)
-			key = alike.Key{Kind: fmt.Sprintf("%T", r.Err), Reason: r.Reason.Name(), Error: alike.Text(text)}
+			key = counting.Key{Kind: fmt.Sprintf("%T", r.Err), Reason: r.Reason.Name(), Error: counting.Alike(text)}
 			return nil
 		})
 	}
@@ -80,7 +80,7 @@ func (s *userSide[IN, OUT]) group(r core.Report[IN], write func(more int)) (hasL
 	line := f.lines[key]
 	if line == nil || line.more == 0 && now >= line.until {
 		if len(f.lines) >= mostGroups {
-			maps.DeleteFunc(f.lines, func(_ alike.Key, l *groupLine) bool { return l.more == 0 && now >= l.until })
+			maps.DeleteFunc(f.lines, func(_ counting.Key, l *groupLine) bool { return l.more == 0 && now >= l.until })
 		}
 		if len(f.lines) < mostGroups {
 			f.lines[key] = &groupLine{until: now + groupPeriod}

@@ -174,9 +174,6 @@ func newOperator[IN, OUT any](
 		state = newStateCodec[IN, OUT](name, cfg)
 	}
 	sink := failureSinkOf[IN](name, cfg)
-	if _, ok := cfg.waysOf.(func(IN) bool); cfg.waysOf != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: WithWaysOf: %T does not take %v", name, cfg.waysOf, reflect.TypeFor[IN]()))
-	}
 	if _, ok := cfg.timeoutFor.(func(IN) time.Duration); cfg.timeoutFor != nil && !ok {
 		panic(fmt.Sprintf("asyncop: %s: WithTimeoutFor: %T does not take %v", name, cfg.timeoutFor, reflect.TypeFor[IN]()))
 	}

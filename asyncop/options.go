@@ -43,7 +43,6 @@ type config struct {
 	cost           any     // a func(IN) float64, or nil
 	tenant         any     // a func(IN) string, or nil
 	timeoutFor     any     // a func(IN) time.Duration, or nil
-	waysOf         any     // a func(IN) bool, or nil
 	attemptTimeout time.Duration
 	handlerLimit   time.Duration
 	earlyTimeout   bool

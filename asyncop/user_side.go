@@ -13,7 +13,6 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/internal/alike"
 	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/wiring"
@@ -40,7 +39,7 @@ func newDriver[IN, OUT any](
 	q queue.Queue[*core.Slot[IN, OUT]], sink func(context.Context, Failure[IN]) error, state drive.StateCodec[IN, OUT],
 ) (*drive.Driver[IN, OUT], *userSide[IN, OUT]) {
 	s := &userSide[IN, OUT]{config: cfg, fn: fn, policy: policy}
-	s.groups.groups, s.groups.lines = alike.New(mostGroups), map[alike.Key]*groupLine{}
+	s.groups.groups, s.groups.lines = counting.NewGroups(mostGroups), map[counting.Key]*groupLine{}
 	c := drive.Config[IN, OUT]{
 		Core: s.coreConfig(timeout, q), Features: s.features(), Batch: batchingOf(fn),
 		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.bufferFor(q.Cap()), Reorders: cfg.reorders, Decode: newDecoder[IN](cfg.name),

@@ -1,6 +1,7 @@
 package asyncop
 
 import (
+	"reflect"
 	"slices"
 	"sync"
 
@@ -31,8 +32,8 @@ func (k *keptWays) add(w observe.Way) {
 	k.next = (k.next + 1) % mostWays
 }
 
-// Ways returns what elements have been through that failed, were slow (more than half of their timeout) or were asked for ([WithWaysOf]):
-// the last 256 that have ended, at most 10 of a second, the oldest first. Steps are noted for up to 512 elements in flight at a time.
+// Ways returns what elements have been through that failed, were slow (more than half of their timeout) or ask for it by a method
+// KeepsWay() bool, which is called while the operator waits and must not block: the last 256 that have ended, at most 10 of a second, the oldest first. Steps are noted for up to 512 elements in flight at a time.
 // A delivery.Queue stores them with a message that failed, and weir dead show shows them.
 func (op *AsyncWaitOperator[IN, OUT]) Ways() []observe.Way {
 	k := op.ways
@@ -41,22 +42,13 @@ func (op *AsyncWaitOperator[IN, OUT]) Ways() []observe.Way {
 	return append(slices.Clone(k.ways[k.next:]), k.ways[:k.next]...)
 }
 
-// WithWaysOf asks for the ways of elements, although they succeed at once: see [AsyncWaitOperator.Ways]. asked is called for each element
-// that does, while the operator waits, and must not block. The element of a panic is not asked for. IN must be the operator's. It panics
-// if asked is nil.
-func WithWaysOf[IN any](asked func(in IN) bool) Option {
-	if asked == nil {
-		panic("asyncop: WithWaysOf: nil function")
-	}
-	return func(cfg *config) { cfg.waysOf = asked }
-}
-
 // wayKeeper is the user's side of the ways.
 func (s *userSide[IN, OUT]) wayKeeper() core.WayKeeper[IN] {
 	k := core.WayKeeper[IN]{Keep: s.keepWay}
-	if asked, _ := s.waysOf.(func(IN) bool); asked != nil {
+	type asker interface{ KeepsWay() bool }
+	if reflect.TypeFor[IN]().Implements(reflect.TypeFor[asker]()) {
 		k.Asked = func(in IN) (yes bool) {
-			return s.offLoop(func() error { yes = asked(in); return nil }) == nil && yes
+			return s.offLoop(func() error { yes = any(in).(asker).KeepsWay(); return nil }) == nil && yes
 		}
 	}
 	if b, ok := s.backend.(gate.Steered); ok {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/alike"
+	"github.com/weirflow/weir/internal/counting"
 )
 
 // Group is dead letters that failed alike: for the same cause and reason, and with the same error but for the numbers and ids in it.
@@ -29,9 +29,9 @@ const maxGroups = 500
 // Groups returns the dead letters of a queue that match in groups, the largest first. It reads all of them, page by page, and keeps 500
 // groups at most: when there are more, the smallest go into one that has Rest, which is the last. What arrives after it began is left out.
 func Groups(ctx context.Context, s Lister, queue string, f store.Filter) ([]Group, error) {
-	g := alike.New(maxGroups)
+	g := counting.NewGroups(maxGroups)
 	if err := each(ctx, s, queue, f, func(e store.Entry) error {
-		key := alike.Key{Kind: string(e.Cause), Error: alike.Text(e.Meta.LastError)}
+		key := counting.Key{Kind: string(e.Cause), Error: counting.Alike(e.Meta.LastError)}
 		if n := len(e.Meta.Reasons); n > 0 {
 			key.Reason = e.Meta.Reasons[n-1]
 		}

@@ -65,20 +65,11 @@ func TestWaysOfElementsThatFail(t *testing.T) {
 	})
 }
 
-// The way of an element that was slow, or is asked for, is kept although it succeeds.
+// The way of an element that was slow is kept although it succeeds.
 func TestWaysOfElementsThatSucceed(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
-		r := optest.NewRig(t, m, optest.Setup{Timeout: 10 * time.Second, Strategy: optest.RetryAll(9, 2*time.Second), Opts: optest.Options(
-			asyncop.WithWaysOf(func(in string) bool {
-				if in == "breaks" {
-					panic(in)
-				}
-				return in == "asked"
-			}),
-		)})
-		r.Send("breaks", "asked", "quick")
-		r.Complete("breaks#1", "x")
-		r.Complete("asked#1", "x")
+		r := optest.NewRig(t, m, optest.Setup{Timeout: 10 * time.Second, Strategy: optest.RetryAll(9, 2*time.Second)})
+		r.Send("quick")
 		r.Complete("quick#1", "x")
 		r.Send("slow", "retried")
 		r.Fail("retried#1", optest.ErrBroken)
@@ -95,7 +86,7 @@ func TestWaysOfElementsThatSucceed(t *testing.T) {
 			require.NoError(t, w.Err)
 			got[w.Element] = fmt.Sprintf("%d in %v", len(w.Steps), w.Total)
 		}
-		require.Equal(t, map[string]string{"asked": "1 in 0s", "slow": "1 in 5.5s", "retried": "3 in 5.5s"}, got)
+		require.Equal(t, map[string]string{"slow": "1 in 5.5s", "retried": "3 in 5.5s"}, got)
 	})
 }
 
@@ -150,4 +141,32 @@ func TestWaysAtABackend(t *testing.T) {
 		require.Len(t, ways, 1)
 		assert.Equal(t, "open", ways[0].Steps[0].Backend)
 	})
+}
+
+// asking is an element that may ask for its way.
+type asking int
+
+func (a asking) KeepsWay() bool {
+	if a == 0 {
+		panic("broken")
+	}
+	return a > 5
+}
+
+// The way of an element that asks for it is kept.
+func TestWaysOfElementsThatAsk(t *testing.T) {
+	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, asking) (int, error) { return 0, nil }), 0, 4)
+	go func() {
+		for i := range asking(8) {
+			op.In() <- i
+		}
+		close(op.In())
+	}()
+	for range op.Out() {
+	}
+	require.NoError(t, op.Wait())
+	ways := op.Ways()
+	require.Len(t, ways, 2)
+	require.Equal(t, "6", ways[0].Element)
+	require.Len(t, ways[0].Steps, 1)
 }

@@ -1,5 +1,4 @@
-// Package alike groups failures of one kind: with the same text but for the numbers and ids in it.
-package alike
+package counting
 
 import (
 	"cmp"
@@ -14,7 +13,7 @@ import (
 type Key struct {
 	Kind   string // the cause of a dead letter, or the type of an error
 	Reason string // "": none was named
-	Error  string // what the errors have in common: see [Text]
+	Error  string // what the errors have in common: see [Alike]
 }
 
 // Group is failures with the same key.
@@ -26,15 +25,15 @@ type Group struct {
 	ExampleText string // its error
 }
 
-// Groups keeps a bounded number of groups. The zero value is not ready: see [New]. Owned by its user.
+// Groups are failures that are alike, in a bounded number of groups. The zero value is not ready: see [NewGroups]. Owned by its user.
 type Groups struct {
 	most  int
 	byKey map[Key]*Group
 	rest  Group // those that had no room
 }
 
-// New returns groups: at most so many, and the rest.
-func New(most int) *Groups { return &Groups{most: most, byKey: map[Key]*Group{}} }
+// NewGroups returns groups: at most so many, and the rest.
+func NewGroups(most int) *Groups { return &Groups{most: most, byKey: map[Key]*Group{}} }
 
 // Add counts a failure, and reports whether it is the first of its group.
 func (g *Groups) Add(key Key, at time.Time, example, text string) (isNew bool) {
@@ -95,9 +94,9 @@ func (g *Group) span(other *Group) {
 // maxText bounds the text of a group, in bytes.
 const maxText = 200
 
-// Text returns a text without what differs between failures of one kind: # takes the place of each word that has a digit, such as a
+// Alike returns a text without what differs between failures of one kind: # takes the place of each word that has a digit, such as a
 // number, an address or an id, and of a quoted word.
-func Text(text string) string {
+func Alike(text string) string {
 	var b strings.Builder
 	for text != "" && b.Len() < maxText {
 		word := wordOf(text)
