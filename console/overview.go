@@ -46,6 +46,9 @@ func (s *server) overview(r *http.Request) (view, error) {
 // problems says what is wrong, the worst first.
 func (s *server) problems(l *look) []problem {
 	list := slices.Concat(s.backendProblems(l), s.queueProblems(l), s.workerProblems(l))
+	if _, _, err := s.looks.peek(); err != nil {
+		list = append(list, problem{2, fmt.Sprintf("The engine did not answer just now; these numbers are %s old: %s", age(s.Clock.Since(l.at)), cut(300, err)), s.link("/"), "again"})
+	}
 	for _, j := range l.jobs {
 		switch j.State() {
 		case "unreadable":

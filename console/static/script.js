@@ -2,9 +2,9 @@
 // were loaded.
 const events = document.currentScript.dataset.events;
 if (document.querySelector("[data-live]")) {
-	let drawing = false;
-	new EventSource(events).onmessage = async () => {
-		if (drawing || document.hidden) return;
+	let drawing = false, source;
+	const draw = async () => {
+		if (drawing) return;
 		drawing = true;
 		try {
 			const answer = await fetch(location.href);
@@ -16,4 +16,13 @@ if (document.querySelector("[data-live]")) {
 			}
 		} catch { /* the next look tries again */ } finally { drawing = false; }
 	};
+	// A browser has six connections for all pages of a site: one that is not seen gives its own back.
+	const watch = () => {
+		source?.close();
+		if (document.hidden) return;
+		source = new EventSource(events);
+		source.onmessage = draw;
+	};
+	document.addEventListener("visibilitychange", watch);
+	watch();
 }

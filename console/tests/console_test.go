@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
@@ -409,6 +410,22 @@ func TestWhoGetsIn(t *testing.T) {
 	w = httptest.NewRecorder()
 	acts.ServeHTTP(w, r)
 	assert.Equal(t, http.StatusForbidden, w.Code, "of an old browser")
+}
+
+// An engine that does not answer any more: the last numbers are shown, with that.
+func TestAnEngineThatFails(t *testing.T) {
+	e := memory.Open()
+	put(t, e, 1)
+	mock := clock.NewMock()
+	mock.Set(time.Now())
+	h := handler(t, console.Config{Engine: e, Clock: mock})
+	assert.NotContains(t, page(t, h, "/"), "did not answer")
+	require.NoError(t, e.Close())
+	mock.Add(time.Minute)
+	require.Eventually(t, func() bool {
+		return strings.Contains(page(t, h, "/"), "The engine did not answer just now; these numbers are 1 min old: store: closed")
+	}, 10*time.Second, 10*time.Millisecond)
+	assert.Equal(t, http.StatusInternalServerError, ask(h, "/queue?queue=orders-dead", nil).Code)
 }
 
 func TestHandlerRefuses(t *testing.T) {
