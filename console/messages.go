@@ -295,9 +295,18 @@ func (s *server) message(r *http.Request) (view, error) {
 	}
 	m := &e.Meta
 	for _, f := range []field{
-		{"id", m.ID}, {"key", m.Key}, {"source", m.Origin.Source}, {"partition", m.Origin.Partition}, {"position there", m.Origin.Position},
-		{"provider", m.Provider}, {"request", m.Request}, {"reasons", strings.Join(m.Reasons, ", ")}, {"deadline", timeText(m.Deadline)},
-		{"due", timeText(m.Due)}, {"position", strconv.FormatInt(int64(e.Position), 10)}, {"schema", string(e.Schema)},
+		{"id", m.ID},
+		{"key", m.Key},
+		{"source", m.Origin.Source},
+		{"partition", m.Origin.Partition},
+		{"position there", m.Origin.Position},
+		{"provider", m.Provider},
+		{"request", m.Request},
+		{"reasons", strings.Join(m.Reasons, ", ")},
+		{"deadline", timeText(m.Deadline)},
+		{"due", timeText(m.Due)},
+		{"position", strconv.FormatInt(int64(e.Position), 10)},
+		{"schema", string(e.Schema)},
 	} {
 		if f.Value != "" {
 			d.Fields = append(d.Fields, field{f.Name, visible(f.Value)})

@@ -27,15 +27,19 @@ func repeated(e *store.Entry, now time.Time) repetition {
 		r.Level, r.Verdict = "careful", "Safe to repeat, but it fails again unless something has changed"
 		r.Lines = []string{"The error is of a kind that does not go away by itself.", "Mend the program, the service or the payload first."}
 	case store.Exhausted:
-		r.Lines = []string{fmt.Sprintf("It failed at each of its %s. Every call ended with an error that says it took no effect, or may be repeated.", count(m.Visit, "visit")),
-			"If what it calls is back, it goes through; else it comes here again."}
+		r.Lines = []string{
+			fmt.Sprintf("It failed at each of its %s. Every call ended with an error that says it took no effect, or may be repeated.", count(m.Visit, "visit")),
+			"If what it calls is back, it goes through; else it comes here again.",
+		}
 	case store.Undecodable:
 		r.Level, r.Verdict = "careful", "Safe to repeat, but it fails again unless the program or the payload has changed"
 		r.Lines = []string{"The program's codec cannot read the payload, so nothing was called for it."}
 	case store.Lapsed:
 		r.Level, r.Verdict = "careful", "Look first: nobody knows how far its workers came"
-		r.Lines = []string{"Its workers died or hung while they had it, again and again. It may be what kills them.",
-			"A call may have taken effect before a worker died. Where calls have request ids or idempotency keys that the message determines, the called side finds them."}
+		r.Lines = []string{
+			"Its workers died or hung while they had it, again and again. It may be what kills them.",
+			"A call may have taken effect before a worker died. Where calls have request ids or idempotency keys that the message determines, the called side finds them.",
+		}
 	case store.Expired:
 		r.Level, r.Verdict = "careful", "Safe to repeat, but it expires again"
 		r.Lines = []string{"Its deadline was " + when(m.Deadline) + ". A queue does not deliver it after that."}

@@ -252,6 +252,7 @@ func TestActions(t *testing.T) {
 		w = ask(h, "/start", form)
 		require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
 		assert.Equal(t, "/job?id=1", w.Header().Get("Location"))
+		assert.Equal(t, "/job?id=1", ask(h, "/start", form).Header().Get("Location"), "a second click")
 		job := over(t, e, 1)
 		assert.Equal(t, []any{3, "ann", "the bank is back"}, []any{job.Done, job.By, job.Why})
 		assert.Contains(t, page(t, h, "/job?id=1"), "done: 3 of 3 done")
@@ -283,6 +284,32 @@ func TestJobsArePausedAndCancelled(t *testing.T) {
 	}
 	assert.Equal(t, http.StatusUnprocessableEntity, ask(h, "/job", url.Values{"id": {"1"}, "do": {"pause"}, "why": {"test"}}).Code, "it is over")
 	assert.Equal(t, http.StatusNotFound, ask(h, "/job?id=77", nil).Code)
+}
+
+// Layers say what is due when, and their messages can be run now, or held.
+func TestLayers(t *testing.T) {
+	engines(t, func(t *testing.T, e store.Keeper) {
+		require.NoError(t, e.Put(t.Context(), "orders-retry-1", store.Message{Meta: delivery.Meta{ID: "a", Visit: 1}, Delay: 2 * time.Hour}, store.Message{Meta: delivery.Meta{ID: "b", Visit: 1}, Delay: 3 * time.Hour}))
+		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+		text := page(t, h, "/layers")
+		assert.Contains(t, text, "in 1 h 59 min")
+		assert.Contains(t, text, "Run now")
+		text = page(t, h, "/start?do=merge&queue=orders-retry-1")
+		assert.Contains(t, text, "Let 2 messages run now?")
+		assert.Contains(t, text, `name="to" value="orders"`)
+		form := url.Values{"do": {"hold"}, "queue": {"orders-retry-1"}, "id": {"b"}, "why": {"test"}}
+		require.Equal(t, http.StatusSeeOther, ask(h, "/start", form).Code)
+		require.Equal(t, 1, over(t, e, 1).Done)
+		form = url.Values{"do": {"merge"}, "queue": {"orders-retry-1"}, "to": {"orders"}, "new": {"yes"}, "id": {"a"}, "why": {"test"}}
+		w := ask(h, "/start", form)
+		require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
+		require.Equal(t, 1, over(t, e, 3).Done)
+		taken, err := e.Take(t.Context(), "orders", 9, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		assert.Equal(t, "a", taken[0].Meta.ID)
+		assert.Contains(t, page(t, handler(t, console.Config{Engine: e}), "/"), "1 message of orders-retry-1 held")
+	})
 }
 
 func TestAnEditedPayload(t *testing.T) {
@@ -399,7 +426,7 @@ func TestWhoGetsIn(t *testing.T) {
 	}
 	acts := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
 	assert.Equal(t, http.StatusOK, from(acts, "GET", "weir.example", "10.0.0.1:1"))
-	r := httptest.NewRequest("POST", "http://localhost/start", strings.NewReader(form.Encode()))
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/start", strings.NewReader(form.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("Sec-Fetch-Site", "cross-site")
 	w := httptest.NewRecorder()
