@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
@@ -18,25 +17,11 @@ import (
 	"github.com/weirflow/weir/examples/internal/bank"
 )
 
-// ends are what a worker needs of an engine that has no queues of delivery for orders and payments: where orders come from, new ones and
-// those that come back, where those go that cannot be paid now, and where payments go.
-//
-//	queues.go    a file (SQLite), a database (PostgreSQL), or servers (JetStream), which may be within the supervisor (embedded.go): without ends
-//	kafka.go     Kafka
-type ends struct {
-	orders   delivery.Source[bank.Order]
-	failed   func(context.Context, asyncop.Failure[bank.Order]) error
-	payments delivery.Sink[bank.Payment]
-	close    func()
-}
-
 // location says where a worker finds the engine.
 type location struct {
-	Engine  string // embedded is found as jetstream
-	Dir     string // of SQLite
-	URL     string // of JetStream, or of PostgreSQL
-	Brokers []string
-	Name    string // begins the names of queues, streams and topics
+	Dir  string
+	URL  string // "": SQLite, in Dir
+	Name string // begins the names of queues and topics
 }
 
 // queue returns the name of a queue.
@@ -75,13 +60,14 @@ func start(ctx context.Context, c config, dir string) (engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch c.Engine {
-	case onEmbedded:
-		return startEmbedded(ctx, dir, name)
-	case onKafka:
-		return startKafka(ctx, c.Brokers, name)
+	at := location{Dir: dir, URL: c.url(), Name: name}
+	switch {
+	case c.Engine == onEmbedded:
+		return startEmbedded(ctx, at)
+	case c.scheme() == onKafka:
+		return startKafka(ctx, at)
 	}
-	return newQueues(ctx, location{Engine: c.Engine, Dir: dir, URL: c.URL, Name: name})
+	return newQueues(ctx, at)
 }
 
 // runName returns the name of the run in a directory: streams and topics of several runs may be on the same servers.
@@ -95,11 +81,10 @@ func runName(dir string) (string, error) {
 	return string(name), err
 }
 
-// Names of queues, streams and topics.
+// Names of queues.
 const (
 	ordersQueue   = "orders"
 	paymentsQueue = "payments"
-	deadQueue     = "dead"
 )
 
 const (
@@ -111,16 +96,9 @@ const (
 )
 
 // layers are where orders wait that cannot be paid now; Kafka has a topic for each.
-var layers = []struct {
-	name string
-	delivery.Layer
-}{
-	{"later", delivery.Layer{Delay: later, Jitter: jitter}},
-	{"much-later", delivery.Layer{Delay: muchLater, Jitter: jitter}},
-}
+var layers = []delivery.Layer{{Delay: later, Jitter: jitter}, {Delay: muchLater, Jitter: jitter}}
 
 var (
-	ordersCodec   = codec.JSON[bank.Order]()
 	paymentsCodec = codec.JSON[bank.Payment]()
 
 	quiet = slog.New(slog.DiscardHandler) // what is killed all the time has much to say
@@ -128,8 +106,11 @@ var (
 
 // ordersOn returns the queue of orders on an engine, with its layers and dead letters.
 func ordersOn(e delivery.Engine, at location) *delivery.Queue[bank.Order] {
-	return delivery.NewQueue[bank.Order](e, at.queue(ordersQueue), delivery.WithLayers(layers[0].Layer, layers[1].Layer),
-		delivery.WithLease(lease), delivery.WithLogger(quiet))
+	opts := []delivery.QueueOption{delivery.WithLayers(layers...), delivery.WithLogger(quiet)}
+	if _, leases := e.(store.Store); leases {
+		opts = append(opts, delivery.WithLease(lease))
+	}
+	return delivery.NewQueue[bank.Order](e, at.queue(ordersQueue), opts...)
 }
 
 // stored is the part of an engine that has its layers and dead letters in a store.
@@ -169,4 +150,36 @@ func putAll(ctx context.Context, sink delivery.Sink[bank.Order], orders []bank.O
 		messages[i] = delivery.New(o, &delivery.Meta{ID: o.ID, Key: o.ID}, nil)
 	}
 	return sink.PutAll(ctx, messages)
+}
+
+// receipts reads the payments.
+func receipts(ctx context.Context, list func(context.Context, store.Filter, store.Page) ([]store.Entry, error)) (payments []bank.Payment, err error) {
+	for page := (store.Page{Max: 500}); ; {
+		entries, err := list(ctx, store.Filter{}, page)
+		if err != nil || len(entries) == 0 {
+			return payments, err
+		}
+		for _, entry := range entries {
+			p, err := paymentsCodec.Decode(entry.Payload)
+			if err != nil {
+				return nil, err
+			}
+			payments = append(payments, p)
+		}
+		page.After = entries[len(entries)-1].Position
+	}
+}
+
+// patience is how long the supervisor asks an engine again that has no answer, such as while one of its servers is started again.
+const patience = 30 * time.Second
+
+// patiently calls f until it succeeds.
+func patiently[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+	for begun := time.Now(); ; {
+		v, err := f(ctx)
+		if err == nil || ctx.Err() != nil || time.Since(begun) >= patience {
+			return v, err
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
 }

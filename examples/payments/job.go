@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/examples/internal/bank"
@@ -76,35 +77,35 @@ func work(s settings) error {
 	}
 	j := &job{settings: s, bank: bank.NewClient(s.Dir, client)}
 	j.bank.Untracked = s.Break == withoutTracking
-	store := keys.New(db.Writer(), keys.SQLite, keys.Config{LockTimeout: lockTimeout, Logger: quiet})
-	j.pays = store.Operation("pay", j.steps)
+	known := keys.New(db.Writer(), keys.SQLite, keys.Config{LockTimeout: lockTimeout, Logger: quiet})
+	j.pays = known.Operation("pay", j.steps)
 
-	if s.At.Engine == onKafka {
-		engine, err := openKafka(s.At, s.Worker)
-		if err != nil {
-			return err
-		}
-		defer engine.close()
-		return j.run(ctx, engine.orders, engine.failed, engine.payments)
-	}
-	engine, err := openEngine(ctx, s.At)
+	engine, err := openWorker(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer engine.Close() //nolint:errcheck // all that counts is committed
 	orders, payments := queuesOn(engine, s.At)
-	j.chosen = orders.SetProvider
-	return j.run(ctx, orders, orders.TakeFailure, payments)
+	if _, can := engine.(store.Chooser); can {
+		j.chosen = orders.SetProvider
+	}
+	return j.run(ctx, orders, payments)
+}
+
+// openWorker opens the engine: which one it is, only its address says.
+func openWorker(ctx context.Context, s settings) (delivery.Engine, error) {
+	if schemeOf(s.At.URL) == onKafka {
+		return openKafka(ctx, s.At, s.Worker)
+	}
+	return openEngine(ctx, s.At)
 }
 
 // run is the worker.
-func (j *job) run(ctx context.Context, orders delivery.Source[bank.Order], failed func(context.Context, asyncop.Failure[bank.Order]) error,
-	payments delivery.Sink[bank.Payment],
-) error {
+func (j *job) run(ctx context.Context, orders *delivery.Queue[bank.Order], payments *delivery.Queue[bank.Payment]) error {
 	fmt.Println("ready")
 	go report(j.bank) // ends with the process
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(j.pay), orderTime, 100, policy(),
-		asyncop.WithMaxConcurrentCalls(atOnce), asyncop.WithFailureSink(failed), asyncop.WithLogger(quiet))
+		asyncop.WithMaxConcurrentCalls(atOnce), asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
 	_, err := delivery.Run(ctx, orders, op, payments,
 		delivery.WithFloodGuard(1, 100), // one of two providers may be down: the orders of the other go on
 		delivery.WithLogger(quiet))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -11,89 +12,56 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
 	"github.com/weirflow/weir/ext/kafka"
 )
 
-// openKafka opens the ends: topics of orders and of payments, and a topic for each layer and for the dead letters.
-func openKafka(at location, worker int) (ends, error) {
-	client := []kgo.Opt{kgo.SeedBrokers(at.Brokers...)}
-	retries, err := kafka.NewRetries(kafka.RetriesConfig[bank.Order]{
-		Client: client, Codec: ordersCodec, Layers: at.layers(), DeadLetters: at.topic(deadQueue),
-	})
-	if err != nil {
-		return ends{}, err
-	}
-	// A worker that is started again has the same instance id, and gets its partitions back without a rebalance.
-	member := append(client, kgo.InstanceID(fmt.Sprintf("worker-%d", worker)), kgo.SessionTimeout(6*time.Second))
-	orders, err := kafka.NewSource(at.group(), append([]string{at.topic(ordersQueue)}, retries.Topics()...), ordersCodec,
-		kafka.WithClient(member...), kafka.WithDeadLetters(retries.PutDead), kafka.WithCommitInterval(commitInterval), kafka.WithLogger(quiet))
-	if err != nil {
-		return ends{}, err
-	}
-	payments, err := kafka.NewSink(at.topic(paymentsQueue), paymentsCodec, client...)
-	if err != nil {
-		return ends{}, err
-	}
-	return ends{orders: orders, failed: retries.Take, payments: payments, close: func() {
-		payments.Close()
-		retries.Close()
-	}}, nil
+const topicPartitions = 4
+
+// openKafka opens the engine of a worker. One that is started again has the same instance id, and gets its partitions back without a rebalance.
+func openKafka(ctx context.Context, at location, worker int) (delivery.Engine, error) {
+	return kafka.Open(ctx, at.URL, kafka.WithTopics(topicPartitions, 0),
+		kafka.WithClient(kgo.InstanceID(fmt.Sprintf("worker-%d", worker)), kgo.SessionTimeout(6*time.Second)))
 }
 
-const (
-	topicPartitions = 4
-	commitInterval  = 200 * time.Millisecond
-)
-
-func (l location) topic(name string) string { return l.Name + "." + name }
-func (l location) group() string            { return l.Name }
-func (l location) merging() string          { return l.Name + "-merge" } // the group that reads the dead letters
-
-func (l location) layers() (topics []kafka.Layer) {
-	for _, layer := range layers {
-		topics = append(topics, kafka.Layer{Topic: l.topic(layer.name), Delay: layer.Delay, Jitter: layer.Jitter})
-	}
-	return topics
-}
-
-// all returns all topics.
-func (l location) all() (topics []string) {
-	for _, name := range []string{ordersQueue, layers[0].name, layers[1].name, deadQueue, paymentsQueue} {
-		topics = append(topics, l.topic(name))
-	}
-	return topics
-}
-
-// inKafka is the engine of the supervisor.
+// inKafka is the engine of the supervisor. It counts by offsets, as a topic has no index.
 type inKafka struct {
-	at     location
-	client *kgo.Client
-	admin  *kadm.Client
-	double *kfake.Cluster // nil with brokers
+	at       location
+	engine   *kafka.Engine
+	orders   *delivery.Queue[bank.Order]
+	payments *delivery.Queue[bank.Payment]
+	client   *kgo.Client
+	admin    *kadm.Client
+	double   *kfake.Cluster // nil with brokers
 }
 
-// startKafka makes the topics. Without brokers it starts the test double of franz-go: Kafka's protocol over topics in memory, which
+// startKafka makes the topics. Without an address it starts the test double of franz-go: Kafka's protocol over topics in memory, which
 // end with this process.
-func startKafka(ctx context.Context, brokers []string, name string) (_ engine, err error) {
-	e := &inKafka{at: location{Engine: onKafka, Brokers: brokers, Name: name}}
+func startKafka(ctx context.Context, at location) (_ engine, err error) {
+	e := &inKafka{at: at}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.close(false))
 		}
 	}()
-	if len(brokers) == 0 {
+	if e.at.URL == "" {
 		if e.double, err = kfake.NewCluster(kfake.NumBrokers(1)); err != nil {
 			return nil, err
 		}
-		e.at.Brokers = e.double.ListenAddrs()
+		e.at.URL = onKafka + "://" + strings.Join(e.double.ListenAddrs(), ",")
 	}
-	if e.client, err = kgo.NewClient(kgo.SeedBrokers(e.at.Brokers...)); err != nil {
+	if e.engine, err = kafka.Open(ctx, e.at.URL, kafka.WithTopics(topicPartitions, 0)); err != nil {
+		return nil, err
+	}
+	e.orders, e.payments = queuesOn(e.engine, e.at)
+	if e.client, err = kgo.NewClient(e.seeds()); err != nil {
 		return nil, err
 	}
 	e.admin = kadm.NewClient(e.client)
-	made, err := e.admin.CreateTopics(ctx, topicPartitions, -1, nil, e.at.all()...)
+	made, err := e.admin.CreateTopics(ctx, topicPartitions, -1, nil, e.topics()...)
 	if err != nil {
 		return nil, err
 	}
@@ -105,45 +73,65 @@ func startKafka(ctx context.Context, brokers []string, name string) (_ engine, e
 	return e, nil
 }
 
+func (e *inKafka) seeds() kgo.Opt {
+	return kgo.SeedBrokers(strings.Split(strings.TrimPrefix(e.at.URL, onKafka+"://"), ",")...)
+}
+
+// topics returns all topics.
+func (e *inKafka) topics() []string {
+	topics := []string{e.orders.Name(), e.orders.DeadLetters(), e.payments.Name()}
+	for i := range layers {
+		topics = append(topics, fmt.Sprintf("%s-retry-%d", e.orders.Name(), i+1))
+	}
+	return topics
+}
+
+// merging is the group of the merges.
+func (e *inKafka) merging() string { return "weir-merge-" + e.orders.DeadLetters() }
+
 func (e *inKafka) location() location { return e.at }
 
 func (e *inKafka) keeps() store.Engine { return nil } // -ui is refused
 
 func (e *inKafka) put(ctx context.Context, orders []bank.Order) error {
-	sink, err := kafka.NewSink(e.at.topic(ordersQueue), ordersCodec, kgo.SeedBrokers(e.at.Brokers...))
-	if err != nil {
-		return err
-	}
-	defer sink.Close()
-	return putAll(ctx, sink, orders)
+	return putAll(ctx, e.orders, orders)
 }
 
 // look compares the ends of the topics with what is committed. That is asked for first: what is committed was put elsewhere before.
 func (e *inKafka) look(ctx context.Context) (c counts, err error) {
-	worked, err := e.committed(ctx, e.at.group())
+	worked, err := e.committed(ctx, e.orders.Name())
 	if err != nil {
 		return c, err
 	}
-	merged, err := e.committed(ctx, e.at.merging())
-	if err != nil {
-		return c, err
-	}
-	ends, err := e.admin.ListEndOffsets(ctx, e.at.all()...)
+	ends, err := e.admin.ListEndOffsets(ctx, e.topics()...)
 	if err != nil {
 		return c, err
 	}
 	ends.Each(func(end kadm.ListedOffset) {
 		err = errors.Join(err, end.Err)
 		switch end.Topic {
-		case e.at.topic(deadQueue):
-			c.dead += end.Offset - at(merged, end)
-		case e.at.topic(paymentsQueue):
+		case e.orders.DeadLetters():
+		case e.payments.Name():
 			c.paid += end.Offset
 		default:
 			c.open += end.Offset - at(worked, end)
 		}
 	})
+	if err != nil || c.open > 0 { // a view of the dead letters reads all of them
+		return c, err
+	}
+	dead, err := e.view(ctx, e.orders.DeadLetters())
+	if err != nil {
+		return c, err
+	}
+	defer dead.Close()
+	n, err := dead.Count(ctx, store.Filter{})
+	c.dead = int64(n.Messages)
 	return c, err
+}
+
+func (e *inKafka) view(ctx context.Context, topic string) (*kafka.View, error) {
+	return kafka.OpenView(ctx, topic, "", e.seeds())
 }
 
 func (e *inKafka) committed(ctx context.Context, group string) (kadm.OffsetResponses, error) {
@@ -162,69 +150,36 @@ func at(committed kadm.OffsetResponses, p kadm.ListedOffset) int64 {
 	return 0
 }
 
-// merge writes all dead letters to the orders. A topic has no index, so they are read; and one that was put there twice comes back
-// twice, with one id.
-func (e *inKafka) merge(ctx context.Context) (merged int, err error) {
-	c, err := e.look(ctx)
-	if err != nil || c.dead == 0 {
-		return 0, err
-	}
-	brokers := kgo.SeedBrokers(e.at.Brokers...)
-	source, err := kafka.NewSource(e.at.merging(), []string{e.at.topic(deadQueue)}, ordersCodec, kafka.WithClient(brokers), kafka.WithLogger(quiet))
+// merge sends all dead letters back. One that was put there twice comes back twice, with one id.
+func (e *inKafka) merge(ctx context.Context) (int, error) {
+	v, err := e.view(ctx, e.orders.DeadLetters())
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, source.Close(ctx)) }() // commits
-	sink, err := kafka.NewSink(e.at.topic(ordersQueue), ordersCodec, brokers)
-	if err != nil {
-		return 0, err
-	}
-	defer sink.Close()
-	for merged < int(c.dead) {
-		ms, err := source.Receive(ctx, 100)
-		if err != nil {
-			return merged, err
-		}
-		if err := sink.PutAll(ctx, ms); err != nil {
-			return merged, err
-		}
-		for _, m := range ms {
-			m.Ack()
-		}
-		merged += len(ms)
-	}
-	return merged, nil
+	defer v.Close()
+	done, err := v.Merge(ctx, jobs.Spec{To: e.orders.Name()}, nil)
+	return done.Done, err
 }
 
 func (e *inKafka) receipts(ctx context.Context) (payments []bank.Payment, err error) {
-	for partition := range int32(topicPartitions) {
-		ps, err := e.receiptsOf(ctx, partition)
-		if err != nil {
-			return nil, err
-		}
-		payments = append(payments, ps...)
-	}
-	return payments, nil
-}
-
-func (e *inKafka) receiptsOf(ctx context.Context, partition int32) ([]bank.Payment, error) {
-	in, err := kafka.OpenInput(ctx, kafka.InputConfig[bank.Payment]{
-		Client: []kgo.Opt{kgo.SeedBrokers(e.at.Brokers...)}, Topic: e.at.topic(paymentsQueue), Partition: partition, ToEnd: true,
-		Decode: func(r *kgo.Record) (bank.Payment, error) { return paymentsCodec.Decode(r.Value) },
-	})
+	v, err := e.view(ctx, e.payments.Name())
 	if err != nil {
 		return nil, err
 	}
-	return bank.ReadPayments(in)
+	defer v.Close()
+	return receipts(ctx, v.List)
 }
 
 func (e *inKafka) close(temporary bool) (err error) {
+	if e.engine != nil {
+		err = e.engine.Close()
+	}
 	if e.client != nil {
 		if temporary && e.double == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-			_, err = e.admin.DeleteTopics(ctx, e.at.all()...)
-			_, groupsErr := e.admin.DeleteGroups(ctx, e.at.group(), e.at.merging())
-			err = errors.Join(err, groupsErr)
+			_, topicsErr := e.admin.DeleteTopics(ctx, e.topics()...)
+			_, groupsErr := e.admin.DeleteGroups(ctx, e.orders.Name(), e.merging())
+			err = errors.Join(err, topicsErr, groupsErr)
 			cancel()
 		}
 		e.client.Close()

@@ -15,7 +15,7 @@ import (
 
 // openEngine opens the engine: in a file, in a database, or on servers. All else is the same.
 func openEngine(ctx context.Context, at location) (store.Inspector, error) {
-	switch at.Engine {
+	switch schemeOf(at.URL) {
 	case onPostgres:
 		return postgres.Open(ctx, at.URL, postgres.WithLogger(quiet))
 	case onJetStream:
@@ -63,24 +63,13 @@ func (e *onQueues) look(ctx context.Context) (counts, error) {
 }
 
 func (e *onQueues) receipts(ctx context.Context) (payments []bank.Payment, err error) {
-	for page := (store.Page{Max: 500}); ; {
-		entries, err := e.engine.List(ctx, e.payments.Name(), store.Filter{}, page)
-		if err != nil || len(entries) == 0 {
-			return payments, err
-		}
-		for _, entry := range entries {
-			p, err := paymentsCodec.Decode(entry.Payload)
-			if err != nil {
-				return nil, err
-			}
-			payments = append(payments, p)
-		}
-		page.After = entries[len(entries)-1].Position
-	}
+	return receipts(ctx, func(ctx context.Context, f store.Filter, p store.Page) ([]store.Entry, error) {
+		return e.engine.List(ctx, e.payments.Name(), f, p)
+	})
 }
 
 func (e *onQueues) close(temporary bool) (err error) {
-	if temporary && e.at.Engine != onSQLite {
+	if temporary && e.at.URL != "" {
 		names, listed := e.engine.Queues(context.Background())
 		err = listed
 		for _, name := range names {

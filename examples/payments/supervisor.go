@@ -68,7 +68,7 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 		return false, orCause(ctx, err)
 	}
 	s.stop()
-	receipts, err := s.engine.receipts(ctx)
+	receipts, err := patiently(ctx, s.engine.receipts)
 	if err != nil {
 		return false, orCause(ctx, err)
 	}
@@ -191,7 +191,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 		return err
 	}
 	orders := bank.Orders(s.Seed, s.Orders)
-	if err := s.engine.put(ctx, orders[:s.firstLot()]); err != nil {
+	if err := s.put(ctx, orders[:s.firstLot()]); err != nil {
 		return err
 	}
 	for _, name := range bank.Providers {
@@ -214,7 +214,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 		if err := s.check(); err != nil {
 			return err
 		}
-		now, err := s.engine.look(ctx)
+		now, err := patiently(ctx, s.engine.look)
 		if err != nil {
 			return err
 		}
@@ -231,7 +231,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 			s.down, s.wasDown = true, true
 			s.providers[bank.South].Kill()
 			s.note("outage of " + bank.South)
-			if err := s.engine.put(ctx, orders[s.firstLot():]); err != nil {
+			if err := s.put(ctx, orders[s.firstLot():]); err != nil {
 				return err
 			}
 			continue
@@ -246,6 +246,12 @@ func (s *supervisor) runAll(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// put makes orders wait. What is put again has the same ids.
+func (s *supervisor) put(ctx context.Context, orders []bank.Order) error {
+	_, err := patiently(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.engine.put(ctx, orders) })
+	return err
 }
 
 // check finds processes that have ended by themselves. A worker goes on by itself, unless something is wrong with it.
@@ -279,7 +285,7 @@ func (s *supervisor) repair(ctx context.Context) error {
 		}
 		s.note("outage repaired")
 	}
-	merged, err := s.engine.merge(ctx)
+	merged, err := patiently(ctx, s.engine.merge)
 	s.merged += merged
 	return err
 }
@@ -366,13 +372,13 @@ func (s *supervisor) runsOn() string {
 	switch {
 	case s.Engine == onEmbedded:
 		return "JetStream in this process"
-	case s.Engine == onJetStream:
-		return "JetStream at " + s.URL
-	case s.Engine == onKafka && len(s.Brokers) == 0:
-		return "kfake, a TEST DOUBLE of Kafka: no server, all in memory"
 	case s.Engine == onKafka:
-		return "Kafka"
-	case s.Engine == onPostgres:
+		return "kfake, a TEST DOUBLE of Kafka: no server, all in memory"
+	case s.scheme() == onJetStream:
+		return "JetStream at " + s.Engine
+	case s.scheme() == onKafka:
+		return "Kafka at " + s.Engine
+	case s.scheme() == onPostgres:
 		return "PostgreSQL"
 	}
 	return "SQLite"
