@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/mod/semver"
@@ -24,7 +25,7 @@ import (
 const dry = "v0.0.1-dry"
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	log.SetFlags(0)
 	if err := run(ctx, os.Args[1:]); err != nil {
