@@ -1,8 +1,10 @@
 package console
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -19,9 +21,11 @@ import (
 
 const (
 	editedFrom = jobs.EditedFrom
-	aFew       = 3    // messages of a first try
-	slowly     = 10   // messages a second, unless the person says otherwise
-	many       = 1000 // or more: what is not counted is taken for so many
+	aFew       = 3                // messages of a first try
+	slowly     = 10               // messages a second, unless the person says otherwise
+	maxMerges  = 5                // as jobs.Start has it
+	again      = 10 * time.Second // a second click
+	many       = 1000             // or more: what is not counted is taken for so many
 	noWhy      = "Say why: the reason stands in the log of actions, for those who come after you."
 )
 
@@ -151,12 +155,41 @@ func (s *server) start(r *http.Request) (string, error) {
 			return "", err
 		}
 	}
-	job, err := s.jobs.Start(r.Context(), spec)
+	job, err := s.once(r.Context(), spec)
 	if err != nil {
 		return "", mine(r.Context(), err)
 	}
 	s.run(job.ID)
 	return "/job?id=" + strconv.Itoa(job.ID), nil
+}
+
+// once starts a job, unless the same was started just now: a second click, or a browser that asks again.
+func (s *server) once(ctx context.Context, spec jobs.Spec) (jobs.Job, error) {
+	s.starting.Lock()
+	defer s.starting.Unlock()
+	list, err := s.jobs.List(ctx)
+	if err != nil {
+		return jobs.Job{}, err
+	}
+	if spec.Do == jobs.Merge {
+		spec.MaxMerges = maxMerges
+	}
+	for _, job := range list {
+		if s.Clock.Since(job.Begun).Abs() < again && sameSpec(job.Spec, spec) {
+			return job, nil
+		}
+	}
+	return s.jobs.Start(ctx, spec)
+}
+
+// sameSpec compares what is stored.
+func sameSpec(a, b jobs.Spec) bool {
+	x, err := json.Marshal(a)
+	if err != nil {
+		return false
+	}
+	y, err := json.Marshal(b)
+	return err == nil && bytes.Equal(x, y)
 }
 
 // checkTo refuses a queue that nobody reads, unless the person has said that it is right.

@@ -103,6 +103,8 @@ type server struct {
 	counts map[string]*cached[store.Counts] // of queues, by name; of the look that is being made
 	logs   cached[logged]
 
+	starting sync.Mutex // of jobs
+
 	mu      sync.Mutex
 	history map[string][]point          // of queues, by name
 	groups  map[string]*cached[[]group] // by queue and filter

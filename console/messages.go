@@ -18,6 +18,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 const (
@@ -378,6 +379,21 @@ func (s *server) payload(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(e.Payload)
 }
 
+// callText says what became of a call.
+func callText(c message.Step) string {
+	text := fmt.Sprintf("visit %d, call %d took %v", c.Visit, c.Attempt, c.Took.Round(time.Microsecond))
+	if c.Reason != "" {
+		text += ", " + cut(100, c.Reason)
+	}
+	if c.Backend != "" {
+		text += ", the backend was " + cut(100, c.Backend)
+	}
+	if c.Retried {
+		text += ", called again after " + c.Wait.Round(time.Millisecond).String()
+	}
+	return text
+}
+
 // way returns what is known of the way of a message, in the order of time.
 func way(e *store.Entry, now time.Time) (steps []step) {
 	m := &e.Meta
@@ -394,6 +410,9 @@ func way(e *store.Entry, now time.Time) (steps []step) {
 	}
 	if m.Merges > 0 {
 		steps = append(steps, step{Text: "sent back from the dead letters " + count(m.Merges, "time")})
+	}
+	for _, c := range m.Way {
+		add(c.Begun, callText(c), c.Error)
 	}
 	add(m.FirstFailure, "failed for the first time", "")
 	if !m.LastFailure.Equal(m.FirstFailure) || m.LastError != "" {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weirflow/weir/delivery/jobs"
@@ -165,7 +166,7 @@ func backendsOf(l *look) []backend {
 		if b := at(o.Backend); o.Held != "" || o.Limit != nil {
 			b.Held = o.Held
 			if o.Limit != nil {
-				b.Limit = fmt.Sprint(*o.Limit)
+				b.Limit = strconv.Itoa(*o.Limit)
 			}
 		}
 	}

@@ -26,3 +26,7 @@ if (document.querySelector("[data-live]")) {
 	document.addEventListener("visibilitychange", watch);
 	watch();
 }
+
+// A form is sent once.
+document.addEventListener("submit", (e) => setTimeout(() => e.target.querySelectorAll("button").forEach((b) => { b.disabled = true; })));
+addEventListener("pageshow", () => document.querySelectorAll("button").forEach((b) => { b.disabled = false; }));

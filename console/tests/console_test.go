@@ -29,6 +29,7 @@ import (
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -118,7 +119,7 @@ func put(tb testing.TB, e store.Engine, n int) {
 		})
 	}
 	ms = append(ms,
-		store.Message{Meta: delivery.Meta{ID: "wrong", Visit: 1, Attempts: 1, LastError: `no airport "XQQ"`, LastFailure: now}, Payload: []byte(`{"to":"XQQ"}`), Cause: store.Permanent},
+		store.Message{Meta: delivery.Meta{ID: "wrong", Visit: 1, Attempts: 1, LastError: `no airport "XQQ"`, LastFailure: now, Way: []message.Step{{Visit: 1, Attempt: 1, Begun: now, Took: 3 * time.Millisecond, Reason: "NO_ROW", Backend: "open", Error: "no row"}}}, Payload: []byte(`{"to":"XQQ"}`), Cause: store.Permanent},
 		store.Message{Meta: delivery.Meta{ID: "doubt", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now.Add(-3 * time.Hour), OutcomeUnknown: true, Request: "r1", Remembered: now.Add(-2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.OutcomeUnknown},
 		store.Message{Meta: delivery.Meta{ID: "known", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now, OutcomeUnknown: true, Request: "r2", Remembered: now.Add(2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.OutcomeUnknown})
 	require.NoError(tb, e.Put(context.Background(), "orders-dead", ms...))
@@ -209,7 +210,7 @@ func TestWhatHappensIfItIsRepeated(t *testing.T) {
 	h := handler(t, console.Config{Engine: e})
 	for id, want := range map[string][]string{
 		"orders/0/0": {"Safe to repeat.", "failed at each of its 4 visits", "became a dead letter: exhausted", "no answer of 10.0.0.0:443"},
-		"wrong":      {"fails again unless something has changed"},
+		"wrong":      {"fails again unless something has changed", "visit 1, call 1 took 3ms, NO_ROW, the backend was open", "no row"},
 		"doubt":      {"Not safe to repeat: it may happen twice", "It failed 3 h ago", "2 h ago. A repeat is a new request"},
 		"known":      {"Safe to repeat for 1 h 59 min", "under the same request id", "r2"},
 	} {
@@ -252,6 +253,7 @@ func TestActions(t *testing.T) {
 		w = ask(h, "/start", form)
 		require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
 		assert.Equal(t, "/job?id=1", w.Header().Get("Location"))
+		assert.Equal(t, "/job?id=1", ask(h, "/start", form).Header().Get("Location"), "a second click")
 		job := over(t, e, 1)
 		assert.Equal(t, []any{3, "ann", "the bank is back"}, []any{job.Done, job.By, job.Why})
 		assert.Contains(t, page(t, h, "/job?id=1"), "done: 3 of 3 done")
@@ -283,6 +285,32 @@ func TestJobsArePausedAndCancelled(t *testing.T) {
 	}
 	assert.Equal(t, http.StatusUnprocessableEntity, ask(h, "/job", url.Values{"id": {"1"}, "do": {"pause"}, "why": {"test"}}).Code, "it is over")
 	assert.Equal(t, http.StatusNotFound, ask(h, "/job?id=77", nil).Code)
+}
+
+// Layers say what is due when, and their messages can be run now, or held.
+func TestLayers(t *testing.T) {
+	engines(t, func(t *testing.T, e store.Keeper) {
+		require.NoError(t, e.Put(t.Context(), "orders-retry-1", store.Message{Meta: delivery.Meta{ID: "a", Visit: 1}, Delay: 2 * time.Hour}, store.Message{Meta: delivery.Meta{ID: "b", Visit: 1}, Delay: 3 * time.Hour}))
+		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+		text := page(t, h, "/layers")
+		assert.Contains(t, text, "in 1 h 59 min")
+		assert.Contains(t, text, "Run now")
+		text = page(t, h, "/start?do=merge&queue=orders-retry-1")
+		assert.Contains(t, text, "Let 2 messages run now?")
+		assert.Contains(t, text, `name="to" value="orders"`)
+		form := url.Values{"do": {"hold"}, "queue": {"orders-retry-1"}, "id": {"b"}, "why": {"test"}}
+		require.Equal(t, http.StatusSeeOther, ask(h, "/start", form).Code)
+		require.Equal(t, 1, over(t, e, 1).Done)
+		form = url.Values{"do": {"merge"}, "queue": {"orders-retry-1"}, "to": {"orders"}, "new": {"yes"}, "id": {"a"}, "why": {"test"}}
+		w := ask(h, "/start", form)
+		require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
+		require.Equal(t, 1, over(t, e, 3).Done)
+		taken, err := e.Take(t.Context(), "orders", 9, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		assert.Equal(t, "a", taken[0].Meta.ID)
+		assert.Contains(t, page(t, handler(t, console.Config{Engine: e}), "/"), "1 message of orders-retry-1 held")
+	})
 }
 
 func TestAnEditedPayload(t *testing.T) {
@@ -399,7 +427,7 @@ func TestWhoGetsIn(t *testing.T) {
 	}
 	acts := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
 	assert.Equal(t, http.StatusOK, from(acts, "GET", "weir.example", "10.0.0.1:1"))
-	r := httptest.NewRequest("POST", "http://localhost/start", strings.NewReader(form.Encode()))
+	r := httptest.NewRequest(http.MethodPost, "http://localhost/start", strings.NewReader(form.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("Sec-Fetch-Site", "cross-site")
 	w := httptest.NewRecorder()

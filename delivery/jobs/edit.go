@@ -17,7 +17,7 @@ import (
 const EditedFrom = "Edited-From"
 
 // edited is what Jobs.Edit does to a message.
-const edited Action = "edit"
+const edited = "edit"
 
 // errGone ends a transaction that has nothing to change. update would repeat one that returns ErrChanged.
 var errGone = errors.New("the message is gone, or a worker has it")
@@ -72,7 +72,7 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 		if err := forget(ctx, tx); err != nil {
 			return err
 		}
-		return appendLine(ctx, tx, Line{At: now, Event: string(edited), By: by, Why: why, Job: job})
+		return appendLine(ctx, tx, Line{At: now, Event: edited, By: by, Why: why, Job: job})
 	})
 	if errors.Is(err, errGone) {
 		return Job{}, fmt.Errorf("jobs: %w: %w", err, store.ErrChanged)
