@@ -64,7 +64,7 @@ const aboutJobs = `
 This is a job: it is kept in the database, and goes on after a crash. If you
 interrupt it, the workers of the database go on with it within 20 s, or
 weir jobs run. weir jobs pause and weir jobs cancel stop it. weir log shows who
-has done what. On JetStream and Kafka it ends with this command: call it again.`
+has done what. On Kafka it ends with this command: call it again.`
 
 func (a *app) deadPurge() *cobra.Command {
 	b := &bulk{spec: jobs.Spec{Do: jobs.Purge}}

@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// Local returns an engine that is a [store.Keeper] as it is. Another one keeps no jobs (JetStream, so far): it returns one whose jobs and
+// Local returns an engine that is a [store.Keeper] as it is. Another one keeps no jobs: it returns one whose jobs and
 // log live in this process and end with it. They only merge and purge, leave alone what is leased, and if the process is killed, what was
 // claimed returns after 30 s; then start such a job again.
 func Local(e store.Inspector) store.Keeper {
