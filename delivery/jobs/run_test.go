@@ -330,3 +330,26 @@ func TestABackendOrderThatCannotBeRead(t *testing.T) {
 		require.Equal(t, []string{"b"}, got)
 	})
 }
+
+// Law W4: an order of a later version keeps what this one does not know, whatever is ordered.
+func TestABackendOrderOfALaterVersion(t *testing.T) {
+	s := memory.Open()
+	j := jobsOf(t, s)
+	const later = `"share":{"of":[1,2.50]},"until":"noon"`
+	require.NoError(t, s.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		return tx.Write(ctx, store.Record{
+			Kind: store.WatchedKind, Name: "a",
+			Value: `{"backend":"a","event":"hold","held":"migration (bob)","by":"bob","why":"migration","at":"2026-01-02T03:04:05Z",` + later + `}`,
+		})
+	}))
+	for range 2 {
+		o, err := j.LimitBackend(t.Context(), "a", 5, "ann", "test")
+		require.NoError(t, err)
+		require.Equal(t, "migration (bob)", o.Held)
+		rs, err := s.Records(t.Context(), store.WatchedKind, "", 2)
+		require.NoError(t, err)
+		require.Len(t, rs, 1)
+		require.Contains(t, rs[0].Value, `"limit":5`)
+		require.True(t, strings.HasSuffix(rs[0].Value, ","+later+"}"), rs[0].Value)
+	}
+}
