@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/url"
 	"strings"
 	"syscall"
 	"testing"
@@ -144,6 +145,20 @@ func TestLoss(t *testing.T) {
 			require.Equal(t, c.lost, o.Stats().Lost)
 		})
 	}
+}
+
+// What is published of an error has no password, and no query, of a URL.
+func TestReasonsHaveNoSecrets(t *testing.T) {
+	o := newBench(t).attach()
+	err := &url.Error{Op: "Get", URL: "https://pay.example/v1?token=s3cret", Err: errBusy}
+	for range 5 {
+		o.call(err)
+	}
+	require.Contains(t, o.Stats().Reason, `Get "https://pay.example/v1?xxxxx": `)
+	require.Contains(t, o.log.String(), "backend: closed")
+	require.NotContains(t, o.log.String(), "s3cret")
+	late, _ := o.place.Closed(o.clock.Now(), &gate.Late{})
+	require.NotContains(t, late.Error(), "s3cret")
 }
 
 // Losses close: more than half of the last hundred calls, or as many in a row as run at a time, and at least five.

@@ -4,12 +4,12 @@ package failed
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
@@ -26,7 +26,7 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	if meta.FirstFailure.IsZero() {
 		meta.FirstFailure = now
 	}
-	meta.LastFailure, meta.LastError = now, fmt.Sprint(f.Err) // fmt recovers panics of users' errors
+	meta.LastFailure, meta.LastError = now, guard.Text(f.Err)
 	meta.OutcomeUnknown = meta.OutcomeUnknown || Ambiguous(f) // an earlier call is not less in doubt since
 	meta.Reasons = slices.Clone(meta.Reasons)                 // they are shared
 	note := func(reason string) {
