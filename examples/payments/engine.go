@@ -13,19 +13,18 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/jobs"
-	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
 )
 
-// ends are what a worker needs of an engine that has no queues of delivery for orders and payments: where orders come from, new ones and
-// those that come back, where those go that cannot be paid now, and where payments go.
+// ends are what a worker needs of an engine for a provider: where orders come from, new ones and those that come back, where those go
+// that cannot be paid now, those that the other provider is to be asked for, and where payments go.
 //
-//	queues.go    a file (SQLite), a database (PostgreSQL), or servers (JetStream), which may be within the supervisor (embedded.go): without ends
+//	queues.go    a file (SQLite), a database (PostgreSQL), or servers (JetStream), which may be within the supervisor (embedded.go)
 //	kafka.go     Kafka
 type ends struct {
 	orders   delivery.Source[bank.Order]
 	failed   func(context.Context, asyncop.Failure[bank.Order]) error
+	others   delivery.Sink[bank.Order]
 	payments delivery.Sink[bank.Payment]
 	close    func()
 }
@@ -52,8 +51,8 @@ type engine interface {
 	put(ctx context.Context, orders []bank.Order) error
 	// look counts.
 	look(ctx context.Context) (counts, error)
-	// merge sends all dead letters back.
-	merge(ctx context.Context) (int, error)
+	// dead returns the dead letters.
+	dead(ctx context.Context) ([]bank.Order, error)
 	// receipts returns the payments.
 	receipts(ctx context.Context) ([]bank.Payment, error)
 	// close ends it, and removes what it has on a server if the run was temporary.
@@ -102,7 +101,7 @@ const (
 
 const (
 	later     = 300 * time.Millisecond
-	muchLater = time.Second
+	muchLater = 500 * time.Millisecond
 	jitter    = 0.5
 
 	lease = 2 * time.Second // after it the orders of a worker that was killed go to another one
@@ -124,38 +123,24 @@ var (
 	quiet = slog.New(slog.DiscardHandler) // what is killed all the time has much to say
 )
 
-// ordersOn returns the queue of orders on an engine, with its layers and dead letters.
-func ordersOn(e delivery.Engine, at location) *delivery.Queue[bank.Order] {
-	return delivery.NewQueue[bank.Order](e, at.queue(ordersQueue), delivery.WithLayers(layers[0].Layer, layers[1].Layer),
+// ordersOn returns the queue of orders for a provider on an engine, with its layers and dead letters.
+func ordersOn(e delivery.Engine, at location, provider string) *delivery.Queue[bank.Order] {
+	return delivery.NewQueue[bank.Order](e, at.queue(ordersQueue)+"-"+provider, delivery.WithLayers(layers[0].Layer, layers[1].Layer),
 		delivery.WithLease(lease), delivery.WithLogger(quiet))
 }
 
-// stored is the part of an engine that has its layers and dead letters in a store.
-type stored struct {
-	queues store.Inspector
-	orders *delivery.Queue[bank.Order]
-}
-
-// look counts the orders. They go from queue to queue, and are put before they are removed.
-func (s stored) look(ctx context.Context) (c counts, err error) {
-	n, err := s.orders.Counts(ctx)
-	return counts{open: int64(n.Waiting + n.Retrying), dead: int64(n.Dead)}, err
-}
-
-// merge sends all dead letters back: what failed has one cause, and that is repaired.
-func (s stored) merge(ctx context.Context) (int, error) {
-	j, err := jobs.New(s.queues, jobs.Config{})
-	if err != nil {
-		return 0, err
+// putFirst puts orders into the sinks of the providers that are to be asked first.
+func putFirst(ctx context.Context, sinks map[string]delivery.Sink[bank.Order], orders []bank.Order) error {
+	first := map[string][]bank.Order{}
+	for _, o := range orders {
+		first[o.First] = append(first[o.First], o)
 	}
-	job, err := j.Start(ctx, jobs.Spec{
-		Do: jobs.Merge, Queue: s.orders.DeadLetters(), To: s.orders.Name(), By: "supervisor", Why: "the cause is repaired",
-	})
-	if err != nil {
-		return 0, err
+	for provider, of := range first {
+		if err := putAll(ctx, sinks[provider], of); err != nil {
+			return err
+		}
 	}
-	job, err = j.Run(ctx, job.ID, nil)
-	return job.Done, err
+	return nil
 }
 
 // putAll puts orders into a sink. They have the ids by which engines and workers know them.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -11,32 +13,39 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/examples/internal/bank"
 	"github.com/weirflow/weir/ext/kafka"
 )
 
-// openKafka opens the ends: topics of orders and of payments, and a topic for each layer and for the dead letters.
-func openKafka(at location, worker int) (ends, error) {
+// openKafka opens the ends for a provider: topics of orders and of payments, and a topic for each layer and for the dead letters.
+func openKafka(at location, provider string, worker int) (ends, error) {
 	client := []kgo.Opt{kgo.SeedBrokers(at.Brokers...)}
 	retries, err := kafka.NewRetries(kafka.RetriesConfig[bank.Order]{
-		Client: client, Codec: ordersCodec, Layers: at.layers(), DeadLetters: at.topic(deadQueue),
+		Client: client, Codec: ordersCodec, Layers: at.layers(provider), DeadLetters: at.topic(provider, deadQueue),
 	})
 	if err != nil {
 		return ends{}, err
 	}
 	// A worker that is started again has the same instance id, and gets its partitions back without a rebalance.
 	member := append(client, kgo.InstanceID(fmt.Sprintf("worker-%d", worker)), kgo.SessionTimeout(6*time.Second))
-	orders, err := kafka.NewSource(at.group(), append([]string{at.topic(ordersQueue)}, retries.Topics()...), ordersCodec,
+	orders, err := kafka.NewSource(at.group(provider), append([]string{at.topic(provider, ordersQueue)}, retries.Topics()...), ordersCodec,
 		kafka.WithClient(member...), kafka.WithDeadLetters(retries.PutDead), kafka.WithCommitInterval(commitInterval), kafka.WithLogger(quiet))
 	if err != nil {
 		return ends{}, err
 	}
-	payments, err := kafka.NewSink(at.topic(paymentsQueue), paymentsCodec, client...)
+	others, err := kafka.NewSink(at.topic(bank.Other(provider), ordersQueue), ordersCodec, client...)
 	if err != nil {
 		return ends{}, err
 	}
-	return ends{orders: orders, failed: retries.Take, payments: payments, close: func() {
+	payments, err := kafka.NewSink(at.topic("", paymentsQueue), paymentsCodec, client...)
+	if err != nil {
+		return ends{}, err
+	}
+	return ends{orders: orders, failed: retries.Take, others: others, payments: payments, close: func() {
 		payments.Close()
+		others.Close()
 		retries.Close()
 	}}, nil
 }
@@ -46,21 +55,25 @@ const (
 	commitInterval  = 200 * time.Millisecond
 )
 
-func (l location) topic(name string) string { return l.Name + "." + name }
-func (l location) group() string            { return l.Name }
-func (l location) merging() string          { return l.Name + "-merge" } // the group that reads the dead letters
+// topic returns the name of a topic, of a provider or of all.
+func (l location) topic(provider, name string) string { return l.Name + "." + provider + name }
 
-func (l location) layers() (topics []kafka.Layer) {
+func (l location) group(provider string) string { return l.Name + "." + provider }
+
+func (l location) layers(provider string) (topics []kafka.Layer) {
 	for _, layer := range layers {
-		topics = append(topics, kafka.Layer{Topic: l.topic(layer.name), Delay: layer.Delay, Jitter: layer.Jitter})
+		topics = append(topics, kafka.Layer{Topic: l.topic(provider, layer.name), Delay: layer.Delay, Jitter: layer.Jitter})
 	}
 	return topics
 }
 
 // all returns all topics.
-func (l location) all() (topics []string) {
-	for _, name := range []string{ordersQueue, layers[0].name, layers[1].name, deadQueue, paymentsQueue} {
-		topics = append(topics, l.topic(name))
+func (l location) all() []string {
+	topics := []string{l.topic("", paymentsQueue)}
+	for _, provider := range bank.Providers {
+		for _, name := range []string{ordersQueue, layers[0].name, layers[1].name, deadQueue} {
+			topics = append(topics, l.topic(provider, name))
+		}
 	}
 	return topics
 }
@@ -107,23 +120,27 @@ func startKafka(ctx context.Context, brokers []string, name string) (_ engine, e
 func (e *inKafka) location() location { return e.at }
 
 func (e *inKafka) put(ctx context.Context, orders []bank.Order) error {
-	sink, err := kafka.NewSink(e.at.topic(ordersQueue), ordersCodec, kgo.SeedBrokers(e.at.Brokers...))
-	if err != nil {
-		return err
+	sinks := map[string]delivery.Sink[bank.Order]{}
+	for _, provider := range bank.Providers {
+		sink, err := kafka.NewSink(e.at.topic(provider, ordersQueue), ordersCodec, kgo.SeedBrokers(e.at.Brokers...))
+		if err != nil {
+			return err
+		}
+		defer sink.Close()
+		sinks[provider] = sink
 	}
-	defer sink.Close()
-	return putAll(ctx, sink, orders)
+	return putFirst(ctx, sinks, orders)
 }
 
 // look compares the ends of the topics with what is committed. That is asked for first: what is committed was put elsewhere before.
 func (e *inKafka) look(ctx context.Context) (c counts, err error) {
-	worked, err := e.committed(ctx, e.at.group())
-	if err != nil {
-		return c, err
-	}
-	merged, err := e.committed(ctx, e.at.merging())
-	if err != nil {
-		return c, err
+	worked := kadm.OffsetResponses{}
+	for _, provider := range bank.Providers {
+		offsets, err := e.admin.FetchOffsets(ctx, e.at.group(provider))
+		if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+			return c, err
+		}
+		maps.Copy(worked, offsets)
 	}
 	ends, err := e.admin.ListEndOffsets(ctx, e.at.all()...)
 	if err != nil {
@@ -131,88 +148,53 @@ func (e *inKafka) look(ctx context.Context) (c counts, err error) {
 	}
 	ends.Each(func(end kadm.ListedOffset) {
 		err = errors.Join(err, end.Err)
-		switch end.Topic {
-		case e.at.topic(deadQueue):
-			c.dead += end.Offset - at(merged, end)
-		case e.at.topic(paymentsQueue):
+		switch {
+		case strings.HasSuffix(end.Topic, deadQueue):
+			c.dead += end.Offset
+		case end.Topic == e.at.topic("", paymentsQueue):
 			c.paid += end.Offset
 		default:
-			c.open += end.Offset - at(worked, end)
+			c.open += end.Offset
+			if o, ok := worked.Lookup(end.Topic, end.Partition); ok && o.At > 0 {
+				c.open -= o.At
+			}
 		}
 	})
 	return c, err
 }
 
-func (e *inKafka) committed(ctx context.Context, group string) (kadm.OffsetResponses, error) {
-	offsets, err := e.admin.FetchOffsets(ctx, group)
-	if errors.Is(err, kerr.GroupIDNotFound) {
-		return nil, nil
-	}
-	return offsets, err
-}
-
-// at returns what is committed of a partition.
-func at(committed kadm.OffsetResponses, p kadm.ListedOffset) int64 {
-	if o, ok := committed.Lookup(p.Topic, p.Partition); ok && o.At > 0 {
-		return o.At
-	}
-	return 0
-}
-
-// merge writes all dead letters to the orders. A topic has no index, so they are read; and one that was put there twice comes back
-// twice, with one id.
-func (e *inKafka) merge(ctx context.Context) (merged int, err error) {
-	c, err := e.look(ctx)
-	if err != nil || c.dead == 0 {
-		return 0, err
-	}
-	brokers := kgo.SeedBrokers(e.at.Brokers...)
-	source, err := kafka.NewSource(e.at.merging(), []string{e.at.topic(deadQueue)}, ordersCodec, kafka.WithClient(brokers), kafka.WithLogger(quiet))
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, source.Close(ctx)) }() // commits
-	sink, err := kafka.NewSink(e.at.topic(ordersQueue), ordersCodec, brokers)
-	if err != nil {
-		return 0, err
-	}
-	defer sink.Close()
-	for merged < int(c.dead) {
-		ms, err := source.Receive(ctx, 100)
-		if err != nil {
-			return merged, err
-		}
-		if err := sink.PutAll(ctx, ms); err != nil {
-			return merged, err
-		}
-		for _, m := range ms {
-			m.Ack()
-		}
-		merged += len(ms)
-	}
-	return merged, nil
-}
-
-func (e *inKafka) receipts(ctx context.Context) (payments []bank.Payment, err error) {
-	for partition := range int32(topicPartitions) {
-		ps, err := e.receiptsOf(ctx, partition)
+func (e *inKafka) dead(ctx context.Context) (dead []bank.Order, err error) {
+	for _, provider := range bank.Providers {
+		of, err := readTopic(ctx, e, e.at.topic(provider, deadQueue), ordersCodec)
 		if err != nil {
 			return nil, err
 		}
-		payments = append(payments, ps...)
+		dead = append(dead, of...)
 	}
-	return payments, nil
+	return dead, nil
 }
 
-func (e *inKafka) receiptsOf(ctx context.Context, partition int32) ([]bank.Payment, error) {
-	in, err := kafka.OpenInput(ctx, kafka.InputConfig[bank.Payment]{
-		Client: []kgo.Opt{kgo.SeedBrokers(e.at.Brokers...)}, Topic: e.at.topic(paymentsQueue), Partition: partition, ToEnd: true,
-		Decode: func(r *kgo.Record) (bank.Payment, error) { return paymentsCodec.Decode(r.Value) },
-	})
-	if err != nil {
-		return nil, err
+func (e *inKafka) receipts(ctx context.Context) ([]bank.Payment, error) {
+	return readTopic(ctx, e, e.at.topic("", paymentsQueue), paymentsCodec)
+}
+
+// readTopic returns all that is in a topic.
+func readTopic[T any](ctx context.Context, e *inKafka, topic string, c codec.Codec[T]) (all []T, err error) {
+	for partition := range int32(topicPartitions) {
+		in, err := kafka.OpenInput(ctx, kafka.InputConfig[T]{
+			Client: []kgo.Opt{kgo.SeedBrokers(e.at.Brokers...)}, Topic: topic, Partition: partition, ToEnd: true,
+			Decode: func(r *kgo.Record) (T, error) { return c.Decode(r.Value) },
+		})
+		if err != nil {
+			return nil, err
+		}
+		of, err := bank.ReadAll(in)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, of...)
 	}
-	return bank.ReadPayments(in)
+	return all, nil
 }
 
 func (e *inKafka) close(temporary bool) (err error) {
@@ -220,7 +202,7 @@ func (e *inKafka) close(temporary bool) (err error) {
 		if temporary && e.double == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			_, err = e.admin.DeleteTopics(ctx, e.at.all()...)
-			_, groupsErr := e.admin.DeleteGroups(ctx, e.at.group(), e.at.merging())
+			_, groupsErr := e.admin.DeleteGroups(ctx, e.at.group(bank.North), e.at.group(bank.South))
 			err = errors.Join(err, groupsErr)
 			cancel()
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"path/filepath"
 
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
@@ -24,56 +25,85 @@ func openEngine(ctx context.Context, at location) (store.Inspector, error) {
 	return sqlite.Open(ctx, filepath.Join(at.Dir, "queues.db"), sqlite.WithLogger(quiet))
 }
 
-// queuesOn returns the queues of a run. Several runs may be in one database, or on the same servers.
-func queuesOn(engine delivery.Engine, at location) (orders *delivery.Queue[bank.Order], payments *delivery.Queue[bank.Payment]) {
-	return ordersOn(engine, at), delivery.NewQueue[bank.Payment](engine, at.queue(paymentsQueue))
-}
-
-// onQueues is the engine of the supervisor.
+// onQueues is the engine of the supervisor, and of workers. Several runs may be in one database, or on the same servers.
 type onQueues struct {
 	at       location
 	engine   store.Inspector
+	orders   map[string]*delivery.Queue[bank.Order] // by provider
 	payments *delivery.Queue[bank.Payment]
-	stored
 }
 
-func newQueues(ctx context.Context, at location) (engine, error) {
+func newQueues(ctx context.Context, at location) (*onQueues, error) {
 	e, err := openEngine(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	orders, payments := queuesOn(e, at)
-	return &onQueues{at, e, payments, stored{e, orders}}, nil
+	q := &onQueues{at, e, map[string]*delivery.Queue[bank.Order]{}, delivery.NewQueue[bank.Payment](e, at.queue(paymentsQueue))}
+	for _, provider := range bank.Providers {
+		q.orders[provider] = ordersOn(e, at, provider)
+	}
+	return q, nil
+}
+
+// ends returns those of a worker.
+func (e *onQueues) ends(provider string) ends {
+	orders := e.orders[provider]
+	return ends{orders: orders, failed: orders.TakeFailure, others: e.orders[bank.Other(provider)], payments: e.payments, close: func() {}}
 }
 
 func (e *onQueues) location() location { return e.at }
 
 func (e *onQueues) put(ctx context.Context, orders []bank.Order) error {
-	return putAll(ctx, e.orders, orders)
+	sinks := map[string]delivery.Sink[bank.Order]{}
+	for provider, q := range e.orders {
+		sinks[provider] = q
+	}
+	return putFirst(ctx, sinks, orders)
 }
 
-func (e *onQueues) look(ctx context.Context) (counts, error) {
-	c, err := e.stored.look(ctx)
-	if err != nil {
-		return c, err
+// look counts. Orders go from queue to queue, and are put before they are removed.
+func (e *onQueues) look(ctx context.Context) (c counts, err error) {
+	for _, provider := range bank.Providers {
+		n, err := e.orders[provider].Counts(ctx)
+		if err != nil {
+			return c, err
+		}
+		c.open += int64(n.Waiting + n.Retrying)
+		c.dead += int64(n.Dead)
 	}
 	paid, err := e.payments.Counts(ctx)
 	c.paid = int64(paid.Waiting)
 	return c, err
 }
 
+func (e *onQueues) dead(ctx context.Context) (dead []bank.Order, err error) {
+	for _, q := range e.orders {
+		of, err := listAll(ctx, e.engine, q.DeadLetters(), ordersCodec)
+		if err != nil {
+			return nil, err
+		}
+		dead = append(dead, of...)
+	}
+	return dead, nil
+}
+
 func (e *onQueues) receipts(ctx context.Context) (payments []bank.Payment, err error) {
+	return listAll(ctx, e.engine, e.payments.Name(), paymentsCodec)
+}
+
+// listAll returns all that is in a queue.
+func listAll[T any](ctx context.Context, engine store.Inspector, queue string, c codec.Codec[T]) (all []T, err error) {
 	for page := (store.Page{Max: 500}); ; {
-		entries, err := e.engine.List(ctx, e.payments.Name(), store.Filter{}, page)
+		entries, err := engine.List(ctx, queue, store.Filter{}, page)
 		if err != nil || len(entries) == 0 {
-			return payments, err
+			return all, err
 		}
 		for _, entry := range entries {
-			p, err := paymentsCodec.Decode(entry.Payload)
+			v, err := c.Decode(entry.Payload)
 			if err != nil {
 				return nil, err
 			}
-			payments = append(payments, p)
+			all = append(all, v)
 		}
 		page.After = entries[len(entries)-1].Position
 	}
