@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"net/url"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -130,6 +131,7 @@ func TestLoss(t *testing.T) {
 		"500":                    {gate.Outcome{Err: &httpretry.StatusError{StatusCode: 500}}, 0},
 		"404":                    {gate.Outcome{Err: &httpretry.StatusError{StatusCode: 404}}, 0},
 		"refused":                {gate.Outcome{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}, 1},
+		"timeout of the network": {gate.Outcome{Err: &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}}, 1},
 		"timeout of the element": {gate.Outcome{Err: context.DeadlineExceeded}, 1},
 		"timeout of the client":  {gate.Outcome{Err: fmt.Errorf("get: %w", context.DeadlineExceeded)}, 1},
 		"a reason":               {gate.Outcome{Reason: httpretry.TooManyRequests}, 1},

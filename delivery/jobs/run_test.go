@@ -353,3 +353,19 @@ func TestABackendOrderOfALaterVersion(t *testing.T) {
 		require.True(t, strings.HasSuffix(rs[0].Value, ","+later+"}"), rs[0].Value)
 	}
 }
+
+// A hold reaches workers within two seconds, also on an engine that does not say what has changed.
+func TestAHoldReachesWorkersWithoutAWatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := jobsOf(t, struct{ store.Keeper }{memory.Open()})
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		heard := make(chan time.Time, 10)
+		go j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, func(jobs.BackendOrder) { heard <- time.Now() }) // ends with ctx
+		time.Sleep(time.Minute + time.Nanosecond)                                                                    // just after it has looked
+		ordered := time.Now()
+		_, err := j.HoldBackend(t.Context(), "pay", "ann", "test")
+		require.NoError(t, err)
+		require.LessOrEqual(t, (<-heard).Sub(ordered), 2*time.Second)
+	})
+}

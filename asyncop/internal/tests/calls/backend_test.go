@@ -141,6 +141,22 @@ func TestPoisonFails(t *testing.T) {
 	})
 }
 
+// Attempts that met an outage use up no retry, three times an element.
+func TestAnOutageIsForgivenThreeTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
+		b.Close("migration")
+		b.Open() // each call is a probe
+		s := &service{down: func() bool { return true }}
+		op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(s.call), time.Hour, 10, retried(1), asyncop.WithBackend(b))
+		for _, err := range op.Results(slices.Values([]int{1})) {
+			require.ErrorIs(t, err, errUnavailable)
+			require.NotErrorIs(t, err, asyncop.ErrBackendClosed)
+		}
+		require.EqualValues(t, 1+1+3, s.calls.Load())
+	})
+}
+
 // A deadline that passes while the backend is closed has an error of its own. Other timeouts do not.
 func TestErrBackendClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
