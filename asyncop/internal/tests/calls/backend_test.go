@@ -157,6 +157,32 @@ func TestAnOutageIsForgivenThreeTimes(t *testing.T) {
 	})
 }
 
+// Law B3: of the elements that wait for a permit of the backend those that were called before go first, oldest first.
+func TestRetriesGoFirstAtABackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []int // one at a time
+		fn := asyncop.Blocking(func(_ context.Context, in int) (int, error) {
+			again := slices.Contains(calls, in)
+			calls = append(calls, in)
+			time.Sleep(100 * time.Millisecond)
+			if in == 2 {
+				time.Sleep(time.Second) // meanwhile the back-offs of 0 and 1 end
+			}
+			if in < 2 && !again {
+				return 0, errors.New("no")
+			}
+			return in, nil
+		})
+		op := asyncop.UnorderedWaitWithRetry(fn, time.Hour, 10,
+			strategies.PolicyOf(strategies.FixedDelay[int](1, 150*time.Millisecond).RetryIfException(predicates.HasException)),
+			asyncop.WithBackend(backend.New("payments", backend.Limit(1))))
+		for _, err := range op.Results(slices.Values([]int{0, 1, 2, 3, 4})) {
+			require.NoError(t, err)
+		}
+		require.Equal(t, []int{0, 1, 2, 0, 1, 3, 4}, calls)
+	})
+}
+
 // A deadline that passes while the backend is closed has an error of its own. Other timeouts do not.
 func TestErrBackendClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
