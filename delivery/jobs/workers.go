@@ -55,9 +55,7 @@ func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 // each 20 s if there are no jobs. about sets Queues, Counts, Operators and Backends. steer, which may be nil, gets what people want of backends,
 // at the start and when it has changed, and perhaps again.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
-	b := &beats{Jobs: j, about: about, running: map[string]bool{}, told: map[int]bool{}}
-	b.self.Name = strings.ToLower(rand.Text()[:10])
-	b.self.Kind = kindWorker
+	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}
 	defer b.runs.Wait()
 	if steer != nil {
 		b.runs.Go(func() { j.steer(ctx, steer) }) // ends with ctx
@@ -91,7 +89,7 @@ func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(Backend
 type beats struct {
 	*Jobs
 	about func() Worker
-	self  store.Record
+	id    string
 	since time.Time
 	told  map[int]bool // jobs that cannot be read, and were logged
 
@@ -104,9 +102,8 @@ type beats struct {
 // transaction.
 func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 	w := b.about()
-	w.ID, w.PID, w.Version = b.self.Name, os.Getpid(), version()
+	w.ID, w.PID, w.Version = b.id, os.Getpid(), version()
 	w.Host, _ = os.Hostname() // or none
-	var r store.Record
 	err = b.update(ctx, func(ctx context.Context, tx store.Tx) error {
 		w.Seen = tx.Now().UTC()
 		if w.Since = b.since; w.Since.IsZero() {
@@ -116,7 +113,7 @@ func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 		if err != nil {
 			return fmt.Errorf("jobs: worker %q: %w", w.ID, err)
 		}
-		r = store.Record{Kind: kindWorker, Name: w.ID}
+		r := store.Record{Kind: kindWorker, Name: w.ID}
 		if err := each(ctx, tx, kindWorker, func(other store.Record) error {
 			if other.Name == w.ID {
 				r.Version = other.Version
@@ -140,7 +137,7 @@ func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 		return err
 	})
 	if err == nil {
-		b.since, b.self.Version = w.Since, r.Version+1
+		b.since = w.Since
 	}
 	return open, err
 }
@@ -189,14 +186,19 @@ func (b *beats) run(ctx context.Context, queue string) {
 	})
 }
 
-// end removes the worker.
+// end removes the worker, or others do so later. Whether its last beat was kept is not known: ctx may have ended meanwhile.
 func (b *beats) end(ctx context.Context) {
-	if b.self.Version == 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 	defer cancel()
-	_ = b.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error { return tx.Write(ctx, b.self) }) // or others remove it
+	_ = b.update(ctx, func(ctx context.Context, tx store.Tx) error {
+		return each(ctx, tx, kindWorker, func(r store.Record) error {
+			if r.Name != b.id {
+				return nil
+			}
+			r.Value = ""
+			return tx.Write(ctx, r)
+		})
+	})
 }
 
 // version returns that of the module in this program.

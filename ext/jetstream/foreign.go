@@ -64,6 +64,7 @@ type foreign struct {
 	buffer    []arrival               // was not taken
 	suspects  map[uint64]store.Leased // whose leases may have ended: each is returned alone
 	extended  time.Time               // the suspects' leases
+	passed    int                     // takes since a suspect had its turn
 	taken     chan struct{}           // closed, and replaced, when the buffer was taken from
 	wakes     map[*func()]bool        // of those that listen
 	life      context.Context         //nolint:containedctx // of the pulls: ends when nobody listens any more
@@ -155,6 +156,12 @@ func (f *foreign) take(ctx context.Context, limit, room int, lease time.Duration
 		return nil, guard.MarkPermanent(fmt.Errorf("jetstream: queue %q: a lease of %v is longer than the AckWait of the consumer %s, which is %v: see delivery.WithLease",
 			f.queue, lease, f.name(), f.lease))
 	}
+	if f.turn() {
+		if taken := f.alone(); len(taken) > 0 {
+			f.keep(ctx)
+			return taken, nil
+		}
+	}
 	f.mu.Lock()
 	got := f.buffer[:min(limit, len(f.buffer))]
 	f.buffer = f.buffer[len(got):]
@@ -208,6 +215,20 @@ func (f *foreign) take(ctx context.Context, limit, room int, lease time.Duration
 	return taken, nil
 }
 
+// mostPassed takes may pass the suspects by: where there is always something else, they would wait for ever.
+const mostPassed = 10
+
+// turn reports whether it is a suspect's turn.
+func (f *foreign) turn() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.suspects) == 0 {
+		f.passed = 0
+	}
+	f.passed++
+	return f.passed > mostPassed
+}
+
 // alone returns a message that may have killed its process: that with the fewest deliveries, since the one that kills has the most. It is
 // alone, so that it takes no other one along (law D4); the others wait here, since a message that is given back has one delivery more.
 func (f *foreign) alone() (taken []store.Leased) {
@@ -229,6 +250,7 @@ func (f *foreign) alone() (taken []store.Leased) {
 		}
 	}
 	delete(f.suspects, best)
+	f.passed = 0
 	return taken
 }
 

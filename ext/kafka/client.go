@@ -4,15 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
+var making sync.Mutex
+
+// makeClient is kgo.NewClient, for options that others use at the same time: it writes to the codecs of kgo.ProducerBatchCompression.
+func makeClient(opts ...kgo.Opt) (*kgo.Client, error) {
+	making.Lock()
+	defer making.Unlock()
+	return kgo.NewClient(opts...)
+}
+
 // newClient returns a client. Its error says what is wrong with the options, or that the brokers refuse the authentication: the client would try
 // that for ever. Brokers that do not answer are no error, since they may be back soon.
 func newClient(opts ...kgo.Opt) (*kgo.Client, error) {
-	client, err := kgo.NewClient(opts...)
+	client, err := makeClient(opts...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}

@@ -68,7 +68,7 @@ func OpenInput[T any](ctx context.Context, c InputConfig[T]) (*Input[T], error) 
 	}
 	opts := append([]kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted())}, c.Client...)
 	opts = append(opts, kgo.KeepControlRecords(), kgo.ConsumeResetOffset(kgo.NoResetOffset())) // markers move the position
-	client, err := kgo.NewClient(opts...)
+	client, err := makeClient(opts...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}

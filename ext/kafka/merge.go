@@ -100,7 +100,7 @@ func (m *merge) run(ctx context.Context) (err error) {
 		return fmt.Errorf("topic %q: %w", m.To, err)
 	}
 	opts := append(slices.Clone(m.view.opts), kgo.TransactionalID(m.id), kgo.RequiredAcks(kgo.AllISRAcks()))
-	if m.client, err = kgo.NewClient(opts...); err != nil {
+	if m.client, err = makeClient(opts...); err != nil {
 		return err
 	}
 	defer m.client.Close()

@@ -75,7 +75,7 @@ func (p *producer) alone(ctx context.Context, records []*kgo.Record, failed map[
 			continue
 		}
 		if single == nil {
-			if single, err = kgo.NewClient(p.opts...); err != nil {
+			if single, err = makeClient(p.opts...); err != nil {
 				return fmt.Errorf("kafka: %w", err)
 			}
 			defer single.Close()

@@ -63,7 +63,7 @@ func OpenView(ctx context.Context, topic, group string, opts ...kgo.Opt) (*View,
 		v.group = mergeGroup(topic)
 	}
 	var err error
-	if v.client, err = kgo.NewClient(opts...); err != nil {
+	if v.client, err = makeClient(opts...); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	v.admin = kadm.NewClient(v.client)
@@ -151,7 +151,7 @@ func (v *View) read(ctx context.Context, p *viewPart, from int64, f func(r *kgo.
 	opts = append(opts, kgo.KeepControlRecords(), // the last record may be one
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{v.topic: {p.id: kgo.NewOffset().At(from)}}))
-	client, err := kgo.NewClient(opts...)
+	client, err := makeClient(opts...)
 	if err != nil {
 		return v.error(err)
 	}

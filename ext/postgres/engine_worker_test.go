@@ -27,6 +27,14 @@ func TestKilledWorkers(t *testing.T) {
 	})
 }
 
+// Law W4: workers of two versions at once, as in a rollout. The older one is the first with these tables.
+func TestKilledWorkersOfTwoVersions(t *testing.T) {
+	older := workerkill.Older(t, "8c775bb644e02a59b305c1a239db22b38a8d062d", "ext/postgres")
+	server := pgtest.Start(t)
+	require.NoError(t, postgres.Migrate(t.Context(), connect(t, server.URL())))
+	workerkill.Run(t, workerkill.Config{Place: server.URL(), Open: openForWorkers, Programs: []string{older, ""}})
+}
+
 func openForWorkers(ctx context.Context, url string) (workerkill.Engine, error) {
 	s, err := postgres.Open(ctx, url, postgres.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {

@@ -101,7 +101,8 @@ func (q *queues) Sink() delivery.Sink[workerkill.Order] {
 func (q *queues) Fill(ctx context.Context, orders []workerkill.Order) error {
 	var ms []delivery.Message[workerkill.Order]
 	for _, o := range orders {
-		ms = append(ms, delivery.New(o, &delivery.Meta{ID: o.ID()}, nil))
+		meta := o.Meta()
+		ms = append(ms, delivery.New(o, &meta, nil))
 	}
 	sink := delivery.NewQueue[workerkill.Order](q.Engine, "work")
 	_, err := child.Again(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, sink.PutAll(ctx, ms) }) // the leader may have no room

@@ -94,3 +94,34 @@ func TestCloseWhileMessagesWaitToBeAlone(t *testing.T) {
 	require.ErrorIs(t, <-notified, store.ErrClosed)
 	require.Eventually(t, func() bool { return own.Conn().NumSubscriptions() <= before }, 10*time.Second, 10*time.Millisecond)
 }
+
+// What a dead worker had comes although there is always something else (law D4).
+func TestWhatADeadWorkerHadComesBesideABacklog(t *testing.T) {
+	t.Parallel()
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	publish(t, js, stream, "dead")
+	batch, err := newConsumer(t, js, stream, time.Second).Fetch(1)
+	require.NoError(t, err)
+	for range batch.Messages() {
+	}
+	for i := range 500 {
+		publish(t, js, stream, strconv.Itoa(i))
+	}
+	e := engineOf(t, js, stream, time.Second)
+	took := 0
+	require.Eventually(t, func() bool { // its lease ends meanwhile
+		taken, err := e.Take(bounded(t), "q", 10, time.Second)
+		require.NoError(t, err)
+		for _, l := range taken {
+			if string(l.Payload) == `"dead"` {
+				return true
+			}
+			require.NoError(t, e.Done(t.Context(), l.Lease))
+			publish(t, js, stream, "more") // the backlog stays
+		}
+		took += len(taken)
+		return false
+	}, 30*time.Second, 10*time.Millisecond)
+	require.Positive(t, took)
+}

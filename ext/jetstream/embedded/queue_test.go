@@ -310,6 +310,7 @@ func TestARedeliveryJoins(t *testing.T) {
 	m.Ack()
 	none(t, s, 300*time.Millisecond)
 	require.Eventually(t, func() bool {
+		mock.Add(time.Second) // what failed is tried again by it
 		info, err := newConsumer(t, js, stream, 100*time.Millisecond).Info(t.Context())
 		require.NoError(t, err)
 		return info.NumAckPending == 0 && info.AckFloor.Stream == 1

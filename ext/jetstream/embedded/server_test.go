@@ -42,7 +42,7 @@ func connect(t *testing.T, s *embedded.Server, opts ...nats.Option) jetstream.Je
 	nc, err := s.Connect(opts...)
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(30*time.Second)) // a busy machine
 	require.NoError(t, err)
 	return js
 }

@@ -8,10 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,7 +83,7 @@ func (q Queues) Sink() delivery.Sink[Order] {
 func (q Queues) Fill(ctx context.Context, orders []Order) error {
 	var ms []store.Message
 	for _, o := range orders {
-		m, err := store.Encode(codec.JSON[Order](), o, delivery.Meta{ID: o.ID()})
+		m, err := store.Encode(codec.JSON[Order](), o, o.Meta())
 		if err != nil {
 			return err
 		}
@@ -100,7 +104,7 @@ func (q Queues) CountFinished(ctx context.Context) (int, error) {
 // Finished implements [Engine].
 func (q Queues) Finished(ctx context.Context) ([]string, error) { return list(ctx, q, "done") }
 
-// list returns the ids of the messages of a queue.
+// list returns the ids of the messages of a queue. One that has lost a header is an error.
 func list(ctx context.Context, s store.Inspector, queue string) (ids []string, err error) {
 	for page := (store.Page{Max: 1000}); ; {
 		entries, err := s.List(ctx, queue, store.Filter{}, page)
@@ -108,17 +112,28 @@ func list(ctx context.Context, s store.Inspector, queue string) (ids []string, e
 			return ids, err
 		}
 		for _, e := range entries {
+			for header, value := range later {
+				if e.Meta.Headers[header] != value {
+					return nil, fmt.Errorf("law W4: message %s in %q has lost the header %s: %v", e.Meta.ID, queue, header, e.Meta.Headers)
+				}
+			}
 			ids = append(ids, e.Meta.ID)
 		}
 		page.After = entries[len(entries)-1].Position
 	}
 }
 
+// later is what no version here knows: a header of others, one of weir's, and a member of the stored history. It stays (law W4).
+var later = map[string]string{"Others": "1", "Weir-Later": "2", "Weir-Meta-later": `{"is":3}`}
+
 // Order is a message: a number.
 type Order int
 
 // ID is the id of its message.
 func (o Order) ID() string { return strconv.Itoa(int(o)) }
+
+// Meta is the history of its message at first.
+func (o Order) Meta() delivery.Meta { return delivery.Meta{ID: o.ID(), Headers: maps.Clone(later)} }
 
 // Idempotent says that an order may be processed twice: what is done knows it by its id.
 func (Order) Idempotent() bool { return true }
@@ -199,6 +214,35 @@ type Config struct {
 	KillServer func()
 	// Messages is how many there are without WEIR_LONG; 0: 2,000.
 	Messages int
+	// Programs are what the workers run in turn, such as the same tests of an older version: see [Older]. None: this one.
+	Programs []string
+}
+
+// Older builds the tests of the package at dir as they were at a commit, and returns the program. It needs git and the history.
+func Older(t *testing.T, commit, dir string) string {
+	t.Helper()
+	if os.Getenv("CI") == "" && os.Getenv(envLong) == "" {
+		t.Skip("builds an older version, which takes a minute: with CI=true or WEIR_LONG=1")
+	}
+	run := func(dir, name string, args ...string) (string, error) {
+		c := exec.CommandContext(t.Context(), name, args...)
+		c.Dir, c.Env = dir, append(os.Environ(), "GOFLAGS=-trimpath -vet=off")
+		out, err := c.CombinedOutput()
+		return strings.TrimSpace(string(out)), err
+	}
+	root, err := run(".", "git", "rev-parse", "--show-toplevel")
+	if err == nil {
+		_, err = run(root, "git", "cat-file", "-e", commit+"^{commit}")
+	}
+	if err != nil {
+		t.Skipf("the history has no commit %s: clone it whole", commit)
+	}
+	source, program := t.TempDir(), filepath.Join(t.TempDir(), "older.test")
+	out, err := run(root, "git", "--work-tree", source, "restore", "--source", commit, "--worktree", "--", ".")
+	require.NoError(t, err, out)
+	out, err = run(filepath.Join(source, dir), "go", "test", "-c", "-o", program, ".")
+	require.NoError(t, err, out)
+	return program
 }
 
 // Fill puts n messages into the engine.
@@ -226,7 +270,7 @@ func Run(t *testing.T, c Config) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, e.Close()) }()
 	Fill(t, e, n)
-	all := workers.Start(t, name, c.Place, workerN, patience)
+	all := workers.Start(t, name, c.Place, workerN, patience, c.Programs...)
 	begun, servers := time.Now(), 0
 	for kill := 1; kill <= kills; kill++ {
 		progress(t, e, all, func(done int) bool { return done >= kill*n*9/10/kills })
@@ -251,7 +295,7 @@ func Run(t *testing.T, c Config) {
 	all.End() // each drains first
 	// A worker that stood still may hand over late what others have done (law D1): new ones let that go its way again.
 	if !settled(patiently(t, e.CountFinished)) {
-		late := workers.Start(t, name, c.Place, workerN, patience)
+		late := workers.Start(t, name, c.Place, workerN, patience, c.Programs...)
 		progress(t, e, late, settled)
 		late.End()
 	}

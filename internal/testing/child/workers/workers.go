@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os/exec"
 	"os/signal"
 	"syscall"
 	"testing"
@@ -37,16 +38,18 @@ func Child[E any](name string, open func(ctx context.Context, place string) (E, 
 type Workers struct {
 	t           *testing.T
 	name, place string
+	programs    []string
 	patience    time.Duration
 	all         []*child.Process
 
 	Kills, Stops int // how many there were
 }
 
-// Start starts n workers. They end with the test at the latest. patience is how long one may take for anything.
-func Start(t *testing.T, name, place string, n int, patience time.Duration) *Workers {
+// Start starts n workers. They end with the test at the latest. patience is how long one may take for anything. Each worker in turn runs
+// one of the programs; "", and none, is this one.
+func Start(t *testing.T, name, place string, n int, patience time.Duration, programs ...string) *Workers {
 	t.Helper()
-	w := &Workers{t: t, name: name, place: place, patience: patience, all: make([]*child.Process, n)}
+	w := &Workers{t: t, name: name, place: place, programs: programs, patience: patience, all: make([]*child.Process, n)}
 	t.Cleanup(func() {
 		for _, p := range w.all {
 			if p != nil {
@@ -63,7 +66,12 @@ func Start(t *testing.T, name, place string, n int, patience time.Duration) *Wor
 func (w *Workers) start(i int) {
 	w.t.Helper()
 	var err error
-	w.all[i], err = child.Start(w.name, w.place)
+	w.all[i], err = child.Start(w.name, w.place, func(c *exec.Cmd) {
+		if len(w.programs) > 0 && w.programs[i%len(w.programs)] != "" {
+			c.Path = w.programs[i%len(w.programs)]
+			c.Args[0] = c.Path
+		}
+	})
 	require.NoError(w.t, err)
 }
 
