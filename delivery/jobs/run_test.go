@@ -331,6 +331,37 @@ func TestABackendOrderThatCannotBeRead(t *testing.T) {
 	})
 }
 
+// Regression: a worker that was told to end while its heartbeat was on the way stayed in the list for two minutes.
+func TestAWorkerThatEndsDuringItsHeartbeat(t *testing.T) {
+	e := &lastWords{Engine: memory.Open()}
+	j := jobsOf(t, e)
+	ctx, end := context.WithCancel(t.Context())
+	e.end = end
+	j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, nil)
+	require.Equal(t, 1, e.kept)
+	left, err := j.Workers(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// lastWords keeps what it is given, and does not say so, since the context has ended.
+type lastWords struct {
+	*memory.Engine
+
+	end  func()
+	kept int
+}
+
+func (e *lastWords) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
+	err := e.Engine.Update(ctx, f)
+	if err == nil && e.kept == 0 {
+		e.kept++
+		e.end()
+		return ctx.Err()
+	}
+	return err
+}
+
 // Law W4: an order of a later version keeps what this one does not know, whatever is ordered.
 func TestABackendOrderOfALaterVersion(t *testing.T) {
 	s := memory.Open()
@@ -368,34 +399,4 @@ func TestAHoldReachesWorkersWithoutAWatcher(t *testing.T) {
 		require.NoError(t, err)
 		require.LessOrEqual(t, (<-heard).Sub(ordered), 2*time.Second)
 	})
-
-// Regression: a worker that was told to end while its heartbeat was on the way stayed in the list for two minutes.
-func TestAWorkerThatEndsDuringItsHeartbeat(t *testing.T) {
-	e := &lastWords{Engine: memory.Open()}
-	j := jobsOf(t, e)
-	ctx, end := context.WithCancel(t.Context())
-	e.end = end
-	j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, nil)
-	require.Equal(t, 1, e.kept)
-	left, err := j.Workers(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, left)
-}
-
-// lastWords keeps what it is given, and does not say so, since the context has ended.
-type lastWords struct {
-	*memory.Engine
-
-	end  func()
-	kept int
-}
-
-func (e *lastWords) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
-	err := e.Engine.Update(ctx, f)
-	if err == nil && e.kept == 0 {
-		e.kept++
-		e.end()
-		return ctx.Err()
-	}
-	return err
 }
