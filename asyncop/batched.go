@@ -144,8 +144,8 @@ func (f *batched[IN, OUT]) limits() (maxSize int, maxWait time.Duration) { retur
 func complete[OUT any](out ResultFuture[OUT], r Result[OUT]) {
 	switch {
 	case r.Err == nil:
-		if one, ok := out.(interface{ CompleteOne(result OUT) }); ok { // without an allocation
-			one.CompleteOne(r.Value)
+		if one, ok := out.(interface{ Return(result OUT, err error) }); ok { // without an allocation
+			one.Return(r.Value, nil)
 		} else {
 			out.Complete(r.Value)
 		}

@@ -19,18 +19,7 @@ func Blocking[IN, OUT any](call func(ctx context.Context, in IN) (OUT, error)) A
 	if call == nil {
 		return nil
 	}
-	return &blocking[IN, OUT]{func(ctx context.Context, in IN, result ResultFuture[OUT]) error {
-		out, err := call(ctx, in)
-		if err != nil {
-			return err
-		}
-		if r, ok := result.(interface{ CompleteOne(result OUT) }); ok { // without an allocation
-			r.CompleteOne(out)
-		} else {
-			result.Complete(out)
-		}
-		return nil
-	}}
+	return &blocking[IN, OUT]{one: call}
 }
 
 // BlockingMany is [Blocking] for calls with any number of results.
@@ -38,18 +27,13 @@ func BlockingMany[IN, OUT any](call func(ctx context.Context, in IN) ([]OUT, err
 	if call == nil {
 		return nil
 	}
-	return &blocking[IN, OUT]{func(ctx context.Context, in IN, result ResultFuture[OUT]) error {
-		out, err := call(ctx, in)
-		if err == nil {
-			result.Complete(out...)
-		}
-		return err
-	}}
+	return &blocking[IN, OUT]{many: call}
 }
 
-// blocking runs a call on a goroutine of the operator that called it. call completes its result unless it fails.
+// blocking runs a call on a goroutine of the operator that called it: of one of these.
 type blocking[IN, OUT any] struct {
-	call asyncFunc[IN, OUT]
+	one  func(ctx context.Context, in IN) (OUT, error)
+	many func(ctx context.Context, in IN) ([]OUT, error)
 }
 
 // blockingHost is what runs blocking calls: an attempt of an operator, found through the context, so that wrappers
@@ -74,14 +58,9 @@ func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result Resul
 	return nil
 }
 
-// direct makes the call for an attempt of an operator without a wrapper around the function. It is not late.
-func (f *blocking[IN, OUT]) direct(a *call.Attempt[OUT], in IN) {
-	f.run(a, in, (*call.Returning[OUT])(a), nil)
-}
-
 // run makes the call and turns every way in which it can end into an outcome (law A6). If the element has ended before a
 // processor came to it, late says so, and no call starts (law A5); the outcome is reported all the same.
-func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[OUT], late error) {
+func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result call.Future[OUT], late error) {
 	returned := false
 	defer func() {
 		if !returned { // a panic, or Goexit
@@ -89,8 +68,24 @@ func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result ResultFuture[
 		}
 	}()
 	err := late
-	if err == nil {
-		err = f.call(ctx, in, result)
+	switch {
+	case err != nil:
+	case f.many != nil:
+		var out []OUT
+		if out, err = f.many(ctx, in); err == nil {
+			result.Complete(out...)
+		}
+	default:
+		var out OUT
+		out, err = f.one(ctx, in)
+		if r, ok := result.(interface{ Return(result OUT, err error) }); ok && !errors.Is(err, ErrNoResult) { // without an allocation
+			r.Return(out, err)
+			returned = true
+			return
+		}
+		if err == nil {
+			result.Complete(out)
+		}
 	}
 	switch {
 	case err == nil:

@@ -13,7 +13,6 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
 
-	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/predicates"
@@ -171,7 +170,8 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 				synctest.Wait()
 				assert.Equal(t, tt.want, late)
 
-				call.Do[string](d.Direct)(j)
+				d.Workers().Run(j)
+				synctest.Wait()
 				want := map[bool]int{true: 1}[tt.want == nil]
 				assert.Equal(t, want, calls)
 				assert.Zero(t, d.Host().Late())

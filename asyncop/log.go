@@ -31,12 +31,6 @@ type lineLimit struct {
 	lines int           // in the period, those that are suppressed included
 }
 
-// logLines limits what is written.
-type logLines struct {
-	debugLines levelGate
-	limits     []*lineLimit // a few
-}
-
 // mayLog reports whether another line of its kind may be written now. Only lines of levels that are enabled count.
 func (s *userSide[IN, OUT]) mayLog(level slog.Level, msg string) bool {
 	i := slices.IndexFunc(s.limits, func(l *lineLimit) bool { return l.level == level && l.msg == msg })
@@ -80,24 +74,15 @@ func (s *userSide[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
 	return due, ok
 }
 
-// logsDebug reports whether lines for those who look closely are written at all, so that they need not be put together for every
-// retry. The handler is asked off the loop, like everything of the user's that is called for logs, and not for every retry.
-func (s *userSide[IN, OUT]) logsDebug(now time.Duration) bool {
-	if g := &s.debugLines; !g.asked || now-g.since >= logPeriod/10 {
-		*g = levelGate{asked: true, since: now}
-		_ = s.offLoop(func() error { g.open = s.logger.Enabled(s.ctx, slog.LevelDebug); return nil })
-	}
-	return s.debugLines.open
+// logsDebug reports whether lines for those who look closely are written at all. The handler is asked off the loop, like everything of
+// the user's that is called for logs.
+func (s *userSide[IN, OUT]) logsDebug() (logs bool) {
+	_ = s.offLoop(func() error { logs = s.logger.Enabled(s.ctx, slog.LevelDebug); return nil })
+	return logs
 }
 
 // now returns when the core last looked at the clock.
 func (s *userSide[IN, OUT]) now() time.Duration { return s.driver.Core().State().Now }
-
-// levelGate is what a handler has said about a level.
-type levelGate struct {
-	asked, open bool
-	since       time.Duration
-}
 
 // log writes a line about an element, unless there are too many of its kind. Handlers find in ctx what observers know of the
 // element, such as the id of its trace.
@@ -108,21 +93,28 @@ func (s *userSide[IN, OUT]) log(ctx context.Context, level slog.Level, msg strin
 	}
 }
 
-// logGivenUp reports an element that failed, and the reason why there was no other attempt. What the failure sink makes of it, such as
-// a dead letter, is its own to log.
+// logGivenUp reports an element that failed, and the reason why there was no other attempt; one line stands for those that are alike. What
+// the failure sink makes of it, such as a dead letter, is its own to log.
 func (s *userSide[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
-	attrs := []slog.Attr{slog.Int("attempts", r.Attempts), slog.Any("error", r.Err)}
-	if r.Verdict != decision.Final {
-		attrs = append(attrs, slog.String("verdict", r.Verdict.String()))
-	}
-	if !r.Reason.IsZero() {
-		attrs = append(attrs, slog.String("reason", r.Reason.String()))
-	}
 	msg := "asyncop: element handed over to the failure sink"
 	if how == observe.Dropped {
 		msg = "asyncop: element dropped"
 	}
-	s.log(r.Context, slog.LevelWarn, msg, r.Element, attrs...)
+	attrs := func() []slog.Attr {
+		attrs := []slog.Attr{slog.Int("attempts", r.Attempts), slog.Any("error", r.Err)}
+		if r.Verdict != decision.Final {
+			attrs = append(attrs, slog.String("verdict", r.Verdict.String()))
+		}
+		if !r.Reason.IsZero() {
+			attrs = append(attrs, slog.String("reason", r.Reason.String()))
+		}
+		return attrs
+	}
+	if s.group(r, func(more int) {
+		s.log(r.Context, slog.LevelWarn, msg+", and others for the same reason", r.Element, append(attrs(), slog.Int("elements", more))...)
+	}) {
+		s.log(r.Context, slog.LevelWarn, msg, r.Element, attrs()...)
+	}
 }
 
 // logNotTaken reports an element that the failure sink has not taken, and when it is offered again; 0: never.
@@ -140,7 +132,7 @@ func (s *userSide[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.
 func (s *userSide[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 	level := slog.LevelError
 	if !r.Failed {
-		if level = slog.LevelDebug; !s.logsDebug(s.now()) {
+		if level = slog.LevelDebug; !s.logsDebug() {
 			return
 		}
 	}
@@ -184,13 +176,14 @@ func retryAttrs(attempts int, d decision.Decision) []slog.Attr {
 
 // flushLines writes the lines that are due.
 func (s *userSide[IN, OUT]) flushLines(all bool) {
+	s.logGroups(all)
 	s.logSuppressed(all)
 	s.logFailing()
 }
 
 // linesDue returns when flushLines has something to write.
 func (s *userSide[IN, OUT]) linesDue() (due time.Duration, ok bool) {
-	for _, line := range []func() (time.Duration, bool){s.suppressedDue, s.failingDue} {
+	for _, line := range []func() (time.Duration, bool){s.suppressedDue, s.failingDue, s.groupsDue} {
 		if d, some := line(); some && (!ok || d < due) {
 			due, ok = d, true
 		}

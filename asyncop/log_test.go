@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -170,13 +171,13 @@ func TestLogRate(t *testing.T) {
 		time.Sleep(1)
 		check("second attempts, in a period of their own", "map[retry:10 retry: lines suppressed:1]", 1)
 		time.Sleep(time.Second)
-		check("third and last ones", "map[element dropped:10 no retry:10 retry: lines suppressed:1]", 1)
+		check("third and last ones", "map[element dropped:1 no retry:10 retry: lines suppressed:1]", 1)
 		time.Sleep(time.Second - 1)
 		check("nothing follows", "map[]", 0)
 		time.Sleep(1)
-		check("the period is over", "map[element dropped: lines suppressed:1 no retry: lines suppressed:1]", 2)
+		check("the period is over", "map[no retry: lines suppressed:1]", 1)
 		time.Sleep(time.Hour)
-		check("the attempts that failed", "map[75 of 75 attempts failed in the last 10s:1]", 0)
+		check("the attempts that failed", "map[75 of 75 attempts failed in the last 10s:1 element dropped, and others for the same reason:1]", 0)
 		op.In() <- 1
 		check("another element", "map[retry:1]", 0)
 		time.Sleep(time.Second)
@@ -204,20 +205,96 @@ func TestSuppressedLinesAtTheEnd(t *testing.T) {
 				require.NoError(t, runToEnd(op, make([]int, 100)...))
 			}
 			lines := book.read()
-			n := 0
-			for _, line := range lines {
-				if strings.HasPrefix(line, `level=WARN msg="asyncop: element dropped"`) {
-					n++
-				}
-			}
-			assert.Equal(t, logBurst, n)
+			assert.True(t, strings.HasPrefix(lines[0], `level=WARN msg="asyncop: element dropped"`), lines[0])
+			const others = `level=WARN msg="asyncop: element dropped, and others for the same reason" attempts=1 error=down elements=`
 			if name == "clean" {
-				assert.Equal(t, []string{`level=WARN msg="asyncop: element dropped: lines suppressed" suppressed=90`}, lines[logBurst:])
+				assert.Equal(t, []string{others + `99 element=0`}, lines[1:])
 			} else {
-				assert.Equal(t, `level=WARN msg="asyncop: element dropped: lines suppressed" suppressed=92 operator=rows`, lines[logBurst])
+				assert.Equal(t, others+`101 element=1 operator=rows`, lines[1])
 			}
 		})
 	}
+}
+
+// Failures that are alike have one line, and one in ten seconds for those that follow; others have lines of their own.
+func TestLinesOfFailuresThatAreAlike(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var book logBook
+		fn := Blocking(func(_ context.Context, in int) (int, error) {
+			if in < 0 {
+				return 0, fmt.Errorf("%q is no city", "city"+strconv.Itoa(in))
+			}
+			return 0, fmt.Errorf("no answer of 10.0.0.%d", in)
+		})
+		op := OrderedWait(fn, time.Minute, 100, WithDropOnFailure(), WithLogger(book.logger(slog.LevelInfo)))
+		read := func() (lines []string) {
+			synctest.Wait()
+			for _, line := range book.read() {
+				if strings.Contains(line, "element") {
+					lines = append(lines, line)
+				}
+			}
+			return lines
+		}
+		op.In() <- 1
+		op.In() <- -1
+		require.Equal(t, []string{
+			`level=WARN msg="asyncop: element dropped" attempts=1 error="no answer of 10.0.0.1" element=1`,
+			`level=WARN msg="asyncop: element dropped" attempts=1 error="\"city-1\" is no city" element=-1`,
+		}, read())
+		for i := range 50 {
+			op.In() <- i + 2
+			synctest.Wait()
+			time.Sleep(150 * time.Millisecond)
+		}
+		require.Empty(t, read())
+		time.Sleep(3 * time.Second)
+		const others = `level=WARN msg="asyncop: element dropped, and others for the same reason" attempts=1 error="no answer of 10.0.0.`
+		require.Equal(t, []string{others + `51" elements=50 element=51`}, read())
+		op.In() <- 7
+		require.Empty(t, read())
+		time.Sleep(10 * time.Second)
+		require.Equal(t, []string{others + `7" elements=1 element=7`}, read())
+		time.Sleep(11 * time.Second)
+		op.In() <- 8
+		require.Len(t, read(), 1, "at once, after some time")
+		close(op.In())
+		require.NoError(t, op.Wait())
+
+		groups := op.Groups()
+		require.Len(t, groups, 2)
+		require.Equal(t, []int64{53, 1}, []int64{groups[0].Count, groups[1].Count})
+		require.Equal(t, "no answer of #", groups[0].Error)
+		require.Equal(t, "no answer of 10.0.0.8", groups[0].ExampleText)
+		require.Equal(t, "# is no city", groups[1].Error)
+		require.True(t, groups[0].First.Before(groups[0].Last))
+	})
+}
+
+// A storm of failures, and of different ones, is bounded in memory, time and lines.
+func TestGroupsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var book logBook
+		fn := Blocking(func(_ context.Context, in int) (int, error) {
+			return 0, errors.New(strings.Map(func(r rune) rune { return r - '0' + 'a' }, strconv.Itoa(in)))
+		})
+		op := OrderedWait(fn, time.Minute, 100, WithDropOnFailure(), WithLogger(book.logger(slog.LevelInfo)))
+		for i := range 2000 {
+			op.In() <- i
+		}
+		synctest.Wait()
+		require.LessOrEqual(t, len(book.read()), logBurst)
+		close(op.In())
+		require.NoError(t, op.Wait())
+		groups := op.Groups()
+		require.LessOrEqual(t, len(groups), 101)
+		sum := int64(0)
+		for _, g := range groups {
+			sum += g.Count
+		}
+		require.EqualValues(t, 2000, sum)
+		require.GreaterOrEqual(t, groups[len(groups)-1].Count, int64(1900))
+	})
 }
 
 // Failures that the sink does not take at the end are named, although those that were cut off, and may be declined, were not logged.
@@ -394,7 +471,7 @@ func TestElementLabel(t *testing.T) {
 	})
 }
 
-// A label costs nothing where no line is written.
+// A label costs nothing where no line is written, and no way is kept.
 func TestElementLabelIsMadeForLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
@@ -402,8 +479,9 @@ func TestElementLabelIsMadeForLines(t *testing.T) {
 			WithDropOnFailure(), WithLogger(book.logger(slog.LevelWarn)), WithDrainRetries())
 		before := labels.Load()
 		require.NoError(t, runToEnd(op, make([]patientNumber, 40)...))
-		assert.Len(t, book.read(), logBurst+1) // and how many lines are missing
-		assert.EqualValues(t, logBurst, labels.Load()-before)
+		assert.Len(t, book.read(), 2) // and one for the others
+		assert.Len(t, op.Ways(), 10)
+		assert.EqualValues(t, 2+10, labels.Load()-before)
 	})
 }
 

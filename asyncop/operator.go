@@ -13,6 +13,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
@@ -41,7 +42,11 @@ type Watermark = queue.Watermark
 type AsyncWaitOperator[IN, OUT any] struct {
 	driver *drive.Driver[IN, OUT]
 	policy failurePolicy
+	ways   *keptWays
+	groups *failureGroups
 	use    atomic.Uint32 // what drives it
+
+	capacity, maxCalls int64 // of Stats
 
 	taker atomic.Uint32 // what takes the results of a flow: bits
 }
@@ -177,12 +182,20 @@ func newOperator[IN, OUT any](
 	// Nothing is refused from here on: goroutines begin.
 	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), sink, state)
 	shown.warnOfArguments(name, timeout, strategy, batch)
-	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure}
+	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure, ways: &shown.ways, groups: &shown.groups, capacity: int64(capacity), maxCalls: int64(capacity)}
+	if cfg.maxCalls > 0 {
+		op.maxCalls = int64(min(cfg.maxCalls, capacity))
+	}
 	for _, o := range cfg.observers {
 		if a, ok := o.(interface {
 			Attach(stats func() Stats, done <-chan struct{})
 		}); ok {
 			a.Attach(op.Stats, driver.Done())
+		}
+		if a, ok := o.(interface {
+			AttachGroups(groups func() []observe.Group)
+		}); ok {
+			a.AttachGroups(op.Groups)
 		}
 	}
 	driver.Start()
@@ -409,7 +422,11 @@ func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
 }
 
 // Stats returns the statistics of the moment.
-func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats { return op.driver.Counts() }
+func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats {
+	s := op.driver.Counts()
+	s.Capacity, s.MaxCalls = op.capacity, op.maxCalls
+	return s
+}
 
 // takesFailures reports whether next is of weir. Others would take a failure for an element.
 func takesFailures(next any) bool {

@@ -27,8 +27,10 @@ type userSide[IN, OUT any] struct {
 	fn     AsyncFunction[IN, OUT]
 	policy *decision.Steps[OUT]
 	driver *drive.Driver[IN, OUT]
-	logLines
+	limits []*lineLimit // of log lines; a few
 	failingLine
+	ways   keptWays      // its lock is its own
+	groups failureGroups // as well
 }
 
 // newDriver returns a driver that does not run yet, and its user's side.
@@ -37,6 +39,7 @@ func newDriver[IN, OUT any](
 	q queue.Queue[*core.Slot[IN, OUT]], sink func(context.Context, Failure[IN]) error, state drive.StateCodec[IN, OUT],
 ) (*drive.Driver[IN, OUT], *userSide[IN, OUT]) {
 	s := &userSide[IN, OUT]{config: cfg, fn: fn, policy: policy}
+	s.groups.groups, s.groups.lines = counting.NewGroups(mostGroups), map[counting.Key]*groupLine{}
 	c := drive.Config[IN, OUT]{
 		Core: s.coreConfig(timeout, q), Features: s.features(), Batch: batchingOf(fn),
 		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.bufferFor(q.Cap()), Reorders: cfg.reorders, Decode: newDecoder[IN](cfg.name),
@@ -67,7 +70,7 @@ func newDriver[IN, OUT any](
 	}
 	c.Backend = cfg.backend
 	if direct := directCall(fn); direct != nil {
-		c.Direct = direct.direct
+		c.Direct = direct.run
 	}
 	if h, ok := find[Opener](fn); ok {
 		c.Open = h.Open
@@ -140,6 +143,7 @@ func (s *userSide[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 		tenant, _ := s.tenant.(func(IN) string)
 		add(func(g *core.Machine[IN, OUT]) { core.AtBackend(g, cost, tenant) })
 	}
+	add(func(g *core.Machine[IN, OUT]) { core.KeepWays(g, s.wayKeeper()) })
 	add(func(g *core.Machine[IN, OUT]) {
 		core.LogRetries(g, s.logsDebug, func(r core.Report[IN], d decision.Decision, again bool) {
 			if again {

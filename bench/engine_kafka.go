@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -18,7 +19,7 @@ import (
 // fakeKafka is an engine with the topics "in" and "out". It is a Kafka in memory, without a disk and replicas.
 type fakeKafka struct {
 	cluster *kfake.Cluster
-	sink    *kafka.Sink[[]byte]
+	engines []*kafka.Engine
 }
 
 func startKafka() (engine, error) { return fakeCluster() }
@@ -81,14 +82,23 @@ func (e *fakeKafka) bare(ctx context.Context, n int) error {
 	return nil
 }
 
-func (e *fakeKafka) open(context.Context) (delivery.Source[[]byte], delivery.Sink[[]byte], error) {
-	source, err := kafka.NewSource("workers", []string{"in"}, storebench.Raw, kafka.WithClient(e.seed()),
-		kafka.WithLogger(slog.New(slog.DiscardHandler)))
+func (e *fakeKafka) open(ctx context.Context) (delivery.Source[[]byte], delivery.Sink[[]byte], error) {
+	in, err := e.queue(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	e.sink, err = kafka.NewSink("out", storebench.Raw, e.seed())
-	return source, e.sink, err
+	return in, delivery.NewQueue[[]byte](in.Engine(), "out", delivery.WithCodec(storebench.Raw)), nil
+}
+
+// queue opens the engine, and returns the queue of the topic "in".
+func (e *fakeKafka) queue(ctx context.Context, opts ...kgo.Opt) (*delivery.Queue[[]byte], error) {
+	engine, err := kafka.Open(ctx, strings.Join(e.cluster.ListenAddrs(), ","), kafka.WithForeign("workers", "in"), kafka.WithTopics(1, 1),
+		kafka.WithClient(opts...))
+	if err != nil {
+		return nil, err
+	}
+	e.engines = append(e.engines, engine)
+	return delivery.NewQueue[[]byte](engine, "workers", delivery.WithCodec(storebench.Raw), delivery.WithLogger(slog.New(slog.DiscardHandler))), nil
 }
 
 func (e *fakeKafka) moved(ctx context.Context, n int, f func(payload []byte)) error {
@@ -115,8 +125,8 @@ func (e *fakeKafka) moved(ctx context.Context, n int, f func(payload []byte)) er
 }
 
 func (e *fakeKafka) close() error {
-	if e.sink != nil {
-		e.sink.Close()
+	for _, engine := range e.engines {
+		_ = engine.Close() // a worker whose connection was cut cannot say farewell
 	}
 	e.cluster.Close()
 	return nil

@@ -22,7 +22,6 @@ import (
 	"github.com/weirflow/weir/delivery"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
-	"github.com/weirflow/weir/ext/kafka"
 	"github.com/weirflow/weir/internal/testing/storebench"
 	weirpartitions "github.com/weirflow/weir/partitions"
 )
@@ -223,9 +222,8 @@ func dieOnKafka(ctx context.Context, m *Meter, n int, lease time.Duration) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	open := func(dial func(ctx context.Context, network, address string) (net.Conn, error)) (*kafka.Source[[]byte], error) {
-		return kafka.NewSource("workers", []string{"in"}, storebench.Raw, kafka.WithLogger(slog.New(slog.DiscardHandler)),
-			kafka.WithClient(e.seed(), kgo.Dialer(dial), kgo.SessionTimeout(lease), kgo.HeartbeatInterval(lease/10), kgo.FetchMaxWait(100*time.Millisecond)))
+	open := func(dial func(ctx context.Context, network, address string) (net.Conn, error)) (*delivery.Queue[[]byte], error) {
+		return e.queue(ctx, kgo.Dialer(dial), kgo.SessionTimeout(lease), kgo.HeartbeatInterval(lease/10), kgo.FetchMaxWait(100*time.Millisecond))
 	}
 	var line cut
 	dying, err := open(line.dial)
@@ -239,19 +237,13 @@ func dieOnKafka(ctx context.Context, m *Meter, n int, lease time.Duration) (err 
 	}
 	defer func() { err = errors.Join(err, heir.Close(context.Background())) }()
 	s := &share{of: map[int]bool{}}
-	if err := e.members(ctx, 2); err != nil {
-		return err
-	}
-	if err := e.fill(ctx, n); err != nil {
-		return err
-	}
 	// Both take all that they get; the heir acknowledges it.
 	taking, enough := context.WithCancel(ctx)
 	defer enough()
 	var wg sync.WaitGroup
 	var failed firstError
 	left := n
-	for _, w := range []*kafka.Source[[]byte]{dying, heir} {
+	for _, w := range []*delivery.Queue[[]byte]{dying, heir} {
 		wg.Go(func() {
 			for {
 				ms, err := w.Receive(taking, 100)
@@ -278,9 +270,16 @@ func dieOnKafka(ctx context.Context, m *Meter, n int, lease time.Duration) (err 
 			}
 		})
 	}
+	err = e.members(ctx, 2) // they join with the first Receive
+	if err == nil {
+		err = e.fill(ctx, n)
+	}
+	if err != nil {
+		enough()
+	}
 	wg.Wait()
-	if failed.err != nil || len(s.of) == 0 || len(s.of) == n {
-		return cmp.Or(failed.err, fmt.Errorf("the worker that is to die has %d of %d messages", len(s.of), n))
+	if err = cmp.Or(err, failed.err); err != nil || len(s.of) == 0 || len(s.of) == n {
+		return cmp.Or(err, fmt.Errorf("the worker that is to die has %d of %d messages", len(s.of), n))
 	}
 	m.Start()
 	s.begun = time.Now()

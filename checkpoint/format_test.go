@@ -8,8 +8,6 @@ import (
 	"hash/crc32"
 	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -22,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/testing/golden"
 )
 
 // firstState is where the first state begins in a file.
@@ -95,21 +94,13 @@ func TestFormatIsDeterministic(t *testing.T) {
 
 // The format, byte by byte: a file that was written once can be read for ever.
 func TestFormatIsStable(t *testing.T) {
-	path := filepath.Join("testdata", "format-2.weir")
-	b := written(t, someSnapshot())
-	if os.Getenv("WEIR_UPDATE_TESTDATA") != "" {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(path, b, 0o644))
-	}
-	want, err := os.ReadFile(path)
-	require.NoError(t, err)
-	assert.Equal(t, want, b)
-
-	old, err := os.ReadFile(filepath.Join("testdata", "format-1.weir"))
-	require.NoError(t, err)
-	got, err := readBytes(old)
-	require.NoError(t, err)
 	s := someSnapshot().clone()
+	got, err := readBytes(golden.Written(t, "checkpoint-2", written(t, someSnapshot())))
+	require.NoError(t, err)
+	assert.Equal(t, s, got)
+
+	got, err = readBytes(golden.Read(t, "checkpoint-1"))
+	require.NoError(t, err)
 	s.Kind = Periodic // version 1 did not tell
 	assert.Equal(t, s, got)
 }
@@ -361,9 +352,7 @@ func FuzzReadSnapshot(f *testing.F) {
 	f.Add(written(f, someSnapshot()))
 	f.Add(written(f, &Snapshot{ID: 1}))
 	f.Add(written(f, &Snapshot{ID: 1, Kind: Drain}))
-	old, err := os.ReadFile(filepath.Join("testdata", "format-1.weir"))
-	require.NoError(f, err)
-	f.Add(old)
+	f.Add(golden.Read(f, "checkpoint-1"))
 	f.Add(written(f, &Snapshot{ID: math.MaxUint64, Time: time.Unix(-1, 1), States: map[string]participant.State{"a": {{1}}}}))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 var full = delivery.Meta{
@@ -22,6 +23,10 @@ var full = delivery.Meta{
 	Due:          time.Date(2026, 11, 23, 9, 1, 0, 0, time.UTC),
 	Deadline:     time.Date(2026, 11, 23, 10, 0, 0, 0, time.UTC),
 	LastError:    "503 größer\nthan that ", Reasons: []string{"unavailable", "a,b", "timeout"},
+	Way: []message.Step{
+		{Visit: 1, Attempt: 1, Begun: time.Date(2026, 11, 23, 9, 0, 0, 0, time.UTC), Took: time.Second, Wait: time.Minute, Retried: true, Reason: "unavailable"},
+		{Visit: 2, Attempt: 3, Begun: time.Date(2026, 11, 23, 9, 5, 0, 0, time.UTC), Backend: "closed", Error: "503 größer\n<than> 100%25 "},
+	},
 	OutcomeUnknown: true, Request: `"0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4`,
 	Remembered: time.Date(2026, 11, 24, 9, 0, 0, 5, time.UTC), Provider: "acquirer-2", Merges: 1,
 	Headers: map[string]string{"Traceparent": "00-01", "binary": "\xff\x00"},
@@ -44,13 +49,15 @@ func TestHeaders(t *testing.T) {
 		"Weir-Deadline":         "2026-11-23T10:00:00Z",
 		"Weir-Last-Error":       "503 größer%0Athan that%20",
 		"Weir-Reasons":          "unavailable,a%2Cb,timeout",
-		"Weir-Outcome-Unknown":  "true",
-		"Weir-Request":          `"0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4`,
-		"Weir-Remembered":       "2026-11-24T09:00:00.000000005Z",
-		"Weir-Provider":         "acquirer-2",
-		"Weir-Merges":           "1",
-		"Traceparent":           "00-01",
-		"binary":                "\xff\x00",
+		"Weir-Way": `[{"visit":1,"attempt":1,"begun":"2026-11-23T09:00:00Z","took":1000000000,"wait":60000000000,"retried":true,"reason":"unavailable"},` +
+			`{"visit":2,"attempt":3,"begun":"2026-11-23T09:05:00Z","backend":"closed","error":"503 größer\n\u003cthan\u003e 100%2525 "}]`,
+		"Weir-Outcome-Unknown": "true",
+		"Weir-Request":         `"0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4`,
+		"Weir-Remembered":      "2026-11-24T09:00:00.000000005Z",
+		"Weir-Provider":        "acquirer-2",
+		"Weir-Merges":          "1",
+		"Traceparent":          "00-01",
+		"binary":               "\xff\x00",
 	}
 	require.Equal(t, want, h)
 	got, err := delivery.MetaFromHeaders(h)
@@ -96,7 +103,9 @@ func TestHops(t *testing.T) {
 }
 
 func TestJSON(t *testing.T) {
-	b, err := json.Marshal(full)
+	old := full
+	old.Way = nil
+	b, err := json.Marshal(old)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"id":"orders/0/17","key":"%00%FF key %25","origin":{"source":"orders","partition":"0","position":"17"},
 		"visit":2,"attempts":4,"firstFailure":"2026-11-23T09:00:00Z","lastFailure":"2026-11-23T09:00:01.000000001Z",
@@ -104,6 +113,11 @@ func TestJSON(t *testing.T) {
 		"outcomeUnknown":true,"request":"\"0af7651916cd43dd8448eb211c80319c\";seq=1;attempt=4","remembered":"2026-11-24T09:00:00.000000005Z",
 		"provider":"acquirer-2","merges":1,"headers":{"Traceparent":"00-01","Weir-Deadline":"2026-11-23T10:00:00Z","binary":"%FF%00"}}`, string(b))
 	var got delivery.Meta
+	require.NoError(t, json.Unmarshal(b, &got))
+	require.Equal(t, old, got)
+	b, err = json.Marshal(full)
+	require.NoError(t, err)
+	require.Contains(t, string(b), `"headers":{"Traceparent":"00-01","Weir-Deadline":"2026-11-23T10:00:00Z","Weir-Way":"[{`)
 	require.NoError(t, json.Unmarshal(b, &got))
 	require.Equal(t, full, got)
 	b, err = json.Marshal(delivery.Meta{LastError: "a\xff\x00b"})
@@ -116,6 +130,28 @@ func TestJSON(t *testing.T) {
 
 // later is what a later version has written: a header, in both forms, and a member.
 var later = map[string]string{"Weir-Tenant": "north%20", "Weir-Meta-deliveries": `{"a":[1.50,"<"]}`}
+
+// Of a long way the first steps and the last ones are stored, however often, and their texts are cut: the header stays small.
+func TestLongWays(t *testing.T) {
+	m := delivery.Meta{ID: "a"}
+	for i := range 100 {
+		m.Way = append(m.Way, message.Step{Visit: 1 + i/10, Attempt: i + 1, Begun: time.Unix(int64(i), 7), Error: strings.Repeat("ü%", 1000)})
+	}
+	for range 2 {
+		h := must(m.ToHeaders())
+		require.Less(t, len(h["Weir-Way"]), 12<<10)
+		m = must(delivery.MetaFromHeaders(h))
+		var attempts []int
+		for _, s := range m.Way {
+			attempts = append(attempts, s.Attempt)
+			require.LessOrEqual(t, len(s.Error), 120)
+		}
+		require.Len(t, attempts, 32)
+		require.Equal(t, []int{1, 8, 77, 100}, []int{attempts[0], attempts[7], attempts[8], attempts[31]})
+	}
+	_, err := delivery.MetaFromHeaders(map[string]string{"Weir-Way": "[{"})
+	require.ErrorContains(t, err, "Weir-Way")
+}
 
 // Law W4: what this version does not know is passed on, and read by one that knows it.
 func TestHeadersAndMembersOfALaterVersion(t *testing.T) {

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -23,7 +24,7 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// Engine is where messages are kept: what sqlite.Open, postgres.Open and memory.Open return. Package store says what an engine of your own
+// Engine is where messages are kept: what sqlite.Open, postgres.Open, jetstream.Open, kafka.Open and memory.Open return. Package store says what an engine of your own
 // must do.
 type Engine = store.Engine
 
@@ -58,7 +59,7 @@ var ErrFull = store.ErrFull
 //
 // A Queue is safe for concurrent use, except for Receive and Close, which are those of one worker: see [Queue.Receive].
 type Queue[T any] struct {
-	store  store.Store
+	engine Engine // a store.Store or a store.Consumer
 	name   string
 	codec  codec.Codec[T]
 	ladder *ladder.Ladder[T]
@@ -202,6 +203,10 @@ const (
 
 // NewQueue returns a queue on an engine. It does not ask the engine: the first Put makes the queue. It panics if the engine is nil, the
 // name is empty, is not UTF-8, has a NUL or ends like a name that belongs to another queue, and for what the engine cannot do.
+//
+// An engine without leases and index (store.Consumer), which is Kafka, cannot do [WithLease], [WithMaxDepth], [KeepKeyOrder], [FairByKey] and
+// the limits of a [Layer]. Put refuses [ID] and [After] there ([ErrRefused]); [Queue.Provider], [Queue.Counts] and jobs return errors.
+// A result that is put again after an error, or after a worker was killed, is there twice, with the same id. Without layers, a failure that matches [asyncop.ErrBackendClosed] is a dead letter.
 func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] {
 	guard.RefuseNil("delivery: NewQueue", "engine", engine)
 	if err := storearg.Queue(name); err != nil {
@@ -210,18 +215,15 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 	if _, n := layerOf(name); n > 0 || strings.HasSuffix(name, deadSuffix) || strings.HasSuffix(name, blockedSuffix) {
 		panic(fmt.Sprintf("delivery: NewQueue: the name %q is of the layers or dead letters of a queue", name))
 	}
-	set := queueSettings{lease: leases.DefaultLease, clock: clock.New(), logger: slog.Default()}
+	set := queueSettings{clock: clock.New(), logger: slog.Default()}
 	for i, opt := range opts {
 		if opt == nil {
 			panic(fmt.Sprintf("delivery: NewQueue: option %d is nil", i))
 		}
 		opt.queue(&set)
 	}
-	q := &Queue[T]{name: name, byKey: set.byKey}
-	var ok bool
-	if q.store, ok = engine.(store.Store); !ok {
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a %T has no leases (store.Store)", name, engine))
-	}
+	q := &Queue[T]{engine: engine, name: name, byKey: set.byKey}
+	set.refuse(engine, name)
 	switch c := set.codec.(type) {
 	case nil:
 		q.codec = codec.JSON[T]()
@@ -238,9 +240,10 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 		q.depth = newDepth(looks, name, set.maxDepth, set.clock)
 	}
 	c := ladder.Config[T]{
-		Store: q.store, Codec: q.codec, Main: name, DeadLetters: name + deadSuffix, Remembers: set.remembers,
-		Clock: set.clock, Logger: set.logger,
-		Options: []leases.SourceOption{leases.WithLease(set.lease), leases.WithClock(set.clock), leases.WithLogger(set.logger)},
+		Store: engine, Codec: q.codec, Main: name, DeadLetters: name + deadSuffix, Remembers: set.remembers,
+		IsLayer: func(layer string) bool { of, n := layerOf(layer); return of == name && n > 0 },
+		Clock:   set.clock, Logger: set.logger,
+		Options: []leases.SourceOption{leases.WithLease(cmp.Or(set.lease, leases.DefaultLease)), leases.WithClock(set.clock), leases.WithLogger(set.logger)},
 	}
 	for i, l := range set.layers {
 		c.Layers = append(c.Layers, ladder.Layer{
@@ -306,7 +309,7 @@ func (q *Queue[T]) Name() string { return q.name }
 func (q *Queue[T]) DeadLetters() string { return q.name + deadSuffix }
 
 // Engine returns the engine of the queue.
-func (q *Queue[T]) Engine() Engine { return q.store }
+func (q *Queue[T]) Engine() Engine { return q.engine }
 
 // PutOption says something about a message that is put.
 type PutOption func(*store.Message)
@@ -335,6 +338,9 @@ func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 	}
 	for _, opt := range opts {
 		opt(&m)
+	}
+	if err := q.cannot(&m); err != nil {
+		return m, fmt.Errorf("delivery: queue %q: %w", q.name, err)
 	}
 	if m.Meta.ID == "" {
 		m.Meta.ID = rand.Text()
@@ -371,6 +377,7 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 // rejected; if its message has no acknowledgement, PutAll returns an error that matches [ErrRefused] and puts nothing.
 func (q *Queue[T]) PutAll(ctx context.Context, messages []Message[T]) error {
 	ms := make([]store.Message, 0, len(messages))
+	put := make([]Message[T], 0, len(messages))
 	for _, m := range messages {
 		meta := m.Meta()
 		kept := failed.Onward(meta)
@@ -383,14 +390,14 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []Message[T]) error {
 		}
 		switch {
 		case err == nil:
-			ms = append(ms, encoded)
+			ms, put = append(ms, encoded), append(put, m)
 		case m.Pending():
 			m.Reject(err)
 		default: // no source would see a rejection, and the value would be lost (law D1)
 			return fmt.Errorf("delivery: queue %q: message %q: %w", q.name, meta.ID, err)
 		}
 	}
-	return q.put(ctx, ms...)
+	return partly(put, q.put(ctx, ms...))
 }
 
 func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
@@ -399,7 +406,7 @@ func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
 		err = q.depth.admit(ctx, len(ms))
 	}
 	if err == nil {
-		err = q.store.Put(ctx, q.name, ms...)
+		err = q.engine.Put(ctx, q.name, ms...)
 	}
 	if err != nil {
 		return fmt.Errorf("delivery: queue %q: %w", q.name, err)
@@ -445,6 +452,8 @@ func (q *Queue[T]) SetProvider(ctx context.Context, provider string) error {
 func (q *Queue[T]) chosen(ctx context.Context, found bool, err error) error {
 	meta, _ := MetaFromContext(ctx)
 	switch {
+	case consumes(q.engine):
+		return fmt.Errorf("delivery: queue %q: the choice of a provider: a %T cannot keep it with a message; %s", q.name, q.engine, elsewhere)
 	case err != nil:
 		return fmt.Errorf("delivery: queue %q: the choice of a provider for message %q: %w", q.name, meta.ID, err)
 	case !found:
@@ -514,9 +523,9 @@ type QueueCounts struct {
 // Counts counts the messages of the queue. They move while it counts, from the queue to layers and dead letters, and it counts in that
 // order: none is missed, and one may be counted twice.
 func (q *Queue[T]) Counts(ctx context.Context) (c QueueCounts, err error) {
-	looks, ok := q.store.(store.Inspector)
+	looks, ok := q.engine.(store.Inspector)
 	if !ok {
-		return c, fmt.Errorf("delivery: queue %q: a %T cannot count messages: it is no store.Inspector", q.name, q.store)
+		return c, fmt.Errorf("delivery: queue %q: a %T cannot count messages: it is no store.Inspector", q.name, q.engine)
 	}
 	var errs []error
 	count := func(name string) store.Counts {

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/gate"
@@ -78,6 +79,9 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 	}
 }
 
+// mostGroups bounds the groups of failures that a worker publishes.
+const mostGroups = 5
+
 // about says what the worker does.
 func (w *worker[IN, OUT]) about(queues []string) jobs.Worker {
 	about := jobs.Worker{Queues: queues}
@@ -90,7 +94,12 @@ func (w *worker[IN, OUT]) about(queues []string) jobs.Worker {
 		s := struct {
 			asyncop.Stats
 			LastError string
+			Groups    []observe.Group // the largest
 		}{Stats: op.Stats()}
+		if op, ok := w.op.(interface{ Groups() []observe.Group }); ok {
+			s.Groups = op.Groups()
+			s.Groups = s.Groups[:min(len(s.Groups), mostGroups)]
+		}
 		if s.Stats.LastError != nil {
 			s.LastError = guard.Text(s.Stats.LastError)
 		}

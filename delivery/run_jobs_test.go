@@ -82,6 +82,7 @@ func TestRunRunsJobs(t *testing.T) {
 		require.NoError(t, json.Unmarshal(workers[0].Operators[0], &stats))
 		require.Equal(t, 1, stats.Completed)
 		require.Equal(t, "down: https://ann:xxxxx@pay", stats.LastError)
+		require.NotContains(t, string(workers[0].Operators[0]), "s3cret", "nor in a group of failures")
 
 		stop()
 		require.NoError(t, <-ended)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,48 +15,84 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/files"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/kafka"
 	"github.com/weirflow/weir/partitions"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
 
-var kafkaTopics = []string{"orders", "orders.retry-1", "orders.retry-2", "orders.dead", "receipts"}
+var kafkaTopics = []string{"orders", "receipts"}
 
-func bill(ctx context.Context, brokers []string, charge asyncop.AsyncFunction[string, string], strategy strategies.Retry[string]) error {
-	client := []kgo.Opt{kgo.SeedBrokers(brokers...)} // and kgo.DialTLSConfig, kgo.SASL
-	retries, err := kafka.NewRetries(kafka.RetriesConfig[string]{
-		Client: client,
-		Codec:  codec.JSON[string](),
-		Layers: []kafka.Layer{ // a topic each
-			{Topic: "orders.retry-1", Delay: 50 * time.Millisecond},
-			{Topic: "orders.retry-2", Delay: 100 * time.Millisecond},
-		},
-		DeadLetters: "orders.dead",
-	})
+func bill(ctx context.Context, charge asyncop.AsyncFunction[string, string], strategy strategies.Retry[string], address string) error {
+	engine, err := kafka.Open(ctx, address, // "kafka://broker-1:9092,broker-2:9092,broker-3:9092"
+		kafka.WithTopics(12, 3)) // partitions and replicas of topics that are missing
 	if err != nil {
 		return err
 	}
-	defer retries.Close()
-	source, err := kafka.NewSource("billing", append([]string{"orders"}, retries.Topics()...), codec.JSON[string](),
-		kafka.WithClient(client...), kafka.WithDeadLetters(retries.PutDead))
-	if err != nil {
-		return err
-	}
-	sink, err := kafka.NewSink("receipts", codec.JSON[string](), client...)
-	if err != nil {
-		return err
-	}
-	defer sink.Close()
-	op := asyncop.UnorderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(retries.Take))
-	_, err = delivery.Run(ctx, source, op, sink)
+	defer engine.Close()
+	orders := delivery.NewQueue[string](engine, "orders", delivery.RetryAfter(50*time.Millisecond, 100*time.Millisecond))
+	receipts := delivery.NewQueue[string](engine, "receipts")
+	op := asyncop.UnorderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(orders.TakeFailure))
+	_, err = delivery.Run(ctx, orders, op, receipts, delivery.WithBatch(1000))
 	return err
 }
 
+func billBeside(ctx context.Context, onKafka, onPostgres delivery.Engine, charge asyncop.AsyncFunction[string, string], strategy strategies.Retry[string],
+	receipts delivery.Sink[string],
+) error {
+	topic := delivery.NewQueue[string](onKafka, "orders") // its dead letters: what cannot be decoded
+	orders := delivery.NewQueue[string](onPostgres, "orders", delivery.RetryAfter(time.Minute, time.Hour))
+	op := asyncop.UnorderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(orders.TakeFailure))
+	_, err := delivery.Run(ctx, orders.Source(topic.Source(nil)), op, receipts)
+	return err
+}
+
+// The topic is on kfake, and layers and dead letters are on an engine in memory.
+func Example_kafkaBeside() {
+	cluster := must(kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "orders-dead")))
+	defer cluster.Close()
+	onKafka := must(kafka.Open(context.Background(), strings.Join(cluster.ListenAddrs(), ",")))
+	defer onKafka.Close()
+	beside := memory.Open()
+	orders := delivery.NewQueue[string](onKafka, "orders")
+	check(orders.Put(context.Background(), "ann"))
+	check(orders.Put(context.Background(), "eve"))
+
+	charge := asyncop.Blocking(func(_ context.Context, name string) (string, error) {
+		if name == "eve" {
+			return "", predicates.WithReason(errors.New("no card"), predicates.NewRejection("NO_CARD"))
+		}
+		return "receipt for " + name, nil
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		for {
+			done := must(beside.Count(context.Background(), "receipts", store.Filter{}))
+			dead := must(beside.Count(context.Background(), "orders-dead", store.Filter{}))
+			if done.Messages+dead.Messages == 2 {
+				stop()
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	check(billBeside(ctx, onKafka, beside, charge, strategies.PolicyOf(strategies.NoRetry[string]()).Idempotent(),
+		delivery.NewQueue[string](beside, "receipts")))
+	for _, queue := range []string{"receipts", "orders-dead"} {
+		for _, e := range must(beside.List(context.Background(), queue, store.Filter{}, store.Page{Max: 10})) {
+			fmt.Printf("%s %s\n", queue, e.Payload)
+		}
+	}
+	// Output:
+	// receipts "receipt for ann"
+	// orders-dead "eve"
+}
+
 func Example_kafkaQueue() {
-	cluster := must(kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, kafkaTopics...)))
+	cluster := must(kfake.NewCluster(kfake.NumBrokers(3), kfake.SeedTopics(1, "orders", "receipts")))
 	defer cluster.Close()
 	brokers := cluster.ListenAddrs()
 	orders := must(kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DefaultProduceTopic("orders")))
@@ -77,7 +114,7 @@ func Example_kafkaQueue() {
 		}
 		stop()
 	}()
-	check(bill(ctx, brokers, charge, strategy))
+	check(bill(ctx, charge, strategy, "kafka://"+strings.Join(brokers, ",")))
 	// Output:
 	// "receipt for ann"
 	// "receipt for bob"

@@ -14,7 +14,7 @@ import (
 )
 
 // notYet are pages that do not list the imports of their snippets, and are not checked for plain words, yet.
-var notYet = []string{"backend.md", "jetstream.md", "kafka.md"}
+var notYet []string
 
 // Every Go block of every page, and of the README, is code that the tests compile and run: a whole program of programs/,
 // or consecutive lines of an example in a test file beside the page.

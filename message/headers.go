@@ -24,6 +24,7 @@ const (
 	headerDeadline       = "Weir-Deadline"
 	headerLastError      = "Weir-Last-Error"
 	headerReasons        = "Weir-Reasons"
+	headerWay            = "Weir-Way"
 	headerOutcomeUnknown = "Weir-Outcome-Unknown"
 	headerRequest        = "Weir-Request"
 	headerRemembered     = "Weir-Remembered"
@@ -35,7 +36,9 @@ const (
 // what a message carries, neither here nor to the JSON form, since a header is what every engine keeps.
 var ours = func() map[string]bool {
 	var m Meta
-	names := map[string]bool{strings.ToLower(headerReasons): true, strings.ToLower(headerOutcomeUnknown): true}
+	names := map[string]bool{
+		strings.ToLower(headerReasons): true, strings.ToLower(headerWay): true, strings.ToLower(headerOutcomeUnknown): true,
+	}
 	for _, f := range m.texts() {
 		names[strings.ToLower(f.name)] = true
 	}
@@ -110,6 +113,7 @@ func (m *Meta) instants() [5]instant {
 //	Weir-Deadline          2026-11-23T10:00:00Z
 //	Weir-Last-Error        503 Service Unavailable
 //	Weir-Reasons           unavailable,timeout
+//	Weir-Way               [{"visit":2,"attempt":4,"begun":"2026-11-23T09:00:01Z","took":1000000,"error":"503 Service Unavailable"}]
 //	Weir-Outcome-Unknown   true
 //	Weir-Request           "0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4
 //	Weir-Remembered        2026-11-24T09:00:00Z
@@ -150,6 +154,9 @@ func (m Meta) ToHeaders() (map[string]string, error) {
 			reasons[i] = escape(r, ",")
 		}
 		h[headerReasons] = strings.Join(reasons, ",")
+	}
+	if len(m.Way) > 0 {
+		h[headerWay] = escape(wayText(m.Way), "")
 	}
 	if m.OutcomeUnknown {
 		h[headerOutcomeUnknown] = "true"
@@ -196,6 +203,7 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 		}
 	}
 	m.Reasons = r.reasons()
+	m.Way = r.way()
 	if value, ok := r.take(headerOutcomeUnknown, maxReason); ok {
 		m.OutcomeUnknown = value == "true"
 		if !m.OutcomeUnknown {

@@ -62,14 +62,16 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 		s.Reasons = append(s.Reasons, readable(r))
 	}
 	members, headers := metas.Split(m.Headers)
-	if len(headers) > 0 || !m.Deadline.IsZero() {
-		s.Headers = make(map[string]string, len(headers)+1)
-		for name, value := range headers {
-			s.Headers[escape(name, "")] = escape(value, "")
-		}
-		if !m.Deadline.IsZero() { // not a member: the version before passes headers on
-			s.Headers[headerDeadline] = m.Deadline.Format(time.RFC3339Nano)
-		}
+	s.Headers = make(map[string]string, len(headers)+2) // omitted if it is empty
+	for name, value := range headers {
+		s.Headers[escape(name, "")] = escape(value, "")
+	}
+	// No members: the version before passes headers on.
+	if !m.Deadline.IsZero() {
+		s.Headers[headerDeadline] = m.Deadline.Format(time.RFC3339Nano)
+	}
+	if len(m.Way) > 0 {
+		s.Headers[headerWay] = escape(escape(wayText(m.Way), ""), "") // as a header that was passed on
 	}
 	b, err := json.Marshal(s)
 	return metas.Append(b, members), err

@@ -79,6 +79,7 @@ func (m Meta) fit() (Meta, error) {
 	if len(m.Reasons) == 0 {
 		m.Reasons = nil
 	}
+	m.Way = fitWay(m.Way)
 	return m, nil
 }
 

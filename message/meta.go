@@ -36,6 +36,8 @@ type Meta struct {
 	LastError string
 	// Reasons are those for which calls were retried or failed, by name, the latest last. A stored form has the last 64.
 	Reasons []string
+	// Way is what became of the calls, in all visits. A stored form has the first 8 and the last 24.
+	Way []Step
 	// OutcomeUnknown says that a failed call may have taken effect, that nothing proves that it did not, and that it must not
 	// happen twice. It stays until a person lets the message return all the same.
 	OutcomeUnknown bool

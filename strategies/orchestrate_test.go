@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/couchbase"
 	"github.com/weirflow/weir/strategies"
+	"github.com/weirflow/weir/strategies/strategiestest"
 )
 
 var (
@@ -356,8 +357,7 @@ func TestErrorsOnly(t *testing.T) {
 	}, nil).ErrorsOnly()
 	assert.False(t, p.Steps().Considers(nil))
 	assert.True(t, p.Steps().Considers(io.EOF))
-	d := p.Steps().Decide(t.Context(), &attempt{Number: 1, Results: []string{"x"}}, decision.Situation{})
-	assert.Equal(t, decision.Decision{}, d)
+	assert.Equal(t, strategiestest.Decision{}, strategiestest.Decide(p, attempt{Results: []string{"x"}}))
 }
 
 func TestMaxWaiting(t *testing.T) {

@@ -15,6 +15,9 @@ type Stats struct {
 	Emitted   int64 // results sent to Out, or to the places that Results reads from
 	InFlight  int64 // elements with a slot
 
+	Capacity int64 // slots: how many elements may be in flight
+	MaxCalls int64 // how many calls may run at once: see WithMaxConcurrentCalls
+
 	Running         int64 // calls that run, one for a batch; a blocking call counts until it returns
 	Deciding        int64 // elements whose strategy is being asked off the loop, or that wait for that
 	WaitingForRetry int64 // elements in back-off, or whose retry waits for a permit

@@ -166,6 +166,9 @@ func (a *app) deadShow() *cobra.Command {
 	var raw bool
 	c := &cobra.Command{
 		Use: "show ID", Short: "Show a dead letter: its history and its payload", Args: one("ID"),
+		Long: `Show a dead letter: its history, its calls and its payload. CALL is the visit
+and the attempt in it, BACKEND how the service was when the call had ended, if
+the operator has one (asyncop.WithBackend).`,
 		RunE: func(c *cobra.Command, ids []string) error {
 			return a.with(c.Context(), func(ctx context.Context, db *database) error {
 				entries, err := db.store.List(ctx, queueOf(c), store.Filter{IDs: ids}, store.Page{Max: pageSize})
@@ -240,6 +243,14 @@ func (a *app) show(e store.Entry) error {
 		line("header", name+": "+m.Headers[name])
 	}
 	fmt.Fprintf(&b, "payload         %d bytes\n", len(e.Payload))
+	err := a.print(b.String())
+	if err == nil {
+		err = a.showWay(&e)
+	}
+	if err != nil {
+		return err
+	}
+	b.Reset()
 	if len(e.Payload) > 0 {
 		if utf8.Valid(e.Payload) {
 			b.WriteString("\n" + strings.TrimSuffix(escapedLines(string(e.Payload)), "\n") + "\n")

@@ -18,6 +18,7 @@ require (
 	github.com/twmb/franz-go/pkg/kadm v1.19.0
 	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c
 	github.com/weirflow/weir v0.0.0
+	github.com/weirflow/weir/console v0.0.0
 	github.com/weirflow/weir/ext/jetstream v0.0.0
 	github.com/weirflow/weir/ext/jetstream/embedded v0.0.0
 	github.com/weirflow/weir/ext/kafka v0.0.0
@@ -60,6 +61,7 @@ require (
 
 replace (
 	github.com/weirflow/weir => ../../
+	github.com/weirflow/weir/console => ../../console
 	github.com/weirflow/weir/ext/jetstream => ../../ext/jetstream
 	github.com/weirflow/weir/ext/jetstream/embedded => ../../ext/jetstream/embedded
 	github.com/weirflow/weir/ext/kafka => ../../ext/kafka

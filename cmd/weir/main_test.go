@@ -28,6 +28,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -159,6 +160,11 @@ func seedQueues(t *testing.T, s store.Store, tick func()) {
 		Meta: delivery.Meta{
 			ID: "evil\x1b]0;title\x07", Merges: 5, Visit: 1, LastError: "evil",
 			Headers: map[string]string{"trace": "abc", "note": "a\nb"},
+			Way: []message.Step{
+				{Visit: 1, Attempt: 1, Begun: begin, Took: 1234567 * time.Microsecond, Wait: 200 * time.Millisecond, Retried: true, Reason: "SERVICE_UNAVAILABLE", Backend: "open", Error: "503 Service Unavailable, and a long text about that which goes on"},
+				{Visit: 1, Attempt: 4, Begun: begin.Add(time.Minute), Took: 30 * time.Second, Backend: "closed", Error: "evil\x1b[2J\n"},
+				{Visit: 2, Attempt: 1, Begun: begin.Add(time.Hour), Took: 3 * time.Microsecond, Error: "口座がありません"},
+			},
 		},
 	})
 	put("orders 1m", store.Message{Meta: delivery.Meta{ID: "a"}, Delay: time.Minute}, store.Message{Meta: delivery.Meta{ID: "b"}, Delay: 2 * time.Minute})

@@ -104,6 +104,11 @@ func (p *pages) write(rows [][]string) error {
 		}
 		return p.app.print(b.String())
 	}
+	return p.app.print(p.text(rows))
+}
+
+// text returns rows whose cells are escaped, with the header if they are the first.
+func (p *pages) text(rows [][]string) string {
 	first := p.widths == nil
 	if first {
 		p.widths = make([]int, len(p.columns))
@@ -120,7 +125,7 @@ func (p *pages) write(rows [][]string) error {
 		}
 	}
 	fit(p.columns, p.widths, limit)
-	return p.app.print(p.render(rows, first))
+	return p.render(rows, first)
 }
 
 // render returns rows as text.

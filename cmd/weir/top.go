@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -13,9 +15,13 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 )
+
+// topGroups is how many groups of failures top shows.
+const topGroups = 5
 
 // topShare is how much of the time top may count: a queue of millions is counted less often.
 const topShare = 10
@@ -23,8 +29,9 @@ const topShare = 10
 func (a *app) top() *cobra.Command {
 	every := 2 * time.Second
 	c := &cobra.Command{
-		Use: "top", Short: "Show queues and workers, live", Args: none,
-		Long: `Show queues and workers, live, until Ctrl-C. Where the output is no terminal,
+		Use: "top", Short: "Show queues, workers, backends and errors, live", Args: none,
+		Long: `Show queues, workers, their backends, and the groups of errors with which most
+elements have failed, live, until Ctrl-C. Where the output is no terminal,
 and with --json, it is shown once.
 
 CHANGE is by how many messages a second a queue grows or shrinks. DONE/S and
@@ -169,6 +176,12 @@ func (t *top) draw(s *topJSON) (string, error) {
 		b.WriteString("\n")
 		err = t.drawWorkers(s)
 	}
+	if err == nil {
+		err = t.drawBackends(s)
+	}
+	if err == nil {
+		err = t.drawGroups(s)
+	}
 	t.before = s
 	return b.String(), err
 }
@@ -244,6 +257,77 @@ func (t *top) drawWorkers(s *topJSON) error {
 		{name: "IN FLIGHT", right: true},
 		{name: "LAST ERROR", least: 10},
 	}, rows)
+}
+
+// drawBackends shows each backend of each worker.
+func (t *top) drawBackends(s *topJSON) error {
+	var rows [][]string
+	for _, w := range s.Workers {
+		for _, b := range w.Backends {
+			limit := "-"
+			if b.Limit >= 0 {
+				limit = strconv.Itoa(b.Limit)
+			}
+			rows = append(rows, []string{b.Name, w.ID, b.State, age(s.At.Sub(b.Since)), strconv.Itoa(b.InUse), limit, b.Why})
+		}
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	t.frame.WriteString("\n")
+	return t.table([]column{
+		{name: "BACKEND", least: 8},
+		{name: "WORKER", least: 4},
+		{name: "STATE"},
+		{name: "SINCE", right: true},
+		{name: "IN USE", right: true},
+		{name: "LIMIT", right: true},
+		{name: "WHY", least: 10},
+	}, rows)
+}
+
+// drawGroups shows the failures of all workers that are alike, the largest groups first.
+func (t *top) drawGroups(s *topJSON) error {
+	groups := map[[2]string]*observe.Group{}
+	for _, w := range s.Workers {
+		for _, g := range groupsOf(w) {
+			key := [2]string{g.Error, g.Reason}
+			sum := groups[key]
+			switch {
+			case g.Rest:
+			case sum == nil:
+				groups[key] = &g
+			default:
+				g.Count += sum.Count
+				if g.Last.Before(sum.Last) {
+					g.Last = sum.Last
+				}
+				groups[key] = &g
+			}
+		}
+	}
+	if len(groups) == 0 {
+		return nil
+	}
+	sorted := slices.SortedFunc(maps.Values(groups), func(a, b *observe.Group) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Error, b.Error), strings.Compare(a.Reason, b.Reason))
+	})
+	var rows [][]string
+	for _, g := range sorted[:min(len(sorted), topGroups)] {
+		rows = append(rows, []string{strconv.FormatInt(g.Count, 10), age(max(0, s.At.Sub(g.Last))), g.Reason, g.Error})
+	}
+	t.frame.WriteString("\n")
+	return t.table([]column{{name: "FAILED", right: true}, {name: "LAST", right: true}, {name: "REASON", least: 6}, {name: "ERROR", least: 10}}, rows)
+}
+
+// groupsOf reads the groups of failures of a worker, which may be of another version.
+func groupsOf(w jobs.Worker) (all []observe.Group) {
+	for _, text := range w.Operators {
+		var s struct{ Groups []observe.Group }
+		_ = json.Unmarshal(text, &s)
+		all = append(all, s.Groups...)
+	}
+	return all
 }
 
 // seen returns what a worker has said, with the rates since it last said something.

@@ -34,9 +34,11 @@ func working(t *testing.T, dir string) {
 		j.Work(ctx, func() jobs.Worker {
 			said <- struct{}{}
 			return jobs.Worker{
-				Queues:    []string{"orders", "orders-retry-1"},
-				Counts:    json.RawMessage(`{"Acknowledged":1200,"Nacked":3}`),
-				Operators: []json.RawMessage{json.RawMessage(`{"InFlight":42,"LastError":"bad gateway: the upstream has closed the connection\u001b[2J"}`)},
+				Queues: []string{"orders", "orders-retry-1"},
+				Counts: json.RawMessage(`{"Acknowledged":1200,"Nacked":3}`),
+				Operators: []json.RawMessage{json.RawMessage(`{"InFlight":42,"LastError":"bad gateway: the upstream has closed the connection\u001b[2J",` +
+					`"Groups":[{"error":"no answer of #","reason":"TIMED_OUT","count":3,"last":"2026-01-01T00:00:00Z"},{"count":2,"rest":true}]}`)},
+				Backends: []jobs.Backend{{Name: "bank", State: "closed", Limit: 8, InUse: 1, Why: "503"}},
 			}
 		}, nil)
 	}()
@@ -61,6 +63,8 @@ func TestTop(t *testing.T) {
 	working(t, dir)
 	r = execute(t, command(t, dir, "top"))
 	assert.Regexp(t, `(?m)^WORKER .*LAST ERROR *\n\w{10} .*orders, orders-retry-1 .* 42 +bad gateway: the upstream has closed the connection\\x1b\[2J$`, r.stdout)
+	assert.Regexp(t, `(?m)^BACKEND .*WHY *\nbank +\w{10} +closed +\d+d +1 +8 +503$`, r.stdout)
+	assert.Regexp(t, `(?m)^FAILED .*ERROR *\n +3 +\d+d +TIMED_OUT +no answer of #\n`, r.stdout)
 	var look topJSON
 	r = execute(t, command(t, dir, "top", "--json"))
 	require.NoError(t, json.Unmarshal([]byte(r.stdout), &look))

@@ -1,8 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/weirflow/weir/internal/guard"
 )
@@ -38,3 +40,28 @@ func (e *LeaseError) Error() string {
 
 // Unwrap returns [ErrLeaseLost].
 func (*LeaseError) Unwrap() error { return ErrLeaseLost }
+
+// PutError is the error of a Put that may have stored some of the messages: that of a [Consumer].
+type PutError struct {
+	Errs []error // of each message, in order; nil: it is stored
+}
+
+func (e *PutError) Error() string {
+	var first error
+	n := 0
+	for _, err := range e.Errs {
+		if err != nil {
+			first = cmp.Or(first, err)
+			n++
+		}
+	}
+	if len(e.Errs) == 1 {
+		return first.Error()
+	}
+	return fmt.Sprintf("%d of %d messages were not stored: %v", n, len(e.Errs), first)
+}
+
+// Unwrap returns the errors.
+func (e *PutError) Unwrap() []error {
+	return slices.DeleteFunc(slices.Clone(e.Errs), func(err error) bool { return err == nil })
+}

@@ -2,11 +2,16 @@ package store
 
 import (
 	"context"
+	"log/slog"
 	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/message"
 )
 
-// Engine is where messages are kept. What more it can do, it declares by the interfaces that it implements: [Store] (leases), [Inspector]
-// (filters and positions), [Chooser], [Notifier] or [Waker], and lock.Locks for what only one process may do. A queue asks for what its
+// Engine is where messages are kept. What more it can do, it declares by the interfaces that it implements: [Store] (leases) or [Consumer],
+// [Inspector] (filters and positions), [Chooser], [Notifier] or [Waker], and lock.Locks for what only one process may do. A queue asks for what its
 // options need when it is made.
 //
 // The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for concurrent use, keep no reference to what
@@ -19,6 +24,36 @@ type Engine interface {
 
 	// Close gives up what the engine has opened. Leases end by themselves. A second Close does nothing.
 	Close() error
+}
+
+// Consumer is an engine without leases: the workers of a queue share it as members of a group, such as the consumers of a topic. A queue on
+// one is refused what needs an index or a lease: see delivery.NewQueue. Its Put may store some of the messages only, with a [*PutError], and
+// knows no identities.
+type Consumer interface {
+	Engine
+
+	// Consume begins to receive the messages of a queue and of its layers.
+	Consume(ctx context.Context, c Consumption) (Receiver, error)
+}
+
+// Consumption is what [Consumer.Consume] is asked for.
+type Consumption struct {
+	Queue  string
+	Layers []string
+	// IsLayer reports whether a name is that of a layer: in those that only another version has messages may wait, too.
+	IsLayer func(name string) bool
+	Dead    string // where rejected messages go, with their bytes as received
+	Clock   clock.Clock
+	Logger  *slog.Logger
+}
+
+// Receiver is a delivery.Source of messages as they are stored.
+type Receiver interface {
+	Receive(ctx context.Context, n int) ([]message.Message[[]byte], error)
+	Close(ctx context.Context) error
+
+	// Received returns the payload of a message that was received and is not settled.
+	Received(id Identity) (payload []byte, ok bool)
 }
 
 // Store is an engine that leases messages. What it lacks beside an [Inspector] is what engines without an index lack.

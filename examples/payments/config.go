@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,9 +13,7 @@ import (
 
 // config is what the flags say.
 type config struct {
-	Engine   string
-	URL      string   // of JetStream, or of PostgreSQL
-	Brokers  []string // of Kafka; none: its test double
+	Engine   string // a name, or a URL
 	Workers  int
 	Orders   int64
 	Seed     uint64
@@ -26,18 +23,44 @@ type config struct {
 	Dir      string
 	Limit    time.Duration
 	Progress progress.Style
+	UI       bool
 }
 
-// The engines.
+// The engines, and the schemes of their URLs.
 const (
 	onSQLite    = "sqlite"
 	onPostgres  = "postgres"
 	onEmbedded  = "embedded"
-	onJetStream = "jetstream"
+	onJetStream = "nats"
 	onKafka     = "kafka"
 )
 
-var engines = []string{onSQLite, onPostgres, onEmbedded, onJetStream, onKafka}
+// schemeOf returns the scheme of a URL, or the name of an engine that needs none.
+func schemeOf(engine string) string {
+	scheme, _, _ := strings.Cut(engine, ":")
+	return scheme
+}
+
+func (c config) scheme() string { return schemeOf(c.Engine) }
+
+// url returns the URL of the engine; "": it has none.
+func (c config) url() string {
+	if strings.Contains(c.Engine, "://") {
+		return c.Engine
+	}
+	return ""
+}
+
+// isEngine reports whether -engine names one.
+func (c config) isEngine() bool {
+	switch c.scheme() {
+	case onPostgres, onJetStream:
+		return c.url() != ""
+	case onKafka:
+		return c.url() != "" || c.Engine == onKafka
+	}
+	return c.Engine == onSQLite || c.Engine == onEmbedded
+}
 
 // Protections that -break leaves out.
 const (
@@ -55,11 +78,12 @@ The providers and the workers that call them are processes on this machine, and 
 end the books of the providers are compared with those of the job: each order was charged once, or declined by both.
 
 The engine keeps the orders that wait, and the payments that were made:
-  sqlite     a file
-  postgres   the database at -url
-  embedded   NATS JetStream within this process: no server to install
-  jetstream  the servers at -url
-  kafka      the brokers at -brokers; without any, a test double within this process, which is no server
+  sqlite                         a file
+  postgres://HOST/DATABASE       a database
+  embedded                       NATS JetStream within this process: no server to install
+  nats://HOST:PORT               NATS JetStream
+  kafka://HOST:PORT,HOST:PORT    Kafka
+  kafka                          a test double of Kafka within this process, which is no server
 
 Exit status: 0 all is well, 1 an order was not charged once or the run failed, 2 wrong usage.
 
@@ -69,10 +93,8 @@ Flags:
 func parse(args []string, out io.Writer) (c config, err error) {
 	fs := flag.NewFlagSet("payments", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	var brokers, style string
-	fs.StringVar(&c.Engine, "engine", onSQLite, "`name` of the engine: sqlite, postgres, embedded, jetstream or kafka")
-	fs.StringVar(&c.URL, "url", "", "`addresses` of JetStream, with commas (default nats://127.0.0.1:4222), or of the PostgreSQL database")
-	fs.StringVar(&brokers, "brokers", "", "`addresses` of Kafka, with commas (default: a test double)")
+	var style string
+	fs.StringVar(&c.Engine, "engine", onSQLite, "`name` or URL of the engine")
 	fs.IntVar(&c.Workers, "workers", 2, "`n` processes share the orders, at least 1")
 	fs.Int64Var(&c.Orders, "orders", 400, "length of the stream: `n`, at least 1")
 	fs.Uint64Var(&c.Seed, "seed", 1, "which orders, which of them are declined, which trouble: `n`")
@@ -81,12 +103,10 @@ func parse(args []string, out io.Writer) (c config, err error) {
 	fs.StringVar(&c.Break, "break", "", "leave out a `protection`, to see what it is for: tracking (requests have no ids) or sticky (after an error the other provider is asked)")
 	fs.StringVar(&c.Dir, "dir", "", "keep the databases in this `directory`, and go on there (default: a temporary one)")
 	fs.DurationVar(&c.Limit, "limit", 100*time.Second, "give up after this `duration`")
+	fs.BoolVar(&c.UI, "ui", false, "show the console of the engine in a browser, also after the run, until Ctrl-C")
 	fs.StringVar(&style, "progress", string(progress.Auto), "`style` of the progress on standard error: bar, plain (lines), off, or auto (a bar on a terminal)")
 	err = fs.Parse(args)
 	c.Progress = progress.Style(style)
-	if brokers != "" {
-		c.Brokers = strings.Split(brokers, ",")
-	}
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		_, _ = io.WriteString(out, usage)
@@ -96,14 +116,10 @@ func parse(args []string, out io.Writer) (c config, err error) {
 	case err != nil:
 	case fs.NArg() > 0:
 		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
-	case !slices.Contains(engines, c.Engine):
-		err = fmt.Errorf("-engine %s: must be %s", c.Engine, strings.Join(engines, ", "))
-	case c.URL != "" && c.Engine != onJetStream && c.Engine != onPostgres:
-		err = errors.New("-url: it is for -engine jetstream and postgres")
-	case c.URL == "" && c.Engine == onPostgres:
-		err = errors.New("-engine postgres: -url is missing: that of a database, such as postgres://localhost/shop")
-	case brokers != "" && c.Engine != onKafka:
-		err = fmt.Errorf("-brokers %s: it is for -engine kafka", brokers)
+	case !c.isEngine():
+		err = fmt.Errorf("-engine %s: must be sqlite, embedded or kafka, or a URL postgres://…, nats://… or kafka://…", c.Engine)
+	case c.UI && c.scheme() == onKafka:
+		err = errors.New("-ui: the console cannot look into topics of Kafka")
 	case c.Workers < 1:
 		err = fmt.Errorf("-workers %d: must be at least 1", c.Workers)
 	case c.Orders < 1:
@@ -116,9 +132,6 @@ func parse(args []string, out io.Writer) (c config, err error) {
 		err = fmt.Errorf("-limit %v: must be positive", c.Limit)
 	case !c.Progress.IsOne():
 		err = fmt.Errorf("-progress %s: must be auto, bar, plain or off", c.Progress)
-	}
-	if c.Engine == onJetStream && c.URL == "" {
-		c.URL = "nats://127.0.0.1:4222"
 	}
 	if err != nil {
 		err = fmt.Errorf("%w: %w (-h for help)", errUsage, err)

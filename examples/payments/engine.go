@@ -10,32 +10,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
 )
 
-// ends are what a worker needs of an engine for a provider: where orders come from, new ones and those that come back, where those go
-// that cannot be paid now, those that the other provider is to be asked for, and where payments go.
-//
-//	queues.go    a file (SQLite), a database (PostgreSQL), or servers (JetStream), which may be within the supervisor (embedded.go)
-//	kafka.go     Kafka
-type ends struct {
-	orders   delivery.Source[bank.Order]
-	failed   func(context.Context, asyncop.Failure[bank.Order]) error
-	others   delivery.Sink[bank.Order]
-	payments delivery.Sink[bank.Payment]
-	close    func()
-}
-
 // location says where a worker finds the engine.
 type location struct {
-	Engine  string // embedded is found as jetstream
-	Dir     string // of SQLite
-	URL     string // of JetStream, or of PostgreSQL
-	Brokers []string
-	Name    string // begins the names of queues, streams and topics
+	Dir  string
+	URL  string // "": SQLite, in Dir
+	Name string // begins the names of queues and topics
 }
 
 // queue returns the name of a queue.
@@ -49,6 +34,8 @@ type engine interface {
 	location() location
 	// put makes the orders wait.
 	put(ctx context.Context, orders []bank.Order) error
+	// keeps returns what the console looks into.
+	keeps() store.Engine
 	// look counts.
 	look(ctx context.Context) (counts, error)
 	// dead returns the dead letters.
@@ -72,13 +59,14 @@ func start(ctx context.Context, c config, dir string) (engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch c.Engine {
-	case onEmbedded:
-		return startEmbedded(ctx, dir, name)
-	case onKafka:
-		return startKafka(ctx, c.Brokers, name)
+	at := location{Dir: dir, URL: c.url(), Name: name}
+	switch {
+	case c.Engine == onEmbedded:
+		return startEmbedded(ctx, at)
+	case c.scheme() == onKafka:
+		return startKafka(ctx, at)
 	}
-	return newQueues(ctx, location{Engine: c.Engine, Dir: dir, URL: c.URL, Name: name})
+	return newQueues(ctx, at)
 }
 
 // runName returns the name of the run in a directory: streams and topics of several runs may be on the same servers.
@@ -92,11 +80,10 @@ func runName(dir string) (string, error) {
 	return string(name), err
 }
 
-// Names of queues, streams and topics.
+// Names of queues.
 const (
 	ordersQueue   = "orders"
 	paymentsQueue = "payments"
-	deadQueue     = "dead"
 )
 
 const (
@@ -108,13 +95,7 @@ const (
 )
 
 // layers are where orders wait that cannot be paid now; Kafka has a topic for each.
-var layers = []struct {
-	name string
-	delivery.Layer
-}{
-	{"later", delivery.Layer{Delay: later, Jitter: jitter}},
-	{"much-later", delivery.Layer{Delay: muchLater, Jitter: jitter}},
-}
+var layers = []delivery.Layer{{Delay: later, Jitter: jitter}, {Delay: muchLater, Jitter: jitter}}
 
 var (
 	ordersCodec   = codec.JSON[bank.Order]()
@@ -123,24 +104,41 @@ var (
 	quiet = slog.New(slog.DiscardHandler) // what is killed all the time has much to say
 )
 
-// ordersOn returns the queue of orders for a provider on an engine, with its layers and dead letters.
-func ordersOn(e delivery.Engine, at location, provider string) *delivery.Queue[bank.Order] {
-	return delivery.NewQueue[bank.Order](e, at.queue(ordersQueue)+"-"+provider, delivery.WithLayers(layers[0].Layer, layers[1].Layer),
-		delivery.WithLease(lease), delivery.WithLogger(quiet))
+// queues are those of a run. Several runs may be in one database, or on the same servers.
+type queues struct {
+	orders   map[string]*delivery.Queue[bank.Order] // by provider
+	payments *delivery.Queue[bank.Payment]
 }
 
-// putFirst puts orders into the sinks of the providers that are to be asked first.
-func putFirst(ctx context.Context, sinks map[string]delivery.Sink[bank.Order], orders []bank.Order) error {
+func queuesOn(e delivery.Engine, at location) queues {
+	q := queues{map[string]*delivery.Queue[bank.Order]{}, delivery.NewQueue[bank.Payment](e, at.queue(paymentsQueue))}
+	for _, provider := range bank.Providers {
+		q.orders[provider] = ordersOn(e, at, provider)
+	}
+	return q
+}
+
+// put makes orders wait for the providers that are to be asked first.
+func (q queues) put(ctx context.Context, orders []bank.Order) error {
 	first := map[string][]bank.Order{}
 	for _, o := range orders {
 		first[o.First] = append(first[o.First], o)
 	}
 	for provider, of := range first {
-		if err := putAll(ctx, sinks[provider], of); err != nil {
+		if err := putAll(ctx, q.orders[provider], of); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// ordersOn returns the queue of orders for a provider on an engine, with its layers and dead letters.
+func ordersOn(e delivery.Engine, at location, provider string) *delivery.Queue[bank.Order] {
+	opts := []delivery.QueueOption{delivery.WithLayers(layers...), delivery.WithLogger(quiet)}
+	if _, leases := e.(store.Store); leases {
+		opts = append(opts, delivery.WithLease(lease))
+	}
+	return delivery.NewQueue[bank.Order](e, at.queue(ordersQueue+"-"+provider), opts...)
 }
 
 // putAll puts orders into a sink. They have the ids by which engines and workers know them.
@@ -150,4 +148,36 @@ func putAll(ctx context.Context, sink delivery.Sink[bank.Order], orders []bank.O
 		messages[i] = delivery.New(o, &delivery.Meta{ID: o.ID, Key: o.ID}, nil)
 	}
 	return sink.PutAll(ctx, messages)
+}
+
+// listAll returns all that is in a queue.
+func listAll[T any](ctx context.Context, list func(context.Context, store.Filter, store.Page) ([]store.Entry, error), c codec.Codec[T]) (all []T, err error) {
+	for page := (store.Page{Max: 500}); ; {
+		entries, err := list(ctx, store.Filter{}, page)
+		if err != nil || len(entries) == 0 {
+			return all, err
+		}
+		for _, entry := range entries {
+			v, err := c.Decode(entry.Payload)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, v)
+		}
+		page.After = entries[len(entries)-1].Position
+	}
+}
+
+// patience is how long the supervisor asks an engine again that has no answer, such as while one of its servers is started again.
+const patience = 30 * time.Second
+
+// patiently calls f until it succeeds.
+func patiently[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+	for begun := time.Now(); ; {
+		v, err := f(ctx)
+		if err == nil || ctx.Err() != nil || time.Since(begun) >= patience {
+			return v, err
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
 }

@@ -79,44 +79,45 @@ func work(s settings) error {
 	}
 	charges := bank.NewClient(s.Dir, client)
 	charges.Untracked = s.Break == withoutTracking
-	open := func(provider string) (ends, error) { return openKafka(s.At, provider, s.Worker) }
-	if s.At.Engine != onKafka {
-		q, err := newQueues(ctx, s.At)
-		if err != nil {
-			return err
-		}
-		defer q.engine.Close() //nolint:errcheck // all that counts is committed
-		open = func(provider string) (ends, error) { return q.ends(provider), nil }
+	engine, err := openWorker(ctx, s)
+	if err != nil {
+		return err
 	}
+	defer engine.Close() //nolint:errcheck // all that counts is committed
+	q := queuesOn(engine, s.At)
 	ended := make(chan error, len(bank.Providers))
 	var backends []*backend.Backend
 	for _, provider := range bank.Providers {
-		e, err := open(provider)
-		if err != nil {
-			return err
-		}
-		defer e.close()
 		j := &job{settings: s, bank: charges, provider: provider, backend: backend.New(provider, backend.Limit(atOnce), backend.WithLogger(quiet))}
 		j.pays = keys.New(db.Writer(), keys.SQLite, keys.Config{LockTimeout: lockTimeout, Logger: quiet}).Operation("pay", j.steps)
 		backends = append(backends, j.backend)
-		go func() { ended <- j.run(ctx, e) }() // ends with the process
+		go func() { ended <- j.run(ctx, q) }() // ends with the process
 	}
 	fmt.Println("ready")
 	go report(charges, backends) // ends with the process
 	return <-ended
 }
 
+// openWorker opens the engine: which one it is, only its address says.
+func openWorker(ctx context.Context, s settings) (delivery.Engine, error) {
+	if schemeOf(s.At.URL) == onKafka {
+		return openKafka(ctx, s.At, s.Worker)
+	}
+	return openEngine(ctx, s.At)
+}
+
 // run is the worker for a provider.
-func (j *job) run(ctx context.Context, e ends) error {
+func (j *job) run(ctx context.Context, q queues) error {
+	orders := q.orders[j.provider]
 	failed := func(ctx context.Context, f asyncop.Failure[bank.Order]) error {
 		if errors.Is(f.Err, errElsewhere) {
-			return putAll(ctx, e.others, []bank.Order{f.Element})
+			return putAll(ctx, q.orders[bank.Other(j.provider)], []bank.Order{f.Element})
 		}
-		return e.failed(ctx, f)
+		return orders.TakeFailure(ctx, f)
 	}
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(j.pay), orderTime, 100, policy(),
 		asyncop.WithBackend(j.backend), asyncop.WithFailureSink(failed), asyncop.WithLogger(quiet))
-	_, err := delivery.Run(ctx, e.orders, op, e.payments, delivery.WithLogger(quiet))
+	_, err := delivery.Run(ctx, orders, op, q.payments, delivery.WithLogger(quiet))
 	return err
 }
 

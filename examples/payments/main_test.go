@@ -1,12 +1,17 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"flag"
+	"io"
+	"net/http"
 	"regexp"
+	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/assert"
@@ -75,7 +80,7 @@ func TestOnAServer(t *testing.T) {
 	}))
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
-	status, out, errOut := execute(t, "-engine", "jetstream", "-url", s.URL(), "-orders", "40", "-kills", "1", "-outage=false", "-progress", "off")
+	status, out, errOut := execute(t, "-engine", s.URL(), "-orders", "40", "-kills", "1", "-outage=false", "-progress", "off")
 	require.Equal(t, show.ExitOK, status, out+errOut)
 	assert.Contains(t, out, "proven: each of 40 orders")
 	assert.Contains(t, out, "on JetStream at "+s.URL())
@@ -90,12 +95,29 @@ func TestOnAServer(t *testing.T) {
 
 // Without a server the command says so.
 func TestNoServer(t *testing.T) {
-	status, _, errOut := execute(t, "-engine", "jetstream", "-url", "nats://127.0.0.1:1", "-limit", "500ms", "-progress", "off")
+	status, _, errOut := execute(t, "-engine", "nats://127.0.0.1:1", "-limit", "500ms", "-progress", "off")
 	assert.Equal(t, show.ExitFailed, status)
-	assert.Contains(t, errOut, "payments: -engine jetstream: ")
-	status, _, errOut = execute(t, "-engine", "kafka", "-brokers", "127.0.0.1:1", "-limit", "500ms", "-progress", "off")
+	assert.Contains(t, errOut, "payments: -engine nats://127.0.0.1:1: ")
+	status, _, errOut = execute(t, "-engine", "kafka://127.0.0.1:1", "-limit", "500ms", "-progress", "off")
 	assert.Equal(t, show.ExitFailed, status)
-	assert.Contains(t, errOut, "payments: -engine kafka: ")
+	assert.Contains(t, errOut, "payments: -engine kafka://127.0.0.1:1: ")
+}
+
+// An engine that has no answer for a while, such as while a broker is started again, ends nothing.
+func TestPatiently(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away, tries := errors.New("not the leader"), 0
+		n, err := patiently(t.Context(), func(context.Context) (int, error) {
+			if tries++; tries < 100 {
+				return 0, away
+			}
+			return 7, nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, 7, n)
+		_, err = patiently(t.Context(), func(context.Context) (int, error) { return 0, away })
+		require.ErrorIs(t, err, away)
+	})
 }
 
 // Without a protection the reconciliation finds orders that were charged twice. Each order may be, when its answer is lost, while both
@@ -211,7 +233,7 @@ func TestReconcileDeadLetters(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{"-orders", "0"}, {"-kills", "-1"}, {"-break", "all"}, {"-limit", "0s"}, {"-engine", "oracle"}, {"-url", "x"}, {"-brokers", "x"}, {"-workers", "0"}, {"-progress", "loud"}, {"more"}, {"-nonsense"},
+		{"-orders", "0"}, {"-kills", "-1"}, {"-break", "all"}, {"-limit", "0s"}, {"-engine", "oracle"}, {"-engine", "nats"}, {"-engine", "postgres"}, {"-engine", "mysql://x/y"}, {"-workers", "0"}, {"-progress", "loud"}, {"more"}, {"-nonsense"},
 	} {
 		status, out, errOut := execute(t, args...)
 		assert.Equal(t, show.ExitUsage, status, args)
@@ -236,4 +258,33 @@ func TestLimit(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	assert.Equal(t, show.ExitFailed, run(ctx, []string{"-progress", "off"}, &stdout, &stderr))
 	assert.Contains(t, stderr.String(), "interrupted")
+}
+
+// The console shows what goes on, and is there until Ctrl-C.
+func TestConsole(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	read, write := io.Pipe()
+	ended := make(chan int, 1)
+	go func() { // ends with the run
+		ended <- run(ctx, []string{"-orders", "20", "-kills", "0", "-outage=false", "-progress", "off", "-ui"}, io.Discard, write)
+		_ = write.Close()
+	}()
+	lines := bufio.NewScanner(read)
+	require.True(t, lines.Scan())
+	address, ok := strings.CutPrefix(lines.Text(), "The console: ")
+	require.True(t, ok, lines.Text())
+	require.True(t, lines.Scan())
+	require.Equal(t, "The console is there until Ctrl-C.", lines.Text())
+	transport := &http.Transport{DisableKeepAlives: true}
+	answer, err := (&http.Client{Transport: transport}).Get(address)
+	require.NoError(t, err)
+	page, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	assert.Contains(t, string(page), "payments")
+	cancel()
+	require.Equal(t, show.ExitOK, <-ended)
+	require.False(t, lines.Scan())
 }

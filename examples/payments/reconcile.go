@@ -42,8 +42,8 @@ func reconcile(ctx context.Context, c config, dir string, receipts []bank.Paymen
 		}
 		r.order(o, payments, books[o.ID], hopeless)
 	}
-	r.compare(receipts, payments, c.Engine == onKafka)
-	r.bury(dead, payments, c.Engine == onKafka)
+	r.compare(receipts, payments, c.scheme() == onKafka)
+	r.bury(dead, payments, c.scheme() == onKafka)
 	for _, o := range bank.Orders(c.Seed, c.Orders) {
 		delete(books, o.ID)
 		delete(payments, o.ID)

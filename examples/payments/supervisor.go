@@ -35,6 +35,7 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 	} else if err := os.MkdirAll(dir, 0o700); err != nil {
 		return false, err
 	}
+	outer := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Limit, fmt.Errorf("not done after %v", c.Limit))
 	defer cancel()
 	s := &supervisor{
@@ -51,6 +52,13 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 		s.stop()
 		err = errors.Join(err, s.engine.close(c.Dir == ""))
 	}()
+	if c.UI {
+		stopUI, err := showConsole(outer, s.engine.keeps(), errOut)
+		if err != nil {
+			return false, err
+		}
+		defer stopUI()
+	}
 	stopProgress := progress.Line{
 		Out: errOut, Sample: s.progress, What: "orders", Style: c.Progress, Columns: show.Columns(errOut),
 	}.Start()
@@ -60,7 +68,7 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 		return false, orCause(ctx, err)
 	}
 	s.stop()
-	receipts, err := s.engine.receipts(ctx)
+	receipts, err := patiently(ctx, s.engine.receipts)
 	if err != nil {
 		return false, orCause(ctx, err)
 	}
@@ -73,7 +81,12 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 		return false, orCause(ctx, err)
 	}
 	s.summary(out)
-	return r.print(out), nil
+	proven = r.print(out)
+	if c.UI {
+		fmt.Fprintln(errOut, "The console is there until Ctrl-C.")
+		<-outer.Done()
+	}
+	return proven, nil
 }
 
 // orCause returns why ctx has ended, if it has: other errors come of that.
@@ -183,7 +196,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 		return err
 	}
 	orders := bank.Orders(s.Seed, s.Orders)
-	if err := s.engine.put(ctx, orders[:s.firstLot()]); err != nil {
+	if err := s.put(ctx, orders[:s.firstLot()]); err != nil {
 		return err
 	}
 	for _, name := range bank.Providers {
@@ -206,7 +219,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 		if err := s.check(); err != nil {
 			return err
 		}
-		now, err := s.engine.look(ctx)
+		now, err := patiently(ctx, s.engine.look)
 		if err != nil {
 			return err
 		}
@@ -224,7 +237,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 			s.outage, s.down = time.Now(), true
 			s.providers[bank.South].Kill()
 			s.note("outage of " + bank.South)
-			if err := s.engine.put(ctx, orders[s.firstLot():]); err != nil {
+			if err := s.put(ctx, orders[s.firstLot():]); err != nil {
 				return err
 			}
 		case s.down && time.Since(s.outage) > refuses:
@@ -245,6 +258,12 @@ const (
 	refuses    = 3 * time.Second // connections
 	overloaded = 3 * time.Second // then it answers 503, with and without Retry-After
 )
+
+// put makes orders wait. What is put again has the same ids.
+func (s *supervisor) put(ctx context.Context, orders []bank.Order) error {
+	_, err := patiently(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.engine.put(ctx, orders) })
+	return err
+}
 
 // check finds processes that have ended by themselves. A worker goes on by itself, unless something is wrong with it.
 func (s *supervisor) check() error {
@@ -340,13 +359,13 @@ func (s *supervisor) runsOn() string {
 	switch {
 	case s.Engine == onEmbedded:
 		return "JetStream in this process"
-	case s.Engine == onJetStream:
-		return "JetStream at " + s.URL
-	case s.Engine == onKafka && len(s.Brokers) == 0:
-		return "kfake, a TEST DOUBLE of Kafka: no server, all in memory"
 	case s.Engine == onKafka:
-		return "Kafka"
-	case s.Engine == onPostgres:
+		return "kfake, a TEST DOUBLE of Kafka: no server, all in memory"
+	case s.scheme() == onJetStream:
+		return "JetStream at " + s.Engine
+	case s.scheme() == onKafka:
+		return "Kafka at " + s.Engine
+	case s.scheme() == onPostgres:
 		return "PostgreSQL"
 	}
 	return "SQLite"

@@ -8,6 +8,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/internal/guard"
 )
 
 var making sync.Mutex
@@ -24,16 +26,23 @@ func makeClient(opts ...kgo.Opt) (*kgo.Client, error) {
 func newClient(opts ...kgo.Opt) (*kgo.Client, error) {
 	client, err := makeClient(opts...)
 	if err != nil {
-		return nil, fmt.Errorf("kafka: %w", err)
+		return nil, guard.MarkPermanent(fmt.Errorf("kafka: %w", err))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookEvery)
 	defer cancel()
-	err = client.Ping(ctx)
-	for _, refused := range []error{kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState} {
-		if errors.Is(err, refused) {
-			client.CloseAllowingRebalance()
-			return nil, fmt.Errorf("kafka: the brokers refuse the authentication: %w", err)
-		}
+	if err := authentication(client.Ping(ctx)); err != nil {
+		client.CloseAllowingRebalance()
+		return nil, err
 	}
 	return client, nil
+}
+
+// authentication returns an error if one says that the brokers refuse the authentication.
+func authentication(err error) error {
+	for _, refused := range []error{kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState} {
+		if errors.Is(err, refused) {
+			return guard.MarkPermanent(fmt.Errorf("kafka: the brokers refuse the authentication: %w", err))
+		}
+	}
+	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -201,17 +202,21 @@ func (c *cluster) client(opts ...kgo.Opt) *kgo.Client {
 func (c *cluster) seed() kgo.Opt { return kgo.SeedBrokers(c.addrs...) }
 
 // quick are options of a client for tests: brokers answer at once. Its session outlasts any test, so that a busy machine throws no member out.
-func (c *cluster) quick() SourceOption {
-	return WithClient(c.seed(), kgo.FetchMaxWait(50*time.Millisecond), kgo.HeartbeatInterval(50*time.Millisecond),
-		kgo.SessionTimeout(2*time.Minute), kgo.RebalanceTimeout(5*time.Second))
+func (c *cluster) quick() sourceOption { return withClient(append(quickly(), c.seed())...) }
+
+func quickly() []kgo.Opt {
+	return []kgo.Opt{
+		kgo.FetchMaxWait(50 * time.Millisecond), kgo.HeartbeatInterval(50 * time.Millisecond),
+		kgo.SessionTimeout(2 * time.Minute), kgo.RebalanceTimeout(5 * time.Second),
+	}
 }
 
 // dropped is the session of sources that a test drops: others wait for its end.
-func dropped() SourceOption { return WithClient(kgo.SessionTimeout(2 * time.Second)) }
+func dropped() sourceOption { return withClient(kgo.SessionTimeout(2 * time.Second)) }
 
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-func (c *cluster) source(topic string, opts ...SourceOption) *Source[string] {
+func (c *cluster) source(topic string, opts ...sourceOption) *testSource {
 	c.t.Helper()
 	s, err := c.open(topic, opts...)
 	require.NoError(c.t, err)
@@ -219,9 +224,9 @@ func (c *cluster) source(topic string, opts ...SourceOption) *Source[string] {
 	return s
 }
 
-func (c *cluster) open(topic string, opts ...SourceOption) (*Source[string], error) {
-	opts = append([]SourceOption{c.quick(), WithLogger(silent), WithCommitInterval(20 * time.Millisecond)}, opts...)
-	return NewSource("group", []string{topic}, text(), opts...)
+func (c *cluster) open(topic string, opts ...sourceOption) (*testSource, error) {
+	opts = append([]sourceOption{c.quick(), withLogger(silent), withCommitInterval(20 * time.Millisecond)}, opts...)
+	return newTestSource("group", []string{topic}, opts...)
 }
 
 func text() codec.Codec[string] {
@@ -305,3 +310,66 @@ func numbers(n int) (vs []string) {
 	}
 	return vs
 }
+
+// engine opens an engine for tests.
+func (c *cluster) engine(opts ...Option) *Engine {
+	c.t.Helper()
+	quick := func(s *settings) {
+		s.commitInterval = 20 * time.Millisecond
+		s.client = append(s.client, quickly()...)
+	}
+	e, err := Open(c.t.Context(), "kafka://"+strings.Join(c.addrs, ","), append([]Option{quick}, opts...)...)
+	require.NoError(c.t, err)
+	c.t.Cleanup(func() { _ = e.Close() })
+	return e
+}
+
+// testSource is a source of texts.
+type testSource struct{ *source }
+
+func (s *testSource) Receive(ctx context.Context, n int) ([]delivery.Message[string], error) {
+	raw, err := s.source.Receive(ctx, n)
+	ms := make([]delivery.Message[string], len(raw))
+	for i, m := range raw {
+		ms[i] = delivery.With(m, string(m.Value))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ms, nil
+}
+
+type sourceOption func(*sourceSettings)
+
+func newTestSource(group string, topics []string, opts ...sourceOption) (*testSource, error) {
+	set := sourceSettings{
+		clock: clock.New(), logger: slog.Default(), commitInterval: defaultCommitInterval, settleTime: defaultSettleTime, metadata: maxMetadata,
+		dead: (&box{}).put,
+	}
+	for _, opt := range opts {
+		opt(&set)
+	}
+	s, err := newSource(group, topics, set)
+	if err != nil {
+		return nil, err
+	}
+	return &testSource{s}, nil
+}
+
+func withClient(opts ...kgo.Opt) sourceOption {
+	return func(s *sourceSettings) { s.client = append(s.client, opts...) }
+}
+
+func withCommitInterval(d time.Duration) sourceOption {
+	return func(s *sourceSettings) { s.commitInterval = d }
+}
+
+func withSettleTime(d time.Duration) sourceOption {
+	return func(s *sourceSettings) { s.settleTime = d }
+}
+
+func withMetadataLimit(n int) sourceOption   { return func(s *sourceSettings) { s.metadata = n } }
+func withDeadLetters(f putFunc) sourceOption { return func(s *sourceSettings) { s.dead = f } }
+func withClock(c clock.Clock) sourceOption   { return func(s *sourceSettings) { s.clock = c } }
+
+func withLogger(l *slog.Logger) sourceOption { return func(s *sourceSettings) { s.logger = l } }

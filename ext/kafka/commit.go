@@ -38,8 +38,8 @@ func (e *fetchError) Error() string {
 }
 func (e *fetchError) Unwrap() error { return e.err }
 
-// commits commits and looks after blockers at each tick, until the source is closed.
-func (s *Source[T]) commits(tick *clock.Ticker) {
+// commits commits at each tick, until the source is closed.
+func (s *source) commits(tick *clock.Ticker) {
 	defer tick.Stop()
 	for {
 		select {
@@ -47,7 +47,6 @@ func (s *Source[T]) commits(tick *clock.Ticker) {
 			return
 		case <-tick.C:
 		}
-		s.handOverBlockers()
 		s.pauseAndResume()
 		if err := s.commit(s.ctx); err != nil && s.ctx.Err() == nil && !isRebalance(err) {
 			s.failed("a commit has failed, which is tried again", err)
@@ -55,8 +54,8 @@ func (s *Source[T]) commits(tick *clock.Ticker) {
 	}
 }
 
-// puts puts dead letters and blockers, again when retry rings, until the source is closed. A put may take long: it must not hold up commits (law D4).
-func (s *Source[T]) puts(retry *clock.Timer) {
+// puts puts dead letters, again when retry rings, until the source is closed. A put may take long: it must not hold up commits (law D4).
+func (s *source) puts(retry *clock.Timer) {
 	defer retry.Stop()
 	wait := firstRetry
 	for {
@@ -78,7 +77,7 @@ func (s *Source[T]) puts(retry *clock.Timer) {
 }
 
 // failed lets the next Receive report an error.
-func (s *Source[T]) failed(what string, err error) {
+func (s *source) failed(what string, err error) {
 	s.logger.Warn("weir: "+what, "error", err)
 	s.mu.Lock()
 	s.failure = err
@@ -98,7 +97,7 @@ func isRebalance(err error) bool {
 }
 
 // commit commits what is settled.
-func (s *Source[T]) commit(ctx context.Context) error {
+func (s *source) commit(ctx context.Context) error {
 	var changed []partitionID
 	s.mu.Lock()
 	for id, p := range s.parts {
@@ -120,11 +119,14 @@ func (s *Source[T]) commit(ctx context.Context) error {
 		sent[p] = p.changed
 		return true
 	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if errors.Is(err, kerr.OffsetMetadataTooLarge) { // offset.metadata.max.bytes of the brokers is lower
+		s.metadata = max(minMetadata, s.metadata/2)
+	}
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for p, changed := range sent {
 		p.committed = changed
 	}
@@ -182,18 +184,13 @@ func commit(ctx context.Context, client *kgo.Client, partitions []partitionID, f
 
 // putAll puts what is to be put. After an error all that was not put is still there, and the next call begins with another one,
 // so that one which cannot be put holds up no other (law D4).
-func (s *Source[T]) putAll(ctx context.Context) error {
+func (s *source) putAll(ctx context.Context) error {
 	for {
 		e, m := s.nextPut()
 		if e == nil {
 			return nil
 		}
-		err := s.putOne(ctx, e, m)
-		if errors.Is(err, delivery.ErrRefused) && e.verdict == nil {
-			s.cannotHandOver(e, err)
-			continue
-		}
-		if err != nil {
+		if err := s.putOne(ctx, e, m); err != nil {
 			s.putLater(e)
 			return fmt.Errorf("kafka: record %s could not be put: %w", e.name(), err)
 		}
@@ -201,7 +198,7 @@ func (s *Source[T]) putAll(ctx context.Context) error {
 	}
 }
 
-func (s *Source[T]) nextPut() (*entry, store.Message) {
+func (s *source) nextPut() (*entry, store.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.putting) == 0 {
@@ -209,52 +206,24 @@ func (s *Source[T]) nextPut() (*entry, store.Message) {
 	}
 	e := s.putting[0]
 	m := store.Message{Meta: *e.meta, Payload: e.record.Value}
-	if e.verdict == nil { // a blocker
-		m.Meta.Visit = max(1, m.Meta.Visit)
-		m.Delay = max(0, e.due.Sub(s.clock.Now()))
-		return e, m
-	}
-	m.Cause = store.Cause(verdicts.Rejected(&m.Meta, *e.verdict, s.clock.Now()))
+	m.Cause = store.Cause(verdicts.Rejected(&m.Meta, e.verdict, s.clock.Now()))
 	return e, m
 }
 
 // putOne puts a message. A dead letter that does not fit has less history, or points to its record, which stays in its topic (law W2).
-func (s *Source[T]) putOne(ctx context.Context, e *entry, m store.Message) error {
-	put := func(m store.Message) error { return quietly(func() error { return e.put(ctx, m) }) }
-	if e.verdict == nil {
-		return put(m)
-	}
+func (s *source) putOne(ctx context.Context, e *entry, m store.Message) error {
 	where := fmt.Sprintf("topic %s, partition %d, offset %d", e.id.topic, e.id.partition, e.record.Offset)
 	_, err := verdicts.Bury(m.Meta, where, func(meta delivery.Meta, whole bool) error {
 		m := m
 		if m.Meta = meta; !whole {
 			m.Payload = nil
 		}
-		return put(m)
+		return quietly(func() error { return s.dead(ctx, m) })
 	})
 	return err
 }
 
-// cannotHandOver takes a blocker back that can never be handed over: to the dead letters, or it waits for its time here.
-func (s *Source[T]) cannotHandOver(e *entry, err error) {
-	s.logger.Warn("weir: a message that blocks its partition can never be handed over", "record", e.name(), "error", err)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e.part == nil { // its partition was lost
-		return
-	}
-	s.putting = slices.Delete(s.putting, 0, 1)
-	e.part.release()
-	if e.refused = true; s.dead != nil {
-		e.verdict = &delivery.Verdict{Kind: delivery.Rejected, Err: err}
-		s.put(e, s.dead)
-		return
-	}
-	s.wait(e, e.due.Sub(s.clock.Now()))
-	wake(s.given)
-}
-
-func (s *Source[T]) putLater(e *entry) {
+func (s *source) putLater(e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e.part != nil { // else its partition was lost
@@ -262,7 +231,7 @@ func (s *Source[T]) putLater(e *entry) {
 	}
 }
 
-func (s *Source[T]) wasPut(e *entry) {
+func (s *source) wasPut(e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e.part != nil { // the same
@@ -272,26 +241,8 @@ func (s *Source[T]) wasPut(e *entry) {
 	}
 }
 
-// handOverBlockers hands over what has waited for too long.
-func (s *Source[T]) handOverBlockers() {
-	if s.handOver == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.clock.Now()
-	for _, p := range s.parts {
-		for _, e := range p.entries {
-			// One that is due is about to be returned: to hand it over would count a visit that there was not (law D6).
-			if e.state == waiting && e.due.After(now) && s.blocks(e) && s.waiting.Cancel(&e.timer) {
-				s.put(e, s.handOver)
-			}
-		}
-	}
-}
-
 // pauseAndResume looks at what may be fetched.
-func (s *Source[T]) pauseAndResume() {
+func (s *source) pauseAndResume() {
 	pause, resume := map[string][]int32{}, map[string][]int32{}
 	s.mu.Lock()
 	defer s.mu.Unlock() // a pause must not come after its partition was forgotten
@@ -304,10 +255,6 @@ func (s *Source[T]) pauseAndResume() {
 			more, held, bytes = 2*more, held/2, bytes/2 // it is not resumed for a single message
 		}
 		full := p.progress.Full(s.metadata, more) || p.progress.Open()-len(s.running[id]) >= held || p.held >= bytes
-		if s.handOver == nil && s.blockedFor > 0 {
-			blocker := p.entries[p.progress.Low()]
-			full = full || blocker != nil && s.blocks(blocker)
-		}
 		switch {
 		case full && !p.paused:
 			pause[id.topic] = append(pause[id.topic], id.partition)

@@ -11,15 +11,12 @@ import (
 func TestMissingFields(t *testing.T) {
 	decode := func(*kgo.Record) (int, error) { return 0, nil }
 	encode := func(int) (*kgo.Record, error) { return nil, nil }
-	retries := func(c RetriesConfig[string]) error { _, err := NewRetries(c); return err }
 	input := func(c InputConfig[int]) error { _, err := OpenInput(t.Context(), c); return err }
 	output := func(c OutputConfig[int]) error { _, err := NewOutput(c); return err }
 	for _, c := range []struct {
 		err  error
 		want string
 	}{
-		{retries(RetriesConfig[string]{DeadLetters: "dead"}), "kafka: NewRetries: Codec is nil"},
-		{retries(RetriesConfig[string]{Codec: text()}), "kafka: NewRetries: DeadLetters is empty"},
 		{input(InputConfig[int]{Decode: decode}), "kafka: OpenInput: Topic is empty"},
 		{input(InputConfig[int]{Topic: "orders"}), "kafka: OpenInput: Decode is nil"},
 		{output(OutputConfig[int]{Topic: "orders", Encode: encode}), "kafka: NewOutput: TransactionalID is empty"},

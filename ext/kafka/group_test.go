@@ -477,8 +477,8 @@ func TestStaticMembers(t *testing.T) {
 // and nothing else.
 func TestAStaticSource(t *testing.T) {
 	c := newCluster(t, 2, "orders")
-	named := func(name string) SourceOption {
-		return WithClient(kgo.InstanceID(name), kgo.SessionTimeout(5*time.Second))
+	named := func(name string) sourceOption {
+		return withClient(kgo.InstanceID(name), kgo.SessionTimeout(5*time.Second))
 	}
 	a, b := c.source("orders", named("a")), c.source("orders", named("b"))
 	eventually(t, func() bool { return owned(a) == 1 && owned(b) == 1 }, "each has one")

@@ -24,8 +24,8 @@ type InputConfig[T any] struct {
 	// Decode returns the element of a record. Its error fails the pipeline each time it is started again, unless there are DeadLetters.
 	Decode func(r *kgo.Record) (T, error)
 	// DeadLetters stores a record that Decode has refused, as it is, as [store.Undecodable]; then the input goes on behind it. A restart
-	// may store one again, with the same id. [Retries.PutDead] is one.
-	DeadLetters PutFunc
+	// may store one again, with the same id. The Put of an engine stores in a queue of it.
+	DeadLetters func(ctx context.Context, ms ...store.Message) error
 	// ToEnd lets the input end behind what the partition has when it is opened. Otherwise it never ends.
 	ToEnd bool
 	// Group commits the position of each complete checkpoint, so that tools which watch a group's lag see it. It is the assigner of the

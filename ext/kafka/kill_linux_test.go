@@ -17,7 +17,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/testing/child/workers"
 	"github.com/weirflow/weir/predicates"
@@ -64,29 +63,19 @@ func killedChild() {
 // work is a worker as docs/kafka.md has it.
 func work(ctx context.Context, addrs []string) error {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	client := []kgo.Opt{kgo.SeedBrokers(addrs...)}
-	retries, err := NewRetries(RetriesConfig[order]{
-		Client: client, Codec: codec.JSON[order](), DeadLetters: "dead", Layers: []Layer{{Topic: "again", Delay: killedDelay, Jitter: 0.5}},
-	})
+	engine, err := Open(ctx, strings.Join(addrs, ","), WithForeign("group", "orders"), WithSettleTime(2*time.Second),
+		WithClient(kgo.SessionTimeout(killedSession), kgo.HeartbeatInterval(killedSession/10), kgo.RebalanceTimeout(10*time.Second)),
+		func(s *settings) { s.commitInterval = 100 * time.Millisecond })
 	if err != nil {
 		return err
 	}
-	defer retries.Close()
-	source, err := NewSource("group", append([]string{"orders"}, retries.Topics()...), codec.JSON[order](), WithLogger(logger),
-		WithClient(append(client, kgo.SessionTimeout(killedSession), kgo.HeartbeatInterval(killedSession/10), kgo.RebalanceTimeout(10*time.Second))...),
-		WithDeadLetters(retries.PutDead), WithCommitInterval(100*time.Millisecond), WithSettleTime(2*time.Second))
-	if err != nil {
-		return err
-	}
-	sink, err := NewSink("done", codec.JSON[order](), client...)
-	if err != nil {
-		return err
-	}
-	defer sink.Close()
+	defer engine.Close()
+	orders := delivery.NewQueue[order](engine, "group", delivery.WithLogger(logger),
+		delivery.WithLayers(delivery.Layer{Delay: killedDelay, Jitter: 0.5}))
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(process), 10*time.Second, 50,
 		strategies.FixedDelay[order](1, time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
-		asyncop.WithFailureSink(retries.Take), asyncop.WithLogger(logger))
-	summary, err := delivery.Run(ctx, source, op, sink, delivery.WithLogger(logger))
+		asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(logger))
+	summary, err := delivery.Run(ctx, orders, op, delivery.NewQueue[order](engine, "done"), delivery.WithLogger(logger))
 	fmt.Println(summary)
 	return err
 }
@@ -121,12 +110,12 @@ func TestKilledWorkersAndBrokers(t *testing.T) {
 		n, kills = 30_000, 60
 	}
 	c := all.cluster(t)
-	for topic, parts := range map[string]int32{"orders": 6, "again": 3, "dead": 1, "done": 1} {
+	for topic, parts := range map[string]int32{"orders": 6, "group-retry-1": 3, "group-dead": 1, "done": 1} {
 		require.NoError(t, c.CreateTopic(topic, parts, nil))
 	}
 	c.produce("orders", 6, numbers(n)...)
 	w := workers.Start(t, killedWorker, strings.Join(c.addrs, ","), 3, 2*time.Minute)
-	seen := &tally{t: t, client: c.client(kgo.ConsumeTopics("done", "dead"), kgo.FetchMaxWait(100*time.Millisecond)), n: map[string]map[string]int{"done": {}, "dead": {}}}
+	seen := &tally{t: t, client: c.client(kgo.ConsumeTopics("done", "group-dead"), kgo.FetchMaxWait(100*time.Millisecond)), n: map[string]map[string]int{"done": {}, "group-dead": {}}}
 	for kill := range kills {
 		seen.until(w, func() bool { return len(seen.n["done"]) >= kill*n*8/10/kills })
 		switch kill % 3 {
@@ -138,17 +127,17 @@ func TestKilledWorkersAndBrokers(t *testing.T) {
 			all.killOne(t)
 		}
 	}
-	seen.until(w, func() bool { return len(seen.n["done"]) == n-n/100 && len(seen.n["dead"]) == n/100 })
+	seen.until(w, func() bool { return len(seen.n["done"]) == n-n/100 && len(seen.n["group-dead"]) == n/100 })
 	w.End()
 	for i := range n {
 		topic := "done"
 		if order(i).poison() {
-			topic = "dead"
+			topic = "group-dead"
 		}
 		assert.Positive(t, seen.n[topic][strconv.Itoa(i)], "order %d is not in %s", i, topic)
 	}
-	for _, topic := range []string{"orders", "again"} {
-		for p := range map[string]int32{"orders": 6, "again": 3}[topic] {
+	for _, topic := range []string{"orders", "group-retry-1"} {
+		for p := range map[string]int32{"orders": 6, "group-retry-1": 3}[topic] {
 			if end := c.end(topic, p); end > 0 {
 				assert.Equal(t, end, c.committed(topic, p).At, "%s/%d", topic, p)
 			}
@@ -180,7 +169,7 @@ func (s *tally) until(w *workers.Workers, ok func() bool) {
 			s.n[r.Topic][string(r.Value)]++
 			last = time.Now()
 		})
-		require.Less(s.t, time.Since(last), 2*time.Minute, "no progress: %d are done, %d dead; workers: %v", len(s.n["done"]), len(s.n["dead"]), w.Output())
+		require.Less(s.t, time.Since(last), 2*time.Minute, "no progress: %d are done, %d dead; workers: %v", len(s.n["done"]), len(s.n["group-dead"]), w.Output())
 	}
 }
 

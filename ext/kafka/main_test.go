@@ -16,7 +16,8 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	shared := goleak.IgnoreAnyFunction("github.com/weirflow/weir/ext/kafka.(*broker).launch.func1") // a real broker, which Cleanup ends
+	goleak.VerifyTestMain(m, shared, goleak.Cleanup(func(code int) {
 		endRealBroker()
 		os.Exit(code)
 	}))

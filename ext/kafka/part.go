@@ -22,7 +22,7 @@ type partitionID struct {
 
 func (id partitionID) String() string { return fmt.Sprintf("%s/%d", id.topic, id.partition) }
 
-// part is a partition that the source owns. Guarded by Source.mu.
+// part is a partition that the source owns. Guarded by source.mu.
 type part struct {
 	id       partitionID
 	progress *offsets.Progress // nil until the first record, if the group had no position
@@ -49,21 +49,18 @@ const (
 	settled
 )
 
-// entry is a record that has arrived. Guarded by Source.mu, but for what is written once.
+// entry is a record that has arrived. Guarded by source.mu, but for what is written once.
 type entry struct {
 	id      partitionID
 	record  *kgo.Record
 	meta    *delivery.Meta
-	damaged error         // of the headers
-	arrived time.Duration // since the start of the source
+	damaged error // of the headers
 
 	part    *part // nil: its partition was lost
 	state   state
 	due     time.Time // of waiting; zero: at once
 	timer   timers.Timer[*entry]
-	put     PutFunc
-	verdict *delivery.Verdict // nil: a blocker is put
-	refused bool              // it can never be put where blockers go
+	verdict delivery.Verdict // of putting
 }
 
 func (e *entry) name() string {

@@ -112,7 +112,10 @@ func (p *producer) put(ctx context.Context, topic string, ms []store.Message) er
 		}
 		records[i] = r
 	}
-	_, err := p.produce(ctx, records)
+	errs, err := p.produce(ctx, records)
+	if errs != nil {
+		return &store.PutError{Errs: errs}
+	}
 	return err
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // assigned begins with partitions. Their offsets come next.
-func (s *Source[T]) assigned(_ context.Context, _ *kgo.Client, m map[string][]int32) {
+func (s *source) assigned(_ context.Context, _ *kgo.Client, m map[string][]int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range ids(m) {
@@ -22,7 +22,7 @@ func (s *Source[T]) assigned(_ context.Context, _ *kgo.Client, m map[string][]in
 }
 
 // fetched takes over what owners before have committed.
-func (s *Source[T]) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+func (s *source) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	for _, g := range resp.Groups {
 		for _, t := range g.Topics {
 			for _, f := range t.Partitions {
@@ -35,7 +35,7 @@ func (s *Source[T]) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetF
 	return nil
 }
 
-func (s *Source[T]) restore(id partitionID, f kmsg.OffsetFetchResponseGroupTopicPartition) {
+func (s *source) restore(id partitionID, f kmsg.OffsetFetchResponseGroupTopicPartition) {
 	metadata := ""
 	if f.Metadata != nil {
 		metadata = *f.Metadata
@@ -53,14 +53,16 @@ func (s *Source[T]) restore(id partitionID, f kmsg.OffsetFetchResponseGroupTopic
 }
 
 // arrived takes records. No partition is given up meanwhile.
-func (s *Source[T]) arrived(fetches kgo.Fetches) {
+func (s *source) arrived(fetches kgo.Fetches) {
 	var entries []*entry
 	fetches.EachRecord(func(r *kgo.Record) {
 		e := &entry{id: partitionID{r.Topic, r.Partition}, record: r}
-		m, err := MetaFromRecord(r)
-		m.Visit++
-		e.meta, e.damaged = &m, err
-		e.timer.Value = e
+		if !r.Attrs.IsControl() {
+			m, err := MetaFromRecord(r)
+			m.Visit++
+			e.meta, e.damaged = &m, err
+			e.timer.Value = e
+		}
 		entries = append(entries, e)
 	})
 	var failed error
@@ -114,7 +116,7 @@ type removed struct {
 }
 
 // arrive notes a record. Called with mu held.
-func (s *Source[T]) arrive(p *part, e *entry) {
+func (s *source) arrive(p *part, e *entry) {
 	r := e.record
 	if p.progress == nil {
 		p.progress = offsets.New(r.Offset, nil)
@@ -123,13 +125,18 @@ func (s *Source[T]) arrive(p *part, e *entry) {
 	if !p.progress.Arrive(r.Offset) {
 		return
 	}
+	if r.Attrs.IsControl() { // the end of a transaction
+		p.progress.Settle(r.Offset)
+		p.changed++
+		return
+	}
 	if other := s.running[e.id][r.Offset]; other != nil && other.part == nil && same(other.record, r) { // law D2: it joins
 		other.part = p
 		p.entries[r.Offset] = other
 		p.busy++
 		return
 	}
-	e.part, e.arrived = p, s.now()
+	e.part = p
 	p.entries[r.Offset] = e
 	p.held += e.size()
 	now := s.clock.Now()
@@ -140,7 +147,6 @@ func (s *Source[T]) arrive(p *part, e *entry) {
 		e.due = e.meta.Due
 	}
 	if e.due.After(now) {
-		e.arrived += e.due.Sub(now) // it blocks from then on
 		s.wait(e, e.due.Sub(now))
 		return
 	}
@@ -149,7 +155,7 @@ func (s *Source[T]) arrive(p *part, e *entry) {
 
 // restart forgets what is known of a partition behind an offset to which its consumer was set back: by a reset, or since the
 // log was cut. It is delivered again. Called with mu held.
-func (s *Source[T]) restart(p *part, offset int64) {
+func (s *source) restart(p *part, offset int64) {
 	s.detach(p)
 	p.progress, p.delays, p.entries, p.busy = offsets.New(offset, nil), nil, map[int64]*entry{}, 0
 	p.held = 0
@@ -162,7 +168,7 @@ func same(a, b *kgo.Record) bool {
 
 // revoked gives partitions up: what is in flight of them may be settled within a time, and is committed; then the next owner
 // gets them.
-func (s *Source[T]) revoked(_ context.Context, _ *kgo.Client, m map[string][]int32) {
+func (s *source) revoked(_ context.Context, _ *kgo.Client, m map[string][]int32) {
 	parts := s.leave(m)
 	if len(parts) == 0 {
 		return
@@ -183,7 +189,7 @@ func (s *Source[T]) revoked(_ context.Context, _ *kgo.Client, m map[string][]int
 }
 
 // lastContext is that of a Close that runs, which may need this commit.
-func (s *Source[T]) lastContext() context.Context {
+func (s *source) lastContext() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -193,7 +199,7 @@ func (s *Source[T]) lastContext() context.Context {
 }
 
 // leave marks partitions: nothing more of them is returned.
-func (s *Source[T]) leave(m map[string][]int32) (parts []*part) {
+func (s *source) leave(m map[string][]int32) (parts []*part) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range ids(m) {
@@ -209,7 +215,7 @@ func (s *Source[T]) leave(m map[string][]int32) (parts []*part) {
 	return parts
 }
 
-func (s *Source[T]) awaitIdle(ctx context.Context, p *part) {
+func (s *source) awaitIdle(ctx context.Context, p *part) {
 	for !s.isIdle(p) {
 		select {
 		case <-p.idle:
@@ -219,20 +225,20 @@ func (s *Source[T]) awaitIdle(ctx context.Context, p *part) {
 	}
 }
 
-func (s *Source[T]) isIdle(p *part) bool {
+func (s *source) isIdle(p *part) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return p.busy == 0
 }
 
 // lost ends with partitions that are not ours any more. Nothing is committed for them (law P1).
-func (s *Source[T]) lost(_ context.Context, _ *kgo.Client, m map[string][]int32) {
+func (s *source) lost(_ context.Context, _ *kgo.Client, m map[string][]int32) {
 	s.leave(m)
 	s.forget(m)
 }
 
 // forget ends with partitions. What runs of them is remembered, since it must not run a second time here.
-func (s *Source[T]) forget(m map[string][]int32) {
+func (s *source) forget(m map[string][]int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range ids(m) {
@@ -245,7 +251,7 @@ func (s *Source[T]) forget(m map[string][]int32) {
 }
 
 // detach parts the entries from their partition. Called with mu held.
-func (s *Source[T]) detach(p *part) {
+func (s *source) detach(p *part) {
 	for _, e := range p.entries {
 		s.waiting.Cancel(&e.timer)
 		e.part = nil

@@ -72,7 +72,7 @@ type rebalances struct {
 }
 
 type worker struct {
-	s     *Source[string]
+	s     *testSource
 	ended sync.WaitGroup
 	stop  context.CancelFunc
 }
@@ -86,7 +86,7 @@ func newRebalances(t *testing.T, c *cluster, drops bool, opts ...kgo.Opt) *rebal
 
 // join starts a worker: messages of a partition are done one after the other, those of different partitions at once.
 func (r *rebalances) join() {
-	opts := []SourceOption{WithClient(r.opts...), WithSettleTime(4 * time.Second)}
+	opts := []sourceOption{withClient(r.opts...), withSettleTime(4 * time.Second)}
 	if r.drops {
 		opts = append(opts, dropped())
 	}

@@ -2,8 +2,11 @@ package kafka
 
 import (
 	"cmp"
+	"fmt"
+	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -29,7 +32,8 @@ func place(r *kgo.Record) delivery.Origin {
 //	Due         retry_topic-backoff-timestamp
 //
 // In retry topics, Spring's names begin with kafka_original- and kafka_exception-. What no header says comes from the record: its key, and its
-// topic, partition and offset as origin. Other headers are Meta.Headers; of several with one name, the last counts. The error names one of
+// topic, partition and offset as origin. Other headers are Meta.Headers. Of several with one name, the last has it, and those before are
+// Weir-Earlier-1-name and so on: what is written from the Meta has all of them as they were. The error names one of
 // weir's headers that is damaged; the others are in the Meta all the same.
 //
 // Dead letters that weir writes have weir's headers, and the first three lines of both columns.
@@ -53,10 +57,19 @@ func metaOfHeaders(hs []kgo.RecordHeader) (m delivery.Meta, err error) {
 		return m, nil
 	}
 	headers := make(map[string]string, len(hs))
+	var earlier map[string]int // how often a name was there before
 	for _, h := range hs {
-		if h.Key != "" { // no map of headers has a place for it
-			headers[h.Key] = string(h.Value)
+		if h.Key == "" { // no map of headers has a place for it
+			continue
 		}
+		if before, twice := headers[h.Key]; twice {
+			if earlier == nil {
+				earlier = map[string]int{}
+			}
+			earlier[h.Key]++
+			headers[fmt.Sprintf("%s%d-%s", earlierPrefix, earlier[h.Key], h.Key)] = before
+		}
+		headers[h.Key] = string(h.Value)
 	}
 	m, err = delivery.MetaFromHeaders(headers)
 	takeForeign(m.Headers, &m)
@@ -82,11 +95,42 @@ func record(topic string, payload []byte, m delivery.Meta) (*kgo.Record, error) 
 	}
 	r.Headers = make([]kgo.RecordHeader, 0, len(headers))
 	values := make([]byte, 0, long) // of all of them
+	again := false
 	for name, v := range headers {
 		from := len(values)
 		values = append(values, v...)
 		r.Headers = append(r.Headers, kgo.RecordHeader{Key: name, Value: values[from:len(values):len(values)]})
+		again = again || strings.HasPrefix(name, earlierPrefix)
 	}
 	slices.SortFunc(r.Headers, func(a, b kgo.RecordHeader) int { return cmp.Compare(a.Key, b.Key) })
+	if again {
+		r.Headers = inOrder(r.Headers)
+	}
 	return r, nil
+}
+
+// earlierPrefix begins the names of headers that were there several times: all but the last, "Weir-Earlier-1-name" and so on. So a map has
+// them all, and they pass through other engines.
+const earlierPrefix = "Weir-Earlier-"
+
+// inOrder gives headers back that were there several times.
+func inOrder(hs []kgo.RecordHeader) []kgo.RecordHeader {
+	type numbered struct {
+		kgo.RecordHeader
+		n int
+	}
+	all := make([]numbered, len(hs))
+	for i, h := range hs {
+		all[i] = numbered{h, math.MaxInt}
+		rest, ok := strings.CutPrefix(h.Key, earlierPrefix)
+		number, name, _ := strings.Cut(rest, "-")
+		if n, err := strconv.Atoi(number); ok && err == nil && name != "" {
+			all[i].Key, all[i].n = name, n
+		}
+	}
+	slices.SortFunc(all, func(a, b numbered) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.n, b.n)) })
+	for i, h := range all {
+		hs[i] = h.RecordHeader
+	}
+	return hs
 }

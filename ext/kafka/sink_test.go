@@ -14,16 +14,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 )
 
-func (c *cluster) sink(topic string, opts ...kgo.Opt) *Sink[string] {
+// sink returns a queue to put into.
+func (c *cluster) sink(topic string, opts ...kgo.Opt) *delivery.Queue[string] {
 	c.t.Helper()
-	s, err := NewSink(topic, text(), append([]kgo.Opt{c.seed()}, opts...)...)
-	require.NoError(c.t, err)
-	c.t.Cleanup(s.Close)
-	return s
+	return queueOn(c.engine(WithClient(opts...)), topic)
 }
 
 func TestSinkKeepsWhatIsKnown(t *testing.T) {
@@ -100,30 +97,16 @@ func TestSinkEndsWithItsContext(t *testing.T) {
 	assert.Less(t, time.Since(start), time.Minute)
 }
 
-func TestSinkRejectsWhatItCannotEncode(t *testing.T) {
-	c := newCluster(t, 1, "invoices")
-	s, err := NewSink("invoices", codec.JSON[any](), c.seed())
-	require.NoError(t, err)
-	defer s.Close()
-	var got delivery.Verdict
-	m := delivery.New[any](func() {}, &delivery.Meta{ID: "1"}, func(v delivery.Verdict) { got = v })
-	require.NoError(t, s.PutAll(t.Context(), []delivery.Message[any]{m}))
-	assert.Equal(t, delivery.Rejected, got.Kind)
-
-	// D1: without an acknowledgement the caller would not see the rejection, and take the value for safe.
-	m = delivery.New[any](func() {}, &delivery.Meta{ID: "2"}, nil)
-	require.ErrorContains(t, s.PutAll(t.Context(), []delivery.Message[any]{m}), `kafka: topic "invoices": message "2": `)
-}
-
 func TestSinkRefusesToDouble(t *testing.T) {
-	_, err := NewSink("invoices", text(), kgo.DisableIdempotentWrite())
+	_, err := Open(t.Context(), "127.0.0.1:1", WithClient(kgo.DisableIdempotentWrite()))
 	require.ErrorContains(t, err, "DisableIdempotentWrite")
 }
 
 // TestPutDoesNotLinger checks that a Put does not wait until the client's linger is over.
 func TestPutDoesNotLinger(t *testing.T) {
 	c := newCluster(t, 2, "invoices")
-	s := c.sink("invoices", kgo.ProducerLinger(time.Minute)) // the client allows no more
+	e := c.engine(WithClient(kgo.ProducerLinger(time.Minute))) // the client allows no more
+	s, client := queueOn(e, "invoices"), e.producer.client
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()
 	put := func() error {
@@ -131,8 +114,8 @@ func TestPutDoesNotLinger(t *testing.T) {
 	}
 	first := make(chan error, 1)
 	go func() { first <- put() }() // it looks for the partitions of the topic
-	eventually(t, func() bool { return s.producer.client.BufferedProduceRecords() > 0 }, "a record is on its way")
-	require.NoError(t, s.producer.client.Flush(ctx))
+	eventually(t, func() bool { return client.BufferedProduceRecords() > 0 }, "a record is on its way")
+	require.NoError(t, client.Flush(ctx))
 	require.NoError(t, <-first)
 	require.NoError(t, put())
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/decoder"
@@ -33,8 +32,8 @@ const (
 
 var errClosed = errors.New("kafka: the source is closed")
 
-// Source returns the records of topics as messages, as a member of a consumer group: a [delivery.Source]. Sources of a group,
-// on any number of machines, share the partitions.
+// source returns the records of topics as messages, as a member of a consumer group: a [store.Receiver]. Sources of a group, on any number of
+// machines, share the partitions.
 //
 // Of each partition it commits the lowest offset that is not settled. What is settled above it goes into the metadata of the
 // commit, so the next owner of the partition does not deliver it again. Before the metadata is full, the source stops fetching
@@ -42,9 +41,8 @@ var errClosed = errors.New("kafka: the source is closed")
 //
 // A message that was nacked waits in memory and is delivered again by this source, later messages of its partition meanwhile.
 // The time until which it waits is committed, too. A message whose header Weir-Due is in the future waits in the same way.
-type Source[T any] struct {
+type source struct {
 	client *kgo.Client
-	codec  codec.Codec[T]
 	sourceSettings
 
 	start  time.Time
@@ -58,45 +56,45 @@ type Source[T any] struct {
 	receiving sync.Mutex    // held by Receive
 	closing   chan struct{} // room for one: the goroutine that closes
 	released  bool          // the client is closed; owned by closing
+	forgotten func()        // called then; written before the source is used
 
 	mu      sync.Mutex // guards what follows; not held while user code, a logger or the client runs, but for pauses
 	parts   map[partitionID]*part
 	running map[partitionID]map[int64]*entry // returned by Receive and not settled, also of partitions that were lost
 	ready   []*entry                         // to be returned
 	waiting timers.Heap[*entry]
-	putting []*entry // to be put: dead letters, blockers
+	putting []*entry // to be put among the dead letters
 	want    int      // how many messages the Receive that runs wants; 0: none runs
 	failure error    // for the next Receive
 	closed  bool
 	last    context.Context // of the Close that runs
 }
 
-var _ delivery.Source[int] = (*Source[int])(nil)
+// putFunc stores messages. It returns nil when they are durable. The same messages may come again.
+type putFunc = func(ctx context.Context, ms ...store.Message) error
 
-// NewSource returns a source of the topics for a group. Values are decoded from those of the records. It panics if an argument
-// is nil or empty; the error is that of the options of the client, or says that the brokers refuse its authentication. If they do not
-// answer, it returns after 3 s at most. The source must be closed.
-func NewSource[T any](group string, topics []string, c codec.Codec[T], opts ...SourceOption) (*Source[T], error) {
-	guard.RefuseNil("kafka: NewSource", "codec", c)
-	if group == "" || len(topics) == 0 || slices.Contains(topics, "") {
-		panic(fmt.Sprintf("kafka: NewSource: the group %q and the topics %q must have names", group, topics))
-	}
-	set := sourceSettings{
-		clock: clock.New(), logger: slog.Default(), commitInterval: defaultCommitInterval, settleTime: defaultSettleTime, metadata: maxMetadata,
-	}
-	for i, opt := range opts {
-		if opt == nil {
-			panic(fmt.Sprintf("kafka: NewSource: option %d is nil", i))
-		}
-		opt(&set)
-	}
-	s := &Source[T]{
-		codec: c, sourceSettings: set, start: set.clock.Now(),
+// sourceSettings are required, but for the client's options.
+type sourceSettings struct {
+	client         []kgo.Opt
+	clock          clock.Clock
+	logger         *slog.Logger
+	commitInterval time.Duration // how often what is settled is committed: what was since then is delivered again after a crash
+	settleTime     time.Duration // see WithSettleTime
+	metadata       int           // characters that a commit may have; guarded by source.mu
+	dead           putFunc       // where messages go that were rejected
+}
+
+// newSource returns a source of topics for a group. The error is that of the options of the client, or says that the brokers refuse its
+// authentication. If they do not answer, it returns after 3 s at most. The source must be closed.
+func newSource(group string, topics []string, set sourceSettings) (*source, error) {
+	s := &source{
+		sourceSettings: set, start: set.clock.Now(),
 		demand: make(chan struct{}, 1), given: make(chan struct{}, 1), kick: make(chan struct{}, 1), closing: make(chan struct{}, 1),
-		parts: map[partitionID]*part{}, running: map[partitionID]map[int64]*entry{},
+		parts: map[partitionID]*part{}, running: map[partitionID]map[int64]*entry{}, forgotten: func() {},
 	}
 	client := append([]kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(fetchWait)}, set.client...)
-	client = append(client, kgo.ConsumerGroup(group), kgo.ConsumeTopics(topics...), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
+	client = append(client, kgo.KeepControlRecords(), // the last record may be one, and the group is not behind it then
+		kgo.ConsumerGroup(group), kgo.ConsumeTopics(topics...), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
 		kgo.OnPartitionsAssigned(s.assigned), kgo.OnOffsetsFetched(s.fetched), kgo.OnPartitionsRevoked(s.revoked), kgo.OnPartitionsLost(s.lost))
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	var err error
@@ -113,10 +111,10 @@ func NewSource[T any](group string, topics []string, c codec.Codec[T], opts ...S
 }
 
 // now is the time since the start, on the monotonic clock.
-func (s *Source[T]) now() time.Duration { return s.clock.Now().Sub(s.start) }
+func (s *source) now() time.Duration { return s.clock.Now().Sub(s.start) }
 
-// Receive implements [delivery.Source].
-func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], error) {
+// Receive implements [store.Receiver].
+func (s *source) Receive(ctx context.Context, n int) ([]delivery.Message[[]byte], error) {
 	if n < 1 {
 		panic(fmt.Sprintf("kafka: Receive: n is %d, must be at least 1", n))
 	}
@@ -127,9 +125,8 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 		if err != nil {
 			return nil, err
 		}
-		ms, err := s.messages(entries)
-		if err != nil || len(ms) > 0 {
-			return ms, err
+		if ms := s.messages(entries); len(ms) > 0 {
+			return ms, nil
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -141,7 +138,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 }
 
 // await returns when there may be something to take.
-func (s *Source[T]) await(ctx context.Context, n int, wait time.Duration) {
+func (s *source) await(ctx context.Context, n int, wait time.Duration) {
 	s.setWant(n)
 	defer s.setWant(0)
 	var due <-chan time.Time
@@ -159,14 +156,14 @@ func (s *Source[T]) await(ctx context.Context, n int, wait time.Duration) {
 	}
 }
 
-func (s *Source[T]) setWant(n int) {
+func (s *source) setWant(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.want = n
 }
 
 // take returns messages to be returned, or how long the first that waits has to wait; 0: none waits.
-func (s *Source[T]) take(n int) (entries []*entry, wait time.Duration, err error) {
+func (s *source) take(n int) (entries []*entry, wait time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -199,7 +196,7 @@ func (s *Source[T]) take(n int) (entries []*entry, wait time.Duration, err error
 }
 
 // run notes that a message is being worked on. Called with mu held.
-func (s *Source[T]) run(e *entry) {
+func (s *source) run(e *entry) {
 	of := s.running[e.part.id]
 	if of == nil {
 		of = map[int64]*entry{}
@@ -209,62 +206,36 @@ func (s *Source[T]) run(e *entry) {
 	e.part.held -= e.size()
 }
 
-// messages decodes. What cannot be read goes to the dead letters, or is the error.
-func (s *Source[T]) messages(entries []*entry) ([]delivery.Message[T], error) {
-	if len(entries) == 0 {
-		return nil, nil
-	}
-	values := make([]T, len(entries))
-	errs := quietlyEach(len(entries), func(i int) (err error) {
-		if entries[i].damaged != nil {
-			return entries[i].damaged
-		}
-		values[i], err = s.codec.Decode(entries[i].record.Value)
-		return err
-	})
-	ms := make([]delivery.Message[T], 0, len(entries))
-	for i, e := range entries {
-		err := errs[i]
-		if err == nil {
-			ms = append(ms, delivery.New(values[i], e.meta, func(v delivery.Verdict) { s.settle(e, v) }))
-			continue
-		}
-		if s.dead != nil {
+// messages makes messages of entries. One whose headers cannot be read goes to the dead letters.
+func (s *source) messages(entries []*entry) []delivery.Message[[]byte] {
+	ms := make([]delivery.Message[[]byte], 0, len(entries))
+	for _, e := range entries {
+		if err := e.damaged; err != nil {
 			s.logger.Warn("weir: a record cannot be read and goes to the dead letters", "record", e.name(), "error", err)
 			s.settle(e, delivery.Verdict{Kind: delivery.Rejected, Err: decoder.Unreadable(err)})
 			continue
 		}
-		s.putBack(e, entries[i+1:])
-		for _, m := range ms {
-			m.Nack(0)
-		}
-		return nil, fmt.Errorf("kafka: record %s cannot be read: %w", e.name(), err)
+		ms = append(ms, delivery.New(e.record.Value, e.meta, func(v delivery.Verdict) { s.settle(e, v) }))
 	}
-	return ms, nil
+	return ms
 }
 
-// putBack leaves a message that cannot be read where it is, and makes others ready again, which were not returned.
-func (s *Source[T]) putBack(unreadable *entry, entries []*entry) {
+// Received implements [store.Receiver].
+func (s *source) Received(id store.Identity) (payload []byte, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stop(unreadable) {
-		unreadable.state = waiting // for good
-	}
-	for _, e := range slices.Backward(entries) {
-		if s.stop(e) {
-			if e.state = ready; !e.part.leaving {
-				s.ready = slices.Insert(s.ready, 0, e)
+	for _, of := range s.running {
+		for _, e := range of {
+			if e.meta.ID == id.ID && e.meta.Visit == id.Visit && e.meta.Merges == id.Merges {
+				return e.record.Value, true
 			}
 		}
 	}
+	return nil, false
 }
 
 // settle takes the verdict on a message, from any goroutine.
-func (s *Source[T]) settle(e *entry, v delivery.Verdict) {
-	if v.Kind == delivery.Rejected && s.dead == nil {
-		s.logger.Error("weir: a message was rejected", "record", e.name(), "error", v.Err)
-		v.Kind = delivery.Acked
-	}
+func (s *source) settle(e *entry, v delivery.Verdict) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || !s.stop(e) {
@@ -277,22 +248,18 @@ func (s *Source[T]) settle(e *entry, v delivery.Verdict) {
 	case delivery.Acked:
 		e.part.settle(e)
 	case delivery.Rejected:
-		e.verdict = &v
-		s.put(e, s.dead)
+		e.verdict = v
+		s.put(e)
 	case delivery.Nacked:
 		e.part.changed++
 		e.due = s.clock.Now().Add(v.Delay)
-		if s.blocks(e) && s.handOver != nil {
-			s.put(e, s.handOver)
-			return
-		}
 		s.wait(e, v.Delay)
 		wake(s.given)
 	}
 }
 
 // stop notes that a message is not being worked on any more. It returns false if its partition was lost. Called with mu held.
-func (s *Source[T]) stop(e *entry) bool {
+func (s *source) stop(e *entry) bool {
 	of := s.running[e.id]
 	if of[e.record.Offset] == e {
 		if delete(of, e.record.Offset); len(of) == 0 {
@@ -309,7 +276,7 @@ func (s *Source[T]) stop(e *entry) bool {
 
 // wait lets a message wait in memory. That of a partition that is being given up is not delivered here any more. Called with mu
 // held.
-func (s *Source[T]) wait(e *entry, d time.Duration) {
+func (s *source) wait(e *entry, d time.Duration) {
 	e.state = waiting
 	if !e.part.leaving {
 		now := s.now()
@@ -318,20 +285,15 @@ func (s *Source[T]) wait(e *entry, d time.Duration) {
 }
 
 // put lets the goroutine of puts have a message. Called with mu held.
-func (s *Source[T]) put(e *entry, f PutFunc) {
-	e.state, e.put = putting, f
+func (s *source) put(e *entry) {
+	e.state = putting
 	e.part.busy++
 	s.putting = append(s.putting, e)
 	wake(s.kick)
 }
 
-// blocks says whether a message has been here for too long. Called with mu held.
-func (s *Source[T]) blocks(e *entry) bool {
-	return s.blockedFor > 0 && !e.refused && s.now()-e.arrived >= s.blockedFor
-}
-
 // poll polls as long as a Receive wants something.
-func (s *Source[T]) poll() {
+func (s *source) poll() {
 	for {
 		select {
 		case <-s.demand:
@@ -347,7 +309,7 @@ func (s *Source[T]) poll() {
 }
 
 // wanted returns how many records are to be polled.
-func (s *Source[T]) wanted() int {
+func (s *source) wanted() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.ready) > 0 {
@@ -356,8 +318,8 @@ func (s *Source[T]) wanted() int {
 	return min(s.want, maxPoll)
 }
 
-// Close implements [delivery.Source]. It leaves the group.
-func (s *Source[T]) Close(ctx context.Context) error {
+// Close implements [store.Receiver]. It leaves the group.
+func (s *source) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed, s.last = true, ctx
 	s.mu.Unlock()
@@ -389,6 +351,7 @@ func (s *Source[T]) Close(ctx context.Context) error {
 	}
 	s.client.CloseAllowingRebalance()
 	s.released = true
+	s.forgotten()
 	return err
 }
 
@@ -402,8 +365,5 @@ func wake(c chan struct{}) {
 
 // quietly calls user code and makes an error of a panic.
 func quietly(f func() error) error { return guard.Call(f, broken) }
-
-// quietlyEach does so for each number below n. That is cheaper than one by one.
-func quietlyEach(n int, f func(i int) error) []error { return guard.Each(n, f, broken) }
 
 func broken(recovered any) error { return guard.Recovered("kafka", recovered) }

@@ -11,6 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // lookEvery is when a consumer looks whether its topics exist, and how long it waits for the answer. A topic that the broker creates when it
@@ -68,8 +70,12 @@ func missingTopics(ctx context.Context, client *kgo.Client, topics []string) (mi
 		return nil, fmt.Errorf("looking for topics: %w", err)
 	}
 	for _, t := range resp.Topics {
-		if errors.Is(kerr.ErrorForCode(t.ErrorCode), kerr.UnknownTopicOrPartition) && t.Topic != nil {
+		switch err := kerr.ErrorForCode(t.ErrorCode); {
+		case t.Topic == nil:
+		case errors.Is(err, kerr.UnknownTopicOrPartition):
 			missing = append(missing, *t.Topic)
+		case err != nil && isRefusal(err):
+			return nil, guard.MarkPermanent(fmt.Errorf("the topic %q: %w", *t.Topic, err))
 		}
 	}
 	return missing, nil

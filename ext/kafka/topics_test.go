@@ -56,7 +56,7 @@ func tick(t *testing.T, mock *clock.Mock, l *logs, want string) {
 func TestMissingTopic(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	mock, l := clock.NewMock(), &logs{}
-	s, err := NewSource("group", []string{"orders", "ordres"}, text(), c.quick(), WithLogger(l.logger()), WithClock(mock))
+	s, err := newTestSource("group", []string{"orders", "ordres"}, c.quick(), withLogger(l.logger()), withClock(mock))
 	require.NoError(t, err)
 	defer s.Close(context.Background())
 	c.produce("orders", 1, "a")
@@ -96,7 +96,7 @@ func TestNoBroker(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, listener.Close()) // nothing listens there
 	mock, l := clock.NewMock(), &logs{}
-	s, err := NewSource("group", []string{"orders"}, text(), WithClient(kgo.SeedBrokers(listener.Addr().String())), WithLogger(l.logger()), WithClock(mock))
+	s, err := newTestSource("group", []string{"orders"}, withClient(kgo.SeedBrokers(listener.Addr().String())), withLogger(l.logger()), withClock(mock))
 	require.NoError(t, err)
 	tick(t, mock, l, "the brokers do not answer")
 	require.Contains(t, l.String(), listener.Addr().String())
@@ -115,17 +115,13 @@ func TestAWrongPasswordEndsTheStart(t *testing.T) {
 	start := func(opts ...kgo.Opt) map[string]error {
 		opts = append(opts, seeds)
 		errs := map[string]error{}
-		source, err := NewSource("billing", []string{"orders"}, text(), WithClient(opts...), WithLogger(silent))
+		source, err := newTestSource("billing", []string{"orders"}, withClient(opts...), withLogger(silent))
 		if errs["source"] = err; err == nil {
 			assert.NoError(t, source.Close(t.Context()))
 		}
-		sink, err := NewSink("orders", text(), opts...)
-		if errs["sink"] = err; err == nil {
-			sink.Close()
-		}
-		retries, err := NewRetries(RetriesConfig[string]{Client: opts, Codec: text(), DeadLetters: "dead"})
-		if errs["retries"] = err; err == nil {
-			retries.Close()
+		engine, err := Open(t.Context(), strings.Join(k.ListenAddrs(), ","), WithClient(opts...))
+		if errs["engine"] = err; err == nil {
+			assert.NoError(t, engine.Close())
 		}
 		output, err := NewOutput(OutputConfig[string]{Client: opts, TransactionalID: "t", Topic: "orders", Encode: func(string) (*kgo.Record, error) { return nil, nil }})
 		if errs["output"] = err; err == nil {

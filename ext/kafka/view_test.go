@@ -50,7 +50,7 @@ func (c *cluster) letters(n int) {
 	for i := range n {
 		ms = append(ms, letter(i))
 	}
-	require.NoError(c.t, c.retries().PutDead(c.t.Context(), ms...))
+	require.NoError(c.t, c.engine().Put(c.t.Context(), "dead", ms...))
 }
 
 var allOfIt = store.Page{Max: 100_000}
@@ -158,7 +158,7 @@ func TestMergeOfATopic(t *testing.T) {
 	c.letters(90)
 	loop, unknown := letter(90), letter(91)
 	loop.Meta.Merges, unknown.Meta.OutcomeUnknown = 5, true
-	require.NoError(t, c.retries().PutDead(t.Context(), loop, unknown))
+	require.NoError(t, c.engine().Put(t.Context(), "dead", loop, unknown))
 	bad := &kgo.Record{Topic: "dead", Headers: []kgo.RecordHeader{{Key: "Weir-Id", Value: []byte("x")}, {Key: "Weir-Visit", Value: []byte("many")}}}
 	require.NoError(t, c.admin.ProduceSync(t.Context(), bad).FirstErr())
 
@@ -210,7 +210,7 @@ func TestMergeOfWhatIsTooLarge(t *testing.T) {
 		if m.Payload = bytes.Repeat([]byte("x"), 300); i%13 == 5 {
 			m.Payload = bytes.Repeat([]byte("x"), 5000)
 		}
-		require.NoError(t, c.retries().PutDead(t.Context(), m))
+		require.NoError(t, c.engine().Put(t.Context(), "dead", m))
 	}
 	for _, want := range []int{28, 0} {
 		merged, err := c.view("dead", "", kgo.ProducerBatchCompression(kgo.NoCompression())).Merge(t.Context(), jobs.Spec{To: "orders"}, nil)
@@ -306,7 +306,7 @@ func TestAMergeWithTooManyGaps(t *testing.T) {
 	for i := range 2000 {
 		ms = append(ms, letter(i))
 	}
-	require.NoError(t, c.retries().PutDead(t.Context(), ms...))
+	require.NoError(t, c.engine().Put(t.Context(), "dead", ms...))
 	south := jobs.Spec{To: "orders", Filter: store.Filter{Cause: store.Exhausted}}
 	view := func() *View {
 		v := c.view("dead", "")

@@ -12,3 +12,6 @@ type Stage struct{}
 // Members finds the contexts of the members, a []context.Context, in the context of a call for many elements: a request tracker
 // looks for them, and links no operator.
 type Members struct{}
+
+// Way is the key under which the context of a failure sink has the way of its element: a []observe.Step, which must not be changed.
+type Way struct{}

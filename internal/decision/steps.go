@@ -30,8 +30,8 @@ type Steps[OUT any] struct {
 	Idempotent func(input any) bool                                      // nil: false for all
 }
 
-// Considers reports whether outcomes of this kind are looked at: errors or, with a nil err, results. Others are accepted
-// without asking.
+// Considers reports whether outcomes of this kind are looked at: errors or, with a nil err, results. Others are accepted, and Decide is
+// not called for them.
 func (p *Steps[OUT]) Considers(err error) bool {
 	return p.Classify != nil && (err != nil && p.Errors || err == nil && p.Results)
 }
@@ -66,14 +66,11 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 // Only step 4 may block. An operator that cannot wait sets now.Beside: then the verdict is [Asked] before step 4, the operator
 // calls Ask elsewhere, and Decide again with the answer, for the steps that are left.
 //
-// Decide fills in a.Reason and a.Stage; the caller fills in a.Idempotent and a.Remaining, as of now. A panic of user code makes the
+// Decide is called for outcomes that Considers. It fills in a.Reason and a.Stage; the caller fills in a.Idempotent and a.Remaining, as of now. A panic of user code makes the
 // verdict Failed; the caller handles runtime.Goexit.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now Situation) (d Decision) {
 	if now.Answer != nil {
 		return p.conclude(a, now.Answer.Action, now.Answer.Err, &now)
-	}
-	if !p.Considers(a.Err) {
-		return Decision{Err: a.Err}
 	}
 	found := false
 	defer func() {

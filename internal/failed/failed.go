@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
@@ -29,6 +31,7 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	meta.LastFailure, meta.LastError = now, guard.Text(f.Err)
 	meta.OutcomeUnknown = meta.OutcomeUnknown || Ambiguous(f) // an earlier call is not less in doubt since
 	meta.Reasons = slices.Clone(meta.Reasons)                 // they are shared
+	meta.Way = slices.Concat(meta.Way, wayOf(ctx, meta.Visit))
 	note := func(reason string) {
 		if reason != "" && !slices.Contains(meta.Reasons, reason) {
 			meta.Reasons = append(meta.Reasons, reason)
@@ -39,6 +42,22 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	}
 	note(reasonOf(f).Name())
 	return meta
+}
+
+// wayOf returns what became of the calls of a visit that has failed: ctx is that of the failure sink.
+func wayOf(ctx context.Context, visit int) (way []message.Step) {
+	steps, _ := ctx.Value(ctxkey.Way{}).([]observe.Step)
+	for _, s := range steps {
+		step := message.Step{
+			Visit: visit, Attempt: s.Attempt, Begun: s.Begun, Took: s.Duration, Wait: s.Delay, Retried: s.Retry,
+			Reason: s.Reason.Name(), Backend: s.Backend,
+		}
+		if s.Err != nil {
+			step.Error = guard.Text(s.Err)
+		}
+		way = append(way, step)
+	}
+	return way
 }
 
 // Onward returns what is known about a message for the next queue: its history begins anew.

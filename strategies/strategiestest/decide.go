@@ -56,6 +56,9 @@ func Decide[OUT any](strategy strategies.Retry[OUT], a predicates.Attempt[OUT]) 
 		a.Remaining = math.MaxInt64
 	}
 	a.Idempotent = policy.IsIdempotent(a.Input)
+	if !policy.Considers(a.Err) {
+		return Decision{Stage: a.Stage, Err: a.Err}
+	}
 	d := policy.Decide(context.Background(), &a, decision.Situation{})
 	made := Decision{Delay: max(d.Delay, d.Demanded), Reason: d.Reason, Stage: a.Stage, Before: d.Before, Err: d.Err}
 	if d.Verdict == decision.Retried {

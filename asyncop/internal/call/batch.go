@@ -249,10 +249,12 @@ func (l *letters[OUT]) CompleteExceptionally(err error) {
 	}
 }
 
-// CompleteOne is Complete with one result, without an allocation.
-func (l *letters[OUT]) CompleteOne(result OUT) {
+// Return is Complete with one result or, if err is not nil, CompleteExceptionally, without an allocation.
+func (l *letters[OUT]) Return(result OUT, err error) {
 	if l.of.claim() {
-		l.of.results = append(l.of.results, result)
+		if l.of.err = err; err == nil {
+			l.of.results = append(l.of.results, result)
+		}
 		l.add()
 	}
 }
@@ -272,8 +274,7 @@ func (l *letters[OUT]) add() {
 
 func (l *letters[OUT]) post() {
 	if l.newest != nil {
-		l.host.Mail.PostAll(l.newest, l.oldest)
-		l.host.WakeUp()
+		l.host.Post(l.newest, l.oldest)
 		l.newest, l.oldest = nil, nil
 	}
 }

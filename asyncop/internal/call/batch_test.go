@@ -89,7 +89,7 @@ func TestBatch(t *testing.T) {
 	<-done
 	_, err := b.members[1].Outcome()
 	require.Equal(t, errTest, err)
-	require.Equal(t, []int{2}, b.members[2].Results())
+	require.Equal(t, []int{2}, b.members[2].results)
 	require.Zero(t, h.Late())
 	require.EqualValues(t, 1, h.Freed())
 }

@@ -16,7 +16,7 @@
 //
 // An attempt gives its permit back exactly once: when the loop has let go of it and no function of it runs any more. The bits
 // of its state are only ever set. The goroutine that sets the one that completes this condition gives the permit back: the loop
-// in [Token.Done] and [Token.Cut], the goroutine of a call in [Token.Returned].
+// in [Token.LetGo] and [Token.Cut], the goroutine of a call in [Token.Returned].
 //
 // Package guard stands around all calls of user code that may panic or end their goroutine (law A6).
 package call

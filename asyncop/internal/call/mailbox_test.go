@@ -12,6 +12,12 @@ import (
 // letter is what these tests post: number tells one from another.
 func letter(number int) *Letter { return &Letter{Ref: Ref{Place: uint32(number), Turn: 1}} }
 
+// post posts a letter.
+func post(h *Host, place int) {
+	l := letter(place)
+	h.Post(l, l)
+}
+
 // numbers empties a chain as the loop does.
 func numbers(l *Letter) (got []int) {
 	for l != nil {
@@ -22,59 +28,59 @@ func numbers(l *Letter) (got []int) {
 }
 
 func TestMailboxKeepsTheOrder(t *testing.T) {
-	var m Mailbox
-	assert.True(t, m.Empty())
-	assert.Nil(t, m.Take())
+	m := Host{Sleeper: NewSleeper()}
+	assert.True(t, m.Mail.Empty())
+	assert.Nil(t, m.Mail.Take())
 
 	for i := range 5 {
-		m.Post(letter(i))
-		assert.False(t, m.Empty())
+		post(&m, i)
+		assert.False(t, m.Mail.Empty())
 	}
-	assert.Equal(t, []int{0, 1, 2, 3, 4}, numbers(m.Take()))
-	assert.True(t, m.Empty())
-	assert.Nil(t, m.Take())
+	assert.Equal(t, []int{0, 1, 2, 3, 4}, numbers(m.Mail.Take()))
+	assert.True(t, m.Mail.Empty())
+	assert.Nil(t, m.Mail.Take())
 
-	m.Post(letter(5))
-	assert.Equal(t, []int{5}, numbers(m.Take()))
+	post(&m, 5)
+	assert.Equal(t, []int{5}, numbers(m.Mail.Take()))
 }
 
 // What is posted while a chain is being read belongs to the next one.
 func TestMailboxWhileItIsRead(t *testing.T) {
-	var m Mailbox
-	m.Post(letter(1))
-	m.Post(letter(2))
-	chain := m.Take()
-	m.Post(letter(3))
+	m := Host{Sleeper: NewSleeper()}
+	post(&m, 1)
+	post(&m, 2)
+	chain := m.Mail.Take()
+	post(&m, 3)
 	assert.Equal(t, []int{1, 2}, numbers(chain))
-	assert.Equal(t, []int{3}, numbers(m.Take()))
+	assert.Equal(t, []int{3}, numbers(m.Mail.Take()))
 }
 
 // Against a plain slice.
 func TestMailboxAtRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	var m Mailbox
+	m := Host{Sleeper: NewSleeper()}
 	var model []int
 	for i := range 10_000 {
 		if random.IntN(4) > 0 {
-			m.Post(letter(i))
+			post(&m, i)
 			model = append(model, i)
 			continue
 		}
-		require.Equal(t, model, numbers(m.Take()))
+		require.Equal(t, model, numbers(m.Mail.Take()))
 		model = nil
-		require.True(t, m.Empty())
+		require.True(t, m.Mail.Empty())
 	}
 }
 
 // Every letter arrives once, and those of one sender in its order.
 func TestMailboxManySenders(t *testing.T) {
 	const senders, each = 8, 5000
-	var m Mailbox
+	m := Host{Sleeper: NewSleeper()}
 	var posting sync.WaitGroup
 	for s := range senders {
 		posting.Go(func() {
 			for i := range each {
-				m.Post(letter(s*each + i))
+				post(&m, s*each+i)
 			}
 		})
 	}
@@ -91,7 +97,7 @@ func TestMailboxManySenders(t *testing.T) {
 			last = true // one more look
 		default:
 		}
-		for _, n := range numbers(m.Take()) {
+		for _, n := range numbers(m.Mail.Take()) {
 			require.Equal(t, next[n/each], n%each, "sender %d", n/each)
 			next[n/each]++
 		}
@@ -102,11 +108,11 @@ func TestMailboxManySenders(t *testing.T) {
 }
 
 func TestMailboxAllocatesNothing(t *testing.T) {
-	var m Mailbox
+	m := Host{Sleeper: NewSleeper()}
 	a, b := letter(1), letter(2)
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		m.Post(a)
-		m.Post(b)
-		m.Take()
+		m.Post(a, a)
+		m.Post(b, b)
+		m.Mail.Take()
 	}))
 }

@@ -1,7 +1,7 @@
 package call
 
 // Hold is for tests: until resume is called, no worker comes to a job, as if no processor came free.
-func (w *Workers[T]) Hold() (resume func()) {
+func (w *Workers[IN, OUT]) Hold() (resume func()) {
 	set := func(coming bool) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -13,7 +13,7 @@ func (w *Workers[T]) Hold() (resume func()) {
 }
 
 // Due is for tests: it returns how many jobs are due.
-func (w *Workers[T]) Due() int {
+func (w *Workers[IN, OUT]) Due() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.due

@@ -78,7 +78,7 @@ func TestFirstCompletionCounts(t *testing.T) {
 	a := newAttempt(h)
 	a.Complete(1, 2)
 	a.CompleteExceptionally(errTest)
-	a.CompleteOne(3)
+	a.Return(3, nil)
 	l := h.Mail.Take()
 	require.Same(t, &a.Letter, l)
 	require.Nil(t, l.Unchain())
@@ -118,7 +118,7 @@ func TestAttendedAttempt(t *testing.T) {
 	require.True(t, h.Mail.Empty())
 	require.True(t, a.Leave())
 
-	h.Mail.Post(&newAttempt(h).Letter)
+	newAttempt(h).Post()
 	a = attend()
 	a.Complete(1)
 	require.False(t, a.Leave())
@@ -187,7 +187,7 @@ func TestPermitComesBackOnce(t *testing.T) {
 			case "complete and return":
 				if inside {
 					inside = false
-					(*Returning[int])(a).CompleteOne(1)
+					(*Returning[int])(a).Return(1, nil)
 				}
 			case "return":
 				if inside {
@@ -235,7 +235,7 @@ func TestPermitComesBackOnceInRaces(t *testing.T) {
 				a.Returned()
 				return
 			}
-			(*Returning[int])(a).CompleteOne(1)
+			(*Returning[int])(a).Return(1, nil)
 		})
 		if i%2 == 0 {
 			runtime.Gosched()
@@ -296,7 +296,12 @@ func TestLate(t *testing.T) {
 			require.Equal(t, tt.want, a.Late())
 			called := false
 			a.Occupy()
-			Do[int](func(*Attempt[int], int) { called = true })(Job[int, int]{Attempt: a})
+			synctest.Test(t, func(*testing.T) {
+				w := NewWorkers(func(context.Context, int, Future[int], error) { called = true })
+				w.Run(Job[int, int]{Attempt: a})
+				w.Stop()
+				synctest.Wait()
+			})
 			require.Equal(t, tt.want == nil, called)
 			if !called {
 				a.Cut()

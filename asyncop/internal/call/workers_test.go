@@ -15,36 +15,39 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-type testJob struct {
-	task   func()
-	permit bool
-}
-
 // jobRunner is workers in a bubble: after settle, every goroutine has done what it can.
 type jobRunner struct {
-	*Workers[testJob]
+	*Workers[int, int]
 	released atomic.Int64
 	started  atomic.Int64
 }
 
 func newJobRunner() *jobRunner {
 	r := &jobRunner{}
-	r.Workers = NewWorkers(func(j testJob) {
-		if j.permit {
-			defer r.released.Add(1)
-		}
-		j.task()
-	})
+	r.Workers = NewWorkers[int, int](nil)
 	return r
+}
+
+// withPermit returns a job that gives a permit back.
+func (r *jobRunner) withPermit(task func()) Job[int, int] {
+	return Job[int, int]{Task: func() {
+		defer r.released.Add(1)
+		task()
+	}}
 }
 
 // start runs a job and returns what ends it.
 func (r *jobRunner) start(permit bool) (end func()) {
 	gate := make(chan struct{})
-	r.Run(testJob{permit: permit, task: func() {
+	task := func() {
 		r.started.Add(1)
 		<-gate
-	}})
+	}
+	if permit {
+		r.Run(r.withPermit(task))
+	} else {
+		r.Run(Job[int, int]{Task: task})
+	}
 	return func() { close(gate) }
 }
 
@@ -77,7 +80,7 @@ func TestWorkersAreReused(t *testing.T) {
 		defer r.Stop()
 		ids := map[string]bool{}
 		for range 100 {
-			r.Run(testJob{task: func() { ids[goroutineID()] = true }})
+			r.Run(Job[int, int]{Task: func() { ids[goroutineID()] = true }})
 			synctest.Wait()
 		}
 		assert.Len(t, ids, 1)
@@ -178,9 +181,9 @@ func TestWorkersOffered(t *testing.T) {
 		idle()
 		synctest.Wait()
 		gate := make(chan struct{})
-		var offered []testJob
+		var offered []Job[int, int]
 		for range 4 {
-			offered = append(offered, testJob{task: func() { r.started.Add(1); <-gate }})
+			offered = append(offered, Job[int, int]{Task: func() { r.started.Add(1); <-gate }})
 		}
 		r.Offer(offered...)
 		synctest.Wait()
@@ -202,7 +205,7 @@ func TestWorkersSentForWhatIsDue(t *testing.T) {
 		r := newJobRunner()
 		defer r.Stop()
 		gate := make(chan struct{})
-		wait := testJob{task: func() { r.started.Add(1); <-gate }}
+		wait := Job[int, int]{Task: func() { r.started.Add(1); <-gate }}
 		r.Offer(wait)
 		r.Run(wait)
 		r.Offer(wait)
@@ -224,7 +227,7 @@ func TestWorkersSurviveGoexit(t *testing.T) {
 		r := newJobRunner()
 		defer r.Stop()
 		for range 10 {
-			r.Run(testJob{permit: true, task: runtime.Goexit})
+			r.Run(r.withPermit(runtime.Goexit))
 			synctest.Wait()
 		}
 		assert.EqualValues(t, 10, r.released.Load())
@@ -292,10 +295,10 @@ func TestWorkersUnderContention(t *testing.T) {
 		callers.Go(func() {
 			for range 2000 {
 				done.Add(1)
-				r.Run(testJob{permit: true, task: func() {
+				r.Run(r.withPermit(func() {
 					ran.Add(1)
 					done.Done()
-				}})
+				}))
 			}
 		})
 	}

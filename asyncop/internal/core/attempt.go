@@ -24,7 +24,7 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 		s.attempts++
 	}
 	s.last = g.now
-	if s.attempts == 1 && !g.knowsFirst(s) {
+	if s.attempts == 1 && !s.knows {
 		s.first = g.now
 	}
 	var a *call.Attempt[OUT]
@@ -69,8 +69,10 @@ func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
 		return
 	}
 	g.state.Stats.WaitingForRetry--
-	if of := g.slots.reasonsOf(s); of != nil && !of.last.IsZero() {
-		of.retried = of.retried.With(of.last)
+	if g.looksClosely {
+		if of := g.slots.reasonsOf(s); of != nil && !of.last.IsZero() {
+			of.retried = of.retried.With(of.last)
+		}
 	}
 	switch {
 	case s.attempts == 0: // restored from scratch
@@ -92,18 +94,14 @@ func (g *Machine[IN, OUT]) retryOver(s *Slot[IN, OUT]) {
 func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, until time.Duration) {
 	g.slots.turns++
 	s.turn = g.slots.turns
-	t.Start(g.Host, call.Ref{Place: s.place, Turn: s.turn}, number, until)
+	t.Start(g.Host, call.Ref{Place: s.place, Stamp: g.stamp, Turn: s.turn}, number, until)
 	for _, f := range g.bound {
 		f(s, t)
 	}
 }
 
-// context returns the context of the call of an attempt, also for those who judge it.
-func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], a *call.Attempt[OUT]) context.Context {
-	var own call.Cancellable = a
-	if g.own != nil {
-		own = g.own(a)
-	}
+// context returns the context of user code that runs for s, with the end of own.
+func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) context.Context {
 	if g.contextOf != nil {
 		return g.contextOf(s, own)
 	}
@@ -112,10 +110,17 @@ func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], a *call.Attempt[OUT]) conte
 
 // invoke starts the call.
 func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
-	ctx := g.context(s, a)
+	var own call.Cancellable = a
+	if g.own != nil {
+		own = g.own(a)
+	}
+	ctx := context.Context(own)
+	if g.contextOf != nil {
+		ctx = g.contextOf(s, own)
+	}
 	if g.Direct && ctx == context.Context(a) {
 		a.Occupy()
-		g.HandOut(call.Job[IN, OUT]{Attempt: a, In: s.in})
+		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
 		return
 	}
 	a.Attend()
@@ -143,7 +148,7 @@ func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	case first && g.rest == nil:
 		g.completed(s)
 	case first: // letters are being read: they were before it
-		g.Host.Mail.Post(&a.Letter)
+		a.Post()
 	case a.Completed() && g.rest == nil && g.forming == nil: // others were before it
 		g.rest = g.Host.Mail.Take()
 		g.readRest()
@@ -222,17 +227,28 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], a *call.Attempt[OUT], err 
 	for _, f := range g.concluded {
 		f(s, len(results), err)
 	}
-	if g.Policy.Considers(err) {
-		g.decide(s, a, err, results, end)
+	if !g.Policy.Considers(err) {
+		if g.heard != nil {
+			g.hear(s, err, predicates.Reason{}, 0)
+		}
+		if err != nil {
+			s.doubts(predicates.Reason{}, end.Stage, end.Tracked)
+		}
+		g.settle(s, err)
 		return
 	}
-	if g.heard != nil {
-		g.hear(s, err, predicates.Reason{}, 0)
+	j := &g.judging
+	j.is, j.outcome, j.token, j.tracked = true, err, &a.Token, end.Tracked
+	v := &j.view
+	v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts), err, results, end.Stage, end.InDoubt
+	if g.looksClosely {
+		v.Input = s.in
+		v.Values = g.context(s, a)
+		if of := g.slots.reasonsOf(s); of != nil {
+			v.Reasons = of.retried
+		}
 	}
-	if err != nil {
-		s.doubts(predicates.Reason{}, end.Stage, end.Tracked)
-	}
-	g.settle(s, err)
+	g.decide(s, v, nil)
 }
 
 // hear passes on how the attempt of s went, and reports whether it met an outage. One that was prepared only has sent nothing.
@@ -274,13 +290,9 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
 	g.Timers.Cancel(&s.timer)
 	g.enter(s, ready)
-	if g.mayCall == nil || g.mayCall(s) {
-		g.armReady(s)
+	if g.mayCall != nil && !g.mayCall(s) {
+		return
 	}
-}
-
-// armReady lets s, which is ready, compete for a permit.
-func (g *Machine[IN, OUT]) armReady(s *Slot[IN, OUT]) {
 	if g.ready.Len() == 0 {
 		g.readied = g.now
 	}
@@ -338,108 +350,88 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 
 // judge is what the core knows while it shows an outcome to the policy. The state of elements is in their slots.
 type judge[OUT any] struct {
-	looksClosely bool // the policy looks at more of an attempt than its number and outcome
-	judged       *call.Token
-	isDeciding   bool  // about the outcome of the element of the call that runs, whose attempt has ended
-	isAnswered   bool  // by a strategy that was asked elsewhere
-	isHeard      bool  // features know of the outcome
-	outage       bool  // the attempt met one
-	outcome      error // that is being decided about
-
-	// view is what the policy sees of the attempt that is being judged. There is one, used again and again; a strategy that
-	// is asked elsewhere gets a copy.
-	view    predicates.Attempt[OUT]
-	tracked bool // the servers of the requests in doubt of view recognise them when they are repeated
+	looksClosely bool               // the policy looks at more of an attempt than its number and outcome
+	situation    decision.Situation // of the operator
+	judging      judging[OUT]       // zero while no outcome is judged
 }
 
-// decide shows an outcome to the policy, which says what follows. A strategy that may block is asked elsewhere.
-func (g *Machine[IN, OUT]) decide(s *Slot[IN, OUT], a *call.Attempt[OUT], failed error, results []OUT, end call.Released) {
+// judging is about the outcome that is being judged: of the element that user code runs for, whose attempt has ended.
+type judging[OUT any] struct {
+	is         bool
+	isAnswered bool        // by a strategy that was asked elsewhere
+	isHeard    bool        // features know of the outcome
+	outage     bool        // the attempt met one
+	outcome    error       // of the attempt
+	token      *call.Token // of the attempt
+
+	view    predicates.Attempt[OUT] // what the policy sees of the attempt; a strategy that is asked elsewhere gets a copy
+	tracked bool                    // the servers of the requests in doubt of view recognise them when they are repeated
+}
+
+// decide shows the outcome that is judged to the policy, which says what follows. A strategy that may block is asked elsewhere; then decide
+// is called again, with its answer. An outage takes nothing out of the budget for retries.
+func (g *Machine[IN, OUT]) decide(s *Slot[IN, OUT], v *predicates.Attempt[OUT], answer *decision.Answer) {
 	if g.looksClosely {
 		g.tick()
 	} else {
 		g.refresh()
 	}
-	g.outcome, g.isDeciding, g.judged = failed, true, &a.Token
+	v.Remaining, v.Elapsed = decision.NoDeadline, g.now-s.accepted
+	if s.due != Never {
+		v.Remaining = max(0, s.due-g.now)
+	}
+	j, now := &g.judging, g.situation
+	now.Finishing, now.Waiting, now.Answer = g.noRetries, int(g.state.Stats.WaitingForRetry), answer
+	if j.outage {
+		now.MayRetry = nil
+	}
 	g.calling(s, g.resumes.judge)
-	v := &g.view
-	v.Number, v.Err, v.Remaining = int(s.attempts), failed, g.remaining(s)
-	v.Stage, v.InDoubt, v.Results, g.tracked = end.Stage, end.InDoubt, results, end.Tracked
-	if g.looksClosely {
-		v.Input = s.in
-		v.Values = g.context(s, a)
-		v.Reasons = predicates.ReasonSet{}
-		if of := g.slots.reasonsOf(s); of != nil {
-			v.Reasons = of.retried
-		}
-		v.Elapsed = g.now - s.accepted
+	if g.looksClosely && answer == nil {
 		v.Idempotent = g.Policy.IsIdempotent(v.Input)
 	}
-	d := g.Policy.Decide(g.Host.Life, v, g.situation())
+	d := g.Policy.Decide(g.Host.Life, v, now)
 	g.user.after = nil
-	// What the policy has found out about the outcome counts now: the deadline of s may come next, or this is its end.
-	s.doubts(g.view.Reason, g.view.Stage, g.tracked)
+	if answer == nil {
+		// What the policy has found out about the outcome counts now: the deadline of s may come next, or this is its end.
+		s.doubts(v.Reason, v.Stage, j.tracked)
+	}
 	if d.Verdict == decision.Asked {
-		g.ask(s, failed)
+		g.ask(s, j.outcome)
 		return
 	}
-	g.decidedOn(s, failed, &d, nil)
+	g.decidedOn(s, j.outcome, &d, nil)
 }
 
 // judgeBroke goes on after the policy has broken.
 func (g *Machine[IN, OUT]) judgeBroke(s *Slot[IN, OUT], err error) {
-	if !g.isAnswered {
-		s.doubts(g.view.Reason, g.view.Stage, g.tracked)
-		if !g.isHeard {
-			g.hear(s, g.outcome, predicates.Reason{}, 0)
+	j := g.judging
+	if !j.isAnswered {
+		s.doubts(j.view.Reason, j.view.Stage, j.tracked)
+		if !j.isHeard {
+			g.hear(s, j.outcome, predicates.Reason{}, 0)
 		}
 	}
-	g.decidedOn(s, g.outcome, &decision.Decision{}, err)
-}
-
-// situation is what the policy has to know of the operator. An outage takes nothing out of the budget for retries.
-func (g *Machine[IN, OUT]) situation() decision.Situation {
-	now := decision.Situation{
-		Finishing: g.noRetries, Waiting: int(g.state.Stats.WaitingForRetry), Random: g.Random, MayRetry: g.mayRetry, Beside: g.ask != nil,
-	}
-	if g.outage {
-		now.MayRetry = nil
-	}
-	if g.heard != nil {
-		now.Found = g.resumes.found
-	}
-	if g.looksClosely {
-		now.Context = g.resumes.question
-	}
-	return now
+	g.decidedOn(s, j.outcome, &decision.Decision{}, err)
 }
 
 // found passes on the outcome that is judged, with its reason. Attempts that met an outage do not count.
 func (g *Machine[IN, OUT]) found() (outage bool) {
-	s, v := g.user.slot, &g.view
-	pushback, _ := decision.PushbackOf(v)
-	g.outage = g.hear(s, g.outcome, v.Reason, pushback)
-	g.isHeard = true
-	v.Number = max(1, int(s.attempts)-g.forgiven(s))
-	return g.outage
+	s, j := g.user.slot, &g.judging
+	pushback, _ := decision.PushbackOf(&j.view)
+	j.outage = g.hear(s, j.outcome, j.view.Reason, pushback)
+	j.isHeard = true
+	j.view.Number = max(1, int(s.attempts)-g.forgiven(s))
+	return j.outage
 }
 
 // question returns the context of a question to a strategy: the values of the attempt, and the end of the operator.
 func (g *Machine[IN, OUT]) question() context.Context {
-	return call.WithEnd(g.elementContext(g.user.slot, g.judged), g.Host.Life)
-}
-
-// elementContext returns the context of user code that runs for an element beside its calls.
-func (g *Machine[IN, OUT]) elementContext(s *Slot[IN, OUT], t *call.Token) context.Context {
-	var own call.Cancellable = t
-	if g.contextOf != nil {
-		return g.contextOf(s, own)
-	}
-	return own
+	return call.WithEnd(g.context(g.user.slot, g.judging.token), g.Host.Life)
 }
 
 // decidedOn does what the policy has decided about an outcome with err. If it panicked, s ends with that (law A6).
 func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], err error, d *decision.Decision, panicked error) {
-	g.forgetView()
+	g.judging = judging[OUT]{}
 	if g.looksClosely && (!d.Reason.IsZero() || len(g.slots.reasons) > 0) {
 		g.slots.reasons = upTo(g.slots.reasons, s.place)
 		g.slots.reasons[s.place].last = d.Reason
@@ -447,10 +439,8 @@ func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], err error, d *decision.De
 	switch {
 	case panicked != nil:
 		g.fails(s, guard.Join(panicked, err), false)
-		return
 	case d.Verdict == decision.Final:
 		g.settle(s, d.Err)
-		return
 	case d.Verdict == decision.Retried:
 		if d.Err != nil {
 			s.err = d.Err
@@ -467,8 +457,13 @@ func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], err error, d *decision.De
 			s.retry |= Demanded
 		}
 		g.backOff(s, d)
-		return
+	default:
+		g.notRetried(s, d)
 	}
+}
+
+// notRetried ends s, which there was a reason to retry.
+func (g *Machine[IN, OUT]) notRetried(s *Slot[IN, OUT], d *decision.Decision) {
 	s.verdict = d.Verdict
 	for _, f := range g.decided {
 		f(s, *d, false)
@@ -493,23 +488,15 @@ func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], err error, d *decision.De
 	g.settle(s, d.Err)
 }
 
-// forgetView lets go of what the view refers to.
-func (g *Machine[IN, OUT]) forgetView() {
-	g.outcome, g.judged, g.isDeciding, g.isAnswered, g.isHeard, g.outage = nil, nil, false, false, false, false
-	if g.looksClosely {
-		g.view = predicates.Attempt[OUT]{}
-		return
-	}
-	g.view.Results, g.view.Err = nil, nil
-}
-
-// LogRetries adds a feature: logs says whether something is to be written about the outcomes that had a reason for another attempt,
-// and write gets them.
-func LogRetries[IN, OUT any](
-	g *Machine[IN, OUT], logs func(now time.Duration) bool, write func(r Report[IN], d decision.Decision, again bool),
-) {
+// LogRetries adds a feature: write gets the outcomes that had a reason for another attempt. logs says whether anything is written: it
+// is asked again every 100 ms, so that a report need not be put together for every retry.
+func LogRetries[IN, OUT any](g *Machine[IN, OUT], logs func() bool, write func(r Report[IN], d decision.Decision, again bool)) {
+	isOn, until := false, time.Duration(math.MinInt64)
 	g.decided = append(g.decided, func(s *Slot[IN, OUT], d decision.Decision, again bool) {
-		if logs(g.now) {
+		if g.now >= until {
+			isOn, until = logs(), later(g.now, 100*time.Millisecond)
+		}
+		if isOn {
 			write(g.report(s), d, again)
 		}
 	})

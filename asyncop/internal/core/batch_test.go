@@ -173,6 +173,25 @@ func TestTimersGoBeforeAFullBatch(t *testing.T) {
 	b.end()
 }
 
+// Law A5: a wrapper of the function that takes its time with one member does not let the next one start at its deadline.
+func TestMemberDoesNotStartAtItsDeadline(t *testing.T) {
+	var b *batchRig
+	b = withBatches(t, 2, time.Second, nil, func(c *setup) {
+		join := c.Invoke
+		c.Invoke = func(ctx context.Context, in string, a *call.Attempt[string]) error {
+			b.clock.at = b.clock.at.Add(c.Timeout)
+			return join(ctx, in, a)
+		}
+	})
+	b.feed("a b")
+	require.Equal(t, "(a#1", b.took())
+	b.turn()
+	require.Equal(t, "!a !b", b.took())
+	b.returns()
+	b.turn()
+	b.end()
+}
+
 // A member that fails the run ends the forming of its batch.
 func TestBatchWhoseMemberFailsTheRun(t *testing.T) {
 	b := withBatches(t, 2, 0, nil, func(c *setup) { c.OnFailure = failRun })
@@ -461,7 +480,7 @@ func (m *batchModel) canLeave() bool {
 // startable returns what may start: retries first, the oldest first, of equal ones the first that was due.
 func (m *batchModel) startable() []*modelled {
 	due := slices.SortedFunc(slices.Values(m.in("ready")), func(a, b *modelled) int {
-		return cmp.Or(cmp.Compare(a.accepted, b.accepted), cmp.Compare(a.readied, b.readied))
+		return cmp.Or(cmp.Compare(a.accepted, b.accepted), a.order-b.order)
 	})
 	return append(due, m.in("fresh")...)
 }
@@ -516,11 +535,11 @@ func (m *batchModel) isLate(e *modelled) bool {
 func (m *batchModel) turnBatches() {
 	for _, e := range m.elements {
 		if m.isLate(e) {
-			m.drop(e)
+			m.fail(e)
 		}
 	}
 	due := slices.SortedFunc(slices.Values(m.in("backoff")), func(a, b *modelled) int {
-		return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.armed, b.armed))
+		return cmp.Or(cmp.Compare(a.due, b.due), a.order-b.order)
 	})
 	m.readyAll(slices.DeleteFunc(due, func(e *modelled) bool { return e.due > m.now }))
 	m.startBatches(true)
@@ -532,7 +551,7 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &batchModel{
 			model: model{
-				ordered: rapid.Bool().Draw(t, "ordered"), slots: rapid.IntRange(1, 8).Draw(t, "slots"), permits: rapid.IntRange(1, 3).Draw(t, "permits"),
+				isShared: true, ordered: rapid.Bool().Draw(t, "ordered"), slots: rapid.IntRange(1, 8).Draw(t, "slots"), permits: rapid.IntRange(1, 3).Draw(t, "permits"),
 				shared: rapid.IntRange(1, 3).Draw(t, "shared permits"), interval: time.Duration(rapid.IntRange(0, 2).Draw(t, "interval")) * time.Second,
 			},
 			size: rapid.IntRange(1, 5).Draw(t, "size"), wait: time.Duration(rapid.IntRange(0, 15).Draw(t, "wait")) * time.Second,
@@ -573,12 +592,12 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 				accepted++
 				if rapid.IntRange(0, 6).Draw(t, "kind") == 0 {
 					b.AcceptControl(mark(accepted))
-					m.elements = append(m.elements, &modelled{n: accepted, phase: "control", accepted: m.now})
+					m.put("", accepted)
 					return
 				}
 				name := fmt.Sprintf("e%d", accepted)
 				b.Accept(name, call.Message{})
-				m.elements = append(m.elements, &modelled{name: name, phase: "fresh", accepted: m.now})
+				m.put(name, accepted)
 				m.startBatches(false)
 				handOut()
 			},
@@ -601,7 +620,8 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 				require.Equal(t, want, b.called)
 				for _, e := range m.calls[i] {
 					if e.phase == "running" {
-						m.outcome(e, !b.broken[fmt.Sprintf("%s#%d", e.name, e.attempts)])
+						name := fmt.Sprintf("%s#%d", e.name, e.attempts)
+						m.outcome(e, map[bool]string{true: "error", false: name}[b.broken[name]])
 					}
 				}
 				m.calls = slices.Delete(m.calls, i, i+1)

@@ -20,7 +20,7 @@
 //   - looks at it: [Machine.State];
 //   - reports that time may have passed: [Machine.Away].
 //
-// The core calls its driver by [Hooks], and by Config.Invoke and Config.HandOut.
+// The core calls its driver by [Hooks] and Config.Invoke. Calls for workers are in Config.Jobs.
 //
 // # Features
 //
@@ -41,9 +41,17 @@
 //
 // # The way of an attempt
 //
-//	Accept, Turn ─▶ tryStart ─▶ begin ─▶ invoke ─▶ … ─▶ completed ─▶ conclude ─▶ decide ─▶ settle | fails | backOff ─▶ … ─▶ tryStart
+//	Accept, Turn ─▶ mayStart ─▶ begin ─▶ invoke ─▶ … ─▶ completed ─▶ conclude ─▶ decide ─▶ settle | fails | backOff ─▶ … ─▶ mayStart
 //	                                                 attemptTimeOut ─┘
 //
-// An element is accepted in Machine.put, an attempt starts in Machine.begin and ends in Machine.endAttempt, and an element ends in
-// Machine.Ended. "May this attempt start?" is asked in Machine.tryStart: permits, a cancel, the deadline, and then the features.
+// An element is accepted in Machine.put, an attempt starts in Machine.begin and ends in Machine.endAttempt. "May this attempt start?" is asked in Machine.mayStart: a cancel, the deadline, and then the features.
+//
+// # The end of an element
+//
+//   - settle: nothing follows from its last attempt. Its results wait for their turn, or it fails.
+//   - fails: a handler may have results in place of the failure (the moment rescue).
+//   - giveUp: it has failed. It is handed over (the moment offer), dropped, or fails the run.
+//   - complete: it may leave the queue when its turn comes.
+//   - Ended: it has ended. Counters, observers and messages learn how.
+//   - Left: it leaves its slot.
 package core

@@ -36,9 +36,6 @@ func (g *Machine[IN, OUT]) complete(s *Slot[IN, OUT]) {
 	}
 }
 
-// fail ends s with an error that no attempt has had.
-func (g *Machine[IN, OUT]) fail(s *Slot[IN, OUT], err error) { g.fails(s, err, false) }
-
 // fails goes on with s, which has failed: a feature may have results in place of that.
 func (g *Machine[IN, OUT]) fails(s *Slot[IN, OUT], err error, timedOut bool) {
 	g.nothingFollows(s)
@@ -112,8 +109,8 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	if of := g.slots.reasonsOf(s); of != nil {
 		r.Reason, r.Reasons = of.last, of.retried
 	}
-	if x := g.slots.extra(s); x != nil && x.limit != nil {
-		r.Timeout = x.limit.total
+	if s.isOdd {
+		r.Timeout = g.slots.extra(s).limit.total
 	}
 	if s.attempts > 0 {
 		r.First, r.Last = g.Timers.Time(s.first), g.Timers.Time(s.last)
@@ -135,7 +132,7 @@ func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 		case controlElement:
 			return nil, g.slots.extra(s).held
 		case done:
-			if results = g.results(s); len(results) > 0 {
+			if results, _ = s.attempt.Outcome(); len(results) > 0 {
 				return results, nil
 			}
 			g.Left(observe.Empty)
@@ -191,7 +188,7 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 				f(s, 0, context.Canceled)
 			}
 		case done:
-			if len(g.results(s)) == 0 {
+			if results, _ := s.attempt.Outcome(); len(results) == 0 {
 				g.Ended(s, observe.Empty)
 				continue
 			}
@@ -212,11 +209,12 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 
 // judgedLast returns the element that the policy was judging when it ended the core's goroutine (law A6), if that has no successor.
 func (g *Machine[IN, OUT]) judgedLast() *Slot[IN, OUT] {
-	if g.user.broke == nil || !g.isDeciding {
+	j := &g.judging
+	if g.user.broke == nil || !j.is {
 		return nil
 	}
-	if !g.isAnswered {
-		g.user.slot.doubts(g.view.Reason, g.view.Stage, g.tracked)
+	if !j.isAnswered {
+		g.user.slot.doubts(j.view.Reason, j.view.Stage, j.tracked)
 	}
 	return g.user.slot
 }

@@ -19,20 +19,19 @@ func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenan
 			g.ready.Cancel(&s.timer)
 			g.retryOver(s)
 		}
-		g.fail(s, err)
+		g.fails(s, err, false)
 	}
 	g.exact = true
 	g.admit, g.join = b.admit, b.join
-	g.isShut = func() bool { return b.short }
 	g.opensAt = b.opensAt
 	g.heard = b.heard
 	g.forgiven = func(s *Slot[IN, OUT]) int { return min(b.outages.get(s.place), mostForgiven) }
-	g.mayRetry = func() bool { return b.place.MayRetry(g.Timers.Time(g.now)) }
+	g.situation.Found = g.found
+	g.situation.MayRetry = func() bool { return b.place.MayRetry(g.Timers.Time(g.now)) }
 	g.closed = b.closed
 	g.turnBegins = append(g.turnBegins, func() (ends bool) { b.short = false; return false })
 	g.turnEnds = append(g.turnEnds, func() { b.place.Settle(g.Timers.Time(g.now), b.short) })
 	g.cut = append(g.cut, b.place.Leave)
-	g.bound = append(g.bound, func(_ *Slot[IN, OUT], t *call.Token) { t.Ref.Stamp = g.stamp })
 	g.released = append(g.released, b.released)
 	g.left = append(g.left, func(s *Slot[IN, OUT]) {
 		b.outages.clear(s.place)
@@ -64,6 +63,9 @@ type atBackend[IN, OUT any] struct {
 
 // admit asks for an attempt of s. If only s must wait, others go on.
 func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT]) bool {
+	if b.short {
+		return false
+	}
 	g := b.core
 	b.attempt = gate.Attempt{Cost: 1, Retry: s.attempts > 0, Outages: b.outages.get(s.place), Element: element(s)}
 	b.attempt.Hurried = s.due != Never && s.due-g.now < (s.due-s.accepted)/2

@@ -90,8 +90,10 @@ func (b *Batches[IN, OUT]) startsAt() time.Duration {
 // startSome starts batches that may start, with waits or without.
 func (b *Batches[IN, OUT]) startSome(withWaits bool) {
 	g := b.core
-	for n := 0; n < turnLimit && g.wantsStart() && g.mayStartSome() && (b.isEnough() || withWaits && g.now >= b.due()); n++ {
-		b.startOne()
+	for n := 0; n < turnLimit && g.wantsStart() && (b.isEnough() || withWaits && g.now >= b.due()); n++ {
+		if s := g.nextStart(); !b.startOne(s) && g.nextStart() == s {
+			return
+		}
 	}
 }
 
@@ -99,11 +101,7 @@ func (b *Batches[IN, OUT]) startSome(withWaits bool) {
 // completed is looked at later, since that takes as long as a short call. Timers that are due go first (law T1).
 func (b *Batches[IN, OUT]) startFull() (ends bool) {
 	g := b.core
-	if g.wantsStart() && g.mayStartSome() && b.startable() >= b.MaxSize && !b.timerIsDue() {
-		b.startOne()
-		return b.sent
-	}
-	return false
+	return g.wantsStart() && b.startable() >= b.MaxSize && !b.timerIsDue() && b.startOne(g.nextStart()) && b.sent
 }
 
 func (b *Batches[IN, OUT]) timerIsDue() bool {
@@ -113,27 +111,27 @@ func (b *Batches[IN, OUT]) timerIsDue() bool {
 	return some && due <= g.now || limited && odd <= g.now || g.live != nil && g.live.due <= g.now
 }
 
-// startOne starts a batch of those that may start: retries before first attempts, oldest first. The first member is asked for
-// what the call as a whole needs.
-func (b *Batches[IN, OUT]) startOne() {
+// startOne starts a batch of those that may start, s first, and reports whether it has: retries before first attempts, oldest first.
+// s is asked for what the call as a whole needs.
+func (b *Batches[IN, OUT]) startOne(s *Slot[IN, OUT]) bool {
 	g := b.core
-	s := g.nextStart()
 	b.sent = false
-	if !g.mayStart(s) || g.admit != nil && !g.admit(s) {
-		return
+	if !g.mayStart(s) {
+		return false
 	}
-	g.permits--
 	size := min(b.startable(), b.MaxSize)
 	b.forming = call.NewBatch[IN, OUT](g.Host, b.Of, size)
 	b.forming.Stamp = g.stamp
 	g.forming = b.forming
 	g.calledAfter = b.forming.After
-	for ; s != nil && b.forming.Len() < size && g.mayStart(s); s = g.nextStart() {
-		if b.forming.Len() == 0 || g.join == nil || g.join(s) {
+	g.begin(s)
+	for s = g.nextStart(); s != nil && b.forming.Len() < size && !g.overdue && g.state.Failure == nil; s = g.nextStart() {
+		if g.mayStart(s) {
 			g.begin(s)
 		}
 	}
 	b.send()
+	return true
 }
 
 // send ends the forming of a batch, if there is one. Members that wrappers of the function have completed are not called.
@@ -144,7 +142,7 @@ func (b *Batches[IN, OUT]) send() {
 	}
 	b.forming, g.forming, g.calledAfter = nil, nil, nil
 	if b.sent = formed.Close(); b.sent {
-		g.HandOut(call.Job[IN, OUT]{Task: func() { b.Call(formed) }})
+		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Task: func() { b.Call(formed) }})
 		return
 	}
 	g.permits++

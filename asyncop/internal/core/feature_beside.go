@@ -107,28 +107,22 @@ func (q *question[OUT]) put(ctx context.Context, policy *decision.Steps[OUT], pa
 // and its deadline holds (law A3).
 func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 	b := addBeside(g)
+	g.situation.Beside = true
 	g.ask = func(s *Slot[IN, OUT], err error) {
-		q := &question[OUT]{err: err, outage: g.outage, view: g.view}
-		g.forgetView()
+		q := &question[OUT]{err: err, outage: g.judging.outage, view: g.judging.view}
+		g.judging = judging[OUT]{}
 		g.enter(s, deciding)
 		g.hold(s, q)
 		g.bind(s, &q.Token, s.attempts, s.due)
 		g.state.Stats.Deciding++
-		policy, panicked, ctx := g.Policy, g.Host.Panicked, g.elementContext(s, &q.Token)
+		policy, panicked, ctx := g.Policy, g.Host.Panicked, g.context(s, &q.Token)
 		b.run(&q.Token, func() { q.put(ctx, policy, panicked) })
 	}
 	g.on[deciding].answered = func(s *Slot[IN, OUT]) {
 		q := g.unhold(s).(*question[OUT])
 		g.state.Stats.Deciding--
-		g.tick()
-		q.view.Remaining, q.view.Elapsed = g.remaining(s), g.now-s.accepted
-		g.outcome, g.outage, g.isDeciding, g.isAnswered = q.err, q.outage, true, true
-		g.calling(s, g.resumes.judge)
-		now := g.situation()
-		now.Answer = &q.answer
-		d := g.Policy.Decide(g.Host.Life, &q.view, now)
-		g.user.after = nil
-		g.decidedOn(s, q.err, &d, nil)
+		g.judging = judging[OUT]{is: true, isAnswered: true, outcome: q.err, outage: q.outage}
+		g.decide(s, &q.view, &q.answer)
 	}
 	g.on[deciding].cut = func(s *Slot[IN, OUT], late bool) {
 		g.state.Stats.Deciding--
@@ -147,7 +141,7 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 func PrepareBeside[IN, OUT any](g *Machine[IN, OUT]) {
 	b := addBeside(g)
 	g.prepare = func(s *Slot[IN, OUT], a *call.Attempt[OUT], before func(ctx context.Context) error) (goesOn bool) {
-		ctx := g.elementContext(s, &a.Token)
+		ctx := g.context(s, &a.Token)
 		if done := g.calledAfter; done != nil {
 			closed := make(chan struct{})
 			done(closed)

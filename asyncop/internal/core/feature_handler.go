@@ -33,7 +33,7 @@ func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) 
 		g.hold(s, h)
 		g.bind(s, &h.Token, 0, until)
 		g.Timers.Arm(&s.timer, until)
-		r, ctx := g.report(s), g.elementContext(s, &h.Token)
+		r, ctx := g.report(s), g.context(s, &h.Token)
 		r.Failed = true
 		b.run(&h.Token, func() {
 			h.Run(func() ([]OUT, error) { return handler.Handle(ctx, r, timedOut) })
@@ -54,7 +54,7 @@ func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) 
 			g.giveUp(s, err)
 			return
 		}
-		g.hold(s, &kept[OUT]{results})
+		s.attempt = call.Completed(results)
 		g.settle(s, nil)
 	}
 	g.on[handling].fired = func(s *Slot[IN, OUT]) {

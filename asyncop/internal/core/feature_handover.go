@@ -97,7 +97,7 @@ func (h *HandOver[IN, OUT]) offerNext() {
 	g.bind(s, &o.Token, 0, call.NoDeadline)
 	h.running = o
 	g.refresh()
-	sink, policy, panicked, ctx, r := h.sink, g.Policy, g.Host.Panicked, o.name.With(g.elementContext(s, &o.Token)), g.report(s)
+	sink, policy, panicked, ctx, r := h.sink, g.Policy, g.Host.Panicked, o.name.With(g.context(s, &o.Token)), g.report(s)
 	g.Host.Run(func() {
 		o.run(func() error { return sink(ctx, r) }, func() bool {
 			return r.InDoubt && !decision.WantedRepeat(r.Verdict, r.Reason) && !policy.IsIdempotent(r.Element)
@@ -178,7 +178,7 @@ func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err erro
 	for _, f := range g.bound {
 		f(s, &o.Token)
 	}
-	ctx := call.WithEnd(o.name.With(g.elementContext(s, &o.Token)), cut)
+	ctx := call.WithEnd(o.name.With(g.context(s, &o.Token)), cut)
 	r = g.report(s)
 	if over := context.Cause(cut); over != nil {
 		return r, over

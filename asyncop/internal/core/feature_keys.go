@@ -113,7 +113,7 @@ func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) bool {
 	l, err := o.keys.lane(s.in)
 	g.user.after = nil
 	if err != nil {
-		g.fail(s, err)
+		g.fails(s, err, false)
 		return false
 	}
 	p := o.newStanding()
@@ -219,7 +219,7 @@ func (o *keyOrder[IN, OUT]) release(l *lane[IN, OUT]) {
 		g.enter(s, fresh)
 		o.armHead(s)
 	case s.phase == ready && !s.timer.Armed():
-		g.armReady(s)
+		g.retryNow(s)
 	}
 }
 

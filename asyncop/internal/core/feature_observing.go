@@ -276,7 +276,8 @@ func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 		t.element.Reason, t.element.Attempts = o.core.lastReason(s), int(s.attempts)
 		switch how {
 		case observe.Emitted:
-			t.element.Results = len(o.core.results(s))
+			results, _ := s.attempt.Outcome()
+			t.element.Results = len(results)
 		case observe.Empty:
 		case observe.Abandoned, observe.Kept:
 			if t.element.Err = o.core.state.Failure; t.element.Err == nil { // it was given back while the run goes on

@@ -20,7 +20,7 @@ func OwnTimeouts[IN, OUT any](g *Machine[IN, OUT], timeoutFor func(in IN) time.D
 			return true
 		}
 		if own := g.timeoutOf(s); own != g.Timeout {
-			g.limit(s, later(s.accepted, own), limit[IN, OUT]{total: max(0, own)})
+			g.limit(s, later(s.accepted, own), own)
 		}
 		return true
 	})

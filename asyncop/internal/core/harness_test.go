@@ -44,7 +44,7 @@ type rig struct {
 	stop      context.CancelCauseFunc // ends the user's context
 
 	tasks   []func()                   // what Host.Run was given
-	jobs    []call.Job[string, string] // what HandOut was given
+	jobs    []call.Job[string, string] // of the workers
 	calls   map[string]*call.Attempt[string]
 	answer  func(name string, a *call.Attempt[string]) error // called for each call; nil: none
 	history []string
@@ -122,7 +122,7 @@ func newRig(tb require.TestingT, strategy strategies.Retry[string], change func(
 			Queue: queue.NewOrdered[*Slot[string, string]](4), Host: host,
 			Timers: timers.NewService[*Slot[string, string]](r.clock, func() {}),
 			Invoke: r.invoke, Policy: strategies.PolicyOf(strategy).Steps(), Random: rand.New(rand.NewPCG(1, 1)),
-			Limits: Limits{Timeout: time.Minute}, HandOut: func(j call.Job[string, string]) { r.jobs = append(r.jobs, j) },
+			Limits: Limits{Timeout: time.Minute}, Jobs: &r.jobs,
 			Hooks: Hooks[string]{
 				TimedOut: func(r Report[string], out TimedOut) error {
 					if out.Attempt {
@@ -193,7 +193,7 @@ func (r *rig) build(c *setup) {
 		r.batches = AddBatches(g, *c.Batch)
 	}
 	if c.LogsRetries != nil {
-		LogRetries(g, func(time.Duration) bool { return c.LogsRetries() }, func(f Report[string], d decision.Decision, again bool) {
+		LogRetries(g, c.LogsRetries, func(f Report[string], d decision.Decision, again bool) {
 			if again {
 				c.Retrying(f, d)
 			} else {

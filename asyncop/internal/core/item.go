@@ -3,6 +3,8 @@ package core
 import (
 	"slices"
 	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
 // Item is an element outside of the queue: in a checkpoint, or in the backlog of what waits for a slot. It is small, since
@@ -39,10 +41,15 @@ func Marker[IN, OUT any](control any) Item[IN, OUT] {
 }
 
 // Results returns those of a Completed item.
-func (it *Item[IN, OUT]) Results() []OUT { return it.Rest.(interface{ Results() []OUT }).Results() }
+func (it *Item[IN, OUT]) Results() []OUT {
+	results, _ := it.Rest.(*call.Attempt[OUT]).Outcome()
+	return results
+}
 
 // SetResults makes it a Completed item.
-func (it *Item[IN, OUT]) SetResults(results []OUT) { it.Kind, it.Rest = Completed, &kept[OUT]{results} }
+func (it *Item[IN, OUT]) SetResults(results []OUT) {
+	it.Kind, it.Rest = Completed, call.Completed(results)
+}
 
 // Items returns what is in the queue and not settled, in input order (law C1). It makes copies, so that they can be
 // encoded while the core goes on. The free places of into must be zero.
@@ -66,15 +73,12 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 		return
 	}
 	it.In, it.Spent, it.Attempts = s.in, g.now-s.accepted, s.attempts
-	if s.attempts > 0 || s.doubt != noDoubt || g.knowsFirst(s) {
+	if s.attempts > 0 || s.doubt != noDoubt || s.knows {
 		it.First = sinceEpoch(start, s.first)
 	}
 	switch {
 	case s.phase == done && withResults:
 		it.Kind, it.Rest = Completed, s.attempt // no copy of the results: they do not change
-		if s.attempt == nil {
-			it.Rest = g.held(s)
-		}
 	case s.phase == done: // its call was in time; the one that takes its place has the whole time, from now on
 		it.Attempts = max(0, it.Attempts-1)
 		it.Spent = 0
@@ -105,7 +109,8 @@ func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	case ended:
 		return false
 	case done:
-		return len(g.results(s)) > 0
+		results, _ := s.attempt.Outcome()
+		return len(results) > 0
 	case controlElement:
 		return s.retry != notKept
 	default:
@@ -123,7 +128,7 @@ func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	s := g.put(it.In, g.now)
 	if it.Kind == Completed {
 		s.attempts = it.Attempts
-		g.hold(s, &kept[OUT]{it.Results()})
+		s.attempt = it.Rest.(*call.Attempt[OUT])
 	} else if it.First != 0 {
 		s.doubt = untracked
 	}
@@ -181,10 +186,10 @@ func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it Item[IN, OUT]
 	switch {
 	case own > 0 && left > own:
 		due := later(g.now, it.Wait)
-		s.accepted, s.first, s.last = g.now, due, due
-		g.limit(s, later(g.now, left), limit[IN, OUT]{total: own, first: true})
+		s.accepted, s.first, s.last, s.knows = g.now, due, due, true
+		g.limit(s, later(g.now, left), own)
 	case own != g.Timeout:
-		g.limit(s, later(s.accepted, own), limit[IN, OUT]{total: max(0, own)})
+		g.limit(s, later(s.accepted, own), own)
 	}
 }
 
@@ -206,7 +211,8 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it Item[IN, OUT], ow
 	}
 	s.accepted, s.attempts, s.doubt = accepted, it.Attempts, untracked
 	s.first, s.last = g.now-sinceFirst, g.now-sinceFirst // last: the least it can have been
-	g.limit(s, later(g.now, left), limit[IN, OUT]{total: max(0, own), first: true})
+	s.knows = true
+	g.limit(s, later(g.now, left), own)
 	if isOver {
 		g.timeOut(s)
 	}

@@ -18,12 +18,12 @@ import (
 
 // Config is what a core is made of. It is read-only once the core runs.
 type Config[IN, OUT any] struct {
-	Queue   queue.Queue[*Slot[IN, OUT]]                                  // owned by the core
-	Timers  *timers.Service[*Slot[IN, OUT]]                              // owned by the core, whose driver sets the alarm
-	Host    *call.Host                                                   // what the calls share
-	Invoke  func(ctx context.Context, in IN, a *call.Attempt[OUT]) error // starts a call
-	Direct  bool                                                         // calls are handed out instead
-	HandOut func(job call.Job[IN, OUT])                                  // takes a job for the workers, until the driver has time
+	Queue  queue.Queue[*Slot[IN, OUT]]                                  // owned by the core
+	Timers *timers.Service[*Slot[IN, OUT]]                              // owned by the core, whose driver sets the alarm
+	Host   *call.Host                                                   // what the calls share
+	Invoke func(ctx context.Context, in IN, a *call.Attempt[OUT]) error // starts a call
+	Direct bool                                                         // calls are jobs instead
+	Jobs   *[]call.Job[IN, OUT]                                         // for the workers: the core appends, the driver takes
 
 	Policy *decision.Steps[OUT]
 	Random *rand.Rand // of the jitter
@@ -150,8 +150,11 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g.permits = g.MaxCalls
 	g.exact = c.Timeout > 0 || c.AttemptTimeout > 0
 	g.resumes = resumptions[IN, OUT]{
-		invoke: g.invokeBroke, judge: g.judgeBroke, accepted: g.acceptBroke, fail: g.fail,
-		found: g.found, question: g.question,
+		invoke: g.invokeBroke, judge: g.judgeBroke, accepted: g.acceptBroke,
+		fail: func(s *Slot[IN, OUT], err error) { g.fails(s, err, false) },
+	}
+	if g.situation.Random = g.Random; g.looksClosely {
+		g.situation.Context = g.question
 	}
 	return g
 }
@@ -300,8 +303,8 @@ func (g *Machine[IN, OUT]) startNew(s *Slot[IN, OUT]) {
 	switch {
 	case g.start != nil:
 		g.start(s)
-	case g.permits > 0 && g.nextStart() == s && g.mayStartSome():
-		g.tryStart(s)
+	case g.permits > 0 && g.nextStart() == s && g.mayStart(s):
+		g.begin(s)
 	}
 }
 
@@ -449,8 +452,8 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 
 // ---- May this attempt start?
 
-// next returns the element that makes its first attempt next, or nil.
-func (g *Machine[IN, OUT]) next() *Slot[IN, OUT] {
+// nextNew returns the element that makes its first attempt next, or nil.
+func (g *Machine[IN, OUT]) nextNew() *Slot[IN, OUT] {
 	if g.nextFresh != nil {
 		return g.nextFresh()
 	}
@@ -471,50 +474,53 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 // wantsStart reports whether an attempt could start but for a feature.
 func (g *Machine[IN, OUT]) wantsStart() bool { return g.permits > 0 && g.nextStart() != nil }
 
-// mayStartSome reports whether one more attempt may start, as far as that is known without asking for it.
-func (g *Machine[IN, OUT]) mayStartSome() bool {
-	return g.permits > 0 && !g.overdue && g.state.Failure == nil && (g.isShut == nil || !g.isShut())
-}
-
 // startWaiting starts attempts that wait.
 func (g *Machine[IN, OUT]) startWaiting() {
-	for n := 0; n < turnLimit && g.mayStartSome(); n++ {
-		s := g.nextStart()
-		if s == nil {
+	for n := 0; n < turnLimit && g.permits > 0; n++ {
+		switch s := g.nextStart(); {
+		case s == nil:
+			return
+		case g.mayStart(s):
+			g.begin(s)
+		case g.nextStart() == s: // and the others behind it wait, too
 			return
 		}
-		g.tryStart(s)
 	}
 	// Retries without delay come back again and again. They go before first attempts, not in place of them: with permits for
 	// all, those begin too.
-	for n := 0; n < turnLimit && g.permits > g.ready.Len() && g.mayStartSome(); n++ {
-		s := g.next()
-		if s == nil {
+	for n := 0; n < turnLimit && g.permits > g.ready.Len(); n++ {
+		switch s := g.nextNew(); {
+		case s == nil:
+			return
+		case g.mayStart(s):
+			g.begin(s)
+		case g.nextNew() == s:
 			return
 		}
-		g.tryStart(s)
 	}
 }
 
-// tryStart begins the next attempt of s, which is fresh or ready, if it may start; else s waits on.
-func (g *Machine[IN, OUT]) tryStart(s *Slot[IN, OUT]) {
-	if g.mayStart(s) && (g.admit == nil || g.admit(s)) {
-		g.permits--
-		g.begin(s)
-	}
-}
-
-// mayStart reports whether neither a cancel nor the deadline of s has come (law A5). The deadline is the timers' to fire (law T1).
+// mayStart takes what the next attempt of s needs, which is fresh or ready, and reports whether it starts; else nothing is taken. There is
+// a permit. Neither a cancel nor the deadline of s may have come (law A5). The deadline is the timers' to fire (law T1). A member of a
+// call for several elements needs nothing but its place there.
 func (g *Machine[IN, OUT]) mayStart(s *Slot[IN, OUT]) bool {
 	if g.Host.Cancelled() { // now, not when the driver looks
 		g.endIfCancelled()
 	}
-	if g.state.Failure != nil {
+	if g.state.Failure != nil || g.overdue {
 		return false
 	}
 	g.refresh()
-	g.overdue = g.now >= s.due
-	return !g.overdue
+	switch g.overdue = g.now >= s.due; {
+	case g.overdue:
+		return false
+	case g.forming != nil:
+		return g.join == nil || g.join(s)
+	case g.admit != nil && !g.admit(s):
+		return false
+	}
+	g.permits--
+	return true
 }
 
 // ---- The end of the run
@@ -585,9 +591,6 @@ type resumptions[IN, OUT any] struct {
 	judge    func(s *Slot[IN, OUT], err error) // the policy
 	accepted func(s *Slot[IN, OUT], err error) // a feature when an element is accepted
 	fail     func(s *Slot[IN, OUT], err error) // what else is asked about an element
-
-	found    func() (isOutage bool) // for the policy: see Machine.situation
-	question func() context.Context // likewise
 }
 
 // calling says that user code is about to run for s, or for none: nil. g.user.after = nil says that it has returned; the slot stays until

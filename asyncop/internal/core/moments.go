@@ -52,7 +52,6 @@ type moments[IN, OUT any] struct {
 	startsAt    func() time.Duration                                                                           // of those that wait; Now
 	admit       func(s *Slot[IN, OUT]) bool                                                                    // takes what a call needs beside the operator's permit; true
 	join        func(s *Slot[IN, OUT]) (goesOn bool)                                                           // has the call that was admitted last made for s, too; false: it has ended
-	isShut      func() bool                                                                                    // admit would say no; false
 	opensAt     func() time.Duration                                                                           // when to ask admit again; Now
 	newAttempt  func(s *Slot[IN, OUT]) *call.Attempt[OUT]                                                      // nil: one of the core's
 	contextOf   func(s *Slot[IN, OUT], own call.Cancellable) context.Context                                   // of user code that runs for s; own
@@ -64,7 +63,6 @@ type moments[IN, OUT any] struct {
 	callsOf     func(elements int) int                                                                         // how many calls so many elements need; as many
 	heard       func(s *Slot[IN, OUT], o gate.Outcome) (outage bool)                                           // the outcome of its attempt, with its reason; no
 	forgiven    func(s *Slot[IN, OUT]) (attempts int)                                                          // that do not count; 0
-	mayRetry    func() bool                                                                                    // there is a budget for one more retry; true
 	closed      func(s *Slot[IN, OUT]) (why error, wait time.Duration)                                         // why it could not start; nil
 	giveBack    func(s *Slot[IN, OUT], why error, wait time.Duration) (taken bool)                             // s is delivered again after a wait; no
 	rescue      func(s *Slot[IN, OUT], failure error, timedOut bool) (taken bool)                              // has results in place of a failure, maybe

@@ -23,7 +23,7 @@ type Slot[IN, OUT any] struct {
 	due      time.Duration                // its deadline, or Never
 	first    time.Duration                // start of the first attempt
 	last     time.Duration                // start of the last attempt
-	attempt  *call.Attempt[OUT]           // the running one; when deciding, the one judged; when done, the one whose results are emitted; else nil
+	attempt  *call.Attempt[OUT]           // the running one; when deciding, the one judged; when done, what has the results; else nil
 	timer    timers.Timer[*Slot[IN, OUT]] // see phase for what it waits for
 	err      error                        // of the last attempt that had one; when failing, the failure
 	entry    *queue.Entry[*Slot[IN, OUT]] // in the queue
@@ -34,6 +34,8 @@ type Slot[IN, OUT any] struct {
 	retry    RetryKind        // of the retry that waits
 	doubt    doubt            // whether an attempt may have taken effect: see asyncop.TimeoutError
 	verdict  decision.Verdict // over its last outcome, if that asked for another attempt and there is none
+	isOdd    bool             // its deadline does not come in input order: see limit
+	knows    bool             // when the first attempt began, from before a restart
 }
 
 // doubt says whether an attempt may have taken effect, and whether the called side would know. The worst of all attempts counts.
@@ -153,75 +155,34 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 		return
 	}
 	if s == g.live {
-		g.live = g.nextLive(s)
+		g.live = nextIn(s, func(s *Slot[IN, OUT]) bool { return fresh <= s.phase && s.phase <= ready && !s.isOdd })
 	}
-	if x := g.slots.extra(s); x != nil && x.limit != nil {
-		g.odd.Cancel(&x.limit.timer)
+	if s.isOdd {
+		g.odd.Cancel(&g.slots.extra(s).limit.timer)
 	}
-}
-
-// nextLive returns the next element after s with a live deadline that comes in input order.
-func (g *Machine[IN, OUT]) nextLive(s *Slot[IN, OUT]) *Slot[IN, OUT] {
-	return nextIn(s, func(s *Slot[IN, OUT]) bool {
-		x := g.slots.extra(s)
-		return fresh <= s.phase && s.phase <= ready && (x == nil || x.limit == nil)
-	})
 }
 
 // limit is a deadline that does not come in input order: the element has a timeout of its own, or is restored and does not have
 // its whole timeout.
 type limit[IN, OUT any] struct {
 	total time.Duration                // the whole timeout
-	first bool                         // when the first attempt began is known from before the restart
 	timer timers.Timer[*Slot[IN, OUT]] // the deadline's place among the others
 }
 
-// limit gives an element a deadline of its own.
-func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due time.Duration, l limit[IN, OUT]) {
-	own := &l
+// limit gives the newest element a deadline of its own. total is the whole timeout.
+func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
+	own := &limit[IN, OUT]{total: max(0, total)}
 	own.timer.Value = s
-	s.due = due
-	g.slots.more(s).limit = own
+	s.due, s.isOdd = due, true
+	g.slots.makeExtra(s).limit = own
 	g.odd.Arm(&own.timer, due)
 	if g.live == s {
-		g.live = g.nextLive(s)
+		g.live = nil // no element follows
 	}
-}
-
-// knowsFirst reports whether it is known from before a restart when the first attempt began.
-func (g *Machine[IN, OUT]) knowsFirst(s *Slot[IN, OUT]) bool {
-	x := g.slots.extra(s)
-	return x != nil && x.limit != nil && x.limit.first
-}
-
-// remaining returns what s has left of its timeout.
-func (g *Machine[IN, OUT]) remaining(s *Slot[IN, OUT]) time.Duration {
-	if s.due == Never {
-		return decision.NoDeadline
-	}
-	return max(0, s.due-g.now)
-}
-
-// kept are results that are not those of an attempt: of the handler of a failure, or of a checkpoint.
-type kept[OUT any] struct{ results []OUT }
-
-// Results returns them.
-func (k *kept[OUT]) Results() []OUT { return k.results }
-
-// results returns what an element in phase done emits.
-func (g *Machine[IN, OUT]) results(s *Slot[IN, OUT]) []OUT {
-	if s.attempt != nil {
-		results, _ := s.attempt.Outcome()
-		return results
-	}
-	if k, ok := g.held(s).(*kept[OUT]); ok {
-		return k.results
-	}
-	return nil
 }
 
 // hold keeps something for the phase of s, until unhold.
-func (g *Machine[IN, OUT]) hold(s *Slot[IN, OUT], what any) { g.slots.more(s).held = what }
+func (g *Machine[IN, OUT]) hold(s *Slot[IN, OUT], what any) { g.slots.makeExtra(s).held = what }
 
 // held returns what the phase of s holds, or nil.
 func (g *Machine[IN, OUT]) held(s *Slot[IN, OUT]) any {
@@ -291,8 +252,8 @@ func (t *slots[IN, OUT]) reasonsOf(s *Slot[IN, OUT]) *reasons {
 // extra is what only some elements have.
 type extra[IN, OUT any] struct {
 	// held is for the phase. Control: the element, a queue.Watermark, or the participant.Barrier of an operator that takes no part in
-	// checkpoints. Backoff and ready: what the strategy wants done before the next attempt, a func(context.Context) error. Done: results
-	// that are not those of an attempt, a *kept. Phases of features: theirs.
+	// checkpoints. Backoff and ready: what the strategy wants done before the next attempt, a func(context.Context) error. Phases of
+	// features: theirs.
 	held any
 
 	limit *limit[IN, OUT] // a deadline that does not come in input order; nil: it does
@@ -306,8 +267,8 @@ func (t *slots[IN, OUT]) extra(s *Slot[IN, OUT]) *extra[IN, OUT] {
 	return nil
 }
 
-// more returns what s has besides, to be written.
-func (t *slots[IN, OUT]) more(s *Slot[IN, OUT]) *extra[IN, OUT] {
+// makeExtra returns what s has besides, to be written.
+func (t *slots[IN, OUT]) makeExtra(s *Slot[IN, OUT]) *extra[IN, OUT] {
 	t.extras = upTo(t.extras, s.place)
 	return &t.extras[s.place]
 }
@@ -339,8 +300,8 @@ func (t *slots[IN, OUT]) take() *Slot[IN, OUT] {
 // leave takes back the slot of an element that has left. emptied reports that a burst is over: no place is used any more.
 func (t *slots[IN, OUT]) leave(s *Slot[IN, OUT]) (emptied bool) {
 	t.taken--
-	if x := t.extra(s); x != nil {
-		*x = extra[IN, OUT]{}
+	if int(s.place) < len(t.extras) {
+		t.extras[s.place] = extra[IN, OUT]{}
 	}
 	if int(s.place) < len(t.reasons) {
 		t.reasons[s.place] = reasons{}

@@ -153,8 +153,6 @@ func (p *bodyPort[IN, OUT]) take() bool {
 	return true
 }
 
-func (p *bodyPort[IN, OUT]) load() {}
-
 // fewResults are yielded although completions wait: a turn for each result would cost more than the results do.
 const fewResults = 16
 

@@ -17,8 +17,8 @@ import (
 
 // Config is what a driver is made of. It is read-only once the driver runs.
 type Config[IN, OUT any] struct {
-	Core   core.Config[IN, OUT]              // the driver sets Timers, Host and Direct
-	Direct func(a *call.Attempt[OUT], in IN) // makes a call, on a worker; nil: Invoke does
+	Core   core.Config[IN, OUT]   // the driver sets Timers, Host and Direct
+	Direct call.Blocking[IN, OUT] // makes a call, on a worker; nil: Invoke does
 
 	Context context.Context //nolint:containedctx // the operator's, given by the user
 	Clock   clock.Clock

@@ -3,7 +3,8 @@
 //
 //   - driver.go: a [Driver] is the loop. A step looks for signals, lets the core take a turn, accepts what is there, lets a barrier pass
 //     and emits what downstream takes. If there was nothing to do, the loop parks.
-//   - items.go: items in, results out. ports.go: the ports, but for those of results.go (rings) and chained.go (the caller's goroutine).
+//   - items.go: items in, results out, and the port that is the channels of a flow. ports.go: what a port is, and those with rings;
+//     results.go runs the goroutines at their other ends. chained.go: the port that is the caller's goroutine.
 //   - finish.go: how the operator ends.
 //   - checkpointing.go: its part in checkpoints. state.go: the bytes of a state.
 //   - observing.go: observers, messages, gates, statistics.

@@ -34,43 +34,36 @@ type Driver[IN, OUT any] struct {
 	sink      *core.HandOver[IN, OUT]              // of it; nil: no failure sink
 	timers    *timers.Service[*core.Slot[IN, OUT]] // owned by the loop
 	host      *call.Host                           // used by other goroutines, too
-	workers   *call.Workers[call.Job[IN, OUT]]     // used by other goroutines, too
+	workers   *call.Workers[IN, OUT]               // used by other goroutines, too
 
 	in       chan any                            // upstream sends and closes; the loop receives
 	out      chan any                            // the loop sends and closes; downstream receives
 	attached atomic.Pointer[attachment[IN, OUT]] // what the loop goes on with
 
 	// Owned by the loop.
-	current    *attachment[IN, OUT]           // that the loop has
-	inClosed   bool                           // upstream has closed in
-	inOver     bool                           // nothing more is taken
-	inletOver  bool                           // endInlet was called
-	letsIn     bool                           // an element that is read may take a slot; set by mayRead
-	marked     bool                           // the marker of the end of the input has come: only barriers follow
-	drains     bool                           // the end of the input lets retries go on
-	backlog    fifo.Queue[core.Item[IN, OUT]] // what goes into the queue before anything new
-	checks     *checkpointing[IN, OUT]        // nil: no part in checkpoints
-	barriers   wiring.Barriers                // that have come
-	final      bool                           // the last of them is the final one
-	runEnded   <-chan struct{}                // closed when the run of the coordinator ends; nil: that was noticed, or there is none
-	loaded     bool                           // there is something to be emitted next
-	next       any                            // it, as out carries it
-	barrier    bool                           // next is one that passes ahead of the queue; if not, it comes from the head of that
-	control    any                            // next, if it is a control element of the head
-	results    []OUT                          // of the head: what is left to be emitted, next included
-	numResults int                            // how many results the head has
-	message    call.Message                   // that the head is
-	parts      []message.Message[OUT]         // of it that are left to be emitted, next included, if it has several results
-	emitted    int64                          // results
-	leaving    fifo.Queue[leaving]            // observed elements whose results are in a ring
-	jobs       []call.Job[IN, OUT]            // that were started and not offered to the workers
-	offered    int                            // jobs that were offered in the last step
-	opened     bool
-	closer     func() error   // Close, until it was called or must not be
-	yielded    bool           // since there was something to do
-	shut       bool           // a gate was, when the loop last looked
-	unwatch    func() bool    // ends the watch on the operator's context
-	upstream   sync.WaitGroup // cancelUpstream's call
+	current     *attachment[IN, OUT]           // that the loop has
+	inClosed    bool                           // upstream has closed in
+	inOver      bool                           // nothing more is taken
+	inletOver   bool                           // endInlet was called
+	letsIn      bool                           // an element that is read may take a slot; set by mayRead
+	marked      bool                           // the marker of the end of the input has come: only barriers follow
+	drains      bool                           // the end of the input lets retries go on
+	backlog     fifo.Queue[core.Item[IN, OUT]] // what goes into the queue before anything new
+	checks      *checkpointing[IN, OUT]        // nil: no part in checkpoints
+	barriers    wiring.Barriers                // that have come
+	final       bool                           // the last of them is the final one
+	runEnded    <-chan struct{}                // closed when the run of the coordinator ends; nil: that was noticed, or there is none
+	upNext[OUT]                                // what is emitted next
+	emitted     int64                          // results
+	leaving     fifo.Queue[leaving]            // observed elements whose results are in a ring
+	jobs        []call.Job[IN, OUT]            // that were started and not offered to the workers
+	offered     int                            // jobs that were offered in the last step
+	opened      bool
+	closer      func() error   // Close, until it was called or must not be
+	yielded     bool           // since there was something to do
+	shut        bool           // a gate was, when the loop last looked
+	unwatch     func() bool    // ends the watch on the operator's context
+	upstream    sync.WaitGroup // cancelUpstream's call
 
 	chain     chained[IN, OUT]      // if the loop runs on the goroutine that ranges over the results
 	unstarted bool                  // Stop came before the start
@@ -83,6 +76,18 @@ type Driver[IN, OUT any] struct {
 	wiring    atomic.Uint32         // whether in was handed out
 	waiting   atomic.Bool           // for a gate, which will say when it is open
 	published published             // read by other goroutines
+}
+
+// upNext is what is emitted next; zero if that is not known.
+type upNext[OUT any] struct {
+	loaded     bool                   // it is known
+	barrier    bool                   // it is a barrier that passes ahead of the queue; if not, it comes from the head of that
+	next       any                    // it, as out carries it; nil: a result that no channel has carried yet
+	control    any                    // it, if it is a control element of the head
+	results    []OUT                  // of the head: those that are left to be emitted, it included
+	numResults int                    // how many results the head has
+	message    call.Message           // that the head is
+	parts      []message.Message[OUT] // of that message, which are left to be emitted, if the head has several results
 }
 
 // Whether in was handed out.
@@ -112,7 +117,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		done:   make(chan struct{}),
 		chain:  chained[IN, OUT]{handed: make(chan struct{})},
 	}
-	d.workers = call.NewWorkers(call.Do[IN](cfg.Direct))
+	d.workers = call.NewWorkers(cfg.Direct)
 	d.host = &call.Host{
 		User:     cfg.Context,
 		Values:   call.WithoutMessage(context.WithoutCancel(cfg.Context)),
@@ -142,7 +147,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d.host.Clock = d.timers
 	e := cfg.Core
 	e.Timers, e.Host, e.Direct = d.timers, d.host, cfg.Direct != nil
-	e.HandOut = func(job call.Job[IN, OUT]) { d.jobs = append(d.jobs, job) }
+	e.Jobs = &d.jobs
 	d.core = core.New(e)
 	d.addFeatures()
 	d.Config.Core, d.Config.Features = core.Config[IN, OUT]{}, nil // the core has it, and lets go of the elements at the end

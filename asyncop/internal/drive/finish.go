@@ -133,7 +133,7 @@ func (d *Driver[IN, OUT]) lastFailure() error {
 func (d *Driver[IN, OUT]) forget() {
 	d.core.Forget()
 	d.backlog = fifo.Queue[core.Item[IN, OUT]]{}
-	d.nothingLoaded()
+	d.upNext = upNext[OUT]{}
 	d.jobs = nil
 }
 

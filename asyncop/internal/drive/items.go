@@ -242,7 +242,6 @@ func (d *Driver[IN, OUT]) load() bool {
 		if d.messages.Some {
 			d.loadMessage(d.messages.Head())
 		}
-		d.current.port.load()
 	}
 	return d.loaded
 }
@@ -269,16 +268,9 @@ func (d *Driver[IN, OUT]) unload() bool {
 		if len(d.results) < d.numResults {
 			return false
 		}
-		d.nothingLoaded()
+		d.upNext = upNext[OUT]{}
 	}
 	return true
-}
-
-func (d *Driver[IN, OUT]) nothingLoaded() {
-	d.loaded, d.barrier, d.control, d.results, d.numResults, d.next = false, false, nil, nil, 0, nil
-	if d.message != (call.Message{}) {
-		d.message, d.parts = call.Message{}, nil
-	}
 }
 
 // sent goes on after next was sent. The entry of an element with several results stays the head of the queue until the
@@ -291,12 +283,12 @@ func (d *Driver[IN, OUT]) sent() {
 			d.messages.Carried() // by this part and the others
 		}
 		if d.results = d.results[1:]; len(d.results) > 0 {
-			d.current.port.load()
+			d.next = nil
 			return
 		}
 	}
 	barrier, control := d.barrier, d.control
-	d.nothingLoaded()
+	d.upNext = upNext[OUT]{}
 	if barrier {
 		d.checks.passing.Pop()
 		return
@@ -309,3 +301,92 @@ func (d *Driver[IN, OUT]) sent() {
 		d.hasLeft()
 	}
 }
+
+// ---- The channels of a flow
+
+type flowPort[IN, OUT any] struct{ d *Driver[IN, OUT] }
+
+func (p *flowPort[IN, OUT]) take() bool {
+	select {
+	case v, ok := <-p.d.in:
+		p.d.received(v, ok)
+		return true
+	default:
+		return false
+	}
+}
+
+// boxed returns what is loaded as channels carry it.
+func (p *flowPort[IN, OUT]) boxed() any {
+	switch d := p.d; {
+	case d.next != nil:
+	case d.message == (call.Message{}):
+		d.next = d.results[0]
+	default:
+		d.next = message.With(d.messageOfNext(), d.results[0])
+	}
+	return p.d.next
+}
+
+func (p *flowPort[IN, OUT]) put() bool {
+	select {
+	case p.d.out <- p.boxed():
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *flowPort[IN, OUT]) flush() {}
+
+func (p *flowPort[IN, OUT]) isOver() bool { return false }
+
+func (p *flowPort[IN, OUT]) sleep() {
+	if p.d.loaded {
+		p.d.sleepOn(p.d.out)
+	} else {
+		p.d.sleepOn(nil)
+	}
+}
+
+// sleepOn waits until something comes through In, what is loaded is taken, or the loop is woken.
+func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
+	var in <-chan any
+	if d.mayRead() {
+		in = d.in
+	}
+	select {
+	case v, ok := <-in:
+		d.host.Parked.Store(false)
+		d.received(v, ok)
+	case out <- d.next:
+		d.sent()
+	case <-d.runEnded:
+		d.endWithRun()
+	case <-d.host.C:
+	}
+}
+
+func (p *flowPort[IN, OUT]) mayMove() bool { return false }
+
+// handed: what lies in Out belongs to downstream.
+func (p *flowPort[IN, OUT]) handed() (n uint64, isHeld bool) { return 0, false }
+
+func (p *flowPort[IN, OUT]) settled() uint64 { return 0 }
+
+func (p *flowPort[IN, OUT]) awaitReader() {}
+
+func (p *flowPort[IN, OUT]) offer(int) {}
+
+func (p *flowPort[IN, OUT]) failure() error { return nil }
+
+func (p *flowPort[IN, OUT]) leave() { close(p.d.out) }
+
+func (p *flowPort[IN, OUT]) stop() {}
+
+func (p *flowPort[IN, OUT]) close() {
+	close(p.d.out)
+	p.d.endInlet()
+}
+
+func (p *flowPort[IN, OUT]) stranded() int64 { return 0 }

@@ -1,10 +1,8 @@
 package drive
 
 import (
-	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/wiring"
-	"github.com/weirflow/weir/message"
 )
 
 // port is where the loop takes items from and hands results to: the channels of a flow, a ring in place of its Out, or the rings of
@@ -12,8 +10,6 @@ import (
 type port[IN, OUT any] interface {
 	// take takes what comes next, if it is at hand.
 	take() bool
-	// load is called when a result is the next one to be emitted.
-	load()
 	// put hands over what is loaded, if downstream takes it now.
 	put() bool
 	// flush is called after some were handed over.
@@ -81,92 +77,6 @@ func (d *Driver[IN, OUT]) switchPort() {
 	}
 }
 
-// ---- The channels of a flow
-
-type flowPort[IN, OUT any] struct{ d *Driver[IN, OUT] }
-
-func (p *flowPort[IN, OUT]) take() bool {
-	select {
-	case v, ok := <-p.d.in:
-		p.d.received(v, ok)
-		return true
-	default:
-		return false
-	}
-}
-
-// load makes the next result what channels carry.
-func (p *flowPort[IN, OUT]) load() {
-	if d := p.d; d.message == (call.Message{}) {
-		d.next = d.results[0]
-	} else {
-		d.next = message.With(d.messageOfNext(), d.results[0])
-	}
-}
-
-func (p *flowPort[IN, OUT]) put() bool {
-	select {
-	case p.d.out <- p.d.next:
-		return true
-	default:
-		return false
-	}
-}
-
-func (p *flowPort[IN, OUT]) flush() {}
-
-func (p *flowPort[IN, OUT]) isOver() bool { return false }
-
-func (p *flowPort[IN, OUT]) sleep() {
-	if p.d.loaded {
-		p.d.sleepOn(p.d.out)
-	} else {
-		p.d.sleepOn(nil)
-	}
-}
-
-// sleepOn waits until something comes through In, what is loaded is taken, or the loop is woken.
-func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
-	var in <-chan any
-	if d.mayRead() {
-		in = d.in
-	}
-	select {
-	case v, ok := <-in:
-		d.host.Parked.Store(false)
-		d.received(v, ok)
-	case out <- d.next:
-		d.sent()
-	case <-d.runEnded:
-		d.endWithRun()
-	case <-d.host.C:
-	}
-}
-
-func (p *flowPort[IN, OUT]) mayMove() bool { return false }
-
-// handed: what lies in Out belongs to downstream.
-func (p *flowPort[IN, OUT]) handed() (n uint64, isHeld bool) { return 0, false }
-
-func (p *flowPort[IN, OUT]) settled() uint64 { return 0 }
-
-func (p *flowPort[IN, OUT]) awaitReader() {}
-
-func (p *flowPort[IN, OUT]) offer(int) {}
-
-func (p *flowPort[IN, OUT]) failure() error { return nil }
-
-func (p *flowPort[IN, OUT]) leave() { close(p.d.out) }
-
-func (p *flowPort[IN, OUT]) stop() {}
-
-func (p *flowPort[IN, OUT]) close() {
-	close(p.d.out)
-	p.d.endInlet()
-}
-
-func (p *flowPort[IN, OUT]) stranded() int64 { return 0 }
-
 // ---- A ring in place of Out
 
 // carrierPort is that of a flow whose results Via or To takes.
@@ -175,7 +85,7 @@ type carrierPort[IN, OUT any] struct {
 	out *outlet[any]
 }
 
-func (p *carrierPort[IN, OUT]) put() bool { return p.out.ring.put(p.d.next) }
+func (p *carrierPort[IN, OUT]) put() bool { return p.out.ring.put(p.boxed()) }
 
 func (p *carrierPort[IN, OUT]) flush() { p.out.reader.WakeUp() }
 
@@ -253,8 +163,6 @@ func (p *ringPort[IN, OUT]) take() bool {
 	p.d.receivedElement(v, m, ok)
 	return true
 }
-
-func (p *ringPort[IN, OUT]) load() {}
 
 func (p *ringPort[IN, OUT]) put() bool {
 	return p.out.ring.putMessage(p.d.results[0], p.d.messageOfNext())

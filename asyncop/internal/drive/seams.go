@@ -14,9 +14,7 @@ func (d *Driver[IN, OUT]) Core() *core.Machine[IN, OUT] { return d.core }
 func (d *Driver[IN, OUT]) Host() *call.Host { return d.host }
 
 // Workers is for tests.
-func (d *Driver[IN, OUT]) Workers() *call.Workers[call.Job[IN, OUT]] {
-	return d.workers
-}
+func (d *Driver[IN, OUT]) Workers() *call.Workers[IN, OUT] { return d.workers }
 
 // Step is for tests: it takes one step of a driver that was not started, and reports whether there is another.
 func (d *Driver[IN, OUT]) Step() bool { return d.step() }

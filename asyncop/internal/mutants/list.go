@@ -31,14 +31,14 @@ var mutants = []mutant{
 	},
 	{
 		"a deadline of its own outlives its element", "A3", "core/slot.go",
-		`		g.odd.Cancel(&x.limit.timer)
+		`		g.odd.Cancel(&g.slots.extra(s).limit.timer)
 `,
 		``,
 	},
 	{
 		"an element with a deadline of its own has the common one, too", "A3", "core/slot.go",
-		`s.phase <= ready && (x == nil || x.limit == nil)`,
-		`s.phase <= ready && (x == nil || true)`,
+		`s.phase <= ready && !s.isOdd`,
+		`s.phase <= ready`,
 	},
 	{
 		"the last attempt hides the doubt about an earlier one", "X1", "core/slot.go",
@@ -100,19 +100,19 @@ var mutants = []mutant{
 	{
 		"the deadline is compared with an old reading of the clock", "A5", "core/machine.go",
 		`	g.refresh()
-	g.overdue`,
-		`	g.overdue`,
+	switch g.overdue`,
+		`	switch g.overdue`,
 	},
 	{
 		"a call takes no permit", "A5", "core/machine.go",
-		`		g.permits--
-`,
-		``,
+		`	g.permits--
+	return true`,
+		`	return true`,
 	},
 	{
 		"retries without delay hold up first attempts", "D4", "core/machine.go",
-		`n < turnLimit && g.permits > g.ready.Len() &&`,
-		`n < 0 &&`,
+		`n < turnLimit && g.permits > g.ready.Len();`,
+		`n < 0;`,
 	},
 	{
 		"a later failure hides the first", "F1", "core/machine.go",
@@ -131,8 +131,8 @@ var mutants = []mutant{
 
 	{
 		"a checkpoint holds what has nothing more to emit", "C1", "core/item.go",
-		`return len(g.results(s)) > 0`,
-		`return true`,
+		`return len(results) > 0`,
+		`return len(results) >= 0`,
 	},
 	{
 		"a checkpoint holds what has ended", "C1", "core/item.go",
@@ -260,8 +260,8 @@ var mutants = []mutant{
 	},
 	{
 		"a retry does not wait for the call that keeps its key", "K1", "core/attempt.go",
-		`if g.mayCall == nil || g.mayCall(s) {`,
-		`if true {`,
+		`if g.mayCall != nil && !g.mayCall(s) {`,
+		`if false {`,
 	},
 	{
 		"the handler does not know of the timeout", "A3", "core/attempt.go",
@@ -285,8 +285,8 @@ var mutants = []mutant{
 
 	{
 		"the attempts that a strategy sees count from 0", "A4", "core/attempt.go",
-		`v.Number, v.Err, v.Remaining = int(s.attempts),`,
-		`v.Number, v.Err, v.Remaining = int(s.attempts)-1,`,
+		`v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts),`,
+		`v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts)-1,`,
 	},
 	{
 		"a predicate that panics has no outcome", "A6", "core/attempt.go",
@@ -295,14 +295,16 @@ var mutants = []mutant{
 	},
 	{
 		"a strategy does not know that the input has ended", "A5", "core/attempt.go",
-		`Finishing: g.noRetries`,
-		`Finishing: false`,
+		`now.Answer = g.noRetries,`,
+		`now.Answer = false,`,
 	},
 	{
 		"an outcome that asks for a retry leaves no doubt", "X1", "core/attempt.go",
-		`	s.doubts(g.view.Reason, g.view.Stage, g.tracked)
+		`		s.doubts(v.Reason, v.Stage, j.tracked)
+	}
 	if d.Verdict == decision.Asked {`,
-		`	if d.Verdict == decision.Asked {`,
+		`	}
+	if d.Verdict == decision.Asked {`,
 	},
 	{
 		"the reason of an outcome is not kept", "D6", "core/attempt.go",
@@ -394,8 +396,8 @@ var mutants = []mutant{
 	},
 	{
 		"a member of a batch starts at its deadline", "A5", "core/feature_batches.go",
-		`b.forming.Len() < size && g.mayStart(s);`,
-		`b.forming.Len() < size;`,
+		`		if g.mayStart(s) {`,
+		`		if g.mayStart(s); true {`,
 	},
 	{
 		"a batch that has no members keeps its permit", "A5", "core/feature_batches.go",
@@ -620,12 +622,12 @@ var mutants = []mutant{
 `,
 	},
 	{
-		"a job waits for another to return", "D4", "call/workers.go",
-		`		w.sendNext()
-		w.mu.Unlock()
-		w.do(j)`,
-		`		w.mu.Unlock()
-		w.do(j)`,
+		"a job waits for another to return", "D4", "call/host.go",
+		`		w.due = max(0, w.due-1)
+		w.sendNext()
+`,
+		`		w.due = max(0, w.due-1)
+`,
 	},
 	{
 		"an element knows the history of the message around its operator", "D6", "call/context.go",
@@ -633,12 +635,12 @@ var mutants = []mutant{
 		`// that of`,
 	},
 	{
-		"a blocking call never gives its permit back", "A6", "call/attempt.go",
+		"a blocking call never gives its permit back", "A6", "call/token.go",
 		`defer a.Returned() // even`,
 		`_ = a // even`,
 	},
 	{
-		"a call is made for an element that has ended", "A5", "call/workers.go",
+		"a call is made for an element that has ended", "A5", "call/host.go",
 		`case j.Attempt.Late() != nil:`,
 		`case false:`,
 	},

@@ -320,12 +320,11 @@ func (r *Rig) TimeOutIn(d time.Duration, n int) {
 	require.EqualValues(r.T, n, r.Stats().Timeouts)
 }
 
-// Stats returns the statistics of an operator that is idle or has ended.
-// stats returns the counts; the last error has tests of its own.
+// Stats returns the counts of an operator that is idle or has ended; the last error and the limits have tests of their own.
 func (r *Rig) Stats() asyncop.Stats {
 	synctest.Wait()
 	s := r.Op.Stats()
-	s.LastError = nil
+	s.LastError, s.Capacity, s.MaxCalls = nil, 0, 0
 	return s
 }
 

@@ -1,5 +1,5 @@
 // Command chart draws bench/chart.svg and writes the tables of the documentation, from the medians in bench/results.json
-// and bench/flink/results.json.
+// and bench/flink/results.json. It draws docs/pictures/figures.svg from the table of the README.
 //
 //	go run ./bench/cmd/chart          writes what changed; run it in the root of the repository
 //	go run ./bench/cmd/chart -check   only fails if there is something to write
@@ -111,6 +111,11 @@ func render(root string, sections []section) (map[string]string, error) {
 				}
 			}
 			files[name] = page
+		}
+	}
+	if readme := files[filepath.Join(root, "README.md")]; strings.Contains(readme, figuresHead) {
+		if files[filepath.Join(root, "docs", "pictures", "figures.svg")], err = figures(readme); err != nil {
+			return nil, err
 		}
 	}
 	for _, s := range sections {

@@ -32,7 +32,7 @@ type Layer struct {
 
 // Config is what a ladder is made of. The first four fields are required.
 type Config[T any] struct {
-	Store       store.Store
+	Store       store.Engine // a store.Store or a store.Consumer
 	Codec       codec.Codec[T]
 	Main        string  // the queue of new messages
 	DeadLetters string  // a queue of the store
@@ -40,6 +40,8 @@ type Config[T any] struct {
 
 	// Others returns more layers: those of another version, in which messages wait. Nil: there are none.
 	Others func(ctx context.Context) (queues []string, err error)
+	// IsLayer is that of a [store.Consumption].
+	IsLayer func(name string) bool
 	// Remembers is how long the called side remembers a request that has an id. It allows calls in doubt in the layers. 0: each call in
 	// doubt goes to the dead letters.
 	Remembers time.Duration
@@ -101,7 +103,11 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	l := &Ladder[T]{c: c, router: failed.Router[T]{Returns: c.Blocked == "", Remembers: c.Remembers}} // else later ones of its key would overtake it
+	_, leases := c.Store.(store.Store) // else no delay but a layer's
+	l := &Ladder[T]{c: c, router: failed.Router[T]{
+		Returns:   leases && c.Blocked == "", // else later ones of its key would overtake it
+		Remembers: c.Remembers,
+	}}
 	for _, layer := range c.Layers {
 		l.router.Layers = append(l.router.Layers, failed.Layer{Delay: layer.Delay, Jitter: layer.Jitter})
 	}
@@ -165,7 +171,7 @@ func (l *Ladder[T]) keepReceived(ctx context.Context, m *store.Message) {
 	}
 	id := store.Identity{ID: meta.ID, Visit: meta.Visit, Merges: meta.Merges}
 	l.open.Range(func(key, _ any) bool {
-		payload, schema, ok := key.(*source[T]).asReceived(id, m)
+		payload, schema, ok := key.(*source[T]).AsReceived(id, m)
 		if ok {
 			m.Payload, m.Schema = payload, schema
 		}

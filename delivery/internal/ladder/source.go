@@ -51,14 +51,16 @@ func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 		}
 		s.keyed = &keyedStore[T]{l.c.Store.(store.Inspector), s.keys} // New has looked
 	}
-	if first != nil {
-		s.add(l.c.Main, 0, 0)
-		s.first = first
+	if s.first = first; first == nil {
+		s.first = l.main()
 	} else {
-		s.first = leases.NewSource(l.c.Store, l.c.Main, l.c.DeadLetters, l.c.Codec, l.c.Options...)
+		s.inputs = append(s.inputs, &input[T]{queue: l.c.Main, source: l.main()})
 	}
 	s.inputs = append([]*input[T]{{source: s.first, first: true}}, s.inputs...)
 	l.open.Store(s, nil)
+	if _, leases := l.c.Store.(store.Store); !leases {
+		return s // its source has the layers
+	}
 	if l.c.Blocked != "" {
 		s.add(l.c.Blocked, 0, 0)
 	}
@@ -68,10 +70,18 @@ func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 	return s
 }
 
+// main returns a source of the queue of new messages: on a [store.Consumer] it has the layers as well.
+func (l *Ladder[T]) main() Source[T] {
+	if s, ok := l.c.Store.(store.Store); ok {
+		return leases.NewSource(s, l.c.Main, l.c.DeadLetters, l.c.Codec, l.c.Options...)
+	}
+	return newConsumed(l.c)
+}
+
 // add adds a queue of the store to the inputs.
 func (s *source[T]) add(queue string, rate float64, limit int) {
 	c := s.ladder.c
-	from := c.Store
+	from, _ := c.Store.(store.Store)
 	if s.keyed != nil {
 		from = s.keyed.of(queue)
 	}
@@ -332,7 +342,7 @@ func receive[T any](ctx context.Context, s Source[T], n int) (ms []message.Messa
 	err = guard.Call(func() (err error) {
 		ms, err = s.Receive(ctx, n)
 		return err
-	}, func(recovered any) error { return guard.Recovered("ladder", recovered) })
+	}, broken)
 	return ms, err
 }
 
@@ -420,19 +430,24 @@ func (s *source[T]) counted(in *input[T], m message.Message[T]) message.Message[
 	})
 }
 
-// asReceived is that of the input which has the message.
-func (s *source[T]) asReceived(id store.Identity, m *store.Message) (payload, schema []byte, ok bool) {
+// AsReceived is that of the input which has the message.
+func (s *source[T]) AsReceived(id store.Identity, m *store.Message) (payload, schema []byte, ok bool) {
 	s.mu.Lock()
 	inputs := slices.Clone(s.inputs)
 	s.mu.Unlock()
 	for _, in := range inputs {
-		if leased, is := in.source.(*leases.Source[T]); is {
-			if payload, schema, ok = leased.AsReceived(id, m); ok {
+		if keeps, is := in.source.(keepsReceived); is {
+			if payload, schema, ok = keeps.AsReceived(id, m); ok {
 				return payload, schema, true
 			}
 		}
 	}
 	return nil, nil, false
+}
+
+// keepsReceived is a source that has the bytes of its messages: *leases.Source, *consumed, and the source of another ladder.
+type keepsReceived interface {
+	AsReceived(id store.Identity, m *store.Message) (payload, schema []byte, ok bool)
 }
 
 // choose is that of the input which has the message.

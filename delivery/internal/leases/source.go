@@ -313,12 +313,17 @@ func (s *Source[T]) AsReceived(id store.Identity, m *store.Message) (payload, sc
 		return nil, nil, false
 	}
 	payload, schema = h.message.Payload, h.message.Schema
-	value, err := s.decoder.Decode(schema, payload)
+	return payload, schema, Same(s.decoder, s.codec, schema, payload, m)
+}
+
+// Same reports whether a payload that was received has the value of m.
+func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload []byte, m *store.Message) bool {
+	value, err := d.Decode(schema, payload)
 	if err != nil {
-		return nil, nil, false
+		return false
 	}
-	same, err := store.Encode(s.codec, value, message.Meta{})
-	return payload, schema, err == nil && bytes.Equal(same.Payload, m.Payload)
+	same, err := store.Encode(c, value, message.Meta{})
+	return err == nil && bytes.Equal(same.Payload, m.Payload)
 }
 
 // choose returns what of the messages that were taken goes on, and the leases of those to be given back. A message that is in flight here

@@ -80,9 +80,14 @@ func pagesOf(root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	permissions, err := permissionsPage(root)
+	if err != nil {
+		return nil, err
+	}
 	for name, page := range map[string]string{
 		"options.md": optionsPage(packages), "errors.md": errorsPage(packages), "metrics.md": metricsPage(packages),
-		"headers.md": headersPage(packages), "tables.md": tables, "commands.md": commands,
+		"headers.md": headersPage(packages), "tables.md": tables, "commands.md": commands, "api.txt": apiPage(packages),
+		"permissions.md": permissions,
 	} {
 		pages[filepath.Join(root, "docs", "reference", name)] = page
 	}

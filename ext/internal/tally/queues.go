@@ -6,28 +6,99 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
+
+	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// countLimit is how long a queue may take to be counted.
-const countLimit = 10 * time.Second
+// How queues are counted: beside the scrapes, since it may read a queue from end to end, and for a twentieth of the time at most.
+const (
+	countLimit = 10 * time.Second       // a count may take
+	countShare = 20                     // times as long as it took lie between two
+	countQuick = 10 * time.Millisecond  // or less: it is made at each scrape
+	countAwait = 100 * time.Millisecond // a scrape waits for one that has begun
+)
 
-// Count counts a queue. Of its reasons the first maxReasons by name are distinguished.
-func Count(ctx context.Context, s store.Inspector, queue string) (c store.Counts, err error) {
-	ctx, cancel := context.WithTimeout(ctx, countLimit)
+// Queues counts queues of a store. Safe for concurrent use.
+type Queues struct {
+	store store.Inspector
+	clock clock.Clock
+
+	mu sync.Mutex
+	of map[string]*count // by queue
+}
+
+// count is the last one of a queue, and the one that goes on.
+type count struct {
+	counts  store.Counts
+	err     error
+	at      time.Time     // zero: there was none
+	again   time.Time     // the next one, at the earliest
+	running chan struct{} // closed at its end; nil: none goes on
+}
+
+// NewQueues returns what counts queues of a store.
+func NewQueues(s store.Inspector, c clock.Clock) *Queues {
+	return &Queues{store: s, clock: c, of: map[string]*count{}}
+}
+
+// Count returns the last count of a queue, which is a new one if that takes no longer than a tenth of a second; at is when it was made,
+// zero if there was none. Of the reasons the first maxReasons by name are distinguished.
+func (q *Queues) Count(queue string) (c store.Counts, at time.Time, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	last := q.of[queue]
+	if last == nil {
+		last = &count{}
+		q.of[queue] = last
+	}
+	running := last.running
+	if running == nil && !q.clock.Now().Before(last.again) {
+		running = make(chan struct{})
+		last.running = running
+		go q.count(queue, last) // ends within countLimit, if the store ends with its context
+	}
+	if running != nil {
+		q.mu.Unlock()
+		limit := time.NewTimer(countAwait) //nolint:forbidigo // of the scrape, not of the clock that may stand still
+		select {
+		case <-running:
+		case <-limit.C:
+		}
+		limit.Stop()
+		q.mu.Lock()
+	}
+	return last.counts, last.at, last.err
+}
+
+// count counts a queue.
+func (q *Queues) count(queue string, to *count) {
+	ctx, cancel := context.WithTimeout(context.Background(), countLimit)
 	defer cancel()
-	c, err = s.Count(ctx, queue, store.Filter{})
+	begun := q.clock.Now()
+	c, err := q.store.Count(ctx, queue, store.Filter{})
 	if err != nil {
-		return c, fmt.Errorf("queue %q: %w", queue, err)
+		err = fmt.Errorf("queue %q: %w", queue, err)
 	}
 	names := slices.Sorted(maps.Keys(c.Reasons))
 	for _, name := range names[min(maxReasons, len(names)):] {
 		c.Reasons[other.Name()] += c.Reasons[name]
 		delete(c.Reasons, name)
 	}
-	return c, nil
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.clock.Now()
+	if to.err = err; err == nil {
+		to.counts, to.at = c, now
+	}
+	if took := now.Sub(begun); took > countQuick {
+		to.again = now.Add(countShare * took)
+	}
+	close(to.running)
+	to.running = nil
 }
 
 // CheckQueues returns the error for names of queues that make no sense.

@@ -2,6 +2,9 @@
 package tally
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/weirflow/weir/asyncop"
@@ -19,6 +22,7 @@ type Tally struct {
 	reasons   map[predicates.Reason]struct{} // of named
 	operators []operator                     // that have not ended
 	past      asyncop.Stats                  // counters of those that have
+	failed    map[Failed]int64               // of those that have, at most maxFailed
 }
 
 type named struct {
@@ -38,8 +42,9 @@ var other = predicates.NewReason("other", false, false)
 
 // operator is one whose statistics are read.
 type operator struct {
-	stats func() asyncop.Stats
-	done  <-chan struct{}
+	stats  func() asyncop.Stats
+	groups func() []observe.Group // nil: it has none
+	done   <-chan struct{}
 }
 
 func (o operator) hasEnded() bool {
@@ -54,7 +59,54 @@ func (o operator) hasEnded() bool {
 // Attach adds an operator: see asyncop.WithObserver.
 func (t *Tally) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
 	t.letGo()
-	t.operators = append(t.operators, operator{stats, done})
+	t.operators = append(t.operators, operator{stats: stats, done: done})
+}
+
+// AttachGroups adds the failures of the operator that was attached last.
+func (t *Tally) AttachGroups(groups func() []observe.Group) {
+	if n := len(t.operators); n > 0 {
+		t.operators[n-1].groups = groups
+	}
+}
+
+// Failed is failures that are alike.
+type Failed struct{ Error, Reason string }
+
+// Bounds of failures: each group is a time series, and may be of one operator after the other.
+const (
+	maxFailed = 100
+	topFailed = 10
+)
+
+// addGroups adds the failures of an operator.
+func (o operator) addGroups(to map[Failed]int64) {
+	if o.groups == nil {
+		return
+	}
+	for _, g := range o.groups() {
+		f := Failed{strings.ToValidUTF8(g.Error, "\uFFFD"), strings.ToValidUTF8(g.Reason, "\uFFFD")}
+		if _, known := to[f]; !g.Rest && (known || len(to) < maxFailed) {
+			to[f] += g.Count
+		}
+	}
+}
+
+// topGroups returns the groups with the most failures.
+func (t *Tally) topGroups() map[Failed]int64 {
+	all := maps.Clone(t.failed)
+	if all == nil {
+		all = map[Failed]int64{}
+	}
+	for _, o := range t.operators {
+		o.addGroups(all)
+	}
+	top := slices.SortedFunc(maps.Keys(all), func(a, b Failed) int {
+		return cmp.Or(cmp.Compare(all[b], all[a]), strings.Compare(a.Error, b.Error), strings.Compare(a.Reason, b.Reason))
+	})
+	for _, f := range top[min(len(top), topFailed):] {
+		delete(all, f)
+	}
+	return all
 }
 
 // letGo keeps of operators that have ended their counters only.
@@ -63,6 +115,10 @@ func (t *Tally) letGo() {
 	for _, o := range t.operators {
 		if o.hasEnded() {
 			addCounters(&t.past, o.stats())
+			if t.failed == nil {
+				t.failed = map[Failed]int64{}
+			}
+			o.addGroups(t.failed)
 		} else {
 			live = append(live, o)
 		}
@@ -125,6 +181,7 @@ type Reading struct {
 	Ended    map[string]int64
 	InDoubt  int64
 	Outcomes map[Outcome]int64
+	Failed   map[Failed]int64 // the ten groups with the most failures
 }
 
 // Outcome is how attempts have ended.
@@ -133,7 +190,7 @@ type Outcome struct{ Outcome, Reason string }
 // Read returns what there is. All endings, and all outcomes without a reason, are in it from the beginning.
 func (t *Tally) Read() Reading {
 	t.letGo()
-	r := Reading{Stats: t.past, Ended: map[string]int64{}, InDoubt: t.inDoubt, Outcomes: map[Outcome]int64{}}
+	r := Reading{Stats: t.past, Ended: map[string]int64{}, InDoubt: t.inDoubt, Outcomes: map[Outcome]int64{}, Failed: t.topGroups()}
 	for _, o := range t.operators {
 		s := o.stats()
 		addCounters(&r.Stats, s)
@@ -176,6 +233,8 @@ func addCounters(to *asyncop.Stats, s asyncop.Stats) {
 
 // addGauges adds what goes up and down.
 func addGauges(to *asyncop.Stats, s asyncop.Stats) {
+	to.Capacity += s.Capacity
+	to.MaxCalls += s.MaxCalls
 	to.InFlight += s.InFlight
 	to.Running += s.Running
 	to.Deciding += s.Deciding
@@ -248,6 +307,14 @@ var Metrics = []Metric[asyncop.Stats]{
 	{
 		Name: "elements.in_flight", Help: "Elements with a slot.", Unit: "element", Gauge: true,
 		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.InFlight }}},
+	},
+	{
+		Name: "elements.capacity", Help: "Slots: how many elements may be in flight.", Unit: "element", Gauge: true,
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.Capacity }}},
+	},
+	{
+		Name: "calls.limit", Help: "How many calls may run at once.", Unit: "call", Gauge: true,
+		Of: []Value[asyncop.Stats]{{"", func(s *asyncop.Stats) int64 { return s.MaxCalls }}},
 	},
 	{
 		Name: "elements.waiting_for_retry", Help: "Elements in back-off, or whose retry waits for a permit.", Unit: "element", Gauge: true,

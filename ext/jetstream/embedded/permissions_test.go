@@ -25,21 +25,29 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 )
 
-// What a worker publishes to, as docs/jetstream.md lists it. All subscribe to _INBOX.>.
+// allowed are the subjects that each part publishes to. docs/reference/permissions.md is made of it and of the comments in it. All subscribe to
+// _INBOX.>.
 var allowed = map[string][]string{
+	// An engine in the stream RETRIES, and the command weir; with $JS.API.STREAM.CREATE.RETRIES it makes the stream.
 	"engine": ofEngine,
-	"locks":  {"weir.store.RETRIES.>", "$JS.API.STREAM.INFO.RETRIES", "$JS.API.STREAM.MSG.GET.RETRIES"},
+	// Locks of the engine alone, for another program.
+	"locks": {"weir.store.RETRIES.>", "$JS.API.STREAM.INFO.RETRIES", "$JS.API.STREAM.MSG.GET.RETRIES"},
+	// A queue in the foreign stream IN with the consumer "workers"; with $JS.API.CONSUMER.CREATE.IN.workers it makes the consumer.
 	"source": append([]string{
 		"$JS.API.STREAM.INFO.IN", "$JS.API.CONSUMER.INFO.IN.workers", "$JS.API.CONSUMER.MSG.NEXT.IN.workers", "$JS.ACK.IN.workers.>",
 	}, ofEngine...),
+	// A sink in the foreign stream OUT, whose subject is OUT.
 	"sink": {"OUT", "$JS.API.STREAM.INFO.OUT", "$JS.API.STREAM.INFO.RETRIES"},
+	// Checkpoints in the stream CHECKPOINTS.
 	"checkpoints": {
 		"weir.checkpoints.CHECKPOINTS.>", "$JS.API.STREAM.INFO.CHECKPOINTS", "$JS.API.STREAM.MSG.GET.CHECKPOINTS", "$JS.API.STREAM.PURGE.CHECKPOINTS",
 	},
+	// An input of a pipeline from the stream LOG; WithEnd needs $JS.API.STREAM.MSG.GET.LOG as well.
 	"input": {
 		"$JS.API.STREAM.INFO.LOG", "$JS.API.CONSUMER.CREATE.LOG.>", "$JS.API.CONSUMER.INFO.LOG.>", "$JS.API.CONSUMER.DELETE.LOG.>",
 		"$JS.API.CONSUMER.MSG.NEXT.LOG.>",
 	},
+	// An output of a pipeline into the stream COPY, whose subject is COPY.
 	"output": {"COPY", "$JS.API.STREAM.INFO.COPY", "$JS.API.STREAM.MSG.GET.COPY"},
 }
 

@@ -102,10 +102,9 @@ func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], op
 
 // Seek implements [checkpoint.Input].
 func (in *Input[T]) Seek(position []byte) error {
-	r := varint.Reader{Rest: position}
-	next := r.Uvarint()
-	if r.Err != nil || len(r.Rest) > 0 || next == 0 {
-		return errors.New("jscheckpoint: damaged position in a stream")
+	next, err := parsePosition(position)
+	if err != nil {
+		return err
 	}
 	stream, err := in.js.Stream(in.ctx, in.stream)
 	if err != nil {
@@ -120,6 +119,16 @@ func (in *Input[T]) Seek(position []byte) error {
 	}
 	in.next = next
 	return nil
+}
+
+// parsePosition reads what Position has written.
+func parsePosition(position []byte) (next uint64, err error) {
+	r := varint.Reader{Rest: position}
+	next = r.Uvarint()
+	if r.Err != nil || len(r.Rest) > 0 || next == 0 {
+		return 0, errors.New("jscheckpoint: damaged position in a stream")
+	}
+	return next, nil
 }
 
 // Position implements [checkpoint.Input].

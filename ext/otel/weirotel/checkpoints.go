@@ -28,6 +28,7 @@ func ObserveCheckpoints(
 	taken := in.counter("weir.checkpoints", "Checkpoints that were stored, or aborted.", "{checkpoint}")
 	inRow := in.gauge("weir.checkpoint.failures_in_row", "Checkpoints that were aborted since the last that was stored.", "{checkpoint}")
 	success := in.gauge("weir.checkpoint.last_success", "When the last checkpoint was stored, in seconds since 1970.", "s")
+	since := in.gauge("weir.checkpoint.under_way_since", "When the checkpoint that is under way was triggered, in seconds since 1970.", "s")
 	duration := in.gauge("weir.checkpoint.last_duration", "Time from the trigger of the last checkpoint until it was stored.", "s")
 	size := in.gauge("weir.checkpoint.last_size", "Size of the states in the last checkpoint.", "By")
 
@@ -40,6 +41,9 @@ func ObserveCheckpoints(
 		o.ObserveInt64(taken, int64(s.Completed), completed)
 		o.ObserveInt64(taken, int64(s.Failed), failed)
 		o.ObserveFloat64(inRow, float64(s.FailedInRow), own)
+		if s.UnderWay != 0 {
+			o.ObserveFloat64(since, float64(s.Since.UnixMilli())/1000, own)
+		}
 		if s.LastID != 0 {
 			o.ObserveFloat64(success, float64(s.LastTime.UnixMilli())/1000, own)
 			o.ObserveFloat64(duration, s.LastDuration.Seconds(), own)

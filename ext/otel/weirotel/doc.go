@@ -62,14 +62,15 @@
 //
 //	weir.elements.accepted, .timed_out             counters, {element}
 //	weir.elements.ended                            counter, {element}; by weir.element.ending
+//	weir.element.failures                          counter, {element}; the ten groups with the most, by weir.error and weir.reason
 //	weir.elements.in_doubt                         counter, {element}
-//	weir.elements.in_flight, .waiting_for_retry,
+//	weir.elements.capacity, .in_flight, .waiting_for_retry,
 //	.waiting_for_key, .deciding                    up-down counters, {element}
 //	weir.elements.oldest_age                       gauge, s
 //	weir.results.emitted                           counter, {result}
 //	weir.attempts, weir.attempts.timed_out         counters, {attempt}
 //	weir.attempts.ended                            counter, {attempt}; by weir.attempt.outcome (result, empty, error) and weir.reason
-//	weir.calls.running                             up-down counter, {call}
+//	weir.calls.limit, .running                     up-down counters, {call}
 //	weir.completions.late                          counter, {completion}
 //	weir.retries                                   counter, {attempt}; by weir.cause: result, error
 //	weir.retries.refused                           counter, {element}; by weir.cause: strategy, budget, too_many_waiting, end_of_input
@@ -85,6 +86,7 @@
 //	weir.checkpoints                               counter, {checkpoint}; by weir.checkpoint.result: completed, failed
 //	weir.checkpoint.failures_in_row                gauge, {checkpoint}
 //	weir.checkpoint.last_success                   gauge, s since 1970; missing until there was one in this process
+//	weir.checkpoint.under_way_since                gauge, s since 1970; missing if none is under way
 //	weir.checkpoint.last_duration                  gauge, s
 //	weir.checkpoint.last_size                      gauge, By
 //
@@ -104,6 +106,14 @@
 //	weir.queue.messages                            gauge, {message}; by weir.cause: of dead letters, or ""
 //	weir.queue.oldest_age                          gauge, s
 //	weir.queue.reason.messages                     gauge, {message}; by weir.reason. A message counts once for each of its reasons
+//
+// [ObserveResults] adds those of the answers that a service keeps, with the attribute weir.service.name:
+//
+//	weir.answers.clients                           up-down counter, {client}
+//	weir.answers.records, .in_progress             up-down counters, {request}
+//	weir.answers.bytes                             up-down counter, By
+//	weir.answers.requests                          counter, {request}; by weir.outcome: new, attached, replayed, stale, invalid, mismatch,
+//	                                               full, too_many_waiting
 //
 // [ObserveBackends] adds those of backends, with the attribute weir.backend.name:
 //

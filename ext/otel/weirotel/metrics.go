@@ -30,10 +30,12 @@ const (
 	endingKey     = attribute.Key("weir.element.ending")
 	outcomeKey    = attribute.Key("weir.attempt.outcome")
 	reasonKey     = attribute.Key("weir.reason")
+	errorKey      = attribute.Key("weir.error")
 	pipelineKey   = attribute.Key("weir.pipeline.name")
 	checkpointKey = attribute.Key("weir.checkpoint.result")
 	queueKey      = attribute.Key("weir.queue.name")
 	workerKey     = attribute.Key("weir.worker.name")
+	serviceKey    = attribute.Key("weir.service.name")
 	backendKey    = attribute.Key("weir.backend.name")
 	causeKey      = attribute.Key("weir.cause")
 )
@@ -91,6 +93,8 @@ func (m *Metrics) observe(in *instruments) {
 	ended := in.counter("weir.elements.ended", "Elements by how they ended.", "{element}")
 	inDoubt := in.counter("weir.elements.in_doubt", "Elements that were not emitted although an attempt may have taken effect.", "{element}")
 	outcomes := in.counter("weir.attempts.ended", "Attempts by their outcome, and the reason that a classifier gave it.", "{attempt}")
+	failures := in.counter("weir.element.failures",
+		"Elements that were handed over or dropped, by what their errors have in common: the ten groups with the most.", "{element}")
 	oldest := in.gauge("weir.elements.oldest_age", "Time since the oldest element in flight took its slot; 0 if there is none.", "s")
 
 	own := metric.WithAttributeSet(attribute.NewSet(m.operator))
@@ -110,6 +114,9 @@ func (m *Metrics) observe(in *instruments) {
 			}
 			o.ObserveInt64(outcomes, n, metric.WithAttributes(set...))
 		}
+		for f, n := range now.Failed {
+			o.ObserveInt64(failures, n, metric.WithAttributes(m.operator, errorKey.String(f.Error), reasonKey.String(f.Reason)))
+		}
 		o.ObserveFloat64(oldest, now.Stats.OldestAge.Seconds(), own)
 		return nil
 	})
@@ -123,6 +130,13 @@ func (m *Metrics) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.tally.Attach(stats, done)
+}
+
+// AttachGroups is called by the constructors of operators: see [asyncop.AsyncWaitOperator.Groups].
+func (m *Metrics) AttachGroups(groups func() []observe.Group) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tally.AttachGroups(groups)
 }
 
 // Accepted implements [observe.Observer]. It adds nothing to the context.

@@ -95,7 +95,7 @@ func TestMetrics(t *testing.T) {
 			}
 		}()
 		before := collect(t, reader)
-		assert.Empty(t, nonZero(before))
+		assert.Equal(t, map[string]float64{"elements.capacity": 10, "calls.limit": 10}, nonZero(before))
 		assert.Contains(t, before, "elements.ended emitted")
 		for i := range 4 {
 			op.In() <- i
@@ -104,7 +104,7 @@ func TestMetrics(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, map[string]float64{
 			"elements.accepted": 4, "elements.ended emitted": 1, "results.emitted": 2,
-			"elements.in_flight": 3, "elements.waiting_for_retry": 2, "calls.running": 1, "elements.oldest_age": 1,
+			"elements.capacity": 10, "calls.limit": 10, "elements.in_flight": 3, "elements.waiting_for_retry": 2, "calls.running": 1, "elements.oldest_age": 1,
 			"attempts": 4, "attempts.ended result": 1, "attempts.ended empty MISSING": 1, "attempts.ended error BUSY": 1,
 			"attempt.duration": 3, "element.duration": 1, "element.queue.duration": 1, "retry.backoff": 2,
 		}, nonZero(collect(t, reader)))
@@ -114,6 +114,7 @@ func TestMetrics(t *testing.T) {
 			"elements.accepted": 4, "elements.ended emitted": 2, "elements.ended dropped": 2, "results.emitted": 4,
 			"elements.in_doubt": 2, "elements.timed_out": 1,
 			"attempts": 7, "attempts.ended result": 2, "attempts.ended empty MISSING": 1, "attempts.ended error BUSY": 3,
+			"element.failures BUSY: down BUSY": 1, "element.failures asyncop: timed out after # and # attempt ": 1,
 			"attempts.ended error": 1, "retries result": 1, "retries error": 2, "retries.refused strategy": 1,
 			"attempt.duration": 7, "element.duration": 4, "element.queue.duration": 4, "retry.backoff": 3,
 		}, nonZero(collect(t, reader)))

@@ -406,7 +406,7 @@ const (
 	// All of them or none: the numbers and marks are looked at once for each client, and a record that is there is an error. To
 	// skip it (ON CONFLICT DO NOTHING) and to join the clients for each record took three times as long. If a client is another
 	// one or its mark too high, client_id is NULL, which is a violation, too.
-	putAllSQL = `INSERT INTO weir_records (client_id, sequence, step, fingerprint, answer, stored_at)
+	putAllSQL = `INSERT INTO weir_answers (client_id, sequence, step, fingerprint, answer, stored_at)
 SELECT CASE WHEN cardinality($7::bigint[]) = (SELECT count(*)
 	FROM unnest($7::bigint[], $8::bigint[], $9::text[], $10::uuid[]) AS l (client_id, lowest, scope, client)
 	JOIN weir_clients c ON c.id = l.client_id AND c.mark <= l.lowest AND c.scope = l.scope AND c.client = l.client) THEN n.client_id END,

@@ -90,7 +90,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 
 const (
 	findSQL = `SELECT c.mark, r.client_id IS NOT NULL, r.fingerprint, r.answer IS NOT NULL, r.answer
-FROM weir_clients c LEFT JOIN weir_records r ON r.client_id = c.id AND r.sequence = $3 AND r.step = $4
+FROM weir_clients c LEFT JOIN weir_answers r ON r.client_id = c.id AND r.sequence = $3 AND r.step = $4
 WHERE c.scope = $1 AND c.client = $2`
 
 	// A statement of its own: the next one's snapshot has to be younger than the lock.
@@ -99,7 +99,7 @@ WHERE c.scope = $1 AND c.client = $2`
 	// A snapshot of the whole transaction may be older than the lock: then this one fails if the mark has moved since.
 	currentSQL = `SELECT mark FROM weir_clients WHERE scope = $1 AND client = $2 FOR SHARE`
 
-	putSQL = `INSERT INTO weir_records (client_id, sequence, step, fingerprint, answer, stored_at)
+	putSQL = `INSERT INTO weir_answers (client_id, sequence, step, fingerprint, answer, stored_at)
 SELECT id, $3, $4, $5, $6, $7 FROM weir_clients WHERE scope = $1 AND client = $2 AND mark <= $3
 ON CONFLICT DO NOTHING`
 
@@ -120,44 +120,44 @@ RETURNING id`
 	touchSQL = `WITH asked AS MATERIALIZED (
 	SELECT r.client_id, r.sequence, r.step FROM unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) AS u (scope, client, sequence, step)
 	JOIN weir_clients c ON c.scope = u.scope AND c.client = u.client
-	JOIN weir_records r ON r.client_id = c.id AND r.sequence = u.sequence AND r.step = u.step
+	JOIN weir_answers r ON r.client_id = c.id AND r.sequence = u.sequence AND r.step = u.step
 	WHERE r.answer IS NOT NULL FOR UPDATE OF r SKIP LOCKED
 )
-UPDATE weir_records r SET stored_at = greatest(r.stored_at, $5) FROM asked a
+UPDATE weir_answers r SET stored_at = greatest(r.stored_at, $5) FROM asked a
 WHERE r.client_id = a.client_id AND r.sequence = a.sequence AND r.step = a.step`
 
-	trimSQL = `DELETE FROM weir_records WHERE client_id = $1 AND sequence < $2 AND sequence <= coalesce(
-	(SELECT sequence FROM weir_records WHERE client_id = $1 ORDER BY sequence LIMIT 1 OFFSET $3), $2)`
+	trimSQL = `DELETE FROM weir_answers WHERE client_id = $1 AND sequence < $2 AND sequence <= coalesce(
+	(SELECT sequence FROM weir_answers WHERE client_id = $1 ORDER BY sequence LIMIT 1 OFFSET $3), $2)`
 
-	dueSQL = `SELECT c.id, c.scope, c.client, (SELECT count(*) FROM (SELECT FROM weir_records WHERE client_id = c.id LIMIT $4) AS few) < $4,
+	dueSQL = `SELECT c.id, c.scope, c.client, (SELECT count(*) FROM (SELECT FROM weir_answers WHERE client_id = c.id LIMIT $4) AS few) < $4,
 	c.phase_at FROM weir_clients c WHERE c.phase = $1 AND c.phase_at < $2 AND (c.phase_at, c.id) > ($5, $6) ORDER BY c.phase_at, c.id LIMIT $3`
 
 	// No index has the age of answers: it would cost each Put a fifth. A collection reads the rows of a client in steps.
-	boundarySQL = `SELECT sequence FROM weir_records WHERE client_id = $1 AND sequence > $2 ORDER BY sequence LIMIT 1 OFFSET $3`
+	boundarySQL = `SELECT sequence FROM weir_answers WHERE client_id = $1 AND sequence > $2 ORDER BY sequence LIMIT 1 OFFSET $3`
 
 	old = `client_id = $1 AND sequence >= $3 AND sequence < $4 AND answer IS NOT NULL AND stored_at < $2`
 
-	oldSQL = `SELECT EXISTS (SELECT 1 FROM weir_records WHERE ` + old + `)`
+	oldSQL = `SELECT EXISTS (SELECT 1 FROM weir_answers WHERE ` + old + `)`
 
 	// Rows that another server is collecting are its business. The age of the youngest goes to the client together with the
 	// answers that tell it.
 	forgetSQL = `WITH old AS MATERIALIZED (
-	SELECT sequence, step, stored_at FROM weir_records WHERE ` + old + ` FOR UPDATE SKIP LOCKED
+	SELECT sequence, step, stored_at FROM weir_answers WHERE ` + old + ` FOR UPDATE SKIP LOCKED
 ), heard AS (
 	UPDATE weir_clients SET heard_at = greatest(heard_at, (SELECT max(stored_at) FROM old))
 	WHERE id = $1 AND heard_at < (SELECT max(stored_at) FROM old)
 )
-UPDATE weir_records r SET answer = NULL FROM old WHERE r.client_id = $1 AND r.sequence = old.sequence AND r.step = old.step`
+UPDATE weir_answers r SET answer = NULL FROM old WHERE r.client_id = $1 AND r.sequence = old.sequence AND r.step = old.step`
 
 	// The same for clients with few rows.
 	forgetAllSQL = `WITH old AS MATERIALIZED (
-	SELECT client_id, sequence, step, stored_at FROM weir_records
+	SELECT client_id, sequence, step, stored_at FROM weir_answers
 	WHERE client_id = ANY ($1) AND answer IS NOT NULL AND stored_at < $2 FOR UPDATE SKIP LOCKED
 ), heard AS (
 	UPDATE weir_clients c SET heard_at = greatest(c.heard_at, o.stored_at)
 	FROM (SELECT client_id, max(stored_at) AS stored_at FROM old GROUP BY client_id) AS o WHERE c.id = o.client_id
 )
-UPDATE weir_records r SET answer = NULL FROM old
+UPDATE weir_answers r SET answer = NULL FROM old
 WHERE r.client_id = old.client_id AND r.sequence = old.sequence AND r.step = old.step`
 
 	// What was asked for is below the mark of a silent client, and what it may ask for yet is above.
@@ -165,14 +165,14 @@ WHERE r.client_id = old.client_id AND r.sequence = old.sequence AND r.step = old
 	phase    = CASE WHEN answered THEN 0 WHEN heard_at < $3 THEN 2 ELSE 1 END,
 	phase_at = CASE WHEN answered THEN $2 ELSE heard_at END,
 	mark     = CASE WHEN answered OR heard_at >= $3 THEN mark ELSE greatest(mark, highest + 1) END
-FROM (SELECT u.id, EXISTS (SELECT FROM weir_records WHERE client_id = u.id AND answer IS NOT NULL) AS answered,
-	(SELECT coalesce(max(sequence), 0) FROM weir_records WHERE client_id = u.id) AS highest FROM unnest($1::bigint[]) AS u (id)) AS n
+FROM (SELECT u.id, EXISTS (SELECT FROM weir_answers WHERE client_id = u.id AND answer IS NOT NULL) AS answered,
+	(SELECT coalesce(max(sequence), 0) FROM weir_answers WHERE client_id = u.id) AS highest FROM unnest($1::bigint[]) AS u (id)) AS n
 WHERE c.id = n.id RETURNING c.id, c.phase, c.mark`
 
-	trimAllSQL = `DELETE FROM weir_records r USING unnest($1::bigint[], $2::bigint[]) AS u (id, mark) WHERE r.client_id = u.id AND r.sequence < u.mark`
+	trimAllSQL = `DELETE FROM weir_answers r USING unnest($1::bigint[], $2::bigint[]) AS u (id, mark) WHERE r.client_id = u.id AND r.sequence < u.mark`
 
 	dropSQL = `DELETE FROM weir_clients c WHERE c.id = ANY ($1) AND c.heard_at < $2
-AND NOT EXISTS (SELECT FROM weir_records WHERE client_id = c.id)`
+AND NOT EXISTS (SELECT FROM weir_answers WHERE client_id = c.id)`
 )
 
 // querier is what find needs: a pool or a transaction.
@@ -562,5 +562,5 @@ func describe(what string, req exactlyonce.Request, err error) error {
 }
 
 func explain(err error) error {
-	return sqlmigrate.Explain(err, "pgrecords.Migrate", "weir_clients", "weir_records")
+	return sqlmigrate.Explain(err, "pgrecords.Migrate", "weir_clients", "weir_answers")
 }

@@ -54,6 +54,8 @@ func TestRecords(t *testing.T) {
 		"ExecConflicts":      testExecConflicts,
 		"KilledServers":      testKilledServers,
 		"NotMigrated":        testNotMigrated,
+		"Format":             testFormat,
+		"BesideQueues":       testBesideQueues,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, server) })
 	}
@@ -281,7 +283,7 @@ CREATE TRIGGER look AFTER UPDATE ON weir_clients FOR EACH ROW EXECUTE FUNCTION l
 	collect("no client is silent", 0, 0)
 	mock.Add(time.Hour)
 	collect("clients", 0, 2*n)
-	require.Zero(t, count("weir_records"))
+	require.Zero(t, count("weir_answers"))
 	require.Equal(t, n, count("weir_clients"), "their marks")
 	mock.Add(22 * time.Hour)
 	collect("marks are kept", 0, 0)
@@ -544,7 +546,7 @@ func testExecRestored(t *testing.T, server *pgtest.Server) {
 	}
 	empty := func() {
 		t.Helper()
-		_, err := pool.Exec(t.Context(), "TRUNCATE weir_clients, weir_records RESTART IDENTITY")
+		_, err := pool.Exec(t.Context(), "TRUNCATE weir_clients, weir_answers RESTART IDENTITY")
 		require.NoError(t, err)
 	}
 	for _, others := range []bool{false, true} {
@@ -604,7 +606,7 @@ func testContextOfAServerThatHangs(t *testing.T, server *pgtest.Server) {
 	pgrecords.SetPatience(r, 100*time.Millisecond)
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), "LOCK TABLE weir_clients, weir_records")
+	_, err = tx.Exec(t.Context(), "LOCK TABLE weir_clients, weir_answers")
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

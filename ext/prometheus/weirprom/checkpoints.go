@@ -39,6 +39,15 @@ var checkpointReadings = []struct {
 		},
 	},
 	{
+		"weir_checkpoint_under_way_since_timestamp_seconds", "When the checkpoint that is under way was triggered; 0 if none is.",
+		prometheus.GaugeValue, func(s checkpoint.Stats) float64 {
+			if s.UnderWay == 0 {
+				return 0
+			}
+			return float64(s.Since.UnixMilli()) / 1000
+		},
+	},
+	{
 		"weir_checkpoint_last_duration_seconds", "Time from the trigger of the last checkpoint until it was stored.",
 		prometheus.GaugeValue, func(s checkpoint.Stats) float64 { return s.LastDuration.Seconds() },
 	},

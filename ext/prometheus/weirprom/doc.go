@@ -14,6 +14,7 @@
 //	weir_elements_ended_total{how}               how they ended: emitted, empty, handed_over, dropped, failed, abandoned, kept, discarded
 //	weir_elements_in_doubt_total                 of these: an attempt may have taken effect although the element was not emitted
 //	weir_elements_timed_out_total                elements whose total time ran out
+//	weir_element_failures_total{error, reason}   handed over or dropped, by what the errors have in common: the ten groups with the most
 //	weir_results_emitted_total                   results sent downstream
 //	weir_attempts_total                          calls begun, retries included
 //	weir_attempts_ended_total{outcome, reason}   outcome: result, empty, error; reason: as a classifier has named it, or ""
@@ -22,10 +23,12 @@
 //	weir_retries_total{cause}                    retries begun because of a result, or of an error
 //	weir_retries_refused_total{cause}            elements that asked for a retry and got none, because of: strategy, budget,
 //	                                             too_many_waiting, end_of_input
+//	weir_elements_capacity                       slots
 //	weir_elements_in_flight                      elements with a slot
 //	weir_elements_waiting_for_retry              of these, in back-off or waiting for a permit for their retry
 //	weir_elements_waiting_for_key                of these, waiting for another one of their key, or for its call
 //	weir_elements_deciding                       of these, whose strategy is being asked off the loop
+//	weir_calls_limit                             calls that may run at once
 //	weir_calls_running                           calls that run
 //	weir_oldest_element_age_seconds              since the oldest element in flight took its slot; 0 if there is none
 //	weir_attempt_duration_seconds                histogram: from the begin of an attempt until its end is known
@@ -44,6 +47,7 @@
 //	weir_checkpoints_failed_total
 //	weir_checkpoint_failures_in_row                  since the last that completed
 //	weir_checkpoint_last_success_timestamp_seconds   0 until there was one in this process
+//	weir_checkpoint_under_way_since_timestamp_seconds   0 if none is under way
 //	weir_checkpoint_last_duration_seconds
 //	weir_checkpoint_last_size_bytes
 //
@@ -60,10 +64,11 @@
 //
 // # Metrics of queues
 //
-// [NewQueues] collects those of dead letters, layers and other queues of a store. They have the label queue.
+// [NewQueues] collects those of dead letters, layers, outboxes and other queues of a store. They have the label queue.
 //
 //	weir_queue_messages{cause}                       cause: of dead letters, or ""
 //	weir_queue_oldest_age_seconds
+//	weir_queue_counted_timestamp_seconds             when: a long queue is not counted at each scrape
 //	weir_queue_reason_messages{reason}               a message counts once for each of its reasons
 //
 // # Metrics of backends
@@ -82,6 +87,16 @@
 //	weir_backend_retries_refused_total               by the retry budget
 //	weir_backend_closes_total
 //	weir_backend_would_have_closed_total             in a dry run
+//
+// # Metrics of a called side
+//
+// [NewResults] collects those of the answers that a service keeps. They have the label service.
+//
+//	weir_answers_clients                             clients that are remembered
+//	weir_answers_records                             requests that run or have an answer
+//	weir_answers_in_progress                         of these: they run
+//	weir_answers_bytes                               as they count for MaxBytes
+//	weir_answers_requests_total{outcome}             outcome: new, attached, replayed, stale, invalid, mismatch, full, too_many_waiting
 //
 // # Histograms
 //

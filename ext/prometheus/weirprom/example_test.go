@@ -67,6 +67,7 @@ func ExampleNewCheckpoints() {
 	// weir_checkpoint_last_duration_seconds
 	// weir_checkpoint_last_size_bytes
 	// weir_checkpoint_last_success_timestamp_seconds
+	// weir_checkpoint_under_way_since_timestamp_seconds
 	// weir_checkpoints_completed_total
 	// weir_checkpoints_failed_total
 	// <nil>

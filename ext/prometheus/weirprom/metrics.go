@@ -26,6 +26,7 @@ type Metrics struct {
 	ended   *prometheus.Desc
 	doubt   *prometheus.Desc
 	outcome *prometheus.Desc
+	failed  *prometheus.Desc
 	times   [4]*prometheus.Desc
 	buckets *buckets
 
@@ -80,9 +81,11 @@ func New(operator string, opts ...Option) *Metrics {
 		return prometheus.NewDesc(name, help, labels, prometheus.Labels{"operator": operator})
 	}
 	m := &Metrics{
-		oldest:  desc("weir_oldest_element_age_seconds", "Time since the oldest element in flight took its slot; 0 if there is none."),
-		ended:   desc("weir_elements_ended_total", "Elements by how they ended.", "how"),
-		doubt:   desc("weir_elements_in_doubt_total", "Elements that were not emitted although an attempt may have taken effect."),
+		oldest: desc("weir_oldest_element_age_seconds", "Time since the oldest element in flight took its slot; 0 if there is none."),
+		ended:  desc("weir_elements_ended_total", "Elements by how they ended.", "how"),
+		doubt:  desc("weir_elements_in_doubt_total", "Elements that were not emitted although an attempt may have taken effect."),
+		failed: desc("weir_element_failures_total", "Elements that were handed over or dropped, by what their errors have in common: the ten groups with the most.",
+			"error", "reason"),
 		outcome: desc("weir_attempts_ended_total", "Attempts by their outcome, and the reason that a classifier gave it.", "outcome", "reason"),
 		times: [...]*prometheus.Desc{
 			ofAttempt: desc("weir_attempt_duration_seconds", "Time from the begin of an attempt until its end is known."),
@@ -112,6 +115,13 @@ func (m *Metrics) Attach(stats func() asyncop.Stats, done <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.tally.Attach(stats, done)
+}
+
+// AttachGroups is called by the constructors of operators: see [asyncop.AsyncWaitOperator.Groups].
+func (m *Metrics) AttachGroups(groups func() []observe.Group) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tally.AttachGroups(groups)
 }
 
 // Counter is called by the constructors of operators, which call what it returns in place of the methods below: metrics need neither
@@ -189,6 +199,7 @@ func (m *Metrics) Describe(descs chan<- *prometheus.Desc) {
 	descs <- m.ended
 	descs <- m.doubt
 	descs <- m.outcome
+	descs <- m.failed
 }
 
 // Collect implements [prometheus.Collector].
@@ -209,6 +220,9 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 	for o, n := range now.Outcomes {
 		metrics <- counted(m.outcome, n, o.Outcome, o.Reason)
+	}
+	for f, n := range now.Failed {
+		metrics <- counted(m.failed, n, f.Error, f.Reason)
 	}
 	for i, h := range durations {
 		metrics <- h.metric(m.times[i], m.buckets)

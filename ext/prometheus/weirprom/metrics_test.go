@@ -119,12 +119,12 @@ func TestScrape(t *testing.T) {
 		require.NoError(t, op.Wait())
 		after = metricsOf(t, registry)
 	})
-	assert.Empty(t, nonZero(maps.Clone(before)))
+	assert.Equal(t, map[string]float64{"elements_capacity": 10, "calls_limit": 10}, nonZero(maps.Clone(before)))
 	assert.Contains(t, before, "elements_ended_total emitted", "a counter is there before it counts")
 	assert.Contains(t, before, "retry_backoff_seconds")
 	assert.Equal(t, map[string]float64{
 		"elements_accepted_total": 4, "elements_ended_total emitted": 1, "results_emitted_total": 2,
-		"elements_in_flight": 3, "elements_waiting_for_retry": 2, "calls_running": 1, "oldest_element_age_seconds": 1,
+		"elements_capacity": 10, "calls_limit": 10, "elements_in_flight": 3, "elements_waiting_for_retry": 2, "calls_running": 1, "oldest_element_age_seconds": 1,
 		"attempts_total": 4, "attempts_ended_total result": 1, "attempts_ended_total empty MISSING": 1, "attempts_ended_total error BUSY": 1,
 		"attempt_duration_seconds": 3, "element_duration_seconds": 1, "element_queue_duration_seconds": 1, "retry_backoff_seconds": 2,
 	}, nonZero(during))
@@ -132,6 +132,7 @@ func TestScrape(t *testing.T) {
 		"elements_accepted_total": 4, "elements_ended_total emitted": 2, "elements_ended_total dropped": 2, "results_emitted_total": 4,
 		"elements_in_doubt_total": 2, "elements_timed_out_total": 1,
 		"attempts_total": 7, "attempts_ended_total result": 2, "attempts_ended_total empty MISSING": 1, "attempts_ended_total error BUSY": 3,
+		"element_failures_total BUSY: down BUSY": 1, "element_failures_total asyncop: timed out after # and # attempt": 1,
 		"attempts_ended_total error": 1, "retries_total result": 1, "retries_total error": 2, "retries_refused_total strategy": 1,
 		"attempt_duration_seconds": 7, "element_duration_seconds": 4, "element_queue_duration_seconds": 4, "retry_backoff_seconds": 3,
 	}, nonZero(after))
@@ -431,7 +432,7 @@ func TestCheckpoints(t *testing.T) {
 		c.Host().Register("sevenBytes", tallytest.SevenBytes{})
 		require.NoError(t, c.Start())
 		values := metricsOf(t, registry)
-		assert.Len(t, values, 6)
+		assert.Len(t, values, 7)
 		assert.Empty(t, nonZero(values))
 
 		_, err = c.Trigger(t.Context())
@@ -445,6 +446,7 @@ func TestCheckpoints(t *testing.T) {
 		assert.Equal(t, map[string]float64{
 			"checkpoints_completed_total": 1, "checkpoints_failed_total": 2, "checkpoint_failures_in_row": 2,
 			"checkpoint_last_success_timestamp_seconds": stored, "checkpoint_last_duration_seconds": 2, "checkpoint_last_size_bytes": 7,
+			"checkpoint_under_way_since_timestamp_seconds": 0,
 		}, metricsOf(t, registry))
 		require.NoError(t, c.Close())
 

@@ -17,6 +17,15 @@ import (
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
 )
 
+// counts are the metrics without when they were counted.
+func counts(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	all := metricsOf(t, registry)
+	require.InDelta(t, float64(time.Now().Unix()), all["queue_counted_timestamp_seconds"], 60)
+	delete(all, "queue_counted_timestamp_seconds")
+	return all
+}
+
 // Depth, age, causes and reasons of queues, as they are at the scrape.
 func TestQueues(t *testing.T) {
 	mock := clock.NewMock()
@@ -24,7 +33,7 @@ func TestQueues(t *testing.T) {
 	collector := weirprom.NewQueues(s, "rows", "empty")
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector)
-	assert.Equal(t, map[string]float64{"queue_messages": 0, "queue_oldest_age_seconds": 0}, metricsOf(t, registry))
+	assert.Equal(t, map[string]float64{"queue_messages": 0, "queue_oldest_age_seconds": 0}, counts(t, registry))
 	put := func(m store.Message) { require.NoError(t, s.Put(t.Context(), "rows", m)) }
 	put(store.Message{Meta: delivery.Meta{ID: "a", Reasons: []string{"LOST", "BUSY"}}, Cause: store.Exhausted})
 	mock.Add(time.Minute)
@@ -34,12 +43,12 @@ func TestQueues(t *testing.T) {
 	assert.Equal(t, map[string]float64{
 		"queue_messages": 1, "queue_messages exhausted": 1, "queue_messages permanent": 2, "queue_oldest_age_seconds": 60,
 		"queue_reason_messages LOST": 2, "queue_reason_messages BUSY": 1,
-	}, metricsOf(t, registry))
+	}, counts(t, registry))
 
 	for i := range 200 {
 		put(store.Message{Meta: delivery.Meta{ID: fmt.Sprint(i), Reasons: []string{fmt.Sprintf("R%03d", i)}}})
 	}
-	values := metricsOf(t, registry)
+	values := counts(t, registry)
 	assert.Len(t, values, 4+101)
 	assert.EqualValues(t, 102, values["queue_reason_messages other"], "BUSY, LOST and R000 to R097 come first")
 

@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/exactlyonce/server"
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
 )
 
@@ -79,10 +80,12 @@ func TestNamesAreDocumented(t *testing.T) {
 			documented = append(documented, m[1])
 		}
 	}
+	answers := server.NewResults(server.Config{})
+	defer answers.Close(t.Context())
 	descs := make(chan *prometheus.Desc, 1000)
 	for _, c := range []prometheus.Collector{
 		weirprom.New("rows"), weirprom.NewWorker("rows", &delivery.Monitor{}), weirprom.NewQueues(memory.Open(), "rows"),
-		weirprom.NewBackends(),
+		weirprom.NewBackends(), weirprom.NewResults("rows", answers),
 	} {
 		c.Describe(descs)
 	}

@@ -33,7 +33,7 @@
 //
 // # Migrations
 //
-// [Migrate] makes the tables weir_clients and weir_records. The same files are [Migrations], for a migrator of your own.
+// [Migrate] makes the tables weir_clients and weir_answers. The same files are [Migrations], for a migrator of your own.
 //
 // # Concurrency
 //

@@ -48,7 +48,7 @@ func TestStatementsThatFail(t *testing.T) {
 	}
 	client := exactlyonce.NewClient()
 	failing("INSERT ON weir_clients", put(request(client, 1)))
-	failing("INSERT ON weir_records", put(request(client, 2)))
+	failing("INSERT ON weir_answers", put(request(client, 2)))
 	effect := func(context.Context, *sqlite.Tx) ([]byte, error) { return []byte("x"), nil }
 	failing("INSERT ON weir_clients", func() error {
 		_, err := r.Run(ctx, request(exactlyonce.NewClient(), 1), effect)
@@ -61,7 +61,7 @@ func TestStatementsThatFail(t *testing.T) {
 		}
 	}
 	failing("UPDATE ON weir_clients", mark(1))
-	failing("DELETE ON weir_records", mark(2))
+	failing("DELETE ON weir_answers", mark(2))
 	require.Equal(t, exactlyonce.StateStale, find(request(client, 1)))
 	require.Equal(t, exactlyonce.StateCompleted, find(request(client, 2)))
 
@@ -73,7 +73,7 @@ func TestStatementsThatFail(t *testing.T) {
 		}
 	}
 	mock.Add(time.Hour)
-	failing("UPDATE OF answer ON weir_records", collect(time.Minute, 2*time.Hour))
+	failing("UPDATE OF answer ON weir_answers", collect(time.Minute, 2*time.Hour))
 	require.Equal(t, [...]int{2, 0}, [...]int{answers, clients}, "that of the failing client, and that of Run")
 	require.Equal(t, exactlyonce.StateStale, find(request(client, 2)))
 	require.NoError(t, put(request(client, 3))())
@@ -84,7 +84,7 @@ func TestStatementsThatFail(t *testing.T) {
 	other := exactlyonce.NewClient()
 	require.NoError(t, put(request(other, 1))())
 	mock.Add(3 * time.Hour)
-	exec("CREATE TRIGGER broken BEFORE DELETE ON weir_records BEGIN SELECT RAISE(ABORT, 'broken'); END")
+	exec("CREATE TRIGGER broken BEFORE DELETE ON weir_answers BEGIN SELECT RAISE(ABORT, 'broken'); END")
 	require.ErrorContains(t, collect(time.Hour, time.Hour)(), "broken", "the rows of a silent client")
 	exec("DROP TRIGGER broken")
 	require.Equal(t, exactlyonce.StateCompleted, find(request(other, 1)))
@@ -102,18 +102,18 @@ func TestTablesThatAreGone(t *testing.T) {
 	req := request(exactlyonce.NewClient(), 1)
 	_, err := r.Run(t.Context(), req, func(context.Context, *sqlite.Tx) ([]byte, error) { return []byte("x"), nil })
 	require.NoError(t, err)
-	_, err = db.Writer().Exec("ALTER TABLE weir_records RENAME TO elsewhere")
+	_, err = db.Writer().Exec("ALTER TABLE weir_answers RENAME TO elsewhere")
 	require.NoError(t, err)
 	_, _, err = r.Find(t.Context(), req)
-	require.ErrorContains(t, err, "weir_records")
+	require.ErrorContains(t, err, "weir_answers")
 	_, _, err = r.Collect(t.Context(), time.Now(), time.Now())
-	require.ErrorContains(t, err, "weir_records")
+	require.ErrorContains(t, err, "weir_answers")
 	req.Attempt = 2
 	_, err = r.Run(t.Context(), req, func(context.Context, *sqlite.Tx) ([]byte, error) {
 		t.Error("an effect, and it is not known whether there was one")
 		return nil, nil
 	})
-	require.ErrorContains(t, err, "weir_records")
+	require.ErrorContains(t, err, "weir_answers")
 	_, err = db.Writer().Exec("ALTER TABLE weir_clients RENAME TO elsewhere_too")
 	require.NoError(t, err)
 	_, _, err = r.Collect(t.Context(), time.Now(), time.Now())

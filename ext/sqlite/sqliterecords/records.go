@@ -73,12 +73,12 @@ func Migrate(ctx context.Context, db *sqlite.DB) error {
 
 const (
 	findSQL = `SELECT c.mark, r.client_id IS NOT NULL, r.fingerprint, r.answer IS NOT NULL, r.answer
-FROM weir_clients c LEFT JOIN weir_records r ON r.client_id = c.id AND r.sequence = ?3 AND r.step = ?4
+FROM weir_clients c LEFT JOIN weir_answers r ON r.client_id = c.id AND r.sequence = ?3 AND r.step = ?4
 WHERE c.scope = ?1 AND c.client = ?2`
 
 	// OR IGNORE rather than ON CONFLICT DO NOTHING, and no foreign key: what cannot abort needs no journal of its own, which
 	// would take longer than all the rest.
-	putSQL = `INSERT OR IGNORE INTO weir_records (client_id, sequence, step, fingerprint, answer, stored_at)
+	putSQL = `INSERT OR IGNORE INTO weir_answers (client_id, sequence, step, fingerprint, answer, stored_at)
 SELECT id, ?3, ?4, ?5, ?6, ?7 FROM weir_clients WHERE scope = ?1 AND client = ?2 AND mark <= ?3`
 
 	clientSQL = `INSERT INTO weir_clients (scope, client, mark, heard_at, phase_at) VALUES (?1, ?2, 0, ?3, ?3) ON CONFLICT DO NOTHING`
@@ -87,38 +87,38 @@ SELECT id, ?3, ?4, ?5, ?6, ?7 FROM weir_clients WHERE scope = ?1 AND client = ?2
 ON CONFLICT (scope, client) DO UPDATE SET mark = max(mark, excluded.mark), heard_at = max(heard_at, excluded.heard_at),
 	phase = 0, phase_at = CASE phase WHEN 0 THEN phase_at ELSE excluded.phase_at END`
 
-	touchSQL = `UPDATE weir_records SET stored_at = max(stored_at, ?5)
+	touchSQL = `UPDATE weir_answers SET stored_at = max(stored_at, ?5)
 WHERE client_id = (SELECT id FROM weir_clients WHERE scope = ?1 AND client = ?2) AND sequence = ?3 AND step = ?4 AND answer IS NOT NULL`
 
 	// Rows below the mark: at most one step of sequence numbers.
-	trimSQL = `DELETE FROM weir_records WHERE client_id = ?1 AND sequence < ?2 AND sequence <= coalesce(
-	(SELECT sequence FROM weir_records WHERE client_id = ?1 ORDER BY sequence LIMIT 1 OFFSET ?3), ?2)`
+	trimSQL = `DELETE FROM weir_answers WHERE client_id = ?1 AND sequence < ?2 AND sequence <= coalesce(
+	(SELECT sequence FROM weir_answers WHERE client_id = ?1 ORDER BY sequence LIMIT 1 OFFSET ?3), ?2)`
 
-	dueSQL = `SELECT id, (SELECT count(*) FROM (SELECT 1 FROM weir_records WHERE client_id = id LIMIT ?4)) < ?4
+	dueSQL = `SELECT id, (SELECT count(*) FROM (SELECT 1 FROM weir_answers WHERE client_id = id LIMIT ?4)) < ?4
 FROM weir_clients WHERE phase = ?1 AND phase_at < ?2 ORDER BY phase_at LIMIT ?3`
 
 	// No index has the age of answers: it would cost each Put a fifth. A collection reads the rows of a client in steps.
-	boundarySQL = `SELECT sequence FROM weir_records WHERE client_id = ?1 AND sequence > ?2 ORDER BY sequence LIMIT 1 OFFSET ?3`
+	boundarySQL = `SELECT sequence FROM weir_answers WHERE client_id = ?1 AND sequence > ?2 ORDER BY sequence LIMIT 1 OFFSET ?3`
 
 	old = `client_id = ?1 AND sequence >= ?3 AND sequence < ?4 AND answer IS NOT NULL AND stored_at < ?2`
 
-	oldSQL = `SELECT EXISTS (SELECT 1 FROM weir_records WHERE ` + old + `)`
+	oldSQL = `SELECT EXISTS (SELECT 1 FROM weir_answers WHERE ` + old + `)`
 
 	// The age of the youngest goes to the client before the answers that tell it.
-	heardSQL = `UPDATE weir_clients SET heard_at = max(heard_at, coalesce((SELECT max(stored_at) FROM weir_records WHERE ` + old + `), 0)) WHERE id = ?1`
+	heardSQL = `UPDATE weir_clients SET heard_at = max(heard_at, coalesce((SELECT max(stored_at) FROM weir_answers WHERE ` + old + `), 0)) WHERE id = ?1`
 
-	forgetSQL = `UPDATE weir_records SET answer = NULL WHERE ` + old
+	forgetSQL = `UPDATE weir_answers SET answer = NULL WHERE ` + old
 
 	// What was asked for is below the mark of a silent client, and what it may ask for yet is above.
 	phaseSQL = `UPDATE weir_clients SET
 	phase    = CASE WHEN answered THEN 0 WHEN heard_at < ?3 THEN 2 ELSE 1 END,
 	phase_at = CASE WHEN answered THEN ?2 ELSE heard_at END,
 	mark     = CASE WHEN answered OR heard_at >= ?3 THEN mark ELSE max(mark, highest + 1) END
-FROM (SELECT EXISTS (SELECT 1 FROM weir_records WHERE client_id = ?1 AND answer IS NOT NULL) AS answered,
-	(SELECT coalesce(max(sequence), 0) FROM weir_records WHERE client_id = ?1) AS highest)
+FROM (SELECT EXISTS (SELECT 1 FROM weir_answers WHERE client_id = ?1 AND answer IS NOT NULL) AS answered,
+	(SELECT coalesce(max(sequence), 0) FROM weir_answers WHERE client_id = ?1) AS highest)
 WHERE id = ?1 RETURNING phase, mark`
 
-	dropSQL = `DELETE FROM weir_clients WHERE id = ?1 AND heard_at < ?2 AND NOT EXISTS (SELECT 1 FROM weir_records WHERE client_id = ?1)`
+	dropSQL = `DELETE FROM weir_clients WHERE id = ?1 AND heard_at < ?2 AND NOT EXISTS (SELECT 1 FROM weir_answers WHERE client_id = ?1)`
 )
 
 // Find implements exactlyonce.Records.
@@ -414,5 +414,5 @@ func describe(what string, req exactlyonce.Request, err error) error {
 }
 
 func explain(err error) error {
-	return sqlmigrate.Explain(err, "sqliterecords.Migrate", "weir_clients", "weir_records")
+	return sqlmigrate.Explain(err, "sqliterecords.Migrate", "weir_clients", "weir_answers")
 }

@@ -228,7 +228,7 @@ CREATE TRIGGER look AFTER UPDATE ON weir_clients BEGIN INSERT INTO looks VALUES 
 	collect("no client is silent", 0, 0)
 	mock.Add(time.Hour)
 	collect("clients", 0, 3*n)
-	require.Zero(t, count("SELECT count(*) FROM weir_records"))
+	require.Zero(t, count("SELECT count(*) FROM weir_answers"))
 	require.Equal(t, n, count("SELECT count(*) FROM weir_clients"), "their marks")
 	mock.Add(22 * time.Hour)
 	collect("marks are kept", 0, 0)

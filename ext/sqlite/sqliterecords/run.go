@@ -17,7 +17,7 @@ const (
 )
 
 // Records of clients whose marks are known. The driver binds parameters without numbers faster.
-const insertOneSQL = `INSERT OR IGNORE INTO weir_records (stored_at, client_id, sequence, step, fingerprint, answer) VALUES (?1, ?, ?, ?, ?, ?)`
+const insertOneSQL = `INSERT OR IGNORE INTO weir_answers (stored_at, client_id, sequence, step, fingerprint, answer) VALUES (?1, ?, ?, ?, ?, ?)`
 
 var insertManySQL = insertOneSQL + strings.Repeat(", (?1, ?, ?, ?, ?, ?)", maxRows-1)
 

@@ -39,8 +39,8 @@ func Run(t *testing.T, p Place) {
 	for name, test := range map[string]func(*bench){
 		"one run": (*bench).oneRun, "same key": (*bench).sameKey, "in progress": (*bench).inProgress, "takeover": (*bench).takeover,
 		"two takers": (*bench).twoTakers, "renewed": (*bench).renewed, "failures": (*bench).failures, "refusals": (*bench).refusals, "changed handler": (*bench).changedHandler,
-		"after finish": (*bench).afterFinish,
-		"conflicts":    (*bench).conflicts, "retries": (*bench).retries, "reap": (*bench).reap, "complete": (*bench).complete,
+		"after finish": (*bench).afterFinish, "format": (*bench).format,
+		"conflicts": (*bench).conflicts, "retries": (*bench).retries, "reap": (*bench).reap, "complete": (*bench).complete,
 		"lost commit": (*bench).lostCommit, "lost commit, then hangs": (*bench).lostCommitThenHangs, "http": (*bench).http, "entity": (*bench).entity, "limits": (*bench).limits, "maintain": (*bench).maintain, "provider": (*bench).provider,
 		"frozen holder": (*bench).frozenHolder, "gives up": (*bench).givesUp, "end": (*bench).end,
 		"list": (*bench).list, "not migrated": (*bench).notMigrated, "time of a step": (*bench).timeOfAStep,

@@ -178,7 +178,7 @@ func TestAttachedObserver(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		o := &reader{}
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithObserver(o))})
-		assert.Zero(t, o.stats())
+		assert.Zero(t, o.stats().Accepted)
 		r.Send("a")
 		assert.EqualValues(t, 1, o.stats().InFlight)
 		r.Complete("a#1", "x")

@@ -167,3 +167,14 @@ func TestStatsBalanceAtAnyTime(t *testing.T) {
 	require.EqualValues(t, 1000, op.Stats().Accepted)
 	require.Zero(t, op.Stats().InFlight)
 }
+
+// The limits stand beside what is in flight.
+func TestStatsOfLimits(t *testing.T) {
+	fn := asyncop.Blocking(func(context.Context, int) (int, error) { return 0, nil })
+	for calls, opts := range map[int64][]asyncop.Option{7: nil, 3: {asyncop.WithMaxConcurrentCalls(3)}} {
+		op := asyncop.OrderedWait(fn, 0, 7, opts...)
+		require.EqualValues(t, 7, op.Stats().Capacity)
+		require.Equal(t, calls, op.Stats().MaxCalls)
+		require.NoError(t, op.Stop(t.Context()))
+	}
+}

@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS weir_clients (
 	UNIQUE (scope, client)
 );
 
-CREATE TABLE IF NOT EXISTS weir_records (
+CREATE TABLE IF NOT EXISTS weir_answers (
 	client_id   BIGINT NOT NULL, -- of weir_clients; no foreign key, whose check would lock the client's row
 	sequence    BIGINT NOT NULL,
 	step        TEXT NOT NULL,

@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS weir_clients (
 	UNIQUE (scope, client)
 ) STRICT;
 
-CREATE TABLE IF NOT EXISTS weir_records (
+CREATE TABLE IF NOT EXISTS weir_answers (
 	client_id   INTEGER NOT NULL, -- of weir_clients
 	sequence    INTEGER NOT NULL,
 	step        TEXT NOT NULL,

@@ -1,0 +1,119 @@
+package asyncop
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/counting"
+	"github.com/weirflow/weir/internal/guard"
+)
+
+// Failures that are alike have one line in groupPeriod. In a storm only groupedFailures of a second are looked at: that costs some
+// milliseconds.
+const (
+	mostGroups      = 100
+	groupPeriod     = 10 * time.Second
+	groupedFailures = 1000
+)
+
+// failureGroups are the failures of an operator, in groups.
+type failureGroups struct {
+	mu     sync.Mutex
+	groups *counting.Groups // guarded by mu
+
+	// Owned by the loop.
+	second time.Duration // since when looked counts
+	looked int
+	lines  map[counting.Key]*groupLine // of groups with a line in the last groupPeriod
+}
+
+// groupLine is what a group has to say when its period is over.
+type groupLine struct {
+	until time.Duration
+	more  int    // failures without a line
+	last  func() // nil: there is none; writes about the last of them
+}
+
+// Groups returns the failed elements that were handed over or dropped, in groups of those that are alike: the largest first, at most 100.
+// What had no room, or came when more than 1,000 failed within a second, is the last one, which has Rest.
+func (op *AsyncWaitOperator[IN, OUT]) Groups() (all []observe.Group) {
+	f := op.groups
+	f.mu.Lock()
+	found, rest := f.groups.All()
+	f.mu.Unlock()
+	for _, g := range found {
+		all = append(all, observe.Group{
+			Type: g.Kind, Reason: g.Reason, Error: g.Error, Count: int64(g.Count), First: g.First, Last: g.Last, ExampleText: g.ExampleText,
+		})
+	}
+	if rest.Count > 0 {
+		all = append(all, observe.Group{Count: int64(rest.Count), First: rest.First, Last: rest.Last, Rest: true})
+	}
+	return all
+}
+
+// group counts a failure, and reports whether it has a line of its own. write writes that of the group when its period is over.
+func (s *userSide[IN, OUT]) group(r core.Report[IN], write func(more int)) (hasLine bool) {
+	f, now := &s.groups, s.now()
+	if now-f.second >= time.Second {
+		f.second, f.looked = now, 0
+	}
+	key, text := counting.Key{Kind: "more than a second allows"}, ""
+	if f.looked++; f.looked <= groupedFailures {
+		_ = s.offLoop(func() error { // the error is of the user's code
+			text = guard.Text(r.Err)
+			key = counting.Key{Kind: fmt.Sprintf("%T", r.Err), Reason: r.Reason.Name(), Error: counting.Alike(text)}
+			return nil
+		})
+	}
+	at := s.clock.Now()
+	f.mu.Lock()
+	if f.looked <= groupedFailures {
+		f.groups.Add(key, at, "", text)
+	} else {
+		f.groups.AddRest(at)
+	}
+	f.mu.Unlock()
+	line := f.lines[key]
+	if line == nil || line.more == 0 && now >= line.until {
+		if len(f.lines) >= mostGroups {
+			maps.DeleteFunc(f.lines, func(_ counting.Key, l *groupLine) bool { return l.more == 0 && now >= l.until })
+		}
+		if len(f.lines) < mostGroups {
+			f.lines[key] = &groupLine{until: now + groupPeriod}
+		}
+		return true
+	}
+	line.more++
+	line.last = func() { write(line.more) }
+	return false
+}
+
+// groupsDue returns when logGroups has something to write, or to forget.
+func (s *userSide[IN, OUT]) groupsDue() (due time.Duration, ok bool) {
+	for _, l := range s.groups.lines {
+		if l.more > 0 && (!ok || l.until < due) {
+			due, ok = l.until, true
+		}
+	}
+	return due, ok
+}
+
+// logGroups writes the lines of groups whose period is over; or of all, at the end of the operator.
+func (s *userSide[IN, OUT]) logGroups(all bool) {
+	now := s.now()
+	for key, l := range s.groups.lines {
+		switch {
+		case now < l.until && !all:
+		case l.more == 0:
+			delete(s.groups.lines, key)
+		default:
+			l.last()
+			l.more, l.last, l.until = 0, nil, now+groupPeriod
+		}
+	}
+}

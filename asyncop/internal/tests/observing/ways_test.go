@@ -1,0 +1,172 @@
+package observing_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/internal/optest"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/internal/ctxkey"
+	"github.com/weirflow/weir/predicates"
+)
+
+// What becomes of the attempts of an element that fails is kept, and the failure sink has it; one that succeeds after a retry is not kept.
+func TestWaysOfElementsThatFail(t *testing.T) {
+	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
+		shown := map[string][]observe.Step{}
+		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(2, time.Second), Opts: optest.Options(
+			asyncop.WithFailureSink(func(ctx context.Context, f optest.Failure) error {
+				shown[f.Element], _ = ctx.Value(ctxkey.Way{}).([]observe.Step)
+				return nil
+			}),
+		)})
+		begun := r.Hand.Start
+		r.Send("a", "b", "c")
+		r.Complete("a#1", "x")
+		r.Complete("b#1") // empty: retried
+		r.Advance(500 * time.Millisecond)
+		r.Fail("c#1", optest.ErrBroken)
+		r.Advance(time.Second)
+		r.Complete("b#2", "y")
+		r.Fail("c#2", optest.ErrBroken)
+		r.Advance(time.Second)
+		r.Advance(time.Minute) // c times out
+		require.NoError(t, r.End())
+
+		ways := r.Op.Ways()
+		require.Len(t, ways, 1)
+		w := ways[0]
+		require.Equal(t, "c", w.Element)
+		require.Equal(t, observe.HandedOver, w.How)
+		require.Equal(t, 3, w.Attempts)
+		require.Equal(t, time.Minute, w.Total)
+		require.Equal(t, begun, w.Accepted)
+		require.ErrorAs(t, w.Err, new(*asyncop.TimeoutError))
+		at := func(d time.Duration) time.Time { return begun.Add(d) }
+		require.Equal(t, []observe.Step{
+			{Outcome: observe.Outcome{Attempt: 1, Err: optest.ErrBroken, Duration: 500 * time.Millisecond, Retry: true, Delay: time.Second}, Begun: at(0)},
+			{Outcome: observe.Outcome{Attempt: 2, Err: optest.ErrBroken, Retry: true, Delay: time.Second}, Begun: at(1500 * time.Millisecond)},
+			{
+				Outcome: observe.Outcome{Attempt: 3, Err: context.DeadlineExceeded, Duration: 57500 * time.Millisecond},
+				Begun:   at(2500 * time.Millisecond),
+			},
+		}, w.Steps)
+		require.Equal(t, map[string][]observe.Step{"c": w.Steps}, shown)
+	})
+}
+
+// The way of an element that was slow is kept although it succeeds.
+func TestWaysOfElementsThatSucceed(t *testing.T) {
+	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
+		r := optest.NewRig(t, m, optest.Setup{Timeout: 10 * time.Second, Strategy: optest.RetryAll(9, 2*time.Second)})
+		r.Send("quick")
+		r.Complete("quick#1", "x")
+		r.Send("slow", "retried")
+		r.Fail("retried#1", optest.ErrBroken)
+		r.Advance(2 * time.Second)
+		r.Fail("retried#2", optest.ErrBroken)
+		r.Advance(2 * time.Second)
+		r.Advance(1500 * time.Millisecond)
+		r.Complete("slow#1", "x")
+		r.Complete("retried#3", "x")
+		require.NoError(t, r.End())
+		got := map[string]string{}
+		for _, w := range r.Op.Ways() {
+			require.Equal(t, observe.Emitted, w.How)
+			require.NoError(t, w.Err)
+			got[w.Element] = fmt.Sprintf("%d in %v", len(w.Steps), w.Total)
+		}
+		require.Equal(t, map[string]string{"slow": "1 in 5.5s", "retried": "3 in 5.5s"}, got)
+	})
+}
+
+// Ways are bounded: in the steps of one, in those of a second, and in all.
+func TestWaysAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fn := asyncop.Blocking(func(_ context.Context, in int) (int, error) { return 0, fmt.Errorf("broken %d", in) })
+		op := asyncop.UnorderedWaitWithRetry(fn, time.Hour, 1000,
+			optest.RetryAllOf[int](49, time.Millisecond), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		for i := range 800 {
+			op.In() <- i
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		ways := op.Ways()
+		require.Len(t, ways, 10)
+		steps := ways[0].Steps
+		require.Len(t, steps, 32)
+		require.Equal(t, []int{1, 8, 27, 50}, []int{steps[0].Attempt, steps[7].Attempt, steps[8].Attempt, steps[31].Attempt})
+		for range 30 {
+			for i := range 30 {
+				op.In() <- i
+			}
+			synctest.Wait()
+			time.Sleep(2 * time.Second)
+		}
+		close(op.In())
+		for range op.Out() {
+		}
+		require.NoError(t, op.Wait())
+		require.Len(t, op.Ways(), 256)
+		require.True(t, op.Ways()[0].Accepted.Before(op.Ways()[255].Accepted))
+	})
+}
+
+// A step says how the backend was.
+func TestWaysAtABackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("connection refused")
+		fn := asyncop.Blocking(func(context.Context, int) (int, error) {
+			return 0, predicates.WithReason(down, predicates.NewReason("DOWN", true, false))
+		})
+		b := backend.New("payments")
+		op := asyncop.OrderedWait(fn, time.Minute, 1, asyncop.WithBackend(b), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		op.In() <- 1
+		close(op.In())
+		for range op.Out() {
+		}
+		require.NoError(t, op.Wait())
+		ways := op.Ways()
+		require.Len(t, ways, 1)
+		assert.Equal(t, "open", ways[0].Steps[0].Backend)
+	})
+}
+
+// asking is an element that may ask for its way.
+type asking int
+
+func (a asking) KeepsWay() bool {
+	if a == 0 {
+		panic("broken")
+	}
+	return a > 5
+}
+
+// The way of an element that asks for it is kept.
+func TestWaysOfElementsThatAsk(t *testing.T) {
+	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, asking) (int, error) { return 0, nil }), 0, 4)
+	go func() {
+		for i := range asking(8) {
+			op.In() <- i
+		}
+		close(op.In())
+	}()
+	for range op.Out() {
+	}
+	require.NoError(t, op.Wait())
+	ways := op.Ways()
+	require.Len(t, ways, 2)
+	require.Equal(t, "6", ways[0].Element)
+	require.Len(t, ways[0].Steps, 1)
+}

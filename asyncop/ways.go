@@ -1,0 +1,74 @@
+package asyncop
+
+import (
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/message"
+)
+
+// mostWays bounds the ways that an operator keeps.
+const mostWays = 256
+
+// keptWays are the ways of the elements that have ended last. Safe for concurrent use.
+type keptWays struct {
+	mu   sync.Mutex
+	ways []observe.Way // a ring
+	next int
+}
+
+func (k *keptWays) add(w observe.Way) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.ways) < mostWays {
+		k.ways = append(k.ways, w)
+		return
+	}
+	k.ways[k.next] = w
+	k.next = (k.next + 1) % mostWays
+}
+
+// Ways returns what elements have been through that failed, were slow (more than half of their timeout) or ask for it by a method
+// KeepsWay() bool, which is called while the operator waits and must not block: the last 256 that have ended, at most 10 of a second, the oldest first. Steps are noted for up to 512 elements in flight at a time.
+// A delivery.Queue stores them with a message that failed, and weir dead show shows them.
+func (op *AsyncWaitOperator[IN, OUT]) Ways() []observe.Way {
+	k := op.ways
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return append(slices.Clone(k.ways[k.next:]), k.ways[:k.next]...)
+}
+
+// wayKeeper is the user's side of the ways.
+func (s *userSide[IN, OUT]) wayKeeper() core.WayKeeper[IN] {
+	k := core.WayKeeper[IN]{Keep: s.keepWay}
+	type asker interface{ KeepsWay() bool }
+	if reflect.TypeFor[IN]().Implements(reflect.TypeFor[asker]()) {
+		k.Asked = func(in IN) (yes bool) {
+			return s.offLoop(func() error { yes = any(in).(asker).KeepsWay(); return nil }) == nil && yes
+		}
+	}
+	if b, ok := s.backend.(gate.Steered); ok {
+		k.Backend = func() string { return b.Report().State }
+	}
+	return k
+}
+
+// keepWay keeps the way of an element that has ended.
+func (s *userSide[IN, OUT]) keepWay(r core.Report[IN], how observe.EndKind, steps []observe.Step) {
+	w := observe.Way{
+		Element: s.logLabelOf(r.Element), Accepted: s.clock.Now().Add(-r.Elapsed), Total: r.Elapsed, Attempts: r.Attempts, Steps: steps, How: how,
+	}
+	if how != observe.Emitted && how != observe.Empty {
+		w.Err = r.Err
+	}
+	_ = s.offLoop(func() error { // the context is one of the observers'
+		meta, _ := message.MetaFromContext(r.Context)
+		w.ID, w.Visit = meta.ID, meta.Visit
+		return nil
+	})
+	s.ways.add(w)
+}

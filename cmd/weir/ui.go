@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirflow/weir/console"
+)
+
+func (a *app) ui() *cobra.Command {
+	var listen string
+	var readOnly bool
+	var p person
+	c := &cobra.Command{
+		Use: "ui", Short: "Show the database in a browser, until Ctrl-C", Args: none,
+		Long: `Show the database in a browser, until Ctrl-C: what is wrong, dead letters in
+groups, what happens if one is repeated, jobs, backends, the log of actions.
+
+It listens on this machine only. Who has the address that it prints may act,
+with your name in the log: other users of this machine do not know the code.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			host, _, err := net.SplitHostPort(listen)
+			if err != nil || host != "localhost" && !net.ParseIP(host).IsLoopback() {
+				return usagef("--listen %q: it must be an address of this machine, such as 127.0.0.1:8080", listen)
+			}
+			by, _ := p.read(c)
+			return a.with(c.Context(), func(ctx context.Context, db *database) error {
+				s, ok := db.store.(inspected)
+				if !ok {
+					return usagef("%s cannot be looked into: weir ui is for sqlite:, postgres:// and nats://", a.engine())
+				}
+				g := &gate{code: rand.Text(), role: console.Actor, who: by}
+				if readOnly {
+					g.role = console.Reader
+				}
+				ui, err := console.Handler(ctx, console.Config{Engine: s.Inspector, Authorize: g.authorize, Clock: a.clock, Logger: slog.New(slog.DiscardHandler)})
+				if err != nil {
+					return err
+				}
+				return a.serve(ctx, listen, g, ui)
+			})
+		},
+	}
+	c.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "the `ADDRESS` of this machine; port 0 is a free one")
+	c.Flags().BoolVar(&readOnly, "read-only", false, "nobody may act")
+	c.Flags().StringVar(&p.by, "by", "", "`WHO` acts, for the log (default: your user and host)")
+	return c
+}
+
+// serve serves the console until ctx ends.
+func (a *app) serve(ctx context.Context, address string, g *gate, ui http.Handler) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{
+		Handler: g.letIn(ui), ReadHeaderTimeout: connectTimeout, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx }, // pages that are live end with it
+		ErrorLog:    slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn),
+	}
+	stop := context.AfterFunc(ctx, func() {
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if server.Shutdown(late) != nil {
+			_ = server.Close() // it waits for nothing
+		}
+	})
+	defer stop()
+	if err := a.print(fmt.Sprintf("http://%s/?code=%s\n", l.Addr(), g.code)); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	a.note("Open this address in a browser. Ctrl-C ends it.")
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// gate lets in who knows the code.
+type gate struct {
+	code string
+	role console.Role
+	who  string
+}
+
+func (g *gate) knows(code string) bool {
+	return subtle.ConstantTimeCompare([]byte(code), []byte(g.code)) == 1
+}
+
+// cookie returns a name of its own: browsers keep one of each name for all ports of a machine.
+func (g *gate) cookie() string { return "weir-ui-" + g.code[:4] }
+
+// letIn takes the code of an address, and gives the browser a cookie for it. Names that lead to this machine are no names of it.
+func (g *gate) letIn(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.Host)
+		if host = strings.Trim(host, "[]"); host != "localhost" && !net.ParseIP(host).IsLoopback() {
+			http.Error(w, "not a name of this machine", http.StatusForbidden)
+			return
+		}
+		if r.URL.Path == "/" && g.knows(r.URL.Query().Get("code")) {
+			http.SetCookie(w, &http.Cookie{Name: g.cookie(), Value: g.code, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+			w.Header().Set("Referrer-Policy", "no-referrer")
+			http.Redirect(w, r, "/", http.StatusSeeOther)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (g *gate) authorize(r *http.Request) (console.Role, string, error) {
+	c, err := r.Cookie(g.cookie())
+	if err != nil || !g.knows(c.Value) {
+		return console.Nobody, "", errors.New("open the address that weir ui has printed")
+	}
+	return g.role, g.who, nil
+}

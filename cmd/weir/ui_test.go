@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// weir ui prints an address of this machine, lets in who has it, and ends by Ctrl-C.
+func TestUI(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a process there cannot be interrupted by another one")
+	}
+	dir := seed(t)
+	cmd := command(t, dir, "ui", "--by", "ann")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	address, err := url.Parse(strings.TrimSpace(line))
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.1", address.Hostname())
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	browser := &http.Client{Jar: jar}
+	get := func(c *http.Client, address string) (int, string) {
+		answer, err := c.Get(address)
+		require.NoError(t, err)
+		defer answer.Body.Close()
+		b, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		return answer.StatusCode, string(b)
+	}
+	root := "http://" + address.Host
+	status, _ := get(browser, root+"/")
+	assert.Equal(t, http.StatusForbidden, status, "without the code")
+	status, text := get(browser, address.String())
+	assert.Equal(t, http.StatusOK, status)
+	assert.Contains(t, text, "ann, you may act")
+	assert.NotContains(t, text, address.Query().Get("code"))
+	status, text = get(browser, root+"/log")
+	assert.Equal(t, http.StatusOK, status)
+	assert.Contains(t, text, "Whole")
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address.String(), nil)
+	require.NoError(t, err)
+	r.Host = "evil.example:80"
+	answer, err := browser.Do(r)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	assert.Equal(t, http.StatusForbidden, answer.StatusCode)
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	require.NoError(t, cmd.Wait(), "it ends as it should")
+
+	assert.Equal(t, 2, execute(t, command(t, dir, "ui", "--listen", "0.0.0.0:0")).status)
+}

@@ -1,0 +1,302 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+const (
+	editedFrom = jobs.EditedFrom
+	aFew       = 3    // messages of a first try
+	slowly     = 10   // messages a second, unless the person says otherwise
+	many       = 1000 // or more: what is not counted is taken for so many
+	noWhy      = "Say why: the reason stands in the log of actions, for those who come after you."
+)
+
+type confirmData struct {
+	Do, Queue, Base, To  string
+	Filter               store.Filter
+	Hidden               []field // of the form
+	Count                int
+	Many                 bool // more than could be counted
+	InDoubt              int  // of these
+	NewTo                bool
+	Few, Rate            int
+	Back                 string
+	Verb, Question, Then string
+}
+
+// confirm shows what an action would do, before anything is done.
+func (s *server) confirm(r *http.Request) (view, error) {
+	q := r.URL.Query()
+	f, err := s.readFilter(q)
+	if err != nil {
+		return view{}, err
+	}
+	d := confirmData{Do: q.Get("do"), Queue: q.Get("queue"), To: q.Get("to"), Few: aFew, Rate: slowly}
+	words, ok := map[string][3]string{
+		"merge":   {"Send back", "Send %s back, to be processed again?", "Each starts as for a first visit, with its history. Those in doubt stay here, unless you choose otherwise."},
+		"purge":   {"Remove", "Remove %s for good?", "They cannot be brought back. Export them first if in doubt: weir dead export."},
+		"hold":    {"Hold", "Hold %s?", "No worker takes them until they are released. What a worker has now, and what arrives later, is not held."},
+		"release": {"Release", "Release what is held of %s?", "Workers take them when they are due."},
+	}[d.Do]
+	if !ok || d.Queue == "" {
+		return view{}, missing("There is no such action.")
+	}
+	n, err := s.countOf(r.Context(), &d, &f)
+	if err != nil {
+		return view{}, err
+	}
+	base, role := roleOf(d.Queue, len(n.Causes) > 0)
+	if d.Do == "merge" && d.To == "" && role != "queue" {
+		d.To = base
+	}
+	if d.Do == "merge" && d.To != "" {
+		l, err := s.latest(r.Context())
+		if err != nil {
+			return view{}, err
+		}
+		d.NewTo = !l.known(d.To)
+	}
+	what := count(d.Count, "message")
+	if d.Many {
+		what = "all messages that match (more than can be counted in " + (queryTime / 2).String() + ")"
+	}
+	d.Verb, d.Question, d.Then = words[0], strings.ReplaceAll(words[1], "%s", what), words[2]
+	if d.Do == "merge" && role == "layer" {
+		d.Question, d.Then = "Let "+what+" run now?", "Each goes to the queue at once, and starts as for a first visit: it has all of its layers before it again."
+	}
+	d.Filter = f
+	for name, values := range filterValues(d.Queue, f) {
+		for _, v := range values {
+			d.Hidden = append(d.Hidden, field{name, v})
+		}
+	}
+	slices.SortFunc(d.Hidden, func(a, b field) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Value, b.Value))
+	})
+	d.Back = s.address("/queue", filterValues(d.Queue, f))
+	return view{Name: "confirm", Title: d.Verb + " messages of " + cut(60, d.Queue), Data: d}, nil
+}
+
+// countOf counts what an action is about, and bounds it to that. A number that takes too long is left out.
+func (s *server) countOf(ctx context.Context, d *confirmData, f *store.Filter) (n store.Counts, err error) {
+	counting, cancel := context.WithTimeout(ctx, queryTime/2)
+	defer cancel()
+	n, err = s.engine.Count(counting, d.Queue, *f)
+	if err != nil && counting.Err() != nil && ctx.Err() == nil {
+		d.Many, d.Count = true, many
+		if f.Before.IsZero() {
+			f.Before = s.Clock.Now()
+		}
+		return n, nil
+	}
+	if err == nil {
+		d.Count, d.InDoubt = n.Messages, n.Causes[store.OutcomeUnknown]
+		f.Before, err = s.seen(ctx, d.Queue, *f, n)
+	}
+	return n, err
+}
+
+// seen returns a time before which the messages have arrived that match now: what comes while a person thinks is left alone.
+func (s *server) seen(ctx context.Context, queue string, f store.Filter, n store.Counts) (time.Time, error) {
+	if n.Last == 0 {
+		return f.Before, nil
+	}
+	last, err := s.engine.List(ctx, queue, f, store.Page{After: n.Last - 1, Until: n.Last, Max: 1})
+	if err != nil || len(last) == 0 {
+		return f.Before, err
+	}
+	t := last[0].Arrived.Add(time.Microsecond)
+	if !f.Before.IsZero() && f.Before.Before(t) {
+		t = f.Before
+	}
+	return t, nil
+}
+
+// start starts a job.
+func (s *server) start(r *http.Request) (string, error) {
+	q := r.PostForm
+	f, err := s.readFilter(q)
+	if err != nil {
+		return "", err
+	}
+	spec := jobs.Spec{Do: jobs.Action(q.Get("do")), Queue: q.Get("queue"), Filter: f, By: personOf(r).who, Why: reason(q)}
+	if spec.Why == "" {
+		return "", wrong("%s", noWhy)
+	}
+	if spec.Max, err = whole(q.Get("max")); err != nil {
+		return "", err
+	}
+	rate, err := whole(q.Get("rate"))
+	if err != nil {
+		return "", err
+	}
+	spec.Rate = float64(rate)
+	if spec.Do == jobs.Merge {
+		spec.To, spec.OutcomeUnknown = q.Get("to"), q.Get("doubt") == "yes"
+		if err := s.checkTo(r.Context(), q); err != nil {
+			return "", err
+		}
+	}
+	job, err := s.jobs.Start(r.Context(), spec)
+	if err != nil {
+		return "", mine(r.Context(), err)
+	}
+	s.run(job.ID)
+	return "/job?id=" + strconv.Itoa(job.ID), nil
+}
+
+// checkTo refuses a queue that nobody reads, unless the person has said that it is right.
+func (s *server) checkTo(ctx context.Context, q url.Values) error {
+	to := q.Get("to")
+	if to == "" {
+		return wrong("Where to? Name the queue that the program reads.")
+	}
+	l, err := s.latest(ctx)
+	if err != nil {
+		return err
+	}
+	if !l.known(to) && q.Get("new") != "yes" {
+		return wrong("The queue %s is empty or new, and no worker reads it. If it is right, say so in the form.", cut(100, to))
+	}
+	return nil
+}
+
+// run runs a job here, unless a worker does: there may be none.
+func (s *server) run(id int) {
+	s.looks.stale()
+	s.logs.stale()
+	go func() { // ends with the job, or s.ctx
+		if _, err := s.jobs.Run(s.ctx, id, nil); err != nil && s.ctx.Err() == nil {
+			s.Logger.LogAttrs(s.ctx, slog.LevelWarn, "console: cannot run a job now", slog.Int("job", id), slog.Any("error", err))
+		}
+		s.looks.stale()
+		s.logs.stale()
+	}()
+}
+
+// order pauses, resumes or cancels a job.
+func (s *server) order(r *http.Request) (string, error) {
+	id, err := strconv.Atoi(r.PostForm.Get("id"))
+	if err != nil {
+		return "", missing("Which job?")
+	}
+	why := reason(r.PostForm)
+	if why == "" {
+		return "", wrong("%s", noWhy)
+	}
+	order, ok := map[string]func(context.Context, int, string, string) (jobs.Job, error){
+		"pause": s.jobs.Pause, "resume": s.jobs.Resume, "cancel": s.jobs.Cancel,
+	}[r.PostForm.Get("do")]
+	if !ok {
+		return "", missing("There is no such action.")
+	}
+	if _, err := order(r.Context(), id, personOf(r).who, why); err != nil {
+		return "", mine(r.Context(), err)
+	}
+	s.run(id)
+	return "/job?id=" + strconv.Itoa(id), nil
+}
+
+// steer holds, opens or limits a backend.
+func (s *server) steer(r *http.Request) (string, error) {
+	q := r.PostForm
+	name, who, why := q.Get("backend"), personOf(r).who, reason(q)
+	if why == "" {
+		return "", wrong("%s", noWhy)
+	}
+	var err error
+	switch q.Get("do") {
+	case "hold":
+		_, err = s.jobs.HoldBackend(r.Context(), name, who, why)
+	case "open":
+		_, err = s.jobs.OpenBackend(r.Context(), name, who, why)
+	case "limit":
+		n := -1
+		if text := strings.TrimSpace(q.Get("limit")); text != "" {
+			if n, err = whole(text); err != nil {
+				return "", err
+			}
+		}
+		_, err = s.jobs.LimitBackend(r.Context(), name, n, who, why)
+	default:
+		return "", missing("There is no such action.")
+	}
+	if err != nil {
+		return "", mine(r.Context(), err)
+	}
+	s.looks.stale()
+	s.logs.stale()
+	return "/backends", nil
+}
+
+// edit sends a dead letter back with another payload: as another message.
+func (s *server) edit(r *http.Request) (string, error) {
+	q := r.PostForm
+	queue, e, err := s.find(r.Context(), q)
+	if err != nil {
+		return "", err
+	}
+	why := reason(q)
+	switch {
+	case why == "":
+		return "", wrong("%s", noWhy)
+	case e.Cause == "":
+		return "", wrong("Only dead letters are edited: a worker may take this one at any time.")
+	case e.Meta.OutcomeUnknown && q.Get("doubt") != "yes":
+		return "", wrong("A call for it may have taken effect. If it may happen a second time, say so in the form.")
+	}
+	if err := s.checkTo(r.Context(), q); err != nil {
+		return "", err
+	}
+	payload := strings.ReplaceAll(q.Get("payload"), "\r\n", "\n") // browsers send lines so
+	job, err := s.jobs.Edit(r.Context(), queue, e, q.Get("to"), []byte(payload), personOf(r).who, why)
+	if err != nil {
+		return "", mine(r.Context(), err)
+	}
+	s.looks.stale()
+	s.logs.stale()
+	return "/job?id=" + strconv.Itoa(job.ID), nil
+}
+
+// mine makes an error of package jobs the person's, unless the engine did not answer.
+func mine(ctx context.Context, err error) error {
+	if ctx.Err() != nil || errors.Is(err, jobs.ErrNotFound) || errors.Is(err, store.ErrClosed) {
+		return err
+	}
+	return wrong("%s", cut(1000, err.Error()))
+}
+
+// reason returns the reason of a form.
+func reason(q url.Values) string {
+	why := strings.TrimSpace(strings.ToValidUTF8(q.Get("why"), "?"))
+	if utf8.RuneCountInString(why) > 1000 {
+		why = string([]rune(why)[:1000])
+	}
+	return why
+}
+
+// whole reads a number that is not negative; "" is 0.
+func whole(text string) (int, error) {
+	if text = strings.TrimSpace(text); text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return 0, wrong("%q is no whole number, 0 or more.", cut(50, text))
+	}
+	return n, nil
+}

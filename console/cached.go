@@ -1,0 +1,79 @@
+package console
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+)
+
+const (
+	freshFor = 2 * time.Second // a look at all queues
+	share    = 10              // at most one part in so many of the time is spent on looking
+	loadTime = time.Minute     // at most
+)
+
+// cached is a value that takes long to find: people see the last one meanwhile. However many people look, it is looked for once at a time,
+// and for a tenth of the time at most. Its zero value is ready.
+type cached[T any] struct {
+	mu    sync.Mutex
+	value T
+	err   error
+	at    time.Time     // zero: there is no value
+	next  time.Time     // not to be looked for before
+	done  chan struct{} // closed when it was looked for; nil: it is not being looked for
+}
+
+// get returns the value and when it was found, and waits up to a time for a new one if it is old. Without a value the time is zero.
+// What is looked for goes on after ctx, until life ends.
+func (c *cached[T]) get(ctx, life context.Context, cl clock.Clock, patience time.Duration, load func(context.Context) (T, error)) (T, time.Time, error) {
+	c.mu.Lock()
+	if c.done == nil && !cl.Now().Before(c.next) {
+		c.done = make(chan struct{})
+		go c.load(life, cl, load) // ends with load, within loadTime
+	}
+	done := c.done
+	c.mu.Unlock()
+	if done != nil && patience > 0 {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.value, c.at, c.err
+}
+
+func (c *cached[T]) load(ctx context.Context, cl clock.Clock, load func(context.Context) (T, error)) {
+	ctx, cancel := context.WithTimeout(ctx, loadTime)
+	defer cancel()
+	begun := cl.Now()
+	v, err := load(ctx)
+	now := cl.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err = err; err == nil {
+		c.value, c.at = v, now
+	}
+	c.next = now.Add(max(freshFor, share*now.Sub(begun)))
+	close(c.done)
+	c.done = nil
+}
+
+// peek returns the value, however old it is.
+func (c *cached[T]) peek() (T, time.Time, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.value, c.at, c.err
+}
+
+// stale makes the next get look anew: somebody has changed something.
+func (c *cached[T]) stale() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.next = time.Time{}
+}

@@ -1,0 +1,222 @@
+package console
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// Role is what a person may do.
+type Role int
+
+// The roles.
+const (
+	Nobody Role = iota // sees nothing
+	Reader             // sees everything, and changes nothing
+	Actor              // starts jobs and steers backends, too
+)
+
+// Config are the settings of [Handler].
+type Config struct {
+	// Engine is required: a store.Inspector. Where it is no store.Keeper, jobs and their log live in this process.
+	Engine store.Engine
+	// Prefix is the path under which the handler is mounted, such as "/weir"; the default is the root.
+	Prefix string
+	// Authorize says who sent a request, and what that person may do. An error is answered with the status 403, and logged. An Actor needs
+	// a name, for the log of actions. By default everybody on this machine is a Reader, and others are refused.
+	Authorize func(r *http.Request) (role Role, who string, err error)
+	Clock     clock.Clock  // the default is the machine's
+	Logger    *slog.Logger // for failures, at warn level; the default is slog.Default()
+}
+
+const (
+	queryTime = 10 * time.Second // for a page
+	atOnce    = 8                // pages that are made at once
+	streams   = 64               // pages that are live at once
+	maxForm   = 1 << 20          // bytes of a form
+)
+
+//go:embed static
+var static embed.FS
+
+// Handler returns the console of an engine. It runs the jobs that are started in it, until ctx ends. It is safe for concurrent use. It
+// returns an error if the engine cannot look into its queues, as Kafka, or the prefix is no path.
+func Handler(ctx context.Context, c Config) (http.Handler, error) {
+	engine, ok := c.Engine.(store.Inspector)
+	if !ok {
+		return nil, fmt.Errorf("console: a %T cannot look into its queues: it is not a store.Inspector", c.Engine)
+	}
+	c.Prefix = strings.TrimSuffix(c.Prefix, "/")
+	if c.Prefix != "" && !strings.HasPrefix(c.Prefix, "/") {
+		return nil, fmt.Errorf("console: the prefix %q does not begin with a slash", c.Prefix)
+	}
+	if c.Clock == nil {
+		c.Clock = clock.New()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	j, err := jobs.New(jobs.Local(engine), jobs.Config{Clock: c.Clock, Logger: c.Logger})
+	if err != nil {
+		return nil, err
+	}
+	_, keeps := c.Engine.(store.Keeper)
+	s := &server{
+		Config: c, ctx: ctx, engine: engine, jobs: j, keeps: keeps,
+		pages: make(chan struct{}, atOnce), live: make(chan struct{}, streams), heavy: make(chan struct{}, 1), history: map[string][]point{}, groups: map[string]*cached[[]group]{},
+	}
+	if s.templates, err = template.New("").Funcs(s.funcs()).ParseFS(static, "static/*.html"); err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	return s.protect(http.StripPrefix(c.Prefix, s.routes())), nil
+}
+
+// server is a console.
+type server struct {
+	Config
+	ctx       context.Context //nolint:containedctx // of the jobs that it runs
+	engine    store.Inspector
+	jobs      *jobs.Jobs
+	keeps     bool // jobs outlive this process
+	templates *template.Template
+
+	pages chan struct{} // sent to by each page that is being made
+	live  chan struct{} // the same of streams of events
+	heavy chan struct{} // the same of groups that are being counted: that reads all of a queue
+
+	looks  cached[*look]
+	counts map[string]*cached[store.Counts] // of queues, by name; of the look that is being made
+	logs   cached[logged]
+
+	mu      sync.Mutex
+	history map[string][]point          // of queues, by name
+	groups  map[string]*cached[[]group] // by queue and filter
+}
+
+// person is who sent a request.
+type person struct {
+	role Role
+	who  string
+}
+
+// Acts and Who are for templates.
+func (p person) Acts() bool { return p.role >= Actor }
+
+func (p person) Who() string { return p.who }
+
+type personKey struct{}
+
+func personOf(r *http.Request) person {
+	p, _ := r.Context().Value(personKey{}).(person)
+	return p
+}
+
+func (s *server) routes() http.Handler {
+	mux := http.NewServeMux()
+	for path, page := range map[string]func(*http.Request) (view, error){
+		"/{$}": s.overview, "/queue": s.queue, "/message": s.message, "/layers": s.layers, "/start": s.confirm,
+		"/backends": s.backends, "/jobs": s.jobList, "/job": s.job, "/log": s.log,
+	} {
+		mux.Handle("GET "+path, s.page(page))
+	}
+	for path, action := range map[string]func(*http.Request) (string, error){
+		"/start": s.start, "/job": s.order, "/backends": s.steer, "/edit": s.edit,
+	} {
+		mux.Handle("POST "+path, s.action(action))
+	}
+	mux.HandleFunc("GET /payload", s.payload)
+	mux.HandleFunc("GET /events", s.events)
+	for _, name := range []string{"style.css", "script.js"} {
+		mux.HandleFunc("GET /"+name, asset(name))
+	}
+	return mux
+}
+
+// asset serves a file of the console, which browsers ask for again only when it has changed.
+func asset(name string) http.HandlerFunc {
+	b, err := static.ReadFile("static/" + name)
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	sum := sha256.Sum256(b)
+	tag := `"` + hex.EncodeToString(sum[:8]) + `"`
+	kind := map[string]string{"style.css": "text/css; charset=utf-8", "script.js": "text/javascript; charset=utf-8"}[name]
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-cache")
+		w.Header().Set("ETag", tag)
+		if r.Header.Get("If-None-Match") == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		w.Header().Set("Content-Type", kind)
+		_, _ = w.Write(b)
+	}
+}
+
+// protect decides who gets in, before anything else is looked at.
+func (s *server) protect(next http.Handler) http.Handler {
+	foreign := http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		p, err := s.who(r)
+		if err == nil && p.role < Reader {
+			err = errors.New("the role is none that may look")
+		}
+		if err == nil {
+			err = foreign.Check(r)
+		}
+		if err != nil {
+			s.Logger.LogAttrs(r.Context(), slog.LevelWarn, "console: a request is refused",
+				slog.String("path", r.URL.Path), slog.String("from", r.RemoteAddr), slog.Any("error", err))
+			http.Error(w, "This console is not open to you.", http.StatusForbidden)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), personKey{}, p)))
+	})
+}
+
+// who returns who sent a request.
+func (s *server) who(r *http.Request) (person, error) {
+	if s.Authorize != nil {
+		role, who, err := s.Authorize(r)
+		if err == nil && role >= Actor && who == "" {
+			err = errors.New("an Actor needs a name")
+		}
+		return person{role, strings.ToValidUTF8(who, "?")}, err
+	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil || !net.ParseIP(host).IsLoopback() {
+		return person{}, fmt.Errorf("%s is not this machine, and Authorize is not set", r.RemoteAddr)
+	}
+	name := r.Host // a page of another site may have a name that leads here
+	if h, _, err := net.SplitHostPort(r.Host); err == nil {
+		name = h
+	}
+	if name = strings.Trim(name, "[]"); name != "localhost" && !net.ParseIP(name).IsLoopback() {
+		return person{}, fmt.Errorf("the host %q is not a name of this machine, and Authorize is not set", r.Host)
+	}
+	return person{role: Reader}, nil
+}

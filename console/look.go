@@ -1,0 +1,253 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+const (
+	silent     = time.Minute // a worker that says nothing for so long is in trouble: it should every 20 s
+	late       = time.Minute // a message that is due and is not taken
+	points     = 120         // that are kept of each queue
+	firstLook  = 8 * time.Second
+	countFor   = time.Second // all queues, before a look goes on with the numbers of the one before
+	eventsEach = 2 * time.Second
+	eventsFor  = 10 * time.Minute // then the browser asks again
+)
+
+// look is what was found at a moment.
+type look struct {
+	at      time.Time
+	Queues  []queueState
+	Workers []worker
+	orders  []jobs.BackendOrder
+	jobs    []jobs.Job // that are not over
+}
+
+// queueState is a queue.
+type queueState struct {
+	Name, Base string // orders-retry-1, orders
+	Role       string // queue, layer, dead letters, blocked
+	store.Counts
+	at     time.Time // when it was counted; zero: it is still being counted
+	Line   string    // its number over time, as points of a picture 100 wide and 20 high; "": it is new
+	Change int       // since the first of the points
+	Over   time.Duration
+}
+
+// point is the number of messages of a queue at a time.
+type point struct {
+	at time.Time
+	n  int
+}
+
+// worker is a heartbeat, with what can be read in it.
+type worker struct {
+	jobs.Worker
+	Done, Failed, InFlight int
+	LastError              string
+	Silent                 bool
+}
+
+// readWorker reads what it knows of a worker, which may be of another version.
+func readWorker(w jobs.Worker, now time.Time) worker {
+	var c struct{ Acknowledged, HandedOver, Rejected, Nacked int }
+	_ = json.Unmarshal(w.Counts, &c)
+	r := worker{Worker: w, Done: c.Acknowledged, Failed: c.HandedOver + c.Rejected + c.Nacked, Silent: now.Sub(w.Seen) > silent}
+	for _, text := range w.Operators {
+		var s struct {
+			InFlight  int
+			LastError string
+		}
+		_ = json.Unmarshal(text, &s)
+		r.InFlight += s.InFlight
+		if s.LastError != "" {
+			r.LastError = s.LastError
+		}
+	}
+	return r
+}
+
+// roleOf says to which queue the name of one belongs, and as what: see delivery.Queue.
+func roleOf(name string, dead bool) (base, role string) {
+	if base, ok := strings.CutSuffix(name, "-dead"); ok {
+		return base, "dead letters"
+	}
+	if base, ok := strings.CutSuffix(name, "-blocked"); ok {
+		return base, "blocked"
+	}
+	if i := strings.LastIndex(name, "-retry-"); i > 0 {
+		if _, err := strconv.Atoi(name[i+len("-retry-"):]); err == nil {
+			return name[:i], "layer"
+		}
+	}
+	if dead {
+		return "", "dead letters"
+	}
+	return name, "queue"
+}
+
+// latest returns the last look.
+func (s *server) latest(ctx context.Context) (*look, error) {
+	wait := patience
+	if _, at, _ := s.looks.peek(); at.IsZero() {
+		wait = firstLook
+	}
+	l, at, err := s.looks.get(ctx, s.ctx, s.Clock, wait, s.look)
+	switch {
+	case !at.IsZero():
+		return l, nil // an older one, if the engine does not answer now: it says when it was
+	case err == nil:
+		err = context.DeadlineExceeded
+	}
+	return nil, err
+}
+
+// look looks at all queues and workers.
+func (s *server) look(ctx context.Context) (*look, error) {
+	l := &look{at: s.Clock.Now()}
+	names, err := s.engine.Queues(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if l.Queues, err = s.count(ctx, names); err != nil {
+		return nil, err
+	}
+	workers, err := s.jobs.Workers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range workers {
+		l.Workers = append(l.Workers, readWorker(w, l.at))
+	}
+	if l.orders, err = s.jobs.BackendOrders(ctx); err != nil {
+		return nil, err
+	}
+	all, err := s.jobs.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.jobs = slices.DeleteFunc(all, func(j jobs.Job) bool { return !j.Ended.IsZero() })
+	s.remember(l)
+	return l, nil
+}
+
+// count counts queues. One of millions takes a while: its number is then that of an earlier look.
+func (s *server) count(ctx context.Context, names []string) (list []queueState, err error) {
+	end := s.Clock.Now().Add(countFor)
+	before := s.counts // looks are made one at a time
+	s.counts = make(map[string]*cached[store.Counts], len(names))
+	for _, name := range names {
+		c := before[name]
+		if c == nil {
+			c = &cached[store.Counts]{}
+		}
+		s.counts[name] = c
+		n, at, err := c.get(ctx, s.ctx, s.Clock, max(0, s.Clock.Until(end)), func(ctx context.Context) (store.Counts, error) {
+			return s.engine.Count(ctx, name, store.Filter{})
+		})
+		if err != nil && at.IsZero() {
+			return nil, err
+		}
+		n.Causes = maps.Clone(n.Causes)
+		delete(n.Causes, "")
+		q := queueState{Name: name, Counts: n, at: at}
+		q.Base, q.Role = roleOf(name, len(n.Causes) > 0)
+		list = append(list, q)
+	}
+	return list, nil
+}
+
+// Counting is for templates.
+func (q queueState) Counting() bool { return q.at.IsZero() }
+
+// remember adds a look to what is known of queues. One that is empty is forgotten.
+func (s *server) remember(l *look) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.history
+	s.history = make(map[string][]point, len(l.Queues))
+	for i := range l.Queues {
+		q := &l.Queues[i]
+		if q.Counting() {
+			continue
+		}
+		h := before[q.Name]
+		if len(h) == 0 || !h[len(h)-1].at.Equal(q.at) {
+			h = append(h, point{q.at, q.Messages})
+		}
+		h = h[max(0, len(h)-points):]
+		s.history[q.Name] = h
+		q.Change, q.Over, q.Line = q.Messages-h[0].n, l.at.Sub(h[0].at), sparkline(h)
+	}
+}
+
+// sparkline returns points as a line.
+func sparkline(h []point) string {
+	if len(h) < 2 {
+		return ""
+	}
+	most, span := 1, float64(h[len(h)-1].at.Sub(h[0].at))
+	for _, p := range h {
+		most = max(most, p.n)
+	}
+	var b strings.Builder
+	for _, p := range h {
+		fmt.Fprintf(&b, "%.1f,%.1f ", 100*float64(p.at.Sub(h[0].at))/max(span, 1), 19-18*float64(p.n)/float64(most))
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// reads reports whether a worker is there for a queue.
+func (l *look) reads(queue string) bool {
+	return slices.ContainsFunc(l.Workers, func(w worker) bool { return !w.Silent && slices.Contains(w.Queues, queue) })
+}
+
+// known reports whether there is such a queue: it has messages, or a worker has it.
+func (l *look) known(queue string) bool {
+	return slices.ContainsFunc(l.Queues, func(q queueState) bool { return q.Name == queue }) || l.reads(queue)
+}
+
+// events says when there is another look, so that pages are drawn again.
+func (s *server) events(w http.ResponseWriter, r *http.Request) {
+	select {
+	case s.live <- struct{}{}:
+		defer func() { <-s.live }()
+	default:
+		http.Error(w, "too many pages are live", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	out := http.NewResponseController(w)
+	ticker, end := s.Clock.Ticker(eventsEach), s.Clock.Timer(eventsFor)
+	defer ticker.Stop()
+	defer end.Stop()
+	for sent := (time.Time{}); ; {
+		line := ": nothing new\n\n"
+		if l, err := s.latest(r.Context()); err == nil && !l.at.Equal(sent) {
+			sent, line = l.at, "data: "+strconv.FormatInt(l.at.UnixMilli(), 10)+"\n\n"
+		}
+		if _, err := w.Write([]byte(line)); err != nil || out.Flush() != nil {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-end.C:
+			return
+		case <-r.Context().Done():
+			return
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}

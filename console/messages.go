@@ -1,0 +1,406 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+const (
+	pageSize  = 50       // messages
+	maxShown  = 64 << 10 // bytes of a payload
+	maxEdited = 128 << 10
+	maxGroups = 20
+	manyKinds = 16                    // groupings that are kept
+	patience  = 30 * time.Millisecond // for numbers that are newer than those at hand
+)
+
+// The causes of dead letters.
+var causes = []store.Cause{store.Permanent, store.Exhausted, store.OutcomeUnknown, store.Undecodable, store.Lapsed, store.Expired, store.Refused}
+
+// readFilter reads the filter of a form or an address.
+func (s *server) readFilter(q url.Values) (f store.Filter, err error) {
+	f = store.Filter{
+		Key: q.Get("key"), Source: q.Get("source"), Provider: q.Get("provider"), Cause: store.Cause(q.Get("cause")),
+		Reason: q.Get("reason"), Error: q.Get("error"),
+	}
+	for _, id := range q["id"] {
+		if id != "" {
+			f.IDs = append(f.IDs, id)
+		}
+	}
+	if f.Since, err = s.moment(q.Get("since")); err != nil {
+		return f, err
+	}
+	f.Before, err = s.moment(q.Get("before"))
+	return f, err
+}
+
+// moment reads a time, or how long ago it was.
+func (s *server) moment(text string) (time.Time, error) {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return time.Time{}, nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02 15:04:05Z", "2006-01-02T15:04", time.DateTime, time.DateOnly} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t, nil
+		}
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return s.Clock.Now().Add(-d), nil
+	}
+	return time.Time{}, wrong("%q is no time such as 2026-01-31, 2026-01-31T15:04:05Z, or 90m for 90 minutes ago.", cut(50, text))
+}
+
+// filterValues is the other way round, with the queue.
+func filterValues(queue string, f store.Filter) url.Values {
+	q := url.Values{"queue": {queue}}
+	for name, value := range map[string]string{
+		"key": f.Key, "source": f.Source, "provider": f.Provider, "cause": string(f.Cause), "reason": f.Reason, "error": f.Error,
+	} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	if len(f.IDs) > 0 {
+		q["id"] = f.IDs
+	}
+	for name, t := range map[string]time.Time{"since": f.Since, "before": f.Before} {
+		if !t.IsZero() {
+			q.Set(name, t.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	return q
+}
+
+// group is dead letters that failed alike, and where they are.
+type group struct {
+	deadletters.Group
+	Filter store.Filter
+}
+
+// groupsOf returns the groups of a queue; a zero time if they are still being counted.
+func (s *server) groupsOf(ctx context.Context, queue string, f store.Filter) ([]group, time.Time, error) {
+	key := filterValues(queue, f).Encode()
+	s.mu.Lock()
+	c := s.groups[key]
+	if c == nil {
+		for other := range s.groups {
+			if len(s.groups) < manyKinds {
+				break
+			}
+			delete(s.groups, other) // any one
+		}
+		c = &cached[[]group]{}
+		s.groups[key] = c
+	}
+	s.mu.Unlock()
+	return c.get(ctx, s.ctx, s.Clock, patience, func(ctx context.Context) ([]group, error) {
+		select {
+		case s.heavy <- struct{}{}:
+			defer func() { <-s.heavy }()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		found, err := deadletters.Groups(ctx, s.engine, queue, f)
+		groups := make([]group, len(found))
+		for i, g := range found {
+			groups[i] = group{g, likeGroup(f, g)}
+		}
+		return groups, err
+	})
+}
+
+// likeGroup returns a filter for the messages of a group. A filter finds parts of an error, so it may find a few others.
+func likeGroup(f store.Filter, g deadletters.Group) store.Filter {
+	f.Cause = g.Cause
+	if g.Reason != "" {
+		f.Reason = g.Reason
+	}
+	longest := ""
+	for part := range strings.SplitSeq(g.Error, "#") {
+		if part = strings.TrimSpace(part); len(part) > len(longest) && strings.Contains(g.ExampleText, part) {
+			longest = part
+		}
+	}
+	if len(longest) > len(f.Error) {
+		f.Error = longest
+	}
+	return f
+}
+
+type queueData struct {
+	Queue, Base, Role string
+	Filter            store.Filter
+	Filtered          bool
+	Causes            []store.Cause
+	Query             map[string]string // addresses of actions
+	Total             int               // of the groups, or of the queue
+	At                time.Time
+	Groups            []groupRow
+	Rest              int // groups that are not shown
+	Verdict           string
+	Entries           []store.Entry
+	Next              string
+}
+
+type groupRow struct {
+	group
+	Path string
+}
+
+// queue shows the messages of a queue that match: groups first, if they are dead letters.
+func (s *server) queue(r *http.Request) (view, error) {
+	q := r.URL.Query()
+	f, err := s.readFilter(q)
+	if err != nil {
+		return view{}, err
+	}
+	d := queueData{Queue: q.Get("queue"), Filter: f, Causes: causes}
+	if d.Queue == "" {
+		return view{}, missing("Which queue? The address names none.")
+	}
+	after, err := strconv.ParseInt("0"+q.Get("after"), 10, 64)
+	if err != nil {
+		return view{}, wrong("The position %q is no number.", cut(50, q.Get("after")))
+	}
+	d.Entries, err = s.engine.List(r.Context(), d.Queue, f, store.Page{After: store.Position(after), Max: pageSize})
+	if err != nil {
+		return view{}, err
+	}
+	dead := len(d.Entries) > 0 && d.Entries[0].Cause != ""
+	d.Base, d.Role = roleOf(d.Queue, dead)
+	values := filterValues(d.Queue, f)
+	d.Filtered = len(values) > 1
+	if n := len(d.Entries); n > 0 {
+		next := maps.Clone(values)
+		next.Set("after", strconv.FormatInt(int64(d.Entries[n-1].Position), 10))
+		d.Next = s.address("/queue", next)
+	}
+	d.Query = map[string]string{}
+	for _, do := range []string{"merge", "purge", "hold", "release"} {
+		action := maps.Clone(values)
+		action.Set("do", do)
+		d.Query[do] = s.address("/start", action)
+	}
+	if d.Role == "dead letters" && after == 0 {
+		if err := s.grouped(r.Context(), &d); err != nil {
+			return view{}, err
+		}
+	}
+	return view{Name: "queue", Title: cut(100, d.Queue), Data: d}, nil
+}
+
+// grouped adds groups, and says whether one of them stands out.
+func (s *server) grouped(ctx context.Context, d *queueData) error {
+	groups, at, err := s.groupsOf(ctx, d.Queue, d.Filter)
+	if err != nil {
+		return err
+	}
+	d.At = at
+	for _, g := range groups {
+		d.Total += g.Count
+	}
+	for i, g := range groups {
+		if i == maxGroups {
+			d.Rest = len(groups) - i
+			break
+		}
+		d.Groups = append(d.Groups, groupRow{g, s.address("/queue", filterValues(d.Queue, g.Filter))})
+	}
+	switch {
+	case len(groups) == 0:
+	case len(groups) == 1:
+		d.Verdict = "All of them failed alike, so it is one cause: look at one of them, and at the backend."
+	case groups[0].Count*10 >= d.Total*8:
+		d.Verdict = fmt.Sprintf("One failure stands out: %d of %d failed alike.", groups[0].Count, d.Total)
+	default:
+		d.Verdict = fmt.Sprintf("There are %d kinds of failures; the largest is %d of %d.", len(groups), groups[0].Count, d.Total)
+	}
+	return nil
+}
+
+// find returns the message that an address names.
+func (s *server) find(ctx context.Context, q url.Values) (queue string, e store.Entry, err error) {
+	queue = q.Get("queue")
+	position, err := strconv.ParseInt(q.Get("position"), 10, 64)
+	if err != nil || position < 1 || queue == "" {
+		return queue, e, missing("Which message? The address names none.")
+	}
+	p := store.Position(position)
+	list, err := s.engine.List(ctx, queue, store.Filter{}, store.Page{After: p - 1, Until: p, Max: 1})
+	if err == nil && len(list) == 0 {
+		err = missing("This message is no longer in %s: it was sent back, removed, or done.", cut(100, queue))
+	}
+	if err != nil {
+		return queue, e, err
+	}
+	return queue, list[0], nil
+}
+
+// step is a part of the way of a message.
+type step struct {
+	At       time.Time // zero: it is not known
+	Text     string
+	Detail   string
+	InFuture bool
+}
+
+// field is a header, or what is known of a message.
+type field struct{ Name, Value string }
+
+type messageData struct {
+	Queue, Base, Role string
+	store.Entry
+	Repeat   repetition
+	Way      []step
+	Fields   []field
+	Headers  []field
+	View     string
+	Views    []string
+	Payload  string
+	Cut      bool
+	Editable string // the payload, if it can be edited
+	IDText   bool   // the id is UTF-8, so that jobs can name it
+}
+
+func (s *server) message(r *http.Request) (view, error) {
+	q := r.URL.Query()
+	queue, e, err := s.find(r.Context(), q)
+	if err != nil {
+		return view{}, err
+	}
+	d := messageData{Queue: queue, Entry: e, Way: way(&e, s.Clock.Now()), IDText: utf8.ValidString(e.Meta.ID)}
+	d.Base, d.Role = roleOf(queue, e.Cause != "")
+	if d.Role == "dead letters" {
+		d.Repeat = repeated(&e, s.Clock.Now())
+		if text := string(e.Payload); s.keeps && e.Schema == nil && len(text) <= maxEdited && visible(text) == text {
+			d.Editable = text
+		}
+	}
+	m := &e.Meta
+	for _, f := range []field{
+		{"id", m.ID}, {"key", m.Key}, {"source", m.Origin.Source}, {"partition", m.Origin.Partition}, {"position there", m.Origin.Position},
+		{"provider", m.Provider}, {"request", m.Request}, {"reasons", strings.Join(m.Reasons, ", ")}, {"deadline", timeText(m.Deadline)},
+		{"due", timeText(m.Due)}, {"position", strconv.FormatInt(int64(e.Position), 10)}, {"schema", string(e.Schema)},
+	} {
+		if f.Value != "" {
+			d.Fields = append(d.Fields, field{f.Name, visible(f.Value)})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		d.Headers = append(d.Headers, field{visible(name), masked(name, m.Headers[name])})
+	}
+	d.View, d.Payload, d.Cut = payloadText(e.Payload, q.Get("view"))
+	d.Views = []string{"json", "text", "hex"}
+	return view{Name: "message", Title: "Message " + cut(60, m.ID), Data: d}, nil
+}
+
+func timeText(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return when(t)
+}
+
+// secret finds names of headers whose values are not shown.
+var secret = regexp.MustCompile(`(?i)^(proxy-)?authorization$|^(set-)?cookie2?$|^(token|apikey|key)$|[-_](token|key)$|secret|passw(or)?d|credential`)
+
+// masked returns the value of a header, or that it is hidden.
+func masked(name, value string) string {
+	if secret.MatchString(strings.TrimSpace(name)) {
+		return fmt.Sprintf("hidden (%s)", count(len(value), "byte"))
+	}
+	return cut(8<<10, value)
+}
+
+// payloadText returns the beginning of a payload in a form: json, text or hex; "" is the first that is possible.
+func payloadText(b []byte, form string) (chosen, text string, more bool) {
+	var pretty bytes.Buffer
+	isJSON := len(b) <= maxShown && json.Indent(&pretty, b, "", "  ") == nil
+	if form != "text" && form != "hex" {
+		if form = "text"; isJSON {
+			form = "json"
+		} else if !utf8.Valid(b) {
+			form = "hex"
+		}
+	}
+	switch form {
+	case "json":
+		return form, visible(pretty.String()), false
+	case "text":
+		shown := b[:min(len(b), maxShown)]
+		return form, visible(string(shown)), len(shown) < len(b)
+	}
+	shown := b[:min(len(b), maxShown/8)]
+	return form, hex.Dump(shown), len(shown) < len(b)
+}
+
+// payload sends a payload byte for byte, as a file: no browser shows it.
+func (s *server) payload(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), queryTime)
+	defer cancel()
+	var e store.Entry
+	err := s.turn(ctx, func() (err error) {
+		_, e, err = s.find(ctx, r.URL.Query())
+		return err
+	})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Disposition", `attachment; filename="payload-`+strconv.FormatInt(int64(e.Position), 10)+`.bin"`)
+	_, _ = w.Write(e.Payload)
+}
+
+// way returns what is known of the way of a message, in the order of time.
+func way(e *store.Entry, now time.Time) (steps []step) {
+	m := &e.Meta
+	add := func(at time.Time, text, detail string) {
+		if !at.IsZero() {
+			steps = append(steps, step{at, text, cut(4096, detail), at.After(now)})
+		}
+	}
+	if id := m.Headers[editedFrom]; id != "" {
+		steps = append(steps, step{Text: "made by a person, from the message " + cut(200, id) + " with another payload"})
+	}
+	if m.Origin.Source != "" {
+		steps = append(steps, step{Text: "first seen in " + cut(200, m.Origin.Source), Detail: cut(200, strings.TrimSpace(m.Origin.Partition+" "+m.Origin.Position))})
+	}
+	if m.Merges > 0 {
+		steps = append(steps, step{Text: "sent back from the dead letters " + count(m.Merges, "time")})
+	}
+	add(m.FirstFailure, "failed for the first time", "")
+	if !m.LastFailure.Equal(m.FirstFailure) || m.LastError != "" {
+		add(m.LastFailure, fmt.Sprintf("failed: %s, %s in all", count(m.Visit, "visit"), count(m.Attempts, "call")), m.LastError)
+	}
+	text := "put in this queue"
+	if e.Cause != "" {
+		text = "became a dead letter: " + cut(100, e.Cause)
+	}
+	add(e.Arrived, text, "")
+	add(e.LeasedUntil, "a worker has it until then", "")
+	if m.Due.After(now) {
+		add(m.Due, "is due", "")
+	}
+	add(m.Remembered, "the called side remembers the request until then", "")
+	add(m.Deadline, "its deadline", "")
+	slices.SortStableFunc(steps, func(a, b step) int { return a.At.Compare(b.At) }) // what has no time comes first
+	return steps
+}

@@ -1,0 +1,220 @@
+package console
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// problem is something that is wrong.
+type problem struct {
+	Level      int // 2: act now; 1: look at it
+	Text       string
+	Path, Link string // where to look, and what is there
+}
+
+type overviewData struct {
+	At       string
+	Problems []problem
+	Look     *look
+	Depth    int // messages that are no dead letters
+	Dead     int
+}
+
+func (s *server) overview(r *http.Request) (view, error) {
+	l, err := s.latest(r.Context())
+	if err != nil {
+		return view{}, err
+	}
+	d := overviewData{At: when(l.at), Problems: s.problems(l), Look: l}
+	for _, q := range l.Queues {
+		if q.Role == "dead letters" {
+			d.Dead += q.Messages
+		} else {
+			d.Depth += q.Messages
+		}
+	}
+	return view{Name: "overview", Title: "Overview", Data: d}, nil
+}
+
+// problems says what is wrong, the worst first.
+func (s *server) problems(l *look) []problem {
+	list := slices.Concat(s.backendProblems(l), s.queueProblems(l), s.workerProblems(l))
+	if _, _, err := s.looks.peek(); err != nil {
+		list = append(list, problem{2, fmt.Sprintf("The engine did not answer just now; these numbers are %s old: %s", age(s.Clock.Since(l.at)), cut(300, err)), s.link("/"), "again"})
+	}
+	for _, j := range l.jobs {
+		switch j.State() {
+		case "unreadable":
+			list = append(list, problem{2, fmt.Sprintf("Job %d cannot be read.", j.ID), s.link("/job", "id", j.ID), "the job"})
+		case "paused":
+			list = append(list, problem{1, fmt.Sprintf("Job %d is paused: %d of %d done.", j.ID, j.Done, j.Total), s.link("/job", "id", j.ID), "the job"})
+		default:
+			if j.Error != "" {
+				list = append(list, problem{2, fmt.Sprintf("Job %d does not get on: %s", j.ID, cut(200, j.Error)), s.link("/job", "id", j.ID), "the job"})
+			}
+		}
+	}
+	slices.SortStableFunc(list, func(a, b problem) int { return b.Level - a.Level })
+	return list
+}
+
+func (s *server) backendProblems(l *look) (list []problem) {
+	for _, b := range backendsOf(l) {
+		switch {
+		case b.Held != "":
+			list = append(list, problem{1, fmt.Sprintf("Backend %s is held: %s", cut(100, b.Name), cut(200, b.Held)), s.link("/backends"), "backends"})
+		case b.Shut > 0:
+			list = append(list, problem{2, fmt.Sprintf("Backend %s does not answer in %d of %d workers: %s", cut(100, b.Name), b.Shut, len(b.Workers), cut(200, b.Why)), s.link("/backends"), "backends"})
+		}
+	}
+	return list
+}
+
+func (s *server) queueProblems(l *look) (list []problem) {
+	for _, q := range l.Queues {
+		name, path := cut(100, q.Name), s.link("/queue", "queue", q.Name)
+		switch overdue := l.at.Sub(q.Next); {
+		case q.Counting():
+		case q.Role == "dead letters":
+			text := fmt.Sprintf("%s has %s", name, count(q.Messages, "dead letter"))
+			level := 1
+			if q.Change > 0 {
+				level, text = 2, text+fmt.Sprintf(", %d more than %s ago", q.Change, age(q.Over))
+			}
+			list = append(list, problem{level, text + ": " + causesOf(q.Counts) + ".", path, "what failed"})
+		case q.Held == q.Messages, q.Next.IsZero(), overdue < late:
+		case l.reads(q.Base):
+			list = append(list, problem{1, fmt.Sprintf("%s is late: its first message was due %s ago, and %s.", name, age(overdue), count(q.Messages, "message is", "messages are")+" there"), path, "what waits"})
+		default:
+			list = append(list, problem{1, fmt.Sprintf("No worker has said that it reads %s, where %s.", cut(100, q.Base), count(q.Messages, "message waits", "messages wait")), path, "what waits"})
+		}
+		if q.Held > 0 {
+			list = append(list, problem{1, fmt.Sprintf("%s of %s held.", count(q.Held, "message"), name), path, "the queue"})
+		}
+	}
+	return list
+}
+
+func (s *server) workerProblems(l *look) (list []problem) {
+	for _, w := range l.Workers {
+		if w.Silent {
+			list = append(list, problem{2, fmt.Sprintf("Worker %s on %s has said nothing for %s: it was killed, or does not reach the engine.", w.ID, cut(100, w.Host), age(l.at.Sub(w.Seen))), s.link("/") + "#workers", "workers"})
+		}
+	}
+	return list
+}
+
+// count returns a number with its noun: the plural is given, or has an s.
+func count(n int, one string, many ...string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	if len(many) > 0 {
+		return fmt.Sprintf("%d %s", n, many[0])
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
+
+// causesOf returns the causes of dead letters in words.
+func causesOf(n store.Counts) string {
+	causes := slices.SortedFunc(maps.Keys(n.Causes), func(a, b store.Cause) int {
+		return cmp.Or(n.Causes[b]-n.Causes[a], strings.Compare(string(a), string(b)))
+	})
+	parts := make([]string, len(causes))
+	for i, c := range causes {
+		parts[i] = fmt.Sprintf("%d %s", n.Causes[c], cut(40, c))
+	}
+	if len(parts) == 0 {
+		return "without a cause"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// backend is a service in all workers that call it.
+type backend struct {
+	Name    string
+	Held    string // why, and who has said so
+	Limit   string // that was ordered
+	Shut    int    // workers in which it is closed or probing
+	Why     string
+	Workers []workersBackend
+}
+
+type workersBackend struct {
+	Worker string
+	jobs.Backend
+}
+
+// backendsOf returns the backends by name: of the heartbeats, and those of orders that no worker has.
+func backendsOf(l *look) []backend {
+	byName := map[string]*backend{}
+	at := func(name string) *backend {
+		if byName[name] == nil {
+			byName[name] = &backend{Name: name}
+		}
+		return byName[name]
+	}
+	for _, o := range l.orders {
+		if b := at(o.Backend); o.Held != "" || o.Limit != nil {
+			b.Held = o.Held
+			if o.Limit != nil {
+				b.Limit = fmt.Sprint(*o.Limit)
+			}
+		}
+	}
+	for _, w := range l.Workers {
+		for _, wb := range w.Backends {
+			b := at(wb.Name)
+			b.Workers = append(b.Workers, workersBackend{w.ID, wb})
+			if wb.State == "closed" || wb.State == "probing" {
+				b.Shut++
+			}
+			b.Why = cmp.Or(wb.Why, b.Why)
+		}
+	}
+	var list []backend
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		if b := byName[name]; len(b.Workers) > 0 || b.Held != "" || b.Limit != "" {
+			list = append(list, *b)
+		}
+	}
+	return list
+}
+
+func (s *server) backends(r *http.Request) (view, error) {
+	l, err := s.latest(r.Context())
+	if err != nil {
+		return view{}, err
+	}
+	return view{Name: "backends", Title: "Backends", Data: backendsOf(l)}, nil
+}
+
+// ladder is a queue with all that belongs to it.
+type ladder struct {
+	Base   string
+	Queues []queueState
+}
+
+func (s *server) layers(r *http.Request) (view, error) {
+	l, err := s.latest(r.Context())
+	if err != nil {
+		return view{}, err
+	}
+	var list []ladder
+	for _, q := range l.Queues {
+		base := cmp.Or(q.Base, q.Name)
+		i := slices.IndexFunc(list, func(l ladder) bool { return l.Base == base })
+		if i < 0 {
+			i, list = len(list), append(list, ladder{Base: base})
+		}
+		list[i].Queues = append(list[i].Queues, q)
+	}
+	return view{Name: "layers", Title: "Queues and layers", Data: list}, nil
+}

@@ -1,0 +1,238 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/weirflow/weir/delivery/jobs"
+)
+
+// view is what a page shows.
+type view struct {
+	Name  string // of the template
+	Title string
+	Data  any
+
+	// These are set by page.
+	Person person
+	Keeps  bool
+	Now    time.Time
+	Status int
+}
+
+// statusError is an error that is the person's.
+type statusError struct {
+	status int
+	text   string
+}
+
+func (e *statusError) Error() string { return e.text }
+
+func wrong(format string, args ...any) error {
+	return &statusError{http.StatusUnprocessableEntity, fmt.Sprintf(format, args...)}
+}
+
+func missing(format string, args ...any) error {
+	return &statusError{http.StatusNotFound, fmt.Sprintf(format, args...)}
+}
+
+// page serves what f returns. A page that takes too long, or waits for too many others, is an error.
+func (s *server) page(f func(*http.Request) (view, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), queryTime)
+		defer cancel()
+		var v view
+		err := s.turn(ctx, func() (err error) {
+			v, err = f(r.WithContext(ctx))
+			return err
+		})
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		s.render(w, r, v)
+	})
+}
+
+// turn runs f when few others run.
+func (s *server) turn(ctx context.Context, f func() error) error {
+	select {
+	case s.pages <- struct{}{}:
+		defer func() { <-s.pages }()
+		return f()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// action does what f does, and shows the page that it returns.
+func (s *server) action(f func(*http.Request) (string, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !personOf(r).Acts() {
+			s.fail(w, r, &statusError{http.StatusForbidden, "You may look, and change nothing: this needs the role Actor."})
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), loadTime) // a job counts when it starts
+		defer cancel()
+		if err := r.ParseForm(); err != nil {
+			s.fail(w, r, wrong("The form cannot be read: %v", err))
+			return
+		}
+		to, err := f(r.WithContext(ctx))
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		http.Redirect(w, r, s.Prefix+to, http.StatusSeeOther)
+	})
+}
+
+// fail shows an error.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	v := view{Name: "error", Title: "That did not work", Data: err.Error(), Status: http.StatusInternalServerError}
+	e, mine := errors.AsType[*statusError](err)
+	switch {
+	case mine:
+		v.Status = e.status
+	case errors.Is(err, jobs.ErrNotFound):
+		v.Status = http.StatusNotFound
+	case errors.Is(err, context.DeadlineExceeded):
+		v.Status, v.Data = http.StatusServiceUnavailable, "The engine did not answer in "+queryTime.String()+". Choose less, or try again."
+	}
+	if v.Status >= http.StatusInternalServerError && r.Context().Err() == nil {
+		s.Logger.LogAttrs(r.Context(), slog.LevelWarn, "console: a page failed", slog.String("path", r.URL.Path), slog.Any("error", err))
+	}
+	s.render(w, r, v)
+}
+
+func (s *server) render(w http.ResponseWriter, r *http.Request, v view) {
+	v.Person, v.Keeps, v.Now = personOf(r), s.keeps, s.Clock.Now()
+	var b bytes.Buffer
+	if err := s.templates.ExecuteTemplate(&b, v.Name, v); err != nil {
+		s.Logger.LogAttrs(r.Context(), slog.LevelWarn, "console: a page cannot be shown", slog.String("page", v.Name), slog.Any("error", err))
+		http.Error(w, "This page cannot be shown; the log of the program says why.", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	if v.Status != 0 {
+		w.WriteHeader(v.Status)
+	}
+	_, _ = w.Write(b.Bytes()) // or the person has left
+}
+
+// funcs are what templates call.
+func (s *server) funcs() template.FuncMap {
+	return template.FuncMap{
+		"text": visible, "cut": cut, "age": age, "link": s.link, "nav": nav,
+		"ago":   func(t time.Time) string { return age(max(0, s.Clock.Since(t))) },
+		"when":  when,
+		"until": func(t time.Time) string { return age(max(0, s.Clock.Until(t))) },
+		"past":  func(t time.Time) bool { return !t.After(s.Clock.Now()) },
+	}
+}
+
+// nav is a link to a page, for a page.
+func nav(v view, path, text string) map[string]any {
+	here := map[string]string{
+		"overview": "/", "layers": "/layers", "queue": "/layers", "message": "/layers", "confirm": "/layers", "backends": "/backends",
+		"jobs": "/jobs", "job": "/jobs", "log": "/log",
+	}
+	return map[string]any{"Path": path, "Text": text, "Here": here[v.Name] == path}
+}
+
+// link returns the address of a page, with parameters and their values in turn.
+func (s *server) link(path string, parameters ...any) string {
+	q := url.Values{}
+	for i := 0; i+1 < len(parameters); i += 2 {
+		q.Set(fmt.Sprint(parameters[i]), fmt.Sprint(parameters[i+1]))
+	}
+	return s.address(path, q)
+}
+
+func (s *server) address(path string, q url.Values) string {
+	if len(q) == 0 {
+		return s.Prefix + path
+	}
+	return s.Prefix + path + "?" + q.Encode()
+}
+
+// visible returns a text in which nothing is hidden: what is not printable, or not UTF-8, is written as in Go. Lines and tabs stay.
+func visible(v any) string {
+	s := fmt.Sprint(v)
+	plain := func(r rune) bool { return strconv.IsPrint(r) && r != utf8.RuneError || r == '\n' || r == '\t' }
+	if !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	var b strings.Builder
+	for s != "" {
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		case plain(r):
+			b.WriteRune(r)
+		default:
+			quoted := strconv.QuoteRune(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+		s = s[n:]
+	}
+	return b.String()
+}
+
+// cut returns the beginning of a text, made visible, in one line.
+func cut(n int, v any) string {
+	s := fmt.Sprint(v)
+	more := len(s) > n
+	if more {
+		s = s[:n]
+		for range utf8.UTFMax { // not in the middle of a character
+			if r, size := utf8.DecodeLastRuneInString(s); r != utf8.RuneError || size != 1 {
+				break
+			}
+			s = s[:len(s)-1]
+		}
+	}
+	if s = strings.ReplaceAll(visible(s), "\n", " "); more {
+		s += "…"
+	}
+	return s
+}
+
+// when returns a time.
+func when(t time.Time) string {
+	if t.IsZero() {
+		return "–"
+	}
+	return t.UTC().Format("2006-01-02 15:04:05Z")
+}
+
+// age returns a duration in its one or two largest units.
+func age(d time.Duration) string {
+	const day = 24 * time.Hour
+	units := []struct {
+		name string
+		d    time.Duration
+	}{{"d", day}, {"h", time.Hour}, {"min", time.Minute}, {"s", time.Second}}
+	for i, u := range units {
+		if d < u.d {
+			continue
+		}
+		text := strconv.Itoa(int(d/u.d)) + " " + u.name
+		if rest := d % u.d; i+1 < len(units) && d < 10*u.d && rest >= units[i+1].d {
+			text += " " + strconv.Itoa(int(rest/units[i+1].d)) + " " + units[i+1].name
+		}
+		return text
+	}
+	return "0 s"
+}

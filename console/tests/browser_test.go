@@ -1,0 +1,339 @@
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	cdpage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/console"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// browser starts Chromium, and returns a context for chromedp. Without one the test is skipped, but not in CI.
+func browser(t *testing.T) context.Context {
+	t.Helper()
+	path := ""
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if found, err := exec.LookPath(name); err == nil {
+			path = found
+			break
+		}
+	}
+	if path == "" {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("there is no Chromium: .ci/run installs it")
+		}
+		t.Skip("there is no Chromium: apt-get install chromium")
+	}
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WSURLReadTimeout(time.Minute))
+	ctx, cancel := chromedp.NewExecAllocator(context.Background(), opts...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	require.NoError(t, chromedp.Do(ctx, chromedp.Navigate("about:blank")))
+	return ctx
+}
+
+// person is somebody before a browser.
+type person struct {
+	t    *testing.T
+	ctx  context.Context
+	site string
+}
+
+// at opens the console of an engine.
+func at(t *testing.T, e store.Engine) *person {
+	t.Helper()
+	ctx := browser(t)
+	mux := http.NewServeMux()
+	mux.Handle("/weir/", handler(t, console.Config{Engine: e, Prefix: "/weir", Authorize: role(console.Actor, "ann")}))
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.CloseClientConnections)
+	p := &person{t, ctx, s.URL + "/weir"}
+	p.open("/")
+	return p
+}
+
+// js evaluates an expression in the page.
+func js[T any](p *person, expression string) T {
+	p.t.Helper()
+	v, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	require.NoError(p.t, err)
+	return v
+}
+
+func quoted(text string) string {
+	b, _ := json.Marshal(text) // a string
+	return string(b)
+}
+
+func (p *person) open(path string) {
+	p.t.Helper()
+	require.NoError(p.t, chromedp.Do(p.ctx, chromedp.Navigate(p.site+path)))
+}
+
+// scheme makes the browser prefer light or dark.
+func (p *person) scheme(value string) {
+	p.t.Helper()
+	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: value}}})
+	require.NoError(p.t, err)
+}
+
+func (p *person) size(width, height int64) {
+	p.t.Helper()
+	require.NoError(p.t, chromedp.Do(p.ctx, chromedp.EmulateViewport(width, height)))
+}
+
+// click clicks a link or button with a text, and waits for the page behind it.
+func (p *person) click(text string) {
+	p.t.Helper()
+	is := "[...document.querySelectorAll('a, button')].find(e => e.textContent.trim().startsWith(" + quoted(text) + "))"
+	require.True(p.t, js[bool](p, "!!"+is), "there is no %q on %s", text, p.text())
+	ctx, cancel := context.WithTimeout(p.ctx, 30*time.Second)
+	defer cancel()
+	_, err := chromedp.RunResponse(ctx, chromedp.Evaluate[chromedp.Void](is+".click()"))
+	require.NoError(p.t, err, text)
+}
+
+func (p *person) fill(name, text string) {
+	p.t.Helper()
+	js[bool](p, "document.querySelector('[name="+name+"]').value = "+quoted(text)+", true")
+}
+
+func (p *person) text() string {
+	p.t.Helper()
+	return js[string](p, `document.querySelector("main").innerText`)
+}
+
+// sees waits until a page says something: live parts change by themselves.
+func (p *person) sees(what ...string) {
+	p.t.Helper()
+	for _, w := range what {
+		require.Eventually(p.t, func() bool { return strings.Contains(p.text(), w) }, 30*time.Second, 50*time.Millisecond, "%q", w)
+	}
+}
+
+// The questions of somebody at three in the morning, each on a real page.
+func TestTheSevenQuestions(t *testing.T) {
+	t.Run("sqlite", func(t *testing.T) { sevenQuestions(t, onSQLite(t)) })
+	t.Run("jetstream", func(t *testing.T) { sevenQuestions(t, onJetStream(t)) })
+}
+
+func sevenQuestions(t *testing.T, e store.Keeper) {
+	t.Helper()
+	put(t, e, 40)
+	beat(t, e, "closed")
+	p := at(t, e)
+
+	t.Run("one backend or one payload", func(t *testing.T) {
+		p.t = t
+		p.sees("Backend bank does not answer in 1 of 1 workers", "orders-dead has 43 dead letters: 40 exhausted")
+		p.click("See what failed")
+		p.sees("One failure stands out: 40 of 43 failed alike.", "no answer of # after # ms")
+		p.shoot("groups")
+	})
+	t.Run("does it grow", func(t *testing.T) {
+		p.t = t
+		p.open("/")
+		require.NoError(t, e.Put(t.Context(), "orders-dead", letter("one more")))
+		p.sees("44 dead letters, 1 more than") // by itself
+		p.shoot("overview")
+	})
+	t.Run("stop it", func(t *testing.T) {
+		p.t = t
+		p.open("/backends")
+		p.fill("backend", "bank")
+		p.fill("why", "it does not answer")
+		p.click("Hold")
+		p.sees("it does not answer (ann)")
+		j, err := jobs.New(e, jobs.Config{})
+		require.NoError(t, err)
+		orders, err := j.BackendOrders(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "it does not answer (ann)", orders[0].Held)
+	})
+	t.Run("look at one", func(t *testing.T) {
+		p.t = t
+		p.open("/queue?queue=orders-dead&error=airport")
+		p.click("wrong")
+		p.sees("became a dead letter: permanent", `no airport "XQQ"`, `"to": "XQQ"`)
+	})
+	t.Run("is it safe to repeat", func(t *testing.T) {
+		p.t = t
+		p.sees("fails again unless something has changed")
+		p.open(address(t, e, "doubt"))
+		p.sees("Not safe to repeat: it may happen twice", "Look there for the request first.")
+		p.shoot("doubt")
+		p.open(address(t, e, "known"))
+		p.sees("Safe to repeat for 1 h")
+	})
+	t.Run("three, then all, slowly", func(t *testing.T) {
+		p.t = t
+		p.open("/queue?queue=orders-dead&cause=exhausted")
+		p.click("Send back")
+		p.sees("Send 41 messages back")
+		p.fill("why", "the bank is back")
+		p.click("Send back three")
+		p.sees("done: 3 of 3 done")
+		p.open("/start?do=merge&queue=orders-dead&cause=exhausted")
+		p.fill("why", "three went through")
+		p.fill("rate", "1000")
+		p.click("Send back all 38")
+		p.sees("done: 38 of 38 done")
+	})
+	t.Run("who did what", func(t *testing.T) {
+		p.t = t
+		p.open("/log")
+		p.sees("none changed or missing", "ann", "three went through", "it does not answer")
+	})
+}
+
+// letter is a dead letter.
+func letter(id string) store.Message {
+	m := store.Message{Cause: store.Exhausted, Payload: []byte("{}")}
+	m.Meta.ID, m.Meta.LastError, m.Meta.Reasons = id, "no answer of 10.0.0.1:443 after 9 ms", []string{"UNAVAILABLE"}
+	return m
+}
+
+// beat writes what a worker says of itself, whose backend is in a state.
+func beat(t *testing.T, e store.Keeper, state string) {
+	t.Helper()
+	w := jobs.Worker{
+		ID: "w1", Host: "worker-1", PID: 7, Since: time.Now(), Seen: time.Now().Add(time.Hour), Queues: []string{"orders"}, Counts: json.RawMessage(`{"Acknowledged":4100}`),
+		Operators: []json.RawMessage{json.RawMessage(`{"InFlight":17,"LastError":"503 Service Unavailable"}`)},
+		Backends:  []jobs.Backend{{Name: "bank", State: state, Why: "53 of the last 60 calls failed", Since: time.Now(), Limit: 40, InUse: 1}},
+	}
+	text, err := json.Marshal(w)
+	require.NoError(t, err)
+	require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		return tx.Write(ctx, store.Record{Kind: "worker", Name: "w1", Value: string(text)})
+	}))
+}
+
+// pages are those of a console with something of everything.
+func pages(t *testing.T, e store.Keeper) []string {
+	t.Helper()
+	put(t, e, 12)
+	require.NoError(t, e.Put(t.Context(), "orders-retry-1", store.Message{Meta: delivery.Meta{ID: "waits"}, Delay: time.Hour, Payload: []byte(strings.Repeat("x", 3000))}))
+	beat(t, e, "closed")
+	j, err := jobs.New(e, jobs.Config{})
+	require.NoError(t, err)
+	_, err = j.Start(t.Context(), jobs.Spec{Do: jobs.Hold, Queue: "orders-retry-1", By: "ann", Why: strings.Repeat("long", 100)})
+	require.NoError(t, err)
+	_, err = j.HoldBackend(t.Context(), "bank", "ann", "it loses money")
+	require.NoError(t, err)
+	return []string{
+		"/", "/layers", "/queue?queue=orders-dead", "/queue?queue=orders-dead&cause=permanent", address(t, e, "orders/0/0"), address(t, e, "doubt"), address(t, e, "doubt") + "&view=hex",
+		"/start?do=merge&queue=orders-dead", "/start?do=purge&queue=orders-dead", "/backends", "/jobs", "/job?id=1", "/log", "/queue?queue=x&since=wrong",
+	}
+}
+
+// Pages fit widths from 360 to 1,920 pixels, and a program that looks for what keeps people from using a page (axe-core) finds nothing, in
+// light and dark.
+func TestEverybodyCanUseIt(t *testing.T) {
+	e := onSQLite(t)
+	paths := pages(t, e)
+	p := at(t, e)
+	axe := axeScript(t)
+	for _, scheme := range []string{"light", "dark"} {
+		for _, path := range paths {
+			p.scheme(scheme)
+			p.open(path)
+			for _, width := range []int64{360, 768, 1280, 1920} {
+				p.size(width, 900)
+				assert.LessOrEqual(t, js[int](p, `document.documentElement.scrollWidth - document.documentElement.clientWidth`), 0, "%s is too wide for %d", path, width)
+				if width != 360 && width != 1280 {
+					continue
+				}
+				if axe != "" {
+					assert.Empty(t, p.axe(axe), "%s, %s, %d", path, scheme, width)
+				}
+				assert.Empty(t, p.ownRules(), "%s, %s, %d", path, scheme, width)
+			}
+		}
+	}
+}
+
+// ownRules returns what is wrong by rules that need no other program.
+func (p *person) ownRules() []string {
+	p.t.Helper()
+	return js[[]string](p, `(() => {
+		const wrong = [];
+		if (document.querySelectorAll("h1").length !== 1) wrong.push("no single h1");
+		if (!document.querySelector("main") || !document.querySelector("nav[aria-label]") || !document.documentElement.lang) wrong.push("a landmark or the language is missing");
+		for (const e of document.querySelectorAll("input:not([type=hidden]), select, textarea")) if (!e.labels.length) wrong.push("no label: " + e.outerHTML);
+		for (const e of document.querySelectorAll("a, button, summary")) if (!e.textContent.trim()) wrong.push("no text: " + e.outerHTML);
+		for (const e of document.querySelectorAll("[style], style, script:not([src])")) wrong.push("inline: " + e.outerHTML.slice(0, 80));
+		let before = 1;
+		for (const h of document.querySelectorAll("h1, h2, h3")) { const n = +h.tagName[1]; if (n > before + 1) wrong.push("a heading is left out before " + h.textContent); before = n; }
+		const light = c => { const [r, g, b] = c.match(/[\d.]+/g).map(Number).map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+		for (const e of document.querySelectorAll("main *, header *")) {
+			if (![...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()) || !e.checkVisibility()) continue;
+			let on = e; while (on && getComputedStyle(on).backgroundColor === "rgba(0, 0, 0, 0)") on = on.parentElement;
+			const [a, b] = [light(getComputedStyle(e).color), light(on ? getComputedStyle(on).backgroundColor : "rgb(255, 255, 255)")].sort((x, y) => y - x);
+			if ((a + 0.05) / (b + 0.05) < 4.5) wrong.push("contrast " + ((a + 0.05) / (b + 0.05)).toFixed(1) + ": " + e.textContent.trim().slice(0, 40));
+		}
+		return wrong;
+	})()`)
+}
+
+// axe returns what axe-core finds on a page.
+func (p *person) axe(script string) []string {
+	p.t.Helper()
+	js[bool](p, script+"; true")
+	return js[[]string](p, `axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v => v.id + ": " + v.nodes.map(n => n.html.slice(0, 120)).join(" | ")))`)
+}
+
+// axeScript returns axe-core, from the npm registry, in CI and with WEIR_LONG; "" elsewhere, and where that cannot be reached.
+func axeScript(t *testing.T) string {
+	t.Helper()
+	if os.Getenv("CI") == "" && os.Getenv("WEIR_LONG") == "" {
+		return ""
+	}
+	const version = "4.14.1"
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "npm", "pack", "--silent", "axe-core@"+version)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Logf("axe-core is left out: npm: %v %s", err, out)
+		return ""
+	}
+	tar := exec.CommandContext(t.Context(), "tar", "-xzf", "axe-core-"+version+".tgz", "package/axe.min.js")
+	tar.Dir = dir
+	require.NoError(t, tar.Run())
+	b, err := os.ReadFile(filepath.Join(dir, "package", "axe.min.js"))
+	require.NoError(t, err)
+	return string(b)
+}
+
+// shoot writes pictures for docs/console.md, if WEIR_SHOTS names a directory.
+func (p *person) shoot(name string) {
+	p.t.Helper()
+	dir := os.Getenv("WEIR_SHOTS")
+	if dir == "" {
+		return
+	}
+	for _, scheme := range []string{"light", "dark"} {
+		p.scheme(scheme)
+		p.size(900, 620)
+		shot, err := chromedp.Call(p.ctx, cdpage.CaptureScreenshot, cdpage.CaptureScreenshotParams{Format: "webp", Quality: new(int64(60))})
+		require.NoError(p.t, err)
+		require.NoError(p.t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("console-%s-%s.webp", name, scheme)), shot.Data, 0o600))
+	}
+}

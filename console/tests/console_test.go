@@ -1,0 +1,456 @@
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/console"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
+	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/ext/sqlite"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// engines runs a test on each engine that can be had without a server.
+func engines(t *testing.T, f func(t *testing.T, e store.Keeper)) {
+	t.Run("memory", func(t *testing.T) { f(t, memory.Open()) })
+	t.Run("sqlite", func(t *testing.T) { f(t, onSQLite(t)) })
+	t.Run("jetstream", func(t *testing.T) { f(t, onJetStream(t)) })
+}
+
+// onJetStream returns an engine on a server within this process.
+func onJetStream(t *testing.T) store.Keeper {
+	t.Helper()
+	s, err := embedded.Start(t.TempDir(), embedded.WithLogger(quiet), embedded.WithServerOptions(func(o *server.Options) { o.SyncAlways, o.MaxPayload = false, 16<<20 }))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	nc, err := s.Connect()
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	e, err := weirjs.New(t.Context(), js, weirjs.WithLogger(quiet))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	return e
+}
+
+func onSQLite(tb testing.TB) store.Keeper {
+	tb.Helper()
+	e, err := sqlite.Open(context.Background(), filepath.Join(tb.TempDir(), "queues.db"), sqlite.WithLogger(quiet))
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = e.Close() })
+	return e
+}
+
+// role returns an Authorize that lets everybody in.
+func role(role console.Role, who string) func(*http.Request) (console.Role, string, error) {
+	return func(*http.Request) (console.Role, string, error) { return role, who, nil }
+}
+
+func handler(tb testing.TB, c console.Config) http.Handler {
+	tb.Helper()
+	c.Logger = quiet
+	ctx, cancel := context.WithCancel(context.Background())
+	tb.Cleanup(cancel)
+	h, err := console.Handler(ctx, c)
+	require.NoError(tb, err)
+	return h
+}
+
+// ask sends a request of this machine. With a form it is a POST of the console's own page.
+func ask(h http.Handler, path string, form url.Values) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil)
+	if form != nil {
+		r = httptest.NewRequest(http.MethodPost, "http://localhost"+path, strings.NewReader(form.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+	}
+	r.RemoteAddr = "127.0.0.1:1234"
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// page returns the text of a page that must be there.
+func page(t *testing.T, h http.Handler, path string) string {
+	t.Helper()
+	w := ask(h, path, nil)
+	require.Equal(t, http.StatusOK, w.Code, "%s: %s", path, w.Body)
+	return w.Body.String()
+}
+
+// put puts dead letters: n that no service answered for, one whose payload is wrong, one in doubt, and one that may be repeated.
+func put(tb testing.TB, e store.Engine, n int) {
+	tb.Helper()
+	now := time.Now()
+	var ms []store.Message
+	for i := range n {
+		ms = append(ms, store.Message{
+			Meta: delivery.Meta{
+				ID: fmt.Sprintf("orders/0/%d", i), Key: "customer-7", Origin: delivery.Origin{Source: "orders", Partition: "0", Position: fmt.Sprint(i)}, Visit: 4, Attempts: 12,
+				FirstFailure: now.Add(-time.Hour), LastFailure: now.Add(-time.Minute),
+				LastError: fmt.Sprintf("no answer of 10.0.0.%d:443 after %d ms", i%9, i), Reasons: []string{"UNAVAILABLE"}, Provider: "bank",
+			},
+			Payload: fmt.Appendf(nil, `{"order":%d,"amount":1250}`, i), Cause: store.Exhausted,
+		})
+	}
+	ms = append(ms,
+		store.Message{Meta: delivery.Meta{ID: "wrong", Visit: 1, Attempts: 1, LastError: `no airport "XQQ"`, LastFailure: now}, Payload: []byte(`{"to":"XQQ"}`), Cause: store.Permanent},
+		store.Message{Meta: delivery.Meta{ID: "doubt", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now.Add(-3 * time.Hour), OutcomeUnknown: true, Request: "r1", Remembered: now.Add(-2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.OutcomeUnknown},
+		store.Message{Meta: delivery.Meta{ID: "known", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now, OutcomeUnknown: true, Request: "r2", Remembered: now.Add(2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.OutcomeUnknown})
+	require.NoError(tb, e.Put(context.Background(), "orders-dead", ms...))
+}
+
+// address returns the address of the page of a message.
+func address(t *testing.T, e store.Inspector, id string) string {
+	t.Helper()
+	list, err := e.List(t.Context(), "orders-dead", store.Filter{IDs: []string{id}}, store.Page{Max: 1})
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	return fmt.Sprintf("/message?queue=orders-dead&position=%d", list[0].Position)
+}
+
+func TestOverview(t *testing.T) {
+	engines(t, func(t *testing.T, e store.Keeper) {
+		h := handler(t, console.Config{Engine: e, Prefix: "/weir/"})
+		assert.Contains(t, page(t, h, "/weir/"), "Nothing is wrong")
+		put(t, e, 20)
+		h = handler(t, console.Config{Engine: e, Prefix: "/weir/"})
+		text := page(t, h, "/weir/")
+		assert.Contains(t, text, "orders-dead has 23 dead letters: 20 exhausted, 2 outcome unknown, 1 permanent.")
+		assert.Contains(t, text, `href="/weir/queue?queue=orders-dead"`)
+		assert.NotContains(t, text, `href="/queue`)
+	})
+}
+
+// What workers say of themselves, and orders for backends.
+func TestWorkersAndBackends(t *testing.T) {
+	engines(t, func(t *testing.T, e store.Keeper) {
+		j, err := jobs.New(e, jobs.Config{Logger: quiet})
+		require.NoError(t, err)
+		_, err = j.HoldBackend(t.Context(), "bank", "ann", "it loses money")
+		require.NoError(t, err)
+		w := jobs.Worker{
+			ID: "w1", Host: "h", Seen: time.Now().Add(-5 * time.Minute), Queues: []string{"orders"}, Counts: json.RawMessage(`{"Acknowledged":41}`),
+			Operators: []json.RawMessage{json.RawMessage(`{"InFlight":17,"LastError":"refused"}`)},
+			Backends:  []jobs.Backend{{Name: "air", State: "closed", Why: "503 of half the calls", Limit: -1}},
+		}
+		text, err := json.Marshal(w)
+		require.NoError(t, err)
+		require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			return tx.Write(ctx, store.Record{Kind: "worker", Name: "w1", Value: string(text)})
+		}))
+		h := handler(t, console.Config{Engine: e})
+		seen := page(t, h, "/")
+		for _, want := range []string{
+			"Backend bank is held: it loses money (ann)", "Backend air does not answer in 1 of 1 workers: 503 of half the calls",
+			"Worker w1 on h has said nothing for 5 min", `data-l="Done">41<`, `data-l="In flight">17<`,
+		} {
+			assert.Contains(t, seen, want)
+		}
+		assert.Less(t, strings.Index(seen, "Backend air"), strings.Index(seen, "Backend bank"), "the worst first")
+		assert.Contains(t, page(t, h, "/backends"), "it loses money (ann)")
+	})
+}
+
+func TestDeadLetters(t *testing.T) {
+	engines(t, func(t *testing.T, e store.Keeper) {
+		put(t, e, 120)
+		h := handler(t, console.Config{Engine: e})
+		text := page(t, h, "/queue?queue=orders-dead")
+		assert.Eventually(t, func() bool {
+			text = page(t, h, "/queue?queue=orders-dead")
+			return strings.Contains(text, "One failure stands out: 120 of 123 failed alike.")
+		}, 10*time.Second, 20*time.Millisecond)
+		assert.Contains(t, text, "no answer of # after # ms")
+		assert.Contains(t, text, "orders/0/49")
+		assert.NotContains(t, text, "orders/0/50<")
+		list, err := e.List(t.Context(), "orders-dead", store.Filter{}, store.Page{Max: 50})
+		require.NoError(t, err)
+		next := fmt.Sprintf("/queue?after=%d&queue=orders-dead", list[49].Position)
+		assert.Contains(t, text, strings.ReplaceAll(next, "&", "&amp;"))
+		_, err = e.Purge(t.Context(), "orders-dead", store.Filter{IDs: []string{"orders/0/3"}})
+		require.NoError(t, err)
+		assert.Contains(t, page(t, h, next), "orders/0/50<", "what others remove moves nothing from one page to another")
+		one := page(t, h, "/queue?queue=orders-dead&error=airport&cause=permanent&since=90m")
+		assert.Contains(t, one, ">wrong<")
+		assert.NotContains(t, one, "orders/0/1<")
+		assert.Equal(t, http.StatusUnprocessableEntity, ask(h, "/queue?queue=orders-dead&since=yesterday", nil).Code)
+		assert.Equal(t, http.StatusNotFound, ask(h, "/queue", nil).Code)
+	})
+}
+
+func TestWhatHappensIfItIsRepeated(t *testing.T) {
+	e := memory.Open()
+	put(t, e, 1)
+	h := handler(t, console.Config{Engine: e})
+	for id, want := range map[string][]string{
+		"orders/0/0": {"Safe to repeat.", "failed at each of its 4 visits", "became a dead letter: exhausted", "no answer of 10.0.0.0:443"},
+		"wrong":      {"fails again unless something has changed"},
+		"doubt":      {"Not safe to repeat: it may happen twice", "It failed 3 h ago", "2 h ago. A repeat is a new request"},
+		"known":      {"Safe to repeat for 1 h 59 min", "under the same request id", "r2"},
+	} {
+		text := page(t, h, address(t, e, id))
+		for _, w := range want {
+			assert.Contains(t, text, w, id)
+		}
+		assert.NotContains(t, text, "<form", "a reader gets no form")
+	}
+	assert.Equal(t, http.StatusNotFound, ask(h, "/message?queue=orders-dead&position=999999", nil).Code)
+}
+
+// over waits until a job is over, and runs it if the console does not.
+func over(t *testing.T, e store.Keeper, id int) jobs.Job {
+	t.Helper()
+	j, err := jobs.New(e, jobs.Config{Logger: quiet})
+	require.NoError(t, err)
+	job, err := j.Run(t.Context(), id, nil)
+	require.NoError(t, err)
+	return job
+}
+
+// Law J1: what is done to many messages is a job of the engine. Law J2: it leaves a line in the log.
+func TestActions(t *testing.T) {
+	engines(t, func(t *testing.T, e store.Keeper) {
+		put(t, e, 20)
+		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+		confirm := page(t, h, "/start?do=merge&queue=orders-dead")
+		for _, want := range []string{"Send 23 messages back", `name="to" value="orders"`, "Send back three, to try", "Send back all 23", "2 may have taken effect"} {
+			assert.Contains(t, confirm, want)
+		}
+		form := url.Values{"do": {"merge"}, "queue": {"orders-dead"}, "to": {"orders"}, "max": {"3"}, "rate": {"0"}}
+		w := ask(h, "/start", form)
+		assert.Equal(t, http.StatusUnprocessableEntity, w.Code)
+		assert.Contains(t, w.Body.String(), "Say why")
+		form.Set("why", "the bank is back")
+		w = ask(h, "/start", form)
+		assert.Equal(t, http.StatusUnprocessableEntity, w.Code, "nobody reads orders")
+		form.Set("new", "yes")
+		w = ask(h, "/start", form)
+		require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
+		assert.Equal(t, "/job?id=1", w.Header().Get("Location"))
+		job := over(t, e, 1)
+		assert.Equal(t, []any{3, "ann", "the bank is back"}, []any{job.Done, job.By, job.Why})
+		assert.Contains(t, page(t, h, "/job?id=1"), "done: 3 of 3 done")
+
+		form.Set("max", "0")
+		require.Equal(t, http.StatusSeeOther, ask(h, "/start", form).Code)
+		job = over(t, e, 3) // the line of the end of the first is the second
+		assert.Equal(t, []int{19, 1}, []int{job.Done, job.InDoubt}, "the one that the called side remembers goes, too")
+
+		steer := url.Values{"do": {"hold"}, "backend": {"bank"}, "why": {"it loses money"}}
+		require.Equal(t, http.StatusSeeOther, ask(h, "/backends", steer).Code)
+		log := page(t, handler(t, console.Config{Engine: e}), "/log")
+		assert.Contains(t, log, "5 lines, none changed or missing")
+		assert.Contains(t, log, "it loses money")
+		assert.Contains(t, page(t, h, "/jobs"), "the bank is back")
+	})
+}
+
+func TestJobsArePausedAndCancelled(t *testing.T) {
+	e := memory.Open()
+	put(t, e, 20)
+	h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+	form := url.Values{"do": {"purge"}, "queue": {"orders-dead"}, "why": {"test"}, "rate": {"1"}}
+	require.Equal(t, http.StatusSeeOther, ask(h, "/start", form).Code)
+	for _, step := range [][2]string{{"pause", "Resume"}, {"resume", "Pause"}, {"cancel", "cancelled"}} {
+		w := ask(h, "/job", url.Values{"id": {"1"}, "do": {step[0]}, "why": {"test"}})
+		require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
+		assert.Contains(t, page(t, h, "/job?id=1"), step[1])
+	}
+	assert.Equal(t, http.StatusUnprocessableEntity, ask(h, "/job", url.Values{"id": {"1"}, "do": {"pause"}, "why": {"test"}}).Code, "it is over")
+	assert.Equal(t, http.StatusNotFound, ask(h, "/job?id=77", nil).Code)
+}
+
+func TestAnEditedPayload(t *testing.T) {
+	engines(t, func(t *testing.T, e store.Keeper) {
+		put(t, e, 0)
+		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+		u, err := url.Parse(address(t, e, "wrong"))
+		require.NoError(t, err)
+		form := u.Query()
+		for k, v := range map[string]string{"to": "orders", "payload": "{\r\n\"to\":\"TXL\"}", "why": "a typing error", "new": "yes"} {
+			form.Set(k, v)
+		}
+		w := ask(h, "/edit", form)
+		require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
+		sent, err := e.List(t.Context(), "orders", store.Filter{}, store.Page{Max: 9})
+		require.NoError(t, err)
+		require.Len(t, sent, 1)
+		assert.Equal(t, "{\n\"to\":\"TXL\"}", string(sent[0].Payload))
+		assert.Equal(t, "wrong", sent[0].Meta.Headers[jobs.EditedFrom])
+		assert.Equal(t, http.StatusNotFound, ask(h, "/edit", form).Code, "a second click changes nothing")
+		assert.Contains(t, page(t, h, fmt.Sprintf("/message?queue=orders&position=%d", sent[0].Position)), "from the message wrong with another payload")
+	})
+}
+
+// Law J3: what is in a message is text.
+func TestHostileMessages(t *testing.T) {
+	engines(t, func(t *testing.T, e store.Keeper) {
+		nasty := "<script>alert(1)</script>\x1b[31m\u202e\u2066\r'\"`{{.}}"
+		m := store.Message{
+			Meta: delivery.Meta{
+				ID: "id" + nasty, Key: nasty, LastError: nasty + strings.Repeat("x", 5000), Reasons: []string{nasty}, Provider: nasty, Origin: delivery.Origin{Source: nasty},
+				Headers: map[string]string{
+					"Authorization": "Bearer s3cr3t", "Cookie": "s3cr3t", "X-Api-Key": "s3cr3t", "x-auth-token": "s3cr3t", "Client-Secret-2": "s3cr3t",
+					"db_PASSWORD": "s3cr3t", "Trace": nasty, "<b>": "x",
+				},
+			},
+			Payload: append([]byte(nasty), strings.Repeat("payload ", 10<<20/8)...), Cause: store.Permanent,
+		}
+		binary := store.Message{Meta: delivery.Meta{ID: "binary"}, Payload: []byte("\xff\x00\xfe<script>alert(1)</script>"), Cause: store.Undecodable}
+		require.NoError(t, e.Put(t.Context(), "orders-dead", m, binary))
+		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, nasty)})
+		var pages []string
+		list, err := e.List(t.Context(), "orders-dead", store.Filter{}, store.Page{Max: 9})
+		require.NoError(t, err)
+		for _, entry := range list {
+			for _, view := range []string{"", "text", "json", "hex"} {
+				pages = append(pages, page(t, h, fmt.Sprintf("/message?queue=orders-dead&view=%s&position=%d", view, entry.Position)))
+			}
+		}
+		q := url.Values{"queue": {"orders-dead"}, "error": {nasty}, "key": {nasty}, "do": {"merge"}, "to": {nasty}}.Encode()
+		for _, path := range []string{"/", "/queue?queue=orders-dead", "/queue?" + q, "/start?" + q, "/layers", "/jobs", "/queue?queue=" + url.QueryEscape(nasty)} {
+			pages = append(pages, page(t, h, path))
+		}
+		pages = append(pages, ask(h, "/queue?queue=x&since="+url.QueryEscape(nasty), nil).Body.String())
+		for i, text := range pages {
+			assert.NotContains(t, text, "<script>alert", i)
+			for _, bad := range []string{"\x1b", "\u202e", "\u2066", "\x00", "s3cr3t"} {
+				assert.False(t, strings.Contains(stripped(text), bad), "page %d has %q", i, bad)
+			}
+			assert.Less(t, len(text), 1<<20, i)
+		}
+		assert.Contains(t, pages[0], `\x1b[31m\u202e`)
+		assert.Contains(t, pages[0], "hidden (6 bytes)")
+		assert.Contains(t, pages[4], "ff 00 fe 3c")
+		w := ask(h, fmt.Sprintf("/payload?queue=orders-dead&position=%d", list[1].Position), nil)
+		assert.Equal(t, "application/octet-stream", w.Header().Get("Content-Type"))
+		assert.Contains(t, w.Header().Get("Content-Disposition"), "attachment")
+		assert.Equal(t, binary.Payload, w.Body.Bytes())
+	})
+}
+
+// stripped leaves out the values of fields, which send back what was asked for, byte for byte.
+func stripped(text string) string {
+	var b strings.Builder
+	for {
+		before, rest, ok := strings.Cut(text, `value="`)
+		b.WriteString(before)
+		if !ok {
+			return b.String()
+		}
+		_, text, _ = strings.Cut(rest, `"`)
+	}
+}
+
+func TestWhoGetsIn(t *testing.T) {
+	e := memory.Open()
+	put(t, e, 1)
+	from := func(h http.Handler, method, host, remote string, header ...string) int {
+		r := httptest.NewRequest(method, "http://"+host+"/", nil)
+		r.RemoteAddr = remote
+		for i := 0; i+1 < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		assert.Contains(t, w.Header().Get("Content-Security-Policy"), "default-src 'none'")
+		assert.NotContains(t, w.Header().Get("Content-Security-Policy"), "unsafe")
+		return w.Code
+	}
+	open := handler(t, console.Config{Engine: e})
+	assert.Equal(t, http.StatusOK, from(open, "GET", "localhost:80", "127.0.0.1:1"))
+	assert.Equal(t, http.StatusOK, from(open, "GET", "[::1]:80", "[::1]:1"))
+	assert.Equal(t, http.StatusForbidden, from(open, "GET", "localhost", "10.0.0.1:1"), "another machine")
+	assert.Equal(t, http.StatusForbidden, from(open, "GET", "evil.example", "127.0.0.1:1"), "a name that leads here")
+	form := url.Values{"do": {"purge"}, "queue": {"orders-dead"}, "why": {"x"}}
+	assert.Equal(t, http.StatusForbidden, ask(open, "/start", form).Code)
+	for _, c := range []struct {
+		role console.Role
+		who  string
+		err  error
+	}{{console.Nobody, "x", nil}, {console.Actor, "", nil}, {console.Actor, "x", errors.New("no")}} {
+		h := handler(t, console.Config{Engine: e, Authorize: func(*http.Request) (console.Role, string, error) { return c.role, c.who, c.err }})
+		assert.Equal(t, http.StatusForbidden, from(h, "GET", "localhost", "127.0.0.1:1"))
+	}
+	acts := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
+	assert.Equal(t, http.StatusOK, from(acts, "GET", "weir.example", "10.0.0.1:1"))
+	r := httptest.NewRequest("POST", "http://localhost/start", strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Sec-Fetch-Site", "cross-site")
+	w := httptest.NewRecorder()
+	acts.ServeHTTP(w, r)
+	assert.Equal(t, http.StatusForbidden, w.Code, "a page of another site")
+	r.Header.Del("Sec-Fetch-Site")
+	r.Header.Set("Origin", "https://evil.example")
+	w = httptest.NewRecorder()
+	acts.ServeHTTP(w, r)
+	assert.Equal(t, http.StatusForbidden, w.Code, "of an old browser")
+}
+
+// An engine that does not answer any more: the last numbers are shown, with that.
+func TestAnEngineThatFails(t *testing.T) {
+	e := memory.Open()
+	put(t, e, 1)
+	mock := clock.NewMock()
+	mock.Set(time.Now())
+	h := handler(t, console.Config{Engine: e, Clock: mock})
+	assert.NotContains(t, page(t, h, "/"), "did not answer")
+	require.NoError(t, e.Close())
+	mock.Add(time.Minute)
+	require.Eventually(t, func() bool {
+		return strings.Contains(page(t, h, "/"), "The engine did not answer just now; these numbers are 1 min old: store: closed")
+	}, 10*time.Second, 10*time.Millisecond)
+	assert.Equal(t, http.StatusInternalServerError, ask(h, "/queue?queue=orders-dead", nil).Code)
+}
+
+func TestHandlerRefuses(t *testing.T) {
+	_, err := console.Handler(t.Context(), console.Config{})
+	require.Error(t, err)
+	_, err = console.Handler(t.Context(), console.Config{Engine: memory.Open(), Prefix: "weir"})
+	require.ErrorContains(t, err, "slash")
+}
+
+// The events of a page that is live.
+func TestEvents(t *testing.T) {
+	e := memory.Open()
+	s := httptest.NewServer(handler(t, console.Config{Engine: e}))
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/events", nil)
+	require.NoError(t, err)
+	answer, err := s.Client().Do(r)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	assert.Equal(t, "text/event-stream", answer.Header.Get("Content-Type"))
+	b := make([]byte, 5)
+	_, err = io.ReadFull(answer.Body, b)
+	require.NoError(t, err)
+	assert.Equal(t, "data:", string(b))
+	cancel()
+}

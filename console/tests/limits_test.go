@@ -1,0 +1,147 @@
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/console"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// state returns all that an engine keeps: messages, records and locks.
+func state(tb testing.TB, e store.Keeper) string {
+	tb.Helper()
+	ctx := context.Background()
+	var b strings.Builder
+	queues, err := e.Queues(ctx)
+	require.NoError(tb, err)
+	for _, q := range queues {
+		list, err := e.List(ctx, q, store.Filter{}, store.Page{Max: 1000})
+		require.NoError(tb, err)
+		for _, entry := range list {
+			text, err := json.Marshal(entry.Message)
+			require.NoError(tb, err)
+			fmt.Fprintln(&b, q, entry.Position, entry.Held, entry.Fence, entry.LeasedUntil, string(text))
+		}
+	}
+	for _, kind := range []string{"job", "job-ended", "log", "log-head", "worker", "backend"} {
+		records, err := e.Records(ctx, kind, "", 1000)
+		require.NoError(tb, err)
+		fmt.Fprintln(&b, kind, records)
+	}
+	held, err := e.Locks().Held(ctx, "")
+	require.NoError(tb, err)
+	return b.String() + fmt.Sprint(len(held))
+}
+
+// Law J2: a reader can change nothing, whatever is asked of whatever route.
+func FuzzAReaderChangesNothing(f *testing.F) {
+	e := memory.Open()
+	put(f, e, 3)
+	j, err := jobs.New(e, jobs.Config{Logger: quiet})
+	require.NoError(f, err)
+	_, err = j.Start(context.Background(), jobs.Spec{Do: jobs.Hold, Queue: "orders-dead", By: "ann", Why: "test"})
+	require.NoError(f, err)
+	h := handler(f, console.Config{Engine: e, Authorize: role(console.Reader, "")})
+	before := state(f, e)
+	for _, path := range []string{"/", "/queue", "/message", "/layers", "/start", "/backends", "/jobs", "/job", "/log", "/edit", "/payload", "/style.css", "//start", "/start/../edit", "/x"} {
+		for _, query := range []string{
+			"", "queue=orders-dead&position=1&view=hex", "do=merge&queue=orders-dead&to=orders&why=x&new=yes&doubt=yes&max=0", "id=1&do=cancel&why=x", "do=purge&queue=orders-dead&why=x",
+			"do=hold&backend=bank&why=x", "queue=orders-dead&position=1&to=orders&new=yes&payload=x&why=x", "queue=orders-dead&after=-1&since=1h&before=\xff", "%zz",
+		} {
+			f.Add("GET", path, query)
+			f.Add("POST", path, query)
+		}
+	}
+	for _, method := range []string{"PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE"} {
+		f.Add(method, "/start", "do=purge&queue=orders-dead&why=x")
+	}
+	f.Fuzz(func(t *testing.T, method, path, query string) {
+		if strings.HasPrefix(path, "/events") {
+			t.Skip("it does not end")
+		}
+		r, err := http.NewRequest(method, "http://localhost/", strings.NewReader(query))
+		if err != nil {
+			t.Skip("no method")
+		}
+		r.URL = &url.URL{Path: path, RawQuery: query}
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code >= http.StatusInternalServerError {
+			t.Errorf("%s %q %q: %d %s", method, path, query, w.Code, w.Body)
+		}
+		if after := state(t, e); after != before {
+			t.Fatalf("%s %q %q has changed\n%s\nto\n%s", method, path, query, before, after)
+		}
+	})
+}
+
+// The pages of a queue of many dead letters: 100,000, and with WEIR_LONG=1 a million. They are made while the groups are counted.
+func TestManyDeadLetters(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it puts 100,000 messages")
+	}
+	n := 100_000
+	if os.Getenv("WEIR_LONG") != "" {
+		n = 1_000_000
+	}
+	e := onSQLite(t)
+	at := time.Now()
+	for i := 0; i < n; i += 5000 {
+		ms := make([]store.Message, 5000)
+		for k := range ms {
+			ms[k] = store.Message{
+				Meta: delivery.Meta{
+					ID: fmt.Sprintf("orders/0/%d", i+k), Key: fmt.Sprintf("customer-%d", k%100), Origin: delivery.Origin{Source: "orders"}, Visit: 3, Attempts: 9, FirstFailure: at, LastFailure: at,
+					LastError: fmt.Sprintf("no answer of 10.0.0.%d:443", k%9), Reasons: []string{"UNAVAILABLE"}, Provider: "bank",
+				},
+				Payload: []byte(`{"amount":1250}`), Cause: store.Exhausted,
+			}
+		}
+		require.NoError(t, e.Put(t.Context(), "orders-dead", ms...))
+	}
+	h := handler(t, console.Config{Engine: e})
+	page(t, h, "/")
+	list, err := e.List(t.Context(), "orders-dead", store.Filter{}, store.Page{After: store.Position(n / 2), Max: 1})
+	require.NoError(t, err)
+	middle := list[0].Position
+	begun := time.Now()
+	_, err = e.List(t.Context(), "orders-dead", store.Filter{}, store.Page{After: middle, Max: 50})
+	require.NoError(t, err)
+	t.Logf("the engine lists a page in the middle in %v", time.Since(begun))
+	var took []time.Duration
+	for range 20 {
+		for _, path := range []string{
+			"/", "/layers", "/queue?queue=orders-dead", "/queue?queue=orders-dead&cause=exhausted", "/queue?queue=orders-dead&provider=bank",
+			fmt.Sprintf("/queue?queue=orders-dead&after=%d", middle), fmt.Sprintf("/message?queue=orders-dead&position=%d", middle),
+		} {
+			begun := time.Now()
+			page(t, h, path)
+			took = append(took, time.Since(begun))
+		}
+	}
+	slices.Sort(took)
+	p95 := took[len(took)*95/100]
+	t.Logf("%d dead letters: a page takes %v, p95 %v, at most %v", n, took[len(took)/2], p95, took[len(took)-1])
+	limit := 200 * time.Millisecond
+	if os.Getenv("WEIR_LONG") == "" {
+		limit *= 5 // machines of tests are busy
+	}
+	require.LessOrEqual(t, p95, limit)
+}

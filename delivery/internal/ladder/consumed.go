@@ -1,0 +1,167 @@
+package ladder
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery/internal/leases"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/decoder"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
+)
+
+// consumed is the source of a queue and its layers on a [store.Consumer]. It opens with the first Receive, so that engines that are away are
+// asked again.
+type consumed[T any] struct {
+	engine  store.Consumer
+	what    store.Consumption
+	codec   codec.Codec[T]
+	decoder *decoder.Decoder[T]
+
+	calls context.Context // of Consume; ends with Close
+	end   context.CancelFunc
+
+	mu      sync.Mutex // guards what follows
+	opening *opening   // nil: nothing is opened, or was
+	closed  bool
+}
+
+// opening is a call of Consume. It outlasts the Receive that began it, since other inputs end that again and again.
+type opening struct {
+	done     chan struct{} // closed behind the call; then what follows is read
+	receiver store.Receiver
+	err      error
+}
+
+func newConsumed[T any](c Config[T]) *consumed[T] {
+	s := &consumed[T]{
+		engine: c.Store.(store.Consumer), codec: c.Codec, decoder: decoder.New("ladder", c.Codec), // New has looked
+		what: store.Consumption{Queue: c.Main, IsLayer: c.IsLayer, Dead: c.DeadLetters, Clock: c.Clock, Logger: c.Logger},
+	}
+	s.calls, s.end = context.WithCancel(context.Background())
+	for _, l := range c.Layers {
+		s.what.Layers = append(s.what.Layers, l.Queue)
+	}
+	return s
+}
+
+// receiver returns what is open; nil: nothing is yet.
+func (s *consumed[T]) receiver() store.Receiver {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.opening; o != nil {
+		select {
+		case <-o.done:
+			return o.receiver
+		default:
+		}
+	}
+	return nil
+}
+
+// begin opens. It is called by one goroutine at a time.
+func (s *consumed[T]) begin(ctx context.Context) (store.Receiver, error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, errClosed
+	}
+	if s.opening == nil {
+		o := &opening{done: make(chan struct{})}
+		s.opening = o
+		go func() { // ends with the call
+			defer close(o.done)
+			o.err = guard.Call(func() (err error) {
+				o.receiver, err = s.engine.Consume(s.calls, s.what)
+				return err
+			}, broken)
+		}()
+	}
+	o := s.opening
+	s.mu.Unlock()
+	select {
+	case <-o.done:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil, errClosed
+	case o.err != nil:
+		s.opening = nil // the next Receive tries again
+	}
+	return o.receiver, o.err
+}
+
+// Receive implements [Source].
+func (s *consumed[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
+	for {
+		r, err := s.begin(ctx)
+		if err != nil {
+			return nil, err
+		}
+		raw, err := r.Receive(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		values := make([]T, len(raw))
+		errs := guard.Each(len(raw), func(i int) (err error) {
+			values[i], err = s.codec.Decode(raw[i].Value)
+			return err
+		}, broken)
+		ms := make([]message.Message[T], 0, len(raw))
+		for i, m := range raw {
+			if err := errs[i]; err != nil {
+				s.what.Logger.Warn("weir: a message cannot be decoded and goes to the dead letters",
+					slog.String("queue", s.what.Queue), slog.String("id", m.Meta().ID), slog.Any("error", err))
+				m.Reject(decoder.Unreadable(err))
+				continue
+			}
+			ms = append(ms, message.With(m, values[i]))
+		}
+		if len(ms) > 0 {
+			return ms, nil
+		}
+	}
+}
+
+// AsReceived is that of a leases.Source.
+func (s *consumed[T]) AsReceived(id store.Identity, m *store.Message) (payload, schema []byte, ok bool) {
+	r := s.receiver()
+	if r == nil {
+		return nil, nil, false
+	}
+	if payload, ok = r.Received(id); !ok {
+		return nil, nil, false
+	}
+	schema = codec.SchemaOf(s.codec)
+	return payload, schema, leases.Same(s.decoder, s.codec, schema, payload, m)
+}
+
+// Close implements [Source].
+func (s *consumed[T]) Close(ctx context.Context) error {
+	s.mu.Lock()
+	o := s.opening
+	s.closed = true
+	s.mu.Unlock()
+	s.end()
+	if o == nil {
+		return nil
+	}
+	select {
+	case <-o.done:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if o.receiver == nil {
+		return nil
+	}
+	return o.receiver.Close(ctx)
+}
+
+func broken(recovered any) error { return guard.Recovered("ladder", recovered) }

@@ -1,0 +1,87 @@
+package jobs
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/failed"
+)
+
+// EditedFrom is the header of a message that [Jobs.Edit] has made: the id of the one whose place it took.
+const EditedFrom = "Edited-From"
+
+// edited is what Jobs.Edit does to a message.
+const edited Action = "edit"
+
+// errGone ends a transaction that has nothing to change. update would repeat one that returns ErrChanged.
+var errGone = errors.New("the message is gone, or a worker has it")
+
+const maxIDPrefix = 900 // of an edited message; an id has 1,024 bytes at most
+
+// Edit puts a message with another payload into the queue to, and removes the one of a queue that was listed as e, in one transaction with a
+// line of the log. It returns that as a job which is done. The new message has an id of its own and the old id in its header [EditedFrom].
+// It starts as for a first visit, and keeps no request id: its calls are other requests. The error matches [store.ErrChanged] if e is gone, is
+// leased, or was taken since; then nothing is changed.
+func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string, payload []byte, by, why string) (Job, error) {
+	spec := Spec{Do: Merge, Queue: queue, To: to, Filter: store.Filter{IDs: []string{e.Meta.ID}}, By: by, Why: why}
+	if err := spec.check(); err != nil {
+		return Job{}, err
+	}
+	if _, ok := j.engine.(*local); ok {
+		return Job{}, errors.New("jobs: this engine does not edit messages: it is not a store.Keeper")
+	}
+	spec.Do = edited
+	var job Job
+	err := j.update(ctx, func(ctx context.Context, tx store.Tx) error {
+		now := tx.Now().UTC()
+		entry := e
+		entry.Message = e.Clone()
+		m := &entry.Message
+		failed.Afresh(&m.Meta, now)
+		m.Meta.OutcomeUnknown, m.Meta.Request, m.Meta.Remembered = false, "", time.Time{}
+		if m.Meta.Headers == nil {
+			m.Meta.Headers = map[string]string{}
+		}
+		m.Meta.Headers[EditedFrom] = e.Meta.ID
+		m.Meta.ID, m.Payload, m.Cause, m.Delay = editedID(e.Meta.ID, payload), payload, "", 0
+		done, err := tx.Edit(ctx, store.Edit{Do: store.MoveEdit, Queue: queue, Entry: entry, To: to})
+		if err != nil {
+			return err
+		}
+		if !done[0] {
+			return errGone
+		}
+		_, lines, _, err := headOf(ctx, tx)
+		if err != nil {
+			return err
+		}
+		job = Job{ID: lines + 1, Spec: spec, Progress: Progress{Done: 1}, Total: 1, Begun: now, Ended: now, Format: format}
+		text, err := json.Marshal(job)
+		if err != nil {
+			return fmt.Errorf("jobs: job %d: %w", job.ID, err)
+		}
+		if err := tx.Write(ctx, store.Record{Kind: kindEnded, Name: lineName(job.ID), Value: string(text)}); err != nil {
+			return err
+		}
+		if err := forget(ctx, tx); err != nil {
+			return err
+		}
+		return appendLine(ctx, tx, Line{At: now, Event: string(edited), By: by, Why: why, Job: job})
+	})
+	if errors.Is(err, errGone) {
+		return Job{}, fmt.Errorf("jobs: %w: %w", err, store.ErrChanged)
+	}
+	return job, err
+}
+
+// editedID returns the id of an edited message: the same for the same payload.
+func editedID(old string, payload []byte) string {
+	sum := sha256.Sum256(append([]byte(old+"\x00"), payload...))
+	return old[:min(len(old), maxIDPrefix)] + "~" + hex.EncodeToString(sum[:6])
+}

@@ -1,0 +1,110 @@
+package jobs_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/testing/golden"
+)
+
+var kinds = []string{"job", "job-ended", "log", "log-head", "worker", store.WatchedKind}
+
+// The records of a job, of a job that was cancelled, of the log, of a worker, and of what is wanted of a backend (law W4).
+func TestFormatsOfRecords(t *testing.T) {
+	mock := clock.NewMock()
+	mock.Set(golden.At)
+	engine := memory.Open(memory.WithClock(mock))
+	var written strings.Builder
+	writeRecords(t, engine, mock)
+	for _, kind := range kinds {
+		list, err := engine.Records(t.Context(), kind, "", 100)
+		require.NoError(t, err)
+		for _, r := range list {
+			fmt.Fprintf(&written, "%s\t%s\t%d\t%s\n", r.Kind, r.Name, r.Version, r.Value)
+		}
+	}
+	old := memory.Open(memory.WithClock(mock))
+	require.NoError(t, old.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		for line := range strings.Lines(string(golden.Written(t, "records", []byte(written.String())))) {
+			part := strings.SplitN(strings.TrimSuffix(line, "\n"), "\t", 4)
+			version, err := strconv.ParseInt(part[2], 10, 64)
+			require.NoError(t, err)
+			for v := range version {
+				require.NoError(t, tx.Write(ctx, store.Record{Kind: part[0], Name: part[1], Version: v, Value: part[3]}))
+			}
+		}
+		return nil
+	}))
+	want, got := readRecords(t, engine, mock), readRecords(t, old, mock)
+	require.Len(t, want.jobs, 2)
+	require.Equal(t, "running", want.jobs[1].State())
+	require.Len(t, want.lines, 5)
+	require.Len(t, want.workers, 1)
+	require.Len(t, want.orders, 1)
+	require.Equal(t, want, got)
+}
+
+func writeRecords(t *testing.T, engine *memory.Engine, mock *clock.Mock) {
+	j, err := jobs.New(engine, jobs.Config{Clock: mock})
+	require.NoError(t, err)
+	spec := jobs.Spec{
+		Do: jobs.Merge, Queue: "orders-dead", To: "orders", Max: 10, Rate: 2.5, OutcomeUnknown: true, By: "ann", Why: "fixed",
+		Filter: store.Filter{
+			IDs: []string{"1", "2"}, Key: "k", Source: "s", Provider: "p", Cause: store.Exhausted, Reason: "r", Error: "503",
+			Since: golden.At, Before: golden.At.AddDate(0, 0, 1),
+		},
+	}
+	_, err = j.Start(t.Context(), spec)
+	require.NoError(t, err)
+	second, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Hold, Queue: "orders", By: "bob", Why: "wait"})
+	require.NoError(t, err)
+	_, err = j.Cancel(t.Context(), second.ID, "bob", "no")
+	require.NoError(t, err)
+	_, err = j.HoldBackend(t.Context(), "payments", "ann", "they migrate")
+	require.NoError(t, err)
+	_, err = j.LimitBackend(t.Context(), "payments", 5, "ann", "slowly")
+	require.NoError(t, err)
+	worker, err := json.Marshal(jobs.Worker{
+		ID: "w1", Host: "a", PID: 7, Version: "v0.1.0", Since: golden.At, Seen: golden.At, Queues: []string{"orders"},
+		Counts: json.RawMessage(`{"Done":3}`), Operators: []json.RawMessage{json.RawMessage(`{"Accepted":3}`)},
+		Backends: []jobs.Backend{{Name: "payments", State: "closed", Why: "503", Since: golden.At, Until: golden.At.Add(time.Minute), Limit: 5, Waiting: 1}},
+	})
+	require.NoError(t, err)
+	require.NoError(t, engine.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		return tx.Write(ctx, store.Record{Kind: "worker", Name: "w1", Value: string(worker)})
+	}))
+}
+
+type records struct {
+	jobs    []jobs.Job
+	lines   []jobs.Line
+	workers []jobs.Worker
+	orders  []jobs.BackendOrder
+}
+
+func readRecords(t *testing.T, engine *memory.Engine, mock *clock.Mock) (r records) {
+	j, err := jobs.New(engine, jobs.Config{Clock: mock})
+	require.NoError(t, err)
+	r.jobs, err = j.List(t.Context())
+	require.NoError(t, err)
+	for line, err := range j.Log(t.Context()) {
+		require.NoError(t, err)
+		r.lines = append(r.lines, line)
+	}
+	r.workers, err = j.Workers(t.Context())
+	require.NoError(t, err)
+	r.orders, err = j.BackendOrders(t.Context())
+	require.NoError(t, err)
+	return r
+}

@@ -1,0 +1,212 @@
+package delivery_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
+)
+
+// topics is an engine without leases.
+type topics struct {
+	mu       sync.Mutex
+	stored   map[string][]store.Message
+	put      func(queue string, ms []store.Message) error // nil: they are stored
+	consumed store.Consumption
+	begin    func(ctx context.Context) error // nil: it begins at once
+	rejected []error
+	sent     bool
+	value    string
+}
+
+func (e *topics) Put(_ context.Context, queue string, ms ...store.Message) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.put != nil {
+		return e.put(queue, ms)
+	}
+	if e.stored == nil {
+		e.stored = map[string][]store.Message{}
+	}
+	e.stored[queue] = append(e.stored[queue], ms...)
+	return nil
+}
+
+func (e *topics) Close() error { return nil }
+
+func (e *topics) Consume(ctx context.Context, c store.Consumption) (store.Receiver, error) {
+	e.consumed = c
+	if e.begin != nil {
+		if err := e.begin(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return topicsReceiver{e}, nil
+}
+
+type topicsReceiver struct{ *topics }
+
+func (r topicsReceiver) Receive(ctx context.Context, _ int) ([]message.Message[[]byte], error) {
+	if !r.sent {
+		r.topics.sent = true
+		return []message.Message[[]byte]{message.New([]byte(r.value), &message.Meta{ID: "1", Visit: 1}, func(v message.Verdict) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.topics.rejected = append(r.topics.rejected, v.Err)
+		})}, nil
+	}
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+func (topicsReceiver) Close(context.Context) error { return nil }
+
+func (r topicsReceiver) Received(id store.Identity) ([]byte, bool) {
+	return []byte(r.value), id.ID == "1"
+}
+
+// What an engine without leases cannot do is refused when the queue is made, with what to use in its place.
+func TestAConsumerIsRefusedWhatItCannotDo(t *testing.T) {
+	for name, opt := range map[string]delivery.QueueOption{
+		"WithLease":                 delivery.WithLease(time.Second),
+		"WithMaxDepth":              delivery.WithMaxDepth(1),
+		"KeepKeyOrder":              delivery.KeepKeyOrder(1),
+		"FairByKey":                 delivery.FairByKey(1),
+		"the limits of layer 2":     delivery.WithLayers(delivery.Layer{Delay: 1}, delivery.Layer{Delay: 1, Rate: 1}),
+		"the limits of layer 1":     delivery.WithLayers(delivery.Layer{Delay: 1, MaxConcurrent: 1}),
+		"WithMaxDepth: it has no i": delivery.WithMaxDepth(1),
+	} {
+		func() {
+			defer func() {
+				text, _ := recover().(string)
+				require.Contains(t, text, name)
+				require.Contains(t, text, "on another engine, such as PostgreSQL")
+			}()
+			delivery.NewQueue[string](&topics{}, "orders", opt)
+		}()
+	}
+	require.Panics(t, func() { delivery.NewQueue[string](struct{ delivery.Engine }{memory.Open()}, "orders") })
+
+	e := &topics{}
+	q := delivery.NewQueue[string](e, "orders")
+	require.NoError(t, q.Put(t.Context(), "a", delivery.Key("ann"), delivery.Deadline(time.Now())))
+	for _, opt := range []delivery.PutOption{delivery.ID("7"), delivery.After(time.Second)} {
+		err := q.Put(t.Context(), "a", opt)
+		require.ErrorIs(t, err, delivery.ErrRefused)
+		require.ErrorContains(t, err, "PostgreSQL")
+	}
+	require.Len(t, e.stored["orders"], 1)
+	_, err := q.Provider(t.Context(), func() string { panic("not called") })
+	require.ErrorContains(t, err, "PostgreSQL")
+	require.ErrorContains(t, q.SetProvider(t.Context(), "north"), "PostgreSQL")
+	_, err = q.Counts(t.Context())
+	require.Error(t, err)
+}
+
+// What is left of a batch stays the caller's: what was stored is acknowledged, and what never can be is rejected (laws D1, W2).
+func TestAConsumerStoresSomeOfABatch(t *testing.T) {
+	failed := errors.New("no leader")
+	e := &topics{put: func(string, []store.Message) error {
+		return &store.PutError{Errs: []error{nil, failed, delivery.ErrRefused}}
+	}}
+	q := delivery.NewQueue[string](e, "orders")
+	verdicts := make([]*delivery.Verdict, 3)
+	ms := make([]delivery.Message[string], 3)
+	for i := range ms {
+		ms[i] = delivery.New("v", &delivery.Meta{ID: string(rune('a' + i))}, func(v delivery.Verdict) { verdicts[i] = &v })
+	}
+	err := q.PutAll(t.Context(), ms)
+	require.ErrorIs(t, err, failed)
+	require.ErrorContains(t, err, "2 of 3 messages were not stored: no leader")
+	require.Equal(t, delivery.Acked, verdicts[0].Kind)
+	require.Nil(t, verdicts[1])
+	require.Equal(t, delivery.Rejected, verdicts[2].Kind)
+
+	e.put = func(string, []store.Message) error { return &store.PutError{Errs: []error{nil, delivery.ErrRefused}} }
+	require.NoError(t, q.PutAll(t.Context(), []delivery.Message[string]{ms[1], delivery.New("v", &delivery.Meta{ID: "d"}, func(delivery.Verdict) {})}))
+	require.Error(t, q.PutAll(t.Context(), []delivery.Message[string]{{}, {}}), "nobody would see that one is refused")
+}
+
+type charged struct{ Amount int }
+
+// What fails goes to the layers with the bytes that came; what cannot be decoded is rejected.
+func TestAConsumerKeepsWhatItReceived(t *testing.T) {
+	const whole = `{"Amount":7,"Note":"a field that the type lacks"}`
+	e := &topics{value: whole}
+	q := delivery.NewQueue[charged](e, "orders", delivery.RetryAfter(time.Minute))
+	s := q.Source(nil)
+	ms, err := s.Receive(t.Context(), 10)
+	require.NoError(t, err)
+	require.Equal(t, []string{"orders-retry-1"}, e.consumed.Layers)
+	require.Equal(t, "orders-dead", e.consumed.Dead)
+	require.True(t, e.consumed.IsLayer("orders-retry-7"))
+	require.False(t, e.consumed.IsLayer("others-retry-7"))
+	ctx := delivery.ContextWithMeta(t.Context(), ms[0].Meta())
+	require.NoError(t, q.TakeFailure(ctx, asyncop.Failure[charged]{Element: ms[0].Value, Err: context.DeadlineExceeded}))
+	require.Equal(t, whole, string(e.stored["orders-retry-1"][0].Payload))
+	require.NoError(t, q.TakeFailure(ctx, asyncop.Failure[charged]{Element: charged{8}, Err: context.DeadlineExceeded}))
+	require.JSONEq(t, `{"Amount":8}`, string(e.stored["orders-retry-1"][1].Payload), "the program has changed it")
+	require.NoError(t, s.Close(t.Context()))
+	_, err = s.Receive(t.Context(), 1)
+	require.Error(t, err)
+
+	e = &topics{value: "no JSON"}
+	s = delivery.NewQueue[charged](e, "orders").Source(nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err = s.Receive(ctx, 10)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Len(t, e.rejected, 1)
+	require.NoError(t, s.Close(t.Context()))
+}
+
+// An engine that is slow to begin is not asked from the start again by each Receive, which others may end all the time (law D4); after an
+// error it is, and a Close ends it.
+func TestAConsumerThatIsSlowToBegin(t *testing.T) {
+	begun, release := 0, make(chan error)
+	e := &topics{value: `"v"`, begin: func(ctx context.Context) error {
+		begun++
+		select {
+		case err := <-release:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}}
+	q := delivery.NewQueue[string](e, "orders")
+	s := q.Source(nil)
+	short := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := s.Receive(ctx, 1)
+		return err
+	}
+	require.ErrorIs(t, short(), context.DeadlineExceeded)
+	require.ErrorIs(t, short(), context.DeadlineExceeded)
+	away := errors.New("away")
+	release <- away
+	_, err := s.Receive(t.Context(), 1)
+	require.ErrorIs(t, err, away)
+	require.Equal(t, 1, begun)
+	require.ErrorIs(t, short(), context.DeadlineExceeded)
+	release <- nil
+	ms, err := s.Receive(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, "v", ms[0].Value)
+	require.Equal(t, 2, begun)
+	require.NoError(t, s.Close(t.Context()))
+
+	s = q.Source(nil)
+	require.ErrorIs(t, short(), context.DeadlineExceeded)
+	require.NoError(t, s.Close(t.Context()))
+	require.Error(t, short())
+}

@@ -1,0 +1,67 @@
+package delivery_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// A dead letter has what became of its calls, in all visits.
+func TestTheWayOfADeadLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		orders := delivery.NewQueue[order](engine, "orders", delivery.RetryAfter(time.Minute))
+		begun := time.Now().UTC()
+		require.NoError(t, orders.Put(t.Context(), order{Cents: 7}, delivery.ID("7")))
+		n := 0
+		charge := asyncop.Blocking(func(context.Context, order) (order, error) {
+			n++
+			time.Sleep(time.Duration(n) * time.Second)
+			return order{}, fmt.Errorf("answer %d: %w", n, errors.ErrUnsupported)
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		op := asyncop.OrderedWaitWithRetry(charge, time.Minute, 4,
+			strategies.FixedDelay[order](1, 10*time.Second).RetryIfException(predicates.HasException),
+			asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithBackend(backend.New("bank")))
+		ended := make(chan error)
+		go func() {
+			_, err := delivery.Run(ctx, orders, op, delivery.NewQueue[order](engine, "receipts"))
+			ended <- err
+		}()
+		time.Sleep(5 * time.Minute)
+		cancel()
+		require.NoError(t, <-ended)
+
+		letters, err := engine.List(t.Context(), orders.DeadLetters(), store.Filter{}, store.Page{Max: 10})
+		require.NoError(t, err)
+		require.Len(t, letters, 1)
+		var got []string
+		for _, s := range letters[0].Meta.Way {
+			at := s.Begun.Sub(begun)
+			if s.Visit > 1 {
+				require.InDelta(t, time.Minute+13*time.Second, s.Begun.Sub(letters[0].Meta.FirstFailure)+13*time.Second, float64(25*time.Second))
+				at = s.Begun.Sub(letters[0].Meta.Way[2].Begun)
+			}
+			got = append(got, fmt.Sprintf("%d.%d +%v %v %v %v %s %s", s.Visit, s.Attempt, at.Round(time.Second), s.Took, s.Wait, s.Retried, s.Backend, s.Error))
+		}
+		require.Equal(t, []string{
+			"1.1 +0s 1s 10s true open answer 1: unsupported operation",
+			"1.2 +11s 2s 0s false open answer 2: unsupported operation",
+			"2.1 +0s 3s 10s true open answer 3: unsupported operation",
+			"2.2 +13s 4s 0s false open answer 4: unsupported operation",
+		}, got)
+	})
+}

@@ -1,0 +1,314 @@
+package docs_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/ext/prometheus/weirprom"
+	"github.com/weirflow/weir/predicates"
+)
+
+// How a plant is scraped, and when its fault begins: by then the alerts know how it is in calm.
+const (
+	scrapeEach  = 15 * time.Second
+	faultBegins = 45 * time.Minute
+	faultLasts  = 35 * time.Minute
+)
+
+// plant is a worker with a backend and checkpoints, whose metrics are scraped.
+type plant struct {
+	fault    atomic.Value // a string; "": calm
+	registry *prometheus.Registry
+	series   map[string][]string // by name and labels: a value for each scrape
+	scrapes  int
+	epoch    time.Time
+}
+
+func (p *plant) has(fault string) bool { return p.fault.Load() == fault }
+
+// parcel is an element. To send one twice does no harm.
+type parcel int
+
+func (parcel) Idempotent() bool { return true }
+
+var (
+	errDown   = &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	errPoison = predicates.WithReason(fmt.Errorf("no such account"), predicates.NewRejection("NO_ACCOUNT"))
+)
+
+// call is the function of the operator.
+func (p *plant) call(ctx context.Context, n parcel) (parcel, error) {
+	took := 50 * time.Millisecond
+	if p.has("slow") {
+		took = 6 * time.Second
+	}
+	select {
+	case <-time.After(took):
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	switch {
+	case p.has("down"):
+		return 0, errDown
+	case p.has("poison") && n%10 == 0:
+		return 0, errPoison
+	case p.has("layer") && n%3 == 0:
+		return 0, fmt.Errorf("the answer to %d makes no sense", n)
+	}
+	return n, nil
+}
+
+// sink is where results go.
+type plantSink struct{ *plant }
+
+func (s plantSink) PutAll(ctx context.Context, ms []delivery.Message[parcel]) error {
+	if s.has("stuck") {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// plantSource is the queue, on a disk that may be full.
+type plantSource struct {
+	*plant
+	delivery.Source[parcel]
+}
+
+func (s plantSource) Receive(ctx context.Context, n int) ([]delivery.Message[parcel], error) {
+	if s.has("disk") {
+		return nil, fmt.Errorf("write orders.db-wal: %w", syscall.ENOSPC)
+	}
+	waiting, cancel := context.WithTimeout(ctx, 10*time.Second) // so that it notices
+	defer cancel()
+	ms, err := s.Source.Receive(waiting, n)
+	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
+		err = nil
+	}
+	return ms, err
+}
+
+// plantStore keeps checkpoints, unless it hangs.
+type plantStore struct {
+	*plant
+	checkpoint.Store
+}
+
+func (s plantStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error {
+	if s.has("checkpoint") {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	return s.Store.Save(ctx, snapshot)
+}
+
+// scrape notes what the registry has.
+func (p *plant) scrape(t *testing.T) {
+	t.Helper()
+	families, err := p.registry.Gather()
+	require.NoError(t, err)
+	note := func(name string, v float64, labels []string) {
+		slices.Sort(labels)
+		key := name + "{" + strings.Join(labels, ",") + "}"
+		for len(p.series[key]) < p.scrapes {
+			p.series[key] = append(p.series[key], "_")
+		}
+		if strings.HasSuffix(name, "_timestamp_seconds") && v > 0 { // promtool begins at 0
+			v -= float64(p.epoch.Unix())
+		}
+		p.series[key] = append(p.series[key], strconv.FormatFloat(v, 'f', -1, 64))
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			switch h := m.GetHistogram(); {
+			case h != nil:
+				note(f.GetName()+"_sum", h.GetSampleSum(), labels)
+				note(f.GetName()+"_count", float64(h.GetSampleCount()), labels)
+			case m.GetGauge() != nil:
+				note(f.GetName(), m.GetGauge().GetValue(), labels)
+			default:
+				note(f.GetName(), m.GetCounter().GetValue(), labels)
+			}
+		}
+	}
+	p.scrapes++
+	for key := range p.series { // what is gone
+		if len(p.series[key]) < p.scrapes {
+			p.series[key] = append(p.series[key], "_")
+		}
+	}
+}
+
+// run lets the plant work, with a fault from faultBegins on.
+func (p *plant) run(t *testing.T, fault string, each, lasts time.Duration) {
+	synctest.Test(t, func(t *testing.T) {
+		quiet := slog.New(slog.DiscardHandler)
+		p.fault.Store("")
+		p.series, p.registry, p.epoch = map[string][]string{}, prometheus.NewRegistry(), time.Now()
+		engine, bank, monitor, metrics := memory.Open(), backend.New("bank", backend.WithLogger(quiet)), &delivery.Monitor{}, weirprom.New("payments")
+		orders := delivery.NewQueue[parcel](engine, "orders", delivery.RetryAfter(time.Minute, 2*time.Hour), delivery.WithLogger(quiet))
+		op := asyncop.OrderedWait(asyncop.Blocking(p.call), 10*time.Second, 20, asyncop.WithBackend(bank), asyncop.WithObserver(metrics),
+			asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
+		coordinator, err := checkpoint.NewCoordinator(plantStore{p, checkpointtest.NewMemoryStore()},
+			checkpoint.WithInterval(time.Minute), checkpoint.WithTimeout(5*time.Minute), checkpoint.WithLogger(quiet))
+		require.NoError(t, err)
+		require.NoError(t, coordinator.Start())
+		p.registry.MustRegister(metrics, weirprom.NewBackends(bank), weirprom.NewWorker("payments", monitor),
+			weirprom.NewCheckpoints("flights", coordinator), weirprom.NewQueues(engine, "orders", "orders-retry-1", "orders-retry-2", "orders-dead"))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = delivery.Run(ctx, plantSource{p, orders.Source(nil)}, op, plantSink{p}, delivery.WithMonitor(monitor), delivery.WithLogger(quiet))
+		}()
+		fed := make(chan struct{})
+		go func() {
+			defer close(fed)
+			for n := parcel(0); ctx.Err() == nil; n++ {
+				_ = orders.Put(ctx, n)
+				time.Sleep(each)
+			}
+		}()
+		for at := time.Duration(0); at < lasts; at += scrapeEach {
+			if fault != "" && at >= faultBegins {
+				p.fault.Store(fault)
+			}
+			p.scrape(t)
+			time.Sleep(scrapeEach)
+		}
+		p.fault.Store("")
+		cancel()
+		<-ended
+		<-fed
+		require.NoError(t, coordinator.Close())
+		require.NoError(t, engine.Close())
+	})
+}
+
+// test writes a test of promtool: the alerts that have fired by a time, in all.
+func (p *plant) test(b *strings.Builder, name string, by map[time.Duration][]string) {
+	fmt.Fprintf(b, "  - name: %s\n    interval: %v\n    input_series:\n", name, scrapeEach)
+	for _, key := range slices.Sorted(maps.Keys(p.series)) {
+		fmt.Fprintf(b, "      - series: '%s'\n        values: '%s'\n", key, strings.Join(p.series[key], " "))
+	}
+	b.WriteString("    promql_expr_test:\n")
+	for _, at := range slices.Sorted(maps.Keys(by)) {
+		fmt.Fprintf(b, "      - expr: max by (alertname) (max_over_time(ALERTS{alertstate=\"firing\"}[2d]))\n        eval_time: %v\n        exp_samples:\n", at)
+		for _, alert := range by[at] {
+			fmt.Fprintf(b, "          - labels: '{alertname=%q}'\n            value: 1\n", alert)
+		}
+	}
+}
+
+// Each fault of a worker that runs raises its alert in time, and no other that it does not inhibit; a day of calm raises none. The series are
+// scraped from runs with the fault, in virtual time.
+func TestAlerts(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		if os.Getenv("WEIR_REQUIRE_PROMTOOL") != "" {
+			t.Fatal(err)
+		}
+		t.Skip("promtool is not installed: apt-get install --no-install-recommends prometheus")
+	}
+	const page, ticket = 2 * time.Minute, 30 * time.Minute
+	for _, c := range []struct {
+		fault, alert string
+		within       time.Duration
+		inhibits     []string // that fire in the end as well
+	}{
+		{"down", "WeirBackendClosed", page, []string{"WeirLayerGrows"}},
+		{"stuck", "WeirWorkerStuck", page, nil},
+		{"disk", "WeirEngineFails", page, nil},
+		{"slow", "WeirCallsSlow", ticket, nil},
+		{"poison", "WeirDeadLetters", ticket, nil},
+		{"layer", "WeirLayerGrows", ticket, nil},
+		{"checkpoint", "WeirCheckpointStuck", ticket, nil},
+		{"", "", 0, nil},
+	} {
+		t.Run(cmp.Or(c.fault, "a day of calm"), func(t *testing.T) {
+			var p plant
+			var b strings.Builder
+			rules, err := filepath.Abs("../cmd/weir/generate/alerts.yml")
+			require.NoError(t, err)
+			fmt.Fprintf(&b, "rule_files: [%s]\nevaluation_interval: %v\ntests:\n", rules, scrapeEach)
+			if c.fault == "" {
+				p.run(t, "", 10*time.Second, 24*time.Hour)
+				p.test(&b, "calm", map[time.Duration][]string{24 * time.Hour: nil})
+			} else {
+				lasts := faultBegins + faultLasts
+				p.run(t, c.fault, 2*time.Second, lasts)
+				all := append(slices.Clone(c.inhibits), c.alert)
+				slices.Sort(all)
+				p.test(&b, c.fault, map[time.Duration][]string{faultBegins: nil, faultBegins + c.within: {c.alert}, lasts - time.Minute: all})
+			}
+			file := filepath.Join(t.TempDir(), "test.yml")
+			require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o600))
+			out, err := exec.CommandContext(t.Context(), promtool, "test", "rules", file).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+		})
+	}
+}
+
+// The dashboard and the rules have no metrics but those of weirprom.
+func TestGeneratedNames(t *testing.T) {
+	doc, err := os.ReadFile("../ext/prometheus/weirprom/doc.go")
+	require.NoError(t, err)
+	for _, file := range []string{"alerts.yml", "dashboard.json"} {
+		text, err := os.ReadFile(filepath.Join("../cmd/weir/generate", file))
+		require.NoError(t, err)
+		for _, name := range regexp.MustCompile(`weir_\w+`).FindAllString(string(text), -1) {
+			for _, suffix := range []string{"_sum", "_count", "_bucket"} {
+				name = strings.TrimSuffix(name, suffix)
+			}
+			require.Regexp(t, `(?m)^//\t`+name+`\b`, string(doc), file)
+		}
+	}
+}
+
+// Each alert has a section of the runbook, and the runbook no other.
+func TestRunbook(t *testing.T) {
+	rules, err := os.ReadFile("../cmd/weir/generate/alerts.yml")
+	require.NoError(t, err)
+	page, err := os.ReadFile("runbook.md")
+	require.NoError(t, err)
+	named := func(pattern string, text []byte) (all []string) {
+		for _, m := range regexp.MustCompile(pattern).FindAllSubmatch(text, -1) {
+			all = append(all, string(m[1]))
+		}
+		return all
+	}
+	alerts := named(`alert: (\w+)`, rules)
+	require.Equal(t, alerts, named(`(?m)^## (Weir\w+)$`, page))
+	for i, url := range named(`runbook.md#(\w+)`, rules) {
+		require.Equal(t, strings.ToLower(alerts[i]), url)
+	}
+}

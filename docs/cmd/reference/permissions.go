@@ -1,0 +1,71 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// permissionsPage lists the subjects that a test of JetStream works with, below its comments.
+func permissionsPage(root string) (string, error) {
+	name := filepath.Join(root, "ext", "jetstream", "embedded", "permissions_test.go")
+	fset := token.NewFileSet()
+	file, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil // a repository of a test
+	}
+	if err != nil {
+		return "", err
+	}
+	comments := ast.NewCommentMap(fset, file, file.Comments)
+	var b strings.Builder
+	b.WriteString("# Permissions of JetStream\n\n" + generated + "\nEach part needs the right to subscribe to `_INBOX.>`, and to publish to these subjects. " +
+		"The streams and the consumer have example names in capitals: use yours.\n")
+	for _, v := range variable(file, "allowed").(*ast.CompositeLit).Elts {
+		entry := v.(*ast.KeyValueExpr)
+		key, err := strconv.Unquote(entry.Key.(*ast.BasicLit).Value)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n", strings.ToUpper(key[:1])+key[1:])
+		for _, comment := range comments[entry] {
+			b.WriteString(identifier.ReplaceAllString(spaces.ReplaceAllString(strings.TrimSpace(comment.Text()), " "), "`$0`") + "\n\n")
+		}
+		ast.Inspect(entry.Value, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.Ident:
+				if n.Name == "ofEngine" {
+					ast.Inspect(variable(file, n.Name), func(n ast.Node) bool { return subject(&b, n) })
+				}
+			default:
+				return subject(&b, n)
+			}
+			return true
+		})
+	}
+	return b.String(), nil
+}
+
+func subject(b *strings.Builder, n ast.Node) bool {
+	if text, ok := n.(*ast.BasicLit); ok {
+		b.WriteString("- `" + strings.Trim(text.Value, `"`) + "`\n")
+	}
+	return true
+}
+
+// variable returns the value of a variable of a file.
+func variable(file *ast.File, name string) (value ast.Expr) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok && v.Names[0].Name == name {
+			value = v.Values[0]
+		}
+		return value == nil
+	})
+	return value
+}

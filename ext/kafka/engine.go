@@ -1,0 +1,211 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+// closeWait is how long Close waits for workers that are still open.
+const closeWait = 3 * time.Second
+
+// Engine keeps messages in topics: of a queue "orders" the topics orders, orders-retry-1 and so on, and orders-dead. Its workers are members of
+// the consumer group "orders". It is a [store.Consumer]: the documentation of delivery.NewQueue lists the options that it refuses. Safe for
+// concurrent use.
+type Engine struct {
+	settings
+	producer *producer
+
+	mu     sync.Mutex // guards what follows; not held while a client is called
+	known  map[string]bool
+	open   map[*source]bool
+	closed bool
+}
+
+var _ store.Consumer = (*Engine)(nil)
+
+// Put implements [store.Engine]: when it returns nil, all replicas in sync have the records (acks=all). The producer is idempotent, so the
+// retries of the client double nothing. A message that is put again, after an error or a crash, is written again, with the same id. The key of a message
+// is the key of its record, so messages of a key go to one partition, in order. Its error is a [*store.PutError] once the records were sent.
+func (e *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	if err := storearg.Put(queue, ms...); err != nil {
+		return err
+	}
+	topic := queue
+	if of := e.foreign[queue]; of != nil {
+		topic = of[0]
+	} else if err := e.ensure(ctx, queue); err != nil {
+		return err
+	}
+	if e.isClosed() {
+		return store.ErrClosed
+	}
+	err := e.producer.put(ctx, topic, ms)
+	if errors.Is(err, kerr.UnknownTopicOrPartition) { // somebody has removed it
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.known, topic)
+	}
+	return err
+}
+
+func (e *Engine) isClosed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closed
+}
+
+// unknown returns those of the topics that were not seen yet.
+func (e *Engine) unknown(topics []string) ([]string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, store.ErrClosed
+	}
+	return slices.DeleteFunc(slices.Clone(topics), func(topic string) bool { return e.known[topic] }), nil
+}
+
+// ensure makes topics that are missing, or returns an error.
+func (e *Engine) ensure(ctx context.Context, topics ...string) error {
+	topics, err := e.unknown(topics)
+	if err != nil || len(topics) == 0 {
+		return err
+	}
+	missing, err := missingTopics(ctx, e.producer.client, topics)
+	switch {
+	case err != nil:
+		return fmt.Errorf("kafka: %w", err)
+	case len(missing) > 0 && e.partitions == 0:
+		return guard.MarkPermanent(fmt.Errorf("kafka: the topics %s are missing: make them, each by kafka-topics.sh --bootstrap-server HOST:PORT "+
+			"--create --topic %s --partitions N --replication-factor N, or let the engine do so by the option kafka.WithTopics(partitions, replication)",
+			strings.Join(missing, ", "), missing[0]))
+	}
+	for _, topic := range missing {
+		if err := e.create(ctx, topic); err != nil {
+			return err
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, topic := range topics {
+		e.known[topic] = true
+	}
+	return nil
+}
+
+// create makes a topic.
+func (e *Engine) create(ctx context.Context, topic string) error {
+	configs := map[string]*string{}
+	if e.replication >= 3 {
+		configs["min.insync.replicas"] = new("2")
+	}
+	if strings.HasSuffix(topic, "-dead") {
+		configs["retention.ms"] = new("-1") // law D5
+	}
+	made, err := kadm.NewClient(e.producer.client).CreateTopic(ctx, e.partitions, e.replication, configs, topic)
+	switch err = cmp.Or(made.Err, err); {
+	case errors.Is(err, kerr.TopicAlreadyExists):
+		return nil
+	case err == nil:
+		slog.Default().LogAttrs(ctx, slog.LevelInfo, "kafka: made a topic", slog.String("topic", topic),
+			slog.Int("partitions", int(e.partitions)), slog.Int("replicas", int(made.ReplicationFactor)))
+		return nil
+	}
+	if detail := made.ErrMessage; detail != "" {
+		err = fmt.Errorf("%w: %s", err, detail)
+	}
+	if err = fmt.Errorf("kafka: making the topic %s: %w", topic, err); isRefusal(err) {
+		return guard.MarkPermanent(err)
+	}
+	return err
+}
+
+// isRefusal reports whether brokers refuse what another try does not change.
+func isRefusal(err error) bool {
+	is, ok := errors.AsType[*kerr.Error](err)
+	return ok && !is.Retriable
+}
+
+// Consume implements [store.Consumer].
+func (e *Engine) Consume(ctx context.Context, c store.Consumption) (store.Receiver, error) {
+	topics := e.foreign[c.Queue]
+	own := append(slices.Clone(c.Layers), c.Dead)
+	if topics == nil {
+		topics, own = []string{c.Queue}, append(own, c.Queue)
+	}
+	if err := e.ensure(ctx, own...); err != nil {
+		return nil, err
+	}
+	others, err := e.layers(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newSource(c.Queue, slices.Concat(topics, c.Layers, others), sourceSettings{
+		client: e.client, clock: c.Clock, logger: c.Logger, commitInterval: e.commitInterval, settleTime: e.settleTime, metadata: maxMetadata,
+		dead: func(ctx context.Context, ms ...store.Message) error { return e.Put(ctx, c.Dead, ms...) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		go func() { _ = s.Close(context.WithoutCancel(ctx)) }()
+		return nil, store.ErrClosed
+	}
+	e.open[s] = true
+	s.forgotten = func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.open, s)
+	}
+	return s, nil
+}
+
+// layers returns the layers that only other versions have.
+func (e *Engine) layers(ctx context.Context, c store.Consumption) (others []string, err error) {
+	all, err := kadm.NewClient(e.producer.client).ListTopics(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: looking for topics: %w", err)
+	}
+	for _, topic := range all.Names() {
+		if c.IsLayer(topic) && !slices.Contains(c.Layers, topic) {
+			others = append(others, topic)
+		}
+	}
+	return others, nil
+}
+
+// Close implements [store.Engine]. Workers that are still open end: their unsettled messages are delivered again.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	open := slices.Collect(maps.Keys(e.open))
+	closed := e.closed
+	e.closed = true
+	e.mu.Unlock()
+	if closed {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+	defer cancel()
+	errs := make([]error, len(open))
+	for i, s := range open {
+		errs[i] = s.Close(ctx)
+	}
+	e.producer.close()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,76 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/internal/wait"
+)
+
+// How Open waits for brokers that are away.
+const (
+	firstWait = 100 * time.Millisecond // it doubles
+	lastWait  = 10 * time.Second
+	openWait  = 5 * time.Minute
+)
+
+// Open opens an engine on the brokers at an address, such as kafka://broker-1:9092,broker-2:9092. How a user logs in, and TLS, are options of the
+// client ([WithClient]). Brokers that do not answer are waited for, for up to five minutes; a refusal, such as of a wrong password, is an
+// error at once. The engine has a client that puts, and another client for each worker.
+func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) {
+	brokers := strings.Split(strings.TrimSuffix(strings.TrimPrefix(address, "kafka://"), "/"), ",")
+	for _, broker := range brokers {
+		if host, _, err := net.SplitHostPort(broker); err != nil || host == "" || strings.ContainsAny(broker, "@/?") { // it may be a password
+			return nil, errors.New("kafka: the address must be kafka://HOST:PORT,HOST:PORT; users and TLS are options of the client: WithClient")
+		}
+	}
+	set := settings{
+		client: []kgo.Opt{kgo.SeedBrokers(brokers...)}, foreign: map[string][]string{},
+		settleTime: defaultSettleTime, commitInterval: defaultCommitInterval,
+	}
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("kafka: Open: option %d is nil", i))
+		}
+		opt(&set)
+	}
+	p, err := newProducer(set.client)
+	if err != nil {
+		return nil, err
+	}
+	if err := awaitBrokers(ctx, p.client); err != nil {
+		p.close()
+		return nil, err
+	}
+	return &Engine{settings: set, producer: p, known: map[string]bool{}, open: map[*source]bool{}}, nil
+}
+
+// awaitBrokers returns when a broker answers.
+func awaitBrokers(ctx context.Context, client *kgo.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, openWait)
+	defer cancel()
+	for pause := firstWait; ; pause = min(2*pause, lastWait) {
+		try, enough := context.WithTimeout(ctx, lookEvery)
+		err := client.Ping(try)
+		enough()
+		if err == nil {
+			return nil
+		}
+		if refused := authentication(err); refused != nil {
+			return refused
+		}
+		slog.Default().LogAttrs(ctx, slog.LevelWarn, "kafka: the brokers do not answer, and are asked again",
+			slog.Any("error", err), slog.Duration("wait", pause))
+		if ended := wait.For(ctx, clock.New(), pause); ended != nil {
+			return fmt.Errorf("kafka: %w: %w", ended, err)
+		}
+	}
+}

@@ -1,0 +1,35 @@
+//go:build unix
+
+package postgres_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/ext/postgres"
+	"github.com/weirflow/weir/internal/testing/golden"
+)
+
+// The tables, with a message that waits, one that is leased, one that is held, a dead letter, a lock and a record (law W4).
+func TestFormatOfTables(t *testing.T) {
+	newPlace := places(t)
+	pool, oldPool := connect(t, newPlace(t)), connect(t, newPlace(t))
+	const now = "timestamptz '2026-01-02 03:04:05.678Z'"
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	written := postgres.New(pool)
+	postgres.SetNow(written, now)
+	golden.Fill(t, written)
+	tables := golden.Database{DB: stdlib.OpenDBFromPool(pool), Files: postgres.Migrations(), Tables: []string{"weir_messages", "weir_locks", "weir_records"}, Postgr: true}
+	defer tables.DB.Close()
+	script := golden.Written(t, "engine-6.sql", tables.Script(t))
+
+	olddb := stdlib.OpenDBFromPool(oldPool)
+	defer olddb.Close()
+	golden.Run(t.Context(), t, olddb, script)
+	require.NoError(t, postgres.Migrate(t.Context(), oldPool))
+	old := postgres.New(oldPool)
+	postgres.SetNow(old, now)
+	require.Equal(t, golden.Contents(t, written), golden.Contents(t, old))
+}

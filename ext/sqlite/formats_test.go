@@ -1,0 +1,36 @@
+package sqlite_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/testing/golden"
+)
+
+// The tables, with a message that waits, one that is leased, one that is held, a dead letter, a lock and a record (law W4).
+func TestFormatOfTables(t *testing.T) {
+	mock := clock.NewMock()
+	mock.Set(golden.At)
+	open := func(name string) (*sqlite.DB, *sqlite.Engine) {
+		db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), name))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		s := sqlite.New(db, sqlite.WithClock(mock))
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+		return db, s
+	}
+	db, written := open("new.db")
+	require.NoError(t, sqlite.Migrate(t.Context(), db))
+	golden.Fill(t, written)
+	tables := golden.Database{DB: db.Writer(), Files: sqlite.Migrations(), Tables: []string{"weir_messages", "weir_messages_clock", "weir_locks", "weir_records"}}
+	script := golden.Written(t, "engine-6.sql", tables.Script(t))
+
+	olddb, old := open("old.db")
+	golden.Run(t.Context(), t, olddb.Writer(), script)
+	require.NoError(t, sqlite.Migrate(t.Context(), olddb))
+	require.Equal(t, golden.Contents(t, written), golden.Contents(t, old))
+}

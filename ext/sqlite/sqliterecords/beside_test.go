@@ -1,0 +1,35 @@
+package sqliterecords_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
+)
+
+// The answers and the queues are in one database, whichever came first: once both had a table weir_records.
+func TestBesideQueues(t *testing.T) {
+	for name, queuesFirst := range map[string]bool{"queues first": true, "answers first": false} {
+		t.Run(name, func(t *testing.T) {
+			db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "both.db"))
+			require.NoError(t, err)
+			defer db.Close()
+			if queuesFirst {
+				require.NoError(t, sqlite.Migrate(t.Context(), db))
+			}
+			require.NoError(t, sqliterecords.Migrate(t.Context(), db))
+			require.NoError(t, sqlite.Migrate(t.Context(), db))
+
+			state, _, err := sqliterecords.New(db).Find(t.Context(), exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1}, Sequence: 1, Attempt: 1}})
+			require.NoError(t, err)
+			require.Equal(t, exactlyonce.StateNew, state)
+			queues := sqlite.New(db)
+			_, err = queues.Records(t.Context(), "job", "", 1)
+			require.NoError(t, err)
+		})
+	}
+}

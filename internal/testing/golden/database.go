@@ -1,0 +1,106 @@
+package golden
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Database is a part of a database that a version of weir has written, as a script: statements that make the tables, and their rows.
+type Database struct {
+	DB     *sql.DB
+	Files  fs.FS    // the migrations
+	Tables []string // those of the part
+	Postgr bool     // PostgreSQL; else SQLite
+}
+
+const migrationsTable = "CREATE TABLE IF NOT EXISTS weir_migrations (component TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (component, version));\n"
+
+// Script returns the script for what the database has now.
+func (d *Database) Script(t testing.TB) []byte {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString(migrationsTable)
+	names, err := fs.Glob(d.Files, "*.sql")
+	require.NoError(t, err)
+	for _, name := range names {
+		statements, err := fs.ReadFile(d.Files, name)
+		require.NoError(t, err)
+		fmt.Fprintf(&b, "\n-- %s\n%s", name, statements)
+	}
+	b.WriteString("\n-- rows\n")
+	for _, table := range append(d.Tables, "weir_migrations") {
+		d.rows(t, &b, table)
+	}
+	return []byte(b.String())
+}
+
+func (d *Database) rows(t testing.TB, b *strings.Builder, table string) {
+	t.Helper()
+	rows, err := d.DB.QueryContext(t.Context(), "SELECT * FROM "+table+" ORDER BY 1, 2")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, rows.Close()) }()
+	columns, err := rows.ColumnTypes()
+	require.NoError(t, err)
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.Name()
+	}
+	overriding := ""
+	if d.Postgr && table != "weir_migrations" {
+		overriding = " OVERRIDING SYSTEM VALUE"
+	}
+	for rows.Next() {
+		values := make([]any, len(columns))
+		literals := make([]string, len(columns))
+		for i := range values {
+			values[i] = new(any)
+		}
+		require.NoError(t, rows.Scan(values...))
+		for i, v := range values {
+			literals[i] = d.literal(t, *v.(*any), columns[i].DatabaseTypeName())
+		}
+		fmt.Fprintf(b, "INSERT INTO %s (%s)%s VALUES\n\t(%s)\n\tON CONFLICT DO NOTHING;\n", table, strings.Join(names, ", "), overriding, strings.Join(literals, ", "))
+	}
+	require.NoError(t, rows.Err())
+}
+
+func (d *Database) literal(t testing.TB, v any, kind string) string {
+	t.Helper()
+	quoted := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+	switch v := v.(type) {
+	case nil:
+		return "NULL"
+	case int64:
+		return strconv.FormatInt(v, 10)
+	case string:
+		return quoted(v)
+	case time.Time:
+		return quoted(v.UTC().Format("2006-01-02 15:04:05.999999Z"))
+	case []byte:
+		switch {
+		case !d.Postgr:
+			return "X'" + hex.EncodeToString(v) + "'"
+		case kind == "BYTEA":
+			return `'\x` + hex.EncodeToString(v) + "'"
+		}
+		return quoted(string(v)) // jsonb
+	}
+	require.Fail(t, "no literal", "%T of %s", v, kind)
+	return ""
+}
+
+// Run runs a script in an empty database.
+func Run(ctx context.Context, t testing.TB, db *sql.DB, script []byte) {
+	t.Helper()
+	_, err := db.ExecContext(ctx, string(script))
+	require.NoError(t, err)
+}

@@ -1,0 +1,56 @@
+//go:build unix
+
+package keystest
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/keys"
+	"github.com/weirflow/weir/internal/testing/golden"
+)
+
+// format checks the tables, with a request that is finished after a step (law W4). The golden file is beside the test that runs this.
+func (b *bench) format() {
+	handler := func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+		_, err := keys.Call(ctx, run, "charge", func(context.Context, string) (int, error) { return 5, nil })
+		if err != nil {
+			return exactlyonce.Response{}, err
+		}
+		return keys.JSON(http.StatusOK, "done")
+	}
+	req := request("ann", "1")
+	req.Method, req.Path, req.Query, req.ContentType, req.Body = "POST", "/orders", "a=b", "application/json", []byte(`{"n":5}`)
+	_, err := b.keys.Operation("order", handler).Do(b.Context(), req)
+	require.NoError(b, err)
+	const id = "0af7651916cd43dd8448eb211c80319c" // in place of a random one
+	for _, statement := range []string{           // the steps belong to the request, also in between
+		"INSERT INTO weir_keys (id, principal, idempotency_key, operation, request_method, request_path, request_query, request_type, request_body, fingerprint," +
+			" created_at, last_run_at, locked_at, expires_at, fence, recovery_point, response) SELECT '" + id + "', principal, 'other', operation, request_method," +
+			" request_path, request_query, request_type, request_body, fingerprint, created_at, last_run_at, locked_at, expires_at, fence, recovery_point, response FROM weir_keys",
+		"UPDATE weir_key_steps SET key_id = '" + id + "'",
+		"DELETE FROM weir_keys WHERE id <> '" + id + "'",
+		"UPDATE weir_keys SET idempotency_key = '1'",
+	} {
+		_, err := b.db.ExecContext(b.Context(), statement)
+		require.NoError(b, err)
+	}
+	tables := golden.Database{
+		DB: b.db, Files: keys.Migrations(b.place.Dialect), Tables: []string{"weir_keys", "weir_key_steps"}, Postgr: b.place.Dialect == keys.PostgreSQL,
+	}
+	script := golden.Written(b, "keys-1.sql", tables.Script(b))
+
+	old := watch(b.place.Driver, b.place.New(b.T), &Hooks{})
+	defer func() { require.NoError(b, old.Close()) }()
+	golden.Run(b.Context(), b, old, script)
+	require.NoError(b, keys.Migrate(b.Context(), old, b.place.Dialect))
+	again := keys.New(old, b.place.Dialect, keys.Config{Clock: b.clock})
+	response, err := again.Operation("order", func(context.Context, *keys.Run) (exactlyonce.Response, error) {
+		return exactlyonce.Response{}, context.Canceled // it is not run again
+	}).Do(b.Context(), req)
+	require.NoError(b, err)
+	require.Equal(b, "\"done\"\n", string(response.Body))
+}

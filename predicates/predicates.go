@@ -1,0 +1,231 @@
+package predicates
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"unique"
+)
+
+// AsyncRetryPredicate is the pair of predicates of a retry strategy. Either may be nil; with both nil, retries never happen.
+// An operator reads the pair once, when it is built, so the methods must always return the same.
+type AsyncRetryPredicate[OUT any] interface {
+	// ResultPredicate judges attempts that ended with results. Nil: results are never retried.
+	ResultPredicate() ResultPredicate[OUT]
+
+	// ExceptionPredicate judges attempts that ended with an error. Nil: errors are never retried.
+	ExceptionPredicate() ExceptionPredicate
+}
+
+// RetryIf returns the pair of result and exception, for those who write a
+// strategy of their own. Either may be nil, which means never.
+func RetryIf[OUT any](result ResultPredicate[OUT], exception ExceptionPredicate) AsyncRetryPredicate[OUT] {
+	return retryIf[OUT]{result: result, exception: exception}
+}
+
+type retryIf[OUT any] struct {
+	result    ResultPredicate[OUT]
+	exception ExceptionPredicate
+}
+
+func (r retryIf[OUT]) ResultPredicate() ResultPredicate[OUT]  { return r.result }
+func (r retryIf[OUT]) ExceptionPredicate() ExceptionPredicate { return r.exception }
+
+// An ExceptionPredicate reports whether an attempt that ended with err should be tried again. err is never nil. See
+// [HasException], [ErrorIs] and [ErrorAs].
+type ExceptionPredicate func(err error) bool
+
+// HasException reports whether err is an error at all, whatever it is: also a cancelled context, and the error that stands for
+// a panic of the user's function. It is an [ExceptionPredicate].
+func HasException(err error) bool {
+	return err != nil
+}
+
+// ErrorIs returns a predicate that is true if [errors.Is] finds any of
+// the targets. It panics without targets, or if any is nil.
+func ErrorIs(targets ...error) ExceptionPredicate {
+	if len(targets) == 0 {
+		panic("predicates: ErrorIs: no targets")
+	}
+	for i, target := range targets {
+		if target == nil {
+			panic(fmt.Sprintf("predicates: ErrorIs: nil target at index %d", i))
+		}
+	}
+	targets = slices.Clone(targets) // the caller may reuse its slice
+	return func(err error) bool {
+		return slices.ContainsFunc(targets, func(target error) bool {
+			return errors.Is(err, target)
+		})
+	}
+}
+
+// ErrorAs returns a predicate that is true if [errors.AsType] finds a T and the conditions hold for it:
+//
+//	predicates.ErrorAs[*net.OpError]()
+//	predicates.ErrorAs(func(e net.Error) bool { return e.Timeout() })
+//
+// As with errors.AsType, the first T counts, even if others are joined to it. It panics if a condition is nil.
+func ErrorAs[T error](conditions ...func(err T) bool) ExceptionPredicate {
+	for i, condition := range conditions {
+		if condition == nil {
+			panic(fmt.Sprintf("predicates: ErrorAs: nil condition at index %d", i))
+		}
+	}
+	conditions = slices.Clone(conditions) // the caller may reuse its slice
+	return func(err error) bool {
+		target, ok := errors.AsType[T](err)
+		return ok && !slices.ContainsFunc(conditions, func(condition func(err T) bool) bool {
+			return !condition(target)
+		})
+	}
+}
+
+// A ResultPredicate reports whether an attempt that ended with results should be tried again. It gets all results of the
+// attempt, possibly none, and must neither change nor keep the slice. See [EmptyResult] and [AnyResult].
+type ResultPredicate[OUT any] func(results []OUT) bool
+
+// EmptyResult reports whether there are no results: the usual sign of a lookup that came too early. It is a [ResultPredicate].
+func EmptyResult[OUT any](results []OUT) bool {
+	return len(results) == 0
+}
+
+// AnyResult returns a predicate that is true if condition holds for at least
+// a result; for no results it is false. It panics if condition is nil.
+func AnyResult[OUT any](condition func(result OUT) bool) ResultPredicate[OUT] {
+	if condition == nil {
+		panic("predicates: AnyResult: nil condition")
+	}
+	return func(results []OUT) bool {
+		return slices.ContainsFunc(results, condition)
+	}
+}
+
+// Reason is why an attempt deserves another try, with its meaning for the call. Reasons are an open set: the author of a
+// classifier makes its own, as package variables, with [NewReason].
+//
+//	AllowsNonIdempotentRetry   the call has certainly not taken effect, so that
+//	                           even a call that must not happen twice may be repeated
+//	AlwaysRetry                no caller wants to see this outcome: repeated without
+//	                           asking the strategy, until the time runs out, after
+//	                           1, 10, 50, 100, 500 ms, and then every second
+//
+// The stage is the evidence, the reason is the verdict: a strategy that has a reason need not look at the stage again.
+//
+// A rejection ([NewRejection]) is the opposite of a reason to try again: the call was answered and refused for good, without
+// effect. Its element ends at once, and its failure is not ambiguous.
+//
+// The zero Reason is none. Two reasons are equal (==) if name and both properties are. A Reason is as small as a pointer; it is
+// a value and safe for concurrent use.
+type Reason struct {
+	handle unique.Handle[reason]
+}
+
+type reason struct {
+	name                  string
+	nonIdempotent, always bool
+	rejection             bool
+}
+
+// Reasons that belong to no system.
+var (
+	// Unknown is the reason of the unexpected: nothing is known, so it allows nothing. RFC 0049 says that it "must not be
+	// retried", and its best effort retries it for idempotent calls all the same: see BestEffortStrategy.RefuseUnknown in
+	// package strategies.
+	Unknown = NewReason("UNKNOWN", false, false)
+
+	// CircuitBreakerOpen: a circuit breaker of your own kept the call from being sent, so it has not taken effect.
+	CircuitBreakerOpen = NewReason("CIRCUIT_BREAKER_OPEN", true, false)
+)
+
+// NewReason returns the reason with this name and these properties. It panics if name is empty, or if alwaysRetry is set
+// without allowsNonIdempotentRetry, which would repeat calls that may have taken effect without asking the strategy.
+func NewReason(name string, allowsNonIdempotentRetry, alwaysRetry bool) Reason {
+	if name == "" {
+		panic("predicates: NewReason: empty name")
+	}
+	if alwaysRetry && !allowsNonIdempotentRetry {
+		panic(fmt.Sprintf("predicates: NewReason: %s: alwaysRetry without allowsNonIdempotentRetry", name))
+	}
+	return Reason{unique.Make(reason{name: name, nonIdempotent: allowsNonIdempotentRetry, always: alwaysRetry})}
+}
+
+// NewRejection returns the reason of calls that were answered and refused for good, without effect: an HTTP 404, a violated
+// unique constraint. Strategies are not asked about it, and the call is not retried. The element fails, and its failure has the reason
+// and is not in doubt.
+//
+//	var Duplicate = predicates.NewRejection("DUPLICATE_KEY")
+//	return predicates.WithReason(err, Duplicate) // in the function, for the classifier Named
+//
+// NewRejection panics if name is empty.
+func NewRejection(name string) Reason {
+	if name == "" {
+		panic("predicates: NewRejection: empty name")
+	}
+	return Reason{unique.Make(reason{name: name, nonIdempotent: true, rejection: true})}
+}
+
+// IsZero reports whether r is the zero value, which is not a reason.
+func (r Reason) IsZero() bool { return r == Reason{} }
+
+func (r Reason) value() reason {
+	if r.IsZero() {
+		return reason{}
+	}
+	return r.handle.Value()
+}
+
+// Name returns the name, and "" for none.
+func (r Reason) Name() string { return r.value().name }
+
+// AllowsNonIdempotentRetry reports whether even a call that must not happen twice may be repeated, because it has certainly not
+// taken effect. That is true of a rejection, too, although repeating it is of no use.
+func (r Reason) AllowsNonIdempotentRetry() bool { return r.value().nonIdempotent }
+
+// AlwaysRetry reports whether the call is repeated without asking the strategy.
+func (r Reason) AlwaysRetry() bool { return r.value().always }
+
+// IsRejection reports whether r was made by [NewRejection].
+func (r Reason) IsRejection() bool { return r.value().rejection }
+
+// String returns the name, and "(none)" for none.
+func (r Reason) String() string {
+	if r.IsZero() {
+		return "(none)"
+	}
+	return r.Name()
+}
+
+// MarshalText returns the name, and "" for the zero value. Thereby a Reason is its name in JSON, as a value and as a key of a map.
+func (r Reason) MarshalText() ([]byte, error) { return []byte(r.Name()), nil }
+
+// UnmarshalText makes r the reason with this name that does not allow any retry, and the zero value for an empty name. Only
+// the makers of the reason know how much a name allows, and a registry does not exist: compare names with the names of the
+// reasons that you expect, such as httpretry.Reasons().
+func (r *Reason) UnmarshalText(text []byte) error {
+	*r = Reason{}
+	if len(text) > 0 {
+		*r = NewReason(string(text), false, false)
+	}
+	return nil
+}
+
+// reasonError is an error that names its own reason.
+type reasonError struct {
+	reason Reason
+	err    error
+}
+
+// WithReason returns err with the reason why its attempt deserves another try, for functions that know it best themselves. The
+// classifier [Named] reads it. It returns nil if err is nil.
+func WithReason(err error, r Reason) error {
+	if err == nil {
+		return nil
+	}
+	return &reasonError{reason: r, err: err}
+}
+
+// Error returns the error's own message with the reason's name.
+func (e *reasonError) Error() string { return fmt.Sprintf("%v: %v", e.reason, e.err) }
+
+func (e *reasonError) Unwrap() error { return e.err }

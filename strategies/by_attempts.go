@@ -1,0 +1,200 @@
+package strategies
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/weirflow/weir/predicates"
+)
+
+// AsyncRetryStrategy decides whether and when an element is tried again.
+//
+// One strategy serves every element of an operator, so CanRetry and BackoffTime should depend on the attempt alone; one that
+// shares state on purpose, such as a budget of retries, has to guard it. Operators call a strategy one call at a time, and
+// several operators may share it. No method may block.
+//
+// Two more methods are read if a strategy has them, once, when the operator is built: Jitter() Jitter, whose answer spreads the
+// delays, and MaxRetries() int, which asyncop.LatencyFirst needs. A wrapper has Unwrap() any instead of MaxRetries.
+type AsyncRetryStrategy[OUT any] interface {
+	// CanRetry reports whether an element may be tried again after currentAttempts attempts, counted from 1 (law A4). Once
+	// false it stays false for all greater numbers.
+	CanRetry(currentAttempts int) bool
+
+	// BackoffTime returns the delay before the next attempt, at least 0, after currentAttempts attempts. It is asked only where
+	// CanRetry is true, and always answers the same for the same number.
+	BackoffTime(currentAttempts int) time.Duration
+
+	// RetryPredicate returns what deserves another try; nil means nothing does. It is read once, when the operator is built.
+	RetryPredicate() predicates.AsyncRetryPredicate[OUT]
+}
+
+// Unlimited as maxRetries allows as many retries as the element's timeout leaves room for.
+const Unlimited = math.MaxInt
+
+// settings is what the strategies of this package have in common. S is the strategy's
+// own type, of which the setters return a copy.
+type settings[OUT, S any] struct {
+	maxRetries int
+	result     predicates.ResultPredicate[OUT]
+	exception  predicates.ExceptionPredicate
+	jitter     Jitter
+	with       func(changed settings[OUT, S]) S // the strategy with other settings
+}
+
+// newSettings panics in constructor's name if maxRetries is negative.
+func newSettings[OUT, S any](constructor string, maxRetries int, with func(settings[OUT, S]) S) settings[OUT, S] {
+	if maxRetries < 0 {
+		panic(fmt.Sprintf("strategies: %s: negative maxRetries: %d", constructor, maxRetries))
+	}
+	return settings[OUT, S]{maxRetries: maxRetries, with: with}
+}
+
+// RetryIfResult returns a copy of the strategy that retries attempts whose results satisfy p, in place of the result predicate
+// that it had. Nil means that results are never retried.
+func (s *settings[OUT, S]) RetryIfResult(p predicates.ResultPredicate[OUT]) S {
+	c := *s
+	c.result = p
+	return c.with(c)
+}
+
+// RetryIfException returns a copy of the strategy that retries attempts whose error satisfies p, in place of the exception
+// predicate that it had. Nil means that errors are never retried.
+func (s *settings[OUT, S]) RetryIfException(p predicates.ExceptionPredicate) S {
+	c := *s
+	c.exception = p
+	return c.with(c)
+}
+
+// WithJitter returns a copy of the strategy whose delays operators spread by jitter. Nil, the default, means none.
+func (s *settings[OUT, S]) WithJitter(jitter Jitter) S {
+	c := *s
+	c.jitter = jitter
+	return c.with(c)
+}
+
+// MaxRetries returns the number of retries allowed; an element makes one call more than that.
+func (s *settings[OUT, S]) MaxRetries() int { return s.maxRetries }
+
+// Jitter returns what WithJitter set, or nil: no jitter.
+func (s *settings[OUT, S]) Jitter() Jitter { return s.jitter }
+
+// CanRetry reports whether currentAttempts ≤ MaxRetries (law A4).
+func (s *settings[OUT, S]) CanRetry(currentAttempts int) bool {
+	return currentAttempts <= s.maxRetries
+}
+
+// RetryPredicate returns the predicates set by RetryIfResult and
+// RetryIfException, or nil if none is set: then nothing is retried.
+func (s *settings[OUT, S]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
+	if s.result == nil && s.exception == nil {
+		return nil
+	}
+	return predicates.RetryIf(s.result, s.exception)
+}
+
+// FixedDelayStrategy waits the same time before every retry. Made by [FixedDelay], it never changes and is safe for concurrent
+// use. S, which its setters return, is *FixedDelayStrategy[OUT].
+type FixedDelayStrategy[OUT any] struct {
+	settings[OUT, *FixedDelayStrategy[OUT]]
+
+	delay time.Duration
+}
+
+// FixedDelay returns the strategy that allows maxRetries retries, so maxRetries+1 calls, and waits for delay before each:
+//
+//	d(n) = delay
+//
+// FixedDelay(3, 100ms) does:
+//
+//	attempts made   1       2       3       4
+//	delay           100ms   100ms   100ms   no retry
+//
+// maxRetries may be 0 or [Unlimited], delay may be 0; FixedDelay panics if either is negative. Nothing is retried until
+// RetryIfResult or RetryIfException says what. Flink calls the number of retries maxAttempts.
+func FixedDelay[OUT any](maxRetries int, delay time.Duration) *FixedDelayStrategy[OUT] {
+	if delay < 0 {
+		panic(fmt.Sprintf("strategies: FixedDelay: negative delay: %v", delay))
+	}
+	with := func(s settings[OUT, *FixedDelayStrategy[OUT]]) *FixedDelayStrategy[OUT] {
+		return &FixedDelayStrategy[OUT]{settings: s, delay: delay}
+	}
+	return with(newSettings("FixedDelay", maxRetries, with))
+}
+
+// BackoffTime returns the delay, whatever currentAttempts is.
+func (s *FixedDelayStrategy[OUT]) BackoffTime(int) time.Duration {
+	return s.delay
+}
+
+// ExponentialBackoffStrategy waits longer before every retry, up to a bound. Made by [ExponentialBackoff], it never changes and
+// is safe for concurrent use. S, which its setters return, is *ExponentialBackoffStrategy[OUT].
+type ExponentialBackoffStrategy[OUT any] struct {
+	settings[OUT, *ExponentialBackoffStrategy[OUT]]
+
+	initial    time.Duration
+	max        time.Duration
+	multiplier float64
+}
+
+// ExponentialBackoff returns the strategy that allows maxRetries retries, so maxRetries+1 calls, waits for initial before the
+// first and multiplier times longer before each one after that, but never longer than max:
+//
+//	d(1) = initial
+//	d(n) = min(d(n-1) × multiplier, max)
+//
+// ExponentialBackoff(8, 100ms, 5s, 2) does:
+//
+//	attempts made   1       2       3       4       5      6      7    8    9
+//	delay           100ms   200ms   400ms   800ms   1.6s   3.2s   5s   5s   no retry
+//
+// The delay is computed from the attempt alone, in constant time, and rounded to the nearest nanosecond. Flink keeps d(n-1) in
+// one field for all records of a subtask, so that records in back-off at the same time disturb each other's sequence; here they
+// cannot.
+//
+// maxRetries may be 0 or [Unlimited]. An initial of 0 stays 0 and a multiplier of 1 makes the delay constant.
+// ExponentialBackoff panics if maxRetries or initial is negative, max is below initial, or multiplier is below 1 or not finite.
+// Nothing is retried until RetryIfResult or RetryIfException says what. Flink calls the number of retries maxAttempts.
+func ExponentialBackoff[OUT any](maxRetries int, initial, max time.Duration, multiplier float64) *ExponentialBackoffStrategy[OUT] {
+	switch {
+	case initial < 0:
+		panic(fmt.Sprintf("strategies: ExponentialBackoff: negative initial: %v", initial))
+	case max < initial:
+		panic(fmt.Sprintf("strategies: ExponentialBackoff: max below initial: %v < %v", max, initial))
+	case math.IsNaN(multiplier) || math.IsInf(multiplier, 0):
+		panic(fmt.Sprintf("strategies: ExponentialBackoff: multiplier not finite: %v", multiplier))
+	case multiplier < 1:
+		panic(fmt.Sprintf("strategies: ExponentialBackoff: multiplier below 1: %v", multiplier))
+	}
+	with := func(s settings[OUT, *ExponentialBackoffStrategy[OUT]]) *ExponentialBackoffStrategy[OUT] {
+		return &ExponentialBackoffStrategy[OUT]{settings: s, initial: initial, max: max, multiplier: multiplier}
+	}
+	return with(newSettings("ExponentialBackoff", maxRetries, with))
+}
+
+// BackoffTime returns d(currentAttempts). Numbers below 1 count as 1.
+func (s *ExponentialBackoffStrategy[OUT]) BackoffTime(currentAttempts int) time.Duration {
+	if currentAttempts <= 1 || s.initial == 0 || s.multiplier == 1 { // 0 × Inf would be NaN
+		return s.initial
+	}
+	d := float64(s.initial) * math.Pow(s.multiplier, float64(currentAttempts-1))
+	if d >= float64(s.max) { // +Inf included; below it, d fits a Duration
+		return s.max
+	}
+	// float64(initial) may lie below initial where a float64 has no single nanoseconds any more, beyond 104 days.
+	return max(s.initial, time.Duration(math.Round(d)))
+}
+
+// NoRetry returns the strategy that switches retries off altogether. With NoRetry alone, and with [PolicyOf] of it, an operator
+// allows a timeout of 0, which is no timeout.
+func NoRetry[OUT any]() AsyncRetryStrategy[OUT] {
+	return noRetry[OUT]{}
+}
+
+type noRetry[OUT any] struct{}
+
+func (noRetry[OUT]) CanRetry(int) bool             { return false }
+func (noRetry[OUT]) BackoffTime(int) time.Duration { return 0 }
+func (noRetry[OUT]) MaxRetries() int               { return 0 }
+
+func (noRetry[OUT]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] { return nil }

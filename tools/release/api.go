@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/mod/semver"
+)
+
+const apiFile = "docs/reference/api.txt"
+
+// compareAPI prints the names that the last release has not, and those that it has and this one has not. A patch version, and from 1.0 on a
+// minor version, loses none.
+func (r *release) compareAPI(ctx context.Context) error {
+	last, err := r.lastVersion(ctx)
+	if err != nil {
+		return err
+	}
+	if last == "" {
+		log.Print("no release yet")
+		return nil
+	}
+	before, err := command(ctx, r.root, nil, "git", "show", last+":"+apiFile)
+	if err != nil {
+		return err
+	}
+	now, err := os.ReadFile(filepath.Join(r.root, apiFile))
+	if err != nil {
+		return err
+	}
+	gone, added := missing(before, string(now)), missing(string(now), before)
+	for _, line := range gone {
+		log.Print("- ", line)
+	}
+	for _, line := range added {
+		log.Print("+ ", line)
+	}
+	log.Printf("since %s: %d lines are gone or changed, %d are new", last, len(gone), len(added))
+	same := semver.MajorMinor(last) == semver.MajorMinor(r.version)
+	if semver.Major(last) != "v0" {
+		same = semver.Major(last) == semver.Major(r.version)
+	}
+	if len(gone) > 0 && same && r.version != dry {
+		return fmt.Errorf("programs for %s need not compile with %s: it needs a higher number", last, r.version)
+	}
+	return nil
+}
+
+// lastVersion returns the highest version of the core that is tagged before HEAD's, or "".
+func (r *release) lastVersion(ctx context.Context) (last string, err error) {
+	tags, err := command(ctx, r.root, nil, "git", "tag", "--list", "v*")
+	for tag := range strings.FieldsSeq(tags) {
+		if semver.IsValid(tag) && semver.Prerelease(tag) == "" && semver.Compare(tag, last) > 0 && tag != r.version {
+			last = tag
+		}
+	}
+	return last, err
+}
+
+// missing returns the lines of a text that another one has not.
+func missing(text, other string) (lines []string) {
+	there := map[string]bool{}
+	for line := range strings.Lines(other) {
+		there[strings.TrimSpace(line)] = true
+	}
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); !there[line] {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
