@@ -22,7 +22,8 @@ type Backend interface {
 //
 // Elements that wait for b hold a slot, and neither a permit nor a goroutine; they have begun no attempt. Their timeout stands. One that
 // runs out while b is closed, or closed for the element's tenant, ends its element with an error that matches [ErrBackendClosed]: the
-// failure policy decides. The same holds while the load of b grows back, or its limit is 0. A message
+// failure policy decides. The same holds while the load of b grows back, or its limit is 0, and for an element that was never called since
+// the limit or rate of b was used up. A message
 // (delivery.Run) that was not called is given back until the opening, and its visit does not count. One that was called is the failure
 // policy's, too: it may be what breaks the service. A delivery.Queue lets it wait once more.
 //

@@ -27,8 +27,8 @@ var (
 	// [WithExhaustedAsFailure]. The error that wraps it names the reason, and why there was no retry.
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
-	// ErrBackendClosed is matched by the [*TimeoutError] of an element that waited for its backend, which was closed, when its time ran
-	// out: see [WithBackend].
+	// ErrBackendClosed is matched by the [*TimeoutError] of an element whose time ran out while its backend was closed, or which its backend
+	// never let start: see [WithBackend].
 	ErrBackendClosed = message.ErrBackendClosed
 
 	// ErrStopped reports that the operator was stopped by Stop: to the function of [WithUpstreamCancel], and to a loop over
@@ -104,7 +104,7 @@ func (e *TimeoutError) Error() string {
 	return s
 }
 
-// Is reports that a TimeoutError is a context.DeadlineExceeded, and ErrBackendClosed if it waited for a backend that is closed.
+// Is reports that a TimeoutError is a context.DeadlineExceeded, and ErrBackendClosed if it waited for its backend.
 func (e *TimeoutError) Is(target error) bool {
 	return target == context.DeadlineExceeded || e.closed != nil && (target == ErrBackendClosed || errors.Is(e.closed, target))
 }

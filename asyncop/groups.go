@@ -9,6 +9,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/counting"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Failures that are alike have one line in groupPeriod. In a storm only groupedFailures of a second are looked at: that costs some
@@ -64,7 +65,7 @@ func (s *userSide[IN, OUT]) group(r core.Report[IN], write func(more int)) (hasL
 	key, text := counting.Key{Kind: "more than a second allows"}, ""
 	if f.looked++; f.looked <= groupedFailures {
 		_ = s.offLoop(func() error { // the error is of the user's code
-			text = fmt.Sprint(r.Err)
+			text = guard.Text(r.Err)
 			key = counting.Key{Kind: fmt.Sprintf("%T", r.Err), Reason: r.Reason.Name(), Error: counting.Alike(text)}
 			return nil
 		})

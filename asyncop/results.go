@@ -106,8 +106,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[I
 	}
 }
 
-// AwaitRoom waits until a slot is free, and returns how many messages [AsyncWaitOperator.Messages] may yield that find one; 0: ctx or the
-// operator has ended. The input of Messages calls it, on its goroutine, before it takes messages from their source: delivery.Run does, so
+// AwaitRoom waits until a slot is free, and returns how many messages the input of [AsyncWaitOperator.Messages] may take; 0: ctx or the
+// operator has ended. These are the free slots, and while slots become free twice as many as have since the call before. The input of Messages calls it, on its goroutine, before it takes messages from their source: delivery.Run does, so
 // that a worker keeps none from others which it cannot call. It panics where Messages does not drive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) AwaitRoom(ctx context.Context) int {
 	return op.driver.AwaitRoom(ctx)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/url"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -129,6 +131,7 @@ func TestLoss(t *testing.T) {
 		"500":                    {gate.Outcome{Err: &httpretry.StatusError{StatusCode: 500}}, 0},
 		"404":                    {gate.Outcome{Err: &httpretry.StatusError{StatusCode: 404}}, 0},
 		"refused":                {gate.Outcome{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}, 1},
+		"timeout of the network": {gate.Outcome{Err: &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}}, 1},
 		"timeout of the element": {gate.Outcome{Err: context.DeadlineExceeded}, 1},
 		"timeout of the client":  {gate.Outcome{Err: fmt.Errorf("get: %w", context.DeadlineExceeded)}, 1},
 		"a reason":               {gate.Outcome{Reason: httpretry.TooManyRequests}, 1},
@@ -144,6 +147,20 @@ func TestLoss(t *testing.T) {
 			require.Equal(t, c.lost, o.Stats().Lost)
 		})
 	}
+}
+
+// What is published of an error has no password, and no query, of a URL.
+func TestReasonsHaveNoSecrets(t *testing.T) {
+	o := newBench(t).attach()
+	err := &url.Error{Op: "Get", URL: "https://pay.example/v1?token=s3cret", Err: errBusy}
+	for range 5 {
+		o.call(err)
+	}
+	require.Contains(t, o.Stats().Reason, `Get "https://pay.example/v1?xxxxx": `)
+	require.Contains(t, o.log.String(), "backend: closed")
+	require.NotContains(t, o.log.String(), "s3cret")
+	late, _ := o.place.Closed(o.clock.Now(), &gate.Late{})
+	require.NotContains(t, late.Error(), "s3cret")
 }
 
 // Losses close: more than half of the last hundred calls, or as many in a row as run at a time, and at least five.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // place is the place of an operator. A place that is refused sleeps until it is woken, or as long as Wait says: it has neither a
@@ -376,20 +377,15 @@ func (p *place) hearTenant(t time.Duration, o *gate.Outcome, lost bool, demanded
 }
 
 // describe returns what was lost, in a few words.
-func describe(o *gate.Outcome) (text string) {
-	defer func() {
-		if recover() != nil {
-			text = fmt.Sprintf("%T", o.Err)
-		}
-	}()
+func describe(o *gate.Outcome) string {
 	switch {
 	case o.Err != nil:
-		text = o.Err.Error()
 	case !o.Reason.IsZero():
 		return o.Reason.Name()
 	default:
 		return "a timeout"
 	}
+	text := guard.Text(o.Err)
 	const most = 200
 	if len(text) > most {
 		text = text[:most] + "…"
@@ -513,6 +509,9 @@ func (p *place) Closed(now time.Time, l *gate.Late) (err error, wait time.Durati
 	}
 	if x := b.tenants.all[l.Tenant]; x != nil && (t < x.until || x.prober != probe{}) {
 		return fmt.Errorf("backend %s is closed for tenant %q", b.name, l.Tenant), max(x.until-t, askAgain)
+	}
+	if l.Begun.IsZero() && (p.waits || l.PutOff) { // one that was called had what others wait for
+		return fmt.Errorf("backend %s had no call for it in time: its limit or rate was used up", b.name), b.firstPause
 	}
 	return nil, 0
 }

@@ -118,7 +118,7 @@ func (m *Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	text := "ok"
 	if err != nil {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		text = fmt.Sprint(err) // fmt recovers panics of users' errors
+		text = guard.Text(err)
 	}
 	_, _ = io.WriteString(w, text+"\n") // the one who asked has left
 }

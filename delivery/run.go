@@ -21,7 +21,8 @@ const closeWait = 3 * time.Second
 // Operator is what [Run] drives: an *asyncop.AsyncWaitOperator, or several in a row behind the same two methods.
 //
 // If it has a method CheckRun(ctx context.Context) error, Run calls that first, with its context, and returns its error. From an
-// *asyncop.AsyncWaitOperator by itself Run hears how many slots are free, and receives no more messages than that.
+// *asyncop.AsyncWaitOperator by itself Run hears how many slots are free, and receives no more messages than that, and those that it
+// expects to become free meanwhile: none in an outage.
 type Operator[IN, OUT any] interface {
 	// Messages takes messages and yields a message for each result. It ends when input has, and what was taken is done. What does
 	// not reach the body of the loop it settles.

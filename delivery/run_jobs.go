@@ -3,7 +3,6 @@ package delivery
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // hosted is a queue of a worker that is on an engine which keeps jobs.
@@ -101,7 +101,7 @@ func (w *worker[IN, OUT]) about(queues []string) jobs.Worker {
 			s.Groups = s.Groups[:min(len(s.Groups), mostGroups)]
 		}
 		if s.Stats.LastError != nil {
-			s.LastError = fmt.Sprint(s.Stats.LastError) // fmt recovers panics of users' errors
+			s.LastError = guard.Text(s.Stats.LastError)
 		}
 		s.Stats.LastError = nil
 		if b, err := json.Marshal(s); err == nil {

@@ -33,7 +33,7 @@ func TestRunRunsJobs(t *testing.T) {
 		var up atomic.Bool
 		op := operator(func(ctx context.Context, i int) (string, error) {
 			if !up.Load() {
-				return "", errors.New("down")
+				return "", errors.New("down: https://ann:s3cret@pay")
 			}
 			return itoa(ctx, i)
 		})
@@ -81,7 +81,8 @@ func TestRunRunsJobs(t *testing.T) {
 		}
 		require.NoError(t, json.Unmarshal(workers[0].Operators[0], &stats))
 		require.Equal(t, 1, stats.Completed)
-		require.Equal(t, "down", stats.LastError)
+		require.Equal(t, "down: https://ann:xxxxx@pay", stats.LastError)
+		require.NotContains(t, string(workers[0].Operators[0]), "s3cret", "nor in a group of failures")
 
 		stop()
 		require.NoError(t, <-ended)

@@ -61,8 +61,8 @@ var (
 	// encoded. It is not offered again. The message is rejected, so it ends among the dead letters of its source.
 	ErrRefused = errors.New("it can never be stored")
 
-	// ErrBackendClosed is matched by the error of a nacked message that waited for a backend that was closed until its time ran out. It is
-	// no failure: its visit does not count.
+	// ErrBackendClosed is matched by the error of a nacked message that waited for its backend until its time ran out. It is no failure: its
+	// visit does not count.
 	ErrBackendClosed = errors.New("the backend is closed")
 
 	errNoReason = errors.New("delivery: rejected without an error")

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/unknown"
 	"github.com/weirflow/weir/internal/wait"
 )
 
@@ -35,7 +36,11 @@ type BackendOrder struct {
 	At      time.Time `json:"at"` // by the engine's clock
 
 	version int64
+	later   map[string]string // members of a later version
 }
+
+// orderMembers are those of a BackendOrder.
+var orderMembers = unknown.Kind{Known: []string{"backend", "event", "held", "limit", "by", "why", "at"}}
 
 // HoldBackend lets no call of the backends with this name start, in all workers of the engine, until [Jobs.OpenBackend]. Calls that run are not
 // ended. Workers that start later are held as well. It reaches workers on PostgreSQL and in memory at once, and others within about a second.
@@ -90,6 +95,7 @@ func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, ch
 		if err != nil {
 			return fmt.Errorf("jobs: backend %q: %w", name, err)
 		}
+		text = orderMembers.Append(text, o.later)
 		if err := tx.Write(ctx, store.Record{Kind: store.WatchedKind, Name: name, Version: o.version, Value: string(text)}); err != nil {
 			return err
 		}
@@ -106,10 +112,11 @@ func (j *Jobs) BackendOrders(ctx context.Context) ([]BackendOrder, error) {
 func orders(ctx context.Context, from reader) (list []BackendOrder, err error) {
 	err = each(ctx, from, store.WatchedKind, func(r store.Record) error {
 		var o BackendOrder
-		if json.Unmarshal([]byte(r.Value), &o) != nil { // it stops no other
+		later, err := orderMembers.Unmarshal([]byte(r.Value), &o)
+		if err != nil { // it stops no other
 			o = BackendOrder{}
 		}
-		o.Backend, o.version = r.Name, r.Version
+		o.Backend, o.version, o.later = r.Name, r.Version, later
 		list = append(list, o)
 		return nil
 	})

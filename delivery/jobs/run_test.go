@@ -361,3 +361,42 @@ func (e *lastWords) Update(ctx context.Context, f func(context.Context, store.Tx
 	}
 	return err
 }
+
+// Law W4: an order of a later version keeps what this one does not know, whatever is ordered.
+func TestABackendOrderOfALaterVersion(t *testing.T) {
+	s := memory.Open()
+	j := jobsOf(t, s)
+	const later = `"share":{"of":[1,2.50]},"until":"noon"`
+	require.NoError(t, s.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		return tx.Write(ctx, store.Record{
+			Kind: store.WatchedKind, Name: "a",
+			Value: `{"backend":"a","event":"hold","held":"migration (bob)","by":"bob","why":"migration","at":"2026-01-02T03:04:05Z",` + later + `}`,
+		})
+	}))
+	for range 2 {
+		o, err := j.LimitBackend(t.Context(), "a", 5, "ann", "test")
+		require.NoError(t, err)
+		require.Equal(t, "migration (bob)", o.Held)
+		rs, err := s.Records(t.Context(), store.WatchedKind, "", 2)
+		require.NoError(t, err)
+		require.Len(t, rs, 1)
+		require.Contains(t, rs[0].Value, `"limit":5`)
+		require.True(t, strings.HasSuffix(rs[0].Value, ","+later+"}"), rs[0].Value)
+	}
+}
+
+// A hold reaches workers within two seconds, also on an engine that does not say what has changed.
+func TestAHoldReachesWorkersWithoutAWatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := jobsOf(t, struct{ store.Keeper }{memory.Open()})
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		heard := make(chan time.Time, 10)
+		go j.Work(ctx, func() jobs.Worker { return jobs.Worker{} }, func(jobs.BackendOrder) { heard <- time.Now() }) // ends with ctx
+		time.Sleep(time.Minute + time.Nanosecond)                                                                    // just after it has looked
+		ordered := time.Now()
+		_, err := j.HoldBackend(t.Context(), "pay", "ann", "test")
+		require.NoError(t, err)
+		require.LessOrEqual(t, (<-heard).Sub(ordered), 2*time.Second)
+	})
+}

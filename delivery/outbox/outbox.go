@@ -57,6 +57,7 @@ import (
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/verdicts"
 	"github.com/weirflow/weir/internal/wait"
 )
@@ -351,7 +352,7 @@ func (r *relay) failed(ctx context.Context, entries []store.Leased, err error) {
 	last := &entries[len(entries)-1]
 	r.doubt = max(r.doubt, last.Position)
 	if len(entries) == 1 {
-		last.Meta.LastError = fmt.Sprint(err) // fmt recovers panics of users' errors
+		last.Meta.LastError = guard.Text(err)
 		r.probed = last.Position
 		if len(r.doubted) == maxDoubts {
 			r.doubted = nil

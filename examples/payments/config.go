@@ -99,7 +99,7 @@ func parse(args []string, out io.Writer) (c config, err error) {
 	fs.Int64Var(&c.Orders, "orders", 400, "length of the stream: `n`, at least 1")
 	fs.Uint64Var(&c.Seed, "seed", 1, "which orders, which of them are declined, which trouble: `n`")
 	fs.IntVar(&c.Kills, "kills", 5, "kill a worker and each provider `n` times")
-	fs.BoolVar(&c.Outage, "outage", true, "one provider is down for longer than the ladder lasts; when it is back, the dead letters are merged")
+	fs.BoolVar(&c.Outage, "outage", true, "one provider refuses connections for 3 s, then answers 503 for 3 s more: longer than the visits of an order last")
 	fs.StringVar(&c.Break, "break", "", "leave out a `protection`, to see what it is for: tracking (requests have no ids) or sticky (after an error the other provider is asked)")
 	fs.StringVar(&c.Dir, "dir", "", "keep the databases in this `directory`, and go on there (default: a temporary one)")
 	fs.DurationVar(&c.Limit, "limit", 100*time.Second, "give up after this `duration`")

@@ -12,7 +12,6 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
 )
@@ -39,8 +38,8 @@ type engine interface {
 	keeps() store.Engine
 	// look counts.
 	look(ctx context.Context) (counts, error)
-	// merge sends all dead letters back.
-	merge(ctx context.Context) (int, error)
+	// dead returns the dead letters.
+	dead(ctx context.Context) ([]bank.Order, error)
 	// receipts returns the payments.
 	receipts(ctx context.Context) ([]bank.Payment, error)
 	// close ends it, and removes what it has on a server if the run was temporary.
@@ -89,7 +88,7 @@ const (
 
 const (
 	later     = 300 * time.Millisecond
-	muchLater = time.Second
+	muchLater = 500 * time.Millisecond
 	jitter    = 0.5
 
 	lease = 2 * time.Second // after it the orders of a worker that was killed go to another one
@@ -99,48 +98,47 @@ const (
 var layers = []delivery.Layer{{Delay: later, Jitter: jitter}, {Delay: muchLater, Jitter: jitter}}
 
 var (
+	ordersCodec   = codec.JSON[bank.Order]()
 	paymentsCodec = codec.JSON[bank.Payment]()
 
 	quiet = slog.New(slog.DiscardHandler) // what is killed all the time has much to say
 )
 
-// ordersOn returns the queue of orders on an engine, with its layers and dead letters.
-func ordersOn(e delivery.Engine, at location) *delivery.Queue[bank.Order] {
+// queues are those of a run. Several runs may be in one database, or on the same servers.
+type queues struct {
+	orders   map[string]*delivery.Queue[bank.Order] // by provider
+	payments *delivery.Queue[bank.Payment]
+}
+
+func queuesOn(e delivery.Engine, at location) queues {
+	q := queues{map[string]*delivery.Queue[bank.Order]{}, delivery.NewQueue[bank.Payment](e, at.queue(paymentsQueue))}
+	for _, provider := range bank.Providers {
+		q.orders[provider] = ordersOn(e, at, provider)
+	}
+	return q
+}
+
+// put makes orders wait for the providers that are to be asked first.
+func (q queues) put(ctx context.Context, orders []bank.Order) error {
+	first := map[string][]bank.Order{}
+	for _, o := range orders {
+		first[o.First] = append(first[o.First], o)
+	}
+	for provider, of := range first {
+		if err := putAll(ctx, q.orders[provider], of); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ordersOn returns the queue of orders for a provider on an engine, with its layers and dead letters.
+func ordersOn(e delivery.Engine, at location, provider string) *delivery.Queue[bank.Order] {
 	opts := []delivery.QueueOption{delivery.WithLayers(layers...), delivery.WithLogger(quiet)}
 	if _, leases := e.(store.Store); leases {
 		opts = append(opts, delivery.WithLease(lease))
 	}
-	return delivery.NewQueue[bank.Order](e, at.queue(ordersQueue), opts...)
-}
-
-// stored is the part of an engine that has its layers and dead letters in a store.
-type stored struct {
-	queues store.Inspector
-	orders *delivery.Queue[bank.Order]
-}
-
-func (s stored) keeps() store.Engine { return s.queues }
-
-// look counts the orders. They go from queue to queue, and are put before they are removed.
-func (s stored) look(ctx context.Context) (c counts, err error) {
-	n, err := s.orders.Counts(ctx)
-	return counts{open: int64(n.Waiting + n.Retrying), dead: int64(n.Dead)}, err
-}
-
-// merge sends all dead letters back: what failed has one cause, and that is repaired.
-func (s stored) merge(ctx context.Context) (int, error) {
-	j, err := jobs.New(s.queues, jobs.Config{})
-	if err != nil {
-		return 0, err
-	}
-	job, err := j.Start(ctx, jobs.Spec{
-		Do: jobs.Merge, Queue: s.orders.DeadLetters(), To: s.orders.Name(), By: "supervisor", Why: "the cause is repaired",
-	})
-	if err != nil {
-		return 0, err
-	}
-	job, err = j.Run(ctx, job.ID, nil)
-	return job.Done, err
+	return delivery.NewQueue[bank.Order](e, at.queue(ordersQueue+"-"+provider), opts...)
 }
 
 // putAll puts orders into a sink. They have the ids by which engines and workers know them.
@@ -152,19 +150,19 @@ func putAll(ctx context.Context, sink delivery.Sink[bank.Order], orders []bank.O
 	return sink.PutAll(ctx, messages)
 }
 
-// receipts reads the payments.
-func receipts(ctx context.Context, list func(context.Context, store.Filter, store.Page) ([]store.Entry, error)) (payments []bank.Payment, err error) {
+// listAll returns all that is in a queue.
+func listAll[T any](ctx context.Context, list func(context.Context, store.Filter, store.Page) ([]store.Entry, error), c codec.Codec[T]) (all []T, err error) {
 	for page := (store.Page{Max: 500}); ; {
 		entries, err := list(ctx, store.Filter{}, page)
 		if err != nil || len(entries) == 0 {
-			return payments, err
+			return all, err
 		}
 		for _, entry := range entries {
-			p, err := paymentsCodec.Decode(entry.Payload)
+			v, err := c.Decode(entry.Payload)
 			if err != nil {
 				return nil, err
 			}
-			payments = append(payments, p)
+			all = append(all, v)
 		}
 		page.After = entries[len(entries)-1].Position
 	}

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/examples/internal/bank"
@@ -25,9 +25,8 @@ import (
 
 const (
 	lockTimeout = 1500 * time.Millisecond // after it another visit takes over what a killed one has begun; longer than bank.Patience
-	orderTime   = 2 * time.Second         // for a visit of an order, over its attempts
-	shortWait   = 250 * time.Millisecond  // a longer one leaves the operator
-	atOnce      = 16                      // calls
+	orderTime   = 1500 * time.Millisecond // for a visit of an order, over its attempts
+	atOnce      = 16                      // calls of a provider
 )
 
 const jobTables = `CREATE TABLE IF NOT EXISTS job (client TEXT NOT NULL) STRICT;
@@ -38,15 +37,18 @@ CREATE TABLE IF NOT EXISTS payments (
 	cents    INTEGER NOT NULL
 ) STRICT`
 
-// job pays the orders. What it knows is in its database: of each order the steps that are done. So an order that comes again, since
-// its worker was killed, goes on where it was.
+// job pays the orders that wait for a provider. What it knows is in its database: of each order the steps that are done. So an order that comes
+// again, since its worker was killed, goes on where it was.
 type job struct {
 	settings
-	bank *bank.Client
-	pays *keys.Operation
-	// chosen notes with the message of an order which provider is asked, so that dead letters say it. Nil: the engine cannot.
-	chosen func(ctx context.Context, provider string) error
+	bank     *bank.Client
+	provider string // that it asks
+	backend  *backend.Backend
+	pays     *keys.Operation
 }
+
+// errElsewhere is the error of an order that its provider has declined: the other one is to be asked.
+var errElsewhere = errors.New("declined; the other provider is to be asked")
 
 // policy repeats what was not answered: each request has an id, so that a provider recognises it, and what found the database
 // busy.
@@ -57,10 +59,10 @@ func policy() *strategies.Policy[bank.Payment] {
 			return busy, errors.Is(a.Err, exactlyonce.ErrInProgress) || errors.Is(a.Err, keys.ErrLockLost) || errors.Is(a.Err, keys.ErrConflict)
 		},
 		func(a *predicates.Attempt[bank.Payment]) (predicates.Reason, bool) {
-			return declined, errors.Is(a.Err, bank.ErrDeclined) && !a.InDoubt
+			return declined, errors.Is(a.Err, bank.ErrDeclined) || errors.Is(a.Err, errElsewhere)
 		},
 		httpretry.Classifier[bank.Payment](),
-	), nil).WithMaxDelay(shortWait)
+	), nil)
 }
 
 // work is the process of a worker: the same for all engines.
@@ -75,21 +77,25 @@ func work(s settings) error {
 	if err != nil {
 		return err
 	}
-	j := &job{settings: s, bank: bank.NewClient(s.Dir, client)}
-	j.bank.Untracked = s.Break == withoutTracking
-	known := keys.New(db.Writer(), keys.SQLite, keys.Config{LockTimeout: lockTimeout, Logger: quiet})
-	j.pays = known.Operation("pay", j.steps)
-
+	charges := bank.NewClient(s.Dir, client)
+	charges.Untracked = s.Break == withoutTracking
 	engine, err := openWorker(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer engine.Close() //nolint:errcheck // all that counts is committed
-	orders, payments := queuesOn(engine, s.At)
-	if _, can := engine.(store.Chooser); can {
-		j.chosen = orders.SetProvider
+	q := queuesOn(engine, s.At)
+	ended := make(chan error, len(bank.Providers))
+	var backends []*backend.Backend
+	for _, provider := range bank.Providers {
+		j := &job{settings: s, bank: charges, provider: provider, backend: backend.New(provider, backend.Limit(atOnce), backend.WithLogger(quiet))}
+		j.pays = keys.New(db.Writer(), keys.SQLite, keys.Config{LockTimeout: lockTimeout, Logger: quiet}).Operation("pay", j.steps)
+		backends = append(backends, j.backend)
+		go func() { ended <- j.run(ctx, q) }() // ends with the process
 	}
-	return j.run(ctx, orders, payments)
+	fmt.Println("ready")
+	go report(charges, backends) // ends with the process
+	return <-ended
 }
 
 // openWorker opens the engine: which one it is, only its address says.
@@ -100,15 +106,18 @@ func openWorker(ctx context.Context, s settings) (delivery.Engine, error) {
 	return openEngine(ctx, s.At)
 }
 
-// run is the worker.
-func (j *job) run(ctx context.Context, orders *delivery.Queue[bank.Order], payments *delivery.Queue[bank.Payment]) error {
-	fmt.Println("ready")
-	go report(j.bank) // ends with the process
+// run is the worker for a provider.
+func (j *job) run(ctx context.Context, q queues) error {
+	orders := q.orders[j.provider]
+	failed := func(ctx context.Context, f asyncop.Failure[bank.Order]) error {
+		if errors.Is(f.Err, errElsewhere) {
+			return putAll(ctx, q.orders[bank.Other(j.provider)], []bank.Order{f.Element})
+		}
+		return orders.TakeFailure(ctx, f)
+	}
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(j.pay), orderTime, 100, policy(),
-		asyncop.WithMaxConcurrentCalls(atOnce), asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
-	_, err := delivery.Run(ctx, orders, op, payments,
-		delivery.WithFloodGuard(1, 100), // one of two providers may be down: the orders of the other go on
-		delivery.WithLogger(quiet))
+		asyncop.WithBackend(j.backend), asyncop.WithFailureSink(failed), asyncop.WithLogger(quiet))
+	_, err := delivery.Run(ctx, orders, op, q.payments, delivery.WithLogger(quiet))
 	return err
 }
 
@@ -152,10 +161,17 @@ func (j *job) pay(ctx context.Context, o bank.Order) (p bank.Payment, err error)
 		return p, err
 	}
 	response, err := j.pays.Do(ctx, keys.Request{User: "job", Key: o.ID, Method: http.MethodPost, Path: "/payments", Body: body})
-	if err != nil {
-		return p, err
+	if err == nil {
+		err = json.Unmarshal(response.Body, &p)
 	}
-	return p, json.Unmarshal(response.Body, &p)
+	switch {
+	case err != nil || p.Provider != "":
+	case j.provider == o.First: // the last that was asked has the dead letter
+		err = errElsewhere
+	default:
+		err = fmt.Errorf("by both providers: %w", bank.ErrDeclined)
+	}
+	return p, err
 }
 
 // steps bring an order to its end: the provider is chosen and stored, then asked, and what it says is stored.
@@ -196,6 +212,9 @@ func (j *job) chargeOnce(ctx context.Context, run *keys.Run, o bank.Order) (bank
 		return "", false
 	}
 	return keys.CallProvider(ctx, run, "charge", choose, func(ctx context.Context, provider, _ string) (bank.Payment, error) {
+		if provider != j.provider { // it has a backend of its own
+			return bank.Payment{}, errElsewhere
+		}
 		return j.charge(ctx, provider, o)
 	})
 }
@@ -213,11 +232,6 @@ func (j *job) chargeAnywhere(ctx context.Context, run *keys.Run, o bank.Order) (
 
 // charge sends one request, with the id of the order.
 func (j *job) charge(ctx context.Context, provider string, o bank.Order) (bank.Payment, error) {
-	if j.chosen != nil {
-		if err := j.chosen(ctx, provider); err != nil {
-			return bank.Payment{}, err
-		}
-	}
 	p, err := j.bank.Charge(ctx, provider, o)
 	if errors.Is(err, bank.ErrDeclined) {
 		err = fmt.Errorf("%w: %w", keys.ErrRefused, err)
@@ -229,13 +243,18 @@ func (j *job) charge(ctx context.Context, provider string, o bank.Order) (bank.P
 type sample struct {
 	Calls   int64 `json:"calls"`
 	InDoubt int64 `json:"inDoubt"`
+	Closed  int64 `json:"closed"` // how often a backend was
 }
 
 // report prints samples.
-func report(c *bank.Client) {
+func report(c *bank.Client, backends []*backend.Backend) {
 	for range time.Tick(20 * time.Millisecond) {
-		all, inDoubt := c.Calls()
-		if line, err := json.Marshal(sample{all, inDoubt}); err == nil {
+		var s sample
+		s.Calls, s.InDoubt = c.Calls()
+		for _, b := range backends {
+			s.Closed += b.Stats().Closed
+		}
+		if line, err := json.Marshal(s); err == nil {
 			fmt.Println(string(line))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
 	"github.com/weirflow/weir/ext/kafka"
@@ -29,13 +30,12 @@ func openKafka(ctx context.Context, at location, worker int) (delivery.Engine, e
 
 // inKafka is the engine of the supervisor. It counts by offsets, as a topic has no index.
 type inKafka struct {
-	at       location
-	engine   *kafka.Engine
-	orders   *delivery.Queue[bank.Order]
-	payments *delivery.Queue[bank.Payment]
-	client   *kgo.Client
-	admin    *kadm.Client
-	double   *kfake.Cluster // nil with brokers
+	at     location
+	engine *kafka.Engine
+	queues
+	client *kgo.Client
+	admin  *kadm.Client
+	double *kfake.Cluster // nil with brokers
 }
 
 // startKafka makes the topics. Without an address it starts the test double of franz-go: Kafka's protocol over topics in memory, which
@@ -56,7 +56,7 @@ func startKafka(ctx context.Context, at location) (_ engine, err error) {
 	if e.engine, err = kafka.Open(ctx, e.at.URL, kafka.WithTopics(topicPartitions, 0)); err != nil {
 		return nil, err
 	}
-	e.orders, e.payments = queuesOn(e.engine, e.at)
+	e.queues = queuesOn(e.engine, e.at)
 	if e.client, err = kgo.NewClient(e.seeds()); err != nil {
 		return nil, err
 	}
@@ -79,29 +79,30 @@ func (e *inKafka) seeds() kgo.Opt {
 
 // topics returns all topics.
 func (e *inKafka) topics() []string {
-	topics := []string{e.orders.Name(), e.orders.DeadLetters(), e.payments.Name()}
-	for i := range layers {
-		topics = append(topics, fmt.Sprintf("%s-retry-%d", e.orders.Name(), i+1))
+	topics := []string{e.payments.Name()}
+	for _, q := range e.orders {
+		topics = append(topics, q.Name(), q.DeadLetters())
+		for i := range layers {
+			topics = append(topics, fmt.Sprintf("%s-retry-%d", q.Name(), i+1))
+		}
 	}
 	return topics
 }
-
-// merging is the group of the merges.
-func (e *inKafka) merging() string { return "weir-merge-" + e.orders.DeadLetters() }
 
 func (e *inKafka) location() location { return e.at }
 
 func (e *inKafka) keeps() store.Engine { return nil } // -ui is refused
 
-func (e *inKafka) put(ctx context.Context, orders []bank.Order) error {
-	return putAll(ctx, e.orders, orders)
-}
-
 // look compares the ends of the topics with what is committed. That is asked for first: what is committed was put elsewhere before.
 func (e *inKafka) look(ctx context.Context) (c counts, err error) {
-	worked, err := e.committed(ctx, e.orders.Name())
-	if err != nil {
-		return c, err
+	worked, isDead := kadm.OffsetResponses{}, map[string]bool{}
+	for _, q := range e.orders {
+		offsets, err := e.admin.FetchOffsets(ctx, q.Name())
+		if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+			return c, err
+		}
+		maps.Copy(worked, offsets)
+		isDead[q.DeadLetters()] = true
 	}
 	ends, err := e.admin.ListEndOffsets(ctx, e.topics()...)
 	if err != nil {
@@ -109,65 +110,44 @@ func (e *inKafka) look(ctx context.Context) (c counts, err error) {
 	}
 	ends.Each(func(end kadm.ListedOffset) {
 		err = errors.Join(err, end.Err)
-		switch end.Topic {
-		case e.orders.DeadLetters():
-		case e.payments.Name():
+		switch {
+		case isDead[end.Topic]:
+			c.dead += end.Offset
+		case end.Topic == e.payments.Name():
 			c.paid += end.Offset
 		default:
-			c.open += end.Offset - at(worked, end)
+			c.open += end.Offset
+			if o, ok := worked.Lookup(end.Topic, end.Partition); ok && o.At > 0 {
+				c.open -= o.At
+			}
 		}
 	})
-	if err != nil || c.open > 0 { // a view of the dead letters reads all of them
-		return c, err
-	}
-	dead, err := e.view(ctx, e.orders.DeadLetters())
-	if err != nil {
-		return c, err
-	}
-	defer dead.Close()
-	n, err := dead.Count(ctx, store.Filter{})
-	c.dead = int64(n.Messages)
 	return c, err
 }
 
-func (e *inKafka) view(ctx context.Context, topic string) (*kafka.View, error) {
-	return kafka.OpenView(ctx, topic, "", e.seeds())
-}
-
-func (e *inKafka) committed(ctx context.Context, group string) (kadm.OffsetResponses, error) {
-	offsets, err := e.admin.FetchOffsets(ctx, group)
-	if errors.Is(err, kerr.GroupIDNotFound) {
-		return nil, nil
+func (e *inKafka) dead(ctx context.Context) (dead []bank.Order, err error) {
+	for _, q := range e.orders {
+		of, err := readTopic(ctx, e, q.DeadLetters(), ordersCodec)
+		if err != nil {
+			return nil, err
+		}
+		dead = append(dead, of...)
 	}
-	return offsets, err
+	return dead, nil
 }
 
-// at returns what is committed of a partition.
-func at(committed kadm.OffsetResponses, p kadm.ListedOffset) int64 {
-	if o, ok := committed.Lookup(p.Topic, p.Partition); ok && o.At > 0 {
-		return o.At
-	}
-	return 0
+func (e *inKafka) receipts(ctx context.Context) ([]bank.Payment, error) {
+	return readTopic(ctx, e, e.payments.Name(), paymentsCodec)
 }
 
-// merge sends all dead letters back. One that was put there twice comes back twice, with one id.
-func (e *inKafka) merge(ctx context.Context) (int, error) {
-	v, err := e.view(ctx, e.orders.DeadLetters())
-	if err != nil {
-		return 0, err
-	}
-	defer v.Close()
-	done, err := v.Merge(ctx, jobs.Spec{To: e.orders.Name()}, nil)
-	return done.Done, err
-}
-
-func (e *inKafka) receipts(ctx context.Context) (payments []bank.Payment, err error) {
-	v, err := e.view(ctx, e.payments.Name())
+// readTopic returns all that is in a topic.
+func readTopic[T any](ctx context.Context, e *inKafka, topic string, c codec.Codec[T]) ([]T, error) {
+	v, err := kafka.OpenView(ctx, topic, "", e.seeds())
 	if err != nil {
 		return nil, err
 	}
 	defer v.Close()
-	return receipts(ctx, v.List)
+	return listAll(ctx, v.List, c)
 }
 
 func (e *inKafka) close(temporary bool) (err error) {
@@ -178,7 +158,7 @@ func (e *inKafka) close(temporary bool) (err error) {
 		if temporary && e.double == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			_, topicsErr := e.admin.DeleteTopics(ctx, e.topics()...)
-			_, groupsErr := e.admin.DeleteGroups(ctx, e.orders.Name(), e.merging())
+			_, groupsErr := e.admin.DeleteGroups(ctx, e.orders[bank.North].Name(), e.orders[bank.South].Name())
 			err = errors.Join(err, topicsErr, groupsErr)
 			cancel()
 		}

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -51,7 +52,10 @@ func TestChargedOnce(t *testing.T) {
 			assert.Regexp(t, `in doubt: sent, no answer +[1-9]`, out)
 			assert.Regexp(t, `declined by both +[1-9]`, out)
 			assert.Regexp(t, `\n    wrong +0\n`, out)
-			assert.Regexp(t, `\n  orders that were given up +[1-9][0-9]* +south was down; then merged, and paid\n`, out)
+			assert.Regexp(t, `\n  closings of backends +[1-9]`, out, "the outage of south")
+			declined := regexp.MustCompile(`declined by both +(\d+)   these are the dead letters: (\d+)\n`).FindStringSubmatch(out)
+			require.Len(t, declined, 3, out)
+			assert.Equal(t, declined[1], declined[2], "the outage has made dead letters") // the reconciliation compares which
 			if engine == onKafka {
 				assert.Contains(t, out, "on kfake, a TEST DOUBLE of Kafka")
 			}
@@ -193,6 +197,36 @@ func TestReconcileReceipts(t *testing.T) {
 			}
 			require.Len(t, r.wrong, 1)
 			assert.Contains(t, r.wrong[0], test.want)
+		})
+	}
+}
+
+// The dead letters are what both providers have declined.
+func TestReconcileDeadLetters(t *testing.T) {
+	declined, paid := bank.Order{ID: "order-0001"}, bank.Order{ID: "order-0002"}
+	payments := map[string]bank.Booked{declined.ID: {}, paid.ID: {Provider: bank.North, Charge: "north-1"}}
+	for name, test := range map[string]struct {
+		dead  []bank.Order
+		again bool
+		want  string
+	}{
+		"declined":       {[]bank.Order{declined}, false, ""},
+		"twice":          {[]bank.Order{declined, declined}, false, "order-0001 is a dead letter more than once"},
+		"twice on Kafka": {[]bank.Order{declined, declined}, true, ""},
+		"missing":        {nil, false, "order-0001 was declined by both, and is no dead letter"},
+		"paid":           {[]bank.Order{declined, paid}, false, "order-0002 is a dead letter, and was not declined by both"},
+		"of no order":    {[]bank.Order{declined, {ID: "order-0003"}}, false, "order-0003 is a dead letter, and was not declined by both"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &reconciliation{}
+			r.bury(test.dead, payments, test.again)
+			if test.want == "" {
+				assert.Empty(t, r.wrong)
+				assert.Equal(t, 1, r.dead)
+				return
+			}
+			require.Len(t, r.wrong, 1)
+			assert.Equal(t, test.want, r.wrong[0])
 		})
 	}
 }

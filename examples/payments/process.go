@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/weirflow/weir/examples/internal/bank"
 	"github.com/weirflow/weir/examples/internal/procs"
@@ -11,7 +12,8 @@ import (
 // settings are those of a process: a provider, or a worker.
 type settings struct {
 	Provider string // "": a worker
-	Start    int    // how often it was started before
+	Down     time.Duration
+	Start    int // how often it was started before
 	Dir      string
 	Seed     uint64
 
@@ -30,7 +32,7 @@ func child() {
 			return work(s)
 		}
 		return bank.Serve(context.Background(), bank.ProviderConfig{
-			Name: s.Provider, Dir: s.Dir, Start: s.Start, Seed: s.Seed, DeclineOf: declineOf,
+			Name: s.Provider, Dir: s.Dir, Start: s.Start, Seed: s.Seed, DeclineOf: declineOf, Down: s.Down,
 		}, func() { fmt.Println("ready") })
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"path/filepath"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
 	"github.com/weirflow/weir/ext/jetstream"
@@ -24,17 +23,11 @@ func openEngine(ctx context.Context, at location) (store.Inspector, error) {
 	return sqlite.Open(ctx, filepath.Join(at.Dir, "queues.db"), sqlite.WithLogger(quiet))
 }
 
-// queuesOn returns the queues of a run. Several runs may be in one database, or on the same servers.
-func queuesOn(engine delivery.Engine, at location) (orders *delivery.Queue[bank.Order], payments *delivery.Queue[bank.Payment]) {
-	return ordersOn(engine, at), delivery.NewQueue[bank.Payment](engine, at.queue(paymentsQueue))
-}
-
 // onQueues is the engine of the supervisor.
 type onQueues struct {
-	at       location
-	engine   store.Inspector
-	payments *delivery.Queue[bank.Payment]
-	stored
+	at     location
+	engine store.Inspector
+	queues
 }
 
 func newQueues(ctx context.Context, at location) (engine, error) {
@@ -42,30 +35,47 @@ func newQueues(ctx context.Context, at location) (engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	orders, payments := queuesOn(e, at)
-	return &onQueues{at, e, payments, stored{e, orders}}, nil
+	return &onQueues{at, e, queuesOn(e, at)}, nil
 }
 
 func (e *onQueues) location() location { return e.at }
 
-func (e *onQueues) put(ctx context.Context, orders []bank.Order) error {
-	return putAll(ctx, e.orders, orders)
-}
+func (e *onQueues) keeps() store.Engine { return e.engine }
 
-func (e *onQueues) look(ctx context.Context) (counts, error) {
-	c, err := e.stored.look(ctx)
-	if err != nil {
-		return c, err
+// look counts. Orders go from queue to queue, and are put before they are removed.
+func (e *onQueues) look(ctx context.Context) (c counts, err error) {
+	for _, q := range e.orders {
+		n, err := q.Counts(ctx)
+		if err != nil {
+			return c, err
+		}
+		c.open += int64(n.Waiting + n.Retrying)
+		c.dead += int64(n.Dead)
 	}
 	paid, err := e.payments.Counts(ctx)
 	c.paid = int64(paid.Waiting)
 	return c, err
 }
 
-func (e *onQueues) receipts(ctx context.Context) (payments []bank.Payment, err error) {
-	return receipts(ctx, func(ctx context.Context, f store.Filter, p store.Page) ([]store.Entry, error) {
-		return e.engine.List(ctx, e.payments.Name(), f, p)
-	})
+func (e *onQueues) dead(ctx context.Context) (dead []bank.Order, err error) {
+	for _, q := range e.orders {
+		of, err := listAll(ctx, e.in(q.DeadLetters()), ordersCodec)
+		if err != nil {
+			return nil, err
+		}
+		dead = append(dead, of...)
+	}
+	return dead, nil
+}
+
+func (e *onQueues) receipts(ctx context.Context) ([]bank.Payment, error) {
+	return listAll(ctx, e.in(e.payments.Name()), paymentsCodec)
+}
+
+func (e *onQueues) in(queue string) func(context.Context, store.Filter, store.Page) ([]store.Entry, error) {
+	return func(ctx context.Context, f store.Filter, p store.Page) ([]store.Entry, error) {
+		return e.engine.List(ctx, queue, f, p)
+	}
 }
 
 func (e *onQueues) close(temporary bool) (err error) {

@@ -16,6 +16,7 @@ type reconciliation struct {
 	orders   int64
 	paid     map[string]int // by provider
 	declined int
+	dead     int   // letters
 	charges  int   // in the books of the providers
 	cents    int64 // of all of them
 	receipts int   // payments that came out
@@ -24,7 +25,7 @@ type reconciliation struct {
 }
 
 // reconcile looks at every order of the stream, and for charges of orders that are none.
-func reconcile(ctx context.Context, c config, dir string, receipts []bank.Payment) (*reconciliation, error) {
+func reconcile(ctx context.Context, c config, dir string, receipts []bank.Payment, dead []bank.Order) (*reconciliation, error) {
 	payments, err := readPayments(ctx, dir)
 	if err != nil {
 		return nil, err
@@ -42,6 +43,7 @@ func reconcile(ctx context.Context, c config, dir string, receipts []bank.Paymen
 		r.order(o, payments, books[o.ID], hopeless)
 	}
 	r.compare(receipts, payments, c.scheme() == onKafka)
+	r.bury(dead, payments, c.scheme() == onKafka)
 	for _, o := range bank.Orders(c.Seed, c.Orders) {
 		delete(books, o.ID)
 		delete(payments, o.ID)
@@ -98,12 +100,31 @@ func (r *reconciliation) compare(receipts []bank.Payment, payments map[string]ba
 			r.complain(got.Order, "came out more than once")
 		}
 	}
-	for id := range payments {
-		if seen[id] == 0 {
+	for id, p := range payments {
+		if seen[id] == 0 && p.Provider != "" {
 			r.complain(id, "has a payment that did not come out")
 		}
 	}
 	r.receipts, r.again = len(receipts), len(receipts)-len(seen)
+}
+
+// bury looks at the dead letters: what both providers have declined, and nothing else.
+func (r *reconciliation) bury(dead []bank.Order, payments map[string]bank.Booked, mayComeAgain bool) {
+	seen := map[string]int{}
+	for _, o := range dead {
+		if p, known := payments[o.ID]; !known || p.Provider != "" {
+			r.complain(o.ID, "is a dead letter, and was not declined by both")
+		}
+		if seen[o.ID]++; seen[o.ID] == 2 && !mayComeAgain {
+			r.complain(o.ID, "is a dead letter more than once")
+		}
+	}
+	for id, p := range payments {
+		if p.Provider == "" && seen[id] == 0 {
+			r.complain(id, "was declined by both, and is no dead letter")
+		}
+	}
+	r.dead = len(seen)
 }
 
 func (r *reconciliation) complain(id, format string, args ...any) {
@@ -127,12 +148,12 @@ func (r *reconciliation) print(out io.Writer) bool {
 	fmt.Fprintf(out, `
   orders                      %6s
     charged                   %6s   %s by %s, %s by %s
-    declined by both          %6s
+    declined by both          %6s   these are the dead letters: %s
     wrong                     %6s
   charges in their books      %6s   %d.%02d in all
   payments that came out      %6s%s
 `, show.Count(r.orders), show.Count(r.paid[bank.North]+r.paid[bank.South]), show.Count(r.paid[bank.North]), bank.North,
-		show.Count(r.paid[bank.South]), bank.South, show.Count(r.declined), show.Count(len(r.wrong)),
+		show.Count(r.paid[bank.South]), bank.South, show.Count(r.declined), show.Count(r.dead), show.Count(len(r.wrong)),
 		show.Count(r.charges), r.cents/100, r.cents%100, show.Count(r.receipts), again)
 	if len(r.wrong) == 0 {
 		fmt.Fprintf(out, "\nproven: each of %s orders was charged once, or declined by both.\n", show.Count(r.orders))

@@ -72,7 +72,11 @@ func supervise(ctx context.Context, c config, out, errOut io.Writer) (proven boo
 	if err != nil {
 		return false, orCause(ctx, err)
 	}
-	r, err := reconcile(ctx, c, dir, receipts)
+	dead, err := s.engine.dead(ctx)
+	if err != nil {
+		return false, orCause(ctx, err)
+	}
+	r, err := reconcile(ctx, c, dir, receipts, dead)
 	if err != nil {
 		return false, orCause(ctx, err)
 	}
@@ -112,15 +116,15 @@ type supervisor struct {
 	starts    map[string]int // by provider; "" are the workers
 
 	mu       sync.Mutex
-	paid     int64
+	done     int64  // paid, or declined by both
 	before   sample // of the workers that have ended
 	kills    int    // of workers
 	deaths   int    // of providers
 	failures int    // workers that ended with an error
-	down     bool   // the outage
-	wasDown  bool   // it has begun
-	merged   int    // dead letters that were sent back
 	trouble  string
+
+	outage time.Time // its begin; zero: none yet
+	down   bool      // south refuses connections
 }
 
 // kill is one that is due.
@@ -149,8 +153,8 @@ func (s *supervisor) schedule() (kills []kill) {
 	return kills
 }
 
-func (s *supervisor) startProvider(name string) (err error) {
-	s.providers[name], err = s.start(settings{Provider: name}, func([]byte) {})
+func (s *supervisor) startProvider(name string, down time.Duration) (err error) {
+	s.providers[name], err = s.start(settings{Provider: name, Down: down}, func([]byte) {})
 	if err != nil {
 		return fmt.Errorf("provider %s: %w", name, err)
 	}
@@ -162,6 +166,7 @@ func (s *supervisor) startWorker(i int) (err error) {
 	s.mu.Lock()
 	s.before.Calls += w.now.Calls
 	s.before.InDoubt += w.now.InDoubt
+	s.before.Closed += w.now.Closed
 	w.now = sample{}
 	s.mu.Unlock()
 	w.Process, err = s.start(settings{Worker: i, At: s.engine.location(), Break: s.Break}, func(line []byte) {
@@ -195,7 +200,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 		return err
 	}
 	for _, name := range bank.Providers {
-		if err := s.startProvider(name); err != nil {
+		if err := s.startProvider(name, 0); err != nil {
 			return err
 		}
 	}
@@ -205,7 +210,7 @@ func (s *supervisor) runAll(ctx context.Context) error {
 		}
 	}
 	kills := s.schedule()
-	for {
+	for idle := 0; idle < 2; { // an order that goes to the other provider between two counts is in neither
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -219,34 +224,40 @@ func (s *supervisor) runAll(ctx context.Context) error {
 			return err
 		}
 		s.mu.Lock()
-		s.paid = min(now.paid, s.Orders)
+		s.done = min(now.paid+now.dead, s.Orders)
 		s.mu.Unlock()
-		for len(kills) > 0 && kills[0].done <= now.paid {
+		for len(kills) > 0 && kills[0].done <= s.done {
 			if err := s.kill(kills[0]); err != nil {
 				return err
 			}
 			kills = kills[1:]
 		}
-		if s.Outage && !s.wasDown && now.paid >= s.firstLot() {
-			s.down, s.wasDown = true, true
+		switch {
+		case s.Outage && s.outage.IsZero() && s.done >= s.firstLot():
+			s.outage, s.down = time.Now(), true
 			s.providers[bank.South].Kill()
 			s.note("outage of " + bank.South)
 			if err := s.put(ctx, orders[s.firstLot():]); err != nil {
 				return err
 			}
-			continue
-		}
-		switch {
-		case now.open > 0:
-		case now.dead == 0:
-			return nil
-		default: // the workers have done what they can
-			if err := s.repair(ctx); err != nil {
+		case s.down && time.Since(s.outage) > refuses:
+			s.down = false
+			if err := s.startProvider(bank.South, overloaded); err != nil {
 				return err
 			}
 		}
+		if idle++; now.open > 0 || s.down {
+			idle = 0
+		}
 	}
+	return nil
 }
+
+// The outage of south.
+const (
+	refuses    = 3 * time.Second // connections
+	overloaded = 3 * time.Second // then it answers 503, with and without Retry-After
+)
 
 // put makes orders wait. What is put again has the same ids.
 func (s *supervisor) put(ctx context.Context, orders []bank.Order) error {
@@ -276,20 +287,6 @@ func (s *supervisor) check() error {
 	return nil
 }
 
-// repair ends the outage, and sends the dead letters back.
-func (s *supervisor) repair(ctx context.Context) error {
-	if s.down {
-		s.down = false
-		if err := s.startProvider(bank.South); err != nil {
-			return err
-		}
-		s.note("outage repaired")
-	}
-	merged, err := patiently(ctx, s.engine.merge)
-	s.merged += merged
-	return err
-}
-
 func (s *supervisor) note(trouble string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,7 +308,7 @@ func (s *supervisor) kill(k kill) error {
 	s.deaths++
 	s.trouble = k.provider + " killed"
 	s.mu.Unlock()
-	return s.startProvider(k.provider)
+	return s.startProvider(k.provider, 0)
 }
 
 // stop ends all processes. A second one does nothing.
@@ -334,6 +331,7 @@ func (s *supervisor) calls() sample {
 	for i := range s.workers {
 		sum.Calls += s.workers[i].now.Calls
 		sum.InDoubt += s.workers[i].now.InDoubt
+		sum.Closed += s.workers[i].now.Closed
 	}
 	return sum
 }
@@ -342,7 +340,7 @@ func (s *supervisor) calls() sample {
 func (s *supervisor) progress() progress.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	state := progress.State{Done: s.paid, Total: s.Orders}
+	state := progress.State{Done: s.done, Total: s.Orders}
 	if s.trouble != "" {
 		state.LastError = errors.New(s.trouble)
 	}
@@ -354,17 +352,6 @@ var doubts = map[string]string{
 	"":              "asked again, with the same id",
 	withoutTracking: "asked again, WITHOUT an id",
 	withoutSticky:   "the OTHER provider was asked",
-}
-
-// outage says what became of the dead letters.
-func (s *supervisor) outage() string {
-	switch {
-	case s.merged > 0 && s.wasDown:
-		return bank.South + " was down; then merged, and paid"
-	case s.merged > 0:
-		return "merged, and paid"
-	}
-	return "none became a dead letter"
 }
 
 // runsOn names the engine.
@@ -395,7 +382,7 @@ on %s, %d workers
     in doubt: sent, no answer %6s   %s
   kills of workers            %6s   their orders came again, and went on
   kills of providers          %6s
-  orders that were given up   %6s   %s
+  closings of backends        %6s   orders waited, and were called when their provider answered again
 `, show.Count(s.Orders), time.Since(s.begun).Seconds(), s.Seed, s.runsOn(), s.Workers, show.Count(sum.Calls), show.Count(sum.InDoubt), doubts[s.Break],
-		show.Count(s.kills), show.Count(s.deaths), show.Count(s.merged), s.outage())
+		show.Count(s.kills), show.Count(s.deaths), show.Count(sum.Closed))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/varint"
 )
 
@@ -177,7 +178,7 @@ func (in *Input[T]) decode(ctx context.Context) error {
 		return in.error(err)
 	}
 	meta, _ := MetaFromRecord(r) // what is sound
-	meta.LastError = fmt.Sprint(err)
+	meta.LastError = guard.Text(err)
 	m := store.Message{Meta: meta, Payload: r.Value, Cause: store.Undecodable}
 	if put := quietly(func() error { return in.c.DeadLetters(ctx, m) }); put != nil {
 		if ctx.Err() != nil {

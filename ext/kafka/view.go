@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/kafka/internal/offsets"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/wait"
 )
@@ -219,7 +220,7 @@ func entryOf(r *kgo.Record) store.Entry {
 		}
 	}
 	if err != nil {
-		e.Cause, e.Meta.LastError = store.Undecodable, err.Error()
+		e.Cause, e.Meta.LastError = store.Undecodable, guard.Text(err)
 	}
 	return e
 }

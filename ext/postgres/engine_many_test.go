@@ -18,3 +18,11 @@ func TestManyMessages(t *testing.T) {
 	defer s.Close()
 	storebench.Many(t, s)
 }
+
+func TestATenantThatFloods(t *testing.T) {
+	pool := connect(t, places(t)(t))
+	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	s := postgres.New(pool)
+	defer s.Close()
+	storebench.Fair(t, s)
+}

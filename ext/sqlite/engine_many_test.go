@@ -63,6 +63,17 @@ func TestManyWaiting(t *testing.T) {
 	require.Zero(t, c.Messages)
 }
 
+// TestATenantThatFloods is durable: each commit waits for the disk.
+func TestATenantThatFloods(t *testing.T) {
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, sqlite.Migrate(t.Context(), db))
+	s := sqlite.New(db)
+	defer s.Close()
+	storebench.Fair(t, s)
+}
+
 // TestManyMessages is durable with WEIR_LONG: each commit waits for the disk.
 func TestManyMessages(t *testing.T) {
 	var opts []sqlite.Option

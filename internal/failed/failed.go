@@ -4,7 +4,6 @@ package failed
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
@@ -28,7 +28,7 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	if meta.FirstFailure.IsZero() {
 		meta.FirstFailure = now
 	}
-	meta.LastFailure, meta.LastError = now, fmt.Sprint(f.Err) // fmt recovers panics of users' errors
+	meta.LastFailure, meta.LastError = now, guard.Text(f.Err)
 	meta.OutcomeUnknown = meta.OutcomeUnknown || Ambiguous(f) // an earlier call is not less in doubt since
 	meta.Reasons = slices.Clone(meta.Reasons)                 // they are shared
 	meta.Way = slices.Concat(meta.Way, wayOf(ctx, meta.Visit))
@@ -53,7 +53,7 @@ func wayOf(ctx context.Context, visit int) (way []message.Step) {
 			Reason: s.Reason.Name(), Backend: s.Backend,
 		}
 		if s.Err != nil {
-			step.Error = fmt.Sprint(s.Err) // fmt recovers panics of users' errors
+			step.Error = guard.Text(s.Err)
 		}
 		way = append(way, step)
 	}

@@ -120,6 +120,7 @@ func (s Stamp) Since(at time.Duration) time.Duration {
 // Late is an element whose time has run out.
 type Late struct {
 	Tenant string
+	PutOff bool      // it waits since it was refused while others were not
 	Begun  time.Time // its last attempt; zero: none
 	Failed time.Time // when it failed as a message, at the visit before this one; zero: never
 }

@@ -46,7 +46,7 @@ func isRefused(err error) (is bool) {
 	return is
 }
 
-// text returns the message of an error of user code.
+// text returns the message of an error of user code, without the secrets of URLs.
 func text(err error) (s string) {
 	broken := guard.Call(func() error {
 		s = err.Error()
@@ -55,5 +55,5 @@ func text(err error) (s string) {
 	if broken != nil {
 		return broken.Error()
 	}
-	return s
+	return guard.WithoutSecrets(s)
 }

@@ -183,7 +183,7 @@ func (b *atBackend[IN, OUT]) heard(s *Slot[IN, OUT], o gate.Outcome) (outage boo
 // closed returns why s, whose time has run out, could not start.
 func (b *atBackend[IN, OUT]) closed(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	g := b.core
-	late := gate.Late{Tenant: b.tenants.get(s.place)}
+	late := gate.Late{Tenant: b.tenants.get(s.place), PutOff: s.attempts == 0 && s.phase == backoff}
 	if s.attempts > 0 {
 		late.Begun = g.Timers.Time(s.last)
 		if g.describe != nil {

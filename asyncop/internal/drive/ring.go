@@ -120,6 +120,9 @@ type inlet[T any] struct {
 	ring   *ring[T]
 	feeder call.Sleeper  // puts
 	until  atomic.Uint64 // tail may go there, and each value has a slot; an older one is lower
+	ahead  atomic.Int64  // values without one that may be put before
+
+	offered, brought uint64 // until and tail when room was awaited last; the feeder's
 }
 
 func newInlet[T any](places int) inlet[T] {
@@ -149,28 +152,36 @@ func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
 // offer says for how many more than were taken there are slots. Called by the loop.
 func (i *inlet[T]) offer(room int) {
 	i.until.Store(i.ring.head.Load() + uint64(room)) //nolint:gosec // it is not negative
-	if i.feeder.Parked.Load() && i.room() > 0 {
+	if i.feeder.Parked.Load() && i.mayBring() {
 		i.feeder.WakeUp()
 	}
 }
 
-// room returns for how many values there are slots that nothing was put for.
+// room returns for how many values there are slots that nothing was put for. It is negative if values without one were put.
 func (i *inlet[T]) room() int {
-	return max(0, int(i.until.Load()-i.ring.tail.Load())) //nolint:gosec // two counts that are close to each other
+	return int(i.until.Load() - i.ring.tail.Load()) //nolint:gosec // two counts that are close to each other
 }
 
 // awaitRoom waits until there is a slot for a value, and returns for how many; 0: nothing is taken any more, or ctx has ended. Called by
-// the goroutine that puts.
+// the goroutine that puts. While values are brought, slots become free: it adds twice as many as have since the last time, but not if
+// fewer values came.
 func (i *inlet[T]) awaitRoom(ctx context.Context) int {
+	until, tail := i.until.Load(), i.ring.tail.Load()
+	freed, brought := int(until-i.offered), int(tail-i.brought) //nolint:gosec // counts that are close to each other
+	ahead := max(0, min(freed, brought))
+	i.ahead.Store(int64(ahead)) // as many come at once at least
 	defer context.AfterFunc(ctx, i.feeder.WakeUp)()
 	for !i.ring.stopped.Load() && ctx.Err() == nil {
-		if n := i.room(); n > 0 {
-			return n
+		if room := i.room(); room+ahead > 0 {
+			i.offered, i.brought = i.until.Load(), tail
+			return room + 2*ahead
 		}
-		i.feeder.Sleep(func() bool { return i.room() == 0 && !i.ring.stopped.Load() && ctx.Err() == nil })
+		i.feeder.Sleep(func() bool { return !i.mayBring() && !i.ring.stopped.Load() && ctx.Err() == nil })
 	}
 	return 0
 }
+
+func (i *inlet[T]) mayBring() bool { return i.room()+int(i.ahead.Load()) > 0 }
 
 // stop takes nothing more.
 func (i *inlet[T]) stop() {

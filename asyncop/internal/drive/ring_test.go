@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"context"
 	"runtime"
 	"testing"
 	"weak"
@@ -99,5 +100,39 @@ func TestLoopIsWokenAgain(t *testing.T) {
 		require.Equal(t, round+1, woken)
 		require.True(t, o.mayPut())
 		o.behind.Store(false) // as that reader does, late
+	}
+}
+
+// Values are brought for free slots, and for as many as become free meanwhile, if as many were there.
+func TestRoomForWhatIsBrought(t *testing.T) {
+	const slots = 10
+	for name, of := range map[string]struct{ brought, ended, want int }{
+		"nothing ends":                 {10, 0, 0},
+		"some end":                     {10, 4, 4 + 2*4},
+		"all end":                      {10, 10, 10 + 2*10},
+		"few were there":               {1, 1, 10 + 2*1},
+		"few were there, and many end": {2, 8, 8 + 2*2},
+		"the run ends":                 {10, -10, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := newInlet[int](64)
+			busy := 0
+			if of.ended > of.brought {
+				busy = slots - of.brought
+			}
+			in.offer(slots - busy)
+			require.Equal(t, slots-busy, in.awaitRoom(t.Context()))
+			for i := range of.brought {
+				require.True(t, in.put(i, call.Message{}))
+				in.take()
+			}
+			in.offer(max(0, slots-busy-of.brought+of.ended))
+			ended, cancel := context.WithCancel(t.Context())
+			if of.want == 0 {
+				cancel()
+			}
+			require.Equal(t, of.want, in.awaitRoom(ended))
+			cancel()
+		})
 	}
 }

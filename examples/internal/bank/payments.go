@@ -5,21 +5,21 @@ import (
 	"io"
 )
 
-// ReadPayments reads an input of payments to its end, and closes it.
-func ReadPayments(in interface {
-	Next() (Payment, error)
+// ReadAll reads an input to its end, and closes it.
+func ReadAll[T any](in interface {
+	Next() (T, error)
 	io.Closer
 },
-) (payments []Payment, err error) {
+) (all []T, err error) {
 	defer func() { err = errors.Join(err, in.Close()) }()
 	for {
-		p, err := in.Next()
+		v, err := in.Next()
 		if errors.Is(err, io.EOF) {
-			return payments, nil
+			return all, nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		payments = append(payments, p)
+		all = append(all, v)
 	}
 }

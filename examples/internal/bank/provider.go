@@ -55,7 +55,8 @@ type ProviderConfig struct {
 	Dir       string // of its books, and of the file with its address
 	Start     int    // how often it was started before
 	Seed      uint64
-	DeclineOf int // it declines one order in so many
+	DeclineOf int           // it declines one order in so many
+	Down      time.Duration // for so long after its start it answers 503
 }
 
 // Serve is a provider, until its process ends. Its address is in a file, since it has another one after each start. It calls ready
@@ -107,7 +108,15 @@ func (p *provider) roll(n int) int {
 
 // trouble is between the clients and the provider: a fifth of the requests have some.
 func (p *provider) trouble(next http.Handler) http.Handler {
+	begun := time.Now()
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if time.Since(begun) < p.Down {
+			if p.roll(2) == 0 {
+				w.Header().Set("Retry-After", "1")
+			}
+			http.Error(w, "down", http.StatusServiceUnavailable)
+			return
+		}
 		switch r := p.roll(100); {
 		case r < 4: // the request is lost
 			panic(http.ErrAbortHandler)

@@ -231,7 +231,7 @@ func (in *Input[T]) wait(ctx context.Context) error {
 		return fmt.Errorf("message %d: %w", in.at, err)
 	}
 	meta, _, _ := headers.Read(m, at) // what is sound
-	meta.LastError = fmt.Sprint(err)
+	meta.LastError = guard.Text(err)
 	dead := store.Message{Meta: meta, Payload: m.Data(), Schema: schema, Cause: store.Undecodable}
 	if err := in.dead.Put(ctx, in.queue, dead); err != nil {
 		return fmt.Errorf("message %d: dead letters %q: %w", in.at, in.queue, err)

@@ -141,6 +141,48 @@ func TestPoisonFails(t *testing.T) {
 	})
 }
 
+// Attempts that met an outage use up no retry, three times an element.
+func TestAnOutageIsForgivenThreeTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
+		b.Close("migration")
+		b.Open() // each call is a probe
+		s := &service{down: func() bool { return true }}
+		op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(s.call), time.Hour, 10, retried(1), asyncop.WithBackend(b))
+		for _, err := range op.Results(slices.Values([]int{1})) {
+			require.ErrorIs(t, err, errUnavailable)
+			require.NotErrorIs(t, err, asyncop.ErrBackendClosed)
+		}
+		require.EqualValues(t, 1+1+3, s.calls.Load())
+	})
+}
+
+// Law B3: of the elements that wait for a permit of the backend those that were called before go first, oldest first.
+func TestRetriesGoFirstAtABackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls []int // one at a time
+		fn := asyncop.Blocking(func(_ context.Context, in int) (int, error) {
+			again := slices.Contains(calls, in)
+			calls = append(calls, in)
+			time.Sleep(100 * time.Millisecond)
+			if in == 2 {
+				time.Sleep(time.Second) // meanwhile the back-offs of 0 and 1 end
+			}
+			if in < 2 && !again {
+				return 0, errors.New("no")
+			}
+			return in, nil
+		})
+		op := asyncop.UnorderedWaitWithRetry(fn, time.Hour, 10,
+			strategies.PolicyOf(strategies.FixedDelay[int](1, 150*time.Millisecond).RetryIfException(predicates.HasException)),
+			asyncop.WithBackend(backend.New("payments", backend.Limit(1))))
+		for _, err := range op.Results(slices.Values([]int{0, 1, 2, 3, 4})) {
+			require.NoError(t, err)
+		}
+		require.Equal(t, []int{0, 1, 2, 0, 1, 3, 4}, calls)
+	})
+}
+
 // A deadline that passes while the backend is closed has an error of its own. Other timeouts do not.
 func TestErrBackendClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -477,6 +519,60 @@ func TestMessagesOfAClosedTenantAreGivenBack(t *testing.T) {
 		require.ErrorIs(t, verdicts[1].Err, asyncop.ErrBackendClosed)
 		require.InDelta(t, 29, verdicts[1].Delay.Seconds(), 0.1)
 	})
+}
+
+// Law B2: a message whose time runs out while it waits for a call of a backend that is open has not been visited either. One that has been
+// called has, and so has one that waits for something else.
+func TestMessagesThatWaitForAnOpenBackend(t *testing.T) {
+	tenant := asyncop.Tenant(func(int) string { return "a" })
+	busy := func(context.Context, int) (int, error) { time.Sleep(30 * time.Second); return 0, nil } // it heeds no context
+	answers := func(_ context.Context, in int) (int, error) { return in, nil }
+	fails := func(context.Context, int) (int, error) { return 0, errors.New("no") }
+	for name, of := range map[string]struct {
+		backend   backend.Option
+		call      func(context.Context, int) (int, error)
+		opts      []asyncop.Option
+		givenBack bool
+	}{
+		"limit":                  {backend.Limit(1), busy, nil, true},
+		"rate":                   {backend.Rate(1, time.Minute), answers, nil, true},
+		"rate of a tenant":       {backend.TenantRate(1, time.Minute), answers, []asyncop.Option{tenant}, true},
+		"called":                 {backend.Rate(60, 60*time.Hour), fails, nil, false},
+		"limit of the operator":  {backend.Limit(5), busy, []asyncop.Option{asyncop.WithMaxConcurrentCalls(1)}, false},
+		"limit, with its tenant": {backend.Limit(1), busy, []asyncop.Option{tenant}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				failed := make(map[int]error)
+				opts := append([]asyncop.Option{asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+					asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[int]) error {
+						failed[f.Element] = f.Err
+						return nil
+					})}, asyncop.WithBackend(backend.New("payments", of.backend), of.opts...))
+				op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(of.call), 10*time.Second, 2, retried(1), opts...)
+				verdicts := make([]delivery.Verdict, 2)
+				for _, err := range op.Messages(func(yield func(delivery.Message[int], error) bool) {
+					for i := range verdicts {
+						yield(delivery.New(i, &delivery.Meta{ID: fmt.Sprint(i)}, func(v delivery.Verdict) { verdicts[i] = v }), nil)
+						time.Sleep(time.Second)
+					}
+					time.Sleep(time.Minute)
+				}) {
+					require.NoError(t, err)
+				}
+				require.Equal(t, delivery.Acked, verdicts[0].Kind)
+				if of.givenBack {
+					require.Equal(t, delivery.Nacked, verdicts[1].Kind, "%v", failed)
+					require.ErrorIs(t, verdicts[1].Err, asyncop.ErrBackendClosed)
+					require.Positive(t, verdicts[1].Delay)
+					return
+				}
+				require.Equal(t, delivery.Acked, verdicts[1].Kind, "%v", verdicts[1].Err)
+				require.NotErrorIs(t, failed[1], asyncop.ErrBackendClosed)
+				require.ErrorIs(t, failed[1], context.DeadlineExceeded)
+			})
+		})
+	}
 }
 
 // First attempts that wait for their tenant are no retries that wait: WithMaxWaiting does not count them.
