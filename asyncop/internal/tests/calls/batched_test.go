@@ -517,6 +517,7 @@ func TestBatchedAroundAnOperatorWithTheSamePermits(t *testing.T) {
 				return make([]asyncop.Result[int], len(ins)), nil
 			}, 2, 0)
 			require.Equal(t, 4, consume(t, asyncop.OrderedWait(fn, time.Minute, 4, asyncop.WithBackend(permits)), 4))
+			synctest.Wait() // the last call returns
 			require.Zero(t, permits.Stats().InUse)
 		})
 	}

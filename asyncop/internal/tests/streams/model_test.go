@@ -898,6 +898,7 @@ func (m *model) enter(e *modelElement, p modelPhase) {
 
 func (m *model) statistics() asyncop.Stats {
 	s := m.stats
+	s.Capacity, s.MaxCalls = int64(m.capacity), int64(min(m.capacity, m.maxPermits()))
 	s.Running = int64(m.maxPermits() - m.permits)
 	for _, e := range m.queue {
 		if e.phase == mBehind {
