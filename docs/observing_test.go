@@ -80,7 +80,7 @@ func TestPrometheusOfCheckpoints(t *testing.T) {
 	registry.MustRegister(weirprom.NewCheckpoints("flights", coordinator))
 	families, err := registry.Gather()
 	require.NoError(t, err)
-	require.Len(t, families, 6)
+	require.Len(t, families, 7)
 }
 
 func TestOpenTelemetry(t *testing.T) {
