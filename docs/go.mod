@@ -8,6 +8,7 @@ require (
 	github.com/reugn/go-streams v0.13.0
 	github.com/stretchr/testify v1.12.1
 	github.com/weirflow/weir v0.0.0
+	github.com/weirflow/weir/console v0.0.0
 	github.com/weirflow/weir/ext/failsafe v0.0.0
 	github.com/weirflow/weir/ext/jetstream v0.0.0
 	github.com/weirflow/weir/ext/jetstream/embedded v0.0.0
@@ -85,6 +86,7 @@ require (
 
 replace (
 	github.com/weirflow/weir => ../
+	github.com/weirflow/weir/console => ../console
 	github.com/weirflow/weir/ext/failsafe => ../ext/failsafe
 	github.com/weirflow/weir/ext/jetstream => ../ext/jetstream
 	github.com/weirflow/weir/ext/jetstream/embedded => ../ext/jetstream/embedded
