@@ -2,6 +2,7 @@ package tally
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,15 +17,15 @@ import (
 // long is a store whose queue takes time to be counted.
 type long struct {
 	store.Inspector
-	takes  time.Duration
-	counts int
+	takes  atomic.Int64 // time.Duration
+	counts atomic.Int64
 }
 
 func (s *long) Count(ctx context.Context, _ string, _ store.Filter) (store.Counts, error) {
-	s.counts++
+	n := s.counts.Add(1)
 	select {
-	case <-time.After(s.takes):
-		return store.Counts{Messages: s.counts}, nil
+	case <-time.After(time.Duration(s.takes.Load())):
+		return store.Counts{Messages: int(n)}, nil
 	case <-ctx.Done():
 		return store.Counts{}, ctx.Err()
 	}
@@ -33,7 +34,8 @@ func (s *long) Count(ctx context.Context, _ string, _ store.Filter) (store.Count
 // A queue that takes long to be counted is not counted at each scrape, and no scrape waits for it.
 func TestLongQueuesAreCountedSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &long{Inspector: memory.Open(), takes: 3 * time.Second}
+		s := &long{Inspector: memory.Open()}
+		s.takes.Store(int64(3 * time.Second))
 		q := NewQueues(s, clock.New())
 		begun := time.Now()
 		_, at, err := q.Count("orders")
@@ -50,8 +52,8 @@ func TestLongQueuesAreCountedSeldom(t *testing.T) {
 			require.LessOrEqual(t, time.Since(before), 100*time.Millisecond)
 			time.Sleep(15 * time.Second)
 		}
-		require.Equal(t, 9, s.counts, "a twentieth of the time, when a scrape comes")
-		s.takes = time.Hour
+		require.EqualValues(t, 9, s.counts.Load(), "a twentieth of the time, when a scrape comes")
+		s.takes.Store(int64(time.Hour))
 		time.Sleep(time.Minute)
 		_, _, err = q.Count("orders")
 		require.NoError(t, err)
