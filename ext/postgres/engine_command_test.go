@@ -123,7 +123,7 @@ func TestPayments(t *testing.T) {
 	build.Dir = "../../examples/payments"
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	out, err = exec.CommandContext(t.Context(), binary, "-engine", "postgres", "-url", server.URL(), "-orders", "100", "-kills", "2", "-progress", "off").CombinedOutput()
+	out, err = exec.CommandContext(t.Context(), binary, "-engine", server.URL(), "-orders", "100", "-kills", "2", "-progress", "off").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "proven: each of 100 orders was charged once")
 	require.Contains(t, string(out), "on PostgreSQL")
