@@ -237,6 +237,7 @@ func (j *Job) plan(entries []store.Entry, now time.Time) (edits []store.Edit) {
 	for _, e := range entries {
 		edit := store.Edit{Queue: j.Queue, Entry: e}
 		switch j.Do {
+		case edited: // is done at once: see Edit
 		case Purge:
 			edit.Do = store.RemoveEdit
 		case Hold:

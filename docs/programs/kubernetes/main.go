@@ -54,7 +54,7 @@ func work(ctx context.Context, address string) error {
 		return err
 	}
 	server := &http.Server{Handler: probes(ctx), ReadHeaderTimeout: 5 * time.Second}
-	go server.Serve(listener) // until Close
+	go server.Serve(listener) //nolint:errcheck // until Close
 	defer server.Close()
 	log.Println("probes:", listener.Addr())
 

@@ -25,31 +25,31 @@ type Database struct {
 const migrationsTable = "CREATE TABLE IF NOT EXISTS weir_migrations (component TEXT NOT NULL, version INTEGER NOT NULL, PRIMARY KEY (component, version));\n"
 
 // Script returns the script for what the database has now.
-func (d *Database) Script(t testing.TB) []byte {
-	t.Helper()
+func (d *Database) Script(tb testing.TB) []byte {
+	tb.Helper()
 	var b strings.Builder
 	b.WriteString(migrationsTable)
 	names, err := fs.Glob(d.Files, "*.sql")
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	for _, name := range names {
 		statements, err := fs.ReadFile(d.Files, name)
-		require.NoError(t, err)
+		require.NoError(tb, err)
 		fmt.Fprintf(&b, "\n-- %s\n%s", name, statements)
 	}
 	b.WriteString("\n-- rows\n")
 	for _, table := range append(d.Tables, "weir_migrations") {
-		d.rows(t, &b, table)
+		d.rows(tb, &b, table)
 	}
 	return []byte(b.String())
 }
 
-func (d *Database) rows(t testing.TB, b *strings.Builder, table string) {
-	t.Helper()
-	rows, err := d.DB.QueryContext(t.Context(), "SELECT * FROM "+table+" ORDER BY 1, 2")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, rows.Close()) }()
+func (d *Database) rows(tb testing.TB, b *strings.Builder, table string) {
+	tb.Helper()
+	rows, err := d.DB.QueryContext(tb.Context(), "SELECT * FROM "+table+" ORDER BY 1, 2")
+	require.NoError(tb, err)
+	defer func() { require.NoError(tb, rows.Close()) }()
 	columns, err := rows.ColumnTypes()
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	names := make([]string, len(columns))
 	for i, c := range columns {
 		names[i] = c.Name()
@@ -64,17 +64,17 @@ func (d *Database) rows(t testing.TB, b *strings.Builder, table string) {
 		for i := range values {
 			values[i] = new(any)
 		}
-		require.NoError(t, rows.Scan(values...))
+		require.NoError(tb, rows.Scan(values...))
 		for i, v := range values {
-			literals[i] = d.literal(t, *v.(*any), columns[i].DatabaseTypeName())
+			literals[i] = d.literal(tb, *v.(*any), columns[i].DatabaseTypeName())
 		}
 		fmt.Fprintf(b, "INSERT INTO %s (%s)%s VALUES\n\t(%s)\n\tON CONFLICT DO NOTHING;\n", table, strings.Join(names, ", "), overriding, strings.Join(literals, ", "))
 	}
-	require.NoError(t, rows.Err())
+	require.NoError(tb, rows.Err())
 }
 
-func (d *Database) literal(t testing.TB, v any, kind string) string {
-	t.Helper()
+func (d *Database) literal(tb testing.TB, v any, kind string) string {
+	tb.Helper()
 	quoted := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 	switch v := v.(type) {
 	case nil:
@@ -94,13 +94,13 @@ func (d *Database) literal(t testing.TB, v any, kind string) string {
 		}
 		return quoted(string(v)) // jsonb
 	}
-	require.Fail(t, "no literal", "%T of %s", v, kind)
+	require.Fail(tb, "no literal", "%T of %s", v, kind)
 	return ""
 }
 
 // Run runs a script in an empty database.
-func Run(ctx context.Context, t testing.TB, db *sql.DB, script []byte) {
-	t.Helper()
+func Run(ctx context.Context, tb testing.TB, db *sql.DB, script []byte) {
+	tb.Helper()
 	_, err := db.ExecContext(ctx, string(script))
-	require.NoError(t, err)
+	require.NoError(tb, err)
 }

@@ -13,10 +13,10 @@ import (
 
 // Fill puts something of each kind into an engine: a message that waits, one that is leased for the second time, one that is held, a dead
 // letter, a lock, and a record.
-func Fill(t testing.TB, s store.Keeper) {
-	t.Helper()
+func Fill(tb testing.TB, s store.Keeper) {
+	tb.Helper()
 	queues := s.(store.Store) //nolint:forcetypeassert // each Keeper of weir is one
-	ctx := t.Context()
+	ctx := tb.Context()
 	named := func(id string) (m store.Message) {
 		m = Message()
 		m.Meta.ID, m.Cause = id, ""
@@ -24,19 +24,19 @@ func Fill(t testing.TB, s store.Keeper) {
 	}
 	waits := named("waits")
 	waits.Delay = time.Hour
-	require.NoError(t, queues.Put(ctx, "orders", named("leased")))
+	require.NoError(tb, queues.Put(ctx, "orders", named("leased")))
 	first, err := queues.Take(ctx, "orders", 1, time.Minute)
-	require.NoError(t, err)
-	require.NoError(t, queues.Release(ctx, 0, first[0].Lease))
+	require.NoError(tb, err)
+	require.NoError(tb, queues.Release(ctx, 0, first[0].Lease))
 	_, err = queues.Take(ctx, "orders", 1, time.Minute)
-	require.NoError(t, err)
-	require.NoError(t, queues.Put(ctx, "orders", waits, named("held")))
-	require.NoError(t, queues.Put(ctx, "orders-dead", Message()))
+	require.NoError(tb, err)
+	require.NoError(tb, queues.Put(ctx, "orders", waits, named("held")))
+	require.NoError(tb, queues.Put(ctx, "orders-dead", Message()))
 	_, err = s.Locks().Acquire(ctx, "relay", "host 1", time.Minute)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	held, err := s.List(ctx, "orders", store.Filter{IDs: []string{"held"}}, store.Page{Max: 10})
-	require.NoError(t, err)
-	require.NoError(t, s.Update(ctx, func(ctx context.Context, tx store.Tx) error {
+	require.NoError(tb, err)
+	require.NoError(tb, s.Update(ctx, func(ctx context.Context, tx store.Tx) error {
 		if _, err := tx.Edit(ctx, store.Edit{Do: store.HoldEdit, Queue: "orders", Entry: held[0]}); err != nil {
 			return err
 		}
@@ -52,20 +52,20 @@ type Engine struct {
 }
 
 // Contents reads an engine that Fill has filled.
-func Contents(t testing.TB, s store.Keeper) (e Engine) {
-	t.Helper()
+func Contents(tb testing.TB, s store.Keeper) (e Engine) {
+	tb.Helper()
 	var err error
-	e.Orders, err = s.List(t.Context(), "orders", store.Filter{}, store.Page{Max: 10})
-	require.NoError(t, err)
-	require.Len(t, e.Orders, 3)
-	e.Dead, err = s.List(t.Context(), "orders-dead", store.Filter{}, store.Page{Max: 10})
-	require.NoError(t, err)
-	require.Len(t, e.Dead, 1)
-	e.Held, err = s.Locks().Held(t.Context(), "")
-	require.NoError(t, err)
-	require.Len(t, e.Held, 1)
-	e.Records, err = s.Records(t.Context(), "job", "", 10)
-	require.NoError(t, err)
-	require.Len(t, e.Records, 1)
+	e.Orders, err = s.List(tb.Context(), "orders", store.Filter{}, store.Page{Max: 10})
+	require.NoError(tb, err)
+	require.Len(tb, e.Orders, 3)
+	e.Dead, err = s.List(tb.Context(), "orders-dead", store.Filter{}, store.Page{Max: 10})
+	require.NoError(tb, err)
+	require.Len(tb, e.Dead, 1)
+	e.Held, err = s.Locks().Held(tb.Context(), "")
+	require.NoError(tb, err)
+	require.Len(tb, e.Held, 1)
+	e.Records, err = s.Records(tb.Context(), "job", "", 10)
+	require.NoError(tb, err)
+	require.Len(tb, e.Records, 1)
 	return e
 }

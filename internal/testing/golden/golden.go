@@ -20,23 +20,23 @@ import (
 const update = "WEIR_UPDATE_FORMATS"
 
 // Written checks that the code writes what testdata/formats/name has, and returns that, for the test to read.
-func Written(t testing.TB, name string, got []byte) []byte {
-	t.Helper()
+func Written(tb testing.TB, name string, got []byte) []byte {
+	tb.Helper()
 	path := filepath.Join("testdata", "formats", name)
 	if os.Getenv(update) != "" {
-		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		require.NoError(t, os.WriteFile(path, got, 0o644))
+		require.NoError(tb, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(tb, os.WriteFile(path, got, 0o644))
 	}
-	want := Read(t, name)
-	assert.Equal(t, string(want), string(got), "the format %s has changed: add a new version of it, and keep reading this one (law W4); %s=1 rewrites a format that no release has", name, update)
+	want := Read(tb, name)
+	assert.Equal(tb, string(want), string(got), "the format %s has changed: add a new version of it, and keep reading this one (law W4); %s=1 rewrites a format that no release has", name, update)
 	return want
 }
 
 // Read returns testdata/formats/name, a format that the code only reads.
-func Read(t testing.TB, name string) []byte {
-	t.Helper()
+func Read(tb testing.TB, name string) []byte {
+	tb.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", "formats", name))
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return b
 }
 

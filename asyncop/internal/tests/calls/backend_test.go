@@ -544,11 +544,13 @@ func TestMessagesThatWaitForAnOpenBackend(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				failed := make(map[int]error)
-				opts := append([]asyncop.Option{asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+				opts := append([]asyncop.Option{
+					asyncop.WithLogger(slog.New(slog.DiscardHandler)),
 					asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[int]) error {
 						failed[f.Element] = f.Err
 						return nil
-					})}, asyncop.WithBackend(backend.New("payments", of.backend), of.opts...))
+					}),
+				}, asyncop.WithBackend(backend.New("payments", of.backend), of.opts...))
 				op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(of.call), 10*time.Second, 2, retried(1), opts...)
 				verdicts := make([]delivery.Verdict, 2)
 				for _, err := range op.Messages(func(yield func(delivery.Message[int], error) bool) {
