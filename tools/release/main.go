@@ -2,7 +2,7 @@
 // module, a module proxy of files, programs that use it from an empty directory, the command weir for six platforms, an image, checksums
 // and SBOMs. It works in a clone and changes nothing in the repository.
 //
-//	cd tools/release
+//	cd tools/release && export GOWORK=off
 //	go run . -version v0.1.0 -out /tmp/weir-0.1.0    makes it, and prints what is left to do
 //	go run .                                         is a dry run, which removes everything: a step of .ci/run
 package main

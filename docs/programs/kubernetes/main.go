@@ -19,8 +19,13 @@ import (
 	"github.com/weirflow/weir/ext/sqlite"
 )
 
+type order struct{ ID string }
+
+// Idempotent says that a second call for an order does no harm. Without it, an order whose call failed is a dead letter at once.
+func (order) Idempotent() bool { return true }
+
 // charge stands for your call.
-func charge(ctx context.Context, order string) (string, error) { return "receipt of " + order, nil }
+func charge(ctx context.Context, o order) (string, error) { return "receipt of " + o.ID, nil }
 
 // open opens the database of the environment, or a file to try the program.
 func open(ctx context.Context) (delivery.Engine, error) {
@@ -58,7 +63,7 @@ func work(ctx context.Context, address string) error {
 	defer server.Close()
 	log.Println("probes:", listener.Addr())
 
-	orders := delivery.NewQueue[string](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour))
+	orders := delivery.NewQueue[order](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour))
 	receipts := delivery.NewQueue[string](engine, "receipts")
 	op := asyncop.OrderedWait(asyncop.Blocking(charge), 10*time.Second, 100,
 		asyncop.WithFailureSink(orders.TakeFailure))

@@ -15,10 +15,16 @@ import (
 	"github.com/weirflow/weir/ext/sqlite"
 )
 
-// charge stands for your call. An order that cannot be charged now is called again after a minute, then after an hour.
-func charge(ctx context.Context, order string) (string, error) {
-	fmt.Println("charge", order)
-	return "receipt of " + order, nil
+type order struct{ ID string }
+
+// Idempotent says that a second call for an order does no harm, for example because the bank knows its id. Then an order that fails waits
+// for a minute, and later for an hour. Otherwise it would be a dead letter at once, since nobody knows whether it was charged.
+func (order) Idempotent() bool { return true }
+
+// charge stands for your call.
+func charge(ctx context.Context, o order) (string, error) {
+	fmt.Println("charge order", o.ID)
+	return "receipt of order " + o.ID, nil
 }
 
 func work(ctx context.Context, ids ...string) error {
@@ -27,10 +33,10 @@ func work(ctx context.Context, ids ...string) error {
 		return err
 	}
 	defer engine.Close()
-	orders := delivery.NewQueue[string](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour))
+	orders := delivery.NewQueue[order](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour))
 	receipts := delivery.NewQueue[string](engine, "receipts")
 	for _, id := range ids { // or in another program
-		if err := orders.Put(ctx, "order "+id, delivery.ID(id)); err != nil {
+		if err := orders.Put(ctx, order{id}, delivery.ID(id)); err != nil {
 			return err
 		}
 	}
