@@ -19,7 +19,8 @@ import (
 
 type order struct{ Number string }
 
-// Idempotent says that an order may be packed twice: a worker that is killed cannot know how far it came.
+// Idempotent says that an order may be packed twice. Otherwise an order whose call may have taken effect, as after a timeout, would be
+// a dead letter at once, without waiting in a layer.
 func (order) Idempotent() bool { return true }
 
 // notANumber is the reason of orders that will never succeed. They are dead letters at once.

@@ -128,12 +128,20 @@ func importsOf(page string, sources []source) string {
 		}
 	}
 	var b strings.Builder
-	b.WriteString("The snippets are parts of ")
+	if len(paths) == 0 {
+		b.WriteString("The snippets are the programs ")
+	} else {
+		b.WriteString("The snippets are parts of ")
+	}
 	for i, name := range slices.Sorted(maps.Keys(files)) {
 		if i > 0 {
 			b.WriteString(", ")
 		}
 		fmt.Fprintf(&b, "[%s](%s)", strings.TrimPrefix(name, "../"), name)
+	}
+	if len(paths) == 0 {
+		b.WriteString(", which CI runs.\n")
+		return b.String()
 	}
 	b.WriteString(", which CI runs. They import:\n\n```go\nimport (\n")
 	var groups []string // the standard library, and the others
