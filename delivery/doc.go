@@ -49,7 +49,7 @@
 // # Flows that know no messages
 //
 // A flow of go-streams whose function takes rows panics on a Message of a row; give it a function on messages, with [With]
-// inside. If a step drops a message without settling it, the message comes again at the end of its lease: [FindLost] finds
+// inside. If a step drops a message without settling it, the message is redelivered when its lease ends: [FindLost] finds
 // such steps.
 //
 // # Checkpoints

@@ -107,9 +107,11 @@ type Layer struct {
 }
 
 // RetryAfter gives a queue a layer for each delay. A message waits for up to a fifth longer, so that an outage does not come back as a
-// wave. Without layers, each failure that the operator does not retry is a dead letter. One that matches [asyncop.ErrBackendClosed] waits
-// in the last layer again, or for a minute in the queue if there is none, until the service has answered others between two visits that
-// ended so: once more then, and no more than 100 visits in all. It panics if a delay is not positive.
+// wave. Without layers, each failure that the operator does not retry is a dead letter. With layers, so is a failure whose call may have
+// taken effect, unless a second call does no harm, as the strategy or a method Idempotent() bool of T says, or the service recognises its
+// id ([Remembers]). A failure that matches [asyncop.ErrBackendClosed] waits in the last layer again, or for a minute in the queue if there
+// is none, until the service has answered others between two visits that ended so: once more then, and no more than 100 visits in all. It
+// panics if a delay is not positive.
 func RetryAfter(delays ...time.Duration) QueueOption {
 	layers := make([]Layer, len(delays))
 	for i, d := range delays {

@@ -50,7 +50,7 @@ type Operator[IN, OUT any] interface {
 // then are given back. This is no error: Run returns nil, and the summary has the numbers. In any case Run closes the source, which
 // records what was settled. If something does not end even then, such as a Receive from a server that hangs, Run closes the source
 // after three more seconds, which may take three seconds as well. A source that cannot record it now, as without a leader, is logged, and is no error
-// either: what was settled last comes again.
+// either: what was settled last is redelivered.
 //
 // # What fails
 //
