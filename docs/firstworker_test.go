@@ -147,3 +147,39 @@ func TestSeveralKindsAndTwoOperators(t *testing.T) {
 		require.Equal(t, 1, counts.Dead)
 	})
 }
+
+// receiptsTable is a sink: it stores each receipt under the id of its order. If an order is redelivered, its row is written again.
+type receiptsTable struct{ db *sqlite.DB }
+
+func (t receiptsTable) PutAll(ctx context.Context, receipts []delivery.Message[string]) error {
+	return t.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
+		for _, m := range receipts {
+			_, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO receipts (id, receipt) VALUES (?, ?)", m.Meta().ID, m.Value)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func TestTheResultOfAMessage(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "receipts.db"))
+	require.NoError(t, err)
+	defer db.Close()
+	_, err = db.Writer().ExecContext(ctx, "CREATE TABLE receipts (id TEXT PRIMARY KEY, receipt TEXT)")
+	require.NoError(t, err)
+	orders := delivery.NewQueue[order](memory.Open(), "orders")
+	require.NoError(t, orders.Put(ctx, order{"17"}, delivery.ID("order-17")))
+	op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, o order) (string, error) {
+		defer stop() // Run finishes the order that it has
+		return "receipt of " + o.Number, nil
+	}), 10*time.Second, 4, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
+	_, err = delivery.Run(ctx, orders, op, receiptsTable{db}, delivery.WithLogger(quiet))
+	require.NoError(t, err)
+	var receipt string
+	require.NoError(t, db.Reader().QueryRowContext(t.Context(), "SELECT receipt FROM receipts WHERE id = 'order-17'").Scan(&receipt))
+	require.Equal(t, "receipt of 17", receipt)
+}
