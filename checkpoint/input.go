@@ -56,3 +56,10 @@ type Committer interface {
 	// position in the checkpoint.
 	Commit(ctx context.Context, position []byte) error
 }
+
+// Lagger is implemented by an [Input] that knows how much it has not read yet, such as a partition of a topic.
+type Lagger interface {
+	// Lag returns how many elements are in the input behind those that Next has returned, as far as the input knows; negative: it does not
+	// know. It is called at any time and by any goroutine, also after Close, and returns at once.
+	Lag() int64
+}

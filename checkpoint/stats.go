@@ -26,3 +26,15 @@ func (c *Coordinator) Stats() Stats {
 	defer c.mu.Unlock()
 	return c.stats
 }
+
+// Lag returns how many elements the input of the pipeline has that were not read yet, at any time; known is false if the input is no
+// [Lagger], or does not know.
+func (c *Coordinator) Lag() (elements int64, known bool) {
+	c.mu.Lock()
+	l := c.lagger
+	c.mu.Unlock()
+	if l == nil || protect(func() error { elements = l.Lag(); return nil }) != nil || elements < 0 {
+		return 0, false
+	}
+	return elements, true
+}

@@ -49,6 +49,12 @@ type Status struct {
 	Summary         // of all Runs of the monitor; Received - InFlight is the sum of its other numbers
 	InFlight    int // received, and not settled
 	Redelivered int // of Received: messages that had a visit before
+	// LeasesLost is how many leases of messages have ended before these were settled, since the worker or its engine was too slow, and were
+	// given again: the messages are called twice. Of a source other than that of a queue it is what its method LeasesLost() int returns.
+	LeasesLost int
+	// ClockOffset is how far the clock of the engine that says what is due, and when leases end, was ahead of the machine's at the last
+	// heartbeat, each 20 s. If there are two engines, it is the larger one; 0 if none keeps jobs (package jobs).
+	ClockOffset time.Duration
 
 	// State is one word:
 	//
@@ -194,14 +200,31 @@ func (s Status) plus(t Status) Status {
 	t.Floods += s.Floods
 	t.Elapsed += s.Elapsed
 	t.Redelivered += s.Redelivered
+	t.LeasesLost += s.LeasesLost
 	return t
 }
+
+// losesLeases is a source that counts the leases that it has lost.
+type losesLeases interface{ LeasesLost() int }
 
 // status is what a monitor reads.
 func (w *worker[IN, OUT]) status() Status {
 	w.mu.Lock()
+	lost, loses := 0, w.loses
+	w.mu.Unlock()
+	if loses != nil {
+		lost = loses.LeasesLost()
+	}
+	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := Status{Summary: w.counts, InFlight: w.counts.Received - w.settled, Redelivered: w.redelivered, State: "receiving"}
+	s := Status{
+		Summary: w.counts, InFlight: w.counts.Received - w.settled, Redelivered: w.redelivered, LeasesLost: lost, State: "receiving",
+	}
+	for _, d := range w.offsets {
+		if d.Abs() > s.ClockOffset.Abs() {
+			s.ClockOffset = d
+		}
+	}
 	s.Elapsed = w.clock.Since(w.begun)
 	switch {
 	case w.receiving.Err() != nil:

@@ -41,6 +41,9 @@ type Config struct {
 	Lease  time.Duration // after which the jobs of a process that was killed go on in another one; the default is 30 s
 	Clock  clock.Clock   // of waits; the default is the machine's
 	Logger *slog.Logger  // for failures, at warn level; the default is slog.Default()
+
+	// Offset, if it is not nil, gets at each heartbeat of [Jobs.Work] what [Worker.ClockOffset] is. It must not block.
+	Offset func(d time.Duration)
 }
 
 // Jobs are the jobs of an engine. Safe for concurrent use.

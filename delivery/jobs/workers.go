@@ -25,16 +25,21 @@ const (
 // Worker is what a worker says about itself every 20 s. What it counts and how its operators do are JSON, since workers may be of other
 // versions: delivery.Summary and asyncop.Stats.
 type Worker struct {
-	ID        string            `json:"id"`
-	Host      string            `json:"host"`
-	PID       int               `json:"pid"`
-	Version   string            `json:"version"` // of weir in the program
-	Since     time.Time         `json:"since"`   // by the engine's clock, as Seen
-	Seen      time.Time         `json:"seen"`    // when it said this
-	Queues    []string          `json:"queues,omitempty"`
-	Counts    json.RawMessage   `json:"counts,omitempty"`
-	Operators []json.RawMessage `json:"operators,omitempty"`
-	Backends  []Backend         `json:"backends,omitempty"`
+	ID      string    `json:"id"`
+	Host    string    `json:"host"`
+	PID     int       `json:"pid"`
+	Version string    `json:"version"` // of weir in the program
+	Since   time.Time `json:"since"`   // by the engine's clock, as Seen
+	Seen    time.Time `json:"seen"`    // when it said this
+	// ClockOffset is how far the engine's clock is ahead of that of the worker's machine. It is as exact as the engine answers soon.
+	ClockOffset time.Duration     `json:"clock_offset,omitempty"` // in ns
+	Queues      []string          `json:"queues,omitempty"`
+	Counts      json.RawMessage   `json:"counts,omitempty"`
+	Operators   []json.RawMessage `json:"operators,omitempty"`
+	Backends    []Backend         `json:"backends,omitempty"`
+
+	// Partitions are those that the worker has, and those that it knows to have no owner: see package partitions. At most 256.
+	Partitions []Partition `json:"partitions,omitempty"`
 }
 
 // Workers returns the workers of the engine. One that was killed is among them for two minutes, and until another one notices. One that
@@ -52,7 +57,7 @@ func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 }
 
 // Work is what delivery.Run does beside its messages, until ctx ends: it says what about returns, and runs jobs. Both take one transaction
-// each 20 s if there are no jobs. about sets Queues, Counts, Operators and Backends. steer, which may be nil, gets what people want of backends,
+// each 20 s if there are no jobs. about sets Queues, Counts, Operators, Backends and Partitions. steer, which may be nil, gets what people want of backends,
 // at the start and when it has changed, and perhaps again.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
 	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}
@@ -106,6 +111,7 @@ func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 	w.Host, _ = os.Hostname() // or none
 	err = b.update(ctx, func(ctx context.Context, tx store.Tx) error {
 		w.Seen = tx.Now().UTC()
+		w.ClockOffset = w.Seen.Sub(b.Clock.Now().Round(0)) // Round: by the clocks on the wall
 		if w.Since = b.since; w.Since.IsZero() {
 			w.Since = w.Seen
 		}
@@ -138,6 +144,9 @@ func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 	})
 	if err == nil {
 		b.since = w.Since
+		if b.Offset != nil {
+			b.Offset(w.ClockOffset)
+		}
 	}
 	return open, err
 }

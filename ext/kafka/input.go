@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -48,6 +49,9 @@ type Input[T any] struct {
 	behind int64 // the offset behind all that was polled, markers of transactions included
 	end    int64 // for ToEnd
 
+	high int64        // the offset behind the last committed record, as the last fetch said
+	lag  atomic.Int64 // see Lag
+
 	reading bool // from the first poll on
 	failed  error
 }
@@ -56,6 +60,7 @@ var (
 	_ checkpoint.Input[int] = (*Input[int])(nil)
 	_ checkpoint.Waiter     = (*Input[int])(nil)
 	_ checkpoint.Committer  = (*Input[int])(nil)
+	_ checkpoint.Lagger     = (*Input[int])(nil)
 )
 
 // OpenInput returns an input that begins at the first record of a partition. It asks the brokers where that is.
@@ -76,6 +81,8 @@ func OpenInput[T any](ctx context.Context, c InputConfig[T]) (*Input[T], error) 
 	admin := kadm.NewClient(client)
 	if in.offset, err = in.look(ctx, admin.ListStartOffsets); err == nil {
 		in.end, err = in.look(ctx, admin.ListCommittedOffsets)
+		in.high = in.end
+		in.measure()
 	}
 	if err != nil {
 		client.Close()
@@ -110,7 +117,21 @@ func (in *Input[T]) Seek(position []byte) error {
 		return err
 	}
 	in.offset, in.epoch = offset, epoch
+	in.measure()
 	return nil
+}
+
+// Lag implements [checkpoint.Lagger]. It counts offsets, and knows of those that the last fetch from the brokers knew of: while downstream
+// takes nothing, nothing is fetched.
+func (in *Input[T]) Lag() int64 { return in.lag.Load() }
+
+// measure notes the lag. Behind the last record are at most markers of transactions.
+func (in *Input[T]) measure() {
+	at := in.offset
+	if len(in.polled) == 0 {
+		at = max(at, in.behind)
+	}
+	in.lag.Store(max(0, in.high-at))
 }
 
 func decodePosition(position []byte) (offset int64, leaderEpoch int32, err error) {
@@ -194,6 +215,7 @@ func (in *Input[T]) decode(ctx context.Context) error {
 func (in *Input[T]) pass(r *kgo.Record) {
 	in.polled, in.value = in.polled[1:], nil
 	in.offset, in.epoch = r.Offset+1, r.LeaderEpoch
+	in.measure()
 }
 
 func (in *Input[T]) over() bool {
@@ -220,6 +242,8 @@ func (in *Input[T]) arrived(ctx context.Context, fetches kgo.Fetches) {
 			in.polled = append(in.polled, r)
 		}
 	})
+	fetches.EachPartition(func(p kgo.FetchTopicPartition) { in.high = max(in.high, p.LastStableOffset) })
+	in.measure()
 	fetches.EachError(func(_ string, _ int32, err error) {
 		if in.failed == nil && !errors.Is(err, ctx.Err()) { // the client reports a partition that failed only once
 			in.failed = in.error(err)

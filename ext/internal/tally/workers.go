@@ -30,6 +30,10 @@ var Workers = []Metric[delivery.Status]{
 		},
 	},
 	{
+		Name: "worker.leases.lost", Help: "Leases of messages that have ended before these were settled, and were given again.", Unit: "lease",
+		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.LeasesLost })},
+	},
+	{
 		Name: "worker.floods", Help: "How often the flood guard has stopped the worker.", Unit: "flood",
 		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.Floods })},
 	},

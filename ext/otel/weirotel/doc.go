@@ -97,9 +97,18 @@
 //	weir.worker.messages.settled                   counter, {message}; by weir.verdict: acknowledged, handed_over, rejected, nacked,
 //	                                               given_back
 //	weir.worker.messages.in_flight                 up-down counter, {message}
+//	weir.worker.leases.lost                        counter, {lease}: they have ended before their messages were settled, and were given again
+//	weir.worker.clock_offset                       gauge, s: how far the engine's clock was ahead of the machine's, at the last heartbeat
 //	weir.worker.floods                             counter, {flood}
 //	weir.worker.state                              up-down counter, {worker}; by weir.state: 1 for starting, receiving, failing, flooded,
 //	                                               draining or ended
+//
+// [ObservePartitions] adds those of a [partitions.Run], with the attribute weir.pipeline.name:
+//
+//	weir.partitions                                up-down counter, {partition}; by weir.state: running, failing, leaving, ended: those of
+//	                                               this worker; unowned: those that no worker has, if the assigner says that
+//	weir.partitions.lost                           counter, {partition}
+//	weir.partition.lag                             gauge, {element}; by weir.partition.name. Missing if the input does not know
 //
 // [ObserveQueues] adds those of queues of a store, with the attribute weir.queue.name:
 //
@@ -114,6 +123,15 @@
 //	weir.answers.bytes                             up-down counter, By
 //	weir.answers.requests                          counter, {request}; by weir.outcome: new, attached, replayed, stale, invalid, mismatch,
 //	                                               full, too_many_waiting
+//
+// [ObserveKeys] adds those of requests with idempotency keys in a database, with the same attribute:
+//
+//	weir.keys.records, .unfinished, .overdue       up-down counters, {request}
+//	weir.keys.clients                              up-down counter, {user}
+//	weir.keys.requests                             counter, {request}; by weir.outcome: new, resumed, replayed, in_progress, mismatch,
+//	                                               invalid
+//	weir.keys.runs.stale                           counter, {run}: another run has taken over their request
+//	weir.keys.collected                            counter, {request}: removed after their retention
 //
 // [ObserveBackends] adds those of backends, with the attribute weir.backend.name:
 //

@@ -38,6 +38,8 @@ const (
 	serviceKey    = attribute.Key("weir.service.name")
 	backendKey    = attribute.Key("weir.backend.name")
 	causeKey      = attribute.Key("weir.cause")
+	stateKey      = attribute.Key("weir.state")
+	partitionKey  = attribute.Key("weir.partition.name")
 )
 
 // Metrics are those of an operator: an [observe.Observer] that reports to a meter.
