@@ -163,7 +163,14 @@ func (w *worker) about() jobs.Worker {
 	all := w.status().Partitions
 	if len(all) > mostSaid {
 		slices.SortStableFunc(all, func(a, b jobs.Partition) int {
-			return cmp.Or(cmp.Compare(trouble(b), trouble(a)), cmp.Compare(b.Lag, a.Lag))
+			switch {
+			case a.InTrouble() == b.InTrouble():
+				return cmp.Compare(b.Lag, a.Lag)
+			case a.InTrouble():
+				return -1
+			default:
+				return 1
+			}
 		})
 		all = all[:mostSaid]
 	}
@@ -171,13 +178,6 @@ func (w *worker) about() jobs.Worker {
 		all[i].Why = strings.ToValidUTF8(all[i].Why[:min(len(all[i].Why), mostWhy)], "")
 	}
 	return jobs.Worker{Partitions: all}
-}
-
-func trouble(p jobs.Partition) int {
-	if p.State == failing || p.State == jobs.Unowned {
-		return 1
-	}
-	return 0
 }
 
 // heartbeats says in the engine what this worker has, until the function that it returns is called.

@@ -21,6 +21,9 @@ type Partition struct {
 	Why   string `json:"why,omitempty"` // of failing: the last error
 }
 
+// InTrouble reports whether no worker has the partition, or its pipeline fails.
+func (p *Partition) InTrouble() bool { return p.State == Unowned || p.State == "failing" }
+
 // Owned is a partition and who has it.
 type Owned struct {
 	Partition
@@ -28,7 +31,7 @@ type Owned struct {
 	Seen   time.Time // when it was said
 }
 
-// Owners returns the partitions that workers name, by pipeline and name. If several have the same one, the one with the highest epoch has it. If
+// Owners returns the partitions that workers name: those in trouble first, and by pipeline and name. If several have the same one, the one with the highest epoch has it. If
 // another worker says later that nobody has it, and the owner has said nothing since, nobody has it: the owner was killed.
 func Owners(workers []Worker) (list []Owned) {
 	type key struct{ pipeline, name string }
@@ -54,7 +57,19 @@ func Owners(workers []Worker) (list []Owned) {
 		list = append(list, o)
 	}
 	slices.SortFunc(list, func(a, b Owned) int {
-		return cmp.Or(cmp.Compare(a.Pipeline, b.Pipeline), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(byTrouble(&a.Partition, &b.Partition), cmp.Compare(a.Pipeline, b.Pipeline), cmp.Compare(a.Name, b.Name))
 	})
 	return list
+}
+
+// byTrouble orders what is in trouble first.
+func byTrouble(a, b *Partition) int {
+	switch {
+	case a.InTrouble() == b.InTrouble():
+		return 0
+	case a.InTrouble():
+		return -1
+	default:
+		return 1
+	}
 }
