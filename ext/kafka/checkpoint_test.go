@@ -131,6 +131,13 @@ func TestInputLag(t *testing.T) {
 	defer again.Close()
 	require.NoError(t, again.Seek(position))
 	require.EqualValues(t, 2, again.Lag(), "the record and the marker")
+
+	c.produce("orders", 1, numbers(5)...)
+	require.EqualValues(t, 2, again.Lag(), "it has heard of the end just now")
+	again.lag.mu.Lock()
+	again.lag.known = time.Time{}
+	again.lag.mu.Unlock()
+	eventually(t, func() bool { return again.Lag() == 7 }, "nothing is fetched, and the end is asked for")
 }
 
 func TestInputRefuses(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -49,8 +48,7 @@ type Input[T any] struct {
 	behind int64 // the offset behind all that was polled, markers of transactions included
 	end    int64 // for ToEnd
 
-	high int64        // the offset behind the last committed record, as the last fetch said
-	lag  atomic.Int64 // see Lag
+	lag lag
 
 	reading bool // from the first poll on
 	failed  error
@@ -81,7 +79,7 @@ func OpenInput[T any](ctx context.Context, c InputConfig[T]) (*Input[T], error) 
 	admin := kadm.NewClient(client)
 	if in.offset, err = in.look(ctx, admin.ListStartOffsets); err == nil {
 		in.end, err = in.look(ctx, admin.ListCommittedOffsets)
-		in.high = in.end
+		in.lag.know(in.end)
 		in.measure()
 	}
 	if err != nil {
@@ -121,17 +119,25 @@ func (in *Input[T]) Seek(position []byte) error {
 	return nil
 }
 
-// Lag implements [checkpoint.Lagger]. It counts offsets, and knows of those that the last fetch from the brokers knew of: while downstream
-// takes nothing, nothing is fetched.
-func (in *Input[T]) Lag() int64 { return in.lag.Load() }
+// Lag implements [checkpoint.Lagger]. It counts offsets. While nothing is fetched, since downstream takes nothing, it asks the brokers for the
+// end, at most once in 15 s: the answer is in a later call.
+func (in *Input[T]) Lag() int64 {
+	return in.lag.now(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), lagWait)
+		defer cancel()
+		if end, err := in.look(ctx, kadm.NewClient(in.client).ListCommittedOffsets); err == nil {
+			in.lag.know(end)
+		}
+	})
+}
 
-// measure notes the lag. Behind the last record are at most markers of transactions.
+// measure notes the position. Behind the last record are at most markers of transactions.
 func (in *Input[T]) measure() {
 	at := in.offset
 	if len(in.polled) == 0 {
 		at = max(at, in.behind)
 	}
-	in.lag.Store(max(0, in.high-at))
+	in.lag.move(at)
 }
 
 func decodePosition(position []byte) (offset int64, leaderEpoch int32, err error) {
@@ -242,7 +248,7 @@ func (in *Input[T]) arrived(ctx context.Context, fetches kgo.Fetches) {
 			in.polled = append(in.polled, r)
 		}
 	})
-	fetches.EachPartition(func(p kgo.FetchTopicPartition) { in.high = max(in.high, p.LastStableOffset) })
+	fetches.EachPartition(func(p kgo.FetchTopicPartition) { in.lag.know(p.LastStableOffset) })
 	in.measure()
 	fetches.EachError(func(_ string, _ int32, err error) {
 		if in.failed == nil && !errors.Is(err, ctx.Err()) { // the client reports a partition that failed only once
@@ -271,5 +277,6 @@ func (in *Input[T]) Next() (v T, err error) {
 // Close implements [checkpoint.Input].
 func (in *Input[T]) Close() error {
 	in.client.Close()
+	in.lag.close()
 	return nil
 }
