@@ -31,7 +31,7 @@ func TestPartitions(t *testing.T) {
 			"partitions.lost": 0, "partition.lag a": 7,
 		}, collect(t, reader))
 		stop()
-		<-ended
+		require.NoError(t, <-ended)
 		require.NoError(t, registration.Unregister())
 		_, err = weirotel.ObservePartitions("rows", monitor, refusing{})
 		assert.ErrorIs(t, err, tallytest.ErrDown)

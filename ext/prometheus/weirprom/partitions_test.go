@@ -38,7 +38,7 @@ func TestPartitions(t *testing.T) {
 		require.NoError(t, err)
 		assert.Empty(t, problems)
 		stop()
-		<-ended
+		require.NoError(t, <-ended)
 		assert.Equal(t, none, metricsOf(t, registry))
 		assert.Panics(t, func() { weirprom.NewPartitions("", monitor) })
 		assert.Panics(t, func() { weirprom.NewPartitions("rows", nil) })

@@ -76,7 +76,7 @@ func (b *bench) notMigrated() {
 		"do":       func() error { _, err := o.Do(b.Context(), request("ann", "1")); return err },
 		"complete": func() error { _, _, err := k.Complete(b.Context()); return err },
 		"reap":     func() error { _, _, err := k.Reap(b.Context()); return err },
-		"count": func() error { _, err := k.Count(b.Context()); return err },
+		"count":    func() error { _, err := k.Count(b.Context()); return err },
 		"list": func() error {
 			for _, err := range keys.List(b.Context(), db, keys.Filter{}) {
 				return err
