@@ -17,14 +17,13 @@ type Failure[IN any] struct {
 	FirstAttempt time.Time     // when its first attempt began; zero if none did
 	LastAttempt  time.Time     // when its last attempt began; zero if none did
 
-	// Verdict is the reason why there was no other attempt: Refused (no retry is left, or the strategy says no), Finishing (the
-	// input has ended: see WithDrainRetries), OverBudget, TooManyWaiting, or Failed. It is Final if no predicate asked for
-	// another attempt, or if the element ended otherwise, such as by its timeout.
+	// Verdict is the reason why the element was not retried: Refused (no retry is left, or the strategy says no), Finishing (the input has
+	// ended: see WithDrainRetries), OverBudget, TooManyWaiting, or Failed. It is Final if no predicate asked for another attempt, or if the
+	// element ended otherwise, such as by its timeout.
 	Verdict strategies.Verdict
 
-	// Reason is that of its last outcome, and Reasons are those of the retries that were begun, as far as a reason-aware
-	// strategy has a classifier that names them. A rejection ([predicates.NewRejection]) means that the call was refused for
-	// good.
+	// Reason is the reason of its last outcome, and Reasons are the reasons of the retries that were begun, if a reason-aware strategy has a
+	// classifier that names them. A rejection ([predicates.NewRejection]) means that the call was refused for good.
 	Reason  predicates.Reason
 	Reasons predicates.ReasonSet
 
@@ -32,9 +31,9 @@ type Failure[IN any] struct {
 	// Ambiguous.
 	InDoubt bool
 
-	// Tracked is true if the element is in doubt, and the called side recognises all requests that may have taken effect when
-	// they come again ([predicates.WithTracked]): to send them again under the same ids does no harm, as long as it remembers
-	// them. What was called before a restart is not tracked.
+	// Tracked is true if the element is in doubt, and the called side recognises repeats of all requests that may have taken effect
+	// ([predicates.WithTracked]): sending them again under the same ids is harmless, as long as it remembers them. Calls made before a restart
+	// are not tracked.
 	Tracked bool
 
 	policy idempotence

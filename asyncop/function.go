@@ -17,15 +17,14 @@ import (
 //
 // One function may serve several operators. Each calls it from its own loop, so it must then be safe for concurrent use.
 type AsyncFunction[IN, OUT any] interface {
-	// AsyncInvoke starts the call for in and returns without waiting for it; result is completed later, from any goroutine, or
-	// at once. It is called on the operator's loop, one element at a time, and must not block: while it blocks, nothing else
-	// happens in the operator, not even timeouts. Calls that block go through [Blocking].
+	// AsyncInvoke starts the call for in and returns without waiting for it; result is completed later, from any goroutine, or at once. It is
+	// called on the operator's loop, for a single element at a time, and must not block: while it blocks, the whole operator waits, timeouts
+	// included. Calls that block go through [Blocking].
 	//
-	// The call must not change in, nor what it points to: every attempt gets it, checkpoints store it, and failures name it.
+	// The call must not change in or any value it points to: every attempt gets it, checkpoints store it, and failures name it.
 	//
-	// ctx ends when the attempt is over: completed, timed out or cancelled. It carries the deadline, the values of the
-	// operator's context and the number of the attempt ([AttemptFromContext]). What was opened under it, such as a response
-	// body, cannot be used after the attempt.
+	// ctx ends when the attempt is over: completed, timed out or cancelled. It carries the deadline, the values of the operator's context and
+	// the number of the attempt ([AttemptFromContext]). A resource opened under it, such as a response body, cannot be used after the attempt.
 	//
 	// A returned error or a panic is an outcome of the attempt like [ResultFuture.CompleteExceptionally], unless it was
 	// completed before.
@@ -37,10 +36,9 @@ type AsyncFunction[IN, OUT any] interface {
 //
 // It is safe for concurrent use.
 type ResultFuture[OUT any] interface {
-	// Complete ends the attempt with its results; with none, the element emits nothing. The operator owns a slice that
-	// is passed whole (results...) from then on.
+	// Complete ends the attempt with its results, which may be none. The operator owns a slice that is passed whole (results...) from then on.
 	Complete(results ...OUT)
-	// CompleteExceptionally ends the attempt with an error; nil stands for one that says so.
+	// CompleteExceptionally ends the attempt with an error. A nil err is replaced by an error that reports the nil.
 	CompleteExceptionally(err error)
 }
 
