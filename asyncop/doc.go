@@ -44,7 +44,7 @@
 //	                                                         └─▶ failure ─▶ fallback? ─▶ results
 //	                                                               ▲           └─▶ pipeline fails | dropped | failure sink
 //	at the deadline, wherever it stands ───────────────────────────┘
-//	at the end of the input ─▶ what is in back-off gets one last attempt at once
+//	at the end of the input ─▶ elements in back-off get a last attempt at once
 //
 // With [KeyOrderedWait] an element first waits for the earlier elements of its key. With [Batched] it waits for others that share its call.
 //
@@ -112,9 +112,9 @@
 //   - acknowledged if it ended without a result, was dropped, or was taken by the failure sink
 //   - nacked if it failed the operator, was cut off, or came too late
 //
-// [AsyncWaitOperator.Messages] is the loop over messages. In a flow the steps that follow must know messages: those of package
-// flow of weir do, while a flow of go-streams typed on values panics. The source of a message must take Ack, Nack and
-// Reject without waiting. An operator [WithCheckpoints] refuses a message with an acknowledgement.
+// [AsyncWaitOperator.Messages] is the loop over messages. In a flow the steps that follow must know messages: steps of weir's package flow do,
+// while a flow of go-streams typed on values panics. The source of a message must take Ack, Nack and Reject without waiting. An operator
+// [WithCheckpoints] refuses a message with an acknowledgement.
 //
 // # Reasons
 //

@@ -22,7 +22,7 @@ const (
 	answerWait = 2 * time.Second
 )
 
-// Monitor says what a [Run] does while it does it: for metrics, and for the probes of Kubernetes or a load balancer.
+// Monitor reports the state of a [Run] while it runs: for metrics, and for the probes of Kubernetes or a load balancer.
 //
 //	monitor := &delivery.Monitor{}
 //	http.Handle("/healthz", monitor)
@@ -30,8 +30,8 @@ const (
 //	…
 //	summary, err := delivery.Run(ctx, orders, op, receipts, delivery.WithMonitor(monitor))
 //
-// It belongs to one Run at a time. Given to another one afterwards, it adds up. The zero value is ready for use; it must not be
-// copied. Methods are safe for concurrent use.
+// It belongs to a single Run at a time. Given to another Run afterwards, it adds up. The zero value is ready for use; it must not be copied.
+// Methods are safe for concurrent use.
 type Monitor struct {
 	mu      sync.Mutex
 	run     func() Status // of the Run that goes on; nil: none does
@@ -44,26 +44,26 @@ type Monitor struct {
 	answer error
 }
 
-// Status is what a worker does now, and has done so far.
+// Status is the state and the summary so far of a worker.
 type Status struct {
 	Summary         // of all Runs of the monitor; Received - InFlight is the sum of its other numbers
 	InFlight    int // received, and not settled
 	Redelivered int // of Received: messages that had a visit before
 
-	// State is one word:
+	// State is one of:
 	//
 	//	starting   no Run has begun to receive
 	//	receiving  also while it waits for messages, or for room in its operator
 	//	failing    the last Receive has failed, and is tried again
 	//	flooded    the flood guard has stopped it (WithFloodGuard)
-	//	draining   it takes nothing more
+	//	draining   it has stopped receiving
 	//	ended      Run has returned
 	State string
 	// Err is why it fails, is flooded, drains or has ended; nil if it was asked to.
 	Err error
 }
 
-// WithMonitor lets m say what [Run] does. Run panics if another one has m. WithMonitor panics if m is nil.
+// WithMonitor makes m report the state of [Run]. Run panics if another Run has m. WithMonitor panics if m is nil.
 func WithMonitor(m *Monitor) RunOption {
 	guard.RefuseNil("delivery: WithMonitor", "monitor", m)
 	return runOption(func(s *runSettings) { s.monitor = m })

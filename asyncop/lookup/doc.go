@@ -1,5 +1,5 @@
-// Package lookup spares calls that look something up: a row, a user, a price. Elements that ask for the same key at the
-// same time share a call, and a cache answers those that come later.
+// Package lookup spares calls that look something up: a row, a user, a price. Elements that ask for the same key at the same time share a call,
+// and a cache answers later elements.
 //
 //	users := lookup.New(
 //		asyncop.Blocking(func(ctx context.Context, id int64) (User, error) { return db.User(ctx, id) }),
@@ -34,21 +34,21 @@
 //
 // # Permits
 //
-// The load runs with the permit and on the goroutine of the lookup that began it. Lookups that wait for it have no
-// goroutine; like all attempts they keep their permits meanwhile.
+// The load runs with the permit and on the goroutine of the lookup that began it. Lookups that wait for it do not need a goroutine; like all
+// attempts they keep their permits meanwhile.
 //
 // # Reasons
 //
-// A report of a load about its stage counts for all lookups that waited for it (predicates.ReportStage, ReportSent). One
-// that joined the load has not sent a request itself; but its retry would repeat the request of the load. So it is in doubt if the
-// request is. An error that comes from the cache is in stage ClientDispatch: the lookup has not sent a request. If the error
-// carries a stage of its own, the later stage counts.
+// A report of a load about its stage counts for all lookups that waited for it (predicates.ReportStage, ReportSent). A lookup that joined the
+// load has not sent a request itself, but its retry would repeat the request of the load. So it is in doubt if the request is. An error that
+// comes from the cache is in stage ClientDispatch: the lookup has not sent a request. If the error carries a stage of its own, the later stage
+// counts.
 //
 // # Negative entries, errors and retries
 //
-// A retry is not answered by a negative entry or by an error: it loads again, or joins a load. So a strategy with
-// predicates.EmptyResult works with a cache in between. Other results are kept, also if a strategy retries them: let the function
-// return an error for a value that is not ready yet.
+// A retry is not answered by a negative entry or by an error: it loads again, or joins a load. So a strategy with predicates.EmptyResult works
+// with a cache in between. Other results are kept, even if a strategy retries them, so let the function return an error for a value that is not
+// ready yet.
 //
 // # Concurrency
 //

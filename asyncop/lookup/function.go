@@ -145,7 +145,7 @@ func (f *Function[K, V]) ttl(results []V, err error) (d time.Duration, keep bool
 type Stats struct {
 	Hits       int64 // lookups that the cache has answered
 	Misses     int64 // the others: Loads + Shared
-	Shared     int64 // those of them that joined a load
+	Shared     int64 // misses that joined a load
 	Loads      int64 // calls of the function that have begun
 	LoadErrors int64 // loads that ended with an error or panic, or after the last lookup had left
 	Loading    int   // loads that have not ended

@@ -7,11 +7,11 @@ import "time"
 type Group struct {
 	Type   string `json:"type,omitempty"`   // of the error
 	Reason string `json:"reason,omitempty"` // "": none was named
-	Error  string `json:"error,omitempty"`  // what the errors have in common: words with a digit, and quoted words, are #. At most 200 bytes
+	Error  string `json:"error,omitempty"`  // the common text of the errors: words with a digit, and quoted words, are #. At most 200 bytes
 
 	Count       int64     `json:"count"`
 	First       time.Time `json:"first"`
 	Last        time.Time `json:"last"`
-	ExampleText string    `json:"exampleText,omitempty"` // the error of the last one
+	ExampleText string    `json:"exampleText,omitempty"` // the error of the last element
 	Rest        bool      `json:"rest,omitempty"`        // these had no room: their count and times are all that is known
 }

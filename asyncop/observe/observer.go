@@ -20,20 +20,20 @@ type Observer interface {
 	// Accepted is called when element has taken its slot, before its first attempt. restored says that it comes from a
 	// checkpoint: then it was accepted before the restart, too.
 	//
-	// The contexts of all attempts and of handlers of failures have the values of the context that it returns. The end of that
-	// context has no effect. ctx has the values of the operator's context (asyncop.WithContext); return it, or nil, to add none.
+	// The contexts of all attempts and of handlers of failures have the values of the context that it returns. The end of that context does not
+	// affect the element. ctx has the values of the operator's context (asyncop.WithContext); return it, or nil, to add none.
 	Accepted(ctx context.Context, element any, restored bool) context.Context
 
-	// AttemptStarted is called before the call for an attempt, with the context that Accepted has returned. The contexts of the
-	// attempt and of those who judge it (classifiers, strategies) have the values of the context that it returns. attempt counts
-	// from 1, and goes on after a restart.
+	// AttemptStarted is called before the call for an attempt, with the context that Accepted has returned. The contexts of the attempt, and of
+	// the classifiers and strategies that judge it, have the values of the context that it returns. attempt counts from 1, and continues to
+	// count after a restart.
 	AttemptStarted(ctx context.Context, attempt int) context.Context
 
 	// AttemptEnded is called when it is known what follows, with the context that AttemptStarted has returned.
 	AttemptEnded(ctx context.Context, outcome Outcome)
 
-	// Ended is called when the element has ended, with the context that Accepted has returned. For one that was not accepted
-	// it has the values of the operator's context.
+	// Ended is called when the element has ended, with the context that Accepted has returned. For an element that was not accepted, ctx has the
+	// values of the operator's context.
 	Ended(ctx context.Context, ending Ending)
 }
 
@@ -63,20 +63,20 @@ type Gate interface {
 type CheckpointedObserver interface {
 	Observer
 
-	// Restore is called once, before all others, when the operator is made. state is what Snapshot has returned for the
-	// checkpoint that the operator resumes from, and numbers are those of its elements, in the order of the input, without 0
-	// and negative ones. At a fresh start both are nil. An error makes the start of the coordinator fail.
+	// Restore is called once, before all others, when the operator is made. state is the state that Snapshot returned for the checkpoint that
+	// the operator resumes from, and numbers are the positive numbers of its elements, in the order of the input. At a fresh start both are nil.
+	// An error makes the start of the coordinator fail.
 	//
-	// request asks for a checkpoint soon, and does not wait for it. If that checkpoint fails it is taken again. It may be
-	// called from any goroutine: by a [Gate], for instance, that lets nothing in before a checkpoint is complete.
+	// request asks for a checkpoint soon, and does not wait for it. If that checkpoint fails it is taken again. It may be called from any
+	// goroutine: by a [Gate], for instance, that keeps elements back until a checkpoint is complete.
 	Restore(state []byte, numbers []int64, request func()) error
 
-	// Restored is called in place of Accepted for an element of a checkpoint, with what Number has returned for it. Restored
-	// elements come before others, in the order of the input.
+	// Restored is called in place of Accepted for an element of a checkpoint, with the result of Number for it. Restored elements come before
+	// others, in the order of the input.
 	Restored(ctx context.Context, element any, number int64) context.Context
 
-	// Number returns the number of an element, for the checkpoint that is being taken. ctx is what Accepted or Restored has
-	// returned. 0 says that the element is to be taken for a new one after a restart: it waits for the gates again.
+	// Number returns the number of an element, for the checkpoint that is being taken. ctx is the context that Accepted or Restored has
+	// returned. With 0, the element counts as new after a restart: it waits for the gates again.
 	Number(ctx context.Context) int64
 
 	// Snapshot returns the state, which must not be changed afterwards. It is called when the barrier of a checkpoint comes,

@@ -18,10 +18,10 @@ type Stats struct {
 	Capacity int64 // slots: how many elements may be in flight
 	MaxCalls int64 // how many calls may run at once: see WithMaxConcurrentCalls
 
-	Running         int64 // calls that run, one for a batch; a blocking call counts until it returns
+	Running         int64 // calls that run; a batch counts once; a blocking call counts until it returns
 	Deciding        int64 // elements whose strategy is being asked off the loop, or that wait for that
 	WaitingForRetry int64 // elements in back-off, or whose retry waits for a permit
-	WaitingForKey   int64 // elements that wait for another one of their key, or for its call: see KeyOrderedWait
+	WaitingForKey   int64 // elements that wait for another element of their key, or for its call: see KeyOrderedWait
 	Attempts        int64 // calls begun, retries included; each element of a batch counts
 	RetriesOnResult int64 // retries begun because of a result
 	RetriesOnError  int64 // retries begun because of an error
@@ -37,9 +37,9 @@ type Stats struct {
 	Dropped         int64 // of these, dropped
 	HandedOver      int64 // of these, taken by the failure sink, or rejected since that can never take them
 
-	LateCompletions int64 // completions that changed nothing (law A2)
-	Discarded       int64 // elements that came after the operator took no more; counted until In is closed
-	Abandoned       int64 // elements in flight that the end of the operator cut off, or failed ones that the failure sink had not taken by then
+	LateCompletions int64 // completions without effect (law A2)
+	Discarded       int64 // elements that came after the operator had stopped reading; counted until In is closed
+	Abandoned       int64 // elements in flight that the end of the operator cut off, and failed elements that the failure sink had not taken by then
 
 	OldestAge time.Duration // since the oldest element in flight took its slot, or the turn of the loop began; 0 if there is none
 	LastError error         // of the attempt that failed last, or the timeout of its element; nil if none did. It stays when others succeed

@@ -2,7 +2,7 @@ package observe
 
 import "time"
 
-// Way is what an element has been through: see asyncop.AsyncWaitOperator.Ways.
+// Way is the history of an element in the operator: see asyncop.AsyncWaitOperator.Ways.
 type Way struct {
 	Element  string    // its label, as in logs
 	ID       string    // of the message that it is; "": it is none
