@@ -27,7 +27,7 @@ type rule struct {
 var rules = []rule{
 	{
 		"what-clause",
-		regexp.MustCompile(`(?m)(?:^|[.:;,(]\s+|\b(?:of|for|from|with|to|in|by|on|and|or|that|do|does|is|are)\s+)[Ww]hat\s+\w+`),
+		regexp.MustCompile(`(?m)(?:^|[.:;,(]\s+|\b(?:of|for|from|with|to|in|by|on|and|or|that|do|does|is|are)\s+)[Ww]hat\s+\[?\w+`),
 		0.3, "start with a concrete noun",
 	},
 	{"that of, those of", regexp.MustCompile(`\b(?:that|those) (?:of|in|with|from)\b`), 0.5, "repeat the noun"},

@@ -87,7 +87,7 @@ type settings struct {
 	fs     vfs.FS
 }
 
-// WithClock sets the clock; the default is the real one. It panics if c is nil.
+// WithClock sets the clock; the default is the real clock. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
 	guard.RefuseNil("deadfile: WithClock", "clock", c)
 	return func(s *settings) { s.clock = c }
@@ -434,8 +434,7 @@ func (f *File[T]) closeDead() error {
 	return err
 }
 
-// Close waits for calls of Append and closes the directory. While a [Replay] is open it only returns an error. A
-// second Close has no effect.
+// Close waits for calls of Append and closes the directory. While a [Replay] is open it only returns an error. Close may be called again.
 func (f *File[T]) Close() error {
 	f.using <- struct{}{}
 	replays := f.replays

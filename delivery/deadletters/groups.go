@@ -12,7 +12,7 @@ import (
 type Group struct {
 	Cause  store.Cause `json:"cause"`
 	Reason string      `json:"reason,omitempty"` // the last of a message; "": none was named
-	// Error is what their last errors have in common: words with a digit, and quoted words, are #. At most 200 bytes.
+	// Error is the common text of their last errors: words with a digit, and quoted words, are #. At most 200 bytes.
 	Error string `json:"error,omitempty"`
 
 	Count       int       `json:"count"`
@@ -26,8 +26,8 @@ type Group struct {
 // maxGroups bounds the memory of [Groups].
 const maxGroups = 500
 
-// Groups returns the dead letters of a queue that match in groups, the largest first. It reads all of them, page by page, and keeps 500
-// groups at most: when there are more, the smallest go into one that has Rest, which is the last. What arrives after it began is left out.
+// Groups returns the dead letters of a queue that match in groups, the largest first. It reads all of them, page by page, and keeps 500 groups
+// at most: when there are more, the smallest are merged into the last group, which has Rest. Messages that arrive after it began are left out.
 func Groups(ctx context.Context, s Lister, queue string, f store.Filter) ([]Group, error) {
 	g := counting.NewGroups(maxGroups)
 	if err := each(ctx, s, queue, f, func(e store.Entry) error {

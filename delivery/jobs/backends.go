@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// Backend is what a worker says of the service that it calls: see package backend.
+// Backend is the state of a service as a worker that calls it reports it: see package backend.
 type Backend struct {
 	Name    string    `json:"name"`
 	State   string    `json:"state"`         // open, closed, probing, ramping, held
@@ -25,12 +25,12 @@ type Backend struct {
 	Waiting int       `json:"waiting"` // operators
 }
 
-// BackendOrder is what people want of the backends with a name, in all workers, until there is another one.
+// BackendOrder is an order of people to the backends with a name, in all workers. It holds until the next order.
 type BackendOrder struct {
 	Backend string    `json:"backend"`
-	Event   string    `json:"event"`           // the last one: hold, open, limit
+	Event   string    `json:"event"`           // the last event: hold, open, limit
 	Held    string    `json:"held,omitempty"`  // no call starts: why, and who has said so; "": it is not held
-	Limit   *int      `json:"limit,omitempty"` // calls at a time in each process; nil: that of the program
+	Limit   *int      `json:"limit,omitempty"` // calls at a time in each process; nil: the limit of the program
 	By      string    `json:"by"`              // whose event it is
 	Why     string    `json:"why"`
 	At      time.Time `json:"at"` // by the engine's clock
@@ -53,8 +53,8 @@ func (j *Jobs) OpenBackend(ctx context.Context, name, by, why string) (BackendOr
 	return j.orderBackend(ctx, name, "open", by, why, func(o *BackendOrder) { o.Held = "" })
 }
 
-// LimitBackend lets n calls run at a time, in each process; with a negative n as many as its program says. A limit that is adaptive goes on from
-// there, within its bounds.
+// LimitBackend lets n calls run at a time, in each process; with a negative n as many as its program says. An adaptive limit adapts from there,
+// within its bounds.
 func (j *Jobs) LimitBackend(ctx context.Context, name string, n int, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, "limit", by, why, func(o *BackendOrder) {
 		if o.Limit = nil; n >= 0 {
@@ -104,7 +104,8 @@ func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, ch
 	return o, err
 }
 
-// BackendOrders returns what people want of backends. What workers say of theirs is in [Worker]. One that cannot be read has only a name.
+// BackendOrders returns the orders of people to backends. The reports of workers about their backends are in [Worker]. An order that cannot be
+// read has only a name.
 func (j *Jobs) BackendOrders(ctx context.Context) ([]BackendOrder, error) {
 	return orders(ctx, j.engine)
 }

@@ -12,13 +12,12 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// Action is what a job does to messages.
+// Action is the action of a job on messages.
 type Action string
 
 // The actions.
 const (
-	// Merge sends dead letters to another queue, to be processed again as for a first visit, with their history, and one more in
-	// Meta.Merges.
+	// Merge sends dead letters to another queue, to be processed again as for a first visit, with their history. It adds 1 to Meta.Merges.
 	Merge Action = "merge"
 	// Purge removes messages for good.
 	Purge Action = "purge"
@@ -40,7 +39,7 @@ type Spec struct {
 	Max    int          `json:"max,omitempty"`   // at most so many; 0: no limit
 	Rate   float64      `json:"rate,omitempty"`  // messages a second; 0: no limit
 
-	// Of a Merge: an entry that was merged so often stays, which ends the loop of one that fails again and again; 0 means 5.
+	// Of a Merge: an entry that was merged so often stays, which ends the loop of a message that fails each time; 0 means 5.
 	MaxMerges int `json:"maxMerges,omitempty"`
 	// Of a Merge: also entries whose outcome is unknown, whose calls may have taken effect, and would be repeated under another id. Those
 	// that the called side still remembers (Meta.Remembered) return in any case: they are called under the same id.
@@ -50,7 +49,7 @@ type Spec struct {
 	Why string `json:"why"` // and the reason
 }
 
-// Progress is what a job has done with the messages that match.
+// Progress counts the messages that a job has processed.
 type Progress struct {
 	Done    int `json:"done"`    // merged, removed, held or released
 	Looping int `json:"looping"` // stayed, since they were merged MaxMerges times
@@ -61,7 +60,7 @@ type Progress struct {
 
 // Job is a job as the engine keeps it. It is over when Ended is set.
 type Job struct {
-	ID int `json:"id"` // later jobs have higher ones
+	ID int `json:"id"` // later jobs have higher IDs
 	Spec
 	Progress
 	Total     int       `json:"total"` // messages that matched when it started
@@ -72,7 +71,7 @@ type Job struct {
 	Error     string    `json:"error,omitempty"`  // of the last step, which is tried again
 	Runner    string    `json:"runner,omitempty"` // the process that made the last step
 
-	// Where it is. A later version may know actions and filters that this one does not.
+	// Where it is. A later version may know actions and filters that this version does not.
 	Format int            `json:"format"`
 	After  store.Position `json:"after,omitempty"` // of its last step
 	Until  store.Position `json:"until,omitempty"`
@@ -84,7 +83,7 @@ type Job struct {
 
 const format = 1
 
-// State is one word: running, paused, cancelled, done, or unreadable: then Error says why, and the job can only be cancelled.
+// State returns running, paused, cancelled, done, or unreadable: then Error says why, and the job can only be cancelled.
 func (j *Job) State() string {
 	switch {
 	case j.unreadable:

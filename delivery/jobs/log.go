@@ -22,9 +22,9 @@ type Line struct {
 	By    string    `json:"by"`
 	Why   string    `json:"why"`
 	Job   Job       `json:"job,omitzero"` // as it was then; none if Backend is set
-	// Backend is what was ordered of a backend.
+	// Backend is the order to a backend; nil for a line about a job.
 	Backend *BackendOrder `json:"backend,omitempty"`
-	// Hash is that of the line and of the hash of the one before: SHA-256, hexadecimal.
+	// Hash is the SHA-256 of the line and of the hash of the line before, in hexadecimal.
 	Hash string `json:"-"`
 }
 

@@ -25,9 +25,8 @@ const (
 	lookEach  = 20 * time.Second // whether a job that waits was stopped
 )
 
-// Run runs a job in this process unless another one does, and returns it when it is over or paused, or when ctx ends: then it stays in the
-// engine, for others to go on. If there are older jobs of its queue, they are run first. progress, which may be nil, gets the job from time
-// to time.
+// Run runs a job in this process unless another process does, and returns it when it is over or paused, or when ctx ends: then it stays in the
+// engine, for others to continue. Older jobs of its queue are run first. progress, which may be nil, gets the job from time to time.
 func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error) {
 	if progress == nil {
 		progress = func(Job) {}

@@ -76,8 +76,7 @@ func WithClock(c clock.Clock) Option {
 	return func(m *memoryQueues) { m.machine = c }
 }
 
-// WithLimit sets how many messages there may be; a Put beyond it fails with [store.ErrFull]. By default there is no limit. It panics if
-// n < 1.
+// WithLimit bounds the messages in all queues; a Put beyond it fails with [store.ErrFull]. The default is unlimited. It panics if n < 1.
 func WithLimit(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("memory: WithLimit: %d is less than 1", n))
@@ -95,7 +94,7 @@ func Open(opts ...Option) *Engine {
 	return &Engine{memoryQueues: m}
 }
 
-// Reopen returns an open engine on the same queues: what a restarted worker, or another one, would find.
+// Reopen returns an open engine on the same queues, as a restarted worker or another worker would find them.
 func (m *Engine) Reopen() *Engine { return &Engine{memoryQueues: m.memoryQueues} }
 
 // Put implements [store.Store].

@@ -8,7 +8,7 @@ import (
 
 // Filter chooses messages. All fields that are set must match; the zero value matches every message.
 type Filter struct {
-	IDs      []string  `json:"ids,omitempty"` // one of them
+	IDs      []string  `json:"ids,omitempty"` // any of them
 	Key      string    `json:"key,omitempty"`
 	Source   string    `json:"source,omitempty"` // the source of the origin
 	Provider string    `json:"provider,omitempty"`

@@ -28,7 +28,7 @@ var messages = unknown.Kind{
 	Prefix: "Weir-Message-", Known: []string{"meta", "cause", "payload", "payloadBase64", "schema", "batch", "crc"},
 }
 
-// MarshalJSON returns m without its delay, in one line. A payload that is JSON is readable in it, another one is base64.
+// MarshalJSON returns m without its delay, in a single line. A JSON payload is embedded as it is; any other payload is base64.
 func (m Message) MarshalJSON() ([]byte, error) {
 	j := messageJSON{Meta: m.Meta, Cause: m.Cause, Schema: m.Schema}
 	later, headers := messages.Split(m.Meta.Headers)

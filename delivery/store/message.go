@@ -13,7 +13,7 @@ import (
 
 // Message is a message as a store keeps it.
 type Message struct {
-	// Meta is what is known about the message. The store sets Meta.Due when the message is put, by its own clock.
+	// Meta is the metadata of the message. The store sets Meta.Due when the message is put, by its own clock.
 	Meta message.Meta
 	// Payload is the encoded value. A store does not look into it.
 	Payload []byte
@@ -64,7 +64,7 @@ func (m *Message) Validate() error {
 	return nil
 }
 
-// Clone returns a copy that shares nothing with m.
+// Clone returns a deep copy of m.
 func (m *Message) Clone() Message {
 	c := *m
 	c.Meta.Reasons = slices.Clone(m.Meta.Reasons)
