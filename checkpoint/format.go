@@ -125,11 +125,11 @@ func (f *fileWriter) trailer() {
 	f.write(append(b, endMark...))
 }
 
-// ReadSnapshot reads what [Snapshot.WriteTo] wrote. size is the length of the whole, which the caller must know, as from the
+// ReadSnapshot reads a snapshot in the format of [Snapshot.WriteTo]. size is the length of the whole, which the caller must know, as from the
 // file's size. No length inside may exceed it, so damaged or hostile bytes cannot make ReadSnapshot allocate more than about size.
 //
-// The error is a *[CorruptError] if the bytes are not exactly one snapshot, a *[VersionError] if they may be one of a
-// newer version of weir, or the error of r.
+// The error is a *[CorruptError] if the bytes are not exactly a snapshot, a *[VersionError] if they may be a snapshot of a newer version of
+// weir, or the error of r.
 func ReadSnapshot(r io.Reader, size int64) (*Snapshot, error) {
 	f := fileReader{r: bufio.NewReader(r), left: size}
 	return f.snapshot()

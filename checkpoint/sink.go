@@ -16,9 +16,9 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// Sink writes a stream to an [Output], exactly once: what it wrote since the last complete checkpoint is published when the
-// next one completes. A sink that sees its input close without a final barrier knows that the run was aborted, and does not
-// publish the rest. A barrier that comes twice and an element behind the final barrier fail the run. Watermarks end here.
+// Sink writes a stream to an [Output], exactly once: elements written since the last complete checkpoint are published when the next completes.
+// A sink that sees its input close without a final barrier knows that the run was aborted, and does not publish the rest. A barrier that comes
+// twice and an element behind the final barrier fail the run. Watermarks end here.
 type Sink[T any] struct {
 	coordinator *Coordinator
 	name        string
@@ -157,7 +157,7 @@ func (s *Sink[T]) over(id uint64) {
 	}
 }
 
-// Aborted implements [participant.Participant]. What was prepared for the checkpoint is covered by the next one.
+// Aborted implements [participant.Participant]. The next checkpoint covers the elements that were prepared for it.
 func (s *Sink[T]) Aborted(id uint64, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -143,7 +143,7 @@ func (in *LineInput) skipEnd() error {
 	return nil
 }
 
-// Close implements [checkpoint.Input]. The source closes it; another call changes nothing.
+// Close implements [checkpoint.Input]. The source closes it; another call has no effect.
 func (in *LineInput) Close() error { return closeOnce(in.file) }
 
 // closeOnce closes a file, unless it is closed.
@@ -164,8 +164,8 @@ type CSVInput struct {
 	lines  int          // before the next record, or before blank lines in front of it
 }
 
-// OpenCSV returns an input of the records of a CSV file after its first one, the header, which is read at once. A last record
-// without line end is an element. If the file grows after that, the line end must come first.
+// OpenCSV returns an input of the records of a CSV file after the header, its first record, which is read at once. A last record without line
+// end is an element. If the file grows after that, the line end must come first.
 func OpenCSV(path string) (*CSVInput, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -232,5 +232,5 @@ func (in *CSVInput) Seek(position []byte) error {
 	return nil
 }
 
-// Close implements [checkpoint.Input]. The source closes it; another call changes nothing.
+// Close implements [checkpoint.Input]. The source closes it; another call has no effect.
 func (in *CSVInput) Close() error { return closeOnce(in.file) }

@@ -22,15 +22,15 @@ import (
 
 // Output is an [checkpoint.Output] that appends to a file, exactly once. [NewOutput] makes one.
 //
-// What is written since the last barrier goes to a part file beside it (path.part-N). A barrier ends the part and makes it
-// durable. When the checkpoint completes, the output appends its parts to the file, makes the file durable, and removes the
-// parts. The state of a checkpoint has the length of the file before and after that, and the parts that make the difference.
-// So a restart can bring the file to exactly this state, after a crash at any moment: it cuts off what is too much, and appends
-// again what is missing. The state has a hash of the last KiB before that length, too. So a file that is not the one that the
-// checkpoint knows is refused, and stays as it is. What is cut off is kept beside the file (path.cut-N).
+// Elements written since the last barrier go to a part file beside it (path.part-N). A barrier ends the part and makes it durable. When the
+// checkpoint completes, the output appends its parts to the file, makes the file durable, and removes the parts. The state of a checkpoint has
+// the length of the file before and after that, and the parts that make the difference. So a restart can bring the file to exactly this state,
+// after a crash at any moment: it cuts off extra bytes, and appends missing parts again. The state has a hash of the last KiB before that
+// length, too. So a file other than the checkpoint's is refused, and stays as it is. Bytes that are cut off are kept beside the file
+// (path.cut-N).
 //
-// Nothing locks the file, and a Output never returns [checkpoint.ErrFenced]: one run at a time may have it. A [DirStore] makes sure of that on one
-// machine. On a file system that several machines share, a run that another one has taken over from may still write to it.
+// The file is not locked, and an Output never returns [checkpoint.ErrFenced]: a single run at a time may have it. A [DirStore] ensures that on
+// one machine. On a file system that several machines share, a run may still write to it after another run has taken over.
 type Output[T any] struct {
 	fs        vfs.FS
 	path      string
@@ -79,8 +79,8 @@ func NewLineOutput(path string) *Output[string] {
 	})
 }
 
-// WithOverwrite makes o empty the file when there is no checkpoint to resume from, and returns o. By default a file that is not
-// empty is refused then: the checkpoints may be lost, or in another directory. It is called before [NewSink].
+// WithOverwrite makes o empty the file when the run does not resume from a checkpoint, and returns o. By default a file that is not empty is
+// refused then: the checkpoints may be lost, or in another directory. It is called before [NewSink].
 func (o *Output[T]) WithOverwrite() *Output[T] {
 	o.overwrite = true
 	return o
@@ -180,7 +180,7 @@ func (o *Output[T]) Restore(_ context.Context, state []byte) error {
 	return o.restore(s)
 }
 
-// Check returns an error if Restore cannot bring the file to a state, or if it is another file. It changes nothing.
+// Check returns an error if Restore cannot bring the file to a state, or if it is another file. It does not change the file.
 func (o *Output[T]) Check(state []byte) error {
 	s, err := decodeFileState(state)
 	if err != nil {

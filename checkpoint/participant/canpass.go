@@ -13,14 +13,13 @@ import (
 //
 //	func (throttler) PassesBarriers() bool { return true }
 type Passer interface {
-	// PassesBarriers reports whether each [Barrier] goes on downstream, or is understood by a sink, and keeps its place.
+	// PassesBarriers reports whether each [Barrier] is passed on downstream, or is understood by a sink, and keeps its place.
 	PassesBarriers() bool
 }
 
-// CanPass returns an error for a flow or sink that is known not to let a [Barrier] pass. A [Passer] is asked. Of the types of
-// go-streams, those that assert the type of their elements would panic on a barrier or write it out, and a Throttler may
-// discard it. What CanPass does not know it lets through; if such a flow swallows barriers, checkpoints time out and name who
-// did not report.
+// CanPass returns an error for a flow or sink that is known not to let a [Barrier] pass. A [Passer] is asked. The types of go-streams that
+// assert the type of their elements would panic on a barrier or write it out, and a Throttler may discard it. CanPass accepts types that it does
+// not know; if such a flow swallows barriers, checkpoints time out and name the participants that did not report.
 func CanPass(next any) error {
 	t := reflect.TypeOf(next)
 	if t == nil {
