@@ -102,7 +102,7 @@ func (b *Backend) bound(n int) {
 	}
 }
 
-// Stats is what a backend does, and has done.
+// Stats is the state of a backend, and counts of its calls.
 type Stats struct {
 	Name            string
 	State           State
@@ -121,7 +121,7 @@ type Stats struct {
 	WouldHaveClosed int64     // with DryRun
 }
 
-// Stats returns what the backend does now, and what it has done.
+// Stats returns the present state of the backend, and its counts so far.
 func (b *Backend) Stats() Stats {
 	t := b.now()
 	b.mu.Lock()

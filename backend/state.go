@@ -9,7 +9,7 @@ import (
 	"github.com/weirflow/weir/internal/gate"
 )
 
-// State is what a backend does with calls.
+// State is the state of a backend: whether it lets calls through.
 type State uint8
 
 // The states, and the ways between them: see the package documentation.

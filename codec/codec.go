@@ -24,8 +24,8 @@ import (
 // The next version of the program reads the stored values. A codec that depends on the types of this version should be
 // a [SchemaCodec].
 type Codec[T any] interface {
-	// Append appends the encoding of v to dst and returns the extended buffer. What it returns with an error is not used,
-	// and dst is as it was then, up to its length. It keeps no reference to dst.
+	// Append appends the encoding of v to dst and returns the extended buffer. With an error, the returned buffer is ignored, and dst must be
+	// unchanged up to its length. It must not keep a reference to dst.
 	Append(dst []byte, v T) ([]byte, error)
 
 	// Decode returns the value that src, as a whole, encodes. It does not change src, and keeps no reference to it.
@@ -38,7 +38,7 @@ type Codec[T any] interface {
 type SchemaCodec[T any] interface {
 	Codec[T]
 
-	// Schema returns the description of what Append writes. It is not to be changed.
+	// Schema returns the description of the format that Append writes. The caller must not change it.
 	Schema() []byte
 
 	// WithSchema returns a codec whose Decode reads what was written under the schema, or says why it cannot.

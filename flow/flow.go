@@ -19,14 +19,13 @@ import (
 // Flow is a step of a pipeline. [NewMap], [NewFilter] and [NewFlatMap] make a Flow. It does not have a state, so it takes no part in
 // checkpoints.
 //
-// It works on one element at a time, in order. Of a message ([message.Message]) the function gets the value, and what the flow
-// makes of it has the acknowledgement of that message. A function that is typed on messages gets the message, and passes the
-// acknowledgement on itself.
+// It works on a single element at a time, in order. Of a message ([message.Message]) the function gets the value, and the results have the
+// acknowledgement of that message. A function that is typed on messages gets the message, and passes the acknowledgement on itself.
 //
-// When its function panics or calls runtime.Goexit, or an element is of a wrong type, the flow has failed: it closes Out,
-// discards what still comes, nacks the messages among that, and logs the error once through slog.Default(). The next operator
-// or sink of weir fails with the same error, and so does the run of a coordinator whose barriers it passes. A message with an
-// acknowledgement of its own in a stream with barriers is such an error, too.
+// When its function panics or calls runtime.Goexit, or an element is of a wrong type, the flow has failed: it closes Out, discards later
+// elements, nacks the messages among them, and logs the error once through slog.Default(). The next operator or sink of weir fails with the same
+// error, and so does the run of a coordinator whose barriers it passes. A message with an acknowledgement of its own in a stream with barriers
+// is such an error, too.
 type Flow struct {
 	in, out chan any
 	name    string

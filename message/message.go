@@ -9,8 +9,8 @@ import (
 // Message is an element of a stream together with its acknowledgement and its history. It is a value: copies share the
 // acknowledgement. A *Message in a stream is an ordinary element, and so is a struct that embeds a Message.
 //
-// Of Ack, Nack, Reject and Settle the first that is called on any copy takes effect (law D2); later calls are ignored.
-// The zero Message, and any other that no source has made, lacks an acknowledgement: these methods have no effect.
+// Of Ack, Nack, Reject and Settle the first that is called on any copy takes effect (law D2); later calls are ignored. The zero Message, and any
+// other that no source has made, lacks an acknowledgement: these methods do not do anything.
 //
 // A part of a message ([Split]) is a Message of its own. Safe for concurrent use.
 type Message[T any] struct {

@@ -16,13 +16,13 @@ type Meta struct {
 	// ID names the message: a store takes two messages with the same id for one. It is derived from the origin ([Origin.ID]),
 	// so a hand-over that is repeated after a crash has the same id. At most 1,024 bytes.
 	ID string
-	// Key is what the messages are ordered by, or "". At most 1,024 bytes; they need not be text.
+	// Key is the key by which messages are ordered or taken in turn, or "". At most 1,024 bytes; they need not be text.
 	Key string
 	// Origin is where the message was first seen.
 	Origin Origin
 
-	// Visit counts the passages through an operator, from 1. Each may consist of several attempts. Sources return it for the passage that
-	// follows; what is stored before the first has 0.
+	// Visit counts the passages through an operator, from 1. Each may consist of several attempts. Sources return the number of the passage that
+	// follows; messages stored before the first have 0.
 	Visit int
 	// Attempts counts the calls that were begun in all visits before this one.
 	Attempts int
@@ -32,14 +32,14 @@ type Meta struct {
 	Due time.Time
 	// Deadline is until when the message makes sense; zero: for ever. A queue does not deliver it after that (delivery.Deadline).
 	Deadline time.Time
-	// LastError is the message of the error of the last failure. What is over 4,096 bytes is cut off in a stored form.
+	// LastError is the message of the error of the last failure. A stored form has its first 4,096 bytes.
 	LastError string
 	// Reasons are those for which calls were retried or failed, by name, the latest last. A stored form has the last 64.
 	Reasons []string
-	// Way is what became of the calls, in all visits. A stored form has the first 8 and the last 24.
+	// Way lists the calls of all visits. A stored form has the first 8 and the last 24.
 	Way []Step
-	// OutcomeUnknown says that a failed call may have taken effect, that nothing proves that it did not, and that it must not
-	// happen twice. It stays until a person lets the message return all the same.
+	// OutcomeUnknown says that a failed call may have taken effect, as far as is known, and must not happen twice. It stays until a person lets
+	// the message return all the same.
 	OutcomeUnknown bool
 	// Request is the id under which that call was made, in the form of exactlyonce.ID, or "". The next visit uses it again, so
 	// the called side finds the call. At most 1,024 bytes.

@@ -57,12 +57,12 @@ var (
 	// ErrLost is the error of the verdict on a message that was garbage collected before it was settled: see [FindLost].
 	ErrLost = errors.New("delivery: the message was lost: it was neither settled nor passed on")
 
-	// ErrRefused is matched by the error of a sink, a store or a failure sink for what it can never take: it is too large, or cannot be
-	// encoded. It is not offered again. The message is rejected, so it ends among the dead letters of its source.
+	// ErrRefused is matched by the error of a sink, a store or a failure sink for a message or element that it can never take: it is too large,
+	// or cannot be encoded. It is not offered again. The message is rejected, so it ends among the dead letters of its source.
 	ErrRefused = errors.New("it can never be stored")
 
-	// ErrBackendClosed is matched by the error of a nacked message that waited for its backend until its time ran out. It is no failure: its
-	// visit does not count.
+	// ErrBackendClosed is matched by the error of a nacked message that waited for its backend until its time ran out. That is not a failure:
+	// its visit does not count.
 	ErrBackendClosed = errors.New("the backend is closed")
 
 	errNoReason = errors.New("delivery: rejected without an error")

@@ -28,10 +28,10 @@
 //
 // # Guarantees
 //
-// A partition has one owner (law P1). When it is revoked, its pipeline is suspended: a checkpoint takes along what is in
-// flight, and the next owner resumes from there. When it is lost, the context of its pipeline ends at once. A worker that was
-// stopped for longer than its lease cannot notice that in time. Then the store refuses its checkpoints, so its
-// [checkpoint.Output] is not asked to publish, and the run ends with [checkpoint.ErrFenced].
+// A partition has a single owner (law P1). When it is revoked, its pipeline is suspended: a checkpoint stores the elements in flight, and the
+// next owner resumes from there. When it is lost, the context of its pipeline ends at once. A worker that was stopped for longer than its lease
+// cannot notice that in time. Then the store refuses its checkpoints, so its [checkpoint.Output] is not asked to publish, and the run ends with
+// [checkpoint.ErrFenced].
 //
 // So each element is in the output of its partition once, as with a single pipeline. Its call may be made again, as after a crash.
 // Calls that were under way when a partition was lost end with their contexts: give ctx to the operators (asyncop.WithContext),

@@ -19,17 +19,17 @@ import (
 
 // Assigner decides which partitions a worker has.
 type Assigner interface {
-	// Run calls h for the partitions of this worker, until ctx ends. Then it revokes those that the worker still has, lets other workers
-	// have them, and returns nil. It returns earlier if it cannot go on, or, with nil, if nothing will change: the
-	// worker keeps its partitions.
+	// Run calls h for the partitions of this worker, until ctx ends. Then it revokes the partitions that the worker still has, lets other
+	// workers have them, and returns nil. It returns earlier if it fails, or, with nil, if the assignment is final: the worker keeps its
+	// partitions.
 	Run(ctx context.Context, h Handler) error
 }
 
 // Handler is the worker, as an [Assigner] sees it. Its methods are safe for concurrent use.
 type Handler interface {
-	// Assigned gives a partition to the worker. The epoch is higher than those of all earlier assignments of the partition, to
-	// any worker; 0 means that the assigner has none. It returns soon. If the partition was lost shortly before, it waits for the end of
-	// that pipeline, or of ctx.
+	// Assigned gives a partition to the worker. The epoch is higher than the epochs of all earlier assignments of the partition, to any worker;
+	// 0 means that the assigner does not have epochs. It returns soon. If the partition was lost shortly before, it waits for the end of that
+	// pipeline, or of ctx.
 	Assigned(ctx context.Context, partition string, epoch uint64) error
 	// Revoked takes a partition away. When it returns, its pipeline has been suspended and closed, and another worker may have the
 	// partition. With an error it was not suspended: the pipeline was aborted after [Config.SuspendTimeout], or when ctx ended.

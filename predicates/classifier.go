@@ -18,8 +18,8 @@ import (
 //	anything, false this classifier does not know the outcome; if none of a chain
 //	                does, it is accepted
 //
-// Accepted means that the outcome, be it results or an error, is what the element ends with. A classifier is called for
-// results, too, where a.Err is nil. It must not block, and must not change a, except for a.Stage where it has proof.
+// Accepted means that the element ends with the outcome, be it results or an error. A classifier is called for results, too, where a.Err is nil.
+// It must not block, and must not change a, except for a.Stage where it has proof.
 //
 // A classifier is a function, and a switch is often enough:
 //

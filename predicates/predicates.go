@@ -85,7 +85,7 @@ func ErrorAs[T error](conditions ...func(err T) bool) ExceptionPredicate {
 // attempt, possibly none, and must neither change nor keep the slice. See [EmptyResult] and [AnyResult].
 type ResultPredicate[OUT any] func(results []OUT) bool
 
-// EmptyResult reports whether there are no results: the usual sign of a lookup that came too early. It is a [ResultPredicate].
+// EmptyResult reports whether results is empty: the usual sign of a lookup that came too early. It is a [ResultPredicate].
 func EmptyResult[OUT any](results []OUT) bool {
 	return len(results) == 0
 }
@@ -129,9 +129,9 @@ type reason struct {
 
 // Reasons that belong to no system.
 var (
-	// Unknown is the reason of the unexpected: nothing is known, so it allows nothing. RFC 0049 says that it "must not be
-	// retried", and its best effort retries it for idempotent calls all the same: see BestEffortStrategy.RefuseUnknown in
-	// package strategies.
+	// Unknown is the reason of an unexpected outcome. It does not allow a retry of calls that must not happen twice. RFC 0049 says that it "must
+	// not be retried", and its best effort retries it for idempotent calls all the same: see BestEffortStrategy.RefuseUnknown in package
+	// strategies.
 	Unknown = NewReason("UNKNOWN", false, false)
 
 	// CircuitBreakerOpen: a circuit breaker of your own kept the call from being sent, so it has not taken effect.

@@ -50,8 +50,8 @@ func ReportStage(ctx context.Context, stage Stage) {
 //		sent.Refused()
 //	}
 //
-// An adapter reports each request once, and none that has no effect, such as a GET. For a request that was not
-// sent, it returns a [*StageError] of ClientDispatch and does not report: it does not know what else the call has done.
+// An adapter reports each request once, except requests without effect, such as a GET. For a request that was not sent, it returns a
+// [*StageError] of ClientDispatch and does not report: it does not know the other requests of the call.
 //
 // ReportSent does not allocate. It is safe for concurrent use.
 func ReportSent(ctx context.Context) SentRequest {
@@ -65,8 +65,8 @@ func ReportSent(ctx context.Context) SentRequest {
 // SentRequest is a request that [ReportSent] has reported.
 type SentRequest struct{ to stageReporter }
 
-// Refused takes the report back: the request has certainly had no effect, because its server said so, or because nothing of it
-// was sent after all. It must be called at most once.
+// Refused takes the report back: the request certainly did not take effect, because its server said so, or because it was not sent after all. It
+// must be called at most once.
 func (s SentRequest) Refused() {
 	if s.to != nil {
 		s.to.ReportRefused(false)

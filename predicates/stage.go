@@ -17,9 +17,9 @@ import (
 //	NetworkTime        not known: sent, and no complete response came
 //	ResponseReceived   the response says so, if the classifier can read it
 //
-// Stages are ordered by time. The zero value, [Unreported], is the safe side: it counts as NetworkTime from the start of the
-// call on, except that the error itself may prove that nothing was sent. A reported NetworkTime outranks such an error: of a
-// function that makes several calls, a request may have been sent before another failed.
+// Stages are ordered by time. The zero value, [Unreported], is the safe side: it counts as NetworkTime from the start of the call on, except
+// that the error itself may prove that the request was not sent. A reported NetworkTime outranks such an error: of a function that makes several
+// calls, a request may have been sent before another failed.
 //
 // The stages come from RFC 0049 of the Couchbase SDKs.
 type Stage uint8
@@ -27,7 +27,7 @@ type Stage uint8
 const (
 	// Unreported means that the function did not say. Counts as NetworkTime.
 	Unreported Stage = iota
-	// ClientDispatch means that nothing has been sent. Every call may be retried.
+	// ClientDispatch means that the request was not sent. Every call may be retried.
 	ClientDispatch
 	// NetworkTime means that something was sent, and no complete response came back. Only idempotent calls may be retried.
 	NetworkTime

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Action is what an operator does after an attempt, as a [ReasonStrategy] wants it:
+// Action is the decision of a [ReasonStrategy] about an attempt:
 //
 //	strategies.Action{}                 // no retry: the element ends with the outcome
 //	strategies.RetryAfter(time.Second)
@@ -26,9 +26,9 @@ type Action struct {
 	// with Retry it is remembered as the element's last error, which a timeout reports.
 	Err error
 
-	// Before, if not nil, is called after the delay, right before the attempt that Retry asks for: to refresh a route or to
-	// evict a cached plan. It may block. An error or panic is the outcome of that attempt, in stage ClientDispatch, as nothing
-	// was sent. It is not called if the attempt is not made.
+	// Before, if not nil, is called after the delay, right before the attempt that Retry asks for: to refresh a route or to evict a cached plan.
+	// It may block. An error or panic is the outcome of that attempt, in stage ClientDispatch, as the call was not made. It is not called if the
+	// attempt is not made.
 	Before func(ctx context.Context) error
 }
 

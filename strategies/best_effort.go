@@ -35,7 +35,7 @@ type BestEffortStrategy[OUT any] struct {
 //
 // A call that is tracked ([predicates.WithTracked]) counts as idempotent.
 //
-// The delay is that of ExponentialBackoff(Unlimited, 1ms, 500ms, 2):
+// The delay is as in ExponentialBackoff(Unlimited, 1ms, 500ms, 2):
 //
 //	attempts made   1     2     3     4     5      6      7      8       9       10
 //	delay           1ms   2ms   4ms   8ms   16ms   32ms   64ms   128ms   256ms   500ms
@@ -74,9 +74,9 @@ func (s *BestEffortStrategy[OUT]) WithMaxRetries(n int) *BestEffortStrategy[OUT]
 	return &c
 }
 
-// RefuseUnknown returns a copy of s that never retries [predicates.Unknown], not even for idempotent calls. RFC 0049
-// contradicts itself here: the text about UNKNOWN says that it must not be retried, while its algorithm, the default here,
-// looks at nothing but idempotence and the reason's property.
+// RefuseUnknown returns a copy of s that never retries [predicates.Unknown], not even for idempotent calls. RFC 0049 contradicts itself here:
+// the text about UNKNOWN says that it must not be retried, while its algorithm, the default here, looks only at idempotence and the reason's
+// property.
 func (s *BestEffortStrategy[OUT]) RefuseUnknown() *BestEffortStrategy[OUT] {
 	c := *s
 	c.refuseUnknown = true

@@ -25,7 +25,7 @@ type AsyncRetryStrategy[OUT any] interface {
 	// CanRetry is true, and always answers the same for the same number.
 	BackoffTime(currentAttempts int) time.Duration
 
-	// RetryPredicate returns what deserves another try; nil means nothing does. It is read once, when the operator is built.
+	// RetryPredicate returns the predicate of outcomes that deserve another try; nil means never. It is read once, when the operator is built.
 	RetryPredicate() predicates.AsyncRetryPredicate[OUT]
 }
 
@@ -84,8 +84,7 @@ func (s *settings[OUT, S]) CanRetry(currentAttempts int) bool {
 	return currentAttempts <= s.maxRetries
 }
 
-// RetryPredicate returns the predicates set by RetryIfResult and
-// RetryIfException, or nil if none is set: then nothing is retried.
+// RetryPredicate returns the predicates set by RetryIfResult and RetryIfException, or nil if none is set, which means never to retry.
 func (s *settings[OUT, S]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 	if s.result == nil && s.exception == nil {
 		return nil
@@ -185,8 +184,8 @@ func (s *ExponentialBackoffStrategy[OUT]) BackoffTime(currentAttempts int) time.
 	return max(s.initial, time.Duration(math.Round(d)))
 }
 
-// NoRetry returns the strategy that switches retries off altogether. With NoRetry alone, and with [PolicyOf] of it, an operator
-// allows a timeout of 0, which is no timeout.
+// NoRetry returns the strategy that switches retries off altogether. With NoRetry alone, and with [PolicyOf] of it, an operator allows a timeout
+// of 0, which means none.
 func NoRetry[OUT any]() AsyncRetryStrategy[OUT] {
 	return noRetry[OUT]{}
 }

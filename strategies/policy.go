@@ -70,9 +70,8 @@ func asking[OUT any](s ReasonStrategy[OUT]) func(context.Context, *predicates.At
 	}
 }
 
-// PolicyOf returns retry as a policy: itself if it is one, else one that does what the strategy does: its predicates and its
-// [Jitter] are read here, once, and CanRetry and BackoffTime decide. Use it to give such a strategy a bound on waiting
-// elements:
+// PolicyOf returns retry itself if it is a policy, else a policy that follows the strategy: it reads its predicates and its [Jitter] here, once,
+// and CanRetry and BackoffTime decide. Use it to give such a strategy a bound on waiting elements:
 //
 //	strategies.PolicyOf(strategy).WithMaxWaiting(100)
 //
@@ -146,8 +145,8 @@ func askingByAttempts[OUT any](
 	}
 }
 
-// WithJitter returns a copy of p whose delays are spread by jitter, those of
-// reasons that are always retried and demanded ones excepted. Nil means none.
+// WithJitter returns a copy of p whose delays are spread by jitter, except delays that a server demands and delays of reasons that are always
+// retried. Nil means none.
 func (p *Policy[OUT]) WithJitter(jitter Jitter) *Policy[OUT] {
 	c := *p
 	c.steps.Jitter = jitter
@@ -165,10 +164,10 @@ func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 	return &c
 }
 
-// WithMaxDelay returns a copy of p under which a retry that would begin later than after d is not made: the verdict is
-// [Refused]. The delay is that of the strategy, or the one that a server demands, without jitter. Reasons that are always
-// retried are not bound. So an element that has to wait for long leaves the operator, for a layer (delivery.Queue),
-// and its slot is free. 0, the default, means no bound but the element's timeout. It panics if d is negative.
+// WithMaxDelay returns a copy of p under which a retry that would begin later than after d is not made: the verdict is [Refused]. The delay is
+// the strategy's, or the delay that a server demands, without jitter. Reasons that are always retried are not bound. So an element that has to
+// wait for long leaves the operator, for a layer (delivery.Queue), and its slot is free. 0, the default, means no bound but the element's
+// timeout. It panics if d is negative.
 func (p *Policy[OUT]) WithMaxDelay(d time.Duration) *Policy[OUT] {
 	if d < 0 {
 		panic(fmt.Sprintf("strategies: WithMaxDelay: negative delay: %v", d))
@@ -190,19 +189,18 @@ func (p *Policy[OUT]) Idempotent() *Policy[OUT] {
 //
 // The default is nil: for none.
 //
-// An element may speak for itself ([predicates.Idempotent]), and idempotent is then not called: the call of one that says yes
-// may happen twice, and that of one that says no never, whatever the policy says. idempotent must not block, and is called from
-// several goroutines at once.
+// An element may speak for itself ([predicates.Idempotent]), and idempotent is then not called: whatever the policy says, its call may happen
+// twice if the element says yes, and never if it says no. idempotent must not block, and is called from several goroutines at once.
 func (p *Policy[OUT]) IdempotentIf(idempotent func(input any) bool) *Policy[OUT] {
 	c := *p
 	c.steps.Idempotent = idempotent
 	return &c
 }
 
-// Harmless returns a copy of p for which these errors say nothing about a request where a call joins them with others, such as
-// the sentinel in fmt.Errorf("%w: %w", ErrLookup, err). An error that the classifier does not know otherwise counts as a
-// request that may have had an effect, and calls that must not happen twice are not repeated. See [predicates.Classifier]. It
-// changes nothing for a FLIP-232 strategy, whose predicates see the joined error. It panics if an error is nil.
+// Harmless returns a copy of p that ignores these errors where a call joins them with others, such as the sentinel in fmt.Errorf("%w: %w",
+// ErrLookup, err). An error that the classifier does not know otherwise counts as a request that may have had an effect, and calls that must not
+// happen twice are not repeated. See [predicates.Classifier]. It does not apply to a FLIP-232 strategy, whose predicates see the joined error.
+// It panics if an error is nil.
 func (p *Policy[OUT]) Harmless(errs ...error) *Policy[OUT] {
 	for i, err := range errs {
 		if err == nil {

@@ -2,11 +2,11 @@ package strategies
 
 import "github.com/weirflow/weir/internal/decision"
 
-// Verdict is why an element had no other attempt. Operators report it with what they gave up (asyncop.Failure).
+// Verdict is the reason why an element was not retried. Operators report it with elements that failed (asyncop.Failure).
 type Verdict = decision.Verdict
 
 const (
-	// Final means that nothing asked for another attempt: the outcome had no reason, or a rejection.
+	// Final means that the outcome did not ask for another attempt: it had no reason, or was a rejection.
 	Final = decision.Final
 	// Refused means that there was a reason, and the strategy said no: no retry is left, the call may not happen twice, or the
 	// retry would begin too late ([Policy.WithMaxDelay]).

@@ -9,10 +9,10 @@ import (
 	"github.com/benbjohnson/clock"
 )
 
-// Timer is what a [Heap] or [Service] arms. Embed one in whatever waits; the zero value is not armed. A Timer may be
-// armed in one heap at a time, and must not be copied while it is.
+// Timer is a timer for a [Heap] or [Service]. Embed it in the waiting object; the zero value is not armed. A Timer may be armed in a single heap
+// at a time, and must not be copied while it is.
 type Timer[V any] struct {
-	// Value is the owner's: set it before the timer is armed, usually to what the timer is part of.
+	// Value is the owner's: set it before the timer is armed, usually to the object that embeds the timer.
 	Value V
 
 	position int32 // 1 + index in the heap; 0: not armed
@@ -21,10 +21,10 @@ type Timer[V any] struct {
 // Armed reports whether the timer is in a heap.
 func (t *Timer[V]) Armed() bool { return t.position != 0 }
 
-// Heap orders timers by due time, and those with equal due times by the order in which they were armed. The zero value
-// is empty and ready. It holds at most 2³¹−1 timers.
+// Heap orders timers by due time, and timers with equal due times by the order in which they were armed. The zero value is empty and ready. It
+// holds at most 2³¹−1 timers.
 //
-// A Heap is owned by one goroutine.
+// A Heap is owned by a single goroutine.
 type Heap[V any] struct {
 	items []item[V]
 	armed uint64 // timers armed so far: orders equal due times
@@ -168,10 +168,9 @@ func (h *Heap[V]) place(i int, it item[V]) {
 	it.timer.position = int32(i + 1)
 }
 
-// Service is a [Heap] of timers on a clock. Its owner, an event loop, pops what is due and lets itself be woken for
-// what comes next.
+// Service is a [Heap] of timers on a clock. Its owner, an event loop, pops due timers and is woken for the next.
 //
-// A Service is owned by one goroutine.
+// A Service is owned by a single goroutine.
 type Service[V any] struct {
 	Heap[V]
 

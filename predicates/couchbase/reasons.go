@@ -42,7 +42,7 @@ var (
 	SearchTooManyRequests = predicates.NewReason("SEARCH_TOO_MANY_REQUESTS", true, false)
 	// ViewsTemporaryFailure: views cannot do it now.
 	ViewsTemporaryFailure = predicates.NewReason("VIEWS_TEMPORARY_FAILURE", true, false)
-	// ViewsNoActivePartition: the node has no active partition. Always retried.
+	// ViewsNoActivePartition: the node lacks an active partition. Always retried.
 	ViewsNoActivePartition = predicates.NewReason("VIEWS_NO_ACTIVE_PARTITION", true, true)
 )
 

@@ -35,8 +35,8 @@
 // that allows least (see [predicates.Classifier]). So a 429 beside a 502, a 200 or a lost connection does not have a POST
 // repeated.
 //
-// [Transport] knows also of requests that succeeded: it reports each to the attempt. A POST that was executed, or may have
-// been, keeps the call from being repeated for what became of a later one:
+// [Transport] knows also of requests that succeeded: it reports each to the attempt. A POST that was executed, or may have been, keeps the call
+// from being repeated for the outcome of a later request:
 //
 //	refused dial, 408, 425, 429, rejections   take back their own request only
 //	307, 308                                  the same: the request went elsewhere

@@ -31,7 +31,7 @@ var (
 
 	// InProgress, 409 of a tracker (package exactlyonce): an earlier attempt of the request runs.
 	InProgress = predicates.NewReason("HTTP_409_IN_PROGRESS", false, false)
-	// TrackerFull, 503 of a tracker: it has no room for the request, and did not execute it.
+	// TrackerFull, 503 of a tracker: it is full, and did not execute the request.
 	TrackerFull = predicates.NewReason("HTTP_503_TRACKER_FULL", true, false)
 )
 

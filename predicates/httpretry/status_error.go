@@ -19,7 +19,7 @@ type StatusError struct {
 	// another method: it was answered with a redirect, so it may have been executed.
 	Redirected bool
 
-	// Delay is what the server demands by Retry-After, if HasDelay.
+	// Delay is the delay that the server demands by Retry-After, if HasDelay.
 	Delay    time.Duration
 	HasDelay bool
 

@@ -4,7 +4,7 @@ import "github.com/weirflow/weir/predicates"
 
 // The reasons that [Classifier] names.
 var (
-	// NotConnected: no connection could be made, so nothing was sent.
+	// NotConnected: no connection could be made, so the request was not sent.
 	NotConnected = predicates.NewReason("CONNECTION_NOT_ESTABLISHED", true, false)
 
 	// NotSent: the connection failed, or time ran out, before anything was sent.

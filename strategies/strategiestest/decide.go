@@ -11,11 +11,11 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Decision is what an operator does after an attempt.
+// Decision is the decision of an operator after an attempt.
 type Decision struct {
 	Retry   bool               // another attempt follows, after Delay
 	Delay   time.Duration      // before jitter
-	Late    bool               // the strategy wants a retry, but the element has no time left for Delay
+	Late    bool               // the strategy wants a retry, but the element's time ends before Delay
 	Verdict strategies.Verdict // without Retry: why
 	Reason  predicates.Reason  // that the classifier named; a rejection ends the element
 	Stage   predicates.Stage   // of the attempt, as far as the classifier knows it
