@@ -42,7 +42,7 @@ type ID struct {
 	Sequence int64  // from 1 to 999,999,999,999,999
 	Step     string // which request of the sequence number: at most 64 letters, digits and ._:-; "" if there is one only
 	Attempt  int    // from 1 to 999,999,999; attempts are compared for equality only
-	First    int64  // the client repeats nothing below it, from 1 to Sequence; 0 says nothing
+	First    int64  // the client does not repeat requests below it, from 1 to Sequence; 0: unknown
 
 	// Age is the time since the request was first sent, rounded up to seconds, and 0 in its first sending. A service that may have
 	// forgotten the request since then refuses it as stale.

@@ -61,11 +61,11 @@ type Records interface {
 	// the mark has to be given again.
 	Acknowledge(ctx context.Context, marks []Mark) error
 
-	// Collect removes answers that were stored before answers. Of a client without an answer or mark since clients, which
-	// is not after answers, only a mark is left, and nothing if it is silent for 24 times as long. What is gone within another
-	// AnswerAge, or time of silence, is enough: the cost has to be in proportion to what goes. It does so in steps that
-	// block others briefly, passes over clients whose transactions stay open, and returns how many answers it removed, and
-	// clients of which nothing is left. Several servers may collect at the same time.
+	// Collect removes answers that were stored before answers. Of a client without an answer or mark since clients, which is not after answers,
+	// only a mark is left, and that is removed after a silence 24 times as long. Removal may be late by another AnswerAge, or time of silence,
+	// so that its cost can be in proportion to the number of removed rows. It works in steps that block others briefly, passes over clients
+	// whose transactions stay open, and returns how many answers, and how many clients as a whole, it removed. Several servers may collect at
+	// the same time.
 	Collect(ctx context.Context, answers, clients time.Time) (removedAnswers, removedClients int, err error)
 }
 
@@ -77,9 +77,8 @@ type Store[TX any] interface {
 	// checks that the request is new as seen by tx, and that this holds when tx commits: of two transactions that store an
 	// answer of the same request one waits for the other, and then fails.
 	//
-	// After an error the caller must roll back. Errors are ErrCompleted, ErrStale, ErrMismatch, that the request is not
-	// valid, or that of the database. A Put under a mark or beside a collection that has not committed either sees it or
-	// makes it wait.
+	// After an error the caller must roll back. Errors are ErrCompleted, ErrStale, ErrMismatch, an error that the request is not valid, or an
+	// error of the database. A Put under a mark or beside a collection that has not committed either sees it or makes it wait.
 	//
 	// When the answer to COMMIT is lost, Find says which way it went, but only once the database has ended the
 	// transaction. An attempt that repeats the call too early fails in its Put, or waits there.

@@ -13,12 +13,11 @@ import (
 type Request struct {
 	ID
 
-	// Scope is the authenticated principal. Ids of one scope do not meet those of another, so that a client cannot ask for
-	// the answers of another one by its id.
+	// Scope is the authenticated principal. Ids are separate for each scope, so that a client cannot ask for the answers of another client by
+	// its id.
 	Scope string
 
-	// Fingerprint is a hash of what is asked for. Attempts whose fingerprints differ are not the same request. Zero is not
-	// compared.
+	// Fingerprint is a hash of the content of the request. Attempts whose fingerprints differ are not the same request. Zero is not compared.
 	Fingerprint [32]byte
 }
 

@@ -36,9 +36,8 @@ type Config struct {
 	// which need the numbers in the order of the elements.
 	Refuse bool
 
-	// Name distinguishes the requests of this tracker from those of others for the same messages, such as "charges". It is
-	// required where elements are messages with an id (message.Message), except with checkpoints: see [Tracker]. It must not
-	// change as long as messages wait.
+	// Name distinguishes the requests of this tracker from requests of others for the same messages, such as "charges". It is required where
+	// elements are messages with an id (message.Message), except with checkpoints: see [Tracker]. It must not change as long as messages wait.
 	Name string
 
 	// Secret keeps others who are the same principal at the called side from computing the ids of messages. It is required with

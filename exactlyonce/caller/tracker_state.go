@@ -35,9 +35,9 @@ type snapshot struct {
 // stateVersion is the first byte of a state. Version 1 had the numbers of the elements, too, and version 2 no time of the first sending.
 const stateVersion = 3
 
-// Restore lets t take part in checkpoints. It is called before the first element, with what [Tracker.Snapshot] has returned for
-// the checkpoint that the program resumes from, and with the numbers of its elements, ascending. The tracker then continues
-// with the identity and the numbers of its predecessor. At a fresh start both are nil.
+// Restore lets t take part in checkpoints. It is called before the first element, with the state that [Tracker.Snapshot] has returned for the
+// checkpoint that the program resumes from, and with the numbers of its elements, ascending. The tracker then continues with the identity and
+// the numbers of its predecessor. At a fresh start both are nil.
 //
 // request, if it is not nil, is called when a checkpoint would let elements in: see [Tracker.TryAdmit]. It must not wait for
 // it.

@@ -27,8 +27,7 @@ type Place[TX any] struct {
 	Open func() exactlyonce.Store[TX]
 	// Begin begins a transaction as a user does. It may wait for another one to end.
 	Begin func(ctx context.Context) (Transaction[TX], error)
-	// Add is an effect: it adds 1 to the counter of that name as part of a transaction. Names are new each time, but for
-	// those of one request.
+	// Add is an effect: it adds 1 to the counter of that name as part of a transaction. Names are new each time, except within a request.
 	Add func(ctx context.Context, tx TX, name string) error
 	// Count returns what is committed of a counter.
 	Count func(ctx context.Context, name string) (int, error)

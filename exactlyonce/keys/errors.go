@@ -11,8 +11,8 @@ var (
 	// ErrInvalid is the class of requests without a key, or with a field that is too long or no text. Nothing was stored.
 	ErrInvalid = errors.New("keys: invalid request")
 
-	// ErrLockLost reports that another run has taken over the request, since this one was slower than the lock's timeout. What
-	// this one did last was rolled back.
+	// ErrLockLost reports that another run has taken over the request, since this run was slower than the lock's timeout. Its last step was
+	// rolled back.
 	ErrLockLost = errors.New("keys: another run has taken over the request")
 
 	// ErrConflict reports that a transaction was tried again too often because of others. The request may be repeated.

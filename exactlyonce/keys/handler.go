@@ -16,8 +16,8 @@ const Header = "Idempotency-Key"
 
 // HandlerConfig is how [Operation.Handler] reads requests.
 type HandlerConfig struct {
-	// User returns the authenticated user, whose keys are those of nobody else. A request that is not ok gets 403. Required; a
-	// service with one user returns a constant.
+	// User returns the authenticated user; keys are separate for each user. A request that is not ok gets 403. Required; a service with a single
+	// user returns a constant.
 	User func(req *http.Request) (user string, ok bool)
 	// Key returns an entity-level key, such as payment-1234-refund. An error is answered with 400. Default: the
 	// request-level key in the header Idempotency-Key, bare or in double quotes; without it the answer is 400.

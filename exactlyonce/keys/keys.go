@@ -46,8 +46,8 @@ type Config struct {
 	// LockTimeout is how long a run may take for one step, after which another run may take over. Each step begins it
 	// anew, and the step's context ends with it. Default 90 s.
 	LockTimeout time.Duration
-	// Retention is how long a request is kept after it came. Then its key is that of a new request. One that is not finished
-	// stays until it is, or until [Keys.End]. Default 24 h.
+	// Retention is how long a request is kept after it came. After that its key means a new request. An unfinished request stays until it is
+	// finished, or until [Keys.End]. Default 24 h.
 	Retention time.Duration
 	// CompleteAfter is how long a request that is not finished must rest before Complete takes it up, so that its
 	// client can repeat it first; after each run by as much longer. Complete gives up when Retention is over. Default 5 minutes.

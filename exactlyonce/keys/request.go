@@ -25,8 +25,8 @@ type Request struct {
 	User string // who asks; a key is unique for each user
 	Key  string // 1 to 100 bytes
 
-	// What is asked for. The same key with another one of these is refused. JSON is compared as JSON: the order of members, white
-	// space and a charset of UTF-8 make no difference.
+	// The content of the request. The same key with a different content is refused. JSON is compared as JSON: the order of members, white space
+	// and a charset of UTF-8 make no difference.
 	Method      string // at most 10 bytes
 	Path        string // at most 100 bytes
 	Query       string

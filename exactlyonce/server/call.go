@@ -137,8 +137,8 @@ func (c *Call) complete(answer []byte, made bool) error {
 // Fail ends the call without an answer. Attempts that wait get err, where nil stands for [ErrNoAnswer], and the next attempt is
 // NEW, both once no handler is left that could still answer. If err matches [exactlyonce.ErrStale], it is STALE instead.
 //
-// After the end of the call Fail has no effect, so it can be deferred right after Track. A call that would wait is let go of. A
-// call that is not the driver does not affect the driver, or an answer that is stored.
+// After the end of the call Fail is a no-op, so it can be deferred right after Track. A call that would wait is let go of. A call that is not
+// the driver does not affect the driver, or an answer that is stored.
 func (c *Call) Fail(err error) {
 	switch c.state {
 	case exactlyonce.StateCompleted, exactlyonce.StateStale:

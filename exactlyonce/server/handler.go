@@ -19,9 +19,9 @@ import (
 
 // HandlerConfig is how [Results.Handler] tracks requests. Scope is required.
 type HandlerConfig struct {
-	// Scope returns the authenticated principal of a request, so that no client gets the answers of another one. It only reads
-	// what the authentication around this handler has found. A request that is not ok gets 403, and nothing is tracked. A
-	// service with one client returns a constant.
+	// Scope returns the authenticated principal of a request, so that no client gets the answers of another client. It only reads the result of
+	// the authentication around this handler. A request that is not ok gets 403, and is not tracked. A service with a single client returns a
+	// constant.
 	Scope func(req *http.Request) (scope string, ok bool)
 
 	// Required refuses a request without an id with 400. Default: it is handled as if there were no tracking.
@@ -39,7 +39,7 @@ type HandlerConfig struct {
 	// MismatchStatus is the status of that refusal: 409 (default) or 422.
 	MismatchStatus int
 
-	// RetryAfter is what clients are asked to wait where they may repeat a request, rounded up to seconds. Default 1 s.
+	// RetryAfter is the time that clients are asked to wait where they may repeat a request, rounded up to seconds. Default 1 s.
 	RetryAfter time.Duration
 
 	// MaxBody bounds the body of a tracked request, which is read before its handler runs. A longer one gets 413. Default 1

@@ -42,9 +42,9 @@ type Config struct {
 	// of MaxBytes of their principal. Default 16; negative: none waits.
 	MaxWaiters int
 
-	// Evict removes the answer of the principal that was asked for least recently, or its client that is silent for the longest
-	// time, where a bound would refuse a request with ErrFull. What was removed is STALE. With Records it is always so, and what
-	// was removed is read from there. What runs is never removed.
+	// Evict removes the answer of the principal that was asked for least recently, or its client that is silent for the longest time, where a
+	// bound would refuse a request with ErrFull. A removed request is STALE. With Records answers are always removed so, and read from Records
+	// later. Running requests are never removed.
 	Evict bool
 
 	// Records are answers that outlive the process. They are asked about a request that may have been answered elsewhere,
@@ -195,10 +195,10 @@ func (r *Results) Track(ctx context.Context, req exactlyonce.Request) (*Call, er
 	return call, err
 }
 
-// TakeOver is Track for a service whose replicas execute requests in an order that they agreed on, such as a replicated log. An
-// attempt that comes from there becomes the driver of a request that runs, and its call is NEW; the handler that ran it so far
-// is no longer the driver (see [Call.IsDriver]). If the last handler leaves without an answer, attempts that wait get its error
-// and the next attempt is NEW. Records are not asked.
+// TakeOver is Track for a service whose replicas execute requests in an order that they agreed on, such as a replicated log. An attempt that
+// comes from there becomes the driver of a request that runs, and its call is NEW; the handler that ran it so far ceases to be the driver (see
+// [Call.IsDriver]). If the last handler leaves without an answer, attempts that wait get its error and the next attempt is NEW. Records are not
+// asked.
 func (r *Results) TakeOver(req exactlyonce.Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
 		r.invalid()

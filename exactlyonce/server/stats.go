@@ -40,7 +40,7 @@ type Stats struct {
 	CollectedClients uint64 // clients forgotten for their silence
 	Evicted          uint64 // answers removed to make room
 	EvictedClients   uint64 // clients removed to make room
-	Unkept           uint64 // answers that were too long, or for which there was no room
+	Unkept           uint64 // answers that were too long, or did not fit
 	CollectErrors    uint64 // calls of Collect that Records failed
 }
 

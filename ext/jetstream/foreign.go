@@ -25,11 +25,11 @@ import (
 type Foreign struct {
 	Stream   string // required; the stream is there, and is not changed
 	Consumer string // the durable consumer that all workers share; it is made if it is missing. "": the queue is only written
-	// Subject is what is published to. The default is that of the stream, if it has one without wildcards.
+	// Subject is the subject to publish to. The default is the stream's only subject, if it does not have wildcards.
 	Subject string
 	// SubjectOf returns the subject of a message, if not nil. "": Subject.
 	SubjectOf func(delivery.Meta) string
-	// AckWait is that of the consumer when it is made, and so how long the messages of a worker that was killed stay with it. The default
+	// AckWait is the AckWait of the consumer when it is made, and so how long the messages of a worker that was killed stay with it. The default
 	// is 30 s, the lease of a queue.
 	AckWait time.Duration
 }

@@ -22,13 +22,13 @@
 // A message is delivered at least once. A worker commits the lowest offset that is not settled (law D1), and the settled ranges above it in the
 // metadata of the commit. So after a rebalance or a restart, only unsettled messages are delivered again; after a kill, also those that were
 // settled since the last commit, a second before. Offsets that never arrive, since compaction has removed them or they belong to transactions,
-// count as settled. Nothing is committed for a partition that was lost, and a message that still runs here when its partition returns is not
+// count as settled. Offsets of a lost partition are not committed, and a message that still runs here when its partition returns is not
 // delivered a second time: its verdict counts (D2). Deliveries are counted in each process by itself: a message that kills its process is
 // delivered again without end.
 //
-// A message that was nacked never returns before its delay is over (D3), also after a rebalance, once the delay is committed. Its new
-// owner compares with its own clock, so a delay can be wrong by the difference between the hosts' clocks. If the metadata has no room for all
-// delays, some become longer.
+// A message that was nacked never returns before its delay is over (D3), also after a rebalance, once the delay is committed. Its new owner
+// compares with its own clock, so a delay can be wrong by the difference between the hosts' clocks. If the delays do not fit into the metadata,
+// some become longer.
 //
 // Messages of a partition are delivered in the order of their offsets, except those that were nacked. A partition is given to its next
 // owner when everything in flight of it is settled, or after [WithSettleTime]. So messages of a key are done in order, also over a rebalance, if
@@ -48,9 +48,9 @@
 // A failed message keeps its bytes, key and headers as received. Layers and dead letters have weir's headers, and dead letters also the headers
 // that Spring Kafka and Kafka Connect write.
 //
-// Topics cannot find a message by its id, have no leases, and only the whole topic of dead letters can be purged. The documentation of
+// Topics cannot find a message by its id and do not have leases, and only the whole topic of dead letters can be purged. The documentation of
 // delivery.NewQueue lists the options that are refused therefore. Where they matter, use the layers and dead letters of a queue on PostgreSQL or
-// JetStream: its Source takes that of a queue here as its first source.
+// JetStream: its Source takes the source of a queue here as its first source.
 //
 // A [View] shows, counts and purges dead letters, and its Merge sends them back, each once. The command weir does the same.
 //
@@ -90,11 +90,11 @@
 //   - A view: READ and DESCRIBE on its topic, READ on its group, which is weir-merge-TOPIC for dead letters. A merge also DELETE on the topic,
 //     WRITE on the topic that it sends to, and WRITE on the transactional id weir-merge-TOPIC. A purge DELETE.
 //
-// A worker or a [Group] waits for a topic of others that does not exist, and logs a warning after three seconds, once for each topic. TLS and SASL
-// are options of the client; nothing here logs them.
+// A worker or a [Group] waits for a topic of others that does not exist, and logs a warning after three seconds, once for each topic. TLS and
+// SASL are options of the client; this package does not log them.
 //
 // # Tests
 //
-// The tests run on kfake, franz-go's Kafka in memory, which has no replication and is no server for users. With WEIR_KAFKA they run on real
+// The tests run on kfake, franz-go's Kafka in memory, which does not replicate and is not a server for users. With WEIR_KAFKA they run on real
 // brokers (Apache Kafka 4.3), some on three of them that are killed meanwhile: see CONTRIBUTING.md.
 package kafka

@@ -19,14 +19,14 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// Group is a [partitions.Assigner]: Kafka's group protocol shares the partitions of topics out between the workers of a consumer group.
-// Their names are such as "orders/3" ([ParsePartition]). The member of the group reads no records: each pipeline has an [Input].
+// Group is a [partitions.Assigner]: Kafka's group protocol shares the partitions of topics out between the workers of a consumer group. Their
+// names are such as "orders/3" ([ParsePartition]). The member of the group does not read records: each pipeline has an [Input].
 //
-// The epoch of an assignment is one more than that of the one before, which is in the metadata of the committed offset. It is at least the
-// time in milliseconds, so it also rises when the brokers have forgotten the group (offsets.retention.minutes). A commit has the group's
-// generation, so a member that was thrown out gets no epoch.
+// The epoch of an assignment is one more than the epoch before, which is in the metadata of the committed offset. It is at least the time in
+// milliseconds, so it also rises when the brokers have forgotten the group (offsets.retention.minutes). A commit has the group's generation, so
+// a member that was expelled does not get an epoch.
 //
-// The group must have no other members: not those of a [Source].
+// The group must not have other members, such as workers of a queue.
 type Group struct {
 	Client []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL, kgo.SessionTimeout, kgo.Balancers and others
 	Name   string    // of the group; required

@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// InputConfig is what an [Input] reads. Topic and Decode are required.
+// InputConfig configures an [Input]. Topic and Decode are required.
 type InputConfig[T any] struct {
 	Client    []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL and others
 	Topic     string
@@ -33,10 +33,10 @@ type InputConfig[T any] struct {
 	Group *Group
 }
 
-// Input is a partition of a topic as a [checkpoint.Input]. Its position is an offset and the leader's epoch, and it is part of the
-// checkpoint: no group is needed, and what a group has committed is not read. Only committed records are read.
+// Input is a partition of a topic as a [checkpoint.Input]. Its position is an offset and the leader's epoch, and it is part of the checkpoint:
+// it does not need a group, and does not read offsets of a group. Only committed records are read.
 //
-// If the records at a position are gone, by the topic's retention or since its log was cut, Next returns an error: nothing is skipped.
+// If the records at a position are gone, by the topic's retention or since its log was cut, Next returns an error rather than skip records.
 type Input[T any] struct {
 	c      InputConfig[T]
 	client *kgo.Client

@@ -65,8 +65,8 @@ func WithLogger(l *slog.Logger) Option {
 	return func(c *config) { c.logger = l }
 }
 
-// WithSynchronousNormal makes a commit cheaper, since it does not wait for the disk. What was committed last may be lost in a
-// power cut, but the database stays whole. By default synchronous is FULL.
+// WithSynchronousNormal makes a commit cheaper, since it does not wait for the disk. The last commits may be lost in a power cut, but the
+// database stays whole. By default synchronous is FULL.
 func WithSynchronousNormal() Option {
 	return func(c *config) { c.synchronous = "NORMAL" }
 }
@@ -80,8 +80,8 @@ func WithBusyTimeout(d time.Duration) Option {
 	return func(c *config) { c.busyTimeout = d }
 }
 
-// WithReadOnly opens a file that is there, and that this process may not write. What would write fails. If no program has the
-// file open, none must change it until Close.
+// WithReadOnly opens an existing file that this process may not write. Writes fail. If no program has the file open, none must change it until
+// Close.
 func WithReadOnly() Option { return func(c *config) { c.readOnly = true } }
 
 // WithReaders sets how many connections read at once. Default 4, at least 1.

@@ -42,7 +42,7 @@ func Migrations() fs.FS {
 	return files
 }
 
-// Migrate makes the tables of an [Engine], or changes those of an older version, as [Open] does. It can be called at each start.
+// Migrate makes or updates the tables of an [Engine], as [Open] does. It can be called at each start.
 func Migrate(ctx context.Context, db *DB) error {
 	_, err := migrate(ctx, db)
 	return err
@@ -113,7 +113,7 @@ func New(db *DB, opts ...Option) *Engine {
 // DB returns the database of the engine, for tables of your own beside the queues.
 func (s *Engine) DB() *DB { return s.db }
 
-// Close implements [store.Engine]. It waits for what is being written, and closes the database if [Open] has opened it.
+// Close implements [store.Engine]. It waits for writes under way, and closes the database if [Open] has opened it.
 func (s *Engine) Close() error {
 	s.mu.Lock()
 	again := s.closed

@@ -1,5 +1,5 @@
-// Package blobcheckpoint keeps checkpoints in object storage (gocloud.dev/blob): S3 and what is compatible with it, Google Cloud Storage,
-// Azure, for pipelines that any of several machines may run.
+// Package blobcheckpoint keeps checkpoints in object storage (gocloud.dev/blob): S3 and compatible storage, Google Cloud Storage, Azure, for
+// pipelines that any of several machines may run.
 //
 //	bucket, err := blob.OpenBucket(ctx, "s3://flights?region=eu-central-1") // import _ "gocloud.dev/blob/s3blob"
 //	…
@@ -10,11 +10,10 @@
 //
 // # Guarantees
 //
-// Those of [checkpoint.Store], as durable as the storage. It must be strongly consistent, in its lists too, and write an object
-// only if there is none of its name (If-None-Match), as those three do. Open refuses storage that overwrites its object. Whether
-// the storage looks and writes in one step cannot be tested: ask before you use another one. Gocloud's driver for files takes two
-// steps: it is for tests with one store at a time. The tests of this package run on the drivers for memory and files, and on an S3
-// server (versitygw) that takes two steps, too.
+// The guarantees of [checkpoint.Store], as durable as the storage. It must be strongly consistent, in its lists too, and write an object only if
+// there is none of its name (If-None-Match), as those three do. Open refuses storage that overwrites its object. Whether the storage looks and
+// writes in one step cannot be tested: ask before you use other storage. Gocloud's driver for files takes two steps: it is for tests with one
+// store at a time. The tests of this package run on the drivers for memory and files, and on an S3 server (versitygw) that takes two steps, too.
 //
 // The objects of a pipeline are numbered without gaps: each store that is opened takes the next number, and so does each checkpoint. A
 // number that another store has taken fences this one (law P1). So does a higher number that stands there after a write, since

@@ -102,7 +102,7 @@ func WithCluster(c Cluster) Option {
 	return func(s *settings) { s.cluster = &c }
 }
 
-// WithServerOptions changes the server's own options after those of this package were set: limits, accounts, a port, TLS.
+// WithServerOptions changes the server's own options after the options of this package were set: limits, accounts, a port, TLS.
 func WithServerOptions(change func(o *server.Options)) Option {
 	guard.RefuseNil("embedded: WithServerOptions", "function", change)
 	return func(s *settings) { s.options = append(s.options, change) }
@@ -208,7 +208,7 @@ func (s *Server) Dial() (net.Conn, error) {
 // URL returns where other processes reach the server, if [WithServerOptions] has given it a port.
 func (s *Server) URL() string { return s.server.ClientURL() }
 
-// Close ends the server, and returns when that is done. Connections are cut, so close them before. A second Close does nothing.
+// Close ends the server, and returns when that is done. Connections are cut, so close them before. A second Close has no effect.
 func (s *Server) Close() error {
 	s.closing.Do(func() {
 		s.server.Shutdown()

@@ -19,11 +19,11 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// Input reads the values of the messages of a stream, in the order of the stream. Its position is a sequence number, so it needs no
-// consumer of its own at the server, and acknowledges nothing: the stream must keep messages until a checkpoint holds them. It is a
+// Input reads the values of the messages of a stream, in the order of the stream. Its position is a sequence number, so it does not need a
+// consumer at the server, and does not acknowledge messages: the stream must keep messages until a checkpoint holds them. It is a
 // [checkpoint.Waiter].
 //
-// A position whose message was removed from the beginning of the stream is an error of Seek: what came after it would be skipped.
+// A position whose message was removed from the beginning of the stream is an error of Seek, since the messages after it would be skipped.
 type Input[T any] struct {
 	js      jetstream.JetStream
 	stream  string

@@ -37,8 +37,8 @@ const (
 	maxName    = 1 << 10   // bytes of the name of a pipeline
 )
 
-// StreamConfig returns what a store needs of its stream, for one server. What may be changed: Replicas, MaxBytes, Placement, Description,
-// Metadata. Many pipelines share a stream. The name has no dots, spaces and wildcards.
+// StreamConfig returns the config of a stream for stores, on a single server. Replicas, MaxBytes, Placement, Description and Metadata may be
+// changed. Many pipelines share a stream. The name must not contain dots, spaces or wildcards.
 func StreamConfig(name string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:              name,
@@ -86,7 +86,7 @@ func WithEpoch(epoch uint64) Option {
 	return func(s *settings) { s.epoch = epoch }
 }
 
-// Open takes over the checkpoints of a pipeline, in a stream that was made with [StreamConfig]: the run before can save no more.
+// Open takes over the checkpoints of a pipeline, in a stream that was made with [StreamConfig]: the previous run cannot save any more.
 func Open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, opts ...Option) (*Store, error) {
 	guard.RefuseNil("jscheckpoint: Open", "JetStream", js)
 	if pipeline == "" || len(pipeline) > maxName {

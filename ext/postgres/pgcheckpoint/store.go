@@ -23,7 +23,7 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrate makes the tables, or changes those of an older version. It can be called at each start.
+// Migrate makes or updates the tables. It can be called at each start.
 func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {

@@ -24,14 +24,12 @@
 //
 // # Guarantees
 //
-// The suite exactlyonce/exactlyoncetest describes and checks them. They hold at every isolation level; with REPEATABLE
-// READ and SERIALIZABLE, Put fails with a serialization failure (SQLSTATE 40001) where it would have waited and
-// seen. What is collected leaves a row without its answer, until its client is silent. Then one row is left of the client, for
-// 24 times that silence.
+// The suite exactlyonce/exactlyoncetest describes and checks them. They hold at every isolation level; with REPEATABLE READ and SERIALIZABLE,
+// Put fails with a serialization failure (SQLSTATE 40001) where it would have waited and seen. A collected record leaves a row without its
+// answer, until its client is silent. Then a single row is left of the client, for 24 times that silence.
 //
-// Put takes an advisory lock of the transaction, shared, whose number is a hash of scope and client; marks and the collection
-// of a client take it exclusively. So a transaction that stays open holds up marks of its client, not other requests. They give up
-// after 2 s at most.
+// Put takes an advisory lock of the transaction, shared, whose number is a hash of scope and client; marks and the collection of a client take
+// it exclusively. So a transaction that stays open blocks marks of its client, not other requests. They give up after 2 s at most.
 //
 // # Cost
 //

@@ -67,9 +67,9 @@ type running struct {
 	cancel  context.CancelFunc
 }
 
-// Exec runs one statement as the effect of a request, in a transaction that stores its answer and that calls of other
-// goroutines share: a group commit. It returns the answer once both are committed. If another attempt has completed the
-// request, Exec returns the answer of that one and this statement has no effect.
+// Exec runs a statement as the effect of a request, in a transaction that stores its answer and that calls of other goroutines share: a group
+// commit. It returns the answer once both are committed. If another attempt has completed the request, Exec returns its answer, and this
+// statement has no effect.
 //
 // The transaction is READ COMMITTED. An error of a statement is the error of its call; the others are run again. One
 // transaction runs at a time for each Records, so statements of one process do not deadlock.

@@ -1,6 +1,5 @@
-// Package pgretry names the reasons of failed calls to PostgreSQL: what deserves another try, what may have taken effect, and
-// what the server refused for good. It knows the errors of pgx, also through database/sql (pgx/stdlib), and the SQLSTATE of
-// lib/pq.
+// Package pgretry names the reasons of failed calls to PostgreSQL: which deserve another try, which may have taken effect, and which the server
+// refused for good. It knows the errors of pgx, also through database/sql (pgx/stdlib), and the SQLSTATE of lib/pq.
 //
 // A non-idempotent insert that is repeated only where that is safe:
 //
@@ -45,12 +44,12 @@
 // a COMMIT, too, so that calls are repeated that may have been executed; database/sql
 // itself repeats statements for it. Calls that must not happen twice need pgx.
 //
-// What PostgreSQL answers with an error it has rolled back: the statement, or the transaction around it. So the table is true
-// of a call that is one statement, or one transaction. A call that commits several times gets a [Tracer], or reports its stage
-// (predicates.ReportStage): what one statement has done no later refusal takes back. Effects outside of transactions, such as
-// those of a procedure that commits or of dblink, are unknown here.
+// If PostgreSQL answers with an error, it has rolled back the statement, or the transaction around it. So the table holds for a call that is a
+// single statement, or a single transaction. A call that commits several times needs a [Tracer], or reports its stage (predicates.ReportStage),
+// since a later refusal does not undo an earlier statement. Effects outside of transactions, such as the effects of a procedure that commits or
+// of dblink, are unknown here.
 //
-// Of errors that a call joins, the one that allows least decides: see predicates.Classifier.
+// If a call joins errors, the error that allows least decides: see predicates.Classifier.
 //
 // # Concurrency
 //

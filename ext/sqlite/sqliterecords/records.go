@@ -27,7 +27,7 @@ func Migrations() fs.FS {
 	return files
 }
 
-// Tx is what Put needs of a transaction: *sql.Tx and *sqlite.Tx have it.
+// Tx is the part of a transaction that Put uses: *sql.Tx and *sqlite.Tx have it.
 type Tx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
@@ -66,7 +66,7 @@ func New(db *sqlite.DB, opts ...Option) *Records {
 	return r
 }
 
-// Migrate makes the tables in db, or changes them to what this version needs.
+// Migrate makes the tables in db, or updates them to this version.
 func Migrate(ctx context.Context, db *sqlite.DB) error {
 	return sqlmigrate.Apply(ctx, db.Writer(), sqlmigrate.SQLite, "sqliterecords", Migrations())
 }

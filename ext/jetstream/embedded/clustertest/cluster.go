@@ -56,8 +56,8 @@ type Config struct {
 	Dir     string // has a directory for each server
 	Servers int    // 1, 3 or 5
 
-	// Disks are the sizes of the disks of some servers, by their numbers, in bytes; others share that of Dir. Such a disk is in memory
-	// and is lost with the process. Linux only, and only where a process may mount one: else Start returns an error.
+	// Disks are the sizes of the disks of some servers, by their numbers, in bytes; others share the disk of Dir. Such a disk is in memory and
+	// is lost with the process. Linux only, and only where a process may mount one: else Start returns an error.
 	Disks map[int]int64
 }
 
