@@ -130,10 +130,8 @@ func ofTheCode(t *testing.T) (comments, failures []text) {
 			}
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
-			if lit := failure(n); lit != nil {
-				s, err := strconv.Unquote(lit.Value)
-				require.NoError(t, err)
-				add(&failures, lit.Pos(), s)
+			if s := failure(n); s != "" {
+				add(&failures, n.Pos(), s)
 			}
 			return true
 		})
@@ -197,23 +195,28 @@ func unwrapped(c *ast.CommentGroup) string {
 	return b.String()
 }
 
-// failure returns the text of an error or of a log line that is made at n, or nil.
-func failure(n ast.Node) *ast.BasicLit {
+// failure returns the text of an error or of a log line that is made at n, or "".
+func failure(n ast.Node) (s string) {
 	call, ok := n.(*ast.CallExpr)
 	if !ok {
-		return nil
+		return ""
 	}
 	f, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || !slices.Contains([]string{"New", "Errorf", "Error", "Warn", "Info", "Debug", "LogAttrs"}, f.Sel.Name) {
-		return nil
+		return ""
 	}
 	for _, arg := range call.Args {
-		if sum, ok := arg.(*ast.BinaryExpr); ok {
-			arg = sum.X
-		}
-		if lit, ok := arg.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-			return lit
+		ast.Inspect(arg, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				part, _ := strconv.Unquote(lit.Value)
+				s += part
+			}
+			_, sum := n.(*ast.BinaryExpr)
+			return sum
+		})
+		if s != "" {
+			break
 		}
 	}
-	return nil
+	return s
 }
