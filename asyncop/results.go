@@ -121,8 +121,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.driver.Backe
 func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 	switch done := op.driver.Context.Done(); {
 	case op.policy == failsRun:
-		return errors.New("asyncop: the operator has no failure policy: the first message that cannot be processed would end the worker, come again, " +
-			"and end the next one. Give it WithFailureSink, with a ladder or a file of dead letters, or WithDropOnFailure")
+		return errors.New("asyncop: the operator lacks a failure policy: the first message that cannot be processed would end the worker, be redelivered, " +
+			"and end the next worker. Give it WithFailureSink, with a ladder or a file of dead letters, or WithDropOnFailure")
 	case done != nil && done == ctx.Done():
 		return errors.New("asyncop: the operator has the context of the worker (WithContext), so it would end before it is drained: leave the option out, " +
 			"or give it a context that does not end with the worker's, such as context.WithoutCancel(ctx)")

@@ -174,7 +174,7 @@ func (c *Coordinator) warnNotStarted(waited time.Duration) {
 	}
 	c.patience = c.clock.AfterFunc(waited, func() { c.warnNotStarted(2 * waited) })
 	c.mu.Unlock()
-	c.logger.Warn("checkpoint: nothing begins before Start of the coordinator, which has not been called",
+	c.logger.Warn("checkpoint: participants wait for Start of the coordinator, which has not been called",
 		slog.String("waiting", listed(names)), slog.Duration("waited", waited))
 }
 
@@ -257,7 +257,7 @@ func (c *Coordinator) mayStart() error {
 		for _, name := range c.restored.Names() {
 			if !slices.ContainsFunc(c.participants, func(p member) bool { return p.name == name }) {
 				c.broken = append(c.broken, stateError(name, c.restored.ID,
-					errors.New("nothing of this name has registered: was it renamed or removed? What is in its state would be lost")))
+					errors.New("no participant of this name has registered: was it renamed or removed? Its state would be lost")))
 			}
 		}
 	}

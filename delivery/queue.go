@@ -237,7 +237,7 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 	looks, canLook := engine.(store.Inspector)
 	if set.maxDepth > 0 {
 		if !canLook {
-			panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithMaxDepth: a %T cannot count messages: it is no store.Inspector", name, engine))
+			panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithMaxDepth: a %T cannot count messages: it is not a store.Inspector", name, engine))
 		}
 		q.depth = newDepth(looks, name, set.maxDepth, set.clock)
 	}
@@ -273,7 +273,7 @@ func (s *queueSettings) turns(engine Engine, name string) leases.SourceOption {
 	byKey, ok := engine.(store.ByKey)
 	switch {
 	case !ok:
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q: FairByKey: a %T cannot take by key: it is no store.ByKey", name, engine))
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: FairByKey: a %T cannot take by key: it is not a store.ByKey", name, engine))
 	case s.keyOrder:
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q: FairByKey and KeepKeyOrder do not go together", name))
 	}
@@ -356,7 +356,7 @@ func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 // needsKey returns an error for a message without a key that would have no turn.
 func (q *Queue[T]) needsKey(meta *Meta) error {
 	if q.byKey && meta.Key == "" {
-		return fmt.Errorf("%w: message %q has no key (delivery.Key), and the queue is FairByKey", ErrRefused, meta.ID)
+		return fmt.Errorf("%w: message %q lacks a key (delivery.Key), and the queue is FairByKey", ErrRefused, meta.ID)
 	}
 	return nil
 }
@@ -526,7 +526,7 @@ type QueueCounts struct {
 func (q *Queue[T]) Counts(ctx context.Context) (c QueueCounts, err error) {
 	looks, ok := q.engine.(store.Inspector)
 	if !ok {
-		return c, fmt.Errorf("delivery: queue %q: a %T cannot count messages: it is no store.Inspector", q.name, q.engine)
+		return c, fmt.Errorf("delivery: queue %q: a %T cannot count messages: it is not a store.Inspector", q.name, q.engine)
 	}
 	var errs []error
 	count := func(name string) store.Counts {

@@ -50,7 +50,7 @@ func (q *Queue[T]) cannot(m *store.Message) error {
 	case !consumes(q.engine):
 		return nil
 	case m.Delay > 0:
-		return fmt.Errorf("%w: After: a %T has no delay but that of a layer; %s", ErrRefused, q.engine, elsewhere)
+		return fmt.Errorf("%w: After: a %T delays messages in layers only; %s", ErrRefused, q.engine, elsewhere)
 	case m.Meta.ID != "":
 		return fmt.Errorf("%w: ID: a %T does not find a message by its id, and would have it twice; PutAll keeps the id of a message without "+
 			"that promise, or %s", ErrRefused, q.engine, elsewhere)

@@ -109,8 +109,8 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 }
 
 var (
-	errDrained = errors.New("delivery: the worker takes nothing more")
-	errAborted = errors.New("delivery: the worker gives back what it has")
+	errDrained = errors.New("delivery: the worker is draining")
+	errAborted = errors.New("delivery: the worker gives back its messages")
 	errClosing = fmt.Errorf("delivery: the source was not closed within %v", closeWait)
 )
 
@@ -180,7 +180,7 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 		return
 	}
 	if ctx.Err() != nil {
-		w.logger.Info("delivery: the worker takes nothing more, and finishes what it has",
+		w.logger.Info("delivery: the worker stops receiving, and finishes its messages",
 			slog.Int("messages", w.unsettled()), slog.Duration("limit", w.drain))
 	}
 	limit := w.clock.Timer(w.drain)
@@ -225,7 +225,7 @@ func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 	w.giveBack(errAborted)
 	closeErr := w.close()
 	if closeErr != nil && ctx.Err() != nil && !guard.IsPermanent(closeErr) {
-		w.logger.Warn("delivery: the source could not be told what was settled last, which comes again", slog.Any("error", closeErr))
+		w.logger.Warn("delivery: the source could not record the last verdicts; those messages are redelivered", slog.Any("error", closeErr))
 		closeErr = nil
 	}
 	s, err := w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)

@@ -163,5 +163,5 @@ func (w *worker[IN, OUT]) probed(ended <-chan outcome, n int) {
 	w.mu.Lock()
 	w.flood.resume()
 	w.mu.Unlock()
-	w.logger.Info("delivery: messages are answered again: the worker goes on", slog.Int("answered", up), slog.Int("failed", failed))
+	w.logger.Info("delivery: messages are answered again: the worker resumes", slog.Int("answered", up), slog.Int("failed", failed))
 }

@@ -334,7 +334,7 @@ func (p inputPlace[T]) cancelledWaitLosesNothing(all []T) error {
 				err = in.(checkpoint.Waiter).Wait(ctx)
 				cancel()
 				if err != nil && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
-					return fmt.Errorf("Wait under a context that ends: error %w, want nil or that of the context", err)
+					return fmt.Errorf("Wait under a context that ends: error %w, want nil or the error of the context", err)
 				}
 			}
 			if v, err := in.Next(); err != nil || !p.equal(v, want) {

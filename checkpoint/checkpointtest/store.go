@@ -438,7 +438,7 @@ func invalidIsRefused(p Place) error {
 		for _, name := range slices.Sorted(maps.Keys(cases)) {
 			want := cases[name].Validate()
 			if err := s.Save(background, cases[name]); err == nil || !strings.Contains(err.Error(), want.Error()) {
-				return fmt.Errorf("saving a snapshot with %s: error %v, want that of Validate: %w", name, err, want)
+				return fmt.Errorf("saving a snapshot with %s: error %v, want the error of Validate: %w", name, err, want)
 			}
 		}
 		return errors.Join(latest(s, 1), save(s, 2)) // its number was not taken

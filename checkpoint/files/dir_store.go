@@ -219,7 +219,7 @@ func (d *DirStore) LogTo(l *slog.Logger) {
 	d.logger = l
 	d.mu.Unlock()
 	if _, unlocked := d.lock.(noLock); unlocked {
-		l.Warn("checkpoint: this system has no locks: a second process on the directory will not be noticed",
+		l.Warn("checkpoint: this system does not have locks: a second process on the directory will not be noticed",
 			slog.String("dir", d.dir))
 	}
 }

@@ -59,11 +59,11 @@ func seekFile(f *os.File, p filePosition) (unended bool, err error) {
 		return false, err
 	}
 	if p.offset > info.Size() {
-		return false, fmt.Errorf("checkpoint: %s has %d bytes, but the checkpoint goes on at byte %d: is it another file?",
+		return false, fmt.Errorf("checkpoint: %s has %d bytes, but the checkpoint resumes at byte %d: is it another file?",
 			f.Name(), info.Size(), p.offset)
 	}
 	if p.summed && p.in(f) != p {
-		return false, fmt.Errorf("checkpoint: %s at byte %d, where the checkpoint goes on: %w", f.Name(), p.offset, errOtherFile)
+		return false, fmt.Errorf("checkpoint: %s at byte %d, where the checkpoint resumes: %w", f.Name(), p.offset, errOtherFile)
 	}
 	if _, err = f.Seek(p.offset, io.SeekStart); err != nil || p.offset == 0 {
 		return false, err

@@ -174,7 +174,7 @@ func (o *Output[T]) Restore(_ context.Context, state []byte) error {
 		if err != nil {
 			return fmt.Errorf("checkpoint: keeping what is cut off: %w", err)
 		}
-		o.logger.Warn("checkpoint: an output went on behind the checkpoint that the run resumes from: that is cut off",
+		o.logger.Warn("checkpoint: an output has elements from after the checkpoint that the run resumes from: they are cut off",
 			slog.String("path", o.path), slog.Int64("bytes", found.Size-s.after), slog.Int64("length", s.after), slog.String("kept in", kept))
 	}
 	return o.restore(s)
@@ -287,7 +287,7 @@ func (o *Output[T]) open(s fileState, appendParts bool, flags int) (vfs.File, er
 	case s.summed:
 		var tail []byte
 		if tail, err = readTail(f, need); err == nil && sumOf(tail) != sum {
-			err = fmt.Errorf("checkpoint: %s at byte %d, where the checkpoint goes on: %w", o.path, need, errOtherFile)
+			err = fmt.Errorf("checkpoint: %s at byte %d, where the checkpoint resumes: %w", o.path, need, errOtherFile)
 		}
 	}
 	if err != nil {

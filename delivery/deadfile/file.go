@@ -188,7 +188,7 @@ func (f *File[T]) repair(name string) error {
 			slog.String("file", f.path(name)), slog.Int64("offset", found.torn[0].offset), slog.Int64("bytes", n))
 	}
 	if n := total(found.damaged); n > 0 {
-		f.logger.Error("deadfile: the file is damaged; what cannot be read is kept in "+damagedName,
+		f.logger.Error("deadfile: the file is damaged; the unreadable parts are kept in "+damagedName,
 			slog.String("file", f.path(name)), slog.Int64("offset", found.damaged[0].offset), slog.Int64("bytes", n))
 		if err := f.keepDamaged(file, found.damaged); err != nil {
 			return err

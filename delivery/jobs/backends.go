@@ -155,7 +155,7 @@ func (j *Jobs) steer(ctx context.Context, steer func(BackendOrder)) {
 		}
 		list, err := orders(ctx, j.engine)
 		if err != nil && ctx.Err() == nil && !warned {
-			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: this worker does not know what is wanted of its backends", slog.Any("error", err))
+			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: this worker cannot read the orders for its backends", slog.Any("error", err))
 		}
 		warned = err != nil
 		for _, o := range list {

@@ -106,7 +106,7 @@ func (j *Job) runs() bool {
 func (s *Spec) check() error {
 	switch {
 	case s.Do != Merge && s.Do != Purge && s.Do != Hold && s.Do != Release:
-		return fmt.Errorf("jobs: there is no action %q", s.Do)
+		return fmt.Errorf("jobs: unknown action %q", s.Do)
 	case s.By == "" || s.Why == "":
 		return errors.New("jobs: who starts the job, and why? By and Why are required")
 	case s.Do == Merge && s.To == s.Queue:

@@ -55,7 +55,7 @@ func New(e store.Engine, c Config) (*Jobs, error) {
 	keeper, ok := e.(store.Keeper)
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("jobs: a %T keeps no jobs: it is no store.Keeper", e)
+		return nil, fmt.Errorf("jobs: a %T does not keep jobs: it is not a store.Keeper", e)
 	case c.Lease < 0:
 		return nil, fmt.Errorf("jobs: the lease %v is negative", c.Lease)
 	}
@@ -92,7 +92,7 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 		s.MaxMerges = cmp.Or(s.MaxMerges, defaultMaxMerges)
 	}
 	if _, ok := j.engine.(*local); ok && s.Do != Merge && s.Do != Purge {
-		return Job{}, fmt.Errorf("jobs: this engine does not %s messages: it is no store.Keeper", s.Do)
+		return Job{}, fmt.Errorf("jobs: this engine does not %s messages: it is not a store.Keeper", s.Do)
 	}
 	n, err := j.engine.Count(ctx, s.Queue, s.Filter)
 	if err != nil {

@@ -114,7 +114,7 @@ func (j *Jobs) run(ctx context.Context, job Job) error {
 			changed++
 			job = j.latest(ctx, job) // it was paused or cancelled
 		default:
-			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: a step failed, and is made again",
+			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: a step failed, and is retried",
 				slog.Int("job", job.ID), slog.Any("error", err), slog.Duration("wait", pause))
 			j.noteError(ctx, job, err)
 			again, pause = pause, min(2*pause, lastWait)

@@ -71,7 +71,7 @@ func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(Backend
 			b.start(ctx, open)
 		case !warned:
 			warned = true
-			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: this worker cannot say that it runs, and looks for no jobs", slog.Any("error", err))
+			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: this worker cannot report itself, and does not look for jobs", slog.Any("error", err))
 		}
 		if guard.IsPermanent(err) { // the table is missing, or this user has no right to it
 			return

@@ -344,7 +344,7 @@ func (r *relay) next(ctx context.Context, after store.Position) (due []store.Ent
 // failed notes that messages could not be published, and waits.
 func (r *relay) failed(ctx context.Context, entries []store.Leased, err error) {
 	if errors.Is(err, store.ErrFull) { // it has refused none of them
-		r.Logger.Warn("weir: an outbox's messages have no room and are tried again", "queue", r.Queue, "messages", len(entries), "after", time.Second, "error", err)
+		r.Logger.Warn("weir: the target of an outbox is full; its messages are tried again", "queue", r.Queue, "messages", len(entries), "after", time.Second, "error", err)
 		r.sleep(ctx, time.Second)
 		return
 	}

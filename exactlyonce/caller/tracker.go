@@ -397,7 +397,7 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 	}
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	if isOfMany(ctx, a) {
-		return outgoing{}, fmt.Errorf("%w: its context is that of a call for many elements, each of which has an id: "+
+		return outgoing{}, fmt.Errorf("%w: its context belongs to a call for many elements, each of which has an id: "+
 			"use asyncop.MemberContexts", ErrNoID)
 	}
 	step := ""

@@ -151,7 +151,7 @@ func (f *foreign) name() string { return f.Stream + "/" + f.Consumer }
 func (f *foreign) take(ctx context.Context, limit, room int, lease time.Duration) (taken []store.Leased, err error) {
 	switch {
 	case f.consumer == nil:
-		return nil, guard.MarkPermanent(fmt.Errorf("jetstream: queue %q: the stream %s has no consumer (Foreign.Consumer): it is only written", f.queue, f.Stream))
+		return nil, guard.MarkPermanent(fmt.Errorf("jetstream: queue %q: the stream %s lacks a consumer (Foreign.Consumer): it is only written", f.queue, f.Stream))
 	case lease > f.lease:
 		return nil, guard.MarkPermanent(fmt.Errorf("jetstream: queue %q: a lease of %v is longer than the AckWait of the consumer %s, which is %v: see delivery.WithLease",
 			f.queue, lease, f.name(), f.lease))

@@ -126,7 +126,7 @@ func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) 
 	err := set.again(ctx, func(context.Context) (err error) {
 		nc, err = nats.Connect(address, connect...)
 		if _, ok := errors.AsType[*url.Error](err); ok { // it has the address, with its password
-			err = errors.New("an address is no URL: what is special in a password must be escaped with %")
+			err = errors.New("an address is not a URL: escape special characters of a password with %")
 		}
 		return err
 	})
@@ -175,7 +175,7 @@ func (set *settings) again(ctx context.Context, f func(ctx context.Context) erro
 		case !passing(err) || set.clock.Since(begun) >= openWait:
 			return err
 		}
-		set.logger.LogAttrs(ctx, slog.LevelWarn, "jetstream: the servers do not answer, and are asked again",
+		set.logger.LogAttrs(ctx, slog.LevelWarn, "jetstream: the servers do not answer; retrying",
 			slog.Any("error", err), slog.Duration("wait", pause))
 		if ended := wait.For(ctx, set.clock, pause); ended != nil {
 			return fmt.Errorf("%w: %w", ended, err)

@@ -67,7 +67,7 @@ func awaitBrokers(ctx context.Context, client *kgo.Client) error {
 		if refused := authentication(err); refused != nil {
 			return refused
 		}
-		slog.Default().LogAttrs(ctx, slog.LevelWarn, "kafka: the brokers do not answer, and are asked again",
+		slog.Default().LogAttrs(ctx, slog.LevelWarn, "kafka: the brokers do not answer; retrying",
 			slog.Any("error", err), slog.Duration("wait", pause))
 		if ended := wait.For(ctx, clock.New(), pause); ended != nil {
 			return fmt.Errorf("kafka: %w: %w", ended, err)

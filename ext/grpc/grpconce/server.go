@@ -228,7 +228,7 @@ func (s *tracking) trailer(ctx context.Context, result string, pushback bool) {
 func fingerprint(method string, req any) ([32]byte, error) {
 	message, ok := req.(proto.Message)
 	if !ok {
-		return [32]byte{}, status.Errorf(codes.Internal, "a %T is no protocol buffer and cannot be tracked", req)
+		return [32]byte{}, status.Errorf(codes.Internal, "a %T is not a protocol buffer and cannot be tracked", req)
 	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
 	if err != nil {
@@ -255,7 +255,7 @@ func Encode(reply any, err error) ([]byte, error) {
 	}
 	message, ok := reply.(proto.Message)
 	if !ok {
-		return nil, status.Errorf(codes.Internal, "a %T is no protocol buffer and cannot be stored", reply)
+		return nil, status.Errorf(codes.Internal, "a %T is not a protocol buffer and cannot be stored", reply)
 	}
 	packed, err := anypb.New(message)
 	if err != nil {

@@ -135,7 +135,7 @@ func TestOpenWithWhatIsNeverRight(t *testing.T) {
 	logger := weirjs.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
 	for _, address := range []string{"nats://u:s3cr3t%@127.0.0.1:1", "nats://u:%3s3cr3t@127.0.0.1:1", "nats://u:s3cr3t#@127.0.0.1:1"} {
 		_, err := weirjs.Open(ctx, address, logger)
-		require.ErrorContains(t, err, "an address is no URL")
+		require.ErrorContains(t, err, "an address is not a URL")
 		require.NotContains(t, err.Error(), "s3cr3t")
 	}
 	_, err := weirjs.Open(ctx, "nats://127.0.0.1:1", logger, weirjs.WithConnection(nats.RootCAs("none.pem")))

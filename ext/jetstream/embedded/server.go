@@ -65,7 +65,7 @@ func (c *Cluster) apply(o *server.Options) (err error) {
 		return fmt.Errorf("the cluster %q and its server %q must have names", c.Name, c.Server)
 	}
 	if !slices.Contains(c.Servers, c.Address) {
-		return fmt.Errorf("cluster %s: its servers %q have no address %q", c.Name, c.Servers, c.Address)
+		return fmt.Errorf("cluster %s: its servers %q do not include the address %q", c.Name, c.Servers, c.Address)
 	}
 	if o.Host, o.Port, err = split(c.Clients); err != nil {
 		return fmt.Errorf("cluster %s: %w", c.Name, err)
