@@ -36,14 +36,14 @@
 //
 // Each message is settled exactly once: the first of Ack, Nack and Reject counts, on whichever copy and goroutine (law D2). A message that was
 // split is settled after its parts, and acknowledged only if all of them are (D1). So a message is delivered at least once. A message
-// redelivered after a crash has the same id ([Origin.ID]), and so have its parts, if they are made in the same order.
+// redelivered after a crash has the same id ([message.Origin.ID]), and so have its parts, if they are made in the same order.
 //
 // The acknowledgement takes a word beside the value. [With] does not allocate, [Split] does so three times.
 //
 // # History
 //
 // [Meta] has the origin of a message and its history: visits, attempts, failures. A function of an operator reads it with [MetaFromContext]. In
-// other systems it travels as headers ([Meta.ToHeaders]), and it is stored as JSON.
+// other systems it travels as headers ([message.Meta.ToHeaders]), and it is stored as JSON.
 //
 // # Flows that do not know messages
 //

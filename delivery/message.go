@@ -62,5 +62,5 @@ func ContextWithMeta(ctx context.Context, m Meta) context.Context {
 	return message.ContextWithMeta(ctx, m)
 }
 
-// MetaFromHeaders returns what [Meta.ToHeaders] has written: see [message.MetaFromHeaders].
+// MetaFromHeaders returns the Meta that [message.Meta.ToHeaders] has written: see [message.MetaFromHeaders].
 func MetaFromHeaders(h map[string]string) (Meta, error) { return message.MetaFromHeaders(h) }

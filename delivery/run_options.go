@@ -72,7 +72,7 @@ func WithDrain(d time.Duration) RunOption {
 //
 // A message has failed if it was handed over to the failure sink, dropped by the failure policy, or nacked with a delay. Three kinds of messages
 // do not count as failed, since they show that the service answers, or are not evidence about it: a message whose retry succeeded; a message
-// that was refused for good, by a rejection ([predicates.NewRejection]) or by [Message.Reject]; and a message that has failed before, and comes
+// that was refused for good, by a rejection ([predicates.NewRejection]) or by [message.Message.Reject]; and a message that has failed before, and comes
 // from a layer.
 //
 // After a second Run receives a tenth of the window: ten messages. If enough of them are answered, it resumes; if not, it tries again after two

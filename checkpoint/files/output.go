@@ -80,7 +80,7 @@ func NewLineOutput(path string) *Output[string] {
 }
 
 // WithOverwrite makes o empty the file when the run does not resume from a checkpoint, and returns o. By default a file that is not empty is
-// refused then: the checkpoints may be lost, or in another directory. It is called before [NewSink].
+// refused then: the checkpoints may be lost, or in another directory. It is called before [checkpoint.NewSink].
 func (o *Output[T]) WithOverwrite() *Output[T] {
 	o.overwrite = true
 	return o

@@ -35,7 +35,7 @@ func mergeGroup(topic string) string { return "weir-merge-" + topic }
 //
 //	begin · entries into To · offsets of the group weir-merge-TOPIC · end
 //
-// Each entry returns once for readers that read only committed records, as [Source] does, even when a merge is killed or two run at once: the
+// Each entry returns once for readers that read only committed records, as a worker does, even when a merge is killed or two run at once: the
 // later merge ends the other, which returns an error. Skipped is always 0.
 //
 // Entries merged at the beginning of a partition are then removed from the topic. Entries merged behind a kept entry are remembered by the
