@@ -17,13 +17,13 @@ import (
 //	asyncop.WithCheckpoints(coordinator)
 //	asyncop.WithCheckpoints(coordinator, asyncop.State[Order, Receipt]{Results: codec.JSON[Receipt](), Retries: asyncop.TimeSpent})
 //
-// At a barrier the loop copies what is in flight, which takes about 20 ns an element. Another goroutine encodes the copy. Its
-// memory, IN and 48 bytes an element, is kept from checkpoint to checkpoint.
+// At a barrier the loop copies the elements in flight, which takes about 20 ns for each. Another goroutine encodes the copy. Its memory, IN and
+// 48 bytes an element, is kept from checkpoint to checkpoint.
 //
 // Without this option, barriers wait their turn like watermarks, so that no element is in flight behind them. A checkpoint then
 // takes as long as the elements in flight.
 //
-// state is a [State] of the operator's types, if its zero value does not fit. It panics if c is nil, or the choice of Retries unknown.
+// state is a [State] of the operator's types; the default is its zero value. It panics if c is nil, or if the choice of Retries is unknown.
 func WithCheckpoints(c interface{ Host() participant.Host }, state ...interface{ apply(cfg *config) }) Option {
 	if guard.IsNil(c) {
 		panic("asyncop: WithCheckpoints: nil coordinator")
@@ -36,13 +36,13 @@ func WithCheckpoints(c interface{ Host() participant.Host }, state ...interface{
 	}
 }
 
-// State says how a checkpoint stores an operator's elements, and how much they keep when they are restored: see [WithCheckpoints].
+// State sets how a checkpoint stores an operator's elements, and how much they keep when they are restored: see [WithCheckpoints].
 type State[IN, OUT any] struct {
-	// Inputs encodes the inputs; nil: codec.Default. They are encoded on a goroutine of their own, while their calls run: neither
-	// may change them.
+	// Inputs encodes the inputs; nil: codec.Default. They are encoded on a separate goroutine while their calls run, so the calls must not
+	// change them.
 	Inputs codec.Codec[IN]
-	// Results, if it is not nil, stores the results of elements that are complete but not yet emitted, too, so that their calls are not repeated
-	// after a restart. They are encoded while the pipeline runs, so downstream must not change them.
+	// Results encodes the results of elements that are complete but not yet emitted, so that their calls are not repeated after a restart; nil:
+	// results are not stored. They are encoded while the pipeline runs, so downstream must not change them.
 	Results codec.Codec[OUT]
 	// Retries selects how much of their attempts and timeout restored elements keep; the default restarts both.
 	//
@@ -59,9 +59,9 @@ type State[IN, OUT any] struct {
 	// barrier of a checkpoint, or the marker of the end of the input, behind them. They are not started, and are part of the checkpoint.
 	//
 	// A barrier of a checkpoint.Source gets through a full queue behind any number of elements: while there are more than Overflow, the source
-	// sends barriers only. So the operator never reads more past its capacity than that and twice what the stream before it holds, in buffers,
-	// flows and operators. A barrier of another source gets through behind at most Overflow elements; behind more, it waits until slots come
-	// free. To see whether the barrier has come, the operator may read an additional element.
+	// sends barriers only. So the operator never reads more past its capacity than Overflow and twice the number of elements that the stream
+	// before it holds, in buffers, flows and operators. A barrier of another source gets through behind at most Overflow elements; behind more,
+	// it waits until slots come free. To see whether the barrier has come, the operator may read an additional element.
 	Overflow int
 }
 
@@ -84,8 +84,8 @@ func (s State[IN, OUT]) apply(cfg *config) {
 	}
 }
 
-// RetryState says how much a restored element keeps of the time before the crash: the three choices of FLIP-232. Its zero
-// value does not keep any but the wait, as in Flink: no attempts made, the whole timeout.
+// RetryState sets how much a restored element keeps of the time before the crash: the three choices of FLIP-232. With its zero value, as in
+// Flink, the element keeps only the wait: it starts with attempt 1 and the whole timeout.
 type RetryState uint8
 
 const (
@@ -95,8 +95,8 @@ const (
 	// firstExecTime for the new timeout, which must be a slip. The strategy must have a method MaxRetries() int, or wrap a strategy that has it
 	// and return it from a method Unwrap() any.
 	LatencyFirst
-	// TimeSpent keeps the attempts, and counts the time before the crash only: timeout − time spent, but at least a tenth of
-	// the timeout. With less, an element that needs more would fail the pipeline after every restart.
+	// TimeSpent keeps the attempts, and counts the time before the crash only: timeout − time spent, but at least a tenth of the timeout.
+	// Without that minimum, an element that needs more time would fail the pipeline after every restart.
 	TimeSpent
 )
 

@@ -1,6 +1,6 @@
 // Package asyncop runs asynchronous calls inside a stream. It starts a call for each element, keeps a bounded number of calls in flight, and
-// emits the results in input order or as they come. Calls that failed, or had no result yet, are made again later. It brings the
-// AsyncWaitOperator of Apache Flink, with FLIP-232, to Go and go-streams.
+// emits the results in input order or as they arrive. It retries calls that failed or did not have a result yet. It brings the AsyncWaitOperator
+// of Apache Flink, with FLIP-232, to Go and go-streams.
 //
 //	lookup := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) {
 //		return table.Get(ctx, key)
@@ -54,10 +54,10 @@
 // counted, and Err reports them (law A1). The first completion of the current attempt counts. Later completions, and completions of earlier
 // attempts, have no effect (A2).
 //
-// The timeout has the last word. It counts from the moment the element takes its slot, and a timeout is never retried (A3). Neither is the
-// outcome of a fallback ([HandleFailure]). A retry that could not start before the deadline is not made: the element waits for its deadline, or,
-// with [WithEarlyTimeout], ends at once. With n retries allowed there are at most n+1 attempts (A4). Timers never fire early (T1), and keep
-// firing while downstream is blocked.
+// The timeout overrides retries and fallbacks. It counts from the moment the element takes its slot, and a timeout is never retried (A3).
+// Neither is the outcome of a fallback ([HandleFailure]). A retry that could not start before the deadline is not made: the element waits for
+// its deadline, or, with [WithEarlyTimeout], ends at once. With n retries allowed there are at most n+1 attempts (A4). Timers never fire early
+// (T1), and keep firing while downstream is blocked.
 //
 // Ordered operators emit in input order. Unordered operators emit in the order of completion; watermarks keep their place in the stream. The
 // results of one element stay together (Q1). There are never more slots in use than the capacity (Q2). Key-ordered operators are unordered
@@ -70,7 +70,7 @@
 //
 // The constructors start the operator. It ends in one of these ways:
 //
-//   - its input is closed, and everything accepted has left
+//   - its input is closed, and all accepted elements have left
 //   - an element fails, and the failure policy is to fail the pipeline
 //   - its context ends ([WithContext])
 //   - Stop is called
@@ -85,8 +85,8 @@
 //   - running attempts are awaited
 //   - no retry follows; elements whose retries were cut are counted and logged
 //
-// [WithDrainRetries] lets retries run their course instead. Results always does. The operator notices the end when it has a free slot to read
-// for; until then it retries. In a stream with checkpoints the marker participant.EndOfInput announces the end before the input is closed. The
+// [WithDrainRetries] lets retries finish instead, as Results always does. The operator notices the end when it has a free slot to read for;
+// until then it retries. In a stream with checkpoints the marker participant.EndOfInput announces the end before the input is closed. The
 // operator passes it on when all before it has left, and checkpoints are taken meanwhile.
 //
 // # Failures
@@ -118,9 +118,9 @@
 //
 // # Reasons
 //
-// A strategies.Policy, made by strategies.ReasonAware, goes where a strategy goes. It has a classifier, which names the reason why an outcome
-// deserves another attempt, and a strategy that decides how to act on the reason. That strategy knows the element, the stage it failed in,
-// whether its call may happen twice, and the earlier attempts. It may block: the element then holds its slot, but no permit. A function may
+// A strategies.Policy, made by strategies.ReasonAware, can take the place of a strategy. It has a classifier, which names the reason why an
+// outcome deserves another attempt, and a strategy that decides how to act on the reason. That strategy knows the element, the stage it failed
+// in, whether its call may happen twice, and the earlier attempts. It may block: the element then holds its slot, but no permit. A function may
 // report how far its call has come (predicates.ReportStage), and a policy says which calls may happen twice. A call that must not is repeated
 // only if it cannot have taken effect:
 //

@@ -54,7 +54,7 @@ type TimeoutError struct {
 	Limit    time.Duration // the timeout: the operator's, or the element's own; 0 if that had passed before it was accepted
 	Attempts int           // attempts begun; 0 if the element waited for a permit all the time
 	Last     error         // the last error of an attempt; nil if no attempt failed
-	Handler  error         // how the handler of the failure broke: its panic, or that it took too long; nil if it did not
+	Handler  error         // the error of the failure handler: a panic, or that it took too long; else nil
 	Early    bool          // before Limit, since no retry could start within it: see WithEarlyTimeout
 
 	// InDoubt is true if an attempt may have taken effect: an attempt was running, or an earlier attempt ended in a way that does not prove the
@@ -70,9 +70,9 @@ type TimeoutError struct {
 // idempotence knows which calls may happen twice; nil: none. It is user code, so it is called only when Ambiguous is.
 type idempotence interface{ IsIdempotent(element any) bool }
 
-// Ambiguous reports whether the caller cannot know what has happened: a call that must not happen twice may have taken effect,
-// or not (InDoubt). To repeat an unambiguous call is harmless: it is idempotent, or did not have an effect. The policy says which
-// calls are idempotent, if the operator has a policy (strategies.Policy), or the element itself does (predicates.Idempotent).
+// Ambiguous reports whether the outcome is unknown (InDoubt) of a call that must not happen twice. Repeating an unambiguous call is harmless: it
+// is idempotent, or did not take effect. The policy says which calls are idempotent, if the operator has a policy (strategies.Policy), or the
+// element itself does (predicates.Idempotent).
 func (e *TimeoutError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, e.element) }
 
 func ambiguous(inDoubt bool, policy idempotence, element any) bool {
@@ -108,10 +108,10 @@ func (e *TimeoutError) Is(target error) bool {
 	return target == context.DeadlineExceeded || e.closed != nil && (target == ErrBackendClosed || errors.Is(e.closed, target))
 }
 
-// Unwrap returns the errors of the last attempt and of the handler, as far as there are any.
+// Unwrap returns the errors of the last attempt and of the handler, if any.
 func (e *TimeoutError) Unwrap() []error { return nonNil(e.Last, e.Handler) }
 
-// Timeout returns true, as net.Error wants it.
+// Timeout returns true. It implements net.Error.
 func (e *TimeoutError) Timeout() bool { return true }
 
 // Format implements fmt.Formatter: %+v adds the stack of a panic.
@@ -131,7 +131,7 @@ func (e *AttemptTimeoutError) Error() string {
 // Is reports that an AttemptTimeoutError is a context.DeadlineExceeded.
 func (e *AttemptTimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// Timeout returns true, as net.Error wants it.
+// Timeout returns true. It implements net.Error.
 func (e *AttemptTimeoutError) Timeout() bool { return true }
 
 // ElementError is the failure of a pipeline by an element: the operator's Err under the default failure policy.
@@ -152,7 +152,7 @@ type ElementError struct {
 	retries int // that the strategy allows, if it says so
 }
 
-// Ambiguous reports whether the element must not be sent again without a look at what happened: see [Failure.Ambiguous].
+// Ambiguous reports whether the element must not be sent again before its outcome was checked: see [Failure.Ambiguous].
 func (e *ElementError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, e.Element) }
 
 func (e *ElementError) Error() string {

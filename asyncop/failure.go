@@ -11,7 +11,7 @@ import (
 type Failure[IN any] struct {
 	Element      IN
 	Err          error         // of the last attempt, a *TimeoutError, ErrRetriesExhausted, or the reason why the operator ended
-	Abandoned    bool          // it had not failed: the operator ended, and cut it off; Err is why
+	Abandoned    bool          // it did not fail: the operator ended, and cut it off; Err is the reason
 	Attempts     int           // begun
 	Elapsed      time.Duration // since the element took its slot
 	FirstAttempt time.Time     // when its first attempt began; zero if none did
@@ -39,8 +39,8 @@ type Failure[IN any] struct {
 	policy idempotence
 }
 
-// Ambiguous reports whether the element must not be sent again without a look at what happened: its call must not happen twice,
-// and may have taken effect. See [TimeoutError.Ambiguous].
+// Ambiguous reports whether the element must not be sent again before its outcome was checked: its call must not happen twice, and may have
+// taken effect. See [TimeoutError.Ambiguous].
 //
 // A FLIP-232 strategy cannot prove whether a call had an effect: under it, each failure is ambiguous unless its stage is reported as
 // ClientDispatch. If the calls may happen twice, say so: by [predicates.Idempotent], or by

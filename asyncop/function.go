@@ -11,8 +11,8 @@ import (
 // A function may also implement these optional interfaces, itself or on the function that its Unwrap() any method returns:
 //
 //   - [Opener]: Open is called before the first element.
-//   - [io.Closer]: Close is called once per operator whose Open succeeded, after the last element. Calls that ignored the end of
-//     their context may still be running. An error of a clean end becomes the operator's Err.
+//   - [io.Closer]: Close is called once per operator whose Open succeeded, after the last element. Calls that ignored the end of their context
+//     may still be running. If the operator ended cleanly, an error of Close becomes its Err.
 //   - [TimeoutHandler]: Timeout is called for elements that ran out of time.
 //
 // One function may serve several operators. Each calls it from its own loop, so it must then be safe for concurrent use.
@@ -58,11 +58,11 @@ func Func[IN, OUT any](f func(ctx context.Context, in IN, result ResultFuture[OU
 	return asyncFunc[IN, OUT](f)
 }
 
-// TimeoutHandler is implemented by a function that answers for elements that ran out of time. [HandleFailure] is for
-// failures of any kind.
+// TimeoutHandler is implemented by a function that returns results for elements that ran out of time. [HandleFailure] is for failures of any
+// kind.
 type TimeoutHandler[IN, OUT any] interface {
-	// Timeout returns what the element emits instead of failing with a [*TimeoutError], or the error it fails with. It is
-	// called as the fallback of HandleFailure is.
+	// Timeout returns the results that the element emits instead of failing with a [*TimeoutError], or the error it fails with. It is called
+	// like the fallback of HandleFailure.
 	Timeout(ctx context.Context, in IN) ([]OUT, error)
 }
 
@@ -80,7 +80,7 @@ type Opener interface {
 //		return []Row{{Key: f.Element}}, nil
 //	})
 //
-// No result means that the element ends without a result. An error goes to the failure policy in place of the failure: for failures
+// If fallback returns no result, the element ends without a result. An error goes to the failure policy in place of the failure: for failures
 // that the fallback does not handle, return f.Err. Its outcome is final: it is never retried (law A3).
 //
 // fallback runs on a goroutine of its own and may block, without a permit; as many may run as there are slots. The element

@@ -360,7 +360,7 @@ func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	sink.AwaitCompletion()
 }
 
-// ElementTypes is for other ends of a stream: Via and To panic if the types do not match.
+// ElementTypes returns the types of the stream's elements, so that Via and To can panic if they do not match.
 func (op *AsyncWaitOperator[IN, OUT]) ElementTypes(wiring.Question) (in, out reflect.Type) {
 	return reflect.TypeFor[IN](), reflect.TypeFor[OUT]()
 }
@@ -385,9 +385,9 @@ func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) 
 // It is set before Out closes.
 func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 
-// Done returns a channel that is closed when everything is done: Out is closed, the calls of the failure sink have returned ([WithFailureSink]),
-// and the function is closed. Elements that upstream still sends are discarded until it closes In, by a goroutine that ends then. A blocking
-// call that ignores the end of its context may outlive the operator.
+// Done returns a channel that is closed when all is done: Out is closed, the calls of the failure sink have returned ([WithFailureSink]), and
+// the function is closed. Elements that upstream still sends are discarded until it closes In, by a goroutine that ends then. A blocking call
+// that ignores the end of its context may outlive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.Done() }
 
 // Wait waits for Done and returns Err. In the body of a loop over ResultsOf, Wait and Stop would wait for that body: they
@@ -419,7 +419,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
 	return op.driver.Stop(ctx)
 }
 
-// Stats returns the statistics of the moment.
+// Stats returns the present counts.
 func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats {
 	s := op.driver.Counts()
 	s.Capacity, s.MaxCalls = op.capacity, op.maxCalls

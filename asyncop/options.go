@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Option changes a setting of an operator. Options panic on nonsense, naming the option and the value.
+// Option changes a setting of an operator. Options panic if a value is invalid, and name the option and the value.
 type Option func(*config)
 
 // Defaults of the options.
@@ -283,9 +283,9 @@ func WithExhaustedAsFailure() Option {
 	return func(cfg *config) { cfg.exhaustedAsFailure = true }
 }
 
-// WithDrainRetries lets retries run their course after the end of the input, up to the timeout of each element. Give it to a
-// flow whose input is finite, such as a list or a file: its end comes before the retries do, and cuts them. It also applies to
-// Stop. [AsyncWaitOperator.Results] and its siblings drain retries without it.
+// WithDrainRetries lets retries finish after the end of the input, up to the timeout of each element. Give it to a flow whose input is finite,
+// such as a list or a file: without it, the end of the input cuts its retries. It also applies to Stop. [AsyncWaitOperator.Results] and its
+// siblings drain retries without it.
 //
 // By default a flow cuts retries, as in Flink, whose streams end only when they are stopped. An element that waits for a retry when the input
 // ends gets a last attempt at once, unless a server demanded the wait, and no retry follows. If its last outcome still asks for a retry, the
@@ -295,10 +295,10 @@ func WithDrainRetries() Option {
 	return func(cfg *config) { cfg.drainRetries = true }
 }
 
-// WithBuffer sets the size of the buffers of In and of Out. The default is an eighth of the capacity, but at least 128 and at most
-// 1,024. With 0 two goroutines have to meet for each element, and a flow of short calls takes 1.5 to 5 times as
-// long. Where Via, To or [AsyncWaitOperator.Results] take the results the size is the next power of two, and at least 1. Elements in
-// In are not accepted yet: they hold no slot and are in no checkpoint. It panics if n < 0.
+// WithBuffer sets the size of the buffers of In and of Out. The default is an eighth of the capacity, but at least 128 and at most 1,024. With 0
+// two goroutines have to meet for each element, and a flow of short calls takes 1.5 to 5 times as long. Where Via, To or
+// [AsyncWaitOperator.Results] take the results the size is the next power of two, and at least 1. Elements in In are not accepted yet: they do
+// not hold a slot, and are not in checkpoints. It panics if n < 0.
 func WithBuffer(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("asyncop: WithBuffer: negative number of places: %d", n))

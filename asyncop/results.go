@@ -29,8 +29,8 @@ import (
 // that waits for something ends later, with its next element: see [WithUpstreamCancel]. Results that were on their way, at most
 // a buffer full, are dropped, although Stats counts them as emitted.
 //
-// When the input ends, retries run their course, up to the timeout of each element, and the loop waits for all results. A flow
-// is different: see [WithDrainRetries].
+// When the input ends, retries continue, up to the timeout of each element, and the loop waits for all results. A flow is different: see
+// [WithDrainRetries].
 //
 // An operator has a single loop over its results, which takes the place of In, Out, Via and To: Results panics if any of them was used, if it
 // was ranged over before, and with [WithCheckpoints], whose barriers come through In. The loop carries elements only: if IN is an interface
@@ -82,8 +82,8 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 //		m.Ack() // when what was made of it is safe
 //	}
 //
-// One result takes the place of its message, and several are parts of it ([message.Split]): the body settles them. The
-// operator settles what does not reach the body:
+// One result takes the place of its message, and several are parts of it ([message.Split]): the body settles them. The operator settles all
+// others:
 //
 //   - acknowledged: a message that ended without a result, was dropped ([WithDropOnFailure]), or was taken by the failure sink
 //     ([WithFailureSink])
@@ -106,9 +106,10 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[I
 	}
 }
 
-// AwaitRoom waits until a slot is free, and returns how many messages the input of [AsyncWaitOperator.Messages] may take; 0: ctx or the
-// operator has ended. These are the free slots, and while slots become free twice as many as have since the call before. The input of Messages calls it, on its goroutine, before it takes messages from their source: delivery.Run does, so
-// that a worker keeps none from others which it cannot call. It panics where Messages does not drive the operator.
+// AwaitRoom waits until a slot is free, and returns how many messages the input of [AsyncWaitOperator.Messages] may take; 0: ctx or the operator
+// has ended. That is the number of free slots, and while slots become free, twice the number that became free since the previous call. The input
+// of Messages calls it, on its goroutine, before it takes messages from their source. delivery.Run does, so that a worker does not keep messages
+// from others that it cannot call. It panics where Messages does not drive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) AwaitRoom(ctx context.Context) int {
 	return op.driver.AwaitRoom(ctx)
 }
@@ -130,7 +131,7 @@ func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 	return nil
 }
 
-// FromSlice returns an iterator function over a slice, for [AsyncWaitOperator.ResultsOf].
+// FromSlice returns a next function over a slice, for [AsyncWaitOperator.ResultsOf].
 func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 	return func() (v IN, ok bool) {
 		if ok = len(elements) > 0; ok {
@@ -144,7 +145,7 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 // results. It calls next for each element, until ok is false. next must not wait, since the whole operator would wait with it; that is
 // not logged. An input that waits, such as a channel, goes through Results.
 //
-// For calls that are short that takes about two thirds of the time. But while the body of the loop runs, no call starts, no timer fires, no
+// With short calls it takes about two thirds of the time of Results. But while the body of the loop runs, no call starts, no timer fires, no
 // retry begins and no failure is handed over; running calls continue, and a cancel ends their contexts. So the body should be short.
 //
 //	for out, err := range op.ResultsOf(asyncop.FromSlice(keys)) {
@@ -154,11 +155,11 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 //		…
 //	}
 //
-// Up to 128 elements are taken before the next result is yielded, as far as there are slots.
+// Up to 128 elements are taken before the next result is yielded, if there are slots.
 //
 // When the operator is cancelled, or the context of Stop ends, it ends even if the body blocks: Done is closed, and the loop gets Err when its
-// body returns. An element whose results the body has not finished with is abandoned then. Wait and Stop return an error if they are called in
-// the body.
+// body returns. The element whose results the body is processing is then abandoned. Wait and Stop return an error if they are called in the
+// body.
 //
 // A panic or runtime.Goexit of the body or of the input ends the operator with [ErrStopped], and then propagates. A panic of other code that the
 // operator calls is an outcome, as always. runtime.Goexit there ends the goroutine of the loop, so it fails the operator with a [*PanicError].

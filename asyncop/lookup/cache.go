@@ -20,7 +20,7 @@ type Cache[K comparable, V any] interface {
 type Entry[V any] struct {
 	Results []V   // none: a negative entry
 	Err     error // the error of a failed load, without results; usually nil, see [WithErrorTTL]
-	// TTL is how long the entry may be used, from Put on, however often it is read. 0: as long as the cache likes.
+	// TTL is how long the entry may be used after Put, however often it is read. 0: the cache decides.
 	TTL time.Duration
 }
 

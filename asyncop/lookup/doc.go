@@ -1,4 +1,4 @@
-// Package lookup spares calls that look something up: a row, a user, a price. Elements that ask for the same key at the same time share a call,
+// Package lookup avoids repeated calls that look up a row, a user, a price. Elements that ask for the same key at the same time share a call,
 // and a cache answers later elements.
 //
 //	users := lookup.New(
@@ -10,16 +10,16 @@
 //		func(o Order, u User) Enriched { return Enriched{Order: o, Name: u.Name} })
 //	op := asyncop.OrderedWait(enriched, 5*time.Second, 1000)
 //
-// The function that looks up gets only the key: its value is for all elements with that key. [Join] puts each element
-// and the value of its key together. With a nil cache calls are shared only. Lookups are for calls that may happen once for many
-// elements: calls with an effect for each of them do not belong here.
+// The function that looks up gets only the key: its value is for all elements with that key. [Join] puts each element and the value of its key
+// together. Without a cache (nil) calls are shared only. Lookups are for calls that may happen once for many elements: calls with an effect for
+// each of them do not belong here.
 //
 // # Vocabulary
 //
 //   - A lookup is an attempt of an element.
 //   - A load is a call of the wrapped function. One load may answer many lookups.
 //   - A hit is a lookup that the cache answers. A miss is any other: it begins or joins a load.
-//   - An entry is the outcome of a load in the cache: results, that there are none (a negative entry), or an error.
+//   - An entry is the outcome of a load in the cache: results, the absence of results (a negative entry), or an error.
 //
 // # Sharing
 //

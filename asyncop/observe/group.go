@@ -2,8 +2,8 @@ package observe
 
 import "time"
 
-// Group is failures that are alike: elements that failed for the same reason and with the same error, but for the numbers and ids in it.
-// See asyncop.AsyncWaitOperator.Groups.
+// Group is a group of similar failures: elements that failed for the same reason and with the same error, apart from numbers and ids in its
+// text. See asyncop.AsyncWaitOperator.Groups.
 type Group struct {
 	Type   string `json:"type,omitempty"`   // of the error
 	Reason string `json:"reason,omitempty"` // "": none was named
@@ -13,5 +13,5 @@ type Group struct {
 	First       time.Time `json:"first"`
 	Last        time.Time `json:"last"`
 	ExampleText string    `json:"exampleText,omitempty"` // the error of the last element
-	Rest        bool      `json:"rest,omitempty"`        // these had no room: their count and times are all that is known
+	Rest        bool      `json:"rest,omitempty"`        // the elements that did not fit elsewhere: only their count and times are known
 }

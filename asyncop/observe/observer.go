@@ -9,9 +9,9 @@ import "context"
 // Ended is called once for each element that the operator has received, however it ends (law O1). For an element that came too
 // late to be accepted it is the only call.
 //
-// Calls come in order and never overlap, on the operator's loop, so they must not block. Those of AttemptEnded and Ended come at
-// the end of a turn of the loop, some microseconds after the event. Where results go through a buffer (asyncop.WithBuffer), they come
-// when at least half of it is free. Completions of attempts that have ended are not reported, only counted ([Stats]).
+// Calls are made in order and never overlap, on the operator's loop, so they must not block. AttemptEnded and Ended are called at the end of a
+// turn of the loop, some microseconds after the event. Where results go through a buffer (asyncop.WithBuffer), they are called when at least
+// half of it is free. Completions of attempts that have ended are not reported, only counted ([Stats]).
 //
 // A panic in Accepted or AttemptStarted fails the attempt with a *asyncop.PanicError, as a panic in the function does; a
 // panic in the other two is logged. A call that takes more than 100 ms is logged. Done waits until the next step (Via, To)
@@ -29,7 +29,7 @@ type Observer interface {
 	// count after a restart.
 	AttemptStarted(ctx context.Context, attempt int) context.Context
 
-	// AttemptEnded is called when it is known what follows, with the context that AttemptStarted has returned.
+	// AttemptEnded is called when the decision about a retry is known, with the context that AttemptStarted has returned.
 	AttemptEnded(ctx context.Context, outcome Outcome)
 
 	// Ended is called when the element has ended, with the context that Accepted has returned. For an element that was not accepted, ctx has the
@@ -45,13 +45,13 @@ type Gate interface {
 	// TryAdmit reports whether another element may come in. It may be asked more often than elements come.
 	TryAdmit() bool
 
-	// Notify has f called once, from any goroutine, when TryAdmit may return true again; at once, if it does now.
+	// Notify calls f once, from any goroutine, when TryAdmit may return true again; at once if it would return true now.
 	Notify(f func())
 }
 
-// CheckpointedObserver is an [Observer] with a state that goes into the checkpoints of its operator (asyncop.WithCheckpoints), such
-// as the Tracker of exactlyonce/caller, which gives requests ids. It gives elements numbers, and a restored element gets its own back. An
-// operator has at most a single CheckpointedObserver. Without checkpoints these methods are not called.
+// CheckpointedObserver is an [Observer] with a state that goes into the checkpoints of its operator (asyncop.WithCheckpoints), such as the
+// Tracker of exactlyonce/caller, which gives requests ids. It numbers the elements, and a restored element keeps its number. An operator has at
+// most one CheckpointedObserver. Without checkpoints these methods are not called.
 //
 //	Restore ─▶ Restored … ─▶ Accepted … ─▶ Number …, Snapshot 7 ─▶ Accepted … ─▶ Completed 7
 //
