@@ -54,7 +54,7 @@ func FromElement(element any) (m Message[any], ok bool) { return message.FromEle
 // FindLost returns a message that takes the place of m, and is nacked if it is lost: see [message.FindLost].
 func FindLost[T any](m Message[T]) Message[T] { return message.FindLost(m) }
 
-// MetaFromContext returns what is known of the message that a function of an operator is called for: see [message.MetaFromContext].
+// MetaFromContext returns the metadata of the message that a function of an operator is called for: see [message.MetaFromContext].
 func MetaFromContext(ctx context.Context) (m Meta, ok bool) { return message.MetaFromContext(ctx) }
 
 // ContextWithMeta returns a copy of ctx with which [MetaFromContext] returns m.

@@ -59,7 +59,7 @@ type Status struct {
 	//	draining   it has stopped receiving
 	//	ended      Run has returned
 	State string
-	// Err is why it fails, is flooded, drains or has ended; nil if it was asked to.
+	// Err is the reason why it fails, is flooded, drains or has ended; nil if it was asked to.
 	Err error
 }
 
@@ -69,7 +69,7 @@ func WithMonitor(m *Monitor) RunOption {
 	return runOption(func(s *runSettings) { s.monitor = m })
 }
 
-// Status returns what the worker does.
+// Status returns the present status of the worker.
 func (m *Monitor) Status() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,8 +83,8 @@ func (m *Monitor) Status() Status {
 	return m.before.plus(m.run())
 }
 
-// Ready returns nil if the worker receives and its engines answer, or why not. It asks the engines that keep jobs, at most once in ten
-// seconds while they answer, for two seconds at most. Of other ends only Receive says whether they answer.
+// Ready returns nil if the worker receives and its engines answer, else the reason. It asks the engines that keep jobs, at most once in ten
+// seconds while they answer, for two seconds at most. Other sources and sinks are not asked: a source that fails shows in Receive.
 func (m *Monitor) Ready(ctx context.Context) error {
 	s := m.Status()
 	switch {
@@ -96,9 +96,9 @@ func (m *Monitor) Ready(ctx context.Context) error {
 	return errors.New("delivery: the worker is " + s.State)
 }
 
-// ServeHTTP answers requests whose path ends with healthz or readyz: 200, or 503 with the reason. Healthz fails when Run has returned, and
-// then only, since a new start of the process makes no engine answer. Readyz fails when [Monitor.Ready] does. The reason may name
-// hosts and tables: do not show it to the world.
+// ServeHTTP answers requests whose path ends with healthz or readyz: 200, or 503 with the reason. Healthz fails only when Run has returned,
+// since restarting the process would not repair an engine. Readyz fails when [Monitor.Ready] does. The reason may name hosts and tables: do not
+// expose it publicly.
 func (m *Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var err error
 	switch path.Base(r.URL.Path) {

@@ -50,7 +50,7 @@ var ErrFull = store.ErrFull
 //	visit 1 fails ──▶ layer 1 ─▶ visit 2 fails ──▶ layer 2 ─▶ visit 3 fails ──▶ dead letters (exhausted)
 //	permanent error, or outcome unknown, at any visit ──────────────────────▶ dead letters
 //
-// A visit is one passage through an operator, with its short retries. docs/ladder.md says more.
+// A visit is a passage through an operator, with its short retries. See docs/ladder.md.
 //
 // # Names
 //
@@ -101,7 +101,7 @@ func (f queueOption) queue(s *queueSettings) { f(s) }
 // Layer is a place in which failed messages wait for their next visit.
 type Layer struct {
 	Delay         time.Duration // required: above 0
-	Jitter        float64       // the share of the delay that is added at random, at most: 0 to 1
+	Jitter        float64       // up to this share of the delay is added at random: 0 to 1
 	MaxConcurrent int           // messages of the layer in flight in this process at once; 0: no limit
 	Rate          float64       // most messages a second that return to the queue in this process; 0: no limit
 }
@@ -137,8 +137,8 @@ func WithCodec[T any](c codec.Codec[T]) QueueOption {
 	return queueOption(func(s *queueSettings) { s.codec = c })
 }
 
-// WithLease sets how long the messages of a worker that was killed stay with it; the default is 30 s. A worker extends its leases three
-// times as often. It panics if d ≤ 0.
+// WithLease sets how long the messages of a worker that was killed stay with it; the default is 30 s. A worker renews its leases every d/3. It
+// panics if d ≤ 0.
 func WithLease(d time.Duration) QueueOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("delivery: WithLease: %v is not positive", d))
@@ -161,9 +161,9 @@ func WithMaxDepth(n int) QueueOption {
 	return queueOption(func(s *queueSettings) { s.maxDepth = n })
 }
 
-// Remembers says for how long the service that is called remembers a request that has an id (AnswerAge of exactlyonce/server), less
-// what clocks differ. It allows calls in doubt in the layers: the next visit makes the call again under the same id, as a
-// Tracker of exactlyonce/caller with a Name does. By default each call in doubt is a dead letter. It panics if d ≤ 0.
+// Remembers sets how long the called service remembers a request with an id (AnswerAge of exactlyonce/server), minus the difference between
+// clocks. It lets calls in doubt go to the layers: the next visit repeats the call under the same id, as a Tracker of exactlyonce/caller with a
+// Name does. By default each call in doubt becomes a dead letter. It panics if d ≤ 0.
 func Remembers(d time.Duration) QueueOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("delivery: Remembers: %v is not positive", d))
@@ -187,8 +187,8 @@ func KeepKeyOrder(limit int) QueueOption {
 // their order.
 //
 // Each message needs a key: Put refuses a message without a key ([ErrRefused]). If other programs put messages without a key, they are taken
-// when they are among the oldest that are due. To find a key whose turn it is takes a step of an index for each key in the queue. It panics if
-// atOnce is negative; NewQueue panics if the engine cannot take by key (store.ByKey), or with [KeepKeyOrder].
+// when they are among the oldest that are due. Finding the next key takes an index step for each key in the queue. It panics if atOnce is
+// negative; NewQueue panics if the engine cannot take by key (store.ByKey), or with [KeepKeyOrder].
 func FairByKey(atOnce int) QueueOption {
 	if atOnce < 0 {
 		panic(fmt.Sprintf("delivery: FairByKey: %d is negative", atOnce))
@@ -203,12 +203,13 @@ const (
 	blockedSuffix = "-blocked"
 )
 
-// NewQueue returns a queue on an engine. It does not ask the engine: the first Put makes the queue. It panics if the engine is nil, the name is
+// NewQueue returns a queue on an engine. It does not call the engine: the first Put makes the queue. It panics if the engine is nil, the name is
 // empty, is not UTF-8, has a NUL or ends like a name that belongs to another queue, or if the engine does not support an option.
 //
-// An engine without leases and index (store.Consumer), which is Kafka, cannot do [WithLease], [WithMaxDepth], [KeepKeyOrder], [FairByKey] and
-// the limits of a [Layer]. Put refuses [ID] and [After] there ([ErrRefused]); [Queue.Provider], [Queue.Counts] and jobs return errors.
-// A result that is put again after an error, or after a worker was killed, is there twice, with the same id. Without layers, a failure that matches [asyncop.ErrBackendClosed] is a dead letter.
+// An engine without leases and index (store.Consumer), such as Kafka, does not support [WithLease], [WithMaxDepth], [KeepKeyOrder], [FairByKey]
+// and the limits of a [Layer]. Put refuses [ID] and [After] there ([ErrRefused]); [Queue.Provider], [Queue.Counts] and jobs return errors. A
+// result that is put again after an error, or after a worker was killed, is there twice, with the same id. Without layers, a failure that
+// matches [asyncop.ErrBackendClosed] is a dead letter.
 func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] {
 	guard.RefuseNil("delivery: NewQueue", "engine", engine)
 	if err := storearg.Queue(name); err != nil {
@@ -313,18 +314,18 @@ func (q *Queue[T]) DeadLetters() string { return q.name + deadSuffix }
 // Engine returns the engine of the queue.
 func (q *Queue[T]) Engine() Engine { return q.engine }
 
-// PutOption says something about a message that is put.
+// PutOption sets a property of a message that is put.
 type PutOption func(*store.Message)
 
-// ID names a message. A message whose id is in the queue already is not put a second time, and Put returns nil: so a program that does not
-// know whether its Put took effect repeats it. An id is remembered as long as its message is in the queue: no longer when it was done, and
-// not while it waits in a layer or among the dead letters. The default is a random id. It has at most 1,024 bytes.
+// ID sets the id of a message. Putting an id that is already queued has no effect, and Put returns nil, so a program that does not know whether
+// its Put took effect can repeat it. An id is remembered while its message is in the queue: not after it was done, and not while it waits in a
+// layer or among the dead letters. The default is a random id. It has at most 1,024 bytes.
 func ID(id string) PutOption { return func(m *store.Message) { m.Meta.ID = id } }
 
-// After lets a message wait before its first visit, by the engine's clock. A negative delay is refused by Put.
+// After delays the first visit of a message, by the engine's clock. Put refuses a negative delay.
 func After(d time.Duration) PutOption { return func(m *store.Message) { m.Delay = d } }
 
-// Key says what a message is ordered by ([KeepKeyOrder]), or whose it is ([FairByKey]). It has at most 1,024 bytes.
+// Key sets the key by which messages are ordered ([KeepKeyOrder]) or taken in turn ([FairByKey]). It has at most 1,024 bytes.
 func Key(key string) PutOption { return func(m *store.Message) { m.Meta.Key = key } }
 
 // Deadline sets the time after which a message is useless. It travels with the message over layers, queues and machines. A message past its
@@ -361,7 +362,7 @@ func (q *Queue[T]) needsKey(meta *Meta) error {
 	return nil
 }
 
-// Put puts a value into the queue. When it returns nil, the message is as safe as its engine keeps messages.
+// Put puts a value into the queue. When it returns nil, the message is as durable as the engine makes it.
 func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 	m, err := q.Encode(v, opts...)
 	if err != nil {
@@ -441,7 +442,7 @@ func (q *Queue[T]) Provider(ctx context.Context, choose func() string) (string, 
 	return now, q.chosen(ctx, found, err)
 }
 
-// SetProvider stores another choice, such as after the first system has refused for good. See [Queue.Provider].
+// SetProvider stores another choice, for example after the first system has refused for good. See [Queue.Provider].
 func (q *Queue[T]) SetProvider(ctx context.Context, provider string) error {
 	if provider == "" {
 		return fmt.Errorf("delivery: queue %q: the name of a provider is empty", q.name)
@@ -514,7 +515,7 @@ func (q *Queue[T]) Close(ctx context.Context) error {
 
 // QueueCounts are the messages of a [Queue].
 type QueueCounts struct {
-	Waiting  int           // in the queue: due or not, and in flight
+	Waiting  int           // in the queue: due, delayed or in flight
 	Retrying int           // in layers, and behind others of their key
 	Dead     int           // dead letters
 	Held     int           // of all these: they are not taken until they are released (package jobs)

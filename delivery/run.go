@@ -38,7 +38,7 @@ type Operator[IN, OUT any] interface {
 //	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(orders.TakeFailure))
 //	summary, err := delivery.Run(ctx, orders, op, receipts)
 //
-// source and sink are a [Queue], or any other [Source] and [Sink]. Of a queue Run makes a source of its own.
+// source and sink are a [Queue], or any other [Source] and [Sink]. For a queue Run makes a source of its own.
 //
 // op must have a failure policy, such as a failure sink. Without one, a message that cannot be processed ends each worker that gets it. op must
 // not end with ctx (asyncop.WithContext), since it could not drain then. Run returns an error for both before it begins. docs/choosing.md has a

@@ -57,8 +57,8 @@ func WithBatch(n int) RunOption {
 	return runOption(func(s *runSettings) { s.batch = n })
 }
 
-// WithDrain sets how long [Run] finishes what it has after its context has ended; the default is 20 s. Messages that are not done then are given
-// back. With 0 all are given back at once. It panics if d < 0.
+// WithDrain sets how long [Run] finishes its messages after its context has ended; the default is 20 s. Messages that are not done then are
+// given back. With 0 all are given back at once. It panics if d < 0.
 func WithDrain(d time.Duration) RunOption {
 	if d < 0 {
 		panic(fmt.Sprintf("delivery: WithDrain: %v is negative", d))
@@ -88,16 +88,16 @@ func WithFloodGuard(share float64, window int) RunOption {
 	return runOption(func(s *runSettings) { s.share, s.window = share, window })
 }
 
-// WithClock sets the clock of the waits of [Run], or of a queue: its leases, rates and the times of failures. The default is the machine's.
-// When a message is due, the engine's clock says. It panics if c is nil.
+// WithClock sets the clock of the waits of [Run], or of a queue: its leases, rates and the times of failures. The default is the machine's. The
+// engine's clock decides when a message is due. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
 	guard.RefuseNil("delivery: WithClock", "clock", c)
 	return shared{func(s *queueSettings) { s.clock = c }, func(s *runSettings) { s.clock = c }}
 }
 
-// WithLogger sets the logger of [Run] or of a queue; the default is slog.Default(). Run logs failures and the flood guard at warn level,
-// and the begin of a drain at info level. A queue logs at warn level leases that were lost, dead letters, and verdicts that could not be
-// recorded. It panics if l is nil.
+// WithLogger sets the logger of [Run] or of a queue; the default is slog.Default(). Run logs failures and the flood guard at warn level, and the
+// start of a drain at info level. A queue logs lost leases, dead letters, and verdicts that could not be recorded at warn level. It panics if l
+// is nil.
 func WithLogger(l *slog.Logger) Option {
 	guard.RefuseNil("delivery: WithLogger", "logger", l)
 	return shared{func(s *queueSettings) { s.logger = l }, func(s *runSettings) { s.logger = l }}

@@ -9,8 +9,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Summary counts the messages that [Run] has received by their ends. Received is the sum of the other numbers: a message that was delivered
-// twice counts twice.
+// Summary counts the messages that [Run] has received, by outcome. Received is the sum of the other numbers: a message that was delivered twice
+// counts twice.
 type Summary struct {
 	Received     int
 	Acknowledged int           // done: the sink has its results, or it had none

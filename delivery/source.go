@@ -15,9 +15,9 @@ type Source[T any] interface {
 	// Receive returns between 1 and n messages; n ≥ 1. It waits for the first message, and not for more. It is called by a single goroutine at a
 	// time.
 	//
-	// With an error it does not return messages. The error is io.EOF itself if the source has ended and all messages are settled. It is the
-	// cause of ctx when that ends; no message is lost by that. Any other error is a failure, after which Receive may be called again, or it says
-	// that the source is closed.
+	// With an error it does not return messages. The error is io.EOF itself if the source has ended and all messages are settled. If ctx ends,
+	// the error is its cause, and messages are not lost. Any other error is a failure, after which Receive may be called again, or reports that
+	// the source is closed.
 	Receive(ctx context.Context, n int) ([]Message[T], error)
 
 	// Close ends the source. It returns when all verdicts are recorded, or when ctx ends. Messages that are not settled are given back: another
@@ -26,11 +26,11 @@ type Source[T any] interface {
 	Close(ctx context.Context) error
 }
 
-// Sink is where the values of messages go.
+// Sink takes the values of messages.
 type Sink[T any] interface {
-	// PutAll returns nil when all the values are safe; the caller then acknowledges the messages (law D1). After an error the
-	// caller nacks them. A sink that has made some of them safe acknowledges those before it returns the error: the first
-	// verdict counts. It rejects a message that it can never take, or returns an error that matches [ErrRefused] when that
-	// message is put alone. One without an acknowledgement makes PutAll fail instead.
+	// PutAll returns nil when all the values are safe; the caller then acknowledges the messages (law D1). After an error the caller nacks them.
+	// A sink that has made some of them safe acknowledges those messages before it returns the error: the first verdict counts. It rejects a
+	// message that it can never take, or returns an error that matches [ErrRefused] when that message is put alone. If such a message lacks an
+	// acknowledgement, PutAll fails instead.
 	PutAll(ctx context.Context, messages []Message[T]) error
 }

@@ -22,7 +22,7 @@ type Option func(*settings)
 
 type settings struct{ clock clock.Clock }
 
-// WithClock sets the clock that delays are measured with; the default is the real clock. It panics if c is nil.
+// WithClock sets the clock for delays; the default is the real clock. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
 	guard.RefuseNil("channel: WithClock", "clock", c)
 	return func(s *settings) { s.clock = c }

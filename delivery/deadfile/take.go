@@ -12,7 +12,7 @@ import (
 // element is one, comes from ctx ([delivery.MetaFromContext]), and the operator's knowledge of the failure is added to it.
 //
 // The cause is store.OutcomeUnknown for a call that must not happen twice and may have taken effect, store.Permanent for an error that is known
-// not to go away (a rejection, or an error before anything was sent), and else store.Exhausted. An element that was cut off by the end of its
+// to be permanent (a rejection, or an error before a request was sent), and else store.Exhausted. An element that was cut off by the end of its
 // operator is not taken: it did not fail. An element that can never be taken ([File.Append]) is rejected by the operator, if it is a message:
 // its source has the dead letter then. Else it fails the run.
 //

@@ -27,8 +27,8 @@ type Queue[T any] struct {
 	Keeps bool
 	// Shared says that several sources of the queue may be open at once, as in several processes.
 	Shared bool
-	// Lease is how long a message stays with a source that gives no sign of life any more, at most; 0: leases are not checked.
-	// Kill, which needs a Lease, ends a source as a crash of its process does.
+	// Lease is the longest time that a message stays with a source that has died; 0: leases are not checked. Kill, which needs a Lease, ends a
+	// source as a crash of its process would.
 	Lease time.Duration
 	Kill  func(source delivery.Source[T])
 

@@ -17,7 +17,7 @@ import (
 type Backend struct {
 	Name    string    `json:"name"`
 	State   string    `json:"state"`         // open, closed, probing, ramping, held
-	Why     string    `json:"why,omitempty"` // it is not open
+	Why     string    `json:"why,omitempty"` // why it is not open
 	Since   time.Time `json:"since"`         // of State, by the worker's clock
 	Until   time.Time `json:"until,omitzero"`
 	Limit   int       `json:"limit"` // calls at a time; -1: none
@@ -29,9 +29,9 @@ type Backend struct {
 type BackendOrder struct {
 	Backend string    `json:"backend"`
 	Event   string    `json:"event"`           // the last event: hold, open, limit
-	Held    string    `json:"held,omitempty"`  // no call starts: why, and who has said so; "": it is not held
+	Held    string    `json:"held,omitempty"`  // the reason, and who held it, if calls must not start; "": it is not held
 	Limit   *int      `json:"limit,omitempty"` // calls at a time in each process; nil: the limit of the program
-	By      string    `json:"by"`              // whose event it is
+	By      string    `json:"by"`              // the author of the event
 	Why     string    `json:"why"`
 	At      time.Time `json:"at"` // by the engine's clock
 
@@ -42,13 +42,14 @@ type BackendOrder struct {
 // orderMembers are those of a BackendOrder.
 var orderMembers = unknown.Kind{Known: []string{"backend", "event", "held", "limit", "by", "why", "at"}}
 
-// HoldBackend lets no call of the backends with this name start, in all workers of the engine, until [Jobs.OpenBackend]. Calls that run are not
-// ended. Workers that start later are held as well. It reaches workers on PostgreSQL and in memory at once, and others within about a second.
+// HoldBackend keeps calls of the backends with this name from starting, in all workers of the engine, until [Jobs.OpenBackend]. Calls that run
+// are not ended. Workers that start later are held as well. It reaches workers on PostgreSQL and in memory at once, and others within about a
+// second.
 func (j *Jobs) HoldBackend(ctx context.Context, name, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, "hold", by, why, func(o *BackendOrder) { o.Held = why + " (" + by + ")" })
 }
 
-// OpenBackend ends a hold. The backends try their service, and their load grows back; also those that were closed otherwise.
+// OpenBackend ends a hold. The backends try their service, and their load grows back, even if they were closed for another reason.
 func (j *Jobs) OpenBackend(ctx context.Context, name, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, "open", by, why, func(o *BackendOrder) { o.Held = "" })
 }

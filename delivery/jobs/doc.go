@@ -7,7 +7,7 @@
 //		By: "ann", Why: "the bank is back",
 //	})
 //
-// # Who runs a job
+// # Runners
 //
 // A job is kept in the engine. Any process that has the engine open runs it: each worker (delivery.Run) looks for jobs every 20 s, and
 // [Jobs.Run] runs a job at once. A single process at a time runs the jobs of a queue, the oldest first: it holds a lock with a lease of 30 s. If

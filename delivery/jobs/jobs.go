@@ -39,7 +39,7 @@ var ErrNotFound = errors.New("jobs: there is no such job")
 // Config are the settings of [New].
 type Config struct {
 	Lease  time.Duration // after which another process continues the jobs of a process that was killed; the default is 30 s
-	Clock  clock.Clock   // of waits; the default is the machine's
+	Clock  clock.Clock   // for waits; the default is the machine's
 	Logger *slog.Logger  // for failures, at warn level; the default is slog.Default()
 }
 
@@ -149,8 +149,8 @@ func (j *Jobs) write(ctx context.Context, tx store.Tx, job *Job, event, by, why 
 	return appendLine(ctx, tx, Line{At: tx.Now().UTC(), Event: event, By: by, Why: why, Job: *job})
 }
 
-// Get returns a job. The error matches [ErrNotFound] if there is none with this id; those that ended long ago are only in the log. With the
-// error of a job that cannot be read, it returns what is known of it.
+// Get returns a job. The error matches [ErrNotFound] if the id is unknown; jobs that ended long ago are only in the log. For a job that cannot
+// be read, it returns an error, and a Job with the known fields.
 func (j *Jobs) Get(ctx context.Context, id int) (Job, error) { return get(ctx, j.engine, id) }
 
 // List returns the jobs, the newest first: all unfinished jobs, and the last 1,000 of the others. The State of a job that cannot be read is

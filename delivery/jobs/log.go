@@ -71,7 +71,7 @@ func headOf(ctx context.Context, from reader) (head store.Record, n int, hash st
 // lineName sorts as the number does.
 func lineName(n int) string { return fmt.Sprintf("%012d", n) }
 
-// Log returns the lines of the log, the oldest first. A line that was changed, is missing or was added by others ends it with an error that
+// Log returns the lines of the log, the oldest first. It ends with an error at a line that was changed, is missing or was added by others, and
 // names it.
 func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {

@@ -30,7 +30,7 @@ type Worker struct {
 	PID       int               `json:"pid"`
 	Version   string            `json:"version"` // of weir in the program
 	Since     time.Time         `json:"since"`   // by the engine's clock, as Seen
-	Seen      time.Time         `json:"seen"`    // when it said this
+	Seen      time.Time         `json:"seen"`    // when it reported
 	Queues    []string          `json:"queues,omitempty"`
 	Counts    json.RawMessage   `json:"counts,omitempty"`
 	Operators []json.RawMessage `json:"operators,omitempty"`

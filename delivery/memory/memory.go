@@ -70,7 +70,7 @@ type memoryEntry struct {
 // Option changes a setting of [Open].
 type Option func(*memoryQueues)
 
-// WithClock sets the clock that says what is due; the default is the machine's. It panics if c is nil.
+// WithClock sets the clock by which messages are due; the default is the machine's. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
 	guard.RefuseNil("memory: WithClock", "clock", c)
 	return func(m *memoryQueues) { m.machine = c }

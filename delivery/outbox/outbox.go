@@ -34,8 +34,8 @@
 // every message fails, all stay, however long that lasts. An error that matches [store.ErrFull] does not refuse messages: the same messages are
 // tried again each second.
 //
-// A message whose relay died while it published may have killed it. It goes alone from then on, and after the fifth relay that died with it
-// to the dead letters, with the cause [store.Lapsed].
+// A message whose relay died while it published may have killed it. From then on it is published alone, and after the fifth relay that died with
+// it, it goes to the dead letters, with the cause [store.Lapsed].
 //
 // A single relay works at a time, by the lock of the queue's name. If its process dies, another relay takes over when the lease has ended. A
 // relay that was stopped for longer than its lease may publish a batch a second time.
@@ -77,7 +77,7 @@ const (
 	dead        = " dead"          // behind the name of the queue: that of its dead letters
 )
 
-// Config says what [Relay] does. Queue and Publish are required.
+// Config configures [Relay]. Queue and Publish are required.
 type Config struct {
 	Queue string // of the staged messages; also the name of the lock
 	// Publish sends messages. When it returns nil they are durable. After an error they are sent again, individually, after a back-off of 10 ms
@@ -87,7 +87,7 @@ type Config struct {
 	Owner   string        // in the lock; the default is the host's name and the process id
 	Batch   int           // messages at once; the default is 100
 	Lease   time.Duration // of the lock; the default is 15 s
-	MaxPoll time.Duration // how long it waits at most before it looks into an empty queue again; the default is 1 s, it begins with 10 ms
+	MaxPoll time.Duration // the longest pause between polls of an empty queue; the default is 1 s. It starts at 10 ms and doubles
 	Logger  *slog.Logger  // errors are logged at warn level; the default is slog.Default()
 	Clock   clock.Clock   // the default is the machine's
 }

@@ -14,12 +14,12 @@ type Filter struct {
 	Provider string    `json:"provider,omitempty"`
 	Cause    Cause     `json:"cause,omitempty"`
 	Reason   string    `json:"reason,omitempty"` // among the reasons
-	Error    string    `json:"error,omitempty"`  // is a part of the last error
+	Error    string    `json:"error,omitempty"`  // a part of the last error
 	Since    time.Time `json:"since,omitzero"`   // arrived then or later
 	Before   time.Time `json:"before,omitzero"`  // arrived earlier
 }
 
-// Match says whether an entry matches.
+// Match reports whether an entry matches.
 func (f *Filter) Match(e *Entry) bool {
 	m := &e.Meta
 	switch {

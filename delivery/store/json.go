@@ -56,8 +56,8 @@ func isLine(payload []byte) bool {
 	return json.Compact(&b, payload) == nil && bytes.Equal(b.Bytes(), payload) && !bytes.ContainsAny(payload, "\u2028\u2029<>&")
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote, also if the JSON was formatted since. A member that it does not know is a header whose
-// name begins with "Weir-Message-", and MarshalJSON writes it as it was.
+// UnmarshalJSON reads the output of MarshalJSON, even if it was reformatted. A member that it does not know is a header whose name begins with
+// "Weir-Message-", and MarshalJSON writes it as it was.
 func (m *Message) UnmarshalJSON(b []byte) error {
 	var j messageJSON
 	later, err := messages.Unmarshal(b, &j)

@@ -19,7 +19,7 @@ type Keeper interface {
 	// Locks returns the locks of the engine. They end with it.
 	Locks() lock.Locks
 
-	// Records returns up to limit records of a kind, in the order of the bytes of their names, which are behind after.
+	// Records returns up to limit records of a kind whose names follow after, in the byte order of their names.
 	Records(ctx context.Context, kind, after string, limit int) ([]Record, error)
 
 	// Update runs f in a transaction, which commits if f returns nil. If f returns an error, it rolls back and returns that error. f may run
@@ -39,7 +39,7 @@ type Tx interface {
 	// a value the record is removed. If another transaction was faster, it returns ErrChanged.
 	Write(ctx context.Context, r Record) error
 
-	// Edit changes messages, and says for each whether it did.
+	// Edit changes messages, and reports for each whether it did.
 	Edit(ctx context.Context, edits ...Edit) (done []bool, err error)
 }
 
@@ -63,10 +63,10 @@ type EditKind int
 
 // The kinds of an [Edit].
 const (
-	// MoveEdit puts the message of the entry into another queue, where it is due after its Delay, and removes what was listed. It is not
-	// done if a message with the same identity is there.
+	// MoveEdit puts the message of the entry into another queue, where it is due after its Delay, and removes the listed message. It is not done
+	// if a message with the same identity is there.
 	MoveEdit EditKind = iota
-	// RemoveEdit removes the message, also while it is leased.
+	// RemoveEdit removes the message, even while it is leased.
 	RemoveEdit
 	// HoldEdit keeps the message from being taken and claimed, until it is released.
 	HoldEdit
@@ -74,7 +74,7 @@ const (
 	ReleaseEdit
 )
 
-// Watcher is a [Keeper] that says when records of the kind [WatchedKind] are written. Where an engine is none, they are read once a second.
+// Watcher is a [Keeper] that reports when records of the kind [WatchedKind] are written. On other engines they are read once a second.
 type Watcher interface {
 	// Watch calls changed when such a record was written, until ctx ends or it fails, and returns the reason. It first calls changed as soon as
 	// it would not miss a change. changed does not block.

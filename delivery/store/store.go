@@ -60,13 +60,12 @@ type Receiver interface {
 type Store interface {
 	Engine
 
-	// Take leases up to max messages that are due, those due first before others, and returns them: none if none is due.
-	// It does not wait. A message is not returned before its delay has passed by the clock of the store, which does not go
-	// back when the machine's clock does (law D3). Nor is it taken again before its lease has ended. It stops behind the
-	// message with which the payloads have [MaxBytes].
+	// Take leases up to max messages that are due, the earliest due first, and returns them: none if none is due. It does not wait. A message is
+	// not returned before its delay has passed by the clock of the store, which does not go back when the machine's clock does (law D3). Nor is
+	// it taken again before its lease has ended. It stops after the message with which the payloads reach [MaxBytes].
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
-	// Extend makes the leases end after the time d from now, also if it is sooner than before.
+	// Extend makes the leases end after the time d from now, even if that is sooner than before.
 	Extend(ctx context.Context, d time.Duration, leases ...Lease) error
 
 	// Done removes messages that were taken.
@@ -83,7 +82,7 @@ type Store interface {
 // Lease is the right to settle a message that was taken.
 type Lease struct {
 	Queue string
-	Entry string // names the message in the store, and no message after it
+	Entry string // names the message in the store; not used again for another message
 	Fence uint64 // the fencing number: from 1, incremented each time the message is taken
 }
 
@@ -91,7 +90,7 @@ type Lease struct {
 type Leased struct {
 	Message
 	Lease Lease
-	// Position is where the message stands in its queue, if the store is an [Inspector].
+	// Position is the place of the message in its queue, if the store is an [Inspector].
 	Position Position
 	// Lapses is how many of its leases in this queue have ended before it was settled or given back: its consumers died, or hung.
 	Lapses int
@@ -121,8 +120,8 @@ type Inspector interface {
 	// It may work in steps, so that others need not wait: after an error some may be gone.
 	Purge(ctx context.Context, queue string, f Filter) (int, error)
 
-	// Claim leases messages that match, are not leased and not held, due or not, in the order of their positions. It stops at [MaxBytes],
-	// as Take does.
+	// Claim leases messages that match and are neither leased nor held, due or not, in the order of their positions. It stops at [MaxBytes], as
+	// Take does.
 	Claim(ctx context.Context, queue string, f Filter, p Page, lease time.Duration) ([]Leased, error)
 
 	// Move settles leases, and puts a message in another queue for each, in a transaction: a crash leaves the old or the new. Messages whose
@@ -149,10 +148,10 @@ type ByKey interface {
 	TakeByKey(ctx context.Context, queue string, t Turn, max int, lease time.Duration) (taken []Leased, next string, err error)
 }
 
-// Turn says of which keys [ByKey.TakeByKey] takes messages.
+// Turn selects the keys of which [ByKey.TakeByKey] takes messages.
 type Turn struct {
-	After  string   // next of the call before; "": from the first key on
-	Each   int      // messages of a key at most, at least 1
+	After  string   // next of the previous call; "": from the first key on
+	Each   int      // most messages of a key; at least 1
 	Except []string // not of these keys
 }
 
@@ -176,8 +175,8 @@ type Position int64
 
 // Page is a part of a queue.
 type Page struct {
-	After Position // only what stands behind it; 0: from the beginning
-	Until Position // only up to and with it; 0: to the end
+	After Position // only messages after it; 0: from the beginning
+	Until Position // only messages up to it, inclusive; 0: to the end
 	Max   int      // number of messages, at least 1
 }
 
@@ -206,6 +205,6 @@ type Counts struct {
 // Move is a message to be moved: see [Inspector.Move].
 type Move struct {
 	Lease   Lease
-	Queue   string // where it goes, which may be the queue it comes from
+	Queue   string // the target, which may be the queue it comes from
 	Message Message
 }
