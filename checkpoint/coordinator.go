@@ -76,8 +76,7 @@ type Coordinator struct {
 // NewCoordinator returns a coordinator that stores checkpoints in store and resumes from the newest valid checkpoint, if any. An error of the
 // store is returned: a pipeline never starts afresh because its state could not be read. It panics if store is nil.
 //
-// It takes no context, and waits for the store up to the time of [WithTimeout], 10 minutes by default. The contexts of its calls of
-// the store end then.
+// It waits for the store up to the time of [WithTimeout], 10 minutes by default, when the contexts of its calls of the store end.
 func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 	guard.RefuseNil("checkpoint: NewCoordinator", "store", store)
 	c := &Coordinator{
@@ -139,9 +138,9 @@ func (c *Coordinator) Restored() (id uint64, ok bool) {
 	return c.restored.ID, true
 }
 
-// RestoredKind returns the kind of the checkpoint that the pipeline resumes from; ok is false for a fresh start. After a [Drain]
-// the input was finished: only elements that it has got since are left. After a [Suspend] the run was stopped to be resumed.
-// After a [Periodic] checkpoint the run did not come to its end.
+// RestoredKind returns the kind of the checkpoint that the pipeline resumes from; ok is false for a fresh start. After a [Drain] the input was
+// finished: only elements added since are left. After a [Suspend] the run was stopped to be resumed. After a [Periodic] checkpoint the run was
+// interrupted.
 func (c *Coordinator) RestoredKind() (kind Kind, ok bool) {
 	if c.restored == nil {
 		return 0, false
@@ -300,16 +299,16 @@ func (c *Coordinator) awaitStart() bool {
 }
 
 // Trigger takes a checkpoint now, after a checkpoint that is under way, and returns its number when it is complete. Before Start it waits for
-// that. When ctx ends first, the checkpoint is aborted. The error is context.Cause(ctx), why the checkpoint was aborted or the run has ended, or
-// the error of Close. If the store does not return although its context has ended, Trigger gives up five seconds later; no checkpoint is stored
-// until the store has returned, and each that fails is logged and counted.
+// that. When ctx ends first, the checkpoint is aborted. The error is context.Cause(ctx), the reason why the checkpoint was aborted or the run
+// has ended, or the error of Close. If the store does not return although its context has ended, Trigger gives up five seconds later; no
+// checkpoint is stored until the store has returned, and each that fails is logged and counted.
 func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 	return c.take(ctx, participant.Periodic)
 }
 
 // Close ends checkpointing at once, without a final checkpoint, and closes the store. The contexts of [Output.Write] and [Output.Prepare] end. A
-// checkpoint that is being stored or published may come to its end first, and if it is final, the stream has ended with it; after five seconds
-// its context ends. When Close returns nil, each [Input] is closed and each [Sink] has stopped writing, so another run may begin, even in this
+// checkpoint that is being stored or published may complete first, and if it is final, the stream has ended with it; after five seconds its
+// context ends. When Close returns nil, each [Input] is closed and each [Sink] has stopped writing, so another run may begin, even in this
 // process.
 //
 // If a store, an input or an output does not return although its context has ended, Close gives up after ten seconds, or five seconds

@@ -28,8 +28,8 @@
 //	a join that is not seen so                           the run fails when a barrier comes for the second time
 //	Via or To twice                                      panics
 //
-// The final barrier is checked once more. A [Sink] reports it when its input is closed, and an element that comes between the
-// two fails the run before the final checkpoint is stored. Two mistakes are not seen:
+// The final barrier is checked once more. A [Sink] reports it when its input is closed, and an element that comes between the two fails the run
+// before the final checkpoint is stored. Two mistakes are not detected:
 //
 //   - Code of yours, or a PassThrough, splits the stream, each barrier takes a single branch, and the branches meet again.
 //   - Branches with slow flows of yours meet again: a checkpoint may complete before the second barrier fails the run.
@@ -59,7 +59,7 @@
 // last, so its Save is tried again until the timeout, and so is every Commit. A run that has lost its store to another run gets [ErrFenced] and
 // ends.
 //
-// Without a checkpoint there is a fresh start. An output that is a [FreshStarter] is told so, and may refuse.
+// Without a checkpoint the run starts afresh. For an output that is a [FreshStarter], FreshStart is called, and may refuse.
 //
 // Package checkpointtest checks a store, input or output of your own.
 //
@@ -73,7 +73,7 @@
 //
 // The source sends the marker and then only barriers. An operator passes the marker on when all before it has left. The final checkpoint is
 // taken when all participants have reported the marker. Draining takes as long as it needs: [WithTimeout] does not bound it. Checkpoints
-// continue meanwhile, so a job that is killed while it drains resumes from the last of them. Its source finds itself at the end of the input and
+// continue meanwhile, so a job that is killed while it drains resumes from the last of them. Its source is then at the end of the input and
 // sends the marker again.
 //
 // # Hostile bytes

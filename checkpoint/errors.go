@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	// ErrNotFound reports that a store does not have the checkpoint, or has none at all.
+	// ErrNotFound reports that a store does not have the checkpoint, or any checkpoint.
 	ErrNotFound = errors.New("checkpoint: not found")
 
 	// ErrFenced is returned by a [Store] or an [Output] that another run has taken over. The run that has lost it gets this error for every

@@ -49,8 +49,8 @@ func mask(sum uint32) uint32 { return (sum>>15 | sum<<17) + 0xa282ead8 }
 // partSum is the checksum that follows a part.
 func partSum(p []byte) uint32 { return mask(crc32.Checksum(p, castagnoli)) }
 
-// WriteTo writes s in the format of weir's own stores: versioned, with checksums, read by [ReadSnapshot]. It is for
-// stores that keep snapshots elsewhere. Many small writes of s are gathered, so w needs no buffer.
+// WriteTo writes s in the format of weir's own stores: versioned, with checksums, read by [ReadSnapshot]. It is for stores that keep snapshots
+// elsewhere. Small writes are gathered, so w need not be buffered.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	if err := s.Validate(); err != nil {
 		return 0, err

@@ -6,7 +6,7 @@ import (
 
 // Input provides a [Source] with elements, and with positions to resume from. It is used by a single goroutine.
 //
-// While Next blocks, no barrier can be sent. So an input that may be idle for a while should be a [Waiter], too.
+// While Next blocks, barriers cannot be sent. So an input that may be idle for a while should be a [Waiter], too.
 //
 // Package checkpointtest checks an input of your own against these rules.
 type Input[T any] interface {
@@ -26,7 +26,7 @@ type Input[T any] interface {
 // Waiter is implemented by an [Input] that may be idle: a channel, a socket, a topic of Kafka. The source waits in Wait instead of in Next, so
 // that it can send barriers meanwhile, and end at once when the run is over. An input that wraps another input passes Wait on to it.
 //
-// An input over a client that polls keeps what it polled, and moves its position as Next hands it out:
+// An input over a client that polls keeps the polled records, and moves its position as Next returns them:
 //
 //	func (in *topic) Wait(ctx context.Context) (err error) {
 //		for len(in.polled) == 0 && err == nil {
@@ -41,13 +41,13 @@ type Input[T any] interface {
 //		return r, nil
 //	}
 type Waiter interface {
-	// Wait returns nil as soon as Next has something to return at once: an element, the end, or an error. It returns an
-	// error that matches ctx.Err() soon after ctx has ended; any other error fails the pipeline. It is called before every
-	// Next, and again after it was interrupted. It does not change Position.
+	// Wait returns nil as soon as Next can return at once: with an element, the end, or an error. It returns an error that matches ctx.Err()
+	// soon after ctx has ended; any other error fails the pipeline. It is called before every Next, and again after it was interrupted. It does
+	// not change Position.
 	Wait(ctx context.Context) error
 }
 
-// Committer is implemented by an [Input] that wants to know what is safe: Kafka offsets, for instance.
+// Committer is implemented by an [Input] that commits its position elsewhere, such as offsets in Kafka.
 type Committer interface {
 	// Commit reports that the elements before position are covered by a complete checkpoint. It is called from the coordinator's goroutine,
 	// concurrently with Next. ctx ends when the coordinator is being closed and has waited for some seconds. An error is logged, and the run

@@ -11,7 +11,7 @@ const (
 	Periodic = Kind(participant.Periodic)
 	// Drain is the final checkpoint of a stream that came to its end: elements in flight were finished first.
 	Drain = Kind(participant.Drain)
-	// Suspend is the final checkpoint of a stream that was stopped: it holds what was in flight, to be resumed from.
+	// Suspend is the final checkpoint of a stream that was stopped: it holds the elements in flight, to be resumed from.
 	Suspend = Kind(participant.Suspend)
 )
 

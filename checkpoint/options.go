@@ -13,7 +13,7 @@ import (
 // defaultTimeout is how long each step of a checkpoint may take: see [WithTimeout].
 const defaultTimeout = 10 * time.Minute
 
-// Option changes a setting of a [Coordinator]. Options panic if their argument makes no sense, also on nil.
+// Option changes a setting of a [Coordinator]. Options panic if their argument is invalid or nil.
 type Option func(*Coordinator)
 
 // WithInterval triggers a checkpoint after each interval, counted from the end of the previous checkpoint. By default, and with 0, checkpoints
@@ -42,10 +42,10 @@ func WithTimeout(d time.Duration) Option {
 	return func(c *Coordinator) { c.timeout = d }
 }
 
-// WithTolerableFailures ends the run with an error when more than n checkpoints in a row have failed. [Stats.Failed] says which
-// count. By default any number is tolerated, and each failure is logged as a warning: weir does not restart a pipeline that has
-// ended, and a restart repeats the calls since the last complete checkpoint. The option is named after Flink's
-// tolerableCheckpointFailureNumber, whose default is 0, since Flink restarts its jobs. It panics if n < 0.
+// WithTolerableFailures ends the run with an error when more than n checkpoints in a row have failed. See [Stats.Failed] for the failures that
+// count. By default any number is tolerated, and each failure is logged as a warning: weir does not restart a pipeline that has ended, and a
+// restart repeats the calls since the last complete checkpoint. The option is named after Flink's tolerableCheckpointFailureNumber, whose
+// default is 0, since Flink restarts its jobs. It panics if n < 0.
 func WithTolerableFailures(n int) Option {
 	if n < 0 {
 		panic(fmt.Sprintf("checkpoint: WithTolerableFailures: negative number: %d", n))

@@ -46,8 +46,8 @@ func (s *Snapshot) Size() int64 {
 	return n
 }
 
-// Validate returns an error if no store can keep s: its number is 0, its kind unknown, or the name of a
-// participant is empty, longer than 1024 bytes, or not UTF-8.
+// Validate returns an error if stores must refuse s: its number is 0, its kind unknown, or the name of a participant is empty, longer than 1024
+// bytes, or not UTF-8.
 func (s *Snapshot) Validate() error {
 	if s == nil {
 		return fmt.Errorf("%w: it is nil", errInvalidSnapshot)

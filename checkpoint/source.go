@@ -92,7 +92,7 @@ func (s *Source[T]) Out() <-chan any {
 	return s.out
 }
 
-// ElementTypes is for other ends of a stream.
+// ElementTypes returns the types of the stream's elements, so that Via and To can panic if they do not match.
 func (*Source[T]) ElementTypes(wiring.Question) (in, out reflect.Type) {
 	return nil, reflect.TypeFor[T]()
 }

@@ -9,7 +9,7 @@ type Stats struct {
 	// that ended with the run, or with the context of the caller who asked for it, does not count.
 	Failed      uint64
 	FailedInRow int   // since the last that completed
-	LastError   error // of the last that failed; nil: none has
+	LastError   error // of the last failed checkpoint; nil: none failed
 
 	LastID       uint64        // of the last that this run has stored; 0: none
 	LastTime     time.Time     // when it was stored
@@ -20,7 +20,7 @@ type Stats struct {
 	Since    time.Time // when it was triggered
 }
 
-// Stats returns what has become of the checkpoints so far, at any time.
+// Stats returns the counts of the checkpoints so far. It may be called at any time.
 func (c *Coordinator) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 // The methods are safe for concurrent use. After Close they return [ErrClosed]. A store or an [Output] with a method LogTo(*slog.Logger)
 // gets the coordinator's logger.
 type Store interface {
-	// Save stores s durably and as a whole. Once it has returned nil, a crash of the process does not lose s, nor does a power cut as far as the
-	// store promises it. At every moment the store holds either the snapshots it held before, or those and all of s. When s is durable, Save may
+	// Save stores s durably and as a whole. Once it has returned nil, a crash of the process does not lose s, nor does a power cut if the store
+	// promises that. At every moment the store holds either the snapshots it held before, or those and all of s. When s is durable, Save may
 	// remove the oldest snapshots. It never removes the newest undamaged snapshots. If it cannot remove an old snapshot, Save still succeeds.
 	//
 	// s.ID must be higher than every number that the store has seen, in former runs too and damaged snapshots included; otherwise Save stores
@@ -34,9 +34,8 @@ type Store interface {
 	// Save does not keep a reference to s and its states.
 	Save(ctx context.Context, s *Snapshot) error
 
-	// Load returns the snapshot of a number. It belongs to the caller. The error matches ErrNotFound if there is none,
-	// is a *CorruptError if it is damaged (which must never go unnoticed), and a *VersionError if it is in an unknown
-	// format; other errors mean that it could not be read.
+	// Load returns the snapshot of a number. It belongs to the caller. The error matches ErrNotFound if it does not exist, is a *CorruptError if
+	// it is damaged (damage must always be detected), and a *VersionError if its format is unknown; other errors mean that it could not be read.
 	Load(ctx context.Context, id uint64) (*Snapshot, error)
 
 	// List returns the stored snapshots, including damaged ones, in ascending order of numbers. It need not read their content.
@@ -58,7 +57,7 @@ type Entry struct {
 //
 // The error matches [ErrNotFound] if the store is empty. It does not if there are only damaged snapshots: their errors are returned, joined and
 // as skipped, so that no pipeline starts afresh because its state was lost. A snapshot that cannot be read for another reason (permissions, an
-// unknown format, it is listed and not there) is an error too, not skipped.
+// unknown format, listed but missing) is an error too, not skipped.
 func Latest(ctx context.Context, store Store) (s *Snapshot, skipped []*CorruptError, err error) {
 	entries, err := store.List(ctx)
 	if err != nil {

@@ -21,8 +21,8 @@ type Request struct {
 	Fingerprint [32]byte
 }
 
-// Validate returns an error of class [ErrInvalidID], as [ID.Validate] does, also if the scope is not text that every database
-// takes: UTF-8 without the character NUL.
+// Validate returns an error of class [ErrInvalidID], as [ID.Validate] does, and if the scope is not UTF-8 without the character NUL, which every
+// database takes.
 func (r Request) Validate() error {
 	if !utf8.ValidString(r.Scope) || strings.ContainsRune(r.Scope, 0) {
 		return fmt.Errorf("%w: scope %q is not UTF-8, or has the character NUL", ErrInvalidID, r.Scope)
@@ -30,8 +30,8 @@ func (r Request) Validate() error {
 	return r.ID.Validate()
 }
 
-// RequestFromContext returns the request that is being handled under ctx, which a [Store] needs. It is not what is sent with
-// requests that the handler makes: those have an identity of their own.
+// RequestFromContext returns the request that is being handled under ctx, which a [Store] needs. Requests that the handler makes itself have an
+// identity of their own.
 func RequestFromContext(ctx context.Context) (Request, bool) {
 	req, ok := ctx.Value(oncewire.RequestKey{}).(Request)
 	return req, ok

@@ -11,7 +11,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/suite"
 )
 
-// Outlet is where an output writes.
+// Outlet is the target of an output.
 type Outlet[T any] struct {
 	// Open opens an output at the outlet. It is called again after the output was closed, or left as a crash leaves it: without Close, and never
 	// used again. At most one output is in use at a time.
@@ -19,7 +19,7 @@ type Outlet[T any] struct {
 	// Fail makes the n-th call fail that the output in use makes from now on to its disk or server. n counts from 1; 0 makes none fail. Nil:
 	// Commit is repeated only after it has succeeded.
 	Fail func(n int)
-	// Visible returns what can be seen at the outlet, in order. It is called while an output is in use, too.
+	// Visible returns the visible elements of the outlet, in order. It may be called while an output is in use.
 	Visible func() ([]T, error)
 }
 

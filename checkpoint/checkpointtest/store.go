@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// Place is where a store keeps its snapshots.
+// Place is the storage of a store's snapshots.
 type Place struct {
 	// Open opens a store at the place. It is called again after the store was closed, and must find the saved snapshots. At most one store
 	// is open at a time.

@@ -27,7 +27,7 @@ import (
 //	dir/checkpoint-00000000000000000042.weir
 //	dir/checkpoint-00000000000000000043.weir.tmp    being written, or left over by a crash: removed by the next opening
 //
-// Save writes to the side, syncs the file, renames it, syncs the directory, and only then removes all but the last k snapshots
+// Save writes a temporary file, syncs it, renames it, syncs the directory, and only then removes all but the last k snapshots
 // ([DirStore.KeepLast]). A process killed, or a machine whose power is cut, at any moment in between leaves the snapshots as they were, with or
 // without the new snapshot. The checksums detect later damage. Other files in the directory are left alone.
 //
@@ -74,14 +74,14 @@ const (
 	filePerm fs.FileMode = 0o600
 )
 
-// OpenDir opens the store in a directory, which is made if need be, with its parents; it and its files are accessible to
-// their owner only.
+// OpenDir opens the store in a directory, which it makes if it is missing, with its parents; the directory and its files are accessible to their
+// owner only.
 //
 // The error is a *[LockedError] if the directory is open already, in this process or in another. The lock ends with the process, however that
 // dies. It is a lock on the directory itself: it holds even if the file LOCK is removed. If the directory is removed or replaced while it is
 // open, Save returns [checkpoint.ErrFenced].
 //
-// Some systems give less:
+// Some systems guarantee less:
 //
 //   - Where directories cannot be locked (NFS), a second process gets in after LOCK was removed. From then on Save of the first process returns
 //     an error, unless it runs at that moment.

@@ -15,9 +15,9 @@
 //
 // # Durability
 //
-// [DirStore] keeps the promise of a store when the process is killed and when the machine loses its power, at any moment: a snapshot is written
-// to the side, synced, renamed, and the directory synced, before an older snapshot is removed. A directory belongs to a single process at a
-// time: see [LockedError].
+// [DirStore] is durable when the process is killed and when the machine loses its power, at any moment: a snapshot is written to a temporary
+// file, synced, renamed, and the directory synced, before an older snapshot is removed. A directory belongs to a single process at a time: see
+// [LockedError].
 //
 // An [Output] refuses a file that is not empty when the run does not resume from a checkpoint, unless [Output.WithOverwrite] was called.
 //

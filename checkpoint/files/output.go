@@ -20,7 +20,7 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// Output is an [checkpoint.Output] that appends to a file, exactly once. [NewOutput] makes one.
+// Output is a [checkpoint.Output] that appends to a file, exactly once. [NewOutput] makes one.
 //
 // Elements written since the last barrier go to a part file beside it (path.part-N). A barrier ends the part and makes it durable. When the
 // checkpoint completes, the output appends its parts to the file, makes the file durable, and removes the parts. The state of a checkpoint has
@@ -56,9 +56,9 @@ type part struct {
 	length int64
 }
 
-// NewOutput returns an output that appends to the file at path what encode appends to dst for each element. Without a
-// checkpoint to resume from the file must be empty or absent: see [Output.WithOverwrite]. Files are made with mode 0644,
-// before the umask. It panics if path is empty or encode is nil.
+// NewOutput returns an output that appends each element to the file at path; encode appends the bytes of an element to dst. Without a checkpoint
+// to resume from the file must be empty or absent: see [Output.WithOverwrite]. Files are made with mode 0644, before the umask. It panics if
+// path is empty or encode is nil.
 func NewOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error)) *Output[T] {
 	guard.RefuseNil("checkpoint: NewOutput", "encode", encode)
 	return newFileOutput("NewOutput", path, encode)

@@ -17,7 +17,7 @@ const (
 	// EndOfInput is the kind of a marker, not of a checkpoint. Only barriers follow it. It is announced once. Its number does not belong to a
 	// checkpoint: participants are not called when it is completed or aborted.
 	//
-	// A participant reports it, without a state, when all that came before it is done, and passes it on: a source when it sends it. Barriers
+	// A participant reports it, without a state, when all elements before it are done, and passes it on: a source when it sends it. Barriers
 	// overtake it meanwhile, so checkpoints are taken as long as the draining lasts. A participant may treat all barriers alike, and report a
 	// state for each. A participant that does not report the marker delays the end forever.
 	EndOfInput
@@ -42,7 +42,7 @@ func (k Kind) Final() bool { return k == Drain || k == Suspend }
 //
 // A Barrier is a value: a *Barrier in a stream is an ordinary element.
 type Barrier struct {
-	// ID is the number of the checkpoint, from 1. The marker has a number of the same row.
+	// ID is the number of the checkpoint, from 1. The marker's number comes from the same sequence.
 	ID uint64
 	// Kind is the purpose of the barrier.
 	Kind Kind
@@ -65,8 +65,8 @@ func NewBarrier(id uint64, kind Kind, r Reporter) Barrier {
 	return Barrier{ID: id, Kind: kind, reporter: r}
 }
 
-// Report hands in the state of a participant at this barrier, or the reason why it has none, which aborts the
-// checkpoint but not the pipeline.
+// Report hands in the state of a participant at this barrier, or the reason why it failed to make its state, which aborts the checkpoint but not
+// the pipeline.
 func (b Barrier) Report(name string, state State, err error) {
 	if b.reporter != nil {
 		b.reporter.Report(b.ID, name, state, err)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Passer is a flow or sink that says itself whether barriers pass it. [CanPass] believes it. It is for flows whose type does
-// not tell, such as a Throttler of go-streams that is known not to discard:
+// Passer is a flow or sink that declares whether barriers pass it, which [CanPass] trusts. It is for flows whose type does not show it, such as
+// a Throttler of go-streams that is known not to discard:
 //
 //	type throttler struct{ *flow.Throttler }
 //

@@ -14,8 +14,8 @@ type Host interface {
 	// Started returns a channel that is closed when the participants may begin their work.
 	Started() <-chan struct{}
 
-	// Fail ends the run because a participant has failed: the pipeline cannot end cleanly any more. Sources end, sinks do not
-	// publish. The first reason counts. It panics if reason is nil.
+	// Fail ends the run because a participant has failed: the pipeline cannot end cleanly any more. Sources end, and sinks stop publishing. The
+	// first reason counts. It panics if reason is nil.
 	Fail(name string, reason error)
 	// RequestCheckpoint asks for a checkpoint soon and does not wait for it. If it fails it is taken again, until a checkpoint is complete or
 	// the run ends; it counts as failed each time. It is for a participant that cannot continue before a checkpoint is complete.

@@ -53,8 +53,8 @@ func MarshalState[T any](c codec.Codec[T], v T) (_ State, err error) {
 	return State{b, value}, nil
 }
 
-// UnmarshalState returns the value of a state that [MarshalState] has made. It returns an error if the state is none, is
-// damaged, or does not fit the codec, and for a panic of the codec.
+// UnmarshalState returns the value of a state that [MarshalState] has made. It returns an error if the state was not made so, is damaged, or
+// does not fit the codec, and for a panic of the codec.
 func UnmarshalState[T any](c codec.Codec[T], state State) (v T, err error) {
 	defer recoverTo(&err)
 	r := varint.Reader{Rest: state.Bytes()}

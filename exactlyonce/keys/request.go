@@ -19,7 +19,7 @@ const (
 	maxPoint  = 50
 )
 
-// Request is the request of a client. It is stored, so that another run can do it. All but the body is UTF-8 without the character
+// Request is the request of a client. It is stored, so that another run can continue it. All fields but the body are UTF-8 without the character
 // NUL.
 type Request struct {
 	User string // who asks; a key is unique for each user
@@ -33,7 +33,7 @@ type Request struct {
 	ContentType string
 	Body        []byte
 
-	// Fingerprint is compared in place of those, if it is not zero.
+	// Fingerprint is compared in place of the content, if it is not zero.
 	Fingerprint [32]byte
 }
 

@@ -55,8 +55,8 @@ func (r *Results) collectByTimer() {
 	g.Returned()
 }
 
-// Collect removes what has reached its age, and hands the marks of clients to Records, which then collect by the same ages. A
-// timer calls it eight times during AnswerAge, so there is seldom a need to. The error comes from Records.
+// Collect removes records that have reached their age, and hands the marks of clients to Records, which then collect by the same ages. A timer
+// calls it eight times during AnswerAge, so calling it is seldom necessary. The error comes from Records.
 func (r *Results) Collect(ctx context.Context) error {
 	now := r.now()
 	r.mu.Lock()
