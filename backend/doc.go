@@ -33,13 +33,13 @@
 //
 // # Tenants
 //
-// A tenant that must wait lets the others pass as far as its operator has elements of others. An operator with a FIFO input, or in ordered mode,
-// fills up with the elements of a tenant that floods: then all wait. Fairness between tenants needs a queue that serves tenants in turn
-// (delivery.FairByKey), and an unordered operator.
+// Elements of other tenants overtake a tenant that must wait, if its operator has elements of others. An operator with a FIFO input, or in
+// ordered mode, fills up with the elements of a tenant that floods: then all wait. Fairness between tenants needs a queue that serves tenants in
+// turn (delivery.FairByKey), and an unordered operator.
 //
 // # The adaptive limit
 //
-// [Adaptive] compares how long calls take with how long they take beside half as many, which it tries every twelve seconds. While
-// twice the calls cost less than a fifth more time, the limit grows by a tenth a step; from two fifths on it shrinks, and if more than
-// a twentieth of the calls is lost.
+// [Adaptive] compares how long calls take with how long they take beside half as many, which it tries every twelve seconds. While twice the
+// calls cost less than a fifth more time, the limit grows by a tenth a step; from two fifths on it shrinks, as it does if more than a twentieth
+// of the calls is lost.
 package backend

@@ -30,13 +30,13 @@ import (
 //
 // Not kept are:
 //   - which pointers, slices and maps share memory, and capacities;
-//   - a time's monotonic reading, the name of its location, and the seconds of its offset, if it has some (that is another instant);
+//   - a time's monotonic reading, the name of its location, and the seconds of its offset, if any (which makes it another instant);
 //   - of a json.RawMessage spaces and nil, which becomes null; of a json.Number "", which becomes 0;
 //   - values that the tags omitempty and omitzero leave out: an empty slice is decoded as nil.
 //
-// Fields are matched by name, with capitals and small letters alike if there is no exact match. An added field is zero, a field that was removed
-// is skipped, the order does not matter. A field whose type has changed so that JSON cannot read it makes Decode fail. JSON can decode the
-// output of Default, and the other way round.
+// Fields are matched by name, or, without an exact match, ignoring case. An added field is zero, a field that was removed is skipped, the order
+// does not matter. A field whose type has changed so that JSON cannot read it makes Decode fail. JSON can decode the output of Default, and the
+// other way round.
 func Default[T any]() Codec[T] {
 	w := walk{exact: true, seen: map[visit]bool{}}
 	if found := w.find(reflect.TypeFor[T](), true, ""); found != nil {

@@ -39,8 +39,8 @@
 //
 // # Failures
 //
-// A pipeline that fails is started again from its last checkpoint, after a back-off of 1 s that doubles up to a minute. The back-off starts
-// at 1 s again after a run that has completed a checkpoint. So a partition that cannot be processed does not block others; its errors are
-// logged. If its output returns [checkpoint.ErrFenced], the store decides whether another worker has the partition: it is opened again,
-// with the same epoch.
+// A pipeline that fails is restarted from its last checkpoint, after a back-off of 1 s that doubles up to a minute. The back-off starts at 1 s
+// again after a run that has completed a checkpoint. So a partition that cannot be processed does not block others; its errors are logged. If
+// its output returns [checkpoint.ErrFenced], the store decides whether another worker has the partition: it is opened again, with the same
+// epoch.
 package partitions

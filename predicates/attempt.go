@@ -20,10 +20,10 @@ type Attempt[OUT any] struct {
 	InDoubt bool
 	// Reason is the reason why the outcome deserves another try, as the classifiers found it. They see it unset.
 	Reason Reason
-	// Reasons are those for which the element was retried before.
+	// Reasons are the reasons why the element was retried before.
 	Reasons ReasonSet
-	// Idempotent reports that the call may be repeated: it may happen twice, or it is
-	// tracked ([WithTracked]), so that its servers recognise the second one.
+	// Idempotent reports that the call may be repeated: it may happen twice, or it is tracked ([WithTracked]), so that its servers recognise the
+	// repetition.
 	Idempotent bool
 
 	Results []OUT // of the attempt, if Err is nil

@@ -21,8 +21,8 @@
 //
 // # Guarantees
 //
-// The error predicates look through wrapping and joins as [errors.Is] and [errors.As] do. AnyOf and AllOf ask in the order given and stop at the
-// first answer that settles it. Predicates do not keep state or change their arguments. A missing argument is a programmer's error: the
+// The error predicates look through wrapping and joins as [errors.Is] and [errors.As] do. AnyOf and AllOf ask in the order given and stop as
+// soon as the result is clear. Predicates do not keep state or change their arguments. A missing argument is a programmer's error: the
 // constructor panics at once and names it, instead of every element failing later.
 //
 // # Reasons

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A ServerPushback is an error or a result with which a server says when it may be called again. Reason-aware strategies heed
-// it: see HonorPushback of package strategies.
+// A ServerPushback is an error or a result with which a server says when it may be called again. Reason-aware strategies obey it: see
+// HonorPushback of package strategies.
 //
 // The notion comes from gRPC's A6, Client Retries; Retry-After of HTTP is another form of it.
 type ServerPushback interface {

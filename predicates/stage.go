@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Stage is how far a request had come when its attempt ended. The decision over a retry rests on it: a call that was
-// never sent cannot have taken effect.
+// Stage is how far a request had come when its attempt ended. The decision about a retry depends on it: a call that was never sent cannot have
+// taken effect.
 //
 //	|--- ClientDispatch --->|
 //	                        |--- NetworkTime --->|
@@ -29,9 +29,9 @@ const (
 	Unreported Stage = iota
 	// ClientDispatch means that the request was not sent. Every call may be retried.
 	ClientDispatch
-	// NetworkTime means that something was sent, and no complete response came back. Only idempotent calls may be retried.
+	// NetworkTime means that the request was at least partly sent, and a complete response did not arrive. Only idempotent calls may be retried.
 	NetworkTime
-	// ResponseReceived means that a complete response came back. It depends on that.
+	// ResponseReceived means that a complete response arrived, which decides about a retry.
 	ResponseReceived
 )
 
@@ -50,7 +50,7 @@ func (s Stage) String() string {
 	return fmt.Sprintf("Stage(%d)", uint8(s))
 }
 
-// MarshalText returns what String returns, for JSON and logs.
+// MarshalText returns the text of String, for JSON and logs.
 func (s Stage) MarshalText() ([]byte, error) {
 	if s > ResponseReceived {
 		return nil, fmt.Errorf("predicates: no such stage: %d", uint8(s))
@@ -58,7 +58,7 @@ func (s Stage) MarshalText() ([]byte, error) {
 	return []byte(s.String()), nil
 }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText reads the text of MarshalText.
 func (s *Stage) UnmarshalText(text []byte) error {
 	for stage := range ResponseReceived + 1 {
 		if stage.String() == string(text) {
@@ -69,8 +69,8 @@ func (s *Stage) UnmarshalText(text []byte) error {
 	return fmt.Errorf("predicates: no such stage: %q", text)
 }
 
-// StageError is an error that carries the stage in which it happened, for code that knows it and lacks an attempt to report it
-// to: a wrapper of a client, such as httpretry.Transport.
+// StageError is an error that carries the stage in which it happened, for code that knows the stage but not the attempt: a wrapper of a client,
+// such as httpretry.Transport.
 type StageError struct {
 	Stage Stage
 	Err   error

@@ -25,10 +25,10 @@ const (
 	Off   Style = "off"   // no output, not even the summary
 )
 
-// IsOne reports whether there is such a style.
+// IsOne reports whether s is a known style.
 func (s Style) IsOne() bool { return s == Auto || s == Bar || s == Plain || s == Off }
 
-// On returns the style for an output: in place of Auto that is Bar for a terminal, else Plain.
+// On returns the style for an output: s itself, or for Auto, Bar on a terminal and Plain elsewhere.
 func (s Style) On(w io.Writer) Style {
 	if s != Auto && s != "" {
 		return s
@@ -43,8 +43,8 @@ func (s Style) On(w io.Writer) Style {
 
 // Line shows how far a job has come, from Start until its stop.
 type Line struct {
-	Out    io.Writer    // where to: standard error, as a rule. Errors of it are ignored
-	Sample func() State // is called on a goroutine of the line, one call at a time; required
+	Out    io.Writer    // the output, usually standard error; its errors are ignored
+	Sample func() State // called on a goroutine of the line, never concurrently; required
 
 	What    string // the name of the counted things, such as "orders", in lines of a log and in the summary
 	Style   Style  // default: Auto

@@ -8,7 +8,7 @@ type State struct {
 	Total     int64 // all elements of the job, at least roughly; 0: not known
 	InFlight  int64 // elements under way
 	Retries   int64 // so far, in this run
-	LastError error // the last trouble
+	LastError error // the last error
 }
 
 // Of returns the state of an operator's work: elements that it has completed, dropped or handed over are done. The caller adds the elements of

@@ -2,7 +2,7 @@
 //
 // # Vocabulary
 //
-//   - An entry is one slot of the queue. It holds a record or a control element.
+//   - An entry is a slot of the queue. It holds a record or a control element.
 //   - A record is pending until [Queue.Complete] is called for it; then it may leave when the order rules allow it.
 //   - A control element (a [Watermark]) is complete from the start. It is a wall: records do not cross it in either direction.
 //   - A segment is the part between two walls.
@@ -24,8 +24,8 @@
 //	unordered  completed  -- R2 ----- R1 -- R4 ----- R3 ---------------
 //	           leaving    -- R2 ----- R1 ----------- R3 W R4 ----------
 //
-// Both kinds remember the input order of everything they hold, completed entries included: [Queue.All] walks it. A
-// checkpoint needs that, and so do deadlines, which come in input order when every element has the same timeout.
+// Both kinds remember the input order of all entries, completed entries included: [Queue.All] walks it. A checkpoint needs that, and so do
+// deadlines, which come in input order when every element has the same timeout.
 //
 // # Bounds
 //

@@ -20,7 +20,7 @@ type Queue[V any] interface {
 	// full.
 	PutControl(v V) *Entry[V]
 
-	// Complete says that e, which must be pending, may leave when its turn comes. It panics for any other entry.
+	// Complete completes e, which may then leave when its turn comes. It panics if e is not pending.
 	Complete(e *Entry[V])
 
 	// Head returns the entry whose turn it is to leave, or nil. The head stays the head until it is popped.
@@ -42,8 +42,8 @@ type Queue[V any] interface {
 	All() iter.Seq[*Entry[V]]
 }
 
-// Entry is one slot of a [Queue]. It is valid until it is popped; its memory is then used for later elements, so
-// code that keeps an *Entry must forget it before.
+// Entry is a slot of a [Queue]. It is valid until it is popped; its memory is then used for later elements, so code that keeps an *Entry must
+// forget it before.
 type Entry[V any] struct {
 	// Value is the owner's: the queue does not look at it.
 	Value V

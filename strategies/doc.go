@@ -23,9 +23,9 @@
 //
 // # Reasons
 //
-// A predicate sees an error. Whether a call may be repeated depends on more: was it sent, and may it happen twice?
-// [ReasonAware] makes a [Policy] that knows, of a classifier (package predicates), which names the reason of an outcome, and a
-// [ReasonStrategy], which decides. An operator takes either, as a [Retry]:
+// A predicate sees an error. Whether a call may be repeated depends on more: was it sent, and may it happen twice? [ReasonAware] makes a
+// [Policy] that knows, from a classifier (package predicates), which names the reason of an outcome, and a [ReasonStrategy], which decides. An
+// operator takes either, as a [Retry]:
 //
 //	strategies.ReasonAware(httpretry.Classifier[Row](), strategies.BestEffort[Row]())
 //

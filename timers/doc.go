@@ -5,7 +5,7 @@
 //
 //   - An instant is a time.Duration since the service was made, measured on the clock's monotonic time.
 //   - A [Timer] is embedded in the waiting object (an element's slot), so arming it does not allocate.
-//   - A [Heap] orders armed timers: a 4-ary heap with the due times inline, so that sifting reads no timer.
+//   - A [Heap] orders armed timers: a 4-ary heap with the due times inline, so that sifting does not read timers.
 //   - A [Service] is a heap on a clock: it returns due timers, and wakes its loop for the next.
 //
 // # Guarantees (law T1)
@@ -37,5 +37,5 @@
 //
 // # Concurrency
 //
-// A heap or service has one owner, the loop. Only the wake function is called from elsewhere.
+// A heap or service has a single owner, the loop. Only the wake function is called from elsewhere.
 package timers

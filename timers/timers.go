@@ -193,8 +193,8 @@ type Service[V any] struct {
 // between reading it and setting the alarm, which would then ring that much late.
 const settled = 100 * time.Microsecond
 
-// NewService returns a service on c without timers. wake is called, from any goroutine, when a timer may be due; it must
-// not block. It is called now and then without need.
+// NewService returns a service on c without timers. wake is called, from any goroutine, when a timer may be due; it must not block. It may be
+// called spuriously.
 func NewService[V any](c clock.Clock, wake func()) *Service[V] {
 	return &Service[V]{clock: c, start: c.Now(), wake: wake}
 }
@@ -213,15 +213,15 @@ func (s *Service[V]) PopDue(now time.Duration) *Timer[V] {
 	return s.Pop()
 }
 
-// Schedule sees to it that wake is called when the earliest timer is due, and reports whether its owner may sleep:
-// false means that a timer is due already.
+// Schedule ensures that wake is called when the earliest timer is due, and reports whether its owner may sleep: false means that a timer is due
+// already.
 func (s *Service[V]) Schedule() bool {
 	due, ok := s.Next()
 	return !ok || s.ScheduleAt(due)
 }
 
-// ScheduleAt sees to it that wake is called at due or earlier, and returns false if due has already come. It is for
-// owners that keep further deadlines of their own: they pass the earliest of all.
+// ScheduleAt ensures that wake is called at due or earlier, and returns false if due has already passed. It is for owners that keep further
+// deadlines of their own: they pass the earliest of all.
 func (s *Service[V]) ScheduleAt(due time.Duration) bool {
 	if s.rang.Load() {
 		s.rang.Store(false)
@@ -253,7 +253,7 @@ func (s *Service[V]) ring() {
 	s.wake()
 }
 
-// Stop ends the wake-ups. Afterwards wake is called at most once more, by an alarm that was already ringing.
+// Stop ends the wake-ups. Afterwards wake is called at most once more, by a timer that had already fired.
 func (s *Service[V]) Stop() {
 	if s.alarm != nil {
 		s.alarm.Stop()

@@ -22,35 +22,35 @@
 // transaction, as is a Move of up to 500; larger calls are split. A full stream returns [store.ErrFull] (law D5): it refuses the writes of jobs
 // as well, so make room by [Engine.Purge] or a higher limit. Messages that another program publishes to the stream are logged and left alone.
 //
-// # What it costs
+// # Cost
 //
 // An engine that takes from a queue, or looks into it, has an index of that queue in memory, of about 200 bytes a message. The index itself is
-// not stored: it comes from the headers of the messages, which say state, cause and reasons, so it survives restarts. It reads them once for
-// each queue and process, some 50,000 a second, and again after the connection was broken. After that it gets each change. So counts by cause,
-// reason and time do not read messages, and a merge or a purge takes a single pass. A filter for ids, a key, a source, a provider or an error
-// reads the messages: some 10,000 a second.
+// not stored: it is built from the headers of the messages, which have the state, cause and reasons, so it survives restarts. It reads them once
+// for each queue and process, some 50,000 a second, and again after the connection was broken. After that it gets each change. So counts by
+// cause, reason and time do not read messages, and a merge or a purge takes a single pass. A filter for ids, a key, a source, a provider or an
+// error reads the messages: some 10,000 a second.
 //
-// A message that is done leaves a mark of some 250 bytes in the stream, so that the indexes of others learn of it; the server removes it
-// after two minutes. Take and Extend write the message again, so large payloads cost as much again. All consumers of a queue try the same
-// messages first, and the losers try others.
+// A message that is done leaves a mark of some 250 bytes in the stream, so that other indexes learn of it; the server removes it after two
+// minutes. Take and Extend write the message again, so large payloads cost as much again. All consumers of a queue try the same messages first,
+// and the losers try others.
 //
 // # Streams of other programs
 //
 // [WithForeign] takes the new messages of a queue from a stream that other programs write or read. Any number of workers share its durable
-// consumer. Such a message has the id of its headers, if weir has published it; else it is made of the names of the stream and the sequence
+// consumer. Such a message has the id of its headers, if weir has published it; else its id is made of the name of the stream and the sequence
 // number. The header Nats-Subject of its Meta is the subject; headers with the same name are joined by commas.
 //
 //   - While a message is in flight its lease, the AckWait of the consumer, is extended. A worker that is killed, or stopped or cut off for
 //     longer than that, loses its messages to other workers, and then neither gives them back nor extends their leases. Its acknowledgement
 //     counts.
-//   - The server counts deliveries that were given back, too. After ten that this process has not given back a message goes to the dead
-//     letters: its workers die.
+//   - The server counts deliveries that were given back, too. After ten deliveries that this process has not given back, a message goes to the
+//     dead letters, since its workers die.
 //   - A message that fails, or is nacked with a delay, goes to the engine's stream with its bytes and headers as received, and is then
 //     acknowledged. A crash in between duplicates it. A message that is too large for that stays in its stream, and its dead letter, without a
 //     payload, says where. A stream with work-queue or interest retention would remove it: there it is nacked for good, and occupies a place of
 //     MaxAckPending.
 //   - Messages that a queue publishes have their ids as Nats-Msg-Id: each is stored once within the Duplicates of the stream (2 minutes by
-//     default, over all its subjects). A Put of several messages there is not all or none.
+//     default, over all its subjects). A Put of several messages there is not atomic.
 //   - MaxDeliver, BackOff and HeadersOnly of the consumer are refused: the first drops messages, the second replaces AckWait, the third omits
 //     payloads.
 //

@@ -23,7 +23,7 @@ import (
 
 // Foreign is a stream that other programs write or read: see [WithForeign].
 type Foreign struct {
-	Stream   string // required; the stream is there, and is not changed
+	Stream   string // required; the stream must exist, and is not changed
 	Consumer string // the durable consumer that all workers share; it is made if it is missing. "": the queue is only written
 	// Subject is the subject to publish to. The default is the stream's only subject, if it does not have wildcards.
 	Subject string

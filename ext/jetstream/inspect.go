@@ -172,7 +172,7 @@ func (s *Engine) count(ctx context.Context, queue string, f store.Filter) (c sto
 	return c, nil
 }
 
-// Purge implements [store.Inspector]. It goes in steps of up to 1,000 messages.
+// Purge implements [store.Inspector]. It works in steps of up to 1,000 messages.
 func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
 	return n, s.do(ctx, func() error {
 		if err := checkQueue(storearg.Page(queue, store.Page{Max: 1}), queue); err != nil {

@@ -59,7 +59,7 @@ func WithStream(name string, change func(c *jetstream.StreamConfig)) Option {
 	}
 }
 
-// WithReplicas keeps the stream on so many servers of a cluster when it is made; the default is 1. It panics if n < 1.
+// WithReplicas sets on how many servers of a cluster the stream is kept when it is made; the default is 1. It panics if n < 1.
 func WithReplicas(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("jetstream: WithReplicas: %d is less than 1", n))
@@ -80,7 +80,7 @@ func WithForeign(queue string, f Foreign) Option {
 	return func(s *settings) { s.foreign[queue] = f }
 }
 
-// WithConnection adds options to the connection of [Open], such as credentials and TLS. It has a name and reconnects for ever by itself.
+// WithConnection adds options to the connection of [Open], such as credentials and TLS. By default it has a name and reconnects for ever.
 func WithConnection(opts ...nats.Option) Option {
 	return func(s *settings) { s.connect = append(s.connect, opts...) }
 }

@@ -23,7 +23,7 @@ import (
 // closeWait is how long Close waits for workers that are still open.
 const closeWait = 3 * time.Second
 
-// Engine keeps messages in topics: of a queue "orders" the topics orders, orders-retry-1 and so on, and orders-dead. Its workers are members of
+// Engine keeps messages in topics: a queue "orders" has the topics orders, orders-retry-1 and so on, and orders-dead. Its workers are members of
 // the consumer group "orders". It is a [store.Consumer]: the documentation of delivery.NewQueue lists the options that it refuses. Safe for
 // concurrent use.
 type Engine struct {

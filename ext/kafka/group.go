@@ -40,7 +40,7 @@ type Group struct {
 
 var _ partitions.Assigner = (*Group)(nil)
 
-// ParsePartition returns what the name of a partition of a [Group] stands for.
+// ParsePartition returns the topic and the partition of a partition's name in a [Group].
 func ParsePartition(name string) (topic string, partition int32, err error) {
 	topic, number, _ := strings.Cut(name, "/")
 	n, err := strconv.ParseInt(number, 10, 32)

@@ -30,8 +30,8 @@ const (
 func mergeGroup(topic string) string { return "weir-merge-" + topic }
 
 // Merge sends dead letters to a topic, to be processed again as for a first visit, with their history. It adds 1 to Meta.Merges. Of the Spec it
-// reads To, which is the topic, Filter, Max, Rate, MaxMerges and OutcomeUnknown. It runs in this process, since brokers keep no jobs. progress,
-// which may be nil, gets the counts so far. Merge returns its counts even with an error.
+// reads To, which is the topic, Filter, Max, Rate, MaxMerges and OutcomeUnknown. It runs in this process, since brokers do not keep jobs.
+// progress, which may be nil, gets the counts so far. Merge returns its counts even with an error.
 //
 //	begin · entries into To · offsets of the group weir-merge-TOPIC · end
 //
@@ -41,7 +41,7 @@ func mergeGroup(topic string) string { return "weir-merge-" + topic }
 // Entries merged at the beginning of a partition are then removed from the topic. Entries merged behind a kept entry are remembered by the
 // group: brokers forget that after offsets.retention.minutes without a merge (7 days by default), and then those entries appear again. So merge
 // or purge the rest before. The group remembers gaps among the last 20,000 records of a partition, and at least 750 gaps that are further apart;
-// Merge returns an error before that is full.
+// Merge returns an error before that runs full.
 //
 // A record whose headers are damaged stays, and so does a record that is larger than the topic To takes. They are an error at the end.
 func (v *View) Merge(ctx context.Context, c jobs.Spec, progress func(jobs.Progress)) (jobs.Progress, error) {

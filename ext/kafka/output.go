@@ -19,8 +19,8 @@ import (
 // OutputConfig configures an [Output]. TransactionalID, Topic and Encode are required.
 type OutputConfig[T any] struct {
 	Client []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL, kgo.TransactionTimeout and others
-	// TransactionalID names the output: the same in each run, and no other output has it. It is also the group whose offset for partition 0
-	// of the topic is the number of records that are published.
+	// TransactionalID is the unique name of the output, the same in each run. It is also the group whose offset for partition 0 of the topic is
+	// the number of records that are published.
 	TransactionalID string
 	Topic           string
 	// Encode returns the record of an element: key, value and headers. Its topic is Topic, and the partition is chosen by the key.
@@ -61,7 +61,7 @@ type Output[T any] struct {
 
 var _ checkpoint.Output[int] = (*Output[int])(nil)
 
-// NewOutput returns an output. It connects when it is used first.
+// NewOutput returns an output. It connects when it is first used.
 func NewOutput[T any](c OutputConfig[T]) (*Output[T], error) {
 	switch {
 	case c.TransactionalID == "":

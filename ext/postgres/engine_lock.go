@@ -13,8 +13,8 @@ import (
 // locks are the locks in the database of an engine.
 type locks struct{ store *Engine }
 
-// Locks implements [store.Keeper]. The locks are in the database, whose clock decides how long a lease lasts. To acquire one waits for
-// transactions with a [Engine.Guard] of the same lock.
+// Locks implements [store.Keeper]. The locks are in the database, whose clock decides how long a lease lasts. Acquire waits for transactions
+// with a [Engine.Guard] of the same lock.
 func (s *Engine) Locks() lock.Locks { return &locks{s} }
 
 // Acquire implements [lock.Locks].

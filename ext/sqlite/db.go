@@ -92,8 +92,8 @@ func WithReaders(n int) Option {
 	return func(c *config) { c.readers = n }
 }
 
-// OpenDB opens the database in the file at path, and makes the file if there is none. It makes no tables. A
-// database in memory is refused: it would be another one for each connection.
+// OpenDB opens the database in the file at path, and makes the file if it is missing. It does not make tables. A database in memory is refused,
+// since each connection would have its own.
 func OpenDB(ctx context.Context, path string, opts ...Option) (*DB, error) {
 	if path == "" || strings.HasPrefix(path, ":memory:") || strings.HasPrefix(path, "file:") {
 		return nil, fmt.Errorf("sqlite: open %q: not the path of a file", path)
@@ -162,11 +162,11 @@ func open(ctx context.Context, dsn string, conns int) (*sql.DB, error) {
 	return db, nil
 }
 
-// Writer returns the pool with the one connection that writes. BeginTx takes the write lock. A goroutine that holds a
-// transaction must not ask the pool for another connection, nor call [DB.Write]: it would wait for itself.
+// Writer returns the pool with the single connection that writes. BeginTx takes the write lock. A goroutine that holds a transaction must not
+// ask the pool for another connection, nor call [DB.Write], which would deadlock.
 func (db *DB) Writer() *sql.DB { return db.writer }
 
-// Reader returns the pool of the connections that read. They see what is committed when their transaction begins.
+// Reader returns the pool of the connections that read. They see the state committed when their transaction begins.
 func (db *DB) Reader() *sql.DB { return db.reader }
 
 // Close closes the database. Calls of Write that wait return an error.

@@ -29,11 +29,10 @@
 //
 // # Concurrency
 //
-// A DB is safe for concurrent use, also by several processes on one machine: another process's write lock is waited for up to
-// the busy timeout, 10 s by default. The file must not lie on a network file system.
+// A DB is safe for concurrent use, even by several processes on one machine: a transaction waits for the write lock of another process for up to
+// the busy timeout, 10 s by default. The file must not be on a network file system.
 //
 // # Traps
 //
-// Tables that are STRICT refuse a string in a BLOB column: pass []byte. A []byte that is
-// nil is NULL. Integers hold times best (time.Time.UnixNano).
+// STRICT tables refuse a string in a BLOB column: pass []byte. A nil []byte is NULL. Store times as integers (time.Time.UnixNano).
 package sqlite

@@ -53,7 +53,7 @@ type shared struct {
 // statements and close its rows, since all writers wait for it. An error or panic of fn undoes its statements, and is returned. The others are
 // then run a second time, so fn must set its results anew each time, not add to them.
 //
-// A ctx that ends while the call waits for its turn ends it; later on, fn decides.
+// If ctx ends while the call waits for its turn, Write returns; after that, only fn can end the call.
 func (db *DB) Write(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	if fn == nil {
 		panic("sqlite.DB.Write: fn is nil")
@@ -189,7 +189,7 @@ func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Re
 	return result, err
 }
 
-// QueryContext runs a statement that returns rows. They must be read and closed before the function returns.
+// QueryContext runs a statement that returns rows, which must be read and closed before the function returns.
 func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	ctx, err := t.usable(ctx)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// ServerConfig is how [UnaryServerInterceptor] tracks calls. Scope is required.
+// ServerConfig configures [UnaryServerInterceptor]. Scope is required.
 type ServerConfig struct {
 	// Scope returns the authenticated principal of a call, so that no client gets the replies of another client. It only reads the results of
 	// earlier interceptors. Its error ends the call, which is not tracked. A service with a single client returns a constant.
@@ -41,7 +41,7 @@ type ServerConfig struct {
 	// RetryAfter is the time that clients are asked to wait where they may repeat a call. Default 1 s.
 	RetryAfter time.Duration
 
-	// Logger gets what clients do not see: the errors of Records and replies that cannot be read. Default: slog.Default().
+	// Logger logs failures that clients do not see: errors of Records, and stored replies that cannot be read. Default: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -65,8 +65,8 @@ type ServerConfig struct {
 // [server.Results.Do]: it outlives its caller while others wait, and does not have a deadline. A handler that uses an [exactlyonce.Store] stores
 // the result of [Encode] in the transaction of its effect; when Put or COMMIT fails, it rolls back and returns an error that is not definite.
 //
-// Messages have to be protocol buffers whose types are linked in; a tracked call with others fails with INTERNAL.
-// UnaryServerInterceptor panics if results or Scope is nil or RetryAfter is negative.
+// Messages must be protocol buffers whose types are linked in; a tracked call with other messages fails with INTERNAL. UnaryServerInterceptor
+// panics if results or Scope is nil or RetryAfter is negative.
 func UnaryServerInterceptor(results *server.Results, c ServerConfig) grpc.UnaryServerInterceptor {
 	if results == nil {
 		panic("grpconce: UnaryServerInterceptor: nil results")

@@ -18,8 +18,8 @@
 // # Guarantees
 //
 // Confirmed writes are on disk: the server syncs each write (SyncAlways). That costs a sync for each message: some thousand a second on a usual
-// disk. Leave it so in a cluster, too ([WithCluster]): a server that does not sync, and is killed, may bring back messages that were removed,
-// and then lead.
+// disk. Keep that in a cluster, too ([WithCluster]): a server that does not sync, and is killed, may bring back messages that were removed, and
+// then lead.
 //
 // A directory belongs to a single server at a time: Start refuses a directory that another server has open, in this process or in another.
 package embedded

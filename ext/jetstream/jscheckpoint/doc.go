@@ -10,14 +10,14 @@
 //
 // # Guarantees
 //
-// The output is exactly once: over crashes of workers and servers each element is in the stream once, in the order of the pipeline.
+// The output is exactly once: even after crashes of workers and servers each element is in the stream once, in the order of the pipeline.
 //
 // A pipeline has a single owner (law P1). Opening its store takes it over: each message of a store is published only directly behind the earlier
 // messages of its pipeline, so the previous run cannot store any more, whatever number is free, and its calls return [checkpoint.ErrFenced]. Its
-// output finds out in the same way.
+// output is fenced in the same way.
 //
-// A message that the codec of an input cannot read fails the pipeline each time it is started again, unless the input has a queue for dead
-// letters ([WithDeadLetters]).
+// A message that the codec of an input cannot read fails the pipeline each time it is restarted, unless the input has a queue for dead letters
+// ([WithDeadLetters]).
 //
 // # Permissions
 //

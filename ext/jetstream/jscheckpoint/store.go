@@ -50,7 +50,7 @@ func StreamConfig(name string) jetstream.StreamConfig {
 	}
 }
 
-// Store keeps the checkpoints of one pipeline, the last three at least. It is a [checkpoint.Store].
+// Store keeps the checkpoints of a pipeline, at least the last three. It is a [checkpoint.Store].
 type Store struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
@@ -77,8 +77,8 @@ type Option func(*settings)
 
 type settings struct{ epoch uint64 }
 
-// WithEpoch sets the number of the run, from 1, such as the fencing number of the lock on the partition. A run with a lower one than an
-// earlier run had is refused: Open returns [checkpoint.ErrFenced]. Without it each run has a higher one than the one before.
+// WithEpoch sets the number of the run, from 1, such as the fencing number of the lock on the partition. A run with a lower epoch than an
+// earlier run is refused: Open returns [checkpoint.ErrFenced]. Without it each run has a higher epoch than the previous run.
 func WithEpoch(epoch uint64) Option {
 	if epoch == 0 {
 		panic("jscheckpoint: WithEpoch: 0 is no epoch")

@@ -1,4 +1,5 @@
-// Package weirotel reports what operators and checkpoints of weir do to OpenTelemetry: metrics, and a trace for each element.
+// Package weirotel reports metrics of operators, checkpoints, workers, queues and backends of weir to OpenTelemetry, and a trace for each
+// element.
 //
 //	metrics, err := weirotel.NewMetrics("payments", otel.GetMeterProvider())
 //	if err != nil {
@@ -29,8 +30,8 @@
 // A call for many elements ([asyncop.Batched]) belongs to many traces, so its context does not have a span. [asyncop.MemberContexts] returns the
 // contexts of the members: begin a span for the call with links to theirs.
 //
-// Samplers are asked as usual. With one that follows the parent, attempts are sampled as their element is. A span that is not sampled still
-// costs a little; use an operator without traces to avoid that.
+// Samplers are asked as usual. With a sampler that follows the parent, attempts are sampled as their element is. A span that is not sampled
+// still costs a little; use an operator without traces to avoid that.
 //
 // Lines that the operator logs about an element have the context of its span, so a [log/slog] handler can add the ids of the
 // trace.

@@ -60,9 +60,9 @@ type Metrics struct {
 
 var _ observe.Observer = (*Metrics)(nil)
 
-// NewMetrics returns the metrics of the operator with this name. Give them to the operator by [asyncop.WithObserver]. The attributes are
-// added to messaging.process.duration: say messaging.system if the messages come from another system, such as kafka. An error is one of
-// the provider. It panics if the name is empty or the provider nil.
+// NewMetrics returns the metrics of the operator with this name. Give them to the operator by [asyncop.WithObserver]. The attributes are added
+// to messaging.process.duration: set messaging.system if the messages come from another system, such as kafka. Errors come from the provider. It
+// panics if the name is empty or the provider nil.
 func NewMetrics(operator string, provider metric.MeterProvider, messaging ...attribute.KeyValue) (*Metrics, error) {
 	switch {
 	case operator == "":

@@ -58,10 +58,10 @@ type Records struct {
 
 var _ exactlyonce.Store[pgx.Tx] = (*Records)(nil)
 
-// Option changes what [New] makes.
+// Option changes a setting of [New].
 type Option func(*Records)
 
-// WithClock sets the clock that says when an answer was stored. Default: the wall clock.
+// WithClock sets the clock for the times of answers. Default: the wall clock.
 func WithClock(c clock.Clock) Option {
 	if c == nil {
 		panic("pgrecords.WithClock: the clock is nil")
@@ -331,7 +331,7 @@ func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 	return held
 }
 
-// Touch lets the age of answers begin anew. Those whose rows are locked keep theirs.
+// Touch restarts the age of answers. Answers whose rows are locked keep their age.
 func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) error {
 	n := len(requests)
 	scopes, clients, sequences, steps := make([]string, n), make([]pgtype.UUID, n), make([]int64, n), make([]string, n)

@@ -73,7 +73,8 @@
 //
 // # Metrics of backends
 //
-// [NewBackends] collects them. They have the label backend. Why one is closed is in its log and in weir backend list.
+// [NewBackends] collects them. They have the label backend. The reason why a backend is closed is in its log and in the command weir backend
+// list.
 //
 //	weir_backend_state{state}                        1 for the state it is in: open, closed, probing, ramping, held; else 0
 //	weir_backend_state_since_timestamp_seconds
@@ -100,8 +101,8 @@
 //
 // # Histograms
 //
-// Each histogram is a classic and a native one at the same time. A server that scrapes native histograms takes the native one,
-// whose buckets grow by 9 %. Others take the classic one, whose buckets can be chosen: see [WithBuckets].
+// Each histogram is both classic and native. A server that scrapes native histograms takes the native form, whose buckets grow by 9 %. Others
+// take the classic form, whose buckets can be chosen: see [WithBuckets].
 //
 // # Cost
 //

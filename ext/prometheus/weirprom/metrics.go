@@ -49,7 +49,7 @@ var (
 	_ prometheus.Collector = (*Metrics)(nil)
 )
 
-// Option changes a setting of [Metrics]. Options panic if their argument makes no sense.
+// Option changes a setting of [Metrics]. Options panic if their argument is invalid.
 type Option func(*Metrics)
 
 // DefaultBuckets returns the buckets of classic histograms: 100 µs to 100 s, three for each power of ten.
@@ -124,8 +124,8 @@ func (m *Metrics) AttachGroups(groups func() []observe.Group) {
 	m.tally.AttachGroups(groups)
 }
 
-// Counter is called by the constructors of operators, which call what it returns in place of the methods below: metrics need neither
-// the elements nor contexts. Those are for observers that call m, or embed it.
+// Counter is called by the constructors of operators. They use the counter in place of the methods below, since metrics need neither the
+// elements nor contexts. The methods are for observers that call m, or embed it.
 func (m *Metrics) Counter(observer any) counting.Counter {
 	if observer != any(m) {
 		return nil

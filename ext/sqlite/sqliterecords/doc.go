@@ -36,5 +36,5 @@
 //
 // # Concurrency
 //
-// Records are safe for concurrent use, also by several processes on one machine.
+// Records are safe for concurrent use, even by several processes on one machine.
 package sqliterecords

@@ -42,10 +42,10 @@ type Records struct {
 
 var _ exactlyonce.Store[Tx] = (*Records)(nil)
 
-// Option changes what [New] makes.
+// Option changes a setting of [New].
 type Option func(*Records)
 
-// WithClock sets the clock that says when an answer was stored. Default: the wall clock.
+// WithClock sets the clock for the times of answers. Default: the wall clock.
 func WithClock(c clock.Clock) Option {
 	if c == nil {
 		panic("sqliterecords.WithClock: the clock is nil")
@@ -222,7 +222,7 @@ func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 	return nil
 }
 
-// Touch lets the age of answers begin anew.
+// Touch restarts the age of answers.
 func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) error {
 	now := r.clock.Now().UnixMicro()
 	err := r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
