@@ -86,7 +86,7 @@ func RetryBudget(share float64) Option {
 }
 
 // LossShare sets when lost calls close the backend: when more than this share of the last window calls is lost. The default is half of 100. It
-// also closes when as many calls in a row are lost as may run at a time, but at least five. It panics unless 0 < share ≤ 1 and window ≥ 1.
+// also closes when as many calls in a row are lost as are running, but at least five. It panics unless 0 < share ≤ 1 and window ≥ 1.
 func LossShare(share float64, window int) Option {
 	if !(share > 0 && share <= 1) || window < 1 {
 		panic(fmt.Sprintf("backend: LossShare: share %v, window %d: want a share above 0 and up to 1, and a window of 1 or more", share, window))

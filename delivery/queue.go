@@ -183,7 +183,7 @@ func KeepKeyOrder(limit int) QueueOption {
 
 // FairByKey takes the messages of the keys ([Key]) in turn: a key that floods the queue, such as a customer with a large import, does not make
 // the others wait behind it. At most atOnce messages of a key are in flight in a worker, so that they do not fill its slots; 0 removes this
-// limit. The same holds for each layer. Give the operator as many slots as calls, and make it unordered: elements that have a slot are called in
+// limit. The same holds for each layer. Give the operator at most as many slots as calls, and make it unordered: elements that have a slot are called in
 // their order.
 //
 // Each message needs a key: Put refuses a message without a key ([ErrRefused]). If other programs put messages without a key, they are taken
