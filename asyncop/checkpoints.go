@@ -116,11 +116,11 @@ func newStateCodec[IN, OUT any](constructor string, cfg config) drive.StateCodec
 	if cfg.inputCodec == nil {
 		s.Inputs = defaultInputCodec[IN](constructor)
 	} else if s.Inputs, ok = cfg.inputCodec.(codec.Codec[IN]); !ok {
-		panic(fmt.Sprintf("asyncop: %s: WithCheckpoints: %T is no codec for the inputs, of type %T", constructor, cfg.inputCodec, *new(IN)))
+		panic(fmt.Sprintf("asyncop: %s: WithCheckpoints: %T is not a codec for the inputs, of type %T", constructor, cfg.inputCodec, *new(IN)))
 	}
 	if cfg.resultCodec != nil {
 		if s.Results, ok = cfg.resultCodec.(codec.Codec[OUT]); !ok {
-			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints: %T is no codec for the results, of type %T", constructor, cfg.resultCodec, *new(OUT)))
+			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints: %T is not a codec for the results, of type %T", constructor, cfg.resultCodec, *new(OUT)))
 		}
 	}
 	return s

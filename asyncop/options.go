@@ -301,7 +301,7 @@ func WithDrainRetries() Option {
 // not hold a slot, and are not in checkpoints. It panics if n < 0.
 func WithBuffer(n int) Option {
 	if n < 0 {
-		panic(fmt.Sprintf("asyncop: WithBuffer: negative number of places: %d", n))
+		panic(fmt.Sprintf("asyncop: WithBuffer: negative size: %d", n))
 	}
 	return func(cfg *config) { cfg.buffer = n }
 }

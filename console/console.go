@@ -184,7 +184,7 @@ func (s *server) protect(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		p, err := s.who(r)
 		if err == nil && p.role < Reader {
-			err = errors.New("the role is none that may look")
+			err = errors.New("the role may not look")
 		}
 		if err == nil {
 			err = foreign.Check(r)

@@ -22,7 +22,7 @@ func (s *queueSettings) refuse(engine Engine, name string) {
 		return
 	}
 	if _, ok := engine.(store.Consumer); !ok {
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a %T has no leases (store.Store), and is no store.Consumer", name, engine))
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a %T is neither a store.Store, which has leases, nor a store.Consumer", name, engine))
 	}
 	no := func(option string) {
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a %T cannot do %s; %s", name, engine, option, elsewhere))

@@ -82,7 +82,7 @@ func ParseResponse(stored []byte) (Response, error) {
 	}
 	if status := in.Uvarint(); in.Err == nil {
 		if status < 200 || status > 999 {
-			in.Fail(fmt.Errorf("status %d is none of a response", status))
+			in.Fail(fmt.Errorf("status %d is not valid in a response", status))
 		}
 		r.Status = int(status)
 	}

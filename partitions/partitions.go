@@ -195,7 +195,7 @@ func (w *worker) Revoked(ctx context.Context, partition string) error {
 
 	err := r.suspend(ctx, c)
 	if err != nil {
-		w.Logger.Warn("partition revoked, and not suspended", slog.String("partition", partition), slog.Any("error", err))
+		w.Logger.Warn("partition revoked, but not suspended", slog.String("partition", partition), slog.Any("error", err))
 		return fmt.Errorf("partitions: %q: %w", partition, err)
 	}
 	w.Logger.Info("partition revoked", slog.String("partition", partition))

@@ -250,7 +250,7 @@ func (r *Replay[T]) readAll(file vfs.File, marks map[mark]time.Time, items chan<
 
 // undecodable lets a dead letter stay one (law D5), as it is.
 func (r *Replay[T]) undecodable(it item[T], reason error) {
-	r.f.logger.Error("deadfile: a dead letter cannot be read, and stays one",
+	r.f.logger.Error("deadfile: a dead letter cannot be read, and is kept",
 		slog.String("id", it.line.Meta.ID), slog.Any("error", reason))
 	it.line.Cause = store.Undecodable
 	r.dieAgain(it, reason)

@@ -121,7 +121,7 @@ func readLine(r store.Record, before Line) (l Line, err error) {
 	case r.Name != lineName(n):
 		return before, fmt.Errorf("jobs: line %d of the log is missing", n)
 	case hashOf(before.Hash, text) != hash:
-		return before, fmt.Errorf("jobs: line %d of the log was changed, or the one before it", n)
+		return before, fmt.Errorf("jobs: line %d of the log was changed, or the line before it", n)
 	}
 	if err := json.Unmarshal([]byte(text), &l); err != nil {
 		return before, fmt.Errorf("jobs: line %d of the log: %w", n, err)

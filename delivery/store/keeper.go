@@ -9,7 +9,7 @@ import (
 )
 
 // ErrChanged is returned by [Tx.Write] for a record that another transaction has written since it was read.
-var ErrChanged = errors.New("store: the record was changed by another one")
+var ErrChanged = errors.New("store: another transaction changed the record")
 
 // Keeper is an engine that keeps records beside its messages, and changes both in one transaction. Jobs (package jobs) and the reports of
 // workers are kept in records.

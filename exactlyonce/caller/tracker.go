@@ -406,9 +406,9 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 		e, _ := ctx.Value(oncewire.ElementKey{}).(*element)
 		switch {
 		case e == nil:
-			return outgoing{}, fmt.Errorf("%w: its context belongs to no element of a Tracker", ErrNoID)
+			return outgoing{}, fmt.Errorf("%w: its context does not belong to an element of a Tracker", ErrNoID)
 		case step == "":
-			return outgoing{}, fmt.Errorf("%w: its context belongs to no attempt of its element: name it by WithStep", ErrNoID)
+			return outgoing{}, fmt.Errorf("%w: its context does not belong to an attempt of its element: name it by WithStep", ErrNoID)
 		}
 		a = e.tracker.attemptOf(e)
 	}

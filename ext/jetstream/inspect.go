@@ -256,7 +256,7 @@ func (s *Engine) purgeOne(ctx context.Context, queue, subject string, it item) (
 			return err == nil, err
 		}
 	}
-	return false, fmt.Errorf("jetstream: stream %s: others change message %d all the time", s.name, it.position)
+	return false, fmt.Errorf("jetstream: stream %s: message %d: gave up after %d conflicting updates", s.name, it.position, maxTries)
 }
 
 // Claim implements [store.Inspector].
@@ -407,7 +407,7 @@ func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Le
 			return err
 		}
 	}
-	return fmt.Errorf("jetstream: stream %s: others change the same messages all the time", s.name)
+	return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
 }
 
 // Queues implements [store.Inspector].

@@ -102,7 +102,7 @@ func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) e
 				return err
 			}
 		}
-		return fmt.Errorf("jetstream: stream %s: others change the same messages and records all the time", s.name)
+		return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
 	})
 }
 

@@ -50,7 +50,7 @@ func settingsOf(opts []Option) settings {
 // By default it is on a single server and unlimited.
 func WithStream(name string, change func(c *jetstream.StreamConfig)) Option {
 	if name == "" || strings.ContainsAny(name, ".*> \t\r\n/\\") {
-		panic(fmt.Sprintf("jetstream: WithStream: %q is no name of a stream", name))
+		panic(fmt.Sprintf("jetstream: WithStream: %q is not a valid name of a stream", name))
 	}
 	return func(s *settings) {
 		if s.stream = name; change != nil {
@@ -263,9 +263,9 @@ func fits(has jetstream.StreamConfig) error {
 	case has.MaxMsgsPerSubject != 1:
 		return errors.New("MaxMsgsPerSubject must be 1")
 	case has.Discard != want.Discard || has.MaxAge != 0 || has.Retention != want.Retention:
-		return errors.New("it must keep everything: limits retention, no age, discard new")
+		return errors.New("Retention must be limits, MaxAge 0 and Discard new")
 	case has.DiscardNewPerSubject || has.SubjectDeleteMarkerTTL != 0:
-		return errors.New("it must replace the message of a subject, and leave none where one was")
+		return errors.New("DiscardNewPerSubject must be false, and SubjectDeleteMarkerTTL 0")
 	case !has.AllowAtomicPublish || !has.AllowMsgTTL:
 		return errors.New("it must allow atomic publishing and TTLs of messages")
 	case has.AllowDirect:

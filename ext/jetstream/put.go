@@ -178,7 +178,7 @@ func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) erro
 			}
 		}
 	}
-	return fmt.Errorf("jetstream: stream %s: others change the same messages all the time", s.name)
+	return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
 }
 
 // ownPut says that a message takes the place of one that is moved.

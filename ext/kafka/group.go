@@ -108,12 +108,12 @@ func (g *Group) Run(ctx context.Context, h partitions.Handler) error {
 	for ctx.Err() == nil { // no records come, but errors do
 		client.PollFetches(ctx).EachError(func(_ string, _ int32, err error) {
 			if ctx.Err() == nil {
-				m.warn("the client goes on after an error", err)
+				m.warn("the client continues after an error", err)
 			}
 		})
 	}
 	if err := client.LeaveGroupContext(m.work); err != nil { // after all was revoked
-		m.warn("it could not be left, and finds out by the session timeout", err)
+		m.warn("it could not be left, and notices by the session timeout", err)
 	}
 	return nil
 }

@@ -223,7 +223,7 @@ func (o *Output[T]) publish(ctx context.Context, base int64, records [][]byte) e
 		return err
 	}
 	if n, err = o.published(ctx, base, target); err == nil && n < target {
-		err = o.error("transaction", errors.New("it was aborted in place of committed"))
+		err = o.error("transaction", errors.New("it was aborted instead of committed"))
 	}
 	return err
 }

@@ -137,7 +137,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 		panic("weir: NewSource: " + err.Error())
 	}
 	if queue == dead {
-		panic(fmt.Sprintf("weir: NewSource: the queue %q cannot be that of its dead letters", queue))
+		panic(fmt.Sprintf("weir: NewSource: the queue %q cannot be the queue of its own dead letters", queue))
 	}
 	set := sourceSettings{clock: clock.New(), lease: DefaultLease, maxPoll: defaultMaxPoll, logger: slog.Default()}
 	for _, opt := range opts {

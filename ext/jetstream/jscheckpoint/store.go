@@ -81,7 +81,7 @@ type settings struct{ epoch uint64 }
 // earlier run is refused: Open returns [checkpoint.ErrFenced]. Without it each run has a higher epoch than the previous run.
 func WithEpoch(epoch uint64) Option {
 	if epoch == 0 {
-		panic("jscheckpoint: WithEpoch: 0 is no epoch")
+		panic("jscheckpoint: WithEpoch: the epoch must be at least 1")
 	}
 	return func(s *settings) { s.epoch = epoch }
 }
@@ -151,7 +151,7 @@ func (s *Store) takeOver(ctx context.Context) error {
 			return err
 		}
 	}
-	return fmt.Errorf("jscheckpoint: %s: others take it over all the time", s.name)
+	return fmt.Errorf("jscheckpoint: %s: gave up after %d conflicting takeovers", s.name, maxTries)
 }
 
 // errMoved says that another message was published meanwhile.
@@ -244,7 +244,7 @@ func (s *Store) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error {
 			return err
 		}
 	}
-	return fmt.Errorf("jscheckpoint: %s: messages come late all the time", s.name)
+	return fmt.Errorf("jscheckpoint: %s: gave up after %d conflicting saves", s.name, maxTries)
 }
 
 // save stores a checkpoint. It returns errMoved if a message of an earlier Save has come late, or another run has taken over.
