@@ -63,7 +63,7 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 			w.offsets[i] = d
 		}})
 		if err != nil {
-			w.logger.Warn("delivery: this worker runs no jobs", slog.Any("error", err))
+			w.logger.Warn("delivery: this worker does not run jobs", slog.Any("error", err))
 			continue
 		}
 		working.Go(func() { // ends with ctx

@@ -12,23 +12,23 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Monitor says which partitions a [Run] has while it runs: for metrics. It belongs to one Run at a time; given to another one afterwards, it
-// adds up. The zero value is ready for use; it must not be copied. Methods are safe for concurrent use.
+// Monitor reports the partitions of a [Run] while it runs: for metrics. It belongs to a single Run at a time. Given to another Run afterwards,
+// it adds up. The zero value is ready for use; it must not be copied. Methods are safe for concurrent use.
 type Monitor struct {
 	mu   sync.Mutex
 	run  func() Status // of the Run that goes on; nil: none does
 	lost int           // in those that have ended
 }
 
-// Status is what a worker has now.
+// Status is the state of a worker's partitions.
 type Status struct {
-	// Partitions are those of this worker, by name, and then those that no worker has, as far as this one knows.
+	// Partitions are the worker's, by name, and then the partitions without an owner, as far as this worker knows.
 	Partitions []jobs.Partition
-	Unowned    int // how many no worker has; -1: the assigner does not say. [Leases] does
+	Unowned    int // partitions without an owner; -1 if the assigner does not report them. [Leases] does
 	Lost       int // how often this worker has lost a partition, over all Runs of the monitor
 }
 
-// Status returns which partitions the worker has.
+// Status returns the state of the worker's partitions.
 func (m *Monitor) Status() Status {
 	m.mu.Lock()
 	run, lost := m.run, m.lost

@@ -6,33 +6,33 @@ import (
 	"time"
 )
 
-// Unowned is the state of a [Partition] that no worker has.
+// Unowned is the state of a [Partition] without an owner.
 const Unowned = "unowned"
 
-// Partition is what a worker says of a part of an input.
+// Partition is the report of a worker about a part of an input: see package partitions.
 type Partition struct {
 	Pipeline string `json:"pipeline,omitempty"`
 	Name     string `json:"name"`
 	Epoch    uint64 `json:"epoch,omitempty"` // of its assignment to the worker; 0: it has none
-	// State is one word: running, failing (its pipeline has failed, and has completed no checkpoint since), leaving, ended, or
-	// [Unowned].
+	// State is one of: running, failing (its pipeline has failed, and has not completed a checkpoint since), leaving, ended, [Unowned].
 	State string `json:"state"`
-	Lag   int64  `json:"lag"`           // elements that were not read yet, if the input knows; else -1
+	Lag   int64  `json:"lag"`           // elements that were not read yet; -1 if the input does not know
 	Why   string `json:"why,omitempty"` // of failing: the last error
 }
 
-// InTrouble reports whether no worker has the partition, or its pipeline fails.
+// InTrouble reports whether the partition is without an owner, or its pipeline fails.
 func (p *Partition) InTrouble() bool { return p.State == Unowned || p.State == "failing" }
 
-// Owned is a partition and who has it.
+// Owned is a partition with its owner.
 type Owned struct {
 	Partition
-	Worker string    // its ID; "": no worker has it
-	Seen   time.Time // when it was said
+	Worker string    // the ID of the owner; "" if there is none
+	Seen   time.Time // when the worker reported
 }
 
-// Owners returns the partitions that workers name: those in trouble first, and by pipeline and name. If several have the same one, the one with the highest epoch has it. If
-// another worker says later that nobody has it, and the owner has said nothing since, nobody has it: the owner was killed.
+// Owners returns the partitions in the reports of workers: partitions in trouble first, then by pipeline and name. If several workers report the
+// same partition, the worker with the highest epoch owns it. A partition is without an owner if a worker reports that later, and the owner has
+// not reported since: it was killed.
 func Owners(workers []Worker) (list []Owned) {
 	type key struct{ pipeline, name string }
 	owned, unowned := map[key]Owned{}, map[key]Owned{}

@@ -9,7 +9,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 )
 
-// Stats are counters of [Keys], since New and in this process.
+// Stats are the counters of [Keys] in this process, since New.
 type Stats struct {
 	New        uint64 // attempts whose request was new
 	Resumed    uint64 // attempts that went on with a request that was not finished
@@ -18,7 +18,7 @@ type Stats struct {
 	Mismatched uint64 // with exactlyonce.ErrMismatch
 	Invalid    uint64 // with ErrInvalid
 
-	Stale     uint64 // runs that ended with ErrLockLost: another run had taken over, also of Complete
+	Stale     uint64 // runs that ended with ErrLockLost, because another run had taken over; those of Complete included
 	Collected uint64 // finished requests that Reap has removed
 }
 
@@ -51,11 +51,12 @@ func (c *counters) refused(err error) {
 type Counts struct {
 	Records    int // all
 	Unfinished int // of these
-	Overdue    int // of those: past their retention, so that Complete has given up; [Keys.End] ends one
+	Overdue    int // of the unfinished requests: past their retention, so Complete has given up; [Keys.End] ends a request
 	Users      int // with requests
 }
 
-// Count counts the requests. It reads an index of the table from end to end: not for each scrape of a metric. The error comes from the database.
+// Count counts the requests. It reads an index of the table from end to end, so do not call it at each scrape of a metric. The error comes from
+// the database.
 func (k *Keys) Count(ctx context.Context) (c Counts, err error) {
 	err = errors.Join(
 		k.db.QueryRowContext(ctx, countSQL).Scan(&c.Records, &c.Users),

@@ -30,7 +30,7 @@ var Workers = []Metric[delivery.Status]{
 		},
 	},
 	{
-		Name: "worker.leases.lost", Help: "Leases of messages that have ended before these were settled, and were given again.", Unit: "lease",
+		Name: "worker.leases.lost", Help: "Leases whose messages were delivered again while the worker had them.", Unit: "lease",
 		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.LeasesLost })},
 	},
 	{

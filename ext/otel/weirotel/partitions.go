@@ -21,7 +21,7 @@ func ObservePartitions(pipeline string, monitor *partitions.Monitor, provider me
 	guard.RefuseNil("weirotel: ObservePartitions", "monitor", monitor)
 	guard.RefuseNil("weirotel: ObservePartitions", "provider", provider)
 	in := instruments{meter: provider.Meter(scope)}
-	all := in.upDown("weir.partitions", "Partitions that this worker has, by state; unowned: those that no worker has.", "{partition}")
+	all := in.upDown("weir.partitions", "Partitions of this worker, by state; unowned: without an owner.", "{partition}")
 	lost := in.counter("weir.partitions.lost", "How often the worker has lost a partition.", "{partition}")
 	lag := in.gauge("weir.partition.lag", "Elements of the partition that were not read yet.", "{element}")
 	name := pipelineKey.String(pipeline)

@@ -26,7 +26,7 @@ func NewPartitions(pipeline string, monitor *partitions.Monitor) prometheus.Coll
 	}
 	return &assigned{
 		monitor,
-		desc("weir_partitions", "Partitions that this worker has, by state; unowned: those that no worker has, as far as it knows.", "state"),
+		desc("weir_partitions", "Partitions of this worker, by state; unowned: without an owner, as far as it knows.", "state"),
 		desc("weir_partitions_lost_total", "How often the worker has lost a partition."),
 		desc("weir_partition_lag", "Elements of the partition that were not read yet; missing if its input does not know.", "partition"),
 	}
