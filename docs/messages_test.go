@@ -77,7 +77,7 @@ func chargeAll(ctx context.Context, source delivery.Source[sale], dead *deadfile
 	bank := cardBank{}
 	charge := asyncop.Blocking(func(ctx context.Context, s sale) (receipt, error) {
 		meta, _ := delivery.MetaFromContext(ctx)
-		return bank.charge(ctx, meta.ID, s.Cents) // the id is the same when the message comes again
+		return bank.charge(ctx, meta.ID, s.Cents) // a redelivered message has the same id
 	})
 	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 100,
 		strategies.FixedDelay[receipt](3, 10*time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
@@ -88,7 +88,7 @@ func chargeAll(ctx context.Context, source delivery.Source[sale], dead *deadfile
 			return err // the operator has failed: messages in flight go back to the source
 		}
 		if err := table.insert(ctx, m.Value); err != nil {
-			m.Nack(20 * time.Millisecond) // comes again, not before that
+			m.Nack(20 * time.Millisecond) // is redelivered, not before that
 			continue
 		}
 		m.Ack() // the receipt is safe

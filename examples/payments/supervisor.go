@@ -380,7 +380,7 @@ func (s *supervisor) summary(out io.Writer) {
 on %s, %d workers
   calls made                  %6s
     in doubt: sent, no answer %6s   %s
-  kills of workers            %6s   their orders came again, and went on
+  kills of workers            %6s   their orders were redelivered, and resumed
   kills of providers          %6s
   closings of backends        %6s   orders waited, and were called when their provider answered again
 `, show.Count(s.Orders), time.Since(s.begun).Seconds(), s.Seed, s.runsOn(), s.Workers, show.Count(sum.Calls), show.Count(sum.InDoubt), doubts[s.Break],
