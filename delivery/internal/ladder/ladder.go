@@ -64,6 +64,7 @@ type Ladder[T any] struct {
 	router failed.Router[T]
 	open   sync.Map                // of the sources that are not closed, *source[T]
 	keys   atomic.Pointer[keys[T]] // of the Source that is open; nil: none is, or messages of a key overtake each other
+	doubts sync.Once               // the advice about calls in doubt
 }
 
 // New returns a ladder. The options of a delivery.Queue have looked at numbers and durations.
@@ -148,7 +149,17 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		return fmt.Errorf("message %q: %w", meta.ID, err)
 	}
 	stored()
+	if m.Cause == store.OutcomeUnknown && len(l.c.Layers) > 0 {
+		l.doubts.Do(func() { l.advise(ctx, meta.ID) })
+	}
 	return nil // the operator logs what it has handed over
+}
+
+// advise says why a message has not waited in a layer, which users of a queue with layers do not expect.
+func (l *Ladder[T]) advise(ctx context.Context, id string) {
+	l.c.Logger.LogAttrs(ctx, slog.LevelInfo, "weir: a message is a dead letter without a wait in a layer, because its call may have taken effect; "+
+		"if a second call does no harm, give its type a method Idempotent() bool that returns true; weir logs this once",
+		slog.String("id", id), slog.String("queue", l.c.DeadLetters))
 }
 
 // Choose stores the provider of the message that ctx is of, and returns the one that it has; an empty one asks only. found is false if the

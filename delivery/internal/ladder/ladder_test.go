@@ -204,6 +204,22 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 	require.NotEmpty(t, dead(t, s)[4].Meta.ID)
 }
 
+// Users of a queue with layers expect that a failure waits: the first call in doubt that does not is explained.
+func TestACallInDoubtIsExplainedOnce(t *testing.T) {
+	for layers, want := range []int{0, 1} {
+		c, s := config()
+		var lines bytes.Buffer
+		c.Layers, c.Logger = c.Layers[:layers], slog.New(slog.NewTextHandler(&lines, nil))
+		l := build(t, c)
+		for _, id := range []string{"a", "b"} {
+			f := asyncop.Failure[string]{Element: id, Err: errRefused, InDoubt: true, Verdict: strategies.Refused, Reason: predicates.NewReason("LOST", false, false)}
+			require.NoError(t, l.Take(delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: id}), f))
+		}
+		require.Len(t, dead(t, s), 2)
+		require.Equal(t, want, strings.Count(lines.String(), "Idempotent() bool"), lines.String())
+	}
+}
+
 // twice is an element whose call may happen twice.
 type twice string
 
@@ -566,6 +582,7 @@ func TestCloseWhileALayerIsFull(t *testing.T) {
 // A dead letter is one line of the log: that of the operator.
 func TestADeadLetterIsLoggedOnce(t *testing.T) {
 	c, s := config()
+	c.Layers = nil // else the first call in doubt is explained
 	l := build(t, c)
 	var lines bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&lines, nil))
