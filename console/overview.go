@@ -48,7 +48,7 @@ func (s *server) overview(r *http.Request) (view, error) {
 func (s *server) problems(l *look) []problem {
 	list := slices.Concat(s.backendProblems(l), s.queueProblems(l), s.workerProblems(l))
 	if _, _, err := s.looks.peek(); err != nil {
-		list = append(list, problem{2, fmt.Sprintf("The engine did not answer just now; these numbers are %s old: %s", age(s.Clock.Since(l.at)), cut(300, err)), s.link("/"), "again"})
+		list = append(list, problem{2, fmt.Sprintf("The engine did not answer just now; these numbers are %s old: %s", age(s.Clock.Since(l.at)), failure(300, err)), s.link("/"), "again"})
 	}
 	for _, j := range l.jobs {
 		switch j.State() {
@@ -58,7 +58,7 @@ func (s *server) problems(l *look) []problem {
 			list = append(list, problem{1, fmt.Sprintf("Job %d is paused: %d of %d done.", j.ID, j.Done, j.Total), s.link("/job", "id", j.ID), "the job"})
 		default:
 			if j.Error != "" {
-				list = append(list, problem{2, fmt.Sprintf("Job %d does not get on: %s", j.ID, cut(200, j.Error)), s.link("/job", "id", j.ID), "the job"})
+				list = append(list, problem{2, fmt.Sprintf("Job %d does not get on: %s", j.ID, failure(200, j.Error)), s.link("/job", "id", j.ID), "the job"})
 			}
 		}
 	}
@@ -72,7 +72,7 @@ func (s *server) backendProblems(l *look) (list []problem) {
 		case b.Held != "":
 			list = append(list, problem{1, fmt.Sprintf("Backend %s is held: %s", cut(100, b.Name), cut(200, b.Held)), s.link("/backends"), "backends"})
 		case b.Shut > 0:
-			list = append(list, problem{2, fmt.Sprintf("Backend %s does not answer in %d of %d workers: %s", cut(100, b.Name), b.Shut, len(b.Workers), cut(200, b.Why)), s.link("/backends"), "backends"})
+			list = append(list, problem{2, fmt.Sprintf("Backend %s does not answer in %d of %d workers: %s", cut(100, b.Name), b.Shut, len(b.Workers), failure(200, b.Why)), s.link("/backends"), "backends"})
 		}
 	}
 	return list
