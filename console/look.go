@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 const (
@@ -86,10 +87,8 @@ func roleOf(name string, dead bool) (base, role string) {
 	if base, ok := strings.CutSuffix(name, "-blocked"); ok {
 		return base, "blocked"
 	}
-	if i := strings.LastIndex(name, "-retry-"); i > 0 {
-		if _, err := strconv.Atoi(name[i+len("-retry-"):]); err == nil {
-			return name[:i], "layer"
-		}
+	if base, n := storearg.Layer(name); n > 0 {
+		return base, "layer"
 	}
 	if dead {
 		return "", "dead letters"

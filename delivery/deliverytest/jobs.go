@@ -25,6 +25,7 @@ var jobRules = []storeRule{
 	{name: "jobs: filters", check: jobFilters},
 	{name: "jobs: what is there at the start", check: jobSet},
 	{name: "jobs: hold and release", check: jobHold},
+	{name: "jobs: due", check: jobDue},
 	{name: "jobs: rate and maximum", check: jobRate},
 	{name: "jobs: pause, resume, cancel", check: jobOrders},
 	{name: "jobs: two processes", check: jobTwo},
@@ -327,6 +328,35 @@ func jobHold(b *storeBench) {
 	got := ids(b.take("q", 100))
 	slices.Sort(got)
 	b.must(slices.Equal(got, []string{"0", "10", "2", "4", "6", "8"}), "after the release Take returned %v", got)
+}
+
+// jobDue checks that what waits for its delay is due at once, where it is, with all that is known of it.
+func jobDue(b *storeBench) {
+	p := b.process()
+	waits, held, leased, now := full("waits"), full("held"), message("leased"), message("now")
+	waits.Delay, held.Delay = b.units(1000), b.units(1000)
+	b.put("q-retry-1", waits, held, leased, now)
+	claimed, err := b.inspector().Claim(b.ctx, "q-retry-1", store.Filter{IDs: []string{"leased"}}, everything, b.units(500))
+	b.ok(err, "Claim")
+	b.must(len(claimed) == 1, "Claim returned %v", ids(claimed))
+	p.do(jobs.Spec{Do: jobs.Hold, Queue: "q-retry-1", Filter: store.Filter{IDs: []string{"held"}}})
+	before := b.list("q-retry-1", store.Filter{}, everything)
+	job := p.do(jobs.Spec{Do: jobs.Due, Queue: "q-retry-1"})
+	b.must(job.Progress == jobs.Progress{Done: 1, Skipped: 3}, "the job has done %+v", job.Progress)
+	after := b.list("q-retry-1", store.Filter{}, everything)
+	b.must(len(after) == 4 && after[0].Position == before[0].Position && same(after[0].Message, before[0].Message), "%+v was made due: %+v", before[0], after)
+	b.must(after[0].Meta.Due.Before(before[0].Meta.Due) && after[1].Meta.Due.Equal(before[1].Meta.Due), "they are due at %v, %v", after[0].Meta.Due, after[1].Meta.Due)
+	c, err := b.inspector().Count(b.ctx, "q-retry-1", store.Filter{IDs: []string{"waits"}})
+	b.ok(err, "Count")
+	b.must(!c.Next.After(b.now()), "what is due can be taken at %v", c.Next)
+	got := ids(b.take("q-retry-1", 100))
+	slices.Sort(got)
+	b.must(slices.Equal(got, []string{"now", "waits"}), "Take returned %v", got)
+	for _, s := range []jobs.Spec{{Do: jobs.Merge, Queue: "q-retry-1", To: "q"}, {Do: jobs.Merge, Queue: "q-blocked", To: "q"}, {Do: jobs.Due, Queue: "q", To: "x"}} {
+		s.By, s.Why = "ann", "test"
+		_, err := p.Start(b.ctx, s)
+		b.must(err != nil, "Start of %+v is no error", s)
+	}
 }
 
 func (b *storeBench) takeFirst(queue string) store.Leased {

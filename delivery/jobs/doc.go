@@ -1,4 +1,5 @@
-// Package jobs does things to many messages of an engine: it sends dead letters back, removes messages, holds and releases them.
+// Package jobs does things to many messages of an engine: it sends dead letters back, removes messages, holds, releases
+// and makes them due.
 //
 //	j, err := jobs.New(engine, jobs.Config{})
 //	…

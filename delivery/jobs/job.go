@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -26,6 +27,8 @@ const (
 	Hold Action = "hold"
 	// Release lets held messages be taken again when they are due.
 	Release Action = "release"
+	// Due makes messages due now that wait for their delay, such as those of a layer. They keep their place, visits and order of keys.
+	Due Action = "due"
 )
 
 const defaultMaxMerges = 5
@@ -52,7 +55,7 @@ type Spec struct {
 
 // Progress is what a job has done with the messages that match.
 type Progress struct {
-	Done    int `json:"done"`    // merged, removed, held or released
+	Done    int `json:"done"`    // merged, removed, held, released or made due
 	Looping int `json:"looping"` // stayed, since they were merged MaxMerges times
 	InDoubt int `json:"inDoubt"` // stayed, since their outcome is unknown
 	// Skipped were taken by a worker, are gone, could not be moved, or were in the state that the job would bring about.
@@ -106,7 +109,7 @@ func (j *Job) runs() bool {
 
 func (s *Spec) check() error {
 	switch {
-	case s.Do != Merge && s.Do != Purge && s.Do != Hold && s.Do != Release:
+	case !slices.Contains([]Action{Merge, Purge, Hold, Release, Due}, s.Do):
 		return fmt.Errorf("jobs: there is no action %q", s.Do)
 	case s.By == "" || s.Why == "":
 		return errors.New("jobs: who starts the job, and why? By and Why are required")
@@ -123,6 +126,12 @@ func (s *Spec) check() error {
 	if s.Do == Merge {
 		if err := storearg.Queue(s.To); err != nil {
 			return fmt.Errorf("jobs: To: %w", err)
+		}
+		if queue, n := storearg.Layer(s.Queue); n > 0 && queue == s.To {
+			return fmt.Errorf("jobs: %q is a layer of %q: its messages keep their visits and their order if they are made due", s.Queue, s.To)
+		}
+		if s.Queue == s.To+"-blocked" {
+			return fmt.Errorf("jobs: messages of %q wait for those of their key before them, which a merge would break", s.Queue)
 		}
 	}
 	f := &s.Filter

@@ -91,7 +91,7 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	if s.Do == Merge {
 		s.MaxMerges = cmp.Or(s.MaxMerges, defaultMaxMerges)
 	}
-	if _, ok := j.engine.(*local); ok && s.Do != Merge && s.Do != Purge {
+	if _, ok := j.engine.(*local); ok && (s.Do == Hold || s.Do == Release) {
 		return Job{}, fmt.Errorf("jobs: this engine does not %s messages: it is no store.Keeper", s.Do)
 	}
 	n, err := j.engine.Count(ctx, s.Queue, s.Filter)

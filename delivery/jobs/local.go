@@ -13,7 +13,7 @@ import (
 )
 
 // Local returns an engine that is a [store.Keeper] as it is. Another one keeps no jobs: it returns one whose jobs and
-// log live in this process and end with it. They only merge and purge, leave alone what is leased, and if the process is killed, what was
+// log live in this process and end with it. They only merge, purge and make due, leave alone what is leased, and if the process is killed, what was
 // claimed returns after 30 s; then start such a job again.
 func Local(e store.Inspector) store.Keeper {
 	if k, ok := e.(store.Keeper); ok {
@@ -95,7 +95,7 @@ type localTx struct {
 // Edit implements [store.Tx].
 func (t *localTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
 	var moves []store.Move
-	var removed, all []store.Lease
+	var removed, due, all []store.Lease
 	t.l.mu.Lock()
 	for _, e := range edits {
 		lease := t.l.claimed[place{e.Queue, e.Entry.Position}]
@@ -105,6 +105,8 @@ func (t *localTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error)
 			moves = append(moves, store.Move{Lease: lease, Queue: e.To, Message: e.Entry.Message})
 		case store.RemoveEdit:
 			removed = append(removed, lease)
+		case store.DueEdit:
+			due = append(due, lease)
 		case store.HoldEdit, store.ReleaseEdit: // Start has refused them
 		}
 	}
@@ -112,6 +114,7 @@ func (t *localTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error)
 	var lost []store.Lease
 	for _, f := range []func() error{
 		func() error { return t.l.Move(ctx, moves...) }, func() error { return t.l.Done(ctx, removed...) },
+		func() error { return t.l.Release(ctx, 0, due...) },
 	} {
 		err := f()
 		if e, ok := errors.AsType[*store.LeaseError](err); ok {

@@ -255,7 +255,7 @@ func (t *tx) look(ctx context.Context, e *store.Edit, it item, p *put) (r *recor
 	}
 	subject := t.s.queueSubject(e.Queue) + it.identity
 	r = &record{subject: subject, seq: it.seq, at: t.now, state: state{kind: it.kind, position: it.position, fence: it.fence, span: it.ready - min(it.ready, t.now)}}
-	if t.sure || e.Do == store.HoldEdit || e.Do == store.ReleaseEdit {
+	if t.sure || e.Do == store.HoldEdit || e.Do == store.ReleaseEdit || e.Do == store.DueEdit {
 		if r, err = t.s.read(ctx, subject); err != nil || r == nil || r.kind == gone || r.position != it.position {
 			return nil, err
 		}
@@ -287,6 +287,11 @@ func (t *tx) edit(e *store.Edit, r *record, p *put) bool {
 			return false
 		}
 		t.add(e.Queue, s.message(r.subject, next, r.why, r.body, r.seq))
+	case store.DueEdit:
+		if r.kind != waiting || r.ready() <= t.now {
+			return false
+		}
+		t.add(e.Queue, s.message(r.subject, r.then(waiting, 0), r.why, r.body, r.seq))
 	case store.MoveEdit:
 		if _, twice := t.at[p.subject]; twice || p.there && p.subject != r.subject {
 			return false
