@@ -27,6 +27,7 @@ type view struct {
 	// These are set by page.
 	Person person
 	Keeps  bool
+	Keys   bool // there is a page of them
 	Now    time.Time
 	Status int
 }
@@ -117,7 +118,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func (s *server) render(w http.ResponseWriter, r *http.Request, v view) {
-	v.Person, v.Keeps, v.Now = personOf(r), s.keeps, s.Clock.Now()
+	v.Person, v.Keeps, v.Keys, v.Now = personOf(r), s.keeps, s.Config.Keys != nil, s.Clock.Now()
 	var b bytes.Buffer
 	if err := s.templates.ExecuteTemplate(&b, v.Name, v); err != nil {
 		s.Logger.LogAttrs(r.Context(), slog.LevelWarn, "console: a page cannot be shown", slog.String("page", v.Name), slog.Any("error", err))
@@ -134,7 +135,7 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, v view) {
 // funcs are what templates call.
 func (s *server) funcs() template.FuncMap {
 	return template.FuncMap{
-		"text": visible, "cut": cut, "failure": failure, "age": age, "link": s.link, "nav": nav,
+		"text": visible, "cut": cut, "failure": failure, "age": age, "size": size, "link": s.link, "nav": nav,
 		"ago":   func(t time.Time) string { return age(max(0, s.Clock.Since(t))) },
 		"when":  when,
 		"until": func(t time.Time) string { return age(max(0, s.Clock.Until(t))) },
@@ -146,7 +147,7 @@ func (s *server) funcs() template.FuncMap {
 func nav(v view, path, text string) map[string]any {
 	here := map[string]string{
 		"overview": "/", "layers": "/layers", "queue": "/layers", "message": "/layers", "confirm": "/layers", "backends": "/backends",
-		"jobs": "/jobs", "job": "/jobs", "log": "/log",
+		"jobs": "/jobs", "job": "/jobs", "log": "/log", "outboxes": "/outboxes", "keys": "/keys",
 	}
 	return map[string]any{"Path": path, "Text": text, "Here": here[v.Name] == path}
 }

@@ -22,8 +22,8 @@ const (
 	goodbye  = time.Second  // to remove a worker that ends
 )
 
-// Worker is what a worker says about itself every 20 s. What it counts and how its operators do are JSON, since workers may be of other
-// versions: delivery.Summary and asyncop.Stats.
+// Worker is what a worker says about itself every 20 s. What it counts, how its operators do and its checkpoints are JSON, since workers
+// may be of other versions: delivery.Summary, asyncop.Stats and checkpoint.Stats.
 type Worker struct {
 	ID        string            `json:"id"`
 	Host      string            `json:"host"`
@@ -35,6 +35,10 @@ type Worker struct {
 	Counts    json.RawMessage   `json:"counts,omitempty"`
 	Operators []json.RawMessage `json:"operators,omitempty"`
 	Backends  []Backend         `json:"backends,omitempty"`
+
+	Reads       string                     `json:"reads,omitempty"`       // the queue whose messages it takes, with its layers
+	Outbox      string                     `json:"outbox,omitempty"`      // the outbox that it relays, or would relay
+	Checkpoints map[string]json.RawMessage `json:"checkpoints,omitempty"` // of pipelines, by name
 }
 
 // Workers returns the workers of the engine. One that was killed is among them for two minutes, and until another one notices. One that
@@ -52,7 +56,7 @@ func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 }
 
 // Work is what delivery.Run does beside its messages, until ctx ends: it says what about returns, and runs jobs. Both take one transaction
-// each 20 s if there are no jobs. about sets Queues, Counts, Operators and Backends. steer, which may be nil, gets what people want of backends,
+// each 20 s if there are no jobs. about sets what the worker does. steer, which may be nil, gets what people want of backends,
 // at the start and when it has changed, and perhaps again.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
 	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}
