@@ -220,6 +220,23 @@ func (s *server) run(id int) {
 	}()
 }
 
+// resume runs the jobs that another process has left: one that was killed, such as this console. It is for a person who may act.
+func (s *server) resume() {
+	go func() { // ends when the jobs are listed
+		list, err := s.jobs.List(s.ctx)
+		if err != nil && s.ctx.Err() == nil {
+			s.Logger.LogAttrs(s.ctx, slog.LevelWarn, "console: cannot see whether there are jobs to run", slog.String("error", guard.Text(err)))
+		}
+		queues := map[string]bool{}
+		for _, job := range list { // the newest first: to run it runs the others of its queue
+			if job.State() == "running" && !queues[job.Queue] {
+				queues[job.Queue] = true
+				s.run(job.ID)
+			}
+		}
+	}()
+}
+
 // order pauses, resumes or cancels a job.
 func (s *server) order(r *http.Request) (string, error) {
 	id, err := strconv.Atoi(r.PostForm.Get("id"))

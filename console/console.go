@@ -118,6 +118,7 @@ type server struct {
 	logs   cached[logged]
 
 	starting sync.Mutex // of jobs
+	resumed  sync.Once  // jobs that were left
 
 	mu      sync.Mutex
 	history map[string][]point          // of queues, by name
@@ -211,6 +212,9 @@ func (s *server) protect(next http.Handler) http.Handler {
 				slog.String("path", r.URL.Path), slog.String("from", r.RemoteAddr), slog.Any("error", err))
 			http.Error(w, "This console is not open to you.", http.StatusForbidden)
 			return
+		}
+		if p.Acts() {
+			s.resumed.Do(s.resume)
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), personKey{}, p)))
