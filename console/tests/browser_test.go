@@ -129,10 +129,20 @@ func (p *person) sees(what ...string) {
 	}
 }
 
+// asked are the engines on which the questions are asked.
+var asked = map[string]func(t *testing.T) store.Keeper{
+	"sqlite":    func(t *testing.T) store.Keeper { t.Helper(); return onSQLite(t) },
+	"jetstream": onJetStream,
+}
+
 // The questions of somebody at three in the morning, each on a real page.
 func TestTheSevenQuestions(t *testing.T) {
-	t.Run("sqlite", func(t *testing.T) { sevenQuestions(t, onSQLite(t)) })
-	t.Run("jetstream", func(t *testing.T) { sevenQuestions(t, onJetStream(t)) })
+	for name, open := range asked {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they wait for what pages do by themselves
+			sevenQuestions(t, open(t))
+		})
+	}
 }
 
 func sevenQuestions(t *testing.T, e store.Keeper) {
