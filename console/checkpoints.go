@@ -82,6 +82,14 @@ func (s *server) checkpointProblems(list []saved) (problems []problem) {
 	return problems
 }
 
+// took returns a duration, rounded for people.
+func took(d time.Duration) string {
+	if d < 10*time.Millisecond {
+		return d.Round(10 * time.Microsecond).String()
+	}
+	return d.Round(time.Millisecond).String()
+}
+
 // size returns a number of bytes.
 func size(n int64) string {
 	for _, unit := range []string{"B", "KiB", "MiB"} {

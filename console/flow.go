@@ -57,7 +57,7 @@ type point struct {
 
 // flow sets what has come a second: what was taken, and what the queue has grown by.
 func (p *point) flow(before []point) {
-	if len(before) == 0 {
+	if p.in = p.out; len(before) == 0 {
 		return
 	}
 	since := before[0]

@@ -144,13 +144,13 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.remember(l, s.flows(l))
 	l.outboxes = outboxesOf(l, held)
 	for i := range l.Queues {
 		if q := &l.Queues[i]; slices.ContainsFunc(l.outboxes, func(o outbox) bool { return o.Queue == q.Name }) {
 			q.Role = "outbox"
 		}
 	}
-	s.remember(l, s.flows(l))
 	return l, nil
 }
 

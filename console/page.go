@@ -135,7 +135,7 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, v view) {
 // funcs are what templates call.
 func (s *server) funcs() template.FuncMap {
 	return template.FuncMap{
-		"text": visible, "cut": cut, "failure": failure, "age": age, "size": size, "link": s.link, "nav": nav,
+		"text": visible, "cut": cut, "failure": failure, "age": age, "size": size, "took": took, "link": s.link, "nav": nav,
 		"ago":   func(t time.Time) string { return age(max(0, s.Clock.Since(t))) },
 		"when":  when,
 		"until": func(t time.Time) string { return age(max(0, s.Clock.Until(t))) },
