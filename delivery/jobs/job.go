@@ -131,7 +131,7 @@ func (s *Spec) check() error {
 			return fmt.Errorf("jobs: %q is a layer of %q: its messages keep their visits and their order if they are made due", s.Queue, s.To)
 		}
 		if s.Queue == s.To+"-blocked" {
-			return fmt.Errorf("jobs: messages of %q wait for those of their key before them, which a merge would break", s.Queue)
+			return fmt.Errorf("jobs: messages of %q wait for earlier messages of their keys: a merge would break that order", s.Queue)
 		}
 	}
 	f := &s.Filter
