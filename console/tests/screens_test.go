@@ -80,9 +80,9 @@ func TestRates(t *testing.T) {
 	look(0, 0)
 	becomes(t, h, "/", `data-l="Messages">0<`)
 	look(60, 0)
-	becomes(t, h, "/", "2.0 in, 2.0 out a second")
+	becomes(t, h, "/", "2.0 in, 2.0 out<")
 	look(300, 90)
-	becomes(t, h, "/", "13 in, 10 out a second", `polyline class="out" points="0.0,19.0 50.0,`)
+	becomes(t, h, "/", "13 in, 10 out<", `polyline class="out" points="0.0,19.0 50.0,`)
 	assert.NotContains(t, page(t, h, "/"), "receipts</a>")
 }
 
