@@ -85,7 +85,16 @@ type Job struct {
 	unreadable bool  // Error says why
 }
 
-const format = 1
+// format is the latest that this version knows: that of Due.
+const format = 2
+
+// format returns the first format that has the action (law W4).
+func (s *Spec) format() int {
+	if s.Do == Due {
+		return 2
+	}
+	return 1
+}
 
 // State is one word: running, paused, cancelled, done, or unreadable: then Error says why, and the job can only be cancelled.
 func (j *Job) State() string {

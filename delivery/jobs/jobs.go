@@ -100,7 +100,7 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	}
 	var job Job
 	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {
-		job = Job{Spec: s, Total: n.Messages, Until: n.Last, Format: format}
+		job = Job{Spec: s, Total: n.Messages, Until: n.Last, Format: s.format()}
 		_, lines, _, err := headOf(ctx, tx)
 		if err != nil {
 			return err
