@@ -88,7 +88,7 @@ func TestAKilledConsole(t *testing.T) {
 		}()
 		time.Sleep(rand.N(time.Duration(clicks+1) * 5 * time.Millisecond)) // at a random step of its beginning
 		require.NoError(t, p.Kill())
-		<-clicked
+		<-clicked //nolint:errcheck // it got an answer, or not
 		list, err := j.List(t.Context())
 		require.NoError(t, err)
 		if len(list) > 0 {

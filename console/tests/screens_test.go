@@ -101,7 +101,7 @@ func TestOutboxes(t *testing.T) {
 		h := handler(t, console.Config{Engine: e})
 		becomes(t, h, "/outboxes", "relay-7, for 1", `data-l="Messages">1<`, `data-l="Processes">1<`, "letters", ">none<", `data-l="Dead letters"><a href="/queue?queue=letters&#43;dead">1</a>`)
 		stop()
-		<-ended
+		require.ErrorIs(t, <-ended, context.Canceled)
 		says(t, e, jobs.Worker{ID: "r", Seen: time.Now(), Outbox: "mails", Operators: []json.RawMessage{json.RawMessage(`{"LastError":"https://ann:s3cret@broker: refused","LastFailure":"2026-01-02T03:04:05Z","Failures":3}`)}})
 		h = handler(t, console.Config{Engine: e})
 		becomes(t, h, "/outboxes", "https://ann:xxxxx@broker: refused", "3 in a row")

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/weirflow/weir/internal/varint"
@@ -33,18 +34,20 @@ type Filter struct {
 }
 
 // query returns the statement for a filter: with a user and a key it finds one row of an index.
-func (f Filter) query() (sql string, args []any) {
-	sql = listSQL
+func (f Filter) query() (query string, args []any) {
+	var b strings.Builder
+	b.WriteString(listSQL)
 	for _, c := range []struct{ column, value string }{{"principal", f.User}, {"idempotency_key", f.Key}, {"operation", f.Operation}} {
 		if c.value != "" {
 			args = append(args, c.value)
-			sql += fmt.Sprintf(" AND %s = $%d", c.column, len(args))
+			fmt.Fprintf(&b, " AND %s = $%d", c.column, len(args))
 		}
 	}
 	if !f.Finished {
-		sql += " AND response IS NULL"
+		b.WriteString(" AND response IS NULL")
 	}
-	return sql + " ORDER BY created_at, id", args
+	b.WriteString(" ORDER BY created_at, id")
+	return b.String(), args
 }
 
 // statusOf reads the status in the first bytes of a response: behind the version of [exactlyonce.Response.Encode].

@@ -9,19 +9,19 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/internal/testing/pgserver"
+	"github.com/weirflow/weir/internal/testing/postgrestest"
 )
 
 // Server is a PostgreSQL server. It belongs to the goroutine of its test.
 type Server struct {
-	*pgserver.Server
+	*postgrestest.Server
 	t testing.TB
 }
 
 // Start makes a database cluster and starts its server, which ends with the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	return &Server{pgserver.Start(t), t}
+	return &Server{postgrestest.Start(t), t}
 }
 
 // Exec runs statements.

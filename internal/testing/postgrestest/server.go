@@ -1,6 +1,6 @@
 //go:build unix
 
-package pgserver
+package postgrestest
 
 import (
 	"bytes"
