@@ -351,6 +351,10 @@ func TestHostileMessages(t *testing.T) {
 		}
 		binary := store.Message{Meta: delivery.Meta{ID: "binary"}, Payload: []byte("\xff\x00\xfe<script>alert(1)</script>"), Cause: store.Undecodable}
 		require.NoError(t, e.Put(t.Context(), "orders-dead", m, binary))
+		says(t, e, jobs.Worker{
+			ID: nasty, Host: nasty, Outbox: nasty, Seen: time.Now(), Checkpoints: map[string]json.RawMessage{nasty: json.RawMessage(`{"FailedInRow":1,"LastError":"\u001b[31m<script>alert(1)"}`)},
+			Operators: []json.RawMessage{json.RawMessage(`{"LastError":"\u202e<script>alert(1)","LastFailure":"2026-01-02T03:04:05Z"}`)},
+		})
 		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, nasty)})
 		var pages []string
 		list, err := e.List(t.Context(), "orders-dead", store.Filter{}, store.Page{Max: 9})
@@ -361,7 +365,7 @@ func TestHostileMessages(t *testing.T) {
 			}
 		}
 		q := url.Values{"queue": {"orders-dead"}, "error": {nasty}, "key": {nasty}, "do": {"merge"}, "to": {nasty}}.Encode()
-		for _, path := range []string{"/", "/queue?queue=orders-dead", "/queue?" + q, "/start?" + q, "/layers", "/jobs", "/queue?queue=" + url.QueryEscape(nasty)} {
+		for _, path := range []string{"/", "/queue?queue=orders-dead", "/queue?" + q, "/start?" + q, "/layers", "/jobs", "/outboxes", "/queue?queue=" + url.QueryEscape(nasty)} {
 			pages = append(pages, page(t, h, path))
 		}
 		pages = append(pages, ask(h, "/queue?queue=x&since="+url.QueryEscape(nasty), nil).Body.String())
