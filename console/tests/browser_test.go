@@ -247,6 +247,14 @@ func pages(t *testing.T, e store.Keeper) []string {
 	beat(t, e, "closed")
 	require.NoError(t, e.Put(t.Context(), "mails", store.Message{Meta: delivery.Meta{ID: "1"}}))
 	says(t, e, jobs.Worker{ID: "r", Host: "worker-2", Since: time.Now().Add(-time.Hour), Seen: time.Now(), Outbox: "mails", Counts: json.RawMessage(`{"Received":7200}`), Operators: []json.RawMessage{json.RawMessage(`{"LastError":"` + strings.Repeat("https://broker:5672 is away ", 20) + `","LastFailure":"2026-01-02T03:04:05Z","Failures":3}`)}})
+	parts, err := json.Marshal(jobs.Worker{ID: "w2", Host: "worker-2", Seen: time.Now().Add(time.Hour), Partitions: []jobs.Partition{
+		{Pipeline: "flights", Name: strings.Repeat("long", 100), Epoch: 7, State: "failing", Lag: -1, Why: strings.Repeat("no right ", 40)},
+		{Pipeline: "flights", Name: "orders/4", State: jobs.Unowned, Lag: -1}, {Pipeline: "flights", Name: "orders/5", State: "running", Lag: 123456},
+	}})
+	require.NoError(t, err)
+	require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		return tx.Write(ctx, store.Record{Kind: "worker", Name: "w2", Value: string(parts)})
+	}))
 	j, err := jobs.New(e, jobs.Config{})
 	require.NoError(t, err)
 	_, err = j.Start(t.Context(), jobs.Spec{Do: jobs.Hold, Queue: "orders-retry-1", By: "ann", Why: strings.Repeat("long", 100)})

@@ -81,6 +81,9 @@ AND coalesce(locked_at, 0) <= $4 AND expires_at > $5 ORDER BY id LIMIT $6`
 	listSQL = `SELECT id, principal, idempotency_key, operation, recovery_point, fence, created_at, last_run_at, locked_at, expires_at,
 	substr(response, 1, 4) FROM weir_keys WHERE true`
 
+	countSQL           = `SELECT count(*), count(DISTINCT principal) FROM weir_keys`
+	countUnfinishedSQL = `SELECT count(*) FROM weir_keys WHERE response IS NULL`
+
 	overdueSQL = `SELECT count(*) FROM weir_keys WHERE response IS NULL AND expires_at <= $1`
 
 	expired      = `SELECT id FROM weir_keys WHERE response IS NOT NULL AND expires_at <= $1 ORDER BY expires_at, id LIMIT $2`
