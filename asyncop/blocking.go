@@ -64,7 +64,7 @@ func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result call.Future[O
 	returned := false
 	defer func() {
 		if !returned { // a panic, or Goexit
-			result.CompleteExceptionally(newPanicError(recover()))
+			result.CompleteExceptionally(call.Panicked(recover()))
 		}
 	}()
 	err := late

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"runtime/debug"
-	"slices"
 	"time"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
@@ -20,9 +20,6 @@ var (
 	// ErrNoResult is returned by a [Blocking] call that found nothing: the attempt completes with no result.
 	ErrNoResult = errors.New("asyncop: no result")
 
-	// errNil stands for a nil error passed to CompleteExceptionally.
-	errNil = errors.New("asyncop: CompleteExceptionally was called with a nil error")
-
 	// ErrRetriesExhausted is the failure of an element whose last result still asked for another attempt, under
 	// [WithExhaustedAsFailure]. The error that wraps it names the reason, and why there was no retry.
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
@@ -33,7 +30,7 @@ var (
 
 	// ErrStopped reports that the operator was stopped by Stop: to the function of [WithUpstreamCancel], and to a loop over
 	// Results.
-	ErrStopped = errors.New("asyncop: operator stopped")
+	ErrStopped = drive.ErrStopped
 )
 
 // Errors that users see in messages, and cannot match.
@@ -79,7 +76,7 @@ func (e *TimeoutError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, 
 func ambiguous(inDoubt bool, policy idempotence, element any) bool {
 	idempotent := false
 	if inDoubt && policy != nil {
-		_ = offLoop(func() error { idempotent = policy.IsIdempotent(element); return nil }) // if it breaks: the safe side
+		_ = call.OffLoop(func() error { idempotent = policy.IsIdempotent(element); return nil }) // if it breaks: the safe side
 	}
 	return inDoubt && !idempotent
 }
@@ -247,48 +244,10 @@ func exhausted(d decision.Decision) error {
 	return fmt.Errorf("%w (%v: %v)", ErrRetriesExhausted, d.Verdict, d.Reason)
 }
 
-// PanicError is a panic of user code, or its call of runtime.Goexit, as FailNow of package testing makes it.
-type PanicError struct {
-	Value any    // what was passed to panic; an error that says so for runtime.Goexit
-	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack formats it
-}
-
-// newPanicError wraps what recover returned; nil means that the goroutine is being ended by runtime.Goexit.
-func newPanicError(recovered any) *PanicError {
-	if recovered == nil {
-		recovered = guard.ErrGoexit
-	}
-	return &PanicError{Value: recovered, Stack: debug.Stack()}
-}
-
-// ownPanic returns the error of a failed decision, in which a panic that the policy met is a [*PanicError] of this
-// package, as all others are. It looks no further than what the policy itself has joined: everything else may have
-// methods that panic in turn.
-func ownPanic(err error) error {
-	joined, ok := err.(guard.JoinedErrors) //nolint:errorlint // As would call methods of user errors
-	if !ok || len(joined) == 0 {
-		return err
-	}
-	p, ok := joined[0].(*guard.PanicError) //nolint:errorlint // the same
-	if !ok {
-		return err
-	}
-	joined = slices.Clone(joined)
-	joined[0] = &PanicError{Value: p.Value, Stack: p.Stack}
-	return joined
-}
-
-// Error returns a message with the place of the panic: the top frame of the user's code.
-func (e *PanicError) Error() string { return "asyncop: " + guard.Message(e.Value, e.Stack) }
-
-// Format implements fmt.Formatter: %+v adds the stack.
-func (e *PanicError) Format(f fmt.State, verb rune) { guard.Format(f, verb, e.Error(), e.Stack) }
-
-// Unwrap returns the value if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
+// PanicError is a panic of user code, or its call of runtime.Goexit, as FailNow of package testing makes it. Value is what was passed to
+// panic, an error that says so for runtime.Goexit; Unwrap returns it if it is an error. Stack is that of the goroutine that panicked, as
+// runtime/debug.Stack formats it; %+v writes it.
+type PanicError = guard.PanicError
 
 // format writes err; %+v adds the stack of the first panic in it.
 func format(f fmt.State, verb rune, err error) {
@@ -301,7 +260,7 @@ func format(f fmt.State, verb rune, err error) {
 
 // stackOf returns the stack of the first panic in err, or nil. The methods of a user's errors may do anything (law A6).
 func stackOf(err error) (stack []byte) {
-	_ = offLoop(func() error {
+	_ = call.OffLoop(func() error {
 		if p, ok := errors.AsType[*PanicError](err); ok {
 			stack = p.Stack
 		}

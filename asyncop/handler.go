@@ -3,6 +3,7 @@ package asyncop
 import (
 	"context"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -64,7 +65,7 @@ func handle[IN, OUT any](
 		broke := false
 		err = guard.Call(ask, func(recovered any) error {
 			broke = true
-			return newPanicError(recovered)
+			return call.Panicked(recovered)
 		})
 		if err == nil {
 			return results, nil

@@ -10,10 +10,10 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/decision"
-	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
 
@@ -141,7 +141,7 @@ func (s *userSide[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 
 // logSourceBroke reports a panic of a message's source, while the message was being settled. Called from any goroutine.
 func (s *userSide[IN, OUT]) logSourceBroke(err error) {
-	_ = offLoop(func() error {
+	_ = call.OffLoop(func() error {
 		s.logger.LogAttrs(context.WithoutCancel(s.ctx), slog.LevelError, "asyncop: the source of a message broke",
 			withStack([]slog.Attr{slog.Any("error", err)})...)
 		return nil
@@ -295,11 +295,5 @@ func defaultLabel(in any) string {
 // offLoop is offLoop for calls that the loop makes: time passes.
 func (s *userSide[IN, OUT]) offLoop(f func() error) error {
 	s.driver.Core().Away(true)
-	return offLoop(f)
-}
-
-// offLoop runs user code that may block for a moment on a goroutine of its own and waits for it, so that neither a panic
-// nor runtime.Goexit reaches the caller (law A6).
-func offLoop(f func() error) error {
-	return guard.Call(f, func(recovered any) error { return newPanicError(recovered) })
+	return call.OffLoop(f)
 }

@@ -166,23 +166,12 @@ func newOperator[IN, OUT any](
 	policy := refuseArguments(name, fn, timeout, capacity, strategy)
 	cfg := newConfig(opts)
 	cfg.allowed, _ = decision.MaxRetriesOf(policy.Asked)
-	cfg.refuse(name)
-	var state drive.StateCodec[IN, OUT]
-	if cfg.coordinator != nil {
-		cfg.maxRetries = maxRetriesOf(name, cfg.retryState, strategy, policy)
-		cfg.checkpointed = checkpointedOf(name, cfg.observers)
-		state = newStateCodec[IN, OUT](name, cfg)
-	}
-	sink := failureSinkOf[IN](name, cfg)
-	if _, ok := cfg.timeoutFor.(func(IN) time.Duration); cfg.timeoutFor != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: WithTimeoutFor: %T does not take %v", name, cfg.timeoutFor, reflect.TypeFor[IN]()))
-	}
-	batch := batchingOf(fn)
-	refuseBackend[IN](name, cfg, batch != nil)
+	s := &userSide[IN, OUT]{config: cfg, fn: fn, policy: policy, batch: batchingOf(fn)}
+	s.refuse(name, strategy)
 	// Nothing is refused from here on: goroutines begin.
-	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), sink, state)
-	shown.warnOfArguments(name, timeout, strategy, batch)
-	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure, ways: &shown.ways, groups: &shown.groups, capacity: int64(capacity), maxCalls: int64(capacity)}
+	driver := s.newDriver(min(timeout, maxTimeout), newQueue(capacity))
+	s.warnOfArguments(name, timeout, strategy)
+	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure, ways: &s.ways, groups: &s.groups, capacity: int64(capacity), maxCalls: int64(capacity)}
 	if cfg.maxCalls > 0 {
 		op.maxCalls = int64(min(cfg.maxCalls, capacity))
 	}
@@ -228,30 +217,42 @@ func refuseArguments[IN, OUT any](
 	return policy
 }
 
-// refuse panics if an option lacks another one.
-func (c *config) refuse(name string) {
-	switch {
+// refuse panics if an option makes no sense: for want of another one, or since it is for other types.
+func (s *userSide[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) {
+	switch c := &s.config; {
 	case c.coordinator != nil && c.name == "":
 		panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithName: state is found by name", name))
 	case c.maxWaitingPerKey > 0 && c.keys == nil:
 		panic(fmt.Sprintf("asyncop: %s: WithMaxWaitingPerKey needs KeyOrderedWait: without key order no element waits for its key", name))
+	case c.backend == nil && (c.cost != nil || c.tenant != nil):
+		panic(fmt.Sprintf("asyncop: %s: Cost and Tenant need WithBackend", name))
+	case c.tenant != nil && s.batch != nil:
+		panic(fmt.Sprintf("asyncop: %s: Tenant with Batched: a batch may be for several", name))
 	}
+	if s.coordinator != nil {
+		s.maxRetries = maxRetriesOf(name, s.retryState, strategy, s.policy)
+		s.checkpointed = checkpointedOf(name, s.observers)
+		s.state = newStateCodec[IN, OUT](name, s.config)
+	}
+	takes := fmt.Sprintf("does not take %v", reflect.TypeFor[IN]())
+	s.sink = typed[func(context.Context, Failure[IN]) error](name, "WithFailureSink", s.failureSink, fmt.Sprintf("does not take %v", reflect.TypeFor[Failure[IN]]()))
+	s.timeoutOf = typed[func(IN) time.Duration](name, "WithTimeoutFor", s.timeoutFor, takes)
+	s.costOf = typed[func(IN) float64](name, "Cost", s.cost, takes)
+	s.tenantOf = typed[func(IN) string](name, "Tenant", s.tenant, takes)
 }
 
-// failureSinkOf returns what takes the failures, nil if there is nothing.
-func failureSinkOf[IN any](name string, cfg config) func(context.Context, Failure[IN]) error {
-	sink, ok := cfg.failureSink.(func(context.Context, Failure[IN]) error)
-	if cfg.failureSink != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: WithFailureSink: %T does not take %v", name, cfg.failureSink, reflect.TypeFor[Failure[IN]]()))
+// typed returns the value of an option, nil if there is none. It panics if the value is for other types than the operator's.
+func typed[T any](name, option string, value any, fault string) T {
+	t, ok := value.(T)
+	if value != nil && !ok {
+		panic(fmt.Sprintf("asyncop: %s: %s: %T %s", name, option, value, fault))
 	}
-	return sink
+	return t
 }
 
 // warnOfArguments logs what is allowed and probably a mistake.
-func (s *userSide[IN, OUT]) warnOfArguments(
-	name string, timeout time.Duration, strategy strategies.Retry[OUT], batch *core.Batching[IN, OUT],
-) {
-	if p := s.policy; !p.NoRetry && !p.Considers(nil) && !p.Considers(errNil) {
+func (s *userSide[IN, OUT]) warnOfArguments(name string, timeout time.Duration, strategy strategies.Retry[OUT]) {
+	if p := s.policy; !p.NoRetry && !p.Considers(nil) && !p.Considers(call.ErrNil) {
 		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
 	}
@@ -261,7 +262,7 @@ func (s *userSide[IN, OUT]) warnOfArguments(
 				slog.Duration("timeout", d))
 		}
 	}
-	if batch != nil && timeout > 0 && batch.MaxWait >= timeout {
+	if batch := s.batch; batch != nil && timeout > 0 && batch.MaxWait >= timeout {
 		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+
 			": the wait for a batch is not below the timeout: elements may time out while they wait",
 			slog.Duration("wait", batch.MaxWait), slog.Duration("timeout", timeout))

@@ -130,9 +130,16 @@ func (t *Token) publish(bits uint32, counts bool) {
 	}
 }
 
-// Finish ends the token and posts its letter: what was to be done is done. Called by the goroutine that did it.
-func (t *Token) Finish() {
-	t.state.Or(over)
+// Finish ends the token and posts its letter: what was to be done is done. Called by the goroutine that did it. If that completes the
+// element, it counts as late if it is (law A2).
+func (t *Token) Finish(completes bool) {
+	bits := over
+	if completes {
+		bits |= completed
+	}
+	if before := t.state.Or(bits); completes && before&over != 0 {
+		t.host.late.Add(1)
+	}
 	t.endContext()
 	t.Post()
 }
@@ -351,7 +358,7 @@ func (a *Attempt[OUT]) Complete(results ...OUT) { a.finish(results, nil) }
 // CompleteExceptionally implements ResultFuture.
 func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 	if err == nil {
-		err = a.host.NilError
+		err = ErrNil
 	}
 	a.finish(nil, err)
 }
@@ -391,7 +398,7 @@ func (r *Returning[OUT]) Complete(results ...OUT) { r.finish(results, nil) }
 // CompleteExceptionally implements ResultFuture.
 func (r *Returning[OUT]) CompleteExceptionally(err error) {
 	if err == nil {
-		err = r.host.NilError
+		err = ErrNil
 	}
 	r.finish(nil, err)
 }
@@ -436,44 +443,9 @@ func (a *Attempt[OUT]) RunBlocking(task func(late error)) {
 		late := a.Begin()
 		var g guard.Guard
 		defer g.Close(func(recovered any) { // the future is not the attempt but a wrapper's, and has failed (law A6)
-			a.finish(nil, a.host.Panicked(recovered))
+			a.finish(nil, Panicked(recovered))
 		})
 		task(late)
 		g.Returned()
 	})
-}
-
-// Handling is the token of the handler of a failure. Its outcome is final.
-type Handling[OUT any] struct {
-	Token
-	TimedOut bool // the failure is a timeout
-
-	// Written by Run, then the loop's.
-	results  []OUT
-	err      error
-	panicked bool
-}
-
-// Run calls the handler, on a worker, unless it is late.
-func (h *Handling[OUT]) Run(handle func() ([]OUT, error)) {
-	if h.Late() != nil {
-		return
-	}
-	var g guard.Guard
-	defer g.Close(func(recovered any) { h.finish(nil, h.host.Panicked(recovered), true) })
-	results, err := handle()
-	g.Returned()
-	h.finish(results, err, false)
-}
-
-func (h *Handling[OUT]) finish(results []OUT, err error, panicked bool) {
-	if h.claim() {
-		h.results, h.err, h.panicked = results, err, panicked
-		h.publish(0, true)
-	}
-}
-
-// Outcome returns that of a handler which has answered. panicked says that err is its panic, not what it returned.
-func (h *Handling[OUT]) Outcome() (results []OUT, err error, panicked bool) {
-	return h.results, h.err, h.panicked
 }

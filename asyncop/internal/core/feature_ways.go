@@ -46,13 +46,10 @@ type ways[IN, OUT any] struct {
 
 // KeepWays adds the feature. The context of the failure sink has the way of its element, a []observe.Step, under [ctxkey.Way].
 func KeepWays[IN, OUT any](g *Machine[IN, OUT], k WayKeeper[IN]) {
-	w := &ways[IN, OUT]{WayKeeper: k, core: g}
+	w := &ways[IN, OUT]{WayKeeper: k, core: g, of: newSide[*way](g)}
 	g.concluded = append(g.concluded, w.concluded)
 	g.over = append(g.over, w.over)
 	g.ended = append(g.ended, w.ended)
-	forget := func() { w.of, w.live = side[*way]{}, 0 }
-	g.emptied = append(g.emptied, forget)
-	g.forget = append(g.forget, forget)
 }
 
 // concluded notes the outcome of an attempt, unless it is a success at once.
@@ -149,9 +146,6 @@ func (w *ways[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	g, p := w.core, w.of.get(s.place)
 	if p == nil {
 		return
-	}
-	if !g.abandoned { // else the last offer of the sink shows it
-		w.of.set(s.place, nil)
 	}
 	w.live--
 	hasSucceeded := how == observe.Emitted || how == observe.Empty

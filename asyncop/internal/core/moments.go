@@ -27,8 +27,7 @@ type moments[IN, OUT any] struct {
 	released  []func(s *Slot[IN, OUT], a *call.Attempt[OUT], how call.Released) // its attempt has ended
 	ended     []func(s *Slot[IN, OUT], how observe.EndKind)                     // has ended
 	completes []func(s *Slot[IN, OUT])                                          // may leave the queue, when its turn comes
-	left      []func(s *Slot[IN, OUT])                                          // leaves its slot
-	emptied   []func()                                                          // no place is used any more: what features keep by place may go
+	left      []func()                                                          // the head of the queue leaves
 
 	turnBegins    []func() (ends bool) // true: the turn is to end at once
 	freed         []func()             // calls that had kept their permits have returned

@@ -94,7 +94,7 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 func (d *Driver[IN, OUT]) yieldError(r *ChainedRange[IN, OUT]) {
 	err := d.Err()
 	if err == nil && !d.inClosed {
-		err = d.ErrStopped // for the caller, the input is not done
+		err = ErrStopped // for the caller, the input is not done
 	}
 	if err != nil {
 		var none OUT
@@ -112,7 +112,7 @@ func (d *Driver[IN, OUT]) breakOffLoop() {
 	if err := d.core.State().Exited; err != nil {
 		d.core.End(guard.Wrap("asyncop: the goroutine that ranges over the results was ended", err))
 	} else {
-		d.host.Cancel(d.ErrStopped)
+		d.host.Cancel(ErrStopped)
 		d.core.End(nil)
 	}
 	d.finish()

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
@@ -62,7 +63,7 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 	}
 	state, resumes := d.Coordinator.Register(d.Name, d.checks)
 	var s Snapshot[IN, OUT]
-	err := d.offLoop(func() (err error) { // not on the goroutine that builds the operator: codecs are user code
+	err := call.OffLoop(func() (err error) { // not on the goroutine that builds the operator: codecs are user code
 		if resumes {
 			if s, err = d.State.Decode(state.Bytes()); err != nil {
 				return err
@@ -208,7 +209,7 @@ func (d *Driver[IN, OUT]) awaitStart() {
 		}
 		if d.stopping.Load() {
 			d.unstarted = true
-			d.core.End(guard.Wrap("asyncop: not started", d.ErrStopped))
+			d.core.End(guard.Wrap("asyncop: not started", ErrStopped))
 			return
 		}
 		select {
@@ -217,7 +218,7 @@ func (d *Driver[IN, OUT]) awaitStart() {
 		case <-k.coordinator.Ended():
 			err := k.coordinator.Err()
 			if err == nil {
-				err = d.ErrClosed
+				err = wiring.ErrClosed
 			}
 			d.core.End(guard.Wrap("asyncop: not started", err))
 			return
@@ -302,7 +303,7 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 	}
 	s = Snapshot[IN, OUT]{Taken: d.Clock.Now().UnixNano(), Final: b.Kind.Final(), Items: items}
 	if d.Observer != nil {
-		err = d.offLoop(func() error { d.snapshotObserver(b.ID, &s); return nil })
+		err = call.OffLoop(func() error { d.snapshotObserver(b.ID, &s); return nil })
 	}
 	d.checks.pause = d.timers.Now() - began
 	return s, err
@@ -338,7 +339,7 @@ func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err
 		return
 	}
 	var stands guard.Guard
-	defer stands.Close(func(recovered any) { err = d.Panicked(recovered) })
+	defer stands.Close(func(recovered any) { err = call.Panicked(recovered) })
 	state, err = k.codec.Encode(s)
 	stands.Returned()
 }

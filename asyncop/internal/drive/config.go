@@ -2,6 +2,7 @@ package drive
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -49,14 +50,11 @@ type Config[IN, OUT any] struct {
 	Observer    observe.CheckpointedObserver // one of the core's that has a state; nil: none has
 	Overflow    int                          // elements read past the capacity for the sake of a barrier
 
-	Panicked        func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
-	ErrNil          error                     // takes the place of a nil error
-	ErrStopped      error                     // of what Stop, or a break out of Results, has cut off
-	ErrAcknowledged error                     // of a message with an acknowledgement of its own, with checkpoints
-	ErrClosed       error                     // of a coordinator that was closed before the start
-
 	Hooks Hooks[IN]
 }
+
+// ErrStopped is the error of what Stop, or a break out of Results, has cut off.
+var ErrStopped = errors.New("asyncop: operator stopped")
 
 // Hooks build what users see. The loop calls them.
 type Hooks[IN any] struct {

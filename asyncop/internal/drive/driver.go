@@ -125,9 +125,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		Run: func(task func()) {
 			d.workers.Run(call.Job[IN, OUT]{Task: task})
 		},
-		Panicked: cfg.Panicked,
-		NilError: cfg.ErrNil,
-		Sleeper:  call.NewSleeper(),
+		Sleeper: call.NewSleeper(),
 	}
 	if b := cfg.Backend; b != nil {
 		lent := 0
@@ -226,7 +224,7 @@ func (d *Driver[IN, OUT]) open() {
 		return
 	}
 	d.core.Away(true)
-	if err := d.offLoop(func() error { return d.Open(d.host.Life) }); err != nil {
+	if err := call.OffLoop(func() error { return d.Open(d.host.Life) }); err != nil {
 		d.closer = nil // what was not opened is not closed
 		d.core.End(guard.Wrap("asyncop: open", err))
 	}
@@ -290,7 +288,7 @@ func (d *Driver[IN, OUT]) checkSignals() {
 	}
 	d.core.End(nil)
 	if d.mustStop() {
-		d.cancelUpstream(d.ErrStopped)
+		d.cancelUpstream(ErrStopped)
 		d.endInput()
 	}
 	if !d.chain.wanted.Load() { // else the loop hands over
@@ -390,10 +388,6 @@ func (d *Driver[IN, OUT]) publish() {
 	d.published.set(counts, now.Oldest)
 	d.current.port.offer(now.Room)
 }
-
-// offLoop runs user code that may block for a moment on a goroutine of its own and waits for it, so that neither a panic
-// nor runtime.Goexit reaches the caller (law A6).
-func (d *Driver[IN, OUT]) offLoop(f func() error) error { return guard.Call(f, d.Panicked) }
 
 // Out returns the channel of the results.
 func (d *Driver[IN, OUT]) Out() <-chan any { return d.out }

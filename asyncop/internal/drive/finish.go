@@ -110,7 +110,7 @@ func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 	switch now := d.core.State(); {
 	case !cut:
 		d.Hooks.Log(now.FailedIn, slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
-	case now.Failure != d.ErrStopped: //nolint:errorlint // what a break is, itself
+	case now.Failure != ErrStopped: //nolint:errorlint // what a break is, itself
 		d.Hooks.Log(d.host.Values, slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
 	}
 }
@@ -217,7 +217,7 @@ func (d *Driver[IN, OUT]) close() error {
 		return nil
 	}
 	d.closer = nil
-	if err := d.offLoop(closer); err != nil {
+	if err := call.OffLoop(closer); err != nil {
 		return guard.Wrap("asyncop: close", err)
 	}
 	return nil
@@ -230,7 +230,7 @@ func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
 		return
 	}
 	d.upstream.Go(func() { // it may wait for the source, which may wait for the operator
-		_ = d.offLoop(func() error { cancel(cause); return nil })
+		_ = call.OffLoop(func() error { cancel(cause); return nil })
 	})
 }
 

@@ -104,7 +104,7 @@ func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	}
 	in, m, control, err := d.Decode(v)
 	if err == nil && d.checks != nil && m.Pending() {
-		err = guard.Wrap("asyncop", d.ErrAcknowledged)
+		err = guard.Wrap("asyncop", wiring.ErrAcknowledged)
 	}
 	switch {
 	case err != nil:

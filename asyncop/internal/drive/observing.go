@@ -68,7 +68,7 @@ func (d *Driver[IN, OUT]) observeEnd() {
 // reportEnd calls the observers off the loop, once that has ended.
 func (d *Driver[IN, OUT]) reportEnd() {
 	for {
-		err := d.offLoop(func() error { d.observing.Report(); return nil })
+		err := call.OffLoop(func() error { d.observing.Report(); return nil })
 		if err == nil {
 			return
 		}
@@ -79,7 +79,7 @@ func (d *Driver[IN, OUT]) reportEnd() {
 // settleMessages settles messages off the loop, once that has ended.
 func (d *Driver[IN, OUT]) settleMessages() {
 	for d.messages.MaySettle() {
-		if err := d.offLoop(func() error { d.messages.Settle(); return nil }); err != nil {
+		if err := call.OffLoop(func() error { d.messages.Settle(); return nil }); err != nil {
 			d.Hooks.SourceBroke(err)
 		}
 	}
@@ -125,7 +125,7 @@ func (d *Driver[IN, OUT]) tryAdmit(gate observe.Gate) (admitted bool) {
 	d.core.Away(true)
 	var stands guard.Guard
 	defer stands.Close(func(recovered any) {
-		d.core.End(guard.Wrap("asyncop: gate", d.Panicked(recovered)))
+		d.core.End(guard.Wrap("asyncop: gate", call.Panicked(recovered)))
 		admitted = false
 	})
 	admitted = gate.TryAdmit()

@@ -49,7 +49,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	defer func() {
 		leave()
 		if !all { // a break, a panic, or Goexit
-			d.host.Cancel(d.ErrStopped)
+			d.host.Cancel(ErrStopped)
 		}
 	}()
 	for v, m, ok := e.out.next(); ok; v, m, ok = e.out.next() {
@@ -66,7 +66,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	<-d.done
 	err := d.Err()
 	if err == nil && !d.inClosed {
-		err = d.ErrStopped // for the caller, the input is not done
+		err = ErrStopped // for the caller, the input is not done
 	}
 	if err != nil {
 		var none OUT
@@ -92,7 +92,7 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 	}()
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
-		d.BreakOff(guard.Wrap("asyncop: input of Results", d.Panicked(recovered)))
+		d.BreakOff(guard.Wrap("asyncop: input of Results", call.Panicked(recovered)))
 	})
 	host := d.host
 	put := func(v IN, m call.Message) bool {
@@ -130,7 +130,7 @@ func (d *Driver[IN, OUT]) AwaitRoom(ctx context.Context) int {
 // giveBack nacks a message that nothing was made of, from any goroutine: its source is user code (law A6).
 func (d *Driver[IN, OUT]) giveBack(m call.Message) {
 	if m.Pending() {
-		if err := d.offLoop(func() error { m.Nack(0); return nil }); err != nil {
+		if err := call.OffLoop(func() error { m.Nack(0); return nil }); err != nil {
 			d.Hooks.SourceBroke(err)
 		}
 	}
