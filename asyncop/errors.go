@@ -42,9 +42,6 @@ var (
 	errHandlerLimit = errors.New("asyncop: the handler of a failure exceeded its limit (WithHandlerLimit)")
 )
 
-// errFromBody is what Wait and Stop return in the body of a loop over ResultsOf.
-var errFromBody = errors.New("asyncop: Wait and Stop cannot be called in the body of the loop over ResultsOf: break out of it instead")
-
 // TimeoutError is the failure of an element whose total time ran out. It matches context.DeadlineExceeded and unwraps
 // to the last error of its attempts, if an attempt failed.
 type TimeoutError struct {
@@ -107,7 +104,7 @@ func (e *TimeoutError) Is(target error) bool {
 }
 
 // Unwrap returns the errors of the last attempt and of the handler, as far as there are any.
-func (e *TimeoutError) Unwrap() []error { return nonNil(e.Last, e.Handler) }
+func (e *TimeoutError) Unwrap() []error { return guard.Join(e.Last, e.Handler) }
 
 // Timeout returns true, as net.Error wants it.
 func (e *TimeoutError) Timeout() bool { return true }
@@ -205,7 +202,7 @@ type AbandonedError struct {
 }
 
 func (e *AbandonedError) Error() string {
-	return fmt.Sprintf("asyncop: ended with %s in flight: %v", elements(e.Abandoned), e.Cause)
+	return fmt.Sprintf("asyncop: ended with %s in flight: %v", count(e.Abandoned, "element"), e.Cause)
 }
 
 // Unwrap returns Cause.
@@ -269,28 +266,13 @@ func stackOf(err error) (stack []byte) {
 	return stack
 }
 
-func nonNil(errs ...error) []error {
-	var out []error
-	for _, err := range errs {
-		if err != nil {
-			out = append(out, err)
-		}
-	}
-	return out
-}
+func attempts(n int) string { return count(n, "attempt") }
 
-func attempts(n int) string {
+func count(n int, what string) string {
 	if n == 1 {
-		return "1 attempt"
+		return "1 " + what
 	}
-	return fmt.Sprintf("%d attempts", n)
-}
-
-func elements(n int) string {
-	if n == 1 {
-		return "1 element"
-	}
-	return fmt.Sprintf("%d elements", n)
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func abandoned(n int) string {

@@ -93,14 +93,15 @@ func (s *userSide[IN, OUT]) group(r core.Report[IN], write func(more int)) (hasL
 	return false
 }
 
-// groupsDue returns when logGroups has something to write, or to forget.
-func (s *userSide[IN, OUT]) groupsDue() (due time.Duration, ok bool) {
+// groupsDue returns when logGroups has something to write, or core.Never.
+func (s *userSide[IN, OUT]) groupsDue() time.Duration {
+	due := core.Never
 	for _, l := range s.groups.lines {
-		if l.more > 0 && (!ok || l.until < due) {
-			due, ok = l.until, true
+		if l.more > 0 {
+			due = min(due, l.until)
 		}
 	}
-	return due, ok
+	return due
 }
 
 // logGroups writes the lines of groups whose period is over; or of all, at the end of the operator.

@@ -48,7 +48,7 @@ func KeyOrderedWait[K comparable, IN, OUT any](
 	}
 	opts = append(reordering(opts), func(c *config) {
 		c.keys = core.NewKeys[K, IN, OUT](key, func(key any) error {
-			return fmt.Errorf("asyncop: unusable key %s: it is not equal to itself, or cannot be compared", defaultLabel(key))
+			return fmt.Errorf("asyncop: unusable key %s: it is not equal to itself, or cannot be compared", defaultLabel(key, true))
 		})
 	})
 	return newOperator("KeyOrderedWait", queue.NewUnordered, fn, timeout, capacity, orNone(strategy), opts)

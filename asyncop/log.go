@@ -64,14 +64,15 @@ func (s *userSide[IN, OUT]) logSuppressed(all bool) {
 	}
 }
 
-// suppressedDue returns when logSuppressed has something to write.
-func (s *userSide[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
+// suppressedDue returns when logSuppressed has something to write, or core.Never.
+func (s *userSide[IN, OUT]) suppressedDue() time.Duration {
+	due := core.Never
 	for _, l := range s.limits {
-		if l.lines > logBurst && (!ok || l.until < due) {
-			due, ok = l.until, true
+		if l.lines > logBurst {
+			due = min(due, l.until)
 		}
 	}
-	return due, ok
+	return due
 }
 
 // logsDebug reports whether lines for those who look closely are written at all. The handler is asked off the loop, like everything of
@@ -88,7 +89,7 @@ func (s *userSide[IN, OUT]) now() time.Duration { return s.driver.Core().State()
 // element, such as the id of its trace.
 func (s *userSide[IN, OUT]) log(ctx context.Context, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
 	if s.mayLog(level, msg) {
-		attrs = append(attrs, slog.String("element", s.logLabelOf(in)))
+		attrs = append(attrs, slog.String("element", s.labelOf(in, false)))
 		s.logAttrs(ctx, level, msg, append(attrs, s.messageAttrs(ctx)...)...)
 	}
 }
@@ -148,30 +149,18 @@ func (s *userSide[IN, OUT]) logSourceBroke(err error) {
 	})
 }
 
-// logRetry reports a retry that will be made.
-func (s *userSide[IN, OUT]) logRetry(r core.Report[IN], d decision.Decision) {
-	s.log(r.Context, slog.LevelDebug, "asyncop: retry", r.Element, retryAttrs(r.Attempts, d)...)
-}
-
-// logNoRetry reports that there was a reason for a retry, and no retry.
-func (s *userSide[IN, OUT]) logNoRetry(r core.Report[IN], d decision.Decision) {
-	var attrs []slog.Attr
+// logDecision reports an outcome that there was a reason to retry, and whether it will be.
+func (s *userSide[IN, OUT]) logDecision(r core.Report[IN], d decision.Decision, again bool) {
+	msg, verdict := "asyncop: retry", d.Verdict.String()
+	attrs := []slog.Attr{slog.Int("attempts", r.Attempts)}
 	if d.Verdict == decision.Retried {
-		attrs = append(retryAttrs(r.Attempts, d), slog.String("verdict", "not before the deadline"))
-	} else {
-		attrs = []slog.Attr{
-			slog.String("verdict", d.Verdict.String()), slog.String("reason", d.Reason.String()),
-			slog.Int("attempts", r.Attempts), slog.Any("error", d.Err),
-		}
+		attrs, verdict = append(attrs, slog.Duration("delay", max(d.Delay, d.Demanded))), "not before the deadline"
 	}
-	s.log(r.Context, slog.LevelDebug, "asyncop: no retry", r.Element, attrs...)
-}
-
-func retryAttrs(attempts int, d decision.Decision) []slog.Attr {
-	return []slog.Attr{
-		slog.Int("attempts", attempts), slog.Duration("delay", max(d.Delay, d.Demanded)),
-		slog.String("reason", d.Reason.String()), slog.Any("error", d.Err),
+	attrs = append(attrs, slog.String("reason", d.Reason.String()), slog.Any("error", d.Err))
+	if !again {
+		msg, attrs = "asyncop: no retry", append(attrs, slog.String("verdict", verdict))
 	}
+	s.log(r.Context, slog.LevelDebug, msg, r.Element, attrs...)
 }
 
 // flushLines writes the lines that are due.
@@ -181,14 +170,9 @@ func (s *userSide[IN, OUT]) flushLines(all bool) {
 	s.logFailing()
 }
 
-// linesDue returns when flushLines has something to write.
-func (s *userSide[IN, OUT]) linesDue() (due time.Duration, ok bool) {
-	for _, line := range []func() (time.Duration, bool){s.suppressedDue, s.failingDue, s.groupsDue} {
-		if d, some := line(); some && (!ok || d < due) {
-			due, ok = d, true
-		}
-	}
-	return due, ok
+// linesDue returns when flushLines has something to write, or core.Never.
+func (s *userSide[IN, OUT]) linesDue() time.Duration {
+	return min(s.suppressedDue(), s.failingDue(), s.groupsDue())
 }
 
 // logAttrs calls the user's handler off the loop, since it may do anything (law A6). A line about a panic has its stack.
@@ -236,53 +220,41 @@ func (s *userSide[IN, OUT]) messageAttrs(ctx context.Context) (attrs []slog.Attr
 	return attrs
 }
 
-// labelOf names an element for people.
-func (s *userSide[IN, OUT]) labelOf(in IN) string {
+// labelOf names an element for people: by its LogValue, if it has one, else by defaultLabel.
+func (s *userSide[IN, OUT]) labelOf(in IN, quoted bool) string {
 	var text string
-	if err := s.offLoop(func() error { text = labelOf(in); return nil }); err != nil { // it may have methods
+	if err := s.offLoop(func() error { // it may have methods
+		if v, ok := any(in).(slog.LogValuer); ok {
+			text = v.LogValue().Resolve().String()
+		} else {
+			text = defaultLabel(in, quoted)
+		}
+		return nil
+	}); err != nil {
 		return fmt.Sprintf("(label: %v)", err)
 	}
 	return text
 }
 
-// logLabelOf is labelOf for an attribute of a log, which the handler quotes if need be.
-func (s *userSide[IN, OUT]) logLabelOf(in IN) string {
-	label := s.labelOf(in)
-	if _, ok := any(in).(slog.LogValuer); ok {
-		return label
-	}
-	quoted, err := strconv.QuotedPrefix(label)
-	if err != nil {
-		return label // no string
-	}
-	text, _ := strconv.Unquote(quoted) // it is one
-	return text + label[len(quoted):]
-}
-
-// labelOf names an element by its LogValue, if it has one, else by defaultLabel.
-func labelOf(in any) string {
-	if v, ok := in.(slog.LogValuer); ok {
-		return v.LogValue().Resolve().String()
-	}
-	return defaultLabel(in)
-}
-
 const maxLabel = 64 // bytes of a default label
 
-func defaultLabel(in any) string {
+// defaultLabel names what has no LogValue. A string is quoted, unless that is left to the handler of a log.
+func defaultLabel(in any, quoted bool) string {
 	switch v := reflect.ValueOf(in); v.Kind() {
 	case reflect.Invalid:
 		return "<nil>"
 	case reflect.String:
-		s := v.String()
-		if len(s) <= maxLabel {
-			return fmt.Sprintf("%q", s)
+		s, rest := v.String(), ""
+		if end := maxLabel; len(s) > end {
+			for end > 0 && !utf8.RuneStart(s[end]) {
+				end--
+			}
+			s, rest = s[:end], "…"
 		}
-		end := maxLabel
-		for end > 0 && !utf8.RuneStart(s[end]) {
-			end--
+		if quoted {
+			s = strconv.Quote(s)
 		}
-		return fmt.Sprintf("%q…", s[:end])
+		return s + rest
 	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
 		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr,
 		reflect.Float32, reflect.Float64, reflect.Complex64, reflect.Complex128:

@@ -44,59 +44,43 @@ type AsyncWaitOperator[IN, OUT any] struct {
 	policy failurePolicy
 	ways   *keptWays
 	groups *failureGroups
-	use    atomic.Uint32 // what drives it
+	used   atomic.Uint32 // what drives it, and takes its results: bits
 
 	capacity, maxCalls int64 // of Stats
-
-	taker atomic.Uint32 // what takes the results of a flow: bits
 }
 
-// What takes the results of a flow. Via or To does once, and shares them with what received from Out before.
+// What drives an operator, and takes its results.
 const (
-	byOut uint32 = 1 << iota
-	byVia
-	byTo
+	byIn uint32 = 1 << iota
+	byOut
+	byVia // or To: once, and it shares the results with what received from Out before
+	byLoop
 )
 
-var takers = [...]string{byOut: "Out", byVia: "Via", byTo: "To"}
-
-// takeResults returns what moves the results, for Via and To.
-func (op *AsyncWaitOperator[IN, OUT]) takeResults(by uint32) func(next chan<- any, tell bool) {
-	if op.take(by)&byOut != 0 {
-		return op.driver.Share
-	}
-	return op.driver.Transfer
-}
-
-// take notes what takes the results, and returns what did before. It panics if Via or To did: one of the two would get nothing.
-func (op *AsyncWaitOperator[IN, OUT]) take(by uint32) (before uint32) {
-	op.asFlow(takers[by])
+// use notes a use, and returns those before. It panics if one of them excludes this: either would get only a part of the results.
+func (op *AsyncWaitOperator[IN, OUT]) use(method string, by uint32) (before uint32) {
 	for {
-		before = op.taker.Load()
-		if taken := before &^ byOut; taken != 0 && before&by&byOut == 0 {
-			panic(fmt.Sprintf("asyncop: %s: %s takes the results already: for several sinks use flow.FanOut",
-				takers[by], takers[taken]))
-		}
-		if op.taker.CompareAndSwap(before, before|by) {
+		switch before = op.used.Load(); {
+		case by == byLoop && before&byLoop != 0:
+			panic(fmt.Sprintf("asyncop: %s: the operator is driven by Results already", method))
+		case by == byLoop && before != 0:
+			panic(fmt.Sprintf("asyncop: %s: the operator is driven by In, Out, Via or To already", method))
+		case before&byLoop != 0:
+			panic(fmt.Sprintf("asyncop: %s: the operator is driven by Results", method))
+		case before&byVia != 0 && (by == byVia || by&^before == byOut):
+			panic(fmt.Sprintf("asyncop: %s: Via or To takes the results already: for several sinks use flow.FanOut", method))
+		case before&by != 0 || op.used.CompareAndSwap(before, before|by):
 			return before
 		}
 	}
 }
 
-// What drives an operator: the first that is used.
-const (
-	unused uint32 = iota
-	byFlow
-	byResults
-)
-
-var drivers = [...]string{byFlow: "In, Out, Via or To", byResults: "Results"}
-
-// asFlow notes that the operator is used as a flow.
-func (op *AsyncWaitOperator[IN, OUT]) asFlow(method string) {
-	if op.use.Load() != byFlow && !op.use.CompareAndSwap(unused, byFlow) && op.use.Load() != byFlow {
-		panic(fmt.Sprintf("asyncop: %s: the operator is driven by Results", method))
+// takeResults returns what moves the results, for Via and To.
+func (op *AsyncWaitOperator[IN, OUT]) takeResults(method string) func(next chan<- any, tell bool) {
+	if op.use(method, byVia)&byOut != 0 {
+		return op.driver.Share
 	}
+	return op.driver.Transfer
 }
 
 var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
@@ -323,16 +307,14 @@ func isMessage(v any) bool {
 
 // In returns the channel that upstream sends to and closes.
 func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
-	if op.use.Load() != byFlow {
-		op.asFlow("In")
-	}
+	op.use("In", byIn)
 	return op.driver.In()
 }
 
 // Out returns the channel of the results; the operator closes it, and Err returns the cause. With checkpoints, no function of
 // go-streams that branches or joins streams may read it, except flow.FanOut: the run fails.
 func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
-	op.take(byOut)
+	op.use("Out", byOut)
 	if op.driver.Coordinator != nil {
 		if err := wiring.Reader(); err != nil {
 			op.driver.Coordinator.Fail(op.driver.Name, err) // law C2
@@ -348,7 +330,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 	op.mustPassBarriers("Via", next)
 	wiring.MustMatch("asyncop: Via", op, next)
-	go op.takeResults(byVia)(next.In(), takesFailures(next))
+	go op.takeResults("Via")(next.In(), takesFailures(next))
 	return next
 }
 
@@ -357,7 +339,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	op.mustPassBarriers("To", sink)
 	wiring.MustMatch("asyncop: To", op, sink)
-	op.takeResults(byTo)(sink.In(), takesFailures(sink))
+	op.takeResults("To")(sink.In(), takesFailures(sink))
 	sink.AwaitCompletion()
 }
 
@@ -391,12 +373,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 // goroutine that ends then. A blocking call that ignores the end of its context may outlive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.Done() }
 
-// Wait waits for Done and returns Err. In the body of a loop over ResultsOf, Wait and Stop would wait for that body: they
-// return an error at once.
+// Wait waits for Done and returns Err. In the body of a loop over ResultsOf, Wait and Stop would wait for that body for ever.
 func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
-	if op.driver.Drives() {
-		return errFromBody
-	}
 	<-op.driver.Done()
 	return op.driver.Err()
 }
@@ -416,9 +394,6 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 // In a row of operators stop the first one, wait until the last one is done or ctx ends, and then stop that: what the
 // first one drains is the last one's input.
 func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
-	if op.driver.Drives() {
-		return errFromBody
-	}
 	return op.driver.Stop(ctx)
 }
 

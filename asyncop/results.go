@@ -3,7 +3,6 @@ package asyncop
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 
 	"github.com/weirflow/weir/asyncop/internal/drive"
@@ -98,7 +97,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[I
 	}
 	op.mustHaveNoCheckpoints("Messages")
 	return func(yield func(message.Message[OUT], error) bool) {
-		op.driveBy("Messages")
+		op.use("Messages", byLoop)
 		op.driver.Results(drive.Range[IN, OUT]{
 			Messages:      func(put func(message.Message[IN]) bool) error { return putAll(input, put) },
 			YieldMessages: yield,
@@ -158,8 +157,8 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 // Up to 128 elements are taken before the next result is yielded, as far as there are slots.
 //
 // When the operator is cancelled, or the context of Stop ends, it ends also if the body blocks: Done is closed, and the loop
-// gets Err when its body comes back. An element whose results the body has not finished with is abandoned then. Wait and Stop
-// return an error if they are called in the body.
+// gets Err when its body comes back. An element whose results the body has not finished with is abandoned then. Do not call
+// Wait and Stop in the body: they would wait for it. Break out of the loop instead.
 //
 // A panic or runtime.Goexit of the body or of the input ends the operator with [ErrStopped], and goes on. A panic of other code
 // that the operator calls is an outcome, as always. runtime.Goexit there ends the goroutine of the loop, so it fails the
@@ -173,7 +172,7 @@ func (op *AsyncWaitOperator[IN, OUT]) ResultsOf(next func() (v IN, ok bool)) ite
 	}
 	op.mustHaveNoCheckpoints("ResultsOf")
 	return func(yield func(OUT, error) bool) {
-		op.driveBy("ResultsOf")
+		op.use("ResultsOf", byLoop)
 		op.driver.Chained(drive.ChainedRange[IN, OUT]{Next: next, Yield: yield})
 	}
 }
@@ -185,20 +184,13 @@ func (op *AsyncWaitOperator[IN, OUT]) mustHaveNoCheckpoints(method string) {
 	}
 }
 
-// driveBy notes that the operator is driven by a loop over its results.
-func (op *AsyncWaitOperator[IN, OUT]) driveBy(method string) {
-	if !op.use.CompareAndSwap(unused, byResults) {
-		panic(fmt.Sprintf("asyncop: %s: the operator is driven by %s already", method, drivers[op.use.Load()]))
-	}
-}
-
 // results drives the operator with what iterate puts, until that returns or put reports false.
 func (op *AsyncWaitOperator[IN, OUT]) results(
 	method string, iterate func(put func(IN) bool) error,
 ) iter.Seq2[OUT, error] {
 	op.mustHaveNoCheckpoints(method)
 	return func(yield func(OUT, error) bool) {
-		op.driveBy(method)
+		op.use(method, byLoop)
 		op.driver.Results(drive.Range[IN, OUT]{Iterate: iterate, Yield: yield})
 	}
 }

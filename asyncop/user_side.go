@@ -142,13 +142,7 @@ func (s *userSide[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 	}
 	add(func(g *core.Machine[IN, OUT]) { core.KeepWays(g, s.wayKeeper()) })
 	add(func(g *core.Machine[IN, OUT]) {
-		core.LogRetries(g, s.logsDebug, func(r core.Report[IN], d decision.Decision, again bool) {
-			if again {
-				s.logRetry(r, d)
-			} else {
-				s.logNoRetry(r, d)
-			}
-		})
+		core.LogRetries(g, s.logsDebug, s.logDecision)
 	})
 	return all
 }
@@ -173,7 +167,7 @@ func (s *userSide[IN, OUT]) coreHooks() core.Hooks[IN] {
 		},
 		RunFailed: func(r core.Report[IN]) error {
 			return &ElementError{
-				Element: r.Element, Attempts: r.Attempts, Elapsed: r.Elapsed, Err: r.Err, label: s.labelOf(r.Element),
+				Element: r.Element, Attempts: r.Attempts, Elapsed: r.Elapsed, Err: r.Err, label: s.labelOf(r.Element, true),
 				Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy,
 				Operator: s.name, retries: s.allowed,
 			}

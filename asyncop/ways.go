@@ -60,7 +60,7 @@ func (s *userSide[IN, OUT]) wayKeeper() core.WayKeeper[IN] {
 // keepWay keeps the way of an element that has ended.
 func (s *userSide[IN, OUT]) keepWay(r core.Report[IN], how observe.EndKind, steps []observe.Step) {
 	w := observe.Way{
-		Element: s.logLabelOf(r.Element), Accepted: s.clock.Now().Add(-r.Elapsed), Total: r.Elapsed, Attempts: r.Attempts, Steps: steps, How: how,
+		Element: s.labelOf(r.Element, false), Accepted: s.clock.Now().Add(-r.Elapsed), Total: r.Elapsed, Attempts: r.Attempts, Steps: steps, How: how,
 	}
 	if how != observe.Emitted && how != observe.Empty {
 		w.Err = r.Err

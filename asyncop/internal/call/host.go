@@ -287,7 +287,7 @@ func (w *Workers[IN, OUT]) work() {
 		case j.Attempt.Late() != nil: // the element ends without it (law A5): by its deadline, or with its operator
 			j.Attempt.Returned()
 		default:
-			w.call(j.Attempt, j.In, (*Returning[OUT])(j.Attempt), nil)
+			w.call(j.Attempt, j.In, j.Attempt, nil)
 		}
 	}
 }

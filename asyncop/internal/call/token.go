@@ -56,12 +56,14 @@ const (
 	left
 	// inPlace: it was complete before that, and nothing was in the mailbox then.
 	inPlace
+	// returns: the function completes the attempt by returning: one step does both.
+	returns
 )
 
 // The rest of the state counts the requests that clients have reported and not taken back: those that their server recognises
 // when they come again, and the others.
 const (
-	request         uint32 = 1 << 14
+	request         uint32 = 1 << 15
 	requests        uint32 = 1<<23 - request
 	trackedRequest  uint32 = 1 << 23
 	trackedRequests uint32 = 0xff800000
@@ -98,17 +100,23 @@ func (t *Token) claim() bool {
 	before := t.state.Or(claimed)
 	if before&(claimed|over) != 0 {
 		t.host.late.Add(1)
+		if before&returns != 0 {
+			t.Returned()
+		}
 		return false
 	}
 	return true
 }
 
 // publish completes a token whose outcome is written and hands it to the loop, unless it has been ended meanwhile: then that is late,
-// if it counts. bits are set with it. A token that is attended needs no letter if no other is before it: the loop finds it complete when
-// the function returns (law Q1).
-func (t *Token) publish(bits uint32, counts bool) {
-	bits |= completed | over
-	if t.state.Load()&(attended|left) == attended && t.host.Mail.Empty() {
+// if it counts. A token that is attended needs no letter if no other is before it: the loop finds it complete when the function returns
+// (law Q1).
+func (t *Token) publish(counts bool) {
+	bits := completed | over
+	switch s := t.state.Load(); {
+	case s&returns != 0:
+		bits |= returned
+	case s&(attended|left) == attended && t.host.Mail.Empty():
 		bits |= inPlace
 	}
 	before := t.state.Or(bits)
@@ -237,10 +245,17 @@ func free(state uint32) bool {
 	return state&(ended|member) == ended && (state&occupied == 0 || state&returned != 0)
 }
 
-// Occupy says that a function runs from now on, which keeps the permit until Returned. Called before it does.
-func (t *Token) Occupy() { t.state.Or(occupied) }
+// Occupy says that a function runs from now on, which keeps the permit until Returned or, if completes, until it completes the attempt.
+// Called before it does.
+func (t *Token) Occupy(completes bool) {
+	bits := occupied
+	if completes {
+		bits |= returns
+	}
+	t.state.Or(bits)
+}
 
-// tryOccupy is Occupy, unless the attempt is over or occupied.
+// tryOccupy is Occupy(false), unless the attempt is over or occupied.
 func (t *Token) tryOccupy() bool {
 	for {
 		s := t.state.Load()
@@ -369,7 +384,7 @@ func (a *Attempt[OUT]) Return(result OUT, err error) {
 		if a.err = err; err == nil {
 			a.results = append(a.results, result)
 		}
-		a.publish(0, true)
+		a.publish(true)
 	}
 }
 
@@ -377,7 +392,7 @@ func (a *Attempt[OUT]) Return(result OUT, err error) {
 func (a *Attempt[OUT]) finish(results []OUT, err error) {
 	if a.claim() {
 		a.results, a.err = results, err
-		a.publish(0, true)
+		a.publish(true)
 	}
 }
 
@@ -385,43 +400,8 @@ func (a *Attempt[OUT]) finish(results []OUT, err error) {
 func (a *Attempt[OUT]) Refuse(err error) {
 	if a.state.Or(claimed)&(claimed|over) == 0 {
 		a.err = err
-		a.publish(0, false)
+		a.publish(false)
 	}
-}
-
-// Returning is an attempt as the future of a function that completes it by returning: one step then does both.
-type Returning[OUT any] Attempt[OUT]
-
-// Complete implements ResultFuture.
-func (r *Returning[OUT]) Complete(results ...OUT) { r.finish(results, nil) }
-
-// CompleteExceptionally implements ResultFuture.
-func (r *Returning[OUT]) CompleteExceptionally(err error) {
-	if err == nil {
-		err = ErrNil
-	}
-	r.finish(nil, err)
-}
-
-func (r *Returning[OUT]) finish(results []OUT, err error) {
-	if !r.claim() {
-		r.Returned()
-		return
-	}
-	r.results, r.err = results, err
-	r.publish(returned, true)
-}
-
-// Return completes the attempt with one result or, if err is not nil, with that.
-func (r *Returning[OUT]) Return(result OUT, err error) {
-	if !r.claim() {
-		r.Returned()
-		return
-	}
-	if r.err = err; err == nil {
-		r.results = append(r.results, result)
-	}
-	r.publish(returned, true)
 }
 
 // Begin returns why the call must not be made any more, or nil. A call that is not made has no outcome.

@@ -174,18 +174,20 @@ func TestPermitComesBackOnce(t *testing.T) {
 		waits := true // the element, for the attempt
 		var occupied, inside, let bool
 		permits := 0
+		completes := rapid.Bool().Draw(t, "completes by returning")
+		if completes {
+			a.Occupy(true)
+			occupied, inside = true, true
+		}
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {
-			switch rapid.SampledFrom([]string{"occupy", "complete", "handle", "expire", "return", "complete and return"}).Draw(t, "step") {
+			switch rapid.SampledFrom([]string{"occupy", "complete", "handle", "expire", "return"}).Draw(t, "step") {
 			case "occupy":
 				if a.tryOccupy() {
 					occupied, inside = true, true
 				}
 			case "complete":
-				a.Complete(1)
-			case "complete and return":
-				if inside {
+				if a.Complete(1); completes {
 					inside = false
-					(*Returning[int])(a).Return(1, nil)
 				}
 			case "return":
 				if inside {
@@ -225,15 +227,13 @@ func TestPermitComesBackOnceInRaces(t *testing.T) {
 	const n = 5000
 	for i := range n {
 		a := newAttempt(h)
-		a.Occupy()
+		completes := i%3 != 0
+		a.Occupy(completes)
 		var returning sync.WaitGroup
 		returning.Go(func() {
-			if i%3 == 0 {
-				a.Complete(1)
+			if a.Return(1, nil); !completes {
 				a.Returned()
-				return
 			}
-			(*Returning[int])(a).Return(1, nil)
 		})
 		if i%2 == 0 {
 			runtime.Gosched()
@@ -293,7 +293,7 @@ func TestLate(t *testing.T) {
 			tt.end(h, clock, a)
 			require.Equal(t, tt.want, a.Late())
 			called := false
-			a.Occupy()
+			a.Occupy(true)
 			synctest.Test(t, func(*testing.T) {
 				w := NewWorkers(func(context.Context, int, Future[int], error) { called = true })
 				w.Run(Job[int, int]{Attempt: a})

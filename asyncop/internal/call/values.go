@@ -35,28 +35,23 @@ func WithoutMessage(c context.Context) context.Context {
 	if c.Value(ctxkey.Message{}) == nil {
 		return c
 	}
-	return &plain{c}
+	return &withMessage{c, Message{}}
 }
 
-type plain struct{ context.Context }
-
-func (c *plain) Value(key any) any {
-	if _, ok := key.(ctxkey.Message); ok {
-		return nil
-	}
-	return c.Context.Value(key)
-}
-
+// withMessage is a context that knows a message, or none whatever the contexts around it do.
 type withMessage struct {
 	context.Context
 	message Message
 }
 
 func (c *withMessage) Value(key any) any {
-	if _, ok := key.(ctxkey.Message); ok {
-		return c.message.Meta()
+	if _, ok := key.(ctxkey.Message); !ok {
+		return c.Context.Value(key)
 	}
-	return c.Context.Value(key)
+	if c.message == (Message{}) {
+		return nil
+	}
+	return c.message.Meta()
 }
 
 // WithValues returns c with the values of another context before its own. What an attempt itself answers for stays

@@ -119,7 +119,7 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 		ctx = g.contextOf(s, own)
 	}
 	if g.Direct && ctx == context.Context(a) {
-		a.Occupy()
+		a.Occupy(true)
 		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
 		return
 	}

@@ -101,14 +101,7 @@ func (b *Batches[IN, OUT]) startSome(withWaits bool) {
 // completed is looked at later, since that takes as long as a short call. Timers that are due go first (law T1).
 func (b *Batches[IN, OUT]) startFull() (ends bool) {
 	g := b.core
-	return g.wantsStart() && b.startable() >= b.MaxSize && !b.timerIsDue() && b.startOne(g.nextStart()) && b.sent
-}
-
-func (b *Batches[IN, OUT]) timerIsDue() bool {
-	g := b.core
-	due, some := g.Timers.Next()
-	odd, limited := g.odd.Next()
-	return some && due <= g.now || limited && odd <= g.now || g.live != nil && g.live.due <= g.now
+	return g.wantsStart() && b.startable() >= b.MaxSize && g.nextTimer() > g.now && b.startOne(g.nextStart()) && b.sent
 }
 
 // startOne starts a batch of those that may start, s first, and reports whether it has: retries before first attempts, oldest first.

@@ -394,13 +394,19 @@ func (g *Machine[IN, OUT]) Next() time.Duration {
 			return Now
 		}
 	}
-	if due, ok := g.Timers.Next(); ok {
-		next = min(next, due)
-	}
+	return min(next, g.nextTimer())
+}
+
+// nextTimer returns when a timer or a deadline is due, or Never.
+func (g *Machine[IN, OUT]) nextTimer() time.Duration {
+	next := Never
 	if g.live != nil {
-		next = min(next, g.live.due)
+		next = g.live.due
 	}
 	if due, ok := g.odd.Next(); ok {
+		next = min(next, due)
+	}
+	if due, ok := g.Timers.Next(); ok {
 		next = min(next, due)
 	}
 	return next
@@ -474,10 +480,7 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 	if t := g.ready.Peek(); t != nil {
 		return t.Value
 	}
-	if g.nextFresh != nil {
-		return g.nextFresh()
-	}
-	return g.fresh
+	return g.nextNew()
 }
 
 // wantsStart reports whether an attempt could start but for a feature.

@@ -65,6 +65,6 @@ type Hooks[IN any] struct {
 	SourceBroke   func(err error)                                                             // writes a line about a panic of what settles a message; from any goroutine
 	Log           func(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) // writes a line
 	FlushLines    func(all bool)                                                              // writes the lines that are due: how many were suppressed, statistics
-	LinesDue      func() (due time.Duration, ok bool)                                         // when some are
+	LinesDue      func() time.Duration                                                        // when some are, or core.Never
 	Ended         func()                                                                      // writes the last line: the statistics are final
 }

@@ -43,6 +43,7 @@ type Driver[IN, OUT any] struct {
 	// Owned by the loop.
 	current     *attachment[IN, OUT]           // that the loop has
 	inClosed    bool                           // upstream has closed in
+	inputErr    error                          // that the input of Results has ended with; written before its ring is ended
 	inOver      bool                           // nothing more is taken
 	inletOver   bool                           // endInlet was called
 	letsIn      bool                           // an element that is read may take a slot; set by mayRead
@@ -258,7 +259,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	}
 	slots := d.core.State().Len
 	busy = d.emitSome() || busy
-	if d.current.port.isOver() {
+	if d.chain.end != loopGoesOn {
 		return false
 	}
 	busy = busy || d.core.State().Len < slots // elements that emit nothing have left
@@ -324,9 +325,7 @@ func (d *Driver[IN, OUT]) mayPark() bool {
 	if due == core.Now {
 		return false
 	}
-	if d, some := d.Hooks.LinesDue(); some {
-		due = min(due, d)
-	}
+	due = min(due, d.Hooks.LinesDue())
 	return due == core.Never || d.timers.ScheduleAt(due)
 }
 

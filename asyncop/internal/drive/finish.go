@@ -124,7 +124,7 @@ func (d *Driver[IN, OUT]) lastFailure() error {
 		}
 	}
 	if d.inClosed {
-		return d.current.port.failure()
+		return d.inputErr
 	}
 	return nil
 }

@@ -339,8 +339,6 @@ func (p *flowPort[IN, OUT]) put() bool {
 
 func (p *flowPort[IN, OUT]) flush() {}
 
-func (p *flowPort[IN, OUT]) isOver() bool { return false }
-
 func (p *flowPort[IN, OUT]) sleep() {
 	if p.d.loaded {
 		p.d.sleepOn(p.d.out)
@@ -370,17 +368,9 @@ func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
 func (p *flowPort[IN, OUT]) mayMove() bool { return false }
 
 // handed: what lies in Out belongs to downstream.
-func (p *flowPort[IN, OUT]) handed() (n uint64, isHeld bool) { return 0, false }
-
-func (p *flowPort[IN, OUT]) settled() uint64 { return 0 }
-
-func (p *flowPort[IN, OUT]) awaitReader() {}
+func (p *flowPort[IN, OUT]) handed() (n uint64, by *reader) { return 0, nil }
 
 func (p *flowPort[IN, OUT]) offer(int) {}
-
-func (p *flowPort[IN, OUT]) failure() error { return nil }
-
-func (p *flowPort[IN, OUT]) leave() { close(p.d.out) }
 
 func (p *flowPort[IN, OUT]) stop() {}
 
@@ -388,5 +378,3 @@ func (p *flowPort[IN, OUT]) close() {
 	close(p.d.out)
 	p.d.endInlet()
 }
-
-func (p *flowPort[IN, OUT]) stranded() int64 { return 0 }

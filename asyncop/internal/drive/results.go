@@ -83,9 +83,8 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 		if e.in.ring.stopped.Load() {
 			<-d.done
 			d.observeLate(refused + e.in.ring.len())
-			for e.in.ring.messages != nil && e.in.ring.len() > 0 {
-				d.discarded.Add(1) // it was counted by its place
-				_, m, _ := e.in.ring.takeMessage()
+			for _, m, ok := e.in.ring.takeMessage(); ok; _, m, ok = e.in.ring.takeMessage() { // it came while the loop ended
+				d.discarded.Add(1)
 				d.giveBack(m)
 			}
 		}
@@ -112,7 +111,7 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 		err = r.Iterate(func(v IN) bool { return put(v, call.Message{}) })
 	}
 	if err != nil {
-		e.failed = guard.Wrap("asyncop: input of Results", err)
+		d.inputErr = guard.Wrap("asyncop: input of Results", err)
 	}
 	g.Returned()
 }

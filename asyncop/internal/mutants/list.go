@@ -393,7 +393,7 @@ var mutants = []mutant{
 	},
 	{
 		"a full batch goes before timers that are due", "T1", "core/feature_batches.go",
-		` && !b.timerIsDue()`,
+		` && g.nextTimer() > g.now`,
 		``,
 	},
 	{
@@ -595,8 +595,8 @@ var mutants = []mutant{
 	},
 	{
 		"a completion in place goes before what is in the mailbox", "Q1", "call/token.go",
-		`== attended && t.host.Mail.Empty() {`,
-		`== attended {`,
+		`== attended && t.host.Mail.Empty():`,
+		`== attended:`,
 	},
 	{
 		"a member gives the permit of its batch back", "A5", "call/token.go",
@@ -766,7 +766,7 @@ var mutants = []mutant{
 	{
 		"the coordinator does not know of a failure", "C3", "drive/checkpointing.go",
 		`	case err != nil:
-		k.coordinator.Fail(k.name, err)
+		k.d.Coordinator.Fail(k.d.Name, err)
 `,
 		`	case err != nil:
 `,
@@ -809,8 +809,8 @@ var mutants = []mutant{
 	},
 	{
 		"what lies in a ring is reported as emitted", "O1", "drive/observing.go",
-		`d.leaving.Push(leaving{r, upTo})`,
-		`_ = upTo; d.observing.Gone(r, observe.Emitted)`,
+		`d.leaving.Push(leaving{r, upTo, by})`,
+		`_, _ = upTo, by; d.observing.Gone(r, observe.Emitted)`,
 	},
 	{
 		"what the reader did not take is reported as emitted", "O1", "drive/observing.go",
