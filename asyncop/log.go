@@ -23,56 +23,72 @@ const (
 	logPeriod = time.Second
 )
 
-// lineLimit limits the lines of one kind, which have the same level and message. Owned by the loop.
-type lineLimit struct {
-	level slog.Level
-	msg   string
-	until time.Duration // the end of the period, by the operator's clock
-	lines int           // in the period, those that are suppressed included
+// ration bounds lines that are alike: burst of them in a period, and then one about the rest. Owned by the loop.
+type ration struct {
+	key    any
+	burst  int
+	period time.Duration
+	until  time.Duration // the end of the period, by the operator's clock
+	lines  int           // in the period, those that were not written included
+	rest   func(n int)   // writes about n of them
 }
 
-// mayLog reports whether another line of its kind may be written now. Only lines of levels that are enabled count.
-func (s *userSide[IN, OUT]) mayLog(level slog.Level, msg string) bool {
-	i := slices.IndexFunc(s.limits, func(l *lineLimit) bool { return l.level == level && l.msg == msg })
+// mostRations bounds the rations. Lines beyond them are written.
+const mostRations = 128
+
+// mayWrite reports whether another line of its kind may be written now. rest writes one about n that may not.
+func (s *userSide[IN, OUT]) mayWrite(key any, burst int, period time.Duration, rest func(n int)) bool {
+	now := s.now()
+	i := slices.IndexFunc(s.rations, func(r *ration) bool { return r.key == key })
 	if i < 0 {
-		i = len(s.limits)
-		s.limits = append(s.limits, &lineLimit{level: level, msg: msg})
-	}
-	l, now := s.limits[i], s.now()
-	if now >= l.until {
-		s.endPeriod(l)
-		l.until = now + logPeriod
-	}
-	l.lines++
-	return l.lines <= logBurst
-}
-
-// endPeriod says how many lines of a period were suppressed.
-func (s *userSide[IN, OUT]) endPeriod(l *lineLimit) {
-	n := l.lines - logBurst
-	if l.lines = 0; n > 0 {
-		s.logAttrs(s.ctx, l.level, l.msg+": lines suppressed", slog.Int("suppressed", n))
-	}
-}
-
-// logSuppressed ends the periods that are over; or all, at the end of the operator.
-func (s *userSide[IN, OUT]) logSuppressed(all bool) {
-	for _, l := range s.limits {
-		if l.lines > logBurst && (all || s.now() >= l.until) {
-			s.endPeriod(l)
+		if len(s.rations) >= mostRations {
+			s.rations = slices.DeleteFunc(s.rations, func(r *ration) bool { return r.lines <= r.burst && now >= r.until })
 		}
+		if i = len(s.rations); i >= mostRations {
+			return true
+		}
+		s.rations = append(s.rations, &ration{key: key, burst: burst, period: period})
+	}
+	r := s.rations[i]
+	if now >= r.until {
+		r.endPeriod(now)
+	}
+	if r.lines++; r.lines > burst {
+		r.rest = rest
+	}
+	return r.lines <= burst
+}
+
+// endPeriod writes about the rest, and begins a period.
+func (r *ration) endPeriod(now time.Duration) {
+	n, rest := r.lines-r.burst, r.rest
+	if r.lines, r.rest, r.until = 0, nil, now+r.period; n > 0 {
+		if r.burst == 1 {
+			r.lines = 1 // this is the line of the next period
+		}
+		rest(n)
 	}
 }
 
-// suppressedDue returns when logSuppressed has something to write, or core.Never.
-func (s *userSide[IN, OUT]) suppressedDue() time.Duration {
+// restDue returns when a line about the rest is to be written, or core.Never.
+func (s *userSide[IN, OUT]) restDue() time.Duration {
 	due := core.Never
-	for _, l := range s.limits {
-		if l.lines > logBurst {
-			due = min(due, l.until)
+	for _, r := range s.rations {
+		if r.lines > r.burst {
+			due = min(due, r.until)
 		}
 	}
 	return due
+}
+
+// logRest writes the lines about the rest that are due; or all, at the end of the operator.
+func (s *userSide[IN, OUT]) logRest(all bool) {
+	now := s.now()
+	for _, r := range s.rations {
+		if r.lines > r.burst && (all || now >= r.until) {
+			r.endPeriod(now)
+		}
+	}
 }
 
 // logsDebug reports whether lines for those who look closely are written at all. The handler is asked off the loop, like everything of
@@ -88,7 +104,13 @@ func (s *userSide[IN, OUT]) now() time.Duration { return s.driver.Core().State()
 // log writes a line about an element, unless there are too many of its kind. Handlers find in ctx what observers know of the
 // element, such as the id of its trace.
 func (s *userSide[IN, OUT]) log(ctx context.Context, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
-	if s.mayLog(level, msg) {
+	type kind struct {
+		level slog.Level
+		msg   string
+	}
+	if s.mayWrite(kind{level, msg}, logBurst, logPeriod, func(n int) {
+		s.logAttrs(s.ctx, level, msg+": lines suppressed", slog.Int("suppressed", n))
+	}) {
 		attrs = append(attrs, slog.String("element", s.labelOf(in, false)))
 		s.logAttrs(ctx, level, msg, append(attrs, s.messageAttrs(ctx)...)...)
 	}
@@ -165,14 +187,13 @@ func (s *userSide[IN, OUT]) logDecision(r core.Report[IN], d decision.Decision, 
 
 // flushLines writes the lines that are due.
 func (s *userSide[IN, OUT]) flushLines(all bool) {
-	s.logGroups(all)
-	s.logSuppressed(all)
+	s.logRest(all)
 	s.logFailing()
 }
 
 // linesDue returns when flushLines has something to write, or core.Never.
 func (s *userSide[IN, OUT]) linesDue() time.Duration {
-	return min(s.suppressedDue(), s.failingDue(), s.groupsDue())
+	return min(s.restDue(), s.failingDue())
 }
 
 // logAttrs calls the user's handler off the loop, since it may do anything (law A6). A line about a panic has its stack.

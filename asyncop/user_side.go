@@ -35,7 +35,7 @@ type userSide[IN, OUT any] struct {
 	tenantOf  func(IN) string
 	state     drive.StateCodec[IN, OUT]
 
-	limits []*lineLimit // of log lines; a few
+	rations []*ration // of log lines
 	failingLine
 	ways   keptWays      // its lock is its own
 	groups failureGroups // as well
@@ -43,7 +43,7 @@ type userSide[IN, OUT any] struct {
 
 // newDriver makes the driver, which does not run yet.
 func (s *userSide[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) *drive.Driver[IN, OUT] {
-	s.groups.groups, s.groups.lines = counting.NewGroups(mostGroups), map[counting.Key]*groupLine{}
+	s.groups.groups = counting.NewGroups(mostGroups)
 	cfg := &s.config
 	c := drive.Config[IN, OUT]{
 		Core: s.coreConfig(timeout, q), Features: s.features(), Batch: s.batch,
@@ -55,7 +55,7 @@ func (s *userSide[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core
 				s.logAttrs(s.ctx, slog.LevelError, "asyncop: an observer broke", slog.Any("error", err))
 			},
 			Abandoned: abandonedBy, Declined: s.logDeclined, SourceBroke: s.logSourceBroke, Log: s.logAttrs,
-			FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: func() { s.logSuppressed(true) },
+			FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: func() { s.logRest(true) },
 		},
 	}
 	for _, o := range cfg.observers {
