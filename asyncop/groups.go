@@ -32,7 +32,7 @@ type failureGroups struct {
 // Groups returns the failed elements that were handed over or dropped, in groups of those that are alike: the largest first, at most 100.
 // What had no room, or came when more than 1,000 failed within a second, is the last one, which has Rest.
 func (op *AsyncWaitOperator[IN, OUT]) Groups() (all []observe.Group) {
-	f := op.groups
+	f := &op.groups
 	f.mu.Lock()
 	found, rest := f.groups.All()
 	f.mu.Unlock()

@@ -241,7 +241,8 @@ func unstarted(
 	cfg config, fn AsyncFunction[string, string], s strategies.Retry[string], timeout time.Duration,
 ) *drive.Driver[string, string] {
 	side := &userSide[string, string]{config: cfg, fn: fn, policy: strategies.PolicyOf(s).Steps()}
-	return side.newDriver(timeout, queue.NewOrdered[*core.Slot[string, string]](4))
+	side.newDriver(timeout, queue.NewOrdered[*core.Slot[string, string]](4))
+	return side.driver
 }
 
 // countingPolicy retries every error at once, and counts how often its strategy is asked, or what that wants done before.

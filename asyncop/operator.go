@@ -1,6 +1,7 @@
 package asyncop
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
-	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/decision"
@@ -40,13 +40,9 @@ type Watermark = queue.Watermark
 //
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {
-	driver *drive.Driver[IN, OUT]
-	policy failurePolicy
-	ways   *keptWays
-	groups *failureGroups
-	used   atomic.Uint32 // what drives it, and takes its results: bits
-
-	capacity, maxCalls int64 // of Stats
+	*userSide[IN, OUT]
+	capacity int
+	used     atomic.Uint32 // what drives it, and takes its results: bits
 }
 
 // What drives an operator, and takes its results.
@@ -153,17 +149,14 @@ func newOperator[IN, OUT any](
 	s := &userSide[IN, OUT]{config: cfg, fn: fn, policy: policy, batch: batchingOf(fn)}
 	s.refuse(name, strategy)
 	// Nothing is refused from here on: goroutines begin.
-	driver := s.newDriver(min(timeout, maxTimeout), newQueue(capacity))
+	s.newDriver(min(timeout, maxTimeout), newQueue(capacity))
 	s.warnOfArguments(name, timeout, strategy)
-	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure, ways: &s.ways, groups: &s.groups, capacity: int64(capacity), maxCalls: int64(capacity)}
-	if cfg.maxCalls > 0 {
-		op.maxCalls = int64(min(cfg.maxCalls, capacity))
-	}
+	op := &AsyncWaitOperator[IN, OUT]{userSide: s, capacity: capacity}
 	for _, o := range cfg.observers {
 		if a, ok := o.(interface {
 			Attach(stats func() Stats, done <-chan struct{})
 		}); ok {
-			a.Attach(op.Stats, driver.Done())
+			a.Attach(op.Stats, op.Done())
 		}
 		if a, ok := o.(interface {
 			AttachGroups(groups func() []observe.Group)
@@ -171,7 +164,7 @@ func newOperator[IN, OUT any](
 			a.AttachGroups(op.Groups)
 		}
 	}
-	driver.Start()
+	s.driver.Start()
 	return op
 }
 
@@ -400,7 +393,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
 // Stats returns the statistics of the moment.
 func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats {
 	s := op.driver.Counts()
-	s.Capacity, s.MaxCalls = op.capacity, op.maxCalls
+	s.Capacity, s.MaxCalls = int64(op.capacity), int64(min(cmp.Or(op.maxCalls, op.capacity), op.capacity))
 	return s
 }
 

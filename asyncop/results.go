@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/message"
 )
@@ -99,8 +100,11 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[I
 	return func(yield func(message.Message[OUT], error) bool) {
 		op.use("Messages", byLoop)
 		op.driver.Results(drive.Range[IN, OUT]{
-			Messages:      func(put func(message.Message[IN]) bool) error { return putAll(input, put) },
-			YieldMessages: yield,
+			Iterate: func(put func(IN, call.Message) bool) error {
+				return putAll(input, func(m message.Message[IN]) bool { return put(m.Value, message.With(m, struct{}{})) })
+			},
+			Yield:    func(v OUT, m call.Message, err error) bool { return yield(message.With(m, v), err) },
+			Messages: true,
 		})
 	}
 }
@@ -119,7 +123,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.driver.Backe
 // ends with that context, before it can be drained.
 func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 	switch done := op.driver.Context.Done(); {
-	case op.policy == failsRun:
+	case op.onFailure == failsRun:
 		return errors.New("asyncop: the operator has no failure policy: the first message that cannot be processed would end the worker, come again, " +
 			"and end the next one. Give it WithFailureSink, with a ladder or a file of dead letters, or WithDropOnFailure")
 	case done != nil && done == ctx.Done():
@@ -191,6 +195,11 @@ func (op *AsyncWaitOperator[IN, OUT]) results(
 	op.mustHaveNoCheckpoints(method)
 	return func(yield func(OUT, error) bool) {
 		op.use(method, byLoop)
-		op.driver.Results(drive.Range[IN, OUT]{Iterate: iterate, Yield: yield})
+		op.driver.Results(drive.Range[IN, OUT]{
+			Iterate: func(put func(IN, call.Message) bool) error {
+				return iterate(func(v IN) bool { return put(v, call.Message{}) })
+			},
+			Yield: func(v OUT, _ call.Message, err error) bool { return yield(v, err) },
+		})
 	}
 }

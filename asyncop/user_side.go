@@ -42,7 +42,7 @@ type userSide[IN, OUT any] struct {
 }
 
 // newDriver makes the driver, which does not run yet.
-func (s *userSide[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) *drive.Driver[IN, OUT] {
+func (s *userSide[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) {
 	s.groups.groups = counting.NewGroups(mostGroups)
 	cfg := &s.config
 	c := drive.Config[IN, OUT]{
@@ -81,7 +81,6 @@ func (s *userSide[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core
 		c.Sink = func(ctx context.Context, r core.Report[IN]) error { return s.sink(ctx, s.failureOf(r)) }
 	}
 	s.driver = drive.New(c)
-	return s.driver
 }
 
 // coreConfig says in plain values what the options say.

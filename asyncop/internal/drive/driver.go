@@ -45,7 +45,6 @@ type Driver[IN, OUT any] struct {
 	inClosed    bool                           // upstream has closed in
 	inputErr    error                          // that the input of Results has ended with; written before its ring is ended
 	inOver      bool                           // nothing more is taken
-	inletOver   bool                           // endInlet was called
 	letsIn      bool                           // an element that is read may take a slot; set by mayRead
 	marked      bool                           // the marker of the end of the input has come: only barriers follow
 	drains      bool                           // the end of the input lets retries go on
@@ -74,9 +73,11 @@ type Driver[IN, OUT any] struct {
 	over      chan struct{}         // closed by the loop before out: err is final
 	done      chan struct{}         // closed by the loop when all is done
 	discarded atomic.Int64          // elements that came too late
-	wiring    atomic.Uint32         // whether in was handed out
-	waiting   atomic.Bool           // for a gate, which will say when it is open
-	published published             // read by other goroutines
+	wired     atomic.Bool           // in was handed out
+	inletOver atomic.Bool           // what comes through in is discarded
+	discards  sync.Once
+	waiting   atomic.Bool // for a gate, which will say when it is open
+	published published   // read by other goroutines
 }
 
 // upNext is what is emitted next; zero if that is not known.
@@ -91,18 +92,10 @@ type upNext[OUT any] struct {
 	parts      []message.Message[OUT] // of that message, which are left to be emitted, if the head has several results
 }
 
-// Whether in was handed out.
-const (
-	unwired uint32 = iota
-	wired
-	endedUnwired // nothing discards what comes
-)
-
 // In returns the channel of an upstream, which will close it.
 func (d *Driver[IN, OUT]) In() chan<- any {
-	if !d.wiring.CompareAndSwap(unwired, wired) && d.wiring.CompareAndSwap(endedUnwired, wired) {
-		go d.discard()
-	}
+	d.wired.Store(true)
+	d.startDiscarding()
 	return d.in
 }
 

@@ -234,14 +234,18 @@ func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
 	})
 }
 
-// endInlet has what still comes through In discarded, if an upstream may send.
+// endInlet has what still comes through In discarded.
 func (d *Driver[IN, OUT]) endInlet() {
-	if d.inletOver {
-		return
+	d.inletOver.Store(true)
+	if !d.inClosed {
+		d.startDiscarding()
 	}
-	d.inletOver = true
-	if !d.inClosed && !d.wiring.CompareAndSwap(unwired, endedUnwired) { // without an upstream, none closes in
-		go d.discard()
+}
+
+// startDiscarding does so, once, if an upstream may send: without one, none closes in.
+func (d *Driver[IN, OUT]) startDiscarding() {
+	if d.inletOver.Load() && d.wired.Load() {
+		d.discards.Do(func() { go d.discard() })
 	}
 }
 
