@@ -231,14 +231,17 @@ type plainError struct{ error }
 func (e plainError) Unwrap() error { return e.error }
 
 // messageAttrs name the message that an element is.
-func (s *userSide[IN, OUT]) messageAttrs(ctx context.Context) (attrs []slog.Attr) {
-	_ = s.offLoop(func() error { // the context is one of the observers'
-		if meta, ok := message.MetaFromContext(ctx); ok && meta.ID != "" {
-			attrs = []slog.Attr{slog.String("id", meta.ID), slog.Int("visit", meta.Visit)}
-		}
-		return nil
-	})
-	return attrs
+func (s *userSide[IN, OUT]) messageAttrs(ctx context.Context) []slog.Attr {
+	if meta := s.metaOf(ctx); meta.ID != "" {
+		return []slog.Attr{slog.String("id", meta.ID), slog.Int("visit", meta.Visit)}
+	}
+	return nil
+}
+
+// metaOf returns that of the message that an element is; zero if it is none.
+func (s *userSide[IN, OUT]) metaOf(ctx context.Context) (meta message.Meta) {
+	_ = s.offLoop(func() error { meta, _ = message.MetaFromContext(ctx); return nil }) // the context is one of the observers'
+	return meta
 }
 
 // labelOf names an element for people: by its LogValue, if it has one, else by defaultLabel.

@@ -97,7 +97,7 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 func OrderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
-	return newOperator("OrderedWait", queue.NewOrdered, fn, timeout, capacity, strategies.NoRetry[OUT](), opts)
+	return newOperator("OrderedWait", false, fn, timeout, capacity, strategies.NoRetry[OUT](), opts)
 }
 
 // UnorderedWait is [OrderedWait] with results in the order in which the elements complete; nothing crosses a watermark
@@ -105,7 +105,7 @@ func OrderedWait[IN, OUT any](
 func UnorderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
-	return newOperator("UnorderedWait", queue.NewUnordered, fn, timeout, capacity, strategies.NoRetry[OUT](), reordering(opts))
+	return newOperator("UnorderedWait", true, fn, timeout, capacity, strategies.NoRetry[OUT](), opts)
 }
 
 // OrderedWaitWithRetry is [OrderedWait] with retries: an element whose outcome matches the strategy's predicate is called
@@ -124,7 +124,7 @@ func OrderedWaitWithRetry[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.Retry[OUT], opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
-	return newOperator("OrderedWaitWithRetry", queue.NewOrdered, fn, timeout, capacity, strategy, opts)
+	return newOperator("OrderedWaitWithRetry", false, fn, timeout, capacity, strategy, opts)
 }
 
 // UnorderedWaitWithRetry is [OrderedWaitWithRetry] with the order of [UnorderedWait].
@@ -132,19 +132,23 @@ func UnorderedWaitWithRetry[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.Retry[OUT], opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
-	return newOperator("UnorderedWaitWithRetry", queue.NewUnordered, fn, timeout, capacity, strategy, reordering(opts))
+	return newOperator("UnorderedWaitWithRetry", true, fn, timeout, capacity, strategy, opts)
 }
 
 // maxTimeout keeps sums of instants and timeouts from overflowing; it is 146 years.
 const maxTimeout = time.Duration(1 << 62)
 
 func newOperator[IN, OUT any](
-	name string, newQueue func(capacity int) queue.Queue[*core.Slot[IN, OUT]],
-	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
+	name string, reorders bool, fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.Retry[OUT], opts []Option,
 ) *AsyncWaitOperator[IN, OUT] {
 	policy := refuseArguments(name, fn, timeout, capacity, strategy)
+	newQueue := queue.NewOrdered[*core.Slot[IN, OUT]]
+	if reorders {
+		newQueue = queue.NewUnordered[*core.Slot[IN, OUT]]
+	}
 	cfg := newConfig(opts)
+	cfg.reorders = reorders
 	cfg.allowed, _ = decision.MaxRetriesOf(policy.Asked)
 	s := &userSide[IN, OUT]{config: cfg, fn: fn, policy: policy, batch: batchingOf(fn)}
 	s.refuse(name, strategy)

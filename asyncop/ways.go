@@ -8,7 +8,6 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/gate"
-	"github.com/weirflow/weir/message"
 )
 
 // mostWays bounds the ways that an operator keeps.
@@ -65,10 +64,7 @@ func (s *userSide[IN, OUT]) keepWay(r core.Report[IN], how observe.EndKind, step
 	if how != observe.Emitted && how != observe.Empty {
 		w.Err = r.Err
 	}
-	_ = s.offLoop(func() error { // the context is one of the observers'
-		meta, _ := message.MetaFromContext(r.Context)
-		w.ID, w.Visit = meta.ID, meta.Visit
-		return nil
-	})
+	meta := s.metaOf(r.Context)
+	w.ID, w.Visit = meta.ID, meta.Visit
 	s.ways.add(w)
 }

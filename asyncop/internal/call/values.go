@@ -6,12 +6,6 @@ import (
 	"github.com/weirflow/weir/internal/ctxkey"
 )
 
-// valued is a context with the values of another one before its own.
-type valued struct {
-	Cancellable
-	values context.Context //nolint:containedctx // it is part of one
-}
-
 // WithEnd returns the values of a context with the end of another one.
 func WithEnd(values, end context.Context) context.Context { return &endedBy{end, values} }
 
@@ -58,6 +52,12 @@ func (c *withMessage) Value(key any) any {
 // the attempt's. The end of values means nothing.
 func WithValues(values context.Context, c Cancellable) context.Context {
 	return &valued{c, context.WithoutCancel(values)}
+}
+
+// valued is a context with the values of another one before its own.
+type valued struct {
+	Cancellable
+	values context.Context //nolint:containedctx // it is part of one
 }
 
 func (c *valued) Value(key any) any {

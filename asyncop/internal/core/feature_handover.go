@@ -97,12 +97,21 @@ func (h *HandOver[IN, OUT]) offerNext() {
 	g.bind(s, &o.Token, 0, call.NoDeadline)
 	h.running = o
 	g.refresh()
-	sink, policy, ctx, r := h.sink, g.Policy, o.name.With(g.context(s, &o.Token)), g.report(s)
+	sink, policy, ctx, r := h.sink, g.Policy, h.context(s, o), g.report(s)
 	g.Host.Run(func() {
 		o.run(func() error { return sink(ctx, r) }, func() bool {
 			return r.InDoubt && !decision.WantedRepeat(r.Verdict, r.Reason) && !policy.IsIdempotent(r.Element)
 		})
 	})
+}
+
+// context returns that of a call of the sink for s.
+func (h *HandOver[IN, OUT]) context(s *Slot[IN, OUT], o *offer) context.Context {
+	ctx := o.name.With(h.core.context(s, &o.Token))
+	if of := h.core.wayOf; of != nil && of(s) != nil {
+		ctx = context.WithValue(ctx, ctxkey.Way{}, of(s))
+	}
+	return ctx
 }
 
 // answered goes on after the sink has answered: s is taken, can never be, or will be offered again.
@@ -178,7 +187,7 @@ func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err erro
 	for _, f := range g.bound {
 		f(s, &o.Token)
 	}
-	ctx := call.WithEnd(o.name.With(g.context(s, &o.Token)), cut)
+	ctx := call.WithEnd(h.context(s, o), cut)
 	r = g.report(s)
 	if over := context.Cause(cut); over != nil {
 		return r, over

@@ -81,7 +81,7 @@ func AddObserving[IN, OUT any](
 	g.concluded = append(g.concluded, o.concluded)
 	g.over = append(g.over, o.attemptOver)
 	g.ended = append(g.ended, o.ended)
-	g.isBusy = append(g.isBusy, o.mayReport)
+	g.isBusy = append(g.isBusy, o.MayReport)
 	g.forget = append(g.forget, func() {
 		o.notes, o.spare, o.attempts, o.elements = fifo.Queue[note]{}, nil, nil, nil
 	})
@@ -335,14 +335,14 @@ func (o *Observing[IN, OUT]) Refused(how observe.EndKind) {
 	}
 }
 
-// mayReport reports whether Report has something to do.
-func (o *Observing[IN, OUT]) mayReport() bool {
+// MayReport reports whether Report has something to do.
+func (o *Observing[IN, OUT]) MayReport() bool {
 	return o.notes.Len() > 0 || len(o.attempts) > 0 || len(o.elements) > 0
 }
 
 // Report calls the observers with what has happened, in order. The driver calls it once a turn, and after the end.
 func (o *Observing[IN, OUT]) Report() {
-	for o.mayReport() {
+	for o.MayReport() {
 		o.core.calling(nil, o.reportBroke)
 		o.notify()
 		o.core.user.after = nil

@@ -243,7 +243,7 @@ func (r *rig) SettleMessages() {
 }
 
 func (r *rig) Report() {
-	for r.observing != nil && r.observing.mayReport() {
+	for r.observing != nil && r.observing.MayReport() {
 		r.once(r.observing.Report)
 	}
 }

@@ -65,6 +65,7 @@ type moments[IN, OUT any] struct {
 	closed      func(s *Slot[IN, OUT]) (why error, wait time.Duration)                                         // why it could not start; nil
 	giveBack    func(s *Slot[IN, OUT], why error, wait time.Duration) (taken bool)                             // s is delivered again after a wait; no
 	rescue      func(s *Slot[IN, OUT], failure error, timedOut bool) (taken bool)                              // has results in place of a failure, maybe
+	wayOf       func(s *Slot[IN, OUT]) []observe.Step                                                          // what its attempts have been through; nil
 	offer       func(s *Slot[IN, OUT])                                                                         // hands s over, which has failed
 }
 

@@ -77,9 +77,6 @@ func (d *Driver[IN, OUT]) feed() bool {
 	if m, ok := it.Rest.(call.Message); ok {
 		d.messages.Next(m)
 	}
-	if it.Kind == core.Control && isEndOfInput(it.Rest) {
-		it = core.Marker[IN, OUT](it.Rest)
-	}
 	d.core.Restore(it, number)
 	d.endWaits()
 	return true
@@ -175,14 +172,14 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 		}
 	}
 	it := core.Item[IN, OUT]{Kind: core.Control, Rest: v}
-	if d.backlog.Len() > 0 || d.core.State().Room == 0 {
-		d.backlog.Push(it)
-		return
-	}
 	if isEndOfInput(v) {
 		it = core.Marker[IN, OUT](v)
 	}
-	d.core.Restore(it, 0)
+	if d.backlog.Len() > 0 || d.core.State().Room == 0 {
+		d.backlog.Push(it)
+	} else {
+		d.core.Restore(it, 0)
+	}
 }
 
 // receivedEndOfInput does what the marker makes known at once, also about elements of the backlog. It takes its turn like a

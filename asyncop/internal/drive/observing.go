@@ -68,20 +68,19 @@ func (d *Driver[IN, OUT]) observeEnd() {
 
 // reportEnd calls the observers off the loop, once that has ended.
 func (d *Driver[IN, OUT]) reportEnd() {
-	for {
-		err := call.OffLoop(func() error { d.observing.Report(); return nil })
-		if err == nil {
-			return
-		}
-		d.Hooks.ObserverBroke(err) // and is not called again with the same
-	}
+	afterTheEnd(d.observing.MayReport, d.observing.Report, d.Hooks.ObserverBroke) // one that breaks is not called again with the same
 }
 
 // settleMessages settles messages off the loop, once that has ended.
 func (d *Driver[IN, OUT]) settleMessages() {
-	for d.messages.MaySettle() {
-		if err := call.OffLoop(func() error { d.messages.Settle(); return nil }); err != nil {
-			d.Hooks.SourceBroke(err)
+	afterTheEnd(d.messages.MaySettle, d.messages.Settle, d.Hooks.SourceBroke)
+}
+
+// afterTheEnd calls user code off the loop, as long as there is something to do.
+func afterTheEnd(more func() bool, f func(), broke func(err error)) {
+	for more() {
+		if err := call.OffLoop(func() error { f(); return nil }); err != nil {
+			broke(err)
 		}
 	}
 }

@@ -851,11 +851,9 @@ var mutants = []mutant{
 		`if false {`,
 	},
 	{
-		"the state of the version before cannot be read", "W4", "drive/state.go",
-		`	if version > 2 {
-`,
-		`	if version > 1 {
-`,
+		"a state of another version is read", "W4", "drive/state.go",
+		`if d.Err == nil && version != stateVersion {`,
+		`if false {`,
 	},
 	{
 		"what follows takes the end of a failed stream for a clean one", "F1", "drive/ports.go",
