@@ -213,7 +213,7 @@ func (t *Token) cut(bits uint32) Released {
 				t.host.late.Add(1)
 			}
 			t.endContext()
-			how := Released{Freed: freedBy(before, set), Over: overBy(before, set)}
+			how := Released{Freed: comesBack(before, set, ended), Over: comesBack(before, set, over)}
 			how.Stage, how.InDoubt, how.Tracked = reported(before)
 			return how
 		}
@@ -227,7 +227,7 @@ func (t *Token) LetGo() (how Released) {
 		how.Freed = s&member == 0 // nothing occupies it from now on, and it comes here once
 	} else {
 		s = t.state.Or(ended)
-		how.Freed = freedBy(s, ended)
+		how.Freed = comesBack(s, ended, ended)
 	}
 	if s&reports != 0 {
 		how.Stage, how.InDoubt, how.Tracked = reported(s)
@@ -237,12 +237,17 @@ func (t *Token) LetGo() (how Released) {
 
 // ---- Permits
 
-// freedBy reports whether setting bits has completed the condition under which the permit comes back.
-func freedBy(before, bits uint32) bool { return !free(before) && free(before|bits) }
+// The permit of the operator comes back when the loop has let go (ended) and no function runs, that of the backend when the attempt is over
+// and none does. A member has neither.
 
-// free is that condition: the loop has let go, and no function runs. A member has no permit.
-func free(state uint32) bool {
-	return state&(ended|member) == ended && (state&occupied == 0 || state&returned != 0)
+// isBack reports whether the permit is back that waits for bit.
+func isBack(state, bit uint32) bool {
+	return state&(bit|member) == bit && (state&occupied == 0 || state&returned != 0)
+}
+
+// comesBack reports whether setting bits has brought that about.
+func comesBack(before, bits, bit uint32) bool {
+	return !isBack(before, bit) && isBack(before|bits, bit)
 }
 
 // Occupy says that a function runs from now on, which keeps the permit until Returned or, if completes, until it completes the attempt.
@@ -281,21 +286,14 @@ func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 // release gives the permit of the backend back, if bits have brought that about: the attempt is over, and no function of
 // it runs. Other than its operator's own permit it does not wait for the loop. Handlers have no number, and no permit.
 func (t *Token) release(before, bits uint32) {
-	if t.host.Place != nil && t.number != 0 && overBy(before, bits) {
+	if t.host.Place != nil && t.number != 0 && comesBack(before, bits, over) {
 		t.host.Place.Release(t.Ref.Stamp)
 	}
 }
 
-// overBy reports whether setting bits has completed the condition under which the shared permit comes back.
-func overBy(before, bits uint32) bool { return !isOver(before) && isOver(before|bits) }
-
-func isOver(state uint32) bool {
-	return state&(over|member) == over && (state&occupied == 0 || state&returned != 0)
-}
-
 // giveBack gives the permit back from another goroutine than the loop, if that is due.
 func (t *Token) giveBack(before, bits uint32) {
-	if freedBy(before, bits) {
+	if comesBack(before, bits, ended) {
 		t.host.freed.Add(1)
 		t.host.WakeUp()
 	}

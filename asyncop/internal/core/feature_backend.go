@@ -196,7 +196,7 @@ func (b *atBackend[IN, OUT]) closed(s *Slot[IN, OUT]) (why error, wait time.Dura
 
 // waitingCalls returns how many calls could start but for a feature.
 func (g *Machine[IN, OUT]) waitingCalls() int {
-	n := g.ready.Len() + g.unbegun
+	n := g.startable()
 	if g.callsOf != nil {
 		return g.callsOf(n)
 	}

@@ -85,13 +85,17 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	}
 }
 
-// yieldError yields why the operator has ended, unless it has ended well.
-func (d *Driver[IN, OUT]) yieldError(r *ChainedRange[IN, OUT]) {
-	err := d.Err()
-	if err == nil && !d.inClosed {
-		err = ErrStopped // for the caller, the input is not done
+// endError returns why the operator has ended, nil if it has ended well, for the caller of a loop.
+func (d *Driver[IN, OUT]) endError() error {
+	if err := d.Err(); err != nil || d.inClosed {
+		return err
 	}
-	if err != nil {
+	return ErrStopped // the input is not done
+}
+
+// yieldError yields that.
+func (d *Driver[IN, OUT]) yieldError(r *ChainedRange[IN, OUT]) {
+	if err := d.endError(); err != nil {
 		var none OUT
 		r.Yield(none, err)
 	}

@@ -54,11 +54,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	all = true
 	leave()
 	<-d.done
-	err := d.Err()
-	if err == nil && !d.inClosed {
-		err = ErrStopped // for the caller, the input is not done
-	}
-	if err != nil {
+	if err := d.endError(); err != nil {
 		var none OUT
 		r.Yield(none, call.Message{}, err)
 	}
