@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/internal/testing/suite"
 )
 
 var silent = slog.New(slog.DiscardHandler)
@@ -18,7 +19,7 @@ var silent = slog.New(slog.DiscardHandler)
 // Laws B1 to B4 under random schedules: operators, limits, rates, tenants, outages, and hands that close, open and set limits.
 func TestLawsUnderRandomSchedules(t *testing.T) {
 	rounds := uint64(100)
-	if testing.Short() {
+	if testing.Short() || suite.Race {
 		rounds = 20
 	}
 	for seed := range rounds {

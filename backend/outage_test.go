@@ -17,6 +17,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -27,6 +28,9 @@ import (
 // With WEIR_LONG=1 there are 100,000 messages at 500 a second.
 func TestAnHourOfOutage(t *testing.T) {
 	for name, layers := range map[string][]time.Duration{"without layers": nil, "with a short one": {10 * time.Second}, "with two": {time.Minute, 10 * time.Minute}} {
+		if suite.Race && len(layers) != 1 {
+			continue
+		}
 		t.Run(name, func(t *testing.T) { anHourOfOutage(t, layers...) })
 	}
 }

@@ -38,7 +38,7 @@ func (p *place) Start(now time.Time, a *gate.Attempt) gate.Answer {
 	b.mu.Lock()
 	p.asleep = false
 	var answer gate.Answer
-	if b.state == Open && a.Tenant == "" && len(b.waiting) == 0 && b.used < b.limit && p.calls >= p.lent && b.pay(t, a.Cost) {
+	if b.state == Open && len(b.waiting) == 0 && b.used < b.limit && p.calls >= p.lent && b.pay(t, a) {
 		b.used++
 		p.calls++
 		answer = b.started(t, a)
@@ -53,16 +53,24 @@ func (p *place) Start(now time.Time, a *gate.Attempt) gate.Answer {
 	return answer
 }
 
-// pay takes the part of an attempt of the rate of an open backend, if it is there.
-func (b *Backend) pay(t time.Duration, cost float64) bool {
-	if !b.rate.isSet() {
-		return true
+// pay takes the attempt's part of the rates of an open backend, if all is there and nothing else speaks against its tenant.
+func (b *Backend) pay(t time.Duration, a *gate.Attempt) bool {
+	var x *tenant
+	if a.Tenant != "" && !b.tenants.isIdle() {
+		if x = b.tenants.find(a.Tenant, t, false); x != nil && (x.until > 0 || x.wait(t, a.Cost) > 0) {
+			return false
+		}
 	}
-	b.rate.fill(t, 1)
-	if b.rate.wait(cost) > 0 {
-		return false
+	if b.rate.isSet() {
+		b.rate.fill(t, 1)
+		if b.rate.wait(a.Cost) > 0 {
+			return false
+		}
+		b.rate.take(a.Cost)
 	}
-	b.rate.take(cost)
+	if x != nil {
+		x.rate.take(a.Cost)
+	}
 	return true
 }
 
@@ -242,7 +250,7 @@ func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 	if !lost && !o.Ignored {
 		b.answeredAt = max(b.answeredAt, now.Sub(b.epoch))
 	}
-	if b.state == Open && !lost && o.Tenant == "" {
+	if b.state == Open && !lost && (o.Tenant == "" || !b.tenants.tries(o.Tenant)) {
 		if !o.Ignored {
 			b.calls.note(false)
 		}
@@ -511,7 +519,7 @@ func (p *place) Closed(now time.Time, l *gate.Late) (err error, wait time.Durati
 		return fmt.Errorf("backend %s is closed for tenant %q", b.name, l.Tenant), max(x.until-t, askAgain)
 	}
 	if l.Begun.IsZero() && (p.waits || l.PutOff) { // one that was called had what others wait for
-		return fmt.Errorf("backend %s had no call for it in time: its limit or rate was used up", b.name), b.firstPause
+		return fmt.Errorf("backend %s did not admit it in time: its limit or rate was used up", b.name), b.firstPause
 	}
 	return nil, 0
 }

@@ -50,6 +50,12 @@ func (n *tenants) find(name string, t time.Duration, remember bool) *tenant {
 	return x
 }
 
+// tries reports whether a call under way tries the tenant.
+func (n *tenants) tries(name string) bool {
+	x := n.all[name]
+	return x != nil && x.prober != probe{}
+}
+
 // tidy looks at one of many tenants, and forgets it if it is at rest.
 func (n *tenants) tidy(t time.Duration) {
 	last := len(n.list) - 1

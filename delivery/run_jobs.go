@@ -55,7 +55,7 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 	for _, h := range engines {
 		j, err := jobs.New(h.engine, jobs.Config{Clock: w.clock, Logger: w.logger})
 		if err != nil {
-			w.logger.Warn("delivery: this worker runs no jobs", slog.Any("error", err))
+			w.logger.Warn("delivery: this worker does not run jobs", slog.Any("error", err))
 			continue
 		}
 		working.Go(func() { // ends with ctx

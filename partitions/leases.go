@@ -19,24 +19,23 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Leases is an [Assigner] that shares partitions out between all workers with the same locks, group and partitions: evenly, up
-// to one. A worker that joins gets its share from the others, which suspend what they give up. The share of a worker that
-// leaves is free at once, the share of a worker that dies when its lease has ended.
+// Leases is an [Assigner] that shares partitions out between all workers with the same locks, group and partitions: evenly, up to one. A worker
+// that joins gets its share from the others, which suspend the partitions that they give up. The share of a worker that leaves is free at once,
+// the share of a worker that dies when its lease has ended.
 //
-// Each partition has a lock, whose fencing number is the epoch, and so has each worker. A worker extends its locks three times
-// within their lease. It loses a partition when another worker has the lock, or when it could not extend it within nine tenths of
-// the lease by its own clock.
+// Each partition has a lock, whose fencing number is the epoch, and so has each worker. A worker renews its locks every third of their lease. It
+// loses a partition when another worker has the lock, or when it could not extend it within nine tenths of the lease by its own clock.
 //
-// Epochs begin anew with a new Group, and with locks that were lost. Stores that have seen higher epochs refuse them: each partition ends
-// with [checkpoint.ErrFenced]. So the locks and the group live as long as the stores.
+// Epochs begin anew with a new Group, or if the locks are lost. Stores that have seen higher epochs reject them: each partition ends with
+// [checkpoint.ErrFenced]. So keep the locks and the group as long as the stores.
 type Leases struct {
 	Locks      lock.Locks // required
-	Group      string     // begins the names of the locks; required
+	Group      string     // the prefix of the locks' names; required
 	Partitions []string   // their names; the same at each worker
 
-	Worker string        // no other worker of the group has this name; the default is made of the host, the process and a random number
+	Worker string        // the name of this worker, unique in the group; the default is made of the host, the process and a random number
 	Lease  time.Duration // the default is 15 s
-	Poll   time.Duration // how often the worker looks which locks are held; the default is 1 s, at most a third of Lease
+	Poll   time.Duration // how often the worker polls the locks; the default is 1 s, at most a third of Lease
 	Logger *slog.Logger  // errors of Locks are logged at warn level; the default is slog.Default()
 	Clock  clock.Clock   // the default is the machine's
 }

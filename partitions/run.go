@@ -42,7 +42,7 @@ func (r *run) serve() {
 			return
 		case ended:
 			if err != nil { // a restart would only close it again
-				log.Error("the store of a partition whose pipeline has ended is not closed", append(attrs, slog.Any("error", err))...)
+				log.Error("the store of a partition whose pipeline has ended could not be closed", append(attrs, slog.Any("error", err))...)
 			}
 			r.err = err
 			return
@@ -58,7 +58,7 @@ func (r *run) serve() {
 		if progress {
 			backoff = firstBackoff
 		}
-		log.Error("pipeline of a partition failed and will be started again", append(attrs, slog.Any("error", err), slog.Duration("after", backoff))...)
+		log.Error("pipeline of a partition failed and will be restarted", append(attrs, slog.Any("error", err), slog.Duration("after", backoff))...)
 		if wait.For(r.wanted, r.worker.Clock, backoff) != nil {
 			return // it is at its last checkpoint
 		}

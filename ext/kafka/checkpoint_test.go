@@ -212,7 +212,7 @@ func TestCommitThatIsAnAbort(t *testing.T) {
 	})
 	require.NoError(t, out.Write(t.Context(), "a"))
 	state := must(out.Prepare(t.Context()))
-	require.ErrorContains(t, out.Commit(t.Context(), state), "it was aborted in place of committed")
+	require.ErrorContains(t, out.Commit(t.Context(), state), "it was aborted instead of committed")
 	require.Empty(t, must(reader.published()))
 	require.NoError(t, out.Commit(t.Context(), state))
 	require.Equal(t, []string{"a"}, must(reader.published()))

@@ -16,27 +16,27 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// InputConfig is what an [Input] reads. Topic and Decode are required.
+// InputConfig configures an [Input]. Topic and Decode are required.
 type InputConfig[T any] struct {
 	Client    []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL and others
 	Topic     string
 	Partition int32
-	// Decode returns the element of a record. Its error fails the pipeline each time it is started again, unless there are DeadLetters.
+	// Decode returns the element of a record. Its error fails the pipeline each time it is restarted, unless DeadLetters is set.
 	Decode func(r *kgo.Record) (T, error)
-	// DeadLetters stores a record that Decode has refused, as it is, as [store.Undecodable]; then the input goes on behind it. A restart
-	// may store one again, with the same id. The Put of an engine stores in a queue of it.
+	// DeadLetters stores a record that Decode has refused, unchanged, as [store.Undecodable]; then the input continues behind it. A restart may
+	// store a record again, with the same id. A function that calls Put of an engine stores it in a queue there.
 	DeadLetters func(ctx context.Context, ms ...store.Message) error
-	// ToEnd lets the input end behind what the partition has when it is opened. Otherwise it never ends.
+	// ToEnd makes the input end after the records that the partition has when it is opened. Otherwise it never ends.
 	ToEnd bool
 	// Group commits the position of each complete checkpoint, so that tools which watch a group's lag see it. It is the assigner of the
-	// partition, and nil without one.
+	// partition, or nil.
 	Group *Group
 }
 
-// Input is a partition of a topic as a [checkpoint.Input]. Its position is an offset and the leader's epoch, and it is part of the
-// checkpoint: no group is needed, and what a group has committed is not read. Only committed records are read.
+// Input is a partition of a topic as a [checkpoint.Input]. Its position is an offset and the leader's epoch, and it is part of the checkpoint:
+// it does not need a group, and does not read offsets of a group. Only committed records are read.
 //
-// If the records at a position are gone, by the topic's retention or since its log was cut, Next returns an error: nothing is skipped.
+// If the records at a position are gone, by the topic's retention or since its log was cut, Next returns an error rather than skip records.
 type Input[T any] struct {
 	c      InputConfig[T]
 	client *kgo.Client
@@ -58,7 +58,7 @@ var (
 	_ checkpoint.Committer  = (*Input[int])(nil)
 )
 
-// OpenInput returns an input that begins at the first record of a partition. It asks the brokers where that is.
+// OpenInput returns an input that begins at the first record of a partition. It asks the brokers for the offset.
 func OpenInput[T any](ctx context.Context, c InputConfig[T]) (*Input[T], error) {
 	switch {
 	case c.Topic == "":
@@ -142,7 +142,7 @@ func (in *Input[T]) Commit(ctx context.Context, position []byte) error {
 	return in.c.Group.commit(ctx, partitionID{in.c.Topic, in.c.Partition}, offset, leaderEpoch)
 }
 
-// Wait implements [checkpoint.Waiter]. The position goes on over a record that is among the dead letters.
+// Wait implements [checkpoint.Waiter]. The position passes records that are among the dead letters.
 func (in *Input[T]) Wait(ctx context.Context) error {
 	for in.value == nil {
 		switch {

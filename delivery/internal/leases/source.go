@@ -137,7 +137,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 		panic("weir: NewSource: " + err.Error())
 	}
 	if queue == dead {
-		panic(fmt.Sprintf("weir: NewSource: the queue %q cannot be that of its dead letters", queue))
+		panic(fmt.Sprintf("weir: NewSource: the queue %q cannot be the queue of its own dead letters", queue))
 	}
 	set := sourceSettings{clock: clock.New(), lease: DefaultLease, maxPoll: defaultMaxPoll, logger: slog.Default()}
 	for _, opt := range opts {
@@ -260,7 +260,7 @@ func (s *Source[T]) take(n int) ([]message.Message[T], error) {
 	taken, back := s.choose(taken)
 	if len(back) > 0 {
 		if err := s.store.Release(s.recorder.Calls, 0, back...); err != nil && !errors.Is(err, store.ErrLeaseLost) {
-			s.logger.Warn("weir: messages could not be given back, and come again when their leases end", "queue", s.queue, "error", err)
+			s.logger.Warn("weir: messages could not be given back, and are redelivered when their leases end", "queue", s.queue, "error", err)
 		}
 	}
 	var ms []message.Message[T]
@@ -409,7 +409,7 @@ func (s *Source[T]) Choose(ctx context.Context, id store.Identity, provider stri
 func Choose(ctx context.Context, s store.Store, provider string, lease store.Lease) error {
 	c, ok := s.(store.Chooser)
 	if !ok {
-		return fmt.Errorf("weir: a %T cannot store the choice of a provider: it is no store.Chooser", s)
+		return fmt.Errorf("weir: a %T cannot store the choice of a provider: it is not a store.Chooser", s)
 	}
 	return c.Choose(ctx, provider, lease)
 }

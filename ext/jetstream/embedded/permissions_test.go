@@ -71,13 +71,16 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		}
 		defer e.Close()
 		s := delivery.NewQueue[string](e, "q", delivery.WithLogger(quiet())).Source(nil)
+		closing, cancel := context.WithCancel(context.Background())
+		cancel()
+		defer context.AfterFunc(ctx, func() { _ = s.Close(closing) })() // ends a Receive that waits for an answer
 		ms, err := s.Receive(ctx, 1)
 		if err == nil {
 			ms[0].Reject(errors.New("no"))
 		}
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		return errors.Join(err, s.Close(closing))
+		return errors.Join(err, s.Close(last))
 	},
 	"sink": func(ctx context.Context, js jetstream.JetStream) error {
 		e, err := openEngine(ctx, js, "RETRIES", weirjs.WithForeign("q", weirjs.Foreign{Stream: "OUT"}))

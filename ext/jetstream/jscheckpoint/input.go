@@ -19,11 +19,11 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// Input reads the values of the messages of a stream, in the order of the stream. Its position is a sequence number, so it needs no
-// consumer of its own at the server, and acknowledges nothing: the stream must keep messages until a checkpoint holds them. It is a
+// Input reads the values of the messages of a stream, in the order of the stream. Its position is a sequence number, so it does not need a
+// consumer at the server, and does not acknowledge messages: the stream must keep messages until a checkpoint holds them. It is a
 // [checkpoint.Waiter].
 //
-// A position whose message was removed from the beginning of the stream is an error of Seek: what came after it would be skipped.
+// A position whose message was removed from the beginning of the stream is an error of Seek, since the messages after it would be skipped.
 type Input[T any] struct {
 	js      jetstream.JetStream
 	stream  string
@@ -63,17 +63,17 @@ type inputSettings struct {
 // InputOption changes a setting of [NewInput].
 type InputOption func(*inputSettings)
 
-// WithSubjects sets which messages of the stream are read; they may have wildcards. The default is all.
+// WithSubjects sets the subjects of the messages to read, with wildcards if need be. The default is all.
 func WithSubjects(subjects ...string) InputOption {
 	return func(s *inputSettings) { s.subjects = subjects }
 }
 
-// WithEnd makes the input end when it has read what is in the stream, in place of waiting for more.
+// WithEnd makes the input end after the present messages of the stream, in place of waiting for more.
 func WithEnd() InputOption { return func(s *inputSettings) { s.end = true } }
 
-// WithDeadLetters sets the queue for messages that the codec cannot read: they are put there as they are, as [store.Undecodable], and
-// the input goes on behind them. A restart may put one again, with the same id. Without it, such a message is the error of Next, and the
-// pipeline fails there each time it is started again.
+// WithDeadLetters sets the queue for messages that the codec cannot read: they are put there unchanged, as [store.Undecodable], and the input
+// continues behind them. A restart may put such a message again, with the same id. Without it, such a message is the error of Next, and the
+// pipeline fails there each time it is restarted.
 func WithDeadLetters(s store.Store, queue string) InputOption {
 	guard.RefuseNil("jscheckpoint: WithDeadLetters", "store", s)
 	if queue == "" {
@@ -175,7 +175,7 @@ func (in *Input[T]) more(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// Wait implements [checkpoint.Waiter]. The position goes on over a message that is among the dead letters.
+// Wait implements [checkpoint.Waiter]. The position passes messages that are among the dead letters.
 func (in *Input[T]) Wait(ctx context.Context) error {
 	for in.waiting == nil && !in.ended {
 		if err := in.wait(ctx); err != nil {

@@ -1,4 +1,4 @@
-// Package weirprom gives Prometheus what operators and checkpoints of weir count and measure.
+// Package weirprom exports the metrics of operators, checkpoints, workers, queues and backends of weir to Prometheus.
 //
 //	metrics := weirprom.New("payments")
 //	prometheus.MustRegister(metrics)
@@ -36,8 +36,8 @@
 //	weir_element_queue_duration_seconds          histogram: from the slot to the first attempt
 //	weir_retry_backoff_seconds                   histogram: the waits before retries
 //
-// An element that came after the operator took no more is discarded, and has no duration. After 100 different reasons, new ones
-// are counted as "other".
+// An element that came after the operator had stopped reading is discarded, and does not have a duration. After 100 different reasons, new
+// reasons are counted as "other".
 //
 // # Metrics of checkpoints
 //
@@ -53,7 +53,7 @@
 //
 // # Metrics of workers
 //
-// [NewWorker] collects those of a [delivery.Run]. They have the label worker.
+// [NewWorker] collects the metrics of a [delivery.Run]. They have the label worker.
 //
 //	weir_worker_messages_received_total
 //	weir_worker_messages_redelivered_total           of these: they had a visit before
@@ -64,7 +64,7 @@
 //
 // # Metrics of queues
 //
-// [NewQueues] collects those of dead letters, layers, outboxes and other queues of a store. They have the label queue.
+// [NewQueues] collects the metrics of dead letters, layers, outboxes and other queues of a store. They have the label queue.
 //
 //	weir_queue_messages{cause}                       cause: of dead letters, or ""
 //	weir_queue_oldest_age_seconds
@@ -73,7 +73,8 @@
 //
 // # Metrics of backends
 //
-// [NewBackends] collects them. They have the label backend. Why one is closed is in its log and in weir backend list.
+// [NewBackends] collects them. They have the label backend. The reason why a backend is closed is in its log and in the command weir backend
+// list.
 //
 //	weir_backend_state{state}                        1 for the state it is in: open, closed, probing, ramping, held; else 0
 //	weir_backend_state_since_timestamp_seconds
@@ -90,7 +91,7 @@
 //
 // # Metrics of a called side
 //
-// [NewResults] collects those of the answers that a service keeps. They have the label service.
+// [NewResults] collects the metrics of the answers that a service keeps. They have the label service.
 //
 //	weir_answers_clients                             clients that are remembered
 //	weir_answers_records                             requests that run or have an answer
@@ -100,8 +101,8 @@
 //
 // # Histograms
 //
-// Each histogram is a classic and a native one at the same time. A server that scrapes native histograms takes the native one,
-// whose buckets grow by 9 %. Others take the classic one, whose buckets can be chosen: see [WithBuckets].
+// Each histogram is both classic and native. A server that scrapes native histograms takes the native form, whose buckets grow by 9 %. Others
+// take the classic form, whose buckets can be chosen: see [WithBuckets].
 //
 // # Cost
 //
