@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
@@ -30,7 +29,7 @@ var (
 
 	// ErrStopped reports that the operator was stopped by Stop: to the function of [WithUpstreamCancel], and to a loop over
 	// Results.
-	ErrStopped = drive.ErrStopped
+	ErrStopped = errors.New("asyncop: operator stopped")
 )
 
 // Errors that users see in messages, and cannot match.

@@ -32,7 +32,7 @@ type failureGroups struct {
 // Groups returns the failed elements that were handed over or dropped, grouped by similar failures: the largest group first, at most 100.
 // Failures that fit into none, or came when more than 1,000 failed within a second, are in the last group, which has Rest.
 func (op *AsyncWaitOperator[IN, OUT]) Groups() (all []observe.Group) {
-	f := &op.groups
+	f := &op.side.groups
 	f.mu.Lock()
 	found, rest := f.groups.All()
 	f.mu.Unlock()

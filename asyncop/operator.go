@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/decision"
@@ -40,7 +41,8 @@ type Watermark = queue.Watermark
 //
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {
-	*userSide[IN, OUT]
+	driver   *drive.Driver[IN, OUT]
+	side     *userSide[IN, OUT]
 	capacity int
 	used     atomic.Uint32 // what drives it, and takes its results: bits
 }
@@ -155,7 +157,7 @@ func newOperator[IN, OUT any](
 	// Nothing is refused from here on: goroutines begin.
 	s.newDriver(min(timeout, maxTimeout), newQueue(capacity))
 	s.warnOfArguments(name, timeout, strategy)
-	op := &AsyncWaitOperator[IN, OUT]{userSide: s, capacity: capacity}
+	op := &AsyncWaitOperator[IN, OUT]{driver: s.driver, side: s, capacity: capacity}
 	for _, o := range cfg.observers {
 		if a, ok := o.(interface {
 			Attach(stats func() Stats, done <-chan struct{})
@@ -168,7 +170,7 @@ func newOperator[IN, OUT any](
 			a.AttachGroups(op.Groups)
 		}
 	}
-	s.driver.Start()
+	op.driver.Start()
 	return op
 }
 
@@ -395,7 +397,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
 // Stats returns the present counts.
 func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats {
 	s := op.driver.Counts()
-	s.Capacity, s.MaxCalls = int64(op.capacity), int64(min(cmp.Or(op.maxCalls, op.capacity), op.capacity))
+	s.Capacity, s.MaxCalls = int64(op.capacity), int64(min(cmp.Or(op.side.maxCalls, op.capacity), op.capacity))
 	return s
 }
 

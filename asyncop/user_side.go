@@ -48,7 +48,7 @@ func (s *userSide[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core
 	c := drive.Config[IN, OUT]{
 		Core: s.coreConfig(timeout, q), Features: s.features(), Batch: s.batch,
 		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.bufferFor(q.Cap()), Reorders: cfg.reorders, Decode: newDecoder[IN](cfg.name),
-		CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.drainRetries,
+		ErrStopped: ErrStopped, CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.drainRetries,
 		Coordinator: cfg.coordinator, State: s.state, Overflow: cfg.overflow, Observer: cfg.checkpointed, Backend: cfg.backend,
 		Hooks: drive.Hooks[IN]{
 			NotTaken: s.logNotTaken, ObserverBroke: func(err error) {

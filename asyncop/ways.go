@@ -36,7 +36,7 @@ func (k *keptWays) add(w observe.Way) {
 // Steps are noted for up to 512 elements in flight at a time. A delivery.Queue stores them with a message that failed, and weir dead show shows
 // them.
 func (op *AsyncWaitOperator[IN, OUT]) Ways() []observe.Way {
-	k := &op.ways
+	k := &op.side.ways
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return append(slices.Clone(k.ways[k.next:]), k.ways[:k.next]...)

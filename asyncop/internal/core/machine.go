@@ -579,14 +579,15 @@ func (g *Machine[IN, OUT]) endIfCancelled() {
 // Forget lets go of all elements: user code may keep futures and contexts for ever, and the core with them. It is not used any
 // more.
 func (g *Machine[IN, OUT]) Forget() {
+	none := timers.Heap[*Slot[IN, OUT]]{}
+	g.slots.forget()
+	g.Queue, g.Timers.Heap, g.ready, g.odd = nil, none, none, none
+	g.fresh, g.live, g.oldest = nil, nil, nil
+	g.state.FailedIn, g.rest, g.user, g.judge = nil, nil, userCall[IN, OUT]{}, judge[OUT]{}
 	for _, f := range g.forget {
 		f()
 	}
 	g.Host.Mail.Take()
-	g.slots.forget()
-	g.Timers.Heap = timers.Heap[*Slot[IN, OUT]]{}
-	*g = Machine[IN, OUT]{Config: Config[IN, OUT]{Host: g.Host}, state: g.state}
-	g.state.FailedIn = nil
 }
 
 // ---- User code

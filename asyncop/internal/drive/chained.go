@@ -90,7 +90,7 @@ func (d *Driver[IN, OUT]) endError() error {
 	if err := d.Err(); err != nil || d.inClosed {
 		return err
 	}
-	return ErrStopped // the input is not done
+	return d.ErrStopped // the input is not done
 }
 
 // yieldError yields that.
@@ -111,7 +111,7 @@ func (d *Driver[IN, OUT]) breakOffLoop() {
 	if err := d.core.State().Exited; err != nil {
 		d.core.End(guard.Wrap("asyncop: the goroutine that ranges over the results was ended", err))
 	} else {
-		d.host.Cancel(ErrStopped)
+		d.host.Cancel(d.ErrStopped)
 		d.core.End(nil)
 	}
 	d.finish()

@@ -201,7 +201,7 @@ func (d *Driver[IN, OUT]) awaitStart() {
 		}
 		if d.stopping.Load() {
 			d.unstarted = true
-			d.core.End(guard.Wrap("asyncop: not started", ErrStopped))
+			d.core.End(guard.Wrap("asyncop: not started", d.ErrStopped))
 			return
 		}
 		select {

@@ -2,7 +2,6 @@ package drive
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -50,11 +49,10 @@ type Config[IN, OUT any] struct {
 	Observer    observe.CheckpointedObserver // one of the core's that has a state; nil: none has
 	Overflow    int                          // elements read past the capacity for the sake of a barrier
 
+	ErrStopped error // of what Stop, or a break out of Results, has cut off
+
 	Hooks Hooks[IN]
 }
-
-// ErrStopped is the error of what Stop, or a break out of Results, has cut off.
-var ErrStopped = errors.New("asyncop: operator stopped")
 
 // Hooks build what users see. The loop calls them.
 type Hooks[IN any] struct {

@@ -282,7 +282,7 @@ func (d *Driver[IN, OUT]) checkSignals() {
 	}
 	d.core.End(nil)
 	if d.mustStop() {
-		d.cancelUpstream(ErrStopped)
+		d.cancelUpstream(d.ErrStopped)
 		d.endInput()
 	}
 	if !d.chain.wanted.Load() { // else the loop hands over

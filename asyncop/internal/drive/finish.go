@@ -110,7 +110,7 @@ func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 	switch now := d.core.State(); {
 	case !cut:
 		d.Hooks.Log(now.FailedIn, slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
-	case now.Failure != ErrStopped: //nolint:errorlint // what a break is, itself
+	case now.Failure != d.ErrStopped: //nolint:errorlint // what a break is, itself
 		d.Hooks.Log(d.host.Values, slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
 	}
 }

@@ -39,7 +39,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	defer func() {
 		leave()
 		if !all { // a break, a panic, or Goexit
-			d.host.Cancel(ErrStopped)
+			d.host.Cancel(d.ErrStopped)
 		}
 	}()
 	for v, m, ok := e.out.next(); ok; v, m, ok = e.out.next() {
