@@ -1,9 +1,6 @@
 package asyncop
 
 import (
-	"fmt"
-	"reflect"
-
 	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/internal/guard"
 )
@@ -65,20 +62,4 @@ func Tenant[IN any](tenant func(in IN) string) Option {
 		panic("asyncop: Tenant: nil function")
 	}
 	return func(cfg *config) { cfg.tenant = tenant }
-}
-
-// refuseBackend panics if the options of a backend make no sense.
-func refuseBackend[IN any](name string, cfg config, batched bool) {
-	if cfg.backend == nil && (cfg.cost != nil || cfg.tenant != nil) {
-		panic(fmt.Sprintf("asyncop: %s: Cost and Tenant need WithBackend", name))
-	}
-	if _, ok := cfg.cost.(func(IN) float64); cfg.cost != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: Cost: %T does not take %v", name, cfg.cost, reflect.TypeFor[IN]()))
-	}
-	if cfg.tenant != nil && batched {
-		panic(fmt.Sprintf("asyncop: %s: Tenant with Batched: a batch may be for several", name))
-	}
-	if _, ok := cfg.tenant.(func(IN) string); cfg.tenant != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: Tenant: %T does not take %v", name, cfg.tenant, reflect.TypeFor[IN]()))
-	}
 }
