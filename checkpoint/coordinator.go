@@ -66,6 +66,7 @@ type Coordinator struct {
 	finished     participant.Kind              // of the final checkpoint that has ended it, or 0
 	final        map[participant.Kind]struct{} // final checkpoints asked for
 	source       string                        // the first Source that has registered; "": none
+	lagger       Lagger                        // its input; nil: it does not know its lag
 	completing   bool                          // all have reported the final one: it will end life
 	reported     map[string]struct{}           // who has reported anything in this run
 	patience     *clock.Timer                  // until the next warning that Start was not called; nil: none has registered

@@ -54,3 +54,10 @@ type Committer interface {
 	// continues: a later position covers earlier positions, and a restart resumes from the position in the checkpoint.
 	Commit(ctx context.Context, position []byte) error
 }
+
+// Lagger is implemented by an [Input] that knows how many elements wait in it, such as a partition of a topic.
+type Lagger interface {
+	// Lag returns how many elements of the input Next has not returned yet; a negative number if the input does not know. It is called at any
+	// time by any goroutine, even after Close, and returns at once.
+	Lag() int64
+}

@@ -67,6 +67,11 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 		positions:   make(map[uint64][]byte),
 		closed:      make(chan struct{}),
 	}
+	if l, ok := input.(Lagger); ok {
+		c.mu.Lock()
+		c.lagger = l
+		c.mu.Unlock()
+	}
 	if state, ok := c.Host().Register(name, s); ok {
 		err := c.once(context.Background(), "sought", func(context.Context) error { return input.Seek(state.Bytes()) })
 		if hangs, ok := errors.AsType[*hangError](err); ok {

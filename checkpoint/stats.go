@@ -26,3 +26,14 @@ func (c *Coordinator) Stats() Stats {
 	defer c.mu.Unlock()
 	return c.stats
 }
+
+// Lag returns how many elements of its input the pipeline has not read yet. known is false if the input is not a [Lagger], or does not know.
+func (c *Coordinator) Lag() (elements int64, known bool) {
+	c.mu.Lock()
+	l := c.lagger
+	c.mu.Unlock()
+	if l == nil || protect(func() error { elements = l.Lag(); return nil }) != nil || elements < 0 {
+		return 0, false
+	}
+	return elements, true
+}

@@ -49,6 +49,12 @@ type Status struct {
 	Summary         // of all Runs of the monitor; Received - InFlight is the sum of its other numbers
 	InFlight    int // received, and not settled
 	Redelivered int // of Received: messages that had a visit before
+	// LeasesLost is how many messages were delivered again while the worker had them, because it or its engine did not extend their leases in
+	// time: their calls are repeated. A source that is not a queue counts them if it has a method LeasesLost() int.
+	LeasesLost int
+	// ClockOffset is how far the engine's clock was ahead of the machine's at the last heartbeat, which comes every 20 s; 0 if no engine keeps
+	// jobs (package jobs). With two engines it is the larger offset.
+	ClockOffset time.Duration
 
 	// State is one of:
 	//
@@ -194,14 +200,31 @@ func (s Status) plus(t Status) Status {
 	t.Floods += s.Floods
 	t.Elapsed += s.Elapsed
 	t.Redelivered += s.Redelivered
+	t.LeasesLost += s.LeasesLost
 	return t
 }
+
+// losesLeases is a source that counts the leases that it has lost.
+type losesLeases interface{ LeasesLost() int }
 
 // status is what a monitor reads.
 func (w *worker[IN, OUT]) status() Status {
 	w.mu.Lock()
+	lost, loses := 0, w.loses
+	w.mu.Unlock()
+	if loses != nil {
+		lost = loses.LeasesLost()
+	}
+	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := Status{Summary: w.counts, InFlight: w.counts.Received - w.settled, Redelivered: w.redelivered, State: "receiving"}
+	s := Status{
+		Summary: w.counts, InFlight: w.counts.Received - w.settled, Redelivered: w.redelivered, LeasesLost: lost, State: "receiving",
+	}
+	for _, d := range w.offsets {
+		if d.Abs() > s.ClockOffset.Abs() {
+			s.ClockOffset = d
+		}
+	}
 	s.Elapsed = w.clock.Since(w.begun)
 	switch {
 	case w.receiving.Err() != nil:

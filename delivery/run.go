@@ -92,6 +92,9 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	if q, ok := source.(*Queue[IN]); ok { // what panics has been asked
 		w.source = q.Source(nil) // one for each Run: others may use the queue
 	}
+	w.mu.Lock()
+	w.loses, _ = w.source.(losesLeases)
+	w.mu.Unlock()
 	defer func() { summary, err = w.end(ctx, err) }() // also if the operator panics, since something else drives it
 	if c, ok := op.(interface {
 		CheckRun(ctx context.Context) error

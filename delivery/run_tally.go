@@ -44,10 +44,12 @@ type tally struct {
 	settled int
 	flood   flood
 
-	redelivered int       // of counts.Received: had a visit before
-	asks        bool      // the source was asked for messages
-	asked       time.Time // since when it is asked; zero: it is not
-	failing     error     // of its last answer
+	redelivered int             // of counts.Received: had a visit before
+	offsets     []time.Duration // of the clocks of the engines
+	loses       losesLeases     // the source; nil: it does not count that
+	asks        bool            // the source was asked for messages
+	asked       time.Time       // since when it is asked; zero: it is not
+	failing     error           // of its last answer
 }
 
 // received notes messages, and returns others in their place whose verdicts are counted. ended gets what each says; it may be nil, and has

@@ -14,6 +14,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -66,6 +67,13 @@ type Config struct {
 	SuspendTimeout time.Duration       // how long a partition that is revoked may take to be suspended; the default is 30 s
 	Logger         *slog.Logger        // the default is slog.Default()
 	Clock          clock.Clock         // of back-offs and SuspendTimeout; the default is the machine's
+
+	// Monitor, if it is not nil, reports the partitions of the worker.
+	Monitor *Monitor
+	// Engine, if it is not nil, keeps a report of the worker's partitions, their states and their lag, made every 20 s: weir top and the console
+	// show it. As every worker of an engine, this worker then runs the engine's jobs, too: see package jobs.
+	Engine store.Keeper
+	Name   string // the name of the pipeline in Engine; it may be empty
 }
 
 const (
@@ -110,7 +118,14 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	w := &worker{Config: c, parent: context.WithoutCancel(ctx), runs: map[string]*run{}}
-	err := guard.Call(func() error { return c.Assigner.Run(ctx, w) }, newPanicError)
+	w.Monitor.begin(w.status)
+	defer w.Monitor.end()
+	end, err := w.heartbeats()
+	if err != nil {
+		return fmt.Errorf("partitions: %w", err)
+	}
+	defer end()
+	err = guard.Call(func() error { return c.Assigner.Run(ctx, w) }, newPanicError)
 	left := w.left()
 	if err == nil { // the assignment is final
 		for _, r := range left {
@@ -136,8 +151,11 @@ type worker struct {
 	Config
 	parent context.Context // without an end: partitions are suspended when that of Run has ended
 
-	mu   sync.Mutex
-	runs map[string]*run // guarded by mu; those that were revoked or lost stay until they have ended
+	mu        sync.Mutex      // guards what follows
+	runs      map[string]*run // those that were revoked or lost stay until they have ended
+	losses    int             // calls of Lost
+	free      []string        // partitions that no worker has
+	knowsFree bool            // the assigner has said so
 }
 
 // left returns the partitions that are here, by name.
@@ -206,6 +224,9 @@ func (w *worker) Revoked(ctx context.Context, partition string) error {
 func (w *worker) Lost(partition string) {
 	w.mu.Lock()
 	r := w.runs[partition]
+	if r != nil {
+		w.losses++
+	}
 	w.mu.Unlock()
 	if r == nil {
 		return

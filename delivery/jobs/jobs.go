@@ -41,6 +41,9 @@ type Config struct {
 	Lease  time.Duration // after which another process continues the jobs of a process that was killed; the default is 30 s
 	Clock  clock.Clock   // for waits; the default is the machine's
 	Logger *slog.Logger  // for failures, at warn level; the default is slog.Default()
+
+	// Offset, if it is not nil, gets the [Worker.ClockOffset] of each report of [Jobs.Work]. It must not block.
+	Offset func(d time.Duration)
 }
 
 // Jobs are the jobs of an engine. Safe for concurrent use.

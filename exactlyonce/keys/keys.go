@@ -64,6 +64,8 @@ type Keys struct {
 	dialect Dialect
 	config  Config
 
+	counters counters
+
 	mu         sync.Mutex
 	operations map[string]*Operation
 }

@@ -109,6 +109,7 @@ func (k *Keys) Reap(ctx context.Context) (removed, unfinished int, err error) {
 			return removed, 0, fmt.Errorf("keys: reap: %w", explain(err))
 		}
 		removed += n
+		k.counters.collected.Add(uint64(n))
 		more = err != nil || n == page
 	}
 	if err := k.db.QueryRowContext(ctx, overdueSQL, now).Scan(&unfinished); err != nil {

@@ -269,26 +269,38 @@ func (o *Operation) Do(ctx context.Context, req Request) (exactlyonce.Response, 
 }
 
 func (o *Operation) do(ctx context.Context, req Request) (response exactlyonce.Response, replayed bool, err error) {
+	counts := &o.keys.counters
 	if err := req.validate(); err != nil {
+		counts.refused(err)
 		return response, false, err
 	}
 	run, stored, err := o.keys.claim(ctx, o, req)
 	if stored != nil || err != nil {
+		counts.refused(err)
 		switch {
 		case err == nil:
+			counts.replayed.Add(1)
 			response = *stored
 		case isConflict(err):
 			err = fmt.Errorf("%w: %w", ErrConflict, err)
 		}
 		return response, err == nil, explain(err)
 	}
+	if run.fence == 1 {
+		counts.begun.Add(1)
+	} else {
+		counts.resumed.Add(1)
+	}
 	response, err = run.run(ctx)
 	return response, false, err
 }
 
 // run calls the handler.
-func (r *Run) run(ctx context.Context) (exactlyonce.Response, error) {
+func (r *Run) run(ctx context.Context) (response exactlyonce.Response, err error) {
 	defer func() { // also after a panic
+		if errors.Is(err, ErrLockLost) {
+			r.operation.keys.counters.stale.Add(1)
+		}
 		if r.response == nil {
 			r.unlock(ctx)
 		}
@@ -296,7 +308,7 @@ func (r *Run) run(ctx context.Context) (exactlyonce.Response, error) {
 	if r.response != nil {
 		return *r.response, nil
 	}
-	response, err := r.operation.handler(ctx, r)
+	response, err = r.operation.handler(ctx, r)
 	if r.response != nil {
 		return *r.response, nil // finished, whatever the handler says afterwards
 	}

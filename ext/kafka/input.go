@@ -48,6 +48,8 @@ type Input[T any] struct {
 	behind int64 // the offset behind all that was polled, markers of transactions included
 	end    int64 // for ToEnd
 
+	lag lag
+
 	reading bool // from the first poll on
 	failed  error
 }
@@ -56,6 +58,7 @@ var (
 	_ checkpoint.Input[int] = (*Input[int])(nil)
 	_ checkpoint.Waiter     = (*Input[int])(nil)
 	_ checkpoint.Committer  = (*Input[int])(nil)
+	_ checkpoint.Lagger     = (*Input[int])(nil)
 )
 
 // OpenInput returns an input that begins at the first record of a partition. It asks the brokers for the offset.
@@ -76,6 +79,8 @@ func OpenInput[T any](ctx context.Context, c InputConfig[T]) (*Input[T], error) 
 	admin := kadm.NewClient(client)
 	if in.offset, err = in.look(ctx, admin.ListStartOffsets); err == nil {
 		in.end, err = in.look(ctx, admin.ListCommittedOffsets)
+		in.lag.know(in.end)
+		in.measure()
 	}
 	if err != nil {
 		client.Close()
@@ -110,7 +115,29 @@ func (in *Input[T]) Seek(position []byte) error {
 		return err
 	}
 	in.offset, in.epoch = offset, epoch
+	in.measure()
 	return nil
+}
+
+// Lag implements [checkpoint.Lagger]. It counts offsets. While nothing is fetched, since downstream takes nothing, it asks the brokers for the
+// end, at most once in 15 s: the answer is in a later call.
+func (in *Input[T]) Lag() int64 {
+	return in.lag.now(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), lagWait)
+		defer cancel()
+		if end, err := in.look(ctx, kadm.NewClient(in.client).ListCommittedOffsets); err == nil {
+			in.lag.know(end)
+		}
+	})
+}
+
+// measure notes the position. Behind the last record are at most markers of transactions.
+func (in *Input[T]) measure() {
+	at := in.offset
+	if len(in.polled) == 0 {
+		at = max(at, in.behind)
+	}
+	in.lag.move(at)
 }
 
 func decodePosition(position []byte) (offset int64, leaderEpoch int32, err error) {
@@ -194,6 +221,7 @@ func (in *Input[T]) decode(ctx context.Context) error {
 func (in *Input[T]) pass(r *kgo.Record) {
 	in.polled, in.value = in.polled[1:], nil
 	in.offset, in.epoch = r.Offset+1, r.LeaderEpoch
+	in.measure()
 }
 
 func (in *Input[T]) over() bool {
@@ -220,6 +248,8 @@ func (in *Input[T]) arrived(ctx context.Context, fetches kgo.Fetches) {
 			in.polled = append(in.polled, r)
 		}
 	})
+	fetches.EachPartition(func(p kgo.FetchTopicPartition) { in.lag.know(p.LastStableOffset) })
+	in.measure()
 	fetches.EachError(func(_ string, _ int32, err error) {
 		if in.failed == nil && !errors.Is(err, ctx.Err()) { // the client reports a partition that failed only once
 			in.failed = in.error(err)
@@ -247,5 +277,6 @@ func (in *Input[T]) Next() (v T, err error) {
 // Close implements [checkpoint.Input].
 func (in *Input[T]) Close() error {
 	in.client.Close()
+	in.lag.close()
 	return nil
 }

@@ -243,11 +243,23 @@ func (s *source) forget(m map[string][]int32) {
 	defer s.mu.Unlock()
 	for id := range ids(m) {
 		if p := s.parts[id]; p != nil {
+			for _, e := range p.entries {
+				if e.state == running && !s.closed {
+					s.gone++
+				}
+			}
 			s.detach(p)
 			delete(s.parts, id)
 		}
 	}
 	s.client.ResumeFetchPartitions(m) // a pause outlives an assignment
+}
+
+// LeasesLost returns how many messages were not settled when their partitions were lost, or had to be given up.
+func (s *source) LeasesLost() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gone
 }
 
 // detach parts the entries from their partition. Called with mu held.

@@ -64,6 +64,7 @@ type source struct {
 	ready   []*entry                         // to be returned
 	waiting timers.Heap[*entry]
 	putting []*entry // to be put among the dead letters
+	gone    int      // see LeasesLost
 	want    int      // how many messages the Receive that runs wants; 0: none runs
 	failure error    // for the next Receive
 	closed  bool

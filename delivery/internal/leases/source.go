@@ -73,6 +73,7 @@ type Source[T any] struct {
 	suspect *held            // its leases have ended, and it has its head start until then; nil: none has
 	until   time.Time
 	flying  map[string]int // messages by key, if they are taken in turn
+	lost    int            // leases: see LeasesLost
 }
 
 // held is a message that was received and is not settled in the store. All is guarded by Source.mu, message but for its provider written
@@ -82,6 +83,7 @@ type held struct {
 	message store.Message
 	verdict *message.Verdict // nil: in flight
 	written bool             // settled in the store
+	lost    bool             // its lease is, and was counted
 }
 
 type sourceSettings struct {
@@ -337,7 +339,8 @@ func (s *Source[T]) choose(taken []store.Leased) (chosen []store.Leased, back []
 		other := s.held[l.Lease.Entry]
 		switch {
 		case other != nil:
-			other.lease = l.Lease
+			s.lose(other)
+			other.lease, other.lost = l.Lease, false
 		case l.Lapses >= verdicts.MaxLapses:
 			chosen = append(chosen, l)
 		case l.Lapses > 0:

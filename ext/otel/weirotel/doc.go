@@ -98,9 +98,18 @@
 //	weir.worker.messages.settled                   counter, {message}; by weir.verdict: acknowledged, handed_over, rejected, nacked,
 //	                                               given_back
 //	weir.worker.messages.in_flight                 up-down counter, {message}
+//	weir.worker.leases.lost                        counter, {lease}: their messages were delivered again while the worker had them
+//	weir.worker.clock_offset                       gauge, s: how far the engine's clock was ahead of the machine's, at the last heartbeat
 //	weir.worker.floods                             counter, {flood}
 //	weir.worker.state                              up-down counter, {worker}; by weir.state: 1 for starting, receiving, failing, flooded,
 //	                                               draining or ended
+//
+// [ObservePartitions] adds metrics of a [partitions.Run], with the attribute weir.pipeline.name:
+//
+//	weir.partitions                                up-down counter, {partition}; by weir.state: running, failing, leaving, ended, of this
+//	                                               worker; unowned: without an owner, if the assigner reports that
+//	weir.partitions.lost                           counter, {partition}
+//	weir.partition.lag                             gauge, {element}; by weir.partition.name. Missing if the input does not know
 //
 // [ObserveQueues] adds metrics of queues of a store, with the attribute weir.queue.name:
 //
@@ -115,6 +124,15 @@
 //	weir.answers.bytes                             up-down counter, By
 //	weir.answers.requests                          counter, {request}; by weir.outcome: new, attached, replayed, stale, invalid, mismatch,
 //	                                               full, too_many_waiting
+//
+// [ObserveKeys] adds metrics of requests with idempotency keys in a database, with the same attribute:
+//
+//	weir.keys.records, .unfinished, .overdue       up-down counters, {request}
+//	weir.keys.clients                              up-down counter, {user}
+//	weir.keys.requests                             counter, {request}; by weir.outcome: new, resumed, replayed, in_progress, mismatch,
+//	                                               invalid
+//	weir.keys.runs.stale                           counter, {run}: another run has taken over their request
+//	weir.keys.collected                            counter, {request}: removed after their retention
 //
 // [ObserveBackends] adds metrics of backends, with the attribute weir.backend.name:
 //

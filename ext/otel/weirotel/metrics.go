@@ -38,6 +38,8 @@ const (
 	serviceKey    = attribute.Key("weir.service.name")
 	backendKey    = attribute.Key("weir.backend.name")
 	causeKey      = attribute.Key("weir.cause")
+	stateKey      = attribute.Key("weir.state")
+	partitionKey  = attribute.Key("weir.partition.name")
 )
 
 // Metrics is an [observe.Observer] that reports the metrics of an operator to a meter.
@@ -241,10 +243,14 @@ func readings[S any](in *instruments, all []tally.Metric[S], own attribute.KeyVa
 	read := make([]metric.Int64Observable, len(all))
 	sets := make([][]metric.ObserveOption, len(all)) // by the values of each
 	for i, r := range all {
+		unit := "{" + r.Unit + "}"
+		if r.Unit == "By" { // not what is counted, but a unit of UCUM
+			unit = r.Unit
+		}
 		if r.Gauge {
-			read[i] = in.upDown("weir."+r.Name, r.Help, "{"+r.Unit+"}")
+			read[i] = in.upDown("weir."+r.Name, r.Help, unit)
 		} else {
-			read[i] = in.counter("weir."+r.Name, r.Help, "{"+r.Unit+"}")
+			read[i] = in.counter("weir."+r.Name, r.Help, unit)
 		}
 		for _, v := range r.Of {
 			set := []attribute.KeyValue{own}

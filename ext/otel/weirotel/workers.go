@@ -21,9 +21,12 @@ func ObserveWorker(name string, monitor *delivery.Monitor, provider metric.Meter
 	guard.RefuseNil("weirotel: ObserveWorker", "provider", provider)
 	in := instruments{meter: provider.Meter(scope)}
 	read := readings(&in, tally.Workers, workerKey.String(name))
+	offset := in.gauge("weir.worker.clock_offset", "How far the clock of the engine was ahead of the machine's at the last heartbeat.", "s")
+	own := metric.WithAttributes(workerKey.String(name))
 	in.register(func(_ context.Context, o metric.Observer) error {
 		s := monitor.Status()
 		read(o, &s)
+		o.ObserveFloat64(offset, s.ClockOffset.Seconds(), own)
 		return nil
 	})
 	if in.err != nil {

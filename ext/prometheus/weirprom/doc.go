@@ -59,8 +59,19 @@
 //	weir_worker_messages_redelivered_total           of these: they had a visit before
 //	weir_worker_messages_settled_total{verdict}      verdict: acknowledged, handed_over, rejected, nacked, given_back
 //	weir_worker_messages_in_flight                   received and not settled
+//	weir_worker_leases_lost_total                    messages that were delivered again while the worker had them
+//	weir_worker_clock_offset_seconds                 how far the engine's clock was ahead of the machine's, at the last heartbeat
 //	weir_worker_floods_total                         how often the flood guard has stopped the worker
 //	weir_worker_state{state}                         1 for the state it is in: starting, receiving, failing, flooded, draining, ended
+//
+// # Metrics of partitions
+//
+// [NewPartitions] collects the metrics of a [partitions.Run]. They have the label pipeline.
+//
+//	weir_partitions{state}                           of this worker: running, failing, leaving, ended; unowned: without an owner, as far as
+//	                                                 this worker knows; missing if the assigner does not report that
+//	weir_partitions_lost_total                       how often the worker has lost a partition
+//	weir_partition_lag{partition}                    elements that were not read yet; missing if the input does not know
 //
 // # Metrics of queues
 //
@@ -98,6 +109,17 @@
 //	weir_answers_in_progress                         of these: they run
 //	weir_answers_bytes                               as they count for MaxBytes
 //	weir_answers_requests_total{outcome}             outcome: new, attached, replayed, stale, invalid, mismatch, full, too_many_waiting
+//
+// [NewKeys] collects the metrics of requests with idempotency keys in a database, with the same label.
+//
+//	weir_keys_records                                requests in the table
+//	weir_keys_unfinished                             of these
+//	weir_keys_overdue                                of those: past their retention
+//	weir_keys_clients                                users with requests
+//	weir_keys_counted_timestamp_seconds              when: a long table is not counted at each scrape
+//	weir_keys_requests_total{outcome}                outcome: new, resumed, replayed, in_progress, mismatch, invalid
+//	weir_keys_runs_stale_total                       runs whose request another run has taken over
+//	weir_keys_collected_total                        finished requests that were removed after their retention
 //
 // # Histograms
 //

@@ -13,7 +13,7 @@ import (
 
 // queues is the collector of queues.
 type queues struct {
-	tally *tally.Queues
+	tally *tally.Counts[store.Counts]
 	names []string
 }
 
