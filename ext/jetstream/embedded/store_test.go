@@ -207,7 +207,7 @@ func TestStreamsThatDoNotFitAStore(t *testing.T) {
 	js := connect(t, fresh(t))
 	for what, change := range map[string]func(*jetstream.StreamConfig){
 		"MaxMsgsPerSubject": func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 },
-		"keep everything":   func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
+		"MaxAge 0":          func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
 		"atomic":            func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false },
 		"direct":            func(c *jetstream.StreamConfig) { c.AllowDirect = true },
 	} {
