@@ -97,7 +97,7 @@ type Leased struct {
 	Lapses int
 	// Foreign says that another program may have put it: without a schema it is in that of its queue's codec.
 	Foreign bool
-	// Damage says what of it cannot be read, so that it goes to the dead letters as undecodable; nil: nothing.
+	// Damage says what of it cannot be read, so that it goes to the dead letters as undecodable, with the bytes that there are; nil: nothing.
 	Damage error
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -165,15 +164,12 @@ func (ix *index) whyOf(text string) *why {
 	if w := ix.whys[text]; w != nil {
 		return w
 	}
-	w := &why{}
-	if text != "" {
-		_ = json.Unmarshal([]byte(text), w) // one that is damaged says nothing
-	}
+	w := readWhy(text)
 	if len(ix.whys) >= maxWhys {
 		clear(ix.whys)
 	}
-	ix.whys[text] = w
-	return w
+	ix.whys[text] = &w
+	return &w
 }
 
 // maxWhys bounds how many are shared.
