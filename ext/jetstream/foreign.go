@@ -427,8 +427,7 @@ func (f *foreign) leasesOf(leases []store.Lease, beforeEnd bool) (hs []*theirs, 
 			continue
 		}
 		if beforeEnd && now.Sub(h.leased) >= f.lease {
-			delete(f.held, seq)
-			lost = append(lost, l)
+			lost = append(lost, l) // its acknowledgement still counts
 			continue
 		}
 		hs, seqs, kept = append(hs, h), append(seqs, seq), append(kept, l)
@@ -572,6 +571,7 @@ func (f *foreign) nack(ctx context.Context, hs []*theirs, seqs []uint64, answer 
 // MaxAckPending.
 func (f *foreign) release(ctx context.Context, delay time.Duration, leases []store.Lease) error {
 	hs, seqs, _, lost := f.leasesOf(leases, true)
+	f.drop(lost)
 	if delay <= 0 {
 		if err := f.nack(ctx, hs, seqs, "-NAK"); err != nil {
 			return err
@@ -598,6 +598,16 @@ func (f *foreign) release(ctx context.Context, delay time.Duration, leases []sto
 		}
 	}
 	return storearg.Lost(lost)
+}
+
+// drop forgets messages whose leases are lost, and that are not acknowledged either.
+func (f *foreign) drop(lost []store.Lease) {
+	_, seqs, _, _ := f.leasesOf(lost, false)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, seq := range seqs {
+		delete(f.held, seq)
+	}
 }
 
 // messageOf returns a message that was taken, as a store keeps it: the bytes and headers that came.
