@@ -21,7 +21,8 @@
 // directly behind the one before, so the loser of a lease changes nothing (law P1). A Put or Done of up to 1,000 messages is one
 // transaction, and a Move of up to 500; what is more than that is done in portions. A stream that is full is [store.ErrFull] (law D5): it
 // refuses what jobs write as well, so make room by [Engine.Purge] or a higher limit. What another program publishes to the stream is logged
-// and left alone.
+// and left alone; if it has replaced a message of a queue, that is lost. A message of weir's that cannot be read goes to the dead letters
+// with all its bytes, as undecodable and with an unknown outcome; its id has the name of the stream and its position.
 //
 // # What it costs
 //
@@ -35,6 +36,9 @@
 // after two minutes. Take and Extend write the message again, so large payloads cost as much again. All consumers of a queue try the same
 // messages first, and the losers try others.
 //
+// A process publishes the name of a queue once, and again with the first Put after five minutes. A name goes when its queue is empty and has
+// got nothing for ten minutes, as soon as another name is published.
+//
 // # Streams of other programs
 //
 // [WithForeign] says that the new messages of a queue are in a stream that other programs write or read. Any number of workers share its
@@ -42,7 +46,8 @@
 // sequence number. The header Nats-Subject of its Meta is the subject; headers with the same name are one, with commas.
 //
 //   - While a message is in flight its lease, the AckWait of the consumer, is extended. A worker that is killed, or stopped or cut off for
-//     longer than that, loses its messages to other workers, and then gives back and extends nothing of them. Its acknowledgement counts.
+//     longer than that, loses its messages to other workers, and then gives back and extends nothing of them. Its acknowledgement
+//     still counts: no worker gets the message again, unless it has failed elsewhere meanwhile, and is in a layer or a dead letter.
 //   - The server counts deliveries that were given back, too. After ten that this process has not given back a message goes to the dead
 //     letters: its workers die.
 //   - What fails, or is nacked with a delay, goes to the engine's stream with the bytes and headers that came, and is then acknowledged. A

@@ -39,6 +39,7 @@ func openEngine(ctx context.Context, js jetstream.JetStream, name string, opts .
 func tokenOf(queue string) string { return base64.RawURLEncoding.EncodeToString([]byte(queue)) }
 
 func TestStore(t *testing.T) {
+	t.Parallel()
 	forPlaces(t, func(t *testing.T, p place) {
 		js := p.connect(t)
 		deliverytest.RunStore(t, func(t *testing.T) deliverytest.StorePlace {
