@@ -131,6 +131,9 @@ func (s *Engine) do(ctx context.Context, f func(ctx context.Context) error) erro
 	defer cancel(nil)
 	defer context.AfterFunc(s.life, func() { cancel(store.ErrClosed) })()
 	err := f(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), store.ErrClosed) && !errors.Is(err, store.ErrClosed) {
+		return fmt.Errorf("%w: %w", store.ErrClosed, err)
+	}
 	if errors.Is(err, nats.ErrConnectionClosed) {
 		return guard.MarkPermanent(err) // it does not come back
 	}
@@ -143,11 +146,18 @@ func (s *Engine) index(ctx context.Context, queue string, all bool) (*index, err
 		s.mu.Lock()
 		ix, opening := s.indexes[queue], s.opening[queue]
 		mine := ix == nil && opening == nil
+		var unused map[string]*index
 		if mine {
 			opening = make(chan struct{})
 			s.opening[queue] = opening
+			unused = s.unused()
+		} else if ix != nil {
+			ix.used = s.clock.Now()
 		}
 		s.mu.Unlock()
+		for queue, ix := range unused {
+			s.forget(ctx, queue, ix)
+		}
 		switch {
 		case ix != nil:
 			err := ix.sync(ctx, s, all)
@@ -162,6 +172,7 @@ func (s *Engine) index(ctx context.Context, queue string, all bool) (*index, err
 			ix, err := s.openIndex(ctx, queue)
 			s.mu.Lock()
 			if err == nil {
+				ix.used = s.clock.Now()
 				s.indexes[queue] = ix
 			}
 			delete(s.opening, queue)
@@ -180,7 +191,21 @@ func (s *Engine) index(ctx context.Context, queue string, all bool) (*index, err
 	}
 }
 
-// forget ends an index that gets nothing any more.
+// keepIndex is how long an index is kept that is not used, if another one is opened then (law W3). A Notify that waits opens its own again.
+const keepIndex = 10 * time.Minute
+
+// unused returns the indexes that have not been used for so long. Called with mu held.
+func (s *Engine) unused() map[string]*index {
+	all := map[string]*index{}
+	for queue, ix := range s.indexes {
+		if s.clock.Since(ix.used) >= keepIndex {
+			all[queue] = ix
+		}
+	}
+	return all
+}
+
+// forget ends an index that gets nothing any more, or is not used.
 func (s *Engine) forget(ctx context.Context, queue string, ix *index) {
 	s.mu.Lock()
 	mine := s.indexes[queue] == ix

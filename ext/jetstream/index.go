@@ -29,6 +29,7 @@ type index struct {
 	logger   *slog.Logger
 	subjects string // of the queue
 
+	used     time.Time     // when it was asked for; guarded by the engine's mu
 	consumed string        // name of the consumer: the client replaces it after a fault
 	naming   chan struct{} // has room for one that asks for its name
 
