@@ -30,7 +30,7 @@
 // is not stored: it comes from the headers of the messages, which say state, cause and reasons, so it survives restarts. It reads them once
 // for each queue and process, some 50,000 a second, and again after the connection was broken. After that it gets each change. So counts by
 // cause, reason and time read no messages, and a merge or a purge is one pass. A filter for ids, a key, a source, a provider or an error
-// reads the messages: some 10,000 a second.
+// reads the messages: some 10,000 a second. An index that was not used for ten minutes goes when another one is needed.
 //
 // A message that is done leaves a mark of some 250 bytes in the stream, so that the indexes of others learn of it; the server removes it
 // after two minutes. Take and Extend write the message again, so large payloads cost as much again. All consumers of a queue try the same
