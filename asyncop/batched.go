@@ -23,26 +23,25 @@ import (
 // a permit. It starts when
 //
 //   - maxSize elements may start
-//   - an element has waited for maxWait; with 0, elements that come in together are a batch
+//   - an element has waited for maxWait; with 0, elements that arrive together are a batch
 //   - all slots are taken, so that no other element can come
 //   - the input has ended
 //
 // # Members
 //
-// Each member has a slot, a timeout, attempts and retries of its own, as any element. call returns a result for each element,
-// in the order of the elements. Result.Err is the error of a member; [ErrNoResult] there means that it does not have a result. These
-// are errors of all members: an error that call returns, a panic, and a wrong number of results. Only members that failed, or
-// whose result asks for a retry, are tried again, in later batches.
+// Each member has a slot, a timeout, attempts and retries of its own, like any element. call returns a result for each element, in the order of
+// the elements. Result.Err is the error of a member; [ErrNoResult] there means that it does not have a result. An error that call returns, a
+// panic, and a wrong number of results are errors of all members. Only members that failed, or whose result asks for a retry, are tried again,
+// in later batches.
 //
-// A member that times out leaves, and the call continues for the others. The context of the call ends with the last member, and
-// its deadline is the latest of theirs. It has neither attempt number nor values of an [observe.Observer]: the contexts that
-// [MemberContexts] returns have them. Make requests that exactlyonce tracks under those. Under the context of the call
-// they lack an id, and fail.
+// A member that times out leaves, and the call continues for the others. The context of the call ends with the last member, and its deadline is
+// the latest of theirs. It has neither an attempt number nor values of an [observe.Observer]: the contexts that [MemberContexts] returns have
+// them. Use those for requests that exactlyonce tracks; under the context of the call they lack an id, and fail.
 //
 // # Permits
 //
-// A batch takes a permit ([WithMaxConcurrentCalls]), and is a call of its backend ([WithBackend]). The permit returns
-// when call returns. Elements that wait for their batch hold a slot, and neither a permit nor a goroutine.
+// A batch takes a permit ([WithMaxConcurrentCalls]) until call returns, and is a single call of its backend ([WithBackend]). Elements that wait
+// for their batch hold a slot, and neither a permit nor a goroutine.
 //
 // # Wrappers
 //

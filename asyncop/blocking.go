@@ -7,14 +7,14 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
-// Blocking makes an [AsyncFunction] of a call that blocks. Each running call has a goroutine, which is reused for later
-// calls; an element that waits, for a permit or for a retry, has none.
+// Blocking makes an [AsyncFunction] of a call that blocks. Each running call has a goroutine, which is reused for later calls; an element that
+// waits for a permit or a retry does not have a goroutine.
 //
-// An error that is [ErrNoResult], wrapped or not, completes the attempt with no result: the element emits nothing, unless
+// An error that is [ErrNoResult], wrapped or not, completes the attempt without a result, so the element does not emit a result unless
 // predicates.EmptyResult asks for another attempt. A panic or runtime.Goexit is a [*PanicError].
 //
-// The call keeps its permit ([WithMaxConcurrentCalls]) until it returns, so one that ignores its context counts as
-// running although its element has timed out. A nil call is refused by the constructors.
+// The call keeps its permit ([WithMaxConcurrentCalls]) until it returns, so a call that ignores its context still counts as running after its
+// element has timed out. A nil call is refused by the constructors.
 func Blocking[IN, OUT any](call func(ctx context.Context, in IN) (OUT, error)) AsyncFunction[IN, OUT] {
 	if call == nil {
 		return nil
@@ -43,7 +43,7 @@ type blockingHost interface {
 	RunBlocking(task func(late error))
 }
 
-// AsyncInvoke starts the call on a goroutine: one of the operator's where ctx comes from one, else a new one.
+// AsyncInvoke starts the call on a goroutine: a goroutine of the operator if ctx comes from an operator, else a new goroutine.
 func (f *blocking[IN, OUT]) AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error {
 	if host, ok := ctx.Value(call.HostKey{}).(blockingHost); ok {
 		host.RunBlocking(func(late error) {

@@ -17,13 +17,13 @@ import (
 //	asyncop.WithCheckpoints(coordinator)
 //	asyncop.WithCheckpoints(coordinator, asyncop.State[Order, Receipt]{Results: codec.JSON[Receipt](), Retries: asyncop.TimeSpent})
 //
-// At a barrier the loop copies what is in flight, which takes about 20 ns an element. Another goroutine encodes the copy. Its
-// memory, IN and 48 bytes an element, is kept from checkpoint to checkpoint.
+// At a barrier the loop copies the elements in flight, which takes about 20 ns for each. Another goroutine encodes the copy. Its memory, IN and
+// 48 bytes an element, is kept from checkpoint to checkpoint.
 //
 // Without this option, barriers wait their turn like watermarks, so that no element is in flight behind them. A checkpoint then
 // takes as long as the elements in flight.
 //
-// state is a [State] of the operator's types, if its zero value does not fit. It panics if c is nil, or the choice of Retries unknown.
+// state is a [State] of the operator's types; the default is its zero value. It panics if c is nil, or if the choice of Retries is unknown.
 func WithCheckpoints(c interface{ Host() participant.Host }, state ...interface{ apply(cfg *config) }) Option {
 	if guard.IsNil(c) {
 		panic("asyncop: WithCheckpoints: nil coordinator")
@@ -36,32 +36,32 @@ func WithCheckpoints(c interface{ Host() participant.Host }, state ...interface{
 	}
 }
 
-// State says how a checkpoint stores an operator's elements, and how much they keep when they are restored: see [WithCheckpoints].
+// State sets how a checkpoint stores an operator's elements, and how much they keep when they are restored: see [WithCheckpoints].
 type State[IN, OUT any] struct {
-	// Inputs encodes the inputs; nil: codec.Default. They are encoded on a goroutine of their own, while their calls run: neither
-	// may change them.
+	// Inputs encodes the inputs; nil: codec.Default. They are encoded on a separate goroutine while their calls run, so the calls must not
+	// change them.
 	Inputs codec.Codec[IN]
-	// Results, if it is not nil, stores the results of elements that are complete but not yet emitted, too, so that their calls are
-	// not repeated after a restart. They are encoded while the pipeline goes on, so downstream must not change them.
+	// Results encodes the results of elements that are complete but not yet emitted, so that their calls are not repeated after a restart; nil:
+	// results are not stored. They are encoded while the pipeline runs, so downstream must not change them.
 	Results codec.Codec[OUT]
-	// Retries is what restored elements keep of their attempts and their timeout.
+	// Retries selects how much of their attempts and timeout restored elements keep; the default restarts both.
 	//
-	// An attempt that ran when the checkpoint was taken is made again under its number. An element that has nothing left of its
-	// timeout times out at once, if that does not fail the pipeline. One that was complete, and whose results were not stored, is
-	// called again under the number of its last attempt. It has the whole timeout, which counts from the checkpoint.
+	// An attempt that ran when the checkpoint was taken is made again under its number. An element whose timeout is used up times out at once,
+	// unless that would fail the pipeline. A complete element whose results were not stored is called again under the number of its last
+	// attempt. It has the whole timeout, which counts from the checkpoint.
 	//
-	// Whatever is chosen, an element in back-off waits for the rest of it (law C3), also if a server demanded it by Retry-After.
-	// The wait ends when it would have ended without the restart: by the wall clock, so the time that the process was down counts.
-	// It is never longer than it was when the checkpoint was taken, also if the clock was set back. What a strategy wanted done
-	// before the retry (strategies.Action.Before) is not kept.
+	// Whatever the choice, an element in back-off waits for the rest of it (law C3), even if a server demanded it by Retry-After. The wait ends
+	// when it would have ended without the restart: by the wall clock, so the time that the process was down counts. It is never longer than it
+	// was when the checkpoint was taken, even if the clock was set back. A step that a strategy wanted before the retry
+	// (strategies.Action.Before) is not kept.
 	Retries RetryState
 	// Overflow bounds the elements that the operator reads past its capacity; 0: 1,024, negative: none. It reads them to reach a
 	// barrier of a checkpoint, or the marker of the end of the input, behind them. They are not started, and are part of the checkpoint.
 	//
-	// A barrier of a checkpoint.Source gets through a full queue behind any number of elements: while there are more than Overflow,
-	// the source sends barriers only. So the operator never reads more past its capacity than that and twice what the stream before
-	// it holds, in buffers, flows and operators. A barrier of another source gets through behind at most Overflow elements; behind
-	// more, it waits until slots come free. To see whether the barrier has come, one more element may be read.
+	// A barrier of a checkpoint.Source gets through a full queue behind any number of elements: while there are more than Overflow, the source
+	// sends barriers only. So the operator never reads more past its capacity than Overflow and twice the number of elements that the stream
+	// before it holds, in buffers, flows and operators. A barrier of another source gets through behind at most Overflow elements; behind more,
+	// it waits until slots come free. To see whether the barrier has come, the operator may read an additional element.
 	Overflow int
 }
 
@@ -84,19 +84,19 @@ func (s State[IN, OUT]) apply(cfg *config) {
 	}
 }
 
-// RetryState says how much a restored element keeps of the time before the crash: the three choices of FLIP-232. Its zero
-// value does not keep any but the wait, as in Flink: no attempts made, the whole timeout.
+// RetryState sets how much a restored element keeps of the time before the crash: the three choices of FLIP-232. With its zero value, as in
+// Flink, the element keeps only the wait: it starts with attempt 1 and the whole timeout.
 type RetryState uint8
 
 const (
-	fromScratch RetryState = iota // keeps nothing but the wait
-	// LatencyFirst keeps the attempts, and counts all the time since the first of them, downtime included. What is left is
-	// timeout − (now − first execution), but at least timeout/(maxRetries+1) and a tenth of the timeout, enough for one
-	// attempt. The FLIP prints now() − firstExecTime for the new timeout, which must be a slip. The strategy must have a method
-	// MaxRetries() int, or wrap one that has it and return that from a method Unwrap() any.
+	fromScratch RetryState = iota // keeps only the wait
+	// LatencyFirst keeps the attempts, and counts all the time since the first of them, downtime included. The rest of the timeout is timeout −
+	// (now − first execution), but at least timeout/(maxRetries+1) and a tenth of the timeout, enough for an attempt. The FLIP prints now() −
+	// firstExecTime for the new timeout, which must be a slip. The strategy must have a method MaxRetries() int, or wrap a strategy that has it
+	// and return it from a method Unwrap() any.
 	LatencyFirst
-	// TimeSpent keeps the attempts, and counts the time before the crash only: timeout − time spent, but at least a tenth of
-	// the timeout. With less, an element that needs more would fail the pipeline after every restart.
+	// TimeSpent keeps the attempts, and counts the time before the crash only: timeout − time spent, but at least a tenth of the timeout.
+	// Without that minimum, an element that needs more time would fail the pipeline after every restart.
 	TimeSpent
 )
 
@@ -116,11 +116,11 @@ func newStateCodec[IN, OUT any](constructor string, cfg config) drive.StateCodec
 	if cfg.inputCodec == nil {
 		s.Inputs = defaultInputCodec[IN](constructor)
 	} else if s.Inputs, ok = cfg.inputCodec.(codec.Codec[IN]); !ok {
-		panic(fmt.Sprintf("asyncop: %s: WithCheckpoints: %T is no codec for the inputs, of type %T", constructor, cfg.inputCodec, *new(IN)))
+		panic(fmt.Sprintf("asyncop: %s: WithCheckpoints: %T is not a codec for the inputs, of type %T", constructor, cfg.inputCodec, *new(IN)))
 	}
 	if cfg.resultCodec != nil {
 		if s.Results, ok = cfg.resultCodec.(codec.Codec[OUT]); !ok {
-			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints: %T is no codec for the results, of type %T", constructor, cfg.resultCodec, *new(OUT)))
+			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints: %T is not a codec for the results, of type %T", constructor, cfg.resultCodec, *new(OUT)))
 		}
 	}
 	return s

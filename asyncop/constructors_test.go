@@ -86,7 +86,7 @@ func TestOptionsRefuseNonsense(t *testing.T) {
 		"WithAttemptTimeout: must be positive, got 0s":      func() { asyncop.WithAttemptTimeout(0) },
 		"WithAttemptTimeout: must be positive, got -1s":     func() { asyncop.WithAttemptTimeout(-time.Second) },
 		"WithHandlerLimit: must be positive, got 0s":        func() { asyncop.WithHandlerLimit(0) },
-		"WithBuffer: negative number of places: -1":         func() { asyncop.WithBuffer(-1) },
+		"WithBuffer: negative size: -1":                     func() { asyncop.WithBuffer(-1) },
 		"WithClock: nil clock":                              func() { asyncop.WithClock(nil) },
 		"WithContext: nil context":                          func() { asyncop.WithContext(nil) },
 		"WithUpstreamCancel: nil function":                  func() { asyncop.WithUpstreamCancel(nil) },

@@ -1,6 +1,6 @@
-// Package asyncop runs asynchronous calls inside a stream. It starts a call for each element, keeps a bounded number of calls
-// in flight, and emits the results in input order or as they come. Calls that failed, or had no result yet, are made again
-// later. It is to Go and go-streams what AsyncWaitOperator with FLIP-232 is to Apache Flink.
+// Package asyncop runs asynchronous calls inside a stream. It starts a call for each element, keeps a bounded number of calls in flight, and
+// emits the results in input order or as they arrive. It retries calls that failed or did not have a result yet. It brings the AsyncWaitOperator
+// of Apache Flink, with FLIP-232, to Go and go-streams.
 //
 //	lookup := asyncop.Blocking(func(ctx context.Context, key string) (Row, error) {
 //		return table.Get(ctx, key)
@@ -24,12 +24,11 @@
 //
 // # Vocabulary
 //
-//   - An element is what the stream carries: a record of type IN, a message, or a control element such as a [Watermark].
+//   - An element is an item of the stream: a record of type IN, a message, or a control element such as a [Watermark].
 //   - A slot is the place of an element in the operator. The element has it from its acceptance until all its results have been
 //     emitted. The capacity bounds the slots.
-//   - An attempt is one call for one element. Its outcome is results, possibly none, or an error.
-//   - A retry is an attempt after the first. The strategy decides whether and when there is one; its predicate says which outcomes
-//     deserve one.
+//   - An attempt is a call for an element. Its outcome is results, possibly none, or an error.
+//   - A retry is an attempt after the first. The strategy decides whether and when to retry; its predicate says which outcomes deserve a retry.
 //   - An element in back-off waits for its retry. It holds a slot, but no permit and no goroutine.
 //   - A permit is the right to run a call: see [WithMaxConcurrentCalls], and [WithBackend] for permits that operators share.
 //   - The timeout bounds the total time of an element, over all its attempts: see also [WithTimeoutFor].
@@ -45,54 +44,50 @@
 //	                                                         └─▶ failure ─▶ fallback? ─▶ results
 //	                                                               ▲           └─▶ pipeline fails | dropped | failure sink
 //	at the deadline, wherever it stands ───────────────────────────┘
-//	at the end of the input ─▶ what is in back-off gets one last attempt at once
+//	at the end of the input ─▶ elements in back-off get a last attempt at once
 //
-// With [KeyOrderedWait] an element first waits for those of its key before it. With [Batched] it waits for others that share
-// its call.
+// With [KeyOrderedWait] an element first waits for the earlier elements of its key. With [Batched] it waits for others that share its call.
 //
 // # Guarantees
 //
-// Each accepted element ends exactly once: its results are emitted, it fails, or the end of the run cuts it off. Elements that
-// were cut off are counted, and Err reports them (law A1). The first completion of the current attempt counts. Later ones, and
-// those of earlier attempts, change nothing (A2).
+// Each accepted element ends exactly once: its results are emitted, it fails, or the end of the run cuts it off. Elements that were cut off are
+// counted, and Err reports them (law A1). The first completion of the current attempt counts. Later completions, and completions of earlier
+// attempts, have no effect (A2).
 //
-// The timeout has the last word. It counts from the moment the element takes its slot, and what it leads to is never retried
-// (A3). What a fallback returns is not retried either ([HandleFailure]). A retry that could not start before the deadline is
-// not made: the element waits for its deadline, or, with [WithEarlyTimeout], ends at once. With n retries allowed there are at
-// most n+1 attempts (A4). Timers never fire early (T1), and go on when downstream takes nothing.
+// The timeout overrides retries and fallbacks. It counts from the moment the element takes its slot, and a timeout is never retried (A3).
+// Neither is the outcome of a fallback ([HandleFailure]). A retry that could not start before the deadline is not made: the element waits for
+// its deadline, or, with [WithEarlyTimeout], ends at once. With n retries allowed there are at most n+1 attempts (A4). Timers never fire early
+// (T1), and keep firing while downstream is blocked.
 //
-// Ordered operators emit in input order. Unordered operators emit in the order of completion; watermarks keep their place in
-// the stream. The results of one element stay together (Q1). There are never more slots in use than the capacity (Q2).
-// Key-ordered operators are unordered ones that call the elements of a key one after the other (K1). The results of a key leave
-// in input order.
+// Ordered operators emit in input order. Unordered operators emit in the order of completion; watermarks keep their place in the stream. The
+// results of one element stay together (Q1). There are never more slots in use than the capacity (Q2). Key-ordered operators are unordered
+// operators that call the elements of a key in sequence (K1). The results of a key leave in input order.
 //
-// Within one run the results of an element are emitted at most once. Its call may be made several times. It is never made if
-// there was no free permit before the deadline.
+// Within one run the results of an element are emitted at most once. Its call may be made several times. It is never made if no permit came free
+// before the deadline.
 //
 // # Lifecycle
 //
 // The constructors start the operator. It ends in one of these ways:
 //
-//   - its input is closed, and everything accepted has left
+//   - its input is closed, and all accepted elements have left
 //   - an element fails, and the failure policy is to fail the pipeline
 //   - its context ends ([WithContext])
 //   - Stop is called
 //
-// Err is set before Out is closed. What upstream still sends is discarded and counted until it closes In, so that no goroutine
-// stays behind (F1). A source of go-streams cannot see that the operator has ended: give the operator its cancel function
-// ([WithUpstreamCancel]).
+// Err is set before Out is closed. Elements that upstream still sends are discarded and counted until it closes In, so that no goroutine leaks
+// (F1). A source of go-streams cannot see that the operator has ended: give the operator its cancel function ([WithUpstreamCancel]).
 //
 // At the end of the input of a flow (A5)
 //
 //   - elements that have not been started get their first attempt
-//   - elements in back-off get exactly one more attempt at once; a wait that a server demanded, as by Retry-After, is kept, up to
-//     the deadline
+//   - elements in back-off get a last attempt at once; a wait that a server demanded, as by Retry-After, is kept, up to the deadline
 //   - running attempts are awaited
-//   - no retry follows; what is cut is counted and logged
+//   - no retry follows; elements whose retries were cut are counted and logged
 //
-// [WithDrainRetries] lets retries run their course instead. Results always does. The operator notices the end when it has a
-// free slot to read for; until then retries go on. In a stream with checkpoints the marker participant.EndOfInput announces the
-// end before the input is closed. The operator passes it on when all before it has left, and checkpoints are taken meanwhile.
+// [WithDrainRetries] lets retries finish instead, as Results always does. The operator notices the end when it has a free slot to read for;
+// until then it retries. In a stream with checkpoints the marker participant.EndOfInput announces the end before the input is closed. The
+// operator passes it on when all before it has left, and checkpoints are taken meanwhile.
 //
 // # Failures
 //
@@ -100,36 +95,34 @@
 // not retried, or if its time runs out. Then
 //
 //   - a fallback may return results in place of the failure ([HandleFailure])
-//   - without one, or if the fallback fails, too, the failure policy decides
+//   - without a fallback, or if it fails, too, the failure policy decides
 //
-// By default the first failure fails the pipeline, as in Flink: Err is an [*ElementError], and nothing is emitted after it.
-// With [WithFailureSink] a function takes the elements that fail, to a table, a queue or the dead letters, and the others go
-// on. An element that it does not take is offered again, and holds its slot meanwhile. [WithDropOnFailure] logs and counts
-// failures.
+// By default the first failure fails the pipeline, as in Flink: Err is an [*ElementError], and no result is emitted after it. With
+// [WithFailureSink] a function stores the elements that fail in a table, a queue or the dead letters, and the operator continues with the
+// others. An element that it does not take is offered again, and holds its slot meanwhile. [WithDropOnFailure] logs and counts failures.
 //
 // A result that still asks for a retry when none is left is emitted as it is, unless [WithExhaustedAsFailure].
 //
 // # Messages
 //
-// An operator also takes a [delivery.Message]: an element whose source keeps it until it is acknowledged, and delivers it again
-// if it is given back (nacked). The function gets the value, and each result leaves as a message. The
-// acknowledgement goes on with the result, or with several results as its parts. If no result leaves, the operator settles the
-// message itself (laws D1, D2). The message is
+// An operator also takes a [delivery.Message]: an element whose source keeps it until it is acknowledged, and delivers it again if it is given
+// back (nacked). The function gets the value, and each result leaves as a message. The acknowledgement moves on to the result, or to several
+// results as its parts. If no result leaves, the operator settles the message itself (laws D1, D2). The message is
 //
 //   - acknowledged if it ended without a result, was dropped, or was taken by the failure sink
 //   - nacked if it failed the operator, was cut off, or came too late
 //
-// [AsyncWaitOperator.Messages] is the loop over messages. In a flow the steps that follow must know messages: those of package
-// flow of weir do, while a flow of go-streams typed on values panics. The source of a message must take Ack, Nack and
-// Reject without waiting. An operator [WithCheckpoints] refuses a message with an acknowledgement.
+// [AsyncWaitOperator.Messages] is the loop over messages. In a flow the steps that follow must know messages: steps of weir's package flow do,
+// while a flow of go-streams typed on values panics. The source of a message must take Ack, Nack and Reject without waiting. An operator
+// [WithCheckpoints] refuses a message with an acknowledgement.
 //
 // # Reasons
 //
-// A strategies.Policy, made by strategies.ReasonAware, goes where a strategy goes. It has a classifier, which names the
-// reason why an outcome deserves another attempt, and a strategy that decides what to do about it. That strategy knows the element,
-// the stage it failed in, whether its call may happen twice, and what happened before. It may block: the element then holds its
-// slot, but no permit. A function may report how far its call has come (predicates.ReportStage), and a policy says which calls
-// may happen twice. A call that must not is repeated only if it cannot have taken effect:
+// A strategies.Policy, made by strategies.ReasonAware, can take the place of a strategy. It has a classifier, which names the reason why an
+// outcome deserves another attempt, and a strategy that decides how to act on the reason. That strategy knows the element, the stage it failed
+// in, whether its call may happen twice, and the earlier attempts. It may block: the element then holds its slot, but no permit. A function may
+// report how far its call has come (predicates.ReportStage), and a policy says which calls may happen twice. A call that must not is repeated
+// only if it cannot have taken effect:
 //
 //	op := asyncop.OrderedWaitWithRetry(send, 5*time.Second, 1000,
 //		strategies.ReasonAware(httpretry.Classifier[Reply](), strategies.BestEffort[Reply]()).
@@ -140,14 +133,14 @@
 //
 // # Concurrency
 //
-// One goroutine, the loop, owns the queue, the timers and the state of every element. AsyncInvoke, predicates and classifiers
-// are called on it, one at a time, and must not block. So are strategies that do not block: those of FLIP-232, those of package
-// strategies, and those that Policy.Immediate declares. Calls that block go through [Blocking] or [Batched], which run them on
-// other goroutines. Reason-aware strategies that may block run there, too, and so does what they want done before a retry. No
-// lock is held while user code runs. Completions may come from any goroutine.
+// One goroutine, the loop, owns the queue, the timers and the state of every element. It calls AsyncInvoke, predicates and classifiers, never
+// two at once, and they must not block. It also calls strategies that do not block: the strategies of FLIP-232 and of package strategies, and
+// any that Policy.Immediate declares. Calls that block go through [Blocking] or [Batched], which run them on other goroutines. Reason-aware
+// strategies that may block run there, too, and so do the steps they want before a retry. No lock is held while user code runs. Completions may
+// come from any goroutine.
 //
 // # Sources
 //
-// The semantics are those of AsyncWaitOperator of Apache Flink 2.0 with FLIP-232 (retries), except where a law says otherwise.
-// DESIGN.md lists the differences.
+// The semantics follow AsyncWaitOperator of Apache Flink 2.0 with FLIP-232 (retries), except where a law says otherwise. DESIGN.md lists the
+// differences.
 package asyncop

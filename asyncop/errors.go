@@ -17,14 +17,14 @@ import (
 )
 
 var (
-	// ErrNoResult is returned by a [Blocking] call that found nothing: the attempt completes with no result.
+	// ErrNoResult is returned by a [Blocking] call to complete its attempt without a result.
 	ErrNoResult = errors.New("asyncop: no result")
 
 	// errNil stands for a nil error passed to CompleteExceptionally.
 	errNil = errors.New("asyncop: CompleteExceptionally was called with a nil error")
 
-	// ErrRetriesExhausted is the failure of an element whose last result still asked for another attempt, under
-	// [WithExhaustedAsFailure]. The error that wraps it names the reason, and why there was no retry.
+	// ErrRetriesExhausted is the failure of an element whose last result still asked for another attempt, under [WithExhaustedAsFailure]. The
+	// error that wraps it names the reason, and says why it was not retried.
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
 	// ErrBackendClosed is matched by the [*TimeoutError] of an element whose time ran out while its backend was closed, or which its backend
@@ -53,14 +53,13 @@ var errFromBody = errors.New("asyncop: Wait and Stop cannot be called in the bod
 type TimeoutError struct {
 	Limit    time.Duration // the timeout: the operator's, or the element's own; 0 if that had passed before it was accepted
 	Attempts int           // attempts begun; 0 if the element waited for a permit all the time
-	Last     error         // the last one that an attempt ended with; nil if none did
-	Handler  error         // how the handler of the failure broke: its panic, or that it took too long; nil if it did not
+	Last     error         // the last error of an attempt; nil if no attempt failed
+	Handler  error         // the error of the failure handler: a panic, or that it took too long; else nil
 	Early    bool          // before Limit, since no retry could start within it: see WithEarlyTimeout
 
-	// InDoubt is true if an attempt may have taken effect: one was running, or one before it ended in a way that does not prove
-	// the contrary. The proof is a report of stage ClientDispatch, an error of that stage if the policy looks at reasons, or a
-	// reason that allows non-idempotent retry. An element that was called before a restart is in doubt. One that was never
-	// called is not.
+	// InDoubt is true if an attempt may have taken effect: an attempt was running, or an earlier attempt ended in a way that does not prove the
+	// contrary. The proof is a report of stage ClientDispatch, an error of that stage if the policy looks at reasons, or a reason that allows
+	// non-idempotent retry. An element that was called before a restart is in doubt. An element that was never called is not.
 	InDoubt bool
 
 	closed  error // why the backend was; nil: it was not
@@ -71,9 +70,9 @@ type TimeoutError struct {
 // idempotence knows which calls may happen twice; nil: none. It is user code, so it is called only when Ambiguous is.
 type idempotence interface{ IsIdempotent(element any) bool }
 
-// Ambiguous reports whether the caller cannot know what has happened: a call that must not happen twice may have taken effect,
-// or not (InDoubt). To repeat an unambiguous call is harmless: it is idempotent, or did not have an effect. The policy says which
-// calls are idempotent, if the operator has a policy (strategies.Policy), or the element itself does (predicates.Idempotent).
+// Ambiguous reports whether the outcome is unknown (InDoubt) of a call that must not happen twice. Repeating an unambiguous call is harmless: it
+// is idempotent, or did not take effect. The policy says which calls are idempotent, if the operator has a policy (strategies.Policy), or the
+// element itself does (predicates.Idempotent).
 func (e *TimeoutError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, e.element) }
 
 func ambiguous(inDoubt bool, policy idempotence, element any) bool {
@@ -109,10 +108,10 @@ func (e *TimeoutError) Is(target error) bool {
 	return target == context.DeadlineExceeded || e.closed != nil && (target == ErrBackendClosed || errors.Is(e.closed, target))
 }
 
-// Unwrap returns the errors of the last attempt and of the handler, as far as there are any.
+// Unwrap returns the errors of the last attempt and of the handler, if any.
 func (e *TimeoutError) Unwrap() []error { return nonNil(e.Last, e.Handler) }
 
-// Timeout returns true, as net.Error wants it.
+// Timeout returns true. It implements net.Error.
 func (e *TimeoutError) Timeout() bool { return true }
 
 // Format implements fmt.Formatter: %+v adds the stack of a panic.
@@ -132,7 +131,7 @@ func (e *AttemptTimeoutError) Error() string {
 // Is reports that an AttemptTimeoutError is a context.DeadlineExceeded.
 func (e *AttemptTimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// Timeout returns true, as net.Error wants it.
+// Timeout returns true. It implements net.Error.
 func (e *AttemptTimeoutError) Timeout() bool { return true }
 
 // ElementError is the failure of a pipeline by an element: the operator's Err under the default failure policy.
@@ -143,7 +142,7 @@ type ElementError struct {
 	Err       error         // of the last attempt, or a *TimeoutError
 	Abandoned int           // other elements that were in flight and had not ended
 
-	Verdict  strategies.Verdict // why there was no other attempt: see Failure
+	Verdict  strategies.Verdict // why it was not retried: see Failure
 	Reason   predicates.Reason  // of the last outcome: see Failure
 	InDoubt  bool               // an attempt may have taken effect: see Failure
 	Operator string             // its name, see WithName; "" if it has none
@@ -153,7 +152,7 @@ type ElementError struct {
 	retries int // that the strategy allows, if it says so
 }
 
-// Ambiguous reports whether the element must not be sent again without a look at what happened: see [Failure.Ambiguous].
+// Ambiguous reports whether the element must not be sent again before its outcome was checked: see [Failure.Ambiguous].
 func (e *ElementError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, e.Element) }
 
 func (e *ElementError) Error() string {
@@ -249,7 +248,7 @@ func exhausted(d decision.Decision) error {
 
 // PanicError is a panic of user code, or its call of runtime.Goexit, as FailNow of package testing makes it.
 type PanicError struct {
-	Value any    // what was passed to panic; an error that says so for runtime.Goexit
+	Value any    // the argument of panic; for runtime.Goexit, an error that says so
 	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack formats it
 }
 

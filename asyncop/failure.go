@@ -11,20 +11,19 @@ import (
 type Failure[IN any] struct {
 	Element      IN
 	Err          error         // of the last attempt, a *TimeoutError, ErrRetriesExhausted, or the reason why the operator ended
-	Abandoned    bool          // it had not failed: the operator ended, and cut it off; Err is why
+	Abandoned    bool          // it did not fail: the operator ended, and cut it off; Err is the reason
 	Attempts     int           // begun
 	Elapsed      time.Duration // since the element took its slot
 	FirstAttempt time.Time     // when its first attempt began; zero if none did
 	LastAttempt  time.Time     // when its last attempt began; zero if none did
 
-	// Verdict is the reason why there was no other attempt: Refused (no retry is left, or the strategy says no), Finishing (the
-	// input has ended: see WithDrainRetries), OverBudget, TooManyWaiting, or Failed. It is Final if no predicate asked for
-	// another attempt, or if the element ended otherwise, such as by its timeout.
+	// Verdict is the reason why the element was not retried: Refused (no retry is left, or the strategy says no), Finishing (the input has
+	// ended: see WithDrainRetries), OverBudget, TooManyWaiting, or Failed. It is Final if no predicate asked for another attempt, or if the
+	// element ended otherwise, such as by its timeout.
 	Verdict strategies.Verdict
 
-	// Reason is that of its last outcome, and Reasons are those of the retries that were begun, as far as a reason-aware
-	// strategy has a classifier that names them. A rejection ([predicates.NewRejection]) means that the call was refused for
-	// good.
+	// Reason is the reason of its last outcome, and Reasons are the reasons of the retries that were begun, if a reason-aware strategy has a
+	// classifier that names them. A rejection ([predicates.NewRejection]) means that the call was refused for good.
 	Reason  predicates.Reason
 	Reasons predicates.ReasonSet
 
@@ -32,16 +31,16 @@ type Failure[IN any] struct {
 	// Ambiguous.
 	InDoubt bool
 
-	// Tracked is true if the element is in doubt, and the called side recognises all requests that may have taken effect when
-	// they come again ([predicates.WithTracked]): to send them again under the same ids does no harm, as long as it remembers
-	// them. What was called before a restart is not tracked.
+	// Tracked is true if the element is in doubt, and the called side recognises repeats of all requests that may have taken effect
+	// ([predicates.WithTracked]): sending them again under the same ids is harmless, as long as it remembers them. Calls made before a restart
+	// are not tracked.
 	Tracked bool
 
 	policy idempotence
 }
 
-// Ambiguous reports whether the element must not be sent again without a look at what happened: its call must not happen twice,
-// and may have taken effect. See [TimeoutError.Ambiguous].
+// Ambiguous reports whether the element must not be sent again before its outcome was checked: its call must not happen twice, and may have
+// taken effect. See [TimeoutError.Ambiguous].
 //
 // A FLIP-232 strategy cannot prove whether a call had an effect: under it, each failure is ambiguous unless its stage is reported as
 // ClientDispatch. If the calls may happen twice, say so: by [predicates.Idempotent], or by

@@ -11,21 +11,20 @@ import (
 // A function may also implement these optional interfaces, itself or on the function that its Unwrap() any method returns:
 //
 //   - [Opener]: Open is called before the first element.
-//   - [io.Closer]: Close is called once per operator whose Open succeeded, after the last element. Calls that ignored the end of
-//     their context may still be running. An error of a clean end becomes the operator's Err.
+//   - [io.Closer]: Close is called once per operator whose Open succeeded, after the last element. Calls that ignored the end of their context
+//     may still be running. If the operator ended cleanly, an error of Close becomes its Err.
 //   - [TimeoutHandler]: Timeout is called for elements that ran out of time.
 //
 // One function may serve several operators. Each calls it from its own loop, so it must then be safe for concurrent use.
 type AsyncFunction[IN, OUT any] interface {
-	// AsyncInvoke starts the call for in and returns without waiting for it; result is completed later, from any goroutine, or
-	// at once. It is called on the operator's loop, one element at a time, and must not block: while it blocks, nothing else
-	// happens in the operator, not even timeouts. Calls that block go through [Blocking].
+	// AsyncInvoke starts the call for in and returns without waiting for it; result is completed later, from any goroutine, or at once. It is
+	// called on the operator's loop, for a single element at a time, and must not block: while it blocks, the whole operator waits, timeouts
+	// included. Calls that block go through [Blocking].
 	//
-	// The call must not change in, nor what it points to: every attempt gets it, checkpoints store it, and failures name it.
+	// The call must not change in or any value it points to: every attempt gets it, checkpoints store it, and failures name it.
 	//
-	// ctx ends when the attempt is over: completed, timed out or cancelled. It carries the deadline, the values of the
-	// operator's context and the number of the attempt ([AttemptFromContext]). What was opened under it, such as a response
-	// body, cannot be used after the attempt.
+	// ctx ends when the attempt is over: completed, timed out or cancelled. It carries the deadline, the values of the operator's context and
+	// the number of the attempt ([AttemptFromContext]). A resource opened under it, such as a response body, cannot be used after the attempt.
 	//
 	// A returned error or a panic is an outcome of the attempt like [ResultFuture.CompleteExceptionally], unless it was
 	// completed before.
@@ -37,10 +36,9 @@ type AsyncFunction[IN, OUT any] interface {
 //
 // It is safe for concurrent use.
 type ResultFuture[OUT any] interface {
-	// Complete ends the attempt with its results; with none, the element emits nothing. The operator owns a slice that
-	// is passed whole (results...) from then on.
+	// Complete ends the attempt with its results, which may be none. The operator owns a slice that is passed whole (results...) from then on.
 	Complete(results ...OUT)
-	// CompleteExceptionally ends the attempt with an error; nil stands for one that says so.
+	// CompleteExceptionally ends the attempt with an error. A nil err is replaced by an error that reports the nil.
 	CompleteExceptionally(err error)
 }
 
@@ -60,11 +58,11 @@ func Func[IN, OUT any](f func(ctx context.Context, in IN, result ResultFuture[OU
 	return asyncFunc[IN, OUT](f)
 }
 
-// TimeoutHandler is implemented by a function that answers for elements that ran out of time. [HandleFailure] is for
-// failures of any kind.
+// TimeoutHandler is implemented by a function that returns results for elements that ran out of time. [HandleFailure] is for failures of any
+// kind.
 type TimeoutHandler[IN, OUT any] interface {
-	// Timeout returns what the element emits instead of failing with a [*TimeoutError], or the error it fails with. It is
-	// called as the fallback of HandleFailure is.
+	// Timeout returns the results that the element emits instead of failing with a [*TimeoutError], or the error it fails with. It is called
+	// like the fallback of HandleFailure.
 	Timeout(ctx context.Context, in IN) ([]OUT, error)
 }
 
@@ -82,7 +80,7 @@ type Opener interface {
 //		return []Row{{Key: f.Element}}, nil
 //	})
 //
-// No result means that the element ends without a result. An error goes to the failure policy in place of the failure: for failures
+// If fallback returns no result, the element ends without a result. An error goes to the failure policy in place of the failure: for failures
 // that the fallback does not handle, return f.Err. Its outcome is final: it is never retried (law A3).
 //
 // fallback runs on a goroutine of its own and may block, without a permit; as many may run as there are slots. The element

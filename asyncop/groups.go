@@ -38,8 +38,8 @@ type groupLine struct {
 	last  func() // nil: there is none; writes about the last of them
 }
 
-// Groups returns the failed elements that were handed over or dropped, in groups of those that are alike: the largest first, at most 100.
-// What had no room, or came when more than 1,000 failed within a second, is the last one, which has Rest.
+// Groups returns the failed elements that were handed over or dropped, grouped by similar failures: the largest group first, at most 100.
+// Failures that fit into none, or came when more than 1,000 failed within a second, are in the last group, which has Rest.
 func (op *AsyncWaitOperator[IN, OUT]) Groups() (all []observe.Group) {
 	f := op.groups
 	f.mu.Lock()

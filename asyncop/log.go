@@ -142,7 +142,7 @@ func (s *userSide[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 // logSourceBroke reports a panic of a message's source, while the message was being settled. Called from any goroutine.
 func (s *userSide[IN, OUT]) logSourceBroke(err error) {
 	_ = offLoop(func() error {
-		s.logger.LogAttrs(context.WithoutCancel(s.ctx), slog.LevelError, "asyncop: the source of a message broke",
+		s.logger.LogAttrs(context.WithoutCancel(s.ctx), slog.LevelError, "asyncop: the source of a message panicked",
 			withStack([]slog.Attr{slog.Any("error", err)})...)
 		return nil
 	})

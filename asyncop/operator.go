@@ -26,7 +26,7 @@ import (
 // Watermark is the control element of event time: see [queue.Watermark].
 type Watermark = queue.Watermark
 
-// AsyncWaitOperator is an operator as a flow of go-streams. The constructors return it running. It belongs to one pipeline.
+// AsyncWaitOperator is an operator as a flow of go-streams. The constructors return it running. It belongs to a single pipeline.
 //
 //	in  -- 1 -- 2 ---- 3 -- 4 ------ 5 --------
 //
@@ -103,16 +103,16 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 
 // OrderedWait starts an operator that calls fn for every element and emits the results in input order.
 //
-// timeout bounds the time of each element from the moment it takes its slot; 0 means none, and one below a millisecond is
-// logged as a warning, since its unit may be missing. [WithTimeoutFor] gives elements timeouts of their own. capacity bounds
-// the slots: elements in flight, complete ones that wait for their turn, and watermarks.
+// timeout bounds the time of each element from the moment it takes its slot; 0 means none, and a timeout below a millisecond is logged as a
+// warning, since its unit may be missing. [WithTimeoutFor] gives elements timeouts of their own. capacity bounds the slots: elements in flight,
+// complete elements that wait for their turn, and watermarks.
 //
 // It panics if
 //
 //   - fn is nil, timeout is negative, or capacity < 1
 //   - fn wraps a function of [HandleFailure] with other types
 //   - an option has a function that takes elements or failures of another type
-//   - with [WithCheckpoints]: there is no name or no codec for IN, a codec is one of another type, or two observers are a
+//   - with [WithCheckpoints]: the name or the codec for IN is missing, a codec is for another type, or two observers are a
 //     [observe.CheckpointedObserver]
 func OrderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
@@ -120,8 +120,8 @@ func OrderedWait[IN, OUT any](
 	return newOperator("OrderedWait", queue.NewOrdered, fn, timeout, capacity, strategies.NoRetry[OUT](), opts)
 }
 
-// UnorderedWait is [OrderedWait] with results in the order in which the elements complete; nothing crosses a watermark
-// in either direction.
+// UnorderedWait is [OrderedWait] with results in the order in which the elements complete; elements do not cross a watermark in either
+// direction.
 func UnorderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
@@ -134,12 +134,12 @@ func UnorderedWait[IN, OUT any](
 // An error that is not retried goes to the failure policy; a result that is not retried is emitted, unless
 // [WithExhaustedAsFailure]. An element in back-off holds its slot, and neither a call nor a goroutine.
 //
-// A strategy without a predicate retries nothing: unless it is strategies.NoRetry, the operator logs a warning at once.
+// A strategy without a predicate never retries: unless it is strategies.NoRetry, the operator logs a warning at once.
 //
 // strategy is a strategies.AsyncRetryStrategy, or a *strategies.Policy, which goes by reasons.
 //
-// It panics for what [OrderedWait] does, if strategy is nil or neither of the two, if timeout is 0 with a strategy other than
-// strategies.NoRetry, and with [LatencyFirst] if the strategy has no MaxRetries.
+// It panics where [OrderedWait] does, if strategy is nil or neither of the two, if timeout is 0 with a strategy other than strategies.NoRetry,
+// and with [LatencyFirst] if the strategy lacks MaxRetries.
 func OrderedWaitWithRetry[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.Retry[OUT], opts ...Option,
@@ -360,7 +360,7 @@ func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	sink.AwaitCompletion()
 }
 
-// ElementTypes is for other ends of a stream: Via and To panic if the types do not match.
+// ElementTypes returns the types of the stream's elements, so that Via and To can panic if they do not match.
 func (op *AsyncWaitOperator[IN, OUT]) ElementTypes(wiring.Question) (in, out reflect.Type) {
 	return reflect.TypeFor[IN](), reflect.TypeFor[OUT]()
 }
@@ -377,17 +377,17 @@ func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) 
 // Err returns nil before the end and after a clean end. Otherwise it returns why the operator ended:
 //
 //   - an [*ElementError] or a [*TypeError]
-//   - context.Cause of its context, or of the one that Stop was given; in an [*AbandonedError] if elements were in flight
+//   - context.Cause of its context, or of the context that Stop was given; in an [*AbandonedError] if elements were in flight
 //   - an error, a panic or a runtime.Goexit of the input of Results
 //   - an error of the function's Open or Close
-//   - that the state of a final checkpoint could not be encoded
+//   - an error that encoding the state of a final checkpoint failed
 //
 // It is set before Out closes.
 func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 
-// Done returns a channel that is closed when everything is done: Out is closed, the calls of the failure sink have returned
-// ([WithFailureSink]), and the function is closed. What upstream still sends is discarded until it closes In, by a
-// goroutine that ends then. A blocking call that ignores the end of its context may outlive the operator.
+// Done returns a channel that is closed when all is done: Out is closed, the calls of the failure sink have returned ([WithFailureSink]), and
+// the function is closed. Elements that upstream still sends are discarded until it closes In, by a goroutine that ends then. A blocking call
+// that ignores the end of its context may outlive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.Done() }
 
 // Wait waits for Done and returns Err. In the body of a loop over ResultsOf, Wait and Stop would wait for that body: they
@@ -400,20 +400,18 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 	return op.driver.Err()
 }
 
-// Stop ends the operator in an orderly way: it takes no more input, drains what it has accepted as at the end of the input,
-// waits for Done, and returns Err. Elements that were sent to In and not accepted yet are discarded and counted.
+// Stop ends the operator in an orderly way: it stops reading, drains the accepted elements as at the end of the input, waits for Done, and
+// returns Err. Elements that were sent to In and not accepted yet are discarded and counted.
 //
-// When ctx ends before that, Stop cancels what is left and returns when Err is set. The failure sink and the function's Close may
-// still run then, so wait for Done before the program ends. Stop always waits for an Open that runs, and for the Close of a clean
-// end.
+// When ctx ends before that, Stop cancels the remaining elements and returns when Err is set. The failure sink and the function's Close may
+// still run then, so wait for Done before the program ends. Stop always waits for an Open that runs, and for the Close of a clean end.
 //
 // If the checkpoint.Coordinator drains the stream, and the marker of the end of the input has come to the operator, Stop only
 // waits: the coordinator ends the operator.
 //
-// It must not be called by what the operator waits for: its function, loggers, labels and the failure sink.
+// It must not be called from code that the operator waits for: its function, loggers, labels and the failure sink.
 //
-// In a row of operators stop the first one, wait until the last one is done or ctx ends, and then stop that: what the
-// first one drains is the last one's input.
+// In a row of operators stop the first, wait until the last is done or ctx ends, and then stop the last: the first drains into the others.
 func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
 	if op.driver.Drives() {
 		return errFromBody
@@ -421,7 +419,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
 	return op.driver.Stop(ctx)
 }
 
-// Stats returns the statistics of the moment.
+// Stats returns the present counts.
 func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats {
 	s := op.driver.Counts()
 	s.Capacity, s.MaxCalls = op.capacity, op.maxCalls

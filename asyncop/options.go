@@ -14,7 +14,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Option changes a setting of an operator. Options panic on nonsense, naming the option and the value.
+// Option changes a setting of an operator. Options panic if a value is invalid, and name the option and the value.
 type Option func(*config)
 
 // Defaults of the options.
@@ -107,9 +107,9 @@ func (c *config) setPolicy(p failurePolicy, option string) {
 	c.onFailure, c.policyOption = p, option
 }
 
-// WithClock sets the clock of every timer of the operator; the default is the real one. It must not go back. A clock.Mock makes
-// all times exact in tests, as testing/synctest does without one; the contexts of attempts then report no deadline, since a
-// real dialer would take a mock's deadline for one long past.
+// WithClock sets the clock of every timer of the operator; the default is the real clock. It must not go back. A clock.Mock makes all times
+// exact in tests, as testing/synctest does without a mock; the contexts of attempts then report no deadline, since a real dialer would take a
+// mock's deadline for long past.
 func WithClock(c clock.Clock) Option {
 	if guard.IsNil(c) {
 		panic("asyncop: WithClock: nil clock")
@@ -120,8 +120,8 @@ func WithClock(c clock.Clock) Option {
 // WithContext sets the context of the operator; the default is context.Background(). When it ends, so do the contexts
 // of all attempts, Out closes, and Err returns context.Cause. Attempts see its values.
 //
-// An operator that runs inside a call of another one needs the context of that call: what its own calls report
-// ([predicates.ReportSent], ReportStage of NetworkTime) then counts for the outer call, too. [Map] takes it as its first argument.
+// An operator that runs inside a call of another operator needs the context of that call: the reports of its own calls ([predicates.ReportSent],
+// ReportStage of NetworkTime) then count for the outer call, too. [Map] takes it as its first argument.
 func WithContext(ctx context.Context) Option {
 	if guard.IsNil(ctx) {
 		panic("asyncop: WithContext: nil context")
@@ -129,13 +129,12 @@ func WithContext(ctx context.Context) Option {
 	return func(cfg *config) { cfg.ctx = ctx }
 }
 
-// WithUpstreamCancel sets what the operator calls, once, when it takes no more input before its input has ended: with
-// the failure, the cause of the cancellation, or [ErrStopped]. It should end the source, which closes In in turn. There
-// is none by default: what a source sends to an ended operator is discarded and counted.
+// WithUpstreamCancel makes the operator call cancel once, when it stops reading before its input has ended: with the failure, the cause of the
+// cancellation, or [ErrStopped]. cancel should end the source, which closes In in turn. Without it, elements that a source sends to an ended
+// operator are discarded and counted.
 //
-// It may wait for the source; Done waits for it. Stop calls it, too, and then drains. So it must not end the operator's own
-// context ([WithContext]), or nothing is left to be drained: give the source a context of its own, derived from the operator's
-// for instance.
+// It may wait for the source; Done waits for it. Stop calls it, too, and then drains. So it must not end the operator's own context
+// ([WithContext]), which would leave no element to drain: give the source a context of its own, derived from the operator's for instance.
 func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
 	if cancel == nil {
 		panic("asyncop: WithUpstreamCancel: nil function")
@@ -153,11 +152,11 @@ func WithName(name string) Option {
 	return func(cfg *config) { cfg.name = name }
 }
 
-// WithLogger sets the logger; the default is slog.Default() at construction. Retries, and retries that are not made although
-// there was a reason, are logged at debug level; elements that failed and calls that block the loop at warn. At most 10 lines
-// of a kind are written a second, and then one with the number of lines left out. While at least a tenth of the attempts fail, a line
-// at warn says how many did, every 10 s, with the last error. An operator that fails is logged once at
-// error level, also if nothing calls Wait; one that was cancelled at info level. A line about a panic has its stack.
+// WithLogger sets the logger; the default is slog.Default() at construction. Retries, and retries that are not made although there was a reason,
+// are logged at debug level; elements that failed and calls that block the loop at warn. At most 10 lines of a kind are written a second,
+// followed by a line with the number of lines left out. While at least a tenth of the attempts fail, a line at warn says how many did, every 10
+// s, with the last error. An operator that fails is logged once at error level, even if Wait is never called; a cancelled operator at info
+// level. A line about a panic has its stack.
 func WithLogger(logger *slog.Logger) Option {
 	if logger == nil {
 		panic("asyncop: WithLogger: nil logger")
@@ -165,8 +164,8 @@ func WithLogger(logger *slog.Logger) Option {
 	return func(cfg *config) { cfg.logger = logger }
 }
 
-// WithObserver makes the operator call o with what happens to its elements. It may be given several times. Observers are called
-// in this order, and the context that one returns goes to the next. A [observe.Gate] among them may hold the input back, and one
+// WithObserver makes the operator call o at each event of its elements. It may be given several times. Observers are called in this order, and
+// the context that an observer returns goes to the next. A [observe.Gate] among them may hold the input back, and at most one
 // [observe.CheckpointedObserver] may have a state in checkpoints. It panics if o is nil.
 //
 // If an observer has a method Attach(stats func() Stats, done <-chan struct{}), as metrics have, the constructor calls it:
@@ -181,7 +180,7 @@ func WithObserver(o observe.Observer) Option {
 // WithMaxConcurrentCalls bounds the calls that run at once; the default is the capacity. Elements beyond it hold a slot
 // and wait: retries before first attempts, oldest first. It panics if n < 1.
 //
-// A callback-style call ends with its attempt, a [Blocking] one when its function returns.
+// A callback-style call ends with its attempt, a [Blocking] call when its function returns.
 func WithMaxConcurrentCalls(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("asyncop: WithMaxConcurrentCalls: must be at least 1, got %d", n))
@@ -198,9 +197,9 @@ func WithAttemptTimeout(d time.Duration) Option {
 	return func(cfg *config) { cfg.attemptTimeout = min(d, maxTimeout) }
 }
 
-// WithTimeoutFor gives elements timeouts of their own. What timeout returns for an element takes the place of the operator's
-// timeout, whether it is shorter or longer. 0 stands for the operator's. A negative one means that the time is over: the
-// element times out before its first call. So an element can bring its deadline:
+// WithTimeoutFor gives elements timeouts of their own. The duration that timeout returns for an element replaces the operator's timeout, whether
+// it is shorter or longer. 0 stands for the operator's. A negative duration means that the time is over: the element times out before its first
+// call. So an element can bring its deadline:
 //
 //	asyncop.WithTimeoutFor(func(r Request) time.Duration { return time.Until(r.Deadline) })
 //
@@ -214,8 +213,8 @@ func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
 	return func(cfg *config) { cfg.timeoutFor = timeout }
 }
 
-// WithHandlerLimit bounds the time of the fallback of [HandleFailure], and of a [TimeoutHandler], for one element; the default
-// is 10 s. It panics if d <= 0.
+// WithHandlerLimit bounds the time of the fallback of [HandleFailure], and of a [TimeoutHandler], for each element; the default is 10 s. It
+// panics if d <= 0.
 func WithHandlerLimit(d time.Duration) Option {
 	if d <= 0 {
 		panic(fmt.Sprintf("asyncop: WithHandlerLimit: must be positive, got %v", d))
@@ -229,14 +228,14 @@ func WithEarlyTimeout() Option {
 	return func(cfg *config) { cfg.earlyTimeout = true }
 }
 
-// WithDropOnFailure logs and counts elements that fail, and goes on without them. By default the first failure fails
-// the pipeline. It excludes [WithFailureSink].
+// WithDropOnFailure logs and counts elements that fail, and continues without them. By default the first failure fails the pipeline. It excludes
+// [WithFailureSink].
 func WithDropOnFailure() Option {
 	return func(cfg *config) { cfg.setPolicy(drops, "WithDropOnFailure") }
 }
 
-// WithFailureSink makes the operator call take for each element that fails. take writes it to a table, a queue, or the dead
-// letters of package delivery, and the other elements go on. By default the first failure fails the pipeline.
+// WithFailureSink makes the operator call take for each element that fails. take writes it to a table, a queue, or the dead letters of package
+// delivery, and the operator continues with the other elements. By default the first failure fails the pipeline.
 //
 //	asyncop.WithFailureSink(dead.Take) // of a *deadfile.File
 //
@@ -244,13 +243,13 @@ func WithDropOnFailure() Option {
 // called again: after 100 ms, then after twice as long each time, up to 10 s, by the operator's clock and as long as the
 // operator runs. A clean end waits for it. So take should return an error only if another try makes sense.
 //
-// An error that matches [delivery.ErrRefused] says that take can never take the element: it is too large for its store, for example.
-// A message is then rejected, and ends among the dead letters of its source. An element that is no message fails the pipeline.
+// An error that matches [delivery.ErrRefused] says that take can never take the element: it is too large for its store, for example. A message
+// is then rejected, and ends among the dead letters of its source. An element that is not a message fails the pipeline.
 //
-// take is called for one element at a time, off the loop, and may block. Elements are offered in the order in which they fail;
-// one that waits for its next offer does not hold up the others. Until it is taken, an element holds its slot: a sink that
-// takes nothing stops the input when the slots are used up. What take shares with other goroutines, such as a slice with the
-// body of the loop over the results, needs a lock. It must not wait for the operator.
+// take is called for a single element at a time, off the loop, and may block. Elements are offered in the order in which they fail; an element
+// that waits for its next offer does not delay the others. Until it is taken, an element holds its slot: a sink that takes none stops the input
+// when the slots are used up. Data that take shares with other goroutines, such as a slice with the body of the loop over the results, needs a
+// lock. It must not wait for the operator.
 //
 // The context of the call has the values of the observers ([WithObserver]) and of the operator's context. It ends with the
 // operator.
@@ -263,9 +262,9 @@ func WithDropOnFailure() Option {
 // ([delivery.MetaFromContext]). When the operator fails or is cancelled it is given back to its source, and not offered once
 // more.
 //
-// With checkpoints, an element is done as soon as it is taken. After a restart it may be offered again if it was taken since
-// the last checkpoint, so take must recognise it by something of its own, such as an id. When the run fails or is cancelled, an
-// element that was not taken is not offered once more: it comes again in the next run.
+// With checkpoints, an element is done as soon as it is taken. After a restart it may be offered again if it was taken since the last
+// checkpoint, so take must recognise it by something of its own, such as an id. When the run fails or is cancelled, an element that was not
+// taken is not offered once more: the next run processes it again.
 //
 // IN must be the operator's. It excludes [WithDropOnFailure].
 func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error) Option {
@@ -284,25 +283,25 @@ func WithExhaustedAsFailure() Option {
 	return func(cfg *config) { cfg.exhaustedAsFailure = true }
 }
 
-// WithDrainRetries lets retries run their course after the end of the input, up to the timeout of each element. Give it to a
-// flow whose input is finite, such as a list or a file: its end comes before the retries do, and cuts them. It also applies to
-// Stop. [AsyncWaitOperator.Results] and its siblings drain retries without it.
+// WithDrainRetries lets retries finish after the end of the input, up to the timeout of each element. Give it to a flow whose input is finite,
+// such as a list or a file: without it, the end of the input cuts its retries. It also applies to Stop. [AsyncWaitOperator.Results] and its
+// siblings drain retries without it.
 //
-// By default a flow cuts retries, as in Flink, whose streams end only when they are stopped. An element that waits for a retry
-// when the input ends gets one last attempt at once, unless a server demanded the wait, and no retry follows. What its last
-// outcome would have retried then fails, or is emitted as it is. Stats.CutByEndOfInput counts such elements, and the operator
-// logs a warning at its end if there are any.
+// By default a flow cuts retries, as in Flink, whose streams end only when they are stopped. An element that waits for a retry when the input
+// ends gets a last attempt at once, unless a server demanded the wait, and no retry follows. If its last outcome still asks for a retry, the
+// element fails, or the result is emitted as it is. Stats.CutByEndOfInput counts such elements, and the operator logs a warning at its end if
+// there are any.
 func WithDrainRetries() Option {
 	return func(cfg *config) { cfg.drainRetries = true }
 }
 
-// WithBuffer sets the size of the buffers of In and of Out. The default is an eighth of the capacity, but at least 128 and at most
-// 1,024. With 0 two goroutines have to meet for each element, and a flow of short calls takes 1.5 to 5 times as
-// long. Where Via, To or [AsyncWaitOperator.Results] take the results the size is the next power of two, and at least 1. Elements in
-// In are not accepted yet: they hold no slot and are in no checkpoint. It panics if n < 0.
+// WithBuffer sets the size of the buffers of In and of Out. The default is an eighth of the capacity, but at least 128 and at most 1,024. With 0
+// two goroutines have to meet for each element, and a flow of short calls takes 1.5 to 5 times as long. Where Via, To or
+// [AsyncWaitOperator.Results] take the results the size is the next power of two, and at least 1. Elements in In are not accepted yet: they do
+// not hold a slot, and are not in checkpoints. It panics if n < 0.
 func WithBuffer(n int) Option {
 	if n < 0 {
-		panic(fmt.Sprintf("asyncop: WithBuffer: negative number of places: %d", n))
+		panic(fmt.Sprintf("asyncop: WithBuffer: negative size: %d", n))
 	}
 	return func(cfg *config) { cfg.buffer = n }
 }

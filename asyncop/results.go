@@ -21,20 +21,20 @@ import (
 //		…
 //	}
 //
-// The input is iterated on a goroutine of its own, which may run ahead of the operator by the buffer ([WithBuffer]), at least by one
-// element. A panic of the input fails the operator. Elements must not be changed once they were yielded. While the body does not ask for
-// the next result, results hold their slots, and timers go on.
+// The input is iterated on a goroutine of its own, which may run ahead of the operator by the buffer ([WithBuffer]), by at least an element. A
+// panic of the input fails the operator. Elements must not be changed once they were yielded. While the body does not ask for the next result,
+// results hold their slots, and timers keep firing.
 //
 // A break out of the loop cancels the operator with [ErrStopped]. However the loop ends, Done is closed then. Only an input
 // that waits for something ends later, with its next element: see [WithUpstreamCancel]. Results that were on their way, at most
 // a buffer full, are dropped, although Stats counts them as emitted.
 //
-// When the input ends, retries run their course, up to the timeout of each element, and the loop waits for all results. A flow
-// is different: see [WithDrainRetries].
+// When the input ends, retries continue, up to the timeout of each element, and the loop waits for all results. A flow is different: see
+// [WithDrainRetries].
 //
-// An operator has one loop over its results, which takes the place of In, Out, Via and To: Results panics if one of them was
-// used, if it was ranged over before, and with [WithCheckpoints], whose barriers come through In. The loop carries elements
-// only: if IN is an interface type, a [Watermark] is an element like any other.
+// An operator has a single loop over its results, which takes the place of In, Out, Via and To: Results panics if any of them was used, if it
+// was ranged over before, and with [WithCheckpoints], whose barriers come through In. The loop carries elements only: if IN is an interface
+// type, a [Watermark] is an element like any other.
 //
 // For an input that carries errors, such as the results of another operator, there is [AsyncWaitOperator.ResultsFrom].
 func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT, error] {
@@ -48,8 +48,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT,
 //
 //	for row, err := range enrich.ResultsFrom(lookup.Results(slices.Values(keys))) {
 //
-// The first error ends the input, and its element is not taken. What was accepted before is finished, and its results are
-// yielded. Then the operator fails: Err wraps the error of the input, and the last pair is a zero value and Err.
+// The first error ends the input, and its element is not taken. Elements accepted before are finished, and their results are yielded. Then the
+// operator fails: Err wraps the error of the input, and the last pair is a zero value and Err.
 func (op *AsyncWaitOperator[IN, OUT]) ResultsFrom(input iter.Seq2[IN, error]) iter.Seq2[OUT, error] {
 	if input == nil {
 		panic("asyncop: ResultsFrom: nil input")
@@ -82,13 +82,13 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 //		m.Ack() // when what was made of it is safe
 //	}
 //
-// One result takes the place of its message, and several are parts of it ([message.Split]): the body settles them. The
-// operator settles what does not reach the body:
+// One result takes the place of its message, and several are parts of it ([message.Split]): the body settles them. The operator settles all
+// others:
 //
 //   - acknowledged: a message that ended without a result, was dropped ([WithDropOnFailure]), or was taken by the failure sink
 //     ([WithFailureSink])
-//   - nacked at once, to be delivered again: a message that failed the operator, was in flight when it ended, or came too late; one
-//     with a result that had not reached the body when the loop was left, or for which the body panicked
+//   - nacked at once, to be delivered again: a message that failed the operator, was in flight when it ended, or came too late; a message with a
+//     result that had not reached the body when the loop was left, or for which the body panicked
 //
 // A message that the input has not yielded when the loop ends is not settled: end the input, and close its source.
 // docs/messages.md has a program.
@@ -106,23 +106,24 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[I
 	}
 }
 
-// AwaitRoom waits until a slot is free, and returns how many messages the input of [AsyncWaitOperator.Messages] may take; 0: ctx or the
-// operator has ended. These are the free slots, and while slots become free twice as many as have since the call before. The input of Messages calls it, on its goroutine, before it takes messages from their source: delivery.Run does, so
-// that a worker keeps none from others which it cannot call. It panics where Messages does not drive the operator.
+// AwaitRoom waits until a slot is free, and returns how many messages the input of [AsyncWaitOperator.Messages] may take; 0: ctx or the operator
+// has ended. That is the number of free slots, and while slots become free, twice the number that became free since the previous call. The input
+// of Messages calls it, on its goroutine, before it takes messages from their source. delivery.Run does, so that a worker does not keep messages
+// from others that it cannot call. It panics where Messages does not drive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) AwaitRoom(ctx context.Context) int {
 	return op.driver.AwaitRoom(ctx)
 }
 
-// Backend returns that of [WithBackend], or nil. delivery.Run says how it is, and lets people hold it.
+// Backend returns the backend of [WithBackend], or nil. delivery.Run reports its state, and lets people hold it.
 func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.driver.Backend }
 
-// CheckRun returns an error if the operator does not fit [delivery.Run], which calls it with its context: it has no failure policy, or it
-// ends with that context, before it can be drained.
+// CheckRun returns an error if the operator does not fit [delivery.Run], which calls it with its context: it lacks a failure policy, or it ends
+// with that context, before it can be drained.
 func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 	switch done := op.driver.Context.Done(); {
 	case op.policy == failsRun:
-		return errors.New("asyncop: the operator has no failure policy: the first message that cannot be processed would end the worker, come again, " +
-			"and end the next one. Give it WithFailureSink, with a ladder or a file of dead letters, or WithDropOnFailure")
+		return errors.New("asyncop: the operator lacks a failure policy: the first message that cannot be processed would end the worker, be redelivered, " +
+			"and end the next worker. Give it WithFailureSink, with a ladder or a file of dead letters, or WithDropOnFailure")
 	case done != nil && done == ctx.Done():
 		return errors.New("asyncop: the operator has the context of the worker (WithContext), so it would end before it is drained: leave the option out, " +
 			"or give it a context that does not end with the worker's, such as context.WithoutCancel(ctx)")
@@ -130,7 +131,7 @@ func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 	return nil
 }
 
-// FromSlice returns the elements of a slice one by one, for [AsyncWaitOperator.ResultsOf].
+// FromSlice returns a next function over a slice, for [AsyncWaitOperator.ResultsOf].
 func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 	return func() (v IN, ok bool) {
 		if ok = len(elements) > 0; ok {
@@ -144,9 +145,8 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 // results. It calls next for each element, until ok is false. next must not wait, since the whole operator would wait with it; that is
 // not logged. An input that waits, such as a channel, goes through Results.
 //
-// For calls that are short that takes about two thirds of the time. But while the body of the loop runs, no call
-// starts, no timer fires, no retry begins and no failure is handed over; calls that run go on, and a cancel ends their
-// contexts. So the body should be short.
+// With short calls it takes about two thirds of the time of Results. But while the body of the loop runs, no call starts, no timer fires, no
+// retry begins and no failure is handed over; running calls continue, and a cancel ends their contexts. So the body should be short.
 //
 //	for out, err := range op.ResultsOf(asyncop.FromSlice(keys)) {
 //		if err != nil {
@@ -155,18 +155,17 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 //		…
 //	}
 //
-// Up to 128 elements are taken before the next result is yielded, as far as there are slots.
+// Up to 128 elements are taken before the next result is yielded, if there are slots.
 //
-// When the operator is cancelled, or the context of Stop ends, it ends also if the body blocks: Done is closed, and the loop
-// gets Err when its body comes back. An element whose results the body has not finished with is abandoned then. Wait and Stop
-// return an error if they are called in the body.
+// When the operator is cancelled, or the context of Stop ends, it ends even if the body blocks: Done is closed, and the loop gets Err when its
+// body returns. The element whose results the body is processing is then abandoned. Wait and Stop return an error if they are called in the
+// body.
 //
-// A panic or runtime.Goexit of the body or of the input ends the operator with [ErrStopped], and goes on. A panic of other code
-// that the operator calls is an outcome, as always. runtime.Goexit there ends the goroutine of the loop, so it fails the
-// operator with a [*PanicError].
+// A panic or runtime.Goexit of the body or of the input ends the operator with [ErrStopped], and then propagates. A panic of other code that the
+// operator calls is an outcome, as always. runtime.Goexit there ends the goroutine of the loop, so it fails the operator with a [*PanicError].
 //
-// Everything else is as in Results: the order, the last pair with the error, retries at the end of the input, and one loop for
-// each operator. It panics if next is nil.
+// Everything else is as in Results: the order, the last pair with the error, retries at the end of the input, and a single loop for each
+// operator. It panics if next is nil.
 func (op *AsyncWaitOperator[IN, OUT]) ResultsOf(next func() (v IN, ok bool)) iter.Seq2[OUT, error] {
 	if next == nil {
 		panic("asyncop: ResultsOf: nil function")

@@ -32,9 +32,10 @@ func (k *keptWays) add(w observe.Way) {
 	k.next = (k.next + 1) % mostWays
 }
 
-// Ways returns what elements have been through that failed, were slow (more than half of their timeout) or ask for it by a method
-// KeepsWay() bool, which is called while the operator waits and must not block: the last 256 that have ended, at most 10 of a second, the oldest first. Steps are noted for up to 512 elements in flight at a time.
-// A delivery.Queue stores them with a message that failed, and weir dead show shows them.
+// Ways returns the histories of elements that failed, were slow (more than half of their timeout) or ask for it by a method KeepsWay() bool,
+// which is called while the operator waits and must not block. It has the last 256 that have ended, at most 10 of each second, the oldest first.
+// Steps are noted for up to 512 elements in flight at a time. A delivery.Queue stores them with a message that failed, and weir dead show shows
+// them.
 func (op *AsyncWaitOperator[IN, OUT]) Ways() []observe.Way {
 	k := op.ways
 	k.mu.Lock()

@@ -53,7 +53,7 @@ const (
 	retryBurst       = 100
 )
 
-// Close holds the backend: no call starts until [Backend.Open]. Calls that run are not ended. The reason is in Stats and errors.
+// Close holds the backend: calls do not start until [Backend.Open]. Running calls continue. The reason is in Stats and errors.
 func (b *Backend) Close(reason string) {
 	t := b.now()
 	b.mu.Lock()
@@ -65,7 +65,7 @@ func (b *Backend) Close(reason string) {
 	b.log(slog.LevelWarn, "backend: held")
 }
 
-// Open lets a backend that is held or closed try its service now: one call, then a ramp (law B4).
+// Open makes a held or closed backend try its service now: with a single call, then a ramp (law B4).
 func (b *Backend) Open() {
 	t := b.now()
 	b.mu.Lock()
@@ -79,8 +79,8 @@ func (b *Backend) Open() {
 	b.handOut(t, nil)
 }
 
-// SetLimit changes how many calls may run at a time; with 0 none begins. Calls that run beyond the new limit are not ended. An
-// adaptive limit learns on from n, within its bounds. It panics if n is negative.
+// SetLimit changes how many calls may run at a time; with 0 none starts. Running calls beyond the new limit continue. An adaptive limit adapts
+// from n, within its bounds. It panics if n is negative.
 func (b *Backend) SetLimit(n int) {
 	mustNotBeNegative("SetLimit", n)
 	t := b.now()
@@ -102,7 +102,7 @@ func (b *Backend) bound(n int) {
 	}
 }
 
-// Stats is what a backend does, and has done.
+// Stats is the state of a backend, and counts of its calls.
 type Stats struct {
 	Name            string
 	State           State
@@ -110,7 +110,7 @@ type Stats struct {
 	Since           time.Time // when State began
 	Until           time.Time // when Closed ends
 	Limit           int       // calls that may run; 0 with Limit(0) only. Without a limit: the largest int
-	InUse           int       // calls that run; more than Limit after that was lowered
+	InUse           int       // running calls; may exceed Limit after it was lowered
 	Waiting         int       // operators that wait
 	Tenants         int       // tenants that are closed
 	Started         int64     // attempts
@@ -121,7 +121,7 @@ type Stats struct {
 	WouldHaveClosed int64     // with DryRun
 }
 
-// Stats returns what the backend does now, and what it has done.
+// Stats returns the present state of the backend, and its counts so far.
 func (b *Backend) Stats() Stats {
 	t := b.now()
 	b.mu.Lock()
@@ -161,7 +161,7 @@ func (b *Backend) Report() gate.Report {
 	return r
 }
 
-// Steer implements gate.Steered, for workers (delivery.Run): several may have the same orders.
+// Steer implements gate.Steered, for workers (delivery.Run). Several workers may pass on the same orders.
 func (b *Backend) Steer(o gate.Order) {
 	b.steering.Lock()
 	defer b.steering.Unlock()

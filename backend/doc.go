@@ -1,5 +1,5 @@
-// Package backend protects the service that operators call: how many calls may run, how fast they start, how many are retries, and
-// whether the service is open at all. One Backend belongs to one service, and all operators that call it share it.
+// Package backend protects the service that operators call: how many calls may run, how fast they start, how many are retries, and whether the
+// service is open at all. A Backend belongs to a single service, and all operators that call the service share it.
 //
 //	pay := backend.New("payments",
 //		backend.Adaptive(8, 200),                 // calls at a time, found by measuring; or backend.Limit(50)
@@ -14,32 +14,32 @@
 //	          ▲                     │ fails                                       │ relapse
 //	          └─────────────────────┴─────────────────────────────────────────────┘     by hand: held
 //
-// A server that names a time closes the backend until then, for a minute at most ([LongestClose]). If the call has a tenant, only the
-// tenant is closed. Lost calls without a time close it for 1 s, then twice as long each time, up to 10 s: see [LossShare]. Lost are
-// timeouts, and what package netretry, httpretry or grpcretry names as a refused or broken connection, 408, 429, 502, 503, 504,
-// DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED or UNAVAILABLE. The operator's strategy names it (strategies.ReasonAware); without one only
-// errors of net and httpretry are known. Every other outcome is an answer.
+// A server that names a time closes the backend until then, for a minute at most ([LongestClose]). If the call has a tenant, only the tenant is
+// closed. Lost calls without a time close it for 1 s, then twice as long each time, up to 10 s: see [LossShare]. Lost calls are timeouts, and
+// failures that package netretry, httpretry or grpcretry names as a refused or broken connection, 408, 429, 502, 503, 504, DEADLINE_EXCEEDED,
+// RESOURCE_EXHAUSTED or UNAVAILABLE. The operator's strategy names them (strategies.ReasonAware); without it only errors of net and httpretry
+// are known. Every other outcome is an answer.
 //
-// After a close one call tries the service, then load grows back over five seconds, by time and by answers. Two successive probes are
-// never of the same element, unless no other one has asked for a second or more. What is in flight ends as it ends, and says nothing
-// of the time after the close.
+// After a close a single call tries the service, then load grows back over five seconds, by time and by answers. Two successive probes are never
+// of the same element, unless no other element has asked for a second or more. Calls in flight at the close run to their end, and do not count
+// as evidence for the time after it.
 //
 // # Laws
 //
 //   - B1: No attempt starts while its backend is closed or held, over its limit or rate.
-//   - B2: To wait for a backend uses up no attempt and no retry, and holds no permit and no goroutine.
+//   - B2: Waiting for a backend does not use up an attempt or a retry, and does not hold a permit or a goroutine.
 //   - B3: Operators that wait are served in turn. An operator asks for retries first, oldest first.
 //   - B4: A closed backend reopens by a probe, and its load grows back on a ramp; a relapse closes it.
 //
 // # Tenants
 //
-// A tenant that must wait lets the others pass as far as its operator has elements of others. An operator with a FIFO input, or in
-// ordered mode, fills up with the elements of a tenant that floods: then all wait. Fairness between tenants needs a queue that is
-// taken from by tenant (delivery.FairByKey), and an unordered operator.
+// Elements of other tenants overtake a tenant that must wait, if its operator has elements of others. An operator with a FIFO input, or in
+// ordered mode, fills up with the elements of a tenant that floods: then all wait. Fairness between tenants needs a queue that serves tenants in
+// turn (delivery.FairByKey), and an unordered operator.
 //
 // # The adaptive limit
 //
-// [Adaptive] compares how long calls take with how long they take beside half as many, which it tries every twelve seconds. While
-// twice the calls cost less than a fifth more time, the limit grows by a tenth a step; from two fifths on it shrinks, and if more than
-// a twentieth of the calls is lost.
+// [Adaptive] compares how long calls take with how long they take beside half as many, which it tries every twelve seconds. While twice the
+// calls cost less than a fifth more time, the limit grows by a tenth a step; from two fifths on it shrinks, as it does if more than a twentieth
+// of the calls is lost.
 package backend

@@ -46,7 +46,7 @@ func newSettings(name string, opts []Option) settings {
 	return s
 }
 
-// Limit lets n calls run at a time. The default is no limit. [Backend.SetLimit] changes it. It panics if n is negative.
+// Limit lets n calls run at a time. By default calls are not limited. [Backend.SetLimit] changes it. It panics if n is negative.
 func Limit(n int) Option {
 	mustNotBeNegative("Limit", n)
 	return func(s *settings) { s.limit, s.least = n, 0 }
@@ -61,9 +61,9 @@ func Adaptive(least, most int) Option {
 	return func(s *settings) { s.limit, s.least = most, least }
 }
 
-// Rate lets calls of a cost of n start in each time per. A call costs 1 unless the operator says otherwise (asyncop.Cost). A pause
-// saves up at most a twentieth of n, so no time per has more than n + 5 %. A call that costs more than that is paid afterwards, within
-// an hour. The default is no rate. It panics if n or per is not positive.
+// Rate lets calls with a total cost of n start in each time per. A call costs 1 unless the operator says otherwise (asyncop.Cost). A pause saves
+// up at most a twentieth of n, so no time per has more than n + 5 %. A call that costs more than that starts, and later calls wait for it, up to
+// an hour. By default the rate is not limited. It panics if n or per is not positive.
 func Rate(n float64, per time.Duration) Option {
 	r := newBucket("Rate", n, per)
 	return func(s *settings) { s.rate = r }
@@ -75,9 +75,9 @@ func TenantRate(n float64, per time.Duration) Option {
 	return func(s *settings) { s.tenantRate = r }
 }
 
-// RetryBudget bounds retries to this share of the first attempts, and ten a second, and a hundred at once. A retry beyond it is not made:
-// its element ends with the outcome that it has. Retries of attempts that met an outage are not charged. The default is no bound.
-// It panics if share is not in [0, 1].
+// RetryBudget bounds retries to this share of the first attempts, and ten a second, and a hundred at once. A retry beyond it is not made: its
+// element ends with the outcome that it has. Retries of attempts that met an outage are not charged. By default retries are not bounded. It
+// panics if share is not in [0, 1].
 func RetryBudget(share float64) Option {
 	if !(share >= 0 && share <= 1) { // in this form NaN fails too
 		panic(fmt.Sprintf("backend: RetryBudget: share outside [0, 1]: %v", share))
@@ -85,9 +85,8 @@ func RetryBudget(share float64) Option {
 	return func(s *settings) { s.retryShare = share }
 }
 
-// LossShare sets when lost calls close the backend: when more than this share of the last window calls is lost. The default is half of 100.
-// It also closes when as many calls in a row are lost as run at a time, and at least five. It panics if share is not above 0
-// and up to 1, or window is below 1.
+// LossShare sets when lost calls close the backend: when more than this share of the last window calls is lost. The default is half of 100. It
+// also closes when as many calls in a row are lost as are running, but at least five. It panics unless 0 < share ≤ 1 and window ≥ 1.
 func LossShare(share float64, window int) Option {
 	if !(share > 0 && share <= 1) || window < 1 {
 		panic(fmt.Sprintf("backend: LossShare: share %v, window %d: want a share above 0 and up to 1, and a window of 1 or more", share, window))
@@ -104,11 +103,11 @@ func LongestClose(d time.Duration) Option {
 	return func(s *settings) { s.longest = d }
 }
 
-// DryRun makes the backend say when it would have closed, and not close: one log line, and Stats.WouldHaveClosed. Limit, rate and
-// retry budget stay in force. [Backend.Close] does, too.
+// DryRun makes the backend report when it would have closed, by a log line and Stats.WouldHaveClosed, instead of closing. Limit, rate, retry
+// budget and [Backend.Close] stay in force.
 func DryRun() Option { return func(s *settings) { s.dryRun = true } }
 
-// WithClock sets the clock, which must be the operators'. The default is the real one. It panics if c is nil.
+// WithClock sets the clock, which must be the operators'. The default is the real clock. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
 	if c == nil {
 		panic("backend: WithClock: nil clock")

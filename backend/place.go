@@ -519,7 +519,7 @@ func (p *place) Closed(now time.Time, l *gate.Late) (err error, wait time.Durati
 		return fmt.Errorf("backend %s is closed for tenant %q", b.name, l.Tenant), max(x.until-t, askAgain)
 	}
 	if l.Begun.IsZero() && (p.waits || l.PutOff) { // one that was called had what others wait for
-		return fmt.Errorf("backend %s had no call for it in time: its limit or rate was used up", b.name), b.firstPause
+		return fmt.Errorf("backend %s did not admit it in time: its limit or rate was used up", b.name), b.firstPause
 	}
 	return nil, 0
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/weirflow/weir/internal/gate"
 )
 
-// State is what a backend does with calls.
+// State is the state of a backend: whether it lets calls through.
 type State uint8
 
 // The states, and the ways between them: see the package documentation.
 const (
-	Open    State = iota // calls start, as far as limit and rate allow
-	Closed               // none starts until a time
-	Probing              // one call tries the service
+	Open    State = iota // calls start, within limit and rate
+	Closed               // calls do not start until a given time
+	Probing              // a single call tries the service
 	Ramping              // more and more calls start
-	Held                 // none starts until Open is called
+	Held                 // calls do not start until Open is called
 )
 
 // String returns the name of the state.

@@ -30,7 +30,7 @@ func (w *window) note(lost bool) {
 	w.row = 0
 }
 
-// String returns what was lost, in words.
+// String returns the lost calls, in words.
 func (w *window) String() string {
 	if w.row == w.losses && w.row < w.heard {
 		return strconv.Itoa(w.row) + " calls in a row"

@@ -28,9 +28,9 @@ import (
 //	source.Via(op).To(sink)
 //	err = coordinator.Wait()
 //
-// One checkpoint is under way at a time. One that fails, or takes longer than [WithTimeout] allows, is aborted, and the
-// pipeline goes on. A restart resumes from the last complete one. [Coordinator.Stats] counts them, and [WithTolerableFailures]
-// ends a run whose checkpoints keep failing.
+// A single checkpoint is under way at a time. A checkpoint that fails, or takes longer than [WithTimeout] allows, is aborted, and the pipeline
+// continues. A restart resumes from the last complete checkpoint. [Coordinator.Stats] counts them, and [WithTolerableFailures] ends a run whose
+// checkpoints keep failing.
 //
 // It is safe for concurrent use.
 type Coordinator struct {
@@ -66,6 +66,7 @@ type Coordinator struct {
 	finished     participant.Kind              // of the final checkpoint that has ended it, or 0
 	final        map[participant.Kind]struct{} // final checkpoints asked for
 	source       string                        // the first Source that has registered; "": none
+	lagger       Lagger                        // its input; nil: it does not know its lag
 	completing   bool                          // all have reported the final one: it will end life
 	reported     map[string]struct{}           // who has reported anything in this run
 	patience     *clock.Timer                  // until the next warning that Start was not called; nil: none has registered
@@ -73,12 +74,10 @@ type Coordinator struct {
 	doing        string // what Close waits for
 }
 
-// NewCoordinator returns a coordinator that stores checkpoints in store and resumes from its newest valid one, if it has
-// any. An error of the store is returned: a pipeline never starts afresh because its state could not be read. It panics
-// if store is nil.
+// NewCoordinator returns a coordinator that stores checkpoints in store and resumes from the newest valid checkpoint, if any. An error of the
+// store is returned: a pipeline never starts afresh because its state could not be read. It panics if store is nil.
 //
-// It takes no context, and waits for the store up to the time of [WithTimeout], 10 minutes by default. The contexts of its calls of
-// the store end then.
+// It waits for the store up to the time of [WithTimeout], 10 minutes by default, when the contexts of its calls of the store end.
 func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 	guard.RefuseNil("checkpoint: NewCoordinator", "store", store)
 	c := &Coordinator{
@@ -140,9 +139,9 @@ func (c *Coordinator) Restored() (id uint64, ok bool) {
 	return c.restored.ID, true
 }
 
-// RestoredKind returns the kind of the checkpoint that the pipeline resumes from; ok is false for a fresh start. After a [Drain]
-// the input was finished: only elements that it has got since are left. After a [Suspend] the run was stopped to be resumed.
-// After a [Periodic] checkpoint the run did not come to its end.
+// RestoredKind returns the kind of the checkpoint that the pipeline resumes from; ok is false for a fresh start. After a [Drain] the input was
+// finished: only elements added since are left. After a [Suspend] the run was stopped to be resumed. After a [Periodic] checkpoint the run was
+// interrupted.
 func (c *Coordinator) RestoredKind() (kind Kind, ok bool) {
 	if c.restored == nil {
 		return 0, false
@@ -150,8 +149,8 @@ func (c *Coordinator) RestoredKind() (kind Kind, ok bool) {
 	return c.restored.Kind, true
 }
 
-// LastComplete returns the number of the newest checkpoint that is complete. A restart would resume from it. It is the restored
-// one until one of this run is complete. It is 0 if there is none.
+// LastComplete returns the number of the newest complete checkpoint, from which a restart would resume, or 0 if there is none. Until a
+// checkpoint of this run is complete, that is the restored checkpoint.
 func (c *Coordinator) LastComplete() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,7 +174,7 @@ func (c *Coordinator) warnNotStarted(waited time.Duration) {
 	}
 	c.patience = c.clock.AfterFunc(waited, func() { c.warnNotStarted(2 * waited) })
 	c.mu.Unlock()
-	c.logger.Warn("checkpoint: nothing begins before Start of the coordinator, which has not been called",
+	c.logger.Warn("checkpoint: participants wait for Start of the coordinator, which has not been called",
 		slog.String("waiting", listed(names)), slog.Duration("waited", waited))
 }
 
@@ -187,15 +186,15 @@ func (c *Coordinator) breakStart(err error) {
 	}
 }
 
-// Start lets the participants begin. The source, the operators and the sink of the pipeline are made before. If Start fails,
-// nothing begins. It prepares the outputs last, and waits up to the time of [WithTimeout] for each: if it fails for another reason,
-// none is changed. It fails
+// Start lets the participants begin. The source, the operators and the sink of the pipeline are made before. If Start fails, none of them
+// begins. It prepares the outputs last, and waits up to the time of [WithTimeout] for each: if it fails before that, the outputs are unchanged.
+// It fails
 //
-//   - if a participant has no state in the checkpoint, or cannot decode it;
+//   - if the state of a participant is missing in the checkpoint, or cannot be decoded;
 //   - if the checkpoint has the state of a participant that has not registered;
 //   - if a name is missing or taken twice;
 //   - if there are two Sources;
-//   - if an input has no such position, or an output cannot be restored.
+//   - if the position of an input does not exist, or an output cannot be restored.
 func (c *Coordinator) Start() error {
 	err := c.mayStart()
 	if err != nil {
@@ -258,7 +257,7 @@ func (c *Coordinator) mayStart() error {
 		for _, name := range c.restored.Names() {
 			if !slices.ContainsFunc(c.participants, func(p member) bool { return p.name == name }) {
 				c.broken = append(c.broken, stateError(name, c.restored.ID,
-					errors.New("nothing of this name has registered: was it renamed or removed? What is in its state would be lost")))
+					errors.New("no participant of this name has registered: was it renamed or removed? Its state would be lost")))
 			}
 		}
 	}
@@ -269,10 +268,10 @@ func (c *Coordinator) mayStart() error {
 	return nil
 }
 
-// Ended returns a channel that is closed when there will be no more checkpoints: after a final one, a failure, or Close.
+// Ended returns a channel that is closed when checkpointing has ended: after a final checkpoint, a failure, or Close.
 func (c *Coordinator) Ended() <-chan struct{} { return c.life.Done() }
 
-// Err returns why there will be no more checkpoints: nil before the end and after a final checkpoint that is complete.
+// Err returns why checkpointing has ended: nil before the end and after a complete final checkpoint.
 func (c *Coordinator) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -300,18 +299,18 @@ func (c *Coordinator) awaitStart() bool {
 	}
 }
 
-// Trigger takes a checkpoint now, after the one that is under way, and returns its number when it is complete. Before
-// Start it waits for that. When ctx ends first, the checkpoint is aborted. The error is context.Cause(ctx), why the
-// checkpoint was aborted or the run has ended, or that of Close. If the store does not return although its context has ended, Trigger
-// gives up five seconds later; no checkpoint is stored until the store has returned, and each that fails is logged and counted.
+// Trigger takes a checkpoint now, after a checkpoint that is under way, and returns its number when it is complete. Before Start it waits for
+// that. When ctx ends first, the checkpoint is aborted. The error is context.Cause(ctx), the reason why the checkpoint was aborted or the run
+// has ended, or the error of Close. If the store does not return although its context has ended, Trigger gives up five seconds later; no
+// checkpoint is stored until the store has returned, and each that fails is logged and counted.
 func (c *Coordinator) Trigger(ctx context.Context) (id uint64, err error) {
 	return c.take(ctx, participant.Periodic)
 }
 
-// Close ends checkpointing at once, without a final checkpoint if there was none, and closes the store. The contexts of
-// [Output.Write] and [Output.Prepare] end. A checkpoint that is being stored or published may come to its end first, and if
-// it is a final one, the stream has ended with it; after five seconds its context ends. When Close returns nil, each [Input]
-// is closed and no [Sink] writes any more, so another run may begin, also in this process.
+// Close ends checkpointing at once, without a final checkpoint, and closes the store. The contexts of [Output.Write] and [Output.Prepare] end. A
+// checkpoint that is being stored or published may complete first, and if it is final, the stream has ended with it; after five seconds its
+// context ends. When Close returns nil, each [Input] is closed and each [Sink] has stopped writing, so another run may begin, even in this
+// process.
 //
 // If a store, an input or an output does not return although its context has ended, Close gives up after ten seconds, or five seconds
 // after it has begun to close the store, and

@@ -460,8 +460,8 @@ func TestStartErrors(t *testing.T) {
 	c.Host().Refuse("a", errTest)
 	err := c.Start()
 	for _, want := range []string{
-		`two participants are named "a"`, "without a name", `state of "new" in checkpoint 1: it has no state there; the checkpoint has states of ["a" "b"]`,
-		`state of "a" in checkpoint 1: broken on purpose`, `state of "b" in checkpoint 1: nothing of this name has registered`, "not UTF-8",
+		`two participants are named "a"`, "without a name", `state of "new" in checkpoint 1: its state is missing there; the checkpoint has states of ["a" "b"]`,
+		`state of "a" in checkpoint 1: broken on purpose`, `state of "b" in checkpoint 1: no participant of this name has registered`, "not UTF-8",
 	} {
 		require.ErrorContains(t, err, want)
 	}

@@ -130,7 +130,7 @@ func TestStartThatIsForgotten(t *testing.T) {
 	clk.Add(StartPatience - 1)
 	require.Empty(t, log)
 	clk.Add(1)
-	const who = `msg="checkpoint: nothing begins before Start of the coordinator, which has not been called" waiting="other, sink, src" waited=`
+	const who = `msg="checkpoint: participants wait for Start of the coordinator, which has not been called" waiting="other, sink, src" waited=`
 	require.Contains(t, <-log, who+"1s\n")
 	for _, waited := range []string{"2s", "4s", "8s"} {
 		d := must(time.ParseDuration(waited))

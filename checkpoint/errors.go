@@ -10,27 +10,25 @@ import (
 )
 
 var (
-	// ErrNotFound reports that a store does not have the checkpoint, or has none at all.
+	// ErrNotFound reports that a store does not have the checkpoint, or any checkpoint.
 	ErrNotFound = errors.New("checkpoint: not found")
 
-	// ErrFenced is returned by a [Store] or an [Output] that another run has taken over. The run that has lost it gets this
-	// error for every number, and ends: nothing more is stored, published or tried again. The coordinator also returns it for a
-	// number that was taken by another run.
+	// ErrFenced is returned by a [Store] or an [Output] that another run has taken over. The run that has lost it gets this error for every
+	// number, and ends: it stops storing, publishing and retrying. The coordinator also returns it for a number that was taken by another run.
 	ErrFenced = errors.New("checkpoint: another run has taken over")
 
 	// ErrClosed reports that a [Store] is closed. It is also the Err of a [Coordinator] that was closed without a final
 	// checkpoint.
 	ErrClosed = wiring.ErrClosed
 
-	// ErrEnded reports that a checkpoint was asked for after the final one.
+	// ErrEnded reports that a checkpoint was asked for after the final checkpoint.
 	ErrEnded = errors.New("checkpoint: the stream has ended")
 
 	// errInvalidSnapshot is the error of a snapshot that is not fit to be saved: see [Snapshot.Validate].
 	errInvalidSnapshot = errors.New("checkpoint: invalid snapshot")
 )
 
-// CorruptError reports that a stored checkpoint is damaged: torn, truncated, overwritten, or never one. Its content is not
-// used.
+// CorruptError reports that a stored checkpoint is damaged: torn, truncated, overwritten, or not a checkpoint at all. Its content is not used.
 type CorruptError struct {
 	Path       string // where it is stored; "" if that is not known
 	Checkpoint uint64 // its number; 0 if that is not known
@@ -41,8 +39,8 @@ func (e *CorruptError) Error() string {
 	return "checkpoint: " + stored(e.Checkpoint, e.Path) + " is damaged: " + e.Reason
 }
 
-// VersionError reports that a stored checkpoint is whole, but in a format that this version of weir does not know. It is
-// not skipped for an older one: a newer weir wrote it and can go on from there.
+// VersionError reports that a stored checkpoint is whole, but in a format that this version of weir does not know. It is not skipped for an
+// older checkpoint: a newer weir wrote it and can resume from it.
 type VersionError struct {
 	Path       string // where it is stored; "" if that is not known
 	Checkpoint uint64 // its number; 0 if that is not known

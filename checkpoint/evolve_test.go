@@ -156,7 +156,7 @@ func TestNewParticipants(t *testing.T) {
 		return c, resumes, c.Start()
 	}
 	_, _, err := restart()
-	require.ErrorContains(t, err, `state of "new" in checkpoint 4: it has no state there`)
+	require.ErrorContains(t, err, `state of "new" in checkpoint 4: its state is missing there`)
 	require.ErrorContains(t, err, `the checkpoint has states of ["a"]`)
 	require.ErrorContains(t, err, `WithNewParticipants("new")`)
 
@@ -174,7 +174,7 @@ func TestNewParticipants(t *testing.T) {
 	src := NewSource(c, "src", checkpointtest.NewSliceInput([]int{1}))
 	c.Host().Register("a", &fake{name: "a"})
 	c.Host().Register("new", &fake{name: "new"})
-	require.ErrorContains(t, c.Start(), `state of "src" in checkpoint 5: it has no state there`, "a new source would begin at its first element")
+	require.ErrorContains(t, c.Start(), `state of "src" in checkpoint 5: its state is missing there`, "a new source would begin at its first element")
 	for range src.Out() {
 	}
 	require.NoError(t, c.Close())

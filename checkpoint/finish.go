@@ -15,13 +15,13 @@ import (
 // Finish ends the stream with a final checkpoint of the given kind, [Drain] or [Suspend], and returns when that is
 // complete ("stop with savepoint"). It panics for another kind.
 //
-// For a [Drain] the source stops reading and sends the marker of the end of the input; the final checkpoint is taken when the
-// marker has reached all participants. Checkpoints go on until then, and a Suspend may still end the stream before. When ctx
-// ends first, the stream has failed, since its source reads no more, and a restart goes on from the last checkpoint. Another
-// call, for a stream that is being drained already, does no harm when its ctx ends.
+// For a [Drain] the source stops reading and sends the marker of the end of the input; the final checkpoint is taken when the marker has reached
+// all participants. Checkpoints continue until then, and a Suspend may still end the stream before. When ctx ends first, the stream has failed,
+// since its source has stopped reading, and a restart resumes from the last checkpoint. Another call, for a stream that is being drained
+// already, does not affect the stream when its ctx ends.
 //
-// For a [Suspend] the source stops at the barrier. When ctx ends while the barrier is on its way, the stream has failed, too.
-// When ctx ends earlier, while another checkpoint is under way, nothing has happened.
+// For a [Suspend] the source stops at the barrier. When ctx ends while the barrier is on its way, the stream has failed, too. When ctx ends
+// earlier, while another checkpoint is under way, the stream continues.
 //
 // The error is nil if the stream has ended in this way already, or does so meanwhile, for instance because its input has ended.
 // It is [ErrEnded] if the stream has ended in the other way.

@@ -49,8 +49,8 @@ func mask(sum uint32) uint32 { return (sum>>15 | sum<<17) + 0xa282ead8 }
 // partSum is the checksum that follows a part.
 func partSum(p []byte) uint32 { return mask(crc32.Checksum(p, castagnoli)) }
 
-// WriteTo writes s in the format of weir's own stores: versioned, with checksums, read by [ReadSnapshot]. It is for
-// stores that keep snapshots elsewhere. Many small writes of s are gathered, so w needs no buffer.
+// WriteTo writes s in the format of weir's own stores: versioned, with checksums, read by [ReadSnapshot]. It is for stores that keep snapshots
+// elsewhere. Small writes are gathered, so w need not be buffered.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	if err := s.Validate(); err != nil {
 		return 0, err
@@ -125,11 +125,11 @@ func (f *fileWriter) trailer() {
 	f.write(append(b, endMark...))
 }
 
-// ReadSnapshot reads what [Snapshot.WriteTo] wrote. size is the length of the whole, which the caller must know, as from the
+// ReadSnapshot reads a snapshot in the format of [Snapshot.WriteTo]. size is the length of the whole, which the caller must know, as from the
 // file's size. No length inside may exceed it, so damaged or hostile bytes cannot make ReadSnapshot allocate more than about size.
 //
-// The error is a *[CorruptError] if the bytes are not exactly one snapshot, a *[VersionError] if they may be one of a
-// newer version of weir, or the error of r.
+// The error is a *[CorruptError] if the bytes are not exactly a snapshot, a *[VersionError] if they may be a snapshot of a newer version of
+// weir, or the error of r.
 func ReadSnapshot(r io.Reader, size int64) (*Snapshot, error) {
 	f := fileReader{r: bufio.NewReader(r), left: size}
 	return f.snapshot()

@@ -66,12 +66,12 @@ func (c *Coordinator) register(name string, p participant.Participant) (state pa
 	case ok:
 	case isSource:
 		return nil, false, stateError(name, c.restored.ID,
-			fmt.Errorf("it has no state there, and its input would begin anew; the checkpoint has states of %q", c.restored.Names()))
+			fmt.Errorf("its state is missing there, and its input would begin anew; the checkpoint has states of %q", c.restored.Names()))
 	case slices.Contains(c.added, name):
 		return nil, false, nil
 	default:
 		return nil, false, stateError(name, c.restored.ID,
-			fmt.Errorf("it has no state there; the checkpoint has states of %q: was it renamed? If it is new, WithNewParticipants(%q) says so",
+			fmt.Errorf("its state is missing there; the checkpoint has states of %q: was it renamed? If it is new, WithNewParticipants(%q) says so",
 				c.restored.Names(), name))
 	}
 	return state, true, nil

@@ -179,3 +179,34 @@ func (in waitFails) Wait(ctx context.Context) error {
 	}
 	return in.err
 }
+
+// lagging is an input that knows its lag, or breaks when it is asked.
+type lagging struct {
+	Input[int]
+	lag func() int64
+}
+
+func (l lagging) Lag() int64 { return l.lag() }
+
+// The lag of a pipeline is that of its input, if that knows it. One that panics does not.
+func TestLag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for want, input := range map[int64]Input[int]{
+			5:  lagging{checkpointtest.NewSliceInput([]int{1}), func() int64 { return 5 }},
+			0:  lagging{checkpointtest.NewSliceInput([]int{1}), func() int64 { return 0 }},
+			-1: lagging{checkpointtest.NewSliceInput([]int{1}), func() int64 { return -3 }},
+			-2: lagging{checkpointtest.NewSliceInput([]int{1}), func() int64 { panic("broken") }},
+			-3: checkpointtest.NewSliceInput([]int{1}),
+		} {
+			c, err := NewCoordinator(checkpointtest.NewMemoryStore())
+			require.NoError(t, err)
+			_, known := c.Lag()
+			require.False(t, known)
+			NewSource(c, "source", input)
+			lag, known := c.Lag()
+			require.Equal(t, want >= 0, known)
+			require.Equal(t, max(0, want), lag)
+			require.NoError(t, c.Close())
+		}
+	})
+}

@@ -2,16 +2,16 @@ package checkpoint
 
 import "github.com/weirflow/weir/checkpoint/participant"
 
-// Kind is what a checkpoint was taken for.
+// Kind is the purpose of a checkpoint.
 type Kind uint8
 
-// The kinds of checkpoints are those of barriers that are not markers.
+// The kinds of checkpoints are the kinds of barriers, without the marker.
 const (
-	// Periodic is an ordinary checkpoint: the pipeline went on.
+	// Periodic is an ordinary checkpoint: the pipeline continued.
 	Periodic = Kind(participant.Periodic)
-	// Drain is the final checkpoint of a stream that came to its end: what was in flight was finished first.
+	// Drain is the final checkpoint of a stream that came to its end: elements in flight were finished first.
 	Drain = Kind(participant.Drain)
-	// Suspend is the final checkpoint of a stream that was stopped: it holds what was in flight, to be resumed from.
+	// Suspend is the final checkpoint of a stream that was stopped: it holds the elements in flight, to be resumed from.
 	Suspend = Kind(participant.Suspend)
 )
 

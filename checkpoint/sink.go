@@ -16,9 +16,9 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// Sink writes a stream to an [Output], exactly once: what it wrote since the last complete checkpoint is published when the
-// next one completes. A sink that sees its input close without a final barrier knows that the run was aborted, and does not
-// publish the rest. A barrier that comes twice and an element behind the final barrier fail the run. Watermarks end here.
+// Sink writes a stream to an [Output], exactly once: elements written since the last complete checkpoint are published when the next completes.
+// A sink that sees its input close without a final barrier knows that the run was aborted, and does not publish the rest. A barrier that comes
+// twice and an element behind the final barrier fail the run. Watermarks end here.
 type Sink[T any] struct {
 	coordinator *Coordinator
 	name        string
@@ -45,9 +45,9 @@ var _ streams.Sink = (*Sink[any])(nil)
 // errNoFinalBarrier reports that a stream has ended without a final barrier.
 var errNoFinalBarrier = errors.New("the input ended without a final barrier")
 
-// NewSink returns a sink that writes to output and takes part in the checkpoints of c under a name. If the pipeline
-// resumes, Start of the coordinator undoes what the output has beyond the checkpoint ([Output.Restore]); else it asks an output that
-// is a [FreshStarter] to begin. It fails if either does. It panics if c or output is nil.
+// NewSink returns a sink that writes to output and takes part in the checkpoints of c under a name. If the pipeline resumes, Start of the
+// coordinator undoes all output after the checkpoint ([Output.Restore]); else it calls FreshStart of an output that is a [FreshStarter]. It
+// fails if either does. It panics if c or output is nil.
 func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 	guard.RefuseNil("checkpoint: NewSink", "coordinator", c)
 	guard.RefuseNil("checkpoint: NewSink", "output", output)
@@ -102,7 +102,7 @@ func (s *Sink[T]) restore(ctx context.Context) error {
 	return nil
 }
 
-// ElementTypes is for other ends of a stream.
+// ElementTypes returns the types of the stream's elements, so that Via and To can panic if they do not match.
 func (*Sink[T]) ElementTypes(wiring.Question) (in, out reflect.Type) {
 	return reflect.TypeFor[T](), nil
 }
@@ -123,7 +123,7 @@ func (s *Sink[T]) Err() error {
 // Pending implements [participant.Participant].
 func (s *Sink[T]) Pending(participant.Barrier) {}
 
-// Completed implements [participant.Participant]: it publishes.
+// Completed implements [participant.Participant]. It publishes the elements of the checkpoint.
 func (s *Sink[T]) Completed(id uint64) {
 	s.using <- struct{}{}
 	var err error
@@ -157,7 +157,7 @@ func (s *Sink[T]) over(id uint64) {
 	}
 }
 
-// Aborted implements [participant.Participant]. What was prepared for the checkpoint is covered by the next one.
+// Aborted implements [participant.Participant]. The next checkpoint covers the elements that were prepared for it.
 func (s *Sink[T]) Aborted(id uint64, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

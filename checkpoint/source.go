@@ -17,15 +17,14 @@ import (
 	"github.com/weirflow/weir/internal/wiring"
 )
 
-// Source streams the elements of an [Input] and puts the barriers of checkpoints between them. Its state is the position
-// of the input. A pipeline has one source.
+// Source streams the elements of an [Input] and puts the barriers of checkpoints between them. Its state is the position of the input. A
+// pipeline has a single source.
 //
 // Barriers are sent at once while the input is idle, if it is a [Waiter].
 //
-// When the input ends, the source asks for a final checkpoint ([Drain]). It sends the marker of the end of the input, then
-// barriers until the final one, and closes Out. When the coordinator ends for another reason, the run is aborted: Out closes
-// without a final barrier. Operators do not take that for the end of the input: what they have in flight comes again in the next
-// run.
+// When the input ends, the source asks for a final checkpoint ([Drain]). It sends the marker of the end of the input, then barriers until the
+// final barrier, and closes Out. When the coordinator ends for another reason, the run is aborted: Out closes without a final barrier. Operators
+// do not take that for the end of the input: the next run processes their elements in flight again.
 type Source[T any] struct {
 	coordinator *Coordinator
 	name        string
@@ -52,9 +51,9 @@ const places = 64
 
 var _ streams.Source = (*Source[any])(nil)
 
-// NewSource returns a source of input that takes part in the checkpoints of c under a name. If the pipeline resumes, the
-// input goes on at the position of the checkpoint; Start of the coordinator fails if it cannot. The first element is read
-// after the start. It panics if c or input is nil.
+// NewSource returns a source of input that takes part in the checkpoints of c under a name. If the pipeline resumes, the input resumes at the
+// position of the checkpoint; Start of the coordinator fails if it cannot. The first element is read after the start. It panics if c or input is
+// nil.
 func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 	guard.RefuseNil("checkpoint: NewSource", "coordinator", c)
 	guard.RefuseNil("checkpoint: NewSource", "input", input)
@@ -67,6 +66,11 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 		marker:      make(chan participant.Barrier, 1),
 		positions:   make(map[uint64][]byte),
 		closed:      make(chan struct{}),
+	}
+	if l, ok := input.(Lagger); ok {
+		c.mu.Lock()
+		c.lagger = l
+		c.mu.Unlock()
 	}
 	if state, ok := c.Host().Register(name, s); ok {
 		err := c.once(context.Background(), "sought", func(context.Context) error { return input.Seek(state.Bytes()) })
@@ -93,7 +97,7 @@ func (s *Source[T]) Out() <-chan any {
 	return s.out
 }
 
-// ElementTypes is for other ends of a stream.
+// ElementTypes returns the types of the stream's elements, so that Via and To can panic if they do not match.
 func (*Source[T]) ElementTypes(wiring.Question) (in, out reflect.Type) {
 	return nil, reflect.TypeFor[T]()
 }

@@ -24,11 +24,11 @@ import (
 // The next version of the program reads the stored values. A codec that depends on the types of this version should be
 // a [SchemaCodec].
 type Codec[T any] interface {
-	// Append appends the encoding of v to dst and returns the extended buffer. What it returns with an error is not used,
-	// and dst is as it was then, up to its length. It keeps no reference to dst.
+	// Append appends the encoding of v to dst and returns the extended buffer. With an error, the returned buffer is ignored, and dst must be
+	// unchanged up to its length. It must not keep a reference to dst.
 	Append(dst []byte, v T) ([]byte, error)
 
-	// Decode returns the value that src, as a whole, encodes. It does not change src, and keeps no reference to it.
+	// Decode returns the value that src, as a whole, encodes. It must not change src, or keep a reference to it.
 	Decode(src []byte) (T, error)
 }
 
@@ -38,10 +38,10 @@ type Codec[T any] interface {
 type SchemaCodec[T any] interface {
 	Codec[T]
 
-	// Schema returns the description of what Append writes. It is not to be changed.
+	// Schema returns the description of the format that Append writes. The caller must not change it.
 	Schema() []byte
 
-	// WithSchema returns a codec whose Decode reads what was written under the schema, or says why it cannot.
+	// WithSchema returns a codec whose Decode reads values written under the schema, or an error if it cannot.
 	WithSchema(schema []byte) (Codec[T], error)
 }
 
@@ -53,8 +53,8 @@ func SchemaOf[T any](c Codec[T]) []byte {
 	return nil
 }
 
-// WithSchema returns the codec that decodes values that were stored beside a schema: c itself, or the codec that c makes of the schema.
-// The error is a *[Error] if they do not fit, for example because another codec was used to store them.
+// WithSchema returns the codec that decodes values that were stored beside a schema: c itself, or the codec that c makes from the schema. The
+// error is a *[Error] if they do not fit, for example because another codec was used to store them.
 func WithSchema[T any](c Codec[T], schema []byte) (Codec[T], error) {
 	s, ok := c.(SchemaCodec[T])
 	switch {
@@ -67,7 +67,7 @@ func WithSchema[T any](c Codec[T], schema []byte) (Codec[T], error) {
 	}
 }
 
-// Func makes a codec of two functions, which must follow the rules of [Codec]. With protobuf:
+// Func makes a codec from two functions, which must follow the rules of [Codec]. With protobuf:
 //
 //	codec.Func(
 //		func(dst []byte, m *pb.Row) ([]byte, error) { return proto.MarshalOptions{}.MarshalAppend(dst, m) },

@@ -13,8 +13,8 @@ import (
 	"unicode"
 )
 
-// Default returns [JSON] for values that have to come back as they were, such as the elements of a checkpoint. What JSON would lose in
-// silence is refused.
+// Default returns [JSON] for values that must be decoded exactly as they were, such as the elements of a checkpoint. It refuses types and values
+// that JSON would change silently.
 //
 // Default panics with a *[Error], which names the type and the path to it, for
 //   - unexported fields, interfaces, and fields that share a name: tag a field with `json:"-"` to leave it out;
@@ -25,19 +25,18 @@ import (
 //     [JSON];
 //   - tags with a name that encoding/json does not take, and the option string of a string.
 //
-// Append refuses values that JSON cannot express: NaN, infinite numbers, pointers in a circle, values that are nested more
-// than 10,000 deep, strings that are not UTF-8 (use []byte). With a part of T that has MarshalJSON of its own, such strings
-// are not noticed.
+// Append refuses values that JSON cannot express: NaN, infinite numbers, pointers in a circle, values that are nested more than 10,000 deep,
+// strings that are not UTF-8 (use []byte). In a part of T that has MarshalJSON of its own, such strings are not noticed.
 //
 // Not kept are:
 //   - which pointers, slices and maps share memory, and capacities;
-//   - a time's monotonic reading, the name of its location, and the seconds of its offset, if it has some (that is another instant);
+//   - a time's monotonic reading, the name of its location, and the seconds of its offset, if any (which makes it another instant);
 //   - of a json.RawMessage spaces and nil, which becomes null; of a json.Number "", which becomes 0;
 //   - values that the tags omitempty and omitzero leave out: an empty slice is decoded as nil.
 //
-// Fields are matched by name, with capitals and small letters alike if there is no exact match. An added field is zero, a field that was
-// removed is skipped, the order does not matter. A field whose type has changed so that JSON cannot read it makes Decode fail. What Default
-// has written, JSON reads, and the other way round.
+// Fields are matched by name, or, without an exact match, ignoring case. An added field is zero, a field that was removed is skipped, the order
+// does not matter. A field whose type has changed so that JSON cannot read it makes Decode fail. JSON can decode the output of Default, and the
+// other way round.
 func Default[T any]() Codec[T] {
 	w := walk{exact: true, seen: map[visit]bool{}}
 	if found := w.find(reflect.TypeFor[T](), true, ""); found != nil {

@@ -13,8 +13,7 @@
 //
 // # Hostile bytes
 //
-// Schemas and values may be damaged or made to harm: decoders return errors. They do not panic, do not loop, do not recurse
-// without bounds, and allocate no more than the bytes that are there can fill. An exception: if the type
-// has got fields since, a single byte may stand for a value of any size. weir cannot bound methods of your own types, such as
-// UnmarshalBinary; their panics become errors.
+// Schemas and values may be damaged or malicious: decoders return errors. They do not panic, loop or recurse without bounds, and do not allocate
+// more than the bytes present can fill. An exception: if the type has got fields since, a single byte may stand for a value of any size. weir
+// cannot bound methods of your own types, such as UnmarshalBinary; their panics become errors.
 package codec

@@ -10,7 +10,7 @@ import (
 // Error reports that a type, a value or stored bytes are not fit for a codec.
 type Error struct {
 	Type   reflect.Type // of the codec's values
-	Path   string       // to the culprit inside of a value: .Tags[].Cache; "" for the value itself, or if not known
+	Path   string       // to the faulty part of a value: .Tags[].Cache; "" for the value itself, or if unknown
 	Reason string
 	Err    error // the cause, or nil
 }

@@ -10,7 +10,7 @@ import (
 // value repeats its types, so it is large and slow: see the table of the package. Types in interfaces must be registered with
 // [gob.Register].
 //
-// Not every value survives as it was:
+// Not every value is decoded as it was:
 //
 //   - Unexported fields, functions and channels are left out silently.
 //   - Nil and empty slices are the same.

@@ -56,7 +56,7 @@ func (jsonCodec[T]) Decode(src []byte) (v T, err error) {
 
 func (jsonCodec[T]) Schema() []byte { return []byte(schemaJSON) }
 
-// WithSchema takes values without a schema, too: those that other programs have written, in plain JSON.
+// WithSchema also takes values without a schema, which other programs have written in plain JSON.
 func (c jsonCodec[T]) WithSchema(schema []byte) (Codec[T], error) {
 	if len(schema) == 0 {
 		return c, nil

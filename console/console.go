@@ -21,24 +21,24 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// Role is what a person may do.
+// Role is a set of permissions of a person.
 type Role int
 
 // The roles.
 const (
-	Nobody Role = iota // sees nothing
-	Reader             // sees everything, and changes nothing
+	Nobody Role = iota // may not even look
+	Reader             // may look at everything, and may not act
 	Actor              // starts jobs and steers backends, too
 )
 
 // Config are the settings of [Handler].
 type Config struct {
-	// Engine is required: a store.Inspector. Where it is no store.Keeper, jobs and their log live in this process.
+	// Engine is required: a store.Inspector. If it is not a store.Keeper, jobs and their log live in this process.
 	Engine store.Engine
 	// Prefix is the path under which the handler is mounted, such as "/weir"; the default is the root.
 	Prefix string
-	// Authorize says who sent a request, and what that person may do. An error is answered with the status 403, and logged. An Actor needs
-	// a name, for the log of actions. By default everybody on this machine is a Reader, and others are refused.
+	// Authorize returns the sender of a request and the role of that person. An error is answered with the status 403, and logged. An Actor
+	// needs a name, for the log of actions. By default every user of this machine is a Reader, and others are refused.
 	Authorize func(r *http.Request) (role Role, who string, err error)
 	Clock     clock.Clock  // the default is the machine's
 	Logger    *slog.Logger // for failures, at warn level; the default is slog.Default()
@@ -54,8 +54,8 @@ const (
 //go:embed static
 var static embed.FS
 
-// Handler returns the console of an engine. It runs the jobs that are started in it, until ctx ends. It is safe for concurrent use. It
-// returns an error if the engine cannot look into its queues, as Kafka, or the prefix is no path.
+// Handler returns the console of an engine. It runs the jobs that are started in it, until ctx ends. It is safe for concurrent use. It returns
+// an error if the engine cannot look into its queues, such as Kafka, or if the prefix is not a path.
 func Handler(ctx context.Context, c Config) (http.Handler, error) {
 	engine, ok := c.Engine.(store.Inspector)
 	if !ok {
@@ -184,7 +184,7 @@ func (s *server) protect(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		p, err := s.who(r)
 		if err == nil && p.role < Reader {
-			err = errors.New("the role is none that may look")
+			err = errors.New("the role may not look")
 		}
 		if err == nil {
 			err = foreign.Check(r)

@@ -1,4 +1,4 @@
-// Package console is a web page for people who operate programs that use weir: what is wrong, and what is safe to do.
+// Package console has web pages for people who operate programs that use weir: they show problems, and offer safe actions.
 //
 //	ui, err := console.Handler(ctx, console.Config{
 //		Engine: engine, Prefix: "/weir",
@@ -14,11 +14,11 @@
 //
 // # Safety
 //
-// Without Authorize it answers only to this machine (the loopback interface), and changes nothing. A [Reader] can change nothing. What an
-// [Actor] does is a job, or an order for a backend, with a reason: the engine keeps both, and a line in the log for each. A job that was
-// started goes on in any worker if the program of the console is killed.
+// Without Authorize it answers only to this machine (the loopback interface), and only for reading. A [Reader] cannot change anything. Each
+// action of an [Actor] is a job, or an order for a backend, with a reason: the engine keeps both, and a line in the log for each. If the program
+// of the console is killed, any worker continues its jobs.
 //
-// Requests that come from pages of other sites are refused. There is no script but the console's own, and pages work without it. All that is
-// in a message is text for the console: it is escaped, and so is what controls a terminal or the direction of text. Headers that look
-// like secrets are hidden; payloads and errors are not, so let only those read who may see the data.
+// Requests that come from pages of other sites are refused. The console's own script is the only script, and pages work without it. The console
+// treats the content of messages as text: it is escaped, and so are characters that control a terminal or the direction of text. Headers that
+// look like secrets are hidden; payloads and errors are not, so let only those read who may see the data.
 package console

@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	silent     = time.Minute // a worker that says nothing for so long is in trouble: it should every 20 s
-	late       = time.Minute // a message that is due and is not taken
-	points     = 120         // that are kept of each queue
+	silent     = time.Minute     // a worker that says nothing for so long is in trouble: it should every 20 s
+	offset     = 5 * time.Second // of two clocks that should be the same
+	late       = time.Minute     // a message that is due and is not taken
+	points     = 120             // that are kept of each queue
 	firstLook  = 8 * time.Second
 	countFor   = time.Second // all queues, before a look goes on with the numbers of the one before
 	eventsEach = 2 * time.Second
@@ -27,11 +28,12 @@ const (
 
 // look is what was found at a moment.
 type look struct {
-	at      time.Time
-	Queues  []queueState
-	Workers []worker
-	orders  []jobs.BackendOrder
-	jobs    []jobs.Job // that are not over
+	at         time.Time
+	Queues     []queueState
+	Workers    []worker
+	Partitions []jobs.Owned
+	orders     []jobs.BackendOrder
+	jobs       []jobs.Job // that are not over
 }
 
 // queueState is a queue.
@@ -130,6 +132,7 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	for _, w := range workers {
 		l.Workers = append(l.Workers, readWorker(w, l.at))
 	}
+	l.Partitions = jobs.Owners(workers)
 	if l.orders, err = s.jobs.BackendOrders(ctx); err != nil {
 		return nil, err
 	}

@@ -46,7 +46,7 @@ func (s *server) overview(r *http.Request) (view, error) {
 
 // problems says what is wrong, the worst first.
 func (s *server) problems(l *look) []problem {
-	list := slices.Concat(s.backendProblems(l), s.queueProblems(l), s.workerProblems(l))
+	list := slices.Concat(s.backendProblems(l), s.queueProblems(l), s.workerProblems(l), s.partitionProblems(l))
 	if _, _, err := s.looks.peek(); err != nil {
 		list = append(list, problem{2, fmt.Sprintf("The engine did not answer just now; these numbers are %s old: %s", age(s.Clock.Since(l.at)), cut(300, err)), s.link("/"), "again"})
 	}
@@ -108,9 +108,52 @@ func (s *server) workerProblems(l *look) (list []problem) {
 		if w.Silent {
 			list = append(list, problem{2, fmt.Sprintf("Worker %s on %s has said nothing for %s: it was killed, or does not reach the engine.", w.ID, cut(100, w.Host), age(l.at.Sub(w.Seen))), s.link("/") + "#workers", "workers"})
 		}
+		if d := w.ClockOffset; d.Abs() > offset {
+			list = append(list, problem{1, fmt.Sprintf("The clock of the engine is %s from that of worker %s on %s.", age(d.Abs()), w.ID, cut(100, w.Host)), s.link("/") + "#workers", "workers"})
+		}
 	}
 	return list
 }
+
+// partitionProblems names the first partition of each pipeline that has no owner, or fails.
+func (s *server) partitionProblems(l *look) (list []problem) {
+	type key struct{ pipeline, state string }
+	var order []key
+	of := map[key][]jobs.Owned{}
+	for _, p := range l.Partitions {
+		if !p.InTrouble() {
+			break // they come first
+		}
+		k := key{p.Pipeline, p.State}
+		if of[k] == nil {
+			order = append(order, k)
+		}
+		of[k] = append(of[k], p)
+	}
+	for _, k := range order {
+		first, n := of[k][0], len(of[k])
+		name := cut(100, first.Name)
+		if n > 1 {
+			name += fmt.Sprintf(" (and %d more)", n-1)
+		}
+		of := cut(100, cmp.Or(k.pipeline, "a pipeline"))
+		text := fmt.Sprintf("No worker has partition %s of %s.", name, of)
+		if k.state != jobs.Unowned {
+			text = fmt.Sprintf("Partition %s of %s fails: %s", name, of, cut(200, first.Why))
+		}
+		list = append(list, problem{2, text, s.link("/") + "#partitions", "partitions"})
+	}
+	return list
+}
+
+// mostPartitions bounds the rows of the page.
+const mostPartitions = 200
+
+// Shown is for templates.
+func (l *look) Shown() []jobs.Owned { return l.Partitions[:min(len(l.Partitions), mostPartitions)] }
+
+// Hidden is for templates.
+func (l *look) Hidden() int { return len(l.Partitions) - len(l.Shown()) }
 
 // count returns a number with its noun: the plural is given, or has an s.
 func count(n int, one string, many ...string) string {

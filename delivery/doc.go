@@ -1,10 +1,10 @@
-// Package delivery has queues, workers and messages. A [Queue] is on an [Engine], with its layers of retries and its dead letters; [Run] is a
+// Package delivery has queues, workers and messages. A [Queue] lives on an [Engine], with its layers of retries and its dead letters. [Run] is a
 // worker: it takes messages from a queue, calls an operator, and puts the results elsewhere. docs/first-worker.md has a program.
 //
-// Messages are elements of a stream that are acknowledged one by one, when all that was made of them is safe. So any number of workers can
-// share one queue, and no worker keeps a position in it.
+// Messages are elements of a stream that are acknowledged individually, when all their results are safe. So any number of workers can share a
+// queue, and a worker does not keep a position in it.
 //
-// A source of your own makes a message of each thing that it receives. A message has a value, an acknowledgement, and what is known about it:
+// A source of your own wraps each item that it receives in a message, which has a value, an acknowledgement, and metadata:
 //
 //	meta := &delivery.Meta{ID: origin.ID(), Origin: origin, Key: row.Customer}
 //	m := delivery.New(row, meta, func(v delivery.Verdict) {
@@ -18,7 +18,7 @@
 //		}
 //	})
 //
-// What follows passes the acknowledgement on, and the last step settles:
+// The steps that follow pass the acknowledgement on, and the last step settles:
 //
 //	reply := delivery.With(m, charge(m.Value))    // one value in place of another
 //	lines := delivery.Split(m, order.Lines...)    // parts: m is settled when the last of them is
@@ -34,27 +34,25 @@
 //
 // # Guarantees
 //
-// Each message is settled exactly once: the first of Ack, Nack and Reject counts, on whichever copy and goroutine (law D2). A
-// message that was split is settled after its parts, and acknowledged only if all of them are (D1). So a message is delivered at least once:
-// what is delivered again after a crash has the same id ([Origin.ID]), and so have its parts, if they are made in the same
-// order.
+// Each message is settled exactly once: the first of Ack, Nack and Reject counts, on whichever copy and goroutine (law D2). A message that was
+// split is settled after its parts, and acknowledged only if all of them are (D1). So a message is delivered at least once. A message
+// redelivered after a crash has the same id ([message.Origin.ID]), and so have its parts, if they are made in the same order.
 //
-// The acknowledgement is one word beside the value. [With] does not allocate, [Split] does so three times.
+// The acknowledgement takes a word beside the value. [With] does not allocate, [Split] does so three times.
 //
 // # History
 //
-// [Meta] has where a message comes from and what has happened to it: visits, attempts, failures. A function of an operator
-// reads it with [MetaFromContext]. In other systems it travels as headers ([Meta.ToHeaders]), and it is stored as JSON.
+// [Meta] has the origin of a message and its history: visits, attempts, failures. A function of an operator reads it with [MetaFromContext]. In
+// other systems it travels as headers ([message.Meta.ToHeaders]), and it is stored as JSON.
 //
-// # Flows that know no messages
+// # Flows that do not know messages
 //
-// A flow of go-streams whose function takes rows panics on a Message of a row; give it a function on messages, with [With]
-// inside. If a step drops a message without settling it, the message comes again at the end of its lease: [FindLost] finds
-// such steps.
+// A flow of go-streams whose function takes rows panics on a Message of a row; give it a function on messages, with [With] inside. If a step
+// drops a message without settling it, the message is redelivered at the end of its lease: [FindLost] finds such steps.
 //
 // # Checkpoints
 //
-// With checkpoints (package checkpoint) the position of the source belongs to the checkpoint: a message with an acknowledgement
-// of its own is refused there. A message without one, which only has its history, passes. The history is not part of a
-// checkpoint: an element that is restored is a value, and so are its results. What must survive a restart belongs to the value.
+// With checkpoints (package checkpoint) the position of the source belongs to the checkpoint: a message with an acknowledgement of its own is
+// refused there. A message without an acknowledgement, which only has its history, passes. The history is not part of a checkpoint: an element
+// that is restored is a value, and so are its results. Put data that must survive a restart into the value.
 package delivery

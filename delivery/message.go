@@ -9,7 +9,7 @@ import (
 // Message is an element of a stream together with its acknowledgement and its history: see [message.Message].
 type Message[T any] = message.Message[T]
 
-// Meta is what is known of a message beside its value: see [message.Meta].
+// Meta is the metadata of a message: see [message.Meta].
 type Meta = message.Meta
 
 // Origin is a place in a source: see [message.Origin].
@@ -18,7 +18,7 @@ type Origin = message.Origin
 // Verdict is how a message was settled: see [message.Verdict].
 type Verdict = message.Verdict
 
-// Kind is what kind of verdict it is: see [message.Kind].
+// Kind is the kind of a [Verdict]: see [message.Kind].
 type Kind = message.Kind
 
 // The ways to settle a message: see [message.Acked].
@@ -32,8 +32,8 @@ var (
 	// ErrLost is the error of the verdict on a message that was garbage collected before it was settled: see [FindLost].
 	ErrLost = message.ErrLost
 
-	// ErrRefused is matched by the error of a [Sink], a store or a failure sink for what it can never take: it is too large, or cannot be
-	// encoded. It is not offered again. The message is rejected, so it ends among the dead letters of its source.
+	// ErrRefused is matched by the error of a [Sink], a store or a failure sink for a message or element that it can never take: it is too
+	// large, or cannot be encoded. It is not offered again. The message is rejected, so it ends among the dead letters of its source.
 	ErrRefused = message.ErrRefused
 )
 
@@ -54,7 +54,7 @@ func FromElement(element any) (m Message[any], ok bool) { return message.FromEle
 // FindLost returns a message that takes the place of m, and is nacked if it is lost: see [message.FindLost].
 func FindLost[T any](m Message[T]) Message[T] { return message.FindLost(m) }
 
-// MetaFromContext returns what is known of the message that a function of an operator is called for: see [message.MetaFromContext].
+// MetaFromContext returns the metadata of the message that a function of an operator is called for: see [message.MetaFromContext].
 func MetaFromContext(ctx context.Context) (m Meta, ok bool) { return message.MetaFromContext(ctx) }
 
 // ContextWithMeta returns a copy of ctx with which [MetaFromContext] returns m.
@@ -62,5 +62,5 @@ func ContextWithMeta(ctx context.Context, m Meta) context.Context {
 	return message.ContextWithMeta(ctx, m)
 }
 
-// MetaFromHeaders returns what [Meta.ToHeaders] has written: see [message.MetaFromHeaders].
+// MetaFromHeaders returns the Meta that [message.Meta.ToHeaders] has written: see [message.MetaFromHeaders].
 func MetaFromHeaders(h map[string]string) (Meta, error) { return message.MetaFromHeaders(h) }

@@ -22,7 +22,7 @@ const (
 	answerWait = 2 * time.Second
 )
 
-// Monitor says what a [Run] does while it does it: for metrics, and for the probes of Kubernetes or a load balancer.
+// Monitor reports the state of a [Run] while it runs: for metrics, and for the probes of Kubernetes or a load balancer.
 //
 //	monitor := &delivery.Monitor{}
 //	http.Handle("/healthz", monitor)
@@ -30,8 +30,8 @@ const (
 //	…
 //	summary, err := delivery.Run(ctx, orders, op, receipts, delivery.WithMonitor(monitor))
 //
-// It belongs to one Run at a time. Given to another one afterwards, it adds up. The zero value is ready for use; it must not be
-// copied. Methods are safe for concurrent use.
+// It belongs to a single Run at a time. Given to another Run afterwards, it adds up. The zero value is ready for use; it must not be copied.
+// Methods are safe for concurrent use.
 type Monitor struct {
 	mu      sync.Mutex
 	run     func() Status // of the Run that goes on; nil: none does
@@ -44,32 +44,38 @@ type Monitor struct {
 	answer error
 }
 
-// Status is what a worker does now, and has done so far.
+// Status is the state and the summary so far of a worker.
 type Status struct {
 	Summary         // of all Runs of the monitor; Received - InFlight is the sum of its other numbers
 	InFlight    int // received, and not settled
 	Redelivered int // of Received: messages that had a visit before
+	// LeasesLost is how many messages were delivered again while the worker had them, because it or its engine did not extend their leases in
+	// time: their calls are repeated. A source that is not a queue counts them if it has a method LeasesLost() int.
+	LeasesLost int
+	// ClockOffset is how far the engine's clock was ahead of the machine's at the last heartbeat, which comes every 20 s; 0 if no engine keeps
+	// jobs (package jobs). With two engines it is the larger offset.
+	ClockOffset time.Duration
 
-	// State is one word:
+	// State is one of:
 	//
 	//	starting   no Run has begun to receive
 	//	receiving  also while it waits for messages, or for room in its operator
 	//	failing    the last Receive has failed, and is tried again
 	//	flooded    the flood guard has stopped it (WithFloodGuard)
-	//	draining   it takes nothing more
+	//	draining   it has stopped receiving
 	//	ended      Run has returned
 	State string
-	// Err is why it fails, is flooded, drains or has ended; nil if it was asked to.
+	// Err is the reason why it fails, is flooded, drains or has ended; nil if it was asked to.
 	Err error
 }
 
-// WithMonitor lets m say what [Run] does. Run panics if another one has m. WithMonitor panics if m is nil.
+// WithMonitor makes m report the state of [Run]. Run panics if another Run has m. WithMonitor panics if m is nil.
 func WithMonitor(m *Monitor) RunOption {
 	guard.RefuseNil("delivery: WithMonitor", "monitor", m)
 	return runOption(func(s *runSettings) { s.monitor = m })
 }
 
-// Status returns what the worker does.
+// Status returns the present status of the worker.
 func (m *Monitor) Status() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,8 +89,8 @@ func (m *Monitor) Status() Status {
 	return m.before.plus(m.run())
 }
 
-// Ready returns nil if the worker receives and its engines answer, or why not. It asks the engines that keep jobs, at most once in ten
-// seconds while they answer, for two seconds at most. Of other ends only Receive says whether they answer.
+// Ready returns nil if the worker receives and its engines answer, else the reason. It asks the engines that keep jobs, at most once in ten
+// seconds while they answer, for two seconds at most. Other sources and sinks are not asked: a source that fails shows in Receive.
 func (m *Monitor) Ready(ctx context.Context) error {
 	s := m.Status()
 	switch {
@@ -96,9 +102,9 @@ func (m *Monitor) Ready(ctx context.Context) error {
 	return errors.New("delivery: the worker is " + s.State)
 }
 
-// ServeHTTP answers requests whose path ends with healthz or readyz: 200, or 503 with the reason. Healthz fails when Run has returned, and
-// then only, since a new start of the process makes no engine answer. Readyz fails when [Monitor.Ready] does. The reason may name
-// hosts and tables: do not show it to the world.
+// ServeHTTP answers requests whose path ends with healthz or readyz: 200, or 503 with the reason. Healthz fails only when Run has returned,
+// since restarting the process would not repair an engine. Readyz fails when [Monitor.Ready] does. The reason may name hosts and tables: do not
+// expose it publicly.
 func (m *Monitor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var err error
 	switch path.Base(r.URL.Path) {
@@ -194,14 +200,31 @@ func (s Status) plus(t Status) Status {
 	t.Floods += s.Floods
 	t.Elapsed += s.Elapsed
 	t.Redelivered += s.Redelivered
+	t.LeasesLost += s.LeasesLost
 	return t
 }
+
+// losesLeases is a source that counts the leases that it has lost.
+type losesLeases interface{ LeasesLost() int }
 
 // status is what a monitor reads.
 func (w *worker[IN, OUT]) status() Status {
 	w.mu.Lock()
+	lost, loses := 0, w.loses
+	w.mu.Unlock()
+	if loses != nil {
+		lost = loses.LeasesLost()
+	}
+	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := Status{Summary: w.counts, InFlight: w.counts.Received - w.settled, Redelivered: w.redelivered, State: "receiving"}
+	s := Status{
+		Summary: w.counts, InFlight: w.counts.Received - w.settled, Redelivered: w.redelivered, LeasesLost: lost, State: "receiving",
+	}
+	for _, d := range w.offsets {
+		if d.Abs() > s.ClockOffset.Abs() {
+			s.ClockOffset = d
+		}
+	}
 	s.Elapsed = w.clock.Since(w.begun)
 	switch {
 	case w.receiving.Err() != nil:

@@ -3,6 +3,7 @@ package delivery_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,8 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
@@ -234,4 +237,64 @@ func TestRunThatPanicsOpensNoSource(t *testing.T) {
 	require.NoError(t, op.Stop(t.Context()))
 	source := q.Source(nil) // it panics while another one is open
 	require.NoError(t, source.Close(t.Context()))
+}
+
+// frozen is an engine whose leases cannot be extended for a while, as if the process stood still.
+type frozen struct {
+	*memory.Engine
+	freezes atomic.Bool
+}
+
+func (e *frozen) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
+	if e.freezes.Load() {
+		return nil
+	}
+	return e.Engine.Extend(ctx, d, leases...)
+}
+
+// jumping is a clock that may be wrong.
+type jumping struct {
+	clock.Clock
+	by atomic.Int64 // time.Duration
+}
+
+func (c *jumping) Now() time.Time { return c.Clock.Now().Add(time.Duration(c.by.Load())) }
+
+// A monitor counts leases that were lost, and knows how far the engine's clock is ahead.
+func TestMonitorOfLeasesAndClocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &jumping{Clock: clock.New()}
+		engine := &frozen{Engine: memory.Open(memory.WithClock(c))}
+		q := delivery.NewQueue[int](engine, "numbers", silent)
+		require.NoError(t, q.Put(t.Context(), 1))
+		m := &delivery.Monitor{}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { // ends with ctx
+			defer close(ended)
+			op := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, _ int) (string, error) {
+				<-ctx.Done()
+				return "", context.Cause(ctx)
+			}), time.Hour, 10, asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+			_, err := delivery.Run(ctx, q, op, &collected{}, silent, delivery.WithMonitor(m))
+			require.NoError(t, err)
+		}()
+		time.Sleep(time.Minute)
+		require.Zero(t, m.Status().LeasesLost)
+		require.Zero(t, m.Status().ClockOffset)
+		engine.freezes.Store(true)
+		time.Sleep(2 * time.Minute)
+		engine.freezes.Store(false)
+		require.Positive(t, m.Status().LeasesLost)
+		lost := m.Status().LeasesLost
+		c.by.Store(int64(-time.Hour))
+		time.Sleep(21 * time.Second)
+		require.InDelta(t, 0, m.Status().ClockOffset, float64(time.Second), "the engine does not go back")
+		c.by.Store(int64(time.Hour))
+		time.Sleep(21 * time.Second)
+		require.Equal(t, 2*time.Hour, m.Status().ClockOffset.Round(time.Minute))
+		stop()
+		<-ended
+		require.GreaterOrEqual(t, m.Status().LeasesLost, lost)
+	})
 }

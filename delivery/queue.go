@@ -24,15 +24,15 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// Engine is where messages are kept: what sqlite.Open, postgres.Open, jetstream.Open, kafka.Open and memory.Open return. Package store says what an engine of your own
-// must do.
+// Engine keeps messages. sqlite.Open, postgres.Open, jetstream.Open, kafka.Open and memory.Open return engines. Package store has the rules for
+// an engine of your own.
 type Engine = store.Engine
 
-// ErrFull is matched by the error of a [Queue] that has no room: its engine has none, or it has as many messages as [WithMaxDepth] allows.
+// ErrFull is matched by the error of a full [Queue]: its engine is full, or the queue has as many messages as [WithMaxDepth] allows.
 var ErrFull = store.ErrFull
 
-// Queue is messages of one type on an engine, with everything that belongs to them: the layers in which failed ones wait, and the dead
-// letters. It is the source of a worker, the sink of another one, and the failure sink of an operator:
+// Queue is a queue of messages of type T on an engine, with the layers in which failed messages wait for their next visit, and the dead letters.
+// It can be the source of a worker, the sink of another worker, and the failure sink of an operator:
 //
 //	engine, err := sqlite.Open(ctx, "shop.db")
 //	…
@@ -41,23 +41,23 @@ var ErrFull = store.ErrFull
 //	op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(charge), 10*time.Second, 100, strategy, asyncop.WithFailureSink(orders.TakeFailure))
 //	summary, err := delivery.Run(ctx, orders, op, receipts)
 //
-// Any number of programs may use a queue at the same time, on all machines that reach its engine. They must agree about the codec. They
-// need not agree about the layers: a message is due when the program that put it there has said, and a worker also takes what waits in
-// layers that only another one has.
+// Any number of programs may use a queue at the same time, on all machines that reach its engine. They must agree about the codec. They need not
+// agree about the layers: the program that puts a message into a layer sets when it is due, and a worker also takes messages from layers that
+// only another program has.
 //
-// # What becomes of a failure
+// # Failures
 //
 //	visit 1 fails ──▶ layer 1 ─▶ visit 2 fails ──▶ layer 2 ─▶ visit 3 fails ──▶ dead letters (exhausted)
 //	permanent error, or outcome unknown, at any visit ──────────────────────▶ dead letters
 //
-// A visit is one passage through an operator, with its short retries. docs/ladder.md says more.
+// A visit is a passage through an operator, with its short retries. See docs/ladder.md.
 //
 // # Names
 //
 // On the engine a queue "orders" has the names "orders", "orders-retry-1" and so on for the layers, "orders-dead" for the dead letters,
 // and "orders-blocked" with [KeepKeyOrder]. Tools that look at an engine show them.
 //
-// A Queue is safe for concurrent use, except for Receive and Close, which are those of one worker: see [Queue.Receive].
+// A Queue is safe for concurrent use, except for Receive and Close, which belong to a single worker: see [Queue.Receive].
 type Queue[T any] struct {
 	engine Engine // a store.Store or a store.Consumer
 	name   string
@@ -101,15 +101,18 @@ func (f queueOption) queue(s *queueSettings) { f(s) }
 // Layer is a place in which failed messages wait for their next visit.
 type Layer struct {
 	Delay         time.Duration // required: above 0
-	Jitter        float64       // the share of the delay that is added at random, at most: 0 to 1
+	Jitter        float64       // up to this share of the delay is added at random: 0 to 1
 	MaxConcurrent int           // messages of the layer in flight in this process at once; 0: no limit
-	Rate          float64       // messages a second that come back in this process, at most; 0: no limit
+	Rate          float64       // most messages a second that return to the queue in this process; 0: no limit
 }
 
-// RetryAfter gives a queue a layer for each delay. A message waits for up to a fifth longer, so that an outage does not come back as a
-// wave. Without layers, each failure that the operator does not retry is a dead letter. One that matches [asyncop.ErrBackendClosed] waits
-// in the last layer again, or for a minute in the queue if there is none, until the service has answered others between two visits that
-// ended so: once more then, and no more than 100 visits in all. It panics if a delay is not positive.
+// RetryAfter gives a queue a layer for each delay. A message waits for up to a fifth longer, so that the messages of an outage do not return all
+// at once. Without layers, each failure that the operator does not retry is a dead letter.
+//
+// A failure that matches [asyncop.ErrBackendClosed] waits in the last layer again, or for a minute in the queue if it has no layers. It
+// becomes a dead letter after 100 visits in all, or after its second visit too many if the service has answered others since the visit before.
+//
+// It panics if a delay is not positive.
 func RetryAfter(delays ...time.Duration) QueueOption {
 	layers := make([]Layer, len(delays))
 	for i, d := range delays {
@@ -118,8 +121,7 @@ func RetryAfter(delays ...time.Duration) QueueOption {
 	return WithLayers(layers...)
 }
 
-// WithLayers gives a queue these layers, in order. It panics if one has a delay that is not positive, a negative limit, or a jitter above
-// 1.
+// WithLayers gives a queue these layers, in order. It panics if a layer has a delay that is not positive, a negative limit, or a jitter above 1.
 func WithLayers(layers ...Layer) QueueOption {
 	for i, l := range layers {
 		if l.Delay <= 0 || l.MaxConcurrent < 0 || !(l.Rate >= 0) || !(l.Jitter >= 0 && l.Jitter <= 1) {
@@ -135,8 +137,8 @@ func WithCodec[T any](c codec.Codec[T]) QueueOption {
 	return queueOption(func(s *queueSettings) { s.codec = c })
 }
 
-// WithLease sets how long the messages of a worker that was killed stay with it; the default is 30 s. A worker extends its leases three
-// times as often. It panics if d ≤ 0.
+// WithLease sets how long the messages of a worker that was killed stay with it; the default is 30 s. A worker renews its leases every d/3. It
+// panics if d ≤ 0.
 func WithLease(d time.Duration) QueueOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("delivery: WithLease: %v is not positive", d))
@@ -148,8 +150,8 @@ func WithLease(d time.Duration) QueueOption {
 // matches [ErrFull] and names the queue. A worker whose sink is full waits until there is room. A PutAll of more than n messages never
 // fits: its error matches [ErrRefused].
 //
-// Not bounded are layers and dead letters, as what fails must have a place to go, messages that are put in a transaction (postgres.PutTx
-// and others), and what other programs put within a second: the queue is counted once a second at most.
+// The bound does not apply to layers and dead letters, since failed messages must have a place to go, nor to messages that are put in a
+// transaction (postgres.PutTx and others). Other programs may exceed it within a second, since the queue is counted once a second at most.
 //
 // It panics if n < 1; NewQueue panics if the engine cannot count (store.Inspector).
 func WithMaxDepth(n int) QueueOption {
@@ -159,9 +161,9 @@ func WithMaxDepth(n int) QueueOption {
 	return queueOption(func(s *queueSettings) { s.maxDepth = n })
 }
 
-// Remembers says for how long the service that is called remembers a request that has an id (AnswerAge of exactlyonce/server), less
-// what clocks differ. It allows calls in doubt in the layers: the next visit makes the call again under the same id, as a
-// Tracker of exactlyonce/caller with a Name does. By default each call in doubt is a dead letter. It panics if d ≤ 0.
+// Remembers sets how long the called service remembers a request with an id (AnswerAge of exactlyonce/server), minus the difference between
+// clocks. It lets calls in doubt go to the layers: the next visit repeats the call under the same id, as a Tracker of exactlyonce/caller with a
+// Name does. By default each call in doubt becomes a dead letter. It panics if d ≤ 0.
 func Remembers(d time.Duration) QueueOption {
 	if d <= 0 {
 		panic(fmt.Sprintf("delivery: Remembers: %v is not positive", d))
@@ -169,9 +171,9 @@ func Remembers(d time.Duration) QueueOption {
 	return queueOption(func(s *queueSettings) { s.remembers = d })
 }
 
-// KeepKeyOrder keeps the order of the messages of a key ([Key]): while one waits in a layer, those that come after it wait behind it. Up to
-// limit messages may wait for that, in layers and behind; then the worker takes no new ones. It holds for one worker, which must be the
-// only one of the queue: docs/ladder.md says why. It panics if limit < 1; NewQueue panics if the engine cannot look into its queues.
+// KeepKeyOrder keeps the order of the messages of a key ([Key]): while a message waits in a layer, later messages of its key wait behind it. Up
+// to limit messages may wait so, in layers and behind; then the worker stops taking new messages. The queue must have a single worker:
+// docs/ladder.md says why. It panics if limit < 1; NewQueue panics if the engine cannot look into its queues.
 func KeepKeyOrder(limit int) QueueOption {
 	if limit < 1 {
 		panic(fmt.Sprintf("delivery: KeepKeyOrder: %d is less than 1", limit))
@@ -179,14 +181,14 @@ func KeepKeyOrder(limit int) QueueOption {
 	return queueOption(func(s *queueSettings) { s.keyOrder, s.maxBehind = true, limit })
 }
 
-// FairByKey takes the messages of the keys ([Key]) in turn: a key that floods the queue, such as a customer who imports all he has, does not
-// make the others wait behind it. At most atOnce messages of a key are in flight in a worker, so that they do not fill its slots; with 0 there
-// is no such limit. The same holds for each layer. Give the operator no more slots than calls, and make it an unordered one: elements that
-// have a slot are called in their order.
+// FairByKey takes the messages of the keys ([Key]) in turn: a key that floods the queue, such as a customer with a large import, does not make
+// the others wait behind it. At most atOnce messages of a key are in flight in a worker, so that they do not fill its slots; 0 removes this
+// limit. The same holds for each layer. Give the operator at most as many slots as calls, and make it unordered: elements that have a slot are called in
+// their order.
 //
-// Each message needs a key: Put refuses one without ([ErrRefused]). Those that other programs have put are taken when they are among the
-// oldest that are due. To find a key whose turn it is takes a step of an index for each key in the queue. It panics if atOnce is negative;
-// NewQueue panics if the engine cannot take by key (store.ByKey), or with [KeepKeyOrder].
+// Each message needs a key: Put refuses a message without a key ([ErrRefused]). If other programs put messages without a key, they are taken
+// when they are among the oldest that are due. Finding the next key takes an index step for each key in the queue. It panics if atOnce is
+// negative; NewQueue panics if the engine cannot take by key (store.ByKey), or with [KeepKeyOrder].
 func FairByKey(atOnce int) QueueOption {
 	if atOnce < 0 {
 		panic(fmt.Sprintf("delivery: FairByKey: %d is negative", atOnce))
@@ -201,12 +203,13 @@ const (
 	blockedSuffix = "-blocked"
 )
 
-// NewQueue returns a queue on an engine. It does not ask the engine: the first Put makes the queue. It panics if the engine is nil, the
-// name is empty, is not UTF-8, has a NUL or ends like a name that belongs to another queue, and for what the engine cannot do.
+// NewQueue returns a queue on an engine. It does not call the engine: the first Put makes the queue. It panics if the engine is nil, the name is
+// empty, is not UTF-8, has a NUL or ends like a name that belongs to another queue, or if the engine does not support an option.
 //
-// An engine without leases and index (store.Consumer), which is Kafka, cannot do [WithLease], [WithMaxDepth], [KeepKeyOrder], [FairByKey] and
-// the limits of a [Layer]. Put refuses [ID] and [After] there ([ErrRefused]); [Queue.Provider], [Queue.Counts] and jobs return errors.
-// A result that is put again after an error, or after a worker was killed, is there twice, with the same id. Without layers, a failure that matches [asyncop.ErrBackendClosed] is a dead letter.
+// An engine without leases and index (store.Consumer), such as Kafka, does not support [WithLease], [WithMaxDepth], [KeepKeyOrder], [FairByKey]
+// and the limits of a [Layer]. Put refuses [ID] and [After] there ([ErrRefused]); [Queue.Provider], [Queue.Counts] and jobs return errors. A
+// result that is put again after an error, or after a worker was killed, is there twice, with the same id. Without layers, a failure that
+// matches [asyncop.ErrBackendClosed] is a dead letter.
 func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] {
 	guard.RefuseNil("delivery: NewQueue", "engine", engine)
 	if err := storearg.Queue(name); err != nil {
@@ -235,7 +238,7 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 	looks, canLook := engine.(store.Inspector)
 	if set.maxDepth > 0 {
 		if !canLook {
-			panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithMaxDepth: a %T cannot count messages: it is no store.Inspector", name, engine))
+			panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithMaxDepth: a %T cannot count messages: it is not a store.Inspector", name, engine))
 		}
 		q.depth = newDepth(looks, name, set.maxDepth, set.clock)
 	}
@@ -271,7 +274,7 @@ func (s *queueSettings) turns(engine Engine, name string) leases.SourceOption {
 	byKey, ok := engine.(store.ByKey)
 	switch {
 	case !ok:
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q: FairByKey: a %T cannot take by key: it is no store.ByKey", name, engine))
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: FairByKey: a %T cannot take by key: it is not a store.ByKey", name, engine))
 	case s.keyOrder:
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q: FairByKey and KeepKeyOrder do not go together", name))
 	}
@@ -311,23 +314,23 @@ func (q *Queue[T]) DeadLetters() string { return q.name + deadSuffix }
 // Engine returns the engine of the queue.
 func (q *Queue[T]) Engine() Engine { return q.engine }
 
-// PutOption says something about a message that is put.
+// PutOption sets a property of a message that is put.
 type PutOption func(*store.Message)
 
-// ID names a message. A message whose id is in the queue already is not put a second time, and Put returns nil: so a program that does not
-// know whether its Put took effect repeats it. An id is remembered as long as its message is in the queue: no longer when it was done, and
-// not while it waits in a layer or among the dead letters. The default is a random id. It has at most 1,024 bytes.
+// ID sets the id of a message. Putting an id that is already queued has no effect, and Put returns nil, so a program that does not know whether
+// its Put took effect can repeat it. An id is remembered while its message is in the queue: not after it was done, and not while it waits in a
+// layer or among the dead letters. The default is a random id. It has at most 1,024 bytes.
 func ID(id string) PutOption { return func(m *store.Message) { m.Meta.ID = id } }
 
-// After lets a message wait before its first visit, by the engine's clock. A negative delay is refused by Put.
+// After delays the first visit of a message, by the engine's clock. Put refuses a negative delay.
 func After(d time.Duration) PutOption { return func(m *store.Message) { m.Delay = d } }
 
-// Key says what a message is ordered by ([KeepKeyOrder]), or whose it is ([FairByKey]). It has at most 1,024 bytes.
+// Key sets the key by which messages are ordered ([KeepKeyOrder]) or taken in turn ([FairByKey]). It has at most 1,024 bytes.
 func Key(key string) PutOption { return func(m *store.Message) { m.Meta.Key = key } }
 
-// Deadline says until when a message makes sense. It travels with the message over layers, queues and machines. A message past it is not
-// given to an operator, and one that would have to wait for longer is not kept for its next visit: it is a dead letter, with the cause
-// "expired". The function of an operator finds it in [Meta].
+// Deadline sets the time after which a message is useless. It travels with the message over layers, queues and machines. A message past its
+// deadline is not given to an operator, and a message that would have to wait beyond it is not kept for its next visit: both become dead
+// letters, with the cause "expired". The function of an operator finds it in [Meta].
 func Deadline(t time.Time) PutOption { return func(m *store.Message) { m.Meta.Deadline = t } }
 
 // Encode returns a value as the message that Put would put. It is for functions such as postgres.PutTx. Its error matches [ErrRefused].
@@ -354,12 +357,12 @@ func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 // needsKey returns an error for a message without a key that would have no turn.
 func (q *Queue[T]) needsKey(meta *Meta) error {
 	if q.byKey && meta.Key == "" {
-		return fmt.Errorf("%w: message %q has no key (delivery.Key), and the queue is FairByKey", ErrRefused, meta.ID)
+		return fmt.Errorf("%w: message %q lacks a key (delivery.Key), and the queue is FairByKey", ErrRefused, meta.ID)
 	}
 	return nil
 }
 
-// Put puts a value into the queue. When it returns nil, the message is as safe as its engine keeps messages.
+// Put puts a value into the queue. When it returns nil, the message is as durable as the engine makes it.
 func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 	m, err := q.Encode(v, opts...)
 	if err != nil {
@@ -368,13 +371,13 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 	return q.put(ctx, m)
 }
 
-// PutAll implements [Sink]: it puts the values of many messages, all or none of what it has not rejected. They keep id, key, origin,
-// provider, deadline and headers; their visits begin anew. To put values of your own, make messages of them:
+// PutAll implements [Sink]: it rejects values that it cannot put, and puts all or none of the others. They keep id, key, origin, provider,
+// deadline and headers; their visits begin anew. To put values of your own, make messages of them:
 //
 //	delivery.New(order, &delivery.Meta{ID: order.Number}, nil)
 //
-// A message without an id gets a random one, another one at each PutAll; [Run] has given it one. A value that cannot be encoded is
-// rejected; if its message has no acknowledgement, PutAll returns an error that matches [ErrRefused] and puts nothing.
+// A message without an id gets a random id, which differs at each PutAll; messages of [Run] always have an id. A value that cannot be encoded is
+// rejected; if its message does not have an acknowledgement, PutAll returns an error that matches [ErrRefused], and does not put any value.
 func (q *Queue[T]) PutAll(ctx context.Context, messages []Message[T]) error {
 	ms := make([]store.Message, 0, len(messages))
 	put := make([]Message[T], 0, len(messages))
@@ -415,22 +418,21 @@ func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
 }
 
 // TakeFailure takes an element that an operator has given up: it goes to the next layer or to the dead letters. It is the argument of
-// [asyncop.WithFailureSink]. When it returns nil, the element is durable there, and its message can be acknowledged (law D1). The history
-// of the message comes from ctx ([MetaFromContext]), and what the operator knows of the failure is added to it. An element that is no
-// message gets a random id, the same each time it is offered. An element that was cut off by the end of its operator is not taken: it did
-// not fail.
+// [asyncop.WithFailureSink]. When it returns nil, the element is durable there, and its message can be acknowledged (law D1). The history of the
+// message comes from ctx ([MetaFromContext]), and the operator's report of the failure is added to it. An element that is not a message gets a
+// random id, the same each time it is offered. An element that was cut off by the end of its operator is not taken: it did not fail.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
 	return q.ladder.Take(ctx, f)
 }
 
-// Provider returns the external system that was chosen for the message of a call: ctx is that of the call. If none was, choose says which,
-// and its choice is stored with the message before Provider returns. It is the same at each attempt and visit, on whichever worker, and the
-// dead letters have it. So a request whose outcome is unknown goes to the system that may have it.
+// Provider returns the external system that was chosen for the message of a call. ctx is the context of the call. At the first call choose is
+// asked, and its choice is stored with the message before Provider returns. It is the same at each attempt and visit, on whichever worker, and
+// the dead letters have it. So a request whose outcome is unknown goes to the system that may have it.
 //
 //	provider, err := orders.Provider(ctx, func() string { return cheapest(o) })
 //
-// It returns an error if the choice cannot be stored: ctx is not of a message of this queue, the engine does not keep choices (it is no
-// store.Chooser), or has failed. Then do not call.
+// It returns an error if the choice cannot be stored: ctx does not belong to a message of this queue, the engine does not keep choices (it is
+// not a store.Chooser), or the engine has failed. Then do not call.
 func (q *Queue[T]) Provider(ctx context.Context, choose func() string) (string, error) {
 	now, found, err := q.ladder.Choose(ctx, "")
 	if found && err == nil && now == "" {
@@ -440,7 +442,7 @@ func (q *Queue[T]) Provider(ctx context.Context, choose func() string) (string, 
 	return now, q.chosen(ctx, found, err)
 }
 
-// SetProvider stores another choice, such as after the first system has refused for good. See [Queue.Provider].
+// SetProvider stores another choice, for example after the first system has refused for good. See [Queue.Provider].
 func (q *Queue[T]) SetProvider(ctx context.Context, provider string) error {
 	if provider == "" {
 		return fmt.Errorf("delivery: queue %q: the name of a provider is empty", q.name)
@@ -462,12 +464,12 @@ func (q *Queue[T]) chosen(ctx context.Context, found bool, err error) error {
 	return nil
 }
 
-// Source returns a source of the messages of the queue, and of those that come back from its layers. With a source first, which may be a
-// topic or a stream, it has the messages of that as well, and closes it: so the queue has the layers and dead letters of a source that has
-// none. It ends when first has ended and nothing of the queue is in flight.
+// Source returns a source of the messages of the queue and its layers. With a source first, such as a topic or a stream, it also returns the
+// messages of first, and closes it: so a source without layers and dead letters gets the layers and dead letters of the queue. It ends when
+// first has ended and all messages of the queue are settled.
 //
-// [Run] makes its own source of a queue: there you need this only for first. With [KeepKeyOrder] a queue has one source at a time: Source
-// panics before the one before it is closed.
+// [Run] makes its own source of a queue: there you need this only for first. With [KeepKeyOrder] a queue has a single source at a time: Source
+// panics while an earlier source is open.
 func (q *Queue[T]) Source(first Source[T]) Source[T] {
 	if guard.IsNil(first) {
 		return q.ladder.Source(nil)
@@ -475,8 +477,8 @@ func (q *Queue[T]) Source(first Source[T]) Source[T] {
 	return q.ladder.Source(first)
 }
 
-// Receive implements [Source], for a program that does without [Run]: the first one opens a source, and Close closes it. It is called by
-// one goroutine at a time. After Close it returns an error.
+// Receive implements [Source], for a program that does without [Run]: the first call opens a source, and Close closes it. It must be called by a
+// single goroutine at a time. After Close it returns an error.
 func (q *Queue[T]) Receive(ctx context.Context, n int) ([]Message[T], error) {
 	s, err := q.opened()
 	if err != nil {
@@ -497,9 +499,9 @@ func (q *Queue[T]) opened() (Source[T], error) {
 	return q.source, nil
 }
 
-// Close gives back what was received and is not settled, and waits until the rest is recorded. It ends Receive for good: a loop that has
-// not noticed yet must not take messages that nobody settles. It closes neither the engine nor the source of a [Run]; all else of the queue
-// can be used after it.
+// Close gives back messages that were received and not settled, and waits until the verdicts on the others are recorded. It ends Receive for
+// good, so that a loop that has not noticed yet does not take messages that it would not settle. It closes neither the engine nor the source of
+// a [Run]; the other methods of the queue can be used after it.
 func (q *Queue[T]) Close(ctx context.Context) error {
 	q.mu.Lock()
 	s := q.source
@@ -513,19 +515,19 @@ func (q *Queue[T]) Close(ctx context.Context) error {
 
 // QueueCounts are the messages of a [Queue].
 type QueueCounts struct {
-	Waiting  int           // in the queue: due or not, and in flight
+	Waiting  int           // in the queue: due, delayed or in flight
 	Retrying int           // in layers, and behind others of their key
 	Dead     int           // dead letters
 	Held     int           // of all these: they are not taken until they are released (package jobs)
 	Age      time.Duration // of the oldest message in the queue
 }
 
-// Counts counts the messages of the queue. They move while it counts, from the queue to layers and dead letters, and it counts in that
-// order: none is missed, and one may be counted twice.
+// Counts counts the messages of the queue. They move while it counts, from the queue to layers and dead letters, and it counts in that order:
+// every message is counted, and some may be counted twice.
 func (q *Queue[T]) Counts(ctx context.Context) (c QueueCounts, err error) {
 	looks, ok := q.engine.(store.Inspector)
 	if !ok {
-		return c, fmt.Errorf("delivery: queue %q: a %T cannot count messages: it is no store.Inspector", q.name, q.engine)
+		return c, fmt.Errorf("delivery: queue %q: a %T cannot count messages: it is not a store.Inspector", q.name, q.engine)
 	}
 	var errs []error
 	count := func(name string) store.Counts {

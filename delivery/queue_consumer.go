@@ -22,7 +22,7 @@ func (s *queueSettings) refuse(engine Engine, name string) {
 		return
 	}
 	if _, ok := engine.(store.Consumer); !ok {
-		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a %T has no leases (store.Store), and is no store.Consumer", name, engine))
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a %T is neither a store.Store, which has leases, nor a store.Consumer", name, engine))
 	}
 	no := func(option string) {
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a %T cannot do %s; %s", name, engine, option, elsewhere))
@@ -50,7 +50,7 @@ func (q *Queue[T]) cannot(m *store.Message) error {
 	case !consumes(q.engine):
 		return nil
 	case m.Delay > 0:
-		return fmt.Errorf("%w: After: a %T has no delay but that of a layer; %s", ErrRefused, q.engine, elsewhere)
+		return fmt.Errorf("%w: After: a %T delays messages in layers only; %s", ErrRefused, q.engine, elsewhere)
 	case m.Meta.ID != "":
 		return fmt.Errorf("%w: ID: a %T does not find a message by its id, and would have it twice; PutAll keeps the id of a message without "+
 			"that promise, or %s", ErrRefused, q.engine, elsewhere)

@@ -18,59 +18,59 @@ import (
 // ends within the 30 s that Kubernetes grants, and 3 s of them are left to close its engine.
 const closeWait = 3 * time.Second
 
-// Operator is what [Run] drives: an *asyncop.AsyncWaitOperator, or several in a row behind the same two methods.
+// Operator is the operator that [Run] drives: an *asyncop.AsyncWaitOperator, or several in a row behind the same two methods.
 //
-// If it has a method CheckRun(ctx context.Context) error, Run calls that first, with its context, and returns its error. From an
-// *asyncop.AsyncWaitOperator by itself Run hears how many slots are free, and receives no more messages than that, and those that it
-// expects to become free meanwhile: none in an outage.
+// If it has a method CheckRun(ctx context.Context) error, Run calls that first, with its context, and returns its error. If op is an
+// *asyncop.AsyncWaitOperator itself, Run receives only as many messages as it has free slots, or expects to become free meanwhile: none in an
+// outage.
 type Operator[IN, OUT any] interface {
-	// Messages takes messages and yields a message for each result. It ends when input has, and what was taken is done. What does
-	// not reach the body of the loop it settles.
+	// Messages takes messages and yields a message for each result. It ends when input has ended and all messages taken are done. It settles the
+	// messages whose results do not reach the body of the loop.
 	Messages(input iter.Seq2[Message[IN], error]) iter.Seq2[Message[OUT], error]
 
-	// Stop with a context that has ended breaks off Messages: what is in flight is nacked.
+	// Stop with a context that has ended aborts Messages: messages in flight are nacked.
 	Stop(ctx context.Context) error
 }
 
-// Run is a worker: it receives messages from source, lets op process them, puts the results into sink, and acknowledges each
-// message when sink has returned (law D1). It returns when ctx ends, when the source ends, or when one of the three fails for good.
+// Run is a worker: it receives messages from source, lets op process them, puts the results into sink, and acknowledges each message when sink
+// has returned (law D1). It returns when ctx ends, when the source ends, or when source, op or sink fails for good.
 //
 //	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(orders.TakeFailure))
 //	summary, err := delivery.Run(ctx, orders, op, receipts)
 //
-// source and sink are a [Queue], or any other [Source] and [Sink]. Of a queue Run makes a source of its own.
+// source and sink are a [Queue], or any other [Source] and [Sink]. For a queue Run makes a source of its own.
 //
-// op must have a failure policy, such as a failure sink. Without one, a message that cannot be processed ends each worker that
-// gets it. op must not end with ctx (asyncop.WithContext), or nothing is drained. Run returns an error for both
-// before it begins. docs/choosing.md has a whole worker.
+// op must have a failure policy, such as a failure sink. Without one, a message that cannot be processed ends each worker that gets it. op must
+// not end with ctx (asyncop.WithContext), since it could not drain then. Run returns an error for both before it begins. docs/choosing.md has a
+// whole worker.
 //
 // # The end
 //
-// When ctx ends, Run takes nothing more, and finishes what it has, for up to 20 s ([WithDrain]). Messages that are not done
-// then are given back. This is no error: Run returns nil, and the summary has the numbers. In any case Run closes the source, which
-// records what was settled. If something does not end even then, such as a Receive from a server that hangs, Run closes the source
-// after three more seconds, which may take three seconds as well. A source that cannot record it now, as without a leader, is logged, and is no error
-// either: what was settled last comes again.
+// When ctx ends, Run stops receiving, and finishes the messages it has, for up to 20 s ([WithDrain]). Messages that are not done then are given
+// back. This is not an error: Run returns nil, and the summary has the numbers. In any case Run closes the source, which records the verdicts.
+// If a call does not end even then, such as a Receive from a server that hangs, Run closes the source after three more seconds, which may take
+// three seconds as well. If the source cannot record the last verdicts now, for example because a cluster lacks a leader, Run logs that and does
+// not return an error: those messages are redelivered.
 //
-// # What fails
+// # Failures
 //
 //   - A Receive that fails is tried again, after 100 ms and then twice as long each time, up to 10 s. After five minutes of failures
 //     Run drains, and returns the error.
-//   - An error that no repetition makes go away ends Run at once: a table that does not exist, a store that was closed, what PostgreSQL
-//     refuses to the user. If it is the source's, Run drains; if it is the sink's, all is given back. Run returns the error.
-//   - A PutAll that fails is repeated for each result alone, so that one which the sink refuses does not hold up others (law D4). That one is
-//     put again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if PutAll returns [ErrRefused], its
-//     message is rejected: it ends among the dead letters of its source.
-//   - If the sink is full ([ErrFull]), or takes no result at all, all wait, and are put again after the same times, until it is back. Nothing
-//     is called again for that: the operator stops when its results have no room, and with it Run stops receiving. PutAll must return soon
-//     after its context has ended.
-//   - If op fails, what it had in flight is given back, its results so far go to the sink, and Run returns the error.
+//   - A permanent error ends Run at once: a missing table, a closed store, a missing PostgreSQL permission. If the source returned it, Run
+//     drains; if the sink did, all messages are given back. Run returns the error.
+//   - A PutAll that fails is repeated for each result alone, so that a refused result does not block others (law D4). The refused result is put
+//     again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if PutAll returns [ErrRefused], its message
+//     is rejected: it ends among the dead letters of its source.
+//   - If the sink is full ([ErrFull]), or refuses every result, all results wait, and are put again after the same times, until the sink takes
+//     them. The calls are not repeated: the operator blocks on its results, so Run stops receiving. PutAll must return soon after its context
+//     has ended.
+//   - If op fails, its messages in flight are given back, its results so far go to the sink, and Run returns the error.
 //   - When more than half of the last 100 new messages have failed, Run stops receiving: see [WithFloodGuard].
 //
 // # Jobs
 //
-// Where the queue of source or sink is on an engine that keeps jobs, Run runs those of all queues beside its messages, and says every 20 s
-// what it does: see package jobs.
+// Where the queue of source or sink is on an engine that keeps jobs, Run runs the jobs of all queues beside its messages, and reports its state
+// every 20 s: see package jobs.
 //
 // It panics if an argument is nil. Run owns source and op: they are closed when it returns. A queue can be used after that.
 func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OUT], sink Sink[OUT], opts ...RunOption) (summary Summary, err error) {
@@ -92,6 +92,9 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	if q, ok := source.(*Queue[IN]); ok { // what panics has been asked
 		w.source = q.Source(nil) // one for each Run: others may use the queue
 	}
+	w.mu.Lock()
+	w.loses, _ = w.source.(losesLeases)
+	w.mu.Unlock()
 	defer func() { summary, err = w.end(ctx, err) }() // also if the operator panics, since something else drives it
 	if c, ok := op.(interface {
 		CheckRun(ctx context.Context) error
@@ -109,8 +112,8 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 }
 
 var (
-	errDrained = errors.New("delivery: the worker takes nothing more")
-	errAborted = errors.New("delivery: the worker gives back what it has")
+	errDrained = errors.New("delivery: the worker is draining")
+	errAborted = errors.New("delivery: the worker gives back its messages")
 	errClosing = fmt.Errorf("delivery: the source was not closed within %v", closeWait)
 )
 
@@ -180,7 +183,7 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 		return
 	}
 	if ctx.Err() != nil {
-		w.logger.Info("delivery: the worker takes nothing more, and finishes what it has",
+		w.logger.Info("delivery: the worker stops receiving, and finishes its messages",
 			slog.Int("messages", w.unsettled()), slog.Duration("limit", w.drain))
 	}
 	limit := w.clock.Timer(w.drain)
@@ -225,7 +228,7 @@ func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 	w.giveBack(errAborted)
 	closeErr := w.close()
 	if closeErr != nil && ctx.Err() != nil && !guard.IsPermanent(closeErr) {
-		w.logger.Warn("delivery: the source could not be told what was settled last, which comes again", slog.Any("error", closeErr))
+		w.logger.Warn("delivery: the source could not record the last verdicts; those messages are redelivered", slog.Any("error", closeErr))
 		closeErr = nil
 	}
 	s, err := w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)

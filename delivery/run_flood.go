@@ -135,7 +135,7 @@ func (w *worker[IN, OUT]) pause() bool {
 	w.mu.Lock()
 	pause, last := w.flood.next(), w.flood.err
 	w.mu.Unlock()
-	w.logger.Warn("delivery: most of the last messages have failed: the worker waits, and tries some then",
+	w.logger.Warn("delivery: most of the last messages have failed: the worker pauses, and then tries some",
 		slog.Int("last", w.window), slog.Any("error", last), slog.Duration("wait", pause), slog.Int("some", w.flood.probe()))
 	return w.sleep(w.receiving, pause)
 }
@@ -163,5 +163,5 @@ func (w *worker[IN, OUT]) probed(ended <-chan outcome, n int) {
 	w.mu.Lock()
 	w.flood.resume()
 	w.mu.Unlock()
-	w.logger.Info("delivery: messages are answered again: the worker goes on", slog.Int("answered", up), slog.Int("failed", failed))
+	w.logger.Info("delivery: messages are answered again: the worker resumes", slog.Int("answered", up), slog.Int("failed", failed))
 }

@@ -76,7 +76,7 @@ func (w *worker[IN, OUT]) input(yield func(Message[IN], error) bool) {
 			return
 		}
 		w.answered(err)
-		w.logger.Warn("delivery: the source has failed, and is asked again", slog.Any("error", err), slog.Duration("wait", wait))
+		w.logger.Warn("delivery: the source has failed, and is retried", slog.Any("error", err), slog.Duration("wait", wait))
 		if !w.sleep(w.receiving, wait) {
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
@@ -52,10 +53,17 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	aborted := context.AfterFunc(w.working, cancel) // it ends beside the rest
 	var working sync.WaitGroup
-	for _, h := range engines {
-		j, err := jobs.New(h.engine, jobs.Config{Clock: w.clock, Logger: w.logger})
+	w.mu.Lock()
+	w.offsets = make([]time.Duration, len(engines))
+	w.mu.Unlock()
+	for i, h := range engines {
+		j, err := jobs.New(h.engine, jobs.Config{Clock: w.clock, Logger: w.logger, Offset: func(d time.Duration) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.offsets[i] = d
+		}})
 		if err != nil {
-			w.logger.Warn("delivery: this worker runs no jobs", slog.Any("error", err))
+			w.logger.Warn("delivery: this worker does not run jobs", slog.Any("error", err))
 			continue
 		}
 		working.Go(func() { // ends with ctx

@@ -47,9 +47,9 @@ func newRunSettings(opts []RunOption) runSettings {
 	return s
 }
 
-// WithBatch sets how many messages are received at once, and how many results are put into the sink at once, at most; the default is
-// 100. The sink gets what is at hand, so a result does not wait for others. Run receives no more than the operator has free slots, so a
-// worker keeps no message from others that it cannot take. It panics if n < 1.
+// WithBatch sets how many messages are received at once, and how many results are put into the sink at once, at most; the default is 100. The
+// sink gets the results at hand, so a result does not wait for others. Run receives only as many messages as the operator has free slots, so a
+// worker does not keep messages from others that it cannot process. It panics if n < 1.
 func WithBatch(n int) RunOption {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: WithBatch: %d, want 1 or more", n))
@@ -57,8 +57,8 @@ func WithBatch(n int) RunOption {
 	return runOption(func(s *runSettings) { s.batch = n })
 }
 
-// WithDrain sets how long [Run] finishes what it has after its context has ended; the default is 20 s. What is not done then is given
-// back. With 0 all is given back at once. It panics if d < 0.
+// WithDrain sets how long [Run] finishes its messages after its context has ended; the default is 20 s. Messages that are not done then are
+// given back. With 0 all are given back at once. It panics if d < 0.
 func WithDrain(d time.Duration) RunOption {
 	if d < 0 {
 		panic(fmt.Sprintf("delivery: WithDrain: %v is negative", d))
@@ -66,19 +66,19 @@ func WithDrain(d time.Duration) RunOption {
 	return runOption(func(s *runSettings) { s.drain = d })
 }
 
-// WithFloodGuard sets when [Run] stops receiving: when more than this share of the last new messages has failed; the default is half of
-// the last 100. So an outage leaves the messages in the queue, and does not fill the dead letters (law D5). What is in the operator
-// then goes on, and may fail as well.
+// WithFloodGuard sets when [Run] stops receiving: when more than this share of the last new messages has failed; the default is half of the last
+// 100. So an outage leaves the messages in the queue, and does not fill the dead letters (law D5). Messages in the operator are still processed,
+// and may fail as well.
 //
-// A message has failed if it was handed over to the failure sink, dropped by the failure policy, or nacked with a delay. There are three
-// exceptions, since they say nothing about the service or show that it answers: a message that an attempt has failed for, and the next
-// one has not; one that was refused for good, by a rejection ([predicates.NewRejection]) or by [Message.Reject]; and one that has failed
-// before, and comes from a layer.
+// A message has failed if it was handed over to the failure sink, dropped by the failure policy, or nacked with a delay. Three kinds of messages
+// do not count as failed, since they show that the service answers, or are not evidence about it: a message whose retry succeeded; a message
+// that was refused for good, by a rejection ([predicates.NewRejection]) or by [message.Message.Reject]; and a message that has failed before, and comes
+// from a layer.
 //
-// After a second Run receives a tenth of the window: ten messages. If enough of them are answered, it goes on; if not, it tries again after
-// two seconds, four, and then each five seconds. It logs both. So an outage of an hour costs some 7,000 failed visits, and messages wait
-// for up to five seconds after it. Run cannot tell an outage from a batch of bad messages whose error is unknown: such a batch passes with
-// two messages a second. Let the function name the errors that are permanent.
+// After a second Run receives a tenth of the window: ten messages. If enough of them are answered, it resumes; if not, it tries again after two
+// seconds, four, and then each five seconds. It logs both. So an outage of an hour costs some 7,000 failed visits, and messages wait for up to
+// five seconds after it. Run cannot tell an outage from a batch of bad messages whose error is unknown: such a batch passes with two messages a
+// second. Let the function name the errors that are permanent.
 //
 // A share of 1 turns the guard off. It panics if share is not above 0 and at most 1, or window < 1.
 func WithFloodGuard(share float64, window int) RunOption {
@@ -88,16 +88,16 @@ func WithFloodGuard(share float64, window int) RunOption {
 	return runOption(func(s *runSettings) { s.share, s.window = share, window })
 }
 
-// WithClock sets the clock of the waits of [Run], or of a queue: its leases, rates and the times of failures. The default is the machine's.
-// When a message is due, the engine's clock says. It panics if c is nil.
+// WithClock sets the clock of the waits of [Run], or of a queue: its leases, rates and the times of failures. The default is the machine's. The
+// engine's clock decides when a message is due. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
 	guard.RefuseNil("delivery: WithClock", "clock", c)
 	return shared{func(s *queueSettings) { s.clock = c }, func(s *runSettings) { s.clock = c }}
 }
 
-// WithLogger sets the logger of [Run] or of a queue; the default is slog.Default(). Run logs failures and the flood guard at warn level,
-// and the begin of a drain at info level. A queue logs at warn level leases that were lost, dead letters, and verdicts that could not be
-// recorded. It panics if l is nil.
+// WithLogger sets the logger of [Run] or of a queue; the default is slog.Default(). Run logs failures and the flood guard at warn level, and the
+// start of a drain at info level. A queue logs lost leases, dead letters, and verdicts that could not be recorded at warn level. It panics if l
+// is nil.
 func WithLogger(l *slog.Logger) Option {
 	guard.RefuseNil("delivery: WithLogger", "logger", l)
 	return shared{func(s *queueSettings) { s.logger = l }, func(s *runSettings) { s.logger = l }}

@@ -40,7 +40,7 @@ func (w *worker[IN, OUT]) fill(results <-chan Message[OUT]) {
 			continue
 		}
 		// The fault is the sink's: all wait until it is back, which holds up the source by the leases of what it has given.
-		w.logger.Warn("delivery: the sink has failed, and gets its results again", slog.Any("error", err), slog.Int("messages", len(f.left)),
+		w.logger.Warn("delivery: the sink has failed, and its results are put again", slog.Any("error", err), slog.Int("messages", len(f.left)),
 			slog.Duration("wait", wait))
 		w.sleep(w.working, wait)
 		wait = min(2*wait, lastWait)
@@ -213,7 +213,7 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 	if f.down = !worked; f.down || len(failed) == 0 {
 		return err
 	}
-	w.logger.Warn("delivery: the sink does not take some results, which it gets again", slog.Any("error", err),
+	w.logger.Warn("delivery: the sink refuses some results, which are put again", slog.Any("error", err),
 		slog.Int("messages", len(failed)), slog.String("first", failed[0].Meta().ID))
 	for i, m := range failed {
 		r := refusal[OUT]{message: m, took: f.took, wait: firstWait, due: w.clock.Now().Add(firstWait)}
@@ -250,6 +250,6 @@ func (w *worker[IN, OUT]) putSome(ms []Message[OUT]) error {
 
 // reject gives up what the sink can never take: its source has it among the dead letters.
 func (w *worker[IN, OUT]) reject(m Message[OUT], err error) {
-	w.logger.Warn("delivery: the sink does not take a result, whose message is rejected", slog.Any("error", err), slog.String("id", m.Meta().ID))
+	w.logger.Warn("delivery: the sink refuses a result for good, and its message is rejected", slog.Any("error", err), slog.String("id", m.Meta().ID))
 	m.Reject(err)
 }

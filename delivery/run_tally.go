@@ -9,15 +9,15 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Summary is what became of the messages that [Run] has received. Received is the sum of the other numbers: a message that came
-// twice counts twice.
+// Summary counts the messages that [Run] has received, by outcome. Received is the sum of the other numbers: a message that was delivered twice
+// counts twice.
 type Summary struct {
 	Received     int
 	Acknowledged int           // done: the sink has its results, or it had none
 	HandedOver   int           // failed, and taken by the failure sink; or dropped by the failure policy
 	Rejected     int           // failed, and given up
-	Nacked       int           // failed, to come again
-	GivenBack    int           // not done at the end, or while a backend was closed, to come again
+	Nacked       int           // failed, to be redelivered
+	GivenBack    int           // not done at the end, or while a backend was closed, to be redelivered
 	Floods       int           // how often the flood guard has stopped the worker: see WithFloodGuard
 	Elapsed      time.Duration // of Run
 }
@@ -44,10 +44,12 @@ type tally struct {
 	settled int
 	flood   flood
 
-	redelivered int       // of counts.Received: had a visit before
-	asks        bool      // the source was asked for messages
-	asked       time.Time // since when it is asked; zero: it is not
-	failing     error     // of its last answer
+	redelivered int             // of counts.Received: had a visit before
+	offsets     []time.Duration // of the clocks of the engines
+	loses       losesLeases     // the source; nil: it does not count that
+	asks        bool            // the source was asked for messages
+	asked       time.Time       // since when it is asked; zero: it is not
+	failing     error           // of its last answer
 }
 
 // received notes messages, and returns others in their place whose verdicts are counted. ended gets what each says; it may be nil, and has

@@ -2,35 +2,35 @@ package delivery
 
 import "context"
 
-// Source is where messages come from: a queue, a topic, a table. Suites for sources of your own are in package deliverytest.
+// Source delivers messages: from a queue, a topic, a table. Package deliverytest has a suite for sources of your own.
 //
 // A message that Receive has returned belongs to the receiver until it is settled. Its source
 //
 //   - extends the lease of the message meanwhile, if it has one, and does not return it a second time (law D2)
-//   - forgets it when it was acknowledged, keeps it apart or forgets it when it was rejected
+//   - forgets it when it was acknowledged, and forgets it or keeps it apart when it was rejected
 //   - returns it again when it was nacked, with the same id, and not before the delay is over (law D3)
 //   - takes the verdict at once, from any goroutine, and records it on a goroutine of its own. If that fails, the message is delivered
 //     again (law D1), and the next Receive or Close returns the error
 type Source[T any] interface {
-	// Receive returns messages, at least one and at most n, n ≥ 1. It waits for the first one, and not for more. It is called
-	// by one goroutine at a time.
+	// Receive returns between 1 and n messages; n ≥ 1. It waits for the first message, and not for more. It is called by a single goroutine at a
+	// time.
 	//
-	// With an error it returns no messages. The error is io.EOF itself if there will be no more messages and all are settled. It is
-	// the cause of ctx when that ends; no message is lost by that. Any other error is a failure, after which Receive may be
-	// called again, or it says that the source is closed.
+	// With an error it does not return messages. The error is io.EOF itself if the source has ended and all messages are settled. If ctx ends,
+	// the error is its cause, and messages are not lost. Any other error is a failure, after which Receive may be called again, or reports that
+	// the source is closed.
 	Receive(ctx context.Context, n int) ([]Message[T], error)
 
-	// Close ends the source. It returns when what was settled is recorded, or when ctx ends. What is not settled is given back:
-	// another source delivers it again. To settle it after Close changes nothing. A Receive that waits returns with an error.
-	// Close may be called from any goroutine, and again.
+	// Close ends the source. It returns when all verdicts are recorded, or when ctx ends. Messages that are not settled are given back: another
+	// source delivers them again. Settling them after Close has no effect. A Receive that waits returns with an error. Close may be called from
+	// any goroutine, and again.
 	Close(ctx context.Context) error
 }
 
-// Sink is where the values of messages go.
+// Sink takes the values of messages.
 type Sink[T any] interface {
-	// PutAll returns nil when all the values are safe; the caller then acknowledges the messages (law D1). After an error the
-	// caller nacks them. A sink that has made some of them safe acknowledges those before it returns the error: the first
-	// verdict counts. It rejects a message that it can never take, or returns an error that matches [ErrRefused] when that
-	// message is put alone. One without an acknowledgement makes PutAll fail instead.
+	// PutAll returns nil when all the values are safe; the caller then acknowledges the messages (law D1). After an error the caller nacks them.
+	// A sink that has made some of them safe acknowledges those messages before it returns the error: the first verdict counts. It rejects a
+	// message that it can never take, or returns an error that matches [ErrRefused] when that message is put alone. If such a message lacks an
+	// acknowledgement, PutAll fails instead.
 	PutAll(ctx context.Context, messages []Message[T]) error
 }

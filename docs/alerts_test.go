@@ -3,6 +3,7 @@ package docs_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -20,6 +21,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -28,8 +30,11 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
+	"github.com/weirflow/weir/partitions"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -87,30 +92,94 @@ func (p *plant) call(ctx context.Context, n parcel) (parcel, error) {
 type plantSink struct{ *plant }
 
 func (s plantSink) PutAll(ctx context.Context, ms []delivery.Message[parcel]) error {
-	if s.has("stuck") {
+	switch {
+	case s.has("stuck"):
 		<-ctx.Done()
 		return context.Cause(ctx)
+	case s.has("leases"):
+		select {
+		case <-time.After(40 * time.Second):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 	return nil
 }
 
-// plantSource is the queue, on a disk that may be full.
-type plantSource struct {
+// plantEngine keeps the queue, on a disk that may be full. It may be too slow to extend leases.
+type plantEngine struct {
 	*plant
-	delivery.Source[parcel]
+	*memory.Engine
 }
 
-func (s plantSource) Receive(ctx context.Context, n int) ([]delivery.Message[parcel], error) {
-	if s.has("disk") {
+func (e plantEngine) Take(ctx context.Context, queue string, n int, lease time.Duration) ([]store.Leased, error) {
+	if e.has("disk") {
 		return nil, fmt.Errorf("write orders.db-wal: %w", syscall.ENOSPC)
 	}
-	waiting, cancel := context.WithTimeout(ctx, 10*time.Second) // so that it notices
-	defer cancel()
-	ms, err := s.Source.Receive(waiting, n)
-	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
-		err = nil
+	return e.Engine.Take(ctx, queue, n, lease)
+}
+
+func (e plantEngine) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
+	if e.has("leases") {
+		return context.DeadlineExceeded
 	}
-	return ms, err
+	return e.Engine.Extend(ctx, d, leases...)
+}
+
+// plantClock is that of the engine. It may jump.
+type plantClock struct {
+	*plant
+	clock.Clock
+}
+
+func (c plantClock) Now() time.Time {
+	if c.has("clock") {
+		return c.Clock.Now().Add(10 * time.Minute)
+	}
+	return c.Clock.Now()
+}
+
+// plantLocks are those of the partitions. That of one may be out of order.
+type plantLocks struct {
+	*plant
+	lock.Locks
+}
+
+var errLock = errors.New("the row is damaged")
+
+func (l plantLocks) Acquire(ctx context.Context, name, owner string, d time.Duration) (lock.Grant, error) {
+	if l.has("partition") && name == "flights/partition/b" {
+		return lock.Grant{}, errLock
+	}
+	return l.Locks.Acquire(ctx, name, owner, d)
+}
+
+func (l plantLocks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
+	if l.has("partition") && g.Name == "flights/partition/b" {
+		return errLock
+	}
+	return l.Locks.Extend(ctx, g, d)
+}
+
+// Open returns the store of a partition.
+func (*plant) Open(context.Context, string, uint64) (checkpoint.Store, error) {
+	return checkpointtest.NewMemoryStore(), nil
+}
+
+// partitions runs the pipelines of three partitions, without checkpoints of their own.
+func (p *plant) partitions(ctx context.Context, locks lock.Locks, monitor *partitions.Monitor) error {
+	quiet := slog.New(slog.DiscardHandler)
+	return partitions.Run(ctx, partitions.Config{
+		Assigner: &partitions.Leases{Locks: plantLocks{p, locks}, Group: "flights", Partitions: []string{"a", "b", "c"}, Logger: quiet},
+		Stores:   p, Monitor: monitor, Logger: quiet,
+		Checkpoints: []checkpoint.Option{checkpoint.WithInterval(time.Hour), checkpoint.WithLogger(quiet)},
+		Pipeline: func(ctx context.Context, part partitions.Partition) error {
+			if err := part.Coordinator.Start(); err != nil {
+				return err
+			}
+			return part.Coordinator.Wait()
+		},
+	})
 }
 
 // plantStore keeps checkpoints, unless it hangs.
@@ -174,7 +243,9 @@ func (p *plant) run(t *testing.T, fault string, each, lasts time.Duration) {
 		quiet := slog.New(slog.DiscardHandler)
 		p.fault.Store("")
 		p.series, p.registry, p.epoch = map[string][]string{}, prometheus.NewRegistry(), time.Now()
-		engine, bank, monitor, metrics := memory.Open(), backend.New("bank", backend.WithLogger(quiet)), &delivery.Monitor{}, weirprom.New("payments")
+		engine := plantEngine{p, memory.Open(memory.WithClock(plantClock{p, clock.New()}))}
+		bank, monitor, metrics := backend.New("bank", backend.WithLogger(quiet)), &delivery.Monitor{}, weirprom.New("payments")
+		shares := &partitions.Monitor{}
 		orders := delivery.NewQueue[parcel](engine, "orders", delivery.RetryAfter(time.Minute, 2*time.Hour), delivery.WithLogger(quiet))
 		op := asyncop.OrderedWait(asyncop.Blocking(p.call), 10*time.Second, 20, asyncop.WithBackend(bank), asyncop.WithObserver(metrics),
 			asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
@@ -183,12 +254,18 @@ func (p *plant) run(t *testing.T, fault string, each, lasts time.Duration) {
 		require.NoError(t, err)
 		require.NoError(t, coordinator.Start())
 		p.registry.MustRegister(metrics, weirprom.NewBackends(bank), weirprom.NewWorker("payments", monitor),
-			weirprom.NewCheckpoints("flights", coordinator), weirprom.NewQueues(engine, "orders", "orders-retry-1", "orders-retry-2", "orders-dead"))
+			weirprom.NewCheckpoints("flights", coordinator), weirprom.NewPartitions("flights", shares),
+			weirprom.NewQueues(engine, "orders", "orders-retry-1", "orders-retry-2", "orders-dead"))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_, _ = delivery.Run(ctx, plantSource{p, orders.Source(nil)}, op, plantSink{p}, delivery.WithMonitor(monitor), delivery.WithLogger(quiet))
+			_, _ = delivery.Run(ctx, orders, op, plantSink{p}, delivery.WithMonitor(monitor), delivery.WithLogger(quiet))
+		}()
+		shared := make(chan struct{})
+		go func() {
+			defer close(shared)
+			_ = p.partitions(ctx, engine.Locks(), shares)
 		}()
 		fed := make(chan struct{})
 		go func() {
@@ -208,6 +285,7 @@ func (p *plant) run(t *testing.T, fault string, each, lasts time.Duration) {
 		p.fault.Store("")
 		cancel()
 		<-ended
+		<-shared
 		<-fed
 		require.NoError(t, coordinator.Close())
 		require.NoError(t, engine.Close())
@@ -252,6 +330,9 @@ func TestAlerts(t *testing.T) {
 		{"poison", "WeirDeadLetters", ticket, nil},
 		{"layer", "WeirLayerGrows", ticket, nil},
 		{"checkpoint", "WeirCheckpointStuck", ticket, nil},
+		{"partition", "WeirPartitionUnowned", page, nil},
+		{"leases", "WeirLeasesLost", ticket, nil},
+		{"clock", "WeirClockJumped", ticket, nil},
 		{"", "", 0, nil},
 	} {
 		t.Run(cmp.Or(c.fault, "a day of calm"), func(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/ext/otel/weirotel"
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
+	"github.com/weirflow/weir/partitions"
 )
 
 func Example_stats() {
@@ -81,6 +82,14 @@ func TestPrometheusOfCheckpoints(t *testing.T) {
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	require.Len(t, families, 7)
+}
+
+func TestPrometheusOfPartitions(t *testing.T) {
+	registry, monitor := prometheus.NewRegistry(), &partitions.Monitor{}
+	registry.MustRegister(weirprom.NewPartitions("flights", monitor))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	require.Len(t, families, 2)
 }
 
 func TestOpenTelemetry(t *testing.T) {

@@ -9,14 +9,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/benbjohnson/clock"
-
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/files"
-	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/partitions"
 )
@@ -73,7 +71,8 @@ func Example_leases() {
 	check(err)
 	defer os.RemoveAll(dir)
 	names := []string{"a", "b", "c", "d"}
-	locks := lock.NewMemory(clock.New()) // those of SQLite, PostgreSQL or JetStream for several processes
+	engine := memory.Open() // SQLite, PostgreSQL or JetStream for several processes
+	locks := engine.Locks()
 
 	var owners sync.Map
 	var ended, workers sync.WaitGroup
@@ -105,6 +104,8 @@ func Example_leases() {
 					return nil
 				},
 				Logger: quiet,
+				Engine: engine, // also the place of the locks
+				Name:   "flights",
 			}))
 		})
 	}

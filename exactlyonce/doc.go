@@ -6,7 +6,7 @@
 // # Vocabulary
 //
 //   - A client is an incarnation of a calling program: 128 random bits. See [Client].
-//   - A sequence number counts what a client asks for, from 1. In a stream it belongs to an element.
+//   - A sequence number counts the operations of a client, from 1. In a stream it belongs to an element.
 //   - A step names a request among several that are made for the same sequence number.
 //   - An attempt is a sending of a request. Attempts of a request differ in their attempt number only.
 //   - The first incomplete number promises that the client does not repeat requests below it.
@@ -14,7 +14,7 @@
 //
 // # The two sides
 //
-// They do not import each other. This package has the types that both know, and that a handler and a store of records need.
+// They do not import each other. This package has the types that both use, and that a handler and a store of records need.
 //
 //   - The calling side is package [github.com/weirflow/weir/exactlyonce/caller]: it numbers the elements of a stream and sends the ids.
 //   - The called side is package [github.com/weirflow/weir/exactlyonce/server]: it finds the earlier attempts of a request and decides

@@ -18,8 +18,8 @@ const Header = "Exactly-Once"
 // maxHeader bounds the header: 34 bytes for the client, the numbers and the step with their names, and some spaces.
 const maxHeader = 256
 
-// Client identifies an incarnation of a client. It is random, so that a program that has lost its sequence numbers cannot
-// take up the identity of its predecessor. The zero value is none.
+// Client identifies an incarnation of a client. It is random, so that a program that has lost its sequence numbers cannot take up the identity
+// of its predecessor. The zero value is not a client.
 type Client [16]byte
 
 // NewClient returns 128 random bits.
@@ -42,10 +42,10 @@ type ID struct {
 	Sequence int64  // from 1 to 999,999,999,999,999
 	Step     string // which request of the sequence number: at most 64 letters, digits and ._:-; "" if there is one only
 	Attempt  int    // from 1 to 999,999,999; attempts are compared for equality only
-	First    int64  // the client repeats nothing below it, from 1 to Sequence; 0 says nothing
+	First    int64  // the client does not repeat requests below it, from 1 to Sequence; 0: unknown
 
-	// Age is the time since the request was first sent, rounded up to seconds, and 0 in its first sending. A service that may have
-	// forgotten the request since then refuses it as stale.
+	// Age is the time since the request was first sent, rounded up to seconds; 0 when it is first sent. A service that may have forgotten the
+	// request since then refuses it as stale.
 	Age time.Duration
 }
 

@@ -35,8 +35,8 @@ var hopByHop = []string{
 // responseVersion is the first byte of a stored response.
 const responseVersion = 1
 
-// Encode returns the bytes to be stored. Left out are Set-Cookie, the headers that belong to a connection, those that
-// Connection names, and trailers. Responses that are otherwise equal have equal bytes.
+// Encode returns the bytes to be stored. They leave out Set-Cookie, the headers that belong to a connection or that Connection names, and
+// trailers. Responses that are otherwise equal have equal bytes.
 func (r Response) Encode() []byte {
 	var names []string
 	for name, values := range r.Header {
@@ -82,7 +82,7 @@ func ParseResponse(stored []byte) (Response, error) {
 	}
 	if status := in.Uvarint(); in.Err == nil {
 		if status < 200 || status > 999 {
-			in.Fail(fmt.Errorf("status %d is none of a response", status))
+			in.Fail(fmt.Errorf("status %d is not valid in a response", status))
 		}
 		r.Status = int(status)
 	}

@@ -1,5 +1,5 @@
-// Package flow has steps for pipelines of weir: map, filter, flat map. They let watermarks, barriers and other control elements
-// pass, which the steps of the same name in go-streams do not: those assert the type of each element.
+// Package flow has steps for pipelines of weir: map, filter, flat map. They let watermarks, barriers and other control elements pass, which the
+// steps of the same name in go-streams do not, since they assert the type of each element.
 //
 //	source.Via(flow.NewMap(strings.TrimSpace)).Via(operator).To(sink)
 //
@@ -18,5 +18,5 @@
 //		"github.com/weirflow/weir/flow"
 //	)
 //
-// To mix them up does not compile: go-streams' NewMap, NewFilter and NewFlatMap take a second argument.
+// Mixing them up does not compile: go-streams' NewMap, NewFilter and NewFlatMap take a second argument.
 package flow

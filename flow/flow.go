@@ -16,17 +16,16 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Flow is a step of a pipeline. [NewMap], [NewFilter] and [NewFlatMap] make a Flow. It does not have a state, so it takes no part in
+// Flow is a step of a pipeline. [NewMap], [NewFilter] and [NewFlatMap] make a Flow. It does not have a state, so it does not take part in
 // checkpoints.
 //
-// It works on one element at a time, in order. Of a message ([message.Message]) the function gets the value, and what the flow
-// makes of it has the acknowledgement of that message. A function that is typed on messages gets the message, and passes the
-// acknowledgement on itself.
+// It works on a single element at a time, in order. Of a message ([message.Message]) the function gets the value, and the results have the
+// acknowledgement of that message. A function that is typed on messages gets the message, and passes the acknowledgement on itself.
 //
-// When its function panics or calls runtime.Goexit, or an element is of a wrong type, the flow has failed: it closes Out,
-// discards what still comes, nacks the messages among that, and logs the error once through slog.Default(). The next operator
-// or sink of weir fails with the same error, and so does the run of a coordinator whose barriers it passes. A message with an
-// acknowledgement of its own in a stream with barriers is such an error, too.
+// When its function panics or calls runtime.Goexit, or an element is of a wrong type, the flow has failed: it closes Out, discards later
+// elements, nacks the messages among them, and logs the error once through slog.Default(). The next operator or sink of weir fails with the same
+// error, and so does the run of a coordinator whose barriers it passes. A message with an acknowledgement of its own in a stream with barriers
+// is such an error, too.
 type Flow struct {
 	in, out chan any
 	name    string
@@ -45,7 +44,7 @@ var _ streams.Flow = (*Flow)(nil)
 // buffer is the number of places at both ends of a Flow.
 const buffer = 64
 
-// NewMap returns a flow that emits f of every element.
+// NewMap returns a flow that emits the result of f for every element.
 //
 //	in  -- 1 -- 2 -- W -- 3 --
 //	out -- f1 - f2 - W -- f3 -
@@ -67,7 +66,7 @@ func NewMap[T, R any](f func(T) R) *Flow {
 	})
 }
 
-// NewFilter returns a flow that emits the elements that are to be kept. A message that is not is acknowledged.
+// NewFilter returns a flow that emits the elements for which keep is true. It acknowledges messages that it drops.
 //
 //	in  -- 1 -- 2 -- W -- 3 --
 //	out -- 1 ------- W -- 3 --
@@ -85,8 +84,7 @@ func NewFilter[T any](keep func(T) bool) *Flow {
 	})
 }
 
-// NewFlatMap returns a flow that emits all that f returns for an element. Its values for a message are parts of it
-// ([message.Split]).
+// NewFlatMap returns a flow that emits all that f returns for an element. The values for a message are parts of it ([message.Split]).
 //
 //	in  -- 1 -------- W -- 2 ------
 //	out -- 1a - 1b -- W -- 2a - 2b -
@@ -231,14 +229,14 @@ func (f *Flow) Err() error {
 	return nil
 }
 
-// ElementTypes is for other ends of a stream.
+// ElementTypes returns the types of the stream's elements, so that Via and To can panic if they do not match.
 func (f *Flow) ElementTypes(wiring.Question) (in, out reflect.Type) { return f.takes, f.sends }
 
 // In returns the channel that upstream sends to and closes.
 func (f *Flow) In() chan<- any { return f.in }
 
-// Out returns the channel of the results. If a function of go-streams reads it that branches or joins streams, other than
-// FanOut, the flow fails at the first barrier.
+// Out returns the channel of the results. A function of go-streams that branches or joins streams must not read it, except FanOut: the flow
+// fails at the first barrier.
 func (f *Flow) Out() <-chan any {
 	if err := wiring.Reader(); err != nil {
 		f.mu.Lock()

@@ -97,8 +97,7 @@ func (m *Meta) instants() [5]instant {
 	}
 }
 
-// ToHeaders returns m as headers of a message in a foreign system: the user's as they are, and these, without those that are
-// zero:
+// ToHeaders returns m as headers of a message in a foreign system: the user's headers unchanged, and these, if they are not zero:
 //
 //	Weir-Id                orders/0/17
 //	Weir-Key               customer-5
@@ -123,7 +122,7 @@ func (m *Meta) instants() [5]instant {
 // Texts are UTF-8; in them, unprintable characters, percent signs, spaces at either end, and commas in a reason are written as
 // %XX. Times are in UTC, to the nanosecond.
 //
-// The error names what is over its limit or cannot be written. The map belongs to the caller.
+// The error names a field that is over its limit or cannot be written. The map belongs to the caller.
 func (m Meta) ToHeaders() (map[string]string, error) {
 	m, err := m.fit()
 	if err != nil {
@@ -164,9 +163,9 @@ func (m Meta) ToHeaders() (map[string]string, error) {
 	return h, nil
 }
 
-// MetaFromHeaders returns what [Meta.ToHeaders] has written. The names of weir's headers are taken in any case. The others are
-// the user's, or a later version of weir has written them: both are in Meta.Headers. The error names the header that is damaged, over its
-// limit, or there twice; the others are in the Meta all the same.
+// MetaFromHeaders returns the Meta that [Meta.ToHeaders] has written. The names of weir's headers are not case-sensitive. Other headers, from
+// the user or a later version of weir, are in Meta.Headers. The error names a header that is damaged, over its limit, or there twice; the others
+// are in the Meta all the same.
 func MetaFromHeaders(h map[string]string) (Meta, error) {
 	m, err := metaFromHeaders(h)
 	if err != nil {

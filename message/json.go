@@ -43,7 +43,7 @@ type storedOrigin struct {
 	Position  string `json:"position,omitempty"`
 }
 
-// MarshalJSON returns m as it is stored: an object without what is zero. The error names what is over its limit.
+// MarshalJSON returns m as it is stored: an object without zero fields. The error names a field that is over its limit.
 func (m Meta) MarshalJSON() ([]byte, error) {
 	m, err := m.fit()
 	if err != nil {
@@ -77,8 +77,8 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	return metas.Append(b, members), err
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. A member that it does not know is a header whose name begins with "Weir-Meta-", and
-// MarshalJSON writes it as it was.
+// UnmarshalJSON reads the output of MarshalJSON. A member that it does not know is a header whose name begins with "Weir-Meta-", and MarshalJSON
+// writes it as it was.
 func (m *Meta) UnmarshalJSON(b []byte) error {
 	read, err := metaFromJSON(b)
 	if err != nil {

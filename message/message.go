@@ -9,8 +9,8 @@ import (
 // Message is an element of a stream together with its acknowledgement and its history. It is a value: copies share the
 // acknowledgement. A *Message in a stream is an ordinary element, and so is a struct that embeds a Message.
 //
-// Of Ack, Nack, Reject and Settle the first that is called on any copy takes effect (law D2); later calls are ignored.
-// The zero Message, and any other that no source has made, lacks an acknowledgement: these methods have no effect.
+// Of Ack, Nack, Reject and Settle the first that is called on any copy takes effect (law D2); later calls are ignored. The zero Message, and any
+// other that no source has made, lacks an acknowledgement: these methods do not do anything.
 //
 // A part of a message ([Split]) is a Message of its own. Safe for concurrent use.
 type Message[T any] struct {
@@ -20,12 +20,11 @@ type Message[T any] struct {
 
 // New returns a message. Sources call it.
 //
-// settle is called exactly once, with how the message was settled: from any goroutine, so from the loop of an operator. It must
-// not block: a source that has something to write does so on a goroutine of its own. The source keeps the message, or extends
-// its lease, until then. A nil settle makes a message with a history and without an acknowledgement, for streams with
-// checkpoints.
+// settle is called exactly once, with the verdict, from any goroutine, including the loop of an operator. It must not block: a source that has
+// to write the verdict does so on a goroutine of its own. The source keeps the message, or extends its lease, until then. A nil settle makes a
+// message with a history and without an acknowledgement, for streams with checkpoints.
 //
-// meta describes the message, or is nil. It must not be changed any more.
+// meta describes the message, or is nil. It must not be changed afterwards.
 func New[T any](v T, meta *Meta, settle func(Verdict)) Message[T] {
 	if meta == nil && settle == nil {
 		return Message[T]{Value: v}
@@ -41,19 +40,18 @@ func New[T any](v T, meta *Meta, settle func(Verdict)) Message[T] {
 // letters.
 func (m Message[T]) Ack() { m.Settle(Verdict{Kind: Acked}) }
 
-// Nack gives the message back, to be delivered again, here or elsewhere. It will not come before the delay is over; a negative
-// delay counts as 0. How late it may come is up to its source.
+// Nack gives the message back, to be delivered again, here or elsewhere. It is not redelivered before the delay is over; a negative delay counts
+// as 0. Its source decides how late it may be.
 func (m Message[T]) Nack(delay time.Duration) {
 	m.Settle(Verdict{Kind: Nacked, Delay: delay})
 }
 
-// Reject gives the message up: it is not done, and must not be delivered again. Its source decides about it; where the source
-// does not keep it, store it among the dead letters and acknowledge it instead. A nil err stands for an error that says so.
+// Reject gives the message up: it is not done, and must not be delivered again. Its source decides about it; where the source does not keep it,
+// store it among the dead letters and acknowledge it instead. A nil err is replaced by an error that reports the nil.
 func (m Message[T]) Reject(err error) { m.Settle(Verdict{Kind: Rejected, Err: err}) }
 
-// Settle is Ack, Nack or Reject, as v says. It passes a verdict on, with the error behind it: the verdict about a message
-// that has failed, and is acknowledged since it is safe among the dead letters, for example. It panics if v.Kind is none of
-// the three.
+// Settle is Ack, Nack or Reject, according to v. It passes a verdict on with its error, for example for a message that has failed, and is
+// acknowledged because it is safe among the dead letters. It panics if v.Kind is none of the three.
 func (m Message[T]) Settle(v Verdict) {
 	switch v.Kind {
 	case Acked:
@@ -78,8 +76,7 @@ func (m Message[T]) Meta() Meta { return m.a.history() }
 // Pending reports whether the message has an acknowledgement and is not settled.
 func (m Message[T]) Pending() bool { return m.a != nil && !m.a.settled.Load() }
 
-// With returns a message with another value and the acknowledgement and history of m: it takes the place of m. It does not
-// allocate.
+// With returns a message with another value and the acknowledgement and history of m. It takes the place of m. It does not allocate.
 func With[A, B any](m Message[A], v B) Message[B] { return Message[B]{v, m.a} }
 
 // Split returns a message for each value: they are parts of m and take its place. m is settled when the last part is:
@@ -112,8 +109,8 @@ func Split[A, B any](m Message[A], vs ...B) []Message[B] {
 	return messages
 }
 
-// FromElement returns an element of a stream as a message, whatever the type of its value; ok is false if it is none. It is for
-// flows and sinks that take elements of any type: the handle of a message is With(m, struct{}{}), of a single word.
+// FromElement returns an element of a stream as a message, whatever the type of its value; ok is false if it is not a message. It is for flows
+// and sinks that take elements of any type: the handle of a message is With(m, struct{}{}), of a single word.
 func FromElement(element any) (m Message[any], ok bool) {
 	e, ok := element.(interface {
 		self() (Message[any], reflect.Type)

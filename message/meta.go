@@ -13,16 +13,16 @@ import (
 // replaced at each hop, never appended to. [Meta.ToHeaders] is the form in which it travels, JSON the form in which it is
 // stored.
 type Meta struct {
-	// ID names the message: a store takes two messages with the same id for one. It is derived from the origin ([Origin.ID]),
-	// so a hand-over that is repeated after a crash has the same id. At most 1,024 bytes.
+	// ID identifies the message: a queue keeps only one of two messages with the same id. It is derived from the origin ([Origin.ID]), so a
+	// hand-over that is repeated after a crash has the same id. At most 1,024 bytes.
 	ID string
-	// Key is what the messages are ordered by, or "". At most 1,024 bytes; they need not be text.
+	// Key is the key by which messages are ordered or taken in turn, or "". At most 1,024 bytes; they need not be text.
 	Key string
 	// Origin is where the message was first seen.
 	Origin Origin
 
-	// Visit counts the passages through an operator, from 1. Each may consist of several attempts. Sources return it for the passage that
-	// follows; what is stored before the first has 0.
+	// Visit counts the passages through an operator, from 1. Each may consist of several attempts. Sources return the number of the passage that
+	// follows; messages stored before the first have 0.
 	Visit int
 	// Attempts counts the calls that were begun in all visits before this one.
 	Attempts int
@@ -30,22 +30,22 @@ type Meta struct {
 	FirstFailure, LastFailure time.Time
 	// Due is when the message may be delivered, at the earliest (law D3); zero: at any time.
 	Due time.Time
-	// Deadline is until when the message makes sense; zero: for ever. A queue does not deliver it after that (delivery.Deadline).
+	// Deadline is the time after which the message is useless; zero: never. A queue does not deliver it after that (delivery.Deadline).
 	Deadline time.Time
-	// LastError is the message of the error of the last failure. What is over 4,096 bytes is cut off in a stored form.
+	// LastError is the message of the error of the last failure. A stored form has its first 4,096 bytes.
 	LastError string
-	// Reasons are those for which calls were retried or failed, by name, the latest last. A stored form has the last 64.
+	// Reasons are the reasons why calls were retried or failed, by name, the latest last. A stored form has the last 64.
 	Reasons []string
-	// Way is what became of the calls, in all visits. A stored form has the first 8 and the last 24.
+	// Way lists the calls of all visits. A stored form has the first 8 and the last 24.
 	Way []Step
-	// OutcomeUnknown says that a failed call may have taken effect, that nothing proves that it did not, and that it must not
-	// happen twice. It stays until a person lets the message return all the same.
+	// OutcomeUnknown says that a failed call may have taken effect, as far as is known, and must not happen twice. It stays until a person lets
+	// the message return all the same.
 	OutcomeUnknown bool
 	// Request is the id under which that call was made, in the form of exactlyonce.ID, or "". The next visit uses it again, so
 	// the called side finds the call. At most 1,024 bytes.
 	Request string
-	// Remembered is until when the called side remembers that call; zero: it does not. Before, the call may be made again under
-	// the same id.
+	// Remembered is the time until which the called side remembers that call; zero: it does not. Until then, the call may be repeated under the
+	// same id.
 	Remembered time.Time
 	// Provider is the external system that was chosen for the message, or "": later calls go there as well. At most 1,024
 	// bytes.
@@ -53,8 +53,8 @@ type Meta struct {
 	// Merges counts the returns from the dead letters.
 	Merges int
 
-	// Headers are the user's. At most 1 MiB, names included, in a stored form. Names that begin with "Weir-" are reserved: one that
-	// is here was written by a later version of weir, and is passed on (law W4).
+	// Headers are the user's headers. At most 1 MiB, names included, in a stored form. Names that begin with "Weir-" are reserved: such a header
+	// was written by a later version of weir, and is passed on (law W4).
 	Headers map[string]string
 }
 
@@ -69,9 +69,8 @@ type Origin struct {
 // longestID is the length up to which an id derived from an origin is readable.
 const longestID = 200
 
-// ID returns an id for the message that comes from here, such as "orders/0/17": always the same for the same origin, and
-// different for different origins. An id that would be over 200 bytes is hashed: "sha256:" and 64 hex digits. The zero Origin has the id
-// "".
+// ID returns an id for the message of this origin, such as "orders/0/17": the same for the same origin, and different for different origins. An
+// id of more than 200 bytes is hashed: "sha256:" and 64 hex digits. The zero Origin has the id "".
 func (o Origin) ID() string {
 	if o == (Origin{}) {
 		return ""
@@ -87,8 +86,8 @@ func (o Origin) ID() string {
 	return string(b)
 }
 
-// MetaFromContext returns what is known of the message that a function of an operator is called for; ok is false outside of a
-// call, and for elements that are not messages. It must not be changed: the maps and slices in it are shared.
+// MetaFromContext returns the metadata of the message that a function of an operator is called for; ok is false outside of a call, and for
+// elements that are not messages. It must not be changed: the maps and slices in it are shared.
 func MetaFromContext(ctx context.Context) (m Meta, ok bool) {
 	m, ok = ctx.Value(ctxkey.Message{}).(Meta)
 	return m, ok

@@ -9,21 +9,21 @@ import (
 // Verdict is how a message was settled. The source of the message gets it: see [New].
 type Verdict struct {
 	Kind  Kind
-	Delay time.Duration // Nacked: how long not to deliver it again, 0 or more; from now on
-	// Err is why a message was rejected, never nil then. Nacked: ErrLost, why it has failed, or nil. Acked: why it has failed, if it was
-	// handed over, to a layer or the dead letters for example, or dropped; nil if it is done.
+	Delay time.Duration // Nacked: the least time until redelivery, from now; 0 or more
+	// Err is the reason of the verdict. Rejected: never nil. Nacked: ErrLost, the error of a failure, or nil. Acked: the error of a failed
+	// message that was dropped or handed over, to a layer or the dead letters for example; nil if it is done.
 	Err error
-	// OutcomeUnknown says of a rejected message that a call for it may have taken effect, and is not known to have.
+	// OutcomeUnknown reports that a call for a rejected message may have taken effect, which is not known.
 	OutcomeUnknown bool
 }
 
-// Kind is a way among the three to settle a message.
+// Kind is a way to settle a message.
 type Kind uint8
 
 const (
-	// Acked: all that was made of the message is safe. The source may forget it.
+	// Acked: all results of the message are safe. The source may forget it.
 	Acked Kind = iota
-	// Rejected: it is not done, and must not be delivered again. The source keeps it apart, if it can, and goes on.
+	// Rejected: it is not done, and must not be delivered again. The source keeps it apart, if it can, and continues.
 	Rejected
 	// Nacked: it is not done. The source delivers it again, not before the delay is over.
 	Nacked
@@ -57,12 +57,12 @@ var (
 	// ErrLost is the error of the verdict on a message that was garbage collected before it was settled: see [FindLost].
 	ErrLost = errors.New("delivery: the message was lost: it was neither settled nor passed on")
 
-	// ErrRefused is matched by the error of a sink, a store or a failure sink for what it can never take: it is too large, or cannot be
-	// encoded. It is not offered again. The message is rejected, so it ends among the dead letters of its source.
+	// ErrRefused is matched by the error of a sink, a store or a failure sink for a message or element that it can never take: it is too large,
+	// or cannot be encoded. It is not offered again. The message is rejected, so it ends among the dead letters of its source.
 	ErrRefused = errors.New("it can never be stored")
 
-	// ErrBackendClosed is matched by the error of a nacked message that waited for its backend until its time ran out. It is no failure: its
-	// visit does not count.
+	// ErrBackendClosed is matched by the error of a nacked message that waited for its backend until its time ran out. That is not a failure:
+	// its visit does not count.
 	ErrBackendClosed = errors.New("the backend is closed")
 
 	errNoReason = errors.New("delivery: rejected without an error")

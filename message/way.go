@@ -13,9 +13,9 @@ type Step struct {
 	Begun   time.Time     `json:"begun,omitzero"`
 	Took    time.Duration `json:"took,omitempty"`    // in nanoseconds
 	Wait    time.Duration `json:"wait,omitempty"`    // the back-off after it
-	Retried bool          `json:"retried,omitempty"` // another one was to follow, in the same visit
-	Reason  string        `json:"reason,omitempty"`  // for which it was retried or failed; "": none was named
-	Backend string        `json:"backend,omitempty"` // how the backend was when it ended, such as "closed"; "": there is none
+	Retried bool          `json:"retried,omitempty"` // another call was to follow, in the same visit
+	Reason  string        `json:"reason,omitempty"`  // why it was retried or failed; "": none was named
+	Backend string        `json:"backend,omitempty"` // the state of the backend when it ended, such as "closed"; "": without a backend
 	Error   string        `json:"error,omitempty"`   // the first 120 bytes; "": it had a result, or none was wanted
 }
 

@@ -28,10 +28,10 @@
 //
 // # Guarantees
 //
-// A partition has one owner (law P1). When it is revoked, its pipeline is suspended: a checkpoint takes along what is in
-// flight, and the next owner resumes from there. When it is lost, the context of its pipeline ends at once. A worker that was
-// stopped for longer than its lease cannot notice that in time. Then the store refuses its checkpoints, so its
-// [checkpoint.Output] is not asked to publish, and the run ends with [checkpoint.ErrFenced].
+// A partition has a single owner (law P1). When it is revoked, its pipeline is suspended: a checkpoint stores the elements in flight, and the
+// next owner resumes from there. When it is lost, the context of its pipeline ends at once. A worker that was stopped for longer than its lease
+// cannot notice that in time. Then the store refuses its checkpoints, so its [checkpoint.Output] is not asked to publish, and the run ends with
+// [checkpoint.ErrFenced].
 //
 // So each element is in the output of its partition once, as with a single pipeline. Its call may be made again, as after a crash.
 // Calls that were under way when a partition was lost end with their contexts: give ctx to the operators (asyncop.WithContext),
@@ -39,8 +39,8 @@
 //
 // # Failures
 //
-// A pipeline that fails is started again from its last checkpoint, after a back-off of 1 s that doubles up to a minute. The back-off starts
-// at 1 s again after a run that has completed a checkpoint. So a partition that cannot be processed does not block others; its errors are
-// logged. If its output returns [checkpoint.ErrFenced], the store decides whether another worker has the partition: it is opened again,
-// with the same epoch.
+// A pipeline that fails is restarted from its last checkpoint, after a back-off of 1 s that doubles up to a minute. The back-off starts at 1 s
+// again after a run that has completed a checkpoint. So a partition that cannot be processed does not block others; its errors are logged. If
+// its output returns [checkpoint.ErrFenced], the store decides whether another worker has the partition: it is opened again, with the same
+// epoch.
 package partitions

@@ -148,10 +148,10 @@ func TestPipelineThatFailsWhileItIsSuspended(t *testing.T) {
 func TestLogOfAPartition(t *testing.T) {
 	for want, change := range map[string]func(c *partitions.Config, j *job){
 		"": func(*partitions.Config, *job) {},
-		`level=ERROR msg="the store of a partition whose pipeline has ended is not closed" partition=p0 epoch=0 error=trial`: func(c *partitions.Config, j *job) {
+		`level=ERROR msg="the store of a partition whose pipeline has ended could not be closed" partition=p0 epoch=0 error=trial`: func(c *partitions.Config, j *job) {
 			c.Stores = &unclosableStores{stores: j.stores}
 		},
-		`level=ERROR msg="pipeline of a partition failed and will be started again" partition=p0 epoch=0 error=trial after=1s`: func(c *partitions.Config, j *job) {
+		`level=ERROR msg="pipeline of a partition failed and will be restarted" partition=p0 epoch=0 error=trial after=1s`: func(c *partitions.Config, j *job) {
 			failed := false
 			c.Pipeline = func(ctx context.Context, p partitions.Partition) error {
 				if !failed {
@@ -164,7 +164,7 @@ func TestLogOfAPartition(t *testing.T) {
 		`level=ERROR msg="partition ended: another worker has taken it over" partition=p0 epoch=0 error=`: func(_ *partitions.Config, j *job) {
 			j.stores.epochs["p0"] = 1
 		},
-		`level=WARN msg="partition revoked, and not suspended" partition=p0 error=trial`: func(c *partitions.Config, _ *job) {
+		`level=WARN msg="partition revoked, but not suspended" partition=p0 error=trial`: func(c *partitions.Config, _ *job) {
 			c.Assigner = assigner(func(ctx context.Context, h partitions.Handler) error {
 				require.NoError(t, h.Assigned(ctx, "p0", 0))
 				synctest.Wait()

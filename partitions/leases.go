@@ -19,24 +19,25 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Leases is an [Assigner] that shares partitions out between all workers with the same locks, group and partitions: evenly, up
-// to one. A worker that joins gets its share from the others, which suspend what they give up. The share of a worker that
-// leaves is free at once, the share of a worker that dies when its lease has ended.
+// Leases is an [Assigner] that shares partitions out between all workers with the same locks, group and partitions: evenly, up to one. A worker
+// that joins gets its share from the others, which suspend the partitions that they give up. The share of a worker that leaves is free at once,
+// the share of a worker that dies when its lease has ended.
 //
-// Each partition has a lock, whose fencing number is the epoch, and so has each worker. A worker extends its locks three times
-// within their lease. It loses a partition when another worker has the lock, or when it could not extend it within nine tenths of
-// the lease by its own clock.
+// Each partition has a lock, whose fencing number is the epoch, and so has each worker. A worker renews its locks every third of their lease. It
+// loses a partition when another worker has the lock, or when it could not extend it within nine tenths of the lease by its own clock.
 //
-// Epochs begin anew with a new Group, and with locks that were lost. Stores that have seen higher epochs refuse them: each partition ends
-// with [checkpoint.ErrFenced]. So the locks and the group live as long as the stores.
+// A worker with a [Config.Monitor] or a [Config.Engine] reports the partitions whose locks no worker holds, as of its last poll.
+//
+// Epochs begin anew with a new Group, or if the locks are lost. Stores that have seen higher epochs reject them: each partition ends with
+// [checkpoint.ErrFenced]. So keep the locks and the group as long as the stores.
 type Leases struct {
 	Locks      lock.Locks // required
-	Group      string     // begins the names of the locks; required
+	Group      string     // the prefix of the locks' names; required
 	Partitions []string   // their names; the same at each worker
 
-	Worker string        // no other worker of the group has this name; the default is made of the host, the process and a random number
+	Worker string        // the name of this worker, unique in the group; the default is made of the host, the process and a random number
 	Lease  time.Duration // the default is 15 s
-	Poll   time.Duration // how often the worker looks which locks are held; the default is 1 s, at most a third of Lease
+	Poll   time.Duration // how often the worker polls the locks; the default is 1 s, at most a third of Lease
 	Logger *slog.Logger  // errors of Locks are logged at warn level; the default is slog.Default()
 	Clock  clock.Clock   // the default is the machine's
 }
@@ -98,7 +99,7 @@ func (l *Leases) Run(ctx context.Context, h Handler) error {
 	m := &member{
 		Leases: c, handler: h, work: context.WithoutCancel(ctx),
 		workers: c.Group + "/worker/", partitions: c.Group + "/partition/",
-		extended: c.Clock.Now(), changed: make(chan struct{}, 1), has: map[string]*holding{},
+		extended: c.Clock.Now(), looked: c.Clock.Now(), changed: make(chan struct{}, 1), has: map[string]*holding{},
 	}
 	m.run(ctx)
 	return nil
@@ -108,10 +109,12 @@ func (l *Leases) Run(ctx context.Context, h Handler) error {
 type member struct {
 	Leases
 	handler             Handler
-	work                context.Context // without an end
-	workers, partitions string          // prefixes of the names of the locks
-	self                *holding        // the lock of the worker; nil: it has none
-	extended            time.Time       // when the leases were extended last
+	work                context.Context     // without an end
+	workers, partitions string              // prefixes of the names of the locks
+	self                *holding            // the lock of the worker; nil: it has none
+	extended            time.Time           // when the leases were extended last
+	looked              time.Time           // when the worker looked last which locks are held
+	taken               map[string]struct{} // the names of the locks that were
 	leaving             sync.WaitGroup
 	changed             chan struct{} // one place: a partition was given up
 
@@ -162,6 +165,7 @@ func (m *member) run(ctx context.Context) {
 // balance takes as many partitions as are the worker's share, or gives up those that are too many. It takes a third of a lease
 // at most: meanwhile none is extended.
 func (m *member) balance(ctx context.Context) {
+	defer m.report()
 	limit := m.Clock.Now().Add(m.Lease / 3)
 	within, cancel := m.limited(m.work, limit)
 	defer cancel()
@@ -178,9 +182,9 @@ func (m *member) balance(ctx context.Context) {
 		return
 	}
 	workers, rank := 0, -1
-	taken := make(map[string]struct{}, len(held))
+	m.looked, m.taken = m.Clock.Now(), make(map[string]struct{}, len(held))
 	for _, h := range held { // in order, so the ranks are the same for all workers
-		taken[h.Name] = struct{}{}
+		m.taken[h.Name] = struct{}{}
 		if strings.HasPrefix(h.Name, m.workers) {
 			if h.Name == m.self.grant.Name {
 				rank = workers
@@ -204,11 +208,28 @@ func (m *member) balance(ctx context.Context) {
 	var free []string
 	for i := range m.Partitions {
 		name := m.Partitions[(i+rank*all/workers)%all] // not where the others begin
-		if _, taken := taken[m.partitions+name]; !taken && !m.knows(name) {
+		if _, taken := m.taken[m.partitions+name]; !taken && !m.knows(name) {
 			free = append(free, name)
 		}
 	}
 	each(free[:min(len(free), share-len(mine), mostAtOnce)], func(name string) { m.take(within, name) })
+}
+
+// report says which partitions no worker has. What others had when the worker looked last has ended after a lease, as far as is known.
+func (m *member) report() {
+	h, ok := m.handler.(unownedHandler)
+	if !ok {
+		return
+	}
+	known := m.Clock.Since(m.looked) <= m.Lease
+	var names []string
+	for _, name := range m.Partitions {
+		_, taken := m.taken[m.partitions+name]
+		if !(known && taken) && !m.knows(name) {
+			names = append(names, name)
+		}
+	}
+	h.unowned(names)
 }
 
 // take tries to get a partition.

@@ -14,46 +14,47 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 )
 
 // Assigner decides which partitions a worker has.
 type Assigner interface {
-	// Run calls h for the partitions of this worker, until ctx ends. Then it revokes those that the worker still has, lets other workers
-	// have them, and returns nil. It returns earlier if it cannot go on, or, with nil, if nothing will change: the
-	// worker keeps its partitions.
+	// Run calls h for the partitions of this worker, until ctx ends. Then it revokes the partitions that the worker still has, lets other
+	// workers have them, and returns nil. It returns earlier if it fails, or, with nil, if the assignment is final: the worker keeps its
+	// partitions.
 	Run(ctx context.Context, h Handler) error
 }
 
 // Handler is the worker, as an [Assigner] sees it. Its methods are safe for concurrent use.
 type Handler interface {
-	// Assigned gives a partition to the worker. The epoch is higher than those of all earlier assignments of the partition, to
-	// any worker; 0 means that the assigner has none. It returns soon. If the partition was lost shortly before, it waits for the end of
-	// that pipeline, or of ctx.
+	// Assigned gives a partition to the worker. The epoch is higher than the epochs of all earlier assignments of the partition, to any worker;
+	// 0 means that the assigner does not have epochs. It returns soon. If the partition was lost shortly before, it waits for the end of that
+	// pipeline, or of ctx.
 	Assigned(ctx context.Context, partition string, epoch uint64) error
 	// Revoked takes a partition away. When it returns, its pipeline has been suspended and closed, and another worker may have the
 	// partition. With an error it was not suspended: the pipeline was aborted after [Config.SuspendTimeout], or when ctx ended.
 	Revoked(ctx context.Context, partition string) error
-	// Lost says that another worker may have the partition already. It does not wait: the pipeline is aborted.
+	// Lost reports that another worker may have the partition already. It aborts the pipeline without waiting.
 	Lost(partition string)
 }
 
-// Stores open the stores of partitions. The directories of a single machine are [Dirs].
+// Stores open the stores of partitions. [Dirs] has directories of a single machine.
 type Stores interface {
-	// Open returns the store of a partition for an owner. From then on, stores that were opened for lower epochs return
-	// [checkpoint.ErrFenced], whatever number they save (law P1). It returns that error itself for an epoch that is lower than one
-	// before. With epoch 0 the store that was opened last has the partition, or a second one cannot be opened.
+	// Open returns the store of a partition for an owner. From then on, stores that were opened for lower epochs return [checkpoint.ErrFenced],
+	// whatever number they save (law P1). It returns that error itself for an epoch that is lower than an earlier epoch. With epoch 0 the store
+	// that was opened last has the partition, or a second store cannot be opened.
 	Open(ctx context.Context, partition string, epoch uint64) (checkpoint.Store, error)
 }
 
 // Partition is a partition that this worker has.
 type Partition struct {
 	Name        string
-	Epoch       uint64 // of this assignment; 0: the assigner has none
+	Epoch       uint64 // of this assignment; 0: the assigner does not have epochs
 	Coordinator *checkpoint.Coordinator
 }
 
-// Config says what [Run] does. The first three fields are required.
+// Config configures [Run]. The first three fields are required.
 type Config struct {
 	Assigner Assigner
 	Stores   Stores
@@ -66,6 +67,13 @@ type Config struct {
 	SuspendTimeout time.Duration       // how long a partition that is revoked may take to be suspended; the default is 30 s
 	Logger         *slog.Logger        // the default is slog.Default()
 	Clock          clock.Clock         // of back-offs and SuspendTimeout; the default is the machine's
+
+	// Monitor, if it is not nil, reports the partitions of the worker.
+	Monitor *Monitor
+	// Engine, if it is not nil, keeps a report of the worker's partitions, their states and their lag, made every 20 s: weir top and the console
+	// show it. As every worker of an engine, this worker then runs the engine's jobs, too: see package jobs.
+	Engine store.Keeper
+	Name   string // the name of the pipeline in Engine; it may be empty
 }
 
 const (
@@ -100,19 +108,24 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// Run runs the pipelines of the partitions that this worker gets, until ctx ends. Then it suspends them, and returns when all have
-// ended: nil if all could be suspended. If the assigner says that it will not change any more, Run also returns when all
-// pipelines have come to the end of their inputs.
+// Run runs the pipelines of the partitions that this worker gets, until ctx ends. Then it suspends them, and returns when all have ended: nil if
+// all could be suspended. If the assignment is final, Run also returns when all pipelines have reached the end of their inputs.
 //
-// It returns the error of the assigner, of partitions that could not be suspended, and of those that another worker has taken
-// over although the assigner has left them here ([checkpoint.ErrFenced]). A pipeline that does not end although its context has,
-// is left behind after 15 s, with an error.
+// It returns the error of the assigner, of partitions that could not be suspended, and of partitions that another worker has taken over although
+// they are assigned to this worker ([checkpoint.ErrFenced]). A pipeline that does not end 15 s after its context is abandoned, with an error.
 func Run(ctx context.Context, c Config) error {
 	if err := c.complete(); err != nil {
 		return err
 	}
 	w := &worker{Config: c, parent: context.WithoutCancel(ctx), runs: map[string]*run{}}
-	err := guard.Call(func() error { return c.Assigner.Run(ctx, w) }, newPanicError)
+	w.Monitor.begin(w.status)
+	defer w.Monitor.end()
+	end, err := w.heartbeats()
+	if err != nil {
+		return fmt.Errorf("partitions: %w", err)
+	}
+	defer end()
+	err = guard.Call(func() error { return c.Assigner.Run(ctx, w) }, newPanicError)
 	left := w.left()
 	if err == nil { // the assignment is final
 		for _, r := range left {
@@ -138,8 +151,11 @@ type worker struct {
 	Config
 	parent context.Context // without an end: partitions are suspended when that of Run has ended
 
-	mu   sync.Mutex
-	runs map[string]*run // guarded by mu; those that were revoked or lost stay until they have ended
+	mu        sync.Mutex      // guards what follows
+	runs      map[string]*run // those that were revoked or lost stay until they have ended
+	losses    int             // calls of Lost
+	free      []string        // partitions that no worker has
+	knowsFree bool            // the assigner has said so
 }
 
 // left returns the partitions that are here, by name.
@@ -197,7 +213,7 @@ func (w *worker) Revoked(ctx context.Context, partition string) error {
 
 	err := r.suspend(ctx, c)
 	if err != nil {
-		w.Logger.Warn("partition revoked, and not suspended", slog.String("partition", partition), slog.Any("error", err))
+		w.Logger.Warn("partition revoked, but not suspended", slog.String("partition", partition), slog.Any("error", err))
 		return fmt.Errorf("partitions: %q: %w", partition, err)
 	}
 	w.Logger.Info("partition revoked", slog.String("partition", partition))
@@ -208,6 +224,9 @@ func (w *worker) Revoked(ctx context.Context, partition string) error {
 func (w *worker) Lost(partition string) {
 	w.mu.Lock()
 	r := w.runs[partition]
+	if r != nil {
+		w.losses++
+	}
 	w.mu.Unlock()
 	if r == nil {
 		return

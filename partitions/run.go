@@ -22,6 +22,7 @@ type run struct {
 	revoke context.CancelFunc      // of wanted; called with worker.mu held
 
 	coordinator *checkpoint.Coordinator // of the pipeline that runs, or nil; guarded by worker.mu
+	failure     error                   // of the last pipeline that has failed; nil: none has; guarded by worker.mu
 
 	opened bool // whether the store of the last pipeline was opened; owned by serve
 
@@ -42,7 +43,7 @@ func (r *run) serve() {
 			return
 		case ended:
 			if err != nil { // a restart would only close it again
-				log.Error("the store of a partition whose pipeline has ended is not closed", append(attrs, slog.Any("error", err))...)
+				log.Error("the store of a partition whose pipeline has ended could not be closed", append(attrs, slog.Any("error", err))...)
 			}
 			r.err = err
 			return
@@ -58,7 +59,8 @@ func (r *run) serve() {
 		if progress {
 			backoff = firstBackoff
 		}
-		log.Error("pipeline of a partition failed and will be started again", append(attrs, slog.Any("error", err), slog.Duration("after", backoff))...)
+		r.failed(err)
+		log.Error("pipeline of a partition failed and will be restarted", append(attrs, slog.Any("error", err), slog.Duration("after", backoff))...)
 		if wait.For(r.wanted, r.worker.Clock, backoff) != nil {
 			return // it is at its last checkpoint
 		}
@@ -109,6 +111,12 @@ func (r *run) begin(c *checkpoint.Coordinator) bool {
 	}
 	r.coordinator = c
 	return true
+}
+
+func (r *run) failed(err error) {
+	r.worker.mu.Lock()
+	defer r.worker.mu.Unlock()
+	r.failure = err
 }
 
 func (r *run) end() {

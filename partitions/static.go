@@ -10,9 +10,9 @@ import (
 	"github.com/weirflow/weir/checkpoint/files"
 )
 
-// Static returns an assigner that gives this worker the partitions of these names, once, with epoch 0. Where two workers name the
-// same partition, the one that opens its store last has it, and the run of the other one ends with [checkpoint.ErrFenced]; with
-// [Dirs] the other one waits. Stores that were opened with the epochs of another assigner refuse epoch 0 with that error.
+// Static returns an assigner that gives this worker the partitions of these names, once, with epoch 0. If two workers name the same partition,
+// the worker that opens its store last has it, and the run of the other ends with [checkpoint.ErrFenced]; with [Dirs] the other waits. Stores
+// that were opened with the epochs of another assigner refuse epoch 0 with that error.
 func Static(names ...string) Assigner { return static(names) }
 
 type static []string

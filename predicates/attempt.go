@@ -11,21 +11,19 @@ type Attempt[OUT any] struct {
 	Input  any // the element
 	Number int // of the attempt, from 1
 
-	// Stage is how far the attempt had come: the later one of what was reported ([ReportStage]) and what the error says
-	// ([StageError]). Unreported counts as NetworkTime. A classifier that can prove another stage sets it, for strategies and
-	// logs.
+	// Stage is how far the attempt had come: the later of the reported stage ([ReportStage]) and the stage of the error ([StageError]).
+	// Unreported counts as NetworkTime. A classifier that can prove another stage sets it, for strategies and logs.
 	Stage Stage
-	// InDoubt is set if a request that its client has reported ([ReportSent]) may have taken effect, whatever Err says: it was
-	// sent, and its server did not refuse it. A classifier that reads a refusal from Err then names a reason that allows
-	// nothing. Those of weir's clients do; [ByCode] and [ByException] do not, since your reason may know better what a refusal
-	// is.
+	// InDoubt is set if a request that its client has reported ([ReportSent]) may have taken effect, whatever Err says: it was sent, and its
+	// server did not refuse it. A classifier that reads a refusal from Err then names a reason that does not allow a retry. The classifiers of
+	// weir's clients do; [ByCode] and [ByException] do not, since your reason may know refusals better.
 	InDoubt bool
-	// Reason is why the outcome deserves another try: what the classifiers found. They see it unset.
+	// Reason is the reason why the outcome deserves another try, as the classifiers found it. They see it unset.
 	Reason Reason
-	// Reasons are those for which the element was retried before.
+	// Reasons are the reasons why the element was retried before.
 	Reasons ReasonSet
-	// Idempotent reports that the call may be repeated: it may happen twice, or it is
-	// tracked ([WithTracked]), so that its servers recognise the second one.
+	// Idempotent reports that the call may be repeated: it may happen twice, or it is tracked ([WithTracked]), so that its servers recognise the
+	// repetition.
 	Idempotent bool
 
 	Results []OUT // of the attempt, if Err is nil
@@ -34,8 +32,8 @@ type Attempt[OUT any] struct {
 	Elapsed   time.Duration // since the element took its slot
 	Remaining time.Duration // until its deadline; the greatest Duration if it has none
 
-	// Values are the user's values. An operator's are the context of the attempt, a context.Context, with what observers have
-	// given it; for a plain strategies.AsyncRetryStrategy there are none. Nil: none.
+	// Values are the user's values, or nil. An operator sets the context of the attempt, with the values of observers; for a plain
+	// strategies.AsyncRetryStrategy it is nil.
 	Values interface{ Value(key any) any }
 }
 

@@ -18,8 +18,8 @@ import (
 //	anything, false this classifier does not know the outcome; if none of a chain
 //	                does, it is accepted
 //
-// Accepted means that the outcome, be it results or an error, is what the element ends with. A classifier is called for
-// results, too, where a.Err is nil. It must not block, and must not change a, except for a.Stage where it has proof.
+// Accepted means that the element ends with the outcome, be it results or an error. A classifier is called for results, too, where a.Err is nil.
+// It must not block, and must not change a, except for a.Stage where it has proof.
 //
 // A classifier is a function, and a switch is often enough:
 //
@@ -27,8 +27,8 @@ import (
 //		return NotSent, a.Err != nil && a.Stage == predicates.ClientDispatch
 //	}
 //
-// [ByException], [ByResult] and [ByCode] make classifiers of predicates and tables, [Classifiers] chains them. These are safe
-// for concurrent use if the functions they were built from are.
+// [ByException], [ByResult] and [ByCode] make classifiers from predicates and tables, [Classifiers] chains them. These are safe for concurrent
+// use if the functions they were built from are.
 //
 // # Joined errors
 //
@@ -65,7 +65,7 @@ func Classifiers[OUT any](classifiers ...Classifier[OUT]) Classifier[OUT] {
 	}
 }
 
-// Named returns the classifier of errors that name their own reason: those that [WithReason] made, wherever they are wrapped.
+// Named returns the classifier of errors that name their own reason: errors of [WithReason], however they are wrapped.
 func Named[OUT any]() Classifier[OUT] {
 	return func(a *Attempt[OUT]) (Reason, bool) {
 		if a.Err == nil {

@@ -1,5 +1,4 @@
-// Package predicates says what deserves another try: it holds the predicates
-// by which a retry strategy judges the outcome of an attempt.
+// Package predicates has the predicates by which a retry strategy judges whether the outcome of an attempt deserves another try.
 //
 //	strategies.FixedDelay[Row](3, 100*time.Millisecond).
 //		RetryIfResult(predicates.EmptyResult).
@@ -22,16 +21,15 @@
 //
 // # Guarantees
 //
-// The error predicates look through wrapping and joins as [errors.Is] and [errors.As] do. AnyOf and AllOf ask in the order
-// given and stop at the first answer that settles it. Nothing here keeps state or changes what it is given. A missing argument
-// is a programmer's error: the constructor panics at once and names it, instead of every element failing later.
+// The error predicates look through wrapping and joins as [errors.Is] and [errors.As] do. AnyOf and AllOf ask in the order given and stop as
+// soon as the result is clear. Predicates do not keep state or change their arguments. A missing argument is a programmer's error: the
+// constructor panics at once and names it, instead of every element failing later.
 //
 // # Reasons
 //
-// A [Classifier] says more than "again": it names the [Reason]. A reason says whether even a call that must not happen twice
-// may be repeated, and whether it is repeated in any case. The classifier sees the whole [Attempt]: the element, the [Stage] in
-// which it failed, whether the call is [Idempotent], the reasons so far ([ReasonSet]). It also names what was refused for good
-// ([NewRejection]).
+// A [Classifier] says more than "again": it names the [Reason]. A reason says whether even a call that must not happen twice may be repeated,
+// and whether it is repeated in any case. The classifier sees the whole [Attempt]: the element, the [Stage] in which it failed, whether the call
+// is [Idempotent], the reasons so far ([ReasonSet]). It also names requests that were refused for good ([NewRejection]).
 //
 // [ByException], [ByResult] and [ByCode] make classifiers, [Named] reads the reason that a function gave to its error
 // ([WithReason]), and [Classifiers] chains them. Ready-made classifiers are in httpretry, grpcretry, netretry and couchbase.
@@ -42,9 +40,9 @@
 //
 // # Stages
 //
-// How far a call has come is known to its function ([ReportStage]), to the clients it uses ([ReportSent]) and, of a request
-// that failed, to its error ([StageError]). The latest of them counts, which is the safe side. Reports find the attempt through
-// the context; outside of an operator they have no effect.
+// How far a call has come is known to its function ([ReportStage]), to the clients it uses ([ReportSent]) and, of a request that failed, to its
+// error ([StageError]). The latest of them counts, which is the safe side. Reports find the attempt through the context; outside of an operator
+// they are ignored.
 //
 // A request that its server recognises when it is repeated is reported as tracked
 // ([WithTracked]). A call may be repeated if all it has sent is tracked.

@@ -1,8 +1,7 @@
 package predicates
 
-// Idempotent is implemented by elements that know whether their call may happen twice: whether it leaves the same behind as one
-// call would. Their answer counts, yes or no, whatever the policy of the operator says. Where neither the element nor the
-// policy says so, the call may not happen twice.
+// Idempotent is implemented by elements that know whether their call may happen twice: whether two calls have the same effect as a single call.
+// Their answer, yes or no, overrides the policy of the operator. If neither the element nor the policy says so, the call must not happen twice.
 //
 // A call whose requests are all tracked ([WithTracked]) does not happen twice, and is repeated whatever the element says.
 //

@@ -17,8 +17,7 @@ type AsyncRetryPredicate[OUT any] interface {
 	ExceptionPredicate() ExceptionPredicate
 }
 
-// RetryIf returns the pair of result and exception, for those who write a
-// strategy of their own. Either may be nil, which means never.
+// RetryIf returns the pair of result and exception, for authors of strategies. Either may be nil, which means never.
 func RetryIf[OUT any](result ResultPredicate[OUT], exception ExceptionPredicate) AsyncRetryPredicate[OUT] {
 	return retryIf[OUT]{result: result, exception: exception}
 }
@@ -35,8 +34,8 @@ func (r retryIf[OUT]) ExceptionPredicate() ExceptionPredicate { return r.excepti
 // [HasException], [ErrorIs] and [ErrorAs].
 type ExceptionPredicate func(err error) bool
 
-// HasException reports whether err is an error at all, whatever it is: also a cancelled context, and the error that stands for
-// a panic of the user's function. It is an [ExceptionPredicate].
+// HasException reports whether err is an error at all: even a cancelled context, and the error that stands for a panic of the user's function.
+// It is an [ExceptionPredicate].
 func HasException(err error) bool {
 	return err != nil
 }
@@ -85,7 +84,7 @@ func ErrorAs[T error](conditions ...func(err T) bool) ExceptionPredicate {
 // attempt, possibly none, and must neither change nor keep the slice. See [EmptyResult] and [AnyResult].
 type ResultPredicate[OUT any] func(results []OUT) bool
 
-// EmptyResult reports whether there are no results: the usual sign of a lookup that came too early. It is a [ResultPredicate].
+// EmptyResult reports whether results is empty: the usual sign of a lookup that came too early. It is a [ResultPredicate].
 func EmptyResult[OUT any](results []OUT) bool {
 	return len(results) == 0
 }
@@ -101,8 +100,8 @@ func AnyResult[OUT any](condition func(result OUT) bool) ResultPredicate[OUT] {
 	}
 }
 
-// Reason is why an attempt deserves another try, with its meaning for the call. Reasons are an open set: the author of a
-// classifier makes its own, as package variables, with [NewReason].
+// Reason is why an attempt deserves another try, with its meaning for the call. Reasons are an open set: authors of classifiers make their own,
+// as package variables, with [NewReason].
 //
 //	AllowsNonIdempotentRetry   the call has certainly not taken effect, so that
 //	                           even a call that must not happen twice may be repeated
@@ -115,8 +114,8 @@ func AnyResult[OUT any](condition func(result OUT) bool) ResultPredicate[OUT] {
 // A rejection ([NewRejection]) is the opposite of a reason to try again: the call was answered and refused for good, without
 // effect. Its element ends at once, and its failure is not ambiguous.
 //
-// The zero Reason is none. Two reasons are equal (==) if name and both properties are. A Reason is as small as a pointer; it is
-// a value and safe for concurrent use.
+// The zero Reason means no reason. Two reasons are equal (==) if name and both properties are. A Reason is as small as a pointer; it is a value
+// and safe for concurrent use.
 type Reason struct {
 	handle unique.Handle[reason]
 }
@@ -129,9 +128,9 @@ type reason struct {
 
 // Reasons that belong to no system.
 var (
-	// Unknown is the reason of the unexpected: nothing is known, so it allows nothing. RFC 0049 says that it "must not be
-	// retried", and its best effort retries it for idempotent calls all the same: see BestEffortStrategy.RefuseUnknown in
-	// package strategies.
+	// Unknown is the reason of an unexpected outcome. It does not allow a retry of calls that must not happen twice. RFC 0049 says that it "must
+	// not be retried", and its best effort retries it for idempotent calls all the same: see BestEffortStrategy.RefuseUnknown in package
+	// strategies.
 	Unknown = NewReason("UNKNOWN", false, false)
 
 	// CircuitBreakerOpen: a circuit breaker of your own kept the call from being sent, so it has not taken effect.
@@ -216,8 +215,8 @@ type reasonError struct {
 	err    error
 }
 
-// WithReason returns err with the reason why its attempt deserves another try, for functions that know it best themselves. The
-// classifier [Named] reads it. It returns nil if err is nil.
+// WithReason returns err with the reason why its attempt deserves another try, for functions that know the reason themselves. The classifier
+// [Named] reads it. It returns nil if err is nil.
 func WithReason(err error, r Reason) error {
 	if err == nil {
 		return nil

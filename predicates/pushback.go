@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// A ServerPushback is an error or a result with which a server says when it may be called again. Reason-aware strategies heed
-// it: see HonorPushback of package strategies.
+// A ServerPushback is an error or a result with which a server says when it may be called again. Reason-aware strategies obey it: see
+// HonorPushback of package strategies.
 //
 // The notion comes from gRPC's A6, Client Retries; Retry-After of HTTP is another form of it.
 type ServerPushback interface {
-	// RetryPushback returns the delay that the server demands before the next attempt: 0 is at once, a negative one means
-	// never. With ok false it demands nothing.
+	// RetryPushback returns the delay that the server demands before the next attempt: 0 is at once, a negative delay means never. ok is false
+	// if the server does not demand a delay.
 	RetryPushback() (delay time.Duration, ok bool)
 }
 

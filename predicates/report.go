@@ -7,12 +7,12 @@ import (
 	"github.com/weirflow/weir/internal/ctxkey"
 )
 
-// ReportStage reports how far the call that ctx belongs to has come, for reason-aware retries: see [Stage]. An operator's
-// attempt is found through its context. Stages go forward only: a report of an earlier stage than the last is ignored.
-// Neither does a report after the attempt is over, or with a context of no attempt.
+// ReportStage reports how far the call that ctx belongs to has come, for reason-aware retries: see [Stage]. An operator's attempt is found
+// through its context. Stages go forward only: a report of an earlier stage than the last is ignored. So is a report after the attempt is over,
+// or with a context that does not belong to an attempt.
 //
-// A call without a report counts as [NetworkTime] from the start of the call on, the safe side. So the first report of a function
-// that takes its time before it sends should be ClientDispatch:
+// A call without a report counts as [NetworkTime] from the start of the call on, the safe side. So a function that works for a while before it
+// sends should first report ClientDispatch:
 //
 //	predicates.ReportStage(ctx, predicates.ClientDispatch)
 //	conn, err := pool.Get(ctx)  // an error here cannot have had an effect
@@ -20,8 +20,8 @@ import (
 //	predicates.ReportStage(ctx, predicates.NetworkTime)
 //	reply, err := conn.Do(ctx, request)
 //
-// A stage by itself is not a reason for another attempt. The classifier of a policy makes
-// a reason of it, as the classifiers of packages netretry, httpretry and grpcretry do.
+// A stage by itself is not a reason for another attempt. The classifier of a policy makes a reason from it, as the classifiers of packages
+// netretry, httpretry and grpcretry do.
 //
 // An attempt that the operator's attempt timeout cuts off counts as NetworkTime even if
 // ClientDispatch was reported: its call may still be on its way to send.
@@ -29,8 +29,8 @@ import (
 // Inside an operator that runs in a call of another operator, a report of NetworkTime or later is for the outer call what
 // [ReportSent] is: one of its requests is going out.
 //
-// ReportStage speaks for the whole call. The adapter of a client sees its own requests only, and uses [ReportSent]. ReportStage
-// panics on an unknown stage. It is safe for concurrent use.
+// ReportStage reports for the whole call. The adapter of a client sees only its own requests, and uses [ReportSent]. ReportStage panics on an
+// unknown stage. It is safe for concurrent use.
 func ReportStage(ctx context.Context, stage Stage) {
 	if stage > ResponseReceived {
 		panic(fmt.Sprintf("predicates: ReportStage: no such stage: %d", uint8(stage)))
@@ -50,8 +50,8 @@ func ReportStage(ctx context.Context, stage Stage) {
 //		sent.Refused()
 //	}
 //
-// An adapter reports each request once, and none that has no effect, such as a GET. For a request that was not
-// sent, it returns a [*StageError] of ClientDispatch and does not report: it does not know what else the call has done.
+// An adapter reports each request once, except requests without effect, such as a GET. For a request that was not sent, it returns a
+// [*StageError] of ClientDispatch and does not report: it does not know the other requests of the call.
 //
 // ReportSent does not allocate. It is safe for concurrent use.
 func ReportSent(ctx context.Context) SentRequest {
@@ -65,8 +65,8 @@ func ReportSent(ctx context.Context) SentRequest {
 // SentRequest is a request that [ReportSent] has reported.
 type SentRequest struct{ to stageReporter }
 
-// Refused takes the report back: the request has certainly had no effect, because its server said so, or because nothing of it
-// was sent after all. It must be called at most once.
+// Refused takes the report back: the request certainly did not take effect, because its server said so, or because it was not sent after all. It
+// must be called at most once.
 func (s SentRequest) Refused() {
 	if s.to != nil {
 		s.to.ReportRefused(false)
@@ -77,10 +77,9 @@ func (s SentRequest) Refused() {
 // second time: it carries an identity that is the same in all attempts, as the requests of package exactlyonce do. A request reported
 // under the copy ([ReportSent], and ReportStage of NetworkTime) is a tracked request of the attempt.
 //
-// A call may be repeated in flight if all its requests that may have taken effect are tracked, and there is such a request:
-// [Attempt.Idempotent] is then set, also for an element that says no. Another request that may have taken effect, or a
-// NetworkTime that the function reports under its own context, makes the call unrepeatable again. A failure
-// stays in doubt: a later sender of the element does not have such an identity.
+// A call may be repeated in flight if all its requests that may have taken effect are tracked, and there is such a request: [Attempt.Idempotent]
+// is then set, even for an element that says no. Another request that may have taken effect, or a NetworkTime that the function reports under
+// its own context, makes the call unrepeatable again. A failure stays in doubt: a later sender of the element does not have such an identity.
 //
 // WithTracked is for adapters of clients. Use it only for a server that is known to
 // recognise the request: by a named endpoint, not by a header that is sent to any.

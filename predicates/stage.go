@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Stage is how far a request had come when its attempt ended. The decision over a retry rests on it: a call that was
-// never sent cannot have taken effect.
+// Stage is how far a request had come when its attempt ended. The decision about a retry depends on it: a call that was never sent cannot have
+// taken effect.
 //
 //	|--- ClientDispatch --->|
 //	                        |--- NetworkTime --->|
@@ -17,9 +17,9 @@ import (
 //	NetworkTime        not known: sent, and no complete response came
 //	ResponseReceived   the response says so, if the classifier can read it
 //
-// Stages are ordered by time. The zero value, [Unreported], is the safe side: it counts as NetworkTime from the start of the
-// call on, except that the error itself may prove that nothing was sent. A reported NetworkTime outranks such an error: of a
-// function that makes several calls, a request may have been sent before another failed.
+// Stages are ordered by time. The zero value, [Unreported], is the safe side: it counts as NetworkTime from the start of the call on, except
+// that the error itself may prove that the request was not sent. A reported NetworkTime outranks such an error: of a function that makes several
+// calls, a request may have been sent before another failed.
 //
 // The stages come from RFC 0049 of the Couchbase SDKs.
 type Stage uint8
@@ -27,11 +27,11 @@ type Stage uint8
 const (
 	// Unreported means that the function did not say. Counts as NetworkTime.
 	Unreported Stage = iota
-	// ClientDispatch means that nothing has been sent. Every call may be retried.
+	// ClientDispatch means that the request was not sent. Every call may be retried.
 	ClientDispatch
-	// NetworkTime means that something was sent, and no complete response came back. Only idempotent calls may be retried.
+	// NetworkTime means that the request was at least partly sent, and a complete response did not arrive. Only idempotent calls may be retried.
 	NetworkTime
-	// ResponseReceived means that a complete response came back. It depends on that.
+	// ResponseReceived means that a complete response arrived, which decides about a retry.
 	ResponseReceived
 )
 
@@ -50,7 +50,7 @@ func (s Stage) String() string {
 	return fmt.Sprintf("Stage(%d)", uint8(s))
 }
 
-// MarshalText returns what String returns, for JSON and logs.
+// MarshalText returns the text of String, for JSON and logs.
 func (s Stage) MarshalText() ([]byte, error) {
 	if s > ResponseReceived {
 		return nil, fmt.Errorf("predicates: no such stage: %d", uint8(s))
@@ -58,7 +58,7 @@ func (s Stage) MarshalText() ([]byte, error) {
 	return []byte(s.String()), nil
 }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText reads the text of MarshalText.
 func (s *Stage) UnmarshalText(text []byte) error {
 	for stage := range ResponseReceived + 1 {
 		if stage.String() == string(text) {
@@ -69,8 +69,8 @@ func (s *Stage) UnmarshalText(text []byte) error {
 	return fmt.Errorf("predicates: no such stage: %q", text)
 }
 
-// StageError is an error that carries the stage in which it happened, for code that knows it and lacks an attempt to report it
-// to: a wrapper of a client, such as httpretry.Transport.
+// StageError is an error that carries the stage in which it happened, for code that knows the stage but not the attempt: a wrapper of a client,
+// such as httpretry.Transport.
 type StageError struct {
 	Stage Stage
 	Err   error

@@ -1,11 +1,11 @@
-// Package progress shows how far a job with an end has come: one line that a terminal draws again and again, or lines in a log.
+// Package progress shows how far a finite job has come, in a line that a terminal redraws, or in lines of a log.
 //
 //	61 %  12,345 of 20,000, 4,100/s, 2s left, 64 in flight, 1,234 retries, region move
 //
 // [Line] does that. The numbers come from a function of the program, as a [State]; [Of] takes them from the counts of an operator.
 //
-// A job that was started again goes on where it was: its first [State] says how much was done before. What is done a second, and the
-// time left, are of the last ten seconds of this run.
+// A restarted job continues its count: its first [State] says how much was done before. The rate and the time left are computed over the last
+// ten seconds of this run.
 //
 // When the job ends, a summary takes the place of the line. It also comes after Ctrl-C, if the program ends its job then, as
 // [os/signal.NotifyContext] and a deferred stop do:

@@ -22,13 +22,13 @@ const (
 	Auto  Style = "auto"  // Bar on a terminal, else Plain; the default, "" too
 	Bar   Style = "bar"   // a line that is drawn again ten times a second
 	Plain Style = "plain" // a new line each second, and after ten seconds every ten
-	Off   Style = "off"   // nothing, not even the summary
+	Off   Style = "off"   // no output, not even the summary
 )
 
-// IsOne reports whether there is such a style.
+// IsOne reports whether s is a known style.
 func (s Style) IsOne() bool { return s == Auto || s == Bar || s == Plain || s == Off }
 
-// On returns the style for an output: in place of Auto that is Bar for a terminal, else Plain.
+// On returns the style for an output: s itself, or for Auto, Bar on a terminal and Plain elsewhere.
 func (s Style) On(w io.Writer) Style {
 	if s != Auto && s != "" {
 		return s
@@ -43,10 +43,10 @@ func (s Style) On(w io.Writer) Style {
 
 // Line shows how far a job has come, from Start until its stop.
 type Line struct {
-	Out    io.Writer    // where to: standard error, as a rule. Errors of it are ignored
-	Sample func() State // is called on a goroutine of the line, one call at a time; required
+	Out    io.Writer    // the output, usually standard error; its errors are ignored
+	Sample func() State // called on a goroutine of the line, never concurrently; required
 
-	What    string // what is counted, such as "orders"; it is in lines of a log and the summary
+	What    string // the name of the counted things, such as "orders", in lines of a log and in the summary
 	Style   Style  // default: Auto
 	Columns int    // of the terminal; default: the environment's COLUMNS, or 80. A Bar never wraps
 }
@@ -58,8 +58,8 @@ const (
 	rateWindow = 10 * time.Second
 )
 
-// Start begins to show, and returns what ends that with the summary. The function it returns may be called more than once, and
-// returns when nothing more is written. Start panics if Out or Sample is nil, or there is no such Style.
+// Start begins to show, and returns a function that stops it and writes the summary. stop may be called more than once, and returns when all is
+// written. Start panics if Out or Sample is nil, or Style is unknown.
 func (l Line) Start() (stop func()) {
 	guard.RefuseNil("progress: Line", "Out", l.Out)
 	guard.RefuseNil("progress: Line", "Sample", l.Sample)

@@ -2,10 +2,9 @@
 //
 // # Vocabulary
 //
-//   - An entry is one slot of the queue. It holds a record or a control element.
+//   - An entry is a slot of the queue. It holds a record or a control element.
 //   - A record is pending until [Queue.Complete] is called for it; then it may leave when the order rules allow it.
-//   - A control element (a [Watermark]) is complete from the start. It is a wall: nothing crosses it in either
-//     direction.
+//   - A control element (a [Watermark]) is complete from the start. It is a wall: records do not cross it in either direction.
 //   - A segment is the part between two walls.
 //
 // # Order
@@ -25,19 +24,18 @@
 //	unordered  completed  -- R2 ----- R1 -- R4 ----- R3 ---------------
 //	           leaving    -- R2 ----- R1 ----------- R3 W R4 ----------
 //
-// Both kinds remember the input order of everything they hold, completed entries included: [Queue.All] walks it. A
-// checkpoint needs that, and so do deadlines, which come in input order when every element has the same timeout.
+// Both kinds remember the input order of all entries, completed entries included: [Queue.All] walks it. A checkpoint needs that, and so do
+// deadlines, which come in input order when every element has the same timeout.
 //
 // # Bounds
 //
-// The queue holds at most its capacity of entries, control elements included (law Q2): pending ones, completed ones
-// that wait for their turn, and walls. Every operation takes constant time, whatever the number of entries; memory is
-// taken for what is in the queue, not for its capacity.
+// The queue holds at most its capacity of entries, control elements included (law Q2): pending records, completed records that wait for their
+// turn, and walls. Every operation takes constant time, whatever the number of entries; memory is taken for the entries in the queue, not for
+// its capacity.
 //
 // # Concurrency
 //
-// A queue has one owner, normally an operator's loop goroutine. Nothing in this package may be called concurrently.
+// A queue has a single owner, normally an operator's loop goroutine. Its methods must not be called concurrently.
 //
-// The semantics are those of StreamElementQueue in Apache Flink, whose unordered queue however forgets the input
-// order inside a segment.
+// The semantics follow StreamElementQueue in Apache Flink, whose unordered queue however forgets the input order inside a segment.
 package queue

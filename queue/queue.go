@@ -5,10 +5,10 @@ import (
 	"iter"
 )
 
-// Queue holds the elements in flight, in input order, and hands them out by the order rule of its kind: see
-// [NewOrdered] and [NewUnordered]. V is what a slot carries.
+// Queue holds the elements in flight, in input order, and hands them out by the order rule of its kind: see [NewOrdered] and [NewUnordered]. V
+// is the content of a slot.
 //
-// A Queue is owned by one goroutine.
+// A Queue is owned by a single goroutine.
 type Queue[V any] interface {
 	// Put takes a slot for a pending record at the tail and returns it. It panics if the queue is full.
 	Put(v V) *Entry[V]
@@ -16,17 +16,17 @@ type Queue[V any] interface {
 	// PutZero is Put of a zero V, which its owner fills in place: a large V is not copied.
 	PutZero() *Entry[V]
 
-	// PutControl takes a slot for a control element: complete from the start, and a wall that nothing crosses. It
-	// panics if the queue is full.
+	// PutControl takes a slot for a control element: complete from the start, and a wall that records do not cross. It panics if the queue is
+	// full.
 	PutControl(v V) *Entry[V]
 
-	// Complete says that e, which must be pending, may leave when its turn comes. It panics for any other entry.
+	// Complete completes e, which may then leave when its turn comes. It panics if e is not pending.
 	Complete(e *Entry[V])
 
 	// Head returns the entry whose turn it is to leave, or nil. The head stays the head until it is popped.
 	Head() *Entry[V]
 
-	// Pop removes the head and frees its slot: the entry must not be used afterwards. It panics if there is no head.
+	// Pop removes the head and frees its slot: the entry must not be used afterwards. It panics if [Queue.Head] is nil.
 	Pop()
 
 	// First returns the oldest entry in input order, pending or not, or nil.
@@ -42,8 +42,8 @@ type Queue[V any] interface {
 	All() iter.Seq[*Entry[V]]
 }
 
-// Entry is one slot of a [Queue]. It is valid until it is popped; its memory is then used for later elements, so
-// code that keeps an *Entry must forget it before.
+// Entry is a slot of a [Queue]. It is valid until it is popped; its memory is then used for later elements, so code that keeps an *Entry must
+// forget it before.
 type Entry[V any] struct {
 	// Value is the owner's: the queue does not look at it.
 	Value V

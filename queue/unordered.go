@@ -2,8 +2,8 @@ package queue
 
 import "github.com/weirflow/weir/internal/fifo"
 
-// NewUnordered returns a queue whose records leave in the order in which they complete, within their segment: nothing
-// crosses a control element (law Q1). It panics if capacity < 1.
+// NewUnordered returns a queue whose records leave in the order in which they complete, within their segment: records do not cross a control
+// element (law Q1). It panics if capacity < 1.
 func NewUnordered[V any](capacity int) Queue[V] {
 	s := new(segment[V])
 	return &unordered[V]{list: newList[V](capacity), oldest: s, newest: s}

@@ -10,22 +10,22 @@ import (
 
 // AsyncRetryStrategy decides whether and when an element is tried again.
 //
-// One strategy serves every element of an operator, so CanRetry and BackoffTime should depend on the attempt alone; one that
-// shares state on purpose, such as a budget of retries, has to guard it. Operators call a strategy one call at a time, and
-// several operators may share it. No method may block.
+// A strategy serves every element of an operator, so CanRetry and BackoffTime should depend on the attempt alone; a strategy that shares state
+// on purpose, such as a budget of retries, has to guard it. An operator never calls a strategy concurrently, but several operators may share it.
+// No method may block.
 //
-// Two more methods are read if a strategy has them, once, when the operator is built: Jitter() Jitter, whose answer spreads the
-// delays, and MaxRetries() int, which asyncop.LatencyFirst needs. A wrapper has Unwrap() any instead of MaxRetries.
+// Two more methods are read if a strategy has them, once, when the operator is built: Jitter() Jitter, whose result spreads the delays, and
+// MaxRetries() int, which asyncop.LatencyFirst needs. A wrapper has Unwrap() any instead of MaxRetries.
 type AsyncRetryStrategy[OUT any] interface {
 	// CanRetry reports whether an element may be tried again after currentAttempts attempts, counted from 1 (law A4). Once
 	// false it stays false for all greater numbers.
 	CanRetry(currentAttempts int) bool
 
-	// BackoffTime returns the delay before the next attempt, at least 0, after currentAttempts attempts. It is asked only where
-	// CanRetry is true, and always answers the same for the same number.
+	// BackoffTime returns the delay before the next attempt, at least 0, after currentAttempts attempts. It is called only if CanRetry is true,
+	// and must always return the same for the same number.
 	BackoffTime(currentAttempts int) time.Duration
 
-	// RetryPredicate returns what deserves another try; nil means nothing does. It is read once, when the operator is built.
+	// RetryPredicate returns the predicate of outcomes that deserve another try; nil means never. It is read once, when the operator is built.
 	RetryPredicate() predicates.AsyncRetryPredicate[OUT]
 }
 
@@ -76,7 +76,7 @@ func (s *settings[OUT, S]) WithJitter(jitter Jitter) S {
 // MaxRetries returns the number of retries allowed; an element makes one call more than that.
 func (s *settings[OUT, S]) MaxRetries() int { return s.maxRetries }
 
-// Jitter returns what WithJitter set, or nil: no jitter.
+// Jitter returns the jitter of WithJitter, or nil for none.
 func (s *settings[OUT, S]) Jitter() Jitter { return s.jitter }
 
 // CanRetry reports whether currentAttempts ≤ MaxRetries (law A4).
@@ -84,8 +84,7 @@ func (s *settings[OUT, S]) CanRetry(currentAttempts int) bool {
 	return currentAttempts <= s.maxRetries
 }
 
-// RetryPredicate returns the predicates set by RetryIfResult and
-// RetryIfException, or nil if none is set: then nothing is retried.
+// RetryPredicate returns the predicates set by RetryIfResult and RetryIfException, or nil if none is set, which means never to retry.
 func (s *settings[OUT, S]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 	if s.result == nil && s.exception == nil {
 		return nil
@@ -110,8 +109,8 @@ type FixedDelayStrategy[OUT any] struct {
 //	attempts made   1       2       3       4
 //	delay           100ms   100ms   100ms   no retry
 //
-// maxRetries may be 0 or [Unlimited], delay may be 0; FixedDelay panics if either is negative. Nothing is retried until
-// RetryIfResult or RetryIfException says what. Flink calls the number of retries maxAttempts.
+// maxRetries may be 0 or [Unlimited], delay may be 0; FixedDelay panics if either is negative. It does not retry before RetryIfResult or
+// RetryIfException is set. Flink calls the number of retries maxAttempts.
 func FixedDelay[OUT any](maxRetries int, delay time.Duration) *FixedDelayStrategy[OUT] {
 	if delay < 0 {
 		panic(fmt.Sprintf("strategies: FixedDelay: negative delay: %v", delay))
@@ -137,8 +136,8 @@ type ExponentialBackoffStrategy[OUT any] struct {
 	multiplier float64
 }
 
-// ExponentialBackoff returns the strategy that allows maxRetries retries, so maxRetries+1 calls, waits for initial before the
-// first and multiplier times longer before each one after that, but never longer than max:
+// ExponentialBackoff returns the strategy that allows maxRetries retries, so maxRetries+1 calls, waits for initial before the first and
+// multiplier times longer before each following retry, but never longer than max:
 //
 //	d(1) = initial
 //	d(n) = min(d(n-1) × multiplier, max)
@@ -148,13 +147,12 @@ type ExponentialBackoffStrategy[OUT any] struct {
 //	attempts made   1       2       3       4       5      6      7    8    9
 //	delay           100ms   200ms   400ms   800ms   1.6s   3.2s   5s   5s   no retry
 //
-// The delay is computed from the attempt alone, in constant time, and rounded to the nearest nanosecond. Flink keeps d(n-1) in
-// one field for all records of a subtask, so that records in back-off at the same time disturb each other's sequence; here they
-// cannot.
+// The delay is computed from the attempt alone, in constant time, and rounded to the nearest nanosecond. Flink keeps d(n-1) in a field for all
+// records of a subtask, so that records in back-off at the same time disturb each other's sequence; here they cannot.
 //
-// maxRetries may be 0 or [Unlimited]. An initial of 0 stays 0 and a multiplier of 1 makes the delay constant.
-// ExponentialBackoff panics if maxRetries or initial is negative, max is below initial, or multiplier is below 1 or not finite.
-// Nothing is retried until RetryIfResult or RetryIfException says what. Flink calls the number of retries maxAttempts.
+// maxRetries may be 0 or [Unlimited]. An initial of 0 stays 0 and a multiplier of 1 makes the delay constant. ExponentialBackoff panics if
+// maxRetries or initial is negative, max is below initial, or multiplier is below 1 or not finite. It does not retry before RetryIfResult or
+// RetryIfException is set. Flink calls the number of retries maxAttempts.
 func ExponentialBackoff[OUT any](maxRetries int, initial, max time.Duration, multiplier float64) *ExponentialBackoffStrategy[OUT] {
 	switch {
 	case initial < 0:
@@ -185,8 +183,8 @@ func (s *ExponentialBackoffStrategy[OUT]) BackoffTime(currentAttempts int) time.
 	return max(s.initial, time.Duration(math.Round(d)))
 }
 
-// NoRetry returns the strategy that switches retries off altogether. With NoRetry alone, and with [PolicyOf] of it, an operator
-// allows a timeout of 0, which is no timeout.
+// NoRetry returns the strategy that never retries. With NoRetry alone, and with [PolicyOf] of it, an operator allows a timeout of 0, which means
+// none.
 func NoRetry[OUT any]() AsyncRetryStrategy[OUT] {
 	return noRetry[OUT]{}
 }

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// A Jitter turns the delay of a strategy, base, into the one that is waited, so that elements that failed together do not come
-// back together. Operators apply it, with a random source of their own: a strategy stays a pure function, and a test that fixes
-// the source fixes the delays.
+// A Jitter turns the delay of a strategy, base, into the actual wait, so that elements that failed together are not retried together. Operators
+// apply it, with a random source of their own: a strategy stays a pure function, and a test that fixes the source fixes the delays.
 //
 // base is never negative, random never nil, and the result should not be negative. A Jitter may be called by several operators
 // at once, each with its own random, so it must take its randomness from there. Nil means no jitter.
@@ -19,12 +18,12 @@ import (
 //	EqualJitter             [base/2, base]       never at once, at the price of more load
 //	ProportionalJitter(f)   base×[1-f, 1+f]      keeps the mean
 //
-// Full and equal jitter are those of Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015, where full
-// jitter needs the fewest calls. The article's decorrelated jitter is left out: it draws from the delay waited before, so it is
-// no function of the attempt and would need a memory for every element.
+// Full and equal jitter come from Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015, where full jitter needs the
+// fewest calls. The article's decorrelated jitter is left out: it draws from the delay waited before, so it is not a function of the attempt,
+// and would need memory for every element.
 //
-// WithJitter of a strategy or a [Policy] takes one. A strategy of your own may have a
-// method Jitter() Jitter; operators read it once, when they are built.
+// WithJitter of a strategy or a [Policy] takes a Jitter. A strategy of your own may have a method Jitter() Jitter; operators read it once, when
+// they are built.
 type Jitter func(base time.Duration, random *rand.Rand) time.Duration
 
 // FullJitter is the [Jitter] that draws evenly from [0, base].

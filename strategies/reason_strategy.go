@@ -6,20 +6,18 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// ReasonStrategy decides over a retry and sees the whole attempt: the element, the stage, the reason, whether the call may
-// happen twice, and what happened before. It is the RetryStrategy of RFC 0049. [BestEffort] is the one to start from;
-// [ReasonAware] hands one to an operator.
+// ReasonStrategy decides about a retry and sees the whole attempt: the element, the stage, the reason, whether the call may happen twice, and
+// the earlier attempts. It is the RetryStrategy of RFC 0049. Start from [BestEffort]; [ReasonAware] hands a ReasonStrategy to an operator.
 //
-// It is asked only about outcomes for which a classifier named a reason. It is not asked about rejections, about reasons that
-// are always retried, or when the operator has stopped to retry. A strategy that wraps another should have a method Unwrap()
-// any that returns it, so that an operator finds MaxRetries() int of the one inside.
+// It is asked only about outcomes for which a classifier named a reason. It is not asked about rejections, about reasons that are always
+// retried, or when the operator has stopped retrying. A strategy that wraps another should have a method Unwrap() any that returns it, so that
+// an operator finds its MaxRetries() int.
 type ReasonStrategy[OUT any] interface {
-	// Decide returns what to do about the attempt a. It may block, on I/O for
-	// instance: other elements do not wait for it. ctx ends with the element. It has the values of the attempt's context:
-	// those of observers, the message that the element is, and the attempt's number.
+	// Decide returns the action after the attempt a. It may block, on I/O for instance: other elements do not wait for it. ctx ends with the
+	// element. It has the values of the attempt's context: the values of observers, the element's message, and the attempt's number.
 	//
-	// An operator may call it from several goroutines at once, at most as many as it has slots. Calls that go on after ctx has
-	// ended count, and others wait for them. An error or a panic means no retry, and is joined to the element's error.
+	// An operator may call it from several goroutines at once, at most as many as it has slots. Calls that run on after ctx has ended count, and
+	// others wait for them. An error or a panic means no retry, and is joined to the element's error.
 	//
 	// a must not be changed, and must not be kept after the call.
 	Decide(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)

@@ -9,10 +9,10 @@ import (
 	"github.com/benbjohnson/clock"
 )
 
-// Timer is what a [Heap] or [Service] arms. Embed one in whatever waits; the zero value is not armed. A Timer may be
-// armed in one heap at a time, and must not be copied while it is.
+// Timer is a timer for a [Heap] or [Service]. Embed it in the waiting object; the zero value is not armed. A Timer may be armed in a single heap
+// at a time, and must not be copied while it is.
 type Timer[V any] struct {
-	// Value is the owner's: set it before the timer is armed, usually to what the timer is part of.
+	// Value is the owner's: set it before the timer is armed, usually to the object that embeds the timer.
 	Value V
 
 	position int32 // 1 + index in the heap; 0: not armed
@@ -21,10 +21,10 @@ type Timer[V any] struct {
 // Armed reports whether the timer is in a heap.
 func (t *Timer[V]) Armed() bool { return t.position != 0 }
 
-// Heap orders timers by due time, and those with equal due times by the order in which they were armed. The zero value
-// is empty and ready. It holds at most 2³¹−1 timers.
+// Heap orders timers by due time, and timers with equal due times by the order in which they were armed. The zero value is empty and ready. It
+// holds at most 2³¹−1 timers.
 //
-// A Heap is owned by one goroutine.
+// A Heap is owned by a single goroutine.
 type Heap[V any] struct {
 	items []item[V]
 	armed uint64 // timers armed so far: orders equal due times
@@ -168,10 +168,9 @@ func (h *Heap[V]) place(i int, it item[V]) {
 	it.timer.position = int32(i + 1)
 }
 
-// Service is a [Heap] of timers on a clock. Its owner, an event loop, pops what is due and lets itself be woken for
-// what comes next.
+// Service is a [Heap] of timers on a clock. Its owner, an event loop, pops due timers and is woken for the next.
 //
-// A Service is owned by one goroutine.
+// A Service is owned by a single goroutine.
 type Service[V any] struct {
 	Heap[V]
 
@@ -194,8 +193,8 @@ type Service[V any] struct {
 // between reading it and setting the alarm, which would then ring that much late.
 const settled = 100 * time.Microsecond
 
-// NewService returns a service on c without timers. wake is called, from any goroutine, when a timer may be due; it must
-// not block. It is called now and then without need.
+// NewService returns a service on c without timers. wake is called, from any goroutine, when a timer may be due; it must not block. It may be
+// called spuriously.
 func NewService[V any](c clock.Clock, wake func()) *Service[V] {
 	return &Service[V]{clock: c, start: c.Now(), wake: wake}
 }
@@ -214,15 +213,15 @@ func (s *Service[V]) PopDue(now time.Duration) *Timer[V] {
 	return s.Pop()
 }
 
-// Schedule sees to it that wake is called when the earliest timer is due, and reports whether its owner may sleep:
-// false means that a timer is due already.
+// Schedule ensures that wake is called when the earliest timer is due, and reports whether its owner may sleep: false means that a timer is due
+// already.
 func (s *Service[V]) Schedule() bool {
 	due, ok := s.Next()
 	return !ok || s.ScheduleAt(due)
 }
 
-// ScheduleAt sees to it that wake is called at due or earlier, and returns false if due has already come. It is for
-// owners that keep further deadlines of their own: they pass the earliest of all.
+// ScheduleAt ensures that wake is called at due or earlier, and returns false if due has already passed. It is for owners that keep further
+// deadlines of their own: they pass the earliest of all.
 func (s *Service[V]) ScheduleAt(due time.Duration) bool {
 	if s.rang.Load() {
 		s.rang.Store(false)
@@ -254,7 +253,7 @@ func (s *Service[V]) ring() {
 	s.wake()
 }
 
-// Stop ends the wake-ups. Afterwards wake is called at most once more, by an alarm that was already ringing.
+// Stop ends the wake-ups. Afterwards wake is called at most once more, by a timer that had already fired.
 func (s *Service[V]) Stop() {
 	if s.alarm != nil {
 		s.alarm.Stop()

@@ -8,19 +8,19 @@ import "time"
 // [Function] that uses the cache, and must be safe for concurrent use. A cache may drop an entry at any time. One cache
 // belongs to a single Function.
 type Cache[K comparable, V any] interface {
-	// Get returns the entry of key, if there is one that has not expired.
+	// Get returns the entry of key, unless it is missing or has expired.
 	Get(key K) (entry Entry[V], ok bool)
-	// Put sets the entry of key, in place of the one that is there.
+	// Put sets or replaces the entry of key.
 	Put(key K, entry Entry[V])
-	// Delete removes the entry of key, if there is one.
+	// Delete removes the entry of key, if any.
 	Delete(key K)
 }
 
 // Entry is the outcome that a cache keeps for a key. Its results are shared by all elements that get them, and must not be changed.
 type Entry[V any] struct {
 	Results []V   // none: a negative entry
-	Err     error // the load has failed, and there are no results; nil as a rule, see [WithErrorTTL]
-	// TTL is how long the entry may be used, from Put on, however often it is read. 0: as long as the cache likes.
+	Err     error // the error of a failed load, without results; usually nil, see [WithErrorTTL]
+	// TTL is how long the entry may be used after Put, however often it is read. 0: the cache decides.
 	TTL time.Duration
 }
 

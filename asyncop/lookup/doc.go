@@ -1,5 +1,5 @@
-// Package lookup spares calls that look something up: a row, a user, a price. Elements that ask for the same key at the
-// same time share a call, and a cache answers those that come later.
+// Package lookup avoids repeated calls that look up a row, a user, a price. Elements that ask for the same key at the same time share a call,
+// and a cache answers later elements.
 //
 //	users := lookup.New(
 //		asyncop.Blocking(func(ctx context.Context, id int64) (User, error) { return db.User(ctx, id) }),
@@ -10,16 +10,16 @@
 //		func(o Order, u User) Enriched { return Enriched{Order: o, Name: u.Name} })
 //	op := asyncop.OrderedWait(enriched, 5*time.Second, 1000)
 //
-// The function that looks up gets only the key: its value is for all elements with that key. [Join] puts each element
-// and the value of its key together. With a nil cache calls are shared only. Lookups are for calls that may happen once for many
-// elements: calls with an effect for each of them do not belong here.
+// The function that looks up gets only the key: its value is for all elements with that key. [Join] puts each element and the value of its key
+// together. Without a cache (nil) calls are shared only. Lookups are for calls that may happen once for many elements: calls with an effect for
+// each of them do not belong here.
 //
 // # Vocabulary
 //
 //   - A lookup is an attempt of an element.
 //   - A load is a call of the wrapped function. One load may answer many lookups.
 //   - A hit is a lookup that the cache answers. A miss is any other: it begins or joins a load.
-//   - An entry is the outcome of a load in the cache: results, that there are none (a negative entry), or an error.
+//   - An entry is the outcome of a load in the cache: results, the absence of results (a negative entry), or an error.
 //
 // # Sharing
 //
@@ -34,21 +34,21 @@
 //
 // # Permits
 //
-// The load runs with the permit and on the goroutine of the lookup that began it. Lookups that wait for it have no
-// goroutine; like all attempts they keep their permits meanwhile.
+// The load runs with the permit and on the goroutine of the lookup that began it. Lookups that wait for it do not need a goroutine; like all
+// attempts they keep their permits meanwhile.
 //
 // # Reasons
 //
-// A report of a load about its stage counts for all lookups that waited for it (predicates.ReportStage, ReportSent). One
-// that joined the load has not sent a request itself; but its retry would repeat the request of the load. So it is in doubt if the
-// request is. An error that comes from the cache is in stage ClientDispatch: the lookup has not sent a request. If the error
-// carries a stage of its own, the later stage counts.
+// A report of a load about its stage counts for all lookups that waited for it (predicates.ReportStage, ReportSent). A lookup that joined the
+// load has not sent a request itself, but its retry would repeat the request of the load. So it is in doubt if the request is. An error that
+// comes from the cache is in stage ClientDispatch: the lookup has not sent a request. If the error carries a stage of its own, the later stage
+// counts.
 //
 // # Negative entries, errors and retries
 //
-// A retry is not answered by a negative entry or by an error: it loads again, or joins a load. So a strategy with
-// predicates.EmptyResult works with a cache in between. Other results are kept, also if a strategy retries them: let the function
-// return an error for a value that is not ready yet.
+// A retry is not answered by a negative entry or by an error: it loads again, or joins a load. So a strategy with predicates.EmptyResult works
+// with a cache in between. Other results are kept, even if a strategy retries them, so let the function return an error for a value that is not
+// ready yet.
 //
 // # Concurrency
 //

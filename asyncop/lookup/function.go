@@ -27,8 +27,8 @@ type Function[K comparable, V any] struct {
 	running int               // guarded by mu; loads that have not ended
 }
 
-// New returns fn with a single call per key at a time, which serves all that ask for the key meanwhile, and with a cache in front of it.
-// With a nil cache calls are shared only. fn gets only the key, since its value is for all that ask for that.
+// New wraps fn so that a single call per key runs at a time, which serves all elements that ask for the key meanwhile, and puts cache in front
+// of it. With a nil cache calls are shared only. fn gets only the key, since its result serves all elements with that key.
 //
 // fn may be of any kind, asyncop.Blocking and asyncop.Batched included; its optional interfaces stay reachable. New panics if fn is
 // nil.
@@ -106,8 +106,8 @@ func (f *Function[K, V]) detach(l *load[K, V]) {
 	}
 }
 
-// Forget removes what the cache has for key, since it has changed. A load that runs answers those who wait for it, and is not
-// kept; the next lookup begins a new load. Forget must not be called by the cache.
+// Forget removes the entry of key from the cache. Call it when the value has changed. A running load still answers the lookups that wait for it,
+// and is not kept; the next lookup begins a new load. Forget must not be called by the cache.
 func (f *Function[K, V]) Forget(key K) {
 	f.mu.Lock()
 	var stored chan struct{}
@@ -141,17 +141,17 @@ func (f *Function[K, V]) ttl(results []V, err error) (d time.Duration, keep bool
 	}
 }
 
-// Stats counts what a [Function] has done.
+// Stats are the counts of a [Function].
 type Stats struct {
 	Hits       int64 // lookups that the cache has answered
 	Misses     int64 // the others: Loads + Shared
-	Shared     int64 // those of them that joined a load
+	Shared     int64 // misses that joined a load
 	Loads      int64 // calls of the function that have begun
 	LoadErrors int64 // loads that ended with an error or panic, or after the last lookup had left
 	Loading    int   // loads that have not ended
 }
 
-// Stats returns the counts since the beginning. They are read in turn, not at once.
+// Stats returns the counts since the beginning. They are not read atomically.
 func (f *Function[K, V]) Stats() Stats {
 	f.mu.Lock()
 	running := f.running

@@ -13,10 +13,10 @@ import (
 //	enriched := lookup.Join(users, func(o Order) int64 { return o.UserID },
 //		func(o Order, u User) Enriched { return Enriched{Order: o, Name: u.Name} })
 //
-// values is a [Function], or any function of keys, asyncop.Blocking and asyncop.Batched included; its optional interfaces stay
-// reachable if they do not depend on types. key returns what an element asks for. It is called on the loop, for each attempt.
-// join is called for each value, with the element itself; an element without a value does not have a result. It runs on the
-// goroutine that has the value. Neither may block; both must be safe for concurrent use. A panic of either fails the element.
+// values is a [Function], or any function of keys, asyncop.Blocking and asyncop.Batched included; its optional interfaces stay reachable if they
+// do not depend on types. key returns the key of an element. It is called on the loop, for each attempt. join is called for each value, with the
+// element itself; an element without a value does not have a result. It runs on the goroutine that delivers the value. Neither may block; both
+// must be safe for concurrent use. A panic of either fails the element.
 //
 // A value is shared by all elements that get it, and must not be changed. Join panics if an argument is nil, and if values has a
 // Timeout method for other types, which would not be called: put asyncop.HandleFailure around the join.

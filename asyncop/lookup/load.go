@@ -220,8 +220,8 @@ type loadHost[K comparable, V any] struct {
 	load *load[K, V]
 }
 
-// RunBlocking runs task unless it is too late for all who wait (law A5). In that case the load does not have an outcome: each
-// of them ends by its timeout, or with its operator.
+// RunBlocking runs task unless it is too late for all waiting lookups (law A5). In that case the load does not have an outcome: each of them
+// ends by its timeout, or with its operator.
 func (h loadHost[K, V]) RunBlocking(task func(late error)) {
 	h.host.RunBlocking(func(late error) {
 		if late == nil || !h.load.giveUp() {
@@ -230,7 +230,7 @@ func (h loadHost[K, V]) RunBlocking(task func(late error)) {
 	})
 }
 
-// Begin returns why the call of the load must not be made, as part of a call for many elements, or nil.
+// Begin returns the reason why the load must not become part of a call for many elements, or nil.
 func (h loadHost[K, V]) Begin() error {
 	if late := h.Late(); late != nil && h.load.giveUp() {
 		return late
@@ -238,7 +238,7 @@ func (h loadHost[K, V]) Begin() error {
 	return nil
 }
 
-// Late returns why no call must begin for the load, or nil.
+// Late returns the reason why it is too late to call for the load, or nil.
 func (h loadHost[K, V]) Late() error {
 	waiters, _ := h.load.present()
 	err := context.Canceled
@@ -315,15 +315,15 @@ type report struct {
 	sent  int              // guarded by mu; requests that are not taken back
 }
 
-// ReportStage implements what package predicates reports to.
+// ReportStage receives the reports of package predicates.
 func (r *report) ReportStage(stage predicates.Stage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stage = max(r.stage, stage)
 }
 
-// ReportSent counts a request. One that is tracked is so for the lookup that has begun the load only, whose identity it
-// carries; the retry of another would not be recognised. So it counts like any other.
+// ReportSent counts a request. A tracked request carries the identity of the lookup that has begun the load, so the retry of another lookup
+// would not be recognised. So it counts like any other.
 func (r *report) ReportSent(bool) (counted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

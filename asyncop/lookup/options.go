@@ -7,7 +7,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Option changes what a [Function] keeps. Options panic on nonsense.
+// Option changes how long a [Function] keeps entries. Options panic if a value is invalid.
 type Option func(*rules)
 
 // rules say what is kept, and for how long.
@@ -21,8 +21,7 @@ type rules struct {
 // alike as the time of negative entries stands for that of others.
 const alike = time.Duration(-1)
 
-// WithTTL keeps results for d, from the end of their load. The default is as long as the cache likes. It panics unless d is
-// positive.
+// WithTTL keeps results for d, from the end of their load. By default the cache decides. It panics unless d is positive.
 func WithTTL(d time.Duration) Option {
 	mustBePositive("WithTTL", d)
 	return func(r *rules) { r.found = d }

@@ -35,8 +35,8 @@ type EndKind uint8
 
 // How elements end.
 const (
-	// Emitted: all its results have left. The body of the loop over asyncop.AsyncWaitOperator.Results has come back from them, Via or
-	// To have sent them into the next flow, or they were placed in Out.
+	// Emitted: all its results have left. The body of the loop over asyncop.AsyncWaitOperator.Results has returned from them, Via or To have
+	// sent them into the next flow, or they were placed in Out.
 	Emitted    EndKind = iota
 	Empty              // it had no result
 	HandedOver         // it has failed, and the failure sink has taken it
@@ -44,7 +44,7 @@ const (
 	Failed             // it has failed, and the operator with it
 	Abandoned          // the operator has ended before it did
 	Kept               // it is in the final checkpoint, and will be called again
-	Discarded          // it came after the operator took no more, or results of it were not taken by the end
+	Discarded          // it came after the operator had stopped reading, or its results were not taken by the end
 )
 
 var endKinds = [...]string{"emitted", "empty", "handed over", "dropped", "failed", "abandoned", "kept", "discarded"}

@@ -6,9 +6,9 @@ import "time"
 //
 //	Accepted = InFlight + Completed + Dropped + HandedOver + Failed + Abandoned
 //
-// where Failed is the element that failed the pipeline. The counts may be late by a turn of the operator's loop, some
-// microseconds. They are exact when it is idle or has ended. Then only three still change: Discarded until In is closed,
-// Running and LateCompletions as long as calls run that ignore the end of their context.
+// where Failed is the element that failed the pipeline. The counts may be late by a turn of the operator's loop, some microseconds. They are
+// exact when it is idle or has ended. After the end only three still change: Discarded until In is closed, Running and LateCompletions as long
+// as calls run that ignore the end of their context.
 type Stats struct {
 	Accepted  int64 // elements that took a slot; watermarks are not counted
 	Completed int64 // elements that left with their results, possibly none
@@ -18,10 +18,10 @@ type Stats struct {
 	Capacity int64 // slots: how many elements may be in flight
 	MaxCalls int64 // how many calls may run at once: see WithMaxConcurrentCalls
 
-	Running         int64 // calls that run, one for a batch; a blocking call counts until it returns
+	Running         int64 // calls that run; a batch counts once; a blocking call counts until it returns
 	Deciding        int64 // elements whose strategy is being asked off the loop, or that wait for that
 	WaitingForRetry int64 // elements in back-off, or whose retry waits for a permit
-	WaitingForKey   int64 // elements that wait for another one of their key, or for its call: see KeyOrderedWait
+	WaitingForKey   int64 // elements that wait for another element of their key, or for its call: see KeyOrderedWait
 	Attempts        int64 // calls begun, retries included; each element of a batch counts
 	RetriesOnResult int64 // retries begun because of a result
 	RetriesOnError  int64 // retries begun because of an error
@@ -31,18 +31,18 @@ type Stats struct {
 	Exhausted       int64 // elements whose last outcome asked for a retry that they were not allowed
 	CutByEndOfInput int64 // of these, because the input had ended, or Stop was called: see WithDrainRetries
 	OverBudget      int64 // of these, for lack of a retry budget
-	TooManyWaiting  int64 // of these, because as many waited for a retry as may
+	TooManyWaiting  int64 // of these, because the number of elements waiting for a retry was at its limit
 	Failures        int64 // elements that failed, whatever the failure policy did with them
 	Failed          int64 // of these, failed the pipeline
 	Dropped         int64 // of these, dropped
-	HandedOver      int64 // of these, taken by the failure sink, or rejected since that can never take them
+	HandedOver      int64 // of these, taken by the failure sink, or rejected because it can never take them
 
-	LateCompletions int64 // completions that changed nothing (law A2)
-	Discarded       int64 // elements that came after the operator took no more; counted until In is closed
-	Abandoned       int64 // elements in flight that the end of the operator cut off, or failed ones that the failure sink had not taken by then
+	LateCompletions int64 // completions without effect (law A2)
+	Discarded       int64 // elements that came after the operator had stopped reading; counted until In is closed
+	Abandoned       int64 // elements in flight that the end of the operator cut off, and failed elements that the failure sink had not taken by then
 
 	OldestAge time.Duration // since the oldest element in flight took its slot, or the turn of the loop began; 0 if there is none
-	LastError error         // of the attempt that failed last, or the timeout of its element; nil if none did. It stays when others succeed
+	LastError error         // the last error of an attempt, or timeout of an element; nil if none failed. Later successes do not reset it
 }
 
 // Retries returns the retries begun, for whatever reason.

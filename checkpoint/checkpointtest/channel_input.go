@@ -23,9 +23,8 @@ type channelInput[T any] struct {
 
 var _ checkpoint.Waiter = (*channelInput[any])(nil)
 
-// NewChannelInput returns an input of a channel that its owner closes, for tests. It is a [checkpoint.Waiter]. Its position is
-// the number of elements: after a restart the channel is expected to bring the same elements again, from the first. It panics
-// if values is nil.
+// NewChannelInput returns an input of a channel that its owner closes, for tests. It is a [checkpoint.Waiter]. Its position is the number of
+// elements: after a restart the channel must deliver the same elements again, from the first. It panics if values is nil.
 func NewChannelInput[T any](values <-chan T) checkpoint.Input[T] {
 	guard.RefuseNil("checkpointtest: NewChannelInput", "channel", values)
 	return &channelInput[T]{values: values}
@@ -58,7 +57,7 @@ func (in *channelInput[T]) Next() (v T, err error) {
 
 func (in *channelInput[T]) Position() []byte { return binary.AppendUvarint(nil, in.read) }
 
-// Seek takes what comes before the position from the channel.
+// Seek discards the elements before the position.
 func (in *channelInput[T]) Seek(position []byte) error {
 	r := varint.Reader{Rest: position}
 	n := r.Uvarint()

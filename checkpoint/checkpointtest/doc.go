@@ -28,6 +28,5 @@
 //		}, func(i int) Row { return Row{Key: strconv.Itoa(i)} }, nil)
 //	}
 //
-// Run them with -race: some rules are about calls from many goroutines. What a suite cannot do is to kill your process or
-// cut its power.
+// Run them with -race: some rules are about calls from many goroutines. A suite cannot kill your process or cut its power.
 package checkpointtest

@@ -14,11 +14,10 @@ import (
 	"github.com/weirflow/weir/internal/testing/suite"
 )
 
-// RunInput checks inputs against the rules of [checkpoint.Input], one subtest each, and against those of
-// [checkpoint.Waiter] and [checkpoint.Committer] if they are that. open returns a new input each time, of the same
-// elements: three at least, and not so many that reading them a hundred times takes long. The suite closes it. equal reports
-// whether two elements are the same; nil stands for reflect.DeepEqual. What the suite cannot do is to let an input be idle:
-// that a Wait which is interrupted then loses nothing is for a test of your own.
+// RunInput checks inputs against the rules of [checkpoint.Input], and of [checkpoint.Waiter] and [checkpoint.Committer] if they implement these,
+// in a subtest for each rule. open returns a new input each time, of the same elements: three at least, and not so many that reading them a
+// hundred times takes long. The suite closes it. equal reports whether two elements are the same; nil stands for reflect.DeepEqual. The suite
+// cannot make an input idle, so test yourself that an interrupted Wait does not lose elements.
 func RunInput[T any](t *testing.T, open func(t *testing.T) checkpoint.Input[T], equal func(a, b T) bool) {
 	t.Helper()
 	for _, r := range inputRules[T]() {
@@ -335,7 +334,7 @@ func (p inputPlace[T]) cancelledWaitLosesNothing(all []T) error {
 				err = in.(checkpoint.Waiter).Wait(ctx)
 				cancel()
 				if err != nil && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
-					return fmt.Errorf("Wait under a context that ends: error %w, want nil or that of the context", err)
+					return fmt.Errorf("Wait under a context that ends: error %w, want nil or the error of the context", err)
 				}
 			}
 			if v, err := in.Next(); err != nil || !p.equal(v, want) {

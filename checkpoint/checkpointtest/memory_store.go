@@ -33,8 +33,8 @@ var _ checkpoint.Store = (*MemoryStore)(nil)
 // NewMemoryStore returns an empty store.
 func NewMemoryStore() *MemoryStore { return &MemoryStore{} }
 
-// Reopen returns an open store with the content of m: what a restarted pipeline would find. It takes over: unless m was
-// closed, its methods return checkpoint.ErrFenced from now on.
+// Reopen returns an open store with the content of m, as a restarted pipeline would find it. It takes over: unless m was closed, its methods
+// return checkpoint.ErrFenced from now on.
 func (m *MemoryStore) Reopen() *MemoryStore {
 	m.mu.Lock()
 	defer m.mu.Unlock()

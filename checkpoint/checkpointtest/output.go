@@ -11,27 +11,27 @@ import (
 	"github.com/weirflow/weir/internal/testing/suite"
 )
 
-// Outlet is where an output writes.
+// Outlet is the target of an output.
 type Outlet[T any] struct {
-	// Open opens an output at the outlet. It is called again after the output was closed, or left as a crash leaves it:
-	// without Close, and never used again. At most one output is in use at a time.
+	// Open opens an output at the outlet. It is called again after the output was closed, or left as a crash leaves it: without Close, and never
+	// used again. At most one output is in use at a time.
 	Open func() (checkpoint.Output[T], error)
-	// Fail makes the n-th call fail that the output in use makes from now on to what is below it: a disk, a server. n
-	// counts from 1; 0 makes none fail. Nil: Commit is repeated only after it has succeeded.
+	// Fail makes the n-th call fail that the output in use makes from now on to its disk or server. n counts from 1; 0 makes none fail. Nil:
+	// Commit is repeated only after it has succeeded.
 	Fail func(n int)
-	// Visible returns what can be seen at the outlet, in order. It is called while an output is in use, too.
+	// Visible returns the visible elements of the outlet, in order. It may be called while an output is in use.
 	Visible func() ([]T, error)
 }
 
-// RunOutput checks outputs against the rules of [checkpoint.Output], one subtest each. newOutlet returns a new, empty
-// outlet each time; element returns different elements for different numbers. equal reports whether two elements are the
-// same; nil stands for reflect.DeepEqual.
+// RunOutput checks outputs against the rules of [checkpoint.Output], in a subtest for each rule. newOutlet returns a new, empty outlet each
+// time; element returns different elements for different numbers. equal reports whether two elements are the same; nil stands for
+// reflect.DeepEqual.
 //
-// An output that is a [checkpoint.FreshStarter] is asked to begin by FreshStart, with an empty outlet and with one that is
-// not: there it undoes everything, or refuses. Of others the suite checks that what was not committed is never seen.
+// The suite calls FreshStart of an output that is a [checkpoint.FreshStarter] with an empty outlet and with a filled outlet: there it must undo
+// all, or refuse. Of other outputs the suite checks that elements that were not committed are never visible.
 //
-// What the suite does not ask for is that Restore takes back what was committed after its state: that is needed only
-// when the newest checkpoint is lost.
+// The suite does not require Restore to take back elements that were committed after its state: that is needed only when the newest checkpoint
+// is lost.
 func RunOutput[T any](
 	t *testing.T, newOutlet func(t *testing.T) Outlet[T], element func(i int) T, equal func(a, b T) bool,
 ) {

@@ -16,24 +16,24 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// Place is where a store keeps its snapshots.
+// Place is the storage of a store's snapshots.
 type Place struct {
-	// Open opens a store at the place. It is called again after the store was closed, and must find what was saved. At
-	// most one store is open at a time.
+	// Open opens a store at the place. It is called again after the store was closed, and must find the saved snapshots. At most one store
+	// is open at a time.
 	Open func() (checkpoint.Store, error)
-	// TakeOver opens a store at the place for another run, while one is open that the other run knows nothing of: the one
-	// before loses the place. Nil: stores of this kind lock their place, or are not shared; the rules about it are not checked.
+	// TakeOver opens a store at the place for another run, which does not know of the store that is open: the open store loses the place. Nil:
+	// stores of this kind lock their place, or are not shared; the rules about it are not checked.
 	TakeOver func() (checkpoint.Store, error)
-	// Fail makes the n-th call fail that the open store makes from now on to what is below it: a disk, a server. n counts
-	// from 1; 0 makes none fail. Nil: the suite can only end contexts.
+	// Fail makes the n-th call fail that the open store makes from now on to its disk or server. n counts from 1; 0 makes none fail. Nil: the
+	// suite can only end contexts.
 	Fail func(n int)
 	// Damage spoils the stored snapshot of a number, as a broken disk would. It is called while no store is open. Nil:
 	// the rules about damage are not checked.
 	Damage func(id uint64) error
 }
 
-// RunStore checks stores against the rules of [checkpoint.Store], one subtest each. newPlace returns a new, empty place
-// each time; the stores must keep at least the last three snapshots.
+// RunStore checks stores against the rules of [checkpoint.Store], in a subtest for each rule. newPlace returns a new, empty place each time; the
+// stores must keep at least the last three snapshots.
 func RunStore(t *testing.T, newPlace func(t *testing.T) Place) {
 	t.Helper()
 	for _, r := range rules {
@@ -438,7 +438,7 @@ func invalidIsRefused(p Place) error {
 		for _, name := range slices.Sorted(maps.Keys(cases)) {
 			want := cases[name].Validate()
 			if err := s.Save(background, cases[name]); err == nil || !strings.Contains(err.Error(), want.Error()) {
-				return fmt.Errorf("saving a snapshot with %s: error %v, want that of Validate: %w", name, err, want)
+				return fmt.Errorf("saving a snapshot with %s: error %v, want the error of Validate: %w", name, err, want)
 			}
 		}
 		return errors.Join(latest(s, 1), save(s, 2)) // its number was not taken

@@ -20,17 +20,16 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// DirStore keeps every snapshot in a file of its own, in a directory that belongs to one process at a time.
+// DirStore keeps every snapshot in a file of its own, in a directory that belongs to a single process at a time.
 //
 //	dir/LOCK                                    locked while the store is open, as dir is; holds the pid
 //	dir/checkpoint-00000000000000000041.weir    see [checkpoint.Snapshot.WriteTo]
 //	dir/checkpoint-00000000000000000042.weir
 //	dir/checkpoint-00000000000000000043.weir.tmp    being written, or left over by a crash: removed by the next opening
 //
-// Save writes to the side, syncs the file, renames it, syncs the directory, and only then removes what is older than the
-// last k ([DirStore.KeepLast]). A process killed, or a machine whose power is cut, at any moment in between leaves the
-// snapshots as they were, or as they were with the new one. Damage that happens later is found by the checksums.
-// Other files in the directory are left alone.
+// Save writes a temporary file, syncs it, renames it, syncs the directory, and only then removes all but the last k snapshots
+// ([DirStore.KeepLast]). A process killed, or a machine whose power is cut, at any moment in between leaves the snapshots as they were, with or
+// without the new snapshot. The checksums detect later damage. Other files in the directory are left alone.
 //
 // It relies on the system in two points: a rename within a directory is atomic, and syncs reach the disk. Where directories
 // cannot be synced (Windows, some network file systems), a power cut may lose the last snapshots as a whole. Safe for
@@ -75,19 +74,19 @@ const (
 	filePerm fs.FileMode = 0o600
 )
 
-// OpenDir opens the store in a directory, which is made if need be, with its parents; it and its files are accessible to
-// their owner only.
+// OpenDir opens the store in a directory, which it makes if it is missing, with its parents; the directory and its files are accessible to their
+// owner only.
 //
-// The error is a *[LockedError] if the directory is open already, in this process or another one. The lock ends with the
-// process, however that dies. It is a lock on the directory itself: it holds also if the file LOCK is removed. If the directory
-// is removed or replaced while it is open, Save returns [checkpoint.ErrFenced].
+// The error is a *[LockedError] if the directory is open already, in this process or in another. The lock ends with the process, however that
+// dies. It is a lock on the directory itself: it holds even if the file LOCK is removed. If the directory is removed or replaced while it is
+// open, Save returns [checkpoint.ErrFenced].
 //
-// Some systems give less:
+// Some systems guarantee less:
 //
-//   - Where directories cannot be locked (NFS), a second process gets in after LOCK was removed. From then on Save of the first one
-//     returns an error, unless it runs at that moment.
+//   - Where directories cannot be locked (NFS), a second process gets in after LOCK was removed. From then on Save of the first process returns
+//     an error, unless it runs at that moment.
 //   - A network file system must share locks between its machines. NFS does unless it is mounted with local locks; others may not.
-//   - AIX, Solaris, Plan 9 and WebAssembly have no such locks. A second process is not noticed there. A coordinator logs that.
+//   - AIX, Solaris, Plan 9 and WebAssembly do not have such locks. A second process is not noticed there. A coordinator logs that.
 //
 // Damaged snapshots, and files that cannot be removed, are logged at warn level, to the logger of the [checkpoint.Coordinator] that has
 // the store, or to slog.Default().
@@ -203,8 +202,8 @@ func (d *DirStore) path(id uint64) string { return filepath.Join(d.dir, fileName
 // defaultKeepLast is how many snapshots a directory keeps: see [DirStore.KeepLast].
 const defaultKeepLast = 3
 
-// KeepLast sets how many snapshots are kept, from the next Save on; the default is 3. Those that are known to be damaged are
-// not counted. With 1 there is nothing to go back to if that one turns out to be damaged. It panics if k < 1.
+// KeepLast sets how many snapshots are kept, from the next Save on; the default is 3. Snapshots that are known to be damaged are not counted.
+// With 1 a restart fails if that snapshot turns out to be damaged. It panics if k < 1.
 func (d *DirStore) KeepLast(k int) {
 	if k < 1 {
 		panic(fmt.Sprintf("checkpoint: KeepLast: at least 1 must be kept, got %d", k))
@@ -214,13 +213,13 @@ func (d *DirStore) KeepLast(k int) {
 	d.keep = k
 }
 
-// LogTo sets the logger: a [checkpoint.Coordinator] gives a store its own. It warns there if the directory has no lock.
+// LogTo sets the logger: a [checkpoint.Coordinator] gives a store its own. It warns there if the directory cannot be locked.
 func (d *DirStore) LogTo(l *slog.Logger) {
 	d.mu.Lock()
 	d.logger = l
 	d.mu.Unlock()
 	if _, unlocked := d.lock.(noLock); unlocked {
-		l.Warn("checkpoint: this system has no locks: a second process on the directory will not be noticed",
+		l.Warn("checkpoint: this system does not have locks: a second process on the directory will not be noticed",
 			slog.String("dir", d.dir))
 	}
 }
@@ -515,7 +514,7 @@ func (d *DirStore) noteDamage(damage *checkpoint.CorruptError) {
 	}
 }
 
-// List implements [checkpoint.Store]. The sizes are those of the files.
+// List implements [checkpoint.Store]. The sizes are the sizes of the files.
 func (d *DirStore) List(context.Context) ([]checkpoint.Entry, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -546,7 +545,7 @@ func (d *DirStore) Close() error {
 	return nil
 }
 
-// LockedError reports that a directory of checkpoints is open elsewhere, in this process or another one.
+// LockedError reports that a directory of checkpoints is open elsewhere, in this process or in another.
 type LockedError struct {
 	Dir string
 	PID int // the process that has it open; 0 if that is not known

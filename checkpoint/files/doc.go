@@ -1,29 +1,28 @@
 // Package files keeps checkpoints, inputs and outputs of pipelines in files.
 //
 //   - [OpenDir] opens a directory as a [checkpoint.Store].
-//
 //   - [OpenLines] and [OpenCSV] read a file as a [checkpoint.Input]: line by line, or record by record.
+//   - [NewLineOutput] and [NewOutput] write a file as a [checkpoint.Output]: each element exactly once.
 //
-//   - [NewLineOutput] and [NewOutput] write one as a [checkpoint.Output]: each element exactly once.
+// A pipeline from file to file has all three:
 //
-//     store, err := files.OpenDir("/var/lib/flights/checkpoints")
-//     …
-//     lines, err := files.OpenLines("keys.txt")
-//     …
-//     source := checkpoint.NewSource(coordinator, "keys", lines)
-//     sink := checkpoint.NewSink(coordinator, "rows", files.NewLineOutput("rows.txt"))
+//	store, err := files.OpenDir("/var/lib/flights/checkpoints")
+//	…
+//	lines, err := files.OpenLines("keys.txt")
+//	…
+//	source := checkpoint.NewSource(coordinator, "keys", lines)
+//	sink := checkpoint.NewSink(coordinator, "rows", files.NewLineOutput("rows.txt"))
 //
 // # Durability
 //
-// [DirStore] keeps the promise of a store when the process is killed and when the machine loses its power, at any moment: a
-// snapshot is written to the side, synced, renamed, and the directory synced, before an older one is removed. A directory belongs
-// to one process at a time: see [LockedError].
+// [DirStore] is durable when the process is killed and when the machine loses its power, at any moment: a snapshot is written to a temporary
+// file, synced, renamed, and the directory synced, before an older snapshot is removed. A directory belongs to a single process at a time: see
+// [LockedError].
 //
-// An [Output] refuses a file that is not empty when there is no checkpoint to resume from, unless [Output.WithOverwrite] was
-// called.
+// An [Output] refuses a file that is not empty when the run does not resume from a checkpoint, unless [Output.WithOverwrite] was called.
 //
 // # Hostile bytes
 //
-// Files may be damaged or made to harm. Readers return errors. They do not panic, do not loop, and allocate no more memory than
-// the bytes that are there can fill.
+// Files may be damaged or malicious. Readers then return errors. They do not panic or loop, and do not allocate more memory than the bytes
+// present can fill.
 package files

@@ -59,11 +59,11 @@ func seekFile(f *os.File, p filePosition) (unended bool, err error) {
 		return false, err
 	}
 	if p.offset > info.Size() {
-		return false, fmt.Errorf("checkpoint: %s has %d bytes, but the checkpoint goes on at byte %d: is it another file?",
+		return false, fmt.Errorf("checkpoint: %s has %d bytes, but the checkpoint resumes at byte %d: is it another file?",
 			f.Name(), info.Size(), p.offset)
 	}
 	if p.summed && p.in(f) != p {
-		return false, fmt.Errorf("checkpoint: %s at byte %d, where the checkpoint goes on: %w", f.Name(), p.offset, errOtherFile)
+		return false, fmt.Errorf("checkpoint: %s at byte %d, where the checkpoint resumes: %w", f.Name(), p.offset, errOtherFile)
 	}
 	if _, err = f.Seek(p.offset, io.SeekStart); err != nil || p.offset == 0 {
 		return false, err
@@ -143,7 +143,7 @@ func (in *LineInput) skipEnd() error {
 	return nil
 }
 
-// Close implements [checkpoint.Input]. The source closes it; another call changes nothing.
+// Close implements [checkpoint.Input]. The source closes it; another call has no effect.
 func (in *LineInput) Close() error { return closeOnce(in.file) }
 
 // closeOnce closes a file, unless it is closed.
@@ -164,8 +164,8 @@ type CSVInput struct {
 	lines  int          // before the next record, or before blank lines in front of it
 }
 
-// OpenCSV returns an input of the records of a CSV file after its first one, the header, which is read at once. A last record
-// without line end is an element. If the file grows after that, the line end must come first.
+// OpenCSV returns an input of the records of a CSV file after the header, its first record, which is read at once. A last record without line
+// end is an element. If the file grows after that, the line end must come first.
 func OpenCSV(path string) (*CSVInput, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -232,5 +232,5 @@ func (in *CSVInput) Seek(position []byte) error {
 	return nil
 }
 
-// Close implements [checkpoint.Input]. The source closes it; another call changes nothing.
+// Close implements [checkpoint.Input]. The source closes it; another call has no effect.
 func (in *CSVInput) Close() error { return closeOnce(in.file) }

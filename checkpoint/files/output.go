@@ -20,17 +20,17 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
-// Output is an [checkpoint.Output] that appends to a file, exactly once. [NewOutput] makes one.
+// Output is a [checkpoint.Output] that appends to a file, exactly once. [NewOutput] makes one.
 //
-// What is written since the last barrier goes to a part file beside it (path.part-N). A barrier ends the part and makes it
-// durable. When the checkpoint completes, the output appends its parts to the file, makes the file durable, and removes the
-// parts. The state of a checkpoint has the length of the file before and after that, and the parts that make the difference.
-// So a restart can bring the file to exactly this state, after a crash at any moment: it cuts off what is too much, and appends
-// again what is missing. The state has a hash of the last KiB before that length, too. So a file that is not the one that the
-// checkpoint knows is refused, and stays as it is. What is cut off is kept beside the file (path.cut-N).
+// Elements written since the last barrier go to a part file beside it (path.part-N). A barrier ends the part and makes it durable. When the
+// checkpoint completes, the output appends its parts to the file, makes the file durable, and removes the parts. The state of a checkpoint has
+// the length of the file before and after that, and the parts that make the difference. So a restart can bring the file to exactly this state,
+// after a crash at any moment: it cuts off extra bytes, and appends missing parts again. The state has a hash of the last KiB before that
+// length, too. So a file other than the checkpoint's is refused, and stays as it is. Bytes that are cut off are kept beside the file
+// (path.cut-N).
 //
-// Nothing locks the file, and a Output never returns [checkpoint.ErrFenced]: one run at a time may have it. A [DirStore] makes sure of that on one
-// machine. On a file system that several machines share, a run that another one has taken over from may still write to it.
+// The file is not locked, and an Output never returns [checkpoint.ErrFenced]: a single run at a time may have it. A [DirStore] ensures that on
+// one machine. On a file system that several machines share, a run may still write to it after another run has taken over.
 type Output[T any] struct {
 	fs        vfs.FS
 	path      string
@@ -56,9 +56,9 @@ type part struct {
 	length int64
 }
 
-// NewOutput returns an output that appends to the file at path what encode appends to dst for each element. Without a
-// checkpoint to resume from the file must be empty or absent: see [Output.WithOverwrite]. Files are made with mode 0644,
-// before the umask. It panics if path is empty or encode is nil.
+// NewOutput returns an output that appends each element to the file at path; encode appends the bytes of an element to dst. Without a checkpoint
+// to resume from the file must be empty or absent: see [Output.WithOverwrite]. Files are made with mode 0644, before the umask. It panics if
+// path is empty or encode is nil.
 func NewOutput[T any](path string, encode func(dst []byte, v T) ([]byte, error)) *Output[T] {
 	guard.RefuseNil("checkpoint: NewOutput", "encode", encode)
 	return newFileOutput("NewOutput", path, encode)
@@ -79,8 +79,8 @@ func NewLineOutput(path string) *Output[string] {
 	})
 }
 
-// WithOverwrite makes o empty the file when there is no checkpoint to resume from, and returns o. By default a file that is not
-// empty is refused then: the checkpoints may be lost, or in another directory. It is called before [NewSink].
+// WithOverwrite makes o empty the file when the run does not resume from a checkpoint, and returns o. By default a file that is not empty is
+// refused then: the checkpoints may be lost, or in another directory. It is called before [checkpoint.NewSink].
 func (o *Output[T]) WithOverwrite() *Output[T] {
 	o.overwrite = true
 	return o
@@ -174,13 +174,13 @@ func (o *Output[T]) Restore(_ context.Context, state []byte) error {
 		if err != nil {
 			return fmt.Errorf("checkpoint: keeping what is cut off: %w", err)
 		}
-		o.logger.Warn("checkpoint: an output went on behind the checkpoint that the run resumes from: that is cut off",
+		o.logger.Warn("checkpoint: an output has elements from after the checkpoint that the run resumes from: they are cut off",
 			slog.String("path", o.path), slog.Int64("bytes", found.Size-s.after), slog.Int64("length", s.after), slog.String("kept in", kept))
 	}
 	return o.restore(s)
 }
 
-// Check returns an error if Restore cannot bring the file to a state, or if it is another file. It changes nothing.
+// Check returns an error if Restore cannot bring the file to a state, or if it is another file. It does not change the file.
 func (o *Output[T]) Check(state []byte) error {
 	s, err := decodeFileState(state)
 	if err != nil {
@@ -287,7 +287,7 @@ func (o *Output[T]) open(s fileState, appendParts bool, flags int) (vfs.File, er
 	case s.summed:
 		var tail []byte
 		if tail, err = readTail(f, need); err == nil && sumOf(tail) != sum {
-			err = fmt.Errorf("checkpoint: %s at byte %d, where the checkpoint goes on: %w", o.path, need, errOtherFile)
+			err = fmt.Errorf("checkpoint: %s at byte %d, where the checkpoint resumes: %w", o.path, need, errOtherFile)
 		}
 	}
 	if err != nil {

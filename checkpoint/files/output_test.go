@@ -412,7 +412,7 @@ func TestFileOutputSaysWhatItCutsOff(t *testing.T) {
 		o := NewLineOutput(path)
 		o.LogTo(slog.New(slog.NewTextHandler(&book, nil)))
 		require.NoError(t, o.Restore(ctx, tt.state))
-		require.Equal(t, tt.want != "", strings.Contains(book.String(), "went on behind the checkpoint"), book.String())
+		require.Equal(t, tt.want != "", strings.Contains(book.String(), "has elements from after the checkpoint"), book.String())
 		require.Contains(t, book.String(), tt.want)
 		require.NoError(t, o.Close())
 	}

@@ -27,5 +27,5 @@ func readTail(f io.ReadSeeker, position int64) ([]byte, error) {
 	return b, err
 }
 
-var errOtherFile = errors.New("what is before that place is not what was there at the checkpoint: is it another file, " +
-	"or are the checkpoints those of another job?")
+var errOtherFile = errors.New("the bytes before that place have changed since the checkpoint: is it another file, " +
+	"or do the checkpoints belong to another job?")

@@ -6,28 +6,25 @@ type Host interface {
 	// Register adds a participant under a name that stays the same from run to run. It returns the participant's state in the
 	// checkpoint that the pipeline resumes from; resumes is false for a fresh start.
 	//
-	// All participants register before the start. Start fails for a nil participant, for a name that was registered before or
-	// is not valid, and for one that has no state in the checkpoint. A participant that registers after the start ends the run
-	// with an error.
+	// All participants register before the start. Start fails for a nil participant, for a name that was registered before or is not valid, and
+	// for a name without a state in the checkpoint. A participant that registers after the start ends the run with an error.
 	Register(name string, p Participant) (state State, resumes bool)
 	// Refuse makes the start fail because a participant cannot use its state. Constructors call it. It panics if reason is nil.
 	Refuse(name string, reason error)
 	// Started returns a channel that is closed when the participants may begin their work.
 	Started() <-chan struct{}
 
-	// Fail ends the run because a participant has failed: the pipeline cannot end cleanly any more. Sources end, sinks do not
-	// publish. The first reason counts. It panics if reason is nil.
+	// Fail ends the run because a participant has failed: the pipeline cannot end cleanly any more. Sources end, and sinks stop publishing. The
+	// first reason counts. It panics if reason is nil.
 	Fail(name string, reason error)
-	// RequestCheckpoint asks for a checkpoint soon and does not wait for it. If it fails it is taken again, until one is
-	// complete or the run ends; it counts as failed each time. It is for a participant that cannot go on before a checkpoint is
-	// complete.
+	// RequestCheckpoint asks for a checkpoint soon and does not wait for it. If it fails it is taken again, until a checkpoint is complete or
+	// the run ends; it counts as failed each time. It is for a participant that cannot continue before a checkpoint is complete.
 	RequestCheckpoint()
-	// RequestFinal asks for a final checkpoint of the kind [Drain] or [Suspend] and does not wait for it. A source whose input
-	// has ended asks for a Drain, and goes on sending barriers until one is final. It panics for another kind.
+	// RequestFinal asks for a final checkpoint of the kind [Drain] or [Suspend] and does not wait for it. A source whose input has ended asks
+	// for a Drain, and keeps sending barriers until the final barrier. It panics for another kind.
 	RequestFinal(kind Kind)
-	// Ended returns a channel that is closed when there will be no more checkpoints: after a final one, a failure, or a close.
+	// Ended returns a channel that is closed when checkpointing has ended: after a final checkpoint, a failure, or a close.
 	Ended() <-chan struct{}
-	// Err returns why there will be no more checkpoints. It is nil before the end, and after a final checkpoint that is
-	// complete.
+	// Err returns why checkpointing has ended. It is nil before the end, and after a complete final checkpoint.
 	Err() error
 }

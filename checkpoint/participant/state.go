@@ -11,10 +11,9 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// State is what a participant wants to be given back after a restart: bytes that only the participant understands, in pieces.
+// State is the data that a participant gets back after a restart: bytes that only the participant understands, in pieces.
 //
-// A large state comes in pieces so that it need not be copied into one. Where it is cut has no meaning: a store may return
-// it cut elsewhere, or whole.
+// A large state comes in pieces so that it need not be copied together. The cuts are arbitrary: a store may return it cut elsewhere, or whole.
 type State [][]byte
 
 // Size returns the number of bytes.
@@ -26,7 +25,7 @@ func (s State) Size() int64 {
 	return n
 }
 
-// Bytes returns the state in one piece. It copies only if there are several.
+// Bytes returns the state in a single piece. It copies only if there are several.
 func (s State) Bytes() []byte {
 	if len(s) == 1 {
 		return s[0]
@@ -41,8 +40,8 @@ func (s State) Bytes() []byte {
 // where schema and value are preceded by their lengths.
 const stateVersion = 2
 
-// MarshalState returns a state that holds one value, with the schema of its codec: for participants whose state is small,
-// such as the position of a source. A panic of the codec becomes an error.
+// MarshalState returns a state that holds a single value, with the schema of its codec: for participants whose state is small, such as the
+// position of a source. A panic of the codec becomes an error.
 func MarshalState[T any](c codec.Codec[T], v T) (_ State, err error) {
 	defer recoverTo(&err)
 	value, err := c.Append(nil, v)
@@ -54,8 +53,8 @@ func MarshalState[T any](c codec.Codec[T], v T) (_ State, err error) {
 	return State{b, value}, nil
 }
 
-// UnmarshalState returns the value of a state that [MarshalState] has made. It returns an error if the state is none, is
-// damaged, or does not fit the codec, and for a panic of the codec.
+// UnmarshalState returns the value of a state that [MarshalState] has made. It returns an error if the state was not made so, is damaged, or
+// does not fit the codec, and for a panic of the codec.
 func UnmarshalState[T any](c codec.Codec[T], state State) (v T, err error) {
 	defer recoverTo(&err)
 	r := varint.Reader{Rest: state.Bytes()}

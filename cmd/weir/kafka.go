@@ -178,7 +178,7 @@ func (k *topics) matching(ctx context.Context, s jobs.Spec) (int, error) {
 	case s.Do == jobs.Hold || s.Do == jobs.Release:
 		return 0, usagef("a topic is a log: its messages cannot be held")
 	case s.Do == jobs.Purge && !isAll(s.Filter):
-		return 0, usagef("a topic is a log, which can only be cut off at its beginning: to purge a choice is not possible, only --all")
+		return 0, usagef("a topic is a log, which can only be cut off at its beginning: purge needs --all")
 	}
 	v, err := k.view(ctx, s.Queue)
 	if err != nil {

@@ -29,10 +29,10 @@ const topShare = 10
 func (a *app) top() *cobra.Command {
 	every := 2 * time.Second
 	c := &cobra.Command{
-		Use: "top", Short: "Show queues, workers, backends and errors, live", Args: none,
-		Long: `Show queues, workers, their backends, and the groups of errors with which most
-elements have failed, live, until Ctrl-C. Where the output is no terminal,
-and with --json, it is shown once.
+		Use: "top", Short: "Show queues, workers, backends, partitions and errors, live", Args: none,
+		Long: `Show queues, workers, their backends and partitions, and the groups of errors
+with which most elements have failed, live, until Ctrl-C. Where the output is
+no terminal, and with --json, it is shown once.
 
 CHANGE is by how many messages a second a queue grows or shrinks. DONE/S and
 FAILED/S of a worker are of the time between the last two times it said what it
@@ -180,6 +180,9 @@ func (t *top) draw(s *topJSON) (string, error) {
 		err = t.drawBackends(s)
 	}
 	if err == nil {
+		err = t.drawPartitions(s)
+	}
+	if err == nil {
 		err = t.drawGroups(s)
 	}
 	t.before = s
@@ -284,6 +287,44 @@ func (t *top) drawBackends(s *topJSON) error {
 		{name: "LIMIT", right: true},
 		{name: "WHY", least: 10},
 	}, rows)
+}
+
+// topPartitions is how many partitions top shows: those in trouble first, then those with the largest lag.
+const topPartitions = 10
+
+// drawPartitions shows who has which partition.
+func (t *top) drawPartitions(s *topJSON) error {
+	all := jobs.Owners(s.Workers)
+	if len(all) == 0 {
+		return nil
+	}
+	ok := slices.IndexFunc(all, func(o jobs.Owned) bool { return !o.InTrouble() })
+	if ok >= 0 { // behind those in trouble
+		slices.SortStableFunc(all[ok:], func(a, b jobs.Owned) int { return cmp.Compare(b.Lag, a.Lag) })
+	}
+	var rows [][]string
+	for _, o := range all[:min(len(all), topPartitions)] {
+		lag := "-"
+		if o.Lag >= 0 {
+			lag = strconv.FormatInt(o.Lag, 10)
+		}
+		rows = append(rows, []string{o.Pipeline, o.Name, cmp.Or(o.Worker, "-"), o.State, lag, o.Why})
+	}
+	t.frame.WriteString("\n")
+	if err := t.table([]column{
+		{name: "PIPELINE", least: 4},
+		{name: "PARTITION", least: 8},
+		{name: "WORKER", least: 4},
+		{name: "STATE"},
+		{name: "LAG", right: true},
+		{name: "WHY", least: 10},
+	}, rows); err != nil {
+		return err
+	}
+	if more := len(all) - topPartitions; more > 0 {
+		fmt.Fprintf(t.frame, "and %d more\n", more)
+	}
+	return nil
 }
 
 // drawGroups shows the failures of all workers that are alike, the largest groups first.

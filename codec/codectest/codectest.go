@@ -13,9 +13,9 @@ import (
 	"github.com/weirflow/weir/internal/testing/suite"
 )
 
-// Run checks a codec against the rules of [codec.Codec], a subtest each, and against the rules of [codec.SchemaCodec] if it is
-// such a codec. The values are examples that it must take, at least two different values. Fill every field: a codec that loses a field
-// brings its zero value back. equal reports whether a value has survived; nil stands for reflect.DeepEqual.
+// Run checks a codec against the rules of [codec.Codec], in a subtest for each rule, and against the rules of [codec.SchemaCodec] if it is such
+// a codec. The values are examples that it must take, at least two different values. Fill every field, since a codec that loses a field decodes
+// its zero value. equal reports whether a value has survived; nil stands for reflect.DeepEqual.
 func Run[T any](t *testing.T, c codec.Codec[T], equal func(a, b T) bool, values ...T) {
 	t.Helper()
 	s := codecSample[T]{codec: c, equal: suite.EqualOr(equal), values: values}

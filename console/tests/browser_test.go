@@ -232,6 +232,14 @@ func pages(t *testing.T, e store.Keeper) []string {
 	put(t, e, 12)
 	require.NoError(t, e.Put(t.Context(), "orders-retry-1", store.Message{Meta: delivery.Meta{ID: "waits"}, Delay: time.Hour, Payload: []byte(strings.Repeat("x", 3000))}))
 	beat(t, e, "closed")
+	parts, err := json.Marshal(jobs.Worker{ID: "w2", Host: "worker-2", Seen: time.Now().Add(time.Hour), Partitions: []jobs.Partition{
+		{Pipeline: "flights", Name: strings.Repeat("long", 100), Epoch: 7, State: "failing", Lag: -1, Why: strings.Repeat("no right ", 40)},
+		{Pipeline: "flights", Name: "orders/4", State: jobs.Unowned, Lag: -1}, {Pipeline: "flights", Name: "orders/5", State: "running", Lag: 123456},
+	}})
+	require.NoError(t, err)
+	require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		return tx.Write(ctx, store.Record{Kind: "worker", Name: "w2", Value: string(parts)})
+	}))
 	j, err := jobs.New(e, jobs.Config{})
 	require.NoError(t, err)
 	_, err = j.Start(t.Context(), jobs.Spec{Do: jobs.Hold, Queue: "orders-retry-1", By: "ann", Why: strings.Repeat("long", 100)})

@@ -158,6 +158,12 @@ func TestWorkersAndBackends(t *testing.T) {
 			ID: "w1", Host: "h", Seen: time.Now().Add(-5 * time.Minute), Queues: []string{"orders"}, Counts: json.RawMessage(`{"Acknowledged":41}`),
 			Operators: []json.RawMessage{json.RawMessage(`{"InFlight":17,"LastError":"refused"}`)},
 			Backends:  []jobs.Backend{{Name: "air", State: "closed", Why: "503 of half the calls", Limit: -1}},
+			Partitions: []jobs.Partition{
+				{Pipeline: "flights", Name: "a", Epoch: 3, State: "running", Lag: 1234},
+				{Pipeline: "flights", Name: "b<script>", State: jobs.Unowned, Lag: -1}, {Pipeline: "flights", Name: "c", State: jobs.Unowned, Lag: -1},
+				{Pipeline: "flights", Name: "d", Epoch: 3, State: "failing", Lag: -1, Why: "no right"},
+			},
+			ClockOffset: -3 * time.Minute,
 		}
 		text, err := json.Marshal(w)
 		require.NoError(t, err)
@@ -168,6 +174,8 @@ func TestWorkersAndBackends(t *testing.T) {
 		seen := page(t, h, "/")
 		for _, want := range []string{
 			"Backend bank is held: it loses money (ann)", "Backend air does not answer in 1 of 1 workers: 503 of half the calls",
+			"No worker has partition b&lt;script&gt; (and 1 more) of flights.", "Partition d of flights fails: no right", `data-l="Not read">1234<`,
+			"The clock of the engine is 3 min from that of worker w1 on h.",
 			"Worker w1 on h has said nothing for 5 min", `data-l="Done">41<`, `data-l="In flight">17<`,
 		} {
 			assert.Contains(t, seen, want)

@@ -19,7 +19,7 @@ func NewSink[T any](c chan<- T) Sink[T] {
 	return Sink[T]{c}
 }
 
-// PutAll implements [delivery.Sink]. If ctx ends, what was sent is acknowledged, and the error is the cause of ctx.
+// PutAll implements [delivery.Sink]. It acknowledges each message whose value was sent. If ctx ends, the error is the cause of ctx.
 func (s Sink[T]) PutAll(ctx context.Context, messages []delivery.Message[T]) error {
 	for i, m := range messages {
 		select {

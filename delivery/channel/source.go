@@ -22,17 +22,17 @@ type Option func(*settings)
 
 type settings struct{ clock clock.Clock }
 
-// WithClock sets the clock that delays are measured with; the default is the real one. It panics if c is nil.
+// WithClock sets the clock for delays; the default is the real clock. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
 	guard.RefuseNil("channel: WithClock", "clock", c)
 	return func(s *settings) { s.clock = c }
 }
 
-// NewSource returns a source of the values of c. A message that is nacked waits in memory, and comes again before what is in c.
-// The source ends when c is closed and all messages are acknowledged or rejected. What was rejected is logged as an error.
+// NewSource returns a source of the values of c. A message that is nacked waits in memory, and is redelivered before the values in c. The source
+// ends when c is closed and all messages are acknowledged or rejected. Rejected messages are logged as errors.
 //
-// meta returns what is known of a value, such as its id; nil, or what it returns as nil, means nothing. The Visit of a message that Receive
-// returns is one more, so it is 1 at first, as of any other source. It panics if c is nil.
+// meta returns the metadata of a value, such as its id; it may be nil, and may return nil. Receive adds 1 to its Visit, so the first visit is 1,
+// as with any other source. It panics if c is nil.
 func NewSource[T any](c <-chan T, meta func(v T) *delivery.Meta, opts ...Option) *Source[T] {
 	guard.RefuseNil("channel: NewSource", "channel", c)
 	cfg := settings{clock: clock.New()}
@@ -62,8 +62,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 	return s.s.Receive(ctx, n)
 }
 
-// Close implements [delivery.Source]. What was taken from the channel cannot be given back: the error says how many messages
-// are not done.
+// Close implements [delivery.Source]. Values taken from the channel cannot be given back: the error reports how many messages are not done.
 func (s *Source[T]) Close(context.Context) error {
 	if n := s.s.Close(); n > 0 {
 		return fmt.Errorf("channel: the source was closed with messages that are not done, and are lost: %d", n)

@@ -1,5 +1,5 @@
-// Package deadfile keeps dead letters without a database: elements that an operator has given up go to a file of JSON lines,
-// and are delivered again as messages after a repair.
+// Package deadfile keeps dead letters without a database: elements that an operator has given up go to a file of JSON lines, and can be
+// delivered again as messages, for example after a fix.
 //
 //	dead, err := deadfile.Open("/var/lib/orders/dead", codec.JSON[Order]())
 //	…
@@ -30,20 +30,20 @@
 //
 //	{"batch":0,"meta":{"id":"orders/0/17","attempts":4,"lastError":"503"},"cause":"exhausted","payload":{"n":5},"crc":"e3069283"}
 //
-// The payload is the value as the codec encodes it, if that is JSON on a single line; else payloadBase64 has it. Do not edit lines
-// in place: the checksum would not fit any more. deadletters.Import puts such a file in a store.
+// The payload is the value as the codec encodes it, if that is JSON on a single line; else it is in payloadBase64. Do not edit lines in place,
+// since the checksum would not match. deadletters.Import puts such a file into a store.
 //
 // # Guarantees
 //
-// An element for which Append or Take has returned nil is on the disk, even after a power cut. It stays there until the message that a
-// replay has made of it is acknowledged: elements are never removed by age, number or size (law D5). After a crash an element may be
-// handed over again, and a message may be replayed again: with the same id.
+// An element for which Append or Take has returned nil is on the disk, even after a power cut. It stays there until its message is acknowledged
+// in a replay: elements are never removed by age, number or size (law D5). After a crash an element may be handed over again, and a message may
+// be replayed again, with the same id.
 //
-// A last line that a crash has cut off is dropped, since its Append has not returned. A line that was damaged later is kept
-// apart and logged as an error. A line of the last batch that was damaged just as a crash tears it looks like the first kind.
+// A last line that a crash has cut off is dropped, since its Append has not returned. A line that was damaged later is kept apart and logged as
+// an error. Damage to the last batch that looks like a torn write is taken for a torn write.
 //
 // # Costs
 //
-// A call waits for a sync of the disk, which calls of several goroutines share. Opening reads the file once. Use a store
-// (package delivery/store) for filters, and for more dead letters than a person can read through.
+// A call waits for a sync of the disk, which calls of several goroutines share. Opening reads the file once. For filters, or for more dead
+// letters than a person can read, use a queue on an engine.
 package deadfile

@@ -41,8 +41,8 @@ const maxBatch = 4 << 20
 // ErrClosed is the error of a [File] that was closed.
 var ErrClosed = errors.New("deadfile: closed")
 
-// Entry is a dead letter. Without an id it gets a random id: then it looks different from the same element that is handed over
-// again after a crash. Without a time of a failure, it gets the time of Append.
+// Entry is a dead letter. Without an id it gets a random id, so the same element handed over again after a crash is another entry. Without the
+// time of a failure, it gets the time of Append.
 type Entry[T any] struct {
 	Value T
 	Meta  delivery.Meta
@@ -87,7 +87,7 @@ type settings struct {
 	fs     vfs.FS
 }
 
-// WithClock sets the clock; the default is the real one. It panics if c is nil.
+// WithClock sets the clock; the default is the real clock. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
 	guard.RefuseNil("deadfile: WithClock", "clock", c)
 	return func(s *settings) { s.clock = c }
@@ -99,9 +99,9 @@ func WithLogger(l *slog.Logger) Option {
 	return func(s *settings) { s.logger = l }
 }
 
-// Open opens the dead letters in a directory, which it makes if need be; c encodes the values. A line that a crash has torn at the end
-// of the file is cut off: it was not durable, so no Append has returned nil for it. A damaged line goes to damaged.jsonl, and
-// is logged as an error.
+// Open opens the dead letters in a directory, which it makes if it is missing; c encodes the values. A line that a crash has torn at the end of
+// the file is cut off: it was not durable, so no Append has returned nil for it. A damaged line goes to damaged.jsonl, and is logged as an
+// error.
 //
 // A directory belongs to a single File of a single process. It panics if c or an option is nil.
 func Open[T any](dir string, c codec.Codec[T], opts ...Option) (*File[T], error) {
@@ -188,7 +188,7 @@ func (f *File[T]) repair(name string) error {
 			slog.String("file", f.path(name)), slog.Int64("offset", found.torn[0].offset), slog.Int64("bytes", n))
 	}
 	if n := total(found.damaged); n > 0 {
-		f.logger.Error("deadfile: the file is damaged; what cannot be read is kept in "+damagedName,
+		f.logger.Error("deadfile: the file is damaged; the unreadable parts are kept in "+damagedName,
 			slog.String("file", f.path(name)), slog.Int64("offset", found.damaged[0].offset), slog.Int64("bytes", n))
 		if err := f.keepDamaged(file, found.damaged); err != nil {
 			return err
@@ -254,15 +254,14 @@ func (f *File[T]) rewrite(name string, from vfs.File) error {
 	return f.fs.SyncDir(f.dir)
 }
 
-// Append stores dead letters. It returns nil when they are durable (law D1), all of them. After an error, some may be stored:
-// to append them again does no harm, as far as they have ids. Calls of several goroutines share a sync.
+// Append stores dead letters. It returns nil when all of them are durable (law D1). After an error, some may be stored: appending them again is
+// harmless if they have ids. Calls of several goroutines share a sync.
 //
-// Where the disk is full, or a write fails otherwise, the call leaves no trace, and later calls may succeed. After a sync that
-// has failed the contents of the disk are unknown: every later call returns that error, until the directory is closed and
-// opened again.
+// If the disk is full, or a write fails otherwise, the call stores none of them, and later calls may succeed. After a sync that has failed the
+// contents of the disk are unknown: every later call returns that error, until the directory is closed and opened again.
 //
-// If ctx ends before, Append returns its cause. It panics for no entry. An entry has at most 16 MiB, as a line:
-// the error for a larger entry, or for a value that the codec cannot encode, matches [delivery.ErrRefused].
+// If ctx ends before, Append returns its cause. It panics without an entry. An entry has at most 16 MiB, as a line: the error for a larger
+// entry, or for a value that the codec cannot encode, matches [delivery.ErrRefused].
 func (f *File[T]) Append(ctx context.Context, entries ...Entry[T]) error {
 	if len(entries) == 0 {
 		panic("deadfile: Append: no entry")
@@ -434,8 +433,7 @@ func (f *File[T]) closeDead() error {
 	return err
 }
 
-// Close waits for calls of Append and closes the directory. While a [Replay] is open it only returns an error. A
-// second Close has no effect.
+// Close waits for calls of Append and closes the directory. While a [Replay] is open it only returns an error. Close may be called again.
 func (f *File[T]) Close() error {
 	f.using <- struct{}{}
 	replays := f.replays

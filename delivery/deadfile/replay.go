@@ -26,10 +26,10 @@ import (
 
 // Replay is a [delivery.Source] of dead letters. [File.Replay] makes a Replay.
 //
-// It delivers the contents of the file when it was made, with Merges increased and without visits and attempts, and ends when all of
-// it is done. An acknowledged message is not delivered again. A rejected message becomes a dead letter again, with the error of the
-// rejection. A nacked message is redelivered after its delay; a Replay that is made after a Close or a crash continues where this Replay
-// was. An acknowledgement that a power cut has undone is asked for again: the message is redelivered, with the same id (law D1).
+// It delivers the contents of the file when it was made, with Merges increased and without visits and attempts, and ends when all of it is done.
+// An acknowledged message is not delivered again. A rejected message becomes a dead letter again, with the error of the rejection. A nacked
+// message is redelivered after its delay; a Replay that is made after a Close or a crash continues where this Replay was. If a power cut undoes
+// an acknowledgement, the message is redelivered, with the same id (law D1).
 //
 // A dead letter that the codec cannot read stays a dead letter, with the cause [store.Undecodable].
 type Replay[T any] struct {
@@ -73,9 +73,8 @@ type verdict struct {
 	dead []byte    // the body of the line of a dead letter that it becomes again
 }
 
-// Replay takes the dead letters out of the file, and returns them as a source of messages; new dead letters go to a new
-// file. If there are dead letters that an earlier Replay has not finished, it returns those instead. One can be open at a time;
-// close it before the file.
+// Replay takes the dead letters out of the file, and returns them as a source of messages; new dead letters go to a new file. If there are dead
+// letters that an earlier Replay has not finished, it returns those instead. Only one Replay can be open at a time; close it before the file.
 func (f *File[T]) Replay() (*Replay[T], error) {
 	f.using <- struct{}{}
 	defer func() { <-f.using }()
@@ -251,7 +250,7 @@ func (r *Replay[T]) readAll(file vfs.File, marks map[mark]time.Time, items chan<
 
 // undecodable lets a dead letter stay one (law D5), as it is.
 func (r *Replay[T]) undecodable(it item[T], reason error) {
-	r.f.logger.Error("deadfile: a dead letter cannot be read, and stays one",
+	r.f.logger.Error("deadfile: a dead letter cannot be read, and is kept",
 		slog.String("id", it.line.Meta.ID), slog.Any("error", reason))
 	it.line.Cause = store.Undecodable
 	r.dieAgain(it, reason)
@@ -432,8 +431,8 @@ func (r *Replay[T]) isComplete() bool {
 	return r.read && r.left == 0 && r.complete && len(r.settled) == 0
 }
 
-// Close implements [delivery.Source]: it records what was settled. When all is done, it removes the dead letters that were
-// replayed. It does not heed ctx, since it waits only for the disk.
+// Close implements [delivery.Source]: it records what was settled. When all is done, it removes the dead letters that were replayed. It ignores
+// ctx, since it waits only for the disk.
 func (r *Replay[T]) Close(context.Context) error {
 	r.mu.Lock()
 	again := r.closed

@@ -18,19 +18,19 @@ const (
 	maxLine = 256 << 20 // bytes of a line of a file that is imported
 )
 
-// Lister is what [Export] needs of a store. A [store.Inspector] is one.
+// Lister lists messages for [Export]. A [store.Inspector] implements it.
 type Lister interface {
 	List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
 	Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error)
 }
 
-// Putter is what [Import] needs of a store. A [store.Store] is one.
+// Putter puts messages for [Import]. A [store.Store] implements it.
 type Putter interface {
 	Put(ctx context.Context, queue string, ms ...store.Message) error
 }
 
-// Export writes the messages of a queue that match, one a line as JSON, and returns how many. It changes nothing, and leaves
-// out what arrives after it began.
+// Export writes the messages of a queue that match f as lines of JSON, and returns how many. It does not change the queue, and leaves out
+// messages that arrive after it began.
 func Export(ctx context.Context, s Lister, queue string, f store.Filter, w io.Writer) (n int, err error) {
 	buffered := bufio.NewWriter(w)
 	err = each(ctx, s, queue, f, func(e store.Entry) error {
@@ -70,9 +70,9 @@ func each(ctx context.Context, s Lister, queue string, f store.Filter, do func(s
 	}
 }
 
-// Import puts the messages of a file that [Export] wrote in a queue, and returns how many. Those that are there already
-// change nothing, so an import that failed can be repeated. The error names the line; what stands before it may have been put.
-// A line has at most 256 MiB.
+// Import puts the messages of a file that [Export] wrote in a queue, and returns how many. Putting a message that is already queued has no
+// effect, so an import that failed can be repeated. The error names the line; the messages before it may have been put. A line has at most 256
+// MiB.
 func Import(ctx context.Context, s Putter, queue string, r io.Reader) (n int, err error) {
 	var ms []store.Message
 	put := func() error {

@@ -8,11 +8,11 @@ import (
 	"github.com/weirflow/weir/internal/counting"
 )
 
-// Group is dead letters that failed alike: for the same cause and reason, and with the same error but for the numbers and ids in it.
+// Group is a group of similar dead letters: they have the same cause, reason and error, apart from numbers and ids in its text.
 type Group struct {
 	Cause  store.Cause `json:"cause"`
-	Reason string      `json:"reason,omitempty"` // the last of a message; "": none was named
-	// Error is what their last errors have in common: words with a digit, and quoted words, are #. At most 200 bytes.
+	Reason string      `json:"reason,omitempty"` // the last reason of a message; "": none was named
+	// Error is the common text of their last errors: words with a digit, and quoted words, are #. At most 200 bytes.
 	Error string `json:"error,omitempty"`
 
 	Count       int       `json:"count"`
@@ -20,14 +20,14 @@ type Group struct {
 	Last        time.Time `json:"last"`           // and the last
 	Example     string    `json:"example"`        // the id of the last
 	ExampleText string    `json:"exampleText"`    // its last error
-	Rest        bool      `json:"rest,omitempty"` // these are the groups that had no room: their count and times are all that is known
+	Rest        bool      `json:"rest,omitempty"` // the groups that did not fit: only their count and times are known
 }
 
 // maxGroups bounds the memory of [Groups].
 const maxGroups = 500
 
-// Groups returns the dead letters of a queue that match in groups, the largest first. It reads all of them, page by page, and keeps 500
-// groups at most: when there are more, the smallest go into one that has Rest, which is the last. What arrives after it began is left out.
+// Groups returns the dead letters of a queue that match f in groups, the largest first. It reads all of them, page by page, and keeps 500 groups
+// at most: when there are more, the smallest are merged into the last group, which has Rest. Messages that arrive after it began are left out.
 func Groups(ctx context.Context, s Lister, queue string, f store.Filter) ([]Group, error) {
 	g := counting.NewGroups(maxGroups)
 	if err := each(ctx, s, queue, f, func(e store.Entry) error {

@@ -23,8 +23,7 @@ type LockPlace struct {
 	Unit time.Duration
 }
 
-// RunLocks checks locks against the rules of [lock.Locks], one subtest each. newPlace returns a new place, without a lock, each
-// time.
+// RunLocks checks locks against the rules of [lock.Locks], in a subtest for each rule. newPlace returns a new place, without a lock, each time.
 func RunLocks(t *testing.T, newPlace func(t *testing.T) LockPlace) {
 	t.Helper()
 	for _, r := range lockRules {

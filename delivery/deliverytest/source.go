@@ -20,27 +20,27 @@ type Queue[T any] struct {
 	Open func() (delivery.Source[T], error)
 	// Put puts values into the queue. No source may be open.
 	Put func(values ...T) error
-	// End, or nil, says that nothing more is put: when all is done, Receive returns io.EOF.
+	// End, which may be nil, ends the queue: when all is done, Receive returns io.EOF.
 	End func()
 
-	// Keeps says that the queue outlives its sources: what is not settled when a source is closed is delivered by the next one.
+	// Keeps says that the queue outlives its sources: messages that are not settled when a source is closed are delivered by the next source.
 	Keeps bool
 	// Shared says that several sources of the queue may be open at once, as in several processes.
 	Shared bool
-	// Lease is how long a message stays with a source that gives no sign of life any more, at most; 0: leases are not checked.
-	// Kill, which needs a Lease, ends a source as a crash of its process does.
+	// Lease is the longest time that a message stays with a source that has died; 0: leases are not checked. Kill, which needs a Lease, ends a
+	// source as a crash of its process would.
 	Lease time.Duration
 	Kill  func(source delivery.Source[T])
 
-	// Delay is the delay that messages are nacked with, and how long the suite waits for what must not come. Default 100 ms. It
+	// Delay is the delay that messages are nacked with, and the time that the suite waits for messages that must not come. Default 100 ms. It
 	// must be larger than the queue's unit of time.
 	Delay time.Duration
 	// Equal reports whether two values are the same; nil stands for reflect.DeepEqual.
 	Equal func(a, b T) bool
 }
 
-// RunSource checks sources against the rules of [delivery.Source], one subtest each. open makes a new, empty queue each time;
-// value returns the i-th of different values.
+// RunSource checks sources against the rules of [delivery.Source], in a subtest for each rule. open makes a new, empty queue each time; value
+// returns the i-th of different values.
 func RunSource[T any](t *testing.T, open func(t *testing.T) Queue[T], value func(i int) T) {
 	t.Helper()
 	for _, r := range sourceRules[T]() {

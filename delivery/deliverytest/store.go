@@ -36,9 +36,8 @@ type StorePlace struct {
 	Full func() (store.Store, error)
 }
 
-// RunStore checks stores against the rules of [store.Store], of [store.Inspector] and [store.Keeper] if they are one, and jobs
-// on those, one subtest each.
-// newPlace returns a new, empty place each time.
+// RunStore checks stores against the rules of [store.Store], and of [store.Inspector], [store.Keeper] and jobs if they implement these, in a
+// subtest for each rule. newPlace returns a new, empty place each time.
 func RunStore(t *testing.T, newPlace func(t *testing.T) StorePlace) {
 	t.Helper()
 	for _, r := range slices.Concat(storeRules, workerRules, jobRules) {

@@ -8,14 +8,14 @@
 //
 // # Keys
 //
-// A handler remembers the last 100,000 keys that it got since its process started, with a hash of their requests: path, query,
-// Content-Type and body. The same request again has the same answer, and no second message, also when the message is done by
-// then. Another request with the key is refused.
+// A handler remembers the last 100,000 keys that it got since its process started, with a hash of their requests: path, query, Content-Type and
+// body. The same request again has the same answer, and no second message, even if the message is done by then. Another request with the key is
+// refused.
 //
-// A key that is older, or that another process or an earlier one got, is known to the queue only: a store takes two messages with
-// one id for one as long as the first is in the queue, whatever is in them, and JetStream within its window for duplicates. After
-// that the message is processed again. So send the requests of a client to one process, or let the worker make its effects once by
-// the id of the message (package exactlyonce).
+// A key that is older, or that another process or an earlier process got, is known to the queue only: a store drops a second message with the
+// same id while the first is in the queue, whatever its content, and JetStream within its window for duplicates. After that the message is
+// processed again. So send the requests of a client to a single process, or let the worker make its effects once by the id of the message
+// (package exactlyonce).
 //
 // # Answers
 //

@@ -42,7 +42,7 @@ func WithMaxBytes(n int64) Option {
 	return func(s *settings) { s.maxBytes = n }
 }
 
-// WithLogger sets the logger for what fails; the default is slog.Default(). It panics if l is nil.
+// WithLogger sets the logger for failures; the default is slog.Default(). It panics if l is nil.
 func WithLogger(l *slog.Logger) Option {
 	guard.RefuseNil("httpin: WithLogger", "logger", l)
 	return func(s *settings) { s.logger = l }
@@ -61,10 +61,10 @@ type handler[T any] struct {
 // NewHandler returns a handler that reads the body of each POST with c, puts it into sink, and answers when that has returned
 // (law D1).
 //
-// meta returns what is known of the message; nil: nothing. What it leaves empty the handler fills in: the id with the header
-// Idempotency-Key, or without one with a random id, and Headers with those of the trace (traceparent, tracestate) and
-// Content-Type. Keys are the client's: where clients do not trust each other, meta must put the client's name and the key into
-// the id. The package's documentation says how long a key is remembered.
+// meta returns the metadata of the message; it may be nil. The handler fills in the fields that meta leaves empty: the id with the header
+// Idempotency-Key, or with a random id if the request does not have it, and Headers with traceparent, tracestate and Content-Type. Keys are the
+// client's: where clients do not trust each other, meta must put the client's name and the key into the id. The package's documentation says how
+// long a key is remembered.
 //
 // It panics if sink, c or an option is nil.
 func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *http.Request, v T) delivery.Meta, opts ...Option) http.Handler {

@@ -13,11 +13,11 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// Backend is what a worker says of the service that it calls: see package backend.
+// Backend is the state of a service as a worker that calls it reports it: see package backend.
 type Backend struct {
 	Name    string    `json:"name"`
 	State   string    `json:"state"`         // open, closed, probing, ramping, held
-	Why     string    `json:"why,omitempty"` // it is not open
+	Why     string    `json:"why,omitempty"` // why it is not open
 	Since   time.Time `json:"since"`         // of State, by the worker's clock
 	Until   time.Time `json:"until,omitzero"`
 	Limit   int       `json:"limit"` // calls at a time; -1: none
@@ -25,13 +25,13 @@ type Backend struct {
 	Waiting int       `json:"waiting"` // operators
 }
 
-// BackendOrder is what people want of the backends with a name, in all workers, until there is another one.
+// BackendOrder is an order of people to the backends with a name, in all workers. It holds until the next order.
 type BackendOrder struct {
 	Backend string    `json:"backend"`
-	Event   string    `json:"event"`           // the last one: hold, open, limit
-	Held    string    `json:"held,omitempty"`  // no call starts: why, and who has said so; "": it is not held
-	Limit   *int      `json:"limit,omitempty"` // calls at a time in each process; nil: that of the program
-	By      string    `json:"by"`              // whose event it is
+	Event   string    `json:"event"`           // the last event: hold, open, limit
+	Held    string    `json:"held,omitempty"`  // the reason, and who held it, if calls must not start; "": it is not held
+	Limit   *int      `json:"limit,omitempty"` // calls at a time in each process; nil: the limit of the program
+	By      string    `json:"by"`              // the author of the event
 	Why     string    `json:"why"`
 	At      time.Time `json:"at"` // by the engine's clock
 
@@ -42,19 +42,20 @@ type BackendOrder struct {
 // orderMembers are those of a BackendOrder.
 var orderMembers = unknown.Kind{Known: []string{"backend", "event", "held", "limit", "by", "why", "at"}}
 
-// HoldBackend lets no call of the backends with this name start, in all workers of the engine, until [Jobs.OpenBackend]. Calls that run are not
-// ended. Workers that start later are held as well. It reaches workers on PostgreSQL and in memory at once, and others within about a second.
+// HoldBackend keeps calls of the backends with this name from starting, in all workers of the engine, until [Jobs.OpenBackend]. Calls that run
+// are not ended. Workers that start later are held as well. It reaches workers on PostgreSQL and in memory at once, and others within about a
+// second.
 func (j *Jobs) HoldBackend(ctx context.Context, name, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, "hold", by, why, func(o *BackendOrder) { o.Held = why + " (" + by + ")" })
 }
 
-// OpenBackend ends a hold. The backends try their service, and their load grows back; also those that were closed otherwise.
+// OpenBackend ends a hold. The backends try their service, and their load grows back, even if they were closed for another reason.
 func (j *Jobs) OpenBackend(ctx context.Context, name, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, "open", by, why, func(o *BackendOrder) { o.Held = "" })
 }
 
-// LimitBackend lets n calls run at a time, in each process; with a negative n as many as its program says. A limit that is adaptive goes on from
-// there, within its bounds.
+// LimitBackend lets n calls run at a time, in each process; with a negative n as many as its program says. An adaptive limit adapts from there,
+// within its bounds.
 func (j *Jobs) LimitBackend(ctx context.Context, name string, n int, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, "limit", by, why, func(o *BackendOrder) {
 		if o.Limit = nil; n >= 0 {
@@ -104,7 +105,8 @@ func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, ch
 	return o, err
 }
 
-// BackendOrders returns what people want of backends. What workers say of theirs is in [Worker]. One that cannot be read has only a name.
+// BackendOrders returns the orders of people to backends. The reports of workers about their backends are in [Worker]. An order that cannot be
+// read has only a name.
 func (j *Jobs) BackendOrders(ctx context.Context) ([]BackendOrder, error) {
 	return orders(ctx, j.engine)
 }
@@ -154,7 +156,7 @@ func (j *Jobs) steer(ctx context.Context, steer func(BackendOrder)) {
 		}
 		list, err := orders(ctx, j.engine)
 		if err != nil && ctx.Err() == nil && !warned {
-			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: this worker does not know what is wanted of its backends", slog.Any("error", err))
+			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: this worker cannot read the orders for its backends", slog.Any("error", err))
 		}
 		warned = err != nil
 		for _, o := range list {

@@ -78,7 +78,9 @@ func writeRecords(t *testing.T, engine *memory.Engine, mock *clock.Mock) {
 	worker, err := json.Marshal(jobs.Worker{
 		ID: "w1", Host: "a", PID: 7, Version: "v0.1.0", Since: golden.At, Seen: golden.At, Queues: []string{"orders"},
 		Counts: json.RawMessage(`{"Done":3}`), Operators: []json.RawMessage{json.RawMessage(`{"Accepted":3}`)},
-		Backends: []jobs.Backend{{Name: "payments", State: "closed", Why: "503", Since: golden.At, Until: golden.At.Add(time.Minute), Limit: 5, Waiting: 1}},
+		Backends:    []jobs.Backend{{Name: "payments", State: "closed", Why: "503", Since: golden.At, Until: golden.At.Add(time.Minute), Limit: 5, Waiting: 1}},
+		ClockOffset: -2 * time.Second,
+		Partitions:  []jobs.Partition{{Pipeline: "flights", Name: "a", Epoch: 7, State: "failing", Lag: -1, Why: "no right"}},
 	})
 	require.NoError(t, err)
 	require.NoError(t, engine.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {

@@ -12,13 +12,12 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// Action is what a job does to messages.
+// Action is the action of a job on messages.
 type Action string
 
 // The actions.
 const (
-	// Merge sends dead letters to another queue, to be processed again as for a first visit, with their history, and one more in
-	// Meta.Merges.
+	// Merge sends dead letters to another queue, to be processed again as for a first visit, with their history. It adds 1 to Meta.Merges.
 	Merge Action = "merge"
 	// Purge removes messages for good.
 	Purge Action = "purge"
@@ -30,38 +29,38 @@ const (
 
 const defaultMaxMerges = 5
 
-// Spec says what a job does. Do, Queue, By and Why are required, and To for a Merge.
+// Spec specifies a job. Do, Queue, By and Why are required, and To for a Merge.
 type Spec struct {
 	Do    Action `json:"do"`
 	Queue string `json:"queue"`
 	To    string `json:"to,omitempty"` // the queue that merged messages go to
 
-	Filter store.Filter `json:"filter,omitzero"` // which messages; the default is all. Its texts are UTF-8
-	Max    int          `json:"max,omitempty"`   // at most so many; 0: no limit
+	Filter store.Filter `json:"filter,omitzero"` // the messages; the default is all. Its texts are UTF-8
+	Max    int          `json:"max,omitempty"`   // the most messages; 0: no limit
 	Rate   float64      `json:"rate,omitempty"`  // messages a second; 0: no limit
 
-	// Of a Merge: an entry that was merged so often stays, which ends the loop of one that fails again and again; 0 means 5.
+	// Of a Merge: an entry that was merged so often stays, which ends the loop of a message that fails each time; 0 means 5.
 	MaxMerges int `json:"maxMerges,omitempty"`
-	// Of a Merge: also entries whose outcome is unknown, whose calls may have taken effect, and would be repeated under another id. Those
-	// that the called side still remembers (Meta.Remembered) return in any case: they are called under the same id.
+	// Of a Merge: include entries whose outcome is unknown. Their calls may have taken effect, and would be repeated under another id. Entries
+	// that the called side still remembers (Meta.Remembered) are merged in any case, since they are called under the same id.
 	OutcomeUnknown bool `json:"outcomeUnknown,omitempty"`
 
 	By  string `json:"by"`  // who wants it
 	Why string `json:"why"` // and the reason
 }
 
-// Progress is what a job has done with the messages that match.
+// Progress counts the messages that a job has processed.
 type Progress struct {
 	Done    int `json:"done"`    // merged, removed, held or released
 	Looping int `json:"looping"` // stayed, since they were merged MaxMerges times
 	InDoubt int `json:"inDoubt"` // stayed, since their outcome is unknown
-	// Skipped were taken by a worker, are gone, could not be moved, or were in the state that the job would bring about.
+	// Skipped messages were taken by a worker, are gone, could not be moved, or were already in the wanted state.
 	Skipped int `json:"skipped"`
 }
 
 // Job is a job as the engine keeps it. It is over when Ended is set.
 type Job struct {
-	ID int `json:"id"` // later jobs have higher ones
+	ID int `json:"id"` // later jobs have higher IDs
 	Spec
 	Progress
 	Total     int       `json:"total"` // messages that matched when it started
@@ -70,13 +69,13 @@ type Job struct {
 	Paused    bool      `json:"paused,omitempty"`
 	Cancelled bool      `json:"cancelled,omitempty"`
 	Error     string    `json:"error,omitempty"`  // of the last step, which is tried again
-	Runner    string    `json:"runner,omitempty"` // the process that made the last step
+	Runner    string    `json:"runner,omitempty"` // the process that ran the last step
 
-	// Where it is. A later version may know actions and filters that this one does not.
+	// Where it is. A later version may know actions and filters that this version does not.
 	Format int            `json:"format"`
 	After  store.Position `json:"after,omitempty"` // of its last step
 	Until  store.Position `json:"until,omitempty"`
-	Next   time.Time      `json:"next,omitzero"` // no step before, for its rate
+	Next   time.Time      `json:"next,omitzero"` // the earliest time of the next step, because of Rate
 
 	version    int64 // of the record
 	unreadable bool  // Error says why
@@ -84,7 +83,7 @@ type Job struct {
 
 const format = 1
 
-// State is one word: running, paused, cancelled, done, or unreadable: then Error says why, and the job can only be cancelled.
+// State returns running, paused, cancelled, done, or unreadable: then Error says why, and the job can only be cancelled.
 func (j *Job) State() string {
 	switch {
 	case j.unreadable:
@@ -107,7 +106,7 @@ func (j *Job) runs() bool {
 func (s *Spec) check() error {
 	switch {
 	case s.Do != Merge && s.Do != Purge && s.Do != Hold && s.Do != Release:
-		return fmt.Errorf("jobs: there is no action %q", s.Do)
+		return fmt.Errorf("jobs: unknown action %q", s.Do)
 	case s.By == "" || s.Why == "":
 		return errors.New("jobs: who starts the job, and why? By and Why are required")
 	case s.Do == Merge && s.To == s.Queue:

@@ -38,9 +38,12 @@ var ErrNotFound = errors.New("jobs: there is no such job")
 
 // Config are the settings of [New].
 type Config struct {
-	Lease  time.Duration // after which the jobs of a process that was killed go on in another one; the default is 30 s
-	Clock  clock.Clock   // of waits; the default is the machine's
+	Lease  time.Duration // after which another process continues the jobs of a process that was killed; the default is 30 s
+	Clock  clock.Clock   // for waits; the default is the machine's
 	Logger *slog.Logger  // for failures, at warn level; the default is slog.Default()
+
+	// Offset, if it is not nil, gets the [Worker.ClockOffset] of each report of [Jobs.Work]. It must not block.
+	Offset func(d time.Duration)
 }
 
 // Jobs are the jobs of an engine. Safe for concurrent use.
@@ -50,12 +53,12 @@ type Jobs struct {
 	Config
 }
 
-// New returns the jobs of an engine. It returns an error for one that keeps none: see [store.Keeper].
+// New returns the jobs of an engine. It returns an error if the engine is not a [store.Keeper].
 func New(e store.Engine, c Config) (*Jobs, error) {
 	keeper, ok := e.(store.Keeper)
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("jobs: a %T keeps no jobs: it is no store.Keeper", e)
+		return nil, fmt.Errorf("jobs: a %T does not keep jobs: it is not a store.Keeper", e)
 	case c.Lease < 0:
 		return nil, fmt.Errorf("jobs: the lease %v is negative", c.Lease)
 	}
@@ -92,7 +95,7 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 		s.MaxMerges = cmp.Or(s.MaxMerges, defaultMaxMerges)
 	}
 	if _, ok := j.engine.(*local); ok && s.Do != Merge && s.Do != Purge {
-		return Job{}, fmt.Errorf("jobs: this engine does not %s messages: it is no store.Keeper", s.Do)
+		return Job{}, fmt.Errorf("jobs: this engine does not %s messages: it is not a store.Keeper", s.Do)
 	}
 	n, err := j.engine.Count(ctx, s.Queue, s.Filter)
 	if err != nil {
@@ -149,12 +152,12 @@ func (j *Jobs) write(ctx context.Context, tx store.Tx, job *Job, event, by, why 
 	return appendLine(ctx, tx, Line{At: tx.Now().UTC(), Event: event, By: by, Why: why, Job: *job})
 }
 
-// Get returns a job. The error matches [ErrNotFound] if there is none with this id; those that ended long ago are only in the log. With the
-// error of a job that cannot be read, it returns what is known of it.
+// Get returns a job. The error matches [ErrNotFound] if the id is unknown; jobs that ended long ago are only in the log. For a job that cannot
+// be read, it returns an error, and a Job with the known fields.
 func (j *Jobs) Get(ctx context.Context, id int) (Job, error) { return get(ctx, j.engine, id) }
 
-// List returns the jobs, the newest first: those that are not over, and the last 1,000 of the others. The State of one that cannot be read
-// is unreadable.
+// List returns the jobs, the newest first: all unfinished jobs, and the last 1,000 of the others. The State of a job that cannot be read is
+// unreadable.
 func (j *Jobs) List(ctx context.Context) ([]Job, error) {
 	open, err := all(ctx, j.engine, kindJob)
 	if err != nil {
@@ -216,7 +219,7 @@ func each(ctx context.Context, from reader, kind string, f func(r store.Record) 
 	}
 }
 
-// Pause stops a job, which goes on after [Jobs.Resume]. What it has done stays. It does nothing to one that is paused.
+// Pause stops a job until [Jobs.Resume]. Its effects so far stay. Pausing a paused job has no effect.
 func (j *Jobs) Pause(ctx context.Context, id int, by, why string) (Job, error) {
 	return j.order(ctx, id, "pause", by, why, func(job *Job, _ time.Time) bool {
 		was := job.Paused
@@ -225,7 +228,7 @@ func (j *Jobs) Pause(ctx context.Context, id int, by, why string) (Job, error) {
 	})
 }
 
-// Resume lets a job go on that was paused. Workers find it within 20 s; [Jobs.Run] runs it at once.
+// Resume continues a paused job. Workers find it within 20 s; [Jobs.Run] runs it at once.
 func (j *Jobs) Resume(ctx context.Context, id int, by, why string) (Job, error) {
 	return j.order(ctx, id, "resume", by, why, func(job *Job, _ time.Time) bool {
 		was := job.Paused
@@ -234,7 +237,7 @@ func (j *Jobs) Resume(ctx context.Context, id int, by, why string) (Job, error) 
 	})
 }
 
-// Cancel ends a job, also one that cannot be read. What it has done stays.
+// Cancel ends a job, even if it cannot be read. Its effects so far stay.
 func (j *Jobs) Cancel(ctx context.Context, id int, by, why string) (Job, error) {
 	return j.order(ctx, id, "cancel", by, why, func(job *Job, now time.Time) bool {
 		job.Cancelled, job.Paused, job.Ended = true, false, now

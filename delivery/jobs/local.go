@@ -12,9 +12,9 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// Local returns an engine that is a [store.Keeper] as it is. Another one keeps no jobs: it returns one whose jobs and
-// log live in this process and end with it. They only merge and purge, leave alone what is leased, and if the process is killed, what was
-// claimed returns after 30 s; then start such a job again.
+// Local returns e itself if it is a [store.Keeper]. Otherwise it wraps e in an engine whose jobs and log live in this process and end with it.
+// Such jobs only merge and purge, and leave leased messages alone. If the process is killed, the messages it had claimed return after 30 s; then
+// start the job again.
 func Local(e store.Inspector) store.Keeper {
 	if k, ok := e.(store.Keeper); ok {
 		return k

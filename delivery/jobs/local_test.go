@@ -80,7 +80,7 @@ func TestLocal(t *testing.T) {
 		require.ErrorContains(t, err, "does not hold messages")
 		require.Same(t, s, jobs.Local(s))
 		_, err = jobs.New(failing{s, nil}, jobs.Config{})
-		require.ErrorContains(t, err, "keeps no jobs")
+		require.ErrorContains(t, err, "does not keep jobs")
 	})
 }
 

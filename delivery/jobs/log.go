@@ -22,9 +22,9 @@ type Line struct {
 	By    string    `json:"by"`
 	Why   string    `json:"why"`
 	Job   Job       `json:"job,omitzero"` // as it was then; none if Backend is set
-	// Backend is what was ordered of a backend.
+	// Backend is the order to a backend; nil for a line about a job.
 	Backend *BackendOrder `json:"backend,omitempty"`
-	// Hash is that of the line and of the hash of the one before: SHA-256, hexadecimal.
+	// Hash is the SHA-256 of the line and of the hash of the line before, in hexadecimal.
 	Hash string `json:"-"`
 }
 
@@ -71,7 +71,7 @@ func headOf(ctx context.Context, from reader) (head store.Record, n int, hash st
 // lineName sorts as the number does.
 func lineName(n int) string { return fmt.Sprintf("%012d", n) }
 
-// Log returns the lines of the log, the oldest first. A line that was changed, is missing or was added by others ends it with an error that
+// Log returns the lines of the log, the oldest first. It ends with an error at a line that was changed, is missing or was added by others, and
 // names it.
 func (j *Jobs) Log(ctx context.Context) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
@@ -121,7 +121,7 @@ func readLine(r store.Record, before Line) (l Line, err error) {
 	case r.Name != lineName(n):
 		return before, fmt.Errorf("jobs: line %d of the log is missing", n)
 	case hashOf(before.Hash, text) != hash:
-		return before, fmt.Errorf("jobs: line %d of the log was changed, or the one before it", n)
+		return before, fmt.Errorf("jobs: line %d of the log was changed, or the line before it", n)
 	}
 	if err := json.Unmarshal([]byte(text), &l); err != nil {
 		return before, fmt.Errorf("jobs: line %d of the log: %w", n, err)

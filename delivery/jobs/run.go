@@ -25,9 +25,8 @@ const (
 	lookEach  = 20 * time.Second // whether a job that waits was stopped
 )
 
-// Run runs a job in this process unless another one does, and returns it when it is over or paused, or when ctx ends: then it stays in the
-// engine, for others to go on. If there are older jobs of its queue, they are run first. progress, which may be nil, gets the job from time
-// to time.
+// Run runs a job in this process unless another process does, and returns it when it is over or paused, or when ctx ends: then it stays in the
+// engine, for others to continue. Older jobs of its queue are run first. progress, which may be nil, gets the job from time to time.
 func (j *Jobs) Run(ctx context.Context, id int, progress func(Job)) (Job, error) {
 	if progress == nil {
 		progress = func(Job) {}
@@ -115,7 +114,7 @@ func (j *Jobs) run(ctx context.Context, job Job) error {
 			changed++
 			job = j.latest(ctx, job) // it was paused or cancelled
 		default:
-			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: a step failed, and is made again",
+			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: a step failed, and is retried",
 				slog.Int("job", job.ID), slog.Any("error", err), slog.Duration("wait", pause))
 			j.noteError(ctx, job, err)
 			again, pause = pause, min(2*pause, lastWait)

@@ -22,23 +22,28 @@ const (
 	goodbye  = time.Second  // to remove a worker that ends
 )
 
-// Worker is what a worker says about itself every 20 s. What it counts and how its operators do are JSON, since workers may be of other
-// versions: delivery.Summary and asyncop.Stats.
+// Worker is the report of a worker about itself, made every 20 s. Its counts (delivery.Summary) and the state of its operators (asyncop.Stats)
+// are JSON, since workers may be of other versions.
 type Worker struct {
-	ID        string            `json:"id"`
-	Host      string            `json:"host"`
-	PID       int               `json:"pid"`
-	Version   string            `json:"version"` // of weir in the program
-	Since     time.Time         `json:"since"`   // by the engine's clock, as Seen
-	Seen      time.Time         `json:"seen"`    // when it said this
-	Queues    []string          `json:"queues,omitempty"`
-	Counts    json.RawMessage   `json:"counts,omitempty"`
-	Operators []json.RawMessage `json:"operators,omitempty"`
-	Backends  []Backend         `json:"backends,omitempty"`
+	ID      string    `json:"id"`
+	Host    string    `json:"host"`
+	PID     int       `json:"pid"`
+	Version string    `json:"version"` // of weir in the program
+	Since   time.Time `json:"since"`   // by the engine's clock, as Seen
+	Seen    time.Time `json:"seen"`    // when it reported
+	// ClockOffset is how far the engine's clock is ahead of the clock of the worker's machine. The time of the engine's answer is its error.
+	ClockOffset time.Duration     `json:"clock_offset,omitempty"` // in ns
+	Queues      []string          `json:"queues,omitempty"`
+	Counts      json.RawMessage   `json:"counts,omitempty"`
+	Operators   []json.RawMessage `json:"operators,omitempty"`
+	Backends    []Backend         `json:"backends,omitempty"`
+
+	// Partitions are the worker's, and those that have no owner as far as it knows, at most 256: see package partitions.
+	Partitions []Partition `json:"partitions,omitempty"`
 }
 
-// Workers returns the workers of the engine. One that was killed is among them for two minutes, and until another one notices. One that
-// cannot be read has only an ID.
+// Workers returns the workers of the engine. A killed worker is among them for two minutes, and until another worker notices. A worker whose
+// report cannot be read has only an ID.
 func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 	err = each(ctx, j.engine, kindWorker, func(r store.Record) error {
 		var w Worker
@@ -51,9 +56,9 @@ func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 	return list, err
 }
 
-// Work is what delivery.Run does beside its messages, until ctx ends: it says what about returns, and runs jobs. Both take one transaction
-// each 20 s if there are no jobs. about sets Queues, Counts, Operators and Backends. steer, which may be nil, gets what people want of backends,
-// at the start and when it has changed, and perhaps again.
+// Work reports a worker and runs jobs until ctx ends, as delivery.Run does beside its messages. Without jobs that takes a transaction every 20
+// s. about returns the report: Queues, Counts, Operators, Backends and Partitions. steer, which may be nil, gets the orders of people to
+// backends, at the start and when they have changed, and perhaps again.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
 	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}
 	defer b.runs.Wait()
@@ -71,7 +76,7 @@ func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(Backend
 			b.start(ctx, open)
 		case !warned:
 			warned = true
-			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: this worker cannot say that it runs, and looks for no jobs", slog.Any("error", err))
+			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: this worker cannot report itself, and does not look for jobs", slog.Any("error", err))
 		}
 		if guard.IsPermanent(err) { // the table is missing, or this user has no right to it
 			return
@@ -106,6 +111,7 @@ func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 	w.Host, _ = os.Hostname() // or none
 	err = b.update(ctx, func(ctx context.Context, tx store.Tx) error {
 		w.Seen = tx.Now().UTC()
+		w.ClockOffset = w.Seen.Sub(b.Clock.Now().Round(0)) // Round: by the clocks on the wall
 		if w.Since = b.since; w.Since.IsZero() {
 			w.Since = w.Seen
 		}
@@ -138,6 +144,9 @@ func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 	})
 	if err == nil {
 		b.since = w.Since
+		if b.Offset != nil {
+			b.Offset(w.ClockOffset)
+		}
 	}
 	return open, err
 }

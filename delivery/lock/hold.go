@@ -13,14 +13,13 @@ import (
 // releaseWait is how long a lock may take to be given back. After that its lease ends by itself.
 const releaseWait = 5 * time.Second
 
-// Hold waits for a lock, runs f while it holds it, and gives it back. It extends the lease three times as often as that ends.
+// Hold waits for a lock, runs f while it holds it, and releases it. It renews the lease every third of its length.
 //
-// The context of f ends with the cause ErrLost when the lock is lost, or could not be extended before the end of its lease by
-// the clock c. f should return soon then: another one has the lock, or will have. What it writes must be guarded by the fencing
-// number all the same. While it waits, Hold tries about three times within a lease.
+// The context of f ends with the cause ErrLost when the lock is lost, or could not be extended before the end of its lease by the clock c. f
+// should return soon then: another owner has the lock, or will have. Its writes must be guarded by the fencing number all the same. While it
+// waits, Hold tries about three times within a lease.
 //
-// Hold returns the error of f, or why the lock could not be had: the cause of ctx, or an error of l that does not match
-// ErrHeld.
+// Hold returns the error of f, or the reason why it could not get the lock: the cause of ctx, or an error of l that does not match ErrHeld.
 func Hold(ctx context.Context, c clock.Clock, l Locks, name, owner string, lease time.Duration, f func(ctx context.Context, g Grant) error) error {
 	asked := c.Now()
 	g, err := l.Acquire(ctx, name, owner, lease)

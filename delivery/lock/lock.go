@@ -8,10 +8,10 @@
 //
 // # Guarantees
 //
-// At most one grant of a name is valid. A grant is valid until it is released, or until another one is given after its lease
-// has ended, or for a day after that. The fencing number is higher with each grant of a name. An owner that was paused for longer than its lease cannot
-// notice that in time. So the place where it writes must refuse it: the SQL engines check a grant in the transaction of the write
-// (their Guard), and other systems can compare fencing numbers.
+// At most one grant of a name is valid. A grant is valid until it is released, or until another grant is given after its lease has ended, or for
+// a day after that. The fencing number is higher with each grant of a name. An owner that was paused for longer than its lease cannot notice
+// that in time. So the system that it writes to must refuse it: the SQL engines check a grant in the transaction of the write (their Guard), and
+// other systems can compare fencing numbers.
 //
 // [Hold] keeps a lock while a function runs. [NewMemory] is for tests. Engines that have locks: ext/sqlite, ext/postgres,
 // ext/jetstream. deliverytest.RunLocks checks locks of your own.
@@ -30,22 +30,22 @@ var (
 	// ErrHeld is matched by the *[HeldError] of a lock that another grant holds.
 	ErrHeld = errors.New("lock: held")
 
-	// ErrLost is returned for a grant that is no longer valid.
+	// ErrLost is returned for a grant that has ceased to be valid.
 	ErrLost = errors.New("lock: the grant is lost")
 )
 
 // Locks gives locks. Names and owners are UTF-8 without NUL, and not empty. Safe for concurrent use. An error that does not
 // match ErrHeld or ErrLost leaves open whether the call took effect.
 type Locks interface {
-	// Acquire gives the lock of a name to an owner for the time of the lease, or returns a *[HeldError]. It does not wait.
-	// The owner is for people to read: it may not have its own lock a second time.
+	// Acquire gives the lock of a name to an owner for the time of the lease, or returns a *[HeldError]. It does not wait. The owner is only a
+	// text for people: the same owner cannot acquire its lock a second time.
 	Acquire(ctx context.Context, name, owner string, lease time.Duration) (Grant, error)
 
-	// Extend makes the lease end after the time d from now. It returns ErrLost if the grant is not valid. A grant whose lease
-	// has ended is valid until there is another one.
+	// Extend makes the lease end after the time d from now. It returns ErrLost if the grant is not valid. A grant whose lease has ended is valid
+	// until another grant is given.
 	Extend(ctx context.Context, g Grant, d time.Duration) error
 
-	// Release gives the lock back. It returns ErrLost if the grant is not valid.
+	// Release releases the lock. It returns ErrLost if the grant is not valid.
 	Release(ctx context.Context, g Grant) error
 
 	// Held returns the locks whose names begin with prefix and whose leases have not ended, in the order of their names.
@@ -64,7 +64,7 @@ type Holding struct {
 	For time.Duration // the rest of the lease
 }
 
-// HeldError says who holds a lock.
+// HeldError reports the owner of a lock.
 type HeldError struct {
 	Name, Owner string
 	For         time.Duration // the rest of the lease

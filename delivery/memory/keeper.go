@@ -167,7 +167,7 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 		})
 		return true, nil
 	}
-	return false, fmt.Errorf("memory: an edit of the kind %d", e.Do)
+	return false, fmt.Errorf("memory: unknown kind of edit: %d", e.Do)
 }
 
 // restore puts an entry back where it was.

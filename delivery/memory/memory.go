@@ -70,14 +70,13 @@ type memoryEntry struct {
 // Option changes a setting of [Open].
 type Option func(*memoryQueues)
 
-// WithClock sets the clock that says what is due; the default is the machine's. It panics if c is nil.
+// WithClock sets the clock by which messages are due; the default is the machine's. It panics if c is nil.
 func WithClock(c clock.Clock) Option {
 	guard.RefuseNil("memory: WithClock", "clock", c)
 	return func(m *memoryQueues) { m.machine = c }
 }
 
-// WithLimit sets how many messages there may be; a Put beyond it fails with [store.ErrFull]. By default there is no limit. It panics if
-// n < 1.
+// WithLimit bounds the messages in all queues; a Put beyond it fails with [store.ErrFull]. The default is unlimited. It panics if n < 1.
 func WithLimit(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("memory: WithLimit: %d is less than 1", n))
@@ -95,7 +94,7 @@ func Open(opts ...Option) *Engine {
 	return &Engine{memoryQueues: m}
 }
 
-// Reopen returns an open engine on the same queues: what a restarted worker, or another one, would find.
+// Reopen returns an open engine on the same queues, as a restarted worker or another worker would find them.
 func (m *Engine) Reopen() *Engine { return &Engine{memoryQueues: m.memoryQueues} }
 
 // Put implements [store.Store].

@@ -1,5 +1,5 @@
-// Package outbox brings messages that were staged in a transaction to another system: a job that belongs to a change of the
-// database is sent if, and only if, the change was committed.
+// Package outbox brings messages that were staged in a transaction to another system: a job that belongs to a change of the database is sent if
+// and only if the change was committed.
 //
 // The job is staged beside the change:
 //
@@ -14,32 +14,31 @@
 //
 //	err := outbox.Relay(ctx, engine, engine.Locks(), outbox.Config{Queue: mails.Name(), Publish: publish})
 //
-// Where the consumers use the same database, they need no relay: the queue is a delivery.Queue as any other.
+// Consumers that use the same database do not need a relay: the queue is a delivery.Queue like any other.
 //
 // # Guarantees
 //
-// A staged message is published at least once, whenever a process is killed; a message of a transaction that was rolled back is
-// never published. Messages are published in the order of their positions, one batch after the other; one with a delay not
-// before it is due by the clock of the relay. A message is removed after Publish has returned nil, and nothing else is: neither
-// one of a transaction that commits late, whatever its position, nor another one with the same id. What is published again has
-// the same id.
+// A staged message is published at least once, whenever a process is killed; a message of a transaction that was rolled back is never published.
+// Messages are published in the order of their positions, in sequential batches; a message with a delay is not published before it is due by the
+// clock of the relay. Only messages for which Publish has returned nil are removed. A message of a transaction that commits late is not,
+// whatever its position, nor is another message with the same id. A message that is published again has the same id.
 //
 // # Failures
 //
-// After an error of Publish, messages go one by one, until those of that batch are done. If the first one fails ten times in a
-// row, for about ten seconds, each further attempt is for the next message in the queue. Once one succeeds, the system is up, so
-// those that failed before it are refused: they wait for 1 s, then twice as long, up to 10 minutes, while the others go on. So
-// an outage of more than ten seconds may change the order by one message, and a message that is refused loses its place.
+// After an error of Publish, messages are published individually, until the batch is done. If the first message fails ten times in a row, for
+// about ten seconds, each further attempt is for the next message in the queue. Once a message succeeds, the system is up, so the messages that
+// failed before it are refused: they wait for 1 s, then twice as long, up to 10 minutes, while the others are published. So an outage of more
+// than ten seconds may change the order by one message, and a message that is refused loses its place.
 //
-// What a relay has seen refused 16 times, which takes about an hour, goes to the dead letters: the queue named like the
-// outbox with " dead" behind it. While nothing at all can be published, everything stays, however long that lasts. An error that matches
-// [store.ErrFull] refuses nothing: the same messages are tried again each second.
+// A message refused 16 times, which takes about an hour, goes to the dead letters: the queue with the outbox's name followed by " dead". While
+// every message fails, all stay, however long that lasts. An error that matches [store.ErrFull] does not refuse messages: the same messages are
+// tried again each second.
 //
-// A message whose relay died while it published may have killed it. It goes alone from then on, and after the fifth relay that died with it
-// to the dead letters, with the cause [store.Lapsed].
+// A message whose relay died while it published may have killed it. From then on it is published alone, and after the fifth relay that died with
+// it, it goes to the dead letters, with the cause [store.Lapsed].
 //
-// One relay works at a time, by the lock of the queue's name. If its process dies, another one takes over when the lease has
-// ended. One that was stopped for longer than its lease may publish a batch a second time.
+// A single relay works at a time, by the lock of the queue's name. If its process dies, another relay takes over when the lease has ended. A
+// relay that was stopped for longer than its lease may publish a batch a second time.
 package outbox
 
 import (
@@ -78,17 +77,17 @@ const (
 	dead        = " dead"          // behind the name of the queue: that of its dead letters
 )
 
-// Config says what [Relay] does. Queue and Publish are required.
+// Config configures [Relay]. Queue and Publish are required.
 type Config struct {
 	Queue string // of the staged messages; also the name of the lock
-	// Publish sends messages. When it returns nil they are durable. After an error they are sent again, one by one, after a
-	// back-off of 10 ms to 5 s.
+	// Publish sends messages. When it returns nil they are durable. After an error they are sent again, individually, after a back-off of 10 ms
+	// to 5 s.
 	Publish func(ctx context.Context, ms []store.Message) error
 
 	Owner   string        // in the lock; the default is the host's name and the process id
 	Batch   int           // messages at once; the default is 100
 	Lease   time.Duration // of the lock; the default is 15 s
-	MaxPoll time.Duration // how long it waits at most before it looks into an empty queue again; the default is 1 s, it begins with 10 ms
+	MaxPoll time.Duration // the longest pause between polls of an empty queue; the default is 1 s. It starts at 10 ms and doubles
 	Logger  *slog.Logger  // errors are logged at warn level; the default is slog.Default()
 	Clock   clock.Clock   // the default is the machine's
 }
@@ -127,8 +126,8 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// Relay publishes the messages of a queue while it has the lock, until ctx ends, and returns the cause of that. Errors of the
-// store, the locks and Publish do not end it. Its queue must have no other consumers. Any number of relays may run.
+// Relay publishes the messages of a queue while it has the lock, until ctx ends, and returns the cause of that. Errors of the store, the locks
+// and Publish do not end it. It must be the only consumer of its queue. Any number of relays may run.
 func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) error {
 	if err := c.complete(); err != nil {
 		return err
@@ -345,7 +344,7 @@ func (r *relay) next(ctx context.Context, after store.Position) (due []store.Ent
 // failed notes that messages could not be published, and waits.
 func (r *relay) failed(ctx context.Context, entries []store.Leased, err error) {
 	if errors.Is(err, store.ErrFull) { // it has refused none of them
-		r.Logger.Warn("weir: an outbox's messages have no room and are tried again", "queue", r.Queue, "messages", len(entries), "after", time.Second, "error", err)
+		r.Logger.Warn("weir: the target of an outbox is full; its messages are tried again", "queue", r.Queue, "messages", len(entries), "after", time.Second, "error", err)
 		r.sleep(ctx, time.Second)
 		return
 	}

@@ -1,54 +1,47 @@
-// Package store is what an engine must offer: it keeps messages in durable queues.
+// Package store defines engines, which keep messages in durable queues.
 //
 // # Vocabulary
 //
-//   - A [Message] is bytes and what is known about them ([delivery.Meta]).
+//   - A [Message] is bytes and their metadata ([delivery.Meta]).
 //   - A queue is a name. Putting the first message makes it.
 //   - A message is due when its delay has passed. [Store.Take] returns messages that are due.
-//   - A lease is the right to settle a message that was taken, until a time. After that another consumer can take the message.
-//     The [Lease] carries a fencing number that rises each time the message is taken, so that only the last one who took it
-//     can settle it.
-//   - A message that is held stays where it is, and is not taken, until it is released.
+//   - A lease is the right to settle a message that was taken, until a time. After that another consumer can take the message. The [Lease]
+//     carries a fencing number that rises each time the message is taken, so that only its last consumer can settle it.
+//   - A held message is not taken until it is released.
 //   - To settle is to remove the message ([Store.Done]) or to give it back ([Store.Release]).
-//   - A message in a queue has an identity: its id, visit and merges. Putting it again changes nothing, so a hand-over that
-//     may have happened is repeated without harm.
+//   - A message in a queue has an identity: its id, visit and merges. Putting it again has no effect, so a hand-over that may have happened can
+//     be repeated safely.
 //
 // # Guarantees
 //
-// What was put is there until it is settled, moved or purged: a store removes nothing by age, number or size. A store that
-// has no room refuses with an error (law D5). No message is taken before its delay has passed (law D3). How late it
-// is taken depends on how often the consumer asks. A consumer that dies loses its leases in time, and its messages are taken by another:
-// at least once.
+// A message stays until it is settled, moved or purged: a store does not remove messages by age, number or size. A full store refuses messages
+// with an error (law D5). A message is not taken before its delay has passed (law D3). How late it is taken depends on how often the consumer
+// asks. A consumer that dies loses its leases in time, and its messages are taken by another consumer, so delivery is at least once.
 //
 // # Engines
 //
-// Programs use queues (delivery.NewQueue). This package is for authors of engines. An engine declares what it can do by the interfaces that
-// it implements:
+// Programs use queues (delivery.NewQueue). This package is for authors of engines. An engine declares its abilities by the interfaces that it
+// implements:
 //
 //   - [Engine]: it takes messages
-//
 //   - [Store]: it leases them, so that any number of workers share a queue
-//
-//   - [Inspector]: it looks into its queues, and moves a message from one to another in one step; it needs an index, as databases have one
-//
+//   - [Inspector]: it looks into its queues, and moves messages between them atomically; it needs an index, such as a database has
 //   - [ByKey]: it takes the messages of keys in turn
-//
 //   - [Chooser]: it keeps the choice of a provider with a message
-//
-//   - [Notifier]: it says when something was put; its consumers poll as well
-//
-//   - [Waker]: it says all that its consumers must know, so that they do not poll
-//
+//   - [Notifier]: it reports puts; its consumers poll as well
+//   - [Waker]: it reports all that its consumers must know, so that they do not poll
 //   - [Keeper]: it has locks (package delivery/lock), and keeps records that change in one transaction with messages; jobs need it (package
 //     delivery/jobs)
 //
-//     Store   Inspector   ByKey   Chooser   Notifier   Waker   Keeper
-//     delivery/memory          x         x         x        x                         x
-//     ext/sqlite               x         x         x        x                         x
-//     ext/postgres             x         x         x        x                    x    x
-//     ext/jetstream            x         x                  x        x               x
+// The engines of weir have:
 //
-// Where an engine is no Waker, consumers poll an empty queue: after 5 ms at first, then every 100 ms. Package deliverytest checks an engine
+//	                  Store   Inspector   ByKey   Chooser   Notifier   Waker   Keeper
+//	delivery/memory   x       x           x       x                            x
+//	ext/sqlite        x       x           x       x                            x
+//	ext/postgres      x       x           x       x                    x       x
+//	ext/jetstream     x       x                   x         x                  x
+//
+// Where an engine is not a Waker, consumers poll an empty queue: after 5 ms at first, then every 100 ms. Package deliverytest checks an engine
 // of your own.
 //
 // # Concurrency

@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	// ErrFull is matched by the error of Put if the store has no room.
+	// ErrFull is matched by the error of Put if the store is full.
 	ErrFull = errors.New("store: full")
 
 	// ErrClosed is returned by a store that was closed.
@@ -41,7 +41,7 @@ func (e *LeaseError) Error() string {
 // Unwrap returns [ErrLeaseLost].
 func (*LeaseError) Unwrap() error { return ErrLeaseLost }
 
-// PutError is the error of a Put that may have stored some of the messages: that of a [Consumer].
+// PutError is the error of the Put of a [Consumer], which may have stored some of the messages.
 type PutError struct {
 	Errs []error // of each message, in order; nil: it is stored
 }

@@ -8,18 +8,18 @@ import (
 
 // Filter chooses messages. All fields that are set must match; the zero value matches every message.
 type Filter struct {
-	IDs      []string  `json:"ids,omitempty"` // one of them
+	IDs      []string  `json:"ids,omitempty"` // any of them
 	Key      string    `json:"key,omitempty"`
 	Source   string    `json:"source,omitempty"` // the source of the origin
 	Provider string    `json:"provider,omitempty"`
 	Cause    Cause     `json:"cause,omitempty"`
 	Reason   string    `json:"reason,omitempty"` // among the reasons
-	Error    string    `json:"error,omitempty"`  // is a part of the last error
+	Error    string    `json:"error,omitempty"`  // a part of the last error
 	Since    time.Time `json:"since,omitzero"`   // arrived then or later
 	Before   time.Time `json:"before,omitzero"`  // arrived earlier
 }
 
-// Match says whether an entry matches.
+// Match reports whether an entry matches.
 func (f *Filter) Match(e *Entry) bool {
 	m := &e.Meta
 	switch {

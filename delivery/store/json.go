@@ -28,7 +28,7 @@ var messages = unknown.Kind{
 	Prefix: "Weir-Message-", Known: []string{"meta", "cause", "payload", "payloadBase64", "schema", "batch", "crc"},
 }
 
-// MarshalJSON returns m without its delay, in one line. A payload that is JSON is readable in it, another one is base64.
+// MarshalJSON returns m without its delay, in a single line. A JSON payload is embedded as it is; any other payload is base64.
 func (m Message) MarshalJSON() ([]byte, error) {
 	j := messageJSON{Meta: m.Meta, Cause: m.Cause, Schema: m.Schema}
 	later, headers := messages.Split(m.Meta.Headers)
@@ -56,8 +56,8 @@ func isLine(payload []byte) bool {
 	return json.Compact(&b, payload) == nil && bytes.Equal(b.Bytes(), payload) && !bytes.ContainsAny(payload, "\u2028\u2029<>&")
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote, also if the JSON was formatted since. A member that it does not know is a header whose
-// name begins with "Weir-Message-", and MarshalJSON writes it as it was.
+// UnmarshalJSON reads the output of MarshalJSON, even if it was reformatted. A member that it does not know is a header whose name begins with
+// "Weir-Message-", and MarshalJSON writes it as it was.
 func (m *Message) UnmarshalJSON(b []byte) error {
 	var j messageJSON
 	later, err := messages.Unmarshal(b, &j)

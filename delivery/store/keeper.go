@@ -9,25 +9,25 @@ import (
 )
 
 // ErrChanged is returned by [Tx.Write] for a record that another transaction has written since it was read.
-var ErrChanged = errors.New("store: the record was changed by another one")
+var ErrChanged = errors.New("store: another transaction changed the record")
 
-// Keeper is an engine that keeps records beside its messages, and changes both in one transaction. Jobs are kept in records (package jobs),
-// and so is what workers say about themselves.
+// Keeper is an engine that keeps records beside its messages, and changes both in one transaction. Jobs (package jobs) and the reports of
+// workers are kept in records.
 type Keeper interface {
 	Inspector
 
 	// Locks returns the locks of the engine. They end with it.
 	Locks() lock.Locks
 
-	// Records returns up to limit records of a kind, in the order of the bytes of their names, which are behind after.
+	// Records returns up to limit records of a kind whose names follow after, in the byte order of their names.
 	Records(ctx context.Context, kind, after string, limit int) ([]Record, error)
 
-	// Update runs f in a transaction: all that f has done takes effect when f returns nil, and nothing if it returns an error, which Update
-	// returns. f may run more than once, so it sets what it returns, and adds nothing up. It uses nothing of the engine but tx.
+	// Update runs f in a transaction, which commits if f returns nil. If f returns an error, it rolls back and returns that error. f may run
+	// more than once, so it must set its results anew each time, not add to them. It must use only tx of the engine.
 	Update(ctx context.Context, f func(ctx context.Context, tx Tx) error) error
 }
 
-// Tx is a transaction of a [Keeper]. It is used by one goroutine, until f returns.
+// Tx is a transaction of a [Keeper]. It is used by a single goroutine, until f returns.
 type Tx interface {
 	// Now returns the time of the engine's clock.
 	Now() time.Time
@@ -35,11 +35,11 @@ type Tx interface {
 	// Records is [Keeper.Records], in the transaction.
 	Records(ctx context.Context, kind, after string, limit int) ([]Record, error)
 
-	// Write writes a record whose version is the one that was read, and gives it the next one. Version 0 is a record that is not there.
-	// Without a value the record is removed. If another transaction was faster, it returns ErrChanged.
+	// Write writes a record if its stored version is r's, and increments the version. Version 0 stands for a record that does not exist. Without
+	// a value the record is removed. If another transaction was faster, it returns ErrChanged.
 	Write(ctx context.Context, r Record) error
 
-	// Edit changes messages, and says for each whether it did.
+	// Edit changes messages, and reports for each whether it did.
 	Edit(ctx context.Context, edits ...Edit) (done []bool, err error)
 }
 
@@ -58,15 +58,15 @@ type Edit struct {
 	To    string // of MoveEdit: the queue in which the message of Entry is put
 }
 
-// EditKind is what an [Edit] does.
+// EditKind is the kind of an [Edit].
 type EditKind int
 
 // The kinds of an [Edit].
 const (
-	// MoveEdit puts the message of the entry into another queue, where it is due after its Delay, and removes what was listed. It is not
-	// done if a message with the same identity is there.
+	// MoveEdit puts the message of the entry into another queue, where it is due after its Delay, and removes the listed message. It is not done
+	// if a message with the same identity is there.
 	MoveEdit EditKind = iota
-	// RemoveEdit removes the message, also while it is leased.
+	// RemoveEdit removes the message, even while it is leased.
 	RemoveEdit
 	// HoldEdit keeps the message from being taken and claimed, until it is released.
 	HoldEdit
@@ -74,12 +74,12 @@ const (
 	ReleaseEdit
 )
 
-// Watcher is a [Keeper] that says when records of the kind [WatchedKind] are written. Where an engine is none, they are read once a second.
+// Watcher is a [Keeper] that reports when records of the kind [WatchedKind] are written. On other engines they are read once a second.
 type Watcher interface {
-	// Watch calls changed when such a record was written, until ctx ends or it cannot go on: it returns why. It calls changed first when it
-	// misses nothing any more. changed does not block.
+	// Watch calls changed when such a record was written, until ctx ends or it fails, and returns the reason. It first calls changed as soon as
+	// it would not miss a change. changed does not block.
 	Watch(ctx context.Context, changed func()) error
 }
 
-// WatchedKind is the kind of what people want of backends.
+// WatchedKind is the kind of the records with orders to backends.
 const WatchedKind = "backend"

@@ -13,30 +13,30 @@ import (
 
 // Message is a message as a store keeps it.
 type Message struct {
-	// Meta is what is known about the message. The store sets Meta.Due when the message is put, by its own clock.
+	// Meta is the metadata of the message. The store sets Meta.Due when the message is put, by its own clock.
 	Meta message.Meta
 	// Payload is the encoded value. A store does not look into it.
 	Payload []byte
 	// Schema describes the encoding, if the codec has a schema: see codec.SchemaOf.
 	Schema []byte
-	// Cause says why the message is a dead letter. It is empty in other queues.
+	// Cause is the reason why the message is a dead letter. It is empty in other queues.
 	Cause Cause
-	// Delay is how long after Put the message is due, at least 0. Messages that were taken or listed have none.
+	// Delay is how long after Put the message is due, at least 0. It is 0 in messages that were taken or listed.
 	Delay time.Duration
 }
 
-// Cause says why a message is a dead letter.
+// Cause is the reason why a message is a dead letter.
 type Cause string
 
 // The causes that weir gives.
 const (
-	Permanent      Cause = "permanent"       // its error will not go away
+	Permanent      Cause = "permanent"       // its error is permanent
 	Exhausted      Cause = "exhausted"       // the last layer has failed
 	OutcomeUnknown Cause = "outcome unknown" // the call may have taken effect, and must not be repeated blindly
 	Undecodable    Cause = "undecodable"     // its codec cannot read the payload, or the message is damaged in the store
-	Lapsed         Cause = "lapsed"          // its leases ended again and again: its workers died, or hung
+	Lapsed         Cause = "lapsed"          // its leases ended repeatedly: its workers died, or hung
 	Expired        Cause = "expired"         // its deadline has passed, or comes before its next visit
-	Refused        Cause = "refused"         // a sink or a layer can never take what was made of it ([delivery.ErrRefused]): too large, for example
+	Refused        Cause = "refused"         // a sink or a layer can never take its result ([delivery.ErrRefused]): too large, for example
 )
 
 // Identity distinguishes the messages of a queue.
@@ -45,12 +45,12 @@ type Identity struct {
 	Visit, Merges int
 }
 
-// Identity returns what distinguishes m from the other messages of its queue.
+// Identity returns the identity of m in its queue.
 func (m *Message) Identity() Identity {
 	return Identity{m.Meta.ID, m.Meta.Visit, m.Meta.Merges}
 }
 
-// Validate returns an error for a message that no store takes.
+// Validate returns an error for a message that every store must refuse.
 func (m *Message) Validate() error {
 	switch {
 	case m.Meta.ID == "":
@@ -64,7 +64,7 @@ func (m *Message) Validate() error {
 	return nil
 }
 
-// Clone returns a copy that shares nothing with m.
+// Clone returns a deep copy of m.
 func (m *Message) Clone() Message {
 	c := *m
 	c.Meta.Reasons = slices.Clone(m.Meta.Reasons)

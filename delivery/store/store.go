@@ -10,25 +10,25 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Engine is where messages are kept. What more it can do, it declares by the interfaces that it implements: [Store] (leases) or [Consumer],
-// [Inspector] (filters and positions), [Chooser], [Notifier] or [Waker], and lock.Locks for what only one process may do. A queue asks for what its
-// options need when it is made.
+// Engine keeps messages. It declares its other abilities by the interfaces that it implements: [Store] (leases) or [Consumer], [Inspector]
+// (filters and positions), [Chooser], [Notifier] or [Waker], and lock.Locks for work that only a single process may do. A queue checks for the
+// interfaces that its options need when it is made.
 //
-// The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for concurrent use, keep no reference to what
-// they are given, and return soon after ctx has ended. After an error a call may have taken effect or not, and can be repeated.
-// After Close they return [ErrClosed].
+// The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for concurrent use, do not keep references to their arguments,
+// and return soon after ctx has ended. After an error a call may have taken effect or not, and can be repeated. After Close they return
+// [ErrClosed].
 type Engine interface {
-	// Put stores messages durably, all or none. A message whose identity is in the queue already changes nothing, also
-	// if it is leased or comes twice in the call. The error matches [ErrFull] if there is no room.
+	// Put stores messages durably, all or none. Putting a message whose identity is already queued has no effect, even if it is leased, or twice
+	// in the call. The error matches [ErrFull] if the engine is full.
 	Put(ctx context.Context, queue string, ms ...Message) error
 
-	// Close gives up what the engine has opened. Leases end by themselves. A second Close does nothing.
+	// Close releases the resources of the engine. Leases end by themselves. A second Close has no effect.
 	Close() error
 }
 
-// Consumer is an engine without leases: the workers of a queue share it as members of a group, such as the consumers of a topic. A queue on
-// one is refused what needs an index or a lease: see delivery.NewQueue. Its Put may store some of the messages only, with a [*PutError], and
-// knows no identities.
+// Consumer is an engine without leases: the workers of a queue share it as members of a group, such as the consumers of a topic. A queue on a
+// Consumer refuses options that need an index or a lease: see delivery.NewQueue. Its Put may store some of the messages only, with a
+// [*PutError], and does not compare identities.
 type Consumer interface {
 	Engine
 
@@ -36,11 +36,11 @@ type Consumer interface {
 	Consume(ctx context.Context, c Consumption) (Receiver, error)
 }
 
-// Consumption is what [Consumer.Consume] is asked for.
+// Consumption is the argument of [Consumer.Consume].
 type Consumption struct {
 	Queue  string
 	Layers []string
-	// IsLayer reports whether a name is that of a layer: in those that only another version has messages may wait, too.
+	// IsLayer reports whether a queue is a layer: messages may also wait in layers that only another version of the program has.
 	IsLayer func(name string) bool
 	Dead    string // where rejected messages go, with their bytes as received
 	Clock   clock.Clock
@@ -56,17 +56,16 @@ type Receiver interface {
 	Received(id Identity) (payload []byte, ok bool)
 }
 
-// Store is an engine that leases messages. What it lacks beside an [Inspector] is what engines without an index lack.
+// Store is an engine that leases messages. Engines without an index implement Store and not [Inspector].
 type Store interface {
 	Engine
 
-	// Take leases up to max messages that are due, those due first before others, and returns them: none if none is due.
-	// It does not wait. A message is not returned before its delay has passed by the clock of the store, which does not go
-	// back when the machine's clock does (law D3). Nor is it taken again before its lease has ended. It stops behind the
-	// message with which the payloads have [MaxBytes].
+	// Take leases up to max messages that are due, the earliest due first, and returns them: none if none is due. It does not wait. A message is
+	// not returned before its delay has passed by the clock of the store, which does not go back when the machine's clock does (law D3). Nor is
+	// it taken again before its lease has ended. It stops after the message with which the payloads reach [MaxBytes].
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
-	// Extend makes the leases end after the time d from now, also if it is sooner than before.
+	// Extend makes the leases end after the time d from now, even if that is sooner than before.
 	Extend(ctx context.Context, d time.Duration, leases ...Lease) error
 
 	// Done removes messages that were taken.
@@ -83,77 +82,76 @@ type Store interface {
 // Lease is the right to settle a message that was taken.
 type Lease struct {
 	Queue string
-	Entry string // names the message in the store, and no message after it
-	Fence uint64 // the fencing number: from 1, one higher each time the message is taken
+	Entry string // names the message in the store; not used again for another message
+	Fence uint64 // the fencing number: from 1, incremented each time the message is taken
 }
 
 // Leased is a message that was taken.
 type Leased struct {
 	Message
 	Lease Lease
-	// Position is where the message stands in its queue, if the store is an [Inspector].
+	// Position is the place of the message in its queue, if the store is an [Inspector].
 	Position Position
 	// Lapses is how many of its leases in this queue have ended before it was settled or given back: its consumers died, or hung.
 	Lapses int
-	// Foreign says that another program may have put it: without a schema it is in that of its queue's codec.
+	// Foreign reports that another program may have put it: without a schema of its own it has the schema of the queue's codec.
 	Foreign bool
-	// Damage says what of it cannot be read, so that it goes to the dead letters as undecodable, with the bytes that there are; nil: nothing.
+	// Damage says which part of it cannot be read, so that it goes to the dead letters as undecodable, with the bytes that are left; nil if all can.
 	Damage error
 }
 
-// MaxBytes bounds the bytes of the payloads that a call of a store returns: the message with which they have so many is the last one, so
-// that one is returned whatever its size is.
+// MaxBytes bounds the bytes of the payloads that a call of a store returns: the message that reaches it is the last, so at least one message is
+// returned, whatever its size.
 const MaxBytes = 16 << 20
 
 // Inspector is a store that can look into its queues.
 type Inspector interface {
 	Store
 
-	// List returns messages of a queue in the order of their positions, due or not, leased or not, and changes nothing.
-	// To get the next page, set [Page.After] to the position of the last entry. What others put and remove meanwhile
-	// changes no page that was read, and moves nothing from one page to another. Like Take it stops at [MaxBytes], so only a page
-	// without an entry is behind the last one.
+	// List returns messages of a queue in the order of their positions, due or not, leased or not, without changing them. To get the next page,
+	// set [Page.After] to the position of the last entry. Messages that others put and remove meanwhile do not change a page that was read, and
+	// do not move messages from page to page. Like Take it stops at [MaxBytes], so only an empty page means the end.
 	List(ctx context.Context, queue string, f Filter, p Page) ([]Entry, error)
 
 	// Count counts the messages that match.
 	Count(ctx context.Context, queue string, f Filter) (Counts, error)
 
-	// Purge removes what matches, leased messages included, and returns how many that were. What was put after the call began
-	// stays. It may go in steps, so that others need not wait: after an error some may be gone.
+	// Purge removes the messages that match, leased messages included, and returns how many it removed. Messages put after the call began stay.
+	// It may work in steps, so that others need not wait: after an error some may be gone.
 	Purge(ctx context.Context, queue string, f Filter) (int, error)
 
-	// Claim leases messages that match, are not leased and not held, due or not, in the order of their positions. It stops at [MaxBytes],
-	// as Take does.
+	// Claim leases messages that match and are neither leased nor held, due or not, in the order of their positions. It stops at [MaxBytes], as
+	// Take does.
 	Claim(ctx context.Context, queue string, f Filter, p Page, lease time.Duration) ([]Leased, error)
 
-	// Move settles leases, and puts a message in another queue for each, in one transaction: a crash leaves the old or the
-	// new. Messages whose lease was lost are not put.
+	// Move settles leases, and puts a message in another queue for each, in a transaction: a crash leaves the old or the new. Messages whose
+	// lease was lost are not put.
 	Move(ctx context.Context, moves ...Move) error
 
 	// Queues returns the names of the queues that are not empty, in order.
 	Queues(ctx context.Context) ([]string, error)
 }
 
-// Notifier is a store that can say when to look into a queue again, so that its consumers are not late. Sources use it where
-// there is one, and look by themselves as well.
+// Notifier is a store that can say when to look into a queue again, so that its consumers are not late. Sources use it if available, and poll as
+// well.
 type Notifier interface {
-	// Notify calls wake when something may have become due in a queue, until ctx ends or it cannot go on: it returns why. It
-	// need not notice everything.
+	// Notify calls wake when something may have become due in a queue, until ctx ends or it fails, and returns the reason. It may miss some
+	// events.
 	Notify(ctx context.Context, queue string, wake func()) error
 }
 
 // ByKey is a store that takes the messages of keys ([message.Meta].Key) in turn.
 type ByKey interface {
 	// TakeByKey is [Store.Take] for messages of the keys behind t.After, in an order of the store: of as many keys as have messages that are
-	// due, up to max, the same number of each, at least one. next is where the next call goes on; it is "" if no key is left, even if
-	// nothing was taken. From the first key on, messages without a key come before others, if they are among the oldest that are due.
+	// due, up to max, the same number of each, at least 1. The next call continues at next; it is "" if no key is left, even if none was taken.
+	// From the first key on, messages without a key come before others, if they are among the oldest that are due.
 	TakeByKey(ctx context.Context, queue string, t Turn, max int, lease time.Duration) (taken []Leased, next string, err error)
 }
 
-// Turn says of which keys [ByKey.TakeByKey] takes messages.
+// Turn selects the keys of which [ByKey.TakeByKey] takes messages.
 type Turn struct {
-	After  string   // next of the call before; "": from the first key on
-	Each   int      // messages of a key at most, at least 1
+	After  string   // next of the previous call; "": from the first key on
+	Each   int      // most messages of a key; at least 1
 	Except []string // not of these keys
 }
 
@@ -165,20 +163,20 @@ type Chooser interface {
 
 // Waker is a store whose consumers do not poll.
 type Waker interface {
-	// Wake calls wake when a message of a queue may have become due: it was put or given back, or its delay or its lease has ended. It does
-	// so until ctx ends or it cannot go on, and returns why: [ErrClosed] if the store was closed. It calls wake first when it misses
-	// nothing any more. After an error consumers log it, poll every 100 ms, and call Wake again after a second.
+	// Wake calls wake when a message of a queue may have become due: it was put or given back, or its delay or its lease has ended. It does so
+	// until ctx ends or it fails, and returns the reason: [ErrClosed] if the store was closed. It first calls wake as soon as it would not miss
+	// an event. After an error consumers log it, poll every 100 ms, and call Wake again after a second.
 	Wake(ctx context.Context, queue string, wake func()) error
 }
 
-// Position says where a message stands in its queue: later ones have higher positions, and none is used twice. Messages
-// that were put at the same time by several clients of a database may appear in another order than their positions.
+// Position is the place of a message in its queue: later messages have higher positions, and no position is used twice. Messages that were put
+// at the same time by several clients of a database may appear in another order than their positions.
 type Position int64
 
 // Page is a part of a queue.
 type Page struct {
-	After Position // only what stands behind it; 0: from the beginning
-	Until Position // only up to and with it; 0: to the end
+	After Position // only messages after it; 0: from the beginning
+	Until Position // only messages up to it, inclusive; 0: to the end
 	Max   int      // number of messages, at least 1
 }
 
@@ -192,12 +190,12 @@ type Entry struct {
 	Fence       uint64    // how often it was taken
 }
 
-// Counts is what [Inspector.Count] found.
+// Counts is the result of [Inspector.Count].
 type Counts struct {
 	Messages int
 	Held     int            // of these
 	Oldest   time.Time      // when the first of them arrived; zero if there is none
-	Next     time.Time      // when one of them can be taken: its delay is over, or the lease of another consumer; zero if none can
+	Next     time.Time      // when the first of them can be taken: its delay is over, or the lease of another consumer; zero if none can
 	Causes   map[Cause]int  // of dead letters
 	Reasons  map[string]int // a message counts once for each of its reasons
 	Last     Position       // the highest position; 0 if there is none
@@ -207,6 +205,6 @@ type Counts struct {
 // Move is a message to be moved: see [Inspector.Move].
 type Move struct {
 	Lease   Lease
-	Queue   string // where it goes, which may be the queue it comes from
+	Queue   string // the target, which may be the queue it comes from
 	Message Message
 }

@@ -16,7 +16,7 @@
 // flight is then repeated, even if it must not happen twice. A request without an id in the same call prevents that, and so
 // does [exactlyonce.ErrStale].
 //
-// The package links no operator: a program without an operator calls the methods of its tracker itself.
+// The package does not import an operator: a program without an operator calls the methods of its tracker itself.
 //
 // # Concurrency
 //

@@ -22,7 +22,7 @@ func mustParseEndpoint(s string) endpoint {
 	case err != nil:
 		panic(fmt.Sprintf("caller: Transport: endpoint %q: %v", s, err))
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		panic(fmt.Sprintf("caller: Transport: endpoint %q is no absolute URL of HTTP", s))
+		panic(fmt.Sprintf("caller: Transport: endpoint %q is not an absolute HTTP URL", s))
 	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		panic(fmt.Sprintf("caller: Transport: endpoint %q has more than scheme, host and path", s))
 	}

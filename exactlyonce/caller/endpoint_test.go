@@ -52,11 +52,11 @@ func TestEndpoints(t *testing.T) {
 
 func TestEndpointsThatAreNone(t *testing.T) {
 	for endpoint, message := range map[string]string{
-		"":                               `endpoint "" is no absolute URL of HTTP`,
-		"pay.example.com/charges":        "is no absolute URL of HTTP",
-		"/charges":                       "is no absolute URL of HTTP",
-		"ftp://pay.example.com/":         "is no absolute URL of HTTP",
-		"https:///charges":               "is no absolute URL of HTTP",
+		"":                               `endpoint "" is not an absolute HTTP URL`,
+		"pay.example.com/charges":        "is not an absolute HTTP URL",
+		"/charges":                       "is not an absolute HTTP URL",
+		"ftp://pay.example.com/":         "is not an absolute HTTP URL",
+		"https:///charges":               "is not an absolute HTTP URL",
 		"https://u@pay.example.com/":     "has more than scheme, host and path",
 		"https://pay.example.com/?a=b":   "has more than scheme, host and path",
 		"https://pay.example.com/?":      "has more than scheme, host and path",

@@ -47,8 +47,7 @@ func (t *Tracker) hasCheckpoints() bool {
 	return t.saved.used
 }
 
-// Carried returns the id of the latest request, if the element is a message that keeps it on its next visit: the next tracker takes it
-// from message.Meta.Request.
+// Carried returns the id of the latest request, if the element is a message, which keeps the id for its next visit in message.Meta.Request.
 func (e *element) Carried() string {
 	if e.client.IsZero() {
 		return ""

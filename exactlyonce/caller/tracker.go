@@ -19,16 +19,15 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// ErrNoID is the class of errors of requests that cannot be given an id: see [NextID]. Nothing was sent.
+// ErrNoID is the class of errors of requests that cannot be given an id: see [NextID]. The request was not sent.
 var ErrNoID = errors.New("exactlyonce: the request lacks an id")
 
 const defaultWindow = 1 << 16
 
-// Config are the settings of a [Tracker]. The zero value is good.
+// Config are the settings of a [Tracker]. The zero value has the defaults.
 type Config struct {
-	// Window bounds the incomplete numbers; 0 stands for 65,536. Each takes about 100 bytes. With checkpoints it
-	// should cover the elements of about two intervals, since their numbers are released by checkpoints: when it is full, the
-	// tracker asks for one more.
+	// Window bounds the incomplete numbers; 0 stands for 65,536. Each takes about 100 bytes. With checkpoints it should cover the elements of
+	// about two intervals, since their numbers are released by checkpoints: when it is full, the tracker asks for a checkpoint.
 	Window int
 
 	// Refuse lets elements in while the window is full. Their requests fail with [exactlyonce.ErrFull]; each new attempt asks again for a
@@ -36,21 +35,20 @@ type Config struct {
 	// which need the numbers in the order of the elements.
 	Refuse bool
 
-	// Name distinguishes the requests of this tracker from those of others for the same messages, such as "charges". It is
-	// required where elements are messages with an id (message.Message), except with checkpoints: see [Tracker]. It must not
-	// change as long as messages wait.
+	// Name distinguishes the requests of this tracker from requests of others for the same messages, such as "charges". It is required where
+	// elements are messages with an id (message.Message), except with checkpoints: see [Tracker]. It must not change as long as messages wait.
 	Name string
 
-	// Secret keeps others who are the same principal at the called side from computing the ids of messages. It is required with
-	// Name, and has 16 bytes at least. All trackers of that name have the same one, and it must not change as long as messages wait.
+	// Secret keeps others who are the same principal at the called side from computing the ids of messages. It is required with Name, and has at
+	// least 16 bytes. All trackers of that name must have the same secret, which must not change as long as messages wait.
 	Secret []byte
 
-	// Clock measures how long ago a request was first sent ([exactlyonce.ID.Age]). Default: the real one.
+	// Clock measures how long ago a request was first sent ([exactlyonce.ID.Age]). Default: the real clock.
 	Clock clock.Clock
 }
 
-// Tracker is the calling side: it numbers elements, so that a request of theirs has the same id in every attempt. It
-// follows an operator as observer and gate (asyncop.WithObserver):
+// Tracker is the calling side: it numbers elements, so that each of their requests has the same id in every attempt. It is an observer and a
+// gate of an operator (asyncop.WithObserver):
 //
 //	TryAdmit ─▶ Accepted ─▶ AttemptStarted ─▶ … ─▶ AttemptStarted ─▶ Ended
 //	 room?      a number     requests under its context have ids      the number is released
@@ -58,21 +56,21 @@ type Config struct {
 // A program without an operator calls these methods itself. [Transport] sends the ids, and [NextID] is for other clients.
 //
 // In an operator that takes part in checkpoints (asyncop.WithCheckpoints), the tracker's state goes into them: it is an
-// observe.CheckpointedObserver. A restored element keeps its number, and a number is released when a checkpoint that no longer
-// holds its element is complete. Nothing is sent before the first checkpoint of a fresh start is complete; the tracker asks for
-// it at once. The input has to come in the same order after a restart: straight from a source, or through what keeps its order.
-// A program that takes checkpoints of its own calls [Tracker.Restore] and [Tracker.Snapshot] itself.
+// observe.CheckpointedObserver. A restored element keeps its number, and a number is released when a checkpoint that no longer holds its element
+// is complete. Requests are not sent before the first checkpoint of a fresh start is complete; the tracker asks for it at once. The input must
+// have the same order after a restart: it comes straight from a source, or through steps that keep the order. A program that takes checkpoints
+// of its own calls [Tracker.Restore] and [Tracker.Snapshot] itself.
 //
 // The tracker remembers incomplete numbers only, and each by itself: a slow request keeps its own number, and keeps the
 // first incomplete number where it is, but does not affect others.
 //
 // # Messages
 //
-// A message may be redelivered: after a crash, from a layer of a ladder, on another worker, whose tracker has another client. So
-// its requests get an id that is made of Name and Secret in Config and the id of the message: it is the same in each visit. Trackers
-// with the same name give the same ids to the same message. Each message is a client of its own, whose numbers begin anew when
-// it returns from the dead letters; it takes no place in the window and lacks a first incomplete number. The called side
-// therefore keeps the answer for as long as its ages say, and bounds how many messages it remembers (server.Config).
+// A message may be redelivered: after a crash, from a layer of a ladder, on another worker, whose tracker has another client. So its requests
+// get an id that is made of Name and Secret in Config and the id of the message: it is the same in each visit. Trackers with the same name give
+// the same ids to the same message. Each message is a client of its own, whose numbers begin anew when it returns from the dead letters. It does
+// not count in the window, and lacks a first incomplete number, so the called side keeps the answer for its configured ages, and bounds how many
+// messages it remembers (server.Config).
 //
 // One tracker may serve several operators, unless it takes part in checkpoints. It is safe for concurrent use.
 type Tracker struct {
@@ -144,7 +142,7 @@ func NewTracker(config Config) *Tracker {
 	return &Tracker{config: config, start: config.Clock.Now(), client: exactlyonce.NewClient(), next: 1}
 }
 
-// Client returns the identity. [Tracker.Restore] replaces it by the state's identity.
+// Client returns the identity of the tracker. [Tracker.Restore] replaces it by the state's identity.
 func (t *Tracker) Client() exactlyonce.Client {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -153,8 +151,8 @@ func (t *Tracker) Client() exactlyonce.Client {
 
 // ---- The gate
 
-// TryAdmit reports whether there is room for another element. It takes no place: operators that share a tracker may exceed the
-// window by an element each.
+// TryAdmit reports whether another element fits into the window. It reserves nothing: N operators that share a tracker may exceed the window by
+// N elements.
 //
 // With checkpoints elements wait until a checkpoint that holds the identity is complete, or the tracker was restored from it: a
 // restart would not know the numbers of requests that were sent before (law X1). If a checkpoint would make room, TryAdmit asks
@@ -173,8 +171,8 @@ func (t *Tracker) roomLocked() bool {
 	return t.incomplete < t.config.Window && (t.saved.durable || !t.saved.used)
 }
 
-// Notify has f called once, as soon as TryAdmit may return true: at once if it does now. f must not block. It may be called
-// from any goroutine, and TryAdmit may return false again by then.
+// Notify calls f once, as soon as TryAdmit may return true: at once if it would now. f must not block. It may be called from any goroutine, and
+// TryAdmit may return false again by then.
 func (t *Tracker) Notify(f func()) {
 	t.mu.Lock()
 	if !t.config.Refuse && !t.roomLocked() {
@@ -214,7 +212,7 @@ var (
 // Accepted gives an element its number, the lowest that was not used yet. The context that it returns is to be the parent of
 // the contexts of the element's attempts.
 //
-// An element that was restored does not get a number, because it has a number (law X1): see [Tracker.Restored].
+// A restored element keeps its number (law X1): see [Tracker.Restored].
 //
 // A message with an id gets the id of the message: see [Tracker].
 func (t *Tracker) Accepted(ctx context.Context, _ any, restored bool) context.Context {
@@ -349,9 +347,8 @@ func (t *Tracker) elementIn(ctx context.Context) *element {
 
 // ---- Requests
 
-// WithStep returns a context for a request among several that a function makes for its element. The name is part of the id,
-// so it must be the same in every attempt, also in the next version of the program: "reserve", "charge". It has at most
-// 64 letters, digits and ._:- characters.
+// WithStep returns a context for a request among several that a function makes for its element. The name is part of the id, so it must be the
+// same in every attempt, even in the next version of the program: "reserve", "charge". It has at most 64 letters, digits and ._:- characters.
 //
 // Requests with the same step are the same request: the called side executes a single request. A function that repeats or
 // hedges a request itself therefore has to name it.
@@ -360,14 +357,14 @@ func WithStep(ctx context.Context, step string) context.Context {
 	return context.WithValue(ctx, stepKey{}, named{a, step})
 }
 
-// NextID returns the id for the next sending of a request under ctx, the context of an element's attempt. Each call takes an
-// attempt number of its own. [Transport] calls it; clients of other protocols do it themselves, once for each sending, and
-// report what they send under [predicates.WithTracked].
+// NextID returns the id for the next sending of a request under ctx, the context of an element's attempt. Each call takes an attempt number of
+// its own. [Transport] calls it; clients of other protocols do it themselves, once for each sending, and report the request under
+// [predicates.WithTracked].
 //
 // Errors are of class [ErrNoID]:
-//   - ctx belongs to no element of a tracker;
+//   - ctx does not belong to an element of a tracker;
 //   - ctx belongs to a call for many elements: use the context of the element (asyncop.MemberContexts);
-//   - ctx belongs to an element but to no attempt, such as the context of a timeout handler, and it lacks a step;
+//   - ctx belongs to an element but not to an attempt, such as the context of a timeout handler, and it lacks a step;
 //   - the attempt has made another request without a step: name both by [WithStep];
 //   - the element has ended, or its tracker lacks a complete checkpoint.
 //
@@ -398,7 +395,7 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 	}
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	if isOfMany(ctx, a) {
-		return outgoing{}, fmt.Errorf("%w: its context is that of a call for many elements, each of which has an id: "+
+		return outgoing{}, fmt.Errorf("%w: its context belongs to a call for many elements, each of which has an id: "+
 			"use asyncop.MemberContexts", ErrNoID)
 	}
 	step := ""
@@ -409,9 +406,9 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 		e, _ := ctx.Value(oncewire.ElementKey{}).(*element)
 		switch {
 		case e == nil:
-			return outgoing{}, fmt.Errorf("%w: its context belongs to no element of a Tracker", ErrNoID)
+			return outgoing{}, fmt.Errorf("%w: its context does not belong to an element of a Tracker", ErrNoID)
 		case step == "":
-			return outgoing{}, fmt.Errorf("%w: its context belongs to no attempt of its element: name it by WithStep", ErrNoID)
+			return outgoing{}, fmt.Errorf("%w: its context does not belong to an attempt of its element: name it by WithStep", ErrNoID)
 		}
 		a = e.tracker.attemptOf(e)
 	}

@@ -35,9 +35,9 @@ type snapshot struct {
 // stateVersion is the first byte of a state. Version 1 had the numbers of the elements, too, and version 2 no time of the first sending.
 const stateVersion = 3
 
-// Restore lets t take part in checkpoints. It is called before the first element, with what [Tracker.Snapshot] has returned for
-// the checkpoint that the program resumes from, and with the numbers of its elements, ascending. The tracker then continues
-// with the identity and the numbers of its predecessor. At a fresh start both are nil.
+// Restore lets t take part in checkpoints. It is called before the first element, with the state that [Tracker.Snapshot] has returned for the
+// checkpoint that the program resumes from, and with the numbers of its elements, ascending. The tracker then continues with the identity and
+// the numbers of its predecessor. At a fresh start both are nil.
 //
 // request, if it is not nil, is called when a checkpoint would let elements in: see [Tracker.TryAdmit]. It must not wait for
 // it.
@@ -120,14 +120,12 @@ func (t *Tracker) Number(ctx context.Context) int64 {
 	return e.number
 }
 
-// Snapshot returns the tracker's part of a checkpoint: its identity, the next number, and when the first request was sent of those
-// that are not complete. It goes into the same checkpoint as
-// the elements that have not ended, each with its number ([Tracker.Number]), and is taken at the same moment. Checkpoints have
-// ascending numbers; not all need complete.
+// Snapshot returns the tracker's part of a checkpoint: its identity, the next number, and when the first of its incomplete requests was sent. It
+// goes into the same checkpoint as the elements that have not ended, each with its number ([Tracker.Number]), and is taken at the same moment.
+// Checkpoints have ascending numbers; not all need complete.
 //
-// The input after those elements has to come in the same order after a restart: each element then gets the number that it had.
-// (An element in another's place would have the answer of the other, or ErrMismatch where the called side compares
-// fingerprints.)
+// The input after those elements must have the same order after a restart: each element then gets the number that it had. (An element in
+// another's place would get the answer of the other, or ErrMismatch if the called side compares fingerprints.)
 func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,8 +148,8 @@ func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 	return binary.AppendUvarint(b, uint64(max(0, first.Unix()))) // 0: nothing was sent
 }
 
-// Completed reports that a checkpoint is stored: numbers of elements that had ended before its snapshot are released. Those of
-// earlier checkpoints that did not complete are covered.
+// Completed reports that a checkpoint is stored: numbers of elements that had ended before its snapshot are released. That includes earlier
+// checkpoints that did not complete.
 func (t *Tracker) Completed(checkpoint uint64) {
 	t.mu.Lock()
 	t.saved.durable = t.saved.durable || t.saved.asked && checkpoint >= t.saved.first

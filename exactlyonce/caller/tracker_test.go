@@ -158,13 +158,13 @@ func TestRequestsWithoutAnIdentity(t *testing.T) {
 	} {
 		_, err := NextID(ctx)
 		require.ErrorIs(t, err, ErrNoID, name)
-		require.ErrorContains(t, err, "belongs to no element", name)
+		require.ErrorContains(t, err, "does not belong to an element", name)
 	}
 	// A timeout handler has no attempt: its request needs a name.
 	for _, beside := range []context.Context{element, other.AttemptStarted(element, 1)} {
 		_, err := NextID(beside)
 		require.ErrorIs(t, err, ErrNoID)
-		require.ErrorContains(t, err, "belongs to no attempt of its element: name it by WithStep")
+		require.ErrorContains(t, err, "does not belong to an attempt of its element: name it by WithStep")
 		id := mustID(t, WithStep(beside, "cancel"))
 		require.EqualValues(t, 1, id.Sequence)
 		require.Equal(t, "cancel", id.Step)

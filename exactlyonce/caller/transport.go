@@ -17,8 +17,8 @@ import (
 //
 //	client := &http.Client{Transport: caller.Transport(nil, "https://pay.example.com/charges")}
 //
-// An endpoint is an absolute URL. A path that ends with a slash names all that is below it. Name only what recognises the
-// ids, such as a service behind the middleware of package server: a call is repeated because of that (see below).
+// An endpoint is an absolute URL. A path that ends with a slash names all paths below it. Name only endpoints that recognise the ids, such as a
+// service behind the middleware of package server, since calls are repeated because of that (see below).
 //
 //	request                                  its id
 //	to a named endpoint                      that of the element and step (WithStep); a new attempt number each time
@@ -40,13 +40,12 @@ import (
 //
 // # Retries
 //
-// A request with an id is reported as tracked ([predicates.WithTracked]). A reason-aware strategy therefore repeats a call
-// that was lost in flight, unless the call has sent something else: requests without an id are reported as such. For that,
-// Transport includes [httpretry.Transport]: base need not be a Transport of httpretry.
+// A request with an id is reported as tracked ([predicates.WithTracked]). A reason-aware strategy therefore repeats a call that was lost in
+// flight, unless the call has sent another request: requests without an id are reported as such. For that, Transport includes
+// [httpretry.Transport]: base need not be a Transport of httpretry.
 //
-// Hedges and retries around Transport are sendings of the same request, so the function has to name it by [WithStep]. Below
-// Transport, they carry its attempt number, which is correct; to give them numbers of their own, make another Transport their
-// base:
+// Hedges and retries around Transport send the same request again, so the function has to name it by [WithStep]. Below Transport, they carry its
+// attempt number, which is correct; to give them their own numbers, make another Transport their base:
 //
 //	caller.Transport(hedged(caller.Transport(nil, endpoint)), endpoint)
 //
@@ -192,8 +191,7 @@ func (e *answerError) Error() string {
 
 func (e *answerError) Is(target error) bool { return target == e.class }
 
-// Unwrap returns the status, which classifiers read. The status of a stale request does not help: 410
-// is otherwise a refusal without effect.
+// Unwrap returns the status, which classifiers read. It returns nil for a stale request, since 410 would count as a refusal without effect.
 func (e *answerError) Unwrap() error {
 	if e.class == exactlyonce.ErrStale { //nolint:errorlint // set from classes
 		return nil

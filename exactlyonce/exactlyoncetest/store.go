@@ -27,10 +27,9 @@ type Place[TX any] struct {
 	Open func() exactlyonce.Store[TX]
 	// Begin begins a transaction as a user does. It may wait for another one to end.
 	Begin func(ctx context.Context) (Transaction[TX], error)
-	// Add is an effect: it adds 1 to the counter of that name as part of a transaction. Names are new each time, but for
-	// those of one request.
+	// Add is an effect: it adds 1 to the counter of that name as part of a transaction. Names are new each time, except within a request.
 	Add func(ctx context.Context, tx TX, name string) error
-	// Count returns what is committed of a counter.
+	// Count returns the committed value of a counter.
 	Count func(ctx context.Context, name string) (int, error)
 	// Again reports whether a transaction that failed with this error may be tried again as it is, as after a
 	// serialization failure. Nil: never.
@@ -44,8 +43,8 @@ type Transaction[TX any] struct {
 	Rollback func(ctx context.Context) error
 }
 
-// RunStore checks the rules of [exactlyonce.Store], a subtest each. newPlace returns a new, empty place each time; its
-// records take the time from c.
+// RunStore checks the rules of [exactlyonce.Store], in a subtest for each rule. newPlace returns a new, empty place each time; its records take
+// the time from c.
 func RunStore[TX any](t *testing.T, newPlace func(t *testing.T, c clock.Clock) Place[TX]) {
 	t.Helper()
 	for _, rule := range []struct {

@@ -1,6 +1,5 @@
-// Package keys lets an HTTP service finish what it has begun, once, although its clients repeat requests and its processes die.
-// A client names a request by an idempotency key. The service stores how far the request has come, and the next attempt continues
-// from there.
+// Package keys lets an HTTP service finish each request once, although its clients repeat requests and its processes die. A client names a
+// request by an idempotency key. The service stores the progress of the request, and the next attempt continues from there.
 //
 //	store := keys.New(db, keys.PostgreSQL, keys.Config{})
 //	rides := store.Operation("create_ride", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
@@ -32,24 +31,23 @@
 //
 // # Vocabulary
 //
-//   - An operation is a handler with a name that stays: it is stored with the request.
+//   - An operation is a handler with a stable name, which is stored with the request.
 //   - A run is an attempt to bring a request to its end.
 //   - A step is a phase or a call. Steps have names, and come in the same order in every run.
 //   - A [Phase] is work in the database. It and its recovery point are a single transaction (law X2).
 //   - A [Call] asks another service, outside of transactions, with a key of its own. Its result is stored when it returns.
-//   - [CallProvider] is a call that several services can do. The chosen service is stored before it is asked, and stays
-//     unless it refuses.
+//   - [CallProvider] is a call that several services can serve. The choice is stored before the service is called, and stays unless the service
+//     refuses.
 //   - The recovery point is the name of the last step that is done: started, …, finished.
 //
-// A run calls the handler from its beginning. Steps that are done do not run again: they return the result that was stored,
-// which is JSON. So a handler decides by its request and by the results of its steps, and never by values that may differ between
-// two runs.
+// A run calls the handler from its beginning. Steps that are done do not run again: they return the stored result, which is JSON. So a handler
+// decides by its request and by the results of its steps, and never by values that may differ between two runs.
 //
-// # Which key
+// # Keys
 //
-// A request-level key is random and comes from the client in the header Idempotency-Key: two payments of a booking have two
-// keys. An entity-level key is computed of the entity, such as payment-1234-refund: two requests for that refund are the same
-// request, as long as the key is kept. See [HandlerConfig].Key.
+// A request-level key is random and comes from the client in the header Idempotency-Key: two payments of a booking have two keys. An
+// entity-level key is computed from the entity, such as payment-1234-refund: two requests for that refund are the same request, as long as the
+// key is kept. See [HandlerConfig].Key.
 //
 // # Guarantees
 //
@@ -63,13 +61,13 @@
 //     fails with [ErrConflict] and can be repeated.
 //   - An error or panic unlocks the key and keeps the recovery point. The next attempt continues at once.
 //   - If the answer to COMMIT is lost, the run reads what is stored.
-//   - [Keys.Complete] finishes requests that no client repeats, and gives up when their retention is over. [Keys.Reap] removes
-//     finished ones after their retention; it reports unfinished requests, and a person ends them by [Keys.End].
+//   - [Keys.Complete] finishes requests that no client repeats, and gives up when their retention is over. [Keys.Reap] removes finished requests
+//     after their retention; it reports unfinished requests, and a person ends them by [Keys.End].
 //   - A process that is frozen in the transaction of a phase does not block others: attempts get exactlyonce.ErrInProgress. PostgreSQL
 //     ends that transaction when the lock's timeout has passed; then another run takes over.
 //
-// Servers compare times of their own clocks. One whose clock is ahead by more than the lock's timeout takes over from a run
-// that still works; it loses that work, and effects are not doubled.
+// Servers compare times of their own clocks. A server whose clock is ahead by more than the lock's timeout takes over from a run that still
+// works. The work of that run is lost, but its effects are not duplicated.
 //
 // # Databases
 //

@@ -8,19 +8,19 @@ import (
 )
 
 var (
-	// ErrInvalid is the class of requests without a key, or with a field that is too long or no text. Nothing was stored.
+	// ErrInvalid is the class of requests without a key, or with a field that is too long or not text. The request was not stored.
 	ErrInvalid = errors.New("keys: invalid request")
 
-	// ErrLockLost reports that another run has taken over the request, since this one was slower than the lock's timeout. What
-	// this one did last was rolled back.
+	// ErrLockLost reports that another run has taken over the request, since this run was slower than the lock's timeout. Its last step was
+	// rolled back.
 	ErrLockLost = errors.New("keys: another run has taken over the request")
 
 	// ErrConflict reports that a transaction was tried again too often because of others. The request may be repeated.
 	ErrConflict = errors.New("keys: conflict with concurrent transactions")
 )
 
-// RecoveryPointError reports that a handler does not have the steps that its request has done: the handler was changed, or
-// decides by something that differs between runs. It is a bug. The request is unlocked and not finished.
+// RecoveryPointError reports that a handler does not have the steps that its request has done: the handler was changed, or decides by a value
+// that differs between runs. It is a bug. The request is unlocked and not finished.
 type RecoveryPointError struct {
 	Operation string
 	ID        string // of the request

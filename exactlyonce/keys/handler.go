@@ -14,20 +14,20 @@ import (
 // Header is the HTTP header with a request-level key.
 const Header = "Idempotency-Key"
 
-// HandlerConfig is how [Operation.Handler] reads requests.
+// HandlerConfig configures [Operation.Handler].
 type HandlerConfig struct {
-	// User returns the authenticated user, whose keys are those of nobody else. A request that is not ok gets 403. Required; a
-	// service with one user returns a constant.
+	// User returns the authenticated user; keys are separate for each user. A request that is not ok gets 403. Required; a service with a single
+	// user returns a constant.
 	User func(req *http.Request) (user string, ok bool)
 	// Key returns an entity-level key, such as payment-1234-refund. An error is answered with 400. Default: the
 	// request-level key in the header Idempotency-Key, bare or in double quotes; without it the answer is 400.
 	Key func(req *http.Request, body []byte) (key string, err error)
-	// Fingerprint hashes what is asked for: the same key with another fingerprint is refused. Default: method, path, query,
-	// Content-Type and body, JSON as JSON (see [Request]).
+	// Fingerprint hashes the content of a request: the same key with another fingerprint is refused. Default: method, path, query, Content-Type
+	// and body, JSON as JSON (see [Request]).
 	Fingerprint func(req *http.Request, body []byte) [32]byte
 	// MismatchStatus is the status for a key that had other content: 409 (default) or 422.
 	MismatchStatus int
-	// MaxBody bounds the body. A longer one gets 413. Default 1 MiB.
+	// MaxBody bounds the body. A request with a longer body gets 413. Default 1 MiB.
 	MaxBody int64
 }
 
@@ -41,8 +41,8 @@ type HandlerConfig struct {
 //	mismatch     409 or 422  the key had other content
 //	invalid      400         the key is missing, or something is too long or no text
 //
-// and without the header 403, 413, and 500 after an error of the handler that came without a response. Handler panics if
-// User is nil, or MismatchStatus or MaxBody make no sense.
+// and without the header 403, 413, and 500 after an error of the handler that came without a response. Handler panics if User is nil, or if
+// MismatchStatus or MaxBody is invalid.
 func (o *Operation) Handler(c HandlerConfig) http.Handler {
 	if c.User == nil {
 		panic("keys: Handler: User is nil: it says whose key it is, and whose responses it may get")

@@ -35,26 +35,26 @@ func Migrations(d Dialect) fs.FS {
 	return files
 }
 
-// Migrate makes the tables in db, or changes them to the form that this version needs.
+// Migrate makes the tables in db, or updates them to this version.
 func Migrate(ctx context.Context, db *sql.DB, d Dialect) error {
 	dialect := [...]sqlmigrate.Dialect{SQLite: sqlmigrate.SQLite, PostgreSQL: sqlmigrate.PostgreSQL}[d]
 	return sqlmigrate.Apply(ctx, db, dialect, "keys", Migrations(d))
 }
 
-// Config is how requests are kept. The zero value has the defaults.
+// Config are the settings of [Keys]. The zero value has the defaults.
 type Config struct {
-	// LockTimeout is how long a run may take for one step, after which another run may take over. Each step begins it
-	// anew, and the step's context ends with it. Default 90 s.
+	// LockTimeout is how long a step of a run may take, after which another run may take over. Each step restarts it, and the step's context
+	// ends with it. Default 90 s.
 	LockTimeout time.Duration
-	// Retention is how long a request is kept after it came. Then its key is that of a new request. One that is not finished
-	// stays until it is, or until [Keys.End]. Default 24 h.
+	// Retention is how long a request is kept after its arrival. After that its key means a new request. An unfinished request stays until it is
+	// finished, or until [Keys.End]. Default 24 h.
 	Retention time.Duration
-	// CompleteAfter is how long a request that is not finished must rest before Complete takes it up, so that its
-	// client can repeat it first; after each run by as much longer. Complete gives up when Retention is over. Default 5 minutes.
+	// CompleteAfter is how long an unfinished request must rest before Complete takes it up, so that its client can repeat it first; each run
+	// adds as much again. Complete gives up when Retention is over. Default 5 minutes.
 	CompleteAfter time.Duration
-	// Clock is the clock for all of it. Default: the wall clock.
+	// Clock is the clock for all these times. Default: the wall clock.
 	Clock clock.Clock
-	// Logger gets errors that no caller waits for: requests that could not be completed, or unlocked. Default slog.Default().
+	// Logger logs errors that are not returned: requests that could not be completed, or unlocked. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -63,6 +63,8 @@ type Keys struct {
 	db      *sql.DB
 	dialect Dialect
 	config  Config
+
+	counters counters
 
 	mu         sync.Mutex
 	operations map[string]*Operation

@@ -15,10 +15,10 @@ type Info struct {
 	Key       string
 	Operation string
 	Point     string // the last step that is done
-	Runs      int64  // how often it was begun
+	Runs      int64  // how many runs it had
 	Created   time.Time
 	LastRun   time.Time
-	Locked    time.Time // since when a run has the lock; zero: none has
+	Locked    time.Time // since when a run has the lock; zero: it is not locked
 	Expires   time.Time // when the retention is over
 	Finished  bool
 }
@@ -26,10 +26,10 @@ type Info struct {
 // Filter chooses requests. An empty field chooses all.
 type Filter struct {
 	User, Key, Operation string
-	Finished             bool // also those that are finished
+	Finished             bool // include finished requests
 }
 
-// List returns the requests in a database, the oldest first. It needs no [Keys]: it is for tools.
+// List returns the requests in a database, the oldest first. It does not need [Keys]: it is for tools.
 func List(ctx context.Context, db *sql.DB, f Filter) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		fail := func(err error) { yield(Info{}, fmt.Errorf("keys: list: %w", explain(err))) }

@@ -14,10 +14,9 @@ import (
 // page is how many rows one statement of the maintenance reads or removes.
 const page = 500
 
-// Complete runs the requests that are not finished, rest for CompleteAfter and are not locked, in turn. It returns
-// how many it finished, and how many it could not: each of those is logged, and tried again by later calls, less and less often:
-// with the defaults about 24 times. When its retention is over Complete gives up: see [Keys.Reap] and [Keys.End]. Several servers
-// may call it at once. The error comes from the database.
+// Complete runs the requests that are not finished, rest for CompleteAfter and are not locked, in turn. It returns how many it finished, and how
+// many failed. Failures are logged, and later calls try again, less and less often: with the defaults about 24 times. When the retention of a
+// request is over, Complete gives up: see [Keys.Reap] and [Keys.End]. Several servers may call it at once. The error comes from the database.
 func (k *Keys) Complete(ctx context.Context) (completed, failed int, err error) {
 	for last := ""; ; {
 		now := k.config.Clock.Now()
@@ -82,9 +81,9 @@ func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
 	return err == nil, err
 }
 
-// End ends a request that is not finished, for example because Complete has given it up: later attempts get response, for
-// another retention. It is for a person who has looked what became of the calls of its steps, as "weir keys end" does: [List]
-// has the ids. A run that has the request cannot commit afterwards. The error is ErrInvalid if no such request is unfinished.
+// End ends a request that is not finished, for example because Complete has given it up: later attempts get response, for another retention. It
+// is for a person who has checked the outcome of the calls of its steps, as with "weir keys end": [List] has the ids. A run that has the request
+// cannot commit afterwards. The error is ErrInvalid if no such request is unfinished.
 func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response) error {
 	stored := response.Encode()
 	if _, err := exactlyonce.ParseResponse(stored); err != nil {
@@ -110,6 +109,7 @@ func (k *Keys) Reap(ctx context.Context) (removed, unfinished int, err error) {
 			return removed, 0, fmt.Errorf("keys: reap: %w", explain(err))
 		}
 		removed += n
+		k.counters.collected.Add(uint64(n))
 		more = err != nil || n == page
 	}
 	if err := k.db.QueryRowContext(ctx, overdueSQL, now).Scan(&unfinished); err != nil {
@@ -149,8 +149,7 @@ func reapIn(ctx context.Context, tx *sql.Tx, now int64) (int, error) {
 	return int(n), err
 }
 
-// Maintain calls Complete and Reap at once and then each time every has passed, until ctx ends, and returns its cause.
-// Errors are logged.
+// Maintain calls Complete and Reap at once and then at the interval every, until ctx ends, and returns its cause. Errors are logged.
 func (k *Keys) Maintain(ctx context.Context, every time.Duration) error {
 	if every <= 0 {
 		panic(fmt.Sprintf("keys: Maintain: every is %v", every))

@@ -13,7 +13,7 @@ import (
 //	return charge, fmt.Errorf("%w: %w", keys.ErrRefused, err)
 var ErrRefused = errors.New("keys: refused")
 
-// Refusal is a provider that has refused, and why.
+// Refusal is the refusal of a provider.
 type Refusal struct {
 	Provider string
 	Reason   string // the text of its error
@@ -36,11 +36,10 @@ func (e *RefusedError) Error() string {
 // Is makes errors.Is find ErrRefused.
 func (*RefusedError) Is(target error) bool { return target == ErrRefused }
 
-// CallProvider is [Call] where several services can do the same, such as two payment providers. choose names the service to ask. It
-// is stored before it is called the first time, and every later call goes to it, whatever choose would say by then: after a
-// restart and from another worker, too. Only after an error that matches [ErrRefused], which is stored, choose is asked for
-// another one. After any other error the outcome is in doubt: the request fails, and its next attempt asks the same provider
-// with the same key.
+// CallProvider is [Call] for several equivalent services, such as two payment providers. choose names the service to call. The choice is stored
+// before the first call, and every later call goes to that service, whatever choose would return by then, even after a restart and from another
+// worker. Only after an error that matches [ErrRefused], which is stored, choose is asked for another service. After any other error the outcome
+// is in doubt: the request fails, and its next attempt asks the same provider with the same key.
 //
 // choose gets the providers that have refused, in order; not ok means that none is left, and CallProvider returns a
 // [*RefusedError]. key differs for each provider. name has 1 to 35 bytes.

@@ -19,21 +19,21 @@ const (
 	maxPoint  = 50
 )
 
-// Request is the request of a client. It is stored, so that another run can do it. All but the body is UTF-8 without the character
+// Request is the request of a client. It is stored, so that another run can continue it. All fields but the body are UTF-8 without the character
 // NUL.
 type Request struct {
 	User string // who asks; a key is unique for each user
 	Key  string // 1 to 100 bytes
 
-	// What is asked for. The same key with another one of these is refused. JSON is compared as JSON: the order of members, white
-	// space and a charset of UTF-8 make no difference.
+	// The content of the request. The same key with a different content is refused. JSON is compared as JSON: the order of members, white space
+	// and a charset of UTF-8 make no difference.
 	Method      string // at most 10 bytes
 	Path        string // at most 100 bytes
 	Query       string
 	ContentType string
 	Body        []byte
 
-	// Fingerprint is compared in place of those, if it is not zero.
+	// Fingerprint is compared in place of the content, if it is not zero.
 	Fingerprint [32]byte
 }
 

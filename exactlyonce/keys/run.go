@@ -35,9 +35,9 @@ type Run struct {
 // ID returns the request's own, random id: 32 hexadecimal digits.
 func (r *Run) ID() string { return r.id }
 
-// Phase runs work, whose result can be encoded as JSON, in a serializable transaction that commits the recovery point name, too
-// (law X2). If the request has done this step, Phase returns the stored result and work does not run. work may run several
-// times, each in a new transaction, and must use no other connection of the database. name has 1 to 50 bytes.
+// Phase runs work, whose result can be encoded as JSON, in a serializable transaction that commits the recovery point name, too (law X2). If the
+// request has done this step, Phase returns the stored result and work does not run. work may run several times, each in a new transaction, and
+// must not use another connection of the database. name has 1 to 50 bytes.
 //
 // Errors come from work and the database, or are [ErrLockLost], [ErrConflict] and [*RecoveryPointError].
 func Phase[T any](ctx context.Context, r *Run, name string, work func(ctx context.Context, tx *sql.Tx) (T, error)) (T, error) {
@@ -56,9 +56,9 @@ func (r *Run) Phase(ctx context.Context, name string, work func(ctx context.Cont
 	return err
 }
 
-// Call asks another service, outside of any transaction, and commits its result with the recovery point name. key is derived of
-// the request and of name: it is the same in every run, and different for different users; pass it on as the idempotency key.
-// The context ends when the lock does. After an error the result is not stored, and a later run calls again with the same key.
+// Call asks another service, outside of any transaction, and commits its result with the recovery point name. key is derived from the request
+// and name: it is the same in every run, and different for different users; pass it on as the idempotency key. The context ends when the lock
+// does. After an error the result is not stored, and a later run calls again with the same key.
 //
 // The errors are the same as for [Phase], with the errors of call in place of the errors of work.
 func Call[T any](ctx context.Context, r *Run, name string, call func(ctx context.Context, key string) (T, error)) (T, error) {
@@ -269,26 +269,38 @@ func (o *Operation) Do(ctx context.Context, req Request) (exactlyonce.Response, 
 }
 
 func (o *Operation) do(ctx context.Context, req Request) (response exactlyonce.Response, replayed bool, err error) {
+	counts := &o.keys.counters
 	if err := req.validate(); err != nil {
+		counts.refused(err)
 		return response, false, err
 	}
 	run, stored, err := o.keys.claim(ctx, o, req)
 	if stored != nil || err != nil {
+		counts.refused(err)
 		switch {
 		case err == nil:
+			counts.replayed.Add(1)
 			response = *stored
 		case isConflict(err):
 			err = fmt.Errorf("%w: %w", ErrConflict, err)
 		}
 		return response, err == nil, explain(err)
 	}
+	if run.fence == 1 {
+		counts.begun.Add(1)
+	} else {
+		counts.resumed.Add(1)
+	}
 	response, err = run.run(ctx)
 	return response, false, err
 }
 
 // run calls the handler.
-func (r *Run) run(ctx context.Context) (exactlyonce.Response, error) {
+func (r *Run) run(ctx context.Context) (response exactlyonce.Response, err error) {
 	defer func() { // also after a panic
+		if errors.Is(err, ErrLockLost) {
+			r.operation.keys.counters.stale.Add(1)
+		}
 		if r.response == nil {
 			r.unlock(ctx)
 		}
@@ -296,7 +308,7 @@ func (r *Run) run(ctx context.Context) (exactlyonce.Response, error) {
 	if r.response != nil {
 		return *r.response, nil
 	}
-	response, err := r.operation.handler(ctx, r)
+	response, err = r.operation.handler(ctx, r)
 	if r.response != nil {
 		return *r.response, nil // finished, whatever the handler says afterwards
 	}

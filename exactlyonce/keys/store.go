@@ -84,6 +84,9 @@ WHERE principal = coalesce(nullif($1, ''), principal) AND idempotency_key = coal
 	AND operation = coalesce(nullif($3, ''), operation) AND (response IS NULL OR $4)
 ORDER BY created_at, id`
 
+	countSQL           = `SELECT count(*), count(DISTINCT principal) FROM weir_keys`
+	countUnfinishedSQL = `SELECT count(*) FROM weir_keys WHERE response IS NULL`
+
 	overdueSQL = `SELECT count(*) FROM weir_keys WHERE response IS NULL AND expires_at <= $1`
 
 	expired      = `SELECT id FROM weir_keys WHERE response IS NOT NULL AND expires_at <= $1 ORDER BY expires_at, id LIMIT $2`

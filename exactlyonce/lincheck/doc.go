@@ -1,3 +1,3 @@
-// Package lincheck checks that the Results of exactlyonce/server are linearizable: that attempts which run at the same time, with changes
-// of drivers, find what they would find one after the other. It has tests only, in a module of its own for the checker.
+// Package lincheck checks that the Results of exactlyonce/server are linearizable: concurrent attempts, with changes of drivers, get the same
+// results as some sequential order of them. It has only tests, in a module of its own because of the checker.
 package lincheck

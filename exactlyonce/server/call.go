@@ -49,8 +49,8 @@ func (c *Call) IsDriver() bool {
 	return c.flight.driver == c
 }
 
-// Wait returns the answer that the attempt has found, or waits for the attempt that runs. It ends the call. If the attempt that
-// runs fails, Wait returns its error. If ctx ends first, the error is context.Cause(ctx), and the call is forgotten.
+// Wait returns the stored answer, or waits for the running attempt. It ends the call. If the running attempt fails, Wait returns its error. If
+// ctx ends first, the error is context.Cause(ctx), and the call is forgotten.
 func (c *Call) Wait(ctx context.Context) ([]byte, error) {
 	switch c.state {
 	case exactlyonce.StateCompleted:
@@ -137,8 +137,8 @@ func (c *Call) complete(answer []byte, made bool) error {
 // Fail ends the call without an answer. Attempts that wait get err, where nil stands for [ErrNoAnswer], and the next attempt is
 // NEW, both once no handler is left that could still answer. If err matches [exactlyonce.ErrStale], it is STALE instead.
 //
-// After the end of the call Fail has no effect, so it can be deferred right after Track. A call that would wait is let go of. A
-// call that is not the driver does not affect the driver, or an answer that is stored.
+// After the end of the call Fail is a no-op, so it can be deferred right after Track. A call that would wait is forgotten. A call that is not
+// the driver does not affect the driver, or an answer that is stored.
 func (c *Call) Fail(err error) {
 	switch c.state {
 	case exactlyonce.StateCompleted, exactlyonce.StateStale:

@@ -41,7 +41,7 @@ func (r *Results) collectByTimer() {
 		r.mu.Lock()
 		r.stats.CollectErrors++
 		r.mu.Unlock()
-		slog.Error("exactlyonce: a collection of Records broke", "error", guard.Recovered("exactlyonce", recovered))
+		slog.Error("exactlyonce: collecting Records panicked", "error", guard.Recovered("exactlyonce", recovered))
 	})
 	defer func() {
 		r.mu.Lock()
@@ -55,8 +55,8 @@ func (r *Results) collectByTimer() {
 	g.Returned()
 }
 
-// Collect removes what has reached its age, and hands the marks of clients to Records, which then collect by the same ages. A
-// timer calls it eight times during AnswerAge, so there is seldom a need to. The error comes from Records.
+// Collect removes records that have reached their age, and hands the marks of clients to Records, which then collect by the same ages. A timer
+// calls it eight times during AnswerAge, so calling it is seldom necessary. The error comes from Records.
 func (r *Results) Collect(ctx context.Context) error {
 	now := r.now()
 	r.mu.Lock()
@@ -124,7 +124,7 @@ func (r *Results) tellAsked(ctx context.Context) error {
 	var failed error
 	for some := range slices.Chunk(requests, marksAtOnce) {
 		if err := r.toucher.Touch(ctx, some); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("exactlyonce: tell that %d answers were asked for: %w", len(some), err))
+			failed = errors.Join(failed, fmt.Errorf("exactlyonce: touch %d answers: %w", len(some), err))
 		}
 	}
 	return failed

@@ -7,6 +7,6 @@ var (
 	// may be repeated with the same id.
 	ErrNoAnswer = errors.New("exactlyonce: the attempt that ran ended without an answer")
 
-	// ErrNotDriver reports an answer of a handler that may not give one: another one has taken over, or it has ended.
+	// ErrNotDriver reports an answer of a handler that must not answer: another handler has taken over, or its call has ended.
 	ErrNotDriver = errors.New("exactlyonce: not the driver of the request")
 )

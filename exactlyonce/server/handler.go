@@ -17,11 +17,11 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// HandlerConfig is how [Results.Handler] tracks requests. Scope is required.
+// HandlerConfig configures [Results.Handler]. Scope is required.
 type HandlerConfig struct {
-	// Scope returns the authenticated principal of a request, so that no client gets the answers of another one. It only reads
-	// what the authentication around this handler has found. A request that is not ok gets 403, and nothing is tracked. A
-	// service with one client returns a constant.
+	// Scope returns the authenticated principal of a request, so that no client gets the answers of another client. It only reads the result of
+	// the authentication around this handler. A request that is not ok gets 403, and is not tracked. A service with a single client returns a
+	// constant.
 	Scope func(req *http.Request) (scope string, ok bool)
 
 	// Required refuses a request without an id with 400. Default: it is handled as if there were no tracking.
@@ -32,21 +32,20 @@ type HandlerConfig struct {
 	// and 429.
 	Stored func(status int) bool
 
-	// Fingerprint hashes what is asked for. An attempt with another fingerprint is refused. Default: SHA-256 of the method,
-	// the URL's path and query, Content-Type and the body.
+	// Fingerprint hashes the content of a request. An attempt with another fingerprint is refused. Default: SHA-256 of the method, the URL's
+	// path and query, Content-Type and the body.
 	Fingerprint func(req *http.Request, body []byte) [32]byte
 
 	// MismatchStatus is the status of that refusal: 409 (default) or 422.
 	MismatchStatus int
 
-	// RetryAfter is what clients are asked to wait where they may repeat a request, rounded up to seconds. Default 1 s.
+	// RetryAfter is the time that clients are asked to wait where they may repeat a request, rounded up to seconds. Default 1 s.
 	RetryAfter time.Duration
 
-	// MaxBody bounds the body of a tracked request, which is read before its handler runs. A longer one gets 413. Default 1
-	// MiB.
+	// MaxBody bounds the body of a tracked request, which is read before its handler runs. A request with a longer body gets 413. Default 1 MiB.
 	MaxBody int64
 
-	// Logger gets what clients do not see: the errors of Records and responses that cannot be read. Default: slog.Default().
+	// Logger logs failures that clients do not see: errors of Records, and stored responses that cannot be read. Default: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -70,12 +69,11 @@ type HandlerConfig struct {
 // A client may repeat the request after in-progress and full. Without that header there are 403 and 413 (see [HandlerConfig]),
 // 500 if the attempt that ran ended without a response, and 503 if Records cannot be read.
 //
-// # What is stored
+// # Stored responses
 //
-// Status, headers and body of a definite response. Never stored: Set-Cookie, headers that belong to a connection, trailers,
-// headers that w had before, and 1xx. A response that is flushed, hijacked or longer than MaxAnswer goes to its caller and is
-// not stored: if it is definite, the request is STALE afterwards, also if next panics then. Otherwise the response is sent when next
-// has returned.
+// Status, headers and body of a definite response. Never stored: Set-Cookie, headers that belong to a connection, trailers, headers that w had
+// before, and 1xx. A response that is flushed, hijacked or longer than MaxAnswer goes to its caller and is not stored: if it is definite, the
+// request is STALE afterwards, even if next panics then. Otherwise the response is sent when next has returned.
 //
 // # The handler
 //
@@ -84,7 +82,7 @@ type HandlerConfig struct {
 // [exactlyonce.Response] in the transaction of its effect. When Put or COMMIT fails it rolls back and answers with a 5xx: the
 // handler around it then looks for the record, and sends that.
 //
-// Handler panics if next or Scope is nil or a field of c makes no sense.
+// Handler panics if next or Scope is nil, or if a field of c is invalid.
 func (r *Results) Handler(next http.Handler, c HandlerConfig) http.Handler {
 	guard.RefuseNil("server: Handler", "next", next)
 	if c.Scope == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/weirflow/weir/internal/fifo"
 )
 
-// Config is how [Results] behave. The zero value is good for a start; a field that is zero has its default.
+// Config are the settings of [Results]. A zero field has its default.
 type Config struct {
 	// AnswerAge is how long an answer is kept after it was last asked for, unless the client says earlier that it is done
 	// with it. Afterwards the request is STALE. Choose more than the longest time over which a client repeats a request.
@@ -35,23 +35,23 @@ type Config struct {
 	MaxClients int
 	// MaxRecords bounds the requests that run or have an answer. Default 1,000,000.
 	MaxRecords int
-	// MaxAnswer bounds one answer, in bytes. A longer one goes to the attempts that wait for it and is not kept: the request
-	// is STALE afterwards. Default 1 MiB.
+	// MaxAnswer bounds an answer, in bytes. A longer answer goes to the attempts that wait for it and is not kept: the request is STALE
+	// afterwards. Default 1 MiB.
 	MaxAnswer int
-	// MaxWaiters bounds the attempts that wait for the one that runs; more get ErrInProgress, and so do those that do not fit into the half
-	// of MaxBytes of their principal. Default 16; negative: none waits.
+	// MaxWaiters bounds the attempts that wait for a running attempt; more get ErrInProgress, as do attempts that do not fit into the half of
+	// MaxBytes of their principal. Default 16; negative: none waits.
 	MaxWaiters int
 
-	// Evict removes the answer of the principal that was asked for least recently, or its client that is silent for the longest
-	// time, where a bound would refuse a request with ErrFull. What was removed is STALE. With Records it is always so, and what
-	// was removed is read from there. What runs is never removed.
+	// Evict removes the answer of the principal that was asked for least recently, or its client that is silent for the longest time, where a
+	// bound would refuse a request with ErrFull. A removed request is STALE. With Records answers are always removed so, and read from Records
+	// later. Running requests are never removed.
 	Evict bool
 
 	// Records are answers that outlive the process. They are asked about a request that may have been answered elsewhere,
 	// and Results are a cache above them.
 	Records exactlyonce.Records
 
-	// Clock drives all ages. Default: the real one.
+	// Clock drives all ages. Default: the real clock.
 	Clock clock.Clock
 }
 
@@ -61,18 +61,17 @@ type Config struct {
 //		return charge(ctx, order) // at most one attempt at a time, and none after the first success
 //	})
 //
-// The attempts before decide what an attempt finds:
+// Earlier attempts decide the state of an attempt:
 //
 //	NEW          none, or they all failed            it runs
 //	IN_PROGRESS  one runs                            it waits and gets the same answer
 //	COMPLETED    one has answered                    it gets the same bytes
 //	STALE        the answer is gone                  ErrStale: the outcome is unknown
 //
-// Attempts are compared for equality of their numbers only: it does not matter which is higher.
-// An answer is stored, an error is not: the next attempt is NEW. So an error must mean that the effect did not happen, or that the
-// effect may happen again.
+// The attempt number does not change the state that an attempt finds. An answer is stored, an error is not: the next attempt is NEW. So an error
+// must mean that the effect did not happen, or that the effect may happen again.
 //
-// # What is removed
+// # Removal
 //
 //   - A request below the client's first incomplete number is removed when it has ended, and STALE.
 //   - An answer that was not asked for during AnswerAge is removed, and its request is STALE. Requests that run or were never
@@ -83,10 +82,10 @@ type Config struct {
 //   - The mark is forgotten after 24 times ClientSilence, or earlier, though not within ClientSilence, if room is short.
 //     Of a client that is not known, a request whose first sending ([exactlyonce.ID.Age]) was before that is STALE, and others are NEW.
 //
-// Records do the same, but for the room. A restart forgets everything that is not in Records.
+// Records do the same, except for lack of room. A restart forgets all that is not in Records.
 //
-// Results hold no goroutine, and a timer only while they remember clients. Safe for concurrent use; no lock is held while a
-// handler, the Records or anything else of the user's runs.
+// Results do not hold a goroutine, and hold a timer only while they remember clients. They are safe for concurrent use, and do not hold a lock
+// while they call a handler, Records or other code of the user.
 type Results struct {
 	config  Config
 	clock   clock.Clock
@@ -115,7 +114,7 @@ type Results struct {
 	stats      Stats                 // also what is there now
 }
 
-// NewResults returns empty results. It panics if a field of c makes no sense.
+// NewResults returns empty results. It panics if a field of c is invalid.
 func NewResults(c Config) *Results {
 	check := func(ok bool, field string, value any) {
 		if !ok {
@@ -176,7 +175,7 @@ func (r *Results) Do(
 	return call.run(ctx, run)
 }
 
-// Track notes an attempt and says what it has found. A caller that need not change drivers uses [Results.Do].
+// Track notes an attempt and returns a call with its state. A caller that need not change drivers uses [Results.Do].
 //
 // If the state of the call is NEW, the caller is the driver of the request: it runs it and ends the call with Complete or Fail.
 // Otherwise it calls Wait, or Fail if it does not want the answer.
@@ -195,10 +194,10 @@ func (r *Results) Track(ctx context.Context, req exactlyonce.Request) (*Call, er
 	return call, err
 }
 
-// TakeOver is Track for a service whose replicas execute requests in an order that they agreed on, such as a replicated log. An
-// attempt that comes from there becomes the driver of a request that runs, and its call is NEW; the handler that ran it so far
-// is no longer the driver (see [Call.IsDriver]). If the last handler leaves without an answer, attempts that wait get its error
-// and the next attempt is NEW. Records are not asked.
+// TakeOver is Track for a service whose replicas execute requests in an order that they agreed on, such as a replicated log. An attempt that
+// comes from there becomes the driver of a request that runs, and its call is NEW; the handler that ran it so far ceases to be the driver (see
+// [Call.IsDriver]). If the last handler leaves without an answer, attempts that wait get its error and the next attempt is NEW. Records are not
+// asked.
 func (r *Results) TakeOver(req exactlyonce.Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
 		r.invalid()

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// Stats are counters of [Results]. Those of the first group go up and down; the others count since the start.
+// Stats are counters of [Results]. The first group are present values; the others count since the start.
 type Stats struct {
 	Clients    int   // remembered
 	Records    int   // requests that run or have an answer
 	InProgress int   // requests that run
-	Waiting    int   // attempts that wait for one that runs
+	Waiting    int   // attempts that wait for a running attempt
 	Bytes      int64 // charged against MaxBytes
-	PeakBytes  int64 // the most of it so far, seen when a request was tracked
+	PeakBytes  int64 // the highest value so far, measured when a request was tracked
 
 	New      uint64 // attempts that had to run their request
-	Attached uint64 // attempts that waited for another one
+	Attached uint64 // attempts that waited for another attempt
 	Replayed uint64 // attempts that got a stored answer
 	Stale    uint64 // attempts that were refused with ErrStale
 
@@ -35,12 +35,12 @@ type Stats struct {
 	TakenOver uint64 // changes of driver
 	NotDriver uint64 // answers that were refused with ErrNotDriver
 
-	Acknowledged     uint64 // answers removed since the client was done with them
+	Acknowledged     uint64 // answers removed because the client was done with them
 	Collected        uint64 // answers removed for their age
 	CollectedClients uint64 // clients forgotten for their silence
 	Evicted          uint64 // answers removed to make room
 	EvictedClients   uint64 // clients removed to make room
-	Unkept           uint64 // answers that were too long, or for which there was no room
+	Unkept           uint64 // answers that were too long, or did not fit
 	CollectErrors    uint64 // calls of Collect that Records failed
 }
 

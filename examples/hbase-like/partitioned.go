@@ -115,15 +115,18 @@ func workPartitions(s workerSettings) error {
 	fmt.Println("ready")
 	go w.report() // ends with the process
 	quiet := slog.New(slog.DiscardHandler)
+	engine := sqlite.New(db)
 	return partitions.Run(ctx, partitions.Config{
 		Assigner: &partitions.Leases{
-			Locks: sqlite.New(db).Locks(), Group: "flights", Partitions: partitionNames(s.Config), Worker: s.Name,
+			Locks: engine.Locks(), Group: "flights", Partitions: partitionNames(s.Config), Worker: s.Name,
 			Lease: partitionLease, Poll: partitionPoll, Logger: quiet,
 		},
 		Stores:      partitions.Dirs(s.Config.Checkpoint),
 		Pipeline:    w.pipeline,
 		Checkpoints: []checkpoint.Option{checkpoint.WithInterval(s.Config.Interval), checkpoint.WithLogger(quiet)},
 		Logger:      quiet,
+		Engine:      engine, // weir top shows who has what
+		Name:        "flights",
 	})
 }
 

@@ -301,7 +301,7 @@ func (s *Engine) ignoreOther(err error) error {
 
 // logOther says that there is a message that no store has published. It belongs to no queue, and stops none (law D4).
 func logOther(logger *slog.Logger, err error) {
-	logger.Warn("weir: another one publishes to the stream of a store", "error", err)
+	logger.Warn("weir: ignored a message that another program published to the stream of the engine", "error", err)
 }
 
 func (s *Engine) got(m *jetstream.RawStreamMsg, err error) (*record, error) {

@@ -23,13 +23,13 @@ import (
 
 // Foreign is a stream that other programs write or read: see [WithForeign].
 type Foreign struct {
-	Stream   string // required; the stream is there, and is not changed
+	Stream   string // required; the stream must exist, and is not changed
 	Consumer string // the durable consumer that all workers share; it is made if it is missing. "": the queue is only written
-	// Subject is what is published to. The default is that of the stream, if it has one without wildcards.
+	// Subject is the subject to publish to. The default is the stream's only subject, if it does not have wildcards.
 	Subject string
 	// SubjectOf returns the subject of a message, if not nil. "": Subject.
 	SubjectOf func(delivery.Meta) string
-	// AckWait is that of the consumer when it is made, and so how long the messages of a worker that was killed stay with it. The default
+	// AckWait is the AckWait of the consumer when it is made, and so how long the messages of a worker that was killed stay with it. The default
 	// is 30 s, the lease of a queue.
 	AckWait time.Duration
 }
@@ -152,7 +152,7 @@ func (f *foreign) name() string { return f.Stream + "/" + f.Consumer }
 func (f *foreign) take(ctx context.Context, limit, room int, lease time.Duration) (taken []store.Leased, err error) {
 	switch {
 	case f.consumer == nil:
-		return nil, guard.MarkPermanent(fmt.Errorf("jetstream: queue %q: the stream %s has no consumer (Foreign.Consumer): it is only written", f.queue, f.Stream))
+		return nil, guard.MarkPermanent(fmt.Errorf("jetstream: queue %q: the stream %s lacks a consumer (Foreign.Consumer): it is only written", f.queue, f.Stream))
 	case lease > f.lease:
 		return nil, guard.MarkPermanent(fmt.Errorf("jetstream: queue %q: a lease of %v is longer than the AckWait of the consumer %s, which is %v: see delivery.WithLease",
 			f.queue, lease, f.name(), f.lease))

@@ -61,10 +61,10 @@ type item struct {
 }
 
 // errGap says that marks may have gone before the index has seen them.
-var errGap = errors.New("jetstream: the connection was broken, and the index of the queue is read anew")
+var errGap = errors.New("jetstream: the connection was broken, and the index of the queue is rebuilt")
 
 // errReplacing says that the servers do not give a consumer.
-var errReplacing = errors.New("the servers give no consumer")
+var errReplacing = errors.New("the servers did not make a consumer")
 
 // openIndex begins to read a queue.
 func (s *Engine) openIndex(ctx context.Context, queue string) (*index, error) {

@@ -104,7 +104,8 @@ func (s *Engine) current(ctx context.Context, ix *index, queue string, it item) 
 	return r, nil
 }
 
-// List implements [store.Inspector]. It reads the messages of the page, and with a filter for what is in them those before that do not match.
+// List implements [store.Inspector]. It reads the messages of the page. With a filter on their content it also reads messages before them that
+// do not match.
 func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
 	return list, s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(storearg.Page(queue, p), queue); err != nil {
@@ -120,7 +121,7 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 }
 
 // Count implements [store.Inspector]. It comes from the index, unless the filter is for ids, a key, a source, a provider or an error: then it
-// reads the messages. The count of a foreign stream has what waits there, if there is no filter.
+// reads the messages. The count of a queue with a foreign stream includes the messages waiting there, unless f has a filter.
 func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
 	err = s.do(ctx, func(ctx context.Context) (err error) {
 		if err := checkQueue(storearg.Page(queue, store.Page{Max: 1}), queue); err != nil {
@@ -168,7 +169,7 @@ func (s *Engine) count(ctx context.Context, queue string, f store.Filter) (c sto
 	return c, nil
 }
 
-// Purge implements [store.Inspector]. It goes in steps of up to 1,000 messages.
+// Purge implements [store.Inspector]. It works in steps of up to 1,000 messages.
 func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
 	return n, s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(storearg.Page(queue, store.Page{Max: 1}), queue); err != nil {
@@ -257,7 +258,7 @@ func (s *Engine) purgeOne(ctx context.Context, queue, subject string, it item, u
 			return err == nil, err
 		}
 	}
-	return false, fmt.Errorf("jetstream: stream %s: others change message %d all the time", s.name, it.position)
+	return false, fmt.Errorf("jetstream: stream %s: message %d: gave up after %d conflicting updates", s.name, it.position, maxTries)
 }
 
 // Claim implements [store.Inspector].
@@ -408,7 +409,7 @@ func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Le
 			return err
 		}
 	}
-	return fmt.Errorf("jetstream: stream %s: others change the same messages all the time", s.name)
+	return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
 }
 
 // Queues implements [store.Inspector].

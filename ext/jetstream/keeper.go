@@ -86,9 +86,9 @@ func (s *Engine) records(ctx context.Context, kind, after string, limit int) (li
 	return list, nil
 }
 
-// Update implements [store.Keeper]. What f does is one transaction of the server, which has at most 1,000 messages: an edit that moves a
-// message is two of them, and each other edit and each record is one. An Update of more returns an error that matches
-// [delivery.ErrRefused]. What f reads is what was there when it read, without what it has done.
+// Update implements [store.Keeper]. The edits and records of f are a transaction of the server, of at most 1,000 messages: an edit that moves a
+// message takes two of them, and each other edit and each record takes one. An Update of more returns an error that matches
+// [delivery.ErrRefused]. Reads of f see the state at the time of the read, without f's own changes.
 func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		for try := range maxTries {
@@ -105,7 +105,7 @@ func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) e
 				return err
 			}
 		}
-		return fmt.Errorf("jetstream: stream %s: others change the same messages and records all the time", s.name)
+		return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
 	})
 }
 

@@ -53,7 +53,7 @@ func (l locks) get(ctx context.Context, name string) (h lockState, err error) {
 		return h, l.failed(ctx, err)
 	}
 	if err := json.Unmarshal(m.Data, &h.holding); err != nil {
-		return h, &otherError{fmt.Errorf("jetstream: stream %s: message %d is no lock: %w", l.s.name, m.Sequence, err)}
+		return h, &otherError{fmt.Errorf("jetstream: stream %s: message %d is not a lock: %w", l.s.name, m.Sequence, err)}
 	}
 	h.revision, h.until = m.Sequence, m.Time.Add(h.Lease)
 	return h, nil

@@ -45,12 +45,12 @@ func settingsOf(opts []Option) settings {
 	return s
 }
 
-// WithStream sets the name of the stream; the default is "weir". The name has no dots, spaces and wildcards. change, which may be nil, changes
-// the stream when it is made: Replicas, MaxBytes, MaxMsgs, Placement, Duplicates and what else does not contradict [StreamConfig]. By default
-// it is on one server and has no limit.
+// WithStream sets the name of the stream; the default is "weir". The name must not contain dots, spaces or wildcards. change, which may be nil,
+// changes the stream when it is made: Replicas, MaxBytes, MaxMsgs, Placement, Duplicates and other fields that do not contradict [StreamConfig].
+// By default it is on a single server and unlimited.
 func WithStream(name string, change func(c *jetstream.StreamConfig)) Option {
 	if name == "" || strings.ContainsAny(name, ".*> \t\r\n/\\") {
-		panic(fmt.Sprintf("jetstream: WithStream: %q is no name of a stream", name))
+		panic(fmt.Sprintf("jetstream: WithStream: %q is not a valid name of a stream", name))
 	}
 	return func(s *settings) {
 		if s.stream = name; change != nil {
@@ -59,7 +59,7 @@ func WithStream(name string, change func(c *jetstream.StreamConfig)) Option {
 	}
 }
 
-// WithReplicas keeps the stream on so many servers of a cluster when it is made; the default is 1. It panics if n < 1.
+// WithReplicas sets on how many servers of a cluster the stream is kept when it is made; the default is 1. It panics if n < 1.
 func WithReplicas(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("jetstream: WithReplicas: %d is less than 1", n))
@@ -69,10 +69,10 @@ func WithReplicas(n int) Option {
 	}
 }
 
-// WithForeign says that the new messages of a queue are in a stream which other programs write or read. All else is the same: what fails goes
-// to the layers and dead letters of the queue in the engine's stream, with the bytes and headers that came. So does what comes back from there,
-// and what is put with a delay. What is put without one is published to that stream, once for each id within its Duplicates window. Of a
-// foreign queue List, Purge and jobs see what is in the engine's stream.
+// WithForeign takes the new messages of a queue from a stream which other programs write or read. The rest is the same: failed messages go to
+// the layers and dead letters of the queue in the engine's stream, with their bytes and headers as received. So do merged dead letters, and
+// messages that are put with a delay. Messages put without a delay are published to the foreign stream, once for each id within its Duplicates
+// window. List, Purge and jobs see only the messages in the engine's stream.
 func WithForeign(queue string, f Foreign) Option {
 	if queue == "" || f.Stream == "" {
 		panic(fmt.Sprintf("jetstream: WithForeign: the queue %q and its stream %q must have names", queue, f.Stream))
@@ -80,7 +80,7 @@ func WithForeign(queue string, f Foreign) Option {
 	return func(s *settings) { s.foreign[queue] = f }
 }
 
-// WithConnection adds options to the connection of [Open], such as credentials and TLS. It has a name and reconnects for ever by itself.
+// WithConnection adds options to the connection of [Open], such as credentials and TLS. By default it has a name and reconnects for ever.
 func WithConnection(opts ...nats.Option) Option {
 	return func(s *settings) { s.connect = append(s.connect, opts...) }
 }
@@ -94,7 +94,7 @@ func WithLogger(l *slog.Logger) Option {
 	return func(s *settings) { s.logger = l }
 }
 
-// StreamConfig returns what an [Engine] needs of its stream, for one server. What may be changed: see [WithStream].
+// StreamConfig returns the config of the stream of an [Engine], on a single server. [WithStream] lists the fields that may be changed.
 func StreamConfig(name string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:               name,
@@ -116,9 +116,9 @@ const (
 	openWait  = 5 * time.Minute
 )
 
-// Open opens the engine on the servers at an address, such as nats://127.0.0.1:4222, several with commas. It makes the stream if it is missing, and
-// logs what it has made. Servers that are away, or have no leader, are waited for, for up to five minutes; a refusal of theirs is an error at
-// once. There is one connection.
+// Open opens the engine on the servers at an address, such as nats://127.0.0.1:4222, several with commas. It makes the stream if it is missing,
+// and logs what it has made. It waits for up to five minutes for servers that are unavailable or lack a leader; a refusal is an error at once.
+// The engine has a single connection.
 func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) {
 	set := settingsOf(opts)
 	connect := append([]nats.Option{nats.Name("weir"), nats.MaxReconnects(-1)}, set.connect...)
@@ -126,7 +126,7 @@ func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) 
 	err := set.again(ctx, func(context.Context) (err error) {
 		nc, err = nats.Connect(address, connect...)
 		if _, ok := errors.AsType[*url.Error](err); ok { // it has the address, with its password
-			err = errors.New("an address is no URL: what is special in a password must be escaped with %")
+			err = errors.New("an address is not a URL: escape special characters of a password with %")
 		}
 		return err
 	})
@@ -175,7 +175,7 @@ func (set *settings) again(ctx context.Context, f func(ctx context.Context) erro
 		case !passing(err) || set.clock.Since(begun) >= openWait:
 			return err
 		}
-		set.logger.LogAttrs(ctx, slog.LevelWarn, "jetstream: the servers do not answer, and are asked again",
+		set.logger.LogAttrs(ctx, slog.LevelWarn, "jetstream: the servers do not answer; retrying",
 			slog.Any("error", err), slog.Duration("wait", pause))
 		if ended := wait.For(ctx, set.clock, pause); ended != nil {
 			return fmt.Errorf("%w: %w", ended, err)
@@ -264,9 +264,9 @@ func fits(has jetstream.StreamConfig) error {
 	case has.MaxMsgsPerSubject != 1:
 		return errors.New("MaxMsgsPerSubject must be 1")
 	case has.Discard != want.Discard || has.MaxAge != 0 || has.Retention != want.Retention:
-		return errors.New("it must keep everything: limits retention, no age, discard new")
+		return errors.New("Retention must be limits, MaxAge 0 and Discard new")
 	case has.DiscardNewPerSubject || has.SubjectDeleteMarkerTTL != 0:
-		return errors.New("it must replace the message of a subject, and leave none where one was")
+		return errors.New("DiscardNewPerSubject must be false, and SubjectDeleteMarkerTTL 0")
 	case !has.AllowAtomicPublish || !has.AllowMsgTTL:
 		return errors.New("it must allow atomic publishing and TTLs of messages")
 	case has.AllowDirect:

@@ -86,7 +86,7 @@ func writeHeaders(meta delivery.Meta, schema []byte) (nats.Header, error) {
 			continue // they are about the message they came with
 		}
 		if strings.ContainsAny(name, ": \r\n\x00") || strings.ContainsAny(value, "\r\n\x00") || strings.TrimSpace(value) != value {
-			return nil, fmt.Errorf("the header %q cannot be written: names have no space and colon, values no line end and no space at an end", name)
+			return nil, fmt.Errorf("the header %q cannot be written: names must not contain a space or colon, values must not contain a line end, or begin or end with a space", name)
 		}
 		h[name] = []string{value}
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// Put implements [store.Engine]. Up to 1,000 messages are one transaction; more are put in portions. What is published to a foreign stream is
-// not a part of it.
+// Put implements [store.Engine]. Up to 1,000 messages are a transaction; more are put in portions. Messages for a foreign stream are published
+// outside of it.
 func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(storearg.Put(queue, ms...), queue); err != nil {
@@ -160,7 +160,7 @@ func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) erro
 			}
 		}
 	}
-	return fmt.Errorf("jetstream: stream %s: others change the same messages all the time", s.name)
+	return fmt.Errorf("jetstream: stream %s: gave up after %d conflicting updates", s.name, maxTries)
 }
 
 // ownPut says that a message takes the place of one that is moved.

@@ -253,7 +253,7 @@ func parseEntry(text string) (e entry, err error) {
 	var number string
 	var ok bool
 	if e.identity, number, ok = strings.Cut(text, "."); !ok || strings.ContainsAny(e.identity, "*> ") || e.identity == "" {
-		return e, errors.New("jetstream: no name of a message")
+		return e, errors.New("jetstream: not the name of a message")
 	}
 	e.position, err = strconv.ParseUint(number, 10, 64)
 	return e, err

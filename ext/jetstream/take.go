@@ -259,7 +259,7 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 	})
 }
 
-// Done implements [store.Store]. Up to 1,000 messages are one transaction, if nothing has happened to their leases.
+// Done implements [store.Store]. Up to 1,000 messages are a transaction, if their leases are still valid.
 func (s *Engine) Done(ctx context.Context, leases ...store.Lease) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		return s.shared(leases, func(leases []store.Lease) error { return s.done(ctx, leases) },

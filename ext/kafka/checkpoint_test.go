@@ -99,6 +99,47 @@ func TestInputWaits(t *testing.T) {
 	assert.Equal(t, "a", v)
 }
 
+// The lag is that of the position, also before the first poll, behind a Seek, and at markers of transactions.
+func TestInputLag(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, "orders")
+	in, err := c.input("orders", false)
+	require.NoError(t, err)
+	require.Zero(t, in.Lag())
+	require.NoError(t, in.Close())
+	c.produce("orders", 1, numbers(10)...)
+	in, err = c.input("orders", false)
+	require.NoError(t, err)
+	defer in.Close()
+	require.EqualValues(t, 10, in.Lag())
+	for i := range 10 {
+		_, err := in.Next()
+		require.NoError(t, err)
+		require.EqualValues(t, 9-i, in.Lag())
+	}
+	position := in.Position()
+	producer := c.client(kgo.TransactionalID("t"), kgo.DefaultProduceTopic("orders"))
+	require.NoError(t, producer.BeginTransaction())
+	require.NoError(t, producer.ProduceSync(t.Context(), &kgo.Record{Value: []byte("x")}).FirstErr())
+	require.NoError(t, producer.EndTransaction(t.Context(), kgo.TryCommit))
+	_, err = in.Next()
+	require.NoError(t, err)
+	require.LessOrEqual(t, in.Lag(), int64(1), "the marker")
+
+	again, err := c.input("orders", false)
+	require.NoError(t, err)
+	defer again.Close()
+	require.NoError(t, again.Seek(position))
+	require.EqualValues(t, 2, again.Lag(), "the record and the marker")
+
+	c.produce("orders", 1, numbers(5)...)
+	require.EqualValues(t, 2, again.Lag(), "it has heard of the end just now")
+	again.lag.mu.Lock()
+	again.lag.known = time.Time{}
+	again.lag.mu.Unlock()
+	eventually(t, func() bool { return again.Lag() == 7 }, "nothing is fetched, and the end is asked for")
+}
+
 func TestInputRefuses(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "orders")
@@ -212,7 +253,7 @@ func TestCommitThatIsAnAbort(t *testing.T) {
 	})
 	require.NoError(t, out.Write(t.Context(), "a"))
 	state := must(out.Prepare(t.Context()))
-	require.ErrorContains(t, out.Commit(t.Context(), state), "it was aborted in place of committed")
+	require.ErrorContains(t, out.Commit(t.Context(), state), "it was aborted instead of committed")
 	require.Empty(t, must(reader.published()))
 	require.NoError(t, out.Commit(t.Context(), state))
 	require.Equal(t, []string{"a"}, must(reader.published()))

@@ -20,19 +20,19 @@
 // # Guarantees
 //
 // A message is delivered at least once. A worker commits the lowest offset that is not settled (law D1), and the settled ranges above it in the
-// metadata of the commit. So after a rebalance or a restart, only unsettled messages are delivered again; after a kill, also those that were
-// settled since the last commit, a second before. Offsets that never arrive, since compaction has removed them or they belong to transactions,
-// count as settled. Nothing is committed for a partition that was lost, and a message that still runs here when its partition returns is not
-// delivered a second time: its verdict counts (D2). Deliveries are counted in each process by itself: a message that kills its process is
-// delivered again without end.
+// metadata of the commit. So after a rebalance or a restart, only unsettled messages are delivered again; after a kill, also messages that were
+// settled since the last commit, up to a second before. Offsets that never arrive, since compaction has removed them or they belong to
+// transactions, count as settled. Offsets of a lost partition are not committed, and a message that still runs here when its partition returns
+// is not delivered a second time: its verdict counts (D2). Each process counts deliveries by itself, so a message that kills its process is
+// redelivered without end.
 //
-// A message that was nacked never returns before its delay is over (D3), also after a rebalance, once the delay is committed. Its new
-// owner compares with its own clock, so a delay can be wrong by the difference between the hosts' clocks. If the metadata has no room for all
-// delays, some become longer.
+// A message that was nacked never returns before its delay is over (D3), even after a rebalance, once the delay is committed. Its new owner
+// compares with its own clock, so a delay can be wrong by the difference between the hosts' clocks. If the delays do not fit into the metadata,
+// some become longer.
 //
-// Messages of a partition are delivered in the order of their offsets, except those that were nacked. A partition is given to its next
-// owner when everything in flight of it is settled, or after [WithSettleTime]. So messages of a key are done in order, also over a rebalance, if
-// they are done in order here, none is nacked, none takes longer than the settle time, and no worker is killed.
+// Messages of a partition are delivered in the order of their offsets, except nacked messages. A partition is given to its next owner when all
+// its messages in flight are settled, or after [WithSettleTime]. So messages of a key are done in order, even over a rebalance, if they are done
+// in order here, none is nacked, none takes longer than the settle time, and no worker is killed.
 //
 // Put returns nil when all replicas in sync have the records (acks=all). After an error or a crash, the same message may be there twice, with
 // the same id.
@@ -48,9 +48,9 @@
 // A failed message keeps its bytes, key and headers as received. Layers and dead letters have weir's headers, and dead letters also the headers
 // that Spring Kafka and Kafka Connect write.
 //
-// Topics cannot find a message by its id, have no leases, and only the whole topic of dead letters can be purged. The documentation of
-// delivery.NewQueue lists the options that are refused therefore. Where they matter, use the layers and dead letters of a queue on PostgreSQL or
-// JetStream: its Source takes that of a queue here as its first source.
+// Topics cannot find a message by its id and do not have leases, and only the whole topic of dead letters can be purged. The documentation of
+// delivery.NewQueue lists the options that are therefore refused. If you need them, use the layers and dead letters of a queue on PostgreSQL or
+// JetStream: its Source takes the source of a queue here as its first source.
 //
 // A [View] shows, counts and purges dead letters, and its Merge sends them back, each once. The command weir does the same.
 //
@@ -58,8 +58,8 @@
 //
 // # Checkpoints
 //
-// [Input] is a partition as an input of a pipeline with checkpoints (package checkpoint): its position is in the checkpoint, and it needs no
-// group. A record that it cannot read fails the pipeline each time it is started again, unless it has a place for dead letters. [Output]
+// [Input] is a partition as an input of a pipeline with checkpoints (package checkpoint): its position is in the checkpoint, and it does not
+// need a group. A record that it cannot read fails the pipeline each time it is restarted, unless it has a place for dead letters. [Output]
 // writes to a topic exactly once, for consumers that read committed records. It keeps the records in the state of the checkpoint, and publishes
 // them in a transaction together with their number when the checkpoint is complete. [Group] shares partitions out between workers, with a
 // pipeline for each (package partitions).
@@ -69,17 +69,17 @@
 // The metadata of a commit has 4,096 characters, or fewer if the brokers take fewer. It has a bit for each record where settled and unsettled
 // records mix, and some bytes for a long range of one kind: that is room for 10,000 to 15,000 records of a partition, and any number of settled
 // records behind an unsettled one. Before it is full, the partition is not fetched. The same holds while 1,000 messages of the partition, or
-// messages with 16 MiB, wait here after a Nack, for their time or for dead letters. So each partition of a worker has up to 16 MiB here, and one
-// poll more, beside the messages in flight. The client's own buffers are bounded by kgo.FetchMaxBytes for each broker: 50 MiB by default.
+// messages with 16 MiB, wait here after a Nack, for their time or for dead letters. So each partition of a worker takes up to 16 MiB of memory,
+// and a poll more, beside the messages in flight. The client's own buffers are bounded by kgo.FetchMaxBytes for each broker: 50 MiB by default.
 //
 // A partition that was not fetched for one of these reasons is fetched again after kgo.FetchMaxWait at most: 500 ms by default.
 //
-// A Nack waits in memory, so it is for short delays. For long ones use a layer, which is durable and does not keep the position.
+// A Nack waits in memory, so it is for short delays. For long delays use a layer, which is durable and does not hold the position back.
 //
-// A record has at most the size that the client takes (kgo.ProducerBatchMaxBytes, about 1 MB by default) and the topic takes (max.message.bytes).
-// A larger one is refused ([delivery.ErrRefused]), and its message goes to the dead letters: with its bytes as received, without most of its
-// history if that does not fit, or without its bytes and with the topic, partition and offset where they stay, until the retention of the topic
-// removes them. Where messages may be that large, raise both limits for layers and dead letters.
+// A record has at most the size that the client takes (kgo.ProducerBatchMaxBytes, about 1 MB by default) and the topic takes
+// (max.message.bytes). A larger record is refused ([delivery.ErrRefused]), and its message goes to the dead letters: with its bytes as received,
+// without most of its history if that does not fit, or without its bytes and with the topic, partition and offset where they stay, until the
+// retention of the topic removes them. Where messages may be that large, raise both limits for layers and dead letters.
 //
 // # Permissions
 //
@@ -90,11 +90,11 @@
 //   - A view: READ and DESCRIBE on its topic, READ on its group, which is weir-merge-TOPIC for dead letters. A merge also DELETE on the topic,
 //     WRITE on the topic that it sends to, and WRITE on the transactional id weir-merge-TOPIC. A purge DELETE.
 //
-// A worker or a [Group] waits for a topic of others that does not exist, and logs a warning after three seconds, once for each topic. TLS and SASL
-// are options of the client; nothing here logs them.
+// A worker or a [Group] waits for a topic of others that does not exist, and logs a warning after three seconds, once for each topic. TLS and
+// SASL are options of the client; this package does not log them.
 //
 // # Tests
 //
-// The tests run on kfake, franz-go's Kafka in memory, which has no replication and is no server for users. With WEIR_KAFKA they run on real
+// The tests run on kfake, franz-go's Kafka in memory, which does not replicate and is not a server for users. With WEIR_KAFKA they run on real
 // brokers (Apache Kafka 4.3), some on three of them that are killed meanwhile: see CONTRIBUTING.md.
 package kafka

@@ -23,7 +23,7 @@ import (
 // closeWait is how long Close waits for workers that are still open.
 const closeWait = 3 * time.Second
 
-// Engine keeps messages in topics: of a queue "orders" the topics orders, orders-retry-1 and so on, and orders-dead. Its workers are members of
+// Engine keeps messages in topics: a queue "orders" has the topics orders, orders-retry-1 and so on, and orders-dead. Its workers are members of
 // the consumer group "orders". It is a [store.Consumer]: the documentation of delivery.NewQueue lists the options that it refuses. Safe for
 // concurrent use.
 type Engine struct {
@@ -39,8 +39,9 @@ type Engine struct {
 var _ store.Consumer = (*Engine)(nil)
 
 // Put implements [store.Engine]: when it returns nil, all replicas in sync have the records (acks=all). The producer is idempotent, so the
-// retries of the client double nothing. A message that is put again, after an error or a crash, is written again, with the same id. The key of a message
-// is the key of its record, so messages of a key go to one partition, in order. Its error is a [*store.PutError] once the records were sent.
+// retries of the client do not duplicate messages. A message that is put again, after an error or a crash, is written again, with the same id.
+// The key of a message is the key of its record, so messages of a key go to the same partition, in order. Its error is a [*store.PutError] once
+// the records were sent.
 func (e *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	if err := storearg.Put(queue, ms...); err != nil {
 		return err

@@ -19,14 +19,14 @@ import (
 	"github.com/weirflow/weir/partitions"
 )
 
-// Group is a [partitions.Assigner]: Kafka's group protocol shares the partitions of topics out between the workers of a consumer group.
-// Their names are such as "orders/3" ([ParsePartition]). The member of the group reads no records: each pipeline has an [Input].
+// Group is a [partitions.Assigner]: Kafka's group protocol shares the partitions of topics out between the workers of a consumer group. Their
+// names are such as "orders/3" ([ParsePartition]). The member of the group does not read records: each pipeline has an [Input].
 //
-// The epoch of an assignment is one more than that of the one before, which is in the metadata of the committed offset. It is at least the
-// time in milliseconds, so it also rises when the brokers have forgotten the group (offsets.retention.minutes). A commit has the group's
-// generation, so a member that was thrown out gets no epoch.
+// The epoch of an assignment is one more than the epoch before, which is in the metadata of the committed offset. It is at least the time in
+// milliseconds, so it also rises when the brokers have forgotten the group (offsets.retention.minutes). A commit has the group's generation, so
+// a member that was expelled does not get an epoch.
 //
-// The group must have no other members: not those of a [Source].
+// The group must not have other members, such as workers of a queue.
 type Group struct {
 	Client []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL, kgo.SessionTimeout, kgo.Balancers and others
 	Name   string    // of the group; required
@@ -40,7 +40,7 @@ type Group struct {
 
 var _ partitions.Assigner = (*Group)(nil)
 
-// ParsePartition returns what the name of a partition of a [Group] stands for.
+// ParsePartition returns the topic and the partition of a partition's name in a [Group].
 func ParsePartition(name string) (topic string, partition int32, err error) {
 	topic, number, _ := strings.Cut(name, "/")
 	n, err := strconv.ParseInt(number, 10, 32)
@@ -108,12 +108,12 @@ func (g *Group) Run(ctx context.Context, h partitions.Handler) error {
 	for ctx.Err() == nil { // no records come, but errors do
 		client.PollFetches(ctx).EachError(func(_ string, _ int32, err error) {
 			if ctx.Err() == nil {
-				m.warn("the client goes on after an error", err)
+				m.warn("the client continues after an error", err)
 			}
 		})
 	}
 	if err := client.LeaveGroupContext(m.work); err != nil { // after all was revoked
-		m.warn("it could not be left, and finds out by the session timeout", err)
+		m.warn("it could not be left, and notices by the session timeout", err)
 	}
 	return nil
 }

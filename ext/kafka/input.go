@@ -16,27 +16,27 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// InputConfig is what an [Input] reads. Topic and Decode are required.
+// InputConfig configures an [Input]. Topic and Decode are required.
 type InputConfig[T any] struct {
 	Client    []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL and others
 	Topic     string
 	Partition int32
-	// Decode returns the element of a record. Its error fails the pipeline each time it is started again, unless there are DeadLetters.
+	// Decode returns the element of a record. Its error fails the pipeline each time it is restarted, unless DeadLetters is set.
 	Decode func(r *kgo.Record) (T, error)
-	// DeadLetters stores a record that Decode has refused, as it is, as [store.Undecodable]; then the input goes on behind it. A restart
-	// may store one again, with the same id. The Put of an engine stores in a queue of it.
+	// DeadLetters stores a record that Decode has refused, unchanged, as [store.Undecodable]; then the input continues behind it. A restart may
+	// store a record again, with the same id. A function that calls Put of an engine stores it in a queue there.
 	DeadLetters func(ctx context.Context, ms ...store.Message) error
-	// ToEnd lets the input end behind what the partition has when it is opened. Otherwise it never ends.
+	// ToEnd makes the input end after the records that the partition has when it is opened. Otherwise it never ends.
 	ToEnd bool
 	// Group commits the position of each complete checkpoint, so that tools which watch a group's lag see it. It is the assigner of the
-	// partition, and nil without one.
+	// partition, or nil.
 	Group *Group
 }
 
-// Input is a partition of a topic as a [checkpoint.Input]. Its position is an offset and the leader's epoch, and it is part of the
-// checkpoint: no group is needed, and what a group has committed is not read. Only committed records are read.
+// Input is a partition of a topic as a [checkpoint.Input]. Its position is an offset and the leader's epoch, and it is part of the checkpoint:
+// it does not need a group, and does not read offsets of a group. Only committed records are read.
 //
-// If the records at a position are gone, by the topic's retention or since its log was cut, Next returns an error: nothing is skipped.
+// If the records at a position are gone, by the topic's retention or since its log was cut, Next returns an error rather than skip records.
 type Input[T any] struct {
 	c      InputConfig[T]
 	client *kgo.Client
@@ -48,6 +48,8 @@ type Input[T any] struct {
 	behind int64 // the offset behind all that was polled, markers of transactions included
 	end    int64 // for ToEnd
 
+	lag lag
+
 	reading bool // from the first poll on
 	failed  error
 }
@@ -56,9 +58,10 @@ var (
 	_ checkpoint.Input[int] = (*Input[int])(nil)
 	_ checkpoint.Waiter     = (*Input[int])(nil)
 	_ checkpoint.Committer  = (*Input[int])(nil)
+	_ checkpoint.Lagger     = (*Input[int])(nil)
 )
 
-// OpenInput returns an input that begins at the first record of a partition. It asks the brokers where that is.
+// OpenInput returns an input that begins at the first record of a partition. It asks the brokers for the offset.
 func OpenInput[T any](ctx context.Context, c InputConfig[T]) (*Input[T], error) {
 	switch {
 	case c.Topic == "":
@@ -76,6 +79,8 @@ func OpenInput[T any](ctx context.Context, c InputConfig[T]) (*Input[T], error) 
 	admin := kadm.NewClient(client)
 	if in.offset, err = in.look(ctx, admin.ListStartOffsets); err == nil {
 		in.end, err = in.look(ctx, admin.ListCommittedOffsets)
+		in.lag.know(in.end)
+		in.measure()
 	}
 	if err != nil {
 		client.Close()
@@ -110,7 +115,29 @@ func (in *Input[T]) Seek(position []byte) error {
 		return err
 	}
 	in.offset, in.epoch = offset, epoch
+	in.measure()
 	return nil
+}
+
+// Lag implements [checkpoint.Lagger]. It counts offsets. While nothing is fetched, since downstream takes nothing, it asks the brokers for the
+// end, at most once in 15 s: the answer is in a later call.
+func (in *Input[T]) Lag() int64 {
+	return in.lag.now(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), lagWait)
+		defer cancel()
+		if end, err := in.look(ctx, kadm.NewClient(in.client).ListCommittedOffsets); err == nil {
+			in.lag.know(end)
+		}
+	})
+}
+
+// measure notes the position. Behind the last record are at most markers of transactions.
+func (in *Input[T]) measure() {
+	at := in.offset
+	if len(in.polled) == 0 {
+		at = max(at, in.behind)
+	}
+	in.lag.move(at)
 }
 
 func decodePosition(position []byte) (offset int64, leaderEpoch int32, err error) {
@@ -142,7 +169,7 @@ func (in *Input[T]) Commit(ctx context.Context, position []byte) error {
 	return in.c.Group.commit(ctx, partitionID{in.c.Topic, in.c.Partition}, offset, leaderEpoch)
 }
 
-// Wait implements [checkpoint.Waiter]. The position goes on over a record that is among the dead letters.
+// Wait implements [checkpoint.Waiter]. The position passes records that are among the dead letters.
 func (in *Input[T]) Wait(ctx context.Context) error {
 	for in.value == nil {
 		switch {
@@ -194,6 +221,7 @@ func (in *Input[T]) decode(ctx context.Context) error {
 func (in *Input[T]) pass(r *kgo.Record) {
 	in.polled, in.value = in.polled[1:], nil
 	in.offset, in.epoch = r.Offset+1, r.LeaderEpoch
+	in.measure()
 }
 
 func (in *Input[T]) over() bool {
@@ -220,6 +248,8 @@ func (in *Input[T]) arrived(ctx context.Context, fetches kgo.Fetches) {
 			in.polled = append(in.polled, r)
 		}
 	})
+	fetches.EachPartition(func(p kgo.FetchTopicPartition) { in.lag.know(p.LastStableOffset) })
+	in.measure()
 	fetches.EachError(func(_ string, _ int32, err error) {
 		if in.failed == nil && !errors.Is(err, ctx.Err()) { // the client reports a partition that failed only once
 			in.failed = in.error(err)
@@ -247,5 +277,6 @@ func (in *Input[T]) Next() (v T, err error) {
 // Close implements [checkpoint.Input].
 func (in *Input[T]) Close() error {
 	in.client.Close()
+	in.lag.close()
 	return nil
 }

@@ -29,21 +29,21 @@ const (
 // mergeGroup returns the group whose offsets say what of a topic was merged. It is also the transactional id of merges.
 func mergeGroup(topic string) string { return "weir-merge-" + topic }
 
-// Merge sends dead letters to a topic, to be processed again: as for a first visit, with their history, and one more in Meta.Merges. Of the
-// Spec it reads To, which is the topic, Filter, Max, Rate, MaxMerges and OutcomeUnknown. It runs in this process, since brokers keep no
-// jobs. progress gets what was done so far; nil: no one asks. It returns what it did also with an error.
+// Merge sends dead letters to a topic, to be processed again as for a first visit, with their history. It adds 1 to Meta.Merges. Of the Spec it
+// reads To, which is the topic, Filter, Max, Rate, MaxMerges and OutcomeUnknown. It runs in this process, since brokers do not keep jobs.
+// progress, which may be nil, gets the counts so far. Merge returns its counts even with an error.
 //
 //	begin · entries into To · offsets of the group weir-merge-TOPIC · end
 //
-// Each entry returns once for readers that read only committed records, as [Source] does, also when a merge is killed or two run at once:
-// the later one ends the other, which returns an error. Skipped is always 0.
+// Each entry returns once for readers that read only committed records, as a worker does, even when a merge is killed or two run at once: the
+// later merge ends the other, which returns an error. Skipped is always 0.
 //
-// What was merged at the beginning of a partition is removed from the topic then. What was merged behind an entry that stays is remembered
-// by the group: brokers forget that after offsets.retention.minutes without a merge (7 days by default), and then those entries appear
-// again. So merge or purge the rest before. The group remembers gaps among the last 20,000 records of a partition, and at least 750 gaps
-// that are further apart; Merge returns an error before that is full.
+// Entries merged at the beginning of a partition are then removed from the topic. Entries merged behind a kept entry are remembered by the
+// group: brokers forget that after offsets.retention.minutes without a merge (7 days by default), and then those entries appear again. So merge
+// or purge the rest before. The group remembers gaps among the last 20,000 records of a partition, and at least 750 gaps that are further apart;
+// Merge returns an error before that runs full.
 //
-// A record whose headers are damaged stays, and so does one that is larger than the topic To takes. They are an error at the end.
+// A record whose headers are damaged stays, and so does a record that is larger than the topic To takes. They are an error at the end.
 func (v *View) Merge(ctx context.Context, c jobs.Spec, progress func(jobs.Progress)) (jobs.Progress, error) {
 	switch {
 	case !v.merges:

@@ -22,9 +22,9 @@ const (
 	openWait  = 5 * time.Minute
 )
 
-// Open opens an engine on the brokers at an address, such as kafka://broker-1:9092,broker-2:9092. How a user logs in, and TLS, are options of the
-// client ([WithClient]). Brokers that do not answer are waited for, for up to five minutes; a refusal, such as of a wrong password, is an
-// error at once. The engine has a client that puts, and another client for each worker.
+// Open opens an engine on the brokers at an address, such as kafka://broker-1:9092,broker-2:9092. Authentication and TLS are options of the
+// client ([WithClient]). It waits for up to five minutes for brokers that do not answer; a refusal, such as of a wrong password, is an error at
+// once. The engine has a client that puts, and another client for each worker.
 func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) {
 	brokers := strings.Split(strings.TrimSuffix(strings.TrimPrefix(address, "kafka://"), "/"), ",")
 	for _, broker := range brokers {
@@ -67,7 +67,7 @@ func awaitBrokers(ctx context.Context, client *kgo.Client) error {
 		if refused := authentication(err); refused != nil {
 			return refused
 		}
-		slog.Default().LogAttrs(ctx, slog.LevelWarn, "kafka: the brokers do not answer, and are asked again",
+		slog.Default().LogAttrs(ctx, slog.LevelWarn, "kafka: the brokers do not answer; retrying",
 			slog.Any("error", err), slog.Duration("wait", pause))
 		if ended := wait.For(ctx, clock.New(), pause); ended != nil {
 			return fmt.Errorf("kafka: %w: %w", ended, err)

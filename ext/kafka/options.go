@@ -34,11 +34,10 @@ func WithClient(opts ...kgo.Opt) Option {
 	return func(s *settings) { s.client = append(s.client, opts...) }
 }
 
-// WithTopics makes the topics that a queue lacks, with so many partitions and replicas, and logs it. With 0 replicas the brokers' default.replication.factor
-// decides. With three replicas or more a record is
-// safe on two of them at least (min.insync.replicas=2), and dead letters are kept for ever (retention.ms=-1). Without this option a topic
-// that is missing is an error. It panics with less than one partition, or
-// a negative number of replicas.
+// WithTopics makes the missing topics of a queue, with these numbers of partitions and replicas, and logs it. With 0 replicas the brokers'
+// default.replication.factor decides. With three replicas or more a record is on at least two of them (min.insync.replicas=2), and dead letters
+// are kept for ever (retention.ms=-1). Without this option a topic that is missing is an error. It panics with less than one partition, or a
+// negative number of replicas.
 func WithTopics(partitions, replication int) Option {
 	if partitions < 1 || partitions > math.MaxInt32 || replication < 0 || replication > math.MaxInt16 {
 		panic(fmt.Sprintf("kafka: WithTopics: %d partitions, %d replicas: want at least 1, and 0", partitions, replication))
@@ -49,9 +48,9 @@ func WithTopics(partitions, replication int) Option {
 	return func(s *settings) { s.partitions, s.replication = int32(partitions), int16(replication) }
 }
 
-// WithForeign says that the new messages of a queue are in topics which other programs write, of which Put writes to the first.
-// All else is the same: a failed message goes to the layers and dead letters of the queue, with its bytes and headers as received. A worker waits
-// for a topic of these that is missing. It panics if a name is empty.
+// WithForeign takes the new messages of a queue from topics which other programs write; Put writes to the first of them. The rest is the same: a
+// failed message goes to the layers and dead letters of the queue, with its bytes and headers as received. A worker waits for a topic of these
+// that is missing. It panics if a name is empty.
 func WithForeign(queue string, topics ...string) Option {
 	if queue == "" || len(topics) == 0 || slices.Contains(topics, "") {
 		panic(fmt.Sprintf("kafka: WithForeign: the queue %q and its topics %q must have names", queue, topics))

@@ -16,32 +16,32 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// OutputConfig is what an [Output] writes. TransactionalID, Topic and Encode are required.
+// OutputConfig configures an [Output]. TransactionalID, Topic and Encode are required.
 type OutputConfig[T any] struct {
 	Client []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL, kgo.TransactionTimeout and others
-	// TransactionalID names the output: the same in each run, and no other output has it. It is also the group whose offset for partition 0
-	// of the topic is the number of records that are published.
+	// TransactionalID is the unique name of the output, the same in each run. It is also the group whose offset for partition 0 of the topic is
+	// the number of records that are published.
 	TransactionalID string
 	Topic           string
 	// Encode returns the record of an element: key, value and headers. Its topic is Topic, and the partition is chosen by the key.
 	Encode func(v T) (*kgo.Record, error)
 }
 
-// Output writes to a topic exactly once, as a [checkpoint.Output], for consumers that read only what is committed (read_committed).
+// Output writes to a topic exactly once, as a [checkpoint.Output], for consumers that read only committed records (read_committed).
 //
-// A transaction of Kafka cannot be prepared and then committed by another run. So the state of a checkpoint has the records themselves, those
-// that are not published yet, and their ordinal: how many records come before them. Commit publishes them in one transaction,
-// together with the new ordinal, as an offset of a group. After a crash at any moment the ordinal says what was published.
+// A transaction of Kafka cannot be prepared and then committed by another run. So the state of a checkpoint has the records that are not
+// published yet, and their ordinal: how many records come before them. Commit publishes them in a transaction, together with the new ordinal, as
+// an offset of a group. After a crash at any moment the ordinal says which records were published.
 //
 //	checkpoint   Prepare: ordinal 40, records 41 to 45
 //	Commit       begin · records 41 to 45 · ordinal 45 · end      it is known: 40 or 45
 //	Restore      end what an earlier run has begun · ordinal 45? done : publish
 //
-// A run that begins with the same transactional id ends the one before it: its transactions are refused by the broker, and Commit
-// returns [checkpoint.ErrFenced]. Without a checkpoint an output goes on behind what is in the topic.
+// A run that begins with the same transactional id ends the previous run: the broker refuses its transactions, and Commit returns
+// [checkpoint.ErrFenced]. Without a checkpoint an output appends to the topic.
 //
-// The elements of one interval between checkpoints are in memory and in the state. Brokers forget the ordinal when nothing was published for
-// offsets.retention.minutes (7 days by default): then a state with records is refused, since it cannot be known whether they are published.
+// The elements of an interval between checkpoints are in memory and in the state. Brokers forget the ordinal after offsets.retention.minutes (7
+// days by default) without a publication: then a state with records is refused, since it cannot be known whether they are published.
 //
 // Write returns an error for an element that is larger than the client takes (kgo.ProducerBatchMaxBytes, about 1 MB by default). Let the topic
 // take as much (max.message.bytes): Commit and Restore fail, and name the record, until it does.
@@ -61,7 +61,7 @@ type Output[T any] struct {
 
 var _ checkpoint.Output[int] = (*Output[int])(nil)
 
-// NewOutput returns an output. It connects when it is used first.
+// NewOutput returns an output. It connects when it is first used.
 func NewOutput[T any](c OutputConfig[T]) (*Output[T], error) {
 	switch {
 	case c.TransactionalID == "":
@@ -223,7 +223,7 @@ func (o *Output[T]) publish(ctx context.Context, base int64, records [][]byte) e
 		return err
 	}
 	if n, err = o.published(ctx, base, target); err == nil && n < target {
-		err = o.error("transaction", errors.New("it was aborted in place of committed"))
+		err = o.error("transaction", errors.New("it was aborted instead of committed"))
 	}
 	return err
 }

@@ -152,6 +152,7 @@ func TestJoins(t *testing.T) {
 	arriving(s, nil, 0, 1)
 	old := receive(t, s, 2)
 	s.lost(t.Context(), nil, onlyM)
+	assert.Equal(t, 2, s.LeasesLost())
 	s.assigned(t.Context(), nil, onlyM)
 	arriving(s, nil, 0)
 	arriving(s, func(e *entry) { e.record.Timestamp = time.Unix(1, 0) }, 1)

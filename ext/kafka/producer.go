@@ -33,7 +33,7 @@ func newProducer(opts []kgo.Opt) (*producer, error) {
 	}
 	if off, _ := client.OptValue(kgo.DisableIdempotentWrite).(bool); off {
 		client.Close()
-		return nil, errors.New("kafka: kgo.DisableIdempotentWrite: a retry inside the client would double records and change their order")
+		return nil, errors.New("kafka: kgo.DisableIdempotentWrite: a retry inside the client would duplicate records and change their order")
 	}
 	return &producer{client, opts, clock.New()}, nil
 }

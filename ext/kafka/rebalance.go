@@ -42,7 +42,7 @@ func (s *source) restore(id partitionID, f kmsg.OffsetFetchResponseGroupTopicPar
 	}
 	done, delays, err := offsets.Decode(f.Offset, metadata)
 	if err != nil && !errors.Is(err, offsets.ErrForeign) {
-		s.logger.Warn("weir: the metadata of a commit is damaged: what was settled above its offset is delivered again",
+		s.logger.Warn("weir: the metadata of a commit is damaged: messages settled above its offset are delivered again",
 			"topic", id.topic, "partition", id.partition, "offset", f.Offset, "error", err)
 	}
 	s.mu.Lock()
@@ -70,7 +70,7 @@ func (s *source) arrived(fetches kgo.Fetches) {
 		switch {
 		case s.ctx.Err() != nil:
 		case isRebalance(err): // the client joins the group again by itself
-			s.logger.Warn("weir: the group has thrown this member out, which joins again", "error", err)
+			s.logger.Warn("weir: the group has expelled this member, which rejoins", "error", err)
 		default:
 			failed = errors.Join(failed, &fetchError{topic, partition, err})
 		}
@@ -183,7 +183,7 @@ func (s *source) revoked(_ context.Context, _ *kgo.Client, m map[string][]int32)
 	last, enough := context.WithTimeout(s.lastContext(), s.settleTime)
 	defer enough()
 	if err := s.commit(last); err != nil {
-		s.logger.Warn("weir: what was settled of partitions that are given up could not be committed: it is delivered again", "error", err)
+		s.logger.Warn("weir: verdicts of partitions that are given up could not be committed: their messages are delivered again", "error", err)
 	}
 	s.forget(m)
 }
@@ -243,11 +243,23 @@ func (s *source) forget(m map[string][]int32) {
 	defer s.mu.Unlock()
 	for id := range ids(m) {
 		if p := s.parts[id]; p != nil {
+			for _, e := range p.entries {
+				if e.state == running && !s.closed {
+					s.gone++
+				}
+			}
 			s.detach(p)
 			delete(s.parts, id)
 		}
 	}
 	s.client.ResumeFetchPartitions(m) // a pause outlives an assignment
+}
+
+// LeasesLost returns how many messages were not settled when their partitions were lost, or had to be given up.
+func (s *source) LeasesLost() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gone
 }
 
 // detach parts the entries from their partition. Called with mu held.

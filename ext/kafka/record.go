@@ -22,8 +22,8 @@ func place(r *kgo.Record) delivery.Origin {
 	}
 }
 
-// MetaFromRecord returns what is known of the message in a record. It reads weir's headers ([delivery.Meta.ToHeaders]), or else those of dead
-// letters and retry topics of Spring Kafka and Kafka Connect:
+// MetaFromRecord returns the metadata of the message in a record. It reads weir's headers ([delivery.Meta.ToHeaders]), or else the headers that
+// Spring Kafka and Kafka Connect write to dead letters and retry topics:
 //
 //	Origin      kafka_dlt-original-topic, -partition, -offset      __connect.errors.topic, .partition, .offset
 //	LastError   kafka_dlt-exception-message                        __connect.errors.exception.message
@@ -31,10 +31,10 @@ func place(r *kgo.Record) delivery.Origin {
 //	Visit       retry_topic-attempts
 //	Due         retry_topic-backoff-timestamp
 //
-// In retry topics, Spring's names begin with kafka_original- and kafka_exception-. What no header says comes from the record: its key, and its
-// topic, partition and offset as origin. Other headers are Meta.Headers. Of several with one name, the last has it, and those before are
-// Weir-Earlier-1-name and so on: what is written from the Meta has all of them as they were. The error names one of
-// weir's headers that is damaged; the others are in the Meta all the same.
+// In retry topics, Spring's names begin with kafka_original- and kafka_exception-. Without these headers the metadata comes from the record: its
+// key, and its topic, partition and offset as origin. Other headers are Meta.Headers. Of several headers with the same name, the last keeps it,
+// and the earlier are Weir-Earlier-1-name and so on, so that a record written from the Meta has all of them as they were. The error names a
+// damaged header of weir; the others are in the Meta all the same.
 //
 // Dead letters that weir writes have weir's headers, and the first three lines of both columns.
 func MetaFromRecord(r *kgo.Record) (delivery.Meta, error) {

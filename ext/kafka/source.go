@@ -64,6 +64,7 @@ type source struct {
 	ready   []*entry                         // to be returned
 	waiting timers.Heap[*entry]
 	putting []*entry // to be put among the dead letters
+	gone    int      // see LeasesLost
 	want    int      // how many messages the Receive that runs wants; 0: none runs
 	failure error    // for the next Receive
 	closed  bool
@@ -347,7 +348,7 @@ func (s *source) Close(ctx context.Context) error {
 	err := s.putAll(ctx)
 	err = errors.Join(err, s.commit(ctx))
 	if left := s.client.LeaveGroupContext(ctx); left != nil && ctx.Err() == nil {
-		s.logger.Warn("weir: the group could not be left, and finds out by the session timeout", "error", left)
+		s.logger.Warn("weir: could not leave the group, which notices by the session timeout", "error", left)
 	}
 	s.client.CloseAllowingRebalance()
 	s.released = true

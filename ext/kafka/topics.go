@@ -43,7 +43,7 @@ func watchTopics(ctx context.Context, client *kgo.Client, look *clock.Ticker, lo
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			warn("", "the brokers do not answer; the client goes on trying", "error", err)
+			warn("", "the brokers do not answer; the client keeps trying", "error", err)
 		case len(missing) == 0:
 			if len(said) > 0 {
 				logger.Info("weir: kafka: all topics exist now", "topics", topics)

@@ -20,11 +20,11 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// View shows what lies in a topic: dead letters, or what waits in a layer. It is of the moment when it was opened: what comes later is not
-// in it. It reads the topic for each call, some hundred thousand records a second. Its methods are called one at a time.
+// View shows the messages in a topic of dead letters or a layer, as of the moment when it was opened: it does not have later records. It reads
+// the topic for each call, some hundred thousand records a second. It is not safe for concurrent use.
 //
 // A record has its position from its partition and offset: partition·2⁴⁴ + offset + 1. So entries are in the order of arrival in each partition
-// only. The time of arrival is that of the record.
+// only. The time of arrival is the record's.
 type View struct {
 	topic  string
 	group  string // has settled what is not shown
@@ -52,8 +52,8 @@ func positionOf(partition int32, offset int64) store.Position {
 	return store.Position(int64(partition)<<positionBits | (offset + 1))
 }
 
-// OpenView opens a view of a topic. What a group has settled is left out: that of the workers for a layer or a source, "" for dead letters, of
-// which those are left out that were merged. The options are those of a client. The view must be closed.
+// OpenView opens a view of a topic, without the records that a group has settled: the workers' group for a layer or a source, "" for dead
+// letters, without entries that were merged. opts are options of the client. The view must be closed.
 func OpenView(ctx context.Context, topic, group string, opts ...kgo.Opt) (*View, error) {
 	if topic == "" {
 		return nil, errors.New("kafka: OpenView: a topic without a name")
@@ -257,7 +257,7 @@ func (v *View) Count(ctx context.Context, f store.Filter) (c store.Counts, err e
 	return c, err
 }
 
-// Put writes messages to the topic as dead letters: what [Retries.PutDead] does. What is put twice is there twice.
+// Put writes messages to the topic as dead letters. Messages that are put twice are there twice.
 func (v *View) Put(ctx context.Context, ms ...store.Message) error {
 	if err := storearg.Put(v.topic, ms...); err != nil {
 		return err
@@ -270,8 +270,8 @@ func (v *View) Put(ctx context.Context, ms ...store.Message) error {
 	return p.put(ctx, v.topic, ms)
 }
 
-// Purge removes all that the view has from the topic, for all its readers (DeleteRecords). A log can only be cut off at its beginning, so
-// there is no filter.
+// Purge removes all that the view has from the topic, for all its readers (DeleteRecords). A log can only be cut off at its beginning, so it
+// does not take a filter.
 func (v *View) Purge(ctx context.Context) error {
 	cut := kadm.Offsets{}
 	for _, p := range v.parts {

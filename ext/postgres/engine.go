@@ -34,8 +34,7 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrations returns the SQL files that make the tables of an [Engine], for those who run them with a tool of their own (goose and others):
-// open the engine [WithoutTables] then.
+// Migrations returns the SQL files that make the tables of an [Engine], for migration tools such as goose: open the engine [WithoutTables] then.
 func Migrations() fs.FS {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
@@ -44,7 +43,7 @@ func Migrations() fs.FS {
 	return files
 }
 
-// Migrate makes the tables of an [Engine], or changes those of an older version, as [Open] does. It can be called at each start.
+// Migrate makes or updates the tables of an [Engine], as [Open] does. It can be called at each start.
 func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	_, err := migrate(ctx, pool)
 	return err
@@ -176,8 +175,8 @@ func (s *Engine) Pool() *pgxpool.Pool { return s.pool }
 // closeWait is short: a worker has taken up to 26 s for a server that hangs, and Kubernetes grants 30 s.
 const closeWait = 3 * time.Second
 
-// Close implements [store.Engine]. It waits for what is being written, and closes the connections if [Open] has opened them. Workers end
-// with [store.ErrClosed]. If that takes longer than 3 s, it returns an error, and goes on in the background.
+// Close implements [store.Engine]. It waits for writes under way, and closes the connections if [Open] has opened them. Workers end with
+// [store.ErrClosed]. If that takes longer than 3 s, it returns an error, and continues in the background.
 func (s *Engine) Close() error {
 	closed := make(chan struct{})
 	go func() { // ends with what is being written: pgx may take 15 s to close the connections of a server that hangs

@@ -113,8 +113,7 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 // purgeStep is the messages of a queue that one statement of Purge looks at.
 const purgeStep = 1000
 
-// Purge implements [store.Inspector]. It goes through the queue in steps: those who hold leases would wait for one statement
-// that removes all.
+// Purge implements [store.Inspector]. It works in steps, since holders of leases would wait for a single statement that removes all.
 func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
 	condition, _, args, err := where(queue, &f, store.Page{})
 	if err != nil {

@@ -94,7 +94,7 @@ func (t *keeperTx) Write(ctx context.Context, r store.Record) error {
 // watched stands for the records that are watched, in place of a queue.
 const watched = "weir records"
 
-// Watch implements [store.Watcher]. It is a source that the hub wakes.
+// Watch implements [store.Watcher]. It is woken by the listening connection, like a source.
 func (s *Engine) Watch(ctx context.Context, changed func()) error {
 	return s.Wake(ctx, watched, changed)
 }

@@ -13,8 +13,8 @@ import (
 // locks are the locks in the database of an engine.
 type locks struct{ store *Engine }
 
-// Locks implements [store.Keeper]. The locks are in the database, whose clock decides how long a lease lasts. To acquire one waits for
-// transactions with a [Engine.Guard] of the same lock.
+// Locks implements [store.Keeper]. The locks are in the database, whose clock decides how long a lease lasts. Acquire waits for transactions
+// with a [Engine.Guard] of the same lock.
 func (s *Engine) Locks() lock.Locks { return &locks{s} }
 
 // Acquire implements [lock.Locks].
@@ -137,8 +137,8 @@ func (l *locks) change(ctx context.Context, g lock.Grant, set string, args ...an
 	return err
 }
 
-// Guard returns nil if a grant is valid, and stays so until the transaction ends: another one has to wait. In the transaction
-// of a write it makes sure that a stale owner writes nothing: if it returns [lock.ErrLost] or another error, roll back.
+// Guard returns nil if a grant is valid, and keeps it valid until the transaction ends: another owner has to wait. Call it in the transaction of
+// a write, so that a stale owner cannot write: if it returns [lock.ErrLost] or another error, roll back.
 func (s *Engine) Guard(ctx context.Context, tx pgx.Tx, g lock.Grant) error {
 	var one int
 	err := tx.QueryRow(ctx, "SELECT 1 FROM weir_locks"+ofGrant+" FOR SHARE", g.Name, g.Owner, int64(g.Fence)).Scan(&one)

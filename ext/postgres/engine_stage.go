@@ -14,9 +14,8 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// PutTx puts a value into a queue of an [Engine] in a transaction of the caller: it is there when the transaction commits, and never was if
-// it is rolled back. It is not bounded by [delivery.WithMaxDepth]. Workers of the queue are woken by the commit. The queue must be on an
-// engine of this package.
+// PutTx puts a value into a queue of an [Engine] in a transaction of the caller: the message exists if and only if the transaction commits. It
+// is not bounded by [delivery.WithMaxDepth]. Workers of the queue are woken by the commit. The queue must be on an engine of this package.
 func PutTx[T any](ctx context.Context, tx pgx.Tx, q *delivery.Queue[T], v T, opts ...delivery.PutOption) error {
 	s, m, err := encode(q, v, opts)
 	if err != nil {

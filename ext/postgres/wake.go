@@ -215,7 +215,7 @@ func (h *hub) queues() (names []string, fresh map[string]bool) {
 	return names, fresh
 }
 
-// Wake implements [store.Waker]. All sources of an engine share one connection, which is none of the pool.
+// Wake implements [store.Waker]. All sources of an engine share a connection, which does not belong to the pool.
 func (s *Engine) Wake(ctx context.Context, queue string, wake func()) error {
 	if err := s.do(ctx, func() error { return nil }); err != nil {
 		return err

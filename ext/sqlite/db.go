@@ -65,8 +65,8 @@ func WithLogger(l *slog.Logger) Option {
 	return func(c *config) { c.logger = l }
 }
 
-// WithSynchronousNormal makes a commit cheaper, since it does not wait for the disk. What was committed last may be lost in a
-// power cut, but the database stays whole. By default synchronous is FULL.
+// WithSynchronousNormal makes a commit cheaper, since it does not wait for the disk. The last commits may be lost in a power cut, but the
+// database stays whole. By default synchronous is FULL.
 func WithSynchronousNormal() Option {
 	return func(c *config) { c.synchronous = "NORMAL" }
 }
@@ -80,8 +80,8 @@ func WithBusyTimeout(d time.Duration) Option {
 	return func(c *config) { c.busyTimeout = d }
 }
 
-// WithReadOnly opens a file that is there, and that this process may not write. What would write fails. If no program has the
-// file open, none must change it until Close.
+// WithReadOnly opens an existing file that this process may not write. Writes fail. If no program has the file open, none must change it until
+// Close.
 func WithReadOnly() Option { return func(c *config) { c.readOnly = true } }
 
 // WithReaders sets how many connections read at once. Default 4, at least 1.
@@ -92,8 +92,8 @@ func WithReaders(n int) Option {
 	return func(c *config) { c.readers = n }
 }
 
-// OpenDB opens the database in the file at path, and makes the file if there is none. It makes no tables. A
-// database in memory is refused: it would be another one for each connection.
+// OpenDB opens the database in the file at path, and makes the file if it is missing. It does not make tables. A database in memory is refused,
+// since each connection would have its own.
 func OpenDB(ctx context.Context, path string, opts ...Option) (*DB, error) {
 	if path == "" || strings.HasPrefix(path, ":memory:") || strings.HasPrefix(path, "file:") {
 		return nil, fmt.Errorf("sqlite: open %q: not the path of a file", path)
@@ -162,11 +162,11 @@ func open(ctx context.Context, dsn string, conns int) (*sql.DB, error) {
 	return db, nil
 }
 
-// Writer returns the pool with the one connection that writes. BeginTx takes the write lock. A goroutine that holds a
-// transaction must not ask the pool for another connection, nor call [DB.Write]: it would wait for itself.
+// Writer returns the pool with the single connection that writes. BeginTx takes the write lock. A goroutine that holds a transaction must not
+// ask the pool for another connection, nor call [DB.Write], which would deadlock.
 func (db *DB) Writer() *sql.DB { return db.writer }
 
-// Reader returns the pool of the connections that read. They see what is committed when their transaction begins.
+// Reader returns the pool of the connections that read. They see the state committed when their transaction begins.
 func (db *DB) Reader() *sql.DB { return db.reader }
 
 // Close closes the database. Calls of Write that wait return an error.

@@ -32,8 +32,7 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrations returns the SQL files that make the tables of an [Engine], for those who run them with a tool of their own (goose and others):
-// open the engine [WithoutTables] then.
+// Migrations returns the SQL files that make the tables of an [Engine], for migration tools such as goose: open the engine [WithoutTables] then.
 func Migrations() fs.FS {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
@@ -42,7 +41,7 @@ func Migrations() fs.FS {
 	return files
 }
 
-// Migrate makes the tables of an [Engine], or changes those of an older version, as [Open] does. It can be called at each start.
+// Migrate makes or updates the tables of an [Engine], as [Open] does. It can be called at each start.
 func Migrate(ctx context.Context, db *DB) error {
 	_, err := migrate(ctx, db)
 	return err
@@ -57,8 +56,8 @@ func migrate(ctx context.Context, db *DB) (made []string, err error) {
 	return made, nil
 }
 
-// Engine keeps messages in queues in an SQLite database: the engine for the workers of one machine. It is a [store.Keeper] and
-// [store.Chooser]. Safe for concurrent use, also by several processes.
+// Engine keeps messages in queues in an SQLite database: the engine for the workers of one machine. It is a [store.Keeper] and [store.Chooser].
+// Safe for concurrent use, even by several processes.
 type Engine struct {
 	db    *DB
 	owned bool // it has opened db
@@ -101,8 +100,8 @@ func Open(ctx context.Context, path string, opts ...Option) (*Engine, error) {
 	return e, nil
 }
 
-// New returns the engine in a database whose tables [Migrate] has made. The database stays the caller's: Close does not close it. Of the
-// options only [WithClock] counts. It panics if db is nil.
+// New returns the engine in a database whose tables [Migrate] has made. The database stays the caller's: Close does not close it. It uses only
+// the option [WithClock]. It panics if db is nil.
 func New(db *DB, opts ...Option) *Engine {
 	guard.RefuseNil("sqlite: New", "database", db)
 	s := &Engine{db: db, clock: wait.NewForward(configOf(opts).clock), step: func() {}}
@@ -113,7 +112,7 @@ func New(db *DB, opts ...Option) *Engine {
 // DB returns the database of the engine, for tables of your own beside the queues.
 func (s *Engine) DB() *DB { return s.db }
 
-// Close implements [store.Engine]. It waits for what is being written, and closes the database if [Open] has opened it.
+// Close implements [store.Engine]. It waits for writes under way, and closes the database if [Open] has opened it.
 func (s *Engine) Close() error {
 	s.mu.Lock()
 	again := s.closed

@@ -124,7 +124,7 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 // purgeStep is the messages of a queue that one transaction of Purge looks at.
 const purgeStep = 1000
 
-// Purge implements [store.Inspector]. It goes through the queue in steps, since other writers wait for each transaction.
+// Purge implements [store.Inspector]. It works in steps, since other writers wait for each transaction.
 func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
 	if len(f.IDs) > 0 { // few, and there is an index
 		where, args, err := storesql.Where(dialect, &f, []any{queue})
@@ -178,7 +178,7 @@ func (s *Engine) remove(ctx context.Context, where string, args []any) (n int, e
 	return n, err
 }
 
-// Claim implements [store.Inspector]. It looks for messages without the write lock: where few match, that takes long.
+// Claim implements [store.Inspector]. It searches for messages without the write lock, since the search takes long if few match.
 func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
 	if err := errors.Join(storearg.Page(queue, p), storearg.Take(queue, p.Max, lease)); err != nil {
 		return nil, err

@@ -151,8 +151,8 @@ type execer interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Guard returns nil if a grant is valid, and stays so until the transaction ends. In the transaction of a write it makes sure
-// that a stale owner writes nothing: if it returns [lock.ErrLost] or another error, roll back.
+// Guard returns nil if a grant is valid, and keeps it valid until the transaction ends. Call it in the transaction of a write, so that a stale
+// owner cannot write: if it returns [lock.ErrLost] or another error, roll back.
 func (s *Engine) Guard(ctx context.Context, tx execer, g lock.Grant) error {
 	// A write takes the lock of the database, so no one else gets the grant before this transaction ends.
 	result, err := tx.ExecContext(ctx, "UPDATE weir_locks SET fence = fence WHERE name = $1 AND owner = $2 AND owner <> '' AND fence = $3",

@@ -10,9 +10,8 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// PutTx puts a value into a queue of an [Engine] in a transaction of the caller, a *[sql.Tx] or a *[Tx]: it is there when the transaction
-// commits, and never was if it is rolled back. It is not bounded by [delivery.WithMaxDepth]. The queue must be on an engine of this
-// package.
+// PutTx puts a value into a queue of an [Engine] in a transaction of the caller, a *[sql.Tx] or a *[Tx]: the message exists if and only if the
+// transaction commits. It is not bounded by [delivery.WithMaxDepth]. The queue must be on an engine of this package.
 func PutTx[T any](ctx context.Context, tx execer, q *delivery.Queue[T], v T, opts ...delivery.PutOption) error {
 	s, ok := q.Engine().(*Engine)
 	if !ok {

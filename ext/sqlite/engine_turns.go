@@ -39,7 +39,7 @@ const positionsWithoutKey = `SELECT position, coalesce(length(payload), 0) AS si
 		SELECT position, payload, meta FROM weir_messages WHERE queue = $2 AND at <= $3 ORDER BY at, position LIMIT ` + storesql.OldestLooked + `
 	) WHERE meta->>'key' IS NULL AND $1 = '' LIMIT $4`
 
-// TakeByKey implements [store.ByKey]. It looks for keys without the write lock.
+// TakeByKey implements [store.ByKey]. It searches for keys without the write lock.
 func (s *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limit int, lease time.Duration) (taken []store.Leased, next string, err error) {
 	if err := errors.Join(storearg.Take(queue, limit, lease), storearg.Turn(t)); err != nil {
 		return nil, "", err

@@ -32,12 +32,11 @@ type statements struct {
 	wanted   []string // to be prepared before the next transaction
 }
 
-// Tx is the transaction of a call of [DB.Write]. It belongs to that call and cannot be committed or rolled back by hand: the
-// function's error decides. Its statements stay prepared. Contexts carry values only: a statement that is broken off would roll
-// back what others did in the same transaction.
+// Tx is the transaction of a call of [DB.Write]. It belongs to that call and cannot be committed or rolled back by hand: the function's error
+// decides. Its statements stay prepared. Contexts carry values only, since an aborted statement would roll back the work of others in the same
+// transaction.
 //
-// After an error of a statement the call fails: SQLite may have rolled back the transaction, and what came next would
-// be committed at once.
+// After an error of a statement the call fails: SQLite may have rolled back the transaction, and the next statements would be committed at once.
 type Tx struct {
 	shared *shared
 	failed error // of a statement, or errTxDone
@@ -50,11 +49,11 @@ type shared struct {
 	stmts      map[string]*sql.Stmt // those of this transaction
 }
 
-// Write runs fn in a transaction, which it may share with other calls, and returns when that is committed or rolled back. fn
-// must do nothing but its statements and close its rows: all writers wait for it. An error or panic of fn undoes what fn did,
-// and is returned. The others are then run a second time, so fn sets what it returns and adds nothing up.
+// Write runs fn in a transaction, which it may share with other calls, and returns when that is committed or rolled back. fn must only run its
+// statements and close its rows, since all writers wait for it. An error or panic of fn undoes its statements, and is returned. The others are
+// then run a second time, so fn must set its results anew each time, not add to them.
 //
-// A ctx that ends while the call waits for its turn ends it; later on, fn decides.
+// If ctx ends while the call waits for its turn, Write returns; after that, only fn can end the call.
 func (db *DB) Write(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	if fn == nil {
 		panic("sqlite.DB.Write: fn is nil")
@@ -190,7 +189,7 @@ func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Re
 	return result, err
 }
 
-// QueryContext runs a statement that returns rows. They must be read and closed before the function returns.
+// QueryContext runs a statement that returns rows, which must be read and closed before the function returns.
 func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	ctx, err := t.usable(ctx)
 	if err != nil {

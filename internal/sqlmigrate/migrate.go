@@ -118,7 +118,7 @@ func explainRights(err error, component string, files fs.FS, names []string) err
 		fmt.Fprintf(&b, "%s\nINSERT INTO weir_migrations (component, version) VALUES ('%s', %d) ON CONFLICT DO NOTHING;\n",
 			strings.TrimSpace(string(statements)), component, i+1)
 	}
-	return guard.MarkPermanent(fmt.Errorf("%w: this user may not make the tables: let one who may run these statements (those that were not run before):\n%s", err, &b))
+	return guard.MarkPermanent(fmt.Errorf("%w: this user may not make the tables: let a user who may make them run these statements (the ones that were not run yet):\n%s", err, &b))
 }
 
 func applyIn(ctx context.Context, tx *sql.Tx, d Dialect, component string, files fs.FS, names []string) (made []string, err error) {

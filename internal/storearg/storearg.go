@@ -128,7 +128,7 @@ func Edits(edits ...store.Edit) error {
 			}
 		case store.RemoveEdit, store.HoldEdit, store.ReleaseEdit:
 		default:
-			return fmt.Errorf("store: an edit of the kind %d", e.Do)
+			return fmt.Errorf("store: unknown kind of edit: %d", e.Do)
 		}
 	}
 	return nil

@@ -11,7 +11,7 @@ var (
 	// ErrCut is the error of bytes that end too early.
 	ErrCut = errors.New("it is cut off")
 	// ErrNumber is the error of a number that is too large, or longer than it need be: equal values have equal bytes.
-	ErrNumber = errors.New("a number is not well written")
+	ErrNumber = errors.New("a number is malformed")
 )
 
 // Reader reads fields one after the other. After an error it returns zeros, so it need be asked only once.

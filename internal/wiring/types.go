@@ -29,7 +29,7 @@ func MustMatch(method string, from, to any) {
 	case in == nil || out == nil, out.AssignableTo(in) && (in == out || in.Kind() == reflect.Interface):
 	case out.Kind() == reflect.Interface || isMessage(in) || isMessage(out): // it depends on the element
 	default:
-		panic(fmt.Sprintf("%s: the elements are of type %v, and what they go to takes %v", method, out, in))
+		panic(fmt.Sprintf("%s: the elements are of type %v, and the next step takes %v", method, out, in))
 	}
 }
 

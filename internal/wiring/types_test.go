@@ -29,7 +29,7 @@ func elements[T any](t *testing.T) *asyncop.AsyncWaitOperator[T, T] {
 
 // Wiring of two ends whose types do not match panics, and names both; it was an error of the first element.
 func TestTypesOfWiring(t *testing.T) {
-	const refused = "%s: the elements are of type []string, and what they go to takes wiring_test.row"
+	const refused = "%s: the elements are of type []string, and the next step takes wiring_test.row"
 	identity := func(s []string) []string { return s }
 	mapped := flow.NewMap(identity)
 	defer close(mapped.In())

@@ -2,11 +2,10 @@ package couchbase
 
 import "fmt"
 
-// Command is a command of the key-value service, with its number in the binary
-// protocol. Only those that a rule is about have a name here.
+// Command is a command of the key-value service, with its number in the binary protocol. Only commands with a rule have a name here.
 type Command uint8
 
-// The commands that rules are about.
+// The commands with rules.
 const (
 	Get                    Command = 0x00
 	Noop                   Command = 0x0a

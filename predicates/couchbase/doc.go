@@ -1,6 +1,6 @@
-// Package couchbase is RFC 0049 of the Couchbase SDKs, "Retry Handling", as data: its reasons, its list of idempotent
-// operations and its list of response codes. It does not depend on a client; a function that calls Couchbase returns the errors
-// of this package, and an element says with a [Request] what it calls.
+// Package couchbase is RFC 0049 of the Couchbase SDKs, "Retry Handling", as data: its reasons, its list of idempotent operations and its list of
+// response codes. It does not depend on a client; a function that calls Couchbase returns the errors of this package, and an element describes
+// its call by a [Request].
 //
 // # Vocabulary
 //
@@ -29,18 +29,16 @@
 //     strategies.BestEffortStrategy.RefuseUnknown. No code leads to it.
 //   - A decision that fails, by error or panic, is "not retried" (package
 //     strategies).
-//   - Locked on Unlock ends the chain of classifiers: no later classifier may have
-//     it retried. It matches [ErrCASMismatch]. Collection-outdated on
-//     GetCollectionID and all codes on DCP commands are responses like any other:
-//     not listed here, and open to the application's own classifiers.
+//   - Locked on Unlock ends the chain of classifiers: no later classifier may retry it. It matches [ErrCASMismatch]. Collection-outdated on
+//     GetCollectionID and all codes on DCP commands are responses like any other: not listed here, and open to the application's own
+//     classifiers.
 //   - Of a response with several errors, all must be listed; the first names the
 //     reason. An error that is listed proves that data has not changed, but not for
 //     the error beside it.
 //   - 0x85, busy, is not in the list. It counts as a code that only the server's
 //     error map knows, which calls it "retry-later".
-//   - In the error map, auto-retry counts as a retry indication beside retry-now and
-//     retry-later. Its intervals and durations are not even read: how long to wait is
-//     the strategy's business.
+//   - In the error map, auto-retry counts as a retry indication beside retry-now and retry-later. Its intervals and durations are not read,
+//     since the strategy decides how long to wait.
 //   - Without an indication, an unknown status ends the chain as well.
 //
 // # Concurrency

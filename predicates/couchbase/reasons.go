@@ -2,7 +2,7 @@ package couchbase
 
 import "github.com/weirflow/weir/predicates"
 
-// The reasons of RFC 0049. Three of them are always retried, and two do not allow that a non-idempotent request is repeated.
+// The reasons of RFC 0049. Three of them are always retried, and two do not allow repeating a non-idempotent request.
 var (
 	// Unknown: an unexpected error.
 	Unknown = predicates.Unknown
@@ -22,7 +22,7 @@ var (
 	KVLocked = predicates.NewReason("KV_LOCKED", true, false)
 	// KVTemporaryFailure: the server cannot do it now.
 	KVTemporaryFailure = predicates.NewReason("KV_TEMPORARY_FAILURE", true, false)
-	// KVSyncWriteInProgress: another durable write of the document is going on.
+	// KVSyncWriteInProgress: another durable write of the document is in progress.
 	KVSyncWriteInProgress = predicates.NewReason("KV_SYNC_WRITE_IN_PROGRESS", true, false)
 	// KVSyncWriteReCommitInProgress: a durable write is being committed again.
 	KVSyncWriteReCommitInProgress = predicates.NewReason("KV_SYNC_WRITE_RE_COMMIT_IN_PROGRESS", true, false)
@@ -32,7 +32,7 @@ var (
 	SocketClosedWhileInFlight = predicates.NewReason("SOCKET_CLOSED_WHILE_IN_FLIGHT", false, false)
 	// CircuitBreakerOpen: the circuit breaker of the endpoint is open.
 	CircuitBreakerOpen = predicates.CircuitBreakerOpen
-	// QueryPreparedStatementFailure: the prepared statement is not good any more.
+	// QueryPreparedStatementFailure: the prepared statement is not valid any more.
 	QueryPreparedStatementFailure = predicates.NewReason("QUERY_PREPARED_STATEMENT_FAILURE", true, false)
 	// QueryIndexNotFound: the index is not known to the node yet.
 	QueryIndexNotFound = predicates.NewReason("QUERY_INDEX_NOT_FOUND", true, false)
@@ -42,7 +42,7 @@ var (
 	SearchTooManyRequests = predicates.NewReason("SEARCH_TOO_MANY_REQUESTS", true, false)
 	// ViewsTemporaryFailure: views cannot do it now.
 	ViewsTemporaryFailure = predicates.NewReason("VIEWS_TEMPORARY_FAILURE", true, false)
-	// ViewsNoActivePartition: the node has no active partition. Always retried.
+	// ViewsNoActivePartition: the node lacks an active partition. Always retried.
 	ViewsNoActivePartition = predicates.NewReason("VIEWS_NO_ACTIVE_PARTITION", true, true)
 )
 

@@ -10,7 +10,7 @@ import (
 // Service is the service that a request is sent to.
 type Service uint8
 
-// The services. The zero value is none of them.
+// The services. The zero value is not a service.
 const (
 	KV Service = iota + 1
 	Query
@@ -30,7 +30,7 @@ func (s Service) String() string {
 	return fmt.Sprintf("Service(%d)", uint8(s))
 }
 
-// Request is as much of a request as decides whether it may be sent twice. An element that embeds a Request shows it to the operator.
+// Request has the properties of a request that decide whether it may be sent twice. An element that embeds a Request shows it to the operator.
 type Request struct {
 	Service  Service
 	Command  Command // of KV

@@ -5,7 +5,7 @@ import "fmt"
 // Status is a status code of the key-value service.
 type Status uint16
 
-// The statuses that the list of response codes is about.
+// The statuses in the list of response codes.
 const (
 	NotMyVBucket                Status = 0x07
 	Locked                      Status = 0x09

@@ -20,26 +20,26 @@
 //	16 UNAUTHENTICATED      Unauthenticated
 //	others                  none, the outcome is accepted
 //
-// RESOURCE_EXHAUSTED for a message that is too large is accepted, too: it will be as
-// large the next time. gRPC lacks a code for that, so it is recognised by its text.
+// RESOURCE_EXHAUSTED for a message that is too large is accepted, too: it would be as large the next time. gRPC lacks a code for that, so it is
+// recognised by its text.
 //
-// ABORTED does not get a reason: not the call has to be repeated, but the transaction around it. Nor has UNKNOWN, which any
-// error is that did not come from gRPC: put netretry.Classifier after this classifier for those. OUT_OF_RANGE and UNIMPLEMENTED may be
-// the client's word on an answer that it cannot read.
+// ABORTED does not get a reason, since the transaction around the call has to be repeated, not the call. Neither does UNKNOWN, the code of any
+// error that did not come from gRPC: put netretry.Classifier after this classifier for those errors. OUT_OF_RANGE and UNIMPLEMENTED may come
+// from a client that cannot read the answer.
 //
 // # Calls that were not sent
 //
-// UNAVAILABLE and DEADLINE_EXCEEDED of a call that was not sent are netretry.NotSent, and retried even if it must not happen
-// twice. gRPC's errors do not say so. For google.golang.org/grpc the module ext/grpc does:
+// UNAVAILABLE and DEADLINE_EXCEEDED of a call that was not sent are netretry.NotSent, and retried even if it must not happen twice. gRPC's
+// errors do not show that. For google.golang.org/grpc use the module ext/grpc:
 //
 //	conn, err := grpc.NewClient(target, append(grpcstage.DialOptions(), creds)...)
 //
-// For other clients a function that knows returns a predicates.StageError of
-// ClientDispatch; an adapter also reports what it sends (predicates.ReportSent).
+// For other clients a function that knows it returns a predicates.StageError of ClientDispatch; an adapter also reports its requests
+// (predicates.ReportSent).
 //
 // Of several calls whose errors a function joins, the error that allows least decides: see predicates.Classifier.
 //
-// A service that gives more meaning to its codes gets a table of its own, before this table:
+// For a service whose codes mean more, put a table of your own before this table:
 //
 //	predicates.Classifiers(
 //		predicates.ByCode(grpcretry.Code[Row](status.Code), map[codes.Code]predicates.Reason{…}),
@@ -47,7 +47,7 @@
 //
 // # Pushback
 //
-// A server demands a delay, or not to be called again, by the trailer grpc-retry-pushback-ms. See [WithPushback].
+// A server demands a delay, or no further call, by the trailer grpc-retry-pushback-ms. See [WithPushback].
 //
 // # Concurrency
 //

@@ -11,8 +11,8 @@ import (
 // PushbackKey is the key of the metadata, in the trailer of a call, by which a server demands a delay.
 const PushbackKey = "grpc-retry-pushback-ms"
 
-// WithPushback returns err with the delay that the server demands. values are the values of [PushbackKey] in the trailer of the call.
-// Policies of strategies.ReasonAware keep to the demand:
+// WithPushback returns err with the delay that the server demands. values are the values of [PushbackKey] in the trailer of the call. Policies
+// of strategies.ReasonAware obey the demand:
 //
 //	var trailer metadata.MD
 //	row, err := client.Get(ctx, key, grpc.Trailer(&trailer))

@@ -75,8 +75,8 @@ func ofResponses[OUT any](a *predicates.Attempt[OUT]) (predicates.Reason, bool) 
 	return reason, !reason.IsZero()
 }
 
-// StatusCode returns the extraction, for [predicates.ByCode], of the status code of a [*StatusError] or of an *http.Response
-// among the results. It extracts none of several that differ, and none beside the error of a request without a status.
+// StatusCode returns the extraction, for [predicates.ByCode], of the status code of a [*StatusError] or of an *http.Response among the results.
+// It does not extract a code if several differ, or beside the error of a request without a status.
 func StatusCode[OUT any]() func(a *predicates.Attempt[OUT]) (int, bool) {
 	return func(a *predicates.Attempt[OUT]) (int, bool) {
 		var code int

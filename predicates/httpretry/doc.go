@@ -31,12 +31,11 @@
 //
 // # Calls with several requests
 //
-// A call that joins the errors of several requests, or has several responses as results, is retried as a whole: for the reason
-// that allows least (see [predicates.Classifier]). So a 429 beside a 502, a 200 or a lost connection does not have a POST
-// repeated.
+// A call that joins the errors of several requests, or has several responses as results, is retried as a whole: for the reason that allows least
+// (see [predicates.Classifier]). So a 429 beside a 502, a 200 or a lost connection does not lead to a repeated POST.
 //
-// [Transport] knows also of requests that succeeded: it reports each to the attempt. A POST that was executed, or may have
-// been, keeps the call from being repeated for what became of a later one:
+// [Transport] also knows the requests that succeeded: it reports each to the attempt. A POST that was executed, or may have been, keeps the call
+// from being repeated for the outcome of a later request:
 //
 //	refused dial, 408, 425, 429, rejections   take back their own request only
 //	307, 308                                  the same: the request went elsewhere
@@ -65,9 +64,9 @@
 // Over HTTP/2 a stream or a connection that ends is a lost connection (netretry.ConnectionLost). With Transport, REFUSED_STREAM
 // and a GOAWAY whose last stream is below the request's count as "not sent": the server has not processed the request.
 //
-// Retry-After is a pushback ([predicates.ServerPushback]), which strategies.ReasonAware heeds: where a call is repeated at all,
-// that happens after exactly this delay, or not at all if the element's time ends before. A delay of 0, such as a date that has
-// passed, is not a demand: the strategy's own delay counts.
+// Retry-After is a pushback ([predicates.ServerPushback]), which strategies.ReasonAware obeys: where a call is repeated at all, that happens
+// after exactly this delay, or not at all if the element's time ends before. A delay of 0, such as a date that has passed, is not a demand: the
+// strategy's own delay counts.
 //
 // # Concurrency
 //
@@ -89,8 +88,8 @@
 //	})
 //	policy := strategies.ReasonAware(httpretry.Classifier[Page](), strategies.BestEffort[Page]()).Idempotent()
 //
-// A table of your own goes first and overrides rows of the table above. It speaks for the whole call: where a call makes several
-// requests, a row that allows a POST to be repeated allows it for all of them.
+// Put a table of your own first: it overrides rows of the table above. It applies to the whole call: where a call makes several requests, a row
+// that allows a POST to be repeated allows it for all of them.
 //
 //	predicates.Classifiers(
 //		predicates.ByCode(httpretry.StatusCode[Page](), map[int]predicates.Reason{503: httpretry.TooManyRequests}),

@@ -9,7 +9,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// The reasons that [Classifier] names, beside the reasons of package netretry.
+// The reasons that [Classifier] names, in addition to the reasons of package netretry.
 var (
 	// RequestTimeout, 408: the server did not get the whole request in time.
 	RequestTimeout = predicates.NewReason("HTTP_408_REQUEST_TIMEOUT", true, false)
@@ -19,19 +19,19 @@ var (
 	TooManyRequests = predicates.NewReason("HTTP_429_TOO_MANY_REQUESTS", true, false)
 	// InternalServerError, 500: anything may have happened.
 	InternalServerError = predicates.NewReason("HTTP_500_INTERNAL_SERVER_ERROR", false, false)
-	// BadGateway, 502: the server behind the proxy gave no valid answer.
+	// BadGateway, 502: the server behind the proxy did not give a valid answer.
 	BadGateway = predicates.NewReason("HTTP_502_BAD_GATEWAY", false, false)
-	// ServiceUnavailable, 503: overload or maintenance. A server that says so has not
-	// executed the call, but proxies say so, too, when they lost the server.
+	// ServiceUnavailable, 503: overload or maintenance. A server that answers so has not executed the call, but proxies answer so, too, when
+	// they lose the server.
 	ServiceUnavailable = predicates.NewReason("HTTP_503_SERVICE_UNAVAILABLE", false, false)
-	// GatewayTimeout, 504: the server behind the proxy gave no answer in time.
+	// GatewayTimeout, 504: the server behind the proxy did not answer in time.
 	GatewayTimeout = predicates.NewReason("HTTP_504_GATEWAY_TIMEOUT", false, false)
-	// AfterRedirect: a status of the first three, answered to another request than the first: that one has been executed.
+	// AfterRedirect: a status of the first three, in answer to a later request than the first, which has been executed.
 	AfterRedirect = predicates.NewReason("HTTP_REFUSED_AFTER_REDIRECT", false, false)
 
 	// InProgress, 409 of a tracker (package exactlyonce): an earlier attempt of the request runs.
 	InProgress = predicates.NewReason("HTTP_409_IN_PROGRESS", false, false)
-	// TrackerFull, 503 of a tracker: it has no room for the request, and did not execute it.
+	// TrackerFull, 503 of a tracker: it is full, and did not execute the request.
 	TrackerFull = predicates.NewReason("HTTP_503_TRACKER_FULL", true, false)
 )
 

@@ -15,11 +15,10 @@ type StatusError struct {
 	Method     string // of the request that was answered; "" if unknown
 	URL        string // of the request that was answered, without a password; "" if unknown
 
-	// Redirected reports that the first request of the call was another one, of
-	// another method: it was answered with a redirect, so it may have been executed.
+	// Redirected reports that the first request of the call had another method: it was answered with a redirect, so it may have been executed.
 	Redirected bool
 
-	// Delay is what the server demands by Retry-After, if HasDelay.
+	// Delay is the delay that the server demands by Retry-After, if HasDelay.
 	Delay    time.Duration
 	HasDelay bool
 

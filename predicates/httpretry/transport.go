@@ -12,7 +12,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Transport returns base with knowledge of how far its requests came. An error carries its stage, as [*predicates.StageError]:
+// Transport wraps base and reports how far its requests came. An error carries its stage, as [*predicates.StageError]:
 //
 //	ClientDispatch   no header was written, or the server said by HTTP/2 that it had
 //	                 not processed the request (REFUSED_STREAM, a GOAWAY below its
@@ -21,13 +21,13 @@ import (
 //	NetworkTime      anything else
 //	nothing          base does not say: it does not support package httptrace
 //
-// Errors are otherwise what they were. The text of errors of ClientDispatch says so,
-// too, since an http.Client whose Timeout has run out replaces errors by their text.
+// Errors are otherwise unchanged. The text of errors of ClientDispatch mentions the stage, too, since an http.Client whose Timeout has run out
+// replaces errors by their text.
 //
-// Each request is reported to the attempt that its context belongs to ([predicates.ReportSent]) and stays in doubt unless its
-// error or its status proves that it had no effect: see the package documentation. So if a call makes two POSTs and the second is
-// refused, it is not repeated if the first may have been executed. Requests with a safe method (GET, HEAD, OPTIONS, TRACE; RFC 9110, 9.2.1)
-// are not reported: by definition they ask for no effect, so there is none to repeat.
+// Each request is reported to the attempt that its context belongs to ([predicates.ReportSent]) and stays in doubt unless its error or its
+// status proves that it had no effect: see the package documentation. So if a call makes two POSTs and the second is refused, it is not repeated
+// if the first may have been executed. Requests with a safe method (GET, HEAD, OPTIONS, TRACE; RFC 9110, 9.2.1) are not reported: by definition
+// they do not have an effect to repeat.
 //
 // base has to call the hooks GetConn, GotConn and WroteHeaderField of httptrace, as an http.Transport does. An
 // *http.Transport may repeat a request by itself, but a POST only if the server has certainly not got it. With another base, a

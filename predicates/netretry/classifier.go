@@ -12,8 +12,7 @@ import (
 // dial proves that the request was not sent, it sets the stage of the attempt accordingly.
 func Classifier[OUT any]() predicates.Classifier[OUT] { return ClassifierOf[OUT](KindOf) }
 
-// ClassifierOf is [Classifier] with another opinion on the fate of a connection, for clients whose errors [KindOf] does
-// not know. It panics if kind is nil.
+// ClassifierOf is [Classifier] with kind in place of [KindOf], for clients whose errors KindOf does not know. It panics if kind is nil.
 func ClassifierOf[OUT any](kind func(err error) Kind) predicates.Classifier[OUT] {
 	if kind == nil {
 		panic("netretry: ClassifierOf: nil kind")

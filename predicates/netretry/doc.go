@@ -41,8 +41,8 @@
 // Of errors that a function joins, the error that allows least decides, and an error that is
 // not known here does not allow any retry: see predicates.Classifier.
 //
-// Permanent errors do not get a reason: a host name that does not exist, an address that cannot be parsed, a certificate that is not
-// trusted. Neither has context.Canceled: the caller wanted it so.
+// Permanent errors do not get a reason: a host name that does not exist, an address that cannot be parsed, a certificate that is not trusted.
+// Neither does context.Canceled, since the caller wanted it.
 //
 // # Concurrency
 //

@@ -19,7 +19,7 @@ type Kind uint8
 const (
 	// Other is not a failure of a connection, or a permanent one.
 	Other Kind = iota
-	// Dial means that no connection could be made, or that there was none to use (driver.ErrBadConn of database/sql).
+	// Dial means that no connection could be made, or that no usable connection was left (driver.ErrBadConn of database/sql).
 	Dial
 	// Lost means that an established connection ended.
 	Lost
@@ -42,8 +42,7 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// KindOf returns what err says about a connection. It looks through wrapping, as errors.Is and errors.As do, and the outermost
-// *[net.OpError] says what was being done.
+// KindOf returns the kind of err. It looks through wrapping, as errors.Is and errors.As do. The outermost *[net.OpError] has the operation.
 func KindOf(err error) Kind {
 	if err == nil || errors.Is(err, context.Canceled) || permanent(err) {
 		return Other

@@ -4,13 +4,13 @@ import "github.com/weirflow/weir/predicates"
 
 // The reasons that [Classifier] names.
 var (
-	// NotConnected: no connection could be made, so nothing was sent.
+	// NotConnected: no connection could be made, so the request was not sent.
 	NotConnected = predicates.NewReason("CONNECTION_NOT_ESTABLISHED", true, false)
 
-	// NotSent: the connection failed, or time ran out, before anything was sent.
+	// NotSent: the connection failed, or time ran out, before the request was sent.
 	NotSent = predicates.NewReason("REQUEST_NOT_SENT", true, false)
 
-	// HopNotConnected: a connection could not be made, but the call may have sent something before, over another one.
+	// HopNotConnected: a connection could not be made, but the call may have sent a request before, over another connection.
 	HopNotConnected = predicates.NewReason("HOP_NOT_CONNECTED", false, false)
 
 	// ConnectionLost: the connection ended while the call was in flight.

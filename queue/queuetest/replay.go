@@ -7,9 +7,9 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// Replay runs a schedule decoded from bytes and compares the queue with the model after every operation, misuse
-// included: puts into a full queue, completions of entries that are not pending, pops without a head. Any bytes are a
-// schedule. The first gives the capacity, each other one an operation in its upper three bits:
+// Replay runs a schedule decoded from bytes and compares the queue with the model after every operation, misuse included: puts into a full
+// queue, completions of entries that are not pending, pops without a head. Any bytes are a schedule. The first byte is the capacity, each other
+// byte an operation in its upper three bits:
 //
 //	0 1 2  put a record        3  put a control element
 //	4 5    complete the k-th pending entry, k in the lower bits; without any, the k-th of the others, which panics

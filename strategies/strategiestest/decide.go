@@ -11,12 +11,12 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Decision is what an operator does after an attempt.
+// Decision is the decision of an operator after an attempt.
 type Decision struct {
 	Retry   bool               // another attempt follows, after Delay
 	Delay   time.Duration      // before jitter
-	Late    bool               // the strategy wants a retry, but the element has no time left for Delay
-	Verdict strategies.Verdict // without Retry: why
+	Late    bool               // the strategy wants a retry, but the element's time ends before Delay
+	Verdict strategies.Verdict // without Retry: the reason why
 	Reason  predicates.Reason  // that the classifier named; a rejection ends the element
 	Stage   predicates.Stage   // of the attempt, as far as the classifier knows it
 
@@ -42,13 +42,13 @@ func (d Decision) String() string {
 	return fmt.Sprintf("no retry: %v%s", d.Verdict, reason)
 }
 
-// Decide returns what an operator with this strategy or policy does after the attempt a. It asks the classifier or the
-// predicates, then the strategy, then the bounds of the policy, as an operator does. A budget earns and pays.
+// Decide returns the decision of an operator with this strategy or policy after the attempt a. It asks the classifier or the predicates, then
+// the strategy, then the bounds of the policy, as an operator does. A budget is credited and charged.
 //
 //	d := strategiestest.Decide(policy, predicates.Attempt[Row]{Input: "key", Err: ErrBusy})
 //
-// Set in a what your code looks at: Err or Results as a rule. A Number of 0 stands for 1, and a Remaining of 0 for an element
-// without timeout. Decide sets Idempotent from Input, by the policy.
+// Set the fields of a that your code reads, usually Err or Results. A Number of 0 stands for 1, and a Remaining of 0 for an element without
+// timeout. Decide sets Idempotent from Input, by the policy.
 func Decide[OUT any](strategy strategies.Retry[OUT], a predicates.Attempt[OUT]) Decision {
 	policy := strategies.PolicyOf(strategy).Steps()
 	a.Number = max(1, a.Number)

@@ -8,7 +8,7 @@
 //
 // Run it with -race: some laws are about calls from many goroutines.
 //
-// [Decide] shows what an operator does after one attempt:
+// [Decide] shows what an operator does after an attempt:
 //
 //	d := strategiestest.Decide(policy, predicates.Attempt[Row]{Err: ErrBusy})
 //	assert.True(t, d.Retry)

@@ -13,9 +13,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// Run checks the strategies that newStrategy returns against the laws of [strategies.AsyncRetryStrategy], one subtest each.
-// newStrategy must return a new strategy with the same configuration each time; not every law is checked on the same one. Run
-// finds its types by itself:
+// Run checks the strategies that newStrategy returns against the laws of [strategies.AsyncRetryStrategy], in a subtest for each law. newStrategy
+// must return a new strategy with the same configuration each time, since laws are checked on different strategies. Types are inferred:
 //
 //   - CanRetry, once false, stays false for all later attempts.
 //   - CanRetry and BackoffTime depend on the attempt alone: whatever was asked
@@ -23,8 +22,7 @@ import (
 //     shares state between elements on purpose cannot pass.
 //   - BackoffTime is never negative where CanRetry is true; elsewhere it is not
 //     asked.
-//   - RetryPredicate always has the same of its two predicates. They take no
-//     results, any error, and do not panic over them.
+//   - RetryPredicate always has the same of its two predicates. They accept empty results and any error without a panic.
 //   - The jitter of a strategy that has a method Jitter() strategies.Jitter is never
 //     negative, and draws only from the source it is given.
 func Run[OUT any, S strategies.AsyncRetryStrategy[OUT]](t *testing.T, newStrategy func() S) {

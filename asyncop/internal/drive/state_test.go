@@ -165,7 +165,7 @@ func TestStateIsExact(t *testing.T) {
 	for want, b := range map[string][]byte{
 		"unknown mark 2":                   mark,
 		"unknown marks 4":                  marks,
-		"not well written":                 append(none[:len(none)-1:len(none)-1], 0x80, 0),
+		"a number is malformed":            append(none[:len(none)-1:len(none)-1], 0x80, 0),
 		"negative time spent":              encode(core.Item[string, int]{Spent: -1}),
 		"negative wait":                    encode(core.Item[string, int]{Wait: -1}),
 		"unknown kind of retry: 4":         encode(core.Item[string, int]{Wait: 1, Retry: 4}),

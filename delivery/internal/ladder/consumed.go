@@ -143,6 +143,14 @@ func (s *consumed[T]) AsReceived(id store.Identity, m *store.Message) (payload, 
 	return payload, schema, leases.Same(s.decoder, s.codec, schema, payload, m)
 }
 
+// LeasesLost is that of the receiver, if it counts them.
+func (s *consumed[T]) LeasesLost() int {
+	if loses, ok := s.receiver().(interface{ LeasesLost() int }); ok {
+		return loses.LeasesLost()
+	}
+	return 0
+}
+
 // Close implements [Source].
 func (s *consumed[T]) Close(ctx context.Context) error {
 	s.mu.Lock()

@@ -154,7 +154,7 @@ func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, lef
 	for page := (store.Page{Max: pageSize}); ; {
 		entries, err := s.List(ctx, queue, store.Filter{}, page)
 		if err != nil {
-			return fmt.Errorf("ladder: what waits in %q: %w", queue, err)
+			return fmt.Errorf("ladder: messages waiting in %q: %w", queue, err)
 		}
 		if len(entries) == 0 {
 			return nil
@@ -393,7 +393,7 @@ func (k *keys[T]) check(ctx context.Context, s store.Inspector) error {
 	for _, l := range all {
 		found, err := s.List(ctx, l.queue, store.Filter{IDs: []string{l.id}}, store.Page{Max: 1})
 		if err != nil {
-			return fmt.Errorf("ladder: what waits in %q: %w", l.queue, err)
+			return fmt.Errorf("ladder: messages waiting in %q: %w", l.queue, err)
 		}
 		if len(found) > 0 {
 			continue

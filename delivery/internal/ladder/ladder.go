@@ -91,7 +91,7 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 		case seen[c.Blocked]:
 			return nil, fmt.Errorf("ladder: New: Blocked: the queue %q must have a name that no other one has", c.Blocked)
 		case !canLook:
-			return nil, fmt.Errorf("ladder: New: Blocked: a %T cannot look into its queues: it is no store.Inspector", c.Store)
+			return nil, fmt.Errorf("ladder: New: Blocked: a %T cannot look into its queues: it is not a store.Inspector", c.Store)
 		case c.MaxBlocked == 0:
 			c.MaxBlocked = defaultMaxBlocked
 		}

@@ -450,6 +450,19 @@ type keepsReceived interface {
 	AsReceived(id store.Identity, m *store.Message) (payload, schema []byte, ok bool)
 }
 
+// LeasesLost returns how many leases the inputs have lost.
+func (s *source[T]) LeasesLost() (n int) {
+	s.mu.Lock()
+	inputs := slices.Clone(s.inputs)
+	s.mu.Unlock()
+	for _, in := range inputs {
+		if loses, ok := in.source.(interface{ LeasesLost() int }); ok {
+			n += loses.LeasesLost()
+		}
+	}
+	return n
+}
+
 // choose is that of the input which has the message.
 func (s *source[T]) choose(ctx context.Context, id store.Identity, provider string) (now string, found bool, err error) {
 	s.mu.Lock()

@@ -25,9 +25,34 @@ func (s *Source[T]) extend(ctx context.Context) {
 		return
 	}
 	// A message whose lease was lost stays in flight: if it comes again, it joins.
-	if err := s.store.Extend(ctx, s.lease, leases...); err != nil && ctx.Err() == nil {
+	err := s.store.Extend(ctx, s.lease, leases...)
+	if lost, ok := errors.AsType[*store.LeaseError](err); ok {
+		s.mu.Lock()
+		for _, l := range lost.Lost {
+			if h := s.held[l.Entry]; h != nil && h.lease == l {
+				s.lose(h)
+			}
+		}
+		s.mu.Unlock()
+	}
+	if err != nil && ctx.Err() == nil {
 		s.logger.Warn("weir: leases could not be extended", "queue", s.queue, "error", err)
 	}
+}
+
+// lose counts a lease that is lost, once. Called with mu held.
+func (s *Source[T]) lose(h *held) {
+	if !h.lost {
+		h.lost = true
+		s.lost++
+	}
+}
+
+// LeasesLost returns how many leases have ended before their messages were settled, and were given to others or to this source again.
+func (s *Source[T]) LeasesLost() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost
 }
 
 // recordAll writes all verdicts there are. After an error those that were not written are still there.
@@ -94,8 +119,11 @@ func (s *Source[T]) write(hs []*held, f func([]store.Lease) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, h := range hs {
-		if isLost && h.lease != leases[i] && slices.Contains(lost.Lost, leases[i]) {
-			continue
+		if isLost && slices.Contains(lost.Lost, leases[i]) {
+			if h.lease != leases[i] {
+				continue
+			}
+			s.lose(h)
 		}
 		h.written = true
 		delete(s.held, h.lease.Entry)

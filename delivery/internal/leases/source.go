@@ -73,6 +73,7 @@ type Source[T any] struct {
 	suspect *held            // its leases have ended, and it has its head start until then; nil: none has
 	until   time.Time
 	flying  map[string]int // messages by key, if they are taken in turn
+	lost    int            // leases: see LeasesLost
 }
 
 // held is a message that was received and is not settled in the store. All is guarded by Source.mu, message but for its provider written
@@ -82,6 +83,7 @@ type held struct {
 	message store.Message
 	verdict *message.Verdict // nil: in flight
 	written bool             // settled in the store
+	lost    bool             // its lease is, and was counted
 }
 
 type sourceSettings struct {
@@ -137,7 +139,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 		panic("weir: NewSource: " + err.Error())
 	}
 	if queue == dead {
-		panic(fmt.Sprintf("weir: NewSource: the queue %q cannot be that of its dead letters", queue))
+		panic(fmt.Sprintf("weir: NewSource: the queue %q cannot be the queue of its own dead letters", queue))
 	}
 	set := sourceSettings{clock: clock.New(), lease: DefaultLease, maxPoll: defaultMaxPoll, logger: slog.Default()}
 	for _, opt := range opts {
@@ -260,7 +262,7 @@ func (s *Source[T]) take(n int) ([]message.Message[T], error) {
 	taken, back := s.choose(taken)
 	if len(back) > 0 {
 		if err := s.store.Release(s.recorder.Calls, 0, back...); err != nil && !errors.Is(err, store.ErrLeaseLost) {
-			s.logger.Warn("weir: messages could not be given back, and come again when their leases end", "queue", s.queue, "error", err)
+			s.logger.Warn("weir: messages could not be given back, and are redelivered when their leases end", "queue", s.queue, "error", err)
 		}
 	}
 	var ms []message.Message[T]
@@ -337,7 +339,8 @@ func (s *Source[T]) choose(taken []store.Leased) (chosen []store.Leased, back []
 		other := s.held[l.Lease.Entry]
 		switch {
 		case other != nil:
-			other.lease = l.Lease
+			s.lose(other)
+			other.lease, other.lost = l.Lease, false
 		case l.Lapses >= verdicts.MaxLapses:
 			chosen = append(chosen, l)
 		case l.Lapses > 0:
@@ -409,7 +412,7 @@ func (s *Source[T]) Choose(ctx context.Context, id store.Identity, provider stri
 func Choose(ctx context.Context, s store.Store, provider string, lease store.Lease) error {
 	c, ok := s.(store.Chooser)
 	if !ok {
-		return fmt.Errorf("weir: a %T cannot store the choice of a provider: it is no store.Chooser", s)
+		return fmt.Errorf("weir: a %T cannot store the choice of a provider: it is not a store.Chooser", s)
 	}
 	return c.Choose(ctx, provider, lease)
 }

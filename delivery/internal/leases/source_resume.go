@@ -26,7 +26,7 @@ func (s *Source[T]) Resume(ctx context.Context) (ids []string, err error) {
 	for page := (store.Page{Max: resumePage}); fresh < resumePage; {
 		entries, err := i.List(ctx, s.queue, store.Filter{}, page)
 		if err != nil {
-			return nil, fmt.Errorf("weir: what an earlier source has left in %q: %w", s.queue, err)
+			return nil, fmt.Errorf("weir: messages that an earlier source has left in %q: %w", s.queue, err)
 		}
 		if len(entries) == 0 {
 			break

@@ -267,6 +267,41 @@ func TestRedeliveryJoins(t *testing.T) {
 	})
 }
 
+// A lease that is lost counts once: when another source has the message, or this one has it again.
+func TestLeasesLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := memory.Open()
+		put(t, memory, "a", "b", "c")
+		var down atomic.Bool
+		s := leases.NewSource(failing{memory, &down}, "q", "dead", codec.JSON[string](), leases.WithLease(time.Second), quiet)
+		a, b, c := receive(t, s), receive(t, s), receive(t, s)
+		time.Sleep(5 * time.Second)
+		require.Zero(t, s.LeasesLost())
+		down.Store(true)
+		time.Sleep(5 * time.Second) // no lease is extended
+		require.Zero(t, s.LeasesLost(), "they have ended, and nobody has the messages")
+		other := leases.NewSource(memory, "q", "dead", codec.JSON[string](), leases.WithLease(time.Hour), quiet)
+		receive(t, other)
+		down.Store(false)
+		time.Sleep(5 * time.Second)
+		require.Equal(t, 1, s.LeasesLost())
+		down.Store(true)
+		time.Sleep(5 * time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, err := s.Receive(ctx, 2)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 3, s.LeasesLost(), "the others join")
+		down.Store(false)
+		a.Ack()
+		b.Ack()
+		c.Ack()
+		require.NoError(t, s.Close(t.Context()))
+		require.Equal(t, 3, s.LeasesLost())
+		require.NoError(t, other.Close(t.Context()))
+	})
+}
+
 // slowRelease is a store whose Release returns some time after it has taken effect.
 type slowRelease struct {
 	*memory.Engine

@@ -37,7 +37,7 @@ var _ partitions.Stores = (*Stores)(nil)
 // Option changes a setting of [New].
 type Option func(*Stores)
 
-// KeepLast sets how many checkpoints of a pipeline are kept, the newest ones; the default is 3. It panics if n < 1.
+// KeepLast sets how many of the newest checkpoints of a pipeline are kept; the default is 3. It panics if n < 1.
 func KeepLast(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("blobcheckpoint: KeepLast: %d is less than 1", n))
@@ -45,8 +45,8 @@ func KeepLast(n int) Option {
 	return func(s *Stores) { s.keep = n }
 }
 
-// New returns the stores in a bucket. The names of their objects begin with prefix and a slash; without one, with the pipeline. The bucket stays
-// the caller's. It panics if bucket is nil.
+// New returns the stores in a bucket. The names of their objects begin with prefix and a slash; if prefix is empty, with the pipeline. The
+// bucket stays the caller's. It panics if bucket is nil.
 func New(bucket *blob.Bucket, prefix string, opts ...Option) *Stores {
 	if bucket == nil {
 		panic("blobcheckpoint: New: nil bucket")
@@ -76,8 +76,8 @@ type object struct {
 	checkpoint uint64 // 0: none
 }
 
-// Open implements [partitions.Stores]. The store has the pipeline from now on, whatever stores were opened for it before. The error
-// matches [checkpoint.ErrFenced] if one was opened for a higher epoch.
+// Open implements [partitions.Stores]. The store takes over the pipeline from all stores opened before. The error matches [checkpoint.ErrFenced]
+// if a store was opened for a higher epoch.
 func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (checkpoint.Store, error) {
 	if pipeline == "" {
 		return nil, errors.New("blobcheckpoint: the name of a pipeline is empty")

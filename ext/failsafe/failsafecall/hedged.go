@@ -21,14 +21,13 @@ var notRepeatable = predicates.NewRejection("NOT_REPEATABLE")
 // Hedged is asyncop.Blocking with a hedge policy: if a call is slow, it is made once more beside the first, and the first
 // answer counts. The context of the others ends.
 //
-// Both may take effect. So the call must be one that may happen twice: the element says so (predicates.Idempotent), or
-// repeatable does, which is asked about elements that do not say. A nil repeatable says no. repeatable also gets the context of
-// the attempt, for calls that their server recognises by an identity in it. An element whose call must not happen twice fails
-// with [ErrNotRepeatable], in stage ClientDispatch.
+// Both may take effect, so only calls that may happen twice are allowed: the element says so (predicates.Idempotent), or else repeatable
+// decides. A nil repeatable means no. repeatable also gets the context of the attempt, for calls that their server recognises by an identity in
+// it. An element whose call must not happen twice fails with [ErrNotRepeatable], in stage ClientDispatch.
 //
-// The attempt has one permit for all its calls: with a limit of n calls, and h hedges each, up to n·(h+1) run. The permit comes
-// back when the policy has its answer; a call that goes on although its context has ended does not count any more. Each call
-// has two goroutines. Hedged panics if call or policy is nil.
+// The attempt has one permit for all its calls: with a limit of n calls, and h hedges each, up to n·(h+1) run. The permit is released when the
+// policy has its answer; a call that runs on after the end of its context does not count any more. Each call has two goroutines. Hedged panics
+// if call or policy is nil.
 func Hedged[IN, OUT any](
 	call func(ctx context.Context, in IN) (OUT, error), policy hedgepolicy.HedgePolicy[OUT],
 	repeatable func(ctx context.Context, in IN) bool,

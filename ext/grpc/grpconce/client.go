@@ -23,13 +23,13 @@ var (
 	resultKey = strings.ToLower(oncewire.Result)
 )
 
-// DialOptions returns the options for [grpc.NewClient] that send ids with unary calls of the named methods. A method is a full
-// one as gRPC has it, /pay.v1.Payments/Charge; one that ends with a slash, /pay.v1.Payments/, names all of a service. Name only
-// what recognises the ids, such as a server with the interceptor of this package: a call is repeated because of that.
+// DialOptions returns the options for [grpc.NewClient] that send ids with unary calls of the named methods. A method is a full name as in gRPC,
+// /pay.v1.Payments/Charge; a name that ends with a slash, /pay.v1.Payments/, means all methods of a service. Name only methods whose server
+// recognises the ids, as with the interceptor of this package: calls are repeated because of that.
 //
-// A call of a named method needs a context of an attempt of an element of a [caller.Tracker]. It fails without being
-// sent, with an error of [caller.NextID], where there is none, or where an attempt makes a second request without a
-// step ([caller.WithStep]). Other calls and streams have no id.
+// A call of a named method needs a context of an attempt of an element of a [caller.Tracker]. It fails without being sent, with an error of
+// [caller.NextID], if it lacks that, or if an attempt makes a second request without a step ([caller.WithStep]). Other calls and streams are
+// sent without an id.
 //
 // Answers of the called side's tracker become errors. They match, under [errors.Is]:
 //
@@ -39,12 +39,11 @@ var (
 //	ErrInProgress  may be repeated: UNAVAILABLE
 //	ErrFull        not executed, may be repeated: UNAVAILABLE
 //
-// What is sent with an id is reported as tracked ([predicates.WithTracked]), so that reason-aware strategies repeat a call that
-// was lost in flight, unless it has sent something else. For that, the options include those of package grpcstage. Attempts
-// that gRPC makes itself, by the retry policy of a service config, carry the same id with the same attempt number.
+// A call with an id is reported as tracked ([predicates.WithTracked]), so that reason-aware strategies repeat it if it was lost in flight,
+// unless the attempt has sent another request. For that, the options include the options of package grpcstage. Attempts that gRPC makes itself,
+// by the retry policy of a service config, carry the same id with the same attempt number.
 //
-// The options go before other interceptors that make attempts. DialOptions panics if no method is named, or if one does not
-// have this form.
+// The options go before other interceptors that make attempts. DialOptions panics if no method is named, or if a name does not have this form.
 func DialOptions(methods ...string) []grpc.DialOption {
 	if len(methods) == 0 {
 		panic("grpconce: DialOptions: no method is named")
@@ -154,8 +153,8 @@ func (e *answerError) Error() string {
 
 func (e *answerError) Is(target error) bool { return target == e.class }
 
-// Unwrap returns the status, from which classifiers read what may follow. That of a stale request says nothing about it:
-// FAILED_PRECONDITION is otherwise a refusal without effect.
+// Unwrap returns the status, from which classifiers read whether the call may be repeated. It returns nil for a stale request, since
+// FAILED_PRECONDITION would count as a refusal without effect.
 func (e *answerError) Unwrap() error {
 	if e.class == exactlyonce.ErrStale { //nolint:errorlint // from classOf
 		return nil

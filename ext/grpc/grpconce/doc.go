@@ -14,7 +14,7 @@
 //	results := server.NewResults(server.Config{})
 //	server := grpc.NewServer(grpc.ChainUnaryInterceptor(authenticate, grpconce.UnaryServerInterceptor(results, grpconce.ServerConfig{Scope: userOf})))
 //
-// A call with an id runs once, however often it comes: see [UnaryServerInterceptor].
+// A call with an id runs once, however often it is sent: see [UnaryServerInterceptor].
 //
 // # Concurrency
 //

@@ -23,11 +23,10 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// ServerConfig is how [UnaryServerInterceptor] tracks calls. Scope is required.
+// ServerConfig configures [UnaryServerInterceptor]. Scope is required.
 type ServerConfig struct {
-	// Scope returns the authenticated principal of a call, so that no client gets the replies of another one. It only reads
-	// what the interceptors before this one have found. Its error ends the call, and nothing is tracked. A service with one
-	// client returns a constant.
+	// Scope returns the authenticated principal of a call, so that no client gets the replies of another client. It only reads the results of
+	// earlier interceptors. Its error ends the call, which is not tracked. A service with a single client returns a constant.
 	Scope func(ctx context.Context) (scope string, err error)
 
 	// Required reports whether a call of a method without an id is refused. Default: such calls are handled as if there were
@@ -39,10 +38,10 @@ type ServerConfig struct {
 	// UNIMPLEMENTED.
 	Stored func(code codes.Code) bool
 
-	// RetryAfter is what clients are asked to wait where they may repeat a call. Default 1 s.
+	// RetryAfter is the time that clients are asked to wait where they may repeat a call. Default 1 s.
 	RetryAfter time.Duration
 
-	// Logger gets what clients do not see: the errors of Records and replies that cannot be read. Default: slog.Default().
+	// Logger logs failures that clients do not see: errors of Records, and stored replies that cannot be read. Default: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -62,13 +61,12 @@ type ServerConfig struct {
 // Without it there is UNAVAILABLE if the attempt that ran ended without a reply, or if Records cannot be read. Where the call
 // may be repeated, the trailer grpc-retry-pushback-ms says when.
 //
-// The message of the reply is stored, or the status with its details; header and trailer are not. The context of a handler is
-// that of [server.Results.Do]: it goes on without its caller while others wait, and has no deadline. A handler that uses
-// an [exactlyonce.Store] stores what [Encode] returns in the transaction of its effect; when Put or COMMIT fails, it rolls back
-// and returns an error that is not definite.
+// The message of the reply is stored, or the status with its details; header and trailer are not. The context of a handler is the context of
+// [server.Results.Do]: it outlives its caller while others wait, and does not have a deadline. A handler that uses an [exactlyonce.Store] stores
+// the result of [Encode] in the transaction of its effect; when Put or COMMIT fails, it rolls back and returns an error that is not definite.
 //
-// Messages have to be protocol buffers whose types are linked in; a tracked call with others fails with INTERNAL.
-// UnaryServerInterceptor panics if results or Scope is nil or RetryAfter is negative.
+// Messages must be protocol buffers whose types are linked in; a tracked call with other messages fails with INTERNAL. UnaryServerInterceptor
+// panics if results or Scope is nil or RetryAfter is negative.
 func UnaryServerInterceptor(results *server.Results, c ServerConfig) grpc.UnaryServerInterceptor {
 	if results == nil {
 		panic("grpconce: UnaryServerInterceptor: nil results")
@@ -230,7 +228,7 @@ func (s *tracking) trailer(ctx context.Context, result string, pushback bool) {
 func fingerprint(method string, req any) ([32]byte, error) {
 	message, ok := req.(proto.Message)
 	if !ok {
-		return [32]byte{}, status.Errorf(codes.Internal, "a %T is no protocol buffer and cannot be tracked", req)
+		return [32]byte{}, status.Errorf(codes.Internal, "a %T is not a protocol buffer and cannot be tracked", req)
 	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
 	if err != nil {
@@ -257,7 +255,7 @@ func Encode(reply any, err error) ([]byte, error) {
 	}
 	message, ok := reply.(proto.Message)
 	if !ok {
-		return nil, status.Errorf(codes.Internal, "a %T is no protocol buffer and cannot be stored", reply)
+		return nil, status.Errorf(codes.Internal, "a %T is not a protocol buffer and cannot be stored", reply)
 	}
 	packed, err := anypb.New(message)
 	if err != nil {

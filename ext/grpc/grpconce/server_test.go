@@ -267,7 +267,7 @@ func TestServerHandlersThatFail(t *testing.T) {
 		_, md, err := s.call(t.Context(), "a", callID(3, n+1))
 		requireRefused(t, md, err, codes.FailedPrecondition, "stale")
 	}
-	require.Contains(t, log.String(), "a string is no protocol buffer and cannot be stored")
+	require.Contains(t, log.String(), "a string is not a protocol buffer and cannot be stored")
 
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("exactly-once", callID(4, 1)))
 	_, err = s.interceptor(ctx, "no message", &grpc.UnaryServerInfo{}, nil)

@@ -22,44 +22,60 @@ const (
 	countAwait = 100 * time.Millisecond // a scrape waits for one that has begun
 )
 
-// Queues counts queues of a store. Safe for concurrent use.
-type Queues struct {
-	store store.Inspector
+// Counts counts queues and tables. Safe for concurrent use.
+type Counts[T any] struct {
+	count func(ctx context.Context, name string) (T, error)
 	clock clock.Clock
 
 	mu sync.Mutex
-	of map[string]*count // by queue
+	of map[string]*count[T] // by name
 }
 
 // count is the last one of a queue, and the one that goes on.
-type count struct {
-	counts  store.Counts
+type count[T any] struct {
+	counts  T
 	err     error
 	at      time.Time     // zero: there was none
 	again   time.Time     // the next one, at the earliest
 	running chan struct{} // closed at its end; nil: none goes on
 }
 
-// NewQueues returns what counts queues of a store.
-func NewQueues(s store.Inspector, c clock.Clock) *Queues {
-	return &Queues{store: s, clock: c, of: map[string]*count{}}
+// NewCounts returns what counts by calls of count, which end with their contexts.
+func NewCounts[T any](c clock.Clock, f func(ctx context.Context, name string) (T, error)) *Counts[T] {
+	return &Counts[T]{count: f, clock: c, of: map[string]*count[T]{}}
 }
 
-// Count returns the last count of a queue, which is a new one if that takes no longer than a tenth of a second; at is when it was made,
-// zero if there was none. Of the reasons the first maxReasons by name are distinguished.
-func (q *Queues) Count(queue string) (c store.Counts, at time.Time, err error) {
+// NewQueues returns what counts queues of a store. Of the reasons the first maxReasons by name are distinguished.
+func NewQueues(s store.Inspector, c clock.Clock) *Counts[store.Counts] {
+	return NewCounts(c, func(ctx context.Context, queue string) (store.Counts, error) {
+		c, err := s.Count(ctx, queue, store.Filter{})
+		if err != nil {
+			return c, fmt.Errorf("queue %q: %w", queue, err)
+		}
+		names := slices.Sorted(maps.Keys(c.Reasons))
+		for _, name := range names[min(maxReasons, len(names)):] {
+			c.Reasons[other.Name()] += c.Reasons[name]
+			delete(c.Reasons, name)
+		}
+		return c, nil
+	})
+}
+
+// Count returns the last count, which is a new one if that takes no longer than a tenth of a second; at is when it was made, zero if there
+// was none.
+func (q *Counts[T]) Count(name string) (c T, at time.Time, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	last := q.of[queue]
+	last := q.of[name]
 	if last == nil {
-		last = &count{}
-		q.of[queue] = last
+		last = &count[T]{}
+		q.of[name] = last
 	}
 	running := last.running
 	if running == nil && !q.clock.Now().Before(last.again) {
 		running = make(chan struct{})
 		last.running = running
-		go q.count(queue, last) // ends within countLimit, if the store ends with its context
+		go q.run(name, last) // ends within countLimit, if the store ends with its context
 	}
 	if running != nil {
 		q.mu.Unlock()
@@ -74,20 +90,11 @@ func (q *Queues) Count(queue string) (c store.Counts, at time.Time, err error) {
 	return last.counts, last.at, last.err
 }
 
-// count counts a queue.
-func (q *Queues) count(queue string, to *count) {
+func (q *Counts[T]) run(name string, to *count[T]) {
 	ctx, cancel := context.WithTimeout(context.Background(), countLimit)
 	defer cancel()
 	begun := q.clock.Now()
-	c, err := q.store.Count(ctx, queue, store.Filter{})
-	if err != nil {
-		err = fmt.Errorf("queue %q: %w", queue, err)
-	}
-	names := slices.Sorted(maps.Keys(c.Reasons))
-	for _, name := range names[min(maxReasons, len(names)):] {
-		c.Reasons[other.Name()] += c.Reasons[name]
-		delete(c.Reasons, name)
-	}
+	c, err := q.count(ctx, name)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.clock.Now()

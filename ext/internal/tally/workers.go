@@ -30,6 +30,10 @@ var Workers = []Metric[delivery.Status]{
 		},
 	},
 	{
+		Name: "worker.leases.lost", Help: "Leases whose messages were delivered again while the worker had them.", Unit: "lease",
+		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.LeasesLost })},
+	},
+	{
 		Name: "worker.floods", Help: "How often the flood guard has stopped the worker.", Unit: "flood",
 		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.Floods })},
 	},

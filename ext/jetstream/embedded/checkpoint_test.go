@@ -223,6 +223,28 @@ func TestInputThatIsIdle(t *testing.T) {
 	}
 }
 
+// The lag is what the server has behind the last message, of the chosen subjects.
+func TestInputLag(t *testing.T) {
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	for i := range 10 {
+		publish(t, js, stream, strconv.Itoa(i))
+	}
+	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd())
+	defer in.Close()
+	require.Negative(t, in.Lag(), "it has asked nobody")
+	for i := range 10 {
+		require.NoError(t, in.Wait(bounded(t)))
+		require.EqualValues(t, 10-i, in.Lag())
+		_, err := in.Next()
+		require.NoError(t, err)
+		require.EqualValues(t, 9-i, in.Lag())
+	}
+	_, err := in.Next()
+	require.Equal(t, io.EOF, err)
+	require.Zero(t, in.Lag())
+}
+
 // Law W2: a message that cannot be read goes to the dead letters as it is, and stops no other. One that is there is not read again.
 func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
 	js := connect(t, fresh(t))

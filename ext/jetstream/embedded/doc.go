@@ -1,5 +1,5 @@
-// Package embedded runs a NATS server with JetStream in the process of the program, without a port: queues for the workers of
-// one process, and the same engine in tests as in production.
+// Package embedded runs a NATS server with JetStream in the process of the program, without a port: queues for the workers of a process, and the
+// same engine in tests as in production.
 //
 //	server, err := embedded.Start(dir)
 //	if err != nil {
@@ -13,13 +13,13 @@
 //	defer nc.Close()
 //	js, err := jetstream.New(nc)
 //
-// Any other program goes on from there as with a server of its own: to move to a cluster, connect to that with nats.Connect.
+// The rest of the program is the same as with a separate server: to move to a cluster, connect to that with nats.Connect.
 //
 // # Guarantees
 //
-// What the server has confirmed is on disk: it syncs each write (SyncAlways). That costs a sync for each message: some thousand a
-// second on a usual disk. Leave it so in a cluster, too ([WithCluster]): a server that does not sync, and is killed, may bring back
-// messages that were removed, and then lead.
+// Confirmed writes are on disk: the server syncs each write (SyncAlways). That costs a sync for each message: some thousand a second on a usual
+// disk. Keep that in a cluster, too ([WithCluster]): a server that does not sync, and is killed, may bring back messages that were removed, and
+// then lead.
 //
-// A directory belongs to one server at a time: Start refuses one that another server has open, in this process or another one.
+// A directory belongs to a single server at a time: Start refuses a directory that another server has open, in this process or in another.
 package embedded

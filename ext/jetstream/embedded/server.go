@@ -51,12 +51,12 @@ func WithLogger(l *slog.Logger) Option {
 	return func(s *settings) { s.logger = l }
 }
 
-// Cluster says which server of a cluster a [Server] is. Addresses have the form host:port.
+// Cluster is the place of a [Server] in a cluster. Addresses have the form host:port.
 type Cluster struct {
 	Name    string   // of the cluster; the same at each server
-	Server  string   // name of this server: no other one has it, and it keeps it when it starts again
+	Server  string   // the unique name of this server, the same at each start
 	Clients string   // the address at which clients connect to this server
-	Address string   // the address at which the other servers connect to this one
+	Address string   // the address at which the other servers connect to this server
 	Servers []string // such addresses of all servers, Address among them; the same at each server
 }
 
@@ -65,7 +65,7 @@ func (c *Cluster) apply(o *server.Options) (err error) {
 		return fmt.Errorf("the cluster %q and its server %q must have names", c.Name, c.Server)
 	}
 	if !slices.Contains(c.Servers, c.Address) {
-		return fmt.Errorf("cluster %s: its servers %q have no address %q", c.Name, c.Servers, c.Address)
+		return fmt.Errorf("cluster %s: its servers %q do not include the address %q", c.Name, c.Servers, c.Address)
 	}
 	if o.Host, o.Port, err = split(c.Clients); err != nil {
 		return fmt.Errorf("cluster %s: %w", c.Name, err)
@@ -94,22 +94,22 @@ func split(address string) (host string, port int, err error) {
 	return host, int(number), nil
 }
 
-// WithCluster makes the server one of a cluster. Then it listens at two addresses, and Start does not wait for the other servers:
-// calls of clients fail until most of the servers run. The servers trust each other, and anyone who reaches their addresses, unless
-// [WithServerOptions] sets TLS and users.
+// WithCluster makes the server a member of a cluster. Then it listens at two addresses, and Start does not wait for the other servers: calls of
+// clients fail until most of the servers run. The servers trust each other, and anyone who reaches their addresses, unless [WithServerOptions]
+// sets TLS and users.
 func WithCluster(c Cluster) Option {
 	c.Servers = slices.Clone(c.Servers)
 	return func(s *settings) { s.cluster = &c }
 }
 
-// WithServerOptions changes the server's own options after those of this package were set: limits, accounts, a port, TLS.
+// WithServerOptions changes the server's own options after the options of this package were set: limits, accounts, a port, TLS.
 func WithServerOptions(change func(o *server.Options)) Option {
 	guard.RefuseNil("embedded: WithServerOptions", "function", change)
 	return func(s *settings) { s.options = append(s.options, change) }
 }
 
-// Start starts a server that keeps its streams in a directory, which it makes if need be. It returns when the server is ready.
-// The server must be closed.
+// Start starts a server that keeps its streams in a directory, which it makes if it is missing. It returns when the server is ready. The server
+// must be closed.
 func Start(dir string, opts ...Option) (*Server, error) {
 	if dir == "" {
 		return nil, errors.New("embedded: a server without a directory")
@@ -182,7 +182,7 @@ func ready(s *server.Server, fatal <-chan error) error {
 	return nil
 }
 
-// Connect returns a connection within the process. It needs no port; a server with accounts needs credentials all the same.
+// Connect returns a connection within the process. It does not need a port; a server with accounts needs credentials all the same.
 func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	nc, err := nats.Connect("", append([]nats.Option{s.InProcess()}, opts...)...)
 	if err != nil {
@@ -191,7 +191,7 @@ func (s *Server) Connect(opts ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// InProcess is the option with which a client connects within the process, without a port:
+// InProcess returns the option to connect within the process, without a port:
 //
 //	engine, err := jetstream.Open(ctx, "", jetstream.WithConnection(server.InProcess()))
 func (s *Server) InProcess() nats.Option { return nats.InProcessServer(s.server) }
@@ -205,10 +205,10 @@ func (s *Server) Dial() (net.Conn, error) {
 	return c, nil
 }
 
-// URL returns where other processes reach the server, if [WithServerOptions] has given it a port.
+// URL returns the address at which other processes reach the server, if [WithServerOptions] has given it a port.
 func (s *Server) URL() string { return s.server.ClientURL() }
 
-// Close ends the server, and returns when that is done. Connections are cut, so close them before. A second Close does nothing.
+// Close shuts the server down, and returns when it has ended. It cuts connections, so close them before. A second Close has no effect.
 func (s *Server) Close() error {
 	s.closing.Do(func() {
 		s.server.Shutdown()
@@ -235,7 +235,7 @@ func (l logger) Noticef(format string, v ...any) { l.log(slog.LevelDebug, format
 func (l logger) Warnf(format string, v ...any)   { l.log(slog.LevelWarn, format, v) }
 func (l logger) Errorf(format string, v ...any)  { l.log(slog.LevelError, format, v) }
 
-// Fatalf is where a server of its own would exit.
+// Fatalf logs an error at which a separate server would exit.
 func (l logger) Fatalf(format string, v ...any) {
 	l.log(slog.LevelError, format, v)
 	select {

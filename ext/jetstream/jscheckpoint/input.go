@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -19,11 +21,11 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// Input reads the values of the messages of a stream, in the order of the stream. Its position is a sequence number, so it needs no
-// consumer of its own at the server, and acknowledges nothing: the stream must keep messages until a checkpoint holds them. It is a
+// Input reads the values of the messages of a stream, in the order of the stream. Its position is a sequence number, so it does not need a
+// consumer at the server, and does not acknowledge messages: the stream must keep messages until a checkpoint holds them. It is a
 // [checkpoint.Waiter].
 //
-// A position whose message was removed from the beginning of the stream is an error of Seek: what came after it would be skipped.
+// A position whose message was removed from the beginning of the stream is an error of Seek, since the messages after it would be skipped.
 type Input[T any] struct {
 	js      jetstream.JetStream
 	stream  string
@@ -41,11 +43,13 @@ type Input[T any] struct {
 	at       uint64        // the sequence number of its message
 	last     bool          // there is no message behind the one before, for now
 	ended    bool          // Wait has found the end
+	lag      atomic.Int64  // see Lag
 }
 
 var (
 	_ checkpoint.Input[int] = (*Input[int])(nil)
 	_ checkpoint.Waiter     = (*Input[int])(nil)
+	_ checkpoint.Lagger     = (*Input[int])(nil)
 )
 
 const (
@@ -63,17 +67,17 @@ type inputSettings struct {
 // InputOption changes a setting of [NewInput].
 type InputOption func(*inputSettings)
 
-// WithSubjects sets which messages of the stream are read; they may have wildcards. The default is all.
+// WithSubjects sets the subjects of the messages to read, with wildcards if need be. The default is all.
 func WithSubjects(subjects ...string) InputOption {
 	return func(s *inputSettings) { s.subjects = subjects }
 }
 
-// WithEnd makes the input end when it has read what is in the stream, in place of waiting for more.
+// WithEnd makes the input end after the present messages of the stream, in place of waiting for more.
 func WithEnd() InputOption { return func(s *inputSettings) { s.end = true } }
 
-// WithDeadLetters sets the queue for messages that the codec cannot read: they are put there as they are, as [store.Undecodable], and
-// the input goes on behind them. A restart may put one again, with the same id. Without it, such a message is the error of Next, and the
-// pipeline fails there each time it is started again.
+// WithDeadLetters sets the queue for messages that the codec cannot read: they are put there unchanged, as [store.Undecodable], and the input
+// continues behind them. A restart may put such a message again, with the same id. Without it, such a message is the error of Next, and the
+// pipeline fails there each time it is restarted.
 func WithDeadLetters(s store.Store, queue string) InputOption {
 	guard.RefuseNil("jscheckpoint: WithDeadLetters", "store", s)
 	if queue == "" {
@@ -91,6 +95,7 @@ func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], op
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	in := &Input[T]{js: js, stream: stream, codec: c, decoder: decoder.New("jscheckpoint", c), ctx: ctx, cancel: cancel, next: 1}
+	in.lag.Store(-1)
 	for i, opt := range opts {
 		if opt == nil {
 			panic(fmt.Sprintf("jscheckpoint: NewInput: option %d is nil", i))
@@ -150,7 +155,8 @@ func (in *Input[T]) open(ctx context.Context) error {
 	if in.iterator, err = c.Messages(jetstream.PullExpiry(expiry), jetstream.PullHeartbeat(heartbeat)); err != nil {
 		return err
 	}
-	in.consumer, in.last = c, c.CachedInfo().NumPending == 0
+	in.pending(c.CachedInfo().NumPending)
+	in.consumer = c
 	return nil
 }
 
@@ -175,7 +181,7 @@ func (in *Input[T]) more(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// Wait implements [checkpoint.Waiter]. The position goes on over a message that is among the dead letters.
+// Wait implements [checkpoint.Waiter]. The position passes messages that are among the dead letters.
 func (in *Input[T]) Wait(ctx context.Context) error {
 	for in.waiting == nil && !in.ended {
 		if err := in.wait(ctx); err != nil {
@@ -213,7 +219,9 @@ func (in *Input[T]) wait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	in.undone, in.at, in.last = m, at.Sequence.Stream, at.NumPending == 0
+	in.pending(at.NumPending)
+	in.undone, in.at = m, at.Sequence.Stream
+	in.lag.Add(1) // until Next
 	schema, err := headers.ReadSchema(m.Headers())
 	var v T
 	if err == nil {
@@ -237,8 +245,19 @@ func (in *Input[T]) wait(ctx context.Context) error {
 		return fmt.Errorf("message %d: dead letters %q: %w", in.at, in.queue, err)
 	}
 	in.undone, in.next = nil, in.at+1 // law D1: it is safe
+	in.lag.Add(-1)
 	return nil
 }
+
+// pending notes how many messages the server has behind the last one.
+func (in *Input[T]) pending(n uint64) {
+	in.last = n == 0
+	in.lag.Store(int64(min(n, math.MaxInt64-1)))
+}
+
+// Lag implements [checkpoint.Lagger]: the messages of the chosen subjects, as the server said with the last one. It does not know before
+// the first one was asked for.
+func (in *Input[T]) Lag() int64 { return in.lag.Load() }
 
 // Next implements [checkpoint.Input].
 func (in *Input[T]) Next() (v T, err error) {
@@ -249,6 +268,7 @@ func (in *Input[T]) Next() (v T, err error) {
 		return v, io.EOF
 	}
 	v, in.next, in.waiting = *in.waiting, in.at+1, nil
+	in.lag.Add(-1)
 	return v, nil
 }
 

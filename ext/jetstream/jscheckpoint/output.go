@@ -30,13 +30,13 @@ const (
 	stateVersion = 1
 )
 
-// Output publishes elements to a stream, exactly once. Nothing else may publish to the stream: so the sequence number of each element is
-// known before it is published, and part of the checkpoint, with the elements themselves. Each is published only directly behind the one
-// before, as often as it takes.
+// Output publishes elements to a stream, exactly once. It must be the only publisher to the stream: so the sequence number of each element is
+// known before it is published, and part of the checkpoint, with the elements themselves. Each is published only directly behind the previous
+// element, as often as it takes.
 //
-// A run that another one has taken over from publishes nothing: Commit returns [checkpoint.ErrFenced]. Restore returns an error if
-// there is more in the stream than the checkpoint knows, or less. Write returns an error for an element that is larger than the server
-// (max_payload) or the stream (MaxMsgSize) takes, less what its headers need.
+// After another run has taken over, a run does not publish: Commit returns [checkpoint.ErrFenced]. Restore returns an error if the stream has
+// more or fewer messages than the checkpoint knows. Write returns an error for an element that is larger than the server (max_payload) or the
+// stream (MaxMsgSize) takes, less what its headers need.
 type Output[T any] struct {
 	js      jetstream.JetStream
 	pubs    jetstream.JetStream // for publications, which are confirmed later
@@ -120,7 +120,7 @@ func (o *Output[T]) Write(ctx context.Context, v T) error {
 	return nil
 }
 
-// Prepare implements [checkpoint.Output]: what is not published is in the state.
+// Prepare implements [checkpoint.Output]. The state has the elements that are not published yet.
 func (o *Output[T]) Prepare(ctx context.Context) ([]byte, error) {
 	if err := o.begin(ctx); err != nil {
 		return nil, err

@@ -37,8 +37,8 @@ const (
 	maxName    = 1 << 10   // bytes of the name of a pipeline
 )
 
-// StreamConfig returns what a store needs of its stream, for one server. What may be changed: Replicas, MaxBytes, Placement, Description,
-// Metadata. Many pipelines share a stream. The name has no dots, spaces and wildcards.
+// StreamConfig returns the config of a stream for stores, on a single server. Replicas, MaxBytes, Placement, Description and Metadata may be
+// changed. Many pipelines share a stream. The name must not contain dots, spaces or wildcards.
 func StreamConfig(name string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:              name,
@@ -50,7 +50,7 @@ func StreamConfig(name string) jetstream.StreamConfig {
 	}
 }
 
-// Store keeps the checkpoints of one pipeline, the last three at least. It is a [checkpoint.Store].
+// Store keeps the checkpoints of a pipeline, at least the last three. It is a [checkpoint.Store].
 type Store struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
@@ -77,16 +77,16 @@ type Option func(*settings)
 
 type settings struct{ epoch uint64 }
 
-// WithEpoch sets the number of the run, from 1, such as the fencing number of the lock on the partition. A run with a lower one than an
-// earlier run had is refused: Open returns [checkpoint.ErrFenced]. Without it each run has a higher one than the one before.
+// WithEpoch sets the number of the run, from 1, such as the fencing number of the lock on the partition. A run with a lower epoch than an
+// earlier run is refused: Open returns [checkpoint.ErrFenced]. Without it each run has a higher epoch than the previous run.
 func WithEpoch(epoch uint64) Option {
 	if epoch == 0 {
-		panic("jscheckpoint: WithEpoch: 0 is no epoch")
+		panic("jscheckpoint: WithEpoch: the epoch must be at least 1")
 	}
 	return func(s *settings) { s.epoch = epoch }
 }
 
-// Open takes over the checkpoints of a pipeline, in a stream that was made with [StreamConfig]: the run before can save no more.
+// Open takes over the checkpoints of a pipeline, in a stream that was made with [StreamConfig]: the previous run cannot save any more.
 func Open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, opts ...Option) (*Store, error) {
 	guard.RefuseNil("jscheckpoint: Open", "JetStream", js)
 	if pipeline == "" || len(pipeline) > maxName {
@@ -151,7 +151,7 @@ func (s *Store) takeOver(ctx context.Context) error {
 			return err
 		}
 	}
-	return fmt.Errorf("jscheckpoint: %s: others take it over all the time", s.name)
+	return fmt.Errorf("jscheckpoint: %s: gave up after %d conflicting takeovers", s.name, maxTries)
 }
 
 // errMoved says that another message was published meanwhile.
@@ -244,7 +244,7 @@ func (s *Store) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error {
 			return err
 		}
 	}
-	return fmt.Errorf("jscheckpoint: %s: messages come late all the time", s.name)
+	return fmt.Errorf("jscheckpoint: %s: gave up after %d conflicting saves", s.name, maxTries)
 }
 
 // save stores a checkpoint. It returns errMoved if a message of an earlier Save has come late, or another run has taken over.

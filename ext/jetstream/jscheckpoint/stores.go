@@ -15,8 +15,8 @@ type stores struct {
 	stream, group string
 }
 
-// Stores returns the stores of the partitions of a group, in a stream that was made with [StreamConfig]. With epoch 0, which
-// [partitions.Static] gives, the store that was opened last is the owner's. It panics if an argument is nil or empty.
+// Stores returns the stores of the partitions of a group, in a stream that was made with [StreamConfig]. With epoch 0, which [partitions.Static]
+// gives, the store that was opened last owns the partition. It panics if an argument is nil or empty.
 func Stores(js jetstream.JetStream, stream, group string) partitions.Stores {
 	guard.RefuseNil("jscheckpoint: Stores", "JetStream", js)
 	if stream == "" || group == "" {

@@ -1,4 +1,5 @@
-// Package weirotel reports what operators and checkpoints of weir do to OpenTelemetry: metrics, and a trace for each element.
+// Package weirotel reports metrics of operators, checkpoints, workers, queues and backends of weir to OpenTelemetry, and a trace for each
+// element.
 //
 //	metrics, err := weirotel.NewMetrics("payments", otel.GetMeterProvider())
 //	if err != nil {
@@ -26,11 +27,11 @@
 // child of that. A message ([delivery.MetaFromContext]) brings the trace of its sender in its headers, as W3C traceparent. By
 // the semantic conventions for messaging, the element's span has a link to it; [WithMessageParent] makes it a child.
 //
-// A call for many elements ([asyncop.Batched]) belongs to many traces, so its context has the span of none.
-// [asyncop.MemberContexts] returns those of the members: begin a span for the call with links to theirs.
+// A call for many elements ([asyncop.Batched]) belongs to many traces, so its context does not have a span. [asyncop.MemberContexts] returns the
+// contexts of the members: begin a span for the call with links to theirs.
 //
-// Samplers are asked as usual. With one that follows the parent, attempts are sampled as their element is. A span that is not
-// sampled costs little, but not nothing: an element that is to cost nothing needs an operator without traces.
+// Samplers are asked as usual. With a sampler that follows the parent, attempts are sampled as their element is. A span that is not sampled
+// still costs a little; use an operator without traces to avoid that.
 //
 // Lines that the operator logs about an element have the context of its span, so a [log/slog] handler can add the ids of the
 // trace.
@@ -52,9 +53,9 @@
 //	messaging.destination.partition.id  Meta.Origin.Partition
 //	weir.message.visit                Meta.Visit
 //
-// And of that of an attempt: weir.operator.name, weir.attempt.number (from 1), weir.attempt.results, weir.reason, error.type.
-// An element or attempt with an error has the status Error, and the error is recorded. Elements that are kept in a checkpoint
-// have no status: they are called again after the restart, in another trace.
+// Attributes of the span of an attempt: weir.operator.name, weir.attempt.number (from 1), weir.attempt.results, weir.reason, error.type. An
+// element or attempt with an error has the status Error, and the error is recorded. Elements that are kept in a checkpoint do not have a status:
+// they are called again after the restart, in another trace.
 //
 // # Metrics
 //
@@ -81,7 +82,7 @@
 //	messaging.process.duration                     histogram, s; of messages, as weir.element.duration, with messaging.system,
 //	                                               messaging.operation.name, messaging.destination.name and error.type
 //
-// [ObserveCheckpoints] adds those of a pipeline's checkpoints, with the attribute weir.pipeline.name:
+// [ObserveCheckpoints] adds metrics of a pipeline's checkpoints, with the attribute weir.pipeline.name:
 //
 //	weir.checkpoints                               counter, {checkpoint}; by weir.checkpoint.result: completed, failed
 //	weir.checkpoint.failures_in_row                gauge, {checkpoint}
@@ -90,24 +91,33 @@
 //	weir.checkpoint.last_duration                  gauge, s
 //	weir.checkpoint.last_size                      gauge, By
 //
-// [ObserveWorker] adds those of a [delivery.Run], with the attribute weir.worker.name:
+// [ObserveWorker] adds metrics of a [delivery.Run], with the attribute weir.worker.name:
 //
 //	weir.worker.messages.received                  counter, {message}
 //	weir.worker.messages.redelivered               counter, {message}; of these: they had a visit before
 //	weir.worker.messages.settled                   counter, {message}; by weir.verdict: acknowledged, handed_over, rejected, nacked,
 //	                                               given_back
 //	weir.worker.messages.in_flight                 up-down counter, {message}
+//	weir.worker.leases.lost                        counter, {lease}: their messages were delivered again while the worker had them
+//	weir.worker.clock_offset                       gauge, s: how far the engine's clock was ahead of the machine's, at the last heartbeat
 //	weir.worker.floods                             counter, {flood}
 //	weir.worker.state                              up-down counter, {worker}; by weir.state: 1 for starting, receiving, failing, flooded,
 //	                                               draining or ended
 //
-// [ObserveQueues] adds those of queues of a store, with the attribute weir.queue.name:
+// [ObservePartitions] adds metrics of a [partitions.Run], with the attribute weir.pipeline.name:
+//
+//	weir.partitions                                up-down counter, {partition}; by weir.state: running, failing, leaving, ended, of this
+//	                                               worker; unowned: without an owner, if the assigner reports that
+//	weir.partitions.lost                           counter, {partition}
+//	weir.partition.lag                             gauge, {element}; by weir.partition.name. Missing if the input does not know
+//
+// [ObserveQueues] adds metrics of queues of a store, with the attribute weir.queue.name:
 //
 //	weir.queue.messages                            gauge, {message}; by weir.cause: of dead letters, or ""
 //	weir.queue.oldest_age                          gauge, s
 //	weir.queue.reason.messages                     gauge, {message}; by weir.reason. A message counts once for each of its reasons
 //
-// [ObserveResults] adds those of the answers that a service keeps, with the attribute weir.service.name:
+// [ObserveResults] adds metrics of the answers that a service keeps, with the attribute weir.service.name:
 //
 //	weir.answers.clients                           up-down counter, {client}
 //	weir.answers.records, .in_progress             up-down counters, {request}
@@ -115,7 +125,16 @@
 //	weir.answers.requests                          counter, {request}; by weir.outcome: new, attached, replayed, stale, invalid, mismatch,
 //	                                               full, too_many_waiting
 //
-// [ObserveBackends] adds those of backends, with the attribute weir.backend.name:
+// [ObserveKeys] adds metrics of requests with idempotency keys in a database, with the same attribute:
+//
+//	weir.keys.records, .unfinished, .overdue       up-down counters, {request}
+//	weir.keys.clients                              up-down counter, {user}
+//	weir.keys.requests                             counter, {request}; by weir.outcome: new, resumed, replayed, in_progress, mismatch,
+//	                                               invalid
+//	weir.keys.runs.stale                           counter, {run}: another run has taken over their request
+//	weir.keys.collected                            counter, {request}: removed after their retention
+//
+// [ObserveBackends] adds metrics of backends, with the attribute weir.backend.name:
 //
 //	weir.backend.state                             gauge, 1 or 0; by weir.backend.state: open, closed, probing, ramping, held
 //	weir.backend.state_since                       gauge, s since 1970
@@ -128,6 +147,5 @@
 //	weir.backend.retries_refused                   counter, {retry}
 //	weir.backend.closes, .would_have_closed        counters, {close}
 //
-// There are no semantic conventions for operators of streams. Where there are some that fit, for messages and errors, the names
-// are theirs.
+// Names for messages and errors follow the semantic conventions, which do not cover operators of streams.
 package weirotel

@@ -38,13 +38,15 @@ const (
 	serviceKey    = attribute.Key("weir.service.name")
 	backendKey    = attribute.Key("weir.backend.name")
 	causeKey      = attribute.Key("weir.cause")
+	stateKey      = attribute.Key("weir.state")
+	partitionKey  = attribute.Key("weir.partition.name")
 )
 
-// Metrics are those of an operator: an [observe.Observer] that reports to a meter.
+// Metrics is an [observe.Observer] that reports the metrics of an operator to a meter.
 //
-// It may be given to several operators, at the same time or one after the other, such as those of all partitions, or of a pipeline
-// that is started again in the same process. Counters and gauges are sums then, and the age is that of the oldest element of all. Its
-// methods are safe for concurrent use.
+// It may be given to several operators, at the same time or one after the other, such as the operators of all partitions, or of a pipeline that
+// is started again in the same process. Counters and gauges are sums then, and the age is the oldest element's of all. Its methods are safe for
+// concurrent use.
 type Metrics struct {
 	operator attribute.KeyValue
 	option   []metric.RecordOption // with operator
@@ -60,9 +62,9 @@ type Metrics struct {
 
 var _ observe.Observer = (*Metrics)(nil)
 
-// NewMetrics returns the metrics of the operator with this name. Give them to the operator by [asyncop.WithObserver]. The attributes are
-// added to messaging.process.duration: say messaging.system if the messages come from another system, such as kafka. An error is one of
-// the provider. It panics if the name is empty or the provider nil.
+// NewMetrics returns the metrics of the operator with this name. Give them to the operator by [asyncop.WithObserver]. The attributes are added
+// to messaging.process.duration: set messaging.system if the messages come from another system, such as kafka. Errors come from the provider. It
+// panics if the name is empty or the provider nil.
 func NewMetrics(operator string, provider metric.MeterProvider, messaging ...attribute.KeyValue) (*Metrics, error) {
 	switch {
 	case operator == "":
@@ -122,7 +124,7 @@ func (m *Metrics) observe(in *instruments) {
 	})
 }
 
-// Unregister ends the collection of what is read from the operator. Call it to let go of the metrics before their provider ends.
+// Unregister ends the collection of metrics that are read from the operator. Call it to release the metrics before their provider ends.
 func (m *Metrics) Unregister() error { return m.reg.Unregister() }
 
 // Attach is called by the constructors of operators: see [asyncop.WithObserver].
@@ -139,10 +141,10 @@ func (m *Metrics) AttachGroups(groups func() []observe.Group) {
 	m.tally.AttachGroups(groups)
 }
 
-// Accepted implements [observe.Observer]. It adds nothing to the context.
+// Accepted implements [observe.Observer]. It does not change the context.
 func (m *Metrics) Accepted(context.Context, any, bool) context.Context { return nil }
 
-// AttemptStarted implements [observe.Observer]. It adds nothing to the context.
+// AttemptStarted implements [observe.Observer]. It does not change the context.
 func (m *Metrics) AttemptStarted(context.Context, int) context.Context { return nil }
 
 // AttemptEnded implements [observe.Observer]. Exemplars are made from ctx.
@@ -241,10 +243,14 @@ func readings[S any](in *instruments, all []tally.Metric[S], own attribute.KeyVa
 	read := make([]metric.Int64Observable, len(all))
 	sets := make([][]metric.ObserveOption, len(all)) // by the values of each
 	for i, r := range all {
+		unit := "{" + r.Unit + "}"
+		if r.Unit == "By" { // not what is counted, but a unit of UCUM
+			unit = r.Unit
+		}
 		if r.Gauge {
-			read[i] = in.upDown("weir."+r.Name, r.Help, "{"+r.Unit+"}")
+			read[i] = in.upDown("weir."+r.Name, r.Help, unit)
 		} else {
-			read[i] = in.counter("weir."+r.Name, r.Help, "{"+r.Unit+"}")
+			read[i] = in.counter("weir."+r.Name, r.Help, unit)
 		}
 		for _, v := range r.Of {
 			set := []attribute.KeyValue{own}

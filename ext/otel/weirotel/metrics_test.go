@@ -38,7 +38,7 @@ func collect(t *testing.T, reader *sdkmetric.ManualReader) map[string]float64 {
 	put := func(name string, set attribute.Set, v float64) {
 		key := strings.TrimPrefix(name, "weir.")
 		for _, a := range set.ToSlice() {
-			if a.Key != "weir.operator.name" && a.Key != "weir.pipeline.name" && a.Key != "weir.queue.name" && a.Key != "weir.backend.name" {
+			if a.Key != "weir.operator.name" && a.Key != "weir.pipeline.name" && a.Key != "weir.queue.name" && a.Key != "weir.backend.name" && a.Key != "weir.service.name" {
 				key += " " + a.Value.AsString()
 			} else {
 				assert.Equal(t, "rows", a.Value.AsString())

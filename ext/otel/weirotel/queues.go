@@ -14,10 +14,10 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// ObserveQueues reports queues of a store, such as its dead letters and layers, until the registration that it returns is ended.
-// They are counted beside the collections: one begins a count and has its numbers if it takes less than 100 ms, else those of the one before.
-// A count takes 10 s at most, and 20 times as long lies between two. An error is one of the provider. It panics if the store or the
-// provider is nil, or if there is no queue, one without a name or one named twice.
+// ObserveQueues reports queues of a store, such as its dead letters and layers, until the registration that it returns is ended. They are
+// counted in the background: a collection begins a count and reports it if it takes less than 100 ms, else it reports the previous count. A
+// count takes 10 s at most, and the pause between two counts is 20 times as long. Errors come from the provider. It panics if the store or the
+// provider is nil, if names is empty, or if a name is empty or named twice.
 func ObserveQueues(s store.Inspector, provider metric.MeterProvider, names ...string) (metric.Registration, error) {
 	guard.RefuseNil("weirotel: ObserveQueues", "store", s)
 	guard.RefuseNil("weirotel: ObserveQueues", "provider", provider)

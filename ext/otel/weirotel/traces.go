@@ -20,8 +20,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Traces make a span for each element of an operator and one for each attempt: an [observe.Observer]. They belong to one
-// operator at a time. Methods are safe for concurrent use.
+// Traces is an [observe.Observer] that makes a span for each element of an operator and for each attempt. It belongs to a single operator at a
+// time. Methods are safe for concurrent use.
 type Traces struct {
 	tracer     trace.Tracer
 	name       string
@@ -34,10 +34,10 @@ type Traces struct {
 
 var _ observe.Observer = (*Traces)(nil)
 
-// Option changes a setting of [Traces]. Options panic if their argument makes no sense.
+// Option changes a setting of [Traces]. Options panic if their argument is invalid.
 type Option func(*Traces)
 
-// WithPropagator sets what reads the headers of a message; the default is [propagation.TraceContext], which is W3C traceparent
+// WithPropagator sets the propagator that reads the headers of a message; the default is [propagation.TraceContext], which is W3C traceparent
 // and tracestate. Baggage that it finds is in the contexts of the attempts. It panics if p is nil.
 func WithPropagator(p propagation.TextMapPropagator) Option {
 	if guard.IsNil(p) {
@@ -46,9 +46,8 @@ func WithPropagator(p propagation.TextMapPropagator) Option {
 	return func(t *Traces) { t.propagator = p }
 }
 
-// WithMessageParent makes the span of a message a child of the span that its headers name, so that one trace goes from the
-// sender to the last attempt. By default it has a link to it: a message may be delivered several times, and long after it was
-// sent.
+// WithMessageParent makes the span of a message a child of the span that its headers name, so that a single trace goes from the sender to the
+// last attempt. By default it has a link to it: a message may be delivered several times, and long after it was sent.
 func WithMessageParent() Option {
 	return func(t *Traces) { t.isChild = true }
 }
@@ -205,7 +204,7 @@ func (t *Traces) retries(ctx context.Context, o observe.Outcome) {
 	span.AddEvent("weir.retry", trace.WithAttributes(attributes...))
 }
 
-// Ended implements [observe.Observer]: it ends the element's span. One that was not accepted has none.
+// Ended implements [observe.Observer]: it ends the element's span. An element that was not accepted does not have a span.
 func (t *Traces) Ended(ctx context.Context, e observe.Ending) {
 	span := t.spanOf(ctx, false)
 	if span == nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // ObserveWorker reports the worker that has the monitor ([delivery.WithMonitor]), under this name, until the registration that it returns is
-// ended. It asks no engine. An error is one of the provider. It panics if the name is empty, or the monitor or the provider nil.
+// ended. It does not ask the engines. Errors come from the provider. It panics if the name is empty, or the monitor or the provider nil.
 func ObserveWorker(name string, monitor *delivery.Monitor, provider metric.MeterProvider) (metric.Registration, error) {
 	if name == "" {
 		panic("weirotel: ObserveWorker: empty name")
@@ -21,9 +21,12 @@ func ObserveWorker(name string, monitor *delivery.Monitor, provider metric.Meter
 	guard.RefuseNil("weirotel: ObserveWorker", "provider", provider)
 	in := instruments{meter: provider.Meter(scope)}
 	read := readings(&in, tally.Workers, workerKey.String(name))
+	offset := in.gauge("weir.worker.clock_offset", "How far the clock of the engine was ahead of the machine's at the last heartbeat.", "s")
+	own := metric.WithAttributes(workerKey.String(name))
 	in.register(func(_ context.Context, o metric.Observer) error {
 		s := monitor.Status()
 		read(o, &s)
+		o.ObserveFloat64(offset, s.ClockOffset.Seconds(), own)
 		return nil
 	})
 	if in.err != nil {

@@ -14,8 +14,8 @@ type Cache[K comparable, OUT any] struct {
 	cache *otter.Cache[K, lookup.Entry[OUT]]
 }
 
-// New returns an empty cache with these options, which it does not change. It returns an error if there are none, or if
-// otter refuses them. A cache without a MaximumSize or MaximumWeight grows with the number of keys.
+// New returns an empty cache with these options, which it does not change. It returns an error if options is nil, or if otter refuses it. A
+// cache without a MaximumSize or MaximumWeight grows with the number of keys.
 //
 // otter has a goroutine for each cache: it ends with Otter().StopAllGoroutines, or some time after the cache has become garbage.
 func New[K comparable, OUT any](options *otter.Options[K, lookup.Entry[OUT]]) (*Cache[K, OUT], error) {
@@ -63,8 +63,8 @@ func (e expiry[K, OUT]) ExpireAfterCreate(entry otter.Entry[K, lookup.Entry[OUT]
 	return e.users.ExpireAfterCreate(entry)
 }
 
-// ExpireAfterUpdate implements otter.ExpiryCalculator. An entry that takes the place of one with a time of its own is a new one
-// for the user's calculator, which might leave that time as it is.
+// ExpireAfterUpdate implements otter.ExpiryCalculator. An entry that replaces an entry with a time of its own counts as new for the user's
+// calculator, which might otherwise keep that time.
 func (e expiry[K, OUT]) ExpireAfterUpdate(
 	entry otter.Entry[K, lookup.Entry[OUT]], old lookup.Entry[OUT],
 ) time.Duration {

@@ -10,6 +10,5 @@
 //	}
 //	users := lookup.New(asyncop.Blocking(user), cache, lookup.WithMissTTL(10*time.Second))
 //
-// Times that the lookup gives to its entries (lookup.WithTTL, WithMissTTL, WithErrorTTL) take the place of those of the
-// ExpiryCalculator for these entries.
+// Times that the lookup gives to its entries (lookup.WithTTL, WithMissTTL, WithErrorTTL) override the ExpiryCalculator for these entries.
 package ottercache

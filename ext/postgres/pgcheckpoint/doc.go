@@ -16,14 +16,14 @@
 //
 // # Guarantees
 //
-// Those of [checkpoint.Store]: a checkpoint is saved in one transaction, and is durable if the database's synchronous_commit is on, as it is
-// by default. The store that was opened last has the pipeline, and all earlier ones are fenced (law P1): a Save that has
-// begun before is complete, or fails. An epoch that is lower than one before is refused, so a stale owner cannot take a partition back.
+// The guarantees of [checkpoint.Store]: a checkpoint is saved in a transaction, and is durable if the database's synchronous_commit is on, as it
+// is by default. The store that was opened last has the pipeline, and all earlier stores are fenced (law P1): a Save that has begun before is
+// complete, or fails. An epoch that is lower than an earlier epoch is refused, so a stale owner cannot take a partition back.
 //
-// A checkpoint is one value of at most 1 GB.
+// A checkpoint is a value of at most 1 GB.
 //
 // # Tables
 //
-// [Migrate] makes weir_pipelines and weir_checkpoints. The SQL is in the directory migrations, for those who use a tool of their own. A
-// worker needs SELECT, INSERT, UPDATE and DELETE on both. To remove a pipeline, delete its row of weir_pipelines.
+// [Migrate] makes weir_pipelines and weir_checkpoints. The SQL is in the directory migrations, for migration tools. A worker needs SELECT,
+// INSERT, UPDATE and DELETE on both. To remove a pipeline, delete its row of weir_pipelines.
 package pgcheckpoint

@@ -23,7 +23,7 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrate makes the tables, or changes those of an older version. It can be called at each start.
+// Migrate makes or updates the tables. It can be called at each start.
 func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
@@ -49,7 +49,7 @@ var _ partitions.Stores = (*Stores)(nil)
 // Option changes a setting of [New].
 type Option func(*Stores)
 
-// KeepLast sets how many checkpoints of a pipeline are kept, the newest ones; the default is 3. It panics if n < 1.
+// KeepLast sets how many of the newest checkpoints of a pipeline are kept; the default is 3. It panics if n < 1.
 func KeepLast(n int) Option {
 	if n < 1 {
 		panic(fmt.Sprintf("pgcheckpoint: KeepLast: %d is less than 1", n))
@@ -67,8 +67,8 @@ func New(pool *pgxpool.Pool, opts ...Option) *Stores {
 	return s
 }
 
-// Open implements [partitions.Stores]. The store has the pipeline from now on, whatever stores were opened for it before. The error
-// matches [checkpoint.ErrFenced] if one was opened for a higher epoch.
+// Open implements [partitions.Stores]. The store takes over the pipeline from all stores opened before. The error matches [checkpoint.ErrFenced]
+// if a store was opened for a higher epoch.
 func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (checkpoint.Store, error) {
 	if pipeline == "" {
 		return nil, errors.New("pgcheckpoint: the name of a pipeline is empty")

@@ -16,7 +16,7 @@
 //
 // # Vocabulary
 //
-// [Records] is an exactlyonce.Store. There are three ways to write a record:
+// [Records] is an exactlyonce.Store. It writes a record in three ways:
 //
 //	Put   joins a transaction of yours
 //	Run   calls your function in a transaction, commits it, and finds the answer when that of COMMIT was lost
@@ -24,20 +24,18 @@
 //
 // # Guarantees
 //
-// The suite exactlyonce/exactlyoncetest describes and checks them. They hold at every isolation level; with REPEATABLE
-// READ and SERIALIZABLE, Put fails with a serialization failure (SQLSTATE 40001) where it would have waited and
-// seen. What is collected leaves a row without its answer, until its client is silent. Then one row is left of the client, for
-// 24 times that silence.
+// The suite exactlyonce/exactlyoncetest describes and checks them. They hold at every isolation level; with REPEATABLE READ and SERIALIZABLE,
+// Put fails with a serialization failure (SQLSTATE 40001) where it would have waited. A collected record leaves a row without its answer, until
+// its client is silent. Then a single row is left of the client, for 24 times that silence.
 //
-// Put takes an advisory lock of the transaction, shared, whose number is a hash of scope and client; marks and the collection
-// of a client take it exclusively. So a transaction that stays open holds up marks of its client, not other requests. They give up
-// after 2 s at most.
+// Put takes an advisory lock of the transaction, shared, whose number is a hash of scope and client; marks and the collection of a client take
+// it exclusively. So a transaction that stays open blocks marks of its client, not other requests. They give up after 2 s at most.
 //
 // # Cost
 //
-// BenchmarkExec compares Exec with the bare statement in the same group commit, and measures Run. On two cores that had the server,
-// too, without fsync: Exec 65,000 to 68,000 calls a second at 256 at once, which is 70 to 74 % of the bare statement; Run, a
-// transaction for each call, 7,000 to 8,000.
+// BenchmarkExec compares Exec with the bare statement in the same group commit, and measures Run. On two cores shared with the server, without
+// fsync: Exec 65,000 to 68,000 calls a second at 256 at once, which is 70 to 74 % of the bare statement; Run, a transaction for each call, 7,000
+// to 8,000.
 //
 // # Migrations
 //

@@ -29,8 +29,8 @@ type Statement struct {
 	SQL  string
 	Args []any
 
-	// Answer makes the answer of the rows that the statement returns, and may refuse what it did with an error. It may be
-	// called again, when the transaction is. Nil: the rows are not looked at, and the answer is empty.
+	// Answer makes the answer from the rows that the statement returns. An error rolls the statement back. It may be called again, with the
+	// transaction. Nil: the rows are ignored, and the answer is empty.
 	Answer func(rows pgx.Rows) ([]byte, error)
 }
 
@@ -67,15 +67,15 @@ type running struct {
 	cancel  context.CancelFunc
 }
 
-// Exec runs one statement as the effect of a request, in a transaction that stores its answer and that calls of other
-// goroutines share: a group commit. It returns the answer once both are committed. If another attempt has completed the
-// request, Exec returns the answer of that one and this statement has no effect.
+// Exec runs a statement as the effect of a request, in a transaction that stores its answer and that calls of other goroutines share: a group
+// commit. It returns the answer once both are committed. If another attempt has completed the request, Exec returns its answer, and this
+// statement has no effect.
 //
 // The transaction is READ COMMITTED. An error of a statement is the error of its call; the others are run again. One
 // transaction runs at a time for each Records, so statements of one process do not deadlock.
 //
-// When ctx ends while the transaction runs, Exec returns its cause, and the outcome is unknown: the request may be repeated
-// with the same id. That is also so if the answer to COMMIT is lost and the database cannot be asked.
+// When ctx ends while the transaction runs, Exec returns its cause, and the outcome is unknown: the request may be repeated with the same id.
+// The same holds if the answer to COMMIT is lost and the database cannot be asked.
 func (r *Records) Exec(ctx context.Context, req exactlyonce.Request, s Statement) ([]byte, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err

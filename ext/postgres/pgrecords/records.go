@@ -58,10 +58,10 @@ type Records struct {
 
 var _ exactlyonce.Store[pgx.Tx] = (*Records)(nil)
 
-// Option changes what [New] makes.
+// Option changes a setting of [New].
 type Option func(*Records)
 
-// WithClock sets the clock that says when an answer was stored. Default: the wall clock.
+// WithClock sets the clock for the times of answers. Default: the wall clock.
 func WithClock(c clock.Clock) Option {
 	if c == nil {
 		panic("pgrecords.WithClock: the clock is nil")
@@ -82,7 +82,7 @@ func New(pool *pgxpool.Pool, opts ...Option) *Records {
 	return r
 }
 
-// Migrate makes the tables in the database of pool, or changes them to what this version needs.
+// Migrate makes the tables in the database of pool, or updates them to this version.
 func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	db := stdlib.OpenDBFromPool(pool)
 	return errors.Join(sqlmigrate.Apply(ctx, db, sqlmigrate.PostgreSQL, "pgrecords", Migrations()), db.Close())
@@ -261,11 +261,10 @@ func (r *Records) put(ctx context.Context, tx pgx.Tx, req exactlyonce.Request, a
 	}
 }
 
-// Run calls effect in a transaction, stores the answer that it returns as a part of it, commits, and returns that answer. If
-// another attempt has completed the request, Run returns the answer of that one and this effect is rolled back. If the answer
-// to COMMIT is lost, Run finds the record; if the database cannot be asked, or has not ended the transaction yet, the error of
-// COMMIT is returned and the outcome is unknown: the request may be repeated with the same id. Other errors are those of
-// effect, of Put and of the database.
+// Run calls effect in a transaction, stores the answer that it returns as a part of it, commits, and returns that answer. If another attempt has
+// completed the request, Run returns its answer, and this effect is rolled back. If the answer to COMMIT is lost, Run finds the record; if the
+// database cannot be asked, or has not ended the transaction yet, the error of COMMIT is returned and the outcome is unknown: the request may be
+// repeated with the same id. It also returns errors of effect, of Put and of the database.
 func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(ctx context.Context, tx pgx.Tx) ([]byte, error)) ([]byte, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -332,7 +331,7 @@ func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 	return held
 }
 
-// Touch lets the age of answers begin anew. Those whose rows are locked keep theirs.
+// Touch restarts the age of answers. Answers whose rows are locked keep their age.
 func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) error {
 	n := len(requests)
 	scopes, clients, sequences, steps := make([]string, n), make([]pgtype.UUID, n), make([]int64, n), make([]string, n)

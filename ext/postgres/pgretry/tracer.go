@@ -10,8 +10,8 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Tracer reports each statement to the attempt that its context belongs to ([predicates.ReportSent]), for calls that commit
-// more than once: if a later statement is refused, what an earlier one has done remains.
+// Tracer reports each statement to the attempt that its context belongs to ([predicates.ReportSent]), for calls that commit more than once: if a
+// later statement is refused, the effect of an earlier statement remains.
 //
 //	config.ConnConfig.Tracer = pgretry.Tracer{} // or multitracer.New(pgretry.Tracer{}, yours)
 //

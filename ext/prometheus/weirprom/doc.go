@@ -1,4 +1,4 @@
-// Package weirprom gives Prometheus what operators and checkpoints of weir count and measure.
+// Package weirprom exports the metrics of operators, checkpoints, workers, queues and backends of weir to Prometheus.
 //
 //	metrics := weirprom.New("payments")
 //	prometheus.MustRegister(metrics)
@@ -36,8 +36,8 @@
 //	weir_element_queue_duration_seconds          histogram: from the slot to the first attempt
 //	weir_retry_backoff_seconds                   histogram: the waits before retries
 //
-// An element that came after the operator took no more is discarded, and has no duration. After 100 different reasons, new ones
-// are counted as "other".
+// An element that came after the operator had stopped reading is discarded, and does not have a duration. After 100 different reasons, new
+// reasons are counted as "other".
 //
 // # Metrics of checkpoints
 //
@@ -53,18 +53,29 @@
 //
 // # Metrics of workers
 //
-// [NewWorker] collects those of a [delivery.Run]. They have the label worker.
+// [NewWorker] collects the metrics of a [delivery.Run]. They have the label worker.
 //
 //	weir_worker_messages_received_total
 //	weir_worker_messages_redelivered_total           of these: they had a visit before
 //	weir_worker_messages_settled_total{verdict}      verdict: acknowledged, handed_over, rejected, nacked, given_back
 //	weir_worker_messages_in_flight                   received and not settled
+//	weir_worker_leases_lost_total                    messages that were delivered again while the worker had them
+//	weir_worker_clock_offset_seconds                 how far the engine's clock was ahead of the machine's, at the last heartbeat
 //	weir_worker_floods_total                         how often the flood guard has stopped the worker
 //	weir_worker_state{state}                         1 for the state it is in: starting, receiving, failing, flooded, draining, ended
 //
+// # Metrics of partitions
+//
+// [NewPartitions] collects the metrics of a [partitions.Run]. They have the label pipeline.
+//
+//	weir_partitions{state}                           of this worker: running, failing, leaving, ended; unowned: without an owner, as far as
+//	                                                 this worker knows; missing if the assigner does not report that
+//	weir_partitions_lost_total                       how often the worker has lost a partition
+//	weir_partition_lag{partition}                    elements that were not read yet; missing if the input does not know
+//
 // # Metrics of queues
 //
-// [NewQueues] collects those of dead letters, layers, outboxes and other queues of a store. They have the label queue.
+// [NewQueues] collects the metrics of dead letters, layers, outboxes and other queues of a store. They have the label queue.
 //
 //	weir_queue_messages{cause}                       cause: of dead letters, or ""
 //	weir_queue_oldest_age_seconds
@@ -73,7 +84,8 @@
 //
 // # Metrics of backends
 //
-// [NewBackends] collects them. They have the label backend. Why one is closed is in its log and in weir backend list.
+// [NewBackends] collects them. They have the label backend. The reason why a backend is closed is in its log and in the command weir backend
+// list.
 //
 //	weir_backend_state{state}                        1 for the state it is in: open, closed, probing, ramping, held; else 0
 //	weir_backend_state_since_timestamp_seconds
@@ -90,7 +102,7 @@
 //
 // # Metrics of a called side
 //
-// [NewResults] collects those of the answers that a service keeps. They have the label service.
+// [NewResults] collects the metrics of the answers that a service keeps. They have the label service.
 //
 //	weir_answers_clients                             clients that are remembered
 //	weir_answers_records                             requests that run or have an answer
@@ -98,10 +110,21 @@
 //	weir_answers_bytes                               as they count for MaxBytes
 //	weir_answers_requests_total{outcome}             outcome: new, attached, replayed, stale, invalid, mismatch, full, too_many_waiting
 //
+// [NewKeys] collects the metrics of requests with idempotency keys in a database, with the same label.
+//
+//	weir_keys_records                                requests in the table
+//	weir_keys_unfinished                             of these
+//	weir_keys_overdue                                of those: past their retention
+//	weir_keys_clients                                users with requests
+//	weir_keys_counted_timestamp_seconds              when: a long table is not counted at each scrape
+//	weir_keys_requests_total{outcome}                outcome: new, resumed, replayed, in_progress, mismatch, invalid
+//	weir_keys_runs_stale_total                       runs whose request another run has taken over
+//	weir_keys_collected_total                        finished requests that were removed after their retention
+//
 // # Histograms
 //
-// Each histogram is a classic and a native one at the same time. A server that scrapes native histograms takes the native one,
-// whose buckets grow by 9 %. Others take the classic one, whose buckets can be chosen: see [WithBuckets].
+// Each histogram is both classic and native. A server that scrapes native histograms takes the native form, whose buckets grow by 9 %. Others
+// take the classic form, whose buckets can be chosen: see [WithBuckets].
 //
 // # Cost
 //

@@ -15,11 +15,11 @@ import (
 	"github.com/weirflow/weir/internal/counting"
 )
 
-// Metrics are those of an operator: an [observe.Observer] for it, and a [prometheus.Collector] for a registry.
+// Metrics has the metrics of an operator: it is an [observe.Observer] for it, and a [prometheus.Collector] for a registry.
 //
-// It may be given to several operators, at the same time or one after the other, such as those of all partitions, or of a pipeline
-// that is started again in the same process. Counters and gauges are sums then, and the age is that of the oldest element of all. Its
-// methods are safe for concurrent use.
+// It may be given to several operators, at the same time or one after the other, such as the operators of all partitions, or of a pipeline that
+// is started again in the same process. Counters and gauges are sums then, and the age is the oldest element's of all. Its methods are safe for
+// concurrent use.
 type Metrics struct {
 	read    []*prometheus.Desc // as tally.Metrics
 	oldest  *prometheus.Desc
@@ -49,7 +49,7 @@ var (
 	_ prometheus.Collector = (*Metrics)(nil)
 )
 
-// Option changes a setting of [Metrics]. Options panic if their argument makes no sense.
+// Option changes a setting of [Metrics]. Options panic if their argument is invalid.
 type Option func(*Metrics)
 
 // DefaultBuckets returns the buckets of classic histograms: 100 µs to 100 s, three for each power of ten.
@@ -124,8 +124,8 @@ func (m *Metrics) AttachGroups(groups func() []observe.Group) {
 	m.tally.AttachGroups(groups)
 }
 
-// Counter is called by the constructors of operators, which call what it returns in place of the methods below: metrics need neither
-// the elements nor contexts. Those are for observers that call m, or embed it.
+// Counter is called by the constructors of operators. They use the counter in place of the methods below, since metrics need neither the
+// elements nor contexts. The methods are for observers that call m, or embed it.
 func (m *Metrics) Counter(observer any) counting.Counter {
 	if observer != any(m) {
 		return nil
@@ -163,10 +163,10 @@ func (m *Metrics) countElement(e *counting.Element) {
 	}
 }
 
-// Accepted implements [observe.Observer]. It adds nothing to the context.
+// Accepted implements [observe.Observer]. It does not change the context.
 func (m *Metrics) Accepted(context.Context, any, bool) context.Context { return nil }
 
-// AttemptStarted implements [observe.Observer]. It adds nothing to the context.
+// AttemptStarted implements [observe.Observer]. It does not change the context.
 func (m *Metrics) AttemptStarted(context.Context, int) context.Context { return nil }
 
 // AttemptEnded implements [observe.Observer].

@@ -67,7 +67,7 @@ func valuesOf(families map[string]*dto.MetricFamily, operator string) map[string
 			own := false
 			for _, l := range m.GetLabel() {
 				switch {
-				case l.GetName() == "operator" || l.GetName() == "pipeline" || l.GetName() == "queue" || l.GetName() == "backend" || l.GetName() == "worker":
+				case l.GetName() == "operator" || l.GetName() == "pipeline" || l.GetName() == "queue" || l.GetName() == "backend" || l.GetName() == "worker" || l.GetName() == "service":
 					own = l.GetValue() == operator
 				case l.GetValue() != "":
 					labels = append(labels, l.GetValue())

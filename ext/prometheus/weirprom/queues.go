@@ -13,7 +13,7 @@ import (
 
 // queues is the collector of queues.
 type queues struct {
-	tally *tally.Queues
+	tally *tally.Counts[store.Counts]
 	names []string
 }
 
@@ -26,10 +26,10 @@ var (
 		[]string{"queue", "reason"}, nil)
 )
 
-// NewQueues returns a collector for queues of a store, such as its dead letters, layers and outboxes. They are counted beside the scrapes:
-// a scrape begins a count and has its numbers if it takes less than 100 ms, else those of the one before. A count takes 10 s at most, and 20
-// times as long lies between two, so a long queue costs its store little. It panics if the store is nil, or if there is no queue, one without
-// a name or one named twice.
+// NewQueues returns a collector for queues of a store, such as its dead letters, layers and outboxes. They are counted in the background: a
+// scrape begins a count and reports it if it takes less than 100 ms, else it reports the previous count. A count takes 10 s at most, and the
+// pause between two counts is 20 times as long, so a long queue costs its store little. It panics if the store is nil, if names is empty, or if
+// a name is empty or named twice.
 func NewQueues(s store.Inspector, names ...string) prometheus.Collector {
 	guard.RefuseNil("weirprom: NewQueues", "store", s)
 	if err := tally.CheckQueues(names); err != nil {

@@ -2,6 +2,7 @@ package weirprom_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"log/slog"
 	"os"
@@ -18,8 +19,10 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/exactlyonce/server"
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
+	"github.com/weirflow/weir/partitions"
 )
 
 // A worker's numbers are those of its monitor.
@@ -55,11 +58,13 @@ func TestWorker(t *testing.T) {
 	for name, want := range map[string]float64{
 		"worker_messages_received_total": 10, "worker_messages_redelivered_total": 0, "worker_messages_in_flight": 0,
 		"worker_messages_settled_total acknowledged": 9, "worker_messages_settled_total handed_over": 1, "worker_messages_settled_total rejected": 0,
-		"worker_floods_total": 0,
+		"worker_floods_total": 0, "worker_leases_lost_total": 0,
 	} {
 		assert.Contains(t, values, name)
 		assert.InDelta(t, want, values[name], 0, name)
 	}
+	assert.InDelta(t, 0, values["worker_clock_offset_seconds"], 1)
+	assert.Contains(t, values, "worker_clock_offset_seconds")
 	problems, err := testutil.CollectAndLint(collector)
 	require.NoError(t, err)
 	assert.Empty(t, problems)
@@ -85,7 +90,8 @@ func TestNamesAreDocumented(t *testing.T) {
 	descs := make(chan *prometheus.Desc, 1000)
 	for _, c := range []prometheus.Collector{
 		weirprom.New("rows"), weirprom.NewWorker("rows", &delivery.Monitor{}), weirprom.NewQueues(memory.Open(), "rows"),
-		weirprom.NewBackends(), weirprom.NewResults("rows", answers),
+		weirprom.NewBackends(), weirprom.NewResults("rows", answers), weirprom.NewPartitions("rows", &partitions.Monitor{}),
+		weirprom.NewKeys("rows", keys.New(&sql.DB{}, keys.SQLite, keys.Config{})),
 	} {
 		c.Describe(descs)
 	}

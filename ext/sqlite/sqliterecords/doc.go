@@ -21,15 +21,14 @@
 //
 // # Guarantees
 //
-// The suite exactlyonce/exactlyoncetest describes and checks them. What is collected leaves a row without its answer,
-// about 60 bytes, until its client is silent. Then one row is left of the client, for 24 times that silence.
+// The suite exactlyonce/exactlyoncetest describes and checks them. A collected record leaves a row without its answer, about 60 bytes, until its
+// client is silent. Then a single row is left of the client, for 24 times that silence.
 //
 // # Cost
 //
-// BenchmarkRun compares Run with the bare statement in the same group commit, synchronous FULL. On two cores: 137,000 to 159,000
-// tracked calls a second at 256 calls at once, which is 56 to 62 % of the bare statement; 145,000 to 147,000 at 1,024, 63 to 65 %.
-// The slower the disk, the smaller the difference. A client that has no other call in the transaction adds a SELECT. A transaction
-// of your own costs one fsync.
+// BenchmarkRun compares Run with the bare statement in the same group commit, synchronous FULL. On two cores: 137,000 to 159,000 tracked calls a
+// second at 256 calls at once, which is 56 to 62 % of the bare statement; 145,000 to 147,000 at 1,024, 63 to 65 %. The slower the disk, the
+// smaller the difference. A client without another call in the transaction adds a SELECT. A transaction of your own costs an fsync.
 //
 // # Migrations
 //
@@ -37,5 +36,5 @@
 //
 // # Concurrency
 //
-// Records are safe for concurrent use, also by several processes on one machine.
+// Records are safe for concurrent use, even by several processes on one machine.
 package sqliterecords

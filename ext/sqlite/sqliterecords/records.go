@@ -27,7 +27,7 @@ func Migrations() fs.FS {
 	return files
 }
 
-// Tx is what Put needs of a transaction: *sql.Tx and *sqlite.Tx have it.
+// Tx is the part of a transaction that Put uses: *sql.Tx and *sqlite.Tx have it.
 type Tx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
@@ -42,10 +42,10 @@ type Records struct {
 
 var _ exactlyonce.Store[Tx] = (*Records)(nil)
 
-// Option changes what [New] makes.
+// Option changes a setting of [New].
 type Option func(*Records)
 
-// WithClock sets the clock that says when an answer was stored. Default: the wall clock.
+// WithClock sets the clock for the times of answers. Default: the wall clock.
 func WithClock(c clock.Clock) Option {
 	if c == nil {
 		panic("sqliterecords.WithClock: the clock is nil")
@@ -66,7 +66,7 @@ func New(db *sqlite.DB, opts ...Option) *Records {
 	return r
 }
 
-// Migrate makes the tables in db, or changes them to what this version needs.
+// Migrate makes the tables in db, or updates them to this version.
 func Migrate(ctx context.Context, db *sqlite.DB) error {
 	return sqlmigrate.Apply(ctx, db.Writer(), sqlmigrate.SQLite, "sqliterecords", Migrations())
 }
@@ -222,7 +222,7 @@ func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 	return nil
 }
 
-// Touch lets the age of answers begin anew.
+// Touch restarts the age of answers.
 func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) error {
 	now := r.clock.Now().UnixMicro()
 	err := r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {

@@ -34,12 +34,12 @@ type call struct {
 	alone  bool // it is to run by itself
 }
 
-// Run calls effect in a transaction that stores the answer it returns, and returns that answer once both are committed. It is
-// a group commit: calls of many goroutines share a transaction, and their records are stored together. For effect hold
-// the rules of [sqlite.DB.Write]; if one call of a transaction fails, all of them run again, each by itself.
+// Run calls effect in a transaction that stores the answer it returns, and returns that answer once both are committed. It is a group commit:
+// calls of many goroutines share a transaction, and their records are stored together. The rules of [sqlite.DB.Write] apply to effect; if a call
+// of a transaction fails, all of them run again, each by itself.
 //
-// If another attempt has completed the request, Run returns the answer of that one and this effect is rolled back. Errors are
-// those of effect, of Put and of the database; after them nothing is committed, except that a failing disk leaves it unknown.
+// If another attempt has completed the request, Run returns its answer, and this effect is rolled back. It returns errors of effect, of Put and
+// of the database; after them the effect is not committed, except that a failing disk leaves the outcome unknown.
 func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(ctx context.Context, tx *sqlite.Tx) ([]byte, error)) ([]byte, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err

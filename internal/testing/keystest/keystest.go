@@ -76,6 +76,7 @@ func (b *bench) notMigrated() {
 		"do":       func() error { _, err := o.Do(b.Context(), request("ann", "1")); return err },
 		"complete": func() error { _, _, err := k.Complete(b.Context()); return err },
 		"reap":     func() error { _, _, err := k.Reap(b.Context()); return err },
+		"count":    func() error { _, err := k.Count(b.Context()); return err },
 		"list": func() error {
 			for _, err := range keys.List(b.Context(), db, keys.Filter{}) {
 				return err
@@ -335,6 +336,7 @@ func (b *bench) takeover() {
 	}
 	_, err = o.Do(b.Context(), request("a", "k3"))
 	assert.ErrorIs(b, err, keys.ErrLockLost)
+	assert.Equal(b, keys.Stats{New: 4, Resumed: 3, Stale: 2}, b.keys.Stats())
 	assert.Equal(b, 3, b.effects("third"))
 }
 

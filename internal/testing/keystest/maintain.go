@@ -42,6 +42,9 @@ func (b *bench) reap() {
 	b.clock.Add(time.Second)
 	expect(1, 1)
 	expect(0, 1)
+	counts, err := b.keys.Count(b.Context())
+	require.NoError(b, err)
+	assert.Equal(b, keys.Counts{Records: 2, Unfinished: 1, Overdue: 1, Users: 1}, counts)
 	assert.Equal(b, 3, count(b.T, b.db, "SELECT count(*) FROM weir_key_steps"), "the steps of the removed one are gone")
 	other := request("a", "done")
 	other.Body = []byte("the key is that of a new request")
@@ -50,7 +53,11 @@ func (b *bench) reap() {
 	_, err = o.Do(b.Context(), request("a", "unfinished"))
 	require.NoError(b, err)
 	assert.Equal(b, [3]int{4, 5, 4}, p.runs())
+	counts, err = b.keys.Count(b.Context())
+	require.NoError(b, err)
+	assert.Equal(b, keys.Counts{Records: 3, Users: 1}, counts)
 	expect(1, 0)
+	assert.EqualValues(b, 2, b.keys.Stats().Collected)
 }
 
 func (b *bench) list() {

@@ -576,10 +576,10 @@ func TestCheckpointOptionsPanic(t *testing.T) {
 		"LatencyFirst":   build(plainStrategy{optest.RetryAll(1, 0)}, name, asyncop.WithCheckpoints(c, asyncop.State[string, string]{Retries: asyncop.LatencyFirst})),
 		"MaxRetries() of checkpoints_test.negativeStrategy is negative: -1": build(
 			negativeStrategy{optest.RetryAll(1, 0)}, name, asyncop.WithCheckpoints(c, asyncop.State[string, string]{Retries: asyncop.LatencyFirst})),
-		"no codec for the inputs, of type string":  build(optest.RetryAll(1, 0), name, asyncop.WithCheckpoints(c, asyncop.State[int, string]{Inputs: ints})),
-		"no codec for the results, of type string": build(optest.RetryAll(1, 0), name, asyncop.WithCheckpoints(c, asyncop.State[string, int]{Results: ints})),
-		"nil coordinator":                          func() { asyncop.WithCheckpoints(nil) },
-		"unknown choice RetryState(3)":             build(optest.RetryAll(1, 0), name, asyncop.WithCheckpoints(c, asyncop.State[string, string]{Retries: 3})),
+		"not a codec for the inputs, of type string":  build(optest.RetryAll(1, 0), name, asyncop.WithCheckpoints(c, asyncop.State[int, string]{Inputs: ints})),
+		"not a codec for the results, of type string": build(optest.RetryAll(1, 0), name, asyncop.WithCheckpoints(c, asyncop.State[string, int]{Results: ints})),
+		"nil coordinator":              func() { asyncop.WithCheckpoints(nil) },
+		"unknown choice RetryState(3)": build(optest.RetryAll(1, 0), name, asyncop.WithCheckpoints(c, asyncop.State[string, string]{Retries: 3})),
 		"WithCheckpoints needs a codec for the inputs": func() {
 			fn := asyncop.Func(func(context.Context, *func(), asyncop.ResultFuture[*func()]) error { return nil })
 			asyncop.OrderedWait(fn, 0, 1, name, asyncop.WithCheckpoints(c))

@@ -1,5 +1,5 @@
-// Package clustertest runs servers of NATS JetStream in processes of their own, on loopback: for tests, benchmarks and examples that
-// kill servers. Each is this program, run again.
+// Package clustertest runs servers of NATS JetStream in separate processes, on loopback, for tests, benchmarks and examples that kill servers.
+// Each server is a new process of this program.
 //
 //	func TestMain(m *testing.M) {
 //		clustertest.Child()
@@ -51,13 +51,13 @@ const (
 	maxPayload = 8 << 20 // of a message, in bytes
 )
 
-// Config says which servers [Start] starts. They sync each write, as [embedded.Start] does by default, and take messages of 8 MiB.
+// Config configures the servers of [Start]. They sync each write, as [embedded.Start] does by default, and take messages of 8 MiB.
 type Config struct {
 	Dir     string // has a directory for each server
 	Servers int    // 1, 3 or 5
 
-	// Disks are the sizes of the disks of some servers, by their numbers, in bytes; others share that of Dir. Such a disk is in memory
-	// and is lost with the process. Linux only, and only where a process may mount one: else Start returns an error.
+	// Disks are the sizes of the disks of some servers, by their numbers, in bytes; others share the disk of Dir. Such a disk is in memory and
+	// is lost with the process. Linux only, and only where a process may mount one: else Start returns an error.
 	Disks map[int]int64
 }
 
@@ -68,7 +68,7 @@ type settings struct {
 	Disk    int64
 }
 
-// Child is a server of a cluster, if [Start] has started this process; it does not return then. TestMain, or main, calls it first.
+// Child runs a server of a cluster, and does not return, if [Start] has started this process. TestMain or main must call it first.
 func Child() { child.Run(name, serve) }
 
 func serve(arg string) error {
@@ -98,7 +98,7 @@ func serve(arg string) error {
 	select {}
 }
 
-// Cluster are servers. Its methods are called one at a time.
+// Cluster is a cluster of servers. It is not safe for concurrent use.
 type Cluster struct {
 	settings []settings
 	servers  []*child.Process // nil: it does not run
@@ -221,7 +221,7 @@ func (c *Cluster) URL() string {
 	return strings.Join(urls, ",")
 }
 
-// Connect connects to servers, now and whenever they come back. Its connection must be closed.
+// Connect connects to servers, and reconnects whenever they return. Its connection must be closed.
 func Connect(url string, opts ...nats.Option) (jetstream.JetStream, error) {
 	nc, err := nats.Connect(url, append([]nats.Option{
 		nats.MaxReconnects(-1), nats.ReconnectWait(retry), nats.RetryOnFailedConnect(true),
@@ -282,7 +282,7 @@ func (c *Cluster) Kill(i int) error {
 // Dir returns the directory of a server.
 func (c *Cluster) Dir(i int) string { return c.settings[i].Dir }
 
-// Enlarge gives a server the disk of the others, in place of the one of [Config.Disks], from its next start on.
+// Enlarge gives a server the disk of the others, in place of its disk of [Config.Disks], from its next start on.
 func (c *Cluster) Enlarge(i int) { c.settings[i].Disk = 0 }
 
 // Restart starts a server that was killed, with its directory and its addresses. It returns when clients can connect, which may be
@@ -297,10 +297,10 @@ func (c *Cluster) Restart(i int) error {
 	return nil
 }
 
-// Pause stops a server for a while, where the system can do that; done is false where it cannot.
+// Pause stops a server for a while; done is false if the system does not support that.
 func (c *Cluster) Pause(i int, d time.Duration) (done bool, err error) { return c.servers[i].Pause(d) }
 
-// Log returns what a server has logged since it was started: errors.
+// Log returns the errors that a server has logged since it was started.
 func (c *Cluster) Log(i int) string { return c.servers[i].Output() }
 
 // Close kills all servers.

@@ -1,0 +1,75 @@
+package jobs
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Unowned is the state of a [Partition] without an owner.
+const Unowned = "unowned"
+
+// Partition is the report of a worker about a part of an input: see package partitions.
+type Partition struct {
+	Pipeline string `json:"pipeline,omitempty"`
+	Name     string `json:"name"`
+	Epoch    uint64 `json:"epoch,omitempty"` // of its assignment to the worker; 0: it has none
+	// State is one of: running, failing (its pipeline has failed, and has not completed a checkpoint since), leaving, ended, [Unowned].
+	State string `json:"state"`
+	Lag   int64  `json:"lag"`           // elements that were not read yet; -1 if the input does not know
+	Why   string `json:"why,omitempty"` // of failing: the last error
+}
+
+// InTrouble reports whether the partition is without an owner, or its pipeline fails.
+func (p *Partition) InTrouble() bool { return p.State == Unowned || p.State == "failing" }
+
+// Owned is a partition with its owner.
+type Owned struct {
+	Partition
+	Worker string    // the ID of the owner; "" if there is none
+	Seen   time.Time // when the worker reported
+}
+
+// Owners returns the partitions in the reports of workers: partitions in trouble first, then by pipeline and name. If several workers report the
+// same partition, the worker with the highest epoch owns it. A partition is without an owner if a worker reports that later, and the owner has
+// not reported since: it was killed.
+func Owners(workers []Worker) (list []Owned) {
+	type key struct{ pipeline, name string }
+	owned, unowned := map[key]Owned{}, map[key]Owned{}
+	for _, w := range workers {
+		for _, p := range w.Partitions {
+			k, o := key{p.Pipeline, p.Name}, Owned{p, w.ID, w.Seen}
+			of := owned
+			if p.State == Unowned {
+				of, o.Worker = unowned, ""
+			}
+			if before, ok := of[k]; !ok || cmp.Or(cmp.Compare(o.Epoch, before.Epoch), o.Seen.Compare(before.Seen)) > 0 {
+				of[k] = o
+			}
+		}
+	}
+	for k, o := range unowned {
+		if has, ok := owned[k]; !ok || o.Seen.Sub(has.Seen) > beatEach {
+			owned[k] = o
+		}
+	}
+	for _, o := range owned {
+		list = append(list, o)
+	}
+	slices.SortFunc(list, func(a, b Owned) int {
+		return cmp.Or(byTrouble(&a.Partition, &b.Partition), cmp.Compare(a.Pipeline, b.Pipeline), cmp.Compare(a.Name, b.Name))
+	})
+	return list
+}
+
+// byTrouble orders what is in trouble first.
+func byTrouble(a, b *Partition) int {
+	switch {
+	case a.InTrouble() == b.InTrouble():
+		return 0
+	case a.InTrouble():
+		return -1
+	default:
+		return 1
+	}
+}

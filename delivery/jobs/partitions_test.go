@@ -1,0 +1,36 @@
+package jobs_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/jobs"
+)
+
+// The owner of a partition is the worker with the highest epoch, unless others have found since that nobody has it.
+func TestOwners(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	said := func(id string, seconds int, all ...jobs.Partition) jobs.Worker {
+		return jobs.Worker{ID: id, Seen: at.Add(time.Duration(seconds) * time.Second), Partitions: all}
+	}
+	p := func(name string, epoch uint64, state string) jobs.Partition {
+		return jobs.Partition{Pipeline: "flights", Name: name, Epoch: epoch, State: state, Lag: int64(epoch)}
+	}
+	owners := map[string]string{}
+	for _, o := range jobs.Owners([]jobs.Worker{
+		said("dead", 0, p("moved", 3, "running"), p("killed", 5, "running"), p("unsaid", 1, "running")),
+		said("w1", 60, p("moved", 4, "running"), p("killed", 0, jobs.Unowned), p("taken", 0, jobs.Unowned)),
+		said("w2", 55, p("taken", 9, "running"), p("never", 0, jobs.Unowned)),
+		said("w3", 70, p("static", 0, "running"), p("static2", 0, "running")),
+		said("w4", 75, p("static", 0, "failing")),
+	}) {
+		require.Equal(t, "flights", o.Pipeline)
+		owners[o.Name] = o.Worker
+	}
+	require.Equal(t, map[string]string{
+		"moved": "w1", "killed": "", "unsaid": "dead", "taken": "w2", "never": "", "static": "w4", "static2": "w3",
+	}, owners)
+	require.Empty(t, jobs.Owners(nil))
+}

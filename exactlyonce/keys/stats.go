@@ -1,0 +1,69 @@
+package keys
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/weirflow/weir/exactlyonce"
+)
+
+// Stats are the counters of [Keys] in this process, since New.
+type Stats struct {
+	New        uint64 // attempts whose request was new
+	Resumed    uint64 // attempts that went on with a request that was not finished
+	Replayed   uint64 // attempts that got a stored response
+	InProgress uint64 // refused with exactlyonce.ErrInProgress
+	Mismatched uint64 // with exactlyonce.ErrMismatch
+	Invalid    uint64 // with ErrInvalid
+
+	Stale     uint64 // runs that ended with ErrLockLost, because another run had taken over; those of Complete included
+	Collected uint64 // finished requests that Reap has removed
+}
+
+// Stats returns the counters as they are now.
+func (k *Keys) Stats() Stats {
+	c := &k.counters
+	return Stats{
+		New: c.begun.Load(), Resumed: c.resumed.Load(), Replayed: c.replayed.Load(), InProgress: c.inProgress.Load(),
+		Mismatched: c.mismatched.Load(), Invalid: c.invalid.Load(), Stale: c.stale.Load(), Collected: c.collected.Load(),
+	}
+}
+
+type counters struct {
+	begun, resumed, replayed, inProgress, mismatched, invalid, stale, collected atomic.Uint64
+}
+
+// refused counts an attempt that was.
+func (c *counters) refused(err error) {
+	switch {
+	case errors.Is(err, ErrInvalid):
+		c.invalid.Add(1)
+	case errors.Is(err, exactlyonce.ErrMismatch):
+		c.mismatched.Add(1)
+	case errors.Is(err, exactlyonce.ErrInProgress):
+		c.inProgress.Add(1)
+	}
+}
+
+// Counts are the requests in a database.
+type Counts struct {
+	Records    int // all
+	Unfinished int // of these
+	Overdue    int // of the unfinished requests: past their retention, so Complete has given up; [Keys.End] ends a request
+	Users      int // with requests
+}
+
+// Count counts the requests. It reads an index of the table from end to end, so do not call it at each scrape of a metric. The error comes from
+// the database.
+func (k *Keys) Count(ctx context.Context) (c Counts, err error) {
+	err = errors.Join(
+		k.db.QueryRowContext(ctx, countSQL).Scan(&c.Records, &c.Users),
+		k.db.QueryRowContext(ctx, countUnfinishedSQL).Scan(&c.Unfinished),
+		k.db.QueryRowContext(ctx, overdueSQL, k.now()).Scan(&c.Overdue))
+	if err != nil {
+		return Counts{}, fmt.Errorf("keys: count: %w", explain(err))
+	}
+	return c, nil
+}

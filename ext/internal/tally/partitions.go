@@ -1,0 +1,19 @@
+package tally
+
+import (
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/partitions"
+)
+
+// PartitionStates returns how many partitions are in each state; how many have no owner is missing if that is not known.
+func PartitionStates(s *partitions.Status) map[string]int {
+	n := map[string]int{"running": 0, "failing": 0, "leaving": 0, "ended": 0}
+	for _, p := range s.Partitions {
+		n[p.State]++
+	}
+	delete(n, jobs.Unowned)
+	if s.Unowned >= 0 {
+		n[jobs.Unowned] = s.Unowned
+	}
+	return n
+}

@@ -1,0 +1,63 @@
+package kafka
+
+import (
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+)
+
+const (
+	lagEach = 15 * time.Second // between two questions for the end of a partition
+	lagWait = 5 * time.Second  // for the answer
+)
+
+// lag is how far the position of an input is behind the end of its partition. Safe for concurrent use. The zero value is ready for use.
+type lag struct {
+	asks sync.WaitGroup
+
+	mu     sync.Mutex // guards what follows
+	at     int64      // the offset of the position
+	end    int64      // behind the last committed record, as far as is known
+	known  time.Time  // since when
+	asking bool
+	closed bool
+}
+
+// move notes the position.
+func (l *lag) move(at int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.at = at
+}
+
+// know notes the end.
+func (l *lag) know(end int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end, l.known = max(l.end, end), clock.New().Now()
+}
+
+// now returns the lag. If the end has not been heard of for a while, it calls ask, which knows it then, on a goroutine.
+func (l *lag) now(ask func()) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := clock.New().Now(); !l.asking && !l.closed && now.Sub(l.known) >= lagEach {
+		l.asking, l.known = true, now // if it fails: not again at once
+		l.asks.Go(func() {            // ends with ask
+			ask()
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.asking = false
+		})
+	}
+	return max(0, l.end-l.at)
+}
+
+// close waits until nothing is asked any more, and asks nothing again.
+func (l *lag) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.asks.Wait()
+}

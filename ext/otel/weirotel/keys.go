@@ -1,0 +1,44 @@
+package weirotel
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/benbjohnson/clock"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/weirflow/weir/exactlyonce/keys"
+	"github.com/weirflow/weir/ext/internal/tally"
+	"github.com/weirflow/weir/internal/guard"
+)
+
+// ObserveKeys reports the requests with idempotency keys of a service of this name, until the registration that it returns is ended. The
+// table is counted beside the collections, as [ObserveQueues] counts queues; the other metrics are counters of this process. An error is one
+// of the provider. It panics if the name is empty, or k or the provider nil.
+func ObserveKeys(service string, k *keys.Keys, provider metric.MeterProvider) (metric.Registration, error) {
+	if service == "" {
+		panic("weirotel: ObserveKeys: empty name")
+	}
+	guard.RefuseNil("weirotel: ObserveKeys", "keys", k)
+	guard.RefuseNil("weirotel: ObserveKeys", "provider", provider)
+	counts := tally.NewCounts(clock.New(), func(ctx context.Context, _ string) (keys.Counts, error) { return k.Count(ctx) })
+	in := instruments{meter: provider.Meter(scope)}
+	read := readings(&in, tally.Keys, serviceKey.String(service))
+	records := readings(&in, tally.KeyCounts, serviceKey.String(service))
+	in.register(func(_ context.Context, o metric.Observer) error {
+		s := k.Stats()
+		read(o, &s)
+		c, at, err := counts.Count("")
+		if err != nil {
+			return fmt.Errorf("weirotel: %w", err)
+		}
+		if !at.IsZero() { // else the first count goes on
+			records(o, &c)
+		}
+		return nil
+	})
+	if in.err != nil {
+		return nil, fmt.Errorf("weirotel: ObserveKeys: %w", in.err)
+	}
+	return in.registration, nil
+}

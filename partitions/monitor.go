@@ -1,0 +1,207 @@
+package partitions
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/internal/guard"
+)
+
+// Monitor reports the partitions of a [Run] while it runs: for metrics. It belongs to a single Run at a time. Given to another Run afterwards,
+// it adds up. The zero value is ready for use; it must not be copied. Methods are safe for concurrent use.
+type Monitor struct {
+	mu   sync.Mutex
+	run  func() Status // of the Run that goes on; nil: none does
+	lost int           // in those that have ended
+}
+
+// Status is the state of a worker's partitions.
+type Status struct {
+	// Partitions are the worker's, by name, and then the partitions without an owner, as far as this worker knows.
+	Partitions []jobs.Partition
+	Unowned    int // partitions without an owner; -1 if the assigner does not report them. [Leases] does
+	Lost       int // how often this worker has lost a partition, over all Runs of the monitor
+}
+
+// Status returns the state of the worker's partitions.
+func (m *Monitor) Status() Status {
+	m.mu.Lock()
+	run, lost := m.run, m.lost
+	m.mu.Unlock()
+	if run == nil {
+		return Status{Unowned: -1, Lost: lost}
+	}
+	s := run()
+	s.Lost += lost
+	return s
+}
+
+// begin lets the monitor read a Run.
+func (m *Monitor) begin(run func() Status) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.run != nil {
+		panic("partitions: Run: another Run has this monitor (Config.Monitor)")
+	}
+	m.run = run
+}
+
+func (m *Monitor) end() {
+	if m == nil {
+		return
+	}
+	lost := m.Status().Lost
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.run, m.lost = nil, lost
+}
+
+// States of a partition: see jobs.Partition.
+const (
+	running = "running"
+	failing = "failing"
+	leaving = "leaving"
+	ended   = "ended"
+)
+
+// unownedHandler is a [Handler] that wants to know which partitions no worker has: that of Run.
+type unownedHandler interface{ unowned(names []string) }
+
+func (w *worker) unowned(names []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.free, w.knowsFree = names, true
+}
+
+// status is what a monitor reads.
+func (w *worker) status() Status {
+	s := Status{Unowned: -1}
+	var more []known
+	w.mu.Lock()
+	s.Lost = w.losses
+	has := make(map[string]struct{}, len(w.runs))
+	for name, r := range w.runs {
+		if p, k := r.status(); p.State != "" {
+			has[name] = struct{}{}
+			s.Partitions, more = append(s.Partitions, p), append(more, k)
+		}
+	}
+	free, knows := w.free, w.knowsFree
+	w.mu.Unlock()
+	for i, k := range more { // this is user code, too
+		k.add(&s.Partitions[i])
+	}
+	slices.SortFunc(s.Partitions, func(a, b jobs.Partition) int { return strings.Compare(a.Name, b.Name) })
+	if !knows {
+		return s
+	}
+	s.Unowned = 0
+	for _, name := range free {
+		if _, mine := has[name]; !mine {
+			s.Unowned++
+			s.Partitions = append(s.Partitions, jobs.Partition{Pipeline: w.Name, Name: name, State: jobs.Unowned, Lag: -1})
+		}
+	}
+	return s
+}
+
+// known is what is known of a partition beside its status.
+type known struct {
+	coordinator *checkpoint.Coordinator // or nil
+	failure     error
+}
+
+// status says how a partition is; without a state it is not here any more. Called with worker.mu held.
+func (r *run) status() (jobs.Partition, known) {
+	p, k := jobs.Partition{Pipeline: r.worker.Name, Name: r.name, Epoch: r.epoch, State: running, Lag: -1}, known{r.coordinator, r.failure}
+	select {
+	case <-r.done:
+		p.State, k.failure = ended, r.err
+	default:
+	}
+	switch {
+	case r.ctx.Err() != nil:
+		p.State = ""
+	case r.wanted.Err() != nil:
+		p.State = leaving
+	case k.failure != nil:
+		p.State = failing
+	}
+	return p, k
+}
+
+func (k known) add(p *jobs.Partition) {
+	if k.coordinator != nil {
+		if p.State == failing && k.coordinator.Stats().Completed > 0 {
+			p.State = running
+		}
+		if lag, ok := k.coordinator.Lag(); ok {
+			p.Lag = lag
+		}
+	}
+	if p.State == failing {
+		p.Why = guard.Text(k.failure)
+	}
+}
+
+// Bounds of the partitions in a heartbeat.
+const (
+	mostSaid = 256
+	mostWhy  = 300 // bytes
+)
+
+// about is what a heartbeat says: of many partitions those that are in trouble, and then those with the largest lag.
+func (w *worker) about() jobs.Worker {
+	all := w.status().Partitions
+	if len(all) > mostSaid {
+		slices.SortStableFunc(all, func(a, b jobs.Partition) int {
+			switch {
+			case a.InTrouble() == b.InTrouble():
+				return cmp.Compare(b.Lag, a.Lag)
+			case a.InTrouble():
+				return -1
+			default:
+				return 1
+			}
+		})
+		all = all[:mostSaid]
+	}
+	for i := range all {
+		all[i].Why = strings.ToValidUTF8(all[i].Why[:min(len(all[i].Why), mostWhy)], "")
+	}
+	return jobs.Worker{Partitions: all}
+}
+
+// heartbeats says in the engine what this worker has, until the function that it returns is called.
+func (w *worker) heartbeats() (end func(), err error) {
+	if guard.IsNil(w.Engine) {
+		return func() {}, nil
+	}
+	j, err := jobs.New(w.Engine, jobs.Config{Clock: w.Clock, Logger: w.Logger})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(w.parent)
+	over := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(over)
+		j.Work(ctx, w.about, nil)
+	}()
+	return func() {
+		cancel()
+		patience := w.Clock.Timer(abortPatience)
+		defer patience.Stop()
+		select {
+		case <-over:
+		case <-patience.C: // the engine does not answer
+		}
+	}, nil
+}
