@@ -42,7 +42,7 @@ func (s *Engine) readRecord(ctx context.Context, kind, name string) (r stored, e
 	}
 	r.seq = m.Sequence
 	if r.Version, err = strconv.ParseInt(m.Header.Get(headerVersion), 10, 64); err != nil {
-		return r, fmt.Errorf("jetstream: stream %s: record %q of %q: %w", s.name, name, kind, err)
+		return r, &otherError{fmt.Errorf("jetstream: stream %s: message %d is not record %q of %q: %w", s.name, m.Sequence, name, kind, err)}
 	}
 	r.Value = string(m.Data)
 	return r, nil
@@ -50,7 +50,7 @@ func (s *Engine) readRecord(ctx context.Context, kind, name string) (r stored, e
 
 // Records implements [store.Keeper].
 func (s *Engine) Records(ctx context.Context, kind, after string, limit int) (list []store.Record, err error) {
-	return list, s.do(ctx, func() error {
+	return list, s.do(ctx, func(ctx context.Context) error {
 		list, err = s.records(ctx, kind, after, limit)
 		return err
 	})
@@ -69,7 +69,10 @@ func (s *Engine) records(ctx context.Context, kind, after string, limit int) (li
 		n := min(len(names), limit-len(list))
 		all := make([]stored, n)
 		errs := make([]error, n)
-		parallel.Do(n, func(i int) { all[i], errs[i] = s.readRecord(ctx, kind, names[i]) })
+		parallel.Do(n, func(i int) {
+			all[i], errs[i] = s.readRecord(ctx, kind, names[i])
+			errs[i] = s.ignoreOther(errs[i])
+		})
 		if err := errors.Join(errs...); err != nil {
 			return nil, err
 		}
@@ -87,7 +90,7 @@ func (s *Engine) records(ctx context.Context, kind, after string, limit int) (li
 // message takes two of them, and each other edit and each record takes one. An Update of more returns an error that matches
 // [delivery.ErrRefused]. Reads of f see the state at the time of the read, without f's own changes.
 func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
-	return s.do(ctx, func() error {
+	return s.do(ctx, func(ctx context.Context) error {
 		for try := range maxTries {
 			now, err := s.now(ctx)
 			if err != nil {
