@@ -1,9 +1,6 @@
 package asyncop
 
 import (
-	"fmt"
-	"reflect"
-
 	"github.com/weirflow/weir/internal/gate"
 	"github.com/weirflow/weir/internal/guard"
 )
@@ -47,9 +44,9 @@ func WithBackend(b Backend, opts ...Option) Option {
 	}
 }
 
-// Cost, an option of [WithBackend], sets how much a call for an element takes from the rate of its backend; the default is 1. cost is called on
-// the operator's loop before each attempt, and must not block. A panic fails the element, and so does a cost that is negative, infinite or NaN.
-// IN must be the operator's. It panics if cost is nil.
+// Cost is an option of [WithBackend]. It sets how much a call for an element takes from the rate of its backend; the default is 1. cost is
+// called on the operator's loop before each attempt, and must not block. A panic fails the element, and so does a cost that is negative,
+// infinite or NaN. IN must be the operator's. It panics if cost is nil.
 func Cost[IN any](cost func(in IN) float64) Option {
 	if cost == nil {
 		panic("asyncop: Cost: nil function")
@@ -57,28 +54,12 @@ func Cost[IN any](cost func(in IN) float64) Option {
 	return func(cfg *config) { cfg.cost = cost }
 }
 
-// Tenant, an option of [WithBackend], sets the tenant of each element; "", the default, means none. Elements of other tenants overtake a tenant
-// that must wait. tenant is called like the function of [Cost]. A function made by [Batched] cannot have tenants: the constructor panics. It
-// panics if tenant is nil.
+// Tenant is an option of [WithBackend]. It sets the tenant of each element; "", the default, means none. Elements of other tenants overtake a
+// tenant that must wait. tenant is called like the function of [Cost]. A function made by [Batched] cannot have tenants: the constructor panics.
+// It panics if tenant is nil.
 func Tenant[IN any](tenant func(in IN) string) Option {
 	if tenant == nil {
 		panic("asyncop: Tenant: nil function")
 	}
 	return func(cfg *config) { cfg.tenant = tenant }
-}
-
-// refuseBackend panics if the options of a backend make no sense.
-func refuseBackend[IN any](name string, cfg config, batched bool) {
-	if cfg.backend == nil && (cfg.cost != nil || cfg.tenant != nil) {
-		panic(fmt.Sprintf("asyncop: %s: Cost and Tenant need WithBackend", name))
-	}
-	if _, ok := cfg.cost.(func(IN) float64); cfg.cost != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: Cost: %T does not take %v", name, cfg.cost, reflect.TypeFor[IN]()))
-	}
-	if cfg.tenant != nil && batched {
-		panic(fmt.Sprintf("asyncop: %s: Tenant with Batched: a batch may be for several", name))
-	}
-	if _, ok := cfg.tenant.(func(IN) string); cfg.tenant != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: Tenant: %T does not take %v", name, cfg.tenant, reflect.TypeFor[IN]()))
-	}
 }

@@ -2,7 +2,6 @@ package asyncop
 
 import (
 	"context"
-	"errors"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
@@ -64,35 +63,23 @@ func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result call.Future[O
 	returned := false
 	defer func() {
 		if !returned { // a panic, or Goexit
-			result.CompleteExceptionally(newPanicError(recover()))
+			result.CompleteExceptionally(call.Panicked(recover()))
 		}
 	}()
+	var out OUT
+	var many []OUT
 	err := late
 	switch {
 	case err != nil:
 	case f.many != nil:
-		var out []OUT
-		if out, err = f.many(ctx, in); err == nil {
-			result.Complete(out...)
-		}
+		many, err = f.many(ctx, in)
 	default:
-		var out OUT
 		out, err = f.one(ctx, in)
-		if r, ok := result.(interface{ Return(result OUT, err error) }); ok && !errors.Is(err, ErrNoResult) { // without an allocation
-			r.Return(out, err)
-			returned = true
-			return
-		}
-		if err == nil {
-			result.Complete(out)
-		}
 	}
-	switch {
-	case err == nil:
-	case errors.Is(err, ErrNoResult):
-		result.Complete()
-	default:
-		result.CompleteExceptionally(err)
+	if f.many != nil && err == nil {
+		result.Complete(many...)
+	} else {
+		complete(result, Result[OUT]{out, err})
 	}
 	returned = true
 }

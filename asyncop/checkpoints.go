@@ -111,17 +111,13 @@ var retryStates = [...]string{"FromScratch", "LatencyFirst", "TimeSpent"}
 
 // newStateCodec returns the codecs that were chosen, and panics if they are not for this operator.
 func newStateCodec[IN, OUT any](constructor string, cfg config) drive.StateCodec[IN, OUT] {
-	var s drive.StateCodec[IN, OUT]
-	var ok bool
-	if cfg.inputCodec == nil {
-		s.Inputs = defaultInputCodec[IN](constructor)
-	} else if s.Inputs, ok = cfg.inputCodec.(codec.Codec[IN]); !ok {
-		panic(fmt.Sprintf("asyncop: %s: WithCheckpoints: %T is not a codec for the inputs, of type %T", constructor, cfg.inputCodec, *new(IN)))
+	of := func(what string, v any) string { return fmt.Sprintf("is not a codec for the %s, of type %T", what, v) }
+	s := drive.StateCodec[IN, OUT]{
+		Inputs:  typed[codec.Codec[IN]](constructor, "WithCheckpoints", cfg.inputCodec, of("inputs", *new(IN))),
+		Results: typed[codec.Codec[OUT]](constructor, "WithCheckpoints", cfg.resultCodec, of("results", *new(OUT))),
 	}
-	if cfg.resultCodec != nil {
-		if s.Results, ok = cfg.resultCodec.(codec.Codec[OUT]); !ok {
-			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints: %T is not a codec for the results, of type %T", constructor, cfg.resultCodec, *new(OUT)))
-		}
+	if s.Inputs == nil {
+		s.Inputs = defaultInputCodec[IN](constructor)
 	}
 	return s
 }

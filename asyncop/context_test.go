@@ -299,20 +299,6 @@ func TestContextSparesGoroutines(t *testing.T) {
 	})
 }
 
-// A derived context that is cancelled by itself leaves nothing behind in the attempt's.
-func TestContextForgetsDerivedOnes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := holdCalls(context.Background(), time.Minute)
-		defer h.end()
-		c := h.call(1)
-		for range 10 {
-			_, cancel := context.WithCancel(c.ctx)
-			cancel()
-		}
-		assert.Zero(t, c.ctx.(*attemptContext).Waiting())
-	})
-}
-
 // What is not asked for is not made.
 func TestContextMakesDoneWhenAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -324,10 +310,10 @@ func TestContextMakesDoneWhenAskedFor(t *testing.T) {
 		_, _ = ctx.Deadline()
 		_ = ctx.Value(contextKey("k"))
 		_ = AttemptFromContext(context.WithValue(ctx, contextKey("k"), 2))
-		assert.Equal(t, -1, ctx.Waiting())
+		assert.False(t, ctx.Asked())
 
 		done := ctx.Done()
-		assert.Zero(t, ctx.Waiting())
+		assert.True(t, ctx.Asked())
 		assert.Equal(t, done, ctx.Done(), "always the same channel")
 		c.result.Complete(1)
 		assert.Equal(t, done, ctx.Done())
@@ -335,7 +321,7 @@ func TestContextMakesDoneWhenAskedFor(t *testing.T) {
 
 		c = h.call(2)
 		c.result.Complete(2)
-		assert.Equal(t, -1, c.ctx.(*attemptContext).Waiting())
+		assert.False(t, c.ctx.(*attemptContext).Asked())
 		<-c.ctx.Done() // made after the end, and closed
 	})
 }

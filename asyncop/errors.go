@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"runtime/debug"
-	"slices"
 	"time"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
@@ -19,9 +18,6 @@ import (
 var (
 	// ErrNoResult is returned by a [Blocking] call to complete its attempt without a result.
 	ErrNoResult = errors.New("asyncop: no result")
-
-	// errNil stands for a nil error passed to CompleteExceptionally.
-	errNil = errors.New("asyncop: CompleteExceptionally was called with a nil error")
 
 	// ErrRetriesExhausted is the failure of an element whose last result still asked for another attempt, under [WithExhaustedAsFailure]. The
 	// error that wraps it names the reason, and says why it was not retried.
@@ -44,9 +40,6 @@ var (
 
 	errHandlerLimit = errors.New("asyncop: the handler of a failure exceeded its limit (WithHandlerLimit)")
 )
-
-// errFromBody is what Wait and Stop return in the body of a loop over ResultsOf.
-var errFromBody = errors.New("asyncop: Wait and Stop cannot be called in the body of the loop over ResultsOf: break out of it instead")
 
 // TimeoutError is the failure of an element whose total time ran out. It matches context.DeadlineExceeded and unwraps
 // to the last error of its attempts, if an attempt failed.
@@ -78,7 +71,7 @@ func (e *TimeoutError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, 
 func ambiguous(inDoubt bool, policy idempotence, element any) bool {
 	idempotent := false
 	if inDoubt && policy != nil {
-		_ = offLoop(func() error { idempotent = policy.IsIdempotent(element); return nil }) // if it breaks: the safe side
+		_ = call.OffLoop(func() error { idempotent = policy.IsIdempotent(element); return nil }) // if it breaks: the safe side
 	}
 	return inDoubt && !idempotent
 }
@@ -109,7 +102,7 @@ func (e *TimeoutError) Is(target error) bool {
 }
 
 // Unwrap returns the errors of the last attempt and of the handler, if any.
-func (e *TimeoutError) Unwrap() []error { return nonNil(e.Last, e.Handler) }
+func (e *TimeoutError) Unwrap() []error { return guard.Join(e.Last, e.Handler) }
 
 // Timeout returns true. It implements net.Error.
 func (e *TimeoutError) Timeout() bool { return true }
@@ -207,7 +200,7 @@ type AbandonedError struct {
 }
 
 func (e *AbandonedError) Error() string {
-	return fmt.Sprintf("asyncop: ended with %s in flight: %v", elements(e.Abandoned), e.Cause)
+	return fmt.Sprintf("asyncop: ended with %s in flight: %v", count(e.Abandoned, "element"), e.Cause)
 }
 
 // Unwrap returns Cause.
@@ -246,48 +239,10 @@ func exhausted(d decision.Decision) error {
 	return fmt.Errorf("%w (%v: %v)", ErrRetriesExhausted, d.Verdict, d.Reason)
 }
 
-// PanicError is a panic of user code, or its call of runtime.Goexit, as FailNow of package testing makes it.
-type PanicError struct {
-	Value any    // the argument of panic; for runtime.Goexit, an error that says so
-	Stack []byte // of the goroutine that panicked, as runtime/debug.Stack formats it
-}
-
-// newPanicError wraps what recover returned; nil means that the goroutine is being ended by runtime.Goexit.
-func newPanicError(recovered any) *PanicError {
-	if recovered == nil {
-		recovered = guard.ErrGoexit
-	}
-	return &PanicError{Value: recovered, Stack: debug.Stack()}
-}
-
-// ownPanic returns the error of a failed decision, in which a panic that the policy met is a [*PanicError] of this
-// package, as all others are. It looks no further than what the policy itself has joined: everything else may have
-// methods that panic in turn.
-func ownPanic(err error) error {
-	joined, ok := err.(guard.JoinedErrors) //nolint:errorlint // As would call methods of user errors
-	if !ok || len(joined) == 0 {
-		return err
-	}
-	p, ok := joined[0].(*guard.PanicError) //nolint:errorlint // the same
-	if !ok {
-		return err
-	}
-	joined = slices.Clone(joined)
-	joined[0] = &PanicError{Value: p.Value, Stack: p.Stack}
-	return joined
-}
-
-// Error returns a message with the place of the panic: the top frame of the user's code.
-func (e *PanicError) Error() string { return "asyncop: " + guard.Message(e.Value, e.Stack) }
-
-// Format implements fmt.Formatter: %+v adds the stack.
-func (e *PanicError) Format(f fmt.State, verb rune) { guard.Format(f, verb, e.Error(), e.Stack) }
-
-// Unwrap returns the value if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
+// PanicError is a panic of user code, or its call of runtime.Goexit, as FailNow of package testing makes it. Value is the argument of panic; for
+// runtime.Goexit, an error that says so. Unwrap returns Value if it is an error. Stack is the stack of the goroutine that panicked, as
+// runtime/debug.Stack formats it; %+v writes it.
+type PanicError = guard.PanicError
 
 // format writes err; %+v adds the stack of the first panic in it.
 func format(f fmt.State, verb rune, err error) {
@@ -300,7 +255,7 @@ func format(f fmt.State, verb rune, err error) {
 
 // stackOf returns the stack of the first panic in err, or nil. The methods of a user's errors may do anything (law A6).
 func stackOf(err error) (stack []byte) {
-	_ = offLoop(func() error {
+	_ = call.OffLoop(func() error {
 		if p, ok := errors.AsType[*PanicError](err); ok {
 			stack = p.Stack
 		}
@@ -309,28 +264,13 @@ func stackOf(err error) (stack []byte) {
 	return stack
 }
 
-func nonNil(errs ...error) []error {
-	var out []error
-	for _, err := range errs {
-		if err != nil {
-			out = append(out, err)
-		}
-	}
-	return out
-}
+func attempts(n int) string { return count(n, "attempt") }
 
-func attempts(n int) string {
+func count(n int, what string) string {
 	if n == 1 {
-		return "1 attempt"
+		return "1 " + what
 	}
-	return fmt.Sprintf("%d attempts", n)
-}
-
-func elements(n int) string {
-	if n == 1 {
-		return "1 element"
-	}
-	return fmt.Sprintf("%d elements", n)
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func abandoned(n int) string {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/core"
 )
 
 // While attempts fail, a line says so once in failingPeriod, if they are at least one in failingShare. One failure alone has none.
@@ -19,8 +21,8 @@ type failingLine struct {
 	begun, failed int64         // attempts, at the last line or when none had failed since
 }
 
-// failingDue returns when the line is due.
-func (s *userSide[IN, OUT]) failingDue() (due time.Duration, ok bool) {
+// failingDue returns when the line is due, or core.Never.
+func (s *userSide[IN, OUT]) failingDue() time.Duration {
 	f, now := &s.failingLine, s.driver.Core().State()
 	begun, failed := now.Stats.Attempts, now.Failed
 	switch {
@@ -29,13 +31,16 @@ func (s *userSide[IN, OUT]) failingDue() (due time.Duration, ok bool) {
 	case !f.isFailing:
 		f.isFailing, f.failingSince = true, now.Now
 	}
-	return f.failingSince + failingPeriod, failed > f.failed+1
+	if failed <= f.failed+1 {
+		return core.Never
+	}
+	return f.failingSince + failingPeriod
 }
 
 // logFailing writes the line if it is due, and enough attempts have failed.
 func (s *userSide[IN, OUT]) logFailing() {
 	f, now := &s.failingLine, s.driver.Core().State()
-	if due, ok := s.failingDue(); !ok || now.Now < due {
+	if now.Now < s.failingDue() {
 		return
 	}
 	begun, failed := now.Stats.Attempts, now.Failed

@@ -2,7 +2,6 @@ package asyncop
 
 import (
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -28,20 +27,12 @@ type failureGroups struct {
 	// Owned by the loop.
 	second time.Duration // since when looked counts
 	looked int
-	lines  map[counting.Key]*groupLine // of groups with a line in the last groupPeriod
-}
-
-// groupLine is what a group has to say when its period is over.
-type groupLine struct {
-	until time.Duration
-	more  int    // failures without a line
-	last  func() // nil: there is none; writes about the last of them
 }
 
 // Groups returns the failed elements that were handed over or dropped, grouped by similar failures: the largest group first, at most 100.
 // Failures that fit into none, or came when more than 1,000 failed within a second, are in the last group, which has Rest.
 func (op *AsyncWaitOperator[IN, OUT]) Groups() (all []observe.Group) {
-	f := op.groups
+	f := &op.side.groups
 	f.mu.Lock()
 	found, rest := f.groups.All()
 	f.mu.Unlock()
@@ -78,42 +69,5 @@ func (s *userSide[IN, OUT]) group(r core.Report[IN], write func(more int)) (hasL
 		f.groups.AddRest(at)
 	}
 	f.mu.Unlock()
-	line := f.lines[key]
-	if line == nil || line.more == 0 && now >= line.until {
-		if len(f.lines) >= mostGroups {
-			maps.DeleteFunc(f.lines, func(_ counting.Key, l *groupLine) bool { return l.more == 0 && now >= l.until })
-		}
-		if len(f.lines) < mostGroups {
-			f.lines[key] = &groupLine{until: now + groupPeriod}
-		}
-		return true
-	}
-	line.more++
-	line.last = func() { write(line.more) }
-	return false
-}
-
-// groupsDue returns when logGroups has something to write, or to forget.
-func (s *userSide[IN, OUT]) groupsDue() (due time.Duration, ok bool) {
-	for _, l := range s.groups.lines {
-		if l.more > 0 && (!ok || l.until < due) {
-			due, ok = l.until, true
-		}
-	}
-	return due, ok
-}
-
-// logGroups writes the lines of groups whose period is over; or of all, at the end of the operator.
-func (s *userSide[IN, OUT]) logGroups(all bool) {
-	now := s.now()
-	for key, l := range s.groups.lines {
-		switch {
-		case now < l.until && !all:
-		case l.more == 0:
-			delete(s.groups.lines, key)
-		default:
-			l.last()
-			l.more, l.last, l.until = 0, nil, now+groupPeriod
-		}
-	}
+	return s.mayWrite(key, 1, groupPeriod, write)
 }

@@ -2,28 +2,32 @@ package asyncop
 
 import (
 	"context"
+	"slices"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// handler returns results in place of a failure. One of its fields is set.
+// handler returns results in place of a failure.
 type handler[IN, OUT any] struct {
-	timeout  func(ctx context.Context, in IN) ([]OUT, error) // for timeouts only
-	fallback func(ctx context.Context, f Failure[IN]) ([]OUT, error)
+	ofTimeouts bool // only
+	handle     func(ctx context.Context, f Failure[IN]) ([]OUT, error)
 }
 
 // handlersOf returns the handlers of fn and of what it wraps, the innermost first, and whether one is for all failures. Of
 // several Timeout methods the outermost counts, as for all optional interfaces.
 func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, OUT], all bool) {
-	var found []handler[IN, OUT]
 	timeouts := false
 	for inner := any(fn); inner != nil; {
 		switch f := inner.(type) {
 		case *withFallback[IN, OUT]:
-			found, all = append(found, handler[IN, OUT]{fallback: f.fallback}), true
+			handlers, all = slices.Insert(handlers, 0, handler[IN, OUT]{handle: f.fallback}), true
 		case TimeoutHandler[IN, OUT]:
 			if !timeouts {
-				found, timeouts = append(found, handler[IN, OUT]{timeout: f.Timeout}), true
+				timeouts = true
+				handlers = slices.Insert(handlers, 0, handler[IN, OUT]{true, func(ctx context.Context, failure Failure[IN]) ([]OUT, error) {
+					return f.Timeout(ctx, failure.Element)
+				}})
 			}
 		case interface{ isFallback() }:
 			panic("asyncop: HandleFailure inside of a wrapper with other types would not be called: put it around the wrapper")
@@ -34,9 +38,6 @@ func handlersOf[IN, OUT any](fn AsyncFunction[IN, OUT]) (handlers []handler[IN, 
 		}
 		inner = w.Unwrap()
 	}
-	for i := range found {
-		handlers = append(handlers, found[len(found)-1-i])
-	}
 	return handlers, all
 }
 
@@ -46,25 +47,16 @@ func handle[IN, OUT any](
 	ctx context.Context, handlers []handler[IN, OUT], f Failure[IN], timedOut bool,
 ) (results []OUT, err error) {
 	for i, h := range handlers {
-		if h.fallback == nil && !timedOut {
+		if h.ofTimeouts && !timedOut {
 			continue
 		}
-		ask := func() (err error) {
-			if h.fallback == nil {
-				results, err = h.timeout(ctx, f.Element)
-			} else {
-				results, err = h.fallback(ctx, f)
-			}
-			return err
-		}
 		if i == len(handlers)-1 {
-			err = ask()
-			return results, err
+			return h.handle(ctx, f)
 		}
 		broke := false
-		err = guard.Call(ask, func(recovered any) error {
+		err = guard.Call(func() (err error) { results, err = h.handle(ctx, f); return err }, func(recovered any) error {
 			broke = true
-			return newPanicError(recovered)
+			return call.Panicked(recovered)
 		})
 		if err == nil {
 			return results, nil

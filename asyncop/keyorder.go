@@ -2,11 +2,11 @@ package asyncop
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -45,12 +45,12 @@ func KeyOrderedWait[K comparable, IN, OUT any](
 	if key == nil {
 		panic("asyncop: KeyOrderedWait: nil key function")
 	}
-	opts = append(reordering(opts), func(c *config) {
+	opts = append(slices.Clone(opts), func(c *config) {
 		c.keys = core.NewKeys[K, IN, OUT](key, func(key any) error {
-			return fmt.Errorf("asyncop: unusable key %s: it is not equal to itself, or cannot be compared", defaultLabel(key))
+			return fmt.Errorf("asyncop: unusable key %s: it is not equal to itself, or cannot be compared", defaultLabel(key, true))
 		})
 	})
-	return newOperator("KeyOrderedWait", queue.NewUnordered, fn, timeout, capacity, orNone(strategy), opts)
+	return newOperator("KeyOrderedWait", true, fn, timeout, capacity, orNone(strategy), opts)
 }
 
 // orNone returns the strategy, or one without retries for nil.

@@ -10,10 +10,10 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/decision"
-	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
 
@@ -23,55 +23,72 @@ const (
 	logPeriod = time.Second
 )
 
-// lineLimit limits the lines of one kind, which have the same level and message. Owned by the loop.
-type lineLimit struct {
-	level slog.Level
-	msg   string
-	until time.Duration // the end of the period, by the operator's clock
-	lines int           // in the period, those that are suppressed included
+// ration bounds lines that are alike: burst of them in a period, and then one about the rest. Owned by the loop.
+type ration struct {
+	key    any
+	burst  int
+	period time.Duration
+	until  time.Duration // the end of the period, by the operator's clock
+	lines  int           // in the period, those that were not written included
+	rest   func(n int)   // writes about n of them
 }
 
-// mayLog reports whether another line of its kind may be written now. Only lines of levels that are enabled count.
-func (s *userSide[IN, OUT]) mayLog(level slog.Level, msg string) bool {
-	i := slices.IndexFunc(s.limits, func(l *lineLimit) bool { return l.level == level && l.msg == msg })
+// mostRations bounds the rations. Lines beyond them are written.
+const mostRations = 128
+
+// mayWrite reports whether another line of its kind may be written now. rest writes one about n that may not.
+func (s *userSide[IN, OUT]) mayWrite(key any, burst int, period time.Duration, rest func(n int)) bool {
+	now := s.now()
+	i := slices.IndexFunc(s.rations, func(r *ration) bool { return r.key == key })
 	if i < 0 {
-		i = len(s.limits)
-		s.limits = append(s.limits, &lineLimit{level: level, msg: msg})
+		if len(s.rations) >= mostRations {
+			s.rations = slices.DeleteFunc(s.rations, func(r *ration) bool { return r.lines <= r.burst && now >= r.until })
+		}
+		if i = len(s.rations); i >= mostRations {
+			return true
+		}
+		s.rations = append(s.rations, &ration{key: key, burst: burst, period: period})
 	}
-	l, now := s.limits[i], s.now()
-	if now >= l.until {
-		s.endPeriod(l)
-		l.until = now + logPeriod
+	r := s.rations[i]
+	if now >= r.until {
+		r.endPeriod(now)
 	}
-	l.lines++
-	return l.lines <= logBurst
+	if r.lines++; r.lines > burst {
+		r.rest = rest
+	}
+	return r.lines <= burst
 }
 
-// endPeriod says how many lines of a period were suppressed.
-func (s *userSide[IN, OUT]) endPeriod(l *lineLimit) {
-	n := l.lines - logBurst
-	if l.lines = 0; n > 0 {
-		s.logAttrs(s.ctx, l.level, l.msg+": lines suppressed", slog.Int("suppressed", n))
+// endPeriod writes about the rest, and begins a period.
+func (r *ration) endPeriod(now time.Duration) {
+	n, rest := r.lines-r.burst, r.rest
+	if r.lines, r.rest, r.until = 0, nil, now+r.period; n > 0 {
+		if r.burst == 1 {
+			r.lines = 1 // this is the line of the next period
+		}
+		rest(n)
 	}
 }
 
-// logSuppressed ends the periods that are over; or all, at the end of the operator.
-func (s *userSide[IN, OUT]) logSuppressed(all bool) {
-	for _, l := range s.limits {
-		if l.lines > logBurst && (all || s.now() >= l.until) {
-			s.endPeriod(l)
+// restDue returns when a line about the rest is to be written, or core.Never.
+func (s *userSide[IN, OUT]) restDue() time.Duration {
+	due := core.Never
+	for _, r := range s.rations {
+		if r.lines > r.burst {
+			due = min(due, r.until)
 		}
 	}
+	return due
 }
 
-// suppressedDue returns when logSuppressed has something to write.
-func (s *userSide[IN, OUT]) suppressedDue() (due time.Duration, ok bool) {
-	for _, l := range s.limits {
-		if l.lines > logBurst && (!ok || l.until < due) {
-			due, ok = l.until, true
+// logRest writes the lines about the rest that are due; or all, at the end of the operator.
+func (s *userSide[IN, OUT]) logRest(all bool) {
+	now := s.now()
+	for _, r := range s.rations {
+		if r.lines > r.burst && (all || now >= r.until) {
+			r.endPeriod(now)
 		}
 	}
-	return due, ok
 }
 
 // logsDebug reports whether lines for those who look closely are written at all. The handler is asked off the loop, like everything of
@@ -87,8 +104,14 @@ func (s *userSide[IN, OUT]) now() time.Duration { return s.driver.Core().State()
 // log writes a line about an element, unless there are too many of its kind. Handlers find in ctx what observers know of the
 // element, such as the id of its trace.
 func (s *userSide[IN, OUT]) log(ctx context.Context, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
-	if s.mayLog(level, msg) {
-		attrs = append(attrs, slog.String("element", s.logLabelOf(in)))
+	type kind struct {
+		level slog.Level
+		msg   string
+	}
+	if s.mayWrite(kind{level, msg}, logBurst, logPeriod, func(n int) {
+		s.logAttrs(s.ctx, level, msg+": lines suppressed", slog.Int("suppressed", n))
+	}) {
+		attrs = append(attrs, slog.String("element", s.labelOf(in, false)))
 		s.logAttrs(ctx, level, msg, append(attrs, s.messageAttrs(ctx)...)...)
 	}
 }
@@ -141,54 +164,36 @@ func (s *userSide[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 
 // logSourceBroke reports a panic of a message's source, while the message was being settled. Called from any goroutine.
 func (s *userSide[IN, OUT]) logSourceBroke(err error) {
-	_ = offLoop(func() error {
+	_ = call.OffLoop(func() error {
 		s.logger.LogAttrs(context.WithoutCancel(s.ctx), slog.LevelError, "asyncop: the source of a message panicked",
 			withStack([]slog.Attr{slog.Any("error", err)})...)
 		return nil
 	})
 }
 
-// logRetry reports a retry that will be made.
-func (s *userSide[IN, OUT]) logRetry(r core.Report[IN], d decision.Decision) {
-	s.log(r.Context, slog.LevelDebug, "asyncop: retry", r.Element, retryAttrs(r.Attempts, d)...)
-}
-
-// logNoRetry reports that there was a reason for a retry, and no retry.
-func (s *userSide[IN, OUT]) logNoRetry(r core.Report[IN], d decision.Decision) {
-	var attrs []slog.Attr
+// logDecision reports an outcome that there was a reason to retry, and whether it will be.
+func (s *userSide[IN, OUT]) logDecision(r core.Report[IN], d decision.Decision, again bool) {
+	msg, verdict := "asyncop: retry", d.Verdict.String()
+	attrs := []slog.Attr{slog.Int("attempts", r.Attempts)}
 	if d.Verdict == decision.Retried {
-		attrs = append(retryAttrs(r.Attempts, d), slog.String("verdict", "not before the deadline"))
-	} else {
-		attrs = []slog.Attr{
-			slog.String("verdict", d.Verdict.String()), slog.String("reason", d.Reason.String()),
-			slog.Int("attempts", r.Attempts), slog.Any("error", d.Err),
-		}
+		attrs, verdict = append(attrs, slog.Duration("delay", max(d.Delay, d.Demanded))), "not before the deadline"
 	}
-	s.log(r.Context, slog.LevelDebug, "asyncop: no retry", r.Element, attrs...)
-}
-
-func retryAttrs(attempts int, d decision.Decision) []slog.Attr {
-	return []slog.Attr{
-		slog.Int("attempts", attempts), slog.Duration("delay", max(d.Delay, d.Demanded)),
-		slog.String("reason", d.Reason.String()), slog.Any("error", d.Err),
+	attrs = append(attrs, slog.String("reason", d.Reason.String()), slog.Any("error", d.Err))
+	if !again {
+		msg, attrs = "asyncop: no retry", append(attrs, slog.String("verdict", verdict))
 	}
+	s.log(r.Context, slog.LevelDebug, msg, r.Element, attrs...)
 }
 
 // flushLines writes the lines that are due.
 func (s *userSide[IN, OUT]) flushLines(all bool) {
-	s.logGroups(all)
-	s.logSuppressed(all)
+	s.logRest(all)
 	s.logFailing()
 }
 
-// linesDue returns when flushLines has something to write.
-func (s *userSide[IN, OUT]) linesDue() (due time.Duration, ok bool) {
-	for _, line := range []func() (time.Duration, bool){s.suppressedDue, s.failingDue, s.groupsDue} {
-		if d, some := line(); some && (!ok || d < due) {
-			due, ok = d, true
-		}
-	}
-	return due, ok
+// linesDue returns when flushLines has something to write, or core.Never.
+func (s *userSide[IN, OUT]) linesDue() time.Duration {
+	return min(s.restDue(), s.failingDue())
 }
 
 // logAttrs calls the user's handler off the loop, since it may do anything (law A6). A line about a panic has its stack.
@@ -226,63 +231,54 @@ type plainError struct{ error }
 func (e plainError) Unwrap() error { return e.error }
 
 // messageAttrs name the message that an element is.
-func (s *userSide[IN, OUT]) messageAttrs(ctx context.Context) (attrs []slog.Attr) {
-	_ = s.offLoop(func() error { // the context is one of the observers'
-		if meta, ok := message.MetaFromContext(ctx); ok && meta.ID != "" {
-			attrs = []slog.Attr{slog.String("id", meta.ID), slog.Int("visit", meta.Visit)}
-		}
-		return nil
-	})
-	return attrs
+func (s *userSide[IN, OUT]) messageAttrs(ctx context.Context) []slog.Attr {
+	if meta := s.metaOf(ctx); meta.ID != "" {
+		return []slog.Attr{slog.String("id", meta.ID), slog.Int("visit", meta.Visit)}
+	}
+	return nil
 }
 
-// labelOf names an element for people.
-func (s *userSide[IN, OUT]) labelOf(in IN) string {
+// metaOf returns that of the message that an element is; zero if it is none.
+func (s *userSide[IN, OUT]) metaOf(ctx context.Context) (meta message.Meta) {
+	_ = s.offLoop(func() error { meta, _ = message.MetaFromContext(ctx); return nil }) // the context is one of the observers'
+	return meta
+}
+
+// labelOf names an element for people: by its LogValue, if it has one, else by defaultLabel.
+func (s *userSide[IN, OUT]) labelOf(in IN, quoted bool) string {
 	var text string
-	if err := s.offLoop(func() error { text = labelOf(in); return nil }); err != nil { // it may have methods
+	if err := s.offLoop(func() error { // it may have methods
+		if v, ok := any(in).(slog.LogValuer); ok {
+			text = v.LogValue().Resolve().String()
+		} else {
+			text = defaultLabel(in, quoted)
+		}
+		return nil
+	}); err != nil {
 		return fmt.Sprintf("(label: %v)", err)
 	}
 	return text
 }
 
-// logLabelOf is labelOf for an attribute of a log, which the handler quotes if need be.
-func (s *userSide[IN, OUT]) logLabelOf(in IN) string {
-	label := s.labelOf(in)
-	if _, ok := any(in).(slog.LogValuer); ok {
-		return label
-	}
-	quoted, err := strconv.QuotedPrefix(label)
-	if err != nil {
-		return label // no string
-	}
-	text, _ := strconv.Unquote(quoted) // it is one
-	return text + label[len(quoted):]
-}
-
-// labelOf names an element by its LogValue, if it has one, else by defaultLabel.
-func labelOf(in any) string {
-	if v, ok := in.(slog.LogValuer); ok {
-		return v.LogValue().Resolve().String()
-	}
-	return defaultLabel(in)
-}
-
 const maxLabel = 64 // bytes of a default label
 
-func defaultLabel(in any) string {
+// defaultLabel names what has no LogValue. A string is quoted, unless that is left to the handler of a log.
+func defaultLabel(in any, quoted bool) string {
 	switch v := reflect.ValueOf(in); v.Kind() {
 	case reflect.Invalid:
 		return "<nil>"
 	case reflect.String:
-		s := v.String()
-		if len(s) <= maxLabel {
-			return fmt.Sprintf("%q", s)
+		s, rest := v.String(), ""
+		if end := maxLabel; len(s) > end {
+			for end > 0 && !utf8.RuneStart(s[end]) {
+				end--
+			}
+			s, rest = s[:end], "…"
 		}
-		end := maxLabel
-		for end > 0 && !utf8.RuneStart(s[end]) {
-			end--
+		if quoted {
+			s = strconv.Quote(s)
 		}
-		return fmt.Sprintf("%q…", s[:end])
+		return s + rest
 	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
 		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr,
 		reflect.Float32, reflect.Float64, reflect.Complex64, reflect.Complex128:
@@ -295,11 +291,5 @@ func defaultLabel(in any) string {
 // offLoop is offLoop for calls that the loop makes: time passes.
 func (s *userSide[IN, OUT]) offLoop(f func() error) error {
 	s.driver.Core().Away(true)
-	return offLoop(f)
-}
-
-// offLoop runs user code that may block for a moment on a goroutine of its own and waits for it, so that neither a panic
-// nor runtime.Goexit reaches the caller (law A6).
-func offLoop(f func() error) error {
-	return guard.Call(f, func(recovered any) error { return newPanicError(recovered) })
+	return call.OffLoop(f)
 }

@@ -88,7 +88,7 @@ func TestLogLevels(t *testing.T) {
 	retries := []string{
 		`level=DEBUG msg="asyncop: retry" attempts=1 delay=1s reason=EXCEPTION_MATCHED error=down element=a operator=rows`,
 		`level=DEBUG msg="asyncop: retry" attempts=2 delay=1s reason=EXCEPTION_MATCHED error=down element=a operator=rows`,
-		`level=DEBUG msg="asyncop: no retry" verdict=refused reason=EXCEPTION_MATCHED attempts=3 error=down element=a operator=rows`,
+		`level=DEBUG msg="asyncop: no retry" attempts=3 reason=EXCEPTION_MATCHED error=down verdict=refused element=a operator=rows`,
 	}
 	dropped := `level=WARN msg="asyncop: element dropped" attempts=3 error=down verdict=refused element=a operator=rows`
 	handed := `level=WARN msg="asyncop: element handed over to the failure sink" attempts=3 error=down verdict=refused element=a operator=rows`
@@ -420,7 +420,7 @@ func TestDefaultLabel(t *testing.T) {
 		{time.Second, "1s"}, // a number that can say more of itself
 	}
 	for _, tt := range tests {
-		assert.Equal(t, tt.want, defaultLabel(tt.element))
+		assert.Equal(t, tt.want, defaultLabel(tt.element, true))
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -53,7 +52,7 @@ func Map[IN, OUT any](
 	if !guard.IsNil(strategy) { // which needs one
 		timeout = maxTimeout
 	}
-	op := newOperator("Map", queue.NewOrdered, fn, timeout, max(calls, mapSlots), orNone(strategy), opts)
+	op := newOperator("Map", false, fn, timeout, max(calls, mapSlots), orNone(strategy), opts)
 	results := make([]OUT, 0, len(elements))
 	for v, err := range op.ResultsOf(FromSlice(elements)) {
 		if err != nil {

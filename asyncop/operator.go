@@ -1,6 +1,7 @@
 package asyncop
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -40,63 +41,44 @@ type Watermark = queue.Watermark
 //
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {
-	driver *drive.Driver[IN, OUT]
-	policy failurePolicy
-	ways   *keptWays
-	groups *failureGroups
-	use    atomic.Uint32 // what drives it
-
-	capacity, maxCalls int64 // of Stats
-
-	taker atomic.Uint32 // what takes the results of a flow: bits
+	driver   *drive.Driver[IN, OUT]
+	side     *userSide[IN, OUT]
+	capacity int
+	used     atomic.Uint32 // what drives it, and takes its results: bits
 }
 
-// What takes the results of a flow. Via or To does once, and shares them with what received from Out before.
+// What drives an operator, and takes its results.
 const (
-	byOut uint32 = 1 << iota
-	byVia
-	byTo
+	byIn uint32 = 1 << iota
+	byOut
+	byVia // or To: once, and it shares the results with what received from Out before
+	byLoop
 )
 
-var takers = [...]string{byOut: "Out", byVia: "Via", byTo: "To"}
-
-// takeResults returns what moves the results, for Via and To.
-func (op *AsyncWaitOperator[IN, OUT]) takeResults(by uint32) func(next chan<- any, tell bool) {
-	if op.take(by)&byOut != 0 {
-		return op.driver.Share
-	}
-	return op.driver.Transfer
-}
-
-// take notes what takes the results, and returns what did before. It panics if Via or To did: one of the two would get nothing.
-func (op *AsyncWaitOperator[IN, OUT]) take(by uint32) (before uint32) {
-	op.asFlow(takers[by])
+// use notes a use, and returns those before. It panics if one of them excludes this: either would get only a part of the results.
+func (op *AsyncWaitOperator[IN, OUT]) use(method string, by uint32) (before uint32) {
 	for {
-		before = op.taker.Load()
-		if taken := before &^ byOut; taken != 0 && before&by&byOut == 0 {
-			panic(fmt.Sprintf("asyncop: %s: %s takes the results already: for several sinks use flow.FanOut",
-				takers[by], takers[taken]))
-		}
-		if op.taker.CompareAndSwap(before, before|by) {
+		switch before = op.used.Load(); {
+		case by == byLoop && before&byLoop != 0:
+			panic(fmt.Sprintf("asyncop: %s: the operator is driven by Results already", method))
+		case by == byLoop && before != 0:
+			panic(fmt.Sprintf("asyncop: %s: the operator is driven by In, Out, Via or To already", method))
+		case before&byLoop != 0:
+			panic(fmt.Sprintf("asyncop: %s: the operator is driven by Results", method))
+		case before&byVia != 0 && (by == byVia || by&^before == byOut):
+			panic(fmt.Sprintf("asyncop: %s: Via or To takes the results already: for several sinks use flow.FanOut", method))
+		case before&by != 0 || op.used.CompareAndSwap(before, before|by):
 			return before
 		}
 	}
 }
 
-// What drives an operator: the first that is used.
-const (
-	unused uint32 = iota
-	byFlow
-	byResults
-)
-
-var drivers = [...]string{byFlow: "In, Out, Via or To", byResults: "Results"}
-
-// asFlow notes that the operator is used as a flow.
-func (op *AsyncWaitOperator[IN, OUT]) asFlow(method string) {
-	if op.use.Load() != byFlow && !op.use.CompareAndSwap(unused, byFlow) && op.use.Load() != byFlow {
-		panic(fmt.Sprintf("asyncop: %s: the operator is driven by Results", method))
+// takeResults returns what moves the results, for Via and To.
+func (op *AsyncWaitOperator[IN, OUT]) takeResults(method string) func(next chan<- any, tell bool) {
+	if op.use(method, byVia)&byOut != 0 {
+		return op.driver.Share
 	}
+	return op.driver.Transfer
 }
 
 var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
@@ -117,7 +99,7 @@ var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
 func OrderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
-	return newOperator("OrderedWait", queue.NewOrdered, fn, timeout, capacity, strategies.NoRetry[OUT](), opts)
+	return newOperator("OrderedWait", false, fn, timeout, capacity, strategies.NoRetry[OUT](), opts)
 }
 
 // UnorderedWait is [OrderedWait] with results in the order in which the elements complete; elements do not cross a watermark in either
@@ -125,7 +107,7 @@ func OrderedWait[IN, OUT any](
 func UnorderedWait[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
-	return newOperator("UnorderedWait", queue.NewUnordered, fn, timeout, capacity, strategies.NoRetry[OUT](), reordering(opts))
+	return newOperator("UnorderedWait", true, fn, timeout, capacity, strategies.NoRetry[OUT](), opts)
 }
 
 // OrderedWaitWithRetry is [OrderedWait] with retries: an element whose outcome matches the strategy's predicate is called
@@ -144,7 +126,7 @@ func OrderedWaitWithRetry[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.Retry[OUT], opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
-	return newOperator("OrderedWaitWithRetry", queue.NewOrdered, fn, timeout, capacity, strategy, opts)
+	return newOperator("OrderedWaitWithRetry", false, fn, timeout, capacity, strategy, opts)
 }
 
 // UnorderedWaitWithRetry is [OrderedWaitWithRetry] with the order of [UnorderedWait].
@@ -152,45 +134,35 @@ func UnorderedWaitWithRetry[IN, OUT any](
 	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.Retry[OUT], opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
-	return newOperator("UnorderedWaitWithRetry", queue.NewUnordered, fn, timeout, capacity, strategy, reordering(opts))
+	return newOperator("UnorderedWaitWithRetry", true, fn, timeout, capacity, strategy, opts)
 }
 
 // maxTimeout keeps sums of instants and timeouts from overflowing; it is 146 years.
 const maxTimeout = time.Duration(1 << 62)
 
 func newOperator[IN, OUT any](
-	name string, newQueue func(capacity int) queue.Queue[*core.Slot[IN, OUT]],
-	fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
+	name string, reorders bool, fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int,
 	strategy strategies.Retry[OUT], opts []Option,
 ) *AsyncWaitOperator[IN, OUT] {
 	policy := refuseArguments(name, fn, timeout, capacity, strategy)
+	newQueue := queue.NewOrdered[*core.Slot[IN, OUT]]
+	if reorders {
+		newQueue = queue.NewUnordered[*core.Slot[IN, OUT]]
+	}
 	cfg := newConfig(opts)
+	cfg.reorders = reorders
 	cfg.allowed, _ = decision.MaxRetriesOf(policy.Asked)
-	cfg.refuse(name)
-	var state drive.StateCodec[IN, OUT]
-	if cfg.coordinator != nil {
-		cfg.maxRetries = maxRetriesOf(name, cfg.retryState, strategy, policy)
-		cfg.checkpointed = checkpointedOf(name, cfg.observers)
-		state = newStateCodec[IN, OUT](name, cfg)
-	}
-	sink := failureSinkOf[IN](name, cfg)
-	if _, ok := cfg.timeoutFor.(func(IN) time.Duration); cfg.timeoutFor != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: WithTimeoutFor: %T does not take %v", name, cfg.timeoutFor, reflect.TypeFor[IN]()))
-	}
-	batch := batchingOf(fn)
-	refuseBackend[IN](name, cfg, batch != nil)
+	s := &userSide[IN, OUT]{config: cfg, fn: fn, policy: policy, batch: batchingOf(fn)}
+	s.refuse(name, strategy)
 	// Nothing is refused from here on: goroutines begin.
-	driver, shown := newDriver(cfg, fn, policy, min(timeout, maxTimeout), newQueue(capacity), sink, state)
-	shown.warnOfArguments(name, timeout, strategy, batch)
-	op := &AsyncWaitOperator[IN, OUT]{driver: driver, policy: cfg.onFailure, ways: &shown.ways, groups: &shown.groups, capacity: int64(capacity), maxCalls: int64(capacity)}
-	if cfg.maxCalls > 0 {
-		op.maxCalls = int64(min(cfg.maxCalls, capacity))
-	}
+	s.newDriver(min(timeout, maxTimeout), newQueue(capacity))
+	s.warnOfArguments(name, timeout, strategy)
+	op := &AsyncWaitOperator[IN, OUT]{driver: s.driver, side: s, capacity: capacity}
 	for _, o := range cfg.observers {
 		if a, ok := o.(interface {
 			Attach(stats func() Stats, done <-chan struct{})
 		}); ok {
-			a.Attach(op.Stats, driver.Done())
+			a.Attach(op.Stats, op.Done())
 		}
 		if a, ok := o.(interface {
 			AttachGroups(groups func() []observe.Group)
@@ -198,7 +170,7 @@ func newOperator[IN, OUT any](
 			a.AttachGroups(op.Groups)
 		}
 	}
-	driver.Start()
+	op.driver.Start()
 	return op
 }
 
@@ -228,30 +200,42 @@ func refuseArguments[IN, OUT any](
 	return policy
 }
 
-// refuse panics if an option lacks another one.
-func (c *config) refuse(name string) {
-	switch {
+// refuse panics if an option makes no sense: for want of another one, or since it is for other types.
+func (s *userSide[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) {
+	switch c := &s.config; {
 	case c.coordinator != nil && c.name == "":
 		panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithName: state is found by name", name))
 	case c.maxWaitingPerKey > 0 && c.keys == nil:
 		panic(fmt.Sprintf("asyncop: %s: WithMaxWaitingPerKey needs KeyOrderedWait: without key order no element waits for its key", name))
+	case c.backend == nil && (c.cost != nil || c.tenant != nil):
+		panic(fmt.Sprintf("asyncop: %s: Cost and Tenant need WithBackend", name))
+	case c.tenant != nil && s.batch != nil:
+		panic(fmt.Sprintf("asyncop: %s: Tenant with Batched: a batch may be for several", name))
 	}
+	if s.coordinator != nil {
+		s.maxRetries = maxRetriesOf(name, s.retryState, strategy, s.policy)
+		s.checkpointed = checkpointedOf(name, s.observers)
+		s.state = newStateCodec[IN, OUT](name, s.config)
+	}
+	takes := fmt.Sprintf("does not take %v", reflect.TypeFor[IN]())
+	s.sink = typed[func(context.Context, Failure[IN]) error](name, "WithFailureSink", s.failureSink, fmt.Sprintf("does not take %v", reflect.TypeFor[Failure[IN]]()))
+	s.timeoutOf = typed[func(IN) time.Duration](name, "WithTimeoutFor", s.timeoutFor, takes)
+	s.costOf = typed[func(IN) float64](name, "Cost", s.cost, takes)
+	s.tenantOf = typed[func(IN) string](name, "Tenant", s.tenant, takes)
 }
 
-// failureSinkOf returns what takes the failures, nil if there is nothing.
-func failureSinkOf[IN any](name string, cfg config) func(context.Context, Failure[IN]) error {
-	sink, ok := cfg.failureSink.(func(context.Context, Failure[IN]) error)
-	if cfg.failureSink != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: WithFailureSink: %T does not take %v", name, cfg.failureSink, reflect.TypeFor[Failure[IN]]()))
+// typed returns the value of an option, nil if there is none. It panics if the value is for other types than the operator's.
+func typed[T any](name, option string, value any, fault string) T {
+	t, ok := value.(T)
+	if value != nil && !ok {
+		panic(fmt.Sprintf("asyncop: %s: %s: %T %s", name, option, value, fault))
 	}
-	return sink
+	return t
 }
 
 // warnOfArguments logs what is allowed and probably a mistake.
-func (s *userSide[IN, OUT]) warnOfArguments(
-	name string, timeout time.Duration, strategy strategies.Retry[OUT], batch *core.Batching[IN, OUT],
-) {
-	if p := s.policy; !p.NoRetry && !p.Considers(nil) && !p.Considers(errNil) {
+func (s *userSide[IN, OUT]) warnOfArguments(name string, timeout time.Duration, strategy strategies.Retry[OUT]) {
+	if p := s.policy; !p.NoRetry && !p.Considers(nil) && !p.Considers(call.ErrNil) {
 		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
 	}
@@ -261,7 +245,7 @@ func (s *userSide[IN, OUT]) warnOfArguments(
 				slog.Duration("timeout", d))
 		}
 	}
-	if batch != nil && timeout > 0 && batch.MaxWait >= timeout {
+	if batch := s.batch; batch != nil && timeout > 0 && batch.MaxWait >= timeout {
 		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+
 			": the wait for a batch is not below the timeout: elements may time out while they wait",
 			slog.Duration("wait", batch.MaxWait), slog.Duration("timeout", timeout))
@@ -322,16 +306,14 @@ func isMessage(v any) bool {
 
 // In returns the channel that upstream sends to and closes.
 func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
-	if op.use.Load() != byFlow {
-		op.asFlow("In")
-	}
+	op.use("In", byIn)
 	return op.driver.In()
 }
 
 // Out returns the channel of the results; the operator closes it, and Err returns the cause. With checkpoints, no function of
 // go-streams that branches or joins streams may read it, except flow.FanOut: the run fails.
 func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
-	op.take(byOut)
+	op.use("Out", byOut)
 	if op.driver.Coordinator != nil {
 		if err := wiring.Reader(); err != nil {
 			op.driver.Coordinator.Fail(op.driver.Name, err) // law C2
@@ -347,7 +329,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 	op.mustPassBarriers("Via", next)
 	wiring.MustMatch("asyncop: Via", op, next)
-	go op.takeResults(byVia)(next.In(), takesFailures(next))
+	go op.takeResults("Via")(next.In(), takesFailures(next))
 	return next
 }
 
@@ -356,7 +338,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	op.mustPassBarriers("To", sink)
 	wiring.MustMatch("asyncop: To", op, sink)
-	op.takeResults(byTo)(sink.In(), takesFailures(sink))
+	op.takeResults("To")(sink.In(), takesFailures(sink))
 	sink.AwaitCompletion()
 }
 
@@ -390,12 +372,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Err() error { return op.driver.Err() }
 // that ignores the end of its context may outlive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) Done() <-chan struct{} { return op.driver.Done() }
 
-// Wait waits for Done and returns Err. In the body of a loop over ResultsOf, Wait and Stop would wait for that body: they
-// return an error at once.
+// Wait waits for Done and returns Err. In the body of a loop over ResultsOf, Wait and Stop would wait for that body for ever.
 func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
-	if op.driver.Drives() {
-		return errFromBody
-	}
 	<-op.driver.Done()
 	return op.driver.Err()
 }
@@ -413,16 +391,13 @@ func (op *AsyncWaitOperator[IN, OUT]) Wait() error {
 //
 // In a row of operators stop the first, wait until the last is done or ctx ends, and then stop the last: the first drains into the others.
 func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
-	if op.driver.Drives() {
-		return errFromBody
-	}
 	return op.driver.Stop(ctx)
 }
 
 // Stats returns the present counts.
 func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats {
 	s := op.driver.Counts()
-	s.Capacity, s.MaxCalls = op.capacity, op.maxCalls
+	s.Capacity, s.MaxCalls = int64(op.capacity), int64(min(cmp.Or(op.side.maxCalls, op.capacity), op.capacity))
 	return s
 }
 

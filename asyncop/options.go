@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -140,11 +139,6 @@ func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
 		panic("asyncop: WithUpstreamCancel: nil function")
 	}
 	return func(cfg *config) { cfg.cancelUpstream = cancel }
-}
-
-// reordering adds to the options of an operator that emits in the order of completion that it does.
-func reordering(opts []Option) []Option {
-	return slices.Concat(opts, []Option{func(cfg *config) { cfg.reorders = true }})
 }
 
 // WithName names the operator in logs and, in a checkpoint, its state. The default is the empty string.

@@ -3,9 +3,9 @@ package asyncop
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/message"
 )
@@ -98,10 +98,13 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[I
 	}
 	op.mustHaveNoCheckpoints("Messages")
 	return func(yield func(message.Message[OUT], error) bool) {
-		op.driveBy("Messages")
+		op.use("Messages", byLoop)
 		op.driver.Results(drive.Range[IN, OUT]{
-			Messages:      func(put func(message.Message[IN]) bool) error { return putAll(input, put) },
-			YieldMessages: yield,
+			Iterate: func(put func(IN, call.Message) bool) error {
+				return putAll(input, func(m message.Message[IN]) bool { return put(m.Value, message.With(m, struct{}{})) })
+			},
+			Yield:    func(v OUT, m call.Message, err error) bool { return yield(message.With(m, v), err) },
+			Messages: true,
 		})
 	}
 }
@@ -121,7 +124,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.driver.Backe
 // with that context, before it can be drained.
 func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 	switch done := op.driver.Context.Done(); {
-	case op.policy == failsRun:
+	case op.side.onFailure == failsRun:
 		return errors.New("asyncop: the operator lacks a failure policy: the first message that cannot be processed would end the worker, be redelivered, " +
 			"and end the next worker. Give it WithFailureSink, with a ladder or a file of dead letters, or WithDropOnFailure")
 	case done != nil && done == ctx.Done():
@@ -158,8 +161,8 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 // Up to 128 elements are taken before the next result is yielded, if there are slots.
 //
 // When the operator is cancelled, or the context of Stop ends, it ends even if the body blocks: Done is closed, and the loop gets Err when its
-// body returns. The element whose results the body is processing is then abandoned. Wait and Stop return an error if they are called in the
-// body.
+// body returns. The element whose results the body is processing is then abandoned. Do not call Wait or Stop in the body: they would wait for
+// it. Break out of the loop instead.
 //
 // A panic or runtime.Goexit of the body or of the input ends the operator with [ErrStopped], and then propagates. A panic of other code that the
 // operator calls is an outcome, as always. runtime.Goexit there ends the goroutine of the loop, so it fails the operator with a [*PanicError].
@@ -172,7 +175,7 @@ func (op *AsyncWaitOperator[IN, OUT]) ResultsOf(next func() (v IN, ok bool)) ite
 	}
 	op.mustHaveNoCheckpoints("ResultsOf")
 	return func(yield func(OUT, error) bool) {
-		op.driveBy("ResultsOf")
+		op.use("ResultsOf", byLoop)
 		op.driver.Chained(drive.ChainedRange[IN, OUT]{Next: next, Yield: yield})
 	}
 }
@@ -184,20 +187,18 @@ func (op *AsyncWaitOperator[IN, OUT]) mustHaveNoCheckpoints(method string) {
 	}
 }
 
-// driveBy notes that the operator is driven by a loop over its results.
-func (op *AsyncWaitOperator[IN, OUT]) driveBy(method string) {
-	if !op.use.CompareAndSwap(unused, byResults) {
-		panic(fmt.Sprintf("asyncop: %s: the operator is driven by %s already", method, drivers[op.use.Load()]))
-	}
-}
-
 // results drives the operator with what iterate puts, until that returns or put reports false.
 func (op *AsyncWaitOperator[IN, OUT]) results(
 	method string, iterate func(put func(IN) bool) error,
 ) iter.Seq2[OUT, error] {
 	op.mustHaveNoCheckpoints(method)
 	return func(yield func(OUT, error) bool) {
-		op.driveBy(method)
-		op.driver.Results(drive.Range[IN, OUT]{Iterate: iterate, Yield: yield})
+		op.use(method, byLoop)
+		op.driver.Results(drive.Range[IN, OUT]{
+			Iterate: func(put func(IN, call.Message) bool) error {
+				return iterate(func(v IN) bool { return put(v, call.Message{}) })
+			},
+			Yield: func(v OUT, _ call.Message, err error) bool { return yield(v, err) },
+		})
 	}
 }

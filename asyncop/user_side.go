@@ -15,7 +15,6 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decision"
-	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
@@ -26,37 +25,38 @@ type userSide[IN, OUT any] struct {
 	config // read-only
 	fn     AsyncFunction[IN, OUT]
 	policy *decision.Steps[OUT]
+	batch  *core.Batching[IN, OUT] // nil: a call is for one element
 	driver *drive.Driver[IN, OUT]
-	limits []*lineLimit // of log lines; a few
+
+	// Options with the operator's types; nil: not given.
+	sink      func(context.Context, Failure[IN]) error
+	timeoutOf func(IN) time.Duration
+	costOf    func(IN) float64
+	tenantOf  func(IN) string
+	state     drive.StateCodec[IN, OUT]
+
+	rations []*ration // of log lines
 	failingLine
 	ways   keptWays      // its lock is its own
 	groups failureGroups // as well
 }
 
-// newDriver returns a driver that does not run yet, and its user's side.
-func newDriver[IN, OUT any](
-	cfg config, fn AsyncFunction[IN, OUT], policy *decision.Steps[OUT], timeout time.Duration,
-	q queue.Queue[*core.Slot[IN, OUT]], sink func(context.Context, Failure[IN]) error, state drive.StateCodec[IN, OUT],
-) (*drive.Driver[IN, OUT], *userSide[IN, OUT]) {
-	s := &userSide[IN, OUT]{config: cfg, fn: fn, policy: policy}
-	s.groups.groups, s.groups.lines = counting.NewGroups(mostGroups), map[counting.Key]*groupLine{}
+// newDriver makes the driver, which does not run yet.
+func (s *userSide[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core.Slot[IN, OUT]]) {
+	s.groups.groups = counting.NewGroups(mostGroups)
+	cfg := &s.config
 	c := drive.Config[IN, OUT]{
-		Core: s.coreConfig(timeout, q), Features: s.features(), Batch: batchingOf(fn),
+		Core: s.coreConfig(timeout, q), Features: s.features(), Batch: s.batch,
 		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.bufferFor(q.Cap()), Reorders: cfg.reorders, Decode: newDecoder[IN](cfg.name),
-		CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.drainRetries,
-		Coordinator: cfg.coordinator, State: state, Overflow: cfg.overflow,
-		Panicked: func(recovered any) error { return newPanicError(recovered) },
-		ErrNil:   errNil, ErrStopped: ErrStopped, ErrClosed: wiring.ErrClosed, ErrAcknowledged: wiring.ErrAcknowledged,
+		ErrStopped: ErrStopped, CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.drainRetries,
+		Coordinator: cfg.coordinator, State: s.state, Overflow: cfg.overflow, Observer: cfg.checkpointed, Backend: cfg.backend,
 		Hooks: drive.Hooks[IN]{
 			NotTaken: s.logNotTaken, ObserverBroke: func(err error) {
 				s.logAttrs(s.ctx, slog.LevelError, "asyncop: an observer broke", slog.Any("error", err))
 			},
 			Abandoned: abandonedBy, Declined: s.logDeclined, SourceBroke: s.logSourceBroke, Log: s.logAttrs,
-			FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: func() { s.logSuppressed(true) },
+			FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: func() { s.logRest(true) },
 		},
-	}
-	if cfg.checkpointed != nil {
-		c.Observer = cfg.checkpointed
 	}
 	for _, o := range cfg.observers {
 		if g, ok := o.(observe.Gate); ok {
@@ -68,21 +68,19 @@ func newDriver[IN, OUT any](
 			c.Observers = append(c.Observers, o)
 		}
 	}
-	c.Backend = cfg.backend
-	if direct := directCall(fn); direct != nil {
+	if direct := directCall(s.fn); direct != nil {
 		c.Direct = direct.run
 	}
-	if h, ok := find[Opener](fn); ok {
+	if h, ok := find[Opener](s.fn); ok {
 		c.Open = h.Open
 	}
-	if h, ok := find[io.Closer](fn); ok {
+	if h, ok := find[io.Closer](s.fn); ok {
 		c.Close = h.Close
 	}
-	if sink != nil {
-		c.Sink = func(ctx context.Context, r core.Report[IN]) error { return sink(ctx, s.failureOf(r)) }
+	if s.sink != nil {
+		c.Sink = func(ctx context.Context, r core.Report[IN]) error { return s.sink(ctx, s.failureOf(r)) }
 	}
 	s.driver = drive.New(c)
-	return s.driver, s
 }
 
 // coreConfig says in plain values what the options say.
@@ -123,9 +121,9 @@ func (s *userSide[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 	if keys, _ := s.keys.(core.Keys[IN, OUT]); keys != nil {
 		add(func(g *core.Machine[IN, OUT]) { core.OrderKeys(g, keys, s.maxWaitingPerKey) })
 	}
-	if timeoutFor, _ := s.timeoutFor.(func(IN) time.Duration); timeoutFor != nil {
+	if s.timeoutOf != nil {
 		add(func(g *core.Machine[IN, OUT]) {
-			core.OwnTimeouts(g, func(in IN) time.Duration { return min(timeoutFor(in), maxTimeout) })
+			core.OwnTimeouts(g, func(in IN) time.Duration { return min(s.timeoutOf(in), maxTimeout) })
 		})
 	}
 	if handlers, forAll := handlersOf(s.fn); len(handlers) > 0 {
@@ -139,19 +137,11 @@ func (s *userSide[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 		})
 	}
 	if s.backend != nil {
-		cost, _ := s.cost.(func(IN) float64)
-		tenant, _ := s.tenant.(func(IN) string)
-		add(func(g *core.Machine[IN, OUT]) { core.AtBackend(g, cost, tenant) })
+		add(func(g *core.Machine[IN, OUT]) { core.AtBackend(g, s.costOf, s.tenantOf) })
 	}
 	add(func(g *core.Machine[IN, OUT]) { core.KeepWays(g, s.wayKeeper()) })
 	add(func(g *core.Machine[IN, OUT]) {
-		core.LogRetries(g, s.logsDebug, func(r core.Report[IN], d decision.Decision, again bool) {
-			if again {
-				s.logRetry(r, d)
-			} else {
-				s.logNoRetry(r, d)
-			}
-		})
+		core.LogRetries(g, s.logsDebug, s.logDecision)
 	})
 	return all
 }
@@ -170,13 +160,13 @@ func (s *userSide[IN, OUT]) coreHooks() core.Hooks[IN] {
 		},
 		Undecided: func(d decision.Decision) error {
 			if d.Verdict == decision.Failed {
-				return ownPanic(d.Err)
+				return d.Err
 			}
 			return exhausted(d)
 		},
 		RunFailed: func(r core.Report[IN]) error {
 			return &ElementError{
-				Element: r.Element, Attempts: r.Attempts, Elapsed: r.Elapsed, Err: r.Err, label: s.labelOf(r.Element),
+				Element: r.Element, Attempts: r.Attempts, Elapsed: r.Elapsed, Err: r.Err, label: s.labelOf(r.Element, true),
 				Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy,
 				Operator: s.name, retries: s.allowed,
 			}

@@ -8,7 +8,6 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/gate"
-	"github.com/weirflow/weir/message"
 )
 
 // mostWays bounds the ways that an operator keeps.
@@ -37,7 +36,7 @@ func (k *keptWays) add(w observe.Way) {
 // Steps are noted for up to 512 elements in flight at a time. A delivery.Queue stores them with a message that failed, and weir dead show shows
 // them.
 func (op *AsyncWaitOperator[IN, OUT]) Ways() []observe.Way {
-	k := op.ways
+	k := &op.side.ways
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return append(slices.Clone(k.ways[k.next:]), k.ways[:k.next]...)
@@ -61,15 +60,12 @@ func (s *userSide[IN, OUT]) wayKeeper() core.WayKeeper[IN] {
 // keepWay keeps the way of an element that has ended.
 func (s *userSide[IN, OUT]) keepWay(r core.Report[IN], how observe.EndKind, steps []observe.Step) {
 	w := observe.Way{
-		Element: s.logLabelOf(r.Element), Accepted: s.clock.Now().Add(-r.Elapsed), Total: r.Elapsed, Attempts: r.Attempts, Steps: steps, How: how,
+		Element: s.labelOf(r.Element, false), Accepted: s.clock.Now().Add(-r.Elapsed), Total: r.Elapsed, Attempts: r.Attempts, Steps: steps, How: how,
 	}
 	if how != observe.Emitted && how != observe.Empty {
 		w.Err = r.Err
 	}
-	_ = s.offLoop(func() error { // the context is one of the observers'
-		meta, _ := message.MetaFromContext(r.Context)
-		w.ID, w.Visit = meta.ID, meta.Visit
-		return nil
-	})
+	meta := s.metaOf(r.Context)
+	w.ID, w.Visit = meta.ID, meta.Visit
 	s.ways.add(w)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 const (
@@ -54,6 +55,7 @@ func (s *server) confirm(r *http.Request) (view, error) {
 		"merge":   {"Send back", "Send %s back, to be processed again?", "Each starts as for a first visit, with its history. Those in doubt stay here, unless you choose otherwise."},
 		"purge":   {"Remove", "Remove %s for good?", "They cannot be brought back. Export them first if in doubt: weir dead export."},
 		"hold":    {"Hold", "Hold %s?", "No worker takes them until they are released. What a worker has now, and what arrives later, is not held."},
+		"due":     {"Run", "Let %s run now?", "Each is due at once, where it is: it keeps its visits and the order of its key."},
 		"release": {"Release", "Release what is held of %s?", "Workers take them when they are due."},
 	}[d.Do]
 	if !ok || d.Queue == "" {
@@ -79,9 +81,6 @@ func (s *server) confirm(r *http.Request) (view, error) {
 		what = "all messages that match (more than can be counted in " + (queryTime / 2).String() + ")"
 	}
 	d.Verb, d.Question, d.Then = words[0], strings.ReplaceAll(words[1], "%s", what), words[2]
-	if d.Do == "merge" && role == "layer" {
-		d.Question, d.Then = "Let "+what+" run now?", "Each goes to the queue at once, and starts as for a first visit: it has all of its layers before it again."
-	}
 	d.Filter = f
 	for name, values := range filterValues(d.Queue, f) {
 		for _, v := range values {
@@ -214,10 +213,27 @@ func (s *server) run(id int) {
 	s.logs.stale()
 	go func() { // ends with the job, or s.ctx
 		if _, err := s.jobs.Run(s.ctx, id, nil); err != nil && s.ctx.Err() == nil {
-			s.Logger.LogAttrs(s.ctx, slog.LevelWarn, "console: cannot run a job now", slog.Int("job", id), slog.Any("error", err))
+			s.Logger.LogAttrs(s.ctx, slog.LevelWarn, "console: cannot run a job now", slog.Int("job", id), slog.String("error", guard.Text(err)))
 		}
 		s.looks.stale()
 		s.logs.stale()
+	}()
+}
+
+// resume runs the jobs that another process has left: one that was killed, such as this console. It is for a person who may act.
+func (s *server) resume() {
+	go func() { // ends when the jobs are listed
+		list, err := s.jobs.List(s.ctx)
+		if err != nil && s.ctx.Err() == nil {
+			s.Logger.LogAttrs(s.ctx, slog.LevelWarn, "console: cannot see whether there are jobs to run", slog.String("error", guard.Text(err)))
+		}
+		queues := map[string]bool{}
+		for _, job := range list { // the newest first: to run it runs the others of its queue
+			if job.State() == "running" && !queues[job.Queue] {
+				queues[job.Queue] = true
+				s.run(job.ID)
+			}
+		}
 	}()
 }
 
@@ -310,7 +326,7 @@ func mine(ctx context.Context, err error) error {
 	if ctx.Err() != nil || errors.Is(err, jobs.ErrNotFound) || errors.Is(err, store.ErrClosed) {
 		return err
 	}
-	return wrong("%s", cut(1000, err.Error()))
+	return wrong("%s", failure(1000, err))
 }
 
 // reason returns the reason of a form.

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"embed"
 	"encoding/hex"
 	"errors"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 )
@@ -40,8 +42,16 @@ type Config struct {
 	// Authorize returns the sender of a request and the role of that person. An error is answered with the status 403, and logged. An Actor
 	// needs a name, for the log of actions. By default every user of this machine is a Reader, and others are refused.
 	Authorize func(r *http.Request) (role Role, who string, err error)
-	Clock     clock.Clock  // the default is the machine's
-	Logger    *slog.Logger // for failures, at warn level; the default is slog.Default()
+
+	// Keys is the database of requests with idempotency keys (package exactlyonce/keys); nil: there is no page of them. It shows their
+	// states, and never what was asked or answered.
+	Keys *sql.DB
+	// Checkpoints are the coordinators of pipelines of this process, by name. On an engine that keeps jobs the handler says every 20 s how
+	// they do, as a worker, so that the consoles of other processes show them.
+	Checkpoints map[string]*checkpoint.Coordinator
+
+	Clock  clock.Clock  // the default is the machine's
+	Logger *slog.Logger // for failures, at warn level; the default is slog.Default()
 }
 
 const (
@@ -83,6 +93,9 @@ func Handler(ctx context.Context, c Config) (http.Handler, error) {
 	if s.templates, err = template.New("").Funcs(s.funcs()).ParseFS(static, "static/*.html"); err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
+	if keeps && len(s.Checkpoints) > 0 {
+		go j.Work(ctx, s.about, nil) // ends with ctx
+	}
 	return s.protect(http.StripPrefix(c.Prefix, s.routes())), nil
 }
 
@@ -101,9 +114,11 @@ type server struct {
 
 	looks  cached[*look]
 	counts map[string]*cached[store.Counts] // of queues, by name; of the look that is being made
+	beats  map[string]beat                  // of workers, by id; the same
 	logs   cached[logged]
 
 	starting sync.Mutex // of jobs
+	resumed  sync.Once  // jobs that were left
 
 	mu      sync.Mutex
 	history map[string][]point          // of queues, by name
@@ -132,9 +147,12 @@ func (s *server) routes() http.Handler {
 	mux := http.NewServeMux()
 	for path, page := range map[string]func(*http.Request) (view, error){
 		"/{$}": s.overview, "/queue": s.queue, "/message": s.message, "/layers": s.layers, "/start": s.confirm,
-		"/backends": s.backends, "/jobs": s.jobList, "/job": s.job, "/log": s.log,
+		"/backends": s.backends, "/jobs": s.jobList, "/job": s.job, "/log": s.log, "/outboxes": s.outboxes,
 	} {
 		mux.Handle("GET "+path, s.page(page))
+	}
+	if s.Keys != nil {
+		mux.Handle("GET /keys", s.page(s.keys))
 	}
 	for path, action := range map[string]func(*http.Request) (string, error){
 		"/start": s.start, "/job": s.order, "/backends": s.steer, "/edit": s.edit,
@@ -194,6 +212,9 @@ func (s *server) protect(next http.Handler) http.Handler {
 				slog.String("path", r.URL.Path), slog.String("from", r.RemoteAddr), slog.Any("error", err))
 			http.Error(w, "This console is not open to you.", http.StatusForbidden)
 			return
+		}
+		if p.Acts() {
+			s.resumed.Do(s.resume)
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), personKey{}, p)))

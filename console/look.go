@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 const (
@@ -34,23 +34,22 @@ type look struct {
 	Partitions []jobs.Owned
 	orders     []jobs.BackendOrder
 	jobs       []jobs.Job // that are not over
+	outboxes   []outbox
 }
 
 // queueState is a queue.
 type queueState struct {
 	Name, Base string // orders-retry-1, orders
-	Role       string // queue, layer, dead letters, blocked
+	Role       string // queue, layer, dead letters, blocked, outbox
 	store.Counts
 	at     time.Time // when it was counted; zero: it is still being counted
 	Line   string    // its number over time, as points of a picture 100 wide and 20 high; "": it is new
 	Change int       // since the first of the points
 	Over   time.Duration
-}
 
-// point is the number of messages of a queue at a time.
-type point struct {
-	at time.Time
-	n  int
+	// How many messages a second come and are taken, now and over time; "": no worker says so.
+	In, Out         string
+	InLine, OutLine string
 }
 
 // worker is a heartbeat, with what can be read in it.
@@ -85,13 +84,14 @@ func roleOf(name string, dead bool) (base, role string) {
 	if base, ok := strings.CutSuffix(name, "-dead"); ok {
 		return base, "dead letters"
 	}
+	if base, ok := strings.CutSuffix(name, outboxDead); ok && base != "" {
+		return base, "dead letters"
+	}
 	if base, ok := strings.CutSuffix(name, "-blocked"); ok {
 		return base, "blocked"
 	}
-	if i := strings.LastIndex(name, "-retry-"); i > 0 {
-		if _, err := strconv.Atoi(name[i+len("-retry-"):]); err == nil {
-			return name[:i], "layer"
-		}
+	if base, n := storearg.Layer(name); n > 0 {
+		return base, "layer"
 	}
 	if dead {
 		return "", "dead letters"
@@ -132,6 +132,7 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	for _, w := range workers {
 		l.Workers = append(l.Workers, readWorker(w, l.at))
 	}
+	l.addRead()
 	l.Partitions = jobs.Owners(workers)
 	if l.orders, err = s.jobs.BackendOrders(ctx); err != nil {
 		return nil, err
@@ -141,7 +142,17 @@ func (s *server) look(ctx context.Context) (*look, error) {
 		return nil, err
 	}
 	l.jobs = slices.DeleteFunc(all, func(j jobs.Job) bool { return !j.Ended.IsZero() })
-	s.remember(l)
+	held, err := s.locks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.remember(l, s.flows(l))
+	l.outboxes = outboxesOf(l, held)
+	for i := range l.Queues {
+		if q := &l.Queues[i]; slices.ContainsFunc(l.outboxes, func(o outbox) bool { return o.Queue == q.Name }) {
+			q.Role = "outbox"
+		}
+	}
 	return l, nil
 }
 
@@ -171,11 +182,23 @@ func (s *server) count(ctx context.Context, names []string) (list []queueState, 
 	return list, nil
 }
 
+// addRead adds the queues that workers read and that are empty now.
+func (l *look) addRead() {
+	for _, w := range l.Workers {
+		name := w.Reads + w.Outbox // one of them
+		if name == "" || w.Silent || slices.ContainsFunc(l.Queues, func(q queueState) bool { return q.Name == name }) {
+			continue
+		}
+		l.Queues = append(l.Queues, queueState{Name: name, Base: name, Role: "queue", at: l.at})
+	}
+	slices.SortStableFunc(l.Queues, func(a, b queueState) int { return strings.Compare(a.Name, b.Name) })
+}
+
 // Counting is for templates.
 func (q queueState) Counting() bool { return q.at.IsZero() }
 
 // remember adds a look to what is known of queues. One that is empty is forgotten.
-func (s *server) remember(l *look) {
+func (s *server) remember(l *look, taken map[string]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.history
@@ -187,33 +210,20 @@ func (s *server) remember(l *look) {
 		}
 		h := before[q.Name]
 		if len(h) == 0 || !h[len(h)-1].at.Equal(q.at) {
-			h = append(h, point{q.at, q.Messages})
+			p := point{at: q.at, n: q.Messages, out: taken[q.Name]}
+			p.flow(h)
+			h = append(h, p)
 		}
 		h = h[max(0, len(h)-points):]
 		s.history[q.Name] = h
-		q.Change, q.Over, q.Line = q.Messages-h[0].n, l.at.Sub(h[0].at), sparkline(h)
+		_, known := taken[q.Name]
+		q.draw(h, known)
 	}
-}
-
-// sparkline returns points as a line.
-func sparkline(h []point) string {
-	if len(h) < 2 {
-		return ""
-	}
-	most, span := 1, float64(h[len(h)-1].at.Sub(h[0].at))
-	for _, p := range h {
-		most = max(most, p.n)
-	}
-	var b strings.Builder
-	for _, p := range h {
-		fmt.Fprintf(&b, "%.1f,%.1f ", 100*float64(p.at.Sub(h[0].at))/max(span, 1), 19-18*float64(p.n)/float64(most))
-	}
-	return strings.TrimSpace(b.String())
 }
 
 // reads reports whether a worker is there for a queue.
 func (l *look) reads(queue string) bool {
-	return slices.ContainsFunc(l.Workers, func(w worker) bool { return !w.Silent && slices.Contains(w.Queues, queue) })
+	return slices.ContainsFunc(l.Workers, func(w worker) bool { return !w.Silent && (w.Outbox == queue || slices.Contains(w.Queues, queue)) })
 }
 
 // known reports whether there is such a queue: it has messages, or a worker has it.

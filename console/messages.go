@@ -18,6 +18,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
 
@@ -194,7 +195,7 @@ func (s *server) queue(r *http.Request) (view, error) {
 		d.Next = s.address("/queue", next)
 	}
 	d.Query = map[string]string{}
-	for _, do := range []string{"merge", "purge", "hold", "release"} {
+	for _, do := range []string{"merge", "purge", "hold", "release", "due"} {
 		action := maps.Clone(values)
 		action.Set("do", do)
 		d.Query[do] = s.address("/start", action)
@@ -412,11 +413,11 @@ func way(e *store.Entry, now time.Time) (steps []step) {
 		steps = append(steps, step{Text: "sent back from the dead letters " + count(m.Merges, "time")})
 	}
 	for _, c := range m.Way {
-		add(c.Begun, callText(c), c.Error)
+		add(c.Begun, callText(c), guard.WithoutSecrets(c.Error))
 	}
 	add(m.FirstFailure, "failed for the first time", "")
 	if !m.LastFailure.Equal(m.FirstFailure) || m.LastError != "" {
-		add(m.LastFailure, fmt.Sprintf("failed: %s, %s in all", count(m.Visit, "visit"), count(m.Attempts, "call")), m.LastError)
+		add(m.LastFailure, fmt.Sprintf("failed: %s, %s in all", count(m.Visit, "visit"), count(m.Attempts, "call")), guard.WithoutSecrets(m.LastError))
 	}
 	text := "put in this queue"
 	if e.Cause != "" {

@@ -26,6 +26,8 @@ type overviewData struct {
 	Look     *look
 	Depth    int // messages that are no dead letters
 	Dead     int
+
+	Checkpoints []saved
 }
 
 func (s *server) overview(r *http.Request) (view, error) {
@@ -33,7 +35,8 @@ func (s *server) overview(r *http.Request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d := overviewData{At: when(l.at), Problems: s.problems(l), Look: l}
+	saved := s.checkpointsOf(l)
+	d := overviewData{At: when(l.at), Problems: s.problems(l, saved), Look: l, Checkpoints: saved}
 	for _, q := range l.Queues {
 		if q.Role == "dead letters" {
 			d.Dead += q.Messages
@@ -45,10 +48,11 @@ func (s *server) overview(r *http.Request) (view, error) {
 }
 
 // problems says what is wrong, the worst first.
-func (s *server) problems(l *look) []problem {
-	list := slices.Concat(s.backendProblems(l), s.queueProblems(l), s.workerProblems(l), s.partitionProblems(l))
+func (s *server) problems(l *look, saved []saved) []problem {
+	list := slices.Concat(s.backendProblems(l), s.queueProblems(l), s.outboxProblems(l), s.checkpointProblems(saved), s.workerProblems(l),
+		s.partitionProblems(l))
 	if _, _, err := s.looks.peek(); err != nil {
-		list = append(list, problem{2, fmt.Sprintf("The engine did not answer just now; these numbers are %s old: %s", age(s.Clock.Since(l.at)), cut(300, err)), s.link("/"), "again"})
+		list = append(list, problem{2, fmt.Sprintf("The engine did not answer just now; these numbers are %s old: %s", age(s.Clock.Since(l.at)), failure(300, err)), s.link("/"), "again"})
 	}
 	for _, j := range l.jobs {
 		switch j.State() {
@@ -58,7 +62,7 @@ func (s *server) problems(l *look) []problem {
 			list = append(list, problem{1, fmt.Sprintf("Job %d is paused: %d of %d done.", j.ID, j.Done, j.Total), s.link("/job", "id", j.ID), "the job"})
 		default:
 			if j.Error != "" {
-				list = append(list, problem{2, fmt.Sprintf("Job %d does not get on: %s", j.ID, cut(200, j.Error)), s.link("/job", "id", j.ID), "the job"})
+				list = append(list, problem{2, fmt.Sprintf("Job %d does not get on: %s", j.ID, failure(200, j.Error)), s.link("/job", "id", j.ID), "the job"})
 			}
 		}
 	}
@@ -72,7 +76,7 @@ func (s *server) backendProblems(l *look) (list []problem) {
 		case b.Held != "":
 			list = append(list, problem{1, fmt.Sprintf("Backend %s is held: %s", cut(100, b.Name), cut(200, b.Held)), s.link("/backends"), "backends"})
 		case b.Shut > 0:
-			list = append(list, problem{2, fmt.Sprintf("Backend %s does not answer in %d of %d workers: %s", cut(100, b.Name), b.Shut, len(b.Workers), cut(200, b.Why)), s.link("/backends"), "backends"})
+			list = append(list, problem{2, fmt.Sprintf("Backend %s does not answer in %d of %d workers: %s", cut(100, b.Name), b.Shut, len(b.Workers), failure(200, b.Why)), s.link("/backends"), "backends"})
 		}
 	}
 	return list
@@ -90,6 +94,7 @@ func (s *server) queueProblems(l *look) (list []problem) {
 				level, text = 2, text+fmt.Sprintf(", %d more than %s ago", q.Change, age(q.Over))
 			}
 			list = append(list, problem{level, text + ": " + causesOf(q.Counts) + ".", path, "what failed"})
+		case q.Role == "outbox": // its relays say what is wrong
 		case q.Held == q.Messages, q.Next.IsZero(), overdue < late:
 		case l.reads(q.Base):
 			list = append(list, problem{1, fmt.Sprintf("%s is late: its first message was due %s ago, and %s.", name, age(overdue), count(q.Messages, "message is", "messages are")+" there"), path, "what waits"})

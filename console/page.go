@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // view is what a page shows.
@@ -26,6 +27,7 @@ type view struct {
 	// These are set by page.
 	Person person
 	Keeps  bool
+	Keys   bool // there is a page of them
 	Now    time.Time
 	Status int
 }
@@ -99,7 +101,7 @@ func (s *server) action(f func(*http.Request) (string, error)) http.Handler {
 
 // fail shows an error.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	v := view{Name: "error", Title: "That did not work", Data: err.Error(), Status: http.StatusInternalServerError}
+	v := view{Name: "error", Title: "That did not work", Data: guard.Text(err), Status: http.StatusInternalServerError}
 	e, mine := errors.AsType[*statusError](err)
 	switch {
 	case mine:
@@ -110,13 +112,13 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		v.Status, v.Data = http.StatusServiceUnavailable, "The engine did not answer in "+queryTime.String()+". Choose less, or try again."
 	}
 	if v.Status >= http.StatusInternalServerError && r.Context().Err() == nil {
-		s.Logger.LogAttrs(r.Context(), slog.LevelWarn, "console: a page failed", slog.String("path", r.URL.Path), slog.Any("error", err))
+		s.Logger.LogAttrs(r.Context(), slog.LevelWarn, "console: a page failed", slog.String("path", r.URL.Path), slog.String("error", guard.Text(err)))
 	}
 	s.render(w, r, v)
 }
 
 func (s *server) render(w http.ResponseWriter, r *http.Request, v view) {
-	v.Person, v.Keeps, v.Now = personOf(r), s.keeps, s.Clock.Now()
+	v.Person, v.Keeps, v.Keys, v.Now = personOf(r), s.keeps, s.Config.Keys != nil, s.Clock.Now()
 	var b bytes.Buffer
 	if err := s.templates.ExecuteTemplate(&b, v.Name, v); err != nil {
 		s.Logger.LogAttrs(r.Context(), slog.LevelWarn, "console: a page cannot be shown", slog.String("page", v.Name), slog.Any("error", err))
@@ -133,7 +135,7 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, v view) {
 // funcs are what templates call.
 func (s *server) funcs() template.FuncMap {
 	return template.FuncMap{
-		"text": visible, "cut": cut, "age": age, "link": s.link, "nav": nav,
+		"text": visible, "cut": cut, "failure": failure, "age": age, "size": size, "took": took, "link": s.link, "nav": nav,
 		"ago":   func(t time.Time) string { return age(max(0, s.Clock.Since(t))) },
 		"when":  when,
 		"until": func(t time.Time) string { return age(max(0, s.Clock.Until(t))) },
@@ -145,7 +147,7 @@ func (s *server) funcs() template.FuncMap {
 func nav(v view, path, text string) map[string]any {
 	here := map[string]string{
 		"overview": "/", "layers": "/layers", "queue": "/layers", "message": "/layers", "confirm": "/layers", "backends": "/backends",
-		"jobs": "/jobs", "job": "/jobs", "log": "/log",
+		"jobs": "/jobs", "job": "/jobs", "log": "/log", "outboxes": "/outboxes", "keys": "/keys",
 	}
 	return map[string]any{"Path": path, "Text": text, "Here": here[v.Name] == path}
 }
@@ -166,29 +168,11 @@ func (s *server) address(path string, q url.Values) string {
 	return s.Prefix + path + "?" + q.Encode()
 }
 
-// visible returns a text in which nothing is hidden: what is not printable, or not UTF-8, is written as in Go. Lines and tabs stay.
-func visible(v any) string {
-	s := fmt.Sprint(v)
-	plain := func(r rune) bool { return strconv.IsPrint(r) && r != utf8.RuneError || r == '\n' || r == '\t' }
-	if !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
-		return s
-	}
-	var b strings.Builder
-	for s != "" {
-		r, n := utf8.DecodeRuneInString(s)
-		switch {
-		case r == utf8.RuneError && n == 1:
-			fmt.Fprintf(&b, `\x%02x`, s[0])
-		case plain(r):
-			b.WriteRune(r)
-		default:
-			quoted := strconv.QuoteRune(r)
-			b.WriteString(quoted[1 : len(quoted)-1])
-		}
-		s = s[n:]
-	}
-	return b.String()
-}
+// visible returns a text in which nothing is hidden. Lines and tabs stay.
+func visible(v any) string { return guard.Visible(fmt.Sprint(v), "\n\t") }
+
+// failure returns the beginning of what an error says, without the secrets of URLs: it may have been stored by another program.
+func failure(n int, v any) string { return cut(n, guard.WithoutSecrets(fmt.Sprint(v))) }
 
 // cut returns the beginning of a text, made visible, in one line.
 func cut(n int, v any) string {

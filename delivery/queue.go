@@ -218,7 +218,7 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 	if err := storearg.Queue(name); err != nil {
 		panic("delivery: NewQueue: " + err.Error())
 	}
-	if _, n := layerOf(name); n > 0 || strings.HasSuffix(name, deadSuffix) || strings.HasSuffix(name, blockedSuffix) {
+	if _, n := storearg.Layer(name); n > 0 || strings.HasSuffix(name, deadSuffix) || strings.HasSuffix(name, blockedSuffix) {
 		panic(fmt.Sprintf("delivery: NewQueue: the name %q is of the layers or dead letters of a queue", name))
 	}
 	set := queueSettings{clock: clock.New(), logger: slog.Default()}
@@ -247,7 +247,7 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 	}
 	c := ladder.Config[T]{
 		Store: engine, Codec: q.codec, Main: name, DeadLetters: name + deadSuffix, Remembers: set.remembers,
-		IsLayer: func(layer string) bool { of, n := layerOf(layer); return of == name && n > 0 },
+		IsLayer: func(layer string) bool { of, n := storearg.Layer(layer); return of == name && n > 0 },
 		Clock:   set.clock, Logger: set.logger,
 		Options: []leases.SourceOption{leases.WithLease(cmp.Or(set.lease, leases.DefaultLease)), leases.WithClock(set.clock), leases.WithLogger(set.logger)},
 	}
@@ -284,24 +284,11 @@ func (s *queueSettings) turns(engine Engine, name string) leases.SourceOption {
 	return leases.WithTurns(byKey, s.atOnce)
 }
 
-// layerOf returns the queue to which a layer belongs, and its number; 0: it is none.
-func layerOf(name string) (queue string, n int) {
-	i := strings.LastIndex(name, retrySuffix)
-	if i < 0 {
-		return name, 0
-	}
-	n, err := strconv.Atoi(name[i+len(retrySuffix):])
-	if err != nil || n < 1 {
-		return name, 0
-	}
-	return name[:i], n
-}
-
 // otherLayers returns layers in which messages wait, and which this program does not have: those of another version.
 func otherLayers(ctx context.Context, s store.Inspector, queue string, ours int) (others []string, err error) {
 	names, err := s.Queues(ctx)
 	for _, name := range names {
-		if of, n := layerOf(name); of == queue && n > ours {
+		if of, n := storearg.Layer(name); of == queue && n > ours {
 			others = append(others, name)
 		}
 	}
@@ -544,7 +531,7 @@ func (q *Queue[T]) Counts(ctx context.Context) (c QueueCounts, err error) {
 	names, err := looks.Queues(ctx)
 	errs = append(errs, err)
 	for _, name := range names {
-		if of, n := layerOf(name); of == q.name && n > 0 || name == q.name+blockedSuffix {
+		if of, n := storearg.Layer(name); of == q.name && n > 0 || name == q.name+blockedSuffix {
 			c.Retrying += count(name).Messages
 		}
 	}

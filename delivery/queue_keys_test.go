@@ -2,6 +2,8 @@ package delivery_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,6 +15,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // inOrder runs a worker that keeps the order of keys for a time, and returns the visits that it makes.
@@ -135,6 +138,46 @@ func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
 		_, err := delivery.Run(t.Context(), q, operate(q, func(context.Context, job) (string, error) { return "", nil }), &collected{}, silent)
 		require.ErrorIs(t, err, store.ErrClosed)
 		require.ErrorContains(t, err, `queue "jobs"`)
+	})
+}
+
+// A message of a layer that a person lets run now keeps its visits and its place before the others of its key. Regression (law D1): a merge
+// into its queue lost it: it was taken for a redelivery of what waits in the layer.
+func TestAMessageOfALayerThatRunsNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour, 10*time.Hour), delivery.KeepKeyOrder(100), noLog)
+		for _, id := range []string{"first", "second"} {
+			require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
+		}
+		time.AfterFunc(time.Minute, func() {
+			j, err := jobs.New(engine, jobs.Config{Logger: quiet})
+			require.NoError(t, err)
+			spec := jobs.Spec{Do: jobs.Merge, Queue: "jobs-retry-1", To: "jobs", By: "ann", Why: "test"}
+			_, err = j.Start(t.Context(), spec)
+			require.Error(t, err)
+			spec.Do, spec.To = jobs.Due, ""
+			now, err := j.Start(t.Context(), spec)
+			require.NoError(t, err)
+			now, err = j.Run(t.Context(), now.ID, nil)
+			require.NoError(t, err)
+			require.Equal(t, 1, now.Done)
+		})
+		begun := time.Now()
+		var mu sync.Mutex
+		var at []string
+		visits := inOrder(t, q, 5*time.Hour, func(ctx context.Context, _ job) error {
+			mu.Lock()
+			defer mu.Unlock()
+			meta, _ := message.MetaFromContext(ctx)
+			at = append(at, fmt.Sprintf("%s %d", time.Since(begun).Round(time.Minute), meta.Visit))
+			if len(at) == 1 {
+				return errors.New("busy")
+			}
+			return nil
+		})
+		require.Equal(t, []string{"first", "first", "second"}, visits)
+		require.Equal(t, []string{"0s 1", "1m0s 2", "1m0s 1"}, at)
 	})
 }
 

@@ -204,7 +204,7 @@ func TestRunProbesWithSeveral(t *testing.T) {
 		require.Equal(t, 1, summary.Floods)
 		require.Equal(t, 2000-summary.HandedOver, summary.Acknowledged)
 		require.Contains(t, log.String(), "the provider is down")
-		require.Contains(t, log.String(), "goes on")
+		require.Contains(t, log.String(), "the worker resumes")
 		probes := map[time.Duration]int{}
 		for _, at := range failedAt {
 			probes[at.Round(time.Second)]++

@@ -21,11 +21,12 @@ import (
 type hosted struct {
 	engine store.Keeper
 	queues []string
+	reads  string // the one that is the source; "": none is
 }
 
 // enginesOf returns the engines of the ends of a worker that keep jobs.
-func enginesOf(ends ...any) (all []hosted) {
-	for _, end := range ends {
+func enginesOf(source, sink any) (all []hosted) {
+	for i, end := range []any{source, sink} {
 		q, ok := end.(interface {
 			Name() string
 			Engine() Engine
@@ -37,12 +38,15 @@ func enginesOf(ends ...any) (all []hosted) {
 		if !ok {
 			continue
 		}
-		i := slices.IndexFunc(all, func(h hosted) bool { return reflect.TypeOf(keeper).Comparable() && h.engine == keeper })
-		if i < 0 {
-			i, all = len(all), append(all, hosted{engine: keeper})
+		at := slices.IndexFunc(all, func(h hosted) bool { return reflect.TypeOf(keeper).Comparable() && h.engine == keeper })
+		if at < 0 {
+			at, all = len(all), append(all, hosted{engine: keeper})
 		}
-		if !slices.Contains(all[i].queues, q.Name()) {
-			all[i].queues = append(all[i].queues, q.Name())
+		if i == 0 {
+			all[at].reads = q.Name()
+		}
+		if !slices.Contains(all[at].queues, q.Name()) {
+			all[at].queues = append(all[at].queues, q.Name())
 		}
 	}
 	return all
@@ -67,7 +71,7 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 			continue
 		}
 		working.Go(func() { // ends with ctx
-			j.Work(ctx, func() jobs.Worker { return w.about(h.queues) }, w.steer())
+			j.Work(ctx, func() jobs.Worker { return w.about(h) }, w.steer())
 		})
 	}
 	return func() {
@@ -91,10 +95,13 @@ func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end fun
 const mostGroups = 5
 
 // about says what the worker does.
-func (w *worker[IN, OUT]) about(queues []string) jobs.Worker {
-	about := jobs.Worker{Queues: queues}
+func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
+	about := jobs.Worker{Queues: h.queues, Reads: h.reads}
 	w.mu.Lock()
-	counts := w.counts
+	counts := struct {
+		Summary
+		Redelivered int // of Received
+	}{w.counts, w.redelivered}
 	w.mu.Unlock()
 	counts.Elapsed = w.clock.Since(w.begun)
 	about.Counts, _ = json.Marshal(counts) // numbers only

@@ -46,6 +46,8 @@ func TestRunRunsJobs(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, workers, 1)
 		require.Equal(t, []string{"numbers", "texts"}, workers[0].Queues)
+		require.Equal(t, "numbers", workers[0].Reads)
+		require.Contains(t, string(workers[0].Counts), `"Redelivered":0`)
 		since := workers[0].Since
 
 		m, err := q.Encode(8, delivery.ID("8"))

@@ -727,8 +727,8 @@ func TestRunRefusesAWrongOperator(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for want, op := range map[string]*asyncop.AsyncWaitOperator[int, string]{
-		"no failure policy": asyncop.OrderedWait(asyncop.Blocking(itoa), 0, 1),
-		"WithContext":       operator(itoa, asyncop.WithContext(context.WithValue(ctx, t, 1))),
+		"lacks a failure policy": asyncop.OrderedWait(asyncop.Blocking(itoa), 0, 1),
+		"WithContext":            operator(itoa, asyncop.WithContext(context.WithValue(ctx, t, 1))),
 	} {
 		source := newList(1, false)
 		summary, err := delivery.Run(ctx, source, op, &collected{})

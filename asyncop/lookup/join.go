@@ -70,7 +70,7 @@ type joining[V, IN, OUT any] struct {
 // Complete implements asyncop.ResultFuture.
 func (j *joining[V, IN, OUT]) Complete(values ...V) {
 	var g guard.Guard
-	defer g.Close(func(recovered any) { j.result.CompleteExceptionally(newPanicError(recovered)) }) // law A6
+	defer g.Close(func(recovered any) { j.result.CompleteExceptionally(guard.Recovered("asyncop", recovered)) }) // law A6
 	results := make([]OUT, len(values))
 	for i, v := range values {
 		results[i] = j.join(j.in, v)

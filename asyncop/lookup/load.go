@@ -3,7 +3,6 @@ package lookup
 import (
 	"context"
 	"errors"
-	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -51,7 +50,7 @@ func newLoad[K comparable, V any](leader context.Context, f *Function[K, V], key
 // start makes the call, on the goroutine of the lookup that has begun the load.
 func (l *load[K, V]) start() {
 	var g guard.Guard
-	defer g.Close(func(recovered any) { l.CompleteExceptionally(newPanicError(recovered)) })
+	defer g.Close(func(recovered any) { l.CompleteExceptionally(guard.Recovered("asyncop", recovered)) })
 	err := l.f.fn.AsyncInvoke(l.ctx, l.key, l)
 	g.Returned()
 	if err != nil {
@@ -158,7 +157,7 @@ func (l *load[K, V]) settle(results []V, err error) {
 // store keeps the outcome if the rules say so, and settles the load. If they or the cache break, that is the outcome (law A6).
 func (l *load[K, V]) store(results []V, err error) {
 	var g guard.Guard
-	defer g.Close(func(recovered any) { l.settle(nil, newPanicError(recovered)) })
+	defer g.Close(func(recovered any) { l.settle(nil, guard.Recovered("asyncop", recovered)) })
 	if ttl, keep := l.f.ttl(results, err); keep {
 		l.f.cache.Put(l.key, Entry[V]{Results: results, Err: err, TTL: ttl})
 	}
@@ -176,7 +175,7 @@ func (l *load[K, V]) deliver(waiters []*waiter[V], results []V, err error) {
 				if recovered == nil { // this goroutine ends
 					l.deliver(waiters[i+1:], results, err)
 				}
-				w.result.CompleteExceptionally(newPanicError(recovered))
+				w.result.CompleteExceptionally(guard.Recovered("asyncop", recovered))
 			})
 			if w.stop != nil { // if not, the watch has yet to begin, and sees that w is settled
 				w.stop()
@@ -349,14 +348,6 @@ func (r *report) to(ctx context.Context) {
 	if sent > 0 {
 		predicates.ReportSent(ctx)
 	}
-}
-
-// newPanicError wraps what recover returned; nil stands for runtime.Goexit.
-func newPanicError(recovered any) *asyncop.PanicError {
-	if recovered == nil {
-		recovered = guard.ErrGoexit
-	}
-	return &asyncop.PanicError{Value: recovered, Stack: debug.Stack()}
 }
 
 func isPanic(err error) bool {

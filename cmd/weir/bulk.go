@@ -106,6 +106,19 @@ that are chosen, or with --all every one.
 	return a.holding(b, c, "release every held message of the queue")
 }
 
+func (a *app) due() *cobra.Command {
+	b := &bulk{spec: jobs.Spec{Do: jobs.Due}}
+	c := &cobra.Command{
+		Use: "due --queue QUEUE [ID]...", Short: "Let messages that wait for their delay be taken now",
+		Long: `Let messages of a queue that wait for their delay be taken now, such as those of
+a layer: those that are chosen, or with --all every one. They keep their visits,
+their layer and the order of their keys. What is held stays held.
+` + aboutJobs,
+		RunE: func(c *cobra.Command, ids []string) error { return a.chosen(c, b, ids) },
+	}
+	return a.holding(b, c, "every message of the queue")
+}
+
 func (a *app) holding(b *bulk, c *cobra.Command, all string) *cobra.Command {
 	b.flags(a, c)
 	c.Flags().String("queue", "", "the `QUEUE` (weir layers shows them)")
@@ -236,6 +249,7 @@ func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) err
 		jobs.Merge:   fmt.Sprintf("Send %s of queue %q back to %q?", messages(total), s.Queue, s.To),
 		jobs.Purge:   fmt.Sprintf("Remove %s from queue %q for good?", messages(total), s.Queue),
 		jobs.Hold:    fmt.Sprintf("Hold %s of queue %q?", messages(total), s.Queue),
+		jobs.Due:     fmt.Sprintf("Let %s of queue %q be taken now?", messages(total), s.Queue),
 		jobs.Release: fmt.Sprintf("Release what is held of %s of queue %q?", messages(total), s.Queue),
 	}[s.Do]
 	if s.Do != jobs.Merge || b.toEmpty {
@@ -264,7 +278,7 @@ type mergedJSON struct {
 
 // done says what a job did.
 func (a *app) done(s jobs.Spec, p jobs.Progress, err error) error {
-	past := map[jobs.Action]string{jobs.Purge: "removed", jobs.Hold: "held", jobs.Release: "released"}[s.Do]
+	past := map[jobs.Action]string{jobs.Purge: "removed", jobs.Hold: "held", jobs.Release: "released", jobs.Due: "due"}[s.Do]
 	switch {
 	case a.json && s.Do == jobs.Merge:
 		return errors.Join(a.object(mergedJSON{p.Done, p.Looping, p.InDoubt, p.Skipped}), err)

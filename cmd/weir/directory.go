@@ -134,7 +134,7 @@ func (d *directory) matching(_ context.Context, s jobs.Spec) (int, error) {
 		return 0, d.cannot("purge", "stop its program and delete "+deadFile+", or import that into a store and purge there")
 	case jobs.Merge:
 		return 0, d.cannot("merge", "its program replays it (deadfile.File.Replay), or import "+deadFile+" into a store and merge there")
-	case jobs.Hold, jobs.Release:
+	case jobs.Hold, jobs.Release, jobs.Due:
 	}
 	return 0, d.cannot(string(s.Do), "no worker reads it")
 }

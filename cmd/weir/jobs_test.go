@@ -114,6 +114,7 @@ func TestHoldAndRelease(t *testing.T) {
 	assert.Regexp(t, `(?m)HELD\ndead .* 3$`, run("layers").stdout)
 	assert.Contains(t, run("dead", "show", "orders/0/18").stdout, "held            until it is released")
 	assert.Equal(t, result{`{"released":3}` + "\n", "", 0}, run("release", "--queue", "dead", "--all", "--yes", "--json"))
+	assert.Equal(t, result{"0 messages due\n", "", 0}, run("due", "--queue", "orders 1m", "--all", "--yes"), "they are due")
 	assert.NotContains(t, run("layers").stdout, "HELD")
 }
 

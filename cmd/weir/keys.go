@@ -130,6 +130,7 @@ type keyJSON struct {
 	Locked    time.Time `json:"locked,omitzero"`
 	Expires   time.Time `json:"expires"`
 	Finished  bool      `json:"finished"`
+	Status    int       `json:"status,omitempty"` // of the response
 }
 
 func (a *app) showKeys(ctx context.Context, db *database, q keysQuery) (err error) {

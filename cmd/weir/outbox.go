@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,9 +18,9 @@ import (
 func (a *app) outbox() *cobra.Command {
 	c := &cobra.Command{
 		Use: "outbox [QUEUE]...", Short: "Show outboxes: what is staged, and which relay sends it",
-		Long: `Show outboxes: what is staged, and which relay sends it. Without an argument
-these are the queues that a relay has now: an outbox whose relay has died must
-be named.
+		Long: `Show outboxes: what is staged, which relay sends it, and why it cannot. Without
+an argument these are the queues that a relay has now: an outbox whose relay has
+died must be named.
 
 RELAY is the owner of the queue's lock. If it does not extend its LEASE within
 that time, another relay takes over.`,
@@ -41,6 +44,28 @@ type outboxJSON struct {
 	Relay    string    `json:"relay,omitempty"`
 	Fence    uint64    `json:"fence,omitempty"`
 	Lease    float64   `json:"leaseSeconds,omitzero"`
+	Error    string    `json:"lastError,omitempty"`
+}
+
+// relays returns the outboxes of relays, and why the last of their messages could not be published: relays say so each 20 s.
+func (a *app) relays(ctx context.Context, db *database) (map[string]string, error) {
+	in, ok := db.store.(inspected)
+	if !ok || !in.keeps() {
+		return nil, nil
+	}
+	j, err := in.jobs()
+	if err != nil {
+		return nil, err
+	}
+	workers, err := j.Workers(ctx)
+	found := map[string]string{}
+	for _, w := range workers {
+		if w.Outbox != "" {
+			_, last := operatorsOf(w)
+			found[w.Outbox] = cmp.Or(last, found[w.Outbox])
+		}
+	}
+	return found, err
 }
 
 func (a *app) showOutboxes(ctx context.Context, db *database, queues []string) error {
@@ -51,10 +76,18 @@ func (a *app) showOutboxes(ctx context.Context, db *database, queues []string) e
 	if err != nil {
 		return err
 	}
+	relays, err := a.relays(ctx, db)
+	if err != nil && !lacksTable(err) { // those of an earlier version say nothing
+		return err
+	}
 	if len(queues) == 0 {
+		queues = slices.Collect(maps.Keys(relays))
 		for _, h := range held {
-			queues = append(queues, h.Name)
+			if !strings.HasPrefix(h.Name, "weir-jobs/") && !slices.Contains(queues, h.Name) {
+				queues = append(queues, h.Name)
+			}
 		}
+		slices.Sort(queues)
 	}
 	var rows [][]string
 	for _, queue := range queues {
@@ -67,7 +100,7 @@ func (a *app) showOutboxes(ctx context.Context, db *database, queues []string) e
 			h = held[i]
 		}
 		if a.json {
-			err := a.object(outboxJSON{queue, n.Messages, n.Oldest, n.Age.Seconds(), h.Owner, h.Fence, h.For.Seconds()})
+			err := a.object(outboxJSON{queue, n.Messages, n.Oldest, n.Age.Seconds(), h.Owner, h.Fence, h.For.Seconds(), relays[queue]})
 			if err != nil {
 				return err
 			}
@@ -80,7 +113,7 @@ func (a *app) showOutboxes(ctx context.Context, db *database, queues []string) e
 		if h.Owner != "" {
 			relay, lease = h.Owner, age(h.For)
 		}
-		rows = append(rows, []string{queue, strconv.Itoa(n.Messages), oldest, relay, lease})
+		rows = append(rows, []string{queue, strconv.Itoa(n.Messages), oldest, relay, lease, relays[queue]})
 	}
 	switch {
 	case a.json:
@@ -89,11 +122,19 @@ func (a *app) showOutboxes(ctx context.Context, db *database, queues []string) e
 		a.note("No relay has an outbox here now; name the queues.")
 		return nil
 	}
-	return a.table([]column{
+	columns := []column{
 		{name: "QUEUE", whole: true},
 		{name: "MESSAGES", right: true},
 		{name: "OLDEST", right: true},
 		{name: "RELAY", least: 10},
 		{name: "LEASE", right: true},
-	}, rows)
+		{name: "LAST ERROR", least: 10},
+	}
+	if !slices.ContainsFunc(rows, func(row []string) bool { return row[len(row)-1] != "" }) {
+		columns = columns[:len(columns)-1]
+		for i := range rows {
+			rows[i] = rows[i][:len(columns)]
+		}
+	}
+	return a.table(columns, rows)
 }

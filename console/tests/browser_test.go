@@ -19,10 +19,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/console"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/sqlite"
 )
 
 // browser starts Chromium, and returns a context for chromedp. Without one the test is skipped, but not in CI.
@@ -57,12 +59,13 @@ type person struct {
 	site string
 }
 
-// at opens the console of an engine.
-func at(t *testing.T, e store.Engine) *person {
+// at opens a console.
+func at(t *testing.T, c console.Config) *person {
 	t.Helper()
 	ctx := browser(t)
 	mux := http.NewServeMux()
-	mux.Handle("/weir/", handler(t, console.Config{Engine: e, Prefix: "/weir", Authorize: role(console.Actor, "ann")}))
+	c.Prefix, c.Authorize = "/weir", role(console.Actor, "ann")
+	mux.Handle("/weir/", handler(t, c))
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.CloseClientConnections)
 	p := &person{t, ctx, s.URL + "/weir"}
@@ -129,17 +132,27 @@ func (p *person) sees(what ...string) {
 	}
 }
 
+// asked are the engines on which the questions are asked.
+var asked = map[string]func(t *testing.T) store.Keeper{
+	"sqlite":    func(t *testing.T) store.Keeper { t.Helper(); return onSQLite(t) },
+	"jetstream": onJetStream,
+}
+
 // The questions of somebody at three in the morning, each on a real page.
 func TestTheSevenQuestions(t *testing.T) {
-	t.Run("sqlite", func(t *testing.T) { sevenQuestions(t, onSQLite(t)) })
-	t.Run("jetstream", func(t *testing.T) { sevenQuestions(t, onJetStream(t)) })
+	for name, open := range asked {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they wait for what pages do by themselves
+			sevenQuestions(t, open(t))
+		})
+	}
 }
 
 func sevenQuestions(t *testing.T, e store.Keeper) {
 	t.Helper()
 	put(t, e, 40)
 	beat(t, e, "closed")
-	p := at(t, e)
+	p := at(t, console.Config{Engine: e})
 
 	t.Run("one backend or one payload", func(t *testing.T) {
 		p.t = t
@@ -215,7 +228,7 @@ func letter(id string) store.Message {
 func beat(t *testing.T, e store.Keeper, state string) {
 	t.Helper()
 	w := jobs.Worker{
-		ID: "w1", Host: "worker-1", PID: 7, Since: time.Now(), Seen: time.Now().Add(time.Hour), Queues: []string{"orders"}, Counts: json.RawMessage(`{"Acknowledged":4100}`),
+		ID: "w1", Host: "worker-1", PID: 7, Since: time.Now(), Seen: time.Now().Add(time.Hour), Queues: []string{"orders"}, Reads: "orders", Counts: json.RawMessage(`{"Received":4117,"Acknowledged":4100}`),
 		Operators: []json.RawMessage{json.RawMessage(`{"InFlight":17,"LastError":"503 Service Unavailable"}`)},
 		Backends:  []jobs.Backend{{Name: "bank", State: state, Why: "53 of the last 60 calls failed", Since: time.Now(), Limit: 40, InUse: 1}},
 	}
@@ -232,6 +245,8 @@ func pages(t *testing.T, e store.Keeper) []string {
 	put(t, e, 12)
 	require.NoError(t, e.Put(t.Context(), "orders-retry-1", store.Message{Meta: delivery.Meta{ID: "waits"}, Delay: time.Hour, Payload: []byte(strings.Repeat("x", 3000))}))
 	beat(t, e, "closed")
+	require.NoError(t, e.Put(t.Context(), "mails", store.Message{Meta: delivery.Meta{ID: "1"}}))
+	says(t, e, jobs.Worker{ID: "r", Host: "worker-2", Since: time.Now().Add(-time.Hour), Seen: time.Now(), Outbox: "mails", Counts: json.RawMessage(`{"Received":7200}`), Operators: []json.RawMessage{json.RawMessage(`{"LastError":"` + strings.Repeat("https://broker:5672 is away ", 20) + `","LastFailure":"2026-01-02T03:04:05Z","Failures":3}`)}})
 	parts, err := json.Marshal(jobs.Worker{ID: "w2", Host: "worker-2", Seen: time.Now().Add(time.Hour), Partitions: []jobs.Partition{
 		{Pipeline: "flights", Name: strings.Repeat("long", 100), Epoch: 7, State: "failing", Lag: -1, Why: strings.Repeat("no right ", 40)},
 		{Pipeline: "flights", Name: "orders/4", State: jobs.Unowned, Lag: -1}, {Pipeline: "flights", Name: "orders/5", State: "running", Lag: 123456},
@@ -249,6 +264,7 @@ func pages(t *testing.T, e store.Keeper) []string {
 	return []string{
 		"/", "/layers", "/queue?queue=orders-dead", "/queue?queue=orders-dead&cause=permanent", address(t, e, "orders/0/0"), address(t, e, "doubt"), address(t, e, "doubt") + "&view=hex",
 		"/start?do=merge&queue=orders-dead", "/start?do=purge&queue=orders-dead", "/backends", "/jobs", "/job?id=1", "/log", "/queue?queue=x&since=wrong",
+		"/outboxes", "/keys", "/keys?finished=yes&user=ann", "/start?do=due&queue=orders-retry-1",
 	}
 }
 
@@ -257,7 +273,9 @@ func pages(t *testing.T, e store.Keeper) []string {
 func TestEverybodyCanUseIt(t *testing.T) {
 	e := onSQLite(t)
 	paths := pages(t, e)
-	p := at(t, e)
+	db := e.(*sqlite.Engine).DB()
+	withKeys(t, db)
+	p := at(t, console.Config{Engine: e, Keys: db.Reader(), Checkpoints: map[string]*checkpoint.Coordinator{strings.Repeat("flights", 9): checkpoints(t, 3)}})
 	axe := axeScript(t)
 	for _, scheme := range []string{"light", "dark"} {
 		for _, path := range paths {

@@ -303,20 +303,20 @@ func TestLayers(t *testing.T) {
 		text := page(t, h, "/layers")
 		assert.Contains(t, text, "in 1 h 59 min")
 		assert.Contains(t, text, "Run now")
-		text = page(t, h, "/start?do=merge&queue=orders-retry-1")
-		assert.Contains(t, text, "Let 2 messages run now?")
-		assert.Contains(t, text, `name="to" value="orders"`)
+		assert.Contains(t, page(t, h, "/start?do=due&queue=orders-retry-1"), "Let 2 messages run now?")
 		form := url.Values{"do": {"hold"}, "queue": {"orders-retry-1"}, "id": {"b"}, "why": {"test"}}
 		require.Equal(t, http.StatusSeeOther, ask(h, "/start", form).Code)
 		require.Equal(t, 1, over(t, e, 1).Done)
 		form = url.Values{"do": {"merge"}, "queue": {"orders-retry-1"}, "to": {"orders"}, "new": {"yes"}, "id": {"a"}, "why": {"test"}}
+		assert.Equal(t, http.StatusUnprocessableEntity, ask(h, "/start", form).Code, "it would begin anew")
+		form = url.Values{"do": {"due"}, "queue": {"orders-retry-1"}, "id": {"a"}, "why": {"test"}}
 		w := ask(h, "/start", form)
 		require.Equal(t, http.StatusSeeOther, w.Code, w.Body)
 		require.Equal(t, 1, over(t, e, 3).Done)
-		taken, err := e.Take(t.Context(), "orders", 9, time.Minute)
+		taken, err := e.Take(t.Context(), "orders-retry-1", 9, time.Minute)
 		require.NoError(t, err)
 		require.Len(t, taken, 1)
-		assert.Equal(t, "a", taken[0].Meta.ID)
+		assert.Equal(t, "a 1", fmt.Sprint(taken[0].Meta.ID, " ", taken[0].Meta.Visit))
 		assert.Contains(t, page(t, handler(t, console.Config{Engine: e}), "/"), "1 message of orders-retry-1 held")
 	})
 }
@@ -359,6 +359,10 @@ func TestHostileMessages(t *testing.T) {
 		}
 		binary := store.Message{Meta: delivery.Meta{ID: "binary"}, Payload: []byte("\xff\x00\xfe<script>alert(1)</script>"), Cause: store.Undecodable}
 		require.NoError(t, e.Put(t.Context(), "orders-dead", m, binary))
+		says(t, e, jobs.Worker{
+			ID: nasty, Host: nasty, Outbox: nasty, Seen: time.Now(), Checkpoints: map[string]json.RawMessage{nasty: json.RawMessage(`{"FailedInRow":1,"LastError":"\u001b[31m<script>alert(1)"}`)},
+			Operators: []json.RawMessage{json.RawMessage(`{"LastError":"\u202e<script>alert(1)","LastFailure":"2026-01-02T03:04:05Z"}`)},
+		})
 		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, nasty)})
 		var pages []string
 		list, err := e.List(t.Context(), "orders-dead", store.Filter{}, store.Page{Max: 9})
@@ -369,7 +373,7 @@ func TestHostileMessages(t *testing.T) {
 			}
 		}
 		q := url.Values{"queue": {"orders-dead"}, "error": {nasty}, "key": {nasty}, "do": {"merge"}, "to": {nasty}}.Encode()
-		for _, path := range []string{"/", "/queue?queue=orders-dead", "/queue?" + q, "/start?" + q, "/layers", "/jobs", "/queue?queue=" + url.QueryEscape(nasty)} {
+		for _, path := range []string{"/", "/queue?queue=orders-dead", "/queue?" + q, "/start?" + q, "/layers", "/jobs", "/outboxes", "/queue?queue=" + url.QueryEscape(nasty)} {
 			pages = append(pages, page(t, h, path))
 		}
 		pages = append(pages, ask(h, "/queue?queue=x&since="+url.QueryEscape(nasty), nil).Body.String())

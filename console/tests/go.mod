@@ -13,6 +13,7 @@ require (
 	github.com/weirflow/weir/console v0.0.0
 	github.com/weirflow/weir/ext/jetstream v0.0.0
 	github.com/weirflow/weir/ext/jetstream/embedded v0.0.0
+	github.com/weirflow/weir/ext/postgres v0.0.0
 	github.com/weirflow/weir/ext/sqlite v0.0.0
 )
 
@@ -22,6 +23,10 @@ require (
 	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/google/uuid v1.6.0 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/pgx/v5 v5.12.0 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/minio/highwayhash v1.0.4 // indirect
@@ -33,7 +38,9 @@ require (
 	github.com/reugn/go-streams v0.13.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.50.0 // indirect
+	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 	modernc.org/libc v1.80.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
@@ -46,5 +53,6 @@ replace (
 	github.com/weirflow/weir/console => ../
 	github.com/weirflow/weir/ext/jetstream => ../../ext/jetstream
 	github.com/weirflow/weir/ext/jetstream/embedded => ../../ext/jetstream/embedded
+	github.com/weirflow/weir/ext/postgres => ../../ext/postgres
 	github.com/weirflow/weir/ext/sqlite => ../../ext/sqlite
 )

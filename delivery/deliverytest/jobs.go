@@ -25,6 +25,7 @@ var jobRules = []storeRule{
 	{name: "jobs: filters", check: jobFilters},
 	{name: "jobs: what is there at the start", check: jobSet},
 	{name: "jobs: hold and release", check: jobHold},
+	{name: "jobs: due", check: jobDue},
 	{name: "jobs: rate and maximum", check: jobRate},
 	{name: "jobs: pause, resume, cancel", check: jobOrders},
 	{name: "jobs: two processes", check: jobTwo},
@@ -327,6 +328,40 @@ func jobHold(b *storeBench) {
 	got := ids(b.take("q", 100))
 	slices.Sort(got)
 	b.must(slices.Equal(got, []string{"0", "10", "2", "4", "6", "8"}), "after the release Take returned %v", got)
+}
+
+// jobDue checks that what waits for its delay is due at once, where it is, with all that is known of it.
+func jobDue(b *storeBench) {
+	p := b.process()
+	waits, held, leased, now := full("waits"), full("held"), message("leased"), message("now")
+	waits.Delay, held.Delay = b.units(1000), b.units(1000)
+	b.put("q-retry-1", waits, held, leased, now)
+	claimed, err := b.inspector().Claim(b.ctx, "q-retry-1", store.Filter{IDs: []string{"leased"}}, everything, b.units(500))
+	b.ok(err, "Claim")
+	b.must(len(claimed) == 1, "Claim returned %v", ids(claimed))
+	p.do(jobs.Spec{Do: jobs.Hold, Queue: "q-retry-1", Filter: store.Filter{IDs: []string{"held"}}})
+	entry := func(id string) store.Entry {
+		list := b.list("q-retry-1", store.Filter{IDs: []string{id}}, everything)
+		b.must(len(list) == 1, "there are %v", entryIDs(list))
+		return list[0]
+	}
+	before, stays := entry("waits"), entry("held")
+	job := p.do(jobs.Spec{Do: jobs.Due, Queue: "q-retry-1"})
+	b.must(job.Progress == jobs.Progress{Done: 1, Skipped: 3}, "the job has done %+v", job.Progress)
+	after := entry("waits")
+	b.must(after.Position == before.Position && same(after.Message, before.Message), "%+v was made due: %+v", before, after)
+	b.must(after.Meta.Due.Before(before.Meta.Due) && entry("held").Meta.Due.Equal(stays.Meta.Due), "it is due at %v", after.Meta.Due)
+	c, err := b.inspector().Count(b.ctx, "q-retry-1", store.Filter{IDs: []string{"waits"}})
+	b.ok(err, "Count")
+	b.must(!c.Next.After(b.now()), "what is due can be taken at %v", c.Next)
+	got := ids(b.take("q-retry-1", 100))
+	slices.Sort(got)
+	b.must(slices.Equal(got, []string{"now", "waits"}), "Take returned %v", got)
+	for _, s := range []jobs.Spec{{Do: jobs.Merge, Queue: "q-retry-1", To: "q"}, {Do: jobs.Merge, Queue: "q-blocked", To: "q"}, {Do: jobs.Due, Queue: "q", To: "x"}} {
+		s.By, s.Why = "ann", "test"
+		_, err := p.Start(b.ctx, s)
+		b.must(err != nil, "Start of %+v is no error", s)
+	}
 }
 
 func (b *storeBench) takeFirst(queue string) store.Leased {

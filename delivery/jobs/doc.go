@@ -1,4 +1,5 @@
-// Package jobs runs bulk actions on the messages of an engine: it sends dead letters back, removes messages, holds and releases them.
+// Package jobs runs bulk actions on the messages of an engine: it sends dead letters back, removes messages, holds and releases them, and makes
+// them due.
 //
 //	j, err := jobs.New(engine, jobs.Config{})
 //	…

@@ -61,7 +61,7 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 		if err != nil {
 			return err
 		}
-		job = Job{ID: lines + 1, Spec: spec, Progress: Progress{Done: 1}, Total: 1, Begun: now, Ended: now, Format: format}
+		job = Job{ID: lines + 1, Spec: spec, Progress: Progress{Done: 1}, Total: 1, Begun: now, Ended: now, Format: spec.format()}
 		text, err := json.Marshal(job)
 		if err != nil {
 			return fmt.Errorf("jobs: job %d: %w", job.ID, err)

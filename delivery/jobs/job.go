@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -25,6 +26,8 @@ const (
 	Hold Action = "hold"
 	// Release lets held messages be taken again when they are due.
 	Release Action = "release"
+	// Due makes messages due now that wait for their delay, such as those of a layer. They keep their place, visits and order of keys.
+	Due Action = "due"
 )
 
 const defaultMaxMerges = 5
@@ -51,7 +54,7 @@ type Spec struct {
 
 // Progress counts the messages that a job has processed.
 type Progress struct {
-	Done    int `json:"done"`    // merged, removed, held or released
+	Done    int `json:"done"`    // merged, removed, held, released or made due
 	Looping int `json:"looping"` // stayed, since they were merged MaxMerges times
 	InDoubt int `json:"inDoubt"` // stayed, since their outcome is unknown
 	// Skipped messages were taken by a worker, are gone, could not be moved, or were already in the wanted state.
@@ -81,7 +84,16 @@ type Job struct {
 	unreadable bool  // Error says why
 }
 
-const format = 1
+// format is the latest that this version knows: that of Due.
+const format = 2
+
+// format returns the first format that has the action (law W4).
+func (s *Spec) format() int {
+	if s.Do == Due {
+		return 2
+	}
+	return 1
+}
 
 // State returns running, paused, cancelled, done, or unreadable: then Error says why, and the job can only be cancelled.
 func (j *Job) State() string {
@@ -105,7 +117,7 @@ func (j *Job) runs() bool {
 
 func (s *Spec) check() error {
 	switch {
-	case s.Do != Merge && s.Do != Purge && s.Do != Hold && s.Do != Release:
+	case !slices.Contains([]Action{Merge, Purge, Hold, Release, Due}, s.Do):
 		return fmt.Errorf("jobs: unknown action %q", s.Do)
 	case s.By == "" || s.Why == "":
 		return errors.New("jobs: who starts the job, and why? By and Why are required")
@@ -122,6 +134,12 @@ func (s *Spec) check() error {
 	if s.Do == Merge {
 		if err := storearg.Queue(s.To); err != nil {
 			return fmt.Errorf("jobs: To: %w", err)
+		}
+		if queue, n := storearg.Layer(s.Queue); n > 0 && queue == s.To {
+			return fmt.Errorf("jobs: %q is a layer of %q: its messages keep their visits and their order if they are made due", s.Queue, s.To)
+		}
+		if s.Queue == s.To+"-blocked" {
+			return fmt.Errorf("jobs: messages of %q wait for earlier messages of their keys: a merge would break that order", s.Queue)
 		}
 	}
 	f := &s.Filter

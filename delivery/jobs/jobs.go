@@ -94,7 +94,7 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	if s.Do == Merge {
 		s.MaxMerges = cmp.Or(s.MaxMerges, defaultMaxMerges)
 	}
-	if _, ok := j.engine.(*local); ok && s.Do != Merge && s.Do != Purge {
+	if _, ok := j.engine.(*local); ok && (s.Do == Hold || s.Do == Release) {
 		return Job{}, fmt.Errorf("jobs: this engine does not %s messages: it is not a store.Keeper", s.Do)
 	}
 	n, err := j.engine.Count(ctx, s.Queue, s.Filter)
@@ -103,7 +103,7 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	}
 	var job Job
 	err = j.update(ctx, func(ctx context.Context, tx store.Tx) error {
-		job = Job{Spec: s, Total: n.Messages, Until: n.Last, Format: format}
+		job = Job{Spec: s, Total: n.Messages, Until: n.Last, Format: s.format()}
 		_, lines, _, err := headOf(ctx, tx)
 		if err != nil {
 			return err

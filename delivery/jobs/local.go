@@ -13,8 +13,8 @@ import (
 )
 
 // Local returns e itself if it is a [store.Keeper]. Otherwise it wraps e in an engine whose jobs and log live in this process and end with it.
-// Such jobs only merge and purge, and leave leased messages alone. If the process is killed, the messages it had claimed return after 30 s; then
-// start the job again.
+// Such jobs only merge, purge and make due, and leave leased messages alone. If the process is killed, the messages it had claimed return after
+// 30 s; then start the job again.
 func Local(e store.Inspector) store.Keeper {
 	if k, ok := e.(store.Keeper); ok {
 		return k
@@ -95,7 +95,7 @@ type localTx struct {
 // Edit implements [store.Tx].
 func (t *localTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
 	var moves []store.Move
-	var removed, all []store.Lease
+	var removed, due, all []store.Lease
 	t.l.mu.Lock()
 	for _, e := range edits {
 		lease := t.l.claimed[place{e.Queue, e.Entry.Position}]
@@ -105,6 +105,8 @@ func (t *localTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error)
 			moves = append(moves, store.Move{Lease: lease, Queue: e.To, Message: e.Entry.Message})
 		case store.RemoveEdit:
 			removed = append(removed, lease)
+		case store.DueEdit:
+			due = append(due, lease)
 		case store.HoldEdit, store.ReleaseEdit: // Start has refused them
 		}
 	}
@@ -112,6 +114,7 @@ func (t *localTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error)
 	var lost []store.Lease
 	for _, f := range []func() error{
 		func() error { return t.l.Move(ctx, moves...) }, func() error { return t.l.Done(ctx, removed...) },
+		func() error { return t.l.Release(ctx, 0, due...) },
 	} {
 		err := f()
 		if e, ok := errors.AsType[*store.LeaseError](err); ok {

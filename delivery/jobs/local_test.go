@@ -37,6 +37,28 @@ func letter(i int) store.Message {
 	return store.Message{Meta: message.Meta{ID: strconv.Itoa(i), Visit: 3, Provider: "bank" + strconv.Itoa(i%2)}, Cause: store.Exhausted}
 }
 
+// An engine that keeps no jobs makes messages due as well.
+func TestLocalDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.Open()
+		m := letter(1)
+		m.Delay = time.Hour
+		require.NoError(t, s.Put(t.Context(), "orders-retry-1", m))
+		j, err := jobs.New(jobs.Local(failing{s, new(int)}), jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Due, Queue: "orders-retry-1", By: "ann", Why: "test"})
+		require.NoError(t, err)
+		require.Equal(t, 2, job.Format, "an earlier version does not run it")
+		job, err = j.Run(t.Context(), job.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, jobs.Progress{Done: 1}, job.Progress)
+		ms, err := s.Take(t.Context(), "orders-retry-1", 9, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, ms, 1)
+		require.Equal(t, 0, ms[0].Lapses)
+	})
+}
+
 // An engine that keeps no jobs merges and purges within the process.
 func TestLocal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

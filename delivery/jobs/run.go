@@ -115,7 +115,7 @@ func (j *Jobs) run(ctx context.Context, job Job) error {
 			job = j.latest(ctx, job) // it was paused or cancelled
 		default:
 			j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: a step failed, and is retried",
-				slog.Int("job", job.ID), slog.Any("error", err), slog.Duration("wait", pause))
+				slog.Int("job", job.ID), slog.String("error", guard.Text(err)), slog.Duration("wait", pause))
 			j.noteError(ctx, job, err)
 			again, pause = pause, min(2*pause, lastWait)
 		}
@@ -147,7 +147,7 @@ func (j *Jobs) latest(ctx context.Context, job Job) Job {
 
 // noteError lets people see why a job does not go on, if that can be written.
 func (j *Jobs) noteError(ctx context.Context, job Job, cause error) {
-	job.Error, job.Runner = cause.Error(), j.runner
+	job.Error, job.Runner = guard.Text(cause), j.runner
 	_ = j.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error { return j.write(ctx, tx, &job, "", "", "") })
 }
 
@@ -221,7 +221,7 @@ func (j *Job) count(done []bool, entries []store.Entry, now time.Time) (again ti
 // skip leaves a message alone that the engine refuses to change.
 func (j *Jobs) skip(ctx context.Context, job Job, e store.Entry, cause error) (Job, time.Duration, error) {
 	j.Logger.LogAttrs(ctx, slog.LevelWarn, "jobs: the engine refuses a message, which stays",
-		slog.Int("job", job.ID), slog.String("message", e.Meta.ID), slog.Any("error", cause))
+		slog.Int("job", job.ID), slog.String("message", e.Meta.ID), slog.String("error", guard.Text(cause)))
 	next := job
 	err := j.engine.Update(ctx, func(ctx context.Context, tx store.Tx) error {
 		next = job
@@ -243,6 +243,8 @@ func (j *Job) plan(entries []store.Entry, now time.Time) (edits []store.Edit) {
 			edit.Do = store.HoldEdit
 		case Release:
 			edit.Do = store.ReleaseEdit
+		case Due:
+			edit.Do = store.DueEdit
 		case Merge:
 			switch {
 			case e.Meta.OutcomeUnknown && !j.OutcomeUnknown && !e.Meta.Remembered.After(now):

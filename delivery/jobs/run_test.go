@@ -56,6 +56,31 @@ func TestAJobBehindOneThatWasStopped(t *testing.T) {
 	}
 }
 
+// broken is an engine whose messages cannot be listed.
+type broken struct{ store.Keeper }
+
+func (broken) List(context.Context, string, store.Filter, store.Page) ([]store.Entry, error) {
+	return nil, errors.New("connect postgres://ann:s3cret@db/shop: EOF")
+}
+
+// More people read jobs than URLs of databases.
+func TestTheErrorOfAJobHasNoSecrets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.Open()
+		require.NoError(t, s.Put(t.Context(), "dead", letter(1)))
+		j := jobsOf(t, broken{s})
+		job, err := j.Start(t.Context(), merge(0))
+		require.NoError(t, err)
+		ctx, end := context.WithTimeout(t.Context(), time.Second/2)
+		defer end()
+		_, err = j.Run(ctx, job.ID, nil)
+		require.Error(t, err)
+		job, err = j.Get(t.Context(), job.ID)
+		require.NoError(t, err)
+		require.Equal(t, "connect postgres://ann:xxxxx@db/shop: EOF", job.Error)
+	})
+}
+
 // A low rate is kept over the looks at whether the job was stopped.
 func TestALowRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

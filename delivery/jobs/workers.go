@@ -22,8 +22,8 @@ const (
 	goodbye  = time.Second  // to remove a worker that ends
 )
 
-// Worker is the report of a worker about itself, made every 20 s. Its counts (delivery.Summary) and the state of its operators (asyncop.Stats)
-// are JSON, since workers may be of other versions.
+// Worker is the report of a worker about itself, made every 20 s. Its counts (delivery.Summary), the state of its operators (asyncop.Stats) and
+// its checkpoints (checkpoint.Stats) are JSON, since workers may be of other versions.
 type Worker struct {
 	ID      string    `json:"id"`
 	Host    string    `json:"host"`
@@ -34,10 +34,13 @@ type Worker struct {
 	// ClockOffset is how far the engine's clock is ahead of the clock of the worker's machine. The time of the engine's answer is its error.
 	ClockOffset time.Duration     `json:"clock_offset,omitempty"` // in ns
 	Queues      []string          `json:"queues,omitempty"`
+	Reads       string            `json:"reads,omitempty"`  // the queue whose messages it takes, with its layers
+	Outbox      string            `json:"outbox,omitempty"` // the outbox that it relays, or would relay
 	Counts      json.RawMessage   `json:"counts,omitempty"`
 	Operators   []json.RawMessage `json:"operators,omitempty"`
 	Backends    []Backend         `json:"backends,omitempty"`
 
+	Checkpoints map[string]json.RawMessage `json:"checkpoints,omitempty"` // of pipelines, by name
 	// Partitions are the worker's, and those that have no owner as far as it knows, at most 256: see package partitions.
 	Partitions []Partition `json:"partitions,omitempty"`
 }
@@ -57,8 +60,8 @@ func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 }
 
 // Work reports a worker and runs jobs until ctx ends, as delivery.Run does beside its messages. Without jobs that takes a transaction every 20
-// s. about returns the report: Queues, Counts, Operators, Backends and Partitions. steer, which may be nil, gets the orders of people to
-// backends, at the start and when they have changed, and perhaps again.
+// s. about returns the report, without what names the process. steer, which may be nil, gets the orders of people to backends, at the start and
+// when they have changed, and perhaps again.
 func (j *Jobs) Work(ctx context.Context, about func() Worker, steer func(BackendOrder)) {
 	b := &beats{Jobs: j, about: about, id: strings.ToLower(rand.Text()[:10]), running: map[string]bool{}, told: map[int]bool{}}
 	defer b.runs.Wait()

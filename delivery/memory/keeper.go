@@ -166,6 +166,18 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 			m.queues[e.Queue].set(there, was.at)
 		})
 		return true, nil
+	case store.DueEdit:
+		now := m.clock.Now()
+		if there.Held || !there.at.After(now) {
+			return false, nil
+		}
+		there.Meta.Due = now
+		q.set(there, now)
+		t.undo = append(t.undo, func() {
+			there.Meta.Due = was.Meta.Due
+			m.queues[e.Queue].set(there, was.at)
+		})
+		return true, nil
 	}
 	return false, fmt.Errorf("memory: unknown kind of edit: %d", e.Do)
 }

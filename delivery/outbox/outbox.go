@@ -43,17 +43,20 @@ package outbox
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/delivery/internal/leases"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
@@ -127,7 +130,8 @@ func (c *Config) complete() error {
 }
 
 // Relay publishes the messages of a queue while it has the lock, until ctx ends, and returns the cause of that. Errors of the store, the locks
-// and Publish do not end it. It must be the only consumer of its queue. Any number of relays may run.
+// and Publish do not end it. It must be the only consumer of its queue. Any number of relays may run. On an engine that keeps jobs each reports
+// every 20 s, and runs jobs, as a worker does: see package jobs.
 func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) error {
 	if err := c.complete(); err != nil {
 		return err
@@ -136,15 +140,15 @@ func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) e
 		Config: c, store: s, notified: make(chan struct{}, 1), refused: map[store.Position]refusal{}, due: map[store.Position]bool{},
 	}
 	listening, stop := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() { // ends with Relay
-		defer close(ended)
-		leases.Listen(listening, s, c.Queue, c.Clock, c.Logger, func(bool) { r.notify() })
-	}()
+	var beside sync.WaitGroup
+	beside.Go(func() { leases.Listen(listening, s, c.Queue, c.Clock, c.Logger, func(bool) { r.notify() }) }) // ends with Relay
+	if j, err := jobs.New(s, jobs.Config{Clock: c.Clock, Logger: c.Logger}); err == nil {                    // else it keeps none
+		beside.Go(func() { j.Work(listening, r.about, nil) }) // the same
+	}
 	defer func() {
 		r.giveBack(ctx, nil)
 		stop()
-		<-ended
+		beside.Wait()
 	}()
 	wait := minPoll
 	for ctx.Err() == nil {
@@ -180,6 +184,38 @@ type relay struct {
 	published []store.Lease
 	back      []store.Lease
 	due       map[store.Position]bool // given back, so they were due: the store's clock, which may go ahead, says when again
+
+	mu   sync.Mutex // guards what follows
+	said said
+}
+
+// said is what a relay says of itself: numbers by the names that those of workers have.
+type said struct {
+	Received, Acknowledged, Nacked int
+	LastError                      string
+	LastFailure                    time.Time
+	Failures                       int // in a row
+}
+
+// about says what the relay does.
+func (r *relay) about() jobs.Worker {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	text, _ := json.Marshal(r.said) // numbers and texts
+	return jobs.Worker{Outbox: r.Queue, Counts: text, Operators: []json.RawMessage{text}}
+}
+
+// note notes what has become of messages.
+func (r *relay) note(n int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.said.Received += n
+	if err == nil {
+		r.said.Acknowledged, r.said.Failures = r.said.Acknowledged+n, 0
+		return
+	}
+	r.said.Nacked += n
+	r.said.LastError, r.said.LastFailure, r.said.Failures = guard.Text(err), r.Clock.Now().UTC(), r.said.Failures+1
 }
 
 // refusal is what is known of a message that failed while others did not.
@@ -241,10 +277,12 @@ func (r *relay) batch(ctx context.Context) (int, error) {
 		if ctx.Err() != nil {
 			return 0, errors.Join(context.Cause(ctx), err)
 		}
+		r.note(len(ms), err)
 		r.failed(ctx, leased, err)
 		return len(ms), nil
 	}
 	r.failures = 0
+	r.note(len(ms), nil)
 	for _, l := range leased {
 		r.published = append(r.published, l.Lease)
 		delete(r.refused, l.Position)

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/outbox"
@@ -629,5 +630,36 @@ func TestRelayLeavesWhatIsHeld(t *testing.T) {
 		w.relay(w.store, w.config(), time.Minute)
 		require.Equal(t, []string{"0", "2"}, w.published)
 		require.Equal(t, 1, w.left())
+	})
+}
+
+// People see what a relay does, and why it cannot: by what it says of itself, as workers do.
+func TestWhatARelaySaysOfItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.stage(0, "1", "2")
+		w.fail = func([]string) error { return errors.New("https://ann:s3cret@broker: refused") }
+		j, err := jobs.New(w.store, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		said := func() (text string) {
+			workers, err := j.Workers(t.Context())
+			require.NoError(t, err)
+			require.Len(t, workers, 1)
+			require.Equal(t, "outbox", workers[0].Outbox)
+			return string(workers[0].Operators[0])
+		}
+		time.AfterFunc(30*time.Second, func() {
+			require.Contains(t, said(), `"LastError":"https://ann:xxxxx@broker: refused"`)
+			require.NotContains(t, said(), `"Failures":0`)
+			w.mu.Lock()
+			w.fail = nil
+			w.mu.Unlock()
+		})
+		time.AfterFunc(50*time.Second, func() { require.Contains(t, said(), `"Acknowledged":2`) })
+		time.AfterFunc(50*time.Second, func() { require.Contains(t, said(), `"Failures":0`) })
+		w.relay(w.store, w.config(), time.Minute)
+		workers, err := j.Workers(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, workers)
 	})
 }

@@ -72,6 +72,8 @@ const (
 	HoldEdit
 	// ReleaseEdit lets a held message be taken when it is due. It is not done if the message is not held.
 	ReleaseEdit
+	// DueEdit makes a message due now that waits for its delay, where it is. It is not done if the message is due or held.
+	DueEdit
 )
 
 // Watcher is a [Keeper] that reports when records of the kind [WatchedKind] are written. On other engines they are read once a second.

@@ -33,7 +33,7 @@ const (
 	Permanent      Cause = "permanent"       // its error is permanent
 	Exhausted      Cause = "exhausted"       // the last layer has failed
 	OutcomeUnknown Cause = "outcome unknown" // the call may have taken effect, and must not be repeated blindly
-	Undecodable    Cause = "undecodable"     // its codec cannot read the payload
+	Undecodable    Cause = "undecodable"     // its codec cannot read the payload, or the message is damaged in the store
 	Lapsed         Cause = "lapsed"          // its leases ended repeatedly: its workers died, or hung
 	Expired        Cause = "expired"         // its deadline has passed, or comes before its next visit
 	Refused        Cause = "refused"         // a sink or a layer can never take its result ([delivery.ErrRefused]): too large, for example

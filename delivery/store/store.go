@@ -96,7 +96,7 @@ type Leased struct {
 	Lapses int
 	// Foreign reports that another program may have put it: without a schema of its own it has the schema of the queue's codec.
 	Foreign bool
-	// Damage says which part of it cannot be read, so that it goes to the dead letters as undecodable; nil if all can.
+	// Damage says which part of it cannot be read, so that it goes to the dead letters as undecodable, with the bytes that are left; nil if all can.
 	Damage error
 }
 

@@ -5,7 +5,10 @@ import (
 	"database/sql"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
+
+	"github.com/weirflow/weir/internal/varint"
 )
 
 // Info is the stored state of a request, without its content and its response.
@@ -21,6 +24,7 @@ type Info struct {
 	Locked    time.Time // since when a run has the lock; zero: it is not locked
 	Expires   time.Time // when the retention is over
 	Finished  bool
+	Status    int // of the response; 0: it is not finished
 }
 
 // Filter chooses requests. An empty field chooses all.
@@ -29,11 +33,38 @@ type Filter struct {
 	Finished             bool // include finished requests
 }
 
+// query returns the statement for a filter: with a user and a key it finds one row of an index.
+func (f Filter) query() (query string, args []any) {
+	var b strings.Builder
+	b.WriteString(listSQL)
+	for _, c := range []struct{ column, value string }{{"principal", f.User}, {"idempotency_key", f.Key}, {"operation", f.Operation}} {
+		if c.value != "" {
+			args = append(args, c.value)
+			fmt.Fprintf(&b, " AND %s = $%d", c.column, len(args))
+		}
+	}
+	if !f.Finished {
+		b.WriteString(" AND response IS NULL")
+	}
+	b.WriteString(" ORDER BY created_at, id")
+	return b.String(), args
+}
+
+// statusOf reads the status in the first bytes of a response: behind the version of [exactlyonce.Response.Encode].
+func statusOf(response []byte) int {
+	in := varint.Reader{Rest: response}
+	if in.Byte() != 1 {
+		return 0
+	}
+	return int(min(in.Uvarint(), 999)) //nolint:gosec // it is small
+}
+
 // List returns the requests in a database, the oldest first. It does not need [Keys]: it is for tools.
 func List(ctx context.Context, db *sql.DB, f Filter) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		fail := func(err error) { yield(Info{}, fmt.Errorf("keys: list: %w", explain(err))) }
-		rows, err := db.QueryContext(ctx, listSQL, f.User, f.Key, f.Operation, f.Finished)
+		query, args := f.query()
+		rows, err := db.QueryContext(ctx, query, args...)
 		if err != nil {
 			fail(err)
 			return
@@ -43,12 +74,14 @@ func List(ctx context.Context, db *sql.DB, f Filter) iter.Seq2[Info, error] {
 			var i Info
 			var created, lastRun, expires int64
 			var locked sql.NullInt64
-			err := rows.Scan(&i.ID, &i.User, &i.Key, &i.Operation, &i.Point, &i.Runs, &created, &lastRun, &locked, &expires, &i.Finished)
+			var response []byte
+			err := rows.Scan(&i.ID, &i.User, &i.Key, &i.Operation, &i.Point, &i.Runs, &created, &lastRun, &locked, &expires, &response)
 			if err != nil {
 				fail(err)
 				return
 			}
 			i.Created, i.LastRun, i.Expires = time.UnixMicro(created).UTC(), time.UnixMicro(lastRun).UTC(), time.UnixMicro(expires).UTC()
+			i.Finished, i.Status = response != nil, statusOf(response)
 			if locked.Valid {
 				i.Locked = time.UnixMicro(locked.Int64).UTC()
 			}

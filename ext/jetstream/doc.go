@@ -20,7 +20,9 @@
 // Each message of a queue has a subject of its own, which holds a single message of the stream: its state. A change of state is published only
 // directly behind the previous change, so the loser of a lease cannot change it (law P1). A Put or Done of up to 1,000 messages is a
 // transaction, as is a Move of up to 500; larger calls are split. A full stream returns [store.ErrFull] (law D5): it refuses the writes of jobs
-// as well, so make room by [Engine.Purge] or a higher limit. Messages that another program publishes to the stream are logged and left alone.
+// as well, so make room by [Engine.Purge] or a higher limit. Messages that another program publishes to the stream are logged and left alone. A
+// message of weir's that cannot be read goes to the dead letters with all its bytes, as undecodable and with an unknown outcome. Its id has the
+// name of the stream and its position.
 //
 // # Cost
 //
@@ -28,11 +30,14 @@
 // not stored: it is built from the headers of the messages, which have the state, cause and reasons, so it survives restarts. It reads them once
 // for each queue and process, some 50,000 a second, and again after the connection was broken. After that it gets each change. So counts by
 // cause, reason and time do not read messages, and a merge or a purge takes a single pass. A filter for ids, a key, a source, a provider or an
-// error reads the messages: some 10,000 a second.
+// error reads the messages: some 10,000 a second. An index that was not used for ten minutes is removed when another index is needed.
 //
 // A message that is done leaves a mark of some 250 bytes in the stream, so that other indexes learn of it; the server removes it after two
 // minutes. Take and Extend write the message again, so large payloads cost as much again. All consumers of a queue try the same messages first,
 // and the losers try others.
+//
+// A process publishes the name of a queue once, and again with the first Put after five minutes. The name is removed when the
+// queue is empty and nothing was put for ten minutes, as soon as another name is published.
 //
 // # Streams of other programs
 //
@@ -42,7 +47,7 @@
 //
 //   - While a message is in flight its lease, the AckWait of the consumer, is extended. A worker that is killed, or stopped or cut off for
 //     longer than that, loses its messages to other workers, and then neither gives them back nor extends their leases. Its acknowledgement
-//     counts.
+//     still counts: no worker gets the message again, unless it has failed elsewhere meanwhile and is in a layer or the dead letters.
 //   - The server counts deliveries that were given back, too. After ten deliveries that this process has not given back, a message goes to the
 //     dead letters, since its workers die.
 //   - A message that fails, or is nacked with a delay, goes to the engine's stream with its bytes and headers as received, and is then

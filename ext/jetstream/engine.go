@@ -46,11 +46,15 @@ type Engine struct {
 	mu      sync.Mutex
 	indexes map[string]*index // by queue
 	opening map[string]chan struct{}
-	named   map[string]bool // queues whose names are in the stream
-	ahead   time.Duration   // of the server's clock
-	looked  time.Time       // at the server's clock
+	named   map[string]time.Time // queues whose names are in the stream, and when they were published; at most as old as nameAgain
+	cleared time.Time            // when those that are older were removed from named
+	lookAt  uint64               // the name in the stream that is looked at next, or one behind it
+	ahead   time.Duration        // of the server's clock
+	looked  time.Time            // at the server's clock
 	closed  bool
 	using   sync.WaitGroup
+	life    context.Context //nolint:containedctx // of what is under way: Close ends it
+	end     context.CancelCauseFunc
 }
 
 var (
@@ -59,23 +63,28 @@ var (
 	_ store.Notifier = (*Engine)(nil)
 )
 
-// Close implements [store.Engine]. It closes the connection if [Open] has opened it.
+// closeWait is how long Close waits for what is under way, and then for the end of the indexes.
+const closeWait = 2 * time.Second
+
+// Close implements [store.Engine]. It closes the connection if [Open] has opened it. With servers that do not answer it takes about four
+// seconds: calls that are under way are broken off after two.
 func (s *Engine) Close() error {
 	s.mu.Lock()
 	first := !s.closed
 	s.closed = true
 	s.mu.Unlock()
+	late := s.clock.AfterFunc(closeWait, func() { s.end(store.ErrClosed) })
 	s.using.Wait()
+	for _, f := range s.foreign {
+		f.forgetting.Wait()
+	}
+	late.Stop()
+	s.end(store.ErrClosed)
 	if !first {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	for _, ix := range s.indexes {
-		ix.close(ctx, s)
-	}
+	s.closeIndexes()
 	for _, f := range s.foreign {
-		f.forgetting.Wait()
 		f.asker.end()
 	}
 	if s.owned {
@@ -84,8 +93,27 @@ func (s *Engine) Close() error {
 	return nil
 }
 
-// do calls f unless the store is closed or ctx has ended.
-func (s *Engine) do(ctx context.Context, f func() error) error {
+// closeIndexes ends all indexes. Those whose client waits for servers end later.
+func (s *Engine) closeIndexes() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+	var all sync.WaitGroup
+	for _, ix := range s.indexes {
+		all.Go(func() { ix.close(ctx, s) })
+	}
+	ended := make(chan struct{})
+	go func() { // ends with the indexes
+		all.Wait()
+		cancel()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+}
+
+// do calls f unless the store is closed or ctx has ended. The context of f ends when Close waits no longer.
+func (s *Engine) do(ctx context.Context, f func(ctx context.Context) error) error {
 	s.mu.Lock()
 	closed := s.closed
 	if !closed {
@@ -99,7 +127,13 @@ func (s *Engine) do(ctx context.Context, f func() error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	err := f()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.life, func() { cancel(store.ErrClosed) })()
+	err := f(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), store.ErrClosed) && !errors.Is(err, store.ErrClosed) {
+		return fmt.Errorf("%w: %w", store.ErrClosed, err)
+	}
 	if errors.Is(err, nats.ErrConnectionClosed) {
 		return guard.MarkPermanent(err) // it does not come back
 	}
@@ -112,11 +146,18 @@ func (s *Engine) index(ctx context.Context, queue string, all bool) (*index, err
 		s.mu.Lock()
 		ix, opening := s.indexes[queue], s.opening[queue]
 		mine := ix == nil && opening == nil
+		var unused map[string]*index
 		if mine {
 			opening = make(chan struct{})
 			s.opening[queue] = opening
+			unused = s.unused()
+		} else if ix != nil {
+			ix.used = s.clock.Now()
 		}
 		s.mu.Unlock()
+		for queue, ix := range unused {
+			s.forget(ctx, queue, ix)
+		}
 		switch {
 		case ix != nil:
 			err := ix.sync(ctx, s, all)
@@ -131,6 +172,7 @@ func (s *Engine) index(ctx context.Context, queue string, all bool) (*index, err
 			ix, err := s.openIndex(ctx, queue)
 			s.mu.Lock()
 			if err == nil {
+				ix.used = s.clock.Now()
 				s.indexes[queue] = ix
 			}
 			delete(s.opening, queue)
@@ -149,7 +191,21 @@ func (s *Engine) index(ctx context.Context, queue string, all bool) (*index, err
 	}
 }
 
-// forget ends an index that gets nothing any more.
+// keepIndex is how long an index is kept that is not used, if another one is opened then (law W3). A Notify that waits opens its own again.
+const keepIndex = 10 * time.Minute
+
+// unused returns the indexes that have not been used for so long. Called with mu held.
+func (s *Engine) unused() map[string]*index {
+	all := map[string]*index{}
+	for queue, ix := range s.indexes {
+		if s.clock.Since(ix.used) >= keepIndex {
+			all[queue] = ix
+		}
+	}
+	return all
+}
+
+// forget ends an index that gets nothing any more, or is not used.
 func (s *Engine) forget(ctx context.Context, queue string, ix *index) {
 	s.mu.Lock()
 	mine := s.indexes[queue] == ix
@@ -204,8 +260,14 @@ func (s *Engine) surelyLater(at uint64) bool {
 	return now.Sub(s.looked) < trust && now.Add(s.ahead+time.Second).UnixNano() < int64(at)
 }
 
-// read returns what the server has on a subject; nil: nothing.
+// read returns what the server has on a subject; nil: nothing, or what another program has put in its place.
 func (s *Engine) read(ctx context.Context, subject string) (*record, error) {
+	r, err := s.readAny(ctx, subject)
+	return r, s.ignoreOther(err)
+}
+
+// readAny is read that returns an error for a message of another program.
+func (s *Engine) readAny(ctx context.Context, subject string) (*record, error) {
 	m, err := s.stream.GetLastMsgForSubject(ctx, subject)
 	return s.got(m, err)
 }
@@ -226,6 +288,15 @@ func (s *Engine) lastSeq(ctx context.Context, subjects string) (uint64, error) {
 		return 0, fmt.Errorf("jetstream: stream %s: %w", s.name, err)
 	}
 	return m.Sequence, nil
+}
+
+// ignoreOther logs the error for a message of another program, and returns any other error.
+func (s *Engine) ignoreOther(err error) error {
+	if other, ok := errors.AsType[*otherError](err); ok {
+		logOther(s.logger, other)
+		return nil
+	}
+	return err
 }
 
 // logOther says that there is a message that no store has published. It belongs to no queue, and stops none (law D4).
@@ -295,7 +366,7 @@ func (s *Engine) Notify(ctx context.Context, queue string, wake func()) error {
 	}
 	for {
 		var changed chan struct{}
-		err := s.do(ctx, func() error {
+		err := s.do(ctx, func(ctx context.Context) error {
 			ix, err := s.index(ctx, queue, false)
 			if err != nil {
 				return err

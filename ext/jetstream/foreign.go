@@ -55,7 +55,7 @@ type foreign struct {
 	lease    time.Duration      // AckWait
 	stays    bool               // the stream keeps what was acknowledged
 
-	asking sync.Mutex
+	asking chan struct{} // has room for one: who uses asker
 	asker  asker
 
 	mu        sync.Mutex
@@ -66,6 +66,7 @@ type foreign struct {
 	extended  time.Time               // the suspects' leases
 	passed    int                     // takes since a suspect had its turn
 	taken     chan struct{}           // closed, and replaced, when the buffer was taken from
+	choices   int                     // that were noted
 	wakes     map[*func()]bool        // of those that listen
 	life      context.Context         //nolint:containedctx // of the pulls: ends when nobody listens any more
 	end       context.CancelFunc
@@ -106,7 +107,7 @@ func (s *Engine) openForeign(ctx context.Context, queue string, at Foreign) (*fo
 	}
 	f := &foreign{
 		Foreign: at, s: s, queue: queue, lease: cmp.Or(at.AckWait, defaultAckWait), stays: cfg.Retention == jetstream.LimitsPolicy,
-		held: map[uint64]*theirs{}, givenBack: map[uint64]struct{}{}, suspects: map[uint64]store.Leased{}, taken: make(chan struct{}), wakes: map[*func()]bool{},
+		asking: make(chan struct{}, 1), held: map[uint64]*theirs{}, givenBack: map[uint64]struct{}{}, suspects: map[uint64]store.Leased{}, taken: make(chan struct{}), wakes: map[*func()]bool{},
 	}
 	if at.Consumer == "" {
 		return f, nil
@@ -407,7 +408,7 @@ func (f *foreign) listen(ctx context.Context, wake func()) (end func()) {
 		if last {
 			pulls.Wait()
 			ctx := context.WithoutCancel(ctx)
-			_ = f.s.do(ctx, func() error { return f.nack(ctx, hs, seqs, "-NAK") }) // else they come again after their leases
+			_ = f.s.do(ctx, func(ctx context.Context) error { return f.nack(ctx, hs, seqs, "-NAK") }) // else they come again after their leases
 		}
 	}
 }
@@ -426,8 +427,7 @@ func (f *foreign) leasesOf(leases []store.Lease, beforeEnd bool) (hs []*theirs, 
 			continue
 		}
 		if beforeEnd && now.Sub(h.leased) >= f.lease {
-			delete(f.held, seq)
-			lost = append(lost, l)
+			lost = append(lost, l) // its acknowledgement still counts
 			continue
 		}
 		hs, seqs, kept = append(hs, h), append(seqs, seq), append(kept, l)
@@ -440,14 +440,21 @@ func (f *foreign) ask(ctx context.Context, hs []*theirs, answer string) (rs []re
 	if len(hs) == 0 {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(confirm/10, min(confirm, f.lease/3)))
-	defer cancel()
 	rs = make([]request, len(hs))
 	for i, h := range hs {
 		rs[i] = request{subject: h.msg.Reply(), data: []byte(answer)}
 	}
-	f.asking.Lock()
-	defer f.asking.Unlock()
+	select {
+	case f.asking <- struct{}{}:
+		defer func() { <-f.asking }()
+	case <-ctx.Done():
+		for i := range rs {
+			rs[i].err = context.Cause(ctx) // not sent
+		}
+		return rs, fmt.Errorf("jetstream: consumer %s: %w", f.name(), context.Cause(ctx))
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(confirm/10, min(confirm, f.lease/3)))
+	defer cancel()
 	f.asker.send(f.s.js.Conn(), rs)
 	f.asker.wait(ctx, rs)
 	for i := range rs {
@@ -513,14 +520,19 @@ func (f *foreign) settle(ctx context.Context, hs []*theirs, seqs []uint64, answe
 		delete(f.givenBack, seq)
 		delete(f.suspects, seq)
 		if choice := hs[i].choice; choice != 0 {
-			f.forgetting.Go(func() { // ends with the request; the engine waits for it
-				ctx, cancel := context.WithTimeout(context.Background(), confirm)
-				defer cancel()
-				_ = f.s.erase(ctx, choice) // else it stays, and is of no use
-			})
+			f.forget(func(ctx context.Context) { _ = f.s.erase(ctx, choice) }) // else forgetChoices does it
 		}
 	}
 	return nil
+}
+
+// forget calls f, which removes what is of no use. It ends with its requests; the engine waits for it.
+func (f *foreign) forget(do func(ctx context.Context)) {
+	f.forgetting.Go(func() {
+		ctx, cancel := context.WithTimeout(f.s.life, confirm)
+		defer cancel()
+		do(ctx)
+	})
 }
 
 // nack gives deliveries back. One that was sent and not confirmed is not sent again: it may be another worker's by then, and comes again
@@ -559,6 +571,7 @@ func (f *foreign) nack(ctx context.Context, hs []*theirs, seqs []uint64, answer 
 // MaxAckPending.
 func (f *foreign) release(ctx context.Context, delay time.Duration, leases []store.Lease) error {
 	hs, seqs, _, lost := f.leasesOf(leases, true)
+	f.drop(lost)
 	if delay <= 0 {
 		if err := f.nack(ctx, hs, seqs, "-NAK"); err != nil {
 			return err
@@ -585,6 +598,16 @@ func (f *foreign) release(ctx context.Context, delay time.Duration, leases []sto
 		}
 	}
 	return storearg.Lost(lost)
+}
+
+// drop forgets messages whose leases are lost, and that are not acknowledged either.
+func (f *foreign) drop(lost []store.Lease) {
+	_, seqs, _, _ := f.leasesOf(lost, false)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, seq := range seqs {
+		delete(f.held, seq)
+	}
 }
 
 // messageOf returns a message that was taken, as a store keeps it: the bytes and headers that came.
@@ -657,7 +680,35 @@ func (f *foreign) choose(ctx context.Context, provider string, l store.Lease) er
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	hs[0].provider, hs[0].choice = provider, ack.Sequence
+	if f.choices++; f.choices%choicesLooked == 1 {
+		f.forget(f.forgetChoices)
+	}
 	return nil
+}
+
+// choicesLooked is after how many choices forgetChoices is called.
+const choicesLooked = 1000
+
+// forgetChoices removes what was noted of messages that are done: their workers died before they could (law W3). What is up to the floor of
+// the acknowledgements is not delivered any more.
+func (f *foreign) forgetChoices(ctx context.Context) {
+	consumer, err := f.consumer.Info(ctx)
+	if err != nil {
+		return // the next one does it
+	}
+	noted, err := f.s.stream.Info(ctx, jetstream.WithSubjectFilter(f.s.prefix+choiceToken+token(f.queue)+".*"))
+	if err != nil {
+		return
+	}
+	for subject := range noted.State.Subjects {
+		seq, err := strconv.ParseUint(identityOf(subject), 10, 64)
+		if err != nil || seq > consumer.AckFloor.Stream {
+			continue
+		}
+		if at, err := f.s.lastSeq(ctx, subject); err == nil && at != 0 {
+			_ = f.s.erase(ctx, at)
+		}
+	}
 }
 
 // chosen returns what was noted of a message.

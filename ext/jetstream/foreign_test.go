@@ -59,6 +59,7 @@ func (connected) Conn() *nats.Conn { return &nats.Conn{} }
 func newForeign() *foreign {
 	s := &Engine{js: connected{}, stream: slow{}, clock: clock.New(), logger: slog.New(slog.DiscardHandler)}
 	return &foreign{
+		asking:  make(chan struct{}, 1),
 		Foreign: Foreign{Stream: "F", Consumer: "c"}, s: s, queue: "q", consumer: has{}, lease: 15 * time.Second,
 		held: map[uint64]*theirs{}, givenBack: map[uint64]struct{}{}, suspects: map[uint64]store.Leased{}, taken: make(chan struct{}), wakes: map[*func()]bool{},
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -30,6 +29,7 @@ type index struct {
 	logger   *slog.Logger
 	subjects string // of the queue
 
+	used     time.Time     // when it was asked for; guarded by the engine's mu
 	consumed string        // name of the consumer: the client replaces it after a fault
 	naming   chan struct{} // has room for one that asks for its name
 
@@ -165,15 +165,12 @@ func (ix *index) whyOf(text string) *why {
 	if w := ix.whys[text]; w != nil {
 		return w
 	}
-	w := &why{}
-	if text != "" {
-		_ = json.Unmarshal([]byte(text), w) // one that is damaged says nothing
-	}
+	w := readWhy(text)
 	if len(ix.whys) >= maxWhys {
 		clear(ix.whys)
 	}
-	ix.whys[text] = w
-	return w
+	ix.whys[text] = &w
+	return &w
 }
 
 // maxWhys bounds how many are shared.

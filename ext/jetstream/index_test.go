@@ -10,6 +10,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
 )
 
 // leader is a stream that ends with a message.
@@ -116,4 +117,16 @@ func TestACallEndsWhileAConsumerIsReplaced(t *testing.T) {
 			t.Error("after it:", err)
 		}
 	})
+}
+
+// Law W3: the indexes of queues that nobody looks into any more go when another one is opened.
+func TestIndexesThatAreNotUsed(t *testing.T) {
+	c := clock.NewMock()
+	old, young := &index{used: c.Now()}, &index{}
+	s := &Engine{clock: c, indexes: map[string]*index{"old": old, "young": young}}
+	c.Add(keepIndex - time.Second)
+	young.used = c.Now()
+	require.Empty(t, s.unused())
+	c.Add(time.Second)
+	require.Equal(t, map[string]*index{"old": old}, s.unused())
 }

@@ -82,10 +82,7 @@ func (s *Engine) visitSome(ctx context.Context, ix *index, queue string, items [
 		if r == nil {
 			continue
 		}
-		e, err := r.entry(now)
-		if err != nil {
-			return false, err
-		}
+		e := r.entry(now)
 		if filter.Match(&e) && !f(found{r, e}) {
 			return false, nil
 		}
@@ -110,7 +107,7 @@ func (s *Engine) current(ctx context.Context, ix *index, queue string, it item) 
 // List implements [store.Inspector]. It reads the messages of the page. With a filter on their content it also reads messages before them that
 // do not match.
 func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
-	return list, s.do(ctx, func() error {
+	return list, s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(storearg.Page(queue, p), queue); err != nil {
 			return err
 		}
@@ -126,7 +123,7 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 // Count implements [store.Inspector]. It comes from the index, unless the filter is for ids, a key, a source, a provider or an error: then it
 // reads the messages. The count of a queue with a foreign stream includes the messages waiting there, unless f has a filter.
 func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c store.Counts, err error) {
-	err = s.do(ctx, func() (err error) {
+	err = s.do(ctx, func(ctx context.Context) (err error) {
 		if err := checkQueue(storearg.Page(queue, store.Page{Max: 1}), queue); err != nil {
 			return err
 		}
@@ -174,7 +171,7 @@ func (s *Engine) count(ctx context.Context, queue string, f store.Filter) (c sto
 
 // Purge implements [store.Inspector]. It works in steps of up to 1,000 messages.
 func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
-	return n, s.do(ctx, func() error {
+	return n, s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(storearg.Page(queue, store.Page{Max: 1}), queue); err != nil {
 			return err
 		}
@@ -191,7 +188,7 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 		}
 		var some []item
 		err = s.visit(ctx, queue, &f, p, func(m found) bool {
-			some = append(some, item{identity: identityOf(m.subject), seq: m.seq, position: m.position})
+			some = append(some, item{identity: identityOf(m.subject), seq: m.seq, position: m.position, fence: m.fence})
 			return true
 		})
 		for chunk := range slices.Chunk(some, maxBatch) {
@@ -229,15 +226,17 @@ func (s *Engine) purge(ctx context.Context, queue string, items []item, n *int) 
 	}
 	marks := make([]mark, len(items))
 	for i, it := range items {
-		marks[i] = mark{s.opened(queue), it.identity, s.queueSubject(queue) + it.identity, it.seq}
+		marks[i] = mark{s.opened(queue), entry{it.identity, it.position}, it.fence, s.queueSubject(queue) + it.identity, it.seq}
 	}
-	if s.removeAll(ctx, marks) == nil {
+	err := s.removeAll(ctx, marks)
+	if err == nil {
 		*n += len(items)
 		return nil
 	}
+	unsure := !errors.Is(err, errChanged) // it may have removed them
 	removed := make([]bool, len(items))
 	errs := make([]error, len(items))
-	parallel.Do(len(items), func(i int) { removed[i], errs[i] = s.purgeOne(ctx, queue, marks[i].subject, items[i]) })
+	parallel.Do(len(items), func(i int) { removed[i], errs[i] = s.purgeOne(ctx, queue, marks[i].subject, items[i], unsure) })
 	for _, is := range removed {
 		if is {
 			*n++
@@ -246,9 +245,12 @@ func (s *Engine) purge(ctx context.Context, queue string, items []item, n *int) 
 	return errors.Join(errs...)
 }
 
-func (s *Engine) purgeOne(ctx context.Context, queue, subject string, it item) (bool, error) {
+func (s *Engine) purgeOne(ctx context.Context, queue, subject string, it item, unsure bool) (bool, error) {
 	for range maxTries {
 		r, err := s.read(ctx, subject)
+		if unsure && r.isMark(it.position, it.fence) {
+			return true, nil
+		}
 		if err != nil || r == nil || r.position != it.position || r.kind == gone {
 			return false, err
 		}
@@ -261,7 +263,7 @@ func (s *Engine) purgeOne(ctx context.Context, queue, subject string, it item) (
 
 // Claim implements [store.Inspector].
 func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) (taken []store.Leased, err error) {
-	err = s.do(ctx, func() error {
+	err = s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(errors.Join(storearg.Page(queue, p), storearg.Take(queue, p.Max, lease)), queue); err != nil {
 			return err
 		}
@@ -307,7 +309,7 @@ const maxMoves = maxBatch / 2
 // Move implements [store.Inspector].
 func (s *Engine) Move(ctx context.Context, all ...store.Move) error {
 	moves := all
-	return s.do(ctx, func() error {
+	return s.do(ctx, func(ctx context.Context) error {
 		if err := storearg.Move(moves...); err != nil {
 			return err
 		}
@@ -412,7 +414,7 @@ func (s *Engine) move(ctx context.Context, moves []store.Move, lost map[store.Le
 
 // Queues implements [store.Inspector].
 func (s *Engine) Queues(ctx context.Context) (names []string, err error) {
-	return names, s.do(ctx, func() error {
+	return names, s.do(ctx, func(ctx context.Context) error {
 		all, err := s.textsOf(ctx, s.prefix+nameToken+"*")
 		if err != nil {
 			return err
@@ -431,7 +433,7 @@ func (s *Engine) Queues(ctx context.Context) (names []string, err error) {
 
 // hasMessages reports whether a queue is not empty. Only if its last message is a mark it looks into the index.
 func (s *Engine) hasMessages(ctx context.Context, queue string) (bool, error) {
-	r, err := s.read(ctx, s.queueSubject(queue)+"*")
+	r, err := s.readAny(ctx, s.queueSubject(queue)+"*")
 	switch {
 	case err == nil && r == nil:
 		return false, nil

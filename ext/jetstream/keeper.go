@@ -42,7 +42,7 @@ func (s *Engine) readRecord(ctx context.Context, kind, name string) (r stored, e
 	}
 	r.seq = m.Sequence
 	if r.Version, err = strconv.ParseInt(m.Header.Get(headerVersion), 10, 64); err != nil {
-		return r, fmt.Errorf("jetstream: stream %s: record %q of %q: %w", s.name, name, kind, err)
+		return r, &otherError{fmt.Errorf("jetstream: stream %s: message %d is not record %q of %q: %w", s.name, m.Sequence, name, kind, err)}
 	}
 	r.Value = string(m.Data)
 	return r, nil
@@ -50,7 +50,7 @@ func (s *Engine) readRecord(ctx context.Context, kind, name string) (r stored, e
 
 // Records implements [store.Keeper].
 func (s *Engine) Records(ctx context.Context, kind, after string, limit int) (list []store.Record, err error) {
-	return list, s.do(ctx, func() error {
+	return list, s.do(ctx, func(ctx context.Context) error {
 		list, err = s.records(ctx, kind, after, limit)
 		return err
 	})
@@ -69,7 +69,10 @@ func (s *Engine) records(ctx context.Context, kind, after string, limit int) (li
 		n := min(len(names), limit-len(list))
 		all := make([]stored, n)
 		errs := make([]error, n)
-		parallel.Do(n, func(i int) { all[i], errs[i] = s.readRecord(ctx, kind, names[i]) })
+		parallel.Do(n, func(i int) {
+			all[i], errs[i] = s.readRecord(ctx, kind, names[i])
+			errs[i] = s.ignoreOther(errs[i])
+		})
 		if err := errors.Join(errs...); err != nil {
 			return nil, err
 		}
@@ -87,7 +90,7 @@ func (s *Engine) records(ctx context.Context, kind, after string, limit int) (li
 // message takes two of them, and each other edit and each record takes one. An Update of more returns an error that matches
 // [delivery.ErrRefused]. Reads of f see the state at the time of the read, without f's own changes.
 func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
-	return s.do(ctx, func() error {
+	return s.do(ctx, func(ctx context.Context) error {
 		for try := range maxTries {
 			now, err := s.now(ctx)
 			if err != nil {
@@ -255,7 +258,7 @@ func (t *tx) look(ctx context.Context, e *store.Edit, it item, p *put) (r *recor
 	}
 	subject := t.s.queueSubject(e.Queue) + it.identity
 	r = &record{subject: subject, seq: it.seq, at: t.now, state: state{kind: it.kind, position: it.position, fence: it.fence, span: it.ready - min(it.ready, t.now)}}
-	if t.sure || e.Do == store.HoldEdit || e.Do == store.ReleaseEdit {
+	if t.sure || e.Do == store.HoldEdit || e.Do == store.ReleaseEdit || e.Do == store.DueEdit {
 		if r, err = t.s.read(ctx, subject); err != nil || r == nil || r.kind == gone || r.position != it.position {
 			return nil, err
 		}
@@ -287,6 +290,11 @@ func (t *tx) edit(e *store.Edit, r *record, p *put) bool {
 			return false
 		}
 		t.add(e.Queue, s.message(r.subject, next, r.why, r.body, r.seq))
+	case store.DueEdit:
+		if r.kind != waiting || r.ready() <= t.now {
+			return false
+		}
+		t.add(e.Queue, s.message(r.subject, r.then(waiting, 0), r.why, r.body, r.seq))
 	case store.MoveEdit:
 		if _, twice := t.at[p.subject]; twice || p.there && p.subject != r.subject {
 			return false

@@ -53,7 +53,7 @@ func (l locks) get(ctx context.Context, name string) (h lockState, err error) {
 		return h, l.failed(ctx, err)
 	}
 	if err := json.Unmarshal(m.Data, &h.holding); err != nil {
-		return h, fmt.Errorf("jetstream: stream %s: message %d is not a lock: %w", l.s.name, m.Sequence, err)
+		return h, &otherError{fmt.Errorf("jetstream: stream %s: message %d is not a lock: %w", l.s.name, m.Sequence, err)}
 	}
 	h.revision, h.until = m.Sequence, m.Time.Add(h.Lease)
 	return h, nil
@@ -107,7 +107,7 @@ func (l locks) Acquire(ctx context.Context, name, owner string, lease time.Durat
 	if err := errors.Join(lock.Check(name, owner, lease), checkName(name)); err != nil {
 		return g, err
 	}
-	err = l.s.do(ctx, func() error {
+	err = l.s.do(ctx, func(ctx context.Context) error {
 		for {
 			h, err := l.get(ctx, name)
 			if err != nil {
@@ -144,7 +144,7 @@ func (l locks) change(ctx context.Context, g lock.Grant, to holding) error {
 	if g.Name == "" || g.Owner == "" || checkName(g.Name) != nil {
 		return lock.ErrLost
 	}
-	return l.s.do(ctx, func() error {
+	return l.s.do(ctx, func(ctx context.Context) error {
 		for {
 			h, err := l.get(ctx, g.Name)
 			if err != nil {
@@ -175,7 +175,7 @@ func (l locks) Release(ctx context.Context, g lock.Grant) error {
 
 // Held implements [lock.Locks]. It reads all locks.
 func (l locks) Held(ctx context.Context, prefix string) (list []lock.Holding, err error) {
-	return list, l.s.do(ctx, func() error {
+	return list, l.s.do(ctx, func(ctx context.Context) error {
 		names, err := l.s.textsOf(ctx, l.s.prefix+lockToken+"*")
 		if err != nil {
 			return err
@@ -187,7 +187,10 @@ func (l locks) Held(ctx context.Context, prefix string) (list []lock.Holding, er
 		names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) })
 		all := make([]lockState, len(names))
 		errs := make([]error, len(names))
-		parallel.Do(len(names), func(i int) { all[i], errs[i] = l.get(ctx, names[i]) })
+		parallel.Do(len(names), func(i int) {
+			all[i], errs[i] = l.get(ctx, names[i])
+			errs[i] = l.s.ignoreOther(errs[i])
+		})
 		for _, h := range all {
 			if h.Owner != "" && h.until.After(now) {
 				list = append(list, lock.Holding{Grant: lock.Grant{Name: h.Name, Owner: h.Owner, Fence: h.Fence}, For: h.until.Sub(now)})

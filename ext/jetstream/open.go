@@ -216,8 +216,9 @@ func openEngine(ctx context.Context, js jetstream.JetStream, set settings) (*Eng
 	s := &Engine{
 		js: js, pubs: pubs.Own(js, 2*confirmWithin), stream: stream, name: set.stream, prefix: root + set.stream + ".",
 		clock: set.clock, logger: set.logger, untouched: set.existing,
-		foreign: map[string]*foreign{}, indexes: map[string]*index{}, opening: map[string]chan struct{}{}, named: map[string]bool{},
+		foreign: map[string]*foreign{}, indexes: map[string]*index{}, opening: map[string]chan struct{}{}, named: map[string]time.Time{},
 	}
+	s.life, s.end = context.WithCancelCause(context.Background())
 	for queue, f := range set.foreign {
 		if s.foreign[queue], err = s.openForeign(ctx, queue, f); err != nil {
 			return nil, err

@@ -20,7 +20,7 @@ import (
 // Put implements [store.Engine]. Up to 1,000 messages are a transaction; more are put in portions. Messages for a foreign stream are published
 // outside of it.
 func (s *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
-	return s.do(ctx, func() error {
+	return s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(storearg.Put(queue, ms...), queue); err != nil {
 			return err
 		}
@@ -71,24 +71,6 @@ func checkQueue(err error, queue string) error {
 	return err
 }
 
-// nameQueue notes the name of a queue in the stream, for [Engine.Queues].
-func (s *Engine) nameQueue(ctx context.Context, queue string) error {
-	s.mu.Lock()
-	known := s.named[queue]
-	s.mu.Unlock()
-	if known {
-		return nil
-	}
-	m := &nats.Msg{Subject: s.prefix + nameToken + token(queue), Header: nats.Header{jetstream.ExpectedStreamHeader: {s.name}}}
-	if _, err := s.js.PublishMsg(ctx, m); err != nil {
-		return s.published(ctx, err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.named[queue] = true
-	return nil
-}
-
 // put is a message to be put.
 type put struct {
 	queue   string
@@ -111,7 +93,7 @@ func (s *Engine) newPut(queue string, m *store.Message) (put, error) {
 
 // look finds out whether a message is in its queue.
 func (s *Engine) look(ctx context.Context, p *put) error {
-	r, err := s.read(ctx, p.subject)
+	r, err := s.readAny(ctx, p.subject)
 	if err != nil {
 		return err
 	}

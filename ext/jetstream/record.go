@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/varint"
 )
 
@@ -45,6 +46,14 @@ func whyOf(m *store.Message) (string, error) {
 	}
 	b, err := json.Marshal(why{m.Cause, m.Meta.Reasons})
 	return string(b), err
+}
+
+// readWhy returns what a header says. One that is damaged says nothing.
+func readWhy(text string) (w why) {
+	if text == "" || json.Unmarshal([]byte(text), &w) != nil {
+		return why{}
+	}
+	return w
 }
 
 // state is what becomes of a message.
@@ -95,10 +104,13 @@ type record struct {
 	body []byte // nil if only the headers were read
 }
 
+// otherError says that another program has published a message.
+type otherError struct{ error }
+
 func newRecord(subject string, seq uint64, at time.Time, h nats.Header, body []byte) (*record, error) {
 	s, err := parseState(h.Get(headerState))
 	if err != nil {
-		return nil, fmt.Errorf("jetstream: message %d, on %s, is not of this store: %w", seq, subject, err)
+		return nil, &otherError{fmt.Errorf("jetstream: message %d, on %s, is not of this store: %w", seq, subject, err)}
 	}
 	r := &record{subject: subject, seq: seq, at: uint64(at.UnixNano()), state: s, why: h.Get(headerWhy), body: body}
 	if r.position == 0 {
@@ -124,13 +136,13 @@ func (r *record) free(now uint64) bool {
 }
 
 // entry returns a message as [store.Inspector.List] shows it.
-func (r *record) entry(now uint64) (e store.Entry, err error) {
-	e = store.Entry{Position: store.Position(r.position), Arrived: instant(r.arrived), Fence: r.fence, Held: r.kind == held}
+func (r *record) entry(now uint64) store.Entry {
+	e := store.Entry{Position: store.Position(r.position), Arrived: instant(r.arrived), Fence: r.fence, Held: r.kind == held}
 	if r.kind == leased && r.ready() > now {
 		e.LeasedUntil = instant(r.ready())
 	}
-	e.Message, err = r.message()
-	return e, err
+	e.Message, _ = r.message() // it says itself that it is damaged
+	return e
 }
 
 // then returns the next state.
@@ -145,22 +157,33 @@ func (r *record) holds(e entry, fence uint64) bool {
 	return r != nil && r.kind == leased && r.position == e.position && r.fence == fence
 }
 
-// message returns what was put.
-func (r *record) message() (m store.Message, err error) {
+// isMark reports whether r says that the message at a position was removed when it had been taken so often.
+func (r *record) isMark(position, fence uint64) bool {
+	return r != nil && r.kind == gone && r.position == position && r.fence == fence
+}
+
+// message returns what was put. If that is damaged, it returns all its bytes, which stop no other message (law D4).
+func (r *record) message() (m store.Message, damage error) {
 	in := varint.Reader{Rest: r.body}
 	head := in.Bytes()
-	if in.Err != nil {
-		return m, fmt.Errorf("jetstream: message %d, on %s, is damaged: %w", r.seq, r.subject, in.Err)
+	err := in.Err
+	if err == nil {
+		err = json.Unmarshal(head, &m)
 	}
-	if err := json.Unmarshal(head, &m); err != nil {
-		return m, fmt.Errorf("jetstream: message %d, on %s, is damaged: %w", r.seq, r.subject, err)
+	m.Payload = in.Rest
+	if err != nil {
+		damage = fmt.Errorf("jetstream: message %d, on %s, is damaged: %w", r.seq, r.subject, err)
+		w := readWhy(r.why)
+		m = store.Message{Cause: w.Cause, Payload: r.body}
+		stream, _, _ := strings.Cut(strings.TrimPrefix(r.subject, root), ".")
+		m.Meta = storearg.Damaged(stream, strconv.FormatUint(r.position, 10), damage)
+		m.Meta.Reasons = w.Reasons
 	}
 	m.Meta.Due = instant(r.due)
-	m.Payload = in.Rest
 	if len(m.Payload) == 0 {
 		m.Payload = nil
 	}
-	return m, nil
+	return m, damage
 }
 
 // body returns a message without its delay as bytes.

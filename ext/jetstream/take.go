@@ -17,7 +17,7 @@ import (
 
 // Take implements [store.Store].
 func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, err error) {
-	err = s.do(ctx, func() error {
+	err = s.do(ctx, func(ctx context.Context) error {
 		if err := checkQueue(storearg.Take(queue, limit, lease), queue); err != nil {
 			return err
 		}
@@ -119,10 +119,7 @@ func (s *Engine) lease(ctx context.Context, ix *index, queue string, r *record, 
 		ix.refresh(identityOf(r.subject), r.seq, r)
 		return nil, nil
 	}
-	m, err := r.message()
-	if err != nil {
-		return nil, err
-	}
+	m, damage := r.message()
 	next := r.then(leased, lease)
 	next.fence++
 	if r.kind == leased {
@@ -152,6 +149,7 @@ func (s *Engine) lease(ctx context.Context, ix *index, queue string, r *record, 
 		Lease:    store.Lease{Queue: queue, Entry: entry{identityOf(r.subject), r.position}.String(), Fence: next.fence},
 		Position: store.Position(r.position),
 		Lapses:   int(next.lapses),
+		Damage:   damage,
 	}, nil
 }
 
@@ -239,7 +237,7 @@ func (s *Engine) shared(leases []store.Lease, own func([]store.Lease) error, the
 
 // Extend implements [store.Store].
 func (s *Engine) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {
-	return s.do(ctx, func() error {
+	return s.do(ctx, func(ctx context.Context) error {
 		if err := storearg.Extend(d); err != nil {
 			return err
 		}
@@ -251,7 +249,7 @@ func (s *Engine) Extend(ctx context.Context, d time.Duration, leases ...store.Le
 
 // Release implements [store.Store].
 func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
-	return s.do(ctx, func() error {
+	return s.do(ctx, func(ctx context.Context) error {
 		if err := storearg.Release(delay); err != nil {
 			return err
 		}
@@ -263,7 +261,7 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 
 // Done implements [store.Store]. Up to 1,000 messages are a transaction, if their leases are still valid.
 func (s *Engine) Done(ctx context.Context, leases ...store.Lease) error {
-	return s.do(ctx, func() error {
+	return s.do(ctx, func(ctx context.Context) error {
 		return s.shared(leases, func(leases []store.Lease) error { return s.done(ctx, leases) },
 			func(f *foreign, leases []store.Lease) error { return f.done(ctx, leases) })
 	})
@@ -280,34 +278,62 @@ func (s *Engine) done(ctx context.Context, leases []store.Lease) error {
 			continue
 		}
 		if seq, ok := ix.held(e, l.Fence); ok {
-			known, marks = append(known, l), append(marks, mark{ix, e.identity, s.queueSubject(l.Queue) + e.identity, seq})
+			known, marks = append(known, l), append(marks, mark{ix, e, l.Fence, s.queueSubject(l.Queue) + e.identity, seq})
 		} else {
 			rest = append(rest, l)
 		}
 	}
+	unsure := false
 	for len(marks) > 0 {
 		n := min(len(marks), maxBatch)
-		if s.removeAll(ctx, marks[:n]) != nil {
+		if err := s.removeAll(ctx, marks[:n]); err != nil {
 			rest = append(rest, known[:n]...)
+			unsure = unsure || !errors.Is(err, errChanged)
 		}
 		known, marks = known[n:], marks[n:]
 	}
-	return s.settle(ctx, rest, func(l store.Lease, e entry, r *record) error { return s.remove(ctx, l.Queue, r) })
+	err := s.settle(ctx, rest, func(l store.Lease, e entry, r *record) error { return s.remove(ctx, l.Queue, r) })
+	if lost, ok := errors.AsType[*store.LeaseError](err); ok && unsure {
+		return s.notRemoved(ctx, lost.Lost)
+	}
+	return err
+}
+
+// notRemoved returns the error for those of the leases whose messages were not removed by their leases: the answer to that was lost.
+func (s *Engine) notRemoved(ctx context.Context, leases []store.Lease) error {
+	gone := make([]bool, len(leases))
+	errs := make([]error, len(leases))
+	parallel.Do(len(leases), func(i int) {
+		e, err := parseEntry(leases[i].Entry)
+		if err != nil {
+			return
+		}
+		r, err := s.read(ctx, s.queueSubject(leases[i].Queue)+e.identity)
+		gone[i], errs[i] = r.isMark(e.position, leases[i].Fence), err
+	})
+	var lost []store.Lease
+	for i, l := range leases {
+		if !gone[i] {
+			lost = append(lost, l)
+		}
+	}
+	return errors.Join(append(errs, storearg.Lost(lost))...)
 }
 
 // mark is a state that is to be replaced by a mark.
 type mark struct {
-	ix       *index // nil: there is none
-	identity string
-	subject  string
-	seq      uint64
+	ix *index // nil: there is none
+	entry
+	fence   uint64
+	subject string
+	seq     uint64
 }
 
 // removeAll removes states in one transaction: all or none.
 func (s *Engine) removeAll(ctx context.Context, marks []mark) error {
 	ms := make([]*nats.Msg, len(marks))
 	for i, m := range marks {
-		ms[i] = s.message(m.subject, state{kind: gone, position: m.seq}, "", nil, m.seq)
+		ms[i] = s.message(m.subject, state{kind: gone, position: m.position, fence: m.fence}, "", nil, m.seq)
 	}
 	if _, err := s.publishAll(ctx, ms); err != nil {
 		return err
@@ -354,7 +380,7 @@ func (s *Engine) erase(ctx context.Context, seq uint64) error {
 
 // Choose implements [store.Chooser].
 func (s *Engine) Choose(ctx context.Context, provider string, l store.Lease) error {
-	return s.do(ctx, func() error {
+	return s.do(ctx, func(ctx context.Context) error {
 		if err := storearg.Provider(provider); err != nil {
 			return err
 		}

@@ -320,9 +320,9 @@ func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (
 	s.step()
 	var lapses int
 	err = s.indexed(ctx, func(rows pgx.Rows, err error) error {
-		return scan(rows, err, func(m store.Message, position, fence int64) {
+		return scan(rows, err, func(m store.Message, position, fence int64, damage error) {
 			taken = append(taken, store.Leased{
-				Message: m, Position: store.Position(position), Lapses: lapses,
+				Message: m, Position: store.Position(position), Lapses: lapses, Damage: damage,
 				Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
 			})
 		}, &lapses)
@@ -533,8 +533,8 @@ func sqlState(err error) string {
 	return ""
 }
 
-// scan reads the columns of messages, and more columns into more.
-func scan(rows pgx.Rows, err error, f func(m store.Message, position, fence int64), more ...any) error {
+// scan reads the columns of messages, and more columns into more. A row that is damaged stops no other one (law D4).
+func scan(rows pgx.Rows, err error, f func(m store.Message, position, fence int64, damage error), more ...any) error {
 	if err != nil {
 		return err
 	}
@@ -548,10 +548,9 @@ func scan(rows pgx.Rows, err error, f func(m store.Message, position, fence int6
 		if err := rows.Scan(dest...); err != nil {
 			return err
 		}
-		if m.Meta, err = storesql.ReadMeta(meta, due); err != nil {
-			return fmt.Errorf("message at position %d: %w", position, err)
-		}
-		f(m, position, fence)
+		var damage error
+		m.Meta, damage = storesql.ReadMeta(meta, position, due)
+		f(m, position, fence, damage)
 	}
 	return rows.Err()
 }

@@ -60,7 +60,7 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 		var leased *time.Time
 		var held bool
 		return s.indexed(ctx, func(rows pgx.Rows, err error) error {
-			return scan(rows, err, func(m store.Message, position, fence int64) {
+			return scan(rows, err, func(m store.Message, position, fence int64, _ error) {
 				e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: arrived.UTC(), Held: held}
 				if leased != nil {
 					e.LeasedUntil = leased.UTC()
@@ -98,10 +98,8 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 			}
 			c.Held += held
 			var reasons []string
-			if column != nil {
-				if err := json.Unmarshal(column, &reasons); err != nil {
-					return err
-				}
+			if json.Unmarshal(column, &reasons) != nil {
+				reasons = nil // there are none, or they are damaged
 			}
 			c.Add(store.Cause(cause), reasons, n, oldest.UTC(), next.UTC(), store.Position(last))
 			return nil

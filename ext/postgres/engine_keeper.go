@@ -142,13 +142,11 @@ func (t *keeperTx) edit(ctx context.Context, kind store.EditKind, edits []store.
 		return t.positions(ctx, "DELETE FROM weir_messages AS m USING "+listed+" WHERE"+same+returning, args[:3]...)
 	case store.HoldEdit:
 		return t.positions(ctx, "UPDATE weir_messages AS m SET at = "+never+", leased = NULL FROM "+listed+free+" AND m.at < "+never+returning, args...)
+	case store.DueEdit:
+		t.wake(queues)
+		return t.positions(ctx, "UPDATE weir_messages AS m SET at = $4, due = $4 FROM "+listed+free+" AND m.at > $4 AND m.at < "+never+returning, args...)
 	case store.ReleaseEdit:
-		for _, queue := range queues { // at least one look: they may be due later
-			d := t.woken[queue]
-			d.now = true
-			d.add(time.Microsecond)
-			t.woken[queue] = d
-		}
+		t.wake(queues)
 		return t.positions(ctx, "UPDATE weir_messages AS m SET at = due FROM "+listed+free+" AND m.at = "+never+returning, args...)
 	case store.MoveEdit: // below
 	}
@@ -163,6 +161,16 @@ func (t *keeperTx) edit(ctx context.Context, kind store.EditKind, edits []store.
 		}
 	}
 	return t.move(ctx, moves)
+}
+
+// wake makes sources look at least once: messages may be due later.
+func (t *keeperTx) wake(queues []string) {
+	for _, queue := range queues {
+		d := t.woken[queue]
+		d.now = true
+		d.add(time.Microsecond)
+		t.woken[queue] = d
+	}
 }
 
 // identity is that of a message in a queue of the database.

@@ -340,16 +340,16 @@ func explain(err error) error {
 // scanLeased reads messages that were leased just now.
 func scanLeased(rows *sql.Rows, err error, queue string) (taken []store.Leased, _ error) {
 	var lapses int
-	return taken, scan(rows, err, func(m store.Message, position, fence int64) {
+	return taken, scan(rows, err, func(m store.Message, position, fence int64, damage error) {
 		taken = append(taken, store.Leased{
-			Message: m, Position: store.Position(position), Lapses: lapses,
+			Message: m, Position: store.Position(position), Lapses: lapses, Damage: damage,
 			Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
 		})
 	}, &lapses)
 }
 
-// scan reads the columns of messages, and more columns into more.
-func scan(rows *sql.Rows, err error, f func(m store.Message, position, fence int64), more ...any) error {
+// scan reads the columns of messages, and more columns into more. A row that is damaged stops no other one (law D4).
+func scan(rows *sql.Rows, err error, f func(m store.Message, position, fence int64, damage error), more ...any) error {
 	if err != nil {
 		return err
 	}
@@ -362,10 +362,9 @@ func scan(rows *sql.Rows, err error, f func(m store.Message, position, fence int
 		if err := rows.Scan(dest...); err != nil {
 			return err
 		}
-		if m.Meta, err = storesql.ReadMeta(meta, time.Unix(0, due)); err != nil {
-			return fmt.Errorf("message at position %d: %w", position, err)
-		}
-		f(m, position, fence)
+		var damage error
+		m.Meta, damage = storesql.ReadMeta(meta, position, time.Unix(0, due))
+		f(m, position, fence, damage)
 	}
 	return rows.Err()
 }

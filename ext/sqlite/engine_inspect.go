@@ -69,7 +69,7 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 			WHERE position IN (SELECT position FROM (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (
 				SELECT position, coalesce(length(payload), 0) AS size FROM weir_messages`+where+order+`
 			)) WHERE before < `+storesql.Param(len(args)+1)+") ORDER BY position", append(args, store.MaxBytes)...)
-		return scan(rows, err, func(m store.Message, position, fence int64) {
+		return scan(rows, err, func(m store.Message, position, fence int64, _ error) {
 			e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: time.Unix(0, arrived).UTC(), Held: at == never}
 			if leased.Valid && leased.Int64 > now {
 				e.LeasedUntil = time.Unix(0, leased.Int64).UTC()
@@ -105,10 +105,8 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 				return err
 			}
 			var reasons []string
-			if column != nil {
-				if err := json.Unmarshal(column, &reasons); err != nil {
-					return err
-				}
+			if json.Unmarshal(column, &reasons) != nil {
+				reasons = nil // there are none, or they are damaged
 			}
 			var first time.Time
 			if held < n {

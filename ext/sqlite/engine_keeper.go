@@ -139,6 +139,8 @@ func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (sql.Result, error) 
 		return t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = $5, leased = NULL"+free+" AND at < $5", append(listed, int64(never))...)
 	case store.ReleaseEdit:
 		return t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = due"+free+" AND at = $5", append(listed, int64(never))...)
+	case store.DueEdit:
+		return t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, due = $4"+free+" AND at > $4 AND at < $5", append(listed, int64(never))...)
 	default: // RemoveEdit
 		return t.tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE position = $1 AND queue = $2", position, e.Queue)
 	}

@@ -3,7 +3,9 @@ package guard
 import (
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Text returns what an error says, without the secrets of URLs. Its methods may panic.
@@ -42,3 +44,27 @@ func WithoutSecrets(text string) string {
 }
 
 const hidden = "xxxxx"
+
+// Visible returns a text in which nothing is hidden, and nothing controls a terminal or the direction of text: what is not printable, or not
+// UTF-8, is written as in Go, except for the characters of keep (law J3).
+func Visible(s, keep string) string {
+	plain := func(r rune) bool { return strconv.IsPrint(r) && r != utf8.RuneError || strings.ContainsRune(keep, r) }
+	if !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	var b strings.Builder
+	for s != "" {
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		case plain(r):
+			b.WriteRune(r)
+		default:
+			quoted := strconv.QuoteRune(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+		s = s[n:]
+	}
+	return b.String()
+}

@@ -5,6 +5,7 @@ package storearg
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -106,6 +107,21 @@ func Queue(queue string) error {
 	}
 }
 
+const retry = "-retry-"
+
+// Layer returns the queue to which a layer belongs, and its number; 0: the name is not that of a layer (law W1).
+func Layer(name string) (queue string, n int) {
+	i := strings.LastIndex(name, retry)
+	if i < 0 {
+		return name, 0
+	}
+	n, err := strconv.Atoi(name[i+len(retry):])
+	if err != nil || n < 1 {
+		return name, 0
+	}
+	return name[:i], n
+}
+
 // Lost returns the error for leases that are lost, or nil if there are none.
 func Lost(leases []store.Lease) error {
 	if len(leases) == 0 {
@@ -126,7 +142,7 @@ func Edits(edits ...store.Edit) error {
 			if err := Put(e.To, e.Entry.Message); err != nil {
 				return err
 			}
-		case store.RemoveEdit, store.HoldEdit, store.ReleaseEdit:
+		case store.RemoveEdit, store.HoldEdit, store.ReleaseEdit, store.DueEdit:
 		default:
 			return fmt.Errorf("store: unknown kind of edit: %d", e.Do)
 		}

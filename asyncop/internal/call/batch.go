@@ -151,7 +151,7 @@ func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome f
 	}
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
-		err := b.host.Panicked(recovered)
+		err := Panicked(recovered)
 		b.ended.Store(true)
 		b.deliver(b.outs, b.ctxs, func(_ int, out Future[OUT]) { out.CompleteExceptionally(err) })
 	})
@@ -204,7 +204,7 @@ func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, out
 	defer g.Close(func(recovered any) {
 		all.post()
 		if a, ok := ctxs[i].Value(HostKey{}).(*Attempt[OUT]); ok {
-			a.finish(nil, b.host.Panicked(recovered))
+			a.finish(nil, Panicked(recovered))
 		}
 		next := i + 1
 		b.deliver(outs[next:], ctxs[next:], func(i int, out Future[OUT]) { outcome(next+i, out) })

@@ -38,11 +38,11 @@ func (b *Batch[IN, OUT]) Deadline() (latest time.Time, ok bool) {
 }
 
 // Done returns a channel that is closed when all members have ended.
-func (b *Batch[IN, OUT]) Done() <-chan struct{} { return b.endSignal().done }
+func (b *Batch[IN, OUT]) Done() <-chan struct{} { return b.endSignal().context().Done() }
 
 // AfterFunc is [Token.AfterFunc].
 func (b *Batch[IN, OUT]) AfterFunc(f func()) (stop func() bool) {
-	return b.endSignal().afterFunc(f)
+	return context.AfterFunc(b.endSignal().context(), f)
 }
 
 // Err returns nil as long as a member goes on, then context.DeadlineExceeded if the time of all has run out, and
@@ -77,7 +77,7 @@ func (b *Batch[IN, OUT]) ongoing() context.Context {
 func (b *Batch[IN, OUT]) endSignal() *signal {
 	s := b.signal.Load()
 	if s == nil {
-		s = &signal{done: make(chan struct{})}
+		s = new(signal)
 		if !b.signal.CompareAndSwap(nil, s) {
 			return b.signal.Load()
 		}

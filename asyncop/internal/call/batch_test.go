@@ -163,7 +163,7 @@ func TestBatchWhoseCallBreaks(t *testing.T) {
 	require.Equal(t, []int{0, 1}, posted(h))
 	for i := range b.members {
 		_, err := b.members[i].Outcome()
-		require.EqualError(t, err, "panic: broken")
+		require.ErrorContains(t, err, "panic in user code: broken")
 	}
 }
 

@@ -49,7 +49,7 @@ func (t *Token) Deadline() (time.Time, bool) {
 }
 
 // Done returns a channel that is closed when the token is over.
-func (t *Token) Done() <-chan struct{} { return t.endSignal().channel() }
+func (t *Token) Done() <-chan struct{} { return t.endSignal().context().Done() }
 
 // Err returns nil until the token is over, then context.DeadlineExceeded after a timeout and context.Canceled else.
 func (t *Token) Err() error {
@@ -82,7 +82,7 @@ func (t *Token) Value(key any) any {
 // AfterFunc arranges for f to run on a goroutine of its own after the token is over; stop reports whether it prevented
 // that. Package context uses it for derived contexts instead of a goroutine each.
 func (t *Token) AfterFunc(f func()) (stop func() bool) {
-	return t.endSignal().afterFunc(f)
+	return context.AfterFunc(t.endSignal().context(), f)
 }
 
 // parent returns what has the values. Also the cause of the end is one of them, as far as package context is concerned: it is
@@ -98,7 +98,7 @@ func (t *Token) parent() context.Context {
 func (t *Token) endSignal() *signal {
 	s := t.signal.Load()
 	if s == nil {
-		s = &signal{done: make(chan struct{})}
+		s = new(signal)
 		if !t.signal.CompareAndSwap(nil, s) {
 			s = t.signal.Load()
 		}
@@ -121,65 +121,31 @@ type Message = message.Message[struct{}]
 
 // signal is the end of a token's context for those who wait for it. That of a message is there from the start.
 type signal struct {
-	message Message       // read-only
-	done    chan struct{} // closed by fire. Of a message it is guarded by mu, and made when it is asked for
+	message Message // read-only
 
-	mu    sync.Mutex
-	fired bool             // guarded by mu
-	funcs map[*func()]bool // guarded by mu; to be started by fire
+	mu     sync.Mutex
+	fired  bool               // guarded by mu
+	end    context.Context    //nolint:containedctx // guarded by mu; made when it is asked for
+	cancel context.CancelFunc // guarded by mu; of end
 }
 
+// fire ends the context.
 func (s *signal) fire() {
 	s.mu.Lock()
-	if s.fired {
-		s.mu.Unlock()
-		return
-	}
-	s.fired = true
-	funcs := s.funcs
-	s.funcs = nil
-	if s.done != nil {
-		close(s.done)
-	}
-	s.mu.Unlock()
-	for f := range funcs {
-		go (*f)()
+	defer s.mu.Unlock()
+	if s.fired = true; s.cancel != nil {
+		s.cancel()
 	}
 }
 
-// channel returns what is closed by fire.
-func (s *signal) channel() <-chan struct{} {
-	if s.message == (Message{}) {
-		return s.done
-	}
+// context returns one that ends with the token, and has nothing else of it.
+func (s *signal) context() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.done == nil {
-		s.done = make(chan struct{})
-		if s.fired {
-			close(s.done)
+	if s.end == nil {
+		if s.end, s.cancel = context.WithCancel(context.Background()); s.fired {
+			s.cancel()
 		}
 	}
-	return s.done
-}
-
-func (s *signal) afterFunc(f func()) (stop func() bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.fired {
-		go f()
-		return func() bool { return false }
-	}
-	if s.funcs == nil {
-		s.funcs = make(map[*func()]bool)
-	}
-	key := &f
-	s.funcs[key] = true
-	return func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		stopped := s.funcs[key]
-		delete(s.funcs, key)
-		return stopped
-	}
+	return s.end
 }

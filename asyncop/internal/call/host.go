@@ -2,12 +2,14 @@ package call
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 // Host is what the tokens of an operator share.
@@ -19,12 +21,10 @@ type Host struct {
 	Values   context.Context         //nolint:containedctx // User without its end
 	RealTime bool                    // the clock is the real one
 	Clock    Clock
-	Run      func(task func())         // has task done by a worker
-	Panicked func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
-	NilError error                     // takes the place of a nil error
-	Backend  gate.Backend              // that is called; nil: any
-	Place    gate.Place                // at the backend; nil: none
-	Around   Reporter                  // of the call that the operator runs inside of; nil: of none
+	Run      func(task func()) // has task done by a worker
+	Backend  gate.Backend      // that is called; nil: any
+	Place    gate.Place        // at the backend; nil: none
+	Around   Reporter          // of the call that the operator runs inside of; nil: of none
 
 	_ [64]byte // what others look at for each element is kept apart from what the loop writes for each
 
@@ -36,6 +36,16 @@ type Host struct {
 	late      atomic.Int64
 	freed     atomic.Int64
 }
+
+// ErrNil stands for a nil error passed to CompleteExceptionally.
+var ErrNil = errors.New("asyncop: CompleteExceptionally was called with a nil error")
+
+// Panicked makes an error of what recover returned; nil stands for runtime.Goexit.
+func Panicked(recovered any) error { return guard.Recovered("asyncop", recovered) }
+
+// OffLoop runs user code that may block for a moment on a goroutine of its own and waits for it, so that neither a panic
+// nor runtime.Goexit reaches the caller (law A6).
+func OffLoop(f func() error) error { return guard.Call(f, Panicked) }
 
 // Clock reads the clock of an operator. Instants are durations since its start.
 type Clock interface {
@@ -277,7 +287,7 @@ func (w *Workers[IN, OUT]) work() {
 		case j.Attempt.Late() != nil: // the element ends without it (law A5): by its deadline, or with its operator
 			j.Attempt.Returned()
 		default:
-			w.call(j.Attempt, j.In, (*Returning[OUT])(j.Attempt), nil)
+			w.call(j.Attempt, j.In, j.Attempt, nil)
 		}
 	}
 }

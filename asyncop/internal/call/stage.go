@@ -36,27 +36,33 @@ type Stages Token
 // ReportStage sets the bit of stage. Those of the earlier stages may be missing; the latest one counts. For the call around the
 // operator that is one request of several.
 func (t *Stages) ReportStage(stage predicates.Stage) {
-	if bit := stageBit(stage); !t.set(bit) && bit&(sent|answered) != 0 && t.host.Around != nil {
+	bit := stageBit(stage)
+	before, _ := t.update(func(s uint32) (uint32, bool) { return s | bit, s&bit != bit })
+	if before&bit != bit && bit&(sent|answered) != 0 && t.host.Around != nil {
 		t.host.Around.ReportSent(false)
 	}
 }
 
-// set sets a bit unless the attempt is over, and reports whether it was set before.
-func (t *Stages) set(bit uint32) (before bool) {
+// update changes the state of an attempt that is not over, and returns it as it was before; to returns false if nothing is to be changed.
+func (t *Stages) update(to func(s uint32) (uint32, bool)) (before uint32, updated bool) {
 	for {
 		s := t.state.Load()
-		if s&bit == bit {
-			return true
+		next, changes := to(s)
+		if s&over != 0 || !changes {
+			return s, false
 		}
-		if s&over != 0 || t.state.CompareAndSwap(s, s|bit) {
-			return false
+		if t.state.CompareAndSwap(s, next) {
+			return s, true
 		}
 	}
 }
 
-// ReportSent counts a request that a client has sent. The server of a tracked request recognises it when it is repeated.
+// ReportSent counts a request that a client has sent, up to a number that no call reaches: there it stays. The server of a tracked request
+// recognises it when it is repeated.
 func (t *Stages) ReportSent(tracked bool) (counted bool) {
-	if counted = t.count(tracked); t.host.Around != nil {
+	one, all := counter(tracked)
+	before, counted := t.update(func(s uint32) (uint32, bool) { return s + one, s&all != all })
+	if counted = counted && (before+one)&all != all; t.host.Around != nil {
 		counted = t.host.Around.ReportSent(tracked) || counted
 	}
 	return counted
@@ -64,33 +70,10 @@ func (t *Stages) ReportSent(tracked bool) (counted bool) {
 
 // ReportRefused takes a request back that ReportSent has counted. An attempt that has not counted it does not take it back either.
 func (t *Stages) ReportRefused(tracked bool) {
-	t.discount(tracked)
+	one, all := counter(tracked)
+	t.update(func(s uint32) (uint32, bool) { return s - one, s&all != all && s&all != 0 })
 	if t.host.Around != nil {
 		t.host.Around.ReportRefused(tracked)
-	}
-}
-
-// count counts a request, up to a number that no call reaches: there it stays.
-func (t *Stages) count(tracked bool) (counted bool) {
-	one, all := counter(tracked)
-	for {
-		s := t.state.Load()
-		if s&over != 0 || s&all == all {
-			return false
-		}
-		if t.state.CompareAndSwap(s, s+one) {
-			return (s+one)&all != all
-		}
-	}
-}
-
-func (t *Stages) discount(tracked bool) {
-	one, all := counter(tracked)
-	for {
-		s := t.state.Load()
-		if s&over != 0 || s&all == all || s&all == 0 || t.state.CompareAndSwap(s, s-one) {
-			return
-		}
 	}
 }
 

@@ -56,12 +56,14 @@ const (
 	left
 	// inPlace: it was complete before that, and nothing was in the mailbox then.
 	inPlace
+	// returns: the function completes the attempt by returning: one step does both.
+	returns
 )
 
 // The rest of the state counts the requests that clients have reported and not taken back: those that their server recognises
 // when they come again, and the others.
 const (
-	request         uint32 = 1 << 14
+	request         uint32 = 1 << 15
 	requests        uint32 = 1<<23 - request
 	trackedRequest  uint32 = 1 << 23
 	trackedRequests uint32 = 0xff800000
@@ -98,17 +100,23 @@ func (t *Token) claim() bool {
 	before := t.state.Or(claimed)
 	if before&(claimed|over) != 0 {
 		t.host.late.Add(1)
+		if before&returns != 0 {
+			t.Returned()
+		}
 		return false
 	}
 	return true
 }
 
 // publish completes a token whose outcome is written and hands it to the loop, unless it has been ended meanwhile: then that is late,
-// if it counts. bits are set with it. A token that is attended needs no letter if no other is before it: the loop finds it complete when
-// the function returns (law Q1).
-func (t *Token) publish(bits uint32, counts bool) {
-	bits |= completed | over
-	if t.state.Load()&(attended|left) == attended && t.host.Mail.Empty() {
+// if it counts. A token that is attended needs no letter if no other is before it: the loop finds it complete when the function returns
+// (law Q1).
+func (t *Token) publish(counts bool) {
+	bits := completed | over
+	switch s := t.state.Load(); {
+	case s&returns != 0:
+		bits |= returned
+	case s&(attended|left) == attended && t.host.Mail.Empty():
 		bits |= inPlace
 	}
 	before := t.state.Or(bits)
@@ -130,9 +138,16 @@ func (t *Token) publish(bits uint32, counts bool) {
 	}
 }
 
-// Finish ends the token and posts its letter: what was to be done is done. Called by the goroutine that did it.
-func (t *Token) Finish() {
-	t.state.Or(over)
+// Finish ends the token and posts its letter: what was to be done is done. Called by the goroutine that did it. If that completes the
+// element, it counts as late if it is (law A2).
+func (t *Token) Finish(completes bool) {
+	bits := over
+	if completes {
+		bits |= completed
+	}
+	if before := t.state.Or(bits); completes && before&over != 0 {
+		t.host.late.Add(1)
+	}
 	t.endContext()
 	t.Post()
 }
@@ -198,7 +213,7 @@ func (t *Token) cut(bits uint32) Released {
 				t.host.late.Add(1)
 			}
 			t.endContext()
-			how := Released{Freed: freedBy(before, set), Over: overBy(before, set)}
+			how := Released{Freed: comesBack(before, set, ended), Over: comesBack(before, set, over)}
 			how.Stage, how.InDoubt, how.Tracked = reported(before)
 			return how
 		}
@@ -212,7 +227,7 @@ func (t *Token) LetGo() (how Released) {
 		how.Freed = s&member == 0 // nothing occupies it from now on, and it comes here once
 	} else {
 		s = t.state.Or(ended)
-		how.Freed = freedBy(s, ended)
+		how.Freed = comesBack(s, ended, ended)
 	}
 	if s&reports != 0 {
 		how.Stage, how.InDoubt, how.Tracked = reported(s)
@@ -222,18 +237,30 @@ func (t *Token) LetGo() (how Released) {
 
 // ---- Permits
 
-// freedBy reports whether setting bits has completed the condition under which the permit comes back.
-func freedBy(before, bits uint32) bool { return !free(before) && free(before|bits) }
+// The permit of the operator comes back when the loop has let go (ended) and no function runs, that of the backend when the attempt is over
+// and none does. A member has neither.
 
-// free is that condition: the loop has let go, and no function runs. A member has no permit.
-func free(state uint32) bool {
-	return state&(ended|member) == ended && (state&occupied == 0 || state&returned != 0)
+// isBack reports whether the permit is back that waits for bit.
+func isBack(state, bit uint32) bool {
+	return state&(bit|member) == bit && (state&occupied == 0 || state&returned != 0)
 }
 
-// Occupy says that a function runs from now on, which keeps the permit until Returned. Called before it does.
-func (t *Token) Occupy() { t.state.Or(occupied) }
+// comesBack reports whether setting bits has brought that about.
+func comesBack(before, bits, bit uint32) bool {
+	return !isBack(before, bit) && isBack(before|bits, bit)
+}
 
-// tryOccupy is Occupy, unless the attempt is over or occupied.
+// Occupy says that a function runs from now on, which keeps the permit until Returned or, if completes, until it completes the attempt.
+// Called before it does.
+func (t *Token) Occupy(completes bool) {
+	bits := occupied
+	if completes {
+		bits |= returns
+	}
+	t.state.Or(bits)
+}
+
+// tryOccupy is Occupy(false), unless the attempt is over or occupied.
 func (t *Token) tryOccupy() bool {
 	for {
 		s := t.state.Load()
@@ -259,21 +286,14 @@ func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 // release gives the permit of the backend back, if bits have brought that about: the attempt is over, and no function of
 // it runs. Other than its operator's own permit it does not wait for the loop. Handlers have no number, and no permit.
 func (t *Token) release(before, bits uint32) {
-	if t.host.Place != nil && t.number != 0 && overBy(before, bits) {
+	if t.host.Place != nil && t.number != 0 && comesBack(before, bits, over) {
 		t.host.Place.Release(t.Ref.Stamp)
 	}
 }
 
-// overBy reports whether setting bits has completed the condition under which the shared permit comes back.
-func overBy(before, bits uint32) bool { return !isOver(before) && isOver(before|bits) }
-
-func isOver(state uint32) bool {
-	return state&(over|member) == over && (state&occupied == 0 || state&returned != 0)
-}
-
 // giveBack gives the permit back from another goroutine than the loop, if that is due.
 func (t *Token) giveBack(before, bits uint32) {
-	if freedBy(before, bits) {
+	if comesBack(before, bits, ended) {
 		t.host.freed.Add(1)
 		t.host.WakeUp()
 	}
@@ -351,7 +371,7 @@ func (a *Attempt[OUT]) Complete(results ...OUT) { a.finish(results, nil) }
 // CompleteExceptionally implements ResultFuture.
 func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 	if err == nil {
-		err = a.host.NilError
+		err = ErrNil
 	}
 	a.finish(nil, err)
 }
@@ -362,7 +382,7 @@ func (a *Attempt[OUT]) Return(result OUT, err error) {
 		if a.err = err; err == nil {
 			a.results = append(a.results, result)
 		}
-		a.publish(0, true)
+		a.publish(true)
 	}
 }
 
@@ -370,7 +390,7 @@ func (a *Attempt[OUT]) Return(result OUT, err error) {
 func (a *Attempt[OUT]) finish(results []OUT, err error) {
 	if a.claim() {
 		a.results, a.err = results, err
-		a.publish(0, true)
+		a.publish(true)
 	}
 }
 
@@ -378,43 +398,8 @@ func (a *Attempt[OUT]) finish(results []OUT, err error) {
 func (a *Attempt[OUT]) Refuse(err error) {
 	if a.state.Or(claimed)&(claimed|over) == 0 {
 		a.err = err
-		a.publish(0, false)
+		a.publish(false)
 	}
-}
-
-// Returning is an attempt as the future of a function that completes it by returning: one step then does both.
-type Returning[OUT any] Attempt[OUT]
-
-// Complete implements ResultFuture.
-func (r *Returning[OUT]) Complete(results ...OUT) { r.finish(results, nil) }
-
-// CompleteExceptionally implements ResultFuture.
-func (r *Returning[OUT]) CompleteExceptionally(err error) {
-	if err == nil {
-		err = r.host.NilError
-	}
-	r.finish(nil, err)
-}
-
-func (r *Returning[OUT]) finish(results []OUT, err error) {
-	if !r.claim() {
-		r.Returned()
-		return
-	}
-	r.results, r.err = results, err
-	r.publish(returned, true)
-}
-
-// Return completes the attempt with one result or, if err is not nil, with that.
-func (r *Returning[OUT]) Return(result OUT, err error) {
-	if !r.claim() {
-		r.Returned()
-		return
-	}
-	if r.err = err; err == nil {
-		r.results = append(r.results, result)
-	}
-	r.publish(returned, true)
 }
 
 // Begin returns why the call must not be made any more, or nil. A call that is not made has no outcome.
@@ -436,44 +421,9 @@ func (a *Attempt[OUT]) RunBlocking(task func(late error)) {
 		late := a.Begin()
 		var g guard.Guard
 		defer g.Close(func(recovered any) { // the future is not the attempt but a wrapper's, and has failed (law A6)
-			a.finish(nil, a.host.Panicked(recovered))
+			a.finish(nil, Panicked(recovered))
 		})
 		task(late)
 		g.Returned()
 	})
-}
-
-// Handling is the token of the handler of a failure. Its outcome is final.
-type Handling[OUT any] struct {
-	Token
-	TimedOut bool // the failure is a timeout
-
-	// Written by Run, then the loop's.
-	results  []OUT
-	err      error
-	panicked bool
-}
-
-// Run calls the handler, on a worker, unless it is late.
-func (h *Handling[OUT]) Run(handle func() ([]OUT, error)) {
-	if h.Late() != nil {
-		return
-	}
-	var g guard.Guard
-	defer g.Close(func(recovered any) { h.finish(nil, h.host.Panicked(recovered), true) })
-	results, err := handle()
-	g.Returned()
-	h.finish(results, err, false)
-}
-
-func (h *Handling[OUT]) finish(results []OUT, err error, panicked bool) {
-	if h.claim() {
-		h.results, h.err, h.panicked = results, err, panicked
-		h.publish(0, true)
-	}
-}
-
-// Outcome returns that of a handler which has answered. panicked says that err is its panic, not what it returned.
-func (h *Handling[OUT]) Outcome() (results []OUT, err error, panicked bool) {
-	return h.results, h.err, h.panicked
 }

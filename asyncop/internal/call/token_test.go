@@ -3,7 +3,6 @@ package call
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"sync"
 	"testing"
@@ -15,12 +14,12 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirflow/weir/internal/ctxkey"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
 )
 
 var (
-	errTest     = errors.New("test")
-	errNilError = errors.New("nil error")
+	errTest = errors.New("test")
 )
 
 // stopped is a clock that does not go.
@@ -34,10 +33,9 @@ func newHost(tb testing.TB) (*Host, *stopped) {
 	tb.Helper()
 	clock := new(stopped)
 	h := &Host{
-		User: context.Background(), Values: context.Background(), Clock: clock, NilError: errNilError,
-		Run:      func(task func()) { go task() },
-		Panicked: func(recovered any) error { return fmt.Errorf("panic: %v", recovered) },
-		Sleeper:  NewSleeper(),
+		User: context.Background(), Values: context.Background(), Clock: clock,
+		Run:     func(task func()) { go task() },
+		Sleeper: NewSleeper(),
 	}
 	h.Life, h.Cancel = context.WithCancelCause(h.User)
 	tb.Cleanup(func() { h.Cancel(nil) })
@@ -90,7 +88,7 @@ func TestFirstCompletionCounts(t *testing.T) {
 	a = newAttempt(h)
 	a.CompleteExceptionally(nil)
 	_, err = a.Outcome()
-	require.Equal(t, errNilError, err)
+	require.Equal(t, ErrNil, err)
 }
 
 // An attended attempt that is completed before the loop leaves it posts no letter, unless others are before it (law Q1).
@@ -114,7 +112,7 @@ func TestAttendedAttempt(t *testing.T) {
 	require.Same(t, &a.Letter, h.Mail.Take())
 
 	a = attend()
-	a.Refuse(errNilError)
+	a.Refuse(ErrNil)
 	require.True(t, h.Mail.Empty())
 	require.True(t, a.Leave())
 
@@ -176,18 +174,20 @@ func TestPermitComesBackOnce(t *testing.T) {
 		waits := true // the element, for the attempt
 		var occupied, inside, let bool
 		permits := 0
+		completes := rapid.Bool().Draw(t, "completes by returning")
+		if completes {
+			a.Occupy(true)
+			occupied, inside = true, true
+		}
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {
-			switch rapid.SampledFrom([]string{"occupy", "complete", "handle", "expire", "return", "complete and return"}).Draw(t, "step") {
+			switch rapid.SampledFrom([]string{"occupy", "complete", "handle", "expire", "return"}).Draw(t, "step") {
 			case "occupy":
 				if a.tryOccupy() {
 					occupied, inside = true, true
 				}
 			case "complete":
-				a.Complete(1)
-			case "complete and return":
-				if inside {
+				if a.Complete(1); completes {
 					inside = false
-					(*Returning[int])(a).Return(1, nil)
 				}
 			case "return":
 				if inside {
@@ -227,15 +227,13 @@ func TestPermitComesBackOnceInRaces(t *testing.T) {
 	const n = 5000
 	for i := range n {
 		a := newAttempt(h)
-		a.Occupy()
+		completes := i%3 != 0
+		a.Occupy(completes)
 		var returning sync.WaitGroup
 		returning.Go(func() {
-			if i%3 == 0 {
-				a.Complete(1)
+			if a.Return(1, nil); !completes {
 				a.Returned()
-				return
 			}
-			(*Returning[int])(a).Return(1, nil)
 		})
 		if i%2 == 0 {
 			runtime.Gosched()
@@ -256,7 +254,7 @@ func TestPermitComesBackOnceInRaces(t *testing.T) {
 // Law A6: whatever the task of a blocking call does, its attempt has an outcome and its permit comes back.
 func TestRunBlocking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for what, want := range map[string]string{"panic": "panic: boom", "goexit": "panic: <nil>"} {
+		for what, want := range map[string]string{"panic": "boom", "goexit": guard.ErrGoexit.Error()} {
 			h, _ := newHost(t)
 			a := newAttempt(h)
 			a.RunBlocking(func(late error) {
@@ -268,7 +266,7 @@ func TestRunBlocking(t *testing.T) {
 			})
 			synctest.Wait()
 			_, err := a.Outcome()
-			assert.EqualError(t, err, want)
+			assert.ErrorContains(t, err, "panic in user code: "+want)
 			assert.True(t, a.LetGo().Freed)
 			assert.Zero(t, h.Freed(), "it had returned")
 		}
@@ -295,7 +293,7 @@ func TestLate(t *testing.T) {
 			tt.end(h, clock, a)
 			require.Equal(t, tt.want, a.Late())
 			called := false
-			a.Occupy()
+			a.Occupy(true)
 			synctest.Test(t, func(*testing.T) {
 				w := NewWorkers(func(context.Context, int, Future[int], error) { called = true })
 				w.Run(Job[int, int]{Attempt: a})
@@ -309,32 +307,6 @@ func TestLate(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The answer of a handler is final, its panic is told apart, and one that comes too late is counted.
-func TestHandling(t *testing.T) {
-	h, _ := newHost(t)
-	handle := func() *Handling[int] {
-		g := new(Handling[int])
-		g.Start(h, Ref{Turn: 1}, 0, NoDeadline)
-		return g
-	}
-	g := handle()
-	g.Run(func() ([]int, error) { return []int{1}, errTest })
-	results, err, panicked := g.Outcome()
-	require.Equal(t, []int{1}, results)
-	require.Equal(t, errTest, err)
-	require.False(t, panicked)
-	g = handle()
-	g.Run(func() ([]int, error) { panic("boom") })
-	_, err, panicked = g.Outcome()
-	require.EqualError(t, err, "panic: boom")
-	require.True(t, panicked)
-	h.Mail.Take()
-	g = handle()
-	g.Run(func() ([]int, error) { g.Expire(); return nil, nil })
-	require.True(t, h.Mail.Empty())
-	require.EqualValues(t, 1, h.Late())
 }
 
 // Stages and requests are reported as long as the attempt runs.

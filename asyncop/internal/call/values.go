@@ -6,12 +6,6 @@ import (
 	"github.com/weirflow/weir/internal/ctxkey"
 )
 
-// valued is a context with the values of another one before its own.
-type valued struct {
-	Cancellable
-	values context.Context //nolint:containedctx // it is part of one
-}
-
 // WithEnd returns the values of a context with the end of another one.
 func WithEnd(values, end context.Context) context.Context { return &endedBy{end, values} }
 
@@ -35,34 +29,35 @@ func WithoutMessage(c context.Context) context.Context {
 	if c.Value(ctxkey.Message{}) == nil {
 		return c
 	}
-	return &plain{c}
+	return &withMessage{c, Message{}}
 }
 
-type plain struct{ context.Context }
-
-func (c *plain) Value(key any) any {
-	if _, ok := key.(ctxkey.Message); ok {
-		return nil
-	}
-	return c.Context.Value(key)
-}
-
+// withMessage is a context that knows a message, or none whatever the contexts around it do.
 type withMessage struct {
 	context.Context
 	message Message
 }
 
 func (c *withMessage) Value(key any) any {
-	if _, ok := key.(ctxkey.Message); ok {
-		return c.message.Meta()
+	if _, ok := key.(ctxkey.Message); !ok {
+		return c.Context.Value(key)
 	}
-	return c.Context.Value(key)
+	if c.message == (Message{}) {
+		return nil
+	}
+	return c.message.Meta()
 }
 
 // WithValues returns c with the values of another context before its own. What an attempt itself answers for stays
 // the attempt's. The end of values means nothing.
 func WithValues(values context.Context, c Cancellable) context.Context {
 	return &valued{c, context.WithoutCancel(values)}
+}
+
+// valued is a context with the values of another one before its own.
+type valued struct {
+	Cancellable
+	values context.Context //nolint:containedctx // it is part of one
 }
 
 func (c *valued) Value(key any) any {

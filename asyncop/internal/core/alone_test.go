@@ -68,8 +68,7 @@ func newAlone(t *testing.T, change func(c *Config[string, string])) *alone {
 	t.Helper()
 	a := &alone{t: t, clock: clock.NewMock(), calls: make(map[string]*call.Attempt[string])}
 	host := &call.Host{
-		User: t.Context(), Values: context.Background(), Sleeper: call.NewSleeper(), NilError: errAlone,
-		Panicked: func(any) error { return errors.New("panic") },
+		User: t.Context(), Values: context.Background(), Sleeper: call.NewSleeper(),
 	}
 	host.Life, host.Cancel = context.WithCancelCause(t.Context())
 	c := Config[string, string]{

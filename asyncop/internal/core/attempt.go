@@ -54,7 +54,7 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 			return
 		}
 	}
-	if again && len(g.slots.extras) > 0 {
+	if again {
 		if before, ok := g.unhold(s).(func(ctx context.Context) error); ok && !g.prepare(s, a, before) {
 			return
 		}
@@ -70,8 +70,8 @@ func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
 	}
 	g.state.Stats.WaitingForRetry--
 	if g.looksClosely {
-		if of := g.slots.reasonsOf(s); of != nil && !of.last.IsZero() {
-			of.retried = of.retried.With(of.last)
+		if of := g.reasons.get(s.place); !of.last.IsZero() {
+			g.reasons.ref(s.place).retried = of.retried.With(of.last)
 		}
 	}
 	switch {
@@ -119,7 +119,7 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 		ctx = g.contextOf(s, own)
 	}
 	if g.Direct && ctx == context.Context(a) {
-		a.Occupy()
+		a.Occupy(true)
 		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
 		return
 	}
@@ -244,9 +244,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], a *call.Attempt[OUT], err 
 	if g.looksClosely {
 		v.Input = s.in
 		v.Values = g.context(s, a)
-		if of := g.slots.reasonsOf(s); of != nil {
-			v.Reasons = of.retried
-		}
+		v.Reasons = g.reasons.get(s.place).retried
 	}
 	g.decide(s, v, nil)
 }
@@ -432,9 +430,8 @@ func (g *Machine[IN, OUT]) question() context.Context {
 // decidedOn does what the policy has decided about an outcome with err. If it panicked, s ends with that (law A6).
 func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], err error, d *decision.Decision, panicked error) {
 	g.judging = judging[OUT]{}
-	if g.looksClosely && (!d.Reason.IsZero() || len(g.slots.reasons) > 0) {
-		g.slots.reasons = upTo(g.slots.reasons, s.place)
-		g.slots.reasons[s.place].last = d.Reason
+	if g.looksClosely && d.Reason != g.lastReason(s) {
+		g.reasons.ref(s.place).last = d.Reason
 	}
 	switch {
 	case panicked != nil:
@@ -446,7 +443,7 @@ func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], err error, d *decision.De
 			s.err = d.Err
 		}
 		if d.Before != nil {
-			g.hold(s, d.Before)
+			g.held.set(s.place, d.Before)
 		}
 		s.attempt = nil
 		s.retry = 0

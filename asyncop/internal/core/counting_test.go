@@ -231,7 +231,7 @@ func TestReasonsGoWithTheirElements(t *testing.T) {
 	r.complete("a#2")
 	r.idle()
 	r.feed("b")
-	require.Zero(t, *r.slots.reasonsOf(r.first()))
+	require.Zero(t, r.reasons.get(r.first().place))
 	r.complete("b#1")
 	r.idle()
 	require.Equal(t, []counting.Attempt{

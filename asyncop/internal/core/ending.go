@@ -106,11 +106,10 @@ func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	if g.describe != nil {
 		r.Context = g.describe(s)
 	}
-	if of := g.slots.reasonsOf(s); of != nil {
-		r.Reason, r.Reasons = of.last, of.retried
-	}
+	of := g.reasons.get(s.place)
+	r.Reason, r.Reasons = of.last, of.retried
 	if s.isOdd {
-		r.Timeout = g.slots.extra(s).limit.total
+		r.Timeout = g.limits.get(s.place).total
 	}
 	if s.attempts > 0 {
 		r.First, r.Last = g.Timers.Time(s.first), g.Timers.Time(s.last)
@@ -130,7 +129,7 @@ func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 		}
 		switch s := e.Value; s.phase {
 		case controlElement:
-			return nil, g.slots.extra(s).held
+			return nil, g.held.get(s.place)
 		case done:
 			if results, _ = s.attempt.Outcome(); len(results) > 0 {
 				return results, nil
@@ -152,14 +151,10 @@ func (g *Machine[IN, OUT]) Left(how observe.EndKind) {
 		g.oldest = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase != controlElement })
 	}
 	for _, f := range g.left {
-		f(s)
+		f()
 	}
 	g.Queue.Pop()
-	if g.slots.leave(s) {
-		for _, f := range g.emptied {
-			f()
-		}
-	}
+	g.slots.leave(s)
 }
 
 // Abandon ends the contexts of all attempts and returns the elements that have not ended, in input order (law A1). Ended is to be

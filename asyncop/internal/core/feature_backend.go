@@ -13,7 +13,7 @@ import (
 // AtBackend adds a feature: an attempt starts when Host.Place says so, which hears how it went. cost and tenant are what it costs there,
 // and for whom it is; nil: 1, and none.
 func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenant func(in IN) string) {
-	b := &atBackend[IN, OUT]{core: g, place: g.Host.Place, cost: cost, tenant: tenant}
+	b := &atBackend[IN, OUT]{core: g, place: g.Host.Place, cost: cost, tenant: tenant, of: newSide[asked](g)}
 	b.broke = func(s *Slot[IN, OUT], err error) {
 		if s.phase == ready {
 			g.ready.Cancel(&s.timer)
@@ -25,7 +25,7 @@ func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenan
 	g.admit, g.join = b.admit, b.join
 	g.opensAt = b.opensAt
 	g.heard = b.heard
-	g.forgiven = func(s *Slot[IN, OUT]) int { return min(b.outages.get(s.place), mostForgiven) }
+	g.forgiven = func(s *Slot[IN, OUT]) int { return min(b.of.get(s.place).outages, mostForgiven) }
 	g.situation.Found = g.found
 	g.situation.MayRetry = func() bool { return b.place.MayRetry(g.Timers.Time(g.now)) }
 	g.closed = b.closed
@@ -33,14 +33,6 @@ func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenan
 	g.turnEnds = append(g.turnEnds, func() { b.place.Settle(g.Timers.Time(g.now), b.short) })
 	g.cut = append(g.cut, b.place.Leave)
 	g.released = append(g.released, b.released)
-	g.left = append(g.left, func(s *Slot[IN, OUT]) {
-		b.outages.clear(s.place)
-		b.tenants.clear(s.place)
-		b.calls.clear(s.place)
-	})
-	forget := func() { b.outages, b.tenants, b.calls = side[int]{}, side[string]{}, side[*gate.Call]{} }
-	g.emptied = append(g.emptied, forget)
-	g.forget = append(g.forget, forget)
 }
 
 // mostForgiven is how many attempts of an element do not count since they met an outage.
@@ -54,11 +46,16 @@ type atBackend[IN, OUT any] struct {
 	broke   func(s *Slot[IN, OUT], err error)
 	attempt gate.Attempt // that is asked for; used again and again
 	outcome gate.Outcome // that is passed on; used again and again
-	outages side[int]    // attempts that met an outage
-	tenants side[string] // for whom attempts were asked for
-	call    *gate.Call   // for several elements, that has started last
-	calls   side[*gate.Call]
-	short   bool // no attempt starts any more in this turn
+	of      side[asked]
+	call    *gate.Call // for several elements, that has started last
+	short   bool       // no attempt starts any more in this turn
+}
+
+// asked is what is known of an element here.
+type asked struct {
+	outages int        // attempts that met an outage
+	tenant  string     // for whom attempts were asked for
+	call    *gate.Call // for several elements, that its attempt is part of
 }
 
 // admit asks for an attempt of s. If only s must wait, others go on.
@@ -67,7 +64,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT]) bool {
 		return false
 	}
 	g := b.core
-	b.attempt = gate.Attempt{Cost: 1, Retry: s.attempts > 0, Outages: b.outages.get(s.place), Element: element(s)}
+	b.attempt = gate.Attempt{Cost: 1, Retry: s.attempts > 0, Outages: b.of.get(s.place).outages, Element: element(s)}
 	b.attempt.Hurried = s.due != Never && s.due-g.now < (s.due-s.accepted)/2
 	if !b.describe(s) {
 		return false
@@ -78,7 +75,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT]) bool {
 	case answer.Wait == 0:
 		if g.callsOf != nil {
 			b.call = &gate.Call{Element: b.attempt.Element, Left: 1}
-			b.calls.set(s.place, b.call)
+			b.of.ref(s.place).call = b.call
 		}
 		return true
 	case answer.Other:
@@ -97,7 +94,7 @@ func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) bool {
 	}
 	b.place.Join(&b.attempt)
 	b.call.Left++
-	b.calls.set(s.place, b.call)
+	b.of.ref(s.place).call = b.call
 	return true
 }
 
@@ -118,7 +115,7 @@ func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) bool {
 	}
 	if b.tenant != nil {
 		b.attempt.Tenant = b.tenant(s.in)
-		b.tenants.set(s.place, b.attempt.Tenant)
+		b.of.ref(s.place).tenant = b.attempt.Tenant
 	}
 	g.user.after = nil
 	if c := b.attempt.Cost; !(c >= 0 && c <= math.MaxFloat64) { // in this form NaN fails too
@@ -169,12 +166,15 @@ func (b *atBackend[IN, OUT]) released(_ *Slot[IN, OUT], a *call.Attempt[OUT], ho
 // heard passes on how the attempt of s went.
 func (b *atBackend[IN, OUT]) heard(s *Slot[IN, OUT], o gate.Outcome) (outage bool) {
 	g := b.core
+	of := b.of.get(s.place)
 	b.outcome = o
 	b.outcome.Begun, b.outcome.Element = g.Timers.Time(s.last), element(s)
-	b.outcome.Tenant, b.outcome.Call = b.tenants.get(s.place), b.calls.get(s.place)
-	b.calls.clear(s.place)
+	b.outcome.Tenant, b.outcome.Call = of.tenant, of.call
 	if outage = b.place.Heard(g.Timers.Time(g.now), &b.outcome); outage {
-		b.outages.set(s.place, b.outages.get(s.place)+1)
+		of.outages++
+	}
+	if of.call = nil; of != b.of.get(s.place) {
+		b.of.set(s.place, of)
 	}
 	b.outcome.Err, b.outcome.Call = nil, nil
 	return outage
@@ -183,7 +183,7 @@ func (b *atBackend[IN, OUT]) heard(s *Slot[IN, OUT], o gate.Outcome) (outage boo
 // closed returns why s, whose time has run out, could not start.
 func (b *atBackend[IN, OUT]) closed(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	g := b.core
-	late := gate.Late{Tenant: b.tenants.get(s.place), PutOff: s.attempts == 0 && s.phase == backoff}
+	late := gate.Late{Tenant: b.of.get(s.place).tenant, PutOff: s.attempts == 0 && s.phase == backoff}
 	if s.attempts > 0 {
 		late.Begun = g.Timers.Time(s.last)
 		if g.describe != nil {
@@ -196,7 +196,7 @@ func (b *atBackend[IN, OUT]) closed(s *Slot[IN, OUT]) (why error, wait time.Dura
 
 // waitingCalls returns how many calls could start but for a feature.
 func (g *Machine[IN, OUT]) waitingCalls() int {
-	n := g.ready.Len() + g.unbegun
+	n := g.startable()
 	if g.callsOf != nil {
 		return g.callsOf(n)
 	}

@@ -55,13 +55,10 @@ func AddBatches[IN, OUT any](g *Machine[IN, OUT], batching Batching[IN, OUT]) *B
 // NoneFollows says that no element follows those that are here: a batch does not wait for others any more.
 func (b *Batches[IN, OUT]) NoneFollows() { b.last = true }
 
-// startable returns how many elements may be members.
-func (b *Batches[IN, OUT]) startable() int { return b.core.ready.Len() + b.core.unbegun }
-
 // isEnough reports whether a batch starts without a wait: it has all its members, or no others can come. An element that waits to
 // leave makes room when downstream takes it.
 func (b *Batches[IN, OUT]) isEnough() bool {
-	return b.startable() >= b.MaxSize || b.last || b.core.State().Room == 0 && b.core.Queue.Head() == nil
+	return b.core.startable() >= b.MaxSize || b.last || b.core.State().Room == 0 && b.core.Queue.Head() == nil
 }
 
 // due returns when the first of those that may start has waited for MaxWait. Retries count as one group from the first on,
@@ -101,14 +98,7 @@ func (b *Batches[IN, OUT]) startSome(withWaits bool) {
 // completed is looked at later, since that takes as long as a short call. Timers that are due go first (law T1).
 func (b *Batches[IN, OUT]) startFull() (ends bool) {
 	g := b.core
-	return g.wantsStart() && b.startable() >= b.MaxSize && !b.timerIsDue() && b.startOne(g.nextStart()) && b.sent
-}
-
-func (b *Batches[IN, OUT]) timerIsDue() bool {
-	g := b.core
-	due, some := g.Timers.Next()
-	odd, limited := g.odd.Next()
-	return some && due <= g.now || limited && odd <= g.now || g.live != nil && g.live.due <= g.now
+	return g.wantsStart() && b.core.startable() >= b.MaxSize && g.nextTimer() > g.now && b.startOne(g.nextStart()) && b.sent
 }
 
 // startOne starts a batch of those that may start, s first, and reports whether it has: retries before first attempts, oldest first.
@@ -119,7 +109,7 @@ func (b *Batches[IN, OUT]) startOne(s *Slot[IN, OUT]) bool {
 	if !g.mayStart(s) {
 		return false
 	}
-	size := min(b.startable(), b.MaxSize)
+	size := min(b.core.startable(), b.MaxSize)
 	b.forming = call.NewBatch[IN, OUT](g.Host, b.Of, size)
 	b.forming.Stamp = g.stamp
 	g.forming = b.forming

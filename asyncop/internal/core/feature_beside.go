@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/decision"
@@ -81,56 +82,80 @@ func (b *beside[IN, OUT]) runWaiting() (ends bool) {
 
 // ---- Strategies that may block
 
-// question is what a strategy that may block is asked on a worker. Its letter is the answer.
-type question[OUT any] struct {
+// errand is user code that a worker runs for an element, which waits for it: a strategy, or a handler of its failure. Its letter says that
+// it has returned.
+type errand struct {
 	call.Token
-	err    error                   // of the outcome
-	outage bool                    // the attempt met one
-	view   predicates.Attempt[OUT] // of the attempt
-
-	answer decision.Answer // written by the worker before it posts the letter
+	broke error // written by the worker before it posts the letter
+	then  func(broke error)
 }
 
-// put puts the question to the strategy, on a worker, unless it is late.
-func (q *question[OUT]) put(ctx context.Context, policy *decision.Steps[OUT], panicked func(recovered any) error) {
-	if q.Late() != nil {
-		return
+// addErrands says what ends the phase p, in which elements wait for errands. errLimit is how one breaks that the timer of its element ends.
+func addErrands[IN, OUT any](g *Machine[IN, OUT], p phase, errLimit error) {
+	g.on[p].answered = func(s *Slot[IN, OUT]) {
+		e := g.unhold(s).(*errand)
+		e.then(e.broke)
 	}
-	defer q.Finish()
-	var g guard.Guard
-	defer g.Close(func(recovered any) { q.answer.Err = panicked(recovered) }) // Ask itself recovers panics
-	q.answer = policy.Ask(ctx, &q.view)
-	g.Returned()
+	g.on[p].fired = func(s *Slot[IN, OUT]) {
+		e := g.unhold(s).(*errand)
+		e.Expire()
+		e.then(errLimit)
+	}
+	g.on[p].cut = func(s *Slot[IN, OUT], late bool) {
+		if e := g.unhold(s).(*errand); late {
+			e.Expire()
+		} else {
+			e.Cut()
+		}
+	}
+}
+
+// send has do run for s, which waits in the phase p for that, until an instant at most: unless that is over by then. Then goes on after do has
+// returned or broken.
+func (b *beside[IN, OUT]) send(
+	s *Slot[IN, OUT], p phase, number int32, until time.Duration, do func(ctx context.Context), then func(broke error),
+) {
+	g, e := b.core, &errand{then: then}
+	g.enter(s, p)
+	g.held.set(s.place, e)
+	g.bind(s, &e.Token, number, until)
+	ctx := g.context(s, &e.Token)
+	b.run(&e.Token, func() {
+		if e.Late() != nil {
+			return
+		}
+		defer e.Finish(p == handling)
+		var stands guard.Guard
+		defer stands.Close(func(recovered any) { e.broke = call.Panicked(recovered) })
+		do(ctx)
+		stands.Returned()
+	})
 }
 
 // AskBeside adds a feature: strategies that may block are asked on a worker. Meanwhile an element has neither permit nor call,
 // and its deadline holds (law A3).
 func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 	b := addBeside(g)
+	addErrands(g, deciding, nil)
 	g.situation.Beside = true
 	g.ask = func(s *Slot[IN, OUT], err error) {
-		q := &question[OUT]{err: err, outage: g.judging.outage, view: g.judging.view}
+		policy, view, outage := g.Policy, g.judging.view, g.judging.outage
+		var answer decision.Answer
 		g.judging = judging[OUT]{}
-		g.enter(s, deciding)
-		g.hold(s, q)
-		g.bind(s, &q.Token, s.attempts, s.due)
 		g.state.Stats.Deciding++
-		policy, panicked, ctx := g.Policy, g.Host.Panicked, g.context(s, &q.Token)
-		b.run(&q.Token, func() { q.put(ctx, policy, panicked) })
+		b.send(s, deciding, s.attempts, s.due, func(ctx context.Context) { answer = policy.Ask(ctx, &view) }, func(broke error) {
+			if broke != nil { // it has ended its goroutine: Ask itself recovers panics
+				answer.Err = broke
+			}
+			g.state.Stats.Deciding--
+			g.judging = judging[OUT]{is: true, isAnswered: true, outcome: err, outage: outage}
+			g.decide(s, &view, &answer)
+		})
 	}
-	g.on[deciding].answered = func(s *Slot[IN, OUT]) {
-		q := g.unhold(s).(*question[OUT])
-		g.state.Stats.Deciding--
-		g.judging = judging[OUT]{is: true, isAnswered: true, outcome: q.err, outage: q.outage}
-		g.decide(s, &q.view, &q.answer)
-	}
+	cut := g.on[deciding].cut
 	g.on[deciding].cut = func(s *Slot[IN, OUT], late bool) {
 		g.state.Stats.Deciding--
-		if q := g.unhold(s).(*question[OUT]); late {
-			q.Expire()
-		} else {
-			q.Cut()
-		}
+		cut(s, late)
 	}
 }
 
@@ -147,13 +172,13 @@ func PrepareBeside[IN, OUT any](g *Machine[IN, OUT]) {
 			done(closed)
 			b.run(&a.Token, func() {
 				defer close(closed)
-				doBefore(ctx, a, before, g.Host.Panicked)
+				doBefore(ctx, a, before)
 			})
 			return true
 		}
 		g.enter(s, preparing)
 		b.run(&a.Token, func() {
-			if doBefore(ctx, a, before, g.Host.Panicked) {
+			if doBefore(ctx, a, before) {
 				a.Post()
 			}
 		})
@@ -175,15 +200,13 @@ func PrepareBeside[IN, OUT any](g *Machine[IN, OUT]) {
 }
 
 // doBefore does what the strategy wants done before the attempt a, on a worker, and reports whether the call may follow.
-func doBefore[OUT any](
-	ctx context.Context, a *call.Attempt[OUT], before func(ctx context.Context) error, panicked func(recovered any) error,
-) bool {
+func doBefore[OUT any](ctx context.Context, a *call.Attempt[OUT], before func(ctx context.Context) error) bool {
 	if a.Late() != nil {
 		return false
 	}
 	refuse := func(err error) { a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err}) }
 	var stands guard.Guard
-	defer stands.Close(func(recovered any) { refuse(panicked(recovered)) })
+	defer stands.Close(func(recovered any) { refuse(call.Panicked(recovered)) })
 	err := before(ctx)
 	stands.Returned()
 	if err != nil {

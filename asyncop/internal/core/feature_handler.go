@@ -20,47 +20,36 @@ type Handler[IN, OUT any] struct {
 // HandleFailures adds the feature. Handle is called on a worker.
 func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) {
 	b := addBeside(g)
+	addErrands(g, handling, handler.ErrLimit)
 	g.rescue = func(s *Slot[IN, OUT], failure error, timedOut bool) (taken bool) {
 		if !timedOut && !handler.All {
 			return false
 		}
 		s.attempt = nil
 		s.err = failure
-		g.enter(s, handling)
 		g.refresh() // its time begins now
 		until := g.now + handler.Limit
-		h := &call.Handling[OUT]{TimedOut: timedOut}
-		g.hold(s, h)
-		g.bind(s, &h.Token, 0, until)
-		g.Timers.Arm(&s.timer, until)
-		r, ctx := g.report(s), g.context(s, &h.Token)
+		r := g.report(s)
 		r.Failed = true
-		b.run(&h.Token, func() {
-			h.Run(func() ([]OUT, error) { return handler.Handle(ctx, r, timedOut) })
+		var results []OUT
+		var err error
+		b.send(s, handling, 0, until, func(ctx context.Context) { results, err = handler.Handle(ctx, r, timedOut) }, func(broke error) {
+			g.Timers.Cancel(&s.timer)
+			if broke != nil { // results may be being written
+				g.giveUp(s, handler.Broke(failure, timedOut, broke))
+				return
+			}
+			if err == nil && g.Check != nil {
+				err = g.Check(results)
+			}
+			if err != nil {
+				g.giveUp(s, err)
+				return
+			}
+			s.attempt = call.Completed(results)
+			g.settle(s, nil)
 		})
+		g.Timers.Arm(&s.timer, until)
 		return true
 	}
-	g.on[handling].answered = func(s *Slot[IN, OUT]) {
-		h := g.unhold(s).(*call.Handling[OUT])
-		g.Timers.Cancel(&s.timer)
-		results, err, panicked := h.Outcome()
-		switch {
-		case panicked:
-			err = handler.Broke(s.err, h.TimedOut, err)
-		case err == nil && g.Check != nil:
-			err = g.Check(results)
-		}
-		if err != nil {
-			g.giveUp(s, err)
-			return
-		}
-		s.attempt = call.Completed(results)
-		g.settle(s, nil)
-	}
-	g.on[handling].fired = func(s *Slot[IN, OUT]) {
-		h := g.unhold(s).(*call.Handling[OUT])
-		h.Expire()
-		g.giveUp(s, handler.Broke(s.err, h.TimedOut, handler.ErrLimit))
-	}
-	g.on[handling].cut = func(s *Slot[IN, OUT], _ bool) { g.unhold(s).(*call.Handling[OUT]).Cut() }
 }

@@ -44,20 +44,20 @@ type offer struct {
 }
 
 // run calls the sink, on a worker, unless it is late. unknown, which asks user code, is called if the sink refuses the element.
-func (o *offer) run(sink func() error, unknown func() bool, panicked func(recovered any) error) {
-	defer o.Finish()
+func (o *offer) run(sink func() error, unknown func() bool) {
+	defer o.Finish(false)
 	defer close(o.done)
 	if o.err = o.Late(); o.err != nil {
 		return
 	}
 	var g guard.Guard
-	defer g.Close(func(recovered any) { o.err = panicked(recovered) }) // law A6: it was not taken
+	defer g.Close(func(recovered any) { o.err = call.Panicked(recovered) }) // law A6: it was not taken
 	o.err = sink()
 	o.refused = errors.Is(o.err, message.ErrRefused)
 	g.Returned()
 	if o.refused {
 		o.unknown = true // if unknown breaks: the safe side
-		_ = guard.Call(func() error { o.unknown = unknown(); return nil }, panicked)
+		_ = call.OffLoop(func() error { o.unknown = unknown(); return nil })
 	}
 }
 
@@ -90,25 +90,34 @@ func (h *HandOver[IN, OUT]) offerNext() {
 	}
 	g, s := h.core, h.failing.Pop()
 	o := &offer{wait: firstOffer, name: new(ctxkey.Offer), done: make(chan struct{})}
-	if before, ok := g.held(s).(*offer); ok {
+	if before, ok := g.held.get(s.place).(*offer); ok {
 		o.wait, o.name = min(2*before.wait, lastOffer), before.name
 	}
-	g.hold(s, o)
+	g.held.set(s.place, o)
 	g.bind(s, &o.Token, 0, call.NoDeadline)
 	h.running = o
 	g.refresh()
-	sink, policy, panicked, ctx, r := h.sink, g.Policy, g.Host.Panicked, o.name.With(g.context(s, &o.Token)), g.report(s)
+	sink, policy, ctx, r := h.sink, g.Policy, h.context(s, o), g.report(s)
 	g.Host.Run(func() {
 		o.run(func() error { return sink(ctx, r) }, func() bool {
 			return r.InDoubt && !decision.WantedRepeat(r.Verdict, r.Reason) && !policy.IsIdempotent(r.Element)
-		}, panicked)
+		})
 	})
+}
+
+// context returns that of a call of the sink for s.
+func (h *HandOver[IN, OUT]) context(s *Slot[IN, OUT], o *offer) context.Context {
+	ctx := o.name.With(h.core.context(s, &o.Token))
+	if of := h.core.wayOf; of != nil && of(s) != nil {
+		ctx = context.WithValue(ctx, ctxkey.Way{}, of(s))
+	}
+	return ctx
 }
 
 // answered goes on after the sink has answered: s is taken, can never be, or will be offered again.
 func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	g := h.core
-	o := g.held(s).(*offer)
+	o := g.held.get(s.place).(*offer)
 	h.running = nil
 	switch {
 	case o.err == nil:
@@ -163,7 +172,7 @@ func (h *HandOver[IN, OUT]) Await() {
 
 // WasTaken reports whether the sink has taken s, which Abandon has returned, meanwhile. For use after Await.
 func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
-	return h.running != nil && h.running.err == nil && h.core.held(s) == any(h.running)
+	return h.running != nil && h.running.err == nil && h.core.held.get(s.place) == any(h.running)
 }
 
 // Last calls the sink for an element that Abandon has returned, with err as the reason if it has not failed. The call's
@@ -171,14 +180,14 @@ func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 // or would have got.
 func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err error) (r Report[IN], declined error) {
 	g, o := h.core, &offer{name: new(ctxkey.Offer)}
-	if before, ok := g.held(s).(*offer); ok {
+	if before, ok := g.held.get(s.place).(*offer); ok {
 		o.name = before.name
 	}
 	o.Start(g.Host, call.Ref{}, 0, call.NoDeadline)
 	for _, f := range g.bound {
 		f(s, &o.Token)
 	}
-	ctx := call.WithEnd(o.name.With(g.context(s, &o.Token)), cut)
+	ctx := call.WithEnd(h.context(s, o), cut)
 	r = g.report(s)
 	if over := context.Cause(cut); over != nil {
 		return r, over
@@ -187,5 +196,5 @@ func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err erro
 	if !r.Failed {
 		got.Err = err
 	}
-	return r, guard.Call(func() error { return h.sink(ctx, got) }, g.Host.Panicked)
+	return r, call.OffLoop(func() error { return h.sink(ctx, got) })
 }

@@ -54,26 +54,25 @@ type keyOrder[IN, OUT any] struct {
 	keys       Keys[IN, OUT]
 	maxWaiting int // elements of a key beside the one that is called; 0: any number
 
-	of        side[*standing[IN, OUT]]
+	of        side[standing[IN, OUT]]
 	heads     timers.Heap[*Slot[IN, OUT]] // elements in phase fresh, in input order
 	headed    time.Duration               // when the first of them got there
 	turns     time.Duration               // the turn of the newest standing
 	crowded   int                         // lanes in which as many elements wait as may
 	outliving []outlived[IN, OUT]         // calls that keep the keys of elements that have gone on
-	spare     []*standing[IN, OUT]        // to be used again
 }
 
-// keepSpare is how many standings and lanes of elements that have left are kept for others.
+// keepSpare is how many lanes without elements are kept for others.
 const keepSpare = 1024
 
 // OrderKeys adds the feature. maxWaiting bounds the elements of a key beside the one that is called; 0: any number. The queue must be
 // unordered.
 func OrderKeys[IN, OUT any](g *Machine[IN, OUT], keys Keys[IN, OUT], maxWaiting int) {
-	o := &keyOrder[IN, OUT]{core: g, keys: keys, maxWaiting: maxWaiting}
+	o := &keyOrder[IN, OUT]{core: g, keys: keys, maxWaiting: maxWaiting, of: newSide[standing[IN, OUT]](g)}
 	g.accepted = append(g.accepted, o.join)
 	g.entering = append(g.entering, o.entering)
 	g.started = slices.Insert(g.started, 0, func(s *Slot[IN, OUT], a *call.Attempt[OUT]) bool {
-		p := o.of.get(s.place)
+		p := o.of.ref(s.place)
 		if p.call = a; g.forming != nil {
 			p.call = g.forming
 		}
@@ -81,9 +80,7 @@ func OrderKeys[IN, OUT any](g *Machine[IN, OUT], keys Keys[IN, OUT], maxWaiting 
 	})
 	g.released = append(g.released, o.outlives)
 	g.completes = append(g.completes, o.leaveLane)
-	g.left = append(g.left, o.left)
 	g.freed = append(g.freed, o.callsReturned)
-	g.emptied = append(g.emptied, func() { o.of = side[*standing[IN, OUT]]{} })
 	g.forget = append(g.forget, func() {
 		o.keys.clear() // the options of the operator keep them
 		*o = keyOrder[IN, OUT]{core: g}
@@ -116,14 +113,12 @@ func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) bool {
 		g.fails(s, err, false)
 		return false
 	}
-	p := o.newStanding()
-	o.of.set(s.place, p)
 	o.turns++
-	p.lane, p.prev, p.turn = l, l.last, o.turns
+	o.of.set(s.place, standing[IN, OUT]{lane: l, prev: l.last, turn: o.turns})
 	if l.last == nil {
 		l.first = s
 	} else {
-		o.of.get(l.last.place).next = s
+		o.of.ref(l.last.place).next = s
 	}
 	l.last = s
 	if l.len++; l.len == o.maxWaiting+1 && o.maxWaiting > 0 {
@@ -162,26 +157,24 @@ func (o *keyOrder[IN, OUT]) entering(s *Slot[IN, OUT], p phase) {
 // mayCall reports whether s is the first of its lane, and no call keeps its key.
 func (o *keyOrder[IN, OUT]) mayCall(s *Slot[IN, OUT]) bool {
 	p := o.of.get(s.place)
-	return p == nil || p.prev == nil && p.lane.calls == 0
+	return p.lane == nil || p.prev == nil && p.lane.calls == 0
 }
 
 // inTurn reports whether no element of its key is before s: then its outcome takes effect.
 func (o *keyOrder[IN, OUT]) inTurn(s *Slot[IN, OUT]) bool {
-	p := o.of.get(s.place)
-	return p == nil || p.prev == nil
+	return o.of.get(s.place).prev == nil
 }
 
 // leaveLane takes s, which has ended, out of its lane. The next one is the first then.
 func (o *keyOrder[IN, OUT]) leaveLane(s *Slot[IN, OUT]) {
-	p := o.of.get(s.place)
-	if p == nil || p.lane == nil {
+	g, l := o.core, o.of.get(s.place).lane
+	if l == nil {
 		return
 	}
-	g, l := o.core, p.lane
-	o.unlink(p)
+	o.unlink(s)
 	for l.first != nil && l.first.phase == done { // its timeout handler had results, or a checkpoint
 		g.Queue.Complete(l.first.entry)
-		o.unlink(o.of.get(l.first.place))
+		o.unlink(l.first)
 	}
 	if l.first != nil && l.first.phase == failing {
 		g.on[failing].inTurn(l.first)
@@ -189,17 +182,18 @@ func (o *keyOrder[IN, OUT]) leaveLane(s *Slot[IN, OUT]) {
 	o.release(l)
 }
 
-func (o *keyOrder[IN, OUT]) unlink(p *standing[IN, OUT]) {
+func (o *keyOrder[IN, OUT]) unlink(s *Slot[IN, OUT]) {
+	p := o.of.ref(s.place)
 	l := p.lane
 	if p.prev == nil {
 		l.first = p.next
 	} else {
-		o.of.get(p.prev.place).next = p.next
+		o.of.ref(p.prev.place).next = p.next
 	}
 	if p.next == nil {
 		l.last = p.prev
 	} else {
-		o.of.get(p.next.place).prev = p.prev
+		o.of.ref(p.next.place).prev = p.prev
 	}
 	p.lane = nil
 	if l.len--; l.len == o.maxWaiting && o.maxWaiting > 0 {
@@ -225,8 +219,8 @@ func (o *keyOrder[IN, OUT]) release(l *lane[IN, OUT]) {
 
 // outlives notes that the call of an attempt of s runs on although the attempt has ended: it keeps the key until it returns.
 func (o *keyOrder[IN, OUT]) outlives(s *Slot[IN, OUT], _ *call.Attempt[OUT], how call.Released) {
-	p := o.of.get(s.place)
-	if how.Freed || p == nil || p.call == nil {
+	p := o.of.ref(s.place)
+	if how.Freed || p.call == nil {
 		return
 	}
 	if !p.call.HasReturned() {
@@ -249,25 +243,6 @@ func (o *keyOrder[IN, OUT]) callsReturned() {
 	}
 	clear(o.outliving[len(left):])
 	o.outliving = left
-}
-
-func (o *keyOrder[IN, OUT]) newStanding() *standing[IN, OUT] {
-	if n := len(o.spare); n > 0 {
-		p := o.spare[n-1]
-		o.spare = o.spare[:n-1]
-		return p
-	}
-	return new(standing[IN, OUT])
-}
-
-// left keeps the standing of an element that leaves for others.
-func (o *keyOrder[IN, OUT]) left(s *Slot[IN, OUT]) {
-	p := o.of.get(s.place)
-	o.of.clear(s.place)
-	if p != nil && len(o.spare) < keepSpare {
-		*p = standing[IN, OUT]{}
-		o.spare = append(o.spare, p)
-	}
 }
 
 // ---- Lanes by key

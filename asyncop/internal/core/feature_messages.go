@@ -37,11 +37,9 @@ type settlement struct {
 
 // AddMessages adds the feature. broke learns of the panic of a source.
 func AddMessages[IN, OUT any](g *Machine[IN, OUT], broke func(err error)) *Messages[IN, OUT] {
-	m := &Messages[IN, OUT]{core: g, resumes: func(_ *Slot[IN, OUT], err error) { broke(err) }}
+	m := &Messages[IN, OUT]{core: g, of: newSide[call.Message](g), resumes: func(_ *Slot[IN, OUT], err error) { broke(err) }}
 	g.isBusy = append(g.isBusy, m.MaySettle)
-	g.forget = append(g.forget, func() {
-		m.of, m.settlements = side[call.Message]{}, fifo.Queue[settlement]{}
-	})
+	g.forget = append(g.forget, func() { m.settlements = fifo.Queue[settlement]{} })
 	return m
 }
 
@@ -74,11 +72,7 @@ func (m *Messages[IN, OUT]) Next(msg call.Message) {
 	}
 	g.ended = append(g.ended, m.ended)
 	g.giveBack = m.giveBackLater
-	g.left = append(g.left, func(s *Slot[IN, OUT]) {
-		m.of.clear(s.place)
-		m.carried = false
-	})
-	g.emptied = append(g.emptied, func() { m.of = side[call.Message]{} })
+	g.left = append(g.left, func() { m.carried = false })
 }
 
 // Of returns the message that an element is, without its value; zero if it is none.

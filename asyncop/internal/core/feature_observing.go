@@ -26,8 +26,9 @@ type Observing[IN, OUT any] struct {
 	elements []counting.Element // for the counters
 	counted  int                // how many of them know
 
-	acceptedBroke func(s *Slot[IN, OUT], err error)
-	reportBroke   func(s *Slot[IN, OUT], err error)
+	introduced     int // how many observers know of the newest element
+	introduceBroke func(s *Slot[IN, OUT], err error)
+	reportBroke    func(s *Slot[IN, OUT], err error)
 }
 
 // Track is what is known of an observed element. The core's, until the driver takes it with Leaving and gives it back with Gone.
@@ -66,11 +67,12 @@ func AddObserving[IN, OUT any](
 	g *Machine[IN, OUT], messages *Messages[IN, OUT], observers []observe.Observer, counters []counting.Counter, broke func(err error),
 ) *Observing[IN, OUT] {
 	o := &Observing[IN, OUT]{
-		core: g, messages: messages, observers: observers, counters: counters,
+		core: g, messages: messages, of: newSide[*Track](g), observers: observers, counters: counters,
 		reportBroke: func(_ *Slot[IN, OUT], err error) { broke(err) },
 	}
-	o.acceptedBroke = func(s *Slot[IN, OUT], err error) {
+	o.introduceBroke = func(s *Slot[IN, OUT], err error) {
 		o.of.get(s.place).seen.broken = err
+		o.introduce(s)
 		g.resumes.accepted(s, err)
 	}
 	g.exact = true
@@ -79,10 +81,9 @@ func AddObserving[IN, OUT any](
 	g.concluded = append(g.concluded, o.concluded)
 	g.over = append(g.over, o.attemptOver)
 	g.ended = append(g.ended, o.ended)
-	g.isBusy = append(g.isBusy, o.mayReport)
-	g.emptied = append(g.emptied, func() { o.of = side[*Track]{} })
+	g.isBusy = append(g.isBusy, o.MayReport)
 	g.forget = append(g.forget, func() {
-		o.of, o.notes, o.spare, o.attempts, o.elements = side[*Track]{}, fifo.Queue[note]{}, nil, nil, nil
+		o.notes, o.spare, o.attempts, o.elements = fifo.Queue[note]{}, nil, nil, nil
 	})
 	if len(observers) > 0 {
 		g.describe = o.describe
@@ -102,19 +103,22 @@ func (o *Observing[IN, OUT]) accepted(s *Slot[IN, OUT]) bool {
 	}
 	t.base = o.messages.Context(s)
 	t.ctx = t.base
-	for next := 0; next < len(o.observers); {
-		if err := g.guarded(s, o.acceptedBroke, func() {
-			for next < len(o.observers) {
-				next++
-				if ctx := accepted(t.ctx, o.observers[next-1], s.in, g.accepting); ctx != nil {
-					t.ctx = ctx //nolint:fatcontext // one layer an observer
-				}
-			}
-		}); err != nil {
-			t.broken = err
+	o.introduced = 0
+	o.introduce(s)
+	return true
+}
+
+// introduce calls the observers that do not know of s, the newest element, yet.
+func (o *Observing[IN, OUT]) introduce(s *Slot[IN, OUT]) {
+	g, t := o.core, o.of.get(s.place).seen
+	g.calling(s, o.introduceBroke)
+	for o.introduced < len(o.observers) {
+		o.introduced++
+		if ctx := accepted(t.ctx, o.observers[o.introduced-1], s.in, g.accepting); ctx != nil {
+			t.ctx = ctx //nolint:fatcontext // one layer an observer
 		}
 	}
-	return true
+	g.user.after = nil
 }
 
 // accepted calls an observer for an element, which has a number if it was restored with one.
@@ -331,14 +335,14 @@ func (o *Observing[IN, OUT]) Refused(how observe.EndKind) {
 	}
 }
 
-// mayReport reports whether Report has something to do.
-func (o *Observing[IN, OUT]) mayReport() bool {
+// MayReport reports whether Report has something to do.
+func (o *Observing[IN, OUT]) MayReport() bool {
 	return o.notes.Len() > 0 || len(o.attempts) > 0 || len(o.elements) > 0
 }
 
 // Report calls the observers with what has happened, in order. The driver calls it once a turn, and after the end.
 func (o *Observing[IN, OUT]) Report() {
-	for o.mayReport() {
+	for o.MayReport() {
 		o.core.calling(nil, o.reportBroke)
 		o.notify()
 		o.core.user.after = nil

@@ -1,12 +1,9 @@
 package core
 
 import (
-	"context"
 	"time"
 
-	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/internal/ctxkey"
 )
 
 // Bounds of what is kept of ways.
@@ -39,20 +36,22 @@ type ways[IN, OUT any] struct {
 	core   *Machine[IN, OUT]
 	of     side[*way]
 	live   int
-	shows  bool // contexts show the ways
 	period time.Duration
 	kept   int // in the period
 }
 
 // KeepWays adds the feature. The context of the failure sink has the way of its element, a []observe.Step, under [ctxkey.Way].
 func KeepWays[IN, OUT any](g *Machine[IN, OUT], k WayKeeper[IN]) {
-	w := &ways[IN, OUT]{WayKeeper: k, core: g}
+	w := &ways[IN, OUT]{WayKeeper: k, core: g, of: newSide[*way](g)}
 	g.concluded = append(g.concluded, w.concluded)
 	g.over = append(g.over, w.over)
 	g.ended = append(g.ended, w.ended)
-	forget := func() { w.of, w.live = side[*way]{}, 0 }
-	g.emptied = append(g.emptied, forget)
-	g.forget = append(g.forget, forget)
+	g.wayOf = func(s *Slot[IN, OUT]) []observe.Step {
+		if p := w.of.get(s.place); p != nil {
+			return p.steps
+		}
+		return nil
+	}
 }
 
 // concluded notes the outcome of an attempt, unless it is a success at once.
@@ -91,20 +90,6 @@ func (w *ways[IN, OUT]) newWay(s *Slot[IN, OUT]) *way {
 	w.live++
 	p := new(way)
 	w.of.set(s.place, p)
-	if g := w.core; !w.shows { // now all features have hooked in
-		w.shows = true
-		before := g.contextOf
-		g.contextOf = func(s *Slot[IN, OUT], own call.Cancellable) context.Context {
-			ctx := context.Context(own)
-			if before != nil {
-				ctx = before(s, own)
-			}
-			if p := w.of.get(s.place); p != nil && s.phase == failing {
-				return context.WithValue(ctx, ctxkey.Way{}, p.steps)
-			}
-			return ctx
-		}
-	}
 	return p
 }
 
@@ -149,9 +134,6 @@ func (w *ways[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	g, p := w.core, w.of.get(s.place)
 	if p == nil {
 		return
-	}
-	if !g.abandoned { // else the last offer of the sink shows it
-		w.of.set(s.place, nil)
 	}
 	w.live--
 	hasSucceeded := how == observe.Emitted || how == observe.Empty

@@ -112,9 +112,8 @@ func newRig(tb require.TestingT, strategy strategies.Retry[string], change func(
 	var user context.Context
 	user, r.stop = context.WithCancelCause(context.Background())
 	host := &call.Host{
-		User: user, Values: context.Background(), Sleeper: call.NewSleeper(), NilError: errBroken,
-		Run:      func(task func()) { r.tasks = append(r.tasks, task) },
-		Panicked: func(recovered any) error { return fmt.Errorf("panic: %v", recovered) },
+		User: user, Values: context.Background(), Sleeper: call.NewSleeper(),
+		Run: func(task func()) { r.tasks = append(r.tasks, task) },
 	}
 	host.Life, host.Cancel = context.WithCancelCause(user)
 	c := &setup{
@@ -244,7 +243,7 @@ func (r *rig) SettleMessages() {
 }
 
 func (r *rig) Report() {
-	for r.observing != nil && r.observing.mayReport() {
+	for r.observing != nil && r.observing.MayReport() {
 		r.once(r.observing.Report)
 	}
 }

@@ -69,7 +69,7 @@ func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[
 // item makes a zero item that of an element, so that only what differs is written. start is that of the clock in Unix nanoseconds.
 func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64, withResults bool) {
 	if s.phase == controlElement {
-		it.Kind, it.Rest = Control, g.held(s)
+		it.Kind, it.Rest = Control, g.held.get(s.place)
 		return
 	}
 	it.In, it.Spent, it.Attempts = s.in, g.now-s.accepted, s.attempts

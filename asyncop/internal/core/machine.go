@@ -104,7 +104,14 @@ type Machine[IN, OUT any] struct {
 	Config[IN, OUT]
 	moments[IN, OUT]
 	judge[OUT]
-	slots slots[IN, OUT]
+	slots   slots[IN, OUT]
+	reasons side[reasons]
+	limits  side[*limit[IN, OUT]] // deadlines that do not come in input order
+
+	// For the phase of an element. Control: the element, a queue.Watermark, or the participant.Barrier of an operator that takes no part in
+	// checkpoints. Backoff and ready: what the strategy wants done before the next attempt, a func(context.Context) error. Phases of
+	// features: theirs.
+	held side[any]
 
 	fresh   *Slot[IN, OUT]                  // the oldest element in phase fresh
 	unbegun int                             // elements in phase fresh
@@ -142,6 +149,8 @@ const turnLimit = 128
 // New returns a core without elements and without features.
 func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 	g := &Machine[IN, OUT]{Config: c}
+	g.slots.sides = new([]asSide)
+	g.reasons, g.limits, g.held = newSide[reasons](g), newSide[*limit[IN, OUT]](g), newSide[any](g)
 	g.state.FailedIn = g.Host.Values
 	g.looksClosely = c.Policy.NeedsElement()
 	if g.MaxCalls == 0 {
@@ -313,7 +322,7 @@ func (g *Machine[IN, OUT]) acceptControl(it Item[IN, OUT]) {
 	g.tick()
 	s := g.slots.take()
 	s.accepted, s.retry = g.now, it.Retry&notKept
-	g.hold(s, it.Rest)
+	g.held.set(s.place, it.Rest)
 	s.entry = g.Queue.PutControl(s)
 }
 
@@ -385,13 +394,19 @@ func (g *Machine[IN, OUT]) Next() time.Duration {
 			return Now
 		}
 	}
-	if due, ok := g.Timers.Next(); ok {
-		next = min(next, due)
-	}
+	return min(next, g.nextTimer())
+}
+
+// nextTimer returns when a timer or a deadline is due, or Never.
+func (g *Machine[IN, OUT]) nextTimer() time.Duration {
+	next := Never
 	if g.live != nil {
-		next = min(next, g.live.due)
+		next = g.live.due
 	}
 	if due, ok := g.odd.Next(); ok {
+		next = min(next, due)
+	}
+	if due, ok := g.Timers.Next(); ok {
 		next = min(next, due)
 	}
 	return next
@@ -465,11 +480,11 @@ func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 	if t := g.ready.Peek(); t != nil {
 		return t.Value
 	}
-	if g.nextFresh != nil {
-		return g.nextFresh()
-	}
-	return g.fresh
+	return g.nextNew()
 }
+
+// startable returns how many elements could start but for a feature.
+func (g *Machine[IN, OUT]) startable() int { return g.ready.Len() + g.unbegun }
 
 // wantsStart reports whether an attempt could start but for a feature.
 func (g *Machine[IN, OUT]) wantsStart() bool { return g.permits > 0 && g.nextStart() != nil }
@@ -565,7 +580,7 @@ func (g *Machine[IN, OUT]) endIfCancelled() {
 // more.
 func (g *Machine[IN, OUT]) Forget() {
 	none := timers.Heap[*Slot[IN, OUT]]{}
-	g.slots = slots[IN, OUT]{}
+	g.slots.forget()
 	g.Queue, g.Timers.Heap, g.ready, g.odd = nil, none, none, none
 	g.fresh, g.live, g.oldest = nil, nil, nil
 	g.state.FailedIn, g.rest, g.user, g.judge = nil, nil, userCall[IN, OUT]{}, judge[OUT]{}
@@ -613,7 +628,7 @@ func (g *Machine[IN, OUT]) runOnce(f func()) (again bool) {
 	defer stands.Close(func(recovered any) {
 		switch {
 		case g.user.after != nil:
-			g.user.broke = g.Host.Panicked(recovered)
+			g.user.broke = call.Panicked(recovered)
 			again = recovered != nil
 		case recovered != nil: // not the user's
 			panic(recovered)
@@ -635,23 +650,4 @@ func (g *Machine[IN, OUT]) resume() {
 		}
 	}
 	g.readRest()
-}
-
-// guarded runs user code for s and returns its panic as an error.
-func (g *Machine[IN, OUT]) guarded(s *Slot[IN, OUT], after func(s *Slot[IN, OUT], err error), f func()) (panicked error) {
-	var stands guard.Guard
-	defer stands.Close(func(recovered any) {
-		err := g.Host.Panicked(recovered)
-		if recovered == nil {
-			g.user.broke = err
-			return
-		}
-		panicked = err
-		g.user.after = nil
-	})
-	g.calling(s, after)
-	f()
-	g.user.after = nil
-	stands.Returned()
-	return nil
 }

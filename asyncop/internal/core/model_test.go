@@ -626,7 +626,7 @@ func unusable(key any) error { return fmt.Errorf("unusable key %v", key) }
 
 // occupy makes a call that keeps its permit until it returns.
 func occupy(_ string, a *call.Attempt[string]) error {
-	a.Occupy()
+	a.Occupy(false)
 	return nil
 }
 

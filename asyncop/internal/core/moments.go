@@ -27,8 +27,7 @@ type moments[IN, OUT any] struct {
 	released  []func(s *Slot[IN, OUT], a *call.Attempt[OUT], how call.Released) // its attempt has ended
 	ended     []func(s *Slot[IN, OUT], how observe.EndKind)                     // has ended
 	completes []func(s *Slot[IN, OUT])                                          // may leave the queue, when its turn comes
-	left      []func(s *Slot[IN, OUT])                                          // leaves its slot
-	emptied   []func()                                                          // no place is used any more: what features keep by place may go
+	left      []func()                                                          // the head of the queue leaves
 
 	turnBegins    []func() (ends bool) // true: the turn is to end at once
 	freed         []func()             // calls that had kept their permits have returned
@@ -66,6 +65,7 @@ type moments[IN, OUT any] struct {
 	closed      func(s *Slot[IN, OUT]) (why error, wait time.Duration)                                         // why it could not start; nil
 	giveBack    func(s *Slot[IN, OUT], why error, wait time.Duration) (taken bool)                             // s is delivered again after a wait; no
 	rescue      func(s *Slot[IN, OUT], failure error, timedOut bool) (taken bool)                              // has results in place of a failure, maybe
+	wayOf       func(s *Slot[IN, OUT]) []observe.Step                                                          // what its attempts have been through; nil
 	offer       func(s *Slot[IN, OUT])                                                                         // hands s over, which has failed
 }
 

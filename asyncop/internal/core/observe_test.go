@@ -367,8 +367,8 @@ func TestObserverBreaks(t *testing.T) {
 	for _, c := range []struct{ at, want string }{
 		{"+a", "broke it: broken"},
 		{"(a#1", "broke it: broken"},
-		{")a#1 1 in 0s", "broke: panic: broken"},
-		{"-a emitted 1/1 in 0s+0s", "broke: panic: broken"},
+		{")a#1 1 in 0s", "broke: asyncop: panic in user code: broken"},
+		{"-a emitted 1/1 in 0s+0s", "broke: asyncop: panic in user code: broken"},
 	} {
 		for _, how := range []string{"panic", "goexit"} {
 			t.Run(how+" at "+c.at, func(t *testing.T) {

@@ -158,7 +158,7 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 		g.live = nextIn(s, func(s *Slot[IN, OUT]) bool { return fresh <= s.phase && s.phase <= ready && !s.isOdd })
 	}
 	if s.isOdd {
-		g.odd.Cancel(&g.slots.extra(s).limit.timer)
+		g.odd.Cancel(&g.limits.get(s.place).timer)
 	}
 }
 
@@ -174,38 +174,23 @@ func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
 	own := &limit[IN, OUT]{total: max(0, total)}
 	own.timer.Value = s
 	s.due, s.isOdd = due, true
-	g.slots.makeExtra(s).limit = own
+	g.limits.set(s.place, own)
 	g.odd.Arm(&own.timer, due)
 	if g.live == s {
 		g.live = nil // no element follows
 	}
 }
 
-// hold keeps something for the phase of s, until unhold.
-func (g *Machine[IN, OUT]) hold(s *Slot[IN, OUT], what any) { g.slots.makeExtra(s).held = what }
-
-// held returns what the phase of s holds, or nil.
-func (g *Machine[IN, OUT]) held(s *Slot[IN, OUT]) any {
-	if x := g.slots.extra(s); x != nil {
-		return x.held
-	}
-	return nil
+// unhold returns what the phase of s holds, or nil, and lets go of it.
+func (g *Machine[IN, OUT]) unhold(s *Slot[IN, OUT]) any {
+	what := g.held.get(s.place)
+	g.held.clear(s.place)
+	return what
 }
 
 // lastReason returns that of the last outcome of s.
-func (g *Machine[IN, OUT]) lastReason(s *Slot[IN, OUT]) (r predicates.Reason) {
-	if of := g.slots.reasonsOf(s); of != nil {
-		r = of.last
-	}
-	return r
-}
-
-// unhold returns what the phase of s holds, or nil, and lets go of it.
-func (g *Machine[IN, OUT]) unhold(s *Slot[IN, OUT]) (held any) {
-	if x := g.slots.extra(s); x != nil {
-		held, x.held = x.held, nil
-	}
-	return held
+func (g *Machine[IN, OUT]) lastReason(s *Slot[IN, OUT]) predicates.Reason {
+	return g.reasons.get(s.place).last
 }
 
 // doubts notes what an outcome that is not final says about its attempt: it may have taken effect, unless it was not sent or
@@ -228,49 +213,14 @@ type slots[IN, OUT any] struct {
 	free  []*Slot[IN, OUT] // not taken, to be used again
 	gone  []uint32         // places without a slot
 	taken int
-	turns uint64 // begun so far: no turn comes twice
-
-	// By place; empty while no element has some.
-	extras  []extra[IN, OUT]
-	reasons []reasons
+	turns uint64    // begun so far: no turn comes twice
+	sides *[]asSide // in use
 }
 
 // reasons are those for which an element was retried, and that of its last outcome; kept for policies that look at reasons.
 type reasons struct {
 	retried predicates.ReasonSet
 	last    predicates.Reason
-}
-
-// reasonsOf returns the reasons of s, or nil.
-func (t *slots[IN, OUT]) reasonsOf(s *Slot[IN, OUT]) *reasons {
-	if int(s.place) < len(t.reasons) {
-		return &t.reasons[s.place]
-	}
-	return nil
-}
-
-// extra is what only some elements have.
-type extra[IN, OUT any] struct {
-	// held is for the phase. Control: the element, a queue.Watermark, or the participant.Barrier of an operator that takes no part in
-	// checkpoints. Backoff and ready: what the strategy wants done before the next attempt, a func(context.Context) error. Phases of
-	// features: theirs.
-	held any
-
-	limit *limit[IN, OUT] // a deadline that does not come in input order; nil: it does
-}
-
-// extra returns what s has besides, or nil.
-func (t *slots[IN, OUT]) extra(s *Slot[IN, OUT]) *extra[IN, OUT] {
-	if int(s.place) < len(t.extras) {
-		return &t.extras[s.place]
-	}
-	return nil
-}
-
-// makeExtra returns what s has besides, to be written.
-func (t *slots[IN, OUT]) makeExtra(s *Slot[IN, OUT]) *extra[IN, OUT] {
-	t.extras = upTo(t.extras, s.place)
-	return &t.extras[s.place]
 }
 
 // keepSlots is how many free slots are kept, so that a burst does not pin memory.
@@ -297,19 +247,24 @@ func (t *slots[IN, OUT]) take() *Slot[IN, OUT] {
 	return s
 }
 
-// leave takes back the slot of an element that has left. emptied reports that a burst is over: no place is used any more.
-func (t *slots[IN, OUT]) leave(s *Slot[IN, OUT]) (emptied bool) {
-	t.taken--
-	if int(s.place) < len(t.extras) {
-		t.extras[s.place] = extra[IN, OUT]{}
+// forget lets go of all that is kept by place: no place is used any more.
+func (t *slots[IN, OUT]) forget() {
+	for _, side := range *t.sides {
+		side.drop()
 	}
-	if int(s.place) < len(t.reasons) {
-		t.reasons[s.place] = reasons{}
+	*t.sides = nil
+	*t = slots[IN, OUT]{turns: t.turns, sides: t.sides}
+}
+
+// leave takes back the slot of an element that has left.
+func (t *slots[IN, OUT]) leave(s *Slot[IN, OUT]) {
+	t.taken--
+	for _, side := range *t.sides {
+		side.clear(s.place)
 	}
 	switch {
-	case t.taken == 0 && len(t.table) > keepSlots:
-		*t = slots[IN, OUT]{turns: t.turns}
-		return true
+	case t.taken == 0 && len(t.table) > keepSlots: // a burst is over
+		t.forget()
 	case len(t.free) == keepSlots:
 		t.table[s.place] = nil
 		t.gone = append(t.gone, s.place)
@@ -318,7 +273,6 @@ func (t *slots[IN, OUT]) leave(s *Slot[IN, OUT]) (emptied bool) {
 		s.timer.Value = s
 		t.free = append(t.free, s)
 	}
-	return false
 }
 
 // find returns the slot whose turn r is, or nil.
@@ -331,8 +285,20 @@ func (t *slots[IN, OUT]) find(r call.Ref) *Slot[IN, OUT] {
 	return nil
 }
 
-// side is what some elements have for a feature, by the places of their slots. It is empty while none has.
-type side[T any] struct{ at []T }
+// side is what some elements have beside their slots, by place: for the core or a feature. It is empty while none has. Its memory goes
+// when a burst is over.
+type side[T any] struct {
+	at   []T
+	used *[]asSide
+}
+
+// asSide is a side of any type.
+type asSide interface {
+	clear(place uint32)
+	drop()
+}
+
+func newSide[T, IN, OUT any](g *Machine[IN, OUT]) side[T] { return side[T]{used: g.slots.sides} }
 
 func (t *side[T]) get(place uint32) (v T) {
 	if int(place) < len(t.at) {
@@ -341,18 +307,18 @@ func (t *side[T]) get(place uint32) (v T) {
 	return v
 }
 
-func (t *side[T]) set(place uint32, v T) {
-	t.at = upTo(t.at, place)
-	t.at[place] = v
+// ref returns what an element has, to be changed at once: it may move when another one gets something.
+func (t *side[T]) ref(place uint32) *T {
+	if n := int(place) + 1 - len(t.at); n > 0 {
+		if t.at == nil {
+			*t.used = append(*t.used, t)
+		}
+		t.at = append(t.at, make([]T, n)...)
+	}
+	return &t.at[place]
 }
 
-// upTo returns a slice that has the place.
-func upTo[T any](s []T, place uint32) []T {
-	if n := int(place) + 1 - len(s); n > 0 {
-		return append(s, make([]T, n)...)
-	}
-	return s
-}
+func (t *side[T]) set(place uint32, v T) { *t.ref(place) = v }
 
 // clear sets what an element has to zero.
 func (t *side[T]) clear(place uint32) {
@@ -361,3 +327,6 @@ func (t *side[T]) clear(place uint32) {
 		t.at[place] = none
 	}
 }
+
+// drop lets go of everything.
+func (t *side[T]) drop() { t.at = nil }

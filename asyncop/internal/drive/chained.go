@@ -2,8 +2,6 @@ package drive
 
 import (
 	"context"
-	"runtime"
-	"slices"
 	"sync/atomic"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
@@ -19,13 +17,13 @@ type ChainedRange[IN, OUT any] struct {
 
 // chained is the state of a driver whose loop runs on the goroutine that ranges over the results.
 type chained[IN, OUT any] struct {
-	wanted atomic.Bool               // a caller ranges: the loop shall hand over to the port that was attached
-	next   *attachment[IN, OUT]      // that port; written before wanted is set
-	handed chan struct{}             // closed by the loop: it has, and its goroutine ends
-	owner  atomic.Uint32             // of the core, from then on
-	cut    atomic.Bool               // the operator was cancelled
-	due    atomic.Bool               // a timer is, maybe
-	begun  atomic.Pointer[[]uintptr] // the calls that have led to the loop that goes on; nil: none does
+	wanted atomic.Bool          // a caller ranges: the loop shall hand over to the port that was attached
+	next   *attachment[IN, OUT] // that port; written before wanted is set
+	handed chan struct{}        // closed by the loop: it has, and its goroutine ends
+	owner  atomic.Uint32        // of the core, from then on
+	cut    atomic.Bool          // the operator was cancelled
+	end    loopEnd              // owned by the loop
+	due    atomic.Bool          // a timer is, maybe
 }
 
 // The owners of the core of a chained driver.
@@ -58,9 +56,6 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 		d.yieldError(&r)
 		return
 	}
-	begun := callers()
-	d.chain.begun.Store(&begun)
-	defer d.chain.begun.Store(nil)
 	unwatch := context.AfterFunc(d.host.Life, d.rescue)
 	returned := false
 	defer func() {
@@ -75,7 +70,7 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 		}
 	})
 	returned = true
-	switch p.end {
+	switch d.chain.end {
 	case loopGoesOn: // all has left, or the operator has failed
 		d.finish()
 	case loopBroken:
@@ -85,18 +80,22 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	}
 	unwatch()
 	p.r = nil
-	if p.end == loopGoesOn || p.end == loopRescued {
+	if d.chain.end == loopGoesOn || d.chain.end == loopRescued {
 		d.yieldError(&r)
 	}
 }
 
-// yieldError yields why the operator has ended, unless it has ended well.
-func (d *Driver[IN, OUT]) yieldError(r *ChainedRange[IN, OUT]) {
-	err := d.Err()
-	if err == nil && !d.inClosed {
-		err = d.ErrStopped // for the caller, the input is not done
+// endError returns why the operator has ended, nil if it has ended well, for the caller of a loop.
+func (d *Driver[IN, OUT]) endError() error {
+	if err := d.Err(); err != nil || d.inClosed {
+		return err
 	}
-	if err != nil {
+	return d.ErrStopped // the input is not done
+}
+
+// yieldError yields that.
+func (d *Driver[IN, OUT]) yieldError(r *ChainedRange[IN, OUT]) {
+	if err := d.endError(); err != nil {
 		var none OUT
 		r.Yield(none, err)
 	}
@@ -143,7 +142,6 @@ type bodyPort[IN, OUT any] struct {
 	flowPort[IN, OUT] // its channels are not used
 	r                 *ChainedRange[IN, OUT]
 	yielded           int // since the loop has done something else
-	end               loopEnd
 }
 
 func (p *bodyPort[IN, OUT]) take() bool {
@@ -160,7 +158,7 @@ const fewResults = 16
 func (p *bodyPort[IN, OUT]) put() bool {
 	d, c := p.d, &p.d.chain
 	switch {
-	case p.end != loopGoesOn:
+	case c.end != loopGoesOn:
 		return false
 	case p.yielded == 0: // the body may take its time
 		if due := d.core.Next(); due != core.Now && due != core.Never && !d.timers.ScheduleAt(due) {
@@ -173,53 +171,26 @@ func (p *bodyPort[IN, OUT]) put() bool {
 	c.owner.Store(ownedByNone)
 	if c.cut.Load() {
 		if !c.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
-			p.end = loopRescued
+			c.end = loopRescued
 		}
 		return false // checkSignals sees it
 	}
 	more := p.r.Yield(v, nil)
 	if !c.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
-		if p.end = loopRescued; !more {
-			p.end = loopRescuedBroken
+		if c.end = loopRescued; !more {
+			c.end = loopRescuedBroken
 		}
 		return false
 	}
 	d.core.Away(true) // the body may have taken its time
 	if p.yielded++; !more {
-		p.end = loopBroken
+		c.end = loopBroken
 	}
 	return true
 }
 
 func (p *bodyPort[IN, OUT]) flush() { p.yielded = 0 }
 
-func (p *bodyPort[IN, OUT]) isOver() bool { return p.end != loopGoesOn }
-
 func (p *bodyPort[IN, OUT]) sleep() { <-p.d.host.C }
 
-func (p *bodyPort[IN, OUT]) leave() {}
-
 func (p *bodyPort[IN, OUT]) close() { p.d.endInlet() }
-
-// Drives reports whether the caller is inside of the loop over the results: if it waits for the operator, it waits for itself.
-//
-// Go does not say which goroutine runs. While the loop goes on, though, the calls that have led to it stay on the stack of its goroutine:
-// who is inside of it has come by them. Another goroutine has come by the same calls only if it is in a loop that began at the same
-// place, over the results of another operator.
-func (d *Driver[IN, OUT]) Drives() bool {
-	begun := d.chain.begun.Load()
-	if begun == nil {
-		return false
-	}
-	now := callers()
-	return len(now) > len(*begun) && slices.Equal(now[len(now)-len(*begun):], *begun)
-}
-
-// callers returns the calls that have led to the caller of its caller, the newest first.
-func callers() (calls []uintptr) {
-	for calls = make([]uintptr, 64); ; calls = make([]uintptr, 2*len(calls)) {
-		if n := runtime.Callers(3, calls); n < len(calls) {
-			return calls[:n]
-		}
-	}
-}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
@@ -21,11 +22,7 @@ import (
 
 // checkpointing is an operator's part in checkpoints: it is their Participant.
 type checkpointing[IN, OUT any] struct {
-	coordinator participant.Host
-	name        string
-	codec       StateCodec[IN, OUT]
-	observer    observe.CheckpointedObserver // nil: none has a state
-	wakeUp      func()
+	d *Driver[IN, OUT]
 
 	expected atomic.Uint64                        // the newest barrier that is on its way
 	ending   atomic.Bool                          // the marker of the end of the input is on its way, or has come
@@ -33,7 +30,6 @@ type checkpointing[IN, OUT any] struct {
 	marker   atomic.Bool                          // it does so with the marker
 	full     atomic.Pointer[chan struct{}]        // the overflow is more than it should be; closed when it is not
 	spare    atomic.Pointer[[]core.Item[IN, OUT]] // memory for the next copy of what is in flight
-	inFlight func() int                           // about how much that is
 
 	// Owned by the loop.
 	seen     uint64                          // the newest barrier that has come
@@ -56,13 +52,10 @@ var (
 
 // joinCheckpoints registers the operator and fills the backlog with what is restored.
 func (d *Driver[IN, OUT]) joinCheckpoints() {
-	d.checks = &checkpointing[IN, OUT]{
-		coordinator: d.Coordinator, name: d.Name, codec: d.State, observer: d.Observer, wakeUp: d.host.WakeUp,
-		inFlight: func() int { s, _ := d.published.get(); return int(s.InFlight) },
-	}
+	d.checks = &checkpointing[IN, OUT]{d: d}
 	state, resumes := d.Coordinator.Register(d.Name, d.checks)
 	var s Snapshot[IN, OUT]
-	err := d.offLoop(func() (err error) { // not on the goroutine that builds the operator: codecs are user code
+	err := call.OffLoop(func() (err error) { // not on the goroutine that builds the operator: codecs are user code
 		if resumes {
 			if s, err = d.State.Decode(state.Bytes()); err != nil {
 				return err
@@ -137,7 +130,7 @@ func (k *checkpointing[IN, OUT]) restoredNumber(i int) int64 {
 
 // wasAccepted reports whether the next element of the backlog was accepted before the restart, so that gates have let it in.
 func (k *checkpointing[IN, OUT]) wasAccepted() bool {
-	return k != nil && k.restored > 0 && (k.observer == nil || k.restoredNumber(0) != 0)
+	return k != nil && k.restored > 0 && (k.d.Observer == nil || k.restoredNumber(0) != 0)
 }
 
 // Pending implements participant.Participant. It gets the memory for the copy, so that the loop need not wait for it.
@@ -148,13 +141,13 @@ func (k *checkpointing[IN, OUT]) Pending(b participant.Barrier) {
 		k.prepare()
 		k.expected.Store(b.ID)
 	}
-	k.wakeUp()
+	k.d.host.WakeUp()
 }
 
 // Completed implements participant.Participant.
 func (k *checkpointing[IN, OUT]) Completed(id uint64) {
-	if k.observer != nil {
-		k.observer.Completed(id)
+	if k.d.Observer != nil {
+		k.d.Observer.Completed(id)
 	}
 }
 
@@ -168,7 +161,7 @@ func (k *checkpointing[IN, OUT]) Coming(b participant.Barrier) {
 	} else {
 		k.coming.Store(b.ID)
 	}
-	k.wakeUp()
+	k.d.host.WakeUp()
 }
 
 // Overflow returns nil, or a channel that is closed when the source may send elements again: see checkpoint.Source.
@@ -212,12 +205,12 @@ func (d *Driver[IN, OUT]) awaitStart() {
 			return
 		}
 		select {
-		case <-k.coordinator.Started():
+		case <-k.d.Coordinator.Started():
 			return
-		case <-k.coordinator.Ended():
-			err := k.coordinator.Err()
+		case <-k.d.Coordinator.Ended():
+			err := k.d.Coordinator.Err()
 			if err == nil {
-				err = d.ErrClosed
+				err = wiring.ErrClosed
 			}
 			d.core.End(guard.Wrap("asyncop: not started", err))
 			return
@@ -259,7 +252,7 @@ func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
 // passedMarker reports the end of the input, if that is what was emitted: all that came before it has left.
 func (k *checkpointing[IN, OUT]) passedMarker(control any) {
 	if b, ok := control.(participant.Barrier); ok {
-		k.encoding.Go(func() { b.Report(k.name, nil, nil) })
+		k.encoding.Go(func() { b.Report(k.d.Name, nil, nil) })
 	}
 }
 
@@ -293,7 +286,7 @@ func (d *Driver[IN, OUT]) passBarrier() {
 // copyInFlight copies what a checkpoint holds (law C1). All else waits for it, so it does nothing but copy.
 func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OUT], err error) {
 	began := d.timers.Now()
-	items := d.core.Items(d.checks.takeSpare(d.core.State().Len+d.backlog.Len()), d.checks.codec.Results != nil)
+	items := d.core.Items(d.checks.takeSpare(d.core.State().Len+d.backlog.Len()), d.State.Results != nil)
 	for it := range d.backlog.All() {
 		if it.Kind != core.Control || !isEndOfInput(it.Rest) {
 			it.Wait = d.checks.restOf(&it, d.core.State().Now)
@@ -302,7 +295,7 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 	}
 	s = Snapshot[IN, OUT]{Taken: d.Clock.Now().UnixNano(), Final: b.Kind.Final(), Items: items}
 	if d.Observer != nil {
-		err = d.offLoop(func() error { d.snapshotObserver(b.ID, &s); return nil })
+		err = call.OffLoop(func() error { d.snapshotObserver(b.ID, &s); return nil })
 	}
 	d.checks.pause = d.timers.Now() - began
 	return s, err
@@ -331,15 +324,15 @@ func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err
 			lost := guard.Wrap(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err)
 			k.lost.Store(&lost) // before the report, which may end the operator
 		}
-		b.Report(k.name, state, err)
+		b.Report(k.d.Name, state, err)
 		k.keepSpare(s.Items)
 	}()
 	if err != nil {
 		return
 	}
 	var stands guard.Guard
-	defer stands.Close(func(recovered any) { err = d.Panicked(recovered) })
-	state, err = k.codec.Encode(s)
+	defer stands.Close(func(recovered any) { err = call.Panicked(recovered) })
+	state, err = d.State.Encode(s)
 	stands.Returned()
 }
 
@@ -348,7 +341,8 @@ const minSpare = 1024
 
 // prepare makes a spare of about the size that will be needed, unless there is one.
 func (k *checkpointing[IN, OUT]) prepare() {
-	n := k.inFlight()
+	inFlight, _ := k.d.published.get()
+	n := int(inFlight.InFlight)
 	n += n/8 + minSpare
 	if spare := k.spare.Swap(nil); spare != nil && cap(*spare) >= n {
 		k.spare.Store(spare)
@@ -433,7 +427,7 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 					return guard.Wrap("asyncop", wiring.ErrAfterFinal)
 				}
 			}
-		case <-k.coordinator.Ended():
+		case <-k.d.Coordinator.Ended():
 			return nil
 		case <-d.host.Life.Done():
 			return nil
@@ -447,11 +441,11 @@ func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	switch k := d.checks; {
 	case k == nil:
 	case err != nil:
-		k.coordinator.Fail(k.name, err)
+		k.d.Coordinator.Fail(k.d.Name, err)
 	case !k.final.Final() && d.stopping.Load() && !d.inClosed:
-		k.coordinator.Fail(k.name, errStoppedAlone)
+		k.d.Coordinator.Fail(k.d.Name, errStoppedAlone)
 	case !k.final.Final():
-		k.coordinator.Fail(k.name, errNoFinalBarrier)
+		k.d.Coordinator.Fail(k.d.Name, errNoFinalBarrier)
 	}
 }
 

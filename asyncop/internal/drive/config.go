@@ -49,11 +49,7 @@ type Config[IN, OUT any] struct {
 	Observer    observe.CheckpointedObserver // one of the core's that has a state; nil: none has
 	Overflow    int                          // elements read past the capacity for the sake of a barrier
 
-	Panicked        func(recovered any) error // makes an error of a panic, or of Goexit: see package guard
-	ErrNil          error                     // takes the place of a nil error
-	ErrStopped      error                     // of what Stop, or a break out of Results, has cut off
-	ErrAcknowledged error                     // of a message with an acknowledgement of its own, with checkpoints
-	ErrClosed       error                     // of a coordinator that was closed before the start
+	ErrStopped error // of what Stop, or a break out of Results, has cut off
 
 	Hooks Hooks[IN]
 }
@@ -67,6 +63,6 @@ type Hooks[IN any] struct {
 	SourceBroke   func(err error)                                                             // writes a line about a panic of what settles a message; from any goroutine
 	Log           func(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) // writes a line
 	FlushLines    func(all bool)                                                              // writes the lines that are due: how many were suppressed, statistics
-	LinesDue      func() (due time.Duration, ok bool)                                         // when some are
+	LinesDue      func() time.Duration                                                        // when some are, or core.Never
 	Ended         func()                                                                      // writes the last line: the statistics are final
 }

@@ -43,8 +43,8 @@ type Driver[IN, OUT any] struct {
 	// Owned by the loop.
 	current     *attachment[IN, OUT]           // that the loop has
 	inClosed    bool                           // upstream has closed in
+	inputErr    error                          // that the input of Results has ended with; written before its ring is ended
 	inOver      bool                           // nothing more is taken
-	inletOver   bool                           // endInlet was called
 	letsIn      bool                           // an element that is read may take a slot; set by mayRead
 	marked      bool                           // the marker of the end of the input has come: only barriers follow
 	drains      bool                           // the end of the input lets retries go on
@@ -73,9 +73,11 @@ type Driver[IN, OUT any] struct {
 	over      chan struct{}         // closed by the loop before out: err is final
 	done      chan struct{}         // closed by the loop when all is done
 	discarded atomic.Int64          // elements that came too late
-	wiring    atomic.Uint32         // whether in was handed out
-	waiting   atomic.Bool           // for a gate, which will say when it is open
-	published published             // read by other goroutines
+	wired     atomic.Bool           // in was handed out
+	inletOver atomic.Bool           // what comes through in is discarded
+	discards  sync.Once
+	waiting   atomic.Bool // for a gate, which will say when it is open
+	published published   // read by other goroutines
 }
 
 // upNext is what is emitted next; zero if that is not known.
@@ -90,18 +92,10 @@ type upNext[OUT any] struct {
 	parts      []message.Message[OUT] // of that message, which are left to be emitted, if the head has several results
 }
 
-// Whether in was handed out.
-const (
-	unwired uint32 = iota
-	wired
-	endedUnwired // nothing discards what comes
-)
-
 // In returns the channel of an upstream, which will close it.
 func (d *Driver[IN, OUT]) In() chan<- any {
-	if !d.wiring.CompareAndSwap(unwired, wired) && d.wiring.CompareAndSwap(endedUnwired, wired) {
-		go d.discard()
-	}
+	d.wired.Store(true)
+	d.startDiscarding()
 	return d.in
 }
 
@@ -125,9 +119,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		Run: func(task func()) {
 			d.workers.Run(call.Job[IN, OUT]{Task: task})
 		},
-		Panicked: cfg.Panicked,
-		NilError: cfg.ErrNil,
-		Sleeper:  call.NewSleeper(),
+		Sleeper: call.NewSleeper(),
 	}
 	if b := cfg.Backend; b != nil {
 		lent := 0
@@ -226,7 +218,7 @@ func (d *Driver[IN, OUT]) open() {
 		return
 	}
 	d.core.Away(true)
-	if err := d.offLoop(func() error { return d.Open(d.host.Life) }); err != nil {
+	if err := call.OffLoop(func() error { return d.Open(d.host.Life) }); err != nil {
 		d.closer = nil // what was not opened is not closed
 		d.core.End(guard.Wrap("asyncop: open", err))
 	}
@@ -260,7 +252,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	}
 	slots := d.core.State().Len
 	busy = d.emitSome() || busy
-	if d.current.port.isOver() {
+	if d.chain.end != loopGoesOn {
 		return false
 	}
 	busy = busy || d.core.State().Len < slots // elements that emit nothing have left
@@ -326,9 +318,7 @@ func (d *Driver[IN, OUT]) mayPark() bool {
 	if due == core.Now {
 		return false
 	}
-	if d, some := d.Hooks.LinesDue(); some {
-		due = min(due, d)
-	}
+	due = min(due, d.Hooks.LinesDue())
 	return due == core.Never || d.timers.ScheduleAt(due)
 }
 
@@ -390,10 +380,6 @@ func (d *Driver[IN, OUT]) publish() {
 	d.published.set(counts, now.Oldest)
 	d.current.port.offer(now.Room)
 }
-
-// offLoop runs user code that may block for a moment on a goroutine of its own and waits for it, so that neither a panic
-// nor runtime.Goexit reaches the caller (law A6).
-func (d *Driver[IN, OUT]) offLoop(f func() error) error { return guard.Call(f, d.Panicked) }
 
 // Out returns the channel of the results.
 func (d *Driver[IN, OUT]) Out() <-chan any { return d.out }

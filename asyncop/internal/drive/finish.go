@@ -124,7 +124,7 @@ func (d *Driver[IN, OUT]) lastFailure() error {
 		}
 	}
 	if d.inClosed {
-		return d.current.port.failure()
+		return d.inputErr
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (d *Driver[IN, OUT]) close() error {
 		return nil
 	}
 	d.closer = nil
-	if err := d.offLoop(closer); err != nil {
+	if err := call.OffLoop(closer); err != nil {
 		return guard.Wrap("asyncop: close", err)
 	}
 	return nil
@@ -230,18 +230,22 @@ func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
 		return
 	}
 	d.upstream.Go(func() { // it may wait for the source, which may wait for the operator
-		_ = d.offLoop(func() error { cancel(cause); return nil })
+		_ = call.OffLoop(func() error { cancel(cause); return nil })
 	})
 }
 
-// endInlet has what still comes through In discarded, if an upstream may send.
+// endInlet has what still comes through In discarded.
 func (d *Driver[IN, OUT]) endInlet() {
-	if d.inletOver {
-		return
+	d.inletOver.Store(true)
+	if !d.inClosed {
+		d.startDiscarding()
 	}
-	d.inletOver = true
-	if !d.inClosed && !d.wiring.CompareAndSwap(unwired, endedUnwired) { // without an upstream, none closes in
-		go d.discard()
+}
+
+// startDiscarding does so, once, if an upstream may send: without one, none closes in.
+func (d *Driver[IN, OUT]) startDiscarding() {
+	if d.inletOver.Load() && d.wired.Load() {
+		d.discards.Do(func() { go d.discard() })
 	}
 }
 

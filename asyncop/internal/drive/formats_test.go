@@ -8,7 +8,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-// The state of an operator, in all that it can have (law W4). The versions before it are in state_test.go.
+// The state of an operator, in all that it can have (law W4).
 func TestFormatOfAState(t *testing.T) {
 	s := testCodec(t, true)
 	want := testSnapshots()[3]

@@ -77,9 +77,6 @@ func (d *Driver[IN, OUT]) feed() bool {
 	if m, ok := it.Rest.(call.Message); ok {
 		d.messages.Next(m)
 	}
-	if it.Kind == core.Control && isEndOfInput(it.Rest) {
-		it = core.Marker[IN, OUT](it.Rest)
-	}
 	d.core.Restore(it, number)
 	d.endWaits()
 	return true
@@ -104,7 +101,7 @@ func (d *Driver[IN, OUT]) received(v any, ok bool) {
 	}
 	in, m, control, err := d.Decode(v)
 	if err == nil && d.checks != nil && m.Pending() {
-		err = guard.Wrap("asyncop", d.ErrAcknowledged)
+		err = guard.Wrap("asyncop", wiring.ErrAcknowledged)
 	}
 	switch {
 	case err != nil:
@@ -175,14 +172,14 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 		}
 	}
 	it := core.Item[IN, OUT]{Kind: core.Control, Rest: v}
-	if d.backlog.Len() > 0 || d.core.State().Room == 0 {
-		d.backlog.Push(it)
-		return
-	}
 	if isEndOfInput(v) {
 		it = core.Marker[IN, OUT](v)
 	}
-	d.core.Restore(it, 0)
+	if d.backlog.Len() > 0 || d.core.State().Room == 0 {
+		d.backlog.Push(it)
+	} else {
+		d.core.Restore(it, 0)
+	}
 }
 
 // receivedEndOfInput does what the marker makes known at once, also about elements of the backlog. It takes its turn like a
@@ -339,8 +336,6 @@ func (p *flowPort[IN, OUT]) put() bool {
 
 func (p *flowPort[IN, OUT]) flush() {}
 
-func (p *flowPort[IN, OUT]) isOver() bool { return false }
-
 func (p *flowPort[IN, OUT]) sleep() {
 	if p.d.loaded {
 		p.d.sleepOn(p.d.out)
@@ -370,17 +365,9 @@ func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
 func (p *flowPort[IN, OUT]) mayMove() bool { return false }
 
 // handed: what lies in Out belongs to downstream.
-func (p *flowPort[IN, OUT]) handed() (n uint64, isHeld bool) { return 0, false }
-
-func (p *flowPort[IN, OUT]) settled() uint64 { return 0 }
-
-func (p *flowPort[IN, OUT]) awaitReader() {}
+func (p *flowPort[IN, OUT]) handed() (n uint64, by *reader) { return 0, nil }
 
 func (p *flowPort[IN, OUT]) offer(int) {}
-
-func (p *flowPort[IN, OUT]) failure() error { return nil }
-
-func (p *flowPort[IN, OUT]) leave() { close(p.d.out) }
 
 func (p *flowPort[IN, OUT]) stop() {}
 
@@ -388,5 +375,3 @@ func (p *flowPort[IN, OUT]) close() {
 	close(p.d.out)
 	p.d.endInlet()
 }
-
-func (p *flowPort[IN, OUT]) stranded() int64 { return 0 }

@@ -14,7 +14,8 @@ import (
 // (law O1).
 type leaving struct {
 	track *core.Track
-	upTo  uint64 // values of the ring
+	upTo  uint64  // values of the ring
+	by    *reader // of it
 }
 
 // hasLeft goes on with the element that has left, whose results were handed over.
@@ -23,8 +24,8 @@ func (d *Driver[IN, OUT]) hasLeft() {
 	if r == nil { // a control element
 		return
 	}
-	if upTo, isHeld := d.current.port.handed(); isHeld {
-		d.leaving.Push(leaving{r, upTo})
+	if upTo, by := d.current.port.handed(); by != nil {
+		d.leaving.Push(leaving{r, upTo, by})
 	} else {
 		d.observing.Gone(r, observe.Emitted)
 	}
@@ -32,7 +33,7 @@ func (d *Driver[IN, OUT]) hasLeft() {
 
 // mayObserve reports whether the next element that leaves has left. Called with parked set: the reader wakes the loop after it.
 func (d *Driver[IN, OUT]) mayObserve() bool {
-	return d.leaving.Len() > 0 && d.leaving.Peek().upTo <= d.current.port.settled()
+	return d.leaving.Len() > 0 && d.leaving.Peek().upTo <= d.leaving.Peek().by.settled.Load()
 }
 
 // observe calls the observers with what has happened.
@@ -53,7 +54,7 @@ func (d *Driver[IN, OUT]) observeEnd() {
 		return
 	}
 	if d.leaving.Len() > 0 {
-		d.current.port.awaitReader()
+		<-d.leaving.Peek().by.gone
 	}
 	for d.leaving.Len() > 0 {
 		how := observe.Discarded
@@ -67,20 +68,19 @@ func (d *Driver[IN, OUT]) observeEnd() {
 
 // reportEnd calls the observers off the loop, once that has ended.
 func (d *Driver[IN, OUT]) reportEnd() {
-	for {
-		err := d.offLoop(func() error { d.observing.Report(); return nil })
-		if err == nil {
-			return
-		}
-		d.Hooks.ObserverBroke(err) // and is not called again with the same
-	}
+	afterTheEnd(d.observing.MayReport, d.observing.Report, d.Hooks.ObserverBroke) // one that breaks is not called again with the same
 }
 
 // settleMessages settles messages off the loop, once that has ended.
 func (d *Driver[IN, OUT]) settleMessages() {
-	for d.messages.MaySettle() {
-		if err := d.offLoop(func() error { d.messages.Settle(); return nil }); err != nil {
-			d.Hooks.SourceBroke(err)
+	afterTheEnd(d.messages.MaySettle, d.messages.Settle, d.Hooks.SourceBroke)
+}
+
+// afterTheEnd calls user code off the loop, as long as there is something to do.
+func afterTheEnd(more func() bool, f func(), broke func(err error)) {
+	for more() {
+		if err := call.OffLoop(func() error { f(); return nil }); err != nil {
+			broke(err)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func (d *Driver[IN, OUT]) tryAdmit(gate observe.Gate) (admitted bool) {
 	d.core.Away(true)
 	var stands guard.Guard
 	defer stands.Close(func(recovered any) {
-		d.core.End(guard.Wrap("asyncop: gate", d.Panicked(recovered)))
+		d.core.End(guard.Wrap("asyncop: gate", call.Panicked(recovered)))
 		admitted = false
 	})
 	admitted = gate.TryAdmit()
@@ -150,7 +150,6 @@ func (d *Driver[IN, OUT]) Counts() observe.Stats {
 	s.Running = max(0, s.Running-d.host.Freed()) // after the end, nothing takes the permits back any more
 	s.LateCompletions = d.host.Late()
 	s.Discarded = d.discarded.Load()
-	s.Discarded += d.attached.Load().port.stranded()
 	return s
 }
 

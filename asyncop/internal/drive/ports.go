@@ -14,34 +14,23 @@ type port[IN, OUT any] interface {
 	put() bool
 	// flush is called after some were handed over.
 	flush()
-	// isOver reports that the loop shall end although the operator has not.
-	isOver() bool
 
 	// sleep waits until something happens, to the port or else.
 	sleep()
 	// mayMove reports whether take or put has something to do. Called with parked set: the other side wakes the loop from then on.
 	mayMove() bool
 
-	// handed returns how many results were handed over, where they belong to the operator until downstream is done with them (law O1).
-	handed() (n uint64, isHeld bool)
-	// settled returns with how many of them downstream is done.
-	settled() uint64
-	// awaitReader waits until downstream takes no more.
-	awaitReader()
+	// handed returns how many results were handed over, and where they belong to the operator until downstream is done with them (law O1);
+	// nil: they do not.
+	handed() (n uint64, by *reader)
 
 	// offer says how many slots are free.
 	offer(room int)
 
-	// failure returns the error that the input has ended with.
-	failure() error
-	// leave ends the port because another one takes its place.
-	leave()
 	// stop tells the other side that the operator has ended. Called from any goroutine, maybe twice.
 	stop()
 	// close ends the port with the operator: what is still in it, or comes, is not taken.
 	close()
-	// stranded returns how many elements lie in it that will not be taken. Called from any goroutine.
-	stranded() int64
 }
 
 // attachment is the port of an operator, once it is known what drives it.
@@ -71,7 +60,7 @@ func (d *Driver[IN, OUT]) switchPort() {
 		d.attached.Store(a)
 	}
 	if a != d.current {
-		d.current.port.leave()
+		close(d.out) // the port before is always that of the channels
 		d.current = a
 		d.drains = d.drains || a.drains
 	}
@@ -87,19 +76,15 @@ type carrierPort[IN, OUT any] struct {
 
 func (p *carrierPort[IN, OUT]) put() bool { return p.out.ring.put(p.boxed()) }
 
-func (p *carrierPort[IN, OUT]) flush() { p.out.reader.WakeUp() }
+func (p *carrierPort[IN, OUT]) flush() { p.out.WakeUp() }
 
 func (p *carrierPort[IN, OUT]) sleep() { p.d.sleepOn(nil) }
 
 func (p *carrierPort[IN, OUT]) mayMove() bool { return p.d.loaded && p.out.mayPut() }
 
-func (p *carrierPort[IN, OUT]) handed() (n uint64, isHeld bool) { return p.out.ring.tail.Load(), true }
-
-func (p *carrierPort[IN, OUT]) settled() uint64 { return p.out.settled.Load() }
-
-func (p *carrierPort[IN, OUT]) awaitReader() { <-p.out.gone }
-
-func (p *carrierPort[IN, OUT]) leave() {}
+func (p *carrierPort[IN, OUT]) handed() (n uint64, by *reader) {
+	return p.out.ring.tail.Load(), &p.out.reader
+}
 
 func (p *carrierPort[IN, OUT]) stop() { p.out.close() }
 
@@ -151,8 +136,6 @@ type ringPort[IN, OUT any] struct {
 	d   *Driver[IN, OUT]
 	in  inlet[IN]
 	out *outlet[OUT]
-
-	failed error // the error that the input ended with; written before in is ended
 }
 
 func (p *ringPort[IN, OUT]) take() bool {
@@ -168,9 +151,7 @@ func (p *ringPort[IN, OUT]) put() bool {
 	return p.out.ring.putMessage(p.d.results[0], p.d.messageOfNext())
 }
 
-func (p *ringPort[IN, OUT]) flush() { p.out.reader.WakeUp() }
-
-func (p *ringPort[IN, OUT]) isOver() bool { return false }
+func (p *ringPort[IN, OUT]) flush() { p.out.WakeUp() }
 
 func (p *ringPort[IN, OUT]) sleep() { <-p.d.host.C }
 
@@ -178,21 +159,15 @@ func (p *ringPort[IN, OUT]) mayMove() bool {
 	return p.d.loaded && p.out.mayPut() || p.d.mayRead() && (p.in.ring.len() > 0 || p.in.ring.ended.Load())
 }
 
-func (p *ringPort[IN, OUT]) handed() (n uint64, isHeld bool) { return p.out.ring.tail.Load(), true }
-
-func (p *ringPort[IN, OUT]) settled() uint64 { return p.out.settled.Load() }
-
-func (p *ringPort[IN, OUT]) awaitReader() { <-p.out.gone }
+func (p *ringPort[IN, OUT]) handed() (n uint64, by *reader) {
+	return p.out.ring.tail.Load(), &p.out.reader
+}
 
 func (p *ringPort[IN, OUT]) offer(room int) {
 	if p.in.ring.messages != nil {
 		p.in.offer(room)
 	}
 }
-
-func (p *ringPort[IN, OUT]) failure() error { return p.failed }
-
-func (p *ringPort[IN, OUT]) leave() {}
 
 func (p *ringPort[IN, OUT]) stop() {
 	p.in.stop()
@@ -205,11 +180,4 @@ func (p *ringPort[IN, OUT]) close() {
 		p.d.discarded.Add(1)
 		p.d.refused(observe.Discarded, m)
 	}
-}
-
-func (p *ringPort[IN, OUT]) stranded() int64 {
-	if !p.in.ring.stopped.Load() {
-		return 0
-	}
-	return int64(p.in.ring.len())
 }

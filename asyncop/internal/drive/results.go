@@ -6,29 +6,19 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/message"
 )
 
-// Range is a loop over results: of values or, if Messages is set, of messages.
+// Range is a loop over results.
 type Range[IN, OUT any] struct {
-	Iterate func(put func(IN) bool) error // puts the input until put reports false; then, or at the end, it returns
-	Yield   func(OUT, error) bool
-
-	Messages      func(put func(message.Message[IN]) bool) error
-	YieldMessages func(message.Message[OUT], error) bool
-}
-
-func (r *Range[IN, OUT]) yield(v OUT, m call.Message, err error) bool {
-	if r.YieldMessages != nil {
-		return r.YieldMessages(message.With(m, v), err)
-	}
-	return r.Yield(v, err)
+	Iterate  func(put func(IN, call.Message) bool) error // puts the input until put reports false; then, or at the end, it returns
+	Yield    func(OUT, call.Message, error) bool
+	Messages bool // elements and results are values of messages; else those of Iterate and Yield are zero
 }
 
 // Results drives the operator with the input of r, and yields its results.
 func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	e := &ringPort[IN, OUT]{d: d, in: newInlet[IN](d.Buffer), out: newOutlet[OUT](d.Buffer, d.observing != nil, d.host.WakeUp)}
-	if r.Messages != nil {
+	if r.Messages {
 		e.in.ring.messages = make([]call.Message, len(e.in.ring.buf))
 		e.out.ring.messages = make([]call.Message, len(e.out.ring.buf))
 	}
@@ -54,7 +44,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	}()
 	for v, m, ok := e.out.next(); ok; v, m, ok = e.out.next() {
 		held = m
-		more := r.yield(v, m, nil)
+		more := r.Yield(v, m, nil)
 		held = call.Message{}
 		e.out.settle()
 		if !more {
@@ -64,13 +54,9 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	all = true
 	leave()
 	<-d.done
-	err := d.Err()
-	if err == nil && !d.inClosed {
-		err = d.ErrStopped // for the caller, the input is not done
-	}
-	if err != nil {
+	if err := d.endError(); err != nil {
 		var none OUT
-		r.yield(none, call.Message{}, err)
+		r.Yield(none, call.Message{}, err)
 	}
 }
 
@@ -83,16 +69,15 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 		if e.in.ring.stopped.Load() {
 			<-d.done
 			d.observeLate(refused + e.in.ring.len())
-			for e.in.ring.messages != nil && e.in.ring.len() > 0 {
-				d.discarded.Add(1) // it was counted by its place
-				_, m, _ := e.in.ring.takeMessage()
+			for _, m, ok := e.in.ring.takeMessage(); ok; _, m, ok = e.in.ring.takeMessage() { // it came while the loop ended
+				d.discarded.Add(1)
 				d.giveBack(m)
 			}
 		}
 	}()
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
-		d.BreakOff(guard.Wrap("asyncop: input of Results", d.Panicked(recovered)))
+		d.BreakOff(guard.Wrap("asyncop: input of Results", call.Panicked(recovered)))
 	})
 	host := d.host
 	put := func(v IN, m call.Message) bool {
@@ -105,14 +90,8 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 		host.WakeUp()
 		return true
 	}
-	var err error
-	if r.Messages != nil {
-		err = r.Messages(func(m message.Message[IN]) bool { return put(m.Value, message.With(m, struct{}{})) })
-	} else {
-		err = r.Iterate(func(v IN) bool { return put(v, call.Message{}) })
-	}
-	if err != nil {
-		e.failed = guard.Wrap("asyncop: input of Results", err)
+	if err := r.Iterate(put); err != nil {
+		d.inputErr = guard.Wrap("asyncop: input of Results", err)
 	}
 	g.Returned()
 }
@@ -130,7 +109,7 @@ func (d *Driver[IN, OUT]) AwaitRoom(ctx context.Context) int {
 // giveBack nacks a message that nothing was made of, from any goroutine: its source is user code (law A6).
 func (d *Driver[IN, OUT]) giveBack(m call.Message) {
 	if m.Pending() {
-		if err := d.offLoop(func() error { m.Nack(0); return nil }); err != nil {
+		if err := call.OffLoop(func() error { m.Nack(0); return nil }); err != nil {
 			d.Hooks.SourceBroke(err)
 		}
 	}

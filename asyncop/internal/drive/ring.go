@@ -49,14 +49,6 @@ func (r *ring[T]) put(v T) bool {
 	return true
 }
 
-// take removes the oldest value, if there is one.
-func (r *ring[T]) take() (v T, ok bool) {
-	if !r.mayTake() {
-		return v, false
-	}
-	return r.pop(), true
-}
-
 // pop removes the oldest value, which mayTake has found.
 func (r *ring[T]) pop() (v T) {
 	head := r.head.Load()
@@ -192,18 +184,23 @@ func (i *inlet[T]) stop() {
 // outlet is a ring into which the loop puts; then it wakes the reader.
 type outlet[T any] struct {
 	ring   *ring[T]
-	reader call.Sleeper // takes
-	behind atomic.Bool  // the loop waits for a place
-	wakeUp func()       // wakes the loop
+	behind atomic.Bool // the loop waits for a place
+	wakeUp func()      // wakes the loop
+	reader             // takes
 
-	observed bool          // settled and gone are used
-	settled  atomic.Uint64 // values that the reader is done with
-	gone     chan struct{} // closed when it takes no more
+	observed bool // the reader says what it is done with
+}
+
+// reader is a goroutine that takes from a ring.
+type reader struct {
+	call.Sleeper
+	settled atomic.Uint64 // values that it is done with
+	gone    chan struct{} // closed when it takes no more
 }
 
 func newOutlet[T any](places int, observed bool, wakeUp func()) *outlet[T] {
 	return &outlet[T]{
-		ring: newRing[T](places), reader: call.NewSleeper(), wakeUp: wakeUp, observed: observed, gone: make(chan struct{}),
+		ring: newRing[T](places), reader: reader{Sleeper: call.NewSleeper(), gone: make(chan struct{})}, wakeUp: wakeUp, observed: observed,
 	}
 }
 
@@ -227,7 +224,7 @@ func (o *outlet[T]) next() (v T, m call.Message, ok bool) {
 		if o.ring.over() {
 			return v, m, false
 		}
-		o.reader.Sleep(func() bool { return o.ring.len() == 0 && !o.ring.ended.Load() })
+		o.Sleep(func() bool { return o.ring.len() == 0 && !o.ring.ended.Load() })
 	}
 }
 
@@ -245,5 +242,5 @@ func (o *outlet[T]) settle() {
 // close ends the ring: the reader finds that nothing follows.
 func (o *outlet[T]) close() {
 	o.ring.ended.Store(true)
-	o.reader.WakeUp()
+	o.WakeUp()
 }

@@ -28,7 +28,7 @@ func TestRingIsAQueue(t *testing.T) {
 				} else if ok {
 					model = append(model, i)
 				}
-			} else if v, ok := r.take(); ok != (len(model) > 0) || ok && v != model[0] {
+			} else if v, _, ok := r.takeMessage(); ok != (len(model) > 0) || ok && v != model[0] {
 				t.Fatalf("take: %v %v of %v", v, ok, model)
 			} else if ok {
 				model = model[1:]
@@ -51,7 +51,7 @@ func TestRingKeepsNothing(t *testing.T) {
 	v := new([64]byte)
 	gone := weak.Make(v)
 	r.put(v)
-	r.take()
+	r.takeMessage()
 	runtime.GC()
 	require.Nil(t, gone.Value())
 	runtime.KeepAlive(r)
@@ -71,10 +71,10 @@ func TestRingBetweenGoroutines(t *testing.T) {
 		}
 	}()
 	for i := range n {
-		v, ok := r.take()
+		v, _, ok := r.takeMessage()
 		for !ok {
 			taker.Sleep(func() bool { return r.len() == 0 })
-			v, ok = r.take()
+			v, _, ok = r.takeMessage()
 		}
 		if v != i {
 			t.Fatalf("%d came as number %d", v, i)

@@ -7,13 +7,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
 // The memory of a copy is used again, keeps nothing alive, and is given back after a burst.
 func TestSpareOfCopies(t *testing.T) {
 	inFlight := 10_000
-	k := &checkpointing[string, int]{inFlight: func() int { return inFlight }}
+	k := &checkpointing[string, int]{d: new(Driver[string, int])}
+	flies := func(n int) { k.d.published.set(observe.Stats{InFlight: int64(n)}, core.Never) }
+	flies(inFlight)
 	k.prepare()
 	items := k.takeSpare(inFlight)
 	require.Empty(t, items)
@@ -34,12 +37,12 @@ func TestSpareOfCopies(t *testing.T) {
 
 	k.keepSpare(again[:100])
 	require.Nil(t, k.spare.Load(), "made for much more")
-	inFlight = 0
+	flies(0)
 	k.prepare()
 	small := k.takeSpare(minSpare)
 	require.Less(t, cap(small), 2*minSpare)
 	k.keepSpare(small)
-	inFlight = 10_000
+	flies(inFlight)
 	k.prepare()
 	require.GreaterOrEqual(t, cap(*k.spare.Load()), inFlight, "too small")
 	require.GreaterOrEqual(t, cap(k.takeSpare(1_000_000)), 1_000_000)

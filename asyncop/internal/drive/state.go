@@ -14,8 +14,7 @@ import (
 	"github.com/weirflow/weir/queue"
 )
 
-// stateVersion is the first byte of an operator's state. Version 1, which has neither a time nor waits, and version 2, which
-// has no marks, are read.
+// stateVersion is the first byte of an operator's state. Those before it were never released.
 const stateVersion = 3
 
 // Snapshot is what the state of an operator says.
@@ -130,8 +129,8 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 	var none Snapshot[IN, OUT]
 	d := decoder{varint.Reader{Rest: state}}
 	version := d.Byte()
-	if d.Err == nil && (version == 0 || version > stateVersion) {
-		return none, fmt.Errorf("version %d of the state, want 1 to %d", version, stateVersion)
+	if d.Err == nil && version != stateVersion {
+		return none, fmt.Errorf("version %d of the state, want %d", version, stateVersion)
 	}
 	inputs, results := d.Bytes(), d.Bytes()
 	if d.Err == nil {
@@ -139,12 +138,8 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 			return none, err
 		}
 	}
-	if version > 1 {
-		snapshot.Taken = d.Varint()
-	}
-	if version > 2 {
-		snapshot.Final, snapshot.Observer = d.marks()
-	}
+	snapshot.Taken = d.Varint()
+	snapshot.Final, snapshot.Observer = d.marks()
 	var items []core.Item[IN, OUT]
 	for n := d.Uvarint(); n > 0 && d.Err == nil; n-- {
 		var it core.Item[IN, OUT]
@@ -160,7 +155,7 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 			if snapshot.Observer != nil {
 				number = d.Varint()
 			}
-			if err := s.decodeRecord(&d, version, &it, len(items)+1); err != nil {
+			if err := s.decodeRecord(&d, &it, len(items)+1); err != nil {
 				return none, err
 			}
 		default:
@@ -182,13 +177,11 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 }
 
 // decodeRecord decodes the record with a number, but for that of its observer.
-func (s StateCodec[IN, OUT]) decodeRecord(d *decoder, version byte, it *core.Item[IN, OUT], number int) (err error) {
+func (s StateCodec[IN, OUT]) decodeRecord(d *decoder, it *core.Item[IN, OUT], number int) (err error) {
 	it.Attempts = d.attempts()
 	it.First = d.Varint()
 	it.Spent = d.duration("time spent")
-	if version > 1 {
-		it.Wait, it.Retry = d.wait()
-	}
+	it.Wait, it.Retry = d.wait()
 	in := d.Bytes()
 	if d.Err != nil {
 		return nil //nolint:nilerr // Decode says so

@@ -2,8 +2,6 @@ package drive
 
 import (
 	"bytes"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"math"
 	"runtime"
@@ -25,23 +23,6 @@ func testCodec(tb testing.TB, results bool) StateCodec[string, int] {
 		s.Results = codec.Default[int]()
 	}
 	return s
-}
-
-// oldCodec is the codec with whose values the states of earlier versions are written here: texts after a byte, numbers as varints.
-type oldCodec[T any] struct{ codec.Codec[T] }
-
-func (oldCodec[T]) Schema() []byte                              { return nil }
-func (c oldCodec[T]) WithSchema([]byte) (codec.Codec[T], error) { return c, nil }
-
-func oldStateCodec() StateCodec[string, int] {
-	return StateCodec[string, int]{
-		Inputs: oldCodec[string]{codec.Func(
-			func(dst []byte, v string) ([]byte, error) { return append(dst, v...), nil },
-			func(src []byte) (string, error) { return string(src[1:]), nil })},
-		Results: oldCodec[int]{codec.Func(
-			func(dst []byte, v int) ([]byte, error) { return binary.AppendVarint(dst, int64(v)), nil },
-			func(src []byte) (int, error) { v, _ := binary.Varint(src); return int(v), nil })},
-	}
 }
 
 func testItems() []core.Item[string, int] {
@@ -108,32 +89,6 @@ func TestStateWithoutAnObserverIsNotLarger(t *testing.T) {
 	require.Equal(t, sizes[0]+int64(1+len("state")+len(testItems())-1), sizes[3], "a byte for each small number, and none for the watermark")
 }
 
-// stateOfVersion1 is what version 1 wrote for testItems, but for those that wait.
-const stateOfVersion1 = "01050101080000060101010200000400000000020161010f010000000e7791f70500000007ffff00ffffffff0792e8888743fe" +
-	"ffffffffffffffff0101000201000002016303010201030106"
-
-func TestStateOfVersion1IsRead(t *testing.T) {
-	b, err := hex.DecodeString(stateOfVersion1)
-	require.NoError(t, err)
-	got, err := oldStateCodec().Decode(b)
-	require.NoError(t, err)
-	items := slices.DeleteFunc(testItems(), func(it core.Item[string, int]) bool { return it.Wait != 0 })
-	require.Equal(t, Snapshot[string, int]{Items: items}, got)
-}
-
-// stateOfVersion2 is what version 2 wrote for testItems at -7.
-const stateOfVersion2 = "02050101080000060101010200000d060000000000020161010f010000000e7791f70500000007ffff00ffffffff0792e888" +
-	"8743feffffffffffffffff0100010000010200feffffffffffffffff01030201620001020002000201620201000000020163" +
-	"03010201030106"
-
-func TestStateOfVersion2IsRead(t *testing.T) {
-	b, err := hex.DecodeString(stateOfVersion2)
-	require.NoError(t, err)
-	got, err := oldStateCodec().Decode(b)
-	require.NoError(t, err)
-	require.Equal(t, Snapshot[string, int]{Taken: -7, Items: testItems()}, got)
-}
-
 // A watermark has its place in a checkpoint in whatever zone it is: MarshalBinary of package time has no bytes for some.
 func TestStateHasWatermarksOfAllZones(t *testing.T) {
 	s := testCodec(t, false)
@@ -189,12 +144,6 @@ func FuzzState(f *testing.F) {
 	schemas := none.Bytes()[:none.Size()-3] // without time, marks and count
 	f.Add(append(bytes.Clone(none.Bytes()[:none.Size()-1]), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1))
 	f.Add([]byte{})
-	old, err := hex.DecodeString(stateOfVersion1)
-	require.NoError(f, err)
-	f.Add(old)
-	old, err = hex.DecodeString(stateOfVersion2)
-	require.NoError(f, err)
-	f.Add(old)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

@@ -547,7 +547,7 @@ func TestNewRefusesAWrongConfig(t *testing.T) {
 		{`layer 2: the queue "1h"`, func(c *ladder.Config[string]) { c.DeadLetters = "1h" }},
 		{`layer 2: the queue "1m"`, func(c *ladder.Config[string]) { c.Layers[1].Queue = "1m" }},
 		{`Blocked: the queue "dead"`, func(c *ladder.Config[string]) { c.Blocked = "dead" }},
-		{"no store.Inspector", func(c *ladder.Config[string]) {
+		{"not a store.Inspector", func(c *ladder.Config[string]) {
 			c.Blocked, c.Store = "blocked", struct{ store.Store }{c.Store.(store.Store)}
 		}},
 	} {

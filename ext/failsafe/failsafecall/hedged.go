@@ -50,7 +50,7 @@ func Hedged[IN, OUT any](
 			err = guard.Call(func() (err error) {
 				out, err = call(e.Context(), in)
 				return err
-			}, newPanicError)
+			}, func(recovered any) error { return guard.Recovered("asyncop", recovered) })
 			return out, err
 		})
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/message"
 )
 
@@ -43,13 +44,14 @@ func metaColumn(m *store.Message) (string, error) {
 	return string(b), nil
 }
 
-// ReadMeta reads what Meta has returned.
-func ReadMeta(column []byte, due time.Time) (m message.Meta, err error) {
-	if err = m.UnmarshalJSON(column); err != nil { // json.Unmarshal would read it twice
-		return m, fmt.Errorf("store: %w", err)
+// ReadMeta reads what Meta has returned. If the column is damaged, it returns that, and what stands in place of the Meta.
+func ReadMeta(column []byte, position int64, due time.Time) (m message.Meta, damage error) {
+	if err := m.UnmarshalJSON(column); err != nil { // json.Unmarshal would read it twice
+		damage = fmt.Errorf("store: the column meta of the row at position %d of weir_messages is damaged: %w", position, err)
+		m = storearg.Damaged("weir_messages", strconv.FormatInt(position, 10), damage)
 	}
 	m.Due = due.UTC()
-	return m, nil
+	return m, damage
 }
 
 // Where returns a filter as a condition on the columns meta, cause and arrived: " AND …", or "". It appends its parameters

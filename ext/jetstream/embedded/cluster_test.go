@@ -269,6 +269,32 @@ func TestAWorkerThatWasStopped(t *testing.T) {
 	}
 }
 
+// An acknowledgement counts although the lease has ended: then no worker does the message again. It was not sent once the worker had tried
+// to extend the lease.
+func TestALateAcknowledgementCounts(t *testing.T) {
+	t.Parallel()
+	const lease = time.Second
+	srv := fresh(t)
+	js := connect(t, srv)
+	stream := newStream(t, js)
+	first, second := engineOf(t, js, stream, lease), engineOf(t, js, stream, lease)
+	publish(t, js, stream, "one")
+	slow, err := first.Take(bounded(t), "q", 1, lease)
+	require.NoError(t, err)
+	require.Len(t, slow, 1)
+	require.Eventually(t, func() bool {
+		taken, err := second.Take(bounded(t), "q", 1, lease)
+		require.NoError(t, err)
+		return len(taken) == 1 // and its worker dies
+	}, time.Minute, 10*time.Millisecond)
+	require.ErrorIs(t, first.Extend(bounded(t), lease, slow[0].Lease), store.ErrLeaseLost)
+	require.NoError(t, first.Done(bounded(t), slow[0].Lease))
+	consumer, err := js.Consumer(t.Context(), stream, "workers")
+	require.NoError(t, err)
+	require.Zero(t, consumer.CachedInfo().NumAckPending)
+	require.ErrorIs(t, first.Done(bounded(t), slow[0].Lease), store.ErrLeaseLost)
+}
+
 // cut dials a server until it is cut off.
 type cut struct {
 	switchable

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	pipelinekill.Child(openPipelines)
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue { // these tests wait, most of the time
-		_ = f.Value.Set("4")
+		_ = f.Value.Set("8")
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -77,7 +77,7 @@ func makeQueues(t *testing.T, js jetstream.JetStream, replicas int) {
 }
 
 func openQueues(ctx context.Context, url string) (workerkill.Engine, error) {
-	js, err := clustertest.Connect(url)
+	js, err := clustertest.Connect(url, nats.IgnoreDiscoveredServers()) // or it would go past a proxy
 	if err != nil {
 		return nil, err
 	}
@@ -302,6 +302,31 @@ func TestASlowServer(t *testing.T) {
 				if !done {
 					t.Skip("processes cannot be stopped here")
 				}
+				time.Sleep(100 * time.Millisecond)
+			}
+		},
+	})
+}
+
+// Workers that are cut off from the servers, and connections that break in the middle of an answer, cost time and nothing else.
+func TestCutOffByAProxy(t *testing.T) {
+	t.Parallel()
+	c, js := startCluster(t, clustertest.Config{Servers: 3})
+	makeQueues(t, js, 3)
+	proxies, url := startProxies(t, c.URL())
+	all := func(f func(p *proxy)) {
+		for _, p := range proxies {
+			f(p)
+		}
+	}
+	workerkill.Run(t, workerkill.Config{
+		Place: url, Open: openQueues, Messages: fewer,
+		KillServer: func() {
+			for range 3 {
+				all((*proxy).hold) // as if packets were dropped
+				time.Sleep(500 * time.Millisecond)
+				all((*proxy).close)
+				all((*proxy).heal)
 				time.Sleep(100 * time.Millisecond)
 			}
 		},

@@ -24,12 +24,19 @@ type place struct {
 // replicate keeps a stream on all servers.
 func (p place) replicate(c *jetstream.StreamConfig) { c.Replicas = p.replicas }
 
+// forSuites are the options of a server in this process: no rule of the suites needs what it writes to be synced, and each waits for units of
+// time that are long against a call. Tests that kill servers have some that sync.
+func forSuites(o *server.Options) {
+	largePayload(o)
+	o.SyncAlways = false
+}
+
 func largePayload(o *server.Options) { o.MaxPayload = 8 << 20 }
 
 // forPlaces runs a suite on a server in this process, and with WEIR_LONG on three in processes of their own as well.
 func forPlaces(t *testing.T, f func(t *testing.T, p place)) {
 	t.Run("servers=1", func(t *testing.T) {
-		s := fresh(t, embedded.WithServerOptions(largePayload))
+		s := fresh(t, embedded.WithServerOptions(forSuites))
 		f(t, place{
 			connect:  func(t *testing.T, opts ...nats.Option) jetstream.JetStream { t.Helper(); return connect(t, s, opts...) },
 			replicas: 1, unit: 200 * time.Millisecond,

@@ -15,53 +15,66 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
+	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
 	"github.com/weirflow/weir/predicates"
 )
 
-const maxPayload = 1 << 20 // the server's
+const maxPayload = 1 << 20 // of a server in this process
 
 // Law W2: a message near the server's largest one, whose failure fits into no layer and no dead letter, held its slot for ever. Its dead
 // letter points to it, and it stays in the stream.
 func TestFailuresThatAreTooLarge(t *testing.T) {
 	for name, retention := range map[string]jetstream.RetentionPolicy{"limits": jetstream.LimitsPolicy, "work queue": jetstream.WorkQueuePolicy} {
 		t.Run(name, func(t *testing.T) {
-			js := connect(t, fresh(t))
-			stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.Retention = retention })
-			publish(t, js, stream, strings.Repeat("x", maxPayload-100), "small")
-			s := engineOf(t, js, stream, time.Second, weirjs.WithForeign("results", weirjs.Foreign{Stream: stream, Subject: stream + ".results"}))
-			q := delivery.NewQueue[string](s, "q", delivery.RetryAfter(time.Hour), delivery.WithLease(time.Second), delivery.WithLogger(quiet()))
-			op := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, _ string) (string, error) {
-				predicates.ReportStage(ctx, predicates.ClientDispatch)
-				return "", fmt.Errorf("503: %w", syscall.ECONNREFUSED) // which goes to a layer
-			}), time.Minute, 1, asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet()))
-			ctx, cancel := context.WithCancel(bounded(t))
-			ran := make(chan error, 1)
-			go func() {
-				_, err := delivery.Run(ctx, q, op, delivery.NewQueue[string](s, "results"), delivery.WithLogger(quiet()), delivery.WithFloodGuard(1, 1))
-				ran <- err
-			}()
-			entries := func(queue string) []store.Entry {
-				es, err := s.List(bounded(t), queue, store.Filter{}, store.Page{Max: 10})
-				require.NoError(t, err)
-				return es
-			}
-			require.Eventually(t, func() bool { return len(entries("q-dead")) == 1 && len(entries("q-retry-1")) == 1 }, time.Minute, 10*time.Millisecond)
-			letter := entries("q-dead")[0]
-			require.Equal(t, store.Refused, letter.Cause)
-			require.Equal(t, stream+"//1", letter.Meta.ID)
-			require.Contains(t, letter.Meta.LastError, `stays in queue "q", entry `+stream+"/1")
-			require.Contains(t, letter.Meta.LastError, "503")
-			time.Sleep(1500 * time.Millisecond) // a lease
-			cancel()
-			require.NoError(t, <-ran)
-			require.Len(t, entries("q-dead"), 1)
-			kept, err := js.Stream(t.Context(), stream)
-			require.NoError(t, err)
-			m, err := kept.GetMsg(t.Context(), 1)
-			require.NoError(t, err)
-			require.Greater(t, len(m.Data), maxPayload-200)
+			failuresThatAreTooLarge(t, connect(t, fresh(t)), time.Second, func(c *jetstream.StreamConfig) { c.Retention = retention })
 		})
 	}
+	t.Run("three servers in processes of their own", func(t *testing.T) {
+		t.Parallel()
+		_, js := startCluster(t, clustertest.Config{Servers: 3})
+		failuresThatAreTooLarge(t, js, 3*time.Second, func(c *jetstream.StreamConfig) { c.Replicas = 3 }, weirjs.WithReplicas(3))
+	})
+}
+
+func failuresThatAreTooLarge(t *testing.T, js jetstream.JetStream, lease time.Duration, change func(*jetstream.StreamConfig), opts ...weirjs.Option) {
+	t.Helper()
+	largest := int(js.Conn().MaxPayload())
+	stream := newStream(t, js, change)
+	publish(t, js, stream, strings.Repeat("x", largest-100), "small")
+	opts = append(opts, weirjs.WithForeign("results", weirjs.Foreign{Stream: stream, Subject: stream + ".results"}))
+	s := engineOf(t, js, stream, lease, opts...)
+	require.ErrorIs(t, s.Put(bounded(t), "own", store.Message{Meta: delivery.Meta{ID: "a"}, Payload: make([]byte, largest)}), delivery.ErrRefused)
+	q := delivery.NewQueue[string](s, "q", delivery.RetryAfter(time.Hour), delivery.WithLease(lease), delivery.WithLogger(quiet()))
+	op := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, _ string) (string, error) {
+		predicates.ReportStage(ctx, predicates.ClientDispatch)
+		return "", fmt.Errorf("503: %w", syscall.ECONNREFUSED) // which goes to a layer
+	}), time.Minute, 1, asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet()))
+	ctx, cancel := context.WithCancel(bounded(t))
+	ran := make(chan error, 1)
+	go func() {
+		_, err := delivery.Run(ctx, q, op, delivery.NewQueue[string](s, "results"), delivery.WithLogger(quiet()), delivery.WithFloodGuard(1, 1))
+		ran <- err
+	}()
+	entries := func(queue string) []store.Entry {
+		es, err := s.List(bounded(t), queue, store.Filter{}, store.Page{Max: 10})
+		require.NoError(t, err)
+		return es
+	}
+	require.Eventually(t, func() bool { return len(entries("q-dead")) == 1 && len(entries("q-retry-1")) == 1 }, time.Minute, 10*time.Millisecond)
+	letter := entries("q-dead")[0]
+	require.Equal(t, store.Refused, letter.Cause)
+	require.Equal(t, stream+"//1", letter.Meta.ID)
+	require.Contains(t, letter.Meta.LastError, `stays in queue "q", entry `+stream+"/1")
+	require.Contains(t, letter.Meta.LastError, "503")
+	time.Sleep(lease + lease/2)
+	cancel()
+	require.NoError(t, <-ran)
+	require.Len(t, entries("q-dead"), 1)
+	kept, err := js.Stream(t.Context(), stream)
+	require.NoError(t, err)
+	m, err := kept.GetMsg(t.Context(), 1)
+	require.NoError(t, err)
+	require.Greater(t, len(m.Data), largest-200)
 }
 
 // Law W2: a result that is too large for the server was called for again every ten seconds.

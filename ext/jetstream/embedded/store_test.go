@@ -35,7 +35,11 @@ func openEngine(ctx context.Context, js jetstream.JetStream, name string, opts .
 	return weirjs.New(ctx, js, append([]weirjs.Option{weirjs.WithStream(name, nil), weirjs.WithoutStream(), weirjs.WithLogger(quiet())}, opts...)...)
 }
 
+// tokenOf returns the name of a queue as subjects have it.
+func tokenOf(queue string) string { return base64.RawURLEncoding.EncodeToString([]byte(queue)) }
+
 func TestStore(t *testing.T) {
+	t.Parallel()
 	forPlaces(t, func(t *testing.T, p place) {
 		js := p.connect(t)
 		deliverytest.RunStore(t, func(t *testing.T) deliverytest.StorePlace {
@@ -169,7 +173,7 @@ func TestMessagesOfOthersInTheStream(t *testing.T) {
 	defer s.Close()
 	own := []store.Message{{Meta: delivery.Meta{ID: "a"}}, {Meta: delivery.Meta{ID: "b"}}, {Meta: delivery.Meta{ID: "c"}}}
 	require.NoError(t, s.Put(t.Context(), "q", own...))
-	other := "weir.store." + name + "." + base64.RawURLEncoding.EncodeToString([]byte("q")) + ".other"
+	other := "weir.store." + name + "." + tokenOf("q") + ".other"
 	_, err = js.Publish(t.Context(), other, []byte("hello")) // the last one of the queue
 	require.NoError(t, err)
 	_, err = js.Publish(t.Context(), "weir.store."+name+".no%queue.other", nil)
@@ -207,7 +211,7 @@ func TestStreamsThatDoNotFitAStore(t *testing.T) {
 	js := connect(t, fresh(t))
 	for what, change := range map[string]func(*jetstream.StreamConfig){
 		"MaxMsgsPerSubject": func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 },
-		"keep everything":   func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
+		"MaxAge 0":          func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
 		"atomic":            func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false },
 		"direct":            func(c *jetstream.StreamConfig) { c.AllowDirect = true },
 	} {

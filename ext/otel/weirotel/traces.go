@@ -247,8 +247,9 @@ func errorType(err error, reason predicates.Reason) attribute.KeyValue {
 
 func setError(span trace.Span, err error, reason predicates.Reason) {
 	span.SetAttributes(errorType(err, reason))
-	span.SetStatus(codes.Error, err.Error())
-	span.RecordError(err)
+	text := guard.Text(err) // RecordError would write the secrets of URLs
+	span.SetStatus(codes.Error, text)
+	span.AddEvent(semconv.ExceptionEventName, trace.WithAttributes(semconv.ExceptionType(fmt.Sprintf("%T", err)), semconv.ExceptionMessage(text)))
 }
 
 // carrier is the headers of a message as a carrier. The names of headers have no case.

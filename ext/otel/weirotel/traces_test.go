@@ -2,6 +2,7 @@ package weirotel_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -297,6 +298,25 @@ func TestNoLink(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Spans have no secrets of URLs.
+func TestSpansHaveNoSecrets(t *testing.T) {
+	r := newRecorder(t)
+	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, int) (int, error) {
+		return 0, errors.New(`Get "https://ann:s3cret@bank/pay?key=s3cret": refused`)
+	}), time.Minute, 1, asyncop.WithDropOnFailure(), asyncop.WithObserver(weirotel.NewTraces("rows", r)), asyncop.WithLogger(quiet))
+	for _, err := range op.Results(slices.Values([]int{1})) {
+		require.NoError(t, err)
+	}
+	for _, s := range r.Ended() {
+		require.Len(t, s.Events(), 1)
+		text := fmt.Sprint(s.Status().Description, s.Attributes(), s.Events()[0].Attributes)
+		assert.NotContains(t, text, "s3cret")
+		assert.Equal(t, 2, strings.Count(text, "https://ann:xxxxx@bank/pay?xxxxx"), text)
+		assert.Contains(t, s.Events()[0].Attributes, attribute.String("exception.type", "*errors.errorString"))
+	}
+	require.Len(t, r.Ended(), 2)
 }
 
 // Spans end whatever becomes of their element, and those around the operator stay as they are.

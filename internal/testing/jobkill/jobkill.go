@@ -68,45 +68,61 @@ func Run(t *testing.T, place string, open Open) {
 	e, err := open(ctx, place)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, e.Close()) }()
+	Put(t, e, n)
+	job, err := of(e).Start(ctx, jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
+	require.NoError(t, err)
+	job, last := Kill(t, e, job, kills, func(job jobs.Job) *child.Process {
+		p, err := child.Start(name, strconv.Itoa(job.ID)+" "+place)
+		require.NoError(t, err)
+		return p
+	})
+	require.NoError(t, last.Wait(patience))
+	Check(t, e, n, job)
+}
+
+// Put puts n dead letters into the queue "dead".
+func Put(t *testing.T, e store.Keeper, n int) {
+	t.Helper()
 	for from := 0; from < n; from += 1000 {
 		ms := make([]store.Message, 1000)
 		for i := range ms {
 			ms[i] = store.Message{Meta: message.Meta{ID: strconv.Itoa(from + i), Visit: 3}, Payload: []byte(strconv.Itoa(from + i)), Cause: store.Exhausted}
 		}
-		require.NoError(t, e.Put(ctx, "dead", ms...))
+		require.NoError(t, e.Put(t.Context(), "dead", ms...))
 	}
+}
+
+// Kill kills processes that run a job, so many times at most, each after a random number of steps, until the job is over. start starts them.
+// It returns the last one.
+func Kill(t *testing.T, e store.Keeper, job jobs.Job, kills int, start func(job jobs.Job) *child.Process) (jobs.Job, *child.Process) {
+	t.Helper()
 	j := of(e)
-	job, err := j.Start(ctx, jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
-	require.NoError(t, err)
-	begun := time.Now()
-	killed := 0
-	for job.Ended.IsZero() {
-		p, err := child.Start(name, strconv.Itoa(job.ID)+" "+place)
-		require.NoError(t, err)
-		target := job.Done + rand.IntN(n/step/kills)*step
+	begun, killed := time.Now(), 0
+	for {
+		p := start(job)
+		target := job.Done + rand.IntN(max(1, job.Total/step/kills))*step
 		for since := time.Now(); ; time.Sleep(time.Millisecond) {
-			job, err = j.Get(ctx, job.ID)
+			var err error
+			job, err = j.Get(t.Context(), job.ID)
 			require.NoError(t, err)
 			if !job.Ended.IsZero() || killed < kills && job.Done > target {
 				break
 			}
 			require.Less(t, time.Since(since), patience, "a job does not go on: %+v\n%s", job, p.Output())
 		}
-		if job.Ended.IsZero() {
-			killed++
-			time.Sleep(rand.N(10 * time.Millisecond)) // within a step
-			_ = p.Kill()                              // it may have ended
-			continue
+		if !job.Ended.IsZero() {
+			require.GreaterOrEqual(t, killed, kills/2, "a job gets on between a look and a kill")
+			t.Logf("%d messages merged in %v, with %d kills", job.Total, time.Since(begun).Round(time.Millisecond), killed)
+			return job, p
 		}
-		require.NoError(t, p.Wait(patience))
+		killed++
+		time.Sleep(rand.N(10 * time.Millisecond)) // within a step
+		_ = p.Kill()                              // it may have ended
 	}
-	require.GreaterOrEqual(t, killed, kills/2, "a job gets on between a look and a kill")
-	t.Logf("%d messages merged in %v, with %d kills", n, time.Since(begun).Round(time.Millisecond), killed)
-	check(t, e, n, job)
 }
 
-// check looks at what is there after the job.
-func check(t *testing.T, e store.Keeper, n int, job jobs.Job) {
+// Check looks at what is there after the job has merged n messages into the queue "orders": each is there once.
+func Check(t *testing.T, e store.Keeper, n int, job jobs.Job) {
 	t.Helper()
 	require.Equal(t, jobs.Progress{Done: n}, job.Progress)
 	seen := make([]bool, n)
@@ -127,7 +143,7 @@ func check(t *testing.T, e store.Keeper, n int, job jobs.Job) {
 	for i, there := range seen {
 		require.True(t, there, "%d is lost", i)
 	}
-	left, err := e.Count(t.Context(), "dead", store.Filter{})
+	left, err := e.Count(t.Context(), "dead", store.Filter{Cause: store.Exhausted})
 	require.NoError(t, err)
 	require.Zero(t, left.Messages)
 	var events []string

@@ -90,6 +90,7 @@ func (b *bench) list() {
 	expect(keys.Filter{Finished: true}, "done", "unfinished")
 	i = expect(keys.Filter{Finished: true, User: "a"}, "done")
 	assert.True(b, i.Finished)
+	assert.Equal(b, http.StatusCreated, i.Status)
 	expect(keys.Filter{Key: "unfinished", User: "b", Operation: "op"}, "unfinished")
 	expect(keys.Filter{Finished: true, User: "a", Key: "unfinished"})
 	expect(keys.Filter{Operation: "another"})

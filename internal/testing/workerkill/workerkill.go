@@ -201,7 +201,8 @@ func Work(ctx context.Context, e Engine, opts ...delivery.RunOption) (delivery.S
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(process), 10*time.Second, 20+rand.IntN(50),
 		strategies.FixedDelay[Order](1, time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
 		asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet))
-	opts = append([]delivery.RunOption{delivery.WithLogger(quiet)}, opts...)
+	// The message that the sink never takes keeps a worker for the whole drain.
+	opts = append([]delivery.RunOption{delivery.WithLogger(quiet), delivery.WithDrain(3 * time.Second)}, opts...)
 	return delivery.Run(ctx, q.Source(source), op, sink{e.Sink()}, opts...)
 }
 

@@ -296,7 +296,7 @@ func TestFailureTellsTheVerdict(t *testing.T) {
 		strategies.OverBudget: {optest.RetryAll(3, 0), false, `in 0s, not retried: over budget: broken`},
 		strategies.Failed: {
 			strategies.FixedDelay[string](3, 0).RetryIfException(func(error) bool { panic("no answer") }), false,
-			"in 0s: asyncop: panic in user code: no answer (at failure_policy_test.go:N endings_test.TestFailureTellsTheVerdict.func1)\nbroken",
+			"in 0s: strategies: panic in user code: no answer (at failure_policy_test.go:N endings_test.TestFailureTellsTheVerdict.func1)\nbroken",
 		},
 	} {
 		t.Run(want.String(), func(t *testing.T) {

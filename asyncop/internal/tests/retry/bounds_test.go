@@ -287,7 +287,7 @@ func TestLogsNameTheReason(t *testing.T) {
 			}
 			require.Equal(t, []string{
 				`level=DEBUG msg="asyncop: retry" attempts=1 delay=1s reason=TEST_SAFE error=broken element=a`,
-				`level=DEBUG msg="asyncop: no retry" verdict=refused reason=TEST_SAFE attempts=2 error=broken element=a`,
+				`level=DEBUG msg="asyncop: no retry" attempts=2 reason=TEST_SAFE error=broken verdict=refused element=a`,
 				dropped,
 			}, lines)
 		})

@@ -340,7 +340,7 @@ func TestWhoTakesTheResults(t *testing.T) {
 			got = append(got, v.(string))
 		}
 		require.Equal(t, []string{"A", "B", "C", "D", "E", "F"}, got)
-		const taken = "To takes the results already: for several sinks use flow.FanOut"
+		const taken = "Via or To takes the results already: for several sinks use flow.FanOut"
 		require.PanicsWithValue(t, "asyncop: Out: "+taken, func() { op.Out() })
 		require.PanicsWithValue(t, "asyncop: Via: "+taken, func() { op.Via(nil) })
 		require.PanicsWithValue(t, "asyncop: To: "+taken, func() { op.To(sink) })
@@ -348,7 +348,7 @@ func TestWhoTakesTheResults(t *testing.T) {
 		piped := optest.Construct(m, optest.UpperFunc(), time.Minute, nil)
 		next := optest.Construct(m, optest.UpperFunc(), time.Minute, nil)
 		piped.Via(next)
-		require.PanicsWithValue(t, "asyncop: To: Via"+taken[2:], func() { piped.To(sink) })
+		require.PanicsWithValue(t, "asyncop: To: "+taken, func() { piped.To(sink) })
 		close(piped.In())
 		require.NoError(t, next.Wait())
 

@@ -247,28 +247,6 @@ func TestChainedABodyThatBlocks(t *testing.T) {
 	}
 }
 
-// Who waits in the body waits for itself: it gets an error.
-func TestChainedWaitFromTheBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		op := asyncop.OrderedWait(optest.UpperFunc(), time.Minute, 4)
-		n := 0
-		for _, err := range op.ResultsOf(asyncop.FromSlice([]string{"a", "b"})) {
-			assert.NoError(t, err)
-			n++
-			assert.ErrorContains(t, op.Wait(), "in the body of the loop")
-			assert.ErrorContains(t, op.Stop(t.Context()), "in the body of the loop")
-			other := make(chan error)
-			if n == 2 {
-				go func() { other <- op.Stop(t.Context()) }()
-				synctest.Wait()
-				go func() { assert.NoError(t, <-other) }()
-			}
-		}
-		require.Equal(t, 2, n)
-		require.NoError(t, op.Wait())
-	})
-}
-
 // An operator in the body of another's loop, and one whose results are the input of another, by calls that block.
 func TestChainedNested(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {

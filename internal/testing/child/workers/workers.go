@@ -113,13 +113,15 @@ func (w *Workers) MustRun() {
 	}
 }
 
-// End sends each worker a SIGTERM and waits until it has ended without an error.
+// End sends each worker a SIGTERM and waits until all have ended without an error.
 func (w *Workers) End() {
 	w.t.Helper()
 	for _, p := range w.all {
 		_, err := p.Line(w.patience) // one that was started just now does not know the signal yet
 		require.NoError(w.t, err)
 		require.NoError(w.t, p.Signal(syscall.SIGTERM))
+	}
+	for _, p := range w.all {
 		require.NoError(w.t, p.Wait(w.patience))
 	}
 }

@@ -1,0 +1,102 @@
+package console
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/internal/guard"
+)
+
+// saved is how the checkpoints of a pipeline do: what [checkpoint.Stats] has, with the error as a text.
+type saved struct {
+	Pipeline string `json:"-"`
+	Where    string `json:"-"` // the process
+
+	Completed, Failed uint64
+	FailedInRow       int
+	LastError         string
+	LastTime          time.Time
+	LastDuration      time.Duration
+	LastSize          int64
+	UnderWay          uint64
+	Since             time.Time
+}
+
+func savedOf(pipeline, where string, s checkpoint.Stats) saved {
+	r := saved{pipeline, where, s.Completed, s.Failed, s.FailedInRow, "", s.LastTime, s.LastDuration, s.LastSize, s.UnderWay, s.Since}
+	if s.LastError != nil {
+		r.LastError = guard.Text(s.LastError)
+	}
+	return r
+}
+
+// about says how the pipelines of this process do.
+func (s *server) about() jobs.Worker {
+	w := jobs.Worker{Checkpoints: map[string]json.RawMessage{}}
+	for name, c := range s.Checkpoints {
+		w.Checkpoints[name], _ = json.Marshal(savedOf(name, "", c.Stats())) // numbers and texts
+	}
+	return w
+}
+
+// checkpointsOf returns how pipelines do, by name: those of this process, and those of which others say so.
+func (s *server) checkpointsOf(l *look) (list []saved) {
+	for name, c := range s.Checkpoints {
+		list = append(list, savedOf(name, "this process", c.Stats()))
+	}
+	host, _ := os.Hostname() // or none
+	for _, w := range l.Workers {
+		if w.Host == host && w.PID == os.Getpid() {
+			continue
+		}
+		for name, text := range w.Checkpoints {
+			r := saved{Pipeline: name, Where: fmt.Sprintf("%s, %d", w.Host, w.PID)}
+			if json.Unmarshal(text, &r) == nil { // else it is of a later version
+				list = append(list, r)
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b saved) int {
+		return cmp.Or(strings.Compare(a.Pipeline, b.Pipeline), strings.Compare(a.Where, b.Where))
+	})
+	return list
+}
+
+func (s *server) checkpointProblems(list []saved) (problems []problem) {
+	for _, c := range list {
+		if c.FailedInRow > 0 {
+			level := 1
+			if c.FailedInRow > 2 {
+				level = 2
+			}
+			problems = append(problems, problem{level, fmt.Sprintf("%s of %s (%s) failed in a row: %s", count(c.FailedInRow, "checkpoint"), cut(100, c.Pipeline), cut(100, c.Where), failure(200, c.LastError)), s.link("/") + "#checkpoints", "checkpoints"})
+		}
+	}
+	return problems
+}
+
+// took returns a duration, rounded for people.
+func took(d time.Duration) string {
+	if d < 10*time.Millisecond {
+		return d.Round(10 * time.Microsecond).String()
+	}
+	return d.Round(time.Millisecond).String()
+}
+
+// size returns a number of bytes.
+func size(n int64) string {
+	for _, unit := range []string{"B", "KiB", "MiB"} {
+		if n < 10<<10 {
+			return fmt.Sprintf("%d %s", n, unit)
+		}
+		n >>= 10
+	}
+	return fmt.Sprintf("%d GiB", n)
+}

@@ -1,0 +1,45 @@
+package console
+
+import (
+	"net/http"
+
+	"github.com/weirflow/weir/exactlyonce/keys"
+)
+
+const (
+	shownKeys = 50
+	mostKeys  = 1000 // that are counted
+)
+
+type keysData struct {
+	Filter keys.Filter
+	List   []keys.Info // the oldest first
+	Count  int
+	More   bool   // than are counted
+	Error  string // why they cannot be read
+}
+
+// Filtered is for templates.
+func (d keysData) Filtered() bool { return d.Filter != keys.Filter{} }
+
+// keys shows requests with idempotency keys: their states, and never what was asked or answered.
+func (s *server) keys(r *http.Request) (view, error) {
+	q := r.URL.Query()
+	d := keysData{Filter: keys.Filter{User: q.Get("user"), Key: q.Get("key"), Operation: q.Get("operation"), Finished: q.Get("finished") != ""}}
+	for info, err := range keys.List(r.Context(), s.Keys, d.Filter) {
+		if err != nil && r.Context().Err() != nil {
+			return view{}, r.Context().Err()
+		}
+		if err != nil {
+			d.Error = failure(500, err)
+			break
+		}
+		if d.More = d.Count == mostKeys; d.More {
+			break
+		}
+		if d.Count++; d.Count <= shownKeys {
+			d.List = append(d.List, info)
+		}
+	}
+	return view{Name: "keys", Title: "Requests with keys", Data: d}, nil
+}

@@ -1,0 +1,135 @@
+package embedded_test
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/store"
+)
+
+// ahead is a server whose clock is ahead, as it says.
+type ahead struct {
+	jetstream.JetStream
+	by time.Duration
+}
+
+func (a ahead) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	s, err := a.JetStream.Stream(ctx, name)
+	return aheadStream{s, a.by}, err
+}
+
+type aheadStream struct {
+	jetstream.Stream
+	by time.Duration
+}
+
+func (a aheadStream) Info(ctx context.Context, opts ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
+	info, err := a.Stream.Info(ctx, opts...)
+	if err == nil {
+		info.TimeStamp = info.TimeStamp.Add(a.by)
+	}
+	return info, err
+}
+
+// subjectsOf returns what of a stream has subjects that begin with a text.
+func subjectsOf(t *testing.T, js jetstream.JetStream, name, prefix string) (all []string) {
+	t.Helper()
+	stream, err := js.Stream(t.Context(), name)
+	require.NoError(t, err)
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("weir.store."+name+"."+prefix+".>"))
+	require.NoError(t, err)
+	for s := range info.State.Subjects {
+		all = append(all, s)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Law W3: the name of a queue that is empty goes, some minutes after the last Put. One that has messages stays, and one that gets some
+// comes back.
+func TestNamesOfQueuesAreCollected(t *testing.T) {
+	t.Parallel()
+	js := connect(t, fresh(t))
+	name := newStore(t, js)
+	first := openStore(t, js, name)
+	for i := range 20 {
+		require.NoError(t, first.Put(t.Context(), "empty"+strconv.Itoa(i), message("a")))
+		_, err := first.Purge(t.Context(), "empty"+strconv.Itoa(i), store.Filter{})
+		require.NoError(t, err)
+	}
+	require.NoError(t, first.Put(t.Context(), "full", message("a")))
+	stream, err := js.Stream(t.Context(), name)
+	require.NoError(t, err)
+	young := openStore(t, js, name)
+	for i := range 20 {
+		require.NoError(t, young.Put(t.Context(), "young"+strconv.Itoa(i), message("a")))
+	}
+	require.Len(t, subjectsOf(t, js, name, "=queue"), 41, "others may put without publishing the name again")
+	for i := range 20 { // the marks of what was removed live for two minutes
+		subject := "weir.store." + name + "." + tokenOf("empty"+strconv.Itoa(i)) + ".>"
+		require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(subject)))
+	}
+	later := openStore(t, ahead{js, 11 * time.Minute}, name)
+	for i := range 20 {
+		require.NoError(t, later.Put(t.Context(), "later"+strconv.Itoa(i), message("a")))
+	}
+	names := subjectsOf(t, js, name, "=queue")
+	require.Len(t, names, 41, "young, later and full")
+	require.NoError(t, later.Put(t.Context(), "empty7", message("b")))
+	queues, err := first.Queues(t.Context())
+	require.NoError(t, err)
+	require.Len(t, queues, 42)
+	require.Contains(t, queues, "full")
+	require.Contains(t, queues, "empty7")
+}
+
+// Law W3: the choice of a provider goes with its message, also if the worker died before it could remove it.
+func TestChoicesAreCollected(t *testing.T) {
+	t.Parallel()
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	const lease = time.Second
+	e := engineOf(t, js, stream, lease)
+	publish(t, js, stream, "1", "2", "3")
+	taken, err := e.Take(t.Context(), "q", 2, lease)
+	require.NoError(t, err)
+	require.Len(t, taken, 2)
+	for _, l := range taken {
+		require.NoError(t, e.Choose(t.Context(), "north", l.Lease))
+	}
+	require.Len(t, subjectsOf(t, js, "weir-"+stream, "=choice"), 2)
+	workers, err := js.Consumer(t.Context(), stream, "workers") // another program acknowledges the first one
+	require.NoError(t, err)
+	for acknowledged := false; !acknowledged; {
+		batch, err := workers.Fetch(1, jetstream.FetchMaxWait(10*time.Second))
+		require.NoError(t, err)
+		for m := range batch.Messages() {
+			at, err := m.Metadata()
+			require.NoError(t, err)
+			if acknowledged = at.Sequence.Stream == 1; acknowledged {
+				require.NoError(t, m.DoubleAck(t.Context()))
+			}
+		}
+	}
+	other := engineOf(t, js, stream, lease)
+	var last []store.Leased
+	require.Eventually(t, func() bool {
+		last, err = other.Take(t.Context(), "q", 1, lease)
+		require.NoError(t, err)
+		return len(last) == 1
+	}, time.Minute, 10*time.Millisecond)
+	require.NoError(t, other.Choose(t.Context(), "south", last[0].Lease))
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		for _, s := range subjectsOf(t, js, "weir-"+stream, "=choice") {
+			require.NotContains(c, s, "."+tokenOf("q")+".1")
+		}
+	}, time.Minute, 10*time.Millisecond)
+	require.NotEmpty(t, subjectsOf(t, js, "weir-"+stream, "=choice"), "that of a message that is not done stays")
+}

@@ -1,0 +1,158 @@
+package embedded_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/store"
+	weirjs "github.com/weirflow/weir/ext/jetstream"
+	"github.com/weirflow/weir/ext/jetstream/embedded"
+)
+
+// silent dials a server whose answers do not come while it is deaf.
+type silent struct {
+	switchable
+	deaf   atomic.Bool
+	losing atomic.Bool // the answers to transactions, until the next message is read
+}
+
+func (s *silent) Dial(network, address string) (net.Conn, error) {
+	conn, err := s.switchable.Dial(network, address)
+	return silentConn{conn, s}, err
+}
+
+type silentConn struct {
+	net.Conn
+	silent *silent
+}
+
+func (c silentConn) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		if err != nil || !c.silent.deaf.Load() {
+			return n, err
+		}
+	}
+}
+
+func (c silentConn) Write(b []byte) (int, error) {
+	if c.silent.losing.Load() {
+		switch {
+		case bytes.Contains(b, []byte("Nats-Batch-Commit")):
+			c.silent.deaf.Store(true)
+		case bytes.Contains(b, []byte("$JS.API.STREAM.MSG.GET")) && c.silent.deaf.Swap(false):
+			c.silent.losing.Store(false)
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+// connectSilent connects to a server that can fall silent.
+func connectSilent(t *testing.T, srv *embedded.Server, opts ...jetstream.JetStreamOpt) (*silent, jetstream.JetStream) {
+	t.Helper()
+	dialer := &silent{}
+	dialer.server.Store(srv)
+	nc, err := nats.Connect("nats://127.0.0.1:1", nats.SetCustomDialer(dialer), nats.MaxReconnects(-1))
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc, opts...)
+	require.NoError(t, err)
+	return dialer, js
+}
+
+// Close took up to 20 s with servers that did not answer.
+func TestCloseWithServersThatDoNotAnswer(t *testing.T) {
+	t.Parallel()
+	dialer, js := connectSilent(t, fresh(t))
+	stream := newStream(t, js)
+	publish(t, js, stream, "one")
+	newConsumer(t, js, stream, time.Minute)
+	e, err := weirjs.New(t.Context(), js, weirjs.WithStream("weir-"+stream, nil), weirjs.WithLogger(quiet()),
+		weirjs.WithForeign("foreign", weirjs.Foreign{Stream: stream, Consumer: "workers"}))
+	require.NoError(t, err)
+	for i := range 5 {
+		require.NoError(t, e.Put(t.Context(), strconv.Itoa(i), message("a")))
+		taken, err := e.Take(t.Context(), strconv.Itoa(i), 1, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+	}
+	foreign, err := e.Take(t.Context(), "foreign", 1, time.Second)
+	require.NoError(t, err)
+	require.Len(t, foreign, 1)
+	dialer.deaf.Store(true)
+	calls := make(chan error, 2)
+	go func() { calls <- e.Done(context.WithoutCancel(t.Context()), foreign[0].Lease) }()
+	go func() {
+		for { // a call of many requests
+			if _, err := e.Take(context.WithoutCancel(t.Context()), "0", 1, time.Minute); assert.ErrorIs(t, err, store.ErrClosed) || t.Failed() {
+				calls <- err
+				return
+			}
+		}
+	}()
+	begun := time.Now()
+	require.NoError(t, e.Close())
+	require.Less(t, time.Since(begun), 8*time.Second, "twice what it waits for")
+	<-calls
+	<-calls
+}
+
+// What was removed by a request whose answer was lost is done: it is not lost, and a purge counts it.
+func TestARemovalWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	for what, remove := range map[string]func(s *weirjs.Engine, leases []store.Lease) error{
+		"done": func(s *weirjs.Engine, leases []store.Lease) error { return s.Done(t.Context(), leases...) },
+		"purge": func(s *weirjs.Engine, leases []store.Lease) error {
+			n, err := s.Purge(t.Context(), "q", store.Filter{})
+			assert.Equal(t, len(leases), n)
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dialer, js := connectSilent(t, fresh(t), jetstream.WithDefaultTimeout(time.Second))
+			s := openStore(t, js, newStore(t, js))
+			require.NoError(t, s.Put(t.Context(), "q", message("a"), message("b"), message("c")))
+			taken, err := s.Take(t.Context(), "q", 3, time.Minute)
+			require.NoError(t, err)
+			var leases []store.Lease
+			for _, l := range taken {
+				leases = append(leases, l.Lease)
+			}
+			dialer.losing.Store(true)
+			require.NoError(t, remove(s, leases))
+			require.False(t, dialer.losing.Load(), "no answer was lost")
+			require.ErrorIs(t, s.Done(t.Context(), leases...), store.ErrLeaseLost, "in another call")
+		})
+	}
+}
+
+// A verdict that waits for one without an answer has its own time for the server.
+func TestAVerdictBehindOneWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	l := &listed{ms: []jetstream.Msg{madeUp{seq: 1, reply: "ack.0"}, madeUp{seq: 2, reply: "ack.1"}}}
+	s := engineOf(t, listing{js, l}, stream, 1500*time.Millisecond)
+	taken, err := s.Take(t.Context(), "q", 2, time.Second)
+	require.NoError(t, err)
+	require.Len(t, taken, 2)
+	sent, first := make(chan *nats.Msg, 1), make(chan error, 1)
+	_, err = js.Conn().ChanSubscribe("ack.0", sent)
+	require.NoError(t, err)
+	_, err = js.Conn().Subscribe("ack.1", func(m *nats.Msg) { _ = m.Respond(nil) })
+	require.NoError(t, err)
+	go func() { first <- s.Done(bounded(t), taken[0].Lease) }()
+	<-sent
+	require.NoError(t, s.Done(bounded(t), taken[1].Lease))
+	require.ErrorIs(t, <-first, context.DeadlineExceeded)
+}

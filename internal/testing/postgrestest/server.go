@@ -1,0 +1,242 @@
+//go:build unix
+
+package postgrestest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Server is a PostgreSQL server. It belongs to the goroutine of its test.
+type Server struct {
+	t    testing.TB
+	bin  string // directory of the programs
+	dir  string
+	port int
+	met  bool                // clients know the port
+	cred *syscall.Credential // nil: the user that runs the test
+
+	process *os.Process
+	ended   chan struct{} // closed by the process's end; nil: not running
+}
+
+// Start makes a database cluster and starts its server, which ends with the test.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	bin, err := programs()
+	if err != nil {
+		unavailable(t, err)
+	}
+	s := &Server{t: t, bin: bin}
+	if s.cred, err = credential(); err != nil {
+		unavailable(t, err)
+	}
+	// Not t.TempDir: another user has to get there.
+	s.dir, err = os.MkdirTemp("", "weir-pg-")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		s.Kill()
+		os.RemoveAll(s.dir)
+	})
+	if s.cred != nil {
+		require.NoError(t, os.Chown(s.dir, int(s.cred.Uid), int(s.cred.Gid)))
+	}
+	out, err := s.command("initdb", "-D", s.data(), "-U", "weir", "-A", "trust", "-E", "UTF8", "--locale=C", "-N").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	s.port = freePort(t)
+	s.Start()
+	s.met = true
+	return s
+}
+
+// URL returns the connection string.
+func (s *Server) URL() string {
+	return fmt.Sprintf("postgres://weir@127.0.0.1:%d/postgres?sslmode=disable", s.port)
+}
+
+// Kill ends the server as kill -9 does. It does nothing if the server is not running.
+func (s *Server) Kill() { s.end(syscall.SIGKILL) }
+
+// Shutdown ends the server as pg_ctl stop -m fast does: its clients get 57P01.
+func (s *Server) Shutdown() { s.end(syscall.SIGINT) }
+
+func (s *Server) end(sig syscall.Signal) {
+	if s.ended == nil {
+		return
+	}
+	_ = s.process.Signal(sig) // it may have ended by itself
+	<-s.ended
+	s.ended = nil
+}
+
+// Start starts a server that was ended, and waits until it answers.
+func (s *Server) Start() {
+	s.t.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		s.launch()
+		for {
+			if s.answers() {
+				return
+			}
+			require.True(s.t, time.Now().Before(deadline), "PostgreSQL does not answer: see %s", s.logFile())
+			select {
+			case <-s.ended:
+				if s.ended = nil; !s.met {
+					s.port = freePort(s.t) // another process may have taken it
+				}
+			case <-time.After(10 * time.Millisecond): // it is starting, or recovering
+				continue
+			}
+			break // after kill -9 its backends may hold the shared memory for a moment: once more
+		}
+	}
+}
+
+func (s *Server) launch() {
+	s.t.Helper()
+	log, err := os.Create(s.logFile())
+	require.NoError(s.t, err)
+	defer log.Close()
+	cmd := s.command("postgres", "-D", s.data(), "-h", "127.0.0.1", "-p", strconv.Itoa(s.port), "-k", s.dir,
+		"-c", "fsync=off", "-c", "max_connections=100")
+	cmd.Stderr = log
+	require.NoError(s.t, cmd.Start())
+	ended := make(chan struct{})
+	s.process, s.ended = cmd.Process, ended
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // by a signal, as a rule
+	}()
+}
+
+// answers reads what the server has written of itself: its process, and in the last line whether it takes connections.
+func (s *Server) answers() bool {
+	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
+	lines := strings.Fields(string(text))
+	return err == nil && len(lines) > 1 && lines[0] == strconv.Itoa(s.process.Pid) && lines[len(lines)-1] == "ready"
+}
+
+func (s *Server) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(s.bin, name), args...)
+	cmd.Dir = s.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.cred}
+	return cmd
+}
+
+func (s *Server) data() string    { return filepath.Join(s.dir, "data") }
+func (s *Server) logFile() string { return filepath.Join(s.dir, "log") }
+
+// programs returns the directory of initdb and postgres.
+func programs() (dir string, err error) {
+	candidates, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // Debian's; the pattern is a good one
+	slices.Reverse(candidates)                                  // the newest first
+	if path, err := exec.LookPath("postgres"); err == nil {
+		candidates = append([]string{filepath.Dir(path)}, candidates...)
+	}
+	for _, dir := range candidates {
+		if isFile(filepath.Join(dir, "initdb")) && isFile(filepath.Join(dir, "postgres")) {
+			return dir, nil
+		}
+	}
+	return "", errors.New("no initdb and postgres, neither in PATH nor in /usr/lib/postgresql")
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir()
+}
+
+// credential returns the user to run the server as: PostgreSQL refuses root.
+func credential() (*syscall.Credential, error) {
+	if os.Getuid() != 0 {
+		return nil, nil // no other user than this one
+	}
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		return nil, fmt.Errorf("PostgreSQL does not run as root: %w", err)
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+}
+
+func unavailable(t testing.TB, err error) {
+	t.Helper()
+	if os.Getenv("CI") != "" || os.Getenv("WEIR_REQUIRE_POSTGRES") != "" {
+		t.Fatalf("PostgreSQL is required here: %v", err)
+	}
+	t.Skipf("skipped, this test needs PostgreSQL (apt-get install postgresql): %v", err)
+}
+
+// freePort returns a port below those that connections get, so that a server that was killed finds it free when it comes back.
+func freePort(t testing.TB) int {
+	t.Helper()
+	for try := 0; ; try++ {
+		port := 12_000 + rand.IntN(20_000)
+		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
+		if err == nil {
+			require.NoError(t, l.Close())
+			return port
+		}
+		require.Less(t, try, 100, "%v", err)
+	}
+}
+
+// Freeze stops the server's processes until the end of the test, or Thaw: it answers nothing, and closes no connection. The kernel still
+// accepts new ones. The test is skipped where there is no /proc.
+func (s *Server) Freeze() {
+	s.t.Helper()
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		s.t.Skip("skipped, this test needs /proc")
+	}
+	s.t.Cleanup(s.Thaw) // before the server is killed: its processes notice that only when they run
+	s.signal(syscall.SIGSTOP)
+}
+
+// Thaw lets a frozen server continue.
+func (s *Server) Thaw() { s.signal(syscall.SIGCONT) }
+
+// signal sends a signal to the server and its children.
+func (s *Server) signal(sig syscall.Signal) {
+	s.t.Helper()
+	require.NoError(s.t, s.process.Signal(sig)) // it starts no children from here on, if it stops
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	require.NoError(s.t, err)
+	for _, stat := range stats {
+		text, err := os.ReadFile(stat)
+		if err != nil {
+			continue // it has ended
+		}
+		// "17 (name, perhaps with blanks) S 16 …": the parent is behind the state.
+		_, rest, _ := strings.Cut(string(text[bytes.LastIndexByte(text, ')')+1:]), " ")
+		fields := strings.Fields(rest)
+		if len(fields) < 2 || fields[1] != strconv.Itoa(s.process.Pid) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(stat)))
+		require.NoError(s.t, err)
+		_ = syscall.Kill(pid, sig) // it may have ended
+	}
+}
