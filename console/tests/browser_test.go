@@ -249,7 +249,8 @@ func pages(t *testing.T, e store.Keeper) []string {
 	says(t, e, jobs.Worker{ID: "r", Host: "worker-2", Since: time.Now().Add(-time.Hour), Seen: time.Now(), Outbox: "mails", Counts: json.RawMessage(`{"Received":7200}`), Operators: []json.RawMessage{json.RawMessage(`{"LastError":"` + strings.Repeat("https://broker:5672 is away ", 20) + `","LastFailure":"2026-01-02T03:04:05Z","Failures":3}`)}})
 	parts, err := json.Marshal(jobs.Worker{ID: "w2", Host: "worker-2", Seen: time.Now().Add(time.Hour), Partitions: []jobs.Partition{
 		{Pipeline: "flights", Name: strings.Repeat("long", 100), Epoch: 7, State: "failing", Lag: -1, Why: strings.Repeat("no right ", 40)},
-		{Pipeline: "flights", Name: "orders/4", State: jobs.Unowned, Lag: -1}, {Pipeline: "flights", Name: "orders/5", State: "running", Lag: 123456},
+		{Pipeline: "flights", Name: "orders/4", State: jobs.Unowned, Lag: -1},
+		{Pipeline: "flights", Name: "orders/5", State: "running", Lag: 123456},
 	}})
 	require.NoError(t, err)
 	require.NoError(t, e.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {

@@ -160,7 +160,8 @@ func TestWorkersAndBackends(t *testing.T) {
 			Backends:  []jobs.Backend{{Name: "air", State: "closed", Why: "503 of half the calls", Limit: -1}},
 			Partitions: []jobs.Partition{
 				{Pipeline: "flights", Name: "a", Epoch: 3, State: "running", Lag: 1234},
-				{Pipeline: "flights", Name: "b<script>", State: jobs.Unowned, Lag: -1}, {Pipeline: "flights", Name: "c", State: jobs.Unowned, Lag: -1},
+				{Pipeline: "flights", Name: "b<script>", State: jobs.Unowned, Lag: -1},
+				{Pipeline: "flights", Name: "c", State: jobs.Unowned, Lag: -1},
 				{Pipeline: "flights", Name: "d", Epoch: 3, State: "failing", Lag: -1, Why: "no right"},
 			},
 			ClockOffset: -3 * time.Minute,

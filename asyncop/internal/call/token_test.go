@@ -18,9 +18,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-var (
-	errTest = errors.New("test")
-)
+var errTest = errors.New("test")
 
 // stopped is a clock that does not go.
 type stopped time.Duration
