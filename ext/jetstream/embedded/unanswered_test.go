@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -90,21 +91,17 @@ func TestCloseWithServersThatDoNotAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, foreign, 1)
 	dialer.deaf.Store(true)
-	calls := make(chan error, 2)
-	go func() { calls <- e.Done(context.WithoutCancel(t.Context()), foreign[0].Lease) }()
-	go func() {
-		for { // a call of many requests
-			if _, err := e.Take(context.WithoutCancel(t.Context()), "0", 1, time.Minute); assert.ErrorIs(t, err, store.ErrClosed) || t.Failed() {
-				calls <- err
-				return
-			}
-		}
-	}()
+	var calls sync.WaitGroup
+	ctx := context.WithoutCancel(t.Context())
+	calls.Go(func() { assert.Error(t, e.Done(ctx, foreign[0].Lease)) })
+	calls.Go(func() { // a call of many requests
+		_, err := e.Take(ctx, "0", 1, time.Minute)
+		assert.ErrorIs(t, err, store.ErrClosed)
+	})
 	begun := time.Now()
 	require.NoError(t, e.Close())
 	require.Less(t, time.Since(begun), 8*time.Second, "twice what it waits for")
-	<-calls
-	<-calls
+	calls.Wait()
 }
 
 // What was removed by a request whose answer was lost is done: it is not lost, and a purge counts it.
