@@ -83,7 +83,7 @@ func serve(ctx context.Context, address string) error {
 		return err
 	}
 	fmt.Println("serving")
-	context.AfterFunc(ctx, func() { service.Shutdown(context.Background()) })
+	context.AfterFunc(ctx, func() { service.Shutdown(context.Background()) }) //nolint:errcheck // Serve returns
 	if err := service.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
