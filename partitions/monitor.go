@@ -3,6 +3,8 @@ package partitions
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -175,9 +177,35 @@ func (w *worker) about() jobs.Worker {
 		all = all[:mostSaid]
 	}
 	for i := range all {
-		all[i].Why = strings.ToValidUTF8(all[i].Why[:min(len(all[i].Why), mostWhy)], "")
+		all[i].Why = short(all[i].Why)
 	}
-	return jobs.Worker{Partitions: all}
+	return jobs.Worker{Partitions: all, Checkpoints: w.checkpoints(all)}
+}
+
+func short(why string) string { return strings.ToValidUTF8(why[:min(len(why), mostWhy)], "") }
+
+// checkpoints returns the statistics of the checkpoints of partitions, by pipeline and partition.
+func (w *worker) checkpoints(of []jobs.Partition) map[string]json.RawMessage {
+	coordinators := make(map[string]*checkpoint.Coordinator, len(of))
+	w.mu.Lock()
+	for _, p := range of {
+		if r := w.runs[p.Name]; r != nil && r.coordinator != nil {
+			coordinators[path.Join(w.Name, p.Name)] = r.coordinator
+		}
+	}
+	w.mu.Unlock()
+	stats := make(map[string]json.RawMessage, len(coordinators))
+	for name, c := range coordinators {
+		s := struct {
+			checkpoint.Stats
+			LastError string // in place of an error, which has no JSON
+		}{Stats: c.Stats()}
+		if err := s.Stats.LastError; err != nil {
+			s.LastError = short(guard.Text(err))
+		}
+		stats[name], _ = json.Marshal(s) // numbers and texts
+	}
+	return stats
 }
 
 // heartbeats says in the engine what this worker has, until the function that it returns is called.

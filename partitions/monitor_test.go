@@ -2,6 +2,7 @@ package partitions_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -81,6 +82,14 @@ func TestMonitor(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, workers, 1)
 		require.Equal(t, m.Status().Partitions, workers[0].Partitions)
+		require.Len(t, workers[0].Checkpoints, 3, "the pipeline that fails has none")
+		var stored struct {
+			Completed uint64
+			LastError string
+		}
+		require.NoError(t, json.Unmarshal(workers[0].Checkpoints["flights/a"], &stored))
+		require.Positive(t, stored.Completed)
+		require.Empty(t, stored.LastError)
 
 		cut.set("error") // the locks do not answer
 		time.Sleep(30 * time.Second)

@@ -104,6 +104,7 @@ func TestJoinOfABatchThatFails(t *testing.T) {
 		}
 		require.Equal(t, []string{"1a", "2b"}, got)
 		require.Equal(t, 5, calls)
+		synctest.Wait() // the goroutine of the last call returns
 		require.Zero(t, op.Stats().Running)
 	})
 }

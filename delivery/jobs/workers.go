@@ -40,7 +40,7 @@ type Worker struct {
 	Operators   []json.RawMessage `json:"operators,omitempty"`
 	Backends    []Backend         `json:"backends,omitempty"`
 
-	Checkpoints map[string]json.RawMessage `json:"checkpoints,omitempty"` // of pipelines, by name
+	Checkpoints map[string]json.RawMessage `json:"checkpoints,omitempty"` // by pipeline, or pipeline/partition
 	// Partitions are the worker's, and those that have no owner as far as it knows, at most 256: see package partitions.
 	Partitions []Partition `json:"partitions,omitempty"`
 }
