@@ -40,12 +40,17 @@ func (s *Engine) nameQueue(ctx context.Context, queue string) error {
 	}
 	s.named[queue] = now
 	s.mu.Unlock()
+	s.forgetNames(ctx)
+	return nil
+}
+
+// forgetNames looks at the next names in the stream. After an error they are looked at another time.
+func (s *Engine) forgetNames(ctx context.Context) {
 	for range namesLooked {
 		if s.forgetName(ctx) != nil {
-			break // it is looked at another time
+			return
 		}
 	}
-	return nil
 }
 
 // forgetName looks at the next name in the stream, and removes it if it is of no use.

@@ -264,7 +264,7 @@ func fits(has jetstream.StreamConfig) error {
 	case has.MaxMsgsPerSubject != 1:
 		return errors.New("MaxMsgsPerSubject must be 1")
 	case has.Discard != want.Discard || has.MaxAge != 0 || has.Retention != want.Retention:
-		return errors.New("Retention must be limits, MaxAge 0 and Discard new")
+		return errors.New("its Retention must be limits, MaxAge 0 and Discard new")
 	case has.DiscardNewPerSubject || has.SubjectDeleteMarkerTTL != 0:
 		return errors.New("DiscardNewPerSubject must be false, and SubjectDeleteMarkerTTL 0")
 	case !has.AllowAtomicPublish || !has.AllowMsgTTL:
