@@ -1,6 +1,11 @@
 package checkpoint
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/weirflow/weir/internal/guard"
+)
 
 // Stats describes the checkpoints of a [Coordinator] since it was made. Times are by its clock.
 type Stats struct {
@@ -18,6 +23,19 @@ type Stats struct {
 
 	UnderWay uint64    // number of the checkpoint under way: triggered, being stored or being published; 0: none
 	Since    time.Time // when it was triggered
+}
+
+// MarshalJSON encodes LastError as a text, without the passwords and queries of URLs.
+func (s Stats) MarshalJSON() ([]byte, error) {
+	type plain Stats // without this method
+	out := struct {
+		plain
+		LastError string `json:",omitempty"`
+	}{plain: plain(s)}
+	if s.LastError != nil {
+		out.LastError = guard.Text(s.LastError)
+	}
+	return json.Marshal(out)
 }
 
 // Stats returns the counts of the checkpoints so far. It may be called at any time.

@@ -2,6 +2,7 @@ package checkpoint_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
@@ -421,4 +422,18 @@ func TestTolerableFailures(t *testing.T) {
 		require.EqualValues(t, 101, c.LastComplete())
 	})
 	require.PanicsWithValue(t, "checkpoint: WithTolerableFailures: negative number: -1", func() { WithTolerableFailures(-1) })
+}
+
+// An error is a text in JSON, without the secrets of URLs, and all other fields are there.
+func TestStatsAsJSON(t *testing.T) {
+	s := Stats{Completed: 2, Failed: 3, FailedInRow: 1, LastID: 2, LastSize: 7, LastDuration: time.Second, UnderWay: 4}
+	text, err := json.Marshal(s)
+	require.NoError(t, err)
+	var same Stats
+	require.NoError(t, json.Unmarshal(text, &same))
+	require.Equal(t, s, same)
+	s.LastError = errors.New("https://ann:s3cret@bucket is full")
+	text, err = json.Marshal(s)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"LastError":"https://ann:xxxxx@bucket is full"`)
 }

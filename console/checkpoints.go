@@ -9,12 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/delivery/jobs"
-	"github.com/weirflow/weir/internal/guard"
 )
 
-// saved is how the checkpoints of a pipeline do: what [checkpoint.Stats] has, with the error as a text.
+// saved is [checkpoint.Stats] as JSON has it.
 type saved struct {
 	Pipeline string `json:"-"`
 	Where    string `json:"-"` // the process
@@ -29,37 +27,36 @@ type saved struct {
 	Since             time.Time
 }
 
-func savedOf(pipeline, where string, s checkpoint.Stats) saved {
-	r := saved{pipeline, where, s.Completed, s.Failed, s.FailedInRow, "", s.LastTime, s.LastDuration, s.LastSize, s.UnderWay, s.Since}
-	if s.LastError != nil {
-		r.LastError = guard.Text(s.LastError)
-	}
-	return r
-}
-
 // about says how the pipelines of this process do.
 func (s *server) about() jobs.Worker {
 	w := jobs.Worker{Checkpoints: map[string]json.RawMessage{}}
 	for name, c := range s.Checkpoints {
-		w.Checkpoints[name], _ = json.Marshal(savedOf(name, "", c.Stats())) // numbers and texts
+		w.Checkpoints[name], _ = json.Marshal(c.Stats()) // numbers and texts
 	}
 	return w
 }
 
-// checkpointsOf returns how pipelines do, by name: those of this process, and those of which others say so.
+// checkpointsOf returns how pipelines do, by name: those of s.Checkpoints, and those in the heartbeats of workers, of this process too.
 func (s *server) checkpointsOf(l *look) (list []saved) {
-	for name, c := range s.Checkpoints {
-		list = append(list, savedOf(name, "this process", c.Stats()))
+	add := func(name, where string, stats json.RawMessage) {
+		r := saved{Pipeline: name, Where: where}
+		if json.Unmarshal(stats, &r) == nil { // else it is of a later version
+			list = append(list, r)
+		}
+	}
+	own := s.about().Checkpoints
+	for name, stats := range own {
+		add(name, "this process", stats)
 	}
 	host, _ := os.Hostname() // or none
 	for _, w := range l.Workers {
-		if w.Host == host && w.PID == os.Getpid() {
-			continue
+		where, isOurs := fmt.Sprintf("%s, %d", w.Host, w.PID), w.Host == host && w.PID == os.Getpid()
+		if isOurs {
+			where = "this process"
 		}
-		for name, text := range w.Checkpoints {
-			r := saved{Pipeline: name, Where: fmt.Sprintf("%s, %d", w.Host, w.PID)}
-			if json.Unmarshal(text, &r) == nil { // else it is of a later version
-				list = append(list, r)
+		for name, stats := range w.Checkpoints {
+			if _, has := own[name]; !isOurs || !has { // the handler says that in heartbeats, too
+				add(name, where, stats)
 			}
 		}
 	}

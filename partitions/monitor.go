@@ -177,12 +177,10 @@ func (w *worker) about() jobs.Worker {
 		all = all[:mostSaid]
 	}
 	for i := range all {
-		all[i].Why = short(all[i].Why)
+		all[i].Why = strings.ToValidUTF8(all[i].Why[:min(len(all[i].Why), mostWhy)], "")
 	}
 	return jobs.Worker{Partitions: all, Checkpoints: w.checkpoints(all)}
 }
-
-func short(why string) string { return strings.ToValidUTF8(why[:min(len(why), mostWhy)], "") }
 
 // checkpoints returns the statistics of the checkpoints of partitions, by pipeline and partition.
 func (w *worker) checkpoints(of []jobs.Partition) map[string]json.RawMessage {
@@ -196,14 +194,7 @@ func (w *worker) checkpoints(of []jobs.Partition) map[string]json.RawMessage {
 	w.mu.Unlock()
 	stats := make(map[string]json.RawMessage, len(coordinators))
 	for name, c := range coordinators {
-		s := struct {
-			checkpoint.Stats
-			LastError string // in place of an error, which has no JSON
-		}{Stats: c.Stats()}
-		if err := s.Stats.LastError; err != nil {
-			s.LastError = short(guard.Text(err))
-		}
-		stats[name], _ = json.Marshal(s) // numbers and texts
+		stats[name], _ = json.Marshal(c.Stats()) // numbers and texts
 	}
 	return stats
 }

@@ -32,7 +32,7 @@ type Worker struct {
 	Since   time.Time `json:"since"`   // by the engine's clock, as Seen
 	Seen    time.Time `json:"seen"`    // when it reported
 	// ClockOffset is how far the engine's clock is ahead of the clock of the worker's machine. The time of the engine's answer is its error.
-	ClockOffset time.Duration     `json:"clock_offset,omitempty"` // in ns
+	ClockOffset time.Duration     `json:"clockOffset,omitempty"` // in ns
 	Queues      []string          `json:"queues,omitempty"`
 	Reads       string            `json:"reads,omitempty"`  // the queue whose messages it takes, with its layers
 	Outbox      string            `json:"outbox,omitempty"` // the outbox that it relays, or would relay
