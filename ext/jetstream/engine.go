@@ -85,6 +85,7 @@ func (s *Engine) Close() error {
 	}
 	s.closeIndexes()
 	for _, f := range s.foreign {
+		f.sweep(true)
 		f.asker.end()
 	}
 	if s.owned {

@@ -36,8 +36,6 @@ type Foreign struct {
 
 const (
 	maxAckPending = 1000            // of a consumer that Open makes
-	onePull       = 3 * time.Second // how long the server keeps a request for a message
-	unwanted      = time.Second     // a message that came and was not taken goes back after it
 	confirm       = 5 * time.Second // for the server's answers
 	maxGivenBack  = 10_000
 	forGood       = 10 * 365 * 24 * time.Hour // a longer delay stands for ever
@@ -51,9 +49,10 @@ type foreign struct {
 	Foreign
 	s        *Engine
 	queue    string
-	consumer jetstream.Consumer // nil: it is only written
-	lease    time.Duration      // AckWait
-	stays    bool               // the stream keeps what was acknowledged
+	consumer jetstream.Consumer                                           // nil: it is only written
+	pull     func(ctx context.Context, r pull, got func(*nats.Msg)) error // of its puller
+	lease    time.Duration                                                // AckWait
+	stays    bool                                                         // the stream keeps what was acknowledged
 
 	asking chan struct{} // has room for one: who uses asker
 	asker  asker
@@ -61,30 +60,18 @@ type foreign struct {
 	mu        sync.Mutex
 	held      map[uint64]*theirs      // by sequence number
 	givenBack map[uint64]struct{}     // by this process, which has outlived them; at most maxGivenBack
-	buffer    []arrival               // was not taken
 	suspects  map[uint64]store.Leased // whose leases may have ended: each is returned alone
 	extended  time.Time               // the suspects' leases
 	passed    int                     // takes since a suspect had its turn
-	taken     chan struct{}           // closed, and replaced, when the buffer was taken from
 	choices   int                     // that were noted
-	wakes     map[*func()]bool        // of those that listen
-	life      context.Context         //nolint:containedctx // of the pulls: ends when nobody listens any more
-	end       context.CancelFunc
-	pulling   bool            // a request for a message is at the server
-	pulls     *sync.WaitGroup // of that life
+	inbox
 
 	forgetting sync.WaitGroup
 }
 
-// arrival is a message that came, and the time before which its lease did not begin.
-type arrival struct {
-	jetstream.Msg
-	at time.Time
-}
-
 // theirs is a message that was taken.
 type theirs struct {
-	msg      jetstream.Msg
+	msg      *nats.Msg
 	leased   time.Time // when its lease began, by the worker's clock
 	fence    uint64
 	provider string // that was chosen
@@ -107,7 +94,7 @@ func (s *Engine) openForeign(ctx context.Context, queue string, at Foreign) (*fo
 	}
 	f := &foreign{
 		Foreign: at, s: s, queue: queue, lease: cmp.Or(at.AckWait, defaultAckWait), stays: cfg.Retention == jetstream.LimitsPolicy,
-		asking: make(chan struct{}, 1), held: map[uint64]*theirs{}, givenBack: map[uint64]struct{}{}, suspects: map[uint64]store.Leased{}, taken: make(chan struct{}), wakes: map[*func()]bool{},
+		asking: make(chan struct{}, 1), held: map[uint64]*theirs{}, givenBack: map[uint64]struct{}{}, suspects: map[uint64]store.Leased{}, inbox: newInbox(),
 	}
 	if at.Consumer == "" {
 		return f, nil
@@ -121,7 +108,9 @@ func (s *Engine) openForeign(ctx context.Context, queue string, at Foreign) (*fo
 	if err != nil {
 		return nil, fmt.Errorf("jetstream: consumer %s: %w", f.name(), err)
 	}
-	return f, f.fits(f.consumer.CachedInfo().Config)
+	has := f.consumer.CachedInfo().Config
+	f.pull = newPuller(s.js, at.Stream, at.Consumer, has).pull
+	return f, f.fits(has)
 }
 
 const defaultAckWait = 30 * time.Second // the server's, and that of a queue
@@ -163,54 +152,22 @@ func (f *foreign) take(ctx context.Context, limit, room int, lease time.Duration
 			return taken, nil
 		}
 	}
-	f.mu.Lock()
-	got := f.buffer[:min(limit, len(f.buffer))]
-	f.buffer = f.buffer[len(got):]
-	if len(got) > 0 {
-		close(f.taken)
-		f.taken = make(chan struct{})
-	}
-	waiting := f.pulling
-	f.mu.Unlock()
-	size := 0
-	hold := func(m arrival) error {
-		l, suspect, err := f.hold(ctx, m)
-		if err == nil && !suspect {
+	came, err := f.collect(ctx, limit, room)
+	for _, m := range came {
+		l, suspect, notRead := f.hold(ctx, m)
+		if notRead == nil && !suspect {
 			taken = append(taken, l)
 		}
-		size += len(l.Payload)
-		return err
+		err = errors.Join(err, notRead)
 	}
-	for _, m := range got {
-		if err := hold(m); err != nil {
-			return taken, err
-		}
-	}
-	largest := int(max(1, f.s.js.Conn().MaxPayload()))
-	came := len(got)
-	for !waiting && came < limit && size < room {
-		n := min(limit-came, max(1, (room-size)/largest)) // so many fit, however large they are
-		before, asked := came, f.s.clock.Now()
-		batch, err := f.consumer.FetchNoWait(n)
-		if err == nil {
-			for m := range batch.Messages() {
-				came++
-				err = errors.Join(err, hold(arrival{m, asked}))
-			}
-			err = errors.Join(err, batch.Error())
-		}
-		if err != nil {
-			return taken, f.failed(ctx, err)
-		}
-		if came < before+n {
-			break
-		}
+	if err != nil {
+		return taken, f.failed(ctx, err)
 	}
 	if len(taken) == 0 {
 		taken = f.alone()
 	}
-	if len(taken) == 0 && !waiting {
-		f.pull()
+	if len(taken) == 0 {
+		f.await()
 	}
 	f.keep(ctx)
 	return taken, nil
@@ -293,8 +250,8 @@ func (f *foreign) hold(ctx context.Context, m arrival) (l store.Leased, suspect 
 	}
 	seq := at.Sequence.Stream
 	l = store.Leased{Foreign: true, Lease: store.Lease{Queue: f.queue, Entry: f.Stream + "/" + strconv.FormatUint(seq, 10), Fence: at.NumDelivered}}
-	l.Meta, l.Schema, l.Damage = headers.Read(m.Msg, at)
-	l.Payload = m.Data()
+	l.Meta, l.Schema, l.Damage = headers.Read(m.Header, m.Subject, at.Stream, seq)
+	l.Payload = m.Data
 	h := &theirs{msg: m.Msg, leased: m.at, fence: at.NumDelivered}
 	if at.NumDelivered > 1 {
 		if h.provider, h.choice, err = f.chosen(ctx, seq); err != nil {
@@ -314,103 +271,12 @@ func (f *foreign) hold(ctx context.Context, m arrival) (l store.Leased, suspect 
 	return l, suspect, nil
 }
 
-// pull asks the server for one message, so that those that wait are woken when there is one.
-func (f *foreign) pull() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.pulling || len(f.wakes) == 0 {
-		return
-	}
-	f.pulling = true
-	life := f.life
-	f.pulls.Go(func() { // ends with the request, or when nobody listens any more
-		ctx, cancel := context.WithTimeout(life, onePull)
-		defer cancel()
-		batch, err := f.consumer.Fetch(1, jetstream.FetchContext(ctx))
-		var came jetstream.Msg
-		if err == nil {
-			for m := range batch.Messages() {
-				came = m
-			}
-		}
-		f.mu.Lock()
-		f.pulling = false
-		if came == nil { // the next Take says what is wrong
-			f.mu.Unlock()
-			return
-		}
-		f.buffer = append(f.buffer, arrival{came, f.s.clock.Now()})
-		taken := f.taken
-		for wake := range f.wakes {
-			(*wake)()
-		}
-		f.mu.Unlock()
-		timer := f.s.clock.Timer(unwanted)
-		defer timer.Stop()
-		select {
-		case <-taken:
-		case <-timer.C:
-		case <-life.Done():
-		}
-		f.refuse(came)
-	})
-}
-
-// refuse gives back a message that nobody has taken.
-func (f *foreign) refuse(m jetstream.Msg) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for i, other := range f.buffer {
-		if other.Msg == m {
-			f.buffer = append(f.buffer[:i:i], f.buffer[i+1:]...)
-			if at, err := m.Metadata(); err == nil {
-				f.noteGivenBack(at.Sequence.Stream)
-			}
-			_ = m.Nak() // else it comes again after its lease
-			return
-		}
-	}
-}
-
 // noteGivenBack notes that this process gives a message back: it has not killed it. Called with mu held.
 func (f *foreign) noteGivenBack(seq uint64) {
 	if len(f.givenBack) == maxGivenBack {
 		clear(f.givenBack)
 	}
 	f.givenBack[seq] = struct{}{}
-}
-
-// listen calls wake when a message has come, until the function that it returns is called.
-func (f *foreign) listen(ctx context.Context, wake func()) (end func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.wakes) == 0 {
-		f.life, f.end = context.WithCancel(context.WithoutCancel(ctx))
-		f.pulls = &sync.WaitGroup{} // another one: while one is waited for, it takes no more
-	}
-	f.wakes[&wake] = true
-	return func() {
-		f.mu.Lock()
-		delete(f.wakes, &wake)
-		last, pulls := len(f.wakes) == 0, f.pulls
-		var hs []*theirs
-		var seqs []uint64
-		if last {
-			f.end()
-			for seq := range f.suspects {
-				if h := f.held[seq]; h != nil {
-					hs, seqs = append(hs, h), append(seqs, seq)
-				}
-			}
-			clear(f.suspects)
-		}
-		f.mu.Unlock()
-		if last {
-			pulls.Wait()
-			ctx := context.WithoutCancel(ctx)
-			_ = f.s.do(ctx, func(ctx context.Context) error { return f.nack(ctx, hs, seqs, "-NAK") }) // else they come again after their leases
-		}
-	}
 }
 
 // leasesOf returns the messages of leases that this process has; lost are the others. If it is to be before the end of a lease, one that has
@@ -435,14 +301,14 @@ func (f *foreign) leasesOf(leases []store.Lease, beforeEnd bool) (hs []*theirs, 
 	return hs, seqs, kept, lost
 }
 
-// ask sends an answer to each delivery, and waits until the server has confirmed them. It returns why it has not confirmed one.
-func (f *foreign) ask(ctx context.Context, hs []*theirs, answer string) (rs []request, err error) {
+// answer sends an answer to each delivery, and waits until the server has confirmed them. It returns why it has not confirmed one.
+func (f *foreign) answer(ctx context.Context, hs []*theirs, answer string) (rs []request, err error) {
 	if len(hs) == 0 {
 		return nil, nil
 	}
 	rs = make([]request, len(hs))
 	for i, h := range hs {
-		rs[i] = request{subject: h.msg.Reply(), data: []byte(answer)}
+		rs[i] = request{subject: h.msg.Reply, data: []byte(answer)}
 	}
 	select {
 	case f.asking <- struct{}{}:
@@ -473,7 +339,7 @@ func (f *foreign) extend(ctx context.Context, leases []store.Lease) error {
 func (f *foreign) stay(ctx context.Context, leases []store.Lease) error {
 	hs, _, _, lost := f.leasesOf(leases, true)
 	now := f.s.clock.Now()
-	rs, err := f.ask(ctx, hs, "+WPI")
+	rs, err := f.answer(ctx, hs, "+WPI")
 	f.mu.Lock()
 	for i, h := range hs {
 		if rs[i].err == nil {
@@ -504,7 +370,7 @@ func (f *foreign) settle(ctx context.Context, hs []*theirs, seqs []uint64, answe
 			open = append(open, h)
 		}
 	}
-	rs, err := f.ask(ctx, open, answer)
+	rs, err := f.answer(ctx, open, answer)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i, h := range open {
@@ -546,7 +412,7 @@ func (f *foreign) nack(ctx context.Context, hs []*theirs, seqs []uint64, answer 
 		}
 	}
 	f.mu.Unlock()
-	rs, err := f.ask(ctx, hs, answer)
+	rs, err := f.answer(ctx, hs, answer)
 	if err == nil {
 		return nil
 	}
@@ -616,9 +482,9 @@ func (f *foreign) messageOf(h *theirs) (m store.Message, err error) {
 	if err != nil {
 		return m, err
 	}
-	m.Meta, m.Schema, _ = headers.Read(h.msg, at) // damaged headers were rejected
+	m.Meta, m.Schema, _ = headers.Read(h.msg.Header, h.msg.Subject, at.Stream, at.Sequence.Stream) // damaged headers were rejected
 	m.Meta.Provider = cmp.Or(h.provider, m.Meta.Provider)
-	m.Payload = h.msg.Data()
+	m.Payload = h.msg.Data
 	return m, nil
 }
 

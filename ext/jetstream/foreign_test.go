@@ -2,6 +2,7 @@ package jetstream
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -14,35 +15,17 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// redelivered is a message that was delivered a second time.
-type redelivered struct {
-	jetstream.Msg
-	seq uint64
+// delivered returns a message that was delivered so many times.
+func delivered(seq, times int, data string) *nats.Msg {
+	return &nats.Msg{Subject: "s", Reply: fmt.Sprintf("$JS.ACK.F.c.%d.%d.%d.1.0", times, seq, seq), Data: []byte(data), Sub: &nats.Subscription{}}
 }
 
-func (redelivered) Headers() nats.Header { return nil }
-func (redelivered) Data() []byte         { return []byte("x") }
-func (redelivered) Subject() string      { return "s" }
-func (redelivered) Reply() string        { return "r" }
-func (m redelivered) Metadata() (*jetstream.MsgMetadata, error) {
-	return &jetstream.MsgMetadata{Stream: "F", Sequence: jetstream.SequencePair{Stream: m.seq}, NumDelivered: 2}, nil
+// hasTwo answers a request with two messages that were delivered a second time.
+func hasTwo(_ context.Context, _ pull, got func(*nats.Msg)) error {
+	got(delivered(1, 2, "x"))
+	got(delivered(2, 2, "x"))
+	return nil
 }
-
-// has is a consumer that has two messages.
-type has struct{ jetstream.Consumer }
-
-func (has) FetchNoWait(int) (jetstream.MessageBatch, error) { return batchOf{}, nil }
-
-type batchOf struct{ jetstream.MessageBatch }
-
-func (batchOf) Messages() <-chan jetstream.Msg {
-	c := make(chan jetstream.Msg, 2)
-	c <- redelivered{seq: 1}
-	c <- redelivered{seq: 2}
-	close(c)
-	return c
-}
-func (batchOf) Error() error { return nil }
 
 // slow is a stream that answers after a time.
 type slow struct{ jetstream.Stream }
@@ -56,19 +39,20 @@ type connected struct{ jetstream.JetStream }
 
 func (connected) Conn() *nats.Conn { return &nats.Conn{} }
 
-func newForeign() *foreign {
-	s := &Engine{js: connected{}, stream: slow{}, clock: clock.New(), logger: slog.New(slog.DiscardHandler)}
+func newForeign(t *testing.T) *foreign {
+	t.Helper()
+	s := &Engine{life: t.Context(), js: connected{}, stream: slow{}, clock: clock.New(), logger: slog.New(slog.DiscardHandler)}
 	return &foreign{
 		asking:  make(chan struct{}, 1),
-		Foreign: Foreign{Stream: "F", Consumer: "c"}, s: s, queue: "q", consumer: has{}, lease: 15 * time.Second,
-		held: map[uint64]*theirs{}, givenBack: map[uint64]struct{}{}, suspects: map[uint64]store.Leased{}, taken: make(chan struct{}), wakes: map[*func()]bool{},
+		Foreign: Foreign{Stream: "F", Consumer: "c"}, s: s, queue: "q", consumer: &struct{ jetstream.Consumer }{}, pull: hasTwo, lease: 15 * time.Second,
+		held: map[uint64]*theirs{}, givenBack: map[uint64]struct{}{}, suspects: map[uint64]store.Leased{}, inbox: newInbox(),
 	}
 }
 
 // Law P1: a lease begins when the message is delivered, also if it takes long to look at it.
 func TestAForeignLeaseBeginsBeforeItIsLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newForeign()
+		f := newForeign(t)
 		taken, err := f.take(t.Context(), 2, store.MaxBytes, time.Second)
 		if err != nil || len(taken) != 1 {
 			t.Fatal(taken, err)
@@ -88,9 +72,9 @@ func TestAForeignLeaseBeginsBeforeItIsLookedAt(t *testing.T) {
 // Laws D2, P1: a message that waits until it can be alone may have gone to another worker, or have come again.
 func TestWhatWaitsToBeAloneIsNotReturnedAfterItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newForeign()
+		f := newForeign(t)
 		wait := func() {
-			if _, suspect, err := f.hold(t.Context(), arrival{redelivered{seq: 1}, time.Now()}); err != nil || !suspect {
+			if _, suspect, err := f.hold(t.Context(), arrival{Msg: delivered(1, 2, "x"), at: time.Now()}); err != nil || !suspect {
 				t.Fatal(suspect, err)
 			}
 		}

@@ -238,7 +238,7 @@ func (in *Input[T]) wait(ctx context.Context) error {
 	case in.dead == nil:
 		return fmt.Errorf("message %d: %w", in.at, err)
 	}
-	meta, _, _ := headers.Read(m, at) // what is sound
+	meta, _, _ := headers.Read(m.Headers(), m.Subject(), at.Stream, at.Sequence.Stream) // what is sound
 	meta.LastError = guard.Text(err)
 	dead := store.Message{Meta: meta, Payload: m.Data(), Schema: schema, Cause: store.Undecodable}
 	if err := in.dead.Put(ctx, in.queue, dead); err != nil {

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/delivery"
 )
@@ -18,33 +17,34 @@ import (
 const Schema = "Weir-Schema"
 
 const (
-	subject  = "Nats-Subject" // the name that the server gives it in republished messages
-	reserved = "Nats-"
+	onSubject = "Nats-Subject" // the name that the server gives it in republished messages
+	reserved  = "Nats-"
 )
 
-// Read returns what the headers of a message say of it. What is sound is returned with an error, too.
-func Read(m jetstream.Msg, at *jetstream.MsgMetadata) (meta delivery.Meta, schema []byte, err error) {
+// Read returns what the headers of a message say of it, which is on a subject and at a place in a stream. What is sound is returned with an
+// error, too.
+func Read(all nats.Header, subject, stream string, seq uint64) (meta delivery.Meta, schema []byte, err error) {
 	h := make(map[string]string, 8)
-	for name, values := range m.Headers() {
+	for name, values := range all {
 		switch {
 		case strings.EqualFold(name, Schema): // below
 		case !OfServer(name):
 			h[name] = strings.Join(values, ", ")
 		}
 	}
-	h[subject] = m.Subject()
+	h[onSubject] = subject
 	meta, err = delivery.MetaFromHeaders(h)
 	if meta.Headers == nil { // they are over their limit
-		meta.Headers = map[string]string{subject: m.Subject()}
+		meta.Headers = map[string]string{onSubject: subject}
 	}
-	here := delivery.Origin{Source: at.Stream, Position: strconv.FormatUint(at.Sequence.Stream, 10)}
+	here := delivery.Origin{Source: stream, Position: strconv.FormatUint(seq, 10)}
 	if meta.Origin == (delivery.Origin{}) {
 		meta.Origin = here
 	}
 	if meta.ID == "" {
 		meta.ID = here.ID()
 	}
-	schema, damaged := ReadSchema(m.Headers())
+	schema, damaged := ReadSchema(all)
 	return meta, schema, errors.Join(err, damaged)
 }
 
