@@ -396,6 +396,22 @@ func TestALayerIsAskedForALittle(t *testing.T) {
 	})
 }
 
+// Regression: whatever a worker asked for, it got 100 new messages at most.
+func TestAsManyNewMessagesAsAskedFor(t *testing.T) {
+	c, s := config()
+	for i := range 300 {
+		require.NoError(t, s.Put(t.Context(), "new", store.Message{Meta: delivery.Meta{ID: strconv.Itoa(i)}, Payload: []byte(`"new"`)}))
+	}
+	source := build(t, c).Source(nil)
+	ms, err := source.Receive(t.Context(), 250)
+	require.NoError(t, err)
+	require.Len(t, ms, 250)
+	for _, m := range ms {
+		m.Ack()
+	}
+	require.NoError(t, source.Close(t.Context()))
+}
+
 // broken is a source that fails once.
 type broken struct {
 	delivery.Source[string]

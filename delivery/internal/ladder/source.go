@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -407,6 +408,9 @@ func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []mes
 
 // room returns how many messages an input may give now.
 func (in *input[T]) room() int {
+	if in.first {
+		return math.MaxInt
+	}
 	n := maxBatch
 	if in.limit > 0 {
 		n = min(n, in.limit-int(in.flying.Load()))
