@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"strconv"
@@ -198,6 +199,69 @@ func (e *jetStream) moveBatch(ctx context.Context, consumer jetstream.Consumer) 
 	wg.Wait()
 	return len(taken), errors.Join(errs...)
 }
+
+// ownQueues is an engine whose queues are weir's own.
+type ownQueues struct {
+	*jetStream
+	engine *weirjs.Engine
+}
+
+// own returns start with queues of weir's own.
+func own(start func() (*jetStream, error)) func() (engine, error) {
+	return func() (engine, error) {
+		e, err := start()
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		o := &ownQueues{jetStream: e}
+		o.engine, err = weirjs.New(ctx, e.js, weirjs.WithReplicas(e.replicas), weirjs.WithLogger(slog.New(slog.DiscardHandler)))
+		if err != nil {
+			return nil, errors.Join(err, e.close())
+		}
+		return o, nil
+	}
+}
+
+func (o *ownQueues) queue(name string) *delivery.Queue[[]byte] {
+	return delivery.NewQueue[[]byte](o.engine, name, delivery.WithCodec(storebench.Raw), delivery.WithLogger(slog.New(slog.DiscardHandler)))
+}
+
+func (o *ownQueues) fill(ctx context.Context, n int) error {
+	for i := 0; i < n; {
+		var ms []delivery.Message[[]byte]
+		for ; i < n && len(ms) < storebench.Batch; i++ {
+			ms = append(ms, delivery.New(numbered(i), &delivery.Meta{ID: strconv.Itoa(i)}, nil))
+		}
+		if err := o.queue("in").PutAll(ctx, ms); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *ownQueues) open(context.Context) (delivery.Source[[]byte], delivery.Sink[[]byte], error) {
+	return o.queue("in").Source(nil), o.queue("out"), nil
+}
+
+func (o *ownQueues) moved(ctx context.Context, n int, f func(payload []byte)) error {
+	for came := 0; came < n; {
+		ms, err := o.engine.Take(ctx, "out", n-came, time.Hour)
+		if err != nil {
+			return err
+		}
+		for _, m := range ms {
+			f(m.Payload)
+		}
+		if came += len(ms); len(ms) == 0 {
+			return fmt.Errorf("%d of %d messages came out", came, n)
+		}
+	}
+	return nil
+}
+
+func (o *ownQueues) close() error { return errors.Join(o.engine.Close(), o.jetStream.close()) }
 
 func (e *jetStream) open(ctx context.Context) (delivery.Source[[]byte], delivery.Sink[[]byte], error) {
 	if _, err := e.consumer(ctx); err != nil {

@@ -57,18 +57,24 @@ func w14(c Config) []Group {
 		elems int
 		slots int // so many that they are not the limit: in ordered mode, one retry of 10 ms holds up all slots
 		start func() (engine, error)
+		weir  func() (engine, error) // nil: start
 	}{
-		{"jetstream-embedded", c.elems(20_000, 300), 1000, startEmbedded},
-		{"jetstream-cluster", c.elems(50_000, 300), 1000, startCluster},
-		{"kfake", c.elems(200_000, 1000), 10_000, startKafka},
+		{"jetstream-embedded", c.elems(20_000, 300), 1000, startEmbedded, nil},
+		{"jetstream-embedded-own", c.elems(20_000, 300), 1000, startEmbedded, own(embeddedServer)},
+		{"jetstream-cluster", c.elems(50_000, 300), 1000, startCluster, nil},
+		{"jetstream-cluster-own", c.elems(20_000, 300), 1000, startCluster, own(clusterOfThree)},
+		{"kfake", c.elems(200_000, 1000), 10_000, startKafka, nil},
 	} {
+		if e.weir == nil {
+			e.weir = e.start
+		}
 		groups = append(groups, Group{
 			Workload: "W14", Variant: "engine=" + e.name, Elems: e.elems,
 			Title: "messages of 256 bytes from queue to queue, 10 % retried after 10 ms",
 			Rows: []Row{
 				engineRow("bare", Peer, e.start, func(ctx context.Context, e engine, n int) error { return e.bare(ctx, n) }),
-				engineRow("weir-ordered", Weir, e.start, moveByWeir(true, e.slots)),
-				engineRow("weir-unordered", Weir, e.start, moveByWeir(false, e.slots)),
+				engineRow("weir-ordered", Weir, e.weir, moveByWeir(true, e.slots)),
+				engineRow("weir-unordered", Weir, e.weir, moveByWeir(false, e.slots)),
 			},
 			Aims: []Aim{
 				{Impl: "weir-ordered", Against: "bare", Max: 1 / 0.7},

@@ -79,21 +79,45 @@ func (s *Engine) takeSome(ctx context.Context, ix *index, queue string, items []
 	errs := make([]error, len(items))
 	parallel.Do(len(items), func(i int) { read[i], errs[i] = s.readOne(ctx, ix, queue, items[i]) })
 	var fit []*record
-	for _, r := range read {
-		if r != nil && size < room {
+	for i, r := range read {
+		switch {
+		case r == nil || size >= room:
+		case r.ready() > now:
+			ix.refresh(items[i].identity, r.seq, r)
+		default:
 			fit = append(fit, r)
 			size += len(r.body)
 		}
 	}
-	got := make([]*store.Leased, len(fit))
-	errs = append(errs, make([]error, len(fit))...)
-	parallel.Do(len(fit), func(i int) { got[i], errs[len(items)+i] = s.lease(ctx, ix, queue, fit[i], now, lease) })
+	taken, err := s.leaseAll(ctx, ix, queue, fit, now, lease)
+	return taken, size, errors.Join(append(errs, err)...)
+}
+
+// leaseAll takes messages that were read, in a transaction if none of them has changed.
+func (s *Engine) leaseAll(ctx context.Context, ix *index, queue string, rs []*record, now uint64, lease time.Duration) (taken []store.Leased, _ error) {
+	ms := make([]*nats.Msg, len(rs))
+	for i, r := range rs {
+		ms[i] = s.message(r.subject, r.leased(lease), r.why, r.body, r.seq)
+	}
+	last, err := s.publishAll(ctx, ms)
+	if err == nil {
+		for i, r := range rs {
+			taken = append(taken, s.taken(ix, queue, r, lease, now, last-uint64(len(rs)-1-i)))
+		}
+		return taken, nil
+	}
+	if _, refused := errors.AsType[*jetstream.APIError](err); !refused && !errors.Is(err, errChanged) {
+		return nil, err // they may be taken
+	}
+	got := make([]*store.Leased, len(rs))
+	errs := make([]error, len(rs))
+	parallel.Do(len(rs), func(i int) { got[i], errs[i] = s.lease(ctx, ix, queue, rs[i], now, lease) })
 	for _, l := range got {
 		if l != nil {
 			taken = append(taken, *l)
 		}
 	}
-	return taken, size, errors.Join(errs...)
+	return taken, errors.Join(errs...)
 }
 
 // readOne reads a message, if it is as the index says.
@@ -113,19 +137,9 @@ func (s *Engine) readOne(ctx context.Context, ix *index, queue string, it item) 
 	return r, nil
 }
 
-// lease takes a message that was read, unless it is not due or has changed. ix may be nil.
+// lease takes a message that was read, unless it has changed. ix may be nil.
 func (s *Engine) lease(ctx context.Context, ix *index, queue string, r *record, now uint64, lease time.Duration) (*store.Leased, error) {
-	if ix != nil && r.ready() > now {
-		ix.refresh(identityOf(r.subject), r.seq, r)
-		return nil, nil
-	}
-	m, damage := r.message()
-	next := r.then(leased, lease)
-	next.fence++
-	if r.kind == leased {
-		next.lapses = min(next.lapses+1, maxLapses)
-	}
-	seq, err := s.publish(ctx, r.subject, next, r.why, r.body, r.seq)
+	seq, err := s.publish(ctx, r.subject, r.leased(lease), r.why, r.body, r.seq)
 	if errors.Is(err, errChanged) {
 		if ix == nil {
 			return nil, nil
@@ -139,18 +153,36 @@ func (s *Engine) lease(ctx context.Context, ix *index, queue string, r *record, 
 	if err != nil {
 		return nil, err
 	}
+	l := s.taken(ix, queue, r, lease, now, seq)
+	return &l, nil
+}
+
+// leased returns the state of a message when it is taken.
+func (r *record) leased(lease time.Duration) state {
+	next := r.then(leased, lease)
+	next.fence++
+	if r.kind == leased {
+		next.lapses = min(next.lapses+1, maxLapses)
+	}
+	return next
+}
+
+// taken returns a message that has been taken: the server has that as seq. ix may be nil.
+func (s *Engine) taken(ix *index, queue string, r *record, lease time.Duration, now, seq uint64) store.Leased {
+	next := r.leased(lease)
 	if ix != nil {
 		// The server has it later than now: so the index is early, and looks again.
 		ix.refresh(identityOf(r.subject), r.seq, &record{subject: r.subject, seq: seq, at: now, state: next, why: r.why})
 		ix.published(seq)
 	}
-	return &store.Leased{
+	m, damage := r.message()
+	return store.Leased{
 		Message:  m,
 		Lease:    store.Lease{Queue: queue, Entry: entry{identityOf(r.subject), r.position}.String(), Fence: next.fence},
 		Position: store.Position(r.position),
 		Lapses:   int(next.lapses),
 		Damage:   damage,
-	}, nil
+	}
 }
 
 // settle calls f with what each lease is of, until that has not changed meanwhile.
