@@ -57,7 +57,8 @@ type item struct {
 	why      *why
 	kind     byte
 	dropped  bool
-	index    int // in readyHeap
+	size     uint32 // of its body
+	index    int    // in readyHeap
 }
 
 // errGap says that marks may have gone before the index has seen them.
@@ -156,7 +157,7 @@ func (ix *index) apply(r *record) {
 		ix.sorted = ix.sorted && (len(ix.order) == 0 || ix.order[len(ix.order)-1].position < it.position)
 		ix.order = append(ix.order, it)
 	}
-	it.seq, it.fence, it.kind, it.ready, it.why = r.seq, r.fence, r.kind, r.ready(), ix.whyOf(r.why)
+	it.seq, it.fence, it.kind, it.ready, it.why, it.size = r.seq, r.fence, r.kind, r.ready(), ix.whyOf(r.why), r.size
 	heap.Fix(&ix.ready, it.index)
 }
 
@@ -296,16 +297,17 @@ func (ix *index) held(e entry, fence uint64) (uint64, bool) {
 	return it.seq, true
 }
 
-// due returns up to limit items that can be taken, those due first before others.
-func (ix *index) due(now uint64, limit int) []item {
+// due returns up to limit items that can be taken, those due first before others, up to that with which they have room bytes.
+func (ix *index) due(now uint64, limit, room int) []item {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	var list []item
 	var popped []*item
-	for len(ix.ready) > 0 && len(list) < limit && ix.ready[0].ready <= now {
+	for len(ix.ready) > 0 && len(list) < limit && room > 0 && ix.ready[0].ready <= now {
 		it := heap.Pop(&ix.ready).(*item)
 		popped = append(popped, it)
 		list = append(list, *it)
+		room -= int(it.size)
 	}
 	for _, it := range popped {
 		heap.Push(&ix.ready, it)

@@ -66,6 +66,9 @@ func (s *Engine) visit(ctx context.Context, queue string, filter *store.Filter, 
 	return nil
 }
 
+// readAtOnce is how many messages are read at once.
+const readAtOnce = 64
+
 // lookAtOnce is how many items are looked at before their messages are read.
 const lookAtOnce = 1000
 
@@ -284,15 +287,11 @@ func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 			if err != nil || len(page) == 0 {
 				return err
 			}
-			got := make([]*store.Leased, len(page))
-			errs := make([]error, len(page))
-			parallel.Do(len(page), func(i int) { got[i], errs[i] = s.lease(ctx, nil, queue, page[i], now, lease) })
-			for _, l := range got {
-				if l != nil {
-					taken = append(taken, *l)
-				}
+			for some := range slices.Chunk(page, part) {
+				ms, failed := s.leaseAll(ctx, nil, queue, some, now, lease)
+				taken, err = append(taken, ms...), errors.Join(err, failed)
 			}
-			if err := errors.Join(errs...); err != nil || len(taken) > 0 {
+			if err != nil || len(taken) > 0 {
 				return err
 			}
 		}

@@ -34,6 +34,9 @@ const (
 // headerWhy is the header with what can be counted of a message: see [why].
 const headerWhy = "Weir-Why"
 
+// headerSize is the server's header with the size of a body that it does not send.
+const headerSize = "Nats-Msg-Size"
+
 // why is what can be counted of a message, without its body.
 type why struct {
 	Cause   store.Cause `json:"c,omitempty"`
@@ -102,6 +105,7 @@ type record struct {
 	state
 	why  string
 	body []byte // nil if only the headers were read
+	size uint32 // of the body
 }
 
 // otherError says that another program has published a message.
@@ -112,7 +116,10 @@ func newRecord(subject string, seq uint64, at time.Time, h nats.Header, body []b
 	if err != nil {
 		return nil, &otherError{fmt.Errorf("jetstream: message %d, on %s, is not of this store: %w", seq, subject, err)}
 	}
-	r := &record{subject: subject, seq: seq, at: uint64(at.UnixNano()), state: s, why: h.Get(headerWhy), body: body}
+	r := &record{subject: subject, seq: seq, at: uint64(at.UnixNano()), state: s, why: h.Get(headerWhy), body: body, size: uint32(len(body))} //nolint:gosec // of a message
+	if size, err := strconv.ParseUint(h.Get(headerSize), 10, 32); body == nil && err == nil {
+		r.size = uint32(size)
+	}
 	if r.position == 0 {
 		r.position, r.arrived = seq, r.at
 	}

@@ -53,44 +53,47 @@ func (s *Engine) take(ctx context.Context, queue string, limit int, lease time.D
 		if err != nil {
 			return taken, size, err
 		}
-		items := ix.due(now, min(limit-len(taken), maxBatch))
+		items := ix.due(now, min(limit-len(taken), maxBatch), store.MaxBytes-size)
 		if len(items) == 0 {
 			return taken, size, nil
 		}
-		for some := range slices.Chunk(items, readAtOnce) {
-			got, n, err := s.takeSome(ctx, ix, queue, some, now, lease, store.MaxBytes-size)
-			taken, size = append(taken, got...), size+n
-			if err != nil || size >= store.MaxBytes {
-				return taken, size, err
+		parts := slices.Collect(slices.Chunk(items, part))
+		got := make([][]store.Leased, len(parts))
+		errs := make([]error, len(parts))
+		parallel.Do(len(parts), func(i int) { got[i], errs[i] = s.takeSome(ctx, ix, queue, parts[i], now, lease) })
+		for _, ms := range got {
+			for i := range ms {
+				size += len(ms[i].Payload)
 			}
+			taken = append(taken, ms...)
+		}
+		if err := errors.Join(errs...); err != nil {
+			return taken, size, err
 		}
 	}
 	return taken, size, nil
 }
 
-// readAtOnce is how many messages are read before it is known how large they are.
-const readAtOnce = 64
+// part is how many messages are taken in a transaction: one is read while others are taken.
+const part = 128
 
-// takeSome takes messages up to that with which they have room bytes, and returns how many bytes they have.
-func (s *Engine) takeSome(ctx context.Context, ix *index, queue string, items []item, now uint64, lease time.Duration, room int) (
-	taken []store.Leased, size int, _ error,
-) {
+// takeSome takes messages that are as the index says.
+func (s *Engine) takeSome(ctx context.Context, ix *index, queue string, items []item, now uint64, lease time.Duration) ([]store.Leased, error) {
 	read := make([]*record, len(items))
 	errs := make([]error, len(items))
 	parallel.Do(len(items), func(i int) { read[i], errs[i] = s.readOne(ctx, ix, queue, items[i]) })
 	var fit []*record
 	for i, r := range read {
 		switch {
-		case r == nil || size >= room:
+		case r == nil:
 		case r.ready() > now:
 			ix.refresh(items[i].identity, r.seq, r)
 		default:
 			fit = append(fit, r)
-			size += len(r.body)
 		}
 	}
 	taken, err := s.leaseAll(ctx, ix, queue, fit, now, lease)
-	return taken, size, errors.Join(append(errs, err)...)
+	return taken, errors.Join(append(errs, err)...)
 }
 
 // leaseAll takes messages that were read, in a transaction if none of them has changed.
@@ -172,7 +175,7 @@ func (s *Engine) taken(ix *index, queue string, r *record, lease time.Duration, 
 	next := r.leased(lease)
 	if ix != nil {
 		// The server has it later than now: so the index is early, and looks again.
-		ix.refresh(identityOf(r.subject), r.seq, &record{subject: r.subject, seq: seq, at: now, state: next, why: r.why})
+		ix.refresh(identityOf(r.subject), r.seq, &record{subject: r.subject, seq: seq, at: now, state: next, why: r.why, size: r.size})
 		ix.published(seq)
 	}
 	m, damage := r.message()
