@@ -112,6 +112,12 @@ func (s *Engine) leaseAll(ctx context.Context, ix *index, queue string, rs []*re
 	if _, refused := errors.AsType[*jetstream.APIError](err); !refused && !errors.Is(err, errChanged) {
 		return nil, err // they may be taken
 	}
+	if ix != nil { // what another Take of this process has
+		rs = slices.DeleteFunc(rs, func(r *record) bool {
+			it, there := ix.has(identityOf(r.subject))
+			return !there || it.seq != r.seq
+		})
+	}
 	got := make([]*store.Leased, len(rs))
 	errs := make([]error, len(rs))
 	parallel.Do(len(rs), func(i int) { got[i], errs[i] = s.lease(ctx, ix, queue, rs[i], now, lease) })

@@ -1,10 +1,15 @@
 package embedded_test
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,75 +23,95 @@ import (
 
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 )
 
 // Servers of a cluster write many at once: what is sent waits for no answers, which come here when all has been sent.
 
-// listed is a consumer whose messages are made up. They are acknowledged at subjects that say their numbers.
-type listed struct {
-	jetstream.Consumer
-	ms []jetstream.Msg
-}
+// listed is a consumer whose messages are made up.
+type listed struct{ jetstream.Consumer }
 
-func (*listed) CachedInfo() *jetstream.ConsumerInfo {
+func (listed) CachedInfo() *jetstream.ConsumerInfo {
 	return &jetstream.ConsumerInfo{Stream: "S", Name: "workers", Config: jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy}}
 }
 
-func (l *listed) FetchNoWait(n int) (jetstream.MessageBatch, error) {
-	n = min(n, len(l.ms))
-	b := make(batch, n)
-	for _, m := range l.ms[:n] {
-		b <- m
-	}
-	close(b)
-	l.ms = l.ms[n:]
-	return b, nil
-}
-
-func (*listed) Fetch(int, ...jetstream.FetchOpt) (jetstream.MessageBatch, error) {
-	none := make(batch)
-	close(none)
-	return none, nil
-}
-
-type batch chan jetstream.Msg
-
-func (b batch) Messages() <-chan jetstream.Msg { return b }
-func (batch) Error() error                     { return nil }
-
-type madeUp struct {
-	jetstream.Msg
-	seq   uint64
-	reply string
-}
-
-func (m madeUp) Metadata() (*jetstream.MsgMetadata, error) {
-	return &jetstream.MsgMetadata{Stream: "S", Consumer: "workers", Sequence: jetstream.SequencePair{Stream: m.seq}}, nil
-}
-func (m madeUp) Reply() string      { return m.reply }
-func (madeUp) Data() []byte         { return []byte(`"x"`) }
-func (madeUp) Headers() nats.Header { return nil }
-func (madeUp) Subject() string      { return "S" }
-
 // listing is a server with a consumer whose messages are made up.
-type listing struct {
-	jetstream.JetStream
-	listed *listed
+type listing struct{ jetstream.JetStream }
+
+func (listing) Consumer(context.Context, string, string) (jetstream.Consumer, error) {
+	return listed{}, nil
 }
 
-func (l listing) Consumer(context.Context, string, string) (jetstream.Consumer, error) {
-	return l.listed, nil
+// pretending dials a server from which messages come with "$JS.ACK." in place of "$JS.ACQ.": it lets no client send what asks for an
+// acknowledgement as its own messages do.
+type pretending struct{ server *embedded.Server }
+
+func (p pretending) Dial(string, string) (net.Conn, error) {
+	c, err := p.server.Dial()
+	return &pretendingConn{Conn: c, r: bufio.NewReader(c)}, err
+}
+
+type pretendingConn struct {
+	net.Conn
+	r    *bufio.Reader
+	line []byte // what was not read of it
+}
+
+func (c *pretendingConn) Read(b []byte) (int, error) {
+	if len(c.line) == 0 {
+		line, err := c.r.ReadBytes('\n')
+		if err != nil {
+			return copy(b, line), err
+		}
+		c.line = bytes.ReplaceAll(line, []byte("$JS.ACQ."), []byte("$JS.ACK."))
+	}
+	n := copy(b, c.line)
+	c.line = c.line[n:]
+	return n, nil
+}
+
+func connectPretending(t *testing.T) jetstream.JetStream {
+	t.Helper()
+	nc, err := nats.Connect("nats://127.0.0.1:1", nats.SetCustomDialer(pretending{fresh(t)}), nats.MaxReconnects(-1))
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	return js
+}
+
+// ackOf is where message i of a group is acknowledged.
+func ackOf(group string, i int) string {
+	return fmt.Sprintf("$JS.ACK.%s.workers.1.%d.%d.1.0", group, i+1, i+1)
+}
+
+// makeUp answers the requests for messages of a stream's consumer with n messages that are acknowledged at subject(i).
+func makeUp(t *testing.T, js jetstream.JetStream, stream string, n int, subject func(i int) string) {
+	t.Helper()
+	i := 0
+	_, err := js.Conn().Subscribe("$JS.API.CONSUMER.MSG.NEXT."+stream+".workers", func(m *nats.Msg) {
+		var r struct {
+			Batch  int  `json:"batch"`
+			NoWait bool `json:"no_wait"`
+		}
+		assert.NoError(t, json.Unmarshal(m.Data, &r))
+		for ; r.Batch > 0 && i < n; r.Batch, i = r.Batch-1, i+1 {
+			assert.NoError(t, js.Conn().PublishRequest(m.Reply, strings.Replace(subject(i), "$JS.ACK.", "$JS.ACQ.", 1), []byte(`"x"`)))
+		}
+		if r.NoWait && r.Batch > 0 {
+			assert.NoError(t, m.RespondMsg(&nats.Msg{Header: nats.Header{"Status": {"404"}}}))
+		}
+	})
+	require.NoError(t, err)
 }
 
 // receiveAll returns n messages that are acknowledged at subject(i).
 func receiveAll(t *testing.T, js jetstream.JetStream, n int, subject func(i int) string, opts ...delivery.QueueOption) (delivery.Source[string], []delivery.Message[string]) {
 	t.Helper()
-	l := &listed{}
-	for i := range n {
-		l.ms = append(l.ms, madeUp{seq: uint64(i) + 1, reply: subject(i)})
-	}
-	s := newSource(t, listing{js, l}, newStream(t, js), 30*time.Second, opts...)
+	stream := newStream(t, js)
+	makeUp(t, js, stream, n, subject)
+	s := newSource(t, listing{js}, stream, 30*time.Second, opts...)
 	var ms []delivery.Message[string]
 	for len(ms) < n {
 		more, err := s.Receive(bounded(t), n)
@@ -97,13 +122,13 @@ func receiveAll(t *testing.T, js jetstream.JetStream, n int, subject func(i int)
 }
 
 func TestAcknowledgementsDoNotWaitForEachOther(t *testing.T) {
-	js := connect(t, fresh(t))
+	js := connectPretending(t)
 	const n = 1000
-	s, ms := receiveAll(t, js, n, func(i int) string { return "ack." + strconv.Itoa(i) })
+	s, ms := receiveAll(t, js, n, func(i int) string { return ackOf("A", i) })
 	first := make(chan *nats.Msg)
 	var waiting []*nats.Msg
-	_, err := js.Conn().Subscribe("ack.*", func(m *nats.Msg) {
-		if m.Subject == "ack.0" {
+	_, err := js.Conn().Subscribe("$JS.ACK.A.>", func(m *nats.Msg) {
+		if m.Subject == ackOf("A", 0) {
 			first <- m
 			return
 		}
@@ -125,9 +150,9 @@ func TestAcknowledgementsDoNotWaitForEachOther(t *testing.T) {
 
 // Law D1: a verdict that has no answer is sent again, and the others are not.
 func TestVerdictsWithoutAnAnswer(t *testing.T) {
-	js := connect(t, fresh(t))
+	js := connectPretending(t)
 	const n = 100
-	s, ms := receiveAll(t, js, n, func(i int) string { return fmt.Sprintf("ack.%d.%d", i%2, i) })
+	s, ms := receiveAll(t, js, n, func(i int) string { return ackOf("A"+strconv.Itoa(i%2), i) })
 	var mu sync.Mutex
 	sent := map[string]int{}
 	answer := func(m *nats.Msg) {
@@ -136,7 +161,7 @@ func TestVerdictsWithoutAnAnswer(t *testing.T) {
 		mu.Unlock()
 		_ = m.Respond(nil)
 	}
-	_, err := js.Conn().Subscribe("ack.0.*", answer)
+	_, err := js.Conn().Subscribe("$JS.ACK.A0.>", answer)
 	require.NoError(t, err)
 	for _, m := range ms {
 		m.Ack()
@@ -148,7 +173,7 @@ func TestVerdictsWithoutAnAnswer(t *testing.T) {
 		_, err := s.Receive(ctx, 1)
 		return !errors.Is(err, nothing) // why verdicts were not confirmed
 	}, time.Minute, time.Millisecond)
-	_, err = js.Conn().Subscribe("ack.1.*", answer)
+	_, err = js.Conn().Subscribe("$JS.ACK.A1.>", answer)
 	require.NoError(t, err)
 	require.NoError(t, js.Conn().Flush())
 	require.NoError(t, s.Close(bounded(t)))
@@ -156,17 +181,17 @@ func TestVerdictsWithoutAnAnswer(t *testing.T) {
 	defer mu.Unlock()
 	require.Len(t, sent, n)
 	for i := 0; i < n; i += 2 {
-		require.Equal(t, 1, sent[fmt.Sprintf("ack.0.%d", i)], i)
+		require.Equal(t, 1, sent[ackOf("A0", i)], i)
 	}
 }
 
 // Law D3: a message whose Nack had no answer may be another worker's by now, which may have set a delay. So it is not nacked again.
 func TestNacksWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
-	js := connect(t, fresh(t))
-	s, ms := receiveAll(t, js, 1, func(int) string { return "ack.0" })
+	js := connectPretending(t)
+	s, ms := receiveAll(t, js, 1, func(i int) string { return ackOf("A", i) })
 	got := make(chan string, 100)
-	_, err := js.Conn().Subscribe("ack.0", func(m *nats.Msg) { got <- string(m.Data) })
+	_, err := js.Conn().Subscribe(ackOf("A", 0), func(m *nats.Msg) { got <- string(m.Data) })
 	require.NoError(t, err)
 	ms[0].Nack(0)
 	require.Equal(t, "-NAK", <-got)
@@ -177,15 +202,15 @@ func TestNacksWithoutAnAnswer(t *testing.T) {
 
 // A lease is extended, and what is given back is not any more.
 func TestExtensions(t *testing.T) {
-	js := connect(t, fresh(t))
+	js := connectPretending(t)
 	c := clock.NewMock()
 	asked := make(chan string, 100)
-	_, err := js.Conn().Subscribe("ack.0", func(m *nats.Msg) {
+	_, err := js.Conn().Subscribe(ackOf("A", 0), func(m *nats.Msg) {
 		asked <- string(m.Data)
 		_ = m.Respond(nil)
 	})
 	require.NoError(t, err)
-	s, ms := receiveAll(t, js, 1, func(int) string { return "ack.0" }, delivery.WithClock(c))
+	s, ms := receiveAll(t, js, 1, func(i int) string { return ackOf("A", i) }, delivery.WithClock(c))
 	for range 3 {
 		c.Add(10 * time.Second)
 		require.Equal(t, "+WPI", <-asked)

@@ -13,6 +13,7 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
@@ -21,6 +22,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -381,22 +383,66 @@ func TestTheChoiceOfAProvider(t *testing.T) {
 	require.NoError(t, other.Done(t.Context(), again[0].Lease))
 }
 
-// A source holds a bounded number of bytes, however many messages are asked for.
+// A Take has a bounded number of bytes, however many messages are asked for, and large messages do not block small ones (law D4).
 func TestLargeMessagesComeInParts(t *testing.T) {
 	t.Parallel()
-	js := connect(t, fresh(t, embedded.WithServerOptions(largePayload)))
+	parts := func(t *testing.T, js jetstream.JetStream, p place) {
+		stream := newStream(t, js, p.replicate)
+		var want []int
+		for range 4 {
+			for _, size := range []int{7 << 20, 10, 10, 2 << 20} {
+				want = append(want, size)
+				_, err := js.Publish(bounded(t), stream, make([]byte, size))
+				require.NoError(t, err)
+			}
+		}
+		e := engineOf(t, js, stream, time.Minute)
+		var got []int
+		for takes := 0; len(got) < len(want); takes++ {
+			require.Less(t, takes, len(want), "of %v came %v", want, got)
+			taken, err := e.Take(t.Context(), "q", 1000, time.Minute)
+			require.NoError(t, err)
+			size := 0
+			for _, l := range taken {
+				got = append(got, len(l.Payload))
+				size += len(l.Payload)
+				require.NoError(t, e.Done(t.Context(), l.Lease))
+			}
+			require.LessOrEqual(t, size, store.MaxBytes)
+		}
+		require.Equal(t, want, got)
+	}
+	t.Run("servers=1", func(t *testing.T) {
+		parts(t, connect(t, fresh(t, embedded.WithServerOptions(largePayload))), place{replicas: 1})
+	})
+	t.Run("servers=3", func(t *testing.T) {
+		_, js := startCluster(t, clustertest.Config{Servers: 3})
+		parts(t, js, place{replicas: 3})
+	})
+}
+
+// A message that is alone does not wait until others come.
+func TestAMessageAlone(t *testing.T) {
+	js := connect(t, fresh(t))
 	stream := newStream(t, js)
-	for range 20 {
-		publish(t, js, stream, strings.Repeat("x", 2<<20))
+	s := newSource(t, js, stream, time.Minute)
+	soonest := time.Hour
+	for i := range 10 {
+		came := make(chan time.Time)
+		go func() {
+			ms, err := s.Receive(bounded(t), 100)
+			assert.NoError(t, err)
+			came <- time.Now()
+			ms[0].Ack()
+		}()
+		if i > 0 {
+			none(t, newSource(t, js, newStream(t, js), time.Minute), 100*time.Millisecond) // so long that the request waits at the server
+		}
+		begun := time.Now()
+		publish(t, js, stream, "one")
+		soonest = min(soonest, (<-came).Sub(begun))
 	}
-	taken, err := engineOf(t, js, stream, time.Minute).Take(t.Context(), "q", 20, time.Minute)
-	require.NoError(t, err)
-	size := 0
-	for _, l := range taken {
-		size += len(l.Payload)
-	}
-	require.Less(t, size, store.MaxBytes+8<<20)
-	require.Greater(t, size, store.MaxBytes/2)
+	require.Less(t, soonest, 50*time.Millisecond)
 }
 
 // Law D3: a delay holds over restarts of the server, which keeps it in whole seconds.

@@ -136,17 +136,17 @@ func TestARemovalWhoseAnswerIsLost(t *testing.T) {
 // A verdict that waits for one without an answer has its own time for the server.
 func TestAVerdictBehindOneWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
-	js := connect(t, fresh(t))
+	js := connectPretending(t)
 	stream := newStream(t, js)
-	l := &listed{ms: []jetstream.Msg{madeUp{seq: 1, reply: "ack.0"}, madeUp{seq: 2, reply: "ack.1"}}}
-	s := engineOf(t, listing{js, l}, stream, 1500*time.Millisecond)
+	makeUp(t, js, stream, 2, func(i int) string { return ackOf("A", i) })
+	s := engineOf(t, listing{js}, stream, 1500*time.Millisecond)
 	taken, err := s.Take(t.Context(), "q", 2, time.Second)
 	require.NoError(t, err)
 	require.Len(t, taken, 2)
 	sent, first := make(chan *nats.Msg, 1), make(chan error, 1)
-	_, err = js.Conn().ChanSubscribe("ack.0", sent)
+	_, err = js.Conn().ChanSubscribe(ackOf("A", 0), sent)
 	require.NoError(t, err)
-	_, err = js.Conn().Subscribe("ack.1", func(m *nats.Msg) { _ = m.Respond(nil) })
+	_, err = js.Conn().Subscribe(ackOf("A", 1), func(m *nats.Msg) { _ = m.Respond(nil) })
 	require.NoError(t, err)
 	go func() { first <- s.Done(bounded(t), taken[0].Lease) }()
 	<-sent
