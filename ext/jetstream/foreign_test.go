@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,6 +66,55 @@ func TestAForeignLeaseBeginsBeforeItIsLookedAt(t *testing.T) {
 		time.Sleep(1)
 		if _, _, kept, _ := f.leasesOf(both, true); len(kept) != 0 {
 			t.Fatal("it has not ended")
+		}
+	})
+}
+
+// A request that takes long outlives its Take, which returns what has come. Its messages are returned by the next one, in their order: were they
+// given up, they would come again after their leases.
+func TestWhatComesLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newForeign(t)
+		var asked []pull
+		f.pull = func(_ context.Context, r pull, got func(*nats.Msg)) error {
+			if asked = append(asked, r); len(asked) > 1 {
+				return nil
+			}
+			got(delivered(1, 1, "one"))
+			time.Sleep(time.Second)
+			got(delivered(2, 1, "two"))
+			got(delivered(3, 1, "three"))
+			return nil
+		}
+		take := func(limit int) (got []string) {
+			taken, err := f.take(t.Context(), limit, 1000, time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range taken {
+				got = append(got, string(l.Payload))
+			}
+			return got
+		}
+		begun := time.Now()
+		got := take(10)
+		if took := time.Since(begun); len(got) != 1 || took != another {
+			t.Fatal(got, took)
+		}
+		if got := take(10); len(got) != 0 {
+			t.Fatal("nothing more has come:", got)
+		}
+		time.Sleep(time.Second)
+		if got := append(take(1), take(1)...); !slices.Equal(got, []string{"two", "three"}) {
+			t.Fatal(got)
+		}
+		if want := []pull{{Batch: 10, MaxBytes: 1000, NoWait: true}}; !slices.Equal(asked, want) {
+			t.Fatal("it has asked for more than it has room for:", asked)
+		}
+		take(10)
+		synctest.Wait()
+		if len(asked) != 2 {
+			t.Fatal(asked)
 		}
 	})
 }

@@ -400,7 +400,8 @@ func TestLargeMessagesComeInParts(t *testing.T) {
 		var got []int
 		for takes := 0; len(got) < len(want); takes++ {
 			require.Less(t, takes, len(want), "of %v came %v", want, got)
-			taken, err := e.Take(t.Context(), "q", 1000, time.Minute)
+			limit := []int{1000, 2}[takes%2] // what ends a request overtakes its messages on three servers
+			taken, err := e.Take(t.Context(), "q", limit, time.Minute)
 			require.NoError(t, err)
 			size := 0
 			for _, l := range taken {
