@@ -23,6 +23,7 @@ import (
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 	"github.com/weirflow/weir/internal/testing/storebench"
+	"github.com/weirflow/weir/message"
 	weirpartitions "github.com/weirflow/weir/partitions"
 )
 
@@ -71,7 +72,7 @@ type share struct {
 	first time.Duration
 }
 
-func (s *share) add(ms []delivery.Message[[]byte]) error {
+func (s *share) add(ms []message.Message[[]byte]) error {
 	for _, m := range ms {
 		i, err := numberOf(m.Value)
 		if err != nil {

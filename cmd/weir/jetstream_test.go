@@ -26,10 +26,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/message"
 )
 
 // startJetStream starts a server on loopback whose stream "retries" is a store, and returns its address. seed fills the store.
@@ -133,7 +133,7 @@ func TestJetStreamPages(t *testing.T) {
 	url := "nats://" + startJetStream(t, func(s store.Store) {
 		var ms []store.Message
 		for i := range 2500 {
-			ms = append(ms, store.Message{Meta: delivery.Meta{ID: fmt.Sprint("m", i)}, Cause: store.Permanent})
+			ms = append(ms, store.Message{Meta: message.Meta{ID: fmt.Sprint("m", i)}, Cause: store.Permanent})
 		}
 		require.NoError(t, s.Put(t.Context(), "dead", ms...))
 	}) + "/retries"

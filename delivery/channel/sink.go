@@ -5,6 +5,7 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 )
 
 // Sink is a [delivery.Sink] that sends the values of messages to a channel. [NewSink] makes one.
@@ -20,7 +21,7 @@ func NewSink[T any](c chan<- T) Sink[T] {
 }
 
 // PutAll implements [delivery.Sink]. It acknowledges each message whose value was sent. If ctx ends, the error is the cause of ctx.
-func (s Sink[T]) PutAll(ctx context.Context, messages []delivery.Message[T]) error {
+func (s Sink[T]) PutAll(ctx context.Context, messages []message.Message[T]) error {
 	for i, m := range messages {
 		select {
 		case s.c <- m.Value:

@@ -10,6 +10,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/internal/redeliver"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 )
 
 // Source is a [delivery.Source] of the values of a channel. [NewSource] makes one.
@@ -33,7 +34,7 @@ func WithClock(c clock.Clock) Option {
 //
 // meta returns the metadata of a value, such as its id; it may be nil, and may return nil. Receive adds 1 to its Visit, so the first visit is 1,
 // as with any other source. It panics if c is nil.
-func NewSource[T any](c <-chan T, meta func(v T) *delivery.Meta, opts ...Option) *Source[T] {
+func NewSource[T any](c <-chan T, meta func(v T) *message.Meta, opts ...Option) *Source[T] {
 	guard.RefuseNil("channel: NewSource", "channel", c)
 	cfg := settings{clock: clock.New()}
 	for i, opt := range opts {
@@ -43,10 +44,10 @@ func NewSource[T any](c <-chan T, meta func(v T) *delivery.Meta, opts ...Option)
 		opt(&cfg)
 	}
 	if meta == nil {
-		meta = func(T) *delivery.Meta { return nil }
+		meta = func(T) *message.Meta { return nil }
 	}
-	rejected := func(v T, verdict delivery.Verdict) {
-		if verdict.Kind == delivery.Rejected {
+	rejected := func(v T, verdict message.Verdict) {
+		if verdict.Kind == message.Rejected {
 			id := ""
 			if m := meta(v); m != nil {
 				id = m.ID
@@ -58,7 +59,7 @@ func NewSource[T any](c <-chan T, meta func(v T) *delivery.Meta, opts ...Option)
 }
 
 // Receive implements [delivery.Source].
-func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], error) {
+func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
 	return s.s.Receive(ctx, n)
 }
 

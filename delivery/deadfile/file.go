@@ -16,10 +16,10 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/vfs"
+	"github.com/weirflow/weir/message"
 )
 
 // Names in the directory.
@@ -45,7 +45,7 @@ var ErrClosed = errors.New("deadfile: closed")
 // time of a failure, it gets the time of Append.
 type Entry[T any] struct {
 	Value T
-	Meta  delivery.Meta
+	Meta  message.Meta
 	Cause store.Cause
 }
 
@@ -261,7 +261,7 @@ func (f *File[T]) rewrite(name string, from vfs.File) error {
 // contents of the disk are unknown: every later call returns that error, until the directory is closed and opened again.
 //
 // If ctx ends before, Append returns its cause. It panics without an entry. An entry has at most 16 MiB, as a line: the error for a larger
-// entry, or for a value that the codec cannot encode, matches [delivery.ErrRefused].
+// entry, or for a value that the codec cannot encode, matches [message.ErrRefused].
 func (f *File[T]) Append(ctx context.Context, entries ...Entry[T]) error {
 	if len(entries) == 0 {
 		panic("deadfile: Append: no entry")

@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // The payload comes back byte by byte, and a line is one line.
@@ -23,7 +23,7 @@ func TestLines(t *testing.T) {
 	for _, payload := range []string{
 		"", `"a"`, `{"a":1, "a":2}`, "null", ` {"a":1}`, "{\"a\":\n1}", "{\"a\"\r:1}", "\xff", "\"\xff\"", "\x00", "\"\u2028\"", "5", "{}x", `"<&>"`,
 	} {
-		m := store.Message{Cause: "odd\n", Meta: delivery.Meta{ID: "\xff\n}", LastError: "a\nb"}, Payload: []byte(payload)}
+		m := store.Message{Cause: "odd\n", Meta: message.Meta{ID: "\xff\n}", LastError: "a\nb"}, Payload: []byte(payload)}
 		body, err := bodyOf(m)
 		require.NoError(t, err)
 		raw := appendLine([]byte("before"), 7, body)
@@ -40,7 +40,7 @@ func TestLines(t *testing.T) {
 
 func oneBody(t testing.TB) []byte {
 	t.Helper()
-	body, err := bodyOf(store.Message{Cause: store.Exhausted, Meta: delivery.Meta{ID: "a"}, Payload: []byte(`{"n":1}`)})
+	body, err := bodyOf(store.Message{Cause: store.Exhausted, Meta: message.Meta{ID: "a"}, Payload: []byte(`{"n":1}`)})
 	require.NoError(t, err)
 	return body
 }

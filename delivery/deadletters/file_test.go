@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -24,7 +24,7 @@ func dead(t *testing.T, s store.Store, n int) {
 	t.Helper()
 	for i := range n {
 		m := store.Message{
-			Meta: delivery.Meta{
+			Meta: message.Meta{
 				ID: strconv.Itoa(i), Visit: 4, Attempts: 9, LastError: "no answer", Provider: "bank" + strconv.Itoa(i%2),
 				FirstFailure: time.Unix(1000, 0).UTC(), Reasons: []string{"TIMED_OUT"}, Headers: map[string]string{"a": "b"},
 			},

@@ -8,9 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 func TestGroups(t *testing.T) {
@@ -18,7 +18,7 @@ func TestGroups(t *testing.T) {
 	put := func(id string, cause store.Cause, text string, reasons ...string) {
 		t.Helper()
 		mock.Add(time.Second)
-		require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: delivery.Meta{ID: id, LastError: text, Reasons: reasons}, Cause: cause}))
+		require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: message.Meta{ID: id, LastError: text, Reasons: reasons}, Cause: cause}))
 	}
 	begun := mock.Now().UTC()
 	for i := range 30 {
@@ -60,9 +60,9 @@ func TestGroupsAreBounded(t *testing.T) {
 		return strings.Map(func(r rune) rune { return r - '0' + 'a' }, fmt.Sprintf("%06d", i))
 	}
 	for i := range 3000 {
-		ms := []store.Message{{Meta: delivery.Meta{ID: fmt.Sprint(i), LastError: word(i)}, Cause: store.Permanent}}
+		ms := []store.Message{{Meta: message.Meta{ID: fmt.Sprint(i), LastError: word(i)}, Cause: store.Permanent}}
 		if i%3 == 0 {
-			ms = append(ms, store.Message{Meta: delivery.Meta{ID: fmt.Sprint("often", i), LastError: "often"}, Cause: store.Permanent})
+			ms = append(ms, store.Message{Meta: message.Meta{ID: fmt.Sprint("often", i), LastError: "often"}, Cause: store.Permanent})
 		}
 		require.NoError(t, s.Put(t.Context(), "dead", ms...))
 	}
@@ -93,7 +93,7 @@ func TestErrorsThatAreAlike(t *testing.T) {
 		`Post "https://bank.example/v1/charge?id=7": context deadline`: `Post #: context deadline`,
 	} {
 		s, _ := newMemory()
-		require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: delivery.Meta{ID: "1", LastError: text}, Cause: store.Permanent}))
+		require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: message.Meta{ID: "1", LastError: text}, Cause: store.Permanent}))
 		groups, err := deadletters.Groups(t.Context(), s, "dead", store.Filter{})
 		require.NoError(t, err)
 		require.Equal(t, want, groups[0].Error, text)

@@ -84,7 +84,7 @@ func records(b *storeBench) {
 
 func allOrNothing(b *storeBench) {
 	k := b.keeper()
-	b.put("q", message("a"), message("b"), message("c"))
+	b.put("q", newMessage("a"), newMessage("b"), newMessage("c"))
 	es := b.list("q", store.Filter{}, everything)
 	broken := errors.New("no")
 	err := b.update(func(ctx context.Context, tx store.Tx) error {
@@ -205,7 +205,7 @@ func jobMerge(b *storeBench) {
 	looping.Meta.Merges, looping.Meta.OutcomeUnknown = 5, false
 	doubt.Meta.Remembered = time.Time{}
 	remembered.Meta.Remembered = time.Now().AddDate(100, 0, 0).UTC().Truncate(time.Second)
-	b.put("dead", looping, doubt, remembered, message("leased"))
+	b.put("dead", looping, doubt, remembered, newMessage("leased"))
 	claimed, err := b.inspector().Claim(b.ctx, "dead", store.Filter{IDs: []string{"leased"}}, everything, b.units(1000))
 	b.ok(err, "Claim")
 	b.must(len(claimed) == 1, "Claim returned %v", ids(claimed))
@@ -268,9 +268,9 @@ func jobFilters(b *storeBench) {
 // jobSet checks that a job does not affect what comes after its start, or back.
 func jobSet(b *storeBench) {
 	p := b.process()
-	b.put("q", message("a"), message("b"))
+	b.put("q", newMessage("a"), newMessage("b"))
 	job := p.start(jobs.Spec{Do: jobs.Purge, Queue: "q"})
-	b.put("q", message("c"))
+	b.put("q", newMessage("c"))
 	claimed := b.take("q", 1000) // a purge also removes what is leased
 	job = p.finish(job.ID, nil)
 	b.must(job.Done == 2, "the job has done %+v", job.Progress)
@@ -278,7 +278,7 @@ func jobSet(b *storeBench) {
 	b.lost(b.Done(b.ctx, claimed[0].Lease), "Done of what a job has removed", claimed[0].Lease)
 
 	// A message that comes back while its job runs has a new position.
-	b.put("dead", message("1"), message("2"))
+	b.put("dead", newMessage("1"), newMessage("2"))
 	job = p.start(toOrders)
 	claimed, err := b.inspector().Claim(b.ctx, "dead", store.Filter{IDs: []string{"2"}}, everything, b.units(5))
 	b.ok(err, "Claim")
@@ -333,7 +333,7 @@ func jobHold(b *storeBench) {
 // jobDue checks that what waits for its delay is due at once, where it is, with all that is known of it.
 func jobDue(b *storeBench) {
 	p := b.process()
-	waits, held, leased, now := full("waits"), full("held"), message("leased"), message("now")
+	waits, held, leased, now := full("waits"), full("held"), newMessage("leased"), newMessage("now")
 	waits.Delay, held.Delay = b.units(1000), b.units(1000)
 	b.put("q-retry-1", waits, held, leased, now)
 	claimed, err := b.inspector().Claim(b.ctx, "q-retry-1", store.Filter{IDs: []string{"leased"}}, everything, b.units(500))
@@ -382,7 +382,7 @@ func (b *storeBench) now() (now time.Time) {
 func jobRate(b *storeBench) {
 	p := b.process()
 	for i := range 60 {
-		b.put("dead", message(strconv.Itoa(i)))
+		b.put("dead", newMessage(strconv.Itoa(i)))
 	}
 	s := toOrders
 	s.Rate, s.Max = 10/b.Unit.Seconds(), 35
@@ -406,7 +406,7 @@ func jobOrders(b *storeBench) {
 	s.Rate = 10 / b.Unit.Seconds()
 	n := 5 * max(1, int(min(s.Rate, 500))) // steps of a second's worth
 	for i := range n {
-		b.put("dead", message(strconv.Itoa(i)))
+		b.put("dead", newMessage(strconv.Itoa(i)))
 	}
 	job := p.start(s)
 	paused := false
@@ -459,7 +459,7 @@ func jobTwo(b *storeBench) {
 	const n = 2000
 	ms := make([]store.Message, n)
 	for i := range ms {
-		ms[i] = message(strconv.Itoa(i))
+		ms[i] = newMessage(strconv.Itoa(i))
 	}
 	b.put("dead", ms...)
 	p := b.process()
@@ -626,7 +626,7 @@ func jobBackends(b *storeBench) {
 
 func jobWorkers(b *storeBench) {
 	p := b.process()
-	b.put("dead", message("a"))
+	b.put("dead", newMessage("a"))
 	job := p.start(toOrders)
 	ctx, stop := context.WithCancel(b.ctx)
 	ended := make(chan struct{})

@@ -9,6 +9,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // The bank was down. Its payments go back to their queue when it works again, 100 in a second.
@@ -17,7 +18,7 @@ func Example() {
 	engine := memory.Open()
 	payments := delivery.NewQueue[int](engine, "payments")
 	for i, provider := range []string{"bank", "wallet", "bank"} {
-		m, err := store.Encode(codec.JSON[int](), 100*i, delivery.Meta{ID: fmt.Sprint("payment ", i), Provider: provider, Visit: 4})
+		m, err := store.Encode(codec.JSON[int](), 100*i, message.Meta{ID: fmt.Sprint("payment ", i), Provider: provider, Visit: 4})
 		if err != nil {
 			panic(err)
 		}

@@ -17,12 +17,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/outbox"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -49,7 +49,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) stage(d time.Duration, ids ...string) {
 	w.t.Helper()
 	for _, id := range ids {
-		require.NoError(w.t, w.store.Put(w.t.Context(), "outbox", store.Message{Meta: delivery.Meta{ID: id}, Delay: d}))
+		require.NoError(w.t, w.store.Put(w.t.Context(), "outbox", store.Message{Meta: message.Meta{ID: id}, Delay: d}))
 	}
 }
 
@@ -401,7 +401,7 @@ func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 		w.stage(0, "a")
 		w.fail = func(ids []string) error {
 			if len(w.published) == 0 {
-				return w.store.Put(t.Context(), "outbox", store.Message{Meta: delivery.Meta{ID: "a", Merges: 1}, Delay: time.Second})
+				return w.store.Put(t.Context(), "outbox", store.Message{Meta: message.Meta{ID: "a", Merges: 1}, Delay: time.Second})
 			}
 			return nil
 		}
@@ -419,7 +419,7 @@ func TestAMessageWithTheSameIDThatIsNotDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.stage(0, "a")
-		require.NoError(t, w.store.Put(t.Context(), "outbox", store.Message{Meta: delivery.Meta{ID: "a", Merges: 1}, Delay: time.Hour}))
+		require.NoError(t, w.store.Put(t.Context(), "outbox", store.Message{Meta: message.Meta{ID: "a", Merges: 1}, Delay: time.Hour}))
 		w.stage(0, "b")
 		w.relay(w.store, w.config(), 59*time.Minute)
 		require.Equal(t, []string{"a", "b"}, w.published)

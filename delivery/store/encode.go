@@ -8,7 +8,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Encode returns a value as a message. Its error matches [delivery.ErrRefused].
+// Encode returns a value as a message. Its error matches [message.ErrRefused].
 func Encode[T any](c codec.Codec[T], v T, meta message.Meta) (m Message, err error) {
 	m.Meta = meta // also after a panic
 	err = guard.Call(func() (err error) {

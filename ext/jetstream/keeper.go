@@ -11,10 +11,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
 	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/message"
 )
 
 // headerVersion is the header with the version of a record.
@@ -88,7 +88,7 @@ func (s *Engine) records(ctx context.Context, kind, after string, limit int) (li
 
 // Update implements [store.Keeper]. The edits and records of f are a transaction of the server, of at most 1,000 messages: an edit that moves a
 // message takes two of them, and each other edit and each record takes one. An Update of more returns an error that matches
-// [delivery.ErrRefused]. Reads of f see the state at the time of the read, without f's own changes.
+// [message.ErrRefused]. Reads of f see the state at the time of the read, without f's own changes.
 func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		for try := range maxTries {
@@ -138,7 +138,7 @@ func (t *tx) add(queue string, m *nats.Msg) {
 
 func (t *tx) commit(ctx context.Context) error {
 	if len(t.ms) > maxBatch {
-		return fmt.Errorf("jetstream: %w: a transaction of %d messages: the server takes %d", delivery.ErrRefused, len(t.ms), maxBatch)
+		return fmt.Errorf("jetstream: %w: a transaction of %d messages: the server takes %d", message.ErrRefused, len(t.ms), maxBatch)
 	}
 	seq, err := t.s.publishAll(ctx, t.ms)
 	if err != nil {

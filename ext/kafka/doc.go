@@ -77,7 +77,7 @@
 // A Nack waits in memory, so it is for short delays. For long delays use a layer, which is durable and does not hold the position back.
 //
 // A record has at most the size that the client takes (kgo.ProducerBatchMaxBytes, about 1 MB by default) and the topic takes
-// (max.message.bytes). A larger record is refused ([delivery.ErrRefused]), and its message goes to the dead letters: with its bytes as received,
+// (max.message.bytes). A larger record is refused ([message.ErrRefused]), and its message goes to the dead letters: with its bytes as received,
 // without most of its history if that does not fit, or without its bytes and with the topic, partition and offset where they stay, until the
 // retention of the topic removes them. Where messages may be that large, raise both limits for layers and dead letters.
 //

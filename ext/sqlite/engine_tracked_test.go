@@ -26,6 +26,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/exactlyonce/server"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
 )
@@ -46,7 +47,7 @@ func TestKilledWorkersChargeOnce(t *testing.T) {
 	defer s.Close()
 	var ms []store.Message
 	for i := range n {
-		m, err := store.Encode(codec.JSON[string](), strconv.Itoa(i), delivery.Meta{ID: "order-" + strconv.Itoa(i)})
+		m, err := store.Encode(codec.JSON[string](), strconv.Itoa(i), message.Meta{ID: "order-" + strconv.Itoa(i)})
 		require.NoError(t, err)
 		ms = append(ms, m)
 	}
@@ -159,4 +160,4 @@ func TestTrackedWorker(t *testing.T) {
 // acknowledge is a sink in which everything is safe.
 type acknowledge struct{}
 
-func (acknowledge) PutAll(context.Context, []delivery.Message[string]) error { return nil }
+func (acknowledge) PutAll(context.Context, []message.Message[string]) error { return nil }

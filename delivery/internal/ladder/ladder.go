@@ -117,7 +117,7 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 
 // Take hands an element that an operator has given up over to the next layer or to the dead letters. When it returns nil, it is
 // durable there, and its delivery can be acknowledged. Its error means that it was not taken: offer it again, or give the
-// message back. The history of the message comes from ctx ([delivery.MetaFromContext]), and what the operator knows of the
+// message back. The history of the message comes from ctx ([message.MetaFromContext]), and what the operator knows of the
 // failure is added to it.
 //
 // An element that was cut off by the end of its operator is not taken: it did not fail. One that is no message gets a random id.

@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
+	"github.com/weirflow/weir/message"
 )
 
 // Servers of a cluster write many at once: what is sent waits for no answers, which come here when all has been sent.
@@ -80,14 +81,14 @@ func (l listing) Consumer(context.Context, string, string) (jetstream.Consumer, 
 }
 
 // receiveAll returns n messages that are acknowledged at subject(i).
-func receiveAll(t *testing.T, js jetstream.JetStream, n int, subject func(i int) string, opts ...delivery.QueueOption) (delivery.Source[string], []delivery.Message[string]) {
+func receiveAll(t *testing.T, js jetstream.JetStream, n int, subject func(i int) string, opts ...delivery.QueueOption) (delivery.Source[string], []message.Message[string]) {
 	t.Helper()
 	l := &listed{}
 	for i := range n {
 		l.ms = append(l.ms, madeUp{seq: uint64(i) + 1, reply: subject(i)})
 	}
 	s := newSource(t, listing{js, l}, newStream(t, js), 30*time.Second, opts...)
-	var ms []delivery.Message[string]
+	var ms []message.Message[string]
 	for len(ms) < n {
 		more, err := s.Receive(bounded(t), n)
 		require.NoError(t, err)
@@ -208,9 +209,9 @@ func TestPublicationsDoNotWaitForEachOther(t *testing.T) {
 		}
 	})
 	require.NoError(t, err)
-	ms := make([]delivery.Message[string], n)
+	ms := make([]message.Message[string], n)
 	for i := range ms {
-		ms[i] = delivery.New("x", nil, nil)
+		ms[i] = message.New("x", nil, nil)
 	}
 	require.NoError(t, sinkTo(t, js, newStream(t, js), "out").PutAll(bounded(t), ms))
 }
@@ -227,9 +228,9 @@ func TestPublicationsThatAreNotConfirmed(t *testing.T) {
 		}
 	})
 	require.NoError(t, err)
-	ms := make([]delivery.Message[string], n)
+	ms := make([]message.Message[string], n)
 	for i := range ms {
-		ms[i] = delivery.New("x", nil, nil)
+		ms[i] = message.New("x", nil, nil)
 	}
 	sink := sinkTo(t, js, newStream(t, js), "out")
 	ctx := bounded(t)
@@ -310,7 +311,7 @@ func TestWhatIsBeingStored(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	sink := sinkTo(t, &storing{js, 3}, stream, stream)
-	require.NoError(t, sink.PutAll(t.Context(), []delivery.Message[string]{delivery.New("one", nil, nil), delivery.New("two", nil, nil)}))
+	require.NoError(t, sink.PutAll(t.Context(), []message.Message[string]{message.New("one", nil, nil), message.New("two", nil, nil)}))
 	out := jscheckpoint.NewOutput(&storing{js, 3}, stream, stream, codec.JSON[string]())
 	require.NoError(t, out.Write(t.Context(), "three"))
 	state, err := out.Prepare(t.Context())

@@ -19,10 +19,10 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
+	"github.com/weirflow/weir/message"
 )
 
 var errFault = errors.New("the n-th call fails")
@@ -272,8 +272,8 @@ func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
 	in = jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd(), jscheckpoint.WithDeadLetters(dead, "dead"))
 	defer in.Close()
 	require.NoError(t, in.Seek(position))
-	full := store.Message{Meta: delivery.Meta{ID: "x"}}
-	require.NoError(t, dead.Put(t.Context(), "other", full, store.Message{Meta: delivery.Meta{ID: "y"}}))
+	full := store.Message{Meta: message.Meta{ID: "x"}}
+	require.NoError(t, dead.Put(t.Context(), "other", full, store.Message{Meta: message.Meta{ID: "y"}}))
 	_, err = in.Next()
 	require.ErrorIs(t, err, store.ErrFull, "law D1")
 	_, err = dead.Purge(t.Context(), "other", store.Filter{})
@@ -288,7 +288,7 @@ func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
 	require.Len(t, letters, 2)
 	require.Equal(t, bad.Data, letters[0].Payload)
 	require.Equal(t, store.Undecodable, letters[0].Cause)
-	require.Equal(t, delivery.Origin{Source: stream, Position: "2"}, letters[0].Meta.Origin)
+	require.Equal(t, message.Origin{Source: stream, Position: "2"}, letters[0].Meta.Origin)
 	require.Equal(t, stream+"//2", letters[0].Meta.ID)
 	require.Equal(t, "00-1", letters[0].Meta.Headers["Traceparent"])
 	require.NotEmpty(t, letters[0].Meta.LastError)

@@ -21,6 +21,7 @@ import (
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 )
 
 // listening gives a server an address.
@@ -177,7 +178,7 @@ func TestAClosedConnectionIsPermanent(t *testing.T) {
 	js.Conn().Close()
 	_, err = e.Take(bounded(t), "q", 1, time.Minute)
 	require.True(t, guard.IsPermanent(err), err)
-	err = e.Put(bounded(t), "q", store.Message{Meta: delivery.Meta{ID: "a"}})
+	err = e.Put(bounded(t), "q", store.Message{Meta: message.Meta{ID: "a"}})
 	require.True(t, guard.IsPermanent(err), err)
 	require.NoError(t, e.Close())
 }

@@ -23,6 +23,7 @@ import (
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
+	"github.com/weirflow/weir/message"
 )
 
 // allowed are the subjects that each part publishes to. docs/reference/permissions.md is made of it and of the comments in it. All subscribe to
@@ -98,7 +99,7 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		defer s.Close()
 		var ms []store.Message
 		for i := range 10 {
-			ms = append(ms, store.Message{Meta: delivery.Meta{ID: fmt.Sprint(i)}})
+			ms = append(ms, store.Message{Meta: message.Meta{ID: fmt.Sprint(i)}})
 		}
 		if err := s.Put(ctx, "q", ms...); err != nil {
 			return err

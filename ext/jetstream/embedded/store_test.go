@@ -21,6 +21,7 @@ import (
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/internal/testing/storebench"
+	"github.com/weirflow/weir/message"
 )
 
 // newStore makes a stream for a store.
@@ -87,7 +88,7 @@ func TestDelaysOverARestartOfTheServer(t *testing.T) {
 	due := map[string]time.Time{}
 	var ms []store.Message
 	for i := range 50 {
-		ms = append(ms, store.Message{Meta: delivery.Meta{ID: strconv.Itoa(i)}, Delay: 2*time.Second + time.Duration(i)*20*time.Millisecond})
+		ms = append(ms, store.Message{Meta: message.Meta{ID: strconv.Itoa(i)}, Delay: 2*time.Second + time.Duration(i)*20*time.Millisecond})
 	}
 	require.NoError(t, s.Put(t.Context(), "q", ms...))
 	stream, err := js.Stream(t.Context(), name)
@@ -123,8 +124,8 @@ func TestPutIsOneTransaction(t *testing.T) {
 	s, err := openEngine(t.Context(), js, newStore(t, js))
 	require.NoError(t, err)
 	defer s.Close()
-	good := store.Message{Meta: delivery.Meta{ID: "good"}}
-	large := store.Message{Meta: delivery.Meta{ID: "large"}, Payload: make([]byte, 2<<20)} // over the server's MaxPayload
+	good := store.Message{Meta: message.Meta{ID: "good"}}
+	large := store.Message{Meta: message.Meta{ID: "large"}, Payload: make([]byte, 2<<20)} // over the server's MaxPayload
 	require.Error(t, s.Put(t.Context(), "q", good, large))
 	c, err := s.Count(t.Context(), "q", store.Filter{})
 	require.NoError(t, err)
@@ -138,8 +139,8 @@ func TestMovedThereAndBack(t *testing.T) {
 	s, err := openEngine(t.Context(), js, newStore(t, js))
 	require.NoError(t, err)
 	defer s.Close()
-	m := store.Message{Meta: delivery.Meta{ID: "a"}, Payload: []byte("x")}
-	require.NoError(t, s.Put(t.Context(), "0", m, store.Message{Meta: delivery.Meta{ID: "b"}}))
+	m := store.Message{Meta: message.Meta{ID: "a"}, Payload: []byte("x")}
+	require.NoError(t, s.Put(t.Context(), "0", m, store.Message{Meta: message.Meta{ID: "b"}}))
 	for i := range 6 {
 		from, to := strconv.Itoa(i%2), strconv.Itoa((i+1)%2)
 		taken, err := s.Take(t.Context(), from, 10, time.Minute)
@@ -171,7 +172,7 @@ func TestMessagesOfOthersInTheStream(t *testing.T) {
 	s, err := openEngine(t.Context(), js, name)
 	require.NoError(t, err)
 	defer s.Close()
-	own := []store.Message{{Meta: delivery.Meta{ID: "a"}}, {Meta: delivery.Meta{ID: "b"}}, {Meta: delivery.Meta{ID: "c"}}}
+	own := []store.Message{{Meta: message.Meta{ID: "a"}}, {Meta: message.Meta{ID: "b"}}, {Meta: message.Meta{ID: "c"}}}
 	require.NoError(t, s.Put(t.Context(), "q", own...))
 	other := "weir.store." + name + "." + tokenOf("q") + ".other"
 	_, err = js.Publish(t.Context(), other, []byte("hello")) // the last one of the queue
@@ -262,7 +263,7 @@ func TestManyDeadLetters(t *testing.T) {
 	for i := 0; i < n; i += 1000 {
 		var ms []store.Message
 		for k := range 1000 {
-			meta := delivery.Meta{ID: strconv.Itoa(i + k), Key: strconv.Itoa(k % 10), LastError: "no answer", Reasons: []string{"TIMED_OUT"}, Visit: 3}
+			meta := message.Meta{ID: strconv.Itoa(i + k), Key: strconv.Itoa(k % 10), LastError: "no answer", Reasons: []string{"TIMED_OUT"}, Visit: 3}
 			ms = append(ms, store.Message{Meta: meta, Payload: make([]byte, 256), Cause: store.Exhausted})
 		}
 		require.NoError(t, s.Put(t.Context(), "dead", ms...))
@@ -302,7 +303,7 @@ func TestCountsOfAnotherProcess(t *testing.T) {
 	s := openStore(t, js, name)
 	var ms []store.Message
 	for i := range 100 {
-		ms = append(ms, message(strconv.Itoa(i)))
+		ms = append(ms, newMessage(strconv.Itoa(i)))
 	}
 	require.NoError(t, s.Put(t.Context(), "q", ms...))
 	other := openStore(t, connect(t, srv), name)

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // Schema is the name of the header with the schema of the codec, in base64.
@@ -23,7 +23,7 @@ const (
 )
 
 // Read returns what the headers of a message say of it. What is sound is returned with an error, too.
-func Read(m jetstream.Msg, at *jetstream.MsgMetadata) (meta delivery.Meta, schema []byte, err error) {
+func Read(m jetstream.Msg, at *jetstream.MsgMetadata) (meta message.Meta, schema []byte, err error) {
 	h := make(map[string]string, 8)
 	for name, values := range m.Headers() {
 		switch {
@@ -33,12 +33,12 @@ func Read(m jetstream.Msg, at *jetstream.MsgMetadata) (meta delivery.Meta, schem
 		}
 	}
 	h[subject] = m.Subject()
-	meta, err = delivery.MetaFromHeaders(h)
+	meta, err = message.MetaFromHeaders(h)
 	if meta.Headers == nil { // they are over their limit
 		meta.Headers = map[string]string{subject: m.Subject()}
 	}
-	here := delivery.Origin{Source: at.Stream, Position: strconv.FormatUint(at.Sequence.Stream, 10)}
-	if meta.Origin == (delivery.Origin{}) {
+	here := message.Origin{Source: at.Stream, Position: strconv.FormatUint(at.Sequence.Stream, 10)}
+	if meta.Origin == (message.Origin{}) {
 		meta.Origin = here
 	}
 	if meta.ID == "" {
