@@ -153,10 +153,10 @@ func TestAMessageOfALayerThatRunsNow(t *testing.T) {
 		time.AfterFunc(time.Minute, func() {
 			j, err := jobs.New(engine, jobs.Config{Logger: quiet})
 			require.NoError(t, err)
-			spec := jobs.Spec{Do: jobs.Merge, Queue: "jobs-retry-1", To: "jobs", By: "ann", Why: "test"}
+			spec := jobs.Spec{Do: store.Merge, Queue: "jobs-retry-1", To: "jobs", By: "ann", Why: "test"}
 			_, err = j.Start(t.Context(), spec)
 			require.Error(t, err)
-			spec.Do, spec.To = jobs.Due, ""
+			spec.Do, spec.To = store.Due, ""
 			now, err := j.Start(t.Context(), spec)
 			require.NoError(t, err)
 			now, err = j.Run(t.Context(), now.ID, nil)
@@ -195,7 +195,7 @@ func TestAHeldMessageAndTheOrderOfOtherKeys(t *testing.T) {
 			hold := func() {
 				j, err := jobs.New(engine, jobs.Config{Logger: quiet})
 				require.NoError(t, err)
-				spec := jobs.Spec{Do: jobs.Hold, Queue: "jobs", Filter: store.Filter{IDs: []string{"first"}}, By: "ann", Why: "test"}
+				spec := jobs.Spec{Do: store.Hold, Queue: "jobs", Filter: store.Filter{IDs: []string{"first"}}, By: "ann", Why: "test"}
 				held, err := j.Start(t.Context(), spec)
 				require.NoError(t, err)
 				held, err = j.Run(t.Context(), held.ID, nil)

@@ -71,7 +71,7 @@ func mergeNorth(ctx context.Context, engine delivery.Engine, orders *delivery.Qu
 		return err
 	}
 	job, err := j.Start(ctx, jobs.Spec{
-		Do: jobs.Merge, Queue: orders.DeadLetters(), To: orders.Name(), Filter: store.Filter{Provider: "north"}, Rate: 100,
+		Do: store.Merge, Queue: orders.DeadLetters(), To: orders.Name(), Filter: store.Filter{Provider: "north"}, Rate: 100,
 		By: "ann", Why: "north is back",
 	})
 	if err != nil {

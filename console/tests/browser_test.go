@@ -258,7 +258,7 @@ func pages(t *testing.T, e store.Keeper) []string {
 	}))
 	j, err := jobs.New(e, jobs.Config{})
 	require.NoError(t, err)
-	_, err = j.Start(t.Context(), jobs.Spec{Do: jobs.Hold, Queue: "orders-retry-1", By: "ann", Why: strings.Repeat("long", 100)})
+	_, err = j.Start(t.Context(), jobs.Spec{Do: store.Hold, Queue: "orders-retry-1", By: "ann", Why: strings.Repeat("long", 100)})
 	require.NoError(t, err)
 	_, err = j.HoldBackend(t.Context(), "bank", "ann", "it loses money")
 	require.NoError(t, err)

@@ -63,7 +63,7 @@ func FuzzAReaderChangesNothing(f *testing.F) {
 	put(f, e, 3)
 	j, err := jobs.New(e, jobs.Config{Logger: quiet})
 	require.NoError(f, err)
-	_, err = j.Start(context.Background(), jobs.Spec{Do: jobs.Hold, Queue: "orders-dead", By: "ann", Why: "test"})
+	_, err = j.Start(context.Background(), jobs.Spec{Do: store.Hold, Queue: "orders-dead", By: "ann", Why: "test"})
 	require.NoError(f, err)
 	db := e.(*sqlite.Engine).DB()
 	require.NoError(f, keys.Migrate(context.Background(), db.Writer(), keys.SQLite))

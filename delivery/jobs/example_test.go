@@ -33,7 +33,7 @@ func Example() {
 		panic(err)
 	}
 	job, err := j.Start(ctx, jobs.Spec{
-		Do: jobs.Merge, Queue: payments.DeadLetters(), To: payments.Name(), Filter: store.Filter{Provider: "bank"}, Rate: 100,
+		Do: store.Merge, Queue: payments.DeadLetters(), To: payments.Name(), Filter: store.Filter{Provider: "bank"}, Rate: 100,
 		By: "ann", Why: "the bank is back",
 	})
 	if err != nil {

@@ -91,10 +91,10 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	if err := s.check(); err != nil {
 		return Job{}, err
 	}
-	if s.Do == Merge {
+	if s.Do == store.Merge {
 		s.MaxMerges = cmp.Or(s.MaxMerges, defaultMaxMerges)
 	}
-	if _, ok := j.engine.(*local); ok && (s.Do == Hold || s.Do == Release) {
+	if _, ok := j.engine.(*local); ok && (s.Do == store.Hold || s.Do == store.Release) {
 		return Job{}, fmt.Errorf("jobs: this engine does not %s messages: it is not a store.Keeper", s.Do)
 	}
 	n, err := j.engine.Count(ctx, s.Queue, s.Filter)

@@ -101,13 +101,13 @@ func (t *localTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error)
 		lease := t.l.claimed[place{e.Queue, e.Entry.Position}]
 		all = append(all, lease)
 		switch e.Do {
-		case store.MoveEdit:
+		case store.Merge:
 			moves = append(moves, store.Move{Lease: lease, Queue: e.To, Message: e.Entry.Message})
-		case store.RemoveEdit:
+		case store.Purge:
 			removed = append(removed, lease)
-		case store.DueEdit:
+		case store.Due:
 			due = append(due, lease)
-		case store.HoldEdit, store.ReleaseEdit: // Start has refused them
+		case store.Hold, store.Release: // Start has refused them
 		}
 	}
 	t.l.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 )
 
 func merge(rate float64) jobs.Spec {
-	return jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", Rate: rate, By: "ann", Why: "test"}
+	return jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders", Rate: rate, By: "ann", Why: "test"}
 }
 
 func jobsOf(t *testing.T, e store.Engine) *jobs.Jobs {

@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -33,7 +32,7 @@ var errKilled = errors.New("killed")
 type world struct {
 	t     *testing.T
 	store *memory.Engine
-	locks *lock.Memory
+	locks lock.Locks
 
 	mu        sync.Mutex
 	published []string
@@ -43,7 +42,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return &world{t: t, store: memory.Open(), locks: lock.NewMemory(clock.New())}
+	return &world{t: t, store: memory.Open(), locks: memory.Open().Locks()}
 }
 
 func (w *world) stage(d time.Duration, ids ...string) {
@@ -624,7 +623,7 @@ func TestRelayLeavesWhatIsHeld(t *testing.T) {
 		entries, err := w.store.List(t.Context(), "outbox", store.Filter{}, store.Page{Max: 3})
 		require.NoError(t, err)
 		require.NoError(t, w.store.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
-			_, err := tx.Edit(ctx, store.Edit{Do: store.HoldEdit, Queue: "outbox", Entry: entries[1]})
+			_, err := tx.Edit(ctx, store.Edit{Do: store.Hold, Queue: "outbox", Entry: entries[1]})
 			return err
 		}))
 		w.relay(w.store, w.config(), time.Minute)

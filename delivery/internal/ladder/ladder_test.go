@@ -137,7 +137,7 @@ func merge(t *testing.T, s store.Engine, outcomeUnknown bool) jobs.Progress {
 	t.Helper()
 	j, err := jobs.New(s, jobs.Config{})
 	require.NoError(t, err)
-	job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "1m", OutcomeUnknown: outcomeUnknown, By: "ann", Why: "test"})
+	job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "dead", To: "1m", OutcomeUnknown: outcomeUnknown, By: "ann", Why: "test"})
 	require.NoError(t, err)
 	job, err = j.Run(t.Context(), job.ID, nil)
 	require.NoError(t, err)

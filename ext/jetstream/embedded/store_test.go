@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -17,6 +16,7 @@ import (
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
@@ -248,7 +248,7 @@ func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	s, err := openEngine(t.Context(), js, newStore(t, js))
 	require.NoError(t, err)
 	defer s.Close()
-	storebench.Merged(t, s, lock.NewMemory(clock.New()))
+	storebench.Merged(t, s, memory.Open().Locks())
 }
 
 // A merge and a count are one pass over a queue, and a second count reads nothing: 100,000 dead letters take less than a minute.
@@ -286,7 +286,7 @@ func TestManyDeadLetters(t *testing.T) {
 	lap("a count by key")
 	j, err := jobs.New(s, jobs.Config{})
 	require.NoError(t, err)
-	job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
+	job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
 	require.NoError(t, err)
 	job, err = j.Run(t.Context(), job.ID, nil)
 	require.NoError(t, err)
