@@ -489,7 +489,7 @@ func (w *pipelines) run(ctx context.Context, worker string, js jetstream.JetStre
 		}
 		return payload, err
 	})
-	input := jscheckpoint.NewInput(js, p.Name, storebench.Raw)
+	input := jscheckpoint.NewInput(js, p.Name, storebench.Raw, jscheckpoint.InputConfig{})
 	source := checkpoint.NewSource(p.Coordinator, "in", checkpoint.Input[[]byte](input))
 	op := asyncop.OrderedWait(note, time.Minute, 100, asyncop.WithName("note"), asyncop.WithCheckpoints(p.Coordinator),
 		asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)))

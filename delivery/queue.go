@@ -326,7 +326,7 @@ func Deadline(t time.Time) PutOption { return func(m *store.Message) { m.Meta.De
 
 // Encode returns a value as the message that Put would put. It is for functions such as postgres.PutTx. Its error matches [message.ErrRefused].
 func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
-	m, err := store.Encode(q.codec, v, message.Meta{})
+	m, err := leases.Encode(q.codec, v, message.Meta{})
 	if err != nil {
 		return m, fmt.Errorf("delivery: queue %q: %w", q.name, err)
 	}
@@ -378,7 +378,7 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 		if kept.ID == "" {
 			kept.ID = rand.Text()
 		}
-		encoded, err := store.Encode(q.codec, m.Value, kept)
+		encoded, err := leases.Encode(q.codec, m.Value, kept)
 		if err == nil {
 			err = q.needsKey(&kept)
 		}

@@ -29,7 +29,7 @@ import (
 
 // list is a source of numbers. What is nacked comes again, and it ends when all are acknowledged or rejected, unless endless is set.
 type list struct {
-	*channel.Source[int]
+	delivery.Source[int]
 	endless chan int
 
 	mu       sync.Mutex

@@ -130,7 +130,7 @@ func copyShards(ctx context.Context, js natsjs.JetStream, shards []string) error
 		Stores:      jscheckpoint.Stores(js, "checkpoints", "copy"),
 		Checkpoints: []checkpoint.Option{checkpoint.WithInterval(time.Second)},
 		Pipeline: func(ctx context.Context, p partitions.Partition) error {
-			input := jscheckpoint.NewInput(js, p.Name, codec.JSON[string]())
+			input := jscheckpoint.NewInput(js, p.Name, codec.JSON[string](), jscheckpoint.InputConfig{})
 			output := jscheckpoint.NewOutput(js, p.Name+"-upper", p.Name+"-upper", codec.JSON[string]())
 			source := checkpoint.NewSource(p.Coordinator, "in", checkpoint.Input[string](input))
 			op := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100, asyncop.WithName("upper"),
@@ -173,7 +173,7 @@ func Example_jetStreamWithCheckpoints() {
 
 	done := make(chan error)
 	go func() { done <- copyShards(ctx, js, []string{"shard"}) }()
-	out := jscheckpoint.NewInput(js, "shard-upper", codec.JSON[string]())
+	out := jscheckpoint.NewInput(js, "shard-upper", codec.JSON[string](), jscheckpoint.InputConfig{})
 	defer out.Close()
 	for range 2 {
 		fmt.Println(must(out.Next()))

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery/memory"
@@ -37,7 +38,7 @@ func countOf(t *testing.T, s store.Inspector, queue string) int {
 }
 
 func TestLinesOfDeadLetters(t *testing.T) {
-	s := inspected{Inspector: memory.Open()}
+	s := inspected{Inspector: memory.Open(memory.WithClock(clock.NewMock()))}
 	putDead(t, s, 250)
 	var file bytes.Buffer
 	n, err := export(t.Context(), s, "dead", store.Filter{Provider: "bank0"}, &file)

@@ -32,7 +32,7 @@ func TestDelays(t *testing.T) {
 		mock := clock.NewMock()
 		c := feed("a", "b", "c", "d", "e")
 		close(c)
-		s := channel.NewSource(c, nil, channel.WithClock(mock))
+		s := channel.NewSourceBy(c, mock)
 		ms, err := s.Receive(t.Context(), 10)
 		require.NoError(t, err)
 		require.Len(t, ms, 5)
@@ -88,7 +88,7 @@ func (c *jumpingClock) Timer(d time.Duration) *clock.Timer {
 // A clock that goes on between the look at it and the timer does not make a message late.
 func TestClockThatGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := channel.NewSource(feed("a"), nil, channel.WithClock(&jumpingClock{Mock: clock.NewMock()}))
+		s := channel.NewSourceBy(feed("a"), &jumpingClock{Mock: clock.NewMock()})
 		for range 2 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			ms, err := s.Receive(ctx, 1)
@@ -160,8 +160,6 @@ func testSink(t *testing.T) {
 func TestArguments(t *testing.T) {
 	require.PanicsWithValue(t, "channel: NewSource: nil channel", func() { channel.NewSource[int](nil, nil) })
 	require.PanicsWithValue(t, "channel: NewSink: nil channel", func() { channel.NewSink[int](nil) })
-	require.PanicsWithValue(t, "channel: WithClock: nil clock", func() { channel.WithClock(nil) })
-	require.PanicsWithValue(t, "channel: NewSource: option 0 is nil", func() { channel.NewSource(make(chan int), nil, nil) })
 	require.PanicsWithValue(t, "delivery: Receive: n is 0, want 1 or more", func() {
 		_, _ = channel.NewSource(make(chan int), nil).Receive(t.Context(), 0)
 	})

@@ -16,6 +16,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/vfs"
@@ -284,7 +285,7 @@ func (f *File[T]) encode(e Entry[T]) ([]byte, error) {
 	if e.Meta.ID == "" {
 		e.Meta.ID = "random:" + rand.Text()
 	}
-	m, err := store.Encode(f.codec, e.Value, e.Meta)
+	m, err := leases.Encode(f.codec, e.Value, e.Meta)
 	if err != nil {
 		return nil, fmt.Errorf("deadfile: %w", err)
 	}

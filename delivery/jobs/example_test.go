@@ -3,8 +3,8 @@ package jobs_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
@@ -18,11 +18,10 @@ func Example() {
 	engine := memory.Open()
 	payments := delivery.NewQueue[int](engine, "payments")
 	for i, provider := range []string{"bank", "wallet", "bank"} {
-		m, err := store.Encode(codec.JSON[int](), 100*i, message.Meta{ID: fmt.Sprint("payment ", i), Provider: provider, Visit: 4})
-		if err != nil {
-			panic(err)
+		m := store.Message{
+			Meta:    message.Meta{ID: fmt.Sprint("payment ", i), Provider: provider, Visit: 4},
+			Payload: []byte(strconv.Itoa(100 * i)), Cause: store.Exhausted,
 		}
-		m.Cause = store.Exhausted
 		if err := engine.Put(ctx, payments.DeadLetters(), m); err != nil {
 			panic(err)
 		}

@@ -197,7 +197,7 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 			header("retry_topic-attempts", big.NewInt(3).Bytes()),
 			header("retry_topic-backoff-timestamp", big.NewInt(due.UnixMilli()).Bytes()),
 		}}
-		m, err := MetaFromRecord(r)
+		m, err := metaOf(r)
 		require.NoError(t, err)
 		assert.Equal(t, message.Meta{
 			ID: "orders/7/99", Key: "k", Origin: message.Origin{Source: "orders", Partition: "7", Position: "99"},
@@ -205,7 +205,7 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 			Headers: map[string]string{prefix + "exception-stacktrace": "at …"},
 		}, m)
 	}
-	m, err := MetaFromRecord(&kgo.Record{Topic: "dlq", Headers: []kgo.RecordHeader{
+	m, err := metaOf(&kgo.Record{Topic: "dlq", Headers: []kgo.RecordHeader{
 		header("__connect.errors.topic", []byte("orders")),
 		header("__connect.errors.partition", []byte("7")),
 		header("__connect.errors.offset", []byte("99")),
@@ -219,7 +219,7 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 		LastError: "bad json", Reasons: []string{"org.apache.kafka.connect.errors.DataException"},
 		Headers: map[string]string{"__connect.errors.connector.name": "jdbc"},
 	}, m)
-	m, err = MetaFromRecord(&kgo.Record{Topic: "dlq", Offset: 3, Headers: []kgo.RecordHeader{
+	m, err = metaOf(&kgo.Record{Topic: "dlq", Offset: 3, Headers: []kgo.RecordHeader{
 		header("kafka_dlt-original-offset", []byte("not a number")), header("retry_topic-attempts", nil),
 	}})
 	require.NoError(t, err)
@@ -230,11 +230,11 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 	assert.EqualValues(t, -2, n)
 }
 
-func FuzzMetaFromRecord(f *testing.F) {
+func FuzzMetaOf(f *testing.F) {
 	f.Add("Weir-Visit", []byte("2"), "retry_topic-attempts", []byte{0xff})
 	f.Add("kafka_dlt-original-offset", []byte{1, 2}, "kafka_dlt-original-topic", []byte("t"))
 	f.Fuzz(func(t *testing.T, a string, av []byte, b string, bv []byte) {
-		m, err := MetaFromRecord(&kgo.Record{Topic: "t", Headers: []kgo.RecordHeader{header(a, av), header(b, bv)}})
+		m, err := metaOf(&kgo.Record{Topic: "t", Headers: []kgo.RecordHeader{header(a, av), header(b, bv)}})
 		if err != nil {
 			return
 		}

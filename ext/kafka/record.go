@@ -22,22 +22,9 @@ func place(r *kgo.Record) message.Origin {
 	}
 }
 
-// MetaFromRecord returns the metadata of the message in a record. It reads weir's headers ([message.Meta.ToHeaders]), or else the headers that
-// Spring Kafka and Kafka Connect write to dead letters and retry topics:
-//
-//	Origin      kafka_dlt-original-topic, -partition, -offset      __connect.errors.topic, .partition, .offset
-//	LastError   kafka_dlt-exception-message                        __connect.errors.exception.message
-//	Reasons     kafka_dlt-exception-fqcn                           __connect.errors.exception.class.name
-//	Visit       retry_topic-attempts
-//	Due         retry_topic-backoff-timestamp
-//
-// In retry topics, Spring's names begin with kafka_original- and kafka_exception-. Without these headers the metadata comes from the record: its
-// key, and its topic, partition and offset as origin. Other headers are Meta.Headers. Of several headers with the same name, the last keeps it,
-// and the earlier are Weir-Earlier-1-name and so on, so that a record written from the Meta has all of them as they were. The error names a
-// damaged header of weir; the others are in the Meta all the same.
-//
-// Dead letters that weir writes have weir's headers, and the first three lines of both columns.
-func MetaFromRecord(r *kgo.Record) (message.Meta, error) {
+// metaOf returns the metadata of the message in a record: see the package documentation. The error names a damaged header of weir; the others
+// are in the Meta all the same.
+func metaOf(r *kgo.Record) (message.Meta, error) {
 	m, err := metaOfHeaders(r.Headers)
 	if m.Origin == (message.Origin{}) {
 		m.Origin = place(r)

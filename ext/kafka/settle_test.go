@@ -77,7 +77,7 @@ func TestMetaOfARecord(t *testing.T) {
 func TestARecordWithoutHeadersIsCheap(t *testing.T) {
 	r := &kgo.Record{Topic: "orders", Partition: 12, Offset: 345678, Key: []byte("key")}
 	assert.LessOrEqual(t, testing.AllocsPerRun(100, func() {
-		if m, err := MetaFromRecord(r); err != nil || m.ID != "orders/12/345678" {
+		if m, err := metaOf(r); err != nil || m.ID != "orders/12/345678" {
 			t.Error(m.ID, err)
 		}
 	}), 5.0)

@@ -120,7 +120,7 @@ func TestTheOrderOfAKeyAfterKills(t *testing.T) {
 					random := rand.New(rand.NewPCG(round, 2))
 					memory := memory.Open()
 					for i := range n {
-						m, err := store.Encode(codec.JSON[int](), i, message.Meta{ID: strconv.Itoa(i), Key: strconv.Itoa(i % keys)})
+						m, err := leases.Encode(codec.JSON[int](), i, message.Meta{ID: strconv.Itoa(i), Key: strconv.Itoa(i % keys)})
 						require.NoError(t, err)
 						require.NoError(t, memory.Put(t.Context(), "work", m))
 					}

@@ -620,7 +620,7 @@ func TestAParkedMessageIsNacked(t *testing.T) {
 func put(t *testing.T, s store.Store, queue string, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		m, err := store.Encode(codec.JSON[string](), id, message.Meta{ID: id, Key: keyOf(id)})
+		m, err := leases.Encode(codec.JSON[string](), id, message.Meta{ID: id, Key: keyOf(id)})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), queue, m))
 	}

@@ -74,7 +74,7 @@ func take(t *testing.T, l *ladder.Ladder[string], m message.Message[string]) {
 	m.Ack()
 }
 
-func messages(n int) *channel.Source[string] {
+func messages(n int) delivery.Source[string] {
 	c := make(chan string, n)
 	for i := range n {
 		c <- strconv.Itoa(i)
@@ -310,7 +310,7 @@ func TestRateAndConcurrencyOfALayer(t *testing.T) {
 		l := build(t, c)
 		for _, layer := range c.Layers {
 			for i := range 50 {
-				m, err := store.Encode(c.Codec, layer.Queue, message.Meta{ID: strconv.Itoa(i)})
+				m, err := leases.Encode(c.Codec, layer.Queue, message.Meta{ID: strconv.Itoa(i)})
 				require.NoError(t, err)
 				require.NoError(t, s.Put(t.Context(), layer.Queue, m))
 			}
@@ -373,7 +373,7 @@ func TestALayerIsAskedForALittle(t *testing.T) {
 		}
 		require.LessOrEqual(t, s.n["paced"], 2)
 		for i := range 100 {
-			m, err := store.Encode(c.Codec, "layer", message.Meta{ID: strconv.Itoa(i)})
+			m, err := leases.Encode(c.Codec, "layer", message.Meta{ID: strconv.Itoa(i)})
 			require.NoError(t, err)
 			require.NoError(t, s.Put(t.Context(), "paced", m))
 		}
@@ -416,7 +416,7 @@ func TestAnInputFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		l := build(t, c)
-		m, err := store.Encode(c.Codec, "layer", message.Meta{ID: "a"})
+		m, err := leases.Encode(c.Codec, "layer", message.Meta{ID: "a"})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), "1m", m))
 		source := l.Source(&broken{messages(1), fmt.Errorf("%w: the connection: %w", errRefused, io.EOF)}) // which is not the end
@@ -444,7 +444,7 @@ func TestAnInputFails(t *testing.T) {
 
 // leaving is a source whose first Receive does not return.
 type leaving struct {
-	*channel.Source[string]
+	delivery.Source[string]
 	leave func()
 }
 
@@ -481,7 +481,7 @@ func TestTheEndOfTheFirstSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		l := build(t, c)
-		m, err := store.Encode(c.Codec, "layer", message.Meta{ID: "a"})
+		m, err := leases.Encode(c.Codec, "layer", message.Meta{ID: "a"})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), "1m", m))
 		source := l.Source(messages(2))
@@ -524,7 +524,7 @@ func layersAreASource(t *testing.T, blocked string) {
 			Put: func(values ...string) error {
 				for _, v := range values {
 					n++
-					m, err := store.Encode(c.Codec, v, message.Meta{ID: strconv.Itoa(n)})
+					m, err := leases.Encode(c.Codec, v, message.Meta{ID: strconv.Itoa(n)})
 					if err := errors.Join(err, s.Put(t.Context(), c.Layers[n%2].Queue, m)); err != nil {
 						return err
 					}
@@ -564,7 +564,7 @@ func TestCloseWhileALayerIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		c.Layers = []ladder.Layer{{Queue: "1m", Delay: 1, MaxConcurrent: 1}}
-		m, err := store.Encode(c.Codec, "layer", message.Meta{ID: "a"})
+		m, err := leases.Encode(c.Codec, "layer", message.Meta{ID: "a"})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), "1m", m))
 		source := build(t, c).Source(nil)

@@ -411,7 +411,7 @@ func TestOneThatCannotBeBuriedHoldsUpNoOther(t *testing.T) {
 		c.Store = f
 		l := build(t, c)
 		for _, m := range []message.Meta{{ID: "late", OutcomeUnknown: true, Remembered: time.Now()}, {ID: "good"}} {
-			stored, err := store.Encode(c.Codec, m.ID, m)
+			stored, err := leases.Encode(c.Codec, m.ID, m)
 			require.NoError(t, err)
 			require.NoError(t, s.Put(t.Context(), "1m", stored))
 		}

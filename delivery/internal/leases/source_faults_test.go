@@ -107,7 +107,7 @@ func TestDeadLettersThatDoNotFit(t *testing.T) {
 			id   string
 			size int
 		}{{"fits", 10}, {"shortened", 1300}, {"stays", 1850}} {
-			encoded, err := store.Encode(codec.JSON[string](), strings.Repeat("x", m.size), message.Meta{ID: m.id})
+			encoded, err := leases.Encode(codec.JSON[string](), strings.Repeat("x", m.size), message.Meta{ID: m.id})
 			require.NoError(t, err)
 			require.NoError(t, s.Put(t.Context(), "q", encoded))
 		}

@@ -40,7 +40,7 @@ func storeQueue(t *testing.T, s store.Store) deliverytest.Queue[string] {
 		Put: func(values ...string) error {
 			for _, v := range values {
 				n++
-				m, err := store.Encode(codec.JSON[string](), v, message.Meta{ID: fmt.Sprint(n)})
+				m, err := leases.Encode(codec.JSON[string](), v, message.Meta{ID: fmt.Sprint(n)})
 				if err := errors.Join(err, s.Put(t.Context(), "q", m)); err != nil {
 					return err
 				}
@@ -63,7 +63,7 @@ func receive(t *testing.T, s *leases.Source[string]) message.Message[string] {
 func put(t *testing.T, s store.Store, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		m, err := store.Encode(codec.JSON[string](), "value of "+id, message.Meta{ID: id})
+		m, err := leases.Encode(codec.JSON[string](), "value of "+id, message.Meta{ID: id})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), "q", m))
 	}

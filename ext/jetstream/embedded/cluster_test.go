@@ -223,7 +223,7 @@ func TestTheEndByAServerThatIsBehind(t *testing.T) {
 		got, err := values[string](behind{js}, stream)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
-		in := jscheckpoint.NewInput(behind{js}, stream, codec.JSON[string](), jscheckpoint.WithEnd(), jscheckpoint.WithSubjects(stream+".a", stream+".b"))
+		in := jscheckpoint.NewInput(behind{js}, stream, codec.JSON[string](), jscheckpoint.InputConfig{Subjects: []string{stream + ".a", stream + ".b"}, End: true})
 		for n := range 3 {
 			v, err := in.Next()
 			require.NoError(t, err)

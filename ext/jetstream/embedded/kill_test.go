@@ -347,7 +347,7 @@ func openPipelines(ctx context.Context, url string) (e pipelinekill.Engine, err 
 	return pipelinekill.Engine{
 		Locks: engine.Locks(), Stores: jscheckpoint.Stores(js, "checkpoints", "copy"),
 		Input: func(p string) checkpoint.Input[int] {
-			return jscheckpoint.NewInput(js, "in-"+p, codec.JSON[int](), jscheckpoint.WithEnd())
+			return jscheckpoint.NewInput(js, "in-"+p, codec.JSON[int](), jscheckpoint.InputConfig{End: true})
 		},
 		Output: func(p string) checkpoint.Output[int] {
 			return jscheckpoint.NewOutput(js, "out-"+p, "out-"+p, codec.JSON[int]())

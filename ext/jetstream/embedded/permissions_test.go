@@ -143,7 +143,7 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		return locks.Release(ctx, g)
 	},
 	"checkpoints": func(ctx context.Context, js jetstream.JetStream) error {
-		s, err := jscheckpoint.Open(ctx, js, "CHECKPOINTS", "p")
+		s, err := jscheckpoint.Open(ctx, js, "CHECKPOINTS", "p", 0)
 		if err != nil {
 			return err
 		}
@@ -156,7 +156,7 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		return errors.Join(err, s.Close())
 	},
 	"input": func(ctx context.Context, js jetstream.JetStream) error {
-		in := jscheckpoint.NewInput(js, "LOG", codec.JSON[string]())
+		in := jscheckpoint.NewInput(js, "LOG", codec.JSON[string](), jscheckpoint.InputConfig{})
 		err := in.Seek(in.Position())
 		if err == nil {
 			err = in.Wait(ctx)

@@ -5,6 +5,7 @@ package workerkill
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,7 +23,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/testing/child"
@@ -84,11 +84,11 @@ func (q Queues) Sink() delivery.Sink[Order] {
 func (q Queues) Fill(ctx context.Context, orders []Order) error {
 	var ms []store.Message
 	for _, o := range orders {
-		m, err := store.Encode(codec.JSON[Order](), o, o.Meta())
+		payload, err := json.Marshal(o)
 		if err != nil {
 			return err
 		}
-		ms = append(ms, m)
+		ms = append(ms, store.Message{Meta: o.Meta(), Payload: payload})
 	}
 	return q.Put(ctx, work, ms...)
 }
