@@ -234,6 +234,7 @@ func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 	}
 	s, err := w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)
 	w.monitor.end(s, err)
+	w.logger.Info("delivery: the worker has ended", slog.Any("messages", s))
 	return s, err
 }
 

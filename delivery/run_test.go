@@ -1115,6 +1115,11 @@ func TestSummary(t *testing.T) {
 	slog.New(slog.NewTextHandler(&b, nil)).Info("worker ended", "summary", s)
 	require.Contains(t, b.String(), "summary.received=21 summary.acknowledged=1 summary.handed_over=2 summary.rejected=3 summary.nacked=4 "+
 		"summary.given_back=11 summary.floods=5 summary.elapsed=1.5s")
+
+	b.Reset()
+	_, err := delivery.Run(t.Context(), newList(3, false), operator(itoa), &collected{}, delivery.WithLogger(slog.New(slog.NewTextHandler(&b, nil))))
+	require.NoError(t, err)
+	require.Contains(t, b.String(), `msg="delivery: the worker has ended" messages.received=3 messages.acknowledged=3`)
 }
 
 func TestRunRefusesWrongOptions(t *testing.T) {
