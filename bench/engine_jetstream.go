@@ -43,7 +43,7 @@ func embeddedServer() (*jetStream, error) {
 
 // start starts the server in this process.
 func (e *jetStream) start() (err error) {
-	if e.server, err = embedded.Start(e.dir, embedded.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
+	if e.server, err = embedded.Start(e.dir, embedded.Config{Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		return err
 	}
 	e.js, err = e.connect()

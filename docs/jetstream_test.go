@@ -47,7 +47,7 @@ func Example_jetStream() {
 	defer os.RemoveAll(dir)
 	ctx, stop := context.WithCancel(context.Background())
 
-	server, err := embedded.Start(dir)
+	server, err := embedded.Start(dir, embedded.Config{})
 	check(err)
 	defer server.Close()
 	engine, err := jetstream.Open(ctx, "", jetstream.WithConnection(server.InProcess())) // of a cluster: its URLs
@@ -90,7 +90,7 @@ func Example_jetStreamOfOthers() {
 	dir, err := os.MkdirTemp("", "jetstream")
 	check(err)
 	defer os.RemoveAll(dir)
-	server, err := embedded.Start(dir)
+	server, err := embedded.Start(dir, embedded.Config{})
 	check(err)
 	defer server.Close()
 	ctx := context.Background()
@@ -149,7 +149,7 @@ func Example_jetStreamWithCheckpoints() {
 	dir, err := os.MkdirTemp("", "jetstream")
 	check(err)
 	defer os.RemoveAll(dir)
-	server, err := embedded.Start(dir)
+	server, err := embedded.Start(dir, embedded.Config{})
 	check(err)
 	defer server.Close()
 	nc, err := server.Connect()

@@ -74,7 +74,7 @@ func (s inspected) matching(ctx context.Context, spec jobs.Spec) (int, error) {
 }
 
 func (s inspected) jobs() (*jobs.Jobs, error) {
-	return jobs.New(jobs.Local(s.Inspector), jobs.Config{Clock: s.clock, Logger: slog.New(slog.DiscardHandler)})
+	return jobs.New(s.Inspector, jobs.Config{Local: true, Clock: s.clock, Logger: slog.New(slog.DiscardHandler)})
 }
 
 // keeps reports whether jobs outlive this process.

@@ -43,7 +43,7 @@ func engines(t *testing.T, f func(t *testing.T, e store.Keeper)) {
 // onJetStream returns an engine on a server within this process.
 func onJetStream(t *testing.T) store.Keeper {
 	t.Helper()
-	s, err := embedded.Start(t.TempDir(), embedded.WithLogger(quiet), embedded.WithServerOptions(func(o *server.Options) { o.SyncAlways, o.MaxPayload = false, 16<<20 }))
+	s, err := embedded.Start(t.TempDir(), embedded.Config{Logger: quiet, Options: func(o *server.Options) { o.SyncAlways, o.MaxPayload = false, 16<<20 }})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	nc, err := s.Connect()

@@ -39,8 +39,8 @@ const (
 // maxBatch is how many bytes are written between two syncs, about.
 const maxBatch = 4 << 20
 
-// ErrClosed is the error of a [File] that was closed.
-var ErrClosed = errors.New("deadfile: closed")
+// errClosed is the error of a [File] that was closed.
+var errClosed = errors.New("deadfile: closed")
 
 // Entry is a dead letter. Without an id it gets a random id, so the same element handed over again after a crash is another entry. Without the
 // time of a failure, it gets the time of Append.
@@ -86,12 +86,6 @@ type settings struct {
 	clock  clock.Clock
 	logger *slog.Logger
 	fs     vfs.FS
-}
-
-// WithClock sets the clock; the default is the real clock. It panics if c is nil.
-func WithClock(c clock.Clock) Option {
-	guard.RefuseNil("deadfile: WithClock", "clock", c)
-	return func(s *settings) { s.clock = c }
 }
 
 // WithLogger sets the logger; the default is slog.Default(). It panics if l is nil.
@@ -301,7 +295,7 @@ func (f *File[T]) append(ctx context.Context, bodies [][]byte) error {
 	f.mu.Lock()
 	if f.closed {
 		f.mu.Unlock()
-		return ErrClosed
+		return errClosed
 	}
 	f.queue = append(f.queue, c)
 	if !f.writing {

@@ -78,9 +78,9 @@ func TestAppendAndReplay(t *testing.T) {
 	require.NoError(t, f.Append(t.Context(), entry("c")))
 	require.NoError(t, f.Close())
 	require.NoError(t, f.Close())
-	require.Equal(t, ErrClosed, f.Append(t.Context(), entry("d")))
+	require.Equal(t, errClosed, f.Append(t.Context(), entry("d")))
 	_, err := f.Replay()
-	require.Equal(t, ErrClosed, err)
+	require.Equal(t, errClosed, err)
 
 	b, err := os.ReadFile(filepath.Join(dir, "dead.jsonl"))
 	require.NoError(t, err)
@@ -434,7 +434,6 @@ func TestLocked(t *testing.T) {
 func TestArguments(t *testing.T) {
 	require.PanicsWithValue(t, "deadfile: Open: nil codec", func() { _, _ = Open[int](t.TempDir(), nil) })
 	require.PanicsWithValue(t, "deadfile: Open: option 0 is nil", func() { _, _ = Open(t.TempDir(), codec.JSON[int](), nil) })
-	require.PanicsWithValue(t, "deadfile: WithClock: nil clock", func() { WithClock(nil) })
 	require.PanicsWithValue(t, "deadfile: WithLogger: nil logger", func() { WithLogger(nil) })
 	f := open(t, t.TempDir())
 	require.PanicsWithValue(t, "deadfile: Append: no entry", func() { _ = f.Append(t.Context()) })

@@ -83,7 +83,7 @@ func (f *File[T]) Replay() (*Replay[T], error) {
 	f.mu.Unlock()
 	switch {
 	case closed:
-		return nil, ErrClosed
+		return nil, errClosed
 	case f.broken != nil:
 		return nil, f.broken
 	case f.replays:

@@ -109,7 +109,7 @@ func TestTakeKeepsHistory(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Unix(100, 0))
 	fsys := crashfs.New()
-	f, err := Open("/dead", codec.JSON[string](), onFS(fsys), WithClock(mock))
+	f, err := Open("/dead", codec.JSON[string](), onFS(fsys), byClock(mock))
 	require.NoError(t, err)
 	old := message.Meta{
 		ID: "1", Visit: 3, Attempts: 7, FirstFailure: time.Unix(50, 0), LastFailure: time.Unix(60, 0), LastError: "before", Reasons: []string{"slow", "busy"},

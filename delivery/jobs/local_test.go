@@ -44,7 +44,7 @@ func TestLocalDue(t *testing.T) {
 		m := letter(1)
 		m.Delay = time.Hour
 		require.NoError(t, s.Put(t.Context(), "orders-retry-1", m))
-		j, err := jobs.New(jobs.Local(failing{s, new(int)}), jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+		j, err := jobs.New(failing{s, new(int)}, jobs.Config{Local: true, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		job, err := j.Start(t.Context(), jobs.Spec{Do: store.Due, Queue: "orders-retry-1", By: "ann", Why: "test"})
 		require.NoError(t, err)
@@ -73,7 +73,7 @@ func TestLocal(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, claimed, 1)
 
-		j, err := jobs.New(jobs.Local(failing{s, new(int)}), jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+		j, err := jobs.New(failing{s, new(int)}, jobs.Config{Local: true, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		spec := jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders", Filter: store.Filter{Provider: "bank1"}, By: "ann", Why: "test"}
 		job, err := j.Start(t.Context(), spec)
@@ -100,7 +100,6 @@ func TestLocal(t *testing.T) {
 		spec.Do = store.Hold
 		_, err = j.Start(t.Context(), spec)
 		require.ErrorContains(t, err, "does not hold messages")
-		require.Same(t, s, jobs.Local(s))
 		_, err = jobs.New(failing{s, nil}, jobs.Config{})
 		require.ErrorContains(t, err, "does not keep jobs")
 	})
@@ -143,7 +142,7 @@ func TestLocalJobsOfTwoQueues(t *testing.T) {
 				require.NoError(t, s.Put(t.Context(), queue, letter(i)))
 			}
 		}
-		j := jobsOf(t, jobs.Local(eachItsOwn{s}))
+		j := jobsOf(t, eachItsOwn{s})
 		ended := make(chan jobs.Job)
 		for _, queue := range []string{"a", "b"} {
 			job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "dead " + queue, To: queue, By: "ann", Why: "test"})

@@ -173,7 +173,7 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 			return j.write(ctx, tx, &next, "end", next.By, next.Why)
 		}
 		if before, err := get(ctx, tx, job.ID); err != nil || before.version != job.version || !before.runs() {
-			return cmp.Or(err, store.ErrChanged) // before the edits: Local cannot undo them
+			return cmp.Or(err, store.ErrChanged) // before the edits: local cannot undo them
 		}
 		done, err := tx.Edit(ctx, next.plan(entries, now)...)
 		if err != nil {

@@ -131,7 +131,7 @@ func TestAServerThatWentBack(t *testing.T) {
 	dir, copied := t.TempDir(), t.TempDir()
 	dialer := &switchable{}
 	open := func() *embedded.Server {
-		srv, err := embedded.Start(dir, embedded.WithLogger(quiet()))
+		srv, err := embedded.Start(dir, embedded.Config{Logger: quiet()})
 		require.NoError(t, err)
 		dialer.server.Store(srv)
 		return srv

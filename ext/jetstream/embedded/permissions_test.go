@@ -21,7 +21,6 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
-	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 	"github.com/weirflow/weir/message"
 )
@@ -215,7 +214,7 @@ func TestPermissions(t *testing.T) {
 			user(fmt.Sprint(name, i), slices.Delete(slices.Clone(subjects), i, i+1))
 		}
 	}
-	srv := start(t, t.TempDir(), embedded.WithServerOptions(func(o *server.Options) { o.Users, o.SyncAlways = users, false }))
+	srv := start(t, t.TempDir(), func(o *server.Options) { o.Users, o.SyncAlways = users, false })
 	js := connect(t, srv, nats.UserInfo("admin", "p"))
 	retries, checkpoints := weirjs.StreamConfig("RETRIES"), jscheckpoint.StreamConfig("CHECKPOINTS")
 	for _, c := range []jetstream.StreamConfig{

@@ -385,7 +385,7 @@ func TestTheChoiceOfAProvider(t *testing.T) {
 // A source holds a bounded number of bytes, however many messages are asked for.
 func TestLargeMessagesComeInParts(t *testing.T) {
 	t.Parallel()
-	js := connect(t, fresh(t, embedded.WithServerOptions(largePayload)))
+	js := connect(t, fresh(t, largePayload))
 	stream := newStream(t, js)
 	for range 20 {
 		publish(t, js, stream, strings.Repeat("x", 2<<20))
@@ -437,7 +437,7 @@ func TestADelayOverARestartOfTheServer(t *testing.T) {
 func TestASourceOutlivesItsServer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	first, err := embedded.Start(dir, embedded.WithLogger(quiet()))
+	first, err := embedded.Start(dir, embedded.Config{Logger: quiet()})
 	require.NoError(t, err)
 	// The server in the process has no port to come back on, so the connection finds the next one by this.
 	dialer := &switchable{}

@@ -19,7 +19,6 @@ import (
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
-	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/internal/testing/storebench"
 	"github.com/weirflow/weir/message"
 )
@@ -102,7 +101,7 @@ func TestDelaysOverARestartOfTheServer(t *testing.T) {
 	js.Conn().Close()
 	require.NoError(t, srv.Close())
 	// A Take that syncs nothing returns within less than a millisecond, so that what is a little early is seen.
-	again := start(t, dir, embedded.WithServerOptions(func(o *server.Options) { o.SyncAlways = false }))
+	again := start(t, dir, func(o *server.Options) { o.SyncAlways = false })
 	s, err = openEngine(t.Context(), connect(t, again), name)
 	require.NoError(t, err)
 	defer s.Close()
