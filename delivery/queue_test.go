@@ -79,11 +79,14 @@ func TestQueueOfAWorker(t *testing.T) {
 		}
 		require.NoError(t, jobs.Put(t.Context(), "delayed", delivery.ID("delayed"), delivery.After(30*time.Minute), delivery.Key("k")))
 		begun := time.Now()
+		var mu sync.Mutex
 		at := map[string]time.Duration{}
 		ctx, stop := context.WithCancel(t.Context())
 		op := operate(jobs, func(ctx context.Context, j job) (string, error) {
 			meta, _ := message.MetaFromContext(ctx)
+			mu.Lock()
 			at[fmt.Sprint(j, " ", meta.Visit)] = time.Since(begun).Round(time.Minute)
+			mu.Unlock()
 			switch {
 			case j == "later" && meta.Visit < 3, j == "never":
 				return "", errBusy
@@ -129,10 +132,13 @@ func TestQueueKeepsDeadlines(t *testing.T) {
 		require.NoError(t, jobs.Put(t.Context(), "done", delivery.ID("done"), deadline(10*time.Minute)))
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(2*time.Hour, stop)
+		var mu sync.Mutex
 		calls, begun := map[job]int{}, time.Now()
 		next := delivery.NewQueue[string](engine, "next")
 		_, err := delivery.Run(ctx, jobs, operate(jobs, func(_ context.Context, j job) (string, error) {
+			mu.Lock()
 			calls[j]++
+			mu.Unlock()
 			if j == "fails" {
 				return "", errBusy
 			}
