@@ -237,7 +237,7 @@ func WithDropOnFailure() Option {
 // called again: after 100 ms, then after twice as long each time, up to 10 s, by the operator's clock and as long as the
 // operator runs. A clean end waits for it. So take should return an error only if another try makes sense.
 //
-// An error that matches [delivery.ErrRefused] says that take can never take the element: it is too large for its store, for example. A message
+// An error that matches [message.ErrRefused] says that take can never take the element: it is too large for its store, for example. A message
 // is then rejected, and ends among the dead letters of its source. An element that is not a message fails the pipeline.
 //
 // take is called for a single element at a time, off the loop, and may block. Elements are offered in the order in which they fail; an element
@@ -252,8 +252,8 @@ func WithDropOnFailure() Option {
 // each element that was cut off (Failure.Abandoned). The contexts of these calls end 30 s after the operator. Done waits for
 // the calls. Failed elements that are not taken then are lost: they are logged at error level, and counted in Stats.Abandoned.
 //
-// An element that is a message ([delivery.Message]) is acknowledged when it is taken. Its history is in the context
-// ([delivery.MetaFromContext]). When the operator fails or is cancelled it is given back to its source, and not offered once
+// An element that is a message ([message.Message]) is acknowledged when it is taken. Its history is in the context
+// ([message.MetaFromContext]). When the operator fails or is cancelled it is given back to its source, and not offered once
 // more.
 //
 // With checkpoints, an element is done as soon as it is taken. After a restart it may be offered again if it was taken since the last

@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/message"
 )
 
 // parcel is a message of a tenant.
@@ -66,7 +67,7 @@ func (f fairness) p99(t *testing.T) (p99 time.Duration) {
 			asyncop.WithFailureSink(in.TakeFailure), asyncop.WithLogger(silent))
 		var took []time.Duration
 		time.AfterFunc(31*time.Second, cancel)
-		_, err := delivery.Run(ctx, in, op, parcels(func(ms []delivery.Message[parcel]) {
+		_, err := delivery.Run(ctx, in, op, parcels(func(ms []message.Message[parcel]) {
 			for _, m := range ms {
 				if m.Value.Tenant != "flood" {
 					took = append(took, time.Since(begun)-m.Value.Put)
@@ -82,9 +83,9 @@ func (f fairness) p99(t *testing.T) (p99 time.Duration) {
 	return p99
 }
 
-type parcels func(ms []delivery.Message[parcel])
+type parcels func(ms []message.Message[parcel])
 
-func (f parcels) PutAll(_ context.Context, ms []delivery.Message[parcel]) error { f(ms); return nil }
+func (f parcels) PutAll(_ context.Context, ms []message.Message[parcel]) error { f(ms); return nil }
 
 // Law B3: a tenant that floods a queue 100 : 1 leaves the others' p99 within 1.5 times of what they have alone, if the queue takes by tenant
 // and the operator is unordered. A FIFO queue cannot do that.

@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/testing/suite"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -81,7 +82,7 @@ func anHourOfOutage(t *testing.T, layers ...time.Duration) {
 		defer func() { require.NoError(t, engine.Close()) }()
 		in := delivery.NewQueue[int](engine, "in", delivery.WithLogger(silent), delivery.RetryAfter(layers...))
 		for i := range messages {
-			require.NoError(t, in.PutAll(t.Context(), []delivery.Message[int]{delivery.New(i, &delivery.Meta{ID: strconv.Itoa(i)}, func(delivery.Verdict) {})}))
+			require.NoError(t, in.PutAll(t.Context(), []message.Message[int]{message.New(i, &message.Meta{ID: strconv.Itoa(i)}, func(message.Verdict) {})}))
 		}
 		b := backend.New("payments", backend.Limit(limit), backend.Rate(float64(rate), time.Second), backend.WithLogger(silent))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -95,7 +96,7 @@ func anHourOfOutage(t *testing.T, layers ...time.Duration) {
 			asyncop.WithBackend(b), asyncop.WithLogger(silent),
 			asyncop.WithFailureSink(in.TakeFailure))
 		done := 0
-		sink := sinkFunc(func(ms []delivery.Message[string]) {
+		sink := sinkFunc(func(ms []message.Message[string]) {
 			good := messages - 2*messages/200
 			if done += len(ms); drained == 0 && done >= good-good/100 { // those that tried the service in vain wait in layers
 				drained = time.Since(begun)
@@ -151,7 +152,7 @@ func TestADeadlineInARampMakesNoDeadLetter(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		done := 0
-		_, err := delivery.Run(ctx, in, op, sinkFunc(func(ms []delivery.Message[string]) { done += len(ms) }), delivery.WithLogger(silent))
+		_, err := delivery.Run(ctx, in, op, sinkFunc(func(ms []message.Message[string]) { done += len(ms) }), delivery.WithLogger(silent))
 		require.NoError(t, err)
 		letters, err := engine.List(t.Context(), in.DeadLetters(), store.Filter{}, store.Page{Max: 20})
 		require.NoError(t, err)
@@ -160,6 +161,6 @@ func TestADeadlineInARampMakesNoDeadLetter(t *testing.T) {
 	})
 }
 
-type sinkFunc func(ms []delivery.Message[string])
+type sinkFunc func(ms []message.Message[string])
 
-func (f sinkFunc) PutAll(_ context.Context, ms []delivery.Message[string]) error { f(ms); return nil }
+func (f sinkFunc) PutAll(_ context.Context, ms []message.Message[string]) error { f(ms); return nil }

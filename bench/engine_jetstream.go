@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/weirflow/weir/message"
 	"log/slog"
 	"os"
 	"strconv"
@@ -44,7 +45,7 @@ func embeddedServer() (*jetStream, error) {
 
 // start starts the server in this process.
 func (e *jetStream) start() (err error) {
-	if e.server, err = embedded.Start(e.dir, embedded.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
+	if e.server, err = embedded.Start(e.dir, embedded.Config{Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		return err
 	}
 	e.js, err = e.connect()
@@ -230,9 +231,9 @@ func (o *ownQueues) queue(name string) *delivery.Queue[[]byte] {
 
 func (o *ownQueues) fill(ctx context.Context, n int) error {
 	for i := 0; i < n; {
-		var ms []delivery.Message[[]byte]
+		var ms []message.Message[[]byte]
 		for ; i < n && len(ms) < storebench.Batch; i++ {
-			ms = append(ms, delivery.New(numbered(i), &delivery.Meta{ID: strconv.Itoa(i)}, nil))
+			ms = append(ms, message.New(numbered(i), &message.Meta{ID: strconv.Itoa(i)}, nil))
 		}
 		if err := o.queue("in").PutAll(ctx, ms); err != nil {
 			return err

@@ -17,10 +17,10 @@ import (
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/internal/testing/storebench"
+	"github.com/weirflow/weir/message"
 )
 
 // PostgresVariable names the environment variable with the URL of a PostgreSQL server, for W13, which makes databases of its
@@ -82,8 +82,8 @@ func putAll(ctx context.Context, s store.Store, n int) error {
 	for i := 0; i < n; i += 1000 {
 		var ms []store.Message
 		for j := i; j < min(n, i+1000); j++ {
-			at := delivery.Origin{Source: "orders", Partition: "0", Position: strconv.Itoa(j)}
-			ms = append(ms, store.Message{Meta: delivery.Meta{ID: at.ID(), Origin: at}, Payload: payload})
+			at := message.Origin{Source: "orders", Partition: "0", Position: strconv.Itoa(j)}
+			ms = append(ms, store.Message{Meta: message.Meta{ID: at.ID(), Origin: at}, Payload: payload})
 		}
 		if err := s.Put(ctx, "in", ms...); err != nil {
 			return err
@@ -96,7 +96,7 @@ func putAll(ctx context.Context, s store.Store, n int) error {
 type counted struct{ n int }
 
 // Put implements delivery.Sink.
-func (c *counted) PutAll(_ context.Context, ms []delivery.Message[[]byte]) error {
+func (c *counted) PutAll(_ context.Context, ms []message.Message[[]byte]) error {
 	c.n += len(ms)
 	return nil
 }

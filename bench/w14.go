@@ -13,6 +13,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/testing/storebench"
+	"github.com/weirflow/weir/message"
 )
 
 // engine is a queue system whose queue "in" has messages, which go to the queue "out".
@@ -181,7 +182,7 @@ type leftSink struct {
 }
 
 // Put implements delivery.Sink.
-func (s *leftSink) PutAll(ctx context.Context, ms []delivery.Message[[]byte]) error {
+func (s *leftSink) PutAll(ctx context.Context, ms []message.Message[[]byte]) error {
 	err := s.Sink.PutAll(ctx, ms)
 	if s.left -= len(ms); s.left <= 0 {
 		s.enough()

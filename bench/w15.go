@@ -23,6 +23,7 @@ import (
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 	"github.com/weirflow/weir/internal/testing/storebench"
+	"github.com/weirflow/weir/message"
 	weirpartitions "github.com/weirflow/weir/partitions"
 )
 
@@ -71,7 +72,7 @@ type share struct {
 	first time.Duration
 }
 
-func (s *share) add(ms []delivery.Message[[]byte]) error {
+func (s *share) add(ms []message.Message[[]byte]) error {
 	for _, m := range ms {
 		i, err := numberOf(m.Value)
 		if err != nil {
@@ -488,7 +489,7 @@ func (w *pipelines) run(ctx context.Context, worker string, js jetstream.JetStre
 		}
 		return payload, err
 	})
-	input := jscheckpoint.NewInput(js, p.Name, storebench.Raw)
+	input := jscheckpoint.NewInput(js, p.Name, storebench.Raw, jscheckpoint.InputConfig{})
 	source := checkpoint.NewSource(p.Coordinator, "in", checkpoint.Input[[]byte](input))
 	op := asyncop.OrderedWait(note, time.Minute, 100, asyncop.WithName("note"), asyncop.WithCheckpoints(p.Coordinator),
 		asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)))

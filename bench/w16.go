@@ -13,9 +13,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
+	"github.com/weirflow/weir/message"
 )
 
 // Metrics of W16.
@@ -59,8 +59,8 @@ func waitOnJetStream(m *Meter, n int) (err error) {
 	for i := 0; i < n; {
 		var ms []store.Message
 		for ; i < n && len(ms) < 1000; i++ {
-			at := delivery.Origin{Source: "orders", Partition: "0", Position: strconv.Itoa(i)}
-			ms = append(ms, store.Message{Meta: delivery.Meta{ID: at.ID(), Origin: at}, Payload: payload, Delay: time.Hour})
+			at := message.Origin{Source: "orders", Partition: "0", Position: strconv.Itoa(i)}
+			ms = append(ms, store.Message{Meta: message.Meta{ID: at.ID(), Origin: at}, Payload: payload, Delay: time.Hour})
 		}
 		if err := s.Put(ctx, "layer", ms...); err != nil {
 			return err

@@ -14,7 +14,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 	"github.com/weirflow/weir/timers"
@@ -101,17 +101,17 @@ func messagesRow(impl string, p pipeline, build built[*Item]) Row {
 		q.elems = n
 		q.prepare()
 		acked := 0
-		settle := func(v delivery.Verdict) {
-			if v.Kind == delivery.Acked {
+		settle := func(v message.Verdict) {
+			if v.Kind == message.Acked {
 				acked++ // on the goroutine of the loop below
 			}
 		}
 		c := q.checker()
 		m.Start()
 		op, _ := build()
-		for e, err := range op.Messages(func(yield func(delivery.Message[*Item], error) bool) {
+		for e, err := range op.Messages(func(yield func(message.Message[*Item], error) bool) {
 			for i := range q.elems {
-				if !yield(delivery.New(elementAt[*Item](&q, i), nil, settle), nil) {
+				if !yield(message.New(elementAt[*Item](&q, i), nil, settle), nil) {
 					return
 				}
 			}

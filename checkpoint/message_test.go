@@ -9,7 +9,7 @@ import (
 
 	. "github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // written is an output that keeps what is written.
@@ -45,29 +45,29 @@ func TestSinkRefusesAcknowledgements(t *testing.T) {
 		"string": func(t *testing.T, e any) (int, error) { v, err := sinkOf[string](t, e); return len(v), err },
 		"any":    func(t *testing.T, e any) (int, error) { v, err := sinkOf[any](t, e); return len(v), err },
 		"message": func(t *testing.T, e any) (int, error) {
-			v, err := sinkOf[delivery.Message[string]](t, e)
+			v, err := sinkOf[message.Message[string]](t, e)
 			return len(v), err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			verdicts := make(chan delivery.Verdict, 1)
-			n, err := sink(t, delivery.New("a", nil, func(v delivery.Verdict) { verdicts <- v }))
+			verdicts := make(chan message.Verdict, 1)
+			n, err := sink(t, message.New("a", nil, func(v message.Verdict) { verdicts <- v }))
 			require.ErrorContains(t, err, "a message with an acknowledgement of its own")
 			require.Zero(t, n)
-			require.Equal(t, delivery.Nacked, (<-verdicts).Kind)
+			require.Equal(t, message.Nacked, (<-verdicts).Kind)
 		})
 	}
 }
 
 // A message that has only its history is written as its value.
 func TestSinkTakesHistory(t *testing.T) {
-	m := delivery.New("a", &delivery.Meta{ID: "1"}, nil)
+	m := message.New("a", &message.Meta{ID: "1"}, nil)
 	texts, err := sinkOf[string](t, m)
 	require.Equal(t, []string{"a"}, texts, "%v", err)
 	values, err := sinkOf[any](t, m)
 	require.Equal(t, []any{"a"}, values, "%v", err)
-	messages, err := sinkOf[delivery.Message[string]](t, m)
-	require.Equal(t, []delivery.Message[string]{m}, messages, "%v", err)
+	messages, err := sinkOf[message.Message[string]](t, m)
+	require.Equal(t, []message.Message[string]{m}, messages, "%v", err)
 	_, err = sinkOf[int](t, m)
 	require.ErrorContains(t, err, "got an element of type string, want int")
 }

@@ -136,7 +136,7 @@ func (s *server) start(r *http.Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	spec := jobs.Spec{Do: jobs.Action(q.Get("do")), Queue: q.Get("queue"), Filter: f, By: personOf(r).who, Why: reason(q)}
+	spec := jobs.Spec{Do: store.Action(q.Get("do")), Queue: q.Get("queue"), Filter: f, By: personOf(r).who, Why: reason(q)}
 	if spec.Why == "" {
 		return "", wrong("%s", noWhy)
 	}
@@ -148,7 +148,7 @@ func (s *server) start(r *http.Request) (string, error) {
 		return "", err
 	}
 	spec.Rate = float64(rate)
-	if spec.Do == jobs.Merge {
+	if spec.Do == store.Merge {
 		spec.To, spec.OutcomeUnknown = q.Get("to"), q.Get("doubt") == "yes"
 		if err := s.checkTo(r.Context(), q); err != nil {
 			return "", err
@@ -170,7 +170,7 @@ func (s *server) once(ctx context.Context, spec jobs.Spec) (jobs.Job, error) {
 	if err != nil {
 		return jobs.Job{}, err
 	}
-	if spec.Do == jobs.Merge {
+	if spec.Do == store.Merge {
 		spec.MaxMerges = maxMerges
 	}
 	for _, job := range list {

@@ -81,7 +81,7 @@ func Handler(ctx context.Context, c Config) (http.Handler, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	j, err := jobs.New(jobs.Local(engine), jobs.Config{Clock: c.Clock, Logger: c.Logger})
+	j, err := jobs.New(engine, jobs.Config{Local: true, Clock: c.Clock, Logger: c.Logger})
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
@@ -92,7 +92,7 @@ func filterValues(queue string, f store.Filter) url.Values {
 
 // group is dead letters that failed alike, and where they are.
 type group struct {
-	deadletters.Group
+	jobs.Group
 	Filter store.Filter
 }
 
@@ -119,7 +119,7 @@ func (s *server) groupsOf(ctx context.Context, queue string, f store.Filter) ([]
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		found, err := deadletters.Groups(ctx, s.engine, queue, f)
+		found, err := jobs.Groups(ctx, s.engine, queue, f)
 		groups := make([]group, len(found))
 		for i, g := range found {
 			groups[i] = group{g, likeGroup(f, g)}
@@ -129,7 +129,7 @@ func (s *server) groupsOf(ctx context.Context, queue string, f store.Filter) ([]
 }
 
 // likeGroup returns a filter for the messages of a group. A filter finds parts of an error, so it may find a few others.
-func likeGroup(f store.Filter, g deadletters.Group) store.Filter {
+func likeGroup(f store.Filter, g jobs.Group) store.Filter {
 	f.Cause = g.Cause
 	if g.Reason != "" {
 		f.Reason = g.Reason

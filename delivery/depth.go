@@ -8,6 +8,7 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // recount is how old a count of a bounded queue may be.
@@ -30,10 +31,10 @@ func newDepth(engine store.Inspector, queue string, limit int, c clock.Clock) *d
 	return &depth{engine: engine, queue: queue, limit: limit, clock: c, turn: make(chan struct{}, 1)}
 }
 
-// admit returns an error if there is no room for n messages: it matches [ErrFull], or [ErrRefused] if there will never be.
+// admit returns an error if there is no room for n messages: it matches [ErrFull], or [message.ErrRefused] if there will never be.
 func (d *depth) admit(ctx context.Context, n int) error {
 	if n > d.limit {
-		return fmt.Errorf("%w: %d messages at once never fit: at most %d are allowed (WithMaxDepth)", ErrRefused, n, d.limit)
+		return fmt.Errorf("%w: %d messages at once never fit: at most %d are allowed (WithMaxDepth)", message.ErrRefused, n, d.limit)
 	}
 	select {
 	case d.turn <- struct{}{}:

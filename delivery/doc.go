@@ -6,22 +6,22 @@
 //
 // A source of your own wraps each item that it receives in a message, which has a value, an acknowledgement, and metadata:
 //
-//	meta := &delivery.Meta{ID: origin.ID(), Origin: origin, Key: row.Customer}
-//	m := delivery.New(row, meta, func(v delivery.Verdict) {
+//	meta := &message.Meta{ID: origin.ID(), Origin: origin, Key: row.Customer}
+//	m := message.New(row, meta, func(v message.Verdict) {
 //		switch v.Kind {
-//		case delivery.Acked:
+//		case message.Acked:
 //			queue.done <- id // settle must not block: another goroutine writes it
-//		case delivery.Nacked:
+//		case message.Nacked:
 //			queue.again <- again{id, v.Delay}
-//		case delivery.Rejected:
+//		case message.Rejected:
 //			queue.dead <- dead{id, v.Err}
 //		}
 //	})
 //
 // The steps that follow pass the acknowledgement on, and the last step settles:
 //
-//	reply := delivery.With(m, charge(m.Value))    // one value in place of another
-//	lines := delivery.Split(m, order.Lines...)    // parts: m is settled when the last of them is
+//	reply := message.With(m, charge(m.Value))    // one value in place of another
+//	lines := message.Split(m, order.Lines...)    // parts: m is settled when the last of them is
 //	…
 //	if err := table.Insert(ctx, reply.Value); err != nil {
 //		reply.Nack(5 * time.Second)
@@ -38,17 +38,17 @@
 // split is settled after its parts, and acknowledged only if all of them are (D1). So a message is delivered at least once. A message
 // redelivered after a crash has the same id ([message.Origin.ID]), and so have its parts, if they are made in the same order.
 //
-// The acknowledgement takes a word beside the value. [With] does not allocate, [Split] does so three times.
+// The acknowledgement takes a word beside the value. [message.With] does not allocate, [message.Split] does so three times.
 //
 // # History
 //
-// [Meta] has the origin of a message and its history: visits, attempts, failures. A function of an operator reads it with [MetaFromContext]. In
+// [message.Meta] has the origin of a message and its history: visits, attempts, failures. A function of an operator reads it with [message.MetaFromContext]. In
 // other systems it travels as headers ([message.Meta.ToHeaders]), and it is stored as JSON.
 //
 // # Flows that do not know messages
 //
-// A flow of go-streams whose function takes rows panics on a Message of a row; give it a function on messages, with [With] inside. If a step
-// drops a message without settling it, the message is redelivered at the end of its lease: [FindLost] finds such steps.
+// A flow of go-streams whose function takes rows panics on a Message of a row; give it a function on messages, with [message.With] inside. If a step
+// drops a message without settling it, the message is redelivered at the end of its lease: [message.FindLost] finds such steps.
 //
 // # Checkpoints
 //

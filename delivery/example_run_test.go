@@ -9,6 +9,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -25,7 +26,7 @@ var (
 
 // charge is busy at the first visit of order 2, and refuses order 3.
 func charge(ctx context.Context, o order) (string, error) {
-	meta, _ := delivery.MetaFromContext(ctx)
+	meta, _ := message.MetaFromContext(ctx)
 	switch {
 	case meta.ID == "2" && meta.Visit == 1:
 		return "", errBusy

@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // get asks a monitor as Kubernetes does.
@@ -145,7 +146,7 @@ func TestMonitorSaysWhatIsWrong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool
 		numbers := newList(1000, true)
-		source := receiver{list: numbers, receive: func(ctx context.Context, n int) ([]delivery.Message[int], error) {
+		source := receiver{list: numbers, receive: func(ctx context.Context, n int) ([]message.Message[int], error) {
 			if down.Load() {
 				return nil, errors.New("no connection")
 			}
@@ -205,7 +206,7 @@ func TestMonitorSaysWhatIsWrong(t *testing.T) {
 func TestMonitorOfASourceThatWaitsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := false
-		source := receiver{list: newList(0, true), receive: func(ctx context.Context, _ int) ([]delivery.Message[int], error) {
+		source := receiver{list: newList(0, true), receive: func(ctx context.Context, _ int) ([]message.Message[int], error) {
 			if !failed {
 				failed = true
 				return nil, errors.New("no connection")

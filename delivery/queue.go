@@ -22,6 +22,7 @@ import (
 	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/message"
 )
 
 // Engine keeps messages. sqlite.Open, postgres.Open, jetstream.Open, kafka.Open and memory.Open return engines. Package store has the rules for
@@ -151,7 +152,7 @@ func WithLease(d time.Duration) QueueOption {
 
 // WithMaxDepth bounds the messages that wait in a queue for their first visit, or are in it. A Put beyond n fails with an error that
 // matches [ErrFull] and names the queue. A worker whose sink is full waits until there is room. A PutAll of more than n messages never
-// fits: its error matches [ErrRefused].
+// fits: its error matches [message.ErrRefused].
 //
 // The bound does not apply to layers and dead letters, since failed messages must have a place to go, nor to messages that are put in a
 // transaction (postgres.PutTx and others). Other programs may exceed it within a second, since the queue is counted once a second at most.
@@ -189,7 +190,7 @@ func KeepKeyOrder(limit int) QueueOption {
 // limit. The same holds for each layer. Give the operator at most as many slots as calls, and make it unordered: elements that have a slot are called in
 // their order.
 //
-// Each message needs a key: Put refuses a message without a key ([ErrRefused]). If other programs put messages without a key, they are taken
+// Each message needs a key: Put refuses a message without a key ([message.ErrRefused]). If other programs put messages without a key, they are taken
 // when they are among the oldest that are due. Finding the next key takes an index step for each key in the queue. It panics if atOnce is
 // negative; NewQueue panics if the engine cannot take by key (store.ByKey), or with [KeepKeyOrder].
 func FairByKey(atOnce int) QueueOption {
@@ -210,7 +211,7 @@ const (
 // empty, is not UTF-8, has a NUL or ends like a name that belongs to another queue, or if the engine does not support an option.
 //
 // An engine without leases and index (store.Consumer), such as Kafka, does not support [WithLease], [WithMaxDepth], [KeepKeyOrder], [FairByKey]
-// and the limits of a [Layer]. Put refuses [ID] and [After] there ([ErrRefused]); [Queue.Provider], [Queue.Counts] and jobs return errors. A
+// and the limits of a [Layer]. Put refuses [ID] and [After] there ([message.ErrRefused]); [Queue.Provider], [Queue.Counts] and jobs return errors. A
 // result that is put again after an error, or after a worker was killed, is there twice, with the same id. Without layers, a failure that
 // matches [asyncop.ErrBackendClosed] is a dead letter.
 func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] {
@@ -320,12 +321,12 @@ func Key(key string) PutOption { return func(m *store.Message) { m.Meta.Key = ke
 
 // Deadline sets the time after which a message is useless. It travels with the message over layers, queues and machines. A message past its
 // deadline is not given to an operator, and a message that would have to wait beyond it is not kept for its next visit: both become dead
-// letters, with the cause "expired". The function of an operator finds it in [Meta].
+// letters, with the cause "expired". The function of an operator finds it in [message.Meta].
 func Deadline(t time.Time) PutOption { return func(m *store.Message) { m.Meta.Deadline = t } }
 
-// Encode returns a value as the message that Put would put. It is for functions such as postgres.PutTx. Its error matches [ErrRefused].
+// Encode returns a value as the message that Put would put. It is for functions such as postgres.PutTx. Its error matches [message.ErrRefused].
 func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
-	m, err := store.Encode(q.codec, v, Meta{})
+	m, err := leases.Encode(q.codec, v, message.Meta{})
 	if err != nil {
 		return m, fmt.Errorf("delivery: queue %q: %w", q.name, err)
 	}
@@ -345,9 +346,9 @@ func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 }
 
 // needsKey returns an error for a message without a key that would have no turn.
-func (q *Queue[T]) needsKey(meta *Meta) error {
+func (q *Queue[T]) needsKey(meta *message.Meta) error {
 	if q.byKey && meta.Key == "" {
-		return fmt.Errorf("%w: message %q lacks a key (delivery.Key), and the queue is FairByKey", ErrRefused, meta.ID)
+		return fmt.Errorf("%w: message %q lacks a key (delivery.Key), and the queue is FairByKey", message.ErrRefused, meta.ID)
 	}
 	return nil
 }
@@ -364,20 +365,20 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 // PutAll implements [Sink]: it rejects values that it cannot put, and puts all or none of the others. They keep id, key, origin, provider,
 // deadline and headers; their visits begin anew. To put values of your own, make messages of them:
 //
-//	delivery.New(order, &delivery.Meta{ID: order.Number}, nil)
+//	message.New(order, &message.Meta{ID: order.Number}, nil)
 //
 // A message without an id gets a random id, which differs at each PutAll; messages of [Run] always have an id. A value that cannot be encoded is
-// rejected; if its message does not have an acknowledgement, PutAll returns an error that matches [ErrRefused], and does not put any value.
-func (q *Queue[T]) PutAll(ctx context.Context, messages []Message[T]) error {
+// rejected; if its message does not have an acknowledgement, PutAll returns an error that matches [message.ErrRefused], and does not put any value.
+func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) error {
 	ms := make([]store.Message, 0, len(messages))
-	put := make([]Message[T], 0, len(messages))
+	put := make([]message.Message[T], 0, len(messages))
 	for _, m := range messages {
 		meta := m.Meta()
 		kept := failed.Onward(meta)
 		if kept.ID == "" {
 			kept.ID = rand.Text()
 		}
-		encoded, err := store.Encode(q.codec, m.Value, kept)
+		encoded, err := leases.Encode(q.codec, m.Value, kept)
 		if err == nil {
 			err = q.needsKey(&kept)
 		}
@@ -409,7 +410,7 @@ func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {
 
 // TakeFailure takes an element that an operator has given up: it goes to the next layer or to the dead letters. It is the argument of
 // [asyncop.WithFailureSink]. When it returns nil, the element is durable there, and its message can be acknowledged (law D1). The history of the
-// message comes from ctx ([MetaFromContext]), and the operator's report of the failure is added to it. An element that is not a message gets a
+// message comes from ctx ([message.MetaFromContext]), and the operator's report of the failure is added to it. An element that is not a message gets a
 // random id, the same each time it is offered. An element that was cut off by the end of its operator is not taken: it did not fail.
 func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error {
 	return q.ladder.Take(ctx, f)
@@ -442,7 +443,7 @@ func (q *Queue[T]) SetProvider(ctx context.Context, provider string) error {
 }
 
 func (q *Queue[T]) chosen(ctx context.Context, found bool, err error) error {
-	meta, _ := MetaFromContext(ctx)
+	meta, _ := message.MetaFromContext(ctx)
 	switch {
 	case consumes(q.engine):
 		return fmt.Errorf("delivery: queue %q: the choice of a provider: a %T cannot keep it with a message; %s", q.name, q.engine, elsewhere)
@@ -469,7 +470,7 @@ func (q *Queue[T]) Source(first Source[T]) Source[T] {
 
 // Receive implements [Source], for a program that does without [Run]: the first call opens a source, and Close closes it. It must be called by a
 // single goroutine at a time. After Close it returns an error.
-func (q *Queue[T]) Receive(ctx context.Context, n int) ([]Message[T], error) {
+func (q *Queue[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
 	s, err := q.opened()
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // elsewhere is where a queue can do what a [store.Consumer] cannot.
@@ -50,16 +51,16 @@ func (q *Queue[T]) cannot(m *store.Message) error {
 	case !consumes(q.engine):
 		return nil
 	case m.Delay > 0:
-		return fmt.Errorf("%w: After: a %T delays messages in layers only; %s", ErrRefused, q.engine, elsewhere)
+		return fmt.Errorf("%w: After: a %T delays messages in layers only; %s", message.ErrRefused, q.engine, elsewhere)
 	case m.Meta.ID != "":
 		return fmt.Errorf("%w: ID: a %T does not find a message by its id, and would have it twice; PutAll keeps the id of a message without "+
-			"that promise, or %s", ErrRefused, q.engine, elsewhere)
+			"that promise, or %s", message.ErrRefused, q.engine, elsewhere)
 	}
 	return nil
 }
 
 // partly settles what an engine has stored, or can never store, of messages that it has not stored all.
-func partly[T any](messages []Message[T], err error) error {
+func partly[T any](messages []message.Message[T], err error) error {
 	some, ok := errors.AsType[*store.PutError](err)
 	if !ok {
 		return err
@@ -69,7 +70,7 @@ func partly[T any](messages []Message[T], err error) error {
 		switch cause := some.Errs[i]; {
 		case cause == nil: // law D1
 			m.Ack()
-		case errors.Is(cause, ErrRefused) && m.Pending(): // law W2
+		case errors.Is(cause, message.ErrRefused) && m.Pending(): // law W2
 			m.Reject(cause)
 		default:
 			left = true

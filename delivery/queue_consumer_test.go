@@ -101,7 +101,7 @@ func TestAConsumerIsRefusedWhatItCannotDo(t *testing.T) {
 	require.NoError(t, q.Put(t.Context(), "a", delivery.Key("ann"), delivery.Deadline(time.Now())))
 	for _, opt := range []delivery.PutOption{delivery.ID("7"), delivery.After(time.Second)} {
 		err := q.Put(t.Context(), "a", opt)
-		require.ErrorIs(t, err, delivery.ErrRefused)
+		require.ErrorIs(t, err, message.ErrRefused)
 		require.ErrorContains(t, err, "PostgreSQL")
 	}
 	require.Len(t, e.stored["orders"], 1)
@@ -116,24 +116,24 @@ func TestAConsumerIsRefusedWhatItCannotDo(t *testing.T) {
 func TestAConsumerStoresSomeOfABatch(t *testing.T) {
 	failed := errors.New("no leader")
 	e := &topics{put: func(string, []store.Message) error {
-		return &store.PutError{Errs: []error{nil, failed, delivery.ErrRefused}}
+		return &store.PutError{Errs: []error{nil, failed, message.ErrRefused}}
 	}}
 	q := delivery.NewQueue[string](e, "orders")
-	verdicts := make([]*delivery.Verdict, 3)
-	ms := make([]delivery.Message[string], 3)
+	verdicts := make([]*message.Verdict, 3)
+	ms := make([]message.Message[string], 3)
 	for i := range ms {
-		ms[i] = delivery.New("v", &delivery.Meta{ID: string(rune('a' + i))}, func(v delivery.Verdict) { verdicts[i] = &v })
+		ms[i] = message.New("v", &message.Meta{ID: string(rune('a' + i))}, func(v message.Verdict) { verdicts[i] = &v })
 	}
 	err := q.PutAll(t.Context(), ms)
 	require.ErrorIs(t, err, failed)
 	require.ErrorContains(t, err, "2 of 3 messages were not stored: no leader")
-	require.Equal(t, delivery.Acked, verdicts[0].Kind)
+	require.Equal(t, message.Acked, verdicts[0].Kind)
 	require.Nil(t, verdicts[1])
-	require.Equal(t, delivery.Rejected, verdicts[2].Kind)
+	require.Equal(t, message.Rejected, verdicts[2].Kind)
 
-	e.put = func(string, []store.Message) error { return &store.PutError{Errs: []error{nil, delivery.ErrRefused}} }
-	require.NoError(t, q.PutAll(t.Context(), []delivery.Message[string]{ms[1], delivery.New("v", &delivery.Meta{ID: "d"}, func(delivery.Verdict) {})}))
-	require.Error(t, q.PutAll(t.Context(), []delivery.Message[string]{{}, {}}), "nobody would see that one is refused")
+	e.put = func(string, []store.Message) error { return &store.PutError{Errs: []error{nil, message.ErrRefused}} }
+	require.NoError(t, q.PutAll(t.Context(), []message.Message[string]{ms[1], message.New("v", &message.Meta{ID: "d"}, func(message.Verdict) {})}))
+	require.Error(t, q.PutAll(t.Context(), []message.Message[string]{{}, {}}), "nobody would see that one is refused")
 }
 
 type charged struct{ Amount int }
@@ -150,7 +150,7 @@ func TestAConsumerKeepsWhatItReceived(t *testing.T) {
 	require.Equal(t, "orders-dead", e.consumed.Dead)
 	require.True(t, e.consumed.IsLayer("orders-retry-7"))
 	require.False(t, e.consumed.IsLayer("others-retry-7"))
-	ctx := delivery.ContextWithMeta(t.Context(), ms[0].Meta())
+	ctx := message.ContextWithMeta(t.Context(), ms[0].Meta())
 	require.NoError(t, q.TakeFailure(ctx, asyncop.Failure[charged]{Element: ms[0].Value, Err: context.DeadlineExceeded}))
 	require.Equal(t, whole, string(e.stored["orders-retry-1"][0].Payload))
 	require.NoError(t, q.TakeFailure(ctx, asyncop.Failure[charged]{Element: charged{8}, Err: context.DeadlineExceeded}))

@@ -29,7 +29,7 @@ func inOrder(t *testing.T, q *delivery.Queue[job], d time.Duration, f func(conte
 		visits = append(visits, string(j))
 		mu.Unlock()
 		return "", f(ctx, j)
-	}), sinkFunc(func(context.Context, []delivery.Message[string]) error { return nil }), silent, delivery.WithFloodGuard(1, 100))
+	}), sinkFunc(func(context.Context, []message.Message[string]) error { return nil }), silent, delivery.WithFloodGuard(1, 100))
 	require.NoError(t, err)
 	return visits
 }
@@ -37,7 +37,7 @@ func inOrder(t *testing.T, q *delivery.Queue[job], d time.Duration, f func(conte
 func done(context.Context, job) error { return nil }
 
 func inLayer(id string, visit int, delay time.Duration) store.Message {
-	return store.Message{Meta: delivery.Meta{ID: id, Key: "k", Visit: visit}, Payload: []byte(`"` + id + `"`), Delay: delay}
+	return store.Message{Meta: message.Meta{ID: id, Key: "k", Visit: visit}, Payload: []byte(`"` + id + `"`), Delay: delay}
 }
 
 // Regression: a message that waits in a layer of another version of the program did not hold up those behind it.
@@ -68,7 +68,7 @@ func TestTheProviderOfAMessageInOrder(t *testing.T) {
 		}
 		chosen := map[string]bool{}
 		visits := inOrder(t, q, time.Hour, func(ctx context.Context, j job) error {
-			meta, _ := delivery.MetaFromContext(ctx)
+			meta, _ := message.MetaFromContext(ctx)
 			if meta.Visit == 1 && j == "first" {
 				return errBusy
 			}
@@ -153,10 +153,10 @@ func TestAMessageOfALayerThatRunsNow(t *testing.T) {
 		time.AfterFunc(time.Minute, func() {
 			j, err := jobs.New(engine, jobs.Config{Logger: quiet})
 			require.NoError(t, err)
-			spec := jobs.Spec{Do: jobs.Merge, Queue: "jobs-retry-1", To: "jobs", By: "ann", Why: "test"}
+			spec := jobs.Spec{Do: store.Merge, Queue: "jobs-retry-1", To: "jobs", By: "ann", Why: "test"}
 			_, err = j.Start(t.Context(), spec)
 			require.Error(t, err)
-			spec.Do, spec.To = jobs.Due, ""
+			spec.Do, spec.To = store.Due, ""
 			now, err := j.Start(t.Context(), spec)
 			require.NoError(t, err)
 			now, err = j.Run(t.Context(), now.ID, nil)
@@ -195,7 +195,7 @@ func TestAHeldMessageAndTheOrderOfOtherKeys(t *testing.T) {
 			hold := func() {
 				j, err := jobs.New(engine, jobs.Config{Logger: quiet})
 				require.NoError(t, err)
-				spec := jobs.Spec{Do: jobs.Hold, Queue: "jobs", Filter: store.Filter{IDs: []string{"first"}}, By: "ann", Why: "test"}
+				spec := jobs.Spec{Do: store.Hold, Queue: "jobs", Filter: store.Filter{IDs: []string{"first"}}, By: "ann", Why: "test"}
 				held, err := j.Start(t.Context(), spec)
 				require.NoError(t, err)
 				held, err = j.Run(t.Context(), held.ID, nil)

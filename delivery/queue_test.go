@@ -20,6 +20,7 @@ import (
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -78,11 +79,14 @@ func TestQueueOfAWorker(t *testing.T) {
 		}
 		require.NoError(t, jobs.Put(t.Context(), "delayed", delivery.ID("delayed"), delivery.After(30*time.Minute), delivery.Key("k")))
 		begun := time.Now()
+		var mu sync.Mutex
 		at := map[string]time.Duration{}
 		ctx, stop := context.WithCancel(t.Context())
 		op := operate(jobs, func(ctx context.Context, j job) (string, error) {
-			meta, _ := delivery.MetaFromContext(ctx)
+			meta, _ := message.MetaFromContext(ctx)
+			mu.Lock()
 			at[fmt.Sprint(j, " ", meta.Visit)] = time.Since(begun).Round(time.Minute)
+			mu.Unlock()
 			switch {
 			case j == "later" && meta.Visit < 3, j == "never":
 				return "", errBusy
@@ -128,10 +132,13 @@ func TestQueueKeepsDeadlines(t *testing.T) {
 		require.NoError(t, jobs.Put(t.Context(), "done", delivery.ID("done"), deadline(10*time.Minute)))
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(2*time.Hour, stop)
+		var mu sync.Mutex
 		calls, begun := map[job]int{}, time.Now()
 		next := delivery.NewQueue[string](engine, "next")
 		_, err := delivery.Run(ctx, jobs, operate(jobs, func(_ context.Context, j job) (string, error) {
+			mu.Lock()
 			calls[j]++
+			mu.Unlock()
 			if j == "fails" {
 				return "", errBusy
 			}
@@ -154,7 +161,7 @@ func TestQueueKeepsDeadlines(t *testing.T) {
 func TestQueueWithFewerLayers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
-		m := store.Message{Meta: delivery.Meta{ID: "a", Visit: 3}, Payload: []byte(`"a"`), Delay: time.Minute}
+		m := store.Message{Meta: message.Meta{ID: "a", Visit: 3}, Payload: []byte(`"a"`), Delay: time.Minute}
 		require.NoError(t, engine.Put(t.Context(), "jobs-retry-3", m))
 		jobs := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Second), noLog)
 		counts, err := jobs.Counts(t.Context())
@@ -188,14 +195,14 @@ func TestQueueBesideAnotherSource(t *testing.T) {
 		in <- "busy"
 		var done []string
 		ctx, stop := context.WithCancel(t.Context())
-		first := channel.NewSource(in, func(j job) *delivery.Meta { return &delivery.Meta{ID: string(j)} })
+		first := channel.NewSource(in, func(j job) *message.Meta { return &message.Meta{ID: string(j)} })
 		time.AfterFunc(time.Hour, stop)
 		_, err := delivery.Run(ctx, jobs.Source(first), operate(jobs, func(ctx context.Context, j job) (string, error) {
-			if meta, _ := delivery.MetaFromContext(ctx); j == "busy" && meta.Visit == 1 {
+			if meta, _ := message.MetaFromContext(ctx); j == "busy" && meta.Visit == 1 {
 				return "", errBusy
 			}
 			return string(j), nil
-		}), sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+		}), sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
 			for _, m := range ms {
 				done = append(done, m.Value)
 			}
@@ -252,12 +259,12 @@ func TestPutAllThatCanNeverFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		q := delivery.NewQueue[int](engine, "q", delivery.WithMaxDepth(3))
-		all := make([]delivery.Message[int], 4)
+		all := make([]message.Message[int], 4)
 		for i := range all {
-			all[i] = delivery.New(i, nil, nil)
+			all[i] = message.New(i, nil, nil)
 		}
 		err := q.PutAll(t.Context(), all)
-		require.ErrorIs(t, err, delivery.ErrRefused)
+		require.ErrorIs(t, err, message.ErrRefused)
 		require.NotErrorIs(t, err, delivery.ErrFull)
 		require.ErrorContains(t, err, `queue "q": `)
 		require.ErrorContains(t, err, "4 messages at once never fit: at most 3 are allowed (WithMaxDepth)")
@@ -302,27 +309,27 @@ func TestQueueIsASink(t *testing.T) {
 		require.NoError(t, in.Put(t.Context(), "a", delivery.ID("a")))
 		ms, err := in.Receive(t.Context(), 1)
 		require.NoError(t, err)
-		bad := delivery.With(ms[0], func() {})
-		require.NoError(t, next.PutAll(t.Context(), []delivery.Message[func()]{bad}), "what cannot be encoded is rejected")
+		bad := message.With(ms[0], func() {})
+		require.NoError(t, next.PutAll(t.Context(), []message.Message[func()]{bad}), "what cannot be encoded is rejected")
 		require.False(t, bad.Pending())
 		require.NoError(t, in.Close(t.Context()))
 		require.Len(t, entriesOf(t, engine, in.DeadLetters()), 1)
 
 		// D1: without an acknowledgement the caller would not see the rejection, and take the value for safe.
-		good, lost := delivery.New[any](1, &delivery.Meta{ID: "1"}, nil), delivery.New[any](func() {}, &delivery.Meta{ID: "2"}, nil)
+		good, lost := message.New[any](1, &message.Meta{ID: "1"}, nil), message.New[any](func() {}, &message.Meta{ID: "2"}, nil)
 		all := delivery.NewQueue[any](engine, "next")
-		err = all.PutAll(t.Context(), []delivery.Message[any]{good, lost})
-		require.ErrorIs(t, err, delivery.ErrRefused)
+		err = all.PutAll(t.Context(), []message.Message[any]{good, lost})
+		require.ErrorIs(t, err, message.ErrRefused)
 		require.ErrorContains(t, err, `queue "next": message "2": `)
 		require.Empty(t, entriesOf(t, engine, "next"))
-		require.ErrorIs(t, all.Put(t.Context(), func() {}), delivery.ErrRefused)
+		require.ErrorIs(t, all.Put(t.Context(), func() {}), message.ErrRefused)
 
 		in = delivery.NewQueue[string](engine, "in", noLog)
 		require.NoError(t, in.Put(t.Context(), "b", delivery.ID("b"), delivery.Key("k")))
 		ms, err = in.Receive(t.Context(), 1)
 		require.NoError(t, err)
 		for range 2 {
-			require.NoError(t, all.PutAll(t.Context(), []delivery.Message[any]{delivery.With[string, any](ms[0], 7)}))
+			require.NoError(t, all.PutAll(t.Context(), []message.Message[any]{message.With[string, any](ms[0], 7)}))
 		}
 		ms[0].Ack()
 		require.NoError(t, in.Close(t.Context()))
@@ -332,7 +339,7 @@ func TestQueueIsASink(t *testing.T) {
 		require.Equal(t, "k", entries[0].Meta.Key)
 		require.Zero(t, entries[0].Meta.Visit)
 		require.Equal(t, "7", string(entries[0].Payload))
-		require.NoError(t, all.PutAll(t.Context(), []delivery.Message[any]{delivery.New[any](8, nil, nil), delivery.New[any](8, nil, nil)}))
+		require.NoError(t, all.PutAll(t.Context(), []message.Message[any]{message.New[any](8, nil, nil), message.New[any](8, nil, nil)}))
 		require.Len(t, entriesOf(t, engine, "next"), 3, "without an id, each value is a message")
 	})
 }
@@ -371,7 +378,7 @@ func TestQueueKeepsTheProvider(t *testing.T) {
 					}
 				}
 				require.Equal(t, provider, stored, "before the call")
-				meta, _ := delivery.MetaFromContext(ctx)
+				meta, _ := message.MetaFromContext(ctx)
 				mu.Lock()
 				asked = append(asked, fmt.Sprint(j, " ", meta.Visit, " ", provider))
 				mu.Unlock()
@@ -379,10 +386,10 @@ func TestQueueKeepsTheProvider(t *testing.T) {
 					require.NoError(t, q.SetProvider(ctx, "south"))
 				}
 				if j == "rejected" {
-					return "", delivery.ErrRefused
+					return "", message.ErrRefused
 				}
 				return "", errBusy
-			}), sinkFunc(func(context.Context, []delivery.Message[string]) error { return nil }), silent, delivery.WithFloodGuard(1, 100))
+			}), sinkFunc(func(context.Context, []message.Message[string]) error { return nil }), silent, delivery.WithFloodGuard(1, 100))
 			require.NoError(t, err)
 		}
 		worker(30 * time.Second)
@@ -404,7 +411,7 @@ func TestQueueKeepsTheProvider(t *testing.T) {
 		require.NoError(t, poor.Put(t.Context(), "x"))
 		ms, err := poor.Receive(t.Context(), 1)
 		require.NoError(t, err)
-		_, err = poor.Provider(delivery.ContextWithMeta(t.Context(), ms[0].Meta()), choose)
+		_, err = poor.Provider(message.ContextWithMeta(t.Context(), ms[0].Meta()), choose)
 		require.ErrorContains(t, err, "store.Chooser")
 		require.NoError(t, poor.Close(t.Context()))
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wait"
+	"github.com/weirflow/weir/message"
 )
 
 // closeWait is how long a source may take to close, and how long what is broken off may take to end. With the default of WithDrain a worker
@@ -26,7 +27,7 @@ const closeWait = 3 * time.Second
 type Operator[IN, OUT any] interface {
 	// Messages takes messages and yields a message for each result. It ends when input has ended and all messages taken are done. It settles the
 	// messages whose results do not reach the body of the loop.
-	Messages(input iter.Seq2[Message[IN], error]) iter.Seq2[Message[OUT], error]
+	Messages(input iter.Seq2[message.Message[IN], error]) iter.Seq2[message.Message[OUT], error]
 
 	// Stop with a context that has ended aborts Messages: messages in flight are nacked.
 	Stop(ctx context.Context) error
@@ -59,7 +60,7 @@ type Operator[IN, OUT any] interface {
 //   - A permanent error ends Run at once: a missing table, a closed store, a missing PostgreSQL permission. If the source returned it, Run
 //     drains; if the sink did, all messages are given back. Run returns the error.
 //   - A PutAll that fails is repeated for each result alone, so that a refused result does not block others (law D4). The refused result is put
-//     again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if PutAll returns [ErrRefused], its message
+//     again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if PutAll returns [message.ErrRefused], its message
 //     is rejected: it ends among the dead letters of its source.
 //   - If the sink is full ([ErrFull]), or refuses every result, all results wait, and are put again after the same times, until the sink takes
 //     them. The calls are not repeated: the operator blocks on its results, so Run stops receiving. PutAll must return soon after its context
@@ -144,8 +145,8 @@ type worker[IN, OUT any] struct {
 
 // run drives the operator until its end.
 func (w *worker[IN, OUT]) run(ctx context.Context) error {
-	results := make(chan Message[OUT], w.batch) // from the body of the loop to the sink; closed here
-	filled := make(chan struct{})               // closed when the sink has all results
+	results := make(chan message.Message[OUT], w.batch) // from the body of the loop to the sink; closed here
+	filled := make(chan struct{})                       // closed when the sink has all results
 	watched := make(chan struct{})
 	go func() { // ends with over
 		defer close(watched)
@@ -233,6 +234,7 @@ func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 	}
 	s, err := w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)
 	w.monitor.end(s, err)
+	w.logger.Info("delivery: the worker has ended", slog.Any("messages", s))
 	return s, err
 }
 

@@ -26,9 +26,9 @@ const (
 )
 
 // outcomeOf returns what a verdict on a message says.
-func outcomeOf(v Verdict, again bool) outcome {
+func outcomeOf(v message.Verdict, again bool) outcome {
 	switch {
-	case v.Kind == Acked && v.Err == nil, v.Kind == Rejected, isRejection(v.Err):
+	case v.Kind == message.Acked && v.Err == nil, v.Kind == message.Rejected, isRejection(v.Err):
 		return answered
 	case again, isGivenBack(v):
 		return noEvidence
@@ -37,8 +37,8 @@ func outcomeOf(v Verdict, again bool) outcome {
 }
 
 // isGivenBack reports whether a verdict is on a message that has not been tried to the end.
-func isGivenBack(v Verdict) bool {
-	return v.Kind == Nacked && (v.Delay == 0 && v.Err == nil || isBackendClosed(v.Err))
+func isGivenBack(v message.Verdict) bool {
+	return v.Kind == message.Nacked && (v.Delay == 0 && v.Err == nil || isBackendClosed(v.Err))
 }
 
 // isBackendClosed reports whether a message has waited for a backend that was closed. The error may be of the user's code, and panic.

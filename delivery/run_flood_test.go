@@ -17,8 +17,9 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/memory"
-	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -44,7 +45,7 @@ func workLines(t *testing.T, n, good int, strategy strategies.Retry[string], wai
 	s := memory.Open()
 	lines := delivery.NewQueue[line](s, "lines", delivery.RetryAfter(time.Minute, 10*time.Minute))
 	for i := range n {
-		m, err := store.Encode(codec.JSON[line](), line{i}, delivery.Meta{ID: fmt.Sprint(i)})
+		m, err := leases.Encode(codec.JSON[line](), line{i}, message.Meta{ID: fmt.Sprint(i)})
 		require.NoError(t, err)
 		queue := "lines"
 		if i%9 == 0 && i/9 < waits {
@@ -61,7 +62,7 @@ func workLines(t *testing.T, n, good int, strategy strategies.Retry[string], wai
 		defer mu.Unlock()
 		return "done", f(l.N)
 	}
-	sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+	sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
 		for range ms {
 			w.done = append(w.done, time.Since(begun))
 		}

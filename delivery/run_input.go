@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 )
 
 // How Run waits after a failure of the source or the sink.
@@ -18,7 +19,7 @@ const (
 )
 
 // input is what the operator iterates over.
-func (w *worker[IN, OUT]) input(yield func(Message[IN], error) bool) {
+func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 	select {
 	case w.feed <- struct{}{}:
 		defer func() { <-w.feed }()
@@ -94,7 +95,7 @@ func (w *worker[IN, OUT]) room() int {
 }
 
 // pass passes messages on to the operator, and gives back the rest if it is to stop. It returns false if the operator takes no more.
-func (w *worker[IN, OUT]) pass(ms []Message[IN], probe bool, yield func(Message[IN], error) bool) bool {
+func (w *worker[IN, OUT]) pass(ms []message.Message[IN], probe bool, yield func(message.Message[IN], error) bool) bool {
 	for i, m := range ms {
 		if w.receiving.Err() != nil || !probe && w.flooded() {
 			giveBack(ms[i:])
@@ -109,7 +110,7 @@ func (w *worker[IN, OUT]) pass(ms []Message[IN], probe bool, yield func(Message[
 }
 
 // giveBack gives messages back that nothing was done for.
-func giveBack[T any](ms []Message[T]) {
+func giveBack[T any](ms []message.Message[T]) {
 	for _, m := range ms {
 		m.Nack(0)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
 )
 
 // A worker says what it does, and runs the jobs of its engine beside its messages (law J1).
@@ -54,9 +55,9 @@ func TestRunRunsJobs(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, engine.Put(t.Context(), q.DeadLetters(), m))
 		up.Store(true)
-		job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Merge, Queue: q.DeadLetters(), To: q.Name(), By: "ann", Why: "test"})
+		job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: q.DeadLetters(), To: q.Name(), By: "ann", Why: "test"})
 		require.NoError(t, err)
-		held, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Hold, Queue: "texts", By: "ann", Why: "test"})
+		held, err := j.Start(t.Context(), jobs.Spec{Do: store.Hold, Queue: "texts", By: "ann", Why: "test"})
 		require.NoError(t, err)
 		time.Sleep(25 * time.Second)
 		job, err = j.Get(t.Context(), job.ID)

@@ -96,7 +96,7 @@ func WithClock(c clock.Clock) Option {
 }
 
 // WithLogger sets the logger of [Run] or of a queue; the default is slog.Default(). Run logs failures and the flood guard at warn level, and the
-// start of a drain at info level. A queue logs lost leases, dead letters, and verdicts that could not be recorded at warn level. It panics if l
+// start of a drain and its [Summary] at the end at info level. A queue logs lost leases, dead letters, and verdicts that could not be recorded at warn level. It panics if l
 // is nil.
 func WithLogger(l *slog.Logger) Option {
 	guard.RefuseNil("delivery: WithLogger", "logger", l)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 )
 
 const (
@@ -18,7 +19,7 @@ const (
 )
 
 // fill puts results into the sink until there are no more, and gives them back after a break. So the body of the loop never waits for long.
-func (w *worker[IN, OUT]) fill(results <-chan Message[OUT]) {
+func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 	f := filling[OUT]{results: results}
 	wait := firstWait
 	for w.collect(&f) {
@@ -49,16 +50,16 @@ func (w *worker[IN, OUT]) fill(results <-chan Message[OUT]) {
 
 // filling is the results on their way to the sink.
 type filling[OUT any] struct {
-	results <-chan Message[OUT] // nil: closed
-	left    []Message[OUT]      // to be put next
-	aside   []refusal[OUT]      // not taken while others were
-	took    int                 // how often the sink has taken something
-	down    bool                // it has not taken any result of left since
+	results <-chan message.Message[OUT] // nil: closed
+	left    []message.Message[OUT]      // to be put next
+	aside   []refusal[OUT]              // not taken while others were
+	took    int                         // how often the sink has taken something
+	down    bool                        // it has not taken any result of left since
 }
 
 // refusal is a result that the sink has not taken while it took others.
 type refusal[OUT any] struct {
-	message Message[OUT]
+	message message.Message[OUT]
 	tries   int           // those that say something about it: the first one was before another result was taken
 	took    int           // filling.took at the last try
 	wait    time.Duration // between the last try and the next one
@@ -111,7 +112,7 @@ func (w *worker[IN, OUT]) collect(f *filling[OUT]) bool {
 	return true
 }
 
-func (f *filling[OUT]) add(m Message[OUT], ok bool) {
+func (f *filling[OUT]) add(m message.Message[OUT], ok bool) {
 	if ok {
 		f.left = append(f.left, withID(m))
 	} else {
@@ -121,16 +122,16 @@ func (f *filling[OUT]) add(m Message[OUT], ok bool) {
 
 // withID returns a result that has an id, at random if need be: a sink that has taken it without saying so knows it again. What comes from
 // a source has an id, but for some that have no engine.
-func withID[OUT any](m Message[OUT]) Message[OUT] {
+func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
 	meta := m.Meta()
 	if meta.ID != "" {
 		return m
 	}
 	meta.ID = rand.Text()
 	if !m.Pending() {
-		return New(m.Value, &meta, nil)
+		return message.New(m.Value, &meta, nil)
 	}
-	return New(m.Value, &meta, m.Settle)
+	return message.New(m.Value, &meta, m.Settle)
 }
 
 // worked notes that the sink has taken something.
@@ -147,7 +148,7 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 	rest := f.aside[:0]
 	for _, r := range f.aside {
 		if !r.due.After(now) && w.working.Err() == nil {
-			err := w.putSome([]Message[OUT]{r.message})
+			err := w.putSome([]message.Message[OUT]{r.message})
 			if err == nil || !r.message.Pending() {
 				f.worked()
 				continue
@@ -158,7 +159,7 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 				continue
 			}
 			if r.failed(f, w.clock.Now()); r.tries == maxRefused {
-				w.reject(r.message, fmt.Errorf("delivery: %w: the sink has not taken it %d times: %w", ErrRefused, r.tries, err))
+				w.reject(r.message, fmt.Errorf("delivery: %w: the sink has not taken it %d times: %w", message.ErrRefused, r.tries, err))
 				continue
 			}
 		}
@@ -180,7 +181,7 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 		f.worked()
 		return nil
 	}
-	all := slices.DeleteFunc(f.left, func(m Message[OUT]) bool { return !m.Pending() }) // the sink may have settled some
+	all := slices.DeleteFunc(f.left, func(m message.Message[OUT]) bool { return !m.Pending() }) // the sink may have settled some
 	worked := len(all) < len(f.left)
 	f.left = all
 	if worked {
@@ -190,7 +191,7 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 		f.down = true
 		return err
 	}
-	var failed []Message[OUT]
+	var failed []message.Message[OUT]
 	refused := 0 // of failed: another one was taken after it
 	for i := range all {
 		if w.working.Err() != nil || !worked && i == putsInARow {
@@ -227,11 +228,11 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 }
 
 // putSome puts messages into the sink, and acknowledges them then (law D1). One that the sink can never take is rejected (law W2).
-func (w *worker[IN, OUT]) putSome(ms []Message[OUT]) error {
+func (w *worker[IN, OUT]) putSome(ms []message.Message[OUT]) error {
 	refused := false
 	err := guard.Call(func() error {
 		err := w.sink.PutAll(w.working, ms)
-		refused = errors.Is(err, ErrRefused)
+		refused = errors.Is(err, message.ErrRefused)
 		return err
 	}, func(recovered any) error { return guard.Recovered("delivery", recovered) })
 	if refused && len(ms) == 1 {
@@ -249,7 +250,7 @@ func (w *worker[IN, OUT]) putSome(ms []Message[OUT]) error {
 }
 
 // reject gives up what the sink can never take: its source has it among the dead letters.
-func (w *worker[IN, OUT]) reject(m Message[OUT], err error) {
+func (w *worker[IN, OUT]) reject(m message.Message[OUT], err error) {
 	w.logger.Warn("delivery: the sink refuses a result for good, and its message is rejected", slog.Any("error", err), slog.String("id", m.Meta().ID))
 	m.Reject(err)
 }

@@ -54,18 +54,18 @@ type tally struct {
 
 // received notes messages, and returns others in their place whose verdicts are counted. ended gets what each says; it may be nil, and has
 // room for all.
-func received[T any](t *tally, ms []Message[T], ended chan<- outcome) []Message[T] {
+func received[T any](t *tally, ms []message.Message[T], ended chan<- outcome) []message.Message[T] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counts.Received += len(ms)
-	watched := make([]Message[T], len(ms))
+	watched := make([]message.Message[T], len(ms))
 	for i, m := range ms {
 		again := m.Meta().Visit > 1
 		if again {
 			t.redelivered++
 		}
 		b := t.flood.receive(again)
-		watched[i] = message.Watch(m, func(v Verdict) {
+		watched[i] = message.Watch(m, func(v message.Verdict) {
 			m.Settle(v)
 			o := outcomeOf(v, again)
 			t.count(v, b, o)
@@ -78,18 +78,18 @@ func received[T any](t *tally, ms []Message[T], ended chan<- outcome) []Message[
 }
 
 // count notes a verdict.
-func (t *tally) count(v Verdict, b *block, o outcome) {
+func (t *tally) count(v message.Verdict, b *block, o outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settled++
 	switch {
-	case v.Kind == Acked && v.Err == nil:
+	case v.Kind == message.Acked && v.Err == nil:
 		t.counts.Acknowledged++
-	case v.Kind == Acked:
+	case v.Kind == message.Acked:
 		t.counts.HandedOver++
-	case v.Kind == Rejected:
+	case v.Kind == message.Rejected:
 		t.counts.Rejected++
-	case v.Kind == Nacked && !isGivenBack(v):
+	case v.Kind == message.Nacked && !isGivenBack(v):
 		t.counts.Nacked++
 	default: // it has not been tried to the end
 		t.counts.GivenBack++

@@ -24,15 +24,16 @@ import (
 	"github.com/weirflow/weir/delivery/channel"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 )
 
 // list is a source of numbers. What is nacked comes again, and it ends when all are acknowledged or rejected, unless endless is set.
 type list struct {
-	*channel.Source[int]
+	delivery.Source[int]
 	endless chan int
 
 	mu       sync.Mutex
-	verdicts map[int][]delivery.Verdict
+	verdicts map[int][]message.Verdict
 	received int
 	failures []error // of the next calls of Receive
 	closed   bool
@@ -43,15 +44,15 @@ func newList(n int, endless bool) *list {
 	for i := range n {
 		c <- i
 	}
-	l := &list{endless: c, verdicts: map[int][]delivery.Verdict{}}
+	l := &list{endless: c, verdicts: map[int][]message.Verdict{}}
 	if !endless {
 		close(c)
 	}
-	l.Source = channel.NewSource(c, func(i int) *delivery.Meta { return &delivery.Meta{ID: strconv.Itoa(i)} })
+	l.Source = channel.NewSource(c, func(i int) *message.Meta { return &message.Meta{ID: strconv.Itoa(i)} })
 	return l
 }
 
-func (l *list) Receive(ctx context.Context, n int) ([]delivery.Message[int], error) {
+func (l *list) Receive(ctx context.Context, n int) ([]message.Message[int], error) {
 	l.mu.Lock()
 	if len(l.failures) > 0 {
 		err := l.failures[0]
@@ -66,7 +67,7 @@ func (l *list) Receive(ctx context.Context, n int) ([]delivery.Message[int], err
 	l.received += len(ms)
 	for i, m := range ms {
 		meta := m.Meta()
-		ms[i] = delivery.New(m.Value, &meta, func(v delivery.Verdict) {
+		ms[i] = message.New(m.Value, &meta, func(v message.Verdict) {
 			l.mu.Lock()
 			l.verdicts[m.Value] = append(l.verdicts[m.Value], v)
 			l.mu.Unlock()
@@ -85,7 +86,7 @@ func (l *list) Close(ctx context.Context) error {
 }
 
 // of returns the verdicts on a number.
-func (l *list) of(i int) []delivery.Verdict {
+func (l *list) of(i int) []message.Verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.verdicts[i])
@@ -98,9 +99,9 @@ func (l *list) count() int {
 }
 
 // sinkFunc is a sink.
-type sinkFunc func(ctx context.Context, ms []delivery.Message[string]) error
+type sinkFunc func(ctx context.Context, ms []message.Message[string]) error
 
-func (f sinkFunc) PutAll(ctx context.Context, ms []delivery.Message[string]) error { return f(ctx, ms) }
+func (f sinkFunc) PutAll(ctx context.Context, ms []message.Message[string]) error { return f(ctx, ms) }
 
 // collected is a sink that keeps what it gets.
 type collected struct {
@@ -109,7 +110,7 @@ type collected struct {
 	sizes  []int
 }
 
-func (c *collected) PutAll(_ context.Context, ms []delivery.Message[string]) error {
+func (c *collected) PutAll(_ context.Context, ms []message.Message[string]) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sizes = append(c.sizes, len(ms))
@@ -140,9 +141,9 @@ func TestASinkThatCanNeverTakeAResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, good := newList(20, false), &collected{}
 		calls := 0
-		sink := sinkFunc(func(ctx context.Context, ms []delivery.Message[string]) error {
-			if slices.ContainsFunc(ms, func(m delivery.Message[string]) bool { return len(m.Value) == 1 }) {
-				return fmt.Errorf("too large: %w", delivery.ErrRefused)
+		sink := sinkFunc(func(ctx context.Context, ms []message.Message[string]) error {
+			if slices.ContainsFunc(ms, func(m message.Message[string]) bool { return len(m.Value) == 1 }) {
+				return fmt.Errorf("too large: %w", message.ErrRefused)
 			}
 			return good.PutAll(ctx, ms)
 		})
@@ -156,7 +157,7 @@ func TestASinkThatCanNeverTakeAResult(t *testing.T) {
 		require.Equal(t, delivery.Summary{Received: 20, Acknowledged: 10, Rejected: 10}, withoutTime(s))
 		require.Len(t, good.values, 10)
 		require.Equal(t, 20, calls)
-		require.ErrorIs(t, source.of(3)[0].Err, delivery.ErrRefused)
+		require.ErrorIs(t, source.of(3)[0].Err, message.ErrRefused)
 		require.Less(t, time.Since(begun), time.Second)
 	})
 }
@@ -192,7 +193,7 @@ func TestRunAcknowledgesBehindTheSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(3, false)
 		puts := 0
-		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+		sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
 			time.Sleep(time.Second)
 			for i := range 3 {
 				for _, v := range source.of(i) {
@@ -207,7 +208,7 @@ func TestRunAcknowledgesBehindTheSink(t *testing.T) {
 		require.Equal(t, 3, summary.Acknowledged)
 		require.Equal(t, 3, puts)
 		for i := range 3 {
-			require.Equal(t, []delivery.Verdict{{Kind: delivery.Acked}}, source.of(i), "law D2")
+			require.Equal(t, []message.Verdict{{Kind: message.Acked}}, source.of(i), "law D2")
 		}
 	})
 }
@@ -218,8 +219,8 @@ func TestRunWithAMessageThatTheSinkRefuses(t *testing.T) {
 		source := newList(300, false)
 		begun := time.Now()
 		done := map[string]time.Duration{}
-		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
-			if slices.ContainsFunc(ms, func(m delivery.Message[string]) bool { return m.Value == "150" }) && time.Since(begun) < 15*time.Second {
+		sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
+			if slices.ContainsFunc(ms, func(m message.Message[string]) bool { return m.Value == "150" }) && time.Since(begun) < 15*time.Second {
 				return errors.New("150 is too long")
 			}
 			for _, m := range ms {
@@ -246,8 +247,8 @@ func TestRunWithAMessageThatTheSinkNeverTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(20, false)
 		tries, calls := 0, 0
-		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
-			if slices.ContainsFunc(ms, func(m delivery.Message[string]) bool { return m.Value == "7" }) {
+		sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
+			if slices.ContainsFunc(ms, func(m message.Message[string]) bool { return m.Value == "7" }) {
 				tries++
 				return errors.New("no")
 			}
@@ -262,7 +263,7 @@ func TestRunWithAMessageThatTheSinkNeverTakes(t *testing.T) {
 		require.Equal(t, delivery.Summary{Received: 20, Acknowledged: 19, Rejected: 1}, withoutTime(summary))
 		require.Equal(t, 20, calls)
 		require.LessOrEqual(t, tries, 12)
-		require.ErrorIs(t, source.of(7)[0].Err, delivery.ErrRefused)
+		require.ErrorIs(t, source.of(7)[0].Err, message.ErrRefused)
 		require.ErrorContains(t, source.of(7)[0].Err, "10 times: no")
 	})
 }
@@ -272,7 +273,7 @@ func TestRunWithASinkThatGoesDownInABatch(t *testing.T) {
 	for _, last := range []int{20, 99, 1000} { // with more results behind it, or none
 		synctest.Test(t, func(t *testing.T) {
 			source, begun, alone, got := newList(last, false), time.Now(), 0, map[string]bool{}
-			sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+			sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
 				if alone < 5 && len(ms) > 1 {
 					return errors.New("one of them is wrong")
 				}
@@ -296,8 +297,8 @@ func TestRunWithASinkThatGoesDownInABatch(t *testing.T) {
 func TestRunWithALastResultThatTheSinkNeverTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(40, false)
-		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
-			if slices.ContainsFunc(ms, func(m delivery.Message[string]) bool { return m.Value == "9" }) {
+		sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
+			if slices.ContainsFunc(ms, func(m message.Message[string]) bool { return m.Value == "9" }) {
 				return errors.New("no")
 			}
 			return nil
@@ -318,7 +319,7 @@ func TestRunWithALastResultThatTheSinkNeverTakes(t *testing.T) {
 func TestRunWithASinkThatIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, begun, got, puts := newList(50, false), time.Now(), map[string]bool{}, 0
-		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+		sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
 			puts++
 			for _, m := range ms {
 				if len(ms) > 1 && m.Value == "7" && time.Since(begun) < 30*time.Second {
@@ -345,9 +346,9 @@ func TestRunWithASinkThatIsFull(t *testing.T) {
 func TestRunWithAResultThatHasNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, puts := time.Now(), 0
-		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+		sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
 			puts++
-			seven := slices.ContainsFunc(ms, func(m delivery.Message[string]) bool { return m.Value == "7" })
+			seven := slices.ContainsFunc(ms, func(m message.Message[string]) bool { return m.Value == "7" })
 			switch since := time.Since(begun); {
 			case seven && since < 50*time.Millisecond:
 				return errors.New("no")
@@ -370,7 +371,7 @@ func TestRunWithASinkThatIsDown(t *testing.T) {
 			source := newList(5, false)
 			begun := time.Now()
 			got := &collected{}
-			sink := sinkFunc(func(ctx context.Context, ms []delivery.Message[string]) error {
+			sink := sinkFunc(func(ctx context.Context, ms []message.Message[string]) error {
 				if time.Since(begun) < down {
 					panic("down")
 				}
@@ -391,7 +392,7 @@ func TestRunWithASinkThatIsDownReceivesNoMore(t *testing.T) {
 		source := newList(1000, true)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Hour, cancel)
-		sink := sinkFunc(func(context.Context, []delivery.Message[string]) error { return errors.New("down") })
+		sink := sinkFunc(func(context.Context, []message.Message[string]) error { return errors.New("down") })
 		summary, err := delivery.Run(ctx, source, operator(itoa), sink, silent, delivery.WithBatch(10))
 		require.NoError(t, err)
 		require.Equal(t, summary.Received, summary.GivenBack)
@@ -403,7 +404,7 @@ func TestRunWithASinkThatIsDownReceivesNoMore(t *testing.T) {
 func TestRunWithASinkThatSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(4, false)
-		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+		sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
 			for _, m := range ms {
 				if m.Value == "1" {
 					m.Reject(errors.New("not a row"))
@@ -470,10 +471,10 @@ type losing struct{}
 
 func (losing) Stop(context.Context) error { return nil }
 
-func (losing) Messages(input iter.Seq2[delivery.Message[int], error]) iter.Seq2[delivery.Message[string], error] {
-	return func(yield func(delivery.Message[string], error) bool) {
+func (losing) Messages(input iter.Seq2[message.Message[int], error]) iter.Seq2[message.Message[string], error] {
+	return func(yield func(message.Message[string], error) bool) {
 		for m, err := range input {
-			if err == nil && m.Value%2 == 0 && !yield(delivery.With(m, strconv.Itoa(m.Value)), nil) {
+			if err == nil && m.Value%2 == 0 && !yield(message.With(m, strconv.Itoa(m.Value)), nil) {
 				return
 			}
 		}
@@ -503,11 +504,11 @@ func TestRunGivesBack(t *testing.T) {
 		require.Equal(t, 11, source.count(), "ten slots, and what took the place of the one that was done in time")
 		synctest.Wait()
 		for i := range 11 {
-			want := delivery.Verdict{Kind: delivery.Nacked}
+			want := message.Verdict{Kind: message.Nacked}
 			if i < 3 {
-				want.Kind = delivery.Acked
+				want.Kind = message.Acked
 			}
-			require.Equal(t, []delivery.Verdict{want}, source.of(i), i)
+			require.Equal(t, []message.Verdict{want}, source.of(i), i)
 		}
 	})
 }
@@ -516,7 +517,7 @@ func TestRunGivesBack(t *testing.T) {
 func TestRunGivesBackWhatTheSinkHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(30, true)
-		sink := sinkFunc(func(ctx context.Context, _ []delivery.Message[string]) error {
+		sink := sinkFunc(func(ctx context.Context, _ []message.Message[string]) error {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		})
@@ -527,7 +528,7 @@ func TestRunGivesBackWhatTheSinkHas(t *testing.T) {
 		require.Equal(t, delivery.Summary{Received: summary.Received, GivenBack: summary.Received, Elapsed: 21 * time.Second}, summary)
 		require.Positive(t, summary.Received)
 		for i := range summary.Received {
-			require.Equal(t, []delivery.Verdict{{Kind: delivery.Nacked}}, source.of(i), "law D2")
+			require.Equal(t, []message.Verdict{{Kind: message.Nacked}}, source.of(i), "law D2")
 		}
 	})
 }
@@ -536,7 +537,7 @@ func TestRunGivesBackWhatTheSinkHas(t *testing.T) {
 func TestRunWithASinkThatFailsNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries := map[string]int{}
-		sink := sinkFunc(func(_ context.Context, ms []delivery.Message[string]) error {
+		sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
 			if tries[ms[0].Value]++; tries[ms[0].Value] < 4 {
 				return errors.New("not now")
 			}
@@ -570,7 +571,7 @@ func TestRunPutsTheLastResults(t *testing.T) {
 			begun := time.Now()
 			ctx, cancel := context.WithCancelCause(context.Background())
 			time.AfterFunc(1500*time.Millisecond, func() { cancel(io.ErrClosedPipe) })
-			sink := sinkFunc(func(ctx context.Context, _ []delivery.Message[string]) error {
+			sink := sinkFunc(func(ctx context.Context, _ []message.Message[string]) error {
 				return c.sink(ctx, time.Since(begun) < 2*time.Second)
 			})
 			summary, err := delivery.Run(t.Context(), newList(2, true), operator(slow, asyncop.WithContext(ctx)), sink, silent,
@@ -583,12 +584,12 @@ func TestRunPutsTheLastResults(t *testing.T) {
 }
 
 // settling is an operator that settles its messages itself, one after the other.
-type settling func(m delivery.Message[int])
+type settling func(m message.Message[int])
 
 func (settling) Stop(context.Context) error { return nil }
 
-func (f settling) Messages(input iter.Seq2[delivery.Message[int], error]) iter.Seq2[delivery.Message[string], error] {
-	return func(func(delivery.Message[string], error) bool) {
+func (f settling) Messages(input iter.Seq2[message.Message[int], error]) iter.Seq2[message.Message[string], error] {
+	return func(func(message.Message[string], error) bool) {
 		for m, err := range input {
 			if err != nil {
 				return
@@ -603,7 +604,7 @@ func TestRunCountsVerdicts(t *testing.T) {
 	down := errors.New("down")
 	synctest.Test(t, func(t *testing.T) {
 		seen := map[int]bool{}
-		op := settling(func(m delivery.Message[int]) {
+		op := settling(func(m message.Message[int]) {
 			again := seen[m.Value]
 			seen[m.Value] = true
 			switch {
@@ -614,11 +615,11 @@ func TestRunCountsVerdicts(t *testing.T) {
 			case m.Value == 1:
 				m.Nack(time.Second)
 			case m.Value == 2:
-				m.Settle(delivery.Verdict{Kind: delivery.Nacked, Err: down})
+				m.Settle(message.Verdict{Kind: message.Nacked, Err: down})
 			case m.Value == 3:
 				m.Reject(down)
 			case m.Value == 4:
-				m.Settle(delivery.Verdict{Kind: delivery.Acked, Err: down})
+				m.Settle(message.Verdict{Kind: message.Acked, Err: down})
 			}
 		})
 		summary, err := delivery.Run(t.Context(), newList(6, false), op, &collected{}, silent)
@@ -631,7 +632,7 @@ func TestRunCountsVerdicts(t *testing.T) {
 	for delay, floods := range map[time.Duration]int{0: 0, time.Millisecond: 1} {
 		synctest.Test(t, func(t *testing.T) {
 			nacked := 0
-			op := settling(func(m delivery.Message[int]) {
+			op := settling(func(m message.Message[int]) {
 				if nacked++; nacked <= 6 {
 					m.Nack(delay)
 				}
@@ -647,9 +648,9 @@ func TestRunCountsVerdicts(t *testing.T) {
 // What was in the operator when the worker stopped, and fails after it goes on, is no new flood.
 func TestRunGoesOnAfterAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		failed := delivery.Verdict{Kind: delivery.Acked, Err: errors.New("down")}
-		var late []delivery.Message[int]
-		op := settling(func(m delivery.Message[int]) {
+		failed := message.Verdict{Kind: message.Acked, Err: errors.New("down")}
+		var late []message.Message[int]
+		op := settling(func(m message.Message[int]) {
 			switch {
 			case m.Value < 4:
 				late = append(late, m)
@@ -674,9 +675,9 @@ func TestRunGoesOnAfterAFlood(t *testing.T) {
 // After a block without a flood the first pause of the next flood is a second again.
 func TestRunInTwoFloods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		op := settling(func(m delivery.Message[int]) {
+		op := settling(func(m message.Message[int]) {
 			if m.Value < 6 || m.Value >= 40 && m.Value < 46 {
-				m.Settle(delivery.Verdict{Kind: delivery.Acked, Err: errors.New("down")})
+				m.Settle(message.Verdict{Kind: message.Acked, Err: errors.New("down")})
 			}
 			m.Ack()
 		})
@@ -769,11 +770,11 @@ func TestRunWithASourceThatFails(t *testing.T) {
 // receiver is a list that is received from in another way.
 type receiver struct {
 	*list
-	receive func(ctx context.Context, n int) ([]delivery.Message[int], error)
+	receive func(ctx context.Context, n int) ([]message.Message[int], error)
 	close   func(ctx context.Context) error
 }
 
-func (r receiver) Receive(ctx context.Context, n int) ([]delivery.Message[int], error) {
+func (r receiver) Receive(ctx context.Context, n int) ([]message.Message[int], error) {
 	return r.receive(ctx, n)
 }
 
@@ -788,7 +789,7 @@ func (r receiver) Close(ctx context.Context) error {
 func TestRunWithASourceThatFailsNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		numbers, calls := newList(3100, false), 0
-		source := receiver{list: numbers, receive: func(ctx context.Context, n int) ([]delivery.Message[int], error) {
+		source := receiver{list: numbers, receive: func(ctx context.Context, n int) ([]message.Message[int], error) {
 			if calls++; calls%2 == 1 {
 				return nil, errors.New("no connection")
 			}
@@ -835,7 +836,7 @@ func TestRunWithAPermanentFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the sink's: all is given back
 		source := newList(50, true)
 		puts := 0
-		sink := sinkFunc(func(context.Context, []delivery.Message[string]) error { puts++; return broken })
+		sink := sinkFunc(func(context.Context, []message.Message[string]) error { puts++; return broken })
 		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent)
 		require.ErrorIs(t, err, errNoTable)
 		require.ErrorContains(t, err, "the sink has failed for good")
@@ -848,7 +849,7 @@ func TestRunWithAPermanentFault(t *testing.T) {
 // sourceFunc is a source that fails.
 type sourceFunc func(ctx context.Context) error
 
-func (f sourceFunc) Receive(ctx context.Context, _ int) ([]delivery.Message[int], error) {
+func (f sourceFunc) Receive(ctx context.Context, _ int) ([]message.Message[int], error) {
 	return nil, f(ctx)
 }
 
@@ -858,7 +859,7 @@ func (sourceFunc) Close(context.Context) error { return nil }
 func TestRunDrainsAfterASourceThatHasFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		numbers := newList(1, true)
-		source := receiver{list: numbers, receive: func(ctx context.Context, n int) ([]delivery.Message[int], error) {
+		source := receiver{list: numbers, receive: func(ctx context.Context, n int) ([]message.Message[int], error) {
 			if numbers.count() > 0 {
 				return nil, io.ErrUnexpectedEOF
 			}
@@ -880,7 +881,7 @@ func TestRunWithAReceiveThatHangs(t *testing.T) {
 				numbers := newList(received, true)
 				closed := make(chan struct{})
 				end := sync.OnceFunc(func() { close(closed) })
-				source := receiver{numbers, func(ctx context.Context, n int) ([]delivery.Message[int], error) {
+				source := receiver{numbers, func(ctx context.Context, n int) ([]message.Message[int], error) {
 					if numbers.count() < received {
 						return numbers.Receive(ctx, n)
 					}
@@ -919,7 +920,7 @@ func TestRunEndsInTimeWhateverHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		numbers, closes := newList(1, true), 0
 		closed := make(chan struct{})
-		source := receiver{numbers, func(ctx context.Context, n int) ([]delivery.Message[int], error) {
+		source := receiver{numbers, func(ctx context.Context, n int) ([]message.Message[int], error) {
 			if numbers.count() == 0 {
 				return numbers.Receive(ctx, n)
 			}
@@ -932,7 +933,7 @@ func TestRunEndsInTimeWhateverHangs(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}}
-		sink := sinkFunc(func(ctx context.Context, _ []delivery.Message[string]) error {
+		sink := sinkFunc(func(ctx context.Context, _ []message.Message[string]) error {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		})
@@ -967,14 +968,14 @@ func TestRunThatCannotSayFarewell(t *testing.T) {
 }
 
 // ending is an operator that ends by itself, whatever it is given.
-type ending func(input iter.Seq2[delivery.Message[int], error]) error
+type ending func(input iter.Seq2[message.Message[int], error]) error
 
 func (ending) Stop(context.Context) error { return nil }
 
-func (f ending) Messages(input iter.Seq2[delivery.Message[int], error]) iter.Seq2[delivery.Message[string], error] {
-	return func(yield func(delivery.Message[string], error) bool) {
+func (f ending) Messages(input iter.Seq2[message.Message[int], error]) iter.Seq2[message.Message[string], error] {
+	return func(yield func(message.Message[string], error) bool) {
 		if err := f(input); err != nil {
-			yield(delivery.Message[string]{}, err)
+			yield(message.Message[string]{}, err)
 		}
 	}
 }
@@ -983,7 +984,7 @@ func (f ending) Messages(input iter.Seq2[delivery.Message[int], error]) iter.Seq
 func TestRunWithAnOperatorThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		numbers := newList(5, true)
-		summary, err := delivery.Run(t.Context(), numbers, ending(func(input iter.Seq2[delivery.Message[int], error]) error {
+		summary, err := delivery.Run(t.Context(), numbers, ending(func(input iter.Seq2[message.Message[int], error]) error {
 			for m, err := range input {
 				require.NoError(t, err)
 				m.Ack()
@@ -994,14 +995,14 @@ func TestRunWithAnOperatorThatEnds(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 5, Acknowledged: 1, GivenBack: 4}, summary)
 		for i := 1; i < 5; i++ {
-			require.Equal(t, []delivery.Verdict{{Kind: delivery.Nacked}}, numbers.of(i))
+			require.Equal(t, []message.Verdict{{Kind: message.Nacked}}, numbers.of(i))
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		receiving := false
 		source := receiver{
 			list: newList(0, true),
-			receive: func(context.Context, int) ([]delivery.Message[int], error) {
+			receive: func(context.Context, int) ([]message.Message[int], error) {
 				receiving = true
 				time.Sleep(time.Second) // it does not look at its context
 				receiving = false
@@ -1012,7 +1013,7 @@ func TestRunWithAnOperatorThatEnds(t *testing.T) {
 				return nil
 			},
 		}
-		summary, err := delivery.Run(t.Context(), source, ending(func(input iter.Seq2[delivery.Message[int], error]) error {
+		summary, err := delivery.Run(t.Context(), source, ending(func(input iter.Seq2[message.Message[int], error]) error {
 			go func() {
 				for _, err := range input {
 					assert.NoError(t, err)
@@ -1027,7 +1028,7 @@ func TestRunWithAnOperatorThatEnds(t *testing.T) {
 	// An operator of your own may end with the context of Run: that is no error.
 	for own, want := range map[error]error{context.Canceled: nil, io.ErrClosedPipe: io.ErrClosedPipe} {
 		ctx, cancel := context.WithCancel(t.Context())
-		_, err := delivery.Run(ctx, newList(1, true), ending(func(iter.Seq2[delivery.Message[int], error]) error {
+		_, err := delivery.Run(ctx, newList(1, true), ending(func(iter.Seq2[message.Message[int], error]) error {
 			cancel()
 			return own
 		}), &collected{}, silent)
@@ -1068,7 +1069,7 @@ type row struct {
 	second *asyncop.AsyncWaitOperator[int, string]
 }
 
-func (r row) Messages(input iter.Seq2[delivery.Message[int], error]) iter.Seq2[delivery.Message[string], error] {
+func (r row) Messages(input iter.Seq2[message.Message[int], error]) iter.Seq2[message.Message[string], error] {
 	return r.second.Messages(r.first.Messages(input))
 }
 
@@ -1114,6 +1115,11 @@ func TestSummary(t *testing.T) {
 	slog.New(slog.NewTextHandler(&b, nil)).Info("worker ended", "summary", s)
 	require.Contains(t, b.String(), "summary.received=21 summary.acknowledged=1 summary.handed_over=2 summary.rejected=3 summary.nacked=4 "+
 		"summary.given_back=11 summary.floods=5 summary.elapsed=1.5s")
+
+	b.Reset()
+	_, err := delivery.Run(t.Context(), newList(3, false), operator(itoa), &collected{}, delivery.WithLogger(slog.New(slog.NewTextHandler(&b, nil))))
+	require.NoError(t, err)
+	require.Contains(t, b.String(), `msg="delivery: the worker has ended" messages.received=3 messages.acknowledged=3`)
 }
 
 func TestRunRefusesWrongOptions(t *testing.T) {
@@ -1136,31 +1142,31 @@ func TestRunRefusesWrongOptions(t *testing.T) {
 }
 
 func TestSettle(t *testing.T) {
-	for _, c := range []struct{ give, want delivery.Verdict }{
-		{delivery.Verdict{Kind: delivery.Acked, Err: io.EOF, Delay: 1}, delivery.Verdict{Kind: delivery.Acked, Err: io.EOF}},
-		{delivery.Verdict{Kind: delivery.Nacked, Delay: -1}, delivery.Verdict{Kind: delivery.Nacked}},
-		{delivery.Verdict{Kind: delivery.Rejected, Err: io.EOF, Delay: 1}, delivery.Verdict{Kind: delivery.Rejected, Err: io.EOF}},
+	for _, c := range []struct{ give, want message.Verdict }{
+		{message.Verdict{Kind: message.Acked, Err: io.EOF, Delay: 1}, message.Verdict{Kind: message.Acked, Err: io.EOF}},
+		{message.Verdict{Kind: message.Nacked, Delay: -1}, message.Verdict{Kind: message.Nacked}},
+		{message.Verdict{Kind: message.Rejected, Err: io.EOF, Delay: 1}, message.Verdict{Kind: message.Rejected, Err: io.EOF}},
 	} {
-		var got []delivery.Verdict
-		m := delivery.New(1, nil, func(v delivery.Verdict) { got = append(got, v) })
+		var got []message.Verdict
+		m := message.New(1, nil, func(v message.Verdict) { got = append(got, v) })
 		m.Settle(c.give)
 		m.Ack()
-		require.Equal(t, []delivery.Verdict{c.want}, got)
+		require.Equal(t, []message.Verdict{c.want}, got)
 		require.Contains(t, fmt.Sprint(got[0]), c.want.Kind.String())
 	}
-	require.Panics(t, func() { delivery.New(1, nil, func(delivery.Verdict) {}).Settle(delivery.Verdict{Kind: 7}) })
+	require.Panics(t, func() { message.New(1, nil, func(message.Verdict) {}).Settle(message.Verdict{Kind: 7}) })
 
-	var whole delivery.Verdict
-	parts := delivery.Split(delivery.New(1, nil, func(v delivery.Verdict) { whole = v }), 1, 2)
+	var whole message.Verdict
+	parts := message.Split(message.New(1, nil, func(v message.Verdict) { whole = v }), 1, 2)
 	parts[0].Ack()
-	parts[1].Settle(delivery.Verdict{Kind: delivery.Acked, Err: io.EOF})
-	require.Equal(t, delivery.Verdict{Kind: delivery.Acked, Err: io.EOF}, whole, "a part has failed")
+	parts[1].Settle(message.Verdict{Kind: message.Acked, Err: io.EOF})
+	require.Equal(t, message.Verdict{Kind: message.Acked, Err: io.EOF}, whole, "a part has failed")
 }
 
 // breaking is a source whose Receive returns when its context ends, with an error whose methods panic.
 type breaking struct{ *list }
 
-func (breaking) Receive(ctx context.Context, _ int) ([]delivery.Message[int], error) {
+func (breaking) Receive(ctx context.Context, _ int) ([]message.Message[int], error) {
 	<-ctx.Done()
 	return nil, (*fs.PathError)(nil)
 }

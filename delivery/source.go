@@ -1,6 +1,9 @@
 package delivery
 
-import "context"
+import (
+	"context"
+	"github.com/weirflow/weir/message"
+)
 
 // Source delivers messages: from a queue, a topic, a table. Package deliverytest has a suite for sources of your own.
 //
@@ -18,7 +21,7 @@ type Source[T any] interface {
 	// With an error it does not return messages. The error is io.EOF itself if the source has ended and all messages are settled. If ctx ends,
 	// the error is its cause, and messages are not lost. Any other error is a failure, after which Receive may be called again, or reports that
 	// the source is closed.
-	Receive(ctx context.Context, n int) ([]Message[T], error)
+	Receive(ctx context.Context, n int) ([]message.Message[T], error)
 
 	// Close ends the source. It returns when all verdicts are recorded, or when ctx ends. Messages that are not settled are given back: another
 	// source delivers them again. Settling them after Close has no effect. A Receive that waits returns with an error. Close may be called from
@@ -30,7 +33,7 @@ type Source[T any] interface {
 type Sink[T any] interface {
 	// PutAll returns nil when all the values are safe; the caller then acknowledges the messages (law D1). After an error the caller nacks them.
 	// A sink that has made some of them safe acknowledges those messages before it returns the error: the first verdict counts. It rejects a
-	// message that it can never take, or returns an error that matches [ErrRefused] when that message is put alone. If such a message lacks an
+	// message that it can never take, or returns an error that matches [message.ErrRefused] when that message is put alone. If such a message lacks an
 	// acknowledgement, PutAll fails instead.
-	PutAll(ctx context.Context, messages []Message[T]) error
+	PutAll(ctx context.Context, messages []message.Message[T]) error
 }

@@ -34,6 +34,7 @@ import (
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/partitions"
 	"github.com/weirflow/weir/predicates"
 )
@@ -91,7 +92,7 @@ func (p *plant) call(ctx context.Context, n parcel) (parcel, error) {
 // sink is where results go.
 type plantSink struct{ *plant }
 
-func (s plantSink) PutAll(ctx context.Context, ms []delivery.Message[parcel]) error {
+func (s plantSink) PutAll(ctx context.Context, ms []message.Message[parcel]) error {
 	switch {
 	case s.has("stuck"):
 		<-ctx.Done()

@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // chargeDead processes dead letters again.
@@ -38,7 +39,7 @@ func Example_deadFile() {
 	defer dead.Close()
 	for n := 1; n <= 2; n++ {
 		v := sale{fmt.Sprint("sale-", n), 100}
-		check(dead.Append(ctx, deadfile.Entry[sale]{Value: v, Meta: delivery.Meta{ID: v.ID}}))
+		check(dead.Append(ctx, deadfile.Entry[sale]{Value: v, Meta: message.Meta{ID: v.ID}}))
 	}
 
 	expired := errors.New("card expired")
@@ -70,7 +71,7 @@ func mergeNorth(ctx context.Context, engine delivery.Engine, orders *delivery.Qu
 		return err
 	}
 	job, err := j.Start(ctx, jobs.Spec{
-		Do: jobs.Merge, Queue: orders.DeadLetters(), To: orders.Name(), Filter: store.Filter{Provider: "north"}, Rate: 100,
+		Do: store.Merge, Queue: orders.DeadLetters(), To: orders.Name(), Filter: store.Filter{Provider: "north"}, Rate: 100,
 		By: "ann", Why: "north is back",
 	})
 	if err != nil {
@@ -103,7 +104,7 @@ func Example_deadFileID() {
 	charge := asyncop.Blocking(func(context.Context, sale) (receipt, error) { return "", errors.New("card expired") })
 	op := asyncop.OrderedWait(charge, 10*time.Second, 100,
 		asyncop.WithFailureSink(func(ctx context.Context, f asyncop.Failure[sale]) error {
-			return dead.Take(delivery.ContextWithMeta(ctx, delivery.Meta{ID: f.Element.ID}), f)
+			return dead.Take(message.ContextWithMeta(ctx, message.Meta{ID: f.Element.ID}), f)
 		}))
 	for range op.Results(slices.Values([]sale{{"sale-1", 100}})) {
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -93,7 +94,7 @@ type inARow struct {
 	charge *asyncop.AsyncWaitOperator[priced, string]
 }
 
-func (r inARow) Messages(input iter.Seq2[delivery.Message[order], error]) iter.Seq2[delivery.Message[string], error] {
+func (r inARow) Messages(input iter.Seq2[message.Message[order], error]) iter.Seq2[message.Message[string], error] {
 	return r.charge.Messages(r.price.Messages(input))
 }
 
@@ -151,7 +152,7 @@ func TestSeveralKindsAndTwoOperators(t *testing.T) {
 // receiptsTable is a sink: it stores each receipt under the id of its order. If an order is redelivered, its row is written again.
 type receiptsTable struct{ db *sqlite.DB }
 
-func (t receiptsTable) PutAll(ctx context.Context, receipts []delivery.Message[string]) error {
+func (t receiptsTable) PutAll(ctx context.Context, receipts []message.Message[string]) error {
 	return t.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
 		for _, m := range receipts {
 			_, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO receipts (id, receipt) VALUES (?, ?)", m.Meta().ID, m.Value)

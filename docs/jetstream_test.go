@@ -47,7 +47,7 @@ func Example_jetStream() {
 	defer os.RemoveAll(dir)
 	ctx, stop := context.WithCancel(context.Background())
 
-	server, err := embedded.Start(dir)
+	server, err := embedded.Start(dir, embedded.Config{})
 	check(err)
 	defer server.Close()
 	engine, err := jetstream.Open(ctx, "", jetstream.WithConnection(server.InProcess())) // of a cluster: its URLs
@@ -90,7 +90,7 @@ func Example_jetStreamOfOthers() {
 	dir, err := os.MkdirTemp("", "jetstream")
 	check(err)
 	defer os.RemoveAll(dir)
-	server, err := embedded.Start(dir)
+	server, err := embedded.Start(dir, embedded.Config{})
 	check(err)
 	defer server.Close()
 	ctx := context.Background()
@@ -130,7 +130,7 @@ func copyShards(ctx context.Context, js natsjs.JetStream, shards []string) error
 		Stores:      jscheckpoint.Stores(js, "checkpoints", "copy"),
 		Checkpoints: []checkpoint.Option{checkpoint.WithInterval(time.Second)},
 		Pipeline: func(ctx context.Context, p partitions.Partition) error {
-			input := jscheckpoint.NewInput(js, p.Name, codec.JSON[string]())
+			input := jscheckpoint.NewInput(js, p.Name, codec.JSON[string](), jscheckpoint.InputConfig{})
 			output := jscheckpoint.NewOutput(js, p.Name+"-upper", p.Name+"-upper", codec.JSON[string]())
 			source := checkpoint.NewSource(p.Coordinator, "in", checkpoint.Input[string](input))
 			op := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100, asyncop.WithName("upper"),
@@ -149,7 +149,7 @@ func Example_jetStreamWithCheckpoints() {
 	dir, err := os.MkdirTemp("", "jetstream")
 	check(err)
 	defer os.RemoveAll(dir)
-	server, err := embedded.Start(dir)
+	server, err := embedded.Start(dir, embedded.Config{})
 	check(err)
 	defer server.Close()
 	nc, err := server.Connect()
@@ -173,7 +173,7 @@ func Example_jetStreamWithCheckpoints() {
 
 	done := make(chan error)
 	go func() { done <- copyShards(ctx, js, []string{"shard"}) }()
-	out := jscheckpoint.NewInput(js, "shard-upper", codec.JSON[string]())
+	out := jscheckpoint.NewInput(js, "shard-upper", codec.JSON[string](), jscheckpoint.InputConfig{})
 	defer out.Close()
 	for range 2 {
 		fmt.Println(must(out.Next()))

@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/kafka"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/partitions"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -100,7 +101,7 @@ func Example_kafkaQueue() {
 	check(orders.ProduceSync(context.Background(), kgo.StringRecord(`"ann"`), kgo.StringRecord(`"bob"`)).FirstErr())
 
 	charge := asyncop.Blocking(func(ctx context.Context, name string) (string, error) {
-		if m, _ := delivery.MetaFromContext(ctx); name == "bob" && m.Visit < 3 {
+		if m, _ := message.MetaFromContext(ctx); name == "bob" && m.Visit < 3 {
 			return "", errBusy
 		}
 		return "receipt for " + name, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/exactlyonce/server"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -35,7 +36,7 @@ func newQueue(engine delivery.Engine) *delivery.Queue[sale] {
 // until ends a loop over messages when so many sales have ended.
 func until(n int32, queue *delivery.Queue[sale], ended *atomic.Int32, cancel context.CancelFunc) func(ctx context.Context, f asyncop.Failure[sale]) error {
 	return func(ctx context.Context, f asyncop.Failure[sale]) error {
-		meta, _ := delivery.MetaFromContext(ctx)
+		meta, _ := message.MetaFromContext(ctx)
 		err := queue.TakeFailure(ctx, f)
 		if err == nil && meta.Visit == 3 && ended.Add(1) == n {
 			cancel()
@@ -53,9 +54,9 @@ func Example_ladder() {
 	sales <- sale{"sale-1", 100}
 	sales <- sale{"sale-2", 200}
 	sales <- sale{"sale-3", 300}
-	source := queue.Source(channel.NewSource(sales, func(s sale) *delivery.Meta { return &delivery.Meta{ID: s.ID} }))
+	source := queue.Source(channel.NewSource(sales, func(s sale) *message.Meta { return &message.Meta{ID: s.ID} }))
 	sell := asyncop.Blocking(func(ctx context.Context, s sale) (receipt, error) {
-		meta, _ := delivery.MetaFromContext(ctx)
+		meta, _ := message.MetaFromContext(ctx)
 		if s.ID == "sale-2" && meta.Visit < 2 || s.ID == "sale-3" {
 			return "", errBusy
 		}
@@ -135,7 +136,7 @@ func Example_ladderInDoubt() {
 		asyncop.WithObserver(tracker), asyncop.WithFailureSink(queue.TakeFailure))
 	sales := make(chan sale, 1)
 	sales <- sale{"sale-1", 100}
-	source := queue.Source(channel.NewSource(sales, func(s sale) *delivery.Meta { return &delivery.Meta{ID: s.ID} }))
+	source := queue.Source(channel.NewSource(sales, func(s sale) *message.Meta { return &message.Meta{ID: s.ID} }))
 	for m, err := range op.Messages(receive(context.Background(), source)) {
 		fmt.Println("visit", m.Meta().Visit, m.Value, err)
 		m.Ack()

@@ -14,6 +14,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/channel"
 	"github.com/weirflow/weir/delivery/deadfile"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -53,15 +54,15 @@ func (t *receiptTable) insert(_ context.Context, r receipt) error {
 }
 
 // receive returns the messages of a source until that ends, or ctx does.
-func receive[T any](ctx context.Context, source delivery.Source[T]) iter.Seq2[delivery.Message[T], error] {
-	return func(yield func(delivery.Message[T], error) bool) {
+func receive[T any](ctx context.Context, source delivery.Source[T]) iter.Seq2[message.Message[T], error] {
+	return func(yield func(message.Message[T], error) bool) {
 		for {
 			messages, err := source.Receive(ctx, 100)
 			if err == io.EOF {
 				return // there will be no more, and all are settled
 			}
 			if err != nil {
-				yield(delivery.Message[T]{}, err)
+				yield(message.Message[T]{}, err)
 				return
 			}
 			for _, m := range messages {
@@ -76,7 +77,7 @@ func receive[T any](ctx context.Context, source delivery.Source[T]) iter.Seq2[de
 func chargeAll(ctx context.Context, source delivery.Source[sale], dead *deadfile.File[sale], table *receiptTable) error {
 	bank := cardBank{}
 	charge := asyncop.Blocking(func(ctx context.Context, s sale) (receipt, error) {
-		meta, _ := delivery.MetaFromContext(ctx)
+		meta, _ := message.MetaFromContext(ctx)
 		return bank.charge(ctx, meta.ID, s.Cents) // a redelivered message has the same id
 	})
 	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 100,
@@ -115,7 +116,7 @@ func Example_messages() {
 		sales <- sale{fmt.Sprint("sale-", n), n * 100}
 	}
 	close(sales)
-	source := channel.NewSource(sales, func(s sale) *delivery.Meta { return &delivery.Meta{ID: s.ID} })
+	source := channel.NewSource(sales, func(s sale) *message.Meta { return &message.Meta{ID: s.ID} })
 	fmt.Println(chargeAll(context.Background(), source, dead, &receiptTable{}))
 
 	ctx := context.Background()

@@ -11,6 +11,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -31,7 +32,7 @@ func workOn(ctx context.Context, file string) error {
 	}
 
 	sell := asyncop.Blocking(func(ctx context.Context, s sale) (receipt, error) {
-		meta, _ := delivery.MetaFromContext(ctx)
+		meta, _ := message.MetaFromContext(ctx)
 		if s.ID == "sale-2" && meta.Visit == 1 {
 			return "", errBusy
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -82,7 +83,7 @@ func Example_decide() {
 // sent is a sink that keeps what it gets.
 type sent struct{ receipts []string }
 
-func (s *sent) PutAll(ctx context.Context, ms []delivery.Message[string]) error {
+func (s *sent) PutAll(ctx context.Context, ms []message.Message[string]) error {
 	for _, m := range ms {
 		s.receipts = append(s.receipts, m.Value)
 	}
@@ -97,7 +98,7 @@ func TestAWorkerWithoutAServer(t *testing.T) {
 			require.NoError(t, orders.Put(t.Context(), "order "+id, delivery.ID(id)))
 		}
 		charge := func(ctx context.Context, order string) (string, error) {
-			meta, _ := delivery.MetaFromContext(ctx)
+			meta, _ := message.MetaFromContext(ctx)
 			if order == "order 2" && meta.Visit < 3 {
 				return "", errBusy // until the visit after the hour
 			}

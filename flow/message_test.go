@@ -11,18 +11,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/checkpoint/participant"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/flow"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/queue"
 )
 
 // ledger notes how messages were settled.
 type ledger map[string][]string
 
-func (l ledger) message(id string) delivery.Message[string] { return message(l, id, id) }
+func (l ledger) newMessage(id string) message.Message[string] { return newMessage(l, id, id) }
 
-func message[T any](l ledger, id string, v T) delivery.Message[T] {
-	return delivery.New(v, &delivery.Meta{ID: id}, func(v delivery.Verdict) {
+func newMessage[T any](l ledger, id string, v T) message.Message[T] {
+	return message.New(v, &message.Meta{ID: id}, func(v message.Verdict) {
 		ledgers.Lock()
 		defer ledgers.Unlock()
 		l[id] = append(l[id], v.String())
@@ -51,14 +51,14 @@ func TestMessagesAreCarriedOn(t *testing.T) {
 	first := flow.NewMap(func(s string) int { return len(s) })
 	last := flow.NewFlatMap(func(n int) []float64 { return make([]float64, n-1) })
 	first.Via(flow.NewFilter(func(n int) bool { return n < 4 })).Via(last)
-	out := through(first, last, l.message("a"), w, l.message("bb"), l.message("ccc"), l.message("dddd"), "eee")
+	out := through(first, last, l.newMessage("a"), w, l.newMessage("bb"), l.newMessage("ccc"), l.newMessage("dddd"), "eee")
 	require.Equal(t, ledger{"a": {"acked"}, "dddd": {"acked"}}, l, "one with no results, one filtered out")
 	require.Len(t, out, 6)
 	require.Equal(t, []any{w, 0.0, 0.0}, []any{out[0], out[4], out[5]})
 
-	one := out[1].(delivery.Message[float64])
+	one := out[1].(message.Message[float64])
 	require.Equal(t, "bb", one.Meta().ID)
-	parts := []delivery.Message[float64]{out[2].(delivery.Message[float64]), out[3].(delivery.Message[float64])}
+	parts := []message.Message[float64]{out[2].(message.Message[float64]), out[3].(message.Message[float64])}
 	require.Equal(t, "ccc#2", parts[1].Meta().ID)
 	one.Nack(time.Second)
 	parts[0].Ack()
@@ -71,41 +71,41 @@ func TestMessagesAreCarriedOn(t *testing.T) {
 func TestMessagesOfAnyType(t *testing.T) {
 	l := ledger{}
 	f := flow.NewMap(func(v any) string { return fmt.Sprintf("%T %v", v, v) })
-	out := through(f, f, l.message("a"), message(l, "b", 5), message[error](l, "c", nil), message[any](l, "d", "x"), nil)
+	out := through(f, f, l.newMessage("a"), newMessage(l, "b", 5), newMessage[error](l, "c", nil), newMessage[any](l, "d", "x"), nil)
 	var got []string
 	for _, v := range out[:4] {
-		got = append(got, v.(delivery.Message[string]).Value)
+		got = append(got, v.(message.Message[string]).Value)
 	}
 	require.Equal(t, []string{"string a", "int 5", "<nil> <nil>", "string x"}, got)
 	require.Equal(t, "<nil> <nil>", out[4])
 
 	other := flow.NewMap(func(s string) string { return s })
-	out = through(other, other, message[any](l, "e", "x"), delivery.Message[string]{Value: "y"})
-	require.Equal(t, "x", out[0].(delivery.Message[string]).Value)
-	require.Equal(t, delivery.Message[string]{Value: "y"}, out[1])
+	out = through(other, other, newMessage[any](l, "e", "x"), message.Message[string]{Value: "y"})
+	require.Equal(t, "x", out[0].(message.Message[string]).Value)
+	require.Equal(t, message.Message[string]{Value: "y"}, out[1])
 	require.Empty(t, l)
 }
 
 // A function that is typed on messages gets them, with their history, and passes the acknowledgement on.
 func TestFunctionsOnMessages(t *testing.T) {
-	type messages = delivery.Message[string]
+	type messages = message.Message[string]
 	l := ledger{}
-	first := flow.NewMap(func(m messages) delivery.Message[int] { return delivery.With(m, len(m.Meta().ID)) })
-	out := through(first, first, l.message("abc"))
-	require.Equal(t, 3, out[0].(delivery.Message[int]).Value)
+	first := flow.NewMap(func(m messages) message.Message[int] { return message.With(m, len(m.Meta().ID)) })
+	out := through(first, first, l.newMessage("abc"))
+	require.Equal(t, 3, out[0].(message.Message[int]).Value)
 
 	filter := flow.NewFilter(func(m messages) bool { return m.Meta().ID != "drop" })
-	out = through(filter, filter, l.message("drop"), l.message("keep"))
+	out = through(filter, filter, l.newMessage("drop"), l.newMessage("keep"))
 	require.Len(t, out, 1)
 	require.Equal(t, ledger{"drop": {"acked"}}, l)
 
 	var batch []messages // none is acknowledged: they are kept
 	batches := flow.NewFlatMap(func(m messages) []string { batch = append(batch, m); return nil })
-	require.Empty(t, through(batches, batches, l.message("x"), l.message("y")))
+	require.Empty(t, through(batches, batches, l.newMessage("x"), l.newMessage("y")))
 	require.Len(t, batch, 2)
 	require.Equal(t, ledger{"drop": {"acked"}}, l)
 
-	source := flow.NewMap(func(s string) messages { return l.message(s) }) // messages of values
+	source := flow.NewMap(func(s string) messages { return l.newMessage(s) }) // messages of values
 	require.Equal(t, "s", through(source, source, "s")[0].(messages).Value)
 }
 
@@ -119,29 +119,29 @@ func TestFailingFlowNacks(t *testing.T) {
 	}{
 		"panic": {
 			func() *flow.Flow { return flow.NewMap(func(s string) int { panic("boom: " + s) }) },
-			func(l ledger) any { return l.message("2") }, "panic in user code: boom: 2",
+			func(l ledger) any { return l.newMessage("2") }, "panic in user code: boom: 2",
 		},
-		"type": {func() *flow.Flow { return flow.NewFilter(func(string) bool { return true }) }, func(l ledger) any { return message(l, "2", 5) }, "got an element of type message.Message[int], want string"},
+		"type": {func() *flow.Flow { return flow.NewFilter(func(string) bool { return true }) }, func(l ledger) any { return newMessage(l, "2", 5) }, "got an element of type message.Message[int], want string"},
 		"nested": {
-			func() *flow.Flow { return flow.NewMap(func(s string) any { return delivery.Message[string]{} }) },
-			func(l ledger) any { return l.message("2") }, "returned a message for the value of a message",
+			func() *flow.Flow { return flow.NewMap(func(s string) any { return message.Message[string]{} }) },
+			func(l ledger) any { return l.newMessage("2") }, "returned a message for the value of a message",
 		},
 		"nested part": {
 			func() *flow.Flow {
-				return flow.NewFlatMap(func(s string) []delivery.Message[string] { return make([]delivery.Message[string], 2) })
+				return flow.NewFlatMap(func(s string) []message.Message[string] { return make([]message.Message[string], 2) })
 			},
-			func(l ledger) any { return l.message("2") }, "returned a message for the value of a message",
+			func(l ledger) any { return l.newMessage("2") }, "returned a message for the value of a message",
 		},
 		"barrier": {func() *flow.Flow { return flow.NewMap(func(s string) any { return s }) }, func(ledger) any { return barrier }, "the stream has checkpoints"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l, f := ledger{}, c.flow()
-				elements := []any{c.trouble(l), l.message("3"), message(l, "4", 5.0), "plain", barrier}
+				elements := []any{c.trouble(l), l.newMessage("3"), newMessage(l, "4", 5.0), "plain", barrier}
 				want := ledger{"2": {"nacked"}, "3": {"nacked"}, "4": {"nacked"}}
 				emitted := 0
 				if name == "barrier" {
-					elements = append([]any{l.message("1")}, elements...)
+					elements = append([]any{l.newMessage("1")}, elements...)
 					emitted = 1
 					delete(want, "2")
 				}
@@ -169,7 +169,7 @@ func testCheckpointsRefuse(t *testing.T) {
 	l := ledger{}
 	b, r := barrier()
 	f := pass()
-	through(f, f, b, l.message("after"))
+	through(f, f, b, l.newMessage("after"))
 	require.ErrorContains(t, f.Err(), "the stream has checkpoints, and a message with an acknowledgement of its own")
 	require.Equal(t, f.Err(), <-r.failed)
 	synctest.Wait()
@@ -177,14 +177,14 @@ func testCheckpointsRefuse(t *testing.T) {
 
 	b, r = barrier()
 	f = pass()
-	through(f, f, l.message("before"), b)
+	through(f, f, l.newMessage("before"), b)
 	require.Equal(t, f.Err(), <-r.failed)
 	require.Error(t, f.Err())
 
 	b, _ = barrier()
 	f = pass()
-	history := delivery.New("a", &delivery.Meta{ID: "1"}, nil)
-	require.Len(t, through(f, f, b, history, delivery.Message[string]{}), 3)
+	history := message.New("a", &message.Meta{ID: "1"}, nil)
+	require.Len(t, through(f, f, b, history, message.Message[string]{}), 3)
 	require.NoError(t, f.Err())
 }
 

@@ -13,11 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/partitions"
 )
 
@@ -220,7 +220,7 @@ func (c *counting) Extend(ctx context.Context, g lock.Grant, d time.Duration) er
 // A lease is extended three times within its time, however often the worker looks.
 func TestLeasesAreExtendedThreeTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locks := &counting{Locks: lock.NewMemory(clock.New())}
+		locks := &counting{Locks: memory.Open().Locks()}
 		l := &partitions.Leases{Locks: locks, Group: "g", Partitions: []string{"a"}, Lease: 9 * time.Second, Poll: 100 * time.Millisecond, Logger: quiet}
 		ctx, stop := context.WithTimeout(t.Context(), 90*time.Second)
 		defer stop()
@@ -252,7 +252,7 @@ func (b *book) String() string {
 // the partition when it is free again. What the locks say is logged, but for locks that others hold.
 func TestLocksThatAreTakenAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locks := &trouble{Locks: lock.NewMemory(clock.New())}
+		locks := &trouble{Locks: memory.Open().Locks()}
 		var book book
 		l := &partitions.Leases{
 			Locks: locks, Group: "g", Partitions: []string{"a", "b"}, Worker: "w", Lease: 9 * time.Second, Logger: slog.New(slog.NewTextHandler(&book, nil)),
@@ -316,7 +316,7 @@ func TestLocksThatAreTakenAway(t *testing.T) {
 func TestShortLeases(t *testing.T) {
 	for _, lease := range []time.Duration{100 * time.Millisecond, time.Second, 2 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			l := &partitions.Leases{Locks: lock.NewMemory(clock.New()), Group: "g", Partitions: []string{"a"}, Lease: lease, Logger: quiet}
+			l := &partitions.Leases{Locks: memory.Open().Locks(), Group: "g", Partitions: []string{"a"}, Lease: lease, Logger: quiet}
 			var assigned, lost atomic.Int64
 			ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
 			defer stop()
@@ -334,7 +334,7 @@ func TestShortLeases(t *testing.T) {
 // A partition that the handler does not take is given back, and taken again later.
 func TestAssignedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &partitions.Leases{Locks: lock.NewMemory(clock.New()), Group: "g", Partitions: []string{"a"}, Logger: quiet}
+		l := &partitions.Leases{Locks: memory.Open().Locks(), Group: "g", Partitions: []string{"a"}, Logger: quiet}
 		var calls, revoked atomic.Int64
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)

@@ -7,10 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/partitions"
 )
 
@@ -36,7 +35,7 @@ func TestLeasesOfAContextWithoutAnEnd(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() {
 			ended <- partitions.Run(forever, j.config(&partitions.Leases{
-				Locks: lock.NewMemory(clock.New()), Group: "g", Partitions: j.names(), Logger: quiet,
+				Locks: memory.Open().Locks(), Group: "g", Partitions: j.names(), Logger: quiet,
 			}))
 		}()
 		select {

@@ -16,7 +16,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -26,6 +25,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/internal/testing/rowoutput"
 	"github.com/weirflow/weir/internal/testing/suite"
@@ -335,7 +335,7 @@ func TestLeasesAtRandom(t *testing.T) {
 				defer mu.Unlock()
 				return random.IntN(n)
 			}
-			locks := lock.NewMemory(clock.New())
+			locks := memory.Open().Locks()
 			o := &owners{t: t, of: map[string]string{}, epochs: map[string]uint64{}}
 			var names []string
 			for i := range 1 + between(12) {
@@ -418,7 +418,7 @@ func (h handler) Revoked(_ context.Context, partition string) error {
 // Law P1: a lease that ends before the handler has taken the partition is lost after that.
 func TestLostWhileAssigned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cut := &trouble{Locks: lock.NewMemory(clock.New())}
+		cut := &trouble{Locks: memory.Open().Locks()}
 		l := &partitions.Leases{Locks: cut, Group: "g", Partitions: []string{"a"}, Logger: quiet}
 		var runs atomic.Bool
 		drop := func(string) { runs.Store(false) }
@@ -456,7 +456,7 @@ func TestOneThatCannotBeTaken(t *testing.T) {
 	for name, hang := range map[string]bool{"lock": true, "handler": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var locks lock.Locks = lock.NewMemory(clock.New())
+				var locks lock.Locks = memory.Open().Locks()
 				if hang {
 					locks = hangingLock{locks}
 				}
@@ -486,7 +486,7 @@ func TestOneThatCannotBeTaken(t *testing.T) {
 // What is being given up is not taken back before that, although its lease has ended; then it is, and stays.
 func TestNotTakenWhileRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locks := lock.NewMemory(clock.New())
+		locks := memory.Open().Locks()
 		cut := &trouble{Locks: locks}
 		names := []string{"a", "b"}
 		var mu sync.Mutex
@@ -536,7 +536,7 @@ func TestNotTakenWhileRevoked(t *testing.T) {
 // How long partitions stay without an owner.
 func TestLeasesAreQuick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locks := lock.NewMemory(clock.New())
+		locks := memory.Open().Locks()
 		o := &owners{t: t, of: map[string]string{}, epochs: map[string]uint64{}}
 		var all sync.WaitGroup
 		start := func(name string) (*trouble, context.CancelFunc) {
@@ -578,7 +578,7 @@ func TestRunAtRandom(t *testing.T) {
 	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
-			locks := lock.NewMemory(clock.New())
+			locks := memory.Open().Locks()
 			j := newJob(6, 1000)
 			finished := make(chan struct{})
 			go func() { j.done.Wait(); close(finished) }()
@@ -873,7 +873,7 @@ func TestTakenOver(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	j := newJob(1, 1)
-	locks := lock.NewMemory(clock.New())
+	locks := memory.Open().Locks()
 	good := j.config(partitions.Static("p0"))
 	for want, change := range map[string]func(c *partitions.Config){
 		"Config.Assigner is nil":                func(c *partitions.Config) { c.Assigner = nil },

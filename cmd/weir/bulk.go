@@ -67,7 +67,7 @@ weir jobs run. weir jobs pause and weir jobs cancel stop it. weir log shows who
 has done what. On Kafka it ends with this command: call it again.`
 
 func (a *app) deadPurge() *cobra.Command {
-	b := &bulk{spec: jobs.Spec{Do: jobs.Purge}}
+	b := &bulk{spec: jobs.Spec{Do: store.Purge}}
 	c := &cobra.Command{
 		Use: "purge [ID]...", Short: "Remove dead letters for good",
 		Long: `Remove dead letters for good: those that are chosen, or with --all every one.
@@ -82,7 +82,7 @@ What arrives after the question was asked stays.
 }
 
 func (a *app) hold() *cobra.Command {
-	b := &bulk{spec: jobs.Spec{Do: jobs.Hold}}
+	b := &bulk{spec: jobs.Spec{Do: store.Hold}}
 	c := &cobra.Command{
 		Use: "hold --queue QUEUE [ID]...", Short: "Keep messages from being taken, until they are released",
 		Long: `Keep messages of a queue from being taken, until they are released: those that
@@ -95,7 +95,7 @@ arrives later, is not held.
 }
 
 func (a *app) release() *cobra.Command {
-	b := &bulk{spec: jobs.Spec{Do: jobs.Release}}
+	b := &bulk{spec: jobs.Spec{Do: store.Release}}
 	c := &cobra.Command{
 		Use: "release --queue QUEUE [ID]...", Short: "Let messages that are held be taken again",
 		Long: `Let messages of a queue that are held be taken again when they are due: those
@@ -107,7 +107,7 @@ that are chosen, or with --all every one.
 }
 
 func (a *app) due() *cobra.Command {
-	b := &bulk{spec: jobs.Spec{Do: jobs.Due}}
+	b := &bulk{spec: jobs.Spec{Do: store.Due}}
 	c := &cobra.Command{
 		Use: "due --queue QUEUE [ID]...", Short: "Let messages that wait for their delay be taken now",
 		Long: `Let messages of a queue that wait for their delay be taken now, such as those of
@@ -157,7 +157,7 @@ func (b *bulk) read(a *app, c *cobra.Command, ids []string) (err error) {
 }
 
 func (a *app) deadMerge() *cobra.Command {
-	b := &bulk{spec: jobs.Spec{Do: jobs.Merge}}
+	b := &bulk{spec: jobs.Spec{Do: store.Merge}}
 	c := &cobra.Command{
 		Use: "merge --to QUEUE [ID]...", Short: "Send dead letters back to be processed again",
 		Long: `Send dead letters back to be processed again, into the queue that their program
@@ -228,7 +228,7 @@ func (a *app) work(ctx context.Context, db *database, b *bulk) error {
 // lastOf returns a time before which the messages have arrived that match now, for a purge: what comes while a person thinks stays. It is
 // zero for a topic, which is purged as it was when it was opened.
 func lastOf(ctx context.Context, db *database, s jobs.Spec) (time.Time, error) {
-	if _, ok := db.store.(inspected); !ok || s.Do != jobs.Purge {
+	if _, ok := db.store.(inspected); !ok || s.Do != store.Purge {
 		return time.Time{}, nil
 	}
 	n, err := db.store.Count(ctx, s.Queue, s.Filter)
@@ -245,14 +245,14 @@ func lastOf(ctx context.Context, db *database, s jobs.Spec) (time.Time, error) {
 // askBulk asks before a job. Nobody reads a queue whose name is mistyped: it is empty, so --yes is no answer for such a one.
 func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) error {
 	s := b.spec
-	question := map[jobs.Action]string{
-		jobs.Merge:   fmt.Sprintf("Send %s of queue %q back to %q?", messages(total), s.Queue, s.To),
-		jobs.Purge:   fmt.Sprintf("Remove %s from queue %q for good?", messages(total), s.Queue),
-		jobs.Hold:    fmt.Sprintf("Hold %s of queue %q?", messages(total), s.Queue),
-		jobs.Due:     fmt.Sprintf("Let %s of queue %q be taken now?", messages(total), s.Queue),
-		jobs.Release: fmt.Sprintf("Release what is held of %s of queue %q?", messages(total), s.Queue),
+	question := map[store.Action]string{
+		store.Merge:   fmt.Sprintf("Send %s of queue %q back to %q?", messages(total), s.Queue, s.To),
+		store.Purge:   fmt.Sprintf("Remove %s from queue %q for good?", messages(total), s.Queue),
+		store.Hold:    fmt.Sprintf("Hold %s of queue %q?", messages(total), s.Queue),
+		store.Due:     fmt.Sprintf("Let %s of queue %q be taken now?", messages(total), s.Queue),
+		store.Release: fmt.Sprintf("Release what is held of %s of queue %q?", messages(total), s.Queue),
 	}[s.Do]
-	if s.Do != jobs.Merge || b.toEmpty {
+	if s.Do != store.Merge || b.toEmpty {
 		return a.ask(ctx, b.yes, question)
 	}
 	empty, err := db.store.empty(ctx, s.To)
@@ -278,15 +278,15 @@ type mergedJSON struct {
 
 // done says what a job did.
 func (a *app) done(s jobs.Spec, p jobs.Progress, err error) error {
-	past := map[jobs.Action]string{jobs.Purge: "removed", jobs.Hold: "held", jobs.Release: "released", jobs.Due: "due"}[s.Do]
+	past := map[store.Action]string{store.Purge: "removed", store.Hold: "held", store.Release: "released", store.Due: "due"}[s.Do]
 	switch {
-	case a.json && s.Do == jobs.Merge:
+	case a.json && s.Do == store.Merge:
 		return errors.Join(a.object(mergedJSON{p.Done, p.Looping, p.InDoubt, p.Skipped}), err)
-	case a.json && s.Do == jobs.Purge:
+	case a.json && s.Do == store.Purge:
 		return errors.Join(a.object(map[string]int{"purged": p.Done}), err)
 	case a.json:
 		return errors.Join(a.object(map[string]int{past: p.Done}), err)
-	case s.Do != jobs.Merge:
+	case s.Do != store.Merge:
 		return errors.Join(a.print(messages(p.Done)+" "+past+"\n"), err)
 	}
 	var b strings.Builder

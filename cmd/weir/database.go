@@ -18,7 +18,6 @@ import (
 
 	"github.com/benbjohnson/clock"
 
-	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
@@ -42,8 +41,9 @@ type database struct {
 
 // queues is what the commands do with the queues of a store.
 type queues interface {
-	deadletters.Lister
-	deadletters.Putter
+	Put(ctx context.Context, queue string, ms ...store.Message) error
+	List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
+	Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error)
 	Queues(ctx context.Context) ([]string, error)
 
 	// matching returns how many messages a job would affect, or why there can be no such job.
@@ -74,7 +74,7 @@ func (s inspected) matching(ctx context.Context, spec jobs.Spec) (int, error) {
 }
 
 func (s inspected) jobs() (*jobs.Jobs, error) {
-	return jobs.New(jobs.Local(s.Inspector), jobs.Config{Clock: s.clock, Logger: slog.New(slog.DiscardHandler)})
+	return jobs.New(s.Inspector, jobs.Config{Local: true, Clock: s.clock, Logger: slog.New(slog.DiscardHandler)})
 }
 
 // keeps reports whether jobs outlive this process.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 )
 
@@ -130,7 +130,7 @@ func (a *app) list(ctx context.Context, db *database, queue string, f store.Filt
 }
 
 // here returns an error for ids of a filter that no message of the queue has.
-func here(ctx context.Context, s deadletters.Lister, queue string, f store.Filter) error {
+func here(ctx context.Context, s queues, queue string, f store.Filter) error {
 	missing := map[string]bool{}
 	for _, id := range f.IDs {
 		missing[id] = true
@@ -335,7 +335,7 @@ first. EXAMPLE is the id of its last one: weir dead show has its history.`,
 				return usagef("--max %d must not be negative", limit)
 			}
 			return a.with(c.Context(), func(ctx context.Context, db *database) error {
-				groups, err := deadletters.Groups(ctx, db.store, queueOf(c), chosen)
+				groups, err := jobs.Groups(ctx, db.store, queueOf(c), chosen)
 				if err != nil {
 					return err
 				}
@@ -349,7 +349,7 @@ first. EXAMPLE is the id of its last one: weir dead show has its history.`,
 	return c
 }
 
-func (a *app) showGroups(queue string, groups []deadletters.Group, limit int) error {
+func (a *app) showGroups(queue string, groups []jobs.Group, limit int) error {
 	more := 0
 	if limit > 0 && len(groups) > limit {
 		more, groups = len(groups)-limit, groups[:limit]
@@ -408,7 +408,7 @@ func (a *app) deadExport() *cobra.Command {
 				return err
 			}
 			return a.with(c.Context(), func(ctx context.Context, db *database) error {
-				n, err := deadletters.Export(ctx, db.store, queueOf(c), chosen, a.out)
+				n, err := export(ctx, db.store, queueOf(c), chosen, a.out)
 				if err == nil {
 					a.note("%s written", messages(n))
 				}
@@ -459,14 +459,14 @@ func (a *app) importFrom(ctx context.Context, db *database, queue string, in io.
 		if replace {
 			return usagef("--replace is for sqlite:, postgres:// and nats://")
 		}
-		n, err := deadletters.Import(ctx, db.store, queue, in)
+		n, err := importLines(ctx, db.store, queue, in)
 		if a.json {
 			return errors.Join(a.object(map[string]int{"read": n}), err)
 		}
 		return errors.Join(a.print(messages(n)+" read\n"), err)
 	}
 	p := &replacing{inspected: s, replace: replace}
-	n, err := deadletters.Import(ctx, p, queue, in)
+	n, err := importLines(ctx, p, queue, in)
 	if a.json {
 		return errors.Join(a.object(importedJSON{n, p.put, p.replaced}), err)
 	}
@@ -489,7 +489,7 @@ type replacing struct {
 	put, replaced int
 }
 
-// Put implements deadletters.Putter.
+// Put implements queues.
 func (r *replacing) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	f := store.Filter{}
 	for _, m := range ms {

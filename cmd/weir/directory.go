@@ -130,11 +130,11 @@ func (d *directory) Put(context.Context, string, ...store.Message) error {
 
 func (d *directory) matching(_ context.Context, s jobs.Spec) (int, error) {
 	switch s.Do {
-	case jobs.Purge:
+	case store.Purge:
 		return 0, d.cannot("purge", "stop its program and delete "+deadFile+", or import that into a store and purge there")
-	case jobs.Merge:
+	case store.Merge:
 		return 0, d.cannot("merge", "its program replays it (deadfile.File.Replay), or import "+deadFile+" into a store and merge there")
-	case jobs.Hold, jobs.Release, jobs.Due:
+	case store.Hold, store.Release, store.Due:
 	}
 	return 0, d.cannot(string(s.Do), "no worker reads it")
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deadfile"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 )
 
 // seedDirectory makes dead letters without a database, and keeps them open, as a program does that runs.
@@ -28,11 +28,11 @@ func seedDirectory(t *testing.T) (dir string, dead *deadfile.File[json.RawMessag
 	require.NoError(t, dead.Append(t.Context(),
 		deadfile.Entry[json.RawMessage]{
 			Value: json.RawMessage(`{"order":1}`), Cause: store.Permanent,
-			Meta: delivery.Meta{ID: "orders/1", LastError: "card 4711 is expired", LastFailure: begin, Attempts: 1},
+			Meta: message.Meta{ID: "orders/1", LastError: "card 4711 is expired", LastFailure: begin, Attempts: 1},
 		},
 		deadfile.Entry[json.RawMessage]{
 			Value: json.RawMessage(`{"order":2}`), Cause: store.Exhausted,
-			Meta: delivery.Meta{ID: "orders/2", LastError: "connection refused", LastFailure: begin.Add(1), Attempts: 4, Reasons: []string{"REFUSED"}},
+			Meta: message.Meta{ID: "orders/2", LastError: "connection refused", LastFailure: begin.Add(1), Attempts: 4, Reasons: []string{"REFUSED"}},
 		},
 	))
 	return dir, dead

@@ -26,29 +26,26 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/message"
 )
 
 // startJetStream starts a server on loopback whose stream "retries" is a store, and returns its address. seed fills the store.
 func startJetStream(t *testing.T, seed func(s store.Store), change ...func(o *server.Options)) (address string) {
 	t.Helper()
-	opts := []embedded.Option{
-		embedded.WithLogger(slog.New(slog.DiscardHandler)),
-		embedded.WithServerOptions(func(o *server.Options) {
-			o.DontListen, o.Host, o.Port, o.SyncAlways = false, "127.0.0.1", server.RANDOM_PORT, false
-		}),
+	listen := func(o *server.Options) {
+		o.DontListen, o.Host, o.Port, o.SyncAlways = false, "127.0.0.1", server.RANDOM_PORT, false
 	}
-	dir := t.TempDir()
-	fill, err := embedded.Start(dir, opts...)
+	dir, quiet := t.TempDir(), slog.New(slog.DiscardHandler)
+	fill, err := embedded.Start(dir, embedded.Config{Logger: quiet, Options: listen})
 	require.NoError(t, err)
 	nc, err := fill.Connect()
 	require.NoError(t, err)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	s, err := weirjs.New(t.Context(), js, weirjs.WithStream("retries", nil), weirjs.WithLogger(slog.New(slog.DiscardHandler)))
+	s, err := weirjs.New(t.Context(), js, weirjs.WithStream("retries", nil), weirjs.WithLogger(quiet))
 	require.NoError(t, err)
 	_, err = s.Locks().Acquire(t.Context(), "outbox", "host a, process 12", time.Hour)
 	require.NoError(t, err)
@@ -57,10 +54,11 @@ func startJetStream(t *testing.T, seed func(s store.Store), change ...func(o *se
 	nc.Close()
 	if len(change) > 0 { // users and certificates are of no use before
 		require.NoError(t, fill.Close())
-		for _, f := range change {
-			opts = append(opts, embedded.WithServerOptions(f))
-		}
-		fill, err = embedded.Start(dir, opts...)
+		fill, err = embedded.Start(dir, embedded.Config{Logger: quiet, Options: func(o *server.Options) {
+			for _, f := range append([]func(*server.Options){listen}, change...) {
+				f(o)
+			}
+		}})
 		require.NoError(t, err)
 	}
 	t.Cleanup(func() { require.NoError(t, fill.Close()) })
@@ -133,7 +131,7 @@ func TestJetStreamPages(t *testing.T) {
 	url := "nats://" + startJetStream(t, func(s store.Store) {
 		var ms []store.Message
 		for i := range 2500 {
-			ms = append(ms, store.Message{Meta: delivery.Meta{ID: fmt.Sprint("m", i)}, Cause: store.Permanent})
+			ms = append(ms, store.Message{Meta: message.Meta{ID: fmt.Sprint("m", i)}, Cause: store.Permanent})
 		}
 		require.NoError(t, s.Put(t.Context(), "dead", ms...))
 	}) + "/retries"

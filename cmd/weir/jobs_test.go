@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
 )
 
@@ -142,7 +143,7 @@ func TestJobsEscape(t *testing.T) {
 	require.NoError(t, err)
 	j, err := jobs.New(sqlite.New(db), jobs.Config{})
 	require.NoError(t, err)
-	_, err = j.Start(t.Context(), jobs.Spec{Do: jobs.Purge, Queue: "dead", By: "ann\x1b[31m", Why: "one\ntwo"})
+	_, err = j.Start(t.Context(), jobs.Spec{Do: store.Purge, Queue: "dead", By: "ann\x1b[31m", Why: "one\ntwo"})
 	require.NoError(t, err)
 	require.NoError(t, db.Close())
 	for _, args := range []string{"jobs list", "jobs show 1", "log"} {

@@ -175,16 +175,16 @@ func (k *topics) Put(ctx context.Context, topic string, ms ...store.Message) err
 
 func (k *topics) matching(ctx context.Context, s jobs.Spec) (int, error) {
 	switch {
-	case s.Do == jobs.Hold || s.Do == jobs.Release:
+	case s.Do == store.Hold || s.Do == store.Release:
 		return 0, usagef("a topic is a log: its messages cannot be held")
-	case s.Do == jobs.Purge && !isAll(s.Filter):
+	case s.Do == store.Purge && !isAll(s.Filter):
 		return 0, usagef("a topic is a log, which can only be cut off at its beginning: purge needs --all")
 	}
 	v, err := k.view(ctx, s.Queue)
 	if err != nil {
 		return 0, err
 	}
-	if s.Do == jobs.Purge && slices.Contains(k.ofGroup, s.Queue) {
+	if s.Do == store.Purge && slices.Contains(k.ofGroup, s.Queue) {
 		return 0, usagef("%q is a topic of the group %q, whose workers do what is there: purge is for dead letters", s.Queue, k.group)
 	}
 	if err := here(ctx, k, s.Queue, s.Filter); err != nil {
@@ -203,7 +203,7 @@ func (k *topics) do(ctx context.Context, s jobs.Spec, leave bool, show func(jobs
 		return job, err
 	}
 	job.Spec = s
-	if s.Do == jobs.Merge {
+	if s.Do == store.Merge {
 		job.Progress, err = v.Merge(ctx, s, show)
 		if err != nil && ctx.Err() != nil {
 			err = errAgain

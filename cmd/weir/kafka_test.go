@@ -16,9 +16,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/kafka"
+	"github.com/weirflow/weir/message"
 )
 
 // topicsOf lets seedQueues put messages into topics.
@@ -169,7 +169,7 @@ func TestKafkaPages(t *testing.T) {
 	t.Cleanup(k.Close)
 	var ms []store.Message
 	for i := range 2500 {
-		ms = append(ms, store.Message{Meta: delivery.Meta{ID: fmt.Sprint("m", i), Key: fmt.Sprint(i % 10), LastFailure: time.Unix(1, 0)}, Cause: store.Permanent})
+		ms = append(ms, store.Message{Meta: message.Meta{ID: fmt.Sprint("m", i), Key: fmt.Sprint(i % 10), LastFailure: time.Unix(1, 0)}, Cause: store.Permanent})
 	}
 	require.NoError(t, topicsOf{seed: kgo.SeedBrokers(k.ListenAddrs()...)}.Put(t.Context(), "dead", ms...))
 	r := execute(t, command(t, t.TempDir(), "dead", "export", "--db", "kafka://"+k.ListenAddrs()[0]))

@@ -23,7 +23,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/keys"
@@ -138,10 +137,10 @@ func seedQueues(t *testing.T, s store.Store, tick func()) {
 		{store.Exhausted, "north", "line one\nline two\x1b[31mred\x1b[0m \u202ereversed"},
 		{store.Permanent, "北の銀行", "口座がありません"},
 	} {
-		origin := delivery.Origin{Source: "orders", Partition: "0", Position: fmt.Sprint(17 + i)}
+		origin := message.Origin{Source: "orders", Partition: "0", Position: fmt.Sprint(17 + i)}
 		m := store.Message{
 			Cause: d.cause, Payload: fmt.Appendf(nil, `{"order":%d,"cents":%d}`, i+1, 1000*(i+1)),
-			Meta: delivery.Meta{
+			Meta: message.Meta{
 				ID: origin.ID(), Key: fmt.Sprint("customer-", i%3), Origin: origin, Provider: d.provider, LastError: d.error,
 				Visit: 3, Attempts: 10 + i, FirstFailure: begin.Add(-time.Hour), LastFailure: begin,
 				OutcomeUnknown: d.cause == store.OutcomeUnknown,
@@ -157,7 +156,7 @@ func seedQueues(t *testing.T, s store.Store, tick func()) {
 	}
 	put("dead", store.Message{
 		Cause: store.Exhausted, Payload: []byte("two\nlines\tand \x1b[2Ja clear"),
-		Meta: delivery.Meta{
+		Meta: message.Meta{
 			ID: "evil\x1b]0;title\x07", Merges: 5, Visit: 1, LastError: "evil",
 			Headers: map[string]string{"trace": "abc", "note": "a\nb"},
 			Way: []message.Step{
@@ -167,9 +166,9 @@ func seedQueues(t *testing.T, s store.Store, tick func()) {
 			},
 		},
 	})
-	put("orders 1m", store.Message{Meta: delivery.Meta{ID: "a"}, Delay: time.Minute}, store.Message{Meta: delivery.Meta{ID: "b"}, Delay: 2 * time.Minute})
-	put("orders 1h", store.Message{Meta: delivery.Meta{ID: "c"}, Delay: time.Hour})
-	put("outbox", store.Message{Meta: delivery.Meta{ID: "receipt/1"}}, store.Message{Meta: delivery.Meta{ID: "receipt/2"}})
+	put("orders 1m", store.Message{Meta: message.Meta{ID: "a"}, Delay: time.Minute}, store.Message{Meta: message.Meta{ID: "b"}, Delay: 2 * time.Minute})
+	put("orders 1h", store.Message{Meta: message.Meta{ID: "c"}, Delay: time.Hour})
+	put("outbox", store.Message{Meta: message.Meta{ID: "receipt/1"}}, store.Message{Meta: message.Meta{ID: "receipt/2"}})
 }
 
 // seedKeys leaves one request finished, one that failed after a step, and one whose process died.
@@ -615,7 +614,7 @@ func put(t *testing.T, dir string, ids ...string) {
 	defer db.Close()
 	var ms []store.Message
 	for _, id := range ids {
-		ms = append(ms, store.Message{Meta: delivery.Meta{ID: id}, Cause: store.Permanent})
+		ms = append(ms, store.Message{Meta: message.Meta{ID: id}, Cause: store.Permanent})
 	}
 	require.NoError(t, sqlite.New(db).Put(t.Context(), "dead", ms...))
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 )
 
 // terminal is a run of the command in a terminal of 80 columns.
@@ -192,7 +192,7 @@ func TestReadOnlyFile(t *testing.T) {
 	require.NoError(t, err)
 	defer db.Close()
 	s := sqlite.New(db)
-	require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: delivery.Meta{ID: "later"}, Cause: store.Permanent}))
+	require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: message.Meta{ID: "later"}, Cause: store.Permanent}))
 	assert.Contains(t, asAnother("dead", "list").stdout, "later")
 }
 

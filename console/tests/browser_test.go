@@ -21,10 +21,10 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/console"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 )
 
 // browser starts Chromium, and returns a context for chromedp. Without one the test is skipped, but not in CI.
@@ -243,9 +243,9 @@ func beat(t *testing.T, e store.Keeper, state string) {
 func pages(t *testing.T, e store.Keeper) []string {
 	t.Helper()
 	put(t, e, 12)
-	require.NoError(t, e.Put(t.Context(), "orders-retry-1", store.Message{Meta: delivery.Meta{ID: "waits"}, Delay: time.Hour, Payload: []byte(strings.Repeat("x", 3000))}))
+	require.NoError(t, e.Put(t.Context(), "orders-retry-1", store.Message{Meta: message.Meta{ID: "waits"}, Delay: time.Hour, Payload: []byte(strings.Repeat("x", 3000))}))
 	beat(t, e, "closed")
-	require.NoError(t, e.Put(t.Context(), "mails", store.Message{Meta: delivery.Meta{ID: "1"}}))
+	require.NoError(t, e.Put(t.Context(), "mails", store.Message{Meta: message.Meta{ID: "1"}}))
 	says(t, e, jobs.Worker{ID: "r", Host: "worker-2", Since: time.Now().Add(-time.Hour), Seen: time.Now(), Outbox: "mails", Counts: json.RawMessage(`{"Received":7200}`), Operators: []json.RawMessage{json.RawMessage(`{"LastError":"` + strings.Repeat("https://broker:5672 is away ", 20) + `","LastFailure":"2026-01-02T03:04:05Z","Failures":3}`)}})
 	parts, err := json.Marshal(jobs.Worker{ID: "w2", Host: "worker-2", Seen: time.Now().Add(time.Hour), Partitions: []jobs.Partition{
 		{Pipeline: "flights", Name: strings.Repeat("long", 100), Epoch: 7, State: "failing", Lag: -1, Why: strings.Repeat("no right ", 40)},
@@ -258,7 +258,7 @@ func pages(t *testing.T, e store.Keeper) []string {
 	}))
 	j, err := jobs.New(e, jobs.Config{})
 	require.NoError(t, err)
-	_, err = j.Start(t.Context(), jobs.Spec{Do: jobs.Hold, Queue: "orders-retry-1", By: "ann", Why: strings.Repeat("long", 100)})
+	_, err = j.Start(t.Context(), jobs.Spec{Do: store.Hold, Queue: "orders-retry-1", By: "ann", Why: strings.Repeat("long", 100)})
 	require.NoError(t, err)
 	_, err = j.HoldBackend(t.Context(), "bank", "ann", "it loses money")
 	require.NoError(t, err)

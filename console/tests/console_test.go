@@ -22,7 +22,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/console"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
@@ -44,7 +43,7 @@ func engines(t *testing.T, f func(t *testing.T, e store.Keeper)) {
 // onJetStream returns an engine on a server within this process.
 func onJetStream(t *testing.T) store.Keeper {
 	t.Helper()
-	s, err := embedded.Start(t.TempDir(), embedded.WithLogger(quiet), embedded.WithServerOptions(func(o *server.Options) { o.SyncAlways, o.MaxPayload = false, 16<<20 }))
+	s, err := embedded.Start(t.TempDir(), embedded.Config{Logger: quiet, Options: func(o *server.Options) { o.SyncAlways, o.MaxPayload = false, 16<<20 }})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	nc, err := s.Connect()
@@ -110,8 +109,8 @@ func put(tb testing.TB, e store.Engine, n int) {
 	var ms []store.Message
 	for i := range n {
 		ms = append(ms, store.Message{
-			Meta: delivery.Meta{
-				ID: fmt.Sprintf("orders/0/%d", i), Key: "customer-7", Origin: delivery.Origin{Source: "orders", Partition: "0", Position: fmt.Sprint(i)}, Visit: 4, Attempts: 12,
+			Meta: message.Meta{
+				ID: fmt.Sprintf("orders/0/%d", i), Key: "customer-7", Origin: message.Origin{Source: "orders", Partition: "0", Position: fmt.Sprint(i)}, Visit: 4, Attempts: 12,
 				FirstFailure: now.Add(-time.Hour), LastFailure: now.Add(-time.Minute),
 				LastError: fmt.Sprintf("no answer of 10.0.0.%d:443 after %d ms", i%9, i), Reasons: []string{"UNAVAILABLE"}, Provider: "bank",
 			},
@@ -119,9 +118,9 @@ func put(tb testing.TB, e store.Engine, n int) {
 		})
 	}
 	ms = append(ms,
-		store.Message{Meta: delivery.Meta{ID: "wrong", Visit: 1, Attempts: 1, LastError: `no airport "XQQ"`, LastFailure: now, Way: []message.Step{{Visit: 1, Attempt: 1, Begun: now, Took: 3 * time.Millisecond, Reason: "NO_ROW", Backend: "open", Error: "no row"}}}, Payload: []byte(`{"to":"XQQ"}`), Cause: store.Permanent},
-		store.Message{Meta: delivery.Meta{ID: "doubt", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now.Add(-3 * time.Hour), OutcomeUnknown: true, Request: "r1", Remembered: now.Add(-2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.OutcomeUnknown},
-		store.Message{Meta: delivery.Meta{ID: "known", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now, OutcomeUnknown: true, Request: "r2", Remembered: now.Add(2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.OutcomeUnknown})
+		store.Message{Meta: message.Meta{ID: "wrong", Visit: 1, Attempts: 1, LastError: `no airport "XQQ"`, LastFailure: now, Way: []message.Step{{Visit: 1, Attempt: 1, Begun: now, Took: 3 * time.Millisecond, Reason: "NO_ROW", Backend: "open", Error: "no row"}}}, Payload: []byte(`{"to":"XQQ"}`), Cause: store.Permanent},
+		store.Message{Meta: message.Meta{ID: "doubt", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now.Add(-3 * time.Hour), OutcomeUnknown: true, Request: "r1", Remembered: now.Add(-2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.OutcomeUnknown},
+		store.Message{Meta: message.Meta{ID: "known", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now, OutcomeUnknown: true, Request: "r2", Remembered: now.Add(2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.OutcomeUnknown})
 	require.NoError(tb, e.Put(context.Background(), "orders-dead", ms...))
 }
 
@@ -299,7 +298,7 @@ func TestJobsArePausedAndCancelled(t *testing.T) {
 // Layers say what is due when, and their messages can be run now, or held.
 func TestLayers(t *testing.T) {
 	engines(t, func(t *testing.T, e store.Keeper) {
-		require.NoError(t, e.Put(t.Context(), "orders-retry-1", store.Message{Meta: delivery.Meta{ID: "a", Visit: 1}, Delay: 2 * time.Hour}, store.Message{Meta: delivery.Meta{ID: "b", Visit: 1}, Delay: 3 * time.Hour}))
+		require.NoError(t, e.Put(t.Context(), "orders-retry-1", store.Message{Meta: message.Meta{ID: "a", Visit: 1}, Delay: 2 * time.Hour}, store.Message{Meta: message.Meta{ID: "b", Visit: 1}, Delay: 3 * time.Hour}))
 		h := handler(t, console.Config{Engine: e, Authorize: role(console.Actor, "ann")})
 		text := page(t, h, "/layers")
 		assert.Contains(t, text, "in 1 h 59 min")
@@ -349,8 +348,8 @@ func TestHostileMessages(t *testing.T) {
 	engines(t, func(t *testing.T, e store.Keeper) {
 		nasty := "<script>alert(1)</script>\x1b[31m\u202e\u2066\r'\"`{{.}}"
 		m := store.Message{
-			Meta: delivery.Meta{
-				ID: "id" + nasty, Key: nasty, LastError: nasty + strings.Repeat("x", 5000), Reasons: []string{nasty}, Provider: nasty, Origin: delivery.Origin{Source: nasty},
+			Meta: message.Meta{
+				ID: "id" + nasty, Key: nasty, LastError: nasty + strings.Repeat("x", 5000), Reasons: []string{nasty}, Provider: nasty, Origin: message.Origin{Source: nasty},
 				Headers: map[string]string{
 					"Authorization": "Bearer s3cr3t", "Cookie": "s3cr3t", "X-Api-Key": "s3cr3t", "x-auth-token": "s3cr3t", "Client-Secret-2": "s3cr3t",
 					"db_PASSWORD": "s3cr3t", "Trace": nasty, "<b>": "x",
@@ -358,7 +357,7 @@ func TestHostileMessages(t *testing.T) {
 			},
 			Payload: append([]byte(nasty), strings.Repeat("payload ", 10<<20/8)...), Cause: store.Permanent,
 		}
-		binary := store.Message{Meta: delivery.Meta{ID: "binary"}, Payload: []byte("\xff\x00\xfe<script>alert(1)</script>"), Cause: store.Undecodable}
+		binary := store.Message{Meta: message.Meta{ID: "binary"}, Payload: []byte("\xff\x00\xfe<script>alert(1)</script>"), Cause: store.Undecodable}
 		require.NoError(t, e.Put(t.Context(), "orders-dead", m, binary))
 		says(t, e, jobs.Worker{
 			ID: nasty, Host: nasty, Outbox: nasty, Seen: time.Now(), Checkpoints: map[string]json.RawMessage{nasty: json.RawMessage(`{"FailedInRow":1,"LastError":"\u001b[31m<script>alert(1)"}`)},

@@ -15,12 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/console"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/internal/testing/child"
 	"github.com/weirflow/weir/internal/testing/jobkill"
+	"github.com/weirflow/weir/message"
 )
 
 // killed is the name of the children of TestAKilledConsole.
@@ -59,7 +59,7 @@ func TestAKilledConsole(t *testing.T) {
 	defer func() { require.NoError(t, e.Close()) }()
 	const n = 10_000
 	jobkill.Put(t, e, n)
-	require.NoError(t, e.Put(t.Context(), "dead", store.Message{Meta: delivery.Meta{ID: "other"}, Cause: store.Permanent}))
+	require.NoError(t, e.Put(t.Context(), "dead", store.Message{Meta: message.Meta{ID: "other"}, Cause: store.Permanent}))
 	j, err := jobs.New(e, jobs.Config{Logger: quiet})
 	require.NoError(t, err)
 	start := func() (p *child.Process, site string) {

@@ -16,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/console"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 )
 
 // state returns all that an engine keeps: messages, records and locks.
@@ -63,7 +63,7 @@ func FuzzAReaderChangesNothing(f *testing.F) {
 	put(f, e, 3)
 	j, err := jobs.New(e, jobs.Config{Logger: quiet})
 	require.NoError(f, err)
-	_, err = j.Start(context.Background(), jobs.Spec{Do: jobs.Hold, Queue: "orders-dead", By: "ann", Why: "test"})
+	_, err = j.Start(context.Background(), jobs.Spec{Do: store.Hold, Queue: "orders-dead", By: "ann", Why: "test"})
 	require.NoError(f, err)
 	db := e.(*sqlite.Engine).DB()
 	require.NoError(f, keys.Migrate(context.Background(), db.Writer(), keys.SQLite))
@@ -117,8 +117,8 @@ func TestManyDeadLetters(t *testing.T) {
 		ms := make([]store.Message, 5000)
 		for k := range ms {
 			ms[k] = store.Message{
-				Meta: delivery.Meta{
-					ID: fmt.Sprintf("orders/0/%d", i+k), Key: fmt.Sprintf("customer-%d", k%100), Origin: delivery.Origin{Source: "orders"}, Visit: 3, Attempts: 9, FirstFailure: at, LastFailure: at,
+				Meta: message.Meta{
+					ID: fmt.Sprintf("orders/0/%d", i+k), Key: fmt.Sprintf("customer-%d", k%100), Origin: message.Origin{Source: "orders"}, Visit: 3, Attempts: 9, FirstFailure: at, LastFailure: at,
 					LastError: fmt.Sprintf("no answer of 10.0.0.%d:443", k%9), Reasons: []string{"UNAVAILABLE"}, Provider: "bank",
 				},
 				Payload: []byte(`{"amount":1250}`), Cause: store.Exhausted,

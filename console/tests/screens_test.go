@@ -20,7 +20,6 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/console"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/outbox"
@@ -28,6 +27,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 )
 
 // says writes what a worker says of itself.
@@ -68,7 +68,7 @@ func TestRates(t *testing.T) {
 	look := func(n, puts int) {
 		mock.Add(30 * time.Second)
 		for i := range puts {
-			require.NoError(t, e.Put(t.Context(), "orders", store.Message{Meta: delivery.Meta{ID: fmt.Sprint(mock.Now(), i)}}))
+			require.NoError(t, e.Put(t.Context(), "orders", store.Message{Meta: message.Meta{ID: fmt.Sprint(mock.Now(), i)}}))
 		}
 		taken += n
 		says(t, e, jobs.Worker{
@@ -89,8 +89,8 @@ func TestRates(t *testing.T) {
 // Outboxes: what is staged, who sends it, and why it cannot.
 func TestOutboxes(t *testing.T) {
 	engines(t, func(t *testing.T, e store.Keeper) {
-		require.NoError(t, e.Put(t.Context(), "mails", store.Message{Meta: delivery.Meta{ID: "1"}}))
-		require.NoError(t, e.Put(t.Context(), "letters dead", store.Message{Meta: delivery.Meta{ID: "2"}, Cause: store.Permanent}))
+		require.NoError(t, e.Put(t.Context(), "mails", store.Message{Meta: message.Meta{ID: "1"}}))
+		require.NoError(t, e.Put(t.Context(), "letters dead", store.Message{Meta: message.Meta{ID: "2"}, Cause: store.Permanent}))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { // it is waited for below

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/channel"
+	"github.com/weirflow/weir/message"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,7 +32,7 @@ func TestDelays(t *testing.T) {
 		mock := clock.NewMock()
 		c := feed("a", "b", "c", "d", "e")
 		close(c)
-		s := channel.NewSource(c, nil, channel.WithClock(mock))
+		s := channel.NewSourceBy(c, mock)
 		ms, err := s.Receive(t.Context(), 10)
 		require.NoError(t, err)
 		require.Len(t, ms, 5)
@@ -88,7 +88,7 @@ func (c *jumpingClock) Timer(d time.Duration) *clock.Timer {
 // A clock that goes on between the look at it and the timer does not make a message late.
 func TestClockThatGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := channel.NewSource(feed("a"), nil, channel.WithClock(&jumpingClock{Mock: clock.NewMock()}))
+		s := channel.NewSourceBy(feed("a"), &jumpingClock{Mock: clock.NewMock()})
 		for range 2 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			ms, err := s.Receive(ctx, 1)
@@ -104,8 +104,8 @@ func TestOrderAndEnd(t *testing.T) { synctest.Test(t, testOrderAndEnd) }
 
 func testOrderAndEnd(t *testing.T) {
 	c := feed("a", "b", "c")
-	s := channel.NewSource(c, func(v string) *delivery.Meta { return &delivery.Meta{ID: v} })
-	one := func() delivery.Message[string] {
+	s := channel.NewSource(c, func(v string) *message.Meta { return &message.Meta{ID: v} })
+	one := func() message.Message[string] {
 		ms, err := s.Receive(t.Context(), 1)
 		require.NoError(t, err)
 		require.Equal(t, ms[0].Value, ms[0].Meta().ID)
@@ -138,30 +138,28 @@ func TestSink(t *testing.T) { synctest.Test(t, testSink) }
 func testSink(t *testing.T) {
 	c := make(chan string, 2)
 	sink := channel.NewSink(c)
-	verdicts := map[string]delivery.Kind{}
-	message := func(v string) delivery.Message[string] {
-		return delivery.New(v, nil, func(verdict delivery.Verdict) { verdicts[v] = verdict.Kind })
+	verdicts := map[string]message.Kind{}
+	withText := func(v string) message.Message[string] {
+		return message.New(v, nil, func(verdict message.Verdict) { verdicts[v] = verdict.Kind })
 	}
-	require.NoError(t, sink.PutAll(t.Context(), []delivery.Message[string]{message("a")}))
+	require.NoError(t, sink.PutAll(t.Context(), []message.Message[string]{withText("a")}))
 	require.Equal(t, "a", <-c)
 	require.Empty(t, verdicts, "the caller acknowledges")
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")
-	ms := []delivery.Message[string]{message("b"), message("c"), message("d")}
+	ms := []message.Message[string]{withText("b"), withText("c"), withText("d")}
 	time.AfterFunc(10*time.Millisecond, func() { cancel(stop) })
 	require.Equal(t, stop, sink.PutAll(ctx, ms))
 	for _, m := range ms {
 		m.Nack(0)
 	}
-	require.Equal(t, map[string]delivery.Kind{"b": delivery.Acked, "c": delivery.Acked, "d": delivery.Nacked}, verdicts, "what was sent is safe")
+	require.Equal(t, map[string]message.Kind{"b": message.Acked, "c": message.Acked, "d": message.Nacked}, verdicts, "what was sent is safe")
 }
 
 func TestArguments(t *testing.T) {
 	require.PanicsWithValue(t, "channel: NewSource: nil channel", func() { channel.NewSource[int](nil, nil) })
 	require.PanicsWithValue(t, "channel: NewSink: nil channel", func() { channel.NewSink[int](nil) })
-	require.PanicsWithValue(t, "channel: WithClock: nil clock", func() { channel.WithClock(nil) })
-	require.PanicsWithValue(t, "channel: NewSource: option 0 is nil", func() { channel.NewSource(make(chan int), nil, nil) })
 	require.PanicsWithValue(t, "delivery: Receive: n is 0, want 1 or more", func() {
 		_, _ = channel.NewSource(make(chan int), nil).Receive(t.Context(), 0)
 	})
@@ -170,12 +168,12 @@ func TestArguments(t *testing.T) {
 // The Visit of a source of channels was 0 at first, and that of a store 1.
 func TestVisitsCountFromOne(t *testing.T) {
 	for name, c := range map[string]struct {
-		meta func(string) *delivery.Meta
+		meta func(string) *message.Meta
 		want int
 	}{
 		"nothing is known": {nil, 1},
-		"no history":       {func(string) *delivery.Meta { return &delivery.Meta{ID: "a"} }, 1},
-		"two visits":       {func(string) *delivery.Meta { return &delivery.Meta{ID: "a", Visit: 2} }, 3},
+		"no history":       {func(string) *message.Meta { return &message.Meta{ID: "a"} }, 1},
+		"two visits":       {func(string) *message.Meta { return &message.Meta{ID: "a", Visit: 2} }, 3},
 	} {
 		values := make(chan string, 1)
 		values <- "a"

@@ -10,43 +10,26 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/internal/redeliver"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 )
 
-// Source is a [delivery.Source] of the values of a channel. [NewSource] makes one.
-type Source[T any] struct{ s *redeliver.Source[T] }
-
-var _ delivery.Source[int] = (*Source[int])(nil)
-
-// Option changes a setting of a [Source].
-type Option func(*settings)
-
-type settings struct{ clock clock.Clock }
-
-// WithClock sets the clock for delays; the default is the real clock. It panics if c is nil.
-func WithClock(c clock.Clock) Option {
-	guard.RefuseNil("channel: WithClock", "clock", c)
-	return func(s *settings) { s.clock = c }
-}
-
 // NewSource returns a source of the values of c. A message that is nacked waits in memory, and is redelivered before the values in c. The source
-// ends when c is closed and all messages are acknowledged or rejected. Rejected messages are logged as errors.
+// ends when c is closed and all messages are acknowledged or rejected. Rejected messages are logged as errors. Values taken from the channel cannot
+// be given back: the error of Close reports how many messages are not done.
 //
 // meta returns the metadata of a value, such as its id; it may be nil, and may return nil. Receive adds 1 to its Visit, so the first visit is 1,
 // as with any other source. It panics if c is nil.
-func NewSource[T any](c <-chan T, meta func(v T) *delivery.Meta, opts ...Option) *Source[T] {
+func NewSource[T any](c <-chan T, meta func(v T) *message.Meta) delivery.Source[T] {
 	guard.RefuseNil("channel: NewSource", "channel", c)
-	cfg := settings{clock: clock.New()}
-	for i, opt := range opts {
-		if opt == nil {
-			panic(fmt.Sprintf("channel: NewSource: option %d is nil", i))
-		}
-		opt(&cfg)
-	}
+	return newSource(c, meta, clock.New())
+}
+
+func newSource[T any](c <-chan T, meta func(v T) *message.Meta, timer clock.Clock) *source[T] {
 	if meta == nil {
-		meta = func(T) *delivery.Meta { return nil }
+		meta = func(T) *message.Meta { return nil }
 	}
-	rejected := func(v T, verdict delivery.Verdict) {
-		if verdict.Kind == delivery.Rejected {
+	rejected := func(v T, verdict message.Verdict) {
+		if verdict.Kind == message.Rejected {
 			id := ""
 			if m := meta(v); m != nil {
 				id = m.ID
@@ -54,16 +37,18 @@ func NewSource[T any](c <-chan T, meta func(v T) *delivery.Meta, opts ...Option)
 			slog.Error("channel: a message was rejected", slog.String("id", id), slog.Any("error", verdict.Err))
 		}
 	}
-	return &Source[T]{redeliver.New(c, cfg.clock, redeliver.Hooks[T]{Meta: meta, Settled: rejected})}
+	return &source[T]{redeliver.New(c, timer, redeliver.Hooks[T]{Meta: meta, Settled: rejected})}
 }
 
+type source[T any] struct{ s *redeliver.Source[T] }
+
 // Receive implements [delivery.Source].
-func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], error) {
+func (s *source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
 	return s.s.Receive(ctx, n)
 }
 
-// Close implements [delivery.Source]. Values taken from the channel cannot be given back: the error reports how many messages are not done.
-func (s *Source[T]) Close(context.Context) error {
+// Close implements [delivery.Source].
+func (s *source[T]) Close(context.Context) error {
 	if n := s.s.Close(); n > 0 {
 		return fmt.Errorf("channel: the source was closed with messages that are not done, and are lost: %d", n)
 	}

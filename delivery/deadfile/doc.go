@@ -31,7 +31,7 @@
 //	{"batch":0,"meta":{"id":"orders/0/17","attempts":4,"lastError":"503"},"cause":"exhausted","payload":{"n":5},"crc":"e3069283"}
 //
 // The payload is the value as the codec encodes it, if that is JSON on a single line; else it is in payloadBase64. Do not edit lines in place,
-// since the checksum would not match. deadletters.Import puts such a file into a store.
+// since the checksum would not match. The command `weir dead import` puts such a file into a store.
 //
 // # Guarantees
 //

@@ -16,10 +16,11 @@ import (
 	"github.com/benbjohnson/clock"
 
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/vfs"
+	"github.com/weirflow/weir/message"
 )
 
 // Names in the directory.
@@ -38,14 +39,14 @@ const (
 // maxBatch is how many bytes are written between two syncs, about.
 const maxBatch = 4 << 20
 
-// ErrClosed is the error of a [File] that was closed.
-var ErrClosed = errors.New("deadfile: closed")
+// errClosed is the error of a [File] that was closed.
+var errClosed = errors.New("deadfile: closed")
 
 // Entry is a dead letter. Without an id it gets a random id, so the same element handed over again after a crash is another entry. Without the
 // time of a failure, it gets the time of Append.
 type Entry[T any] struct {
 	Value T
-	Meta  delivery.Meta
+	Meta  message.Meta
 	Cause store.Cause
 }
 
@@ -85,12 +86,6 @@ type settings struct {
 	clock  clock.Clock
 	logger *slog.Logger
 	fs     vfs.FS
-}
-
-// WithClock sets the clock; the default is the real clock. It panics if c is nil.
-func WithClock(c clock.Clock) Option {
-	guard.RefuseNil("deadfile: WithClock", "clock", c)
-	return func(s *settings) { s.clock = c }
 }
 
 // WithLogger sets the logger; the default is slog.Default(). It panics if l is nil.
@@ -261,7 +256,7 @@ func (f *File[T]) rewrite(name string, from vfs.File) error {
 // contents of the disk are unknown: every later call returns that error, until the directory is closed and opened again.
 //
 // If ctx ends before, Append returns its cause. It panics without an entry. An entry has at most 16 MiB, as a line: the error for a larger
-// entry, or for a value that the codec cannot encode, matches [delivery.ErrRefused].
+// entry, or for a value that the codec cannot encode, matches [message.ErrRefused].
 func (f *File[T]) Append(ctx context.Context, entries ...Entry[T]) error {
 	if len(entries) == 0 {
 		panic("deadfile: Append: no entry")
@@ -284,7 +279,7 @@ func (f *File[T]) encode(e Entry[T]) ([]byte, error) {
 	if e.Meta.ID == "" {
 		e.Meta.ID = "random:" + rand.Text()
 	}
-	m, err := store.Encode(f.codec, e.Value, e.Meta)
+	m, err := leases.Encode(f.codec, e.Value, e.Meta)
 	if err != nil {
 		return nil, fmt.Errorf("deadfile: %w", err)
 	}
@@ -300,7 +295,7 @@ func (f *File[T]) append(ctx context.Context, bodies [][]byte) error {
 	f.mu.Lock()
 	if f.closed {
 		f.mu.Unlock()
-		return ErrClosed
+		return errClosed
 	}
 	f.queue = append(f.queue, c)
 	if !f.writing {

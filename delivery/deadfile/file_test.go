@@ -25,6 +25,7 @@ import (
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/testing/crashfs"
+	"github.com/weirflow/weir/message"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,7 +41,7 @@ func open(t *testing.T, dir string) *File[string] {
 }
 
 func entry(v string) Entry[string] {
-	return Entry[string]{Value: v, Meta: delivery.Meta{ID: v, LastError: "no such card"}, Cause: store.Exhausted}
+	return Entry[string]{Value: v, Meta: message.Meta{ID: v, LastError: "no such card"}, Cause: store.Exhausted}
 }
 
 // received returns what a replay delivers up to its end, acknowledged.
@@ -77,9 +78,9 @@ func TestAppendAndReplay(t *testing.T) {
 	require.NoError(t, f.Append(t.Context(), entry("c")))
 	require.NoError(t, f.Close())
 	require.NoError(t, f.Close())
-	require.Equal(t, ErrClosed, f.Append(t.Context(), entry("d")))
+	require.Equal(t, errClosed, f.Append(t.Context(), entry("d")))
 	_, err := f.Replay()
-	require.Equal(t, ErrClosed, err)
+	require.Equal(t, errClosed, err)
 
 	b, err := os.ReadFile(filepath.Join(dir, "dead.jsonl"))
 	require.NoError(t, err)
@@ -165,7 +166,7 @@ func TestDeadAgain(t *testing.T) {
 	dir := t.TempDir()
 	f := open(t, dir)
 	require.NoError(t, f.Append(t.Context(), entry("rejected"), entry("acked")))
-	numbers, err := bodyOf(store.Message{Cause: store.Permanent, Meta: delivery.Meta{ID: "number"}, Schema: []byte("json"), Payload: []byte("5")})
+	numbers, err := bodyOf(store.Message{Cause: store.Permanent, Meta: message.Meta{ID: "number"}, Schema: []byte("json"), Payload: []byte("5")})
 	require.NoError(t, err)
 	require.NoError(t, f.append(t.Context(), [][]byte{numbers}))
 	r, err := f.Replay()
@@ -433,14 +434,13 @@ func TestLocked(t *testing.T) {
 func TestArguments(t *testing.T) {
 	require.PanicsWithValue(t, "deadfile: Open: nil codec", func() { _, _ = Open[int](t.TempDir(), nil) })
 	require.PanicsWithValue(t, "deadfile: Open: option 0 is nil", func() { _, _ = Open(t.TempDir(), codec.JSON[int](), nil) })
-	require.PanicsWithValue(t, "deadfile: WithClock: nil clock", func() { WithClock(nil) })
 	require.PanicsWithValue(t, "deadfile: WithLogger: nil logger", func() { WithLogger(nil) })
 	f := open(t, t.TempDir())
 	require.PanicsWithValue(t, "deadfile: Append: no entry", func() { _ = f.Append(t.Context()) })
 	large := strings.Repeat("x", maxLine)
 	require.ErrorContains(t, f.Append(t.Context(), entry(large)), "at most")
-	require.ErrorIs(t, f.Take(t.Context(), asyncop.Failure[string]{Element: large, Err: errGone}), delivery.ErrRefused, "law W2")
-	require.ErrorContains(t, f.Append(t.Context(), Entry[string]{Meta: delivery.Meta{Visit: -1}}), "Visit is -1")
+	require.ErrorIs(t, f.Take(t.Context(), asyncop.Failure[string]{Element: large, Err: errGone}), message.ErrRefused, "law W2")
+	require.ErrorContains(t, f.Append(t.Context(), Entry[string]{Meta: message.Meta{Visit: -1}}), "Visit is -1")
 
 	broken, err := Open(t.TempDir(), codec.Func(func([]byte, int) ([]byte, error) { panic("boom") }, nil2))
 	require.NoError(t, err)

@@ -8,8 +8,8 @@ import (
 	"hash/crc32"
 	"strconv"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // A line is a [store.Message] as JSON, with two members more, the first and the last:
@@ -46,7 +46,7 @@ func bodyOf(m store.Message) ([]byte, error) {
 		}
 	}
 	if len(b) > longest {
-		return nil, fmt.Errorf("deadfile: %w: message %q has %d bytes, at most %d are allowed", delivery.ErrRefused, m.Meta.ID, len(b), longest)
+		return nil, fmt.Errorf("deadfile: %w: message %q has %d bytes, at most %d are allowed", message.ErrRefused, m.Meta.ID, len(b), longest)
 	}
 	return bytes.TrimSuffix(bytes.TrimPrefix(b, []byte("{")), []byte("}")), nil
 }

@@ -16,12 +16,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/internal/redeliver"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/vfs"
+	"github.com/weirflow/weir/message"
 )
 
 // Replay is a [delivery.Source] of dead letters. [File.Replay] makes a Replay.
@@ -83,7 +83,7 @@ func (f *File[T]) Replay() (*Replay[T], error) {
 	f.mu.Unlock()
 	switch {
 	case closed:
-		return nil, ErrClosed
+		return nil, errClosed
 	case f.broken != nil:
 		return nil, f.broken
 	case f.replays:
@@ -113,7 +113,7 @@ func (f *File[T]) newReplay() (*Replay[T], error) {
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	items := make(chan item[T])
 	r.source = redeliver.New(items, f.clock, redeliver.Hooks[item[T]]{
-		Meta:    func(it item[T]) *delivery.Meta { return &it.line.Meta },
+		Meta:    func(it item[T]) *message.Meta { return &it.line.Meta },
 		Wait:    func(it item[T]) time.Duration { return it.due.Sub(f.clock.Now()) },
 		Settled: r.settle,
 	})
@@ -275,15 +275,15 @@ func (r *Replay[T]) dieAgain(it item[T], reason error) {
 var latest = time.Unix(0, math.MaxInt64)
 
 // settle takes a verdict. It is called from any goroutine.
-func (r *Replay[T]) settle(it item[T], v delivery.Verdict) {
+func (r *Replay[T]) settle(it item[T], v message.Verdict) {
 	switch v.Kind {
-	case delivery.Acked:
+	case message.Acked:
 		r.add(verdict{mark: it.mark})
-	case delivery.Rejected:
+	case message.Rejected:
 		it.line.Cause = store.Permanent
 		it.line.Meta.LastFailure = r.f.clock.Now()
 		r.dieAgain(it, v.Err)
-	case delivery.Nacked:
+	case message.Nacked:
 		if v.Delay > 0 { // law D3, over a restart
 			due := r.f.clock.Now().Add(v.Delay)
 			if due.After(latest) {
@@ -396,7 +396,7 @@ func (r *Replay[T]) openRecord(to *vfs.File) error {
 }
 
 // Receive implements [delivery.Source]. A recorded error is reported once.
-func (r *Replay[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], error) {
+func (r *Replay[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
 	if err := r.takeFailure(); err != nil {
 		return nil, err
 	}
@@ -409,9 +409,9 @@ func (r *Replay[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], 
 	if err != nil {
 		return nil, err
 	}
-	messages := make([]delivery.Message[T], len(items))
+	messages := make([]message.Message[T], len(items))
 	for i, m := range items {
-		messages[i] = delivery.With(m, m.Value.value)
+		messages[i] = message.With(m, m.Value.value)
 	}
 	return messages, nil
 }

@@ -70,7 +70,7 @@ func (c *calling) Now() time.Time {
 func TestCloseDuringReject(t *testing.T) {
 	dir := t.TempDir()
 	c := &calling{Clock: clock.New()}
-	f, err := Open(dir, codec.JSON[string](), quiet(), WithClock(c))
+	f, err := Open(dir, codec.JSON[string](), quiet(), byClock(c))
 	require.NoError(t, err)
 	require.NoError(t, f.Append(t.Context(), entry("a")))
 	r, err := f.Replay()

@@ -9,7 +9,7 @@ import (
 )
 
 // Take stores an element that an operator has given up. It returns nil when that is durable. The history of the message, if the
-// element is one, comes from ctx ([delivery.MetaFromContext]), and the operator's knowledge of the failure is added to it.
+// element is one, comes from ctx ([message.MetaFromContext]), and the operator's knowledge of the failure is added to it.
 //
 // The cause is store.OutcomeUnknown for a call that must not happen twice and may have taken effect, store.Permanent for an error that is known
 // to be permanent (a rejection, or an error before a request was sent), and else store.Exhausted. An element that was cut off by the end of its
@@ -20,7 +20,7 @@ import (
 // after a restart from a checkpoint, give it an id that is always the same:
 //
 //	asyncop.WithFailureSink(func(ctx context.Context, failure asyncop.Failure[Order]) error {
-//		return dead.Take(delivery.ContextWithMeta(ctx, delivery.Meta{ID: failure.Element.Number}), failure)
+//		return dead.Take(message.ContextWithMeta(ctx, message.Meta{ID: failure.Element.Number}), failure)
 //	})
 func (f *File[T]) Take(ctx context.Context, failure asyncop.Failure[T]) error {
 	var router failed.Router[T] // without layers

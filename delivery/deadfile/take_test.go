@@ -12,9 +12,9 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/testing/crashfs"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -109,16 +109,16 @@ func TestTakeKeepsHistory(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Unix(100, 0))
 	fsys := crashfs.New()
-	f, err := Open("/dead", codec.JSON[string](), onFS(fsys), WithClock(mock))
+	f, err := Open("/dead", codec.JSON[string](), onFS(fsys), byClock(mock))
 	require.NoError(t, err)
-	old := delivery.Meta{
+	old := message.Meta{
 		ID: "1", Visit: 3, Attempts: 7, FirstFailure: time.Unix(50, 0), LastFailure: time.Unix(60, 0), LastError: "before", Reasons: []string{"slow", "busy"},
 	}
 	failure := asyncop.Failure[string]{
 		Element: "a", Err: errGone, Attempts: 2, Verdict: strategies.Refused,
 		Reason: predicates.NewReason("late", true, false), Reasons: predicates.ReasonSet{}.With(predicates.NewReason("busy", true, false)),
 	}
-	require.NoError(t, f.Take(delivery.ContextWithMeta(t.Context(), old), failure))
+	require.NoError(t, f.Take(message.ContextWithMeta(t.Context(), old), failure))
 	failure.InDoubt = true
 	require.NoError(t, f.Take(t.Context(), failure))
 	failure.Abandoned = true
@@ -127,7 +127,7 @@ func TestTakeKeepsHistory(t *testing.T) {
 
 	got := lines(t, fsys)
 	require.Len(t, got, 2)
-	require.Equal(t, delivery.Meta{
+	require.Equal(t, message.Meta{
 		ID: "1", Visit: 3, Attempts: 9, FirstFailure: time.Unix(50, 0).UTC(), LastFailure: time.Unix(100, 0).UTC(),
 		LastError: "gone", Reasons: []string{"slow", "busy", "late"},
 	}, got[0].Meta)
@@ -143,7 +143,7 @@ func TestTakeWithID(t *testing.T) {
 	require.NoError(t, err)
 	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (string, error) { return "", errGone }), time.Second, 1,
 		asyncop.WithFailureSink(func(ctx context.Context, failure asyncop.Failure[string]) error {
-			return f.Take(delivery.ContextWithMeta(ctx, delivery.Meta{ID: "order " + failure.Element}), failure)
+			return f.Take(message.ContextWithMeta(ctx, message.Meta{ID: "order " + failure.Element}), failure)
 		}))
 	for range op.Results(slices.Values([]string{"7"})) {
 		t.Error("a result")

@@ -33,7 +33,7 @@ func entryIDs(es []store.Entry) []string {
 func sourceResumes(b *storeBench) {
 	b.inspector()
 	for _, id := range []string{"a", "b", "c", "d"} {
-		m := message(id)
+		m := newMessage(id)
 		m.Payload = []byte(`"` + id + `"`)
 		b.put("q", m)
 	}
@@ -82,7 +82,7 @@ func dozen(b *storeBench, queue string) {
 
 func pages(b *storeBench) {
 	dozen(b, "q")
-	b.put("other", message("other"))
+	b.put("other", newMessage("other"))
 	all := b.list("q", store.Filter{}, everything)
 	b.must(len(all) == 12, "List returned %v", entryIDs(all))
 	for i, e := range all {
@@ -106,7 +106,7 @@ func pages(b *storeBench) {
 		if len(read) == 3 {
 			_, err := b.inspector().Purge(b.ctx, "q", store.Filter{IDs: []string{"1", "4", "5"}})
 			b.ok(err, "Purge")
-			b.put("q", message("later"))
+			b.put("q", newMessage("later"))
 			b.must(len(b.take("q", 1000)) > 0, "nothing is due")
 		}
 	}
@@ -269,7 +269,7 @@ func move(b *storeBench) {
 
 	l := b.take("q", 1000) // none: leased
 	b.must(len(l) == 0, "Move has doubled %v", ids(l))
-	err = i.Move(b.ctx, store.Move{Lease: got[1].Lease, Queue: "r", Message: message("")})
+	err = i.Move(b.ctx, store.Move{Lease: got[1].Lease, Queue: "r", Message: newMessage("")})
 	b.must(err != nil, "Move to a message without an id is no error")
 	b.ok(b.Done(b.ctx, got[1].Lease), "Done after a Move that was refused")
 	b.ok(i.Move(b.ctx), "Move of nothing")
@@ -279,7 +279,7 @@ func move(b *storeBench) {
 func twoWhoMove(b *storeBench) {
 	const n = 200
 	for i := range n {
-		b.put("dead", message(strconv.Itoa(i)))
+		b.put("dead", newMessage(strconv.Itoa(i)))
 	}
 	stores := []store.Inspector{b.inspector(), b.open().(store.Inspector)}
 	errs := make([]error, len(stores))
@@ -319,8 +319,8 @@ func queues(b *storeBench) {
 		return names
 	}
 	b.must(len(names()) == 0, "an empty store has the queues %q", names())
-	b.put("b", message("1"))
-	b.put("a", delayed("1", time.Hour), message("2"))
+	b.put("b", newMessage("1"))
+	b.put("a", delayed("1", time.Hour), newMessage("2"))
 	b.must(slices.Equal(names(), []string{"a", "b"}), "the queues are %q", names())
 	b.ok(b.Done(b.ctx, b.takeOne("b", 1).Lease), "Done")
 	b.must(slices.Equal(names(), []string{"a"}), "the queues are %q", names())

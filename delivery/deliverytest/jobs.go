@@ -84,7 +84,7 @@ func records(b *storeBench) {
 
 func allOrNothing(b *storeBench) {
 	k := b.keeper()
-	b.put("q", message("a"), message("b"), message("c"))
+	b.put("q", newMessage("a"), newMessage("b"), newMessage("c"))
 	es := b.list("q", store.Filter{}, everything)
 	broken := errors.New("no")
 	err := b.update(func(ctx context.Context, tx store.Tx) error {
@@ -92,9 +92,9 @@ func allOrNothing(b *storeBench) {
 		moved.Meta.Visit = 7
 		b.ok(tx.Write(ctx, store.Record{Kind: "k", Name: "n", Value: "1"}), "Write")
 		_, err := tx.Edit(ctx,
-			store.Edit{Do: store.MoveEdit, Queue: "q", Entry: moved, To: "other"},
-			store.Edit{Do: store.RemoveEdit, Queue: "q", Entry: es[1]},
-			store.Edit{Do: store.HoldEdit, Queue: "q", Entry: es[2]})
+			store.Edit{Do: store.Merge, Queue: "q", Entry: moved, To: "other"},
+			store.Edit{Do: store.Purge, Queue: "q", Entry: es[1]},
+			store.Edit{Do: store.Hold, Queue: "q", Entry: es[2]})
 		b.ok(err, "Edit")
 		return broken
 	})
@@ -128,10 +128,10 @@ func edits(b *storeBench) {
 		var all []store.Edit
 		want = nil
 		for _, e := range listed {
-			edit := store.Edit{Do: store.MoveEdit, Queue: "q", Entry: e, To: "other"}
+			edit := store.Edit{Do: store.Merge, Queue: "q", Entry: e, To: "other"}
 			edit.Entry.Delay = b.units(3)
 			if e.Meta.ID == "removed" {
-				edit = store.Edit{Do: store.RemoveEdit, Queue: "q", Entry: e}
+				edit = store.Edit{Do: store.Purge, Queue: "q", Entry: e}
 			}
 			all, want = append(all, edit), append(want, e.Meta.ID == "moved" || e.Meta.ID == "removed")
 		}
@@ -197,7 +197,7 @@ func (p *process) finish(id int, watch func()) jobs.Job {
 
 func (p *process) do(s jobs.Spec) jobs.Job { return p.finish(p.start(s).ID, nil) }
 
-var toOrders = jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders"}
+var toOrders = jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders"}
 
 func jobMerge(b *storeBench) {
 	p := b.process()
@@ -205,7 +205,7 @@ func jobMerge(b *storeBench) {
 	looping.Meta.Merges, looping.Meta.OutcomeUnknown = 5, false
 	doubt.Meta.Remembered = time.Time{}
 	remembered.Meta.Remembered = time.Now().AddDate(100, 0, 0).UTC().Truncate(time.Second)
-	b.put("dead", looping, doubt, remembered, message("leased"))
+	b.put("dead", looping, doubt, remembered, newMessage("leased"))
 	claimed, err := b.inspector().Claim(b.ctx, "dead", store.Filter{IDs: []string{"leased"}}, everything, b.units(1000))
 	b.ok(err, "Claim")
 	b.must(len(claimed) == 1, "Claim returned %v", ids(claimed))
@@ -259,7 +259,7 @@ func jobFilters(b *storeBench) {
 				want = append(want, e.Meta.ID)
 			}
 		}
-		job := p.do(jobs.Spec{Do: jobs.Purge, Queue: queue, Filter: f})
+		job := p.do(jobs.Spec{Do: store.Purge, Queue: queue, Filter: f})
 		left := entryIDs(b.list(queue, store.Filter{}, everything))
 		b.must(slices.Equal(left, want) && job.Done == len(all)-len(want), "the filter %+v left %v in place of %v, done %d", f, left, want, job.Done)
 	}
@@ -268,9 +268,9 @@ func jobFilters(b *storeBench) {
 // jobSet checks that a job does not affect what comes after its start, or back.
 func jobSet(b *storeBench) {
 	p := b.process()
-	b.put("q", message("a"), message("b"))
-	job := p.start(jobs.Spec{Do: jobs.Purge, Queue: "q"})
-	b.put("q", message("c"))
+	b.put("q", newMessage("a"), newMessage("b"))
+	job := p.start(jobs.Spec{Do: store.Purge, Queue: "q"})
+	b.put("q", newMessage("c"))
 	claimed := b.take("q", 1000) // a purge also removes what is leased
 	job = p.finish(job.ID, nil)
 	b.must(job.Done == 2, "the job has done %+v", job.Progress)
@@ -278,7 +278,7 @@ func jobSet(b *storeBench) {
 	b.lost(b.Done(b.ctx, claimed[0].Lease), "Done of what a job has removed", claimed[0].Lease)
 
 	// A message that comes back while its job runs has a new position.
-	b.put("dead", message("1"), message("2"))
+	b.put("dead", newMessage("1"), newMessage("2"))
 	job = p.start(toOrders)
 	claimed, err := b.inspector().Claim(b.ctx, "dead", store.Filter{IDs: []string{"2"}}, everything, b.units(5))
 	b.ok(err, "Claim")
@@ -295,7 +295,7 @@ func jobHold(b *storeBench) {
 	dozen(b, "q") // odd ones have a delay
 	leased := b.takeFirst("q")
 	evens := store.Filter{Reason: "REASON_0"}
-	job := p.do(jobs.Spec{Do: jobs.Hold, Queue: "q", Filter: evens})
+	job := p.do(jobs.Spec{Do: store.Hold, Queue: "q", Filter: evens})
 	b.must(job.Done == 5 && job.Skipped == 1, "the hold has done %+v", job.Progress)
 	b.takeNone("q", "it is held")
 	c, err := b.inspector().Count(b.ctx, "q", store.Filter{})
@@ -317,13 +317,13 @@ func jobHold(b *storeBench) {
 	// The lease of the first has ended: it is held as well, and who had it cannot give it back.
 	b.wait(4)
 	late := b.list("q", store.Filter{IDs: []string{leased.Meta.ID}}, everything)[0]
-	job = p.do(jobs.Spec{Do: jobs.Hold, Queue: "q", Filter: store.Filter{IDs: []string{leased.Meta.ID}}})
+	job = p.do(jobs.Spec{Do: store.Hold, Queue: "q", Filter: store.Filter{IDs: []string{leased.Meta.ID}}})
 	b.must(job.Done == 1, "what was leased until a moment ago is not held: %+v, %+v", job.Progress, late)
 	lease := store.Lease{Queue: "q", Entry: leased.Lease.Entry, Fence: late.Fence}
 	b.lost(b.Release(b.ctx, 0, lease), "Release of what is held", lease)
 	b.takeNone("q", "it is held")
 
-	job = p.do(jobs.Spec{Do: jobs.Release, Queue: "q"})
+	job = p.do(jobs.Spec{Do: store.Release, Queue: "q"})
 	b.must(job.Done == 6 && job.Skipped == 6, "the release has done %+v", job.Progress)
 	got := ids(b.take("q", 100))
 	slices.Sort(got)
@@ -333,20 +333,20 @@ func jobHold(b *storeBench) {
 // jobDue checks that what waits for its delay is due at once, where it is, with all that is known of it.
 func jobDue(b *storeBench) {
 	p := b.process()
-	waits, held, leased, now := full("waits"), full("held"), message("leased"), message("now")
+	waits, held, leased, now := full("waits"), full("held"), newMessage("leased"), newMessage("now")
 	waits.Delay, held.Delay = b.units(1000), b.units(1000)
 	b.put("q-retry-1", waits, held, leased, now)
 	claimed, err := b.inspector().Claim(b.ctx, "q-retry-1", store.Filter{IDs: []string{"leased"}}, everything, b.units(500))
 	b.ok(err, "Claim")
 	b.must(len(claimed) == 1, "Claim returned %v", ids(claimed))
-	p.do(jobs.Spec{Do: jobs.Hold, Queue: "q-retry-1", Filter: store.Filter{IDs: []string{"held"}}})
+	p.do(jobs.Spec{Do: store.Hold, Queue: "q-retry-1", Filter: store.Filter{IDs: []string{"held"}}})
 	entry := func(id string) store.Entry {
 		list := b.list("q-retry-1", store.Filter{IDs: []string{id}}, everything)
 		b.must(len(list) == 1, "there are %v", entryIDs(list))
 		return list[0]
 	}
 	before, stays := entry("waits"), entry("held")
-	job := p.do(jobs.Spec{Do: jobs.Due, Queue: "q-retry-1"})
+	job := p.do(jobs.Spec{Do: store.Due, Queue: "q-retry-1"})
 	b.must(job.Progress == jobs.Progress{Done: 1, Skipped: 3}, "the job has done %+v", job.Progress)
 	after := entry("waits")
 	b.must(after.Position == before.Position && same(after.Message, before.Message), "%+v was made due: %+v", before, after)
@@ -357,7 +357,7 @@ func jobDue(b *storeBench) {
 	got := ids(b.take("q-retry-1", 100))
 	slices.Sort(got)
 	b.must(slices.Equal(got, []string{"now", "waits"}), "Take returned %v", got)
-	for _, s := range []jobs.Spec{{Do: jobs.Merge, Queue: "q-retry-1", To: "q"}, {Do: jobs.Merge, Queue: "q-blocked", To: "q"}, {Do: jobs.Due, Queue: "q", To: "x"}} {
+	for _, s := range []jobs.Spec{{Do: store.Merge, Queue: "q-retry-1", To: "q"}, {Do: store.Merge, Queue: "q-blocked", To: "q"}, {Do: store.Due, Queue: "q", To: "x"}} {
 		s.By, s.Why = "ann", "test"
 		_, err := p.Start(b.ctx, s)
 		b.must(err != nil, "Start of %+v is no error", s)
@@ -382,7 +382,7 @@ func (b *storeBench) now() (now time.Time) {
 func jobRate(b *storeBench) {
 	p := b.process()
 	for i := range 60 {
-		b.put("dead", message(strconv.Itoa(i)))
+		b.put("dead", newMessage(strconv.Itoa(i)))
 	}
 	s := toOrders
 	s.Rate, s.Max = 10/b.Unit.Seconds(), 35
@@ -406,7 +406,7 @@ func jobOrders(b *storeBench) {
 	s.Rate = 10 / b.Unit.Seconds()
 	n := 5 * max(1, int(min(s.Rate, 500))) // steps of a second's worth
 	for i := range n {
-		b.put("dead", message(strconv.Itoa(i)))
+		b.put("dead", newMessage(strconv.Itoa(i)))
 	}
 	job := p.start(s)
 	paused := false
@@ -431,7 +431,7 @@ func jobOrders(b *storeBench) {
 	_, err = p.Cancel(b.ctx, job.ID, "bob", "late")
 	b.must(err != nil, "to cancel what is over is no error")
 
-	job = p.start(jobs.Spec{Do: jobs.Purge, Queue: "orders"})
+	job = p.start(jobs.Spec{Do: store.Purge, Queue: "orders"})
 	_, err = other.Cancel(b.ctx, job.ID, "bob", "wrong queue")
 	b.ok(err, "Cancel")
 	job = p.finish(job.ID, nil)
@@ -448,7 +448,7 @@ func jobOrders(b *storeBench) {
 	}
 	want := []string{"start ann test", "pause bob too fast", "resume bob slow enough", "end ann test", "start ann test", "cancel bob wrong queue"}
 	b.must(slices.Equal(events, want), "the log has %q", events)
-	for _, bad := range []jobs.Spec{{}, {Do: jobs.Merge, Queue: "q"}, {Do: "burn", Queue: "q"}, {Do: jobs.Purge}, {Do: jobs.Hold, Queue: "q", Rate: -1}, {Do: jobs.Merge, Queue: "q", To: "q"}} {
+	for _, bad := range []jobs.Spec{{}, {Do: store.Merge, Queue: "q"}, {Do: "burn", Queue: "q"}, {Do: store.Purge}, {Do: store.Hold, Queue: "q", Rate: -1}, {Do: store.Merge, Queue: "q", To: "q"}} {
 		bad.By, bad.Why = "ann", "test"
 		_, err := p.Start(b.ctx, bad)
 		b.must(err != nil, "Start of %+v is no error", bad)
@@ -459,11 +459,11 @@ func jobTwo(b *storeBench) {
 	const n = 2000
 	ms := make([]store.Message, n)
 	for i := range ms {
-		ms[i] = message(strconv.Itoa(i))
+		ms[i] = newMessage(strconv.Itoa(i))
 	}
 	b.put("dead", ms...)
 	p := b.process()
-	first := p.start(jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", Max: n / 2})
+	first := p.start(jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders", Max: n / 2})
 	second := p.start(toOrders)
 	type result struct {
 		job jobs.Job
@@ -508,7 +508,7 @@ func jobLog(b *storeBench) {
 	p := b.process()
 	const n = 3
 	for range n {
-		p.do(jobs.Spec{Do: jobs.Purge, Queue: "q", Filter: store.Filter{Provider: "<b>\u2028"}})
+		p.do(jobs.Spec{Do: store.Purge, Queue: "q", Filter: store.Filter{Provider: "<b>\u2028"}})
 	}
 	check := func() (lines int, err error) {
 		for l, err := range p.Log(b.ctx) {
@@ -626,7 +626,7 @@ func jobBackends(b *storeBench) {
 
 func jobWorkers(b *storeBench) {
 	p := b.process()
-	b.put("dead", message("a"))
+	b.put("dead", newMessage("a"))
 	job := p.start(toOrders)
 	ctx, stop := context.WithCancel(b.ctx)
 	ended := make(chan struct{})

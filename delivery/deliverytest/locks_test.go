@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 // wrongLocks are sound but for what its functions replace.
@@ -73,7 +75,7 @@ func TestRunLocksFindsWhatIsWrong(t *testing.T) {
 			return g, err
 		}}, "one of two has it"},
 		"one lock for all names": {wrongLocks{acquire: func(next lock.Locks, name, owner string, lease time.Duration) (lock.Grant, error) {
-			if err := lock.Check(name, owner, lease); err != nil {
+			if err := storearg.Lock(name, owner, lease); err != nil {
 				return lock.Grant{}, err
 			}
 			return next.Acquire(bg, "the lock", owner, lease)
@@ -101,7 +103,7 @@ func TestRunLocksFindsWhatIsWrong(t *testing.T) {
 					continue // some wrong locks never end it
 				}
 				mock := clock.NewMock()
-				m := lock.NewMemory(mock)
+				m := memory.Open(memory.WithClock(mock)).Locks()
 				w := c.locks
 				w.Locks = m
 				if r.run(LockPlace{Open: func() (lock.Locks, error) { return w, nil }, Wait: mock.Add}) != nil {

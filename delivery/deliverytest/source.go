@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/testing/suite"
+	"github.com/weirflow/weir/message"
 )
 
 // Queue is a queue of messages, empty at first, and its sources.
@@ -183,8 +184,8 @@ func (q *queue[T]) filled(n int) (delivery.Source[T], error) {
 }
 
 // receive returns what one Receive does.
-func (q *queue[T]) receive(s delivery.Source[T], n int) ([]delivery.Message[T], error) {
-	ms, err := within(q.patience, "Receive", func(ctx context.Context) ([]delivery.Message[T], error) { return s.Receive(ctx, n) })
+func (q *queue[T]) receive(s delivery.Source[T], n int) ([]message.Message[T], error) {
+	ms, err := within(q.patience, "Receive", func(ctx context.Context) ([]message.Message[T], error) { return s.Receive(ctx, n) })
 	if err := q.sound(ms, err, n); err != nil {
 		return nil, err
 	}
@@ -194,7 +195,7 @@ func (q *queue[T]) receive(s delivery.Source[T], n int) ([]delivery.Message[T], 
 	return ms, nil
 }
 
-func (q *queue[T]) sound(ms []delivery.Message[T], err error, n int) error {
+func (q *queue[T]) sound(ms []message.Message[T], err error, n int) error {
 	switch {
 	case err != nil && len(ms) > 0:
 		return fmt.Errorf("Receive returned %d messages and the error %w", len(ms), err)
@@ -210,7 +211,7 @@ func (q *queue[T]) sound(ms []delivery.Message[T], err error, n int) error {
 }
 
 // all receives n messages.
-func (q *queue[T]) all(s delivery.Source[T], n int) (all []delivery.Message[T], err error) {
+func (q *queue[T]) all(s delivery.Source[T], n int) (all []message.Message[T], err error) {
 	for len(all) < n {
 		ms, err := q.receive(s, n-len(all))
 		if err != nil {
@@ -222,7 +223,7 @@ func (q *queue[T]) all(s delivery.Source[T], n int) (all []delivery.Message[T], 
 }
 
 // delivered puts n values, opens a source, and receives them.
-func (q *queue[T]) delivered(n int) (s delivery.Source[T], ms []delivery.Message[T], err error) {
+func (q *queue[T]) delivered(n int) (s delivery.Source[T], ms []message.Message[T], err error) {
 	if s, err = q.filled(n); err == nil {
 		ms, err = q.all(s, n)
 	}
@@ -230,7 +231,7 @@ func (q *queue[T]) delivered(n int) (s delivery.Source[T], ms []delivery.Message
 }
 
 // have checks that messages have these values, in any order, each once.
-func (q *queue[T]) have(ms []delivery.Message[T], want ...int) error {
+func (q *queue[T]) have(ms []message.Message[T], want ...int) error {
 	missing := slices.Clone(want)
 	for _, m := range ms {
 		i := slices.IndexFunc(missing, func(i int) bool { return q.Equal(m.Value, q.value(i)) })
@@ -249,7 +250,7 @@ func (q *queue[T]) have(ms []delivery.Message[T], want ...int) error {
 func (q *queue[T]) nothing(s delivery.Source[T]) error {
 	ctx, cancel := context.WithTimeout(context.Background(), q.Delay)
 	defer cancel()
-	ms, err := within(q.patience, "Receive", func(context.Context) ([]delivery.Message[T], error) { return s.Receive(ctx, 10) })
+	ms, err := within(q.patience, "Receive", func(context.Context) ([]message.Message[T], error) { return s.Receive(ctx, 10) })
 	if len(ms) > 0 {
 		return fmt.Errorf("%+v came, which was not to come, or not again", ms[0].Value)
 	}
@@ -288,7 +289,7 @@ func indices(n int) []int {
 	return all
 }
 
-func ackAll[T any](ms []delivery.Message[T]) {
+func ackAll[T any](ms []message.Message[T]) {
 	for _, m := range ms {
 		m.Ack()
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // given opens the next source and checks which messages come.
@@ -27,8 +28,8 @@ func (q *queue[T]) given(want ...int) (delivery.Source[T], error) {
 }
 
 // byValue sorts messages by their values' indices.
-func (q *queue[T]) byValue(ms []delivery.Message[T]) []delivery.Message[T] {
-	sorted := make([]delivery.Message[T], len(ms))
+func (q *queue[T]) byValue(ms []message.Message[T]) []message.Message[T] {
+	sorted := make([]message.Message[T], len(ms))
 	for i := range ms {
 		for _, m := range ms {
 			if q.Equal(m.Value, q.value(i)) {
@@ -127,7 +128,7 @@ func (q *queue[T]) shared() error {
 	if err != nil {
 		return err
 	}
-	var all []delivery.Message[T]
+	var all []message.Message[T]
 	for i, s := range []delivery.Source[T]{a, b} {
 		ms, err := q.receive(s, 1+i)
 		if err != nil {
@@ -135,7 +136,7 @@ func (q *queue[T]) shared() error {
 		}
 		all = append(all, ms...)
 	}
-	got := make(chan []delivery.Message[T])
+	got := make(chan []message.Message[T])
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), q.patience)
 		defer cancel()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 const few = 5
@@ -124,7 +125,7 @@ func (q *queue[T]) batches() error {
 	if err != nil {
 		return err
 	}
-	var all []delivery.Message[T]
+	var all []message.Message[T]
 	for n := 1; len(all) < 2*few; n++ {
 		ms, err := q.receive(s, n)
 		if err != nil {
@@ -159,7 +160,7 @@ func (q *queue[T]) cancelled() error {
 	if err != nil {
 		return err
 	}
-	var all []delivery.Message[T]
+	var all []message.Message[T]
 	cause := errors.New("cancelled by the suite")
 	for try := 0; len(all) < few; try++ {
 		ctx, cancel := context.WithCancelCause(context.Background())
@@ -167,7 +168,7 @@ func (q *queue[T]) cancelled() error {
 		if try == 0 {
 			cancel(cause)
 		}
-		ms, err := within(q.patience, "Receive", func(context.Context) ([]delivery.Message[T], error) { return s.Receive(ctx, 2) })
+		ms, err := within(q.patience, "Receive", func(context.Context) ([]message.Message[T], error) { return s.Receive(ctx, 2) })
 		limit.Stop()
 		cancel(nil)
 		if err := q.sound(ms, err, 2); err != nil {
@@ -194,7 +195,7 @@ func (q *queue[T]) concurrently() error {
 		return err
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	settle := make(chan delivery.Message[T], many)
+	settle := make(chan message.Message[T], many)
 	var settling sync.WaitGroup
 	for range 8 {
 		settling.Go(func() {
@@ -204,7 +205,7 @@ func (q *queue[T]) concurrently() error {
 			}
 		})
 	}
-	var done []delivery.Message[T]
+	var done []message.Message[T]
 	err = func() error {
 		defer settling.Wait()
 		defer close(settle)
@@ -337,7 +338,7 @@ func (q *queue[T]) end() error {
 		return err
 	}
 	ackAll(again)
-	_, err = within(q.patience, "Receive", func(ctx context.Context) ([]delivery.Message[T], error) { return s.Receive(ctx, 1) })
+	_, err = within(q.patience, "Receive", func(ctx context.Context) ([]message.Message[T], error) { return s.Receive(ctx, 1) })
 	if err != io.EOF {
 		return fmt.Errorf("at the end Receive returned the error %w, want io.EOF itself", err)
 	}

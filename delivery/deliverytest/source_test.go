@@ -18,6 +18,7 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/channel"
+	"github.com/weirflow/weir/message"
 )
 
 // server is a queue for sources in one process, which does all that the suite has rules for, and can be made to break each.
@@ -96,14 +97,14 @@ func (c *client) kill() {
 	}
 }
 
-func (c *client) Receive(ctx context.Context, n int) ([]delivery.Message[string], error) {
+func (c *client) Receive(ctx context.Context, n int) ([]message.Message[string], error) {
 	s := c.s
 	if s.is("oversized") {
 		n = 10
 	}
 	for first := true; ; first = false {
 		s.mu.Lock()
-		var ms []delivery.Message[string]
+		var ms []message.Message[string]
 		if c.closed && !s.is("receives after Close") {
 			s.mu.Unlock()
 			return nil, errors.New("closed")
@@ -124,14 +125,14 @@ func (c *client) Receive(ctx context.Context, n int) ([]delivery.Message[string]
 			if free && !it.due.After(now) && len(ms) < n {
 				it.holds, it.until = c, now.Add(testLease)
 				it.fence++
-				ms = append(ms, c.message(it, it.fence))
+				ms = append(ms, c.newMessage(it, it.fence))
 			}
 		}
 		end := s.ended && (len(s.items) == 0 || s.is("early end"))
 		s.mu.Unlock()
 		switch {
 		case len(ms) > 0 && s.is("no acknowledgement"):
-			return []delivery.Message[string]{{Value: ms[0].Value}}, nil
+			return []message.Message[string]{{Value: ms[0].Value}}, nil
 		case len(ms) > 0 && s.is("messages with errors"):
 			return ms, errors.New("and an error")
 		case len(ms) > 0 && s.is("late cancel") && first && n == 2: // its messages are neither returned nor given back
@@ -162,13 +163,13 @@ func (c *client) Receive(ctx context.Context, n int) ([]delivery.Message[string]
 	}
 }
 
-func (c *client) message(it *item, fence int) delivery.Message[string] {
+func (c *client) newMessage(it *item, fence int) message.Message[string] {
 	s := c.s
 	id := it.id
 	if s.is("new ids") {
 		id += "." + strconv.Itoa(fence)
 	}
-	return delivery.New(it.value, &delivery.Meta{ID: id}, func(v delivery.Verdict) {
+	return message.New(it.value, &message.Meta{ID: id}, func(v message.Verdict) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		lost := it.holds != c || it.fence != fence
@@ -178,7 +179,7 @@ func (c *client) message(it *item, fence int) delivery.Message[string] {
 		if lost || c.closed && !s.is("settled after Close") && !s.is("stale verdicts count") {
 			return
 		}
-		if v.Kind != delivery.Nacked && !(s.is("comes again after Ack") && v.Kind == delivery.Acked || s.is("comes again after Reject") && v.Kind == delivery.Rejected) {
+		if v.Kind != message.Nacked && !(s.is("comes again after Ack") && v.Kind == message.Acked || s.is("comes again after Reject") && v.Kind == message.Rejected) {
 			s.items = slices.DeleteFunc(s.items, func(other *item) bool { return other == it })
 			return
 		}

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // StorePlace is where stores keep their messages.
@@ -207,12 +207,12 @@ func ids(ms []store.Leased) []string {
 	return list
 }
 
-func message(id string) store.Message {
-	return store.Message{Meta: delivery.Meta{ID: id}, Payload: []byte("payload of " + id)}
+func newMessage(id string) store.Message {
+	return store.Message{Meta: message.Meta{ID: id}, Payload: []byte("payload of " + id)}
 }
 
 func delayed(id string, d time.Duration) store.Message {
-	m := message(id)
+	m := newMessage(id)
 	m.Delay = d
 	return m
 }
@@ -220,8 +220,8 @@ func delayed(id string, d time.Duration) store.Message {
 // full is a message with everything.
 func full(id string) store.Message {
 	return store.Message{
-		Meta: delivery.Meta{
-			ID: id, Key: "key", Origin: delivery.Origin{Source: "orders", Partition: "3", Position: "17"},
+		Meta: message.Meta{
+			ID: id, Key: "key", Origin: message.Origin{Source: "orders", Partition: "3", Position: "17"},
 			Visit: 2, Attempts: 7, FirstFailure: time.Unix(1_700_000_000, 123_456_000).UTC(), LastFailure: time.Unix(1_700_000_100, 1000).UTC(),
 			LastError: "no answer", Reasons: []string{"SOCKET_NOT_AVAILABLE", "TIMED_OUT"}, OutcomeUnknown: true, Provider: "bank", Merges: 1,
 			Request: `"0af7651916cd43dd8448eb211c80319c";seq=2;attempt=9`, Remembered: time.Unix(1_700_000_200, 2000).UTC(),
@@ -273,15 +273,15 @@ func oddAndLarge(b *storeBench) {
 	for i, s := range []string{odd, `\x00`, `\`, "Grüße, 世界", strings.Repeat("long", 200)} {
 		m := full("odd" + strconv.Itoa(i) + s)
 		m.Meta.Key, m.Meta.Provider = s, s
-		m.Meta.Origin = delivery.Origin{Source: s, Partition: s, Position: s}
+		m.Meta.Origin = message.Origin{Source: s, Partition: s, Position: s}
 		m.Meta.Headers = map[string]string{s: s}
 		m.Payload, m.Schema = []byte(s), []byte(s)
 		want = append(want, m)
 	}
-	large := message("large")
+	large := newMessage("large")
 	large.Payload = make([]byte, 2<<20)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(large.Payload) // never fails
-	want = append(want, large, store.Message{Meta: delivery.Meta{ID: "empty"}})
+	want = append(want, large, store.Message{Meta: message.Meta{ID: "empty"}})
 	b.put("q", want...)
 	got := b.take("q", 100)
 	b.must(len(got) == len(want), "put %d, taken %d", len(want), len(got))
@@ -296,7 +296,7 @@ func oddAndLarge(b *storeBench) {
 func largeInParts(b *storeBench) {
 	const n, size = 22, 900_000
 	for i := range n {
-		m := message(fmt.Sprintf("%02d", i))
+		m := newMessage(fmt.Sprintf("%02d", i))
 		m.Payload = make([]byte, size)
 		b.put("q", m)
 	}
@@ -336,7 +336,7 @@ func largeInParts(b *storeBench) {
 
 // Law D3.
 func neverEarly(b *storeBench) {
-	b.put("q", delayed("a", b.units(3)), delayed("b", b.units(6)), message("now"))
+	b.put("q", delayed("a", b.units(3)), delayed("b", b.units(6)), newMessage("now"))
 	now := b.takeOne("q", 1000)
 	b.must(now.Meta.ID == "now", "took %q before its delay has passed", now.Meta.ID)
 	b.wait(2)
@@ -352,7 +352,7 @@ func neverEarly(b *storeBench) {
 // Law D3.
 func neverEarlyWhenClockIsSet(b *storeBench) {
 	b.put("q", delayed("before", b.units(10)))
-	b.put("leased", message("leased"))
+	b.put("leased", newMessage("leased"))
 	b.takeOne("leased", 10)
 	b.wait(5)
 	b.takeNone("q", "its delay has not passed")
@@ -401,8 +401,8 @@ func sameAgain(b *storeBench) {
 	b.put("q", other)
 	b.takeNone("q", "Put has doubled a message that is leased")
 
-	for _, change := range []func(*delivery.Meta){func(m *delivery.Meta) { m.Visit++ }, func(m *delivery.Meta) { m.Merges++ }} {
-		next := message("a")
+	for _, change := range []func(*message.Meta){func(m *message.Meta) { m.Visit++ }, func(m *message.Meta) { m.Merges++ }} {
+		next := newMessage("a")
 		change(&next.Meta)
 		b.put("q", next)
 		b.must(same(b.takeOne("q", 1000).Message, next), "a message of another visit or merge is another message")
@@ -413,13 +413,13 @@ func sameAgain(b *storeBench) {
 }
 
 func allOrNone(b *storeBench) {
-	err := b.Put(b.ctx, "q", message("good"), message(""), message("good too"))
+	err := b.Put(b.ctx, "q", newMessage("good"), newMessage(""), newMessage("good too"))
 	b.must(err != nil, "a message without an id was put")
 	b.takeNone("q", "a Put that failed has put a part")
 }
 
 func leaseKeepsAway(b *storeBench) {
-	b.put("q", message("a"))
+	b.put("q", newMessage("a"))
 	first := b.takeOne("q", 10)
 	b.wait(9)
 	b.takeNone("q", "it is leased")
@@ -430,11 +430,11 @@ func leaseKeepsAway(b *storeBench) {
 }
 
 func loserCannotSettle(b *storeBench) {
-	b.put("q", message("a"), message("b"))
+	b.put("q", newMessage("a"), newMessage("b"))
 	losers := b.take("q", 1)
 	b.wait(1)
 	winners := b.take("q", 1000)
-	b.put("other", message("mine"))
+	b.put("other", newMessage("mine"))
 	mine := b.takeOne("other", 1000).Lease
 	for _, l := range losers {
 		b.lost(b.Extend(b.ctx, b.units(2000), mine, l.Lease), "Extend", l.Lease)
@@ -445,7 +445,7 @@ func loserCannotSettle(b *storeBench) {
 	b.takeNone("q", "a loser has given back the winner's message")
 	b.ok(b.Done(b.ctx, winners[0].Lease, winners[1].Lease), "Done of the winner")
 	// The name of an entry is not used again.
-	b.put("q", message("a"))
+	b.put("q", newMessage("a"))
 	b.takeOne("q", 1000)
 	for _, l := range []store.Lease{winners[0].Lease, winners[1].Lease, losers[0].Lease, losers[1].Lease} {
 		b.lost(b.Done(b.ctx, l), "Done of a message that was put again", l)
@@ -456,7 +456,7 @@ func loserCannotSettle(b *storeBench) {
 
 // Law W2: what kills its consumers is found by the leases that end.
 func lapsesAreCounted(b *storeBench) {
-	b.put("q", message("a"))
+	b.put("q", newMessage("a"))
 	take := func(want int, why string) store.Leased {
 		l := b.takeOne("q", 10)
 		b.must(l.Lapses == want, "%s: Lapses is %d, want %d", why, l.Lapses, want)
@@ -471,7 +471,7 @@ func lapsesAreCounted(b *storeBench) {
 	b.wait(11)
 	b.Store = b.open()
 	b.ok(b.Done(b.ctx, take(2, "after the second one, in another store").Lease), "Done")
-	b.put("q", message("a"))
+	b.put("q", newMessage("a"))
 	take(0, "put again")
 }
 
@@ -482,10 +482,10 @@ func choiceOfAProvider(b *storeBench) {
 		return
 	}
 	const odd = "north\x00\xff %"
-	b.put("q", message("a"))
+	b.put("q", newMessage("a"))
 	first := b.takeOne("q", 10)
 	b.ok(c.Choose(b.ctx, odd, first.Lease), "Choose")
-	b.must(errors.Is(c.Choose(b.ctx, strings.Repeat("x", 1025), first.Lease), delivery.ErrRefused), "a name of 1,025 bytes is not refused")
+	b.must(errors.Is(c.Choose(b.ctx, strings.Repeat("x", 1025), first.Lease), message.ErrRefused), "a name of 1,025 bytes is not refused")
 	b.ok(b.Release(b.ctx, 0, first.Lease), "Release")
 	second := b.takeOne("q", 10)
 	b.must(second.Meta.Provider == odd, "the provider is %q, want %q", second.Meta.Provider, odd)
@@ -498,7 +498,7 @@ func choiceOfAProvider(b *storeBench) {
 }
 
 func endedLeaseSettles(b *storeBench) {
-	b.put("q", message("a"), message("b"))
+	b.put("q", newMessage("a"), newMessage("b"))
 	for _, l := range b.take("q", 1) {
 		b.wait(2)
 		if l.Meta.ID == "a" {
@@ -512,7 +512,7 @@ func endedLeaseSettles(b *storeBench) {
 }
 
 func extend(b *storeBench) {
-	b.put("q", message("a"))
+	b.put("q", newMessage("a"))
 	l := b.takeOne("q", 2).Lease
 	b.ok(b.Extend(b.ctx, b.units(10), l), "Extend")
 	b.wait(9)
@@ -523,7 +523,7 @@ func extend(b *storeBench) {
 }
 
 func release(b *storeBench) {
-	b.put("q", message("a"))
+	b.put("q", newMessage("a"))
 	first := b.takeOne("q", 1000)
 	b.ok(b.Release(b.ctx, b.units(3), first.Lease), "Release")
 	b.lost(b.Done(b.ctx, first.Lease), "Done after Release", first.Lease)
@@ -539,7 +539,7 @@ func release(b *storeBench) {
 }
 
 func settledOnce(b *storeBench) {
-	b.put("q", message("a"))
+	b.put("q", newMessage("a"))
 	l := b.takeOne("q", 1000).Lease
 	b.ok(b.Done(b.ctx, l), "Done")
 	b.lost(b.Done(b.ctx, l), "a second Done", l)
@@ -549,8 +549,8 @@ func settledOnce(b *storeBench) {
 }
 
 func queuesAreSeparate(b *storeBench) {
-	b.put("q", message("a"))
-	b.put("r", message("a"))
+	b.put("q", newMessage("a"))
+	b.put("r", newMessage("a"))
 	l := b.takeOne("q", 1000).Lease
 	wrong := l
 	wrong.Queue = "r"
@@ -564,7 +564,7 @@ func nothingDisappears(b *storeBench) {
 	const n = 2000
 	var ms []store.Message
 	for i := range n {
-		ms = append(ms, message(strconv.Itoa(i)))
+		ms = append(ms, newMessage(strconv.Itoa(i)))
 	}
 	b.put("q", ms...)
 	if !b.RealTime {
@@ -591,7 +591,7 @@ func fullRefuses(b *storeBench) {
 	b.ok(err, "Full")
 	b.opened = append(b.opened, s)
 	put := 0
-	m := message("")
+	m := newMessage("")
 	m.Payload = make([]byte, 1024)
 	for ; put < 10_000; put++ {
 		m.Meta.ID = strconv.Itoa(put)
@@ -613,12 +613,12 @@ func fullRefuses(b *storeBench) {
 }
 
 func wrongArguments(b *storeBench) {
-	b.put("q", message("a"))
+	b.put("q", newMessage("a"))
 	l := b.takeOne("q", 1000).Lease
 	negative := delayed("b", -1)
 	for what, f := range map[string]func() error{
-		"Put without a queue":          func() error { return b.Put(b.ctx, "", message("b")) },
-		"Put without an id":            func() error { return b.Put(b.ctx, "q", message("")) },
+		"Put without a queue":          func() error { return b.Put(b.ctx, "", newMessage("b")) },
+		"Put without an id":            func() error { return b.Put(b.ctx, "q", newMessage("")) },
 		"Put with a negative delay":    func() error { return b.Put(b.ctx, "q", negative) },
 		"Take without a queue":         func() error { _, err := b.Take(b.ctx, "", 1, b.Unit); return err },
 		"Take of nothing":              func() error { _, err := b.Take(b.ctx, "q", 0, b.Unit); return err },
@@ -633,7 +633,7 @@ func wrongArguments(b *storeBench) {
 
 func reopened(b *storeBench) {
 	other := b.open()
-	b.put("q", message("a"), delayed("b", b.units(20)))
+	b.put("q", newMessage("a"), delayed("b", b.units(20)))
 	l := b.takeOne("q", 10)
 	b.ok(b.Close(), "Close")
 	b.Store = other
@@ -646,13 +646,13 @@ func reopened(b *storeBench) {
 }
 
 func closedSaysSo(b *storeBench) {
-	b.put("q", message("a"))
+	b.put("q", newMessage("a"))
 	l := b.takeOne("q", 1000).Lease
 	s := b.Store
 	b.ok(s.Close(), "Close")
 	b.ok(s.Close(), "a second Close")
 	for what, f := range map[string]func() error{
-		"Put":     func() error { return s.Put(b.ctx, "q", message("b")) },
+		"Put":     func() error { return s.Put(b.ctx, "q", newMessage("b")) },
 		"Take":    func() error { _, err := s.Take(b.ctx, "q", 1, b.Unit); return err },
 		"Extend":  func() error { return s.Extend(b.ctx, b.Unit, l) },
 		"Done":    func() error { return s.Done(b.ctx, l) },
@@ -668,7 +668,7 @@ func endedContext(b *storeBench) {
 	cause := errors.New("the cause")
 	cancel(cause)
 	for what, err := range map[string]error{
-		"Put":  b.Put(ctx, "q", message("b")),
+		"Put":  b.Put(ctx, "q", newMessage("b")),
 		"Done": b.Done(ctx, store.Lease{Queue: "q", Entry: "1", Fence: 1}),
 	} {
 		b.must(errors.Is(err, cause) || errors.Is(err, context.Canceled), "%s with an ended context returned %v", what, err)
@@ -688,7 +688,7 @@ func concurrentConsumers(b *storeBench) {
 	for p := range producers {
 		producing.Go(func() {
 			for i := range each {
-				m := message(fmt.Sprintf("%d/%d", p, i))
+				m := newMessage(fmt.Sprintf("%d/%d", p, i))
 				if err := errors.Join(stores[p%2].Put(b.ctx, "q", m), stores[(p+1)%2].Put(b.ctx, "q", m)); err != nil {
 					mu.Lock()
 					errs = append(errs, err)

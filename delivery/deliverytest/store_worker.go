@@ -11,6 +11,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 var workerRules = []storeRule{
@@ -31,7 +32,7 @@ func (b *storeBench) byKey() store.ByKey {
 // ofKey returns n messages of a key, whose ids begin with it.
 func ofKey(key string, n int) (ms []store.Message) {
 	for i := range n {
-		m := message(key + "#" + strconv.Itoa(i))
+		m := newMessage(key + "#" + strconv.Itoa(i))
 		m.Meta.Key = key
 		ms = append(ms, m)
 	}
@@ -80,7 +81,7 @@ func byKeyTurns(b *storeBench) {
 	b.must(len(got) == 2 && got["\xff\x00"] == 2 && got["flood"] == 25, "a round of 50 of two keys took %v", got) // half for each
 	got, _ = b.round("", 100, 100)
 	b.must(len(got) == 1 && got["flood"] == 100, "a round of 100 took %v", got)
-	b.put("q", message("keyless"))
+	b.put("q", newMessage("keyless"))
 	for range 300 {
 		if got, _ = b.round("", 1, 1); got[""] == 1 {
 			return
@@ -114,7 +115,7 @@ func byKeyWorker(b *storeBench) {
 	quiet := slog.New(slog.DiscardHandler)
 	const most = 2
 	in := delivery.NewQueue[string](b.Store, "in", delivery.FairByKey(most), delivery.WithLogger(quiet))
-	b.must(errors.Is(in.Put(b.ctx, "none"), delivery.ErrRefused), "a message without a key was put")
+	b.must(errors.Is(in.Put(b.ctx, "none"), message.ErrRefused), "a message without a key was put")
 	for i := range 200 {
 		b.ok(in.Put(b.ctx, "flood", delivery.Key("flood"), delivery.ID(strconv.Itoa(i))), "Put")
 	}
@@ -137,7 +138,7 @@ func byKeyWorker(b *storeBench) {
 		}
 		return v, nil
 	}), 0, 5, asyncop.WithFailureSink(in.TakeFailure), asyncop.WithLogger(quiet))
-	_, err := delivery.Run(ctx, in, op, sinkOf(func(ms []delivery.Message[string]) {
+	_, err := delivery.Run(ctx, in, op, sinkOf(func(ms []message.Message[string]) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, m := range ms {
@@ -154,9 +155,9 @@ func byKeyWorker(b *storeBench) {
 }
 
 // sinkOf is a sink.
-type sinkOf func(ms []delivery.Message[string])
+type sinkOf func(ms []message.Message[string])
 
-func (f sinkOf) PutAll(_ context.Context, ms []delivery.Message[string]) error { f(ms); return nil }
+func (f sinkOf) PutAll(_ context.Context, ms []message.Message[string]) error { f(ms); return nil }
 
 // workerTakesBySlots checks that a worker leaves to others what it has no slot for.
 func workerTakesBySlots(b *storeBench) {
@@ -209,7 +210,7 @@ func workerTakesBySlots(b *storeBench) {
 // idSink takes everything, and sends the ids.
 type idSink chan string
 
-func (s idSink) PutAll(_ context.Context, ms []delivery.Message[int]) error {
+func (s idSink) PutAll(_ context.Context, ms []message.Message[int]) error {
 	for _, m := range ms {
 		s <- m.Meta().ID
 	}

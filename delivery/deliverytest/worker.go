@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // workerSink keeps the messages that it gets, and calls full when it has had enough.
@@ -18,10 +19,10 @@ type workerSink[T any] struct {
 	sticks bool // Put waits for the end of its context, and fails
 
 	mu  sync.Mutex
-	got []delivery.Message[T]
+	got []message.Message[T]
 }
 
-func (s *workerSink[T]) PutAll(ctx context.Context, ms []delivery.Message[T]) error {
+func (s *workerSink[T]) PutAll(ctx context.Context, ms []message.Message[T]) error {
 	s.mu.Lock()
 	s.got = append(s.got, ms...)
 	if len(s.got) >= s.enough {

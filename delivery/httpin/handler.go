@@ -15,6 +15,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 )
 
 const (
@@ -53,7 +54,7 @@ type handler[T any] struct {
 
 	sink  delivery.Sink[T]
 	codec codec.Codec[T]
-	meta  func(r *http.Request, v T) delivery.Meta
+	meta  func(r *http.Request, v T) message.Meta
 
 	memory memory
 }
@@ -67,11 +68,11 @@ type handler[T any] struct {
 // long a key is remembered.
 //
 // It panics if sink, c or an option is nil.
-func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *http.Request, v T) delivery.Meta, opts ...Option) http.Handler {
+func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *http.Request, v T) message.Meta, opts ...Option) http.Handler {
 	guard.RefuseNil("httpin: NewHandler", "sink", sink)
 	guard.RefuseNil("httpin: NewHandler", "codec", c)
 	if meta == nil {
-		meta = func(*http.Request, T) delivery.Meta { return delivery.Meta{} }
+		meta = func(*http.Request, T) message.Meta { return message.Meta{} }
 	}
 	h := &handler[T]{settings: settings{maxBytes: defaultMaxBytes, logger: slog.Default()}, sink: sink, codec: c, meta: meta, memory: memory{limit: maxRemembered}}
 	for i, opt := range opts {
@@ -166,7 +167,7 @@ func (h *handler[T]) decode(body []byte) (v T, err error) {
 }
 
 // complete fills in what meta has left empty.
-func (h *handler[T]) complete(meta *delivery.Meta, r *http.Request) {
+func (h *handler[T]) complete(meta *message.Meta, r *http.Request) {
 	if meta.ID == "" {
 		meta.ID = r.Header.Get(idempotencyKey)
 	}
@@ -185,22 +186,22 @@ func (h *handler[T]) complete(meta *delivery.Meta, r *http.Request) {
 }
 
 // put returns nil when the message is safe.
-func (h *handler[T]) put(ctx context.Context, v T, meta *delivery.Meta) *answer {
-	var verdict atomic.Pointer[delivery.Verdict]
-	m := delivery.New(v, meta, func(v delivery.Verdict) { verdict.Store(&v) })
+func (h *handler[T]) put(ctx context.Context, v T, meta *message.Meta) *answer {
+	var verdict atomic.Pointer[message.Verdict]
+	m := message.New(v, meta, func(v message.Verdict) { verdict.Store(&v) })
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := h.sink.PutAll(ctx, []delivery.Message[T]{m}); err != nil {
+	if err := h.sink.PutAll(ctx, []message.Message[T]{m}); err != nil {
 		m.Nack(0)
 		return &answer{http.StatusServiceUnavailable, "the message could not be stored: send it again", err}
 	}
 	m.Ack()
 	switch got := verdict.Load(); got.Kind {
-	case delivery.Rejected:
+	case message.Rejected:
 		return &answer{http.StatusUnprocessableEntity, "the message was rejected", got.Err}
-	case delivery.Nacked:
+	case message.Nacked:
 		return &answer{http.StatusServiceUnavailable, "the message could not be stored: send it again", errors.New("the sink has nacked it")}
-	case delivery.Acked:
+	case message.Acked:
 	}
 	return nil
 }

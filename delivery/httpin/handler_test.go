@@ -20,14 +20,15 @@ import (
 	"github.com/weirflow/weir/delivery/httpin"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 type order struct{ N int }
 
 // sinkFunc is a sink of the test's own.
-type sinkFunc func(ctx context.Context, m delivery.Message[order]) error
+type sinkFunc func(ctx context.Context, m message.Message[order]) error
 
-func (f sinkFunc) PutAll(ctx context.Context, ms []delivery.Message[order]) error {
+func (f sinkFunc) PutAll(ctx context.Context, ms []message.Message[order]) error {
 	return f(ctx, ms[0])
 }
 
@@ -52,8 +53,8 @@ func TestAccepted(t *testing.T) {
 	s := memory.Open()
 	sink := delivery.NewQueue[order](s, "orders")
 	stored := 0
-	h := httpin.NewHandler(sinkFunc(func(ctx context.Context, m delivery.Message[order]) error {
-		err := sink.PutAll(ctx, []delivery.Message[order]{m})
+	h := httpin.NewHandler(sinkFunc(func(ctx context.Context, m message.Message[order]) error {
+		err := sink.PutAll(ctx, []message.Message[order]{m})
 		stored++
 		return err
 	}), codec.JSON[order](), nil)
@@ -85,7 +86,7 @@ func TestAccepted(t *testing.T) {
 func TestIdempotencyKey(t *testing.T) {
 	var got []int
 	var fails error
-	h := httpin.NewHandler(sinkFunc(func(_ context.Context, m delivery.Message[order]) error {
+	h := httpin.NewHandler(sinkFunc(func(_ context.Context, m message.Message[order]) error {
 		got = append(got, m.Value.N)
 		return fails
 	}), codec.JSON[order](), nil, quiet())
@@ -113,9 +114,9 @@ func TestIdempotencyKey(t *testing.T) {
 	require.Equal(t, []int{1, 1, 2, 3, 3}, got)
 
 	// The key of one client is not that of another one, if meta says so.
-	scoped := httpin.NewHandler(sinkFunc(func(context.Context, delivery.Message[order]) error { return nil }), codec.JSON[order](),
-		func(r *http.Request, _ order) delivery.Meta {
-			return delivery.Meta{ID: r.Header.Get("Client") + "/" + r.Header.Get("Idempotency-Key")}
+	scoped := httpin.NewHandler(sinkFunc(func(context.Context, message.Message[order]) error { return nil }), codec.JSON[order](),
+		func(r *http.Request, _ order) message.Meta {
+			return message.Meta{ID: r.Header.Get("Client") + "/" + r.Header.Get("Idempotency-Key")}
 		}, quiet())
 	require.Equal(t, http.StatusAccepted, serve(scoped, post(`{"N":1}`, key("a", "Client", "ann")...)).Code)
 	require.Equal(t, http.StatusAccepted, serve(scoped, post(`{"N":2}`, key("a", "Client", "bob")...)).Code)
@@ -136,7 +137,7 @@ func (w eventWriter) WriteHeader(status int) {
 // D1: first stored, then answered.
 func TestStoredBeforeAnswered(t *testing.T) {
 	var events []string
-	h := httpin.NewHandler(sinkFunc(func(context.Context, delivery.Message[order]) error {
+	h := httpin.NewHandler(sinkFunc(func(context.Context, message.Message[order]) error {
 		events = append(events, "stored")
 		return nil
 	}), codec.JSON[order](), nil)
@@ -145,22 +146,22 @@ func TestStoredBeforeAnswered(t *testing.T) {
 }
 
 func TestMeta(t *testing.T) {
-	var got delivery.Meta
-	h := httpin.NewHandler(sinkFunc(func(_ context.Context, m delivery.Message[order]) error { got = m.Meta(); return nil }), codec.JSON[order](),
-		func(r *http.Request, v order) delivery.Meta {
-			return delivery.Meta{ID: "ann/" + r.Header.Get("Idempotency-Key"), Key: string(rune('0' + v.N)), Headers: map[string]string{"a": "b"}}
+	var got message.Meta
+	h := httpin.NewHandler(sinkFunc(func(_ context.Context, m message.Message[order]) error { got = m.Meta(); return nil }), codec.JSON[order](),
+		func(r *http.Request, v order) message.Meta {
+			return message.Meta{ID: "ann/" + r.Header.Get("Idempotency-Key"), Key: string(rune('0' + v.N)), Headers: map[string]string{"a": "b"}}
 		})
 	require.Equal(t, http.StatusAccepted, serve(h, post(`{"N":5}`, "Idempotency-Key", "k1", "Traceparent", "00-01")).Code)
-	require.Equal(t, delivery.Meta{ID: "ann/k1", Key: "5", Headers: map[string]string{"a": "b"}}, got)
+	require.Equal(t, message.Meta{ID: "ann/k1", Key: "5", Headers: map[string]string{"a": "b"}}, got)
 }
 
 func TestRefused(t *testing.T) {
 	errFull := errors.New("the disk of host 7 is full")
 	taken := 0
-	sink := func(f func(m delivery.Message[order]) error) sinkFunc {
-		return func(_ context.Context, m delivery.Message[order]) error { taken++; return f(m) }
+	sink := func(f func(m message.Message[order]) error) sinkFunc {
+		return func(_ context.Context, m message.Message[order]) error { taken++; return f(m) }
 	}
-	fine := sink(func(delivery.Message[order]) error { return nil })
+	fine := sink(func(message.Message[order]) error { return nil })
 	for name, c := range map[string]struct {
 		sink    sinkFunc
 		request *http.Request
@@ -171,10 +172,10 @@ func TestRefused(t *testing.T) {
 		"no JSON":    {fine, post(`{`), http.StatusBadRequest, 0},
 		"too large":  {fine, post(`{"N":` + strings.Repeat("1", 100) + `}`), http.StatusRequestEntityTooLarge, 0},
 		"long key":   {fine, post(`{"N":1}`, "Idempotency-Key", strings.Repeat("k", 1025)), http.StatusBadRequest, 0},
-		"full":       {sink(func(delivery.Message[order]) error { return errFull }), post(`{"N":1}`), http.StatusServiceUnavailable, 1},
-		"acked, bad": {sink(func(m delivery.Message[order]) error { m.Ack(); return errFull }), post(`{"N":1}`), http.StatusServiceUnavailable, 1},
-		"rejected":   {sink(func(m delivery.Message[order]) error { m.Reject(errFull); return nil }), post(`{"N":1}`), http.StatusUnprocessableEntity, 1},
-		"nacked":     {sink(func(m delivery.Message[order]) error { m.Nack(0); return nil }), post(`{"N":1}`), http.StatusServiceUnavailable, 1},
+		"full":       {sink(func(message.Message[order]) error { return errFull }), post(`{"N":1}`), http.StatusServiceUnavailable, 1},
+		"acked, bad": {sink(func(m message.Message[order]) error { m.Ack(); return errFull }), post(`{"N":1}`), http.StatusServiceUnavailable, 1},
+		"rejected":   {sink(func(m message.Message[order]) error { m.Reject(errFull); return nil }), post(`{"N":1}`), http.StatusUnprocessableEntity, 1},
+		"nacked":     {sink(func(m message.Message[order]) error { m.Nack(0); return nil }), post(`{"N":1}`), http.StatusServiceUnavailable, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			taken = 0
@@ -191,7 +192,7 @@ func TestRefused(t *testing.T) {
 }
 
 func TestArguments(t *testing.T) {
-	sink := sinkFunc(func(context.Context, delivery.Message[order]) error { return nil })
+	sink := sinkFunc(func(context.Context, message.Message[order]) error { return nil })
 	require.PanicsWithValue(t, "httpin: NewHandler: nil sink", func() { httpin.NewHandler(nil, codec.JSON[order](), nil) })
 	require.PanicsWithValue(t, "httpin: NewHandler: nil codec", func() { httpin.NewHandler[order](sink, nil, nil) })
 	require.PanicsWithValue(t, "httpin: NewHandler: option 0 is nil", func() { httpin.NewHandler(sink, codec.JSON[order](), nil, nil) })
@@ -202,7 +203,7 @@ func TestArguments(t *testing.T) {
 // A queue whose database hangs gets an answer, too: there was none, for as long as the client waited.
 func TestSinkThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := httpin.NewHandler(sinkFunc(func(ctx context.Context, _ delivery.Message[order]) error {
+		h := httpin.NewHandler(sinkFunc(func(ctx context.Context, _ message.Message[order]) error {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}), codec.JSON[order](), nil, quiet())

@@ -4,7 +4,7 @@
 //	j, err := jobs.New(engine, jobs.Config{})
 //	…
 //	job, err := j.Start(ctx, jobs.Spec{
-//		Do: jobs.Merge, Queue: orders.DeadLetters(), To: orders.Name(), Filter: store.Filter{Provider: "bank"}, Rate: 100,
+//		Do: store.Merge, Queue: orders.DeadLetters(), To: orders.Name(), Filter: store.Filter{Provider: "bank"}, Rate: 100,
 //		By: "ann", Why: "the bank is back",
 //	})
 //
@@ -34,5 +34,5 @@
 // # Workers
 //
 // A running worker reports its state every 20 s: [Jobs.Workers] lists the reports. [Jobs.HoldBackend] and its siblings steer the services that
-// workers call; their orders are in the log, too.
+// workers call; their orders are in the log, too. [Groups] shows the dead letters of a queue by similar failures.
 package jobs

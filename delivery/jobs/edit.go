@@ -29,7 +29,7 @@ const maxIDPrefix = 900 // of an edited message; an id has 1,024 bytes at most
 // as for a first visit, without the request id, so its calls are new requests. The error matches [store.ErrChanged] if e is gone, is leased, or
 // was taken since; then the queues stay as they are.
 func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string, payload []byte, by, why string) (Job, error) {
-	spec := Spec{Do: Merge, Queue: queue, To: to, Filter: store.Filter{IDs: []string{e.Meta.ID}}, By: by, Why: why}
+	spec := Spec{Do: store.Merge, Queue: queue, To: to, Filter: store.Filter{IDs: []string{e.Meta.ID}}, By: by, Why: why}
 	if err := spec.check(); err != nil {
 		return Job{}, err
 	}
@@ -50,7 +50,7 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 		}
 		m.Meta.Headers[EditedFrom] = e.Meta.ID
 		m.Meta.ID, m.Payload, m.Cause, m.Delay = editedID(e.Meta.ID, payload), payload, "", 0
-		done, err := tx.Edit(ctx, store.Edit{Do: store.MoveEdit, Queue: queue, Entry: entry, To: to})
+		done, err := tx.Edit(ctx, store.Edit{Do: store.Merge, Queue: queue, Entry: entry, To: to})
 		if err != nil {
 			return err
 		}

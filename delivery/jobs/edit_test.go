@@ -6,16 +6,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // An edited message is another one, with a link to the one whose place it takes, and a line in the log (law J2).
 func TestEdit(t *testing.T) {
 	s := memory.Open()
-	meta := delivery.Meta{
+	meta := message.Meta{
 		ID: "o/1", Visit: 3, Attempts: 9, LastError: "no such airport", Headers: map[string]string{"Trace": "7"},
 		OutcomeUnknown: true, Request: "r", Remembered: time.Now().Add(time.Hour), Provider: "bank",
 	}

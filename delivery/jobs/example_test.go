@@ -3,12 +3,13 @@ package jobs_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // The bank was down. Its payments go back to their queue when it works again, 100 in a second.
@@ -17,11 +18,10 @@ func Example() {
 	engine := memory.Open()
 	payments := delivery.NewQueue[int](engine, "payments")
 	for i, provider := range []string{"bank", "wallet", "bank"} {
-		m, err := store.Encode(codec.JSON[int](), 100*i, delivery.Meta{ID: fmt.Sprint("payment ", i), Provider: provider, Visit: 4})
-		if err != nil {
-			panic(err)
+		m := store.Message{
+			Meta:    message.Meta{ID: fmt.Sprint("payment ", i), Provider: provider, Visit: 4},
+			Payload: []byte(strconv.Itoa(100 * i)), Cause: store.Exhausted,
 		}
-		m.Cause = store.Exhausted
 		if err := engine.Put(ctx, payments.DeadLetters(), m); err != nil {
 			panic(err)
 		}
@@ -32,7 +32,7 @@ func Example() {
 		panic(err)
 	}
 	job, err := j.Start(ctx, jobs.Spec{
-		Do: jobs.Merge, Queue: payments.DeadLetters(), To: payments.Name(), Filter: store.Filter{Provider: "bank"}, Rate: 100,
+		Do: store.Merge, Queue: payments.DeadLetters(), To: payments.Name(), Filter: store.Filter{Provider: "bank"}, Rate: 100,
 		By: "ann", Why: "the bank is back",
 	})
 	if err != nil {

@@ -59,7 +59,7 @@ func writeRecords(t *testing.T, engine *memory.Engine, mock *clock.Mock) {
 	j, err := jobs.New(engine, jobs.Config{Clock: mock})
 	require.NoError(t, err)
 	spec := jobs.Spec{
-		Do: jobs.Merge, Queue: "orders-dead", To: "orders", Max: 10, Rate: 2.5, OutcomeUnknown: true, By: "ann", Why: "fixed",
+		Do: store.Merge, Queue: "orders-dead", To: "orders", Max: 10, Rate: 2.5, OutcomeUnknown: true, By: "ann", Why: "fixed",
 		Filter: store.Filter{
 			IDs: []string{"1", "2"}, Key: "k", Source: "s", Provider: "p", Cause: store.Exhausted, Reason: "r", Error: "503",
 			Since: golden.At, Before: golden.At.AddDate(0, 0, 1),
@@ -67,7 +67,7 @@ func writeRecords(t *testing.T, engine *memory.Engine, mock *clock.Mock) {
 	}
 	_, err = j.Start(t.Context(), spec)
 	require.NoError(t, err)
-	second, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Hold, Queue: "orders", By: "bob", Why: "wait"})
+	second, err := j.Start(t.Context(), jobs.Spec{Do: store.Hold, Queue: "orders", By: "bob", Why: "wait"})
 	require.NoError(t, err)
 	_, err = j.Cancel(t.Context(), second.ID, "bob", "no")
 	require.NoError(t, err)

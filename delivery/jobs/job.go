@@ -13,30 +13,13 @@ import (
 	"github.com/weirflow/weir/internal/storearg"
 )
 
-// Action is the action of a job on messages.
-type Action string
-
-// The actions.
-const (
-	// Merge sends dead letters to another queue, to be processed again as for a first visit, with their history. It adds 1 to Meta.Merges.
-	Merge Action = "merge"
-	// Purge removes messages for good.
-	Purge Action = "purge"
-	// Hold keeps messages from being taken, until they are released.
-	Hold Action = "hold"
-	// Release lets held messages be taken again when they are due.
-	Release Action = "release"
-	// Due makes messages due now that wait for their delay, such as those of a layer. They keep their place, visits and order of keys.
-	Due Action = "due"
-)
-
 const defaultMaxMerges = 5
 
 // Spec specifies a job. Do, Queue, By and Why are required, and To for a Merge.
 type Spec struct {
-	Do    Action `json:"do"`
-	Queue string `json:"queue"`
-	To    string `json:"to,omitempty"` // the queue that merged messages go to
+	Do    store.Action `json:"do"`
+	Queue string       `json:"queue"`
+	To    string       `json:"to,omitempty"` // the queue that merged messages go to
 
 	Filter store.Filter `json:"filter,omitzero"` // the messages; the default is all. Its texts are UTF-8
 	Max    int          `json:"max,omitempty"`   // the most messages; 0: no limit
@@ -84,12 +67,12 @@ type Job struct {
 	unreadable bool  // Error says why
 }
 
-// format is the latest that this version knows: that of Due.
+// format is the latest that this version knows: that of store.Due.
 const format = 2
 
 // format returns the first format that has the action (law W4).
 func (s *Spec) format() int {
-	if s.Do == Due {
+	if s.Do == store.Due {
 		return 2
 	}
 	return 1
@@ -117,13 +100,13 @@ func (j *Job) runs() bool {
 
 func (s *Spec) check() error {
 	switch {
-	case !slices.Contains([]Action{Merge, Purge, Hold, Release, Due}, s.Do):
+	case !slices.Contains([]store.Action{store.Merge, store.Purge, store.Hold, store.Release, store.Due}, s.Do):
 		return fmt.Errorf("jobs: unknown action %q", s.Do)
 	case s.By == "" || s.Why == "":
 		return errors.New("jobs: who starts the job, and why? By and Why are required")
-	case s.Do == Merge && s.To == s.Queue:
+	case s.Do == store.Merge && s.To == s.Queue:
 		return fmt.Errorf("jobs: Queue and To are both %q", s.To)
-	case s.Do != Merge && (s.To != "" || s.MaxMerges != 0 || s.OutcomeUnknown):
+	case s.Do != store.Merge && (s.To != "" || s.MaxMerges != 0 || s.OutcomeUnknown):
 		return fmt.Errorf("jobs: To, MaxMerges and OutcomeUnknown are for a merge, and not for a %s", s.Do)
 	case s.Max < 0 || s.MaxMerges < 0 || !(s.Rate >= 0):
 		return fmt.Errorf("jobs: Max %d, MaxMerges %d and Rate %v must not be negative", s.Max, s.MaxMerges, s.Rate)
@@ -131,7 +114,7 @@ func (s *Spec) check() error {
 	if err := storearg.Queue(s.Queue); err != nil {
 		return err
 	}
-	if s.Do == Merge {
+	if s.Do == store.Merge {
 		if err := storearg.Queue(s.To); err != nil {
 			return fmt.Errorf("jobs: To: %w", err)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 )
 
@@ -42,6 +43,11 @@ type Config struct {
 	Clock  clock.Clock   // for waits; the default is the machine's
 	Logger *slog.Logger  // for failures, at warn level; the default is slog.Default()
 
+	// Local lets jobs and log live in this process, and end with it, if the engine is no [store.Keeper] but a [store.Inspector]. Such jobs only
+	// merge, purge and make due, and leave leased messages alone. If the process is killed, the messages it had claimed return after 30 s; then
+	// start the job again.
+	Local bool
+
 	// Offset, if it is not nil, gets the [Worker.ClockOffset] of each report of [Jobs.Work]. It must not block.
 	Offset func(d time.Duration)
 }
@@ -53,9 +59,12 @@ type Jobs struct {
 	Config
 }
 
-// New returns the jobs of an engine. It returns an error if the engine is not a [store.Keeper].
+// New returns the jobs of an engine. It returns an error if the engine is not a [store.Keeper], unless [Config] has Local.
 func New(e store.Engine, c Config) (*Jobs, error) {
 	keeper, ok := e.(store.Keeper)
+	if i, looks := e.(store.Inspector); looks && !ok && c.Local {
+		keeper, ok = &local{Inspector: i, memory: memory.Open(), claimed: map[place]store.Lease{}}, true
+	}
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("jobs: a %T does not keep jobs: it is not a store.Keeper", e)
@@ -91,10 +100,10 @@ func (j *Jobs) Start(ctx context.Context, s Spec) (Job, error) {
 	if err := s.check(); err != nil {
 		return Job{}, err
 	}
-	if s.Do == Merge {
+	if s.Do == store.Merge {
 		s.MaxMerges = cmp.Or(s.MaxMerges, defaultMaxMerges)
 	}
-	if _, ok := j.engine.(*local); ok && (s.Do == Hold || s.Do == Release) {
+	if _, ok := j.engine.(*local); ok && (s.Do == store.Hold || s.Do == store.Release) {
 		return Job{}, fmt.Errorf("jobs: this engine does not %s messages: it is not a store.Keeper", s.Do)
 	}
 	n, err := j.engine.Count(ctx, s.Queue, s.Filter)

@@ -12,17 +12,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// Local returns e itself if it is a [store.Keeper]. Otherwise it wraps e in an engine whose jobs and log live in this process and end with it.
-// Such jobs only merge, purge and make due, and leave leased messages alone. If the process is killed, the messages it had claimed return after
-// 30 s; then start the job again.
-func Local(e store.Inspector) store.Keeper {
-	if k, ok := e.(store.Keeper); ok {
-		return k
-	}
-	return &local{Inspector: e, memory: memory.Open(), claimed: map[place]store.Lease{}}
-}
-
-// local keeps records in memory. What it lists it claims, so that it can move and remove that.
+// local keeps records in memory: see Config.Local. What it lists it claims, so that it can move and remove that.
 type local struct {
 	store.Inspector
 	memory *memory.Engine
@@ -101,13 +91,13 @@ func (t *localTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error)
 		lease := t.l.claimed[place{e.Queue, e.Entry.Position}]
 		all = append(all, lease)
 		switch e.Do {
-		case store.MoveEdit:
+		case store.Merge:
 			moves = append(moves, store.Move{Lease: lease, Queue: e.To, Message: e.Entry.Message})
-		case store.RemoveEdit:
+		case store.Purge:
 			removed = append(removed, lease)
-		case store.DueEdit:
+		case store.Due:
 			due = append(due, lease)
-		case store.HoldEdit, store.ReleaseEdit: // Start has refused them
+		case store.Hold, store.Release: // Start has refused them
 		}
 	}
 	t.l.mu.Unlock()

@@ -44,9 +44,9 @@ func TestLocalDue(t *testing.T) {
 		m := letter(1)
 		m.Delay = time.Hour
 		require.NoError(t, s.Put(t.Context(), "orders-retry-1", m))
-		j, err := jobs.New(jobs.Local(failing{s, new(int)}), jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+		j, err := jobs.New(failing{s, new(int)}, jobs.Config{Local: true, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
-		job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Due, Queue: "orders-retry-1", By: "ann", Why: "test"})
+		job, err := j.Start(t.Context(), jobs.Spec{Do: store.Due, Queue: "orders-retry-1", By: "ann", Why: "test"})
 		require.NoError(t, err)
 		require.Equal(t, 2, job.Format, "an earlier version does not run it")
 		job, err = j.Run(t.Context(), job.ID, nil)
@@ -73,9 +73,9 @@ func TestLocal(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, claimed, 1)
 
-		j, err := jobs.New(jobs.Local(failing{s, new(int)}), jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+		j, err := jobs.New(failing{s, new(int)}, jobs.Config{Local: true, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
-		spec := jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", Filter: store.Filter{Provider: "bank1"}, By: "ann", Why: "test"}
+		spec := jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders", Filter: store.Filter{Provider: "bank1"}, By: "ann", Why: "test"}
 		job, err := j.Start(t.Context(), spec)
 		require.NoError(t, err)
 		job, err = j.Run(t.Context(), job.ID, nil)
@@ -87,7 +87,7 @@ func TestLocal(t *testing.T) {
 		require.Zero(t, left[0].LeasedUntil, "what stays is given back")
 		require.Zero(t, left[1].LeasedUntil)
 
-		spec = jobs.Spec{Do: jobs.Purge, Queue: "dead", Max: 10, By: "ann", Why: "test"}
+		spec = jobs.Spec{Do: store.Purge, Queue: "dead", Max: 10, By: "ann", Why: "test"}
 		job, err = j.Start(t.Context(), spec)
 		require.NoError(t, err)
 		job, err = j.Run(t.Context(), job.ID, nil)
@@ -97,10 +97,9 @@ func TestLocal(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, n.Messages)
 
-		spec.Do = jobs.Hold
+		spec.Do = store.Hold
 		_, err = j.Start(t.Context(), spec)
 		require.ErrorContains(t, err, "does not hold messages")
-		require.Same(t, s, jobs.Local(s))
 		_, err = jobs.New(failing{s, nil}, jobs.Config{})
 		require.ErrorContains(t, err, "does not keep jobs")
 	})
@@ -143,10 +142,10 @@ func TestLocalJobsOfTwoQueues(t *testing.T) {
 				require.NoError(t, s.Put(t.Context(), queue, letter(i)))
 			}
 		}
-		j := jobsOf(t, jobs.Local(eachItsOwn{s}))
+		j := jobsOf(t, eachItsOwn{s})
 		ended := make(chan jobs.Job)
 		for _, queue := range []string{"a", "b"} {
-			job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Merge, Queue: "dead " + queue, To: queue, By: "ann", Why: "test"})
+			job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "dead " + queue, To: queue, By: "ann", Why: "test"})
 			require.NoError(t, err)
 			go func() { // ends with the job
 				job, _ := j.Run(t.Context(), job.ID, nil)
@@ -175,7 +174,7 @@ func TestAStepThatFails(t *testing.T) {
 		e := &full{Engine: s, until: time.Now().Add(time.Minute)}
 		j, err := jobs.New(e, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
-		job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
+		job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
 		require.NoError(t, err)
 		said := ""
 		begun := time.Now()
@@ -223,7 +222,7 @@ func TestARefusedMessage(t *testing.T) {
 		}
 		j, err := jobs.New(&refusing{s}, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
-		job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
+		job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
 		require.NoError(t, err)
 		job, err = j.Run(t.Context(), job.ID, nil)
 		require.NoError(t, err)

@@ -173,7 +173,7 @@ func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Durat
 			return j.write(ctx, tx, &next, "end", next.By, next.Why)
 		}
 		if before, err := get(ctx, tx, job.ID); err != nil || before.version != job.version || !before.runs() {
-			return cmp.Or(err, store.ErrChanged) // before the edits: Local cannot undo them
+			return cmp.Or(err, store.ErrChanged) // before the edits: local cannot undo them
 		}
 		done, err := tx.Edit(ctx, next.plan(entries, now)...)
 		if err != nil {
@@ -234,18 +234,8 @@ func (j *Jobs) skip(ctx context.Context, job Job, e store.Entry, cause error) (J
 // plan returns what is done to entries, and counts those that stay.
 func (j *Job) plan(entries []store.Entry, now time.Time) (edits []store.Edit) {
 	for _, e := range entries {
-		edit := store.Edit{Queue: j.Queue, Entry: e}
-		switch j.Do {
-		case edited: // is done at once: see Edit
-		case Purge:
-			edit.Do = store.RemoveEdit
-		case Hold:
-			edit.Do = store.HoldEdit
-		case Release:
-			edit.Do = store.ReleaseEdit
-		case Due:
-			edit.Do = store.DueEdit
-		case Merge:
+		edit := store.Edit{Do: j.Do, Queue: j.Queue, Entry: e, To: j.To}
+		if j.Do == store.Merge {
 			switch {
 			case e.Meta.OutcomeUnknown && !j.OutcomeUnknown && !e.Meta.Remembered.After(now):
 				j.InDoubt++
@@ -254,7 +244,6 @@ func (j *Job) plan(entries []store.Entry, now time.Time) (edits []store.Edit) {
 				j.Looping++
 				continue
 			}
-			edit.Do, edit.To = store.MoveEdit, j.To
 			m := e.Clone()
 			failed.Afresh(&m.Meta, now)
 			m.Cause, m.Delay = "", 0

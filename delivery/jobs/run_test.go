@@ -17,12 +17,12 @@ import (
 )
 
 func merge(rate float64) jobs.Spec {
-	return jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", Rate: rate, By: "ann", Why: "test"}
+	return jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders", Rate: rate, By: "ann", Why: "test"}
 }
 
 func jobsOf(t *testing.T, e store.Engine) *jobs.Jobs {
 	t.Helper()
-	j, err := jobs.New(e, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+	j, err := jobs.New(e, jobs.Config{Local: true, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	return j
 }
@@ -145,7 +145,7 @@ func TestAStepOfAJobThatWasStopped(t *testing.T) {
 			require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
 		}
 		engine := &stopping{Inspector: struct{ store.Inspector }{s}}
-		j := jobsOf(t, jobs.Local(engine))
+		j := jobsOf(t, engine)
 		spec := merge(0)
 		spec.Max = 4
 		job, err := j.Start(t.Context(), spec)

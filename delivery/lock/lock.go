@@ -13,17 +13,15 @@
 // that in time. So the system that it writes to must refuse it: the SQL engines check a grant in the transaction of the write (their Guard), and
 // other systems can compare fencing numbers.
 //
-// [Hold] keeps a lock while a function runs. [NewMemory] is for tests. Engines that have locks: ext/sqlite, ext/postgres,
-// ext/jetstream. deliverytest.RunLocks checks locks of your own.
+// [Hold] keeps a lock while a function runs. Engines that have locks: ext/sqlite, ext/postgres, ext/jetstream and, for tests, delivery/memory.
+// deliverytest.RunLocks checks locks of your own.
 package lock
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 var (
@@ -76,21 +74,3 @@ func (e *HeldError) Error() string {
 
 // Unwrap returns [ErrHeld].
 func (*HeldError) Unwrap() error { return ErrHeld }
-
-// Check returns the error for arguments that Acquire must refuse. It is for authors of locks.
-func Check(name, owner string, lease time.Duration) error {
-	for _, s := range []struct{ what, value string }{{"name", name}, {"owner", owner}} {
-		if s.value == "" || !utf8.ValidString(s.value) || strings.ContainsRune(s.value, 0) {
-			return fmt.Errorf("lock: the %s %q must be UTF-8 without NUL, and not empty", s.what, s.value)
-		}
-	}
-	return CheckLease(lease)
-}
-
-// CheckLease returns the error for a lease that is not positive. It is for authors of locks.
-func CheckLease(d time.Duration) error {
-	if d <= 0 {
-		return fmt.Errorf("lock: the lease %v is not positive", d)
-	}
-	return nil
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,50 +12,16 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestMemory(t *testing.T) {
-	deliverytest.RunLocks(t, func(*testing.T) deliverytest.LockPlace {
-		mock := clock.NewMock()
-		m := lock.NewMemory(mock)
-		return deliverytest.LockPlace{Open: func() (lock.Locks, error) { return m, nil }, Wait: mock.Add}
-	})
-}
-
-// Law W3: a name that is not used any more is forgotten, and its fencing numbers go on all the same.
-func TestMemoryForgetsNames(t *testing.T) {
-	mock := clock.NewMock()
-	m := lock.NewMemory(mock)
-	acquire := func(name string) lock.Grant {
-		g, err := m.Acquire(t.Context(), name, "me", time.Minute)
-		require.NoError(t, err)
-		return g
-	}
-	for range 7 {
-		g := acquire("a")
-		require.NoError(t, m.Release(t.Context(), g))
-	}
-	held := acquire("held")
-	for i := range 1000 {
-		acquire(strconv.Itoa(i))
-		mock.Add(time.Hour)
-		if i == 20 {
-			require.NoError(t, m.Extend(t.Context(), held, 10_000*time.Hour), "its lease has ended, and nobody else has it")
-		}
-	}
-	require.Less(t, lock.Names(m), 200)
-	require.Greater(t, acquire("a").Fence, uint64(7))
-	require.ErrorIs(t, m.Extend(t.Context(), lock.Grant{Name: "1", Owner: "me", Fence: 1}, time.Hour), lock.ErrLost)
-}
-
 func TestHoldKeepsAndGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clock.New()
-		l := lock.NewMemory(c)
+		l := memory.Open(memory.WithClock(c)).Locks()
 		broken := errors.New("broken")
 		err := lock.Hold(t.Context(), c, l, "a", "me", time.Second, func(ctx context.Context, g lock.Grant) error {
 			time.Sleep(time.Minute)
@@ -88,7 +53,7 @@ func TestHoldExtendsFromTheStart(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	synctest.Test(t, func(t *testing.T) {
 		c := clock.NewMock()
-		l := &extensions{Locks: lock.NewMemory(c)}
+		l := &extensions{Locks: memory.Open(memory.WithClock(c)).Locks()}
 		require.NoError(t, lock.Hold(t.Context(), c, l, "a", "me", 3*time.Second, func(context.Context, lock.Grant) error {
 			c.Add(time.Second + time.Millisecond)
 			synctest.Wait()
@@ -101,7 +66,7 @@ func TestHoldExtendsFromTheStart(t *testing.T) {
 func TestHoldWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clock.New()
-		l := lock.NewMemory(c)
+		l := memory.Open(memory.WithClock(c)).Locks()
 		_, err := l.Acquire(t.Context(), "a", "dead", 10*time.Second)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -134,7 +99,7 @@ func TestHoldDoesNotWaitForeverToGiveBack(t *testing.T) {
 			c := clock.New()
 			ctx, cancel := context.WithCancel(t.Context())
 			begun := time.Now()
-			err := lock.Hold(ctx, c, stuck{lock.NewMemory(c)}, "a", "me", lease, func(context.Context, lock.Grant) error {
+			err := lock.Hold(ctx, c, stuck{memory.Open(memory.WithClock(c)).Locks()}, "a", "me", lease, func(context.Context, lock.Grant) error {
 				cancel()
 				return nil
 			})
@@ -149,7 +114,7 @@ func TestHoldEndsWithItsLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := clock.New()
-				m := lock.NewMemory(c)
+				m := memory.Open(memory.WithClock(c)).Locks()
 				var l lock.Locks = m
 				if name == "no answer" {
 					l = stuck{m}

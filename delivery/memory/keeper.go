@@ -125,12 +125,12 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 		return false, nil
 	}
 	there := q.entries[e.Entry.Position]
-	if there == nil || e.Do != store.RemoveEdit && (there.Fence != e.Entry.Fence || there.LeasedUntil.After(m.clock.Now())) {
+	if there == nil || e.Do != store.Purge && (there.Fence != e.Entry.Fence || there.LeasedUntil.After(m.clock.Now())) {
 		return false, nil
 	}
 	was := *there
 	switch e.Do {
-	case store.MoveEdit:
+	case store.Merge:
 		ms, err := stored([]store.Message{e.Entry.Message})
 		if err != nil {
 			return false, err
@@ -146,12 +146,12 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 			m.restore(e.Queue, there)
 		})
 		return true, nil
-	case store.RemoveEdit:
+	case store.Purge:
 		m.remove(e.Queue, there)
 		t.undo = append(t.undo, func() { m.restore(e.Queue, there) })
 		return true, nil
-	case store.HoldEdit, store.ReleaseEdit:
-		hold := e.Do == store.HoldEdit
+	case store.Hold, store.Release:
+		hold := e.Do == store.Hold
 		if there.Held == hold {
 			return false, nil
 		}
@@ -166,7 +166,7 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 			m.queues[e.Queue].set(there, was.at)
 		})
 		return true, nil
-	case store.DueEdit:
+	case store.Due:
 		now := m.clock.Now()
 		if there.Held || !there.at.After(now) {
 			return false, nil
@@ -179,7 +179,7 @@ func (t *memoryTx) edit(e *store.Edit) (bool, error) {
 		})
 		return true, nil
 	}
-	return false, fmt.Errorf("memory: unknown kind of edit: %d", e.Do)
+	return false, fmt.Errorf("memory: unknown action: %q", e.Do)
 }
 
 // restore puts an entry back where it was.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/benbjohnson/clock"
 
-	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
@@ -41,7 +40,7 @@ type memoryQueues struct {
 	size   int
 	last   store.Position
 
-	locks    *lock.Memory
+	locks    *memoryLocks
 	records  map[recordKey]store.Record
 	watchers []*func()
 }
@@ -90,7 +89,8 @@ func Open(opts ...Option) *Engine {
 	for _, opt := range opts {
 		opt(m)
 	}
-	m.clock, m.locks = wait.NewForward(m.machine), lock.NewMemory(m.machine)
+	m.clock = wait.NewForward(m.machine)
+	m.locks = newLocks(m.clock)
 	return &Engine{memoryQueues: m}
 }
 

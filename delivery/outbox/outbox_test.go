@@ -13,16 +13,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/outbox"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,7 +32,7 @@ var errKilled = errors.New("killed")
 type world struct {
 	t     *testing.T
 	store *memory.Engine
-	locks *lock.Memory
+	locks lock.Locks
 
 	mu        sync.Mutex
 	published []string
@@ -43,13 +42,13 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return &world{t: t, store: memory.Open(), locks: lock.NewMemory(clock.New())}
+	return &world{t: t, store: memory.Open(), locks: memory.Open().Locks()}
 }
 
 func (w *world) stage(d time.Duration, ids ...string) {
 	w.t.Helper()
 	for _, id := range ids {
-		require.NoError(w.t, w.store.Put(w.t.Context(), "outbox", store.Message{Meta: delivery.Meta{ID: id}, Delay: d}))
+		require.NoError(w.t, w.store.Put(w.t.Context(), "outbox", store.Message{Meta: message.Meta{ID: id}, Delay: d}))
 	}
 }
 
@@ -401,7 +400,7 @@ func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 		w.stage(0, "a")
 		w.fail = func(ids []string) error {
 			if len(w.published) == 0 {
-				return w.store.Put(t.Context(), "outbox", store.Message{Meta: delivery.Meta{ID: "a", Merges: 1}, Delay: time.Second})
+				return w.store.Put(t.Context(), "outbox", store.Message{Meta: message.Meta{ID: "a", Merges: 1}, Delay: time.Second})
 			}
 			return nil
 		}
@@ -419,7 +418,7 @@ func TestAMessageWithTheSameIDThatIsNotDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.stage(0, "a")
-		require.NoError(t, w.store.Put(t.Context(), "outbox", store.Message{Meta: delivery.Meta{ID: "a", Merges: 1}, Delay: time.Hour}))
+		require.NoError(t, w.store.Put(t.Context(), "outbox", store.Message{Meta: message.Meta{ID: "a", Merges: 1}, Delay: time.Hour}))
 		w.stage(0, "b")
 		w.relay(w.store, w.config(), 59*time.Minute)
 		require.Equal(t, []string{"a", "b"}, w.published)
@@ -624,7 +623,7 @@ func TestRelayLeavesWhatIsHeld(t *testing.T) {
 		entries, err := w.store.List(t.Context(), "outbox", store.Filter{}, store.Page{Max: 3})
 		require.NoError(t, err)
 		require.NoError(t, w.store.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
-			_, err := tx.Edit(ctx, store.Edit{Do: store.HoldEdit, Queue: "outbox", Entry: entries[1]})
+			_, err := tx.Edit(ctx, store.Edit{Do: store.Hold, Queue: "outbox", Entry: entries[1]})
 			return err
 		}))
 		w.relay(w.store, w.config(), time.Minute)

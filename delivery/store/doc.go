@@ -2,7 +2,7 @@
 //
 // # Vocabulary
 //
-//   - A [Message] is bytes and their metadata ([delivery.Meta]).
+//   - A [Message] is bytes and their metadata ([message.Meta]).
 //   - A queue is a name. Putting the first message makes it.
 //   - A message is due when its delay has passed. [Store.Take] returns messages that are due.
 //   - A lease is the right to settle a message that was taken, until a time. After that another consumer can take the message. The [Lease]

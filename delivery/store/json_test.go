@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 func TestJSONKeepsMessages(t *testing.T) {
@@ -17,7 +17,7 @@ func TestJSONKeepsMessages(t *testing.T) {
 		"", "null", "{}", `{"a":1}`, `{"a": 1}`, `"x"`, "1e400", "  1", "<b>", `"<b>&"`, "\"\u2028\"", "\xff", "\x00", `{"a":1}{"b":2}`, "12\n", `{"a":1,"a":2}`, `"\ud800"`,
 	} {
 		want := store.Message{
-			Meta:  delivery.Meta{ID: "id\xff", Key: "k", Visit: 2, Merges: 1, LastFailure: time.Unix(1, 5).UTC(), Reasons: []string{"A"}},
+			Meta:  message.Meta{ID: "id\xff", Key: "k", Visit: 2, Merges: 1, LastFailure: time.Unix(1, 5).UTC(), Reasons: []string{"A"}},
 			Cause: store.Permanent, Schema: []byte{0, 1},
 		}
 		if payload != "" {
@@ -33,7 +33,7 @@ func TestJSONKeepsMessages(t *testing.T) {
 }
 
 func TestJSONIsReadable(t *testing.T) {
-	m := store.Message{Meta: delivery.Meta{ID: "orders/0/17", Visit: 3}, Payload: []byte(`{"total":12}`), Cause: store.Exhausted}
+	m := store.Message{Meta: message.Meta{ID: "orders/0/17", Visit: 3}, Payload: []byte(`{"total":12}`), Cause: store.Exhausted}
 	b, err := json.Marshal(m)
 	require.NoError(t, err)
 	require.Equal(t, `{"meta":{"id":"orders/0/17","visit":3},"cause":"exhausted","payload":{"total":12}}`, string(b))
@@ -50,7 +50,7 @@ func TestJSONOfALaterVersion(t *testing.T) {
 	var m store.Message
 	require.NoError(t, json.Unmarshal([]byte(text), &m))
 	want := map[string]string{"Weir-Tenant": "north", "Weir-Meta-later": "1", "Weir-Message-later": `{"a":"<"}`, "Weir-Message-signed": "true"}
-	require.Equal(t, store.Message{Meta: delivery.Meta{ID: "a", Headers: want}, Payload: []byte(`{"n":1}`)}, m)
+	require.Equal(t, store.Message{Meta: message.Meta{ID: "a", Headers: want}, Payload: []byte(`{"n":1}`)}, m)
 	b, err := m.MarshalJSON()
 	require.NoError(t, err)
 	require.Equal(t, `{"meta":{"id":"a","headers":{"Weir-Tenant":"north"},"later":1},"payload":{"n":1},"later":{"a":"<"},"signed":true}`, string(b))

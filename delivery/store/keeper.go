@@ -52,28 +52,30 @@ type Record struct {
 
 // Edit changes a message that [Inspector.List] has shown. It is not done if the message is gone, leased, or was taken since it was shown.
 type Edit struct {
-	Do    EditKind
+	Do    Action
 	Queue string
 	Entry Entry
-	To    string // of MoveEdit: the queue in which the message of Entry is put
+	To    string // of Merge: the queue in which the message of Entry is put
 }
 
-// EditKind is the kind of an [Edit].
-type EditKind int
+// Action is what an [Edit] or a job (package jobs) does to messages.
+type Action string
 
-// The kinds of an [Edit].
+// The actions.
 const (
-	// MoveEdit puts the message of the entry into another queue, where it is due after its Delay, and removes the listed message. It is not done
-	// if a message with the same identity is there.
-	MoveEdit EditKind = iota
-	// RemoveEdit removes the message, even while it is leased.
-	RemoveEdit
-	// HoldEdit keeps the message from being taken and claimed, until it is released.
-	HoldEdit
-	// ReleaseEdit lets a held message be taken when it is due. It is not done if the message is not held.
-	ReleaseEdit
-	// DueEdit makes a message due now that waits for its delay, where it is. It is not done if the message is due or held.
-	DueEdit
+	// Merge puts a message into another queue, and removes it from its own. A job sends dead letters back so, to be processed again as for a
+	// first visit, with their history: it adds 1 to Meta.Merges. An edit puts the message of its entry, which is due after its Delay. It is not
+	// done if a message with the same identity is there.
+	Merge Action = "merge"
+	// Purge removes messages for good. An edit does so even while they are leased.
+	Purge Action = "purge"
+	// Hold keeps messages from being taken and claimed, until they are released.
+	Hold Action = "hold"
+	// Release lets held messages be taken again when they are due. It is not done if a message is not held.
+	Release Action = "release"
+	// Due makes messages due now that wait for their delay, such as those of a layer. They keep their place, visits and order of keys. It is not
+	// done if a message is due or held.
+	Due Action = "due"
 )
 
 // Watcher is a [Keeper] that reports when records of the kind [WatchedKind] are written. On other engines they are read once a second.

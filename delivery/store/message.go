@@ -36,7 +36,7 @@ const (
 	Undecodable    Cause = "undecodable"     // its codec cannot read the payload, or the message is damaged in the store
 	Lapsed         Cause = "lapsed"          // its leases ended repeatedly: its workers died, or hung
 	Expired        Cause = "expired"         // its deadline has passed, or comes before its next visit
-	Refused        Cause = "refused"         // a sink or a layer can never take its result ([delivery.ErrRefused]): too large, for example
+	Refused        Cause = "refused"         // a sink or a layer can never take its result ([message.ErrRefused]): too large, for example
 )
 
 // Identity distinguishes the messages of a queue.

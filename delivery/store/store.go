@@ -186,7 +186,7 @@ type Entry struct {
 	Position    Position
 	Arrived     time.Time // when it was put in this queue, by the store's clock
 	LeasedUntil time.Time // zero: it is not leased
-	Held        bool      // it is not taken until it is released: see HoldEdit
+	Held        bool      // it is not taken until it is released: see Hold
 	Fence       uint64    // how often it was taken
 }
 

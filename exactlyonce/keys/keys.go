@@ -97,20 +97,19 @@ func New(db *sql.DB, d Dialect, c Config) *Keys {
 	return &Keys{db: db, dialect: d, config: c, operations: map[string]*Operation{}}
 }
 
-// HandlerFunc brings a request to its end, in steps. A response that it returns without an error is stored, if it has not
-// called [Run.Finish]. With an error the request is not finished; the response, if it has a status, is sent and not stored.
-type HandlerFunc func(ctx context.Context, run *Run) (exactlyonce.Response, error)
-
 // Operation is a handler with a name.
 type Operation struct {
 	keys    *Keys
 	name    string
-	handler HandlerFunc
+	handler func(ctx context.Context, run *Run) (exactlyonce.Response, error)
 }
 
-// Operation registers a handler. The name, of 1 to 50 bytes, is stored with requests: it must stay the same as long as some
+// Operation registers a handler, which brings a request to its end, in steps. A response that it returns without an error is stored, if it has
+// not called [Run.Finish]. With an error the request is not finished; the response, if it has a status, is sent and not stored.
+//
+// The name, of 1 to 50 bytes, is stored with requests: it must stay the same as long as some
 // of them may be unfinished. Operation panics if the name is taken or not valid, or if handler is nil.
-func (k *Keys) Operation(name string, handler HandlerFunc) *Operation {
+func (k *Keys) Operation(name string, handler func(ctx context.Context, run *Run) (exactlyonce.Response, error)) *Operation {
 	if handler == nil {
 		panic("keys: Operation: handler is nil")
 	}

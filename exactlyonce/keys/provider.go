@@ -19,30 +19,13 @@ type Refusal struct {
 	Reason   string // the text of its error
 }
 
-// RefusedError reports that no provider is left. It matches [ErrRefused] and is definite.
-type RefusedError struct {
-	Refusals []Refusal // in order
-}
-
-// Error names the providers and their reasons.
-func (e *RefusedError) Error() string {
-	reasons := make([]string, len(e.Refusals))
-	for i, r := range e.Refusals {
-		reasons[i] = r.Provider + ": " + r.Reason
-	}
-	return fmt.Sprintf("keys: refused by %d providers: %s", len(reasons), strings.Join(reasons, "; "))
-}
-
-// Is makes errors.Is find ErrRefused.
-func (*RefusedError) Is(target error) bool { return target == ErrRefused }
-
 // CallProvider is [Call] for several equivalent services, such as two payment providers. choose names the service to call. The choice is stored
 // before the first call, and every later call goes to that service, whatever choose would return by then, even after a restart and from another
 // worker. Only after an error that matches [ErrRefused], which is stored, choose is asked for another service. After any other error the outcome
 // is in doubt: the request fails, and its next attempt asks the same provider with the same key.
 //
-// choose gets the providers that have refused, in order; not ok means that none is left, and CallProvider returns a
-// [*RefusedError]. key differs for each provider. name has 1 to 35 bytes.
+// choose gets the providers that have refused, in order; not ok means that none is left: then the error matches
+// [ErrRefused], names them with their reasons, and is definite. key differs for each provider. name has 1 to 35 bytes.
 func CallProvider[T any](ctx context.Context, r *Run, name string, choose func(refused []Refusal) (provider string, ok bool),
 	call func(ctx context.Context, provider, key string) (T, error),
 ) (T, error) {
@@ -65,7 +48,7 @@ func CallProvider[T any](ctx context.Context, r *Run, name string, choose func(r
 			return *new(T), err
 		}
 		if !chosen.OK {
-			return *new(T), &RefusedError{Refusals: refused}
+			return *new(T), refusedBy(refused)
 		}
 		answer, err := Call(ctx, r, fmt.Sprintf("%s-call-%d", name, n), func(ctx context.Context, key string) (outcome, error) {
 			result, err := call(ctx, chosen.Provider, key)
@@ -82,4 +65,13 @@ func CallProvider[T any](ctx context.Context, r *Run, name string, choose func(r
 		}
 		refused = append(refused, Refusal{chosen.Provider, answer.Reason})
 	}
+}
+
+// refusedBy returns the error that no provider is left.
+func refusedBy(all []Refusal) error {
+	reasons := make([]string, len(all))
+	for i, r := range all {
+		reasons[i] = r.Provider + ": " + r.Reason
+	}
+	return fmt.Errorf("%w by %d providers: %s", ErrRefused, len(reasons), strings.Join(reasons, "; "))
 }

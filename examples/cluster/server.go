@@ -63,7 +63,8 @@ func freePorts(n int) (addresses []string, err error) {
 
 // serve is the process of a server, until it is killed.
 func serve(s settings) error {
-	_, err := embedded.Start(filepath.Join(s.Dir, s.Name), embedded.WithLogger(quiet), embedded.WithCluster(s.Cluster[s.Name]))
+	here := s.Cluster[s.Name]
+	_, err := embedded.Start(filepath.Join(s.Dir, s.Name), embedded.Config{Logger: quiet, Cluster: &here})
 	if err != nil {
 		return err
 	}

@@ -12,12 +12,12 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/examples/internal/bank"
 	"github.com/weirflow/weir/examples/internal/procs"
 	"github.com/weirflow/weir/examples/internal/show"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
+	"github.com/weirflow/weir/message"
 )
 
 // run is the command: it starts the processes, kills them, starts them again, and compares what is left with the orders.
@@ -229,9 +229,9 @@ func (s *supervisor) publish(ctx context.Context) error {
 	ticks := max(1, int64(s.Duration/tick))
 	orders := bank.Orders(s.Seed, s.Orders)
 	for n := int64(1); n <= ticks; n++ {
-		var batch []delivery.Message[bank.Order]
+		var batch []message.Message[bank.Order]
 		for _, o := range orders[s.Orders*(n-1)/ticks : s.Orders*n/ticks] {
-			batch = append(batch, delivery.New(o, &delivery.Meta{ID: o.ID, Key: o.ID}, nil))
+			batch = append(batch, message.New(o, &message.Meta{ID: o.ID, Key: o.ID}, nil))
 		}
 		_, err := again(ctx, func(ctx context.Context) (any, error) { return nil, queue.PutAll(ctx, batch) })
 		if err != nil {

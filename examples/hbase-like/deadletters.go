@@ -7,9 +7,9 @@ import (
 	"strconv"
 
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deadfile"
 	"github.com/weirflow/weir/examples/hbase-like/internal/flights"
+	"github.com/weirflow/weir/message"
 )
 
 // deadLetters are the flights that were given up, each with its history, as lines of the input. A nil one takes none.
@@ -35,8 +35,8 @@ func (d *deadLetters) take(ctx context.Context, f failure) error {
 	if d == nil {
 		return nil
 	}
-	origin := delivery.Origin{Source: d.input, Position: strconv.Itoa(f.Element.Line)}
-	return d.file.Take(delivery.ContextWithMeta(ctx, delivery.Meta{ID: origin.ID(), Origin: origin}), f)
+	origin := message.Origin{Source: d.input, Position: strconv.Itoa(f.Element.Line)}
+	return d.file.Take(message.ContextWithMeta(ctx, message.Meta{ID: origin.ID(), Origin: origin}), f)
 }
 
 func (d *deadLetters) close() error {

@@ -19,9 +19,9 @@ type withServer struct {
 // startEmbedded starts the server in the process of the supervisor, so that workers can be killed without it. They come through a
 // port of the loopback interface; a worker that has the server in its own process needs none.
 func startEmbedded(ctx context.Context, at location) (engine, error) {
-	s, err := embedded.Start(filepath.Join(at.Dir, "jetstream"), embedded.WithLogger(quiet), embedded.WithServerOptions(func(o *server.Options) {
+	s, err := embedded.Start(filepath.Join(at.Dir, "jetstream"), embedded.Config{Logger: quiet, Options: func(o *server.Options) {
 		o.DontListen, o.Host, o.Port = false, "127.0.0.1", server.RANDOM_PORT
-	}))
+	}})
 	if err != nil {
 		return nil, err
 	}

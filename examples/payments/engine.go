@@ -14,6 +14,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/examples/internal/bank"
+	"github.com/weirflow/weir/message"
 )
 
 // location says where a worker finds the engine.
@@ -143,9 +144,9 @@ func ordersOn(e delivery.Engine, at location, provider string) *delivery.Queue[b
 
 // putAll puts orders into a sink. They have the ids by which engines and workers know them.
 func putAll(ctx context.Context, sink delivery.Sink[bank.Order], orders []bank.Order) error {
-	messages := make([]delivery.Message[bank.Order], len(orders))
+	messages := make([]message.Message[bank.Order], len(orders))
 	for i, o := range orders {
-		messages[i] = delivery.New(o, &delivery.Meta{ID: o.ID, Key: o.ID}, nil)
+		messages[i] = message.New(o, &message.Meta{ID: o.ID, Key: o.ID}, nil)
 	}
 	return sink.PutAll(ctx, messages)
 }

@@ -75,9 +75,9 @@ func TestChargedOnce(t *testing.T) {
 // JetStream with a server elsewhere: the run removes what it has put at the end.
 func TestOnAServer(t *testing.T) {
 	t.Parallel()
-	s, err := embedded.Start(t.TempDir(), embedded.WithLogger(quiet), embedded.WithServerOptions(func(o *server.Options) {
+	s, err := embedded.Start(t.TempDir(), embedded.Config{Logger: quiet, Options: func(o *server.Options) {
 		o.DontListen, o.Host, o.Port = false, "127.0.0.1", server.RANDOM_PORT
-	}))
+	}})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	status, out, errOut := execute(t, "-engine", s.URL(), "-orders", "40", "-kills", "1", "-outage=false", "-progress", "off")

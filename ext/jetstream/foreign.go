@@ -14,11 +14,11 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/headers"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/message"
 )
 
 // Foreign is a stream that other programs write or read: see [WithForeign].
@@ -28,7 +28,7 @@ type Foreign struct {
 	// Subject is the subject to publish to. The default is the stream's only subject, if it does not have wildcards.
 	Subject string
 	// SubjectOf returns the subject of a message, if not nil. "": Subject.
-	SubjectOf func(delivery.Meta) string
+	SubjectOf func(message.Meta) string
 	// AckWait is the AckWait of the consumer when it is made, and so how long the messages of a worker that was killed stay with it. The default
 	// is 30 s, the lease of a queue.
 	AckWait time.Duration
@@ -452,7 +452,7 @@ func (f *foreign) release(ctx context.Context, delay time.Duration, leases []sto
 		}
 		switch {
 		case err == nil:
-		case !errors.Is(err, delivery.ErrRefused):
+		case !errors.Is(err, message.ErrRefused):
 			return err
 		case delay >= forGood && f.stays: // it does not fit, and stays where it is
 			answer = "+TERM"

@@ -11,10 +11,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
 	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/message"
 )
 
 // headerVersion is the header with the version of a record.
@@ -88,7 +88,7 @@ func (s *Engine) records(ctx context.Context, kind, after string, limit int) (li
 
 // Update implements [store.Keeper]. The edits and records of f are a transaction of the server, of at most 1,000 messages: an edit that moves a
 // message takes two of them, and each other edit and each record takes one. An Update of more returns an error that matches
-// [delivery.ErrRefused]. Reads of f see the state at the time of the read, without f's own changes.
+// [message.ErrRefused]. Reads of f see the state at the time of the read, without f's own changes.
 func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		for try := range maxTries {
@@ -138,7 +138,7 @@ func (t *tx) add(queue string, m *nats.Msg) {
 
 func (t *tx) commit(ctx context.Context) error {
 	if len(t.ms) > maxBatch {
-		return fmt.Errorf("jetstream: %w: a transaction of %d messages: the server takes %d", delivery.ErrRefused, len(t.ms), maxBatch)
+		return fmt.Errorf("jetstream: %w: a transaction of %d messages: the server takes %d", message.ErrRefused, len(t.ms), maxBatch)
 	}
 	seq, err := t.s.publishAll(ctx, t.ms)
 	if err != nil {
@@ -214,7 +214,7 @@ func (t *tx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
 		if ix != nil {
 			items[i], _ = ix.at(uint64(e.Entry.Position))
 		}
-		if e.Do != store.MoveEdit {
+		if e.Do != store.Merge {
 			continue
 		}
 		if puts[i], err = t.put(ctx, e); err != nil {
@@ -234,7 +234,7 @@ func (t *tx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
 	return done, nil
 }
 
-// put returns what a MoveEdit puts.
+// put returns what a Merge puts.
 func (t *tx) put(ctx context.Context, e *store.Edit) (put, error) {
 	if err := t.s.nameQueue(ctx, e.To); err != nil {
 		return put{}, err
@@ -258,12 +258,12 @@ func (t *tx) look(ctx context.Context, e *store.Edit, it item, p *put) (r *recor
 	}
 	subject := t.s.queueSubject(e.Queue) + it.identity
 	r = &record{subject: subject, seq: it.seq, at: t.now, state: state{kind: it.kind, position: it.position, fence: it.fence, span: it.ready - min(it.ready, t.now)}}
-	if t.sure || e.Do == store.HoldEdit || e.Do == store.ReleaseEdit || e.Do == store.DueEdit {
+	if t.sure || e.Do == store.Hold || e.Do == store.Release || e.Do == store.Due {
 		if r, err = t.s.read(ctx, subject); err != nil || r == nil || r.kind == gone || r.position != it.position {
 			return nil, err
 		}
 	}
-	if t.sure && e.Do == store.MoveEdit {
+	if t.sure && e.Do == store.Merge {
 		err = t.s.look(ctx, p)
 	}
 	return r, err
@@ -271,7 +271,7 @@ func (t *tx) look(ctx context.Context, e *store.Edit, it item, p *put) (r *recor
 
 // edit adds what an edit publishes, unless its message has changed since it was shown.
 func (t *tx) edit(e *store.Edit, r *record, p *put) bool {
-	if r == nil || e.Do != store.RemoveEdit && (r.fence != e.Entry.Fence || r.kind == leased && r.ready() > t.now) {
+	if r == nil || e.Do != store.Purge && (r.fence != e.Entry.Fence || r.kind == leased && r.ready() > t.now) {
 		return false
 	}
 	s := t.s
@@ -279,23 +279,23 @@ func (t *tx) edit(e *store.Edit, r *record, p *put) bool {
 		return false
 	}
 	switch e.Do {
-	case store.RemoveEdit:
+	case store.Purge:
 		t.add(e.Queue, s.message(r.subject, r.then(gone, 0), "", nil, r.seq))
-	case store.HoldEdit, store.ReleaseEdit:
+	case store.Hold, store.Release:
 		next := r.then(held, 0)
-		if e.Do == store.ReleaseEdit {
+		if e.Do == store.Release {
 			next = r.then(waiting, time.Duration(r.due-min(r.due, t.now)))
 		}
-		if (r.kind == held) == (e.Do == store.HoldEdit) {
+		if (r.kind == held) == (e.Do == store.Hold) {
 			return false
 		}
 		t.add(e.Queue, s.message(r.subject, next, r.why, r.body, r.seq))
-	case store.DueEdit:
+	case store.Due:
 		if r.kind != waiting || r.ready() <= t.now {
 			return false
 		}
 		t.add(e.Queue, s.message(r.subject, r.then(waiting, 0), r.why, r.body, r.seq))
-	case store.MoveEdit:
+	case store.Merge:
 		if _, twice := t.at[p.subject]; twice || p.there && p.subject != r.subject {
 			return false
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 // locks are those of an engine: messages of its stream. Time is the server's. Names have at most 1,024 bytes.
@@ -104,7 +105,7 @@ func checkName(name string) error {
 
 // Acquire implements [lock.Locks].
 func (l locks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (g lock.Grant, err error) {
-	if err := errors.Join(lock.Check(name, owner, lease), checkName(name)); err != nil {
+	if err := errors.Join(storearg.Lock(name, owner, lease), checkName(name)); err != nil {
 		return g, err
 	}
 	err = l.s.do(ctx, func(ctx context.Context) error {
@@ -162,7 +163,7 @@ func (l locks) change(ctx context.Context, g lock.Grant, to holding) error {
 
 // Extend implements [lock.Locks].
 func (l locks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
-	if err := lock.CheckLease(d); err != nil {
+	if err := storearg.Extend(d); err != nil {
 		return err
 	}
 	return l.change(ctx, g, holding{g.Name, g.Owner, g.Fence, d})

@@ -11,11 +11,11 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/headers"
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 )
 
 const (
@@ -40,7 +40,7 @@ func (f *foreign) publishFresh(ctx context.Context, ms []store.Message) (rest []
 			return err
 		}, func(recovered any) error { return guard.Recovered("jetstream", recovered) }) // of SubjectOf
 		if err != nil {
-			return nil, fmt.Errorf("jetstream: %w: message %q: %w", delivery.ErrRefused, ms[i].Meta.ID, err)
+			return nil, fmt.Errorf("jetstream: %w: message %q: %w", message.ErrRefused, ms[i].Meta.ID, err)
 		}
 		fresh = append(fresh, out)
 	}
@@ -75,7 +75,7 @@ func checkSubject(subject string) error {
 }
 
 // writeHeaders returns the headers of a message.
-func writeHeaders(meta delivery.Meta, schema []byte) (nats.Header, error) {
+func writeHeaders(meta message.Meta, schema []byte) (nats.Header, error) {
 	all, err := meta.ToHeaders()
 	if err != nil {
 		return nil, err

@@ -25,6 +25,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // cluster is a Kafka in memory (kfake is no server for users), or a real one: WEIR_KAFKA.
@@ -274,11 +275,11 @@ func (c *cluster) behind(partitions int32) (n int64) {
 }
 
 // receive receives n messages.
-func receive(t testing.TB, s delivery.Source[string], n int) []delivery.Message[string] {
+func receive(t testing.TB, s delivery.Source[string], n int) []message.Message[string] {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var all []delivery.Message[string]
+	var all []message.Message[string]
 	for len(all) < n {
 		ms, err := s.Receive(ctx, n-len(all))
 		require.NoError(t, err)
@@ -297,7 +298,7 @@ func nothing(t testing.TB, s delivery.Source[string], d time.Duration) {
 	require.Empty(t, ms)
 }
 
-func values(ms []delivery.Message[string]) (vs []string) {
+func values(ms []message.Message[string]) (vs []string) {
 	for _, m := range ms {
 		vs = append(vs, m.Value)
 	}
@@ -327,11 +328,11 @@ func (c *cluster) engine(opts ...Option) *Engine {
 // testSource is a source of texts.
 type testSource struct{ *source }
 
-func (s *testSource) Receive(ctx context.Context, n int) ([]delivery.Message[string], error) {
+func (s *testSource) Receive(ctx context.Context, n int) ([]message.Message[string], error) {
 	raw, err := s.source.Receive(ctx, n)
-	ms := make([]delivery.Message[string], len(raw))
+	ms := make([]message.Message[string], len(raw))
 	for i, m := range raw {
-		ms[i] = delivery.With(m, string(m.Value))
+		ms[i] = message.With(m, string(m.Value))
 	}
 	if err != nil {
 		return nil, err

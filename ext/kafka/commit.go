@@ -13,9 +13,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/verdicts"
+	"github.com/weirflow/weir/message"
 )
 
 const (
@@ -213,7 +213,7 @@ func (s *source) nextPut() (*entry, store.Message) {
 // putOne puts a message. A dead letter that does not fit has less history, or points to its record, which stays in its topic (law W2).
 func (s *source) putOne(ctx context.Context, e *entry, m store.Message) error {
 	where := fmt.Sprintf("topic %s, partition %d, offset %d", e.id.topic, e.id.partition, e.record.Offset)
-	_, err := verdicts.Bury(m.Meta, where, func(meta delivery.Meta, whole bool) error {
+	_, err := verdicts.Bury(m.Meta, where, func(meta message.Meta, whole bool) error {
 		m := m
 		if m.Meta = meta; !whole {
 			m.Payload = nil

@@ -14,8 +14,25 @@
 //   - A queue "orders" is the topic orders, or the topics of [WithForeign]. Its layers are the topics orders-retry-1 and so on, its dead letters
 //     orders-dead, and its workers the members of the consumer group orders.
 //   - A record becomes a message. Its origin is topic, partition and offset, and its id is made of them, unless weir's headers
-//     say otherwise ([MetaFromRecord]).
+//     say otherwise ([message.Meta.ToHeaders]).
 //   - The position of a partition is the offset that the group has committed: all before it is settled.
+//
+// # Headers of other programs
+//
+// Where a record has no headers of weir ([message.Meta.ToHeaders]), its metadata comes from the headers that Spring Kafka and Kafka Connect write
+// to dead letters and retry topics:
+//
+//	Origin      kafka_dlt-original-topic, -partition, -offset      __connect.errors.topic, .partition, .offset
+//	LastError   kafka_dlt-exception-message                        __connect.errors.exception.message
+//	Reasons     kafka_dlt-exception-fqcn                           __connect.errors.exception.class.name
+//	Visit       retry_topic-attempts
+//	Due         retry_topic-backoff-timestamp
+//
+// In retry topics, Spring's names begin with kafka_original- and kafka_exception-. Without these headers the metadata comes from the record: its
+// key, and its topic, partition and offset as origin. Other headers are Meta.Headers. Of several headers with the same name, the last keeps it,
+// and the earlier are Weir-Earlier-1-name and so on, so that a record written from the Meta has all of them as they were.
+//
+// Dead letters that weir writes have weir's headers, and the first three lines of both columns.
 //
 // # Guarantees
 //
@@ -77,7 +94,7 @@
 // A Nack waits in memory, so it is for short delays. For long delays use a layer, which is durable and does not hold the position back.
 //
 // A record has at most the size that the client takes (kgo.ProducerBatchMaxBytes, about 1 MB by default) and the topic takes
-// (max.message.bytes). A larger record is refused ([delivery.ErrRefused]), and its message goes to the dead letters: with its bytes as received,
+// (max.message.bytes). A larger record is refused ([message.ErrRefused]), and its message goes to the dead letters: with its bytes as received,
 // without most of its history if that does not fit, or without its bytes and with the topic, partition and offset where they stay, until the
 // retention of the topic removes them. Where messages may be that large, raise both limits for layers and dead letters.
 //

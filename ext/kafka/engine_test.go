@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -39,7 +40,7 @@ func TestQueue(t *testing.T) {
 	var mu sync.Mutex
 	calls, done := map[string][]time.Time{}, map[string]bool{}
 	call := func(ctx context.Context, v string) (string, error) {
-		meta, _ := delivery.MetaFromContext(ctx)
+		meta, _ := message.MetaFromContext(ctx)
 		mu.Lock()
 		defer mu.Unlock()
 		calls[v] = append(calls[v], time.Now())
@@ -108,7 +109,7 @@ func (c *cluster) length(topic string, partitions int32) (n int64) {
 func TestDeadLettersHaveTheHeadersOfOthers(t *testing.T) {
 	c := newCluster(t, 1, "dead")
 	require.NoError(t, c.engine().Put(t.Context(), "dead", store.Message{
-		Meta:    delivery.Meta{ID: "i", Key: "k", Origin: delivery.Origin{Source: "orders", Partition: "3", Position: "1234567890123"}, LastError: "down"},
+		Meta:    message.Meta{ID: "i", Key: "k", Origin: message.Origin{Source: "orders", Partition: "3", Position: "1234567890123"}, LastError: "down"},
 		Payload: []byte("v"), Cause: store.Exhausted,
 	}))
 	reader := c.client(kgo.ConsumeTopics("dead"))
@@ -138,7 +139,7 @@ func TestALayerHeedsTheServer(t *testing.T) {
 	c := newCluster(t, 1, "orders-retry-1")
 	r := queueOn(c.engine(), "orders", delivery.Layer{Delay: time.Minute})
 	for i, demand := range []time.Duration{time.Hour, time.Second} {
-		ctx := delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: numbers(2)[i]})
+		ctx := message.ContextWithMeta(t.Context(), message.Meta{ID: numbers(2)[i]})
 		err := predicates.WithPushback(errors.New("429"), demand)
 		require.NoError(t, r.TakeFailure(ctx, asyncop.Failure[string]{Element: "v", Err: err, Verdict: strategies.Refused}))
 	}
@@ -175,7 +176,7 @@ func TestARecordOfALaterVersion(t *testing.T) {
 	require.NoError(t, err)
 	m = receive(t, c.source("again"), 1)[0]
 	assert.Equal(t, want, m.Meta().Headers)
-	require.NoError(t, queueOn(e, "next").PutAll(t.Context(), []delivery.Message[string]{m}))
+	require.NoError(t, queueOn(e, "next").PutAll(t.Context(), []message.Message[string]{m}))
 	assert.Equal(t, want, receive(t, c.source("next"), 1)[0].Meta().Headers)
 }
 
@@ -196,15 +197,15 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 			header("retry_topic-attempts", big.NewInt(3).Bytes()),
 			header("retry_topic-backoff-timestamp", big.NewInt(due.UnixMilli()).Bytes()),
 		}}
-		m, err := MetaFromRecord(r)
+		m, err := metaOf(r)
 		require.NoError(t, err)
-		assert.Equal(t, delivery.Meta{
-			ID: "orders/7/99", Key: "k", Origin: delivery.Origin{Source: "orders", Partition: "7", Position: "99"},
+		assert.Equal(t, message.Meta{
+			ID: "orders/7/99", Key: "k", Origin: message.Origin{Source: "orders", Partition: "7", Position: "99"},
 			Visit: 2, Attempts: 2, Due: due, LastError: "no route", Reasons: []string{"java.io.IOException"},
 			Headers: map[string]string{prefix + "exception-stacktrace": "at …"},
 		}, m)
 	}
-	m, err := MetaFromRecord(&kgo.Record{Topic: "dlq", Headers: []kgo.RecordHeader{
+	m, err := metaOf(&kgo.Record{Topic: "dlq", Headers: []kgo.RecordHeader{
 		header("__connect.errors.topic", []byte("orders")),
 		header("__connect.errors.partition", []byte("7")),
 		header("__connect.errors.offset", []byte("99")),
@@ -213,12 +214,12 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 		header("__connect.errors.connector.name", []byte("jdbc")),
 	}})
 	require.NoError(t, err)
-	assert.Equal(t, delivery.Meta{
-		ID: "orders/7/99", Origin: delivery.Origin{Source: "orders", Partition: "7", Position: "99"},
+	assert.Equal(t, message.Meta{
+		ID: "orders/7/99", Origin: message.Origin{Source: "orders", Partition: "7", Position: "99"},
 		LastError: "bad json", Reasons: []string{"org.apache.kafka.connect.errors.DataException"},
 		Headers: map[string]string{"__connect.errors.connector.name": "jdbc"},
 	}, m)
-	m, err = MetaFromRecord(&kgo.Record{Topic: "dlq", Offset: 3, Headers: []kgo.RecordHeader{
+	m, err = metaOf(&kgo.Record{Topic: "dlq", Offset: 3, Headers: []kgo.RecordHeader{
 		header("kafka_dlt-original-offset", []byte("not a number")), header("retry_topic-attempts", nil),
 	}})
 	require.NoError(t, err)
@@ -229,11 +230,11 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 	assert.EqualValues(t, -2, n)
 }
 
-func FuzzMetaFromRecord(f *testing.F) {
+func FuzzMetaOf(f *testing.F) {
 	f.Add("Weir-Visit", []byte("2"), "retry_topic-attempts", []byte{0xff})
 	f.Add("kafka_dlt-original-offset", []byte{1, 2}, "kafka_dlt-original-topic", []byte("t"))
 	f.Fuzz(func(t *testing.T, a string, av []byte, b string, bv []byte) {
-		m, err := MetaFromRecord(&kgo.Record{Topic: "t", Headers: []kgo.RecordHeader{header(a, av), header(b, bv)}})
+		m, err := metaOf(&kgo.Record{Topic: "t", Headers: []kgo.RecordHeader{header(a, av), header(b, bv)}})
 		if err != nil {
 			return
 		}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // Headers of dead letters as others know them. Spring Kafka writes numbers as bytes, the highest first; Kafka Connect as text.
@@ -63,7 +63,7 @@ func foreignHeaders(m *store.Message) (h []kgo.RecordHeader) {
 
 // takeForeign takes the history of a message from headers of Spring Kafka or Kafka Connect. What it can read, it removes. weir's own headers say
 // more, so where they are the others are only removed.
-func takeForeign(headers map[string]string, m *delivery.Meta) {
+func takeForeign(headers map[string]string, m *message.Meta) {
 	text := func(names ...string) (value string) {
 		for _, name := range names {
 			if v, ok := headers[name]; ok && value == "" {
@@ -82,15 +82,15 @@ func takeForeign(headers map[string]string, m *delivery.Meta) {
 		}
 		return value
 	}
-	var f delivery.Meta
-	spring := delivery.Origin{
+	var f message.Meta
+	spring := message.Origin{
 		Source:    text(springTopic, springRetryTopic),
 		Partition: number(springPartition, springRetryPartition),
 		Position:  number(springOffset, springRetryOffset),
 	}
-	connect := delivery.Origin{Source: text(connectTopic), Partition: text(connectPartition), Position: text(connectOffset)}
-	for _, o := range []delivery.Origin{spring, connect} {
-		if f.Origin == (delivery.Origin{}) && o.Source != "" && o.Partition != "" && o.Position != "" {
+	connect := message.Origin{Source: text(connectTopic), Partition: text(connectPartition), Position: text(connectOffset)}
+	for _, o := range []message.Origin{spring, connect} {
+		if f.Origin == (message.Origin{}) && o.Source != "" && o.Partition != "" && o.Position != "" {
 			f.Origin = o
 		}
 	}
@@ -108,7 +108,7 @@ func takeForeign(headers map[string]string, m *delivery.Meta) {
 	}
 	own := *m
 	own.Headers = nil
-	if reflect.DeepEqual(own, delivery.Meta{}) {
+	if reflect.DeepEqual(own, message.Meta{}) {
 		f.Headers = m.Headers
 		*m = f
 	}

@@ -204,7 +204,7 @@ func (in *Input[T]) decode(ctx context.Context) error {
 	if in.c.DeadLetters == nil {
 		return in.error(err)
 	}
-	meta, _ := MetaFromRecord(r) // what is sound
+	meta, _ := metaOf(r) // what is sound
 	meta.LastError = guard.Text(err)
 	m := store.Message{Meta: meta, Payload: r.Value, Cause: store.Undecodable}
 	if put := quietly(func() error { return in.c.DeadLetters(ctx, m) }); put != nil {

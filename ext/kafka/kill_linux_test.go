@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/testing/child/workers"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -40,7 +41,7 @@ var errBusy = errors.New("busy")
 
 // process fails for a part of the orders: at the first attempt, in the first visit, or always.
 func process(ctx context.Context, o order) (order, error) {
-	meta, _ := delivery.MetaFromContext(ctx)
+	meta, _ := message.MetaFromContext(ctx)
 	if meta.Visit > 1 && time.Since(meta.LastFailure) < killedDelay { // law D3
 		fmt.Printf("FAILED: order %d is early: it failed %v ago\n", o, time.Since(meta.LastFailure))
 		os.Exit(1)

@@ -184,7 +184,7 @@ func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record) (more bool
 }
 
 func isDamaged(r *kgo.Record) bool {
-	_, err := MetaFromRecord(r)
+	_, err := metaOf(r)
 	return err != nil
 }
 

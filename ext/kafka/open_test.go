@@ -22,6 +22,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -109,7 +110,7 @@ func TestForeignTopicsAndWhatWasReceived(t *testing.T) {
 		header("trace", []byte("first")), header("trace", []byte("second\xff")), header("trace", []byte("last")), header("other", nil),
 	}
 	require.NoError(t, c.client().ProduceSync(t.Context(), &kgo.Record{Topic: "orders", Key: []byte("k"), Value: []byte(whole), Headers: headers}).FirstErr())
-	require.NoError(t, e.Put(t.Context(), "billing-retry-9", store.Message{Meta: delivery.Meta{ID: "of another version", Visit: 1}, Payload: []byte(`{"Cents":9}`)}))
+	require.NoError(t, e.Put(t.Context(), "billing-retry-9", store.Message{Meta: message.Meta{ID: "of another version", Visit: 1}, Payload: []byte(`{"Cents":9}`)}))
 	require.NoError(t, billing.Put(t.Context(), amount{8}))
 
 	s := billing.Source(nil)
@@ -120,7 +121,7 @@ func TestForeignTopicsAndWhatWasReceived(t *testing.T) {
 		require.NoError(t, err)
 		seen[ms[0].Value.Cents]++
 		if ms[0].Value.Cents == 7 {
-			ctx := delivery.ContextWithMeta(t.Context(), ms[0].Meta())
+			ctx := message.ContextWithMeta(t.Context(), ms[0].Meta())
 			require.NoError(t, billing.TakeFailure(ctx, asyncop.Failure[amount]{Element: ms[0].Value, Err: errors.New("down"), Verdict: strategies.Refused}))
 		}
 		ms[0].Ack()

@@ -8,8 +8,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/kafka/internal/offsets"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/timers"
 )
 
@@ -53,14 +53,14 @@ const (
 type entry struct {
 	id      partitionID
 	record  *kgo.Record
-	meta    *delivery.Meta
+	meta    *message.Meta
 	damaged error // of the headers
 
 	part    *part // nil: its partition was lost
 	state   state
 	due     time.Time // of waiting; zero: at once
 	timer   timers.Timer[*entry]
-	verdict delivery.Verdict // of putting
+	verdict message.Verdict // of putting
 }
 
 func (e *entry) name() string {

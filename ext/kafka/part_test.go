@@ -16,9 +16,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/kafka/internal/offsets"
+	"github.com/weirflow/weir/message"
 )
 
 // The tests of this file own one empty partition, and put records into it by hand.
@@ -39,7 +39,7 @@ func arriving(s *testSource, change func(*entry), offsets ...int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range offsets {
-		e := &entry{id: only, record: &kgo.Record{Topic: "orders", Offset: o, Value: []byte("v")}, meta: &delivery.Meta{ID: strconv.FormatInt(o, 10)}}
+		e := &entry{id: only, record: &kgo.Record{Topic: "orders", Offset: o, Value: []byte("v")}, meta: &message.Meta{ID: strconv.FormatInt(o, 10)}}
 		e.timer.Value = e
 		if change != nil {
 			change(e)

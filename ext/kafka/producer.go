@@ -12,9 +12,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/wait"
+	"github.com/weirflow/weir/message"
 )
 
 // producer writes records that are in all replicas in sync when produce returns.
@@ -39,7 +39,7 @@ func newProducer(opts []kgo.Opt) (*producer, error) {
 }
 
 // produce returns for each record why it may not be safe. The errors are nil if all are. No record waits for the client's linger: the caller
-// has given all that it has. One that can never be written has an error that matches [delivery.ErrRefused].
+// has given all that it has. One that can never be written has an error that matches [message.ErrRefused].
 func (p *producer) produce(ctx context.Context, records []*kgo.Record) ([]error, error) {
 	results := p.client.ProduceSync(ctx, records...)
 	if results.FirstErr() == nil {
@@ -58,7 +58,7 @@ func (p *producer) produce(ctx context.Context, records []*kgo.Record) ([]error,
 		if cause == nil {
 			continue
 		}
-		if ctx.Err() != nil && !errors.Is(cause, delivery.ErrRefused) {
+		if ctx.Err() != nil && !errors.Is(cause, message.ErrRefused) {
 			cause = context.Cause(ctx)
 		}
 		errs[i] = fmt.Errorf("kafka: record for topic %q: %w", r.Topic, cause)
@@ -82,7 +82,7 @@ func (p *producer) alone(ctx context.Context, records []*kgo.Record, failed map[
 		}
 		again := &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: r.Headers}
 		if err := single.ProduceSync(ctx, again).FirstErr(); refused(err) {
-			failed[r] = fmt.Errorf("%w: %w", delivery.ErrRefused, err)
+			failed[r] = fmt.Errorf("%w: %w", message.ErrRefused, err)
 		} else {
 			failed[r] = err
 		}

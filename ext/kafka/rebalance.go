@@ -58,7 +58,7 @@ func (s *source) arrived(fetches kgo.Fetches) {
 	fetches.EachRecord(func(r *kgo.Record) {
 		e := &entry{id: partitionID{r.Topic, r.Partition}, record: r}
 		if !r.Attrs.IsControl() {
-			m, err := MetaFromRecord(r)
+			m, err := metaOf(r)
 			m.Visit++
 			e.meta, e.damaged = &m, err
 			e.timer.Value = e

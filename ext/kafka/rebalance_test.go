@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // TestRebalances lets workers join, leave and be dropped while keyed messages are worked on. None is lost. Where all workers leave in
@@ -96,10 +96,10 @@ func (r *rebalances) join() {
 	ctx, w.stop = context.WithCancel(context.Background())
 	r.workers = append(r.workers, w)
 	w.ended.Go(func() {
-		var lanes [rebalancePartitions]chan delivery.Message[string]
+		var lanes [rebalancePartitions]chan message.Message[string]
 		var working sync.WaitGroup
 		for i := range lanes {
-			lanes[i] = make(chan delivery.Message[string], 20)
+			lanes[i] = make(chan message.Message[string], 20)
 			working.Go(func() {
 				for m := range lanes[i] {
 					r.work(m)
@@ -123,7 +123,7 @@ func (r *rebalances) join() {
 	})
 }
 
-func (r *rebalances) work(m delivery.Message[string]) {
+func (r *rebalances) work(m message.Message[string]) {
 	time.Sleep(100 * time.Microsecond)
 	key, number, _ := strings.Cut(m.Value, "/")
 	n, _ := strconv.Atoi(number)

@@ -10,36 +10,23 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // place returns where a record stands.
-func place(r *kgo.Record) delivery.Origin {
-	return delivery.Origin{
+func place(r *kgo.Record) message.Origin {
+	return message.Origin{
 		Source:    r.Topic,
 		Partition: strconv.FormatInt(int64(r.Partition), 10),
 		Position:  strconv.FormatInt(r.Offset, 10),
 	}
 }
 
-// MetaFromRecord returns the metadata of the message in a record. It reads weir's headers ([delivery.Meta.ToHeaders]), or else the headers that
-// Spring Kafka and Kafka Connect write to dead letters and retry topics:
-//
-//	Origin      kafka_dlt-original-topic, -partition, -offset      __connect.errors.topic, .partition, .offset
-//	LastError   kafka_dlt-exception-message                        __connect.errors.exception.message
-//	Reasons     kafka_dlt-exception-fqcn                           __connect.errors.exception.class.name
-//	Visit       retry_topic-attempts
-//	Due         retry_topic-backoff-timestamp
-//
-// In retry topics, Spring's names begin with kafka_original- and kafka_exception-. Without these headers the metadata comes from the record: its
-// key, and its topic, partition and offset as origin. Other headers are Meta.Headers. Of several headers with the same name, the last keeps it,
-// and the earlier are Weir-Earlier-1-name and so on, so that a record written from the Meta has all of them as they were. The error names a
-// damaged header of weir; the others are in the Meta all the same.
-//
-// Dead letters that weir writes have weir's headers, and the first three lines of both columns.
-func MetaFromRecord(r *kgo.Record) (delivery.Meta, error) {
+// metaOf returns the metadata of the message in a record: see the package documentation. The error names a damaged header of weir; the others
+// are in the Meta all the same.
+func metaOf(r *kgo.Record) (message.Meta, error) {
 	m, err := metaOfHeaders(r.Headers)
-	if m.Origin == (delivery.Origin{}) {
+	if m.Origin == (message.Origin{}) {
 		m.Origin = place(r)
 	}
 	if m.ID == "" {
@@ -52,7 +39,7 @@ func MetaFromRecord(r *kgo.Record) (delivery.Meta, error) {
 }
 
 // metaOfHeaders returns what the headers say. Most records of a topic that others write have none, and should not cost more for it.
-func metaOfHeaders(hs []kgo.RecordHeader) (m delivery.Meta, err error) {
+func metaOfHeaders(hs []kgo.RecordHeader) (m message.Meta, err error) {
 	if len(hs) == 0 {
 		return m, nil
 	}
@@ -71,7 +58,7 @@ func metaOfHeaders(hs []kgo.RecordHeader) (m delivery.Meta, err error) {
 		}
 		headers[h.Key] = string(h.Value)
 	}
-	m, err = delivery.MetaFromHeaders(headers)
+	m, err = message.MetaFromHeaders(headers)
 	takeForeign(m.Headers, &m)
 	if len(m.Headers) == 0 {
 		m.Headers = nil
@@ -80,7 +67,7 @@ func metaOfHeaders(hs []kgo.RecordHeader) (m delivery.Meta, err error) {
 }
 
 // record returns a record for a topic. The key of the message is the key of the record, and no header.
-func record(topic string, payload []byte, m delivery.Meta) (*kgo.Record, error) {
+func record(topic string, payload []byte, m message.Meta) (*kgo.Record, error) {
 	r := &kgo.Record{Topic: topic, Value: payload}
 	if m.Key != "" {
 		r.Key, m.Key = []byte(m.Key), ""

@@ -24,6 +24,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -68,7 +69,7 @@ func TestMetaOfARecord(t *testing.T) {
 	m := ms[1].Meta()
 	assert.Equal(t, "orders/0/1", m.ID)
 	assert.Equal(t, "key 1", m.Key)
-	assert.Equal(t, delivery.Origin{Source: "orders", Partition: "0", Position: "1"}, m.Origin)
+	assert.Equal(t, message.Origin{Source: "orders", Partition: "0", Position: "1"}, m.Origin)
 	assert.Equal(t, 1, m.Visit)
 }
 
@@ -76,7 +77,7 @@ func TestMetaOfARecord(t *testing.T) {
 func TestARecordWithoutHeadersIsCheap(t *testing.T) {
 	r := &kgo.Record{Topic: "orders", Partition: 12, Offset: 345678, Key: []byte("key")}
 	assert.LessOrEqual(t, testing.AllocsPerRun(100, func() {
-		if m, err := MetaFromRecord(r); err != nil || m.ID != "orders/12/345678" {
+		if m, err := metaOf(r); err != nil || m.ID != "orders/12/345678" {
 			t.Error(m.ID, err)
 		}
 	}), 5.0)
@@ -84,7 +85,7 @@ func TestARecordWithoutHeadersIsCheap(t *testing.T) {
 
 // TestARecordIsCheapToWrite checks that its headers share their memory.
 func TestARecordIsCheapToWrite(t *testing.T) {
-	meta := delivery.Meta{ID: "a", Key: "k", Origin: delivery.Origin{Source: "a", Partition: "1", Position: "2"}, Provider: "p", Headers: map[string]string{"h": "v"}}
+	meta := message.Meta{ID: "a", Key: "k", Origin: message.Origin{Source: "a", Partition: "1", Position: "2"}, Provider: "p", Headers: map[string]string{"h": "v"}}
 	headers := testing.AllocsPerRun(100, func() {
 		_, err := meta.ToHeaders()
 		require.NoError(t, err)
@@ -256,9 +257,9 @@ func TestPushesBack(t *testing.T) {
 	c.produce("orders", 2, numbers(4000)...)
 	s := c.source("orders", withMetadataLimit(1250))
 	paused := func() bool { return slices.Equal(s.client.PauseFetchPartitions(nil)["orders"], []int32{0}) }
-	var blocker *delivery.Message[string]
-	open := map[string][]delivery.Message[string]{}
-	take := func(ms []delivery.Message[string]) {
+	var blocker *message.Message[string]
+	open := map[string][]message.Message[string]{}
+	take := func(ms []message.Message[string]) {
 		for _, m := range ms {
 			if p := m.Meta().Origin.Partition; p == "0" {
 				if blocker == nil {
@@ -331,7 +332,7 @@ func TestTheBytesOfWhatWaitsAreBounded(t *testing.T) {
 		c.produce("orders", 1, large)
 	}
 	s := c.source("orders")
-	ms := map[string]delivery.Message[string]{}
+	ms := map[string]message.Message[string]{}
 	id := partitionID{"orders", 0}
 	for len(ms)*2*len(large) < maxHeldBytes {
 		for _, m := range receiveSome(t, s, maxPoll) {
@@ -355,7 +356,7 @@ func TestTheBytesOfWhatWaitsAreBounded(t *testing.T) {
 }
 
 // receiveSome returns what comes within a second.
-func receiveSome(t *testing.T, s *testSource, n int) []delivery.Message[string] {
+func receiveSome(t *testing.T, s *testSource, n int) []message.Message[string] {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -425,14 +426,14 @@ func TestADeadLetterThatDoesNotFit(t *testing.T) {
 	defer s.Close(context.Background())
 	down := errors.New(strings.Repeat("down ", 800))
 	for i, m := range receive(t, s, 3) {
-		ctx := delivery.ContextWithMeta(t.Context(), m.Meta())
+		ctx := message.ContextWithMeta(t.Context(), m.Meta())
 		err := retries.TakeFailure(ctx, asyncop.Failure[string]{Element: m.Value, Err: down, Verdict: strategies.Refused})
 		if i == 2 {
 			require.NoError(t, err)
 			m.Ack()
 			continue
 		}
-		require.ErrorIs(t, err, delivery.ErrRefused)
+		require.ErrorIs(t, err, message.ErrRefused)
 		m.Reject(errors.Join(down, err)) // as the operator does
 	}
 	eventually(t, func() bool { return c.committed("orders", 0).At == 3 }, "all are settled")
@@ -454,7 +455,7 @@ func TestDueHeader(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "orders")
 	clk := clock.NewMock()
-	headers, err := delivery.Meta{Visit: 1, Due: clk.Now().Add(time.Hour)}.ToHeaders()
+	headers, err := message.Meta{Visit: 1, Due: clk.Now().Add(time.Hour)}.ToHeaders()
 	require.NoError(t, err)
 	r := &kgo.Record{Topic: "orders", Value: []byte("later")}
 	for name, v := range headers {
@@ -466,7 +467,7 @@ func TestDueHeader(t *testing.T) {
 	assert.Equal(t, []string{"now"}, values(receive(t, s, 1)))
 	clk.Add(time.Hour - time.Millisecond)
 	nothing(t, s, 50*time.Millisecond)
-	came := make(chan []delivery.Message[string], 1)
+	came := make(chan []message.Message[string], 1)
 	go func() {
 		ms, _ := s.Receive(t.Context(), 1)
 		came <- ms
@@ -489,7 +490,7 @@ func TestRevoked(t *testing.T) {
 	ms := receive(t, a, 20)
 	var settled atomic.Bool
 	b := c.source("orders")
-	got := make(chan []delivery.Message[string])
+	got := make(chan []message.Message[string])
 	go func() {
 		ms, err := b.Receive(t.Context(), 1)
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // sink returns a queue to put into.
@@ -25,18 +26,18 @@ func (c *cluster) sink(topic string, opts ...kgo.Opt) *delivery.Queue[string] {
 
 func TestSinkKeepsWhatIsKnown(t *testing.T) {
 	c := newCluster(t, 1, "orders", "invoices")
-	meta := &delivery.Meta{
-		ID: "orders/0/17", Key: "key\x00\xff", Origin: delivery.Origin{Source: "orders", Partition: "0", Position: "17"},
+	meta := &message.Meta{
+		ID: "orders/0/17", Key: "key\x00\xff", Origin: message.Origin{Source: "orders", Partition: "0", Position: "17"},
 		Provider: "acquirer-2", Visit: 3, Attempts: 7, LastError: "503", Due: time.Now().Add(time.Hour),
 		Deadline: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC), Headers: map[string]string{"trace": "\x00\x01\xff"},
 	}
-	var verdicts []delivery.Verdict
-	m := delivery.New("an invoice", meta, func(v delivery.Verdict) { verdicts = append(verdicts, v) })
-	require.NoError(t, c.sink("invoices").PutAll(t.Context(), []delivery.Message[string]{m}))
+	var verdicts []message.Verdict
+	m := message.New("an invoice", meta, func(v message.Verdict) { verdicts = append(verdicts, v) })
+	require.NoError(t, c.sink("invoices").PutAll(t.Context(), []message.Message[string]{m}))
 	assert.Empty(t, verdicts, "the caller acknowledges")
 	got := receive(t, c.source("invoices"), 1)[0]
 	assert.Equal(t, "an invoice", got.Value)
-	assert.Equal(t, delivery.Meta{
+	assert.Equal(t, message.Meta{
 		ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Deadline: meta.Deadline, Headers: meta.Headers, Visit: 1,
 	}, got.Meta())
 }
@@ -48,13 +49,13 @@ func TestSinkAcknowledgesWhatIsSafe(t *testing.T) {
 		return func(r *kgo.Record, _ int) int { return int(r.Key[0] - '0') }
 	})))
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Partitions: []int32{1}, Err: kerr.TopicAuthorizationFailed, Count: -1})
-	var ms []delivery.Message[string]
-	verdicts := map[string]delivery.Kind{}
+	var ms []message.Message[string]
+	verdicts := map[string]message.Kind{}
 	for _, key := range []string{"0", "1"} {
-		ms = append(ms, delivery.New("v", &delivery.Meta{Key: key, ID: key}, func(v delivery.Verdict) { verdicts[key] = v.Kind }))
+		ms = append(ms, message.New("v", &message.Meta{Key: key, ID: key}, func(v message.Verdict) { verdicts[key] = v.Kind }))
 	}
 	require.ErrorIs(t, s.PutAll(t.Context(), ms), kerr.TopicAuthorizationFailed)
-	assert.Equal(t, map[string]delivery.Kind{"0": delivery.Acked}, verdicts)
+	assert.Equal(t, map[string]message.Kind{"0": message.Acked}, verdicts)
 }
 
 // Law W2: what is too large is rejected, by itself: the others of its batch are written.
@@ -62,15 +63,15 @@ func TestSinkRejectsWhatIsTooLarge(t *testing.T) {
 	c := newCluster(t, 1)
 	require.NoError(t, c.CreateTopic("invoices", 1, map[string]string{"max.message.bytes": "2000"}))
 	s := c.sink("invoices", kgo.ProducerBatchCompression(kgo.NoCompression()))
-	verdicts := map[string]delivery.Verdict{}
-	var ms []delivery.Message[string]
+	verdicts := map[string]message.Verdict{}
+	var ms []message.Message[string]
 	for id, size := range map[string]int{"a": 900, "b": 900, "c": 900, "topic": 5000, "client": 2 << 20} {
-		ms = append(ms, delivery.New(strings.Repeat("x", size), &delivery.Meta{ID: id}, func(v delivery.Verdict) { verdicts[id] = v }))
+		ms = append(ms, message.New(strings.Repeat("x", size), &message.Meta{ID: id}, func(v message.Verdict) { verdicts[id] = v }))
 	}
 	require.NoError(t, s.PutAll(t.Context(), ms))
 	for _, id := range []string{"topic", "client"} {
-		assert.Equal(t, delivery.Rejected, verdicts[id].Kind)
-		assert.ErrorIs(t, verdicts[id].Err, delivery.ErrRefused)
+		assert.Equal(t, message.Rejected, verdicts[id].Kind)
+		assert.ErrorIs(t, verdicts[id].Err, message.ErrRefused)
 		assert.ErrorIs(t, verdicts[id].Err, kerr.MessageTooLarge)
 	}
 	ids := map[string]bool{}
@@ -78,22 +79,22 @@ func TestSinkRejectsWhatIsTooLarge(t *testing.T) {
 		ids[m.Meta().ID] = true
 	}
 	assert.Equal(t, map[string]bool{"a": true, "b": true, "c": true}, ids)
-	large := delivery.New(strings.Repeat("x", 5000), &delivery.Meta{ID: "d"}, nil)
-	require.ErrorIs(t, s.PutAll(t.Context(), []delivery.Message[string]{large}), delivery.ErrRefused, "no one would see a rejection")
+	large := message.New(strings.Repeat("x", 5000), &message.Meta{ID: "d"}, nil)
+	require.ErrorIs(t, s.PutAll(t.Context(), []message.Message[string]{large}), message.ErrRefused, "no one would see a rejection")
 }
 
 func TestSinkEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "invoices")
 	s := c.sink("invoices")
-	require.NoError(t, s.PutAll(t.Context(), []delivery.Message[string]{delivery.New("v", &delivery.Meta{ID: "1"}, func(delivery.Verdict) {})}))
+	require.NoError(t, s.PutAll(t.Context(), []message.Message[string]{message.New("v", &message.Meta{ID: "1"}, func(message.Verdict) {})}))
 	c.inMemory().Close()
 	cause := errors.New("enough")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, cause)
 	defer cancel()
-	m := delivery.New("v", &delivery.Meta{ID: "2"}, func(v delivery.Verdict) { t.Error(v) })
+	m := message.New("v", &message.Meta{ID: "2"}, func(v message.Verdict) { t.Error(v) })
 	start := time.Now()
-	require.ErrorIs(t, s.PutAll(ctx, []delivery.Message[string]{m}), cause)
+	require.ErrorIs(t, s.PutAll(ctx, []message.Message[string]{m}), cause)
 	assert.Less(t, time.Since(start), time.Minute)
 }
 
@@ -110,7 +111,7 @@ func TestPutDoesNotLinger(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()
 	put := func() error {
-		return s.PutAll(ctx, []delivery.Message[string]{delivery.New("v", &delivery.Meta{ID: "1", Key: "a"}, nil)})
+		return s.PutAll(ctx, []message.Message[string]{message.New("v", &message.Meta{ID: "1", Key: "a"}, nil)})
 	}
 	first := make(chan error, 1)
 	go func() { first <- put() }() // it looks for the partitions of the topic

@@ -12,10 +12,10 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/timers"
 )
 
@@ -115,7 +115,7 @@ func newSource(group string, topics []string, set sourceSettings) (*source, erro
 func (s *source) now() time.Duration { return s.clock.Now().Sub(s.start) }
 
 // Receive implements [store.Receiver].
-func (s *source) Receive(ctx context.Context, n int) ([]delivery.Message[[]byte], error) {
+func (s *source) Receive(ctx context.Context, n int) ([]message.Message[[]byte], error) {
 	if n < 1 {
 		panic(fmt.Sprintf("kafka: Receive: n is %d, must be at least 1", n))
 	}
@@ -208,15 +208,15 @@ func (s *source) run(e *entry) {
 }
 
 // messages makes messages of entries. One whose headers cannot be read goes to the dead letters.
-func (s *source) messages(entries []*entry) []delivery.Message[[]byte] {
-	ms := make([]delivery.Message[[]byte], 0, len(entries))
+func (s *source) messages(entries []*entry) []message.Message[[]byte] {
+	ms := make([]message.Message[[]byte], 0, len(entries))
 	for _, e := range entries {
 		if err := e.damaged; err != nil {
 			s.logger.Warn("weir: a record cannot be read and goes to the dead letters", "record", e.name(), "error", err)
-			s.settle(e, delivery.Verdict{Kind: delivery.Rejected, Err: decoder.Unreadable(err)})
+			s.settle(e, message.Verdict{Kind: message.Rejected, Err: decoder.Unreadable(err)})
 			continue
 		}
-		ms = append(ms, delivery.New(e.record.Value, e.meta, func(v delivery.Verdict) { s.settle(e, v) }))
+		ms = append(ms, message.New(e.record.Value, e.meta, func(v message.Verdict) { s.settle(e, v) }))
 	}
 	return ms
 }
@@ -236,7 +236,7 @@ func (s *source) Received(id store.Identity) (payload []byte, ok bool) {
 }
 
 // settle takes the verdict on a message, from any goroutine.
-func (s *source) settle(e *entry, v delivery.Verdict) {
+func (s *source) settle(e *entry, v message.Verdict) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || !s.stop(e) {
@@ -246,12 +246,12 @@ func (s *source) settle(e *entry, v delivery.Verdict) {
 		wake(s.kick)
 	}
 	switch v.Kind {
-	case delivery.Acked:
+	case message.Acked:
 		e.part.settle(e)
-	case delivery.Rejected:
+	case message.Rejected:
 		e.verdict = v
 		s.put(e)
-	case delivery.Nacked:
+	case message.Nacked:
 		e.part.changed++
 		e.due = s.clock.Now().Add(v.Delay)
 		s.wait(e, v.Delay)

@@ -211,7 +211,7 @@ func (v *View) each(ctx context.Context, f *store.Filter, page store.Page, visit
 
 // entryOf returns a record as an entry.
 func entryOf(r *kgo.Record) store.Entry {
-	meta, err := MetaFromRecord(r)
+	meta, err := metaOf(r)
 	e := store.Entry{Position: positionOf(r.Partition, r.Offset), Arrived: r.Timestamp.UTC()}
 	e.Meta, e.Payload = meta, r.Value
 	for _, h := range r.Headers {

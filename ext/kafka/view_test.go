@@ -19,9 +19,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 func (c *cluster) view(topic, group string, opts ...kgo.Opt) *View {
@@ -34,10 +34,10 @@ func (c *cluster) view(topic, group string, opts ...kgo.Opt) *View {
 
 // letter is the i-th dead letter.
 func letter(i int) store.Message {
-	at := delivery.Origin{Source: "orders", Partition: "0", Position: strconv.Itoa(i)}
+	at := message.Origin{Source: "orders", Partition: "0", Position: strconv.Itoa(i)}
 	return store.Message{
 		Cause: []store.Cause{store.Permanent, store.Exhausted}[i%2], Payload: fmt.Append(nil, i),
-		Meta: delivery.Meta{
+		Meta: message.Meta{
 			ID: at.ID(), Origin: at, Key: strconv.Itoa(i % 7), Visit: 3, Attempts: 9, Provider: []string{"north", "south", "west"}[i%3], LastError: "down",
 			Reasons: []string{"DOWN"},
 		},
@@ -173,12 +173,12 @@ func TestMergeOfATopic(t *testing.T) {
 	assert.Equal(t, []string{"91"}, payloads(list))
 
 	s := c.source("orders")
-	back := map[string]delivery.Meta{}
+	back := map[string]message.Meta{}
 	for _, m := range receive(t, s, 30) {
 		back[m.Value] = m.Meta()
 	}
 	assert.Len(t, back, 30)
-	assert.Equal(t, delivery.Meta{
+	assert.Equal(t, message.Meta{
 		ID: "orders/0/7", Origin: letter(7).Meta.Origin, Key: "0", Visit: 1, Merges: 1, Provider: "south", LastError: "down", Reasons: []string{"DOWN"},
 	}, back["7"])
 

@@ -22,13 +22,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/internal/group"
 	"github.com/weirflow/weir/ext/internal/storesql"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/message"
 )
 
 //go:embed migrations/*.sql
@@ -510,7 +510,7 @@ func explain(err error) error {
 	case sqlState(err) == "53100": // disk_full
 		return fmt.Errorf("postgres: %w: %w", store.ErrFull, err)
 	case strings.HasPrefix(sqlState(err), "22") || strings.HasPrefix(sqlState(err), "54"): // data exceptions, program limits
-		return fmt.Errorf("postgres: %w: %w", delivery.ErrRefused, err)
+		return fmt.Errorf("postgres: %w: %w", message.ErrRefused, err)
 	default:
 		return fmt.Errorf("postgres: %w", sqlmigrate.Explain(err, "postgres.Migrate", "weir_messages", "weir_locks", "weir_records"))
 	}

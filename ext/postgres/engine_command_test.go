@@ -17,12 +17,12 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
+	"github.com/weirflow/weir/message"
 )
 
 // The command weir on PostgreSQL. Its own tests have the rest, on SQLite.
@@ -76,10 +76,10 @@ func TestCommand(t *testing.T) {
 		}
 		require.NoError(t, s.Put(t.Context(), "dead", store.Message{
 			Cause: cause, Payload: []byte("{}"),
-			Meta: delivery.Meta{ID: fmt.Sprint("m", i), LastError: "no \x1b answer", OutcomeUnknown: i%3 == 0},
+			Meta: message.Meta{ID: fmt.Sprint("m", i), LastError: "no \x1b answer", OutcomeUnknown: i%3 == 0},
 		}))
 	}
-	require.NoError(t, s.Put(t.Context(), "layer", store.Message{Meta: delivery.Meta{ID: "a"}, Delay: time.Hour}))
+	require.NoError(t, s.Put(t.Context(), "layer", store.Message{Meta: message.Meta{ID: "a"}, Delay: time.Hour}))
 	_, err = s.Locks().Acquire(t.Context(), "outbox", "host a", time.Hour)
 	require.NoError(t, err)
 

@@ -19,10 +19,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
+	"github.com/weirflow/weir/message"
 )
 
 // The console on PostgreSQL, as weir ui serves it: its pages, a job, and with WEIR_LONG=1 how long a page takes with a million dead letters.
@@ -40,7 +40,7 @@ func TestConsole(t *testing.T) {
 	for i := 0; i < n; i += 1000 {
 		ms := make([]store.Message, 1000)
 		for k := range ms {
-			ms[k] = store.Message{Cause: store.Exhausted, Payload: []byte("{}"), Meta: delivery.Meta{
+			ms[k] = store.Message{Cause: store.Exhausted, Payload: []byte("{}"), Meta: message.Meta{
 				ID: fmt.Sprint("m", i+k), LastError: fmt.Sprintf("no answer of 10.0.0.%d", k%9), Provider: "bank", Reasons: []string{"UNAVAILABLE"},
 			}}
 		}

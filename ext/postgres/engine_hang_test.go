@@ -93,7 +93,7 @@ func TestAServerThatIsFrozen(t *testing.T) {
 		if err != nil {
 			return
 		}
-		job, err := j.Start(ctx, jobs.Spec{Do: jobs.Merge, Queue: "old", To: "new", Rate: 2, By: "ann", Why: "test"})
+		job, err := j.Start(ctx, jobs.Spec{Do: store.Merge, Queue: "old", To: "new", Rate: 2, By: "ann", Why: "test"})
 		if err != nil {
 			return
 		}

@@ -104,7 +104,7 @@ func (t *keeperTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error
 		return nil, err
 	}
 	done := make([]bool, len(edits))
-	groups := map[store.EditKind][]int{}
+	groups := map[store.Action][]int{}
 	for i := range edits {
 		groups[edits[i].Do] = append(groups[edits[i].Do], i)
 	}
@@ -128,7 +128,7 @@ const (
 )
 
 // edit makes edits of one kind, and returns the positions of those that were done.
-func (t *keeperTx) edit(ctx context.Context, kind store.EditKind, edits []store.Edit, indices []int) (map[int64]bool, error) {
+func (t *keeperTx) edit(ctx context.Context, kind store.Action, edits []store.Edit, indices []int) (map[int64]bool, error) {
 	var positions, fences []int64
 	var queues []string
 	for _, i := range indices {
@@ -138,17 +138,17 @@ func (t *keeperTx) edit(ctx context.Context, kind store.EditKind, edits []store.
 	args := []any{positions, fences, queues, t.now}
 	const returning = ` RETURNING m.position`
 	switch kind {
-	case store.RemoveEdit:
+	case store.Purge:
 		return t.positions(ctx, "DELETE FROM weir_messages AS m USING "+listed+" WHERE"+same+returning, args[:3]...)
-	case store.HoldEdit:
+	case store.Hold:
 		return t.positions(ctx, "UPDATE weir_messages AS m SET at = "+never+", leased = NULL FROM "+listed+free+" AND m.at < "+never+returning, args...)
-	case store.DueEdit:
+	case store.Due:
 		t.wake(queues)
 		return t.positions(ctx, "UPDATE weir_messages AS m SET at = $4, due = $4 FROM "+listed+free+" AND m.at > $4 AND m.at < "+never+returning, args...)
-	case store.ReleaseEdit:
+	case store.Release:
 		t.wake(queues)
 		return t.positions(ctx, "UPDATE weir_messages AS m SET at = due FROM "+listed+free+" AND m.at = "+never+returning, args...)
-	case store.MoveEdit: // below
+	case store.Merge: // below
 	}
 	there, err := t.positions(ctx, "SELECT m.position FROM weir_messages AS m, "+listed+free+" FOR UPDATE OF m", args...)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 // locks are the locks in the database of an engine.
@@ -19,7 +20,7 @@ func (s *Engine) Locks() lock.Locks { return &locks{s} }
 
 // Acquire implements [lock.Locks].
 func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (g lock.Grant, err error) {
-	if err := lock.Check(name, owner, lease); err != nil {
+	if err := storearg.Lock(name, owner, lease); err != nil {
 		return g, err
 	}
 	l.forget(ctx)
@@ -92,7 +93,7 @@ func (l *locks) forget(ctx context.Context) {
 
 // Extend implements [lock.Locks].
 func (l *locks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
-	if err := lock.CheckLease(d); err != nil {
+	if err := storearg.Extend(d); err != nil {
 		return err
 	}
 	return l.change(ctx, g, "until = "+l.store.now+" + $4 * interval '1 microsecond'", micros(d))

@@ -9,10 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
+	"github.com/weirflow/weir/message"
 )
 
 // A database without the tables is one whose user has forgotten Migrate.
@@ -20,7 +20,7 @@ func TestNotMigrated(t *testing.T) {
 	ctx := t.Context()
 	pool := connect(t, places(t)(t))
 	s := postgres.New(pool)
-	m := store.Message{Meta: delivery.Meta{ID: "1"}}
+	m := store.Message{Meta: message.Meta{ID: "1"}}
 	for name, call := range map[string]func() error{
 		"put":     func() error { return s.Put(ctx, "q", m) },
 		"take":    func() error { _, err := s.Take(ctx, "q", 1, time.Minute); return err },

@@ -16,13 +16,13 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/outbox"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/internal/testing/storebench"
+	"github.com/weirflow/weir/message"
 )
 
 func TestLocks(t *testing.T) {
@@ -180,7 +180,7 @@ func (p *published) all() []string {
 }
 
 func staged(id string) store.Message {
-	return store.Message{Meta: delivery.Meta{ID: id, Key: "\x00\xff"}, Payload: []byte(id)}
+	return store.Message{Meta: message.Meta{ID: id, Key: "\x00\xff"}, Payload: []byte(id)}
 }
 
 // A staged message is published if its transaction was committed, and only then; one that commits late, with a lower position,

@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
+	"github.com/weirflow/weir/message"
 )
 
 // explained returns a pool of one connection, and the plans of what it has run.
@@ -113,7 +113,7 @@ func TestStatementsUseAnIndex(t *testing.T) {
 			moves := make([]store.Move, size)
 			ms := make([]store.Message, size)
 			for i := range moves {
-				ms[i] = store.Message{Meta: delivery.Meta{ID: "moved " + strconv.Itoa(round*1000+i)}}
+				ms[i] = store.Message{Meta: message.Meta{ID: "moved " + strconv.Itoa(round*1000+i)}}
 				moves[i] = store.Move{Lease: claimed[i].Lease, Queue: "dead", Message: ms[i]}
 			}
 			require.NoError(t, s.Move(t.Context(), moves...))

@@ -24,6 +24,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/jobkill"
 	"github.com/weirflow/weir/internal/testing/storecrash"
 	"github.com/weirflow/weir/internal/testing/workerkill"
+	"github.com/weirflow/weir/message"
 )
 
 func TestMain(m *testing.M) {
@@ -83,7 +84,7 @@ func TestAServerThatHangs(t *testing.T) {
 	require.NoError(t, postgres.Migrate(t.Context(), pool))
 	s := postgres.New(pool)
 	defer s.Close()
-	m := store.Message{Meta: delivery.Meta{ID: "1"}}
+	m := store.Message{Meta: message.Meta{ID: "1"}}
 	require.NoError(t, s.Put(t.Context(), "q", m))
 	taken, err := s.Take(t.Context(), "q", 1, time.Hour)
 	require.NoError(t, err)
@@ -153,7 +154,7 @@ func TestTheDatabasesClockDecides(t *testing.T) {
 	defer s.Close()
 	const delay = 200*time.Millisecond + time.Nanosecond
 	begun := time.Now() // before the call that begins the delay, or the lease
-	require.NoError(t, s.Put(t.Context(), "q", store.Message{Meta: delivery.Meta{ID: "a"}, Delay: delay}))
+	require.NoError(t, s.Put(t.Context(), "q", store.Message{Meta: message.Meta{ID: "a"}, Delay: delay}))
 	for round := range 2 {
 		var taken []store.Leased
 		var asked time.Time
@@ -229,7 +230,7 @@ func TestServerKilled(t *testing.T) {
 		producing.Go(func() {
 			for i := range each {
 				id := fmt.Sprintf("%d/%d", p, i)
-				for s.Put(ctx, "q", store.Message{Meta: delivery.Meta{ID: id}}) != nil {
+				for s.Put(ctx, "q", store.Message{Meta: message.Meta{ID: id}}) != nil {
 					time.Sleep(10 * time.Millisecond) // the server starts again
 				}
 				mu.Lock()

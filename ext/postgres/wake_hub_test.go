@@ -40,7 +40,7 @@ func TestAMessageThatIsReleasedBeforeItIsDue(t *testing.T) {
 	at := arrivals(t, q)
 	j, err := jobs.New(s, jobs.Config{Logger: quiet})
 	require.NoError(t, err)
-	do := func(action jobs.Action) {
+	do := func(action store.Action) {
 		job, err := j.Start(t.Context(), jobs.Spec{Do: action, Queue: "q", By: "ann", Why: "test"})
 		require.NoError(t, err)
 		job, err = j.Run(t.Context(), job.ID, nil)
@@ -50,11 +50,11 @@ func TestAMessageThatIsReleasedBeforeItIsDue(t *testing.T) {
 	const delay = 3 * time.Second
 	begun := time.Now()
 	require.NoError(t, q.Put(t.Context(), 1, delivery.After(delay)))
-	do(jobs.Hold)
+	do(store.Hold)
 	require.NoError(t, q.Put(t.Context(), 2, delivery.After(300*time.Millisecond)))
 	<-at // so the hub has looked while the first was held
 	time.Sleep(time.Second)
-	do(jobs.Release)
+	do(store.Release)
 	<-at
 	require.Less(t, time.Since(begun), 2*delay)
 }

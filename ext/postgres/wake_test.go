@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
+	"github.com/weirflow/weir/message"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -174,7 +175,7 @@ func TestPutTxRefuses(t *testing.T) {
 	err = pgx.BeginFunc(t.Context(), engine.Pool(), func(tx pgx.Tx) error {
 		return postgres.PutTx(t.Context(), tx, delivery.NewQueue[func()](engine, "q"), func() {})
 	})
-	require.ErrorIs(t, err, delivery.ErrRefused)
+	require.ErrorIs(t, err, message.ErrRefused)
 	other := struct{ store.Store }{engine}
 	err = pgx.BeginFunc(t.Context(), engine.Pool(), func(tx pgx.Tx) error {
 		return postgres.PutTx(t.Context(), tx, delivery.NewQueue[int](other, "q"), 1)

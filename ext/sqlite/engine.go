@@ -19,7 +19,6 @@ import (
 	driver "modernc.org/sqlite"
 	codes "modernc.org/sqlite/lib"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/internal/group"
 	"github.com/weirflow/weir/ext/internal/storesql"
@@ -27,6 +26,7 @@ import (
 	"github.com/weirflow/weir/internal/sqlmigrate"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/wait"
+	"github.com/weirflow/weir/message"
 )
 
 //go:embed migrations/*.sql
@@ -327,7 +327,7 @@ func (s *Engine) read(ctx context.Context, f func() error) error {
 		case codes.SQLITE_FULL:
 			return fmt.Errorf("sqlite: %w: %w", store.ErrFull, err)
 		case codes.SQLITE_TOOBIG:
-			return fmt.Errorf("sqlite: %w: %w", delivery.ErrRefused, err)
+			return fmt.Errorf("sqlite: %w: %w", message.ErrRefused, err)
 		}
 	}
 	return explain(err)

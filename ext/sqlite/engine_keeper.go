@@ -118,7 +118,7 @@ func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (sql.Result, error) 
 	now, position := nanos(t.now, 0), int64(e.Entry.Position)
 	listed := []any{position, e.Queue, int64(e.Entry.Fence), now} //nolint:gosec // it comes from the database
 	switch e.Do {
-	case store.MoveEdit:
+	case store.Merge:
 		r, err := storesql.NewRow(e.To, &e.Entry.Message)
 		if err != nil {
 			return nil, err
@@ -135,13 +135,13 @@ func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (sql.Result, error) 
 		}
 		t.s.step()
 		return t.tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE position = $1", position)
-	case store.HoldEdit:
+	case store.Hold:
 		return t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = $5, leased = NULL"+free+" AND at < $5", append(listed, int64(never))...)
-	case store.ReleaseEdit:
+	case store.Release:
 		return t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = due"+free+" AND at = $5", append(listed, int64(never))...)
-	case store.DueEdit:
+	case store.Due:
 		return t.tx.ExecContext(ctx, "UPDATE weir_messages SET at = $4, due = $4"+free+" AND at > $4 AND at < $5", append(listed, int64(never))...)
-	default: // RemoveEdit
+	default: // Purge
 		return t.tx.ExecContext(ctx, "DELETE FROM weir_messages WHERE position = $1 AND queue = $2", position, e.Queue)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 // locks are the locks in the database of an engine.
@@ -17,7 +18,7 @@ func (s *Engine) Locks() lock.Locks { return &locks{s} }
 
 // Acquire implements [lock.Locks].
 func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (g lock.Grant, err error) {
-	if err := lock.Check(name, owner, lease); err != nil {
+	if err := storearg.Lock(name, owner, lease); err != nil {
 		return g, err
 	}
 	var held *lock.HeldError
@@ -89,7 +90,7 @@ func (l *locks) forget(ctx context.Context, tx *Tx, now time.Time) error {
 
 // Extend implements [lock.Locks].
 func (l *locks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
-	if err := lock.CheckLease(d); err != nil {
+	if err := storearg.Extend(d); err != nil {
 		return err
 	}
 	return l.change(ctx, g, func(now time.Time) (string, []any) { return "until = $4", []any{nanos(now, d)} })

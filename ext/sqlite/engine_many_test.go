@@ -11,10 +11,10 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/internal/testing/storebench"
+	"github.com/weirflow/weir/message"
 )
 
 // Many messages wait, a million with WEIR_LONG=1: memory stays flat, none is early, and all come back when they are due.
@@ -38,7 +38,7 @@ func TestManyWaiting(t *testing.T) {
 	for i := 0; i < n; i += batch {
 		ms := make([]store.Message, batch)
 		for j := range ms {
-			ms[j] = store.Message{Meta: delivery.Meta{ID: strconv.Itoa(i + j)}, Payload: make([]byte, 256), Delay: time.Hour}
+			ms[j] = store.Message{Meta: message.Meta{ID: strconv.Itoa(i + j)}, Payload: make([]byte, 256), Delay: time.Hour}
 		}
 		require.NoError(t, s.Put(t.Context(), "q", ms...))
 	}

@@ -8,10 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 )
 
 // A database without the tables is one whose user has forgotten Migrate.
@@ -21,7 +21,7 @@ func TestNotMigrated(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close()) }()
 	s := sqlite.New(db)
-	m := store.Message{Meta: delivery.Meta{ID: "1"}}
+	m := store.Message{Meta: message.Meta{ID: "1"}}
 	for name, call := range map[string]func() error{
 		"put":  func() error { return s.Put(ctx, "q", m) },
 		"take": func() error { _, err := s.Take(ctx, "q", 1, time.Minute); return err },

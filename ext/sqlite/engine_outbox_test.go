@@ -18,13 +18,13 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/outbox"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/internal/testing/storebench"
+	"github.com/weirflow/weir/message"
 )
 
 func TestLocks(t *testing.T) {
@@ -112,7 +112,7 @@ func TestStage(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
 	s := sqlite.New(db)
 	defer s.Close()
-	message := func(id string) store.Message { return store.Message{Meta: delivery.Meta{ID: id}, Payload: []byte(id)} }
+	message := func(id string) store.Message { return store.Message{Meta: message.Meta{ID: id}, Payload: []byte(id)} }
 	taken := func() (ids []string) {
 		t.Helper()
 		ms, err := s.Take(t.Context(), "outbox", 10, time.Minute)
@@ -210,9 +210,9 @@ func TestRelaysKilled(t *testing.T) {
 	defer s.Close()
 	const messages, kills = 60, 12
 	for i := range messages {
-		require.NoError(t, s.Put(t.Context(), "outbox", store.Message{Meta: delivery.Meta{ID: strconv.Itoa(i)}}))
+		require.NoError(t, s.Put(t.Context(), "outbox", store.Message{Meta: message.Meta{ID: strconv.Itoa(i)}}))
 	}
-	require.NoError(t, s.Put(t.Context(), "outbox", store.Message{Meta: delivery.Meta{ID: "last"}}))
+	require.NoError(t, s.Put(t.Context(), "outbox", store.Message{Meta: message.Meta{ID: "last"}}))
 	for step := 1; ; step++ {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
 		at := step

@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 )
 
 // What workers and commands ask all the time must not look at each message.
@@ -79,7 +79,7 @@ func TestClaimSearchesWithoutTheWriteLock(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
 	s := sqlite.New(db)
 	defer s.Close()
-	require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: delivery.Meta{ID: "a"}}))
+	require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: message.Meta{ID: "a"}}))
 	tx, err := db.Writer().BeginTx(t.Context(), nil) // another writer
 	require.NoError(t, err)
 	defer tx.Rollback() //nolint:errcheck // the test is over
@@ -96,7 +96,7 @@ func TestClaimOfWhatAnotherTook(t *testing.T) {
 	s, other := sqlite.New(db), sqlite.New(db)
 	defer s.Close()
 	defer other.Close()
-	require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: delivery.Meta{ID: "a"}}, store.Message{Meta: delivery.Meta{ID: "b"}}))
+	require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: message.Meta{ID: "a"}}, store.Message{Meta: message.Meta{ID: "b"}}))
 	var once sync.Once
 	sqlite.SetStep(s, func() {
 		once.Do(func() {

@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/internal/testing/storecrash"
 	"github.com/weirflow/weir/internal/testing/workerkill"
+	"github.com/weirflow/weir/message"
 )
 
 func init() { // TestMain is in package sqlite
@@ -106,7 +107,7 @@ func TestClockGoesOnInTheNextRun(t *testing.T) {
 		return sqlite.New(open(t, path), sqlite.WithClock(mock))
 	}
 	message := func(id string, d time.Duration) store.Message {
-		return store.Message{Meta: delivery.Meta{ID: id}, Delay: d}
+		return store.Message{Meta: message.Meta{ID: id}, Delay: d}
 	}
 	require.NoError(t, run(1000).Put(t.Context(), "q", message("some", 0)))
 	s := run(100) // the machine's clock was set back
@@ -133,7 +134,7 @@ func TestClockOfReadersGoesOnInTheNextRun(t *testing.T) {
 		return sqlite.New(open(t, path), sqlite.WithClock(mock))
 	}
 	s := run(1000)
-	require.NoError(t, s.Put(t.Context(), "q", store.Message{Meta: delivery.Meta{ID: "a"}}))
+	require.NoError(t, s.Put(t.Context(), "q", store.Message{Meta: message.Meta{ID: "a"}}))
 	_, err := s.Locks().Acquire(t.Context(), "outbox", "host a", time.Second)
 	require.NoError(t, err)
 	mock.Add(time.Minute)

@@ -20,12 +20,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/exactlyonce/server"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
 )
@@ -46,9 +46,7 @@ func TestKilledWorkersChargeOnce(t *testing.T) {
 	defer s.Close()
 	var ms []store.Message
 	for i := range n {
-		m, err := store.Encode(codec.JSON[string](), strconv.Itoa(i), delivery.Meta{ID: "order-" + strconv.Itoa(i)})
-		require.NoError(t, err)
-		ms = append(ms, m)
+		ms = append(ms, store.Message{Meta: message.Meta{ID: "order-" + strconv.Itoa(i)}, Payload: []byte(strconv.Quote(strconv.Itoa(i)))})
 	}
 	require.NoError(t, s.Put(t.Context(), "orders", ms...))
 
@@ -159,4 +157,4 @@ func TestTrackedWorker(t *testing.T) {
 // acknowledge is a sink in which everything is safe.
 type acknowledge struct{}
 
-func (acknowledge) PutAll(context.Context, []delivery.Message[string]) error { return nil }
+func (acknowledge) PutAll(context.Context, []message.Message[string]) error { return nil }

@@ -11,6 +11,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
 )
 
 // Open makes what is missing and says so, once; it refuses what a later version has made, and makes nothing if it is told to.
@@ -74,5 +75,5 @@ func TestPutTx(t *testing.T) {
 	require.NoError(t, err)
 	defer tx.Rollback() //nolint:errcheck // nothing was done in it
 	require.ErrorContains(t, sqlite.PutTx(t.Context(), tx, delivery.NewQueue[int](memory.Open(), "q"), 1), `queue "q" is on a *memory.Engine`)
-	require.ErrorIs(t, sqlite.PutTx(t.Context(), tx, delivery.NewQueue[func()](engine, "q"), func() {}), delivery.ErrRefused)
+	require.ErrorIs(t, sqlite.PutTx(t.Context(), tx, delivery.NewQueue[func()](engine, "q"), func() {}), message.ErrRefused)
 }

@@ -3,7 +3,7 @@
 package ctxkey
 
 // Message is the key of the history of a message: package delivery reads it, and the context of an
-// operator's attempt answers it without a context of its own. The value is a delivery.Meta.
+// operator's attempt answers it without a context of its own. The value is a message.Meta.
 type Message struct{}
 
 // Stage is the key under which an attempt answers to package predicates: it reports stages.

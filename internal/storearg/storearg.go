@@ -61,6 +61,16 @@ func Extend(d time.Duration) error {
 	return nil
 }
 
+// Lock checks the arguments of lock.Locks.Acquire.
+func Lock(name, owner string, lease time.Duration) error {
+	for _, s := range []struct{ what, value string }{{"name", name}, {"owner", owner}} {
+		if s.value == "" || !utf8.ValidString(s.value) || strings.ContainsRune(s.value, 0) {
+			return fmt.Errorf("lock: the %s %q must be UTF-8 without NUL, and not empty", s.what, s.value)
+		}
+	}
+	return Extend(lease)
+}
+
 // Release checks the arguments of [store.Store.Release].
 func Release(delay time.Duration) error {
 	if delay < 0 {
@@ -138,13 +148,13 @@ func Edits(edits ...store.Edit) error {
 			return err
 		}
 		switch e.Do {
-		case store.MoveEdit:
+		case store.Merge:
 			if err := Put(e.To, e.Entry.Message); err != nil {
 				return err
 			}
-		case store.RemoveEdit, store.HoldEdit, store.ReleaseEdit, store.DueEdit:
+		case store.Purge, store.Hold, store.Release, store.Due:
 		default:
-			return fmt.Errorf("store: unknown kind of edit: %d", e.Do)
+			return fmt.Errorf("store: unknown action: %q", e.Do)
 		}
 	}
 	return nil

@@ -12,8 +12,8 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/files"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/flow"
+	"github.com/weirflow/weir/message"
 )
 
 type row []string
@@ -49,9 +49,9 @@ func TestTypesOfWiring(t *testing.T) {
 		"any type":                   func() { elements[row](t).Via(elements[any](t)) },
 		"what an interface holds":    func() { elements[any](t).Via(elements[row](t)) },
 		"an interface that it has":   func() { elements[time.Time](t).Via(elements[fmt.Stringer](t)) },
-		"messages":                   func() { flow.NewFilter(func(delivery.Message[row]) bool { return true }).Via(elements[row](t)) },
+		"messages":                   func() { flow.NewFilter(func(message.Message[row]) bool { return true }).Via(elements[row](t)) },
 		"a flow that takes them":     func() { elements[[]string](t).Via(flow.NewFilter(func([]string) bool { return true })) },
-		"a flow that takes messages": func() { elements[row](t).Via(flow.NewMap(func(m delivery.Message[row]) row { return m.Value })) },
+		"a flow that takes messages": func() { elements[row](t).Via(flow.NewMap(func(m message.Message[row]) row { return m.Value })) },
 	} {
 		require.NotPanics(t, wire, name)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // Verdicts are what the source of messages was told of them.
@@ -14,10 +14,10 @@ type Verdicts struct {
 	told map[string][]string // guarded by mu; by id
 }
 
-func (v *Verdicts) Message(id string) delivery.Message[string] { return MessageOf(v, id, id) }
+func (v *Verdicts) Message(id string) message.Message[string] { return MessageOf(v, id, id) }
 
-func MessageOf[T any](v *Verdicts, id string, value T) delivery.Message[T] {
-	return delivery.New(value, &delivery.Meta{ID: id}, func(verdict delivery.Verdict) {
+func MessageOf[T any](v *Verdicts, id string, value T) message.Message[T] {
+	return message.New(value, &message.Meta{ID: id}, func(verdict message.Verdict) {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		if v.told == nil {
@@ -47,8 +47,8 @@ func (v *Verdicts) All() map[string]string {
 }
 
 // Received are messages as a source yields them.
-func Received[T any](ms ...delivery.Message[T]) iter.Seq2[delivery.Message[T], error] {
-	return func(yield func(delivery.Message[T], error) bool) {
+func Received[T any](ms ...message.Message[T]) iter.Seq2[message.Message[T], error] {
+	return func(yield func(message.Message[T], error) bool) {
 		for _, m := range ms {
 			if !yield(m, nil) {
 				return

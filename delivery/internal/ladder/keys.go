@@ -10,6 +10,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 )
@@ -344,7 +345,7 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 	for _, m := range ms {
 		meta := m.Meta()
 		meta.Visit = max(0, meta.Visit-1) // there was none
-		p, err := store.Encode(l.c.Codec, m.Value, meta)
+		p, err := leases.Encode(l.c.Codec, m.Value, meta)
 		if err != nil {
 			m.Reject(fmt.Errorf("ladder: message %q cannot be encoded: %w", meta.ID, err))
 			continue

@@ -12,6 +12,7 @@ import (
 	"github.com/weirflow/weir/delivery/internal/ladder"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // requireIdle checks that nothing of the keys is left.
@@ -105,10 +106,10 @@ func TestMessagesWithoutAKey(t *testing.T) {
 // unkeyed is a journal whose messages have no key.
 type unkeyed struct{ journal }
 
-func (u *unkeyed) Receive(ctx context.Context, n int) ([]delivery.Message[string], error) {
+func (u *unkeyed) Receive(ctx context.Context, n int) ([]message.Message[string], error) {
 	ms, err := u.journal.Receive(ctx, n)
 	for i, m := range ms {
-		ms[i] = delivery.New(m.Value, &delivery.Meta{ID: m.Value}, m.Settle)
+		ms[i] = message.New(m.Value, &message.Meta{ID: m.Value}, m.Settle)
 	}
 	return ms, err
 }
@@ -168,7 +169,7 @@ func TestTheOrderOfAKeyWhenTheStoreFails(t *testing.T) {
 			s := &moody{memory, queue, map[string]bool{"List": true}}
 			l := build(t, blocking(s))
 			source := l.Source(&journal{from: []string{"a1", "a2", "a3"}, acked: map[string]bool{}})
-			next := func() delivery.Message[string] {
+			next := func() message.Message[string] {
 				for {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 					ms, err := source.Receive(ctx, 1)

@@ -22,6 +22,7 @@ import (
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/verdicts"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/strategies"
 )
 
@@ -98,7 +99,7 @@ type calls struct {
 }
 
 func (c *calls) note(ctx context.Context, n int) {
-	meta, _ := delivery.MetaFromContext(ctx)
+	meta, _ := message.MetaFromContext(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if last, ok := c.last[meta.Key]; ok && n < last {
@@ -119,7 +120,7 @@ func TestTheOrderOfAKeyAfterKills(t *testing.T) {
 					random := rand.New(rand.NewPCG(round, 2))
 					memory := memory.Open()
 					for i := range n {
-						m, err := store.Encode(codec.JSON[int](), i, delivery.Meta{ID: strconv.Itoa(i), Key: strconv.Itoa(i % keys)})
+						m, err := leases.Encode(codec.JSON[int](), i, message.Meta{ID: strconv.Itoa(i), Key: strconv.Itoa(i % keys)})
 						require.NoError(t, err)
 						require.NoError(t, memory.Put(t.Context(), "work", m))
 					}
@@ -156,7 +157,7 @@ func workOnKeys(ctx context.Context, t *testing.T, s *mortal, all *calls, stop f
 	})
 	require.NoError(t, err)
 	call := asyncop.Blocking(func(ctx context.Context, i int) (int, error) {
-		meta, _ := delivery.MetaFromContext(ctx)
+		meta, _ := message.MetaFromContext(ctx)
 		all.note(ctx, i)
 		time.Sleep(time.Duration(50+10*(i%20)) * time.Millisecond)
 		if s.killed.Load() {
@@ -169,7 +170,7 @@ func workOnKeys(ctx context.Context, t *testing.T, s *mortal, all *calls, stop f
 	})
 	op := asyncop.UnorderedWaitWithRetry(call, time.Minute, 100, strategies.PolicyOf(strategies.NoRetry[int]()).Idempotent(),
 		asyncop.WithFailureSink(l.Take), asyncop.WithLogger(quiet))
-	sink := sinkOf(func(ms []delivery.Message[int]) error {
+	sink := sinkOf(func(ms []message.Message[int]) error {
 		if s.killed.Load() {
 			return errKilled
 		}
@@ -191,6 +192,6 @@ func workOnKeys(ctx context.Context, t *testing.T, s *mortal, all *calls, stop f
 }
 
 // sinkOf is a sink.
-type sinkOf func(ms []delivery.Message[int]) error
+type sinkOf func(ms []message.Message[int]) error
 
-func (f sinkOf) PutAll(_ context.Context, ms []delivery.Message[int]) error { return f(ms) }
+func (f sinkOf) PutAll(_ context.Context, ms []message.Message[int]) error { return f(ms) }

@@ -20,12 +20,12 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/channel"
 	"github.com/weirflow/weir/delivery/internal/ladder"
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -54,7 +54,7 @@ func (j *journal) restarted() *journal {
 	return n
 }
 
-func (j *journal) Receive(ctx context.Context, n int) (ms []delivery.Message[string], err error) {
+func (j *journal) Receive(ctx context.Context, n int) (ms []message.Message[string], err error) {
 	for {
 		j.mu.Lock()
 		for j.at < len(j.from) && len(ms) < n && !j.next.After(time.Now()) {
@@ -63,10 +63,10 @@ func (j *journal) Receive(ctx context.Context, n int) (ms []delivery.Message[str
 			}
 			v := j.from[j.at]
 			j.at++
-			ms = append(ms, delivery.New(v, &delivery.Meta{ID: v, Key: keyOf(v)}, func(verdict delivery.Verdict) {
+			ms = append(ms, message.New(v, &message.Meta{ID: v, Key: keyOf(v)}, func(verdict message.Verdict) {
 				j.mu.Lock()
 				defer j.mu.Unlock()
-				if verdict.Kind == delivery.Acked {
+				if verdict.Kind == message.Acked {
 					j.acked[v] = true
 				}
 			}))
@@ -168,7 +168,7 @@ func blockKeys(t *testing.T, seed uint64) {
 			asyncop.WithContext(ctx),
 			asyncop.WithLogger(slog.New(slog.DiscardHandler)),
 			asyncop.WithFailureSink(func(ctx context.Context, f asyncop.Failure[string]) error {
-				meta, _ := delivery.MetaFromContext(ctx)
+				meta, _ := message.MetaFromContext(ctx)
 				err := l.Take(ctx, f)
 				if err == nil && meta.Visit >= 3 {
 					mu.Lock()
@@ -301,7 +301,7 @@ func TestTheOrderOfAKeyWhenAHandOverFails(t *testing.T) {
 		first := one(t, source)
 		taken := make(chan error)
 		go func() {
-			taken <- l.Take(delivery.ContextWithMeta(t.Context(), first.Meta()), exhausted(first.Value))
+			taken <- l.Take(message.ContextWithMeta(t.Context(), first.Meta()), exhausted(first.Value))
 		}()
 		synctest.Wait()
 		other := one(t, source)
@@ -356,7 +356,7 @@ func TestTheOrderOfAKeyWhenAHandOverFailsLate(t *testing.T) {
 		first := one(t, source)
 		taken := make(chan error)
 		go func() {
-			taken <- l.Take(delivery.ContextWithMeta(t.Context(), first.Meta()), exhausted(first.Value))
+			taken <- l.Take(message.ContextWithMeta(t.Context(), first.Meta()), exhausted(first.Value))
 		}()
 		again := one(t, source) // a minute later
 		require.Equal(t, 2, again.Meta().Visit)
@@ -389,7 +389,7 @@ func TestAHandOverFailsAfterTheVerdict(t *testing.T) {
 		first := one(t, source)
 		taken := make(chan error)
 		go func() {
-			taken <- l.Take(delivery.ContextWithMeta(t.Context(), first.Meta()), exhausted(first.Value))
+			taken <- l.Take(message.ContextWithMeta(t.Context(), first.Meta()), exhausted(first.Value))
 		}()
 		synctest.Wait()
 		first.Nack(0)
@@ -559,7 +559,7 @@ func TestTheOrderOfAKeyAfterANack(t *testing.T) {
 		values <- "a1"
 		values <- "a2"
 		l := build(t, c)
-		source := l.Source(channel.NewSource(values, func(v string) *delivery.Meta { return &delivery.Meta{ID: v, Key: keyOf(v)} }))
+		source := l.Source(channel.NewSource(values, func(v string) *message.Meta { return &message.Meta{ID: v, Key: keyOf(v)} }))
 		for range 3 {
 			m := one(t, source)
 			require.Equal(t, "a1", m.Value)
@@ -620,7 +620,7 @@ func TestAParkedMessageIsNacked(t *testing.T) {
 func put(t *testing.T, s store.Store, queue string, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		m, err := store.Encode(codec.JSON[string](), id, delivery.Meta{ID: id, Key: keyOf(id)})
+		m, err := leases.Encode(codec.JSON[string](), id, message.Meta{ID: id, Key: keyOf(id)})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), queue, m))
 	}

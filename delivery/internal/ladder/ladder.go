@@ -117,7 +117,7 @@ func New[T any](c Config[T]) (*Ladder[T], error) {
 
 // Take hands an element that an operator has given up over to the next layer or to the dead letters. When it returns nil, it is
 // durable there, and its delivery can be acknowledged. Its error means that it was not taken: offer it again, or give the
-// message back. The history of the message comes from ctx ([delivery.MetaFromContext]), and what the operator knows of the
+// message back. The history of the message comes from ctx ([message.MetaFromContext]), and what the operator knows of the
 // failure is added to it.
 //
 // An element that was cut off by the end of its operator is not taken: it did not fail. One that is no message gets a random id.
@@ -130,7 +130,7 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	if chosen, ok, _ := l.Choose(ctx, ""); ok { // it asks nothing of the store
 		meta.Provider = chosen
 	}
-	m, err := store.Encode(l.c.Codec, f.Element, meta)
+	m, err := leases.Encode(l.c.Codec, f.Element, meta)
 	if err != nil {
 		return fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
 	}
@@ -193,7 +193,7 @@ func (l *Ladder[T]) keepReceived(ctx context.Context, m *store.Message) {
 // bury stores a message that is not visited any more.
 func (l *Ladder[T]) bury(ctx context.Context, v T, meta message.Meta, cause store.Cause, why string) error {
 	meta.Visit = max(0, meta.Visit-1) // there was none
-	m, err := store.Encode(l.c.Codec, v, meta)
+	m, err := leases.Encode(l.c.Codec, v, meta)
 	if err != nil {
 		return fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
 	}

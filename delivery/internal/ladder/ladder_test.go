@@ -33,6 +33,7 @@ import (
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -67,19 +68,19 @@ func exhausted(element string) asyncop.Failure[string] {
 	return asyncop.Failure[string]{Element: element, Err: errors.New("503"), Attempts: 3, Verdict: strategies.Refused}
 }
 
-func take(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string]) {
+func take(t *testing.T, l *ladder.Ladder[string], m message.Message[string]) {
 	t.Helper()
-	require.NoError(t, l.Take(delivery.ContextWithMeta(t.Context(), m.Meta()), exhausted(m.Value)))
+	require.NoError(t, l.Take(message.ContextWithMeta(t.Context(), m.Meta()), exhausted(m.Value)))
 	m.Ack()
 }
 
-func messages(n int) *channel.Source[string] {
+func messages(n int) delivery.Source[string] {
 	c := make(chan string, n)
 	for i := range n {
 		c <- strconv.Itoa(i)
 	}
 	close(c)
-	return channel.NewSource(c, func(v string) *delivery.Meta { return &delivery.Meta{ID: v} })
+	return channel.NewSource(c, func(v string) *message.Meta { return &message.Meta{ID: v} })
 }
 
 func dead(t *testing.T, s store.Inspector) []store.Entry {
@@ -97,7 +98,7 @@ func TestAMessageClimbsTheLadder(t *testing.T) {
 		begun := time.Now()
 		first := make(chan string, 1)
 		first <- "0"
-		source := l.Source(channel.NewSource(first, func(v string) *delivery.Meta { return &delivery.Meta{ID: v} }))
+		source := l.Source(channel.NewSource(first, func(v string) *message.Meta { return &message.Meta{ID: v} }))
 		var at []time.Duration
 		climb := func(merges int) {
 			for visit := 1; visit <= 3; visit++ {
@@ -136,7 +137,7 @@ func merge(t *testing.T, s store.Engine, outcomeUnknown bool) jobs.Progress {
 	t.Helper()
 	j, err := jobs.New(s, jobs.Config{})
 	require.NoError(t, err)
-	job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "1m", OutcomeUnknown: outcomeUnknown, By: "ann", Why: "test"})
+	job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "dead", To: "1m", OutcomeUnknown: outcomeUnknown, By: "ann", Why: "test"})
 	require.NoError(t, err)
 	job, err = j.Run(t.Context(), job.ID, nil)
 	require.NoError(t, err)
@@ -151,7 +152,7 @@ func TestJitterOnlyAdds(t *testing.T) {
 		l := build(t, c)
 		now := time.Now()
 		for i := range 200 {
-			m := delivery.New(strconv.Itoa(i), &delivery.Meta{ID: strconv.Itoa(i)}, func(delivery.Verdict) {})
+			m := message.New(strconv.Itoa(i), &message.Meta{ID: strconv.Itoa(i)}, func(message.Verdict) {})
 			take(t, l, m)
 		}
 		entries, err := s.List(t.Context(), "1m", store.Filter{}, store.Page{Max: 1000})
@@ -186,7 +187,7 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 		{Element: "timed out", Err: &asyncop.TimeoutError{}, Verdict: strategies.Final},
 		{Element: "panics", Err: panicking{errRefused}, Verdict: strategies.Final},
 	} {
-		require.NoError(t, l.Take(delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: string(f.Element)}), f))
+		require.NoError(t, l.Take(message.ContextWithMeta(t.Context(), message.Meta{ID: string(f.Element)}), f))
 	}
 	causes := map[string]store.Cause{}
 	for _, e := range dead(t, s) {
@@ -213,7 +214,7 @@ func TestACallInDoubtIsExplainedOnce(t *testing.T) {
 		l := build(t, c)
 		for _, id := range []string{"a", "b"} {
 			f := asyncop.Failure[string]{Element: id, Err: errRefused, InDoubt: true, Verdict: strategies.Refused, Reason: predicates.NewReason("LOST", false, false)}
-			require.NoError(t, l.Take(delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: id}), f))
+			require.NoError(t, l.Take(message.ContextWithMeta(t.Context(), message.Meta{ID: id}), f))
 		}
 		require.Len(t, dead(t, s), 2)
 		require.Equal(t, want, strings.Count(lines.String(), "Idempotent() bool"), lines.String())
@@ -292,7 +293,7 @@ func TestAnUnknownErrorIsNotPermanent(t *testing.T) {
 func TestHandedOverAgain(t *testing.T) {
 	c, s := config()
 	l := build(t, c)
-	m := delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {})
+	m := message.New("a", &message.Meta{ID: "a"}, func(message.Verdict) {})
 	for range 3 {
 		take(t, l, m)
 	}
@@ -309,7 +310,7 @@ func TestRateAndConcurrencyOfALayer(t *testing.T) {
 		l := build(t, c)
 		for _, layer := range c.Layers {
 			for i := range 50 {
-				m, err := store.Encode(c.Codec, layer.Queue, delivery.Meta{ID: strconv.Itoa(i)})
+				m, err := leases.Encode(c.Codec, layer.Queue, message.Meta{ID: strconv.Itoa(i)})
 				require.NoError(t, err)
 				require.NoError(t, s.Put(t.Context(), layer.Queue, m))
 			}
@@ -372,7 +373,7 @@ func TestALayerIsAskedForALittle(t *testing.T) {
 		}
 		require.LessOrEqual(t, s.n["paced"], 2)
 		for i := range 100 {
-			m, err := store.Encode(c.Codec, "layer", delivery.Meta{ID: strconv.Itoa(i)})
+			m, err := leases.Encode(c.Codec, "layer", message.Meta{ID: strconv.Itoa(i)})
 			require.NoError(t, err)
 			require.NoError(t, s.Put(t.Context(), "paced", m))
 		}
@@ -400,7 +401,7 @@ func TestALayerIsAskedForALittle(t *testing.T) {
 func TestAsManyNewMessagesAsAskedFor(t *testing.T) {
 	c, s := config()
 	for i := range 300 {
-		require.NoError(t, s.Put(t.Context(), "new", store.Message{Meta: delivery.Meta{ID: strconv.Itoa(i)}, Payload: []byte(`"new"`)}))
+		require.NoError(t, s.Put(t.Context(), "new", store.Message{Meta: message.Meta{ID: strconv.Itoa(i)}, Payload: []byte(`"new"`)}))
 	}
 	source := build(t, c).Source(nil)
 	ms, err := source.Receive(t.Context(), 250)
@@ -418,7 +419,7 @@ type broken struct {
 	err error
 }
 
-func (b *broken) Receive(ctx context.Context, n int) ([]delivery.Message[string], error) {
+func (b *broken) Receive(ctx context.Context, n int) ([]message.Message[string], error) {
 	if err := b.err; err != nil {
 		b.err = nil
 		return nil, err
@@ -431,7 +432,7 @@ func TestAnInputFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		l := build(t, c)
-		m, err := store.Encode(c.Codec, "layer", delivery.Meta{ID: "a"})
+		m, err := leases.Encode(c.Codec, "layer", message.Meta{ID: "a"})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), "1m", m))
 		source := l.Source(&broken{messages(1), fmt.Errorf("%w: the connection: %w", errRefused, io.EOF)}) // which is not the end
@@ -459,11 +460,11 @@ func TestAnInputFails(t *testing.T) {
 
 // leaving is a source whose first Receive does not return.
 type leaving struct {
-	*channel.Source[string]
+	delivery.Source[string]
 	leave func()
 }
 
-func (l *leaving) Receive(ctx context.Context, n int) ([]delivery.Message[string], error) {
+func (l *leaving) Receive(ctx context.Context, n int) ([]message.Message[string], error) {
 	if leave := l.leave; leave != nil {
 		l.leave = nil
 		leave()
@@ -496,11 +497,11 @@ func TestTheEndOfTheFirstSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		l := build(t, c)
-		m, err := store.Encode(c.Codec, "layer", delivery.Meta{ID: "a"})
+		m, err := leases.Encode(c.Codec, "layer", message.Meta{ID: "a"})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), "1m", m))
 		source := l.Source(messages(2))
-		var layer delivery.Message[string]
+		var layer message.Message[string]
 		for got := 0; got < 3; {
 			ms, err := source.Receive(t.Context(), 10)
 			require.NoError(t, err)
@@ -539,7 +540,7 @@ func layersAreASource(t *testing.T, blocked string) {
 			Put: func(values ...string) error {
 				for _, v := range values {
 					n++
-					m, err := store.Encode(c.Codec, v, delivery.Meta{ID: strconv.Itoa(n)})
+					m, err := leases.Encode(c.Codec, v, message.Meta{ID: strconv.Itoa(n)})
 					if err := errors.Join(err, s.Put(t.Context(), c.Layers[n%2].Queue, m)); err != nil {
 						return err
 					}
@@ -579,7 +580,7 @@ func TestCloseWhileALayerIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()
 		c.Layers = []ladder.Layer{{Queue: "1m", Delay: 1, MaxConcurrent: 1}}
-		m, err := store.Encode(c.Codec, "layer", delivery.Meta{ID: "a"})
+		m, err := leases.Encode(c.Codec, "layer", message.Meta{ID: "a"})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), "1m", m))
 		source := build(t, c).Source(nil)
@@ -645,7 +646,7 @@ func TestAnOutageMakesNoDeadLetter(t *testing.T) {
 				of.change(&c)
 			}
 			l := build(t, c)
-			require.NoError(t, l.Take(delivery.ContextWithMeta(t.Context(), delivery.Meta{ID: "a", Visit: of.visit}), of.f))
+			require.NoError(t, l.Take(message.ContextWithMeta(t.Context(), message.Meta{ID: "a", Visit: of.visit}), of.f))
 			queues, err := s.Queues(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, []string{of.want}, queues)

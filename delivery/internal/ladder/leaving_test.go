@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -28,7 +28,7 @@ func TestWhatLeavesTheOperator(t *testing.T) {
 		begun := time.Now()
 		fail := func(ctx context.Context, err error) (string, error) { return "", err }
 		call := asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
-			meta, _ := delivery.MetaFromContext(ctx)
+			meta, _ := message.MetaFromContext(ctx)
 			switch {
 			case in == "2" && asyncop.AttemptFromContext(ctx) == 1:
 				return fail(ctx, errors.New("short")) // the next attempt is good

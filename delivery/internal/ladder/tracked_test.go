@@ -29,6 +29,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/exactlyonce/server"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -130,13 +131,13 @@ func work(t *testing.T, l *ladder.Ladder[string], source delivery.Source[string]
 	require.NoError(t, source.Close(t.Context()))
 }
 
-func receive(ctx context.Context, source delivery.Source[string]) func(func(delivery.Message[string], error) bool) {
-	return func(yield func(delivery.Message[string], error) bool) {
+func receive(ctx context.Context, source delivery.Source[string]) func(func(message.Message[string], error) bool) {
+	return func(yield func(message.Message[string], error) bool) {
 		for {
 			ms, err := source.Receive(ctx, 10)
 			if err != nil {
 				if !errors.Is(err, io.EOF) {
-					yield(delivery.Message[string]{}, err)
+					yield(message.Message[string]{}, err)
 				}
 				return
 			}
@@ -176,7 +177,7 @@ func TestACallInDoubtKeepsItsID(t *testing.T) {
 	second := build(t, c) // another worker
 	left := counts.Messages
 	base := second.Source(nil)
-	drained := make(chan delivery.Message[string], left)
+	drained := make(chan message.Message[string], left)
 	for len(drained) < left { // the layer's messages, as a source that ends
 		ms, err := base.Receive(t.Context(), 10)
 		require.NoError(t, err)
@@ -207,16 +208,16 @@ func TestACallInDoubtKeepsItsID(t *testing.T) {
 
 // fixed is a source of messages that were received already.
 type fixed struct {
-	from chan delivery.Message[string]
+	from chan message.Message[string]
 	of   delivery.Source[string]
 }
 
-func (f fixed) Receive(context.Context, int) ([]delivery.Message[string], error) {
+func (f fixed) Receive(context.Context, int) ([]message.Message[string], error) {
 	m, ok := <-f.from
 	if !ok {
 		return nil, io.EOF
 	}
-	return []delivery.Message[string]{m}, nil
+	return []message.Message[string]{m}, nil
 }
 
 func (f fixed) Close(ctx context.Context) error { return f.of.Close(ctx) }
@@ -263,10 +264,10 @@ func inDoubt() asyncop.Failure[string] {
 }
 
 // visit is what an operator with a tracker does: it gives the message an id, and hands it over.
-func visit(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string], f asyncop.Failure[string]) exactlyonce.ID {
+func visit(t *testing.T, l *ladder.Ladder[string], m message.Message[string], f asyncop.Failure[string]) exactlyonce.ID {
 	t.Helper()
 	tracker := caller.NewTracker(caller.Config{Name: "charges", Secret: []byte("0123456789abcdef")})
-	ctx := tracker.Accepted(delivery.ContextWithMeta(t.Context(), m.Meta()), nil, false)
+	ctx := tracker.Accepted(message.ContextWithMeta(t.Context(), m.Meta()), nil, false)
 	id, err := caller.NextID(tracker.AttemptStarted(ctx, 1))
 	require.NoError(t, err)
 	require.NoError(t, l.Take(ctx, f))
@@ -274,7 +275,7 @@ func visit(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string], f
 	return id
 }
 
-func one(t *testing.T, source delivery.Source[string]) delivery.Message[string] {
+func one(t *testing.T, source delivery.Source[string]) message.Message[string] {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Hour) // else a test of what is lost would not end
 	defer cancel()
@@ -292,7 +293,7 @@ func TestWhatIsInDoubtIsRememberedForATime(t *testing.T) {
 		c.Remembers = 62 * time.Minute
 		c.Options = append(c.Options, leases.WithMaxPoll(time.Second))
 		l := build(t, c)
-		m := delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {})
+		m := message.New("a", &message.Meta{ID: "a"}, func(message.Verdict) {})
 		began := time.Now()
 		first := visit(t, l, m, inDoubt())
 		source := l.Source(nil)
@@ -336,7 +337,7 @@ func TestMergeOfWhatIsStillRemembered(t *testing.T) {
 		c.Layers = c.Layers[:1]
 		c.Remembers = time.Hour
 		l := build(t, c)
-		first := visit(t, l, delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {}), inDoubt())
+		first := visit(t, l, message.New("a", &message.Meta{ID: "a"}, func(message.Verdict) {}), inDoubt())
 		source := l.Source(nil)
 		visit(t, l, one(t, source), exhausted("a"))
 		require.Equal(t, store.OutcomeUnknown, dead(t, s)[0].Cause)
@@ -409,8 +410,8 @@ func TestOneThatCannotBeBuriedHoldsUpNoOther(t *testing.T) {
 		f.broken.Store(true)
 		c.Store = f
 		l := build(t, c)
-		for _, m := range []delivery.Meta{{ID: "late", OutcomeUnknown: true, Remembered: time.Now()}, {ID: "good"}} {
-			stored, err := store.Encode(c.Codec, m.ID, m)
+		for _, m := range []message.Meta{{ID: "late", OutcomeUnknown: true, Remembered: time.Now()}, {ID: "good"}} {
+			stored, err := leases.Encode(c.Codec, m.ID, m)
 			require.NoError(t, err)
 			require.NoError(t, s.Put(t.Context(), "1m", stored))
 		}
@@ -480,7 +481,7 @@ func TestHowLongACallMustBeRemembered(t *testing.T) {
 				if change.elapsed > 0 {
 					f.FirstAttempt, f.Elapsed = time.Time{}, change.elapsed
 				}
-				visit(t, build(t, c), delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {}), f)
+				visit(t, build(t, c), message.New("a", &message.Meta{ID: "a"}, func(message.Verdict) {}), f)
 				counts, err := s.Count(t.Context(), "1", store.Filter{})
 				require.NoError(t, err)
 				require.Equal(t, change.enters, counts.Messages == 1)
@@ -494,7 +495,7 @@ func TestHowLongACallMustBeRemembered(t *testing.T) {
 func TestALayerWithoutEnd(t *testing.T) {
 	c, s := config()
 	c.Layers = []ladder.Layer{{Queue: "1m", Delay: math.MaxInt64, Jitter: 1}}
-	take(t, build(t, c), delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {}))
+	take(t, build(t, c), message.New("a", &message.Meta{ID: "a"}, func(message.Verdict) {}))
 	entries, err := s.List(t.Context(), "1m", store.Filter{}, store.Page{Max: 1})
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
@@ -504,15 +505,15 @@ func TestALayerWithoutEnd(t *testing.T) {
 // Law X1: what stays in doubt is marked so, also when a later visit is refused for good, and when the call of another operator
 // comes into doubt as well: there is room for one id.
 func TestWhatStaysInDoubt(t *testing.T) {
-	for name, second := range map[string]func(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string]){
-		"refused for good": func(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string]) {
+	for name, second := range map[string]func(t *testing.T, l *ladder.Ladder[string], m message.Message[string]){
+		"refused for good": func(t *testing.T, l *ladder.Ladder[string], m message.Message[string]) {
 			f := exhausted("a")
 			f.Attempts, f.Reason = 1, predicates.NewRejection("CARD_DECLINED")
 			visit(t, l, m, f)
 		},
-		"another operator": func(t *testing.T, l *ladder.Ladder[string], m delivery.Message[string]) {
+		"another operator": func(t *testing.T, l *ladder.Ladder[string], m message.Message[string]) {
 			tracker := caller.NewTracker(caller.Config{Name: "refunds", Secret: []byte("0123456789abcdef")})
-			ctx := tracker.Accepted(delivery.ContextWithMeta(t.Context(), m.Meta()), nil, false)
+			ctx := tracker.Accepted(message.ContextWithMeta(t.Context(), m.Meta()), nil, false)
 			_, err := caller.NextID(tracker.AttemptStarted(ctx, 1))
 			require.NoError(t, err)
 			require.NoError(t, l.Take(ctx, inDoubt()))
@@ -524,7 +525,7 @@ func TestWhatStaysInDoubt(t *testing.T) {
 				c, s := config()
 				c.Remembers = 10 * time.Hour
 				l := build(t, c)
-				visit(t, l, delivery.New("a", &delivery.Meta{ID: "a"}, func(delivery.Verdict) {}), inDoubt())
+				visit(t, l, message.New("a", &message.Meta{ID: "a"}, func(message.Verdict) {}), inDoubt())
 				source := l.Source(nil)
 				second(t, l, one(t, source))
 				require.Equal(t, store.OutcomeUnknown, dead(t, s)[0].Cause)

@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // deaf is an engine that cannot listen.
@@ -32,7 +32,7 @@ func TestAnEngineThatCannotListen(t *testing.T) {
 		s := leases.NewSource(engine, "q", "dead", codec.JSON[int](), leases.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		for range 10 {
 			time.AfterFunc(59*time.Second, func() {
-				require.NoError(t, engine.Put(t.Context(), "q", store.Message{Meta: delivery.Meta{ID: "1"}, Payload: []byte("1")}))
+				require.NoError(t, engine.Put(t.Context(), "q", store.Message{Meta: message.Meta{ID: "1"}, Payload: []byte("1")}))
 			})
 			begun := time.Now()
 			ms, err := s.Receive(t.Context(), 1)
@@ -68,7 +68,7 @@ func TestAnEngineThatListensNoMore(t *testing.T) {
 		engine := losing{memory.Open(), new(atomic.Bool)}
 		s := leases.NewSource(engine, "q", "dead", codec.JSON[int](), leases.WithLogger(slog.New(slog.DiscardHandler)))
 		time.AfterFunc(time.Hour, func() {
-			require.NoError(t, engine.Put(t.Context(), "q", store.Message{Meta: delivery.Meta{ID: "1"}, Payload: []byte("1")}))
+			require.NoError(t, engine.Put(t.Context(), "q", store.Message{Meta: message.Meta{ID: "1"}, Payload: []byte("1")}))
 		})
 		ctx, stop := context.WithTimeout(t.Context(), 2*time.Hour)
 		defer stop()

@@ -324,7 +324,7 @@ func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload []byte
 	if err != nil {
 		return false
 	}
-	same, err := store.Encode(c, value, message.Meta{})
+	same, err := Encode(c, value, message.Meta{})
 	return err == nil && bytes.Equal(same.Payload, m.Payload)
 }
 

@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/message"
 )
 
 // erring is a store whose methods return these errors.
@@ -75,7 +75,7 @@ type small struct {
 func (s small) check(m store.Message) error {
 	b, err := json.Marshal(m)
 	if err == nil && len(b) > s.limit {
-		err = fmt.Errorf("%d bytes: %w", len(b), delivery.ErrRefused)
+		err = fmt.Errorf("%d bytes: %w", len(b), message.ErrRefused)
 	}
 	return err
 }
@@ -107,13 +107,13 @@ func TestDeadLettersThatDoNotFit(t *testing.T) {
 			id   string
 			size int
 		}{{"fits", 10}, {"shortened", 1300}, {"stays", 1850}} {
-			encoded, err := store.Encode(codec.JSON[string](), strings.Repeat("x", m.size), delivery.Meta{ID: m.id})
+			encoded, err := leases.Encode(codec.JSON[string](), strings.Repeat("x", m.size), message.Meta{ID: m.id})
 			require.NoError(t, err)
 			require.NoError(t, s.Put(t.Context(), "q", encoded))
 		}
 		source := leases.NewSource(s, "q", "dead", codec.JSON[string](), quiet)
 		for range 3 {
-			receive(t, source).Reject(fmt.Errorf("%w: %s", delivery.ErrRefused, strings.Repeat("e", 700)))
+			receive(t, source).Reject(fmt.Errorf("%w: %s", message.ErrRefused, strings.Repeat("e", 700)))
 		}
 		require.NoError(t, source.Close(t.Context()))
 		letters := dead(t, s.Engine)

@@ -20,6 +20,7 @@ import (
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 var quiet = leases.WithLogger(slog.New(slog.DiscardHandler))
@@ -39,7 +40,7 @@ func storeQueue(t *testing.T, s store.Store) deliverytest.Queue[string] {
 		Put: func(values ...string) error {
 			for _, v := range values {
 				n++
-				m, err := store.Encode(codec.JSON[string](), v, delivery.Meta{ID: fmt.Sprint(n)})
+				m, err := leases.Encode(codec.JSON[string](), v, message.Meta{ID: fmt.Sprint(n)})
 				if err := errors.Join(err, s.Put(t.Context(), "q", m)); err != nil {
 					return err
 				}
@@ -51,7 +52,7 @@ func storeQueue(t *testing.T, s store.Store) deliverytest.Queue[string] {
 	}
 }
 
-func receive(t *testing.T, s *leases.Source[string]) delivery.Message[string] {
+func receive(t *testing.T, s *leases.Source[string]) message.Message[string] {
 	t.Helper()
 	ms, err := s.Receive(t.Context(), 1)
 	require.NoError(t, err)
@@ -62,7 +63,7 @@ func receive(t *testing.T, s *leases.Source[string]) delivery.Message[string] {
 func put(t *testing.T, s store.Store, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		m, err := store.Encode(codec.JSON[string](), "value of "+id, delivery.Meta{ID: id})
+		m, err := leases.Encode(codec.JSON[string](), "value of "+id, message.Meta{ID: id})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(t.Context(), "q", m))
 	}
@@ -79,8 +80,8 @@ func dead(t *testing.T, s store.Inspector) []store.Entry {
 func TestUndecodableStopsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := memory.Open()
-		raw := store.Message{Meta: delivery.Meta{ID: "raw", Visit: 2}, Payload: []byte("no JSON\x00"), Schema: codec.SchemaOf(codec.JSON[string]())}
-		other := store.Message{Meta: delivery.Meta{ID: "other"}, Payload: []byte(`"x"`), Schema: []byte("another codec")}
+		raw := store.Message{Meta: message.Meta{ID: "raw", Visit: 2}, Payload: []byte("no JSON\x00"), Schema: codec.SchemaOf(codec.JSON[string]())}
+		other := store.Message{Meta: message.Meta{ID: "other"}, Payload: []byte(`"x"`), Schema: []byte("another codec")}
 		require.NoError(t, memory.Put(t.Context(), "q", raw, other))
 		put(t, memory, "good")
 		s := leases.NewSource(memory, "q", "dead", codec.JSON[string](), quiet)
@@ -334,7 +335,7 @@ func TestReceiveGoesOnWhileVerdictsAreRecorded(t *testing.T) {
 		s := leases.NewSource(slow, "q", "dead", codec.JSON[string]())
 		receive(t, s).Ack()
 		<-slow.entered
-		second := make(chan delivery.Message[string], 1)
+		second := make(chan message.Message[string], 1)
 		go func() { second <- receive(t, s) }()
 		synctest.Wait()
 		require.Len(t, second, 1, "it waits for Done")
@@ -353,7 +354,7 @@ func TestTakenAgainBeforeReleaseReturns(t *testing.T) {
 		s := leases.NewSource(memory, "q", "dead", codec.JSON[string](), leases.WithLease(time.Minute), quiet)
 		receive(t, s).Nack(0)
 		synctest.Wait()
-		again := make(chan delivery.Message[string])
+		again := make(chan message.Message[string])
 		go func() { again <- receive(t, s) }()
 		time.Sleep(time.Second) // it polls
 		close(memory.returns)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/timers"
 )
 
@@ -36,7 +36,7 @@ type Source[T any] struct {
 
 type entry[T any] struct {
 	value T
-	meta  *delivery.Meta
+	meta  *message.Meta
 	timer timers.Timer[*entry[T]]
 }
 
@@ -45,11 +45,11 @@ var errClosed = errors.New("delivery: the source is closed")
 // Hooks are what the owner of a source does.
 type Hooks[T any] struct {
 	// Meta returns the history of a value, or nil.
-	Meta func(v T) *delivery.Meta
+	Meta func(v T) *message.Meta
 	// Wait returns how long a value must not be delivered that was just read. Nil: it never waits.
 	Wait func(v T) time.Duration
 	// Settled is called for each verdict, before the message may be delivered again. It must not block.
-	Settled func(v T, verdict delivery.Verdict)
+	Settled func(v T, verdict message.Verdict)
 }
 
 // New returns a source of the values of in.
@@ -64,7 +64,7 @@ func New[T any](in <-chan T, c clock.Clock, h Hooks[T]) *Source[T] {
 func (s *Source[T]) now() time.Duration { return s.clock.Now().Sub(s.start) }
 
 // Receive implements [delivery.Source]. What was nacked and is due goes first.
-func (s *Source[T]) Receive(ctx context.Context, n int) ([]delivery.Message[T], error) {
+func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: Receive: n is %d, want 1 or more", n))
 	}
@@ -195,7 +195,7 @@ func (s *Source[T]) entry(v T) *entry[T] {
 }
 
 // firstVisit is what is known of a message of which nothing is known. Shared, never changed.
-var firstVisit = delivery.Meta{Visit: 1}
+var firstVisit = message.Meta{Visit: 1}
 
 // mustWait lets an entry wait that was just read, if it has to.
 func (s *Source[T]) mustWait(e *entry[T]) bool {
@@ -219,18 +219,18 @@ func (s *Source[T]) arm(e *entry[T], d time.Duration) {
 }
 
 // deliver makes messages. A source that was closed in between gives them out all the same: they were taken from the channel.
-func (s *Source[T]) deliver(entries []*entry[T]) []delivery.Message[T] {
+func (s *Source[T]) deliver(entries []*entry[T]) []message.Message[T] {
 	s.mu.Lock()
 	s.out += len(entries)
 	s.mu.Unlock()
-	ms := make([]delivery.Message[T], len(entries))
+	ms := make([]message.Message[T], len(entries))
 	for i, e := range entries {
-		ms[i] = delivery.New(e.value, e.meta, func(v delivery.Verdict) { s.settle(e, v) })
+		ms[i] = message.New(e.value, e.meta, func(v message.Verdict) { s.settle(e, v) })
 	}
 	return ms
 }
 
-func (s *Source[T]) settle(e *entry[T], v delivery.Verdict) {
+func (s *Source[T]) settle(e *entry[T], v message.Verdict) {
 	if s.isClosed() {
 		return
 	}
@@ -238,7 +238,7 @@ func (s *Source[T]) settle(e *entry[T], v delivery.Verdict) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.out--
-	if v.Kind == delivery.Nacked {
+	if v.Kind == message.Nacked {
 		s.arm(e, v.Delay)
 	}
 	select {

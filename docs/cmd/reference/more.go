@@ -28,7 +28,7 @@ func metricsPage(packages []pkg) string {
 func headersPage(packages []pkg) string {
 	var b strings.Builder
 	b.WriteString("# Headers of a message\n\n" + generated + "\nJetStream and Kafka carry the history of a message in headers, SQL engines in a column. " +
-		"A program reads it as `delivery.Meta`. A worker passes on headers that it does not know.\n\n| header | field of Meta | |\n|---|---|---|\n")
+		"A program reads it as `message.Meta`. A worker passes on headers that it does not know.\n\n| header | field of Meta | |\n|---|---|---|\n")
 	for _, p := range packages {
 		if p.title() != "message" {
 			continue

@@ -131,8 +131,7 @@ func work(ctx context.Context, address string, secret []byte, numbers ...string)
 		strategies.ReasonAware(httpretry.Classifier[string](), nil),
 		asyncop.WithObserver(tracker),
 		asyncop.WithFailureSink(orders.TakeFailure))
-	summary, err := delivery.Run(ctx, orders, op, receipts)
-	log.Println(summary)
+	_, err = delivery.Run(ctx, orders, op, receipts)
 	return err
 }
 

@@ -17,41 +17,30 @@ import (
 
 type order struct{ ID string }
 
-// Idempotent says that a second call for an order does no harm, for example because the bank knows its id. Then an order that fails waits
-// for a minute, and later for an hour. Otherwise it would be a dead letter at once, since nobody knows whether it was charged.
-func (order) Idempotent() bool { return true }
+func (order) Idempotent() bool { return true } // a second call for an order does no harm
 
-// charge stands for your call.
 func charge(ctx context.Context, o order) (string, error) {
-	fmt.Println("charge order", o.ID)
+	fmt.Println("charge order", o.ID) // your call
 	return "receipt of order " + o.ID, nil
-}
-
-func work(ctx context.Context, ids ...string) error {
-	engine, err := sqlite.Open(ctx, "shop.db") // or postgres.Open(ctx, url), with workers on many machines
-	if err != nil {
-		return err
-	}
-	defer engine.Close()
-	orders := delivery.NewQueue[order](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour))
-	receipts := delivery.NewQueue[string](engine, "receipts")
-	for _, id := range ids { // or in another program
-		if err := orders.Put(ctx, order{id}, delivery.ID(id)); err != nil {
-			return err
-		}
-	}
-	op := asyncop.OrderedWait(asyncop.Blocking(charge), 10*time.Second, 100,
-		asyncop.WithMaxConcurrentCalls(1),
-		asyncop.WithFailureSink(orders.TakeFailure))
-	summary, err := delivery.Run(ctx, orders, op, receipts) // until Ctrl-C or SIGTERM
-	log.Println(summary)
-	return err
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := work(ctx, os.Args[1:]...); err != nil {
+	engine, err := sqlite.Open(ctx, "shop.db") // or postgres.Open(ctx, url), with workers on many machines
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer engine.Close()
+	orders := delivery.NewQueue[order](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour))
+	receipts := delivery.NewQueue[string](engine, "receipts")
+	for _, id := range os.Args[1:] { // or in another program
+		if err := orders.Put(ctx, order{id}, delivery.ID(id)); err != nil {
+			log.Fatal(err)
+		}
+	}
+	op := asyncop.OrderedWait(asyncop.Blocking(charge), 10*time.Second, 1, asyncop.WithFailureSink(orders.TakeFailure))
+	if _, err := delivery.Run(ctx, orders, op, receipts); err != nil { // until Ctrl-C or SIGTERM
 		log.Fatal(err)
 	}
 }

@@ -5,11 +5,10 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/benbjohnson/clock"
-
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/partitions"
 )
 
@@ -40,7 +39,7 @@ func RunPartitions(ctx context.Context, m *partitions.Monitor) error {
 	quiet := slog.New(slog.DiscardHandler)
 	return partitions.Run(ctx, partitions.Config{
 		Assigner: &partitions.Leases{
-			Locks: refusing{lock.NewMemory(clock.New())}, Group: "g", Partitions: []string{"a", "b", "c"}, Logger: quiet,
+			Locks: refusing{memory.Open().Locks()}, Group: "g", Partitions: []string{"a", "b", "c"}, Logger: quiet,
 		},
 		Stores: stores{}, Logger: quiet, Monitor: m, Checkpoints: []checkpoint.Option{checkpoint.WithLogger(quiet)},
 		Pipeline: func(_ context.Context, p partitions.Partition) error {

@@ -25,6 +25,7 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
+	"github.com/weirflow/weir/message"
 )
 
 // Servers of a cluster write many at once: what is sent waits for no answers, which come here when all has been sent.
@@ -107,12 +108,12 @@ func makeUp(t *testing.T, js jetstream.JetStream, stream string, n int, subject 
 }
 
 // receiveAll returns n messages that are acknowledged at subject(i).
-func receiveAll(t *testing.T, js jetstream.JetStream, n int, subject func(i int) string, opts ...delivery.QueueOption) (delivery.Source[string], []delivery.Message[string]) {
+func receiveAll(t *testing.T, js jetstream.JetStream, n int, subject func(i int) string, opts ...delivery.QueueOption) (delivery.Source[string], []message.Message[string]) {
 	t.Helper()
 	stream := newStream(t, js)
 	makeUp(t, js, stream, n, subject)
 	s := newSource(t, listing{js}, stream, 30*time.Second, opts...)
-	var ms []delivery.Message[string]
+	var ms []message.Message[string]
 	for len(ms) < n {
 		more, err := s.Receive(bounded(t), n)
 		require.NoError(t, err)
@@ -233,9 +234,9 @@ func TestPublicationsDoNotWaitForEachOther(t *testing.T) {
 		}
 	})
 	require.NoError(t, err)
-	ms := make([]delivery.Message[string], n)
+	ms := make([]message.Message[string], n)
 	for i := range ms {
-		ms[i] = delivery.New("x", nil, nil)
+		ms[i] = message.New("x", nil, nil)
 	}
 	require.NoError(t, sinkTo(t, js, newStream(t, js), "out").PutAll(bounded(t), ms))
 }
@@ -252,9 +253,9 @@ func TestPublicationsThatAreNotConfirmed(t *testing.T) {
 		}
 	})
 	require.NoError(t, err)
-	ms := make([]delivery.Message[string], n)
+	ms := make([]message.Message[string], n)
 	for i := range ms {
-		ms[i] = delivery.New("x", nil, nil)
+		ms[i] = message.New("x", nil, nil)
 	}
 	sink := sinkTo(t, js, newStream(t, js), "out")
 	ctx := bounded(t)
@@ -335,7 +336,7 @@ func TestWhatIsBeingStored(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	sink := sinkTo(t, &storing{js, 3}, stream, stream)
-	require.NoError(t, sink.PutAll(t.Context(), []delivery.Message[string]{delivery.New("one", nil, nil), delivery.New("two", nil, nil)}))
+	require.NoError(t, sink.PutAll(t.Context(), []message.Message[string]{message.New("one", nil, nil), message.New("two", nil, nil)}))
 	out := jscheckpoint.NewOutput(&storing{js, 3}, stream, stream, codec.JSON[string]())
 	require.NoError(t, out.Write(t.Context(), "three"))
 	state, err := out.Prepare(t.Context())

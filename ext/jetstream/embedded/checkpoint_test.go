@@ -19,10 +19,10 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/codec"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
+	"github.com/weirflow/weir/message"
 )
 
 var errFault = errors.New("the n-th call fails")
@@ -106,11 +106,11 @@ func TestCheckpointStore(t *testing.T) {
 			checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
 				name := newCheckpoints(t, js, p.replicate)
 				faulty := &faults{JetStream: js, after: after}
-				other, err := jscheckpoint.Open(t.Context(), js, name, "another pipeline")
+				other, err := jscheckpoint.Open(t.Context(), js, name, "another pipeline", 0)
 				require.NoError(t, err)
 				require.NoError(t, other.Save(t.Context(), &checkpoint.Snapshot{ID: 100}))
 				open := func() (checkpoint.Store, error) {
-					return jscheckpoint.Open(context.Background(), faulty, name, "flights/3")
+					return jscheckpoint.Open(context.Background(), faulty, name, "flights/3", 0)
 				}
 				return checkpointtest.Place{
 					Open: open, TakeOver: open, Fail: faulty.fail,
@@ -152,24 +152,24 @@ func damage(js jetstream.JetStream, name, subject string) error {
 func TestEpochs(t *testing.T) {
 	js := connect(t, fresh(t))
 	name := newCheckpoints(t, js)
-	open := func(opts ...jscheckpoint.Option) (*jscheckpoint.Store, error) {
-		return jscheckpoint.Open(t.Context(), js, name, "p", opts...)
+	open := func(epoch uint64) (checkpoint.Store, error) {
+		return jscheckpoint.Open(t.Context(), js, name, "p", epoch)
 	}
-	second, err := open(jscheckpoint.WithEpoch(2))
+	second, err := open(2)
 	require.NoError(t, err)
-	_, err = open(jscheckpoint.WithEpoch(1))
+	_, err = open(1)
 	require.ErrorIs(t, err, checkpoint.ErrFenced)
 	require.NoError(t, second.Save(t.Context(), &checkpoint.Snapshot{ID: 1}))
-	again, err := open(jscheckpoint.WithEpoch(2))
+	again, err := open(2)
 	require.NoError(t, err, "the same owner, restarted")
 	require.ErrorIs(t, second.Save(t.Context(), &checkpoint.Snapshot{ID: 2}), checkpoint.ErrFenced)
 	_, err = second.List(t.Context())
 	require.ErrorIs(t, err, checkpoint.ErrFenced)
-	next, err := open()
+	next, err := open(0)
 	require.NoError(t, err)
 	require.ErrorIs(t, again.Save(t.Context(), &checkpoint.Snapshot{ID: 2}), checkpoint.ErrFenced)
 	require.NoError(t, next.Save(t.Context(), &checkpoint.Snapshot{ID: 2}))
-	_, err = open(jscheckpoint.WithEpoch(2))
+	_, err = open(2)
 	require.ErrorIs(t, err, checkpoint.ErrFenced, "next had 3")
 }
 
@@ -182,7 +182,7 @@ func TestStreamsThatDoNotFitCheckpoints(t *testing.T) {
 		func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld },
 	} {
 		name := newStream(t, js, func(c *jetstream.StreamConfig) { *c = jscheckpoint.StreamConfig(c.Name); change(c) })
-		_, err := jscheckpoint.Open(t.Context(), js, name, "p")
+		_, err := jscheckpoint.Open(t.Context(), js, name, "p", 0)
 		require.ErrorContains(t, err, "does not fit")
 	}
 }
@@ -200,7 +200,7 @@ func TestInput(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.DeleteMsg(t.Context(), 11), "a gap")
 		checkpointtest.RunInput(t, func(*testing.T) checkpoint.Input[string] {
-			return jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithSubjects(stream+".in"), jscheckpoint.WithEnd())
+			return jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{Subjects: []string{stream + ".in"}, End: true})
 		}, nil)
 	})
 }
@@ -209,7 +209,7 @@ func TestInput(t *testing.T) {
 func TestInputThatIsIdle(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
-	in := jscheckpoint.NewInput(js, stream, codec.JSON[string]())
+	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{})
 	defer in.Close()
 	for i := range 20 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Millisecond)
@@ -230,7 +230,7 @@ func TestInputLag(t *testing.T) {
 	for i := range 10 {
 		publish(t, js, stream, strconv.Itoa(i))
 	}
-	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd())
+	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{End: true})
 	defer in.Close()
 	require.Negative(t, in.Lag(), "it has asked nobody")
 	for i := range 10 {
@@ -258,7 +258,7 @@ func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
 	publish(t, js, stream, "3")
 	require.NoError(t, js.Conn().Publish(stream, []byte("[")))
 
-	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd())
+	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{End: true})
 	_, err = in.Next()
 	require.NoError(t, err)
 	position := in.Position()
@@ -269,11 +269,11 @@ func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
 	require.NoError(t, in.Close())
 
 	dead := memory.Open(memory.WithLimit(2))
-	in = jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd(), jscheckpoint.WithDeadLetters(dead, "dead"))
+	in = jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{End: true, DeadLetters: dead, DeadLetterQueue: "dead"})
 	defer in.Close()
 	require.NoError(t, in.Seek(position))
-	full := store.Message{Meta: delivery.Meta{ID: "x"}}
-	require.NoError(t, dead.Put(t.Context(), "other", full, store.Message{Meta: delivery.Meta{ID: "y"}}))
+	full := store.Message{Meta: message.Meta{ID: "x"}}
+	require.NoError(t, dead.Put(t.Context(), "other", full, store.Message{Meta: message.Meta{ID: "y"}}))
 	_, err = in.Next()
 	require.ErrorIs(t, err, store.ErrFull, "law D1")
 	_, err = dead.Purge(t.Context(), "other", store.Filter{})
@@ -288,12 +288,12 @@ func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
 	require.Len(t, letters, 2)
 	require.Equal(t, bad.Data, letters[0].Payload)
 	require.Equal(t, store.Undecodable, letters[0].Cause)
-	require.Equal(t, delivery.Origin{Source: stream, Position: "2"}, letters[0].Meta.Origin)
+	require.Equal(t, message.Origin{Source: stream, Position: "2"}, letters[0].Meta.Origin)
 	require.Equal(t, stream+"//2", letters[0].Meta.ID)
 	require.Equal(t, "00-1", letters[0].Meta.Headers["Traceparent"])
 	require.NotEmpty(t, letters[0].Meta.LastError)
 
-	again := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd())
+	again := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{End: true})
 	defer again.Close()
 	require.NoError(t, again.Seek(in.Position()))
 	_, err = again.Next()
@@ -305,7 +305,7 @@ func TestInputWhoseMessagesWereRemoved(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	publish(t, js, stream, "1", "2", "3", "4")
-	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.WithEnd())
+	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{End: true})
 	_, err := in.Next()
 	require.NoError(t, err)
 	position := in.Position()
@@ -313,7 +313,7 @@ func TestInputWhoseMessagesWereRemoved(t *testing.T) {
 	s, err := js.Stream(t.Context(), stream)
 	require.NoError(t, err)
 	require.NoError(t, s.Purge(t.Context(), jetstream.WithPurgeSequence(2)))
-	in = jscheckpoint.NewInput(js, stream, codec.JSON[string]())
+	in = jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{})
 	defer in.Close()
 	require.NoError(t, in.Seek(position), "the next one is there")
 	require.NoError(t, s.Purge(t.Context(), jetstream.WithPurgeSequence(3)))
@@ -323,7 +323,7 @@ func TestInputWhoseMessagesWereRemoved(t *testing.T) {
 
 // values returns the values of a stream, in order.
 func values[T any](js jetstream.JetStream, stream string) ([]T, error) {
-	in := jscheckpoint.NewInput(js, stream, codec.JSON[T](), jscheckpoint.WithEnd())
+	in := jscheckpoint.NewInput(js, stream, codec.JSON[T](), jscheckpoint.InputConfig{End: true})
 	defer in.Close()
 	var all []T
 	for {

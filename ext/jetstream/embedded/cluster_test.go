@@ -24,6 +24,7 @@ import (
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
+	"github.com/weirflow/weir/message"
 )
 
 // What a cluster does now and then: here each time.
@@ -86,7 +87,7 @@ func openStore(t *testing.T, js jetstream.JetStream, name string) *weirjs.Engine
 	return s
 }
 
-func message(id string) store.Message { return store.Message{Meta: delivery.Meta{ID: id}} }
+func newMessage(id string) store.Message { return store.Message{Meta: message.Meta{ID: id}} }
 
 // An iterator that replaces its consumer misses a Stop. The store is closed all the same.
 func TestAnIndexThatIsNotStopped(t *testing.T) {
@@ -109,12 +110,12 @@ func TestAnIndexThatIsNotStopped(t *testing.T) {
 func TestAnIndexThatFails(t *testing.T) {
 	b := &breaking{JetStream: connect(t, fresh(t))}
 	s := openStore(t, b, newStore(t, b))
-	require.NoError(t, s.Put(t.Context(), "q", message("a")))
+	require.NoError(t, s.Put(t.Context(), "q", newMessage("a")))
 	taken, err := s.Take(t.Context(), "q", 1, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, taken, 1)
 	b.failing.Store(true)
-	require.NoError(t, s.Put(t.Context(), "q", message("b")))
+	require.NoError(t, s.Put(t.Context(), "q", newMessage("b")))
 	require.Eventually(t, func() bool {
 		_, err := s.Take(t.Context(), "q", 1, time.Minute)
 		return errors.Is(err, errBroken)
@@ -130,7 +131,7 @@ func TestAServerThatWentBack(t *testing.T) {
 	dir, copied := t.TempDir(), t.TempDir()
 	dialer := &switchable{}
 	open := func() *embedded.Server {
-		srv, err := embedded.Start(dir, embedded.WithLogger(quiet()))
+		srv, err := embedded.Start(dir, embedded.Config{Logger: quiet()})
 		require.NoError(t, err)
 		dialer.server.Store(srv)
 		return srv
@@ -143,7 +144,7 @@ func TestAServerThatWentBack(t *testing.T) {
 	require.NoError(t, err)
 	name := newStore(t, js)
 	before := openStore(t, js, name)
-	require.NoError(t, before.Put(t.Context(), "q", message("a")))
+	require.NoError(t, before.Put(t.Context(), "q", newMessage("a")))
 	require.NoError(t, srv.Close())
 	require.NoError(t, os.CopyFS(copied, os.DirFS(dir)))
 	srv = open()
@@ -222,7 +223,7 @@ func TestTheEndByAServerThatIsBehind(t *testing.T) {
 		got, err := values[string](behind{js}, stream)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
-		in := jscheckpoint.NewInput(behind{js}, stream, codec.JSON[string](), jscheckpoint.WithEnd(), jscheckpoint.WithSubjects(stream+".a", stream+".b"))
+		in := jscheckpoint.NewInput(behind{js}, stream, codec.JSON[string](), jscheckpoint.InputConfig{Subjects: []string{stream + ".a", stream + ".b"}, End: true})
 		for n := range 3 {
 			v, err := in.Next()
 			require.NoError(t, err)
@@ -242,10 +243,10 @@ func TestAWorkerThatWasStopped(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
 	js := connect(t, fresh(t))
-	for what, goOn := range map[string]func(c *clock.Mock, m delivery.Message[string]){
-		"it extends its lease": func(c *clock.Mock, _ delivery.Message[string]) { c.Add(lease / 3) },
-		"it nacks":             func(_ *clock.Mock, m delivery.Message[string]) { m.Nack(0) },
-		"it ends":              func(*clock.Mock, delivery.Message[string]) {},
+	for what, goOn := range map[string]func(c *clock.Mock, m message.Message[string]){
+		"it extends its lease": func(c *clock.Mock, _ message.Message[string]) { c.Add(lease / 3) },
+		"it nacks":             func(_ *clock.Mock, m message.Message[string]) { m.Nack(0) },
+		"it ends":              func(*clock.Mock, message.Message[string]) {},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -328,9 +329,9 @@ func TestAWorkerThatWasCutOff(t *testing.T) {
 	const lease = time.Second
 	server := fresh(t)
 	js := connect(t, server)
-	for what, during := range map[string]func(c *clock.Mock, m delivery.Message[string]){
-		"it extends its lease": func(*clock.Mock, delivery.Message[string]) {},
-		"it nacks":             func(_ *clock.Mock, m delivery.Message[string]) { m.Nack(0) },
+	for what, during := range map[string]func(c *clock.Mock, m message.Message[string]){
+		"it extends its lease": func(*clock.Mock, message.Message[string]) {},
+		"it nacks":             func(_ *clock.Mock, m message.Message[string]) { m.Nack(0) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

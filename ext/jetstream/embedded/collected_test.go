@@ -60,16 +60,16 @@ func TestNamesOfQueuesAreCollected(t *testing.T) {
 	name := newStore(t, js)
 	first := openStore(t, js, name)
 	for i := range 20 {
-		require.NoError(t, first.Put(t.Context(), "empty"+strconv.Itoa(i), message("a")))
+		require.NoError(t, first.Put(t.Context(), "empty"+strconv.Itoa(i), newMessage("a")))
 		_, err := first.Purge(t.Context(), "empty"+strconv.Itoa(i), store.Filter{})
 		require.NoError(t, err)
 	}
-	require.NoError(t, first.Put(t.Context(), "full", message("a")))
+	require.NoError(t, first.Put(t.Context(), "full", newMessage("a")))
 	stream, err := js.Stream(t.Context(), name)
 	require.NoError(t, err)
 	young := openStore(t, js, name)
 	for i := range 20 {
-		require.NoError(t, young.Put(t.Context(), "young"+strconv.Itoa(i), message("a")))
+		require.NoError(t, young.Put(t.Context(), "young"+strconv.Itoa(i), newMessage("a")))
 	}
 	require.Len(t, subjectsOf(t, js, name, "=queue"), 41, "others may put without publishing the name again")
 	for i := range 20 { // the marks of what was removed live for two minutes
@@ -78,11 +78,11 @@ func TestNamesOfQueuesAreCollected(t *testing.T) {
 	}
 	later := openStore(t, ahead{js, 11 * time.Minute}, name)
 	for i := range 20 {
-		require.NoError(t, later.Put(t.Context(), "later"+strconv.Itoa(i), message("a")))
+		require.NoError(t, later.Put(t.Context(), "later"+strconv.Itoa(i), newMessage("a")))
 	}
 	names := subjectsOf(t, js, name, "=queue")
 	require.Len(t, names, 41, "young, later and full")
-	require.NoError(t, later.Put(t.Context(), "empty7", message("b")))
+	require.NoError(t, later.Put(t.Context(), "empty7", newMessage("b")))
 	queues, err := first.Queues(t.Context())
 	require.NoError(t, err)
 	require.Len(t, queues, 42)

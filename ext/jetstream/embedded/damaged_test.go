@@ -77,7 +77,7 @@ func TestAMessageThatAnotherProgramHasReplaced(t *testing.T) {
 	js := connect(t, fresh(t))
 	name := newStore(t, js)
 	s := openStore(t, js, name)
-	require.NoError(t, s.Put(t.Context(), "q", message("a"), message("b"), message("c"), message("d")))
+	require.NoError(t, s.Put(t.Context(), "q", newMessage("a"), newMessage("b"), newMessage("c"), newMessage("d")))
 	taken, err := s.Take(t.Context(), "q", 1, time.Minute) // it is number 6
 	require.NoError(t, err)
 	for _, seq := range []uint64{3, 6} {

@@ -1,7 +1,7 @@
 // Package embedded runs a NATS server with JetStream in the process of the program, without a port: queues for the workers of a process, and the
 // same engine in tests as in production.
 //
-//	server, err := embedded.Start(dir)
+//	server, err := embedded.Start(dir, embedded.Config{})
 //	if err != nil {
 //		return err
 //	}
@@ -18,7 +18,7 @@
 // # Guarantees
 //
 // Confirmed writes are on disk: the server syncs each write (SyncAlways). That costs a sync for each message: some thousand a second on a usual
-// disk. Keep that in a cluster, too ([WithCluster]): a server that does not sync, and is killed, may bring back messages that were removed, and
+// disk. Keep that in a cluster, too ([Config]): a server that does not sync, and is killed, may bring back messages that were removed, and
 // then lead.
 //
 // A directory belongs to a single server at a time: Start refuses a directory that another server has open, in this process or in another.

@@ -24,6 +24,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/child"
 	"github.com/weirflow/weir/internal/testing/pipelinekill"
 	"github.com/weirflow/weir/internal/testing/workerkill"
+	"github.com/weirflow/weir/message"
 )
 
 // The tests with kills run servers and workers in processes of their own.
@@ -99,10 +100,10 @@ func (q *queues) Sink() delivery.Sink[workerkill.Order] {
 }
 
 func (q *queues) Fill(ctx context.Context, orders []workerkill.Order) error {
-	var ms []delivery.Message[workerkill.Order]
+	var ms []message.Message[workerkill.Order]
 	for _, o := range orders {
 		meta := o.Meta()
-		ms = append(ms, delivery.New(o, &meta, nil))
+		ms = append(ms, message.New(o, &meta, nil))
 	}
 	sink := delivery.NewQueue[workerkill.Order](q.Engine, "work")
 	_, err := child.Again(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, sink.PutAll(ctx, ms) }) // the leader may have no room
@@ -346,7 +347,7 @@ func openPipelines(ctx context.Context, url string) (e pipelinekill.Engine, err 
 	return pipelinekill.Engine{
 		Locks: engine.Locks(), Stores: jscheckpoint.Stores(js, "checkpoints", "copy"),
 		Input: func(p string) checkpoint.Input[int] {
-			return jscheckpoint.NewInput(js, "in-"+p, codec.JSON[int](), jscheckpoint.WithEnd())
+			return jscheckpoint.NewInput(js, "in-"+p, codec.JSON[int](), jscheckpoint.InputConfig{End: true})
 		},
 		Output: func(p string) checkpoint.Output[int] {
 			return jscheckpoint.NewOutput(js, "out-"+p, "out-"+p, codec.JSON[int]())

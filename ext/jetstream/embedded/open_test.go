@@ -19,19 +19,19 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
-	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 )
 
 // listening gives a server an address.
-func listening(address string) embedded.Option {
-	return embedded.WithServerOptions(func(o *server.Options) {
+func listening(address string) func(*server.Options) {
+	return func(o *server.Options) {
 		a, err := net.ResolveTCPAddr("tcp", address)
 		if err != nil {
 			panic(err)
 		}
 		o.DontListen, o.Host, o.Port = false, a.IP.String(), a.Port
-	})
+	}
 }
 
 // freeAddress returns one that nothing listens at.
@@ -117,7 +117,7 @@ func TestOpenWhileServersAreAway(t *testing.T) {
 func TestOpenWithTheWrongPassword(t *testing.T) {
 	t.Parallel()
 	address := freeAddress(t)
-	start(t, t.TempDir(), listening(address), embedded.WithServerOptions(func(o *server.Options) { o.Username, o.Password = "u", "right" }))
+	start(t, t.TempDir(), listening(address), func(o *server.Options) { o.Username, o.Password = "u", "right" })
 	_, err := weirjs.Open(bounded(t), "nats://u:s3cr3t@"+address, weirjs.WithLogger(quiet()))
 	require.ErrorIs(t, err, nats.ErrAuthorization)
 	require.NotContains(t, err.Error(), "s3cr3t")
@@ -177,7 +177,7 @@ func TestAClosedConnectionIsPermanent(t *testing.T) {
 	js.Conn().Close()
 	_, err = e.Take(bounded(t), "q", 1, time.Minute)
 	require.True(t, guard.IsPermanent(err), err)
-	err = e.Put(bounded(t), "q", store.Message{Meta: delivery.Meta{ID: "a"}})
+	err = e.Put(bounded(t), "q", store.Message{Meta: message.Meta{ID: "a"}})
 	require.True(t, guard.IsPermanent(err), err)
 	require.NoError(t, e.Close())
 }

@@ -57,7 +57,7 @@ func TestPartitions(t *testing.T) {
 						return "", ctx.Err()
 					}
 				})
-				input := jscheckpoint.NewInput(js, in, codec.JSON[string](), jscheckpoint.WithEnd())
+				input := jscheckpoint.NewInput(js, in, codec.JSON[string](), jscheckpoint.InputConfig{End: true})
 				source := checkpoint.NewSource(p.Coordinator, "in", checkpoint.Input[string](input))
 				op := asyncop.OrderedWait(slow, 10*time.Second, 10, asyncop.WithName("op"), asyncop.WithLogger(quiet()),
 					asyncop.WithCheckpoints(p.Coordinator), asyncop.WithContext(ctx))

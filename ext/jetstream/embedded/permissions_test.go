@@ -21,8 +21,8 @@ import (
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
-	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
+	"github.com/weirflow/weir/message"
 )
 
 // allowed are the subjects that each part publishes to. docs/reference/permissions.md is made of it and of the comments in it. All subscribe to
@@ -98,7 +98,7 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		defer s.Close()
 		var ms []store.Message
 		for i := range 10 {
-			ms = append(ms, store.Message{Meta: delivery.Meta{ID: fmt.Sprint(i)}})
+			ms = append(ms, store.Message{Meta: message.Meta{ID: fmt.Sprint(i)}})
 		}
 		if err := s.Put(ctx, "q", ms...); err != nil {
 			return err
@@ -142,7 +142,7 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		return locks.Release(ctx, g)
 	},
 	"checkpoints": func(ctx context.Context, js jetstream.JetStream) error {
-		s, err := jscheckpoint.Open(ctx, js, "CHECKPOINTS", "p")
+		s, err := jscheckpoint.Open(ctx, js, "CHECKPOINTS", "p", 0)
 		if err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		return errors.Join(err, s.Close())
 	},
 	"input": func(ctx context.Context, js jetstream.JetStream) error {
-		in := jscheckpoint.NewInput(js, "LOG", codec.JSON[string]())
+		in := jscheckpoint.NewInput(js, "LOG", codec.JSON[string](), jscheckpoint.InputConfig{})
 		err := in.Seek(in.Position())
 		if err == nil {
 			err = in.Wait(ctx)
@@ -214,7 +214,7 @@ func TestPermissions(t *testing.T) {
 			user(fmt.Sprint(name, i), slices.Delete(slices.Clone(subjects), i, i+1))
 		}
 	}
-	srv := start(t, t.TempDir(), embedded.WithServerOptions(func(o *server.Options) { o.Users, o.SyncAlways = users, false }))
+	srv := start(t, t.TempDir(), func(o *server.Options) { o.Users, o.SyncAlways = users, false })
 	js := connect(t, srv, nats.UserInfo("admin", "p"))
 	retries, checkpoints := weirjs.StreamConfig("RETRIES"), jscheckpoint.StreamConfig("CHECKPOINTS")
 	for _, c := range []jetstream.StreamConfig{

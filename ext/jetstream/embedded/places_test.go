@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
 )
 
@@ -36,7 +35,7 @@ func largePayload(o *server.Options) { o.MaxPayload = 8 << 20 }
 // forPlaces runs a suite on a server in this process, and with WEIR_LONG on three in processes of their own as well.
 func forPlaces(t *testing.T, f func(t *testing.T, p place)) {
 	t.Run("servers=1", func(t *testing.T) {
-		s := fresh(t, embedded.WithServerOptions(forSuites))
+		s := fresh(t, forSuites)
 		f(t, place{
 			connect:  func(t *testing.T, opts ...nats.Option) jetstream.JetStream { t.Helper(); return connect(t, s, opts...) },
 			replicas: 1, unit: 200 * time.Millisecond,

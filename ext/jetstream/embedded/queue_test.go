@@ -23,6 +23,7 @@ import (
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -143,7 +144,7 @@ func bounded(t *testing.T) context.Context {
 }
 
 // one receives one message.
-func one(t *testing.T, s delivery.Source[string]) delivery.Message[string] {
+func one(t *testing.T, s delivery.Source[string]) message.Message[string] {
 	t.Helper()
 	ms, err := s.Receive(bounded(t), 1)
 	require.NoError(t, err)
@@ -163,21 +164,21 @@ func TestPublishedAndReceived(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	e := engineOf(t, js, stream, time.Minute, weirjs.WithForeign("out", weirjs.Foreign{
-		Stream: stream, SubjectOf: func(m delivery.Meta) string { return stream + "." + m.Key },
+		Stream: stream, SubjectOf: func(m message.Meta) string { return stream + "." + m.Key },
 	}))
 	sink := delivery.NewQueue[string](e, "out")
-	meta := delivery.Meta{
-		ID: "orders/0/17\n", Key: "customer", Origin: delivery.Origin{Source: "orders", Position: "17"}, Visit: 3, Attempts: 7, LastError: "503",
+	meta := message.Meta{
+		ID: "orders/0/17\n", Key: "customer", Origin: message.Origin{Source: "orders", Position: "17"}, Visit: 3, Attempts: 7, LastError: "503",
 		Provider: "bank", Deadline: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC),
 		Headers: map[string]string{"Traceparent": "00-1", "Nats-Rollup": "all"},
 	}
 	for range 2 {
-		require.NoError(t, sink.PutAll(t.Context(), []delivery.Message[string]{delivery.New("one", &meta, nil)}))
+		require.NoError(t, sink.PutAll(t.Context(), []message.Message[string]{message.New("one", &meta, nil)}))
 	}
 	s := newSource(t, js, stream, time.Minute)
 	m := one(t, s)
 	require.Equal(t, "one", m.Value)
-	require.Equal(t, delivery.Meta{
+	require.Equal(t, message.Meta{
 		ID: meta.ID, Key: meta.Key, Origin: meta.Origin, Provider: meta.Provider, Deadline: meta.Deadline, Visit: 1,
 		Headers: map[string]string{"Traceparent": "00-1", "Nats-Subject": stream + ".customer"},
 	}, m.Meta())
@@ -198,7 +199,7 @@ func TestAMessageOfALaterVersion(t *testing.T) {
 	require.NoError(t, err)
 
 	got := one(t, newSource(t, js, stream, time.Minute))
-	require.NoError(t, sinkTo(t, js, next, next).PutAll(t.Context(), []delivery.Message[string]{got}))
+	require.NoError(t, sinkTo(t, js, next, next).PutAll(t.Context(), []message.Message[string]{got}))
 	s := newSource(t, js, next, time.Minute)
 	passed := one(t, s)
 	want := map[string]string{"Weir-Tenant": "north%20", "Weir-Meta-later": `{"a":1}`, "Nats-Subject": next}
@@ -233,16 +234,16 @@ func TestADamagedHeader(t *testing.T) {
 func TestWhatCannotBePublishedIsRefused(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
-	put := func(q *delivery.Queue[string], meta delivery.Meta) error {
-		return q.PutAll(t.Context(), []delivery.Message[string]{delivery.New("x", &meta, nil)})
+	put := func(q *delivery.Queue[string], meta message.Meta) error {
+		return q.PutAll(t.Context(), []message.Message[string]{message.New("x", &meta, nil)})
 	}
-	err := put(sinkTo(t, js, stream, stream), delivery.Meta{ID: "2", Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}})
-	require.ErrorIs(t, err, delivery.ErrRefused)
+	err := put(sinkTo(t, js, stream, stream), message.Meta{ID: "2", Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}})
+	require.ErrorIs(t, err, message.ErrRefused)
 	require.ErrorContains(t, err, `message "2"`)
 
 	// Nor what has no subject: a function of the user that panics (law A6), or that makes one of a key with a space.
 	e := engineOf(t, js, stream, time.Minute, weirjs.WithForeign("out", weirjs.Foreign{
-		Stream: stream, Subject: stream, SubjectOf: func(m delivery.Meta) string {
+		Stream: stream, Subject: stream, SubjectOf: func(m message.Meta) string {
 			if m.ID == "bad" {
 				panic("no subject")
 			}
@@ -250,16 +251,16 @@ func TestWhatCannotBePublishedIsRefused(t *testing.T) {
 		},
 	}))
 	named := delivery.NewQueue[string](e, "out")
-	err = put(named, delivery.Meta{ID: "bad"})
-	require.ErrorIs(t, err, delivery.ErrRefused)
+	err = put(named, message.Meta{ID: "bad"})
+	require.ErrorIs(t, err, message.ErrRefused)
 	require.ErrorContains(t, err, "no subject")
 	for _, key := range []string{"Jane Doe", "a\tb", "a\r\nb", "*", ">", "a.>"} {
-		err := put(named, delivery.Meta{ID: "x", Key: key})
-		require.ErrorIs(t, err, delivery.ErrRefused, "%q", key)
+		err := put(named, message.Meta{ID: "x", Key: key})
+		require.ErrorIs(t, err, message.ErrRefused, "%q", key)
 		require.ErrorContains(t, err, fmt.Sprintf("the subject %q", stream+"."+key))
 	}
 	require.Zero(t, count(t, js, stream))
-	err = put(sinkTo(t, js, stream, "nowhere"), delivery.Meta{ID: "1"})
+	err = put(sinkTo(t, js, stream, "nowhere"), message.Meta{ID: "1"})
 	require.ErrorContains(t, err, `jetstream: publishing to "nowhere": `)
 }
 
@@ -267,9 +268,9 @@ func TestWhatCannotBePublishedIsRefused(t *testing.T) {
 func TestAStreamThatIsFull(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 3, jetstream.DiscardNew })
-	var ms []delivery.Message[string]
+	var ms []message.Message[string]
 	for i := range 5 {
-		ms = append(ms, delivery.New(strconv.Itoa(i), nil, nil))
+		ms = append(ms, message.New(strconv.Itoa(i), nil, nil))
 	}
 	require.ErrorIs(t, sinkTo(t, js, stream, stream).PutAll(t.Context(), ms), delivery.ErrFull)
 }
@@ -281,9 +282,9 @@ func TestAPutThatIsStalled(t *testing.T) {
 	stream := newStream(t, js)
 	narrow, err := jetstream.New(js.Conn(), jetstream.WithPublishAsyncMaxPending(2))
 	require.NoError(t, err)
-	var ms []delivery.Message[string]
+	var ms []message.Message[string]
 	for i := range 500 {
-		ms = append(ms, delivery.New(strconv.Itoa(i), nil, nil))
+		ms = append(ms, message.New(strconv.Itoa(i), nil, nil))
 	}
 	require.NoError(t, sinkTo(t, narrow, stream, stream).PutAll(t.Context(), ms))
 	require.Equal(t, uint64(500), count(t, js, stream))
@@ -484,7 +485,7 @@ func TestADelayOverARestartOfTheServer(t *testing.T) {
 func TestASourceOutlivesItsServer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	first, err := embedded.Start(dir, embedded.WithLogger(quiet()))
+	first, err := embedded.Start(dir, embedded.Config{Logger: quiet()})
 	require.NoError(t, err)
 	// The server in the process has no port to come back on, so the connection finds the next one by this.
 	dialer := &switchable{}

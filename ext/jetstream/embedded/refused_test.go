@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -43,7 +44,7 @@ func failuresThatAreTooLarge(t *testing.T, js jetstream.JetStream, lease time.Du
 	publish(t, js, stream, strings.Repeat("x", largest-100), "small")
 	opts = append(opts, weirjs.WithForeign("results", weirjs.Foreign{Stream: stream, Subject: stream + ".results"}))
 	s := engineOf(t, js, stream, lease, opts...)
-	require.ErrorIs(t, s.Put(bounded(t), "own", store.Message{Meta: delivery.Meta{ID: "a"}, Payload: make([]byte, largest)}), delivery.ErrRefused)
+	require.ErrorIs(t, s.Put(bounded(t), "own", store.Message{Meta: message.Meta{ID: "a"}, Payload: make([]byte, largest)}), message.ErrRefused)
 	q := delivery.NewQueue[string](s, "q", delivery.RetryAfter(time.Hour), delivery.WithLease(lease), delivery.WithLogger(quiet()))
 	op := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, _ string) (string, error) {
 		predicates.ReportStage(ctx, predicates.ClientDispatch)

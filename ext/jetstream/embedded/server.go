@@ -17,7 +17,6 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
-	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/vfs"
 )
 
@@ -36,19 +35,17 @@ type Server struct {
 	err     error // of Close
 }
 
-// Option changes a setting of a [Server].
-type Option func(*settings)
+// Config are the settings of a [Server]. The zero value is a server of its own, which only this process reaches.
+type Config struct {
+	Logger *slog.Logger // of the server's warnings and errors; the default is slog.Default()
 
-type settings struct {
-	logger  *slog.Logger
-	cluster *Cluster
-	options []func(*server.Options)
-}
+	// Cluster makes the server a member of a cluster. Then it listens at two addresses, and Start does not wait for the other servers: calls of
+	// clients fail until most of the servers run. The servers trust each other, and anyone who reaches their addresses, unless Options sets TLS
+	// and users.
+	Cluster *Cluster
 
-// WithLogger sets the logger of the server's warnings and errors; the default is slog.Default().
-func WithLogger(l *slog.Logger) Option {
-	guard.RefuseNil("embedded: WithLogger", "logger", l)
-	return func(s *settings) { s.logger = l }
+	// Options, if it is not nil, changes the server's own options after the options of this package were set: limits, accounts, a port, TLS.
+	Options func(o *server.Options)
 }
 
 // Cluster is the place of a [Server] in a cluster. Addresses have the form host:port.
@@ -94,44 +91,26 @@ func split(address string) (host string, port int, err error) {
 	return host, int(number), nil
 }
 
-// WithCluster makes the server a member of a cluster. Then it listens at two addresses, and Start does not wait for the other servers: calls of
-// clients fail until most of the servers run. The servers trust each other, and anyone who reaches their addresses, unless [WithServerOptions]
-// sets TLS and users.
-func WithCluster(c Cluster) Option {
-	c.Servers = slices.Clone(c.Servers)
-	return func(s *settings) { s.cluster = &c }
-}
-
-// WithServerOptions changes the server's own options after the options of this package were set: limits, accounts, a port, TLS.
-func WithServerOptions(change func(o *server.Options)) Option {
-	guard.RefuseNil("embedded: WithServerOptions", "function", change)
-	return func(s *settings) { s.options = append(s.options, change) }
-}
-
 // Start starts a server that keeps its streams in a directory, which it makes if it is missing. It returns when the server is ready. The server
 // must be closed.
-func Start(dir string, opts ...Option) (*Server, error) {
+func Start(dir string, c Config) (*Server, error) {
 	if dir == "" {
 		return nil, errors.New("embedded: a server without a directory")
-	}
-	set := settings{logger: slog.Default()}
-	for i, opt := range opts {
-		if opt == nil {
-			panic(fmt.Sprintf("embedded: Start: option %d is nil", i))
-		}
-		opt(&set)
 	}
 	o := &server.Options{
 		ServerName: "weir", DontListen: true, NoSigs: true, NoLog: true,
 		JetStream: true, StoreDir: dir, SyncAlways: true,
 	}
-	if set.cluster != nil {
-		if err := set.cluster.apply(o); err != nil {
+	if c.Cluster != nil {
+		if err := c.Cluster.apply(o); err != nil {
 			return nil, fmt.Errorf("embedded: %w", err)
 		}
 	}
-	for _, change := range set.options {
-		change(o)
+	if c.Options != nil {
+		c.Options(o)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
 	}
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("embedded: %w", err)
@@ -141,7 +120,7 @@ func Start(dir string, opts ...Option) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("embedded: directory %s: %w", dir, err)
 	}
-	s, err := start(o, set.logger)
+	s, err := start(o, c.Logger)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("embedded: directory %s: %w", dir, err), lock.Close())
 	}
@@ -205,7 +184,7 @@ func (s *Server) Dial() (net.Conn, error) {
 	return c, nil
 }
 
-// URL returns the address at which other processes reach the server, if [WithServerOptions] has given it a port.
+// URL returns the address at which other processes reach the server, if [Config] has given it a port.
 func (s *Server) URL() string { return s.server.ClientURL() }
 
 // Close shuts the server down, and returns when it has ended. It cuts connections, so close them before. A second Close has no effect.

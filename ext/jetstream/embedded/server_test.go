@@ -22,18 +22,22 @@ import (
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 // start starts a server in a directory, which ends with the test.
-func start(t *testing.T, dir string, opts ...embedded.Option) *embedded.Server {
+func start(t *testing.T, dir string, changes ...func(*server.Options)) *embedded.Server {
 	t.Helper()
-	s, err := embedded.Start(dir, append([]embedded.Option{embedded.WithLogger(quiet())}, opts...)...)
+	s, err := embedded.Start(dir, embedded.Config{Logger: quiet(), Options: func(o *server.Options) {
+		for _, change := range changes {
+			change(o)
+		}
+	}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
 
 // fresh starts a server whose directory is empty. It is not killed, so it loses nothing that it does not sync.
-func fresh(t *testing.T, opts ...embedded.Option) *embedded.Server {
+func fresh(t *testing.T, changes ...func(*server.Options)) *embedded.Server {
 	t.Helper()
-	return start(t, t.TempDir(), append(opts, embedded.WithServerOptions(func(o *server.Options) { o.SyncAlways = false }))...)
+	return start(t, t.TempDir(), append(changes, func(o *server.Options) { o.SyncAlways = false })...)
 }
 
 // connect returns a connection that ends with the test.
@@ -73,28 +77,26 @@ func TestKeepsItsStreams(t *testing.T) {
 func TestADirectoryHasOneServer(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
-	_, err := embedded.Start(dir, embedded.WithLogger(quiet()))
+	_, err := embedded.Start(dir, embedded.Config{Logger: quiet()})
 	require.ErrorContains(t, err, dir)
 	require.NoError(t, s.Close())
 	start(t, dir)
 }
 
 func TestServerOptionsAreTheLastWord(t *testing.T) {
-	s := start(t, t.TempDir(), embedded.WithServerOptions(func(o *server.Options) {
+	s := start(t, t.TempDir(), func(o *server.Options) {
 		require.True(t, o.SyncAlways)
 		o.DontListen, o.Host, o.Port = false, "127.0.0.1", server.RANDOM_PORT
-	}))
+	})
 	nc, err := nats.Connect(s.URL())
 	require.NoError(t, err)
 	nc.Close()
 }
 
 func TestWrongArguments(t *testing.T) {
-	_, err := embedded.Start("")
+	_, err := embedded.Start("", embedded.Config{})
 	require.Error(t, err)
-	require.Panics(t, func() { embedded.WithLogger(nil) })
-	require.Panics(t, func() { embedded.WithServerOptions(nil) })
-	_, err = embedded.Start(t.TempDir(), embedded.WithLogger(quiet()), embedded.WithServerOptions(func(o *server.Options) { o.ServerName = "a b" }))
+	_, err = embedded.Start(t.TempDir(), embedded.Config{Logger: quiet(), Options: func(o *server.Options) { o.ServerName = "a b" }})
 	require.Error(t, err)
 }
 
@@ -106,9 +108,9 @@ func TestAPortThatIsTaken(t *testing.T) {
 	begun := time.Now()
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	_, err = embedded.Start(t.TempDir(), embedded.WithLogger(logger), embedded.WithServerOptions(func(o *server.Options) {
+	_, err = embedded.Start(t.TempDir(), embedded.Config{Logger: logger, Options: func(o *server.Options) {
 		o.DontListen, o.Host, o.Port = false, "127.0.0.1", taken.Addr().(*net.TCPAddr).Port
-	}))
+	}})
 	require.ErrorContains(t, err, "address already in use")
 	require.Contains(t, log.String(), "address already in use")
 	require.Less(t, time.Since(begun), 30*time.Second)
@@ -128,7 +130,7 @@ func TestClustersThatCannotBe(t *testing.T) {
 	} {
 		c := good
 		change(&c)
-		_, err := embedded.Start(t.TempDir(), embedded.WithLogger(quiet()), embedded.WithCluster(c))
+		_, err := embedded.Start(t.TempDir(), embedded.Config{Logger: quiet(), Cluster: &c})
 		require.ErrorContains(t, err, what)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -17,10 +16,11 @@ import (
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
-	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/internal/testing/storebench"
+	"github.com/weirflow/weir/message"
 )
 
 // newStore makes a stream for a store.
@@ -87,7 +87,7 @@ func TestDelaysOverARestartOfTheServer(t *testing.T) {
 	due := map[string]time.Time{}
 	var ms []store.Message
 	for i := range 50 {
-		ms = append(ms, store.Message{Meta: delivery.Meta{ID: strconv.Itoa(i)}, Delay: 2*time.Second + time.Duration(i)*20*time.Millisecond})
+		ms = append(ms, store.Message{Meta: message.Meta{ID: strconv.Itoa(i)}, Delay: 2*time.Second + time.Duration(i)*20*time.Millisecond})
 	}
 	require.NoError(t, s.Put(t.Context(), "q", ms...))
 	stream, err := js.Stream(t.Context(), name)
@@ -101,7 +101,7 @@ func TestDelaysOverARestartOfTheServer(t *testing.T) {
 	js.Conn().Close()
 	require.NoError(t, srv.Close())
 	// A Take that syncs nothing returns within less than a millisecond, so that what is a little early is seen.
-	again := start(t, dir, embedded.WithServerOptions(func(o *server.Options) { o.SyncAlways = false }))
+	again := start(t, dir, func(o *server.Options) { o.SyncAlways = false })
 	s, err = openEngine(t.Context(), connect(t, again), name)
 	require.NoError(t, err)
 	defer s.Close()
@@ -123,8 +123,8 @@ func TestPutIsOneTransaction(t *testing.T) {
 	s, err := openEngine(t.Context(), js, newStore(t, js))
 	require.NoError(t, err)
 	defer s.Close()
-	good := store.Message{Meta: delivery.Meta{ID: "good"}}
-	large := store.Message{Meta: delivery.Meta{ID: "large"}, Payload: make([]byte, 2<<20)} // over the server's MaxPayload
+	good := store.Message{Meta: message.Meta{ID: "good"}}
+	large := store.Message{Meta: message.Meta{ID: "large"}, Payload: make([]byte, 2<<20)} // over the server's MaxPayload
 	require.Error(t, s.Put(t.Context(), "q", good, large))
 	c, err := s.Count(t.Context(), "q", store.Filter{})
 	require.NoError(t, err)
@@ -138,8 +138,8 @@ func TestMovedThereAndBack(t *testing.T) {
 	s, err := openEngine(t.Context(), js, newStore(t, js))
 	require.NoError(t, err)
 	defer s.Close()
-	m := store.Message{Meta: delivery.Meta{ID: "a"}, Payload: []byte("x")}
-	require.NoError(t, s.Put(t.Context(), "0", m, store.Message{Meta: delivery.Meta{ID: "b"}}))
+	m := store.Message{Meta: message.Meta{ID: "a"}, Payload: []byte("x")}
+	require.NoError(t, s.Put(t.Context(), "0", m, store.Message{Meta: message.Meta{ID: "b"}}))
 	for i := range 6 {
 		from, to := strconv.Itoa(i%2), strconv.Itoa((i+1)%2)
 		taken, err := s.Take(t.Context(), from, 10, time.Minute)
@@ -171,7 +171,7 @@ func TestMessagesOfOthersInTheStream(t *testing.T) {
 	s, err := openEngine(t.Context(), js, name)
 	require.NoError(t, err)
 	defer s.Close()
-	own := []store.Message{{Meta: delivery.Meta{ID: "a"}}, {Meta: delivery.Meta{ID: "b"}}, {Meta: delivery.Meta{ID: "c"}}}
+	own := []store.Message{{Meta: message.Meta{ID: "a"}}, {Meta: message.Meta{ID: "b"}}, {Meta: message.Meta{ID: "c"}}}
 	require.NoError(t, s.Put(t.Context(), "q", own...))
 	other := "weir.store." + name + "." + tokenOf("q") + ".other"
 	_, err = js.Publish(t.Context(), other, []byte("hello")) // the last one of the queue
@@ -247,7 +247,7 @@ func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	s, err := openEngine(t.Context(), js, newStore(t, js))
 	require.NoError(t, err)
 	defer s.Close()
-	storebench.Merged(t, s, lock.NewMemory(clock.New()))
+	storebench.Merged(t, s, memory.Open().Locks())
 }
 
 // A merge and a count are one pass over a queue, and a second count reads nothing: 100,000 dead letters take less than a minute.
@@ -262,7 +262,7 @@ func TestManyDeadLetters(t *testing.T) {
 	for i := 0; i < n; i += 1000 {
 		var ms []store.Message
 		for k := range 1000 {
-			meta := delivery.Meta{ID: strconv.Itoa(i + k), Key: strconv.Itoa(k % 10), LastError: "no answer", Reasons: []string{"TIMED_OUT"}, Visit: 3}
+			meta := message.Meta{ID: strconv.Itoa(i + k), Key: strconv.Itoa(k % 10), LastError: "no answer", Reasons: []string{"TIMED_OUT"}, Visit: 3}
 			ms = append(ms, store.Message{Meta: meta, Payload: make([]byte, 256), Cause: store.Exhausted})
 		}
 		require.NoError(t, s.Put(t.Context(), "dead", ms...))
@@ -285,7 +285,7 @@ func TestManyDeadLetters(t *testing.T) {
 	lap("a count by key")
 	j, err := jobs.New(s, jobs.Config{})
 	require.NoError(t, err)
-	job, err := j.Start(t.Context(), jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
+	job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
 	require.NoError(t, err)
 	job, err = j.Run(t.Context(), job.ID, nil)
 	require.NoError(t, err)
@@ -302,7 +302,7 @@ func TestCountsOfAnotherProcess(t *testing.T) {
 	s := openStore(t, js, name)
 	var ms []store.Message
 	for i := range 100 {
-		ms = append(ms, message(strconv.Itoa(i)))
+		ms = append(ms, newMessage(strconv.Itoa(i)))
 	}
 	require.NoError(t, s.Put(t.Context(), "q", ms...))
 	other := openStore(t, connect(t, srv), name)

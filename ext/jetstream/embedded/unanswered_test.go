@@ -82,7 +82,7 @@ func TestCloseWithServersThatDoNotAnswer(t *testing.T) {
 		weirjs.WithForeign("foreign", weirjs.Foreign{Stream: stream, Consumer: "workers"}))
 	require.NoError(t, err)
 	for i := range 5 {
-		require.NoError(t, e.Put(t.Context(), strconv.Itoa(i), message("a")))
+		require.NoError(t, e.Put(t.Context(), strconv.Itoa(i), newMessage("a")))
 		taken, err := e.Take(t.Context(), strconv.Itoa(i), 1, time.Minute)
 		require.NoError(t, err)
 		require.Len(t, taken, 1)
@@ -118,7 +118,7 @@ func TestARemovalWhoseAnswerIsLost(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			dialer, js := connectSilent(t, fresh(t), jetstream.WithDefaultTimeout(time.Second))
 			s := openStore(t, js, newStore(t, js))
-			require.NoError(t, s.Put(t.Context(), "q", message("a"), message("b"), message("c")))
+			require.NoError(t, s.Put(t.Context(), "q", newMessage("a"), newMessage("b"), newMessage("c")))
 			taken, err := s.Take(t.Context(), "q", 3, time.Minute)
 			require.NoError(t, err)
 			var leases []store.Lease

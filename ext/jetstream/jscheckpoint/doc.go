@@ -3,9 +3,9 @@
 //
 //	_, err := js.CreateOrUpdateStream(ctx, jscheckpoint.StreamConfig("checkpoints"))
 //	…
-//	store, err := jscheckpoint.Open(ctx, js, "checkpoints", "flights/3", jscheckpoint.WithEpoch(grant.Fence))
+//	store, err := jscheckpoint.Open(ctx, js, "checkpoints", "flights/3", grant.Fence)
 //	…
-//	input := jscheckpoint.NewInput(js, "flights", codec.JSON[Flight]())
+//	input := jscheckpoint.NewInput(js, "flights", codec.JSON[Flight](), jscheckpoint.InputConfig{})
 //	output := jscheckpoint.NewOutput(js, "departures", "departures", codec.JSON[Departure]())
 //
 // # Guarantees
@@ -17,7 +17,7 @@
 // output is fenced in the same way.
 //
 // A message that the codec of an input cannot read fails the pipeline each time it is restarted, unless the input has a queue for dead letters
-// ([WithDeadLetters]).
+// ([InputConfig]).
 //
 // # Permissions
 //
@@ -25,7 +25,7 @@
 //
 //   - for the store: weir.checkpoints.<stream>.>, $JS.API.STREAM.INFO.<stream>, $JS.API.STREAM.MSG.GET.<stream>, $JS.API.STREAM.PURGE.<stream>
 //   - for an input: $JS.API.STREAM.INFO.<stream>, $JS.API.CONSUMER.*.<stream>.>, $JS.API.CONSUMER.MSG.NEXT.<stream>.>
-//     and with WithEnd $JS.API.STREAM.MSG.GET.<stream>
+//     and if it has an end $JS.API.STREAM.MSG.GET.<stream>
 //   - for an output: its subject, $JS.API.STREAM.INFO.<stream>, $JS.API.STREAM.MSG.GET.<stream>
 //
 // and subscribes to _INBOX.>. Violations are reported to the error handler of the connection. The connection, its credentials and TLS are the

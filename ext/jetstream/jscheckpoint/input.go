@@ -31,7 +31,7 @@ type Input[T any] struct {
 	stream  string
 	codec   codec.Codec[T]
 	decoder *decoder.Decoder[T]
-	inputSettings
+	config  InputConfig
 
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
@@ -57,51 +57,32 @@ const (
 	heartbeat = time.Second
 )
 
-type inputSettings struct {
-	subjects []string
-	end      bool
-	dead     store.Store // or nil
-	queue    string
+// InputConfig are the settings of an [Input].
+type InputConfig struct {
+	Subjects []string // of the messages to read, with wildcards if need be; the default is all
+	End      bool     // the input ends after the present messages of the stream, in place of waiting for more
+
+	// DeadLetters has the queue DeadLetterQueue for messages that the codec cannot read: they are put there unchanged, as [store.Undecodable],
+	// and the input continues behind them. A restart may put such a message again, with the same id. Without it, such a message is the error of
+	// Next, and the pipeline fails there each time it is restarted.
+	DeadLetters     store.Store
+	DeadLetterQueue string
 }
 
-// InputOption changes a setting of [NewInput].
-type InputOption func(*inputSettings)
-
-// WithSubjects sets the subjects of the messages to read, with wildcards if need be. The default is all.
-func WithSubjects(subjects ...string) InputOption {
-	return func(s *inputSettings) { s.subjects = subjects }
-}
-
-// WithEnd makes the input end after the present messages of the stream, in place of waiting for more.
-func WithEnd() InputOption { return func(s *inputSettings) { s.end = true } }
-
-// WithDeadLetters sets the queue for messages that the codec cannot read: they are put there unchanged, as [store.Undecodable], and the input
-// continues behind them. A restart may put such a message again, with the same id. Without it, such a message is the error of Next, and the
-// pipeline fails there each time it is restarted.
-func WithDeadLetters(s store.Store, queue string) InputOption {
-	guard.RefuseNil("jscheckpoint: WithDeadLetters", "store", s)
-	if queue == "" {
-		panic("jscheckpoint: WithDeadLetters: the queue has no name")
-	}
-	return func(set *inputSettings) { set.dead, set.queue = s, queue }
-}
-
-// NewInput returns an input of the values of a stream. It panics if an argument is nil or empty.
-func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], opts ...InputOption) *Input[T] {
+// NewInput returns an input of the values of a stream. It panics if an argument is nil or empty, or if only one of DeadLetters and
+// DeadLetterQueue is set.
+func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], config InputConfig) *Input[T] {
 	guard.RefuseNil("jscheckpoint: NewInput", "JetStream", js)
 	guard.RefuseNil("jscheckpoint: NewInput", "codec", c)
 	if stream == "" {
 		panic("jscheckpoint: NewInput: the stream has no name")
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	in := &Input[T]{js: js, stream: stream, codec: c, decoder: decoder.New("jscheckpoint", c), ctx: ctx, cancel: cancel, next: 1}
-	in.lag.Store(-1)
-	for i, opt := range opts {
-		if opt == nil {
-			panic(fmt.Sprintf("jscheckpoint: NewInput: option %d is nil", i))
-		}
-		opt(&in.inputSettings)
+	if (config.DeadLetters == nil) != (config.DeadLetterQueue == "") {
+		panic("jscheckpoint: NewInput: DeadLetters and DeadLetterQueue belong together")
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	in := &Input[T]{js: js, stream: stream, codec: c, decoder: decoder.New("jscheckpoint", c), config: config, ctx: ctx, cancel: cancel, next: 1}
+	in.lag.Store(-1)
 	return in
 }
 
@@ -146,7 +127,7 @@ func (in *Input[T]) failed(err error) error {
 // open begins to read.
 func (in *Input[T]) open(ctx context.Context) error {
 	c, err := in.js.OrderedConsumer(ctx, in.stream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: in.subjects, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: in.next,
+		FilterSubjects: in.config.Subjects, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: in.next,
 	})
 	if err != nil {
 		return err
@@ -169,7 +150,7 @@ func (in *Input[T]) more(ctx context.Context) (bool, error) {
 	if stream.CachedInfo().State.LastSeq < in.next {
 		return false, nil
 	}
-	subjects := in.subjects
+	subjects := in.config.Subjects
 	if len(subjects) == 0 {
 		subjects = []string{">"}
 	}
@@ -201,7 +182,7 @@ func (in *Input[T]) wait(ctx context.Context) error {
 			return err
 		}
 	}
-	if in.last && in.end {
+	if in.last && in.config.End {
 		more, err := in.more(ctx)
 		if err != nil || !more {
 			in.ended = err == nil
@@ -235,14 +216,14 @@ func (in *Input[T]) wait(ctx context.Context) error {
 	case err == nil:
 		in.undone, in.waiting = nil, &v
 		return nil
-	case in.dead == nil:
+	case in.config.DeadLetters == nil:
 		return fmt.Errorf("message %d: %w", in.at, err)
 	}
 	meta, _, _ := headers.Read(m.Headers(), m.Subject(), at.Stream, at.Sequence.Stream) // what is sound
 	meta.LastError = guard.Text(err)
 	dead := store.Message{Meta: meta, Payload: m.Data(), Schema: schema, Cause: store.Undecodable}
-	if err := in.dead.Put(ctx, in.queue, dead); err != nil {
-		return fmt.Errorf("message %d: dead letters %q: %w", in.at, in.queue, err)
+	if err := in.config.DeadLetters.Put(ctx, in.config.DeadLetterQueue, dead); err != nil {
+		return fmt.Errorf("message %d: dead letters %q: %w", in.at, in.config.DeadLetterQueue, err)
 	}
 	in.undone, in.next = nil, in.at+1 // law D1: it is safe
 	in.lag.Add(-1)

@@ -50,8 +50,8 @@ func StreamConfig(name string) jetstream.StreamConfig {
 	}
 }
 
-// Store keeps the checkpoints of a pipeline, at least the last three. It is a [checkpoint.Store].
-type Store struct {
+// pipelineStore keeps the checkpoints of a pipeline, at least the last three.
+type pipelineStore struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
 	name   string // of stream and pipeline, for messages
@@ -70,34 +70,15 @@ type Store struct {
 	closed bool
 }
 
-var _ checkpoint.Store = (*Store)(nil)
+var _ checkpoint.Store = (*pipelineStore)(nil)
 
-// Option changes a setting of [Open].
-type Option func(*settings)
-
-type settings struct{ epoch uint64 }
-
-// WithEpoch sets the number of the run, from 1, such as the fencing number of the lock on the partition. A run with a lower epoch than an
-// earlier run is refused: Open returns [checkpoint.ErrFenced]. Without it each run has a higher epoch than the previous run.
-func WithEpoch(epoch uint64) Option {
-	if epoch == 0 {
-		panic("jscheckpoint: WithEpoch: the epoch must be at least 1")
-	}
-	return func(s *settings) { s.epoch = epoch }
-}
-
-// Open takes over the checkpoints of a pipeline, in a stream that was made with [StreamConfig]: the previous run cannot save any more.
-func Open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, opts ...Option) (*Store, error) {
+// Open takes over the checkpoints of a pipeline, in a stream that was made with [StreamConfig], which keeps at least the last three: the previous run cannot save any more.
+// epoch is the number of the run, from 1, such as the fencing number of the lock on the partition: if an earlier run had a higher epoch, Open
+// returns [checkpoint.ErrFenced]. With epoch 0 each run has a higher epoch than the previous run.
+func Open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, epoch uint64) (checkpoint.Store, error) {
 	guard.RefuseNil("jscheckpoint: Open", "JetStream", js)
 	if pipeline == "" || len(pipeline) > maxName {
 		return nil, fmt.Errorf("jscheckpoint: the name of the pipeline has %d bytes, must have 1 to %d: %.64q", len(pipeline), maxName, pipeline)
-	}
-	var set settings
-	for i, opt := range opts {
-		if opt == nil {
-			panic(fmt.Sprintf("jscheckpoint: Open: option %d is nil", i))
-		}
-		opt(&set)
 	}
 	str, err := js.Stream(ctx, stream)
 	if err != nil {
@@ -108,8 +89,8 @@ func Open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, 
 		has.Discard != want.Discard || has.Retention != want.Retention || has.AllowDirect {
 		return nil, fmt.Errorf("jscheckpoint: stream %s does not fit: it was not made with StreamConfig, or was changed", stream)
 	}
-	s := &Store{
-		js: js, stream: str, name: stream + "/" + pipeline, run: nuid.Next(), epoch: set.epoch,
+	s := &pipelineStore{
+		js: js, stream: str, name: stream + "/" + pipeline, run: nuid.Next(), epoch: epoch,
 		prefix: want.Subjects[0][:len(want.Subjects[0])-1] + base64.RawURLEncoding.EncodeToString([]byte(pipeline)) + ".",
 		using:  make(chan struct{}, 1), unsure: true,
 	}
@@ -120,7 +101,7 @@ func Open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, 
 }
 
 // takeOver publishes that the pipeline is this run's.
-func (s *Store) takeOver(ctx context.Context) error {
+func (s *pipelineStore) takeOver(ctx context.Context) error {
 	for range maxTries {
 		owner, err := s.read(ctx, s.prefix+"epoch")
 		if err != nil {
@@ -158,7 +139,7 @@ func (s *Store) takeOver(ctx context.Context) error {
 var errMoved = errors.New("jscheckpoint: another message was published")
 
 // publish publishes a message directly behind the last one of the pipeline.
-func (s *Store) publish(ctx context.Context, subject string, h nats.Header, data []byte) error {
+func (s *pipelineStore) publish(ctx context.Context, subject string, h nats.Header, data []byte) error {
 	h.Set(headerRun, s.run)
 	m := &nats.Msg{Subject: s.prefix + subject, Header: h, Data: data}
 	ack, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequenceForSubject(s.last, s.prefix+">"))
@@ -177,7 +158,7 @@ func (s *Store) publish(ctx context.Context, subject string, h nats.Header, data
 }
 
 // read returns the last message on a subject, or nil.
-func (s *Store) read(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
+func (s *pipelineStore) read(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
 	m, err := s.stream.GetLastMsgForSubject(ctx, subject)
 	switch {
 	case err == nil:
@@ -191,7 +172,7 @@ func (s *Store) read(ctx context.Context, subject string) (*jetstream.RawStreamM
 }
 
 // owned returns the last message of the pipeline, or ErrFenced if another run has published it (law P1).
-func (s *Store) owned(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+func (s *pipelineStore) owned(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 	if err := s.usable(); err != nil {
 		return nil, err
 	}
@@ -208,7 +189,7 @@ func (s *Store) owned(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 	return last, nil
 }
 
-func (s *Store) usable() error {
+func (s *pipelineStore) usable() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -221,7 +202,7 @@ func (s *Store) usable() error {
 }
 
 // Save implements [checkpoint.Store].
-func (s *Store) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error {
+func (s *pipelineStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error {
 	var b bytes.Buffer
 	if _, err := snapshot.WriteTo(&b); err != nil {
 		return err
@@ -248,7 +229,7 @@ func (s *Store) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error {
 }
 
 // save stores a checkpoint. It returns errMoved if a message of an earlier Save has come late, or another run has taken over.
-func (s *Store) save(ctx context.Context, id uint64, data []byte) error {
+func (s *pipelineStore) save(ctx context.Context, id uint64, data []byte) error {
 	if s.unsure {
 		last, err := s.owned(ctx)
 		if err != nil {
@@ -287,12 +268,12 @@ func (s *Store) save(ctx context.Context, id uint64, data []byte) error {
 	return nil
 }
 
-func (s *Store) chunkSize() int {
+func (s *pipelineStore) chunkSize() int {
 	return min(chunk, max(1<<10, int(s.js.Conn().MaxPayload())-headerRoom))
 }
 
 // again returns nil if a checkpoint is stored as it is, else the error for a number that is taken.
-func (s *Store) again(ctx context.Context, id uint64, data []byte) error {
+func (s *pipelineStore) again(ctx context.Context, id uint64, data []byte) error {
 	if _, err := s.owned(ctx); err != nil {
 		return err
 	}
@@ -310,7 +291,7 @@ func (s *Store) again(ctx context.Context, id uint64, data []byte) error {
 
 // stored returns the numbers of the checkpoints that can be removed, and of those that have chunks, in order. What others save and remove
 // meanwhile may be missing.
-func (s *Store) stored(ctx context.Context) (ids, chunks []uint64, err error) {
+func (s *pipelineStore) stored(ctx context.Context) (ids, chunks []uint64, err error) {
 	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(s.prefix+">"))
 	if err != nil {
 		if ctx.Err() != nil {
@@ -338,7 +319,7 @@ func (s *Store) stored(ctx context.Context) (ids, chunks []uint64, err error) {
 }
 
 // tidy removes what is older than the last checkpoints of this run, which are whole, and what is left of those that failed.
-func (s *Store) tidy(ctx context.Context) error {
+func (s *pipelineStore) tidy(ctx context.Context) error {
 	if len(s.good) <= keep {
 		return nil
 	}
@@ -362,7 +343,7 @@ func (s *Store) tidy(ctx context.Context) error {
 }
 
 // Load implements [checkpoint.Store].
-func (s *Store) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, error) {
+func (s *pipelineStore) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, error) {
 	if _, err := s.owned(ctx); err != nil {
 		return nil, err
 	}
@@ -381,12 +362,12 @@ func (s *Store) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, erro
 	return snapshot, err
 }
 
-func (s *Store) corrupt(id uint64, reason string) error {
+func (s *pipelineStore) corrupt(id uint64, reason string) error {
 	return &checkpoint.CorruptError{Path: s.name, Checkpoint: id, Reason: reason}
 }
 
 // bytes returns a checkpoint as it is stored.
-func (s *Store) bytes(ctx context.Context, id uint64) ([]byte, error) {
+func (s *pipelineStore) bytes(ctx context.Context, id uint64) ([]byte, error) {
 	m, err := s.read(ctx, s.prefix+fmt.Sprintf("checkpoint.%d", id))
 	if err != nil {
 		return nil, err
@@ -419,7 +400,7 @@ func (s *Store) bytes(ctx context.Context, id uint64) ([]byte, error) {
 }
 
 // List implements [checkpoint.Store].
-func (s *Store) List(ctx context.Context) ([]checkpoint.Entry, error) {
+func (s *pipelineStore) List(ctx context.Context) ([]checkpoint.Entry, error) {
 	if _, err := s.owned(ctx); err != nil {
 		return nil, err
 	}
@@ -436,7 +417,7 @@ func (s *Store) List(ctx context.Context) ([]checkpoint.Entry, error) {
 }
 
 // each calls f for each checkpoint, as they were published. It finds the newest one although others are removed and saved meanwhile.
-func (s *Store) each(ctx context.Context, f func(id uint64, m *jetstream.RawStreamMsg)) error {
+func (s *pipelineStore) each(ctx context.Context, f func(id uint64, m *jetstream.RawStreamMsg)) error {
 	checkpoints := s.prefix + "checkpoint."
 	for next := uint64(1); ; {
 		m, err := s.stream.GetMsg(ctx, next, jetstream.WithGetMsgSubject(checkpoints+"*"))
@@ -458,7 +439,7 @@ func (s *Store) each(ctx context.Context, f func(id uint64, m *jetstream.RawStre
 }
 
 // Close implements [checkpoint.Store]. The connection stays open.
-func (s *Store) Close() error {
+func (s *pipelineStore) Close() error {
 	s.using <- struct{}{}
 	defer func() { <-s.using }()
 	s.mu.Lock()

@@ -27,13 +27,5 @@ func Stores(js jetstream.JetStream, stream, group string) partitions.Stores {
 
 // Open implements [partitions.Stores].
 func (s stores) Open(ctx context.Context, partition string, epoch uint64) (checkpoint.Store, error) {
-	var opts []Option
-	if epoch > 0 {
-		opts = append(opts, WithEpoch(epoch))
-	}
-	store, err := Open(ctx, s.js, s.stream, s.group+"/"+partition, opts...)
-	if err != nil {
-		return nil, err // not store: a nil *Store is no nil Store
-	}
-	return store, nil
+	return Open(ctx, s.js, s.stream, s.group+"/"+partition, epoch)
 }

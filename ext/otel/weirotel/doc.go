@@ -24,7 +24,7 @@
 //	    └── POST
 //
 // The element's span begins a trace of its own, unless the operator's context ([asyncop.WithContext]) has a span: then it is a
-// child of that. A message ([delivery.MetaFromContext]) brings the trace of its sender in its headers, as W3C traceparent. By
+// child of that. A message ([message.MetaFromContext]) brings the trace of its sender in its headers, as W3C traceparent. By
 // the semantic conventions for messaging, the element's span has a link to it; [WithMessageParent] makes it a child.
 //
 // A call for many elements ([asyncop.Batched]) belongs to many traces, so its context does not have a span. [asyncop.MemberContexts] returns the

@@ -13,9 +13,9 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/internal/tally"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 )
 
 // scope is the name of the instrumentation.
@@ -174,7 +174,7 @@ func (m *Metrics) Ended(ctx context.Context, e observe.Ending) {
 
 // processed records how long a message took, as the semantic conventions for messaging want it.
 func (m *Metrics) processed(ctx context.Context, e observe.Ending) {
-	meta, ok := delivery.MetaFromContext(ctx)
+	meta, ok := message.MetaFromContext(ctx)
 	if !ok {
 		return
 	}

@@ -10,11 +10,11 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/internal/tallytest"
 	"github.com/weirflow/weir/ext/otel/weirotel"
+	"github.com/weirflow/weir/message"
 )
 
 // Depth, age, causes and reasons of a queue, as they are when they are read.
@@ -27,9 +27,9 @@ func TestQueues(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, map[string]float64{"queue.messages ": 0, "queue.oldest_age": 0}, collect(t, reader))
 	put := func(m store.Message) { require.NoError(t, s.Put(t.Context(), "rows", m)) }
-	put(store.Message{Meta: delivery.Meta{ID: "a", Reasons: []string{"LOST", "BUSY"}}, Cause: store.Exhausted})
+	put(store.Message{Meta: message.Meta{ID: "a", Reasons: []string{"LOST", "BUSY"}}, Cause: store.Exhausted})
 	mock.Add(time.Minute)
-	put(store.Message{Meta: delivery.Meta{ID: "b", Reasons: []string{"LOST"}}})
+	put(store.Message{Meta: message.Meta{ID: "b", Reasons: []string{"LOST"}}})
 	assert.Equal(t, map[string]float64{
 		"queue.messages ": 1, "queue.messages exhausted": 1, "queue.oldest_age": 60,
 		"queue.reason.messages LOST": 2, "queue.reason.messages BUSY": 1,

@@ -14,9 +14,9 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/internal/tally"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 )
 
@@ -114,7 +114,7 @@ func (t *Traces) Accepted(ctx context.Context, _ any, restored bool) context.Con
 	if restored {
 		opts = append(opts, trace.WithAttributes(attribute.Bool("weir.element.restored", true)))
 	}
-	if m, ok := delivery.MetaFromContext(ctx); ok {
+	if m, ok := message.MetaFromContext(ctx); ok {
 		if m.Origin.Source != "" {
 			name = m.Origin.Source
 		}
@@ -144,7 +144,7 @@ func (t *Traces) extract(ctx context.Context, headers map[string]string) (contex
 	return ctx, trace.Link{SpanContext: sender}
 }
 
-func messageAttributes(m delivery.Meta) []attribute.KeyValue {
+func messageAttributes(m message.Meta) []attribute.KeyValue {
 	attributes := []attribute.KeyValue{system, semconv.MessagingOperationName("process"), semconv.MessagingOperationTypeProcess}
 	for key, value := range map[attribute.Key]string{
 		semconv.MessagingMessageIDKey:              m.ID,

@@ -25,9 +25,9 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/internal/tallytest"
 	"github.com/weirflow/weir/ext/otel/weirotel"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -158,23 +158,23 @@ const (
 )
 
 // meta is the history of a message.
-func meta(headers map[string]string) delivery.Meta {
-	return delivery.Meta{
-		ID: "orders/3/17", Origin: delivery.Origin{Source: "orders", Partition: "3", Position: "17"}, Visit: 2, Headers: headers,
+func meta(headers map[string]string) message.Meta {
+	return message.Meta{
+		ID: "orders/3/17", Origin: message.Origin{Source: "orders", Partition: "3", Position: "17"}, Visit: 2, Headers: headers,
 	}
 }
 
-// message returns a context as that of an element that is a message.
-func message(ctx context.Context, headers map[string]string) context.Context {
-	return delivery.ContextWithMeta(ctx, meta(headers))
+// withMeta returns a context as that of an element that is a message.
+func withMeta(ctx context.Context, headers map[string]string) context.Context {
+	return message.ContextWithMeta(ctx, meta(headers))
 }
 
 // messages returns messages of the sender.
-func messages(values ...int) iter.Seq2[delivery.Message[int], error] {
-	return func(yield func(delivery.Message[int], error) bool) {
+func messages(values ...int) iter.Seq2[message.Message[int], error] {
+	return func(yield func(message.Message[int], error) bool) {
 		for _, v := range values {
 			sent := meta(sender)
-			if !yield(delivery.New(v, &sent, nil), nil) {
+			if !yield(message.New(v, &sent, nil), nil) {
 				return
 			}
 		}
@@ -224,8 +224,8 @@ func TestMessageOnItsWay(t *testing.T) {
 	}
 	again := false
 	deliver := func(visit int) {
-		m := delivery.New("x", &delivery.Meta{ID: "17", Visit: visit, Headers: sender}, func(v delivery.Verdict) { again = v.String() == "nacked" })
-		first := operator("a").Messages(func(yield func(delivery.Message[string], error) bool) { yield(m, nil) })
+		m := message.New("x", &message.Meta{ID: "17", Visit: visit, Headers: sender}, func(v message.Verdict) { again = v.String() == "nacked" })
+		first := operator("a").Messages(func(yield func(message.Message[string], error) bool) { yield(m, nil) })
 		for out, err := range operator("b").Messages(first) {
 			require.NoError(t, err)
 			assert.Equal(t, "xab", out.Value)
@@ -267,7 +267,7 @@ func TestMessageOnItsWay(t *testing.T) {
 func TestMessageAsChildOfItsSender(t *testing.T) {
 	r := newRecorder(t)
 	traces := weirotel.NewTraces("rows", r, weirotel.WithMessageParent())
-	ctx := traces.Accepted(message(t.Context(), sender), 1, false)
+	ctx := traces.Accepted(withMeta(t.Context(), sender), 1, false)
 	traces.Ended(ctx, observe.Ending{})
 	require.Len(t, r.Ended(), 1)
 	s := r.Ended()[0]
@@ -279,10 +279,10 @@ func TestMessageAsChildOfItsSender(t *testing.T) {
 // Headers that name no trace make no link, least of all to the span around the operator; nor do elements that are no messages.
 func TestNoLink(t *testing.T) {
 	for name, ctx := range map[string]func(context.Context) context.Context{
-		"no headers": func(ctx context.Context) context.Context { return message(ctx, nil) },
-		"others":     func(ctx context.Context) context.Context { return message(ctx, map[string]string{"a": "b"}) },
+		"no headers": func(ctx context.Context) context.Context { return withMeta(ctx, nil) },
+		"others":     func(ctx context.Context) context.Context { return withMeta(ctx, map[string]string{"a": "b"}) },
 		"damaged": func(ctx context.Context) context.Context {
-			return message(ctx, map[string]string{"traceparent": "00-0-0-0"})
+			return withMeta(ctx, map[string]string{"traceparent": "00-0-0-0"})
 		},
 		"no message": func(ctx context.Context) context.Context { return ctx },
 	} {

@@ -22,7 +22,7 @@ func testFormat(t *testing.T, server *pgtest.Server) {
 	mock := clock.NewMock()
 	mock.Set(golden.At)
 	pool := connect(t, database(t, server))
-	records := open(t, pool, pgrecords.WithClock(mock))
+	records := openBy(t, pool, mock)
 	req := exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1, 15: 255}, Sequence: 17, Attempt: 1, Step: "refund"}, Scope: "ann", Fingerprint: [32]byte{1, 31: 255}}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return records.Put(t.Context(), tx, req, []byte("done")) }))
 	require.NoError(t, records.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "ann", Client: req.Client, Before: 16}}))

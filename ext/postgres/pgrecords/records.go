@@ -45,7 +45,7 @@ func Migrations() fs.FS {
 // Records are answers in a PostgreSQL database. They are safe for concurrent use.
 type Records struct {
 	pool  *pgxpool.Pool
-	clock clock.Clock
+	clock clock.Clock // of the times of answers; another one in tests
 	group group.Group[*call]
 
 	patience time.Duration // resolveWait; another one in tests
@@ -58,27 +58,13 @@ type Records struct {
 
 var _ exactlyonce.Store[pgx.Tx] = (*Records)(nil)
 
-// Option changes a setting of [New].
-type Option func(*Records)
-
-// WithClock sets the clock for the times of answers. Default: the wall clock.
-func WithClock(c clock.Clock) Option {
-	if c == nil {
-		panic("pgrecords.WithClock: the clock is nil")
-	}
-	return func(r *Records) { r.clock = c }
-}
-
 // New returns the records in the database of pool.
-func New(pool *pgxpool.Pool, opts ...Option) *Records {
+func New(pool *pgxpool.Pool) *Records {
 	if pool == nil {
 		panic("pgrecords.New: the pool is nil")
 	}
 	r := &Records{pool: pool, clock: clock.New(), patience: resolveWait}
 	r.group = group.Group[*call]{Run: r.runAll, Max: maxShared}
-	for _, opt := range opts {
-		opt(r)
-	}
 	return r
 }
 

@@ -97,10 +97,17 @@ func count(ctx context.Context, pool *pgxpool.Pool, name string) (n int, err err
 	return n, err
 }
 
-func open(t testing.TB, pool *pgxpool.Pool, opts ...pgrecords.Option) *pgrecords.Records {
+func open(t testing.TB, pool *pgxpool.Pool) *pgrecords.Records {
 	t.Helper()
 	require.NoError(t, pgrecords.Migrate(context.Background(), pool))
-	return pgrecords.New(pool, opts...)
+	return pgrecords.New(pool)
+}
+
+func openBy(t testing.TB, pool *pgxpool.Pool, c clock.Clock) *pgrecords.Records {
+	t.Helper()
+	r := open(t, pool)
+	pgrecords.SetClock(r, c)
+	return r
 }
 
 func testStore(t *testing.T, server *pgtest.Server) {
@@ -110,7 +117,7 @@ func testStore(t *testing.T, server *pgtest.Server) {
 				url := database(t, server)
 				pool := connect(t, url)
 				return exactlyoncetest.Place[pgx.Tx]{
-					Open: func() exactlyonce.Store[pgx.Tx] { return open(t, connect(t, url), pgrecords.WithClock(c)) },
+					Open: func() exactlyonce.Store[pgx.Tx] { return openBy(t, connect(t, url), c) },
 					Begin: func(ctx context.Context) (exactlyoncetest.Transaction[pgx.Tx], error) {
 						tx, err := pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: level})
 						if err != nil {
@@ -206,7 +213,7 @@ func testFrozenTransaction(t *testing.T, server *pgtest.Server) {
 		pool := connect(t, database(t, server))
 		mock := clock.NewMock()
 		mock.Set(time.Unix(1_000_000_000, 0))
-		r := open(t, pool, pgrecords.WithClock(mock))
+		r := openBy(t, pool, mock)
 		frozen, other := exactlyonce.NewClient(), exactlyonce.NewClient()
 		nothing := func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil }
 		for _, client := range []exactlyonce.Client{frozen, other} {
@@ -247,7 +254,7 @@ func testCollectionCost(t *testing.T, server *pgtest.Server) {
 	pool := connect(t, database(t, server))
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1_000_000_000, 0))
-	r := open(t, pool, pgrecords.WithClock(mock))
+	r := openBy(t, pool, mock)
 	const n = 300
 	nothing := func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil }
 	for i := range n {

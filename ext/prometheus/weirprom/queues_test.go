@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
+	"github.com/weirflow/weir/message"
 )
 
 // counts are the metrics without when they were counted.
@@ -35,18 +35,18 @@ func TestQueues(t *testing.T) {
 	registry.MustRegister(collector)
 	assert.Equal(t, map[string]float64{"queue_messages": 0, "queue_oldest_age_seconds": 0}, counts(t, registry))
 	put := func(m store.Message) { require.NoError(t, s.Put(t.Context(), "rows", m)) }
-	put(store.Message{Meta: delivery.Meta{ID: "a", Reasons: []string{"LOST", "BUSY"}}, Cause: store.Exhausted})
+	put(store.Message{Meta: message.Meta{ID: "a", Reasons: []string{"LOST", "BUSY"}}, Cause: store.Exhausted})
 	mock.Add(time.Minute)
-	put(store.Message{Meta: delivery.Meta{ID: "b", Reasons: []string{"LOST"}}, Cause: store.Permanent})
-	put(store.Message{Meta: delivery.Meta{ID: "c"}, Cause: store.Permanent})
-	put(store.Message{Meta: delivery.Meta{ID: "d"}})
+	put(store.Message{Meta: message.Meta{ID: "b", Reasons: []string{"LOST"}}, Cause: store.Permanent})
+	put(store.Message{Meta: message.Meta{ID: "c"}, Cause: store.Permanent})
+	put(store.Message{Meta: message.Meta{ID: "d"}})
 	assert.Equal(t, map[string]float64{
 		"queue_messages": 1, "queue_messages exhausted": 1, "queue_messages permanent": 2, "queue_oldest_age_seconds": 60,
 		"queue_reason_messages LOST": 2, "queue_reason_messages BUSY": 1,
 	}, counts(t, registry))
 
 	for i := range 200 {
-		put(store.Message{Meta: delivery.Meta{ID: fmt.Sprint(i), Reasons: []string{fmt.Sprintf("R%03d", i)}}})
+		put(store.Message{Meta: message.Meta{ID: fmt.Sprint(i), Reasons: []string{fmt.Sprintf("R%03d", i)}}})
 	}
 	values := counts(t, registry)
 	assert.Len(t, values, 4+101)

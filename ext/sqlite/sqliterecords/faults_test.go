@@ -20,7 +20,7 @@ func TestStatementsThatFail(t *testing.T) {
 	db := place(t)
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1_000_000, 0))
-	r := sqliterecords.New(db, sqliterecords.WithClock(mock))
+	r := sqliterecords.NewBy(db, mock)
 	ctx := t.Context()
 	exec := func(query string) {
 		t.Helper()

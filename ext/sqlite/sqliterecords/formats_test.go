@@ -18,7 +18,7 @@ func TestFormatOfTables(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(golden.At)
 	db := open(t, filepath.Join(t.TempDir(), "new.db"))
-	records := sqliterecords.New(db, sqliterecords.WithClock(mock))
+	records := sqliterecords.NewBy(db, mock)
 	req := exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1, 15: 255}, Sequence: 17, Attempt: 1, Step: "refund"}, Scope: "ann", Fingerprint: [32]byte{1, 31: 255}}
 	tx, err := db.Writer().BeginTx(t.Context(), nil)
 	require.NoError(t, err)

@@ -36,33 +36,19 @@ type Tx interface {
 // Records are answers in an SQLite database. They are safe for concurrent use.
 type Records struct {
 	db    *sqlite.DB
-	clock clock.Clock
+	clock clock.Clock // of the times of answers; another one in tests
 	group group.Group[*call]
 }
 
 var _ exactlyonce.Store[Tx] = (*Records)(nil)
 
-// Option changes a setting of [New].
-type Option func(*Records)
-
-// WithClock sets the clock for the times of answers. Default: the wall clock.
-func WithClock(c clock.Clock) Option {
-	if c == nil {
-		panic("sqliterecords.WithClock: the clock is nil")
-	}
-	return func(r *Records) { r.clock = c }
-}
-
 // New returns the records in db.
-func New(db *sqlite.DB, opts ...Option) *Records {
+func New(db *sqlite.DB) *Records {
 	if db == nil {
 		panic("sqliterecords.New: the database is nil")
 	}
 	r := &Records{db: db, clock: clock.New()}
 	r.group = group.Group[*call]{Run: r.runAll, Max: maxShared}
-	for _, opt := range opts {
-		opt(r)
-	}
 	return r
 }
 

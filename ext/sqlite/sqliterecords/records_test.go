@@ -53,7 +53,7 @@ func TestStore(t *testing.T) {
 		require.NoError(t, err)
 		return exactlyoncetest.Place[sqliterecords.Tx]{
 			Open: func() exactlyonce.Store[sqliterecords.Tx] {
-				return sqliterecords.New(open(t, path), sqliterecords.WithClock(c))
+				return sqliterecords.NewBy(open(t, path), c)
 			},
 			Begin: func(ctx context.Context) (exactlyoncetest.Transaction[sqliterecords.Tx], error) {
 				tx, err := db.Writer().BeginTx(ctx, nil)
@@ -185,7 +185,7 @@ func TestCollectionCost(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "test.db"))
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1_000_000_000, 0))
-	r := sqliterecords.New(db, sqliterecords.WithClock(mock))
+	r := sqliterecords.NewBy(db, mock)
 	const n = 240
 	for i := range n {
 		req := exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.NewClient(), Sequence: 1, Attempt: 1}, Scope: "s"}

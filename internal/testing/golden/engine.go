@@ -37,7 +37,7 @@ func Fill(tb testing.TB, s store.Keeper) {
 	held, err := s.List(ctx, "orders", store.Filter{IDs: []string{"held"}}, store.Page{Max: 10})
 	require.NoError(tb, err)
 	require.NoError(tb, s.Update(ctx, func(ctx context.Context, tx store.Tx) error {
-		if _, err := tx.Edit(ctx, store.Edit{Do: store.HoldEdit, Queue: "orders", Entry: held[0]}); err != nil {
+		if _, err := tx.Edit(ctx, store.Edit{Do: store.Hold, Queue: "orders", Entry: held[0]}); err != nil {
 			return err
 		}
 		return tx.Write(ctx, store.Record{Kind: "job", Name: "000000000001", Value: "{}"})

@@ -69,7 +69,7 @@ func Run(t *testing.T, place string, open Open) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, e.Close()) }()
 	Put(t, e, n)
-	job, err := of(e).Start(ctx, jobs.Spec{Do: jobs.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
+	job, err := of(e).Start(ctx, jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
 	require.NoError(t, err)
 	job, last := Kill(t, e, job, kills, func(job jobs.Job) *child.Process {
 		p, err := child.Start(name, strconv.Itoa(job.ID)+" "+place)

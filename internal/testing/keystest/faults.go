@@ -113,7 +113,7 @@ func (b *bench) changedHandler() {
 	p := &phases{call: func(string) error { return broken }}
 	_, err := b.keys.Operation("op", p.handle).Do(b.Context(), request("a", "k"))
 	require.ErrorIs(b, err, broken)
-	for stored, handler := range map[string]keys.HandlerFunc{
+	for stored, handler := range map[string]func(context.Context, *keys.Run) (exactlyonce.Response, error){
 		"renamed": func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
 			return exactlyonce.Response{}, run.Phase(ctx, "renamed", func(context.Context, *sql.Tx) error { return nil })
 		},

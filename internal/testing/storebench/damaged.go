@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // Damaged checks laws D4 and W2 where damage makes the Meta of the message "b" in the queue "q" unreadable: others are taken, and it comes
@@ -15,7 +15,7 @@ import (
 func Damaged(t *testing.T, s store.Inspector, damage func()) {
 	t.Helper()
 	for _, id := range []string{"a", "b", "c"} {
-		m := store.Message{Meta: delivery.Meta{ID: id, Reasons: []string{"TIMED_OUT"}}, Payload: []byte(id)}
+		m := store.Message{Meta: message.Meta{ID: id, Reasons: []string{"TIMED_OUT"}}, Payload: []byte(id)}
 		require.NoError(t, s.Put(t.Context(), "q", m))
 	}
 	damage()

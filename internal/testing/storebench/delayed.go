@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // delayed puts 8,000 messages a second, of which 4,000 become due after a second, and takes those. It measures how late they
@@ -39,7 +39,7 @@ func delayed(b *testing.B, s store.Store) {
 			time.Sleep(time.Until(start.Add(time.Duration(i) * tick)))
 			ms := make([]store.Message, perTick)
 			for j := range ms {
-				ms[j] = store.Message{Meta: delivery.Meta{ID: strconv.Itoa(i*perTick + j)}, Payload: make([]byte, 256), Delay: delay}
+				ms[j] = store.Message{Meta: message.Meta{ID: strconv.Itoa(i*perTick + j)}, Payload: make([]byte, 256), Delay: delay}
 				if j%2 == 1 {
 					ms[j].Delay = time.Hour
 				}

@@ -17,6 +17,7 @@ import (
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // parcel is a message of a tenant.
@@ -50,9 +51,9 @@ func fair(t *testing.T, q *delivery.Queue[parcel], flood bool) (p99 time.Duratio
 		putting.Go(func() {
 			next := time.Now()
 			for end := next.Add(length); next.Before(end); {
-				var ms []delivery.Message[parcel]
+				var ms []message.Message[parcel]
 				for now := time.Now(); !next.After(now); next = next.Add(time.Duration(rand.ExpFloat64() / rate * float64(time.Second))) {
-					ms = append(ms, delivery.New(parcel{tenant, next}, &delivery.Meta{Key: tenant}, nil))
+					ms = append(ms, message.New(parcel{tenant, next}, &message.Meta{Key: tenant}, nil))
 				}
 				if len(ms) > 0 {
 					_ = q.PutAll(ctx, ms) // fails at the end
@@ -84,7 +85,7 @@ func fair(t *testing.T, q *delivery.Queue[parcel], flood bool) (p99 time.Duratio
 // parcels is a sink that notes how long those of the tenants that do not flood have taken.
 type parcels struct{ took []time.Duration }
 
-func (s *parcels) PutAll(_ context.Context, ms []delivery.Message[parcel]) error {
+func (s *parcels) PutAll(_ context.Context, ms []message.Message[parcel]) error {
 	for _, m := range ms {
 		if m.Value.Tenant != "flood" {
 			s.took = append(s.took, time.Since(m.Value.Put))

@@ -13,6 +13,7 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/outbox"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // Merged checks law D1: a message that comes into an outbox with the id of one that is being published stays.
@@ -21,7 +22,7 @@ func Merged(t *testing.T, s store.Inspector, locks lock.Locks) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	put := func(merges int) {
-		require.NoError(t, s.Put(ctx, "outbox", store.Message{Meta: delivery.Meta{ID: "a", Merges: merges}}))
+		require.NoError(t, s.Put(ctx, "outbox", store.Message{Meta: message.Meta{ID: "a", Merges: merges}}))
 	}
 	put(0)
 	var merges []int

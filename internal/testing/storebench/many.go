@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // Many does with many messages in a store what workers and commands do, and logs how long each takes. With WEIR_LONG it is a
@@ -32,7 +32,7 @@ func Many(t *testing.T, s store.Inspector) {
 		for i := 0; i < n; i += batch {
 			ms := make([]store.Message, min(batch, n-i))
 			for j := range ms {
-				ms[j] = store.Message{Meta: delivery.Meta{ID: name + strconv.Itoa(i+j), Reasons: []string{"timeout"}}, Payload: make([]byte, 256), Delay: delay}
+				ms[j] = store.Message{Meta: message.Meta{ID: name + strconv.Itoa(i+j), Reasons: []string{"timeout"}}, Payload: make([]byte, 256), Delay: delay}
 			}
 			require.NoError(t, s.Put(t.Context(), queue, ms...))
 		}
@@ -99,7 +99,7 @@ func purge(t *testing.T, s store.Inspector, queue string, want int) {
 	wg.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			start := time.Now()
-			assert.NoError(t, s.Put(t.Context(), "other", store.Message{Meta: delivery.Meta{ID: "other " + strconv.Itoa(i)}}))
+			assert.NoError(t, s.Put(t.Context(), "other", store.Message{Meta: message.Meta{ID: "other " + strconv.Itoa(i)}}))
 			puts = append(puts, time.Since(start))
 		}
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // chunk is the messages of one turn.
@@ -51,8 +52,8 @@ func fill(b *testing.B, s store.Store, queue string, n int) {
 	payload := make([]byte, 256)
 	ms := make([]store.Message, 0, 1000)
 	for i := range n {
-		at := delivery.Origin{Source: "orders", Partition: "0", Position: strconv.Itoa(i)}
-		ms = append(ms, store.Message{Meta: delivery.Meta{ID: at.ID(), Origin: at}, Payload: payload})
+		at := message.Origin{Source: "orders", Partition: "0", Position: strconv.Itoa(i)}
+		ms = append(ms, store.Message{Meta: message.Meta{ID: at.ID(), Origin: at}, Payload: payload})
 		if len(ms) == cap(ms) {
 			require.NoError(b, s.Put(b.Context(), queue, ms...))
 			ms = ms[:0]

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // Run puts and takes messages of 256 bytes by several goroutines, measures how late messages come that become due, and compares
@@ -65,8 +65,8 @@ func put(b *testing.B, s store.Store, workers, n int, delay time.Duration) {
 	for range workers {
 		wg.Go(func() {
 			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
-				at := delivery.Origin{Source: "orders", Partition: "0", Position: strconv.FormatInt(i, 10)}
-				m := store.Message{Meta: delivery.Meta{ID: at.ID(), Origin: at, Visit: 1, Attempts: 3, LastError: "no answer", LastFailure: time.Unix(1_700_000_000, 0)}, Payload: payload, Delay: delay}
+				at := message.Origin{Source: "orders", Partition: "0", Position: strconv.FormatInt(i, 10)}
+				m := store.Message{Meta: message.Meta{ID: at.ID(), Origin: at, Visit: 1, Attempts: 3, LastError: "no answer", LastFailure: time.Unix(1_700_000_000, 0)}, Payload: payload, Delay: delay}
 				if err := s.Put(b.Context(), "q", m); err != nil {
 					b.Error(err)
 					return

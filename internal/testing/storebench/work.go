@@ -9,6 +9,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 // Batch is how many messages one Take and one Put have in the pipelines that are measured.
@@ -39,7 +40,7 @@ type counted struct {
 	enough func()
 }
 
-func (c *counted) PutAll(ctx context.Context, ms []delivery.Message[[]byte]) error {
+func (c *counted) PutAll(ctx context.Context, ms []message.Message[[]byte]) error {
 	err := c.Sink.PutAll(ctx, ms)
 	if c.left -= len(ms); c.left <= 0 {
 		c.enough()

@@ -15,9 +15,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 const (
@@ -94,7 +94,7 @@ func Run(t *testing.T, newPlace func(t *testing.T) string, open Open) {
 func scenario(ctx context.Context, s store.Inspector, returned func(n int)) (states []string, err error) {
 	messages := []store.Message{}
 	for _, id := range []string{"a", "b", "c", "d"} {
-		messages = append(messages, store.Message{Meta: delivery.Meta{ID: id}, Payload: []byte(id)})
+		messages = append(messages, store.Message{Meta: message.Meta{ID: id}, Payload: []byte(id)})
 	}
 	var taken, claimed []store.Leased
 	const long = time.Hour

@@ -5,6 +5,7 @@ package workerkill
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,11 +23,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/testing/child"
 	"github.com/weirflow/weir/internal/testing/child/workers"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -83,11 +84,11 @@ func (q Queues) Sink() delivery.Sink[Order] {
 func (q Queues) Fill(ctx context.Context, orders []Order) error {
 	var ms []store.Message
 	for _, o := range orders {
-		m, err := store.Encode(codec.JSON[Order](), o, o.Meta())
+		payload, err := json.Marshal(o)
 		if err != nil {
 			return err
 		}
-		ms = append(ms, m)
+		ms = append(ms, store.Message{Meta: o.Meta(), Payload: payload})
 	}
 	return q.Put(ctx, work, ms...)
 }
@@ -144,7 +145,7 @@ type Order int
 func (o Order) ID() string { return strconv.Itoa(int(o)) }
 
 // Meta is the history of its message at first.
-func (o Order) Meta() delivery.Meta { return delivery.Meta{ID: o.ID(), Headers: maps.Clone(later)} }
+func (o Order) Meta() message.Meta { return message.Meta{ID: o.ID(), Headers: maps.Clone(later)} }
 
 // Idempotent says that an order may be processed twice: what is done knows it by its id.
 func (Order) Idempotent() bool { return true }
@@ -159,7 +160,7 @@ var (
 
 // process is the function of the operator. 20 % fail for a while: some at the first attempt, some in the whole first visit.
 func process(ctx context.Context, o Order) (Order, error) {
-	meta, _ := delivery.MetaFromContext(ctx)
+	meta, _ := message.MetaFromContext(ctx)
 	if meta.Visit > 1 && time.Since(meta.LastFailure) < delay {
 		fail(fmt.Errorf("law D3: message %d is early: it failed %v ago", o, time.Since(meta.LastFailure)))
 	}
@@ -176,8 +177,8 @@ func process(ctx context.Context, o Order) (Order, error) {
 // sink refuses one message.
 type sink struct{ delivery.Sink[Order] }
 
-func (s sink) PutAll(ctx context.Context, ms []delivery.Message[Order]) error {
-	if slices.ContainsFunc(ms, func(m delivery.Message[Order]) bool { return m.Value == stuck }) {
+func (s sink) PutAll(ctx context.Context, ms []message.Message[Order]) error {
+	if slices.ContainsFunc(ms, func(m message.Message[Order]) bool { return m.Value == stuck }) {
 		return fmt.Errorf("message %d is refused", stuck)
 	}
 	return s.Sink.PutAll(ctx, ms)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/backend"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -215,14 +215,14 @@ func TestMessagesAreGivenBackUntilTheOpening(t *testing.T) {
 				t.Error("the failure sink got it")
 				return nil
 			}))
-		var verdict delivery.Verdict
-		input := func(yield func(delivery.Message[int], error) bool) {
-			yield(delivery.New(1, &delivery.Meta{ID: "a"}, func(v delivery.Verdict) { verdict = v }), nil)
+		var verdict message.Verdict
+		input := func(yield func(message.Message[int], error) bool) {
+			yield(message.New(1, &message.Meta{ID: "a"}, func(v message.Verdict) { verdict = v }), nil)
 		}
 		for _, err := range op.Messages(input) {
 			require.NoError(t, err)
 		}
-		require.Equal(t, delivery.Nacked, verdict.Kind)
+		require.Equal(t, message.Nacked, verdict.Kind)
 		require.Equal(t, 10*time.Second, verdict.Delay)
 		require.ErrorIs(t, verdict.Err, asyncop.ErrBackendClosed)
 		require.EqualValues(t, 1, op.Stats().Abandoned)
@@ -484,13 +484,13 @@ func TestMessagesThatWereCalledInAnOutage(t *testing.T) {
 					failed = append(failed, f.Err)
 					return nil
 				}))
-			var verdict delivery.Verdict
-			for _, err := range op.Messages(func(yield func(delivery.Message[int], error) bool) {
-				yield(delivery.New(1, &delivery.Meta{ID: "a"}, func(v delivery.Verdict) { verdict = v }), nil)
+			var verdict message.Verdict
+			for _, err := range op.Messages(func(yield func(message.Message[int], error) bool) {
+				yield(message.New(1, &message.Meta{ID: "a"}, func(v message.Verdict) { verdict = v }), nil)
 			}) {
 				require.NoError(t, err)
 			}
-			require.Equal(t, delivery.Acked, verdict.Kind)
+			require.Equal(t, message.Acked, verdict.Kind)
 			require.Len(t, failed, 1)
 			require.ErrorIs(t, failed[0], asyncop.ErrBackendClosed)
 		})
@@ -505,17 +505,17 @@ func TestMessagesOfAClosedTenantAreGivenBack(t *testing.T) {
 			return 0, predicates.WithPushback(errUnavailable, 30*time.Second)
 		}), time.Second, 1, asyncop.WithBackend(b, asyncop.Tenant(func(int) string { return "a" })), asyncop.WithDropOnFailure(),
 			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
-		var verdicts []delivery.Verdict
-		for _, err := range op.Messages(func(yield func(delivery.Message[int], error) bool) {
+		var verdicts []message.Verdict
+		for _, err := range op.Messages(func(yield func(message.Message[int], error) bool) {
 			for i := range 2 {
-				yield(delivery.New(i, &delivery.Meta{ID: fmt.Sprint(i)}, func(v delivery.Verdict) { verdicts = append(verdicts, v) }), nil)
+				yield(message.New(i, &message.Meta{ID: fmt.Sprint(i)}, func(v message.Verdict) { verdicts = append(verdicts, v) }), nil)
 			}
 		}) {
 			require.NoError(t, err)
 		}
 		require.Len(t, verdicts, 2)
-		require.Equal(t, delivery.Acked, verdicts[0].Kind, "dropped")
-		require.Equal(t, delivery.Nacked, verdicts[1].Kind)
+		require.Equal(t, message.Acked, verdicts[0].Kind, "dropped")
+		require.Equal(t, message.Nacked, verdicts[1].Kind)
 		require.ErrorIs(t, verdicts[1].Err, asyncop.ErrBackendClosed)
 		require.InDelta(t, 29, verdicts[1].Delay.Seconds(), 0.1)
 	})
@@ -552,24 +552,24 @@ func TestMessagesThatWaitForAnOpenBackend(t *testing.T) {
 					}),
 				}, asyncop.WithBackend(backend.New("payments", of.backend), of.opts...))
 				op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(of.call), 10*time.Second, 2, retried(1), opts...)
-				verdicts := make([]delivery.Verdict, 2)
-				for _, err := range op.Messages(func(yield func(delivery.Message[int], error) bool) {
+				verdicts := make([]message.Verdict, 2)
+				for _, err := range op.Messages(func(yield func(message.Message[int], error) bool) {
 					for i := range verdicts {
-						yield(delivery.New(i, &delivery.Meta{ID: fmt.Sprint(i)}, func(v delivery.Verdict) { verdicts[i] = v }), nil)
+						yield(message.New(i, &message.Meta{ID: fmt.Sprint(i)}, func(v message.Verdict) { verdicts[i] = v }), nil)
 						time.Sleep(time.Second)
 					}
 					time.Sleep(time.Minute)
 				}) {
 					require.NoError(t, err)
 				}
-				require.Equal(t, delivery.Acked, verdicts[0].Kind)
+				require.Equal(t, message.Acked, verdicts[0].Kind)
 				if of.givenBack {
-					require.Equal(t, delivery.Nacked, verdicts[1].Kind, "%v", failed)
+					require.Equal(t, message.Nacked, verdicts[1].Kind, "%v", failed)
 					require.ErrorIs(t, verdicts[1].Err, asyncop.ErrBackendClosed)
 					require.Positive(t, verdicts[1].Delay)
 					return
 				}
-				require.Equal(t, delivery.Acked, verdicts[1].Kind, "%v", verdicts[1].Err)
+				require.Equal(t, message.Acked, verdicts[1].Kind, "%v", verdicts[1].Err)
 				require.NotErrorIs(t, failed[1], asyncop.ErrBackendClosed)
 				require.ErrorIs(t, failed[1], context.DeadlineExceeded)
 			})

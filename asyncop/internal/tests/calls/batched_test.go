@@ -25,7 +25,7 @@ import (
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -385,11 +385,11 @@ func TestBatchedMemberContextsAreACopy(t *testing.T) {
 func TestBatchedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fn := asyncop.Batched(func(ctx context.Context, ins []string) ([]asyncop.Result[string], error) {
-			_, ok := delivery.MetaFromContext(ctx)
+			_, ok := message.MetaFromContext(ctx)
 			require.False(t, ok)
 			results := make([]asyncop.Result[string], 0, len(ins))
 			for _, m := range asyncop.MemberContexts(ctx) {
-				meta, _ := delivery.MetaFromContext(m)
+				meta, _ := message.MetaFromContext(m)
 				results = append(results, asyncop.Result[string]{Value: meta.ID})
 			}
 			return results, nil
@@ -803,7 +803,7 @@ func (o noMessages) Accepted(ctx context.Context, _ any, _ bool) context.Context
 }
 
 func isMessage(ctx context.Context) bool {
-	_, ok := delivery.MetaFromContext(ctx)
+	_, ok := message.MetaFromContext(ctx)
 	return ok
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/optest"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/backend"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -424,7 +424,7 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 	var offers atomic.Int64
 	sink := asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[string]) error {
 		offers.Add(1)
-		return fmt.Errorf("%s is too large: %w", f.Element, delivery.ErrRefused)
+		return fmt.Errorf("%s is too large: %w", f.Element, message.ErrRefused)
 	})
 	broken := asyncop.Blocking(func(context.Context, string) (string, error) { return "", optest.ErrBroken })
 	quiet := asyncop.WithLogger(slog.New(slog.DiscardHandler))
@@ -432,11 +432,11 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 	t.Run("messages are rejected", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			offers.Store(0)
-			var got []delivery.Verdict
+			var got []message.Verdict
 			op := construct()
-			for _, err := range op.Messages(func(yield func(delivery.Message[string], error) bool) {
+			for _, err := range op.Messages(func(yield func(message.Message[string], error) bool) {
 				for i := range 3 {
-					m := delivery.New("a", &delivery.Meta{ID: strconv.Itoa(i)}, func(v delivery.Verdict) { got = append(got, v) })
+					m := message.New("a", &message.Meta{ID: strconv.Itoa(i)}, func(v message.Verdict) { got = append(got, v) })
 					if !yield(m, nil) {
 						return
 					}
@@ -447,9 +447,9 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 			require.EqualValues(t, 3, offers.Load())
 			require.Len(t, got, 3)
 			for _, v := range got {
-				require.Equal(t, delivery.Rejected, v.Kind)
+				require.Equal(t, message.Rejected, v.Kind)
 				require.True(t, v.OutcomeUnknown, "the call may have taken effect")
-				require.ErrorIs(t, v.Err, delivery.ErrRefused)
+				require.ErrorIs(t, v.Err, message.ErrRefused)
 				require.ErrorIs(t, v.Err, optest.ErrBroken)
 			}
 			require.EqualValues(t, 3, op.Stats().HandedOver)
@@ -472,15 +472,15 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					var got []delivery.Verdict
+					var got []message.Verdict
 					op := asyncop.OrderedWaitWithRetry(broken, time.Second, 1, tt.strategy, sink, quiet)
-					for _, err := range op.Messages(func(yield func(delivery.Message[string], error) bool) {
-						yield(delivery.New("a", &delivery.Meta{ID: "a"}, func(v delivery.Verdict) { got = append(got, v) }), nil)
+					for _, err := range op.Messages(func(yield func(message.Message[string], error) bool) {
+						yield(message.New("a", &message.Meta{ID: "a"}, func(v message.Verdict) { got = append(got, v) }), nil)
 					}) {
 						t.Error("a result", err)
 					}
 					require.Len(t, got, 1)
-					require.Equal(t, delivery.Rejected, got[0].Kind)
+					require.Equal(t, message.Rejected, got[0].Kind)
 					require.Equal(t, tt.want, got[0].OutcomeUnknown)
 				})
 			})
@@ -493,7 +493,7 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 			for _, err = range op.Results(slices.Values([]string{"a", "b"})) {
 				continue
 			}
-			require.ErrorIs(t, err, delivery.ErrRefused)
+			require.ErrorIs(t, err, message.ErrRefused)
 			require.ErrorIs(t, err, optest.ErrBroken)
 			require.EqualValues(t, 1, op.Stats().Failed)
 		})

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/testing/suite"
+	"github.com/weirflow/weir/message"
 )
 
 // Messages cost no allocation that values in the queue do not: neither the element nor its one result is boxed, and what the core
@@ -22,7 +22,7 @@ func TestAllocationsOfMessages(t *testing.T) {
 		result.Complete(in)
 		return nil
 	})
-	m := delivery.New(7, &delivery.Meta{ID: "a"}, func(delivery.Verdict) {})
+	m := message.New(7, &message.Meta{ID: "a"}, func(message.Verdict) {})
 	values := func(yield func(int, error) bool) {
 		for range n {
 			if !yield(7, nil) {
@@ -30,7 +30,7 @@ func TestAllocationsOfMessages(t *testing.T) {
 			}
 		}
 	}
-	messages := func(yield func(delivery.Message[int], error) bool) {
+	messages := func(yield func(message.Message[int], error) bool) {
 		for range n {
 			if !yield(m, nil) {
 				return

@@ -23,15 +23,15 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/flow"
 	"github.com/weirflow/weir/internal/wiring"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/strategies"
 )
 
 // What a message's value makes the function do: "three/x" gives three results.
 func workOn(ctx context.Context, in string) ([]string, error) {
-	if meta, ok := delivery.MetaFromContext(ctx); !ok || meta.ID != in {
+	if meta, ok := message.MetaFromContext(ctx); !ok || meta.ID != in {
 		return nil, fmt.Errorf("the context of %q has %q, %v", in, meta.ID, ok)
 	}
 	switch kind, _, _ := strings.Cut(in, "/"); kind {
@@ -77,7 +77,7 @@ type line struct {
 	after  []time.Duration  // when the operators are cancelled, from the start of the run
 	opts   []asyncop.Option // of the first operator
 	fn     asyncop.AsyncFunction[string, string]
-	body   func(m delivery.Message[string]) (more bool) // nil: acknowledges
+	body   func(m message.Message[string]) (more bool) // nil: acknowledges
 
 	got     []string
 	err     error
@@ -99,7 +99,7 @@ func (l *line) operator(ctx context.Context, fn asyncop.AsyncFunction[string, st
 		append([]asyncop.Option{asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
 }
 
-func (l *line) take(m delivery.Message[string]) bool {
+func (l *line) take(m message.Message[string]) bool {
 	l.got = append(l.got, m.Value)
 	if l.body != nil {
 		return l.body(m)
@@ -118,7 +118,7 @@ func (l *line) run(ids ...string) {
 	if l.fn == nil {
 		l.fn = asyncop.BlockingMany(workOn)
 	}
-	var messages []delivery.Message[string]
+	var messages []message.Message[string]
 	for _, id := range ids {
 		messages = append(messages, l.v.Message(id))
 	}
@@ -148,10 +148,10 @@ func (l *line) run(ids ...string) {
 			next.Via(last)
 		}
 		for v := range last.Out() {
-			l.take(v.(delivery.Message[string]))
+			l.take(v.(message.Message[string]))
 		}
 	default:
-		results := first.Messages(func(yield func(delivery.Message[string], error) bool) {
+		results := first.Messages(func(yield func(message.Message[string], error) bool) {
 			for _, m := range messages {
 				l.yielded++
 				if !yield(m, nil) {
@@ -161,7 +161,7 @@ func (l *line) run(ids ...string) {
 		})
 		if l.shape == "filtered" {
 			all := results
-			results = func(yield func(delivery.Message[string], error) bool) {
+			results = func(yield func(message.Message[string], error) bool) {
 				for m, err := range all {
 					if err == nil && strings.Contains(m.Value, "filtered") {
 						m.Ack()
@@ -233,7 +233,7 @@ var ends = map[string]struct {
 	"a part is nacked": {
 		ids: []string{"three", "y"},
 		set: func(l *line) {
-			l.body = func(m delivery.Message[string]) bool {
+			l.body = func(m message.Message[string]) bool {
 				if m.Value == "three.2" {
 					m.Nack(time.Minute)
 				}
@@ -246,7 +246,7 @@ var ends = map[string]struct {
 	"rejected downstream": {
 		ids: []string{"x"},
 		set: func(l *line) {
-			l.body = func(m delivery.Message[string]) bool { m.Reject(optest.ErrBroken); return true }
+			l.body = func(m message.Message[string]) bool { m.Reject(optest.ErrBroken); return true }
 		},
 		want: told("x", "rejected: broken"),
 	},
@@ -256,7 +256,7 @@ var ends = map[string]struct {
 		ids: []string{"hangs", "y"},
 		set: func(l *line) {
 			l.fn = asyncop.HandleFailure(asyncop.BlockingMany(workOn), func(ctx context.Context, f optest.Failure) ([]string, error) {
-				if meta, _ := delivery.MetaFromContext(ctx); meta.ID != f.Element {
+				if meta, _ := message.MetaFromContext(ctx); meta.ID != f.Element {
 					return nil, optest.ErrBroken
 				}
 				return []string{"late"}, nil
@@ -322,7 +322,7 @@ var ends = map[string]struct {
 		ids: []string{"x", "two", "y", "none", "hangs"},
 		set: func(l *line) {
 			n := 0
-			l.body = func(m delivery.Message[string]) bool {
+			l.body = func(m message.Message[string]) bool {
 				n++
 				time.Sleep(5 * time.Second) // the others are on their way
 				m.Ack()
@@ -339,7 +339,7 @@ var ends = map[string]struct {
 	"panicking body": {
 		ids: []string{"x", "y", "three"},
 		set: func(l *line) {
-			l.body = func(m delivery.Message[string]) bool {
+			l.body = func(m message.Message[string]) bool {
 				if l.driver == byFlow {
 					m.Nack(0)
 					return true
@@ -365,7 +365,7 @@ func told(pairs ...string) func(*line) map[string]string {
 func (l *line) sink(refusals int, refuse func() error) {
 	left := map[string]int{}
 	l.opts = optest.Options(asyncop.WithFailureSink(func(ctx context.Context, f optest.Failure) error {
-		meta, _ := delivery.MetaFromContext(ctx)
+		meta, _ := message.MetaFromContext(ctx)
 		if meta.ID != f.Element || f.Abandoned || l.v.Of(meta.ID) != "" {
 			l.t.Errorf("%+v with meta %v, told %q", f, meta, l.v.Of(meta.ID))
 		}
@@ -441,7 +441,7 @@ func TestMessageOfTheBodyAtACancel(t *testing.T) {
 type renames struct{ optest.Mute }
 
 func (renames) Accepted(ctx context.Context, _ any, _ bool) context.Context {
-	return delivery.ContextWithMeta(ctx, delivery.Meta{ID: "another"})
+	return message.ContextWithMeta(ctx, message.Meta{ID: "another"})
 }
 
 // The history that a call finds is that of its message, whatever observers put into the context.
@@ -461,7 +461,7 @@ func TestObserversLeaveTheHistory(t *testing.T) {
 func TestPartsBehindABreak(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		l := &line{t: t, m: m, driver: byMessages, shape: "one"}
-		l.body = func(m delivery.Message[string]) bool { m.Ack(); return false }
+		l.body = func(m message.Message[string]) bool { m.Ack(); return false }
 		l.run("three")
 		l.wants(map[string]string{"three": "nacked"})
 	}, 4)
@@ -471,7 +471,7 @@ func TestPartsBehindABreak(t *testing.T) {
 func TestMessagesKeepTheirHistory(t *testing.T) {
 	forEachLine(t, func(l *line) {
 		var ids []string
-		l.body = func(m delivery.Message[string]) bool {
+		l.body = func(m message.Message[string]) bool {
 			ids = append(ids, m.Value+"="+m.Meta().ID)
 			m.Ack()
 			return true
@@ -510,11 +510,11 @@ func TestMessagesThatDoNotComeAgain(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var got []string
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithFailureSink(func(ctx context.Context, f optest.Failure) error {
-			meta, _ := delivery.MetaFromContext(ctx)
+			meta, _ := message.MetaFromContext(ctx)
 			got = append(got, fmt.Sprint(meta.ID, " ", f.Abandoned))
 			return nil
 		}))})
-		r.Send(delivery.New("a", &delivery.Meta{ID: "a"}, nil))
+		r.Send(message.New("a", &message.Meta{ID: "a"}, nil))
 		require.ErrorIs(t, r.Cut(optest.ErrTestOver), optest.ErrTestOver)
 		require.Equal(t, []string{"a true"}, got)
 	})
@@ -524,7 +524,7 @@ func TestMessagesThatDoNotComeAgain(t *testing.T) {
 func TestMessagesInCheckpoints(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		store := checkpointtest.NewMemoryStore()
-		plain := func(id string) any { return delivery.New(id, &delivery.Meta{ID: id}, nil) }
+		plain := func(id string) any { return message.New(id, &message.Meta{ID: id}, nil) }
 		r := optest.NewCheckRig(t, m, optest.Setup{Timeout: time.Hour}, store)
 		r.Send(plain("a"))
 		r.Complete("a#1", "A")
@@ -559,12 +559,12 @@ func TestMessagesOfOtherTypes(t *testing.T) {
 			anything.In() <- optest.MessageOf(&v, "a", 1)
 			anything.In() <- optest.MessageOf[any](&v, "b", nil)
 			anything.In() <- "plain"
-			anything.In() <- &delivery.Message[int]{Value: 7}
+			anything.In() <- &message.Message[int]{Value: 7}
 		}()
 		var got []string
 		for out := range anything.Out() {
 			got = append(got, fmt.Sprintf("%T", out))
-			if m, ok := out.(delivery.Message[any]); ok {
+			if m, ok := out.(message.Message[any]); ok {
 				m.Ack()
 			}
 		}
@@ -599,7 +599,7 @@ func TestMessagesOfOtherTypes(t *testing.T) {
 func TestMessagesAreNoResults(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, _ optest.Mode) {
 		op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, string) (any, error) {
-			return delivery.Message[string]{}, nil
+			return message.Message[string]{}, nil
 		}), 0, 4, asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 		for _, err := range op.Results(slices.Values([]string{"a"})) {
 			require.ErrorContains(t, err, string(optest.ErrControlResult))
@@ -608,7 +608,7 @@ func TestMessagesAreNoResults(t *testing.T) {
 }
 
 func TestMessageTypesAreRefused(t *testing.T) {
-	type messages = delivery.Message[string]
+	type messages = message.Message[string]
 	require.Contains(t, optest.PanicOf(func() {
 		asyncop.OrderedWait(asyncop.Blocking(func(context.Context, messages) (int, error) { return 0, nil }), 0, 1)
 	}), "OrderedWait: the operator takes messages by itself: write its function for the value of a message.Message[string]")
@@ -627,7 +627,7 @@ func TestCheckpointsRefuseAcknowledgedMessages(t *testing.T) {
 		var v optest.Verdicts
 		r := optest.NewCheckRig(t, m, optest.Setup{}, checkpointtest.NewMemoryStore())
 		r.Answer = optest.Upper
-		r.Send(delivery.New("a", &delivery.Meta{ID: "a"}, nil))
+		r.Send(message.New("a", &message.Meta{ID: "a"}, nil))
 		require.Contains(t, r.Outputs(), "A")
 		r.Send(v.Message("b"))
 		require.ErrorIs(t, r.Wait(), wiring.ErrAcknowledged)
@@ -651,7 +651,7 @@ func TestObserversSeeMessages(t *testing.T) {
 type metaObserver struct{ ids []string }
 
 func (o *metaObserver) Accepted(ctx context.Context, _ any, _ bool) context.Context {
-	m, _ := delivery.MetaFromContext(ctx)
+	m, _ := message.MetaFromContext(ctx)
 	o.ids = append(o.ids, m.ID)
 	return ctx
 }
@@ -666,8 +666,8 @@ func TestMessagesOfAnInputThatFails(t *testing.T) {
 		l := &line{t: t, m: m}
 		op := l.operator(t.Context(), asyncop.BlockingMany(workOn), nil)
 		var last error
-		for m, err := range op.Messages(func(yield func(delivery.Message[string], error) bool) {
-			_ = yield(l.v.Message("slow"), nil) && yield(delivery.Message[string]{}, io.ErrUnexpectedEOF)
+		for m, err := range op.Messages(func(yield func(message.Message[string], error) bool) {
+			_ = yield(l.v.Message("slow"), nil) && yield(message.Message[string]{}, io.ErrUnexpectedEOF)
 		}) {
 			if last = err; err == nil {
 				m.Ack()
@@ -685,7 +685,7 @@ func TestPartsThatDoNotLeave(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		op := l.operator(ctx, asyncop.BlockingMany(workOn), optest.Options(asyncop.WithBuffer(0)))
 		op.In() <- l.v.Message("three")
-		first := (<-op.Out()).(delivery.Message[string])
+		first := (<-op.Out()).(message.Message[string])
 		synctest.Wait()
 		cancel(optest.ErrTestOver)
 		<-op.Done()
@@ -731,7 +731,7 @@ func TestMessagesAtRandom(t *testing.T) {
 				lasts, pace := 1+random.IntN(60), time.Duration(random.IntN(3))*time.Second
 				nacks := map[string]bool{} // by the body
 				n := 0
-				l.body = func(m delivery.Message[string]) bool {
+				l.body = func(m message.Message[string]) bool {
 					time.Sleep(pace)
 					if n++; n%5 == 0 {
 						id, _, _ := strings.Cut(m.Meta().ID, "#")

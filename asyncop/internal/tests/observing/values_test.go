@@ -13,7 +13,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/internal/optest"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -39,7 +39,7 @@ func (giving) Ended(context.Context, observe.Ending)         {}
 // known says what user code finds in a context: the operator's value, the element's, the attempt's, the attempt's number, the
 // message.
 func known(ctx context.Context) string {
-	meta, _ := delivery.MetaFromContext(ctx)
+	meta, _ := message.MetaFromContext(ctx)
 	return fmt.Sprint(ctx.Value(operatorValue{}), ", ", ctx.Value(elementValue{}), ", ", ctx.Value(attemptValue{}), ", ",
 		asyncop.AttemptFromContext(ctx), ", ", meta.ID)
 }
@@ -102,8 +102,8 @@ func TestValuesReachUserCode(t *testing.T) {
 						return nil, f.Err
 					})
 					opts := []asyncop.Option{
-						asyncop.WithContext(delivery.ContextWithMeta(
-							context.WithValue(t.Context(), operatorValue{}, "op"), delivery.Meta{ID: "around"})),
+						asyncop.WithContext(message.ContextWithMeta(
+							context.WithValue(t.Context(), operatorValue{}, "op"), message.Meta{ID: "around"})),
 						asyncop.WithLogger(slog.New(valueLog{found: found})),
 						asyncop.WithFailureSink(func(ctx context.Context, _ asyncop.Failure[string]) error {
 							found["failure sink"] = known(ctx)
@@ -116,7 +116,7 @@ func TestValuesReachUserCode(t *testing.T) {
 						want = map[string]string{"element": "op, of a, <nil>, %d, m1", "attempt": "op, of a, try 2, %d, m1"}
 					}
 					op := asyncop.OrderedWaitWithRetry(fn, time.Minute, 1, policy, opts...)
-					op.In() <- delivery.New("a", &delivery.Meta{ID: "m1"}, func(delivery.Verdict) {})
+					op.In() <- message.New("a", &message.Meta{ID: "m1"}, func(message.Verdict) {})
 					close(op.In())
 					for range op.Out() {
 					}

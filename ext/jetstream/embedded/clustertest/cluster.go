@@ -81,17 +81,17 @@ func serve(arg string) error {
 			return fmt.Errorf("a disk of %d bytes: %w", s.Disk, err)
 		}
 	}
-	opts := []embedded.Option{
-		embedded.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))),
-		embedded.WithCluster(s.Cluster),
-		embedded.WithServerOptions(func(o *server.Options) {
+	config := embedded.Config{
+		Logger:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+		Cluster: &s.Cluster,
+		Options: func(o *server.Options) {
 			o.MaxPayload = maxPayload
 			if len(s.Cluster.Servers) == 1 {
 				o.Cluster, o.Routes = server.ClusterOpts{}, nil
 			}
-		}),
+		},
 	}
-	if _, err := embedded.Start(s.Dir, opts...); err != nil {
+	if _, err := embedded.Start(s.Dir, config); err != nil {
 		return err
 	}
 	fmt.Println("ready")

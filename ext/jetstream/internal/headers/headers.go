@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // Schema is the name of the header with the schema of the codec, in base64.
@@ -23,7 +23,7 @@ const (
 
 // Read returns what the headers of a message say of it, which is on a subject and at a place in a stream. What is sound is returned with an
 // error, too.
-func Read(all nats.Header, subject, stream string, seq uint64) (meta delivery.Meta, schema []byte, err error) {
+func Read(all nats.Header, subject, stream string, seq uint64) (meta message.Meta, schema []byte, err error) {
 	h := make(map[string]string, 8)
 	for name, values := range all {
 		switch {
@@ -33,12 +33,12 @@ func Read(all nats.Header, subject, stream string, seq uint64) (meta delivery.Me
 		}
 	}
 	h[onSubject] = subject
-	meta, err = delivery.MetaFromHeaders(h)
+	meta, err = message.MetaFromHeaders(h)
 	if meta.Headers == nil { // they are over their limit
 		meta.Headers = map[string]string{onSubject: subject}
 	}
-	here := delivery.Origin{Source: stream, Position: strconv.FormatUint(seq, 10)}
-	if meta.Origin == (delivery.Origin{}) {
+	here := message.Origin{Source: stream, Position: strconv.FormatUint(seq, 10)}
+	if meta.Origin == (message.Origin{}) {
 		meta.Origin = here
 	}
 	if meta.ID == "" {

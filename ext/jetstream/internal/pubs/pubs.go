@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 const (
@@ -48,7 +49,7 @@ const (
 	errCodeAccountLimits = 10002
 )
 
-// Refused returns err so that it matches [delivery.ErrRefused] if it says that a message can never be stored, as it is too large, and
+// Refused returns err so that it matches [message.ErrRefused] if it says that a message can never be stored, as it is too large, and
 // [delivery.ErrFull] if it says that there is no room for it.
 func Refused(err error) error {
 	api, ok := errors.AsType[*jetstream.APIError](err)
@@ -57,7 +58,7 @@ func Refused(err error) error {
 	}
 	switch c := api.ErrorCode; {
 	case errors.Is(err, nats.ErrMaxPayload), c == errCodeMessageTooLarge, c == errCodeHeadersTooLarge:
-		return fmt.Errorf("%w: %w", delivery.ErrRefused, err)
+		return fmt.Errorf("%w: %w", message.ErrRefused, err)
 	case c == errCodeResources, c == errCodeMemoryFull, c == errCodeStorageFull, c == errCodeAccountLimits,
 		c == errCodeStoreFailed && (strings.Contains(api.Description, "maximum") || strings.Contains(api.Description, "no space")):
 		return fmt.Errorf("%w: %w", delivery.ErrFull, err)

@@ -1,4 +1,4 @@
-package delivery_test
+package message_test
 
 import (
 	"runtime"
@@ -7,11 +7,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 // collect runs the garbage collector until a verdict comes.
-func collect(t *testing.T, verdicts <-chan delivery.Verdict) delivery.Verdict {
+func collect(t *testing.T, verdicts <-chan message.Verdict) message.Verdict {
 	t.Helper()
 	limit := time.After(2 * time.Minute)
 	for {
@@ -26,23 +26,23 @@ func collect(t *testing.T, verdicts <-chan delivery.Verdict) delivery.Verdict {
 	}
 }
 
-var lost = delivery.Verdict{Kind: delivery.Nacked, Err: delivery.ErrLost}
+var lost = message.Verdict{Kind: message.Nacked, Err: message.ErrLost}
 
 func TestLostMessageIsFound(t *testing.T) {
-	verdicts := make(chan delivery.Verdict, 10)
-	source := func() delivery.Message[int] {
-		return delivery.FindLost(delivery.New(1, nil, func(v delivery.Verdict) { verdicts <- v }))
+	verdicts := make(chan message.Verdict, 10)
+	source := func() message.Message[int] {
+		return message.FindLost(message.New(1, nil, func(v message.Verdict) { verdicts <- v }))
 	}
-	drop := func() { _ = delivery.With(source(), "dropped") }
+	drop := func() { _ = message.With(source(), "dropped") }
 	drop()
 	require.Equal(t, lost, collect(t, verdicts))
 
-	half := func() { delivery.Split(source(), 1, 2)[0].Ack() } // and the other part is lost
+	half := func() { message.Split(source(), 1, 2)[0].Ack() } // and the other part is lost
 	half()
 	require.Equal(t, lost, collect(t, verdicts))
 
 	// What is settled, or still somewhere, is not lost.
-	kept := delivery.Split(source(), 1, 2)[1]
+	kept := message.Split(source(), 1, 2)[1]
 	settledOnce := func() { source().Ack() }
 	settledOnce()
 	require.Equal(t, acked, collect(t, verdicts))

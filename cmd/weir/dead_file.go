@@ -1,4 +1,4 @@
-package deadletters
+package main
 
 import (
 	"bufio"
@@ -13,25 +13,13 @@ import (
 )
 
 const (
-	batch   = 100       // messages that are put at once
-	page    = 1000      // messages that are read at once
-	maxLine = 256 << 20 // bytes of a line of a file that is imported
+	importBatch = 100       // messages that are put at once
+	maxLine     = 256 << 20 // bytes of a line of a file that is imported
 )
 
-// Lister lists messages for [Export]. A [store.Inspector] implements it.
-type Lister interface {
-	List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
-	Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error)
-}
-
-// Putter puts messages for [Import]. A [store.Store] implements it.
-type Putter interface {
-	Put(ctx context.Context, queue string, ms ...store.Message) error
-}
-
-// Export writes the messages of a queue that match f as lines of JSON, and returns how many. It does not change the queue, and leaves out
+// export writes the messages of a queue that match f as lines of JSON, and returns how many. It does not change the queue, and leaves out
 // messages that arrive after it began.
-func Export(ctx context.Context, s Lister, queue string, f store.Filter, w io.Writer) (n int, err error) {
+func export(ctx context.Context, s queues, queue string, f store.Filter, w io.Writer) (n int, err error) {
 	buffered := bufio.NewWriter(w)
 	err = each(ctx, s, queue, f, func(e store.Entry) error {
 		line, err := json.Marshal(e.Message)
@@ -39,7 +27,7 @@ func Export(ctx context.Context, s Lister, queue string, f store.Filter, w io.Wr
 			_, err = buffered.Write(append(line, '\n'))
 		}
 		if err != nil {
-			return fmt.Errorf("deadletters: export of %q: %w", queue, err)
+			return fmt.Errorf("export of %q: %w", queue, err)
 		}
 		n++
 		return nil
@@ -51,12 +39,12 @@ func Export(ctx context.Context, s Lister, queue string, f store.Filter, w io.Wr
 }
 
 // each calls do for the messages that match and are there now.
-func each(ctx context.Context, s Lister, queue string, f store.Filter, do func(store.Entry) error) error {
+func each(ctx context.Context, s queues, queue string, f store.Filter, do func(store.Entry) error) error {
 	counts, err := s.Count(ctx, queue, f)
 	if err != nil || counts.Messages == 0 {
 		return err
 	}
-	for p := (store.Page{Max: page, Until: counts.Last}); ; {
+	for p := (store.Page{Max: pageSize, Until: counts.Last}); ; {
 		entries, err := s.List(ctx, queue, f, p)
 		if err != nil || len(entries) == 0 {
 			return err
@@ -70,10 +58,10 @@ func each(ctx context.Context, s Lister, queue string, f store.Filter, do func(s
 	}
 }
 
-// Import puts the messages of a file that [Export] wrote in a queue, and returns how many. Putting a message that is already queued has no
+// importLines puts the messages of a file that export wrote in a queue, and returns how many. Putting a message that is already queued has no
 // effect, so an import that failed can be repeated. The error names the line; the messages before it may have been put. A line has at most 256
 // MiB.
-func Import(ctx context.Context, s Putter, queue string, r io.Reader) (n int, err error) {
+func importLines(ctx context.Context, s queues, queue string, r io.Reader) (n int, err error) {
 	var ms []store.Message
 	put := func() error {
 		if len(ms) == 0 {
@@ -97,18 +85,18 @@ func Import(ctx context.Context, s Putter, queue string, r io.Reader) (n int, er
 		}
 		var m store.Message
 		if err := json.Unmarshal(text, &m); err != nil {
-			err = fmt.Errorf("deadletters: import into %q: line %d: %w", queue, line, err)
+			err = fmt.Errorf("import into %q: line %d: %w", queue, line, err)
 			err = errors.Join(err, put())
 			return n, err
 		}
-		if ms = append(ms, m); len(ms) == batch {
+		if ms = append(ms, m); len(ms) == importBatch {
 			if err := put(); err != nil {
 				return n, err
 			}
 		}
 	}
 	if err := lines.Err(); err != nil {
-		err = fmt.Errorf("deadletters: import into %q: line %d: %w", queue, line+1, err)
+		err = fmt.Errorf("import into %q: line %d: %w", queue, line+1, err)
 		err = errors.Join(err, put())
 		return n, err
 	}

@@ -1,15 +1,16 @@
-package store
+package leases
 
 import (
 	"fmt"
 
 	"github.com/weirflow/weir/codec"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
 
-// Encode returns a value as a message. Its error matches [delivery.ErrRefused].
-func Encode[T any](c codec.Codec[T], v T, meta message.Meta) (m Message, err error) {
+// Encode returns a value as a message. Its error matches [message.ErrRefused].
+func Encode[T any](c codec.Codec[T], v T, meta message.Meta) (m store.Message, err error) {
 	m.Meta = meta // also after a panic
 	err = guard.Call(func() (err error) {
 		m, err = encode(c, v, meta)
@@ -18,8 +19,8 @@ func Encode[T any](c codec.Codec[T], v T, meta message.Meta) (m Message, err err
 	return m, err
 }
 
-func encode[T any](c codec.Codec[T], v T, meta message.Meta) (m Message, err error) {
-	m = Message{Meta: meta, Schema: codec.SchemaOf(c)}
+func encode[T any](c codec.Codec[T], v T, meta message.Meta) (m store.Message, err error) {
+	m = store.Message{Meta: meta, Schema: codec.SchemaOf(c)}
 	m.Payload, err = c.Append(nil, v)
 	return m, refused(err)
 }

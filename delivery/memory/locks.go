@@ -1,4 +1,4 @@
-package lock
+package memory
 
 import (
 	"context"
@@ -7,14 +7,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/benbjohnson/clock"
-
-	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/delivery/lock"
+	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// Memory has locks in memory, for tests. Safe for concurrent use.
-type Memory struct {
+// memoryLocks implements [lock.Locks].
+type memoryLocks struct {
 	clock *wait.Forward
 
 	mu    sync.Mutex
@@ -34,14 +33,12 @@ type memoryLock struct {
 	until time.Time
 }
 
-// NewMemory returns locks that are free. It panics if the clock is nil.
-func NewMemory(c clock.Clock) *Memory {
-	guard.RefuseNil("lock: NewMemory", "clock", c)
-	return &Memory{clock: wait.NewForward(c), locks: map[string]*memoryLock{}, sweep: minSweep}
+func newLocks(c *wait.Forward) *memoryLocks {
+	return &memoryLocks{clock: c, locks: map[string]*memoryLock{}, sweep: minSweep}
 }
 
 // forget forgets names that were not used for long (law W3). Called with mu held.
-func (m *Memory) forget(now time.Time) {
+func (m *memoryLocks) forget(now time.Time) {
 	if len(m.locks) < m.sweep {
 		return
 	}
@@ -54,13 +51,13 @@ func (m *Memory) forget(now time.Time) {
 	m.sweep = 2*len(m.locks) + minSweep
 }
 
-// Acquire implements [Locks].
-func (m *Memory) Acquire(ctx context.Context, name, owner string, lease time.Duration) (Grant, error) {
-	if err := Check(name, owner, lease); err != nil {
-		return Grant{}, err
+// Acquire implements [lock.Locks].
+func (m *memoryLocks) Acquire(ctx context.Context, name, owner string, lease time.Duration) (lock.Grant, error) {
+	if err := storearg.Lock(name, owner, lease); err != nil {
+		return lock.Grant{}, err
 	}
 	if ctx.Err() != nil {
-		return Grant{}, context.Cause(ctx)
+		return lock.Grant{}, context.Cause(ctx)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,28 +69,28 @@ func (m *Memory) Acquire(ctx context.Context, name, owner string, lease time.Dur
 		m.locks[name] = l
 	}
 	if l.owner != "" && l.until.After(now) {
-		return Grant{}, &HeldError{Name: name, Owner: l.owner, For: l.until.Sub(now)}
+		return lock.Grant{}, &lock.HeldError{Name: name, Owner: l.owner, For: l.until.Sub(now)}
 	}
 	l.owner, l.until = owner, now.Add(lease)
 	l.fence++
-	return Grant{Name: name, Owner: owner, Fence: l.fence}, nil
+	return lock.Grant{Name: name, Owner: owner, Fence: l.fence}, nil
 }
 
-// Extend implements [Locks].
-func (m *Memory) Extend(ctx context.Context, g Grant, d time.Duration) error {
-	if err := CheckLease(d); err != nil {
+// Extend implements [lock.Locks].
+func (m *memoryLocks) Extend(ctx context.Context, g lock.Grant, d time.Duration) error {
+	if err := storearg.Extend(d); err != nil {
 		return err
 	}
 	return m.with(ctx, g, func(l *memoryLock) { l.until = m.clock.Now().Add(d) })
 }
 
-// Release implements [Locks].
-func (m *Memory) Release(ctx context.Context, g Grant) error {
+// Release implements [lock.Locks].
+func (m *memoryLocks) Release(ctx context.Context, g lock.Grant) error {
 	return m.with(ctx, g, func(l *memoryLock) { l.owner = "" })
 }
 
-// Held implements [Locks].
-func (m *Memory) Held(ctx context.Context, prefix string) (held []Holding, err error) {
+// Held implements [lock.Locks].
+func (m *memoryLocks) Held(ctx context.Context, prefix string) (held []lock.Holding, err error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -102,14 +99,14 @@ func (m *Memory) Held(ctx context.Context, prefix string) (held []Holding, err e
 	now := m.clock.Now()
 	for name, l := range m.locks {
 		if strings.HasPrefix(name, prefix) && l.owner != "" && l.until.After(now) {
-			held = append(held, Holding{Grant{name, l.owner, l.fence}, l.until.Sub(now)})
+			held = append(held, lock.Holding{Grant: lock.Grant{Name: name, Owner: l.owner, Fence: l.fence}, For: l.until.Sub(now)})
 		}
 	}
-	slices.SortFunc(held, func(a, b Holding) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(held, func(a, b lock.Holding) int { return strings.Compare(a.Name, b.Name) })
 	return held, nil
 }
 
-func (m *Memory) with(ctx context.Context, g Grant, f func(*memoryLock)) error {
+func (m *memoryLocks) with(ctx context.Context, g lock.Grant, f func(*memoryLock)) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -117,7 +114,7 @@ func (m *Memory) with(ctx context.Context, g Grant, f func(*memoryLock)) error {
 	defer m.mu.Unlock()
 	l := m.locks[g.Name]
 	if l == nil || l.fence != g.Fence || l.owner != g.Owner || g.Owner == "" {
-		return ErrLost
+		return lock.ErrLost
 	}
 	f(l)
 	return nil

@@ -1,4 +1,4 @@
-package delivery_test
+package message_test
 
 import (
 	"context"
@@ -14,56 +14,56 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/message"
 )
 
 var errTest = errors.New("no such card")
 
 // settled returns a message and where its verdicts are noted.
-func settled[T any](v T) (delivery.Message[T], *[]delivery.Verdict) {
-	verdicts := new([]delivery.Verdict)
-	meta := &delivery.Meta{ID: "orders/0/17", Key: "k"}
-	return delivery.New(v, meta, func(v delivery.Verdict) { *verdicts = append(*verdicts, v) }), verdicts
+func settled[T any](v T) (message.Message[T], *[]message.Verdict) {
+	verdicts := new([]message.Verdict)
+	meta := &message.Meta{ID: "orders/0/17", Key: "k"}
+	return message.New(v, meta, func(v message.Verdict) { *verdicts = append(*verdicts, v) }), verdicts
 }
 
 var (
-	acked    = delivery.Verdict{Kind: delivery.Acked}
-	rejected = delivery.Verdict{Kind: delivery.Rejected, Err: errTest}
+	acked    = message.Verdict{Kind: message.Acked}
+	rejected = message.Verdict{Kind: message.Rejected, Err: errTest}
 )
 
-func nacked(d time.Duration) delivery.Verdict {
-	return delivery.Verdict{Kind: delivery.Nacked, Delay: d}
+func nacked(d time.Duration) message.Verdict {
+	return message.Verdict{Kind: message.Nacked, Delay: d}
 }
 
 // settle does what a verdict says.
-func settle[T any](m delivery.Message[T], v delivery.Verdict) {
+func settle[T any](m message.Message[T], v message.Verdict) {
 	switch v.Kind {
-	case delivery.Acked:
+	case message.Acked:
 		m.Ack()
-	case delivery.Nacked:
+	case message.Nacked:
 		m.Nack(v.Delay)
-	case delivery.Rejected:
+	case message.Rejected:
 		m.Reject(v.Err)
 	}
 }
 
 // D2: the first verdict counts, on whichever copy.
 func TestSettledOnce(t *testing.T) {
-	for _, first := range []delivery.Verdict{acked, nacked(time.Second), rejected} {
-		for _, second := range []delivery.Verdict{acked, nacked(0), rejected} {
+	for _, first := range []message.Verdict{acked, nacked(time.Second), rejected} {
+		for _, second := range []message.Verdict{acked, nacked(0), rejected} {
 			m, verdicts := settled(1)
-			other := delivery.With(m, "other")
+			other := message.With(m, "other")
 			require.True(t, m.Pending() && other.Pending())
 			settle(m, first)
 			require.False(t, m.Pending() || other.Pending())
 			settle(m, second)
 			settle(other, second)
-			require.Equal(t, []delivery.Verdict{first}, *verdicts, "then %v", second)
+			require.Equal(t, []message.Verdict{first}, *verdicts, "then %v", second)
 		}
 	}
 	m, verdicts := settled(1)
 	m.Nack(-time.Second)
-	require.Equal(t, []delivery.Verdict{nacked(0)}, *verdicts)
+	require.Equal(t, []message.Verdict{nacked(0)}, *verdicts)
 	m, verdicts = settled(1)
 	m.Reject(nil)
 	require.EqualError(t, (*verdicts)[0].Err, "delivery: rejected without an error")
@@ -73,11 +73,11 @@ func TestSettledOnce(t *testing.T) {
 func TestSettledOnceFromManyGoroutines(t *testing.T) {
 	for range 200 {
 		var settles atomic.Int32
-		m := delivery.New("", nil, func(delivery.Verdict) { settles.Add(1) })
-		parts := delivery.Split(m, 1, 2, 3)
+		m := message.New("", nil, func(message.Verdict) { settles.Add(1) })
+		parts := message.Split(m, 1, 2, 3)
 		var all sync.WaitGroup
 		for i := range 12 {
-			all.Go(func() { settle(parts[i%3], []delivery.Verdict{acked, nacked(0), rejected}[i/4]) })
+			all.Go(func() { settle(parts[i%3], []message.Verdict{acked, nacked(0), rejected}[i/4]) })
 		}
 		all.Wait()
 		require.EqualValues(t, 1, settles.Load())
@@ -86,93 +86,93 @@ func TestSettledOnceFromManyGoroutines(t *testing.T) {
 
 // A message without an acknowledgement is one that nobody waits for.
 func TestZeroMessage(t *testing.T) {
-	history := delivery.New("a", &delivery.Meta{ID: "1"}, nil)
-	for _, m := range []delivery.Message[string]{{}, {Value: "a"}, delivery.New("a", nil, nil), history} {
+	history := message.New("a", &message.Meta{ID: "1"}, nil)
+	for _, m := range []message.Message[string]{{}, {Value: "a"}, message.New("a", nil, nil), history} {
 		require.False(t, m.Pending())
 		m.Ack()
 		m.Nack(time.Second)
 		m.Reject(errTest)
-		require.Equal(t, m.Meta(), delivery.With(m, 1).Meta())
-		require.False(t, delivery.FindLost(m).Pending())
-		parts := delivery.Split(m, 1, 2)
+		require.Equal(t, m.Meta(), message.With(m, 1).Meta())
+		require.False(t, message.FindLost(m).Pending())
+		parts := message.Split(m, 1, 2)
 		require.Len(t, parts, 2)
 		for i, part := range parts {
 			require.Equal(t, i+1, part.Value)
 			require.False(t, part.Pending())
 			part.Nack(0)
 		}
-		require.Empty(t, delivery.Split[string, int](m))
+		require.Empty(t, message.Split[string, int](m))
 	}
 	require.Equal(t, "1", history.Meta().ID)
-	require.Equal(t, "1#2", delivery.Split(history, 1, 2)[1].Meta().ID)
+	require.Equal(t, "1#2", message.Split(history, 1, 2)[1].Meta().ID)
 }
 
 // D1: a whole is acknowledged behind all its parts, and one part that is not done has the whole delivered again.
 func TestSplit(t *testing.T) {
-	second := delivery.Verdict{Kind: delivery.Rejected, Err: errors.New("second")}
+	second := message.Verdict{Kind: message.Rejected, Err: errors.New("second")}
 	for _, c := range []struct {
-		parts []delivery.Verdict
-		want  delivery.Verdict
+		parts []message.Verdict
+		want  message.Verdict
 	}{
-		{[]delivery.Verdict{acked, acked, acked}, acked},
-		{[]delivery.Verdict{acked, nacked(time.Second), acked}, nacked(time.Second)},
-		{[]delivery.Verdict{nacked(0), acked}, nacked(0)},
-		{[]delivery.Verdict{nacked(time.Second), nacked(time.Minute), nacked(0)}, nacked(time.Minute)},
-		{[]delivery.Verdict{acked, rejected}, rejected},
-		{[]delivery.Verdict{rejected, second, acked}, rejected},
-		{[]delivery.Verdict{nacked(time.Second), rejected}, nacked(time.Second)},
-		{[]delivery.Verdict{rejected, nacked(time.Second)}, nacked(time.Second)},
+		{[]message.Verdict{acked, acked, acked}, acked},
+		{[]message.Verdict{acked, nacked(time.Second), acked}, nacked(time.Second)},
+		{[]message.Verdict{nacked(0), acked}, nacked(0)},
+		{[]message.Verdict{nacked(time.Second), nacked(time.Minute), nacked(0)}, nacked(time.Minute)},
+		{[]message.Verdict{acked, rejected}, rejected},
+		{[]message.Verdict{rejected, second, acked}, rejected},
+		{[]message.Verdict{nacked(time.Second), rejected}, nacked(time.Second)},
+		{[]message.Verdict{rejected, nacked(time.Second)}, nacked(time.Second)},
 	} {
 		m, verdicts := settled("whole")
 		values := make([]int, len(c.parts))
 		for i := range values {
 			values[i] = i
 		}
-		parts := delivery.Split(m, values...)
+		parts := message.Split(m, values...)
 		for i, part := range parts {
 			require.Equal(t, i, part.Value)
 			require.Empty(t, *verdicts, "%v", c.parts)
 			settle(part, c.parts[i])
 			settle(part, nacked(time.Hour))
 		}
-		require.Equal(t, []delivery.Verdict{c.want}, *verdicts, "%v", c.parts)
+		require.Equal(t, []message.Verdict{c.want}, *verdicts, "%v", c.parts)
 	}
 }
 
 func TestSplitIntoNoneAndOne(t *testing.T) {
 	m, verdicts := settled("whole")
-	require.Empty(t, delivery.Split[string, int](m))
-	require.Equal(t, []delivery.Verdict{acked}, *verdicts)
+	require.Empty(t, message.Split[string, int](m))
+	require.Equal(t, []message.Verdict{acked}, *verdicts)
 
 	m, verdicts = settled("whole")
-	one := delivery.Split(m, 5)
+	one := message.Split(m, 5)
 	require.Len(t, one, 1)
 	require.Equal(t, "orders/0/17", one[0].Meta().ID)
 	one[0].Nack(time.Second)
-	require.Equal(t, []delivery.Verdict{nacked(time.Second)}, *verdicts)
+	require.Equal(t, []message.Verdict{nacked(time.Second)}, *verdicts)
 
 	m, verdicts = settled("whole") // parts of what is settled already
 	m.Ack()
-	for _, part := range delivery.Split(m, 1, 2) {
+	for _, part := range message.Split(m, 1, 2) {
 		require.False(t, part.Pending())
 		part.Nack(0)
 	}
-	require.Equal(t, []delivery.Verdict{acked}, *verdicts)
+	require.Equal(t, []message.Verdict{acked}, *verdicts)
 }
 
 // D6: parts have ids of their own, and the rest of the history. Else a store would take the second part for the first.
 func TestHistoryOfParts(t *testing.T) {
 	m, _ := settled("whole")
-	parts := delivery.Split(m, 1, 2)
+	parts := message.Split(m, 1, 2)
 	ids := []string{m.Meta().ID, parts[0].Meta().ID, parts[1].Meta().ID}
-	for _, inner := range delivery.Split(parts[1], "a", "b") {
+	for _, inner := range message.Split(parts[1], "a", "b") {
 		require.Equal(t, "k", inner.Meta().Key)
-		ids = append(ids, inner.Meta().ID, delivery.FindLost(inner).Meta().ID)
+		ids = append(ids, inner.Meta().ID, message.FindLost(inner).Meta().ID)
 	}
 	require.Equal(t, []string{
 		"orders/0/17", "orders/0/17#1", "orders/0/17#2", "orders/0/17#2#1", "orders/0/17#2#1", "orders/0/17#2#2", "orders/0/17#2#2",
 	}, ids)
-	unnamed := delivery.Split(delivery.New(1, nil, func(delivery.Verdict) {}), 1, 2)
+	unnamed := message.Split(message.New(1, nil, func(message.Verdict) {}), 1, 2)
 	require.Zero(t, unnamed[0].Meta())
 }
 
@@ -181,7 +181,7 @@ func TestRandomTrees(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		m, verdicts := settled(0)
-		leaves := []delivery.Message[int]{m}
+		leaves := []message.Message[int]{m}
 		want, left := acked, 1
 		for left > 0 {
 			i := random.IntN(len(leaves))
@@ -190,62 +190,62 @@ func TestRandomTrees(t *testing.T) {
 			require.Empty(t, *verdicts)
 			left--
 			if n := random.IntN(4); n > 0 && left < 10 && random.IntN(2) == 0 {
-				leaves = append(leaves, delivery.Split(leaf, make([]int, n)...)...)
+				leaves = append(leaves, message.Split(leaf, make([]int, n)...)...)
 				left += n
 				continue
 			}
-			v := []delivery.Verdict{acked, acked, acked, nacked(time.Duration(random.IntN(5))), rejected}[random.IntN(5)]
+			v := []message.Verdict{acked, acked, acked, nacked(time.Duration(random.IntN(5))), rejected}[random.IntN(5)]
 			if v.Kind > want.Kind || v.Kind == want.Kind && v.Delay > want.Delay {
 				want = v
 			}
 			settle(leaf, v)
 		}
-		require.Equal(t, []delivery.Verdict{want}, *verdicts, "seed %d", seed)
+		require.Equal(t, []message.Verdict{want}, *verdicts, "seed %d", seed)
 	}
 }
 
 func TestFromElement(t *testing.T) {
-	type own struct{ delivery.Message[int] }
+	type own struct{ message.Message[int] }
 	m, verdicts := settled(5)
-	for _, v := range []any{nil, 5, "a", (*delivery.Message[int])(nil), &m, own{m}, &own{m}, []delivery.Message[int]{m}} {
-		_, ok := delivery.FromElement(v)
+	for _, v := range []any{nil, 5, "a", (*message.Message[int])(nil), &m, own{m}, &own{m}, []message.Message[int]{m}} {
+		_, ok := message.FromElement(v)
 		require.False(t, ok, "%T", v)
 	}
-	got, ok := delivery.FromElement(m)
+	got, ok := message.FromElement(m)
 	require.True(t, ok)
 	require.Equal(t, 5, got.Value)
 	require.Equal(t, "orders/0/17", got.Meta().ID)
-	again, ok := delivery.FromElement(got)
+	again, ok := message.FromElement(got)
 	require.True(t, ok)
 	require.Equal(t, got, again)
-	delivery.With(got, struct{}{}).Ack()
-	require.Equal(t, []delivery.Verdict{acked}, *verdicts)
+	message.With(got, struct{}{}).Ack()
+	require.Equal(t, []message.Verdict{acked}, *verdicts)
 
-	none, ok := delivery.FromElement(delivery.Message[error]{})
+	none, ok := message.FromElement(message.Message[error]{})
 	require.True(t, ok)
 	require.Nil(t, none.Value)
 }
 
 // One handle, and nothing for a value in its place.
 func TestCost(t *testing.T) {
-	require.Equal(t, unsafe.Sizeof(uintptr(0)), unsafe.Sizeof(delivery.Message[struct{}]{}))
-	require.Equal(t, 2*unsafe.Sizeof(uintptr(0)), unsafe.Sizeof(delivery.Message[uintptr]{}))
+	require.Equal(t, unsafe.Sizeof(uintptr(0)), unsafe.Sizeof(message.Message[struct{}]{}))
+	require.Equal(t, 2*unsafe.Sizeof(uintptr(0)), unsafe.Sizeof(message.Message[uintptr]{}))
 	m, _ := settled(5)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		s := delivery.With(m, "a")
-		m = delivery.With(s, 5)
+		s := message.With(m, "a")
+		m = message.With(s, 5)
 	}))
 	element, values := any(m), []int{1, 2, 3, 4, 5, 6, 7, 8}
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { // small numbers are boxed for nothing
-		if _, ok := delivery.FromElement(element); !ok {
+		if _, ok := message.FromElement(element); !ok {
 			t.Fail()
 		}
 	}), 0.0)
-	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { delivery.Split(m, values...) }), 3.0)
+	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { message.Split(m, values...) }), 3.0)
 }
 
 func TestVerdictString(t *testing.T) {
-	for v, want := range map[delivery.Verdict]string{
+	for v, want := range map[message.Verdict]string{
 		acked:       "acked",
 		nacked(5e9): "nacked for 5s",
 		nacked(0):   "nacked",
@@ -257,9 +257,9 @@ func TestVerdictString(t *testing.T) {
 }
 
 func TestMetaInContext(t *testing.T) {
-	_, ok := delivery.MetaFromContext(context.Background())
+	_, ok := message.MetaFromContext(context.Background())
 	require.False(t, ok)
-	m, ok := delivery.MetaFromContext(delivery.ContextWithMeta(context.Background(), delivery.Meta{Visit: 2}))
+	m, ok := message.MetaFromContext(message.ContextWithMeta(context.Background(), message.Meta{Visit: 2}))
 	require.True(t, ok)
 	require.Equal(t, 2, m.Visit)
 }

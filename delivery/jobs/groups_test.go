@@ -1,4 +1,4 @@
-package deadletters_test
+package jobs_test
 
 import (
 	"fmt"
@@ -6,19 +6,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/deadletters"
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 func TestGroups(t *testing.T) {
-	s, mock := newMemory()
+	mock := clock.NewMock()
+	s := memory.Open(memory.WithClock(mock))
 	put := func(id string, cause store.Cause, text string, reasons ...string) {
 		t.Helper()
 		mock.Add(time.Second)
-		require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: delivery.Meta{ID: id, LastError: text, Reasons: reasons}, Cause: cause}))
+		require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: message.Meta{ID: id, LastError: text, Reasons: reasons}, Cause: cause}))
 	}
 	begun := mock.Now().UTC()
 	for i := range 30 {
@@ -29,13 +32,13 @@ func TestGroups(t *testing.T) {
 	put("c", store.Permanent, `no row for airport "ZZZ"`, "NO_ROW") // another reason
 	put("d", store.Undecodable, "")
 
-	groups, err := deadletters.Groups(t.Context(), s, "dead", store.Filter{})
+	groups, err := jobs.Groups(t.Context(), s, "dead", store.Filter{})
 	require.NoError(t, err)
 	at := func(seconds int) time.Time { return begun.Add(time.Duration(seconds) * time.Second) }
 	for i := range groups {
 		groups[i].First, groups[i].Last = groups[i].First.UTC(), groups[i].Last.UTC()
 	}
-	require.Equal(t, []deadletters.Group{
+	require.Equal(t, []jobs.Group{
 		{
 			Cause: store.Exhausted, Reason: "TIMED_OUT", Error: "no answer of # after # for #", Count: 30, First: at(1), Last: at(30),
 			Example: "t29", ExampleText: "no answer of 10.0.0.29:5432 after 2900ms for order-2000001d",
@@ -45,28 +48,28 @@ func TestGroups(t *testing.T) {
 		{Cause: store.Permanent, Reason: "NO_ROW", Error: "no row for airport #", Count: 1, First: at(33), Last: at(33), Example: "c", ExampleText: `no row for airport "ZZZ"`},
 	}, groups)
 
-	groups, err = deadletters.Groups(t.Context(), s, "dead", store.Filter{Cause: store.Undecodable})
+	groups, err = jobs.Groups(t.Context(), s, "dead", store.Filter{Cause: store.Undecodable})
 	require.NoError(t, err)
 	require.Len(t, groups, 1)
-	groups, err = deadletters.Groups(t.Context(), s, "none", store.Filter{})
+	groups, err = jobs.Groups(t.Context(), s, "none", store.Filter{})
 	require.NoError(t, err)
 	require.Empty(t, groups)
 }
 
 // Errors without end do not fill the memory, and nothing is left out of the counts.
 func TestGroupsAreBounded(t *testing.T) {
-	s, _ := newMemory()
+	s := memory.Open()
 	word := func(i int) string {
 		return strings.Map(func(r rune) rune { return r - '0' + 'a' }, fmt.Sprintf("%06d", i))
 	}
 	for i := range 3000 {
-		ms := []store.Message{{Meta: delivery.Meta{ID: fmt.Sprint(i), LastError: word(i)}, Cause: store.Permanent}}
+		ms := []store.Message{{Meta: message.Meta{ID: fmt.Sprint(i), LastError: word(i)}, Cause: store.Permanent}}
 		if i%3 == 0 {
-			ms = append(ms, store.Message{Meta: delivery.Meta{ID: fmt.Sprint("often", i), LastError: "often"}, Cause: store.Permanent})
+			ms = append(ms, store.Message{Meta: message.Meta{ID: fmt.Sprint("often", i), LastError: "often"}, Cause: store.Permanent})
 		}
 		require.NoError(t, s.Put(t.Context(), "dead", ms...))
 	}
-	groups, err := deadletters.Groups(t.Context(), s, "dead", store.Filter{})
+	groups, err := jobs.Groups(t.Context(), s, "dead", store.Filter{})
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(groups), 501)
 	require.Equal(t, 1000, groups[0].Count)
@@ -92,9 +95,9 @@ func TestErrorsThatAreAlike(t *testing.T) {
 		"\xff\xfe broken":                                              "\ufffd broken",
 		`Post "https://bank.example/v1/charge?id=7": context deadline`: `Post #: context deadline`,
 	} {
-		s, _ := newMemory()
-		require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: delivery.Meta{ID: "1", LastError: text}, Cause: store.Permanent}))
-		groups, err := deadletters.Groups(t.Context(), s, "dead", store.Filter{})
+		s := memory.Open()
+		require.NoError(t, s.Put(t.Context(), "dead", store.Message{Meta: message.Meta{ID: "1", LastError: text}, Cause: store.Permanent}))
+		groups, err := jobs.Groups(t.Context(), s, "dead", store.Filter{})
 		require.NoError(t, err)
 		require.Equal(t, want, groups[0].Error, text)
 	}

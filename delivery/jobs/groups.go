@@ -1,4 +1,4 @@
-package deadletters
+package jobs
 
 import (
 	"context"
@@ -28,9 +28,9 @@ const maxGroups = 500
 
 // Groups returns the dead letters of a queue that match f in groups, the largest first. It reads all of them, page by page, and keeps 500 groups
 // at most: when there are more, the smallest are merged into the last group, which has Rest. Messages that arrive after it began are left out.
-func Groups(ctx context.Context, s Lister, queue string, f store.Filter) ([]Group, error) {
+func Groups(ctx context.Context, s lister, queue string, f store.Filter) ([]Group, error) {
 	g := counting.NewGroups(maxGroups)
-	if err := each(ctx, s, queue, f, func(e store.Entry) error {
+	if err := eachMessage(ctx, s, queue, f, func(e store.Entry) error {
 		key := counting.Key{Kind: string(e.Cause), Error: counting.Alike(e.Meta.LastError)}
 		if n := len(e.Meta.Reasons); n > 0 {
 			key.Reason = e.Meta.Reasons[n-1]
@@ -52,4 +52,30 @@ func Groups(ctx context.Context, s Lister, queue string, f store.Filter) ([]Grou
 		all = append(all, Group{Count: rest.Count, First: rest.First, Last: rest.Last, Rest: true})
 	}
 	return all, nil
+}
+
+// lister is what Groups needs of an engine.
+type lister interface {
+	List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
+	Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error)
+}
+
+// eachMessage calls do for the messages that match and are there now.
+func eachMessage(ctx context.Context, s lister, queue string, f store.Filter, do func(store.Entry) error) error {
+	counts, err := s.Count(ctx, queue, f)
+	if err != nil || counts.Messages == 0 {
+		return err
+	}
+	for p := (store.Page{Max: page, Until: counts.Last}); ; {
+		entries, err := s.List(ctx, queue, f, p)
+		if err != nil || len(entries) == 0 {
+			return err
+		}
+		for _, e := range entries {
+			if err := do(e); err != nil {
+				return err
+			}
+		}
+		p.After = entries[len(entries)-1].Position
+	}
 }

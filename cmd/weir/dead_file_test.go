@@ -1,4 +1,4 @@
-package deadletters_test
+package main
 
 import (
 	"bytes"
@@ -9,22 +9,18 @@ import (
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
-	"github.com/weirflow/weir/delivery"
-	"github.com/weirflow/weir/delivery/deadletters"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// dead puts n dead letters, of alternating providers.
-func dead(t *testing.T, s store.Store, n int) {
+// putDead puts n dead letters, of alternating providers.
+func putDead(t *testing.T, s store.Store, n int) {
 	t.Helper()
 	for i := range n {
 		m := store.Message{
-			Meta: delivery.Meta{
+			Meta: message.Meta{
 				ID: strconv.Itoa(i), Visit: 4, Attempts: 9, LastError: "no answer", Provider: "bank" + strconv.Itoa(i%2),
 				FirstFailure: time.Unix(1000, 0).UTC(), Reasons: []string{"TIMED_OUT"}, Headers: map[string]string{"a": "b"},
 			},
@@ -34,30 +30,25 @@ func dead(t *testing.T, s store.Store, n int) {
 	}
 }
 
-func newMemory() (*memory.Engine, *clock.Mock) {
-	mock := clock.NewMock()
-	return memory.Open(memory.WithClock(mock)), mock
-}
-
-func count(t *testing.T, s store.Inspector, queue string) int {
+func countOf(t *testing.T, s store.Inspector, queue string) int {
 	t.Helper()
 	c, err := s.Count(t.Context(), queue, store.Filter{})
 	require.NoError(t, err)
 	return c.Messages
 }
 
-func TestExportAndImport(t *testing.T) {
-	s, _ := newMemory()
-	dead(t, s, 250)
+func TestLinesOfDeadLetters(t *testing.T) {
+	s := inspected{Inspector: memory.Open(memory.WithClock(clock.NewMock()))}
+	putDead(t, s, 250)
 	var file bytes.Buffer
-	n, err := deadletters.Export(t.Context(), s, "dead", store.Filter{Provider: "bank0"}, &file)
+	n, err := export(t.Context(), s, "dead", store.Filter{Provider: "bank0"}, &file)
 	require.NoError(t, err)
 	require.Equal(t, 125, n)
 	require.Equal(t, 125, strings.Count(file.String(), "\n"))
-	require.Equal(t, 250, count(t, s, "dead"))
+	require.Equal(t, 250, countOf(t, s, "dead"))
 
 	for range 2 { // again changes nothing
-		n, err = deadletters.Import(t.Context(), s, "copy", bytes.NewReader(file.Bytes()))
+		n, err = importLines(t.Context(), s, "copy", bytes.NewReader(file.Bytes()))
 		require.NoError(t, err)
 		require.Equal(t, 125, n)
 	}
@@ -71,8 +62,8 @@ func TestExportAndImport(t *testing.T) {
 	}
 
 	lines := strings.SplitAfter(file.String(), "\n")
-	n, err = deadletters.Import(t.Context(), s, "broken", strings.NewReader(lines[0]+"\n"+lines[1]+`{"meta":`+"\n"+lines[2]))
+	n, err = importLines(t.Context(), s, "broken", strings.NewReader(lines[0]+"\n"+lines[1]+`{"meta":`+"\n"+lines[2]))
 	require.ErrorContains(t, err, "line 4")
 	require.Equal(t, 2, n)
-	require.Equal(t, 2, count(t, s, "broken"))
+	require.Equal(t, 2, countOf(t, s, "broken"))
 }

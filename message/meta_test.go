@@ -1,4 +1,4 @@
-package delivery_test
+package message_test
 
 import (
 	"encoding/json"
@@ -11,12 +11,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/message"
 )
 
-var full = delivery.Meta{
-	ID: "orders/0/17", Key: "\x00\xff key %", Origin: delivery.Origin{Source: "orders", Partition: "0", Position: "17"},
+var full = message.Meta{
+	ID: "orders/0/17", Key: "\x00\xff key %", Origin: message.Origin{Source: "orders", Partition: "0", Position: "17"},
 	Visit: 2, Attempts: 4,
 	FirstFailure: time.Date(2026, 11, 23, 9, 0, 0, 0, time.UTC),
 	LastFailure:  time.Date(2026, 11, 23, 9, 0, 1, 1, time.UTC),
@@ -60,7 +59,7 @@ func TestHeaders(t *testing.T) {
 		"binary":               "\xff\x00",
 	}
 	require.Equal(t, want, h)
-	got, err := delivery.MetaFromHeaders(h)
+	got, err := message.MetaFromHeaders(h)
 	require.NoError(t, err)
 	require.Equal(t, full, got)
 
@@ -71,14 +70,14 @@ func TestHeaders(t *testing.T) {
 		}
 		lower[name] = value
 	}
-	got, err = delivery.MetaFromHeaders(lower)
+	got, err = message.MetaFromHeaders(lower)
 	require.NoError(t, err)
 	require.Equal(t, full, got)
 
-	none, err := delivery.Meta{}.ToHeaders()
+	none, err := message.Meta{}.ToHeaders()
 	require.NoError(t, err)
 	require.Empty(t, none)
-	got, err = delivery.MetaFromHeaders(nil)
+	got, err = message.MetaFromHeaders(nil)
 	require.NoError(t, err)
 	require.Zero(t, got)
 }
@@ -92,7 +91,7 @@ func TestHops(t *testing.T) {
 		h, err := m.ToHeaders()
 		require.NoError(t, err)
 		require.Equal(t, first, h)
-		m, err = delivery.MetaFromHeaders(h)
+		m, err = message.MetaFromHeaders(h)
 		require.NoError(t, err)
 	}
 	m.Visit = 3
@@ -112,7 +111,7 @@ func TestJSON(t *testing.T) {
 		"due":"2026-11-23T09:01:00Z","lastError":"503 größer\nthan that ","reasons":["unavailable","a,b","timeout"],
 		"outcomeUnknown":true,"request":"\"0af7651916cd43dd8448eb211c80319c\";seq=1;attempt=4","remembered":"2026-11-24T09:00:00.000000005Z",
 		"provider":"acquirer-2","merges":1,"headers":{"Traceparent":"00-01","Weir-Deadline":"2026-11-23T10:00:00Z","binary":"%FF%00"}}`, string(b))
-	var got delivery.Meta
+	var got message.Meta
 	require.NoError(t, json.Unmarshal(b, &got))
 	require.Equal(t, old, got)
 	b, err = json.Marshal(full)
@@ -120,10 +119,10 @@ func TestJSON(t *testing.T) {
 	require.Contains(t, string(b), `"headers":{"Traceparent":"00-01","Weir-Deadline":"2026-11-23T10:00:00Z","Weir-Way":"[{`)
 	require.NoError(t, json.Unmarshal(b, &got))
 	require.Equal(t, full, got)
-	b, err = json.Marshal(delivery.Meta{LastError: "a\xff\x00b"})
+	b, err = json.Marshal(message.Meta{LastError: "a\xff\x00b"})
 	require.NoError(t, err)
 	require.Equal(t, `{"lastError":"a��b"}`, string(b))
-	b, err = json.Marshal(delivery.Meta{})
+	b, err = json.Marshal(message.Meta{})
 	require.NoError(t, err)
 	require.Equal(t, "{}", string(b))
 }
@@ -133,14 +132,14 @@ var later = map[string]string{"Weir-Tenant": "north%20", "Weir-Meta-deliveries":
 
 // Of a long way the first steps and the last ones are stored, however often, and their texts are cut: the header stays small.
 func TestLongWays(t *testing.T) {
-	m := delivery.Meta{ID: "a"}
+	m := message.Meta{ID: "a"}
 	for i := range 100 {
 		m.Way = append(m.Way, message.Step{Visit: 1 + i/10, Attempt: i + 1, Begun: time.Unix(int64(i), 7), Error: strings.Repeat("ü%", 1000)})
 	}
 	for range 2 {
 		h := must(m.ToHeaders())
 		require.Less(t, len(h["Weir-Way"]), 12<<10)
-		m = must(delivery.MetaFromHeaders(h))
+		m = must(message.MetaFromHeaders(h))
 		var attempts []int
 		for _, s := range m.Way {
 			attempts = append(attempts, s.Attempt)
@@ -149,27 +148,27 @@ func TestLongWays(t *testing.T) {
 		require.Len(t, attempts, 32)
 		require.Equal(t, []int{1, 8, 77, 100}, []int{attempts[0], attempts[7], attempts[8], attempts[31]})
 	}
-	_, err := delivery.MetaFromHeaders(map[string]string{"Weir-Way": "[{"})
+	_, err := message.MetaFromHeaders(map[string]string{"Weir-Way": "[{"})
 	require.ErrorContains(t, err, "Weir-Way")
 }
 
 // Law W4: what this version does not know is passed on, and read by one that knows it.
 func TestHeadersAndMembersOfALaterVersion(t *testing.T) {
-	m := must(delivery.MetaFromHeaders(map[string]string{"Weir-Id": "a", "Weir-Tenant": "north%20", "Traceparent": "00-01"}))
+	m := must(message.MetaFromHeaders(map[string]string{"Weir-Id": "a", "Weir-Tenant": "north%20", "Traceparent": "00-01"}))
 	require.Equal(t, map[string]string{"Weir-Tenant": "north%20", "Traceparent": "00-01"}, m.Headers)
 	require.Equal(t, "north%20", must(m.ToHeaders())["Weir-Tenant"])
 
-	var got delivery.Meta
+	var got message.Meta
 	require.NoError(t, json.Unmarshal([]byte(`{"id":"a","deliveries":{"a":[1.50,"<"]},"headers":{"Weir-Tenant":"north%2520"}}`), &got))
-	require.Equal(t, delivery.Meta{ID: "a", Headers: later}, got)
-	got = must(delivery.MetaFromHeaders(must(got.ToHeaders()))) // through an engine with headers
+	require.Equal(t, message.Meta{ID: "a", Headers: later}, got)
+	got = must(message.MetaFromHeaders(must(got.ToHeaders()))) // through an engine with headers
 	b := must(json.Marshal(got))
 	require.JSONEq(t, `{"id":"a","deliveries":{"a":[1.50,"<"]},"headers":{"Weir-Tenant":"north%2520"}}`, string(b))
 	require.Contains(t, string(b), "1.50")
 
 	// This is the later version, which gets headers that an earlier one has passed on. What that one has written itself counts.
 	require.NoError(t, json.Unmarshal([]byte(`{"id":"a","headers":{"weir-visit":"3","Weir-Id":"b","Weir-Provider":"bank","a":"b"}}`), &got))
-	require.Equal(t, delivery.Meta{ID: "a", Visit: 3, Provider: "bank", Headers: map[string]string{"a": "b"}}, got)
+	require.Equal(t, message.Meta{ID: "a", Visit: 3, Provider: "bank", Headers: map[string]string{"a": "b"}}, got)
 }
 
 // What looks like a passed on member and is none stays a header: no member is there twice, and databases take all of them.
@@ -178,12 +177,12 @@ func TestForeignHeadersThatLookLikeMembers(t *testing.T) {
 		"Weir-Meta-id": `"b"`, "Weir-Meta-ID": `"b"`, "Weir-Meta-a": `{`, "Weir-Meta-b": `1 `, "Weir-Meta-c": `"\u0000"`,
 		"Weir-Meta-d": `"\uD800"`, "Weir-Meta-e": "\"\xff\"", "Weir-Meta-%zz": `1`, "Weir-Meta-a%20b": `1`,
 	} {
-		m := delivery.Meta{ID: "a", Headers: map[string]string{name: value}}
+		m := message.Meta{ID: "a", Headers: map[string]string{name: value}}
 		b := must(json.Marshal(m))
 		var members map[string]any
 		require.NoError(t, json.Unmarshal(b, &members))
 		require.Len(t, members, 2, "id and headers: %s", b)
-		var got delivery.Meta
+		var got message.Meta
 		require.NoError(t, json.Unmarshal(b, &got))
 		require.Equal(t, m, got)
 	}
@@ -192,10 +191,10 @@ func TestForeignHeadersThatLookLikeMembers(t *testing.T) {
 // What identifies is refused when it is too long, what describes is cut.
 func TestLimits(t *testing.T) {
 	long := strings.Repeat("é", 5000)
-	m := delivery.Meta{LastError: long, Reasons: append([]string{"", long}, strings.Split(strings.Repeat("r ", 63), " ")...)}
+	m := message.Meta{LastError: long, Reasons: append([]string{"", long}, strings.Split(strings.Repeat("r ", 63), " ")...)}
 	h, err := m.ToHeaders()
 	require.NoError(t, err)
-	got, err := delivery.MetaFromHeaders(h)
+	got, err := message.MetaFromHeaders(h)
 	require.NoError(t, err)
 	require.Equal(t, strings.Repeat("é", 2048), got.LastError)
 	require.Len(t, got.Reasons, 64)
@@ -203,27 +202,27 @@ func TestLimits(t *testing.T) {
 	m.LastError = "x" + long
 	h, err = m.ToHeaders()
 	require.NoError(t, err)
-	require.Len(t, must(delivery.MetaFromHeaders(h)).LastError, 4095, "between two characters")
+	require.Len(t, must(message.MetaFromHeaders(h)).LastError, 4095, "between two characters")
 
 	year := time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
-		m    delivery.Meta
+		m    message.Meta
 		want string
 	}{
-		{delivery.Meta{ID: "x" + long[:1024]}, "ID has 1025 bytes, at most 1024 are allowed"},
-		{delivery.Meta{Key: long}, "Key has 10000 bytes"},
-		{delivery.Meta{Origin: delivery.Origin{Source: long}}, "Origin.Source has"},
-		{delivery.Meta{Origin: delivery.Origin{Partition: long}}, "Origin.Partition has"},
-		{delivery.Meta{Origin: delivery.Origin{Position: long}}, "Origin.Position has"},
-		{delivery.Meta{Provider: long}, "Provider has"},
-		{delivery.Meta{Request: long}, "Request has"},
-		{delivery.Meta{Visit: -1}, "Visit is -1"},
-		{delivery.Meta{Attempts: -1}, "Attempts is -1"},
-		{delivery.Meta{Merges: -1}, "Merges is -1"},
-		{delivery.Meta{Due: year}, "Due: the year is 10000"},
-		{delivery.Meta{Headers: map[string]string{"weir-id": "1"}}, `the name "weir-id"`},
-		{delivery.Meta{Headers: map[string]string{"": "1"}}, `the name ""`},
-		{delivery.Meta{Headers: map[string]string{"a": strings.Repeat("x", 1<<20)}}, "the Headers have 1048577 bytes"},
+		{message.Meta{ID: "x" + long[:1024]}, "ID has 1025 bytes, at most 1024 are allowed"},
+		{message.Meta{Key: long}, "Key has 10000 bytes"},
+		{message.Meta{Origin: message.Origin{Source: long}}, "Origin.Source has"},
+		{message.Meta{Origin: message.Origin{Partition: long}}, "Origin.Partition has"},
+		{message.Meta{Origin: message.Origin{Position: long}}, "Origin.Position has"},
+		{message.Meta{Provider: long}, "Provider has"},
+		{message.Meta{Request: long}, "Request has"},
+		{message.Meta{Visit: -1}, "Visit is -1"},
+		{message.Meta{Attempts: -1}, "Attempts is -1"},
+		{message.Meta{Merges: -1}, "Merges is -1"},
+		{message.Meta{Due: year}, "Due: the year is 10000"},
+		{message.Meta{Headers: map[string]string{"weir-id": "1"}}, `the name "weir-id"`},
+		{message.Meta{Headers: map[string]string{"": "1"}}, `the name ""`},
+		{message.Meta{Headers: map[string]string{"a": strings.Repeat("x", 1<<20)}}, "the Headers have 1048577 bytes"},
 	} {
 		_, err := c.m.ToHeaders()
 		require.ErrorContains(t, err, c.want)
@@ -254,10 +253,10 @@ func TestDamagedHeaders(t *testing.T) {
 		"1025 bytes, at most 1024 are allowed":                          {"Weir-Provider": strings.Repeat("a", 1025)},
 		"the headers have more than":                                    {"a": strings.Repeat("a", 1<<20)},
 	} {
-		_, err := delivery.MetaFromHeaders(h)
+		_, err := message.MetaFromHeaders(h)
 		assert.ErrorContains(t, err, name)
 	}
-	var m delivery.Meta
+	var m message.Meta
 	for _, bad := range []string{`[]`, `{"id":"%"}`, `{"headers":{"%0":""}}`, `{"headers":{"a":"","%61":""}}`, `{"headers":{"a":"%"}}`, `{"visit":-1}`, `{"due":"soon"}`} {
 		require.Error(t, json.Unmarshal([]byte(bad), &m), bad)
 	}
@@ -266,13 +265,13 @@ func TestDamagedHeaders(t *testing.T) {
 
 // Different origins have different ids, also hostile ones.
 func TestOriginID(t *testing.T) {
-	require.Empty(t, delivery.Origin{}.ID())
-	ids := make(map[string]delivery.Origin)
+	require.Empty(t, message.Origin{}.ID())
+	ids := make(map[string]message.Origin)
 	names := []string{"", "a", "/", "%2F", "a/", "#1", "ä", "\xff", " ", "sha256:", strings.Repeat("x", 300), strings.Repeat("x", 301)}
 	for _, source := range names {
 		for _, partition := range names {
 			for _, position := range names {
-				o := delivery.Origin{Source: source, Partition: partition, Position: position}
+				o := message.Origin{Source: source, Partition: partition, Position: position}
 				id := o.ID()
 				require.Equal(t, id, o.ID())
 				require.NotContains(t, ids, id)
@@ -284,7 +283,7 @@ func TestOriginID(t *testing.T) {
 		}
 	}
 	require.Equal(t, "orders/0/17", full.Origin.ID())
-	require.Equal(t, "a%2Fb//%231", delivery.Origin{Source: "a/b", Position: "#1"}.ID())
+	require.Equal(t, "a%2Fb//%231", message.Origin{Source: "a/b", Position: "#1"}.ID())
 }
 
 func FuzzMetaFromHeaders(f *testing.F) {
@@ -293,11 +292,11 @@ func FuzzMetaFromHeaders(f *testing.F) {
 		f.Add(name, value, "Weir-Id", "1")
 	}
 	f.Fuzz(func(t *testing.T, name, value, name2, value2 string) {
-		m, err := delivery.MetaFromHeaders(map[string]string{name: value, name2: value2})
+		m, err := message.MetaFromHeaders(map[string]string{name: value, name2: value2})
 		_ = err // what is sound can be written also with an error
 		h, err := m.ToHeaders()
 		require.NoError(t, err)
-		again, err := delivery.MetaFromHeaders(maps.Clone(h))
+		again, err := message.MetaFromHeaders(maps.Clone(h))
 		require.NoError(t, err)
 		require.Equal(t, m, again)
 	})
@@ -308,12 +307,12 @@ func FuzzMetaFromJSON(f *testing.F) {
 	f.Add([]byte(`{"id":"%41","reasons":["",""],"due":"2026-11-23T09:01:00+02:00"}`))
 	f.Add([]byte(`{"later":{"a":[1.50,"<\u0000\ud800"]},"headers":{"Weir-Meta-b":"{ }","Weir-Visit":"2","Weir-Meta-ID":"1"}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var m delivery.Meta
+		var m message.Meta
 		if json.Unmarshal(b, &m) != nil {
 			require.Zero(t, m)
 			return
 		}
-		var again delivery.Meta
+		var again message.Meta
 		require.NoError(t, json.Unmarshal(must(json.Marshal(m)), &again))
 		require.Equal(t, m, again)
 	})
