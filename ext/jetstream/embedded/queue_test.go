@@ -416,7 +416,7 @@ func TestLargeMessagesComeInParts(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	t.Run("servers=1", func(t *testing.T) {
-		parts(t, connect(t, fresh(t, embedded.WithServerOptions(largePayload))), place{replicas: 1})
+		parts(t, connect(t, fresh(t, largePayload)), place{replicas: 1})
 	})
 	t.Run("servers=3", func(t *testing.T) {
 		_, js := startCluster(t, clustertest.Config{Servers: 3})
