@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+
 	"github.com/weirflow/weir/message"
 )
 

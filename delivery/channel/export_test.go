@@ -7,4 +7,6 @@ import (
 )
 
 // NewSourceBy is NewSource with a clock for delays.
-func NewSourceBy[T any](c <-chan T, timer clock.Clock) delivery.Source[T] { return newSource(c, nil, timer) }
+func NewSourceBy[T any](c <-chan T, timer clock.Clock) delivery.Source[T] {
+	return newSource(c, nil, timer)
+}
