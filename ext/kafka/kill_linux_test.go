@@ -18,6 +18,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/ext/kafka/clustertest"
 	"github.com/weirflow/weir/internal/testing/child/workers"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -80,25 +81,25 @@ func work(ctx context.Context, addrs []string) error {
 	return err
 }
 
-// of returns the cluster of real brokers.
-func (all brokers) cluster(t testing.TB) *cluster {
+// clusterOf is for a cluster of the test's own.
+func clusterOf(t testing.TB, all clustertest.Cluster) *cluster {
 	t.Helper()
-	c := &cluster{t: t, addrs: all.addrs()}
+	c := &cluster{t: t, addrs: all.Addrs()}
 	c.admin = c.client()
 	return c
 }
 
 // killOne kills a broker, or shuts it down, and starts it again after a while. What it led goes to the others meanwhile.
-func (all brokers) killOne(t testing.TB) {
+func killOne(t testing.TB, all clustertest.Cluster) {
 	t.Helper()
 	b := all[rand.IntN(len(all))]
 	if rand.IntN(3) == 0 {
-		b.shutdown()
+		b.Shutdown()
 	} else {
-		b.kill()
+		b.Kill()
 	}
 	time.Sleep(rand.N(3 * time.Second))
-	b.restart(t)
+	require.NoError(t, b.Restart())
 }
 
 // TestKilledWorkersAndBrokers checks laws D1 and D3 on three brokers: workers are killed, and stopped for longer than their sessions, and brokers
@@ -109,7 +110,7 @@ func TestKilledWorkersAndBrokers(t *testing.T) {
 	if os.Getenv("WEIR_LONG") != "" {
 		n, kills = 30_000, 60
 	}
-	c := all.cluster(t)
+	c := clusterOf(t, all)
 	for topic, parts := range map[string]int32{"orders": 6, "group-retry-1": 3, "group-dead": 1, "done": 1} {
 		require.NoError(t, c.CreateTopic(topic, parts, nil))
 	}
@@ -124,7 +125,7 @@ func TestKilledWorkersAndBrokers(t *testing.T) {
 		case 1:
 			w.Stop(killedSession * 3 / 2)
 		case 2:
-			all.killOne(t)
+			killOne(t, all)
 		}
 	}
 	seen.until(w, func() bool { return len(seen.n["done"]) == n-n/100 && len(seen.n["group-dead"]) == n/100 })
@@ -180,11 +181,11 @@ func TestPipelinesOverKilledBrokers(t *testing.T) {
 	if os.Getenv("WEIR_LONG") != "" {
 		rebalances = 50
 	}
-	c := all.cluster(t)
+	c := clusterOf(t, all)
 	require.NoError(t, c.CreateTopic("orders", groupParts, nil))
 	newJobOn(t, c, time.Millisecond).run(rebalances, func(i int) {
 		if i%2 == 1 {
-			all.killOne(t)
+			killOne(t, all)
 		}
 	})
 }
@@ -192,12 +193,12 @@ func TestPipelinesOverKilledBrokers(t *testing.T) {
 // TestRebalancesOverKilledBrokers is TestRebalances on three brokers that are killed meanwhile.
 func TestRebalancesOverKilledBrokers(t *testing.T) {
 	all := ownBrokers(t, 3)
-	c := all.cluster(t)
+	c := clusterOf(t, all)
 	require.NoError(t, c.CreateTopic("orders", rebalancePartitions, nil))
 	r := newRebalances(t, c, true)
 	r.meanwhile = func(i int) {
 		if i%2 == 1 {
-			all.killOne(t)
+			killOne(t, all)
 		}
 	}
 	r.run(6, 600)
