@@ -87,7 +87,7 @@ func (w *worker[IN, OUT]) collect(f *filling[OUT]) bool {
 			timer := w.clock.Timer(max(0, f.next().Sub(w.clock.Now())))
 			defer timer.Stop()
 			due = timer.C
-			if len(f.aside) >= w.batch {
+			if len(f.aside) >= w.puts {
 				more = nil
 			}
 		} else {
@@ -100,7 +100,7 @@ func (w *worker[IN, OUT]) collect(f *filling[OUT]) bool {
 		case <-broken:
 		}
 	}
-	for f.results != nil && len(f.left)+len(f.aside) < w.batch {
+	for f.results != nil && len(f.left)+len(f.aside) < w.puts {
 		select {
 		case m, ok := <-f.results:
 			f.add(m, ok)
@@ -122,10 +122,10 @@ func (f *filling[OUT]) add(m Message[OUT], ok bool) {
 // withID returns a result that has an id, at random if need be: a sink that has taken it without saying so knows it again. What comes from
 // a source has an id, but for some that have no engine.
 func withID[OUT any](m Message[OUT]) Message[OUT] {
-	meta := m.Meta()
-	if meta.ID != "" {
+	if m.Meta().ID != "" { // its copy must not escape
 		return m
 	}
+	meta := m.Meta()
 	meta.ID = rand.Text()
 	if !m.Pending() {
 		return New(m.Value, &meta, nil)
