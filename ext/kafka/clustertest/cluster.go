@@ -38,7 +38,9 @@ type Cluster []*Broker
 // Broker is a process of Apache Kafka, a broker and a controller of its cluster.
 type Broker struct {
 	Addr string // of clients
-	Dir  string // of its files; what it keeps is in "data" there
+	// Login is another one, of the listener LOGIN. A setting may ask for a password there: listener.security.protocol.map.
+	Login string
+	Dir   string // of its files; what it keeps is in "data" there
 
 	id      int
 	quiet   string // of controllers
@@ -60,7 +62,7 @@ func Start(brokers int, settings ...string) (all Cluster, err error) {
 	}
 	var voters []string
 	for id := 1; id <= brokers; id++ {
-		b := &Broker{id: id, Dir: filepath.Join(dir, fmt.Sprint(id)), Addr: freeAddr(), quiet: freeAddr()}
+		b := &Broker{id: id, Dir: filepath.Join(dir, fmt.Sprint(id)), Addr: freeAddr(), Login: freeAddr(), quiet: freeAddr()}
 		all = append(all, b)
 		voters = append(voters, fmt.Sprintf("%d@%s", id, b.quiet))
 	}
@@ -121,19 +123,19 @@ func (b *Broker) format(more []string, replicas int) error {
 	}
 	text := fmt.Sprintf(`process.roles=broker,controller
 node.id=%d
-listeners=PLAINTEXT://%s,CONTROLLER://%s
+listeners=PLAINTEXT://%s,LOGIN://%s,CONTROLLER://%s
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs=%s
 auto.create.topics.enable=false
 default.replication.factor=%d
 min.insync.replicas=%d
 offsets.topic.num.partitions=3
-offsets.topic.replication.factor=%[5]d
+offsets.topic.replication.factor=%[6]d
 transaction.state.log.num.partitions=3
-transaction.state.log.replication.factor=%[5]d
-transaction.state.log.min.isr=%[6]d
-share.coordinator.state.topic.replication.factor=%[5]d
+transaction.state.log.replication.factor=%[6]d
+transaction.state.log.min.isr=%[7]d
+share.coordinator.state.topic.replication.factor=%[6]d
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=100
 group.consumer.min.session.timeout.ms=1000
@@ -147,7 +149,7 @@ log.retention.check.interval.ms=200
 log.initial.task.delay.ms=100
 log.segment.delete.delay.ms=1000
 transaction.abort.timed.out.transaction.cleanup.interval.ms=200
-`, b.id, b.Addr, b.quiet, filepath.Join(b.Dir, "data"), replicas, (replicas+1)/2)
+`, b.id, b.Addr, b.Login, b.quiet, filepath.Join(b.Dir, "data"), replicas, (replicas+1)/2)
 	text += strings.Join(more, "\n") + "\n"
 	if err := os.WriteFile(b.settings(), []byte(text), 0o600); err != nil {
 		return err
