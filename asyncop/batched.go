@@ -118,11 +118,11 @@ func (f *batched[IN, OUT]) invoke(ctx context.Context, ins []IN) (outcome func(i
 		err = fmt.Errorf("asyncop: Batched: the call has returned %d results for %d elements", len(results), n)
 	}
 	return func(i int, out call.Future[OUT]) {
-		if err != nil {
-			complete(out, Result[OUT]{Err: err})
-		} else {
-			complete(out, results[i])
+		var r Result[OUT]
+		if r.Err = err; err == nil {
+			r = results[i]
 		}
+		complete(out, r.Value, r.Err)
 	}
 }
 
@@ -138,22 +138,6 @@ func (f *batched[IN, OUT]) invokeOthers(ctx context.Context, others []call.Other
 
 // limits returns maxSize and maxWait.
 func (f *batched[IN, OUT]) limits() (maxSize int, maxWait time.Duration) { return f.maxSize, f.maxWait }
-
-// complete completes an attempt of a blocking call.
-func complete[OUT any](out ResultFuture[OUT], r Result[OUT]) {
-	switch {
-	case r.Err == nil:
-		if one, ok := out.(interface{ Return(result OUT, err error) }); ok { // without an allocation
-			one.Return(r.Value, nil)
-		} else {
-			out.Complete(r.Value)
-		}
-	case errors.Is(r.Err, ErrNoResult):
-		out.Complete()
-	default:
-		out.CompleteExceptionally(r.Err)
-	}
-}
 
 // anyBatched is a function of Batched, whatever its types.
 type anyBatched interface {

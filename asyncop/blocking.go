@@ -2,6 +2,7 @@ package asyncop
 
 import (
 	"context"
+	"errors"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
@@ -79,9 +80,24 @@ func (f *blocking[IN, OUT]) run(ctx context.Context, in IN, result call.Future[O
 	if f.many != nil && err == nil {
 		result.Complete(many...)
 	} else {
-		complete(result, Result[OUT]{out, err})
+		complete(result, out, err)
 	}
 	returned = true
+}
+
+// complete completes an attempt with what a blocking call has returned for its element.
+func complete[OUT any](future call.Future[OUT], result OUT, err error) {
+	one, ok := future.(interface{ Return(result OUT, err error) }) // without an allocation
+	switch {
+	case errors.Is(err, ErrNoResult):
+		future.Complete()
+	case ok:
+		one.Return(result, err)
+	case err != nil:
+		future.CompleteExceptionally(err)
+	default:
+		future.Complete(result)
+	}
 }
 
 // directCall returns the blocking call that fn is, if it is one and nothing of the user's is around it.

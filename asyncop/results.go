@@ -149,7 +149,7 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 // not logged. An input that waits, such as a channel, goes through Results.
 //
 // With short calls it takes about two thirds of the time of Results. But while the body of the loop runs, no call starts, no timer fires, no
-// retry begins and no failure is handed over; running calls continue, and a cancel ends their contexts. So the body should be short.
+// retry begins and no failure is handed over; running calls continue. So the body should be short.
 //
 //	for out, err := range op.ResultsOf(asyncop.FromSlice(keys)) {
 //		if err != nil {
@@ -160,9 +160,8 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 //
 // Up to 128 elements are taken before the next result is yielded, if there are slots.
 //
-// When the operator is cancelled, or the context of Stop ends, it ends even if the body blocks: Done is closed, and the loop gets Err when its
-// body returns. The element whose results the body is processing is then abandoned. Do not call Wait or Stop in the body: they would wait for
-// it. Break out of the loop instead.
+// When the operator is cancelled, or the context of Stop ends, it ends when the body returns, with the contexts of its calls; then the loop gets
+// Err. Do not call Wait or Stop in the body: they would wait for it. Break out of the loop instead.
 //
 // A panic or runtime.Goexit of the body or of the input ends the operator with [ErrStopped], and then propagates. A panic of other code that the
 // operator calls is an outcome, as always. runtime.Goexit there ends the goroutine of the loop, so it fails the operator with a [*PanicError].

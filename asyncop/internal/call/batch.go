@@ -204,7 +204,7 @@ func (b *Batch[IN, OUT]) deliver(outs []Future[OUT], ctxs []context.Context, out
 	defer g.Close(func(recovered any) {
 		all.post()
 		if a, ok := ctxs[i].Value(HostKey{}).(*Attempt[OUT]); ok {
-			a.finish(nil, Panicked(recovered))
+			a.CompleteExceptionally(Panicked(recovered))
 		}
 		next := i + 1
 		b.deliver(outs[next:], ctxs[next:], func(i int, out Future[OUT]) { outcome(next+i, out) })

@@ -365,15 +365,23 @@ func (a *Attempt[OUT]) Value(key any) any {
 	return a.Token.Value(key)
 }
 
-// Complete implements ResultFuture.
-func (a *Attempt[OUT]) Complete(results ...OUT) { a.finish(results, nil) }
+// Complete implements ResultFuture. Law A2: the first completion counts, unless the attempt is over.
+func (a *Attempt[OUT]) Complete(results ...OUT) {
+	if a.claim() {
+		a.results, a.err = results, nil
+		a.publish(true)
+	}
+}
 
 // CompleteExceptionally implements ResultFuture.
 func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 	if err == nil {
 		err = ErrNil
 	}
-	a.finish(nil, err)
+	if a.claim() {
+		a.results, a.err = nil, err
+		a.publish(true)
+	}
 }
 
 // Return completes the attempt with one result or, if err is not nil, with that: without an allocation where the attempt has room.
@@ -382,14 +390,6 @@ func (a *Attempt[OUT]) Return(result OUT, err error) {
 		if a.err = err; err == nil {
 			a.results = append(a.results, result)
 		}
-		a.publish(true)
-	}
-}
-
-// finish is called from any goroutine. Law A2: the first one counts, unless the attempt is over.
-func (a *Attempt[OUT]) finish(results []OUT, err error) {
-	if a.claim() {
-		a.results, a.err = results, err
 		a.publish(true)
 	}
 }
@@ -421,7 +421,7 @@ func (a *Attempt[OUT]) RunBlocking(task func(late error)) {
 		late := a.Begin()
 		var g guard.Guard
 		defer g.Close(func(recovered any) { // the future is not the attempt but a wrapper's, and has failed (law A6)
-			a.finish(nil, Panicked(recovered))
+			a.CompleteExceptionally(Panicked(recovered))
 		})
 		task(late)
 		g.Returned()

@@ -54,7 +54,7 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 			return
 		}
 	}
-	if again {
+	if again && g.prepare != nil {
 		if before, ok := g.unhold(s).(func(ctx context.Context) error); ok && !g.prepare(s, a, before) {
 			return
 		}
@@ -430,7 +430,7 @@ func (g *Machine[IN, OUT]) question() context.Context {
 // decidedOn does what the policy has decided about an outcome with err. If it panicked, s ends with that (law A6).
 func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], err error, d *decision.Decision, panicked error) {
 	g.judging = judging[OUT]{}
-	if g.looksClosely && d.Reason != g.lastReason(s) {
+	if g.looksClosely && d.Reason != g.reasons.get(s.place).last {
 		g.reasons.ref(s.place).last = d.Reason
 	}
 	switch {
@@ -443,7 +443,7 @@ func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], err error, d *decision.De
 			s.err = d.Err
 		}
 		if d.Before != nil {
-			g.held.set(s.place, d.Before)
+			*g.held.ref(s.place) = d.Before
 		}
 		s.attempt = nil
 		s.retry = 0

@@ -174,7 +174,7 @@ func (b *atBackend[IN, OUT]) heard(s *Slot[IN, OUT], o gate.Outcome) (outage boo
 		of.outages++
 	}
 	if of.call = nil; of != b.of.get(s.place) {
-		b.of.set(s.place, of)
+		*b.of.ref(s.place) = of
 	}
 	b.outcome.Err, b.outcome.Call = nil, nil
 	return outage

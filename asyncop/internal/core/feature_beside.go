@@ -117,7 +117,7 @@ func (b *beside[IN, OUT]) send(
 ) {
 	g, e := b.core, &errand{then: then}
 	g.enter(s, p)
-	g.held.set(s.place, e)
+	*g.held.ref(s.place) = e
 	g.bind(s, &e.Token, number, until)
 	ctx := g.context(s, &e.Token)
 	b.run(&e.Token, func() {

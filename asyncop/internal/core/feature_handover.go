@@ -93,7 +93,7 @@ func (h *HandOver[IN, OUT]) offerNext() {
 	if before, ok := g.held.get(s.place).(*offer); ok {
 		o.wait, o.name = min(2*before.wait, lastOffer), before.name
 	}
-	g.held.set(s.place, o)
+	*g.held.ref(s.place) = o
 	g.bind(s, &o.Token, 0, call.NoDeadline)
 	h.running = o
 	g.refresh()

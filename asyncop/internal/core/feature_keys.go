@@ -114,7 +114,7 @@ func (o *keyOrder[IN, OUT]) join(s *Slot[IN, OUT]) bool {
 		return false
 	}
 	o.turns++
-	o.of.set(s.place, standing[IN, OUT]{lane: l, prev: l.last, turn: o.turns})
+	*o.of.ref(s.place) = standing[IN, OUT]{lane: l, prev: l.last, turn: o.turns}
 	if l.last == nil {
 		l.first = s
 	} else {

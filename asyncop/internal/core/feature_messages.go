@@ -53,7 +53,7 @@ func (m *Messages[IN, OUT]) Next(msg call.Message) {
 	g := m.core
 	g.accepted = slices.Insert(g.accepted, 0, func(s *Slot[IN, OUT]) bool {
 		if m.next != (call.Message{}) {
-			m.of.set(s.place, m.next)
+			*m.of.ref(s.place) = m.next
 			m.next = call.Message{}
 		}
 		return true
@@ -114,7 +114,7 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 		m.settlements.Push(settlement{msg, message.Verdict{Kind: message.Acked}})
 	case observe.HandedOver, observe.Dropped:
 		v := message.Verdict{Kind: message.Acked, Err: s.err}
-		if r := m.core.lastReason(s); r.IsRejection() { // a worker learns that the service has answered
+		if r := m.core.reasons.get(s.place).last; r.IsRejection() { // a worker learns that the service has answered
 			v.Err = predicates.WithReason(s.err, r)
 		}
 		m.settlements.Push(settlement{msg, v})

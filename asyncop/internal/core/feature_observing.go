@@ -95,7 +95,7 @@ func AddObserving[IN, OUT any](
 // accepted calls the observers for an element that has taken its slot, which has a number if it was restored with one.
 func (o *Observing[IN, OUT]) accepted(s *Slot[IN, OUT]) bool {
 	g, r := o.core, o.newTrack()
-	o.of.set(s.place, r)
+	*o.of.ref(s.place) = r
 	r.accepted = g.now
 	t := r.seen
 	if t == nil {
@@ -254,7 +254,7 @@ func (o *Observing[IN, OUT]) attemptOver(s *Slot[IN, OUT], again bool, d time.Du
 	}
 	r.running = false
 	a := &r.attempt
-	a.Reason, a.Retry, a.Delay = o.core.lastReason(s), again, d
+	a.Reason, a.Retry, a.Delay = o.core.reasons.get(s.place).last, again, d
 	if len(o.counters) > 0 {
 		o.attempts = append(o.attempts, *a)
 	}
@@ -272,12 +272,12 @@ func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 		return
 	}
 	if !o.core.abandoned { // else the last offer of the sink wants its contexts
-		o.of.set(s.place, nil)
+		*o.of.ref(s.place) = nil
 	}
 	r.called = s.attempts > 0
 	r.element.InDoubt = s.doubt != noDoubt && how != observe.Emitted && how != observe.Empty
 	if t := r.seen; t != nil {
-		t.element.Reason, t.element.Attempts = o.core.lastReason(s), int(s.attempts)
+		t.element.Reason, t.element.Attempts = o.core.reasons.get(s.place).last, int(s.attempts)
 		switch how {
 		case observe.Emitted:
 			results, _ := s.attempt.Outcome()

@@ -26,8 +26,7 @@ type WayKeeper[IN any] struct {
 type way struct {
 	steps []observe.Step
 	open  bool // what follows from the last one is not known yet
-	asked bool
-	slow  bool // an attempt took more than half of the timeout, or the element did
+	keep  bool // although the element may have succeeded
 }
 
 // ways hooks in where an attempt is over. An element that succeeds at once has no way, and allocates nothing.
@@ -54,76 +53,61 @@ func KeepWays[IN, OUT any](g *Machine[IN, OUT], k WayKeeper[IN]) {
 	}
 }
 
-// concluded notes the outcome of an attempt, unless it is a success at once.
+// concluded notes the outcome of an attempt, unless it is a success and the element has no way yet.
 func (w *ways[IN, OUT]) concluded(s *Slot[IN, OUT], results int, err error) {
-	g, p := w.core, w.of.get(s.place)
-	if s.phase != running && s.phase != preparing || p != nil && p.open {
+	p := w.of.get(s.place)
+	if p == nil && err == nil || s.phase != running && s.phase != preparing || p != nil && p.open {
 		return
 	}
-	if p == nil && err == nil && !w.isSlow(s, s.last) {
-		if w.Asked == nil || !w.Asked(s.in) {
-			return
-		}
-		if p = w.newWay(s); p != nil {
-			p.asked = true
-		}
-	}
-	if p == nil {
-		if p = w.newWay(s); p == nil {
-			return
-		}
-	}
-	g.refresh()
 	w.note(s, p, results, err)
 }
 
-// isSlow reports whether more than half of the timeout of s has passed since an instant, as the loop knows it.
-func (w *ways[IN, OUT]) isSlow(s *Slot[IN, OUT], since time.Duration) bool {
-	return s.due != Never && w.core.now-since > (s.due-s.accepted)/2
-}
-
-// newWay gives s a way, or returns nil if there are too many.
-func (w *ways[IN, OUT]) newWay(s *Slot[IN, OUT]) *way {
-	if w.live == liveWays {
-		return nil
-	}
-	w.live++
-	p := new(way)
-	w.of.set(s.place, p)
-	return p
-}
-
-// note adds the attempt of s that has ended.
-func (w *ways[IN, OUT]) note(s *Slot[IN, OUT], p *way, results int, err error) {
+// note adds the attempt of s that has ended to its way, and returns that; nil if there are too many.
+func (w *ways[IN, OUT]) note(s *Slot[IN, OUT], p *way, results int, err error) *way {
 	g := w.core
-	if len(p.steps) == longestWay {
+	switch {
+	case p == nil && w.live == liveWays:
+		return nil
+	case p == nil:
+		w.live++
+		p = new(way)
+		*w.of.ref(s.place) = p
+	case len(p.steps) == longestWay:
 		p.steps = append(p.steps[:firstSteps], p.steps[firstSteps+1:]...)
 	}
+	g.refresh()
 	p.open = true
 	p.steps = append(p.steps, observe.Step{
 		Outcome: observe.Outcome{Attempt: int(s.attempts), Results: results, Err: err, Duration: g.now - s.last},
 		Begun:   g.Timers.Time(s.last),
 	})
+	return p
 }
 
-// over notes what follows from the attempt of s.
+// over notes what follows from the attempt of s. If that is its end, and s was slow or asks for it, its way is kept.
 func (w *ways[IN, OUT]) over(s *Slot[IN, OUT], again bool, delay time.Duration) {
-	p := w.of.get(s.place)
-	if p == nil && again { // it had no result
-		if p = w.newWay(s); p != nil {
-			w.note(s, p, 0, nil)
+	g, p, keep := w.core, w.of.get(s.place), false
+	if !again && (s.phase == running || s.phase == deciding) {
+		keep = s.due != Never && g.now-s.accepted > (s.due-s.accepted)/2 || w.Asked != nil && w.Asked(s.in)
+	}
+	if p == nil && (again || keep) { // it had a result
+		results := 0
+		if s.attempt != nil {
+			all, _ := s.attempt.Outcome()
+			results = len(all)
 		}
+		p = w.note(s, nil, results, nil)
 	}
 	if p == nil {
 		return
 	}
-	p.slow = p.slow || w.isSlow(s, s.accepted)
+	p.keep = p.keep || keep
 	if !p.open {
 		return
 	}
 	p.open = false
 	last := &p.steps[len(p.steps)-1]
-	last.Reason, last.Retry, last.Delay = w.core.lastReason(s), again, delay
+	last.Reason, last.Retry, last.Delay = g.reasons.get(s.place).last, again, delay
 	if w.Backend != nil {
 		last.Backend = w.Backend()
 	}
@@ -137,7 +121,7 @@ func (w *ways[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	}
 	w.live--
 	hasSucceeded := how == observe.Emitted || how == observe.Empty
-	if hasSucceeded && !p.slow && !p.asked || how == observe.Kept {
+	if hasSucceeded && !p.keep || how == observe.Kept {
 		return
 	}
 	if g.now-w.period >= keptPeriod || w.kept == 0 {

@@ -322,7 +322,7 @@ func (g *Machine[IN, OUT]) acceptControl(it Item[IN, OUT]) {
 	g.tick()
 	s := g.slots.take()
 	s.accepted, s.retry = g.now, it.Retry&notKept
-	g.held.set(s.place, it.Rest)
+	*g.held.ref(s.place) = it.Rest
 	s.entry = g.Queue.PutControl(s)
 }
 

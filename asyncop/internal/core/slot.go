@@ -174,7 +174,7 @@ func (g *Machine[IN, OUT]) limit(s *Slot[IN, OUT], due, total time.Duration) {
 	own := &limit[IN, OUT]{total: max(0, total)}
 	own.timer.Value = s
 	s.due, s.isOdd = due, true
-	g.limits.set(s.place, own)
+	*g.limits.ref(s.place) = own
 	g.odd.Arm(&own.timer, due)
 	if g.live == s {
 		g.live = nil // no element follows
@@ -186,11 +186,6 @@ func (g *Machine[IN, OUT]) unhold(s *Slot[IN, OUT]) any {
 	what := g.held.get(s.place)
 	g.held.clear(s.place)
 	return what
-}
-
-// lastReason returns that of the last outcome of s.
-func (g *Machine[IN, OUT]) lastReason(s *Slot[IN, OUT]) predicates.Reason {
-	return g.reasons.get(s.place).last
 }
 
 // doubts notes what an outcome that is not final says about its attempt: it may have taken effect, unless it was not sent or
@@ -317,8 +312,6 @@ func (t *side[T]) ref(place uint32) *T {
 	}
 	return &t.at[place]
 }
-
-func (t *side[T]) set(place uint32, v T) { *t.ref(place) = v }
 
 // clear sets what an element has to zero.
 func (t *side[T]) clear(place uint32) {

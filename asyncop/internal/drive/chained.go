@@ -1,7 +1,6 @@
 package drive
 
 import (
-	"context"
 	"sync/atomic"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
@@ -20,18 +19,9 @@ type chained[IN, OUT any] struct {
 	wanted atomic.Bool          // a caller ranges: the loop shall hand over to the port that was attached
 	next   *attachment[IN, OUT] // that port; written before wanted is set
 	handed chan struct{}        // closed by the loop: it has, and its goroutine ends
-	owner  atomic.Uint32        // of the core, from then on
-	cut    atomic.Bool          // the operator was cancelled
-	end    loopEnd              // owned by the loop
+	broken bool                 // by the body; owned by the loop
 	due    atomic.Bool          // a timer is, maybe
 }
-
-// The owners of the core of a chained driver.
-const (
-	ownedByLoop uint32 = iota
-	ownedByNone        // the body runs
-	rescued            // the operator was cancelled meanwhile, and ended on a goroutine of its own
-)
 
 // handsOver hands the core over to a goroutine that ranges over the results, if there is one. The loop ends then.
 func (d *Driver[IN, OUT]) handsOver() bool {
@@ -56,33 +46,22 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 		d.yieldError(&r)
 		return
 	}
-	unwatch := context.AfterFunc(d.host.Life, d.rescue)
-	returned := false
+	ended := false // all has left, or the operator has failed
 	defer func() {
-		if !returned { // a panic or Goexit, of the body, of the input, or of what the core calls
+		if p.r = nil; !ended { // a break, a panic or Goexit, of the body, of the input, or of what the core calls
 			d.breakOffLoop()
-			unwatch()
-			p.r = nil // the operator may be kept
 		}
 	}()
 	d.core.Run(func() {
 		for d.step() { // until the end
 		}
 	})
-	returned = true
-	switch d.chain.end {
-	case loopGoesOn: // all has left, or the operator has failed
-		d.finish()
-	case loopBroken:
-		d.breakOffLoop()
-	case loopRescued, loopRescuedBroken:
-		<-d.done
+	if d.chain.broken {
+		return
 	}
-	unwatch()
-	p.r = nil
-	if d.chain.end == loopGoesOn || d.chain.end == loopRescued {
-		d.yieldError(&r)
-	}
+	ended = true
+	d.finish()
+	d.yieldError(&r)
 }
 
 // endError returns why the operator has ended, nil if it has ended well, for the caller of a loop.
@@ -104,10 +83,6 @@ func (d *Driver[IN, OUT]) yieldError(r *ChainedRange[IN, OUT]) {
 // breakOffLoop ends the operator because the loop over its results ends. Goexit in code that the core called is a failure:
 // its goroutine, which is the caller's, cannot go on.
 func (d *Driver[IN, OUT]) breakOffLoop() {
-	if d.chain.owner.Load() != ownedByLoop && !d.chain.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
-		<-d.done
-		return
-	}
 	if err := d.core.State().Exited; err != nil {
 		d.core.End(guard.Wrap("asyncop: the goroutine that ranges over the results was ended", err))
 	} else {
@@ -116,26 +91,6 @@ func (d *Driver[IN, OUT]) breakOffLoop() {
 	}
 	d.finish()
 }
-
-// rescue ends the operator if it is cancelled while the body runs, which may go on for ever. If the loop has the core, it
-// looks for a cancel itself before it gives it away.
-func (d *Driver[IN, OUT]) rescue() {
-	d.chain.cut.Store(true)
-	if d.chain.owner.CompareAndSwap(ownedByNone, rescued) {
-		d.core.End(nil)
-		d.finish()
-	}
-}
-
-// loopEnd is how the loop over the results has ended, other than by the end of the operator.
-type loopEnd uint8
-
-const (
-	loopGoesOn loopEnd = iota
-	loopBroken         // by its body
-	loopRescued
-	loopRescuedBroken // and the body wants no more
-)
 
 // bodyPort is the input and the body of a loop over results, on the caller's goroutine.
 type bodyPort[IN, OUT any] struct {
@@ -158,7 +113,7 @@ const fewResults = 16
 func (p *bodyPort[IN, OUT]) put() bool {
 	d, c := p.d, &p.d.chain
 	switch {
-	case c.end != loopGoesOn:
+	case c.broken || d.host.Cancelled(): // checkSignals sees it
 		return false
 	case p.yielded == 0: // the body may take its time
 		if due := d.core.Next(); due != core.Now && due != core.Never && !d.timers.ScheduleAt(due) {
@@ -167,25 +122,10 @@ func (p *bodyPort[IN, OUT]) put() bool {
 	case c.due.Load() || p.yielded >= fewResults && !d.host.Mail.Empty():
 		return false
 	}
-	v := d.results[0]
-	c.owner.Store(ownedByNone)
-	if c.cut.Load() {
-		if !c.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
-			c.end = loopRescued
-		}
-		return false // checkSignals sees it
-	}
-	more := p.r.Yield(v, nil)
-	if !c.owner.CompareAndSwap(ownedByNone, ownedByLoop) {
-		if c.end = loopRescued; !more {
-			c.end = loopRescuedBroken
-		}
-		return false
-	}
+	more := p.r.Yield(d.results[0], nil)
 	d.core.Away(true) // the body may have taken its time
-	if p.yielded++; !more {
-		c.end = loopBroken
-	}
+	p.yielded++
+	c.broken = !more
 	return true
 }
 

@@ -28,8 +28,8 @@ type checkpointing[IN, OUT any] struct {
 	ending   atomic.Bool                          // the marker of the end of the input is on its way, or has come
 	coming   atomic.Uint64                        // the newest barrier that the source sends before any other element but one
 	marker   atomic.Bool                          // it does so with the marker
+	room     atomic.Pointer[[]core.Item[IN, OUT]] // for the next copy of what is in flight
 	full     atomic.Pointer[chan struct{}]        // the overflow is more than it should be; closed when it is not
-	spare    atomic.Pointer[[]core.Item[IN, OUT]] // memory for the next copy of what is in flight
 
 	// Owned by the loop.
 	seen     uint64                          // the newest barrier that has come
@@ -133,12 +133,18 @@ func (k *checkpointing[IN, OUT]) wasAccepted() bool {
 	return k != nil && k.restored > 0 && (k.d.Observer == nil || k.restoredNumber(0) != 0)
 }
 
-// Pending implements participant.Participant. It gets the memory for the copy, so that the loop need not wait for it.
+// leastRoom is added to the room for a copy, since elements come meanwhile.
+const leastRoom = 1024
+
+// Pending implements participant.Participant. It makes the room for the copy, so that the loop need not wait for it.
 func (k *checkpointing[IN, OUT]) Pending(b participant.Barrier) {
 	if b.Kind == participant.EndOfInput {
 		k.ending.Store(true)
 	} else {
-		k.prepare()
+		counts, _ := k.d.published.get()
+		room := make([]core.Item[IN, OUT], counts.InFlight+counts.InFlight/8+leastRoom)
+		clear(room) // the system gives memory when it is first written
+		k.room.Store(&room)
 		k.expected.Store(b.ID)
 	}
 	k.d.host.WakeUp()
@@ -286,7 +292,11 @@ func (d *Driver[IN, OUT]) passBarrier() {
 // copyInFlight copies what a checkpoint holds (law C1). All else waits for it, so it does nothing but copy.
 func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OUT], err error) {
 	began := d.timers.Now()
-	items := d.core.Items(d.checks.takeSpare(d.core.State().Len+d.backlog.Len()), d.State.Results != nil)
+	var items []core.Item[IN, OUT]
+	if room := d.checks.room.Swap(nil); room != nil {
+		items = (*room)[:0]
+	}
+	items = d.core.Items(items, d.State.Results != nil)
 	for it := range d.backlog.All() {
 		if it.Kind != core.Control || !isEndOfInput(it.Rest) {
 			it.Wait = d.checks.restOf(&it, d.core.State().Now)
@@ -325,7 +335,6 @@ func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err
 			k.lost.Store(&lost) // before the report, which may end the operator
 		}
 		b.Report(k.d.Name, state, err)
-		k.keepSpare(s.Items)
 	}()
 	if err != nil {
 		return
@@ -334,40 +343,6 @@ func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err
 	defer stands.Close(func(recovered any) { err = call.Panicked(recovered) })
 	state, err = d.State.Encode(s)
 	stands.Returned()
-}
-
-// minSpare is how many places a spare has at least, and how many more than are needed it may have.
-const minSpare = 1024
-
-// prepare makes a spare of about the size that will be needed, unless there is one.
-func (k *checkpointing[IN, OUT]) prepare() {
-	inFlight, _ := k.d.published.get()
-	n := int(inFlight.InFlight)
-	n += n/8 + minSpare
-	if spare := k.spare.Swap(nil); spare != nil && cap(*spare) >= n {
-		k.spare.Store(spare)
-		return
-	}
-	items := make([]core.Item[IN, OUT], n)
-	clear(items) // the system gives memory when it is first written
-	k.spare.Store(&items)
-}
-
-// takeSpare returns an empty slice with n places, or nearly so.
-func (k *checkpointing[IN, OUT]) takeSpare(n int) []core.Item[IN, OUT] {
-	if spare := k.spare.Swap(nil); spare != nil && cap(*spare) >= n {
-		return (*spare)[:0]
-	}
-	return make([]core.Item[IN, OUT], 0, n)
-}
-
-// keepSpare keeps the memory of a copy for the next one, unless it was made for much more.
-func (k *checkpointing[IN, OUT]) keepSpare(items []core.Item[IN, OUT]) {
-	if cap(items) > 2*len(items)+2*minSpare {
-		return
-	}
-	clear(items) // nothing is kept alive
-	k.spare.Store(&items)
 }
 
 // lostState returns why the state is not in the final checkpoint, if that is so. A cancel does not wait for the codec.

@@ -94,8 +94,9 @@ type upNext[OUT any] struct {
 
 // In returns the channel of an upstream, which will close it.
 func (d *Driver[IN, OUT]) In() chan<- any {
-	d.wired.Store(true)
-	d.startDiscarding()
+	if !d.wired.Swap(true) {
+		d.startDiscarding()
+	}
 	return d.in
 }
 
@@ -252,7 +253,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	}
 	slots := d.core.State().Len
 	busy = d.emitSome() || busy
-	if d.chain.end != loopGoesOn {
+	if d.chain.broken {
 		return false
 	}
 	busy = busy || d.core.State().Len < slots // elements that emit nothing have left

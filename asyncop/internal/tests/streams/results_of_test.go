@@ -181,69 +181,50 @@ func TestChainedCodeThatBreaks(t *testing.T) {
 	}
 }
 
-// A cancel and a Stop whose context ends return although the body blocks; the loop gets the error when the body comes back.
-func TestChainedABodyThatBlocks(t *testing.T) {
-	for name, end := range map[string]func(op *asyncop.AsyncWaitOperator[string, string], cancel context.CancelCauseFunc) error{
-		"cancel": func(op *asyncop.AsyncWaitOperator[string, string], cancel context.CancelCauseFunc) error {
-			cancel(optest.ErrBroken)
-			return op.Wait()
-		},
-		"stop": func(op *asyncop.AsyncWaitOperator[string, string], _ context.CancelCauseFunc) error {
-			ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, optest.ErrBroken)
-			defer cancel()
-			return op.Stop(ctx)
-		},
-	} {
-		for _, leaves := range []string{"goes on", "breaks", "panics"} {
-			t.Run(name+"/"+leaves, func(t *testing.T) {
-				optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
-					ctx, cancel := context.WithCancelCause(t.Context())
-					var ended atomic.Int32
-					fn := asyncop.Func(func(ctx context.Context, in string, result optest.Future) error {
-						if in == "a" {
-							result.Complete("A", "AA")
-						} else {
-							context.AfterFunc(ctx, func() { ended.Add(1) })
-						}
-						return nil
-					})
-					op := optest.Construct(m, fn, time.Minute, nil, asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
-					gate := make(chan struct{})
-					var last error
-					left := make(chan any, 1)
-					go func() {
-						defer func() { left <- recover() }()
-						for _, err := range op.ResultsOf(asyncop.FromSlice([]string{"a", "b", "c"})) {
-							if last = err; err != nil {
-								continue
-							}
-							<-gate
-							if leaves == "breaks" {
-								break
-							} else if leaves == "panics" {
-								panic("in the loop")
-							}
-						}
-					}()
-					synctest.Wait()
-					require.ErrorIs(t, end(op, cancel), optest.ErrBroken)
-					require.ErrorIs(t, op.Err(), optest.ErrBroken)
-					<-op.Done()
-					synctest.Wait()
-					require.EqualValues(t, m.Capacity-1, ended.Load(), "contexts of calls have ended")
-					optest.CheckBalance(t, op.Stats())
-					close(gate)
-					value := <-left
-					require.Equal(t, leaves == "panics", value != nil)
-					if leaves == "goes on" {
-						require.ErrorIs(t, last, optest.ErrBroken)
+// A cancel while the body runs ends the operator, and the contexts of its calls, when the body returns.
+func TestChainedCancelInTheBody(t *testing.T) {
+	for _, leaves := range []string{"goes on", "breaks", "panics"} {
+		t.Run(leaves, func(t *testing.T) {
+			optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				var ended atomic.Int32
+				fn := asyncop.Func(func(ctx context.Context, in string, result optest.Future) error {
+					if in == "a" {
+						result.Complete("A", "AA")
 					} else {
-						require.NoError(t, last)
+						context.AfterFunc(ctx, func() { ended.Add(1) })
 					}
-					cancel(nil)
-				}, 3)
-			})
-		}
+					return nil
+				})
+				op := optest.Construct(m, fn, time.Minute, nil, asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+				var errs []error
+				func() {
+					defer func() { require.Equal(t, leaves == "panics", recover() != nil) }()
+					for _, err := range op.ResultsOf(asyncop.FromSlice([]string{"a", "b", "c"})) {
+						errs = append(errs, err)
+						if err != nil {
+							continue
+						}
+						cancel(optest.ErrBroken)
+						synctest.Wait()
+						if leaves == "breaks" {
+							break
+						} else if leaves == "panics" {
+							panic("in the loop")
+						}
+					}
+				}()
+				<-op.Done()
+				require.ErrorIs(t, op.Err(), optest.ErrBroken)
+				synctest.Wait()
+				require.EqualValues(t, m.Capacity-1, ended.Load(), "contexts of calls have ended")
+				if leaves == "goes on" {
+					require.Len(t, errs, 2, "the second result of a does not follow")
+					require.ErrorIs(t, errs[1], optest.ErrBroken)
+				}
+				optest.CheckBalance(t, op.Stats())
+			}, 3)
+		})
 	}
 }
 
