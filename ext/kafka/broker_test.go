@@ -46,6 +46,14 @@ func ownBrokers(t testing.TB, n int, settings ...string) clustertest.Cluster {
 	return all
 }
 
+// clusterOf is for a cluster of the test's own.
+func clusterOf(t testing.TB, all clustertest.Cluster) *cluster {
+	t.Helper()
+	c := &cluster{t: t, addrs: all.Addrs()}
+	c.admin = c.client()
+	return c
+}
+
 // wipe removes all topics and groups. A group whose members were dropped is removed after their sessions.
 func wipe(t testing.TB, addrs []string) {
 	t.Helper()

@@ -83,14 +83,6 @@ func work(ctx context.Context, addrs []string) error {
 	return err
 }
 
-// clusterOf is for a cluster of the test's own.
-func clusterOf(t testing.TB, all clustertest.Cluster) *cluster {
-	t.Helper()
-	c := &cluster{t: t, addrs: all.Addrs()}
-	c.admin = c.client()
-	return c
-}
-
 // harmOne freezes a broker, kills it, or shuts it down, in turns, and lets it go on or starts it again after a while. What it led goes to the
 // others meanwhile.
 func harmOne(t testing.TB, all clustertest.Cluster, turn int) {
