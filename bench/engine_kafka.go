@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -8,34 +9,60 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/ext/kafka"
+	"github.com/weirflow/weir/ext/kafka/clustertest"
 	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
-// fakeKafka is an engine with the topics "in" and "out". It is a Kafka in memory, without a disk and replicas.
-type fakeKafka struct {
-	cluster *kfake.Cluster
+// kafkaEngine is an engine with the topics "in" and "out".
+type kafkaEngine struct {
+	addrs   []string
+	end     func()
 	engines []*kafka.Engine
 }
 
+// startKafka starts a Kafka in memory, without a disk and replicas.
 func startKafka() (engine, error) { return fakeCluster() }
 
-func fakeCluster() (*fakeKafka, error) {
+func fakeCluster() (*kafkaEngine, error) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(orderKeys, "in", "out"),
 		kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	if err != nil {
 		return nil, err
 	}
-	return &fakeKafka{cluster: cluster}, nil
+	return &kafkaEngine{addrs: cluster.ListenAddrs(), end: cluster.Close}, nil
 }
 
-func (e *fakeKafka) seed() kgo.Opt { return kgo.SeedBrokers(e.cluster.ListenAddrs()...) }
+// startBrokers starts three brokers of Apache Kafka in processes of their own. Each record is on all of them.
+func startBrokers() (engine, error) {
+	cluster, err := clustertest.Start(3)
+	if err != nil {
+		return nil, err
+	}
+	e := &kafkaEngine{addrs: cluster.Addrs(), end: cluster.Close}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	client, err := kgo.NewClient(e.seed())
+	if err == nil {
+		defer client.Close()
+		var made kadm.CreateTopicResponses
+		made, err = kadm.NewClient(client).CreateTopics(ctx, orderKeys, 3, nil, "in", "out")
+		err = cmp.Or(err, made.Error())
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.close())
+	}
+	return e, nil
+}
 
-func (e *fakeKafka) fill(ctx context.Context, n int) error {
+func (e *kafkaEngine) seed() kgo.Opt { return kgo.SeedBrokers(e.addrs...) }
+
+func (e *kafkaEngine) fill(ctx context.Context, n int) error {
 	client, err := kgo.NewClient(e.seed(), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
 		return err
@@ -54,7 +81,7 @@ func (e *fakeKafka) fill(ctx context.Context, n int) error {
 }
 
 // bare implements engine: poll, produce what has come, commit.
-func (e *fakeKafka) bare(ctx context.Context, n int) error {
+func (e *kafkaEngine) bare(ctx context.Context, n int) error {
 	client, err := kgo.NewClient(e.seed(), kgo.ConsumerGroup("workers"), kgo.ConsumeTopics("in"), kgo.DisableAutoCommit(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	if err != nil {
@@ -62,7 +89,7 @@ func (e *fakeKafka) bare(ctx context.Context, n int) error {
 	}
 	defer client.Close()
 	for left := n; left > 0; {
-		fetches := client.PollRecords(ctx, storebench.Batch)
+		fetches := client.PollFetches(ctx)
 		if err := fetches.Err(); err != nil {
 			return err
 		}
@@ -82,7 +109,7 @@ func (e *fakeKafka) bare(ctx context.Context, n int) error {
 	return nil
 }
 
-func (e *fakeKafka) open(ctx context.Context) (delivery.Source[[]byte], delivery.Sink[[]byte], error) {
+func (e *kafkaEngine) open(ctx context.Context) (delivery.Source[[]byte], delivery.Sink[[]byte], error) {
 	in, err := e.queue(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -91,8 +118,8 @@ func (e *fakeKafka) open(ctx context.Context) (delivery.Source[[]byte], delivery
 }
 
 // queue opens the engine, and returns the queue of the topic "in".
-func (e *fakeKafka) queue(ctx context.Context, opts ...kgo.Opt) (*delivery.Queue[[]byte], error) {
-	engine, err := kafka.Open(ctx, strings.Join(e.cluster.ListenAddrs(), ","), kafka.WithForeign("workers", "in"), kafka.WithTopics(1, 1),
+func (e *kafkaEngine) queue(ctx context.Context, opts ...kgo.Opt) (*delivery.Queue[[]byte], error) {
+	engine, err := kafka.Open(ctx, strings.Join(e.addrs, ","), kafka.WithForeign("workers", "in"), kafka.WithTopics(1, 1),
 		kafka.WithClient(opts...))
 	if err != nil {
 		return nil, err
@@ -101,16 +128,18 @@ func (e *fakeKafka) queue(ctx context.Context, opts ...kgo.Opt) (*delivery.Queue
 	return delivery.NewQueue[[]byte](engine, "workers", delivery.WithCodec(storebench.Raw), delivery.WithLogger(slog.New(slog.DiscardHandler))), nil
 }
 
-func (e *fakeKafka) moved(ctx context.Context, n int, f func(payload []byte)) error {
+func (e *kafkaEngine) moved(ctx context.Context, n int, f func(payload []byte)) error {
 	client, err := kgo.NewClient(e.seed(), kgo.ConsumeTopics("out"))
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	has := 0
-	for p := range int32(orderKeys) {
-		has += int(e.cluster.PartitionInfo("out", p).HighWatermark)
+	ends, err := kadm.NewClient(client).ListEndOffsets(ctx, "out")
+	if err = cmp.Or(err, ends.Error()); err != nil {
+		return err
 	}
+	has := 0
+	ends.Each(func(o kadm.ListedOffset) { has += int(o.Offset) })
 	for read := 0; read < has; {
 		fetches := client.PollFetches(ctx)
 		if err := fetches.Err(); err != nil {
@@ -124,10 +153,10 @@ func (e *fakeKafka) moved(ctx context.Context, n int, f func(payload []byte)) er
 	return nil
 }
 
-func (e *fakeKafka) close() error {
+func (e *kafkaEngine) close() error {
 	for _, engine := range e.engines {
 		_ = engine.Close() // a worker whose connection was cut cannot say farewell
 	}
-	e.cluster.Close()
+	e.end()
 	return nil
 }

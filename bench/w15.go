@@ -289,7 +289,7 @@ func dieOnKafka(ctx context.Context, m *Meter, n int, lease time.Duration) (err 
 }
 
 // members waits until the group has so many members, each with partitions.
-func (e *fakeKafka) members(ctx context.Context, n int) error {
+func (e *kafkaEngine) members(ctx context.Context, n int) error {
 	client, err := kgo.NewClient(e.seed())
 	if err != nil {
 		return err

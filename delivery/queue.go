@@ -370,28 +370,35 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 // A message without an id gets a random id, which differs at each PutAll; messages of [Run] always have an id. A value that cannot be encoded is
 // rejected; if its message does not have an acknowledgement, PutAll returns an error that matches [message.ErrRefused], and does not put any value.
 func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) error {
-	ms := make([]store.Message, 0, len(messages))
+	ms := make([]store.Message, len(messages))
+	errs := guard.Each(len(ms), func(i int) (err error) { // one goroutine for all
+		ms[i].Schema = codec.SchemaOf(q.codec)
+		ms[i].Payload, err = q.codec.Append(nil, messages[i].Value)
+		return err
+	}, func(recovered any) error { return guard.Recovered("delivery", recovered) })
 	put := make([]message.Message[T], 0, len(messages))
-	for _, m := range messages {
-		meta := m.Meta()
-		kept := failed.Onward(meta)
-		if kept.ID == "" {
-			kept.ID = rand.Text()
+	for i, m := range messages {
+		encoded, err := &ms[i], errs[i]
+		encoded.Meta = failed.Onward(m.Meta())
+		if encoded.Meta.ID == "" {
+			encoded.Meta.ID = rand.Text()
 		}
-		encoded, err := leases.Encode(q.codec, m.Value, kept)
-		if err == nil {
-			err = q.needsKey(&kept)
+		if err != nil {
+			err = fmt.Errorf("delivery: %w: the codec: %w", message.ErrRefused, err)
+		} else {
+			err = q.needsKey(&encoded.Meta)
 		}
 		switch {
 		case err == nil:
-			ms, put = append(ms, encoded), append(put, m)
+			ms[len(put)] = *encoded
+			put = append(put, m)
 		case m.Pending():
 			m.Reject(err)
 		default: // no source would see a rejection, and the value would be lost (law D1)
-			return fmt.Errorf("delivery: queue %q: message %q: %w", q.name, meta.ID, err)
+			return fmt.Errorf("delivery: queue %q: message %q: %w", q.name, m.Meta().ID, err)
 		}
 	}
-	return partly(put, q.put(ctx, ms...))
+	return partly(put, q.put(ctx, ms[:len(put)]...))
 }
 
 func (q *Queue[T]) put(ctx context.Context, ms ...store.Message) error {

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,7 +108,9 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	}
 	if o, ok := op.(*asyncop.AsyncWaitOperator[IN, OUT]); ok { // what embeds one may not give it what Run receives
 		w.awaitRoom = o.AwaitRoom
+		w.puts = cmp.Or(w.puts, int(max(defaultBatch, min(o.Stats().Capacity, maxPuts))))
 	}
+	w.puts = cmp.Or(w.puts, defaultBatch)
 	defer w.beside(ctx, engines)()
 	return summary, w.run(ctx)
 }
@@ -145,8 +148,8 @@ type worker[IN, OUT any] struct {
 
 // run drives the operator until its end.
 func (w *worker[IN, OUT]) run(ctx context.Context) error {
-	results := make(chan message.Message[OUT], w.batch) // from the body of the loop to the sink; closed here
-	filled := make(chan struct{})                       // closed when the sink has all results
+	results := make(chan message.Message[OUT], w.puts) // from the body of the loop to the sink; closed here
+	filled := make(chan struct{})                      // closed when the sink has all results
 	watched := make(chan struct{})
 	go func() { // ends with over
 		defer close(watched)

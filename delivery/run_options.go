@@ -23,8 +23,15 @@ type shared struct {
 	runOption
 }
 
+// How many messages are received and put at once.
+const (
+	defaultBatch = 100
+	maxPuts      = 10_000 // the acknowledgement of a put costs a journey to the engine, which many share
+)
+
 type runSettings struct {
-	batch  int
+	batch  int // as received
+	puts   int // as put; 0: as many as the operator has slots, within limits
 	drain  time.Duration
 	share  float64
 	window int
@@ -36,7 +43,7 @@ type runSettings struct {
 
 func newRunSettings(opts []RunOption) runSettings {
 	s := runSettings{
-		batch: 100, drain: 20 * time.Second, share: 0.5, window: 100, clock: clock.New(), logger: slog.Default(),
+		batch: defaultBatch, drain: 20 * time.Second, share: 0.5, window: 100, clock: clock.New(), logger: slog.Default(),
 	}
 	for i, opt := range opts {
 		if opt == nil {
@@ -47,14 +54,15 @@ func newRunSettings(opts []RunOption) runSettings {
 	return s
 }
 
-// WithBatch sets how many messages are received at once, and how many results are put into the sink at once, at most; the default is 100. The
-// sink gets the results at hand, so a result does not wait for others. Run receives only as many messages as the operator has free slots, so a
-// worker does not keep messages from others that it cannot process. It panics if n < 1.
+// WithBatch sets how many messages are received at once, and how many results are put into the sink at once, at most. By default Run receives 100
+// at once, and puts as many as the operator has slots: 100 to 10,000. The sink gets the results at hand, so a result does not wait for others;
+// as many results may wait for the sink. Run receives only as many messages as the operator has free slots, so a worker does not keep messages from
+// others that it cannot process. It panics if n < 1.
 func WithBatch(n int) RunOption {
 	if n < 1 {
 		panic(fmt.Sprintf("delivery: WithBatch: %d, want 1 or more", n))
 	}
-	return runOption(func(s *runSettings) { s.batch = n })
+	return runOption(func(s *runSettings) { s.batch, s.puts = n, n })
 }
 
 // WithDrain sets how long [Run] finishes its messages after its context has ended; the default is 20 s. Messages that are not done then are

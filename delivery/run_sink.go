@@ -88,7 +88,7 @@ func (w *worker[IN, OUT]) collect(f *filling[OUT]) bool {
 			timer := w.clock.Timer(max(0, f.next().Sub(w.clock.Now())))
 			defer timer.Stop()
 			due = timer.C
-			if len(f.aside) >= w.batch {
+			if len(f.aside) >= w.puts {
 				more = nil
 			}
 		} else {
@@ -101,7 +101,7 @@ func (w *worker[IN, OUT]) collect(f *filling[OUT]) bool {
 		case <-broken:
 		}
 	}
-	for f.results != nil && len(f.left)+len(f.aside) < w.batch {
+	for f.results != nil && len(f.left)+len(f.aside) < w.puts {
 		select {
 		case m, ok := <-f.results:
 			f.add(m, ok)
@@ -123,10 +123,10 @@ func (f *filling[OUT]) add(m message.Message[OUT], ok bool) {
 // withID returns a result that has an id, at random if need be: a sink that has taken it without saying so knows it again. What comes from
 // a source has an id, but for some that have no engine.
 func withID[OUT any](m message.Message[OUT]) message.Message[OUT] {
-	meta := m.Meta()
-	if meta.ID != "" {
+	if m.Meta().ID != "" { // its copy must not escape
 		return m
 	}
+	meta := m.Meta()
 	meta.ID = rand.Text()
 	if !m.Pending() {
 		return message.New(m.Value, &meta, nil)

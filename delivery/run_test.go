@@ -1189,3 +1189,21 @@ func TestErrorsThatBreak(t *testing.T) {
 		require.True(t, err == nil || fmt.Sprint(err) != "")
 	})
 }
+
+// A sink whose puts take long gets what has come meanwhile, up to the operator's slots: else the puts are the limit of the worker.
+func TestRunPutsAsManyAsTheOperatorHasSlots(t *testing.T) {
+	for slots, want := range map[int]int{10: 100, 1000: 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			var sizes []int
+			sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
+				sizes = append(sizes, len(ms))
+				time.Sleep(time.Second)
+				return nil
+			})
+			op := asyncop.UnorderedWait(asyncop.Blocking(itoa), time.Hour, slots, asyncop.WithLogger(quiet), asyncop.WithFailureSink(taken))
+			_, err := delivery.Run(t.Context(), newList(5000, false), op, sink, silent)
+			require.NoError(t, err)
+			require.Equal(t, want, slices.Max(sizes), sizes)
+		})
+	}
+}

@@ -36,8 +36,8 @@ func bill(ctx context.Context, charge asyncop.AsyncFunction[string, string], str
 	defer engine.Close()
 	orders := delivery.NewQueue[string](engine, "orders", delivery.RetryAfter(50*time.Millisecond, 100*time.Millisecond))
 	receipts := delivery.NewQueue[string](engine, "receipts")
-	op := asyncop.UnorderedWaitWithRetry(charge, 10*time.Second, 100, strategy, asyncop.WithFailureSink(orders.TakeFailure))
-	_, err = delivery.Run(ctx, orders, op, receipts, delivery.WithBatch(1000))
+	op := asyncop.UnorderedWaitWithRetry(charge, 10*time.Second, 1000, strategy, asyncop.WithFailureSink(orders.TakeFailure))
+	_, err = delivery.Run(ctx, orders, op, receipts)
 	return err
 }
 

@@ -124,8 +124,7 @@ func (m *Meta) instants() [5]instant {
 //
 // The error names a field that is over its limit or cannot be written. The map belongs to the caller.
 func (m Meta) ToHeaders() (map[string]string, error) {
-	m, err := m.fit()
-	if err != nil {
+	if err := m.fit(); err != nil {
 		return nil, refused(m.ID, err)
 	}
 	h := maps.Clone(m.Headers)

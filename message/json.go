@@ -45,8 +45,7 @@ type storedOrigin struct {
 
 // MarshalJSON returns m as it is stored: an object without zero fields. The error names a field that is over its limit.
 func (m Meta) MarshalJSON() ([]byte, error) {
-	m, err := m.fit()
-	if err != nil {
+	if err := m.fit(); err != nil {
 		return nil, refused(m.ID, err)
 	}
 	s := storedMeta{
@@ -136,7 +135,7 @@ func metaFromJSON(b []byte) (m Meta, err error) {
 	if m, err = m.known(); err != nil {
 		return Meta{}, err
 	}
-	return m.fit()
+	return m, m.fit()
 }
 
 // known returns m with those of its headers read that an earlier version has passed on, since it did not know them.

@@ -21,8 +21,8 @@ const (
 // reserved is what the names of weir's headers begin with, in any case.
 const reserved = "Weir-"
 
-// fit returns m as the stored forms have it, or what is wrong with it.
-func (m Meta) fit() (Meta, error) {
+// fit makes m what the stored forms have, or returns what is wrong with it.
+func (m *Meta) fit() error {
 	for _, f := range []struct{ name, value string }{
 		{"ID", m.ID},
 		{"Key", m.Key},
@@ -33,7 +33,7 @@ func (m Meta) fit() (Meta, error) {
 		{"Provider", m.Provider},
 	} {
 		if len(f.value) > maxName {
-			return m, fmt.Errorf("%s has %d bytes, at most %d are allowed", f.name, len(f.value), maxName)
+			return fmt.Errorf("%s has %d bytes, at most %d are allowed", f.name, len(f.value), maxName)
 		}
 	}
 	for _, f := range []struct {
@@ -41,7 +41,7 @@ func (m Meta) fit() (Meta, error) {
 		value int
 	}{{"Visit", m.Visit}, {"Attempts", m.Attempts}, {"Merges", m.Merges}} {
 		if f.value < 0 {
-			return m, fmt.Errorf("%s is %d", f.name, f.value)
+			return fmt.Errorf("%s is %d", f.name, f.value)
 		}
 	}
 	for _, f := range []struct {
@@ -54,18 +54,18 @@ func (m Meta) fit() (Meta, error) {
 		}
 		*f.value = f.value.UTC().Round(0)
 		if err := checkYear(*f.value); err != nil {
-			return m, fmt.Errorf("%s: %w", f.name, err)
+			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
 	size := 0
 	for name, value := range m.Headers {
 		if name == "" || isOurs(name) {
-			return m, fmt.Errorf("a header of the user's cannot have the name %q", name)
+			return fmt.Errorf("a header of the user's cannot have the name %q", name)
 		}
 		size += len(name) + len(value)
 	}
 	if size > maxHeaders {
-		return m, fmt.Errorf("the Headers have %d bytes, at most %d are allowed", size, maxHeaders)
+		return fmt.Errorf("the Headers have %d bytes, at most %d are allowed", size, maxHeaders)
 	}
 	if len(m.Headers) == 0 {
 		m.Headers = nil
@@ -80,7 +80,7 @@ func (m Meta) fit() (Meta, error) {
 		m.Reasons = nil
 	}
 	m.Way = fitWay(m.Way)
-	return m, nil
+	return nil
 }
 
 // refused returns the error for a Meta that is over a limit.

@@ -46,3 +46,15 @@ func authentication(err error) error {
 	}
 	return nil
 }
+
+// lacking marks an error that says that the principal has no right: another try would not give it one. right names what it needs.
+func lacking(err error, right string) error {
+	for _, denied := range []error{
+		kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed, kerr.TransactionalIDAuthorizationFailed, kerr.ClusterAuthorizationFailed,
+	} {
+		if errors.Is(err, denied) {
+			return guard.MarkPermanent(fmt.Errorf("the client needs the right %s: %w", right, err))
+		}
+	}
+	return err
+}

@@ -25,6 +25,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/kafka/clustertest"
 	"github.com/weirflow/weir/message"
 )
 
@@ -39,7 +40,7 @@ type cluster struct {
 func newCluster(t testing.TB, partitions int32, topics ...string) *cluster {
 	t.Helper()
 	c := &cluster{t: t}
-	if libs() != "" {
+	if clustertest.Libs() != "" {
 		c.addrs = realBroker(t)
 		c.admin = c.client()
 		for _, topic := range topics {

@@ -171,7 +171,7 @@ func commit(ctx context.Context, client *kgo.Client, partitions []partitionID, f
 		for _, t := range resp.Topics {
 			for _, p := range t.Partitions {
 				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-					failed = errors.Join(failed, fmt.Errorf("kafka: commit of topic %q, partition %d: %w", t.Topic, p.Partition, err))
+					failed = errors.Join(failed, fmt.Errorf("kafka: commit of topic %q, partition %d: %w", t.Topic, p.Partition, lacking(err, "READ on the topic and on the group")))
 				}
 			}
 		}

@@ -100,12 +100,8 @@
 //
 // # Permissions
 //
-//   - A worker: READ and DESCRIBE on its topics, READ on its group, WRITE on layers and dead letters. Put: WRITE and DESCRIBE. [WithTopics]:
-//     CREATE. Brokers before 2.8 want IDEMPOTENT_WRITE on the cluster, too.
-//   - A [Group]: READ and DESCRIBE on its topics, READ on its group. An input: READ and DESCRIBE on its topic.
-//   - An output: READ, WRITE and DESCRIBE on its topic, WRITE and DESCRIBE on its transactional id, READ on the group of the same name.
-//   - A view: READ and DESCRIBE on its topic, READ on its group, which is weir-merge-TOPIC for dead letters. A merge also DELETE on the topic,
-//     WRITE on the topic that it sends to, and WRITE on the transactional id weir-merge-TOPIC. A purge DELETE.
+// docs/reference/permissions.md lists the rights (ACLs) of each part. An error names a right that is missing, and ends the start, the worker or the
+// [Group]. Brokers before 2.8 want IDEMPOTENT_WRITE on the cluster, too.
 //
 // A worker or a [Group] waits for a topic of others that does not exist, and logs a warning after three seconds, once for each topic. TLS and
 // SASL are options of the client; this package does not log them.

@@ -129,7 +129,7 @@ func (e *Engine) create(ctx context.Context, topic string) error {
 	if detail := made.ErrMessage; detail != "" {
 		err = fmt.Errorf("%w: %s", err, detail)
 	}
-	if err = fmt.Errorf("kafka: making the topic %s: %w", topic, err); isRefusal(err) {
+	if err = fmt.Errorf("kafka: making the topic %s: %w", topic, lacking(err, "CREATE on the topic or the cluster")); isRefusal(err) {
 		return guard.MarkPermanent(err)
 	}
 	return err

@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/partitions"
 )
 
@@ -103,11 +104,16 @@ func (g *Group) Run(ctx context.Context, h partitions.Handler) error {
 	defer client.Close()
 	var watching sync.WaitGroup
 	look := m.clock.Ticker(lookEvery)
+	ctx, enough := context.WithCancel(ctx)
 	watching.Go(func() { watchTopics(ctx, client, look, m.logger, g.Topics) })
 	defer watching.Wait()
-	for ctx.Err() == nil { // no records come, but errors do
+	defer enough()
+	var denied error
+	for ctx.Err() == nil && denied == nil { // no records come, but errors do
 		client.PollFetches(ctx).EachError(func(_ string, _ int32, err error) {
-			if ctx.Err() == nil {
+			if err = lacking(err, "READ on the topics and on the group"); guard.IsPermanent(err) {
+				denied = fmt.Errorf("kafka: group %q: %w", g.Name, err)
+			} else if ctx.Err() == nil {
 				m.warn("the client continues after an error", err)
 			}
 		})
@@ -115,7 +121,7 @@ func (g *Group) Run(ctx context.Context, h partitions.Handler) error {
 	if err := client.LeaveGroupContext(m.work); err != nil { // after all was revoked
 		m.warn("it could not be left, and notices by the session timeout", err)
 	}
-	return nil
+	return denied
 }
 
 func (m *member) warn(what string, err error) {

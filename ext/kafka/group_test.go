@@ -23,12 +23,13 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/ext/kafka/clustertest"
 	"github.com/weirflow/weir/partitions"
 )
 
 // session is how long the brokers wait for a worker that is frozen. A real one may be slow to answer to the others.
 var session = func() time.Duration {
-	if libs() != "" {
+	if clustertest.Libs() != "" {
 		return 3 * time.Second
 	}
 	return 600 * time.Millisecond

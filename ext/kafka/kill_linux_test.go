@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/ext/kafka/clustertest"
 	"github.com/weirflow/weir/internal/testing/child/workers"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
@@ -27,6 +29,7 @@ import (
 const (
 	killedWorker  = "kafka-worker"
 	killedSession = 3 * time.Second
+	brokerSession = 3 * time.Second        // of clustertest
 	killedDelay   = 200 * time.Millisecond // of the layer
 )
 
@@ -81,36 +84,37 @@ func work(ctx context.Context, addrs []string) error {
 	return err
 }
 
-// of returns the cluster of real brokers.
-func (all brokers) cluster(t testing.TB) *cluster {
-	t.Helper()
-	c := &cluster{t: t, addrs: all.addrs()}
-	c.admin = c.client()
-	return c
-}
-
-// killOne kills a broker, or shuts it down, and starts it again after a while. What it led goes to the others meanwhile.
-func (all brokers) killOne(t testing.TB) {
+// harmOne freezes a broker, kills it, or shuts it down, in turns, and lets it go on or starts it again after a while. What it led goes to the
+// others meanwhile.
+func harmOne(t testing.TB, all clustertest.Cluster, turn int) {
 	t.Helper()
 	b := all[rand.IntN(len(all))]
-	if rand.IntN(3) == 0 {
-		b.shutdown()
-	} else {
-		b.kill()
+	switch turn % 3 {
+	case 0:
+		require.NoError(t, b.Signal(syscall.SIGSTOP))
+		time.Sleep(brokerSession * 2)
+		require.NoError(t, b.Signal(syscall.SIGCONT))
+		return
+	case 1:
+		b.Kill()
+	case 2:
+		b.Shutdown()
 	}
-	time.Sleep(rand.N(3 * time.Second))
-	b.restart(t)
+	time.Sleep(rand.N(brokerSession))
+	require.NoError(t, b.Restart())
 }
 
 // TestKilledWorkersAndBrokers checks laws D1 and D3 on three brokers: workers are killed, and stopped for longer than their sessions, and brokers
-// are killed. No order is lost or early. WEIR_LONG=1 kills for longer.
+// are frozen, killed and shut down. No order is lost or early. WEIR_LONG=1 kills for longer.
 func TestKilledWorkersAndBrokers(t *testing.T) {
 	all := ownBrokers(t, 3)
 	n, kills := 3000, 9
 	if os.Getenv("WEIR_LONG") != "" {
 		n, kills = 30_000, 60
+	} else if testing.Short() {
+		n, kills = 600, 3
 	}
-	c := all.cluster(t)
+	c := clusterOf(t, all)
 	for topic, parts := range map[string]int32{"orders": 6, "group-retry-1": 3, "group-dead": 1, "done": 1} {
 		require.NoError(t, c.CreateTopic(topic, parts, nil))
 	}
@@ -125,7 +129,7 @@ func TestKilledWorkersAndBrokers(t *testing.T) {
 		case 1:
 			w.Stop(killedSession * 3 / 2)
 		case 2:
-			all.killOne(t)
+			harmOne(t, all, kill/3)
 		}
 	}
 	seen.until(w, func() bool { return len(seen.n["done"]) == n-n/100 && len(seen.n["group-dead"]) == n/100 })
@@ -174,31 +178,31 @@ func (s *tally) until(w *workers.Workers, ok func() bool) {
 	}
 }
 
-// TestPipelinesOverKilledBrokers is TestGroupRebalances on three brokers that are killed meanwhile (laws C1, P1).
+// TestPipelinesOverKilledBrokers is TestGroupRebalances on three brokers, one of which is frozen, killed or shut down at a time (laws C1, P1).
 func TestPipelinesOverKilledBrokers(t *testing.T) {
 	all := ownBrokers(t, 3)
 	rebalances := 6
 	if os.Getenv("WEIR_LONG") != "" {
 		rebalances = 50
 	}
-	c := all.cluster(t)
+	c := clusterOf(t, all)
 	require.NoError(t, c.CreateTopic("orders", groupParts, nil))
 	newJobOn(t, c, time.Millisecond).run(rebalances, func(i int) {
 		if i%2 == 1 {
-			all.killOne(t)
+			harmOne(t, all, i/2)
 		}
 	})
 }
 
-// TestRebalancesOverKilledBrokers is TestRebalances on three brokers that are killed meanwhile.
+// TestRebalancesOverKilledBrokers is TestRebalances on three brokers, one of which is frozen, killed or shut down at a time.
 func TestRebalancesOverKilledBrokers(t *testing.T) {
 	all := ownBrokers(t, 3)
-	c := all.cluster(t)
+	c := clusterOf(t, all)
 	require.NoError(t, c.CreateTopic("orders", rebalancePartitions, nil))
 	r := newRebalances(t, c, true)
 	r.meanwhile = func(i int) {
 		if i%2 == 1 {
-			all.killOne(t)
+			harmOne(t, all, i/2)
 		}
 	}
 	r.run(6, 600)

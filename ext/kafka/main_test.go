@@ -6,17 +6,19 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/weirflow/weir/ext/kafka/clustertest"
 )
 
 func TestMain(m *testing.M) {
 	killedChild()
-	if libs() != "" { // all share one broker
+	if clustertest.Libs() != "" { // all share one broker
 		flag.Parse()
 		if err := flag.Set("test.parallel", "1"); err != nil {
 			panic(err)
 		}
 	}
-	shared := goleak.IgnoreAnyFunction("github.com/weirflow/weir/ext/kafka.(*broker).launch.func1") // a real broker, which Cleanup ends
+	shared := goleak.IgnoreAnyFunction("github.com/weirflow/weir/ext/kafka/clustertest.(*Broker).launch.func1") // a real broker, which Cleanup ends
 	goleak.VerifyTestMain(m, shared, goleak.Cleanup(func(code int) {
 		endRealBroker()
 		os.Exit(code)

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -103,25 +104,27 @@ func TestAPutThatHangsHoldsUpNoCommit(t *testing.T) {
 // TestAPartitionIsLostDuringAPut checks that the next one is put all the same, once.
 func TestAPartitionIsLostDuringAPut(t *testing.T) {
 	for _, err := range []error{nil, errors.New("no room")} {
-		putting, release := make(chan struct{}), make(chan struct{})
-		var b box
-		s := owner(t, withDeadLetters(func(ctx context.Context, ms ...store.Message) error {
-			if ms[0].Meta.ID == "0" {
-				close(putting)
-				<-release
-				return err
-			}
-			return b.put(ctx, ms...)
-		}))
-		arriving(s, nil, 0)
-		receive(t, s, 1)[0].Reject(errors.New("no order"))
-		<-putting
-		s.lost(t.Context(), nil, onlyM)
-		s.assigned(t.Context(), nil, onlyM)
-		arriving(s, nil, 1)
-		receive(t, s, 1)[0].Reject(errors.New("no order"))
-		close(release)
-		eventually(t, func() bool { return len(b.all()) == 1 }, "the next one")
+		t.Run(fmt.Sprint(err), func(t *testing.T) {
+			putting, release := make(chan struct{}), make(chan struct{})
+			var b box
+			s := owner(t, withDeadLetters(func(ctx context.Context, ms ...store.Message) error {
+				if ms[0].Meta.ID == "0" {
+					close(putting)
+					<-release
+					return err
+				}
+				return b.put(ctx, ms...)
+			}))
+			arriving(s, nil, 0)
+			receive(t, s, 1)[0].Reject(errors.New("no order"))
+			<-putting
+			s.lost(t.Context(), nil, onlyM)
+			s.assigned(t.Context(), nil, onlyM)
+			arriving(s, nil, 1)
+			receive(t, s, 1)[0].Reject(errors.New("no order"))
+			close(release)
+			eventually(t, func() bool { return len(b.all()) == 1 }, "the next one")
+		})
 	}
 }
 

@@ -61,7 +61,7 @@ func (p *producer) produce(ctx context.Context, records []*kgo.Record) ([]error,
 		if ctx.Err() != nil && !errors.Is(cause, message.ErrRefused) {
 			cause = context.Cause(ctx)
 		}
-		errs[i] = fmt.Errorf("kafka: record for topic %q: %w", r.Topic, cause)
+		errs[i] = fmt.Errorf("kafka: record for topic %q: %w", r.Topic, lacking(cause, "WRITE on the topic"))
 	}
 	return errs, cmp.Or(errs...)
 }

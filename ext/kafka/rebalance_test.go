@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -108,7 +109,7 @@ func (r *rebalances) join() {
 		}
 		for {
 			ms, err := s.Receive(ctx, 20)
-			if err != nil {
+			if err != nil && (ctx.Err() != nil || errors.Is(err, errClosed)) { // others pass, such as that a broker was killed
 				break
 			}
 			for _, m := range ms {

@@ -75,7 +75,7 @@ func missingTopics(ctx context.Context, client *kgo.Client, topics []string) (mi
 		case errors.Is(err, kerr.UnknownTopicOrPartition):
 			missing = append(missing, *t.Topic)
 		case err != nil && isRefusal(err):
-			return nil, guard.MarkPermanent(fmt.Errorf("the topic %q: %w", *t.Topic, err))
+			return nil, guard.MarkPermanent(fmt.Errorf("the topic %q: %w", *t.Topic, lacking(err, "DESCRIBE on the topic, which READ and WRITE include")))
 		}
 	}
 	return missing, nil

@@ -3,7 +3,6 @@ package kafka
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,10 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-	"github.com/twmb/franz-go/pkg/sasl/plain"
 
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
@@ -357,49 +354,4 @@ func TestMergeRefuses(t *testing.T) {
 	require.Error(t, err)
 	_, err = OpenView(t.Context(), "", "")
 	require.Error(t, err)
-}
-
-// The ACLs that docs/kafka.md lists are enough for a merge and a purge, and without any of them the error says what is not allowed.
-func TestPermissionsOfAView(t *testing.T) {
-	t.Parallel()
-	allow := func(kind kmsg.ACLResourceType, name string, op kmsg.ACLOperation) kfake.ACL {
-		return kfake.ACL{Resource: kind, Name: name, Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: op, Allow: true}
-	}
-	acls := []kfake.ACL{
-		allow(kmsg.ACLResourceTypeTopic, "dead", kmsg.ACLOperationRead), allow(kmsg.ACLResourceTypeTopic, "dead", kmsg.ACLOperationDelete),
-		allow(kmsg.ACLResourceTypeTopic, "orders", kmsg.ACLOperationWrite),
-		allow(kmsg.ACLResourceTypeGroup, "weir-merge-dead", kmsg.ACLOperationRead),
-		allow(kmsg.ACLResourceTypeTransactionalId, "weir-merge-dead", kmsg.ACLOperationWrite),
-	}
-	for without := -1; without < len(acls); without++ {
-		mine := slices.Clone(acls)
-		if without >= 0 {
-			mine = slices.Delete(mine, without, without+1)
-		}
-		k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "dead", "orders"), kfake.EnableSASL(), kfake.EnableACLs(),
-			kfake.Superuser("PLAIN", "admin", "admin"), kfake.User("PLAIN", "weir", "s3cr3t", mine...))
-		require.NoError(t, err)
-		login := func(user, password string) []kgo.Opt {
-			return []kgo.Opt{kgo.SeedBrokers(k.ListenAddrs()...), kgo.SASL(plain.Auth{User: user, Pass: password}.AsMechanism())}
-		}
-		fill, err := OpenView(t.Context(), "dead", "", login("admin", "admin")...)
-		require.NoError(t, err)
-		require.NoError(t, fill.Put(t.Context(), letter(1), letter(2)))
-		fill.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		v, err := OpenView(ctx, "dead", "", login("weir", "s3cr3t")...)
-		if err == nil {
-			_, err = v.Merge(ctx, jobs.Spec{To: "orders", Max: 1}, nil)
-			err = errors.Join(err, v.Purge(ctx))
-			v.Close()
-		}
-		cancel()
-		if without < 0 {
-			require.NoError(t, err)
-		} else {
-			require.ErrorContains(t, err, "AUTHORIZATION_FAILED", "without %+v", acls[without])
-			require.NotContains(t, err.Error(), "s3cr3t")
-		}
-		k.Close()
-	}
 }

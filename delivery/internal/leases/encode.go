@@ -11,18 +11,13 @@ import (
 
 // Encode returns a value as a message. Its error matches [message.ErrRefused].
 func Encode[T any](c codec.Codec[T], v T, meta message.Meta) (m store.Message, err error) {
-	m.Meta = meta // also after a panic
+	var schema, payload []byte // a closure over m would move it to the heap
 	err = guard.Call(func() (err error) {
-		m, err = encode(c, v, meta)
-		return err
+		schema = codec.SchemaOf(c)
+		payload, err = c.Append(nil, v)
+		return refused(err)
 	}, broken)
-	return m, err
-}
-
-func encode[T any](c codec.Codec[T], v T, meta message.Meta) (m store.Message, err error) {
-	m = store.Message{Meta: meta, Schema: codec.SchemaOf(c)}
-	m.Payload, err = c.Append(nil, v)
-	return m, refused(err)
+	return store.Message{Meta: meta, Schema: schema, Payload: payload}, err
 }
 
 func broken(recovered any) error { return refused(guard.Recovered("store", recovered)) }

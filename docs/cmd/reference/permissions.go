@@ -12,28 +12,46 @@ import (
 	"strings"
 )
 
-// permissionsPage lists the subjects that a test of JetStream works with, below its comments.
+// permissionsPage lists what tests of JetStream and Kafka work with, below their comments.
 func permissionsPage(root string) (string, error) {
-	name := filepath.Join(root, "ext", "jetstream", "embedded", "permissions_test.go")
+	var b strings.Builder
+	b.WriteString("# Permissions\n\n" + generated)
+	for _, engine := range []struct{ title, test, intro string }{
+		{
+			"JetStream", "ext/jetstream/embedded/permissions_test.go", "Each part needs the right to subscribe to `_INBOX.>`, and to publish to these subjects. " +
+				"The streams and the consumer have example names in capitals: use yours.",
+		},
+		{
+			"Kafka", "ext/kafka/permissions_test.go", "Each part needs these rights (ACLs) on topics, groups and transactional ids, whose names are examples: use yours. " +
+				"READ, WRITE and DELETE include DESCRIBE. Without one of them an error names it, and ends a start, a worker and a `Group`.",
+		},
+	} {
+		err := permissionsOf(&b, filepath.Join(root, filepath.FromSlash(engine.test)), engine.title, engine.intro)
+		if errors.Is(err, os.ErrNotExist) {
+			return "", nil // a repository of a test
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return b.String(), nil
+}
+
+func permissionsOf(b *strings.Builder, name, title, intro string) error {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil // a repository of a test
-	}
 	if err != nil {
-		return "", err
+		return err
 	}
+	fmt.Fprintf(b, "\n## %s\n\n%s\n", title, intro)
 	comments := ast.NewCommentMap(fset, file, file.Comments)
-	var b strings.Builder
-	b.WriteString("# Permissions of JetStream\n\n" + generated + "\nEach part needs the right to subscribe to `_INBOX.>`, and to publish to these subjects. " +
-		"The streams and the consumer have example names in capitals: use yours.\n")
 	for _, v := range variable(file, "allowed").(*ast.CompositeLit).Elts {
 		entry := v.(*ast.KeyValueExpr)
 		key, err := strconv.Unquote(entry.Key.(*ast.BasicLit).Value)
 		if err != nil {
-			return "", err
+			return err
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n", strings.ToUpper(key[:1])+key[1:])
+		fmt.Fprintf(b, "\n### %s\n\n", strings.ToUpper(key[:1])+key[1:])
 		for _, comment := range comments[entry] {
 			b.WriteString(identifier.ReplaceAllString(spaces.ReplaceAllString(strings.TrimSpace(comment.Text()), " "), "`$0`") + "\n\n")
 		}
@@ -41,15 +59,15 @@ func permissionsPage(root string) (string, error) {
 			switch n := n.(type) {
 			case *ast.Ident:
 				if n.Name == "ofEngine" {
-					ast.Inspect(variable(file, n.Name), func(n ast.Node) bool { return subject(&b, n) })
+					ast.Inspect(variable(file, n.Name), func(n ast.Node) bool { return subject(b, n) })
 				}
 			default:
-				return subject(&b, n)
+				return subject(b, n)
 			}
 			return true
 		})
 	}
-	return b.String(), nil
+	return nil
 }
 
 func subject(b *strings.Builder, n ast.Node) bool {
