@@ -96,7 +96,7 @@ func TestTopInTerminal(t *testing.T) {
 	shows(`queues 4, (?s:.*)dead +10 `)
 	require.Contains(t, s.text(), "+")
 	require.Zero(t, execute(t, command(t, dir, "dead", "purge", "--all", "--yes")).status)
-	shows(`queues 3, `) // an empty one is not listed
+	shows(`queues 3, `)                      // an empty one is not listed
 	_, err := io.WriteString(s.file, "\x03") // Ctrl-C
 	require.NoError(t, err)
 	screen, err := s.end()
