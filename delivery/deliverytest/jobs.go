@@ -614,8 +614,13 @@ func jobBackends(b *storeBench) {
 	hears("the end of a limit", func(o jobs.BackendOrder) bool { return o.Limit == nil })
 	orders, err := p.BackendOrders(b.ctx)
 	b.must(err == nil && len(orders) == 1 && orders[0].Event == "limit", "the orders are %+v, %v", orders, err)
-	workers, err := p.Workers(b.ctx)
-	b.must(err == nil && len(workers) == 1 && workers[0].Backends[0].Limit == 7, "the workers are %+v, %v", workers, err)
+	for patience := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) { // it is steered beside its first report
+		workers, err := p.Workers(b.ctx)
+		if err == nil && len(workers) == 1 && workers[0].Backends[0].Limit == 7 {
+			break
+		}
+		b.must(err == nil && time.Now().Before(patience), "the workers are %+v, %v", workers, err)
+	}
 	var events []string
 	for l, err := range p.Log(b.ctx) {
 		b.ok(err, "Log")
