@@ -71,7 +71,7 @@ func (p puller) pull(ctx context.Context, r pull, got func(*nats.Msg)) error {
 	if err := p.nc.PublishRequest(p.subject, inbox, ask); err != nil {
 		return err
 	}
-	late := time.NewTimer(r.Expires + unanswered)
+	late := time.NewTimer(r.Expires + unanswered) //nolint:forbidigo // it is the server's time, as that of a context
 	defer late.Stop()
 	for n, size, why := 0, 0, error(nil); ; {
 		select {

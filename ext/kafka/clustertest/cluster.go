@@ -109,7 +109,7 @@ func freeAddr() string {
 	if err != nil {
 		panic(err)
 	}
-	defer l.Close()
+	defer l.Close() //nolint:errcheck // it has served
 	return l.Addr().String()
 }
 
@@ -174,7 +174,7 @@ func (b *Broker) launch() error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer log.Close() //nolint:errcheck // the broker has its own
 	cmd := java("kafka.Kafka", b.settings())
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
