@@ -370,12 +370,7 @@ func (q *Queue[T]) Put(ctx context.Context, v T, opts ...PutOption) error {
 // A message without an id gets a random id, which differs at each PutAll; messages of [Run] always have an id. A value that cannot be encoded is
 // rejected; if its message does not have an acknowledgement, PutAll returns an error that matches [message.ErrRefused], and does not put any value.
 func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) error {
-	ms := make([]store.Message, len(messages))
-	errs := guard.Each(len(ms), func(i int) (err error) { // one goroutine for all
-		ms[i].Schema = codec.SchemaOf(q.codec)
-		ms[i].Payload, err = q.codec.Append(nil, messages[i].Value)
-		return err
-	}, func(recovered any) error { return guard.Recovered("delivery", recovered) })
+	ms, errs := leases.EncodeAll(q.codec, messages)
 	put := make([]message.Message[T], 0, len(messages))
 	for i, m := range messages {
 		encoded, err := &ms[i], errs[i]
@@ -383,9 +378,7 @@ func (q *Queue[T]) PutAll(ctx context.Context, messages []message.Message[T]) er
 		if encoded.Meta.ID == "" {
 			encoded.Meta.ID = rand.Text()
 		}
-		if err != nil {
-			err = fmt.Errorf("delivery: %w: the codec: %w", message.ErrRefused, err)
-		} else {
+		if err == nil {
 			err = q.needsKey(&encoded.Meta)
 		}
 		switch {

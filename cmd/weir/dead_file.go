@@ -10,6 +10,7 @@ import (
 	"io"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 // messages that arrive after it began.
 func export(ctx context.Context, s queues, queue string, f store.Filter, w io.Writer) (n int, err error) {
 	buffered := bufio.NewWriter(w)
-	err = each(ctx, s, queue, f, func(e store.Entry) error {
+	err = storearg.Each(ctx, s, queue, f, func(e store.Entry) error {
 		line, err := json.Marshal(e.Message)
 		if err == nil {
 			_, err = buffered.Write(append(line, '\n'))
@@ -36,26 +37,6 @@ func export(ctx context.Context, s queues, queue string, f store.Filter, w io.Wr
 		return n, err
 	}
 	return n, buffered.Flush()
-}
-
-// each calls do for the messages that match and are there now.
-func each(ctx context.Context, s queues, queue string, f store.Filter, do func(store.Entry) error) error {
-	counts, err := s.Count(ctx, queue, f)
-	if err != nil || counts.Messages == 0 {
-		return err
-	}
-	for p := (store.Page{Max: pageSize, Until: counts.Last}); ; {
-		entries, err := s.List(ctx, queue, f, p)
-		if err != nil || len(entries) == 0 {
-			return err
-		}
-		for _, e := range entries {
-			if err := do(e); err != nil {
-				return err
-			}
-		}
-		p.After = entries[len(entries)-1].Position
-	}
 }
 
 // importLines puts the messages of a file that export wrote in a queue, and returns how many. Putting a message that is already queued has no

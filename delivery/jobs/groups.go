@@ -6,6 +6,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/counting"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 // Group is a group of similar dead letters: they have the same cause, reason and error, apart from numbers and ids in its text.
@@ -26,11 +27,11 @@ type Group struct {
 // maxGroups bounds the memory of [Groups].
 const maxGroups = 500
 
-// Groups returns the dead letters of a queue that match f in groups, the largest first. It reads all of them, page by page, and keeps 500 groups
-// at most: when there are more, the smallest are merged into the last group, which has Rest. Messages that arrive after it began are left out.
-func Groups(ctx context.Context, s lister, queue string, f store.Filter) ([]Group, error) {
+// Groups returns the dead letters of a queue that match f in groups, the largest first. s is a [store.Inspector]; two of its methods are enough.
+// Groups reads all of them, page by page, and keeps 500 groups at most: when there are more, the smallest are merged into the last group, which has Rest. Messages that arrive after it began are left out.
+func Groups(ctx context.Context, s storearg.Lister, queue string, f store.Filter) ([]Group, error) {
 	g := counting.NewGroups(maxGroups)
-	if err := eachMessage(ctx, s, queue, f, func(e store.Entry) error {
+	if err := storearg.Each(ctx, s, queue, f, func(e store.Entry) error {
 		key := counting.Key{Kind: string(e.Cause), Error: counting.Alike(e.Meta.LastError)}
 		if n := len(e.Meta.Reasons); n > 0 {
 			key.Reason = e.Meta.Reasons[n-1]
@@ -52,30 +53,4 @@ func Groups(ctx context.Context, s lister, queue string, f store.Filter) ([]Grou
 		all = append(all, Group{Count: rest.Count, First: rest.First, Last: rest.Last, Rest: true})
 	}
 	return all, nil
-}
-
-// lister is what Groups needs of an engine.
-type lister interface {
-	List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
-	Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error)
-}
-
-// eachMessage calls do for the messages that match and are there now.
-func eachMessage(ctx context.Context, s lister, queue string, f store.Filter, do func(store.Entry) error) error {
-	counts, err := s.Count(ctx, queue, f)
-	if err != nil || counts.Messages == 0 {
-		return err
-	}
-	for p := (store.Page{Max: page, Until: counts.Last}); ; {
-		entries, err := s.List(ctx, queue, f, p)
-		if err != nil || len(entries) == 0 {
-			return err
-		}
-		for _, e := range entries {
-			if err := do(e); err != nil {
-				return err
-			}
-		}
-		p.After = entries[len(entries)-1].Position
-	}
 }

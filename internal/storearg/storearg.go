@@ -1,8 +1,9 @@
 // Package storearg checks the arguments of stores and engines (delivery/store), for their authors: each function returns the error for
-// arguments that a method must refuse.
+// arguments that a method must refuse. [Each] gives the right ones to walk over a queue.
 package storearg
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -171,4 +172,30 @@ func Record(r store.Record) error {
 		return fmt.Errorf("store: record %q of %q: has no name, or is larger than %d bytes", r.Name, r.Kind, store.MaxBytes)
 	}
 	return nil
+}
+
+// Lister is what [Each] needs of an engine: a [store.Inspector] has it.
+type Lister interface {
+	List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
+	Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error)
+}
+
+// Each calls do for the messages of a queue that match and are there now, page by page.
+func Each(ctx context.Context, s Lister, queue string, f store.Filter, do func(store.Entry) error) error {
+	counts, err := s.Count(ctx, queue, f)
+	if err != nil || counts.Messages == 0 {
+		return err
+	}
+	for p := (store.Page{Max: 1000, Until: counts.Last}); ; {
+		entries, err := s.List(ctx, queue, f, p)
+		if err != nil || len(entries) == 0 {
+			return err
+		}
+		for _, e := range entries {
+			if err := do(e); err != nil {
+				return err
+			}
+		}
+		p.After = entries[len(entries)-1].Position
+	}
 }

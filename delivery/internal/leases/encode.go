@@ -13,11 +13,26 @@ import (
 func Encode[T any](c codec.Codec[T], v T, meta message.Meta) (m store.Message, err error) {
 	var schema, payload []byte // a closure over m would move it to the heap
 	err = guard.Call(func() (err error) {
-		schema = codec.SchemaOf(c)
-		payload, err = c.Append(nil, v)
-		return refused(err)
+		schema, payload, err = encode(c, v)
+		return err
 	}, broken)
 	return store.Message{Meta: meta, Schema: schema, Payload: payload}, err
+}
+
+// EncodeAll is [Encode] for the values of messages, without metadata. It needs one goroutine for all of them.
+func EncodeAll[T any](c codec.Codec[T], values []message.Message[T]) (ms []store.Message, errs []error) {
+	ms = make([]store.Message, len(values))
+	errs = guard.Each(len(ms), func(i int) (err error) {
+		ms[i].Schema, ms[i].Payload, err = encode(c, values[i].Value)
+		return err
+	}, broken)
+	return ms, errs
+}
+
+func encode[T any](c codec.Codec[T], v T) (schema, payload []byte, err error) {
+	schema = codec.SchemaOf(c)
+	payload, err = c.Append(nil, v)
+	return schema, payload, refused(err)
 }
 
 func broken(recovered any) error { return refused(guard.Recovered("store", recovered)) }
