@@ -133,6 +133,11 @@ func TestKilledWorkersAndBrokers(t *testing.T) {
 		}
 	}
 	seen.until(w, func() bool { return len(seen.n["done"]) == n-n/100 && len(seen.n["group-dead"]) == n/100 })
+	for _, topic := range []string{"orders", "group-retry-1"} { // a doubled order may still wait in the layer
+		for p := range map[string]int32{"orders": 6, "group-retry-1": 3}[topic] {
+			seen.until(w, func() bool { end := c.end(topic, p); return end == 0 || end == c.committed(topic, p).At })
+		}
+	}
 	w.End()
 	for i := range n {
 		topic := "done"
@@ -140,13 +145,6 @@ func TestKilledWorkersAndBrokers(t *testing.T) {
 			topic = "group-dead"
 		}
 		assert.Positive(t, seen.n[topic][strconv.Itoa(i)], "order %d is not in %s", i, topic)
-	}
-	for _, topic := range []string{"orders", "group-retry-1"} {
-		for p := range map[string]int32{"orders": 6, "group-retry-1": 3}[topic] {
-			if end := c.end(topic, p); end > 0 {
-				assert.Equal(t, end, c.committed(topic, p).At, "%s/%d", topic, p)
-			}
-		}
 	}
 	doubled := 0
 	for _, of := range seen.n {

@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -104,13 +105,16 @@ func (all Cluster) Addrs() (addrs []string) {
 // URL returns an address for kafka.Open.
 func (all Cluster) URL() string { return "kafka://" + strings.Join(all.Addrs(), ",") }
 
+// freeAddr returns an address that nobody listens to. A broker uses it later, and again after a restart: systems do not give connections a port
+// below 32768, as they do with those of net.Listen.
 func freeAddr() string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
+	for {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(22_000)))
+		if err == nil {
+			_ = l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close() //nolint:errcheck // it has served
-	return l.Addr().String()
 }
 
 func (b *Broker) settings() string { return filepath.Join(b.Dir, "server.properties") }
