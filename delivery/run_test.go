@@ -243,6 +243,29 @@ func TestRunWithAMessageThatTheSinkRefuses(t *testing.T) {
 	})
 }
 
+// Law D4: a result that is refused among many costs some puts, and not one for each of them.
+func TestRunWithARefusedResultAmongMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, puts, got := newList(1000, false), 0, 0
+		sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
+			if puts++; puts == 1 {
+				time.Sleep(time.Second) // the others come meanwhile
+			}
+			if slices.ContainsFunc(ms, func(m message.Message[string]) bool { return m.Value == "700" }) {
+				return fmt.Errorf("too large: %w", message.ErrRefused)
+			}
+			got += len(ms)
+			return nil
+		})
+		op := asyncop.OrderedWait(asyncop.Blocking(itoa), 0, 1000, asyncop.WithFailureSink(taken), asyncop.WithLogger(quiet))
+		summary, err := delivery.Run(t.Context(), source, op, sink, silent)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 1000, Acknowledged: 999, Rejected: 1}, withoutTime(summary))
+		require.Equal(t, 999, got)
+		require.LessOrEqual(t, puts, 150)
+	})
+}
+
 // Law W2: a result that the sink never takes, without saying so, was called for again for ever.
 func TestRunWithAMessageThatTheSinkNeverTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
