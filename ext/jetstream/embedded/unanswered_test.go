@@ -104,6 +104,55 @@ func TestCloseWithServersThatDoNotAnswer(t *testing.T) {
 	calls.Wait()
 }
 
+// A request whose answer was lost fails after the timeout of the client, also if its caller would wait for longer.
+func TestALostAnswerIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	for what, call := range map[string]func(ctx context.Context, s *weirjs.Engine, l store.Lease) error{
+		"put":    func(ctx context.Context, s *weirjs.Engine, _ store.Lease) error { return s.Put(ctx, "q", newMessage("b")) },
+		"extend": func(ctx context.Context, s *weirjs.Engine, l store.Lease) error { return s.Extend(ctx, time.Minute, l) },
+		"take": func(ctx context.Context, s *weirjs.Engine, _ store.Lease) error {
+			_, err := s.Take(ctx, "another", 1, time.Minute)
+			return err
+		},
+		"count": func(ctx context.Context, s *weirjs.Engine, _ store.Lease) error {
+			_, err := s.Count(ctx, "another", store.Filter{})
+			return err
+		},
+		"record": func(ctx context.Context, s *weirjs.Engine, _ store.Lease) error {
+			_, err := s.Records(ctx, "kind", "", 1)
+			return err
+		},
+		"lock": func(ctx context.Context, s *weirjs.Engine, _ store.Lease) error {
+			_, err := s.Locks().Acquire(ctx, "lock", "me", time.Minute)
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			dialer, js := connectSilent(t, fresh(t), jetstream.WithDefaultTimeout(time.Second))
+			s := openStore(t, js, newStore(t, js))
+			require.NoError(t, s.Put(t.Context(), "q", newMessage("a")))
+			taken, err := s.Take(t.Context(), "q", 1, time.Minute)
+			require.NoError(t, err)
+			require.Len(t, taken, 1)
+			dialer.deaf.Store(true)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer cancel()
+			failed := make(chan error, 1)
+			go func() { failed <- call(ctx, s, taken[0].Lease) }()
+			select {
+			case err := <-failed:
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.NoError(t, ctx.Err())
+			case <-time.After(time.Minute):
+				t.Error("the call waits for an answer that was lost")
+				cancel()
+				<-failed
+			}
+		})
+	}
+}
+
 // What was removed by a request whose answer was lost is done: it is not lost, and a purge counts it.
 func TestARemovalWhoseAnswerIsLost(t *testing.T) {
 	t.Parallel()
