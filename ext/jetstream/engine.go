@@ -128,7 +128,7 @@ func (s *Engine) do(ctx context.Context, f func(ctx context.Context) error) erro
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel := context.WithCancelCause(patient{ctx})
+	ctx, cancel := context.WithCancelCause(pubs.NoDeadline(ctx))
 	defer cancel(nil)
 	defer context.AfterFunc(s.life, func() { cancel(store.ErrClosed) })()
 	err := f(ctx)
@@ -140,12 +140,6 @@ func (s *Engine) do(ctx context.Context, f func(ctx context.Context) error) erro
 	}
 	return err
 }
-
-// patient hides the deadline of a context, and ends with it. With a deadline the client would wait until then for each answer, which may be lost
-// with a connection; without one it waits for its own timeout (jetstream.WithDefaultTimeout, 5 s by default).
-type patient struct{ context.Context }
-
-func (patient) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
 // index returns the index of a queue, with all that is there, or with what has come.
 func (s *Engine) index(ctx context.Context, queue string, all bool) (*index, error) {
