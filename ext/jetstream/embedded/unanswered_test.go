@@ -187,7 +187,7 @@ func TestARemovalWhoseAnswerIsLost(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			dialer, js := connectSilent(t, fresh(t), jetstream.WithDefaultTimeout(time.Second))
+			dialer, js := connectSilent(t, fresh(t), jetstream.WithDefaultTimeout(5*time.Second))
 			s := openStore(t, js, newStore(t, js))
 			require.NoError(t, s.Put(t.Context(), "q", newMessage("a"), newMessage("b"), newMessage("c")))
 			taken, err := s.Take(t.Context(), "q", 3, time.Minute)
