@@ -243,6 +243,27 @@ func TestRunWithAMessageThatTheSinkRefuses(t *testing.T) {
 	})
 }
 
+// Up to 10,000 results are put at once, however many slots the operator has.
+func TestRunPutsManyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for slots, want := range map[int]int{10: 100, 1000: 1000, 20_000: 10_000} {
+			source, most := newList(12_000, false), 0
+			sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
+				if most == 0 {
+					time.Sleep(time.Second) // the others come meanwhile
+				}
+				most = max(most, len(ms))
+				return nil
+			})
+			op := asyncop.OrderedWait(asyncop.Blocking(itoa), 0, slots, asyncop.WithFailureSink(taken), asyncop.WithLogger(quiet))
+			summary, err := delivery.Run(t.Context(), source, op, sink, silent)
+			require.NoError(t, err)
+			require.Equal(t, 12_000, summary.Acknowledged)
+			require.Equal(t, want, most, "%d slots", slots)
+		}
+	})
+}
+
 // Law D4: a result that is refused among many costs some puts, and not one for each of them.
 func TestRunWithARefusedResultAmongMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
