@@ -210,7 +210,7 @@ func Example_exactlyOnceRecords() {
 	defer os.RemoveAll(dir)
 	db := must(sqlite.OpenDB(ctx, filepath.Join(dir, "bank.db")))
 	defer db.Close()
-	check(sqliterecords.Migrate(ctx, db))
+	check(sqliterecords.New(db).Migrate(ctx))
 	must(db.Writer().ExecContext(ctx, "CREATE TABLE accounts (owner TEXT PRIMARY KEY, balance INTEGER)"))
 	must(db.Writer().ExecContext(ctx, "INSERT INTO accounts VALUES ('alice', 100)"))
 

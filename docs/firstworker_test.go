@@ -113,7 +113,7 @@ func TestSeveralKindsAndTwoOperators(t *testing.T) {
 			require.NoError(t, tasks.Put(ctx, v))
 		}
 		_, err := delivery.Run(ctx, tasks, asyncop.OrderedWait(asyncop.Blocking(doTask), time.Second, 4,
-			asyncop.WithFailureSink(tasks.TakeFailure), asyncop.WithLogger(quiet)), done, delivery.WithLogger(quiet))
+			asyncop.WithFailureSink(tasks.TakeFailure), asyncop.WithLogger(quiet)), done, delivery.RunConfig{Logger: quiet})
 		require.NoError(t, err)
 		require.Equal(t, []string{"resized cat", "wrote to ann"}, done.receipts)
 		counts, err := tasks.Counts(t.Context())
@@ -140,7 +140,7 @@ func TestSeveralKindsAndTwoOperators(t *testing.T) {
 			asyncop.OrderedWait(price, 10*time.Second, 100, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet)),
 			asyncop.OrderedWait(charge, 10*time.Second, 100, asyncop.WithFailureSink(unpaid.TakeFailure), asyncop.WithLogger(quiet)),
 		}
-		_, err := delivery.Run(ctx, orders, op, receipts, delivery.WithLogger(quiet))
+		_, err := delivery.Run(ctx, orders, op, receipts, delivery.RunConfig{Logger: quiet})
 		require.NoError(t, err)
 		require.Equal(t, []string{"charged 100"}, receipts.receipts)
 		counts, err := unpaid.Counts(t.Context())
@@ -178,7 +178,7 @@ func TestTheResultOfAMessage(t *testing.T) {
 		defer stop() // Run finishes the order that it has
 		return "receipt of " + o.Number, nil
 	}), 10*time.Second, 4, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
-	_, err = delivery.Run(ctx, orders, op, receiptsTable{db}, delivery.WithLogger(quiet))
+	_, err = delivery.Run(ctx, orders, op, receiptsTable{db}, delivery.RunConfig{Logger: quiet})
 	require.NoError(t, err)
 	var receipt string
 	require.NoError(t, db.Reader().QueryRowContext(t.Context(), "SELECT receipt FROM receipts WHERE id = 'order-17'").Scan(&receipt))

@@ -179,9 +179,9 @@ func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s is not a file", path)
 	}
-	var opts []sqlite.Option
+	var opts []sqlite.Config
 	if file, err := os.OpenFile(path, os.O_RDWR, 0); errors.Is(err, fs.ErrPermission) {
-		opts = append(opts, sqlite.WithReadOnly())
+		opts = append(opts, sqlite.Config{ReadOnly: true})
 	} else if err == nil {
 		_ = file.Close() // nothing was written
 	}
@@ -190,7 +190,7 @@ func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*
 		return nil, err
 	}
 	if create {
-		if err := sqlite.Migrate(ctx, db); err != nil {
+		if err := sqlite.New(db).Migrate(ctx); err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
 	}
@@ -221,7 +221,7 @@ func openPostgres(ctx context.Context, address string, create bool, c clock.Cloc
 		return nil, err
 	}
 	if create {
-		if err := postgres.Migrate(ctx, pool); err != nil {
+		if err := postgres.New(pool).Migrate(ctx); err != nil {
 			pool.Close()
 			return nil, err
 		}

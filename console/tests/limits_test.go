@@ -66,7 +66,7 @@ func FuzzAReaderChangesNothing(f *testing.F) {
 	_, err = j.Start(context.Background(), jobs.Spec{Do: store.Hold, Queue: "orders-dead", By: "ann", Why: "test"})
 	require.NoError(f, err)
 	db := e.(*sqlite.Engine).DB()
-	require.NoError(f, keys.Migrate(context.Background(), db.Writer(), keys.SQLite))
+	require.NoError(f, keys.New(db.Writer(), keys.SQLite, keys.Config{}).Migrate(context.Background()))
 	h := handler(f, console.Config{Engine: e, Keys: db.Reader(), Authorize: role(console.Reader, "")})
 	before := state(f, e)
 	for _, path := range []string{"/", "/queue", "/message", "/layers", "/outboxes", "/keys", "/events", "/start", "/backends", "/jobs", "/job", "/log", "/edit", "/payload", "/style.css", "//start", "/start/../edit", "/x"} {

@@ -66,29 +66,16 @@ type memoryEntry struct {
 	lapses int
 }
 
-// Option changes a setting of [Open].
-type Option func(*memoryQueues)
-
-// WithClock sets the clock by which messages are due; the default is the machine's. It panics if c is nil.
-func WithClock(c clock.Clock) Option {
-	guard.RefuseNil("memory: WithClock", "clock", c)
-	return func(m *memoryQueues) { m.machine = c }
+// Config are the settings of [Open]. A zero field has its default.
+type Config struct {
+	Clock clock.Clock // by which messages are due; the default is the machine's
+	Limit int         // of the messages in all queues; a Put beyond it fails with [store.ErrFull]. The default is none
 }
 
-// WithLimit bounds the messages in all queues; a Put beyond it fails with [store.ErrFull]. The default is unlimited. It panics if n < 1.
-func WithLimit(n int) Option {
-	if n < 1 {
-		panic(fmt.Sprintf("memory: WithLimit: %d is less than 1", n))
-	}
-	return func(m *memoryQueues) { m.limit = n }
-}
-
-// Open returns an engine without messages.
-func Open(opts ...Option) *Engine {
-	m := &memoryQueues{machine: clock.New(), queues: map[string]*memoryQueue{}, records: map[recordKey]store.Record{}}
-	for _, opt := range opts {
-		opt(m)
-	}
+// Open returns an engine without messages. Where several configs are given, a later one counts.
+func Open(config ...Config) *Engine {
+	c := guard.Merged(config)
+	m := &memoryQueues{machine: cmp.Or(c.Clock, clock.New()), limit: c.Limit, queues: map[string]*memoryQueue{}, records: map[recordKey]store.Record{}}
 	m.clock = wait.NewForward(m.machine)
 	m.locks = newLocks(m.clock)
 	return &Engine{memoryQueues: m}

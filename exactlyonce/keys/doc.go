@@ -71,7 +71,7 @@
 //
 // # Databases
 //
-// Any driver of database/sql for SQLite or PostgreSQL. [Migrate] makes the tables weir_keys and weir_key_steps. With
+// Any driver of database/sql for SQLite or PostgreSQL. [Keys.Migrate] makes the tables weir_keys and weir_key_steps. With
 // ext/sqlite pass DB.Writer(). Serialization failures are recognised by SQLSTATE (pgx, lib/pq) and by the result code of SQLite
 // (modernc.org/sqlite).
 //

@@ -36,7 +36,7 @@ func (e *RecoveryPointError) Error() string {
 }
 
 func explain(err error) error {
-	return sqlmigrate.Explain(err, "keys.Migrate", "weir_keys", "weir_key_steps")
+	return sqlmigrate.Explain(err, "keys.Keys.Migrate", "weir_keys", "weir_key_steps")
 }
 
 // isConflict reports whether a transaction that failed with err can be tried again as it is.

@@ -1,7 +1,7 @@
 // Package kafka keeps the queues of a [delivery.Queue] in topics of Kafka, through franz-go, and has exactly-once inputs and outputs for
 // pipelines:
 //
-//	engine, err := kafka.Open(ctx, "kafka://broker-1:9092,broker-2:9092,broker-3:9092", kafka.WithTopics(12, 3))
+//	engine, err := kafka.Open(ctx, "kafka://broker-1:9092,broker-2:9092,broker-3:9092", kafka.Config{Partitions: 12, Replicas: 3})
 //	…
 //	defer engine.Close()
 //	orders := delivery.NewQueue[Order](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour))

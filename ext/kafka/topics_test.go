@@ -119,7 +119,7 @@ func TestAWrongPasswordEndsTheStart(t *testing.T) {
 		if errs["source"] = err; err == nil {
 			assert.NoError(t, source.Close(t.Context()))
 		}
-		engine, err := Open(t.Context(), strings.Join(k.ListenAddrs(), ","), WithClient(opts...))
+		engine, err := Open(t.Context(), strings.Join(k.ListenAddrs(), ","), Config{Client: opts})
 		if errs["engine"] = err; err == nil {
 			assert.NoError(t, engine.Close())
 		}

@@ -13,7 +13,7 @@
 // lease lasts, so the clocks of the workers do not matter. Delays and leases are rounded up to a microsecond. If the clock of the database
 // server is set forward, messages are due as much earlier.
 //
-// Calls of many goroutines share a statement, up to [WithConnections] at once. Consumers do not wait for each other (FOR UPDATE SKIP LOCKED). It
+// Calls of many goroutines share a statement, up to Config.Connections at once. Consumers do not wait for each other (FOR UPDATE SKIP LOCKED). It
 // retries after a deadlock or serialization failure. A full disk returns [store.ErrFull].
 //
 // # Idle workers

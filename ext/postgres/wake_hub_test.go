@@ -33,7 +33,7 @@ func woken(ctx context.Context, s store.Waker, queue string) (wakes <-chan struc
 // Regression: a message that was released before it was due came up to 20 s late.
 func TestAMessageThatIsReleasedBeforeItIsDue(t *testing.T) {
 	url := places(t)(t)
-	s, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
+	s, err := postgres.Open(t.Context(), url, postgres.Config{Logger: quiet})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	q := delivery.NewQueue[int](s, "q")
@@ -63,7 +63,7 @@ func TestAMessageThatIsReleasedBeforeItIsDue(t *testing.T) {
 func TestADelayBesideAnImmediateMessage(t *testing.T) {
 	url := places(t)(t)
 	open := func() *postgres.Engine {
-		s, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
+		s, err := postgres.Open(t.Context(), url, postgres.Config{Logger: quiet})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		return s
@@ -111,7 +111,7 @@ func errorsOf(errs ...error) error {
 
 // Regression: a worker waited for ever for the messages of an engine that was closed.
 func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
-	s, err := postgres.Open(t.Context(), places(t)(t), postgres.WithLogger(quiet))
+	s, err := postgres.Open(t.Context(), places(t)(t), postgres.Config{Logger: quiet})
 	require.NoError(t, err)
 	wakes, ended := woken(t.Context(), s, "q")
 	q := delivery.NewQueue[int](s, "jobs")
@@ -157,7 +157,7 @@ func TestAConnectionThatCannotListen(t *testing.T) {
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), c)
 	require.NoError(t, err)
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	for range 20 {
 		require.ErrorContains(t, s.Wake(t.Context(), "q", func() {}), "syntax error")
@@ -180,7 +180,7 @@ func TestListeningAsksBeforeItConnects(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), c)
 	require.NoError(t, err)
 	defer pool.Close()
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	wakes, ended := woken(t.Context(), s, "q")
 	select {

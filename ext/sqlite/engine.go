@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	driver "modernc.org/sqlite"
 	codes "modernc.org/sqlite/lib"
 
@@ -32,7 +33,7 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrations returns the SQL files that make the tables of an [Engine], for migration tools such as goose: open the engine [WithoutTables] then.
+// Migrations returns the SQL files that make the tables of an [Engine], for migration tools such as goose: open the engine with Config.NoTables then.
 func Migrations() fs.FS {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
@@ -41,15 +42,15 @@ func Migrations() fs.FS {
 	return files
 }
 
-// Migrate makes or updates the tables of an [Engine], as [Open] does. It can be called at each start.
-func Migrate(ctx context.Context, db *DB) error {
-	_, err := migrate(ctx, db)
+// Migrate makes or updates the tables of the engine, as [Open] does. It can be called at each start.
+func (s *Engine) Migrate(ctx context.Context) error {
+	_, err := s.migrate(ctx)
 	return err
 }
 
-func migrate(ctx context.Context, db *DB) (made []string, err error) {
+func (s *Engine) migrate(ctx context.Context) (made []string, err error) {
 	// Databases have the component under the name that the package had once: it must stay.
-	made, err = sqlmigrate.Ensure(ctx, db.Writer(), sqlmigrate.SQLite, "sqlitestore", Migrations())
+	made, err = sqlmigrate.Ensure(ctx, s.db.Writer(), sqlmigrate.SQLite, "sqlitestore", Migrations())
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: %w", err)
 	}
@@ -79,32 +80,32 @@ var (
 
 // Open opens the engine in the file at path. It makes the file and the tables if they are missing, changes tables of an older version, and
 // logs what it has made. It refuses a file of a later version. The process has one connection that writes, and up to four that read
-// ([WithReaders]).
-func Open(ctx context.Context, path string, opts ...Option) (*Engine, error) {
-	db, err := OpenDB(ctx, path, opts...)
+// (Config.Readers).
+func Open(ctx context.Context, path string, config ...Config) (*Engine, error) {
+	db, err := OpenDB(ctx, path, config...)
 	if err != nil {
 		return nil, err
 	}
-	c := configOf(opts)
-	if !c.readOnly && !c.noTables {
-		made, err := migrate(ctx, db)
+	e := New(db, config...)
+	if c := guard.Merged(config); !c.ReadOnly && !c.NoTables {
+		made, err := e.migrate(ctx)
 		if err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
 		if len(made) > 0 {
-			c.logger.LogAttrs(ctx, slog.LevelInfo, "sqlite: made the tables of queues", slog.String("file", path), slog.Any("migrations", made))
+			cmp.Or(c.Logger, slog.Default()).LogAttrs(ctx, slog.LevelInfo, "sqlite: made the tables of queues",
+				slog.String("file", path), slog.Any("migrations", made))
 		}
 	}
-	e := New(db, opts...)
 	e.owned = true
 	return e, nil
 }
 
-// New returns the engine in a database whose tables [Migrate] has made. The database stays the caller's: Close does not close it. It uses only
-// the option [WithClock]. It panics if db is nil.
-func New(db *DB, opts ...Option) *Engine {
+// New returns the engine in a database that has its tables, or gets them by [Engine.Migrate]. The database stays the caller's: Close does not
+// close it. It panics if db is nil.
+func New(db *DB, config ...Config) *Engine {
 	guard.RefuseNil("sqlite: New", "database", db)
-	s := &Engine{db: db, clock: wait.NewForward(configOf(opts).clock), step: func() {}}
+	s := &Engine{db: db, clock: wait.NewForward(cmp.Or(guard.Merged(config).Clock, clock.New())), step: func() {}}
 	s.writes = group.NewTogether(maxBatch, 1, s.runAll)
 	return s
 }
@@ -334,7 +335,7 @@ func (s *Engine) read(ctx context.Context, f func() error) error {
 }
 
 func explain(err error) error {
-	return fmt.Errorf("sqlite: %w", sqlmigrate.Explain(err, "sqlite.Migrate", "weir_messages", "weir_locks", "weir_records"))
+	return fmt.Errorf("sqlite: %w", sqlmigrate.Explain(err, "sqlite.Engine.Migrate", "weir_messages", "weir_locks", "weir_records"))
 }
 
 // scanLeased reads messages that were leased just now.

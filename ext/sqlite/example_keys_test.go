@@ -47,7 +47,7 @@ func Example_idempotencyKeys() {
 	db, err := sqlite.OpenDB(ctx, filepath.Join(dir, "rides.db"))
 	check(err)
 	defer db.Close()
-	check(keys.Migrate(ctx, db.Writer(), keys.SQLite))
+	check(keys.New(db.Writer(), keys.SQLite, keys.Config{}).Migrate(ctx))
 	_, err = db.Writer().ExecContext(ctx, "CREATE TABLE rides (id INTEGER PRIMARY KEY, destination TEXT, charge TEXT)")
 	check(err)
 	charges := map[string]string{}

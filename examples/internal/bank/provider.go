@@ -66,7 +66,7 @@ func Serve(ctx context.Context, c ProviderConfig, ready func()) error {
 	if err != nil {
 		return err
 	}
-	if err := sqliterecords.Migrate(ctx, db); err != nil {
+	if err := sqliterecords.New(db).Migrate(ctx); err != nil {
 		return err
 	}
 	if _, err := db.Writer().ExecContext(ctx, providerTables); err != nil {

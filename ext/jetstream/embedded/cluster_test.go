@@ -253,7 +253,7 @@ func TestAWorkerThatWasStopped(t *testing.T) {
 			stream := newStream(t, js)
 			publish(t, js, stream, "one")
 			c := clock.NewMock() // so its lease is not extended
-			first := newSource(t, js, stream, lease, delivery.WithClock(c))
+			first := newSource(t, js, stream, lease, delivery.QueueConfig{Clock: c})
 			m := one(t, first)
 			second := newSource(t, js, stream, lease)
 			due := time.Now().Add(2 * time.Second)
@@ -345,7 +345,7 @@ func TestAWorkerThatWasCutOff(t *testing.T) {
 			cutOff, err := jetstream.New(nc)
 			require.NoError(t, err)
 			c := clock.NewMock()
-			first := newSource(t, cutOff, stream, lease, delivery.WithClock(c))
+			first := newSource(t, cutOff, stream, lease, delivery.QueueConfig{Clock: c})
 			m := one(t, first)
 			on := dialer.off()
 			require.Eventually(t, func() bool { return !nc.IsConnected() }, time.Minute, time.Millisecond)

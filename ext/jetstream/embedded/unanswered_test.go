@@ -78,8 +78,7 @@ func TestCloseWithServersThatDoNotAnswer(t *testing.T) {
 	stream := newStream(t, js)
 	publish(t, js, stream, "one")
 	newConsumer(t, js, stream, time.Minute)
-	e, err := weirjs.New(t.Context(), js, weirjs.WithStream("weir-"+stream, nil), weirjs.WithLogger(quiet()),
-		weirjs.WithForeign("foreign", weirjs.Foreign{Stream: stream, Consumer: "workers"}))
+	e, err := weirjs.New(t.Context(), js, weirjs.Config{Stream: "weir-" + stream, Logger: quiet(), Foreign: map[string]weirjs.Foreign{"foreign": {Stream: stream, Consumer: "workers"}}})
 	require.NoError(t, err)
 	for i := range 5 {
 		require.NoError(t, e.Put(t.Context(), strconv.Itoa(i), newMessage("a")))

@@ -50,10 +50,10 @@ func testBesideQueues(t *testing.T, server *pgtest.Server) {
 	for _, queuesFirst := range []bool{true, false} {
 		pool := connect(t, database(t, server))
 		if queuesFirst {
-			require.NoError(t, postgres.Migrate(t.Context(), pool))
+			require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 		}
 		records := open(t, pool)
-		require.NoError(t, postgres.Migrate(t.Context(), pool))
+		require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 		state, _, err := records.Find(t.Context(), exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1}, Sequence: 1, Attempt: 1}})
 		require.NoError(t, err)
 		require.Equal(t, exactlyonce.StateNew, state)

@@ -68,9 +68,9 @@ func New(pool *pgxpool.Pool) *Records {
 	return r
 }
 
-// Migrate makes the tables in the database of pool, or updates them to this version.
-func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
-	db := stdlib.OpenDBFromPool(pool)
+// Migrate makes the tables, or updates them to this version. It can be called at each start.
+func (r *Records) Migrate(ctx context.Context) error {
+	db := stdlib.OpenDBFromPool(r.pool)
 	return errors.Join(sqlmigrate.Apply(ctx, db, sqlmigrate.PostgreSQL, "pgrecords", Migrations()), db.Close())
 }
 
@@ -547,5 +547,5 @@ func describe(what string, req exactlyonce.Request, err error) error {
 }
 
 func explain(err error) error {
-	return sqlmigrate.Explain(err, "pgrecords.Migrate", "weir_clients", "weir_answers")
+	return sqlmigrate.Explain(err, "pgrecords.Records.Migrate", "weir_clients", "weir_answers")
 }

@@ -99,7 +99,7 @@ func count(ctx context.Context, pool *pgxpool.Pool, name string) (n int, err err
 
 func open(t testing.TB, pool *pgxpool.Pool) *pgrecords.Records {
 	t.Helper()
-	require.NoError(t, pgrecords.Migrate(context.Background(), pool))
+	require.NoError(t, pgrecords.New(pool).Migrate(context.Background()))
 	return pgrecords.New(pool)
 }
 
@@ -667,6 +667,6 @@ func testNotMigrated(t *testing.T, server *pgtest.Server) {
 		"acknowledge": func() error { return r.Acknowledge(ctx, []exactlyonce.Mark{{Client: req.Client, Before: 1}}) },
 		"collect":     func() error { _, _, err := r.Collect(ctx, time.Now(), time.Now()); return err },
 	} {
-		assert.ErrorContains(t, call(), "call pgrecords.Migrate", name)
+		assert.ErrorContains(t, call(), "call pgrecords.Records.Migrate", name)
 	}
 }

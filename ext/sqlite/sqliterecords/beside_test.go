@@ -19,10 +19,10 @@ func TestBesideQueues(t *testing.T) {
 			require.NoError(t, err)
 			defer db.Close()
 			if queuesFirst {
-				require.NoError(t, sqlite.Migrate(t.Context(), db))
+				require.NoError(t, sqlite.New(db).Migrate(t.Context()))
 			}
-			require.NoError(t, sqliterecords.Migrate(t.Context(), db))
-			require.NoError(t, sqlite.Migrate(t.Context(), db))
+			require.NoError(t, sqliterecords.New(db).Migrate(t.Context()))
+			require.NoError(t, sqlite.New(db).Migrate(t.Context()))
 
 			state, _, err := sqliterecords.New(db).Find(t.Context(), exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1}, Sequence: 1, Attempt: 1}})
 			require.NoError(t, err)

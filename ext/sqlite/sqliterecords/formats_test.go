@@ -32,7 +32,7 @@ func TestFormatOfTables(t *testing.T) {
 	require.NoError(t, err)
 	defer old.Close()
 	golden.Run(t.Context(), t, old.Writer(), script)
-	require.NoError(t, sqliterecords.Migrate(t.Context(), old))
+	require.NoError(t, sqliterecords.New(old).Migrate(t.Context()))
 	records = sqliterecords.New(old)
 	state, answer, err := records.Find(t.Context(), req)
 	require.NoError(t, err)

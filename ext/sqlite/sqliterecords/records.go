@@ -52,9 +52,9 @@ func New(db *sqlite.DB) *Records {
 	return r
 }
 
-// Migrate makes the tables in db, or updates them to this version.
-func Migrate(ctx context.Context, db *sqlite.DB) error {
-	return sqlmigrate.Apply(ctx, db.Writer(), sqlmigrate.SQLite, "sqliterecords", Migrations())
+// Migrate makes the tables, or updates them to this version. It can be called at each start.
+func (r *Records) Migrate(ctx context.Context) error {
+	return sqlmigrate.Apply(ctx, r.db.Writer(), sqlmigrate.SQLite, "sqliterecords", Migrations())
 }
 
 const (
@@ -400,5 +400,5 @@ func describe(what string, req exactlyonce.Request, err error) error {
 }
 
 func explain(err error) error {
-	return sqlmigrate.Explain(err, "sqliterecords.Migrate", "weir_clients", "weir_answers")
+	return sqlmigrate.Explain(err, "sqliterecords.Records.Migrate", "weir_clients", "weir_answers")
 }

@@ -36,7 +36,7 @@ func open(t testing.TB, path string) *sqlite.DB {
 	db, err := sqlite.OpenDB(context.Background(), path)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, db.Close()) })
-	require.NoError(t, sqliterecords.Migrate(context.Background(), db))
+	require.NoError(t, sqliterecords.New(db).Migrate(context.Background()))
 	return db
 }
 
@@ -169,9 +169,9 @@ func TestNotMigrated(t *testing.T) {
 	} {
 		err := call()
 		require.ErrorContains(t, err, "no such table: weir_", name)
-		require.Equal(t, 1, strings.Count(err.Error(), "call sqliterecords.Migrate"), "%s: %v", name, err)
+		require.Equal(t, 1, strings.Count(err.Error(), "call sqliterecords.Records.Migrate"), "%s: %v", name, err)
 	}
-	require.NoError(t, sqliterecords.Migrate(ctx, db))
+	require.NoError(t, sqliterecords.New(db).Migrate(ctx))
 	_, err = r.Run(ctx, req, func(ctx context.Context, tx *sqlite.Tx) ([]byte, error) {
 		_, err := tx.ExecContext(ctx, "INSERT INTO orders (id) VALUES (1)")
 		return nil, err

@@ -54,8 +54,8 @@ func Run(t *testing.T, p Place) {
 			b.db.SetMaxOpenConns(p.Conns)
 			b.db.SetMaxIdleConns(p.Conns)
 			t.Cleanup(func() { assert.NoError(t, b.db.Close()) })
-			require.NoError(t, keys.Migrate(t.Context(), b.db, p.Dialect))
-			require.NoError(t, keys.Migrate(t.Context(), b.db, p.Dialect))
+			require.NoError(t, keys.New(b.db, p.Dialect, keys.Config{}).Migrate(t.Context()))
+			require.NoError(t, keys.New(b.db, p.Dialect, keys.Config{}).Migrate(t.Context()))
 			_, err := b.db.ExecContext(t.Context(), "CREATE TABLE effects (name TEXT NOT NULL)")
 			require.NoError(t, err)
 			b.keys = b.server()
@@ -84,7 +84,7 @@ func (b *bench) notMigrated() {
 			return nil
 		},
 	} {
-		assert.ErrorContains(b, call(), "call keys.Migrate", name)
+		assert.ErrorContains(b, call(), "call keys.Keys.Migrate", name)
 	}
 }
 
