@@ -166,7 +166,7 @@ func billPartitions(ctx context.Context, stores partitions.Stores, client ...kgo
 		Assigner: group,
 		Stores:   stores, // of PostgreSQL, JetStream or object storage
 		Pipeline: func(ctx context.Context, p partitions.Partition) error {
-			topic, partition, err := kafka.ParsePartition(p.Name) // "orders/3"
+			topic, partition, err := group.Partition(p.Name) // "orders/3"
 			if err != nil {
 				return err
 			}

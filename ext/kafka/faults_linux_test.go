@@ -38,8 +38,8 @@ func TestATransactionThatTheBrokersEnd(t *testing.T) {
 			close(frozen)
 		}
 	})
-	open := func(opts ...kgo.Opt) *Output[string] {
-		out, err := NewOutput(OutputConfig[string]{
+	open := func(opts ...kgo.Opt) *output[string] {
+		out, err := newOutput(OutputConfig[string]{
 			Client: append(opts, c.seed(), kgo.TransactionTimeout(time.Second)), TransactionalID: "id", Topic: "invoices",
 			Encode: func(v string) (*kgo.Record, error) { return kgo.StringRecord(v), nil },
 		})

@@ -70,7 +70,7 @@ var doing = map[string]func(ctx context.Context, client ...kgo.Opt) error{
 		return withEngine(ctx, client, func(e *Engine) error { return delivery.NewQueue[string](e, "new").Put(ctx, "v") }, Config{Partitions: 1, Replicas: 1})
 	},
 	"input": func(ctx context.Context, client ...kgo.Opt) error {
-		in, err := OpenInput(ctx, InputConfig[string]{Client: client, Topic: "orders", Decode: func(r *kgo.Record) (string, error) { return string(r.Value), nil }})
+		in, err := openInput(ctx, InputConfig[string]{Client: client, Topic: "orders", Decode: func(r *kgo.Record) (string, error) { return string(r.Value), nil }})
 		if err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ var doing = map[string]func(ctx context.Context, client ...kgo.Opt) error{
 		return errors.Join(err, in.Close())
 	},
 	"output": func(ctx context.Context, client ...kgo.Opt) error {
-		out, err := NewOutput(OutputConfig[string]{
+		out, err := newOutput(OutputConfig[string]{
 			Client: client, Topic: "receipts", TransactionalID: "billing-0", Encode: func(v string) (*kgo.Record, error) { return kgo.StringRecord(v), nil },
 		})
 		if err != nil {

@@ -123,7 +123,7 @@ func TestAWrongPasswordEndsTheStart(t *testing.T) {
 		if errs["engine"] = err; err == nil {
 			assert.NoError(t, engine.Close())
 		}
-		output, err := NewOutput(OutputConfig[string]{Client: opts, TransactionalID: "t", Topic: "orders", Encode: func(string) (*kgo.Record, error) { return nil, nil }})
+		output, err := newOutput(OutputConfig[string]{Client: opts, TransactionalID: "t", Topic: "orders", Encode: func(string) (*kgo.Record, error) { return nil, nil }})
 		if errs["output"] = err; err == nil {
 			_ = output.Close()
 		}

@@ -142,7 +142,7 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		return locks.Release(ctx, g)
 	},
 	"checkpoints": func(ctx context.Context, js jetstream.JetStream) error {
-		s, err := jscheckpoint.Open(ctx, js, "CHECKPOINTS", "p", 0)
+		s, err := jscheckpoint.Stores(js, "CHECKPOINTS", "g").Open(ctx, "p", 0)
 		if err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		in := jscheckpoint.NewInput(js, "LOG", codec.JSON[string](), jscheckpoint.InputConfig{})
 		err := in.Seek(in.Position())
 		if err == nil {
-			err = in.Wait(ctx)
+			err = in.(checkpoint.Waiter).Wait(ctx)
 		}
 		if err == nil {
 			_, err = in.Next()
