@@ -367,8 +367,7 @@ func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error 
 //
 //	provider, err := orders.Provider(ctx, func() string { return cheapest(o) })
 //
-// It returns an error if the choice cannot be stored: ctx does not belong to a message of this queue, the engine does not keep choices (it is
-// not a store.Chooser), or the engine has failed. Then do not call.
+// It returns an error if the choice cannot be stored: ctx does not belong to a message of this queue, the engine does not keep choices, or the engine has failed. Then do not call.
 func (q *Queue[T]) Provider(ctx context.Context, choose func() string) (string, error) {
 	now, found, err := q.ladder.Choose(ctx, "")
 	if found && err == nil && now == "" {

@@ -100,8 +100,8 @@ func (w *waking) Take(ctx context.Context, queue string, limit int, lease time.D
 	return w.Engine.Take(ctx, queue, limit, lease)
 }
 
-func (w *waking) Wake(ctx context.Context, _ string, wake func()) error {
-	wake()
+func (w *waking) Wake(ctx context.Context, _ string, wake func(misses bool)) error {
+	wake(false)
 	<-ctx.Done()
 	return context.Cause(ctx)
 }

@@ -267,7 +267,7 @@ func TestPutAllThatCanNeverFit(t *testing.T) {
 		require.ErrorIs(t, err, message.ErrRefused)
 		require.NotErrorIs(t, err, store.ErrFull)
 		require.ErrorContains(t, err, `queue "q": `)
-		require.ErrorContains(t, err, "4 messages at once never fit: at most 3 are allowed (WithMaxDepth)")
+		require.ErrorContains(t, err, "4 messages at once never fit: at most 3 are allowed (MaxDepth)")
 		require.Empty(t, entriesOf(t, engine, "q"))
 		require.NoError(t, q.PutAll(t.Context(), all[:2]))
 		require.ErrorIs(t, q.PutAll(t.Context(), all[2:]), store.ErrFull, "there is room for one")
@@ -412,7 +412,7 @@ func TestQueueKeepsTheProvider(t *testing.T) {
 		ms, err := poor.Receive(t.Context(), 1)
 		require.NoError(t, err)
 		_, err = poor.Provider(message.ContextWithMeta(t.Context(), ms[0].Meta()), choose)
-		require.ErrorContains(t, err, "store.Chooser")
+		require.NoError(t, err)
 		require.NoError(t, poor.Close(t.Context()))
 	})
 }

@@ -128,7 +128,7 @@ func TestManyDeadLetters(t *testing.T) {
 	}
 	h := handler(t, console.Config{Engine: e})
 	page(t, h, "/")
-	list, err := e.List(t.Context(), "orders-dead", store.Filter{}, store.Page{After: store.Position(n / 2), Max: 1})
+	list, err := e.List(t.Context(), "orders-dead", store.Filter{}, store.Page{After: int64(n / 2), Max: 1})
 	require.NoError(t, err)
 	middle := list[0].Position
 	begun := time.Now()

@@ -18,7 +18,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-var kinds = []string{"job", "job-ended", "log", "log-head", "worker", store.WatchedKind}
+var kinds = []string{"job", "job-ended", "log", "log-head", "worker", "backend"}
 
 // The records of a job, of a job that was cancelled, of the log, of a worker, and of what is wanted of a backend (law W4).
 func TestFormatsOfRecords(t *testing.T) {

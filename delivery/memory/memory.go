@@ -38,7 +38,7 @@ type memoryQueues struct {
 	mu     sync.Mutex
 	queues map[string]*memoryQueue
 	size   int
-	last   store.Position
+	last   int64
 
 	locks    *memoryLocks
 	records  map[recordKey]store.Record
@@ -46,15 +46,13 @@ type memoryQueues struct {
 }
 
 var (
-	_ store.Keeper  = (*Engine)(nil)
-	_ store.Chooser = (*Engine)(nil)
-	_ store.ByKey   = (*Engine)(nil)
-	_ store.Watcher = (*Engine)(nil)
+	_ store.Keeper = (*Engine)(nil)
+	_ store.ByKey  = (*Engine)(nil)
 )
 
 type memoryQueue struct {
-	entries map[store.Position]*memoryEntry
-	ids     map[store.Identity]store.Position
+	entries map[int64]*memoryEntry
+	ids     map[store.Identity]int64
 	ready   readyHeap
 	keys    map[string]*readyHeap // the same, by key
 }
@@ -151,7 +149,7 @@ func (m *Engine) put(queue string, message *store.Message) {
 func (m *Engine) insert(queue string, e *memoryEntry) {
 	q := m.queues[queue]
 	if q == nil {
-		q = &memoryQueue{entries: map[store.Position]*memoryEntry{}, ids: map[store.Identity]store.Position{}, keys: map[string]*readyHeap{}}
+		q = &memoryQueue{entries: map[int64]*memoryEntry{}, ids: map[store.Identity]int64{}, keys: map[string]*readyHeap{}}
 		m.queues[queue] = q
 	}
 	q.entries[e.Position] = e
@@ -237,7 +235,7 @@ func (m *Engine) grant(q *memoryQueue, queue string, e *memoryEntry, until time.
 	q.set(e, until)
 	return store.Leased{
 		Message: e.Clone(), Position: e.Position, Lapses: e.lapses,
-		Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(int64(e.Position), 10), Fence: e.Fence},
+		Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(e.Position, 10), Fence: e.Fence},
 	}
 }
 
@@ -283,7 +281,7 @@ func (m *Engine) Move(ctx context.Context, moves ...store.Move) error {
 	})
 }
 
-// Choose implements [store.Chooser].
+// Choose implements [store.Store].
 func (m *Engine) Choose(ctx context.Context, provider string, lease store.Lease) error {
 	check := func() error { return storearg.Provider(provider) }
 	return m.settle(ctx, []store.Lease{lease}, check, func(_ int, _ *memoryQueue, e *memoryEntry) { e.Meta.Provider = provider })
@@ -320,7 +318,7 @@ func (q *memoryQueue) leased(l store.Lease) *memoryEntry {
 	if err != nil {
 		return nil
 	}
-	e := q.entries[store.Position(position)]
+	e := q.entries[position]
 	if e == nil || e.Fence != l.Fence || e.LeasedUntil.IsZero() {
 		return nil
 	}

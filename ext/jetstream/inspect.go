@@ -182,7 +182,7 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 		if err != nil {
 			return fmt.Errorf("jetstream: stream %s: %w", s.name, err)
 		}
-		p := store.Page{Until: store.Position(info.State.LastSeq), Max: math.MaxInt}
+		p := store.Page{Until: int64(info.State.LastSeq), Max: math.MaxInt}
 		if p.Until == 0 {
 			return nil
 		}

@@ -188,7 +188,7 @@ func (s *Engine) taken(ix *index, queue string, r *record, lease time.Duration, 
 	return store.Leased{
 		Message:  m,
 		Lease:    store.Lease{Queue: queue, Entry: entry{identityOf(r.subject), r.position}.String(), Fence: next.fence},
-		Position: store.Position(r.position),
+		Position: int64(r.position),
 		Lapses:   int(next.lapses),
 		Damage:   damage,
 	}
@@ -419,7 +419,7 @@ func (s *Engine) erase(ctx context.Context, seq uint64) error {
 	return fmt.Errorf("jetstream: stream %s: removing message %d: %w", s.name, seq, err)
 }
 
-// Choose implements [store.Chooser].
+// Choose implements [store.Store].
 func (s *Engine) Choose(ctx context.Context, provider string, l store.Lease) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		if err := storearg.Provider(provider); err != nil {

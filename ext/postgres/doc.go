@@ -9,7 +9,7 @@
 //
 // # Guarantees
 //
-// The guarantees of [store.Inspector], [store.Chooser] and [store.Waker]. The database's clock decides when messages are due and how long a
+// The guarantees of [store.Keeper] and [store.Waker]. The database's clock decides when messages are due and how long a
 // lease lasts, so the clocks of the workers do not matter. Delays and leases are rounded up to a microsecond. If the clock of the database
 // server is set forward, messages are due as much earlier.
 //

@@ -59,7 +59,7 @@ func (s *Engine) migrate(ctx context.Context) (made []string, err error) {
 	return made, nil
 }
 
-// Engine keeps messages in queues in a PostgreSQL database. It is a [store.Keeper], [store.Chooser] and [store.Waker].
+// Engine keeps messages in queues in a PostgreSQL database. It is a [store.Keeper] and a [store.Waker].
 // Safe for concurrent use.
 type Engine struct {
 	pool    *pgxpool.Pool
@@ -80,10 +80,8 @@ type Engine struct {
 }
 
 var (
-	_ store.Keeper  = (*Engine)(nil)
-	_ store.Waker   = (*Engine)(nil)
-	_ store.Chooser = (*Engine)(nil)
-	_ store.Watcher = (*Engine)(nil)
+	_ store.Keeper = (*Engine)(nil)
+	_ store.Waker  = (*Engine)(nil)
 )
 
 // Config are the settings of [Open] and [New]. A zero field has its default. Where several are given, a later one counts.
@@ -303,7 +301,7 @@ func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (
 	err = s.indexed(ctx, func(rows pgx.Rows, err error) error {
 		return scan(rows, err, func(m store.Message, position, fence int64, damage error) {
 			taken = append(taken, store.Leased{
-				Message: m, Position: store.Position(position), Lapses: lapses, Damage: damage,
+				Message: m, Position: position, Lapses: lapses, Damage: damage,
 				Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
 			})
 		}, &lapses)
@@ -358,7 +356,7 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 	return err
 }
 
-// Choose implements [store.Chooser].
+// Choose implements [store.Store].
 func (s *Engine) Choose(ctx context.Context, provider string, lease store.Lease) error {
 	name, err := storesql.Escaped(provider)
 	if err := errors.Join(err, storearg.Provider(provider)); err != nil {

@@ -25,7 +25,7 @@ import (
 func woken(ctx context.Context, s store.Waker, queue string) (wakes <-chan struct{}, ended <-chan error) {
 	w, e := make(chan struct{}, 100), make(chan error, 1)
 	go func() { // ends with ctx, or with the engine
-		e <- s.Wake(ctx, queue, func() { w <- struct{}{} })
+		e <- s.Wake(ctx, queue, func(bool) { w <- struct{}{} })
 	}()
 	return w, e
 }
@@ -127,7 +127,7 @@ func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrClosed)
 	require.ErrorContains(t, err, `queue "jobs"`)
 	require.NoError(t, q.Close(t.Context()))
-	require.ErrorIs(t, s.Wake(t.Context(), "q", func() {}), store.ErrClosed)
+	require.ErrorIs(t, s.Wake(t.Context(), "q", func(bool) {}), store.ErrClosed)
 }
 
 // garbled is a connection on which LISTEN is a syntax error.
@@ -160,7 +160,7 @@ func TestAConnectionThatCannotListen(t *testing.T) {
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	for range 20 {
-		require.ErrorContains(t, s.Wake(t.Context(), "q", func() {}), "syntax error")
+		require.ErrorContains(t, s.Wake(t.Context(), "q", func(bool) {}), "syntax error")
 	}
 	require.NoError(t, s.Close())
 	pool.Close()

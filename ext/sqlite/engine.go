@@ -57,7 +57,7 @@ func (s *Engine) migrate(ctx context.Context) (made []string, err error) {
 	return made, nil
 }
 
-// Engine keeps messages in queues in an SQLite database: the engine for the workers of one machine. It is a [store.Keeper] and [store.Chooser].
+// Engine keeps messages in queues in an SQLite database: the engine for the workers of one machine. It is a [store.Keeper].
 // Safe for concurrent use, even by several processes.
 type Engine struct {
 	db    *DB
@@ -74,8 +74,7 @@ type Engine struct {
 }
 
 var (
-	_ store.Keeper  = (*Engine)(nil)
-	_ store.Chooser = (*Engine)(nil)
+	_ store.Keeper = (*Engine)(nil)
 )
 
 // Open opens the engine in the file at path. It makes the file and the tables if they are missing, changes tables of an older version, and
@@ -252,7 +251,7 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 	})
 }
 
-// Choose implements [store.Chooser].
+// Choose implements [store.Store].
 func (s *Engine) Choose(ctx context.Context, provider string, lease store.Lease) error {
 	name, err := storesql.Escaped(provider)
 	if err := errors.Join(err, storearg.Provider(provider)); err != nil {
@@ -343,7 +342,7 @@ func scanLeased(rows *sql.Rows, err error, queue string) (taken []store.Leased, 
 	var lapses int
 	return taken, scan(rows, err, func(m store.Message, position, fence int64, damage error) {
 		taken = append(taken, store.Leased{
-			Message: m, Position: store.Position(position), Lapses: lapses, Damage: damage,
+			Message: m, Position: position, Lapses: lapses, Damage: damage,
 			Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
 		})
 	}, &lapses)

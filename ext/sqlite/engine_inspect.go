@@ -44,7 +44,7 @@ func page(queue string, f *store.Filter, p store.Page) (where, order string, arg
 	if len(f.IDs) > 0 {
 		position = "+position"
 	}
-	where, args, err = storesql.Where(dialect, f, []any{queue, int64(p.After), int64(until), p.Max})
+	where, args, err = storesql.Where(dialect, f, []any{queue, p.After, until, p.Max})
 	return " WHERE queue = $1 AND " + position + " > $2 AND " + position + " <= $3" + where, " ORDER BY " + position + " LIMIT $4", args, err
 }
 
@@ -70,7 +70,7 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 				SELECT position, coalesce(length(payload), 0) AS size FROM weir_messages`+where+order+`
 			)) WHERE before < `+storesql.Param(len(args)+1)+") ORDER BY position", append(args, store.MaxBytes)...)
 		return scan(rows, err, func(m store.Message, position, fence int64, _ error) {
-			e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: time.Unix(0, arrived).UTC(), Held: at == never}
+			e := store.Entry{Message: m, Position: position, Fence: uint64(fence), Arrived: time.Unix(0, arrived).UTC(), Held: at == never}
 			if leased.Valid && leased.Int64 > now {
 				e.LeasedUntil = time.Unix(0, leased.Int64).UTC()
 			}
@@ -113,7 +113,7 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 				first = time.Unix(0, next).UTC()
 			}
 			c.Held += int(held)
-			c.Add(store.Cause(cause), reasons, int(n), time.Unix(0, oldest).UTC(), first, store.Position(last))
+			c.Add(store.Cause(cause), reasons, int(n), time.Unix(0, oldest).UTC(), first, last)
 		}
 		c.SetAge(now)
 		return rows.Err()
@@ -192,7 +192,7 @@ func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 		if taken, err = s.claim(ctx, queue, chosen, lease); err != nil {
 			return nil, err
 		}
-		p.After = store.Position(chosen[len(chosen)-1])
+		p.After = chosen[len(chosen)-1]
 	}
 	slices.SortFunc(taken, func(a, b store.Leased) int { return cmp.Compare(a.Position, b.Position) })
 	return taken, nil

@@ -133,6 +133,12 @@ func Layer(name string) (queue string, n int) {
 	return name[:i], n
 }
 
+// IsLost reports whether an error is for leases that are lost.
+func IsLost(err error) bool {
+	_, lost := errors.AsType[*store.LeaseError](err)
+	return lost
+}
+
 // Lost returns the error for leases that are lost, or nil if there are none.
 func Lost(leases []store.Lease) error {
 	if len(leases) == 0 {

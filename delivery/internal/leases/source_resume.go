@@ -21,7 +21,7 @@ func (s *Source[T]) Resume(ctx context.Context) (ids []string, err error) {
 	if !ok {
 		return nil, nil
 	}
-	var left []store.Position
+	var left []int64
 	fresh := 0 // in a row
 	for page := (store.Page{Max: resumePage}); fresh < resumePage; {
 		entries, err := i.List(ctx, s.queue, store.Filter{}, page)

@@ -288,12 +288,12 @@ func TestALateAcknowledgementCounts(t *testing.T) {
 		require.NoError(t, err)
 		return len(taken) == 1 // and its worker dies
 	}, time.Minute, 10*time.Millisecond)
-	require.ErrorIs(t, first.Extend(bounded(t), lease, slow[0].Lease), store.ErrLeaseLost)
+	require.ErrorAs(t, first.Extend(bounded(t), lease, slow[0].Lease), new(*store.LeaseError))
 	require.NoError(t, first.Done(bounded(t), slow[0].Lease))
 	consumer, err := js.Consumer(t.Context(), stream, "workers")
 	require.NoError(t, err)
 	require.Zero(t, consumer.CachedInfo().NumAckPending)
-	require.ErrorIs(t, first.Done(bounded(t), slow[0].Lease), store.ErrLeaseLost)
+	require.ErrorAs(t, first.Done(bounded(t), slow[0].Lease), new(*store.LeaseError))
 }
 
 // cut dials a server until it is cut off.

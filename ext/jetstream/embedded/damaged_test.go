@@ -86,7 +86,7 @@ func TestAMessageThatAnotherProgramHasReplaced(t *testing.T) {
 	list, err := s.List(t.Context(), "q", store.Filter{}, store.Page{Max: 10})
 	require.NoError(t, err)
 	require.Len(t, list, 2)
-	require.ErrorIs(t, s.Done(t.Context(), taken[0].Lease), store.ErrLeaseLost)
+	require.ErrorAs(t, s.Done(t.Context(), taken[0].Lease), new(*store.LeaseError))
 	for range 2 {
 		more, err := s.Take(t.Context(), "q", 1, time.Minute)
 		require.NoError(t, err)

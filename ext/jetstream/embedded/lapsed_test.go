@@ -83,7 +83,7 @@ func TestCloseWhileMessagesWaitToBeAlone(t *testing.T) {
 	require.NoError(t, err)
 	before := own.Conn().NumSubscriptions()
 	notified := make(chan error, 1)
-	go func() { notified <- e.Notify(bounded(t), "q", func() {}) }()
+	go func() { notified <- e.Wake(bounded(t), "q", func(bool) {}) }()
 	require.Eventually(t, func() bool {
 		taken, err := e.Take(bounded(t), "q", 10, time.Second)
 		require.NoError(t, err)
