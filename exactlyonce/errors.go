@@ -3,9 +3,9 @@ package exactlyonce
 import "errors"
 
 var (
-	// ErrInvalidID is the class of ids that break a rule of [ID.Validate] or are not in the form of [ParseID]. The request was
-	// not executed.
-	ErrInvalidID = errors.New("exactlyonce: invalid request id")
+	// ErrInvalid is the class of requests whose id or key breaks a rule, such as those of [ID.Validate], or is missing. The request was not
+	// executed.
+	ErrInvalid = errors.New("exactlyonce: invalid request id")
 
 	// ErrStale reports that the outcome of the request is unknown: it may have been executed, and its record is gone. It is
 	// permanent. A stale request must be neither repeated nor sent again under another id without looking for its effect.

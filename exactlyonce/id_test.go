@@ -63,8 +63,8 @@ func TestIDIsWrittenAndRead(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &back))
 	require.Equal(t, got, back.ID)
 	_, err = exactlyonce.ID{}.MarshalText()
-	require.ErrorIs(t, err, exactlyonce.ErrInvalidID)
-	require.ErrorIs(t, back.ID.UnmarshalText([]byte("x")), exactlyonce.ErrInvalidID)
+	require.ErrorIs(t, err, exactlyonce.ErrInvalid)
+	require.ErrorIs(t, back.ID.UnmarshalText([]byte("x")), exactlyonce.ErrInvalid)
 	require.Equal(t, got, back.ID, "left as it is")
 }
 
@@ -89,10 +89,10 @@ func TestInvalidIDs(t *testing.T) {
 		id := valid
 		change(&id)
 		err := id.Validate()
-		require.ErrorIs(t, err, exactlyonce.ErrInvalidID)
+		require.ErrorIs(t, err, exactlyonce.ErrInvalid)
 		require.ErrorContains(t, err, what)
 		_, err = exactlyonce.ParseID(id.String())
-		require.ErrorIs(t, err, exactlyonce.ErrInvalidID, what)
+		require.ErrorIs(t, err, exactlyonce.ErrInvalid, what)
 	}
 
 	start := `"` + digits + `"`
@@ -109,7 +109,7 @@ func TestInvalidIDs(t *testing.T) {
 		start + ";" + strings.Repeat(" ", 256) + "seq=1;attempt=1", start + ";seq=1;attempt=4294967297",
 	} {
 		_, err := exactlyonce.ParseID(text)
-		require.ErrorIs(t, err, exactlyonce.ErrInvalidID, text)
+		require.ErrorIs(t, err, exactlyonce.ErrInvalid, text)
 	}
 }
 
@@ -144,7 +144,7 @@ func FuzzParseID(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		id, err := exactlyonce.ParseID(text)
 		if err != nil {
-			require.ErrorIs(t, err, exactlyonce.ErrInvalidID)
+			require.ErrorIs(t, err, exactlyonce.ErrInvalid)
 			require.Equal(t, exactlyonce.ID{}, id)
 			return
 		}

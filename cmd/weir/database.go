@@ -35,6 +35,7 @@ type database struct {
 	store   queues
 	locks   lock.Locks // nil: there are none
 	sql     *sql.DB    // of the requests with keys; nil: there are none
+	listed  *keys.Keys // the same requests, to list them; nil: there are none
 	keys    *keys.Keys // the same, to change them
 	closers []func() error
 }
@@ -195,7 +196,7 @@ func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*
 		}
 	}
 	s := sqlite.New(db)
-	return &database{store: inspected{s, c}, locks: s.Locks(), sql: db.Reader(), keys: keys.New(db.Writer(), keys.SQLite, keys.Config{}), closers: []func() error{s.Close, db.Close}}, nil
+	return &database{store: inspected{s, c}, locks: s.Locks(), sql: db.Reader(), listed: keys.New(db.Reader(), keys.SQLite, keys.Config{}), keys: keys.New(db.Writer(), keys.SQLite, keys.Config{}), closers: []func() error{s.Close, db.Close}}, nil
 }
 
 func openPostgres(ctx context.Context, address string, create bool, c clock.Clock) (*database, error) {
@@ -237,7 +238,7 @@ func openPostgres(ctx context.Context, address string, create bool, c clock.Cloc
 		<-ctx.Done()
 		return nil
 	}
-	return &database{store: inspected{s, c}, locks: s.Locks(), sql: db, keys: keys.New(db, keys.PostgreSQL, keys.Config{}), closers: []func() error{s.Close, db.Close, closePool}}, nil
+	return &database{store: inspected{s, c}, locks: s.Locks(), sql: db, listed: keys.New(db, keys.PostgreSQL, keys.Config{}), keys: keys.New(db, keys.PostgreSQL, keys.Config{}), closers: []func() error{s.Close, db.Close, closePool}}, nil
 }
 
 func (db *database) close() error {

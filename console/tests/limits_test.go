@@ -67,7 +67,7 @@ func FuzzAReaderChangesNothing(f *testing.F) {
 	require.NoError(f, err)
 	db := e.(*sqlite.Engine).DB()
 	require.NoError(f, keys.New(db.Writer(), keys.SQLite, keys.Config{}).Migrate(context.Background()))
-	h := handler(f, console.Config{Engine: e, Keys: db.Reader(), Authorize: role(console.Reader, "")})
+	h := handler(f, console.Config{Engine: e, Keys: keys.New(db.Reader(), keys.SQLite, keys.Config{}), Authorize: role(console.Reader, "")})
 	before := state(f, e)
 	for _, path := range []string{"/", "/queue", "/message", "/layers", "/outboxes", "/keys", "/events", "/start", "/backends", "/jobs", "/job", "/log", "/edit", "/payload", "/style.css", "//start", "/start/../edit", "/x"} {
 		for _, query := range []string{

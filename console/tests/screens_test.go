@@ -120,7 +120,7 @@ func TestKeys(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, ask(h, "/keys", nil).Code)
 	assert.NotContains(t, page(t, h, "/"), `href="/keys"`)
 	db := e.(*sqlite.Engine).DB()
-	h = handler(t, console.Config{Engine: e, Keys: db.Reader()})
+	h = handler(t, console.Config{Engine: e, Keys: keys.New(db.Reader(), keys.SQLite, keys.Config{})})
 	assert.Contains(t, page(t, h, "/keys"), "The requests cannot be read: keys: list: ")
 	withKeys(t, db)
 	text := page(t, h, "/keys")

@@ -225,10 +225,10 @@ func (b *bench[TX]) invalid() {
 		{}, request(exactlyonce.Client{}, 1), request(exactlyonce.NewClient(), 0), request(exactlyonce.NewClient(), oncewire.MaxSequence+1),
 	} {
 		_, _, err := s.Find(b.Context(), req)
-		assert.ErrorIs(b, err, exactlyonce.ErrInvalidID)
-		assert.ErrorIs(b, b.put(s, req, answer), exactlyonce.ErrInvalidID)
+		assert.ErrorIs(b, err, exactlyonce.ErrInvalid)
+		assert.ErrorIs(b, b.put(s, req, answer), exactlyonce.ErrInvalid)
 	}
-	assert.ErrorIs(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Before: 1}}), exactlyonce.ErrInvalidID)
+	assert.ErrorIs(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Before: 1}}), exactlyonce.ErrInvalid)
 	assert.NoError(b, s.Acknowledge(b.Context(), nil))
 }
 

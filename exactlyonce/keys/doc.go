@@ -54,11 +54,11 @@
 //   - A key belongs to a user. The same key with other content is refused (exactlyonce.ErrMismatch), and does not run.
 //   - At most one run of a request has its lock. While it is younger than the lock's timeout, others are refused
 //     (exactlyonce.ErrInProgress). Afterwards another run takes over, and the old run, if it still works, cannot
-//     commit ([ErrLockLost]).
+//     commit (exactlyonce.ErrInProgress).
 //   - A step that has committed does not run again. A call may: if the process dies between its return and the
 //     commit. Then it has the same key, so that the other service finds it.
 //   - Transactions are serializable. After a serialization failure a phase runs again, up to ten times; then the request
-//     fails with [ErrConflict] and can be repeated.
+//     fails with exactlyonce.ErrInProgress and can be repeated.
 //   - An error or panic unlocks the key and keeps the recovery point. The next attempt continues at once.
 //   - If the answer to COMMIT is lost, the run reads what is stored.
 //   - [Keys.Complete] finishes requests that no client repeats, and gives up when their retention is over. [Keys.Reap] removes finished requests

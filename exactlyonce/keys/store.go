@@ -232,7 +232,7 @@ func affected(result sql.Result, err error) (int64, error) {
 	return result.RowsAffected()
 }
 
-// load reads how far the request has come. It returns ErrLockLost if another run has it.
+// load reads how far the request has come. It returns errLockLost if another run has it.
 func (r *Run) load(ctx context.Context) error {
 	k := r.operation.keys
 	steps, err := k.steps(ctx, r.id)
@@ -255,7 +255,7 @@ func (r *Run) load(ctx context.Context) error {
 		return nil
 	}
 	if known.fence != r.fence {
-		return ErrLockLost
+		return errLockLost
 	}
 	r.steps, r.point = steps, known.point
 	return nil
@@ -279,7 +279,7 @@ func (r *Run) renew(ctx context.Context) error {
 		if err := r.load(ctx); err != nil {
 			return err
 		}
-		return ErrLockLost // to a run that has finished the request
+		return errLockLost // to a run that has finished the request
 	}
 	r.lockedAt = now.UnixMicro()
 	return nil

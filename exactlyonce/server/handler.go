@@ -139,7 +139,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	if len(values) != 1 {
 		h.results.invalid()
-		h.refuse(w, fmt.Errorf("%w: %d headers %s instead of one", exactlyonce.ErrInvalidID, len(values), exactlyonce.Header))
+		h.refuse(w, fmt.Errorf("%w: %d headers %s instead of one", exactlyonce.ErrInvalid, len(values), exactlyonce.Header))
 		return
 	}
 	id, err := exactlyonce.ParseID(values[0])
@@ -252,7 +252,7 @@ func (h *handler) refuse(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, exactlyonce.ErrStale):
 		oncewire.Problem(w, http.StatusGone, oncewire.Stale, "whether the request took effect is unknown; do not repeat it")
-	case errors.Is(err, exactlyonce.ErrInvalidID):
+	case errors.Is(err, exactlyonce.ErrInvalid):
 		oncewire.Problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
 	case errors.Is(err, exactlyonce.ErrMismatch):
 		oncewire.Problem(w, h.config.MismatchStatus, oncewire.Mismatch, "another request had this id")

@@ -180,7 +180,7 @@ func (r *Results) Do(
 // If the state of the call is NEW, the caller is the driver of the request: it runs it and ends the call with Complete or Fail.
 // Otherwise it calls Wait, or Fail if it does not want the answer.
 //
-// Errors: ErrInvalidID, ErrStale, ErrMismatch, ErrInProgress if too many attempts wait already, ErrFull, and the errors of Records,
+// Errors: ErrInvalid, ErrStale, ErrMismatch, ErrInProgress if too many attempts wait already, ErrFull, and the errors of Records,
 // with the cause of the context. With an error the call has ended already.
 func (r *Results) Track(ctx context.Context, req exactlyonce.Request) (*Call, error) {
 	if err := req.Validate(); err != nil {

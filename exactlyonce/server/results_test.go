@@ -173,9 +173,9 @@ func TestE3InvalidIDsAreRefused(t *testing.T) {
 	r, _ := newResults(t, server.Config{})
 	complete(t, r, request(1), "once")
 	_, err := r.Track(t.Context(), since(1, 2))
-	require.ErrorIs(t, err, exactlyonce.ErrInvalidID)
+	require.ErrorIs(t, err, exactlyonce.ErrInvalid)
 	_, err = r.TakeOver(since(1, 2))
-	require.ErrorIs(t, err, exactlyonce.ErrInvalidID)
+	require.ErrorIs(t, err, exactlyonce.ErrInvalid)
 	require.Equal(t, "once", replay(t, r, request(1)))
 	require.Equal(t, uint64(2), r.Stats().Invalid)
 }

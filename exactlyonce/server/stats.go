@@ -25,7 +25,7 @@ type Stats struct {
 	Replayed uint64 // attempts that got a stored answer
 	Stale    uint64 // attempts that were refused with ErrStale
 
-	Invalid        uint64 // refused with ErrInvalidID
+	Invalid        uint64 // refused with ErrInvalid
 	Mismatched     uint64 // with ErrMismatch
 	Refused        uint64 // with ErrFull
 	TooManyWaiting uint64 // with ErrInProgress

@@ -57,7 +57,7 @@ func policy() *strategies.Policy[bank.Payment] {
 	busy, declined := predicates.NewReason("DATABASE_BUSY", true, false), predicates.NewRejection("DECLINED")
 	return strategies.ReasonAware(predicates.Classifiers(
 		func(a *predicates.Attempt[bank.Payment]) (predicates.Reason, bool) {
-			return busy, errors.Is(a.Err, exactlyonce.ErrInProgress) || errors.Is(a.Err, keys.ErrLockLost) || errors.Is(a.Err, keys.ErrConflict)
+			return busy, errors.Is(a.Err, exactlyonce.ErrInProgress)
 		},
 		func(a *predicates.Attempt[bank.Payment]) (predicates.Reason, bool) {
 			return declined, errors.Is(a.Err, bank.ErrDeclined) || errors.Is(a.Err, errElsewhere)
@@ -203,7 +203,7 @@ func (j *job) chargeOnce(ctx context.Context, run *keys.Run, o bank.Order) (bank
 	if j.Break == withoutSticky {
 		return j.chargeAnywhere(ctx, run, o)
 	}
-	choose := func(refused []keys.Refusal) (provider string, ok bool) {
+	choose := func(refused []string) (provider string, ok bool) {
 		switch len(refused) {
 		case 0:
 			return o.First, true

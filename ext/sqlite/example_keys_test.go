@@ -88,7 +88,7 @@ func Example_idempotencyKeys() {
 	} {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader(request.destination))
 		check(err)
-		req.Header.Set(keys.Header, request.key)
+		req.Header.Set("Idempotency-Key", request.key)
 		resp, err := http.DefaultClient.Do(req)
 		check(err)
 		body, err := io.ReadAll(resp.Body)

@@ -114,7 +114,7 @@ func (s *tracking) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 	}
 	if len(values) != 1 {
 		s.countInvalid(ctx)
-		return nil, s.refuse(ctx, fmt.Errorf("%w: metadata %s has %d values instead of one", exactlyonce.ErrInvalidID, idKey, len(values)))
+		return nil, s.refuse(ctx, fmt.Errorf("%w: metadata %s has %d values instead of one", exactlyonce.ErrInvalid, idKey, len(values)))
 	}
 	id, err := exactlyonce.ParseID(values[0])
 	if err != nil {
@@ -189,7 +189,7 @@ func (s *tracking) refuse(ctx context.Context, err error) error {
 	case errors.Is(err, exactlyonce.ErrStale):
 		s.trailer(ctx, oncewire.Stale, false)
 		return status.Error(codes.FailedPrecondition, "whether the call took effect is unknown; do not repeat it")
-	case errors.Is(err, exactlyonce.ErrInvalidID):
+	case errors.Is(err, exactlyonce.ErrInvalid):
 		s.trailer(ctx, oncewire.Invalid, false)
 		return status.Error(codes.InvalidArgument, err.Error())
 	case errors.Is(err, exactlyonce.ErrMismatch):

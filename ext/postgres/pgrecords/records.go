@@ -292,7 +292,7 @@ func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
 	for _, m := range marks {
 		if m.Client.IsZero() {
-			return fmt.Errorf("%w: the mark %d lacks a client", exactlyonce.ErrInvalidID, m.Before)
+			return fmt.Errorf("%w: the mark %d lacks a client", exactlyonce.ErrInvalid, m.Before)
 		}
 	}
 	var held error

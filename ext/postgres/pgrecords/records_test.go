@@ -482,7 +482,7 @@ func testExecErrors(t *testing.T, server *pgtest.Server) {
 	require.NoError(t, err)
 	assert.Equal(t, want, total)
 	_, err = r.Exec(t.Context(), exactlyonce.Request{}, pgrecords.Statement{})
-	assert.ErrorIs(t, err, exactlyonce.ErrInvalidID)
+	assert.ErrorIs(t, err, exactlyonce.ErrInvalid)
 	mismatch := request(client, 2, 2)
 	_, err = r.Exec(t.Context(), mismatch, pgrecords.Statement{SQL: add, Args: []any{"total"}})
 	assert.NoError(t, err, "the record answers")

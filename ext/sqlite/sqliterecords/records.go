@@ -178,7 +178,7 @@ func (r *Records) put(ctx context.Context, tx Tx, req exactlyonce.Request, answe
 func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
 	for _, m := range marks {
 		if m.Client.IsZero() {
-			return fmt.Errorf("%w: the mark %d lacks a client", exactlyonce.ErrInvalidID, m.Before)
+			return fmt.Errorf("%w: the mark %d lacks a client", exactlyonce.ErrInvalid, m.Before)
 		}
 	}
 	ids := make([]int64, len(marks))

@@ -144,7 +144,7 @@ func TestRunErrors(t *testing.T) {
 	}
 	req.Sequence = 0
 	_, err = effect(nil)
-	assert.ErrorIs(t, err, exactlyonce.ErrInvalidID)
+	assert.ErrorIs(t, err, exactlyonce.ErrInvalid)
 }
 
 var _ sqliterecords.Tx = (*sql.Tx)(nil)
