@@ -2,35 +2,8 @@ package exactlyonce
 
 import (
 	"context"
-	"strconv"
 	"time"
 )
-
-// State is the knowledge of the called side about a request.
-type State int
-
-// The states. The zero value is StateNew.
-const (
-	StateNew        State = iota // never seen, or every attempt so far has failed without an effect
-	StateInProgress              // an attempt runs
-	StateCompleted               // an answer is stored
-	StateStale                   // its outcome is unknown: see ErrStale
-)
-
-// String returns the state's name, such as IN_PROGRESS.
-func (s State) String() string {
-	switch s {
-	case StateNew:
-		return "NEW"
-	case StateInProgress:
-		return "IN_PROGRESS"
-	case StateCompleted:
-		return "COMPLETED"
-	case StateStale:
-		return "STALE"
-	}
-	return "State(" + strconv.Itoa(int(s)) + ")"
-}
 
 // Mark says that the client does not repeat requests below a sequence number.
 type Mark struct {
@@ -42,7 +15,7 @@ type Mark struct {
 // Records are answers that outlive the process, and are shared by the servers of a service. A request is identified by scope,
 // client, sequence number and step.
 //
-// A request whose answer is gone is [StateStale], after a restart and at every server. That holds for requests below a mark, for requests whose
+// A request whose answer is gone is stale ([ErrStale]), after a restart and at every server. That holds for requests below a mark, for requests whose
 // answer was collected, and for a silent client up to the highest number with an answer: that number becomes its mark. Requests that it has not
 // made are new. The mark of a client is removed when it has been silent for 24 times as long.
 //
@@ -51,10 +24,11 @@ type Mark struct {
 //
 // Implementations are in ext/sqlite and ext/postgres. Methods are safe for concurrent use.
 type Records interface {
-	// Find returns StateNew, StateCompleted with the answer, or StateStale. It returns ErrMismatch if both fingerprints are set and differ, even
-	// if the answer is gone but the fingerprint is not. It does not wait for transactions that have not committed, and never returns
-	// StateInProgress. The caller must not change the answer.
-	Find(ctx context.Context, req Request) (state State, answer []byte, err error)
+	// Find returns the answer of a request, which is not found if the request is new: never seen, or every attempt so far has failed without an
+	// effect. It returns an error that matches ErrStale if its outcome is unknown, and ErrMismatch if both fingerprints are set and differ, even
+	// if the answer is gone but the fingerprint is not. It does not wait for transactions that have not committed. The caller must not change
+	// the answer.
+	Find(ctx context.Context, req Request) (answer []byte, found bool, err error)
 
 	// Acknowledge raises the marks of clients, never lowers one, and removes the answers below them. An open transaction that has put for a
 	// client may block the mark of that client, for seconds at most: the error then says so, and the mark has to be set again.

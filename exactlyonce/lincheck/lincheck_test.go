@@ -176,7 +176,7 @@ func run(t *testing.T, seed uint64) ([]porcupine.Operation, *[requests]atomic.In
 				case err != nil:
 					t.Errorf("track: %v", err)
 					return
-				case call.State() == exactlyonce.StateNew:
+				case call.IsNew():
 					for range random.IntN(3) {
 						time.Sleep(time.Duration(random.IntN(50)) * time.Microsecond)
 					}

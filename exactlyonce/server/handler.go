@@ -165,7 +165,7 @@ func (h *handler) track(w http.ResponseWriter, req *http.Request, request exactl
 		h.refuse(w, err)
 		return
 	}
-	if call.state == exactlyonce.StateNew {
+	if call.state == stateNew {
 		h.run(w, req, call, body)
 		return
 	}
@@ -179,7 +179,7 @@ func (h *handler) track(w http.ResponseWriter, req *http.Request, request exactl
 // run calls the handler and sends its response when it is stored.
 func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body []byte) {
 	rec := newRecorder(w, h.results.config.MaxAnswer)
-	stored, found, err := call.run(req.Context(), func(ctx context.Context) ([]byte, error) {
+	stored, replayed, err := call.run(req.Context(), func(ctx context.Context) ([]byte, error) {
 		inner := req.WithContext(ctx)
 		inner.Body = io.NopCloser(bytes.NewReader(body))
 		inner.ContentLength = int64(len(body))
@@ -205,7 +205,7 @@ func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body
 	_, transient := errors.AsType[*transientError](err)
 	switch {
 	case rec.streamed: // sent
-	case err == nil && found == exactlyonce.StateNew, transient && !errors.Is(err, exactlyonce.ErrStale):
+	case err == nil && !replayed, transient && !errors.Is(err, exactlyonce.ErrStale):
 		rec.send()
 	case errors.Is(err, ErrNotDriver):
 		h.refuse(w, exactlyonce.ErrInProgress) // another handler gives the answer

@@ -149,7 +149,7 @@ func TestResultsAgainstModel(t *testing.T) {
 				got = "MISMATCH"
 			default:
 				require.NoError(t, err)
-				got = call.State().String()
+				got = call.State()
 			}
 			if takeOver && want == "IN_PROGRESS" {
 				want = "NEW"

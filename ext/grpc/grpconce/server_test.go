@@ -298,11 +298,11 @@ type oneRecord struct {
 	err    error
 }
 
-func (r *oneRecord) Find(context.Context, exactlyonce.Request) (exactlyonce.State, []byte, error) {
+func (r *oneRecord) Find(context.Context, exactlyonce.Request) ([]byte, bool, error) {
 	if r.answer == nil {
-		return exactlyonce.StateNew, nil, r.err
+		return nil, false, r.err
 	}
-	return exactlyonce.StateCompleted, r.answer, r.err
+	return r.answer, true, r.err
 }
 
 func (r *oneRecord) Acknowledge(context.Context, []exactlyonce.Mark) error { return nil }

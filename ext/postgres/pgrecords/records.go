@@ -167,33 +167,33 @@ type querier interface {
 }
 
 // Find implements exactlyonce.Records.
-func (r *Records) Find(ctx context.Context, req exactlyonce.Request) (exactlyonce.State, []byte, error) {
+func (r *Records) Find(ctx context.Context, req exactlyonce.Request) (answer []byte, found bool, err error) {
 	if err := req.Validate(); err != nil {
-		return exactlyonce.StateNew, nil, err
+		return nil, false, err
 	}
-	_, state, answer, err := find(ctx, r.pool, req)
+	_, answer, found, err = find(ctx, r.pool, req)
 	if err != nil {
-		return exactlyonce.StateNew, nil, describe("find", req, err)
+		return nil, false, describe("find", req, err)
 	}
-	return state, answer, nil
+	return answer, found, nil
 }
 
 // find also reports whether the client is known.
-func find(ctx context.Context, q querier, req exactlyonce.Request) (known bool, state exactlyonce.State, answer []byte, err error) {
+func find(ctx context.Context, q querier, req exactlyonce.Request) (known bool, answer []byte, found bool, err error) {
 	return scanFound(q.QueryRow(ctx, findSQL, req.Scope, uuid(req.Client), req.Sequence, req.Step), req)
 }
 
 // scanFound reads the row of findSQL.
-func scanFound(row pgx.Row, req exactlyonce.Request) (known bool, state exactlyonce.State, answer []byte, err error) {
+func scanFound(row pgx.Row, req exactlyonce.Request) (known bool, answer []byte, found bool, err error) {
 	var f recordsql.Found
 	err = row.Scan(&f.Mark, &f.Present, &f.Fingerprint, &f.Answered, &f.Answer)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return false, exactlyonce.StateNew, nil, nil
+		return false, nil, false, nil
 	}
 	if err == nil {
-		state, answer, err = f.State(&req)
+		answer, found, err = f.Find(&req)
 	}
-	return true, state, answer, err
+	return true, answer, found, err
 }
 
 // Put implements exactlyonce.Store.
@@ -230,14 +230,12 @@ func (r *Records) put(ctx context.Context, tx pgx.Tx, req exactlyonce.Request, a
 		if n == 1 {
 			return nil
 		}
-		known, state, _, err := find(ctx, tx, req)
+		known, _, found, err := find(ctx, tx, req)
 		switch {
 		case err != nil:
 			return err
-		case state == exactlyonce.StateCompleted:
+		case found:
 			return exactlyonce.ErrCompleted
-		case state == exactlyonce.StateStale:
-			return exactlyonce.ErrStale
 		case known || created:
 			return errors.New("the record was not stored")
 		}
@@ -274,8 +272,8 @@ func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(
 func (r *Records) resolve(ctx context.Context, req exactlyonce.Request, err error) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.patience)
 	defer cancel()
-	state, answer, findErr := r.Find(ctx, req)
-	if findErr == nil && state == exactlyonce.StateCompleted {
+	answer, found, findErr := r.Find(ctx, req)
+	if findErr == nil && found {
 		return answer, nil
 	}
 	return nil, err

@@ -24,9 +24,9 @@ func TestBesideQueues(t *testing.T) {
 			require.NoError(t, sqliterecords.New(db).Migrate(t.Context()))
 			require.NoError(t, sqlite.New(db).Migrate(t.Context()))
 
-			state, _, err := sqliterecords.New(db).Find(t.Context(), exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1}, Sequence: 1, Attempt: 1}})
+			state, _, err := stateOf(sqliterecords.New(db).Find(t.Context(), exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1}, Sequence: 1, Attempt: 1}}))
 			require.NoError(t, err)
-			require.Equal(t, exactlyonce.StateNew, state)
+			require.Equal(t, "new", state)
 			queues := sqlite.New(db)
 			_, err = queues.Records(t.Context(), "job", "", 1)
 			require.NoError(t, err)

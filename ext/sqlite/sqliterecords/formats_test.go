@@ -34,12 +34,12 @@ func TestFormatOfTables(t *testing.T) {
 	golden.Run(t.Context(), t, old.Writer(), script)
 	require.NoError(t, sqliterecords.New(old).Migrate(t.Context()))
 	records = sqliterecords.New(old)
-	state, answer, err := records.Find(t.Context(), req)
+	state, answer, err := stateOf(records.Find(t.Context(), req))
 	require.NoError(t, err)
-	require.Equal(t, exactlyonce.StateCompleted, state)
+	require.Equal(t, "completed", state)
 	require.Equal(t, "done", string(answer))
 	req.Sequence = 15
-	state, _, err = records.Find(t.Context(), req)
+	state, _, err = stateOf(records.Find(t.Context(), req))
 	require.NoError(t, err)
-	require.Equal(t, exactlyonce.StateStale, state)
+	require.Equal(t, "stale", state)
 }

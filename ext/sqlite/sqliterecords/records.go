@@ -108,32 +108,32 @@ WHERE id = ?1 RETURNING phase, mark`
 )
 
 // Find implements exactlyonce.Records.
-func (r *Records) Find(ctx context.Context, req exactlyonce.Request) (exactlyonce.State, []byte, error) {
+func (r *Records) Find(ctx context.Context, req exactlyonce.Request) (answer []byte, found bool, err error) {
 	if err := req.Validate(); err != nil {
-		return exactlyonce.StateNew, nil, err
+		return nil, false, err
 	}
-	_, state, answer, err := find(ctx, r.db.Reader(), req)
+	_, answer, found, err = find(ctx, r.db.Reader(), req)
 	if err != nil {
-		return exactlyonce.StateNew, nil, describe("find", req, err)
+		return nil, false, describe("find", req, err)
 	}
-	return state, answer, nil
+	return answer, found, nil
 }
 
 // find also reports whether the client is known.
 func find(ctx context.Context, q interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }, req exactlyonce.Request,
-) (known bool, state exactlyonce.State, answer []byte, err error) {
+) (known bool, answer []byte, found bool, err error) {
 	var f recordsql.Found
 	err = q.QueryRowContext(ctx, findSQL, req.Scope, req.Client[:], req.Sequence, req.Step).
 		Scan(&f.Mark, &f.Present, &f.Fingerprint, &f.Answered, &f.Answer)
 	if errors.Is(err, sql.ErrNoRows) {
-		return false, exactlyonce.StateNew, nil, nil
+		return false, nil, false, nil
 	}
 	if err == nil {
-		state, answer, err = f.State(&req)
+		answer, found, err = f.Find(&req)
 	}
-	return true, state, answer, err
+	return true, answer, found, err
 }
 
 // Put implements exactlyonce.Store.
@@ -157,14 +157,12 @@ func (r *Records) put(ctx context.Context, tx Tx, req exactlyonce.Request, answe
 		if n, err := result.RowsAffected(); err != nil || n == 1 {
 			return err
 		}
-		known, state, _, err := find(ctx, tx, req)
+		known, _, found, err := find(ctx, tx, req)
 		switch {
 		case err != nil:
 			return err
-		case state == exactlyonce.StateCompleted:
+		case found:
 			return exactlyonce.ErrCompleted
-		case state == exactlyonce.StateStale:
-			return exactlyonce.ErrStale
 		case known || created:
 			return errors.New("the record was not stored")
 		}

@@ -108,9 +108,9 @@ func TestRunShares(t *testing.T) {
 		require.Equal(t, "answer 1", c.answer)
 		require.Equal(t, []*sqlite.Tx{runs[0].txs[0]}, c.txs, "a transaction of its own")
 		requireEffects(t, db, 1, c.req)
-		state, answer, err := r.Find(t.Context(), c.req)
+		state, answer, err := stateOf(r.Find(t.Context(), c.req))
 		require.NoError(t, err)
-		require.Equal(t, exactlyonce.StateCompleted, state)
+		require.Equal(t, "completed", state)
 		require.Equal(t, "answer 1", string(answer))
 		if c.req.Fingerprint != [32]byte{} {
 			c.req.Fingerprint[31]++
