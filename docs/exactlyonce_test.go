@@ -193,7 +193,7 @@ func withdraw(records *sqliterecords.Records) http.Handler {
 		})
 		var response exactlyonce.Response
 		if err == nil {
-			response, err = exactlyonce.ParseResponse(answer)
+			err = response.Decode(answer)
 		}
 		if err != nil {
 			http.Error(w, "try again", http.StatusServiceUnavailable) // rolled back

@@ -122,18 +122,17 @@ func (id ID) MarshalText() ([]byte, error) {
 	return []byte(id.String()), nil
 }
 
-// UnmarshalText implements encoding.TextUnmarshaler. See [ParseID].
+// UnmarshalText implements encoding.TextUnmarshaler: it reads what String has written. Parameters may come in any order and have spaces before
+// them; a parameter that comes twice or breaks a limit is refused, and an unknown parameter is ignored. The error is of class [ErrInvalid].
 func (id *ID) UnmarshalText(text []byte) error {
-	parsed, err := ParseID(string(text))
+	parsed, err := parse(string(text))
 	if err == nil {
 		*id = parsed
 	}
 	return err
 }
 
-// ParseID returns the id that String has written. Parameters may come in any order and have spaces before them; a parameter that comes
-// twice or breaks a limit is refused, and an unknown parameter is ignored. The error is of class [ErrInvalid].
-func ParseID(s string) (ID, error) {
+func parse(s string) (ID, error) {
 	var id ID
 	if len(s) > maxHeader {
 		return ID{}, fmt.Errorf("%w: %d bytes are more than %d", ErrInvalid, len(s), maxHeader)

@@ -5,13 +5,6 @@ import (
 	"time"
 )
 
-// Mark says that the client does not repeat requests below a sequence number.
-type Mark struct {
-	Scope  string
-	Client Client
-	Before int64
-}
-
 // Records are answers that outlive the process, and are shared by the servers of a service. A request is identified by scope,
 // client, sequence number and step.
 //
@@ -30,9 +23,10 @@ type Records interface {
 	// the answer.
 	Find(ctx context.Context, req Request) (answer []byte, found bool, err error)
 
-	// Acknowledge raises the marks of clients, never lowers one, and removes the answers below them. An open transaction that has put for a
+	// Acknowledge raises the mark of the client of each request to its First, never lowers one, and removes the answers below it. Of the requests
+	// only Scope, Client and First are set. An open transaction that has put for a
 	// client may block the mark of that client, for seconds at most: the error then says so, and the mark has to be set again.
-	Acknowledge(ctx context.Context, marks []Mark) error
+	Acknowledge(ctx context.Context, marks []Request) error
 
 	// Collect removes answers that were stored before answers. Of a client without an answer or mark since clients, which is not after answers,
 	// only a mark is left, and that is removed after a silence 24 times as long. Removal may be late by another AnswerAge, or time of silence,
@@ -50,7 +44,7 @@ type Store[TX any] interface {
 	// checks that the request is new as seen by tx, and that this holds when tx commits: of two transactions that store an
 	// answer of the same request one waits for the other, and then fails.
 	//
-	// After an error the caller must roll back. Errors are ErrCompleted, ErrStale, ErrMismatch, an error that the request is not valid, or an
+	// After an error the caller must roll back. Errors are ErrInProgress if another attempt has stored its answer, ErrStale, ErrMismatch, an error that the request is not valid, or an
 	// error of the database. A Put under a mark or beside a collection that has not committed either sees it or makes it wait.
 	//
 	// When the answer to COMMIT is lost, Find returns the outcome, but only once the database has ended the transaction. An attempt that repeats

@@ -337,7 +337,7 @@ func TestAnEditedPayload(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, sent, 1)
 		assert.Equal(t, "{\n\"to\":\"TXL\"}", string(sent[0].Payload))
-		assert.Equal(t, "wrong", sent[0].Meta.Headers[jobs.EditedFrom])
+		assert.Equal(t, "wrong", sent[0].Meta.Headers["Edited-From"])
 		assert.Equal(t, http.StatusNotFound, ask(h, "/edit", form).Code, "a second click changes nothing")
 		assert.Contains(t, page(t, h, fmt.Sprintf("/message?queue=orders&position=%d", sent[0].Position)), "from the message wrong with another payload")
 	})

@@ -1,7 +1,6 @@
 package deadfile
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -80,19 +79,14 @@ type call struct {
 	done   chan error // one place
 }
 
-// Config are the settings of [Open].
-type Config struct {
-	Logger *slog.Logger // the default is slog.Default()
-}
-
 // Open opens the dead letters in a directory, which it makes if it is missing; c encodes the values. A line that a crash has torn at the end of
 // the file is cut off: it was not durable, so no Append has returned nil for it. A damaged line goes to damaged.jsonl, and is logged as an
 // error.
 //
-// A directory belongs to a single File of a single process. It panics if c is nil. Where several configs are given, a later one counts.
-func Open[T any](dir string, c codec.Codec[T], config ...Config) (*File[T], error) {
+// A directory belongs to a single File of a single process. It panics if c is nil. The log is slog.Default().
+func Open[T any](dir string, c codec.Codec[T]) (*File[T], error) {
 	guard.RefuseNil("deadfile: Open", "codec", c)
-	return openOn(dir, c, settings{clock: clock.New(), logger: cmp.Or(guard.Merged(config).Logger, slog.Default()), fs: vfs.OS()})
+	return openOn(dir, c, settings{clock: clock.New(), logger: slog.Default(), fs: vfs.OS()})
 }
 
 // settings has what tests replace, too.

@@ -239,7 +239,7 @@ func TestTornAndDamaged(t *testing.T) {
 				require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(c.spoil(lines)), 0o600))
 
 				var log strings.Builder
-				f, err = Open(dir, codec.JSON[string](), Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				f, err = openWith(dir, codec.JSON[string](), func(s *settings) { s.logger = slog.New(slog.NewTextHandler(&log, nil)) })
 				require.NoError(t, err)
 				defer f.Close()
 				want := c.want

@@ -293,7 +293,7 @@ func oddAndLarge(b *storeBench) {
 	}
 }
 
-// A call stops behind the message with which the payloads have store.MaxBytes.
+// A call stops behind the message with which the payloads have 16 MiB.
 func largeInParts(b *storeBench) {
 	const n, size = 22, 900_000
 	for i := range n {

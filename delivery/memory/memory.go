@@ -186,7 +186,7 @@ func (m *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 		}
 		q := m.queues[queue]
 		now := m.clock.Now()
-		for size := 0; q != nil && len(taken) < limit && size < store.MaxBytes && q.ready.due(now); {
+		for size := 0; q != nil && len(taken) < limit && size < storearg.MaxBytes && q.ready.due(now); {
 			size += len(q.ready.list[0].Payload)
 			taken = append(taken, m.grant(q, queue, q.ready.list[0], now.Add(lease)))
 		}
@@ -217,7 +217,7 @@ func (m *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limi
 		size := 0
 		for _, key := range keys {
 			of := q.keys[key]
-			for n := 0; n < min(t.Each, limit/len(keys)) && size < store.MaxBytes && of.due(now); n++ {
+			for n := 0; n < min(t.Each, limit/len(keys)) && size < storearg.MaxBytes && of.due(now); n++ {
 				size += len(of.list[0].Payload)
 				taken = append(taken, m.grant(q, queue, of.list[0], now.Add(lease)))
 			}
@@ -350,7 +350,7 @@ func (m *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 		now := m.clock.Now()
 		size := 0
 		for _, e := range all[:min(p.Max, len(all))] {
-			if size >= store.MaxBytes {
+			if size >= storearg.MaxBytes {
 				break
 			}
 			size += len(e.Payload)
@@ -402,7 +402,7 @@ func (m *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 		now := m.clock.Now()
 		size := 0
 		for _, e := range m.matching(queue, &f, p) {
-			if len(taken) < p.Max && size < store.MaxBytes && !e.Held && !e.LeasedUntil.After(now) {
+			if len(taken) < p.Max && size < storearg.MaxBytes && !e.Held && !e.LeasedUntil.After(now) {
 				size += len(e.Payload)
 				taken = append(taken, m.grant(m.queues[queue], queue, e, now.Add(lease)))
 			}

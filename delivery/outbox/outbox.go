@@ -366,7 +366,7 @@ func (r *relay) next(ctx context.Context, after int64) (due []store.Entry, err e
 				continue
 			}
 			size += len(e.Payload)
-			if due = append(due, e); len(due) == r.Batch || size >= store.MaxBytes || due[0].Position <= r.doubt || r.failures > 0 {
+			if due = append(due, e); len(due) == r.Batch || size >= storearg.MaxBytes || due[0].Position <= r.doubt || r.failures > 0 {
 				return due, nil
 			}
 		}

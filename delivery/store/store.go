@@ -62,7 +62,8 @@ type Store interface {
 
 	// Take leases up to max messages that are due, the earliest due first, and returns them: none if none is due. It does not wait. A message is
 	// not returned before its delay has passed by the clock of the store, which does not go back when the machine's clock does (law D3). Nor is
-	// it taken again before its lease has ended. It stops after the message with which the payloads reach [MaxBytes].
+	// it taken again before its lease has ended. It stops after the message with which the payloads reach
+	// 16 MiB: so at least one message is returned, whatever its size.
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Extend makes the leases end after the time d from now, even if that is sooner than before.
@@ -103,17 +104,13 @@ type Leased struct {
 	Damage error
 }
 
-// MaxBytes bounds the bytes of the payloads that a call of a store returns: the message that reaches it is the last, so at least one message is
-// returned, whatever its size.
-const MaxBytes = 16 << 20
-
 // Inspector is a store that can look into its queues.
 type Inspector interface {
 	Store
 
 	// List returns messages of a queue in the order of their positions, due or not, leased or not, without changing them. To get the next page,
 	// set [Page.After] to the position of the last entry. Messages that others put and remove meanwhile do not change a page that was read, and
-	// do not move messages from page to page. Like Take it stops at [MaxBytes], so only an empty page means the end.
+	// do not move messages from page to page. Like Take it stops at 16 MiB, so only an empty page means the end.
 	List(ctx context.Context, queue string, f Filter, p Page) ([]Entry, error)
 
 	// Count counts the messages that match.
@@ -123,7 +120,7 @@ type Inspector interface {
 	// It may work in steps, so that others need not wait: after an error some may be gone.
 	Purge(ctx context.Context, queue string, f Filter) (int, error)
 
-	// Claim leases messages that match and are neither leased nor held, due or not, in the order of their positions. It stops at [MaxBytes], as
+	// Claim leases messages that match and are neither leased nor held, due or not, in the order of their positions. It stops at 16 MiB, as
 	// Take does.
 	Claim(ctx context.Context, queue string, f Filter, p Page, lease time.Duration) ([]Leased, error)
 

@@ -34,7 +34,7 @@ func newPeer(t *testing.T, handler http.HandlerFunc) *peer {
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		line := r.Method + " " + r.URL.Path + ": none"
 		if values, ok := r.Header[exactlyonce.Header]; ok {
-			id, err := exactlyonce.ParseID(strings.Join(values, ", "))
+			id, err := parseID(strings.Join(values, ", "))
 			if err != nil {
 				line = err.Error()
 			} else {

@@ -148,7 +148,7 @@ func (b *bench[TX]) found() {
 			req.Attempt++
 			assert.True(b, bytes.Equal(want, b.state(s, completed, req)))
 		}
-		assert.ErrorIs(b, b.put(other, req, []byte("another")), exactlyonce.ErrCompleted)
+		assert.ErrorIs(b, b.put(other, req, []byte("another")), exactlyonce.ErrInProgress)
 		assert.True(b, bytes.Equal(want, b.state(other, completed, req)))
 	}
 	b.state(s, isNew, request(c, oncewire.MaxSequence))
@@ -180,7 +180,7 @@ func (b *bench[TX]) uncommitted() {
 	require.NoError(b, err)
 	require.NoError(b, s.Put(b.Context(), tx.TX, req, answer))
 	b.state(other, isNew, req) // and it does not wait
-	assert.ErrorIs(b, s.Put(b.Context(), tx.TX, req, answer), exactlyonce.ErrCompleted)
+	assert.ErrorIs(b, s.Put(b.Context(), tx.TX, req, answer), exactlyonce.ErrInProgress)
 	require.NoError(b, tx.Rollback(b.Context()))
 	require.NoError(b, b.put(s, req, answer))
 	b.state(other, completed, req)
@@ -200,7 +200,7 @@ func (b *bench[TX]) identity() {
 		require.NoError(b, b.put(s, req, []byte(strconv.Itoa(i))))
 		assert.Equal(b, strconv.Itoa(i), string(b.state(s, completed, req)))
 	}
-	require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "another", Client: first.Client, Before: 100}}))
+	require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "another", ID: exactlyonce.ID{Client: first.Client, First: 100}}}))
 	b.state(s, stale, scope)
 	assert.Equal(b, answer, b.state(s, completed, first))
 	b.state(s, completed, client)
@@ -218,7 +218,7 @@ func (b *bench[TX]) mismatch() {
 	assert.ErrorIs(b, err, exactlyonce.ErrMismatch)
 	assert.ErrorIs(b, b.put(s, other, answer), exactlyonce.ErrMismatch)
 	b.state(s, completed, without)
-	assert.ErrorIs(b, b.put(s, without, answer), exactlyonce.ErrCompleted)
+	assert.ErrorIs(b, b.put(s, without, answer), exactlyonce.ErrInProgress)
 
 	b.clock.Add(time.Hour)
 	_, _, err = s.Collect(b.Context(), b.clock.Now(), time.Time{})
@@ -242,7 +242,7 @@ func (b *bench[TX]) invalid() {
 		assert.ErrorIs(b, err, exactlyonce.ErrInvalid)
 		assert.ErrorIs(b, b.put(s, req, answer), exactlyonce.ErrInvalid)
 	}
-	assert.ErrorIs(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Before: 1}}), exactlyonce.ErrInvalid)
+	assert.ErrorIs(b, s.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{First: 1}}}), exactlyonce.ErrInvalid)
 	assert.NoError(b, s.Acknowledge(b.Context(), nil))
 }
 
@@ -283,7 +283,7 @@ func (b *bench[TX]) twoAttempts() {
 		if b.again(err) {
 			err = b.put(servers[1], req, []byte("another"))
 		}
-		assert.ErrorIs(b, err, exactlyonce.ErrCompleted)
+		assert.ErrorIs(b, err, exactlyonce.ErrInProgress)
 		assert.Equal(b, answer, b.state(servers[1], completed, req))
 	}
 }
@@ -309,7 +309,7 @@ func (b *bench[TX]) marks() {
 	}
 	mark := func(c exactlyonce.Client, before int64) {
 		b.Helper()
-		require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: c, Before: before}}))
+		require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: c, First: before}}}))
 	}
 	mark(c, 5)
 	mark(unseen, 5)
@@ -330,9 +330,9 @@ func (b *bench[TX]) marks() {
 	}
 	require.NoError(b, b.put(s, request(unseen, 5), answer))
 
-	var many []exactlyonce.Mark
+	var many []exactlyonce.Request
 	for i := range 100 {
-		many = append(many, exactlyonce.Mark{Scope: "many", Client: exactlyonce.NewClient(), Before: int64(i)}, exactlyonce.Mark{Scope: "scope", Client: c, Before: int64(i)})
+		many = append(many, exactlyonce.Request{Scope: "many", ID: exactlyonce.ID{Client: exactlyonce.NewClient(), First: int64(i)}}, exactlyonce.Request{Scope: "scope", ID: exactlyonce.ID{Client: c, First: int64(i)}})
 	}
 	require.NoError(b, s.Acknowledge(b.Context(), many))
 	b.state(s, stale, request(c, 98))
@@ -351,7 +351,7 @@ func (b *bench[TX]) putBesideMark() {
 		require.NoError(b, s.Put(b.Context(), tx.TX, request(c, 2), answer))
 		marked := make(chan error, 1)
 		go func() {
-			marked <- other.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: c, Before: 10}})
+			marked <- other.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: c, First: 10}}})
 		}()
 		select {
 		case err := <-marked:
@@ -360,7 +360,7 @@ func (b *bench[TX]) putBesideMark() {
 		}
 		require.NoError(b, tx.Commit(b.Context()))
 		if <-marked != nil { // it need not wait for long
-			require.NoError(b, other.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: c, Before: 10}}))
+			require.NoError(b, other.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: c, First: 10}}}))
 		}
 		for sequence := range int64(9) {
 			b.state(s, stale, request(c, sequence+1))
@@ -444,7 +444,7 @@ func (b *bench[TX]) silentClients() {
 		}
 	}
 	mark := func(name string) {
-		require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: clients[name], Before: 2}}))
+		require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: clients[name], First: 2}}}))
 	}
 	mark("mark of old")
 	b.clock.Add(10 * time.Minute)
@@ -501,7 +501,7 @@ func (b *bench[TX]) manyCollected() {
 		}
 		require.NoError(b, tx.Commit(b.Context()))
 		if i == 0 {
-			require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: c, Before: each}}))
+			require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: c, First: each}}}))
 			b.state(s, stale, request(c, 1))
 		}
 	}
@@ -545,7 +545,7 @@ func (b *bench[TX]) oneEffect() {
 				switch {
 				case err == nil:
 					committed[n].Add(1)
-				case errors.Is(err, exactlyonce.ErrCompleted), errors.Is(err, exactlyonce.ErrStale):
+				case errors.Is(err, exactlyonce.ErrInProgress), errors.Is(err, exactlyonce.ErrStale):
 				case b.again(err):
 				default:
 					assert.NoError(b, err)
@@ -560,7 +560,7 @@ func (b *bench[TX]) oneEffect() {
 				done.Store(requests - 6)
 				mark = requests - 6
 			}
-			err := servers[0].Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: client, Before: mark}})
+			err := servers[0].Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: client, First: mark}}})
 			assert.NoError(b, err)
 			_, _, err = servers[1].Collect(b.Context(), b.clock.Now().Add(-2*time.Second), time.Time{})
 			assert.NoError(b, err)

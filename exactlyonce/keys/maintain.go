@@ -86,7 +86,7 @@ func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
 // cannot commit afterwards. The error is exactlyonce.ErrInvalid if no such request is unfinished.
 func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response) error {
 	stored := response.Encode()
-	if _, err := exactlyonce.ParseResponse(stored); err != nil {
+	if err := new(exactlyonce.Response).Decode(stored); err != nil {
 		return err
 	}
 	result, err := k.db.ExecContext(ctx, endSQL, stored, k.now(), id)

@@ -165,7 +165,7 @@ func (r *Run) Finish(ctx context.Context, work func(ctx context.Context, tx *sql
 			return err
 		}
 		stored := given.Encode()
-		if response, err = exactlyonce.ParseResponse(stored); err != nil { // as later attempts get it
+		if err = response.Decode(stored); err != nil { // as later attempts get it
 			return err
 		}
 		_, err = tx.ExecContext(ctx, finishSQL, stored, r.id)

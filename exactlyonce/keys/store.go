@@ -163,8 +163,8 @@ func (k *Keys) claim(ctx context.Context, o *Operation, req Request) (*Run, *exa
 		case !req.isAsked(o.name, known.fingerprint):
 			return nil, nil, exactlyonce.ErrMismatch
 		case known.done:
-			response, err := exactlyonce.ParseResponse(known.response)
-			return nil, &response, err
+			response := &exactlyonce.Response{}
+			return nil, response, response.Decode(known.response)
 		case k.isLocked(known), held != nil && held.fence == known.fence && held.lockedAt == known.lockedAt:
 			return nil, nil, exactlyonce.ErrInProgress
 		default:
@@ -247,11 +247,11 @@ func (r *Run) load(ctx context.Context) error {
 		return fmt.Errorf("keys: request %s has been removed", r.id)
 	}
 	if known.done { // by another run, or by this one whose COMMIT had no answer
-		response, err := exactlyonce.ParseResponse(known.response)
-		if err != nil {
+		response := &exactlyonce.Response{}
+		if err := response.Decode(known.response); err != nil {
 			return err
 		}
-		r.response = &response
+		r.response = response
 		return nil
 	}
 	if known.fence != r.fence {

@@ -134,7 +134,7 @@ func run(t *testing.T, seed uint64) ([]porcupine.Operation, *[requests]atomic.In
 		transaction.Lock()
 		defer transaction.Unlock()
 		if !call.IsDriver() {
-			return 0, server.ErrNotDriver
+			return 0, exactlyonce.ErrInProgress
 		}
 		n := int(numbers.Add(1))
 		effects[request].Add(1)

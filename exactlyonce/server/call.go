@@ -94,7 +94,7 @@ func (c *Call) leave() {
 }
 
 // Complete ends the call with the answer of the request, which must not be changed afterwards. All other attempts get the same
-// bytes. It fails with [ErrNotDriver] if the call is not the driver or has ended; then the answer is not stored.
+// bytes. Its error matches [exactlyonce.ErrInProgress] if the call is not the driver or has ended: then the answer is not stored.
 func (c *Call) Complete(answer []byte) error { return c.complete(answer, true) }
 
 // complete is Complete with an answer that the call has made, or that was found in Records.
@@ -108,7 +108,7 @@ func (c *Call) complete(answer []byte, made bool) error {
 		if c.state == stateNew {
 			r.endHandler(c, now)
 		}
-		return fmt.Errorf("%w: %s", ErrNotDriver, c.req.ID)
+		return fmt.Errorf("%w: %s", errNotDriver, c.req.ID)
 	}
 	c.over = true
 	if made {
@@ -250,7 +250,7 @@ func (c *Call) run(
 // failed ends a call whose handler has failed.
 func (c *Call) failed(ctx context.Context, err error) (answer []byte, replayed bool, _ error) {
 	if records := c.results.config.Records; records != nil {
-		// Another server may have answered (ErrCompleted), or this one, if the answer to COMMIT was lost.
+		// Another server may have answered (ErrInProgress), or this one, if the answer to COMMIT was lost.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), findAgain)
 		defer cancel()
 		stored, found, findErr := records.Find(ctx, c.req)

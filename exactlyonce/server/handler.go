@@ -142,8 +142,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		h.refuse(w, fmt.Errorf("%w: %d headers %s instead of one", exactlyonce.ErrInvalid, len(values), exactlyonce.Header))
 		return
 	}
-	id, err := exactlyonce.ParseID(values[0])
-	if err != nil {
+	var id exactlyonce.ID
+	if err := id.UnmarshalText([]byte(values[0])); err != nil {
 		h.results.invalid()
 		h.refuse(w, err)
 		return
@@ -207,7 +207,7 @@ func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body
 	case rec.streamed: // sent
 	case err == nil && !replayed, transient && !errors.Is(err, exactlyonce.ErrStale):
 		rec.send()
-	case errors.Is(err, ErrNotDriver):
+	case errors.Is(err, errNotDriver):
 		h.refuse(w, exactlyonce.ErrInProgress) // another handler gives the answer
 	default:
 		h.replay(w, stored, err)
@@ -234,8 +234,8 @@ func (h *handler) replay(w http.ResponseWriter, stored []byte, err error) {
 		h.refuse(w, err)
 		return
 	}
-	response, err := exactlyonce.ParseResponse(stored)
-	if err != nil {
+	var response exactlyonce.Response
+	if err := response.Decode(stored); err != nil {
 		h.config.Logger.Error("a stored response cannot be sent", "error", err)
 		oncewire.Problem(w, http.StatusInternalServerError, "", "the stored response cannot be read")
 		return

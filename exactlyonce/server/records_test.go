@@ -34,7 +34,7 @@ func (f *fakeRecords) put(req exactlyonce.Request, answer string) error {
 	defer f.mu.Unlock()
 	id := exactlyonce.ID{Client: req.Client, Sequence: req.Sequence, Step: req.Step}
 	if _, ok := f.answers[id]; ok {
-		return exactlyonce.ErrCompleted
+		return exactlyonce.ErrInProgress
 	}
 	f.answers[id] = answer
 	return f.err
@@ -56,11 +56,11 @@ func (f *fakeRecords) Find(_ context.Context, req exactlyonce.Request) ([]byte, 
 	return nil, false, nil
 }
 
-func (f *fakeRecords) Acknowledge(_ context.Context, marks []exactlyonce.Mark) error {
+func (f *fakeRecords) Acknowledge(_ context.Context, marks []exactlyonce.Request) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range marks {
-		f.marks[m.Client] = max(f.marks[m.Client], m.Before)
+		f.marks[m.Client] = max(f.marks[m.Client], m.First)
 	}
 	return f.err
 }
@@ -312,7 +312,7 @@ func TestTakenOverWhileRecordsAreAsked(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "NEW", call.State())
 	require.False(t, call.IsDriver())
-	require.ErrorIs(t, call.Complete([]byte("late")), server.ErrNotDriver)
+	require.ErrorIs(t, call.Complete([]byte("late")), exactlyonce.ErrInProgress)
 	require.Equal(t, "driver", replay(t, r, request(1)))
 }
 
@@ -398,7 +398,7 @@ type heldRecords struct {
 	held exactlyonce.Client
 }
 
-func (f *heldRecords) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
+func (f *heldRecords) Acknowledge(ctx context.Context, marks []exactlyonce.Request) error {
 	for _, m := range marks {
 		if m.Client == f.held {
 			return errHandler

@@ -33,7 +33,7 @@ type Stats struct {
 	Completed uint64 // handlers that answered
 	Failed    uint64 // handlers that ended without an answer
 	TakenOver uint64 // changes of driver
-	NotDriver uint64 // answers that were refused with ErrNotDriver
+	NotDriver uint64 // answers that were refused, since another call has taken over
 
 	Acknowledged     uint64 // answers removed because the client was done with them
 	Collected        uint64 // answers removed for their age

@@ -238,7 +238,7 @@ func (v *View) List(ctx context.Context, f store.Filter, p store.Page) (list []s
 	err = v.each(ctx, &f, p, func(e *store.Entry) bool {
 		list = append(list, *e)
 		size += len(e.Payload)
-		return len(list) < p.Max && size < store.MaxBytes
+		return len(list) < p.Max && size < storearg.MaxBytes
 	})
 	return list, err
 }

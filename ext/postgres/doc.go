@@ -28,6 +28,6 @@
 //
 // # Tables
 //
-// [Open] makes weir_messages, weir_locks, weir_records and weir_migrations. [Migrations] has the SQL, for migration tools. Rows are updated
+// [Open] makes weir_messages, weir_locks, weir_records and weir_migrations. [Engine.Migrations] has the SQL, for migration tools. Rows are updated
 // and deleted as messages are taken and done: autovacuum must keep up, as with each queue in PostgreSQL.
 package postgres

@@ -34,8 +34,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrations returns the SQL files that make the tables of an [Engine], for migration tools such as goose: open the engine with Config.NoTables then.
-func Migrations() fs.FS {
+// Migrations returns the SQL files that make the tables of the engine, for migration tools such as goose: open it with Config.NoTables then.
+func (*Engine) Migrations() fs.FS {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		panic(err) // the directory is embedded
@@ -52,7 +52,7 @@ func (s *Engine) Migrate(ctx context.Context) error {
 func (s *Engine) migrate(ctx context.Context) (made []string, err error) {
 	db := stdlib.OpenDBFromPool(s.pool)
 	// Databases have the component under the name that the package had once: it must stay.
-	made, err = sqlmigrate.Ensure(ctx, db, sqlmigrate.PostgreSQL, "pgstore", Migrations())
+	made, err = sqlmigrate.Ensure(ctx, db, sqlmigrate.PostgreSQL, "pgstore", s.Migrations())
 	if err = errors.Join(err, db.Close()); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
@@ -89,7 +89,7 @@ type Config struct {
 	// Connections is how many connections a process has for its statements; the default is 6. One more listens while there are workers. A third
 	// of them may put at the same time, and a third may settle.
 	Connections int
-	NoTables    bool         // [Open] neither makes nor changes tables: see [Migrations]
+	NoTables    bool         // [Open] neither makes nor changes tables: see [Engine.Migrations]
 	Logger      *slog.Logger // of [Open]; the default is slog.Default()
 }
 
@@ -310,7 +310,7 @@ func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (
 		fitting AS (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM chosen)
 		UPDATE weir_messages AS m SET at = now + $1 * interval '1 microsecond', leased = now + $1 * interval '1 microsecond', fence = fence + 1,
 			lapses = lapses + (leased IS NOT NULL)::int
-		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(store.MaxBytes)+`)) RETURNING `+columns+", m.lapses", args...)
+		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(storearg.MaxBytes)+`)) RETURNING `+columns+", m.lapses", args...)
 	s.step()
 	return taken, err
 }

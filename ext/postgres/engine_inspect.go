@@ -70,7 +70,7 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 		}, `WITH chosen AS MATERIALIZED (SELECT position, coalesce(octet_length(payload), 0) AS size FROM weir_messages WHERE `+condition+order+` LIMIT $1),
 			fitting AS (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM chosen)
 			SELECT `+columns+", arrived, CASE WHEN leased > "+s.now+` THEN leased END, at = `+never+` FROM weir_messages AS m
-			WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(store.MaxBytes)+`)) ORDER BY position`, args...)
+			WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(storearg.MaxBytes)+`)) ORDER BY position`, args...)
 	})
 	return list, err
 }

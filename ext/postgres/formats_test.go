@@ -21,7 +21,7 @@ func TestFormatOfTables(t *testing.T) {
 	written := postgres.New(pool)
 	postgres.SetNow(written, now)
 	golden.Fill(t, written)
-	tables := golden.Database{DB: stdlib.OpenDBFromPool(pool), Files: postgres.Migrations(), Tables: []string{"weir_messages", "weir_locks", "weir_records"}, Postgr: true}
+	tables := golden.Database{DB: stdlib.OpenDBFromPool(pool), Files: postgres.New(pool).Migrations(), Tables: []string{"weir_messages", "weir_locks", "weir_records"}, Postgr: true}
 	defer tables.DB.Close()
 	script := golden.Written(t, "engine-6.sql", tables.Script(t))
 

@@ -42,7 +42,7 @@ type Config struct {
 	// Close.
 	ReadOnly bool
 
-	NoTables bool         // [Open] neither makes nor changes tables: see [Migrations]
+	NoTables bool         // [Open] neither makes nor changes tables: see [Engine.Migrations]
 	Clock    clock.Clock  // of an [Engine]; the default is the machine's
 	Logger   *slog.Logger // of [Open]; the default is slog.Default()
 }

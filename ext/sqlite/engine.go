@@ -33,8 +33,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrations returns the SQL files that make the tables of an [Engine], for migration tools such as goose: open the engine with Config.NoTables then.
-func Migrations() fs.FS {
+// Migrations returns the SQL files that make the tables of the engine, for migration tools such as goose: open it with Config.NoTables then.
+func (*Engine) Migrations() fs.FS {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		panic(err) // the directory is embedded
@@ -50,7 +50,7 @@ func (s *Engine) Migrate(ctx context.Context) error {
 
 func (s *Engine) migrate(ctx context.Context) (made []string, err error) {
 	// Databases have the component under the name that the package had once: it must stay.
-	made, err = sqlmigrate.Ensure(ctx, s.db.Writer(), sqlmigrate.SQLite, "sqlitestore", Migrations())
+	made, err = sqlmigrate.Ensure(ctx, s.db.Writer(), sqlmigrate.SQLite, "sqlitestore", s.Migrations())
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: %w", err)
 	}
@@ -193,7 +193,7 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	}
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		// Law D3: what is due is decided here.
-		rows, err := tx.QueryContext(ctx, takeDue, nanos(now, lease), queue, nanos(now, 0), limit, store.MaxBytes)
+		rows, err := tx.QueryContext(ctx, takeDue, nanos(now, lease), queue, nanos(now, 0), limit, storearg.MaxBytes)
 		taken, err = scanLeased(rows, err, queue)
 		return err
 	})

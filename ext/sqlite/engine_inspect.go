@@ -68,7 +68,7 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 		rows, err := s.db.Reader().QueryContext(ctx, "SELECT "+columns+`, arrived, leased, at FROM weir_messages
 			WHERE position IN (SELECT position FROM (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (
 				SELECT position, coalesce(length(payload), 0) AS size FROM weir_messages`+where+order+`
-			)) WHERE before < `+storesql.Param(len(args)+1)+") ORDER BY position", append(args, store.MaxBytes)...)
+			)) WHERE before < `+storesql.Param(len(args)+1)+") ORDER BY position", append(args, storearg.MaxBytes)...)
 		return scan(rows, err, func(m store.Message, position, fence int64, _ error) {
 			e := store.Entry{Message: m, Position: position, Fence: uint64(fence), Arrived: time.Unix(0, arrived).UTC(), Held: at == never}
 			if leased.Valid && leased.Int64 > now {
@@ -240,7 +240,7 @@ func (s *Engine) claim(ctx context.Context, queue string, positions []int64, lea
 				SELECT position, sum(coalesce(length(payload), 0)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) - coalesce(length(payload), 0) AS before
 				FROM weir_messages WHERE position IN (SELECT value FROM json_each($2)) AND queue = $3 AND at < `+neverText+` AND (leased IS NULL OR leased <= $4)
 			) WHERE before < $5) RETURNING `+columns+", lapses",
-			nanos(now, lease), string(chosen), queue, nanos(now, 0), store.MaxBytes)
+			nanos(now, lease), string(chosen), queue, nanos(now, 0), storearg.MaxBytes)
 		taken, err = scanLeased(rows, err, queue)
 		return err
 	})

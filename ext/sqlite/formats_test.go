@@ -26,7 +26,7 @@ func TestFormatOfTables(t *testing.T) {
 	db, written := open("new.db")
 	require.NoError(t, sqlite.New(db).Migrate(t.Context()))
 	golden.Fill(t, written)
-	tables := golden.Database{DB: db.Writer(), Files: sqlite.Migrations(), Tables: []string{"weir_messages", "weir_messages_clock", "weir_locks", "weir_records"}}
+	tables := golden.Database{DB: db.Writer(), Files: sqlite.New(db).Migrations(), Tables: []string{"weir_messages", "weir_messages_clock", "weir_locks", "weir_records"}}
 	script := golden.Written(t, "engine-6.sql", tables.Script(t))
 
 	olddb, old := open("old.db")

@@ -47,7 +47,7 @@ func charge(records *sqliterecords.Records) http.HandlerFunc {
 		})
 		var response exactlyonce.Response
 		if err == nil {
-			response, err = exactlyonce.ParseResponse(answer)
+			err = response.Decode(answer)
 		}
 		if err != nil {
 			http.Error(w, "try again", http.StatusServiceUnavailable) // rolled back

@@ -164,7 +164,7 @@ func (p *provider) charge(w http.ResponseWriter, req *http.Request) {
 	}
 	var answer exactlyonce.Response
 	if err == nil {
-		answer, err = exactlyonce.ParseResponse(stored)
+		err = answer.Decode(stored)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -73,7 +73,7 @@ func (p *peer) note(ctx context.Context, method string) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	line := method + ": none"
 	if values := md.Get(exactlyonce.Header); len(values) > 0 {
-		id, err := exactlyonce.ParseID(strings.Join(values, ", "))
+		id, err := parseID(strings.Join(values, ", "))
 		line = fmt.Sprintf("%s: %d %q attempt %d first %d %v", method, id.Sequence, id.Step, id.Attempt, id.First, err)
 	}
 	p.mu.Lock()
@@ -245,4 +245,10 @@ func TestTheTie(t *testing.T) {
 			}
 		})
 	}
+}
+
+// parseID reads an id.
+func parseID(text string) (id exactlyonce.ID, err error) {
+	err = id.UnmarshalText([]byte(text))
+	return id, err
 }

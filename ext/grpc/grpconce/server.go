@@ -116,8 +116,8 @@ func (s *tracking) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 		s.countInvalid(ctx)
 		return nil, s.refuse(ctx, fmt.Errorf("%w: metadata %s has %d values instead of one", exactlyonce.ErrInvalid, idKey, len(values)))
 	}
-	id, err := exactlyonce.ParseID(values[0])
-	if err != nil {
+	var id exactlyonce.ID
+	if err := id.UnmarshalText([]byte(values[0])); err != nil {
 		s.countInvalid(ctx)
 		return nil, s.refuse(ctx, err)
 	}
@@ -195,7 +195,7 @@ func (s *tracking) refuse(ctx context.Context, err error) error {
 	case errors.Is(err, exactlyonce.ErrMismatch):
 		s.trailer(ctx, oncewire.Mismatch, false)
 		return status.Error(codes.FailedPrecondition, "another call had this id")
-	case errors.Is(err, exactlyonce.ErrInProgress), errors.Is(err, server.ErrNotDriver):
+	case errors.Is(err, exactlyonce.ErrInProgress):
 		s.trailer(ctx, oncewire.InProgress, true)
 		return status.Error(codes.Unavailable, "an earlier attempt of the call runs; repeat it later")
 	case errors.Is(err, exactlyonce.ErrFull):

@@ -23,6 +23,7 @@ import (
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
+	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 )
@@ -410,7 +411,7 @@ func TestLargeMessagesComeInParts(t *testing.T) {
 				size += len(l.Payload)
 				require.NoError(t, e.Done(t.Context(), l.Lease))
 			}
-			require.LessOrEqual(t, size, store.MaxBytes)
+			require.LessOrEqual(t, size, storearg.MaxBytes)
 		}
 		require.Equal(t, want, got)
 	}

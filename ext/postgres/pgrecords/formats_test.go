@@ -13,7 +13,6 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
-	"github.com/weirflow/weir/ext/postgres/pgrecords"
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
@@ -25,8 +24,8 @@ func testFormat(t *testing.T, server *pgtest.Server) {
 	records := openBy(t, pool, mock)
 	req := exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1, 15: 255}, Sequence: 17, Attempt: 1, Step: "refund"}, Scope: "ann", Fingerprint: [32]byte{1, 31: 255}}
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return records.Put(t.Context(), tx, req, []byte("done")) }))
-	require.NoError(t, records.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "ann", Client: req.Client, Before: 16}}))
-	tables := golden.Database{DB: stdlib.OpenDBFromPool(pool), Files: pgrecords.Migrations(), Tables: []string{"weir_clients", "weir_answers"}, Postgr: true}
+	require.NoError(t, records.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "ann", ID: exactlyonce.ID{Client: req.Client, First: 16}}}))
+	tables := golden.Database{DB: stdlib.OpenDBFromPool(pool), Files: records.Migrations(), Tables: []string{"weir_clients", "weir_answers"}, Postgr: true}
 	defer tables.DB.Close()
 	script := golden.Written(t, "answers-2.sql", tables.Script(t))
 

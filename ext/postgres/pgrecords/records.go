@@ -37,7 +37,7 @@ const resolveWait = 5 * time.Second
 var migrations embed.FS
 
 // Migrations returns the SQL files that make the tables: "0001_records.sql" and so on.
-func Migrations() fs.FS {
+func (*Records) Migrations() fs.FS {
 	files, _ := fs.Sub(migrations, "migrations") // the name is a good one
 	return files
 }
@@ -71,7 +71,7 @@ func New(pool *pgxpool.Pool) *Records {
 // Migrate makes the tables, or updates them to this version. It can be called at each start.
 func (r *Records) Migrate(ctx context.Context) error {
 	db := stdlib.OpenDBFromPool(r.pool)
-	return errors.Join(sqlmigrate.Apply(ctx, db, sqlmigrate.PostgreSQL, "pgrecords", Migrations()), db.Close())
+	return errors.Join(sqlmigrate.Apply(ctx, db, sqlmigrate.PostgreSQL, "pgrecords", r.Migrations()), db.Close())
 }
 
 const (
@@ -235,7 +235,7 @@ func (r *Records) put(ctx context.Context, tx pgx.Tx, req exactlyonce.Request, a
 		case err != nil:
 			return err
 		case found:
-			return exactlyonce.ErrCompleted
+			return exactlyonce.ErrInProgress
 		case known || created:
 			return errors.New("the record was not stored")
 		}
@@ -280,17 +280,17 @@ func (r *Records) resolve(ctx context.Context, req exactlyonce.Request, err erro
 }
 
 // Acknowledge implements exactlyonce.Records.
-func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
+func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Request) error {
 	if err := r.acknowledge(ctx, marks); err != nil {
 		return fmt.Errorf("pgrecords: acknowledge %d marks: %w", len(marks), explain(err))
 	}
 	return nil
 }
 
-func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
+func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Request) error {
 	for _, m := range marks {
 		if m.Client.IsZero() {
-			return fmt.Errorf("%w: the mark %d lacks a client", exactlyonce.ErrInvalid, m.Before)
+			return fmt.Errorf("%w: the mark %d lacks a client", exactlyonce.ErrInvalid, m.First)
 		}
 	}
 	var held error
@@ -308,7 +308,7 @@ func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 		if err != nil {
 			return err
 		}
-		if _, err := r.trim(ctx, id, m.Before); err != nil { // they are stale already
+		if _, err := r.trim(ctx, id, m.First); err != nil { // they are stale already
 			return err
 		}
 	}
@@ -330,7 +330,7 @@ func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) err
 }
 
 // mark raises one mark. While it waits for its lock, requests of the client wait, too: so it gives up after 100 ms, or at once.
-func (r *Records) mark(ctx context.Context, m exactlyonce.Mark, patient bool) (id int64, err error) {
+func (r *Records) mark(ctx context.Context, m exactlyonce.Request, patient bool) (id int64, err error) {
 	err = pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
 		timeout := patienceSQL
 		if !patient {
@@ -342,7 +342,7 @@ func (r *Records) mark(ctx context.Context, m exactlyonce.Mark, patient bool) (i
 		if _, err := tx.Exec(ctx, lockAloneSQL, lockOf(m.Scope, m.Client)); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, markSQL, m.Scope, uuid(m.Client), min(m.Before, recordsql.Collected), r.clock.Now().UnixMicro()).Scan(&id)
+		return tx.QueryRow(ctx, markSQL, m.Scope, uuid(m.Client), min(m.First, recordsql.Collected), r.clock.Now().UnixMicro()).Scan(&id)
 	})
 	return id, err
 }

@@ -161,7 +161,7 @@ func testOldSnapshot(t *testing.T, server *pgtest.Server) {
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), "SELECT 1 FROM weir_clients") // the snapshot
 		require.NoError(t, err)
-		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: client, Before: 2}}))
+		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: 2}}}))
 		assert.Equal(t, "40001", code(r.Put(t.Context(), tx, request(client, 1, 2), nil)))
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
@@ -181,7 +181,7 @@ func testMarkWaitsPatiently(t *testing.T, server *pgtest.Server) {
 	require.NoError(t, r.Put(t.Context(), tx, request(client, 2, 1), nil))
 	marked := make(chan error, 1)
 	go func() {
-		marked <- r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: client, Before: 2}})
+		marked <- r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: 2}}})
 	}()
 	require.Eventually(t, func() bool { // it waits for its lock
 		var n int
@@ -199,7 +199,7 @@ func testMarkWaitsPatiently(t *testing.T, server *pgtest.Server) {
 	}
 	require.NoError(t, tx.Commit(t.Context()))
 	if <-marked != nil { // on a slow machine
-		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: client, Before: 2}}))
+		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: 2}}}))
 	}
 	state, _, err := stateOf(r.Find(t.Context(), request(client, 1, 2)))
 	require.NoError(t, err)
@@ -228,7 +228,7 @@ func testFrozenTransaction(t *testing.T, server *pgtest.Server) {
 		require.NoError(t, r.Put(t.Context(), tx, request(frozen, 100, 1), nil))
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		err = r.Acknowledge(ctx, []exactlyonce.Mark{{Scope: "s", Client: frozen, Before: 2}, {Scope: "s", Client: other, Before: 2}})
+		err = r.Acknowledge(ctx, []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: frozen, First: 2}}, {Scope: "s", ID: exactlyonce.ID{Client: other, First: 2}}})
 		require.Equal(t, "55P03", code(err))
 		require.ErrorContains(t, err, frozen.String())
 		require.NoError(t, ctx.Err())
@@ -245,7 +245,7 @@ func testFrozenTransaction(t *testing.T, server *pgtest.Server) {
 		state, _, err = stateOf(r.Find(t.Context(), request(frozen, 100, 2)))
 		require.NoError(t, err)
 		require.Equal(t, "completed", state)
-		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: frozen, Before: 2}}))
+		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: frozen, First: 2}}}))
 	}
 }
 
@@ -438,7 +438,7 @@ func testExecErrors(t *testing.T, server *pgtest.Server) {
 	r := open(t, pool)
 	client := exactlyonce.NewClient()
 	errRefused := errors.New("refused")
-	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: client, Before: 2}}))
+	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: 2}}}))
 	const n = 40
 	errs := make([]error, n+2)
 	var wg sync.WaitGroup
@@ -664,7 +664,7 @@ func testNotMigrated(t *testing.T, server *pgtest.Server) {
 			return err
 		},
 		"exec":        func() error { _, err := r.Exec(ctx, req, pgrecords.Statement{SQL: "SELECT 1"}); return err },
-		"acknowledge": func() error { return r.Acknowledge(ctx, []exactlyonce.Mark{{Client: req.Client, Before: 1}}) },
+		"acknowledge": func() error { return r.Acknowledge(ctx, []exactlyonce.Request{{ID: exactlyonce.ID{Client: req.Client, First: 1}}}) },
 		"collect":     func() error { _, _, err := r.Collect(ctx, time.Now(), time.Now()); return err },
 	} {
 		assert.ErrorContains(t, call(), "call pgrecords.Records.Migrate", name)

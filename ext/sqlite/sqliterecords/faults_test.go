@@ -57,7 +57,7 @@ func TestStatementsThatFail(t *testing.T) {
 
 	mark := func(before int64) func() error {
 		return func() error {
-			return r.Acknowledge(ctx, []exactlyonce.Mark{{Scope: "s", Client: client, Before: before}})
+			return r.Acknowledge(ctx, []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: before}}})
 		}
 	}
 	failing("UPDATE ON weir_clients", mark(1))
@@ -125,7 +125,7 @@ func TestRunAloneWhenStale(t *testing.T) {
 	db := place(t)
 	r := sqliterecords.New(db)
 	client := exactlyonce.NewClient()
-	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: client, Before: 5}}))
+	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: 5}}}))
 	stale, done := request(client, 1), request(client, 7)
 	stale.Attempt = 2
 	_, err := r.Run(t.Context(), done, func(context.Context, *sqlite.Tx) ([]byte, error) { return []byte("answer 0"), nil })

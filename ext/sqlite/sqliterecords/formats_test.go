@@ -24,8 +24,8 @@ func TestFormatOfTables(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, records.Put(t.Context(), tx, req, []byte("done")))
 	require.NoError(t, tx.Commit())
-	require.NoError(t, records.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "ann", Client: req.Client, Before: 16}}))
-	tables := golden.Database{DB: db.Writer(), Files: sqliterecords.Migrations(), Tables: []string{"weir_clients", "weir_answers"}}
+	require.NoError(t, records.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "ann", ID: exactlyonce.ID{Client: req.Client, First: 16}}}))
+	tables := golden.Database{DB: db.Writer(), Files: records.Migrations(), Tables: []string{"weir_clients", "weir_answers"}}
 	script := golden.Written(t, "answers-2.sql", tables.Script(t))
 
 	old, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "old.db"))

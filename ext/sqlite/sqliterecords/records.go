@@ -22,7 +22,7 @@ import (
 var migrations embed.FS
 
 // Migrations returns the SQL files that make the tables: "0001_records.sql" and so on.
-func Migrations() fs.FS {
+func (*Records) Migrations() fs.FS {
 	files, _ := fs.Sub(migrations, "migrations") // the name is a good one
 	return files
 }
@@ -54,7 +54,7 @@ func New(db *sqlite.DB) *Records {
 
 // Migrate makes the tables, or updates them to this version. It can be called at each start.
 func (r *Records) Migrate(ctx context.Context) error {
-	return sqlmigrate.Apply(ctx, r.db.Writer(), sqlmigrate.SQLite, "sqliterecords", Migrations())
+	return sqlmigrate.Apply(ctx, r.db.Writer(), sqlmigrate.SQLite, "sqliterecords", r.Migrations())
 }
 
 const (
@@ -162,7 +162,7 @@ func (r *Records) put(ctx context.Context, tx Tx, req exactlyonce.Request, answe
 		case err != nil:
 			return err
 		case found:
-			return exactlyonce.ErrCompleted
+			return exactlyonce.ErrInProgress
 		case known || created:
 			return errors.New("the record was not stored")
 		}
@@ -173,17 +173,17 @@ func (r *Records) put(ctx context.Context, tx Tx, req exactlyonce.Request, answe
 }
 
 // Acknowledge implements exactlyonce.Records.
-func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
+func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Request) error {
 	for _, m := range marks {
 		if m.Client.IsZero() {
-			return fmt.Errorf("%w: the mark %d lacks a client", exactlyonce.ErrInvalid, m.Before)
+			return fmt.Errorf("%w: the mark %d lacks a client", exactlyonce.ErrInvalid, m.First)
 		}
 	}
 	ids := make([]int64, len(marks))
 	now := r.clock.Now().UnixMicro()
 	err := r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
 		for i, m := range marks {
-			_, err := tx.ExecContext(ctx, markSQL, m.Scope, m.Client[:], min(m.Before, recordsql.Collected), now)
+			_, err := tx.ExecContext(ctx, markSQL, m.Scope, m.Client[:], min(m.First, recordsql.Collected), now)
 			if err != nil {
 				return err
 			}
@@ -198,7 +198,7 @@ func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 		if err != nil {
 			break
 		}
-		err = r.trim(ctx, ids[i], m.Before) // they are stale already
+		err = r.trim(ctx, ids[i], m.First) // they are stale already
 	}
 	if err != nil {
 		return fmt.Errorf("sqliterecords: acknowledge %d marks: %w", len(marks), explain(err))

@@ -136,7 +136,7 @@ func TestRunErrors(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 1, total)
 
-	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: req.Client, Before: 10}}))
+	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: req.Client, First: 10}}}))
 	for attempt := 1; attempt < 3; attempt++ {
 		req.Attempt = attempt
 		_, err = effect(nil)
@@ -164,7 +164,7 @@ func TestNotMigrated(t *testing.T) {
 		"put": func() error {
 			return db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error { return r.Put(ctx, tx, req, nil) })
 		},
-		"acknowledge": func() error { return r.Acknowledge(ctx, []exactlyonce.Mark{{Client: req.Client, Before: 1}}) },
+		"acknowledge": func() error { return r.Acknowledge(ctx, []exactlyonce.Request{{ID: exactlyonce.ID{Client: req.Client, First: 1}}}) },
 		"collect":     func() error { _, _, err := r.Collect(ctx, time.Now(), time.Now()); return err },
 	} {
 		err := call()

@@ -125,7 +125,7 @@ func TestRunBesideKnown(t *testing.T) {
 	db := place(t)
 	r := sqliterecords.New(db)
 	marked, c := exactlyonce.NewClient(), exactlyonce.NewClient()
-	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: marked, Before: 5}}))
+	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: marked, First: 5}}}))
 	done := request(c, 1)
 	done.Fingerprint = [32]byte{1}
 	_, err := r.Run(t.Context(), done, func(context.Context, *sqlite.Tx) ([]byte, error) { return []byte("done"), nil })
