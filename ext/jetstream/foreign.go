@@ -21,7 +21,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Foreign is a stream that other programs write or read: see [WithForeign].
+// Foreign is a stream that other programs write or read: see [Config].
 type Foreign struct {
 	Stream   string // required; the stream must exist, and is not changed
 	Consumer string // the durable consumer that all workers share; it is made if it is missing. "": the queue is only written

@@ -67,7 +67,7 @@ func TestTopicsThatAreMissing(t *testing.T) {
 	orders := queueOn(e, "orders", delivery.Layer{Delay: time.Minute})
 	err := orders.Put(t.Context(), "v")
 	require.ErrorContains(t, err, "kafka-topics.sh --bootstrap-server HOST:PORT --create --topic orders")
-	require.ErrorContains(t, err, "kafka.WithTopics(partitions, replication)")
+	require.ErrorContains(t, err, "Config.Partitions")
 	require.True(t, guard.IsPermanent(err), "it ends a run")
 	op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) { return v, nil }), time.Minute, 10,
 		asyncop.WithFailureSink(orders.TakeFailure))

@@ -32,7 +32,7 @@ var allowed = map[string][]string{
 	"worker": {"READ topic orders", "READ group orders", "WRITE topic orders-dead"},
 	// A program that puts into the queue "orders".
 	"put": {"WRITE topic orders"},
-	// WithTopics makes topics that are missing, such as those of the queue "new".
+	// The engine makes topics that are missing, such as those of the queue "new".
 	"topics": {"CREATE topic new", "WRITE topic new"},
 	// An input of a pipeline from a partition of the topic "orders".
 	"input": {"READ topic orders"},

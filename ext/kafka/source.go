@@ -81,7 +81,7 @@ type sourceSettings struct {
 	clock          clock.Clock
 	logger         *slog.Logger
 	commitInterval time.Duration // how often what is settled is committed: what was since then is delivered again after a crash
-	settleTime     time.Duration // see WithSettleTime
+	settleTime     time.Duration // see Config
 	metadata       int           // characters that a commit may have; guarded by source.mu
 	dead           putFunc       // where messages go that were rejected
 }

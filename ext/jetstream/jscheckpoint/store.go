@@ -73,6 +73,7 @@ var _ checkpoint.Store = (*pipelineStore)(nil)
 
 // open takes over the checkpoints of a pipeline.
 func open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, epoch uint64) (checkpoint.Store, error) {
+	ctx = pubs.NoDeadline(ctx)
 	if pipeline == "" || len(pipeline) > maxName {
 		return nil, fmt.Errorf("jscheckpoint: the name of the pipeline has %d bytes, must have 1 to %d: %.64q", len(pipeline), maxName, pipeline)
 	}
@@ -199,6 +200,7 @@ func (s *pipelineStore) usable() error {
 
 // Save implements [checkpoint.Store].
 func (s *pipelineStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error {
+	ctx = pubs.NoDeadline(ctx)
 	var b bytes.Buffer
 	if _, err := snapshot.WriteTo(&b); err != nil {
 		return err
@@ -340,6 +342,7 @@ func (s *pipelineStore) tidy(ctx context.Context) error {
 
 // Load implements [checkpoint.Store].
 func (s *pipelineStore) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, error) {
+	ctx = pubs.NoDeadline(ctx)
 	if _, err := s.owned(ctx); err != nil {
 		return nil, err
 	}
@@ -397,6 +400,7 @@ func (s *pipelineStore) bytes(ctx context.Context, id uint64) ([]byte, error) {
 
 // List implements [checkpoint.Store].
 func (s *pipelineStore) List(ctx context.Context) ([]checkpoint.Entry, error) {
+	ctx = pubs.NoDeadline(ctx)
 	if _, err := s.owned(ctx); err != nil {
 		return nil, err
 	}

@@ -663,9 +663,11 @@ func testNotMigrated(t *testing.T, server *pgtest.Server) {
 			_, err := r.Run(ctx, req, func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil })
 			return err
 		},
-		"exec":        func() error { _, err := r.Exec(ctx, req, pgrecords.Statement{SQL: "SELECT 1"}); return err },
-		"acknowledge": func() error { return r.Acknowledge(ctx, []exactlyonce.Request{{ID: exactlyonce.ID{Client: req.Client, First: 1}}}) },
-		"collect":     func() error { _, _, err := r.Collect(ctx, time.Now(), time.Now()); return err },
+		"exec": func() error { _, err := r.Exec(ctx, req, pgrecords.Statement{SQL: "SELECT 1"}); return err },
+		"acknowledge": func() error {
+			return r.Acknowledge(ctx, []exactlyonce.Request{{ID: exactlyonce.ID{Client: req.Client, First: 1}}})
+		},
+		"collect": func() error { _, _, err := r.Collect(ctx, time.Now(), time.Now()); return err },
 	} {
 		assert.ErrorContains(t, call(), "call pgrecords.Records.Migrate", name)
 	}

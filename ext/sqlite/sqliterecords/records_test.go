@@ -164,8 +164,10 @@ func TestNotMigrated(t *testing.T) {
 		"put": func() error {
 			return db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error { return r.Put(ctx, tx, req, nil) })
 		},
-		"acknowledge": func() error { return r.Acknowledge(ctx, []exactlyonce.Request{{ID: exactlyonce.ID{Client: req.Client, First: 1}}}) },
-		"collect":     func() error { _, _, err := r.Collect(ctx, time.Now(), time.Now()); return err },
+		"acknowledge": func() error {
+			return r.Acknowledge(ctx, []exactlyonce.Request{{ID: exactlyonce.ID{Client: req.Client, First: 1}}})
+		},
+		"collect": func() error { _, _, err := r.Collect(ctx, time.Now(), time.Now()); return err },
 	} {
 		err := call()
 		require.ErrorContains(t, err, "no such table: weir_", name)
