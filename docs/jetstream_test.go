@@ -38,7 +38,13 @@ func till(ctx context.Context, engine store.Engine, sell asyncop.AsyncFunction[s
 
 // register opens an engine whose sales other programs publish, and whose receipts they read.
 func register(ctx context.Context, server *embedded.Server) (*jetstream.Engine, error) {
-	return jetstream.Open(ctx, "", jetstream.Config{Connection: []nats.Option{server.InProcess()}, Foreign: map[string]jetstream.Foreign{"sales": {Stream: "SALES", Consumer: "tills"}, "receipts": {Stream: "RECEIPTS", Subject: "receipts.new"}}})
+	return jetstream.Open(ctx, "", jetstream.Config{
+		Connection: []nats.Option{server.InProcess()},
+		Foreign: map[string]jetstream.Foreign{
+			"sales":    {Stream: "SALES", Consumer: "tills"},
+			"receipts": {Stream: "RECEIPTS", Subject: "receipts.new"},
+		},
+	})
 }
 
 func Example_jetStream() {

@@ -28,7 +28,10 @@ import (
 const minute = time.Millisecond
 
 func newQueue(engine store.Engine) *delivery.Queue[sale] {
-	return delivery.NewQueue[sale](engine, "sales", delivery.QueueConfig{Layers: []delivery.Layer{{Delay: minute, Jitter: 0.2}, {Delay: 10 * minute, Rate: 50, MaxConcurrent: 20}}})
+	return delivery.NewQueue[sale](engine, "sales", delivery.QueueConfig{Layers: []delivery.Layer{
+		{Delay: minute, Jitter: 0.2},
+		{Delay: 10 * minute, Rate: 50, MaxConcurrent: 20},
+	}})
 }
 
 // until ends a loop over messages when so many sales have ended.

@@ -67,7 +67,10 @@ func killedChild() {
 // work is a worker as docs/kafka.md has it.
 func work(ctx context.Context, addrs []string) error {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	engine, err := Open(ctx, strings.Join(addrs, ","), Config{Foreign: map[string][]string{"group": {"orders"}}, SettleTime: 2 * time.Second, Client: []kgo.Opt{kgo.SessionTimeout(killedSession), kgo.HeartbeatInterval(killedSession / 10), kgo.RebalanceTimeout(10 * time.Second)}, CommitInterval: 100 * time.Millisecond})
+	engine, err := Open(ctx, strings.Join(addrs, ","), Config{
+		Foreign: map[string][]string{"group": {"orders"}}, SettleTime: 2 * time.Second, CommitInterval: 100 * time.Millisecond,
+		Client: []kgo.Opt{kgo.SessionTimeout(killedSession), kgo.HeartbeatInterval(killedSession / 10), kgo.RebalanceTimeout(10 * time.Second)},
+	})
 	if err != nil {
 		return err
 	}
