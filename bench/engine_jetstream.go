@@ -218,7 +218,7 @@ func own(start func() (*jetStream, error)) func() (engine, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		o := &ownQueues{jetStream: e}
-		o.engine, err = weirjs.New(ctx, e.js, weirjs.WithReplicas(e.replicas), weirjs.WithLogger(slog.New(slog.DiscardHandler)))
+		o.engine, err = weirjs.New(ctx, e.js, weirjs.Config{Replicas: e.replicas, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			return nil, errors.Join(err, e.close())
 		}
@@ -227,7 +227,7 @@ func own(start func() (*jetStream, error)) func() (engine, error) {
 }
 
 func (o *ownQueues) queue(name string) *delivery.Queue[[]byte] {
-	return delivery.NewQueue[[]byte](o.engine, name, delivery.WithCodec(storebench.Raw), delivery.WithLogger(slog.New(slog.DiscardHandler)))
+	return delivery.NewQueue[[]byte](o.engine, name, delivery.QueueConfig{Codec: storebench.Raw, Logger: slog.New(slog.DiscardHandler)})
 }
 
 func (o *ownQueues) fill(ctx context.Context, n int) error {
@@ -277,14 +277,13 @@ func (e *jetStream) open(ctx context.Context) (delivery.Source[[]byte], delivery
 }
 
 // queuesOn returns queues that are the streams "in" and "out". Their engine ends with the connection.
-func queuesOn(ctx context.Context, js jetstream.JetStream, opts ...delivery.QueueOption) (in, out *delivery.Queue[[]byte], err error) {
-	e, err := weirjs.New(ctx, js, weirjs.WithLogger(slog.New(slog.DiscardHandler)),
-		weirjs.WithForeign("in", weirjs.Foreign{Stream: "in", Consumer: "workers"}), weirjs.WithForeign("out", weirjs.Foreign{Stream: "out"}))
+func queuesOn(ctx context.Context, js jetstream.JetStream, opts ...delivery.QueueConfig) (in, out *delivery.Queue[[]byte], err error) {
+	e, err := weirjs.New(ctx, js, weirjs.Config{Logger: slog.New(slog.DiscardHandler), Foreign: map[string]weirjs.Foreign{"in": {Stream: "in", Consumer: "workers"}, "out": {Stream: "out"}}})
 	if err != nil {
 		return nil, nil, err
 	}
-	opts = append(opts, delivery.WithCodec(storebench.Raw), delivery.WithLogger(slog.New(slog.DiscardHandler)))
-	return delivery.NewQueue[[]byte](e, "in", opts...), delivery.NewQueue[[]byte](e, "out", delivery.WithCodec(storebench.Raw)), nil
+	opts = append(opts, delivery.QueueConfig{Codec: storebench.Raw, Logger: slog.New(slog.DiscardHandler)})
+	return delivery.NewQueue[[]byte](e, "in", opts...), delivery.NewQueue[[]byte](e, "out", delivery.QueueConfig{Codec: storebench.Raw}), nil
 }
 
 func (e *jetStream) moved(ctx context.Context, n int, f func(payload []byte)) error {

@@ -114,18 +114,17 @@ func (e *kafkaEngine) open(ctx context.Context) (delivery.Source[[]byte], delive
 	if err != nil {
 		return nil, nil, err
 	}
-	return in, delivery.NewQueue[[]byte](in.Engine(), "out", delivery.WithCodec(storebench.Raw)), nil
+	return in, delivery.NewQueue[[]byte](in.Engine(), "out", delivery.QueueConfig{Codec: storebench.Raw}), nil
 }
 
 // queue opens the engine, and returns the queue of the topic "in".
 func (e *kafkaEngine) queue(ctx context.Context, opts ...kgo.Opt) (*delivery.Queue[[]byte], error) {
-	engine, err := kafka.Open(ctx, strings.Join(e.addrs, ","), kafka.WithForeign("workers", "in"), kafka.WithTopics(1, 1),
-		kafka.WithClient(opts...))
+	engine, err := kafka.Open(ctx, strings.Join(e.addrs, ","), kafka.Config{Foreign: map[string][]string{"workers": {"in"}}, Partitions: 1, Replicas: 1, Client: opts})
 	if err != nil {
 		return nil, err
 	}
 	e.engines = append(e.engines, engine)
-	return delivery.NewQueue[[]byte](engine, "workers", delivery.WithCodec(storebench.Raw), delivery.WithLogger(slog.New(slog.DiscardHandler))), nil
+	return delivery.NewQueue[[]byte](engine, "workers", delivery.QueueConfig{Codec: storebench.Raw, Logger: slog.New(slog.DiscardHandler)}), nil
 }
 
 func (e *kafkaEngine) moved(ctx context.Context, n int, f func(payload []byte)) error {

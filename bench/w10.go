@@ -85,11 +85,11 @@ func tracked(m *Meter, n, held int) error {
 	h := newOnceHandler()
 	client := exactlyonce.NewClient()
 	do := func(results *server.Results, seq int) error {
-		_, found, err := results.Do(ctx, exactlyonce.Request{ID: exactlyonce.ID{
+		_, replayed, err := results.Do(ctx, exactlyonce.Request{ID: exactlyonce.ID{
 			Client: client, Sequence: int64(seq), Attempt: 1, First: int64(max(1, seq-held)),
 		}}, h.handle)
-		if err == nil && found != exactlyonce.StateNew {
-			err = fmt.Errorf("request %d is %v", seq, found)
+		if err == nil && replayed {
+			err = fmt.Errorf("request %d has an answer", seq)
 		}
 		return err
 	}

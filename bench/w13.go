@@ -107,7 +107,7 @@ func workByWeir(m *Meter, n int) error {
 	if err != nil {
 		return err
 	}
-	if err := postgres.Migrate(ctx, pool); err != nil {
+	if err := postgres.New(pool).Migrate(ctx); err != nil {
 		return err
 	}
 	s := postgres.New(pool)

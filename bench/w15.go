@@ -135,7 +135,7 @@ func dieOnJetStream(ctx context.Context, m *Meter, n int, lease time.Duration) (
 		return err
 	}
 	open := func(js jetstream.JetStream) (delivery.Source[[]byte], error) {
-		in, _, err := queuesOn(ctx, js, delivery.WithLease(lease))
+		in, _, err := queuesOn(ctx, js, delivery.QueueConfig{Lease: lease})
 		if err != nil {
 			return nil, err
 		}
@@ -414,7 +414,7 @@ func (w *pipelines) has(worker string) int {
 func (w *pipelines) config(
 	ctx context.Context, worker string, js jetstream.JetStream, names []string, lease time.Duration,
 ) (weirpartitions.Config, error) {
-	engine, err := weirjs.New(ctx, js, weirjs.WithLogger(slog.New(slog.DiscardHandler)))
+	engine, err := weirjs.New(ctx, js, weirjs.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return weirpartitions.Config{}, err
 	}

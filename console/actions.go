@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -21,7 +22,7 @@ import (
 )
 
 const (
-	editedFrom = jobs.EditedFrom
+	editedFrom = "Edited-From"
 	aFew       = 3                // messages of a first try
 	slowly     = 10               // messages a second, unless the person says otherwise
 	maxMerges  = 5                // as jobs.Start has it
@@ -323,7 +324,7 @@ func (s *server) edit(r *http.Request) (string, error) {
 
 // mine makes an error of package jobs the person's, unless the engine did not answer.
 func mine(ctx context.Context, err error) error {
-	if ctx.Err() != nil || errors.Is(err, jobs.ErrNotFound) || errors.Is(err, store.ErrClosed) {
+	if ctx.Err() != nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, store.ErrClosed) {
 		return err
 	}
 	return wrong("%s", failure(1000, err))

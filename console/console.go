@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"crypto/sha256"
-	"database/sql"
 	"embed"
 	"encoding/hex"
 	"errors"
@@ -21,6 +20,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/exactlyonce/keys"
 )
 
 // Role is a set of permissions of a person.
@@ -43,9 +43,9 @@ type Config struct {
 	// needs a name, for the log of actions. By default every user of this machine is a Reader, and others are refused.
 	Authorize func(r *http.Request) (role Role, who string, err error)
 
-	// Keys is the database of requests with idempotency keys (package exactlyonce/keys); nil: there is no page of them. It shows their
+	// Keys are the requests with idempotency keys (package exactlyonce/keys); nil: there is no page of them. It shows their
 	// states, and never what was asked or answered.
-	Keys *sql.DB
+	Keys *keys.Keys
 	// Checkpoints are the coordinators of pipelines of this process, by name. On an engine that keeps jobs the handler says every 20 s how
 	// they do, as a worker, so that the consoles of other processes show them.
 	Checkpoints map[string]*checkpoint.Coordinator

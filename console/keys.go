@@ -26,7 +26,7 @@ func (d keysData) Filtered() bool { return d.Filter != keys.Filter{} }
 func (s *server) keys(r *http.Request) (view, error) {
 	q := r.URL.Query()
 	d := keysData{Filter: keys.Filter{User: q.Get("user"), Key: q.Get("key"), Operation: q.Get("operation"), Finished: q.Get("finished") != ""}}
-	for info, err := range keys.List(r.Context(), s.Keys, d.Filter) {
+	for info, err := range s.Keys.List(r.Context(), d.Filter) {
 		if err != nil && r.Context().Err() != nil {
 			return view{}, r.Context().Err()
 		}

@@ -31,7 +31,7 @@ type look struct {
 	at         time.Time
 	Queues     []queueState
 	Workers    []worker
-	Partitions []jobs.Owned
+	Partitions []jobs.Partition
 	orders     []jobs.BackendOrder
 	jobs       []jobs.Job // that are not over
 	outboxes   []outbox

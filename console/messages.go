@@ -181,7 +181,7 @@ func (s *server) queue(r *http.Request) (view, error) {
 	if err != nil {
 		return view{}, wrong("The position %q is no number.", cut(50, q.Get("after")))
 	}
-	d.Entries, err = s.engine.List(r.Context(), d.Queue, f, store.Page{After: store.Position(after), Max: pageSize})
+	d.Entries, err = s.engine.List(r.Context(), d.Queue, f, store.Page{After: after, Max: pageSize})
 	if err != nil {
 		return view{}, err
 	}
@@ -191,7 +191,7 @@ func (s *server) queue(r *http.Request) (view, error) {
 	d.Filtered = len(values) > 1
 	if n := len(d.Entries); n > 0 {
 		next := maps.Clone(values)
-		next.Set("after", strconv.FormatInt(int64(d.Entries[n-1].Position), 10))
+		next.Set("after", strconv.FormatInt(d.Entries[n-1].Position, 10))
 		d.Next = s.address("/queue", next)
 	}
 	d.Query = map[string]string{}
@@ -244,7 +244,7 @@ func (s *server) find(ctx context.Context, q url.Values) (queue string, e store.
 	if err != nil || position < 1 || queue == "" {
 		return queue, e, missing("Which message? The address names none.")
 	}
-	p := store.Position(position)
+	p := position
 	list, err := s.engine.List(ctx, queue, store.Filter{}, store.Page{After: p - 1, Until: p, Max: 1})
 	if err == nil && len(list) == 0 {
 		err = missing("This message is no longer in %s: it was sent back, removed, or done.", cut(100, queue))
@@ -307,7 +307,7 @@ func (s *server) message(r *http.Request) (view, error) {
 		{"reasons", strings.Join(m.Reasons, ", ")},
 		{"deadline", timeText(m.Deadline)},
 		{"due", timeText(m.Due)},
-		{"position", strconv.FormatInt(int64(e.Position), 10)},
+		{"position", strconv.FormatInt(e.Position, 10)},
 		{"schema", string(e.Schema)},
 	} {
 		if f.Value != "" {
@@ -376,7 +376,7 @@ func (s *server) payload(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Disposition", `attachment; filename="payload-`+strconv.FormatInt(int64(e.Position), 10)+`.bin"`)
+	w.Header().Set("Content-Disposition", `attachment; filename="payload-`+strconv.FormatInt(e.Position, 10)+`.bin"`)
 	_, _ = w.Write(e.Payload)
 }
 

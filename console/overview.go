@@ -124,7 +124,7 @@ func (s *server) workerProblems(l *look) (list []problem) {
 func (s *server) partitionProblems(l *look) (list []problem) {
 	type key struct{ pipeline, state string }
 	var order []key
-	of := map[key][]jobs.Owned{}
+	of := map[key][]jobs.Partition{}
 	for _, p := range l.Partitions {
 		if !p.InTrouble() {
 			break // they come first
@@ -155,7 +155,7 @@ func (s *server) partitionProblems(l *look) (list []problem) {
 const mostPartitions = 200
 
 // Shown is for templates.
-func (l *look) Shown() []jobs.Owned { return l.Partitions[:min(len(l.Partitions), mostPartitions)] }
+func (l *look) Shown() []jobs.Partition { return l.Partitions[:min(len(l.Partitions), mostPartitions)] }
 
 // Hidden is for templates.
 func (l *look) Hidden() int { return len(l.Partitions) - len(l.Shown()) }

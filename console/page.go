@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -14,7 +15,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/internal/guard"
 )
 
@@ -106,7 +106,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case mine:
 		v.Status = e.status
-	case errors.Is(err, jobs.ErrNotFound):
+	case errors.Is(err, fs.ErrNotExist):
 		v.Status = http.StatusNotFound
 	case errors.Is(err, context.DeadlineExceeded):
 		v.Status, v.Data = http.StatusServiceUnavailable, "The engine did not answer in "+queryTime.String()+". Choose less, or try again."

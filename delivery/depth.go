@@ -31,10 +31,10 @@ func newDepth(engine store.Inspector, queue string, limit int, c clock.Clock) *d
 	return &depth{engine: engine, queue: queue, limit: limit, clock: c, turn: make(chan struct{}, 1)}
 }
 
-// admit returns an error if there is no room for n messages: it matches [ErrFull], or [message.ErrRefused] if there will never be.
+// admit returns an error if there is no room for n messages: it matches [store.ErrFull], or [message.ErrRefused] if there will never be.
 func (d *depth) admit(ctx context.Context, n int) error {
 	if n > d.limit {
-		return fmt.Errorf("%w: %d messages at once never fit: at most %d are allowed (WithMaxDepth)", message.ErrRefused, n, d.limit)
+		return fmt.Errorf("%w: %d messages at once never fit: at most %d are allowed (MaxDepth)", message.ErrRefused, n, d.limit)
 	}
 	select {
 	case d.turn <- struct{}{}:
@@ -50,7 +50,7 @@ func (d *depth) admit(ctx context.Context, n int) error {
 		d.room, d.counted = d.limit-c.Messages, d.clock.Now()
 	}
 	if n > d.room {
-		return fmt.Errorf("%w: it has %d messages, at most %d are allowed (WithMaxDepth)", ErrFull, d.limit-d.room, d.limit)
+		return fmt.Errorf("%w: it has %d messages, at most %d are allowed (MaxDepth)", store.ErrFull, d.limit-d.room, d.limit)
 	}
 	d.room -= n
 	return nil

@@ -1,4 +1,4 @@
-// Package delivery has queues, workers and messages. A [Queue] lives on an [Engine], with its layers of retries and its dead letters. [Run] is a
+// Package delivery has queues, workers and messages. A [Queue] lives on an engine, with its layers of retries and its dead letters. [Run] is a
 // worker: it takes messages from a queue, calls an operator, and puts the results elsewhere. docs/first-worker.md has a program.
 //
 // Messages are elements of a stream that are acknowledged individually, when all their results are safe. So any number of workers can share a

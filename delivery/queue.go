@@ -25,13 +25,6 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Engine keeps messages. sqlite.Open, postgres.Open, jetstream.Open, kafka.Open and memory.Open return engines. Package store has the rules for
-// an engine of your own.
-type Engine = store.Engine
-
-// ErrFull is matched by the error of a full [Queue]: its engine is full, or the queue has as many messages as [WithMaxDepth] allows.
-var ErrFull = store.ErrFull
-
 // Queue is a queue of messages of type T on an engine, with the layers in which failed messages wait for their next visit, and the dead letters.
 // It can be the source of a worker, the sink of another worker, and the failure sink of an operator:
 //
@@ -56,11 +49,11 @@ var ErrFull = store.ErrFull
 // # Names
 //
 // On the engine a queue "orders" has the names "orders", "orders-retry-1" and so on for the layers, "orders-dead" for the dead letters,
-// and "orders-blocked" with [KeepKeyOrder]. Tools that look at an engine show them.
+// and "orders-blocked" with KeepKeyOrder. Tools that look at an engine show them.
 //
 // A Queue is safe for concurrent use, except for Receive and Close, which belong to a single worker: see [Queue.Receive].
 type Queue[T any] struct {
-	engine Engine // a store.Store or a store.Consumer
+	engine store.Engine // a store.Store or a store.Consumer
 	name   string
 	codec  codec.Codec[T]
 	ladder *ladder.Ladder[T]
@@ -72,32 +65,50 @@ type Queue[T any] struct {
 	closed bool      // Receive has ended
 }
 
-// Option changes a setting of [NewQueue] and of [Run].
-type Option interface {
-	QueueOption
-	RunOption
+// QueueConfig are the settings of [NewQueue]. A zero field has its default. Where several are given, a later one counts, and layers are joined.
+type QueueConfig struct {
+	// Layers are those in which failed messages wait for their next visit, in order. The default is none: see [RetryAfter].
+	Layers []Layer
+
+	// Codec is a codec.Codec of the type of the values; the default is codec.JSON.
+	Codec any
+
+	// Lease is how long the messages of a worker that was killed stay with it; the default is 30 s. A worker renews its leases every third of it.
+	Lease time.Duration
+
+	// MaxDepth bounds the messages that wait in the queue for their first visit, or are in it; the default is no bound. A Put beyond it fails with
+	// an error that matches [store.ErrFull] and names the queue. A worker whose sink is full waits until there is room. A PutAll of more messages
+	// than that never fits: its error matches [message.ErrRefused]. It needs an engine that can count ([store.Inspector]).
+	//
+	// The bound does not apply to layers and dead letters, since failed messages must have a place to go, nor to messages that are put in a
+	// transaction (postgres.PutTx and others). Other programs may exceed it within a second, since the queue is counted once a second at most.
+	MaxDepth int
+
+	// Remembers is how long the called service remembers a request with an id (AnswerAge of exactlyonce/server), minus the difference between
+	// clocks. It lets calls in doubt go to the layers: the next visit repeats the call under the same id, as a Tracker of exactlyonce/caller with
+	// a Name does. By default each call in doubt becomes a dead letter.
+	Remembers time.Duration
+
+	// KeepKeyOrder keeps the order of the messages of a key ([Key]), if it is not 0: while a message waits in a layer, later messages of its key
+	// wait behind it. Up to as many messages may wait so, in layers and behind; then the worker stops taking new messages. The queue must have a
+	// single worker: docs/ladder.md says why. It needs an engine that can look into its queues ([store.Inspector]).
+	KeepKeyOrder int
+
+	// FairByKey takes the messages of the keys ([Key]) in turn, if it is not 0: a key that floods the queue, such as a customer with a large
+	// import, does not make the others wait behind it. At most as many messages of a key are in flight in a worker, so that they do not fill its
+	// slots; a negative number is no limit. The same holds for each layer. Give the operator at most as many slots as calls, and make it unordered:
+	// elements that have a slot are called in their order.
+	//
+	// Each message needs a key: Put refuses a message without a key ([message.ErrRefused]). If other programs put messages without a key, they
+	// are taken when they are among the oldest that are due. Finding the next key takes an index step for each key in the queue. It needs an
+	// engine that can take by key ([store.ByKey]), and does not go with KeepKeyOrder.
+	FairByKey int
+
+	// Clock is the clock of leases, rates and the times of failures; the default is the machine's. The engine's clock decides when a message is due.
+	Clock clock.Clock
+	// Logger gets lost leases, dead letters, and verdicts that could not be recorded, at warn level. The default is slog.Default().
+	Logger *slog.Logger
 }
-
-// QueueOption changes a setting of [NewQueue].
-type QueueOption interface{ queue(s *queueSettings) }
-
-type queueSettings struct {
-	layers    []Layer
-	codec     any
-	lease     time.Duration
-	maxDepth  int
-	remembers time.Duration
-	keyOrder  bool
-	maxBehind int
-	byKey     bool
-	atOnce    int
-	clock     clock.Clock
-	logger    *slog.Logger
-}
-
-type queueOption func(*queueSettings)
-
-func (f queueOption) queue(s *queueSettings) { f(s) }
 
 // Layer is a place in which failed messages wait for their next visit.
 type Layer struct {
@@ -111,93 +122,33 @@ type Layer struct {
 // at once. Without layers, each failure that the operator does not retry is a dead letter.
 //
 // A failure whose call may have taken effect is a dead letter at once, with layers as well, unless a second call does no harm, as the strategy
-// or a method Idempotent() bool of the element says, or the service recognises its id ([Remembers]).
+// or a method Idempotent() bool of the element says, or the service recognises its id (QueueConfig.Remembers).
 //
 // A failure that matches [asyncop.ErrBackendClosed] waits in the last layer again, or for a minute in the queue if it has no layers. It
 // becomes a dead letter after 100 visits in all, or after its second visit too many if the service has answered others since the visit before.
-//
-// It panics if a delay is not positive.
-func RetryAfter(delays ...time.Duration) QueueOption {
+func RetryAfter(delays ...time.Duration) QueueConfig {
 	layers := make([]Layer, len(delays))
 	for i, d := range delays {
 		layers[i] = Layer{Delay: d, Jitter: 0.2}
 	}
-	return WithLayers(layers...)
+	return QueueConfig{Layers: layers}
 }
 
-// WithLayers gives a queue these layers, in order. It panics if a layer has a delay that is not positive, a negative limit, or a jitter above 1.
-func WithLayers(layers ...Layer) QueueOption {
-	for i, l := range layers {
+// configOf returns the settings of a queue, with defaults.
+func configOf(configs []QueueConfig) QueueConfig {
+	c := guard.Merged(configs)
+	for i, l := range c.Layers {
 		if l.Delay <= 0 || l.MaxConcurrent < 0 || !(l.Rate >= 0) || !(l.Jitter >= 0 && l.Jitter <= 1) {
-			panic(fmt.Sprintf("delivery: layer %d: %+v: want a positive Delay, no negative limit, and a Jitter from 0 to 1", i+1, l))
+			panic(fmt.Sprintf("delivery: NewQueue: layer %d: %+v: want a positive Delay, no negative limit, and a Jitter from 0 to 1", i+1, l))
 		}
 	}
-	return queueOption(func(s *queueSettings) { s.layers = append(s.layers, layers...) })
-}
-
-// WithCodec sets the codec of the values; the default is JSON. NewQueue panics if it is for another type.
-func WithCodec[T any](c codec.Codec[T]) QueueOption {
-	guard.RefuseNil("delivery: WithCodec", "codec", c)
-	return queueOption(func(s *queueSettings) { s.codec = c })
-}
-
-// WithLease sets how long the messages of a worker that was killed stay with it; the default is 30 s. A worker renews its leases every d/3. It
-// panics if d ≤ 0.
-func WithLease(d time.Duration) QueueOption {
-	if d <= 0 {
-		panic(fmt.Sprintf("delivery: WithLease: %v is not positive", d))
+	if c.Lease < 0 || c.MaxDepth < 0 || c.Remembers < 0 || c.KeepKeyOrder < 0 {
+		panic(fmt.Sprintf("delivery: NewQueue: Lease %v, MaxDepth %d, Remembers %v, KeepKeyOrder %d: none may be negative",
+			c.Lease, c.MaxDepth, c.Remembers, c.KeepKeyOrder))
 	}
-	return queueOption(func(s *queueSettings) { s.lease = d })
-}
-
-// WithMaxDepth bounds the messages that wait in a queue for their first visit, or are in it. A Put beyond n fails with an error that
-// matches [ErrFull] and names the queue. A worker whose sink is full waits until there is room. A PutAll of more than n messages never
-// fits: its error matches [message.ErrRefused].
-//
-// The bound does not apply to layers and dead letters, since failed messages must have a place to go, nor to messages that are put in a
-// transaction (postgres.PutTx and others). Other programs may exceed it within a second, since the queue is counted once a second at most.
-//
-// It panics if n < 1; NewQueue panics if the engine cannot count (store.Inspector).
-func WithMaxDepth(n int) QueueOption {
-	if n < 1 {
-		panic(fmt.Sprintf("delivery: WithMaxDepth: %d is less than 1", n))
-	}
-	return queueOption(func(s *queueSettings) { s.maxDepth = n })
-}
-
-// Remembers sets how long the called service remembers a request with an id (AnswerAge of exactlyonce/server), minus the difference between
-// clocks. It lets calls in doubt go to the layers: the next visit repeats the call under the same id, as a Tracker of exactlyonce/caller with a
-// Name does. By default each call in doubt becomes a dead letter. It panics if d ≤ 0.
-func Remembers(d time.Duration) QueueOption {
-	if d <= 0 {
-		panic(fmt.Sprintf("delivery: Remembers: %v is not positive", d))
-	}
-	return queueOption(func(s *queueSettings) { s.remembers = d })
-}
-
-// KeepKeyOrder keeps the order of the messages of a key ([Key]): while a message waits in a layer, later messages of its key wait behind it. Up
-// to limit messages may wait so, in layers and behind; then the worker stops taking new messages. The queue must have a single worker:
-// docs/ladder.md says why. It panics if limit < 1; NewQueue panics if the engine cannot look into its queues.
-func KeepKeyOrder(limit int) QueueOption {
-	if limit < 1 {
-		panic(fmt.Sprintf("delivery: KeepKeyOrder: %d is less than 1", limit))
-	}
-	return queueOption(func(s *queueSettings) { s.keyOrder, s.maxBehind = true, limit })
-}
-
-// FairByKey takes the messages of the keys ([Key]) in turn: a key that floods the queue, such as a customer with a large import, does not make
-// the others wait behind it. At most atOnce messages of a key are in flight in a worker, so that they do not fill its slots; 0 removes this
-// limit. The same holds for each layer. Give the operator at most as many slots as calls, and make it unordered: elements that have a slot are called in
-// their order.
-//
-// Each message needs a key: Put refuses a message without a key ([message.ErrRefused]). If other programs put messages without a key, they are taken
-// when they are among the oldest that are due. Finding the next key takes an index step for each key in the queue. It panics if atOnce is
-// negative; NewQueue panics if the engine cannot take by key (store.ByKey), or with [KeepKeyOrder].
-func FairByKey(atOnce int) QueueOption {
-	if atOnce < 0 {
-		panic(fmt.Sprintf("delivery: FairByKey: %d is negative", atOnce))
-	}
-	return queueOption(func(s *queueSettings) { s.byKey, s.atOnce = true, atOnce })
+	c.Clock = cmp.Or(c.Clock, clock.New())
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	return c
 }
 
 // Of the names that belong to a queue.
@@ -210,11 +161,11 @@ const (
 // NewQueue returns a queue on an engine. It does not call the engine: the first Put makes the queue. It panics if the engine is nil, the name is
 // empty, is not UTF-8, has a NUL or ends like a name that belongs to another queue, or if the engine does not support an option.
 //
-// An engine without leases and index (store.Consumer), such as Kafka, does not support [WithLease], [WithMaxDepth], [KeepKeyOrder], [FairByKey]
+// An engine without leases and index (store.Consumer), such as Kafka, does not support Lease, MaxDepth, KeepKeyOrder, FairByKey
 // and the limits of a [Layer]. Put refuses [ID] and [After] there ([message.ErrRefused]); [Queue.Provider], [Queue.Counts] and jobs return errors. A
 // result that is put again after an error, or after a worker was killed, is there twice, with the same id. Without layers, a failure that
 // matches [asyncop.ErrBackendClosed] is a dead letter.
-func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] {
+func NewQueue[T any](engine store.Engine, name string, config ...QueueConfig) *Queue[T] {
 	guard.RefuseNil("delivery: NewQueue", "engine", engine)
 	if err := storearg.Queue(name); err != nil {
 		panic("delivery: NewQueue: " + err.Error())
@@ -222,16 +173,10 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 	if _, n := storearg.Layer(name); n > 0 || strings.HasSuffix(name, deadSuffix) || strings.HasSuffix(name, blockedSuffix) {
 		panic(fmt.Sprintf("delivery: NewQueue: the name %q is of the layers or dead letters of a queue", name))
 	}
-	set := queueSettings{clock: clock.New(), logger: slog.Default()}
-	for i, opt := range opts {
-		if opt == nil {
-			panic(fmt.Sprintf("delivery: NewQueue: option %d is nil", i))
-		}
-		opt.queue(&set)
-	}
-	q := &Queue[T]{engine: engine, name: name, byKey: set.byKey}
+	set := configOf(config)
+	q := &Queue[T]{engine: engine, name: name, byKey: set.FairByKey != 0}
 	set.refuse(engine, name)
-	switch c := set.codec.(type) {
+	switch c := set.Codec.(type) {
 	case nil:
 		q.codec = codec.JSON[T]()
 	case codec.Codec[T]:
@@ -240,30 +185,30 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q is of %T, and its codec is a %T", name, *new(T), c))
 	}
 	looks, canLook := engine.(store.Inspector)
-	if set.maxDepth > 0 {
+	if set.MaxDepth > 0 {
 		if !canLook {
-			panic(fmt.Sprintf("delivery: NewQueue: queue %q: WithMaxDepth: a %T cannot count messages: it is not a store.Inspector", name, engine))
+			panic(fmt.Sprintf("delivery: NewQueue: queue %q: MaxDepth: a %T cannot count messages: it is not a store.Inspector", name, engine))
 		}
-		q.depth = newDepth(looks, name, set.maxDepth, set.clock)
+		q.depth = newDepth(looks, name, set.MaxDepth, set.Clock)
 	}
 	c := ladder.Config[T]{
-		Store: engine, Codec: q.codec, Main: name, DeadLetters: name + deadSuffix, Remembers: set.remembers,
+		Store: engine, Codec: q.codec, Main: name, DeadLetters: name + deadSuffix, Remembers: set.Remembers,
 		IsLayer: func(layer string) bool { of, n := storearg.Layer(layer); return of == name && n > 0 },
-		Clock:   set.clock, Logger: set.logger,
-		Options: []leases.SourceOption{leases.WithLease(cmp.Or(set.lease, leases.DefaultLease)), leases.WithClock(set.clock), leases.WithLogger(set.logger)},
+		Clock:   set.Clock, Logger: set.Logger,
+		Options: []leases.SourceOption{leases.WithLease(cmp.Or(set.Lease, leases.DefaultLease)), leases.WithClock(set.Clock), leases.WithLogger(set.Logger)},
 	}
-	for i, l := range set.layers {
+	for i, l := range set.Layers {
 		c.Layers = append(c.Layers, ladder.Layer{
 			Queue: name + retrySuffix + strconv.Itoa(i+1), Delay: l.Delay, Jitter: l.Jitter, MaxConcurrent: l.MaxConcurrent, Rate: l.Rate,
 		})
 	}
 	if canLook {
-		c.Others = func(ctx context.Context) ([]string, error) { return otherLayers(ctx, looks, name, len(set.layers)) }
+		c.Others = func(ctx context.Context) ([]string, error) { return otherLayers(ctx, looks, name, len(set.Layers)) }
 	}
-	if set.keyOrder {
-		c.Blocked, c.MaxBlocked = name+blockedSuffix, set.maxBehind
+	if set.KeepKeyOrder > 0 {
+		c.Blocked, c.MaxBlocked = name+blockedSuffix, set.KeepKeyOrder
 	}
-	if set.byKey {
+	if set.FairByKey != 0 {
 		c.Options = append(c.Options, set.turns(engine, name))
 	}
 	var err error
@@ -274,15 +219,15 @@ func NewQueue[T any](engine Engine, name string, opts ...QueueOption) *Queue[T] 
 }
 
 // turns lets sources take by key.
-func (s *queueSettings) turns(engine Engine, name string) leases.SourceOption {
+func (s *QueueConfig) turns(engine store.Engine, name string) leases.SourceOption {
 	byKey, ok := engine.(store.ByKey)
 	switch {
 	case !ok:
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q: FairByKey: a %T cannot take by key: it is not a store.ByKey", name, engine))
-	case s.keyOrder:
+	case s.KeepKeyOrder > 0:
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q: FairByKey and KeepKeyOrder do not go together", name))
 	}
-	return leases.WithTurns(byKey, s.atOnce)
+	return leases.WithTurns(byKey, max(0, s.FairByKey))
 }
 
 // otherLayers returns layers in which messages wait, and which this program does not have: those of another version.
@@ -303,7 +248,7 @@ func (q *Queue[T]) Name() string { return q.name }
 func (q *Queue[T]) DeadLetters() string { return q.name + deadSuffix }
 
 // Engine returns the engine of the queue.
-func (q *Queue[T]) Engine() Engine { return q.engine }
+func (q *Queue[T]) Engine() store.Engine { return q.engine }
 
 // PutOption sets a property of a message that is put.
 type PutOption func(*store.Message)
@@ -316,7 +261,7 @@ func ID(id string) PutOption { return func(m *store.Message) { m.Meta.ID = id } 
 // After delays the first visit of a message, by the engine's clock. Put refuses a negative delay.
 func After(d time.Duration) PutOption { return func(m *store.Message) { m.Delay = d } }
 
-// Key sets the key by which messages are ordered ([KeepKeyOrder]) or taken in turn ([FairByKey]). It has at most 1,024 bytes.
+// Key sets the key by which messages are ordered (QueueConfig.KeepKeyOrder) or taken in turn (QueueConfig.FairByKey). It has at most 1,024 bytes.
 func Key(key string) PutOption { return func(m *store.Message) { m.Meta.Key = key } }
 
 // Deadline sets the time after which a message is useless. It travels with the message over layers, queues and machines. A message past its
@@ -422,8 +367,7 @@ func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error 
 //
 //	provider, err := orders.Provider(ctx, func() string { return cheapest(o) })
 //
-// It returns an error if the choice cannot be stored: ctx does not belong to a message of this queue, the engine does not keep choices (it is
-// not a store.Chooser), or the engine has failed. Then do not call.
+// It returns an error if the choice cannot be stored: ctx does not belong to a message of this queue, the engine does not keep choices, or the engine has failed. Then do not call.
 func (q *Queue[T]) Provider(ctx context.Context, choose func() string) (string, error) {
 	now, found, err := q.ladder.Choose(ctx, "")
 	if found && err == nil && now == "" {
@@ -459,7 +403,7 @@ func (q *Queue[T]) chosen(ctx context.Context, found bool, err error) error {
 // messages of first, and closes it: so a source without layers and dead letters gets the layers and dead letters of the queue. It ends when
 // first has ended and all messages of the queue are settled.
 //
-// [Run] makes its own source of a queue: there you need this only for first. With [KeepKeyOrder] a queue has a single source at a time: Source
+// [Run] makes its own source of a queue: there you need this only for first. With KeepKeyOrder a queue has a single source at a time: Source
 // panics while an earlier source is open.
 func (q *Queue[T]) Source(first Source[T]) Source[T] {
 	if guard.IsNil(first) {

@@ -12,13 +12,13 @@ import (
 const elsewhere = "keep layers and dead letters in a queue on another engine, such as PostgreSQL: its Source takes that of this queue as its first"
 
 // consumes reports whether an engine has no leases.
-func consumes(engine Engine) bool {
+func consumes(engine store.Engine) bool {
 	_, leases := engine.(store.Store)
 	return !leases
 }
 
 // refuse panics if an engine cannot do what the options want of every engine without leases.
-func (s *queueSettings) refuse(engine Engine, name string) {
+func (s *QueueConfig) refuse(engine store.Engine, name string) {
 	if !consumes(engine) {
 		return
 	}
@@ -29,16 +29,16 @@ func (s *queueSettings) refuse(engine Engine, name string) {
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a %T cannot do %s; %s", name, engine, option, elsewhere))
 	}
 	switch {
-	case s.lease > 0:
-		no("WithLease: it has no leases, and its client says when a worker that was killed is noticed")
-	case s.maxDepth > 0:
-		no("WithMaxDepth: it has no index to count with")
-	case s.keyOrder:
+	case s.Lease > 0:
+		no("Lease: it has no leases, and its client says when a worker that was killed is noticed")
+	case s.MaxDepth > 0:
+		no("MaxDepth: it has no index to count with")
+	case s.KeepKeyOrder > 0:
 		no("KeepKeyOrder: it has no index to look with")
-	case s.byKey:
+	case s.FairByKey != 0:
 		no("FairByKey: it has no index of keys")
 	}
-	for i, l := range s.layers {
+	for i, l := range s.Layers {
 		if l.MaxConcurrent > 0 || l.Rate > 0 {
 			no(fmt.Sprintf("the limits of layer %d: its layers come with the new messages", i+1))
 		}

@@ -76,14 +76,14 @@ func (r topicsReceiver) Received(id store.Identity) ([]byte, bool) {
 
 // What an engine without leases cannot do is refused when the queue is made, with what to use in its place.
 func TestAConsumerIsRefusedWhatItCannotDo(t *testing.T) {
-	for name, opt := range map[string]delivery.QueueOption{
-		"WithLease":                 delivery.WithLease(time.Second),
-		"WithMaxDepth":              delivery.WithMaxDepth(1),
-		"KeepKeyOrder":              delivery.KeepKeyOrder(1),
-		"FairByKey":                 delivery.FairByKey(1),
-		"the limits of layer 2":     delivery.WithLayers(delivery.Layer{Delay: 1}, delivery.Layer{Delay: 1, Rate: 1}),
-		"the limits of layer 1":     delivery.WithLayers(delivery.Layer{Delay: 1, MaxConcurrent: 1}),
-		"WithMaxDepth: it has no i": delivery.WithMaxDepth(1),
+	for name, opt := range map[string]delivery.QueueConfig{
+		"Lease":                 delivery.QueueConfig{Lease: time.Second},
+		"MaxDepth":              delivery.QueueConfig{MaxDepth: 1},
+		"KeepKeyOrder":          delivery.QueueConfig{KeepKeyOrder: 1},
+		"FairByKey":             delivery.QueueConfig{FairByKey: 1},
+		"the limits of layer 2": delivery.QueueConfig{Layers: []delivery.Layer{{Delay: 1}, {Delay: 1, Rate: 1}}},
+		"the limits of layer 1": delivery.QueueConfig{Layers: []delivery.Layer{{Delay: 1, MaxConcurrent: 1}}},
+		"MaxDepth: it has no i": delivery.QueueConfig{MaxDepth: 1},
 	} {
 		func() {
 			defer func() {
@@ -94,7 +94,7 @@ func TestAConsumerIsRefusedWhatItCannotDo(t *testing.T) {
 			delivery.NewQueue[string](&topics{}, "orders", opt)
 		}()
 	}
-	require.Panics(t, func() { delivery.NewQueue[string](struct{ delivery.Engine }{memory.Open()}, "orders") })
+	require.Panics(t, func() { delivery.NewQueue[string](struct{ store.Engine }{memory.Open()}, "orders") })
 
 	e := &topics{}
 	q := delivery.NewQueue[string](e, "orders")

@@ -29,7 +29,7 @@ func inOrder(t *testing.T, q *delivery.Queue[job], d time.Duration, f func(conte
 		visits = append(visits, string(j))
 		mu.Unlock()
 		return "", f(ctx, j)
-	}), sinkFunc(func(context.Context, []message.Message[string]) error { return nil }), silent, delivery.WithFloodGuard(1, 100))
+	}), sinkFunc(func(context.Context, []message.Message[string]) error { return nil }), silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 100})
 	require.NoError(t, err)
 	return visits
 }
@@ -45,7 +45,7 @@ func TestTheOrderOfAKeyBehindALayerOfAnotherVersion(t *testing.T) {
 	for what, after := range map[string]time.Duration{"before the worker": 0, "while it works": time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			engine := memory.Open()
-			q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Second), delivery.KeepKeyOrder(100), noLog)
+			q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Second), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
 			if after == 0 {
 				require.NoError(t, engine.Put(t.Context(), "jobs-retry-3", inLayer("first", 3, 20*time.Minute)))
 			}
@@ -62,7 +62,7 @@ func TestTheOrderOfAKeyBehindALayerOfAnotherVersion(t *testing.T) {
 func TestTheProviderOfAMessageInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
-		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute), delivery.KeepKeyOrder(100), noLog)
+		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
 		for _, id := range []string{"first", "second"} {
 			require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
 		}
@@ -100,8 +100,8 @@ func (w *waking) Take(ctx context.Context, queue string, limit int, lease time.D
 	return w.Engine.Take(ctx, queue, limit, lease)
 }
 
-func (w *waking) Wake(ctx context.Context, _ string, wake func()) error {
-	wake()
+func (w *waking) Wake(ctx context.Context, _ string, wake func(misses bool)) error {
+	wake(false)
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
@@ -110,7 +110,7 @@ func (w *waking) Wake(ctx context.Context, _ string, wake func()) error {
 func TestAnIdleWorkerThatKeepsTheOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := &waking{Engine: memory.Open(), takes: map[string]int{}}
-		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Hour), delivery.KeepKeyOrder(100), noLog)
+		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute, time.Hour), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
 		inOrder(t, q, 10*time.Second, done)
 		for queue, n := range engine.takes {
 			require.LessOrEqual(t, n, 3, queue)
@@ -122,7 +122,7 @@ func TestAnIdleWorkerThatKeepsTheOrder(t *testing.T) {
 
 // Regression: a Receive that panicked left the queue locked.
 func TestReceiveBesideASourceInOrder(t *testing.T) {
-	q := delivery.NewQueue[job](memory.Open(), "jobs", delivery.KeepKeyOrder(100), noLog)
+	q := delivery.NewQueue[job](memory.Open(), "jobs", delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
 	s := q.Source(nil)
 	require.Panics(t, func() { _, _ = q.Receive(t.Context(), 1) })
 	require.NoError(t, q.Close(t.Context()))
@@ -135,7 +135,7 @@ func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
 		engine := memory.Open()
 		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Minute), noLog)
 		time.AfterFunc(time.Minute, func() { _ = engine.Close() })
-		_, err := delivery.Run(t.Context(), q, operate(q, func(context.Context, job) (string, error) { return "", nil }), &collected{}, silent)
+		_, err := delivery.Run(t.Context(), q, operate(q, func(context.Context, job) (string, error) { return "", nil }), &collected{}, silently)
 		require.ErrorIs(t, err, store.ErrClosed)
 		require.ErrorContains(t, err, `queue "jobs"`)
 	})
@@ -146,7 +146,7 @@ func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
 func TestAMessageOfALayerThatRunsNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
-		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour, 10*time.Hour), delivery.KeepKeyOrder(100), noLog)
+		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour, 10*time.Hour), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
 		for _, id := range []string{"first", "second"} {
 			require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
 		}
@@ -186,7 +186,7 @@ func TestAHeldMessageAndTheOrderOfOtherKeys(t *testing.T) {
 	for what, late := range map[string]bool{"before the worker": false, "before its lease has ended": true} {
 		synctest.Test(t, func(t *testing.T) {
 			engine := memory.Open()
-			q := delivery.NewQueue[job](engine, "jobs", delivery.KeepKeyOrder(100), noLog)
+			q := delivery.NewQueue[job](engine, "jobs", delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
 			for _, id := range []string{"first", "second"} {
 				require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key(id)))
 			}

@@ -25,7 +25,7 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-var noLog = delivery.WithLogger(slog.New(slog.DiscardHandler))
+var noLog = delivery.QueueConfig{Logger: slog.New(slog.DiscardHandler)}
 
 // job is what queues of these tests have. It may be called twice.
 type job string
@@ -48,10 +48,10 @@ func entriesOf(t *testing.T, engine *memory.Engine, queue string) []store.Entry 
 
 // The source of a queue is one as any other, with layers or without.
 func TestQueueIsASource(t *testing.T) {
-	for _, opts := range [][]delivery.QueueOption{nil, {delivery.RetryAfter(time.Minute)}} {
+	for _, opts := range [][]delivery.QueueConfig{nil, {delivery.RetryAfter(time.Minute)}} {
 		deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
 			n := 0
-			q := delivery.NewQueue[string](memory.Open(), "q", append(opts, delivery.WithLease(600*time.Millisecond), noLog)...)
+			q := delivery.NewQueue[string](memory.Open(), "q", append(opts, delivery.QueueConfig{Lease: 600 * time.Millisecond}, noLog)...)
 			return deliverytest.Queue[string]{
 				Open: func() (delivery.Source[string], error) { return q.Source(nil), nil },
 				Put: func(values ...string) (err error) {
@@ -96,7 +96,7 @@ func TestQueueOfAWorker(t *testing.T) {
 			return string(j) + " done", nil
 		})
 		time.AfterFunc(2*time.Hour, stop)
-		_, err := delivery.Run(ctx, jobs, op, results, silent, delivery.WithFloodGuard(1, 100))
+		_, err := delivery.Run(ctx, jobs, op, results, silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 100})
 		require.NoError(t, err)
 
 		got := map[string]string{}
@@ -143,7 +143,7 @@ func TestQueueKeepsDeadlines(t *testing.T) {
 				return "", errBusy
 			}
 			return string(j), nil
-		}), next, silent, delivery.WithFloodGuard(1, 100))
+		}), next, silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 100})
 		require.NoError(t, err)
 		require.Equal(t, map[job]int{"fails": 2, "done": 1}, calls)
 		for _, e := range entriesOf(t, engine, jobs.DeadLetters()) {
@@ -207,7 +207,7 @@ func TestQueueBesideAnotherSource(t *testing.T) {
 				done = append(done, m.Value)
 			}
 			return nil
-		}), silent)
+		}), silently)
 		require.NoError(t, err)
 		require.ElementsMatch(t, []string{"a", "merged", "busy"}, done)
 	})
@@ -217,7 +217,7 @@ func TestQueueBesideAnotherSource(t *testing.T) {
 func TestQueueWithABound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
-		in, out := delivery.NewQueue[job](engine, "in"), delivery.NewQueue[string](engine, "out", delivery.WithMaxDepth(10))
+		in, out := delivery.NewQueue[job](engine, "in"), delivery.NewQueue[string](engine, "out", delivery.QueueConfig{MaxDepth: 10})
 		for i := range 25 {
 			require.NoError(t, in.Put(t.Context(), job(fmt.Sprint(i)), delivery.ID(fmt.Sprint(i))))
 		}
@@ -225,7 +225,7 @@ func TestQueueWithABound(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { // ends with ctx
 			defer close(ended)
-			_, err := delivery.Run(ctx, in, operate(in, func(_ context.Context, j job) (string, error) { return string(j), nil }), out, silent)
+			_, err := delivery.Run(ctx, in, operate(in, func(_ context.Context, j job) (string, error) { return string(j), nil }), out, silently)
 			if err != nil {
 				t.Error(err)
 			}
@@ -233,7 +233,7 @@ func TestQueueWithABound(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		require.Len(t, entriesOf(t, engine, "out"), 10)
 		err := out.Put(t.Context(), "more")
-		require.ErrorIs(t, err, delivery.ErrFull)
+		require.ErrorIs(t, err, store.ErrFull)
 		require.ErrorContains(t, err, `queue "out"`)
 		got := 0
 		for got < 25 {
@@ -258,21 +258,21 @@ func TestQueueWithABound(t *testing.T) {
 func TestPutAllThatCanNeverFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
-		q := delivery.NewQueue[int](engine, "q", delivery.WithMaxDepth(3))
+		q := delivery.NewQueue[int](engine, "q", delivery.QueueConfig{MaxDepth: 3})
 		all := make([]message.Message[int], 4)
 		for i := range all {
 			all[i] = message.New(i, nil, nil)
 		}
 		err := q.PutAll(t.Context(), all)
 		require.ErrorIs(t, err, message.ErrRefused)
-		require.NotErrorIs(t, err, delivery.ErrFull)
+		require.NotErrorIs(t, err, store.ErrFull)
 		require.ErrorContains(t, err, `queue "q": `)
-		require.ErrorContains(t, err, "4 messages at once never fit: at most 3 are allowed (WithMaxDepth)")
+		require.ErrorContains(t, err, "4 messages at once never fit: at most 3 are allowed (MaxDepth)")
 		require.Empty(t, entriesOf(t, engine, "q"))
 		require.NoError(t, q.PutAll(t.Context(), all[:2]))
-		require.ErrorIs(t, q.PutAll(t.Context(), all[2:]), delivery.ErrFull, "there is room for one")
+		require.ErrorIs(t, q.PutAll(t.Context(), all[2:]), store.ErrFull, "there is room for one")
 		require.NoError(t, q.PutAll(t.Context(), all[2:3]))
-		require.ErrorIs(t, q.PutAll(t.Context(), all[3:]), delivery.ErrFull)
+		require.ErrorIs(t, q.PutAll(t.Context(), all[3:]), store.ErrFull)
 	})
 }
 
@@ -287,7 +287,7 @@ func (hanging) Count(ctx context.Context, _ string, _ store.Filter) (store.Count
 // Regression: a Put waited for the count of another one beyond the end of its context.
 func TestPutWhileAnotherOneCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := delivery.NewQueue[int](hanging{memory.Open()}, "q", delivery.WithMaxDepth(3))
+		q := delivery.NewQueue[int](hanging{memory.Open()}, "q", delivery.QueueConfig{MaxDepth: 3})
 		long, cancel := context.WithCancel(t.Context())
 		counted := make(chan error, 1)
 		go func() { counted <- q.Put(long, 1) }() // ends with long
@@ -389,7 +389,7 @@ func TestQueueKeepsTheProvider(t *testing.T) {
 					return "", message.ErrRefused
 				}
 				return "", errBusy
-			}), sinkFunc(func(context.Context, []message.Message[string]) error { return nil }), silent, delivery.WithFloodGuard(1, 100))
+			}), sinkFunc(func(context.Context, []message.Message[string]) error { return nil }), silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 100})
 			require.NoError(t, err)
 		}
 		worker(30 * time.Second)
@@ -412,7 +412,7 @@ func TestQueueKeepsTheProvider(t *testing.T) {
 		ms, err := poor.Receive(t.Context(), 1)
 		require.NoError(t, err)
 		_, err = poor.Provider(message.ContextWithMeta(t.Context(), ms[0].Meta()), choose)
-		require.ErrorContains(t, err, "store.Chooser")
+		require.NoError(t, err)
 		require.NoError(t, poor.Close(t.Context()))
 	})
 }
@@ -430,7 +430,7 @@ func TestTwoRunsOfAQueue(t *testing.T) {
 					time.Sleep(time.Second)
 					return "done", nil
 				})
-				summary, err := delivery.Run(ctx, in, op, out, silent, delivery.WithBatch(1))
+				summary, err := delivery.Run(ctx, in, op, out, silently, delivery.RunConfig{Batch: 1})
 				if err != nil {
 					t.Error(err)
 				}
@@ -459,6 +459,7 @@ func (keepsNothing) Close() error                                        { retur
 
 func TestNewQueueRefuses(t *testing.T) {
 	engine := memory.Open()
+	with := func(c delivery.QueueConfig) { delivery.NewQueue[int](engine, "q", c) }
 	for name, f := range map[string]func(){
 		"no engine":          func() { delivery.NewQueue[int](nil, "q") },
 		"no leases":          func() { delivery.NewQueue[int](keepsNothing{}, "q") },
@@ -467,16 +468,17 @@ func TestNewQueueRefuses(t *testing.T) {
 		"a layer's name":     func() { delivery.NewQueue[int](engine, "q-retry-1") },
 		"a dead name":        func() { delivery.NewQueue[int](engine, "q-dead") },
 		"a blocked name":     func() { delivery.NewQueue[int](engine, "q-blocked") },
-		"nil option":         func() { delivery.NewQueue[int](engine, "q", nil) },
-		"another type":       func() { delivery.NewQueue[int](engine, "q", delivery.WithCodec(codec.JSON[string]())) },
-		"no delay":           func() { delivery.RetryAfter(0) },
-		"jitter":             func() { delivery.WithLayers(delivery.Layer{Delay: 1, Jitter: 2}) },
-		"lease":              func() { delivery.WithLease(0) },
-		"depth":              func() { delivery.WithMaxDepth(0) },
-		"depth uncounted":    func() { delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.WithMaxDepth(1)) },
-		"remembers":          func() { delivery.Remembers(0) },
-		"limit of key order": func() { delivery.KeepKeyOrder(0) },
-		"key order":          func() { delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.KeepKeyOrder(1)) },
+		"another type":       func() { delivery.NewQueue[int](engine, "q", delivery.QueueConfig{Codec: codec.JSON[string]()}) },
+		"no delay":           func() { delivery.NewQueue[int](engine, "q", delivery.RetryAfter(0)) },
+		"jitter":             func() { with(delivery.QueueConfig{Layers: []delivery.Layer{{Delay: 1, Jitter: 2}}}) },
+		"lease":              func() { with(delivery.QueueConfig{Lease: -1}) },
+		"depth":              func() { with(delivery.QueueConfig{MaxDepth: -1}) },
+		"depth uncounted":    func() { delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.QueueConfig{MaxDepth: 1}) },
+		"remembers":          func() { with(delivery.QueueConfig{Remembers: -1}) },
+		"limit of key order": func() { with(delivery.QueueConfig{KeepKeyOrder: -1}) },
+		"key order": func() {
+			delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.QueueConfig{KeepKeyOrder: 1})
+		},
 	} {
 		require.Panics(t, f, name)
 	}

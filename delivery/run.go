@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// closeWait is how long a source may take to close, and how long what is broken off may take to end. With the default of WithDrain a worker
+// closeWait is how long a source may take to close, and how long what is broken off may take to end. With the default of Drain a worker
 // ends within the 30 s that Kubernetes grants, and 3 s of them are left to close its engine.
 const closeWait = 3 * time.Second
 
@@ -48,7 +48,7 @@ type Operator[IN, OUT any] interface {
 //
 // # The end
 //
-// When ctx ends, Run stops receiving, and finishes the messages it has, for up to 20 s ([WithDrain]). Messages that are not done then are given
+// When ctx ends, Run stops receiving, and finishes the messages it has, for up to 20 s (RunConfig.Drain). Messages that are not done then are given
 // back. This is not an error: Run returns nil, and the summary has the numbers. In any case Run closes the source, which records the verdicts.
 // If a call does not end even then, such as a Receive from a server that hangs, Run closes the source after three more seconds, which may take
 // three seconds as well. If the source cannot record the last verdicts now, for example because a cluster lacks a leader, Run logs that and does
@@ -63,11 +63,11 @@ type Operator[IN, OUT any] interface {
 //   - A PutAll that fails is repeated in portions of 100, and a portion that fails for each result alone, so that a refused result does not block
 //     others (law D4). The refused result is put again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if
 //     PutAll returns [message.ErrRefused], its message is rejected: it ends among the dead letters of its source.
-//   - If the sink is full ([ErrFull]), or refuses every result, all results wait, and are put again after the same times, until the sink takes
+//   - If the sink is full ([store.ErrFull]), or refuses every result, all results wait, and are put again after the same times, until the sink takes
 //     them. The calls are not repeated: the operator blocks on its results, so Run stops receiving. PutAll must return soon after its context
 //     has ended.
 //   - If op fails, its messages in flight are given back, its results so far go to the sink, and Run returns the error.
-//   - When more than half of the last 100 new messages have failed, Run stops receiving: see [WithFloodGuard].
+//   - When more than half of the last 100 new messages have failed, Run stops receiving: see RunConfig.FloodShare.
 //
 // # Jobs
 //
@@ -75,22 +75,22 @@ type Operator[IN, OUT any] interface {
 // every 20 s: see package jobs.
 //
 // It panics if an argument is nil. Run owns source and op: they are closed when it returns. A queue can be used after that.
-func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OUT], sink Sink[OUT], opts ...RunOption) (summary Summary, err error) {
+func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OUT], sink Sink[OUT], config ...RunConfig) (summary Summary, err error) {
 	guard.RefuseNil("delivery: Run", "context", ctx)
 	guard.RefuseNil("delivery: Run", "source", source)
 	guard.RefuseNil("delivery: Run", "operator", op)
 	guard.RefuseNil("delivery: Run", "sink", sink)
 	engines := enginesOf(source, sink)
 	w := &worker[IN, OUT]{
-		source: source, op: op, sink: sink, runSettings: newRunSettings(opts),
+		source: source, op: op, sink: sink, RunConfig: runConfig(config),
 		feed: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 	w.close = sync.OnceValue(func() error { return w.closeSource(ctx) })
-	w.flood = newFlood(w.share, w.window)
-	w.begun = w.clock.Now()
+	w.flood = newFlood(w.FloodShare, w.FloodWindow)
+	w.begun = w.Clock.Now()
 	w.receiving, w.takeNoMore = context.WithCancelCause(ctx)
 	w.working, w.giveBack = context.WithCancelCause(context.WithoutCancel(ctx))
-	w.monitor.begin(w.status, engines, w.clock)
+	w.Monitor.begin(w.status, engines, w.Clock)
 	if q, ok := source.(*Queue[IN]); ok { // what panics has been asked
 		w.source = q.Source(nil) // one for each Run: others may use the queue
 	}
@@ -112,9 +112,10 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	}
 	if o, ok := op.(*asyncop.AsyncWaitOperator[IN, OUT]); ok { // what embeds one may not give it what Run receives
 		w.awaitRoom = o.AwaitRoom
-		w.puts = cmp.Or(w.puts, int(max(defaultBatch, min(o.Stats().Capacity, maxPuts))))
+		w.puts = cmp.Or(w.Batch, int(max(defaultBatch, min(o.Stats().Capacity, maxPuts))))
 	}
-	w.puts = cmp.Or(w.puts, defaultBatch)
+	w.puts = cmp.Or(w.puts, w.Batch, defaultBatch)
+	w.Batch = cmp.Or(w.Batch, defaultBatch)
 	defer w.beside(ctx, engines)()
 	return summary, w.run(ctx)
 }
@@ -130,7 +131,8 @@ type worker[IN, OUT any] struct {
 	source Source[IN]
 	op     Operator[IN, OUT]
 	sink   Sink[OUT]
-	runSettings
+	RunConfig
+	puts int // results put at once
 
 	begun      time.Time
 	receiving  context.Context // ends when nothing more is to be received
@@ -191,10 +193,10 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 		return
 	}
 	if ctx.Err() != nil {
-		w.logger.Info("delivery: the worker stops receiving, and finishes its messages",
-			slog.Int("messages", w.unsettled()), slog.Duration("limit", w.drain))
+		w.Logger.Info("delivery: the worker stops receiving, and finishes its messages",
+			slog.Int("messages", w.unsettled()), slog.Duration("limit", w.Drain))
 	}
-	limit := w.clock.Timer(w.drain)
+	limit := w.Clock.Timer(w.Drain)
 	defer limit.Stop()
 	select {
 	case <-limit.C:
@@ -236,12 +238,12 @@ func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 	w.giveBack(errAborted)
 	closeErr := w.close()
 	if closeErr != nil && ctx.Err() != nil && !guard.IsPermanent(closeErr) {
-		w.logger.Warn("delivery: the source could not record the last verdicts; those messages are redelivered", slog.Any("error", closeErr))
+		w.Logger.Warn("delivery: the source could not record the last verdicts; those messages are redelivered", slog.Any("error", closeErr))
 		closeErr = nil
 	}
-	s, err := w.sum(w.clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)
-	w.monitor.end(s, err)
-	w.logger.Info("delivery: the worker has ended", slog.Any("messages", s))
+	s, err := w.sum(w.Clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)
+	w.Monitor.end(s, err)
+	w.Logger.Info("delivery: the worker has ended", slog.Any("messages", s))
 	return s, err
 }
 
@@ -249,12 +251,12 @@ func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 func (w *worker[IN, OUT]) closeSource(ctx context.Context) error {
 	closing, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
-	limit := w.clock.AfterFunc(closeWait, func() { cancel(errClosing) })
+	limit := w.Clock.AfterFunc(closeWait, func() { cancel(errClosing) })
 	defer limit.Stop()
 	return w.source.Close(closing)
 }
 
 // sleep waits. It returns false if ctx has ended.
 func (w *worker[IN, OUT]) sleep(ctx context.Context, d time.Duration) bool {
-	return wait.For(ctx, w.clock, d) == nil
+	return wait.For(ctx, w.Clock, d) == nil
 }

@@ -73,7 +73,7 @@ func workLines(t *testing.T, n, good int, strategy strategies.Retry[string], wai
 	})
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(call), 10*time.Second, 50, strategy, asyncop.WithFailureSink(lines.TakeFailure), asyncop.WithLogger(quiet))
 	var err error
-	w.summary, err = delivery.Run(ctx, lines, op, sink, silent)
+	w.summary, err = delivery.Run(ctx, lines, op, sink, silently)
 	require.NoError(t, err)
 	counts, err := lines.Counts(t.Context())
 	require.NoError(t, err)
@@ -200,7 +200,7 @@ func TestRunProbesWithSeveral(t *testing.T) {
 			return itoa(ctx, i)
 		}, asyncop.WithMaxConcurrentCalls(1))
 		var log bytes.Buffer
-		summary, err := delivery.Run(t.Context(), newList(2000, false), op, &collected{}, delivery.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		summary, err := delivery.Run(t.Context(), newList(2000, false), op, &collected{}, delivery.RunConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		require.NoError(t, err)
 		require.Equal(t, 1, summary.Floods)
 		require.Equal(t, 2000-summary.HandedOver, summary.Acknowledged)

@@ -45,7 +45,7 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 			n = min(n, w.flood.probe())
 			probe = make(chan outcome, n)
 		}
-		w.ask(w.clock.Now())
+		w.ask(w.Clock.Now())
 		ms, err := w.source.Receive(w.receiving, n)
 		switch {
 		case err == nil:
@@ -66,18 +66,18 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 			return
 		case w.receiving.Err() != nil:
 			if !guard.Is(err, context.Cause(w.receiving)) {
-				w.logger.Warn("delivery: the source has failed", slog.Any("error", err))
+				w.Logger.Warn("delivery: the source has failed", slog.Any("error", err))
 			}
 			return
 		case since.IsZero():
-			since = w.clock.Now()
-		case w.clock.Since(since) >= sourceWait:
+			since = w.Clock.Now()
+		case w.Clock.Since(since) >= sourceWait:
 			w.sourceErr = fmt.Errorf("delivery: the source has failed for %v: %w", sourceWait, err)
 			w.takeNoMore(w.sourceErr)
 			return
 		}
 		w.answered(err)
-		w.logger.Warn("delivery: the source has failed, and is retried", slog.Any("error", err), slog.Duration("wait", wait))
+		w.Logger.Warn("delivery: the source has failed, and is retried", slog.Any("error", err), slog.Duration("wait", wait))
 		if !w.sleep(w.receiving, wait) {
 			return
 		}
@@ -89,9 +89,9 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 // the source, for others.
 func (w *worker[IN, OUT]) room() int {
 	if w.awaitRoom == nil {
-		return w.batch
+		return w.Batch
 	}
-	return min(w.batch, w.awaitRoom(w.receiving))
+	return min(w.Batch, w.awaitRoom(w.receiving))
 }
 
 // pass passes messages on to the operator, and gives back the rest if it is to stop. It returns false if the operator takes no more.

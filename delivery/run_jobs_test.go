@@ -39,7 +39,7 @@ func TestRunRunsJobs(t *testing.T) {
 			return itoa(ctx, i)
 		})
 		go func() { // ends with ctx
-			_, err := delivery.Run(ctx, q, op, texts, silent)
+			_, err := delivery.Run(ctx, q, op, texts, silently)
 			ended <- err
 		}()
 		time.Sleep(time.Second)
@@ -110,7 +110,7 @@ func TestRunSteersItsBackend(t *testing.T) {
 			backends = append(backends, b)
 			op := operator(itoa, asyncop.WithBackend(b))
 			go func() { // ends with ctx
-				_, err := delivery.Run(ctx, q, op, &collected{}, silent)
+				_, err := delivery.Run(ctx, q, op, &collected{}, silently)
 				ended <- err
 			}()
 		}

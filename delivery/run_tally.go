@@ -18,7 +18,7 @@ type Summary struct {
 	Rejected     int           // failed, and given up
 	Nacked       int           // failed, to be redelivered
 	GivenBack    int           // not done at the end, or while a backend was closed, to be redelivered
-	Floods       int           // how often the flood guard has stopped the worker: see WithFloodGuard
+	Floods       int           // how often the flood guard has stopped the worker: see RunConfig.FloodShare
 	Elapsed      time.Duration // of Run
 }
 

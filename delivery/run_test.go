@@ -122,8 +122,9 @@ func (c *collected) PutAll(_ context.Context, ms []message.Message[string]) erro
 }
 
 var (
-	quiet  = slog.New(slog.DiscardHandler)
-	silent = delivery.WithLogger(quiet)
+	quiet    = slog.New(slog.DiscardHandler)
+	silent   = delivery.QueueConfig{Logger: quiet}
+	silently = delivery.RunConfig{Logger: quiet}
 )
 
 // operator calls f, and drops what fails.
@@ -153,7 +154,7 @@ func TestASinkThatCanNeverTakeAResult(t *testing.T) {
 			return strconv.Itoa(i), nil
 		}, asyncop.WithMaxConcurrentCalls(1))
 		begun := time.Now()
-		s, err := delivery.Run(t.Context(), source, op, sink, silent, delivery.WithFloodGuard(1, 1))
+		s, err := delivery.Run(t.Context(), source, op, sink, silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 1})
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 20, Acknowledged: 10, Rejected: 10}, withoutTime(s))
 		require.Len(t, good.values, 10)
@@ -178,7 +179,7 @@ func TestRunToTheEndOfTheSource(t *testing.T) {
 			}
 			return itoa(ctx, i)
 		})
-		summary, err := delivery.Run(t.Context(), source, op, sink, delivery.WithBatch(32), silent)
+		summary, err := delivery.Run(t.Context(), source, op, sink, delivery.RunConfig{Batch: 32}, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 500, Acknowledged: 450, HandedOver: 50}, withoutTime(summary))
 		require.Len(t, sink.values, 450)
@@ -204,7 +205,7 @@ func TestRunAcknowledgesBehindTheSink(t *testing.T) {
 			puts++
 			return nil
 		})
-		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, delivery.WithBatch(1), silent)
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, delivery.RunConfig{Batch: 1}, silently)
 		require.NoError(t, err)
 		require.Equal(t, 3, summary.Acknowledged)
 		require.Equal(t, 3, puts)
@@ -229,7 +230,7 @@ func TestRunWithAMessageThatTheSinkRefuses(t *testing.T) {
 			}
 			return nil
 		})
-		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent)
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 300, Acknowledged: 300}, withoutTime(summary))
 		require.Len(t, done, 300)
@@ -256,7 +257,7 @@ func TestRunPutsManyAtOnce(t *testing.T) {
 				return nil
 			})
 			op := asyncop.OrderedWait(asyncop.Blocking(itoa), 0, slots, asyncop.WithFailureSink(taken), asyncop.WithLogger(quiet))
-			summary, err := delivery.Run(t.Context(), source, op, sink, silent)
+			summary, err := delivery.Run(t.Context(), source, op, sink, silently)
 			require.NoError(t, err)
 			require.Equal(t, 12_000, summary.Acknowledged)
 			require.Equal(t, want, most, "%d slots", slots)
@@ -279,7 +280,7 @@ func TestRunWithARefusedResultAmongMany(t *testing.T) {
 			return nil
 		})
 		op := asyncop.OrderedWait(asyncop.Blocking(itoa), 0, 1000, asyncop.WithFailureSink(taken), asyncop.WithLogger(quiet))
-		summary, err := delivery.Run(t.Context(), source, op, sink, silent)
+		summary, err := delivery.Run(t.Context(), source, op, sink, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 1000, Acknowledged: 999, Rejected: 1}, withoutTime(summary))
 		require.Equal(t, 999, got)
@@ -303,7 +304,7 @@ func TestRunWithAMessageThatTheSinkNeverTakes(t *testing.T) {
 			calls++
 			return itoa(ctx, i)
 		}, asyncop.WithMaxConcurrentCalls(1))
-		summary, err := delivery.Run(t.Context(), source, op, sink, silent)
+		summary, err := delivery.Run(t.Context(), source, op, sink, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 20, Acknowledged: 19, Rejected: 1}, withoutTime(summary))
 		require.Equal(t, 20, calls)
@@ -330,7 +331,7 @@ func TestRunWithASinkThatGoesDownInABatch(t *testing.T) {
 				}
 				return nil
 			})
-			summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent)
+			summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently)
 			require.NoError(t, err)
 			require.Equal(t, delivery.Summary{Received: last, Acknowledged: last}, withoutTime(summary))
 			require.Len(t, got, last)
@@ -354,7 +355,7 @@ func TestRunWithALastResultThatTheSinkNeverTakes(t *testing.T) {
 			}
 			return itoa(ctx, i)
 		})
-		summary, err := delivery.Run(t.Context(), source, op, sink, silent)
+		summary, err := delivery.Run(t.Context(), source, op, sink, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 40, Acknowledged: 39, Rejected: 1}, withoutTime(summary))
 	})
@@ -372,14 +373,14 @@ func TestRunWithASinkThatIsFull(t *testing.T) {
 				}
 			}
 			if room := 5 + int(time.Since(begun)/(20*time.Second)); len(got)+len(ms) > room {
-				return fmt.Errorf("%w: no room", delivery.ErrFull)
+				return fmt.Errorf("%w: no room", store.ErrFull)
 			}
 			for _, m := range ms {
 				got[m.Value] = true
 			}
 			return nil
 		})
-		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent, delivery.WithFloodGuard(1, 10))
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 10})
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 50, Acknowledged: 50}, withoutTime(summary))
 		require.Len(t, got, 50)
@@ -398,11 +399,11 @@ func TestRunWithAResultThatHasNoRoom(t *testing.T) {
 			case seven && since < 50*time.Millisecond:
 				return errors.New("no")
 			case seven && since < 5*time.Minute, since > time.Millisecond && since < time.Minute:
-				return delivery.ErrFull
+				return store.ErrFull
 			}
 			return nil
 		})
-		summary, err := delivery.Run(t.Context(), newList(50, false), operator(itoa), sink, silent)
+		summary, err := delivery.Run(t.Context(), newList(50, false), operator(itoa), sink, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 50, Acknowledged: 50}, withoutTime(summary))
 		require.Less(t, puts, 150)
@@ -422,7 +423,7 @@ func TestRunWithASinkThatIsDown(t *testing.T) {
 				}
 				return got.PutAll(ctx, ms)
 			})
-			summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent, delivery.WithFloodGuard(1, 10))
+			summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 10})
 			require.NoError(t, err)
 			require.Equal(t, delivery.Summary{Received: 5, Acknowledged: 5}, withoutTime(summary))
 			require.ElementsMatch(t, []string{"0", "1", "2", "3", "4"}, got.values)
@@ -438,7 +439,7 @@ func TestRunWithASinkThatIsDownReceivesNoMore(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Hour, cancel)
 		sink := sinkFunc(func(context.Context, []message.Message[string]) error { return errors.New("down") })
-		summary, err := delivery.Run(ctx, source, operator(itoa), sink, silent, delivery.WithBatch(10))
+		summary, err := delivery.Run(ctx, source, operator(itoa), sink, silently, delivery.RunConfig{Batch: 10})
 		require.NoError(t, err)
 		require.Equal(t, summary.Received, summary.GivenBack)
 		require.LessOrEqual(t, summary.Received, 400, "what has room in the worker")
@@ -462,7 +463,7 @@ func TestRunWithASinkThatSettles(t *testing.T) {
 			}
 			return nil
 		})
-		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent)
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 4, Acknowledged: 3, Rejected: 1}, withoutTime(summary))
 	})
@@ -487,7 +488,7 @@ func TestRunDrains(t *testing.T) {
 			cancel()
 			source.endless <- 7
 		})
-		summary, err := delivery.Run(ctx, source, operator(slow), sink, silent)
+		summary, err := delivery.Run(ctx, source, operator(slow), sink, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 5, Acknowledged: 5, Elapsed: 5 * time.Second}, summary)
 		require.Len(t, sink.values, 5)
@@ -503,7 +504,7 @@ func TestRunTakesNothingMore(t *testing.T) {
 			time.Sleep(time.Second)
 			return itoa(ctx, i)
 		}, asyncop.WithBuffer(1))
-		summary, err := delivery.Run(ctx, newList(100, true), struct{ delivery.Operator[int, string] }{op}, &collected{}, silent) // without AwaitRoom
+		summary, err := delivery.Run(ctx, newList(100, true), struct{ delivery.Operator[int, string] }{op}, &collected{}, silently) // without AwaitRoom
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, summary.Acknowledged, 10)
 		require.GreaterOrEqual(t, summary.GivenBack, 80)
@@ -531,7 +532,7 @@ func TestRunCountsWhatWasLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		summary, err := delivery.Run(ctx, newList(10, true), losing{}, &collected{}, silent)
+		summary, err := delivery.Run(ctx, newList(10, true), losing{}, &collected{}, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 10, Acknowledged: 5, GivenBack: 5, Elapsed: time.Second}, summary)
 	})
@@ -543,7 +544,7 @@ func TestRunGivesBack(t *testing.T) {
 		source, sink := newList(40, true), &collected{}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(1500*time.Millisecond, cancel)
-		summary, err := delivery.Run(ctx, source, operator(slow), sink, silent, delivery.WithDrain(2*time.Second))
+		summary, err := delivery.Run(ctx, source, operator(slow), sink, silently, delivery.RunConfig{Drain: 2 * time.Second})
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 11, Acknowledged: 3, GivenBack: 8, Elapsed: 3500 * time.Millisecond}, summary)
 		require.Equal(t, 11, source.count(), "ten slots, and what took the place of the one that was done in time")
@@ -568,7 +569,7 @@ func TestRunGivesBackWhatTheSinkHas(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		summary, err := delivery.Run(ctx, source, operator(itoa), sink, silent, delivery.WithBatch(5))
+		summary, err := delivery.Run(ctx, source, operator(itoa), sink, silently, delivery.RunConfig{Batch: 5})
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: summary.Received, GivenBack: summary.Received, Elapsed: 21 * time.Second}, summary)
 		require.Positive(t, summary.Received)
@@ -588,7 +589,7 @@ func TestRunWithASinkThatFailsNowAndThen(t *testing.T) {
 			}
 			return nil
 		})
-		summary, err := delivery.Run(t.Context(), newList(3, false), operator(slow), sink, silent)
+		summary, err := delivery.Run(t.Context(), newList(3, false), operator(slow), sink, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 3, Acknowledged: 3, Elapsed: 3700 * time.Millisecond}, summary)
 	})
@@ -619,8 +620,8 @@ func TestRunPutsTheLastResults(t *testing.T) {
 			sink := sinkFunc(func(ctx context.Context, _ []message.Message[string]) error {
 				return c.sink(ctx, time.Since(begun) < 2*time.Second)
 			})
-			summary, err := delivery.Run(t.Context(), newList(2, true), operator(slow, asyncop.WithContext(ctx)), sink, silent,
-				delivery.WithDrain(3*time.Second))
+			summary, err := delivery.Run(t.Context(), newList(2, true), operator(slow, asyncop.WithContext(ctx)), sink, silently,
+				delivery.RunConfig{Drain: 3 * time.Second})
 			require.ErrorIs(t, err, io.ErrClosedPipe, name)
 			summary.Received, summary.GivenBack = 0, 0
 			require.Equal(t, c.want, summary, name)
@@ -667,7 +668,7 @@ func TestRunCountsVerdicts(t *testing.T) {
 				m.Settle(message.Verdict{Kind: message.Acked, Err: down})
 			}
 		})
-		summary, err := delivery.Run(t.Context(), newList(6, false), op, &collected{}, silent)
+		summary, err := delivery.Run(t.Context(), newList(6, false), op, &collected{}, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{
 			Received: 9, Acknowledged: 4, HandedOver: 1, Rejected: 1, Nacked: 2, GivenBack: 1, Elapsed: time.Second,
@@ -683,7 +684,7 @@ func TestRunCountsVerdicts(t *testing.T) {
 				}
 				m.Ack()
 			})
-			summary, err := delivery.Run(t.Context(), newList(10, false), op, &collected{}, silent, delivery.WithFloodGuard(0.5, 10), delivery.WithBatch(10))
+			summary, err := delivery.Run(t.Context(), newList(10, false), op, &collected{}, silently, delivery.RunConfig{FloodShare: 0.5, FloodWindow: 10, Batch: 10})
 			require.NoError(t, err)
 			require.Equal(t, floods, summary.Floods, delay)
 		})
@@ -711,7 +712,7 @@ func TestRunGoesOnAfterAFlood(t *testing.T) {
 			}
 			m.Ack()
 		})
-		summary, err := delivery.Run(t.Context(), newList(100, false), op, &collected{}, silent, delivery.WithFloodGuard(0.5, 10), delivery.WithBatch(10))
+		summary, err := delivery.Run(t.Context(), newList(100, false), op, &collected{}, silently, delivery.RunConfig{FloodShare: 0.5, FloodWindow: 10, Batch: 10})
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 100, Acknowledged: 90, HandedOver: 10, Floods: 1, Elapsed: time.Second}, summary)
 	})
@@ -726,7 +727,7 @@ func TestRunInTwoFloods(t *testing.T) {
 			}
 			m.Ack()
 		})
-		summary, err := delivery.Run(t.Context(), newList(60, false), op, &collected{}, silent, delivery.WithFloodGuard(0.5, 10), delivery.WithBatch(10))
+		summary, err := delivery.Run(t.Context(), newList(60, false), op, &collected{}, silently, delivery.RunConfig{FloodShare: 0.5, FloodWindow: 10, Batch: 10})
 		require.NoError(t, err)
 		require.Equal(t, 2, summary.Floods)
 		require.Equal(t, 12, summary.HandedOver)
@@ -738,8 +739,8 @@ func TestRunInTwoFloods(t *testing.T) {
 func TestRunWithoutAFlood(t *testing.T) {
 	for _, c := range []struct {
 		dead int // of ten
-		opts []delivery.RunOption
-	}{{4, nil}, {10, []delivery.RunOption{delivery.WithFloodGuard(1, 10)}}} {
+		opts []delivery.RunConfig
+	}{{4, nil}, {10, []delivery.RunConfig{{FloodShare: 1, FloodWindow: 10}}}} {
 		synctest.Test(t, func(t *testing.T) {
 			op := operator(func(ctx context.Context, i int) (string, error) {
 				if i%10 < c.dead {
@@ -747,7 +748,7 @@ func TestRunWithoutAFlood(t *testing.T) {
 				}
 				return itoa(ctx, i)
 			}, asyncop.WithMaxConcurrentCalls(1))
-			summary, err := delivery.Run(t.Context(), newList(1000, false), op, &collected{}, append(c.opts, silent)...)
+			summary, err := delivery.Run(t.Context(), newList(1000, false), op, &collected{}, append(c.opts, silently)...)
 			require.NoError(t, err)
 			require.Zero(t, summary.Floods)
 			require.Less(t, summary.Elapsed, time.Second)
@@ -761,7 +762,7 @@ func TestRunDrainsInAFlood(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(10*time.Second, cancel)
 		op := operator(func(context.Context, int) (string, error) { return "", errors.New("down") })
-		summary, err := delivery.Run(ctx, newList(500, true), op, &collected{}, silent)
+		summary, err := delivery.Run(ctx, newList(500, true), op, &collected{}, silently)
 		require.NoError(t, err)
 		require.Equal(t, 1, summary.Floods)
 		require.Equal(t, 10*time.Second, summary.Elapsed)
@@ -799,7 +800,7 @@ func TestRunRefusesTheQueueOfTheSourceAsSink(t *testing.T) {
 	source := delivery.NewQueue[int](numbers, "numbers")
 	require.NoError(t, source.Put(t.Context(), 1))
 	op := operator(itoa)
-	summary, err := delivery.Run(t.Context(), source, op, delivery.NewQueue[string](numbers, "numbers"), silent)
+	summary, err := delivery.Run(t.Context(), source, op, delivery.NewQueue[string](numbers, "numbers"), silently)
 	require.ErrorContains(t, err, "the sink is the queue of the source")
 	require.Zero(t, summary.Received)
 	<-op.Done()
@@ -810,7 +811,7 @@ func TestRunRefusesTheQueueOfTheSourceAsSink(t *testing.T) {
 		cancel()
 		return itoa(ctx, n)
 	})
-	summary, err = delivery.Run(ctx, source, op, delivery.NewQueue[string](memory.Open(), "numbers"), silent)
+	summary, err = delivery.Run(ctx, source, op, delivery.NewQueue[string](memory.Open(), "numbers"), silently)
 	require.NoError(t, err, "of that name on another engine")
 	require.Equal(t, 1, summary.Acknowledged)
 }
@@ -820,14 +821,14 @@ func TestRunWithASourceThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(3, false)
 		source.failures = slices.Repeat([]error{fmt.Errorf("no connection: %w", io.EOF)}, 5) // which is not the end
-		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silent)
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 3, Acknowledged: 3, Elapsed: 3100 * time.Millisecond}, summary)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(3, false)
 		source.failures = slices.Repeat([]error{io.ErrUnexpectedEOF}, 1000)
-		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silent)
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silently)
 		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 		require.GreaterOrEqual(t, summary.Elapsed, 5*time.Minute)
 		require.Less(t, summary.Elapsed, 6*time.Minute)
@@ -863,7 +864,7 @@ func TestRunWithASourceThatFailsNowAndThen(t *testing.T) {
 			}
 			return numbers.Receive(ctx, n)
 		}}
-		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silent, delivery.WithBatch(1))
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silently, delivery.RunConfig{Batch: 1})
 		require.NoError(t, err)
 		require.Equal(t, 3100, summary.Acknowledged)
 		require.Equal(t, 3101*100*time.Millisecond, summary.Elapsed)
@@ -886,7 +887,7 @@ func TestRunWithAPermanentFault(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			return itoa(ctx, i)
 		})
-		summary, err := delivery.Run(t.Context(), source, op, &collected{}, silent, delivery.WithBatch(5))
+		summary, err := delivery.Run(t.Context(), source, op, &collected{}, silently, delivery.RunConfig{Batch: 5})
 		require.ErrorIs(t, err, errNoTable)
 		require.ErrorContains(t, err, "the source has failed for good")
 		require.GreaterOrEqual(t, summary.Acknowledged, 10)
@@ -898,14 +899,14 @@ func TestRunWithAPermanentFault(t *testing.T) {
 			cancel()
 			return broken
 		})
-		_, err := delivery.Run(ctx, source, operator(itoa), &collected{}, silent)
+		_, err := delivery.Run(ctx, source, operator(itoa), &collected{}, silently)
 		require.ErrorIs(t, err, errNoTable)
 	})
 	synctest.Test(t, func(t *testing.T) { // the sink's: all is given back
 		source := newList(50, true)
 		puts := 0
 		sink := sinkFunc(func(context.Context, []message.Message[string]) error { puts++; return broken })
-		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silent)
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), sink, silently)
 		require.ErrorIs(t, err, errNoTable)
 		require.ErrorContains(t, err, "the sink has failed for good")
 		require.Equal(t, 1, puts)
@@ -934,7 +935,7 @@ func TestRunDrainsAfterASourceThatHasFailed(t *testing.T) {
 			return numbers.Receive(ctx, n)
 		}}
 		hour := func(ctx context.Context, _ int) (string, error) { return slow(ctx, 3599) }
-		summary, err := delivery.Run(t.Context(), source, operator(hour), &collected{}, silent)
+		summary, err := delivery.Run(t.Context(), source, operator(hour), &collected{}, silently)
 		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 		require.Equal(t, 1, summary.GivenBack)
 		require.Less(t, summary.Elapsed, 6*time.Minute)
@@ -961,7 +962,7 @@ func TestRunWithAReceiveThatHangs(t *testing.T) {
 				}}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				summary, err := delivery.Run(ctx, source, operator(itoa, asyncop.WithFailureSink(taken)), &collected{}, silent)
+				summary, err := delivery.Run(ctx, source, operator(itoa, asyncop.WithFailureSink(taken)), &collected{}, silently)
 				require.NoError(t, err)
 				require.Equal(t, delivery.Summary{Received: received, Acknowledged: received, Elapsed: 24 * time.Second}, summary)
 			})
@@ -977,7 +978,7 @@ func TestRunWithASourceThatDoesNotClose(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}}
-		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silent)
+		summary, err := delivery.Run(t.Context(), source, operator(itoa), &collected{}, silently)
 		require.ErrorContains(t, err, "the source was not closed within 3s")
 		require.Equal(t, delivery.Summary{Received: 1, Acknowledged: 1, Elapsed: 3 * time.Second}, summary)
 	})
@@ -1007,7 +1008,7 @@ func TestRunEndsInTimeWhateverHangs(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		summary, err := delivery.Run(ctx, source, operator(itoa, asyncop.WithFailureSink(taken)), sink, silent)
+		summary, err := delivery.Run(ctx, source, operator(itoa, asyncop.WithFailureSink(taken)), sink, silently)
 		require.NoError(t, err, "it was told to leave, and what it had comes again")
 		require.LessOrEqual(t, summary.Elapsed-time.Second, 26*time.Second)
 		require.Equal(t, 1, closes)
@@ -1028,7 +1029,7 @@ func TestRunThatCannotSayFarewell(t *testing.T) {
 				}}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				_, err := delivery.Run(ctx, source, operator(itoa), &collected{}, silent)
+				_, err := delivery.Run(ctx, source, operator(itoa), &collected{}, silently)
 				require.ErrorIs(t, err, want)
 			})
 		})
@@ -1059,7 +1060,7 @@ func TestRunWithAnOperatorThatEnds(t *testing.T) {
 				break
 			}
 			return nil
-		}), &collected{}, silent)
+		}), &collected{}, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 5, Acknowledged: 1, GivenBack: 4}, summary)
 		for i := 1; i < 5; i++ {
@@ -1089,7 +1090,7 @@ func TestRunWithAnOperatorThatEnds(t *testing.T) {
 			}()
 			synctest.Wait()
 			return nil
-		}), &collected{}, silent)
+		}), &collected{}, silently)
 		require.NoError(t, err)
 		require.Equal(t, time.Second, summary.Elapsed)
 	})
@@ -1099,7 +1100,7 @@ func TestRunWithAnOperatorThatEnds(t *testing.T) {
 		_, err := delivery.Run(ctx, newList(1, true), ending(func(iter.Seq2[message.Message[int], error]) error {
 			cancel()
 			return own
-		}), &collected{}, silent)
+		}), &collected{}, silently)
 		require.ErrorIs(t, err, want)
 	}
 }
@@ -1111,7 +1112,7 @@ func TestRunWithAnOperatorThatFails(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		op := operator(slow, asyncop.WithContext(ctx))
 		time.AfterFunc(2500*time.Millisecond, func() { cancel(io.ErrClosedPipe) })
-		summary, err := delivery.Run(t.Context(), source, op, sink, silent)
+		summary, err := delivery.Run(t.Context(), source, op, sink, silently)
 		require.ErrorIs(t, err, io.ErrClosedPipe)
 		require.GreaterOrEqual(t, summary.GivenBack, 3) // what was given back may have come again before the worker ended
 		require.Equal(t, delivery.Summary{
@@ -1127,7 +1128,7 @@ func TestRunWithAnOperatorInUse(t *testing.T) {
 	for range op.Results(func(func(int) bool) {}) {
 	}
 	source := newList(1, false)
-	require.Panics(t, func() { _, _ = delivery.Run(t.Context(), source, op, &collected{}, silent) })
+	require.Panics(t, func() { _, _ = delivery.Run(t.Context(), source, op, &collected{}, silently) })
 	require.True(t, source.closed)
 }
 
@@ -1154,7 +1155,7 @@ func TestRunWithARow(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(3500*time.Millisecond, cancel)
 		sink := &collected{}
-		summary, err := delivery.Run(ctx, newList(10, true), op, sink, silent, delivery.WithDrain(2*time.Second))
+		summary, err := delivery.Run(ctx, newList(10, true), op, sink, silently, delivery.RunConfig{Drain: 2 * time.Second})
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{Received: 10, Acknowledged: 4, GivenBack: 6, Elapsed: 5500 * time.Millisecond}, summary)
 		require.Equal(t, []string{"1", "2", "3", "4"}, sink.values)
@@ -1170,7 +1171,7 @@ func (roomless) AwaitRoom(context.Context) int { return 0 }
 
 func TestRunAsksForRoomOnlyTheOperatorThatItFeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		summary, err := delivery.Run(t.Context(), newList(3, false), roomless{operator(slow)}, &collected{}, silent)
+		summary, err := delivery.Run(t.Context(), newList(3, false), roomless{operator(slow)}, &collected{}, silently)
 		require.NoError(t, err)
 		require.Equal(t, 3, summary.Received)
 	})
@@ -1185,25 +1186,21 @@ func TestSummary(t *testing.T) {
 		"summary.given_back=11 summary.floods=5 summary.elapsed=1.5s")
 
 	b.Reset()
-	_, err := delivery.Run(t.Context(), newList(3, false), operator(itoa), &collected{}, delivery.WithLogger(slog.New(slog.NewTextHandler(&b, nil))))
+	_, err := delivery.Run(t.Context(), newList(3, false), operator(itoa), &collected{}, delivery.RunConfig{Logger: slog.New(slog.NewTextHandler(&b, nil))})
 	require.NoError(t, err)
 	require.Contains(t, b.String(), `msg="delivery: the worker has ended" messages.received=3 messages.acknowledged=3`)
 }
 
 func TestRunRefusesWrongOptions(t *testing.T) {
-	for name, option := range map[string]func(){
-		"batch":  func() { delivery.WithBatch(0) },
-		"drain":  func() { delivery.WithDrain(-1) },
-		"share":  func() { delivery.WithFloodGuard(0, 10) },
-		"more":   func() { delivery.WithFloodGuard(1.1, 10) },
-		"window": func() { delivery.WithFloodGuard(0.5, 0) },
-		"clock":  func() { delivery.WithClock(nil) },
-		"logger": func() { delivery.WithLogger(nil) },
-	} {
-		require.Panics(t, option, name)
-	}
 	op := operator(itoa)
-	require.Panics(t, func() { _, _ = delivery.Run(t.Context(), newList(1, false), op, &collected{}, nil) })
+	for name, config := range map[string]delivery.RunConfig{
+		"batch":  {Batch: -1},
+		"share":  {FloodShare: -0.1},
+		"more":   {FloodShare: 1.1},
+		"window": {FloodWindow: -1},
+	} {
+		require.Panics(t, func() { _, _ = delivery.Run(t.Context(), newList(1, false), op, &collected{}, config) }, name)
+	}
 	for range op.Results(func(func(int) bool) {}) {
 	}
 	require.Panics(t, func() { _, _ = delivery.Run[int, string](t.Context(), nil, nil, nil) })
@@ -1244,7 +1241,7 @@ func TestErrorsThatBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		_, err := delivery.Run(ctx, breaking{newList(1, true)}, operator(itoa), &collected{}, silent)
+		_, err := delivery.Run(ctx, breaking{newList(1, true)}, operator(itoa), &collected{}, silently)
 		require.NoError(t, err)
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -1253,7 +1250,7 @@ func TestErrorsThatBreak(t *testing.T) {
 			cancel()
 			return "", (*fs.PathError)(nil)
 		}), time.Hour, 10, asyncop.WithLogger(quiet))
-		_, err := delivery.Run(ctx, newList(1, true), op, &collected{}, silent)
+		_, err := delivery.Run(ctx, newList(1, true), op, &collected{}, silently)
 		require.True(t, err == nil || fmt.Sprint(err) != "")
 	})
 }
@@ -1269,7 +1266,7 @@ func TestRunPutsAsManyAsTheOperatorHasSlots(t *testing.T) {
 				return nil
 			})
 			op := asyncop.UnorderedWait(asyncop.Blocking(itoa), time.Hour, slots, asyncop.WithLogger(quiet), asyncop.WithFailureSink(taken))
-			_, err := delivery.Run(t.Context(), newList(5000, false), op, sink, silent)
+			_, err := delivery.Run(t.Context(), newList(5000, false), op, sink, silently)
 			require.NoError(t, err)
 			require.Equal(t, want, slices.Max(sizes), sizes)
 		})

@@ -65,7 +65,7 @@ func Example_deadFile() {
 }
 
 // mergeNorth sends back the dead letters of a provider.
-func mergeNorth(ctx context.Context, engine delivery.Engine, orders *delivery.Queue[sale]) error {
+func mergeNorth(ctx context.Context, engine store.Engine, orders *delivery.Queue[sale]) error {
 	j, err := jobs.New(engine, jobs.Config{})
 	if err != nil {
 		return err

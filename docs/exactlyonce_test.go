@@ -193,7 +193,7 @@ func withdraw(records *sqliterecords.Records) http.Handler {
 		})
 		var response exactlyonce.Response
 		if err == nil {
-			response, err = exactlyonce.ParseResponse(answer)
+			err = response.Decode(answer)
 		}
 		if err != nil {
 			http.Error(w, "try again", http.StatusServiceUnavailable) // rolled back
@@ -210,7 +210,7 @@ func Example_exactlyOnceRecords() {
 	defer os.RemoveAll(dir)
 	db := must(sqlite.OpenDB(ctx, filepath.Join(dir, "bank.db")))
 	defer db.Close()
-	check(sqliterecords.Migrate(ctx, db))
+	check(sqliterecords.New(db).Migrate(ctx))
 	must(db.Writer().ExecContext(ctx, "CREATE TABLE accounts (owner TEXT PRIMARY KEY, balance INTEGER)"))
 	must(db.Writer().ExecContext(ctx, "INSERT INTO accounts VALUES ('alice', 100)"))
 

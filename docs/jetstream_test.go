@@ -6,12 +6,14 @@ import (
 	"os"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	natsjs "github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
@@ -21,7 +23,7 @@ import (
 )
 
 // till sells until ctx ends.
-func till(ctx context.Context, engine delivery.Engine, sell asyncop.AsyncFunction[sale, receipt]) error {
+func till(ctx context.Context, engine store.Engine, sell asyncop.AsyncFunction[sale, receipt]) error {
 	sales := delivery.NewQueue[sale](engine, "sales", delivery.RetryAfter(20*time.Millisecond))
 	receipts := delivery.NewQueue[receipt](engine, "receipts")
 
@@ -36,9 +38,13 @@ func till(ctx context.Context, engine delivery.Engine, sell asyncop.AsyncFunctio
 
 // register opens an engine whose sales other programs publish, and whose receipts they read.
 func register(ctx context.Context, server *embedded.Server) (*jetstream.Engine, error) {
-	return jetstream.Open(ctx, "", jetstream.WithConnection(server.InProcess()),
-		jetstream.WithForeign("sales", jetstream.Foreign{Stream: "SALES", Consumer: "tills"}),
-		jetstream.WithForeign("receipts", jetstream.Foreign{Stream: "RECEIPTS", Subject: "receipts.new"}))
+	return jetstream.Open(ctx, "", jetstream.Config{
+		Connection: []nats.Option{server.InProcess()},
+		Foreign: map[string]jetstream.Foreign{
+			"sales":    {Stream: "SALES", Consumer: "tills"},
+			"receipts": {Stream: "RECEIPTS", Subject: "receipts.new"},
+		},
+	})
 }
 
 func Example_jetStream() {
@@ -50,7 +56,7 @@ func Example_jetStream() {
 	server, err := embedded.Start(dir, embedded.Config{})
 	check(err)
 	defer server.Close()
-	engine, err := jetstream.Open(ctx, "", jetstream.WithConnection(server.InProcess())) // of a cluster: its URLs
+	engine, err := jetstream.Open(ctx, "", jetstream.Config{Connection: []nats.Option{server.InProcess()}}) // of a cluster: its URLs
 	check(err)
 	defer engine.Close()
 	sales := delivery.NewQueue[sale](engine, "sales")

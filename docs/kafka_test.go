@@ -29,7 +29,7 @@ var kafkaTopics = []string{"orders", "receipts"}
 
 func bill(ctx context.Context, charge asyncop.AsyncFunction[string, string], strategy strategies.Retry[string], address string) error {
 	engine, err := kafka.Open(ctx, address, // "kafka://broker-1:9092,broker-2:9092,broker-3:9092"
-		kafka.WithTopics(12, 3)) // partitions and replicas of topics that are missing
+		kafka.Config{Partitions: 12, Replicas: 3}) // partitions and replicas of topics that are missing
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func bill(ctx context.Context, charge asyncop.AsyncFunction[string, string], str
 	return err
 }
 
-func billBeside(ctx context.Context, onKafka, onPostgres delivery.Engine, charge asyncop.AsyncFunction[string, string], strategy strategies.Retry[string],
+func billBeside(ctx context.Context, onKafka, onPostgres store.Engine, charge asyncop.AsyncFunction[string, string], strategy strategies.Retry[string],
 	receipts delivery.Sink[string],
 ) error {
 	topic := delivery.NewQueue[string](onKafka, "orders") // its dead letters: what cannot be decoded
@@ -166,7 +166,7 @@ func billPartitions(ctx context.Context, stores partitions.Stores, client ...kgo
 		Assigner: group,
 		Stores:   stores, // of PostgreSQL, JetStream or object storage
 		Pipeline: func(ctx context.Context, p partitions.Partition) error {
-			topic, partition, err := kafka.ParsePartition(p.Name) // "orders/3"
+			topic, partition, err := group.Partition(p.Name) // "orders/3"
 			if err != nil {
 				return err
 			}

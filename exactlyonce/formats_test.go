@@ -13,12 +13,19 @@ import (
 // A stored answer, and an id as it is sent and stored with a message (law W4).
 func TestFormats(t *testing.T) {
 	want := exactlyonce.Response{Status: 201, Header: http.Header{"Content-Type": {"text/plain"}, "X-Two": {"a", "b"}}, Body: []byte("done\n")}
-	got, err := exactlyonce.ParseResponse(golden.Written(t, "response-1", want.Encode()))
+	var got exactlyonce.Response
+	err := got.Decode(golden.Written(t, "response-1", want.Encode()))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 
 	id := exactlyonce.ID{Client: exactlyonce.Client{1, 2, 3, 15: 255}, Sequence: 17, Attempt: 3, Step: "refund"}
-	parsed, err := exactlyonce.ParseID(string(golden.Written(t, "id", []byte(id.String()))))
+	parsed, err := parseID(string(golden.Written(t, "id", []byte(id.String()))))
 	require.NoError(t, err)
 	require.Equal(t, id, parsed)
+}
+
+// parseID reads an id.
+func parseID(text string) (id exactlyonce.ID, err error) {
+	err = id.UnmarshalText([]byte(text))
+	return id, err
 }

@@ -49,32 +49,32 @@ type ID struct {
 	Age time.Duration
 }
 
-// Validate returns an error of class [ErrInvalidID] that names the field and its value. Among the rules is that First is not
+// Validate returns an error of class [ErrInvalid] that names the field and its value. Among the rules is that First is not
 // above Sequence: such a request would declare itself done.
 func (id ID) Validate() error {
 	switch {
 	case id.Client.IsZero():
-		return fmt.Errorf("%w: the client is zero", ErrInvalidID)
+		return fmt.Errorf("%w: the client is zero", ErrInvalid)
 	case id.Sequence < 1 || id.Sequence > oncewire.MaxSequence:
-		return fmt.Errorf("%w: sequence number %d is not between 1 and %d", ErrInvalidID, id.Sequence, int64(oncewire.MaxSequence))
+		return fmt.Errorf("%w: sequence number %d is not between 1 and %d", ErrInvalid, id.Sequence, int64(oncewire.MaxSequence))
 	case id.Attempt < 1 || id.Attempt > oncewire.MaxAttempt:
-		return fmt.Errorf("%w: attempt number %d is not between 1 and %d", ErrInvalidID, id.Attempt, oncewire.MaxAttempt)
+		return fmt.Errorf("%w: attempt number %d is not between 1 and %d", ErrInvalid, id.Attempt, oncewire.MaxAttempt)
 	case id.First < 0 || id.First > id.Sequence:
 		return fmt.Errorf("%w: first incomplete number %d is not between 0 and its own sequence number %d",
-			ErrInvalidID, id.First, id.Sequence)
+			ErrInvalid, id.First, id.Sequence)
 	case id.Age < 0 || id.Age%time.Second != 0:
-		return fmt.Errorf("%w: age %v is negative, or not in whole seconds", ErrInvalidID, id.Age)
+		return fmt.Errorf("%w: age %v is negative, or not in whole seconds", ErrInvalid, id.Age)
 	}
 	return validStep(id.Step)
 }
 
 func validStep(step string) error {
 	if len(step) > oncewire.MaxStep {
-		return fmt.Errorf("%w: a step of %d bytes is longer than %d", ErrInvalidID, len(step), oncewire.MaxStep)
+		return fmt.Errorf("%w: a step of %d bytes is longer than %d", ErrInvalid, len(step), oncewire.MaxStep)
 	}
 	for i := range len(step) {
 		if !isStepByte(step[i]) {
-			return fmt.Errorf("%w: step %q has another character than letters, digits and ._:-", ErrInvalidID, step)
+			return fmt.Errorf("%w: step %q has another character than letters, digits and ._:-", ErrInvalid, step)
 		}
 	}
 	return nil
@@ -122,37 +122,36 @@ func (id ID) MarshalText() ([]byte, error) {
 	return []byte(id.String()), nil
 }
 
-// UnmarshalText implements encoding.TextUnmarshaler. See [ParseID].
+// UnmarshalText implements encoding.TextUnmarshaler: it reads what String has written. Parameters may come in any order and have spaces before
+// them; a parameter that comes twice or breaks a limit is refused, and an unknown parameter is ignored. The error is of class [ErrInvalid].
 func (id *ID) UnmarshalText(text []byte) error {
-	parsed, err := ParseID(string(text))
+	parsed, err := parse(string(text))
 	if err == nil {
 		*id = parsed
 	}
 	return err
 }
 
-// ParseID returns the id that String has written. Parameters may come in any order and have spaces before them; a parameter that comes
-// twice or breaks a limit is refused, and an unknown parameter is ignored. The error is of class [ErrInvalidID].
-func ParseID(s string) (ID, error) {
+func parse(s string) (ID, error) {
 	var id ID
 	if len(s) > maxHeader {
-		return ID{}, fmt.Errorf("%w: %d bytes are more than %d", ErrInvalidID, len(s), maxHeader)
+		return ID{}, fmt.Errorf("%w: %d bytes are more than %d", ErrInvalid, len(s), maxHeader)
 	}
 	if len(s) < 34 || s[0] != '"' || s[33] != '"' || !isLowerHex(s[1:33]) {
-		return ID{}, fmt.Errorf("%w: %q does not start with 32 hexadecimal digits in quotes", ErrInvalidID, s)
+		return ID{}, fmt.Errorf("%w: %q does not start with 32 hexadecimal digits in quotes", ErrInvalid, s)
 	}
 	_, _ = hex.Decode(id.Client[:], []byte(s[1:33])) // isLowerHex has looked
 
 	seen := make(map[string]bool, 4)
 	for rest := s[34:]; rest != ""; {
 		if rest[0] != ';' {
-			return ID{}, fmt.Errorf("%w: %q where a parameter should start", ErrInvalidID, rest)
+			return ID{}, fmt.Errorf("%w: %q where a parameter should start", ErrInvalid, rest)
 		}
 		var name, value string
 		var ok bool
 		name, rest, ok = strings.Cut(strings.TrimLeft(rest[1:], " "), "=")
 		if !ok || seen[name] {
-			return ID{}, fmt.Errorf("%w: parameter %q is empty or comes twice", ErrInvalidID, name)
+			return ID{}, fmt.Errorf("%w: parameter %q is empty or comes twice", ErrInvalid, name)
 		}
 		seen[name] = true
 		if value, rest = rest, ""; strings.Contains(value, ";") {
@@ -165,11 +164,11 @@ func ParseID(s string) (ID, error) {
 	}
 	for _, name := range [...]string{"seq", "attempt"} {
 		if !seen[name] {
-			return ID{}, fmt.Errorf("%w: parameter %q is missing", ErrInvalidID, name)
+			return ID{}, fmt.Errorf("%w: parameter %q is missing", ErrInvalid, name)
 		}
 	}
 	if seen["first"] && id.First == 0 || seen["step"] && id.Step == "" || seen["age"] && id.Age == 0 {
-		return ID{}, fmt.Errorf("%w: an empty parameter", ErrInvalidID)
+		return ID{}, fmt.Errorf("%w: an empty parameter", ErrInvalid)
 	}
 	if err := id.Validate(); err != nil {
 		return ID{}, err
@@ -189,7 +188,7 @@ func (id *ID) set(name, value string) (err error) {
 		id.Attempt = int(min(n, oncewire.MaxAttempt+1)) // also where an int has 32 bits
 	case "step":
 		if len(value) < 2 || value[0] != '"' || value[len(value)-1] != '"' {
-			return fmt.Errorf("%w: step %s is not in quotes", ErrInvalidID, value)
+			return fmt.Errorf("%w: step %s is not in quotes", ErrInvalid, value)
 		}
 		id.Step = value[1 : len(value)-1]
 	case "age":
@@ -204,7 +203,7 @@ func (id *ID) set(name, value string) (err error) {
 // number reads digits without a sign, a fraction or leading zeros.
 func number(name, value string) (int64, error) {
 	if value == "" || len(value) > 15 || strings.Trim(value, "0123456789") != "" || value[0] == '0' && len(value) > 1 {
-		return 0, fmt.Errorf("%w: %s=%s is not a number of 1 to 15 digits", ErrInvalidID, name, value)
+		return 0, fmt.Errorf("%w: %s=%s is not a number of 1 to 15 digits", ErrInvalid, name, value)
 	}
 	return strconv.ParseInt(value, 10, 64)
 }

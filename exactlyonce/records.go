@@ -2,47 +2,13 @@ package exactlyonce
 
 import (
 	"context"
-	"strconv"
 	"time"
 )
-
-// State is the knowledge of the called side about a request.
-type State int
-
-// The states. The zero value is StateNew.
-const (
-	StateNew        State = iota // never seen, or every attempt so far has failed without an effect
-	StateInProgress              // an attempt runs
-	StateCompleted               // an answer is stored
-	StateStale                   // its outcome is unknown: see ErrStale
-)
-
-// String returns the state's name, such as IN_PROGRESS.
-func (s State) String() string {
-	switch s {
-	case StateNew:
-		return "NEW"
-	case StateInProgress:
-		return "IN_PROGRESS"
-	case StateCompleted:
-		return "COMPLETED"
-	case StateStale:
-		return "STALE"
-	}
-	return "State(" + strconv.Itoa(int(s)) + ")"
-}
-
-// Mark says that the client does not repeat requests below a sequence number.
-type Mark struct {
-	Scope  string
-	Client Client
-	Before int64
-}
 
 // Records are answers that outlive the process, and are shared by the servers of a service. A request is identified by scope,
 // client, sequence number and step.
 //
-// A request whose answer is gone is [StateStale], after a restart and at every server. That holds for requests below a mark, for requests whose
+// A request whose answer is gone is stale ([ErrStale]), after a restart and at every server. That holds for requests below a mark, for requests whose
 // answer was collected, and for a silent client up to the highest number with an answer: that number becomes its mark. Requests that it has not
 // made are new. The mark of a client is removed when it has been silent for 24 times as long.
 //
@@ -51,14 +17,16 @@ type Mark struct {
 //
 // Implementations are in ext/sqlite and ext/postgres. Methods are safe for concurrent use.
 type Records interface {
-	// Find returns StateNew, StateCompleted with the answer, or StateStale. It returns ErrMismatch if both fingerprints are set and differ, even
-	// if the answer is gone but the fingerprint is not. It does not wait for transactions that have not committed, and never returns
-	// StateInProgress. The caller must not change the answer.
-	Find(ctx context.Context, req Request) (state State, answer []byte, err error)
+	// Find returns the answer of a request, which is not found if the request is new: never seen, or every attempt so far has failed without an
+	// effect. It returns an error that matches ErrStale if its outcome is unknown, and ErrMismatch if both fingerprints are set and differ, even
+	// if the answer is gone but the fingerprint is not. It does not wait for transactions that have not committed. The caller must not change
+	// the answer.
+	Find(ctx context.Context, req Request) (answer []byte, found bool, err error)
 
-	// Acknowledge raises the marks of clients, never lowers one, and removes the answers below them. An open transaction that has put for a
+	// Acknowledge raises the mark of the client of each request to its First, never lowers one, and removes the answers below it. Of the requests
+	// only Scope, Client and First are set. An open transaction that has put for a
 	// client may block the mark of that client, for seconds at most: the error then says so, and the mark has to be set again.
-	Acknowledge(ctx context.Context, marks []Mark) error
+	Acknowledge(ctx context.Context, marks []Request) error
 
 	// Collect removes answers that were stored before answers. Of a client without an answer or mark since clients, which is not after answers,
 	// only a mark is left, and that is removed after a silence 24 times as long. Removal may be late by another AnswerAge, or time of silence,
@@ -76,7 +44,7 @@ type Store[TX any] interface {
 	// checks that the request is new as seen by tx, and that this holds when tx commits: of two transactions that store an
 	// answer of the same request one waits for the other, and then fails.
 	//
-	// After an error the caller must roll back. Errors are ErrCompleted, ErrStale, ErrMismatch, an error that the request is not valid, or an
+	// After an error the caller must roll back. Errors are ErrInProgress if another attempt has stored its answer, ErrStale, ErrMismatch, an error that the request is not valid, or an
 	// error of the database. A Put under a mark or beside a collection that has not committed either sees it or makes it wait.
 	//
 	// When the answer to COMMIT is lost, Find returns the outcome, but only once the database has ended the transaction. An attempt that repeats

@@ -21,11 +21,11 @@ type Request struct {
 	Fingerprint [32]byte
 }
 
-// Validate returns an error of class [ErrInvalidID], as [ID.Validate] does, and if the scope is not UTF-8 without the character NUL, which every
+// Validate returns an error of class [ErrInvalid], as [ID.Validate] does, and if the scope is not UTF-8 without the character NUL, which every
 // database takes.
 func (r Request) Validate() error {
 	if !utf8.ValidString(r.Scope) || strings.ContainsRune(r.Scope, 0) {
-		return fmt.Errorf("%w: scope %q is not UTF-8, or has the character NUL", ErrInvalidID, r.Scope)
+		return fmt.Errorf("%w: scope %q is not UTF-8, or has the character NUL", ErrInvalid, r.Scope)
 	}
 	return r.ID.Validate()
 }

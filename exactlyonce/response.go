@@ -73,8 +73,16 @@ func (r Response) connectionNames(name string) bool {
 	return false
 }
 
-// ParseResponse returns the response that Encode has written. Body is a part of stored.
-func ParseResponse(stored []byte) (Response, error) {
+// Decode reads what Encode has written. Body is a part of stored. After an error the response is as it was.
+func (r *Response) Decode(stored []byte) error {
+	decoded, err := decode(stored)
+	if err == nil {
+		*r = decoded
+	}
+	return err
+}
+
+func decode(stored []byte) (Response, error) {
 	in := varint.Reader{Rest: stored}
 	var r Response
 	if v := in.Byte(); in.Err == nil && v != responseVersion {

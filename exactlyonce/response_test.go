@@ -25,7 +25,7 @@ func TestDamagedResponse(t *testing.T) {
 		slices.Concat(status, []byte{1, 1, 'A', 1}, huge),    // bytes of a value
 		slices.Concat([]byte{1}, huge, []byte{0}, []byte{0}), // status
 	} {
-		_, err := exactlyonce.ParseResponse(stored)
+		err := new(exactlyonce.Response).Decode(stored)
 		require.ErrorContains(t, err, "exactlyonce: stored response", "%x", stored)
 	}
 }
@@ -36,28 +36,31 @@ func TestResponseIsStoredAndRead(t *testing.T) {
 		{Status: 999, Body: []byte("x")},
 		{Status: 201, Header: http.Header{"A": {"1"}, "B": {"", "2"}}, Body: bytes.Repeat([]byte{0}, 1000)},
 	} {
-		got, err := exactlyonce.ParseResponse(resp.Encode())
+		var got exactlyonce.Response
+		err := got.Decode(resp.Encode())
 		require.NoError(t, err)
 		require.Equal(t, resp.Status, got.Status)
 		require.Equal(t, resp.Header, got.Header)
 		require.Equal(t, string(resp.Body), string(got.Body))
 	}
 	for _, stored := range []string{"", "\x02", "\x01", "\x01\x64\x00", "\x01\xc8\x01\x01\x01A\x00", "\x01\xc8\x01\x01\x09A"} {
-		_, err := exactlyonce.ParseResponse([]byte(stored))
+		err := new(exactlyonce.Response).Decode([]byte(stored))
 		require.ErrorContains(t, err, "exactlyonce: stored response: ", "%q", stored)
 	}
 }
 
 // Stored bytes may be damaged: they are refused, or read as what is stored as the same bytes.
-func FuzzParseResponse(f *testing.F) {
+func FuzzDecodeResponse(f *testing.F) {
 	f.Add(exactlyonce.Response{Status: 200, Header: http.Header{"A": {"1", "2"}, "Set-Cookie": {"x"}}, Body: []byte("x")}.Encode())
 	f.Add([]byte{1, 200, 1, 1, 1, 'A', 1, 0})
 	f.Fuzz(func(t *testing.T, stored []byte) {
-		resp, err := exactlyonce.ParseResponse(stored)
+		var resp exactlyonce.Response
+		err := resp.Decode(stored)
 		if err != nil {
 			return
 		}
-		again, err := exactlyonce.ParseResponse(resp.Encode())
+		var again exactlyonce.Response
+		err = again.Decode(resp.Encode())
 		require.NoError(t, err)
 		require.Equal(t, resp.Status, again.Status)
 		require.Equal(t, string(resp.Body), string(again.Body))

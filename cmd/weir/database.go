@@ -35,6 +35,7 @@ type database struct {
 	store   queues
 	locks   lock.Locks // nil: there are none
 	sql     *sql.DB    // of the requests with keys; nil: there are none
+	listed  *keys.Keys // the same requests, to list them; nil: there are none
 	keys    *keys.Keys // the same, to change them
 	closers []func() error
 }
@@ -179,9 +180,9 @@ func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s is not a file", path)
 	}
-	var opts []sqlite.Option
+	var opts []sqlite.Config
 	if file, err := os.OpenFile(path, os.O_RDWR, 0); errors.Is(err, fs.ErrPermission) {
-		opts = append(opts, sqlite.WithReadOnly())
+		opts = append(opts, sqlite.Config{ReadOnly: true})
 	} else if err == nil {
 		_ = file.Close() // nothing was written
 	}
@@ -190,12 +191,12 @@ func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*
 		return nil, err
 	}
 	if create {
-		if err := sqlite.Migrate(ctx, db); err != nil {
+		if err := sqlite.New(db).Migrate(ctx); err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
 	}
 	s := sqlite.New(db)
-	return &database{store: inspected{s, c}, locks: s.Locks(), sql: db.Reader(), keys: keys.New(db.Writer(), keys.SQLite, keys.Config{}), closers: []func() error{s.Close, db.Close}}, nil
+	return &database{store: inspected{s, c}, locks: s.Locks(), sql: db.Reader(), listed: keys.New(db.Reader(), keys.SQLite, keys.Config{}), keys: keys.New(db.Writer(), keys.SQLite, keys.Config{}), closers: []func() error{s.Close, db.Close}}, nil
 }
 
 func openPostgres(ctx context.Context, address string, create bool, c clock.Clock) (*database, error) {
@@ -221,7 +222,7 @@ func openPostgres(ctx context.Context, address string, create bool, c clock.Cloc
 		return nil, err
 	}
 	if create {
-		if err := postgres.Migrate(ctx, pool); err != nil {
+		if err := postgres.New(pool).Migrate(ctx); err != nil {
 			pool.Close()
 			return nil, err
 		}
@@ -237,7 +238,7 @@ func openPostgres(ctx context.Context, address string, create bool, c clock.Cloc
 		<-ctx.Done()
 		return nil
 	}
-	return &database{store: inspected{s, c}, locks: s.Locks(), sql: db, keys: keys.New(db, keys.PostgreSQL, keys.Config{}), closers: []func() error{s.Close, db.Close, closePool}}, nil
+	return &database{store: inspected{s, c}, locks: s.Locks(), sql: db, listed: keys.New(db, keys.PostgreSQL, keys.Config{}), keys: keys.New(db, keys.PostgreSQL, keys.Config{}), closers: []func() error{s.Close, db.Close, closePool}}, nil
 }
 
 func (db *database) close() error {

@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 const pageSize = 1000 // messages that are read at once
@@ -35,11 +36,11 @@ func queueOf(c *cobra.Command) string { return c.Flag("queue").Value.String() }
 
 // entry is a message as JSON.
 type entry struct {
-	Position    store.Position `json:"position"`
-	Arrived     time.Time      `json:"arrived"`
-	LeasedUntil time.Time      `json:"leasedUntil,omitzero"`
-	Held        bool           `json:"held,omitempty"`
-	Message     store.Message  `json:"message"`
+	Position    int64         `json:"position"`
+	Arrived     time.Time     `json:"arrived"`
+	LeasedUntil time.Time     `json:"leasedUntil,omitzero"`
+	Held        bool          `json:"held,omitempty"`
+	Message     store.Message `json:"message"`
 }
 
 func newEntry(e store.Entry) entry {
@@ -70,7 +71,7 @@ func (a *app) deadList() *cobra.Command {
 				return usagef("--max %d and --after %d must not be negative", limit, after)
 			}
 			return a.with(c.Context(), func(ctx context.Context, db *database) error {
-				return a.list(ctx, db, queueOf(c), chosen, store.Position(after), limit)
+				return a.list(ctx, db, queueOf(c), chosen, int64(after), limit)
 			})
 		},
 	}
@@ -90,7 +91,7 @@ var listColumns = []column{
 	{name: "LAST ERROR", least: 10},
 }
 
-func (a *app) list(ctx context.Context, db *database, queue string, f store.Filter, after store.Position, limit int) error {
+func (a *app) list(ctx context.Context, db *database, queue string, f store.Filter, after int64, limit int) error {
 	table := pages{app: a, columns: listColumns}
 	shown := 0
 	for page := (store.Page{After: after}); ; {
@@ -230,7 +231,7 @@ func (a *app) show(e store.Entry) error {
 	}
 	m := &e.Meta
 	line("id", m.ID)
-	line("position", strconv.FormatInt(int64(e.Position), 10))
+	line("position", strconv.FormatInt(e.Position, 10))
 	line("cause", string(e.Cause))
 	line("arrived", e.Arrived.UTC().Format(time.RFC3339Nano))
 	moment("leased until", e.LeasedUntil)
@@ -559,7 +560,7 @@ func (r *replacing) swap(ctx context.Context, queue string, f store.Filter, know
 				others = append(others, l.Lease)
 			}
 		}
-		if err := r.Release(ctx, 0, others...); err != nil && !errors.Is(err, store.ErrLeaseLost) {
+		if err := r.Release(ctx, 0, others...); err != nil && !storearg.IsLost(err) {
 			return n, err
 		}
 		if err := r.Move(ctx, moves...); err != nil {

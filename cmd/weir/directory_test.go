@@ -133,7 +133,7 @@ func TestImportCreates(t *testing.T) {
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
 	defer db.Close()
-	require.NoError(t, sqlite.Migrate(t.Context(), db), "the program's own, later")
+	require.NoError(t, sqlite.New(db).Migrate(t.Context()), "the program's own, later")
 
 	r = execute(t, command(t, dir, "dead", "import", "--create", file, "--db", "nats://127.0.0.1:1/S"))
 	require.Equal(t, 2, r.status)

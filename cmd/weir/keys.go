@@ -82,7 +82,7 @@ status 410 that gives the reason.`,
 
 func (a *app) endKey(ctx context.Context, db *database, q keysQuery, reason string, yes bool) error {
 	var found []keys.Info
-	for k, err := range keys.List(ctx, db.sql, keys.Filter{User: q.user, Key: q.key, Operation: q.operation}) {
+	for k, err := range db.listed.List(ctx, keys.Filter{User: q.user, Key: q.key, Operation: q.operation}) {
 		if err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ type keyJSON struct {
 func (a *app) showKeys(ctx context.Context, db *database, q keysQuery) (err error) {
 	var rows [][]string
 	found := 0
-	for k, failed := range keys.List(ctx, db.sql, keys.Filter{User: q.user, Key: q.key, Operation: q.operation, Finished: q.all}) {
+	for k, failed := range db.listed.List(ctx, keys.Filter{User: q.user, Key: q.key, Operation: q.operation, Finished: q.all}) {
 		if failed != nil {
 			return failed
 		}

@@ -105,15 +105,15 @@ func seed(t *testing.T) (dir string) {
 	db, err := sqlite.OpenDB(ctx, filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
 	defer db.Close()
-	require.NoError(t, sqlite.Migrate(ctx, db))
+	require.NoError(t, sqlite.New(db).Migrate(ctx))
 	now := clock.NewMock()
 	now.Set(begin)
-	s := sqlite.New(db, sqlite.WithClock(now))
+	s := sqlite.New(db, sqlite.Config{Clock: now})
 	seedQueues(t, s, func() { now.Add(time.Minute) })
 	_, err = sqlite.New(db).Locks().Acquire(ctx, "outbox", "host a, process 12", time.Hour) // by the clock of the command
 	require.NoError(t, err)
 
-	require.NoError(t, keys.Migrate(ctx, db.Writer(), keys.SQLite))
+	require.NoError(t, keys.New(db.Writer(), keys.SQLite, keys.Config{}).Migrate(ctx))
 	seedKeys(t, db.Writer(), now, func() { now.Add(time.Minute) })
 	return dir
 }

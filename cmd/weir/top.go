@@ -301,9 +301,9 @@ func (t *top) drawPartitions(s *topJSON) error {
 	if len(all) == 0 {
 		return nil
 	}
-	ok := slices.IndexFunc(all, func(o jobs.Owned) bool { return !o.InTrouble() })
+	ok := slices.IndexFunc(all, func(o jobs.Partition) bool { return !o.InTrouble() })
 	if ok >= 0 { // behind those in trouble
-		slices.SortStableFunc(all[ok:], func(a, b jobs.Owned) int { return cmp.Compare(b.Lag, a.Lag) })
+		slices.SortStableFunc(all[ok:], func(a, b jobs.Partition) int { return cmp.Compare(b.Lag, a.Lag) })
 	}
 	var rows [][]string
 	for _, o := range all[:min(len(all), topPartitions)] {

@@ -23,6 +23,7 @@ import (
 	"github.com/weirflow/weir/console"
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/message"
 )
@@ -276,7 +277,7 @@ func TestEverybodyCanUseIt(t *testing.T) {
 	paths := pages(t, e)
 	db := e.(*sqlite.Engine).DB()
 	withKeys(t, db)
-	p := at(t, console.Config{Engine: e, Keys: db.Reader(), Checkpoints: map[string]*checkpoint.Coordinator{strings.Repeat("flights", 9): checkpoints(t, 3)}})
+	p := at(t, console.Config{Engine: e, Keys: keys.New(db.Reader(), keys.SQLite, keys.Config{}), Checkpoints: map[string]*checkpoint.Coordinator{strings.Repeat("flights", 9): checkpoints(t, 3)}})
 	axe := axeScript(t)
 	for _, scheme := range []string{"light", "dark"} {
 		for _, path := range paths {

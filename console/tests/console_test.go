@@ -51,7 +51,7 @@ func onJetStream(t *testing.T) store.Keeper {
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	e, err := weirjs.New(t.Context(), js, weirjs.WithLogger(quiet))
+	e, err := weirjs.New(t.Context(), js, weirjs.Config{Logger: quiet})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
 	return e
@@ -59,7 +59,7 @@ func onJetStream(t *testing.T) store.Keeper {
 
 func onSQLite(tb testing.TB) store.Keeper {
 	tb.Helper()
-	e, err := sqlite.Open(context.Background(), filepath.Join(tb.TempDir(), "queues.db"), sqlite.WithLogger(quiet))
+	e, err := sqlite.Open(context.Background(), filepath.Join(tb.TempDir(), "queues.db"), sqlite.Config{Logger: quiet})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { _ = e.Close() })
 	return e
@@ -337,7 +337,7 @@ func TestAnEditedPayload(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, sent, 1)
 		assert.Equal(t, "{\n\"to\":\"TXL\"}", string(sent[0].Payload))
-		assert.Equal(t, "wrong", sent[0].Meta.Headers[jobs.EditedFrom])
+		assert.Equal(t, "wrong", sent[0].Meta.Headers["Edited-From"])
 		assert.Equal(t, http.StatusNotFound, ask(h, "/edit", form).Code, "a second click changes nothing")
 		assert.Contains(t, page(t, h, fmt.Sprintf("/message?queue=orders&position=%d", sent[0].Position)), "from the message wrong with another payload")
 	})

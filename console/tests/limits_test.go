@@ -66,8 +66,8 @@ func FuzzAReaderChangesNothing(f *testing.F) {
 	_, err = j.Start(context.Background(), jobs.Spec{Do: store.Hold, Queue: "orders-dead", By: "ann", Why: "test"})
 	require.NoError(f, err)
 	db := e.(*sqlite.Engine).DB()
-	require.NoError(f, keys.Migrate(context.Background(), db.Writer(), keys.SQLite))
-	h := handler(f, console.Config{Engine: e, Keys: db.Reader(), Authorize: role(console.Reader, "")})
+	require.NoError(f, keys.New(db.Writer(), keys.SQLite, keys.Config{}).Migrate(context.Background()))
+	h := handler(f, console.Config{Engine: e, Keys: keys.New(db.Reader(), keys.SQLite, keys.Config{}), Authorize: role(console.Reader, "")})
 	before := state(f, e)
 	for _, path := range []string{"/", "/queue", "/message", "/layers", "/outboxes", "/keys", "/events", "/start", "/backends", "/jobs", "/job", "/log", "/edit", "/payload", "/style.css", "//start", "/start/../edit", "/x"} {
 		for _, query := range []string{
@@ -128,7 +128,7 @@ func TestManyDeadLetters(t *testing.T) {
 	}
 	h := handler(t, console.Config{Engine: e})
 	page(t, h, "/")
-	list, err := e.List(t.Context(), "orders-dead", store.Filter{}, store.Page{After: store.Position(n / 2), Max: 1})
+	list, err := e.List(t.Context(), "orders-dead", store.Filter{}, store.Page{After: int64(n / 2), Max: 1})
 	require.NoError(t, err)
 	middle := list[0].Position
 	begun := time.Now()

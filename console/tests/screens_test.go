@@ -63,7 +63,7 @@ func becomes(t *testing.T, h http.Handler, path string, want ...string) {
 func TestRates(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Now())
-	e := memory.Open(memory.WithClock(mock))
+	e := memory.Open(memory.Config{Clock: mock})
 	taken := 0
 	look := func(n, puts int) {
 		mock.Add(30 * time.Second)
@@ -120,7 +120,7 @@ func TestKeys(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, ask(h, "/keys", nil).Code)
 	assert.NotContains(t, page(t, h, "/"), `href="/keys"`)
 	db := e.(*sqlite.Engine).DB()
-	h = handler(t, console.Config{Engine: e, Keys: db.Reader()})
+	h = handler(t, console.Config{Engine: e, Keys: keys.New(db.Reader(), keys.SQLite, keys.Config{})})
 	assert.Contains(t, page(t, h, "/keys"), "The requests cannot be read: keys: list: ")
 	withKeys(t, db)
 	text := page(t, h, "/keys")
@@ -139,7 +139,7 @@ func TestKeys(t *testing.T) {
 // withKeys puts two requests into a database: one is finished, of the other one step is done.
 func withKeys(t *testing.T, db *sqlite.DB) {
 	t.Helper()
-	require.NoError(t, keys.Migrate(t.Context(), db.Writer(), keys.SQLite))
+	require.NoError(t, keys.New(db.Writer(), keys.SQLite, keys.Config{}).Migrate(t.Context()))
 	k := keys.New(db.Writer(), keys.SQLite, keys.Config{Logger: quiet})
 	ride := k.Operation("ride", func(context.Context, *keys.Run) (exactlyonce.Response, error) {
 		return keys.JSON(http.StatusCreated, "s3cret")

@@ -35,7 +35,7 @@ func TestCrashes(t *testing.T) {
 				}
 				seen[key] = true
 				left := maps.Clone(stored)
-				f, err := Open("/dead", codec.JSON[string](), quiet(), onFS(disk))
+				f, err := openWith("/dead", codec.JSON[string](), quiet(), onFS(disk))
 				if !assert.NoError(t, err, key) {
 					return
 				}
@@ -81,7 +81,7 @@ func TestCrashes(t *testing.T) {
 					}
 					return nil
 				})
-				f, err := Open("/dead", codec.JSON[string](), quiet(), onFS(next))
+				f, err := openWith("/dead", codec.JSON[string](), quiet(), onFS(next))
 				if assert.NoError(t, err) {
 					assert.NoError(t, f.Append(context.Background(), entry("after")))
 					assert.NoError(t, f.Close())
@@ -101,11 +101,11 @@ func TestCrashes(t *testing.T) {
 				}
 			}
 			for range 2 {
-				f, err := Open("/dead", codec.JSON[string](), quiet(), onFS(fsys))
+				f, err := openWith("/dead", codec.JSON[string](), quiet(), onFS(fsys))
 				require.NoError(t, err)
 				put(f, 1)
 				put(f, 2)
-				r, err := f.Replay()
+				r, err := f.replay()
 				require.NoError(t, err)
 				put(f, 1)
 				ms, err := r.Receive(context.Background(), 2)
@@ -113,7 +113,7 @@ func TestCrashes(t *testing.T) {
 				note(acked, ms[0].Value)
 				ms[0].Ack()
 				require.NoError(t, r.Close(context.Background()))
-				r, err = f.Replay()
+				r, err = f.replay()
 				require.NoError(t, err)
 				for len(ms) > 0 {
 					ms, err = r.Receive(context.Background(), 10)
@@ -144,12 +144,12 @@ func TestPowerCutAfterAFirstWriteThatFailed(t *testing.T) {
 		}
 		return nil
 	})
-	f, err := Open("/dead", codec.JSON[string](), quiet(), onFS(fsys))
+	f, err := openWith("/dead", codec.JSON[string](), quiet(), onFS(fsys))
 	require.NoError(t, err)
 	require.ErrorIs(t, f.Append(t.Context(), entry("a")), syscall.ENOSPC)
 	require.NoError(t, f.Append(t.Context(), entry("b")))
 	for disk := range fsys.Images() {
-		again, err := Open("/dead", codec.JSON[string](), quiet(), onFS(disk))
+		again, err := openWith("/dead", codec.JSON[string](), quiet(), onFS(disk))
 		require.NoError(t, err)
 		require.Equal(t, []string{"b"}, replayed(t, again))
 		require.NoError(t, again.Close())

@@ -79,35 +79,24 @@ type call struct {
 	done   chan error // one place
 }
 
-// Option changes a setting of a [File].
-type Option func(*settings)
+// Open opens the dead letters in a directory, which it makes if it is missing; c encodes the values. A line that a crash has torn at the end of
+// the file is cut off: it was not durable, so no Append has returned nil for it. A damaged line goes to damaged.jsonl, and is logged as an
+// error.
+//
+// A directory belongs to a single File of a single process. It panics if c is nil. The log is slog.Default().
+func Open[T any](dir string, c codec.Codec[T]) (*File[T], error) {
+	guard.RefuseNil("deadfile: Open", "codec", c)
+	return openOn(dir, c, settings{clock: clock.New(), logger: slog.Default(), fs: vfs.OS()})
+}
 
+// settings has what tests replace, too.
 type settings struct {
 	clock  clock.Clock
 	logger *slog.Logger
 	fs     vfs.FS
 }
 
-// WithLogger sets the logger; the default is slog.Default(). It panics if l is nil.
-func WithLogger(l *slog.Logger) Option {
-	guard.RefuseNil("deadfile: WithLogger", "logger", l)
-	return func(s *settings) { s.logger = l }
-}
-
-// Open opens the dead letters in a directory, which it makes if it is missing; c encodes the values. A line that a crash has torn at the end of
-// the file is cut off: it was not durable, so no Append has returned nil for it. A damaged line goes to damaged.jsonl, and is logged as an
-// error.
-//
-// A directory belongs to a single File of a single process. It panics if c or an option is nil.
-func Open[T any](dir string, c codec.Codec[T], opts ...Option) (*File[T], error) {
-	guard.RefuseNil("deadfile: Open", "codec", c)
-	s := settings{clock: clock.New(), logger: slog.Default(), fs: vfs.OS()}
-	for i, opt := range opts {
-		if opt == nil {
-			panic(fmt.Sprintf("deadfile: Open: option %d is nil", i))
-		}
-		opt(&s)
-	}
+func openOn[T any](dir string, c codec.Codec[T], s settings) (*File[T], error) {
 	f := &File[T]{dir: dir, fs: s.fs, codec: c, clock: s.clock, logger: s.logger, using: make(chan struct{}, 1)}
 	if err := f.open(); err != nil {
 		return nil, fmt.Errorf("deadfile: opening %s: %w", dir, err)
@@ -428,7 +417,7 @@ func (f *File[T]) closeDead() error {
 	return err
 }
 
-// Close waits for calls of Append and closes the directory. While a [Replay] is open it only returns an error. Close may be called again.
+// Close waits for calls of Append and closes the directory. While a replay ([File.Replay]) is open it only returns an error. Close may be called again.
 func (f *File[T]) Close() error {
 	f.using <- struct{}{}
 	replays := f.replays

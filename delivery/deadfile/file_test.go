@@ -30,11 +30,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func quiet() Option { return WithLogger(slog.New(slog.DiscardHandler)) }
+func quiet() option { return func(s *settings) { s.logger = slog.New(slog.DiscardHandler) } }
 
 func open(t *testing.T, dir string) *File[string] {
 	t.Helper()
-	f, err := Open(dir, codec.JSON[string](), quiet())
+	f, err := openWith(dir, codec.JSON[string](), quiet())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
@@ -45,7 +45,7 @@ func entry(v string) Entry[string] {
 }
 
 // received returns what a replay delivers up to its end, acknowledged.
-func received(t testing.TB, r *Replay[string]) (values []string) {
+func received(t testing.TB, r *replay[string]) (values []string) {
 	t.Helper()
 	for {
 		ms, err := r.Receive(context.Background(), 10)
@@ -61,7 +61,7 @@ func received(t testing.TB, r *Replay[string]) (values []string) {
 
 func replayed(t testing.TB, f *File[string]) []string {
 	t.Helper()
-	r, err := f.Replay()
+	r, err := f.replay()
 	if !assert.NoError(t, err) {
 		return nil
 	}
@@ -79,7 +79,7 @@ func TestAppendAndReplay(t *testing.T) {
 	require.NoError(t, f.Close())
 	require.NoError(t, f.Close())
 	require.Equal(t, errClosed, f.Append(t.Context(), entry("d")))
-	_, err := f.Replay()
+	_, err := f.replay()
 	require.Equal(t, errClosed, err)
 
 	b, err := os.ReadFile(filepath.Join(dir, "dead.jsonl"))
@@ -89,9 +89,9 @@ func TestAppendAndReplay(t *testing.T) {
 	require.Regexp(t, `^\{"batch":0,"meta":\{"id":"a","lastFailure":"20[^"]*Z","lastError":"no such card"\},"cause":"exhausted","payload":"a","schema":"anNvbg==","crc":"[0-9a-f]{8}"\}$`, lines[0])
 
 	f = open(t, dir)
-	r, err := f.Replay()
+	r, err := f.replay()
 	require.NoError(t, err)
-	_, err = f.Replay()
+	_, err = f.replay()
 	require.EqualError(t, err, "deadfile: a replay is open already")
 	require.EqualError(t, f.Close(), "deadfile: a replay is open: close it before the file")
 	ms, err := r.Receive(t.Context(), 2)
@@ -116,13 +116,13 @@ func TestAppendAndReplay(t *testing.T) {
 
 // emptied is a replay after which nothing is a dead letter that was not one before: what was rejected is taken away.
 type emptied struct {
-	*Replay[string]
+	*replay[string]
 	reopen func() error
 	closed bool
 }
 
 func (e *emptied) Close(ctx context.Context) error {
-	err := e.Replay.Close(ctx)
+	err := e.replay.Close(ctx)
 	if err == nil && !e.closed {
 		e.closed = true
 		err = e.reopen()
@@ -137,12 +137,12 @@ func TestConformance(t *testing.T) {
 		t.Cleanup(func() { _ = f.Close() })
 		return deliverytest.Queue[string]{
 			Open: func() (delivery.Source[string], error) {
-				r, err := f.Replay()
-				return &emptied{Replay: r, reopen: func() error {
+				r, err := f.replay()
+				return &emptied{replay: r, reopen: func() error {
 					err := f.Close()
 					_ = os.Remove(filepath.Join(dir, "dead.jsonl"))
 					if err == nil {
-						f, err = Open(dir, codec.JSON[string](), quiet())
+						f, err = openWith(dir, codec.JSON[string](), quiet())
 					}
 					return err
 				}}, err
@@ -170,7 +170,7 @@ func TestDeadAgain(t *testing.T) {
 	numbers, err := bodyOf(store.Message{Cause: store.Permanent, Meta: message.Meta{ID: "number"}, Schema: []byte("json"), Payload: []byte("5")})
 	require.NoError(t, err)
 	require.NoError(t, f.append(t.Context(), [][]byte{numbers}))
-	r, err := f.Replay()
+	r, err := f.replay()
 	require.NoError(t, err)
 	ms, err := r.Receive(t.Context(), 10)
 	require.NoError(t, err)
@@ -243,7 +243,7 @@ func TestTornAndDamaged(t *testing.T) {
 				require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(c.spoil(lines)), 0o600))
 
 				var log strings.Builder
-				f, err = Open(dir, codec.JSON[string](), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+				f, err = openWith(dir, codec.JSON[string](), func(s *settings) { s.logger = slog.New(slog.NewTextHandler(&log, nil)) })
 				require.NoError(t, err)
 				defer f.Close()
 				want := c.want
@@ -275,7 +275,7 @@ var errDisk = errors.New("input/output error")
 func faulty(t *testing.T) (*crashfs.FS, *File[string], func(op, name string, fault crashfs.Fault)) {
 	t.Helper()
 	fsys := crashfs.New()
-	f, err := Open("/dead", codec.JSON[string](), quiet(), onFS(fsys))
+	f, err := openWith("/dead", codec.JSON[string](), quiet(), onFS(fsys))
 	require.NoError(t, err)
 	return fsys, f, func(op, name string, fault crashfs.Fault) {
 		once := true
@@ -311,15 +311,15 @@ func TestFailedSync(t *testing.T) {
 	for range 3 {
 		require.ErrorIs(t, f.Append(t.Context(), entry("c")), errDisk)
 	}
-	_, err := f.Replay()
+	_, err := f.replay()
 	require.ErrorIs(t, err, errDisk)
 	require.NoError(t, f.Close())
 
-	f, err = Open("/dead", codec.JSON[string](), quiet(), onFS(fsys))
+	f, err = openWith("/dead", codec.JSON[string](), quiet(), onFS(fsys))
 	require.NoError(t, err)
 	require.NoError(t, f.Append(t.Context(), entry("d")))
 	for disk := range fsys.Images() { // whatever is found after a power cut
-		g, err := Open("/dead", codec.JSON[string](), quiet(), onFS(disk))
+		g, err := openWith("/dead", codec.JSON[string](), quiet(), onFS(disk))
 		require.NoError(t, err)
 		require.Equal(t, []string{"a", "d"}, replayed(t, g))
 		require.NoError(t, g.Close())
@@ -344,7 +344,7 @@ func TestFailedTruncate(t *testing.T) {
 	fsys.OnCall(nil)
 	require.ErrorContains(t, f.Append(t.Context(), entry("c")), "cannot be undone")
 	require.NoError(t, f.Close())
-	f, err := Open("/dead", codec.JSON[string](), quiet(), onFS(fsys))
+	f, err := openWith("/dead", codec.JSON[string](), quiet(), onFS(fsys))
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, replayed(t, f))
 	require.NoError(t, f.Close())
@@ -393,19 +393,19 @@ func TestGroupCommit(t *testing.T) {
 func TestDelayOverRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fsys := crashfs.New()
-		var r *Replay[string]
+		var r *replay[string]
 		var f *File[string]
 		reopen := func() {
 			var err error
-			f, err = Open("/dead", codec.JSON[string](), quiet(), onFS(fsys))
+			f, err = openWith("/dead", codec.JSON[string](), quiet(), onFS(fsys))
 			require.NoError(t, err)
-			r, err = f.Replay()
+			r, err = f.replay()
 			require.NoError(t, err)
 		}
 		reopen()
 		require.NoError(t, f.Append(t.Context(), entry("a"), entry("b")))
 		require.NoError(t, r.Close(t.Context()))
-		r, err := f.Replay()
+		r, err := f.replay()
 		require.NoError(t, err)
 		start := time.Now()
 		for range 2 {
@@ -437,8 +437,6 @@ func TestLocked(t *testing.T) {
 
 func TestArguments(t *testing.T) {
 	require.PanicsWithValue(t, "deadfile: Open: nil codec", func() { _, _ = Open[int](t.TempDir(), nil) })
-	require.PanicsWithValue(t, "deadfile: Open: option 0 is nil", func() { _, _ = Open(t.TempDir(), codec.JSON[int](), nil) })
-	require.PanicsWithValue(t, "deadfile: WithLogger: nil logger", func() { WithLogger(nil) })
 	f := open(t, t.TempDir())
 	require.PanicsWithValue(t, "deadfile: Append: no entry", func() { _ = f.Append(t.Context()) })
 	large := strings.Repeat("x", maxLine)
@@ -469,7 +467,7 @@ func TestTheSameDeadLetterAgain(t *testing.T) {
 	})
 	require.Equal(t, []string{"a"}, replayed(t, f))
 	require.NoError(t, f.Close())
-	f, err := Open("/dead", codec.JSON[string](), quiet(), onFS(killed))
+	f, err := openWith("/dead", codec.JSON[string](), quiet(), onFS(killed))
 	require.NoError(t, err)
 	require.NoError(t, f.Append(t.Context(), e))
 	require.Equal(t, []string{"a"}, replayed(t, f))
@@ -483,7 +481,7 @@ func TestRecordFails(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			fsys, f, fail := faulty(t)
 			require.NoError(t, f.Append(t.Context(), entry("a"), entry("b")))
-			r, err := f.Replay()
+			r, err := f.replay()
 			require.NoError(t, err)
 			ms, err := r.Receive(t.Context(), 1)
 			require.NoError(t, err)
@@ -503,7 +501,7 @@ func TestRecordFails(t *testing.T) {
 				require.NoError(t, err)
 			}
 			require.NoError(t, f.Close())
-			f, err = Open("/dead", codec.JSON[string](), quiet(), onFS(fsys))
+			f, err = openWith("/dead", codec.JSON[string](), quiet(), onFS(fsys))
 			require.NoError(t, err)
 			again := replayed(t, f)
 			require.Equal(t, "a", again[0])

@@ -144,9 +144,9 @@ func TestALineOfALaterVersion(t *testing.T) {
 		func(src []byte) (string, error) { return string(src), nil },
 	)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, deadName), appendLine(nil, 0, []byte(body)), 0o600))
-	f, err := Open(dir, raws, quiet())
+	f, err := openWith(dir, raws, quiet())
 	require.NoError(t, err)
-	r, err := f.Replay()
+	r, err := f.replay()
 	require.NoError(t, err)
 	ms, err := r.Receive(t.Context(), 1)
 	require.NoError(t, err)
@@ -161,7 +161,7 @@ func TestALineOfALaterVersion(t *testing.T) {
 	}
 
 	// The same by export and import.
-	s := memory.Open(memory.WithClock(clock.NewMock()))
+	s := memory.Open(memory.Config{Clock: clock.NewMock()})
 	importFile(t, s, raw)
 	entries, err := s.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 10})
 	require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/internal/redeliver"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/decoder"
@@ -26,15 +27,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Replay is a [delivery.Source] of dead letters. [File.Replay] makes a Replay.
-//
-// It delivers the contents of the file when it was made, with Merges increased and without visits and attempts, and ends when all of it is done.
-// An acknowledged message is not delivered again. A rejected message becomes a dead letter again, with the error of the rejection. A nacked
-// message is redelivered after its delay; a Replay that is made after a Close or a crash continues where this Replay was. If a power cut undoes
-// an acknowledgement, the message is redelivered, with the same id (law D1).
-//
-// A dead letter that the codec cannot read stays a dead letter, with the cause [store.Undecodable].
-type Replay[T any] struct {
+// replay is what [File.Replay] returns.
+type replay[T any] struct {
 	f       *File[T]
 	decoder *decoder.Decoder[T]
 	source  *redeliver.Source[item[T]]
@@ -77,7 +71,23 @@ type verdict struct {
 
 // Replay takes the dead letters out of the file, and returns them as a source of messages; new dead letters go to a new file. If there are dead
 // letters that an earlier Replay has not finished, it returns those instead. Only one Replay can be open at a time; close it before the file.
-func (f *File[T]) Replay() (*Replay[T], error) {
+//
+// The source delivers the contents of the file when it was made, with Merges increased and without visits and attempts, and ends when all of it is
+// done. An acknowledged message is not delivered again. A rejected message becomes a dead letter again, with the error of the rejection. A nacked
+// message is redelivered after its delay; a Replay after a Close or a crash continues where this one was. If a power cut undoes an
+// acknowledgement, the message is redelivered, with the same id (law D1). A Receive reports a recorded error once. When all is done, Close removes
+// the dead letters that were replayed; it ignores its context, since it waits only for the disk.
+//
+// A dead letter that the codec cannot read stays a dead letter, with the cause [store.Undecodable].
+func (f *File[T]) Replay() (delivery.Source[T], error) {
+	r, err := f.replay()
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (f *File[T]) replay() (*replay[T], error) {
 	f.using <- struct{}{}
 	defer func() { <-f.using }()
 	f.mu.Lock()
@@ -99,7 +109,7 @@ func (f *File[T]) Replay() (*Replay[T], error) {
 	return r, nil
 }
 
-func (f *File[T]) newReplay() (*Replay[T], error) {
+func (f *File[T]) newReplay() (*replay[T], error) {
 	if err := f.takeOut(); err != nil {
 		return nil, err
 	}
@@ -111,7 +121,7 @@ func (f *File[T]) newReplay() (*Replay[T], error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	r := &Replay[T]{f: f, decoder: decoder.New("deadfile", f.codec), complete: true, wake: make(chan struct{}, 1)}
+	r := &replay[T]{f: f, decoder: decoder.New("deadfile", f.codec), complete: true, wake: make(chan struct{}, 1)}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	items := make(chan item[T])
 	r.source = redeliver.New(items, f.clock, redeliver.Hooks[item[T]]{
@@ -209,7 +219,7 @@ func parseMark(raw []byte) (m mark, due time.Time, ok bool) {
 }
 
 // readAll hands over what is not done. file may be nil.
-func (r *Replay[T]) readAll(file vfs.File, marks map[mark]time.Time, items chan<- item[T]) {
+func (r *replay[T]) readAll(file vfs.File, marks map[mark]time.Time, items chan<- item[T]) {
 	if file != nil {
 		defer func() { _ = file.Close() }()
 		err := chunks(file, func(c chunk) error {
@@ -251,7 +261,7 @@ func (r *Replay[T]) readAll(file vfs.File, marks map[mark]time.Time, items chan<
 }
 
 // undecodable lets a dead letter stay one (law D5), as it is.
-func (r *Replay[T]) undecodable(it item[T], reason error) {
+func (r *replay[T]) undecodable(it item[T], reason error) {
 	r.f.logger.Error("deadfile: a dead letter cannot be read, and is kept",
 		slog.String("id", it.line.Meta.ID), slog.Any("error", reason))
 	it.line.Cause, it.line.Meta.LastError = store.Undecodable, guard.Text(reason)
@@ -259,7 +269,7 @@ func (r *Replay[T]) undecodable(it item[T], reason error) {
 }
 
 // dieAgain records a message as a dead letter.
-func (r *Replay[T]) dieAgain(it item[T]) {
+func (r *replay[T]) dieAgain(it item[T]) {
 	body, err := bodyOf(it.line.Message)
 	if err != nil { // it was a line before, but its error is larger now
 		it.line.Meta.LastError = ""
@@ -276,7 +286,7 @@ func (r *Replay[T]) dieAgain(it item[T]) {
 var latest = time.Unix(0, math.MaxInt64)
 
 // settle takes a verdict. It is called from any goroutine.
-func (r *Replay[T]) settle(it item[T], v message.Verdict) {
+func (r *replay[T]) settle(it item[T], v message.Verdict) {
 	switch v.Kind {
 	case message.Acked:
 		r.add(verdict{mark: it.mark})
@@ -294,7 +304,7 @@ func (r *Replay[T]) settle(it item[T], v message.Verdict) {
 	}
 }
 
-func (r *Replay[T]) add(v verdict) {
+func (r *replay[T]) add(v verdict) {
 	r.mu.Lock()
 	r.settled = append(r.settled, v)
 	if v.due.IsZero() {
@@ -304,14 +314,14 @@ func (r *Replay[T]) add(v verdict) {
 	r.wakeUp()
 }
 
-func (r *Replay[T]) wakeUp() {
+func (r *replay[T]) wakeUp() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (r *Replay[T]) fail(err error) {
+func (r *replay[T]) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.complete = false
@@ -321,7 +331,7 @@ func (r *Replay[T]) fail(err error) {
 }
 
 // record writes verdicts until Close, and what is left then.
-func (r *Replay[T]) record() {
+func (r *replay[T]) record() {
 	var to vfs.File // the record; nil: to be opened
 	for ended := false; !ended; {
 		select {
@@ -350,7 +360,7 @@ func (r *Replay[T]) record() {
 
 // write records verdicts. A dead letter is durable before it is done (law D1). What cannot be recorded comes again from the
 // next replay. It returns the record, or nil if that is to be opened again.
-func (r *Replay[T]) write(to vfs.File, verdicts []verdict) (vfs.File, error) {
+func (r *replay[T]) write(to vfs.File, verdicts []verdict) (vfs.File, error) {
 	var dead [][]byte
 	for _, v := range verdicts {
 		if v.dead != nil {
@@ -383,7 +393,7 @@ func (r *Replay[T]) write(to vfs.File, verdicts []verdict) (vfs.File, error) {
 	return nil, errors.Join(died, fmt.Errorf("deadfile: replay: %w", err))
 }
 
-func (r *Replay[T]) openRecord(to *vfs.File) error {
+func (r *replay[T]) openRecord(to *vfs.File) error {
 	if *to != nil {
 		return nil
 	}
@@ -396,7 +406,7 @@ func (r *Replay[T]) openRecord(to *vfs.File) error {
 }
 
 // Receive implements [delivery.Source]. A recorded error is reported once.
-func (r *Replay[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
+func (r *replay[T]) Receive(ctx context.Context, n int) ([]message.Message[T], error) {
 	if err := r.takeFailure(); err != nil {
 		return nil, err
 	}
@@ -416,7 +426,7 @@ func (r *Replay[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 	return messages, nil
 }
 
-func (r *Replay[T]) takeFailure() error {
+func (r *replay[T]) takeFailure() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	err := r.failed
@@ -425,7 +435,7 @@ func (r *Replay[T]) takeFailure() error {
 }
 
 // isComplete reports whether all of the file is done, and recorded.
-func (r *Replay[T]) isComplete() bool {
+func (r *replay[T]) isComplete() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.read && r.left == 0 && r.complete && len(r.settled) == 0
@@ -433,7 +443,7 @@ func (r *Replay[T]) isComplete() bool {
 
 // Close implements [delivery.Source]: it records what was settled. When all is done, it removes the dead letters that were replayed. It ignores
 // ctx, since it waits only for the disk.
-func (r *Replay[T]) Close(context.Context) error {
+func (r *replay[T]) Close(context.Context) error {
 	r.mu.Lock()
 	again := r.closed
 	r.closed = true

@@ -22,13 +22,13 @@ func TestCloseDuringReceive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fsys := crashfs.New()
 		reopen := func() *File[string] {
-			f, err := Open("/dead", codec.JSON[string](), quiet(), onFS(fsys))
+			f, err := openWith("/dead", codec.JSON[string](), quiet(), onFS(fsys))
 			require.NoError(t, err)
 			return f
 		}
 		f := reopen()
 		require.NoError(t, f.Append(t.Context(), entry("a"), entry("b")))
-		r, err := f.Replay()
+		r, err := f.replay()
 		require.NoError(t, err)
 		ms, err := r.Receive(t.Context(), 1)
 		require.NoError(t, err)
@@ -70,10 +70,10 @@ func (c *calling) Now() time.Time {
 func TestCloseDuringReject(t *testing.T) {
 	dir := t.TempDir()
 	c := &calling{Clock: clock.New()}
-	f, err := Open(dir, codec.JSON[string](), quiet(), byClock(c))
+	f, err := openWith(dir, codec.JSON[string](), quiet(), byClock(c))
 	require.NoError(t, err)
 	require.NoError(t, f.Append(t.Context(), entry("a")))
-	r, err := f.Replay()
+	r, err := f.replay()
 	require.NoError(t, err)
 	ms, err := r.Receive(t.Context(), 1)
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func (l *leaving) Decode(b []byte) (string, error) {
 // Law A6: what the codec ends its goroutine for stays a dead letter. The end of a Replay says that all of it was replayed.
 func TestDecodeThatEndsItsGoroutine(t *testing.T) {
 	c := &leaving{codec.JSON[string](), true}
-	f, err := Open(t.TempDir(), codec.Codec[string](c), quiet())
+	f, err := openWith(t.TempDir(), codec.Codec[string](c), quiet())
 	require.NoError(t, err)
 	defer f.Close()
 	require.NoError(t, f.Append(t.Context(), entry("a"), entry("b")))
@@ -115,7 +115,7 @@ func TestDecodeThatEndsItsGoroutine(t *testing.T) {
 func TestTheLongestDelay(t *testing.T) {
 	f := open(t, t.TempDir())
 	require.NoError(t, f.Append(t.Context(), entry("a")))
-	r, err := f.Replay()
+	r, err := f.replay()
 	require.NoError(t, err)
 	ms, err := r.Receive(t.Context(), 1)
 	require.NoError(t, err)
@@ -134,11 +134,11 @@ func TestATornMark(t *testing.T) {
 	dir := t.TempDir()
 	f := open(t, dir)
 	require.NoError(t, f.Append(t.Context(), entry("a"), entry("b")))
-	r, err := f.Replay()
+	r, err := f.replay()
 	require.NoError(t, err)
 	require.NoError(t, r.Close(t.Context()))
 	require.NoError(t, os.WriteFile(f.path(doneName), []byte("0123456789ab"), filePerm))
-	r, err = f.Replay()
+	r, err = f.replay()
 	require.NoError(t, err)
 	ms, err := r.Receive(t.Context(), 1)
 	require.NoError(t, err)

@@ -67,7 +67,7 @@ func TestTake(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			fsys := crashfs.New()
-			f, err := Open("/dead", codec.JSON[string](), onFS(fsys))
+			f, err := openWith("/dead", codec.JSON[string](), onFS(fsys))
 			require.NoError(t, err)
 			require.NoError(t, f.Take(t.Context(), c.failure(t)))
 			require.NoError(t, f.Close())
@@ -109,7 +109,7 @@ func TestTakeKeepsHistory(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Unix(100, 0))
 	fsys := crashfs.New()
-	f, err := Open("/dead", codec.JSON[string](), onFS(fsys), byClock(mock))
+	f, err := openWith("/dead", codec.JSON[string](), onFS(fsys), byClock(mock))
 	require.NoError(t, err)
 	old := message.Meta{
 		ID: "1", Visit: 3, Attempts: 7, FirstFailure: time.Unix(50, 0), LastFailure: time.Unix(60, 0), LastError: "before", Reasons: []string{"slow", "busy"},
@@ -148,7 +148,7 @@ func TestTakeWithID(t *testing.T) {
 	for range op.Results(slices.Values([]string{"7"})) {
 		t.Error("a result")
 	}
-	replay, err := f.Replay()
+	replay, err := f.replay()
 	require.NoError(t, err)
 	ms, err := replay.Receive(t.Context(), 1)
 	require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -437,7 +438,7 @@ func jobOrders(b *storeBench) {
 	job = p.finish(job.ID, nil)
 	b.must(job.State() == "cancelled" && job.Done == 0, "after Cancel the job is %s, and has done %+v", job.State(), job.Progress)
 	_, err = p.Get(b.ctx, 99)
-	b.must(errors.Is(err, jobs.ErrNotFound), "Get of no job returned %v", err)
+	b.must(errors.Is(err, fs.ErrNotExist), "Get of no job returned %v", err)
 	list, err := p.List(b.ctx)
 	b.ok(err, "List")
 	b.must(len(list) == 2 && list[0].ID == job.ID, "List returned %+v", list)

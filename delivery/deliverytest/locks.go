@@ -88,7 +88,7 @@ func (b *lockBench) acquire(i int, name string, units int) (lock.Grant, error) {
 // held checks that a lock is refused because of its owner.
 func (b *lockBench) held(i int, name, owner string) error {
 	_, err := b.acquire(i, name, 1)
-	e, ok := errors.AsType[*lock.HeldError](err)
+	e, ok := errors.AsType[*lock.Holding](err)
 	if !ok || !errors.Is(err, lock.ErrHeld) {
 		return fmt.Errorf("Acquire of a lock that is held returned the error %v", err)
 	}

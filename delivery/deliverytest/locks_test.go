@@ -69,7 +69,7 @@ func TestRunLocksFindsWhatIsWrong(t *testing.T) {
 		}}, "an old grant of the same owner is stale"},
 		"an owner gets it twice": {wrongLocks{acquire: func(next lock.Locks, name, owner string, lease time.Duration) (lock.Grant, error) {
 			g, err := next.Acquire(bg, name, owner, lease)
-			if held, ok := errors.AsType[*lock.HeldError](err); ok && held.Owner == owner {
+			if held, ok := errors.AsType[*lock.Holding](err); ok && held.Owner == owner {
 				return lock.Grant{Name: name, Owner: owner, Fence: 1}, nil
 			}
 			return g, err
@@ -103,7 +103,7 @@ func TestRunLocksFindsWhatIsWrong(t *testing.T) {
 					continue // some wrong locks never end it
 				}
 				mock := clock.NewMock()
-				m := memory.Open(memory.WithClock(mock)).Locks()
+				m := memory.Open(memory.Config{Clock: mock}).Locks()
 				w := c.locks
 				w.Locks = m
 				if r.run(LockPlace{Open: func() (lock.Locks, error) { return w, nil }, Wait: mock.Add}) != nil {

@@ -1,13 +1,13 @@
 package deliverytest
 
 import (
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 // model is what a store should be: the messages of a queue, by id.
@@ -111,5 +111,5 @@ func (m *model) settle(b *storeBench, s store.Store, random *rand.Rand, step int
 			l.of.at, l.of.leased = m.now+d, false
 		}
 	}
-	b.must(errors.Is(err, store.ErrLeaseLost) == lost && (lost || err == nil), "step %d: lease %+v, lost: %v, error: %v", step, l.lease, lost, err)
+	b.must(storearg.IsLost(err) == lost && (lost || err == nil), "step %d: lease %+v, lost: %v, error: %v", step, l.lease, lost, err)
 }

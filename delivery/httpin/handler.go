@@ -1,6 +1,7 @@
 package httpin
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -27,30 +28,14 @@ const (
 // kept are the headers of a request that go into the message: those of the trace, and what the body is.
 var kept = [...]string{"Traceparent", "Tracestate", "Content-Type"}
 
-// Option changes a setting of a handler.
-type Option func(*settings)
-
-type settings struct {
-	maxBytes int64
-	logger   *slog.Logger
-}
-
-// WithMaxBytes bounds the body of a request; the default is 1 MiB. It panics if n is less than 1.
-func WithMaxBytes(n int64) Option {
-	if n < 1 {
-		panic(fmt.Sprintf("httpin: WithMaxBytes: %d, want 1 or more", n))
-	}
-	return func(s *settings) { s.maxBytes = n }
-}
-
-// WithLogger sets the logger for failures; the default is slog.Default(). It panics if l is nil.
-func WithLogger(l *slog.Logger) Option {
-	guard.RefuseNil("httpin: WithLogger", "logger", l)
-	return func(s *settings) { s.logger = l }
+// Config are the settings of a handler. A zero field has its default.
+type Config struct {
+	MaxBytes int64        // of the body of a request; the default is 1 MiB
+	Logger   *slog.Logger // for failures; the default is slog.Default()
 }
 
 type handler[T any] struct {
-	settings
+	Config
 
 	sink  delivery.Sink[T]
 	codec codec.Codec[T]
@@ -67,20 +52,16 @@ type handler[T any] struct {
 // client's: where clients do not trust each other, meta must put the client's name and the key into the id. The package's documentation says how
 // long a key is remembered.
 //
-// It panics if sink, c or an option is nil.
-func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *http.Request, v T) message.Meta, opts ...Option) http.Handler {
+// It panics if sink or c is nil.
+func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *http.Request, v T) message.Meta, config ...Config) http.Handler {
 	guard.RefuseNil("httpin: NewHandler", "sink", sink)
 	guard.RefuseNil("httpin: NewHandler", "codec", c)
 	if meta == nil {
 		meta = func(*http.Request, T) message.Meta { return message.Meta{} }
 	}
-	h := &handler[T]{settings: settings{maxBytes: defaultMaxBytes, logger: slog.Default()}, sink: sink, codec: c, meta: meta, memory: memory{limit: maxRemembered}}
-	for i, opt := range opts {
-		if opt == nil {
-			panic(fmt.Sprintf("httpin: NewHandler: option %d is nil", i))
-		}
-		opt(&h.settings)
-	}
+	h := &handler[T]{Config: guard.Merged(config), sink: sink, codec: c, meta: meta, memory: memory{limit: maxRemembered}}
+	h.MaxBytes = cmp.Or(max(0, h.MaxBytes), defaultMaxBytes)
+	h.Logger = cmp.Or(h.Logger, slog.Default())
 	return h
 }
 
@@ -104,7 +85,7 @@ func (h *handler[T]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			level = slog.LevelError
 			w.Header().Set("Retry-After", "1")
 		}
-		h.logger.Log(r.Context(), level, "httpin: a message was not taken", slog.String("id", id), slog.Int("status", a.status), slog.Any("error", err))
+		h.Logger.Log(r.Context(), level, "httpin: a message was not taken", slog.String("id", id), slog.Int("status", a.status), slog.Any("error", err))
 		if a.status == http.StatusMethodNotAllowed {
 			w.Header().Set("Allow", http.MethodPost)
 		}
@@ -122,7 +103,7 @@ func (h *handler[T]) take(w http.ResponseWriter, r *http.Request) (id string, fa
 	if r.Method != http.MethodPost {
 		return "", &answer{http.StatusMethodNotAllowed, "send a POST", fmt.Errorf("method %q", r.Method)}
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.maxBytes))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.MaxBytes))
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return "", &answer{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", tooLarge.Limit), err}
 	}

@@ -39,6 +39,9 @@ type BackendOrder struct {
 	later   map[string]string // members of a later version
 }
 
+// backendKind is the kind of the records with orders to backends. They are announced.
+const backendKind = "backend"
+
 // orderMembers are those of a BackendOrder.
 var orderMembers = unknown.Kind{Known: []string{"backend", "event", "held", "limit", "by", "why", "at"}}
 
@@ -97,7 +100,8 @@ func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, ch
 			return fmt.Errorf("jobs: backend %q: %w", name, err)
 		}
 		text = orderMembers.Append(text, o.later)
-		if err := tx.Write(ctx, store.Record{Kind: store.WatchedKind, Name: name, Version: o.version, Value: string(text)}); err != nil {
+		tx.Announce()
+		if err := tx.Write(ctx, store.Record{Kind: backendKind, Name: name, Version: o.version, Value: string(text)}); err != nil {
 			return err
 		}
 		return appendLine(ctx, tx, Line{At: o.At, Event: event, By: by, Why: why, Backend: &o})
@@ -112,7 +116,7 @@ func (j *Jobs) BackendOrders(ctx context.Context) ([]BackendOrder, error) {
 }
 
 func orders(ctx context.Context, from reader) (list []BackendOrder, err error) {
-	err = each(ctx, from, store.WatchedKind, func(r store.Record) error {
+	err = each(ctx, from, backendKind, func(r store.Record) error {
 		var o BackendOrder
 		later, err := orderMembers.Unmarshal([]byte(r.Value), &o)
 		if err != nil { // it stops no other
@@ -140,9 +144,7 @@ func (j *Jobs) steer(ctx context.Context, steer func(BackendOrder)) {
 	go func() { // ends with ctx
 		defer close(watched)
 		for ctx.Err() == nil {
-			if w, ok := j.engine.(store.Watcher); ok {
-				_ = w.Watch(ctx, wake) // it is tried again
-			}
+			_ = j.engine.Watch(ctx, wake) // it is tried again
 			wake()
 			_ = wait.For(ctx, j.Clock, readEach)
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/weirflow/weir/internal/failed"
 )
 
-// EditedFrom is a header of messages that [Jobs.Edit] has made: the id of the message that it replaced.
-const EditedFrom = "Edited-From"
+// editedFrom is a header of messages that [Jobs.Edit] has made: the id of the message that it replaced.
+const editedFrom = "Edited-From"
 
 // edited is what Jobs.Edit does to a message.
 const edited = "edit"
@@ -25,7 +25,7 @@ var errGone = errors.New("the message is gone, or a worker has it")
 const maxIDPrefix = 900 // of an edited message; an id has 1,024 bytes at most
 
 // Edit puts a message with another payload into the queue to, and removes the message that was listed as e from queue, in a transaction with a
-// line of the log. It returns that as a completed job. The new message has an id of its own and the old id in its header [EditedFrom]. It starts
+// line of the log. It returns that as a completed job. The new message has an id of its own and the old id in its header Edited-From. It starts
 // as for a first visit, without the request id, so its calls are new requests. The error matches [store.ErrChanged] if e is gone, is leased, or
 // was taken since; then the queues stay as they are.
 func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string, payload []byte, by, why string) (Job, error) {
@@ -48,7 +48,7 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 		if m.Meta.Headers == nil {
 			m.Meta.Headers = map[string]string{}
 		}
-		m.Meta.Headers[EditedFrom] = e.Meta.ID
+		m.Meta.Headers[editedFrom] = e.Meta.ID
 		m.Meta.ID, m.Payload, m.Cause, m.Delay = editedID(e.Meta.ID, payload), payload, "", 0
 		done, err := tx.Edit(ctx, store.Edit{Do: store.Merge, Queue: queue, Entry: entry, To: to})
 		if err != nil {

@@ -41,7 +41,7 @@ func TestEdit(t *testing.T) {
 	m := sent[0]
 	require.Equal(t, `"TXL"`, string(m.Payload))
 	require.NotEqual(t, "o/1", m.Meta.ID)
-	require.Equal(t, map[string]string{"Trace": "7", jobs.EditedFrom: "o/1"}, m.Meta.Headers)
+	require.Equal(t, map[string]string{"Trace": "7", "Edited-From": "o/1"}, m.Meta.Headers)
 	require.Equal(t, []any{store.Cause(""), 0, 1, false, "", true, "bank"},
 		[]any{m.Cause, m.Meta.Visit, m.Meta.Merges, m.Meta.OutcomeUnknown, m.Meta.Request, m.Meta.Remembered.IsZero(), m.Meta.Provider})
 

@@ -18,13 +18,13 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
-var kinds = []string{"job", "job-ended", "log", "log-head", "worker", store.WatchedKind}
+var kinds = []string{"job", "job-ended", "log", "log-head", "worker", "backend"}
 
 // The records of a job, of a job that was cancelled, of the log, of a worker, and of what is wanted of a backend (law W4).
 func TestFormatsOfRecords(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(golden.At)
-	engine := memory.Open(memory.WithClock(mock))
+	engine := memory.Open(memory.Config{Clock: mock})
 	var written strings.Builder
 	writeRecords(t, engine, mock)
 	for _, kind := range kinds {
@@ -34,7 +34,7 @@ func TestFormatsOfRecords(t *testing.T) {
 			fmt.Fprintf(&written, "%s\t%s\t%d\t%s\n", r.Kind, r.Name, r.Version, r.Value)
 		}
 	}
-	old := memory.Open(memory.WithClock(mock))
+	old := memory.Open(memory.Config{Clock: mock})
 	require.NoError(t, old.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
 		for line := range strings.Lines(string(golden.Written(t, "records", []byte(written.String())))) {
 			part := strings.SplitN(strings.TrimSuffix(line, "\n"), "\t", 4)

@@ -58,10 +58,10 @@ type Job struct {
 	Runner    string    `json:"runner,omitempty"` // the process that ran the last step
 
 	// Where it is. A later version may know actions and filters that this version does not.
-	Format int            `json:"format"`
-	After  store.Position `json:"after,omitempty"` // of its last step
-	Until  store.Position `json:"until,omitempty"`
-	Next   time.Time      `json:"next,omitzero"` // the earliest time of the next step, because of Rate
+	Format int       `json:"format"`
+	After  int64     `json:"after,omitempty"` // of its last step
+	Until  int64     `json:"until,omitempty"`
+	Next   time.Time `json:"next,omitzero"` // the earliest time of the next step, because of Rate
 
 	version    int64 // of the record
 	unreadable bool  // Error says why

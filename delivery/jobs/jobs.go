@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
@@ -33,9 +34,6 @@ const (
 	page         = 1000 // records that are read at once
 	conflicts    = 100  // of transactions in a row, before one is given up
 )
-
-// ErrNotFound is matched by the error of a job that the engine does not have.
-var ErrNotFound = errors.New("jobs: there is no such job")
 
 // Config are the settings of [New].
 type Config struct {
@@ -161,7 +159,7 @@ func (j *Jobs) write(ctx context.Context, tx store.Tx, job *Job, event, by, why 
 	return appendLine(ctx, tx, Line{At: tx.Now().UTC(), Event: event, By: by, Why: why, Job: *job})
 }
 
-// Get returns a job. The error matches [ErrNotFound] if the id is unknown; jobs that ended long ago are only in the log. For a job that cannot
+// Get returns a job. The error matches [fs.ErrNotExist] if the id is unknown; jobs that ended long ago are only in the log. For a job that cannot
 // be read, it returns an error, and a Job with the known fields.
 func (j *Jobs) Get(ctx context.Context, id int) (Job, error) { return get(ctx, j.engine, id) }
 
@@ -197,7 +195,7 @@ func get(ctx context.Context, from reader, id int) (Job, error) {
 			return readJob(rs[0])
 		}
 	}
-	return Job{}, fmt.Errorf("%w: %d", ErrNotFound, id)
+	return Job{}, fmt.Errorf("jobs: there is no job %d: %w", id, fs.ErrNotExist)
 }
 
 func all(ctx context.Context, from reader, kind string) (list []Job, err error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 // local keeps records in memory: see Config.Local. What it lists it claims, so that it can move and remove that.
@@ -24,10 +25,12 @@ type local struct {
 // place is where a message stands. A queue has one job at a time.
 type place struct {
 	queue    string
-	position store.Position
+	position int64
 }
 
 func (l *local) Locks() lock.Locks { return l.memory.Locks() }
+
+func (l *local) Watch(ctx context.Context, changed func()) error { return l.memory.Watch(ctx, changed) }
 
 func (l *local) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
 	return l.memory.Records(ctx, kind, after, limit)
@@ -71,7 +74,7 @@ func (l *local) giveBack(ctx context.Context, queue string) error {
 }
 
 func ignoreLost(err error) error {
-	if errors.Is(err, store.ErrLeaseLost) {
+	if storearg.IsLost(err) {
 		return nil
 	}
 	return err

@@ -18,27 +18,25 @@ type Partition struct {
 	State string `json:"state"`
 	Lag   int64  `json:"lag"`           // elements that were not read yet; -1 if the input does not know
 	Why   string `json:"why,omitempty"` // of failing: the last error
+
+	// Of [Owners]: the ID of the worker that has it, "" if none has, and when the worker reported.
+	Worker string    `json:"-"`
+	Seen   time.Time `json:"-"`
 }
 
 // InTrouble reports whether the partition is without an owner, or its pipeline fails.
 func (p *Partition) InTrouble() bool { return p.State == Unowned || p.State == "failing" }
 
-// Owned is a partition with its owner.
-type Owned struct {
-	Partition
-	Worker string    // the ID of the owner; "" if there is none
-	Seen   time.Time // when the worker reported
-}
-
-// Owners returns the partitions in the reports of workers: partitions in trouble first, then by pipeline and name. If several workers report the
+// Owners returns the partitions in the reports of workers, with their owners: partitions in trouble first, then by pipeline and name. If several workers report the
 // same partition, the worker with the highest epoch owns it. A partition is without an owner if a worker reports that later, and the owner has
 // not reported since: it was killed.
-func Owners(workers []Worker) (list []Owned) {
+func Owners(workers []Worker) (list []Partition) {
 	type key struct{ pipeline, name string }
-	owned, unowned := map[key]Owned{}, map[key]Owned{}
+	owned, unowned := map[key]Partition{}, map[key]Partition{}
 	for _, w := range workers {
 		for _, p := range w.Partitions {
-			k, o := key{p.Pipeline, p.Name}, Owned{p, w.ID, w.Seen}
+			k, o := key{p.Pipeline, p.Name}, p
+			o.Worker, o.Seen = w.ID, w.Seen
 			of := owned
 			if p.State == Unowned {
 				of, o.Worker = unowned, ""
@@ -56,8 +54,8 @@ func Owners(workers []Worker) (list []Owned) {
 	for _, o := range owned {
 		list = append(list, o)
 	}
-	slices.SortFunc(list, func(a, b Owned) int {
-		return cmp.Or(byTrouble(&a.Partition, &b.Partition), cmp.Compare(a.Pipeline, b.Pipeline), cmp.Compare(a.Name, b.Name))
+	slices.SortFunc(list, func(a, b Partition) int {
+		return cmp.Or(byTrouble(&a, &b), cmp.Compare(a.Pipeline, b.Pipeline), cmp.Compare(a.Name, b.Name))
 	})
 	return list
 }

@@ -336,7 +336,7 @@ func TestABackendOrderThatCannotBeRead(t *testing.T) {
 		s := memory.Open()
 		j := jobsOf(t, s)
 		require.NoError(t, s.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
-			return tx.Write(ctx, store.Record{Kind: store.WatchedKind, Name: "a", Value: `{"backend":"a","limit":"auto"}`})
+			return tx.Write(ctx, store.Record{Kind: "backend", Name: "a", Value: `{"backend":"a","limit":"auto"}`})
 		}))
 		_, err := j.HoldBackend(t.Context(), "b", "ann", "test")
 		require.NoError(t, err)
@@ -394,7 +394,7 @@ func TestABackendOrderOfALaterVersion(t *testing.T) {
 	const later = `"share":{"of":[1,2.50]},"until":"noon"`
 	require.NoError(t, s.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
 		return tx.Write(ctx, store.Record{
-			Kind: store.WatchedKind, Name: "a",
+			Kind: "backend", Name: "a",
 			Value: `{"backend":"a","event":"hold","held":"migration (bob)","by":"bob","why":"migration","at":"2026-01-02T03:04:05Z",` + later + `}`,
 		})
 	}))
@@ -402,7 +402,7 @@ func TestABackendOrderOfALaterVersion(t *testing.T) {
 		o, err := j.LimitBackend(t.Context(), "a", 5, "ann", "test")
 		require.NoError(t, err)
 		require.Equal(t, "migration (bob)", o.Held)
-		rs, err := s.Records(t.Context(), store.WatchedKind, "", 2)
+		rs, err := s.Records(t.Context(), "backend", "", 2)
 		require.NoError(t, err)
 		require.Len(t, rs, 1)
 		require.Contains(t, rs[0].Value, `"limit":5`)

@@ -25,7 +25,7 @@ import (
 )
 
 var (
-	// ErrHeld is matched by the *[HeldError] of a lock that another grant holds.
+	// ErrHeld is matched by the *[Holding] of a lock that another grant holds.
 	ErrHeld = errors.New("lock: held")
 
 	// ErrLost is returned for a grant that has ceased to be valid.
@@ -35,7 +35,7 @@ var (
 // Locks gives locks. Names and owners are UTF-8 without NUL, and not empty. Safe for concurrent use. An error that does not
 // match ErrHeld or ErrLost leaves open whether the call took effect.
 type Locks interface {
-	// Acquire gives the lock of a name to an owner for the time of the lease, or returns a *[HeldError]. It does not wait. The owner is only a
+	// Acquire gives the lock of a name to an owner for the time of the lease, or returns a *[Holding] as an error. It does not wait. The owner is only a
 	// text for people: the same owner cannot acquire its lock a second time.
 	Acquire(ctx context.Context, name, owner string, lease time.Duration) (Grant, error)
 
@@ -56,21 +56,15 @@ type Grant struct {
 	Fence       uint64 // the fencing number: from 1, higher with each grant of the name
 }
 
-// Holding is a lock that is held.
+// Holding is a lock that is held. It is the error of Acquire for such a lock.
 type Holding struct {
 	Grant
 	For time.Duration // the rest of the lease
 }
 
-// HeldError reports the owner of a lock.
-type HeldError struct {
-	Name, Owner string
-	For         time.Duration // the rest of the lease
-}
-
-func (e *HeldError) Error() string {
-	return fmt.Sprintf("%v: %q, by %q, for another %v at most", ErrHeld, e.Name, e.Owner, e.For)
+func (h *Holding) Error() string {
+	return fmt.Sprintf("%v: %q, by %q, for another %v at most", ErrHeld, h.Name, h.Owner, h.For)
 }
 
 // Unwrap returns [ErrHeld].
-func (*HeldError) Unwrap() error { return ErrHeld }
+func (*Holding) Unwrap() error { return ErrHeld }

@@ -39,7 +39,7 @@ func (m *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) e
 	})
 }
 
-// Watch implements [store.Watcher].
+// Watch implements [store.Keeper].
 func (m *Engine) Watch(ctx context.Context, changed func()) error {
 	if err := m.do(ctx, func() error { m.watchers = append(m.watchers, &changed); return nil }); err != nil {
 		return err
@@ -71,8 +71,10 @@ func (m *Engine) list(kind, after string, limit int) []store.Record {
 type memoryTx struct {
 	m       *Engine
 	undo    []func()
-	watched bool // it has written what is watched
+	watched bool // it has announced something
 }
+
+func (t *memoryTx) Announce() { t.watched = true }
 
 func (t *memoryTx) Now() time.Time { return t.m.clock.Now() }
 
@@ -89,7 +91,6 @@ func (t *memoryTx) Write(_ context.Context, r store.Record) error {
 	if old.Version != r.Version {
 		return store.ErrChanged
 	}
-	t.watched = t.watched || r.Kind == store.WatchedKind
 	t.undo = append(t.undo, func() {
 		if delete(t.m.records, key); there {
 			t.m.records[key] = old

@@ -69,7 +69,7 @@ func (m *memoryLocks) Acquire(ctx context.Context, name, owner string, lease tim
 		m.locks[name] = l
 	}
 	if l.owner != "" && l.until.After(now) {
-		return lock.Grant{}, &lock.HeldError{Name: name, Owner: l.owner, For: l.until.Sub(now)}
+		return lock.Grant{}, &lock.Holding{Grant: lock.Grant{Name: name, Owner: l.owner}, For: l.until.Sub(now)}
 	}
 	l.owner, l.until = owner, now.Add(lease)
 	l.fence++

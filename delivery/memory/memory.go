@@ -38,7 +38,7 @@ type memoryQueues struct {
 	mu     sync.Mutex
 	queues map[string]*memoryQueue
 	size   int
-	last   store.Position
+	last   int64
 
 	locks    *memoryLocks
 	records  map[recordKey]store.Record
@@ -46,15 +46,13 @@ type memoryQueues struct {
 }
 
 var (
-	_ store.Keeper  = (*Engine)(nil)
-	_ store.Chooser = (*Engine)(nil)
-	_ store.ByKey   = (*Engine)(nil)
-	_ store.Watcher = (*Engine)(nil)
+	_ store.Keeper = (*Engine)(nil)
+	_ store.ByKey  = (*Engine)(nil)
 )
 
 type memoryQueue struct {
-	entries map[store.Position]*memoryEntry
-	ids     map[store.Identity]store.Position
+	entries map[int64]*memoryEntry
+	ids     map[store.Identity]int64
 	ready   readyHeap
 	keys    map[string]*readyHeap // the same, by key
 }
@@ -66,29 +64,16 @@ type memoryEntry struct {
 	lapses int
 }
 
-// Option changes a setting of [Open].
-type Option func(*memoryQueues)
-
-// WithClock sets the clock by which messages are due; the default is the machine's. It panics if c is nil.
-func WithClock(c clock.Clock) Option {
-	guard.RefuseNil("memory: WithClock", "clock", c)
-	return func(m *memoryQueues) { m.machine = c }
+// Config are the settings of [Open]. A zero field has its default.
+type Config struct {
+	Clock clock.Clock // by which messages are due; the default is the machine's
+	Limit int         // of the messages in all queues; a Put beyond it fails with [store.ErrFull]. The default is none
 }
 
-// WithLimit bounds the messages in all queues; a Put beyond it fails with [store.ErrFull]. The default is unlimited. It panics if n < 1.
-func WithLimit(n int) Option {
-	if n < 1 {
-		panic(fmt.Sprintf("memory: WithLimit: %d is less than 1", n))
-	}
-	return func(m *memoryQueues) { m.limit = n }
-}
-
-// Open returns an engine without messages.
-func Open(opts ...Option) *Engine {
-	m := &memoryQueues{machine: clock.New(), queues: map[string]*memoryQueue{}, records: map[recordKey]store.Record{}}
-	for _, opt := range opts {
-		opt(m)
-	}
+// Open returns an engine without messages. Where several configs are given, a later one counts.
+func Open(config ...Config) *Engine {
+	c := guard.Merged(config)
+	m := &memoryQueues{machine: cmp.Or(c.Clock, clock.New()), limit: c.Limit, queues: map[string]*memoryQueue{}, records: map[recordKey]store.Record{}}
 	m.clock = wait.NewForward(m.machine)
 	m.locks = newLocks(m.clock)
 	return &Engine{memoryQueues: m}
@@ -164,7 +149,7 @@ func (m *Engine) put(queue string, message *store.Message) {
 func (m *Engine) insert(queue string, e *memoryEntry) {
 	q := m.queues[queue]
 	if q == nil {
-		q = &memoryQueue{entries: map[store.Position]*memoryEntry{}, ids: map[store.Identity]store.Position{}, keys: map[string]*readyHeap{}}
+		q = &memoryQueue{entries: map[int64]*memoryEntry{}, ids: map[store.Identity]int64{}, keys: map[string]*readyHeap{}}
 		m.queues[queue] = q
 	}
 	q.entries[e.Position] = e
@@ -201,7 +186,7 @@ func (m *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 		}
 		q := m.queues[queue]
 		now := m.clock.Now()
-		for size := 0; q != nil && len(taken) < limit && size < store.MaxBytes && q.ready.due(now); {
+		for size := 0; q != nil && len(taken) < limit && size < storearg.MaxBytes && q.ready.due(now); {
 			size += len(q.ready.list[0].Payload)
 			taken = append(taken, m.grant(q, queue, q.ready.list[0], now.Add(lease)))
 		}
@@ -232,7 +217,7 @@ func (m *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limi
 		size := 0
 		for _, key := range keys {
 			of := q.keys[key]
-			for n := 0; n < min(t.Each, limit/len(keys)) && size < store.MaxBytes && of.due(now); n++ {
+			for n := 0; n < min(t.Each, limit/len(keys)) && size < storearg.MaxBytes && of.due(now); n++ {
 				size += len(of.list[0].Payload)
 				taken = append(taken, m.grant(q, queue, of.list[0], now.Add(lease)))
 			}
@@ -250,7 +235,7 @@ func (m *Engine) grant(q *memoryQueue, queue string, e *memoryEntry, until time.
 	q.set(e, until)
 	return store.Leased{
 		Message: e.Clone(), Position: e.Position, Lapses: e.lapses,
-		Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(int64(e.Position), 10), Fence: e.Fence},
+		Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(e.Position, 10), Fence: e.Fence},
 	}
 }
 
@@ -296,7 +281,7 @@ func (m *Engine) Move(ctx context.Context, moves ...store.Move) error {
 	})
 }
 
-// Choose implements [store.Chooser].
+// Choose implements [store.Store].
 func (m *Engine) Choose(ctx context.Context, provider string, lease store.Lease) error {
 	check := func() error { return storearg.Provider(provider) }
 	return m.settle(ctx, []store.Lease{lease}, check, func(_ int, _ *memoryQueue, e *memoryEntry) { e.Meta.Provider = provider })
@@ -333,7 +318,7 @@ func (q *memoryQueue) leased(l store.Lease) *memoryEntry {
 	if err != nil {
 		return nil
 	}
-	e := q.entries[store.Position(position)]
+	e := q.entries[position]
 	if e == nil || e.Fence != l.Fence || e.LeasedUntil.IsZero() {
 		return nil
 	}
@@ -365,7 +350,7 @@ func (m *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 		now := m.clock.Now()
 		size := 0
 		for _, e := range all[:min(p.Max, len(all))] {
-			if size >= store.MaxBytes {
+			if size >= storearg.MaxBytes {
 				break
 			}
 			size += len(e.Payload)
@@ -417,7 +402,7 @@ func (m *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 		now := m.clock.Now()
 		size := 0
 		for _, e := range m.matching(queue, &f, p) {
-			if len(taken) < p.Max && size < store.MaxBytes && !e.Held && !e.LeasedUntil.After(now) {
+			if len(taken) < p.Max && size < storearg.MaxBytes && !e.Held && !e.LeasedUntil.After(now) {
 				size += len(e.Payload)
 				taken = append(taken, m.grant(m.queues[queue], queue, e, now.Add(lease)))
 			}

@@ -18,12 +18,12 @@ func TestMemory(t *testing.T) {
 	deliverytest.RunStore(t, func(*testing.T) deliverytest.StorePlace {
 		mock := clock.NewMock()
 		mock.Set(time.Unix(1_700_000_000, 0))
-		engine := memory.Open(memory.WithClock(mock))
+		engine := memory.Open(memory.Config{Clock: mock})
 		return deliverytest.StorePlace{
 			Open:    func() (store.Store, error) { return engine.Reopen(), nil },
 			Wait:    mock.Add,
 			SetBack: func(d time.Duration) { mock.Set(mock.Now().Add(-d)) },
-			Full:    func() (store.Store, error) { return memory.Open(memory.WithClock(mock), memory.WithLimit(100)), nil },
+			Full:    func() (store.Store, error) { return memory.Open(memory.Config{Clock: mock, Limit: 100}), nil },
 		}
 	})
 }

@@ -60,6 +60,7 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/verdicts"
 	"github.com/weirflow/weir/internal/wait"
 )
@@ -137,7 +138,7 @@ func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) e
 		return err
 	}
 	r := &relay{
-		Config: c, store: s, notified: make(chan struct{}, 1), refused: map[store.Position]refusal{}, due: map[store.Position]bool{},
+		Config: c, store: s, notified: make(chan struct{}, 1), refused: map[int64]refusal{}, due: map[int64]bool{},
 	}
 	listening, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
@@ -175,15 +176,15 @@ type relay struct {
 
 	// What Publish has failed for. A message is not refused before another one was published since.
 	failures int            // in a row
-	doubt    store.Position // up to here messages go one by one
-	probed   store.Position // the last one that failed alone
+	doubt    int64          // up to here messages go one by one
+	probed   int64          // the last one that failed alone
 	doubted  []store.Leased // that failed alone since something was published
-	refused  map[store.Position]refusal
+	refused  map[int64]refusal
 
 	// What is owed to the store. A lease that is neither settled nor given back counts as that of a relay that died.
 	published []store.Lease
 	back      []store.Lease
-	due       map[store.Position]bool // given back, so they were due: the store's clock, which may go ahead, says when again
+	due       map[int64]bool // given back, so they were due: the store's clock, which may go ahead, says when again
 
 	mu   sync.Mutex // guards what follows
 	said said
@@ -247,7 +248,7 @@ func (r *relay) run(ctx context.Context) error {
 
 // batch publishes what comes next, and removes it. It returns how many messages it has tried.
 func (r *relay) batch(ctx context.Context) (int, error) {
-	var after store.Position
+	var after int64
 	if r.failures > patience {
 		after = r.probed
 	}
@@ -298,13 +299,13 @@ func (r *relay) batch(ctx context.Context) (int, error) {
 // settle removes what was published, and gives back what was not.
 func (r *relay) settle(ctx context.Context) error {
 	if len(r.published) > 0 {
-		if err := r.store.Done(ctx, r.published...); err != nil && !errors.Is(err, store.ErrLeaseLost) { // purged meanwhile
+		if err := r.store.Done(ctx, r.published...); err != nil && !storearg.IsLost(err) { // purged meanwhile
 			return err
 		}
 		r.published = nil
 	}
 	if len(r.back) > 0 {
-		if err := r.store.Release(ctx, 0, r.back...); err != nil && !errors.Is(err, store.ErrLeaseLost) {
+		if err := r.store.Release(ctx, 0, r.back...); err != nil && !storearg.IsLost(err) {
 			return err
 		}
 		r.back = nil
@@ -347,9 +348,9 @@ func (r *relay) suspects(ctx context.Context, leased []store.Leased) ([]store.Le
 }
 
 // next returns what stands first behind a position, is due and does not wait: one message as long as one of them is in doubt.
-func (r *relay) next(ctx context.Context, after store.Position) (due []store.Entry, err error) {
+func (r *relay) next(ctx context.Context, after int64) (due []store.Entry, err error) {
 	// From the beginning each time: a transaction that commits late has a low position.
-	seen := map[store.Position]bool{}
+	seen := map[int64]bool{}
 	size := 0
 	for page := (store.Page{After: after, Max: r.Batch}); ; {
 		entries, err := r.store.List(ctx, r.Queue, store.Filter{}, page)
@@ -365,13 +366,13 @@ func (r *relay) next(ctx context.Context, after store.Position) (due []store.Ent
 				continue
 			}
 			size += len(e.Payload)
-			if due = append(due, e); len(due) == r.Batch || size >= store.MaxBytes || due[0].Position <= r.doubt || r.failures > 0 {
+			if due = append(due, e); len(due) == r.Batch || size >= storearg.MaxBytes || due[0].Position <= r.doubt || r.failures > 0 {
 				return due, nil
 			}
 		}
 		if len(entries) == 0 {
 			if after == 0 { // all were listed: the others were purged
-				maps.DeleteFunc(r.refused, func(p store.Position, _ refusal) bool { return !seen[p] })
+				maps.DeleteFunc(r.refused, func(p int64, _ refusal) bool { return !seen[p] })
 			}
 			return due, nil
 		}
@@ -409,7 +410,7 @@ func (r *relay) failed(ctx context.Context, entries []store.Leased, err error) {
 func (r *relay) refuse(ctx context.Context) error {
 	doubted := r.doubted
 	r.doubted = nil
-	counted := map[store.Position]bool{}
+	counted := map[int64]bool{}
 	for _, e := range doubted {
 		if counted[e.Position] { // an outage is counted once
 			continue
@@ -452,7 +453,7 @@ func (r *relay) bury(ctx context.Context, l store.Leased) error {
 	delete(r.refused, l.Position)
 	delete(r.due, l.Position)
 	err := r.store.Move(ctx, store.Move{Lease: l.Lease, Queue: r.Queue + dead, Message: m})
-	if errors.Is(err, store.ErrLeaseLost) { // purged meanwhile
+	if storearg.IsLost(err) { // purged meanwhile
 		return nil
 	}
 	if err != nil {
@@ -463,7 +464,7 @@ func (r *relay) bury(ctx context.Context, l store.Leased) error {
 
 // claim leases exactly these entries: another message with one of their ids stays.
 func (r *relay) claim(ctx context.Context, entries []store.Entry) (leased []store.Leased, err error) {
-	ours := make(map[store.Position]bool, len(entries))
+	ours := make(map[int64]bool, len(entries))
 	ids := make([]string, len(entries))
 	for i, e := range entries {
 		ours[e.Position], ids[i] = true, e.Meta.ID
@@ -482,7 +483,7 @@ func (r *relay) claim(ctx context.Context, entries []store.Entry) (leased []stor
 		for _, c := range claimed {
 			if ours[c.Position] {
 				leased = append(leased, c)
-			} else if err := r.store.Release(ctx, max(0, c.Meta.Due.Sub(r.Clock.Now())), c.Lease); err != nil && !errors.Is(err, store.ErrLeaseLost) {
+			} else if err := r.store.Release(ctx, max(0, c.Meta.Due.Sub(r.Clock.Now())), c.Lease); err != nil && !storearg.IsLost(err) {
 				r.giveBack(ctx, leased)
 				return nil, err
 			}

@@ -355,10 +355,10 @@ func TestRelayWhosePublishNeverSucceeds(t *testing.T) {
 // woken is a store that says when something was put.
 type woken struct {
 	store.Inspector
-	notify chan func()
+	notify chan func(misses bool)
 }
 
-func (n woken) Notify(ctx context.Context, _ string, wake func()) error {
+func (n woken) Wake(ctx context.Context, _ string, wake func(misses bool)) error {
 	n.notify <- wake
 	<-ctx.Done()
 	return context.Cause(ctx)
@@ -367,7 +367,7 @@ func (n woken) Notify(ctx context.Context, _ string, wake func()) error {
 func TestRelayIsNotified(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		n := woken{w.store, make(chan func(), 1)}
+		n := woken{w.store, make(chan func(misses bool), 1)}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- outbox.Relay(ctx, n, w.locks, w.config()) }()
@@ -377,7 +377,7 @@ func TestRelayIsNotified(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			w.stage(0, strconv.Itoa(len(w.published)))
 			before := len(w.published)
-			wake()
+			wake(true)
 			synctest.Wait()
 			require.Len(t, w.published, before+1)
 		}

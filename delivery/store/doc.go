@@ -27,19 +27,17 @@
 //   - [Store]: it leases them, so that any number of workers share a queue
 //   - [Inspector]: it looks into its queues, and moves messages between them atomically; it needs an index, such as a database has
 //   - [ByKey]: it takes the messages of keys in turn
-//   - [Chooser]: it keeps the choice of a provider with a message
-//   - [Notifier]: it reports puts; its consumers poll as well
-//   - [Waker]: it reports all that its consumers must know, so that they do not poll
+//   - [Waker]: it says when to look into a queue
 //   - [Keeper]: it has locks (package delivery/lock), and keeps records that change in one transaction with messages; jobs need it (package
 //     delivery/jobs)
 //
 // The engines of weir have:
 //
-//	                  Store   Inspector   ByKey   Chooser   Notifier   Waker   Keeper
-//	delivery/memory   x       x           x       x                            x
-//	ext/sqlite        x       x           x       x                            x
-//	ext/postgres      x       x           x       x                    x       x
-//	ext/jetstream     x       x                   x         x                  x
+//	                  Store   Inspector   ByKey   Waker   Keeper
+//	delivery/memory   x       x           x               x
+//	ext/sqlite        x       x           x               x
+//	ext/postgres      x       x           x       x       x
+//	ext/jetstream     x       x                   x       x
 //
 // Where an engine is not a Waker, consumers poll an empty queue: after 5 ms at first, then every 100 ms. Package deliverytest checks an engine
 // of your own.

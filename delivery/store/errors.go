@@ -15,9 +15,6 @@ var (
 
 	// ErrClosed is returned by a store that was closed.
 	ErrClosed = guard.MarkPermanent(errors.New("store: closed"))
-
-	// ErrLeaseLost is matched by every *[LeaseError].
-	ErrLeaseLost = errors.New("store: the lease is lost")
 )
 
 // LeaseError names the leases of a call that are lost: the messages were settled, purged or taken by another consumer. The
@@ -26,20 +23,19 @@ type LeaseError struct {
 	Lost []Lease
 }
 
+const leaseLost = "store: the lease is lost"
+
 func (e *LeaseError) Error() string {
 	if len(e.Lost) == 0 {
-		return ErrLeaseLost.Error()
+		return leaseLost
 	}
 	l := e.Lost[0]
-	s := fmt.Sprintf("%v: message %s of queue %q, fencing number %d", ErrLeaseLost, l.Entry, l.Queue, l.Fence)
+	s := fmt.Sprintf("%s: message %s of queue %q, fencing number %d", leaseLost, l.Entry, l.Queue, l.Fence)
 	if more := len(e.Lost) - 1; more > 0 {
 		s += fmt.Sprintf(", and %d more", more)
 	}
 	return s
 }
-
-// Unwrap returns [ErrLeaseLost].
-func (*LeaseError) Unwrap() error { return ErrLeaseLost }
 
 // PutError is the error of the Put of a [Consumer], which may have stored some of the messages.
 type PutError struct {

@@ -25,6 +25,10 @@ type Keeper interface {
 	// Update runs f in a transaction, which commits if f returns nil. If f returns an error, it rolls back and returns that error. f may run
 	// more than once, so it must set its results anew each time, not add to them. It must use only tx of the engine.
 	Update(ctx context.Context, f func(ctx context.Context, tx Tx) error) error
+	// Watch calls changed when a transaction that has called [Tx.Announce] was committed, until ctx ends or it fails, and returns the reason. It
+	// first calls changed as soon as it would not miss one. changed does not block. An engine that cannot do so returns [errors.ErrUnsupported];
+	// then what is announced is read once a second.
+	Watch(ctx context.Context, changed func()) error
 }
 
 // Tx is a transaction of a [Keeper]. It is used by a single goroutine, until f returns.
@@ -39,6 +43,8 @@ type Tx interface {
 	// a value the record is removed. If another transaction was faster, it returns ErrChanged.
 	Write(ctx context.Context, r Record) error
 
+	// Announce makes the commit call the functions of [Keeper.Watch], on all machines. An engine that cannot watch ignores it.
+	Announce()
 	// Edit changes messages, and reports for each whether it did.
 	Edit(ctx context.Context, edits ...Edit) (done []bool, err error)
 }
@@ -77,13 +83,3 @@ const (
 	// done if a message is due or held.
 	Due Action = "due"
 )
-
-// Watcher is a [Keeper] that reports when records of the kind [WatchedKind] are written. On other engines they are read once a second.
-type Watcher interface {
-	// Watch calls changed when such a record was written, until ctx ends or it fails, and returns the reason. It first calls changed as soon as
-	// it would not miss a change. changed does not block.
-	Watch(ctx context.Context, changed func()) error
-}
-
-// WatchedKind is the kind of the records with orders to backends.
-const WatchedKind = "backend"

@@ -11,7 +11,7 @@ import (
 )
 
 // Engine keeps messages. It declares its other abilities by the interfaces that it implements: [Store] (leases) or [Consumer], [Inspector]
-// (filters and positions), [Chooser], [Notifier] or [Waker], and lock.Locks for work that only a single process may do. A queue checks for the
+// (filters and positions), [ByKey], [Waker], and lock.Locks for work that only a single process may do. A queue checks for the
 // interfaces that its options need when it is made.
 //
 // The name of a queue is UTF-8, without NUL, and not empty. The methods are safe for concurrent use, do not keep references to their arguments,
@@ -62,7 +62,8 @@ type Store interface {
 
 	// Take leases up to max messages that are due, the earliest due first, and returns them: none if none is due. It does not wait. A message is
 	// not returned before its delay has passed by the clock of the store, which does not go back when the machine's clock does (law D3). Nor is
-	// it taken again before its lease has ended. It stops after the message with which the payloads reach [MaxBytes].
+	// it taken again before its lease has ended. It stops after the message with which the payloads reach
+	// 16 MiB: so at least one message is returned, whatever its size.
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 
 	// Extend makes the leases end after the time d from now, even if that is sooner than before.
@@ -73,6 +74,9 @@ type Store interface {
 
 	// Release gives messages back. They are due again after the delay, at least 0.
 	Release(ctx context.Context, delay time.Duration, leases ...Lease) error
+	// Choose sets Meta.Provider of a message that was taken. When it returns nil, that is as safe as the message. A store that cannot keep it
+	// returns [errors.ErrUnsupported].
+	Choose(ctx context.Context, provider string, lease Lease) error
 }
 
 // A lease that was lost is refused by Extend, Done, Release and Move with a *[LeaseError] that names it; the others of the
@@ -90,8 +94,8 @@ type Lease struct {
 type Leased struct {
 	Message
 	Lease Lease
-	// Position is the place of the message in its queue, if the store is an [Inspector].
-	Position Position
+	// Position is the place of the message in its queue, if the store is an [Inspector]: see [Entry].
+	Position int64
 	// Lapses is how many of its leases in this queue have ended before it was settled or given back: its consumers died, or hung.
 	Lapses int
 	// Foreign reports that another program may have put it: without a schema of its own it has the schema of the queue's codec.
@@ -100,17 +104,13 @@ type Leased struct {
 	Damage error
 }
 
-// MaxBytes bounds the bytes of the payloads that a call of a store returns: the message that reaches it is the last, so at least one message is
-// returned, whatever its size.
-const MaxBytes = 16 << 20
-
 // Inspector is a store that can look into its queues.
 type Inspector interface {
 	Store
 
 	// List returns messages of a queue in the order of their positions, due or not, leased or not, without changing them. To get the next page,
 	// set [Page.After] to the position of the last entry. Messages that others put and remove meanwhile do not change a page that was read, and
-	// do not move messages from page to page. Like Take it stops at [MaxBytes], so only an empty page means the end.
+	// do not move messages from page to page. Like Take it stops at 16 MiB, so only an empty page means the end.
 	List(ctx context.Context, queue string, f Filter, p Page) ([]Entry, error)
 
 	// Count counts the messages that match.
@@ -120,7 +120,7 @@ type Inspector interface {
 	// It may work in steps, so that others need not wait: after an error some may be gone.
 	Purge(ctx context.Context, queue string, f Filter) (int, error)
 
-	// Claim leases messages that match and are neither leased nor held, due or not, in the order of their positions. It stops at [MaxBytes], as
+	// Claim leases messages that match and are neither leased nor held, due or not, in the order of their positions. It stops at 16 MiB, as
 	// Take does.
 	Claim(ctx context.Context, queue string, f Filter, p Page, lease time.Duration) ([]Leased, error)
 
@@ -130,14 +130,6 @@ type Inspector interface {
 
 	// Queues returns the names of the queues that are not empty, in order.
 	Queues(ctx context.Context) ([]string, error)
-}
-
-// Notifier is a store that can say when to look into a queue again, so that its consumers are not late. Sources use it if available, and poll as
-// well.
-type Notifier interface {
-	// Notify calls wake when something may have become due in a queue, until ctx ends or it fails, and returns the reason. It may miss some
-	// events.
-	Notify(ctx context.Context, queue string, wake func()) error
 }
 
 // ByKey is a store that takes the messages of keys ([message.Meta].Key) in turn.
@@ -155,35 +147,28 @@ type Turn struct {
 	Except []string // not of these keys
 }
 
-// Chooser is a store that keeps the choice of a provider with a message.
-type Chooser interface {
-	// Choose sets Meta.Provider of a message that was taken. When it returns nil, that is as safe as the message.
-	Choose(ctx context.Context, provider string, lease Lease) error
-}
-
-// Waker is a store whose consumers do not poll.
+// Waker is a store that says when to look into a queue. Without it consumers poll an empty queue: after 5 ms at first, then every 100 ms.
 type Waker interface {
 	// Wake calls wake when a message of a queue may have become due: it was put or given back, or its delay or its lease has ended. It does so
 	// until ctx ends or it fails, and returns the reason: [ErrClosed] if the store was closed. It first calls wake as soon as it would not miss
-	// an event. After an error consumers log it, poll every 100 ms, and call Wake again after a second.
-	Wake(ctx context.Context, queue string, wake func()) error
+	// an event. misses says that it may miss events all the same, so that the consumer polls as well: a store that only knows of puts, for example.
+	// After an error consumers log it, poll every 100 ms, and call Wake again after a second.
+	Wake(ctx context.Context, queue string, wake func(misses bool)) error
 }
-
-// Position is the place of a message in its queue: later messages have higher positions, and no position is used twice. Messages that were put
-// at the same time by several clients of a database may appear in another order than their positions.
-type Position int64
 
 // Page is a part of a queue.
 type Page struct {
-	After Position // only messages after it; 0: from the beginning
-	Until Position // only messages up to it, inclusive; 0: to the end
-	Max   int      // number of messages, at least 1
+	After int64 // only messages after it; 0: from the beginning
+	Until int64 // only messages up to it, inclusive; 0: to the end
+	Max   int   // number of messages, at least 1
 }
 
 // Entry is a message as [Inspector.List] shows it.
 type Entry struct {
 	Message
-	Position    Position
+	// Position is the place in the queue: later messages have higher positions, from 1 on, and no position is used twice. Messages that were put
+	// at the same time by several clients of a database may appear in another order than their positions.
+	Position    int64
 	Arrived     time.Time // when it was put in this queue, by the store's clock
 	LeasedUntil time.Time // zero: it is not leased
 	Held        bool      // it is not taken until it is released: see Hold
@@ -198,7 +183,7 @@ type Counts struct {
 	Next     time.Time      // when the first of them can be taken: its delay is over, or the lease of another consumer; zero if none can
 	Causes   map[Cause]int  // of dead letters
 	Reasons  map[string]int // a message counts once for each of its reasons
-	Last     Position       // the highest position; 0 if there is none
+	Last     int64          // the highest position; 0 if there is none
 	Age      time.Duration  // since Oldest, by the store's clock
 }
 

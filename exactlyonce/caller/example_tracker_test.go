@@ -15,7 +15,8 @@ import (
 // of its own.
 func ExampleTracker() {
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		id, err := exactlyonce.ParseID(r.Header.Get(exactlyonce.Header))
+		var id exactlyonce.ID
+		err := id.UnmarshalText([]byte(r.Header.Get(exactlyonce.Header)))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return

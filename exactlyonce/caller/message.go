@@ -29,7 +29,8 @@ func clientOf(secret []byte, name, message string) (c exactlyonce.Client) {
 func (e *element) resume(meta message.Meta) {
 	// A redelivery may have been sent before without a trace here. From the second attempt on, records are looked for.
 	made := int64(meta.Attempts) + 1
-	id, err := exactlyonce.ParseID(meta.Request)
+	var id exactlyonce.ID
+	err := id.UnmarshalText([]byte(meta.Request))
 	if err == nil && id.Client == clientOf(nil, e.tracker.config.Name, meta.ID) {
 		e.client = id.Client // a predecessor had no secret (law W4)
 	}

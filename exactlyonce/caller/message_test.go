@@ -22,7 +22,7 @@ import (
 func carriedID(ctx context.Context) (id exactlyonce.ID, found bool) {
 	e, found := ctx.Value(oncewire.ElementKey{}).(oncewire.Element)
 	if found {
-		id, _ = exactlyonce.ParseID(e.Carried())
+		id, _ = parseID(e.Carried())
 	}
 	return id, found
 }
@@ -180,4 +180,10 @@ func TestMessagesBesideNumbers(t *testing.T) {
 	require.Equal(t, []int64{1, 2}, checkList(t, tracker))
 	tracker.Ended(a, observe.Ending{})
 	require.EqualValues(t, 2, mustID(t, tracker.AttemptStarted(b, 1)).First)
+}
+
+// parseID reads an id.
+func parseID(text string) (id exactlyonce.ID, err error) {
+	err = id.UnmarshalText([]byte(text))
+	return id, err
 }

@@ -368,7 +368,7 @@ func WithStep(ctx context.Context, step string) context.Context {
 //   - the attempt has made another request without a step: name both by [WithStep];
 //   - the element has ended, or its tracker lacks a complete checkpoint.
 //
-// Or they are [exactlyonce.ErrFull], if the tracker has refused the element, and [exactlyonce.ErrInvalidID], if the step's
+// Or they are [exactlyonce.ErrFull], if the tracker has refused the element, and [exactlyonce.ErrInvalid], if the step's
 // name is invalid.
 func NextID(ctx context.Context) (exactlyonce.ID, error) {
 	_, id, err := begin(ctx, 0)

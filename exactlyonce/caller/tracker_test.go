@@ -136,7 +136,7 @@ func TestTrackerSteps(t *testing.T) {
 		_, err = NextID(WithStep(ctx, ""))
 		require.ErrorIs(t, err, ErrNoID)
 		_, err = NextID(WithStep(ctx, "a b"))
-		require.ErrorIs(t, err, exactlyonce.ErrInvalidID)
+		require.ErrorIs(t, err, exactlyonce.ErrInvalid)
 	}
 	// The step of an element around this one is not a step of this one.
 	inner := NewTracker(Config{})

@@ -32,7 +32,7 @@ import (
 //
 //	ErrStale       the outcome is unknown: in doubt, and not repeated
 //	ErrMismatch    refused for good
-//	ErrInvalidID   refused for good
+//	ErrInvalid   refused for good
 //	ErrInProgress  may be repeated, after the time that the server demands
 //	ErrFull        not executed, may be repeated
 //
@@ -171,7 +171,7 @@ var classes = map[string]error{
 	oncewire.Mismatch:   exactlyonce.ErrMismatch,
 	oncewire.InProgress: exactlyonce.ErrInProgress,
 	oncewire.Full:       exactlyonce.ErrFull,
-	oncewire.Invalid:    exactlyonce.ErrInvalidID,
+	oncewire.Invalid:    exactlyonce.ErrInvalid,
 }
 
 // answerError is an answer of the called side's tracker.

@@ -34,7 +34,7 @@ func newPeer(t *testing.T, handler http.HandlerFunc) *peer {
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		line := r.Method + " " + r.URL.Path + ": none"
 		if values, ok := r.Header[exactlyonce.Header]; ok {
-			id, err := exactlyonce.ParseID(strings.Join(values, ", "))
+			id, err := parseID(strings.Join(values, ", "))
 			if err != nil {
 				line = err.Error()
 			} else {
@@ -169,7 +169,7 @@ func TestTransportRefusesRequestsWithoutAnID(t *testing.T) {
 		req, err := http.NewRequestWithContext(bad, http.MethodPost, p.URL+"/charges", body)
 		require.NoError(t, err)
 		_, err = c.Do(req)
-		require.True(t, errors.Is(err, ErrNoID) || errors.Is(err, exactlyonce.ErrInvalidID), "%v", err)
+		require.True(t, errors.Is(err, ErrNoID) || errors.Is(err, exactlyonce.ErrInvalid), "%v", err)
 		stage, ok := errors.AsType[*predicates.StageError](err)
 		require.True(t, ok)
 		require.Equal(t, predicates.ClientDispatch, stage.Stage)
@@ -301,7 +301,7 @@ func TestAnswersOfTheTracker(t *testing.T) {
 		{http.StatusUnprocessableEntity, oncewire.Mismatch, exactlyonce.ErrMismatch},
 		{http.StatusConflict, oncewire.InProgress, exactlyonce.ErrInProgress},
 		{http.StatusServiceUnavailable, oncewire.Full, exactlyonce.ErrFull},
-		{http.StatusBadRequest, oncewire.Invalid, exactlyonce.ErrInvalidID},
+		{http.StatusBadRequest, oncewire.Invalid, exactlyonce.ErrInvalid},
 		{http.StatusCreated, oncewire.Replayed, nil},
 		{http.StatusNotFound, oncewire.Replayed, nil},
 		{http.StatusGone, "", nil},

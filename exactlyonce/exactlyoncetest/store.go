@@ -110,12 +110,26 @@ func (b *bench[TX]) put(s exactlyonce.Store[TX], req exactlyonce.Request, answer
 	return tx.Commit(b.Context())
 }
 
-func (b *bench[TX]) state(s exactlyonce.Store[TX], want exactlyonce.State, req exactlyonce.Request) (answer []byte) {
+// What a store knows of a request.
+const (
+	isNew     = "new"
+	completed = "completed"
+	stale     = "stale"
+)
+
+func (b *bench[TX]) state(s exactlyonce.Store[TX], want string, req exactlyonce.Request) (answer []byte) {
 	b.Helper()
-	state, answer, err := s.Find(b.Context(), req)
+	answer, found, err := s.Find(b.Context(), req)
+	got := isNew
+	switch {
+	case errors.Is(err, exactlyonce.ErrStale):
+		got, err = stale, nil
+	case found:
+		got = completed
+	}
 	require.NoError(b, err)
-	require.Equal(b, want, state, "%v", req)
-	if want != exactlyonce.StateCompleted {
+	require.Equal(b, want, got, "%v", req)
+	if want != completed {
 		assert.Nil(b, answer)
 	}
 	return answer
@@ -126,20 +140,20 @@ func (b *bench[TX]) found() {
 	c := exactlyonce.NewClient()
 	for i, want := range [][]byte{answer, {}, nil, bytes.Repeat([]byte("x"), 100_000)} {
 		req := request(c, int64(i+1))
-		b.state(s, exactlyonce.StateNew, req)
+		b.state(s, isNew, req)
 		given := bytes.Clone(want)
 		require.NoError(b, b.put(s, req, given))
 		clear(given) // it is the caller's
 		for _, s := range []exactlyonce.Store[TX]{s, other, b.place.Open()} {
 			req.Attempt++
-			assert.True(b, bytes.Equal(want, b.state(s, exactlyonce.StateCompleted, req)))
+			assert.True(b, bytes.Equal(want, b.state(s, completed, req)))
 		}
-		assert.ErrorIs(b, b.put(other, req, []byte("another")), exactlyonce.ErrCompleted)
-		assert.True(b, bytes.Equal(want, b.state(other, exactlyonce.StateCompleted, req)))
+		assert.ErrorIs(b, b.put(other, req, []byte("another")), exactlyonce.ErrInProgress)
+		assert.True(b, bytes.Equal(want, b.state(other, completed, req)))
 	}
-	b.state(s, exactlyonce.StateNew, request(c, oncewire.MaxSequence))
+	b.state(s, isNew, request(c, oncewire.MaxSequence))
 	require.NoError(b, b.put(s, request(c, oncewire.MaxSequence), answer))
-	b.state(s, exactlyonce.StateCompleted, request(c, oncewire.MaxSequence))
+	b.state(s, completed, request(c, oncewire.MaxSequence))
 }
 
 func (b *bench[TX]) rolledBack() {
@@ -151,7 +165,7 @@ func (b *bench[TX]) rolledBack() {
 		require.NoError(b, b.place.Add(b.Context(), tx.TX, "gone"))
 		require.NoError(b, s.Put(b.Context(), tx.TX, req, answer))
 		require.NoError(b, tx.Rollback(b.Context()))
-		b.state(s, exactlyonce.StateNew, req)
+		b.state(s, isNew, req)
 	}
 	require.NoError(b, b.put(s, req, answer))
 	n, err := b.place.Count(b.Context(), "gone")
@@ -165,11 +179,11 @@ func (b *bench[TX]) uncommitted() {
 	tx, err := b.begin()
 	require.NoError(b, err)
 	require.NoError(b, s.Put(b.Context(), tx.TX, req, answer))
-	b.state(other, exactlyonce.StateNew, req) // and it does not wait
-	assert.ErrorIs(b, s.Put(b.Context(), tx.TX, req, answer), exactlyonce.ErrCompleted)
+	b.state(other, isNew, req) // and it does not wait
+	assert.ErrorIs(b, s.Put(b.Context(), tx.TX, req, answer), exactlyonce.ErrInProgress)
 	require.NoError(b, tx.Rollback(b.Context()))
 	require.NoError(b, b.put(s, req, answer))
-	b.state(other, exactlyonce.StateCompleted, req)
+	b.state(other, completed, req)
 }
 
 func (b *bench[TX]) identity() {
@@ -182,14 +196,14 @@ func (b *bench[TX]) identity() {
 	sequence.Sequence++
 	step.Step = "charge"
 	for i, req := range []exactlyonce.Request{scope, client, sequence, step} {
-		b.state(s, exactlyonce.StateNew, req)
+		b.state(s, isNew, req)
 		require.NoError(b, b.put(s, req, []byte(strconv.Itoa(i))))
-		assert.Equal(b, strconv.Itoa(i), string(b.state(s, exactlyonce.StateCompleted, req)))
+		assert.Equal(b, strconv.Itoa(i), string(b.state(s, completed, req)))
 	}
-	require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "another", Client: first.Client, Before: 100}}))
-	b.state(s, exactlyonce.StateStale, scope)
-	assert.Equal(b, answer, b.state(s, exactlyonce.StateCompleted, first))
-	b.state(s, exactlyonce.StateCompleted, client)
+	require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "another", ID: exactlyonce.ID{Client: first.Client, First: 100}}}))
+	b.state(s, stale, scope)
+	assert.Equal(b, answer, b.state(s, completed, first))
+	b.state(s, completed, client)
 }
 
 func (b *bench[TX]) mismatch() {
@@ -203,20 +217,20 @@ func (b *bench[TX]) mismatch() {
 	_, _, err := s.Find(b.Context(), other)
 	assert.ErrorIs(b, err, exactlyonce.ErrMismatch)
 	assert.ErrorIs(b, b.put(s, other, answer), exactlyonce.ErrMismatch)
-	b.state(s, exactlyonce.StateCompleted, without)
-	assert.ErrorIs(b, b.put(s, without, answer), exactlyonce.ErrCompleted)
+	b.state(s, completed, without)
+	assert.ErrorIs(b, b.put(s, without, answer), exactlyonce.ErrInProgress)
 
 	b.clock.Add(time.Hour)
 	_, _, err = s.Collect(b.Context(), b.clock.Now(), time.Time{})
 	require.NoError(b, err)
 	_, _, err = s.Find(b.Context(), other)
 	assert.ErrorIs(b, err, exactlyonce.ErrMismatch)
-	b.state(s, exactlyonce.StateStale, req)
+	b.state(s, stale, req)
 
 	bare := request(req.Client, 2)
 	require.NoError(b, b.put(s, bare, answer))
 	bare.Fingerprint = [32]byte{3}
-	b.state(s, exactlyonce.StateCompleted, bare)
+	b.state(s, completed, bare)
 }
 
 func (b *bench[TX]) invalid() {
@@ -225,10 +239,10 @@ func (b *bench[TX]) invalid() {
 		{}, request(exactlyonce.Client{}, 1), request(exactlyonce.NewClient(), 0), request(exactlyonce.NewClient(), oncewire.MaxSequence+1),
 	} {
 		_, _, err := s.Find(b.Context(), req)
-		assert.ErrorIs(b, err, exactlyonce.ErrInvalidID)
-		assert.ErrorIs(b, b.put(s, req, answer), exactlyonce.ErrInvalidID)
+		assert.ErrorIs(b, err, exactlyonce.ErrInvalid)
+		assert.ErrorIs(b, b.put(s, req, answer), exactlyonce.ErrInvalid)
 	}
-	assert.ErrorIs(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Before: 1}}), exactlyonce.ErrInvalidID)
+	assert.ErrorIs(b, s.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{First: 1}}}), exactlyonce.ErrInvalid)
 	assert.NoError(b, s.Acknowledge(b.Context(), nil))
 }
 
@@ -269,8 +283,8 @@ func (b *bench[TX]) twoAttempts() {
 		if b.again(err) {
 			err = b.put(servers[1], req, []byte("another"))
 		}
-		assert.ErrorIs(b, err, exactlyonce.ErrCompleted)
-		assert.Equal(b, answer, b.state(servers[1], exactlyonce.StateCompleted, req))
+		assert.ErrorIs(b, err, exactlyonce.ErrInProgress)
+		assert.Equal(b, answer, b.state(servers[1], completed, req))
 	}
 }
 
@@ -284,7 +298,7 @@ func (b *bench[TX]) firstRolledBack() {
 	go func() { errs <- b.put(servers[1], req, []byte("another")) }()
 	require.NoError(b, tx.Rollback(b.Context()))
 	require.NoError(b, <-errs)
-	assert.Equal(b, "another", string(b.state(servers[0], exactlyonce.StateCompleted, req)))
+	assert.Equal(b, "another", string(b.state(servers[0], completed, req)))
 }
 
 func (b *bench[TX]) marks() {
@@ -295,18 +309,18 @@ func (b *bench[TX]) marks() {
 	}
 	mark := func(c exactlyonce.Client, before int64) {
 		b.Helper()
-		require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: c, Before: before}}))
+		require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: c, First: before}}}))
 	}
 	mark(c, 5)
 	mark(unseen, 5)
 	mark(c, 3) // never lowers one
 	for range 2 {
-		for sequence, want := range map[int64]exactlyonce.State{
-			1: exactlyonce.StateStale, 2: exactlyonce.StateStale, 3: exactlyonce.StateStale, 4: exactlyonce.StateStale,
-			5: exactlyonce.StateNew, 8: exactlyonce.StateNew, 9: exactlyonce.StateCompleted,
+		for sequence, want := range map[int64]string{
+			1: stale, 2: stale, 3: stale, 4: stale,
+			5: isNew, 8: isNew, 9: completed,
 		} {
 			b.state(other, want, request(c, sequence))
-			if want == exactlyonce.StateStale {
+			if want == stale {
 				assert.ErrorIs(b, b.put(s, request(c, sequence), answer), exactlyonce.ErrStale)
 				b.state(other, want, request(unseen, sequence))
 				assert.ErrorIs(b, b.put(s, request(unseen, sequence), answer), exactlyonce.ErrStale)
@@ -316,13 +330,13 @@ func (b *bench[TX]) marks() {
 	}
 	require.NoError(b, b.put(s, request(unseen, 5), answer))
 
-	var many []exactlyonce.Mark
+	var many []exactlyonce.Request
 	for i := range 100 {
-		many = append(many, exactlyonce.Mark{Scope: "many", Client: exactlyonce.NewClient(), Before: int64(i)}, exactlyonce.Mark{Scope: "scope", Client: c, Before: int64(i)})
+		many = append(many, exactlyonce.Request{Scope: "many", ID: exactlyonce.ID{Client: exactlyonce.NewClient(), First: int64(i)}}, exactlyonce.Request{Scope: "scope", ID: exactlyonce.ID{Client: c, First: int64(i)}})
 	}
 	require.NoError(b, s.Acknowledge(b.Context(), many))
-	b.state(s, exactlyonce.StateStale, request(c, 98))
-	b.state(s, exactlyonce.StateNew, request(c, 99))
+	b.state(s, stale, request(c, 98))
+	b.state(s, isNew, request(c, 99))
 }
 
 // A transaction that has put below a mark holds the mark up until its record is committed, or sees the mark: a request
@@ -337,7 +351,7 @@ func (b *bench[TX]) putBesideMark() {
 		require.NoError(b, s.Put(b.Context(), tx.TX, request(c, 2), answer))
 		marked := make(chan error, 1)
 		go func() {
-			marked <- other.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: c, Before: 10}})
+			marked <- other.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: c, First: 10}}})
 		}()
 		select {
 		case err := <-marked:
@@ -346,10 +360,10 @@ func (b *bench[TX]) putBesideMark() {
 		}
 		require.NoError(b, tx.Commit(b.Context()))
 		if <-marked != nil { // it need not wait for long
-			require.NoError(b, other.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: c, Before: 10}}))
+			require.NoError(b, other.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: c, First: 10}}}))
 		}
 		for sequence := range int64(9) {
-			b.state(s, exactlyonce.StateStale, request(c, sequence+1))
+			b.state(s, stale, request(c, sequence+1))
 			assert.ErrorIs(b, b.put(s, request(c, sequence+1), answer), exactlyonce.ErrStale)
 		}
 	}
@@ -374,11 +388,11 @@ func (b *bench[TX]) oldAnswers() {
 	b.collect(s, cut, time.Time{}, 2, 0)
 	b.collect(s, cut, time.Time{}, 0, 0)
 	for _, s := range []exactlyonce.Store[TX]{s, b.place.Open()} {
-		b.state(s, exactlyonce.StateStale, request(c, 5))
-		b.state(s, exactlyonce.StateStale, request(c, 1))
-		b.state(s, exactlyonce.StateCompleted, request(c, 3))
+		b.state(s, stale, request(c, 5))
+		b.state(s, stale, request(c, 1))
+		b.state(s, completed, request(c, 3))
 		for _, never := range []int64{2, 4, 6} { // one slow request pins nothing, and loses nothing
-			b.state(s, exactlyonce.StateNew, request(c, never))
+			b.state(s, isNew, request(c, never))
 		}
 		assert.ErrorIs(b, b.put(s, request(c, 5), answer), exactlyonce.ErrStale)
 	}
@@ -412,12 +426,12 @@ func (b *bench[TX]) askedFor() {
 		require.NoError(b, results.Collect(b.Context()))
 	}
 	for _, s := range []exactlyonce.Store[TX]{s, b.place.Open()} {
-		b.state(s, exactlyonce.StateCompleted, asked)
-		b.state(s, exactlyonce.StateCompleted, step)
-		b.state(s, exactlyonce.StateStale, other)
+		b.state(s, completed, asked)
+		b.state(s, completed, step)
+		b.state(s, stale, other)
 	}
 	require.NoError(b, toucher.Touch(b.Context(), []exactlyonce.Request{other}))
-	b.state(s, exactlyonce.StateStale, other)
+	b.state(s, stale, other)
 }
 
 func (b *bench[TX]) silentClients() {
@@ -430,7 +444,7 @@ func (b *bench[TX]) silentClients() {
 		}
 	}
 	mark := func(name string) {
-		require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: clients[name], Before: 2}}))
+		require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: clients[name], First: 2}}}))
 	}
 	mark("mark of old")
 	b.clock.Add(10 * time.Minute)
@@ -446,28 +460,28 @@ func (b *bench[TX]) silentClients() {
 	b.collect(s, cut, cut, 0, 0)
 	for range 2 {
 		// What a silent client has asked for is stale, and what it has not is new: it was idle, or restarts.
-		b.state(s, exactlyonce.StateStale, request(clients["silent"], 1))
+		b.state(s, stale, request(clients["silent"], 1))
 		assert.ErrorIs(b, b.put(s, request(clients["silent"], 1), answer), exactlyonce.ErrStale)
-		b.state(s, exactlyonce.StateStale, request(clients["mark of old"], 1))
+		b.state(s, stale, request(clients["mark of old"], 1))
 		for _, name := range []string{"silent", "mark of old"} {
-			b.state(s, exactlyonce.StateNew, request(clients[name], 2))
-			b.state(s, exactlyonce.StateNew, request(clients[name], oncewire.MaxSequence))
+			b.state(s, isNew, request(clients[name], 2))
+			b.state(s, isNew, request(clients[name], oncewire.MaxSequence))
 		}
 		for _, name := range []string{"record", "mark", "answer collected"} {
-			b.state(s, exactlyonce.StateNew, request(clients[name], 4))
-			b.state(s, exactlyonce.StateStale, request(clients[name], 1))
+			b.state(s, isNew, request(clients[name], 4))
+			b.state(s, stale, request(clients[name], 1))
 		}
 		s = b.place.Open()
 	}
-	b.state(s, exactlyonce.StateNew, request(exactlyonce.NewClient(), 1))
+	b.state(s, isNew, request(exactlyonce.NewClient(), 1))
 	require.NoError(b, b.put(s, request(clients["silent"], 2), answer))
-	assert.Equal(b, answer, b.state(s, exactlyonce.StateCompleted, request(clients["silent"], 2)))
+	assert.Equal(b, answer, b.state(s, completed, request(clients["silent"], 2)))
 
 	// After 24 times that silence nothing is left, but of those that were heard meanwhile.
 	b.clock.Add(30 * time.Minute)
 	mark("mark")
 	b.collect(s, b.clock.Now().Add(-time.Minute), b.clock.Now().Add(-time.Minute), 2, 4)
-	b.state(s, exactlyonce.StateStale, request(clients["mark"], 1))
+	b.state(s, stale, request(clients["mark"], 1))
 	b.collect(s, b.clock.Now().Add(-time.Minute), b.clock.Now().Add(-time.Minute), 0, 0)
 	b.clock.Add(30 * time.Minute)
 	b.collect(s, b.clock.Now().Add(-time.Minute), b.clock.Now().Add(-time.Minute), 0, 1)
@@ -487,8 +501,8 @@ func (b *bench[TX]) manyCollected() {
 		}
 		require.NoError(b, tx.Commit(b.Context()))
 		if i == 0 {
-			require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: c, Before: each}}))
-			b.state(s, exactlyonce.StateStale, request(c, 1))
+			require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: c, First: each}}}))
+			b.state(s, stale, request(c, 1))
 		}
 	}
 	b.clock.Add(time.Hour)
@@ -531,7 +545,7 @@ func (b *bench[TX]) oneEffect() {
 				switch {
 				case err == nil:
 					committed[n].Add(1)
-				case errors.Is(err, exactlyonce.ErrCompleted), errors.Is(err, exactlyonce.ErrStale):
+				case errors.Is(err, exactlyonce.ErrInProgress), errors.Is(err, exactlyonce.ErrStale):
 				case b.again(err):
 				default:
 					assert.NoError(b, err)
@@ -546,7 +560,7 @@ func (b *bench[TX]) oneEffect() {
 				done.Store(requests - 6)
 				mark = requests - 6
 			}
-			err := servers[0].Acknowledge(b.Context(), []exactlyonce.Mark{{Scope: "scope", Client: client, Before: mark}})
+			err := servers[0].Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: client, First: mark}}})
 			assert.NoError(b, err)
 			_, _, err = servers[1].Collect(b.Context(), b.clock.Now().Add(-2*time.Second), time.Time{})
 			assert.NoError(b, err)

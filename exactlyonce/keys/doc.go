@@ -54,11 +54,11 @@
 //   - A key belongs to a user. The same key with other content is refused (exactlyonce.ErrMismatch), and does not run.
 //   - At most one run of a request has its lock. While it is younger than the lock's timeout, others are refused
 //     (exactlyonce.ErrInProgress). Afterwards another run takes over, and the old run, if it still works, cannot
-//     commit ([ErrLockLost]).
+//     commit (exactlyonce.ErrInProgress).
 //   - A step that has committed does not run again. A call may: if the process dies between its return and the
 //     commit. Then it has the same key, so that the other service finds it.
 //   - Transactions are serializable. After a serialization failure a phase runs again, up to ten times; then the request
-//     fails with [ErrConflict] and can be repeated.
+//     fails with exactlyonce.ErrInProgress and can be repeated.
 //   - An error or panic unlocks the key and keeps the recovery point. The next attempt continues at once.
 //   - If the answer to COMMIT is lost, the run reads what is stored.
 //   - [Keys.Complete] finishes requests that no client repeats, and gives up when their retention is over. [Keys.Reap] removes finished requests
@@ -71,7 +71,7 @@
 //
 // # Databases
 //
-// Any driver of database/sql for SQLite or PostgreSQL. [Migrate] makes the tables weir_keys and weir_key_steps. With
+// Any driver of database/sql for SQLite or PostgreSQL. [Keys.Migrate] makes the tables weir_keys and weir_key_steps. With
 // ext/sqlite pass DB.Writer(). Serialization failures are recognised by SQLSTATE (pgx, lib/pq) and by the result code of SQLite
 // (modernc.org/sqlite).
 //

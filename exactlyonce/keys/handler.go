@@ -11,8 +11,8 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// Header is the HTTP header with a request-level key.
-const Header = "Idempotency-Key"
+// header is the HTTP header with a request-level key.
+const header = "Idempotency-Key"
 
 // HandlerConfig configures [Operation.Handler].
 type HandlerConfig struct {
@@ -59,19 +59,19 @@ func (o *Operation) Handler(c HandlerConfig) http.Handler {
 
 // headerKey reads the header, bare or as a string of structured fields (RFC 9651).
 func headerKey(req *http.Request, _ []byte) (string, error) {
-	values := req.Header.Values(Header)
+	values := req.Header.Values(header)
 	if len(values) != 1 {
-		return "", fmt.Errorf("%d headers %s instead of one", len(values), Header)
+		return "", fmt.Errorf("%d headers %s instead of one", len(values), header)
 	}
 	key := values[0]
 	if quoted, ok := strings.CutPrefix(key, `"`); ok {
 		if key, ok = strings.CutSuffix(quoted, `"`); !ok {
-			return "", fmt.Errorf("the header %s has one quote", Header)
+			return "", fmt.Errorf("the header %s has one quote", header)
 		}
 	}
 	for _, b := range []byte(key) {
 		if b <= ' ' || b > '~' || b == '"' || b == '\\' {
-			return "", fmt.Errorf("the header %s has the character %q", Header, b)
+			return "", fmt.Errorf("the header %s has the character %q", header, b)
 		}
 	}
 	return key, nil
@@ -106,11 +106,11 @@ func (o *Operation) serve(w http.ResponseWriter, req *http.Request, c *HandlerCo
 			w.Header().Set(oncewire.Result, oncewire.Replayed)
 		}
 		response.Send(w)
-	case errors.Is(err, ErrInvalid):
+	case errors.Is(err, exactlyonce.ErrInvalid):
 		oncewire.Problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
 	case errors.Is(err, exactlyonce.ErrMismatch):
 		oncewire.Problem(w, c.MismatchStatus, oncewire.Mismatch, "another request had this key")
-	case errors.Is(err, exactlyonce.ErrInProgress), errors.Is(err, ErrLockLost), errors.Is(err, ErrConflict):
+	case errors.Is(err, exactlyonce.ErrInProgress):
 		w.Header().Set("Retry-After", "1")
 		oncewire.Problem(w, http.StatusConflict, oncewire.InProgress, "the request is in progress; repeat it later")
 	default:

@@ -14,7 +14,7 @@ func FuzzHeaderKey(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
-		key, err := headerKey(&http.Request{Header: http.Header{Header: {value}}}, nil)
+		key, err := headerKey(&http.Request{Header: http.Header{header: {value}}}, nil)
 		if err != nil {
 			require.Empty(t, key)
 			return
@@ -24,7 +24,7 @@ func FuzzHeaderKey(f *testing.F) {
 		}
 		require.Equal(t, strings.Trim(value, `"`), key)
 		for _, again := range []string{key, `"` + key + `"`} {
-			same, err := headerKey(&http.Request{Header: http.Header{Header: {again}}}, nil)
+			same, err := headerKey(&http.Request{Header: http.Header{header: {again}}}, nil)
 			require.NoError(t, err)
 			require.Equal(t, key, same)
 		}

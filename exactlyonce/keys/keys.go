@@ -30,15 +30,15 @@ const (
 var migrations embed.FS
 
 // Migrations returns the SQL files that make the tables: "0001_keys.sql" and so on.
-func Migrations(d Dialect) fs.FS {
+func (d Dialect) Migrations() fs.FS {
 	files, _ := fs.Sub(migrations, "migrations/"+[...]string{SQLite: "sqlite", PostgreSQL: "postgresql"}[d]) // the name is a good one
 	return files
 }
 
-// Migrate makes the tables in db, or updates them to this version.
-func Migrate(ctx context.Context, db *sql.DB, d Dialect) error {
-	dialect := [...]sqlmigrate.Dialect{SQLite: sqlmigrate.SQLite, PostgreSQL: sqlmigrate.PostgreSQL}[d]
-	return sqlmigrate.Apply(ctx, db, dialect, "keys", Migrations(d))
+// Migrate makes the tables, or updates them to this version. It can be called at each start.
+func (k *Keys) Migrate(ctx context.Context) error {
+	dialect := [...]sqlmigrate.Dialect{SQLite: sqlmigrate.SQLite, PostgreSQL: sqlmigrate.PostgreSQL}[k.dialect]
+	return sqlmigrate.Apply(ctx, k.db, dialect, "keys", k.dialect.Migrations())
 }
 
 // Config are the settings of [Keys]. The zero value has the defaults.
@@ -70,7 +70,7 @@ type Keys struct {
 	operations map[string]*Operation
 }
 
-// New returns the keys in db, whose tables [Migrate] has made. It panics if db is nil, the dialect is unknown or a duration is
+// New returns the keys in db, which has its tables, or gets them by [Keys.Migrate]. It panics if db is nil, the dialect is unknown or a duration is
 // negative.
 func New(db *sql.DB, d Dialect, c Config) *Keys {
 	guard.RefuseNil("keys: New", "db", db)

@@ -59,12 +59,12 @@ func statusOf(response []byte) int {
 	return int(min(in.Uvarint(), 999)) //nolint:gosec // it is small
 }
 
-// List returns the requests in a database, the oldest first. It does not need [Keys]: it is for tools.
-func List(ctx context.Context, db *sql.DB, f Filter) iter.Seq2[Info, error] {
+// List returns the requests that match, the oldest first.
+func (k *Keys) List(ctx context.Context, f Filter) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		fail := func(err error) { yield(Info{}, fmt.Errorf("keys: list: %w", explain(err))) }
 		query, args := f.query()
-		rows, err := db.QueryContext(ctx, query, args...)
+		rows, err := k.db.QueryContext(ctx, query, args...)
 		if err != nil {
 			fail(err)
 			return

@@ -83,10 +83,10 @@ func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
 
 // End ends a request that is not finished, for example because Complete has given it up: later attempts get response, for another retention. It
 // is for a person who has checked the outcome of the calls of its steps, as with "weir keys end": [List] has the ids. A run that has the request
-// cannot commit afterwards. The error is ErrInvalid if no such request is unfinished.
+// cannot commit afterwards. The error is exactlyonce.ErrInvalid if no such request is unfinished.
 func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response) error {
 	stored := response.Encode()
-	if _, err := exactlyonce.ParseResponse(stored); err != nil {
+	if err := new(exactlyonce.Response).Decode(stored); err != nil {
 		return err
 	}
 	result, err := k.db.ExecContext(ctx, endSQL, stored, k.now(), id)
@@ -94,7 +94,7 @@ func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response
 	case err != nil:
 		return fmt.Errorf("keys: end request %s: %w", id, explain(err))
 	case n == 0:
-		return fmt.Errorf("%w: no unfinished request has the id %q", ErrInvalid, id)
+		return fmt.Errorf("%w: no unfinished request has the id %q", exactlyonce.ErrInvalid, id)
 	}
 	return nil
 }

@@ -13,12 +13,6 @@ import (
 //	return charge, fmt.Errorf("%w: %w", keys.ErrRefused, err)
 var ErrRefused = errors.New("keys: refused")
 
-// Refusal is the refusal of a provider.
-type Refusal struct {
-	Provider string
-	Reason   string // the text of its error
-}
-
 // CallProvider is [Call] for several equivalent services, such as two payment providers. choose names the service to call. The choice is stored
 // before the first call, and every later call goes to that service, whatever choose would return by then, even after a restart and from another
 // worker. Only after an error that matches [ErrRefused], which is stored, choose is asked for another service. After any other error the outcome
@@ -26,7 +20,7 @@ type Refusal struct {
 //
 // choose gets the providers that have refused, in order; not ok means that none is left: then the error matches
 // [ErrRefused], names them with their reasons, and is definite. key differs for each provider. name has 1 to 35 bytes.
-func CallProvider[T any](ctx context.Context, r *Run, name string, choose func(refused []Refusal) (provider string, ok bool),
+func CallProvider[T any](ctx context.Context, r *Run, name string, choose func(refused []string) (provider string, ok bool),
 	call func(ctx context.Context, provider, key string) (T, error),
 ) (T, error) {
 	type choice struct {
@@ -38,7 +32,7 @@ func CallProvider[T any](ctx context.Context, r *Run, name string, choose func(r
 		Refused bool
 		Reason  string
 	}
-	var refused []Refusal
+	var refused, reasons []string
 	for n := 1; ; n++ {
 		chosen, err := Phase(ctx, r, fmt.Sprintf("%s-provider-%d", name, n), func(context.Context, *sql.Tx) (choice, error) {
 			provider, ok := choose(refused)
@@ -48,7 +42,7 @@ func CallProvider[T any](ctx context.Context, r *Run, name string, choose func(r
 			return *new(T), err
 		}
 		if !chosen.OK {
-			return *new(T), refusedBy(refused)
+			return *new(T), fmt.Errorf("%w by %d providers: %s", ErrRefused, len(reasons), strings.Join(reasons, "; "))
 		}
 		answer, err := Call(ctx, r, fmt.Sprintf("%s-call-%d", name, n), func(ctx context.Context, key string) (outcome, error) {
 			result, err := call(ctx, chosen.Provider, key)
@@ -63,15 +57,6 @@ func CallProvider[T any](ctx context.Context, r *Run, name string, choose func(r
 		if !answer.Refused {
 			return answer.Result, nil
 		}
-		refused = append(refused, Refusal{chosen.Provider, answer.Reason})
+		refused, reasons = append(refused, chosen.Provider), append(reasons, chosen.Provider+": "+answer.Reason)
 	}
-}
-
-// refusedBy returns the error that no provider is left.
-func refusedBy(all []Refusal) error {
-	reasons := make([]string, len(all))
-	for i, r := range all {
-		reasons[i] = r.Provider + ": " + r.Reason
-	}
-	return fmt.Errorf("%w by %d providers: %s", ErrRefused, len(reasons), strings.Join(reasons, "; "))
 }

@@ -37,23 +37,23 @@ type Request struct {
 	Fingerprint [32]byte
 }
 
-// validate returns an error of class ErrInvalid.
+// validate returns an error of class exactlyonce.ErrInvalid.
 func (r *Request) validate() error {
 	switch {
 	case r.Key == "":
-		return fmt.Errorf("%w: it lacks an idempotency key", ErrInvalid)
+		return fmt.Errorf("%w: it lacks an idempotency key", exactlyonce.ErrInvalid)
 	case len(r.Key) > maxKey:
-		return fmt.Errorf("%w: the idempotency key has %d bytes, more than %d", ErrInvalid, len(r.Key), maxKey)
+		return fmt.Errorf("%w: the idempotency key has %d bytes, more than %d", exactlyonce.ErrInvalid, len(r.Key), maxKey)
 	case len(r.Method) > maxMethod:
-		return fmt.Errorf("%w: the method has %d bytes, more than %d", ErrInvalid, len(r.Method), maxMethod)
+		return fmt.Errorf("%w: the method has %d bytes, more than %d", exactlyonce.ErrInvalid, len(r.Method), maxMethod)
 	case len(r.Path) > maxPath:
-		return fmt.Errorf("%w: the path has %d bytes, more than %d", ErrInvalid, len(r.Path), maxPath)
+		return fmt.Errorf("%w: the path has %d bytes, more than %d", exactlyonce.ErrInvalid, len(r.Path), maxPath)
 	}
 	for _, field := range [...]struct{ name, value string }{
 		{"user", r.User}, {"idempotency key", r.Key}, {"method", r.Method}, {"path", r.Path}, {"query", r.Query}, {"content type", r.ContentType},
 	} {
 		if !utf8.ValidString(field.value) || strings.ContainsRune(field.value, 0) { // PostgreSQL takes no such text
-			return fmt.Errorf("%w: the %s %q is not UTF-8, or has the character NUL", ErrInvalid, field.name, field.value)
+			return fmt.Errorf("%w: the %s %q is not UTF-8, or has the character NUL", exactlyonce.ErrInvalid, field.name, field.value)
 		}
 	}
 	return nil

@@ -40,7 +40,10 @@ func (r *Run) ID() string { return r.id }
 // request has done this step, Phase returns the stored result and work does not run. work may run several times, each in a new transaction, and
 // must not use another connection of the database. name has 1 to 50 bytes, and belongs to one step: Phase panics if a step before it has the same.
 //
-// Errors come from work and the database, or are [ErrLockLost], [ErrConflict] and [*RecoveryPointError].
+// Errors come from work and the database, or match exactlyonce.ErrInProgress: another run has taken over, since this
+// one was slower than the lock's timeout, and its last step was rolled back; or the transaction was tried again too often because of others. The
+// request may be repeated. Another error names the steps if the handler does not have those that its request has done: it was changed, or decides
+// by a value that differs between runs. That is a bug; the request is unlocked and not finished.
 func Phase[T any](ctx context.Context, r *Run, name string, work func(ctx context.Context, tx *sql.Tx) (T, error)) (T, error) {
 	return decode[T](r.step(ctx, name, func(ctx context.Context, tx *sql.Tx) ([]byte, error) {
 		result, err := work(ctx, tx)
@@ -131,7 +134,7 @@ func (r *Run) step(ctx context.Context, name string, work func(ctx context.Conte
 	case !loaded:
 		r.steps, r.point = append(r.steps, step{name, result}), name
 	case r.response != nil:
-		return nil, ErrLockLost // by a run that has finished the request
+		return nil, errLockLost // by a run that has finished the request
 	case r.position >= len(r.steps) || r.steps[r.position].name != name:
 		return nil, fmt.Errorf("keys: request %s is at %q after step %q", r.id, r.point, name)
 	}
@@ -141,7 +144,8 @@ func (r *Run) step(ctx context.Context, name string, work func(ctx context.Conte
 
 // misfit returns the error for a handler that goes another way than its request has gone.
 func (r *Run) misfit(stored, asked string) error {
-	return &RecoveryPointError{Operation: r.operation.name, ID: r.id, Position: r.position + 1, Stored: stored, Asked: asked}
+	return fmt.Errorf("keys: bug in operation %s: request %s has done %q as its step %d, the handler asks for %q",
+		r.operation.name, r.id, stored, r.position+1, asked)
 }
 
 // Finish is the last phase: it runs work and commits the response that work returns, in a single transaction. The request is
@@ -165,7 +169,7 @@ func (r *Run) Finish(ctx context.Context, work func(ctx context.Context, tx *sql
 			return err
 		}
 		stored := given.Encode()
-		if response, err = exactlyonce.ParseResponse(stored); err != nil { // as later attempts get it
+		if err = response.Decode(stored); err != nil { // as later attempts get it
 			return err
 		}
 		_, err = tx.ExecContext(ctx, finishSQL, stored, r.id)
@@ -201,7 +205,7 @@ func (r *Run) commit(ctx context.Context, point string, work func(ctx context.Co
 			return true, r.load(ctx) // an earlier try has committed, or another run has taken over
 		case isConflict(err):
 			if try == maxTries {
-				return false, fmt.Errorf("%w: %w", ErrConflict, err)
+				return false, fmt.Errorf("%w: %w", errConflict, err)
 			}
 		case ended:
 			// The answer to COMMIT is lost: what is stored decides.
@@ -265,7 +269,7 @@ func (r *Run) try(ctx context.Context, point string, work func(ctx context.Conte
 }
 
 // Do brings a request to its end and returns its response, or the response of an earlier run. If the operation's handler
-// returned an error, the response may have to be sent anyway. Other errors are of class [ErrInvalid],
+// returned an error, the response may have to be sent anyway. Other errors are of class exactlyonce.ErrInvalid,
 // exactlyonce.ErrMismatch, exactlyonce.ErrInProgress, and the errors of [Phase].
 func (o *Operation) Do(ctx context.Context, req Request) (exactlyonce.Response, error) {
 	response, _, err := o.do(ctx, req)
@@ -286,7 +290,7 @@ func (o *Operation) do(ctx context.Context, req Request) (response exactlyonce.R
 			counts.replayed.Add(1)
 			response = *stored
 		case isConflict(err):
-			err = fmt.Errorf("%w: %w", ErrConflict, err)
+			err = fmt.Errorf("%w: %w", errConflict, err)
 		}
 		return response, err == nil, explain(err)
 	}
@@ -302,7 +306,7 @@ func (o *Operation) do(ctx context.Context, req Request) (response exactlyonce.R
 // run calls the handler.
 func (r *Run) run(ctx context.Context) (response exactlyonce.Response, err error) {
 	defer func() { // also after a panic
-		if errors.Is(err, ErrLockLost) {
+		if errors.Is(err, errLockLost) {
 			r.operation.keys.counters.stale.Add(1)
 		}
 		if r.response == nil {

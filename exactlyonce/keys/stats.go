@@ -16,9 +16,9 @@ type Stats struct {
 	Replayed   uint64 // attempts that got a stored response
 	InProgress uint64 // refused with exactlyonce.ErrInProgress
 	Mismatched uint64 // with exactlyonce.ErrMismatch
-	Invalid    uint64 // with ErrInvalid
+	Invalid    uint64 // with exactlyonce.ErrInvalid
 
-	Stale     uint64 // runs that ended with ErrLockLost, because another run had taken over; those of Complete included
+	Stale     uint64 // runs that ended because another run had taken over; those of Complete included
 	Collected uint64 // finished requests that Reap has removed
 }
 
@@ -38,7 +38,7 @@ type counters struct {
 // refused counts an attempt that was.
 func (c *counters) refused(err error) {
 	switch {
-	case errors.Is(err, ErrInvalid):
+	case errors.Is(err, exactlyonce.ErrInvalid):
 		c.invalid.Add(1)
 	case errors.Is(err, exactlyonce.ErrMismatch):
 		c.mismatched.Add(1)

@@ -163,8 +163,8 @@ func (k *Keys) claim(ctx context.Context, o *Operation, req Request) (*Run, *exa
 		case !req.isAsked(o.name, known.fingerprint):
 			return nil, nil, exactlyonce.ErrMismatch
 		case known.done:
-			response, err := exactlyonce.ParseResponse(known.response)
-			return nil, &response, err
+			response := &exactlyonce.Response{}
+			return nil, response, response.Decode(known.response)
 		case k.isLocked(known), held != nil && held.fence == known.fence && held.lockedAt == known.lockedAt:
 			return nil, nil, exactlyonce.ErrInProgress
 		default:
@@ -232,7 +232,7 @@ func affected(result sql.Result, err error) (int64, error) {
 	return result.RowsAffected()
 }
 
-// load reads how far the request has come. It returns ErrLockLost if another run has it.
+// load reads how far the request has come. It returns errLockLost if another run has it.
 func (r *Run) load(ctx context.Context) error {
 	k := r.operation.keys
 	steps, err := k.steps(ctx, r.id)
@@ -247,15 +247,15 @@ func (r *Run) load(ctx context.Context) error {
 		return fmt.Errorf("keys: request %s has been removed", r.id)
 	}
 	if known.done { // by another run, or by this one whose COMMIT had no answer
-		response, err := exactlyonce.ParseResponse(known.response)
-		if err != nil {
+		response := &exactlyonce.Response{}
+		if err := response.Decode(known.response); err != nil {
 			return err
 		}
-		r.response = &response
+		r.response = response
 		return nil
 	}
 	if known.fence != r.fence {
-		return ErrLockLost
+		return errLockLost
 	}
 	r.steps, r.point = steps, known.point
 	return nil
@@ -279,7 +279,7 @@ func (r *Run) renew(ctx context.Context) error {
 		if err := r.load(ctx); err != nil {
 			return err
 		}
-		return ErrLockLost // to a run that has finished the request
+		return errLockLost // to a run that has finished the request
 	}
 	r.lockedAt = now.UnixMicro()
 	return nil

@@ -134,7 +134,7 @@ func run(t *testing.T, seed uint64) ([]porcupine.Operation, *[requests]atomic.In
 		transaction.Lock()
 		defer transaction.Unlock()
 		if !call.IsDriver() {
-			return 0, server.ErrNotDriver
+			return 0, exactlyonce.ErrInProgress
 		}
 		n := int(numbers.Add(1))
 		effects[request].Add(1)
@@ -176,7 +176,7 @@ func run(t *testing.T, seed uint64) ([]porcupine.Operation, *[requests]atomic.In
 				case err != nil:
 					t.Errorf("track: %v", err)
 					return
-				case call.State() == exactlyonce.StateNew:
+				case call.IsNew():
 					for range random.IntN(3) {
 						time.Sleep(time.Duration(random.IntN(50)) * time.Microsecond)
 					}

@@ -30,18 +30,18 @@ type flight struct {
 type Call struct {
 	results *Results
 	req     exactlyonce.Request
-	state   exactlyonce.State
+	state   state
 	answer  []byte  // if COMPLETED
 	flight  *flight // else
 	over    bool    // guarded by Results.mu
 }
 
-// State returns what the attempt has found: StateNew, StateInProgress or StateCompleted.
-func (c *Call) State() exactlyonce.State { return c.state }
+// IsNew reports whether the attempt has found nothing, so that its caller has to run the request. It does not change.
+func (c *Call) IsNew() bool { return c.state == stateNew }
 
 // IsDriver reports whether the answer of c would count: it is NEW, has not ended, and no other call has taken over.
 func (c *Call) IsDriver() bool {
-	if c.state != exactlyonce.StateNew {
+	if c.state != stateNew {
 		return false
 	}
 	c.results.mu.Lock()
@@ -53,9 +53,9 @@ func (c *Call) IsDriver() bool {
 // ctx ends first, the error is context.Cause(ctx), and the call is forgotten.
 func (c *Call) Wait(ctx context.Context) ([]byte, error) {
 	switch c.state {
-	case exactlyonce.StateCompleted:
+	case stateCompleted:
 		return c.answer, nil
-	case exactlyonce.StateInProgress:
+	case stateInProgress:
 	default:
 		return nil, errors.New("exactlyonce: Wait in the call that has to run the request")
 	}
@@ -94,7 +94,7 @@ func (c *Call) leave() {
 }
 
 // Complete ends the call with the answer of the request, which must not be changed afterwards. All other attempts get the same
-// bytes. It fails with [ErrNotDriver] if the call is not the driver or has ended; then the answer is not stored.
+// bytes. Its error matches [exactlyonce.ErrInProgress] if the call is not the driver or has ended: then the answer is not stored.
 func (c *Call) Complete(answer []byte) error { return c.complete(answer, true) }
 
 // complete is Complete with an answer that the call has made, or that was found in Records.
@@ -103,12 +103,12 @@ func (c *Call) complete(answer []byte, made bool) error {
 	now := r.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c.state != exactlyonce.StateNew || f.driver != c {
+	if c.state != stateNew || f.driver != c {
 		r.stats.NotDriver++
-		if c.state == exactlyonce.StateNew {
+		if c.state == stateNew {
 			r.endHandler(c, now)
 		}
-		return fmt.Errorf("%w: %s", ErrNotDriver, c.req.ID)
+		return fmt.Errorf("%w: %s", errNotDriver, c.req.ID)
 	}
 	c.over = true
 	if made {
@@ -141,12 +141,12 @@ func (c *Call) complete(answer []byte, made bool) error {
 // the driver does not affect the driver, or an answer that is stored.
 func (c *Call) Fail(err error) {
 	switch c.state {
-	case exactlyonce.StateCompleted, exactlyonce.StateStale:
+	case stateCompleted:
 		return
-	case exactlyonce.StateInProgress:
+	case stateInProgress:
 		c.leave()
 		return
-	case exactlyonce.StateNew:
+	case stateNew:
 	}
 	if err == nil {
 		err = ErrNoAnswer
@@ -232,7 +232,7 @@ const findAgain = 5 * time.Second
 // run calls the handler of a call that is NEW, and ends the call in any case.
 func (c *Call) run(
 	ctx context.Context, run func(ctx context.Context) ([]byte, error),
-) (answer []byte, found exactlyonce.State, err error) {
+) (answer []byte, replayed bool, err error) {
 	h := &c.flight.context
 	h.call, h.parent = c, ctx
 	defer h.end()
@@ -240,32 +240,32 @@ func (c *Call) run(
 	answer, err = run(h)
 	if err == nil {
 		if err := c.Complete(answer); err != nil {
-			return nil, exactlyonce.StateNew, err
+			return nil, false, err
 		}
-		return answer, exactlyonce.StateNew, nil
+		return answer, false, nil
 	}
 	return c.failed(ctx, err)
 }
 
 // failed ends a call whose handler has failed.
-func (c *Call) failed(ctx context.Context, err error) (answer []byte, found exactlyonce.State, _ error) {
+func (c *Call) failed(ctx context.Context, err error) (answer []byte, replayed bool, _ error) {
 	if records := c.results.config.Records; records != nil {
-		// Another server may have answered (ErrCompleted), or this one, if the answer to COMMIT was lost.
+		// Another server may have answered (ErrInProgress), or this one, if the answer to COMMIT was lost.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), findAgain)
 		defer cancel()
-		state, stored, findErr := records.Find(ctx, c.req)
+		stored, found, findErr := records.Find(ctx, c.req)
 		switch {
+		case findErr != nil && isStale(findErr):
+			err = errors.Join(exactlyonce.ErrStale, err)
 		case findErr != nil:
 			err = errors.Join(err, fmt.Errorf("exactlyonce: look for a record of %s: %w", c.req.ID, findErr))
-		case state == exactlyonce.StateCompleted:
+		case found:
 			if err := c.complete(stored, false); err != nil {
-				return nil, exactlyonce.StateNew, err
+				return nil, false, err
 			}
-			return stored, exactlyonce.StateCompleted, nil
-		case state == exactlyonce.StateStale:
-			err = errors.Join(exactlyonce.ErrStale, err)
+			return stored, true, nil
 		}
 	}
 	c.Fail(err)
-	return nil, exactlyonce.StateNew, err
+	return nil, false, err
 }

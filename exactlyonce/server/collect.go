@@ -85,9 +85,9 @@ func (r *Results) Collect(ctx context.Context) error {
 
 func (r *Results) acknowledge(ctx context.Context) error {
 	r.mu.Lock()
-	marks := make([]exactlyonce.Mark, 0, len(r.marks))
+	marks := make([]exactlyonce.Request, 0, len(r.marks))
 	for key, before := range r.marks {
-		marks = append(marks, exactlyonce.Mark{Scope: key.scope, Client: key.client, Before: before})
+		marks = append(marks, exactlyonce.Request{Scope: key.scope, ID: exactlyonce.ID{Client: key.client, First: before}})
 	}
 	r.mu.Unlock()
 	var failed error
@@ -98,7 +98,7 @@ func (r *Results) acknowledge(ctx context.Context) error {
 		}
 		r.mu.Lock()
 		for _, m := range some {
-			if key := (clientKey{m.Scope, m.Client}); r.marks[key] == m.Before {
+			if key := (clientKey{m.Scope, m.Client}); r.marks[key] == m.First {
 				delete(r.marks, key)
 			}
 		}

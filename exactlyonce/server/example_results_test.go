@@ -34,10 +34,10 @@ func ExampleResults_Do() {
 	s := results.Stats()
 	fmt.Printf("%d ran, %d replayed, %d stale\n", s.New, s.Replayed, s.Stale)
 	// Output:
-	// NEW: balance 70 <nil>
-	// COMPLETED: balance 70 <nil>
-	// COMPLETED: balance 70 <nil>
-	// NEW: balance 40 <nil>
+	// false: balance 70 <nil>
+	// true: balance 70 <nil>
+	// true: balance 70 <nil>
+	// false: balance 40 <nil>
 	// true exactlyonce: stale request, its outcome is unknown
 	// 2 ran, 2 replayed, 1 stale
 }

@@ -13,3 +13,6 @@ func (r *Results) Principals() int {
 	defer r.mu.Unlock()
 	return len(r.principals)
 }
+
+// State returns what the attempt has found.
+func (c *Call) State() string { return [...]string{"NEW", "IN_PROGRESS", "COMPLETED"}[c.state] }

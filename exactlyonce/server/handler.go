@@ -139,11 +139,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	if len(values) != 1 {
 		h.results.invalid()
-		h.refuse(w, fmt.Errorf("%w: %d headers %s instead of one", exactlyonce.ErrInvalidID, len(values), exactlyonce.Header))
+		h.refuse(w, fmt.Errorf("%w: %d headers %s instead of one", exactlyonce.ErrInvalid, len(values), exactlyonce.Header))
 		return
 	}
-	id, err := exactlyonce.ParseID(values[0])
-	if err != nil {
+	var id exactlyonce.ID
+	if err := id.UnmarshalText([]byte(values[0])); err != nil {
 		h.results.invalid()
 		h.refuse(w, err)
 		return
@@ -165,7 +165,7 @@ func (h *handler) track(w http.ResponseWriter, req *http.Request, request exactl
 		h.refuse(w, err)
 		return
 	}
-	if call.state == exactlyonce.StateNew {
+	if call.state == stateNew {
 		h.run(w, req, call, body)
 		return
 	}
@@ -179,7 +179,7 @@ func (h *handler) track(w http.ResponseWriter, req *http.Request, request exactl
 // run calls the handler and sends its response when it is stored.
 func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body []byte) {
 	rec := newRecorder(w, h.results.config.MaxAnswer)
-	stored, found, err := call.run(req.Context(), func(ctx context.Context) ([]byte, error) {
+	stored, replayed, err := call.run(req.Context(), func(ctx context.Context) ([]byte, error) {
 		inner := req.WithContext(ctx)
 		inner.Body = io.NopCloser(bytes.NewReader(body))
 		inner.ContentLength = int64(len(body))
@@ -205,9 +205,9 @@ func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body
 	_, transient := errors.AsType[*transientError](err)
 	switch {
 	case rec.streamed: // sent
-	case err == nil && found == exactlyonce.StateNew, transient && !errors.Is(err, exactlyonce.ErrStale):
+	case err == nil && !replayed, transient && !errors.Is(err, exactlyonce.ErrStale):
 		rec.send()
-	case errors.Is(err, ErrNotDriver):
+	case errors.Is(err, errNotDriver):
 		h.refuse(w, exactlyonce.ErrInProgress) // another handler gives the answer
 	default:
 		h.replay(w, stored, err)
@@ -234,8 +234,8 @@ func (h *handler) replay(w http.ResponseWriter, stored []byte, err error) {
 		h.refuse(w, err)
 		return
 	}
-	response, err := exactlyonce.ParseResponse(stored)
-	if err != nil {
+	var response exactlyonce.Response
+	if err := response.Decode(stored); err != nil {
 		h.config.Logger.Error("a stored response cannot be sent", "error", err)
 		oncewire.Problem(w, http.StatusInternalServerError, "", "the stored response cannot be read")
 		return
@@ -252,7 +252,7 @@ func (h *handler) refuse(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, exactlyonce.ErrStale):
 		oncewire.Problem(w, http.StatusGone, oncewire.Stale, "whether the request took effect is unknown; do not repeat it")
-	case errors.Is(err, exactlyonce.ErrInvalidID):
+	case errors.Is(err, exactlyonce.ErrInvalid):
 		oncewire.Problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
 	case errors.Is(err, exactlyonce.ErrMismatch):
 		oncewire.Problem(w, h.config.MismatchStatus, oncewire.Mismatch, "another request had this id")

@@ -34,33 +34,33 @@ func (f *fakeRecords) put(req exactlyonce.Request, answer string) error {
 	defer f.mu.Unlock()
 	id := exactlyonce.ID{Client: req.Client, Sequence: req.Sequence, Step: req.Step}
 	if _, ok := f.answers[id]; ok {
-		return exactlyonce.ErrCompleted
+		return exactlyonce.ErrInProgress
 	}
 	f.answers[id] = answer
 	return f.err
 }
 
-func (f *fakeRecords) Find(_ context.Context, req exactlyonce.Request) (exactlyonce.State, []byte, error) {
+func (f *fakeRecords) Find(_ context.Context, req exactlyonce.Request) ([]byte, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.finds = append(f.finds, req.ID)
 	if f.err != nil {
-		return 0, nil, f.err
+		return nil, false, f.err
 	}
 	if req.Sequence < f.marks[req.Client] {
-		return exactlyonce.StateStale, nil, nil
+		return nil, false, exactlyonce.ErrStale
 	}
 	if answer, ok := f.answers[exactlyonce.ID{Client: req.Client, Sequence: req.Sequence, Step: req.Step}]; ok {
-		return exactlyonce.StateCompleted, []byte(answer), nil
+		return []byte(answer), true, nil
 	}
-	return exactlyonce.StateNew, nil, nil
+	return nil, false, nil
 }
 
-func (f *fakeRecords) Acknowledge(_ context.Context, marks []exactlyonce.Mark) error {
+func (f *fakeRecords) Acknowledge(_ context.Context, marks []exactlyonce.Request) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range marks {
-		f.marks[m.Client] = max(f.marks[m.Client], m.Before)
+		f.marks[m.Client] = max(f.marks[m.Client], m.First)
 	}
 	return f.err
 }
@@ -73,7 +73,7 @@ func (f *fakeRecords) Collect(_ context.Context, answers, clients time.Time) (in
 }
 
 // do runs a request whose handler puts its answer into f.
-func do(t *testing.T, r *server.Results, f *fakeRecords, req exactlyonce.Request, answer string) (string, exactlyonce.State, error) {
+func do(t *testing.T, r *server.Results, f *fakeRecords, req exactlyonce.Request, answer string) (string, bool, error) {
 	t.Helper()
 	got, found, err := r.Do(t.Context(), req, func(ctx context.Context) ([]byte, error) {
 		req, _ := exactlyonce.RequestFromContext(ctx)
@@ -92,7 +92,7 @@ func TestRecordsAfterRestart(t *testing.T) {
 	answer, found, err := do(t, before, f, request(1), "x")
 	require.NoError(t, err)
 	require.Equal(t, "x", answer)
-	require.Equal(t, exactlyonce.StateNew, found)
+	require.False(t, found)
 	_, _, err = do(t, before, f, since(6, 2), "y")
 	require.NoError(t, err)
 	require.NoError(t, before.Collect(t.Context()))
@@ -101,7 +101,7 @@ func TestRecordsAfterRestart(t *testing.T) {
 	answer, found, err = do(t, after, f, attempt(6, 2), "again")
 	require.NoError(t, err)
 	require.Equal(t, "y", answer)
-	require.Equal(t, exactlyonce.StateCompleted, found)
+	require.True(t, found)
 	_, _, err = do(t, after, f, attempt(1, 2), "again")
 	require.ErrorIs(t, err, exactlyonce.ErrStale)
 	s := after.Stats()
@@ -140,7 +140,7 @@ func TestRecordsAreNotReadForFirstAttempts(t *testing.T) {
 	answer, found, err := do(t, r, f, request(11), "y")
 	require.NoError(t, err)
 	require.Equal(t, "of another server", answer)
-	require.Equal(t, exactlyonce.StateCompleted, found, "its handler ran and was rolled back")
+	require.True(t, found, "its handler ran and was rolled back")
 	require.Equal(t, "of another server", replay(t, r, request(11)))
 
 	require.NoError(t, f.put(request(12), "of another server"))
@@ -150,7 +150,7 @@ func TestRecordsAreNotReadForFirstAttempts(t *testing.T) {
 }
 
 // r12 asks for attempt 2 of request 12, which must not run.
-func r12(t *testing.T, r *server.Results) (string, exactlyonce.State, error) {
+func r12(t *testing.T, r *server.Results) (string, bool, error) {
 	t.Helper()
 	answer, found, err := r.Do(t.Context(), attempt(12, 2), func(context.Context) ([]byte, error) {
 		t.Error("it has been answered")
@@ -163,7 +163,7 @@ func r12(t *testing.T, r *server.Results) (string, exactlyonce.State, error) {
 func TestRecordsAfterLostCommit(t *testing.T) {
 	f := newFakeRecords()
 	r, _ := newResults(t, server.Config{Records: f})
-	lost := func(commits bool) (string, exactlyonce.State, error) {
+	lost := func(commits bool) (string, bool, error) {
 		answer, found, err := r.Do(t.Context(), request(1), func(ctx context.Context) ([]byte, error) {
 			req, _ := exactlyonce.RequestFromContext(ctx)
 			if commits {
@@ -178,7 +178,7 @@ func TestRecordsAfterLostCommit(t *testing.T) {
 	answer, found, err := lost(true)
 	require.NoError(t, err)
 	require.Equal(t, "x", answer)
-	require.Equal(t, exactlyonce.StateCompleted, found)
+	require.True(t, found)
 	require.Equal(t, "x", replay(t, r, request(1)))
 }
 
@@ -211,7 +211,7 @@ func TestRecordsThatFail(t *testing.T) {
 
 type panickingRecords struct{ *fakeRecords }
 
-func (panickingRecords) Find(context.Context, exactlyonce.Request) (exactlyonce.State, []byte, error) {
+func (panickingRecords) Find(context.Context, exactlyonce.Request) ([]byte, bool, error) {
 	panic("boom")
 }
 
@@ -264,7 +264,7 @@ func TestMemoryIsACacheOfRecords(t *testing.T) {
 	answer, found, err := do(t, r, f, attempt(1, 2), "again")
 	require.NoError(t, err)
 	require.Equal(t, "x", answer)
-	require.Equal(t, exactlyonce.StateCompleted, found)
+	require.True(t, found)
 	require.Equal(t, uint64(3), r.Stats().Evicted)
 
 	f.collect = nil
@@ -289,10 +289,10 @@ type recordsThatWait struct {
 	found func()
 }
 
-func (f recordsThatWait) Find(ctx context.Context, req exactlyonce.Request) (exactlyonce.State, []byte, error) {
-	state, answer, err := f.fakeRecords.Find(ctx, req)
+func (f recordsThatWait) Find(ctx context.Context, req exactlyonce.Request) ([]byte, bool, error) {
+	answer, found, err := f.fakeRecords.Find(ctx, req)
 	f.found()
-	return state, answer, err
+	return answer, found, err
 }
 
 // A replica's order overtakes an attempt that still looks for its record: the answer that counts is there before.
@@ -310,9 +310,9 @@ func TestTakenOverWhileRecordsAreAsked(t *testing.T) {
 	}
 	call, err := r.Track(t.Context(), request(1))
 	require.NoError(t, err)
-	require.Equal(t, exactlyonce.StateNew, call.State())
+	require.Equal(t, "NEW", call.State())
 	require.False(t, call.IsDriver())
-	require.ErrorIs(t, call.Complete([]byte("late")), server.ErrNotDriver)
+	require.ErrorIs(t, call.Complete([]byte("late")), exactlyonce.ErrInProgress)
 	require.Equal(t, "driver", replay(t, r, request(1)))
 }
 
@@ -389,7 +389,7 @@ func TestFullMemoryWithRecords(t *testing.T) {
 	answer, found, err := do(t, r, f, again, "y")
 	require.NoError(t, err)
 	require.Equal(t, "x", answer)
-	require.Equal(t, exactlyonce.StateCompleted, found)
+	require.True(t, found)
 }
 
 // heldRecords hold up the mark of one client.
@@ -398,7 +398,7 @@ type heldRecords struct {
 	held exactlyonce.Client
 }
 
-func (f *heldRecords) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
+func (f *heldRecords) Acknowledge(ctx context.Context, marks []exactlyonce.Request) error {
 	for _, m := range marks {
 		if m.Client == f.held {
 			return errHandler

@@ -151,8 +151,8 @@ func NewResults(c Config) *Results {
 
 func (r *Results) now() time.Duration { return r.clock.Since(r.start) }
 
-// Do runs the request unless an earlier attempt has an answer or is about to, and returns the answer with the state that this
-// attempt found: StateNew if run was called. See [Results].
+// Do runs the request unless an earlier attempt has an answer or is about to, and returns the answer whether another attempt
+// has given it: then run was not called, or was rolled back. See [Results].
 //
 // An error that run returns goes to the attempts that wait, too, and is not stored. If it matches [exactlyonce.ErrStale], the outcome of
 // the request is unknown, and stays so. If run panics or calls runtime.Goexit, the others get [ErrNoAnswer].
@@ -163,24 +163,24 @@ func (r *Results) now() time.Duration { return r.clock.Since(r.start) }
 // Errors are the errors of [Results.Track], run and Records, and context.Cause(ctx) if ctx ends while the attempt waits.
 func (r *Results) Do(
 	ctx context.Context, req exactlyonce.Request, run func(ctx context.Context) ([]byte, error),
-) (answer []byte, found exactlyonce.State, err error) {
+) (answer []byte, replayed bool, err error) {
 	call, err := r.Track(ctx, req)
 	if err != nil {
-		return nil, exactlyonce.StateNew, err
+		return nil, false, err
 	}
-	if call.state != exactlyonce.StateNew {
+	if call.state != stateNew {
 		answer, err = call.Wait(ctx)
-		return answer, call.state, err
+		return answer, true, err
 	}
 	return call.run(ctx, run)
 }
 
-// Track notes an attempt and returns a call with its state. A caller that need not change drivers uses [Results.Do].
+// Track notes an attempt and returns a call. A caller that need not change drivers uses [Results.Do].
 //
-// If the state of the call is NEW, the caller is the driver of the request: it runs it and ends the call with Complete or Fail.
+// If the call is NEW ([Call.IsNew]), the caller is the driver of the request: it runs it and ends the call with Complete or Fail.
 // Otherwise it calls Wait, or Fail if it does not want the answer.
 //
-// Errors: ErrInvalidID, ErrStale, ErrMismatch, ErrInProgress if too many attempts wait already, ErrFull, and the errors of Records,
+// Errors: ErrInvalid, ErrStale, ErrMismatch, ErrInProgress if too many attempts wait already, ErrFull, and the errors of Records,
 // with the cause of the context. With an error the call has ended already.
 func (r *Results) Track(ctx context.Context, req exactlyonce.Request) (*Call, error) {
 	if err := req.Validate(); err != nil {
@@ -249,11 +249,11 @@ func (r *Results) track(req exactlyonce.Request, takeOver bool) (call *Call, ask
 		r.touch(rec, now)
 		r.noteAsked(req)
 		r.stats.Replayed++
-		return &Call{results: r, req: req, state: exactlyonce.StateCompleted, answer: rec.answer, over: true}, false, nil
+		return &Call{results: r, req: req, state: stateCompleted, answer: rec.answer, over: true}, false, nil
 	case takeOver:
 		f := rec.flight
 		f.handlers++
-		f.driver = &Call{results: r, req: req, state: exactlyonce.StateNew, flight: f}
+		f.driver = &Call{results: r, req: req, state: stateNew, flight: f}
 		r.stats.TakenOver++
 		return f.driver, false, nil
 	default:
@@ -327,7 +327,7 @@ func (r *Results) attach(f *flight, req exactlyonce.Request) (*Call, error) {
 		f.done = make(chan struct{})
 	}
 	r.stats.Attached++
-	return &Call{results: r, req: req, state: exactlyonce.StateInProgress, flight: f}, nil
+	return &Call{results: r, req: req, state: stateInProgress, flight: f}, nil
 }
 
 // ask asks Records about a request that is new here. It has its record already, so that other attempts wait meanwhile.
@@ -338,19 +338,19 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 			call.Fail(ErrNoAnswer) // Find has panicked or left
 		}
 	}()
-	state, answer, err := r.config.Records.Find(ctx, call.req)
+	answer, found, err := r.config.Records.Find(ctx, call.req)
 	answered = true
 	switch {
+	case err != nil && isStale(err):
+		err = exactlyonce.ErrStale
 	case err != nil:
 		err = fmt.Errorf("exactlyonce: look for a record of %s: %w", call.req.ID, err)
-	case state == exactlyonce.StateStale:
-		err = exactlyonce.ErrStale
 	}
 	now := r.now()
 	r.mu.Lock()
 	if rec := call.flight.record; err == nil && rec != nil { // nil: another driver has ended it meanwhile
 		rec.client.found = true
-		if state == exactlyonce.StateNew && isForgotten(call.req, rec.client.forgot, now) {
+		if !found && isForgotten(call.req, rec.client.forgot, now) {
 			err = exactlyonce.ErrStale
 		}
 	}
@@ -360,7 +360,7 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 		if errors.Is(err, exactlyonce.ErrStale) {
 			r.stats.Stale++
 		}
-	case state == exactlyonce.StateCompleted:
+	case found:
 		r.stats.New--
 		r.stats.Replayed++
 		r.noteAsked(call.req)
@@ -370,11 +370,11 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 	case err != nil:
 		call.Fail(err)
 		return nil, err
-	case state == exactlyonce.StateCompleted:
+	case found:
 		if err := call.complete(answer, false); err != nil {
 			return nil, err
 		}
-		return &Call{results: r, req: call.req, state: exactlyonce.StateCompleted, answer: answer, over: true}, nil
+		return &Call{results: r, req: call.req, state: stateCompleted, answer: answer, over: true}, nil
 	}
 	return call, nil
 }
@@ -407,7 +407,7 @@ func (r *Results) addRecord(c *client, req exactlyonce.Request) *record {
 	rec := r.slabs.take()
 	rec.client, rec.seq, rec.step, rec.print, rec.flight = c, req.Sequence, req.Step, req.Fingerprint, f
 	f.record = rec
-	f.first = Call{results: r, req: req, state: exactlyonce.StateNew, flight: f}
+	f.first = Call{results: r, req: req, state: stateNew, flight: f}
 	f.driver = &f.first
 	if c.running == 0 {
 		c.principal.idle.remove(c)

@@ -149,7 +149,7 @@ func TestResultsAgainstModel(t *testing.T) {
 				got = "MISMATCH"
 			default:
 				require.NoError(t, err)
-				got = call.State().String()
+				got = call.State()
 			}
 			if takeOver && want == "IN_PROGRESS" {
 				want = "NEW"
@@ -201,7 +201,7 @@ func TestResultsAgainstModel(t *testing.T) {
 				answer := fmt.Sprint("by ", attempts, " of ", len(handlers))
 				err := call.Complete([]byte(answer))
 				if q.driver != call {
-					require.ErrorIs(t, err, server.ErrNotDriver)
+					require.ErrorIs(t, err, exactlyonce.ErrInProgress)
 					if q.handlers[call] {
 						delete(q.handlers, call)
 						m.heard = m.now

@@ -25,7 +25,7 @@ type Stats struct {
 	Replayed uint64 // attempts that got a stored answer
 	Stale    uint64 // attempts that were refused with ErrStale
 
-	Invalid        uint64 // refused with ErrInvalidID
+	Invalid        uint64 // refused with ErrInvalid
 	Mismatched     uint64 // with ErrMismatch
 	Refused        uint64 // with ErrFull
 	TooManyWaiting uint64 // with ErrInProgress
@@ -33,7 +33,7 @@ type Stats struct {
 	Completed uint64 // handlers that answered
 	Failed    uint64 // handlers that ended without an answer
 	TakenOver uint64 // changes of driver
-	NotDriver uint64 // answers that were refused with ErrNotDriver
+	NotDriver uint64 // answers that were refused, since another call has taken over
 
 	Acknowledged     uint64 // answers removed because the client was done with them
 	Collected        uint64 // answers removed for their age

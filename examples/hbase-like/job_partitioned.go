@@ -117,7 +117,7 @@ func (p *partitionedJob) prepare(ctx context.Context, in *durable.Input) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(sqlite.Migrate(ctx, db), db.Close())
+	return errors.Join(sqlite.New(db).Migrate(ctx), db.Close())
 }
 
 // work starts the workers, and kills some of them, until all partitions are done.

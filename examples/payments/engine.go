@@ -111,7 +111,7 @@ type queues struct {
 	payments *delivery.Queue[bank.Payment]
 }
 
-func queuesOn(e delivery.Engine, at location) queues {
+func queuesOn(e store.Engine, at location) queues {
 	q := queues{map[string]*delivery.Queue[bank.Order]{}, delivery.NewQueue[bank.Payment](e, at.queue(paymentsQueue))}
 	for _, provider := range bank.Providers {
 		q.orders[provider] = ordersOn(e, at, provider)
@@ -134,10 +134,10 @@ func (q queues) put(ctx context.Context, orders []bank.Order) error {
 }
 
 // ordersOn returns the queue of orders for a provider on an engine, with its layers and dead letters.
-func ordersOn(e delivery.Engine, at location, provider string) *delivery.Queue[bank.Order] {
-	opts := []delivery.QueueOption{delivery.WithLayers(layers...), delivery.WithLogger(quiet)}
+func ordersOn(e store.Engine, at location, provider string) *delivery.Queue[bank.Order] {
+	opts := []delivery.QueueConfig{{Layers: layers, Logger: quiet}}
 	if _, leases := e.(store.Store); leases {
-		opts = append(opts, delivery.WithLease(lease))
+		opts = append(opts, delivery.QueueConfig{Lease: lease})
 	}
 	return delivery.NewQueue[bank.Order](e, at.queue(ordersQueue+"-"+provider), opts...)
 }

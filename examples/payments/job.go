@@ -14,6 +14,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/exactlyonce/keys"
 	"github.com/weirflow/weir/examples/internal/bank"
@@ -56,7 +57,7 @@ func policy() *strategies.Policy[bank.Payment] {
 	busy, declined := predicates.NewReason("DATABASE_BUSY", true, false), predicates.NewRejection("DECLINED")
 	return strategies.ReasonAware(predicates.Classifiers(
 		func(a *predicates.Attempt[bank.Payment]) (predicates.Reason, bool) {
-			return busy, errors.Is(a.Err, exactlyonce.ErrInProgress) || errors.Is(a.Err, keys.ErrLockLost) || errors.Is(a.Err, keys.ErrConflict)
+			return busy, errors.Is(a.Err, exactlyonce.ErrInProgress)
 		},
 		func(a *predicates.Attempt[bank.Payment]) (predicates.Reason, bool) {
 			return declined, errors.Is(a.Err, bank.ErrDeclined) || errors.Is(a.Err, errElsewhere)
@@ -99,7 +100,7 @@ func work(s settings) error {
 }
 
 // openWorker opens the engine: which one it is, only its address says.
-func openWorker(ctx context.Context, s settings) (delivery.Engine, error) {
+func openWorker(ctx context.Context, s settings) (store.Engine, error) {
 	if schemeOf(s.At.URL) == onKafka {
 		return openKafka(ctx, s.At, s.Worker)
 	}
@@ -117,7 +118,7 @@ func (j *job) run(ctx context.Context, q queues) error {
 	}
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(j.pay), orderTime, 100, policy(),
 		asyncop.WithBackend(j.backend), asyncop.WithFailureSink(failed), asyncop.WithLogger(quiet))
-	_, err := delivery.Run(ctx, orders, op, q.payments, delivery.WithLogger(quiet))
+	_, err := delivery.Run(ctx, orders, op, q.payments, delivery.RunConfig{Logger: quiet})
 	return err
 }
 
@@ -132,7 +133,7 @@ func prepareJob(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	err = keys.Migrate(ctx, db.Writer(), keys.SQLite)
+	err = keys.New(db.Writer(), keys.SQLite, keys.Config{}).Migrate(ctx)
 	if err == nil {
 		_, err = db.Writer().ExecContext(ctx, jobTables)
 	}
@@ -202,7 +203,7 @@ func (j *job) chargeOnce(ctx context.Context, run *keys.Run, o bank.Order) (bank
 	if j.Break == withoutSticky {
 		return j.chargeAnywhere(ctx, run, o)
 	}
-	choose := func(refused []keys.Refusal) (provider string, ok bool) {
+	choose := func(refused []string) (provider string, ok bool) {
 		switch len(refused) {
 		case 0:
 			return o.First, true

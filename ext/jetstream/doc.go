@@ -6,7 +6,7 @@
 //	defer engine.Close()
 //	orders := delivery.NewQueue[Order](engine, "orders", delivery.RetryAfter(time.Minute, 10*time.Minute, time.Hour))
 //
-// [Open] makes the stream if it is missing: a single stream for all queues, jobs, locks and reports of workers. On a cluster use [WithReplicas]
+// [Open] makes the stream if it is missing: a single stream for all queues, jobs, locks and reports of workers. On a cluster use Config.Replicas
 // (3). The servers must sync each write (sync_interval: always), even in a cluster: a server that does not, and is killed, may bring back
 // messages that are done. For a server in the process there is ext/jetstream/embedded, for pipelines with checkpoints
 // ext/jetstream/jscheckpoint.
@@ -41,7 +41,7 @@
 //
 // # Streams of other programs
 //
-// [WithForeign] takes the new messages of a queue from a stream that other programs write or read. Any number of workers share its durable
+// Config.Foreign takes the new messages of a queue from a stream that other programs write or read. Any number of workers share its durable
 // consumer. Such a message has the id of its headers, if weir has published it; else its id is made of the name of the stream and the sequence
 // number. The header Nats-Subject of its Meta is the subject; headers with the same name are joined by commas.
 //

@@ -28,7 +28,7 @@ const (
 	trust = 10 * time.Second
 )
 
-// Engine keeps messages in queues in a stream of JetStream. It is a [store.Keeper], [store.Chooser] and [store.Notifier]. Safe for
+// Engine keeps messages in queues in a stream of JetStream. It is a [store.Keeper] and a [store.Waker]. Safe for
 // concurrent use.
 type Engine struct {
 	js        jetstream.JetStream
@@ -58,9 +58,8 @@ type Engine struct {
 }
 
 var (
-	_ store.Keeper   = (*Engine)(nil)
-	_ store.Chooser  = (*Engine)(nil)
-	_ store.Notifier = (*Engine)(nil)
+	_ store.Keeper = (*Engine)(nil)
+	_ store.Waker  = (*Engine)(nil)
 )
 
 // closeWait is how long Close waits for what is under way, and then for the end of the indexes.
@@ -192,7 +191,7 @@ func (s *Engine) index(ctx context.Context, queue string, all bool) (*index, err
 	}
 }
 
-// keepIndex is how long an index is kept that is not used, if another one is opened then (law W3). A Notify that waits opens its own again.
+// keepIndex is how long an index is kept that is not used, if another one is opened then (law W3). A Wake that waits opens its own again.
 const keepIndex = 10 * time.Minute
 
 // unused returns the indexes that have not been used for so long. Called with mu held.
@@ -360,10 +359,10 @@ func (s *Engine) published(ctx context.Context, err error) error {
 	return fmt.Errorf("jetstream: stream %s: %w", s.name, pubs.Refused(err))
 }
 
-// Notify implements [store.Notifier].
-func (s *Engine) Notify(ctx context.Context, queue string, wake func()) error {
+// Wake implements [store.Waker]. It may miss events: it does not know when delays and leases end.
+func (s *Engine) Wake(ctx context.Context, queue string, wake func(misses bool)) error {
 	if f := s.foreign[queue]; f != nil {
-		defer f.listen(ctx, wake)()
+		defer f.listen(ctx, func() { wake(true) })()
 	}
 	for {
 		var changed chan struct{}
@@ -382,7 +381,7 @@ func (s *Engine) Notify(ctx context.Context, queue string, wake func()) error {
 		}
 		select {
 		case <-changed:
-			wake()
+			wake(true)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Foreign is a stream that other programs write or read: see [WithForeign].
+// Foreign is a stream that other programs write or read: see [Config].
 type Foreign struct {
 	Stream   string // required; the stream must exist, and is not changed
 	Consumer string // the durable consumer that all workers share; it is made if it is missing. "": the queue is only written
@@ -143,7 +143,7 @@ func (f *foreign) take(ctx context.Context, limit, room int, lease time.Duration
 	case f.consumer == nil:
 		return nil, guard.MarkPermanent(fmt.Errorf("jetstream: queue %q: the stream %s lacks a consumer (Foreign.Consumer): it is only written", f.queue, f.Stream))
 	case lease > f.lease:
-		return nil, guard.MarkPermanent(fmt.Errorf("jetstream: queue %q: a lease of %v is longer than the AckWait of the consumer %s, which is %v: see delivery.WithLease",
+		return nil, guard.MarkPermanent(fmt.Errorf("jetstream: queue %q: a lease of %v is longer than the AckWait of the consumer %s, which is %v: see delivery.QueueConfig",
 			f.queue, lease, f.name(), f.lease))
 	}
 	if f.turn() {
@@ -224,7 +224,7 @@ func (f *foreign) keep(ctx context.Context) {
 		}
 	}
 	f.mu.Unlock()
-	if err := f.stay(ctx, leases); err != nil && !errors.Is(err, store.ErrLeaseLost) && ctx.Err() == nil {
+	if err := f.stay(ctx, leases); err != nil && !storearg.IsLost(err) && ctx.Err() == nil {
 		f.s.logger.Warn("weir: leases could not be extended", "queue", f.queue, "error", err)
 	}
 }

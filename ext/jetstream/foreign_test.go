@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 // delivered returns a message that was delivered so many times.
@@ -54,7 +55,7 @@ func newForeign(t *testing.T) *foreign {
 func TestAForeignLeaseBeginsBeforeItIsLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newForeign(t)
-		taken, err := f.take(t.Context(), 2, store.MaxBytes, time.Second)
+		taken, err := f.take(t.Context(), 2, storearg.MaxBytes, time.Second)
 		if err != nil || len(taken) != 1 {
 			t.Fatal(taken, err)
 		}

@@ -262,7 +262,7 @@ func (ix *index) count(match func(it *item) bool) (c store.Counts) {
 		if s.next != math.MaxUint64 {
 			next = instant(s.next)
 		}
-		c.Add(w.Cause, w.Reasons, s.n, instant(s.oldest), next, store.Position(s.last))
+		c.Add(w.Cause, w.Reasons, s.n, instant(s.oldest), next, int64(s.last))
 	}
 	return c
 }

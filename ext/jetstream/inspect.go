@@ -118,7 +118,7 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 		return s.visit(ctx, queue, &f, p, func(m found) bool {
 			list = append(list, m.Entry)
 			size += len(m.Payload)
-			return len(list) < p.Max && size < store.MaxBytes
+			return len(list) < p.Max && size < storearg.MaxBytes
 		})
 	})
 }
@@ -182,7 +182,7 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 		if err != nil {
 			return fmt.Errorf("jetstream: stream %s: %w", s.name, err)
 		}
-		p := store.Page{Until: store.Position(info.State.LastSeq), Max: math.MaxInt}
+		p := store.Page{Until: int64(info.State.LastSeq), Max: math.MaxInt}
 		if p.Until == 0 {
 			return nil
 		}
@@ -282,7 +282,7 @@ func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 					page = append(page, m.record)
 					size += len(m.Payload)
 				}
-				return len(page) < p.Max && size < store.MaxBytes
+				return len(page) < p.Max && size < storearg.MaxBytes
 			})
 			if err != nil || len(page) == 0 {
 				return err

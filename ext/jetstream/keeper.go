@@ -122,6 +122,12 @@ type tx struct {
 
 func (t *tx) Now() time.Time { return instant(t.now) }
 
+// Announce implements [store.Tx].
+func (*tx) Announce() {}
+
+// Watch implements [store.Keeper]: what is announced is read once a second.
+func (*Engine) Watch(context.Context, func()) error { return errors.ErrUnsupported }
+
 func (t *tx) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
 	return t.s.records(ctx, kind, after, limit)
 }

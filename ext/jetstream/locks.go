@@ -120,7 +120,7 @@ func (l locks) Acquire(ctx context.Context, name, owner string, lease time.Durat
 					return err
 				}
 				if h.until.After(now) {
-					return &lock.HeldError{Name: name, Owner: h.Owner, For: h.until.Sub(now)}
+					return &lock.Holding{Grant: lock.Grant{Name: name, Owner: h.Owner}, For: h.until.Sub(now)}
 				}
 			}
 			if h.revision == 0 { // the name may have been forgotten: no number that it had is higher than that of its message

@@ -1,6 +1,7 @@
 package jetstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,80 +22,44 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// Option changes a setting of [Open] and [New].
-type Option func(*settings)
+// Config are the settings of [Open] and [New]. A zero field has its default. Where several are given, a later one counts.
+type Config struct {
+	// Stream is the name of the stream; the default is "weir". It must not contain dots, spaces or wildcards.
+	Stream string
+	// Replicas is on how many servers of a cluster the stream is kept when it is made; the default is 1.
+	Replicas int
+	// Change, if not nil, changes the stream when it is made: MaxBytes, MaxMsgs, Placement, Duplicates and other fields that do not contradict
+	// [StreamConfig]. By default it is unlimited.
+	Change func(c *jetstream.StreamConfig)
+	// NoStream keeps Open and New from making a stream or a consumer: an administrator makes them, from [StreamConfig].
+	NoStream bool
 
-type settings struct {
-	stream   string
-	changes  []func(*jetstream.StreamConfig)
-	foreign  map[string]Foreign
-	connect  []nats.Option
-	existing bool
-	clock    clock.Clock
-	logger   *slog.Logger
+	// Foreign takes the new messages of queues from streams which other programs write or read. The rest is the same: failed messages go to the
+	// layers and dead letters of the queue in the engine's stream, with their bytes and headers as received. So do merged dead letters, and
+	// messages that are put with a delay. Messages put without a delay are published to the foreign stream, once for each id within its
+	// Duplicates window. List, Purge and jobs see only the messages in the engine's stream.
+	Foreign map[string]Foreign // by the name of the queue
+
+	Connection []nats.Option // of Open, such as credentials and TLS. By default the connection has a name and reconnects for ever
+	Logger     *slog.Logger  // the default is slog.Default()
 }
 
-func settingsOf(opts []Option) settings {
-	s := settings{stream: "weir", foreign: map[string]Foreign{}, clock: clock.New(), logger: slog.Default()}
-	for i, opt := range opts {
-		if opt == nil {
-			panic(fmt.Sprintf("jetstream: option %d is nil", i))
-		}
-		opt(&s)
+func configOf(configs []Config) Config {
+	c := guard.Merged(configs)
+	c.Stream = cmp.Or(c.Stream, "weir")
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	if strings.ContainsAny(c.Stream, ".*> \t\r\n/\\") {
+		panic(fmt.Sprintf("jetstream: Config: %q is not a valid name of a stream", c.Stream))
 	}
-	return s
-}
-
-// WithStream sets the name of the stream; the default is "weir". The name must not contain dots, spaces or wildcards. change, which may be nil,
-// changes the stream when it is made: Replicas, MaxBytes, MaxMsgs, Placement, Duplicates and other fields that do not contradict [StreamConfig].
-// By default it is on a single server and unlimited.
-func WithStream(name string, change func(c *jetstream.StreamConfig)) Option {
-	if name == "" || strings.ContainsAny(name, ".*> \t\r\n/\\") {
-		panic(fmt.Sprintf("jetstream: WithStream: %q is not a valid name of a stream", name))
-	}
-	return func(s *settings) {
-		if s.stream = name; change != nil {
-			s.changes = append(s.changes, change)
+	for queue, f := range c.Foreign {
+		if queue == "" || f.Stream == "" {
+			panic(fmt.Sprintf("jetstream: Config: the queue %q and its stream %q must have names", queue, f.Stream))
 		}
 	}
+	return c
 }
 
-// WithReplicas sets on how many servers of a cluster the stream is kept when it is made; the default is 1. It panics if n < 1.
-func WithReplicas(n int) Option {
-	if n < 1 {
-		panic(fmt.Sprintf("jetstream: WithReplicas: %d is less than 1", n))
-	}
-	return func(s *settings) {
-		s.changes = append(s.changes, func(c *jetstream.StreamConfig) { c.Replicas = n })
-	}
-}
-
-// WithForeign takes the new messages of a queue from a stream which other programs write or read. The rest is the same: failed messages go to
-// the layers and dead letters of the queue in the engine's stream, with their bytes and headers as received. So do merged dead letters, and
-// messages that are put with a delay. Messages put without a delay are published to the foreign stream, once for each id within its Duplicates
-// window. List, Purge and jobs see only the messages in the engine's stream.
-func WithForeign(queue string, f Foreign) Option {
-	if queue == "" || f.Stream == "" {
-		panic(fmt.Sprintf("jetstream: WithForeign: the queue %q and its stream %q must have names", queue, f.Stream))
-	}
-	return func(s *settings) { s.foreign[queue] = f }
-}
-
-// WithConnection adds options to the connection of [Open], such as credentials and TLS. By default it has a name and reconnects for ever.
-func WithConnection(opts ...nats.Option) Option {
-	return func(s *settings) { s.connect = append(s.connect, opts...) }
-}
-
-// WithoutStream keeps [Open] and [New] from making a stream or a consumer: an administrator makes them, from [StreamConfig].
-func WithoutStream() Option { return func(s *settings) { s.existing = true } }
-
-// WithLogger sets the logger; the default is slog.Default(). It panics if l is nil.
-func WithLogger(l *slog.Logger) Option {
-	guard.RefuseNil("jetstream: WithLogger", "logger", l)
-	return func(s *settings) { s.logger = l }
-}
-
-// StreamConfig returns the config of the stream of an [Engine], on a single server. [WithStream] lists the fields that may be changed.
+// StreamConfig returns the config of the stream of an [Engine], on a single server. Config.Change lists the fields that may be changed.
 func StreamConfig(name string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:               name,
@@ -119,9 +84,9 @@ const (
 // Open opens the engine on the servers at an address, such as nats://127.0.0.1:4222, several with commas. It makes the stream if it is missing,
 // and logs what it has made. It waits for up to five minutes for servers that are unavailable or lack a leader; a refusal is an error at once.
 // The engine has a single connection.
-func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) {
-	set := settingsOf(opts)
-	connect := append([]nats.Option{nats.Name("weir"), nats.MaxReconnects(-1)}, set.connect...)
+func Open(ctx context.Context, address string, config ...Config) (*Engine, error) {
+	set := configOf(config)
+	connect := append([]nats.Option{nats.Name("weir"), nats.MaxReconnects(-1)}, set.Connection...)
 	var nc *nats.Conn
 	err := set.again(ctx, func(context.Context) (err error) {
 		nc, err = nats.Connect(address, connect...)
@@ -147,12 +112,12 @@ func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) 
 }
 
 // New returns the engine on a connection of the caller, which stays the caller's: see [Open].
-func New(ctx context.Context, js jetstream.JetStream, opts ...Option) (*Engine, error) {
+func New(ctx context.Context, js jetstream.JetStream, config ...Config) (*Engine, error) {
 	guard.RefuseNil("jetstream: New", "JetStream", js)
-	return newEngine(ctx, js, settingsOf(opts))
+	return newEngine(ctx, js, configOf(config))
 }
 
-func newEngine(ctx context.Context, js jetstream.JetStream, set settings) (s *Engine, err error) {
+func newEngine(ctx context.Context, js jetstream.JetStream, set Config) (s *Engine, err error) {
 	err = set.again(ctx, func(ctx context.Context) error {
 		s, err = openEngine(ctx, js, set)
 		return err
@@ -161,8 +126,9 @@ func newEngine(ctx context.Context, js jetstream.JetStream, set settings) (s *En
 }
 
 // again calls f until it succeeds, or what it returns will not go away.
-func (set *settings) again(ctx context.Context, f func(ctx context.Context) error) error {
-	begun, pause := set.clock.Now(), firstWait
+func (set *Config) again(ctx context.Context, f func(ctx context.Context) error) error {
+	now := clock.New()
+	begun, pause := now.Now(), firstWait
 	for {
 		try, cancel := context.WithTimeout(ctx, oneTry)
 		err := f(try)
@@ -172,12 +138,12 @@ func (set *settings) again(ctx context.Context, f func(ctx context.Context) erro
 			return nil
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case !passing(err) || set.clock.Since(begun) >= openWait:
+		case !passing(err) || now.Since(begun) >= openWait:
 			return err
 		}
-		set.logger.LogAttrs(ctx, slog.LevelWarn, "jetstream: the servers do not answer; retrying",
+		set.Logger.LogAttrs(ctx, slog.LevelWarn, "jetstream: the servers do not answer; retrying",
 			slog.Any("error", err), slog.Duration("wait", pause))
-		if ended := wait.For(ctx, set.clock, pause); ended != nil {
+		if ended := wait.For(ctx, now, pause); ended != nil {
 			return fmt.Errorf("%w: %w", ended, err)
 		}
 		pause = min(2*pause, lastWait)
@@ -205,21 +171,21 @@ func passing(err error) bool {
 		errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 }
 
-func openEngine(ctx context.Context, js jetstream.JetStream, set settings) (*Engine, error) {
+func openEngine(ctx context.Context, js jetstream.JetStream, set Config) (*Engine, error) {
 	stream, err := openStream(ctx, js, set)
 	if err != nil {
-		return nil, fmt.Errorf("jetstream: stream %s: %w", set.stream, err)
+		return nil, fmt.Errorf("jetstream: stream %s: %w", set.Stream, err)
 	}
 	if err := fits(stream.CachedInfo().Config); err != nil {
-		return nil, fmt.Errorf("jetstream: stream %s %w: %w", set.stream, errDoesNotFit, err)
+		return nil, fmt.Errorf("jetstream: stream %s %w: %w", set.Stream, errDoesNotFit, err)
 	}
 	s := &Engine{
-		js: js, pubs: pubs.Own(js, 2*confirmWithin), stream: stream, name: set.stream, prefix: root + set.stream + ".",
-		clock: set.clock, logger: set.logger, untouched: set.existing,
+		js: js, pubs: pubs.Own(js, 2*confirmWithin), stream: stream, name: set.Stream, prefix: root + set.Stream + ".",
+		clock: clock.New(), logger: set.Logger, untouched: set.NoStream,
 		foreign: map[string]*foreign{}, indexes: map[string]*index{}, opening: map[string]chan struct{}{}, named: map[string]time.Time{},
 	}
 	s.life, s.end = context.WithCancelCause(context.Background())
-	for queue, f := range set.foreign {
+	for queue, f := range set.Foreign {
 		if s.foreign[queue], err = s.openForeign(ctx, queue, f); err != nil {
 			return nil, err
 		}
@@ -228,26 +194,27 @@ func openEngine(ctx context.Context, js jetstream.JetStream, set settings) (*Eng
 }
 
 // openStream returns the stream, and makes it if it is missing.
-func openStream(ctx context.Context, js jetstream.JetStream, set settings) (jetstream.Stream, error) {
-	stream, err := js.Stream(ctx, set.stream)
+func openStream(ctx context.Context, js jetstream.JetStream, set Config) (jetstream.Stream, error) {
+	stream, err := js.Stream(ctx, set.Stream)
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return stream, err
 	}
-	if set.existing {
-		return nil, fmt.Errorf("%w: an administrator makes it, from the answer of StreamConfig(%q)", err, set.stream)
+	if set.NoStream {
+		return nil, fmt.Errorf("%w: an administrator makes it, from the answer of StreamConfig(%q)", err, set.Stream)
 	}
-	c := StreamConfig(set.stream)
-	for _, change := range set.changes {
-		change(&c)
+	c := StreamConfig(set.Stream)
+	c.Replicas = max(1, set.Replicas)
+	if set.Change != nil {
+		set.Change(&c)
 	}
 	if stream, err = js.CreateStream(ctx, c); errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		return js.Stream(ctx, set.stream) // another process was faster
+		return js.Stream(ctx, set.Stream) // another process was faster
 	}
 	if err != nil {
 		return nil, err
 	}
 	has := stream.CachedInfo().Config
-	set.logger.LogAttrs(ctx, slog.LevelInfo, "jetstream: made the stream of queues", slog.String("stream", set.stream),
+	set.Logger.LogAttrs(ctx, slog.LevelInfo, "jetstream: made the stream of queues", slog.String("stream", set.Stream),
 		slog.Int("replicas", has.Replicas), slog.Int64("max bytes", has.MaxBytes), slog.Int64("max messages", has.MaxMsgs),
 		slog.Duration("duplicates", has.Duplicates))
 	return stream, nil

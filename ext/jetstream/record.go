@@ -144,7 +144,7 @@ func (r *record) free(now uint64) bool {
 
 // entry returns a message as [store.Inspector.List] shows it.
 func (r *record) entry(now uint64) store.Entry {
-	e := store.Entry{Position: store.Position(r.position), Arrived: instant(r.arrived), Fence: r.fence, Held: r.kind == held}
+	e := store.Entry{Position: int64(r.position), Arrived: instant(r.arrived), Fence: r.fence, Held: r.kind == held}
 	if r.kind == leased && r.ready() > now {
 		e.LeasedUntil = instant(r.ready())
 	}

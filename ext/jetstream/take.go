@@ -22,11 +22,11 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 			return err
 		}
 		var size int
-		if taken, size, err = s.take(ctx, queue, limit, lease); err != nil || size >= store.MaxBytes || len(taken) == limit {
+		if taken, size, err = s.take(ctx, queue, limit, lease); err != nil || size >= storearg.MaxBytes || len(taken) == limit {
 			return err
 		}
 		if f := s.foreign[queue]; f != nil {
-			more, err := f.take(ctx, limit-len(taken), store.MaxBytes-size, lease)
+			more, err := f.take(ctx, limit-len(taken), storearg.MaxBytes-size, lease)
 			taken = append(taken, more...)
 			return err
 		}
@@ -44,7 +44,7 @@ func (s *Engine) take(ctx context.Context, queue string, limit int, lease time.D
 	if err != nil {
 		return nil, 0, err
 	}
-	for len(taken) < limit && size < store.MaxBytes {
+	for len(taken) < limit && size < storearg.MaxBytes {
 		next, ok := ix.next()
 		if !ok || s.surelyLater(next) {
 			return taken, size, nil
@@ -53,7 +53,7 @@ func (s *Engine) take(ctx context.Context, queue string, limit int, lease time.D
 		if err != nil {
 			return taken, size, err
 		}
-		items := ix.due(now, min(limit-len(taken), maxBatch), store.MaxBytes-size)
+		items := ix.due(now, min(limit-len(taken), maxBatch), storearg.MaxBytes-size)
 		if len(items) == 0 {
 			return taken, size, nil
 		}
@@ -188,7 +188,7 @@ func (s *Engine) taken(ix *index, queue string, r *record, lease time.Duration, 
 	return store.Leased{
 		Message:  m,
 		Lease:    store.Lease{Queue: queue, Entry: entry{identityOf(r.subject), r.position}.String(), Fence: next.fence},
-		Position: store.Position(r.position),
+		Position: int64(r.position),
 		Lapses:   int(next.lapses),
 		Damage:   damage,
 	}
@@ -419,7 +419,7 @@ func (s *Engine) erase(ctx context.Context, seq uint64) error {
 	return fmt.Errorf("jetstream: stream %s: removing message %d: %w", s.name, seq, err)
 }
 
-// Choose implements [store.Chooser].
+// Choose implements [store.Store].
 func (s *Engine) Choose(ctx context.Context, provider string, l store.Lease) error {
 	return s.do(ctx, func(ctx context.Context) error {
 		if err := storearg.Provider(provider); err != nil {

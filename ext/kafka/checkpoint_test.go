@@ -28,8 +28,8 @@ import (
 
 func valueOf(r *kgo.Record) (string, error) { return string(r.Value), nil }
 
-func (c *cluster) input(topic string, toEnd bool) (*Input[string], error) {
-	return OpenInput(context.Background(), InputConfig[string]{
+func (c *cluster) input(topic string, toEnd bool) (*input[string], error) {
+	return openInput(context.Background(), InputConfig[string]{
 		Client: []kgo.Opt{c.seed(), kgo.FetchMaxWait(20 * time.Millisecond)}, Topic: topic, Decode: valueOf, ToEnd: toEnd,
 	})
 }
@@ -144,11 +144,11 @@ func TestInputLag(t *testing.T) {
 func TestInputRefuses(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "orders")
-	_, err := OpenInput(t.Context(), InputConfig[string]{Client: []kgo.Opt{c.seed()}, Topic: "orders", Partition: 7, Decode: valueOf})
+	_, err := openInput(t.Context(), InputConfig[string]{Client: []kgo.Opt{c.seed()}, Topic: "orders", Partition: 7, Decode: valueOf})
 	require.ErrorContains(t, err, "partition 7")
-	_, err = OpenInput(t.Context(), InputConfig[string]{})
+	_, err = openInput(t.Context(), InputConfig[string]{})
 	require.Error(t, err)
-	in, err := OpenInput(t.Context(), InputConfig[string]{Client: []kgo.Opt{c.seed()}, Topic: "orders", Decode: func(*kgo.Record) (string, error) {
+	in, err := openInput(t.Context(), InputConfig[string]{Client: []kgo.Opt{c.seed()}, Topic: "orders", Decode: func(*kgo.Record) (string, error) {
 		return "x", errors.New("no order")
 	}})
 	require.NoError(t, err)
@@ -159,8 +159,8 @@ func TestInputRefuses(t *testing.T) {
 	require.Empty(t, v)
 }
 
-func (c *cluster) output(opts ...kgo.Opt) (*Output[string], error) {
-	out, err := NewOutput(OutputConfig[string]{
+func (c *cluster) output(opts ...kgo.Opt) (*output[string], error) {
+	out, err := newOutput(OutputConfig[string]{
 		Client: append(opts, c.seed()), TransactionalID: "invoices", Topic: "invoices",
 		Encode: func(v string) (*kgo.Record, error) {
 			return &kgo.Record{Key: []byte("k"), Value: []byte(v), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte(v)}}}, nil
@@ -175,7 +175,7 @@ func (c *cluster) output(opts ...kgo.Opt) (*Output[string], error) {
 // reader reads what is published. What was seen once stays.
 type reader struct {
 	c   *cluster
-	in  *Input[string]
+	in  *input[string]
 	all []string
 }
 
@@ -309,7 +309,7 @@ func TestOutputOfWhatIsTooLarge(t *testing.T) {
 func TestOutputIsFenced(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "invoices")
-	commit := func(out *Output[string], values ...string) ([]byte, error) {
+	commit := func(out *output[string], values ...string) ([]byte, error) {
 		for _, v := range values {
 			require.NoError(t, out.Write(t.Context(), v))
 		}
@@ -346,7 +346,7 @@ func TestOutputIsFenced(t *testing.T) {
 func TestStaleOutputWhoseOrdinalIsTaken(t *testing.T) {
 	for n := 1; n < 4; n++ {
 		c := newCluster(t, 1, "invoices")
-		outs := make([]*Output[string], 2)
+		outs := make([]*output[string], 2)
 		for i := range outs {
 			out, err := c.output()
 			require.NoError(t, err)
@@ -358,7 +358,7 @@ func TestStaleOutputWhoseOrdinalIsTaken(t *testing.T) {
 		first := kadm.Offsets{}
 		first.Add(kadm.Offset{Topic: "invoices", At: 0, LeaderEpoch: -1})
 		require.NoError(t, kadm.NewClient(c.admin).CommitAllOffsets(t.Context(), "invoices", first))
-		commit := func(out *Output[string], n int) error {
+		commit := func(out *output[string], n int) error {
 			for i := range n {
 				require.NoError(t, out.Write(t.Context(), strconv.Itoa(i)))
 			}
@@ -510,8 +510,8 @@ func TestInputWithARecordThatCannotBeRead(t *testing.T) {
 		}
 		return string(r.Value), nil
 	}}
-	open := func() *Input[string] {
-		in, err := OpenInput(t.Context(), config)
+	open := func() *input[string] {
+		in, err := openInput(t.Context(), config)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = in.Close() })
 		return in

@@ -314,13 +314,10 @@ func numbers(n int) (vs []string) {
 }
 
 // engine opens an engine for tests.
-func (c *cluster) engine(opts ...Option) *Engine {
+func (c *cluster) engine(config ...Config) *Engine {
 	c.t.Helper()
-	quick := func(s *settings) {
-		s.commitInterval = 20 * time.Millisecond
-		s.client = append(s.client, quickly()...)
-	}
-	e, err := Open(c.t.Context(), "kafka://"+strings.Join(c.addrs, ","), append([]Option{quick}, opts...)...)
+	quick := Config{CommitInterval: 20 * time.Millisecond, Client: quickly()}
+	e, err := Open(c.t.Context(), "kafka://"+strings.Join(c.addrs, ","), append([]Config{quick}, config...)...)
 	require.NoError(c.t, err)
 	c.t.Cleanup(func() { _ = e.Close() })
 	return e
@@ -345,7 +342,7 @@ type sourceOption func(*sourceSettings)
 
 func newTestSource(group string, topics []string, opts ...sourceOption) (*testSource, error) {
 	set := sourceSettings{
-		clock: clock.New(), logger: slog.Default(), commitInterval: defaultCommitInterval, settleTime: defaultSettleTime, metadata: maxMetadata,
+		clock: clock.New(), logger: slog.Default(), commitInterval: time.Second, settleTime: 5 * time.Second, metadata: maxMetadata,
 		dead: (&box{}).put,
 	}
 	for _, opt := range opts {

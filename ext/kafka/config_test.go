@@ -11,8 +11,8 @@ import (
 func TestMissingFields(t *testing.T) {
 	decode := func(*kgo.Record) (int, error) { return 0, nil }
 	encode := func(int) (*kgo.Record, error) { return nil, nil }
-	input := func(c InputConfig[int]) error { _, err := OpenInput(t.Context(), c); return err }
-	output := func(c OutputConfig[int]) error { _, err := NewOutput(c); return err }
+	input := func(c InputConfig[int]) error { _, err := openInput(t.Context(), c); return err }
+	output := func(c OutputConfig[int]) error { _, err := newOutput(c); return err }
 	for _, c := range []struct {
 		err  error
 		want string

@@ -1,7 +1,7 @@
 // Package kafka keeps the queues of a [delivery.Queue] in topics of Kafka, through franz-go, and has exactly-once inputs and outputs for
 // pipelines:
 //
-//	engine, err := kafka.Open(ctx, "kafka://broker-1:9092,broker-2:9092,broker-3:9092", kafka.WithTopics(12, 3))
+//	engine, err := kafka.Open(ctx, "kafka://broker-1:9092,broker-2:9092,broker-3:9092", kafka.Config{Partitions: 12, Replicas: 3})
 //	…
 //	defer engine.Close()
 //	orders := delivery.NewQueue[Order](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour))
@@ -11,7 +11,7 @@
 //
 // # Vocabulary
 //
-//   - A queue "orders" is the topic orders, or the topics of [WithForeign]. Its layers are the topics orders-retry-1 and so on, its dead letters
+//   - A queue "orders" is the topic orders, or the topics of Config.Foreign. Its layers are the topics orders-retry-1 and so on, its dead letters
 //     orders-dead, and its workers the members of the consumer group orders.
 //   - A record becomes a message. Its origin is topic, partition and offset, and its id is made of them, unless weir's headers
 //     say otherwise ([message.Meta.ToHeaders]).
@@ -48,7 +48,7 @@
 // some become longer.
 //
 // Messages of a partition are delivered in the order of their offsets, except nacked messages. A partition is given to its next owner when all
-// its messages in flight are settled, or after [WithSettleTime]. So messages of a key are done in order, even over a rebalance, if they are done
+// its messages in flight are settled, or after Config.SettleTime. So messages of a key are done in order, even over a rebalance, if they are done
 // in order here, none is nacked, none takes longer than the settle time, and no worker is killed.
 //
 // Put returns nil when all replicas in sync have the records (acks=all). After an error or a crash, the same message may be there twice, with

@@ -27,7 +27,7 @@ const closeWait = 3 * time.Second
 // the consumer group "orders". It is a [store.Consumer]: the documentation of delivery.NewQueue lists the options that it refuses. Safe for
 // concurrent use.
 type Engine struct {
-	settings
+	config   Config
 	producer *producer
 
 	mu     sync.Mutex // guards what follows; not held while a client is called
@@ -47,7 +47,7 @@ func (e *Engine) Put(ctx context.Context, queue string, ms ...store.Message) err
 		return err
 	}
 	topic := queue
-	if of := e.foreign[queue]; of != nil {
+	if of := e.config.Foreign[queue]; of != nil {
 		topic = of[0]
 	} else if err := e.ensure(ctx, queue); err != nil {
 		return err
@@ -90,9 +90,9 @@ func (e *Engine) ensure(ctx context.Context, topics ...string) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("kafka: %w", err)
-	case len(missing) > 0 && e.partitions == 0:
+	case len(missing) > 0 && e.config.Partitions == 0:
 		return guard.MarkPermanent(fmt.Errorf("kafka: the topics %s are missing: make them, each by kafka-topics.sh --bootstrap-server HOST:PORT "+
-			"--create --topic %s --partitions N --replication-factor N, or let the engine do so by the option kafka.WithTopics(partitions, replication)",
+			"--create --topic %s --partitions N --replication-factor N, or let the engine do so by Config.Partitions",
 			strings.Join(missing, ", "), missing[0]))
 	}
 	for _, topic := range missing {
@@ -110,20 +110,23 @@ func (e *Engine) ensure(ctx context.Context, topics ...string) error {
 
 // create makes a topic.
 func (e *Engine) create(ctx context.Context, topic string) error {
-	configs := map[string]*string{}
-	if e.replication >= 3 {
+	configs, replicas := map[string]*string{}, int16(e.config.Replicas) //nolint:gosec // bounded
+	if replicas == 0 {
+		replicas = -1 // as the protocol has it
+	}
+	if e.config.Replicas >= 3 {
 		configs["min.insync.replicas"] = new("2")
 	}
 	if strings.HasSuffix(topic, "-dead") {
 		configs["retention.ms"] = new("-1") // law D5
 	}
-	made, err := kadm.NewClient(e.producer.client).CreateTopic(ctx, e.partitions, e.replication, configs, topic)
+	made, err := kadm.NewClient(e.producer.client).CreateTopic(ctx, int32(e.config.Partitions), replicas, configs, topic) //nolint:gosec // bounded
 	switch err = cmp.Or(made.Err, err); {
 	case errors.Is(err, kerr.TopicAlreadyExists):
 		return nil
 	case err == nil:
 		slog.Default().LogAttrs(ctx, slog.LevelInfo, "kafka: made a topic", slog.String("topic", topic),
-			slog.Int("partitions", int(e.partitions)), slog.Int("replicas", int(made.ReplicationFactor)))
+			slog.Int("partitions", e.config.Partitions), slog.Int("replicas", int(made.ReplicationFactor)))
 		return nil
 	}
 	if detail := made.ErrMessage; detail != "" {
@@ -143,7 +146,7 @@ func isRefusal(err error) bool {
 
 // Consume implements [store.Consumer].
 func (e *Engine) Consume(ctx context.Context, c store.Consumption) (store.Receiver, error) {
-	topics := e.foreign[c.Queue]
+	topics := e.config.Foreign[c.Queue]
 	own := append(slices.Clone(c.Layers), c.Dead)
 	if topics == nil {
 		topics, own = []string{c.Queue}, append(own, c.Queue)
@@ -156,7 +159,7 @@ func (e *Engine) Consume(ctx context.Context, c store.Consumption) (store.Receiv
 		return nil, err
 	}
 	s, err := newSource(c.Queue, slices.Concat(topics, c.Layers, others), sourceSettings{
-		client: e.client, clock: c.Clock, logger: c.Logger, commitInterval: e.commitInterval, settleTime: e.settleTime, metadata: maxMetadata,
+		client: e.config.Client, clock: c.Clock, logger: c.Logger, commitInterval: e.config.CommitInterval, settleTime: e.config.SettleTime, metadata: maxMetadata,
 		dead: func(ctx context.Context, ms ...store.Message) error { return e.Put(ctx, c.Dead, ms...) },
 	})
 	if err != nil {

@@ -25,8 +25,8 @@ import (
 )
 
 // queue returns a queue of texts.
-func queueOn(e delivery.Engine, name string, layers ...delivery.Layer) *delivery.Queue[string] {
-	return delivery.NewQueue[string](e, name, delivery.WithCodec(text()), delivery.WithLayers(layers...), delivery.WithLogger(silent))
+func queueOn(e store.Engine, name string, layers ...delivery.Layer) *delivery.Queue[string] {
+	return delivery.NewQueue[string](e, name, delivery.QueueConfig{Codec: text(), Layers: layers, Logger: silent})
 }
 
 // A queue on Kafka does what one on another engine does: layers, dead letters, results in another queue.
@@ -34,7 +34,7 @@ func TestQueue(t *testing.T) {
 	t.Parallel()
 	const delay1, delay2 = 100 * time.Millisecond, 200 * time.Millisecond
 	c := newCluster(t, 2, "orders", "orders-dead")
-	e := c.engine(WithTopics(2, 1)) // it makes the others
+	e := c.engine(Config{Partitions: 2, Replicas: 1}) // it makes the others
 	orders := queueOn(e, "orders", delivery.Layer{Delay: delay1, Jitter: 0.5}, delivery.Layer{Delay: delay2})
 	c.produce("orders", 2, numbers(30)...)
 
@@ -74,7 +74,7 @@ func TestQueue(t *testing.T) {
 		}
 		eventually(t, func() bool { return c.length("orders-dead", 2) == 6 }, "dead letters")
 	}()
-	_, err := delivery.Run(ctx, orders, op, queueOn(e, "done"), delivery.WithLogger(silent), delivery.WithFloodGuard(1, 100))
+	_, err := delivery.Run(ctx, orders, op, queueOn(e, "done"), delivery.RunConfig{Logger: silent, FloodShare: 1, FloodWindow: 100})
 	require.NoError(t, err)
 	for v, at := range calls {
 		for i := 1; i < len(at); i++ { // law D3

@@ -38,8 +38,8 @@ func TestATransactionThatTheBrokersEnd(t *testing.T) {
 			close(frozen)
 		}
 	})
-	open := func(opts ...kgo.Opt) *Output[string] {
-		out, err := NewOutput(OutputConfig[string]{
+	open := func(opts ...kgo.Opt) *output[string] {
+		out, err := newOutput(OutputConfig[string]{
 			Client: append(opts, c.seed(), kgo.TransactionTimeout(time.Second)), TransactionalID: "id", Topic: "invoices",
 			Encode: func(v string) (*kgo.Record, error) { return kgo.StringRecord(v), nil },
 		})
@@ -93,7 +93,7 @@ func TestAFullDisk(t *testing.T) {
 		require.NoError(t, c.CreateTopic(topic, 1, nil))
 	}
 	c.produce("orders", 1, numbers(n)...)
-	e := c.engine(WithForeign("work", "orders"), WithTopics(1, 1))
+	e := c.engine(Config{Foreign: map[string][]string{"work": {"orders"}}, Partitions: 1, Replicas: 1})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var calls atomic.Int64
@@ -107,8 +107,8 @@ func TestAFullDisk(t *testing.T) {
 	}), time.Minute, 10, asyncop.WithDropOnFailure(), asyncop.WithLogger(silent))
 	ended := make(chan error, 1)
 	go func() {
-		_, err := delivery.Run(ctx, delivery.NewQueue[int](e, "work", delivery.WithLogger(silent)), op, delivery.NewQueue[int](e, "done"),
-			delivery.WithLogger(silent), delivery.WithBatch(10))
+		_, err := delivery.Run(ctx, delivery.NewQueue[int](e, "work", delivery.QueueConfig{Logger: silent}), op, delivery.NewQueue[int](e, "done"),
+			delivery.RunConfig{Logger: silent, Batch: 10})
 		ended <- err
 	}()
 	<-half

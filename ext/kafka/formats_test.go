@@ -45,8 +45,8 @@ func TestFormats(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, &kgo.Record{Key: r.Key, Value: r.Value, Headers: r.Headers}, got)
 
-	in := &Input[string]{}
-	require.NoError(t, in.Seek(golden.Written(t, "input", (&Input[string]{offset: 300, epoch: 4}).Position())))
+	in := &input[string]{}
+	require.NoError(t, in.Seek(golden.Written(t, "input", (&input[string]{offset: 300, epoch: 4}).Position())))
 	require.EqualValues(t, 300, in.offset)
 	require.EqualValues(t, 4, in.epoch)
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // Group is a [partitions.Assigner]: Kafka's group protocol shares the partitions of topics out between the workers of a consumer group. Their
-// names are such as "orders/3" ([ParsePartition]). The member of the group does not read records: each pipeline has an [Input].
+// names are such as "orders/3" ([Group.Partition]). The member of the group does not read records: each pipeline has an input ([OpenInput]).
 //
 // The epoch of an assignment is one more than the epoch before, which is in the metadata of the committed offset. It is at least the time in
 // milliseconds, so it also rises when the brokers have forgotten the group (offsets.retention.minutes). A commit has the group's generation, so
@@ -41,8 +41,8 @@ type Group struct {
 
 var _ partitions.Assigner = (*Group)(nil)
 
-// ParsePartition returns the topic and the partition of a partition's name in a [Group].
-func ParsePartition(name string) (topic string, partition int32, err error) {
+// Partition returns the topic and the number of a partition by its name.
+func (*Group) Partition(name string) (topic string, partition int32, err error) {
 	topic, number, _ := strings.Cut(name, "/")
 	n, err := strconv.ParseInt(number, 10, 32)
 	if err != nil || topic == "" || n < 0 {

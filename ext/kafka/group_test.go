@@ -228,13 +228,13 @@ func TestEpochAfter(t *testing.T) {
 	assert.EqualValues(t, 1, epochAfter(nil, time.UnixMilli(-1)))
 }
 
-func TestParsePartition(t *testing.T) {
-	topic, n, err := ParsePartition(partitionID{"a.b-c", 31}.String())
+func TestPartition(t *testing.T) {
+	topic, n, err := (&Group{}).Partition(partitionID{"a.b-c", 31}.String())
 	require.NoError(t, err)
 	assert.Equal(t, "a.b-c", topic)
 	assert.EqualValues(t, 31, n)
 	for _, name := range []string{"", "orders", "orders/", "/1", "orders/-1", "orders/1/2", "orders/99999999999"} {
-		_, _, err := ParsePartition(name)
+		_, _, err := (&Group{}).Partition(name)
 		require.ErrorContains(t, err, strconv.Quote(name))
 	}
 }
@@ -325,19 +325,19 @@ func (j *job) start() *jobWorker {
 }
 
 func (w *jobWorker) pipeline(ctx context.Context, p partitions.Partition) error {
-	topic, partition, err := ParsePartition(p.Name)
+	topic, partition, err := (&Group{}).Partition(p.Name)
 	if err != nil {
 		return err
 	}
 	client := []kgo.Opt{w.c.seed(), w.dialer(), kgo.FetchMaxWait(50 * time.Millisecond)}
-	output, err := NewOutput(OutputConfig[string]{
+	output, err := newOutput(OutputConfig[string]{
 		Client: client, Topic: "invoices", TransactionalID: "invoices/" + p.Name,
 		Encode: func(v string) (*kgo.Record, error) { return kgo.StringRecord(v), nil },
 	})
 	if err != nil {
 		return err
 	}
-	input, err := OpenInput(ctx, InputConfig[string]{Client: client, Topic: topic, Partition: partition, Decode: valueOf, Group: w.group})
+	input, err := openInput(ctx, InputConfig[string]{Client: client, Topic: topic, Partition: partition, Decode: valueOf, Group: w.group})
 	if err != nil {
 		return errors.Join(err, output.Close())
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// InputConfig configures an [Input]. Topic and Decode are required.
+// InputConfig configures an input. Topic and Decode are required.
 type InputConfig[T any] struct {
 	Client    []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL and others
 	Topic     string
@@ -35,11 +35,8 @@ type InputConfig[T any] struct {
 	Group *Group
 }
 
-// Input is a partition of a topic as a [checkpoint.Input]. Its position is an offset and the leader's epoch, and it is part of the checkpoint:
-// it does not need a group, and does not read offsets of a group. Only committed records are read.
-//
-// If the records at a position are gone, by the topic's retention or since its log was cut, Next returns an error rather than skip records.
-type Input[T any] struct {
+// input is what [OpenInput] returns.
+type input[T any] struct {
 	c      InputConfig[T]
 	client *kgo.Client
 
@@ -57,14 +54,27 @@ type Input[T any] struct {
 }
 
 var (
-	_ checkpoint.Input[int] = (*Input[int])(nil)
-	_ checkpoint.Waiter     = (*Input[int])(nil)
-	_ checkpoint.Committer  = (*Input[int])(nil)
-	_ checkpoint.Lagger     = (*Input[int])(nil)
+	_ checkpoint.Input[int] = (*input[int])(nil)
+	_ checkpoint.Waiter     = (*input[int])(nil)
+	_ checkpoint.Committer  = (*input[int])(nil)
+	_ checkpoint.Lagger     = (*input[int])(nil)
 )
 
 // OpenInput returns an input that begins at the first record of a partition. It asks the brokers for the offset.
-func OpenInput[T any](ctx context.Context, c InputConfig[T]) (*Input[T], error) {
+//
+// Its position is an offset and the leader's epoch, and it is part of the checkpoint:
+// it does not need a group, and does not read offsets of a group. Only committed records are read.
+//
+// If the records at a position are gone, by the topic's retention or since its log was cut, Next returns an error rather than skip records.
+func OpenInput[T any](ctx context.Context, c InputConfig[T]) (checkpoint.Input[T], error) {
+	in, err := openInput(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return in, nil
+}
+
+func openInput[T any](ctx context.Context, c InputConfig[T]) (*input[T], error) {
 	switch {
 	case c.Topic == "":
 		return nil, errors.New("kafka: OpenInput: Topic is empty")
@@ -77,7 +87,7 @@ func OpenInput[T any](ctx context.Context, c InputConfig[T]) (*Input[T], error) 
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	in := &Input[T]{c: c, client: client, epoch: -1}
+	in := &input[T]{c: c, client: client, epoch: -1}
 	admin := kadm.NewClient(client)
 	if in.offset, err = in.look(ctx, admin.ListStartOffsets); err == nil {
 		in.end, err = in.look(ctx, admin.ListCommittedOffsets)
@@ -91,7 +101,7 @@ func OpenInput[T any](ctx context.Context, c InputConfig[T]) (*Input[T], error) 
 	return in, nil
 }
 
-func (in *Input[T]) look(ctx context.Context, list func(context.Context, ...string) (kadm.ListedOffsets, error)) (int64, error) {
+func (in *input[T]) look(ctx context.Context, list func(context.Context, ...string) (kadm.ListedOffsets, error)) (int64, error) {
 	listed, err := list(ctx, in.c.Topic)
 	if err != nil {
 		return 0, in.error(err)
@@ -106,12 +116,12 @@ func (in *Input[T]) look(ctx context.Context, list func(context.Context, ...stri
 	return o.Offset, nil
 }
 
-func (in *Input[T]) error(err error) error {
+func (in *input[T]) error(err error) error {
 	return fmt.Errorf("kafka: topic %q, partition %d: %w", in.c.Topic, in.c.Partition, err)
 }
 
 // Seek implements [checkpoint.Input].
-func (in *Input[T]) Seek(position []byte) error {
+func (in *input[T]) Seek(position []byte) error {
 	offset, epoch, err := decodePosition(position)
 	if err != nil {
 		return err
@@ -123,7 +133,7 @@ func (in *Input[T]) Seek(position []byte) error {
 
 // Lag implements [checkpoint.Lagger]. It counts offsets. While nothing is fetched, since downstream takes nothing, it asks the brokers for the
 // end, at most once in 15 s: the answer is in a later call.
-func (in *Input[T]) Lag() int64 {
+func (in *input[T]) Lag() int64 {
 	return in.lag.now(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), lagWait)
 		defer cancel()
@@ -134,7 +144,7 @@ func (in *Input[T]) Lag() int64 {
 }
 
 // measure notes the position. Behind the last record are at most markers of transactions.
-func (in *Input[T]) measure() {
+func (in *input[T]) measure() {
 	at := in.offset
 	if len(in.polled) == 0 {
 		at = max(at, in.behind)
@@ -155,12 +165,12 @@ func decodePosition(position []byte) (offset int64, leaderEpoch int32, err error
 }
 
 // Position implements [checkpoint.Input].
-func (in *Input[T]) Position() []byte {
+func (in *input[T]) Position() []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(in.offset)), uint64(int64(in.epoch)+1))
 }
 
 // Commit implements [checkpoint.Committer].
-func (in *Input[T]) Commit(ctx context.Context, position []byte) error {
+func (in *input[T]) Commit(ctx context.Context, position []byte) error {
 	if in.c.Group == nil {
 		return nil
 	}
@@ -172,7 +182,7 @@ func (in *Input[T]) Commit(ctx context.Context, position []byte) error {
 }
 
 // Wait implements [checkpoint.Waiter]. The position passes records that are among the dead letters.
-func (in *Input[T]) Wait(ctx context.Context) error {
+func (in *input[T]) Wait(ctx context.Context) error {
 	for in.value == nil {
 		switch {
 		case len(in.polled) > 0:
@@ -191,7 +201,7 @@ func (in *Input[T]) Wait(ctx context.Context) error {
 }
 
 // decode decodes the first record, or puts it into the dead letters.
-func (in *Input[T]) decode(ctx context.Context) error {
+func (in *input[T]) decode(ctx context.Context) error {
 	r := in.polled[0]
 	var v T
 	err := quietly(func() (err error) {
@@ -226,17 +236,17 @@ func (in *Input[T]) decode(ctx context.Context) error {
 }
 
 // pass goes on behind a record.
-func (in *Input[T]) pass(r *kgo.Record) {
+func (in *input[T]) pass(r *kgo.Record) {
 	in.polled, in.value = in.polled[1:], nil
 	in.offset, in.epoch = r.Offset+1, r.LeaderEpoch
 	in.measure()
 }
 
-func (in *Input[T]) over() bool {
+func (in *input[T]) over() bool {
 	return in.c.ToEnd && len(in.polled) == 0 && max(in.offset, in.behind) >= in.end
 }
 
-func (in *Input[T]) poll(ctx context.Context) error {
+func (in *input[T]) poll(ctx context.Context) error {
 	if !in.reading {
 		in.reading = true
 		at := kgo.NewOffset().At(in.offset).WithEpoch(in.epoch)
@@ -249,7 +259,7 @@ func (in *Input[T]) poll(ctx context.Context) error {
 	return nil
 }
 
-func (in *Input[T]) arrived(ctx context.Context, fetches kgo.Fetches) {
+func (in *input[T]) arrived(ctx context.Context, fetches kgo.Fetches) {
 	fetches.EachRecord(func(r *kgo.Record) {
 		in.behind = r.Offset + 1
 		if !r.Attrs.IsControl() {
@@ -266,7 +276,7 @@ func (in *Input[T]) arrived(ctx context.Context, fetches kgo.Fetches) {
 }
 
 // Next implements [checkpoint.Input].
-func (in *Input[T]) Next() (v T, err error) {
+func (in *input[T]) Next() (v T, err error) {
 	if err := in.Wait(context.Background()); err != nil {
 		return v, err
 	}
@@ -283,7 +293,7 @@ func (in *Input[T]) Next() (v T, err error) {
 }
 
 // Close implements [checkpoint.Input].
-func (in *Input[T]) Close() error {
+func (in *input[T]) Close() error {
 	in.client.Close()
 	in.lag.close()
 	return nil

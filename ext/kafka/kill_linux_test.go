@@ -67,19 +67,19 @@ func killedChild() {
 // work is a worker as docs/kafka.md has it.
 func work(ctx context.Context, addrs []string) error {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	engine, err := Open(ctx, strings.Join(addrs, ","), WithForeign("group", "orders"), WithSettleTime(2*time.Second),
-		WithClient(kgo.SessionTimeout(killedSession), kgo.HeartbeatInterval(killedSession/10), kgo.RebalanceTimeout(10*time.Second)),
-		func(s *settings) { s.commitInterval = 100 * time.Millisecond })
+	engine, err := Open(ctx, strings.Join(addrs, ","), Config{
+		Foreign: map[string][]string{"group": {"orders"}}, SettleTime: 2 * time.Second, CommitInterval: 100 * time.Millisecond,
+		Client: []kgo.Opt{kgo.SessionTimeout(killedSession), kgo.HeartbeatInterval(killedSession / 10), kgo.RebalanceTimeout(10 * time.Second)},
+	})
 	if err != nil {
 		return err
 	}
 	defer engine.Close()
-	orders := delivery.NewQueue[order](engine, "group", delivery.WithLogger(logger),
-		delivery.WithLayers(delivery.Layer{Delay: killedDelay, Jitter: 0.5}))
+	orders := delivery.NewQueue[order](engine, "group", delivery.QueueConfig{Logger: logger, Layers: []delivery.Layer{{Delay: killedDelay, Jitter: 0.5}}})
 	op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(process), 10*time.Second, 50,
 		strategies.FixedDelay[order](1, time.Millisecond).RetryIfException(predicates.ErrorIs(errBusy)),
 		asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(logger))
-	summary, err := delivery.Run(ctx, orders, op, delivery.NewQueue[order](engine, "done"), delivery.WithLogger(logger))
+	summary, err := delivery.Run(ctx, orders, op, delivery.NewQueue[order](engine, "done"), delivery.RunConfig{Logger: logger})
 	fmt.Println(summary)
 	return err
 }

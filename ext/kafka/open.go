@@ -23,26 +23,18 @@ const (
 )
 
 // Open opens an engine on the brokers at an address, such as kafka://broker-1:9092,broker-2:9092. Authentication and TLS are options of the
-// client ([WithClient]). It waits for up to five minutes for brokers that do not answer; a refusal, such as of a wrong password, is an error at
+// client (Config.Client). It waits for up to five minutes for brokers that do not answer; a refusal, such as of a wrong password, is an error at
 // once. The engine has a client that puts, and another client for each worker.
-func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) {
+func Open(ctx context.Context, address string, config ...Config) (*Engine, error) {
 	brokers := strings.Split(strings.TrimSuffix(strings.TrimPrefix(address, "kafka://"), "/"), ",")
 	for _, broker := range brokers {
 		if host, _, err := net.SplitHostPort(broker); err != nil || host == "" || strings.ContainsAny(broker, "@/?") { // it may be a password
-			return nil, errors.New("kafka: the address must be kafka://HOST:PORT,HOST:PORT; users and TLS are options of the client: WithClient")
+			return nil, errors.New("kafka: the address must be kafka://HOST:PORT,HOST:PORT; users and TLS are options of the client: Config.Client")
 		}
 	}
-	set := settings{
-		client: []kgo.Opt{kgo.SeedBrokers(brokers...)}, foreign: map[string][]string{},
-		settleTime: defaultSettleTime, commitInterval: defaultCommitInterval,
-	}
-	for i, opt := range opts {
-		if opt == nil {
-			panic(fmt.Sprintf("kafka: Open: option %d is nil", i))
-		}
-		opt(&set)
-	}
-	p, err := newProducer(set.client)
+	set := configOf(config)
+	set.Client = append([]kgo.Opt{kgo.SeedBrokers(brokers...)}, set.Client...)
+	p, err := newProducer(set.Client)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +42,7 @@ func Open(ctx context.Context, address string, opts ...Option) (*Engine, error) 
 		p.close()
 		return nil, err
 	}
-	return &Engine{settings: set, producer: p, known: map[string]bool{}, open: map[*source]bool{}}, nil
+	return &Engine{config: set, producer: p, known: map[string]bool{}, open: map[*source]bool{}}, nil
 }
 
 // awaitBrokers returns when a broker answers.

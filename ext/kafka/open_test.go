@@ -47,11 +47,11 @@ func TestOpenRefuses(t *testing.T) {
 		require.ErrorContains(t, err, "kafka: the address must be kafka://HOST:PORT", address)
 		require.NotContains(t, err.Error(), "s3cr3t")
 	}
-	require.Panics(t, func() { WithTopics(0, 1) })
-	require.Panics(t, func() { WithTopics(1, -1) })
-	require.Panics(t, func() { WithForeign("orders") })
-	require.Panics(t, func() { WithSettleTime(0) })
-	require.Panics(t, func() { _, _ = Open(t.Context(), "127.0.0.1:1", nil) })
+	open := func(c Config) { _, _ = Open(t.Context(), "127.0.0.1:1", c) }
+	require.Panics(t, func() { open(Config{Partitions: -1, Replicas: 1}) })
+	require.Panics(t, func() { open(Config{Partitions: 1, Replicas: -1}) })
+	require.Panics(t, func() { open(Config{Foreign: map[string][]string{"orders": {}}}) })
+	require.Panics(t, func() { open(Config{SettleTime: -1}) })
 
 	cause := errors.New("enough")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, cause)
@@ -67,14 +67,14 @@ func TestTopicsThatAreMissing(t *testing.T) {
 	orders := queueOn(e, "orders", delivery.Layer{Delay: time.Minute})
 	err := orders.Put(t.Context(), "v")
 	require.ErrorContains(t, err, "kafka-topics.sh --bootstrap-server HOST:PORT --create --topic orders")
-	require.ErrorContains(t, err, "kafka.WithTopics(partitions, replication)")
+	require.ErrorContains(t, err, "Config.Partitions")
 	require.True(t, guard.IsPermanent(err), "it ends a run")
 	op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) { return v, nil }), time.Minute, 10,
 		asyncop.WithFailureSink(orders.TakeFailure))
-	_, err = delivery.Run(t.Context(), orders, op, queueOn(e, "done"), delivery.WithLogger(silent))
+	_, err = delivery.Run(t.Context(), orders, op, queueOn(e, "done"), delivery.RunConfig{Logger: silent})
 	require.ErrorContains(t, err, "the topics orders-retry-1, orders-dead, orders are missing")
 
-	e = c.engine(WithTopics(3, 1))
+	e = c.engine(Config{Partitions: 3, Replicas: 1})
 	orders = queueOn(e, "orders", delivery.Layer{Delay: time.Minute})
 	s := orders.Source(nil)
 	defer s.Close(context.Background())
@@ -93,7 +93,7 @@ func TestTopicsThatAreMissing(t *testing.T) {
 			require.Equal(t, "-1", *config.Value, "dead letters do not disappear by an age (law D5)")
 		}
 	}
-	_, err = c.engine(WithTopics(1, 5)).Consume(t.Context(), store.Consumption{Queue: "others", Dead: "others-dead"})
+	_, err = c.engine(Config{Partitions: 1, Replicas: 5}).Consume(t.Context(), store.Consumption{Queue: "others", Dead: "others-dead"})
 	require.ErrorIs(t, err, kerr.InvalidReplicationFactor)
 	require.True(t, guard.IsPermanent(err))
 }
@@ -103,8 +103,8 @@ func TestTopicsThatAreMissing(t *testing.T) {
 func TestForeignTopicsAndWhatWasReceived(t *testing.T) {
 	type amount struct{ Cents int }
 	c := newCluster(t, 1, "orders", "billing-retry-1", "billing-retry-9", "billing-dead", "again")
-	e := c.engine(WithForeign("billing", "orders"))
-	billing := delivery.NewQueue[amount](e, "billing", delivery.WithLayers(delivery.Layer{Delay: time.Millisecond}), delivery.WithLogger(silent))
+	e := c.engine(Config{Foreign: map[string][]string{"billing": {"orders"}}})
+	billing := delivery.NewQueue[amount](e, "billing", delivery.QueueConfig{Layers: []delivery.Layer{{Delay: time.Millisecond}}, Logger: silent})
 	const whole = `{"Cents":7, "Note":"a field that the type lacks"}`
 	headers := []kgo.RecordHeader{
 		header("trace", []byte("first")), header("trace", []byte("second\xff")), header("trace", []byte("last")), header("other", nil),
@@ -150,7 +150,7 @@ func TestForeignTopicsAndWhatWasReceived(t *testing.T) {
 func TestWhatCannotBeDecoded(t *testing.T) {
 	c := newCluster(t, 1, "orders", "orders-dead")
 	c.produce("orders", 1, "1", "x", "2")
-	s := delivery.NewQueue[int](c.engine(), "orders", delivery.WithCodec(codec.JSON[int]()), delivery.WithLogger(silent)).Source(nil)
+	s := delivery.NewQueue[int](c.engine(), "orders", delivery.QueueConfig{Codec: codec.JSON[int](), Logger: silent}).Source(nil)
 	defer s.Close(context.Background())
 	for n := 0; n < 2; {
 		ms, err := s.Receive(t.Context(), 10)

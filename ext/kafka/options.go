@@ -1,69 +1,59 @@
 package kafka
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/weirflow/weir/internal/guard"
 )
 
 const (
-	defaultCommitInterval = time.Second
-	defaultSettleTime     = 5 * time.Second
-	maxMetadata           = 4096 // what brokers take by default
-	minMetadata           = 128
+	maxMetadata = 4096 // what brokers take by default
+	minMetadata = 128
 )
 
-type settings struct {
-	client         []kgo.Opt
-	partitions     int32 // 0: topics are not made
-	replication    int16
-	foreign        map[string][]string
-	settleTime     time.Duration
-	commitInterval time.Duration
+// Config are the settings of [Open]. A zero field has its default. Where several are given, a later one counts.
+type Config struct {
+	// Client are options of the clients: kgo.DialTLSConfig, kgo.SASL, kgo.SessionTimeout, kgo.Balancers and others. The engine sets groups, topics,
+	// the callbacks of a rebalance, acks and isolation itself.
+	Client []kgo.Opt
+
+	// Partitions, if it is not 0, makes the missing topics of a queue, with as many partitions, and logs it. Otherwise a topic that is missing is an
+	// error. Replicas is the number of their replicas; the default is the brokers' default.replication.factor. With three replicas or more a
+	// record is on at least two of them (min.insync.replicas=2), and dead letters are kept for ever (retention.ms=-1).
+	Partitions, Replicas int
+
+	// Foreign takes the new messages of queues from topics which other programs write; Put writes to the first of them. The rest is the same: a
+	// failed message goes to the layers and dead letters of the queue, with its bytes and headers as received. A worker waits for a topic of these
+	// that is missing.
+	Foreign map[string][]string // topics by the name of the queue
+
+	// SettleTime is how long a worker that loses partitions in a rebalance waits for their messages in flight; the default is 5 s. It blocks the
+	// rebalance, so it must be shorter than the client's rebalance timeout (60 s by default). A message that is not settled then is delivered to
+	// the next owner while it may still run here: choose a time that is longer than a message takes.
+	SettleTime time.Duration
+
+	// CommitInterval is how often the positions of settled messages are committed; the default is 1 s.
+	CommitInterval time.Duration
 }
 
-// Option changes a setting of [Open].
-type Option func(*settings)
-
-// WithClient adds options of the clients: kgo.DialTLSConfig, kgo.SASL, kgo.SessionTimeout, kgo.Balancers and others. The
-// engine sets groups, topics, the callbacks of a rebalance, acks and isolation itself.
-func WithClient(opts ...kgo.Opt) Option {
-	return func(s *settings) { s.client = append(s.client, opts...) }
-}
-
-// WithTopics makes the missing topics of a queue, with these numbers of partitions and replicas, and logs it. With 0 replicas the brokers'
-// default.replication.factor decides. With three replicas or more a record is on at least two of them (min.insync.replicas=2), and dead letters
-// are kept for ever (retention.ms=-1). Without this option a topic that is missing is an error. It panics with less than one partition, or a
-// negative number of replicas.
-func WithTopics(partitions, replication int) Option {
-	if partitions < 1 || partitions > math.MaxInt32 || replication < 0 || replication > math.MaxInt16 {
-		panic(fmt.Sprintf("kafka: WithTopics: %d partitions, %d replicas: want at least 1, and 0", partitions, replication))
+func configOf(configs []Config) Config {
+	c := guard.Merged(configs)
+	if c.Partitions < 0 || c.Partitions > math.MaxInt32 || c.Replicas < 0 || c.Replicas > math.MaxInt16 || c.SettleTime < 0 || c.CommitInterval < 0 {
+		panic(fmt.Sprintf("kafka: Config: %d partitions, %d replicas, settle time %v, commit interval %v: a number is out of range",
+			c.Partitions, c.Replicas, c.SettleTime, c.CommitInterval))
 	}
-	if replication == 0 {
-		replication = -1 // as the protocol has it
+	for queue, topics := range c.Foreign {
+		if queue == "" || len(topics) == 0 || slices.Contains(topics, "") {
+			panic(fmt.Sprintf("kafka: Config: the queue %q and its topics %q must have names", queue, topics))
+		}
 	}
-	return func(s *settings) { s.partitions, s.replication = int32(partitions), int16(replication) }
-}
-
-// WithForeign takes the new messages of a queue from topics which other programs write; Put writes to the first of them. The rest is the same: a
-// failed message goes to the layers and dead letters of the queue, with its bytes and headers as received. A worker waits for a topic of these
-// that is missing. It panics if a name is empty.
-func WithForeign(queue string, topics ...string) Option {
-	if queue == "" || len(topics) == 0 || slices.Contains(topics, "") {
-		panic(fmt.Sprintf("kafka: WithForeign: the queue %q and its topics %q must have names", queue, topics))
-	}
-	return func(s *settings) { s.foreign[queue] = slices.Clone(topics) }
-}
-
-// WithSettleTime sets how long a worker that loses partitions in a rebalance waits for their messages in flight; the default is 5 s. It
-// blocks the rebalance, so it must be shorter than the client's rebalance timeout (60 s by default). A message that is not settled then is
-// delivered to the next owner while it may still run here: choose a time that is longer than a message takes. It panics if d ≤ 0.
-func WithSettleTime(d time.Duration) Option {
-	if d <= 0 {
-		panic(fmt.Sprintf("kafka: WithSettleTime: %v is not positive", d))
-	}
-	return func(s *settings) { s.settleTime = d }
+	c.SettleTime = cmp.Or(c.SettleTime, 5*time.Second)
+	c.CommitInterval = cmp.Or(c.CommitInterval, time.Second)
+	return c
 }

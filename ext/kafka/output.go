@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/internal/varint"
 )
 
-// OutputConfig configures an [Output]. TransactionalID, Topic and Encode are required.
+// OutputConfig configures an output. TransactionalID, Topic and Encode are required.
 type OutputConfig[T any] struct {
 	Client []kgo.Opt // kgo.SeedBrokers, kgo.DialTLSConfig, kgo.SASL, kgo.TransactionTimeout and others
 	// TransactionalID is the unique name of the output, the same in each run. It is also the group whose offset for partition 0 of the topic is
@@ -27,7 +27,26 @@ type OutputConfig[T any] struct {
 	Encode func(v T) (*kgo.Record, error)
 }
 
-// Output writes to a topic exactly once, as a [checkpoint.Output], for consumers that read only committed records (read_committed).
+// output is what [NewOutput] returns.
+type output[T any] struct {
+	c      OutputConfig[T]
+	client *kgo.Client
+	admin  *kadm.Client
+
+	started bool
+	fenced  error
+	base    int64    // ordinal before pending: so many are published, or were before this state
+	pending [][]byte // written and not known to be published, encoded
+	tried   int64    // the highest ordinal that this run may have published
+	limit   int      // of the bytes of a record
+	alone   bool     // a batch was too large for the topic: its records are sent one by one
+}
+
+var _ checkpoint.Output[int] = (*output[int])(nil)
+
+// NewOutput returns an output. It connects when it is first used.
+//
+// The output writes to a topic exactly once, for consumers that read only committed records (read_committed).
 //
 // A transaction of Kafka cannot be prepared and then committed by another run. So the state of a checkpoint has the records that are not
 // published yet, and their ordinal: how many records come before them. Commit publishes them in a transaction, together with the new ordinal, as
@@ -45,24 +64,15 @@ type OutputConfig[T any] struct {
 //
 // Write returns an error for an element that is larger than the client takes (kgo.ProducerBatchMaxBytes, about 1 MB by default). Let the topic
 // take as much (max.message.bytes): Commit and Restore fail, and name the record, until it does.
-type Output[T any] struct {
-	c      OutputConfig[T]
-	client *kgo.Client
-	admin  *kadm.Client
-
-	started bool
-	fenced  error
-	base    int64    // ordinal before pending: so many are published, or were before this state
-	pending [][]byte // written and not known to be published, encoded
-	tried   int64    // the highest ordinal that this run may have published
-	limit   int      // of the bytes of a record
-	alone   bool     // a batch was too large for the topic: its records are sent one by one
+func NewOutput[T any](c OutputConfig[T]) (checkpoint.Output[T], error) {
+	o, err := newOutput(c)
+	if err != nil {
+		return nil, err
+	}
+	return o, nil
 }
 
-var _ checkpoint.Output[int] = (*Output[int])(nil)
-
-// NewOutput returns an output. It connects when it is first used.
-func NewOutput[T any](c OutputConfig[T]) (*Output[T], error) {
+func newOutput[T any](c OutputConfig[T]) (*output[T], error) {
 	switch {
 	case c.TransactionalID == "":
 		return nil, errors.New("kafka: NewOutput: TransactionalID is empty")
@@ -77,15 +87,15 @@ func NewOutput[T any](c OutputConfig[T]) (*Output[T], error) {
 		return nil, err
 	}
 	limit, _ := client.OptValue(kgo.ProducerBatchMaxBytes).(int32)
-	return &Output[T]{c: c, client: client, admin: kadm.NewClient(client), limit: int(limit)}, nil
+	return &output[T]{c: c, client: client, admin: kadm.NewClient(client), limit: int(limit)}, nil
 }
 
-func (o *Output[T]) error(what string, err error) error {
+func (o *output[T]) error(what string, err error) error {
 	return fmt.Errorf("kafka: output %q: %s: %w", o.c.TransactionalID, what, err)
 }
 
 // begin ends runs before this one, and their transactions.
-func (o *Output[T]) begin(ctx context.Context) error {
+func (o *output[T]) begin(ctx context.Context) error {
 	if _, _, err := o.client.ProducerID(ctx); err != nil {
 		return o.error("no producer id", err)
 	}
@@ -94,7 +104,7 @@ func (o *Output[T]) begin(ctx context.Context) error {
 }
 
 // fresh begins without a state, behind what is in the topic.
-func (o *Output[T]) fresh(ctx context.Context) error {
+func (o *output[T]) fresh(ctx context.Context) error {
 	if o.started {
 		return nil
 	}
@@ -117,7 +127,7 @@ func (o *Output[T]) fresh(ctx context.Context) error {
 }
 
 // ordinal returns how many records are published. It waits for transactions that are being ended.
-func (o *Output[T]) ordinal(ctx context.Context) (n int64, known bool, err error) {
+func (o *output[T]) ordinal(ctx context.Context) (n int64, known bool, err error) {
 	offsets, err := committed(kadm.RequireStable(ctx), o.admin, o.c.TransactionalID)
 	if err != nil {
 		return 0, false, err
@@ -130,7 +140,7 @@ func (o *Output[T]) ordinal(ctx context.Context) (n int64, known bool, err error
 }
 
 // Restore implements [checkpoint.Output].
-func (o *Output[T]) Restore(ctx context.Context, state []byte) error {
+func (o *output[T]) Restore(ctx context.Context, state []byte) error {
 	base, records, err := decodeState(state)
 	if err != nil {
 		return o.error("state", err)
@@ -155,7 +165,7 @@ func (o *Output[T]) Restore(ctx context.Context, state []byte) error {
 }
 
 // Write implements [checkpoint.Output].
-func (o *Output[T]) Write(ctx context.Context, v T) error {
+func (o *output[T]) Write(ctx context.Context, v T) error {
 	if err := o.fresh(ctx); err != nil {
 		return err
 	}
@@ -180,7 +190,7 @@ func (o *Output[T]) Write(ctx context.Context, v T) error {
 }
 
 // Prepare implements [checkpoint.Output].
-func (o *Output[T]) Prepare(ctx context.Context) ([]byte, error) {
+func (o *output[T]) Prepare(ctx context.Context) ([]byte, error) {
 	if err := o.fresh(ctx); err != nil {
 		return nil, err
 	}
@@ -188,7 +198,7 @@ func (o *Output[T]) Prepare(ctx context.Context) ([]byte, error) {
 }
 
 // Commit implements [checkpoint.Output].
-func (o *Output[T]) Commit(ctx context.Context, state []byte) error {
+func (o *output[T]) Commit(ctx context.Context, state []byte) error {
 	base, records, err := decodeState(state)
 	if err != nil {
 		return o.error("state", err)
@@ -204,7 +214,7 @@ func (o *Output[T]) Commit(ctx context.Context, state []byte) error {
 
 // publish publishes what is not published yet of records that come after an ordinal. Only the ordinal says that a transaction was committed:
 // the client may have aborted it and report success, see commitTransaction.
-func (o *Output[T]) publish(ctx context.Context, base int64, records [][]byte) error {
+func (o *output[T]) publish(ctx context.Context, base int64, records [][]byte) error {
 	if o.fenced != nil || len(records) == 0 {
 		return o.fenced
 	}
@@ -229,7 +239,7 @@ func (o *Output[T]) publish(ctx context.Context, base int64, records [][]byte) e
 }
 
 // published ends what an attempt before has left, and returns how many records are published. They must be base or more.
-func (o *Output[T]) published(ctx context.Context, base, target int64) (int64, error) {
+func (o *output[T]) published(ctx context.Context, base, target int64) (int64, error) {
 	// A transaction of an attempt before this one may be open, or its end not known. This decides it.
 	err := o.client.AbortBufferedRecords(ctx)
 	if err == nil {
@@ -253,7 +263,7 @@ func (o *Output[T]) published(ctx context.Context, base, target int64) (int64, e
 }
 
 // transact publishes records in one transaction with their ordinal.
-func (o *Output[T]) transact(ctx context.Context, records [][]byte, ordinal int64) error {
+func (o *output[T]) transact(ctx context.Context, records [][]byte, ordinal int64) error {
 	if err := o.client.BeginTransaction(); err != nil {
 		return o.failed("begin", err)
 	}
@@ -278,7 +288,7 @@ func commitTransaction(ctx context.Context, client *kgo.Client) error {
 }
 
 // fill puts records and the ordinal into a transaction.
-func (o *Output[T]) fill(ctx context.Context, records [][]byte, ordinal int64) error {
+func (o *output[T]) fill(ctx context.Context, records [][]byte, ordinal int64) error {
 	rs := make([]*kgo.Record, len(records))
 	for i, b := range records {
 		r, err := decodeRecord(b)
@@ -351,7 +361,7 @@ func (o *Output[T]) fill(ctx context.Context, records [][]byte, ordinal int64) e
 }
 
 // failed returns the error of a step of a transaction. The next attempt ends the transaction.
-func (o *Output[T]) failed(step string, err error) error {
+func (o *output[T]) failed(step string, err error) error {
 	if errors.Is(err, kerr.ProducerFenced) || errors.Is(err, kerr.InvalidProducerEpoch) {
 		return o.lost(err)
 	}
@@ -359,13 +369,13 @@ func (o *Output[T]) failed(step string, err error) error {
 }
 
 // lost notes that another run has taken over, for good (law P1).
-func (o *Output[T]) lost(err error) error {
+func (o *output[T]) lost(err error) error {
 	o.fenced = o.error("another run has the same transactional id, or the transaction has taken longer than its timeout", fmt.Errorf("%w: %w", checkpoint.ErrFenced, err))
 	return o.fenced
 }
 
 // Close implements [checkpoint.Output].
-func (o *Output[T]) Close() error {
+func (o *output[T]) Close() error {
 	o.client.Close()
 	return nil
 }

@@ -32,7 +32,7 @@ var allowed = map[string][]string{
 	"worker": {"READ topic orders", "READ group orders", "WRITE topic orders-dead"},
 	// A program that puts into the queue "orders".
 	"put": {"WRITE topic orders"},
-	// WithTopics makes topics that are missing, such as those of the queue "new".
+	// The engine makes topics that are missing, such as those of the queue "new".
 	"topics": {"CREATE topic new", "WRITE topic new"},
 	// An input of a pipeline from a partition of the topic "orders".
 	"input": {"READ topic orders"},
@@ -55,7 +55,7 @@ var allowed = map[string][]string{
 var doing = map[string]func(ctx context.Context, client ...kgo.Opt) error{
 	"worker": func(ctx context.Context, client ...kgo.Opt) error {
 		return withEngine(ctx, client, func(e *Engine) error {
-			s := delivery.NewQueue[string](e, "orders", delivery.WithLogger(silent), delivery.WithCodec(codec.JSON[string]())).Source(nil)
+			s := delivery.NewQueue[string](e, "orders", delivery.QueueConfig{Logger: silent, Codec: codec.JSON[string]()}).Source(nil)
 			ms, err := s.Receive(ctx, 1)
 			if err == nil {
 				ms[0].Reject(errors.New("no"))
@@ -67,10 +67,10 @@ var doing = map[string]func(ctx context.Context, client ...kgo.Opt) error{
 		return withEngine(ctx, client, func(e *Engine) error { return delivery.NewQueue[string](e, "orders").Put(ctx, "v") })
 	},
 	"topics": func(ctx context.Context, client ...kgo.Opt) error {
-		return withEngine(ctx, client, func(e *Engine) error { return delivery.NewQueue[string](e, "new").Put(ctx, "v") }, WithTopics(1, 1))
+		return withEngine(ctx, client, func(e *Engine) error { return delivery.NewQueue[string](e, "new").Put(ctx, "v") }, Config{Partitions: 1, Replicas: 1})
 	},
 	"input": func(ctx context.Context, client ...kgo.Opt) error {
-		in, err := OpenInput(ctx, InputConfig[string]{Client: client, Topic: "orders", Decode: func(r *kgo.Record) (string, error) { return string(r.Value), nil }})
+		in, err := openInput(ctx, InputConfig[string]{Client: client, Topic: "orders", Decode: func(r *kgo.Record) (string, error) { return string(r.Value), nil }})
 		if err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ var doing = map[string]func(ctx context.Context, client ...kgo.Opt) error{
 		return errors.Join(err, in.Close())
 	},
 	"output": func(ctx context.Context, client ...kgo.Opt) error {
-		out, err := NewOutput(OutputConfig[string]{
+		out, err := newOutput(OutputConfig[string]{
 			Client: client, Topic: "receipts", TransactionalID: "billing-0", Encode: func(v string) (*kgo.Record, error) { return kgo.StringRecord(v), nil },
 		})
 		if err != nil {
@@ -127,8 +127,8 @@ func ofView(do func(ctx context.Context, v *View) error) func(ctx context.Contex
 	}
 }
 
-func withEngine(ctx context.Context, client []kgo.Opt, do func(*Engine) error, opts ...Option) error {
-	e, err := Open(ctx, "kafka://nowhere:1", append(opts, WithClient(client...))...) // the client knows where
+func withEngine(ctx context.Context, client []kgo.Opt, do func(*Engine) error, opts ...Config) error {
+	e, err := Open(ctx, "kafka://nowhere:1", append(opts, Config{Client: client})...) // the client knows where
 	if err != nil {
 		return err
 	}

@@ -420,8 +420,8 @@ func TestADeadLetterThatDoesNotFit(t *testing.T) {
 		r := &kgo.Record{Topic: "orders", Value: []byte(value), Headers: []kgo.RecordHeader{header("Traceparent", []byte("00-1"))}}
 		require.NoError(t, client.ProduceSync(t.Context(), r).FirstErr())
 	}
-	e := c.engine(WithForeign("group", "orders"), WithClient(kgo.ProducerBatchCompression(kgo.NoCompression())))
-	retries := delivery.NewQueue[string](e, "group", delivery.WithCodec(text()), delivery.WithLayers(delivery.Layer{Delay: time.Hour}))
+	e := c.engine(Config{Foreign: map[string][]string{"group": {"orders"}}, Client: []kgo.Opt{kgo.ProducerBatchCompression(kgo.NoCompression())}})
+	retries := delivery.NewQueue[string](e, "group", delivery.QueueConfig{Codec: text(), Layers: []delivery.Layer{{Delay: time.Hour}}})
 	s := retries.Source(nil)
 	defer s.Close(context.Background())
 	down := errors.New(strings.Repeat("down ", 800))

@@ -21,7 +21,7 @@ import (
 // sink returns a queue to put into.
 func (c *cluster) sink(topic string, opts ...kgo.Opt) *delivery.Queue[string] {
 	c.t.Helper()
-	return queueOn(c.engine(WithClient(opts...)), topic)
+	return queueOn(c.engine(Config{Client: opts}), topic)
 }
 
 func TestSinkKeepsWhatIsKnown(t *testing.T) {
@@ -99,14 +99,14 @@ func TestSinkEndsWithItsContext(t *testing.T) {
 }
 
 func TestSinkRefusesToDouble(t *testing.T) {
-	_, err := Open(t.Context(), "127.0.0.1:1", WithClient(kgo.DisableIdempotentWrite()))
+	_, err := Open(t.Context(), "127.0.0.1:1", Config{Client: []kgo.Opt{kgo.DisableIdempotentWrite()}})
 	require.ErrorContains(t, err, "DisableIdempotentWrite")
 }
 
 // TestPutDoesNotLinger checks that a Put does not wait until the client's linger is over.
 func TestPutDoesNotLinger(t *testing.T) {
 	c := newCluster(t, 2, "invoices")
-	e := c.engine(WithClient(kgo.ProducerLinger(time.Minute))) // the client allows no more
+	e := c.engine(Config{Client: []kgo.Opt{kgo.ProducerLinger(time.Minute)}}) // the client allows no more
 	s, client := queueOn(e, "invoices"), e.producer.client
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()

@@ -15,6 +15,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/timers"
 )
@@ -25,7 +26,7 @@ const (
 	// maxHeld bounds the messages of a partition that wait here, for their time or to be put.
 	maxHeld = 1000
 	// maxHeldBytes bounds their keys and values in the same way.
-	maxHeldBytes = store.MaxBytes
+	maxHeldBytes = storearg.MaxBytes
 	// fetchWait is the longest answer to a fetch. A partition that was paused is fetched again only after it.
 	fetchWait = 500 * time.Millisecond
 )
@@ -80,7 +81,7 @@ type sourceSettings struct {
 	clock          clock.Clock
 	logger         *slog.Logger
 	commitInterval time.Duration // how often what is settled is committed: what was since then is delivered again after a crash
-	settleTime     time.Duration // see WithSettleTime
+	settleTime     time.Duration // see Config
 	metadata       int           // characters that a commit may have; guarded by source.mu
 	dead           putFunc       // where messages go that were rejected
 }

@@ -119,11 +119,11 @@ func TestAWrongPasswordEndsTheStart(t *testing.T) {
 		if errs["source"] = err; err == nil {
 			assert.NoError(t, source.Close(t.Context()))
 		}
-		engine, err := Open(t.Context(), strings.Join(k.ListenAddrs(), ","), WithClient(opts...))
+		engine, err := Open(t.Context(), strings.Join(k.ListenAddrs(), ","), Config{Client: opts})
 		if errs["engine"] = err; err == nil {
 			assert.NoError(t, engine.Close())
 		}
-		output, err := NewOutput(OutputConfig[string]{Client: opts, TransactionalID: "t", Topic: "orders", Encode: func(string) (*kgo.Record, error) { return nil, nil }})
+		output, err := newOutput(OutputConfig[string]{Client: opts, TransactionalID: "t", Topic: "orders", Encode: func(string) (*kgo.Record, error) { return nil, nil }})
 		if errs["output"] = err; err == nil {
 			_ = output.Close()
 		}

@@ -48,8 +48,8 @@ type viewPart struct {
 
 const positionBits = 44
 
-func positionOf(partition int32, offset int64) store.Position {
-	return store.Position(int64(partition)<<positionBits | (offset + 1))
+func positionOf(partition int32, offset int64) int64 {
+	return int64(partition)<<positionBits | (offset + 1)
 }
 
 // OpenView opens a view of a topic, without the records that a group has settled: the workers' group for a layer or a source, "" for dead
@@ -238,7 +238,7 @@ func (v *View) List(ctx context.Context, f store.Filter, p store.Page) (list []s
 	err = v.each(ctx, &f, p, func(e *store.Entry) bool {
 		list = append(list, *e)
 		size += len(e.Payload)
-		return len(list) < p.Max && size < store.MaxBytes
+		return len(list) < p.Max && size < storearg.MaxBytes
 	})
 	return list, err
 }

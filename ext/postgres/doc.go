@@ -9,11 +9,11 @@
 //
 // # Guarantees
 //
-// The guarantees of [store.Inspector], [store.Chooser] and [store.Waker]. The database's clock decides when messages are due and how long a
+// The guarantees of [store.Keeper] and [store.Waker]. The database's clock decides when messages are due and how long a
 // lease lasts, so the clocks of the workers do not matter. Delays and leases are rounded up to a microsecond. If the clock of the database
 // server is set forward, messages are due as much earlier.
 //
-// Calls of many goroutines share a statement, up to [WithConnections] at once. Consumers do not wait for each other (FOR UPDATE SKIP LOCKED). It
+// Calls of many goroutines share a statement, up to Config.Connections at once. Consumers do not wait for each other (FOR UPDATE SKIP LOCKED). It
 // retries after a deadlock or serialization failure. A full disk returns [store.ErrFull].
 //
 // # Idle workers
@@ -28,6 +28,6 @@
 //
 // # Tables
 //
-// [Open] makes weir_messages, weir_locks, weir_records and weir_migrations. [Migrations] has the SQL, for migration tools. Rows are updated
+// [Open] makes weir_messages, weir_locks, weir_records and weir_migrations. [Engine.Migrations] has the SQL, for migration tools. Rows are updated
 // and deleted as messages are taken and done: autovacuum must keep up, as with each queue in PostgreSQL.
 package postgres

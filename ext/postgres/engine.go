@@ -34,8 +34,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrations returns the SQL files that make the tables of an [Engine], for migration tools such as goose: open the engine [WithoutTables] then.
-func Migrations() fs.FS {
+// Migrations returns the SQL files that make the tables of the engine, for migration tools such as goose: open it with Config.NoTables then.
+func (*Engine) Migrations() fs.FS {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		panic(err) // the directory is embedded
@@ -43,23 +43,23 @@ func Migrations() fs.FS {
 	return files
 }
 
-// Migrate makes or updates the tables of an [Engine], as [Open] does. It can be called at each start.
-func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
-	_, err := migrate(ctx, pool)
+// Migrate makes or updates the tables of the engine, as [Open] does. It can be called at each start.
+func (s *Engine) Migrate(ctx context.Context) error {
+	_, err := s.migrate(ctx)
 	return err
 }
 
-func migrate(ctx context.Context, pool *pgxpool.Pool) (made []string, err error) {
-	db := stdlib.OpenDBFromPool(pool)
+func (s *Engine) migrate(ctx context.Context) (made []string, err error) {
+	db := stdlib.OpenDBFromPool(s.pool)
 	// Databases have the component under the name that the package had once: it must stay.
-	made, err = sqlmigrate.Ensure(ctx, db, sqlmigrate.PostgreSQL, "pgstore", Migrations())
+	made, err = sqlmigrate.Ensure(ctx, db, sqlmigrate.PostgreSQL, "pgstore", s.Migrations())
 	if err = errors.Join(err, db.Close()); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
 	return made, nil
 }
 
-// Engine keeps messages in queues in a PostgreSQL database. It is a [store.Keeper], [store.Chooser] and [store.Waker].
+// Engine keeps messages in queues in a PostgreSQL database. It is a [store.Keeper] and a [store.Waker].
 // Safe for concurrent use.
 type Engine struct {
 	pool    *pgxpool.Pool
@@ -80,92 +80,71 @@ type Engine struct {
 }
 
 var (
-	_ store.Keeper  = (*Engine)(nil)
-	_ store.Waker   = (*Engine)(nil)
-	_ store.Chooser = (*Engine)(nil)
-	_ store.Watcher = (*Engine)(nil)
+	_ store.Keeper = (*Engine)(nil)
+	_ store.Waker  = (*Engine)(nil)
 )
 
-// Option changes a setting of [Open] and [New].
-type Option func(*settings)
-
-type settings struct {
-	connections int
-	noTables    bool
-	logger      *slog.Logger
+// Config are the settings of [Open] and [New]. A zero field has its default. Where several are given, a later one counts.
+type Config struct {
+	// Connections is how many connections a process has for its statements; the default is 6. One more listens while there are workers. A third
+	// of them may put at the same time, and a third may settle.
+	Connections int
+	NoTables    bool         // [Open] neither makes nor changes tables: see [Engine.Migrations]
+	Logger      *slog.Logger // of [Open]; the default is slog.Default()
 }
 
-func settingsOf(opts []Option) settings {
-	s := settings{connections: 6, logger: slog.Default()}
-	for _, opt := range opts {
-		opt(&s)
-	}
-	return s
-}
-
-// WithConnections sets how many connections a process has for its statements; the default is 6. One more listens while there are workers. A
-// third of them may put at the same time, and a third may settle. It panics if n < 1.
-func WithConnections(n int) Option {
-	if n < 1 {
-		panic(fmt.Sprintf("postgres: WithConnections: %d is less than 1", n))
-	}
-	return func(s *settings) { s.connections = n }
-}
-
-// WithoutTables keeps [Open] from making or changing tables: see [Migrations].
-func WithoutTables() Option { return func(s *settings) { s.noTables = true } }
-
-// WithLogger sets the logger of [Open]; the default is slog.Default(). It panics if l is nil.
-func WithLogger(l *slog.Logger) Option {
-	guard.RefuseNil("postgres: WithLogger", "logger", l)
-	return func(s *settings) { s.logger = l }
+func configOf(configs []Config) Config {
+	c := guard.Merged(configs)
+	c.Connections = cmp.Or(max(0, c.Connections), 6)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	return c
 }
 
 const maxBatch = 500 // calls that share a statement
 
 // Open opens the engine in the database at url. It makes the tables if they are missing, changes tables of an older version, and logs what
 // it has made. It refuses a database of a later version. If the user may not make tables, the error has the statements to run. The process
-// has up to six connections ([WithConnections], or pool_max_conns in url), and one more that listens while there are workers.
-func Open(ctx context.Context, url string, opts ...Option) (*Engine, error) {
-	set := settingsOf(opts)
+// has up to six connections (Config.Connections, or pool_max_conns in url), and one more that listens while there are workers.
+func Open(ctx context.Context, url string, config ...Config) (*Engine, error) {
+	set := configOf(config)
 	c, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err) // pgx leaves the password out
 	}
 	if !strings.Contains(url, "pool_max_conns") {
-		c.MaxConns = int32(min(set.connections, math.MaxInt32)) //nolint:gosec // bounded
+		c.MaxConns = int32(min(set.Connections, math.MaxInt32)) //nolint:gosec // bounded
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
+	s := New(pool, set)
 	var made []string
-	if set.noTables {
+	if set.NoTables {
 		err = explain(pool.Ping(ctx))
 	} else {
-		made, err = migrate(ctx, pool)
+		made, err = s.migrate(ctx)
 	}
 	if err != nil {
 		pool.Close()
 		return nil, err
 	}
 	if len(made) > 0 {
-		set.logger.LogAttrs(ctx, slog.LevelInfo, "postgres: made the tables of queues",
+		set.Logger.LogAttrs(ctx, slog.LevelInfo, "postgres: made the tables of queues",
 			slog.String("database", c.ConnConfig.Database), slog.Any("migrations", made))
 	}
-	s := New(pool, opts...)
 	s.owned = true
 	return s, nil
 }
 
-// New returns the engine in a database whose tables [Migrate] has made. The pool stays the caller's: Close does not close it. One more
-// connection listens while there are workers. It panics if pool is nil.
-func New(pool *pgxpool.Pool, opts ...Option) *Engine {
+// New returns the engine in a database that has its tables, or gets them by [Engine.Migrate]. The pool stays the caller's: Close does not close
+// it. One more connection listens while there are workers. It panics if pool is nil.
+func New(pool *pgxpool.Pool, config ...Config) *Engine {
 	guard.RefuseNil("postgres: New", "pool", pool)
-	set := settingsOf(opts)
+	third := max(1, configOf(config).Connections/3)
 	s := &Engine{pool: pool, now: "clock_timestamp()", step: func() {}, clock: clock.New()}
-	s.puts = group.NewTogether(maxBatch, max(1, set.connections/3), s.putAll)
-	s.settles = group.NewTogether(maxBatch, max(1, set.connections/3), s.settleAll)
+	s.puts = group.NewTogether(maxBatch, third, s.putAll)
+	s.settles = group.NewTogether(maxBatch, third, s.settleAll)
 	return s
 }
 
@@ -322,7 +301,7 @@ func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (
 	err = s.indexed(ctx, func(rows pgx.Rows, err error) error {
 		return scan(rows, err, func(m store.Message, position, fence int64, damage error) {
 			taken = append(taken, store.Leased{
-				Message: m, Position: store.Position(position), Lapses: lapses, Damage: damage,
+				Message: m, Position: position, Lapses: lapses, Damage: damage,
 				Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
 			})
 		}, &lapses)
@@ -331,7 +310,7 @@ func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (
 		fitting AS (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM chosen)
 		UPDATE weir_messages AS m SET at = now + $1 * interval '1 microsecond', leased = now + $1 * interval '1 microsecond', fence = fence + 1,
 			lapses = lapses + (leased IS NOT NULL)::int
-		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(store.MaxBytes)+`)) RETURNING `+columns+", m.lapses", args...)
+		FROM clock WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(storearg.MaxBytes)+`)) RETURNING `+columns+", m.lapses", args...)
 	s.step()
 	return taken, err
 }
@@ -377,7 +356,7 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 	return err
 }
 
-// Choose implements [store.Chooser].
+// Choose implements [store.Store].
 func (s *Engine) Choose(ctx context.Context, provider string, lease store.Lease) error {
 	name, err := storesql.Escaped(provider)
 	if err := errors.Join(err, storearg.Provider(provider)); err != nil {
@@ -512,7 +491,7 @@ func explain(err error) error {
 	case strings.HasPrefix(sqlState(err), "22") || strings.HasPrefix(sqlState(err), "54"): // data exceptions, program limits
 		return fmt.Errorf("postgres: %w: %w", message.ErrRefused, err)
 	default:
-		return fmt.Errorf("postgres: %w", sqlmigrate.Explain(err, "postgres.Migrate", "weir_messages", "weir_locks", "weir_records"))
+		return fmt.Errorf("postgres: %w", sqlmigrate.Explain(err, "postgres.Engine.Migrate", "weir_messages", "weir_locks", "weir_records"))
 	}
 }
 

@@ -27,7 +27,7 @@ func BenchmarkStore(b *testing.B) {
 		pool, err := pgxpool.New(b.Context(), strings.Replace(server.URL(), "/postgres?", "/"+name+"?", 1))
 		require.NoError(b, err)
 		b.Cleanup(pool.Close)
-		require.NoError(b, postgres.Migrate(b.Context(), pool))
+		require.NoError(b, postgres.New(pool).Migrate(b.Context()))
 		return postgres.New(pool)
 	})
 }

@@ -66,7 +66,7 @@ func TestCommand(t *testing.T) {
 	require.Contains(t, ok("dead", "purge", "--id", "from a file", "--yes"), "1 message removed")
 
 	pool := connect(t, url)
-	require.NoError(t, postgres.Migrate(t.Context(), pool), "the program's own, later")
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()), "the program's own, later")
 	s := postgres.New(pool)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	for i := range 150 {
@@ -98,7 +98,7 @@ func TestCommand(t *testing.T) {
 
 	db := stdlib.OpenDBFromPool(pool)
 	defer db.Close()
-	require.NoError(t, keys.Migrate(t.Context(), db, keys.PostgreSQL))
+	require.NoError(t, keys.New(db, keys.PostgreSQL, keys.Config{}).Migrate(t.Context()))
 	require.Contains(t, ok("keys"), "No request matches.")
 	o := keys.New(db, keys.PostgreSQL, keys.Config{}).Operation("pay", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
 		_, err := keys.Phase(ctx, run, "stored", func(context.Context, *sql.Tx) (int, error) { return 1, nil })

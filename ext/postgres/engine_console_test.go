@@ -30,7 +30,7 @@ import (
 func TestConsole(t *testing.T) {
 	server := pgtest.Start(t)
 	pool := connect(t, server.URL())
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	n := 2000

@@ -16,7 +16,7 @@ func TestADamagedRow(t *testing.T) {
 	for what, meta := range map[string]string{"a member": `{"id":"b","visit":"x","reasons":3}`, "the id": `{"id":"%zz"}`, "all": `3`} {
 		t.Run(what, func(t *testing.T) {
 			pool := connect(t, newPlace(t))
-			require.NoError(t, postgres.Migrate(t.Context(), pool))
+			require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 			s := postgres.New(pool)
 			defer func() { require.NoError(t, s.Close()) }()
 			storebench.Damaged(t, s, func() {

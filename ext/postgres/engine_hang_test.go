@@ -37,7 +37,7 @@ func TestAServerThatIsFrozen(t *testing.T) {
 	server := pgtest.Start(t)
 	quiet := slog.New(slog.DiscardHandler)
 	openEngine := func() *postgres.Engine {
-		e, err := postgres.Open(t.Context(), server.URL(), postgres.WithLogger(quiet))
+		e, err := postgres.Open(t.Context(), server.URL(), postgres.Config{Logger: quiet})
 		require.NoError(t, err)
 		return e
 	}
@@ -78,9 +78,9 @@ func TestAServerThatIsFrozen(t *testing.T) {
 				return 0, context.Cause(ctx)
 			}
 		}
-		orders := delivery.NewQueue[int](e, "orders", delivery.WithLogger(quiet))
+		orders := delivery.NewQueue[int](e, "orders", delivery.QueueConfig{Logger: quiet})
 		op := asyncop.UnorderedWait(asyncop.Blocking(call), 10*time.Second, 20, asyncop.WithLogger(quiet), asyncop.WithFailureSink(orders.TakeFailure))
-		_, _ = delivery.Run(ctx, orders, op, delivery.NewQueue[int](e, "receipts", delivery.WithLogger(quiet)), delivery.WithLogger(quiet), delivery.WithDrain(drain))
+		_, _ = delivery.Run(ctx, orders, op, delivery.NewQueue[int](e, "receipts", delivery.QueueConfig{Logger: quiet}), delivery.RunConfig{Logger: quiet, Drain: drain})
 	})
 	run("a relay", func(e *postgres.Engine, started func()) {
 		_ = outbox.Relay(ctx, e, e.Locks(), outbox.Config{Queue: "outbox", Logger: quiet, Batch: 1, Publish: func(context.Context, []store.Message) error {
@@ -100,7 +100,7 @@ func TestAServerThatIsFrozen(t *testing.T) {
 		_, _ = j.Run(ctx, job.ID, func(jobs.Job) { started() })
 	})
 	handler := openEngine()
-	in := httpin.NewHandler(delivery.NewQueue[int](handler, "in"), codec.JSON[int](), nil, httpin.WithLogger(quiet))
+	in := httpin.NewHandler(delivery.NewQueue[int](handler, "in"), codec.JSON[int](), nil, httpin.Config{Logger: quiet})
 	post := func(i int) int {
 		w := httptest.NewRecorder()
 		in.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strconv.Itoa(i))))

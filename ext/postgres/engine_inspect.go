@@ -41,7 +41,7 @@ func where(queue string, f *store.Filter, p store.Page, args ...any) (condition,
 		position = "position + 0"
 	}
 	n := len(args)
-	condition, args, err = storesql.Where(dialect, f, append(args, queue, int64(p.After), int64(until)))
+	condition, args, err = storesql.Where(dialect, f, append(args, queue, p.After, until))
 	condition = "queue = " + storesql.Param(n+1) + " AND " + position + " > " + storesql.Param(n+2) + " AND " + position + " <= " + storesql.Param(n+3) + condition
 	return condition, " ORDER BY " + position, args, err
 }
@@ -61,7 +61,7 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 		var held bool
 		return s.indexed(ctx, func(rows pgx.Rows, err error) error {
 			return scan(rows, err, func(m store.Message, position, fence int64, _ error) {
-				e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: arrived.UTC(), Held: held}
+				e := store.Entry{Message: m, Position: position, Fence: uint64(fence), Arrived: arrived.UTC(), Held: held}
 				if leased != nil {
 					e.LeasedUntil = leased.UTC()
 				}
@@ -70,7 +70,7 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 		}, `WITH chosen AS MATERIALIZED (SELECT position, coalesce(octet_length(payload), 0) AS size FROM weir_messages WHERE `+condition+order+` LIMIT $1),
 			fitting AS (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM chosen)
 			SELECT `+columns+", arrived, CASE WHEN leased > "+s.now+` THEN leased END, at = `+never+` FROM weir_messages AS m
-			WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(store.MaxBytes)+`)) ORDER BY position`, args...)
+			WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(storearg.MaxBytes)+`)) ORDER BY position`, args...)
 	})
 	return list, err
 }
@@ -101,7 +101,7 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 			if json.Unmarshal(column, &reasons) != nil {
 				reasons = nil // there are none, or they are damaged
 			}
-			c.Add(store.Cause(cause), reasons, n, oldest.UTC(), next.UTC(), store.Position(last))
+			c.Add(store.Cause(cause), reasons, n, oldest.UTC(), next.UTC(), last)
 			return nil
 		})
 		c.SetAge(now)

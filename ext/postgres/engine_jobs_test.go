@@ -31,20 +31,20 @@ func TestHeartbeatsOfAnIdleWorker(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), c)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	engine := postgres.New(pool)
 	t.Cleanup(func() { require.NoError(t, engine.Close()) })
 	pay := backend.New("pay", backend.WithLogger(quiet))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { // ends with ctx
-		q := delivery.NewQueue[int](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour), delivery.WithLogger(quiet))
+		q := delivery.NewQueue[int](engine, "orders", delivery.RetryAfter(time.Minute, time.Hour), delivery.QueueConfig{Logger: quiet})
 		op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, i int) (int, error) { return i, nil }), time.Hour, 10,
 			asyncop.WithFailureSink(q.TakeFailure), asyncop.WithBackend(pay), asyncop.WithLogger(quiet))
-		_, err := delivery.Run(ctx, q, op, delivery.NewQueue[int](engine, "receipts"), delivery.WithLogger(quiet))
+		_, err := delivery.Run(ctx, q, op, delivery.NewQueue[int](engine, "receipts"), delivery.RunConfig{Logger: quiet})
 		ended <- err
 	}()
-	other, err := postgres.Open(t.Context(), server.URL(), postgres.WithLogger(quiet)) // another process
+	other, err := postgres.Open(t.Context(), server.URL(), postgres.Config{Logger: quiet}) // another process
 	require.NoError(t, err)
 	defer other.Close()
 	j, err := jobs.New(other, jobs.Config{})
@@ -92,5 +92,5 @@ func TestHeartbeatsOfAnIdleWorker(t *testing.T) {
 func TestKilledJobs(t *testing.T) { jobkill.Run(t, places(t)(t), openForJobs) }
 
 func openForJobs(ctx context.Context, url string) (store.Keeper, error) {
-	return postgres.Open(ctx, url, postgres.WithLogger(quiet))
+	return postgres.Open(ctx, url, postgres.Config{Logger: quiet})
 }

@@ -85,18 +85,18 @@ func (t *keeperTx) Write(ctx context.Context, r store.Record) error {
 	if err == nil && tag.RowsAffected() == 0 {
 		err = store.ErrChanged
 	}
-	if r.Kind == store.WatchedKind {
-		t.woken[watched] = dues{now: true}
-	}
 	return err
 }
 
-// watched stands for the records that are watched, in place of a queue.
+// Announce implements [store.Tx].
+func (t *keeperTx) Announce() { t.woken[watched] = dues{now: true} }
+
+// watched stands for what is announced, in place of a queue.
 const watched = "weir records"
 
-// Watch implements [store.Watcher]. It is woken by the listening connection, like a source.
+// Watch implements [store.Keeper]. It is woken by the listening connection, like a source.
 func (s *Engine) Watch(ctx context.Context, changed func()) error {
-	return s.Wake(ctx, watched, changed)
+	return s.Wake(ctx, watched, func(bool) { changed() })
 }
 
 func (t *keeperTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error) {
@@ -114,7 +114,7 @@ func (t *keeperTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error
 			return nil, err
 		}
 		for _, i := range indices {
-			done[i] = changed[int64(edits[i].Entry.Position)]
+			done[i] = changed[edits[i].Entry.Position]
 		}
 	}
 	return done, nil
@@ -133,7 +133,7 @@ func (t *keeperTx) edit(ctx context.Context, kind store.Action, edits []store.Ed
 	var queues []string
 	for _, i := range indices {
 		e := &edits[i]
-		positions, fences, queues = append(positions, int64(e.Entry.Position)), append(fences, int64(e.Entry.Fence)), append(queues, e.Queue) //nolint:gosec // it comes from the database
+		positions, fences, queues = append(positions, e.Entry.Position), append(fences, int64(e.Entry.Fence)), append(queues, e.Queue) //nolint:gosec // it comes from the database
 	}
 	args := []any{positions, fences, queues, t.now}
 	const returning = ` RETURNING m.position`
@@ -156,7 +156,7 @@ func (t *keeperTx) edit(ctx context.Context, kind store.Action, edits []store.Ed
 	}
 	var moves []*store.Edit
 	for _, i := range indices {
-		if there[int64(edits[i].Entry.Position)] {
+		if there[edits[i].Entry.Position] {
 			moves = append(moves, &edits[i])
 		}
 	}
@@ -196,7 +196,7 @@ func (t *keeperTx) move(ctx context.Context, moves []*store.Edit) (map[int64]boo
 		if _, twice := from[key]; twice {
 			continue
 		}
-		from[key], rows = int64(e.Entry.Position), append(rows, r)
+		from[key], rows = e.Entry.Position, append(rows, r)
 		d := t.woken[e.To]
 		d.add(r.Delay)
 		t.woken[e.To] = d

@@ -25,7 +25,7 @@ func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Dura
 	}
 	l.forget(ctx)
 	g = lock.Grant{Name: name, Owner: owner}
-	held := &lock.HeldError{Name: name}
+	held := &lock.Holding{Grant: lock.Grant{Name: name}}
 	for {
 		var got, found bool
 		err = l.store.do(ctx, func() error {

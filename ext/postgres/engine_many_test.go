@@ -13,7 +13,7 @@ import (
 
 func TestManyMessages(t *testing.T) {
 	pool := connect(t, places(t)(t))
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	defer s.Close()
 	storebench.Many(t, s)
@@ -21,7 +21,7 @@ func TestManyMessages(t *testing.T) {
 
 func TestATenantThatFloods(t *testing.T) {
 	pool := connect(t, places(t)(t))
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	defer s.Close()
 	storebench.Fair(t, s)

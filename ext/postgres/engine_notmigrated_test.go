@@ -35,6 +35,6 @@ func TestNotMigrated(t *testing.T) {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return postgres.Stage(ctx, s, tx, "q", m) })
 		},
 	} {
-		require.ErrorContains(t, call(), "call postgres.Migrate", name)
+		require.ErrorContains(t, call(), "call postgres.Engine.Migrate", name)
 	}
 }

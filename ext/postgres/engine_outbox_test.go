@@ -29,7 +29,7 @@ func TestLocks(t *testing.T) {
 	newPlace := places(t)
 	deliverytest.RunLocks(t, func(t *testing.T) deliverytest.LockPlace {
 		pool := connect(t, newPlace(t))
-		require.NoError(t, postgres.Migrate(t.Context(), pool))
+		require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 		exec := func(sql string, args ...any) {
 			_, err := pool.Exec(t.Context(), sql, args...)
 			require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestLocks(t *testing.T) {
 // Law W3: a name that is not used any more loses its row, and its fencing numbers go on all the same.
 func TestLocksForgetNames(t *testing.T) {
 	pool := connect(t, places(t)(t))
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	exec := func(sql string) {
 		_, err := pool.Exec(t.Context(), sql)
 		require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestLocksForgetNamesInUse(t *testing.T) {
 	newPlace := places(t)
 	database := newPlace(t)
 	pool := connect(t, database)
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() { // ends with stop
 		defer close(ended)
@@ -123,7 +123,7 @@ func TestLocksForgetNamesInUse(t *testing.T) {
 // A stale owner's write is refused in its transaction, and a takeover waits for a write that was guarded.
 func TestGuard(t *testing.T) {
 	pool := connect(t, places(t)(t))
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	engine := postgres.New(pool)
 	locks := engine.Locks()
 	const soon = 200 * time.Millisecond
@@ -187,7 +187,7 @@ func staged(id string) store.Message {
 // is not lost.
 func TestOutbox(t *testing.T) {
 	pool := connect(t, places(t)(t))
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	defer s.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -241,7 +241,7 @@ func TestOutbox(t *testing.T) {
 
 func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	pool := connect(t, places(t)(t))
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	defer s.Close()
 	storebench.Merged(t, s, s.Locks())

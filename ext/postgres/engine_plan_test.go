@@ -57,7 +57,7 @@ func TestStatementsUseAnIndex(t *testing.T) {
 		n = 100_000
 	}
 	pool, plans := explained(t, places(t)(t))
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	_, err := pool.Exec(t.Context(), `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, payload)
 		SELECT CASE WHEN n % 10 = 0 THEN 'other' ELSE 'q' END, now, now, now, 0, 0, '', jsonb_build_object('id', n::text), repeat('x', 256)::bytea
@@ -137,7 +137,7 @@ func TestStatementsUseAnIndex(t *testing.T) {
 // To find the keys whose turn it is takes no look at the messages of the others.
 func TestTurnsUseAnIndex(t *testing.T) {
 	pool, plans := explained(t, places(t)(t))
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	_, err := pool.Exec(t.Context(), `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta)
 		SELECT 'q', now, now, now, 0, 0, '', jsonb_build_object('id', n::text, 'key', CASE WHEN n % 1000 = 0 THEN n::text ELSE 'flood' END)

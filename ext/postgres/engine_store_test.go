@@ -59,7 +59,7 @@ func TestStore(t *testing.T) {
 	newPlace := places(t)
 	deliverytest.RunStore(t, func(t *testing.T) deliverytest.StorePlace {
 		pool := connect(t, newPlace(t))
-		require.NoError(t, postgres.Migrate(t.Context(), pool))
+		require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 		exec := func(sql string, args ...any) {
 			_, err := pool.Exec(t.Context(), sql, args...)
 			require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestStore(t *testing.T) {
 // No call waits longer than its context for a server that hangs: a worker must be able to end.
 func TestAServerThatHangs(t *testing.T) {
 	pool := connect(t, places(t)(t))
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	defer s.Close()
 	m := store.Message{Meta: message.Meta{ID: "1"}}
@@ -126,7 +126,7 @@ func TestSource(t *testing.T) {
 	newPlace := places(t)
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
 		pool := connect(t, newPlace(t))
-		require.NoError(t, postgres.Migrate(t.Context(), pool))
+		require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 		s := postgres.New(pool)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		n := 0
@@ -148,8 +148,8 @@ func TestSource(t *testing.T) {
 // Law D3.
 func TestTheDatabasesClockDecides(t *testing.T) {
 	pool := connect(t, places(t)(t))
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
-	require.NoError(t, postgres.Migrate(t.Context(), pool), "again")
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()), "again")
 	s := postgres.New(pool)
 	defer s.Close()
 	const delay = 200*time.Millisecond + time.Nanosecond
@@ -184,7 +184,7 @@ func openForCrash(ctx context.Context, url string, step func()) (store.Inspector
 	if err != nil {
 		return nil, err
 	}
-	if err := postgres.Migrate(ctx, pool); err != nil {
+	if err := postgres.New(pool).Migrate(ctx); err != nil {
 		pool.Close()
 		return nil, err
 	}
@@ -217,7 +217,7 @@ func (c closing) Close() error {
 func TestServerKilled(t *testing.T) {
 	server := pgtest.Start(t)
 	pool := connect(t, server.URL())
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	defer s.Close()
 	const producers, each, kills = 8, 300, 3

@@ -14,5 +14,5 @@ import (
 func TestAWorkerWithoutTables(t *testing.T) {
 	queues := postgres.New(connect(t, places(t)(t)))
 	defer func() { require.NoError(t, queues.Close()) }()
-	storebench.WithoutTables(t, queues, "postgres.Migrate")
+	storebench.WithoutTables(t, queues, "postgres.Engine.Migrate")
 }

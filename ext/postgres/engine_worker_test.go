@@ -17,7 +17,7 @@ import (
 // Laws D1 to D4: workers and the server are killed.
 func TestKilledWorkers(t *testing.T) {
 	server := pgtest.Start(t)
-	require.NoError(t, postgres.Migrate(t.Context(), connect(t, server.URL())))
+	require.NoError(t, postgres.New(connect(t, server.URL())).Migrate(t.Context()))
 	workerkill.Run(t, workerkill.Config{
 		Place: server.URL(), Open: openForWorkers,
 		KillServer: func() {
@@ -31,12 +31,12 @@ func TestKilledWorkers(t *testing.T) {
 func TestKilledWorkersOfTwoVersions(t *testing.T) {
 	older := workerkill.Older(t, "8c775bb644e02a59b305c1a239db22b38a8d062d", "ext/postgres")
 	server := pgtest.Start(t)
-	require.NoError(t, postgres.Migrate(t.Context(), connect(t, server.URL())))
+	require.NoError(t, postgres.New(connect(t, server.URL())).Migrate(t.Context()))
 	workerkill.Run(t, workerkill.Config{Place: server.URL(), Open: openForWorkers, Programs: []string{older, ""}})
 }
 
 func openForWorkers(ctx context.Context, url string) (workerkill.Engine, error) {
-	s, err := postgres.Open(ctx, url, postgres.WithLogger(slog.New(slog.DiscardHandler)))
+	s, err := postgres.Open(ctx, url, postgres.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}

@@ -17,18 +17,18 @@ func TestFormatOfTables(t *testing.T) {
 	newPlace := places(t)
 	pool, oldPool := connect(t, newPlace(t)), connect(t, newPlace(t))
 	const now = "timestamptz '2026-01-02 03:04:05.678Z'"
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	written := postgres.New(pool)
 	postgres.SetNow(written, now)
 	golden.Fill(t, written)
-	tables := golden.Database{DB: stdlib.OpenDBFromPool(pool), Files: postgres.Migrations(), Tables: []string{"weir_messages", "weir_locks", "weir_records"}, Postgr: true}
+	tables := golden.Database{DB: stdlib.OpenDBFromPool(pool), Files: postgres.New(pool).Migrations(), Tables: []string{"weir_messages", "weir_locks", "weir_records"}, Postgr: true}
 	defer tables.DB.Close()
 	script := golden.Written(t, "engine-6.sql", tables.Script(t))
 
 	olddb := stdlib.OpenDBFromPool(oldPool)
 	defer olddb.Close()
 	golden.Run(t.Context(), t, olddb, script)
-	require.NoError(t, postgres.Migrate(t.Context(), oldPool))
+	require.NoError(t, postgres.New(oldPool).Migrate(t.Context()))
 	old := postgres.New(oldPool)
 	postgres.SetNow(old, now)
 	require.Equal(t, golden.Contents(t, written), golden.Contents(t, old))

@@ -216,11 +216,11 @@ func (h *hub) queues() (names []string, fresh map[string]bool) {
 }
 
 // Wake implements [store.Waker]. All sources of an engine share a connection, which does not belong to the pool.
-func (s *Engine) Wake(ctx context.Context, queue string, wake func()) error {
+func (s *Engine) Wake(ctx context.Context, queue string, wake func(misses bool)) error {
 	if err := s.do(ctx, func() error { return nil }); err != nil {
 		return err
 	}
-	w := &waiter{wake: wake, ended: make(chan error, 1)}
+	w := &waiter{wake: func() { wake(false) }, ended: make(chan error, 1)}
 	if err := s.await(queue, w); err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ import (
 func woken(ctx context.Context, s store.Waker, queue string) (wakes <-chan struct{}, ended <-chan error) {
 	w, e := make(chan struct{}, 100), make(chan error, 1)
 	go func() { // ends with ctx, or with the engine
-		e <- s.Wake(ctx, queue, func() { w <- struct{}{} })
+		e <- s.Wake(ctx, queue, func(bool) { w <- struct{}{} })
 	}()
 	return w, e
 }
@@ -33,7 +33,7 @@ func woken(ctx context.Context, s store.Waker, queue string) (wakes <-chan struc
 // Regression: a message that was released before it was due came up to 20 s late.
 func TestAMessageThatIsReleasedBeforeItIsDue(t *testing.T) {
 	url := places(t)(t)
-	s, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
+	s, err := postgres.Open(t.Context(), url, postgres.Config{Logger: quiet})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	q := delivery.NewQueue[int](s, "q")
@@ -63,7 +63,7 @@ func TestAMessageThatIsReleasedBeforeItIsDue(t *testing.T) {
 func TestADelayBesideAnImmediateMessage(t *testing.T) {
 	url := places(t)(t)
 	open := func() *postgres.Engine {
-		s, err := postgres.Open(t.Context(), url, postgres.WithLogger(quiet))
+		s, err := postgres.Open(t.Context(), url, postgres.Config{Logger: quiet})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		return s
@@ -111,7 +111,7 @@ func errorsOf(errs ...error) error {
 
 // Regression: a worker waited for ever for the messages of an engine that was closed.
 func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
-	s, err := postgres.Open(t.Context(), places(t)(t), postgres.WithLogger(quiet))
+	s, err := postgres.Open(t.Context(), places(t)(t), postgres.Config{Logger: quiet})
 	require.NoError(t, err)
 	wakes, ended := woken(t.Context(), s, "q")
 	q := delivery.NewQueue[int](s, "jobs")
@@ -127,7 +127,7 @@ func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrClosed)
 	require.ErrorContains(t, err, `queue "jobs"`)
 	require.NoError(t, q.Close(t.Context()))
-	require.ErrorIs(t, s.Wake(t.Context(), "q", func() {}), store.ErrClosed)
+	require.ErrorIs(t, s.Wake(t.Context(), "q", func(bool) {}), store.ErrClosed)
 }
 
 // garbled is a connection on which LISTEN is a syntax error.
@@ -157,10 +157,10 @@ func TestAConnectionThatCannotListen(t *testing.T) {
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), c)
 	require.NoError(t, err)
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	for range 20 {
-		require.ErrorContains(t, s.Wake(t.Context(), "q", func() {}), "syntax error")
+		require.ErrorContains(t, s.Wake(t.Context(), "q", func(bool) {}), "syntax error")
 	}
 	require.NoError(t, s.Close())
 	pool.Close()
@@ -180,7 +180,7 @@ func TestListeningAsksBeforeItConnects(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), c)
 	require.NoError(t, err)
 	defer pool.Close()
-	require.NoError(t, postgres.Migrate(t.Context(), pool))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	wakes, ended := woken(t.Context(), s, "q")
 	select {

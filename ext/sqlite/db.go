@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -29,92 +30,46 @@ type DB struct {
 	statements     statements
 }
 
-type config struct {
-	synchronous string
-	busyTimeout time.Duration
-	readers     int
-	readOnly    bool
-	noTables    bool
-	clock       clock.Clock
-	logger      *slog.Logger
-}
+// Config are the settings of [Open], [OpenDB] and [New]. A zero field has its default. Where several are given, a later one counts.
+type Config struct {
+	Readers int // connections that read at once; the default is 4
 
-func configOf(opts []Option) config {
-	c := config{synchronous: "FULL", busyTimeout: 10 * time.Second, readers: 4, clock: clock.New(), logger: slog.Default()}
-	for _, opt := range opts {
-		opt(&c)
-	}
-	return c
-}
+	// SynchronousNormal makes a commit cheaper, since it does not wait for the disk. The last commits may be lost in a power cut, but the database
+	// stays whole. By default synchronous is FULL.
+	SynchronousNormal bool
 
-// Option changes how [Open] and [OpenDB] open a database.
-type Option func(*config)
+	// ReadOnly opens an existing file that this process may not write. Writes fail. If no program has the file open, none must change it until
+	// Close.
+	ReadOnly bool
 
-// WithoutTables keeps [Open] from making or changing tables: see [Migrations].
-func WithoutTables() Option { return func(c *config) { c.noTables = true } }
-
-// WithClock sets the clock of the engine; the default is the machine's. It panics if c is nil.
-func WithClock(c clock.Clock) Option {
-	guard.RefuseNil("sqlite: WithClock", "clock", c)
-	return func(s *config) { s.clock = c }
-}
-
-// WithLogger sets the logger of [Open]; the default is slog.Default(). It panics if l is nil.
-func WithLogger(l *slog.Logger) Option {
-	guard.RefuseNil("sqlite: WithLogger", "logger", l)
-	return func(c *config) { c.logger = l }
-}
-
-// WithSynchronousNormal makes a commit cheaper, since it does not wait for the disk. The last commits may be lost in a power cut, but the
-// database stays whole. By default synchronous is FULL.
-func WithSynchronousNormal() Option {
-	return func(c *config) { c.synchronous = "NORMAL" }
-}
-
-// WithBusyTimeout sets how long a transaction waits while another process writes; then it
-// fails with SQLITE_BUSY. Default 10 s, at least 0.
-func WithBusyTimeout(d time.Duration) Option {
-	if d < 0 {
-		panic(fmt.Sprintf("sqlite.WithBusyTimeout: %v is negative", d))
-	}
-	return func(c *config) { c.busyTimeout = d }
-}
-
-// WithReadOnly opens an existing file that this process may not write. Writes fail. If no program has the file open, none must change it until
-// Close.
-func WithReadOnly() Option { return func(c *config) { c.readOnly = true } }
-
-// WithReaders sets how many connections read at once. Default 4, at least 1.
-func WithReaders(n int) Option {
-	if n < 1 {
-		panic(fmt.Sprintf("sqlite.WithReaders: %d is less than 1", n))
-	}
-	return func(c *config) { c.readers = n }
+	NoTables bool         // [Open] neither makes nor changes tables: see [Engine.Migrations]
+	Clock    clock.Clock  // of an [Engine]; the default is the machine's
+	Logger   *slog.Logger // of [Open]; the default is slog.Default()
 }
 
 // OpenDB opens the database in the file at path, and makes the file if it is missing. It does not make tables. A database in memory is refused,
 // since each connection would have its own.
-func OpenDB(ctx context.Context, path string, opts ...Option) (*DB, error) {
+func OpenDB(ctx context.Context, path string, config ...Config) (*DB, error) {
 	if path == "" || strings.HasPrefix(path, ":memory:") || strings.HasPrefix(path, "file:") {
 		return nil, fmt.Errorf("sqlite: open %q: not the path of a file", path)
 	}
-	c := configOf(opts)
+	c := guard.Merged(config)
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
 	}
 	params := url.Values{}
-	params.Set("_busy_timeout", strconv.FormatInt(c.busyTimeout.Milliseconds(), 10))
+	params.Set("_busy_timeout", strconv.FormatInt(busyTimeout.Milliseconds(), 10))
 	params.Set("_foreign_keys", "on")
 	params.Set("_dqs", "0") // a name in double quotes is never a string
 	read := params.Encode() + "&_query_only=on"
-	if c.readOnly {
+	if c.ReadOnly {
 		if read += "&mode=ro"; !exists(path + "-wal") {
 			read += "&immutable=1" // the files that SQLite would make beside it are not needed
 		}
 	}
 	params.Set("_journal_mode", "WAL")
-	params.Set("_synchronous", c.synchronous)
+	params.Set("_synchronous", map[bool]string{false: "FULL", true: "NORMAL"}[c.SynchronousNormal])
 	params.Set("_txlock", "immediate")
 	params.Set("_pragma", "journal_size_limit(67108864)") // after a long reader the log shrinks again
 
@@ -123,17 +78,20 @@ func OpenDB(ctx context.Context, path string, opts ...Option) (*DB, error) {
 	db := &DB{}
 	db.group = group.Group[*write]{Run: db.runAll, Max: maxShared}
 	write := params.Encode()
-	if c.readOnly {
+	if c.ReadOnly {
 		write = read
 	}
 	if db.writer, err = open(ctx, name+"?"+write, 1); err != nil {
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
 	}
-	if db.reader, err = open(ctx, name+"?"+read, c.readers); err != nil {
+	if db.reader, err = open(ctx, name+"?"+read, cmp.Or(max(0, c.Readers), 4)); err != nil {
 		return nil, errors.Join(fmt.Errorf("sqlite: open %q: %w", path, err), db.writer.Close())
 	}
 	return db, nil
 }
+
+// busyTimeout is how long a transaction waits while another process writes.
+const busyTimeout = 10 * time.Second
 
 func exists(path string) bool {
 	_, err := os.Stat(path)

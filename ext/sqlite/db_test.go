@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func openTest(t testing.TB, opts ...Option) *DB {
+func openTest(t testing.TB, opts ...Config) *DB {
 	t.Helper()
 	db, err := OpenDB(t.Context(), filepath.Join(t.TempDir(), "test.db"), opts...)
 	require.NoError(t, err)
@@ -46,11 +46,11 @@ func TestOpenSettings(t *testing.T) {
 		return v
 	}
 	for name, want := range map[string]struct {
-		opts        []Option
+		opts        []Config
 		synchronous string
 	}{
 		"default": {nil, "2"},
-		"normal":  {[]Option{WithSynchronousNormal()}, "1"},
+		"normal":  {[]Config{{SynchronousNormal: true}}, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := openTest(t, want.opts...)
@@ -390,7 +390,7 @@ func BenchmarkWrite(b *testing.B) {
 // Also while another process has it open, and writes.
 func TestReadOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file.db")
-	_, err := OpenDB(t.Context(), path, WithReadOnly())
+	_, err := OpenDB(t.Context(), path, Config{ReadOnly: true})
 	require.Error(t, err, "there is no such file")
 	db, err := OpenDB(t.Context(), path)
 	require.NoError(t, err)
@@ -403,7 +403,7 @@ func TestReadOnly(t *testing.T) {
 	require.NoError(t, write(db, "CREATE TABLE t (n INTEGER)"))
 	look := func(want int) {
 		t.Helper()
-		readOnly, err := OpenDB(t.Context(), path, WithReadOnly())
+		readOnly, err := OpenDB(t.Context(), path, Config{ReadOnly: true})
 		require.NoError(t, err)
 		defer readOnly.Close()
 		var n int

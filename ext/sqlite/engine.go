@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	driver "modernc.org/sqlite"
 	codes "modernc.org/sqlite/lib"
 
@@ -32,8 +33,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrations returns the SQL files that make the tables of an [Engine], for migration tools such as goose: open the engine [WithoutTables] then.
-func Migrations() fs.FS {
+// Migrations returns the SQL files that make the tables of the engine, for migration tools such as goose: open it with Config.NoTables then.
+func (*Engine) Migrations() fs.FS {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		panic(err) // the directory is embedded
@@ -41,22 +42,22 @@ func Migrations() fs.FS {
 	return files
 }
 
-// Migrate makes or updates the tables of an [Engine], as [Open] does. It can be called at each start.
-func Migrate(ctx context.Context, db *DB) error {
-	_, err := migrate(ctx, db)
+// Migrate makes or updates the tables of the engine, as [Open] does. It can be called at each start.
+func (s *Engine) Migrate(ctx context.Context) error {
+	_, err := s.migrate(ctx)
 	return err
 }
 
-func migrate(ctx context.Context, db *DB) (made []string, err error) {
+func (s *Engine) migrate(ctx context.Context) (made []string, err error) {
 	// Databases have the component under the name that the package had once: it must stay.
-	made, err = sqlmigrate.Ensure(ctx, db.Writer(), sqlmigrate.SQLite, "sqlitestore", Migrations())
+	made, err = sqlmigrate.Ensure(ctx, s.db.Writer(), sqlmigrate.SQLite, "sqlitestore", s.Migrations())
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: %w", err)
 	}
 	return made, nil
 }
 
-// Engine keeps messages in queues in an SQLite database: the engine for the workers of one machine. It is a [store.Keeper] and [store.Chooser].
+// Engine keeps messages in queues in an SQLite database: the engine for the workers of one machine. It is a [store.Keeper].
 // Safe for concurrent use, even by several processes.
 type Engine struct {
 	db    *DB
@@ -73,38 +74,37 @@ type Engine struct {
 }
 
 var (
-	_ store.Keeper  = (*Engine)(nil)
-	_ store.Chooser = (*Engine)(nil)
+	_ store.Keeper = (*Engine)(nil)
 )
 
 // Open opens the engine in the file at path. It makes the file and the tables if they are missing, changes tables of an older version, and
 // logs what it has made. It refuses a file of a later version. The process has one connection that writes, and up to four that read
-// ([WithReaders]).
-func Open(ctx context.Context, path string, opts ...Option) (*Engine, error) {
-	db, err := OpenDB(ctx, path, opts...)
+// (Config.Readers).
+func Open(ctx context.Context, path string, config ...Config) (*Engine, error) {
+	db, err := OpenDB(ctx, path, config...)
 	if err != nil {
 		return nil, err
 	}
-	c := configOf(opts)
-	if !c.readOnly && !c.noTables {
-		made, err := migrate(ctx, db)
+	e := New(db, config...)
+	if c := guard.Merged(config); !c.ReadOnly && !c.NoTables {
+		made, err := e.migrate(ctx)
 		if err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
 		if len(made) > 0 {
-			c.logger.LogAttrs(ctx, slog.LevelInfo, "sqlite: made the tables of queues", slog.String("file", path), slog.Any("migrations", made))
+			cmp.Or(c.Logger, slog.Default()).LogAttrs(ctx, slog.LevelInfo, "sqlite: made the tables of queues",
+				slog.String("file", path), slog.Any("migrations", made))
 		}
 	}
-	e := New(db, opts...)
 	e.owned = true
 	return e, nil
 }
 
-// New returns the engine in a database whose tables [Migrate] has made. The database stays the caller's: Close does not close it. It uses only
-// the option [WithClock]. It panics if db is nil.
-func New(db *DB, opts ...Option) *Engine {
+// New returns the engine in a database that has its tables, or gets them by [Engine.Migrate]. The database stays the caller's: Close does not
+// close it. It panics if db is nil.
+func New(db *DB, config ...Config) *Engine {
 	guard.RefuseNil("sqlite: New", "database", db)
-	s := &Engine{db: db, clock: wait.NewForward(configOf(opts).clock), step: func() {}}
+	s := &Engine{db: db, clock: wait.NewForward(cmp.Or(guard.Merged(config).Clock, clock.New())), step: func() {}}
 	s.writes = group.NewTogether(maxBatch, 1, s.runAll)
 	return s
 }
@@ -193,7 +193,7 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	}
 	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		// Law D3: what is due is decided here.
-		rows, err := tx.QueryContext(ctx, takeDue, nanos(now, lease), queue, nanos(now, 0), limit, store.MaxBytes)
+		rows, err := tx.QueryContext(ctx, takeDue, nanos(now, lease), queue, nanos(now, 0), limit, storearg.MaxBytes)
 		taken, err = scanLeased(rows, err, queue)
 		return err
 	})
@@ -251,7 +251,7 @@ func (s *Engine) Release(ctx context.Context, delay time.Duration, leases ...sto
 	})
 }
 
-// Choose implements [store.Chooser].
+// Choose implements [store.Store].
 func (s *Engine) Choose(ctx context.Context, provider string, lease store.Lease) error {
 	name, err := storesql.Escaped(provider)
 	if err := errors.Join(err, storearg.Provider(provider)); err != nil {
@@ -334,7 +334,7 @@ func (s *Engine) read(ctx context.Context, f func() error) error {
 }
 
 func explain(err error) error {
-	return fmt.Errorf("sqlite: %w", sqlmigrate.Explain(err, "sqlite.Migrate", "weir_messages", "weir_locks", "weir_records"))
+	return fmt.Errorf("sqlite: %w", sqlmigrate.Explain(err, "sqlite.Engine.Migrate", "weir_messages", "weir_locks", "weir_records"))
 }
 
 // scanLeased reads messages that were leased just now.
@@ -342,7 +342,7 @@ func scanLeased(rows *sql.Rows, err error, queue string) (taken []store.Leased, 
 	var lapses int
 	return taken, scan(rows, err, func(m store.Message, position, fence int64, damage error) {
 		taken = append(taken, store.Leased{
-			Message: m, Position: store.Position(position), Lapses: lapses, Damage: damage,
+			Message: m, Position: position, Lapses: lapses, Damage: damage,
 			Lease: store.Lease{Queue: queue, Entry: strconv.FormatInt(position, 10), Fence: uint64(fence)},
 		})
 	}, &lapses)

@@ -17,7 +17,7 @@ func BenchmarkStore(b *testing.B) {
 		db, err := sqlite.OpenDB(b.Context(), filepath.Join(b.TempDir(), "queues.db"))
 		require.NoError(b, err)
 		b.Cleanup(func() { db.Close() })
-		require.NoError(b, sqlite.Migrate(b.Context(), db))
+		require.NoError(b, sqlite.New(db).Migrate(b.Context()))
 		return sqlite.New(db)
 	})
 }

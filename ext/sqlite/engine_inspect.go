@@ -44,7 +44,7 @@ func page(queue string, f *store.Filter, p store.Page) (where, order string, arg
 	if len(f.IDs) > 0 {
 		position = "+position"
 	}
-	where, args, err = storesql.Where(dialect, f, []any{queue, int64(p.After), int64(until), p.Max})
+	where, args, err = storesql.Where(dialect, f, []any{queue, p.After, until, p.Max})
 	return " WHERE queue = $1 AND " + position + " > $2 AND " + position + " <= $3" + where, " ORDER BY " + position + " LIMIT $4", args, err
 }
 
@@ -68,9 +68,9 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 		rows, err := s.db.Reader().QueryContext(ctx, "SELECT "+columns+`, arrived, leased, at FROM weir_messages
 			WHERE position IN (SELECT position FROM (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (
 				SELECT position, coalesce(length(payload), 0) AS size FROM weir_messages`+where+order+`
-			)) WHERE before < `+storesql.Param(len(args)+1)+") ORDER BY position", append(args, store.MaxBytes)...)
+			)) WHERE before < `+storesql.Param(len(args)+1)+") ORDER BY position", append(args, storearg.MaxBytes)...)
 		return scan(rows, err, func(m store.Message, position, fence int64, _ error) {
-			e := store.Entry{Message: m, Position: store.Position(position), Fence: uint64(fence), Arrived: time.Unix(0, arrived).UTC(), Held: at == never}
+			e := store.Entry{Message: m, Position: position, Fence: uint64(fence), Arrived: time.Unix(0, arrived).UTC(), Held: at == never}
 			if leased.Valid && leased.Int64 > now {
 				e.LeasedUntil = time.Unix(0, leased.Int64).UTC()
 			}
@@ -113,7 +113,7 @@ func (s *Engine) Count(ctx context.Context, queue string, f store.Filter) (c sto
 				first = time.Unix(0, next).UTC()
 			}
 			c.Held += int(held)
-			c.Add(store.Cause(cause), reasons, int(n), time.Unix(0, oldest).UTC(), first, store.Position(last))
+			c.Add(store.Cause(cause), reasons, int(n), time.Unix(0, oldest).UTC(), first, last)
 		}
 		c.SetAge(now)
 		return rows.Err()
@@ -192,7 +192,7 @@ func (s *Engine) Claim(ctx context.Context, queue string, f store.Filter, p stor
 		if taken, err = s.claim(ctx, queue, chosen, lease); err != nil {
 			return nil, err
 		}
-		p.After = store.Position(chosen[len(chosen)-1])
+		p.After = chosen[len(chosen)-1]
 	}
 	slices.SortFunc(taken, func(a, b store.Leased) int { return cmp.Compare(a.Position, b.Position) })
 	return taken, nil
@@ -240,7 +240,7 @@ func (s *Engine) claim(ctx context.Context, queue string, positions []int64, lea
 				SELECT position, sum(coalesce(length(payload), 0)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) - coalesce(length(payload), 0) AS before
 				FROM weir_messages WHERE position IN (SELECT value FROM json_each($2)) AND queue = $3 AND at < `+neverText+` AND (leased IS NULL OR leased <= $4)
 			) WHERE before < $5) RETURNING `+columns+", lapses",
-			nanos(now, lease), string(chosen), queue, nanos(now, 0), store.MaxBytes)
+			nanos(now, lease), string(chosen), queue, nanos(now, 0), storearg.MaxBytes)
 		taken, err = scanLeased(rows, err, queue)
 		return err
 	})

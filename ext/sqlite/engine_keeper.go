@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"math"
 	"strconv"
 	"time"
@@ -70,6 +71,12 @@ type keeperTx struct {
 
 func (t *keeperTx) Now() time.Time { return t.now }
 
+// Announce implements [store.Tx].
+func (*keeperTx) Announce() {}
+
+// Watch implements [store.Keeper]: SQLite does not tell other processes.
+func (*Engine) Watch(context.Context, func()) error { return errors.ErrUnsupported }
+
 func (t *keeperTx) Records(ctx context.Context, kind, after string, limit int) ([]store.Record, error) {
 	return records(ctx, t.tx, kind, after, limit)
 }
@@ -115,7 +122,7 @@ func (t *keeperTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error
 const free = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND (leased IS NULL OR leased <= $4)`
 
 func (t *keeperTx) edit(ctx context.Context, e *store.Edit) (sql.Result, error) {
-	now, position := nanos(t.now, 0), int64(e.Entry.Position)
+	now, position := nanos(t.now, 0), e.Entry.Position
 	listed := []any{position, e.Queue, int64(e.Entry.Fence), now} //nolint:gosec // it comes from the database
 	switch e.Do {
 	case store.Merge:

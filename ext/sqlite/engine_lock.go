@@ -21,7 +21,7 @@ func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Dura
 	if err := storearg.Lock(name, owner, lease); err != nil {
 		return g, err
 	}
-	var held *lock.HeldError
+	var held *lock.Holding
 	err = l.store.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
 		held = nil
 		if err := l.forget(ctx, tx, now); err != nil {
@@ -33,7 +33,7 @@ func (l *locks) Acquire(ctx context.Context, name, owner string, lease time.Dura
 			ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = fence + 1, until = excluded.until
 			WHERE owner = '' OR until <= $4 RETURNING fence`, name, owner, nanos(now, lease), nanos(now, 0)).Scan(&fence)
 		if errors.Is(err, sql.ErrNoRows) {
-			held = &lock.HeldError{Name: name}
+			held = &lock.Holding{Grant: lock.Grant{Name: name}}
 			var until int64
 			err := tx.QueryRowContext(ctx, "SELECT owner, until FROM weir_locks WHERE name = $1", name).Scan(&held.Owner, &until)
 			held.For = time.Unix(0, until).Sub(now)

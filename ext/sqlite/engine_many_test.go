@@ -25,7 +25,7 @@ func TestManyWaiting(t *testing.T) {
 	}
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1_700_000_000, 0))
-	s := sqlite.New(open(t, filepath.Join(t.TempDir(), "queues.db")), sqlite.WithClock(mock))
+	s := sqlite.New(open(t, filepath.Join(t.TempDir(), "queues.db")), sqlite.Config{Clock: mock})
 	defer s.Close()
 	heap := func() uint64 {
 		runtime.GC()
@@ -68,7 +68,7 @@ func TestATenantThatFloods(t *testing.T) {
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
 	require.NoError(t, err)
 	defer db.Close()
-	require.NoError(t, sqlite.Migrate(t.Context(), db))
+	require.NoError(t, sqlite.New(db).Migrate(t.Context()))
 	s := sqlite.New(db)
 	defer s.Close()
 	storebench.Fair(t, s)
@@ -76,14 +76,14 @@ func TestATenantThatFloods(t *testing.T) {
 
 // TestManyMessages is durable with WEIR_LONG: each commit waits for the disk.
 func TestManyMessages(t *testing.T) {
-	var opts []sqlite.Option
+	var opts []sqlite.Config
 	if os.Getenv("WEIR_LONG") == "" {
-		opts = append(opts, sqlite.WithSynchronousNormal())
+		opts = append(opts, sqlite.Config{SynchronousNormal: true})
 	}
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"), opts...)
 	require.NoError(t, err)
 	defer db.Close()
-	require.NoError(t, sqlite.Migrate(t.Context(), db))
+	require.NoError(t, sqlite.New(db).Migrate(t.Context()))
 	s := sqlite.New(db)
 	defer s.Close()
 	storebench.Many(t, s)

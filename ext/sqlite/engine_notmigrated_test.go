@@ -38,7 +38,7 @@ func TestNotMigrated(t *testing.T) {
 	} {
 		err := call()
 		require.ErrorContains(t, err, "no such table: weir_", name)
-		require.ErrorContains(t, err, "call sqlite.Migrate", name)
+		require.ErrorContains(t, err, "call sqlite.Engine.Migrate", name)
 	}
 	_, err = db.Reader().ExecContext(ctx, "SELECT * FROM orders")
 	require.ErrorContains(t, err, "no such table: orders")

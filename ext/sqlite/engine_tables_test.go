@@ -16,5 +16,5 @@ func TestAWorkerWithoutTables(t *testing.T) {
 	defer func() { require.NoError(t, db.Close()) }()
 	queues := sqlite.New(db)
 	defer func() { require.NoError(t, queues.Close()) }()
-	storebench.WithoutTables(t, queues, "sqlite.Migrate")
+	storebench.WithoutTables(t, queues, "sqlite.Engine.Migrate")
 }

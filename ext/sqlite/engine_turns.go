@@ -96,7 +96,7 @@ func (s *Engine) takeThese(ctx context.Context, queue, chosen, keys string, each
 			WHERE position IN (SELECT position FROM (
 				SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (`+chosen+`)
 			) WHERE before < $6) RETURNING `+columns+`, lapses`,
-			keys, queue, nanos(now, 0), each, nanos(now, lease), store.MaxBytes)
+			keys, queue, nanos(now, 0), each, nanos(now, lease), storearg.MaxBytes)
 		taken, err = scanLeased(rows, err, queue)
 		return err
 	})

@@ -54,7 +54,7 @@ func TestWorkerOnAFullDisk(t *testing.T) {
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "queues.db"))
 	require.NoError(t, err)
 	defer db.Close()
-	require.NoError(t, sqlite.Migrate(t.Context(), db))
+	require.NoError(t, sqlite.New(db).Migrate(t.Context()))
 	s := sqlite.New(db)
 	defer s.Close()
 	const n = 1000
@@ -74,7 +74,7 @@ func TestWorkerOnAFullDisk(t *testing.T) {
 	all := func() int {
 		return count("work") + count("work-retry-1") + count("work-retry-2") + count("done") + count(workerkill.Dead)
 	}
-	work := func(e workerkill.Engine, until func() bool, opts ...delivery.RunOption) {
+	work := func(e workerkill.Engine, until func() bool, opts ...delivery.RunConfig) {
 		ctx, stop := context.WithCancel(t.Context())
 		go func() { // ends with the condition
 			defer stop()
@@ -94,7 +94,7 @@ func TestWorkerOnAFullDisk(t *testing.T) {
 			full = time.Now()
 		}
 		return !full.IsZero() && time.Since(full) > time.Second/2
-	}, delivery.WithDrain(0))
+	}, delivery.RunConfig{Drain: -1})
 	require.True(t, refused.Load(), "the disk is not full")
 	require.NotZero(t, count("work"))
 	require.GreaterOrEqual(t, all(), n, "a message that is handed over may be in two queues")

@@ -47,7 +47,7 @@ func Example_idempotencyKeys() {
 	db, err := sqlite.OpenDB(ctx, filepath.Join(dir, "rides.db"))
 	check(err)
 	defer db.Close()
-	check(keys.Migrate(ctx, db.Writer(), keys.SQLite))
+	check(keys.New(db.Writer(), keys.SQLite, keys.Config{}).Migrate(ctx))
 	_, err = db.Writer().ExecContext(ctx, "CREATE TABLE rides (id INTEGER PRIMARY KEY, destination TEXT, charge TEXT)")
 	check(err)
 	charges := map[string]string{}
@@ -88,7 +88,7 @@ func Example_idempotencyKeys() {
 	} {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader(request.destination))
 		check(err)
-		req.Header.Set(keys.Header, request.key)
+		req.Header.Set("Idempotency-Key", request.key)
 		resp, err := http.DefaultClient.Do(req)
 		check(err)
 		body, err := io.ReadAll(resp.Body)

@@ -19,18 +19,18 @@ func TestFormatOfTables(t *testing.T) {
 		db, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), name))
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, db.Close()) })
-		s := sqlite.New(db, sqlite.WithClock(mock))
+		s := sqlite.New(db, sqlite.Config{Clock: mock})
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		return db, s
 	}
 	db, written := open("new.db")
-	require.NoError(t, sqlite.Migrate(t.Context(), db))
+	require.NoError(t, sqlite.New(db).Migrate(t.Context()))
 	golden.Fill(t, written)
-	tables := golden.Database{DB: db.Writer(), Files: sqlite.Migrations(), Tables: []string{"weir_messages", "weir_messages_clock", "weir_locks", "weir_records"}}
+	tables := golden.Database{DB: db.Writer(), Files: sqlite.New(db).Migrations(), Tables: []string{"weir_messages", "weir_messages_clock", "weir_locks", "weir_records"}}
 	script := golden.Written(t, "engine-6.sql", tables.Script(t))
 
 	olddb, old := open("old.db")
 	golden.Run(t.Context(), t, olddb.Writer(), script)
-	require.NoError(t, sqlite.Migrate(t.Context(), olddb))
+	require.NoError(t, sqlite.New(olddb).Migrate(t.Context()))
 	require.Equal(t, golden.Contents(t, written), golden.Contents(t, old))
 }

@@ -18,12 +18,12 @@ import (
 func TestOpen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shop.db")
 	var log bytes.Buffer
-	open := func(opts ...sqlite.Option) (*sqlite.Engine, error) {
-		return sqlite.Open(t.Context(), file, append(opts, sqlite.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))...)
+	open := func(opts ...sqlite.Config) (*sqlite.Engine, error) {
+		return sqlite.Open(t.Context(), file, append(opts, sqlite.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})...)
 	}
-	engine, err := open(sqlite.WithoutTables())
+	engine, err := open(sqlite.Config{NoTables: true})
 	require.NoError(t, err)
-	require.ErrorContains(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1), "call sqlite.Migrate")
+	require.ErrorContains(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1), "call sqlite.Engine.Migrate")
 	require.NoError(t, engine.Close())
 	require.Empty(t, log.String())
 
@@ -54,7 +54,7 @@ func TestOpen(t *testing.T) {
 
 // PutTx is a part of the caller's transaction.
 func TestPutTx(t *testing.T) {
-	engine, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), sqlite.WithLogger(slog.New(slog.DiscardHandler)))
+	engine, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), sqlite.Config{Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, engine.Close()) }()
 	q := delivery.NewQueue[int](engine, "q")

@@ -114,12 +114,13 @@ func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before mess
 		if numbered {
 			request = element.Carried()
 		}
-		id, _ := exactlyonce.ParseID(request) // zero: there is none
+		var id, other exactlyonce.ID
+		_ = id.UnmarshalText([]byte(request)) // zero: there is none
 		began := f.FirstAttempt
 		if began.IsZero() {
 			began = meta.LastFailure.Add(-f.Elapsed)
 		}
-		other, err := exactlyonce.ParseID(before.Request)
+		err := other.UnmarshalText([]byte(before.Request))
 		switch {
 		case !f.Tracked || r.Remembers == 0 || numbered && request == "":
 			meta.Remembered = time.Time{} // a request has no id, or none that it keeps

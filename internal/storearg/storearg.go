@@ -15,6 +15,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
+// MaxBytes bounds the bytes of the payloads that a call of a store returns: the message that reaches it is the last.
+const MaxBytes = 16 << 20
+
 // Put checks the arguments of [store.Store.Put].
 func Put(queue string, ms ...store.Message) error {
 	if err := Queue(queue); err != nil {
@@ -133,6 +136,12 @@ func Layer(name string) (queue string, n int) {
 	return name[:i], n
 }
 
+// IsLost reports whether an error is for leases that are lost.
+func IsLost(err error) bool {
+	_, lost := errors.AsType[*store.LeaseError](err)
+	return lost
+}
+
 // Lost returns the error for leases that are lost, or nil if there are none.
 func Lost(leases []store.Lease) error {
 	if len(leases) == 0 {
@@ -168,8 +177,8 @@ func Record(r store.Record) error {
 			return fmt.Errorf("store: record %q of %q: must be UTF-8 without NUL", r.Name, r.Kind)
 		}
 	}
-	if r.Kind == "" || r.Name == "" || len(r.Value) > store.MaxBytes {
-		return fmt.Errorf("store: record %q of %q: has no name, or is larger than %d bytes", r.Name, r.Kind, store.MaxBytes)
+	if r.Kind == "" || r.Name == "" || len(r.Value) > MaxBytes {
+		return fmt.Errorf("store: record %q of %q: has no name, or is larger than %d bytes", r.Name, r.Kind, MaxBytes)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// grace is what a worker needs to end: delivery.WithDrain's default, and what Run takes behind it.
+// grace is what a worker needs to end: the default of Drain of delivery.RunConfig, and what Run takes behind it.
 const grace = 28
 
 // checkManifests reads the manifest of the documentation as Kubernetes does, and refuses fields that it does not know, ports without a

@@ -2,12 +2,11 @@ package ladder
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
-	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/storearg"
 )
 
 // keyedStore is the store as the sources of layers and of parked messages see it: it notes which messages of a key are in
@@ -141,7 +140,7 @@ func (s *keyedStore[T]) Move(ctx context.Context, moves ...store.Move) error {
 
 // settled notes that messages are no more in flight: they are done, or were given back.
 func (s *keyedStore[T]) settled(err error, leases []store.Lease, back bool) {
-	if err != nil && !errors.Is(err, store.ErrLeaseLost) {
+	if err != nil && !storearg.IsLost(err) {
 		return // it will be called again
 	}
 	k := s.keys
@@ -172,37 +171,17 @@ func (s *keyedStore[T]) settled(err error, leases []store.Lease, back bool) {
 	}
 }
 
-// Notify implements [store.Notifier].
-func (s *keyedStore[T]) Notify(ctx context.Context, queue string, wake func()) error {
-	n, ok := s.Inspector.(store.Notifier)
+// Wake implements [store.Waker]. The source of parked messages polls: that asks the store only for keys that are free.
+func (s *keyedStore[T]) Wake(ctx context.Context, queue string, wake func(misses bool)) error {
+	w, ok := s.Inspector.(store.Waker)
 	switch {
 	case queue == s.keys.blocked:
 		s.keys.mu.Lock()
-		s.keys.wake = append(s.keys.wake, wake)
+		s.keys.wake = append(s.keys.wake, func() { wake(true) })
 		s.keys.mu.Unlock()
 	case ok:
-		return n.Notify(ctx, queue, wake)
+		return w.Wake(ctx, queue, wake)
 	}
 	<-ctx.Done()
 	return context.Cause(ctx)
-}
-
-// Choose implements [store.Chooser].
-func (s *keyedStore[T]) Choose(ctx context.Context, provider string, lease store.Lease) error {
-	return leases.Choose(ctx, s.Inspector, provider, lease)
-}
-
-// keyedWaker is a keyedStore on a store that is a [store.Waker], for the layers. The source of parked messages polls: that asks the store
-// only for keys that are free.
-type keyedWaker[T any] struct {
-	*keyedStore[T]
-	store.Waker
-}
-
-// of returns the store of the source of a queue.
-func (s *keyedStore[T]) of(queue string) store.Store {
-	if w, ok := s.Inspector.(store.Waker); ok && queue != s.keys.blocked {
-		return keyedWaker[T]{s, w}
-	}
-	return s
 }

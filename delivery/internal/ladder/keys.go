@@ -62,7 +62,7 @@ type keyed[T any] struct {
 
 // grant is a lease as a List shows it.
 type grant struct {
-	position store.Position
+	position int64
 	fence    uint64
 	until    time.Time
 }

@@ -84,7 +84,7 @@ func (s *source[T]) add(queue string, rate float64, limit int) {
 	c := s.ladder.c
 	from, _ := c.Store.(store.Store)
 	if s.keyed != nil {
-		from = s.keyed.of(queue)
+		from = s.keyed
 	}
 	s.inputs = append(s.inputs, &input[T]{
 		queue: queue, source: leases.NewSource(from, queue, c.DeadLetters, c.Codec, c.Options...), rate: rate, limit: limit,

@@ -60,7 +60,7 @@ func newBank(t *testing.T) *bank {
 		}
 		body, _ := io.ReadAll(r.Body)
 		r.Body = io.NopCloser(strings.NewReader(string(body)))
-		id, err := exactlyonce.ParseID(r.Header.Get(exactlyonce.Header))
+		id, err := parseID(r.Header.Get(exactlyonce.Header))
 		if err == nil {
 			b.mu.Lock()
 			b.ids[string(body)] = append(b.ids[string(body)], id)
@@ -168,7 +168,7 @@ func TestACallInDoubtKeepsItsID(t *testing.T) {
 	require.NoError(t, err)
 	for _, e := range entries {
 		require.True(t, e.Meta.OutcomeUnknown)
-		id, err := exactlyonce.ParseID(e.Meta.Request)
+		id, err := parseID(e.Meta.Request)
 		require.NoError(t, err)
 		require.Equal(t, 3, id.Attempt)
 		require.WithinDuration(t, time.Now().Add(c.Remembers), e.Meta.Remembered, time.Minute)
@@ -533,4 +533,10 @@ func TestWhatStaysInDoubt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// parseID reads an id.
+func parseID(text string) (id exactlyonce.ID, err error) {
+	err = id.UnmarshalText([]byte(text))
+	return id, err
 }

@@ -18,21 +18,15 @@ const (
 )
 
 // Listen lets a store that can do so wake a consumer of a queue, until ctx ends. If it fails, it begins again after a second, and says so
-// in the log once a minute. misses says that the consumer has to poll: the store is a [store.Notifier], or has failed.
+// in the log once a minute. misses says that the consumer has to poll: the store may miss events, or has failed.
 func Listen(ctx context.Context, s store.Store, queue string, c clock.Clock, l *slog.Logger, wake func(misses bool)) {
-	var notify func(ctx context.Context, queue string, wake func()) error
-	misses := false
-	switch n := s.(type) {
-	case store.Waker:
-		notify = n.Wake
-	case store.Notifier:
-		notify, misses = n.Notify, true
-	default:
+	waker, ok := s.(store.Waker)
+	if !ok {
 		return
 	}
 	var logged time.Time
 	for ctx.Err() == nil {
-		err := notify(ctx, queue, func() { wake(misses) })
+		err := waker.Wake(ctx, queue, wake)
 		wake(true)
 		if now := c.Now(); ctx.Err() == nil && !errors.Is(err, store.ErrClosed) && (logged.IsZero() || now.Sub(logged) >= logAgain) {
 			logged = now

@@ -22,7 +22,9 @@ import (
 // deaf is an engine that cannot listen.
 type deaf struct{ *memory.Engine }
 
-func (deaf) Wake(context.Context, string, func()) error { return errors.New("the password is wrong") }
+func (deaf) Wake(context.Context, string, func(bool)) error {
+	return errors.New("the password is wrong")
+}
 
 // Regression: nobody got to know that an engine could not listen.
 func TestAnEngineThatCannotListen(t *testing.T) {
@@ -53,9 +55,9 @@ type losing struct {
 	cut *atomic.Bool
 }
 
-func (l losing) Wake(ctx context.Context, _ string, wake func()) error {
+func (l losing) Wake(ctx context.Context, _ string, wake func(misses bool)) error {
 	if !l.cut.Load() {
-		wake()
+		wake(false)
 		time.Sleep(time.Minute)
 		l.cut.Store(true)
 	}

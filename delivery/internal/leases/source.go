@@ -58,10 +58,10 @@ type Source[T any] struct {
 	listening sync.WaitGroup
 	woken     atomic.Bool // it need not poll
 
-	receiving chan struct{}    // room for one: a Receive
-	single    bool             // takes one message, as the last one was a suspect; owned by the Receive
-	left      []store.Position // of what Resume has found, and was not taken yet; owned by the Receive
-	after     string           // the next turn is that of the key behind it; owned by the Receive
+	receiving chan struct{} // room for one: a Receive
+	single    bool          // takes one message, as the last one was a suspect; owned by the Receive
+	left      []int64       // of what Resume has found, and was not taken yet; owned by the Receive
+	after     string        // the next turn is that of the key behind it; owned by the Receive
 
 	// releasing has room for one: the goroutine that gives back messages and forgets them, or notes what was taken. A message
 	// that was given back can be taken again before it is forgotten, and must not join itself.
@@ -261,7 +261,7 @@ func (s *Source[T]) take(n int) ([]message.Message[T], error) {
 	defer func() { <-s.releasing }()
 	taken, back := s.choose(taken)
 	if len(back) > 0 {
-		if err := s.store.Release(s.recorder.Calls, 0, back...); err != nil && !errors.Is(err, store.ErrLeaseLost) {
+		if err := s.store.Release(s.recorder.Calls, 0, back...); err != nil && !storearg.IsLost(err) {
 			s.logger.Warn("weir: messages could not be given back, and are redelivered when their leases end", "queue", s.queue, "error", err)
 		}
 	}
@@ -399,22 +399,13 @@ func (s *Source[T]) Choose(ctx context.Context, id store.Identity, provider stri
 	if now = s.providerOf(h); provider == "" || provider == now {
 		return now, true, nil
 	}
-	if err := Choose(ctx, s.store, provider, lease); err != nil {
+	if err := s.store.Choose(ctx, provider, lease); err != nil {
 		return now, true, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h.message.Meta.Provider = provider
 	return provider, true, nil
-}
-
-// Choose is that of a [store.Chooser]. It returns an error if s is none.
-func Choose(ctx context.Context, s store.Store, provider string, lease store.Lease) error {
-	c, ok := s.(store.Chooser)
-	if !ok {
-		return fmt.Errorf("weir: a %T cannot store the choice of a provider: it is not a store.Chooser", s)
-	}
-	return c.Choose(ctx, provider, lease)
 }
 
 func (s *Source[T]) providerOf(h *held) string {
@@ -463,7 +454,7 @@ func (s *Source[T]) giveBack(ctx context.Context) error {
 	if len(leases) == 0 { // a store that is unavailable is no fault then
 		return nil
 	}
-	if err := s.store.Release(ctx, 0, leases...); err != nil && !errors.Is(err, store.ErrLeaseLost) {
+	if err := s.store.Release(ctx, 0, leases...); err != nil && !storearg.IsLost(err) {
 		return err
 	}
 	s.mu.Lock()

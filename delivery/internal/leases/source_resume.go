@@ -13,7 +13,7 @@ const resumePage = 500 // entries that are looked at at once
 // else comes before that. It returns the ids of these messages. As long as the lease of one has not ended, Receive waits: for the time of
 // [WithLease] after a source was killed. Without Resume such messages come behind others, since they could be taken later.
 //
-// It is for one source of a queue whose order matters (delivery.KeepKeyOrder), and is called before the first Receive. What was nacked
+// It is for one source of a queue whose order matters (KeepKeyOrder of delivery.QueueConfig), and is called before the first Receive. What was nacked
 // with a delay comes by its delay. Resume finds nothing if the store is no [Inspector]. It stops looking behind the first 500 messages in a
 // row that were never taken.
 func (s *Source[T]) Resume(ctx context.Context) (ids []string, err error) {
@@ -21,7 +21,7 @@ func (s *Source[T]) Resume(ctx context.Context) (ids []string, err error) {
 	if !ok {
 		return nil, nil
 	}
-	var left []store.Position
+	var left []int64
 	fresh := 0 // in a row
 	for page := (store.Page{Max: resumePage}); fresh < resumePage; {
 		entries, err := i.List(ctx, s.queue, store.Filter{}, page)

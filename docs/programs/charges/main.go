@@ -47,7 +47,7 @@ func charge(records *sqliterecords.Records) http.HandlerFunc {
 		})
 		var response exactlyonce.Response
 		if err == nil {
-			response, err = exactlyonce.ParseResponse(answer)
+			err = response.Decode(answer)
 		}
 		if err != nil {
 			http.Error(w, "try again", http.StatusServiceUnavailable) // rolled back
@@ -64,7 +64,7 @@ func serve(ctx context.Context, address string) error {
 		return err
 	}
 	defer db.Close()
-	if err := sqliterecords.Migrate(ctx, db); err != nil { // the tables of the records
+	if err := sqliterecords.New(db).Migrate(ctx); err != nil { // the tables of the records
 		return err
 	}
 	if _, err := db.Writer().ExecContext(ctx, "CREATE TABLE IF NOT EXISTS charges (number TEXT)"); err != nil {
@@ -119,7 +119,7 @@ func work(ctx context.Context, address string, secret []byte, numbers ...string)
 	defer engine.Close()
 	orders := delivery.NewQueue[string](engine, "orders",
 		delivery.RetryAfter(time.Minute, time.Hour),
-		delivery.Remembers(23*time.Hour)) // the service keeps its answers for a day: calls in doubt may wait, too
+		delivery.QueueConfig{Remembers: 23 * time.Hour}) // the service keeps its answers for a day: calls in doubt may wait, too
 	receipts := delivery.NewQueue[string](engine, "receipts")
 	for _, n := range numbers {
 		if err := orders.Put(ctx, n, delivery.ID(n)); err != nil {

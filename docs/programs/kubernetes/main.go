@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/sqlite"
 )
@@ -28,7 +29,7 @@ func (order) Idempotent() bool { return true }
 func charge(ctx context.Context, o order) (string, error) { return "receipt of " + o.ID, nil }
 
 // open opens the database of the environment, or a file to try the program.
-func open(ctx context.Context) (delivery.Engine, error) {
+func open(ctx context.Context) (store.Engine, error) {
 	if url := os.Getenv("DATABASE_URL"); url != "" {
 		return postgres.Open(ctx, url)
 	}

@@ -66,7 +66,7 @@ func Serve(ctx context.Context, c ProviderConfig, ready func()) error {
 	if err != nil {
 		return err
 	}
-	if err := sqliterecords.Migrate(ctx, db); err != nil {
+	if err := sqliterecords.New(db).Migrate(ctx); err != nil {
 		return err
 	}
 	if _, err := db.Writer().ExecContext(ctx, providerTables); err != nil {
@@ -164,7 +164,7 @@ func (p *provider) charge(w http.ResponseWriter, req *http.Request) {
 	}
 	var answer exactlyonce.Response
 	if err == nil {
-		answer, err = exactlyonce.ParseResponse(stored)
+		err = answer.Decode(stored)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -35,7 +35,7 @@ var (
 //
 //	ErrStale       the outcome is unknown: in doubt, not repeated, and without a status
 //	ErrMismatch    refused for good: FAILED_PRECONDITION
-//	ErrInvalidID   refused for good: INVALID_ARGUMENT
+//	ErrInvalid   refused for good: INVALID_ARGUMENT
 //	ErrInProgress  may be repeated: UNAVAILABLE
 //	ErrFull        not executed, may be repeated: UNAVAILABLE
 //
@@ -129,7 +129,7 @@ func classOf(trailer metadata.MD) error {
 		case oncewire.Full:
 			return exactlyonce.ErrFull
 		case oncewire.Invalid:
-			return exactlyonce.ErrInvalidID
+			return exactlyonce.ErrInvalid
 		}
 	}
 	return nil

@@ -73,7 +73,7 @@ func (p *peer) note(ctx context.Context, method string) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	line := method + ": none"
 	if values := md.Get(exactlyonce.Header); len(values) > 0 {
-		id, err := exactlyonce.ParseID(strings.Join(values, ", "))
+		id, err := parseID(strings.Join(values, ", "))
 		line = fmt.Sprintf("%s: %d %q attempt %d first %d %v", method, id.Sequence, id.Step, id.Attempt, id.First, err)
 	}
 	p.mu.Lock()
@@ -175,7 +175,7 @@ func TestTheTie(t *testing.T) {
 		"mismatch":                   {methods: []string{"Charge"}, code: codes.FailedPrecondition, result: oncewire.Mismatch, class: exactlyonce.ErrMismatch},
 		"in progress":                {methods: []string{"Charge"}, code: codes.Unavailable, result: oncewire.InProgress, class: exactlyonce.ErrInProgress, retried: true},
 		"full":                       {methods: []string{"Charge"}, code: codes.Unavailable, result: oncewire.Full, class: exactlyonce.ErrFull, retried: true},
-		"invalid":                    {methods: []string{"Charge"}, code: codes.InvalidArgument, result: oncewire.Invalid, class: exactlyonce.ErrInvalidID},
+		"invalid":                    {methods: []string{"Charge"}, code: codes.InvalidArgument, result: oncewire.Invalid, class: exactlyonce.ErrInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPeer(t)
@@ -231,7 +231,7 @@ func TestTheTie(t *testing.T) {
 				require.Equal(t, tt.inDoubt, failures[0].Ambiguous(), "%v", failures[0].Err)
 			}
 			for _, class := range []error{
-				exactlyonce.ErrStale, exactlyonce.ErrMismatch, exactlyonce.ErrInProgress, exactlyonce.ErrFull, exactlyonce.ErrInvalidID,
+				exactlyonce.ErrStale, exactlyonce.ErrMismatch, exactlyonce.ErrInProgress, exactlyonce.ErrFull, exactlyonce.ErrInvalid,
 			} {
 				require.Equal(t, class == tt.class, errors.Is(first, class), class)
 			}
@@ -245,4 +245,10 @@ func TestTheTie(t *testing.T) {
 			}
 		})
 	}
+}
+
+// parseID reads an id.
+func parseID(text string) (id exactlyonce.ID, err error) {
+	err = id.UnmarshalText([]byte(text))
+	return id, err
 }

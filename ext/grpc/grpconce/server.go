@@ -114,10 +114,10 @@ func (s *tracking) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 	}
 	if len(values) != 1 {
 		s.countInvalid(ctx)
-		return nil, s.refuse(ctx, fmt.Errorf("%w: metadata %s has %d values instead of one", exactlyonce.ErrInvalidID, idKey, len(values)))
+		return nil, s.refuse(ctx, fmt.Errorf("%w: metadata %s has %d values instead of one", exactlyonce.ErrInvalid, idKey, len(values)))
 	}
-	id, err := exactlyonce.ParseID(values[0])
-	if err != nil {
+	var id exactlyonce.ID
+	if err := id.UnmarshalText([]byte(values[0])); err != nil {
 		s.countInvalid(ctx)
 		return nil, s.refuse(ctx, err)
 	}
@@ -130,7 +130,7 @@ func (s *tracking) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 		return nil, err
 	}
 	var reply any
-	stored, found, err := s.results.Do(ctx, exactlyonce.Request{ID: id, Scope: scope, Fingerprint: print},
+	stored, replayed, err := s.results.Do(ctx, exactlyonce.Request{ID: id, Scope: scope, Fingerprint: print},
 		func(ctx context.Context) ([]byte, error) {
 			var err error
 			if reply, err = next(ctx, req); !s.config.Stored(status.Code(err)) {
@@ -149,10 +149,10 @@ func (s *tracking) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 	if err != nil {
 		return nil, s.refuse(ctx, err)
 	}
-	if found != exactlyonce.StateNew {
+	if replayed {
 		s.trailer(ctx, oncewire.Replayed, false)
 	}
-	return s.decode(stored, reply, found)
+	return s.decode(stored, reply, replayed)
 }
 
 // countInvalid has Results refuse a request without an id, which counts it.
@@ -169,7 +169,7 @@ type transientError struct {
 func (*transientError) Error() string   { return "grpconce: the reply is not definite" }
 func (e *transientError) Unwrap() error { return e.err }
 
-func (s *tracking) decode(stored []byte, reply any, found exactlyonce.State) (any, error) {
+func (s *tracking) decode(stored []byte, reply any, replayed bool) (any, error) {
 	message, isError, err := decode(stored)
 	switch {
 	case err != nil:
@@ -177,7 +177,7 @@ func (s *tracking) decode(stored []byte, reply any, found exactlyonce.State) (an
 		return nil, status.Error(codes.Internal, "the stored reply cannot be read")
 	case isError != nil:
 		return nil, isError
-	case found == exactlyonce.StateNew:
+	case !replayed:
 		return reply, nil
 	}
 	return message, nil
@@ -189,13 +189,13 @@ func (s *tracking) refuse(ctx context.Context, err error) error {
 	case errors.Is(err, exactlyonce.ErrStale):
 		s.trailer(ctx, oncewire.Stale, false)
 		return status.Error(codes.FailedPrecondition, "whether the call took effect is unknown; do not repeat it")
-	case errors.Is(err, exactlyonce.ErrInvalidID):
+	case errors.Is(err, exactlyonce.ErrInvalid):
 		s.trailer(ctx, oncewire.Invalid, false)
 		return status.Error(codes.InvalidArgument, err.Error())
 	case errors.Is(err, exactlyonce.ErrMismatch):
 		s.trailer(ctx, oncewire.Mismatch, false)
 		return status.Error(codes.FailedPrecondition, "another call had this id")
-	case errors.Is(err, exactlyonce.ErrInProgress), errors.Is(err, server.ErrNotDriver):
+	case errors.Is(err, exactlyonce.ErrInProgress):
 		s.trailer(ctx, oncewire.InProgress, true)
 		return status.Error(codes.Unavailable, "an earlier attempt of the call runs; repeat it later")
 	case errors.Is(err, exactlyonce.ErrFull):

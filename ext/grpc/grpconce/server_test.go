@@ -298,14 +298,14 @@ type oneRecord struct {
 	err    error
 }
 
-func (r *oneRecord) Find(context.Context, exactlyonce.Request) (exactlyonce.State, []byte, error) {
+func (r *oneRecord) Find(context.Context, exactlyonce.Request) ([]byte, bool, error) {
 	if r.answer == nil {
-		return exactlyonce.StateNew, nil, r.err
+		return nil, false, r.err
 	}
-	return exactlyonce.StateCompleted, r.answer, r.err
+	return r.answer, true, r.err
 }
 
-func (r *oneRecord) Acknowledge(context.Context, []exactlyonce.Mark) error { return nil }
+func (r *oneRecord) Acknowledge(context.Context, []exactlyonce.Request) error { return nil }
 
 func (r *oneRecord) Collect(context.Context, time.Time, time.Time) (int, int, error) {
 	return 0, 0, nil
@@ -358,7 +358,7 @@ func FuzzServerMetadata(f *testing.F) {
 	f.Add(`"0af7651916cd43dd8448eb211c80319c"; seq=7; attempt=1;first=3;step="a"`)
 	f.Fuzz(func(t *testing.T, value string) {
 		s := newCalled(t, server.Config{}, grpconce.ServerConfig{Scope: anyone})
-		_, parseErr := exactlyonce.ParseID(value)
+		_, parseErr := parseID(value)
 		for range 2 {
 			reply, md, err := s.call(t.Context(), "a", value)
 			if parseErr != nil {

@@ -69,18 +69,15 @@ type Found struct {
 	Answer      []byte
 }
 
-// State returns what is known of the request: StateNew, StateCompleted with the answer, or StateStale. The error is
-// ErrMismatch.
-func (f *Found) State(req *exactlyonce.Request) (exactlyonce.State, []byte, error) {
+// Find returns the answer of the request, if it is found. Errors are ErrMismatch and ErrStale.
+func (f *Found) Find(req *exactlyonce.Request) (answer []byte, found bool, err error) {
 	switch {
 	case f.Present && f.Fingerprint != nil && req.Fingerprint != [32]byte{} && [32]byte(f.Fingerprint) != req.Fingerprint:
-		return exactlyonce.StateNew, nil, exactlyonce.ErrMismatch
+		return nil, false, exactlyonce.ErrMismatch
 	case req.Sequence < f.Mark || f.Present && !f.Answered:
-		return exactlyonce.StateStale, nil, nil
-	case f.Present:
-		return exactlyonce.StateCompleted, f.Answer, nil
+		return nil, false, exactlyonce.ErrStale
 	}
-	return exactlyonce.StateNew, nil, nil
+	return f.Answer, f.Present, nil
 }
 
 // Fingerprint returns it as it is stored: NULL is one that is not compared.

@@ -108,7 +108,7 @@ func makeUp(t *testing.T, js jetstream.JetStream, stream string, n int, subject 
 }
 
 // receiveAll returns n messages that are acknowledged at subject(i).
-func receiveAll(t *testing.T, js jetstream.JetStream, n int, subject func(i int) string, opts ...delivery.QueueOption) (delivery.Source[string], []message.Message[string]) {
+func receiveAll(t *testing.T, js jetstream.JetStream, n int, subject func(i int) string, opts ...delivery.QueueConfig) (delivery.Source[string], []message.Message[string]) {
 	t.Helper()
 	stream := newStream(t, js)
 	makeUp(t, js, stream, n, subject)
@@ -211,7 +211,7 @@ func TestExtensions(t *testing.T) {
 		_ = m.Respond(nil)
 	})
 	require.NoError(t, err)
-	s, ms := receiveAll(t, js, 1, func(i int) string { return ackOf("A", i) }, delivery.WithClock(c))
+	s, ms := receiveAll(t, js, 1, func(i int) string { return ackOf("A", i) }, delivery.QueueConfig{Clock: c})
 	for range 3 {
 		c.Add(10 * time.Second)
 		require.Equal(t, "+WPI", <-asked)

@@ -106,11 +106,11 @@ func TestCheckpointStore(t *testing.T) {
 			checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
 				name := newCheckpoints(t, js, p.replicate)
 				faulty := &faults{JetStream: js, after: after}
-				other, err := jscheckpoint.Open(t.Context(), js, name, "another pipeline", 0)
+				other, err := jscheckpoint.Stores(js, name, "g").Open(t.Context(), "another pipeline", 0)
 				require.NoError(t, err)
 				require.NoError(t, other.Save(t.Context(), &checkpoint.Snapshot{ID: 100}))
 				open := func() (checkpoint.Store, error) {
-					return jscheckpoint.Open(context.Background(), faulty, name, "flights/3", 0)
+					return jscheckpoint.Stores(faulty, name, "flights").Open(context.Background(), "3", 0)
 				}
 				return checkpointtest.Place{
 					Open: open, TakeOver: open, Fail: faulty.fail,
@@ -153,7 +153,7 @@ func TestEpochs(t *testing.T) {
 	js := connect(t, fresh(t))
 	name := newCheckpoints(t, js)
 	open := func(epoch uint64) (checkpoint.Store, error) {
-		return jscheckpoint.Open(t.Context(), js, name, "p", epoch)
+		return jscheckpoint.Stores(js, name, "g").Open(t.Context(), "p", epoch)
 	}
 	second, err := open(2)
 	require.NoError(t, err)
@@ -182,7 +182,7 @@ func TestStreamsThatDoNotFitCheckpoints(t *testing.T) {
 		func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld },
 	} {
 		name := newStream(t, js, func(c *jetstream.StreamConfig) { *c = jscheckpoint.StreamConfig(c.Name); change(c) })
-		_, err := jscheckpoint.Open(t.Context(), js, name, "p", 0)
+		_, err := jscheckpoint.Stores(js, name, "g").Open(t.Context(), "p", 0)
 		require.ErrorContains(t, err, "does not fit")
 	}
 }
@@ -213,10 +213,10 @@ func TestInputThatIsIdle(t *testing.T) {
 	defer in.Close()
 	for i := range 20 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Millisecond)
-		require.ErrorIs(t, in.Wait(ctx), context.DeadlineExceeded)
+		require.ErrorIs(t, in.(checkpoint.Waiter).Wait(ctx), context.DeadlineExceeded)
 		cancel()
 		publish(t, js, stream, strconv.Itoa(i))
-		require.NoError(t, in.Wait(bounded(t)))
+		require.NoError(t, in.(checkpoint.Waiter).Wait(bounded(t)))
 		v, err := in.Next()
 		require.NoError(t, err)
 		require.Equal(t, strconv.Itoa(i), v)
@@ -232,17 +232,17 @@ func TestInputLag(t *testing.T) {
 	}
 	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{End: true})
 	defer in.Close()
-	require.Negative(t, in.Lag(), "it has asked nobody")
+	require.Negative(t, in.(checkpoint.Lagger).Lag(), "it has asked nobody")
 	for i := range 10 {
-		require.NoError(t, in.Wait(bounded(t)))
-		require.EqualValues(t, 10-i, in.Lag())
+		require.NoError(t, in.(checkpoint.Waiter).Wait(bounded(t)))
+		require.EqualValues(t, 10-i, in.(checkpoint.Lagger).Lag())
 		_, err := in.Next()
 		require.NoError(t, err)
-		require.EqualValues(t, 9-i, in.Lag())
+		require.EqualValues(t, 9-i, in.(checkpoint.Lagger).Lag())
 	}
 	_, err := in.Next()
 	require.Equal(t, io.EOF, err)
-	require.Zero(t, in.Lag())
+	require.Zero(t, in.(checkpoint.Lagger).Lag())
 }
 
 // Law W2: a message that cannot be read goes to the dead letters as it is, and stops no other. One that is there is not read again.
@@ -268,7 +268,7 @@ func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
 	}
 	require.NoError(t, in.Close())
 
-	dead := memory.Open(memory.WithLimit(2))
+	dead := memory.Open(memory.Config{Limit: 2})
 	in = jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{End: true, DeadLetters: dead, DeadLetterQueue: "dead"})
 	defer in.Close()
 	require.NoError(t, in.Seek(position))
@@ -436,10 +436,10 @@ func TestOutputOfWhatIsTooLarge(t *testing.T) {
 func TestOutputThatWasTakenOver(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
-	open := func() *jscheckpoint.Output[string] {
+	open := func() checkpoint.Output[string] {
 		return jscheckpoint.NewOutput(js, stream, stream, codec.JSON[string]())
 	}
-	prepared := func(o *jscheckpoint.Output[string], v string) []byte {
+	prepared := func(o checkpoint.Output[string], v string) []byte {
 		require.NoError(t, o.Write(t.Context(), v))
 		state, err := o.Prepare(t.Context())
 		require.NoError(t, err)

@@ -253,7 +253,7 @@ func TestAWorkerThatWasStopped(t *testing.T) {
 			stream := newStream(t, js)
 			publish(t, js, stream, "one")
 			c := clock.NewMock() // so its lease is not extended
-			first := newSource(t, js, stream, lease, delivery.WithClock(c))
+			first := newSource(t, js, stream, lease, delivery.QueueConfig{Clock: c})
 			m := one(t, first)
 			second := newSource(t, js, stream, lease)
 			due := time.Now().Add(2 * time.Second)
@@ -288,12 +288,12 @@ func TestALateAcknowledgementCounts(t *testing.T) {
 		require.NoError(t, err)
 		return len(taken) == 1 // and its worker dies
 	}, time.Minute, 10*time.Millisecond)
-	require.ErrorIs(t, first.Extend(bounded(t), lease, slow[0].Lease), store.ErrLeaseLost)
+	require.ErrorAs(t, first.Extend(bounded(t), lease, slow[0].Lease), new(*store.LeaseError))
 	require.NoError(t, first.Done(bounded(t), slow[0].Lease))
 	consumer, err := js.Consumer(t.Context(), stream, "workers")
 	require.NoError(t, err)
 	require.Zero(t, consumer.CachedInfo().NumAckPending)
-	require.ErrorIs(t, first.Done(bounded(t), slow[0].Lease), store.ErrLeaseLost)
+	require.ErrorAs(t, first.Done(bounded(t), slow[0].Lease), new(*store.LeaseError))
 }
 
 // cut dials a server until it is cut off.
@@ -345,7 +345,7 @@ func TestAWorkerThatWasCutOff(t *testing.T) {
 			cutOff, err := jetstream.New(nc)
 			require.NoError(t, err)
 			c := clock.NewMock()
-			first := newSource(t, cutOff, stream, lease, delivery.WithClock(c))
+			first := newSource(t, cutOff, stream, lease, delivery.QueueConfig{Clock: c})
 			m := one(t, first)
 			on := dialer.off()
 			require.Eventually(t, func() bool { return !nc.IsConnected() }, time.Minute, time.Millisecond)

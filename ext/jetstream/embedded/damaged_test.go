@@ -36,7 +36,7 @@ func TestADamagedMessage(t *testing.T) {
 			js := connect(t, fresh(t))
 			name := newStore(t, js)
 			s := openStore(t, js, name)
-			q := delivery.NewQueue[string](s, "q", delivery.WithLogger(quiet()))
+			q := delivery.NewQueue[string](s, "q", delivery.QueueConfig{Logger: quiet()})
 			for _, id := range []string{"a", "b", "c"} {
 				require.NoError(t, q.Put(t.Context(), id, delivery.ID(id)))
 			}
@@ -86,7 +86,7 @@ func TestAMessageThatAnotherProgramHasReplaced(t *testing.T) {
 	list, err := s.List(t.Context(), "q", store.Filter{}, store.Page{Max: 10})
 	require.NoError(t, err)
 	require.Len(t, list, 2)
-	require.ErrorIs(t, s.Done(t.Context(), taken[0].Lease), store.ErrLeaseLost)
+	require.ErrorAs(t, s.Done(t.Context(), taken[0].Lease), new(*store.LeaseError))
 	for range 2 {
 		more, err := s.Take(t.Context(), "q", 1, time.Minute)
 		require.NoError(t, err)

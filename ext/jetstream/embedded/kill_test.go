@@ -83,8 +83,7 @@ func openQueues(ctx context.Context, url string) (workerkill.Engine, error) {
 		return nil, err
 	}
 	s, err := openEngine(ctx, js, "queues",
-		weirjs.WithForeign("work", weirjs.Foreign{Stream: "work", Consumer: "workers"}),
-		weirjs.WithForeign("done", weirjs.Foreign{Stream: "done"}))
+		weirjs.Config{Foreign: map[string]weirjs.Foreign{"work": {Stream: "work", Consumer: "workers"}, "done": {Stream: "done"}}})
 	if err != nil {
 		js.Conn().Close()
 		return nil, err

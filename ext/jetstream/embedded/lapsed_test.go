@@ -79,12 +79,11 @@ func TestCloseWhileMessagesWaitToBeAlone(t *testing.T) {
 	for range batch.Messages() {
 	}
 	own := connect(t, srv)
-	e, err := weirjs.New(t.Context(), own, weirjs.WithStream("weir-"+stream, nil), weirjs.WithLogger(quiet()),
-		weirjs.WithForeign("q", weirjs.Foreign{Stream: stream, Consumer: "workers"}))
+	e, err := weirjs.New(t.Context(), own, weirjs.Config{Stream: "weir-" + stream, Logger: quiet(), Foreign: map[string]weirjs.Foreign{"q": {Stream: stream, Consumer: "workers"}}})
 	require.NoError(t, err)
 	before := own.Conn().NumSubscriptions()
 	notified := make(chan error, 1)
-	go func() { notified <- e.Notify(bounded(t), "q", func() {}) }()
+	go func() { notified <- e.Wake(bounded(t), "q", func(bool) {}) }()
 	require.Eventually(t, func() bool {
 		taken, err := e.Take(bounded(t), "q", 10, time.Second)
 		require.NoError(t, err)

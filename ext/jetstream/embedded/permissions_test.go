@@ -65,12 +65,12 @@ var seldom = []string{
 // doing does what needs these permissions.
 var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 	"source": func(ctx context.Context, js jetstream.JetStream) error {
-		e, err := openEngine(ctx, js, "RETRIES", weirjs.WithForeign("q", weirjs.Foreign{Stream: "IN", Consumer: "workers"}))
+		e, err := openEngine(ctx, js, "RETRIES", weirjs.Config{Foreign: map[string]weirjs.Foreign{"q": {Stream: "IN", Consumer: "workers"}}})
 		if err != nil {
 			return err
 		}
 		defer e.Close()
-		s := delivery.NewQueue[string](e, "q", delivery.WithLogger(quiet())).Source(nil)
+		s := delivery.NewQueue[string](e, "q", delivery.QueueConfig{Logger: quiet()}).Source(nil)
 		closing, cancel := context.WithCancel(context.Background())
 		cancel()
 		defer context.AfterFunc(ctx, func() { _ = s.Close(closing) })() // ends a Receive that waits for an answer
@@ -83,7 +83,7 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		return errors.Join(err, s.Close(last))
 	},
 	"sink": func(ctx context.Context, js jetstream.JetStream) error {
-		e, err := openEngine(ctx, js, "RETRIES", weirjs.WithForeign("q", weirjs.Foreign{Stream: "OUT"}))
+		e, err := openEngine(ctx, js, "RETRIES", weirjs.Config{Foreign: map[string]weirjs.Foreign{"q": {Stream: "OUT"}}})
 		if err != nil {
 			return err
 		}
@@ -142,7 +142,7 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		return locks.Release(ctx, g)
 	},
 	"checkpoints": func(ctx context.Context, js jetstream.JetStream) error {
-		s, err := jscheckpoint.Open(ctx, js, "CHECKPOINTS", "p", 0)
+		s, err := jscheckpoint.Stores(js, "CHECKPOINTS", "g").Open(ctx, "p", 0)
 		if err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ var doing = map[string]func(ctx context.Context, js jetstream.JetStream) error{
 		in := jscheckpoint.NewInput(js, "LOG", codec.JSON[string](), jscheckpoint.InputConfig{})
 		err := in.Seek(in.Position())
 		if err == nil {
-			err = in.Wait(ctx)
+			err = in.(checkpoint.Waiter).Wait(ctx)
 		}
 		if err == nil {
 			_, err = in.Next()

@@ -23,6 +23,7 @@ import (
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
+	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 )
@@ -53,11 +54,10 @@ func newConsumer(t *testing.T, js jetstream.JetStream, stream string, wait time.
 }
 
 // engineOf returns an engine whose queue "q" is a stream.
-func engineOf(t *testing.T, js jetstream.JetStream, stream string, wait time.Duration, opts ...weirjs.Option) *weirjs.Engine {
+func engineOf(t *testing.T, js jetstream.JetStream, stream string, wait time.Duration, opts ...weirjs.Config) *weirjs.Engine {
 	t.Helper()
-	opts = append([]weirjs.Option{
-		weirjs.WithStream("weir-"+stream, nil), weirjs.WithLogger(quiet()),
-		weirjs.WithForeign("q", weirjs.Foreign{Stream: stream, Consumer: "workers", AckWait: wait, Subject: stream}),
+	opts = append([]weirjs.Config{
+		weirjs.Config{Stream: "weir-" + stream, Logger: quiet(), Foreign: map[string]weirjs.Foreign{"q": {Stream: stream, Consumer: "workers", AckWait: wait, Subject: stream}}},
 	}, opts...)
 	e, err := weirjs.New(t.Context(), js, opts...)
 	require.NoError(t, err)
@@ -65,9 +65,9 @@ func engineOf(t *testing.T, js jetstream.JetStream, stream string, wait time.Dur
 	return e
 }
 
-func newSource(t *testing.T, js jetstream.JetStream, stream string, wait time.Duration, opts ...delivery.QueueOption) delivery.Source[string] {
+func newSource(t *testing.T, js jetstream.JetStream, stream string, wait time.Duration, opts ...delivery.QueueConfig) delivery.Source[string] {
 	t.Helper()
-	opts = append([]delivery.QueueOption{delivery.WithLogger(quiet()), delivery.WithLease(wait)}, opts...)
+	opts = append([]delivery.QueueConfig{{Logger: quiet(), Lease: wait}}, opts...)
 	s := delivery.NewQueue[string](engineOf(t, js, stream, wait), "q", opts...).Source(nil)
 	t.Cleanup(func() { _ = s.Close(context.Background()) })
 	return s
@@ -76,7 +76,7 @@ func newSource(t *testing.T, js jetstream.JetStream, stream string, wait time.Du
 // sinkTo returns a queue that publishes to a subject.
 func sinkTo(t *testing.T, js jetstream.JetStream, stream, subject string) *delivery.Queue[string] {
 	t.Helper()
-	e := engineOf(t, js, stream, time.Minute, weirjs.WithForeign("out", weirjs.Foreign{Stream: stream, Subject: subject}))
+	e := engineOf(t, js, stream, time.Minute, weirjs.Config{Foreign: map[string]weirjs.Foreign{"out": {Stream: stream, Subject: subject}}})
 	return delivery.NewQueue[string](e, "out")
 }
 
@@ -163,9 +163,9 @@ func none(t *testing.T, s delivery.Source[string], d time.Duration) {
 func TestPublishedAndReceived(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
-	e := engineOf(t, js, stream, time.Minute, weirjs.WithForeign("out", weirjs.Foreign{
+	e := engineOf(t, js, stream, time.Minute, weirjs.Config{Foreign: map[string]weirjs.Foreign{"out": {
 		Stream: stream, SubjectOf: func(m message.Meta) string { return stream + "." + m.Key },
-	}))
+	}}})
 	sink := delivery.NewQueue[string](e, "out")
 	meta := message.Meta{
 		ID: "orders/0/17\n", Key: "customer", Origin: message.Origin{Source: "orders", Position: "17"}, Visit: 3, Attempts: 7, LastError: "503",
@@ -191,7 +191,7 @@ func TestPublishedAndReceived(t *testing.T) {
 func TestAResultInTheStreamOfItsMessage(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
-	e := engineOf(t, js, stream, time.Minute, weirjs.WithForeign("out", weirjs.Foreign{Stream: stream, Subject: stream + ".done"}))
+	e := engineOf(t, js, stream, time.Minute, weirjs.Config{Foreign: map[string]weirjs.Foreign{"out": {Stream: stream, Subject: stream + ".done"}}})
 	require.NoError(t, delivery.NewQueue[string](e, "q").Put(t.Context(), "order", delivery.ID("17")))
 	for range 2 {
 		receipt := message.New("receipt", &message.Meta{ID: "17"}, nil)
@@ -261,14 +261,14 @@ func TestWhatCannotBePublishedIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, `message "2"`)
 
 	// Nor what has no subject: a function of the user that panics (law A6), or that makes one of a key with a space.
-	e := engineOf(t, js, stream, time.Minute, weirjs.WithForeign("out", weirjs.Foreign{
+	e := engineOf(t, js, stream, time.Minute, weirjs.Config{Foreign: map[string]weirjs.Foreign{"out": {
 		Stream: stream, Subject: stream, SubjectOf: func(m message.Meta) string {
 			if m.ID == "bad" {
 				panic("no subject")
 			}
 			return stream + "." + m.Key
 		},
-	}))
+	}}})
 	named := delivery.NewQueue[string](e, "out")
 	err = put(named, message.Meta{ID: "bad"})
 	require.ErrorIs(t, err, message.ErrRefused)
@@ -291,7 +291,7 @@ func TestAStreamThatIsFull(t *testing.T) {
 	for i := range 5 {
 		ms = append(ms, message.New(strconv.Itoa(i), nil, nil))
 	}
-	require.ErrorIs(t, sinkTo(t, js, stream, stream).PutAll(t.Context(), ms), delivery.ErrFull)
+	require.ErrorIs(t, sinkTo(t, js, stream, stream).PutAll(t.Context(), ms), store.ErrFull)
 }
 
 // More than a connection's window of unconfirmed messages is no error.
@@ -323,7 +323,7 @@ func TestARedeliveryJoins(t *testing.T) {
 	stream := newStream(t, js)
 	publish(t, js, stream, "one")
 	mock := clock.NewMock() // so the lease is not extended
-	s := newSource(t, js, stream, 100*time.Millisecond, delivery.WithClock(mock))
+	s := newSource(t, js, stream, 100*time.Millisecond, delivery.QueueConfig{Clock: mock})
 	m := one(t, s)
 	none(t, s, 500*time.Millisecond)
 	m.Ack()
@@ -367,14 +367,14 @@ func TestAFailureKeepsWhatCame(t *testing.T) {
 	_, err := js.PublishMsg(t.Context(), m)
 	require.NoError(t, err)
 	type order struct{ Name string }
-	q := delivery.NewQueue[order](engineOf(t, js, stream, time.Minute), "q", delivery.WithLogger(quiet()))
+	q := delivery.NewQueue[order](engineOf(t, js, stream, time.Minute), "q", delivery.QueueConfig{Logger: quiet()})
 	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, order) (string, error) {
 		return "", predicates.WithReason(errors.New("no"), predicates.NewRejection("NO"))
 	}), time.Minute, 1, asyncop.WithFailureSink(q.TakeFailure), asyncop.WithLogger(quiet()))
 	ctx, cancel := context.WithCancel(bounded(t))
 	ran := make(chan error, 1)
 	go func() {
-		_, err := delivery.Run(ctx, q, op, sinkTo(t, js, stream, "nowhere"), delivery.WithLogger(quiet()), delivery.WithFloodGuard(1, 1))
+		_, err := delivery.Run(ctx, q, op, sinkTo(t, js, stream, "nowhere"), delivery.RunConfig{Logger: quiet(), FloodShare: 1, FloodWindow: 1})
 		ran <- err
 	}()
 	require.Eventually(t, func() bool { return len(deadLetters(t, js, stream)) == 1 }, time.Minute, 10*time.Millisecond)
@@ -472,7 +472,7 @@ func TestLargeMessagesComeInParts(t *testing.T) {
 				size += len(l.Payload)
 				require.NoError(t, e.Done(t.Context(), l.Lease))
 			}
-			require.LessOrEqual(t, size, store.MaxBytes)
+			require.LessOrEqual(t, size, storearg.MaxBytes)
 		}
 		require.Equal(t, want, got)
 	}
@@ -592,7 +592,7 @@ func TestConsumersThatDoNotFit(t *testing.T) {
 		cfg.Durable = name
 		_, err := js.CreateConsumer(t.Context(), stream, cfg)
 		require.NoError(t, err)
-		_, err = weirjs.New(t.Context(), js, weirjs.WithLogger(quiet()), weirjs.WithForeign("q", weirjs.Foreign{Stream: stream, Consumer: name}))
+		_, err = weirjs.New(t.Context(), js, weirjs.Config{Logger: quiet(), Foreign: map[string]weirjs.Foreign{"q": {Stream: stream, Consumer: name}}})
 		require.ErrorContains(t, err, name)
 	}
 }

@@ -33,19 +33,19 @@ func TestFailuresThatAreTooLarge(t *testing.T) {
 	t.Run("three servers in processes of their own", func(t *testing.T) {
 		t.Parallel()
 		_, js := startCluster(t, clustertest.Config{Servers: 3})
-		failuresThatAreTooLarge(t, js, 3*time.Second, func(c *jetstream.StreamConfig) { c.Replicas = 3 }, weirjs.WithReplicas(3))
+		failuresThatAreTooLarge(t, js, 3*time.Second, func(c *jetstream.StreamConfig) { c.Replicas = 3 }, weirjs.Config{Replicas: 3})
 	})
 }
 
-func failuresThatAreTooLarge(t *testing.T, js jetstream.JetStream, lease time.Duration, change func(*jetstream.StreamConfig), opts ...weirjs.Option) {
+func failuresThatAreTooLarge(t *testing.T, js jetstream.JetStream, lease time.Duration, change func(*jetstream.StreamConfig), opts ...weirjs.Config) {
 	t.Helper()
 	largest := int(js.Conn().MaxPayload())
 	stream := newStream(t, js, change)
 	publish(t, js, stream, strings.Repeat("x", largest-100), "small")
-	opts = append(opts, weirjs.WithForeign("results", weirjs.Foreign{Stream: stream, Subject: stream + ".results"}))
+	opts = append(opts, weirjs.Config{Foreign: map[string]weirjs.Foreign{"results": {Stream: stream, Subject: stream + ".results"}}})
 	s := engineOf(t, js, stream, lease, opts...)
 	require.ErrorIs(t, s.Put(bounded(t), "own", store.Message{Meta: message.Meta{ID: "a"}, Payload: make([]byte, largest)}), message.ErrRefused)
-	q := delivery.NewQueue[string](s, "q", delivery.RetryAfter(time.Hour), delivery.WithLease(lease), delivery.WithLogger(quiet()))
+	q := delivery.NewQueue[string](s, "q", delivery.RetryAfter(time.Hour), delivery.QueueConfig{Lease: lease, Logger: quiet()})
 	op := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, _ string) (string, error) {
 		predicates.ReportStage(ctx, predicates.ClientDispatch)
 		return "", fmt.Errorf("503: %w", syscall.ECONNREFUSED) // which goes to a layer
@@ -53,7 +53,7 @@ func failuresThatAreTooLarge(t *testing.T, js jetstream.JetStream, lease time.Du
 	ctx, cancel := context.WithCancel(bounded(t))
 	ran := make(chan error, 1)
 	go func() {
-		_, err := delivery.Run(ctx, q, op, delivery.NewQueue[string](s, "results"), delivery.WithLogger(quiet()), delivery.WithFloodGuard(1, 1))
+		_, err := delivery.Run(ctx, q, op, delivery.NewQueue[string](s, "results"), delivery.RunConfig{Logger: quiet(), FloodShare: 1, FloodWindow: 1})
 		ran <- err
 	}()
 	entries := func(queue string) []store.Entry {
@@ -86,8 +86,8 @@ func TestResultsThatAreTooLarge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			stream := newStream(t, js)
 			publish(t, js, stream, "large", "small")
-			s := engineOf(t, js, stream, time.Minute, weirjs.WithForeign("foreign", weirjs.Foreign{Stream: results, Subject: results}))
-			q, sink := delivery.NewQueue[string](s, "q", delivery.WithLogger(quiet())), delivery.NewQueue[string](s, name)
+			s := engineOf(t, js, stream, time.Minute, weirjs.Config{Foreign: map[string]weirjs.Foreign{"foreign": {Stream: results, Subject: results}}})
+			q, sink := delivery.NewQueue[string](s, "q", delivery.QueueConfig{Logger: quiet()}), delivery.NewQueue[string](s, name)
 			op := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, v string) (string, error) {
 				if v == "large" {
 					v = strings.Repeat("x", maxPayload+1)
@@ -99,7 +99,7 @@ func TestResultsThatAreTooLarge(t *testing.T) {
 			var sum delivery.Summary
 			go func() {
 				var err error
-				sum, err = delivery.Run(ctx, q, op, sink, delivery.WithLogger(quiet()))
+				sum, err = delivery.Run(ctx, q, op, sink, delivery.RunConfig{Logger: quiet()})
 				ran <- err
 			}()
 			var es []store.Entry

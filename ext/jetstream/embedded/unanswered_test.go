@@ -81,8 +81,7 @@ func TestCloseWithServersThatDoNotAnswer(t *testing.T) {
 	stream := newStream(t, js)
 	publish(t, js, stream, "one")
 	newConsumer(t, js, stream, time.Minute)
-	e, err := weirjs.New(t.Context(), js, weirjs.WithStream("weir-"+stream, nil), weirjs.WithLogger(quiet()),
-		weirjs.WithForeign("foreign", weirjs.Foreign{Stream: stream, Consumer: "workers"}))
+	e, err := weirjs.New(t.Context(), js, weirjs.Config{Stream: "weir-" + stream, Logger: quiet(), Foreign: map[string]weirjs.Foreign{"foreign": {Stream: stream, Consumer: "workers"}}})
 	require.NoError(t, err)
 	for i := range 5 {
 		require.NoError(t, e.Put(t.Context(), strconv.Itoa(i), newMessage("a")))
@@ -114,7 +113,7 @@ func TestALostAnswerIsNotWaitedFor(t *testing.T) {
 		*weirjs.Engine
 		lease       store.Lease
 		checkpoints checkpoint.Store
-		output      *jscheckpoint.Output[string]
+		output      checkpoint.Output[string]
 	}
 	for what, call := range map[string]func(ctx context.Context, s things) error{
 		"put":    func(ctx context.Context, s things) error { return s.Put(ctx, "q", newMessage("b")) },
@@ -154,7 +153,7 @@ func TestALostAnswerIsNotWaitedFor(t *testing.T) {
 			require.Len(t, taken, 1)
 			s.lease = taken[0].Lease
 			stream := newStream(t, js, func(c *jetstream.StreamConfig) { *c = jscheckpoint.StreamConfig(c.Name) })
-			s.checkpoints, err = jscheckpoint.Open(t.Context(), js, stream, "p", 0)
+			s.checkpoints, err = jscheckpoint.Stores(js, stream, "g").Open(t.Context(), "p", 0)
 			require.NoError(t, err)
 			s.output = jscheckpoint.NewOutput(js, stream, stream+".out", codec.JSON[string]())
 			dialer.deaf.Store(true)
@@ -201,7 +200,7 @@ func TestARemovalWhoseAnswerIsLost(t *testing.T) {
 			dialer.losing.Store(true)
 			require.NoError(t, remove(s, leases))
 			require.False(t, dialer.losing.Load(), "no answer was lost")
-			require.ErrorIs(t, s.Done(t.Context(), leases...), store.ErrLeaseLost, "in another call")
+			require.ErrorAs(t, s.Done(t.Context(), leases...), new(*store.LeaseError), "in another call")
 		})
 	}
 }

@@ -3,7 +3,7 @@
 //
 //	_, err := js.CreateOrUpdateStream(ctx, jscheckpoint.StreamConfig("checkpoints"))
 //	…
-//	store, err := jscheckpoint.Open(ctx, js, "checkpoints", "flights/3", grant.Fence)
+//	store, err := jscheckpoint.Stores(js, "checkpoints", "flights").Open(ctx, "3", grant.Fence)
 //	…
 //	input := jscheckpoint.NewInput(js, "flights", codec.JSON[Flight](), jscheckpoint.InputConfig{})
 //	output := jscheckpoint.NewOutput(js, "departures", "departures", codec.JSON[Departure]())

@@ -23,12 +23,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Input reads the values of the messages of a stream, in the order of the stream. Its position is a sequence number, so it does not need a
-// consumer at the server, and does not acknowledge messages: the stream must keep messages until a checkpoint holds them. It is a
-// [checkpoint.Waiter].
-//
-// A position whose message was removed from the beginning of the stream is an error of Seek, since the messages after it would be skipped.
-type Input[T any] struct {
+// input is what [NewInput] returns.
+type input[T any] struct {
 	js      jetstream.JetStream
 	stream  string
 	codec   codec.Codec[T]
@@ -49,9 +45,9 @@ type Input[T any] struct {
 }
 
 var (
-	_ checkpoint.Input[int] = (*Input[int])(nil)
-	_ checkpoint.Waiter     = (*Input[int])(nil)
-	_ checkpoint.Lagger     = (*Input[int])(nil)
+	_ checkpoint.Input[int] = (*input[int])(nil)
+	_ checkpoint.Waiter     = (*input[int])(nil)
+	_ checkpoint.Lagger     = (*input[int])(nil)
 )
 
 const (
@@ -59,7 +55,7 @@ const (
 	heartbeat = time.Second
 )
 
-// InputConfig are the settings of an [Input].
+// InputConfig are the settings of an input.
 type InputConfig struct {
 	Subjects []string // of the messages to read, with wildcards if need be; the default is all
 	End      bool     // the input ends after the present messages of the stream, in place of waiting for more
@@ -73,7 +69,13 @@ type InputConfig struct {
 
 // NewInput returns an input of the values of a stream. It panics if an argument is nil or empty, or if only one of DeadLetters and
 // DeadLetterQueue is set.
-func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], config InputConfig) *Input[T] {
+//
+// The input reads the values of the messages of a stream, in the order of the stream. Its position is a sequence number, so it does not need a
+// consumer at the server, and does not acknowledge messages: the stream must keep messages until a checkpoint holds them. It is a
+// [checkpoint.Waiter].
+//
+// A position whose message was removed from the beginning of the stream is an error of Seek, since the messages after it would be skipped.
+func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], config InputConfig) checkpoint.Input[T] {
 	guard.RefuseNil("jscheckpoint: NewInput", "JetStream", js)
 	guard.RefuseNil("jscheckpoint: NewInput", "codec", c)
 	if stream == "" {
@@ -83,13 +85,13 @@ func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], co
 		panic("jscheckpoint: NewInput: DeadLetters and DeadLetterQueue belong together")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	in := &Input[T]{js: js, stream: stream, codec: c, decoder: decoder.New("jscheckpoint", c), config: config, ctx: ctx, cancel: cancel, next: 1}
+	in := &input[T]{js: js, stream: stream, codec: c, decoder: decoder.New("jscheckpoint", c), config: config, ctx: ctx, cancel: cancel, next: 1}
 	in.lag.Store(-1)
 	return in
 }
 
 // Seek implements [checkpoint.Input].
-func (in *Input[T]) Seek(position []byte) error {
+func (in *input[T]) Seek(position []byte) error {
 	next, err := parsePosition(position)
 	if err != nil {
 		return err
@@ -120,14 +122,14 @@ func parsePosition(position []byte) (next uint64, err error) {
 }
 
 // Position implements [checkpoint.Input].
-func (in *Input[T]) Position() []byte { return binary.AppendUvarint(nil, in.next) }
+func (in *input[T]) Position() []byte { return binary.AppendUvarint(nil, in.next) }
 
-func (in *Input[T]) failed(err error) error {
+func (in *input[T]) failed(err error) error {
 	return fmt.Errorf("jscheckpoint: stream %s: %w", in.stream, err)
 }
 
 // open begins to read.
-func (in *Input[T]) open(ctx context.Context) error {
+func (in *input[T]) open(ctx context.Context) error {
 	c, err := in.js.OrderedConsumer(ctx, in.stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: in.config.Subjects, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: in.next,
 	})
@@ -144,7 +146,7 @@ func (in *Input[T]) open(ctx context.Context) error {
 }
 
 // more asks the leader of the stream whether there is another message: the server of the consumer may be behind.
-func (in *Input[T]) more(ctx context.Context) (bool, error) {
+func (in *input[T]) more(ctx context.Context) (bool, error) {
 	stream, err := in.js.Stream(ctx, in.stream)
 	if err != nil {
 		return false, err
@@ -165,7 +167,7 @@ func (in *Input[T]) more(ctx context.Context) (bool, error) {
 }
 
 // Wait implements [checkpoint.Waiter]. The position passes messages that are among the dead letters.
-func (in *Input[T]) Wait(ctx context.Context) error {
+func (in *input[T]) Wait(ctx context.Context) error {
 	for in.waiting == nil && !in.ended {
 		if err := in.wait(ctx); err != nil {
 			if ctx.Err() != nil {
@@ -178,7 +180,7 @@ func (in *Input[T]) Wait(ctx context.Context) error {
 }
 
 // wait gets one message, or finds the end.
-func (in *Input[T]) wait(ctx context.Context) error {
+func (in *input[T]) wait(ctx context.Context) error {
 	if in.iterator == nil {
 		if err := in.open(ctx); err != nil {
 			return err
@@ -239,17 +241,17 @@ func (in *Input[T]) wait(ctx context.Context) error {
 }
 
 // pending notes how many messages the server has behind the last one.
-func (in *Input[T]) pending(n uint64) {
+func (in *input[T]) pending(n uint64) {
 	in.last = n == 0
 	in.lag.Store(int64(min(n, math.MaxInt64-1)))
 }
 
 // Lag implements [checkpoint.Lagger]: the messages of the chosen subjects, as the server said with the last one. It does not know before
 // the first one was asked for.
-func (in *Input[T]) Lag() int64 { return in.lag.Load() }
+func (in *input[T]) Lag() int64 { return in.lag.Load() }
 
 // Next implements [checkpoint.Input].
-func (in *Input[T]) Next() (v T, err error) {
+func (in *input[T]) Next() (v T, err error) {
 	if err := in.Wait(in.ctx); err != nil {
 		return v, err
 	}
@@ -262,7 +264,7 @@ func (in *Input[T]) Next() (v T, err error) {
 }
 
 // Close implements [checkpoint.Input]. The connection stays open.
-func (in *Input[T]) Close() error {
+func (in *input[T]) Close() error {
 	in.cancel()
 	if in.iterator == nil {
 		return nil

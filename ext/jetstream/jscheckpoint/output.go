@@ -30,14 +30,8 @@ const (
 	stateVersion = 1
 )
 
-// Output publishes elements to a stream, exactly once. It must be the only publisher to the stream: so the sequence number of each element is
-// known before it is published, and part of the checkpoint, with the elements themselves. Each is published only directly behind the previous
-// element, as often as it takes.
-//
-// After another run has taken over, a run does not publish: Commit returns [checkpoint.ErrFenced]. Restore returns an error if the stream has
-// more or fewer messages than the checkpoint knows. Write returns an error for an element that is larger than the server (max_payload) or the
-// stream (MaxMsgSize) takes, less what its headers need.
-type Output[T any] struct {
+// output is what [NewOutput] returns.
+type output[T any] struct {
 	js      jetstream.JetStream
 	pubs    jetstream.JetStream // for publications, which are confirmed later
 	stream  string
@@ -55,21 +49,29 @@ type Output[T any] struct {
 	fenced  bool
 }
 
-var _ checkpoint.Output[int] = (*Output[int])(nil)
+var _ checkpoint.Output[int] = (*output[int])(nil)
 
 // NewOutput returns an output to a subject of a stream. It panics if an argument is nil or empty.
-func NewOutput[T any](js jetstream.JetStream, stream, subject string, c codec.Codec[T]) *Output[T] {
+//
+// The output publishes elements to a stream, exactly once. It must be the only publisher to the stream: so the sequence number of each element is
+// known before it is published, and part of the checkpoint, with the elements themselves. Each is published only directly behind the previous
+// element, as often as it takes.
+//
+// After another run has taken over, a run does not publish: Commit returns [checkpoint.ErrFenced]. Restore returns an error if the stream has
+// more or fewer messages than the checkpoint knows. Write returns an error for an element that is larger than the server (max_payload) or the
+// stream (MaxMsgSize) takes, less what its headers need.
+func NewOutput[T any](js jetstream.JetStream, stream, subject string, c codec.Codec[T]) checkpoint.Output[T] {
 	guard.RefuseNil("jscheckpoint: NewOutput", "JetStream", js)
 	guard.RefuseNil("jscheckpoint: NewOutput", "codec", c)
 	if stream == "" || subject == "" {
 		panic(fmt.Sprintf("jscheckpoint: NewOutput: the stream %q and the subject %q must have names", stream, subject))
 	}
-	return &Output[T]{
+	return &output[T]{
 		js: js, pubs: pubs.Own(js, confirm), stream: stream, subject: subject, codec: c, schema: codec.SchemaOf(c), run: nuid.Next(),
 	}
 }
 
-func (o *Output[T]) failed(ctx context.Context, err error) error {
+func (o *output[T]) failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -77,7 +79,7 @@ func (o *Output[T]) failed(ctx context.Context, err error) error {
 }
 
 // end returns the sequence number of the last message of the stream.
-func (o *Output[T]) end(ctx context.Context) (uint64, jetstream.Stream, error) {
+func (o *output[T]) end(ctx context.Context) (uint64, jetstream.Stream, error) {
 	ctx = pubs.NoDeadline(ctx)
 	stream, err := o.js.Stream(ctx, o.stream)
 	if err != nil {
@@ -89,7 +91,7 @@ func (o *Output[T]) end(ctx context.Context) (uint64, jetstream.Stream, error) {
 }
 
 // begin finds out where the stream ends, for a run without a checkpoint.
-func (o *Output[T]) begin(ctx context.Context) error {
+func (o *output[T]) begin(ctx context.Context) error {
 	if o.known {
 		return nil
 	}
@@ -101,7 +103,7 @@ func (o *Output[T]) begin(ctx context.Context) error {
 }
 
 // Write implements [checkpoint.Output].
-func (o *Output[T]) Write(ctx context.Context, v T) error {
+func (o *output[T]) Write(ctx context.Context, v T) error {
 	if err := o.begin(ctx); err != nil {
 		return err
 	}
@@ -122,7 +124,7 @@ func (o *Output[T]) Write(ctx context.Context, v T) error {
 }
 
 // Prepare implements [checkpoint.Output]. The state has the elements that are not published yet.
-func (o *Output[T]) Prepare(ctx context.Context) ([]byte, error) {
+func (o *output[T]) Prepare(ctx context.Context) ([]byte, error) {
 	if err := o.begin(ctx); err != nil {
 		return nil, err
 	}
@@ -159,7 +161,7 @@ func parse(b []byte) (s state, err error) {
 }
 
 // Restore implements [checkpoint.Output].
-func (o *Output[T]) Restore(ctx context.Context, b []byte) error {
+func (o *output[T]) Restore(ctx context.Context, b []byte) error {
 	s, err := parse(b)
 	if err != nil {
 		return err
@@ -180,7 +182,7 @@ func (o *Output[T]) Restore(ctx context.Context, b []byte) error {
 }
 
 // Commit implements [checkpoint.Output].
-func (o *Output[T]) Commit(ctx context.Context, b []byte) error {
+func (o *output[T]) Commit(ctx context.Context, b []byte) error {
 	s, err := parse(b)
 	if err != nil {
 		return err
@@ -221,7 +223,7 @@ func (o *Output[T]) Commit(ctx context.Context, b []byte) error {
 }
 
 // publish publishes values behind the last message of the stream.
-func (o *Output[T]) publish(ctx context.Context, schema []byte, values [][]byte) error {
+func (o *output[T]) publish(ctx context.Context, schema []byte, values [][]byte) error {
 	o.unsure = true
 	first := o.last
 	futures := make([]jetstream.PubAckFuture, len(values))
@@ -271,7 +273,7 @@ func (o *Output[T]) publish(ctx context.Context, schema []byte, values [][]byte)
 }
 
 // find finds out what of this run is published, and whether another run has published since (law P1).
-func (o *Output[T]) find(ctx context.Context) error {
+func (o *output[T]) find(ctx context.Context) error {
 	ctx = pubs.NoDeadline(ctx)
 	last, stream, err := o.end(ctx)
 	if err != nil {
@@ -295,7 +297,7 @@ func (o *Output[T]) find(ctx context.Context) error {
 }
 
 // Close implements [checkpoint.Output]. The connection stays open.
-func (o *Output[T]) Close() error {
+func (o *output[T]) Close() error {
 	if o.pubs != o.js {
 		o.pubs.CleanupPublisher()
 	}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
-	"github.com/weirflow/weir/internal/guard"
 )
 
 const (
@@ -72,12 +71,9 @@ type pipelineStore struct {
 
 var _ checkpoint.Store = (*pipelineStore)(nil)
 
-// Open takes over the checkpoints of a pipeline, in a stream that was made with [StreamConfig], which keeps at least the last three: the previous run cannot save any more.
-// epoch is the number of the run, from 1, such as the fencing number of the lock on the partition: if an earlier run had a higher epoch, Open
-// returns [checkpoint.ErrFenced]. With epoch 0 each run has a higher epoch than the previous run.
-func Open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, epoch uint64) (checkpoint.Store, error) {
+// open takes over the checkpoints of a pipeline.
+func open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, epoch uint64) (checkpoint.Store, error) {
 	ctx = pubs.NoDeadline(ctx)
-	guard.RefuseNil("jscheckpoint: Open", "JetStream", js)
 	if pipeline == "" || len(pipeline) > maxName {
 		return nil, fmt.Errorf("jscheckpoint: the name of the pipeline has %d bytes, must have 1 to %d: %.64q", len(pipeline), maxName, pipeline)
 	}

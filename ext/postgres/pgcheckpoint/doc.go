@@ -2,10 +2,10 @@
 //
 //	pool, err := pgxpool.New(ctx, url)
 //	…
-//	if err := pgcheckpoint.Migrate(ctx, pool); err != nil {
+//	stores := &pgcheckpoint.Stores{Pool: pool}
+//	if err := stores.Migrate(ctx); err != nil {
 //		return err
 //	}
-//	stores := pgcheckpoint.New(pool)
 //	err = partitions.Run(ctx, partitions.Config{Stores: stores, …})
 //
 // A pipeline alone opens its own store:
@@ -24,6 +24,6 @@
 //
 // # Tables
 //
-// [Migrate] makes weir_pipelines and weir_checkpoints. The SQL is in the directory migrations, for migration tools. A worker needs SELECT,
+// [Stores.Migrate] makes weir_pipelines and weir_checkpoints. The SQL is in the directory migrations, for migration tools. A worker needs SELECT,
 // INSERT, UPDATE and DELETE on both. To remove a pipeline, delete its row of weir_pipelines.
 package pgcheckpoint

@@ -38,7 +38,7 @@ func openPipelines(ctx context.Context, url string) (pipelinekill.Engine, error)
 		input[i] = i
 	}
 	return pipelinekill.Engine{
-		Locks: postgres.New(pool).Locks(), Stores: pgcheckpoint.New(pool),
+		Locks: postgres.New(pool).Locks(), Stores: &pgcheckpoint.Stores{Pool: pool},
 		Input:  func(string) checkpoint.Input[int] { return checkpointtest.NewSliceInput(input) },
 		Output: func(p string) checkpoint.Output[int] { return rowsOf(pool, p) },
 		Close:  pool.Close,
@@ -53,8 +53,8 @@ func TestKilledWorkers(t *testing.T) {
 	server := pgtest.Start(t)
 	pool := connect(t, server.URL(), nil)
 	ctx := t.Context()
-	require.NoError(t, pgcheckpoint.Migrate(ctx, pool))
-	require.NoError(t, postgres.Migrate(ctx, pool))
+	require.NoError(t, (&pgcheckpoint.Stores{Pool: pool}).Migrate(ctx))
+	require.NoError(t, postgres.New(pool).Migrate(ctx))
 	server.Exec("CREATE TABLE rows (partition text, n int, v int NOT NULL, PRIMARY KEY (partition, n))") // a row that changes is an error
 	pipelinekill.Run(t, pipelinekill.Config{
 		Place: server.URL(), Unordered: true,

@@ -2,6 +2,7 @@ package pgcheckpoint
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -15,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/weirflow/weir/checkpoint"
-	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 	"github.com/weirflow/weir/partitions"
 )
@@ -23,48 +23,25 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrate makes or updates the tables. It can be called at each start.
-func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
-	files, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return fmt.Errorf("pgcheckpoint: %w", err)
-	}
-	db := stdlib.OpenDBFromPool(pool)
-	if err := errors.Join(sqlmigrate.Apply(ctx, db, sqlmigrate.PostgreSQL, "pgcheckpoint", files), db.Close()); err != nil {
-		return fmt.Errorf("pgcheckpoint: %w", err)
-	}
-	return nil
-}
-
-const defaultKeepLast = 3
-
 // Stores open the stores of pipelines in a database. Safe for concurrent use.
 type Stores struct {
-	pool *pgxpool.Pool
-	keep int
+	Pool *pgxpool.Pool // required; it stays the caller's
+	Keep int           // how many of the newest checkpoints of a pipeline are kept; the default is 3
 }
 
 var _ partitions.Stores = (*Stores)(nil)
 
-// Option changes a setting of [New].
-type Option func(*Stores)
-
-// KeepLast sets how many of the newest checkpoints of a pipeline are kept; the default is 3. It panics if n < 1.
-func KeepLast(n int) Option {
-	if n < 1 {
-		panic(fmt.Sprintf("pgcheckpoint: KeepLast: %d is less than 1", n))
+// Migrate makes or updates the tables. It can be called at each start.
+func (s *Stores) Migrate(ctx context.Context) error {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return fmt.Errorf("pgcheckpoint: %w", err)
 	}
-	return func(s *Stores) { s.keep = n }
-}
-
-// New returns the stores in a database whose tables [Migrate] has made. The pool stays the caller's. It panics if pool is nil.
-func New(pool *pgxpool.Pool, opts ...Option) *Stores {
-	guard.RefuseNil("pgcheckpoint: New", "pool", pool)
-	s := &Stores{pool: pool, keep: defaultKeepLast}
-	for _, opt := range opts {
-		opt(s)
+	db := stdlib.OpenDBFromPool(s.Pool)
+	if err := errors.Join(sqlmigrate.Apply(ctx, db, sqlmigrate.PostgreSQL, "pgcheckpoint", files), db.Close()); err != nil {
+		return fmt.Errorf("pgcheckpoint: %w", err)
 	}
-	return s
+	return nil
 }
 
 // Open implements [partitions.Stores]. The store takes over the pipeline from all stores opened before. The error matches [checkpoint.ErrFenced]
@@ -74,7 +51,7 @@ func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (check
 		return nil, errors.New("pgcheckpoint: the name of a pipeline is empty")
 	}
 	var opened int64
-	err := s.pool.QueryRow(ctx, `INSERT INTO weir_pipelines AS p (name, epoch, opened, newest) VALUES ($1, $2::text::numeric, 1, 0)
+	err := s.Pool.QueryRow(ctx, `INSERT INTO weir_pipelines AS p (name, epoch, opened, newest) VALUES ($1, $2::text::numeric, 1, 0)
 		ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, opened = p.opened + 1
 		WHERE p.epoch <= excluded.epoch RETURNING opened`, pipeline, number(epoch)).Scan(&opened)
 	switch {
@@ -110,7 +87,7 @@ func (s *store) do(ctx context.Context, doing, lock string, f func(tx pgx.Tx, ne
 		return fmt.Errorf("pgcheckpoint: %s: %w", doing, context.Cause(ctx))
 	}
 	var plain error // of f, which explains itself
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, s.Pool, func(tx pgx.Tx) error {
 		var opened int64
 		var newest string
 		err := tx.QueryRow(ctx, "SELECT opened, newest::text FROM weir_pipelines WHERE name = $1"+lock, s.pipeline).Scan(&opened, &newest)
@@ -137,7 +114,7 @@ func (s *store) do(ctx context.Context, doing, lock string, f func(tx pgx.Tx, ne
 }
 
 func explain(err error) error {
-	return sqlmigrate.Explain(err, "pgcheckpoint.Migrate", "weir_pipelines", "weir_checkpoints")
+	return sqlmigrate.Explain(err, "pgcheckpoint.Stores.Migrate", "weir_pipelines", "weir_checkpoints")
 }
 
 // Save implements [checkpoint.Store].
@@ -166,7 +143,7 @@ func (s *store) Save(ctx context.Context, snap *checkpoint.Snapshot) error {
 		batch.Queue("INSERT INTO weir_checkpoints (pipeline, id, snapshot) VALUES ($1, $2::text::numeric, $3)", s.pipeline, number(snap.ID), b.Bytes())
 		batch.Queue("UPDATE weir_pipelines SET newest = $2::text::numeric WHERE name = $1", s.pipeline, number(snap.ID))
 		batch.Queue(`DELETE FROM weir_checkpoints WHERE pipeline = $1 AND id <
-			(SELECT min(id) FROM (SELECT id FROM weir_checkpoints WHERE pipeline = $1 ORDER BY id DESC LIMIT $2) AS kept)`, s.pipeline, s.keep)
+			(SELECT min(id) FROM (SELECT id FROM weir_checkpoints WHERE pipeline = $1 ORDER BY id DESC LIMIT $2) AS kept)`, s.pipeline, cmp.Or(max(0, s.Keep), 3))
 		return tx.SendBatch(ctx, batch).Close()
 	})
 }

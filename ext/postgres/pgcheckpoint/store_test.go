@@ -78,15 +78,15 @@ func connect(t *testing.T, url string, tracer pgx.QueryTracer) *pgxpool.Pool {
 
 func TestStore(t *testing.T) {
 	server := pgtest.Start(t)
-	_, err := pgcheckpoint.New(connect(t, server.URL(), nil)).Open(t.Context(), "p", 1)
-	require.ErrorContains(t, err, "call pgcheckpoint.Migrate")
-	require.NoError(t, pgcheckpoint.Migrate(t.Context(), connect(t, server.URL(), nil)))
-	require.NoError(t, pgcheckpoint.Migrate(t.Context(), connect(t, server.URL(), nil)), "again")
+	_, err := (&pgcheckpoint.Stores{Pool: connect(t, server.URL(), nil)}).Open(t.Context(), "p", 1)
+	require.ErrorContains(t, err, "call pgcheckpoint.Stores.Migrate")
+	require.NoError(t, (&pgcheckpoint.Stores{Pool: connect(t, server.URL(), nil)}).Migrate(t.Context()))
+	require.NoError(t, (&pgcheckpoint.Stores{Pool: connect(t, server.URL(), nil)}).Migrate(t.Context()), "again")
 	n := 0
 	checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
 		var fail failing
 		pool := connect(t, server.URL(), &fail)
-		stores := pgcheckpoint.New(pool)
+		stores := &pgcheckpoint.Stores{Pool: pool}
 		n++
 		pipeline := fmt.Sprintf("pipeline %d", n)
 		open := func() (checkpoint.Store, error) { return stores.Open(context.Background(), pipeline, 7) }
@@ -105,8 +105,8 @@ func TestStore(t *testing.T) {
 func TestEpochs(t *testing.T) {
 	server := pgtest.Start(t)
 	pool := connect(t, server.URL(), nil)
-	require.NoError(t, pgcheckpoint.Migrate(t.Context(), pool))
-	stores := pgcheckpoint.New(pool, pgcheckpoint.KeepLast(1))
+	require.NoError(t, (&pgcheckpoint.Stores{Pool: pool}).Migrate(t.Context()))
+	stores := &pgcheckpoint.Stores{Pool: pool, Keep: 1}
 	snapshot := func(id uint64) *checkpoint.Snapshot {
 		return &checkpoint.Snapshot{ID: id, States: map[string]participant.State{"a": {{1}}}}
 	}
@@ -156,17 +156,17 @@ func (w *within) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBa
 func TestOpenDuringSave(t *testing.T) {
 	server := pgtest.Start(t)
 	plain := connect(t, server.URL(), nil)
-	require.NoError(t, pgcheckpoint.Migrate(t.Context(), plain))
+	require.NoError(t, (&pgcheckpoint.Stores{Pool: plain}).Migrate(t.Context()))
 	hook := &within{}
 	ctx := t.Context()
-	before, err := pgcheckpoint.New(connect(t, server.URL(), hook)).Open(ctx, "p", 1)
+	before, err := (&pgcheckpoint.Stores{Pool: connect(t, server.URL(), hook)}).Open(ctx, "p", 1)
 	require.NoError(t, err)
 	snapshot := &checkpoint.Snapshot{ID: 1, States: map[string]participant.State{"a": {{1}}}}
 	found := make(chan []checkpoint.Entry, 1)
 	takeOver := func() {
 		go func() {
 			var entries []checkpoint.Entry
-			after, err := pgcheckpoint.New(plain).Open(ctx, "p", 2)
+			after, err := (&pgcheckpoint.Stores{Pool: plain}).Open(ctx, "p", 2)
 			if err == nil {
 				entries, err = after.List(ctx)
 			}

@@ -3,9 +3,9 @@
 //
 //	pool, err := pgxpool.New(ctx, url)
 //	…
-//	err = pgrecords.Migrate(ctx, pool)
-//	…
 //	records := pgrecords.New(pool)
+//	err = records.Migrate(ctx)
+//	…
 //	// In the handler of a request:
 //	answer, err := records.Run(ctx, req, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 //		_, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance - $1 WHERE id = $2", amount, id)
@@ -39,7 +39,7 @@
 //
 // # Migrations
 //
-// [Migrate] makes the tables weir_clients and weir_answers. The same files are [Migrations], for a migrator of your own.
+// [Records.Migrate] makes the tables weir_clients and weir_answers. The same files are [Records.Migrations], for a migrator of your own.
 //
 // # Concurrency
 //

@@ -211,12 +211,10 @@ func (r *Records) settleKnown(ctx context.Context, calls []*call) []*call {
 	results := r.pool.SendBatch(ctx, batch)
 	fresh := make([]*call, 0, len(calls))
 	for _, c := range calls {
-		_, state, answer, err := scanFound(results.QueryRow(), c.req)
+		_, answer, found, err := scanFound(results.QueryRow(), c.req)
 		switch {
 		case err != nil:
-		case state == exactlyonce.StateStale:
-			err = exactlyonce.ErrStale
-		case state == exactlyonce.StateCompleted:
+		case found:
 			c.answer = answer
 		default:
 			fresh = append(fresh, c)

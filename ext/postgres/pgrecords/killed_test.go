@@ -92,7 +92,7 @@ func testKilledServers(t *testing.T, server *pgtest.Server) {
 		t.Run(fmt.Sprintf("servers=%d", servers), func(t *testing.T) {
 			url := database(t, server)
 			pool := connect(t, url)
-			require.NoError(t, pgrecords.Migrate(t.Context(), pool))
+			require.NoError(t, pgrecords.New(pool).Migrate(t.Context()))
 			_, err := pool.Exec(t.Context(), countersSQL)
 			require.NoError(t, err)
 			killtest.Run(t, killtest.Config{

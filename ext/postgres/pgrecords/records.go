@@ -37,7 +37,7 @@ const resolveWait = 5 * time.Second
 var migrations embed.FS
 
 // Migrations returns the SQL files that make the tables: "0001_records.sql" and so on.
-func Migrations() fs.FS {
+func (*Records) Migrations() fs.FS {
 	files, _ := fs.Sub(migrations, "migrations") // the name is a good one
 	return files
 }
@@ -68,10 +68,10 @@ func New(pool *pgxpool.Pool) *Records {
 	return r
 }
 
-// Migrate makes the tables in the database of pool, or updates them to this version.
-func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
-	db := stdlib.OpenDBFromPool(pool)
-	return errors.Join(sqlmigrate.Apply(ctx, db, sqlmigrate.PostgreSQL, "pgrecords", Migrations()), db.Close())
+// Migrate makes the tables, or updates them to this version. It can be called at each start.
+func (r *Records) Migrate(ctx context.Context) error {
+	db := stdlib.OpenDBFromPool(r.pool)
+	return errors.Join(sqlmigrate.Apply(ctx, db, sqlmigrate.PostgreSQL, "pgrecords", r.Migrations()), db.Close())
 }
 
 const (
@@ -167,33 +167,33 @@ type querier interface {
 }
 
 // Find implements exactlyonce.Records.
-func (r *Records) Find(ctx context.Context, req exactlyonce.Request) (exactlyonce.State, []byte, error) {
+func (r *Records) Find(ctx context.Context, req exactlyonce.Request) (answer []byte, found bool, err error) {
 	if err := req.Validate(); err != nil {
-		return exactlyonce.StateNew, nil, err
+		return nil, false, err
 	}
-	_, state, answer, err := find(ctx, r.pool, req)
+	_, answer, found, err = find(ctx, r.pool, req)
 	if err != nil {
-		return exactlyonce.StateNew, nil, describe("find", req, err)
+		return nil, false, describe("find", req, err)
 	}
-	return state, answer, nil
+	return answer, found, nil
 }
 
 // find also reports whether the client is known.
-func find(ctx context.Context, q querier, req exactlyonce.Request) (known bool, state exactlyonce.State, answer []byte, err error) {
+func find(ctx context.Context, q querier, req exactlyonce.Request) (known bool, answer []byte, found bool, err error) {
 	return scanFound(q.QueryRow(ctx, findSQL, req.Scope, uuid(req.Client), req.Sequence, req.Step), req)
 }
 
 // scanFound reads the row of findSQL.
-func scanFound(row pgx.Row, req exactlyonce.Request) (known bool, state exactlyonce.State, answer []byte, err error) {
+func scanFound(row pgx.Row, req exactlyonce.Request) (known bool, answer []byte, found bool, err error) {
 	var f recordsql.Found
 	err = row.Scan(&f.Mark, &f.Present, &f.Fingerprint, &f.Answered, &f.Answer)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return false, exactlyonce.StateNew, nil, nil
+		return false, nil, false, nil
 	}
 	if err == nil {
-		state, answer, err = f.State(&req)
+		answer, found, err = f.Find(&req)
 	}
-	return true, state, answer, err
+	return true, answer, found, err
 }
 
 // Put implements exactlyonce.Store.
@@ -230,14 +230,12 @@ func (r *Records) put(ctx context.Context, tx pgx.Tx, req exactlyonce.Request, a
 		if n == 1 {
 			return nil
 		}
-		known, state, _, err := find(ctx, tx, req)
+		known, _, found, err := find(ctx, tx, req)
 		switch {
 		case err != nil:
 			return err
-		case state == exactlyonce.StateCompleted:
-			return exactlyonce.ErrCompleted
-		case state == exactlyonce.StateStale:
-			return exactlyonce.ErrStale
+		case found:
+			return exactlyonce.ErrInProgress
 		case known || created:
 			return errors.New("the record was not stored")
 		}
@@ -274,25 +272,25 @@ func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(
 func (r *Records) resolve(ctx context.Context, req exactlyonce.Request, err error) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.patience)
 	defer cancel()
-	state, answer, findErr := r.Find(ctx, req)
-	if findErr == nil && state == exactlyonce.StateCompleted {
+	answer, found, findErr := r.Find(ctx, req)
+	if findErr == nil && found {
 		return answer, nil
 	}
 	return nil, err
 }
 
 // Acknowledge implements exactlyonce.Records.
-func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
+func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Request) error {
 	if err := r.acknowledge(ctx, marks); err != nil {
 		return fmt.Errorf("pgrecords: acknowledge %d marks: %w", len(marks), explain(err))
 	}
 	return nil
 }
 
-func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
+func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Request) error {
 	for _, m := range marks {
 		if m.Client.IsZero() {
-			return fmt.Errorf("%w: the mark %d lacks a client", exactlyonce.ErrInvalidID, m.Before)
+			return fmt.Errorf("%w: the mark %d lacks a client", exactlyonce.ErrInvalid, m.First)
 		}
 	}
 	var held error
@@ -310,7 +308,7 @@ func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 		if err != nil {
 			return err
 		}
-		if _, err := r.trim(ctx, id, m.Before); err != nil { // they are stale already
+		if _, err := r.trim(ctx, id, m.First); err != nil { // they are stale already
 			return err
 		}
 	}
@@ -332,7 +330,7 @@ func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) err
 }
 
 // mark raises one mark. While it waits for its lock, requests of the client wait, too: so it gives up after 100 ms, or at once.
-func (r *Records) mark(ctx context.Context, m exactlyonce.Mark, patient bool) (id int64, err error) {
+func (r *Records) mark(ctx context.Context, m exactlyonce.Request, patient bool) (id int64, err error) {
 	err = pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
 		timeout := patienceSQL
 		if !patient {
@@ -344,7 +342,7 @@ func (r *Records) mark(ctx context.Context, m exactlyonce.Mark, patient bool) (i
 		if _, err := tx.Exec(ctx, lockAloneSQL, lockOf(m.Scope, m.Client)); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, markSQL, m.Scope, uuid(m.Client), min(m.Before, recordsql.Collected), r.clock.Now().UnixMicro()).Scan(&id)
+		return tx.QueryRow(ctx, markSQL, m.Scope, uuid(m.Client), min(m.First, recordsql.Collected), r.clock.Now().UnixMicro()).Scan(&id)
 	})
 	return id, err
 }
@@ -547,5 +545,5 @@ func describe(what string, req exactlyonce.Request, err error) error {
 }
 
 func explain(err error) error {
-	return sqlmigrate.Explain(err, "pgrecords.Migrate", "weir_clients", "weir_answers")
+	return sqlmigrate.Explain(err, "pgrecords.Records.Migrate", "weir_clients", "weir_answers")
 }

@@ -99,7 +99,7 @@ func count(ctx context.Context, pool *pgxpool.Pool, name string) (n int, err err
 
 func open(t testing.TB, pool *pgxpool.Pool) *pgrecords.Records {
 	t.Helper()
-	require.NoError(t, pgrecords.Migrate(context.Background(), pool))
+	require.NoError(t, pgrecords.New(pool).Migrate(context.Background()))
 	return pgrecords.New(pool)
 }
 
@@ -161,7 +161,7 @@ func testOldSnapshot(t *testing.T, server *pgtest.Server) {
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), "SELECT 1 FROM weir_clients") // the snapshot
 		require.NoError(t, err)
-		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: client, Before: 2}}))
+		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: 2}}}))
 		assert.Equal(t, "40001", code(r.Put(t.Context(), tx, request(client, 1, 2), nil)))
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
@@ -181,7 +181,7 @@ func testMarkWaitsPatiently(t *testing.T, server *pgtest.Server) {
 	require.NoError(t, r.Put(t.Context(), tx, request(client, 2, 1), nil))
 	marked := make(chan error, 1)
 	go func() {
-		marked <- r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: client, Before: 2}})
+		marked <- r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: 2}}})
 	}()
 	require.Eventually(t, func() bool { // it waits for its lock
 		var n int
@@ -199,11 +199,11 @@ func testMarkWaitsPatiently(t *testing.T, server *pgtest.Server) {
 	}
 	require.NoError(t, tx.Commit(t.Context()))
 	if <-marked != nil { // on a slow machine
-		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: client, Before: 2}}))
+		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: 2}}}))
 	}
-	state, _, err := r.Find(t.Context(), request(client, 1, 2))
+	state, _, err := stateOf(r.Find(t.Context(), request(client, 1, 2)))
 	require.NoError(t, err)
-	assert.Equal(t, exactlyonce.StateStale, state)
+	assert.Equal(t, "stale", state)
 }
 
 // A transaction that has put and stays open, since its process is frozen, holds up the marks of its clients for a moment, and no
@@ -228,13 +228,13 @@ func testFrozenTransaction(t *testing.T, server *pgtest.Server) {
 		require.NoError(t, r.Put(t.Context(), tx, request(frozen, 100, 1), nil))
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		err = r.Acknowledge(ctx, []exactlyonce.Mark{{Scope: "s", Client: frozen, Before: 2}, {Scope: "s", Client: other, Before: 2}})
+		err = r.Acknowledge(ctx, []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: frozen, First: 2}}, {Scope: "s", ID: exactlyonce.ID{Client: other, First: 2}}})
 		require.Equal(t, "55P03", code(err))
 		require.ErrorContains(t, err, frozen.String())
 		require.NoError(t, ctx.Err())
-		state, _, err := r.Find(t.Context(), request(other, 1, 2))
+		state, _, err := stateOf(r.Find(t.Context(), request(other, 1, 2)))
 		require.NoError(t, err)
-		require.Equal(t, exactlyonce.StateStale, state)
+		require.Equal(t, "stale", state)
 		mock.Add(48 * time.Hour)
 		_, clients, err := r.Collect(ctx, mock.Now().Add(-10*time.Minute), mock.Now().Add(-time.Hour))
 		require.NoError(t, err)
@@ -242,10 +242,10 @@ func testFrozenTransaction(t *testing.T, server *pgtest.Server) {
 		cancel()
 
 		require.NoError(t, tx.Commit(t.Context()))
-		state, _, err = r.Find(t.Context(), request(frozen, 100, 2))
+		state, _, err = stateOf(r.Find(t.Context(), request(frozen, 100, 2)))
 		require.NoError(t, err)
-		require.Equal(t, exactlyonce.StateCompleted, state)
-		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: frozen, Before: 2}}))
+		require.Equal(t, "completed", state)
+		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: frozen, First: 2}}}))
 	}
 }
 
@@ -438,7 +438,7 @@ func testExecErrors(t *testing.T, server *pgtest.Server) {
 	r := open(t, pool)
 	client := exactlyonce.NewClient()
 	errRefused := errors.New("refused")
-	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: client, Before: 2}}))
+	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: 2}}}))
 	const n = 40
 	errs := make([]error, n+2)
 	var wg sync.WaitGroup
@@ -459,22 +459,22 @@ func testExecErrors(t *testing.T, server *pgtest.Server) {
 	wg.Wait()
 	want := 0
 	for i := 1; i <= n+1; i++ {
-		state, _, err := r.Find(t.Context(), request(client, int64(i), 2))
+		state, _, err := stateOf(r.Find(t.Context(), request(client, int64(i), 2)))
 		require.NoError(t, err)
 		switch {
 		case i == 1:
 			assert.ErrorIs(t, errs[i], exactlyonce.ErrStale)
 		case i%8 == 3:
 			assert.Equal(t, "22012", code(errs[i]))
-			assert.Equal(t, exactlyonce.StateNew, state)
+			assert.Equal(t, "new", state)
 		case i%8 == 5:
 			assert.ErrorIs(t, errs[i], errRefused)
-			assert.Equal(t, exactlyonce.StateNew, state)
+			assert.Equal(t, "new", state)
 		case i%8 == 7:
 			assert.ErrorContains(t, errs[i], "panic in user code: seven")
 		default:
 			assert.NoError(t, errs[i])
-			assert.Equal(t, exactlyonce.StateCompleted, state)
+			assert.Equal(t, "completed", state)
 			want++
 		}
 	}
@@ -482,7 +482,7 @@ func testExecErrors(t *testing.T, server *pgtest.Server) {
 	require.NoError(t, err)
 	assert.Equal(t, want, total)
 	_, err = r.Exec(t.Context(), exactlyonce.Request{}, pgrecords.Statement{})
-	assert.ErrorIs(t, err, exactlyonce.ErrInvalidID)
+	assert.ErrorIs(t, err, exactlyonce.ErrInvalid)
 	mismatch := request(client, 2, 2)
 	_, err = r.Exec(t.Context(), mismatch, pgrecords.Statement{SQL: add, Args: []any{"total"}})
 	assert.NoError(t, err, "the record answers")
@@ -565,9 +565,9 @@ func testExecRestored(t *testing.T, server *pgtest.Server) {
 			exec(pgrecords.New(pool), request(exactlyonce.NewClient(), 1, 1))
 		}
 		exec(r, request(client, 2, 1))
-		state, _, err := r.Find(t.Context(), request(client, 2, 2))
+		state, _, err := stateOf(r.Find(t.Context(), request(client, 2, 2)))
 		require.NoError(t, err)
-		require.Equal(t, exactlyonce.StateCompleted, state, "others=%v", others)
+		require.Equal(t, "completed", state, "others=%v", others)
 	}
 }
 
@@ -647,9 +647,9 @@ END $$`)
 	assert.Equal(t, "done", string(answer))
 	_, err = r.Exec(t.Context(), request(client, 2, 1), pgrecords.Statement{SQL: "SELECT flaky($1)", Args: []any{1000}, Answer: text})
 	assert.Equal(t, "40P01", code(err))
-	state, _, err := r.Find(t.Context(), request(client, 2, 1))
+	state, _, err := stateOf(r.Find(t.Context(), request(client, 2, 1)))
 	require.NoError(t, err)
-	assert.Equal(t, exactlyonce.StateNew, state)
+	assert.Equal(t, "new", state)
 }
 
 // A database without the tables is one whose user has forgotten Migrate.
@@ -663,10 +663,23 @@ func testNotMigrated(t *testing.T, server *pgtest.Server) {
 			_, err := r.Run(ctx, req, func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil })
 			return err
 		},
-		"exec":        func() error { _, err := r.Exec(ctx, req, pgrecords.Statement{SQL: "SELECT 1"}); return err },
-		"acknowledge": func() error { return r.Acknowledge(ctx, []exactlyonce.Mark{{Client: req.Client, Before: 1}}) },
-		"collect":     func() error { _, _, err := r.Collect(ctx, time.Now(), time.Now()); return err },
+		"exec": func() error { _, err := r.Exec(ctx, req, pgrecords.Statement{SQL: "SELECT 1"}); return err },
+		"acknowledge": func() error {
+			return r.Acknowledge(ctx, []exactlyonce.Request{{ID: exactlyonce.ID{Client: req.Client, First: 1}}})
+		},
+		"collect": func() error { _, _, err := r.Collect(ctx, time.Now(), time.Now()); return err },
 	} {
-		assert.ErrorContains(t, call(), "call pgrecords.Migrate", name)
+		assert.ErrorContains(t, call(), "call pgrecords.Records.Migrate", name)
 	}
+}
+
+// stateOf names what Find has found.
+func stateOf(answer []byte, found bool, err error) (string, []byte, error) {
+	switch {
+	case errors.Is(err, exactlyonce.ErrStale):
+		return "stale", nil, nil
+	case found:
+		return "completed", answer, err
+	}
+	return "new", answer, err
 }

@@ -19,14 +19,14 @@ func TestBesideQueues(t *testing.T) {
 			require.NoError(t, err)
 			defer db.Close()
 			if queuesFirst {
-				require.NoError(t, sqlite.Migrate(t.Context(), db))
+				require.NoError(t, sqlite.New(db).Migrate(t.Context()))
 			}
-			require.NoError(t, sqliterecords.Migrate(t.Context(), db))
-			require.NoError(t, sqlite.Migrate(t.Context(), db))
+			require.NoError(t, sqliterecords.New(db).Migrate(t.Context()))
+			require.NoError(t, sqlite.New(db).Migrate(t.Context()))
 
-			state, _, err := sqliterecords.New(db).Find(t.Context(), exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1}, Sequence: 1, Attempt: 1}})
+			state, _, err := stateOf(sqliterecords.New(db).Find(t.Context(), exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1}, Sequence: 1, Attempt: 1}}))
 			require.NoError(t, err)
-			require.Equal(t, exactlyonce.StateNew, state)
+			require.Equal(t, "new", state)
 			queues := sqlite.New(db)
 			_, err = queues.Records(t.Context(), "job", "", 1)
 			require.NoError(t, err)

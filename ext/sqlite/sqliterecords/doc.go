@@ -3,9 +3,9 @@
 //
 //	db, err := sqlite.OpenDB(ctx, "accounts.db")
 //	…
-//	err = sqliterecords.Migrate(ctx, db)
-//	…
 //	records := sqliterecords.New(db)
+//	err = records.Migrate(ctx)
+//	…
 //	// In the handler of a request:
 //	answer, err := records.Run(ctx, req, func(ctx context.Context, tx *sqlite.Tx) ([]byte, error) {
 //		_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance - ? WHERE id = ?", amount, id)
@@ -32,7 +32,7 @@
 //
 // # Migrations
 //
-// [Migrate] makes the tables weir_clients and weir_answers. The same files are [Migrations], for a migrator of your own.
+// [Records.Migrate] makes the tables weir_clients and weir_answers. The same files are [Records.Migrations], for a migrator of your own.
 //
 // # Concurrency
 //

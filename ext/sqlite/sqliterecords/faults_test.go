@@ -40,9 +40,9 @@ func TestStatementsThatFail(t *testing.T) {
 			return db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error { return r.Put(ctx, tx, req, []byte("x")) })
 		}
 	}
-	find := func(req exactlyonce.Request) exactlyonce.State {
+	find := func(req exactlyonce.Request) string {
 		t.Helper()
-		state, _, err := r.Find(ctx, req)
+		state, _, err := stateOf(r.Find(ctx, req))
 		require.NoError(t, err)
 		return state
 	}
@@ -57,13 +57,13 @@ func TestStatementsThatFail(t *testing.T) {
 
 	mark := func(before int64) func() error {
 		return func() error {
-			return r.Acknowledge(ctx, []exactlyonce.Mark{{Scope: "s", Client: client, Before: before}})
+			return r.Acknowledge(ctx, []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: before}}})
 		}
 	}
 	failing("UPDATE ON weir_clients", mark(1))
 	failing("DELETE ON weir_answers", mark(2))
-	require.Equal(t, exactlyonce.StateStale, find(request(client, 1)))
-	require.Equal(t, exactlyonce.StateCompleted, find(request(client, 2)))
+	require.Equal(t, "stale", find(request(client, 1)))
+	require.Equal(t, "completed", find(request(client, 2)))
 
 	var answers, clients int
 	collect := func(age, silence time.Duration) func() error {
@@ -75,11 +75,11 @@ func TestStatementsThatFail(t *testing.T) {
 	mock.Add(time.Hour)
 	failing("UPDATE OF answer ON weir_answers", collect(time.Minute, 2*time.Hour))
 	require.Equal(t, [...]int{2, 0}, [...]int{answers, clients}, "that of the failing client, and that of Run")
-	require.Equal(t, exactlyonce.StateStale, find(request(client, 2)))
+	require.Equal(t, "stale", find(request(client, 2)))
 	require.NoError(t, put(request(client, 3))())
 	mock.Add(3 * time.Hour)
 	failing("UPDATE OF mark ON weir_clients", collect(time.Hour, time.Hour))
-	require.Equal(t, exactlyonce.StateStale, find(request(client, 3)))
+	require.Equal(t, "stale", find(request(client, 3)))
 
 	other := exactlyonce.NewClient()
 	require.NoError(t, put(request(other, 1))())
@@ -87,9 +87,9 @@ func TestStatementsThatFail(t *testing.T) {
 	exec("CREATE TRIGGER broken BEFORE DELETE ON weir_answers BEGIN SELECT RAISE(ABORT, 'broken'); END")
 	require.ErrorContains(t, collect(time.Hour, time.Hour)(), "broken", "the rows of a silent client")
 	exec("DROP TRIGGER broken")
-	require.Equal(t, exactlyonce.StateCompleted, find(request(other, 1)))
+	require.Equal(t, "completed", find(request(other, 1)))
 	require.NoError(t, collect(time.Hour, time.Hour)())
-	require.Equal(t, exactlyonce.StateStale, find(request(other, 1)))
+	require.Equal(t, "stale", find(request(other, 1)))
 	mock.Add(24 * time.Hour)
 	failing("DELETE ON weir_clients", collect(time.Hour, time.Hour))
 	require.Equal(t, 3, clients)
@@ -125,7 +125,7 @@ func TestRunAloneWhenStale(t *testing.T) {
 	db := place(t)
 	r := sqliterecords.New(db)
 	client := exactlyonce.NewClient()
-	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: client, Before: 5}}))
+	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: 5}}}))
 	stale, done := request(client, 1), request(client, 7)
 	stale.Attempt = 2
 	_, err := r.Run(t.Context(), done, func(context.Context, *sqlite.Tx) ([]byte, error) { return []byte("answer 0"), nil })

@@ -24,22 +24,22 @@ func TestFormatOfTables(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, records.Put(t.Context(), tx, req, []byte("done")))
 	require.NoError(t, tx.Commit())
-	require.NoError(t, records.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "ann", Client: req.Client, Before: 16}}))
-	tables := golden.Database{DB: db.Writer(), Files: sqliterecords.Migrations(), Tables: []string{"weir_clients", "weir_answers"}}
+	require.NoError(t, records.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "ann", ID: exactlyonce.ID{Client: req.Client, First: 16}}}))
+	tables := golden.Database{DB: db.Writer(), Files: records.Migrations(), Tables: []string{"weir_clients", "weir_answers"}}
 	script := golden.Written(t, "answers-2.sql", tables.Script(t))
 
 	old, err := sqlite.OpenDB(t.Context(), filepath.Join(t.TempDir(), "old.db"))
 	require.NoError(t, err)
 	defer old.Close()
 	golden.Run(t.Context(), t, old.Writer(), script)
-	require.NoError(t, sqliterecords.Migrate(t.Context(), old))
+	require.NoError(t, sqliterecords.New(old).Migrate(t.Context()))
 	records = sqliterecords.New(old)
-	state, answer, err := records.Find(t.Context(), req)
+	state, answer, err := stateOf(records.Find(t.Context(), req))
 	require.NoError(t, err)
-	require.Equal(t, exactlyonce.StateCompleted, state)
+	require.Equal(t, "completed", state)
 	require.Equal(t, "done", string(answer))
 	req.Sequence = 15
-	state, _, err = records.Find(t.Context(), req)
+	state, _, err = stateOf(records.Find(t.Context(), req))
 	require.NoError(t, err)
-	require.Equal(t, exactlyonce.StateStale, state)
+	require.Equal(t, "stale", state)
 }

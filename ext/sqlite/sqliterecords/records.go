@@ -22,7 +22,7 @@ import (
 var migrations embed.FS
 
 // Migrations returns the SQL files that make the tables: "0001_records.sql" and so on.
-func Migrations() fs.FS {
+func (*Records) Migrations() fs.FS {
 	files, _ := fs.Sub(migrations, "migrations") // the name is a good one
 	return files
 }
@@ -52,9 +52,9 @@ func New(db *sqlite.DB) *Records {
 	return r
 }
 
-// Migrate makes the tables in db, or updates them to this version.
-func Migrate(ctx context.Context, db *sqlite.DB) error {
-	return sqlmigrate.Apply(ctx, db.Writer(), sqlmigrate.SQLite, "sqliterecords", Migrations())
+// Migrate makes the tables, or updates them to this version. It can be called at each start.
+func (r *Records) Migrate(ctx context.Context) error {
+	return sqlmigrate.Apply(ctx, r.db.Writer(), sqlmigrate.SQLite, "sqliterecords", r.Migrations())
 }
 
 const (
@@ -108,32 +108,32 @@ WHERE id = ?1 RETURNING phase, mark`
 )
 
 // Find implements exactlyonce.Records.
-func (r *Records) Find(ctx context.Context, req exactlyonce.Request) (exactlyonce.State, []byte, error) {
+func (r *Records) Find(ctx context.Context, req exactlyonce.Request) (answer []byte, found bool, err error) {
 	if err := req.Validate(); err != nil {
-		return exactlyonce.StateNew, nil, err
+		return nil, false, err
 	}
-	_, state, answer, err := find(ctx, r.db.Reader(), req)
+	_, answer, found, err = find(ctx, r.db.Reader(), req)
 	if err != nil {
-		return exactlyonce.StateNew, nil, describe("find", req, err)
+		return nil, false, describe("find", req, err)
 	}
-	return state, answer, nil
+	return answer, found, nil
 }
 
 // find also reports whether the client is known.
 func find(ctx context.Context, q interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }, req exactlyonce.Request,
-) (known bool, state exactlyonce.State, answer []byte, err error) {
+) (known bool, answer []byte, found bool, err error) {
 	var f recordsql.Found
 	err = q.QueryRowContext(ctx, findSQL, req.Scope, req.Client[:], req.Sequence, req.Step).
 		Scan(&f.Mark, &f.Present, &f.Fingerprint, &f.Answered, &f.Answer)
 	if errors.Is(err, sql.ErrNoRows) {
-		return false, exactlyonce.StateNew, nil, nil
+		return false, nil, false, nil
 	}
 	if err == nil {
-		state, answer, err = f.State(&req)
+		answer, found, err = f.Find(&req)
 	}
-	return true, state, answer, err
+	return true, answer, found, err
 }
 
 // Put implements exactlyonce.Store.
@@ -157,14 +157,12 @@ func (r *Records) put(ctx context.Context, tx Tx, req exactlyonce.Request, answe
 		if n, err := result.RowsAffected(); err != nil || n == 1 {
 			return err
 		}
-		known, state, _, err := find(ctx, tx, req)
+		known, _, found, err := find(ctx, tx, req)
 		switch {
 		case err != nil:
 			return err
-		case state == exactlyonce.StateCompleted:
-			return exactlyonce.ErrCompleted
-		case state == exactlyonce.StateStale:
-			return exactlyonce.ErrStale
+		case found:
+			return exactlyonce.ErrInProgress
 		case known || created:
 			return errors.New("the record was not stored")
 		}
@@ -175,17 +173,17 @@ func (r *Records) put(ctx context.Context, tx Tx, req exactlyonce.Request, answe
 }
 
 // Acknowledge implements exactlyonce.Records.
-func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) error {
+func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Request) error {
 	for _, m := range marks {
 		if m.Client.IsZero() {
-			return fmt.Errorf("%w: the mark %d lacks a client", exactlyonce.ErrInvalidID, m.Before)
+			return fmt.Errorf("%w: the mark %d lacks a client", exactlyonce.ErrInvalid, m.First)
 		}
 	}
 	ids := make([]int64, len(marks))
 	now := r.clock.Now().UnixMicro()
 	err := r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
 		for i, m := range marks {
-			_, err := tx.ExecContext(ctx, markSQL, m.Scope, m.Client[:], min(m.Before, recordsql.Collected), now)
+			_, err := tx.ExecContext(ctx, markSQL, m.Scope, m.Client[:], min(m.First, recordsql.Collected), now)
 			if err != nil {
 				return err
 			}
@@ -200,7 +198,7 @@ func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Mark) err
 		if err != nil {
 			break
 		}
-		err = r.trim(ctx, ids[i], m.Before) // they are stale already
+		err = r.trim(ctx, ids[i], m.First) // they are stale already
 	}
 	if err != nil {
 		return fmt.Errorf("sqliterecords: acknowledge %d marks: %w", len(marks), explain(err))
@@ -400,5 +398,5 @@ func describe(what string, req exactlyonce.Request, err error) error {
 }
 
 func explain(err error) error {
-	return sqlmigrate.Explain(err, "sqliterecords.Migrate", "weir_clients", "weir_answers")
+	return sqlmigrate.Explain(err, "sqliterecords.Records.Migrate", "weir_clients", "weir_answers")
 }

@@ -36,7 +36,7 @@ func open(t testing.TB, path string) *sqlite.DB {
 	db, err := sqlite.OpenDB(context.Background(), path)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, db.Close()) })
-	require.NoError(t, sqliterecords.Migrate(context.Background(), db))
+	require.NoError(t, sqliterecords.New(db).Migrate(context.Background()))
 	return db
 }
 
@@ -136,7 +136,7 @@ func TestRunErrors(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 1, total)
 
-	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: req.Client, Before: 10}}))
+	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: req.Client, First: 10}}}))
 	for attempt := 1; attempt < 3; attempt++ {
 		req.Attempt = attempt
 		_, err = effect(nil)
@@ -144,7 +144,7 @@ func TestRunErrors(t *testing.T) {
 	}
 	req.Sequence = 0
 	_, err = effect(nil)
-	assert.ErrorIs(t, err, exactlyonce.ErrInvalidID)
+	assert.ErrorIs(t, err, exactlyonce.ErrInvalid)
 }
 
 var _ sqliterecords.Tx = (*sql.Tx)(nil)
@@ -164,14 +164,16 @@ func TestNotMigrated(t *testing.T) {
 		"put": func() error {
 			return db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error { return r.Put(ctx, tx, req, nil) })
 		},
-		"acknowledge": func() error { return r.Acknowledge(ctx, []exactlyonce.Mark{{Client: req.Client, Before: 1}}) },
-		"collect":     func() error { _, _, err := r.Collect(ctx, time.Now(), time.Now()); return err },
+		"acknowledge": func() error {
+			return r.Acknowledge(ctx, []exactlyonce.Request{{ID: exactlyonce.ID{Client: req.Client, First: 1}}})
+		},
+		"collect": func() error { _, _, err := r.Collect(ctx, time.Now(), time.Now()); return err },
 	} {
 		err := call()
 		require.ErrorContains(t, err, "no such table: weir_", name)
-		require.Equal(t, 1, strings.Count(err.Error(), "call sqliterecords.Migrate"), "%s: %v", name, err)
+		require.Equal(t, 1, strings.Count(err.Error(), "call sqliterecords.Records.Migrate"), "%s: %v", name, err)
 	}
-	require.NoError(t, sqliterecords.Migrate(ctx, db))
+	require.NoError(t, sqliterecords.New(db).Migrate(ctx))
 	_, err = r.Run(ctx, req, func(ctx context.Context, tx *sqlite.Tx) ([]byte, error) {
 		_, err := tx.ExecContext(ctx, "INSERT INTO orders (id) VALUES (1)")
 		return nil, err
@@ -239,4 +241,15 @@ CREATE TRIGGER look AFTER UPDATE ON weir_clients BEGIN INSERT INTO looks VALUES 
 	var plan string
 	require.NoError(t, db.Reader().QueryRow("EXPLAIN QUERY PLAN "+sqliterecords.DueSQL, 0, 0, 1, 1).Scan(new(int), new(int), new(int), &plan))
 	require.Contains(t, plan, "INDEX weir_clients_phase (phase=? AND phase_at<?)")
+}
+
+// stateOf names what Find has found.
+func stateOf(answer []byte, found bool, err error) (string, []byte, error) {
+	switch {
+	case errors.Is(err, exactlyonce.ErrStale):
+		return "stale", nil, nil
+	case found:
+		return "completed", answer, err
+	}
+	return "new", answer, err
 }

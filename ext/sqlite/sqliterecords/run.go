@@ -56,7 +56,7 @@ func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(
 		return c.answer, nil
 	}
 	// Law X2: whatever failed, the record says whether an attempt took effect. The caller's context may be over.
-	if state, stored, findErr := r.Find(context.WithoutCancel(ctx), req); findErr == nil && state == exactlyonce.StateCompleted {
+	if stored, found, findErr := r.Find(context.WithoutCancel(ctx), req); findErr == nil && found {
 		return stored, nil
 	}
 	return nil, explain(err)
@@ -81,18 +81,14 @@ func (r *Records) runAlone(c *call) error {
 // lookUp sets the answer and reports true if another attempt has completed the request: then its effect need not run. It
 // returns an error if the effect must not run.
 func (c *call) lookUp(ctx context.Context, tx *sqlite.Tx) (done bool, err error) {
-	_, state, answer, err := find(ctx, tx, c.req)
-	switch {
-	case err != nil:
-	case state == exactlyonce.StateCompleted:
-		c.answer = answer
-		return true, nil
-	case state == exactlyonce.StateStale:
-		err = exactlyonce.ErrStale
-	default:
-		return false, nil
+	_, answer, found, err := find(ctx, tx, c.req)
+	if err != nil {
+		return false, describe("find", c.req, err)
 	}
-	return false, describe("find", c.req, err)
+	if found {
+		c.answer = answer
+	}
+	return found, nil
 }
 
 // runAll runs a batch in one transaction. If that fails, its calls are to run alone.

@@ -108,9 +108,9 @@ func TestRunShares(t *testing.T) {
 		require.Equal(t, "answer 1", c.answer)
 		require.Equal(t, []*sqlite.Tx{runs[0].txs[0]}, c.txs, "a transaction of its own")
 		requireEffects(t, db, 1, c.req)
-		state, answer, err := r.Find(t.Context(), c.req)
+		state, answer, err := stateOf(r.Find(t.Context(), c.req))
 		require.NoError(t, err)
-		require.Equal(t, exactlyonce.StateCompleted, state)
+		require.Equal(t, "completed", state)
 		require.Equal(t, "answer 1", string(answer))
 		if c.req.Fingerprint != [32]byte{} {
 			c.req.Fingerprint[31]++
@@ -125,7 +125,7 @@ func TestRunBesideKnown(t *testing.T) {
 	db := place(t)
 	r := sqliterecords.New(db)
 	marked, c := exactlyonce.NewClient(), exactlyonce.NewClient()
-	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Mark{{Scope: "s", Client: marked, Before: 5}}))
+	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: marked, First: 5}}}))
 	done := request(c, 1)
 	done.Fingerprint = [32]byte{1}
 	_, err := r.Run(t.Context(), done, func(context.Context, *sqlite.Tx) ([]byte, error) { return []byte("done"), nil })

@@ -135,7 +135,7 @@ func RunKilled(t *testing.T, p Place, stride int) {
 	db := watch(p.Driver, dsn, &Hooks{})
 	db.SetMaxOpenConns(1)
 	defer func() { assert.NoError(t, db.Close()) }()
-	require.NoError(t, keys.Migrate(t.Context(), db, p.Dialect))
+	require.NoError(t, keys.New(db, p.Dialect, keys.Config{}).Migrate(t.Context()))
 	_, err := db.ExecContext(t.Context(), rideTables)
 	require.NoError(t, err)
 	ledger := t.TempDir() + "/ledger"

@@ -39,14 +39,14 @@ func (b *bench) format() {
 		require.NoError(b, err)
 	}
 	tables := golden.Database{
-		DB: b.db, Files: keys.Migrations(b.place.Dialect), Tables: []string{"weir_keys", "weir_key_steps"}, Postgr: b.place.Dialect == keys.PostgreSQL,
+		DB: b.db, Files: b.place.Dialect.Migrations(), Tables: []string{"weir_keys", "weir_key_steps"}, Postgr: b.place.Dialect == keys.PostgreSQL,
 	}
 	script := golden.Written(b, "keys-1.sql", tables.Script(b))
 
 	old := watch(b.place.Driver, b.place.New(b.T), &Hooks{})
 	defer func() { require.NoError(b, old.Close()) }()
 	golden.Run(b.Context(), b, old, script)
-	require.NoError(b, keys.Migrate(b.Context(), old, b.place.Dialect))
+	require.NoError(b, keys.New(old, b.place.Dialect, keys.Config{}).Migrate(b.Context()))
 	again := keys.New(old, b.place.Dialect, keys.Config{Clock: b.clock})
 	response, err := again.Operation("order", func(context.Context, *keys.Run) (exactlyonce.Response, error) {
 		return exactlyonce.Response{}, context.Canceled // it is not run again

@@ -23,7 +23,7 @@ func post(url, key, body string) (*http.Response, string, error) {
 		return nil, "", err
 	}
 	if key != "" {
-		req.Header.Set(keys.Header, key)
+		req.Header.Set("Idempotency-Key", key)
 	}
 	req.Header.Set("User", "a")
 	resp, err := http.DefaultClient.Do(req)
@@ -87,7 +87,7 @@ func (b *bench) http() {
 	gone, cancel := context.WithCancel(b.Context())
 	p.between = func(context.Context, *keys.Run) error { cancel(); return nil }
 	req := httptest.NewRequestWithContext(gone, http.MethodPost, "/", strings.NewReader("body"))
-	req.Header.Set(keys.Header, "k7")
+	req.Header.Set("Idempotency-Key", "k7")
 	req.Header.Set("User", "a")
 	recorder := httptest.NewRecorder()
 	o.Handler(config).ServeHTTP(recorder, req)

@@ -54,8 +54,8 @@ func Run(t *testing.T, p Place) {
 			b.db.SetMaxOpenConns(p.Conns)
 			b.db.SetMaxIdleConns(p.Conns)
 			t.Cleanup(func() { assert.NoError(t, b.db.Close()) })
-			require.NoError(t, keys.Migrate(t.Context(), b.db, p.Dialect))
-			require.NoError(t, keys.Migrate(t.Context(), b.db, p.Dialect))
+			require.NoError(t, keys.New(b.db, p.Dialect, keys.Config{}).Migrate(t.Context()))
+			require.NoError(t, keys.New(b.db, p.Dialect, keys.Config{}).Migrate(t.Context()))
 			_, err := b.db.ExecContext(t.Context(), "CREATE TABLE effects (name TEXT NOT NULL)")
 			require.NoError(t, err)
 			b.keys = b.server()
@@ -78,13 +78,13 @@ func (b *bench) notMigrated() {
 		"reap":     func() error { _, _, err := k.Reap(b.Context()); return err },
 		"count":    func() error { _, err := k.Count(b.Context()); return err },
 		"list": func() error {
-			for _, err := range keys.List(b.Context(), db, keys.Filter{}) {
+			for _, err := range k.List(b.Context(), keys.Filter{}) {
 				return err
 			}
 			return nil
 		},
 	} {
-		assert.ErrorContains(b, call(), "call keys.Migrate", name)
+		assert.ErrorContains(b, call(), "call keys.Keys.Migrate", name)
 	}
 }
 
@@ -314,7 +314,7 @@ func (b *bench) takeover() {
 		return nil
 	}
 	_, err = o.Do(b.Context(), request("a", "k2"))
-	assert.ErrorIs(b, err, keys.ErrLockLost)
+	assert.ErrorIs(b, err, exactlyonce.ErrInProgress)
 	assert.Equal(b, 1, b.effects("third"))
 	p.between = nil
 	_, err = o.Do(b.Context(), request("a", "k2"))
@@ -328,14 +328,14 @@ func (b *bench) takeover() {
 	require.NoError(b, err)
 	assert.Equal(b, 3, b.effects("third"))
 
-	// The old run's lock is not its own any more when it commits late: ErrLockLost.
+	// The old run's lock is not its own any more when it commits late.
 	p.between = func(ctx context.Context, run *keys.Run) error {
 		p.between = nil
 		_, err := b.db.ExecContext(ctx, "UPDATE weir_keys SET fence = fence + 1 WHERE idempotency_key = 'k3'")
 		return err
 	}
 	_, err = o.Do(b.Context(), request("a", "k3"))
-	assert.ErrorIs(b, err, keys.ErrLockLost)
+	assert.ErrorIs(b, err, exactlyonce.ErrInProgress)
 	assert.Equal(b, keys.Stats{New: 4, Resumed: 3, Stale: 2}, b.keys.Stats())
 	assert.Equal(b, 3, b.effects("third"))
 }
@@ -420,7 +420,7 @@ func (b *bench) limits() {
 		req := request("a", "k")
 		change(&req)
 		_, err := o.Do(b.Context(), req)
-		assert.ErrorIs(b, err, keys.ErrInvalid)
+		assert.ErrorIs(b, err, exactlyonce.ErrInvalid)
 		assert.ErrorContains(b, err, field)
 	}
 	assert.Zero(b, count(b.T, b.db, "SELECT count(*) FROM weir_keys"))

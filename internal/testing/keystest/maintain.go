@@ -74,7 +74,7 @@ func (b *bench) list() {
 	expect := func(f keys.Filter, want ...string) (last keys.Info) {
 		b.Helper()
 		var got []string
-		for i, err := range keys.List(b.Context(), b.db, f) {
+		for i, err := range b.keys.List(b.Context(), f) {
 			require.NoError(b, err)
 			got, last = append(got, i.Key), i
 		}
@@ -94,13 +94,13 @@ func (b *bench) list() {
 	expect(keys.Filter{Key: "unfinished", User: "b", Operation: "op"}, "unfinished")
 	expect(keys.Filter{Finished: true, User: "a", Key: "unfinished"})
 	expect(keys.Filter{Operation: "another"})
-	for _, err := range keys.List(b.Context(), b.db, keys.Filter{Finished: true}) {
+	for _, err := range b.keys.List(b.Context(), keys.Filter{Finished: true}) {
 		require.NoError(b, err)
 		break
 	}
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
-	for _, err := range keys.List(ctx, b.db, keys.Filter{}) {
+	for _, err := range b.keys.List(ctx, keys.Filter{}) {
 		assert.ErrorIs(b, err, context.Canceled)
 	}
 }
@@ -184,7 +184,7 @@ func (b *bench) end() {
 	require.ErrorIs(b, err, broken)
 	b.clock.Add(48 * time.Hour)
 	var id string
-	for i, err := range keys.List(b.Context(), b.db, keys.Filter{}) {
+	for i, err := range b.keys.List(b.Context(), keys.Filter{}) {
 		require.NoError(b, err)
 		id = i.ID
 	}
@@ -203,8 +203,8 @@ func (b *bench) end() {
 	again, err := o.Do(b.Context(), request("a", "k"))
 	require.NoError(b, err)
 	assert.Equal(b, refunded, again)
-	assert.ErrorIs(b, b.keys.End(b.Context(), id, refunded), keys.ErrInvalid, "it has ended")
-	assert.ErrorIs(b, b.keys.End(b.Context(), "another", refunded), keys.ErrInvalid)
+	assert.ErrorIs(b, b.keys.End(b.Context(), id, refunded), exactlyonce.ErrInvalid, "it has ended")
+	assert.ErrorIs(b, b.keys.End(b.Context(), "another", refunded), exactlyonce.ErrInvalid)
 	assert.ErrorContains(b, b.keys.End(b.Context(), id, exactlyonce.Response{}), "status 0")
 	b.clock.Add(2 * time.Hour)
 	removed, _, err := b.keys.Reap(b.Context())

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/stretchr/testify/assert"
@@ -25,9 +26,9 @@ func (b *bench) provider() {
 	charges := map[string]bool{}
 	favourite := "A"
 	handle := func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
-		charge, err := keys.CallProvider(ctx, run, "charge", func(refused []keys.Refusal) (string, bool) {
+		charge, err := keys.CallProvider(ctx, run, "charge", func(refused []string) (string, bool) {
 			for _, provider := range []string{favourite, "A", "B"} {
-				if !strings.Contains(fmt.Sprint(refused), provider+" ") {
+				if !slices.Contains(refused, provider) {
 					return provider, true
 				}
 			}

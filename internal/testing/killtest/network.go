@@ -163,8 +163,8 @@ func (n *network) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 // note counts a request, and returns its id without the attempt.
 func (n *network) note(req *http.Request, fault string) (id string, err error) {
-	parsed, err := exactlyonce.ParseID(req.Header.Get(exactlyonce.Header))
-	if err != nil {
+	var parsed exactlyonce.ID
+	if err := parsed.UnmarshalText([]byte(req.Header.Get(exactlyonce.Header))); err != nil {
 		return "", err
 	}
 	n.mu.Lock()

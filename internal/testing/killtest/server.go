@@ -45,7 +45,7 @@ func add(service Service, w http.ResponseWriter, req *http.Request) {
 	response := exactlyonce.Response{Status: http.StatusOK, Body: fmt.Append(nil, a.Position)}
 	stored, err := service.Add(req.Context(), request, a, response.Encode())
 	if err == nil {
-		response, err = exactlyonce.ParseResponse(stored)
+		err = response.Decode(stored)
 	}
 	if err != nil || rand.IntN(20) == 0 { // the handler around this one looks for the record
 		http.Error(w, fmt.Sprint("failed: ", err), http.StatusInternalServerError)

@@ -74,7 +74,7 @@ func Many(t *testing.T, s store.Inspector) {
 	timed("List of a thousand in the middle", func() {
 		first, err := s.List(t.Context(), "q", store.Filter{}, store.Page{Max: 1})
 		require.NoError(t, err)
-		list, err := s.List(t.Context(), "q", store.Filter{}, store.Page{After: first[0].Position + store.Position(n/2), Max: batch})
+		list, err := s.List(t.Context(), "q", store.Filter{}, store.Page{After: first[0].Position + int64(n/2), Max: batch})
 		require.NoError(t, err)
 		require.Len(t, list, batch)
 	})

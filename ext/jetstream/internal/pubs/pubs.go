@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 )
 
@@ -58,7 +58,7 @@ const (
 )
 
 // Refused returns err so that it matches [message.ErrRefused] if it says that a message can never be stored, as it is too large, and
-// [delivery.ErrFull] if it says that there is no room for it.
+// [store.ErrFull] if it says that there is no room for it.
 func Refused(err error) error {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	if !ok {
@@ -69,7 +69,7 @@ func Refused(err error) error {
 		return fmt.Errorf("%w: %w", message.ErrRefused, err)
 	case c == errCodeResources, c == errCodeMemoryFull, c == errCodeStorageFull, c == errCodeAccountLimits,
 		c == errCodeStoreFailed && (strings.Contains(api.Description, "maximum") || strings.Contains(api.Description, "no space")):
-		return fmt.Errorf("%w: %w", delivery.ErrFull, err)
+		return fmt.Errorf("%w: %w", store.ErrFull, err)
 	}
 	return err
 }
