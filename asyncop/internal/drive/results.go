@@ -22,7 +22,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 		e.in.ring.messages = make([]call.Message, len(e.in.ring.buf))
 		e.out.ring.messages = make([]call.Message, len(e.out.ring.buf))
 	}
-	d.attach(e, true)
+	d.attach(&attachment[IN, OUT]{port: e, drains: true})
 	go d.pull(e, &r)
 
 	var held call.Message // what the body has
