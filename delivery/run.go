@@ -43,8 +43,8 @@ type Operator[IN, OUT any] interface {
 // source and sink are a [Queue], or any other [Source] and [Sink]. For a queue Run makes a source of its own.
 //
 // op must have a failure policy, such as a failure sink. Without one, a message that cannot be processed ends each worker that gets it. op must
-// not end with ctx (asyncop.WithContext), since it could not drain then. Run returns an error for both before it begins. docs/choosing.md has a
-// whole worker.
+// not end with ctx (asyncop.WithContext), since it could not drain then. sink must not be the queue of source: a result has the id of its message,
+// which is in the queue until the result is safe. Run returns an error for these before it begins. docs/choosing.md has a whole worker.
 //
 // # The end
 //
@@ -105,6 +105,10 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 			w.breakOff()
 			return summary, fmt.Errorf("delivery: Run: %w", err)
 		}
+	}
+	if sameQueue(source, sink) {
+		w.breakOff()
+		return summary, errors.New("delivery: Run: the sink is the queue of the source: a result has the id of its message, which is still in the queue, so it would be lost")
 	}
 	if o, ok := op.(*asyncop.AsyncWaitOperator[IN, OUT]); ok { // what embeds one may not give it what Run receives
 		w.awaitRoom = o.AwaitRoom

@@ -52,6 +52,17 @@ func enginesOf(source, sink any) (all []hosted) {
 	return all
 }
 
+// sameQueue reports whether the ends of a worker are one queue, of an engine that keeps one message of an id.
+func sameQueue(source, sink any) bool {
+	type queue interface {
+		Name() string
+		Engine() Engine
+	}
+	a, is := source.(queue)
+	b, too := sink.(queue)
+	return is && too && a.Name() == b.Name() && !consumes(a.Engine()) && reflect.TypeOf(a.Engine()).Comparable() && a.Engine() == b.Engine()
+}
+
 // beside runs jobs of engines, and says there what this worker does, until the function that it returns is called.
 func (w *worker[IN, OUT]) beside(ctx context.Context, engines []hosted) (end func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))

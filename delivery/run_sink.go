@@ -37,7 +37,7 @@ func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 		if len(f.left) < before {
 			wait = firstWait
 		}
-		if len(f.left) == 0 {
+		if len(f.left) == 0 || err == nil {
 			continue
 		}
 		// The fault is the sink's: all wait until it is back, which holds up the source by the leases of what it has given.
@@ -55,6 +55,7 @@ type filling[OUT any] struct {
 	aside   []refusal[OUT]              // not taken while others were
 	took    int                         // how often the sink has taken something
 	down    bool                        // it has not taken any result of left since
+	few     int                         // so many of left come in portions, since it has not taken them together
 }
 
 // refusal is a result that the sink has not taken while it took others.
@@ -169,33 +170,48 @@ func (w *worker[IN, OUT]) putAgain(f *filling[OUT]) {
 	f.aside = rest
 }
 
-// put puts what is left into the sink, together and if that fails one by one, so that one of them does not hold up others (law D4). All is
-// left if the sink has taken none; else what it has not taken is aside.
+// put puts what is left into the sink, together and if that fails in portions, and those one by one, so that one of them does not hold up others
+// (law D4), and costs no put for each. Without an error the rest is left; else all is left if the sink has taken none, or what it has not taken is
+// aside.
 func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 	if len(f.left) == 0 || w.working.Err() != nil {
 		return context.Cause(w.working)
 	}
-	err := w.putSome(f.left)
+	n := len(f.left)
+	if f.few > 0 {
+		n = min(n, f.few, defaultBatch)
+	}
+	some, rest := f.left[:n], f.left[n:]
+	err := w.putSome(some)
 	if err == nil {
-		f.left = nil
+		f.left, f.few = rest, max(0, f.few-n)
 		f.worked()
 		return nil
 	}
-	all := slices.DeleteFunc(f.left, func(m message.Message[OUT]) bool { return !m.Pending() }) // the sink may have settled some
-	worked := len(all) < len(f.left)
-	f.left = all
+	all := slices.DeleteFunc(some, func(m message.Message[OUT]) bool { return !m.Pending() }) // the sink may have settled some
+	worked := len(all) < len(some)
 	if worked {
 		f.worked()
 	}
-	if len(all) == 1 && !worked {
+	f.left = slices.Concat(all, rest)
+	switch {
+	case len(all) > defaultBatch:
+		f.few = len(all)
+		return nil
+	case len(all) == 1 && !worked:
 		f.down = true
 		return err
 	}
+	return w.putEach(f, all, rest, worked, err)
+}
+
+// putEach puts all one by one, after they were not taken together. rest is what is left beside them.
+func (w *worker[IN, OUT]) putEach(f *filling[OUT], all, rest []message.Message[OUT], worked bool, err error) error {
 	var failed []message.Message[OUT]
 	refused := 0 // of failed: another one was taken after it
 	for i := range all {
 		if w.working.Err() != nil || !worked && i == putsInARow {
-			f.left = slices.Concat(all[i:], failed) // others first the next time
+			f.left = slices.Concat(all[i:], rest, failed) // others first the next time
 			f.down = true
 			return err
 		}
@@ -204,15 +220,19 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 			worked, refused = true, len(failed)
 			f.worked()
 		case errors.Is(alone, ErrFull): // it refuses none: all wait for room
-			f.left = slices.Concat(all[i:], failed)
+			f.left = slices.Concat(all[i:], rest, failed)
 			return alone
 		default:
 			failed, err = append(failed, all[i]), alone
 		}
 	}
-	f.left = failed
-	if f.down = !worked; f.down || len(failed) == 0 {
+	f.left = slices.Concat(rest, failed)
+	if f.down = !worked; f.down {
 		return err
+	}
+	f.left, f.few = rest, max(0, f.few-len(all))
+	if len(failed) == 0 {
+		return nil
 	}
 	w.logger.Warn("delivery: the sink refuses some results, which are put again", slog.Any("error", err),
 		slog.Int("messages", len(failed)), slog.String("first", failed[0].Meta().ID))
@@ -223,7 +243,6 @@ func (w *worker[IN, OUT]) put(f *filling[OUT]) error {
 		}
 		f.aside = append(f.aside, r)
 	}
-	f.left = nil
 	return nil
 }
 

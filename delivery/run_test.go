@@ -22,6 +22,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/channel"
+	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
@@ -239,6 +240,50 @@ func TestRunWithAMessageThatTheSinkRefuses(t *testing.T) {
 				require.Less(t, at, time.Second, value)
 			}
 		}
+	})
+}
+
+// Up to 10,000 results are put at once, however many slots the operator has.
+func TestRunPutsManyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for slots, want := range map[int]int{10: 100, 1000: 1000, 20_000: 10_000} {
+			source, most := newList(12_000, false), 0
+			sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
+				if most == 0 {
+					time.Sleep(time.Second) // the others come meanwhile
+				}
+				most = max(most, len(ms))
+				return nil
+			})
+			op := asyncop.OrderedWait(asyncop.Blocking(itoa), 0, slots, asyncop.WithFailureSink(taken), asyncop.WithLogger(quiet))
+			summary, err := delivery.Run(t.Context(), source, op, sink, silent)
+			require.NoError(t, err)
+			require.Equal(t, 12_000, summary.Acknowledged)
+			require.Equal(t, want, most, "%d slots", slots)
+		}
+	})
+}
+
+// Law D4: a result that is refused among many costs some puts, and not one for each of them.
+func TestRunWithARefusedResultAmongMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, puts, got := newList(1000, false), 0, 0
+		sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
+			if puts++; puts == 1 {
+				time.Sleep(time.Second) // the others come meanwhile
+			}
+			if slices.ContainsFunc(ms, func(m message.Message[string]) bool { return m.Value == "700" }) {
+				return fmt.Errorf("too large: %w", message.ErrRefused)
+			}
+			got += len(ms)
+			return nil
+		})
+		op := asyncop.OrderedWait(asyncop.Blocking(itoa), 0, 1000, asyncop.WithFailureSink(taken), asyncop.WithLogger(quiet))
+		summary, err := delivery.Run(t.Context(), source, op, sink, silent)
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 1000, Acknowledged: 999, Rejected: 1}, withoutTime(summary))
+		require.Equal(t, 999, got)
+		require.LessOrEqual(t, puts, 150)
 	})
 }
 
@@ -745,6 +790,29 @@ func TestRunRefusesAWrongOperator(t *testing.T) {
 		_, err := delivery.Run(ctx, newList(1, false), op, &collected{})
 		require.NoError(t, err)
 	}
+}
+
+// Law D1: a result has the id of its message, which is in its queue until the result is safe. Put into the same queue, it was dropped as a copy
+// of the message.
+func TestRunRefusesTheQueueOfTheSourceAsSink(t *testing.T) {
+	numbers := memory.Open()
+	source := delivery.NewQueue[int](numbers, "numbers")
+	require.NoError(t, source.Put(t.Context(), 1))
+	op := operator(itoa)
+	summary, err := delivery.Run(t.Context(), source, op, delivery.NewQueue[string](numbers, "numbers"), silent)
+	require.ErrorContains(t, err, "the sink is the queue of the source")
+	require.Zero(t, summary.Received)
+	<-op.Done()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	op = operator(func(ctx context.Context, n int) (string, error) {
+		cancel()
+		return itoa(ctx, n)
+	})
+	summary, err = delivery.Run(ctx, source, op, delivery.NewQueue[string](memory.Open(), "numbers"), silent)
+	require.NoError(t, err, "of that name on another engine")
+	require.Equal(t, 1, summary.Acknowledged)
 }
 
 // A source that fails is asked again. In the end the worker gives up.

@@ -189,7 +189,7 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 	}
 	for _, f := range m.counts() {
 		if value, ok := r.take(f.name, maxReason); ok {
-			n, err := strconv.ParseUint(value, 10, strconv.IntSize-1)
+			n, err := strconv.ParseUint(value, 10, 30) // room to count on
 			if r.check(f.name, value, err) {
 				*f.value = int(n)
 			}

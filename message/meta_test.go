@@ -244,6 +244,7 @@ func TestDamagedHeaders(t *testing.T) {
 		"header Weir-Key: \"%zz\"":                                      {"Weir-Key": "%zz"},
 		"header Weir-Visit: \"-1\"":                                     {"Weir-Visit": "-1"},
 		"header Weir-Merges: \"99999999999999999":                       {"Weir-Merges": "99999999999999999999"},
+		"header Weir-Attempts: \"2147483647\"":                          {"Weir-Attempts": "2147483647"},
 		"header Weir-Due: \"soon\"":                                     {"Weir-Due": "soon"},
 		"header Weir-Due: \"0001-01-01T00:00:00+01:00\": the year is 0": {"Weir-Due": "0001-01-01T00:00:00+01:00"},
 		"header Weir-Outcome-Unknown: \"yes\": want true":               {"Weir-Outcome-Unknown": "yes"},

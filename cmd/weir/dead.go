@@ -18,6 +18,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/internal/guard"
 )
 
 const pageSize = 1000 // messages that are read at once
@@ -43,6 +44,15 @@ type entry struct {
 
 func newEntry(e store.Entry) entry {
 	return entry{e.Position, e.Arrived, e.LeasedUntil, e.Held, e.Message}
+}
+
+// withoutSecretsIn hides the secrets of URLs in the errors of a message, which another program may have stored.
+func withoutSecretsIn(m *store.Message) {
+	m.Meta.LastError = guard.WithoutSecrets(m.Meta.LastError)
+	m.Meta.Way = slices.Clone(m.Meta.Way)
+	for i := range m.Meta.Way {
+		m.Meta.Way[i].Error = guard.WithoutSecrets(m.Meta.Way[i].Error)
+	}
 }
 
 func (a *app) deadList() *cobra.Command {
@@ -100,6 +110,7 @@ func (a *app) list(ctx context.Context, db *database, queue string, f store.Filt
 		var rows [][]string
 		for _, e := range entries {
 			page.After = e.Position
+			withoutSecretsIn(&e.Message)
 			if a.json {
 				if err := a.object(newEntry(e)); err != nil {
 					return err
@@ -202,6 +213,7 @@ the operator has one (asyncop.WithBackend).`,
 
 // show writes all that is known of a message.
 func (a *app) show(e store.Entry) error {
+	withoutSecretsIn(&e.Message)
 	if a.json {
 		return a.object(newEntry(e))
 	}

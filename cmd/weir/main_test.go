@@ -549,6 +549,24 @@ func TestNoPasswords(t *testing.T) {
 	}
 }
 
+// Errors that others have stored are shown without the secrets of URLs.
+func TestNoSecretsOfStoredErrors(t *testing.T) {
+	dir := t.TempDir()
+	s, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	const failure = "https://ann:s3cret@pay is down"
+	require.NoError(t, s.Put(t.Context(), "dead", store.Message{Cause: store.Exhausted, Meta: message.Meta{
+		ID: "a", LastError: failure, Way: []message.Step{{Visit: 1, Attempt: 1, Error: failure}},
+	}}))
+	require.NoError(t, s.Close())
+	for _, args := range []string{"list", "list --json", "show a", "show a --json", "groups", "groups --json"} {
+		r := execute(t, command(t, dir, append([]string{"dead"}, strings.Fields(args)...)...))
+		assert.Zero(t, r.status, r.stderr)
+		assert.Contains(t, r.stdout, "https://ann:xxxxx@pay is down", args)
+		assert.NotContains(t, r.stdout, "s3cret", args)
+	}
+}
+
 // Law J3: what is printed is escaped.
 func TestEscaped(t *testing.T) {
 	for text, want := range map[string]string{

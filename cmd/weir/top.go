@@ -267,11 +267,14 @@ func (t *top) drawBackends(s *topJSON) error {
 	var rows [][]string
 	for _, w := range s.Workers {
 		for _, b := range w.Backends {
-			limit := "-"
+			limit, since := "-", "-"
 			if b.Limit >= 0 {
 				limit = strconv.Itoa(b.Limit)
 			}
-			rows = append(rows, []string{b.Name, w.ID, b.State, age(s.At.Sub(b.Since)), strconv.Itoa(b.InUse), limit, b.Why})
+			if !b.Since.IsZero() {
+				since = age(s.At.Sub(b.Since))
+			}
+			rows = append(rows, []string{b.Name, w.ID, b.State, since, strconv.Itoa(b.InUse), limit, b.Why})
 		}
 	}
 	if len(rows) == 0 {

@@ -24,6 +24,6 @@
 //	400 Bad Request             the codec cannot read the body, or the id or a header is over its limit
 //	405 Method Not Allowed      the method is not POST
 //	413 Content Too Large       the body is larger than WithMaxBytes allows
-//	422 Unprocessable Content   the sink has rejected the message, or another request had its Idempotency-Key
+//	422 Unprocessable Content   the sink can never take the message, or another request had its Idempotency-Key
 //	503 Service Unavailable     the sink has failed, or taken 10 s, so the message may be safe or not; Retry-After says when to send it again
 package httpin

@@ -192,7 +192,9 @@ func (h *handler[T]) put(ctx context.Context, v T, meta *message.Meta) *answer {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := h.sink.PutAll(ctx, []message.Message[T]{m}); err != nil {
-		m.Nack(0)
+		if m.Nack(0); errors.Is(err, message.ErrRefused) {
+			return &answer{http.StatusUnprocessableEntity, "the message can never be stored", err}
+		}
 		return &answer{http.StatusServiceUnavailable, "the message could not be stored: send it again", err}
 	}
 	m.Ack()

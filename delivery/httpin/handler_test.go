@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -175,6 +176,7 @@ func TestRefused(t *testing.T) {
 		"full":       {sink(func(message.Message[order]) error { return errFull }), post(`{"N":1}`), http.StatusServiceUnavailable, 1},
 		"acked, bad": {sink(func(m message.Message[order]) error { m.Ack(); return errFull }), post(`{"N":1}`), http.StatusServiceUnavailable, 1},
 		"rejected":   {sink(func(m message.Message[order]) error { m.Reject(errFull); return nil }), post(`{"N":1}`), http.StatusUnprocessableEntity, 1},
+		"never fits": {sink(func(message.Message[order]) error { return fmt.Errorf("q: %w", message.ErrRefused) }), post(`{"N":1}`), http.StatusUnprocessableEntity, 1},
 		"nacked":     {sink(func(m message.Message[order]) error { m.Nack(0); return nil }), post(`{"N":1}`), http.StatusServiceUnavailable, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/counting"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
 )
 
@@ -32,11 +33,12 @@ const maxGroups = 500
 func Groups(ctx context.Context, s storearg.Lister, queue string, f store.Filter) ([]Group, error) {
 	g := counting.NewGroups(maxGroups)
 	if err := storearg.Each(ctx, s, queue, f, func(e store.Entry) error {
-		key := counting.Key{Kind: string(e.Cause), Error: counting.Alike(e.Meta.LastError)}
+		text := guard.WithoutSecrets(e.Meta.LastError) // another program may have stored it
+		key := counting.Key{Kind: string(e.Cause), Error: counting.Alike(text)}
 		if n := len(e.Meta.Reasons); n > 0 {
 			key.Reason = e.Meta.Reasons[n-1]
 		}
-		g.Add(key, e.Arrived, e.Meta.ID, e.Meta.LastError)
+		g.Add(key, e.Arrived, e.Meta.ID, text)
 		return nil
 	}); err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -37,7 +38,7 @@ func (r *Run) ID() string { return r.id }
 
 // Phase runs work, whose result can be encoded as JSON, in a serializable transaction that commits the recovery point name, too (law X2). If the
 // request has done this step, Phase returns the stored result and work does not run. work may run several times, each in a new transaction, and
-// must not use another connection of the database. name has 1 to 50 bytes.
+// must not use another connection of the database. name has 1 to 50 bytes, and belongs to one step: Phase panics if a step before it has the same.
 //
 // Errors come from work and the database, or are [ErrLockLost], [ErrConflict] and [*RecoveryPointError].
 func Phase[T any](ctx context.Context, r *Run, name string, work func(ctx context.Context, tx *sql.Tx) (T, error)) (T, error) {
@@ -89,6 +90,9 @@ func (r *Run) step(ctx context.Context, name string, work func(ctx context.Conte
 ) ([]byte, error) {
 	if name == "" || len(name) > maxPoint || name == started || name == finished {
 		panic(fmt.Sprintf("keys: the name %q of a step is reserved, or does not have 1 to %d bytes", name, maxPoint))
+	}
+	if slices.ContainsFunc(r.steps[:r.position], func(s step) bool { return s.name == name }) {
+		panic(fmt.Sprintf("keys: there are two steps %q", name)) // two calls would have the same key
 	}
 	if r.response != nil {
 		return nil, r.misfit(finished, name)

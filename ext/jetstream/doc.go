@@ -54,8 +54,8 @@
 //     acknowledged. A crash in between duplicates it. A message that is too large for that stays in its stream, and its dead letter, without a
 //     payload, says where. A stream with work-queue or interest retention would remove it: there it is nacked for good, and occupies a place of
 //     MaxAckPending.
-//   - Messages that a queue publishes have their ids as Nats-Msg-Id: each is stored once within the Duplicates of the stream (2 minutes by
-//     default, over all its subjects). A Put of several messages there is not atomic.
+//   - Messages that a queue publishes have their subject, a space and their id as Nats-Msg-Id: each is stored once on its subject within the
+//     Duplicates of the stream (2 minutes by default). A Put of several messages there is not atomic.
 //   - MaxDeliver, BackOff and HeadersOnly of the consumer are refused: the first drops messages, the second replaces AckWait, the third omits
 //     payloads.
 //

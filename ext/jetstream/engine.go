@@ -128,7 +128,7 @@ func (s *Engine) do(ctx context.Context, f func(ctx context.Context) error) erro
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(pubs.NoDeadline(ctx))
 	defer cancel(nil)
 	defer context.AfterFunc(s.life, func() { cancel(store.ErrClosed) })()
 	err := f(ctx)

@@ -64,6 +64,9 @@ func (f *foreign) encode(m *store.Message) (*nats.Msg, error) {
 	}
 	var err error
 	out.Header, err = writeHeaders(m.Meta, m.Schema)
+	if err == nil && m.Meta.ID != "" { // the subject: the server takes what is made of a message, and has its id, for the message
+		out.Header.Set(jetstream.MsgIDHeader, out.Subject+" "+out.Header.Get("Weir-Id"))
+	}
 	return out, err
 }
 
@@ -92,9 +95,6 @@ func writeHeaders(meta message.Meta, schema []byte) (nats.Header, error) {
 	}
 	if len(schema) > 0 {
 		h.Set(headers.Schema, base64.StdEncoding.EncodeToString(schema))
-	}
-	if meta.ID != "" {
-		h.Set(jetstream.MsgIDHeader, h.Get("Weir-Id")) // escaped
 	}
 	return h, nil
 }

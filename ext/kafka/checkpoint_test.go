@@ -23,6 +23,7 @@ import (
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
 )
 
 func valueOf(r *kgo.Record) (string, error) { return string(r.Value), nil }
@@ -547,4 +548,30 @@ func TestInputWithARecordThatCannotBeRead(t *testing.T) {
 	_, err = in.Next()
 	require.Equal(t, io.EOF, err, "the position is behind both")
 	require.Len(t, dead.all(), 2)
+}
+
+// Law W2: a record that cannot be read, and does not fit among the dead letters, stays in its topic, and its dead letter says so.
+func TestInputWithARecordThatCannotBeReadNorKept(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	c.produce("orders", 1, "bad", "2")
+	var dead box
+	in, err := OpenInput(t.Context(), InputConfig[string]{Client: []kgo.Opt{c.seed()}, Topic: "orders", ToEnd: true, Decode: func(r *kgo.Record) (string, error) {
+		if string(r.Value) == "bad" {
+			return "", errors.New("what is this?")
+		}
+		return string(r.Value), nil
+	}, DeadLetters: func(ctx context.Context, ms ...store.Message) error {
+		if len(ms[0].Payload) > 0 {
+			return message.ErrRefused
+		}
+		return dead.put(ctx, ms...)
+	}})
+	require.NoError(t, err)
+	defer in.Close()
+	v, err := in.Next()
+	require.NoError(t, err)
+	require.Equal(t, "2", v)
+	letters := dead.all()
+	require.Len(t, letters, 1)
+	require.Contains(t, letters[0].Meta.LastError, "stays in topic orders, partition 0, offset 0")
 }

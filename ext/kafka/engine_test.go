@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -230,6 +231,26 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 	assert.EqualValues(t, -2, n)
 }
 
+// Law W2: what headers say can be stored. A message whose headers were too long, or whose number of visits was the highest, was among neither the
+// dead letters nor the layers, and its partition stood still.
+func TestWhatHeadersSayCanBeStored(t *testing.T) {
+	for name, headers := range map[string][]kgo.RecordHeader{
+		"spring": {
+			header(springTopic, bytes.Repeat([]byte("t"), 1025)), header(springPartition, []byte{0, 0, 0, 1}), header(springOffset, []byte{1}),
+		},
+		"connect": {
+			header(connectTopic, []byte("t")), header(connectPartition, bytes.Repeat([]byte("1"), 1025)), header(connectOffset, []byte("1")),
+		},
+		"id":     {header(springTopic, bytes.Repeat([]byte("t"), 1024)), header(springPartition, []byte{1}), header(springOffset, []byte{1})},
+		"visits": {header("Weir-Visit", []byte("9223372036854775807"))},
+	} {
+		m, _ := metaOf(&kgo.Record{Topic: "orders", Headers: headers}) // what is sound
+		m.Visit++
+		_, err := record("orders-dead", nil, m)
+		require.NoError(t, err, name)
+	}
+}
+
 func FuzzMetaOf(f *testing.F) {
 	f.Add("Weir-Visit", []byte("2"), "retry_topic-attempts", []byte{0xff})
 	f.Add("kafka_dlt-original-offset", []byte{1, 2}, "kafka_dlt-original-topic", []byte("t"))
@@ -240,6 +261,9 @@ func FuzzMetaOf(f *testing.F) {
 		}
 		if m.Visit < 0 || m.ID == "" {
 			t.Fatalf("%+v", m)
+		}
+		if _, err := record("dead", nil, m); err != nil {
+			t.Fatal(err)
 		}
 	})
 }

@@ -90,7 +90,7 @@ func takeForeign(headers map[string]string, m *message.Meta) {
 	}
 	connect := message.Origin{Source: text(connectTopic), Partition: text(connectPartition), Position: text(connectOffset)}
 	for _, o := range []message.Origin{spring, connect} {
-		if f.Origin == (message.Origin{}) && o.Source != "" && o.Partition != "" && o.Position != "" {
+		if f.Origin == (message.Origin{}) && isName(o.Source) && isName(o.Partition) && isName(o.Position) {
 			f.Origin = o
 		}
 	}
@@ -113,6 +113,9 @@ func takeForeign(headers map[string]string, m *message.Meta) {
 		*m = f
 	}
 }
+
+// isName reports whether an origin may have a text: see [message.Meta].
+func isName(s string) bool { return s != "" && len(s) <= 1024 }
 
 // bigEndian reads a number of 1 to 8 bytes, with a sign.
 func bigEndian(b string) (n int64, ok bool) {

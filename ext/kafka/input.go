@@ -14,6 +14,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/varint"
+	"github.com/weirflow/weir/internal/verdicts"
+	"github.com/weirflow/weir/message"
 )
 
 // InputConfig configures an [Input]. Topic and Decode are required.
@@ -206,8 +208,14 @@ func (in *Input[T]) decode(ctx context.Context) error {
 	}
 	meta, _ := metaOf(r) // what is sound
 	meta.LastError = guard.Text(err)
-	m := store.Message{Meta: meta, Payload: r.Value, Cause: store.Undecodable}
-	if put := quietly(func() error { return in.c.DeadLetters(ctx, m) }); put != nil {
+	where := fmt.Sprintf("topic %s, partition %d, offset %d", r.Topic, r.Partition, r.Offset)
+	if _, put := verdicts.Bury(meta, where, func(meta message.Meta, whole bool) error {
+		m := store.Message{Meta: meta, Cause: store.Undecodable}
+		if whole {
+			m.Payload = r.Value
+		}
+		return quietly(func() error { return in.c.DeadLetters(ctx, m) })
+	}); put != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

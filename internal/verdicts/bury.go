@@ -17,7 +17,7 @@ func Bury(meta message.Meta, where string, put func(meta message.Meta, whole boo
 		return true, err
 	}
 	short := meta
-	short.LastError, short.Reasons = cut(meta.LastError), nil
+	short.LastError, short.Reasons, short.Way = cut(meta.LastError), nil, nil
 	if err = put(short, true); !errors.Is(err, message.ErrRefused) {
 		return true, err
 	}

@@ -16,3 +16,19 @@ func TestWhyAMessageWasRejectedHasNoSecrets(t *testing.T) {
 	verdicts.Rejected(&meta, message.Verdict{Kind: message.Rejected, Err: errors.New("https://ann:s3cret@pay is down")}, time.Now())
 	require.Equal(t, "https://ann:xxxxx@pay is down", meta.LastError)
 }
+
+// Law W2: a dead letter that fits without the way of its calls keeps its bytes.
+func TestAShorterHistoryHasNoWay(t *testing.T) {
+	meta := message.Meta{ID: "a", Way: []message.Step{{Visit: 1, Attempt: 1}}}
+	tries := 0
+	whole, err := verdicts.Bury(meta, "here", func(meta message.Meta, _ bool) error {
+		if tries++; len(meta.Way) > 0 {
+			return message.ErrRefused
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.True(t, whole)
+	require.Equal(t, 2, tries)
+	require.Len(t, meta.Way, 1)
+}

@@ -2,6 +2,7 @@ package ladder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/benbjohnson/clock"
 
-	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 )
@@ -333,7 +333,8 @@ func (k *keys[T]) takeReady() (ms []message.Message[T]) {
 	return ms
 }
 
-// store parks messages: durable first, then acknowledged (law D1). After an error they are still to be parked.
+// store parks messages: durable first, then acknowledged (law D1). After an error they are still to be parked. One that can never be parked
+// is rejected, and holds up no other (law W2).
 func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 	k.mu.Lock()
 	ms := k.parking
@@ -342,21 +343,30 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 		return nil
 	}
 	parked := make([]store.Message, 0, len(ms))
+	of := make([]message.Message[T], 0, len(ms)) // of parked
 	for _, m := range ms {
-		meta := m.Meta()
-		meta.Visit = max(0, meta.Visit-1) // there was none
-		p, err := leases.Encode(l.c.Codec, m.Value, meta)
+		p, err := l.unvisited(m.Value, m.Meta())
 		if err != nil {
-			m.Reject(fmt.Errorf("ladder: message %q cannot be encoded: %w", meta.ID, err))
+			m.Reject(fmt.Errorf("ladder: %w", err))
 			continue
 		}
-		parked = append(parked, p)
+		parked, of = append(parked, p), append(of, m)
 	}
-	if err := l.c.Store.Put(ctx, k.blocked, parked...); err != nil {
+	err := l.c.Store.Put(ctx, k.blocked, parked...)
+	if errors.Is(err, message.ErrRefused) {
+		err = nil
+		for i := 0; i < len(parked) && err == nil; i++ {
+			if err = l.c.Store.Put(ctx, k.blocked, parked[i]); errors.Is(err, message.ErrRefused) {
+				of[i].Reject(fmt.Errorf("ladder: %q: %w", k.blocked, err))
+				err = nil
+			}
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("ladder: park %d messages in %q: %w", len(parked), k.blocked, err)
 	}
-	for _, m := range ms {
-		m.Ack()
+	for _, m := range of {
+		m.Ack() // unless it was rejected
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -365,7 +375,7 @@ func (k *keys[T]) store(ctx context.Context, l *Ladder[T]) error {
 		key := m.Meta().Key
 		e := k.get(key)
 		e.parking--
-		e.parked++ // one that could not be encoded is found out when the next one is taken
+		e.parked++ // one that is not there is found out when the next one is taken
 		k.next(key)
 	}
 	return nil

@@ -134,7 +134,9 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 	if err != nil {
 		return fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
 	}
-	l.keepReceived(ctx, &m)
+	if received, ok := message.MetaFromContext(ctx); ok {
+		l.keepReceived(received, &m)
+	}
 	queue, stored, undo := l.c.DeadLetters, func() {}, func() {}
 	if m.Cause = to.Cause; m.Cause == "" {
 		if queue, m.Delay = l.c.Main, to.Delay; to.Layer != failed.OwnQueue {
@@ -174,12 +176,9 @@ func (l *Ladder[T]) Choose(ctx context.Context, provider string) (now string, fo
 	return now, found, err
 }
 
-// keepReceived gives a message the bytes that were received in place of those of its value, unless that has changed.
-func (l *Ladder[T]) keepReceived(ctx context.Context, m *store.Message) {
-	meta, ok := message.MetaFromContext(ctx)
-	if !ok {
-		return
-	}
+// keepReceived gives a message, which was received with meta, the bytes that were received in place of those of its value, unless that has
+// changed.
+func (l *Ladder[T]) keepReceived(meta message.Meta, m *store.Message) {
 	id := store.Identity{ID: meta.ID, Visit: meta.Visit, Merges: meta.Merges}
 	l.open.Range(func(key, _ any) bool {
 		payload, schema, ok := key.(*source[T]).AsReceived(id, m)
@@ -190,16 +189,27 @@ func (l *Ladder[T]) keepReceived(ctx context.Context, m *store.Message) {
 	})
 }
 
+// unvisited returns a message that was received, and not visited, as it is stored.
+func (l *Ladder[T]) unvisited(v T, meta message.Meta) (store.Message, error) {
+	before := meta
+	before.Visit = max(0, meta.Visit-1)
+	m, err := leases.Encode(l.c.Codec, v, before)
+	if err != nil {
+		return m, fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
+	}
+	l.keepReceived(meta, &m)
+	return m, nil
+}
+
 // bury stores a message that is not visited any more.
 func (l *Ladder[T]) bury(ctx context.Context, v T, meta message.Meta, cause store.Cause, why string) error {
-	meta.Visit = max(0, meta.Visit-1) // there was none
-	m, err := leases.Encode(l.c.Codec, v, meta)
+	m, err := l.unvisited(v, meta)
 	if err != nil {
-		return fmt.Errorf("message %q cannot be encoded: %w", meta.ID, err)
+		return err
 	}
 	m.Cause = failed.CauseOf(meta, cause)
 	if err := l.c.Store.Put(ctx, l.c.DeadLetters, m); err != nil {
-		return fmt.Errorf("message %q: %w", meta.ID, err)
+		return fmt.Errorf("message %q: %s: %w", meta.ID, why, err)
 	}
 	l.c.Logger.LogAttrs(ctx, slog.LevelWarn, "weir: message given up without a visit: "+why,
 		slog.String("id", m.Meta.ID), slog.String("queue", l.c.DeadLetters), slog.Time("remembered", meta.Remembered),

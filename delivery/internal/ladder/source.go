@@ -396,12 +396,15 @@ func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []mes
 		default:
 			return false
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+			m.Ack() // law D1
+		case errors.Is(err, message.ErrRefused):
+			m.Reject(err) // its source says where it stays (law W2)
+		default:
 			s.failed = errors.Join(s.failed, err)
 			m.Nack(time.Second)
-			return true
 		}
-		m.Ack() // law D1
 		return true
 	})
 }

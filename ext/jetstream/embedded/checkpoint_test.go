@@ -300,6 +300,34 @@ func TestInputWithAMessageThatCannotBeRead(t *testing.T) {
 	require.Equal(t, io.EOF, err, "the position is behind both")
 }
 
+// narrow is a store that refuses messages with a payload.
+type narrow struct{ *memory.Engine }
+
+func (n narrow) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	if len(ms[0].Payload) > 0 {
+		return message.ErrRefused
+	}
+	return n.Engine.Put(ctx, queue, ms...)
+}
+
+// Law W2: a message that cannot be read, and does not fit among the dead letters, stays in its stream, and its dead letter says so.
+func TestInputWithAMessageThatCannotBeReadNorKept(t *testing.T) {
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	require.NoError(t, js.Conn().Publish(stream, []byte("[")))
+	publish(t, js, stream, "2")
+	dead := narrow{memory.Open()}
+	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{End: true, DeadLetters: dead, DeadLetterQueue: "dead"})
+	defer in.Close()
+	v, err := in.Next()
+	require.NoError(t, err)
+	require.Equal(t, "2", v)
+	letters, err := dead.List(t.Context(), "dead", store.Filter{}, store.Page{Max: 10})
+	require.NoError(t, err)
+	require.Len(t, letters, 1)
+	require.Contains(t, letters[0].Meta.LastError, "stays in stream "+stream+", message 1")
+}
+
 // What a checkpoint goes on with, and is not there any more, is not skipped.
 func TestInputWhoseMessagesWereRemoved(t *testing.T) {
 	js := connect(t, fresh(t))

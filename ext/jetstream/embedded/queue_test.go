@@ -186,6 +186,25 @@ func TestPublishedAndReceived(t *testing.T) {
 	none(t, s, 50*time.Millisecond)
 }
 
+// Law D1: the result of a message has its id, and is stored all the same where both are in one stream. The server took it for the message, and
+// dropped it.
+func TestAResultInTheStreamOfItsMessage(t *testing.T) {
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	e := engineOf(t, js, stream, time.Minute, weirjs.WithForeign("out", weirjs.Foreign{Stream: stream, Subject: stream + ".done"}))
+	require.NoError(t, delivery.NewQueue[string](e, "q").Put(t.Context(), "order", delivery.ID("17")))
+	for range 2 {
+		receipt := message.New("receipt", &message.Meta{ID: "17"}, nil)
+		require.NoError(t, delivery.NewQueue[string](e, "out").PutAll(t.Context(), []message.Message[string]{receipt}))
+	}
+	s, err := js.Stream(t.Context(), stream)
+	require.NoError(t, err)
+	stored, err := s.GetLastMsgForSubject(t.Context(), stream+".done")
+	require.NoError(t, err)
+	require.Equal(t, `"receipt"`, string(stored.Data))
+	require.EqualValues(t, 2, s.CachedInfo().State.Msgs, "each is there once")
+}
+
 // Law W4: a message of a later version is delivered, and what this one does not know of it is passed on, as in a rolling upgrade.
 func TestAMessageOfALaterVersion(t *testing.T) {
 	js := connect(t, fresh(t))

@@ -15,9 +15,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
+	"github.com/weirflow/weir/ext/jetstream/jscheckpoint"
 )
 
 // silent dials a server whose answers do not come while it is deaf.
@@ -104,6 +107,74 @@ func TestCloseWithServersThatDoNotAnswer(t *testing.T) {
 	calls.Wait()
 }
 
+// A request whose answer was lost fails after the timeout of the client, also if its caller would wait for longer.
+func TestALostAnswerIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	type things struct {
+		*weirjs.Engine
+		lease       store.Lease
+		checkpoints checkpoint.Store
+		output      *jscheckpoint.Output[string]
+	}
+	for what, call := range map[string]func(ctx context.Context, s things) error{
+		"put":    func(ctx context.Context, s things) error { return s.Put(ctx, "q", newMessage("b")) },
+		"extend": func(ctx context.Context, s things) error { return s.Extend(ctx, time.Minute, s.lease) },
+		"take": func(ctx context.Context, s things) error {
+			_, err := s.Take(ctx, "another", 1, time.Minute)
+			return err
+		},
+		"count": func(ctx context.Context, s things) error {
+			_, err := s.Count(ctx, "another", store.Filter{})
+			return err
+		},
+		"record": func(ctx context.Context, s things) error {
+			_, err := s.Records(ctx, "kind", "", 1)
+			return err
+		},
+		"lock": func(ctx context.Context, s things) error {
+			_, err := s.Locks().Acquire(ctx, "lock", "me", time.Minute)
+			return err
+		},
+		"checkpoint": func(ctx context.Context, s things) error {
+			return s.checkpoints.Save(ctx, &checkpoint.Snapshot{ID: 1})
+		},
+		"checkpoints": func(ctx context.Context, s things) error {
+			_, err := s.checkpoints.List(ctx)
+			return err
+		},
+		"output": func(ctx context.Context, s things) error { return s.output.Write(ctx, "a") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			dialer, js := connectSilent(t, fresh(t), jetstream.WithDefaultTimeout(time.Second))
+			s := things{Engine: openStore(t, js, newStore(t, js))}
+			require.NoError(t, s.Put(t.Context(), "q", newMessage("a")))
+			taken, err := s.Take(t.Context(), "q", 1, time.Minute)
+			require.NoError(t, err)
+			require.Len(t, taken, 1)
+			s.lease = taken[0].Lease
+			stream := newStream(t, js, func(c *jetstream.StreamConfig) { *c = jscheckpoint.StreamConfig(c.Name) })
+			s.checkpoints, err = jscheckpoint.Open(t.Context(), js, stream, "p", 0)
+			require.NoError(t, err)
+			s.output = jscheckpoint.NewOutput(js, stream, stream+".out", codec.JSON[string]())
+			dialer.deaf.Store(true)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer cancel()
+			failed := make(chan error, 1)
+			go func() { failed <- call(ctx, s) }()
+			select {
+			case err := <-failed:
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.NoError(t, ctx.Err())
+			case <-time.After(time.Minute):
+				t.Error("the call waits for an answer that was lost")
+				cancel()
+				<-failed
+			}
+		})
+	}
+}
+
 // What was removed by a request whose answer was lost is done: it is not lost, and a purge counts it.
 func TestARemovalWhoseAnswerIsLost(t *testing.T) {
 	t.Parallel()
@@ -116,7 +187,7 @@ func TestARemovalWhoseAnswerIsLost(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			dialer, js := connectSilent(t, fresh(t), jetstream.WithDefaultTimeout(time.Second))
+			dialer, js := connectSilent(t, fresh(t), jetstream.WithDefaultTimeout(5*time.Second))
 			s := openStore(t, js, newStore(t, js))
 			require.NoError(t, s.Put(t.Context(), "q", newMessage("a"), newMessage("b"), newMessage("c")))
 			taken, err := s.Take(t.Context(), "q", 3, time.Minute)

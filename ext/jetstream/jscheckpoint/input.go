@@ -19,6 +19,8 @@ import (
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/varint"
+	"github.com/weirflow/weir/internal/verdicts"
+	"github.com/weirflow/weir/message"
 )
 
 // Input reads the values of the messages of a stream, in the order of the stream. Its position is a sequence number, so it does not need a
@@ -221,8 +223,14 @@ func (in *Input[T]) wait(ctx context.Context) error {
 	}
 	meta, _, _ := headers.Read(m.Headers(), m.Subject(), at.Stream, at.Sequence.Stream) // what is sound
 	meta.LastError = guard.Text(err)
-	dead := store.Message{Meta: meta, Payload: m.Data(), Schema: schema, Cause: store.Undecodable}
-	if err := in.config.DeadLetters.Put(ctx, in.config.DeadLetterQueue, dead); err != nil {
+	where := fmt.Sprintf("stream %s, message %d", in.stream, in.at)
+	if _, err := verdicts.Bury(meta, where, func(meta message.Meta, whole bool) error {
+		dead := store.Message{Meta: meta, Cause: store.Undecodable}
+		if whole {
+			dead.Payload, dead.Schema = m.Data(), schema
+		}
+		return in.config.DeadLetters.Put(ctx, in.config.DeadLetterQueue, dead)
+	}); err != nil {
 		return fmt.Errorf("message %d: dead letters %q: %w", in.at, in.config.DeadLetterQueue, err)
 	}
 	in.undone, in.next = nil, in.at+1 // law D1: it is safe

@@ -78,6 +78,7 @@ func (o *Output[T]) failed(ctx context.Context, err error) error {
 
 // end returns the sequence number of the last message of the stream.
 func (o *Output[T]) end(ctx context.Context) (uint64, jetstream.Stream, error) {
+	ctx = pubs.NoDeadline(ctx)
 	stream, err := o.js.Stream(ctx, o.stream)
 	if err != nil {
 		return 0, nil, o.failed(ctx, err)
@@ -271,6 +272,7 @@ func (o *Output[T]) publish(ctx context.Context, schema []byte, values [][]byte)
 
 // find finds out what of this run is published, and whether another run has published since (law P1).
 func (o *Output[T]) find(ctx context.Context) error {
+	ctx = pubs.NoDeadline(ctx)
 	last, stream, err := o.end(ctx)
 	if err != nil {
 		return err

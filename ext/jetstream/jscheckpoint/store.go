@@ -76,6 +76,7 @@ var _ checkpoint.Store = (*pipelineStore)(nil)
 // epoch is the number of the run, from 1, such as the fencing number of the lock on the partition: if an earlier run had a higher epoch, Open
 // returns [checkpoint.ErrFenced]. With epoch 0 each run has a higher epoch than the previous run.
 func Open(ctx context.Context, js jetstream.JetStream, stream, pipeline string, epoch uint64) (checkpoint.Store, error) {
+	ctx = pubs.NoDeadline(ctx)
 	guard.RefuseNil("jscheckpoint: Open", "JetStream", js)
 	if pipeline == "" || len(pipeline) > maxName {
 		return nil, fmt.Errorf("jscheckpoint: the name of the pipeline has %d bytes, must have 1 to %d: %.64q", len(pipeline), maxName, pipeline)
@@ -203,6 +204,7 @@ func (s *pipelineStore) usable() error {
 
 // Save implements [checkpoint.Store].
 func (s *pipelineStore) Save(ctx context.Context, snapshot *checkpoint.Snapshot) error {
+	ctx = pubs.NoDeadline(ctx)
 	var b bytes.Buffer
 	if _, err := snapshot.WriteTo(&b); err != nil {
 		return err
@@ -344,6 +346,7 @@ func (s *pipelineStore) tidy(ctx context.Context) error {
 
 // Load implements [checkpoint.Store].
 func (s *pipelineStore) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot, error) {
+	ctx = pubs.NoDeadline(ctx)
 	if _, err := s.owned(ctx); err != nil {
 		return nil, err
 	}
@@ -401,6 +404,7 @@ func (s *pipelineStore) bytes(ctx context.Context, id uint64) ([]byte, error) {
 
 // List implements [checkpoint.Store].
 func (s *pipelineStore) List(ctx context.Context) ([]checkpoint.Entry, error) {
+	ctx = pubs.NoDeadline(ctx)
 	if _, err := s.owned(ctx); err != nil {
 		return nil, err
 	}

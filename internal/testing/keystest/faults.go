@@ -138,6 +138,29 @@ func (b *bench) changedHandler() {
 			}).Do(b.Context(), request("a", "bad "+name[:min(1, len(name))]))
 		})
 	}
+	b.sameName()
+}
+
+// sameName checks that a name is that of one step: two calls would have the same key, and the other service would take them for one.
+func (b *bench) sameName() {
+	var asked []string
+	lost := errors.New("lost")
+	pay := func(ctx context.Context, run *keys.Run) error {
+		_, err := keys.Call(ctx, run, "pay", func(_ context.Context, key string) (int, error) {
+			if asked = append(asked, key); len(asked) == 1 {
+				return 0, lost
+			}
+			return 1, nil
+		})
+		return err
+	}
+	o := b.server().Operation("twice", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+		assert.ErrorIs(b, pay(ctx, run), lost)
+		require.NoError(b, pay(ctx, run), "a call that has failed may be made again")
+		return exactlyonce.Response{}, pay(ctx, run)
+	})
+	assert.PanicsWithValue(b, `keys: there are two steps "pay"`, func() { _, _ = o.Do(b.Context(), request("a", "twice")) })
+	assert.Len(b, asked, 2)
 }
 
 // A finished request takes no further step, whatever its handler does, and keeps its response.

@@ -65,6 +65,23 @@ func TestWaysOfElementsThatFail(t *testing.T) {
 	})
 }
 
+// An element whose time ran out before its first call has no way.
+func TestWaysOfElementsWithoutACall(t *testing.T) {
+	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
+		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(1, time.Second), Opts: optest.Options(
+			asyncop.WithMaxConcurrentCalls(1), asyncop.WithDropOnFailure(),
+		)})
+		r.Send("called", "waiting")
+		r.Advance(time.Minute)
+		require.NoError(t, r.End())
+		require.EqualValues(t, 2, r.Op.Stats().Timeouts)
+		ways := r.Op.Ways()
+		require.Len(t, ways, 1)
+		require.Equal(t, "called", ways[0].Element)
+		require.Len(t, ways[0].Steps, 1)
+	})
+}
+
 // The way of an element that was slow is kept although it succeeds.
 func TestWaysOfElementsThatSucceed(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
@@ -84,9 +101,9 @@ func TestWaysOfElementsThatSucceed(t *testing.T) {
 		for _, w := range r.Op.Ways() {
 			require.Equal(t, observe.Emitted, w.How)
 			require.NoError(t, w.Err)
-			got[w.Element] = fmt.Sprintf("%d in %v", len(w.Steps), w.Total)
+			got[w.Element] = fmt.Sprintf("%d in %v, %d result", len(w.Steps), w.Total, w.Steps[len(w.Steps)-1].Results)
 		}
-		require.Equal(t, map[string]string{"slow": "1 in 5.5s", "retried": "3 in 5.5s"}, got)
+		require.Equal(t, map[string]string{"slow": "1 in 5.5s, 1 result", "retried": "3 in 5.5s, 1 result"}, got)
 	})
 }
 
@@ -123,6 +140,40 @@ func TestWaysAreBounded(t *testing.T) {
 	})
 }
 
+// Of the elements in flight, 512 have ways.
+func TestWaysInFlightAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proceed := make(chan struct{})
+		fn := asyncop.Blocking(func(ctx context.Context, in int) (int, error) {
+			switch {
+			case asyncop.AttemptFromContext(ctx) == 1:
+				return 0, optest.ErrBroken
+			case in < 512:
+				<-proceed
+				return in, nil
+			}
+			return 0, errors.New("broken again")
+		})
+		op := asyncop.UnorderedWaitWithRetry(fn, time.Hour, 600,
+			optest.RetryAllOf[int](1, time.Millisecond), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		for i := range 520 {
+			if i == 512 {
+				time.Sleep(time.Second) // the others have failed once
+			}
+			op.In() <- i
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.EqualValues(t, 8, op.Stats().Dropped)
+		require.Empty(t, op.Ways())
+		close(proceed)
+		close(op.In())
+		for range op.Out() {
+		}
+		require.NoError(t, op.Wait())
+	})
+}
+
 // A step says how the backend was.
 func TestWaysAtABackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -153,9 +204,15 @@ func (a asking) KeepsWay() bool {
 	return a > 5
 }
 
-// The way of an element that asks for it is kept.
+// The way of an element that asks for it is kept, also after a retry.
 func TestWaysOfElementsThatAsk(t *testing.T) {
-	op := asyncop.OrderedWait(asyncop.Blocking(func(context.Context, asking) (int, error) { return 0, nil }), 0, 4)
+	fn := asyncop.Blocking(func(ctx context.Context, in asking) (int, error) {
+		if in%2 == 1 && asyncop.AttemptFromContext(ctx) == 1 {
+			return 0, optest.ErrBroken
+		}
+		return 0, nil
+	})
+	op := asyncop.OrderedWaitWithRetry(fn, time.Hour, 4, optest.RetryAllOf[int](1, 0), asyncop.WithDrainRetries())
 	go func() {
 		for i := range asking(8) {
 			op.In() <- i
@@ -169,4 +226,6 @@ func TestWaysOfElementsThatAsk(t *testing.T) {
 	require.Len(t, ways, 2)
 	require.Equal(t, "6", ways[0].Element)
 	require.Len(t, ways[0].Steps, 1)
+	require.Equal(t, "7", ways[1].Element)
+	require.Len(t, ways[1].Steps, 2)
 }

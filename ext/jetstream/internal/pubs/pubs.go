@@ -24,6 +24,14 @@ const (
 	errCodeInProcess = 10158 // the client has no name for it
 )
 
+// NoDeadline returns a context that ends with ctx and does not tell its deadline. With a deadline the client waits until then for each answer,
+// which may be lost with a connection; without one it waits for its own timeout (jetstream.WithDefaultTimeout, 5 s by default).
+func NoDeadline(ctx context.Context) context.Context { return noDeadline{ctx} }
+
+type noDeadline struct{ context.Context }
+
+func (noDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+
 // UnderWay says that the servers of a cluster are storing a message with the same id: it is there soon, or has to be published again.
 func UnderWay(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)

@@ -1,0 +1,126 @@
+package ladder_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
+)
+
+// small is a store that refuses payloads above 20 bytes in some queues.
+type small struct {
+	*memory.Engine
+	queues string
+}
+
+func (s small) refuse(queue string, m *store.Message) error {
+	if strings.Contains(s.queues, queue) && len(m.Payload) > 20 {
+		return fmt.Errorf("%w: %d bytes", message.ErrRefused, len(m.Payload))
+	}
+	return nil
+}
+
+func (s small) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	for i := range ms {
+		if err := s.refuse(queue, &ms[i]); err != nil {
+			return err
+		}
+	}
+	return s.Engine.Put(ctx, queue, ms...)
+}
+
+func (s small) Move(ctx context.Context, moves ...store.Move) error {
+	for i := range moves {
+		if err := s.refuse(moves[i].Queue, &moves[i].Message); err != nil {
+			return err
+		}
+	}
+	return s.Engine.Move(ctx, moves...)
+}
+
+// putRaw puts messages whose payloads the codec would write in another way.
+func putRaw(t *testing.T, s store.Store, queue string, change func(m *message.Meta), ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		m := store.Message{Meta: message.Meta{ID: id, Key: keyOf(id)}, Payload: raw(id)}
+		change(&m.Meta)
+		require.NoError(t, s.Put(t.Context(), queue, m))
+	}
+}
+
+// raw is a text in JSON, with an escape that needs none.
+func raw(text string) []byte {
+	return []byte(fmt.Sprintf(`"\u%04x%s"`, text[0], text[1:]))
+}
+
+// Law W2: a message that cannot be parked, since the store refuses it for good, goes to the dead letters. The queue stood still for ever. Law
+// W4: those that are parked have their bytes as received.
+func TestAMessageThatIsRefusedWhereItIsParked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		large := "a2" + strings.Repeat("x", 20)
+		l := build(t, blocking(small{memory, "blocked"}))
+		putRaw(t, memory, "new", func(*message.Meta) {}, "a1", large, "a3", "b1")
+		source := l.Source(nil)
+		defer func() { require.NoError(t, source.Close(context.Background())) }()
+		take(t, l, one(t, source))
+		b := one(t, source)
+		require.Equal(t, "b1", b.Value)
+		b.Ack()
+		synctest.Wait()
+		parked, err := memory.List(t.Context(), "blocked", store.Filter{}, store.Page{Max: 10})
+		require.NoError(t, err)
+		require.Len(t, parked, 1)
+		require.Equal(t, string(raw("a3")), string(parked[0].Payload))
+		letters := dead(t, memory)
+		require.Len(t, letters, 1)
+		require.Equal(t, large, letters[0].Meta.ID)
+		require.Equal(t, store.Refused, letters[0].Cause)
+		for _, want := range []string{"a1", "a3"} {
+			m := one(t, source)
+			require.Equal(t, want, m.Value)
+			m.Ack()
+		}
+	})
+}
+
+// Law W2: a message that comes too late is a dead letter with its bytes as received.
+func TestAMessageThatIsTooLateHasItsBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, memory := config()
+		putRaw(t, memory, "new", func(m *message.Meta) { m.Deadline = time.Now() }, "a1")
+		source := build(t, c).Source(nil)
+		defer func() { require.NoError(t, source.Close(context.Background())) }()
+		nothing(t, source)
+		letters := dead(t, memory)
+		require.Len(t, letters, 1)
+		require.Equal(t, store.Expired, letters[0].Cause)
+		require.Equal(t, string(raw("a1")), string(letters[0].Payload))
+	})
+}
+
+// Law W2: a message that comes too late, and does not fit among the dead letters, stays where it is, and its dead letter says so. It was
+// tried again each second, for ever.
+func TestAMessageThatIsTooLateAndTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, memory := config()
+		c.Store = small{memory, "dead"}
+		putRaw(t, memory, "new", func(m *message.Meta) { m.Deadline = time.Now() }, "a1"+strings.Repeat("x", 20))
+		source := build(t, c).Source(nil)
+		defer func() { require.NoError(t, source.Close(context.Background())) }()
+		nothing(t, source)
+		letters := dead(t, memory)
+		require.Len(t, letters, 1)
+		require.Empty(t, letters[0].Payload)
+		require.Contains(t, letters[0].Meta.LastError, `stays in queue "new"`)
+		require.Contains(t, letters[0].Meta.LastError, "deadline")
+	})
+}
