@@ -15,9 +15,11 @@ import (
 var errTooMany = errors.New("asyncop: twice as many strategies, steps before a retry and handlers of failures are running as there are slots: " +
 	"they ignore the ends of their contexts")
 
-// beside has do run on a worker for what waits for t, unless that is late by then; then gets how it has ended. Its element may leave do behind
+// beside has do run on a worker, with ctx, for what waits for t, unless that is late by then; then gets how it has ended. Its element may leave do behind
 // there. What ignores the end of its context counts until it returns: if twice as many as there are slots run, beside returns false.
-func (g *Machine[IN, OUT]) beside(t *call.Token, do func() error, then func(err error)) bool {
+func (g *Machine[IN, OUT]) beside(
+	ctx context.Context, t *call.Token, do func(ctx context.Context) error, then func(err error),
+) bool {
 	running := &g.Host.Beside
 	if running.Load() >= 2*int64(g.Queue.Cap()) { // only the loop adds
 		return false
@@ -34,7 +36,7 @@ func (g *Machine[IN, OUT]) beside(t *call.Token, do func() error, then func(err 
 		if !isLate {
 			var stands guard.Guard
 			defer stands.Close(func(recovered any) { err = call.Panicked(recovered) })
-			err = do()
+			err = do(ctx)
 			stands.Returned()
 		}
 	})
@@ -73,13 +75,12 @@ func addErrands[IN, OUT any](g *Machine[IN, OUT], p phase, errLimit error) {
 
 // send has do run for s, which waits for that in its phase, until an instant at most. Then goes on after do has returned or broken.
 func (g *Machine[IN, OUT]) send(
-	s *Slot[IN, OUT], number int32, until time.Duration, do func(ctx context.Context), then func(broke error),
+	s *Slot[IN, OUT], number int32, until time.Duration, do func(ctx context.Context) error, then func(broke error),
 ) {
 	e, completes := &errand{then: then}, s.phase == handling
 	*g.held.ref(s.place) = e
 	g.bind(s, &e.Token, number, until)
-	ctx := g.context(s, &e.Token)
-	if !g.beside(&e.Token, func() error { do(ctx); return nil }, func(broke error) {
+	if !g.beside(g.context(s, &e.Token), &e.Token, do, func(broke error) {
 		e.broke = broke
 		e.Finish(completes)
 	}) {
@@ -99,7 +100,7 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 		g.judging = judging[OUT]{}
 		g.state.Stats.Deciding++
 		g.enter(s, deciding)
-		g.send(s, s.attempts, s.due, func(ctx context.Context) { answer = policy.Ask(ctx, &view) }, func(broke error) {
+		g.send(s, s.attempts, s.due, func(ctx context.Context) error { answer = policy.Ask(ctx, &view); return nil }, func(broke error) {
 			if broke != nil { // it has ended its goroutine: Ask itself recovers panics
 				answer.Err = broke
 			}
@@ -121,26 +122,27 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 // its timeouts hold. If that fails, it is the attempt's outcome, and nothing has been sent.
 func PrepareBeside[IN, OUT any](g *Machine[IN, OUT]) {
 	g.prepare = func(s *Slot[IN, OUT], a *call.Attempt[OUT], before func(ctx context.Context) error) (goesOn bool) {
-		ctx := g.context(s, &a.Token)
-		refuse := func(err error) { a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err}) }
-		goOn, isMember := a.Post, g.calledAfter != nil
-		if isMember { // its call waits, no longer than until it is over
-			done := make(chan struct{})
-			g.calledAfter(done)
-			goOn = func() { close(done) }
+		var called chan struct{} // nil: the call is for this element alone
+		then := func(err error) {
+			switch {
+			case err != nil:
+				a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err})
+			case called != nil:
+				close(called)
+			default:
+				a.Post()
+			}
+		}
+		if g.calledAfter != nil { // no longer than until this element is over
+			called = make(chan struct{})
+			g.calledAfter(called)
 		} else {
 			g.enter(s, preparing)
 		}
-		if !g.beside(&a.Token, func() error { return before(ctx) }, func(err error) {
-			if err != nil {
-				refuse(err)
-			} else {
-				goOn()
-			}
-		}) {
-			refuse(errTooMany)
+		if !g.beside(g.context(s, &a.Token), &a.Token, before, then) {
+			then(errTooMany)
 		}
-		return isMember
+		return called != nil
 	}
 	g.on[preparing].fired = g.attemptTimeOut
 	g.on[preparing].answered = func(s *Slot[IN, OUT]) {

@@ -34,7 +34,7 @@ func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) 
 		g.Timers.Arm(&s.timer, until)
 		var results []OUT
 		var err error
-		g.send(s, 0, until, func(ctx context.Context) { results, err = handler.Handle(ctx, r, timedOut) }, func(broke error) {
+		g.send(s, 0, until, func(ctx context.Context) error { results, err = handler.Handle(ctx, r, timedOut); return nil }, func(broke error) {
 			g.Timers.Cancel(&s.timer)
 			if broke != nil { // results may be being written
 				g.giveUp(s, handler.Broke(failure, timedOut, broke))
