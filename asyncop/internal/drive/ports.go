@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/wiring"
 )
@@ -70,7 +71,7 @@ type carrierPort[IN, OUT any] struct {
 	out *outlet[any]
 }
 
-func (p *carrierPort[IN, OUT]) put() bool { return p.out.ring.put(p.boxed()) }
+func (p *carrierPort[IN, OUT]) put() bool { return p.out.ring.put(p.boxed(), call.Message{}) }
 
 func (p *carrierPort[IN, OUT]) flush() { p.out.WakeUp() }
 
@@ -134,7 +135,7 @@ func (p *ringPort[IN, OUT]) take() bool {
 }
 
 func (p *ringPort[IN, OUT]) put() bool {
-	return p.out.ring.putMessage(p.d.results[0], p.d.messageOfNext())
+	return p.out.ring.put(p.d.results[0], p.d.messageOfNext())
 }
 
 func (p *ringPort[IN, OUT]) flush() { p.out.WakeUp() }
