@@ -257,8 +257,8 @@ func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
 }
 
 // passedMarker reports the end of the input, if that is what was emitted: all that came before it has left.
-func (k *checkpointing[IN, OUT]) passedMarker(control any) {
-	if b, ok := control.(participant.Barrier); ok {
+func (k *checkpointing[IN, OUT]) passedMarker(next any) {
+	if b, ok := next.(participant.Barrier); ok {
 		k.encoding.Go(func() { b.Report(k.d.Name, nil, nil) })
 	}
 }

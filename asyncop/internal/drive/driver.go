@@ -85,7 +85,6 @@ type upNext[OUT any] struct {
 	loaded     bool                   // it is known
 	barrier    bool                   // it is a barrier that passes ahead of the queue; if not, it comes from the head of that
 	next       any                    // it, as out carries it; nil: a result that no channel has carried yet
-	control    any                    // it, if it is a control element of the head
 	results    []OUT                  // of the head: those that are left to be emitted, it included
 	numResults int                    // how many results the head has
 	message    call.Message           // that the head is
