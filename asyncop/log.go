@@ -131,6 +131,9 @@ func (s *userSide[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
 		if !r.Reason.IsZero() {
 			attrs = append(attrs, slog.String("reason", r.Reason.String()))
 		}
+		if r.InDoubt {
+			attrs = append(attrs, slog.Bool("in_doubt", true))
+		}
 		return attrs
 	}
 	if s.group(r, func(more int) {

@@ -90,8 +90,8 @@ func TestLogLevels(t *testing.T) {
 		`level=DEBUG msg="asyncop: retry" attempts=2 delay=1s reason=EXCEPTION_MATCHED error=down element=a operator=rows`,
 		`level=DEBUG msg="asyncop: no retry" attempts=3 reason=EXCEPTION_MATCHED error=down verdict=refused element=a operator=rows`,
 	}
-	dropped := `level=WARN msg="asyncop: element dropped" attempts=3 error=down verdict=refused element=a operator=rows`
-	handed := `level=WARN msg="asyncop: element handed over to the failure sink" attempts=3 error=down verdict=refused element=a operator=rows`
+	dropped := `level=WARN msg="asyncop: element dropped" attempts=3 error=down verdict=refused in_doubt=true element=a operator=rows`
+	handed := `level=WARN msg="asyncop: element handed over to the failure sink" attempts=3 error=down verdict=refused in_doubt=true element=a operator=rows`
 	tests := []struct {
 		name  string
 		level slog.Level
@@ -206,7 +206,7 @@ func TestSuppressedLinesAtTheEnd(t *testing.T) {
 			}
 			lines := book.read()
 			assert.True(t, strings.HasPrefix(lines[0], `level=WARN msg="asyncop: element dropped"`), lines[0])
-			const others = `level=WARN msg="asyncop: element dropped, and others for the same reason" attempts=1 error=down elements=`
+			const others = `level=WARN msg="asyncop: element dropped, and others for the same reason" attempts=1 error=down in_doubt=true elements=`
 			if name == "clean" {
 				assert.Equal(t, []string{others + `99 element=0`}, lines[1:])
 			} else {
@@ -239,8 +239,8 @@ func TestLinesOfFailuresThatAreAlike(t *testing.T) {
 		op.In() <- 1
 		op.In() <- -1
 		require.Equal(t, []string{
-			`level=WARN msg="asyncop: element dropped" attempts=1 error="no answer of 10.0.0.1" element=1`,
-			`level=WARN msg="asyncop: element dropped" attempts=1 error="\"city-1\" is no city" element=-1`,
+			`level=WARN msg="asyncop: element dropped" attempts=1 error="no answer of 10.0.0.1" in_doubt=true element=1`,
+			`level=WARN msg="asyncop: element dropped" attempts=1 error="\"city-1\" is no city" in_doubt=true element=-1`,
 		}, read())
 		for i := range 50 {
 			op.In() <- i + 2
@@ -250,11 +250,11 @@ func TestLinesOfFailuresThatAreAlike(t *testing.T) {
 		require.Empty(t, read())
 		time.Sleep(3 * time.Second)
 		const others = `level=WARN msg="asyncop: element dropped, and others for the same reason" attempts=1 error="no answer of 10.0.0.`
-		require.Equal(t, []string{others + `51" elements=50 element=51`}, read())
+		require.Equal(t, []string{others + `51" in_doubt=true elements=50 element=51`}, read())
 		op.In() <- 7
 		require.Empty(t, read())
 		time.Sleep(10 * time.Second)
-		require.Equal(t, []string{others + `7" elements=1 element=7`}, read())
+		require.Equal(t, []string{others + `7" in_doubt=true elements=1 element=7`}, read())
 		time.Sleep(11 * time.Second)
 		op.In() <- 8
 		require.Len(t, read(), 1, "at once, after some time")
@@ -529,7 +529,7 @@ func TestLogOfTheEnd(t *testing.T) {
 			fails(-1),
 			[]string{
 				`level=WARN msg="asyncop: the failure sink did not take an element" error="asyncop: panic in user code: down PLACE`,
-				`level=WARN msg="asyncop: element handed over to the failure sink" attempts=1 error=down element=-1 operator=rows`,
+				`level=WARN msg="asyncop: element handed over to the failure sink" attempts=1 error=down in_doubt=true element=-1 operator=rows`,
 			},
 		},
 		{

@@ -60,9 +60,9 @@ type Operator[IN, OUT any] interface {
 //     Run drains, and returns the error.
 //   - A permanent error ends Run at once: a missing table, a closed store, a missing PostgreSQL permission. If the source returned it, Run
 //     drains; if the sink did, all messages are given back. Run returns the error.
-//   - A PutAll that fails is repeated for each result alone, so that a refused result does not block others (law D4). The refused result is put
-//     again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if PutAll returns [message.ErrRefused], its message
-//     is rejected: it ends among the dead letters of its source.
+//   - A PutAll that fails is repeated in portions of 100, and a portion that fails for each result alone, so that a refused result does not block
+//     others (law D4). The refused result is put again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if
+//     PutAll returns [message.ErrRefused], its message is rejected: it ends among the dead letters of its source.
 //   - If the sink is full ([ErrFull]), or refuses every result, all results wait, and are put again after the same times, until the sink takes
 //     them. The calls are not repeated: the operator blocks on its results, so Run stops receiving. PutAll must return soon after its context
 //     has ended.

@@ -53,14 +53,10 @@ func enginesOf(source, sink any) (all []hosted) {
 }
 
 // sameQueue reports whether the ends of a worker are one queue, of an engine that keeps one message of an id.
-func sameQueue(source, sink any) bool {
-	type queue interface {
-		Name() string
-		Engine() Engine
-	}
-	a, is := source.(queue)
-	b, too := sink.(queue)
-	return is && too && a.Name() == b.Name() && !consumes(a.Engine()) && reflect.TypeOf(a.Engine()).Comparable() && a.Engine() == b.Engine()
+func sameQueue[IN, OUT any](source Source[IN], sink Sink[OUT]) bool {
+	a, is := source.(*Queue[IN])
+	b, too := sink.(*Queue[OUT]) // what embeds one may give results other ids
+	return is && too && a.name == b.name && !consumes(a.engine) && reflect.TypeOf(a.engine).Comparable() && a.engine == b.engine
 }
 
 // beside runs jobs of engines, and says there what this worker does, until the function that it returns is called.

@@ -161,11 +161,12 @@ func TestConformance(t *testing.T) {
 	}, strconv.Itoa)
 }
 
-// What was rejected is a dead letter again, with the new error; what cannot be read stays one, as it is.
+// What was rejected is a dead letter again, with the new error and without its secrets, and in doubt if its call may have taken effect (law X1);
+// what cannot be read stays one, as it is.
 func TestDeadAgain(t *testing.T) {
 	dir := t.TempDir()
 	f := open(t, dir)
-	require.NoError(t, f.Append(t.Context(), entry("rejected"), entry("acked")))
+	require.NoError(t, f.Append(t.Context(), entry("rejected"), entry("acked"), entry("doubtful")))
 	numbers, err := bodyOf(store.Message{Cause: store.Permanent, Meta: message.Meta{ID: "number"}, Schema: []byte("json"), Payload: []byte("5")})
 	require.NoError(t, err)
 	require.NoError(t, f.append(t.Context(), [][]byte{numbers}))
@@ -173,13 +174,14 @@ func TestDeadAgain(t *testing.T) {
 	require.NoError(t, err)
 	ms, err := r.Receive(t.Context(), 10)
 	require.NoError(t, err)
-	for len(ms) < 2 {
+	for len(ms) < 3 {
 		more, err := r.Receive(t.Context(), 10)
 		require.NoError(t, err)
 		ms = append(ms, more...)
 	}
-	ms[0].Reject(errors.New("still no such card"))
+	ms[0].Reject(errors.New("still no such card: https://ann:s3cret@bank"))
 	ms[1].Ack()
+	ms[2].Settle(message.Verdict{Kind: message.Rejected, Err: errors.New("no answer"), OutcomeUnknown: true})
 	_, err = r.Receive(t.Context(), 1)
 	require.Equal(t, io.EOF, err)
 	require.NoError(t, r.Close(t.Context()))
@@ -193,8 +195,10 @@ func TestDeadAgain(t *testing.T) {
 		require.NoError(t, err)
 		got[l.Meta.ID] = l
 	}
-	require.Len(t, got, 2)
-	require.Equal(t, "still no such card", got["rejected"].Meta.LastError)
+	require.Len(t, got, 3)
+	require.Equal(t, "still no such card: https://ann:xxxxx@bank", got["rejected"].Meta.LastError)
+	require.Equal(t, store.OutcomeUnknown, got["doubtful"].Cause)
+	require.True(t, got["doubtful"].Meta.OutcomeUnknown)
 	require.Equal(t, 1, got["rejected"].Meta.Merges)
 	require.Equal(t, store.Permanent, got["rejected"].Cause)
 	require.Equal(t, store.Undecodable, got["number"].Cause)

@@ -20,6 +20,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/failed"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/verdicts"
 	"github.com/weirflow/weir/internal/vfs"
 	"github.com/weirflow/weir/message"
 )
@@ -252,13 +254,12 @@ func (r *Replay[T]) readAll(file vfs.File, marks map[mark]time.Time, items chan<
 func (r *Replay[T]) undecodable(it item[T], reason error) {
 	r.f.logger.Error("deadfile: a dead letter cannot be read, and is kept",
 		slog.String("id", it.line.Meta.ID), slog.Any("error", reason))
-	it.line.Cause = store.Undecodable
-	r.dieAgain(it, reason)
+	it.line.Cause, it.line.Meta.LastError = store.Undecodable, guard.Text(reason)
+	r.dieAgain(it)
 }
 
 // dieAgain records a message as a dead letter.
-func (r *Replay[T]) dieAgain(it item[T], reason error) {
-	it.line.Meta.LastError = fmt.Sprint(reason)
+func (r *Replay[T]) dieAgain(it item[T]) {
 	body, err := bodyOf(it.line.Message)
 	if err != nil { // it was a line before, but its error is larger now
 		it.line.Meta.LastError = ""
@@ -280,9 +281,8 @@ func (r *Replay[T]) settle(it item[T], v message.Verdict) {
 	case message.Acked:
 		r.add(verdict{mark: it.mark})
 	case message.Rejected:
-		it.line.Cause = store.Permanent
-		it.line.Meta.LastFailure = r.f.clock.Now()
-		r.dieAgain(it, v.Err)
+		it.line.Cause = store.Cause(verdicts.Rejected(&it.line.Meta, v, r.f.clock.Now()))
+		r.dieAgain(it)
 	case message.Nacked:
 		if v.Delay > 0 { // law D3, over a restart
 			due := r.f.clock.Now().Add(v.Delay)

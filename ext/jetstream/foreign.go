@@ -531,25 +531,44 @@ func (f *foreign) choiceSubject(seq uint64) string {
 	return f.s.prefix + choiceToken + token(f.queue) + "." + strconv.FormatUint(seq, 10)
 }
 
-// choose notes a provider in the engine's stream: the message itself cannot be changed.
+// choose notes a provider in the engine's stream: the message itself cannot be changed. It takes the place of the choice that is known here, so
+// that one that comes late, over a connection that was broken, does not take the place of a later worker's.
 func (f *foreign) choose(ctx context.Context, provider string, l store.Lease) error {
-	hs, seqs, _, lost := f.leasesOf([]store.Lease{l}, false)
+	hs, seqs, _, lost := f.leasesOf([]store.Lease{l}, true)
 	if len(lost) > 0 {
 		return storearg.Lost(lost)
 	}
-	ack, err := f.s.js.PublishMsg(ctx, &nats.Msg{Subject: f.choiceSubject(seqs[0]), Data: []byte(provider), Header: nats.Header{
-		jetstream.ExpectedStreamHeader: {f.s.name},
-	}})
+	f.mu.Lock()
+	behind := hs[0].choice
+	f.mu.Unlock()
+	seq, err := f.noteChoice(ctx, seqs[0], provider, behind)
+	if errors.Is(err, errChanged) { // an answer was lost, or a worker before has come late
+		if _, behind, err = f.chosen(ctx, seqs[0]); err == nil {
+			seq, err = f.noteChoice(ctx, seqs[0], provider, behind)
+		}
+	}
 	if err != nil {
-		return f.s.published(ctx, err)
+		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	hs[0].provider, hs[0].choice = provider, ack.Sequence
+	hs[0].provider, hs[0].choice = provider, seq
 	if f.choices++; f.choices%choicesLooked == 1 {
 		f.forget(f.forgetChoices)
 	}
 	return nil
+}
+
+// noteChoice publishes a choice directly behind another one, or returns errChanged.
+func (f *foreign) noteChoice(ctx context.Context, of uint64, provider string, behind uint64) (seq uint64, err error) {
+	ack, err := f.s.js.PublishMsg(ctx, &nats.Msg{Subject: f.choiceSubject(of), Data: []byte(provider), Header: nats.Header{
+		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(behind, 10)},
+		jetstream.ExpectedStreamHeader:      {f.s.name},
+	}})
+	if err != nil {
+		return 0, f.s.published(ctx, err)
+	}
+	return ack.Sequence, nil
 }
 
 // choicesLooked is after how many choices forgetChoices is called.

@@ -403,6 +403,48 @@ func TestTheChoiceOfAProvider(t *testing.T) {
 	require.NoError(t, other.Done(t.Context(), again[0].Lease))
 }
 
+// Law P1: a worker whose lease has ended chooses no provider: another one may have called the one that it has chosen.
+func TestAChoiceAfterTheLease(t *testing.T) {
+	t.Parallel()
+	const lease = 5 * time.Second
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	publish(t, js, stream, "one")
+	take := func(e *weirjs.Engine) store.Leased {
+		var taken []store.Leased
+		require.Eventually(t, func() bool {
+			var err error
+			taken, err = e.Take(t.Context(), "q", 1, lease)
+			return err == nil && len(taken) == 1
+		}, time.Minute, 10*time.Millisecond)
+		return taken[0]
+	}
+	late, now := engineOf(t, js, stream, lease), engineOf(t, js, stream, lease)
+	before := take(late)
+	after := take(now)
+	require.NoError(t, now.Choose(t.Context(), "north", after.Lease))
+	require.ErrorIs(t, late.Choose(t.Context(), "south", before.Lease), store.ErrLeaseLost)
+	require.NoError(t, now.Release(t.Context(), 0, after.Lease))
+	require.Equal(t, "north", take(engineOf(t, js, stream, lease)).Meta.Provider)
+}
+
+// A choice of a worker before that comes late, over a connection that was broken, does not hinder that of the worker which has the message.
+func TestAChoiceBehindALateOne(t *testing.T) {
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	publish(t, js, stream, "one")
+	e := engineOf(t, js, stream, time.Minute)
+	taken, err := e.Take(t.Context(), "q", 1, time.Minute)
+	require.NoError(t, err)
+	require.NoError(t, js.Conn().Publish("weir.store.weir-"+stream+".=choice.cQ.1", []byte("south")))
+	require.NoError(t, e.Choose(t.Context(), "north", taken[0].Lease))
+	require.NoError(t, e.Choose(t.Context(), "west", taken[0].Lease))
+	require.NoError(t, e.Release(t.Context(), 0, taken[0].Lease))
+	again, err := engineOf(t, js, stream, time.Minute).Take(t.Context(), "q", 1, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, "west", again[0].Meta.Provider)
+}
+
 // A Take has a bounded number of bytes, however many messages are asked for, and large messages do not block small ones (law D4).
 func TestLargeMessagesComeInParts(t *testing.T) {
 	t.Parallel()

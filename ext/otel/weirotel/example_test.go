@@ -109,5 +109,5 @@ func ExampleNewTraces_logs() {
 	for range op.Results(slices.Values([]string{"lhr"})) {
 	}
 	// Output:
-	// level=WARN msg="asyncop: element dropped" attempts=1 error=busy element=lhr trace_id=32 span_id=16
+	// level=WARN msg="asyncop: element dropped" attempts=1 error=busy in_doubt=true element=lhr trace_id=32 span_id=16
 }
