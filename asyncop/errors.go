@@ -274,11 +274,8 @@ func count(n int, what string) string {
 }
 
 func abandoned(n int) string {
-	switch n {
-	case 0:
+	if n == 0 {
 		return ""
-	case 1:
-		return " (1 other element in flight was abandoned)"
 	}
-	return fmt.Sprintf(" (%d other elements in flight were abandoned)", n)
+	return " (" + count(n, "other element") + " in flight abandoned)"
 }

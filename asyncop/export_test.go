@@ -9,9 +9,3 @@ func SlotsTaken[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int { return op.dri
 func FreePermits[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
 	return core.Look(op.driver.Core()).FreePermits
 }
-
-// WaitingBeside returns how many pieces of user code are kept that wait for their turn. It may be called while the operator is
-// idle.
-func WaitingBeside[IN, OUT any](op *AsyncWaitOperator[IN, OUT]) int {
-	return core.Look(op.driver.Core()).WaitingBeside
-}

@@ -83,9 +83,9 @@ type Opener interface {
 // If fallback returns no result, the element ends without a result. An error goes to the failure policy in place of the failure: for failures
 // that the fallback does not handle, return f.Err. Its outcome is final: it is never retried (law A3).
 //
-// fallback runs on a goroutine of its own and may block, without a permit; as many may run as there are slots. The element
-// keeps its slot. ctx does not carry the element's deadline, but a deadline for the fallback: see [WithHandlerLimit]. If the fallback
-// exceeds it or panics, the element fails with both errors joined.
+// fallback runs on a goroutine of its own and may block, without a permit. The element keeps its slot. ctx does not carry the element's deadline,
+// but a deadline for the fallback: see [WithHandlerLimit]. If the fallback exceeds it or panics, the element fails with both errors joined. It
+// also fails if twice as many fallbacks run as there are slots, because they ignore the end of ctx.
 //
 // A Timeout method of fn ([TimeoutHandler]) is called first, and fallback with the error that it returns. Everything else of fn
 // stays reachable. HandleFailure panics if fn or fallback is nil.

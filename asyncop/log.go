@@ -167,11 +167,7 @@ func (s *userSide[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 
 // logSourceBroke reports a panic of a message's source, while the message was being settled. Called from any goroutine.
 func (s *userSide[IN, OUT]) logSourceBroke(err error) {
-	_ = call.OffLoop(func() error {
-		s.logger.LogAttrs(context.WithoutCancel(s.ctx), slog.LevelError, "asyncop: the source of a message panicked",
-			withStack([]slog.Attr{slog.Any("error", err)})...)
-		return nil
-	})
+	s.write(s.ctx, slog.LevelError, "asyncop: the source of a message panicked", slog.Any("error", err))
 }
 
 // logDecision reports an outcome that there was a reason to retry, and whether it will be.
@@ -199,15 +195,20 @@ func (s *userSide[IN, OUT]) linesDue() time.Duration {
 	return min(s.restDue(), s.failingDue())
 }
 
-// logAttrs calls the user's handler off the loop, since it may do anything (law A6). A line about a panic has its stack.
-// Of ctx only the values count.
+// logAttrs is write for the loop: time passes.
 func (s *userSide[IN, OUT]) logAttrs(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
+	s.driver.Core().Away(true)
+	s.write(ctx, level, msg, attrs...)
+}
+
+// write calls the user's handler off the loop, since it may do anything (law A6). A line about a panic has its stack.
+// Of ctx only the values count.
+func (s *userSide[IN, OUT]) write(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
 	if s.name != "" {
 		attrs = append(attrs, slog.String("operator", s.name))
 	}
-	_ = s.offLoop(func() error {
-		attrs = withStack(attrs)
-		s.logger.LogAttrs(context.WithoutCancel(ctx), level, msg, attrs...)
+	_ = call.OffLoop(func() error {
+		s.logger.LogAttrs(context.WithoutCancel(ctx), level, msg, withStack(attrs)...)
 		return nil
 	})
 }

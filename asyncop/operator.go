@@ -43,6 +43,7 @@ type Watermark = queue.Watermark
 type AsyncWaitOperator[IN, OUT any] struct {
 	driver   *drive.Driver[IN, OUT]
 	side     *userSide[IN, OUT]
+	in       chan<- any // of the driver
 	capacity int
 	used     atomic.Uint32 // what drives it, and takes its results: bits
 }
@@ -71,14 +72,6 @@ func (op *AsyncWaitOperator[IN, OUT]) use(method string, by uint32) (before uint
 			return before
 		}
 	}
-}
-
-// takeResults returns what moves the results, for Via and To.
-func (op *AsyncWaitOperator[IN, OUT]) takeResults(method string) func(next chan<- any, tell bool) {
-	if op.use(method, byVia)&byOut != 0 {
-		return op.driver.Share
-	}
-	return op.driver.Transfer
 }
 
 var _ streams.Flow = (*AsyncWaitOperator[any, any])(nil)
@@ -157,7 +150,7 @@ func newOperator[IN, OUT any](
 	// Nothing is refused from here on: goroutines begin.
 	s.newDriver(min(timeout, maxTimeout), newQueue(capacity))
 	s.warnOfArguments(name, timeout, strategy)
-	op := &AsyncWaitOperator[IN, OUT]{driver: s.driver, side: s, capacity: capacity}
+	op := &AsyncWaitOperator[IN, OUT]{driver: s.driver, side: s, in: s.driver.In(), capacity: capacity}
 	for _, o := range cfg.observers {
 		if a, ok := o.(interface {
 			Attach(stats func() Stats, done <-chan struct{})
@@ -306,8 +299,11 @@ func isMessage(v any) bool {
 
 // In returns the channel that upstream sends to and closes.
 func (op *AsyncWaitOperator[IN, OUT]) In() chan<- any {
-	op.use("In", byIn)
-	return op.driver.In()
+	if op.used.Load()&byIn == 0 {
+		op.use("In", byIn)
+		op.driver.Wire()
+	}
+	return op.in
 }
 
 // Out returns the channel of the results; the operator closes it, and Err returns the cause. With checkpoints, no function of
@@ -329,7 +325,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 	op.mustPassBarriers("Via", next)
 	wiring.MustMatch("asyncop: Via", op, next)
-	go op.takeResults("Via")(next.In(), takesFailures(next))
+	shares := op.use("Via", byVia)&byOut != 0
+	go op.driver.Transfer(next.In(), shares, takesFailures(next))
 	return next
 }
 
@@ -338,7 +335,8 @@ func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	op.mustPassBarriers("To", sink)
 	wiring.MustMatch("asyncop: To", op, sink)
-	op.takeResults("To")(sink.In(), takesFailures(sink))
+	shares := op.use("To", byVia)&byOut != 0
+	op.driver.Transfer(sink.In(), shares, takesFailures(sink))
 	sink.AwaitCompletion()
 }
 

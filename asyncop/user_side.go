@@ -55,7 +55,7 @@ func (s *userSide[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core
 				s.logAttrs(s.ctx, slog.LevelError, "asyncop: an observer broke", slog.Any("error", err))
 			},
 			Abandoned: abandonedBy, Declined: s.logDeclined, SourceBroke: s.logSourceBroke, Log: s.logAttrs,
-			FlushLines: s.flushLines, LinesDue: s.linesDue, Ended: func() { s.logRest(true) },
+			FlushLines: s.flushLines, LinesDue: s.linesDue,
 		},
 	}
 	for _, o := range cfg.observers {

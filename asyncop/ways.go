@@ -16,19 +16,16 @@ const mostWays = 256
 // keptWays are the ways of the elements that have ended last. Safe for concurrent use.
 type keptWays struct {
 	mu   sync.Mutex
-	ways []observe.Way // a ring
-	next int
+	ways []observe.Way // the oldest first
 }
 
 func (k *keptWays) add(w observe.Way) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.ways) < mostWays {
-		k.ways = append(k.ways, w)
-		return
+	if len(k.ways) == mostWays {
+		k.ways = slices.Delete(k.ways, 0, 1) // few come in a second
 	}
-	k.ways[k.next] = w
-	k.next = (k.next + 1) % mostWays
+	k.ways = append(k.ways, w)
 }
 
 // Ways returns the histories of elements that failed, were slow (more than half of their timeout) or ask for it by a method KeepsWay() bool,
@@ -39,7 +36,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Ways() []observe.Way {
 	k := &op.side.ways
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return append(slices.Clone(k.ways[k.next:]), k.ways[:k.next]...)
+	return slices.Clone(k.ways)
 }
 
 // wayKeeper is the user's side of the ways.

@@ -16,8 +16,8 @@ type ReasonStrategy[OUT any] interface {
 	// Decide returns the action after the attempt a. It may block, on I/O for instance: other elements do not wait for it. ctx ends with the
 	// element. It has the values of the attempt's context: the values of observers, the element's message, and the attempt's number.
 	//
-	// An operator may call it from several goroutines at once, at most as many as it has slots. Calls that run on after ctx has ended count, and
-	// others wait for them. An error or a panic means no retry, and is joined to the element's error.
+	// An operator may call it from several goroutines at once, at most twice as many as it has slots. Calls that run on after ctx has ended count:
+	// beyond that number, further calls fail. An error or a panic means no retry, and is joined to the element's error.
 	//
 	// a must not be changed, and must not be kept after the call.
 	Decide(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)

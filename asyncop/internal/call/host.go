@@ -31,8 +31,9 @@ type Host struct {
 	// Used by any goroutine.
 	Sleeper   // the loop's
 	_         [64]byte
-	Mail      Mailbox     // to the loop
-	Suspended atomic.Bool // what is in flight is left to the final checkpoint: nothing begins any more
+	Mail      Mailbox      // to the loop
+	Suspended atomic.Bool  // what is in flight is left to the final checkpoint: nothing begins any more
+	Beside    atomic.Int64 // pieces of user code that run on workers for elements, which may leave them behind
 	late      atomic.Int64
 	freed     atomic.Int64
 }

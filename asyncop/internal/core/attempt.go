@@ -271,6 +271,7 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	for _, f := range g.over {
 		f(s, !tooLate, delay)
 	}
+	s.attempt = nil
 	for _, f := range g.decided {
 		f(s, *d, !tooLate)
 	}
@@ -445,7 +446,6 @@ func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], err error, d *decision.De
 		if d.Before != nil {
 			*g.held.ref(s.place) = d.Before
 		}
-		s.attempt = nil
 		s.retry = 0
 		if err == nil {
 			s.retry = ByResult

@@ -39,7 +39,6 @@ func (g *Machine[IN, OUT]) Attempts() (begun, failed int64) {
 }
 
 func (g *Machine[IN, OUT]) FreePermits() int       { return Look(g).FreePermits }
-func (g *Machine[IN, OUT]) WaitingBeside() int     { return Look(g).WaitingBeside }
 func (g *Machine[IN, OUT]) Oldest() string         { return Look(g).Oldest }
 func (g *Machine[IN, OUT]) Present() time.Duration { return g.State().Now }
 

@@ -2,82 +2,45 @@ package core
 
 import (
 	"context"
-	"sync/atomic"
+	"errors"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/decision"
-	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
 )
 
-// beside bounds one kind of user code that runs on workers and that its element may leave behind there: strategies that may
-// block, what they want done before a retry, handlers of failures. What ignores the end of its context counts until it returns.
-// As many as there are slots may run; what comes then waits for its turn, and the deadlines of its elements stand.
-type beside[IN, OUT any] struct {
-	core    *Machine[IN, OUT]
-	running int                 // the core's
-	waiting fifo.Queue[waiting] // the core's; those whose turn is over are skipped
+// errTooMany is how user code breaks that is not run.
+var errTooMany = errors.New("asyncop: twice as many strategies, steps before a retry and handlers of failures are running as there are slots: " +
+	"they ignore the ends of their contexts")
 
-	returned atomic.Int64 // those that have, and that the core has not seen yet
-}
-
-// waiting is a task that waits until it may run.
-type waiting struct {
-	ref  call.Ref
-	task func()
-}
-
-// addBeside returns a bound for one kind of user code.
-func addBeside[IN, OUT any](g *Machine[IN, OUT]) *beside[IN, OUT] {
-	b := &beside[IN, OUT]{core: g}
-	g.turnBegins = append(g.turnBegins, b.runWaiting)
-	g.isBusy = append(g.isBusy, func() bool { return b.returned.Load() > 0 })
-	g.forget = append(g.forget, func() { b.waiting = fifo.Queue[waiting]{} })
-	g.waitingBeside = append(g.waitingBeside, b.waiting.Len)
-	return b
-}
-
-// run has a task done on a worker when its turn has come, unless its token is over by then. The task looks itself whether
-// it is late.
-func (b *beside[IN, OUT]) run(token *call.Token, task func()) {
-	g := b.core
-	run := func() {
-		defer func() { // also if the task ends its goroutine
-			b.returned.Add(1)
-			g.Host.WakeUp()
-		}()
-		task()
-	}
-	if b.running < g.Queue.Cap() {
-		b.running++
-		g.Host.Run(run)
-		return
-	}
-	if b.waiting.Len() >= 2*g.Queue.Cap() { // most of them are over, since each of the others has a slot
-		for n := b.waiting.Len(); n > 0; n-- {
-			if old := b.waiting.Pop(); g.slots.find(old.ref) != nil {
-				b.waiting.Push(old)
-			}
-		}
-	}
-	b.waiting.Push(waiting{token.Ref, run})
-}
-
-// runWaiting runs those whose turn has come because others have returned.
-func (b *beside[IN, OUT]) runWaiting() (ends bool) {
-	if b.returned.Load() == 0 {
+// beside has do run on a worker, with ctx, for what waits for t, unless that is late by then; then gets how it has ended. Its element may leave do behind
+// there. What ignores the end of its context counts until it returns: if twice as many as there are slots run, beside returns false.
+func (g *Machine[IN, OUT]) beside(
+	ctx context.Context, t *call.Token, do func(ctx context.Context) error, then func(err error),
+) bool {
+	running := &g.Host.Beside
+	if running.Load() >= 2*int64(g.Queue.Cap()) { // only the loop adds
 		return false
 	}
-	b.running -= int(b.returned.Swap(0))
-	for b.running < b.core.Queue.Cap() && b.waiting.Len() > 0 {
-		if w := b.waiting.Pop(); b.core.slots.find(w.ref) != nil {
-			b.running++
-			b.core.Host.Run(w.task)
+	running.Add(1)
+	g.Host.Run(func() {
+		var err error
+		isLate := t.Late() != nil
+		defer func() { // also if do ends its goroutine
+			if running.Add(-1); !isLate {
+				then(err)
+			}
+		}()
+		if !isLate {
+			var stands guard.Guard
+			defer stands.Close(func(recovered any) { err = call.Panicked(recovered) })
+			err = do(ctx)
+			stands.Returned()
 		}
-	}
-	return false
+	})
+	return true
 }
 
 // ---- Strategies that may block
@@ -110,32 +73,25 @@ func addErrands[IN, OUT any](g *Machine[IN, OUT], p phase, errLimit error) {
 	}
 }
 
-// send has do run for s, which waits in the phase p for that, until an instant at most: unless that is over by then. Then goes on after do has
-// returned or broken.
-func (b *beside[IN, OUT]) send(
-	s *Slot[IN, OUT], p phase, number int32, until time.Duration, do func(ctx context.Context), then func(broke error),
+// send has do run for s, which waits for that in its phase, until an instant at most. Then goes on after do has returned or broken.
+func (g *Machine[IN, OUT]) send(
+	s *Slot[IN, OUT], number int32, until time.Duration, do func(ctx context.Context) error, then func(broke error),
 ) {
-	g, e := b.core, &errand{then: then}
-	g.enter(s, p)
+	e, completes := &errand{then: then}, s.phase == handling
 	*g.held.ref(s.place) = e
 	g.bind(s, &e.Token, number, until)
-	ctx := g.context(s, &e.Token)
-	b.run(&e.Token, func() {
-		if e.Late() != nil {
-			return
-		}
-		defer e.Finish(p == handling)
-		var stands guard.Guard
-		defer stands.Close(func(recovered any) { e.broke = call.Panicked(recovered) })
-		do(ctx)
-		stands.Returned()
-	})
+	if !g.beside(g.context(s, &e.Token), &e.Token, do, func(broke error) {
+		e.broke = broke
+		e.Finish(completes)
+	}) {
+		g.unhold(s)
+		then(errTooMany)
+	}
 }
 
 // AskBeside adds a feature: strategies that may block are asked on a worker. Meanwhile an element has neither permit nor call,
 // and its deadline holds (law A3).
 func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
-	b := addBeside(g)
 	addErrands(g, deciding, nil)
 	g.situation.Beside = true
 	g.ask = func(s *Slot[IN, OUT], err error) {
@@ -143,7 +99,8 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 		var answer decision.Answer
 		g.judging = judging[OUT]{}
 		g.state.Stats.Deciding++
-		b.send(s, deciding, s.attempts, s.due, func(ctx context.Context) { answer = policy.Ask(ctx, &view) }, func(broke error) {
+		g.enter(s, deciding)
+		g.send(s, s.attempts, s.due, func(ctx context.Context) error { answer = policy.Ask(ctx, &view); return nil }, func(broke error) {
 			if broke != nil { // it has ended its goroutine: Ask itself recovers panics
 				answer.Err = broke
 			}
@@ -164,25 +121,28 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 // PrepareBeside adds a feature: what a strategy wants done before an attempt is done on a worker. The attempt has its permit, and
 // its timeouts hold. If that fails, it is the attempt's outcome, and nothing has been sent.
 func PrepareBeside[IN, OUT any](g *Machine[IN, OUT]) {
-	b := addBeside(g)
 	g.prepare = func(s *Slot[IN, OUT], a *call.Attempt[OUT], before func(ctx context.Context) error) (goesOn bool) {
-		ctx := g.context(s, &a.Token)
-		if done := g.calledAfter; done != nil {
-			closed := make(chan struct{})
-			done(closed)
-			b.run(&a.Token, func() {
-				defer close(closed)
-				doBefore(ctx, a, before)
-			})
-			return true
-		}
-		g.enter(s, preparing)
-		b.run(&a.Token, func() {
-			if doBefore(ctx, a, before) {
+		var called chan struct{} // nil: the call is for this element alone
+		then := func(err error) {
+			switch {
+			case err != nil:
+				a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err})
+			case called != nil:
+				close(called)
+			default:
 				a.Post()
 			}
-		})
-		return false
+		}
+		if g.calledAfter != nil { // no longer than until this element is over
+			called = make(chan struct{})
+			g.calledAfter(called)
+		} else {
+			g.enter(s, preparing)
+		}
+		if !g.beside(g.context(s, &a.Token), &a.Token, before, then) {
+			then(errTooMany)
+		}
+		return called != nil
 	}
 	g.on[preparing].fired = g.attemptTimeOut
 	g.on[preparing].answered = func(s *Slot[IN, OUT]) {
@@ -197,20 +157,4 @@ func PrepareBeside[IN, OUT any](g *Machine[IN, OUT]) {
 			g.invoke(s, s.attempt)
 		}
 	}
-}
-
-// doBefore does what the strategy wants done before the attempt a, on a worker, and reports whether the call may follow.
-func doBefore[OUT any](ctx context.Context, a *call.Attempt[OUT], before func(ctx context.Context) error) bool {
-	if a.Late() != nil {
-		return false
-	}
-	refuse := func(err error) { a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err}) }
-	var stands guard.Guard
-	defer stands.Close(func(recovered any) { refuse(call.Panicked(recovered)) })
-	err := before(ctx)
-	stands.Returned()
-	if err != nil {
-		refuse(err)
-	}
-	return err == nil
 }

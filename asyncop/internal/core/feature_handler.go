@@ -19,7 +19,6 @@ type Handler[IN, OUT any] struct {
 
 // HandleFailures adds the feature. Handle is called on a worker.
 func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) {
-	b := addBeside(g)
 	addErrands(g, handling, handler.ErrLimit)
 	g.rescue = func(s *Slot[IN, OUT], failure error, timedOut bool) (taken bool) {
 		if !timedOut && !handler.All {
@@ -31,9 +30,11 @@ func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) 
 		until := g.now + handler.Limit
 		r := g.report(s)
 		r.Failed = true
+		g.enter(s, handling)
+		g.Timers.Arm(&s.timer, until)
 		var results []OUT
 		var err error
-		b.send(s, handling, 0, until, func(ctx context.Context) { results, err = handler.Handle(ctx, r, timedOut) }, func(broke error) {
+		g.send(s, 0, until, func(ctx context.Context) error { results, err = handler.Handle(ctx, r, timedOut); return nil }, func(broke error) {
 			g.Timers.Cancel(&s.timer)
 			if broke != nil { // results may be being written
 				g.giveUp(s, handler.Broke(failure, timedOut, broke))
@@ -49,7 +50,6 @@ func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) 
 			s.attempt = call.Completed(results)
 			g.settle(s, nil)
 		})
-		g.Timers.Arm(&s.timer, until)
 		return true
 	}
 }

@@ -88,12 +88,7 @@ func OrderKeys[IN, OUT any](g *Machine[IN, OUT], keys Keys[IN, OUT], maxWaiting 
 	g.isCrowded = func() bool { return o.crowded > 0 }
 	g.mayCall = o.mayCall
 	g.inTurn = o.inTurn
-	g.nextFresh = func() *Slot[IN, OUT] {
-		if t := o.heads.Peek(); t != nil {
-			return t.Value
-		}
-		return nil
-	}
+	g.nextFresh = o.head
 	g.freshSince = func() time.Duration {
 		if o.heads.Len() > 0 {
 			return o.headed
@@ -138,6 +133,15 @@ func (o *keyOrder[IN, OUT]) armHead(s *Slot[IN, OUT]) {
 		o.headed = o.core.now
 	}
 	o.heads.Arm(&s.timer, o.of.get(s.place).turn)
+	o.core.fresh = o.head()
+}
+
+// head returns the element that makes its first attempt next, or nil.
+func (o *keyOrder[IN, OUT]) head() *Slot[IN, OUT] {
+	if t := o.heads.Peek(); t != nil {
+		return t.Value
+	}
+	return nil
 }
 
 // entering does what a change of the phase means for what waits.

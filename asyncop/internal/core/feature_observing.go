@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -32,25 +33,19 @@ type Observing[IN, OUT any] struct {
 }
 
 // Track is what is known of an observed element. The core's, until the driver takes it with Leaving and gives it back with Gone.
-// Tracks are used again. One is small, since with rings many are on their way.
+// Tracks are used again.
 type Track struct {
 	accepted time.Duration
-	started  time.Duration // of the first attempt; while it is 0 there was none
-	running  bool          // there is an attempt whose end was not reported yet
-	called   bool          // there was an attempt, maybe before a restart
-	attempt  counting.Attempt
-	element  counting.Element
-	seen     *seen // nil if there are only counters
-}
+	started  time.Duration   // of the first attempt; while it is 0 there was none
+	running  bool            // there is an attempt whose end was not reported yet
+	outcome  observe.Outcome // of the attempt, once it is concluded
+	ending   observe.Ending  // once it leaves
 
-// seen is what the observers of an element see beside what is counted.
-type seen struct {
-	base    context.Context // of the element, without observers
+	// With observers.
+	base    context.Context // of the element, without them
 	ctx     context.Context // of the element, as Accepted has returned it
 	attempt context.Context // of the attempt; nil: there is none
 	call    context.Context // of its call, once there is one
-	end     observe.Outcome // of the attempt, once it is concluded
-	element observe.Ending  // once it leaves
 	broken  error           // how Accepted broke
 }
 
@@ -71,7 +66,7 @@ func AddObserving[IN, OUT any](
 		reportBroke: func(_ *Slot[IN, OUT], err error) { broke(err) },
 	}
 	o.introduceBroke = func(s *Slot[IN, OUT], err error) {
-		o.of.get(s.place).seen.broken = err
+		o.of.get(s.place).broken = err
 		o.introduce(s)
 		g.resumes.accepted(s, err)
 	}
@@ -94,28 +89,31 @@ func AddObserving[IN, OUT any](
 
 // accepted calls the observers for an element that has taken its slot, which has a number if it was restored with one.
 func (o *Observing[IN, OUT]) accepted(s *Slot[IN, OUT]) bool {
-	g, r := o.core, o.newTrack()
-	*o.of.ref(s.place) = r
-	r.accepted = g.now
-	t := r.seen
-	if t == nil {
-		return true
+	var r *Track
+	if n := len(o.spare); n > 0 {
+		r, o.spare = o.spare[n-1], o.spare[:n-1]
+	} else {
+		r = new(Track)
 	}
-	t.base = o.messages.Context(s)
-	t.ctx = t.base
-	o.introduced = 0
-	o.introduce(s)
+	*o.of.ref(s.place) = r
+	r.accepted = o.core.now
+	if len(o.observers) > 0 {
+		r.base = o.messages.Context(s)
+		r.ctx = r.base
+		o.introduced = 0
+		o.introduce(s)
+	}
 	return true
 }
 
 // introduce calls the observers that do not know of s, the newest element, yet.
 func (o *Observing[IN, OUT]) introduce(s *Slot[IN, OUT]) {
-	g, t := o.core, o.of.get(s.place).seen
+	g, r := o.core, o.of.get(s.place)
 	g.calling(s, o.introduceBroke)
 	for o.introduced < len(o.observers) {
 		o.introduced++
-		if ctx := accepted(t.ctx, o.observers[o.introduced-1], s.in, g.accepting); ctx != nil {
-			t.ctx = ctx //nolint:fatcontext // one layer an observer
+		if ctx := accepted(r.ctx, o.observers[o.introduced-1], s.in, g.accepting); ctx != nil {
+			r.ctx = ctx //nolint:fatcontext // one layer an observer
 		}
 	}
 	g.user.after = nil
@@ -141,37 +139,10 @@ func (o *Observing[IN, OUT]) Numbers(number func(ctx context.Context) int64) (al
 		case s.phase == controlElement:
 			all = append(all, 0)
 		default:
-			all = append(all, number(o.of.get(s.place).seen.ctx))
+			all = append(all, number(o.of.get(s.place).ctx))
 		}
 	}
 	return all
-}
-
-func (o *Observing[IN, OUT]) newTrack() *Track {
-	if n := len(o.spare); n > 0 {
-		r := o.spare[n-1]
-		o.spare = o.spare[:n-1]
-		return r
-	}
-	r := new(Track)
-	if len(o.observers) > 0 {
-		r.seen = new(seen)
-	}
-	return r
-}
-
-// keep keeps a track for another element.
-func (o *Observing[IN, OUT]) keep(r *Track) {
-	if o.core.abandoned {
-		return
-	}
-	t := r.seen
-	if *r = (Track{seen: t}); t != nil {
-		*t = seen{}
-	}
-	if len(o.spare) < o.core.Queue.Cap() {
-		o.spare = append(o.spare, r)
-	}
 }
 
 // started calls the observers for an attempt that begins, and reports whether it goes on: an attempt whose observer breaks has
@@ -181,22 +152,21 @@ func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) boo
 	if r.started == 0 {
 		r.started = max(1, g.now-r.accepted)
 	}
-	r.running, r.attempt = true, counting.Attempt{}
-	t := r.seen
-	if t == nil {
+	r.running, r.outcome = true, observe.Outcome{Attempt: number}
+	if len(o.observers) == 0 {
 		return true
 	}
-	t.attempt, t.call, t.end = t.ctx, nil, observe.Outcome{Attempt: number}
-	if t.broken != nil {
+	r.attempt, r.call = r.ctx, nil
+	if r.broken != nil {
 		a.Attend()
-		a.CompleteExceptionally(t.broken)
+		a.CompleteExceptionally(r.broken)
 		g.invoked(s)
 		return false
 	}
 	g.calling(s, g.resumes.invoke)
 	for _, observer := range o.observers {
-		if ctx := observer.AttemptStarted(t.attempt, number); ctx != nil {
-			t.attempt = ctx //nolint:fatcontext // one layer an observer
+		if ctx := observer.AttemptStarted(r.attempt, number); ctx != nil {
+			r.attempt = ctx //nolint:fatcontext // one layer an observer
 		}
 	}
 	g.user.after = nil
@@ -209,26 +179,25 @@ func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) c
 	if r == nil {
 		return own
 	}
-	t := r.seen
-	values := t.ctx
-	if t.attempt != nil {
-		values = t.attempt
+	values := r.ctx
+	if r.attempt != nil {
+		values = r.attempt
 	}
 	switch _, isBeside := own.(*call.Token); {
-	case values == t.base: // they have given none
+	case values == r.base: // they have given none
 		return own
 	case isBeside:
 		return call.WithValues(values, own)
-	case t.call == nil:
-		t.call = call.WithValues(values, own)
+	case r.call == nil:
+		r.call = call.WithValues(values, own)
 	}
-	return t.call
+	return r.call
 }
 
 // describe returns the context that belongs to an element: its values are those that its observers gave it.
 func (o *Observing[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
 	if r := o.of.get(s.place); r != nil {
-		return r.seen.ctx
+		return r.ctx
 	}
 	return o.messages.Context(s)
 }
@@ -236,14 +205,11 @@ func (o *Observing[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
 // concluded keeps the outcome of an attempt until it is known what follows from it.
 func (o *Observing[IN, OUT]) concluded(s *Slot[IN, OUT], results int, err error) {
 	g, r := o.core, o.of.get(s.place)
-	if r == nil || !r.running || r.attempt.Duration != 0 {
+	if r == nil || !r.running || r.outcome.Duration != 0 {
 		return
 	}
 	g.refresh()
-	r.attempt.Outcome, r.attempt.Duration = counting.OutcomeOf(results, err), max(1, g.now-s.last)
-	if t := r.seen; t != nil {
-		t.end.Results, t.end.Err = results, err
-	}
+	r.outcome.Results, r.outcome.Err, r.outcome.Duration = results, err, max(1, g.now-s.last)
 }
 
 // attemptOver reports the attempt of an element that has one: nothing follows, or a retry after d.
@@ -253,15 +219,16 @@ func (o *Observing[IN, OUT]) attemptOver(s *Slot[IN, OUT], again bool, d time.Du
 		return
 	}
 	r.running = false
-	a := &r.attempt
+	a := &r.outcome
 	a.Reason, a.Retry, a.Delay = o.core.reasons.get(s.place).last, again, d
 	if len(o.counters) > 0 {
-		o.attempts = append(o.attempts, *a)
+		o.attempts = append(o.attempts, counting.Attempt{
+			Outcome: counting.OutcomeOf(a.Results, a.Err), Reason: a.Reason, Duration: a.Duration, Retry: a.Retry, Delay: a.Delay,
+		})
 	}
-	if t := r.seen; t != nil {
-		t.end.Reason, t.end.Duration, t.end.Retry, t.end.Delay = a.Reason, a.Duration, a.Retry, a.Delay
-		o.notes.Push(note{ctx: t.attempt, attempt: t.end})
-		t.attempt, t.call = nil, nil
+	if len(o.observers) > 0 {
+		o.notes.Push(note{ctx: r.attempt, attempt: *a})
+		r.attempt, r.call = nil, nil
 	}
 }
 
@@ -274,26 +241,20 @@ func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	if !o.core.abandoned { // else the last offer of the sink wants its contexts
 		*o.of.ref(s.place) = nil
 	}
-	r.called = s.attempts > 0
-	r.element.InDoubt = s.doubt != noDoubt && how != observe.Emitted && how != observe.Empty
-	if t := r.seen; t != nil {
-		t.element.Reason, t.element.Attempts = o.core.reasons.get(s.place).last, int(s.attempts)
-		switch how {
-		case observe.Emitted:
-			results, _ := s.attempt.Outcome()
-			t.element.Results = len(results)
-		case observe.Empty:
-		case observe.Abandoned, observe.Kept:
-			if t.element.Err = o.core.state.Failure; t.element.Err == nil { // it was given back while the run goes on
-				t.element.Err = s.err
-			}
-		default:
-			t.element.Err = s.err
-		}
-	}
-	if how == observe.Emitted {
+	e := &r.ending
+	e.Reason, e.Attempts, e.InDoubt = o.core.reasons.get(s.place).last, int(s.attempts), s.doubt != noDoubt
+	switch how {
+	case observe.Emitted:
+		results, _ := s.attempt.Outcome()
+		e.Results, e.InDoubt = len(results), false
 		o.leaving = r
 		return
+	case observe.Empty:
+		e.InDoubt = false
+	case observe.Abandoned, observe.Kept:
+		e.Err = cmp.Or(o.core.state.Failure, s.err) // without a failure, it was given back while the run goes on
+	default:
+		e.Err = s.err
 	}
 	o.Gone(r, how)
 }
@@ -306,32 +267,37 @@ func (o *Observing[IN, OUT]) Leaving() (r *Track) {
 
 // Gone says how an element whose track the driver has, has ended: emitted or discarded.
 func (o *Observing[IN, OUT]) Gone(r *Track, how observe.EndKind) {
-	g, e := o.core, &r.element
-	g.refresh()
-	e.How, e.Accepted, e.Queued, e.Total = uint8(how), true, r.started, g.now-r.accepted
+	o.core.refresh()
+	e := &r.ending
+	e.How, e.Queued, e.Total = how, r.started, o.core.now-r.accepted
 	if r.started == 0 {
 		e.Queued = e.Total
 	}
 	if how == observe.Discarded { // nothing else knows that it has taken effect
-		e.InDoubt = r.called
+		e.InDoubt = e.Attempts > 0
 	}
-	if len(o.counters) > 0 {
-		o.elements = append(o.elements, *e)
+	o.noteEnd(r.ctx, e, true)
+	if o.core.abandoned {
+		return
 	}
-	if t := r.seen; t != nil {
-		t.element.How, t.element.InDoubt, t.element.Queued, t.element.Total = how, e.InDoubt, e.Queued, e.Total
-		o.notes.Push(note{ctx: t.ctx, element: t.element, isEnd: true})
+	if *r = (Track{}); len(o.spare) < o.core.Queue.Cap() {
+		o.spare = append(o.spare, r)
 	}
-	o.keep(r)
 }
 
 // Refused says that an element was received and not accepted: Discarded or Kept.
 func (o *Observing[IN, OUT]) Refused(how observe.EndKind) {
+	o.noteEnd(o.core.Host.Values, &observe.Ending{How: how}, false)
+}
+
+func (o *Observing[IN, OUT]) noteEnd(ctx context.Context, e *observe.Ending, isAccepted bool) {
 	if len(o.counters) > 0 {
-		o.elements = append(o.elements, counting.Element{How: uint8(how)})
+		o.elements = append(o.elements, counting.Element{
+			How: uint8(e.How), InDoubt: e.InDoubt, Accepted: isAccepted, Queued: e.Queued, Total: e.Total,
+		})
 	}
 	if len(o.observers) > 0 {
-		o.notes.Push(note{ctx: o.core.Host.Values, element: observe.Ending{How: how}, isEnd: true})
+		o.notes.Push(note{ctx: ctx, element: *e, isEnd: true})
 	}
 }
 

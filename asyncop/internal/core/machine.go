@@ -113,7 +113,7 @@ type Machine[IN, OUT any] struct {
 	// features: theirs.
 	held side[any]
 
-	fresh   *Slot[IN, OUT]                  // the oldest element in phase fresh
+	fresh   *Slot[IN, OUT]                  // the element that makes its first attempt next: the oldest in phase fresh
 	unbegun int                             // elements in phase fresh
 	ready   timers.Heap[*Slot[IN, OUT]]     // elements in phase ready, the oldest first
 	readied time.Duration                   // when the first of them got there
@@ -467,20 +467,12 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 
 // ---- May this attempt start?
 
-// nextNew returns the element that makes its first attempt next, or nil.
-func (g *Machine[IN, OUT]) nextNew() *Slot[IN, OUT] {
-	if g.nextFresh != nil {
-		return g.nextFresh()
-	}
-	return g.fresh
-}
-
 // nextStart returns the element that starts next, or nil: retries before first attempts, oldest first.
 func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
 	if t := g.ready.Peek(); t != nil {
 		return t.Value
 	}
-	return g.nextNew()
+	return g.fresh
 }
 
 // startable returns how many elements could start but for a feature.
@@ -504,12 +496,12 @@ func (g *Machine[IN, OUT]) startWaiting() {
 	// Retries without delay come back again and again. They go before first attempts, not in place of them: with permits for
 	// all, those begin too.
 	for n := 0; n < turnLimit && g.permits > g.ready.Len(); n++ {
-		switch s := g.nextNew(); {
+		switch s := g.fresh; {
 		case s == nil:
 			return
 		case g.mayStart(s):
 			g.begin(s)
-		case g.nextNew() == s:
+		case g.fresh == s:
 			return
 		}
 	}

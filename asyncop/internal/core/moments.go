@@ -29,14 +29,13 @@ type moments[IN, OUT any] struct {
 	completes []func(s *Slot[IN, OUT])                                          // may leave the queue, when its turn comes
 	left      []func()                                                          // the head of the queue leaves
 
-	turnBegins    []func() (ends bool) // true: the turn is to end at once
-	freed         []func()             // calls that had kept their permits have returned
-	turnEnds      []func()
-	isBusy        []func() bool // another turn is due now
-	brokenOff     []func()      // user code has broken off what the core was doing
-	cut           []func()      // the run is abandoned
-	waitingBeside []func() int  // for tests: how many pieces of user code wait for their turn
-	forget        []func()      // the core is not used any more
+	turnBegins []func() (ends bool) // true: the turn is to end at once
+	freed      []func()             // calls that had kept their permits have returned
+	turnEnds   []func()
+	isBusy     []func() bool // another turn is due now
+	brokenOff  []func()      // user code has broken off what the core was doing
+	cut        []func()      // the run is abandoned
+	forget     []func()      // the core is not used any more
 
 	on [phases]phaseMoments[IN, OUT]
 
@@ -44,7 +43,7 @@ type moments[IN, OUT any] struct {
 	timeoutOf   func(s *Slot[IN, OUT]) time.Duration                                                           // of its own; Timeout
 	isCrowded   func() bool                                                                                    // none is accepted; false
 	freshSince  func() time.Duration                                                                           // when the first of those that wait for their first attempt got there
-	nextFresh   func() *Slot[IN, OUT]                                                                          // to make its first attempt; the oldest
+	nextFresh   func() *Slot[IN, OUT]                                                                          // to make its first attempt after the one that is not fresh any more; the next in the queue
 	mayCall     func(s *Slot[IN, OUT]) bool                                                                    // may compete for a permit; true
 	inTurn      func(s *Slot[IN, OUT]) bool                                                                    // its outcome may take effect; true
 	start       func(s *Slot[IN, OUT])                                                                         // the newest; nil: all that wait

@@ -2,17 +2,13 @@ package core
 
 // TestView is what tests of other packages see of a core.
 type TestView struct {
-	FreePermits   int    // those that were given back and not taken included
-	WaitingBeside int    // pieces of user code that wait for their turn
-	Oldest        string // phase of the oldest element
+	FreePermits int    // those that were given back and not taken included
+	Oldest      string // phase of the oldest element
 }
 
 // Look is for tests.
 func Look[IN, OUT any](g *Machine[IN, OUT]) (s TestView) {
 	s.FreePermits = g.permits + int(g.Host.Freed())
-	for _, f := range g.waitingBeside {
-		s.WaitingBeside += f()
-	}
 	if g.oldest != nil {
 		s.Oldest = g.oldest.phase.String()
 	}

@@ -148,7 +148,11 @@ func (g *Machine[IN, OUT]) enter(s *Slot[IN, OUT], p phase) {
 	if p != preparing && p != running { // else it is the same attempt
 		s.turn = 0
 	}
-	if s == g.fresh {
+	switch {
+	case s != g.fresh:
+	case g.nextFresh != nil:
+		g.fresh = g.nextFresh()
+	default:
 		g.fresh = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase == fresh })
 	}
 	if fresh <= p && p <= ready { // its deadline is live

@@ -15,32 +15,29 @@ type ChainedRange[IN, OUT any] struct {
 }
 
 // chained is the state of a driver whose loop runs on the goroutine that ranges over the results.
-type chained[IN, OUT any] struct {
-	wanted atomic.Bool          // a caller ranges: the loop shall hand over to the port that was attached
-	next   *attachment[IN, OUT] // that port; written before wanted is set
-	handed chan struct{}        // closed by the loop: it has, and its goroutine ends
-	broken bool                 // by the body; owned by the loop
-	due    atomic.Bool          // a timer is, maybe
+type chained struct {
+	broken bool        // by the body; owned by the loop
+	due    atomic.Bool // a timer is, maybe
 }
 
 // handsOver hands the core over to a goroutine that ranges over the results, if there is one. The loop ends then.
 func (d *Driver[IN, OUT]) handsOver() bool {
-	if !d.chain.wanted.Load() || d.failed() || d.mustStop() {
+	a := d.attached.Load()
+	if a.handed == nil || d.failed() || d.mustStop() {
 		return false
 	}
 	d.switchPort()
-	close(d.chain.handed)
+	close(a.handed)
 	return true
 }
 
 // Chained drives the operator on the caller's goroutine: it takes what is at hand from the input of r and yields the results.
 func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	p := &bodyPort[IN, OUT]{flowPort: flowPort[IN, OUT]{d}, r: &r}
-	d.chain.next = &attachment[IN, OUT]{port: p, drains: true, eager: true}
-	d.chain.wanted.Store(true)
-	d.host.WakeUp()
+	handed := make(chan struct{})
+	d.attach(&attachment[IN, OUT]{port: p, drains: true, handed: handed})
 	select {
-	case <-d.chain.handed:
+	case <-handed:
 	case <-d.over: // it has ended before
 		<-d.done
 		d.yieldError(&r)

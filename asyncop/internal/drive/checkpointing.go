@@ -24,10 +24,8 @@ import (
 type checkpointing[IN, OUT any] struct {
 	d *Driver[IN, OUT]
 
-	expected atomic.Uint64                        // the newest barrier that is on its way
-	ending   atomic.Bool                          // the marker of the end of the input is on its way, or has come
-	coming   atomic.Uint64                        // the newest barrier that the source sends before any other element but one
-	marker   atomic.Bool                          // it does so with the marker
+	expected announced                            // are on their way
+	coming   announced                            // the source sends them before any other element but one
 	room     atomic.Pointer[[]core.Item[IN, OUT]] // for the next copy of what is in flight
 	full     atomic.Pointer[chan struct{}]        // the overflow is more than it should be; closed when it is not
 
@@ -38,10 +36,23 @@ type checkpointing[IN, OUT any] struct {
 	numbers  []int64                         // the last of them are those of the restored elements; nil without an observer
 	arrived  *participant.Barrier            // has come and waits for its turn to be handled
 	passing  fifo.Queue[participant.Barrier] // handled, to be emitted before anything else
-	final    participant.Kind                // of the final barrier, once it was handled; nothing is taken after it
 	encoding sync.WaitGroup                  // states being encoded
 	lost     atomic.Pointer[error]           // why the state of the final barrier could not be encoded; written by the encoding
 	pause    time.Duration                   // how long the last copy of what is in flight took
+}
+
+// announced are the newest barrier and the marker of the end of the input that will come, or have come.
+type announced struct {
+	barrier atomic.Uint64
+	marker  atomic.Bool
+}
+
+func (a *announced) add(b participant.Barrier) {
+	if b.Kind == participant.EndOfInput {
+		a.marker.Store(true)
+	} else {
+		a.barrier.Store(b.ID)
+	}
 }
 
 // What the coordinator gets as the error of a stream that ends without a final barrier.
@@ -138,15 +149,13 @@ const leastRoom = 1024
 
 // Pending implements participant.Participant. It makes the room for the copy, so that the loop need not wait for it.
 func (k *checkpointing[IN, OUT]) Pending(b participant.Barrier) {
-	if b.Kind == participant.EndOfInput {
-		k.ending.Store(true)
-	} else {
+	if b.Kind != participant.EndOfInput {
 		counts, _ := k.d.published.get()
 		room := make([]core.Item[IN, OUT], counts.InFlight+counts.InFlight/8+leastRoom)
 		clear(room) // the system gives memory when it is first written
 		k.room.Store(&room)
-		k.expected.Store(b.ID)
 	}
+	k.expected.add(b)
 	k.d.host.WakeUp()
 }
 
@@ -158,15 +167,13 @@ func (k *checkpointing[IN, OUT]) Completed(id uint64) {
 }
 
 // Aborted implements participant.Participant.
-func (k *checkpointing[IN, OUT]) Aborted(id uint64, _ error) { k.expected.CompareAndSwap(id, 0) }
+func (k *checkpointing[IN, OUT]) Aborted(id uint64, _ error) {
+	k.expected.barrier.CompareAndSwap(id, 0)
+}
 
 // Coming promises that a barrier is sent next: see checkpoint.Source.
 func (k *checkpointing[IN, OUT]) Coming(b participant.Barrier) {
-	if b.Kind == participant.EndOfInput {
-		k.marker.Store(true)
-	} else {
-		k.coming.Store(b.ID)
-	}
+	k.coming.add(b)
 	k.d.host.WakeUp()
 }
 
@@ -229,14 +236,8 @@ func (d *Driver[IN, OUT]) awaitStart() {
 // is coming, what lies before it is bounded. Else, what is read may be that itself, also when the overflow is full; if it is
 // not, it waits with the overflow.
 func (d *Driver[IN, OUT]) mayOverflow() bool {
-	k := d.checks
-	switch {
-	case d.failed():
-		return false
-	case k.coming.Load() > k.seen || k.marker.Load() && !d.marked:
-		return true
-	}
-	return (k.expected.Load() > k.seen || k.ending.Load() && !d.marked) && d.overflow() <= d.Overflow
+	follows := func(a *announced) bool { return a.barrier.Load() > d.checks.seen || a.marker.Load() && !d.marked }
+	return !d.failed() && (follows(&d.checks.coming) || follows(&d.checks.expected) && d.overflow() <= d.Overflow)
 }
 
 // overflow returns how many elements were read past the capacity and have no slot yet.
@@ -256,8 +257,8 @@ func (d *Driver[IN, OUT]) receivedBarrier(b participant.Barrier) {
 }
 
 // passedMarker reports the end of the input, if that is what was emitted: all that came before it has left.
-func (k *checkpointing[IN, OUT]) passedMarker(control any) {
-	if b, ok := control.(participant.Barrier); ok {
+func (k *checkpointing[IN, OUT]) passedMarker(next any) {
+	if b, ok := next.(participant.Barrier); ok {
 		k.encoding.Go(func() { b.Report(k.d.Name, nil, nil) })
 	}
 }
@@ -275,7 +276,6 @@ func (d *Driver[IN, OUT]) passBarrier() {
 	}
 	k.arrived = nil
 	if b.Kind.Final() {
-		k.final = b.Kind
 		d.inOver = true
 		if b.Kind == participant.Suspend {
 			d.host.Suspended.Store(true)
@@ -379,7 +379,7 @@ func (k *checkpointing[IN, OUT]) lostSoFar() error {
 // checkpoint.Sink waits for. An element that comes instead was overtaken by the barrier on another branch (law C2).
 func (d *Driver[IN, OUT]) awaitInputEnd() error {
 	k := d.checks
-	if k == nil || !k.final.Final() || k.expected.Load() != k.seen { // not announced: not the coordinator's
+	if k == nil || !d.final || k.expected.barrier.Load() != k.seen { // not announced: not the coordinator's
 		return nil
 	}
 	for !d.inClosed {
@@ -417,9 +417,9 @@ func (d *Driver[IN, OUT]) endCheckpoints(err error) {
 	case k == nil:
 	case err != nil:
 		k.d.Coordinator.Fail(k.d.Name, err)
-	case !k.final.Final() && d.stopping.Load() && !d.inClosed:
+	case !d.final && d.stopping.Load() && !d.inClosed:
 		k.d.Coordinator.Fail(k.d.Name, errStoppedAlone)
-	case !k.final.Final():
+	case !d.final:
 		k.d.Coordinator.Fail(k.d.Name, errNoFinalBarrier)
 	}
 }

@@ -64,5 +64,4 @@ type Hooks[IN any] struct {
 	Log           func(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) // writes a line
 	FlushLines    func(all bool)                                                              // writes the lines that are due: how many were suppressed, statistics
 	LinesDue      func() time.Duration                                                        // when some are, or core.Never
-	Ended         func()                                                                      // writes the last line: the statistics are final
 }

@@ -65,7 +65,7 @@ type Driver[IN, OUT any] struct {
 	unwatch     func() bool    // ends the watch on the operator's context
 	upstream    sync.WaitGroup // cancelUpstream's call
 
-	chain     chained[IN, OUT]      // if the loop runs on the goroutine that ranges over the results
+	chain     chained               // if the loop runs on the goroutine that ranges over the results
 	unstarted bool                  // Stop came before the start
 	stopping  atomic.Bool           // Stop was called
 	broken    atomic.Pointer[error] // what has broken outside of the loop, and ended life
@@ -85,19 +85,19 @@ type upNext[OUT any] struct {
 	loaded     bool                   // it is known
 	barrier    bool                   // it is a barrier that passes ahead of the queue; if not, it comes from the head of that
 	next       any                    // it, as out carries it; nil: a result that no channel has carried yet
-	control    any                    // it, if it is a control element of the head
 	results    []OUT                  // of the head: those that are left to be emitted, it included
 	numResults int                    // how many results the head has
 	message    call.Message           // that the head is
 	parts      []message.Message[OUT] // of that message, which are left to be emitted, if the head has several results
 }
 
-// In returns the channel of an upstream, which will close it.
-func (d *Driver[IN, OUT]) In() chan<- any {
-	if !d.wired.Swap(true) {
-		d.startDiscarding()
-	}
-	return d.in
+// In returns the channel of an upstream, which will close it: Wire is called before anything is sent.
+func (d *Driver[IN, OUT]) In() chan<- any { return d.in }
+
+// Wire says that there is an upstream.
+func (d *Driver[IN, OUT]) Wire() {
+	d.wired.Store(true)
+	d.startDiscarding()
 }
 
 // New returns a driver that does not run yet: see Start.
@@ -110,7 +110,6 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		closer: cfg.Close,
 		over:   make(chan struct{}),
 		done:   make(chan struct{}),
-		chain:  chained[IN, OUT]{handed: make(chan struct{})},
 	}
 	d.workers = call.NewWorkers(cfg.Direct)
 	d.host = &call.Host{
@@ -286,7 +285,7 @@ func (d *Driver[IN, OUT]) checkSignals() {
 		d.cancelUpstream(d.ErrStopped)
 		d.endInput()
 	}
-	if !d.chain.wanted.Load() { // else the loop hands over
+	if d.attached.Load().handed == nil { // else the loop hands over
 		d.switchPort()
 	}
 }
@@ -309,7 +308,7 @@ func (d *Driver[IN, OUT]) park() {
 }
 
 func (d *Driver[IN, OUT]) signalled() bool {
-	return d.host.Cancelled() || d.mustStop() || d.gateHasOpened() || d.attached.Load() != d.current || d.chain.wanted.Load() && d.current != d.chain.next
+	return d.host.Cancelled() || d.mustStop() || d.gateHasOpened() || d.attached.Load() != d.current
 }
 
 // mayPark reports whether the loop may sleep as far as the core and the log are concerned, and sees to it that it is woken
@@ -345,7 +344,7 @@ func (d *Driver[IN, OUT]) offerJobs() bool {
 		clear(d.jobs)
 		d.jobs = d.jobs[:0]
 	}
-	if d.batches != nil || d.current.eager {
+	if d.batches != nil || d.current.handed != nil { // put may take its time
 		d.sendWorkers()
 	}
 	return some

@@ -69,7 +69,7 @@ func (d *Driver[IN, OUT]) finish() {
 	d.workers.Stop()
 	d.host.Cancel(nil) // lets go of the user's context
 	d.publish()
-	d.Hooks.Ended()
+	d.Hooks.FlushLines(true)
 	d.upstream.Wait()
 	if d.checks != nil {
 		d.checks.encoding.Wait()

@@ -233,7 +233,7 @@ func (d *Driver[IN, OUT]) load() bool {
 	results, control := d.core.Head()
 	switch {
 	case control != nil:
-		d.loaded, d.control, d.next = true, control, control
+		d.loaded, d.next = true, control
 	case len(results) > 0:
 		d.loaded, d.results, d.numResults = true, results, len(results)
 		if d.messages.Some {
@@ -284,14 +284,14 @@ func (d *Driver[IN, OUT]) sent() {
 			return
 		}
 	}
-	barrier, control := d.barrier, d.control
+	barrier, next := d.barrier, d.next
 	d.upNext = upNext[OUT]{}
 	if barrier {
 		d.checks.passing.Pop()
 		return
 	}
-	if control != nil && d.checks != nil {
-		d.checks.passedMarker(control)
+	if d.checks != nil {
+		d.checks.passedMarker(next)
 	}
 	d.core.Left(observe.Emitted)
 	if d.observing != nil {

@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/wiring"
 )
@@ -37,16 +38,17 @@ type port[IN, OUT any] interface {
 type attachment[IN, OUT any] struct {
 	port   port[IN, OUT]
 	drains bool // the end of the input lets retries go on
-	eager  bool // calls are sent to workers at once: put may take its time
+
+	handed chan struct{} // closed by the loop: its goroutine has handed the core over to the one of put, and ends; nil: it goes on
 }
 
 // attach gives the loop another port. Called from any goroutine.
-func (d *Driver[IN, OUT]) attach(p port[IN, OUT], drains bool) {
-	d.attached.Store(&attachment[IN, OUT]{port: p, drains: drains})
+func (d *Driver[IN, OUT]) attach(a *attachment[IN, OUT]) {
+	d.attached.Store(a)
 	d.host.WakeUp()
 	select {
 	case <-d.over: // the loop may not have seen it
-		p.stop()
+		a.port.stop()
 	default:
 	}
 }
@@ -54,12 +56,7 @@ func (d *Driver[IN, OUT]) attach(p port[IN, OUT], drains bool) {
 // switchPort goes on with the port that was attached, if one was: before an element is accepted, so before the end of the input is
 // noticed.
 func (d *Driver[IN, OUT]) switchPort() {
-	a := d.attached.Load()
-	if d.chain.wanted.Load() {
-		a = d.chain.next
-		d.attached.Store(a)
-	}
-	if a != d.current {
+	if a := d.attached.Load(); a != d.current {
 		close(d.out) // the port before is always that of the channels
 		d.current = a
 		d.drains = d.drains || a.drains
@@ -74,7 +71,7 @@ type carrierPort[IN, OUT any] struct {
 	out *outlet[any]
 }
 
-func (p *carrierPort[IN, OUT]) put() bool { return p.out.ring.put(p.boxed()) }
+func (p *carrierPort[IN, OUT]) put() bool { return p.out.ring.put(p.boxed(), call.Message{}) }
 
 func (p *carrierPort[IN, OUT]) flush() { p.out.WakeUp() }
 
@@ -93,15 +90,20 @@ func (p *carrierPort[IN, OUT]) close() {
 	p.d.endInlet()
 }
 
-// Transfer moves the results into next and closes it, on the goroutine of Via or To.
+// Transfer moves the results into next and closes it, on the goroutine of Via or To. If the stream has failed, and tell is true, next learns of
+// that: else it would take the end for a clean one.
 //
-// It takes them from a ring, which costs the loop less than out, a channel, does. The loop may have sent some to out
-// already: it closes that when it sees the ring.
-func (d *Driver[IN, OUT]) Transfer(next chan<- any, tell bool) {
+// It takes them from a ring, which costs the loop less than out, a channel, does, unless it shares out with others. The loop may have sent some to
+// out already: it closes that when it sees the ring.
+func (d *Driver[IN, OUT]) Transfer(next chan<- any, shares, tell bool) {
 	defer close(next)
 	o := newOutlet[any](d.Buffer, d.observing != nil, d.host.WakeUp)
 	defer close(o.gone)
-	d.attach(&carrierPort[IN, OUT]{flowPort[IN, OUT]{d}, o}, false)
+	if shares {
+		o.close()
+	} else {
+		d.attach(&attachment[IN, OUT]{port: &carrierPort[IN, OUT]{flowPort[IN, OUT]{d}, o}})
+	}
 	for v := range d.out {
 		next <- v
 	}
@@ -109,21 +111,6 @@ func (d *Driver[IN, OUT]) Transfer(next chan<- any, tell bool) {
 		next <- v
 		o.settle()
 	}
-	d.passFailure(next, tell)
-}
-
-// Share moves results into next and closes it, while others receive from out, too.
-func (d *Driver[IN, OUT]) Share(next chan<- any, tell bool) {
-	defer close(next)
-	for v := range d.out {
-		next <- v
-	}
-	d.passFailure(next, tell)
-}
-
-// passFailure makes what follows fail, too, if it can be reported: else it would take the end of a failed stream for a clean
-// one.
-func (d *Driver[IN, OUT]) passFailure(next chan<- any, tell bool) {
 	if err := d.Err(); err != nil && tell {
 		next <- wiring.Failure{Err: err}
 	}
@@ -148,7 +135,7 @@ func (p *ringPort[IN, OUT]) take() bool {
 }
 
 func (p *ringPort[IN, OUT]) put() bool {
-	return p.out.ring.putMessage(p.d.results[0], p.d.messageOfNext())
+	return p.out.ring.put(p.d.results[0], p.d.messageOfNext())
 }
 
 func (p *ringPort[IN, OUT]) flush() { p.out.WakeUp() }

@@ -22,14 +22,14 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 		e.in.ring.messages = make([]call.Message, len(e.in.ring.buf))
 		e.out.ring.messages = make([]call.Message, len(e.out.ring.buf))
 	}
-	d.attach(e, true)
+	d.attach(&attachment[IN, OUT]{port: e, drains: true})
 	go d.pull(e, &r)
 
 	var held call.Message // what the body has
 	defer func() {
 		<-d.done
 		d.giveBack(held)
-		for _, m, ok := e.out.ring.takeMessage(); ok; _, m, ok = e.out.ring.takeMessage() {
+		for _, m, ok := e.out.ring.take(); ok; _, m, ok = e.out.ring.take() {
 			d.giveBack(m)
 		}
 		close(d.in) // nothing else has it
@@ -69,7 +69,7 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 		if e.in.ring.stopped.Load() {
 			<-d.done
 			d.observeLate(refused + e.in.ring.len())
-			for _, m, ok := e.in.ring.takeMessage(); ok; _, m, ok = e.in.ring.takeMessage() { // it came while the loop ended
+			for _, m, ok := e.in.ring.take(); ok; _, m, ok = e.in.ring.take() { // it came while the loop ended
 				d.discarded.Add(1)
 				d.giveBack(m)
 			}

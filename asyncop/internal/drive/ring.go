@@ -36,60 +36,37 @@ func newRing[T any](n int) *ring[T] {
 	return &ring[T]{buf: make([]T, size), limit: uint64(size)}
 }
 
-// put appends v and reports whether there was a place for it.
-func (r *ring[T]) put(v T) bool {
+// put appends v, which is the value of m or of no message, and reports whether there was a place for it.
+func (r *ring[T]) put(v T, m call.Message) bool {
 	tail := r.tail.Load()
 	if tail == r.limit {
 		if r.limit = r.head.Load() + uint64(len(r.buf)); tail == r.limit {
 			return false
 		}
 	}
-	r.buf[tail&uint64(len(r.buf)-1)] = v
+	place := tail & uint64(len(r.buf)-1)
+	if r.buf[place] = v; r.messages != nil {
+		r.messages[place] = m
+	}
 	r.tail.Store(tail + 1)
 	return true
 }
 
-// pop removes the oldest value, which mayTake has found.
-func (r *ring[T]) pop() (v T) {
-	head := r.head.Load()
-	place := &r.buf[head&uint64(len(r.buf)-1)]
-	v = *place
-	var zero T
-	*place = zero
-	r.head.Store(head + 1)
-	return v
-}
-
-// mayTake reports whether there is a value.
-func (r *ring[T]) mayTake() bool {
+// take removes the oldest value, if there is one.
+func (r *ring[T]) take() (v T, m call.Message, ok bool) {
 	head := r.head.Load()
 	if head == r.ahead {
-		r.ahead = r.tail.Load()
-	}
-	return head != r.ahead
-}
-
-// putMessage is put for the value of a message, or for another one.
-func (r *ring[T]) putMessage(v T, m call.Message) bool {
-	if r.messages != nil {
-		if r.full() {
-			return false
+		if r.ahead = r.tail.Load(); head == r.ahead {
+			return v, m, false
 		}
-		r.messages[r.tail.Load()&uint64(len(r.buf)-1)] = m
 	}
-	return r.put(v)
-}
-
-// takeMessage is take for the value of a message, or for another one.
-func (r *ring[T]) takeMessage() (v T, m call.Message, ok bool) {
-	if !r.mayTake() { // asked once: a value that came after the look at messages would be taken without its message
-		return v, m, false
+	place := head & uint64(len(r.buf)-1)
+	var none T
+	if v, r.buf[place] = r.buf[place], none; r.messages != nil {
+		m, r.messages[place] = r.messages[place], call.Message{}
 	}
-	if r.messages != nil {
-		place := &r.messages[r.head.Load()&uint64(len(r.buf)-1)]
-		m, *place = *place, call.Message{}
-	}
-	return r.pop(), m, true
+	r.head.Store(head + 1)
+	return v, m, true
 }
 
 // len returns the number of values held; both sides may ask.
@@ -124,7 +101,7 @@ func newInlet[T any](places int) inlet[T] {
 // put waits for a place for v; false: nothing is taken any more. The caller wakes the loop.
 func (i *inlet[T]) put(v T, m call.Message) bool {
 	for !i.ring.stopped.Load() {
-		if i.ring.putMessage(v, m) {
+		if i.ring.put(v, m) {
 			return true
 		}
 		i.feeder.Sleep(func() bool { return i.ring.full() && !i.ring.stopped.Load() })
@@ -134,7 +111,7 @@ func (i *inlet[T]) put(v T, m call.Message) bool {
 
 // take returns the next value, if there is one. Called by the loop.
 func (i *inlet[T]) take() (v T, m call.Message, ok bool) {
-	v, m, ok = i.ring.takeMessage()
+	v, m, ok = i.ring.take()
 	if ok && i.feeder.Parked.Load() && i.ring.halfEmpty() {
 		i.feeder.WakeUp()
 	}
@@ -214,7 +191,7 @@ func (o *outlet[T]) mayPut() bool {
 // next waits for a value; ok is false if none follows.
 func (o *outlet[T]) next() (v T, m call.Message, ok bool) {
 	for {
-		if v, m, ok = o.ring.takeMessage(); ok {
+		if v, m, ok = o.ring.take(); ok {
 			if o.behind.Load() && o.ring.halfEmpty() {
 				o.behind.Store(false)
 				o.wakeUp()

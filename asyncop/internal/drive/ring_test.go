@@ -23,12 +23,12 @@ func TestRingIsAQueue(t *testing.T) {
 		var model []int
 		for i := range rapid.IntRange(0, 100).Draw(t, "steps") {
 			if rapid.Bool().Draw(t, "put") {
-				if ok := r.put(i); ok != (len(model) < len(r.buf)) {
+				if ok := r.put(i, call.Message{}); ok != (len(model) < len(r.buf)) {
 					t.Fatalf("put: %v with %d of %d", ok, len(model), len(r.buf))
 				} else if ok {
 					model = append(model, i)
 				}
-			} else if v, _, ok := r.takeMessage(); ok != (len(model) > 0) || ok && v != model[0] {
+			} else if v, _, ok := r.take(); ok != (len(model) > 0) || ok && v != model[0] {
 				t.Fatalf("take: %v %v of %v", v, ok, model)
 			} else if ok {
 				model = model[1:]
@@ -50,8 +50,8 @@ func TestRingKeepsNothing(t *testing.T) {
 	r := newRing[*[64]byte](4)
 	v := new([64]byte)
 	gone := weak.Make(v)
-	r.put(v)
-	r.takeMessage()
+	r.put(v, call.Message{})
+	r.take()
 	runtime.GC()
 	require.Nil(t, gone.Value())
 	runtime.KeepAlive(r)
@@ -64,17 +64,17 @@ func TestRingBetweenGoroutines(t *testing.T) {
 	putter, taker := call.NewSleeper(), call.NewSleeper()
 	go func() {
 		for i := range n {
-			for !r.put(i) {
+			for !r.put(i, call.Message{}) {
 				putter.Sleep(r.full)
 			}
 			taker.WakeUp()
 		}
 	}()
 	for i := range n {
-		v, _, ok := r.takeMessage()
+		v, _, ok := r.take()
 		for !ok {
 			taker.Sleep(func() bool { return r.len() == 0 })
-			v, _, ok = r.takeMessage()
+			v, _, ok = r.take()
 		}
 		if v != i {
 			t.Fatalf("%d came as number %d", v, i)
@@ -91,7 +91,7 @@ func TestLoopIsWokenAgain(t *testing.T) {
 	woken := 0
 	o := newOutlet[int](4, false, func() { woken++ })
 	for round := range 3 {
-		for o.ring.put(round) {
+		for o.ring.put(round, call.Message{}) {
 		}
 		require.False(t, o.mayPut())
 		_, _, _ = o.next()

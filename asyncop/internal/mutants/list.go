@@ -419,7 +419,7 @@ var mutants = []mutant{
 	},
 	{
 		"a strategy that ends its goroutine answers", "A6", "core/feature_beside.go",
-		`e.broke = call.Panicked(recovered)`,
+		`err = call.Panicked(recovered)`,
 		`_ = recovered`,
 	},
 	{
@@ -429,8 +429,8 @@ var mutants = []mutant{
 	},
 	{
 		"any number of strategies is asked", "Q2", "core/feature_beside.go",
-		`if b.running < g.Queue.Cap() {`,
-		`if true {`,
+		`if running.Load() >= 2*int64(g.Queue.Cap()) {`,
+		`if false {`,
 	},
 	{
 		"a handler has no limit", "A3", "core/feature_handler.go",
@@ -542,8 +542,8 @@ var mutants = []mutant{
 	},
 	{
 		"what was not accepted is reported as emitted", "O1", "core/feature_observing.go",
-		`element: observe.Ending{How: how}, isEnd: true`,
-		`element: observe.Ending{How: observe.Emitted}, isEnd: true`,
+		`&observe.Ending{How: how}, false`,
+		`&observe.Ending{How: observe.Emitted}, false`,
 	},
 	{
 		"an observer that breaks is called again", "O1", "core/feature_observing.go",

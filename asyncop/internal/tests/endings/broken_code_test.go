@@ -442,7 +442,7 @@ func TestPlaceOfAPanic(t *testing.T) {
 				return "", nil
 			})
 			return lastError(asyncop.OrderedWait(fn, time.Minute, 2, opts...), "ab")
-		}, `asyncop: element "b" failed after 1 attempt in 0s: asyncop: ` + place + " (1 other element in flight was abandoned)"},
+		}, `asyncop: element "b" failed after 1 attempt in 0s: asyncop: ` + place + " (1 other element in flight abandoned)"},
 		"timeout": {func(opts ...asyncop.Option) error {
 			fn := optest.TimeoutMethod(asyncop.Func(func(context.Context, string, optest.Future) error { return nil }),
 				func(ctx context.Context, in string) ([]string, error) { _, err := broken(ctx, in); return nil, err })

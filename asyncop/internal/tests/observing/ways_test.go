@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/internal/ctxkey"
 	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
 )
 
 // What becomes of the attempts of an element that fails is kept, and the failure sink has it; one that succeeds after a retry is not kept.
@@ -104,6 +105,29 @@ func TestWaysOfElementsThatSucceed(t *testing.T) {
 			got[w.Element] = fmt.Sprintf("%d in %v, %d result", len(w.Steps), w.Total, w.Steps[len(w.Steps)-1].Results)
 		}
 		require.Equal(t, map[string]string{"slow": "1 in 5.5s, 1 result", "retried": "3 in 5.5s, 1 result"}, got)
+	})
+}
+
+// A step has the number of its results although they were retried.
+func TestWaysOfResultsThatAreRetried(t *testing.T) {
+	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
+		asksAgain := func(results []string) bool { return len(results) == 2 }
+		r := optest.NewRig(t, m, optest.Setup{
+			Timeout: 3 * time.Second, Strategy: strategies.FixedDelay[string](2, time.Second).RetryIfResult(asksAgain),
+		})
+		r.Send("a")
+		r.Complete("a#1", "x", "y")
+		r.Advance(time.Second)
+		r.Complete("a#2", "x", "y")
+		r.Advance(time.Second)
+		r.Complete("a#3", "x") // slow
+		require.NoError(t, r.End())
+		require.Len(t, r.Op.Ways(), 1)
+		var got []int
+		for _, step := range r.Op.Ways()[0].Steps {
+			got = append(got, step.Results)
+		}
+		require.Equal(t, []int{2, 2, 1}, got)
 	})
 }
 

@@ -296,7 +296,6 @@ type modelCall struct {
 	at, deadline  time.Duration
 	answered      bool // by the user
 	over, expired bool // ended by the operator; by a timeout
-	waits         bool // a timeout handler that waits for its turn
 }
 
 func (c *modelCall) key() string { return fmt.Sprintf("%d.%d", c.e.in.id, c.attempt) }
@@ -322,7 +321,6 @@ type model struct {
 	out, side         []string
 	sideRest          []string // what the failure sink gets after the end
 	calls             []*modelCall
-	waiting           []*modelCall // timeout handlers that wait until one of as many as there are slots has returned
 	told              string
 	stats             asyncop.Stats
 	ended, done       bool
@@ -674,13 +672,6 @@ func (m *model) answer(call *modelCall, o modelOutcome) {
 			m.mayStart(call.e.in.id % m.keys)
 		}
 	}
-	if call.attempt == 0 {
-		if m.held != nil {
-			m.mail = append(m.mail, m.handlerReturned)
-		} else {
-			defer m.handlerReturned()
-		}
-	}
 	switch {
 	case late:
 		m.stats.LateCompletions++
@@ -760,9 +751,9 @@ func (m *model) timeOut(e *modelElement) {
 	}
 	m.enter(e, mHandling)
 	e.at = m.now + modelHandlerLimit
-	if m.runningHandlers() == m.capacity {
-		e.call = &modelCall{e: e, deadline: e.at, waits: true}
-		m.waiting = append(m.waiting, e.call)
+	if m.runningHandlers() == 2*m.capacity {
+		e.at = modelNever
+		m.fail(e, m.timeoutError(e, "too many"))
 		return
 	}
 	m.newCall(e, 0, e.at)
@@ -777,24 +768,9 @@ func (m *model) runningHandlers() (n int) {
 	return n
 }
 
-// handlerReturned lets a waiting handler have its turn.
-func (m *model) handlerReturned() {
-	for !m.ended && len(m.waiting) > 0 && m.runningHandlers() < m.capacity {
-		call := m.waiting[0]
-		m.waiting = m.waiting[1:]
-		if !call.over && m.now < call.deadline { // else it is not called any more
-			call.waits, call.at = false, m.now
-			m.calls = append(m.calls, call)
-		}
-	}
-}
-
 // expire ends a call from the operator's side.
 func (m *model) expire(call *modelCall, byTimeout bool) {
 	call.over, call.expired = true, byTimeout
-	if call.waits {
-		return
-	}
 	blocks := m.blocking || call.attempt == 0
 	if blocks && m.heeds { // it returns at once
 		call.answered = true
