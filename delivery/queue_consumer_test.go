@@ -77,13 +77,13 @@ func (r topicsReceiver) Received(id store.Identity) ([]byte, bool) {
 // What an engine without leases cannot do is refused when the queue is made, with what to use in its place.
 func TestAConsumerIsRefusedWhatItCannotDo(t *testing.T) {
 	for name, opt := range map[string]delivery.QueueConfig{
-		"Lease":                 delivery.QueueConfig{Lease: time.Second},
-		"MaxDepth":              delivery.QueueConfig{MaxDepth: 1},
-		"KeepKeyOrder":          delivery.QueueConfig{KeepKeyOrder: 1},
-		"FairByKey":             delivery.QueueConfig{FairByKey: 1},
-		"the limits of layer 2": delivery.QueueConfig{Layers: []delivery.Layer{{Delay: 1}, {Delay: 1, Rate: 1}}},
-		"the limits of layer 1": delivery.QueueConfig{Layers: []delivery.Layer{{Delay: 1, MaxConcurrent: 1}}},
-		"MaxDepth: it has no i": delivery.QueueConfig{MaxDepth: 1},
+		"Lease":                 {Lease: time.Second},
+		"MaxDepth":              {MaxDepth: 1},
+		"KeepKeyOrder":          {KeepKeyOrder: 1},
+		"FairByKey":             {FairByKey: 1},
+		"the limits of layer 2": {Layers: []delivery.Layer{{Delay: 1}, {Delay: 1, Rate: 1}}},
+		"the limits of layer 1": {Layers: []delivery.Layer{{Delay: 1, MaxConcurrent: 1}}},
+		"MaxDepth: it has no i": {MaxDepth: 1},
 	} {
 		func() {
 			defer func() {

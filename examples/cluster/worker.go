@@ -20,8 +20,10 @@ import (
 
 // layers are those of the queue of orders.
 var layers = delivery.QueueConfig{Layers: []delivery.Layer{
-	{Delay: 300 * time.Millisecond, Jitter: 0.5}, {Delay: time.Second, Jitter: 0.5},
-	{Delay: 5 * time.Second, Jitter: 0.5}, {Delay: 20 * time.Second, Jitter: 0.5},
+	{Delay: 300 * time.Millisecond, Jitter: 0.5},
+	{Delay: time.Second, Jitter: 0.5},
+	{Delay: 5 * time.Second, Jitter: 0.5},
+	{Delay: 20 * time.Second, Jitter: 0.5},
 }}
 
 var declined = predicates.NewRejection("DECLINED")

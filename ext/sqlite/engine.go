@@ -73,9 +73,7 @@ type Engine struct {
 	closed bool
 }
 
-var (
-	_ store.Keeper = (*Engine)(nil)
-)
+var _ store.Keeper = (*Engine)(nil)
 
 // Open opens the engine in the file at path. It makes the file and the tables if they are missing, changes tables of an older version, and
 // logs what it has made. It refuses a file of a later version. The process has one connection that writes, and up to four that read

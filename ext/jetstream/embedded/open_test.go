@@ -49,7 +49,7 @@ func TestOpen(t *testing.T) {
 	var log bytes.Buffer
 	inProcess := weirjs.Config{Connection: []nats.Option{srv.InProcess()}}
 	open := func(opts ...weirjs.Config) (*weirjs.Engine, error) {
-		return weirjs.Open(t.Context(), "", append([]weirjs.Config{inProcess, weirjs.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}}, opts...)...)
+		return weirjs.Open(t.Context(), "", append([]weirjs.Config{inProcess, {Logger: slog.New(slog.NewTextHandler(&log, nil))}}, opts...)...)
 	}
 	_, err := open(weirjs.Config{NoStream: true})
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)

@@ -57,7 +57,7 @@ func newConsumer(t *testing.T, js jetstream.JetStream, stream string, wait time.
 func engineOf(t *testing.T, js jetstream.JetStream, stream string, wait time.Duration, opts ...weirjs.Config) *weirjs.Engine {
 	t.Helper()
 	opts = append([]weirjs.Config{
-		weirjs.Config{Stream: "weir-" + stream, Logger: quiet(), Foreign: map[string]weirjs.Foreign{"q": {Stream: stream, Consumer: "workers", AckWait: wait, Subject: stream}}},
+		{Stream: "weir-" + stream, Logger: quiet(), Foreign: map[string]weirjs.Foreign{"q": {Stream: stream, Consumer: "workers", AckWait: wait, Subject: stream}}},
 	}, opts...)
 	e, err := weirjs.New(t.Context(), js, opts...)
 	require.NoError(t, err)
@@ -423,7 +423,7 @@ func TestAChoiceAfterTheLease(t *testing.T) {
 	before := take(late)
 	after := take(now)
 	require.NoError(t, now.Choose(t.Context(), "north", after.Lease))
-	require.ErrorIs(t, late.Choose(t.Context(), "south", before.Lease), store.ErrLeaseLost)
+	require.ErrorAs(t, late.Choose(t.Context(), "south", before.Lease), new(*store.LeaseError))
 	require.NoError(t, now.Release(t.Context(), 0, after.Lease))
 	require.Equal(t, "north", take(engineOf(t, js, stream, lease)).Meta.Provider)
 }
