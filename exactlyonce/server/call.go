@@ -39,6 +39,10 @@ type Call struct {
 // IsNew reports whether the attempt has found nothing, so that its caller has to run the request. It does not change.
 func (c *Call) IsNew() bool { return c.state == stateNew }
 
+// IsCompleted reports whether the attempt has found the stored answer, which Wait returns. It does not change. An attempt that is neither new nor
+// completed has found another one that runs; a stale one is the error of [Results.Track].
+func (c *Call) IsCompleted() bool { return c.state == stateCompleted }
+
 // IsDriver reports whether the answer of c would count: it is NEW, has not ended, and no other call has taken over.
 func (c *Call) IsDriver() bool {
 	if c.state != stateNew {

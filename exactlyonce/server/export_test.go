@@ -15,4 +15,12 @@ func (r *Results) Principals() int {
 }
 
 // State returns what the attempt has found.
-func (c *Call) State() string { return [...]string{"NEW", "IN_PROGRESS", "COMPLETED"}[c.state] }
+func (c *Call) State() string {
+	switch {
+	case c.IsNew():
+		return "NEW"
+	case c.IsCompleted():
+		return "COMPLETED"
+	}
+	return "IN_PROGRESS"
+}
