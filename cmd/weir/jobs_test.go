@@ -31,7 +31,7 @@ func TestJobsAndTheirLog(t *testing.T) {
 	assert.Equal(t, result{"3 messages sent back to \"orders\"\n", "", 0}, run("jobs", "run", "1"))
 	assert.Equal(t, result{"", "weir: jobs: cancel: job 1 is over: it is done\n", exitFailed}, run("jobs", "cancel", "1"))
 	assert.Equal(t, exitUsage, run("jobs", "show", "one").status)
-	assert.Equal(t, result{"", "weir: jobs: there is no such job: 7\n", exitFailed}, run("jobs", "show", "7"))
+	assert.Equal(t, result{"", "weir: jobs: there is no job 7\n", exitFailed}, run("jobs", "show", "7"))
 	shown := run("jobs", "show", "1").stdout
 	for _, line := range []string{`queue +dead`, `to +orders`, `filter +\{"provider":"north"\}`, `by +ann`, `why +the bank is back`, `state +done`, `done +3 of 3`} {
 		assert.Regexp(t, line, shown)

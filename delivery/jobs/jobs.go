@@ -195,8 +195,15 @@ func get(ctx context.Context, from reader, id int) (Job, error) {
 			return readJob(rs[0])
 		}
 	}
-	return Job{}, fmt.Errorf("jobs: there is no job %d: %w", id, fs.ErrNotExist)
+	return Job{}, missingError(id)
 }
+
+// missingError is the error for the id of a job that is not there. fs.ErrNotExist itself speaks of a file.
+type missingError int
+
+func (id missingError) Error() string { return fmt.Sprintf("jobs: there is no job %d", int(id)) }
+
+func (missingError) Is(target error) bool { return target == fs.ErrNotExist }
 
 func all(ctx context.Context, from reader, kind string) (list []Job, err error) {
 	err = each(ctx, from, kind, func(r store.Record) error {

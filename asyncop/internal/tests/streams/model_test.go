@@ -1272,10 +1272,15 @@ func modelClass(err error) string {
 			element.Attempts, element.Elapsed, modelClass(element.Err)), element.Abandoned)
 	case errors.As(err, &timeout):
 		handler := ""
-		if optest.ErrHandlerLimit.In(timeout.Handler) {
+		switch {
+		case optest.ErrHandlerLimit.In(timeout.Handler):
 			handler = "limit"
-		} else if timeout.Handler != nil {
+		case errors.As(timeout.Handler, &panicked):
 			handler = "panic"
+		case timeout.Handler != nil && strings.Contains(timeout.Handler.Error(), "twice as many"):
+			handler = "too many"
+		case timeout.Handler != nil:
+			handler = timeout.Handler.Error()
 		}
 		return fmt.Sprintf("timeout after %d [%s] [%s]", timeout.Attempts, modelClass(timeout.Last), handler)
 	case errors.As(err, &attempt):
