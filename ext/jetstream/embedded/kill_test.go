@@ -123,7 +123,7 @@ func (q *queues) ids(ctx context.Context, name string) (ids []string, err error)
 		if err != nil {
 			return nil, err
 		}
-		ids = append(ids, m.Header.Get(jetstream.MsgIDHeader))
+		ids = append(ids, m.Header.Get("Weir-Id"))
 		next = m.Sequence + 1
 	}
 }
