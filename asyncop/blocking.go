@@ -109,7 +109,8 @@ func directCall[IN, OUT any](fn AsyncFunction[IN, OUT]) *blocking[IN, OUT] {
 	return call
 }
 
-// AttemptFromContext returns the number of the attempt, from 1, that ctx was made for, and 0 for any other context.
+// AttemptFromContext returns the number of the attempt, from 1, that ctx was made for, and 0 for any other context. A message of a queue has its
+// first attempt again at each visit: message.MetaFromContext has the number of the visit.
 func AttemptFromContext(ctx context.Context) int {
 	n, _ := ctx.Value(call.NumberKey{}).(int)
 	return n

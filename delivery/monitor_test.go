@@ -78,6 +78,8 @@ func TestMonitorOfAQueue(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		require.Equal(t, 5, m.Status().Received)
 		require.Equal(t, 5, m.Status().InFlight)
+		require.Equal(t, "receiving: "+m.Status().Summary.String()+"; 5 in flight, 0 redelivered, 0 leases lost", m.Status().String())
+		require.Contains(t, slog.AnyValue(m.Status()).Resolve().String(), "state=receiving error=<nil> in_flight=5 ")
 
 		// The engine is left alone while it answers, and its absence is found within ten seconds.
 		for range 100 {

@@ -65,7 +65,8 @@ type Queue[T any] struct {
 	closed bool      // Receive has ended
 }
 
-// QueueConfig are the settings of [NewQueue]. A zero field has its default. Where several are given, a later one counts, and layers are joined.
+// QueueConfig are the settings of [NewQueue]. A zero field has its default. Where several are given, such as
+// [RetryAfter] and another one, a field has the last value that is not zero, and layers are joined.
 type QueueConfig struct {
 	// Layers are those in which failed messages wait for their next visit, in order. The default is none: see [RetryAfter].
 	Layers []Layer
@@ -73,15 +74,17 @@ type QueueConfig struct {
 	// Codec is a codec.Codec of the type of the values; the default is codec.JSON.
 	Codec any
 
-	// Lease is how long the messages of a worker that was killed stay with it; the default is 30 s. A worker renews its leases every third of it.
+	// Lease is how long the messages of a worker that was killed stay with it; the default is 30 s, the least 1 ms. A worker renews
+	// its leases every third of it.
 	Lease time.Duration
 
 	// MaxDepth bounds the messages that wait in the queue for their first visit, or are in it; the default is no bound. A Put beyond it fails with
-	// an error that matches [store.ErrFull] and names the queue. A worker whose sink is full waits until there is room. A PutAll of more messages
+	// an error that matches [store.ErrFull] (package delivery/store) and names the queue. A worker whose sink is full waits until there is room. A PutAll of more messages
 	// than that never fits: its error matches [message.ErrRefused]. It needs an engine that can count ([store.Inspector]).
 	//
 	// The bound does not apply to layers and dead letters, since failed messages must have a place to go, nor to messages that are put in a
-	// transaction (postgres.PutTx and others). Other programs may exceed it within a second, since the queue is counted once a second at most.
+	// transaction (postgres.PutTx and others). Other programs may exceed it within a second, since the queue is counted once a second at most;
+	// until then a repeated id counts as a message of its own, too.
 	MaxDepth int
 
 	// Remembers is how long the called service remembers a request with an id (AnswerAge of exactlyonce/server), minus the difference between
@@ -135,16 +138,20 @@ func RetryAfter(delays ...time.Duration) QueueConfig {
 }
 
 // configOf returns the settings of a queue, with defaults.
-func configOf(configs []QueueConfig) QueueConfig {
+func configOf(name string, configs []QueueConfig) QueueConfig {
 	c := guard.Merged(configs)
 	for i, l := range c.Layers {
 		if l.Delay <= 0 || l.MaxConcurrent < 0 || !(l.Rate >= 0) || !(l.Jitter >= 0 && l.Jitter <= 1) {
-			panic(fmt.Sprintf("delivery: NewQueue: layer %d: %+v: want a positive Delay, no negative limit, and a Jitter from 0 to 1", i+1, l))
+			panic(fmt.Sprintf("delivery: NewQueue: queue %q: layer %d: %+v: want a positive Delay, no negative limit, and a Jitter from 0 to 1",
+				name, i+1, l))
 		}
 	}
 	if c.Lease < 0 || c.MaxDepth < 0 || c.Remembers < 0 || c.KeepKeyOrder < 0 {
-		panic(fmt.Sprintf("delivery: NewQueue: Lease %v, MaxDepth %d, Remembers %v, KeepKeyOrder %d: none may be negative",
-			c.Lease, c.MaxDepth, c.Remembers, c.KeepKeyOrder))
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: Lease %v, MaxDepth %d, Remembers %v, KeepKeyOrder %d: none may be negative",
+			name, c.Lease, c.MaxDepth, c.Remembers, c.KeepKeyOrder))
+	}
+	if c.Lease > 0 && c.Lease < time.Millisecond {
+		panic(fmt.Sprintf("delivery: NewQueue: queue %q: a lease of %v is shorter than 1ms", name, c.Lease))
 	}
 	c.Clock = cmp.Or(c.Clock, clock.New())
 	c.Logger = cmp.Or(c.Logger, slog.Default())
@@ -173,7 +180,7 @@ func NewQueue[T any](engine store.Engine, name string, config ...QueueConfig) *Q
 	if _, n := storearg.Layer(name); n > 0 || strings.HasSuffix(name, deadSuffix) || strings.HasSuffix(name, blockedSuffix) {
 		panic(fmt.Sprintf("delivery: NewQueue: the name %q is of the layers or dead letters of a queue", name))
 	}
-	set := configOf(config)
+	set := configOf(name, config)
 	q := &Queue[T]{engine: engine, name: name, byKey: set.FairByKey != 0}
 	set.refuse(engine, name)
 	switch c := set.Codec.(type) {

@@ -472,6 +472,7 @@ func TestNewQueueRefuses(t *testing.T) {
 		"no delay":           func() { delivery.NewQueue[int](engine, "q", delivery.RetryAfter(0)) },
 		"jitter":             func() { with(delivery.QueueConfig{Layers: []delivery.Layer{{Delay: 1, Jitter: 2}}}) },
 		"lease":              func() { with(delivery.QueueConfig{Lease: -1}) },
+		"a lease of 5 ns":    func() { with(delivery.QueueConfig{Lease: 5}) },
 		"depth":              func() { with(delivery.QueueConfig{MaxDepth: -1}) },
 		"depth uncounted":    func() { delivery.NewQueue[int](struct{ store.Store }{engine}, "q", delivery.QueueConfig{MaxDepth: 1}) },
 		"remembers":          func() { with(delivery.QueueConfig{Remembers: -1}) },
@@ -482,6 +483,7 @@ func TestNewQueueRefuses(t *testing.T) {
 	} {
 		require.Panics(t, f, name)
 	}
+	require.PanicsWithValue(t, `delivery: NewQueue: queue "q": a lease of 5ns is shorter than 1ms`, func() { with(delivery.QueueConfig{Lease: 5}) })
 	require.NotPanics(t, func() { delivery.NewQueue[int](engine, "q-retry-x") })
 	require.Error(t, delivery.NewQueue[int](engine, "q").Put(t.Context(), 1, delivery.After(-1)))
 	_, err := delivery.NewQueue[int](struct{ store.Store }{engine}, "q").Counts(t.Context())

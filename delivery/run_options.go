@@ -17,7 +17,7 @@ const (
 	maxPuts      = 10_000 // the acknowledgement of a put costs a journey to the engine, which many share
 )
 
-// RunConfig are the settings of [Run]. A zero field has its default. Where several are given, a later one counts.
+// RunConfig are the settings of [Run]. A zero field has its default. Where several are given, a field has the last value that is not zero.
 type RunConfig struct {
 	// Batch is how many messages are received at once, and how many results are put into the sink at once, at most. By default Run receives 100
 	// at once, and puts as many as the operator has slots: 100 to 10,000. The sink gets the results at hand, so a result does not wait for

@@ -37,6 +37,23 @@ func (s Summary) String() string {
 		s.Received, s.Elapsed.Round(time.Millisecond), s.Acknowledged, s.HandedOver, s.Rejected, s.Nacked, s.GivenBack, s.Floods)
 }
 
+// LogValue returns the state and the numbers.
+func (s Status) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.String("state", s.State), slog.Any("error", s.Err), slog.Int("in_flight", s.InFlight), slog.Int("redelivered", s.Redelivered),
+		slog.Int("leases_lost", s.LeasesLost), slog.Duration("clock_offset", s.ClockOffset), slog.Any("messages", s.Summary),
+	)
+}
+
+// String returns the state and the numbers in words.
+func (s Status) String() string {
+	text := fmt.Sprintf("%s: %v; %d in flight, %d redelivered, %d leases lost", s.State, s.Summary, s.InFlight, s.Redelivered, s.LeasesLost)
+	if s.Err != nil {
+		text += fmt.Sprintf("; %v", s.Err)
+	}
+	return text
+}
+
 // tally counts messages until they are settled.
 type tally struct {
 	mu      sync.Mutex // guards what follows; held for some lines only, as Settle is called on an operator's loop

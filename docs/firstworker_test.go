@@ -47,7 +47,7 @@ func Example_firstWorker() {
 	lastMoment := time.Now().Add(48 * time.Hour)
 	err = orders.Put(ctx, order{"17"},
 		delivery.ID("17"),             // has no effect while a message with this id is in the queue
-		delivery.Key("customer-5"),    // for KeepKeyOrder of delivery.QueueConfig
+		delivery.Key("customer-5"),    // for KeepKeyOrder and FairByKey of delivery.QueueConfig
 		delivery.After(24*time.Hour),  // not before tomorrow; for a time t: time.Until(t)
 		delivery.Deadline(lastMoment)) // not later: then it is a dead letter, "expired"
 	check(err)

@@ -52,7 +52,7 @@ type handler[T any] struct {
 // client's: where clients do not trust each other, meta must put the client's name and the key into the id. The package's documentation says how
 // long a key is remembered.
 //
-// It panics if sink or c is nil.
+// It panics if sink or c is nil, or MaxBytes negative.
 func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *http.Request, v T) message.Meta, config ...Config) http.Handler {
 	guard.RefuseNil("httpin: NewHandler", "sink", sink)
 	guard.RefuseNil("httpin: NewHandler", "codec", c)
@@ -60,7 +60,10 @@ func NewHandler[T any](sink delivery.Sink[T], c codec.Codec[T], meta func(r *htt
 		meta = func(*http.Request, T) message.Meta { return message.Meta{} }
 	}
 	h := &handler[T]{Config: guard.Merged(config), sink: sink, codec: c, meta: meta, memory: memory{limit: maxRemembered}}
-	h.MaxBytes = cmp.Or(max(0, h.MaxBytes), defaultMaxBytes)
+	if h.MaxBytes < 0 {
+		panic(fmt.Sprintf("httpin: NewHandler: MaxBytes is %d", h.MaxBytes))
+	}
+	h.MaxBytes = cmp.Or(h.MaxBytes, defaultMaxBytes)
 	h.Logger = cmp.Or(h.Logger, slog.Default())
 	return h
 }

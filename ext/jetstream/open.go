@@ -22,7 +22,7 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// Config are the settings of [Open] and [New]. A zero field has its default. Where several are given, a later one counts.
+// Config are the settings of [Open] and [New]. A zero field has its default. Where several are given, a field has the last value that is not zero.
 type Config struct {
 	// Stream is the name of the stream; the default is "weir". It must not contain dots, spaces or wildcards.
 	Stream string

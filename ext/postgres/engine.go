@@ -84,7 +84,7 @@ var (
 	_ store.Waker  = (*Engine)(nil)
 )
 
-// Config are the settings of [Open] and [New]. A zero field has its default. Where several are given, a later one counts.
+// Config are the settings of [Open] and [New]. A zero field has its default. Where several are given, a field has the last value that is not zero.
 type Config struct {
 	// Connections is how many connections a process has for its statements; the default is 6. One more listens while there are workers. A third
 	// of them may put at the same time, and a third may settle.
@@ -95,7 +95,10 @@ type Config struct {
 
 func configOf(configs []Config) Config {
 	c := guard.Merged(configs)
-	c.Connections = cmp.Or(max(0, c.Connections), 6)
+	if c.Connections < 0 {
+		panic(fmt.Sprintf("postgres: Config: %d connections", c.Connections))
+	}
+	c.Connections = cmp.Or(c.Connections, 6)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return c
 }

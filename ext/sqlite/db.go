@@ -30,7 +30,7 @@ type DB struct {
 	statements     statements
 }
 
-// Config are the settings of [Open], [OpenDB] and [New]. A zero field has its default. Where several are given, a later one counts.
+// Config are the settings of [Open], [OpenDB] and [New]. A zero field has its default. Where several are given, a field has the last value that is not zero.
 type Config struct {
 	Readers int // connections that read at once; the default is 4
 
@@ -50,10 +50,13 @@ type Config struct {
 // OpenDB opens the database in the file at path, and makes the file if it is missing. It does not make tables. A database in memory is refused,
 // since each connection would have its own.
 func OpenDB(ctx context.Context, path string, config ...Config) (*DB, error) {
-	if path == "" || strings.HasPrefix(path, ":memory:") || strings.HasPrefix(path, "file:") {
+	if path == "" || strings.HasPrefix(path, ":memory:") || strings.HasPrefix(path, "file:") || strings.HasPrefix(path, "sqlite:") {
 		return nil, fmt.Errorf("sqlite: open %q: not the path of a file", path)
 	}
 	c := guard.Merged(config)
+	if c.Readers < 0 {
+		return nil, fmt.Errorf("sqlite: open %q: Config.Readers is %d", path, c.Readers)
+	}
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
@@ -84,7 +87,7 @@ func OpenDB(ctx context.Context, path string, config ...Config) (*DB, error) {
 	if db.writer, err = open(ctx, name+"?"+write, 1); err != nil {
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
 	}
-	if db.reader, err = open(ctx, name+"?"+read, cmp.Or(max(0, c.Readers), 4)); err != nil {
+	if db.reader, err = open(ctx, name+"?"+read, cmp.Or(c.Readers, 4)); err != nil {
 		return nil, errors.Join(fmt.Errorf("sqlite: open %q: %w", path, err), db.writer.Close())
 	}
 	return db, nil

@@ -74,11 +74,13 @@ func TestOpenPaths(t *testing.T) {
 		assert.FileExists(t, path)
 		require.NoError(t, db.Close())
 	}
-	for _, path := range []string{"", ":memory:", "file:x.db"} {
+	for _, path := range []string{"", ":memory:", "file:x.db", "sqlite:x.db"} {
 		_, err := OpenDB(t.Context(), path)
 		assert.ErrorContains(t, err, strconv.Quote(path))
 	}
-	_, err := OpenDB(t.Context(), filepath.Join(t.TempDir(), "missing", "x.db"))
+	_, err := OpenDB(t.Context(), filepath.Join(t.TempDir(), "x.db"), Config{Readers: -1})
+	assert.ErrorContains(t, err, "-1")
+	_, err = OpenDB(t.Context(), filepath.Join(t.TempDir(), "missing", "x.db"))
 	assert.ErrorContains(t, err, "missing")
 }
 

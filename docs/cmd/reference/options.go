@@ -18,7 +18,7 @@ type field struct{ name, kind, text string }
 func optionsPage(packages []pkg) string {
 	var b strings.Builder
 	b.WriteString("# Options\n\n" + generated +
-		"\nAll options of all packages, and the fields of structs with settings. An option panics on a value outside of its range.\n")
+		"\nAll options of all packages, and the fields of structs with settings, whose zero values are the defaults. An option panics on a value outside of its range.\n")
 	for _, p := range packages {
 		settings := p.settings()
 		if len(settings) == 0 {
@@ -48,7 +48,7 @@ func (p pkg) settings() (out []setting) {
 		if !ast.IsExported(t.Name) {
 			continue
 		}
-		if strings.HasSuffix(t.Name, "Option") {
+		if strings.HasSuffix(t.Name, "Option") || strings.HasSuffix(t.Name, "Config") {
 			for _, f := range t.Funcs {
 				if !ast.IsExported(f.Name) {
 					continue
