@@ -490,7 +490,7 @@ func (w *pipelines) run(ctx context.Context, worker string, js jetstream.JetStre
 		return payload, err
 	})
 	input := jscheckpoint.NewInput(js, p.Name, storebench.Raw, jscheckpoint.InputConfig{})
-	source := checkpoint.NewSource(p.Coordinator, "in", checkpoint.Input[[]byte](input))
+	source := checkpoint.NewSource(p.Coordinator, "in", input)
 	op := asyncop.OrderedWait(note, time.Minute, 100, asyncop.WithName("note"), asyncop.WithCheckpoints(p.Coordinator),
 		asyncop.WithContext(ctx), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 	sink := checkpoint.NewSink(p.Coordinator, "out", checkpoint.Output[[]byte](nowhere{}))

@@ -138,10 +138,10 @@ func copyShards(ctx context.Context, js natsjs.JetStream, shards []string) error
 		Pipeline: func(ctx context.Context, p partitions.Partition) error {
 			input := jscheckpoint.NewInput(js, p.Name, codec.JSON[string](), jscheckpoint.InputConfig{})
 			output := jscheckpoint.NewOutput(js, p.Name+"-upper", p.Name+"-upper", codec.JSON[string]())
-			source := checkpoint.NewSource(p.Coordinator, "in", checkpoint.Input[string](input))
+			source := checkpoint.NewSource(p.Coordinator, "in", input)
 			op := asyncop.OrderedWait(asyncop.Blocking(upper), 5*time.Second, 100, asyncop.WithName("upper"),
 				asyncop.WithCheckpoints(p.Coordinator), asyncop.WithContext(ctx))
-			sink := checkpoint.NewSink(p.Coordinator, "out", checkpoint.Output[string](output))
+			sink := checkpoint.NewSink(p.Coordinator, "out", output)
 			if err := p.Coordinator.Start(); err != nil {
 				return err
 			}

@@ -71,7 +71,7 @@ func (a *app) deadList() *cobra.Command {
 				return usagef("--max %d and --after %d must not be negative", limit, after)
 			}
 			return a.with(c.Context(), func(ctx context.Context, db *database) error {
-				return a.list(ctx, db, queueOf(c), chosen, int64(after), limit)
+				return a.list(ctx, db, queueOf(c), chosen, after, limit)
 			})
 		},
 	}

@@ -57,7 +57,7 @@ type Grant struct {
 }
 
 // Holding is a lock that is held. It is the error of Acquire for such a lock.
-type Holding struct {
+type Holding struct { //nolint:errname // Held returns it, too
 	Grant
 	For time.Duration // the rest of the lease
 }

@@ -185,7 +185,7 @@ func (v *View) each(ctx context.Context, f *store.Filter, page store.Page, visit
 	for _, p := range v.parts {
 		from, progress := p.low, p.progress()
 		if page.After >= positionOf(p.id, 0) {
-			from = max(from, int64(page.After-positionOf(p.id, 0))+1)
+			from = max(from, page.After-positionOf(p.id, 0)+1)
 		}
 		more := true
 		err := v.read(ctx, p, from, func(r *kgo.Record) (bool, error) {

@@ -58,11 +58,11 @@ func TestPartitions(t *testing.T) {
 					}
 				})
 				input := jscheckpoint.NewInput(js, in, codec.JSON[string](), jscheckpoint.InputConfig{End: true})
-				source := checkpoint.NewSource(p.Coordinator, "in", checkpoint.Input[string](input))
+				source := checkpoint.NewSource(p.Coordinator, "in", input)
 				op := asyncop.OrderedWait(slow, 10*time.Second, 10, asyncop.WithName("op"), asyncop.WithLogger(quiet()),
 					asyncop.WithCheckpoints(p.Coordinator), asyncop.WithContext(ctx))
 				output := jscheckpoint.NewOutput(js, out, out, codec.JSON[string]())
-				sink := checkpoint.NewSink(p.Coordinator, "out", checkpoint.Output[string](output))
+				sink := checkpoint.NewSink(p.Coordinator, "out", output)
 				if err := p.Coordinator.Start(); err != nil {
 					return err
 				}
