@@ -278,7 +278,9 @@ func (e *jetStream) open(ctx context.Context) (delivery.Source[[]byte], delivery
 
 // queuesOn returns queues that are the streams "in" and "out". Their engine ends with the connection.
 func queuesOn(ctx context.Context, js jetstream.JetStream, opts ...delivery.QueueConfig) (in, out *delivery.Queue[[]byte], err error) {
-	e, err := weirjs.New(ctx, js, weirjs.Config{Logger: slog.New(slog.DiscardHandler), Foreign: map[string]weirjs.Foreign{"in": {Stream: "in", Consumer: "workers"}, "out": {Stream: "out"}}})
+	e, err := weirjs.New(ctx, js, weirjs.Config{Logger: slog.New(slog.DiscardHandler), Foreign: map[string]weirjs.Foreign{
+		"in": {Stream: "in", Consumer: "workers"}, "out": {Stream: "out"},
+	}})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -65,8 +65,8 @@ type Queue[T any] struct {
 	closed bool      // Receive has ended
 }
 
-// QueueConfig are the settings of [NewQueue]. A zero field has its default. Where several are given, such as
-// [RetryAfter] and another one, a field has the last value that is not zero, and layers are joined.
+// QueueConfig are the settings of [NewQueue]. A zero field has its default. Where several are given, such as [RetryAfter] and another one, a field
+// has the last value that is not zero, and layers are joined.
 type QueueConfig struct {
 	// Layers are those in which failed messages wait for their next visit, in order. The default is none: see [RetryAfter].
 	Layers []Layer
@@ -79,8 +79,8 @@ type QueueConfig struct {
 	Lease time.Duration
 
 	// MaxDepth bounds the messages that wait in the queue for their first visit, or are in it; the default is no bound. A Put beyond it fails with
-	// an error that matches [store.ErrFull] (package delivery/store) and names the queue. A worker whose sink is full waits until there is room. A PutAll of more messages
-	// than that never fits: its error matches [message.ErrRefused]. It needs an engine that can count ([store.Inspector]).
+	// an error that matches [store.ErrFull] (package delivery/store) and names the queue. A worker whose sink is full waits until there is room. A
+	// PutAll of more messages than that never fits: its error matches [message.ErrRefused]. It needs an engine that can count ([store.Inspector]).
 	//
 	// The bound does not apply to layers and dead letters, since failed messages must have a place to go, nor to messages that are put in a
 	// transaction (postgres.PutTx and others). Other programs may exceed it within a second, since the queue is counted once a second at most;
@@ -374,7 +374,8 @@ func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error 
 //
 //	provider, err := orders.Provider(ctx, func() string { return cheapest(o) })
 //
-// It returns an error if the choice cannot be stored: ctx does not belong to a message of this queue, the engine does not keep choices, or the engine has failed. Then do not call.
+// It returns an error if the choice cannot be stored: ctx does not belong to a message of this queue, the engine does not keep choices, or it has
+// failed. Then do not call.
 func (q *Queue[T]) Provider(ctx context.Context, choose func() string) (string, error) {
 	now, found, err := q.ladder.Choose(ctx, "")
 	if found && err == nil && now == "" {

@@ -108,7 +108,8 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	}
 	if sameQueue(source, sink) {
 		w.breakOff()
-		return summary, errors.New("delivery: Run: the sink is the queue of the source: a result has the id of its message, which is still in the queue, so it would be lost")
+		return summary, errors.New("delivery: Run: the sink is the queue of the source: " +
+			"a result has the id of its message, which is still in the queue, so it would be lost")
 	}
 	if o, ok := op.(*asyncop.AsyncWaitOperator[IN, OUT]); ok { // what embeds one may not give it what Run receives
 		w.awaitRoom = o.AwaitRoom

@@ -5,7 +5,7 @@ import "errors"
 var (
 	// ErrInvalid is the class of requests whose id or key breaks a rule, such as those of [ID.Validate], or is missing. The request was not
 	// executed.
-	ErrInvalid = errors.New("exactlyonce: invalid request id")
+	ErrInvalid = errors.New("exactlyonce: invalid request")
 
 	// ErrStale reports that the outcome of the request is unknown: it may have been executed, and its record is gone. It is
 	// permanent. A stale request must be neither repeated nor sent again under another id without looking for its effect.

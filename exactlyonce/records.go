@@ -24,8 +24,8 @@ type Records interface {
 	Find(ctx context.Context, req Request) (answer []byte, found bool, err error)
 
 	// Acknowledge raises the mark of the client of each request to its First, never lowers one, and removes the answers below it. Of the requests
-	// only Scope, Client and First are set. An open transaction that has put for a
-	// client may block the mark of that client, for seconds at most: the error then says so, and the mark has to be set again.
+	// only Scope, Client and First are set. An open transaction that has put for a client may block the mark of that client, for seconds at most:
+	// the error then says so, and the mark has to be set again.
 	Acknowledge(ctx context.Context, marks []Request) error
 
 	// Collect removes answers that were stored before answers. Of a client without an answer or mark since clients, which is not after answers,
@@ -44,8 +44,8 @@ type Store[TX any] interface {
 	// checks that the request is new as seen by tx, and that this holds when tx commits: of two transactions that store an
 	// answer of the same request one waits for the other, and then fails.
 	//
-	// After an error the caller must roll back. Errors are ErrInProgress if another attempt has stored its answer, ErrStale, ErrMismatch, an error that the request is not valid, or an
-	// error of the database. A Put under a mark or beside a collection that has not committed either sees it or makes it wait.
+	// After an error the caller must roll back. Errors are ErrInProgress if another attempt has stored its answer, ErrStale, ErrMismatch, ErrInvalid,
+	// or an error of the database. A Put under a mark or beside a collection that has not committed either sees it or makes it wait.
 	//
 	// When the answer to COMMIT is lost, Find returns the outcome, but only once the database has ended the transaction. An attempt that repeats
 	// the call too early fails in its Put, or waits there.

@@ -189,7 +189,7 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 	}
 	for _, f := range m.counts() {
 		if value, ok := r.take(f.name, maxReason); ok {
-			n, err := strconv.ParseUint(value, 10, 30) // room to count on
+			n, err := strconv.ParseUint(value, 10, 30) // so that it can grow, also on 32 bits
 			if r.check(f.name, value, err) {
 				*f.value = int(n)
 			}

@@ -196,7 +196,10 @@ func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*
 		}
 	}
 	s := sqlite.New(db)
-	return &database{store: inspected{s, c}, locks: s.Locks(), sql: db.Reader(), listed: keys.New(db.Reader(), keys.SQLite, keys.Config{}), keys: keys.New(db.Writer(), keys.SQLite, keys.Config{}), closers: []func() error{s.Close, db.Close}}, nil
+	return &database{
+		store: inspected{s, c}, locks: s.Locks(), sql: db.Reader(), closers: []func() error{s.Close, db.Close},
+		listed: keys.New(db.Reader(), keys.SQLite, keys.Config{}), keys: keys.New(db.Writer(), keys.SQLite, keys.Config{}),
+	}, nil
 }
 
 func openPostgres(ctx context.Context, address string, create bool, c clock.Clock) (*database, error) {
@@ -238,7 +241,10 @@ func openPostgres(ctx context.Context, address string, create bool, c clock.Cloc
 		<-ctx.Done()
 		return nil
 	}
-	return &database{store: inspected{s, c}, locks: s.Locks(), sql: db, listed: keys.New(db, keys.PostgreSQL, keys.Config{}), keys: keys.New(db, keys.PostgreSQL, keys.Config{}), closers: []func() error{s.Close, db.Close, closePool}}, nil
+	return &database{
+		store: inspected{s, c}, locks: s.Locks(), sql: db, closers: []func() error{s.Close, db.Close, closePool},
+		listed: keys.New(db, keys.PostgreSQL, keys.Config{}), keys: keys.New(db, keys.PostgreSQL, keys.Config{}),
+	}, nil
 }
 
 func (db *database) close() error {

@@ -43,7 +43,9 @@ with your name in the log: other users of this machine do not know the code.`,
 				if readOnly {
 					g.role = console.Reader
 				}
-				ui, err := console.Handler(ctx, console.Config{Engine: s.Inspector, Keys: db.listed, Authorize: g.authorize, Clock: a.clock, Logger: slog.New(slog.DiscardHandler)})
+				ui, err := console.Handler(ctx, console.Config{
+					Engine: s.Inspector, Keys: db.listed, Authorize: g.authorize, Clock: a.clock, Logger: slog.New(slog.DiscardHandler),
+				})
 				if err != nil {
 					return err
 				}

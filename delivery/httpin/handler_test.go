@@ -197,6 +197,9 @@ func TestArguments(t *testing.T) {
 	sink := sinkFunc(func(context.Context, message.Message[order]) error { return nil })
 	require.PanicsWithValue(t, "httpin: NewHandler: nil sink", func() { httpin.NewHandler(nil, codec.JSON[order](), nil) })
 	require.PanicsWithValue(t, "httpin: NewHandler: nil codec", func() { httpin.NewHandler[order](sink, nil, nil) })
+	require.PanicsWithValue(t, "httpin: NewHandler: MaxBytes is -1", func() {
+		httpin.NewHandler(sink, codec.JSON[order](), nil, httpin.Config{MaxBytes: -1})
+	})
 }
 
 // A queue whose database hangs gets an answer, too: there was none, for as long as the client waited.

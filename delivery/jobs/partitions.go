@@ -27,9 +27,9 @@ type Partition struct {
 // InTrouble reports whether the partition is without an owner, or its pipeline fails.
 func (p *Partition) InTrouble() bool { return p.State == Unowned || p.State == "failing" }
 
-// Owners returns the partitions in the reports of workers, with their owners: partitions in trouble first, then by pipeline and name. If several workers report the
-// same partition, the worker with the highest epoch owns it. A partition is without an owner if a worker reports that later, and the owner has
-// not reported since: it was killed.
+// Owners returns the partitions in the reports of workers, with their owners: partitions in trouble first, then by pipeline and name. If several
+// workers report the same partition, the worker with the highest epoch owns it. A partition is without an owner if a worker reports that later,
+// and the owner has not reported since: it was killed.
 func Owners(workers []Worker) (list []Partition) {
 	type key struct{ pipeline, name string }
 	owned, unowned := map[key]Partition{}, map[key]Partition{}

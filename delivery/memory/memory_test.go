@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/weirflow/weir/delivery/deliverytest"
@@ -13,6 +14,10 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestLimitThatIsRefused(t *testing.T) {
+	require.PanicsWithValue(t, "memory: Open: a limit of -1 is negative", func() { memory.Open(memory.Config{Limit: -1}) })
+}
 
 func TestMemory(t *testing.T) {
 	deliverytest.RunStore(t, func(*testing.T) deliverytest.StorePlace {

@@ -32,7 +32,7 @@ import (
 //
 //	ErrStale       the outcome is unknown: in doubt, and not repeated
 //	ErrMismatch    refused for good
-//	ErrInvalid   refused for good
+//	ErrInvalid     refused for good
 //	ErrInProgress  may be repeated, after the time that the server demands
 //	ErrFull        not executed, may be repeated
 //

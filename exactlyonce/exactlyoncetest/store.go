@@ -110,23 +110,32 @@ func (b *bench[TX]) put(s exactlyonce.Store[TX], req exactlyonce.Request, answer
 	return tx.Commit(b.Context())
 }
 
-// What a store knows of a request.
+// What StateOf returns.
 const (
 	isNew     = "new"
 	completed = "completed"
 	stale     = "stale"
 )
 
-func (b *bench[TX]) state(s exactlyonce.Store[TX], want string, req exactlyonce.Request) (answer []byte) {
-	b.Helper()
-	answer, found, err := s.Find(b.Context(), req)
-	got := isNew
+// StateOf names what [exactlyonce.Records.Find] has found: "new", "completed" or "stale", which is no error then.
+func StateOf(answer []byte, found bool, err error) (string, []byte, error) {
 	switch {
 	case errors.Is(err, exactlyonce.ErrStale):
-		got, err = stale, nil
+		return stale, nil, nil
 	case found:
-		got = completed
+		return completed, answer, err
 	}
+	return isNew, answer, err
+}
+
+// markOf returns what raises the mark of a client.
+func markOf(scope string, c exactlyonce.Client, first int64) exactlyonce.Request {
+	return exactlyonce.Request{Scope: scope, ID: exactlyonce.ID{Client: c, First: first}}
+}
+
+func (b *bench[TX]) state(s exactlyonce.Store[TX], want string, req exactlyonce.Request) (answer []byte) {
+	b.Helper()
+	got, answer, err := StateOf(s.Find(b.Context(), req))
 	require.NoError(b, err)
 	require.Equal(b, want, got, "%v", req)
 	if want != completed {
@@ -200,7 +209,7 @@ func (b *bench[TX]) identity() {
 		require.NoError(b, b.put(s, req, []byte(strconv.Itoa(i))))
 		assert.Equal(b, strconv.Itoa(i), string(b.state(s, completed, req)))
 	}
-	require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "another", ID: exactlyonce.ID{Client: first.Client, First: 100}}}))
+	require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{markOf("another", first.Client, 100)}))
 	b.state(s, stale, scope)
 	assert.Equal(b, answer, b.state(s, completed, first))
 	b.state(s, completed, client)
@@ -309,7 +318,7 @@ func (b *bench[TX]) marks() {
 	}
 	mark := func(c exactlyonce.Client, before int64) {
 		b.Helper()
-		require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: c, First: before}}}))
+		require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{markOf("scope", c, before)}))
 	}
 	mark(c, 5)
 	mark(unseen, 5)
@@ -332,7 +341,7 @@ func (b *bench[TX]) marks() {
 
 	var many []exactlyonce.Request
 	for i := range 100 {
-		many = append(many, exactlyonce.Request{Scope: "many", ID: exactlyonce.ID{Client: exactlyonce.NewClient(), First: int64(i)}}, exactlyonce.Request{Scope: "scope", ID: exactlyonce.ID{Client: c, First: int64(i)}})
+		many = append(many, markOf("many", exactlyonce.NewClient(), int64(i)), markOf("scope", c, int64(i)))
 	}
 	require.NoError(b, s.Acknowledge(b.Context(), many))
 	b.state(s, stale, request(c, 98))
@@ -351,7 +360,7 @@ func (b *bench[TX]) putBesideMark() {
 		require.NoError(b, s.Put(b.Context(), tx.TX, request(c, 2), answer))
 		marked := make(chan error, 1)
 		go func() {
-			marked <- other.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: c, First: 10}}})
+			marked <- other.Acknowledge(b.Context(), []exactlyonce.Request{markOf("scope", c, 10)})
 		}()
 		select {
 		case err := <-marked:
@@ -360,7 +369,7 @@ func (b *bench[TX]) putBesideMark() {
 		}
 		require.NoError(b, tx.Commit(b.Context()))
 		if <-marked != nil { // it need not wait for long
-			require.NoError(b, other.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: c, First: 10}}}))
+			require.NoError(b, other.Acknowledge(b.Context(), []exactlyonce.Request{markOf("scope", c, 10)}))
 		}
 		for sequence := range int64(9) {
 			b.state(s, stale, request(c, sequence+1))
@@ -444,7 +453,7 @@ func (b *bench[TX]) silentClients() {
 		}
 	}
 	mark := func(name string) {
-		require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: clients[name], First: 2}}}))
+		require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{markOf("scope", clients[name], 2)}))
 	}
 	mark("mark of old")
 	b.clock.Add(10 * time.Minute)
@@ -501,7 +510,7 @@ func (b *bench[TX]) manyCollected() {
 		}
 		require.NoError(b, tx.Commit(b.Context()))
 		if i == 0 {
-			require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: c, First: each}}}))
+			require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{markOf("scope", c, each)}))
 			b.state(s, stale, request(c, 1))
 		}
 	}
@@ -560,7 +569,7 @@ func (b *bench[TX]) oneEffect() {
 				done.Store(requests - 6)
 				mark = requests - 6
 			}
-			err := servers[0].Acknowledge(b.Context(), []exactlyonce.Request{{Scope: "scope", ID: exactlyonce.ID{Client: client, First: mark}}})
+			err := servers[0].Acknowledge(b.Context(), []exactlyonce.Request{markOf("scope", client, mark)})
 			assert.NoError(b, err)
 			_, _, err = servers[1].Collect(b.Context(), b.clock.Now().Add(-2*time.Second), time.Time{})
 			assert.NoError(b, err)

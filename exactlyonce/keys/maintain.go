@@ -82,7 +82,7 @@ func (k *Keys) complete(ctx context.Context, id string) (done bool, err error) {
 }
 
 // End ends a request that is not finished, for example because Complete has given it up: later attempts get response, for another retention. It
-// is for a person who has checked the outcome of the calls of its steps, as with "weir keys end": [List] has the ids. A run that has the request
+// is for a person who has checked the outcome of the calls of its steps, as with "weir keys end": [Keys.List] has the ids. A run that has the request
 // cannot commit afterwards. The error is exactlyonce.ErrInvalid if no such request is unfinished.
 func (k *Keys) End(ctx context.Context, id string, response exactlyonce.Response) error {
 	stored := response.Encode()

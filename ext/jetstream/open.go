@@ -22,7 +22,8 @@ import (
 	"github.com/weirflow/weir/internal/wait"
 )
 
-// Config are the settings of [Open] and [New]. A zero field has its default. Where several are given, a field has the last value that is not zero.
+// Config are the settings of [Open] and [New]. A zero field has its default. Where several are given, a field has the last value that is not
+// zero, and lists and maps are joined.
 type Config struct {
 	// Stream is the name of the stream; the default is "weir". It must not contain dots, spaces or wildcards.
 	Stream string
@@ -48,6 +49,9 @@ func configOf(configs []Config) Config {
 	c := guard.Merged(configs)
 	c.Stream = cmp.Or(c.Stream, "weir")
 	c.Logger = cmp.Or(c.Logger, slog.Default())
+	if c.Replicas < 0 {
+		panic(fmt.Sprintf("jetstream: Config: %d replicas", c.Replicas))
+	}
 	if strings.ContainsAny(c.Stream, ".*> \t\r\n/\\") {
 		panic(fmt.Sprintf("jetstream: Config: %q is not a valid name of a stream", c.Stream))
 	}

@@ -62,8 +62,8 @@ var (
 
 // OpenInput returns an input that begins at the first record of a partition. It asks the brokers for the offset.
 //
-// Its position is an offset and the leader's epoch, and it is part of the checkpoint:
-// it does not need a group, and does not read offsets of a group. Only committed records are read.
+// Its position is an offset and the leader's epoch, and it is part of the checkpoint: it does not need a group, and does not read offsets of a
+// group. Only committed records are read.
 //
 // If the records at a position are gone, by the topic's retention or since its log was cut, Next returns an error rather than skip records.
 func OpenInput[T any](ctx context.Context, c InputConfig[T]) (checkpoint.Input[T], error) {

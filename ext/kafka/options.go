@@ -17,7 +17,8 @@ const (
 	minMetadata = 128
 )
 
-// Config are the settings of [Open]. A zero field has its default. Where several are given, a field has the last value that is not zero.
+// Config are the settings of [Open]. A zero field has its default. Where several are given, a field has the last value that is not
+// zero, and lists and maps are joined.
 type Config struct {
 	// Client are options of the clients: kgo.DialTLSConfig, kgo.SASL, kgo.SessionTimeout, kgo.Balancers and others. The engine sets groups, topics,
 	// the callbacks of a rebalance, acks and isolation itself.

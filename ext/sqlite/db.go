@@ -30,7 +30,8 @@ type DB struct {
 	statements     statements
 }
 
-// Config are the settings of [Open], [OpenDB] and [New]. A zero field has its default. Where several are given, a field has the last value that is not zero.
+// Config are the settings of [Open], [OpenDB] and [New]. A zero field has its default. Where several are given, a field has the last value that is
+// not zero.
 type Config struct {
 	Readers int // connections that read at once; the default is 4
 

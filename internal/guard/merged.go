@@ -2,7 +2,8 @@ package guard
 
 import "reflect"
 
-// Merged makes one of the settings that a variadic function gets: a field counts as the last that sets it has it, and lists and maps are joined.
+// Merged returns one struct of settings for those that a variadic function has got: a field has the last value that is not zero, and lists and
+// maps are joined. It does not change what it gets.
 func Merged[C any](configs []C) (merged C) {
 	to := reflect.ValueOf(&merged).Elem()
 	for i := range configs {
@@ -13,13 +14,12 @@ func Merged[C any](configs []C) (merged C) {
 			case next.Kind() == reflect.Slice:
 				has.Set(reflect.AppendSlice(has, next))
 			case next.Kind() == reflect.Map:
-				all := reflect.MakeMap(next.Type())
-				for _, m := range []reflect.Value{has, next} {
-					for each := m.MapRange(); each.Next(); {
-						all.SetMapIndex(each.Key(), each.Value())
-					}
+				if has.IsNil() {
+					has.Set(reflect.MakeMap(next.Type()))
 				}
-				has.Set(all)
+				for key, value := range next.Seq2() {
+					has.SetMapIndex(key, value)
+				}
 			default:
 				has.Set(next)
 			}

@@ -1,5 +1,5 @@
-// Package storearg checks the arguments of stores and engines (delivery/store), for their authors: each function returns the error for
-// arguments that a method must refuse. [Each] gives the right ones to walk over a queue.
+// Package storearg has what stores and engines (delivery/store) share with those that call them: checks that return the error for arguments that a
+// method must refuse, the bound of bytes of a call, and [Each], which walks over a queue.
 package storearg
 
 import (

@@ -26,13 +26,23 @@ var migrations embed.FS
 // Stores open the stores of pipelines in a database. Safe for concurrent use.
 type Stores struct {
 	Pool *pgxpool.Pool // required; it stays the caller's
-	Keep int           // how many of the newest checkpoints of a pipeline are kept; the default is 3
+	Keep int           // how many of the newest checkpoints of a pipeline are kept; the default is 3, and a negative number is an error
 }
 
 var _ partitions.Stores = (*Stores)(nil)
 
+func (s *Stores) check() error {
+	if s.Pool == nil || s.Keep < 0 {
+		return fmt.Errorf("pgcheckpoint: Stores: Pool is nil, or Keep, which is %d, is negative", s.Keep)
+	}
+	return nil
+}
+
 // Migrate makes or updates the tables. It can be called at each start.
 func (s *Stores) Migrate(ctx context.Context) error {
+	if err := s.check(); err != nil {
+		return err
+	}
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return fmt.Errorf("pgcheckpoint: %w", err)
@@ -49,6 +59,9 @@ func (s *Stores) Migrate(ctx context.Context) error {
 func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (checkpoint.Store, error) {
 	if pipeline == "" {
 		return nil, errors.New("pgcheckpoint: the name of a pipeline is empty")
+	}
+	if err := s.check(); err != nil {
+		return nil, err
 	}
 	var opened int64
 	err := s.Pool.QueryRow(ctx, `INSERT INTO weir_pipelines AS p (name, epoch, opened, newest) VALUES ($1, $2::text::numeric, 1, 0)
@@ -143,7 +156,7 @@ func (s *store) Save(ctx context.Context, snap *checkpoint.Snapshot) error {
 		batch.Queue("INSERT INTO weir_checkpoints (pipeline, id, snapshot) VALUES ($1, $2::text::numeric, $3)", s.pipeline, number(snap.ID), b.Bytes())
 		batch.Queue("UPDATE weir_pipelines SET newest = $2::text::numeric WHERE name = $1", s.pipeline, number(snap.ID))
 		batch.Queue(`DELETE FROM weir_checkpoints WHERE pipeline = $1 AND id <
-			(SELECT min(id) FROM (SELECT id FROM weir_checkpoints WHERE pipeline = $1 ORDER BY id DESC LIMIT $2) AS kept)`, s.pipeline, cmp.Or(max(0, s.Keep), 3))
+			(SELECT min(id) FROM (SELECT id FROM weir_checkpoints WHERE pipeline = $1 ORDER BY id DESC LIMIT $2) AS kept)`, s.pipeline, cmp.Or(s.Keep, 3))
 		return tx.SendBatch(ctx, batch).Close()
 	})
 }

@@ -102,6 +102,12 @@ func TestStore(t *testing.T) {
 }
 
 // Law P1: a stale owner neither saves nor comes back, and knows nothing of what it had.
+func TestStoresThatAreRefused(t *testing.T) {
+	require.ErrorContains(t, new(pgcheckpoint.Stores).Migrate(t.Context()), "Pool is nil")
+	_, err := (&pgcheckpoint.Stores{Pool: new(pgxpool.Pool), Keep: -1}).Open(t.Context(), "p", 1)
+	require.ErrorContains(t, err, "-1, is negative")
+}
+
 func TestEpochs(t *testing.T) {
 	server := pgtest.Start(t)
 	pool := connect(t, server.URL(), nil)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/exactlyoncetest"
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
 	"github.com/weirflow/weir/internal/testing/golden"
@@ -34,12 +35,12 @@ func testFormat(t *testing.T, server *pgtest.Server) {
 	defer db.Close()
 	golden.Run(t.Context(), t, db, script)
 	records = open(t, oldPool)
-	state, answer, err := stateOf(records.Find(t.Context(), req))
+	state, answer, err := exactlyoncetest.StateOf(records.Find(t.Context(), req))
 	require.NoError(t, err)
 	require.Equal(t, "completed", state)
 	require.Equal(t, "done", string(answer))
 	req.Sequence = 15
-	state, _, err = stateOf(records.Find(t.Context(), req))
+	state, _, err = exactlyoncetest.StateOf(records.Find(t.Context(), req))
 	require.NoError(t, err)
 	require.Equal(t, "stale", state)
 }
@@ -53,7 +54,7 @@ func testBesideQueues(t *testing.T, server *pgtest.Server) {
 		}
 		records := open(t, pool)
 		require.NoError(t, postgres.New(pool).Migrate(t.Context()))
-		state, _, err := stateOf(records.Find(t.Context(), exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1}, Sequence: 1, Attempt: 1}}))
+		state, _, err := exactlyoncetest.StateOf(records.Find(t.Context(), exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1}, Sequence: 1, Attempt: 1}}))
 		require.NoError(t, err)
 		require.Equal(t, "new", state)
 		_, err = postgres.New(pool).Records(t.Context(), "job", "", 1)

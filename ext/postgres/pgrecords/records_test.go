@@ -201,7 +201,7 @@ func testMarkWaitsPatiently(t *testing.T, server *pgtest.Server) {
 	if <-marked != nil { // on a slow machine
 		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: 2}}}))
 	}
-	state, _, err := stateOf(r.Find(t.Context(), request(client, 1, 2)))
+	state, _, err := exactlyoncetest.StateOf(r.Find(t.Context(), request(client, 1, 2)))
 	require.NoError(t, err)
 	assert.Equal(t, "stale", state)
 }
@@ -232,7 +232,7 @@ func testFrozenTransaction(t *testing.T, server *pgtest.Server) {
 		require.Equal(t, "55P03", code(err))
 		require.ErrorContains(t, err, frozen.String())
 		require.NoError(t, ctx.Err())
-		state, _, err := stateOf(r.Find(t.Context(), request(other, 1, 2)))
+		state, _, err := exactlyoncetest.StateOf(r.Find(t.Context(), request(other, 1, 2)))
 		require.NoError(t, err)
 		require.Equal(t, "stale", state)
 		mock.Add(48 * time.Hour)
@@ -242,7 +242,7 @@ func testFrozenTransaction(t *testing.T, server *pgtest.Server) {
 		cancel()
 
 		require.NoError(t, tx.Commit(t.Context()))
-		state, _, err = stateOf(r.Find(t.Context(), request(frozen, 100, 2)))
+		state, _, err = exactlyoncetest.StateOf(r.Find(t.Context(), request(frozen, 100, 2)))
 		require.NoError(t, err)
 		require.Equal(t, "completed", state)
 		require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: frozen, First: 2}}}))
@@ -459,7 +459,7 @@ func testExecErrors(t *testing.T, server *pgtest.Server) {
 	wg.Wait()
 	want := 0
 	for i := 1; i <= n+1; i++ {
-		state, _, err := stateOf(r.Find(t.Context(), request(client, int64(i), 2)))
+		state, _, err := exactlyoncetest.StateOf(r.Find(t.Context(), request(client, int64(i), 2)))
 		require.NoError(t, err)
 		switch {
 		case i == 1:
@@ -565,7 +565,7 @@ func testExecRestored(t *testing.T, server *pgtest.Server) {
 			exec(pgrecords.New(pool), request(exactlyonce.NewClient(), 1, 1))
 		}
 		exec(r, request(client, 2, 1))
-		state, _, err := stateOf(r.Find(t.Context(), request(client, 2, 2)))
+		state, _, err := exactlyoncetest.StateOf(r.Find(t.Context(), request(client, 2, 2)))
 		require.NoError(t, err)
 		require.Equal(t, "completed", state, "others=%v", others)
 	}
@@ -647,7 +647,7 @@ END $$`)
 	assert.Equal(t, "done", string(answer))
 	_, err = r.Exec(t.Context(), request(client, 2, 1), pgrecords.Statement{SQL: "SELECT flaky($1)", Args: []any{1000}, Answer: text})
 	assert.Equal(t, "40P01", code(err))
-	state, _, err := stateOf(r.Find(t.Context(), request(client, 2, 1)))
+	state, _, err := exactlyoncetest.StateOf(r.Find(t.Context(), request(client, 2, 1)))
 	require.NoError(t, err)
 	assert.Equal(t, "new", state)
 }
@@ -671,15 +671,4 @@ func testNotMigrated(t *testing.T, server *pgtest.Server) {
 	} {
 		assert.ErrorContains(t, call(), "call pgrecords.Records.Migrate", name)
 	}
-}
-
-// stateOf names what Find has found.
-func stateOf(answer []byte, found bool, err error) (string, []byte, error) {
-	switch {
-	case errors.Is(err, exactlyonce.ErrStale):
-		return "stale", nil, nil
-	case found:
-		return "completed", answer, err
-	}
-	return "new", answer, err
 }

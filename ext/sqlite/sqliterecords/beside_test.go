@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/exactlyoncetest"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
 )
@@ -24,7 +25,7 @@ func TestBesideQueues(t *testing.T) {
 			require.NoError(t, sqliterecords.New(db).Migrate(t.Context()))
 			require.NoError(t, sqlite.New(db).Migrate(t.Context()))
 
-			state, _, err := stateOf(sqliterecords.New(db).Find(t.Context(), exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1}, Sequence: 1, Attempt: 1}}))
+			state, _, err := exactlyoncetest.StateOf(sqliterecords.New(db).Find(t.Context(), exactlyonce.Request{ID: exactlyonce.ID{Client: exactlyonce.Client{1}, Sequence: 1, Attempt: 1}}))
 			require.NoError(t, err)
 			require.Equal(t, "new", state)
 			queues := sqlite.New(db)

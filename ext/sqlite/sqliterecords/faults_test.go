@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/exactlyoncetest"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
 )
@@ -42,7 +43,7 @@ func TestStatementsThatFail(t *testing.T) {
 	}
 	find := func(req exactlyonce.Request) string {
 		t.Helper()
-		state, _, err := stateOf(r.Find(ctx, req))
+		state, _, err := exactlyoncetest.StateOf(r.Find(ctx, req))
 		require.NoError(t, err)
 		return state
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/exactlyoncetest"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
 	"github.com/weirflow/weir/internal/testing/golden"
@@ -34,12 +35,12 @@ func TestFormatOfTables(t *testing.T) {
 	golden.Run(t.Context(), t, old.Writer(), script)
 	require.NoError(t, sqliterecords.New(old).Migrate(t.Context()))
 	records = sqliterecords.New(old)
-	state, answer, err := stateOf(records.Find(t.Context(), req))
+	state, answer, err := exactlyoncetest.StateOf(records.Find(t.Context(), req))
 	require.NoError(t, err)
 	require.Equal(t, "completed", state)
 	require.Equal(t, "done", string(answer))
 	req.Sequence = 15
-	state, _, err = stateOf(records.Find(t.Context(), req))
+	state, _, err = exactlyoncetest.StateOf(records.Find(t.Context(), req))
 	require.NoError(t, err)
 	require.Equal(t, "stale", state)
 }

@@ -242,14 +242,3 @@ CREATE TRIGGER look AFTER UPDATE ON weir_clients BEGIN INSERT INTO looks VALUES 
 	require.NoError(t, db.Reader().QueryRow("EXPLAIN QUERY PLAN "+sqliterecords.DueSQL, 0, 0, 1, 1).Scan(new(int), new(int), new(int), &plan))
 	require.Contains(t, plan, "INDEX weir_clients_phase (phase=? AND phase_at<?)")
 }
-
-// stateOf names what Find has found.
-func stateOf(answer []byte, found bool, err error) (string, []byte, error) {
-	switch {
-	case errors.Is(err, exactlyonce.ErrStale):
-		return "stale", nil, nil
-	case found:
-		return "completed", answer, err
-	}
-	return "new", answer, err
-}

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/exactlyonce"
+	"github.com/weirflow/weir/exactlyonce/exactlyoncetest"
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/ext/sqlite/sqliterecords"
 )
@@ -108,7 +109,7 @@ func TestRunShares(t *testing.T) {
 		require.Equal(t, "answer 1", c.answer)
 		require.Equal(t, []*sqlite.Tx{runs[0].txs[0]}, c.txs, "a transaction of its own")
 		requireEffects(t, db, 1, c.req)
-		state, answer, err := stateOf(r.Find(t.Context(), c.req))
+		state, answer, err := exactlyoncetest.StateOf(r.Find(t.Context(), c.req))
 		require.NoError(t, err)
 		require.Equal(t, "completed", state)
 		require.Equal(t, "answer 1", string(answer))
