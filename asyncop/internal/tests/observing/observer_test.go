@@ -37,19 +37,22 @@ func TestObserverHearsEveryEnd(t *testing.T) {
 				return nil
 			}),
 		)})
-		r.Send("a", "b", "c", "d", "e")
+		r.Send("a", "b", "c", "d", "e", "f")
 		r.Complete("a#1", "x")
-		r.Complete("b#1")               // empty: retried
+		r.Complete("b#1") // empty: retried
+		r.Complete("f#1")
 		r.Fail("c#1", optest.ErrBroken) // retried
 		r.Advance(time.Second)
 		r.Complete("b#2", "y", "z")
+		r.Complete("f#2")
 		r.Fail("c#2", optest.ErrBroken)
 		r.Advance(time.Second)
 		r.Fail("c#3", optest.ErrBroken)
+		r.Complete("f#3")
 		r.Advance(time.Minute) // d and e time out
 		require.NoError(t, r.End())
-		assert.Equal(t, map[observe.EndKind]int{observe.Emitted: 2, observe.HandedOver: 3}, o.Over)
-		assert.Equal(t, 5, o.Begun)
+		assert.Equal(t, map[observe.EndKind]int{observe.Emitted: 2, observe.Empty: 1, observe.HandedOver: 3}, o.Over)
+		assert.Equal(t, 6, o.Begun)
 		assert.EqualValues(t, r.Stats().Attempts, o.Attempts)
 		assert.Equal(t, 2, o.Endings["b"].Results)
 		assert.Equal(t, 2, o.Endings["b"].Attempts)
@@ -59,6 +62,7 @@ func TestObserverHearsEveryEnd(t *testing.T) {
 		assert.ErrorIs(t, o.Endings["d"].Err, context.DeadlineExceeded)
 		assert.True(t, o.Endings["d"].InDoubt)
 		assert.False(t, o.Endings["a"].InDoubt)
+		assert.False(t, o.Endings["f"].InDoubt)
 		slices.Sort(taken)
 		assert.Equal(t, []string{"c", "d", "e"}, taken)
 	})

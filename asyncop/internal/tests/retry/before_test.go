@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -155,6 +156,35 @@ func TestTimeoutsDuringBefore(t *testing.T) {
 		require.NoError(t, r.End())
 		require.Zero(t, r.Stats().Running)
 		require.Zero(t, r.Stats().LateCompletions)
+	})
+}
+
+// Law W3: steps before a retry that ignore the end of their context are bounded: when twice as many of them run as there are slots, the next one is not
+// run, and its attempt fails with an error that says so.
+func TestBeforesThatAreLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proceed := make(chan struct{})
+		action := strategies.RetryAfter(time.Second).WithBefore(func(context.Context) error { <-proceed; return nil })
+		side := optest.NewSideSink(false)
+		fn := asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
+			if asyncop.AttemptFromContext(ctx) == 1 {
+				return "", optest.ErrBroken
+			}
+			return in, nil
+		})
+		op := asyncop.OrderedWaitWithRetry(fn, 15*time.Second, 1, optest.Because(optest.SafeReason, optest.Always(true, action)),
+			asyncop.WithAttemptTimeout(10*time.Second), asyncop.WithFailureSink(side.Take))
+		op.In() <- "a"
+		op.In() <- "b"
+		time.Sleep(31 * time.Second)
+		require.Len(t, side.Got(), 2)
+		require.NotContains(t, side.Got()[0].Err.Error(), "twice as many")
+		require.ErrorContains(t, side.Got()[1].Err, "twice as many")
+		close(proceed)
+		op.In() <- "c"
+		close(op.In())
+		require.Equal(t, "c", <-op.Out())
+		require.NoError(t, op.Wait())
 	})
 }
 
