@@ -534,29 +534,34 @@ func (f *foreign) choiceSubject(seq uint64) string {
 // choose notes a provider in the engine's stream: the message itself cannot be changed. It takes the place of the choice that is known here, so
 // that one that comes late, over a connection that was broken, does not take the place of a later worker's.
 func (f *foreign) choose(ctx context.Context, provider string, l store.Lease) error {
-	hs, seqs, _, lost := f.leasesOf([]store.Lease{l}, true)
-	if len(lost) > 0 {
-		return storearg.Lost(lost)
-	}
-	f.mu.Lock()
-	behind := hs[0].choice
-	f.mu.Unlock()
-	seq, err := f.noteChoice(ctx, seqs[0], provider, behind)
-	if errors.Is(err, errChanged) { // an answer was lost, or a worker before has come late
-		if _, behind, err = f.chosen(ctx, seqs[0]); err == nil {
-			seq, err = f.noteChoice(ctx, seqs[0], provider, behind)
+	var behind uint64
+	for again := false; ; again = true {
+		hs, seqs, _, lost := f.leasesOf([]store.Lease{l}, true)
+		if len(lost) > 0 {
+			return storearg.Lost(lost)
 		}
+		if !again {
+			f.mu.Lock()
+			behind = hs[0].choice
+			f.mu.Unlock()
+		}
+		seq, err := f.noteChoice(ctx, seqs[0], provider, behind)
+		if errors.Is(err, errChanged) && !again { // an answer was lost, a worker before has come late, or a later one has the message
+			if _, behind, err = f.chosen(ctx, seqs[0]); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		hs[0].provider, hs[0].choice = provider, seq
+		if f.choices++; f.choices%choicesLooked == 1 {
+			f.forget(f.forgetChoices)
+		}
+		return nil
 	}
-	if err != nil {
-		return err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	hs[0].provider, hs[0].choice = provider, seq
-	if f.choices++; f.choices%choicesLooked == 1 {
-		f.forget(f.forgetChoices)
-	}
-	return nil
 }
 
 // noteChoice publishes a choice directly behind another one, or returns errChanged.

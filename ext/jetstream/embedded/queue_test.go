@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
@@ -403,6 +404,18 @@ func TestTheChoiceOfAProvider(t *testing.T) {
 	require.NoError(t, other.Done(t.Context(), again[0].Lease))
 }
 
+// takeOne waits until a message can be taken.
+func takeOne(t *testing.T, e *weirjs.Engine, lease time.Duration) store.Leased {
+	t.Helper()
+	var taken []store.Leased
+	require.Eventually(t, func() bool {
+		var err error
+		taken, err = e.Take(t.Context(), "q", 1, lease)
+		return err == nil && len(taken) == 1
+	}, time.Minute, 10*time.Millisecond)
+	return taken[0]
+}
+
 // Law P1: a worker whose lease has ended chooses no provider: another one may have called the one that it has chosen.
 func TestAChoiceAfterTheLease(t *testing.T) {
 	t.Parallel()
@@ -410,22 +423,40 @@ func TestAChoiceAfterTheLease(t *testing.T) {
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
 	publish(t, js, stream, "one")
-	take := func(e *weirjs.Engine) store.Leased {
-		var taken []store.Leased
-		require.Eventually(t, func() bool {
-			var err error
-			taken, err = e.Take(t.Context(), "q", 1, lease)
-			return err == nil && len(taken) == 1
-		}, time.Minute, 10*time.Millisecond)
-		return taken[0]
-	}
 	late, now := engineOf(t, js, stream, lease), engineOf(t, js, stream, lease)
-	before := take(late)
-	after := take(now)
+	before := takeOne(t, late, lease)
+	after := takeOne(t, now, lease)
 	require.NoError(t, now.Choose(t.Context(), "north", after.Lease))
 	require.ErrorAs(t, late.Choose(t.Context(), "south", before.Lease), new(*store.LeaseError))
 	require.NoError(t, now.Release(t.Context(), 0, after.Lease))
-	require.Equal(t, "north", take(engineOf(t, js, stream, lease)).Meta.Provider)
+	require.Equal(t, "north", takeOne(t, engineOf(t, js, stream, lease), lease).Meta.Provider)
+}
+
+// Law P1: a choice that comes after the lease, since it was held up on its way, does not take the place of the next worker's.
+func TestAChoiceThatIsHeldUp(t *testing.T) {
+	t.Parallel()
+	const lease = 2 * time.Second
+	s := fresh(t, func(o *server.Options) { o.DontListen, o.Host, o.Port = false, "127.0.0.1", server.RANDOM_PORT })
+	js := connect(t, s)
+	stream := newStream(t, js)
+	publish(t, js, stream, "one")
+	proxies, url := startProxies(t, s.URL())
+	nc, err := nats.Connect(url)
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	behind, err := jetstream.New(nc, jetstream.WithDefaultTimeout(30*time.Second))
+	require.NoError(t, err)
+	late, now := engineOf(t, behind, stream, lease), engineOf(t, js, stream, lease)
+	before := takeOne(t, late, lease)
+	proxies[0].hold()
+	chosen := make(chan error, 1)
+	go func() { chosen <- late.Choose(t.Context(), "south", before.Lease) }()
+	after := takeOne(t, now, lease)
+	require.NoError(t, now.Choose(t.Context(), "north", after.Lease))
+	proxies[0].heal()
+	require.Error(t, <-chosen)
+	require.NoError(t, now.Release(t.Context(), 0, after.Lease))
+	require.Equal(t, "north", takeOne(t, engineOf(t, js, stream, lease), lease).Meta.Provider)
 }
 
 // A choice of a worker before that comes late, over a connection that was broken, does not hinder that of the worker which has the message.
