@@ -1,7 +1,6 @@
 package core
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -14,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/optest/model"
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
@@ -443,130 +443,28 @@ func TestBatchWithoutCall(t *testing.T) {
 	require.Zero(t, permits.Used())
 }
 
-// batchModel knows what batches are made of, and when they go.
-type batchModel struct {
-	model
-	size  int
-	wait  time.Duration
-	whole bool
-	since time.Duration // when the first of the retries that are due was
-	calls [][]*modelled
-}
-
-func (m *batchModel) readyAll(due []*modelled) {
-	for _, e := range due {
-		if len(m.in("ready")) == 0 {
-			m.since = m.now
-		}
-		m.ready(e)
-	}
-}
-
-// canLeave reports whether an element waits for downstream only.
-func (m *batchModel) canLeave() bool {
-	for i, e := range m.elements {
-		switch {
-		case slices.Contains([]string{"done", "ended"}, e.phase):
-			return true
-		case e.phase == "control":
-			return i == 0
-		case m.ordered:
-			return false
-		}
-	}
-	return false
-}
-
-// startable returns what may start: retries first, the oldest first, of equal ones the first that was due.
-func (m *batchModel) startable() []*modelled {
-	due := slices.SortedFunc(slices.Values(m.in("ready")), func(a, b *modelled) int {
-		return cmp.Or(cmp.Compare(a.accepted, b.accepted), a.order-b.order)
-	})
-	return append(due, m.in("fresh")...)
-}
-
-// goes reports whether a batch goes.
-func (m *batchModel) goes(withWaits bool) bool {
-	waiting := m.startable()
-	if len(waiting) >= m.size || m.whole || len(m.elements) == m.slots && !m.canLeave() {
-		return true
-	}
-	if !withWaits {
-		return false
-	}
-	fresh, ready := m.in("fresh"), m.in("ready")
-	return len(fresh) > 0 && m.now >= fresh[0].accepted+m.wait || len(ready) > 0 && m.now >= m.since+m.wait
-}
-
-func (m *batchModel) startBatches(withWaits bool) {
-	for m.goes(withWaits) && m.startBatch() {
-	}
-}
-
-func (m *batchModel) startBatch() bool {
-	waiting := m.startable()
-	if len(waiting) == 0 || len(m.calls) == m.permits || len(m.calls)+m.others >= m.shared || m.now < m.paced {
-		return false
-	}
-	members := waiting[:min(len(waiting), m.size)]
-	m.calls = append(m.calls, members)
-	if m.interval > 0 {
-		m.paced = m.now + m.interval
-	}
-	for _, e := range members {
-		e.phase, e.attempts = "running", e.attempts+1
-	}
-	return true
-}
-
-// startFull starts a full batch, unless a timer is due, and reports whether that is all that the turn does.
-func (m *batchModel) startFull() bool {
-	return len(m.startable()) >= m.size && !slices.ContainsFunc(m.elements, m.isDue) && m.startBatch()
-}
-
-func (m *batchModel) isDue(e *modelled) bool {
-	return e.phase == "backoff" && e.due <= m.now || m.isLate(e)
-}
-
-func (m *batchModel) isLate(e *modelled) bool {
-	return slices.Contains([]string{"fresh", "running", "backoff", "ready"}, e.phase) && e.accepted+modelTimeout <= m.now
-}
-
-func (m *batchModel) turnBatches() {
-	for _, e := range m.elements {
-		if m.isLate(e) {
-			m.fail(e)
-		}
-	}
-	due := slices.SortedFunc(slices.Values(m.in("backoff")), func(a, b *modelled) int {
-		return cmp.Or(cmp.Compare(a.due, b.due), a.order-b.order)
-	})
-	m.readyAll(slices.DeleteFunc(due, func(e *modelled) bool { return e.due > m.now }))
-	m.startBatches(true)
-}
-
 // Batches are what the rules say, whatever comes in which order: of elements that may start only, with one permit and one turn
 // of the pace each. A member ends once (A1), and fails or is called again alone.
 func TestBatchesFollowTheirModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := &batchModel{
-			model: model{
-				isShared: true, ordered: rapid.Bool().Draw(t, "ordered"), slots: rapid.IntRange(1, 8).Draw(t, "slots"), permits: rapid.IntRange(1, 3).Draw(t, "permits"),
-				shared: rapid.IntRange(1, 3).Draw(t, "shared permits"), interval: time.Duration(rapid.IntRange(0, 2).Draw(t, "interval")) * time.Second,
-			},
-			size: rapid.IntRange(1, 5).Draw(t, "size"), wait: time.Duration(rapid.IntRange(0, 15).Draw(t, "wait")) * time.Second,
+		m := model.New(model.Config{
+			Unordered: rapid.Bool().Draw(t, "unordered"), Capacity: rapid.IntRange(1, 8).Draw(t, "slots"), MaxCalls: rapid.IntRange(1, 3).Draw(t, "permits"),
+			BatchSize: rapid.IntRange(1, 5).Draw(t, "size"), BatchWait: time.Duration(rapid.IntRange(0, 15).Draw(t, "wait")) * time.Second,
+			Blocking: true, Timeout: modelTimeout, Retries: modelRetries, Backoff: modelBackoff, Again: modelAgain, OnFailure: model.Drop,
+		})
+		m.Shared = model.Shared{
+			Some: true, Limit: rapid.IntRange(1, 3).Draw(t, "shared permits"), Interval: time.Duration(rapid.IntRange(0, 2).Draw(t, "interval")) * time.Second,
 		}
-		permits := newHouse(m.shared)
-		strategy := strategies.FixedDelay[string](modelRetries, modelDelay).RetryIfException(predicates.HasException)
-		b := withBatches(t, m.size, m.wait, strategy, func(c *setup) {
-			c.Timeout, c.MaxCalls = modelTimeout, m.permits
-			c.Queue = queue.NewUnordered[*Slot[string, string]](m.slots)
-			if m.ordered {
-				c.Queue = queue.NewOrdered[*Slot[string, string]](m.slots)
+		permits := newHouse(m.Shared.Limit)
+		b := withBatches(t, m.BatchSize, m.BatchWait, modelStrategy(), func(c *setup) {
+			c.Timeout, c.MaxCalls = m.Timeout, m.MaxCalls
+			c.Queue = queue.NewOrdered[*Slot[string, string]](m.Capacity)
+			if m.Unordered {
+				c.Queue = queue.NewUnordered[*Slot[string, string]](m.Capacity)
 			}
 		})
 		b.share(permits)
-		permits.interval, permits.next = m.interval, b.clock.at
+		permits.interval, permits.next = m.Shared.Interval, b.clock.at
 		accepted, noted := 0, 0
 		handOut := func() { // the batches that were formed are those of the model
 			b.Jobs(func(jobs ...call.Job[string, string]) {
@@ -575,73 +473,64 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 				}
 			})
 			var want []string
-			for ; noted < len(m.calls); noted++ {
-				for _, e := range m.calls[noted] {
-					want = append(want, fmt.Sprintf("%s#%d", e.name, e.attempts))
-				}
+			for ; noted < len(m.Calls); noted++ {
+				want = append(want, m.Calls[noted].Key())
 			}
 			require.Equal(t, want, b.forming)
-			require.Len(t, b.formed, len(m.calls))
+			require.Len(t, b.formed, len(m.Batches))
 			b.forming = nil
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"accept": func(t *rapid.T) {
-				if len(m.elements) == m.slots {
+				if !m.HasRoom() {
 					t.Skip()
 				}
 				accepted++
 				if rapid.IntRange(0, 6).Draw(t, "kind") == 0 {
 					b.AcceptControl(mark(accepted))
-					m.put("", accepted)
+					m.Put(model.Input{Name: fmt.Sprintf("|%d", accepted), Control: true})
 					return
 				}
 				name := fmt.Sprintf("e%d", accepted)
 				b.Accept(name, call.Message{})
-				m.put(name, accepted)
-				m.startBatches(false)
+				m.Put(model.Input{Name: name})
+				m.StartAtOnce()
 				handOut()
 			},
 			"return": func(t *rapid.T) {
-				if len(m.calls) == 0 {
+				if len(m.Batches) == 0 {
 					t.Skip()
 				}
-				i := rapid.IntRange(0, len(m.calls)-1).Draw(t, "call")
-				var want []string
-				for _, e := range m.calls[i] {
-					if e.phase == "running" { // law A5: no call for those that have timed out
-						name := fmt.Sprintf("%s#%d", e.name, e.attempts)
-						want = append(want, name)
-						b.broken[name] = rapid.Bool().Draw(t, "broken")
-					}
-				}
+				i := rapid.IntRange(0, len(m.Batches)-1).Draw(t, "call")
 				job := b.formed[i]
 				b.formed = slices.Delete(b.formed, i, i+1)
+				var want []string
+				m.ReturnBatch(i, func(c *model.Call) (o model.Outcome) { // law A5: no call for those that have timed out
+					want = append(want, c.Key())
+					if o.Results = []string{c.Key()}; rapid.Bool().Draw(t, "broken") {
+						b.broken[c.Key()] = true
+						o = model.Outcome{Err: "broken"}
+					}
+					return o
+				})
 				job()
 				require.Equal(t, want, b.called)
-				for _, e := range m.calls[i] {
-					if e.phase == "running" {
-						name := fmt.Sprintf("%s#%d", e.name, e.attempts)
-						m.outcome(e, map[bool]string{true: "error", false: name}[b.broken[name]])
-					}
-				}
-				m.calls = slices.Delete(m.calls, i, i+1)
-				noted--
 			},
 			"wait": func(t *rapid.T) {
 				d := time.Duration(rapid.IntRange(1, 12).Draw(t, "seconds")) * time.Second
 				b.clock.at = b.clock.at.Add(d)
-				m.now += d
+				m.Now += d
 			},
 			"others take": func(t *rapid.T) {
 				if permits.Take() {
-					m.others++
+					m.Shared.Others++
 				}
 			},
 			"others give back": func(t *rapid.T) {
-				if m.others == 0 {
+				if m.Shared.Others == 0 {
 					t.Skip()
 				}
-				m.others--
+				m.Shared.Others--
 				permits.Release()
 			},
 			"end of input": func(t *rapid.T) {
@@ -650,24 +539,24 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 				}
 				b.EndRetries()
 				b.batches.NoneFollows()
-				m.finishing, m.whole = true, true
-				m.readyAll(m.in("backoff"))
+				m.EndRetries()
+				m.NoneFollow = true
 			},
 			"": func(t *rapid.T) {
-				for m.startFull() {
+				for m.StartFull() {
 					b.Turn()
 					handOut()
 				}
 				b.Turn()
-				m.turnBatches()
+				m.Turn()
 				handOut()
-				require.Equal(t, m.items(), strings.TrimSpace(itemNames(b.rig)))
+				checkItems(t, m, b.rig)
 				b.emit()
-				m.emit()
-				require.Equal(t, strings.Join(m.history, " "), strings.Join(b.history, " "))
-				require.Equal(t, len(m.elements), b.Len())
-				require.Equal(t, len(m.calls), b.Running(), "a permit for each batch")
-				require.Equal(t, len(m.calls)+m.others, permits.Used())
+				m.Settle()
+				require.Equal(t, modelHistory(m), strings.Join(b.history, " "))
+				require.Equal(t, len(m.Queue), b.Len())
+				require.Equal(t, len(m.Batches), b.Running(), "a permit for each batch")
+				require.Equal(t, len(m.Batches)+m.Shared.Others, permits.Used())
 				b.balance()
 			},
 		})
@@ -681,6 +570,6 @@ func TestBatchesFollowTheirModel(t *testing.T) {
 			}
 		}
 		b.end()
-		require.Equal(t, m.others, permits.Used())
+		require.Equal(t, m.Shared.Others, permits.Used())
 	})
 }
