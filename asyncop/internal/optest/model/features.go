@@ -236,6 +236,12 @@ func (m *Model) Items() (items []Item) {
 	return items
 }
 
+// Barrier takes a checkpoint. The barrier passes on ahead of the queue.
+func (m *Model) Barrier(name string) []Item {
+	m.note(Emitted, name, "")
+	return m.Items()
+}
+
 // Restore returns the model after a restart from a checkpoint: attempts count again, and so do total times. Waits go on (law C3).
 func (m *Model) Restore(items []Item) *Model {
 	again := New(m.Config)
@@ -250,6 +256,9 @@ func (m *Model) Restore(items []Item) *Model {
 			again.enter(e, Backoff)
 			again.stats.WaitingForRetry++
 			e.at = it.Due
+			if m.LeastPart > 0 && it.Wait <= m.Timeout { // it has time for an attempt
+				e.extra = max(0, it.Due-m.Now+m.Timeout/time.Duration(m.LeastPart)-m.Timeout)
+			}
 		}
 	}
 	return again

@@ -30,7 +30,9 @@ type Config struct {
 	MaxWaiting             int // of a key; 0: any number
 	BatchSize              int // 0: no batches, else calls block
 	BatchWait              time.Duration
-	ReadAhead              int // 0: after its end the operator reads all of its input; else no more than this and one
+	ComeAgain              bool // elements that are cut off, since there are checkpoints
+	LeastPart              int  // a restored element has this part of its time for an attempt; 0: nothing
+	ReadAhead              int  // 0: after its end the operator reads all of its input; else no more than this and one
 }
 
 // Policy says what becomes of elements that fail.
@@ -112,6 +114,7 @@ type Element struct {
 	lastErr     string // of its attempts
 	err         string // its failure
 	call        *Call
+	extra       time.Duration // it has more than the timeout
 	wait        time.Duration // before the sink was asked last
 
 	inLane bool // it has not ended as far as its key is concerned
@@ -562,6 +565,7 @@ func (m *Model) emitOne() bool {
 func (m *Model) End(err string) {
 	m.Ended, m.EndedAt = true, m.Now
 	m.discards = min(len(m.Source), m.ReadAhead) + 1
+	cut := 0
 	for _, e := range m.Queue {
 		switch {
 		case e.phase == Control || e.phase == Done && e.err != "":
@@ -574,20 +578,25 @@ func (m *Model) End(err string) {
 		case e.phase == Backoff || e.phase == Ready:
 			m.stats.WaitingForRetry--
 		}
-		if e.phase == Failing {
-			m.stats.HandedOver++
-		} else {
-			m.stats.Abandoned++
+		isFailing := e.phase == Failing
+		if !isFailing {
 			e.err = err
+			cut++
 		}
-		if m.OnFailure == HandOver {
+		switch {
+		case isFailing && !m.ComeAgain:
+			m.stats.HandedOver++
+		default:
+			m.stats.Abandoned++
+		}
+		if m.OnFailure == HandOver && !m.ComeAgain {
 			m.rest = append(m.rest, e)
 		}
 	}
 	m.Queue = nil
 	m.Err = err
-	if n := m.stats.Abandoned; n > 0 {
-		m.Err = fmt.Sprintf("%s, %d abandoned", err, n)
+	if cut > 0 {
+		m.Err = fmt.Sprintf("%s, %d abandoned", err, cut)
 	}
 	if m.reading && err != "" {
 		m.Told = m.Err

@@ -33,7 +33,7 @@ func (m *Model) deadline(e *Element) time.Duration {
 	if m.Timeout == 0 || e.phase < Fresh || e.phase > Ready {
 		return Never
 	}
-	return e.accepted + m.Timeout
+	return e.accepted + m.Timeout + e.extra
 }
 
 func (m *Model) isDue(e *Element) bool {

@@ -19,6 +19,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/internal/optest"
 	"github.com/weirflow/weir/asyncop/internal/optest/model"
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
@@ -108,7 +109,6 @@ type modelConfig struct {
 	results                  bool // driven by Results, not as a flow
 	to                       bool // a flow whose results To takes, not Out
 	keys                     int  // 0: no key order
-	checkpoints              bool
 }
 
 // places is how many results find a place while downstream takes none.
@@ -158,6 +158,8 @@ func newModelConfig(b *modelBytes) *modelConfig {
 			EarlyTimeout:       yes(20),
 			Handler:            yes(30),
 			HandlerLimit:       6 * ms,
+			ComeAgain:          yes(50),
+			LeastPart:          10,
 			HeedsContext:       yes(50),
 		},
 		buffer:      modelPick(b, 0, 1, 64),
@@ -172,7 +174,6 @@ func newModelConfig(b *modelBytes) *modelConfig {
 		results:     yes(35),
 		to:          yes(50),
 		keys:        modelPick(b, 0, 0, 0, 1, 2, 3),
-		checkpoints: yes(50),
 	}
 	c.MaxWaiting = modelPick(b, 0, 0, 1, 2)
 	c.Again, c.Backoff = c.again, c.backoff
@@ -183,7 +184,7 @@ func newModelConfig(b *modelBytes) *modelConfig {
 		c.Retries = -1
 	}
 	c.to = c.to && !c.results
-	c.checkpoints = c.checkpoints && !c.results && !c.to
+	c.ComeAgain = c.ComeAgain && !c.results && !c.to
 	// What these do to each other at one instant is the business of no law: who is first.
 	if c.Blocking || c.OnFailure == model.FailRun {
 		c.holds = false
@@ -306,7 +307,8 @@ type modelRun struct {
 	cancel    context.CancelCauseFunc
 	feed      chan any // unbounded in effect; a goroutine sends it to In
 	closed    bool
-	sent      []model.Input
+	sent      []modelSent
+	host      *modelHost
 	out, side *modelTap
 	sideIn    chan any // closed at the end
 	holdNext  atomic.Bool
@@ -317,6 +319,13 @@ type modelRun struct {
 	calls map[string]*modelHandle // guarded by mu; by key
 	told  []error                 // guarded by mu
 	wrong []string                // guarded by mu
+}
+
+// modelSent is what was sent, and what that is to the model.
+type modelSent struct {
+	model.Input
+
+	value any
 }
 
 // modelHandle is a call of the function or of its timeout handler, as the user sees it.
@@ -334,7 +343,7 @@ type modelHandle struct {
 func newModelRun(data []byte) *modelRun {
 	r := &modelRun{bytes: data, calls: map[string]*modelHandle{}}
 	r.modelConfig = newModelConfig(&r.bytes)
-	r.model = model.New(r.Config)
+	r.model, r.host = model.New(r.Config), newModelHost(r)
 	return r
 }
 
@@ -410,9 +419,12 @@ func takeInto(side chan<- any) func(context.Context, asyncop.Failure[modelInput]
 func (r *modelRun) begin() {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	r.cancel = cancel
-	r.start = time.Now()
+	if r.start.IsZero() {
+		r.start = time.Now()
+	}
 	opts := []asyncop.Option{
 		asyncop.WithContext(ctx),
+		asyncop.WithName("op"),
 		asyncop.WithBuffer(r.buffer),
 		asyncop.WithLogger(slog.New(slog.DiscardHandler)),
 		asyncop.WithHandlerLimit(r.HandlerLimit),
@@ -436,6 +448,7 @@ func (r *modelRun) begin() {
 	optional(r.ExhaustedAsFailure, asyncop.WithExhaustedAsFailure)
 	optional(r.DrainRetries && !r.results, asyncop.WithDrainRetries)
 	optional(r.EarlyTimeout, asyncop.WithEarlyTimeout)
+	optional(r.ComeAgain, r.host.option)
 
 	fn := asyncop.Func(r.invoke)
 	if r.Blocking {
@@ -464,8 +477,11 @@ func (r *modelRun) begin() {
 	}
 	r.feed = make(chan any, modelFeed)
 	r.out = newModelTap(out(), func(v any) string {
-		if w, ok := v.(asyncop.Watermark); ok {
-			return fmt.Sprintf("W%d", w.Timestamp.Unix())
+		switch v := v.(type) {
+		case asyncop.Watermark:
+			return fmt.Sprintf("W%d", v.Timestamp.Unix())
+		case participant.Barrier:
+			return fmt.Sprintf("B%d", v.ID)
 		}
 		return v.(string)
 	})
@@ -684,7 +700,9 @@ func (r *modelRun) run() {
 		}
 		open := r.open()
 		switch {
-		case !r.closed && r.mayClose():
+		case r.ComeAgain && !r.model.Ended && len(r.model.Source)+len(r.model.Queue) == 0:
+			r.compare(r.cancelRun()) // its input may not end without a final barrier
+		case !r.ComeAgain && !r.closed && r.mayClose():
 			r.compare(r.closeInput())
 		case len(open) > 0:
 			r.compare(r.complete(open[0], 0))
@@ -736,19 +754,20 @@ func (r *modelRun) operation() string {
 		r.gate = make(chan struct{})
 		r.holdNext.Store(true)
 		return "the next call holds the loop"
-	case op == 29 && rare && r.mayClose():
+	case op > 25 && op < 29 && r.ComeAgain && m.OutOpen && !m.Ended && len(m.Source) == 0:
+		if arg%3 == 0 && r.host.items != nil {
+			return r.restart()
+		}
+		return r.barrier()
+	case op == 29 && rare && !r.ComeAgain && r.mayClose():
 		return r.closeInput()
-	case op == 30 && rare && r.stopped == nil:
+	case op == 30 && rare && !r.ComeAgain && r.stopped == nil:
 		r.stopped = make(chan error, 1)
 		go func() { r.stopped <- r.op.Stop(context.Background()) }()
 		m.Stop()
 		return "stop"
 	case op == 31 && rare:
-		r.cancel(errModelCancel)
-		if !m.Ended {
-			m.End("cancelled")
-		}
-		return "cancel"
+		return r.cancelRun()
 	default:
 		return r.send(false, arg)
 	}
@@ -780,10 +799,18 @@ func (r *modelRun) send(watermark bool, arg int) string {
 	if r.keys > 0 {
 		e.Key = in.ID % r.keys
 	}
-	r.sent = append(r.sent, e)
+	r.sent = append(r.sent, modelSent{e, v})
 	r.model.Send(e)
 	r.feed <- v
 	return fmt.Sprintf("send %+v", v)
+}
+
+func (r *modelRun) cancelRun() string {
+	r.cancel(errModelCancel)
+	if !r.model.Ended {
+		r.model.End("cancelled")
+	}
+	return "cancel"
 }
 
 func (r *modelRun) closeInput() string {
@@ -1012,6 +1039,9 @@ func (r *modelRun) checkLaws() {
 	last := 0
 	ofKey := map[int]int{}
 	for i, v := range r.out.got() {
+		if strings.HasPrefix(v, "B") {
+			continue
+		}
 		if strings.HasPrefix(v, "W") {
 			var wall int
 			fmt.Sscanf(v, "W%d", &wall)
