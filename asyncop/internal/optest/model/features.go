@@ -233,12 +233,16 @@ func (m *Model) Items() (items []Item) {
 		}
 		items = append(items, it)
 	}
+	for _, in := range m.Source { // read past the capacity
+		items = append(items, Item{Input: in})
+	}
 	return items
 }
 
 // Barrier takes a checkpoint. The barrier passes on ahead of the queue.
 func (m *Model) Barrier(name string) []Item {
 	m.note(Emitted, name, "")
+	m.ahead = len(m.Source)
 	return m.Items()
 }
 
@@ -247,6 +251,11 @@ func (m *Model) Restore(items []Item) *Model {
 	again := New(m.Config)
 	again.Now = m.Now
 	for _, it := range items {
+		if again.ahead > 0 || !again.HasRoom() {
+			again.Send(it.Input)
+			again.ahead++
+			continue
+		}
 		e := again.Put(it.Input)
 		switch {
 		case len(it.Results) > 0:

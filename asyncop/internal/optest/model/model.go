@@ -172,6 +172,7 @@ type Model struct {
 	offered    *Element
 	rest       []*Element    // what the sink gets after the end
 	readySince time.Duration // there have been retries that wait for a permit
+	ahead      int           // how much of the source was read for a barrier
 	discards   int           // at most
 	stats      observe.Stats
 }
@@ -244,6 +245,7 @@ func (m *Model) acceptOne() bool {
 	}
 	in := m.Source[0]
 	m.Source = m.Source[1:]
+	m.ahead = max(0, m.ahead-1)
 	if in == (Input{}) {
 		m.endInput()
 		return true
@@ -618,8 +620,8 @@ func (m *Model) Stats() observe.Stats {
 		s.OldestAge = m.Now - m.Queue[oldest].accepted
 	}
 	if m.Ended {
-		for _, in := range m.Source {
-			if in != (Input{}) && (m.ReadAhead == 0 || s.Discarded < int64(m.discards)) {
+		for i, in := range m.Source {
+			if in != (Input{}) && !(in.Control && i < m.ahead) && (m.ReadAhead == 0 || s.Discarded < int64(m.discards)) {
 				s.Discarded++
 			}
 		}
