@@ -99,6 +99,7 @@ func (r *modelRun) barrier() string {
 
 // restart cuts the run off, and begins another one from the newest checkpoint.
 func (r *modelRun) restart() string {
+	r.compare(r.release())
 	r.compare(r.openAll())
 	r.cancelRun()
 	r.compare("restart")
