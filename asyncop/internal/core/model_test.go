@@ -18,26 +18,13 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-const (
-	modelRetries = 2
-	modelDelay   = 10 * time.Second
-	modelTimeout = 35 * time.Second
-)
-
-func modelStrategy() strategies.Retry[string] {
-	return strategies.FixedDelay[string](modelRetries, modelDelay).RetryIfException(predicates.HasException)
-}
-
-func modelBackoff(int) time.Duration { return modelDelay }
-
-func modelAgain(o model.Outcome) bool { return o.Err != "" }
-
 // pair is a core and the model of it. The same is done to both. Elements are called a1, b2, …: the letter is the key, and the number grows.
 type pair struct {
 	*model.Model
 	r      *rig
-	house  *house // of permits that are shared
-	refuse error  // the sink takes nothing while it is set
+	b      *batchRig // nil: no batches
+	house  *house    // of permits that are shared
+	refuse error     // the sink takes nothing while it is set
 
 	accepted int
 	tasks    []*model.Call // for workers: handlers, and nil for the offer to the sink
@@ -47,18 +34,28 @@ type pair struct {
 func newPair(t *rapid.T) *pair {
 	c := model.Config{
 		Capacity: rapid.IntRange(1, 7).Draw(t, "slots"), MaxCalls: rapid.IntRange(1, 3).Draw(t, "permits"), KeyOrder: rapid.Bool().Draw(t, "keyed"),
-		Timeout: modelTimeout, AttemptTimeout: rapid.SampledFrom([]time.Duration{0, 7 * time.Second}).Draw(t, "attempt timeout"),
-		Retries: modelRetries, Backoff: modelBackoff, Again: modelAgain,
-		OnFailure:    rapid.SampledFrom([]model.Policy{model.Drop, model.HandOver}).Draw(t, "policy"),
+		AttemptTimeout: rapid.SampledFrom([]time.Duration{0, 7 * time.Second}).Draw(t, "attempt timeout"),
+		OnFailure:      rapid.SampledFrom([]model.Policy{model.Drop, model.HandOver}).Draw(t, "policy"), FirstOffer: firstOffer, LastOffer: lastOffer,
 		EarlyTimeout: rapid.Bool().Draw(t, "early timeout"), Handler: rapid.Bool().Draw(t, "handler"), Blocking: rapid.Bool().Draw(t, "blocking"),
-		FirstOffer: firstOffer, LastOffer: lastOffer, Unordered: true,
 	}
-	isShared := rapid.Bool().Draw(t, "is shared")
 	if c.KeyOrder {
 		c.MaxWaiting = rapid.IntRange(0, 2).Draw(t, "most")
-	} else {
-		c.Unordered = rapid.Bool().Draw(t, "unordered")
 	}
+	return begin(t, c, rapid.Bool().Draw(t, "is shared"))
+}
+
+func newBatchPair(t *rapid.T) *pair {
+	return begin(t, model.Config{
+		Capacity: rapid.IntRange(1, 8).Draw(t, "slots"), MaxCalls: rapid.IntRange(1, 3).Draw(t, "permits"), Blocking: true, OnFailure: model.Drop,
+		BatchSize: rapid.IntRange(1, 5).Draw(t, "size"), BatchWait: time.Duration(rapid.IntRange(0, 15).Draw(t, "wait")) * time.Second,
+	}, true)
+}
+
+func begin(t *rapid.T, c model.Config, isShared bool) *pair {
+	c.Unordered = c.KeyOrder || rapid.Bool().Draw(t, "unordered")
+	c.Timeout, c.Retries = 35*time.Second, 2
+	c.Backoff = func(int) time.Duration { return 10 * time.Second }
+	c.Again = func(o model.Outcome) bool { return o.Err != "" }
 	p := &pair{house: newHouse(0)}
 	p.begin(t, model.New(c))
 	if isShared {
@@ -76,7 +73,8 @@ func newPair(t *rapid.T) *pair {
 func (p *pair) begin(t require.TestingT, m *model.Model) {
 	p.Model, p.tasks, p.seen = m, nil, 0
 	m.SinkOpen = false
-	p.r = newRig(t, modelStrategy(), func(c *setup) {
+	strategy := strategies.FixedDelay[string](m.Retries, m.Backoff(1)).RetryIfException(predicates.HasException)
+	change := func(c *setup) {
 		if m.KeyOrder {
 			byFirstLetter(c)
 		}
@@ -92,8 +90,13 @@ func (p *pair) begin(t require.TestingT, m *model.Model) {
 		if m.Handler {
 			c.Handle = defaultOfEven
 		}
-	})
-	if m.Blocking {
+	}
+	if m.BatchSize > 0 {
+		p.b = withBatches(t, m.BatchSize, m.BatchWait, strategy, change)
+		p.r = p.b.rig
+		return
+	}
+	if p.r = newRig(t, strategy, change); m.Blocking {
 		p.r.answer = occupy
 	}
 }
@@ -121,6 +124,28 @@ func (p *pair) accept(t *rapid.T) {
 	name := fmt.Sprintf("%c%d", 'a'+key, p.accepted)
 	p.r.Accept(name, call.Message{})
 	p.Put(model.Input{ID: p.accepted, Name: name, Key: key})
+	if p.b != nil {
+		p.StartAtOnce()
+		p.handOut(t)
+	}
+}
+
+func (p *pair) wait(t *rapid.T) {
+	d := time.Duration(rapid.IntRange(1, 40).Draw(t, "seconds")) * time.Second
+	p.r.clock.at = p.r.clock.at.Add(d)
+	p.Now += d
+}
+
+func (p *pair) endRetries(t *rapid.T) { // law A5
+	if p.b != nil {
+		if rapid.IntRange(0, 5).Draw(t, "maybe") > 0 {
+			t.Skip()
+		}
+		p.b.batches.NoneFollows()
+		p.NoneFollow = true
+	}
+	p.r.EndRetries()
+	p.Model.EndRetries()
 }
 
 func (p *pair) complete(t *rapid.T) {
@@ -210,9 +235,16 @@ func (p *pair) restart(t *rapid.T) {
 
 // turn takes a turn, and compares.
 func (p *pair) turn(t *rapid.T) {
+	for p.b != nil && p.StartFull() {
+		p.r.Turn()
+		p.handOut(t)
+	}
 	p.r.Turn()
 	p.Turn()
-	checkItems(t, p.Model, p.r)
+	if p.b != nil {
+		p.handOut(t)
+	}
+	p.checkItems(t)
 	p.r.emit()
 	p.Settle()
 	for ; p.seen < len(p.Calls); p.seen++ {
@@ -223,7 +255,7 @@ func (p *pair) turn(t *rapid.T) {
 	if p.Offered() != nil && !slices.Contains(p.tasks, nil) {
 		p.tasks = append(p.tasks, nil)
 	}
-	require.Equal(t, modelHistory(p.Model), strings.Join(p.r.history, " "))
+	require.Equal(t, p.history(), strings.Join(p.r.history, " "))
 	require.Equal(t, len(p.Queue), p.r.Len())
 	require.Len(t, p.r.tasks, len(p.tasks))
 	if p.KeyOrder {
@@ -240,28 +272,61 @@ func (p *pair) turn(t *rapid.T) {
 	require.Equal(t, want, got)
 }
 
+// handOut takes the batches that were formed, which are those of the model.
+func (p *pair) handOut(t *rapid.T) {
+	var want []string
+	for ; p.seen < len(p.Calls); p.seen++ {
+		want = append(want, p.Calls[p.seen].Key())
+	}
+	got, history := p.b.forming, p.r.history
+	p.b.handOut()
+	p.r.history = history // a model notes no batches
+	require.Equal(t, want, got)
+	require.Len(t, p.b.formed, len(p.Batches))
+}
+
+func (p *pair) returnBatch(t *rapid.T) {
+	if len(p.Batches) == 0 {
+		t.Skip()
+	}
+	i := rapid.IntRange(0, len(p.Batches)-1).Draw(t, "batch")
+	job := p.b.formed[i]
+	p.b.formed = slices.Delete(p.b.formed, i, i+1)
+	var want []string
+	p.ReturnBatch(i, func(c *model.Call) model.Outcome { // law A5: no call for those that have timed out
+		want = append(want, c.Key())
+		if rapid.Bool().Draw(t, "broken") {
+			p.b.broken[c.Key()] = true
+			return model.Outcome{Err: "broken"}
+		}
+		return model.Outcome{Results: []string{c.Key()}}
+	})
+	job()
+	require.Equal(t, want, p.b.called)
+}
+
 // checkItems compares what a checkpoint would have (law C1).
-func checkItems(t *rapid.T, m *model.Model, r *rig) {
+func (p *pair) checkItems(t *rapid.T) {
 	want, got := []string{}, []string{}
-	for _, it := range m.Items() {
+	for _, it := range p.Model.Items() {
 		want = append(want, fmt.Sprintf("%v made %d", it, it.Made))
 	}
-	for _, it := range r.Items(nil, true) {
+	for _, it := range p.r.Items(nil, true) {
 		got = append(got, fmt.Sprintf("%s made %d", names([]Item[string, string]{it}), it.Attempts))
 	}
 	require.Equal(t, want, got)
 }
 
-// modelHistory is that of a model as a rig notes it.
-func modelHistory(m *model.Model) string {
+// history is that of the model as a rig notes it.
+func (p *pair) history() string {
 	texts := []string{}
-	for _, e := range m.Events {
+	for _, e := range p.Events {
 		switch {
 		case e.Kind == model.Emitted:
 			texts = append(texts, e.Name)
 		case e.Kind == model.HandedOver:
 			texts = append(texts, "!"+e.Name)
-		case e.Kind != model.Started || m.BatchSize == 0:
+		case e.Kind != model.Started || p.b == nil: // else see handOut
 			texts = append(texts, string(e.Kind)+e.Name+e.Detail)
 		}
 	}
@@ -275,23 +340,29 @@ func TestTheCoreFollowsItsModel(t *testing.T) {
 		p := newPair(t)
 		t.Repeat(map[string]func(*rapid.T){
 			"accept": p.accept, "complete": p.complete, "complete late": p.completeLate, "others": p.others, "return": p.returns,
-			"work": p.work, "restart": p.restart, "": p.turn,
-			"wait": func(t *rapid.T) {
-				d := time.Duration(rapid.IntRange(1, 40).Draw(t, "seconds")) * time.Second
-				p.r.clock.at = p.r.clock.at.Add(d)
-				p.Now += d
-			},
-			"end retries": func(*rapid.T) { // law A5
-				p.r.EndRetries()
-				p.Model.EndRetries()
-			},
+			"work": p.work, "restart": p.restart, "wait": p.wait, "end retries": p.endRetries, "": p.turn,
+		})
+		p.allEnd(t)
+	})
+}
+
+// Batches are what the rules say, whatever comes in which order: of elements that may start only, with one permit and one turn
+// of the pace each. A member ends once (A1), and fails or is called again alone.
+func TestBatchesFollowTheirModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := newBatchPair(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"accept": p.accept, "return": p.returnBatch, "others": p.others, "wait": p.wait, "end of input": p.endRetries, "": p.turn,
 		})
 		p.allEnd(t)
 	})
 }
 
 func (p *pair) allEnd(t *rapid.T) {
-	r := p.r
+	r, pass := p.r, p.r.pass
+	if p.b != nil {
+		pass = p.b.pass
+	}
 	for n := 0; r.Len() > 0 || r.Running() > 0; n++ {
 		require.Less(t, n, 1000)
 		for _, a := range r.calls { // those that block for ever return now
@@ -299,7 +370,10 @@ func (p *pair) allEnd(t *rapid.T) {
 				a.Returned()
 			}
 		}
-		r.pass(time.Minute)
+		for p.b != nil && len(p.b.formed) > 0 {
+			p.b.returns()
+		}
+		pass(time.Minute)
 		p.refuse = nil
 		r.work()
 		r.idle()
