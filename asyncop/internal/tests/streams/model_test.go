@@ -158,7 +158,7 @@ func newModelConfig(b *modelBytes) *modelConfig {
 			EarlyTimeout:       yes(20),
 			Handler:            yes(30),
 			HandlerLimit:       6 * ms,
-			ComeAgain:          yes(50),
+			ComeAgain:          yes(35),
 			LeastPart:          10,
 			HeedsContext:       yes(50),
 		},
@@ -260,38 +260,35 @@ func modelResults(key string, n int) (o model.Outcome) {
 // modelInput is an element. Its fields are exported for checkpoints.
 type modelInput struct {
 	ID        int
-	Immediate modelImmediate
+	Immediate int // in modelImmediates
 }
 
-// modelImmediate is how the first attempt of an element ends inside AsyncInvoke.
-type modelImmediate uint8
+// modelImmediates is how the first attempt of an element ends inside AsyncInvoke.
+var modelImmediates = []struct {
+	completes bool
+	results   int
+	then      string // it returns an error, or panics
+}{
+	{}, // it does not
+	{true, 1, ""},
+	{true, 1, "again"},
+	{true, 1, "panic"},
+	{true, 0, ""},
+	{false, 0, "again"},
+	{false, 0, "panic"},
+}
 
-const (
-	modelNotNow modelImmediate = iota
-	modelNow
-	modelNowThenError
-	modelNowThenPanic
-	modelNowEmpty
-	modelNowError
-	modelNowPanic
-	modelImmediates
-)
-
-func (in modelInput) outcome() model.Outcome {
-	switch in.Immediate {
-	case modelNowEmpty:
-		return model.Outcome{}
-	case modelNowError:
-		return model.Outcome{Err: "again"}
-	case modelNowPanic:
-		return model.Outcome{Err: "panic"}
-	default:
-		return modelResults(fmt.Sprintf("%d#1", in.ID), 1)
+// atOnce returns how the first attempt ends at once, and whether it does so twice.
+func (in modelInput) atOnce() (o *model.Outcome, twice bool) {
+	if in.Immediate == 0 {
+		return nil, false
 	}
-}
-
-func (in modelInput) isTwice() bool {
-	return in.Immediate == modelNowThenError || in.Immediate == modelNowThenPanic
+	is := modelImmediates[in.Immediate]
+	if !is.completes {
+		return &model.Outcome{Err: is.then}, false
+	}
+	outcome := modelResults(fmt.Sprintf("%d#1", in.ID), is.results)
+	return &outcome, is.then != ""
 }
 
 // modelRun does a schedule to an operator and a model.
@@ -539,23 +536,19 @@ func (r *modelRun) invoke(ctx context.Context, in modelInput, result asyncop.Res
 	if r.holdNext.CompareAndSwap(true, false) {
 		<-r.gate
 	}
-	if in.Immediate == modelNotNow || asyncop.AttemptFromContext(ctx) > 1 {
+	is := modelImmediates[in.Immediate]
+	if in.Immediate == 0 || asyncop.AttemptFromContext(ctx) > 1 {
 		return nil
 	}
-	o := in.outcome()
 	h.ended = h.at
-	switch {
-	case o.Err == "panic":
-		panic(errModelFinal)
-	case o.Err != "":
-		return errModelAgain
+	if is.completes {
+		result.Complete(modelAnys(modelResults(fmt.Sprintf("%d#1", in.ID), is.results).Results)...)
 	}
-	result.Complete(modelAnys(o.Results)...)
-	switch in.Immediate {
-	case modelNowThenPanic:
+	switch is.then {
+	case "panic":
 		panic(errModelFinal)
-	case modelNowThenError:
-		return errModelFinal
+	case "again":
+		return errModelAgain
 	default:
 		return nil
 	}
@@ -784,14 +777,12 @@ func (r *modelRun) send(watermark bool, arg int) string {
 	case watermark && !r.results: // it knows no control elements
 		e.Name, e.Control, v = "W"+e.Name, true, asyncop.Watermark{Timestamp: time.Unix(int64(in.ID), 0)}
 	case r.immediate && arg%2 == 0:
-		kinds := modelImmediates
+		kinds := len(modelImmediates)
 		if r.OnFailure == model.FailRun { // what else the same instant brings is the business of no law
-			kinds = modelNowEmpty
+			kinds = 4
 		}
-		if in.Immediate = modelImmediate(arg / 2 % int(kinds)); in.Immediate != modelNotNow {
-			o := in.outcome()
-			e.AtOnce, e.Twice = &o, in.isTwice()
-		}
+		in.Immediate = arg / 2 % kinds
+		e.AtOnce, e.Twice = in.atOnce()
 	}
 	if v == nil {
 		v = in
@@ -1034,59 +1025,7 @@ func (r *modelRun) checkLaws() {
 		r.same("failures", s.Failures, s.Dropped+s.HandedOver+s.Failed)
 	}
 
-	// A1, Q1: results of an element come from one attempt, together, and not twice; it does not fail as well.
-	place := map[int]int{} // element → index of its last result
-	from := map[int]string{}
-	walls := []int{}
-	last := 0
-	ofKey := map[int]int{}
-	for i, v := range r.out.got() {
-		if strings.HasPrefix(v, "B") {
-			continue
-		}
-		if strings.HasPrefix(v, "W") {
-			var wall int
-			fmt.Sscanf(v, "W%d", &wall)
-			walls = append(walls, wall)
-			for _, in := range r.sent[:wall-1] {
-				if _, ok := place[in.ID]; !ok {
-					place[in.ID] = -2 // Q1: too late for it from now on
-				}
-			}
-			last = wall
-			continue
-		}
-		var id int
-		fmt.Sscanf(v, "%d#", &id)
-		attempt := v[:len(v)-1]
-		p, seen := place[id]
-		switch {
-		case seen && (p != i-1 || from[id] != attempt):
-			r.report("A1, Q1: %s is out of place in %v", v, r.out.got())
-		case !r.Unordered && id < last:
-			r.report("Q1: %s is out of order in %v", v, r.out.got())
-		case len(walls) > 0 && id < walls[len(walls)-1]:
-			r.report("Q1: %s crossed a watermark in %v", v, r.out.got())
-		case r.keys > 0 && id < ofKey[id%r.keys]:
-			r.report("K1: %s is out of order in %v", v, r.out.got())
-		}
-		if r.keys > 0 {
-			ofKey[id%r.keys] = id
-		}
-		place[id], from[id], last = i, attempt, id
-	}
-	for w := range walls {
-		if i := slices.Index(r.out.got(), fmt.Sprintf("W%d", walls[w])); w > 0 && walls[w] < walls[w-1] {
-			r.report("Q1: watermarks in %v", r.out.got())
-		} else {
-			for _, v := range r.out.got()[:i] {
-				var id int
-				if fmt.Sscanf(v, "%d#", &id); id > walls[w] {
-					r.report("Q1: %s overtook a watermark in %v", v, r.out.got())
-				}
-			}
-		}
-	}
+	r.checkOrder()
 	for key, h := range r.calls {
 		if h.attempt == 0 {
 			continue
@@ -1108,6 +1047,38 @@ func (r *modelRun) checkLaws() {
 			}
 			if h.at < ended+r.backoff(h.attempt-1) {
 				r.report("T1: call %s at %v, the one before ended at %v", key, h.at, ended)
+			}
+		}
+	}
+}
+
+// checkOrder: results of an element come from one attempt, together, and not twice (laws A1, Q1). Nothing overtakes what it may not (laws
+// Q1, K1).
+func (r *modelRun) checkOrder() {
+	type emitted struct {
+		id   int
+		from string // the attempt; "": a watermark
+	}
+	var out []emitted
+	for _, v := range r.out.got() {
+		var e emitted
+		if n, _ := fmt.Sscanf(v, "%d#", &e.id); n == 1 {
+			e.from = v[:len(v)-1]
+		} else if n, _ := fmt.Sscanf(v, "W%d", &e.id); n == 0 {
+			continue // a barrier
+		}
+		out = append(out, e)
+	}
+	for i, b := range out {
+		for _, a := range out[:i] {
+			switch {
+			case a.id == b.id && (a.from == "" || a.from != b.from || out[i-1].id != b.id):
+				r.report("A1, Q1: %v is out of place in %v", b, out)
+			case a.id <= b.id:
+			case !r.Unordered || a.from == "" || b.from == "" || slices.ContainsFunc(r.sent[b.id:a.id-1], func(s modelSent) bool { return s.Control }):
+				r.report("Q1: %v has overtaken %v in %v", a, b, out)
+			case r.keys > 0 && a.id%r.keys == b.id%r.keys:
+				r.report("K1: %v has overtaken %v in %v", a, b, out)
 			}
 		}
 	}
