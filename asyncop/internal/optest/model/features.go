@@ -75,6 +75,7 @@ func (m *Model) mayStart(key int) {
 		m.enter(lane[0], Fresh)
 	case Ready:
 		m.enter(lane[0], Ready)
+	default: // it is on its way
 	}
 }
 
@@ -166,7 +167,7 @@ func (m *Model) offerOne() bool {
 // Offered returns what the sink is being asked to take, if anything.
 func (m *Model) Offered() *Element { return m.offered }
 
-// Take: the sink takes it.
+// Take lets the sink take what is offered.
 func (m *Model) Take() {
 	e := m.offered
 	m.offered = nil
@@ -176,7 +177,7 @@ func (m *Model) Take() {
 	m.leaveLane(e)
 }
 
-// Refuse: the sink does not, and is asked again later and later.
+// Refuse lets the sink refuse it: it is asked again, later and later.
 func (m *Model) Refuse() {
 	e := m.offered
 	m.offered = nil
@@ -230,6 +231,7 @@ func (m *Model) Items() (items []Item) {
 			it.Due, it.Wait = e.at, e.at-m.Now
 		case Running, Handling, Failing:
 			it.Made = max(0, it.Made-1)
+		default: // as it is
 		}
 		items = append(items, it)
 	}

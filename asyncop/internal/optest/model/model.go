@@ -224,7 +224,7 @@ func (m *Model) Turn() {
 	}
 }
 
-// IsDone reports whether it has ended and the sink has all.
+// IsDone reports whether it has ended, and the sink has all.
 func (m *Model) IsDone() bool { return m.Ended && len(m.rest) == 0 }
 
 // ---- Accept
@@ -235,7 +235,7 @@ func (m *Model) Send(in Input) { m.Source = append(m.Source, in) }
 // CloseInput closes the input, after all that was sent.
 func (m *Model) CloseInput() { m.Send(Input{}) }
 
-// HasRoom: slots do not exceed the capacity, nor those that wait for a key its limit (laws Q2, K1).
+// HasRoom reports whether an element may be accepted: there is a slot (law Q2), and no key for which as many wait as may (law K1).
 func (m *Model) HasRoom() bool { return len(m.Queue) < m.Capacity && !m.crowded() }
 
 // acceptOne accepts an element while there is room, and notices the end of the input then.
@@ -276,7 +276,7 @@ func (m *Model) endInput() {
 	}
 }
 
-// EndRetries: those in back-off get one last attempt at once, and there are no more (law A5).
+// EndRetries ends them: those in back-off get one last attempt at once, and there are no more (law A5).
 func (m *Model) EndRetries() {
 	m.NoRetries = true
 	for _, e := range m.Queue {
@@ -580,16 +580,15 @@ func (m *Model) End(err string) {
 		case e.phase == Backoff || e.phase == Ready:
 			m.stats.WaitingForRetry--
 		}
-		isFailing := e.phase == Failing
-		if !isFailing {
-			e.err = err
-			cut++
-		}
 		switch {
-		case isFailing && !m.ComeAgain:
+		case e.phase == Failing && !m.ComeAgain:
 			m.stats.HandedOver++
+		case e.phase == Failing:
+			m.stats.Abandoned++
 		default:
 			m.stats.Abandoned++
+			e.err = err
+			cut++
 		}
 		if m.OnFailure == HandOver && !m.ComeAgain {
 			m.rest = append(m.rest, e)

@@ -83,6 +83,7 @@ func (m *Model) timeOut(e *Element) {
 		m.expire(e.call, true)
 	case Backoff, Ready:
 		m.stats.WaitingForRetry--
+	default: // it has not been called
 	}
 	if !m.Handler {
 		m.fail(e, e.timeoutError(""))
