@@ -374,11 +374,14 @@ func (m *Model) newCall(e *Element, attempt int, deadline time.Duration) *Call {
 
 // Release lets go of the call in Held.
 func (m *Model) Release() {
+	inPlace := m.Held.Answered // law Q1: it is handled where it stands, among the starts
 	m.Held = nil
 	for _, mail := range m.mail { // T1: before the timers that came due meanwhile
 		mail()
 	}
 	m.mail = nil
+	for inPlace && m.Held == nil && !slices.ContainsFunc(m.startable(), m.isDue) && m.startOne() {
+	}
 	m.Fire()
 }
 
