@@ -559,6 +559,17 @@ func TestRunGivesBack(t *testing.T) {
 	})
 }
 
+// A negative RunConfig.Drain gives everything back at once.
+func TestRunWithoutATimeToDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(1500*time.Millisecond, cancel)
+		summary, err := delivery.Run(ctx, newList(40, true), operator(slow), &collected{}, silently, delivery.RunConfig{Drain: -1})
+		require.NoError(t, err)
+		require.Equal(t, delivery.Summary{Received: 11, Acknowledged: 1, GivenBack: 10, Elapsed: 1500 * time.Millisecond}, summary)
+	})
+}
+
 // A sink that is stuck is broken off, too.
 func TestRunGivesBackWhatTheSinkHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -140,7 +140,7 @@ func (a *app) chosen(c *cobra.Command, b *bulk, ids []string) error {
 	case !isAll(b.spec.Filter) && b.all:
 		return usagef("--all and a choice exclude each other")
 	}
-	return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.work(ctx, db, b) })
+	return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.work(ctx, c, db, b) })
 }
 
 // read reads the flags into the spec.
@@ -175,7 +175,7 @@ reads. Each leaves the dead letters in the same step.
 			case b.spec.MaxMerges < 1:
 				return usagef("--max-merges %d must be at least 1", b.spec.MaxMerges)
 			}
-			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.work(ctx, db, b) })
+			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.work(ctx, c, db, b) })
 		},
 	}
 	b.flags(a, c)
@@ -188,7 +188,10 @@ reads. Each leaves the dead letters in the same step.
 }
 
 // work asks, starts a job, shows how far it is, and says what it has done.
-func (a *app) work(ctx context.Context, db *database, b *bulk) error {
+func (a *app) work(ctx context.Context, c *cobra.Command, db *database, b *bulk) error {
+	if _, err := a.deadOf(ctx, c, db, false); err != nil {
+		return err
+	}
 	n, err := db.store.matching(ctx, b.spec)
 	if err != nil {
 		return err

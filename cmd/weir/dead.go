@@ -28,11 +28,44 @@ const pageSize = 1000 // messages that are read at once
 func (a *app) dead() *cobra.Command {
 	c := group("dead", "Dead letters: messages that were given up",
 		a.deadList(), a.deadShow(), a.deadCount(), a.deadGroups(), a.deadPurge(), a.deadMerge(), a.deadExport(), a.deadImport())
-	c.PersistentFlags().String("queue", "dead", "the `QUEUE` of the dead letters")
+	c.PersistentFlags().String("queue", deadQueue, "the `QUEUE` of the dead letters, such as orders-dead")
 	return c
 }
 
 func queueOf(c *cobra.Command) string { return c.Flag("queue").Value.String() }
+
+// deadOf returns the queue whose dead letters a command is about. If --queue is not given and the default has no messages, it is an error
+// that names the others with dead letters; a command that only reads takes the only one.
+func (a *app) deadOf(ctx context.Context, c *cobra.Command, db *database, reads bool) (string, error) {
+	queue := queueOf(c)
+	if queue != deadQueue || c.Flag("queue").Changed {
+		return queue, nil
+	}
+	queues, err := db.store.Queues(ctx)
+	if err != nil || slices.Contains(queues, queue) { // topics have no list without a group
+		return queue, nil //nolint:nilerr // it is the default
+	}
+	queues = slices.DeleteFunc(queues, func(q string) bool { return !strings.HasSuffix(q, "-"+deadQueue) })
+	switch {
+	case len(queues) == 0:
+		return queue, nil
+	case len(queues) == 1 && reads:
+		a.note("Queue %s:", queues[0])
+		return queues[0], nil
+	}
+	return "", usagef("which queue? Say --queue %s", strings.Join(queues, ", or --queue "))
+}
+
+// reads runs f for the dead letters that a command reads.
+func (a *app) reads(c *cobra.Command, f func(ctx context.Context, db *database, queue string) error) error {
+	return a.with(c.Context(), func(ctx context.Context, db *database) error {
+		queue, err := a.deadOf(ctx, c, db, true)
+		if err != nil {
+			return err
+		}
+		return f(ctx, db, queue)
+	})
+}
 
 // entry is a message as JSON.
 type entry struct {
@@ -70,8 +103,8 @@ func (a *app) deadList() *cobra.Command {
 			if limit < 0 || after < 0 {
 				return usagef("--max %d and --after %d must not be negative", limit, after)
 			}
-			return a.with(c.Context(), func(ctx context.Context, db *database) error {
-				return a.list(ctx, db, queueOf(c), chosen, after, limit)
+			return a.reads(c, func(ctx context.Context, db *database, queue string) error {
+				return a.list(ctx, db, queue, chosen, after, limit)
 			})
 		},
 	}
@@ -182,15 +215,15 @@ func (a *app) deadShow() *cobra.Command {
 and the attempt in it, BACKEND how the service was when the call had ended, if
 the operator has one (asyncop.WithBackend).`,
 		RunE: func(c *cobra.Command, ids []string) error {
-			return a.with(c.Context(), func(ctx context.Context, db *database) error {
-				entries, err := db.store.List(ctx, queueOf(c), store.Filter{IDs: ids}, store.Page{Max: pageSize})
+			return a.reads(c, func(ctx context.Context, db *database, queue string) error {
+				entries, err := db.store.List(ctx, queue, store.Filter{IDs: ids}, store.Page{Max: pageSize})
 				switch {
 				case err != nil:
 					return err
 				case len(entries) == 0:
-					return fmt.Errorf("queue %q has no message %q", queueOf(c), ids[0])
+					return fmt.Errorf("queue %q has no message %q", queue, ids[0])
 				case raw && len(entries) > 1:
-					return fmt.Errorf("queue %q has the message %q %d times, in different visits", queueOf(c), ids[0], len(entries))
+					return fmt.Errorf("queue %q has the message %q %d times, in different visits", queue, ids[0], len(entries))
 				case raw:
 					return a.print(string(entries[0].Payload))
 				}
@@ -301,13 +334,13 @@ func (a *app) deadCount() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.with(c.Context(), func(ctx context.Context, db *database) error {
-				n, err := db.store.Count(ctx, queueOf(c), chosen)
+			return a.reads(c, func(ctx context.Context, db *database, queue string) error {
+				n, err := db.store.Count(ctx, queue, chosen)
 				if err != nil {
 					return err
 				}
 				if a.json {
-					return a.object(newCounted(queueOf(c), n))
+					return a.object(newCounted(queue, n))
 				}
 				rows := [][]string{{"all", "", strconv.Itoa(n.Messages)}}
 				if n.Held > 0 {
@@ -347,12 +380,12 @@ first. EXAMPLE is the id of its last one: weir dead show has its history.`,
 			if limit < 0 {
 				return usagef("--max %d must not be negative", limit)
 			}
-			return a.with(c.Context(), func(ctx context.Context, db *database) error {
-				groups, err := jobs.Groups(ctx, db.store, queueOf(c), chosen)
+			return a.reads(c, func(ctx context.Context, db *database, queue string) error {
+				groups, err := jobs.Groups(ctx, db.store, queue, chosen)
 				if err != nil {
 					return err
 				}
-				return a.showGroups(queueOf(c), groups, limit)
+				return a.showGroups(queue, groups, limit)
 			})
 		},
 	}
@@ -420,8 +453,8 @@ func (a *app) deadExport() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.with(c.Context(), func(ctx context.Context, db *database) error {
-				n, err := export(ctx, db.store, queueOf(c), chosen, a.out)
+			return a.reads(c, func(ctx context.Context, db *database, queue string) error {
+				n, err := export(ctx, db.store, queue, chosen, a.out)
 				if err == nil {
 					a.note("%s written", messages(n))
 				}

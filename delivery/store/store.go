@@ -18,8 +18,9 @@ import (
 // and return soon after ctx has ended. After an error a call may have taken effect or not, and can be repeated. After Close they return
 // [ErrClosed].
 type Engine interface {
-	// Put stores messages durably, all or none. Putting a message whose identity is already queued has no effect, even if it is leased, or twice
-	// in the call. The error matches [ErrFull] if the engine is full.
+	// Put stores messages durably. All of them are stored, or none, where a transaction of the engine has room for them: on SQLite and PostgreSQL for
+	// any number, on JetStream for 1,000; on Kafka, which has none for them, an error is a [*PutError] if some may be stored. Putting a message whose
+	// identity is already queued has no effect, even if it is leased, or twice in the call. The error matches [ErrFull] if the engine is full.
 	Put(ctx context.Context, queue string, ms ...Message) error
 
 	// Close releases the resources of the engine. Leases end by themselves. A second Close has no effect.

@@ -62,6 +62,13 @@ func OpenDB(ctx context.Context, path string, config ...Config) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
 	}
+	must := filepath.Dir(path)
+	if c.ReadOnly {
+		must = path
+	}
+	if _, err := os.Stat(must); err != nil { // SQLite would say that it is unable to open the file
+		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
+	}
 	params := url.Values{}
 	params.Set("_busy_timeout", strconv.FormatInt(busyTimeout.Milliseconds(), 10))
 	params.Set("_foreign_keys", "on")

@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"bytes"
+	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -50,6 +51,12 @@ func TestOpen(t *testing.T) {
 	require.ErrorContains(t, err, "the database has version 99")
 	_, err = sqlite.Open(t.Context(), "")
 	require.Error(t, err)
+	missing := filepath.Join(t.TempDir(), "missing")
+	_, err = sqlite.Open(t.Context(), filepath.Join(missing, "shop.db"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.ErrorContains(t, err, "stat "+missing+":")
+	_, err = sqlite.OpenDB(t.Context(), missing, sqlite.Config{ReadOnly: true})
+	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
 // PutTx is a part of the caller's transaction.

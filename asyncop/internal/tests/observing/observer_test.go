@@ -37,22 +37,19 @@ func TestObserverHearsEveryEnd(t *testing.T) {
 				return nil
 			}),
 		)})
-		r.Send("a", "b", "c", "d", "e", "f")
+		r.Send("a", "b", "c", "d", "e")
 		r.Complete("a#1", "x")
-		r.Complete("b#1") // empty: retried
-		r.Complete("f#1")
+		r.Complete("b#1")               // empty: retried
 		r.Fail("c#1", optest.ErrBroken) // retried
 		r.Advance(time.Second)
 		r.Complete("b#2", "y", "z")
-		r.Complete("f#2")
 		r.Fail("c#2", optest.ErrBroken)
 		r.Advance(time.Second)
 		r.Fail("c#3", optest.ErrBroken)
-		r.Complete("f#3")
 		r.Advance(time.Minute) // d and e time out
 		require.NoError(t, r.End())
-		assert.Equal(t, map[observe.EndKind]int{observe.Emitted: 2, observe.Empty: 1, observe.HandedOver: 3}, o.Over)
-		assert.Equal(t, 6, o.Begun)
+		assert.Equal(t, map[observe.EndKind]int{observe.Emitted: 2, observe.HandedOver: 3}, o.Over)
+		assert.Equal(t, 5, o.Begun)
 		assert.EqualValues(t, r.Stats().Attempts, o.Attempts)
 		assert.Equal(t, 2, o.Endings["b"].Results)
 		assert.Equal(t, 2, o.Endings["b"].Attempts)
@@ -62,9 +59,29 @@ func TestObserverHearsEveryEnd(t *testing.T) {
 		assert.ErrorIs(t, o.Endings["d"].Err, context.DeadlineExceeded)
 		assert.True(t, o.Endings["d"].InDoubt)
 		assert.False(t, o.Endings["a"].InDoubt)
-		assert.False(t, o.Endings["f"].InDoubt)
 		slices.Sort(taken)
 		assert.Equal(t, []string{"c", "d", "e"}, taken)
+	})
+}
+
+// Law O1: a success says what became of an earlier attempt that may have taken effect; one without results, too.
+func TestObserverOfASuccessAfterDoubt(t *testing.T) {
+	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
+		o := optest.NewTally(t)
+		again := optest.Always(true, strategies.RetryAfter(time.Second))
+		r := optest.NewRig(t, m, optest.Setup{
+			Timeout: 10 * time.Second, Strategy: optest.Because(optest.UnsafeReason, again), Opts: optest.Options(asyncop.WithObserver(o)),
+		})
+		r.Send("a", "b")
+		r.Fail("a#1", optest.ErrBroken)
+		r.Fail("b#1", optest.ErrBroken)
+		r.Advance(time.Second)
+		r.Complete("a#2")
+		r.Complete("b#2", "x")
+		require.NoError(t, r.End())
+		assert.Equal(t, map[observe.EndKind]int{observe.Empty: 1, observe.Emitted: 1}, o.Over)
+		assert.False(t, o.Endings["a"].InDoubt)
+		assert.False(t, o.Endings["b"].InDoubt)
 	})
 }
 
