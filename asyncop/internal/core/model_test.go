@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/asyncop/internal/optest/model"
+	"github.com/weirflow/weir/asyncop/internal/modeltest"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
@@ -20,22 +20,22 @@ import (
 
 // pair is a core and the model of it. The same is done to both. Elements are called a1, b2, …: the letter is the key, and the number grows.
 type pair struct {
-	*model.Model
+	*modeltest.Model
 	r      *rig
 	b      *batchRig // nil: no batches
 	house  *house    // of permits that are shared
 	refuse error     // the sink takes nothing while it is set
 
 	accepted int
-	tasks    []*model.Call // for workers: handlers, and nil for the offer to the sink
-	seen     int           // calls of the model
+	tasks    []*modeltest.Call // for workers: handlers, and nil for the offer to the sink
+	seen     int               // calls of the model
 }
 
 func newPair(t *rapid.T) *pair {
-	c := model.Config{
+	c := modeltest.Config{
 		Capacity: rapid.IntRange(1, 7).Draw(t, "slots"), MaxCalls: rapid.IntRange(1, 3).Draw(t, "permits"), KeyOrder: rapid.Bool().Draw(t, "keyed"),
 		AttemptTimeout: rapid.SampledFrom([]time.Duration{0, 7 * time.Second}).Draw(t, "attempt timeout"),
-		OnFailure:      rapid.SampledFrom([]model.Policy{model.Drop, model.HandOver}).Draw(t, "policy"), FirstOffer: firstOffer, LastOffer: lastOffer,
+		OnFailure:      rapid.SampledFrom([]modeltest.Policy{modeltest.Drop, modeltest.HandOver}).Draw(t, "policy"), FirstOffer: firstOffer, LastOffer: lastOffer,
 		EarlyTimeout: rapid.Bool().Draw(t, "early timeout"), Handler: rapid.Bool().Draw(t, "handler"), Blocking: rapid.Bool().Draw(t, "blocking"),
 	}
 	if c.KeyOrder {
@@ -45,21 +45,21 @@ func newPair(t *rapid.T) *pair {
 }
 
 func newBatchPair(t *rapid.T) *pair {
-	return begin(t, model.Config{
-		Capacity: rapid.IntRange(1, 8).Draw(t, "slots"), MaxCalls: rapid.IntRange(1, 3).Draw(t, "permits"), Blocking: true, OnFailure: model.Drop,
+	return begin(t, modeltest.Config{
+		Capacity: rapid.IntRange(1, 8).Draw(t, "slots"), MaxCalls: rapid.IntRange(1, 3).Draw(t, "permits"), Blocking: true, OnFailure: modeltest.Drop,
 		BatchSize: rapid.IntRange(1, 5).Draw(t, "size"), BatchWait: time.Duration(rapid.IntRange(0, 15).Draw(t, "wait")) * time.Second,
 	}, true)
 }
 
-func begin(t *rapid.T, c model.Config, isShared bool) *pair {
+func begin(t *rapid.T, c modeltest.Config, isShared bool) *pair {
 	c.Unordered = c.KeyOrder || rapid.Bool().Draw(t, "unordered")
 	c.Timeout, c.Retries = 35*time.Second, 2
 	c.Backoff = func(int) time.Duration { return 10 * time.Second }
-	c.Again = func(o model.Outcome) bool { return o.Err != "" }
+	c.Again = func(o modeltest.Outcome) bool { return o.Err != "" }
 	p := &pair{house: newHouse(0)}
-	p.begin(t, model.New(c))
+	p.begin(t, modeltest.New(c))
 	if isShared {
-		p.Shared = model.Shared{
+		p.Shared = modeltest.Shared{
 			Some: true, Limit: rapid.IntRange(1, 3).Draw(t, "shared permits"), Interval: time.Duration(rapid.IntRange(0, 4).Draw(t, "interval")) * time.Second,
 		}
 		p.house = newHouse(p.Shared.Limit)
@@ -70,7 +70,7 @@ func begin(t *rapid.T, c model.Config, isShared bool) *pair {
 }
 
 // begin makes the core that does what the model does.
-func (p *pair) begin(t require.TestingT, m *model.Model) {
+func (p *pair) begin(t require.TestingT, m *modeltest.Model) {
 	p.Model, p.tasks, p.seen = m, nil, 0
 	m.SinkOpen = false
 	strategy := strategies.FixedDelay[string](m.Retries, m.Backoff(1)).RetryIfException(predicates.HasException)
@@ -83,7 +83,7 @@ func (p *pair) begin(t require.TestingT, m *model.Model) {
 			c.Queue = queue.NewUnordered[*Slot[string, string]](m.Capacity)
 		}
 		c.Limit = 1_000_000 * time.Hour
-		if m.OnFailure == model.HandOver {
+		if m.OnFailure == modeltest.HandOver {
 			c.OnFailure = toSink
 			c.Sink = func(context.Context, Report[string]) error { return p.refuse }
 		}
@@ -102,8 +102,8 @@ func (p *pair) begin(t require.TestingT, m *model.Model) {
 }
 
 // some draws a call of the model, if there is one that is.
-func (p *pair) some(t *rapid.T, is func(c *model.Call) bool) *model.Call {
-	calls := slices.DeleteFunc(slices.Clone(p.Calls), func(c *model.Call) bool { return c.Attempt == 0 || !is(c) })
+func (p *pair) some(t *rapid.T, is func(c *modeltest.Call) bool) *modeltest.Call {
+	calls := slices.DeleteFunc(slices.Clone(p.Calls), func(c *modeltest.Call) bool { return c.Attempt == 0 || !is(c) })
 	if len(calls) == 0 {
 		t.Skip()
 	}
@@ -117,13 +117,13 @@ func (p *pair) accept(t *rapid.T) {
 	p.accepted++
 	if rapid.IntRange(0, 5).Draw(t, "kind") == 0 {
 		p.r.AcceptControl(mark(p.accepted))
-		p.Put(model.Input{ID: p.accepted, Name: fmt.Sprintf("|%d", p.accepted), Control: true})
+		p.Put(modeltest.Input{ID: p.accepted, Name: fmt.Sprintf("|%d", p.accepted), Control: true})
 		return
 	}
 	key := rapid.IntRange(0, 2).Draw(t, "key")
 	name := fmt.Sprintf("%c%d", 'a'+key, p.accepted)
 	p.r.Accept(name, call.Message{})
-	p.Put(model.Input{ID: p.accepted, Name: name, Key: key})
+	p.Put(modeltest.Input{ID: p.accepted, Name: name, Key: key})
 	if p.b != nil {
 		p.StartAtOnce()
 		p.handOut(t)
@@ -149,8 +149,8 @@ func (p *pair) endRetries(t *rapid.T) { // law A5
 }
 
 func (p *pair) complete(t *rapid.T) {
-	c := p.some(t, func(c *model.Call) bool { return !c.Over && !c.Answered })
-	a, o := p.r.calls[c.Key()], model.Outcome{}
+	c := p.some(t, func(c *modeltest.Call) bool { return !c.Over && !c.Answered })
+	a, o := p.r.calls[c.Key()], modeltest.Outcome{}
 	switch how := rapid.IntRange(0, 4).Draw(t, "how"); {
 	case how < 2:
 		o.Results = []string{c.Key()}
@@ -172,13 +172,13 @@ func (p *pair) completeLate(t *rapid.T) { // law A2
 	if p.Blocking {
 		t.Skip()
 	}
-	c := p.some(t, func(c *model.Call) bool { return c.Over || c.Answered })
+	c := p.some(t, func(c *modeltest.Call) bool { return c.Over || c.Answered })
 	p.r.complete(c.Key())
-	p.Complete(c, model.Outcome{})
+	p.Complete(c, modeltest.Outcome{})
 }
 
 func (p *pair) returns(t *rapid.T) {
-	c := p.some(t, func(c *model.Call) bool { return p.Blocking && c.RunsOn() })
+	c := p.some(t, func(c *modeltest.Call) bool { return p.Blocking && c.RunsOn() })
 	p.Return(c)
 	p.r.calls[c.Key()].Returned()
 }
@@ -214,9 +214,9 @@ func (p *pair) work(t *rapid.T) {
 		case c == nil:
 			p.Take()
 		case c.Element.ID%2 == 0:
-			p.Complete(c, model.Outcome{Results: []string{"default-" + c.Element.Name}})
+			p.Complete(c, modeltest.Outcome{Results: []string{"default-" + c.Element.Name}})
 		default:
-			p.Complete(c, model.Outcome{Err: "no default"})
+			p.Complete(c, modeltest.Outcome{Err: "no default"})
 		}
 	}
 }
@@ -293,13 +293,13 @@ func (p *pair) returnBatch(t *rapid.T) {
 	job := p.b.formed[i]
 	p.b.formed = slices.Delete(p.b.formed, i, i+1)
 	var want []string
-	p.ReturnBatch(i, func(c *model.Call) model.Outcome { // law A5: no call for those that have timed out
+	p.ReturnBatch(i, func(c *modeltest.Call) modeltest.Outcome { // law A5: no call for those that have timed out
 		want = append(want, c.Key())
 		if rapid.Bool().Draw(t, "broken") {
 			p.b.broken[c.Key()] = true
-			return model.Outcome{Err: "broken"}
+			return modeltest.Outcome{Err: "broken"}
 		}
-		return model.Outcome{Results: []string{c.Key()}}
+		return modeltest.Outcome{Results: []string{c.Key()}}
 	})
 	job()
 	require.Equal(t, want, p.b.called)
@@ -322,11 +322,11 @@ func (p *pair) history() string {
 	texts := []string{}
 	for _, e := range p.Events {
 		switch {
-		case e.Kind == model.Emitted:
+		case e.Kind == modeltest.Emitted:
 			texts = append(texts, e.Name)
-		case e.Kind == model.HandedOver:
+		case e.Kind == modeltest.HandedOver:
 			texts = append(texts, "!"+e.Name)
-		case e.Kind != model.Started || p.b == nil: // else see handOut
+		case e.Kind != modeltest.Started || p.b == nil: // else see handOut
 			texts = append(texts, string(e.Kind)+e.Name+e.Detail)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
-	"github.com/weirflow/weir/asyncop/internal/optest/model"
+	"github.com/weirflow/weir/asyncop/internal/modeltest"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 )
@@ -20,7 +20,7 @@ type modelHost struct {
 
 	taken int
 	state participant.State // the newest
-	items []model.Item      // what the model says of it
+	items []modeltest.Item  // what the model says of it
 	sent  int               // before its barrier
 }
 
@@ -82,7 +82,7 @@ func (r *modelRun) barrier() string {
 		want += fmt.Sprintf("%v made %d; ", it, it.Made)
 	}
 	for _, it := range s.Items {
-		is := model.Item{Input: model.Input{Name: fmt.Sprint(it.In.ID)}, Wait: it.Wait}
+		is := modeltest.Item{Input: modeltest.Input{Name: fmt.Sprint(it.In.ID)}, Wait: it.Wait}
 		switch it.Kind {
 		case core.Control:
 			is.Name = fmt.Sprintf("W%d", it.Rest.(asyncop.Watermark).Timestamp.Unix())

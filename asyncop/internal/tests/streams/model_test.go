@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/internal/modeltest"
 	"github.com/weirflow/weir/asyncop/internal/optest"
-	"github.com/weirflow/weir/asyncop/internal/optest/model"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/testing/suite"
 	"github.com/weirflow/weir/predicates"
@@ -98,7 +98,7 @@ func runModel(t *testing.T, data []byte, name string) (history string) {
 // ---- Configuration
 
 type modelConfig struct {
-	model.Config
+	modeltest.Config
 
 	buffer                   int
 	delay                    time.Duration
@@ -144,7 +144,7 @@ func newModelConfig(b *modelBytes) *modelConfig {
 	const ms = time.Millisecond
 	yes := func(percent int) bool { return b.next()*100 < percent*256 }
 	c := &modelConfig{
-		Config: model.Config{
+		Config: modeltest.Config{
 			Unordered:          yes(50),
 			Blocking:           yes(30),
 			Capacity:           1 + b.next()%8,
@@ -152,7 +152,7 @@ func newModelConfig(b *modelBytes) *modelConfig {
 			Timeout:            modelPick(b, 10*ms, 15*ms, 30*ms, 100*ms, 0),
 			AttemptTimeout:     modelPick(b, 0, 0, 0, 3*ms, 7*ms, 15*ms),
 			Retries:            modelPick(b, 1, 2, 3, 0, strategies.Unlimited, -1),
-			OnFailure:          modelPick(b, model.Drop, model.HandOver, model.FailRun, model.Drop),
+			OnFailure:          modelPick(b, modeltest.Drop, modeltest.HandOver, modeltest.FailRun, modeltest.Drop),
 			ExhaustedAsFailure: yes(30),
 			DrainRetries:       yes(30),
 			EarlyTimeout:       yes(20),
@@ -186,7 +186,7 @@ func newModelConfig(b *modelBytes) *modelConfig {
 	c.to = c.to && !c.results
 	c.ComeAgain = c.ComeAgain && !c.results && !c.to
 	// What these do to each other at one instant is the business of no law: who is first.
-	if c.Blocking || c.OnFailure == model.FailRun {
+	if c.Blocking || c.OnFailure == modeltest.FailRun {
 		c.holds = false
 	}
 	if c.Blocking || c.holds {
@@ -199,8 +199,8 @@ func newModelConfig(b *modelBytes) *modelConfig {
 		c.MaxWaiting = 0
 	} else {
 		c.Unordered = true
-		if c.OnFailure == model.HandOver {
-			c.OnFailure = model.Drop // when a failure is taken beside what ends at the same instant, no law says: see the core's test
+		if c.OnFailure == modeltest.HandOver {
+			c.OnFailure = modeltest.Drop // when a failure is taken beside what ends at the same instant, no law says: see the core's test
 		}
 		if c.Blocking && c.HeedsContext { // nor which of those that return at one instant lets others start first
 			c.AttemptTimeout, c.immediate = 0, false
@@ -241,14 +241,14 @@ func (c *modelConfig) backoff(attempts int) time.Duration {
 	return c.delay
 }
 
-func (c *modelConfig) again(o model.Outcome) bool {
+func (c *modelConfig) again(o modeltest.Outcome) bool {
 	if o.Err == "" {
 		return c.onEmpty && len(o.Results) == 0
 	}
 	return c.onError || c.onAgain && o.Err == "again"
 }
 
-func modelResults(key string, n int) (o model.Outcome) {
+func modelResults(key string, n int) (o modeltest.Outcome) {
 	for i := range n {
 		o.Results = append(o.Results, key+string(rune('a'+i)))
 	}
@@ -279,13 +279,13 @@ var modelImmediates = []struct {
 }
 
 // atOnce returns how the first attempt ends at once, and whether it does so twice.
-func (in modelInput) atOnce() (o *model.Outcome, twice bool) {
+func (in modelInput) atOnce() (o *modeltest.Outcome, twice bool) {
 	if in.Immediate == 0 {
 		return nil, false
 	}
 	is := modelImmediates[in.Immediate]
 	if !is.completes {
-		return &model.Outcome{Err: is.then}, false
+		return &modeltest.Outcome{Err: is.then}, false
 	}
 	outcome := modelResults(fmt.Sprintf("%d#1", in.ID), is.results)
 	return &outcome, is.then != ""
@@ -295,7 +295,7 @@ func (in modelInput) atOnce() (o *model.Outcome, twice bool) {
 type modelRun struct {
 	*modelConfig
 	bytes  modelBytes
-	model  *model.Model
+	model  *modeltest.Model
 	ops    []string
 	broken error
 
@@ -320,7 +320,7 @@ type modelRun struct {
 
 // modelSent is what was sent, and what that is to the model.
 type modelSent struct {
-	model.Input
+	modeltest.Input
 
 	value any
 }
@@ -331,8 +331,8 @@ type modelHandle struct {
 	done    <-chan struct{} // of ctx; for every other element, since it is made when it is asked for
 	at      time.Duration
 	result  asyncop.ResultFuture[any]
-	answer  chan model.Outcome // for calls that block
-	ended   time.Duration      // when the user completed it; model.Never: not
+	answer  chan modeltest.Outcome // for calls that block
+	ended   time.Duration          // when the user completed it; modeltest.Never: not
 	element int
 	attempt int
 }
@@ -340,7 +340,7 @@ type modelHandle struct {
 func newModelRun(data []byte) *modelRun {
 	r := &modelRun{bytes: data, calls: map[string]*modelHandle{}}
 	r.modelConfig = newModelConfig(&r.bytes)
-	r.model, r.host = model.New(r.Config), newModelHost(r)
+	r.model, r.host = modeltest.New(r.Config), newModelHost(r)
 	return r
 }
 
@@ -440,8 +440,8 @@ func (r *modelRun) begin() {
 	r.side, r.sideIn = newModelTap(side, r.sideText), side
 	optional(r.MaxCalls > 0, func() asyncop.Option { return asyncop.WithMaxConcurrentCalls(r.MaxCalls) })
 	optional(r.AttemptTimeout > 0, func() asyncop.Option { return asyncop.WithAttemptTimeout(r.AttemptTimeout) })
-	optional(r.OnFailure == model.Drop, asyncop.WithDropOnFailure)
-	optional(r.OnFailure == model.HandOver, func() asyncop.Option { return asyncop.WithFailureSink(takeInto(side)) })
+	optional(r.OnFailure == modeltest.Drop, asyncop.WithDropOnFailure)
+	optional(r.OnFailure == modeltest.HandOver, func() asyncop.Option { return asyncop.WithFailureSink(takeInto(side)) })
 	optional(r.ExhaustedAsFailure, asyncop.WithExhaustedAsFailure)
 	optional(r.DrainRetries && !r.results, asyncop.WithDrainRetries)
 	optional(r.EarlyTimeout, asyncop.WithEarlyTimeout)
@@ -571,7 +571,7 @@ func (r *modelRun) block(ctx context.Context, in modelInput) ([]any, error) {
 
 func (r *modelRun) enter(ctx context.Context, in modelInput, result asyncop.ResultFuture[any]) *modelHandle {
 	h := &modelHandle{
-		ctx: ctx, at: time.Since(r.start), result: result, answer: make(chan model.Outcome, 1), ended: model.Never,
+		ctx: ctx, at: time.Since(r.start), result: result, answer: make(chan modeltest.Outcome, 1), ended: modeltest.Never,
 		element: in.ID, attempt: asyncop.AttemptFromContext(ctx),
 	}
 	if in.ID%2 == 0 {
@@ -595,7 +595,7 @@ func modelAnys(results []string) []any {
 	return out
 }
 
-func modelUnpack(o model.Outcome) ([]any, error) {
+func modelUnpack(o modeltest.Outcome) ([]any, error) {
 	switch o.Err {
 	case "":
 		return modelAnys(o.Results), nil
@@ -667,7 +667,7 @@ func (r *modelRun) sideText(v any) string {
 	if f.Attempts > 0 {
 		first, last = f.FirstAttempt.Sub(r.start), f.LastAttempt.Sub(r.start)
 	}
-	return fmt.Sprint(f.Element.ID) + model.Failure(modelClass(f.Err), f.Attempts, first, last)
+	return fmt.Sprint(f.Element.ID) + modeltest.Failure(modelClass(f.Err), f.Attempts, first, last)
 }
 
 // ---- Operations
@@ -734,7 +734,7 @@ func (r *modelRun) operation() string {
 		return r.send(false, arg)
 	case op < 24:
 		return r.pass(time.Millisecond * [...]time.Duration{1, 1, 1, 2, 2, 3, 4, 5, 8, 20, 100}[arg%11])
-	case op < 25 && !(r.Unordered && (r.holds || r.immediate && r.OnFailure == model.HandOver)):
+	case op < 25 && !(r.Unordered && (r.holds || r.immediate && r.OnFailure == modeltest.HandOver)):
 		m.OutOpen, m.Places = !m.OutOpen, r.places()
 		r.out.set(m.OutOpen)
 		return fmt.Sprintf("downstream open: %v", m.OutOpen)
@@ -771,14 +771,14 @@ func (r *modelRun) send(watermark bool, arg int) string {
 		return r.pass(time.Millisecond)
 	}
 	in := modelInput{ID: len(r.sent) + 1}
-	e := model.Input{ID: in.ID, Name: fmt.Sprint(in.ID)}
+	e := modeltest.Input{ID: in.ID, Name: fmt.Sprint(in.ID)}
 	var v any
 	switch {
 	case watermark && !r.results: // it knows no control elements
 		e.Name, e.Control, v = "W"+e.Name, true, asyncop.Watermark{Timestamp: time.Unix(int64(in.ID), 0)}
 	case r.immediate && arg%2 == 0:
 		kinds := len(modelImmediates)
-		if r.OnFailure == model.FailRun { // what else the same instant brings is the business of no law
+		if r.OnFailure == modeltest.FailRun { // what else the same instant brings is the business of no law
 			kinds = 4
 		}
 		in.Immediate = arg / 2 % kinds
@@ -824,7 +824,7 @@ func (r *modelRun) mayClose() bool {
 }
 
 // open lists the calls that were not answered and may still end the attempt, or that block.
-func (r *modelRun) open() (open []*model.Call) {
+func (r *modelRun) open() (open []*modeltest.Call) {
 	for _, call := range r.model.Calls {
 		blocks := r.Blocking || call.Attempt == 0
 		if !call.Answered && (!call.Over || blocks) {
@@ -834,25 +834,25 @@ func (r *modelRun) open() (open []*model.Call) {
 	return open
 }
 
-func (r *modelRun) complete(call *model.Call, arg int) string {
+func (r *modelRun) complete(call *modeltest.Call, arg int) string {
 	o := modelResults(call.Key(), 1)
 	switch arg % 8 {
 	case 1, 2:
-		o = model.Outcome{}
+		o = modeltest.Outcome{}
 	case 3, 4:
-		o = model.Outcome{Err: "again"}
+		o = modeltest.Outcome{Err: "again"}
 	case 5:
-		o = model.Outcome{Err: "final"}
+		o = modeltest.Outcome{Err: "final"}
 	case 6:
 		o = modelResults(call.Key(), 2)
 	case 7:
-		o = model.Outcome{Err: "control"}
+		o = modeltest.Outcome{Err: "control"}
 		if r.Blocking || call.Attempt == 0 {
 			o.Err = "panic"
 		}
 	}
 	h := r.calls[call.Key()]
-	if h.ended == model.Never {
+	if h.ended == modeltest.Never {
 		h.ended = time.Since(r.start)
 	}
 	switch {
@@ -908,7 +908,7 @@ func (r *modelRun) tearDown() {
 	close(r.sideIn)
 	for _, h := range r.calls {
 		select {
-		case h.answer <- model.Outcome{}:
+		case h.answer <- modeltest.Outcome{}:
 		default:
 		}
 	}
@@ -928,12 +928,12 @@ func (r *modelRun) compare(what string) {
 		r.report("%s", wrong)
 	}
 	if m.Held == nil { // else something of the same instant may have left before the loop was held, or not
-		received := m.Did(model.Emitted)
+		received := m.Did(modeltest.Emitted)
 		if !m.OutOpen { // the rest is in Out's buffer
 			received = received[:len(received)-(r.places()-m.Places)]
 		}
 		r.same("out", strings.Join(received, " "), strings.Join(r.out.got(), " "))
-		want, got := m.Did(model.HandedOver), r.side.got()
+		want, got := m.Did(modeltest.HandedOver), r.side.got()
 		if r.holds { // those that failed while the loop was held come in no defined order
 			slices.Sort(want)
 			slices.Sort(got)
@@ -950,7 +950,7 @@ func (r *modelRun) compare(what string) {
 		}
 		r.same("start of "+call.Key(), call.At, h.at)
 		deadline, ok := h.ctx.Deadline()
-		r.same("deadline of "+call.Key(), call.Deadline != model.Never, ok)
+		r.same("deadline of "+call.Key(), call.Deadline != modeltest.Never, ok)
 		if ok {
 			r.same("deadline of "+call.Key(), call.Deadline, deadline.Sub(r.start))
 		}
@@ -1042,7 +1042,7 @@ func (r *modelRun) checkLaws() {
 		} else if h.attempt > 1 && (!r.model.NoRetries || r.DrainRetries) {
 			// An attempt that timed out ended no earlier than that.
 			ended := before.at + r.AttemptTimeout
-			if before.ended != model.Never {
+			if before.ended != modeltest.Never {
 				ended = min(before.ended, cmp.Or(ended-before.at, 1<<40)+before.at)
 			}
 			if h.at < ended+r.backoff(h.attempt-1) {

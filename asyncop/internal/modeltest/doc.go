@@ -1,4 +1,4 @@
-// Package model says what an operator does, by the laws of DESIGN.md. Tests do the same to a model and to what they test, and compare: the
+// Package modeltest says what an operator does, by the laws of DESIGN.md. Tests do the same to a model and to what they test, and compare: the
 // state machine (asyncop/internal/core), and the whole operator as a flow, by Results, by To and over checkpoints
 // (asyncop/internal/tests/streams).
 //
@@ -9,4 +9,4 @@
 //
 // Read the laws in this order: the way of an element is in model.go (accepted, started, ended, emitted), what the clock does is in time.go,
 // what keys, the failure sink and checkpoints add is in features.go.
-package model
+package modeltest
