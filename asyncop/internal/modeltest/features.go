@@ -1,0 +1,276 @@
+package modeltest
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// ---- Keys (law K1): of the elements of a key one at a time is called or waits for a retry, and they end in input order.
+
+// lane are the elements of a key that have not ended.
+func (m *Model) lane(key int) (lane []*Element) {
+	for _, e := range m.Queue {
+		if e.inLane && e.Key == key {
+			lane = append(lane, e)
+		}
+	}
+	return lane
+}
+
+// mayCall: it is the first of its key, and no call of that runs on.
+func (m *Model) mayCall(e *Element) bool {
+	if !m.KeyOrder {
+		return true
+	}
+	if m.lane(e.Key)[0] != e {
+		return false
+	}
+	return !m.Blocking || !slices.ContainsFunc(m.Calls, func(c *Call) bool {
+		return c.RunsOn() && c.Element.Key == e.Key
+	})
+}
+
+// crowded: as many elements of a key wait as may.
+func (m *Model) crowded() bool {
+	return m.MaxWaiting > 0 && slices.ContainsFunc(m.Queue, func(e *Element) bool { return e.inLane && len(m.lane(e.Key)) > m.MaxWaiting })
+}
+
+// isFirst reports whether the end of e takes effect now. If not, it does when e is the first of its key.
+func (m *Model) isFirst(e *Element) bool {
+	e.early = e.inLane && m.lane(e.Key)[0] != e
+	return !e.early
+}
+
+// leaveLane: e has ended, and the next one of its key has its turn.
+func (m *Model) leaveLane(e *Element) {
+	if !e.inLane {
+		return
+	}
+	lane := m.lane(e.Key)
+	if e.inLane = false; lane[0] != e {
+		return
+	}
+	for _, next := range lane[1:] {
+		if !next.early {
+			break
+		}
+		m.enter(next, next.phase)
+		if next.early = false; next.phase == Failing {
+			return
+		}
+		next.inLane = false
+	}
+	m.mayStart(e.Key)
+}
+
+// mayStart lets the first of a key start, if it may.
+func (m *Model) mayStart(key int) {
+	lane := m.lane(key)
+	if len(lane) == 0 || !m.mayCall(lane[0]) {
+		return
+	}
+	switch lane[0].phase {
+	case Behind:
+		m.enter(lane[0], Fresh)
+	case Ready:
+		m.enter(lane[0], Ready)
+	default: // it is on its way
+	}
+}
+
+// ---- Permits that are shared with others, and their pace (laws B1 to B3)
+
+// Shared are permits that are shared.
+type Shared struct {
+	Some          bool // there are any
+	Limit, Others int  // of permits, and how many of them others have
+	Interval      time.Duration
+	next          time.Duration // when an attempt may start
+}
+
+func (s *Shared) free(m *Model) bool {
+	return !s.Some || m.running+s.Others < s.Limit && m.Now >= s.next
+}
+
+// ---- Batches: each has one permit, until it returns.
+
+// goes reports whether a batch goes: it is full, or nothing comes to fill it, or its first member has waited long enough.
+func (m *Model) goes(withWaits bool) bool {
+	waiting := m.startable()
+	switch {
+	case len(waiting) == 0:
+		return false
+	case len(waiting) >= m.BatchSize || m.NoneFollow || len(m.Queue) == m.Capacity && m.head() < 0:
+		return true
+	case !withWaits:
+		return false
+	}
+	fresh := slices.IndexFunc(waiting, func(e *Element) bool { return e.phase == Fresh })
+	return fresh >= 0 && m.Now >= waiting[fresh].accepted+m.BatchWait || fresh != 0 && m.Now >= m.readySince+m.BatchWait
+}
+
+func (m *Model) startBatch() bool {
+	waiting := m.startable()
+	if len(waiting) == 0 || !m.takePermit() {
+		return false
+	}
+	members := waiting[:min(len(waiting), m.BatchSize)]
+	m.Batches = append(m.Batches, members)
+	for _, e := range members {
+		m.start(e)
+	}
+	return true
+}
+
+// StartAtOnce starts the batches that wait for no time, as an element was accepted.
+func (m *Model) StartAtOnce() {
+	for m.goes(false) && m.startBatch() {
+	}
+}
+
+// StartFull starts a full batch before anything else is done in a turn, unless a timer is due, and reports whether it did.
+func (m *Model) StartFull() bool {
+	return len(m.startable()) >= m.BatchSize && !slices.ContainsFunc(m.Queue, m.isDue) && m.startBatch()
+}
+
+// ReturnBatch is the return of a batch's call, with the outcomes of those of its members that have not timed out.
+func (m *Model) ReturnBatch(i int, outcome func(c *Call) Outcome) {
+	members := m.Batches[i]
+	m.Batches = slices.Delete(m.Batches, i, i+1)
+	m.running--
+	for _, e := range members {
+		if e.call.returned = true; !e.call.Over {
+			m.Complete(e.call, outcome(e.call))
+		}
+	}
+}
+
+// ---- The failure sink
+
+// offerOne offers the sink what failed first, one at a time.
+func (m *Model) offerOne() bool {
+	if m.offered == nil {
+		for _, e := range m.Queue {
+			if e.phase == Failing && !e.early && e.at == Never && (m.offered == nil || e.order < m.offered.order) {
+				m.offered = e
+			}
+		}
+	}
+	if m.offered == nil || !m.SinkOpen {
+		return false
+	}
+	m.Take()
+	return true
+}
+
+// Offered returns what the sink is being asked to take, if anything.
+func (m *Model) Offered() *Element { return m.offered }
+
+// Take lets the sink take what is offered.
+func (m *Model) Take() {
+	e := m.offered
+	m.offered = nil
+	m.stats.HandedOver++
+	m.handedOver(e)
+	m.enter(e, Done)
+	m.leaveLane(e)
+}
+
+// Refuse lets the sink refuse it: it is asked again, later and later.
+func (m *Model) Refuse() {
+	e := m.offered
+	m.offered = nil
+	e.wait = min(max(m.FirstOffer, 2*e.wait), m.LastOffer)
+	m.enter(e, Failing)
+	e.at = m.Now + e.wait
+	m.note(Refused, e.Name, "+"+e.wait.String())
+}
+
+func (m *Model) handedOver(e *Element) {
+	m.note(HandedOver, e.Name, Failure(e.err, e.attempts, e.first, e.last))
+}
+
+// Failure is what the sink is told.
+func Failure(err string, attempts int, first, last time.Duration) string {
+	return fmt.Sprintf(": %s attempts=%d first=%v last=%v", err, attempts, first, last)
+}
+
+// ---- Checkpoints (law C1): what was accepted and is not settled, in input order.
+
+// Item is what a checkpoint has of an element.
+type Item struct {
+	Input
+
+	Results []string // it is done
+	Made    int      // attempts; one that runs is made again
+	Due     time.Duration
+	Wait    time.Duration // the rest of its back-off; it ends when it is Due
+}
+
+func (it Item) String() string {
+	switch {
+	case len(it.Results) > 0:
+		return fmt.Sprintf("%s=%v", it.Name, it.Results)
+	case it.Wait > 0:
+		return fmt.Sprintf("%s+%v", it.Name, it.Wait)
+	}
+	return it.Name
+}
+
+// Items are what a checkpoint has that is taken now.
+func (m *Model) Items() (items []Item) {
+	for _, e := range m.Queue {
+		it := Item{Input: e.Input, Made: e.attempts}
+		switch e.phase {
+		case Done:
+			if it.Results = slices.Clone(e.results); len(it.Results) == 0 {
+				continue // it has nothing more to emit
+			}
+		case Backoff:
+			it.Due, it.Wait = e.at, e.at-m.Now
+		case Running, Handling, Failing:
+			it.Made = max(0, it.Made-1)
+		default: // as it is
+		}
+		items = append(items, it)
+	}
+	for _, in := range m.Source { // read past the capacity
+		items = append(items, Item{Input: in})
+	}
+	return items
+}
+
+// Barrier takes a checkpoint. The barrier passes on ahead of the queue.
+func (m *Model) Barrier(name string) []Item {
+	m.note(Emitted, name, "")
+	m.ahead = len(m.Source)
+	return m.Items()
+}
+
+// Restore returns the model after a restart from a checkpoint: attempts count again, and so do total times. Waits go on (law C3).
+func (m *Model) Restore(items []Item) *Model {
+	again := New(m.Config)
+	again.Now = m.Now
+	for _, it := range items {
+		if again.ahead > 0 || !again.HasRoom() {
+			again.Send(it.Input)
+			again.ahead++
+			continue
+		}
+		e := again.Put(it.Input)
+		switch {
+		case len(it.Results) > 0:
+			e.attempts = it.Made
+			again.finish(e, Outcome{Results: it.Results})
+		case it.Due > m.Now:
+			again.enter(e, Backoff)
+			again.stats.WaitingForRetry++
+			e.at = it.Due
+			if m.LeastPart > 0 && it.Wait <= m.Timeout { // it has time for an attempt
+				e.extra = max(0, it.Due-m.Now+m.Timeout/time.Duration(m.LeastPart)-m.Timeout)
+			}
+		}
+	}
+	return again
+}

@@ -1,0 +1,632 @@
+package modeltest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/observe"
+)
+
+// Config is what the operator was built with.
+type Config struct {
+	Unordered              bool
+	Capacity, MaxCalls     int // MaxCalls 0: as many as slots
+	Timeout                time.Duration
+	AttemptTimeout         time.Duration // 0: none, like Timeout
+	Retries                int           // -1: outcomes are not judged
+	Again                  func(o Outcome) bool
+	Backoff                func(attempts int) time.Duration
+	EarlyTimeout           bool
+	DrainRetries           bool
+	ExhaustedAsFailure     bool
+	OnFailure              Policy
+	FirstOffer, LastOffer  time.Duration // to a sink that has refused
+	Handler                bool          // of timeouts
+	HandlerLimit           time.Duration // 0: none
+	Blocking, HeedsContext bool          // calls have their permits until they return, which they do when their contexts end
+	KeyOrder               bool
+	MaxWaiting             int // of a key; 0: any number
+	BatchSize              int // 0: no batches, else calls block
+	BatchWait              time.Duration
+	ComeAgain              bool // elements that are cut off, since there are checkpoints
+	LeastPart              int  // a restored element has this part of its time for an attempt; 0: nothing
+	ReadAhead              int  // 0: after its end the operator reads all of its input; else no more than this and one
+}
+
+// Policy says what becomes of elements that fail.
+type Policy string
+
+// Policies.
+const (
+	FailRun  Policy = "fail"
+	Drop     Policy = "drop"
+	HandOver Policy = "hand over"
+)
+
+// Input is an element before it has a slot.
+type Input struct {
+	ID      int
+	Name    string
+	Key     int
+	Control bool     // a watermark
+	AtOnce  *Outcome // of its first call, which completes before it returns
+	Twice   bool     // and once more
+}
+
+// Outcome is what a call ends with. Err tells errors apart.
+type Outcome struct {
+	Results []string
+	Err     string
+}
+
+// Event is something that an operator does.
+type Event struct {
+	Kind   EventKind
+	Name   string // a result, or what the event happens to
+	Detail string
+}
+
+// EventKind is what an event is.
+type EventKind byte
+
+// Events.
+const (
+	Started    EventKind = '(' // a call
+	Emitted    EventKind = '>' // a result, or a control element
+	Dropped    EventKind = '!'
+	HandedOver EventKind = '^' // to the sink; the detail is the failure
+	Refused    EventKind = '?' // by the sink; the detail is the wait before the next offer
+)
+
+// Never is no instant.
+const Never = time.Duration(-1)
+
+// Phase is where an element is on its way.
+type Phase uint8
+
+// Phases.
+const (
+	Control  Phase = iota // no element: nothing crosses it
+	Fresh                 // waits for its first attempt
+	Behind                // waits for its key
+	Running               // is being called
+	Backoff               // waits for its retry
+	Ready                 // its retry waits for a permit, or for a call of its key
+	Handling              // its timeout handler runs
+	Failing               // waits for the sink
+	Done                  // waits to leave
+)
+
+// Element has a slot.
+type Element struct {
+	Input
+
+	phase       Phase
+	accepted    time.Duration
+	at          time.Duration // its timer; Never: none
+	order       int           // since when its timer is armed, or it is ready, failing or done
+	attempts    int
+	first, last time.Duration // attempts
+	byResult    bool          // it is to be retried because of a result
+	results     []string
+	lastErr     string // of its attempts
+	err         string // its failure
+	call        *Call
+	extra       time.Duration // it has more than the timeout
+	wait        time.Duration // before the sink was asked last
+
+	inLane bool // it has not ended as far as its key is concerned
+	early  bool // it is done or failing, and others of its key are before it
+}
+
+// Call is one of the function, or of the timeout handler.
+type Call struct {
+	Element      *Element
+	Attempt      int // 0: the timeout handler
+	At, Deadline time.Duration
+
+	Answered      bool // by the user
+	Over, Expired bool // ended by the operator; by a timeout
+	returned      bool // it has no permit any more
+}
+
+// Key names the call: "a#2" is the second attempt of a.
+func (c *Call) Key() string { return fmt.Sprintf("%s#%d", c.Element.Name, c.Attempt) }
+
+// RunsOn reports whether a call that blocks has a permit although its attempt has ended.
+func (c *Call) RunsOn() bool { return c.Attempt > 0 && !c.returned && (c.Over || c.Answered) }
+
+// Model is an operator as the laws have it.
+type Model struct {
+	Config
+
+	Now    time.Duration
+	Source []Input // sent and not accepted
+	Queue  []*Element
+	Calls  []*Call
+	Events []Event
+	Shared Shared
+
+	OutOpen  bool // downstream takes what is emitted
+	Places   int  // for what is emitted while it does not
+	SinkOpen bool // the sink takes what it is offered; else see Take
+
+	HoldNext bool
+	Held     *Call // it blocks the loop
+
+	Ended   bool
+	EndedAt time.Duration
+	Err     string
+	Told    string // what upstream was told
+
+	NoRetries  bool         // law A5
+	NoneFollow bool         // no elements, so that batches need not wait for any
+	Batches    [][]*Element // whose calls have not returned
+
+	reading    bool
+	running    int // permits that are taken
+	clicks     int // say what came first
+	mail       []func()
+	offered    *Element
+	rest       []*Element    // what the sink gets after the end
+	readySince time.Duration // there have been retries that wait for a permit
+	ahead      int           // how much of the source was read for a barrier
+	discards   int           // at most
+	stats      observe.Stats
+}
+
+// New returns the model of an operator that begins.
+func New(c Config) *Model {
+	c.MaxCalls = cmp.Or(c.MaxCalls, c.Capacity)
+	return &Model{Config: c, reading: true, OutOpen: true, SinkOpen: true}
+}
+
+// Did returns the names of events of a kind; of those that are HandedOver, with details.
+func (m *Model) Did(kind EventKind) (names []string) {
+	for _, e := range m.Events {
+		if e.Kind == kind {
+			names = append(names, e.Name+e.Detail)
+		}
+	}
+	return names
+}
+
+func (m *Model) note(kind EventKind, name, detail string) {
+	m.Events = append(m.Events, Event{kind, name, detail})
+}
+
+func (m *Model) enter(e *Element, p Phase) {
+	m.clicks++
+	e.phase, e.order = p, m.clicks
+}
+
+// Settle does what is to be done now. Law T1: completions before timers, which are Advance; then starts, before anything is accepted.
+func (m *Model) Settle() {
+	for m.Held == nil && !m.Ended {
+		if !(m.startOne() || m.acceptOne() || m.emitOne() || m.offerOne()) {
+			if m.reading || len(m.Queue) > 0 {
+				break
+			}
+			m.End("")
+		}
+	}
+	for ; m.Ended && m.SinkOpen && len(m.rest) > 0; m.rest = m.rest[1:] {
+		m.handedOver(m.rest[0])
+	}
+}
+
+// Turn does what a turn of the loop does before anything leaves.
+func (m *Model) Turn() {
+	m.Fire()
+	for m.startOne() || m.offerOne() {
+	}
+}
+
+// IsDone reports whether it has ended, and the sink has all.
+func (m *Model) IsDone() bool { return m.Ended && len(m.rest) == 0 }
+
+// ---- Accept
+
+// Send sends an element to the input.
+func (m *Model) Send(in Input) { m.Source = append(m.Source, in) }
+
+// CloseInput closes the input, after all that was sent.
+func (m *Model) CloseInput() { m.Send(Input{}) }
+
+// HasRoom reports whether an element may be accepted: there is a slot (law Q2), and no key for which as many wait as may (law K1).
+func (m *Model) HasRoom() bool { return len(m.Queue) < m.Capacity && !m.crowded() }
+
+// acceptOne accepts an element while there is room, and notices the end of the input then.
+func (m *Model) acceptOne() bool {
+	if !m.reading || len(m.Source) == 0 || !m.HasRoom() {
+		return false
+	}
+	in := m.Source[0]
+	m.Source = m.Source[1:]
+	m.ahead = max(0, m.ahead-1)
+	if in == (Input{}) {
+		m.endInput()
+		return true
+	}
+	m.Put(in)
+	return true
+}
+
+// Put accepts an element, for which there is room.
+func (m *Model) Put(in Input) *Element {
+	e := &Element{Input: in, accepted: m.Now, at: Never}
+	m.Queue = append(m.Queue, e)
+	if in.Control {
+		return e
+	}
+	m.stats.Accepted++
+	e.phase, e.inLane = Fresh, m.KeyOrder
+	if !m.mayCall(e) {
+		e.phase = Behind
+	}
+	return e
+}
+
+func (m *Model) endInput() {
+	m.reading, m.NoneFollow = false, true
+	if !m.DrainRetries {
+		m.EndRetries()
+	}
+}
+
+// EndRetries ends them: those in back-off get one last attempt at once, and there are no more (law A5).
+func (m *Model) EndRetries() {
+	m.NoRetries = true
+	for _, e := range m.Queue {
+		if e.phase == Backoff {
+			m.ready(e)
+		}
+	}
+}
+
+// Stop ends the input from outside.
+func (m *Model) Stop() {
+	if m.reading && !m.Ended {
+		m.Told = "stopped"
+		m.endInput()
+	}
+}
+
+// ---- Start
+
+// startable returns what waits for a permit: retries before first attempts, the oldest first (law B3).
+func (m *Model) startable() []*Element {
+	var retries, fresh []*Element
+	for _, e := range m.Queue {
+		switch {
+		case e.phase == Ready && m.mayCall(e):
+			retries = append(retries, e)
+		case e.phase == Fresh:
+			fresh = append(fresh, e)
+		}
+	}
+	slices.SortFunc(retries, func(a, b *Element) int { return cmp.Or(cmp.Compare(a.accepted, b.accepted), a.order-b.order) })
+	return append(retries, fresh...)
+}
+
+// startOne starts an attempt, or a batch of them, if there is a permit.
+func (m *Model) startOne() bool {
+	if m.BatchSize > 0 {
+		return m.goes(true) && m.startBatch()
+	}
+	waiting := m.startable()
+	if len(waiting) == 0 || !m.takePermit() {
+		return false
+	}
+	m.start(waiting[0])
+	return true
+}
+
+func (m *Model) takePermit() bool {
+	if m.running == m.MaxCalls || !m.Shared.free(m) {
+		return false
+	}
+	m.running++
+	m.Shared.next = m.Now + m.Shared.Interval
+	return true
+}
+
+func (m *Model) start(e *Element) {
+	if e.phase == Ready {
+		m.stats.WaitingForRetry--
+		switch {
+		case e.attempts == 0: // it was restored
+		case e.byResult:
+			m.stats.RetriesOnResult++
+		default:
+			m.stats.RetriesOnError++
+		}
+	}
+	m.stats.Attempts++
+	if e.attempts++; e.attempts == 1 {
+		e.first = m.Now
+	}
+	e.last = m.Now
+	deadline := m.deadline(e)
+	m.enter(e, Running)
+	if end := m.Now + m.AttemptTimeout; m.AttemptTimeout > 0 && (deadline == Never || end < deadline) {
+		deadline, e.at = end, end
+	}
+	call := m.newCall(e, e.attempts, deadline)
+	m.note(Started, call.Key(), "")
+	if m.HoldNext {
+		m.HoldNext, m.Held = false, call
+	} else if e.AtOnce != nil && e.attempts == 1 {
+		m.Complete(call, *e.AtOnce)
+		if e.Twice {
+			m.stats.LateCompletions++
+		}
+	}
+}
+
+func (m *Model) newCall(e *Element, attempt int, deadline time.Duration) *Call {
+	e.call = &Call{Element: e, Attempt: attempt, At: m.Now, Deadline: deadline}
+	m.Calls = append(m.Calls, e.call)
+	return e.call
+}
+
+// Release lets go of the call in Held.
+func (m *Model) Release() {
+	inPlace := m.Held.Answered // law Q1: it is handled where it stands, among the starts
+	m.Held = nil
+	for _, mail := range m.mail { // T1: before the timers that came due meanwhile
+		mail()
+	}
+	m.mail = nil
+	for inPlace && m.Held == nil && !slices.ContainsFunc(m.startable(), m.isDue) && m.startOne() {
+	}
+	m.Fire()
+}
+
+// ---- End of an attempt
+
+// Complete is a completion by the user: the first one of the current attempt counts (law A2).
+func (m *Model) Complete(c *Call, o Outcome) {
+	late := c.Answered || c.Over
+	c.Answered = true
+	switch {
+	case late:
+		m.stats.LateCompletions++
+	case m.Held != nil:
+		m.mail = append(m.mail, func() { m.complete(c, o) })
+	default:
+		m.complete(c, o)
+	}
+}
+
+// Return is the return of a call that blocks: its permit is free, and its key.
+func (m *Model) Return(c *Call) {
+	c.returned = true
+	if m.running--; m.KeyOrder && !m.Ended {
+		m.mayStart(c.Element.Key)
+	}
+}
+
+func (m *Model) complete(c *Call, o Outcome) {
+	e := c.Element
+	e.at = Never
+	if c.Attempt > 0 {
+		if !m.Blocking {
+			m.running--
+		}
+		m.outcome(e, o)
+		return
+	}
+	if o.Err == "panic" { // the outcome of a handler is final (law A3)
+		o.Err = e.timeoutError("panic")
+	}
+	m.finish(e, o)
+}
+
+// outcome: retried as long as that is allowed, and the retry can start before the deadline (laws A4, A5).
+func (m *Model) outcome(e *Element, o Outcome) {
+	if o.Err != "" {
+		e.lastErr = o.Err
+	}
+	if m.Retries < 0 || !m.Again(o) {
+		m.finish(e, o)
+		return
+	}
+	if m.NoRetries || e.attempts > m.Retries {
+		m.stats.Exhausted++
+		if e.attempts <= m.Retries {
+			m.stats.CutByEndOfInput++
+		}
+		if o.Err == "" && m.ExhaustedAsFailure {
+			o.Err = "exhausted"
+		}
+		m.finish(e, o)
+		return
+	}
+	e.byResult = o.Err == ""
+	due := m.Now + m.Backoff(e.attempts)
+	past := due >= m.deadline(e)
+	m.enter(e, Backoff)
+	m.stats.WaitingForRetry++
+	switch {
+	case past && m.EarlyTimeout:
+		m.timeOut(e)
+	case past: // it waits for its deadline
+		e.at = m.deadline(e)
+	case due == m.Now:
+		m.ready(e)
+	default:
+		e.at = due
+	}
+}
+
+func (m *Model) ready(e *Element) {
+	if !slices.ContainsFunc(m.Queue, func(e *Element) bool { return e.phase == Ready }) {
+		m.readySince = m.Now
+	}
+	e.at = Never
+	m.enter(e, Ready)
+}
+
+// expire ends a call from the operator's side.
+func (m *Model) expire(c *Call, byTimeout bool) {
+	c.Over, c.Expired = true, byTimeout
+	blocks := m.Blocking || c.Attempt == 0
+	if blocks && m.HeedsContext { // it returns at once
+		c.Answered = true
+		m.stats.LateCompletions++
+	}
+	if c.Attempt > 0 && (!blocks || m.HeedsContext) {
+		c.returned = true
+		m.running--
+	}
+}
+
+// ---- End of an element
+
+func (m *Model) finish(e *Element, o Outcome) {
+	if o.Err != "" {
+		m.fail(e, o.Err)
+		return
+	}
+	e.results = o.Results
+	m.enter(e, Done)
+	if m.isFirst(e) {
+		m.leaveLane(e)
+	}
+}
+
+func (m *Model) fail(e *Element, err string) {
+	m.stats.Failures++
+	e.err = err
+	switch m.OnFailure {
+	case HandOver:
+		m.enter(e, Failing)
+		m.isFirst(e)
+	case Drop:
+		m.stats.Dropped++
+		m.note(Dropped, e.Name, "")
+		m.enter(e, Done)
+		m.leaveLane(e)
+	case FailRun:
+		m.stats.Failed++
+		m.enter(e, Done)
+		m.End(fmt.Sprintf("element %d attempts=%d elapsed=%v: %s", e.ID, e.attempts, m.Now-e.accepted, err))
+	}
+}
+
+// head is the place of what leaves next, or -1. Ordered: the oldest, if it is done. Unordered: what was done first before the first control
+// element, which nothing crosses (law Q1).
+func (m *Model) head() int {
+	head := -1
+	for i, e := range m.Queue {
+		if e.phase == Control && i == 0 {
+			return 0
+		}
+		if e.phase == Control || i > 0 && !m.Unordered {
+			return head
+		}
+		if e.phase == Done && !e.early && (head < 0 || e.order < m.Queue[head].order) {
+			head = i
+		}
+	}
+	return head
+}
+
+// emitOne emits one result. Those of an element leave one after the other; then it leaves its slot.
+func (m *Model) emitOne() bool {
+	i := m.head()
+	if i < 0 {
+		return false
+	}
+	e := m.Queue[i]
+	if e.phase == Control || len(e.results) > 0 {
+		if !m.OutOpen {
+			if m.Places == 0 {
+				return false
+			}
+			m.Places--
+		}
+		if e.phase == Control {
+			m.note(Emitted, e.Name, "")
+		} else {
+			m.stats.Emitted++
+			m.note(Emitted, e.results[0], "")
+			if e.results = e.results[1:]; len(e.results) > 0 {
+				return true
+			}
+		}
+	}
+	if e.phase == Done && e.err == "" {
+		m.stats.Completed++
+	}
+	m.Queue = slices.Delete(m.Queue, i, i+1)
+	return true
+}
+
+// End ends the operator: nothing is emitted any more, every context ends, and each element is accounted for (laws A1, F1).
+func (m *Model) End(err string) {
+	m.Ended, m.EndedAt = true, m.Now
+	m.discards = min(len(m.Source), m.ReadAhead) + 1
+	cut := 0
+	for _, e := range m.Queue {
+		switch {
+		case e.phase == Control || e.phase == Done && e.err != "":
+			continue
+		case e.phase == Done && len(e.results) == 0:
+			m.stats.Completed++
+			continue
+		case e.phase == Running || e.phase == Handling:
+			m.expire(e.call, false)
+		case e.phase == Backoff || e.phase == Ready:
+			m.stats.WaitingForRetry--
+		}
+		switch {
+		case e.phase == Failing && !m.ComeAgain:
+			m.stats.HandedOver++
+		case e.phase == Failing:
+			m.stats.Abandoned++
+		default:
+			m.stats.Abandoned++
+			e.err = err
+			cut++
+		}
+		if m.OnFailure == HandOver && !m.ComeAgain {
+			m.rest = append(m.rest, e)
+		}
+	}
+	m.Queue = nil
+	m.Err = err
+	if cut > 0 {
+		m.Err = fmt.Sprintf("%s, %d abandoned", err, cut)
+	}
+	if m.reading && err != "" {
+		m.Told = m.Err
+	}
+}
+
+// Stats are all numbers but the last error.
+func (m *Model) Stats() observe.Stats {
+	s := m.stats
+	s.Capacity, s.MaxCalls, s.Running = int64(m.Capacity), int64(min(m.Capacity, m.MaxCalls)), int64(m.running)
+	for _, e := range m.Queue {
+		if e.phase == Behind {
+			s.WaitingForKey++
+		}
+	}
+	s.InFlight = s.Accepted - s.Completed - s.Dropped - s.HandedOver - s.Failed - s.Abandoned // law A1
+	oldest := slices.IndexFunc(m.Queue, func(e *Element) bool { return !e.Control })
+	if s.InFlight > 0 && oldest >= 0 {
+		s.OldestAge = m.Now - m.Queue[oldest].accepted
+	}
+	if m.Ended {
+		for i, in := range m.Source {
+			if in != (Input{}) && !(in.Control && i < m.ahead) && (m.ReadAhead == 0 || s.Discarded < int64(m.discards)) {
+				s.Discarded++
+			}
+		}
+	}
+	return s
+}
