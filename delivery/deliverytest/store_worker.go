@@ -159,7 +159,8 @@ type sinkOf func(ms []message.Message[string])
 
 func (f sinkOf) PutAll(_ context.Context, ms []message.Message[string]) error { f(ms); return nil }
 
-// workerTakesBySlots checks that a worker leaves to others what it has no slot for.
+// workerTakesBySlots checks that a worker leaves to others what it has no slot for: at first all of that, and then all but two messages for each
+// slot that has become free, which it may expect to become free again at once.
 func workerTakesBySlots(b *storeBench) {
 	b.inspector()
 	const slots = 3
@@ -200,7 +201,7 @@ func workerTakesBySlots(b *storeBench) {
 				taken++
 			}
 		}
-		b.must(taken <= slots, "a worker with %d slots has taken %d messages, after %d were done", slots, taken, len(over))
+		b.must(taken <= slots+2*len(over), "a worker with %d slots has taken %d messages, after %d were done", slots, taken, len(over))
 		end <- struct{}{}
 		<-began
 		over[<-done] = true
