@@ -17,7 +17,7 @@ func TestDeadLettersOfNoQueue(t *testing.T) {
 	dir := t.TempDir()
 	engine, err := sqlite.Open(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
-	defer engine.Close() //nolint:errcheck // only read
+	defer engine.Close()
 	put := func(queue string) {
 		t.Helper()
 		require.NoError(t, engine.Put(t.Context(), queue, store.Message{Meta: message.Meta{ID: "17", LastError: "bank closed"}, Cause: store.Exhausted}))
