@@ -114,6 +114,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	if o, ok := op.(*asyncop.AsyncWaitOperator[IN, OUT]); ok { // what embeds one may not give it what Run receives
 		w.awaitRoom = o.AwaitRoom
 		w.puts = cmp.Or(w.Batch, int(max(defaultBatch, min(o.Stats().Capacity, maxPuts))))
+		w.Batch = cmp.Or(w.Batch, maxReceived)
 	}
 	w.puts = cmp.Or(w.puts, w.Batch, defaultBatch)
 	w.Batch = cmp.Or(w.Batch, defaultBatch)

@@ -13,14 +13,15 @@ import (
 
 // How many messages are received and put at once.
 const (
-	defaultBatch = 100
+	defaultBatch = 100    // of an operator that does not say how much it can take
+	maxReceived  = 1000   // a journey to the engine, which many share; they are handed to the operator after it
 	maxPuts      = 10_000 // the acknowledgement of a put costs a journey to the engine, which many share
 )
 
 // RunConfig are the settings of [Run]. A zero field has its default. Where several are given, a field has the last value that is not zero.
 type RunConfig struct {
-	// Batch is how many messages are received at once, and how many results are put into the sink at once, at most. By default Run receives 100
-	// at once, and puts as many as the operator has slots: 100 to 10,000. The sink gets the results at hand, so a result does not wait for
+	// Batch is how many messages are received at once, and how many results are put into the sink at once, at most. By default Run receives up
+	// to 1,000 at once, and puts as many as the operator has slots: 100 to 10,000. The sink gets the results at hand, so a result does not wait for
 	// others; as many results may wait for the sink. Run receives only as many messages as the operator has free slots, and two for each slot that
 	// has become free since it asked last, so a worker does not keep messages from others that it cannot process.
 	Batch int

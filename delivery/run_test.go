@@ -1266,20 +1266,29 @@ func TestErrorsThatBreak(t *testing.T) {
 	})
 }
 
-// A sink whose puts take long gets what has come meanwhile, up to the operator's slots: else the puts are the limit of the worker.
-func TestRunPutsAsManyAsTheOperatorHasSlots(t *testing.T) {
-	for slots, want := range map[int]int{10: 100, 1000: 1000} {
-		synctest.Test(t, func(t *testing.T) {
-			var sizes []int
-			sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
-				sizes = append(sizes, len(ms))
-				time.Sleep(time.Second)
-				return nil
-			})
-			op := asyncop.UnorderedWait(asyncop.Blocking(itoa), time.Hour, slots, asyncop.WithLogger(quiet), asyncop.WithFailureSink(taken))
-			_, err := delivery.Run(t.Context(), newList(5000, false), op, sink, silently)
+// asked is a source that notes how many messages it was asked for.
+type asked struct {
+	*list
+	ns []int
+}
+
+func (a *asked) Receive(ctx context.Context, n int) ([]message.Message[int], error) {
+	a.ns = append(a.ns, n)
+	return a.list.Receive(ctx, n)
+}
+
+// A Receive is a journey to the engine, which many messages share; what would have no slot stays there.
+func TestRunReceivesAsManyAsTheOperatorHasFreeSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for slots, want := range map[int]int{10: 10, 500: 500, 5000: 1000} {
+			source := &asked{list: newList(6000, false)}
+			op := asyncop.UnorderedWait(asyncop.Blocking(slow), 0, slots, asyncop.WithLogger(quiet), asyncop.WithFailureSink(taken))
+			summary, err := delivery.Run(t.Context(), source, op, &collected{}, silently)
 			require.NoError(t, err)
-			require.Equal(t, want, slices.Max(sizes), sizes)
-		})
-	}
+			require.Equal(t, 6000, summary.Acknowledged)
+			require.Equal(t, want, source.ns[0], "%d slots", slots)
+			require.LessOrEqual(t, slices.Max(source.ns), max(want, 2*slots), "%d slots", slots)
+			require.LessOrEqual(t, slices.Max(source.ns), 1000)
+		}
+	})
 }
