@@ -68,7 +68,7 @@ func TestHonorPushbackWithMore(t *testing.T) {
 func TestJitterSparesPushback(t *testing.T) {
 	p := strategies.ReasonAware(say(allowing), strategies.HonorPushback(strategies.BestEffort[string]())).
 		WithJitter(strategies.FullJitter)
-	now := decision.Situation{Random: rand.New(rand.NewPCG(1, 2))}
+	now := &decision.Situation{Random: rand.New(rand.NewPCG(1, 2))}
 	for range 100 {
 		a := failedAttempt(1)
 		a.Err = predicates.WithPushback(a.Err, time.Second)
@@ -82,7 +82,7 @@ func TestPolicyHeedsPushback(t *testing.T) {
 	decideOn := func(p *strategies.Policy[string], demand time.Duration) decision.Decision {
 		a := failedAttempt(1)
 		a.Err = predicates.WithPushback(a.Err, demand)
-		return p.Steps().Decide(t.Context(), a, decision.Situation{})
+		return p.Steps().Decide(t.Context(), a, &decision.Situation{})
 	}
 	for name, s := range map[string]strategies.ReasonStrategy[string]{
 		"none":        nil,

@@ -68,7 +68,7 @@ func TestPolicyOfAFLIPStrategyLosesNothing(t *testing.T) {
 		}
 		got := decision.Decision{Err: a.Err}
 		if policy.Steps().Considers(a.Err) {
-			got = policy.Steps().Decide(context.Background(), a, decision.Situation{Finishing: finishing})
+			got = policy.Steps().Decide(context.Background(), a, &decision.Situation{Finishing: finishing})
 		}
 		if got.Before != nil || got.Verdict != want.Verdict || got.Reason != want.Reason || got.Delay != want.Delay ||
 			got.Capped != want.Capped || !errors.Is(got.Err, want.Err) {
@@ -85,7 +85,7 @@ func TestPolicyOfReadsThePredicateOnce(t *testing.T) {
 	s := &counting{}
 	p := strategies.PolicyOf[string](s)
 	for n := range 5 {
-		p.Steps().Decide(t.Context(), failedAttempt(n+1), decision.Situation{})
+		p.Steps().Decide(t.Context(), failedAttempt(n+1), &decision.Situation{})
 	}
 	assert.Equal(t, 1, s.read)
 }
@@ -174,8 +174,8 @@ func TestWhatEmbedsAPolicy(t *testing.T) {
 			func() { strategies.PolicyOf(r) })
 	}
 	policy := strategies.PolicyOf[string](thrice{once{aware}})
-	assert.Equal(t, decision.Retried, policy.Steps().Decide(t.Context(), failedAttempt(3), decision.Situation{}).Verdict)
-	assert.Equal(t, decision.Refused, policy.Steps().Decide(t.Context(), failedAttempt(4), decision.Situation{}).Verdict)
+	assert.Equal(t, decision.Retried, policy.Steps().Decide(t.Context(), failedAttempt(3), &decision.Situation{}).Verdict)
+	assert.Equal(t, decision.Refused, policy.Steps().Decide(t.Context(), failedAttempt(4), &decision.Situation{}).Verdict)
 }
 
 type once struct{ *strategies.Policy[string] }
@@ -197,9 +197,9 @@ func TestPolicyBuildersReturnCopies(t *testing.T) {
 	assert.True(t, bare.Steps().Considers(nil))
 	assert.False(t, full.Steps().Considers(nil))
 	for range 3 {
-		assert.Equal(t, decision.Retried, bare.Steps().Decide(t.Context(), failedAttempt(1), decision.Situation{Waiting: 5}).Verdict)
+		assert.Equal(t, decision.Retried, bare.Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: 5}).Verdict)
 	}
-	assert.Equal(t, decision.TooManyWaiting, full.Steps().Decide(t.Context(), failedAttempt(1), decision.Situation{Waiting: 5}).Verdict)
+	assert.Equal(t, decision.TooManyWaiting, full.Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: 5}).Verdict)
 }
 
 // R7: false by default, per operator, per element. The element's own word counts.
@@ -265,7 +265,7 @@ func TestOverridingASingleReason(t *testing.T) {
 	for r, want := range map[predicates.Reason]decision.Verdict{
 		predicates.CircuitBreakerOpen: decision.Refused, allowing: decision.Retried, forbidden: decision.Refused,
 	} {
-		d := strategies.ReasonAware(say(r), s).Steps().Decide(t.Context(), failedAttempt(1), decision.Situation{})
+		d := strategies.ReasonAware(say(r), s).Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{})
 		assert.Equal(t, want, d.Verdict, "%v", r)
 	}
 }
@@ -291,7 +291,7 @@ func TestPolicyOfJoinedErrors(t *testing.T) {
 	policy := strategies.ReasonAware(own, nil)
 	verdict := func(p *strategies.Policy[string], err error) (decision.Verdict, predicates.Stage) {
 		a := &attempt{Number: 1, Err: err, Remaining: decision.NoDeadline, Idempotent: p.Steps().IsIdempotent("x")}
-		return p.Steps().Decide(t.Context(), a, decision.Situation{}).Verdict, a.Stage
+		return p.Steps().Decide(t.Context(), a, &decision.Situation{}).Verdict, a.Stage
 	}
 	for name, tt := range map[string]struct {
 		policy *strategies.Policy[string]

@@ -110,7 +110,8 @@ type Situation struct {
 	Random    *rand.Rand // for jitter; nil: none is applied
 
 	MayRetry func() bool            // takes a retry out of a budget; nil: there is none
-	Found    func() (isOutage bool) // called when the reason is known; an outage takes no budget; nil: nobody wants to know
+	Outage   bool                   // the attempt met one: it takes no budget
+	Found    func() (isOutage bool) // called when the reason is known, and sets Outage; nil: nobody wants to know
 	Context  func() context.Context // of the question to the strategy; nil: that of Decide
 
 	Beside bool    // a strategy that may block is not asked: the verdict is Asked

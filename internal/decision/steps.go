@@ -68,9 +68,9 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 //
 // Decide is called for outcomes that Considers. It fills in a.Reason and a.Stage; the caller fills in a.Idempotent and a.Remaining, as of now. A panic of user code makes the
 // verdict Failed; the caller handles runtime.Goexit.
-func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now Situation) (d Decision) {
+func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now *Situation) (d Decision) {
 	if now.Answer != nil {
-		return p.conclude(a, now.Answer.Action, now.Answer.Err, &now)
+		return p.conclude(a, now.Answer.Action, now.Answer.Err, now)
 	}
 	found := false
 	defer func() {
@@ -89,8 +89,8 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 		a.Reason = r
 	}
 	found = true
-	if now.Found != nil && now.Found() {
-		now.MayRetry = nil
+	if now.Found != nil {
+		now.Outage = now.Found()
 	}
 	if a.Reason.IsZero() || a.Reason.IsRejection() {
 		return Decision{Reason: a.Reason, Err: a.Err}
@@ -102,7 +102,7 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 	case now.Finishing && !p.ByAttempts:
 		return Decision{Verdict: Finishing, Reason: a.Reason, Err: a.Err}
 	case a.Reason.AlwaysRetry():
-		return p.conclude(a, Action{Retry: true, Delay: ControlledBackoff(a.Retries())}, nil, &now)
+		return p.conclude(a, Action{Retry: true, Delay: ControlledBackoff(a.Retries())}, nil, now)
 	case now.Beside && !p.AtOnce:
 		return Decision{Verdict: Asked, Reason: a.Reason, Err: a.Err}
 	}
@@ -110,7 +110,7 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 		ctx = now.Context()
 	}
 	action, err := p.Strategy(ctx, a)
-	return p.conclude(a, action, err, &now)
+	return p.conclude(a, action, err, now)
 }
 
 // isTracked reports whether the servers of a call recognise its requests when they come again (law X1): its attempt knows,
@@ -169,7 +169,7 @@ func (p *Steps[OUT]) conclude(a *predicates.Attempt[OUT], action Action, err err
 	switch isCapped := delay >= a.Remaining; { // law A5
 	case isCapped:
 		delay, d.Capped = max(0, a.Remaining), true
-	case !always && now.MayRetry != nil && !now.MayRetry():
+	case !always && !now.Outage && now.MayRetry != nil && !now.MayRetry():
 		d.Verdict, d.Demanded = OverBudget, 0
 		return d
 	}

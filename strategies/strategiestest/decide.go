@@ -59,7 +59,7 @@ func Decide[OUT any](strategy strategies.Retry[OUT], a predicates.Attempt[OUT]) 
 	if !policy.Considers(a.Err) {
 		return Decision{Stage: a.Stage, Err: a.Err}
 	}
-	d := policy.Decide(context.Background(), &a, decision.Situation{})
+	d := policy.Decide(context.Background(), &a, &decision.Situation{})
 	made := Decision{Delay: max(d.Delay, d.Demanded), Reason: d.Reason, Stage: a.Stage, Before: d.Before, Err: d.Err}
 	if d.Verdict == decision.Retried {
 		made.Retry, made.Late = !d.Capped, d.Capped

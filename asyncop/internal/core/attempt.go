@@ -254,6 +254,7 @@ func (g *Machine[IN, OUT]) hear(s *Slot[IN, OUT], err error, reason predicates.R
 	if g.heard == nil {
 		return false
 	}
+	g.refresh()
 	return g.heard(s, gate.Outcome{Err: err, Reason: reason, Pushback: pushback, Ignored: s.phase == preparing})
 }
 
@@ -370,26 +371,21 @@ type judging[OUT any] struct {
 // decide shows the outcome that is judged to the policy, which says what follows. A strategy that may block is asked elsewhere; then decide
 // is called again, with its answer. An outage takes nothing out of the budget for retries.
 func (g *Machine[IN, OUT]) decide(s *Slot[IN, OUT], v *predicates.Attempt[OUT], answer *decision.Answer) {
-	if g.looksClosely {
+	if g.looksClosely { // else only the number and the outcome count, and backOff looks at the clock before it says that a retry is too late
 		g.tick()
-	} else {
-		g.refresh()
 	}
 	v.Remaining, v.Elapsed = decision.NoDeadline, g.now-s.accepted
 	if s.due != Never {
 		v.Remaining = max(0, s.due-g.now)
 	}
-	j, now := &g.judging, g.situation
-	now.Finishing, now.Waiting, now.Answer = g.noRetries, int(g.state.Stats.WaitingForRetry), answer
-	if j.outage {
-		now.MayRetry = nil
-	}
+	j, now := &g.judging, &g.situation
+	now.Finishing, now.Waiting, now.Answer, now.Outage = g.noRetries, int(g.state.Stats.WaitingForRetry), answer, j.outage
 	g.calling(s, g.resumes.judge)
 	if g.looksClosely && answer == nil {
 		v.Idempotent = g.Policy.IsIdempotent(v.Input)
 	}
 	d := g.Policy.Decide(g.Host.Life, v, now)
-	g.user.after = nil
+	g.user.after, now.Answer = nil, nil
 	if answer == nil {
 		// What the policy has found out about the outcome counts now: the deadline of s may come next, or this is its end.
 		s.doubts(v.Reason, v.Stage, j.tracked)

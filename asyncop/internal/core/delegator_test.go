@@ -70,7 +70,7 @@ func delegatorOf[OUT any](s strategies.Retry[OUT], source rand.Source) delegator
 // decide asks the policy as the core does, about an element without deadline.
 func decide(d *delegator[int], attempts int, results []int, err error, final bool) decision.Decision {
 	d.view = predicates.Attempt[int]{Number: attempts, Results: results, Err: err, Remaining: decision.NoDeadline}
-	return d.policy.Decide(context.Background(), &d.view, decision.Situation{Finishing: final, Random: d.random})
+	return d.policy.Decide(context.Background(), &d.view, &decision.Situation{Finishing: final, Random: d.random})
 }
 
 // Without a predicate there is no retry, and nothing is asked per element.

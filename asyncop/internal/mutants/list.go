@@ -297,8 +297,8 @@ var mutants = []mutant{
 	},
 	{
 		"a strategy does not know that the input has ended", "A5", "core/attempt.go",
-		`now.Answer = g.noRetries,`,
-		`now.Answer = false,`,
+		`now.Outage = g.noRetries,`,
+		`now.Outage = false,`,
 	},
 	{
 		"an outcome that asks for a retry leaves no doubt", "X1", "core/attempt.go",
