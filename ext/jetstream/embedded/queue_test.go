@@ -554,8 +554,11 @@ func TestADelayOverARestartOfTheServer(t *testing.T) {
 	publish(t, js, stream, values...)
 	s := newSource(t, js, stream, time.Minute)
 	due := map[string]time.Time{}
-	for i := range values {
-		m := one(t, s)
+	var ms []message.Message[string]
+	for range values { // all of them, before the first one can come again
+		ms = append(ms, one(t, s))
+	}
+	for i, m := range ms {
 		d := 1500*time.Millisecond + time.Duration(i)*37*time.Millisecond
 		due[m.Value] = time.Now().Add(d)
 		m.Nack(d)
