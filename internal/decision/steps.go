@@ -66,9 +66,9 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 // Only step 4 may block. An operator that cannot wait sets now.Beside: then the verdict is [Asked] before step 4, the operator
 // calls Ask elsewhere, and Decide again with the answer, for the steps that are left.
 //
-// Decide is called for outcomes that Considers. It fills in a.Reason and a.Stage; the caller fills in a.Idempotent and a.Remaining, as of its last
-// look at the clock: it looks again before it makes a retry. A panic of user code makes the
-// verdict Failed; the caller handles runtime.Goexit.
+// Decide is called for outcomes that Considers. It fills in a.Reason and a.Stage; the caller fills in a.Idempotent and a.Remaining. That may be as
+// of an earlier look at the clock, if the caller looks again before it makes a retry. A panic of user code makes the verdict Failed; the caller
+// handles runtime.Goexit.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now *Situation) (d Decision) {
 	if now.Answer != nil {
 		return p.conclude(a, now.Answer.Action, now.Answer.Err, now)
