@@ -20,6 +20,7 @@ import (
 	weirjs "github.com/weirflow/weir/ext/jetstream"
 	"github.com/weirflow/weir/ext/jetstream/embedded"
 	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
+	"github.com/weirflow/weir/internal/testing/child"
 	"github.com/weirflow/weir/internal/testing/storebench"
 )
 
@@ -86,17 +87,18 @@ func clusterOfThree() (*jetStream, error) {
 	return e.begin(err)
 }
 
-// begin makes the streams.
+// begin makes the streams, once the servers know each other.
 func (e *jetStream) begin(err error) (*jetStream, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for _, name := range []string{"in", "out"} {
 		if err == nil {
-			_, err = e.js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: []string{name}, Replicas: e.replicas})
+			config := jetstream.StreamConfig{Name: name, Subjects: []string{name}, Replicas: e.replicas}
+			_, err = child.Again(ctx, func(ctx context.Context) (jetstream.Stream, error) { return e.js.CreateOrUpdateStream(ctx, config) })
 		}
 	}
 	if err == nil {
-		_, err = e.consumer(ctx)
+		_, err = child.Again(ctx, e.consumer)
 	}
 	if err != nil {
 		return nil, errors.Join(err, e.close())

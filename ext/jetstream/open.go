@@ -86,8 +86,8 @@ const (
 )
 
 // Open opens the engine on the servers at an address, such as nats://127.0.0.1:4222, several with commas. It makes the stream if it is missing,
-// and logs what it has made. It waits for up to five minutes for servers that are unavailable or lack a leader; a refusal is an error at once.
-// The engine has a single connection.
+// and logs what it has made. It waits for up to five minutes for servers that are unavailable, lack a leader or have not heard of all others yet;
+// a refusal is an error at once. The engine has a single connection.
 func Open(ctx context.Context, address string, config ...Config) (*Engine, error) {
 	set := configOf(config)
 	connect := append([]nats.Option{nats.Name("weir"), nats.MaxReconnects(-1)}, set.Connection...)
@@ -154,6 +154,9 @@ func (set *Config) again(ctx context.Context, f func(ctx context.Context) error)
 	}
 }
 
+// noPeers is the code of a server that finds no place for the replicas of a stream, for one of many reasons.
+const noPeers = 10005
+
 // passing says that an error of a start may go away by itself.
 func passing(err error) bool {
 	api, refused := errors.AsType[*jetstream.APIError](err)
@@ -164,6 +167,8 @@ func passing(err error) bool {
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
 		errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, errDoesNotFit):
 		return false
+	case refused && api.ErrorCode == noPeers: // of servers that have been restarted, and have not heard of all others
+		return strings.Contains(api.Description, "peer offline") || strings.Contains(api.Description, "miscellaneous")
 	case refused:
 		return api.Code == 503 && api.ErrorCode != jetstream.JSErrCodeJetStreamNotEnabled && api.ErrorCode != jetstream.JSErrCodeJetStreamNotEnabledForAccount
 	}

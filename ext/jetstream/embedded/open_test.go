@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	weirjs "github.com/weirflow/weir/ext/jetstream"
+	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
@@ -111,6 +113,47 @@ func TestOpenWhileServersAreAway(t *testing.T) {
 	}
 	start(t, t.TempDir(), listening(address))
 	require.NoError(t, <-opened)
+}
+
+// Servers that have been restarted find no place for three replicas before they have heard of the third.
+func TestOpenWhileAServerIsUnknown(t *testing.T) {
+	t.Parallel()
+	cluster, _ := startCluster(t, clustertest.Config{Servers: 3})
+	for i := range 3 {
+		require.NoError(t, cluster.Kill(i))
+	}
+	for i := range 2 {
+		require.NoError(t, cluster.Restart(i))
+	}
+	log := make(logged, 100)
+	opened := make(chan error, 1)
+	go func() {
+		e, err := weirjs.Open(bounded(t), cluster.URL(), weirjs.Config{Replicas: 3, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		if err == nil {
+			err = e.Close()
+		}
+		opened <- err
+	}()
+	for waits := false; !waits; {
+		select {
+		case line := <-log:
+			waits = strings.Contains(line, "no suitable peers") && strings.Contains(line, "retrying")
+		case err := <-opened:
+			require.FailNow(t, "it does not wait", err)
+		}
+	}
+	require.NoError(t, cluster.Restart(2))
+	require.NoError(t, <-opened)
+	_, err := weirjs.Open(bounded(t), cluster.URL(), weirjs.Config{Stream: "five", Replicas: 5, Logger: quiet()})
+	require.ErrorContains(t, err, "no suitable peers", "a cluster of three never has five places")
+}
+
+// logged has the lines of a log.
+type logged chan string
+
+func (l logged) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
 }
 
 func TestOpenWithTheWrongPassword(t *testing.T) {
