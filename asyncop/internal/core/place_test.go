@@ -2,8 +2,12 @@ package core
 
 import (
 	"sync"
+	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/gate"
 )
 
@@ -76,6 +80,43 @@ func (door) MayRetry(time.Time) bool                             { return true }
 func (door) Settle(time.Time, bool)                              {}
 func (door) Leave()                                              {}
 func (door) Closed(time.Time, *gate.Late) (error, time.Duration) { return nil, 0 }
+
+// ear is a place that writes down when it hears.
+type ear struct {
+	door
+	heard []time.Time
+}
+
+func (e *ear) Heard(now time.Time, _ *gate.Outcome) bool {
+	e.heard = append(e.heard, now)
+	return false
+}
+
+// A backend hears of a call that has blocked the loop at the end of the call.
+func TestBackendHearsAtTheEndOfACall(t *testing.T) {
+	for name, outcome := range map[string]func(a *call.Attempt[string]){
+		"result": func(a *call.Attempt[string]) { a.Complete("done") },
+		"error":  func(a *call.Attempt[string]) { a.CompleteExceptionally(errBroken) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := &ear{door: door{newHouse(9)}}
+			r := newRig(t, nil, func(c *setup) { c.Host.Place = e })
+			var ended []time.Time
+			r.answer = func(_ string, a *call.Attempt[string]) error {
+				r.clock.at = r.clock.at.Add(time.Second)
+				ended = append(ended, r.clock.at)
+				outcome(a)
+				return nil
+			}
+			r.Turn()
+			r.feed("a b c")
+			r.idle()
+			require.Len(t, ended, 3)
+			require.Equal(t, ended, e.heard)
+			r.end()
+		})
+	}
+}
 
 // share makes the calls of the rig need a permit of h.
 func (r *rig) share(h *house) {

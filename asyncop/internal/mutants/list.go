@@ -386,6 +386,12 @@ var mutants = []mutant{
 		`	return true`,
 	},
 	{
+		"a backend hears of a call with the time of its start", "B4", "core/attempt.go",
+		`	g.refresh()
+	return g.heard(`,
+		`	return g.heard(`,
+	},
+	{
 		"a member of a batch does not count for the outcome of its call", "B2", "core/feature_backend.go",
 		`	b.call.Left++
 `,
