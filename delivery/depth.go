@@ -50,7 +50,7 @@ func (d *depth) admit(ctx context.Context, n int) error {
 		d.room, d.counted = d.limit-c.Messages, d.clock.Now()
 	}
 	if n > d.room {
-		return fmt.Errorf("%w: it has %d messages, at most %d are allowed (MaxDepth)", store.ErrFull, d.limit-d.room, d.limit)
+		return fmt.Errorf("%w: it has %d of the %d messages that are allowed (MaxDepth)", store.ErrFull, d.limit-d.room, d.limit)
 	}
 	d.room -= n
 	return nil
