@@ -23,7 +23,7 @@ type RunConfig struct {
 	// Batch is how many messages are received at once, and how many results are put into the sink at once, at most. By default Run receives up
 	// to 1,000 at once, and puts as many as the operator has slots: 100 to 10,000. The sink gets the results at hand, so a result does not wait for
 	// others; as many results may wait for the sink. Run receives only as many messages as the operator has free slots, and two for each slot that
-	// has become free since it asked last, so a worker does not keep messages from others that it cannot process.
+	// became free while it received the last ones, so a worker does not keep messages from others that it cannot process.
 	Batch int
 
 	// Drain is how long Run finishes its messages after its context has ended; the default is 20 s. Messages that are not done then are given

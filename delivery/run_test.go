@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -1267,6 +1268,23 @@ func TestErrorsThatBreak(t *testing.T) {
 }
 
 // asked is a source that notes how many messages it was asked for.
+func TestRunPutsAsManyAsTheOperatorHasSlots(t *testing.T) {
+	for slots, want := range map[int]int{10: 100, 1000: 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			var sizes []int
+			sink := sinkFunc(func(_ context.Context, ms []message.Message[string]) error {
+				sizes = append(sizes, len(ms))
+				time.Sleep(time.Second)
+				return nil
+			})
+			op := asyncop.UnorderedWait(asyncop.Blocking(itoa), time.Hour, slots, asyncop.WithLogger(quiet), asyncop.WithFailureSink(taken))
+			_, err := delivery.Run(t.Context(), newList(5000, false), op, sink, silently)
+			require.NoError(t, err)
+			require.Equal(t, want, slices.Max(sizes), sizes)
+		})
+	}
+}
+
 type asked struct {
 	*list
 	ns []int
@@ -1275,6 +1293,63 @@ type asked struct {
 func (a *asked) Receive(ctx context.Context, n int) ([]message.Message[int], error) {
 	a.ns = append(a.ns, n)
 	return a.list.Receive(ctx, n)
+}
+
+// Regression: the messages that Run passed on kept slots busy that counted as free ones, and each Receive asked for more than the one before.
+func TestRunHoldsFewMessagesWhenTheServiceBecomesSlow(t *testing.T) {
+	const (
+		slots   = 100
+		journey = 10 * time.Millisecond // of a Receive
+		fast    = 5 * time.Millisecond  // a call
+	)
+	meanwhile := int(slots * journey / fast) // calls end during a Receive
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		source := &distant{list: newList(100_000, false), journey: journey}
+		var isSlow atomic.Bool
+		var ended atomic.Int64
+		call := asyncop.Blocking(func(ctx context.Context, i int) (string, error) {
+			wait := fast/2 + fast*time.Duration(i%11)/10
+			if isSlow.Load() {
+				wait = time.Minute
+			}
+			select {
+			case <-time.After(wait):
+				ended.Add(1)
+			case <-ctx.Done():
+			}
+			return itoa(ctx, i)
+		})
+		op := asyncop.UnorderedWait(call, 0, slots, asyncop.WithLogger(quiet), asyncop.WithFailureSink(taken))
+		over := make(chan error, 1)
+		go func() {
+			_, err := delivery.Run(ctx, source, op, &collected{}, delivery.RunConfig{Logger: quiet, Drain: -1})
+			over <- err
+		}()
+		time.Sleep(2 * time.Second)
+		done := ended.Load()
+		isSlow.Store(true)
+		time.Sleep(time.Second)
+		held := source.came.Load() - ended.Load()
+		cancel()
+		require.NoError(t, <-over)
+		require.Greater(t, done, int64(2*time.Second/fast)*slots*7/10, "the service was busy")
+		require.LessOrEqual(t, held, int64(slots+3*meanwhile))
+	})
+}
+
+// distant is a list on the other side of a network.
+type distant struct {
+	*list
+	journey time.Duration
+	came    atomic.Int64
+}
+
+func (d *distant) Receive(ctx context.Context, n int) ([]message.Message[int], error) {
+	time.Sleep(d.journey)
+	ms, err := d.list.Receive(ctx, n)
+	d.came.Add(int64(len(ms)))
+	return ms, err
 }
 
 // A Receive is a journey to the engine, which many messages share; what would have no slot stays there.

@@ -91,7 +91,11 @@ type inlet[T any] struct {
 	until  atomic.Uint64 // tail may go there, and each value has a slot; an older one is lower
 	ahead  atomic.Int64  // values without one that may be put before
 
-	offered, brought uint64 // until and tail when room was awaited last; the feeder's
+	// The feeder's.
+	offered, brought uint64 // until and tail when room was awaited last
+	before           uint64 // tail when it was awaited the time before
+	freed            int    // slots that became free from then until the first value came
+	isEmptyHanded    bool   // none has come since
 }
 
 func newInlet[T any](places int) inlet[T] {
@@ -100,6 +104,9 @@ func newInlet[T any](places int) inlet[T] {
 
 // put waits for a place for v; false: nothing is taken any more. The caller wakes the loop.
 func (i *inlet[T]) put(v T, m call.Message) bool {
+	if i.isEmptyHanded {
+		i.isEmptyHanded, i.freed = false, int(i.until.Load()-i.offered) //nolint:gosec // counts that are close to each other
+	}
 	for !i.ring.stopped.Load() {
 		if i.ring.put(v, m) {
 			return true
@@ -132,17 +139,16 @@ func (i *inlet[T]) room() int {
 }
 
 // awaitRoom waits until there is a slot for a value, and returns for how many; 0: nothing is taken any more, or ctx has ended. Called by
-// the goroutine that puts. While values are brought, slots become free: it adds twice as many as have since the last time, but not if
-// fewer values came.
+// the goroutine that puts. While values are fetched, slots become free: it adds twice as many as did the last time, but not if fewer
+// values came then and the time before. What becomes free while they are put does not count: they would keep each other busy, and their number would grow.
 func (i *inlet[T]) awaitRoom(ctx context.Context) int {
-	until, tail := i.until.Load(), i.ring.tail.Load()
-	freed, brought := int(until-i.offered), int(tail-i.brought) //nolint:gosec // counts that are close to each other
-	ahead := max(0, min(freed, brought))
-	i.ahead.Store(int64(ahead)) // as many come at once at least
+	tail := i.ring.tail.Load()
+	ahead := max(0, min(i.freed, int(tail-i.before))) //nolint:gosec // counts that are close to each other
+	i.ahead.Store(int64(ahead))                        // as many come at once at least
 	defer context.AfterFunc(ctx, i.feeder.WakeUp)()
 	for !i.ring.stopped.Load() && ctx.Err() == nil {
 		if room := i.room(); room+ahead > 0 {
-			i.offered, i.brought = i.until.Load(), tail
+			i.offered, i.before, i.brought, i.freed, i.isEmptyHanded = i.until.Load(), i.brought, tail, 0, true
 			return room + 2*ahead
 		}
 		i.feeder.Sleep(func() bool { return !i.mayBring() && !i.ring.stopped.Load() && ctx.Err() == nil })

@@ -103,30 +103,31 @@ func TestLoopIsWokenAgain(t *testing.T) {
 	}
 }
 
-// Values are brought for free slots, and for as many as become free meanwhile, if as many were there.
+// Values are brought for free slots, and for as many as become free before the first comes, if as many came.
 func TestRoomForWhatIsBrought(t *testing.T) {
 	const slots = 10
-	for name, of := range map[string]struct{ brought, ended, want int }{
-		"nothing ends":                 {10, 0, 0},
-		"some end":                     {10, 4, 4 + 2*4},
-		"all end":                      {10, 10, 10 + 2*10},
-		"few were there":               {1, 1, 10 + 2*1},
-		"few were there, and many end": {2, 8, 8 + 2*2},
-		"the run ends":                 {10, -10, 0},
+	for name, of := range map[string]struct{ busy, brought, freed, later, want int }{
+		"nothing ends":                {0, 10, 0, 0, 0},
+		"some end":                    {4, 10, 4, 0, 2 * 4},
+		"some end while others enter": {4, 10, 4, 3, 3 + 2*4},
+		"all end":                     {9, 10, 9, 0, 2 * 9},
+		"all end while others enter":  {0, 10, 0, 10, 10},
+		"few come":                    {5, 1, 5, 0, 9 + 2*1},
+		"none comes":                  {5, 0, 5, 0, 10},
+		"the run ends":                {0, 10, 0, -10, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := newInlet[int](64)
-			busy := 0
-			if of.ended > of.brought {
-				busy = slots - of.brought
-			}
-			in.offer(slots - busy)
-			require.Equal(t, slots-busy, in.awaitRoom(t.Context()))
+			room := slots - of.busy
+			in.offer(room)
+			require.Equal(t, room, in.awaitRoom(t.Context()))
+			room += of.freed
+			in.offer(room)
 			for i := range of.brought {
 				require.True(t, in.put(i, call.Message{}))
 				in.take()
 			}
-			in.offer(max(0, slots-busy-of.brought+of.ended))
+			in.offer(max(0, room-of.brought+of.later))
 			ended, cancel := context.WithCancel(t.Context())
 			if of.want == 0 {
 				cancel()
