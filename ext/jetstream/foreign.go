@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/headers"
+	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/message"
@@ -153,12 +154,25 @@ func (f *foreign) take(ctx context.Context, limit, room int, lease time.Duration
 		}
 	}
 	came, err := f.collect(ctx, limit, room)
-	for _, m := range came {
-		l, suspect, notRead := f.hold(ctx, m)
-		if notRead == nil && !suspect {
+	looks := make([]look, len(came))
+	var again []int // what was noted of them is asked for, at once: their leases go on
+	for i, m := range came {
+		l := &looks[i]
+		if l.at, l.err = m.Metadata(); l.err == nil && l.at.NumDelivered > 1 {
+			again = append(again, i)
+		}
+	}
+	parallel.Do(len(again), func(i int) {
+		l := &looks[again[i]]
+		l.provider, l.choice, l.err = f.chosen(ctx, l.at.Sequence.Stream)
+	})
+	for i, m := range came {
+		if err = errors.Join(err, looks[i].err); looks[i].err != nil {
+			continue // it comes again
+		}
+		if l, suspect := f.hold(m, &looks[i]); !suspect {
 			taken = append(taken, l)
 		}
-		err = errors.Join(err, notRead)
 	}
 	if err != nil {
 		return taken, f.failed(ctx, err)
@@ -242,23 +256,23 @@ func (f *foreign) failed(ctx context.Context, err error) error {
 	return fmt.Errorf("jetstream: consumer %s: %w", f.name(), err)
 }
 
+// look is what is known of a message that has come.
+type look struct {
+	at       *nats.MsgMetadata
+	provider string
+	choice   uint64
+	err      error
+}
+
 // hold notes a message, and returns it, unless it is a suspect: that waits until it can be alone.
-func (f *foreign) hold(ctx context.Context, m arrival) (l store.Leased, suspect bool, err error) {
-	at, err := m.Metadata()
-	if err != nil {
-		return l, false, err
-	}
+func (f *foreign) hold(m arrival, known *look) (l store.Leased, suspect bool) {
+	at := known.at
 	seq := at.Sequence.Stream
 	l = store.Leased{Foreign: true, Lease: store.Lease{Queue: f.queue, Entry: f.Stream + "/" + strconv.FormatUint(seq, 10), Fence: at.NumDelivered}}
 	l.Meta, l.Schema, l.Damage = headers.Read(m.Header, m.Subject, at.Stream, seq)
 	l.Payload = m.Data
-	h := &theirs{msg: m.Msg, leased: m.at, fence: at.NumDelivered}
-	if at.NumDelivered > 1 {
-		if h.provider, h.choice, err = f.chosen(ctx, seq); err != nil {
-			return l, false, err // it comes again
-		}
-		l.Meta.Provider = cmp.Or(h.provider, l.Meta.Provider)
-	}
+	h := &theirs{msg: m.Msg, leased: m.at, fence: at.NumDelivered, provider: known.provider, choice: known.choice}
+	l.Meta.Provider = cmp.Or(h.provider, l.Meta.Provider)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.held[seq] = h
@@ -268,7 +282,7 @@ func (f *foreign) hold(ctx context.Context, m arrival) (l store.Leased, suspect 
 	if suspect = l.Lapses > 0; suspect {
 		f.suspects[seq] = l
 	}
-	return l, suspect, nil
+	return l, suspect
 }
 
 // noteGivenBack notes that this process gives a message back: it has not killed it. Called with mu held.

@@ -60,13 +60,37 @@ func TestAForeignLeaseBeginsBeforeItIsLookedAt(t *testing.T) {
 			t.Fatal(taken, err)
 		}
 		both := []store.Lease{{Queue: "q", Entry: "F/1", Fence: 2}, {Queue: "q", Entry: "F/2", Fence: 2}}
-		time.Sleep(5*time.Second - 1)
+		time.Sleep(10*time.Second - 1)
 		if _, _, kept, _ := f.leasesOf(both, true); len(kept) != 2 {
 			t.Fatal("it has ended too early")
 		}
 		time.Sleep(1)
 		if _, _, kept, _ := f.leasesOf(both, true); len(kept) != 0 {
 			t.Fatal("it has not ended")
+		}
+	})
+}
+
+// Regression: what was noted of messages that come again was asked for one after the other, and their leases ended meanwhile.
+func TestManyMessagesThatComeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newForeign(t)
+		f.pull = func(_ context.Context, _ pull, got func(*nats.Msg)) error {
+			for seq := range 100 {
+				got(delivered(seq+1, 2, "x"))
+			}
+			return nil
+		}
+		taken, err := f.take(t.Context(), 100, storearg.MaxBytes, time.Second)
+		if err != nil || len(taken) != 1 || len(f.suspects) != 99 {
+			t.Fatal(taken, len(f.suspects), err)
+		}
+		leases := make([]store.Lease, 100)
+		for i := range leases {
+			leases[i] = store.Lease{Queue: "q", Entry: fmt.Sprintf("F/%d", i+1), Fence: 2}
+		}
+		if _, _, _, lost := f.leasesOf(leases, true); len(lost) > 0 {
+			t.Fatal(len(lost), "leases have ended")
 		}
 	})
 }
@@ -125,17 +149,18 @@ func TestWhatWaitsToBeAloneIsNotReturnedAfterItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newForeign(t)
 		wait := func() {
-			if _, suspect, err := f.hold(t.Context(), arrival{Msg: delivered(1, 2, "x"), at: time.Now()}); err != nil || !suspect {
-				t.Fatal(suspect, err)
+			at := &nats.MsgMetadata{Sequence: nats.SequencePair{Stream: 1}, NumDelivered: 2}
+			if _, suspect := f.hold(arrival{Msg: delivered(1, 2, "x"), at: time.Now()}, &look{at: at}); !suspect {
+				t.Fatal("it is no suspect")
 			}
 		}
 		wait()
-		time.Sleep(10*time.Second - 1)
+		time.Sleep(15*time.Second - 1)
 		if got := f.alone(); len(got) != 1 {
 			t.Fatal("before its end:", got)
 		}
 		wait()
-		time.Sleep(10 * time.Second)
+		time.Sleep(15 * time.Second)
 		if got := f.alone(); len(got) != 0 || len(f.held) != 0 || len(f.suspects) != 0 {
 			t.Fatal("after its end:", got, f.held)
 		}
