@@ -30,8 +30,8 @@ func (k *keptWays) add(w observe.Way) {
 
 // Ways returns the histories of elements that failed, were slow (more than half of their timeout) or ask for it by a method KeepsWay() bool,
 // which is called while the operator waits and must not block. It has the last 256 that have ended, at most 10 of each second, the oldest first.
-// Steps are noted for up to 512 elements in flight at a time. An element that AsyncInvoke itself completes is not slow, however long that took: it
-// blocks the operator. A delivery.Queue stores the steps with a message that failed, and weir dead show shows them.
+// Steps are noted for up to 512 elements in flight at a time. An element that AsyncInvoke itself completes may not count as slow, however long that
+// took: the operator need not read the clock for it. A delivery.Queue stores the steps with a message that failed, and weir dead show shows them.
 func (op *AsyncWaitOperator[IN, OUT]) Ways() []observe.Way {
 	k := &op.side.ways
 	k.mu.Lock()

@@ -93,8 +93,7 @@ func (e *jetStream) begin(err error) (*jetStream, error) {
 	defer cancel()
 	for _, name := range []string{"in", "out"} {
 		if err == nil {
-			config := jetstream.StreamConfig{Name: name, Subjects: []string{name}, Replicas: e.replicas}
-			_, err = child.Again(ctx, func(ctx context.Context) (jetstream.Stream, error) { return e.js.CreateOrUpdateStream(ctx, config) })
+			err = clustertest.CreateStream(ctx, e.js, jetstream.StreamConfig{Name: name, Subjects: []string{name}, Replicas: e.replicas})
 		}
 	}
 	if err == nil {

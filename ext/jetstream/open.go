@@ -83,11 +83,13 @@ const (
 	firstWait = 100 * time.Millisecond // it doubles
 	lastWait  = 10 * time.Second
 	openWait  = 5 * time.Minute
+	placeWait = 30 * time.Second // for servers that have not heard of each other
 )
 
 // Open opens the engine on the servers at an address, such as nats://127.0.0.1:4222, several with commas. It makes the stream if it is missing,
-// and logs what it has made. It waits for up to five minutes for servers that are unavailable, lack a leader or have not heard of all others yet;
-// a refusal is an error at once. The engine has a single connection.
+// and logs what it has made. It waits for up to five minutes for servers that are unavailable or lack a leader, and for up to 30 seconds for a
+// cluster that has too few servers for the replicas, since they may not have heard of each other yet; another refusal is an error at once. The
+// engine has a single connection.
 func Open(ctx context.Context, address string, config ...Config) (*Engine, error) {
 	set := configOf(config)
 	connect := append([]nats.Option{nats.Name("weir"), nats.MaxReconnects(-1)}, set.Connection...)
@@ -133,6 +135,7 @@ func newEngine(ctx context.Context, js jetstream.JetStream, set Config) (s *Engi
 func (set *Config) again(ctx context.Context, f func(ctx context.Context) error) error {
 	now := clock.New()
 	begun, pause := now.Now(), firstWait
+	var unplaced time.Time // since when the servers find no place; zero: they do
 	for {
 		try, cancel := context.WithTimeout(ctx, oneTry)
 		err := f(try)
@@ -144,8 +147,14 @@ func (set *Config) again(ctx context.Context, f func(ctx context.Context) error)
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		case !passing(err) || now.Since(begun) >= openWait:
 			return err
+		case !isUnplaced(err):
+			unplaced = time.Time{}
+		case unplaced.IsZero():
+			unplaced = now.Now()
+		case now.Since(unplaced) >= placeWait:
+			return err
 		}
-		set.Logger.LogAttrs(ctx, slog.LevelWarn, "jetstream: the servers do not answer; retrying",
+		set.Logger.LogAttrs(ctx, slog.LevelWarn, "jetstream: the servers are not ready; retrying",
 			slog.Any("error", err), slog.Duration("wait", pause))
 		if ended := wait.For(ctx, now, pause); ended != nil {
 			return fmt.Errorf("%w: %w", ended, err)
@@ -154,8 +163,13 @@ func (set *Config) again(ctx context.Context, f func(ctx context.Context) error)
 	}
 }
 
-// noPeers is the code of a server that finds no place for the replicas of a stream, for one of many reasons.
-const noPeers = 10005
+// isUnplaced reports whether the servers find no place for the replicas of a stream. Servers that have just started say so until they have heard
+// of all others; the text does not tell that from a cluster that is too small.
+func isUnplaced(err error) bool {
+	const noPeers = 10005
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && api.ErrorCode == noPeers
+}
 
 // passing says that an error of a start may go away by itself.
 func passing(err error) bool {
@@ -167,8 +181,8 @@ func passing(err error) bool {
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
 		errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, errDoesNotFit):
 		return false
-	case refused && api.ErrorCode == noPeers: // of servers that have been restarted, and have not heard of all others
-		return strings.Contains(api.Description, "peer offline") || strings.Contains(api.Description, "miscellaneous")
+	case isUnplaced(err):
+		return true
 	case refused:
 		return api.Code == 503 && api.ErrorCode != jetstream.JSErrCodeJetStreamNotEnabled && api.ErrorCode != jetstream.JSErrCodeJetStreamNotEnabledForAccount
 	}

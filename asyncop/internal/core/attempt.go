@@ -415,6 +415,10 @@ func (g *Machine[IN, OUT]) found() (outage bool) {
 	pushback, _ := decision.PushbackOf(&j.view)
 	j.outage = g.hear(s, j.outcome, j.view.Reason, pushback)
 	j.isHeard = true
+	if s.due != Never { // or the budget would be charged for a retry that is too late
+		j.view.Remaining = max(0, s.due-g.now)
+	}
+	g.ran = true // the policy goes on
 	j.view.Number = max(1, int(s.attempts)-g.forgiven(s))
 	return j.outage
 }

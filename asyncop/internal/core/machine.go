@@ -129,7 +129,7 @@ type Machine[IN, OUT any] struct {
 	now   time.Duration // when the core last looked at the clock
 	stale bool          // since then the driver has slept
 	ran   bool          // since then user code has run
-	exact bool          // no step uses a reading that is older than user code
+	exact bool          // no limit is compared with a reading that is older than user code
 
 	noRetries bool // no element is retried any more (law A5)
 	abandoned bool // Abandon was called: no element follows

@@ -9,6 +9,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
 )
 
 // house is a backend of tests: it has permits, and lets calls start in intervals.
@@ -115,6 +117,60 @@ func TestBackendHearsAtTheEndOfACall(t *testing.T) {
 			require.Equal(t, ended, e.heard)
 			r.end()
 		})
+	}
+}
+
+// thinking is a strategy that takes its time, and allows no retry.
+type thinking struct {
+	strategies.AsyncRetryStrategy[string]
+	think func()
+}
+
+func (s thinking) CanRetry(int) bool {
+	s.think()
+	return false
+}
+
+// Law A5: the time that the policy takes after a backend has heard counts for those that wait.
+func TestNoStartAfterADeadlineThatCameWhileThePolicyDecided(t *testing.T) {
+	var r *rig
+	strategy := thinking{strategies.FixedDelay[string](1, 0).RetryIfResult(predicates.ResultPredicate[string](func([]string) bool { return true })), func() {
+		r.clock.at = r.clock.at.Add(2 * time.Minute)
+	}}
+	r = newRig(t, strategy, func(c *setup) { c.MaxCalls, c.Host.Place = 1, &ear{door: door{newHouse(9)}} })
+	r.feed("a b")
+	r.complete("a#1")
+	r.idle()
+	require.Equal(t, "(a#1 a#1 !b", r.took())
+	r.end()
+}
+
+// scarce counts the retries that are taken out of its budget.
+type scarce struct {
+	door
+	taken int
+}
+
+func (s *scarce) MayRetry(time.Time) bool {
+	s.taken++
+	return true
+}
+
+// A call that has blocked the loop beyond the time of its element takes no retry out of the budget.
+func TestNoBudgetForARetryThatIsTooLate(t *testing.T) {
+	for took, want := range map[time.Duration]int{time.Second: 1, 2 * time.Minute: 0} {
+		s := &scarce{door: door{newHouse(9)}}
+		r := newRig(t, strategies.FixedDelay[string](1, time.Second).RetryIfException(predicates.HasException), func(c *setup) { c.Host.Place = s })
+		r.answer = func(_ string, a *call.Attempt[string]) error {
+			r.clock.at = r.clock.at.Add(took)
+			a.CompleteExceptionally(errBroken)
+			return nil
+		}
+		r.feed("a")
+		require.Equal(t, want, s.taken, "a call of %v", took)
+		r.answer = nil
+		r.pass(5 * time.Minute)
+		r.end()
 	}
 }
 

@@ -144,7 +144,7 @@ func (i *inlet[T]) room() int {
 func (i *inlet[T]) awaitRoom(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	ahead := max(0, min(i.freed, int(tail-i.before))) //nolint:gosec // counts that are close to each other
-	i.ahead.Store(int64(ahead))                        // as many come at once at least
+	i.ahead.Store(int64(ahead))                       // as many come at once at least
 	defer context.AfterFunc(ctx, i.feeder.WakeUp)()
 	for !i.ring.stopped.Load() && ctx.Err() == nil {
 		if room := i.room(); room+ahead > 0 {

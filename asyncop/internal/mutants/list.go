@@ -386,6 +386,17 @@ var mutants = []mutant{
 		`	return true`,
 	},
 	{
+		"the time that the policy takes after a backend has heard does not count", "A5", "core/attempt.go",
+		`	g.ran = true // the policy goes on
+`,
+		``,
+	},
+	{
+		"the budget is charged for a retry that is too late", "A3", "core/attempt.go",
+		`if s.due != Never { // or the budget`,
+		`if false { // or the budget`,
+	},
+	{
 		"a backend hears of a call with the time of its start", "B4", "core/attempt.go",
 		`	g.refresh()
 	return g.heard(`,

@@ -69,11 +69,12 @@ func makeQueues(t *testing.T, js jetstream.JetStream, replicas int) {
 		store,
 	} {
 		cfg.Replicas = replicas
-		_, err := js.CreateStream(t.Context(), cfg)
-		require.NoError(t, err)
+		require.NoError(t, clustertest.CreateStream(t.Context(), js, cfg))
 	}
-	_, err := js.CreateConsumer(t.Context(), "work", jetstream.ConsumerConfig{
-		Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy, AckWait: workerkill.Lease, MaxAckPending: 1000,
+	_, err := child.Again(t.Context(), func(ctx context.Context) (jetstream.Consumer, error) {
+		return js.CreateOrUpdateConsumer(ctx, "work", jetstream.ConsumerConfig{
+			Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy, AckWait: workerkill.Lease, MaxAckPending: 1000,
+		})
 	})
 	require.NoError(t, err)
 }
@@ -234,8 +235,7 @@ func TestKilledWorkersAndServersOnOneStream(t *testing.T) {
 		c, js := startCluster(t, clustertest.Config{Servers: servers})
 		cfg := weirjs.StreamConfig("queues")
 		cfg.Replicas = servers
-		_, err := js.CreateStream(t.Context(), cfg)
-		require.NoError(t, err)
+		require.NoError(t, clustertest.CreateStream(t.Context(), js, cfg))
 		workerkill.Run(t, workerkill.Config{Place: ownPrefix + c.URL(), Open: openOwn, KillServer: killer(t, c, js, "queues"), Messages: fewer})
 	})
 }
@@ -255,8 +255,7 @@ func TestAFullDiskOfOneServer(t *testing.T) {
 	require.NoError(t, err)
 	defer js.Conn().Close()
 	makeQueues(t, js, 3)
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ballast", Subjects: []string{"ballast"}, Replicas: 3})
-	require.NoError(t, err)
+	require.NoError(t, clustertest.CreateStream(t.Context(), js, jetstream.StreamConfig{Name: "ballast", Subjects: []string{"ballast"}, Replicas: 3}))
 	ctx, stored := bounded(t), 0
 	for payload := make([]byte, room/16); stored < 2*room; { // more than it has room for
 		within, cancel := context.WithTimeout(ctx, time.Second)
@@ -367,12 +366,10 @@ func TestKilledPipelines(t *testing.T) {
 		c, js := startCluster(t, clustertest.Config{Servers: servers})
 		checkpoints := jscheckpoint.StreamConfig("checkpoints")
 		checkpoints.Replicas = servers
-		_, err := js.CreateStream(t.Context(), checkpoints)
-		require.NoError(t, err)
+		require.NoError(t, clustertest.CreateStream(t.Context(), js, checkpoints))
 		locks := weirjs.StreamConfig("locks")
 		locks.Replicas = servers
-		_, err = js.CreateStream(t.Context(), locks)
-		require.NoError(t, err)
+		require.NoError(t, clustertest.CreateStream(t.Context(), js, locks))
 		elements := make([]string, pipelinekill.Elements())
 		for i := range elements {
 			elements[i] = strconv.Itoa(i)
@@ -380,8 +377,7 @@ func TestKilledPipelines(t *testing.T) {
 		leaders := []string{"checkpoints", "locks"}
 		for _, p := range pipelinekill.Partitions() {
 			for _, name := range []string{"in-" + p, "out-" + p} {
-				_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name}, Replicas: servers})
-				require.NoError(t, err)
+				require.NoError(t, clustertest.CreateStream(t.Context(), js, jetstream.StreamConfig{Name: name, Subjects: []string{name}, Replicas: servers}))
 				leaders = append(leaders, name)
 			}
 			publishRaw(t, js, "in-"+p, elements...)

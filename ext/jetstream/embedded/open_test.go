@@ -115,7 +115,7 @@ func TestOpenWhileServersAreAway(t *testing.T) {
 	require.NoError(t, <-opened)
 }
 
-// Servers that have been restarted find no place for three replicas before they have heard of the third.
+// Servers that were restarted find no place for three replicas before they have heard of the third.
 func TestOpenWhileAServerIsUnknown(t *testing.T) {
 	t.Parallel()
 	cluster, _ := startCluster(t, clustertest.Config{Servers: 3})
@@ -144,8 +144,6 @@ func TestOpenWhileAServerIsUnknown(t *testing.T) {
 	}
 	require.NoError(t, cluster.Restart(2))
 	require.NoError(t, <-opened)
-	_, err := weirjs.Open(bounded(t), cluster.URL(), weirjs.Config{Stream: "five", Replicas: 5, Logger: quiet()})
-	require.ErrorContains(t, err, "no suitable peers", "a cluster of three never has five places")
 }
 
 // logged has the lines of a log.

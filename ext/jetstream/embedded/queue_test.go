@@ -435,7 +435,7 @@ func TestAChoiceAfterTheLease(t *testing.T) {
 // Law P1: a choice that comes after the lease, since it was held up on its way, does not take the place of the next worker's.
 func TestAChoiceThatIsHeldUp(t *testing.T) {
 	t.Parallel()
-	const lease = 2 * time.Second
+	const lease = 8 * time.Second
 	s := fresh(t, func(o *server.Options) { o.DontListen, o.Host, o.Port = false, "127.0.0.1", server.RANDOM_PORT })
 	js := connect(t, s)
 	stream := newStream(t, js)

@@ -21,7 +21,6 @@ package clustertest
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -171,11 +170,17 @@ func (c *Cluster) begin() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	const probe = "clustertest"
+	if err := CreateStream(ctx, js, jetstream.StreamConfig{Name: probe, Replicas: len(c.servers)}); err != nil {
+		return err
+	}
+	return until(ctx, func(ctx context.Context) error { return js.DeleteStream(ctx, probe) })
+}
+
+// CreateStream creates a stream, or finds it, as soon as the servers have places for its replicas: a leader that was just elected may not
+// have heard of all others.
+func CreateStream(ctx context.Context, js jetstream.JetStream, c jetstream.StreamConfig) error {
 	return until(ctx, func(ctx context.Context) error {
-		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: probe, Replicas: len(c.servers)})
-		if err == nil || errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			err = js.DeleteStream(ctx, probe)
-		}
+		_, err := js.CreateOrUpdateStream(ctx, c)
 		return err
 	})
 }

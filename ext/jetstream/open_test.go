@@ -1,0 +1,51 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func TestHowLongOpenWaits(t *testing.T) {
+	unplaced := &jetstream.APIError{Code: 400, ErrorCode: 10005, Description: "no suitable peers for placement"}
+	for name, of := range map[string]struct {
+		err         error
+		least, most time.Duration
+	}{
+		"no server":       {nats.ErrNoServers, openWait, openWait + lastWait},
+		"no leader":       {&jetstream.APIError{Code: 503, ErrorCode: 10008}, openWait, openWait + lastWait},
+		"no place":        {unplaced, placeWait, placeWait + lastWait},
+		"another refusal": {&jetstream.APIError{Code: 400, ErrorCode: 10052}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begun := time.Now()
+				err := (&Config{Logger: slog.New(slog.DiscardHandler)}).again(t.Context(), func(context.Context) error { return of.err })
+				if waited := time.Since(begun); !errors.Is(err, of.err) || waited < of.least || waited > of.most {
+					t.Fatal(err, "after", waited)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		err := (&Config{Logger: slog.New(slog.DiscardHandler)}).again(t.Context(), func(context.Context) error {
+			switch waited := time.Since(begun); {
+			case waited < time.Minute:
+				return nats.ErrNoServers
+			case waited < time.Minute+placeWait/2:
+				return unplaced
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal("servers that come back, and then hear of each other:", err)
+		}
+	})
+}
