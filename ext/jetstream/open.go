@@ -88,7 +88,7 @@ const (
 
 // Open opens the engine on the servers at an address, such as nats://127.0.0.1:4222, several with commas. It makes the stream if it is missing,
 // and logs what it has made. It waits for up to five minutes for servers that are unavailable or lack a leader, and for up to 30 seconds for a
-// cluster that has too few servers for the replicas, since they may not have heard of each other yet; another refusal is an error at once. The
+// cluster that finds no place for the replicas, since its servers may not have heard of each other yet; another refusal is an error at once. The
 // engine has a single connection.
 func Open(ctx context.Context, address string, config ...Config) (*Engine, error) {
 	set := configOf(config)

@@ -415,7 +415,7 @@ func (g *Machine[IN, OUT]) found() (outage bool) {
 	pushback, _ := decision.PushbackOf(&j.view)
 	j.outage = g.hear(s, j.outcome, j.view.Reason, pushback)
 	j.isHeard = true
-	if s.due != Never { // or the budget would be charged for a retry that is too late
+	if s.due != Never { // or the budget would be charged for a retry that comes too late after a call that blocked the loop
 		j.view.Remaining = max(0, s.due-g.now)
 	}
 	g.ran = true // the policy goes on

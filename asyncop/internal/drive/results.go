@@ -100,7 +100,7 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 // by the input of Results, which has messages.
 func (d *Driver[IN, OUT]) AwaitRoom(ctx context.Context) int {
 	port, ok := d.attached.Load().port.(*ringPort[IN, OUT])
-	if !ok {
+	if !ok || port.in.ring.messages == nil { // that of Results does not know its slots
 		panic("asyncop: AwaitRoom: not called by the input of Messages")
 	}
 	return port.in.awaitRoom(ctx)

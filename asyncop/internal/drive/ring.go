@@ -93,7 +93,7 @@ type inlet[T any] struct {
 
 	// The feeder's.
 	offered, brought uint64 // until and tail when room was awaited last
-	before           uint64 // tail when it was awaited the time before
+	asked            int    // what was returned then
 	freed            int    // slots that became free from then until the first value came
 	isEmptyHanded    bool   // none has come since
 }
@@ -139,17 +139,22 @@ func (i *inlet[T]) room() int {
 }
 
 // awaitRoom waits until there is a slot for a value, and returns for how many; 0: nothing is taken any more, or ctx has ended. Called by
-// the goroutine that puts. While values are fetched, slots become free: it adds twice as many as did the last time, but not if fewer
-// values came then and the time before. What becomes free while they are put does not count: they would keep each other busy, and their number would grow.
+// the goroutine that puts. While values are fetched, slots become free: it adds twice as many as did the last time. What becomes free while
+// they are put does not count: they would keep each other busy, and their number would grow. Neither does what became free while
+// values were awaited in vain: no more than came count, and twice as many as the time before if all came that were asked for.
 func (i *inlet[T]) awaitRoom(ctx context.Context) int {
 	tail := i.ring.tail.Load()
-	ahead := max(0, min(i.freed, int(tail-i.before))) //nolint:gosec // counts that are close to each other
-	i.ahead.Store(int64(ahead))                       // as many come at once at least
+	most := int(tail - i.brought) //nolint:gosec // counts that are close to each other
+	if most >= i.asked {
+		most += 2 * int(i.ahead.Load())
+	}
+	ahead := max(0, min(i.freed, most))
+	i.ahead.Store(int64(ahead)) // as many come at once at least
 	defer context.AfterFunc(ctx, i.feeder.WakeUp)()
 	for !i.ring.stopped.Load() && ctx.Err() == nil {
 		if room := i.room(); room+ahead > 0 {
-			i.offered, i.before, i.brought, i.freed, i.isEmptyHanded = i.until.Load(), i.brought, tail, 0, true
-			return room + 2*ahead
+			i.offered, i.brought, i.asked, i.freed, i.isEmptyHanded = i.until.Load(), tail, room+2*ahead, 0, true
+			return i.asked
 		}
 		i.feeder.Sleep(func() bool { return !i.mayBring() && !i.ring.stopped.Load() && ctx.Err() == nil })
 	}

@@ -137,3 +137,46 @@ func TestRoomForWhatIsBrought(t *testing.T) {
 		})
 	}
 }
+
+const all = -1
+
+// bring asks for room, has slots become free before the first value comes, and puts as many values as come: all that it has asked for, or fewer.
+func bring(t *testing.T, in *inlet[int], freed, come int) (asked int) {
+	t.Helper()
+	asked = in.awaitRoom(t.Context())
+	if come == all {
+		come = asked
+	}
+	in.offer(in.room() + freed)
+	for i := range come {
+		require.True(t, in.put(i, call.Message{}))
+		in.take()
+	}
+	return asked
+}
+
+// An estimate grows from round to round while all comes that is asked for, and an idle time does not count.
+func TestRoomAfterAnIdleTime(t *testing.T) {
+	const slots = 100
+	in := newInlet[int](4 * slots)
+	in.offer(slots)
+	require.Equal(t, slots, bring(t, &in, 0, slots))
+	in.offer(1)
+	require.Equal(t, 1, bring(t, &in, slots-1, 1), "it waits for a message, and all that run end")
+	require.Equal(t, slots-1+2*1, bring(t, &in, 0, 0))
+}
+
+func TestRoomGrowsWithWhatComes(t *testing.T) {
+	const slots = 100
+	in := newInlet[int](16 * slots)
+	var asked []int
+	for range 7 {
+		in.offer(1)
+		asked = append(asked, bring(t, &in, slots, all))
+	}
+	require.Equal(t, []int{1, 1 + 2*1, 1 + 2*5, 1 + 2*21, 1 + 2*85, 1 + 2*slots, 1 + 2*slots}, asked)
+	in.offer(1)
+	require.Equal(t, 1+2*slots, bring(t, &in, slots, 5))
+	in.offer(1)
+	require.Equal(t, 1+2*5, in.awaitRoom(t.Context()), "the source has no more")
+}

@@ -21,6 +21,7 @@ package clustertest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -173,12 +174,20 @@ func (c *Cluster) begin() error {
 	if err := CreateStream(ctx, js, jetstream.StreamConfig{Name: probe, Replicas: len(c.servers)}); err != nil {
 		return err
 	}
-	return until(ctx, func(ctx context.Context) error { return js.DeleteStream(ctx, probe) })
+	return until(ctx, func(ctx context.Context) error {
+		err := js.DeleteStream(ctx, probe)
+		if errors.Is(err, jetstream.ErrStreamNotFound) { // the answer of the try before was late
+			return nil
+		}
+		return err
+	})
 }
 
 // CreateStream creates a stream, or finds it, as soon as the servers have places for its replicas: a leader that was just elected may not
-// have heard of all others.
+// have heard of all others. It gives up after a minute.
 func CreateStream(ctx context.Context, js jetstream.JetStream, c jetstream.StreamConfig) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	return until(ctx, func(ctx context.Context) error {
 		_, err := js.CreateOrUpdateStream(ctx, c)
 		return err
