@@ -110,9 +110,9 @@ func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[I
 }
 
 // AwaitRoom waits until a slot is free, and returns how many messages the input of [AsyncWaitOperator.Messages] may take; 0: ctx or the operator
-// has ended. That is the number of free slots, and twice the number that became free after the previous call, before the first message came. The input
-// of Messages calls it, on its goroutine, before it takes messages from their source. delivery.Run does, so that a worker does not keep messages
-// from others that it cannot call. It panics where Messages does not drive the operator.
+// has ended. That is the number of free slots, and twice the number that became free between the previous call and the first message after it, if
+// enough messages came. The input of Messages calls it, on its goroutine, before it takes messages from their source. delivery.Run does, so that a
+// worker does not keep messages from others that it cannot call. It panics where Messages does not drive the operator.
 func (op *AsyncWaitOperator[IN, OUT]) AwaitRoom(ctx context.Context) int {
 	return op.driver.AwaitRoom(ctx)
 }

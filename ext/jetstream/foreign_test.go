@@ -2,6 +2,7 @@ package jetstream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -93,6 +94,28 @@ func TestManyMessagesThatComeAgain(t *testing.T) {
 			t.Fatal(len(lost), "leases have ended")
 		}
 	})
+}
+
+// away is a stream that does not answer.
+type away struct{ jetstream.Stream }
+
+func (away) GetLastMsgForSubject(context.Context, string) (*jetstream.RawStreamMsg, error) {
+	return nil, nats.ErrTimeout
+}
+
+// Law P1: a message whose provider cannot be read is not returned, and comes again.
+func TestAProviderThatCannotBeRead(t *testing.T) {
+	f := newForeign(t)
+	f.s.stream = away{}
+	f.pull = func(_ context.Context, _ pull, got func(*nats.Msg)) error {
+		got(delivered(1, 2, "before"))
+		got(delivered(2, 1, "new"))
+		return nil
+	}
+	taken, err := f.take(t.Context(), 2, storearg.MaxBytes, time.Second)
+	if !errors.Is(err, nats.ErrTimeout) || len(taken) != 1 || string(taken[0].Payload) != "new" || len(f.held) != 1 || len(f.suspects) != 0 {
+		t.Fatal(taken, len(f.held), len(f.suspects), err)
+	}
 }
 
 // A request that takes long outlives its Take, which returns what has come. Its messages are returned by the next one, in their order: were they

@@ -140,8 +140,8 @@ func (i *inlet[T]) room() int {
 
 // awaitRoom waits until there is a slot for a value, and returns for how many; 0: nothing is taken any more, or ctx has ended. Called by
 // the goroutine that puts. While values are fetched, slots become free: it adds twice as many as did the last time. What becomes free while
-// they are put does not count: they would keep each other busy, and their number would grow. Neither does what became free while
-// values were awaited in vain: no more than came count, and twice as many as the time before if all came that were asked for.
+// they are put does not count: the more were put, the more would be asked for. Nor does an idle time: no more slots count than values came;
+// if all came that were asked for, twice as many more as the time before, so that it can grow.
 func (i *inlet[T]) awaitRoom(ctx context.Context) int {
 	tail := i.ring.tail.Load()
 	most := int(tail - i.brought) //nolint:gosec // counts that are close to each other
