@@ -95,13 +95,10 @@ func TestChoicesAreCollected(t *testing.T) {
 	t.Parallel()
 	js := connect(t, fresh(t))
 	stream := newStream(t, js)
-	const lease = time.Second
+	const lease = 3 * time.Second
 	e := engineOf(t, js, stream, lease)
 	publish(t, js, stream, "1", "2", "3")
-	taken, err := e.Take(t.Context(), "q", 2, lease)
-	require.NoError(t, err)
-	require.Len(t, taken, 2)
-	for _, l := range taken {
+	for _, l := range takeSome(t, e, 2, lease) {
 		require.NoError(t, e.Choose(t.Context(), "north", l.Lease))
 	}
 	require.Len(t, subjectsOf(t, js, "weir-"+stream, "=choice"), 2)
@@ -119,13 +116,7 @@ func TestChoicesAreCollected(t *testing.T) {
 		}
 	}
 	other := engineOf(t, js, stream, lease)
-	var last []store.Leased
-	require.Eventually(t, func() bool {
-		last, err = other.Take(t.Context(), "q", 1, lease)
-		require.NoError(t, err)
-		return len(last) == 1
-	}, time.Minute, 10*time.Millisecond)
-	require.NoError(t, other.Choose(t.Context(), "south", last[0].Lease))
+	require.NoError(t, other.Choose(t.Context(), "south", takeOne(t, other, lease).Lease))
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		for _, s := range subjectsOf(t, js, "weir-"+stream, "=choice") {
 			require.NotContains(c, s, "."+tokenOf("q")+".1")
