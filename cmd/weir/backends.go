@@ -36,7 +36,7 @@ also those that start later.`,
 					return nil
 				}
 				return a.table([]column{
-					{name: "BACKEND", least: 8},
+					{name: "BACKEND", whole: true},
 					{name: "WORKER"},
 					{name: "STATE"},
 					{name: "SINCE"},

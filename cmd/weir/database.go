@@ -59,6 +59,7 @@ type queues interface {
 type inspected struct {
 	store.Inspector
 	clock clock.Clock
+	log   slog.Handler // of jobs that run here
 }
 
 func (s inspected) empty(ctx context.Context, queue string) (bool, error) {
@@ -75,7 +76,7 @@ func (s inspected) matching(ctx context.Context, spec jobs.Spec) (int, error) {
 }
 
 func (s inspected) jobs() (*jobs.Jobs, error) {
-	return jobs.New(s.Inspector, jobs.Config{Local: true, Clock: s.clock, Logger: slog.New(slog.DiscardHandler)})
+	return jobs.New(s.Inspector, jobs.Config{Local: true, Clock: s.clock, Logger: slog.New(s.log)})
 }
 
 // keeps reports whether jobs outlive this process.
@@ -129,6 +130,10 @@ func (a *app) with(ctx context.Context, f func(ctx context.Context, db *database
 	defer cancel(nil)
 	db, err := a.open(ctx, func(err error) { cancel(&deniedError{err}) })
 	if err == nil {
+		if s, ok := db.store.(inspected); ok {
+			s.log = &stepLog{Handler: slog.DiscardHandler, app: a}
+			db.store = s
+		}
 		err = errors.Join(db.explain(ctx, f(ctx, db)), db.close())
 	}
 	if denied, ok := errors.AsType[*deniedError](context.Cause(ctx)); ok && err != nil {
@@ -197,7 +202,7 @@ func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*
 	}
 	s := sqlite.New(db)
 	return &database{
-		store: inspected{s, c}, locks: s.Locks(), sql: db.Reader(), closers: []func() error{s.Close, db.Close},
+		store: inspected{Inspector: s, clock: c}, locks: s.Locks(), sql: db.Reader(), closers: []func() error{s.Close, db.Close},
 		listed: keys.New(db.Reader(), keys.SQLite, keys.Config{}), keys: keys.New(db.Writer(), keys.SQLite, keys.Config{}),
 	}, nil
 }
@@ -242,7 +247,7 @@ func openPostgres(ctx context.Context, address string, create bool, c clock.Cloc
 		return nil
 	}
 	return &database{
-		store: inspected{s, c}, locks: s.Locks(), sql: db, closers: []func() error{s.Close, db.Close, closePool},
+		store: inspected{Inspector: s, clock: c}, locks: s.Locks(), sql: db, closers: []func() error{s.Close, db.Close, closePool},
 		listed: keys.New(db, keys.PostgreSQL, keys.Config{}), keys: keys.New(db, keys.PostgreSQL, keys.Config{}),
 	}, nil
 }

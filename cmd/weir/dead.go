@@ -484,12 +484,25 @@ without harm. On Kafka it is there twice then.`,
 				defer file.Close() //nolint:errcheck // it was only read
 				in = file
 			}
-			return a.with(c.Context(), func(ctx context.Context, db *database) error { return a.importFrom(ctx, db, queueOf(c), in, replace) })
+			return a.with(c.Context(), func(ctx context.Context, db *database) error {
+				return a.importFrom(ctx, db, queueOf(c), interruptible(ctx, in), replace)
+			})
 		},
 	}
 	c.Flags().BoolVar(&a.create, "create", false, "make the database of SQLite, and the tables of SQLite and PostgreSQL, if they are not there")
 	c.Flags().BoolVar(&replace, "replace", false, "messages of the file take the place of those with the same id that are there")
 	return c
+}
+
+// interruptible returns a reader that ends with ctx, also while r waits for a terminal or a pipe.
+func interruptible(ctx context.Context, r io.Reader) io.Reader {
+	read, write := io.Pipe()
+	go func() { // cannot be broken off, and stays behind
+		_, err := io.Copy(write, r)
+		write.CloseWithError(err)
+	}()
+	context.AfterFunc(ctx, func() { write.CloseWithError(errors.New("interrupted")) })
+	return read
 }
 
 // importedJSON is what an import did.

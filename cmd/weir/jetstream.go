@@ -45,7 +45,7 @@ func openJetStream(ctx context.Context, address string, c clock.Clock, denied fu
 	if err != nil {
 		return nil, errors.Join(err, closeConn())
 	}
-	return &database{store: inspected{s, c}, locks: s.Locks(), closers: []func() error{s.Close, closeConn}}, nil
+	return &database{store: inspected{Inspector: s, clock: c}, locks: s.Locks(), closers: []func() error{s.Close, closeConn}}, nil
 }
 
 // natsOptions says how to connect: as which user, and how encrypted.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"path/filepath"
@@ -71,6 +72,7 @@ func TestBackends(t *testing.T) {
 	assert.Equal(t, exitUsage, run("backend", "limit", "pay", "many").status)
 	assert.Equal(t, result{"Backend pay is held: 0 workers have it\n", "", 0}, run("backend", "hold", "pay", "--by", "ann", "--why", "they migrate"))
 	assert.Regexp(t, `BACKEND +WORKER +STATE +SINCE .*\npay +none +held .* they migrate \(ann\)`, run("backend", "list").stdout)
+	assert.Equal(t, result{"pay\n", "", 0}, run("backend", "list", "-o", "name"))
 
 	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
 	require.NoError(t, err)
@@ -152,4 +154,25 @@ func TestJobsEscape(t *testing.T) {
 		assert.NotRegexp(t, "[\x00-\x08\x0b-\x1f\x7f\u202e]", r.stdout+r.stderr, args)
 		assert.Contains(t, r.stdout, `one\ntwo`)
 	}
+}
+
+// A step that fails is made again for ever: the person who waits reads why.
+func TestAStepThatFails(t *testing.T) {
+	dir := seed(t)
+	db, err := sqlite.OpenDB(t.Context(), filepath.Join(dir, "orders.db"))
+	require.NoError(t, err)
+	_, err = db.Writer().ExecContext(t.Context(), "CREATE TRIGGER t BEFORE DELETE ON weir_messages BEGIN SELECT RAISE(ABORT, 'not today'); END")
+	require.NoError(t, err)
+	cmd := command(t, dir, "dead", "purge", "--all", "--yes")
+	said, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	line, err := bufio.NewReader(said).ReadString('\n')
+	assert.NoError(t, err)
+	assert.Regexp(t, "^weir: a step failed, and is retried: .*not today", line)
+	_, err = db.Writer().ExecContext(t.Context(), "DROP TRIGGER t")
+	assert.NoError(t, err)
+	assert.NoError(t, cmd.Wait(), "it went on")
+	require.NoError(t, db.Close())
+	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, execute(t, command(t, dir, "dead", "list")))
 }

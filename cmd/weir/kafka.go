@@ -175,10 +175,10 @@ func (k *topics) Put(ctx context.Context, topic string, ms ...store.Message) err
 
 func (k *topics) matching(ctx context.Context, s jobs.Spec) (int, error) {
 	switch {
-	case s.Do == store.Hold || s.Do == store.Release:
-		return 0, usagef("a topic is a log: its messages cannot be held")
-	case s.Do == store.Purge && !isAll(s.Filter):
-		return 0, usagef("a topic is a log, which can only be cut off at its beginning: purge needs --all")
+	case s.Do != store.Merge && s.Do != store.Purge:
+		return 0, usagef("a topic is a log: its messages cannot be held, and become due by their own time")
+	case s.Do == store.Purge && (!isAll(s.Filter) || s.Max > 0 || s.Rate > 0):
+		return 0, usagef("a topic is a log, which can only be cut off at its beginning: purge needs --all, without --max and --rate")
 	}
 	v, err := k.view(ctx, s.Queue)
 	if err != nil {
@@ -203,18 +203,21 @@ func (k *topics) do(ctx context.Context, s jobs.Spec, leave bool, show func(jobs
 		return job, err
 	}
 	job.Spec = s
-	if s.Do == store.Merge {
+	switch s.Do {
+	case store.Merge:
 		job.Progress, err = v.Merge(ctx, s, show)
 		if err != nil && ctx.Err() != nil {
 			err = errAgain
 		}
-		return job, err
+	case store.Purge:
+		var n store.Counts
+		if n, err = v.Count(ctx, s.Filter); err == nil && n.Messages > 0 {
+			err = v.Purge(ctx)
+		}
+		job.Done = n.Messages
+	default:
+		err = fmt.Errorf("%q cannot be done to a topic", s.Do)
 	}
-	n, err := v.Count(ctx, s.Filter)
-	if err == nil && n.Messages > 0 {
-		err = v.Purge(ctx)
-	}
-	job.Done = n.Messages
 	return job, err
 }
 

@@ -75,6 +75,10 @@ func TestKafka(t *testing.T) {
 		"keys":          "keys --all",
 		"no-topic":      "dead list --queue nothing",
 		"purge-choice":  "dead purge --cause permanent",
+		"purge-some":    "dead purge --all --max 2 --yes",
+		"due":           "due --queue dead --all --yes",
+		"due-layer":     "due --queue orders.1m later --yes --db " + url + "?group=billing",
+		"hold":          "hold --queue dead --all --yes",
 		"purge-layer":   "dead purge --all --yes --queue orders.1m --db " + url + "?group=billing",
 		"merge-layer":   "dead merge --to orders --yes --to-empty --queue orders.1m --db " + url + "?group=billing",
 		"merge-nowhere": "dead merge --to nowhere --yes",
@@ -99,6 +103,10 @@ func TestKafkaChanges(t *testing.T) {
 	run := func(args ...string) result { return execute(t, command(t, t.TempDir(), append(args, "--db", url)...)) }
 	exported := run("dead", "export")
 	assert.Equal(t, "8 messages written\n", exported.stderr)
+	for _, args := range [][]string{{"due", "--queue", "dead", "--all", "--yes"}, {"dead", "purge", "--all", "--max", "2", "--yes"}} {
+		assert.Equal(t, exitUsage, run(args...).status, args)
+	}
+	assert.Regexp(t, `all +8\n`, run("dead", "count").stdout)
 	r := run("dead", "merge", "--to", "orders", "--provider", "north", "--yes")
 	assert.Equal(t, result{"", "weir: queue \"orders\" is empty or new: if it is the one that the program reads, say --to-empty\n", exitUsage}, r)
 	r = run("dead", "merge", "--to", "orders", "--provider", "north", "--to-empty")

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 
 	"github.com/weirflow/weir/delivery/jobs"
@@ -23,3 +26,33 @@ func (a *app) startProgress(total, before int) (show func(jobs.Progress), stop f
 
 // handled returns how many messages a job is through with.
 func handled(p jobs.Progress) int { return p.Done + p.Looping + p.InDoubt + p.Skipped }
+
+// stepLog is the log of jobs that run here: it tells a person why a step is made again, once for each cause.
+type stepLog struct {
+	slog.Handler
+	app  *app
+	said atomic.Value // the last line
+}
+
+// Enabled implements slog.Handler.
+func (*stepLog) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+// Handle implements slog.Handler.
+func (l *stepLog) Handle(_ context.Context, r slog.Record) error {
+	line := strings.TrimPrefix(r.Message, "jobs: ")
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "error" {
+			line += ": " + a.Value.String()
+		}
+		return true
+	})
+	if l.said.Swap(line) == line {
+		return nil
+	}
+	over := ""
+	if isTerminal(l.app.err) {
+		over = "\r\x1b[K" // the progress of the job is drawn again below
+	}
+	l.app.note("%s", over+"weir: "+escaped(oneLine(withoutSecrets(line, l.app.url))))
+	return nil
+}

@@ -238,3 +238,18 @@ func TestMergeInTerminal(t *testing.T) {
 	assert.Contains(t, screen, `502 messages sent back to "orders"`)
 	assert.Contains(t, execute(t, command(t, dir, "layers", "orders")).stdout, "orders       502")
 }
+
+// A terminal or a pipe that says nothing does not keep an import from ending.
+func TestInterruptAnImport(t *testing.T) {
+	cmd := command(t, seed(t), "dead", "import", "-")
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	require.NoError(t, cmd.Start())
+	_, err = in.Write(bytes.Repeat([]byte("\n"), 1<<20)) // more than a pipe holds: it reads
+	require.NoError(t, err)
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	assert.ErrorContains(t, cmd.Wait(), "exit status 1")
+	assert.Contains(t, said.String(), "interrupted")
+}

@@ -264,10 +264,9 @@ func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
 	g.tick()
 	g.enter(s, backoff)
 	g.state.Stats.WaitingForRetry++
-	tooLate := s.due != Never && d.Delay >= s.due-g.now // capped, or it would be now
-	delay := d.Delay
-	if tooLate {
-		delay = 0
+	delay, tooLate := d.Delay, false
+	if left := max(0, s.due-g.now); s.due != Never && d.Delay >= left { // capped, or it would be now
+		delay, tooLate, d.Delay = 0, true, left
 	}
 	for _, f := range g.over {
 		f(s, !tooLate, delay)

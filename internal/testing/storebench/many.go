@@ -95,14 +95,18 @@ func purge(t *testing.T, s store.Inspector, queue string, want int) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	var puts, took []time.Duration
+	begun := make(chan struct{}) // closed by the first Put
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			start := time.Now()
 			assert.NoError(t, s.Put(t.Context(), "other", store.Message{Meta: message.Meta{ID: "other " + strconv.Itoa(i)}}))
-			puts = append(puts, time.Since(start))
+			if puts = append(puts, time.Since(start)); i == 0 {
+				close(begun)
+			}
 		}
 	})
+	<-begun
 	start := time.Now()
 	n, err := s.Purge(t.Context(), queue, store.Filter{})
 	took = append(took, time.Since(start))
