@@ -33,9 +33,7 @@ type Backend interface {
 //
 // opts are [Cost] and [Tenant]. WithBackend panics if b is nil.
 func WithBackend(b Backend, opts ...Option) Option {
-	if guard.IsNil(b) {
-		panic("asyncop: WithBackend: nil backend")
-	}
+	guard.RefuseNil("asyncop: WithBackend", "backend", b)
 	return func(cfg *config) {
 		cfg.backend = b
 		for _, o := range opts {
@@ -48,9 +46,7 @@ func WithBackend(b Backend, opts ...Option) Option {
 // called on the operator's loop before each attempt, and must not block. A panic fails the element, and so does a cost that is negative,
 // infinite or NaN. IN must be the operator's. It panics if cost is nil.
 func Cost[IN any](cost func(in IN) float64) Option {
-	if cost == nil {
-		panic("asyncop: Cost: nil function")
-	}
+	guard.RefuseNil("asyncop: Cost", "function", cost)
 	return func(cfg *config) { cfg.cost = cost }
 }
 
@@ -58,8 +54,6 @@ func Cost[IN any](cost func(in IN) float64) Option {
 // tenant that must wait. tenant is called like the function of [Cost]. A function made by [Batched] cannot have tenants: the constructor panics.
 // It panics if tenant is nil.
 func Tenant[IN any](tenant func(in IN) string) Option {
-	if tenant == nil {
-		panic("asyncop: Tenant: nil function")
-	}
+	guard.RefuseNil("asyncop: Tenant", "function", tenant)
 	return func(cfg *config) { cfg.tenant = tenant }
 }

@@ -17,17 +17,15 @@ import (
 //	asyncop.WithCheckpoints(coordinator)
 //	asyncop.WithCheckpoints(coordinator, asyncop.State[Order, Receipt]{Results: codec.JSON[Receipt](), Retries: asyncop.TimeSpent})
 //
-// At a barrier the loop copies the elements in flight, which takes about 20 ns for each. Another goroutine encodes the copy. Its memory, IN and
-// 48 bytes an element, is kept from checkpoint to checkpoint.
+// At a barrier the loop copies the elements in flight, which takes about 20 ns for each. Another goroutine encodes the copy, which takes IN
+// and 48 bytes an element.
 //
 // Without this option, barriers wait their turn like watermarks, so that no element is in flight behind them. A checkpoint then
 // takes as long as the elements in flight.
 //
 // state is a [State] of the operator's types; the default is its zero value. It panics if c is nil, or if the choice of Retries is unknown.
 func WithCheckpoints(c interface{ Host() participant.Host }, state ...interface{ apply(cfg *config) }) Option {
-	if guard.IsNil(c) {
-		panic("asyncop: WithCheckpoints: nil coordinator")
-	}
+	guard.RefuseNil("asyncop: WithCheckpoints", "coordinator", c)
 	return func(cfg *config) {
 		cfg.coordinator = c.Host()
 		for _, s := range state {

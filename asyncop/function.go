@@ -92,12 +92,8 @@ type Opener interface {
 func HandleFailure[IN, OUT any](
 	fn AsyncFunction[IN, OUT], fallback func(ctx context.Context, f Failure[IN]) ([]OUT, error),
 ) AsyncFunction[IN, OUT] {
-	if guard.IsNil(fn) {
-		panic("asyncop: HandleFailure: nil function")
-	}
-	if fallback == nil {
-		panic("asyncop: HandleFailure: nil fallback")
-	}
+	guard.RefuseNil("asyncop: HandleFailure", "function", fn)
+	guard.RefuseNil("asyncop: HandleFailure", "fallback", fallback)
 	return &withFallback[IN, OUT]{fn, fallback}
 }
 

@@ -42,9 +42,7 @@ func KeyOrderedWait[K comparable, IN, OUT any](
 	fn AsyncFunction[IN, OUT], key func(in IN) K, timeout time.Duration, capacity int,
 	strategy strategies.Retry[OUT], opts ...Option,
 ) *AsyncWaitOperator[IN, OUT] {
-	if key == nil {
-		panic("asyncop: KeyOrderedWait: nil key function")
-	}
+	guard.RefuseNil("asyncop: KeyOrderedWait", "key function", key)
 	opts = append(slices.Clone(opts), func(c *config) {
 		c.keys = core.NewKeys[K, IN, OUT](key, func(key any) error {
 			return fmt.Errorf("asyncop: unusable key %s: it is not equal to itself, or cannot be compared", defaultLabel(key, true))

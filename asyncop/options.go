@@ -110,9 +110,7 @@ func (c *config) setPolicy(p failurePolicy, option string) {
 // exact in tests, as testing/synctest does without a mock; the contexts of attempts then report no deadline, since a real dialer would take a
 // mock's deadline for long past.
 func WithClock(c clock.Clock) Option {
-	if guard.IsNil(c) {
-		panic("asyncop: WithClock: nil clock")
-	}
+	guard.RefuseNil("asyncop: WithClock", "clock", c)
 	return func(cfg *config) { cfg.clock = c }
 }
 
@@ -122,9 +120,7 @@ func WithClock(c clock.Clock) Option {
 // An operator that runs inside a call of another operator needs the context of that call: the reports of its own calls ([predicates.ReportSent],
 // ReportStage of NetworkTime) then count for the outer call, too. [Map] takes it as its first argument.
 func WithContext(ctx context.Context) Option {
-	if guard.IsNil(ctx) {
-		panic("asyncop: WithContext: nil context")
-	}
+	guard.RefuseNil("asyncop: WithContext", "context", ctx)
 	return func(cfg *config) { cfg.ctx = ctx }
 }
 
@@ -135,9 +131,7 @@ func WithContext(ctx context.Context) Option {
 // It may wait for the source; Done waits for it. Stop calls it, too, and then drains. So it must not end the operator's own context
 // ([WithContext]), which would leave no element to drain: give the source a context of its own, derived from the operator's for instance.
 func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
-	if cancel == nil {
-		panic("asyncop: WithUpstreamCancel: nil function")
-	}
+	guard.RefuseNil("asyncop: WithUpstreamCancel", "function", cancel)
 	return func(cfg *config) { cfg.cancelUpstream = cancel }
 }
 
@@ -147,14 +141,12 @@ func WithName(name string) Option {
 }
 
 // WithLogger sets the logger; the default is slog.Default() at construction. Retries, and retries that are not made although there was a reason,
-// are logged at debug level; elements that failed and calls that block the loop at warn. At most 10 lines of a kind are written a second,
+// are logged at debug level; elements that failed at warn. At most 10 lines of a kind are written a second,
 // followed by a line with the number of lines left out. While at least a tenth of the attempts fail, a line at warn says how many did, every 10
 // s, with the last error. An operator that fails is logged once at error level, even if Wait is never called; a cancelled operator at info
 // level. A line about a panic has its stack.
 func WithLogger(logger *slog.Logger) Option {
-	if logger == nil {
-		panic("asyncop: WithLogger: nil logger")
-	}
+	guard.RefuseNil("asyncop: WithLogger", "logger", logger)
 	return func(cfg *config) { cfg.logger = logger }
 }
 
@@ -165,9 +157,7 @@ func WithLogger(logger *slog.Logger) Option {
 // If an observer has a method Attach(stats func() Stats, done <-chan struct{}), as metrics have, the constructor calls it:
 // stats is [AsyncWaitOperator.Stats], and done [AsyncWaitOperator.Done].
 func WithObserver(o observe.Observer) Option {
-	if guard.IsNil(o) {
-		panic("asyncop: WithObserver: nil observer")
-	}
+	guard.RefuseNil("asyncop: WithObserver", "observer", o)
 	return func(c *config) { c.observers = append(c.observers, o) }
 }
 
@@ -201,9 +191,7 @@ func WithAttemptTimeout(d time.Duration) Option {
 // checkpoint: the rest of the timeout is then computed from the new value (State.Retries). It is called on the operator's loop and must
 // not block. A panic fails its element. IN must be the operator's. It panics if timeout is nil.
 func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
-	if timeout == nil {
-		panic("asyncop: WithTimeoutFor: nil function")
-	}
+	guard.RefuseNil("asyncop: WithTimeoutFor", "function", timeout)
 	return func(cfg *config) { cfg.timeoutFor = timeout }
 }
 
@@ -262,9 +250,7 @@ func WithDropOnFailure() Option {
 //
 // IN must be the operator's. It excludes [WithDropOnFailure].
 func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error) Option {
-	if take == nil {
-		panic("asyncop: WithFailureSink: nil function")
-	}
+	guard.RefuseNil("asyncop: WithFailureSink", "function", take)
 	return func(cfg *config) {
 		cfg.setPolicy(handsOver, "WithFailureSink")
 		cfg.failureSink = take

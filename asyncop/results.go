@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/drive"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 )
 
@@ -38,9 +39,7 @@ import (
 //
 // For an input that carries errors, such as the results of another operator, there is [AsyncWaitOperator.ResultsFrom].
 func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT, error] {
-	if input == nil {
-		panic("asyncop: Results: nil input")
-	}
+	guard.RefuseNil("asyncop: Results", "input", input)
 	return op.results("Results", func(put func(IN) bool) error { input(put); return nil })
 }
 
@@ -51,9 +50,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Results(input iter.Seq[IN]) iter.Seq2[OUT,
 // The first error ends the input, and its element is not taken. Elements accepted before are finished, and their results are yielded. Then the
 // operator fails: Err wraps the error of the input, and the last pair is a zero value and Err.
 func (op *AsyncWaitOperator[IN, OUT]) ResultsFrom(input iter.Seq2[IN, error]) iter.Seq2[OUT, error] {
-	if input == nil {
-		panic("asyncop: ResultsFrom: nil input")
-	}
+	guard.RefuseNil("asyncop: ResultsFrom", "input", input)
 	return op.results("ResultsFrom", func(put func(IN) bool) error { return putAll(input, put) })
 }
 
@@ -93,9 +90,7 @@ func putAll[T any](input iter.Seq2[T, error], put func(T) bool) error {
 // A message that the input has not yielded when the loop ends is not settled: end the input, and close its source.
 // docs/messages.md has a program.
 func (op *AsyncWaitOperator[IN, OUT]) Messages(input iter.Seq2[message.Message[IN], error]) iter.Seq2[message.Message[OUT], error] {
-	if input == nil {
-		panic("asyncop: Messages: nil input")
-	}
+	guard.RefuseNil("asyncop: Messages", "input", input)
 	op.mustHaveNoCheckpoints("Messages")
 	return func(yield func(message.Message[OUT], error) bool) {
 		op.use("Messages", byLoop)
@@ -169,9 +164,7 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 // Everything else is as in Results: the order, the last pair with the error, retries at the end of the input, and a single loop for each
 // operator. It panics if next is nil.
 func (op *AsyncWaitOperator[IN, OUT]) ResultsOf(next func() (v IN, ok bool)) iter.Seq2[OUT, error] {
-	if next == nil {
-		panic("asyncop: ResultsOf: nil function")
-	}
+	guard.RefuseNil("asyncop: ResultsOf", "function", next)
 	op.mustHaveNoCheckpoints("ResultsOf")
 	return func(yield func(OUT, error) bool) {
 		op.use("ResultsOf", byLoop)

@@ -14,7 +14,7 @@ import "context"
 // half of it is free. Completions of attempts that have ended are not reported, only counted ([Stats]).
 //
 // A panic in Accepted or AttemptStarted fails the attempt with a *asyncop.PanicError, as a panic in the function does; a
-// panic in the other two is logged. A call that takes more than 100 ms is logged. Done waits until the next step (Via, To)
+// panic in the other two is logged. Done waits until the next step (Via, To)
 // has taken the results.
 type Observer interface {
 	// Accepted is called when element has taken its slot, before its first attempt. restored says that it comes from a

@@ -14,5 +14,5 @@
 //
 // The goroutine of the loop owns the core and the fields of the driver that say so. If user code ends that goroutine, a
 // successor takes over, so the loop keeps no state on its stack (law A6). The methods that others call are In, Out, Transfer,
-// Share, Results, Chained, Stop, Err, Done, Counts and BreakOff. They are safe for concurrent use.
+// Results, Chained, Stop, Err, Done and Counts. They are safe for concurrent use.
 package drive

@@ -252,8 +252,13 @@ var mutants = []mutant{
 	},
 	{
 		"a retry is due at the deadline", "A5", "core/attempt.go",
-		`d.Delay >= s.due-g.now`,
-		`d.Delay > s.due-g.now`,
+		`d.Delay >= left {`,
+		`d.Delay > left {`,
+	},
+	{
+		"a wait is cut to the time that was left before the call", "C1", "core/attempt.go",
+		`delay, tooLate, d.Delay = 0, true, left`,
+		`delay, tooLate = 0, true`,
 	},
 	{
 		"a wait that a server demanded is cut to the strategy's", "A5", "core/attempt.go",
