@@ -107,7 +107,7 @@ func (s plantSink) PutAll(ctx context.Context, ms []message.Message[parcel]) err
 	return nil
 }
 
-// plantEngine keeps the queue, on a disk that may be full. It may be too slow to extend leases.
+// plantEngine keeps the queue, on a disk that may fail. It may be too slow to extend leases.
 type plantEngine struct {
 	*plant
 	*memory.Engine
@@ -118,6 +118,13 @@ func (e plantEngine) Take(ctx context.Context, queue string, n int, lease time.D
 		return nil, fmt.Errorf("write orders.db-wal: %w", syscall.ENOSPC)
 	}
 	return e.Engine.Take(ctx, queue, n, lease)
+}
+
+func (e plantEngine) Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error) {
+	if e.has("disk") {
+		return store.Counts{}, fmt.Errorf("read orders.db: %w", syscall.EIO)
+	}
+	return e.Engine.Count(ctx, queue, f)
 }
 
 func (e plantEngine) Extend(ctx context.Context, d time.Duration, leases ...store.Lease) error {

@@ -31,11 +31,17 @@ type Counts[T any] struct {
 	of map[string]*count[T] // by name
 }
 
+// Last is the last count of a queue or table. One that fails leaves the numbers as they were.
+type Last[T any] struct {
+	Counts   T
+	At       time.Time // of the numbers; zero: there are none yet
+	Err      error     // of the last count
+	Failures int       // counts that failed
+}
+
 // count is the last one of a queue, and the one that goes on.
 type count[T any] struct {
-	counts  T
-	err     error
-	at      time.Time     // zero: there was none
+	Last[T]
 	again   time.Time     // the next one, at the earliest
 	running chan struct{} // closed at its end; nil: none goes on
 }
@@ -61,9 +67,8 @@ func NewQueues(s store.Inspector, c clock.Clock) *Counts[store.Counts] {
 	})
 }
 
-// Count returns the last count, which is a new one if that takes no longer than a tenth of a second; at is when it was made, zero if there
-// was none.
-func (q *Counts[T]) Count(name string) (c T, at time.Time, err error) {
+// Count returns the last count, which is a new one if that takes no longer than a tenth of a second.
+func (q *Counts[T]) Count(name string) Last[T] {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	last := q.of[name]
@@ -87,7 +92,7 @@ func (q *Counts[T]) Count(name string) (c T, at time.Time, err error) {
 		limit.Stop()
 		q.mu.Lock()
 	}
-	return last.counts, last.at, last.err
+	return last.Last
 }
 
 func (q *Counts[T]) run(name string, to *count[T]) {
@@ -98,8 +103,10 @@ func (q *Counts[T]) run(name string, to *count[T]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.clock.Now()
-	if to.err = err; err == nil {
-		to.counts, to.at = c, now
+	if to.Err = err; err == nil {
+		to.Counts, to.At = c, now
+	} else {
+		to.Failures++
 	}
 	if took := now.Sub(begun); took > countQuick {
 		to.again = now.Add(countShare * took)

@@ -116,6 +116,7 @@
 //	weir.queue.messages                            gauge, {message}; by weir.cause: of dead letters, or ""
 //	weir.queue.oldest_age                          gauge, s
 //	weir.queue.reason.messages                     gauge, {message}; by weir.reason. A message counts once for each of its reasons
+//	weir.queue.count_failures                      counter, {count}; counts that failed: otel.Handle gets their errors
 //
 // [ObserveResults] adds metrics of the answers that a service keeps, with the attribute weir.service.name:
 //
@@ -129,6 +130,7 @@
 //
 //	weir.keys.records, .unfinished, .overdue       up-down counters, {request}
 //	weir.keys.clients                              up-down counter, {user}
+//	weir.keys.count_failures                       counter, {count}; counts that failed: otel.Handle gets their errors
 //	weir.keys.requests                             counter, {request}; by weir.outcome: new, resumed, replayed, in_progress, mismatch,
 //	                                               invalid
 //	weir.keys.runs.stale                           counter, {run}: another run has taken over their request

@@ -25,15 +25,14 @@ func ObserveKeys(service string, k *keys.Keys, provider metric.MeterProvider) (m
 	in := instruments{meter: provider.Meter(scope)}
 	read := readings(&in, tally.Keys, serviceKey.String(service))
 	records := readings(&in, tally.KeyCounts, serviceKey.String(service))
+	failures := in.counter("weir.keys.count_failures", "Counts of the table that failed.", "{count}")
 	in.register(func(_ context.Context, o metric.Observer) error {
 		s := k.Stats()
 		read(o, &s)
-		c, at, err := counts.Count("")
-		if err != nil {
-			return fmt.Errorf("weirotel: %w", err)
-		}
-		if !at.IsZero() { // else the first count goes on
-			records(o, &c)
+		last := counts.Count("")
+		report(o, failures, last.Failures, last.Err, serviceKey.String(service))
+		if !last.At.IsZero() {
+			records(o, &last.Counts)
 		}
 		return nil
 	})

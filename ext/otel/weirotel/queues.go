@@ -2,10 +2,10 @@ package weirotel
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/benbjohnson/clock"
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
@@ -16,8 +16,9 @@ import (
 
 // ObserveQueues reports queues of a store, such as its dead letters and layers, until the registration that it returns is ended. They are
 // counted in the background: a collection begins a count and reports it if it takes less than 100 ms, else it reports the previous count. A
-// count takes 10 s at most, and the pause between two counts is 20 times as long. Errors come from the provider. It panics if the store or the
-// provider is nil, if names is empty, or if a name is empty or named twice.
+// count takes 10 s at most, and the pause between two counts is 20 times as long. If a count fails, [otel.Handle] gets the error, and the
+// collection reports the previous count. Errors come from the provider. It panics if the store or the provider is nil, if names is empty, or if
+// a name is empty or named twice.
 func ObserveQueues(s store.Inspector, provider metric.MeterProvider, names ...string) (metric.Registration, error) {
 	guard.RefuseNil("weirotel: ObserveQueues", "store", s)
 	guard.RefuseNil("weirotel: ObserveQueues", "provider", provider)
@@ -29,18 +30,16 @@ func ObserveQueues(s store.Inspector, provider metric.MeterProvider, names ...st
 	messages := in.gauge("weir.queue.messages", "Messages in the queue.", "{message}")
 	oldest := in.gauge("weir.queue.oldest_age", "Since the oldest message in the queue arrived; 0 if there is none.", "s")
 	reasons := in.gauge("weir.queue.reason.messages", "Messages in the queue that have this among their reasons.", "{message}")
+	failures := in.counter("weir.queue.count_failures", "Counts of the queue that failed.", "{count}")
 	in.register(func(_ context.Context, o metric.Observer) error {
-		var failed error
 		for _, name := range names {
-			c, at, err := counts.Count(name)
-			if err != nil {
-				failed = errors.Join(failed, fmt.Errorf("weirotel: %w", err))
-				continue
-			}
-			if at.IsZero() { // the first count goes on
-				continue
-			}
 			queue := queueKey.String(name)
+			last := counts.Count(name)
+			report(o, failures, last.Failures, last.Err, queue)
+			if last.At.IsZero() {
+				continue
+			}
+			c := last.Counts
 			gauge := func(g metric.Float64Observable, v float64, more ...attribute.KeyValue) {
 				o.ObserveFloat64(g, v, metric.WithAttributes(append(more, queue)...))
 			}
@@ -55,10 +54,18 @@ func ObserveQueues(s store.Inspector, provider metric.MeterProvider, names ...st
 				gauge(reasons, float64(n), reasonKey.String(reason))
 			}
 		}
-		return failed
+		return nil
 	})
 	if in.err != nil {
 		return nil, fmt.Errorf("weirotel: ObserveQueues: %w", in.err)
 	}
 	return in.registration, nil
+}
+
+// report reports counts that failed. Their error is not one of the callback: a periodic reader would then export no metrics at all.
+func report(o metric.Observer, failures metric.Int64Observable, n int, err error, of attribute.KeyValue) {
+	o.ObserveInt64(failures, int64(n), metric.WithAttributes(of))
+	if err != nil {
+		otel.Handle(fmt.Errorf("weirotel: %w", err))
+	}
 }

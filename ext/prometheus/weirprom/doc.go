@@ -79,7 +79,8 @@
 //
 //	weir_queue_messages{cause}                       cause: of dead letters, or ""
 //	weir_queue_oldest_age_seconds
-//	weir_queue_counted_timestamp_seconds             when: a long queue is not counted at each scrape
+//	weir_queue_counted_timestamp_seconds             when: a long queue is not counted at each scrape, and a count may fail
+//	weir_queue_count_failures_total                  counts that failed
 //	weir_queue_reason_messages{reason}               a message counts once for each of its reasons
 //
 // # Metrics of backends
@@ -116,7 +117,8 @@
 //	weir_keys_unfinished                             of these
 //	weir_keys_overdue                                of those: past their retention
 //	weir_keys_clients                                users with requests
-//	weir_keys_counted_timestamp_seconds              when: a long table is not counted at each scrape
+//	weir_keys_counted_timestamp_seconds              when: a long table is not counted at each scrape, and a count may fail
+//	weir_keys_count_failures_total                   counts that failed
 //	weir_keys_requests_total{outcome}                outcome: new, resumed, replayed, in_progress, mismatch, invalid
 //	weir_keys_runs_stale_total                       runs whose request another run has taken over
 //	weir_keys_collected_total                        finished requests that were removed after their retention

@@ -2,7 +2,6 @@ package weirprom
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/benbjohnson/clock"
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +17,7 @@ type idempotency struct {
 	counts        *tally.Counts[keys.Counts]
 	read, records []*prometheus.Desc // as tally.Keys and tally.KeyCounts
 	counted       *prometheus.Desc
+	failures      *prometheus.Desc
 }
 
 // NewKeys returns a collector for requests with idempotency keys. The name of the service is its label service. The table is counted beside
@@ -34,6 +34,7 @@ func NewKeys(service string, k *keys.Keys) prometheus.Collector {
 		k, tally.NewCounts(clock.New(), func(ctx context.Context, _ string) (keys.Counts, error) { return k.Count(ctx) }),
 		describe(tally.Keys, desc), describe(tally.KeyCounts, desc),
 		desc("weir_keys_counted_timestamp_seconds", "When the table was counted: what the others say of it is of then."),
+		desc("weir_keys_count_failures_total", "Counts of the table that failed."),
 	}
 }
 
@@ -45,17 +46,16 @@ func (i *idempotency) Describe(descs chan<- *prometheus.Desc) {
 		descs <- d
 	}
 	descs <- i.counted
+	descs <- i.failures
 }
 
 func (i *idempotency) Collect(metrics chan<- prometheus.Metric) {
 	s := i.of.Stats()
 	collect(metrics, tally.Keys, i.read, &s)
-	c, at, err := i.counts.Count("")
-	switch {
-	case err != nil:
-		metrics <- prometheus.NewInvalidMetric(i.counted, fmt.Errorf("weirprom: %w", err))
-	case !at.IsZero(): // else the first count goes on
-		collect(metrics, tally.KeyCounts, i.records, &c)
-		metrics <- prometheus.MustNewConstMetric(i.counted, prometheus.GaugeValue, float64(at.UnixMilli())/1000)
+	last := i.counts.Count("")
+	metrics <- prometheus.MustNewConstMetric(i.failures, prometheus.CounterValue, float64(last.Failures))
+	if !last.At.IsZero() {
+		collect(metrics, tally.KeyCounts, i.records, &last.Counts)
+		metrics <- prometheus.MustNewConstMetric(i.counted, prometheus.GaugeValue, float64(last.At.UnixMilli())/1000)
 	}
 }

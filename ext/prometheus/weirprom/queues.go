@@ -21,15 +21,16 @@ var (
 	queueMessages = prometheus.NewDesc("weir_queue_messages", "Messages in the queue.", []string{"queue", "cause"}, nil)
 	queueOldest   = prometheus.NewDesc("weir_queue_oldest_age_seconds", "Since the oldest message in the queue arrived; 0 if there is none.",
 		[]string{"queue"}, nil)
-	queueCounted = prometheus.NewDesc("weir_queue_counted_timestamp_seconds", "When the queue was counted: what the others say is of then.", []string{"queue"}, nil)
-	queueReasons = prometheus.NewDesc("weir_queue_reason_messages", "Messages in the queue that have this among their reasons.",
+	queueCounted  = prometheus.NewDesc("weir_queue_counted_timestamp_seconds", "When the queue was counted: what the others say is of then.", []string{"queue"}, nil)
+	queueFailures = prometheus.NewDesc("weir_queue_count_failures_total", "Counts of the queue that failed.", []string{"queue"}, nil)
+	queueReasons  = prometheus.NewDesc("weir_queue_reason_messages", "Messages in the queue that have this among their reasons.",
 		[]string{"queue", "reason"}, nil)
 )
 
 // NewQueues returns a collector for queues of a store, such as its dead letters, layers and outboxes. They are counted in the background: a
 // scrape begins a count and reports it if it takes less than 100 ms, else it reports the previous count. A count takes 10 s at most, and the
-// pause between two counts is 20 times as long, so a long queue costs its store little. It panics if the store is nil, if names is empty, or if
-// a name is empty or named twice.
+// pause between two counts is 20 times as long, so a long queue costs its store little. If a count fails, a scrape reports the previous count,
+// and a counter of failures grows. It panics if the store is nil, if names is empty, or if a name is empty or named twice.
 func NewQueues(s store.Inspector, names ...string) prometheus.Collector {
 	guard.RefuseNil("weirprom: NewQueues", "store", s)
 	if err := tally.CheckQueues(names); err != nil {
@@ -43,18 +44,18 @@ func (*queues) Describe(descs chan<- *prometheus.Desc) {
 	descs <- queueOldest
 	descs <- queueReasons
 	descs <- queueCounted
+	descs <- queueFailures
 }
 
 func (q *queues) Collect(metrics chan<- prometheus.Metric) {
 	for _, name := range q.names {
-		c, at, err := q.tally.Count(name)
-		if err != nil {
-			metrics <- prometheus.NewInvalidMetric(queueMessages, fmt.Errorf("weirprom: %w", err))
+		last := q.tally.Count(name)
+		// Not an invalid metric: with one, promhttp would send no metrics at all.
+		metrics <- prometheus.MustNewConstMetric(queueFailures, prometheus.CounterValue, float64(last.Failures), name)
+		if last.At.IsZero() {
 			continue
 		}
-		if at.IsZero() { // the first count goes on
-			continue
-		}
+		c := last.Counts
 		gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 			metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 		}
@@ -65,7 +66,7 @@ func (q *queues) Collect(metrics chan<- prometheus.Metric) {
 		}
 		gauge(queueMessages, float64(rest), name, "")
 		gauge(queueOldest, c.Age.Seconds(), name)
-		gauge(queueCounted, float64(at.UnixMilli())/1000, name)
+		gauge(queueCounted, float64(last.At.UnixMilli())/1000, name)
 		for reason, n := range c.Reasons {
 			gauge(queueReasons, float64(n), name, reason)
 		}

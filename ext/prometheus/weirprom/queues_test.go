@@ -33,7 +33,7 @@ func TestQueues(t *testing.T) {
 	collector := weirprom.NewQueues(s, "rows", "empty")
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector)
-	assert.Equal(t, map[string]float64{"queue_messages": 0, "queue_oldest_age_seconds": 0}, counts(t, registry))
+	assert.Equal(t, map[string]float64{"queue_messages": 0, "queue_oldest_age_seconds": 0, "queue_count_failures_total": 0}, counts(t, registry))
 	put := func(m store.Message) { require.NoError(t, s.Put(t.Context(), "rows", m)) }
 	put(store.Message{Meta: message.Meta{ID: "a", Reasons: []string{"LOST", "BUSY"}}, Cause: store.Exhausted})
 	mock.Add(time.Minute)
@@ -43,21 +43,20 @@ func TestQueues(t *testing.T) {
 	assert.Equal(t, map[string]float64{
 		"queue_messages": 1, "queue_messages exhausted": 1, "queue_messages permanent": 2, "queue_oldest_age_seconds": 60,
 		"queue_reason_messages LOST": 2, "queue_reason_messages BUSY": 1,
+		"queue_count_failures_total": 0,
 	}, counts(t, registry))
 
 	for i := range 200 {
 		put(store.Message{Meta: message.Meta{ID: fmt.Sprint(i), Reasons: []string{fmt.Sprintf("R%03d", i)}}})
 	}
 	values := counts(t, registry)
-	assert.Len(t, values, 4+101)
+	assert.Len(t, values, 5+101)
 	assert.EqualValues(t, 102, values["queue_reason_messages other"], "BUSY, LOST and R000 to R097 come first")
 
 	problems, err := testutil.CollectAndLint(collector)
 	require.NoError(t, err)
 	assert.Empty(t, problems)
 	require.NoError(t, s.Close())
-	_, err = registry.Gather()
-	assert.ErrorContains(t, err, `weirprom: queue "rows": store: closed`)
 
 	assert.Panics(t, func() { weirprom.NewQueues(nil, "rows") })
 	assert.PanicsWithValue(t, "weirprom: NewQueues: no queue", func() { weirprom.NewQueues(s) })
