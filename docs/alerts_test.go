@@ -51,6 +51,7 @@ type plant struct {
 	fault    atomic.Value // a string; "": calm
 	registry *prometheus.Registry
 	series   map[string][]string // by name and labels: a value for each scrape
+	buckets  bool                // of histograms are scraped, too
 	scrapes  int
 	epoch    time.Time
 }
@@ -230,6 +231,11 @@ func (p *plant) scrape(t *testing.T) {
 			case h != nil:
 				note(f.GetName()+"_sum", h.GetSampleSum(), labels)
 				note(f.GetName()+"_count", float64(h.GetSampleCount()), labels)
+				for _, b := range h.GetBucket() {
+					if p.buckets {
+						note(f.GetName()+"_bucket", float64(b.GetCumulativeCount()), append(slices.Clone(labels), fmt.Sprintf("le=\"%v\"", b.GetUpperBound())))
+					}
+				}
 			case m.GetGauge() != nil:
 				note(f.GetName(), m.GetGauge().GetValue(), labels)
 			default:
@@ -300,31 +306,54 @@ func (p *plant) run(t *testing.T, fault string, each, lasts time.Duration) {
 	})
 }
 
-// test writes a test of promtool: the alerts that have fired by a time, in all.
-func (p *plant) test(b *strings.Builder, name string, by map[time.Duration][]string) {
-	fmt.Fprintf(b, "  - name: %s\n    interval: %v\n    input_series:\n", name, scrapeEach)
-	for _, key := range slices.Sorted(maps.Keys(p.series)) {
-		fmt.Fprintf(b, "      - series: '%s'\n        values: '%s'\n", key, strings.Join(p.series[key], " "))
-	}
-	b.WriteString("    promql_expr_test:\n")
-	for _, at := range slices.Sorted(maps.Keys(by)) {
-		fmt.Fprintf(b, "      - expr: max by (alertname) (max_over_time(ALERTS{alertstate=\"firing\"}[2d]))\n        eval_time: %v\n        exp_samples:\n", at)
-		for _, alert := range by[at] {
-			fmt.Fprintf(b, "          - labels: '{alertname=%q}'\n            value: 1\n", alert)
-		}
-	}
-}
-
-// Each fault of a worker that runs raises its alert in time, and no other that it does not inhibit; a day of calm raises none. The series are
-// scraped from runs with the fault, in virtual time.
-func TestAlerts(t *testing.T) {
-	promtool, err := exec.LookPath("promtool")
+// promtool evaluates expressions on series, with the rules: each must have samples of value 1 with the labels.
+func promtool(t *testing.T, series map[string][]string, queries []query) {
+	t.Helper()
+	tool, err := exec.LookPath("promtool")
 	if err != nil {
 		if os.Getenv("WEIR_REQUIRE_PROMTOOL") != "" {
 			t.Fatal(err)
 		}
 		t.Skip("promtool is not installed: apt-get install --no-install-recommends prometheus")
 	}
+	rules, err := filepath.Abs("../cmd/weir/generate/alerts.yml")
+	require.NoError(t, err)
+	var b strings.Builder
+	fmt.Fprintf(&b, "rule_files: [%s]\nevaluation_interval: %v\ntests:\n  - interval: %v\n    input_series:\n", rules, scrapeEach, scrapeEach)
+	for _, key := range slices.Sorted(maps.Keys(series)) {
+		fmt.Fprintf(&b, "      - series: '%s'\n        values: '%s'\n", key, strings.Join(series[key], " "))
+	}
+	b.WriteString("    promql_expr_test:\n")
+	for _, q := range queries {
+		fmt.Fprintf(&b, "      - expr: '%s'\n        eval_time: %v\n        exp_samples:\n", q.expr, q.at)
+		for _, labels := range q.labels {
+			fmt.Fprintf(&b, "          - labels: '{%s}'\n            value: 1\n", labels)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "test.yml")
+	require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o600))
+	out, err := exec.CommandContext(t.Context(), tool, "test", "rules", file).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+type query struct {
+	expr   string
+	at     time.Duration
+	labels []string // one for each sample
+}
+
+// fired are the alerts that have fired by a time, in all.
+func fired(at time.Duration, alerts ...string) query {
+	q := query{expr: `max by (alertname) (max_over_time(ALERTS{alertstate="firing"}[2d]))`, at: at}
+	for _, alert := range slices.Sorted(slices.Values(alerts)) {
+		q.labels = append(q.labels, fmt.Sprintf("alertname=%q", alert))
+	}
+	return q
+}
+
+// Each fault of a worker that runs raises its alert in time, and no other that it does not inhibit; a day of calm raises none. The series are
+// scraped from runs with the fault, in virtual time.
+func TestAlerts(t *testing.T) {
 	const page, ticket = 2 * time.Minute, 30 * time.Minute
 	for _, c := range []struct {
 		fault, alert string
@@ -345,26 +374,93 @@ func TestAlerts(t *testing.T) {
 	} {
 		t.Run(cmp.Or(c.fault, "a day of calm"), func(t *testing.T) {
 			var p plant
-			var b strings.Builder
-			rules, err := filepath.Abs("../cmd/weir/generate/alerts.yml")
-			require.NoError(t, err)
-			fmt.Fprintf(&b, "rule_files: [%s]\nevaluation_interval: %v\ntests:\n", rules, scrapeEach)
 			if c.fault == "" {
 				p.run(t, "", 10*time.Second, 24*time.Hour)
-				p.test(&b, "calm", map[time.Duration][]string{24 * time.Hour: nil})
-			} else {
-				lasts := faultBegins + faultLasts
-				p.run(t, c.fault, 2*time.Second, lasts)
-				all := append(slices.Clone(c.inhibits), c.alert)
-				slices.Sort(all)
-				p.test(&b, c.fault, map[time.Duration][]string{faultBegins: nil, faultBegins + c.within: {c.alert}, lasts - time.Minute: all})
+				promtool(t, p.series, []query{fired(24 * time.Hour)})
+				return
 			}
-			file := filepath.Join(t.TempDir(), "test.yml")
-			require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o600))
-			out, err := exec.CommandContext(t.Context(), promtool, "test", "rules", file).CombinedOutput()
-			require.NoError(t, err, "%s", out)
+			lasts := faultBegins + faultLasts
+			p.run(t, c.fault, 2*time.Second, lasts)
+			promtool(t, p.series, []query{
+				fired(faultBegins), fired(faultBegins+c.within, c.alert), fired(lasts-time.Minute, append(slices.Clone(c.inhibits), c.alert)...),
+			})
 		})
 	}
+}
+
+// Replicas of a program have the same names: that of one does not hide another one, and a queue that they share counts once. A backend that
+// ramps is no outage, however long that takes on a quiet queue.
+func TestAlertsOfReplicas(t *testing.T) {
+	const an, hour = `backend="bank",instance="a",state=`, "x240"
+	for _, c := range []struct {
+		name   string
+		series map[string]string
+		fires  []string
+	}{
+		{"one is stuck, another is not", map[string]string{
+			`weir_worker_messages_in_flight{worker="payments",instance="a"}`:                            "5" + hour,
+			`weir_worker_messages_settled_total{worker="payments",instance="a",verdict="acknowledged"}`: "70" + hour,
+			`weir_worker_messages_in_flight{worker="payments",instance="b"}`:                            "5" + hour,
+			`weir_worker_messages_settled_total{worker="payments",instance="b",verdict="acknowledged"}`: "0+9" + hour,
+		}, []string{"WeirWorkerStuck"}},
+		{"another one starts", map[string]string{
+			`weir_queue_messages{queue="orders-dead",cause="permanent",instance="a"}`: "100" + hour,
+			`weir_queue_messages{queue="orders-dead",cause="permanent",instance="b"}`: "_x60 100" + hour,
+			`weir_queue_messages{queue="orders-retry-1",cause="",instance="a"}`:       "100" + hour,
+			`weir_queue_messages{queue="orders-retry-1",cause="",instance="b"}`:       "_x60 100" + hour,
+		}, nil},
+		{"a layer grows by one in a minute", map[string]string{
+			`weir_queue_messages{queue="orders-retry-1",cause="",instance="a"}`: "0+0.25" + hour,
+			`weir_queue_messages{queue="orders-retry-1",cause="",instance="b"}`: "0+0.25" + hour,
+		}, nil},
+		{"dead letters and a layer grow", map[string]string{
+			`weir_queue_messages{queue="orders-dead",cause="permanent",instance="a"}`: "100+1" + hour,
+			`weir_queue_messages{queue="orders-dead",cause="permanent",instance="b"}`: "100+1" + hour,
+			`weir_queue_messages{queue="orders-retry-1",cause="",instance="a"}`:       "0+1" + hour,
+			`weir_queue_messages{queue="orders-retry-1",cause="",instance="b"}`:       "0+1" + hour,
+		}, []string{"WeirDeadLetters", "WeirLayerGrows"}},
+		{"a backend ramps", map[string]string{
+			"weir_backend_state{" + an + `"closed"}`:  "0" + hour,
+			"weir_backend_state{" + an + `"probing"}`: "0" + hour,
+			"weir_backend_state{" + an + `"ramping"}`: "1" + hour,
+		}, nil},
+		{"a backend probes", map[string]string{
+			"weir_backend_state{" + an + `"closed"}`:  "1 0 1 0" + hour,
+			"weir_backend_state{" + an + `"probing"}`: "0 1 0 1" + hour,
+			"weir_backend_state{" + an + `"ramping"}`: "0" + hour,
+		}, []string{"WeirBackendClosed"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			series := map[string][]string{}
+			for key, values := range c.series {
+				series[key] = []string{values}
+			}
+			promtool(t, series, []query{fired(time.Hour, c.fires...)})
+		})
+	}
+}
+
+// Each query of the pages finds something in what is scraped of a worker.
+func TestDocumentedQueries(t *testing.T) {
+	doc, err := os.ReadFile("../ext/prometheus/weirprom/doc.go")
+	require.NoError(t, err)
+	pages, err := filepath.Glob("*.md")
+	require.NoError(t, err)
+	p := plant{buckets: true}
+	lasts := faultBegins + 10*time.Minute
+	var queries []query
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, m := range regexp.MustCompile("`([^`\n]*\\b(weir_\\w+)[^`\n]*)`").FindAllStringSubmatch(string(text), -1) {
+			if regexp.MustCompile(`(?m)^//\t` + strings.TrimSuffix(m[2], "_bucket") + `\b`).Match(doc) { // not a table
+				queries = append(queries, query{"clamp_max(count(" + m[1] + "), 1)", lasts, []string{""}})
+			}
+		}
+	}
+	require.Greater(t, len(queries), 15)
+	p.run(t, "layer", 2*time.Second, lasts)
+	promtool(t, p.series, queries)
 }
 
 // The dashboard and the rules have no metrics but those of weirprom.
