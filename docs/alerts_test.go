@@ -424,6 +424,18 @@ func TestAlertsOfReplicas(t *testing.T) {
 			"weir_backend_state{" + an + `"probing"}`: "0" + hour,
 			"weir_backend_state{" + an + `"ramping"}`: "1" + hour,
 		}, nil},
+		{"a backend ramps, and closes each time", map[string]string{
+			"weir_backend_state{" + an + `"closed"}`:                 strings.Repeat("1 0 ", 240),
+			"weir_backend_state{" + an + `"probing"}`:                "0" + hour,
+			"weir_backend_state{" + an + `"ramping"}`:                strings.Repeat("0 1 ", 240),
+			`weir_backend_closes_total{backend="bank",instance="a"}`: strings.Repeat("0 ", 120) + "0+0.5" + hour,
+			`weir_backend_closes_total{backend="bank",instance="b"}`: "0" + hour,
+		}, []string{"WeirBackendClosed"}},
+		{"a backend closes now and then", map[string]string{
+			"weir_backend_state{" + an + `"closed"}`:                 strings.Repeat("1 0 0 0 0 0 0 0 ", 30),
+			`weir_backend_closes_total{backend="bank",instance="a"}`: "0+0.125" + hour,
+			`weir_backend_closes_total{backend="bank",instance="b"}`: "0+0.125" + hour,
+		}, nil},
 		{"a backend probes", map[string]string{
 			"weir_backend_state{" + an + `"closed"}`:  "1 0 1 0" + hour,
 			"weir_backend_state{" + an + `"probing"}`: "0 1 0 1" + hour,
