@@ -11,12 +11,14 @@ import (
 const (
 	freshFor = 2 * time.Second // a look at all queues
 	share    = 10              // at most one part in so many of the time is spent on looking
-	loadTime = time.Minute     // at most
+	loadTime = time.Minute     // at most, but for groups
 )
 
 // cached is a value that takes long to find: people see the last one meanwhile. However many people look, it is looked for once at a time,
 // and for a tenth of the time at most. Its zero value is ready.
 type cached[T any] struct {
+	long bool // it may take longer than loadTime
+
 	mu    sync.Mutex
 	value T
 	err   error
@@ -31,7 +33,7 @@ func (c *cached[T]) get(ctx, life context.Context, cl clock.Clock, patience time
 	c.mu.Lock()
 	if c.done == nil && !cl.Now().Before(c.next) {
 		c.done = make(chan struct{})
-		go c.load(life, cl, load) // ends with load, within loadTime
+		go c.load(life, cl, load) // ends with load
 	}
 	done := c.done
 	c.mu.Unlock()
@@ -49,8 +51,11 @@ func (c *cached[T]) get(ctx, life context.Context, cl clock.Clock, patience time
 }
 
 func (c *cached[T]) load(ctx context.Context, cl clock.Clock, load func(context.Context) (T, error)) {
-	ctx, cancel := context.WithTimeout(ctx, loadTime)
-	defer cancel()
+	if !c.long {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, loadTime)
+		defer cancel()
+	}
 	begun := cl.Now()
 	v, err := load(ctx)
 	now := cl.Now()

@@ -43,6 +43,7 @@ type queueState struct {
 	Role       string // queue, layer, dead letters, blocked, outbox
 	store.Counts
 	at     time.Time // when it was counted; zero: it is still being counted
+	err    error     // of the last count
 	Line   string    // its number over time, as points of a picture 100 wide and 20 high; "": it is new
 	Change int       // since the first of the points
 	Over   time.Duration
@@ -122,9 +123,7 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.Queues, err = s.count(ctx, names); err != nil {
-		return nil, err
-	}
+	l.Queues = s.count(ctx, names)
 	workers, err := s.jobs.Workers(ctx)
 	if err != nil {
 		return nil, err
@@ -156,8 +155,8 @@ func (s *server) look(ctx context.Context) (*look, error) {
 	return l, nil
 }
 
-// count counts queues. One of millions takes a while: its number is then that of an earlier look.
-func (s *server) count(ctx context.Context, names []string) (list []queueState, err error) {
+// count counts queues. One of millions takes a while: its number is then that of an earlier look, as is that of one that cannot be counted.
+func (s *server) count(ctx context.Context, names []string) (list []queueState) {
 	end := s.Clock.Now().Add(countFor)
 	before := s.counts // looks are made one at a time
 	s.counts = make(map[string]*cached[store.Counts], len(names))
@@ -170,16 +169,13 @@ func (s *server) count(ctx context.Context, names []string) (list []queueState, 
 		n, at, err := c.get(ctx, s.ctx, s.Clock, max(0, s.Clock.Until(end)), func(ctx context.Context) (store.Counts, error) {
 			return s.engine.Count(ctx, name, store.Filter{})
 		})
-		if err != nil && at.IsZero() {
-			return nil, err
-		}
 		n.Causes = maps.Clone(n.Causes)
 		delete(n.Causes, "")
-		q := queueState{Name: name, Counts: n, at: at}
+		q := queueState{Name: name, Counts: n, at: at, err: err}
 		q.Base, q.Role = roleOf(name, len(n.Causes) > 0)
 		list = append(list, q)
 	}
-	return list, nil
+	return list
 }
 
 // addRead adds the queues that workers read and that are empty now.

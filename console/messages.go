@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -28,6 +29,7 @@ const (
 	maxEdited = 128 << 10
 	maxGroups = 20
 	manyKinds = 16                    // groupings that are kept
+	callTime  = 10 * time.Minute      // for each call of a grouping, of which a frozen engine answers none
 	patience  = 30 * time.Millisecond // for numbers that are newer than those at hand
 )
 
@@ -108,24 +110,41 @@ func (s *server) groupsOf(ctx context.Context, queue string, f store.Filter) ([]
 			}
 			delete(s.groups, other) // any one
 		}
-		c = &cached[[]group]{}
+		c = &cached[[]group]{long: true}
 		s.groups[key] = c
 	}
 	s.mu.Unlock()
 	return c.get(ctx, s.ctx, s.Clock, patience, func(ctx context.Context) ([]group, error) {
+		waiting, cancel := context.WithTimeout(ctx, loadTime)
+		defer cancel()
 		select {
 		case s.heavy <- struct{}{}:
 			defer func() { <-s.heavy }()
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		case <-waiting.Done():
+			return nil, errors.New("those of another queue or filter are being counted")
 		}
-		found, err := jobs.Groups(ctx, s.engine, queue, f)
+		found, err := jobs.Groups(ctx, bounded{s.engine}, queue, f)
 		groups := make([]group, len(found))
 		for i, g := range found {
 			groups[i] = group{g, likeGroup(f, g)}
 		}
 		return groups, err
 	})
+}
+
+// bounded bounds each call, so that what makes many takes as long as it needs.
+type bounded struct{ store.Inspector }
+
+func (b bounded) Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	return b.Inspector.Count(ctx, queue, f)
+}
+
+func (b bounded) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	return b.Inspector.List(ctx, queue, f, p)
 }
 
 // likeGroup returns a filter for the messages of a group. A filter finds parts of an error, so it may find a few others.
@@ -154,6 +173,7 @@ type queueData struct {
 	Query             map[string]string // addresses of actions
 	Total             int               // of the groups, or of the queue
 	At                time.Time
+	Failed            string // why the groups could not be counted
 	Groups            []groupRow
 	Rest              int // groups that are not shown
 	Verdict           string
@@ -201,18 +221,16 @@ func (s *server) queue(r *http.Request) (view, error) {
 		d.Query[do] = s.address("/start", action)
 	}
 	if d.Role == "dead letters" && after == 0 {
-		if err := s.grouped(r.Context(), &d); err != nil {
-			return view{}, err
-		}
+		s.grouped(r.Context(), &d)
 	}
 	return view{Name: "queue", Title: cut(100, d.Queue), Data: d}, nil
 }
 
 // grouped adds groups, and says whether one of them stands out.
-func (s *server) grouped(ctx context.Context, d *queueData) error {
+func (s *server) grouped(ctx context.Context, d *queueData) {
 	groups, at, err := s.groupsOf(ctx, d.Queue, d.Filter)
 	if err != nil {
-		return err
+		d.Failed = failure(300, err)
 	}
 	d.At = at
 	for _, g := range groups {
@@ -234,7 +252,6 @@ func (s *server) grouped(ctx context.Context, d *queueData) error {
 	default:
 		d.Verdict = fmt.Sprintf("There are %d kinds of failures; the largest is %d of %d.", len(groups), groups[0].Count, d.Total)
 	}
-	return nil
 }
 
 // find returns the message that an address names.

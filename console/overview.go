@@ -85,6 +85,9 @@ func (s *server) backendProblems(l *look) (list []problem) {
 func (s *server) queueProblems(l *look) (list []problem) {
 	for _, q := range l.Queues {
 		name, path := cut(100, q.Name), s.link("/queue", "queue", q.Name)
+		if q.err != nil {
+			list = append(list, problem{2, fmt.Sprintf("%s cannot be counted: %s", name, failure(200, q.err)), path, "the queue"})
+		}
 		switch overdue := l.at.Sub(q.Next); {
 		case q.Counting():
 		case q.Role == "dead letters":

@@ -1,0 +1,124 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/console"
+	"github.com/weirflow/weir/delivery/memory"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/message"
+)
+
+// counting is an engine in which reading all of a queue takes long, or fails.
+type counting struct {
+	*memory.Engine
+	takes time.Duration // each page of a queue that is read from end to end; 0: it fails
+	bad   string        // the queue that cannot be counted
+	slow  string        // the one whose count hangs
+}
+
+var errIndex = errors.New("the index is damaged")
+
+func (e *counting) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+	if p.Until != 0 {
+		if e.takes == 0 {
+			return nil, errIndex
+		}
+		select {
+		case <-time.After(e.takes):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return e.Engine.List(ctx, queue, f, p)
+}
+
+func (e *counting) Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error) {
+	switch queue {
+	case e.bad:
+		return store.Counts{}, errIndex
+	case e.slow:
+		<-ctx.Done()
+		return store.Counts{}, ctx.Err()
+	}
+	return e.Engine.Count(ctx, queue, f)
+}
+
+// during runs f with a console of an engine, in virtual time.
+func during(t *testing.T, e *counting, f func(t *testing.T, get func(path string) string)) {
+	synctest.Test(t, func(t *testing.T) {
+		e.Engine = memory.Open()
+		put(t, e, 3)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		h, err := console.Handler(ctx, console.Config{Engine: e, Logger: quiet})
+		require.NoError(t, err)
+		f(t, func(path string) string { return page(t, h, path) })
+	})
+}
+
+// Dead letters whose groups cannot be counted are shown without groups.
+func TestGroupsThatCannotBeCounted(t *testing.T) {
+	during(t, &counting{}, func(t *testing.T, get func(string) string) {
+		for range 3 {
+			html := get("/queue?queue=orders-dead")
+			require.Contains(t, html, "The groups cannot be counted: the index is damaged")
+			require.Contains(t, html, "no airport")
+			require.NotContains(t, html, "being counted")
+			time.Sleep(time.Hour)
+		}
+	})
+}
+
+// The groups of a long queue may take an hour. Meanwhile its messages are shown, and others wait for their groups for a minute.
+func TestGroupsThatTakeLong(t *testing.T) {
+	e := &counting{takes: 5 * time.Minute}
+	during(t, e, func(t *testing.T, get func(string) string) {
+		ms := make([]store.Message, 10_000)
+		for i := range ms {
+			ms[i] = store.Message{Meta: message.Meta{ID: fmt.Sprint("x", i), LastError: "gone"}, Cause: store.Exhausted}
+		}
+		require.NoError(t, e.Put(t.Context(), "orders-dead", ms...))
+		for range 55 {
+			html := get("/queue?queue=orders-dead")
+			require.Contains(t, html, "The groups are being counted")
+			require.Contains(t, html, "no airport")
+			time.Sleep(time.Minute)
+		}
+		get("/queue?queue=orders-dead&provider=bank")
+		time.Sleep(2 * time.Minute)
+		require.Contains(t, get("/queue?queue=orders-dead&provider=bank"), "The groups cannot be counted: those of another queue or filter are being counted")
+		time.Sleep(10 * time.Minute)
+		require.Contains(t, get("/queue?queue=orders-dead"), "10006 that failed, in groups")
+	})
+}
+
+// A queue that cannot be counted does not hide the others.
+func TestAQueueThatCannotBeCounted(t *testing.T) {
+	e := &counting{bad: "bills-dead", slow: "mails-dead"}
+	during(t, e, func(t *testing.T, get func(string) string) {
+		for _, queue := range []string{"bills-dead", "mails-dead"} {
+			require.NoError(t, e.Put(t.Context(), queue, store.Message{Meta: message.Meta{ID: "a"}, Cause: store.Exhausted}))
+		}
+		for range 2 { // a page shows the last look, and the first counts only what comes before the queue that hangs
+			get("/")
+			time.Sleep(20 * time.Second)
+		}
+		for range 20 {
+			time.Sleep(20 * time.Second)
+			html := get("/")
+			require.Contains(t, html, "orders-dead has 6 dead letters")
+			require.Contains(t, html, "bills-dead cannot be counted: the index is damaged")
+			require.Equal(t, 2, strings.Count(html, "counting</td>"))
+		}
+		require.Contains(t, get("/"), "mails-dead cannot be counted: context deadline exceeded")
+	})
+}
