@@ -326,7 +326,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 	op.mustPassBarriers("Via", next)
 	wiring.MustMatch("asyncop: Via", op, next)
 	shares := op.use("Via", byVia)&byOut != 0
-	go op.driver.Transfer(next.In(), shares, takesFailures(next))
+	go op.driver.Transfer(next.In(), shares, wiring.TakesFailures(next))
 	return next
 }
 
@@ -336,7 +336,7 @@ func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	op.mustPassBarriers("To", sink)
 	wiring.MustMatch("asyncop: To", op, sink)
 	shares := op.use("To", byVia)&byOut != 0
-	op.driver.Transfer(sink.In(), shares, takesFailures(sink))
+	op.driver.Transfer(sink.In(), shares, wiring.TakesFailures(sink))
 	sink.AwaitCompletion()
 }
 
@@ -397,10 +397,4 @@ func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats {
 	s := op.driver.Counts()
 	s.Capacity, s.MaxCalls = int64(op.capacity), int64(min(cmp.Or(op.side.maxCalls, op.capacity), op.capacity))
 	return s
-}
-
-// takesFailures reports whether next is of weir. Others would take a failure for an element.
-func takesFailures(next any) bool {
-	_, isOurs := next.(wiring.Typed)
-	return isOurs
 }

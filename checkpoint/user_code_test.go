@@ -186,7 +186,7 @@ func TestFlowThatBreaks(t *testing.T) {
 			require.NoError(t, c.Start())
 			broken := newFlow(do)
 			pass := weirflow.NewMap(func(v string) string { return v })
-			src.Via(broken).Via(flow.NewPassThrough()).Via(pass).To(sink)
+			src.Via(flow.NewPassThrough()).Via(broken).Via(pass).To(sink)
 			err := c.Wait()
 			var p *guard.PanicError
 			require.ErrorAs(t, err, &p)
@@ -215,8 +215,17 @@ func TestFlowThatBreaks(t *testing.T) {
 		f.In() <- "b"
 		close(f.In())
 		all := texts(f.Out())
-		require.Len(t, all, 3)
+		require.Len(t, all, 2)
 		require.EqualError(t, f.Err(), "flow: Map: got an element of type int, want string")
+	})
+	bubble(t, "a step of go-streams behind it ends, and the sink behind that does not take it for a clean end", func(t *testing.T) {
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
+		src := NewSource(c, "src", checkpointtest.NewSliceInput([]string{"a"}))
+		sink := NewSink[string](c, "sink", newRecorder())
+		require.NoError(t, c.Start())
+		src.Via(weirflow.NewMap(func(string) string { panic("boom") })).Via(flow.NewPassThrough()).To(sink)
+		require.EqualError(t, c.Wait(), `checkpoint: "sink" failed: the input ended without a final barrier`)
+		require.NoError(t, c.Close())
 	})
 }
 

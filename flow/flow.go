@@ -6,9 +6,9 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/reugn/go-streams"
-	streamsflow "github.com/reugn/go-streams/flow"
 
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/guard"
@@ -23,13 +23,15 @@ import (
 // acknowledgement of that message. A function that is typed on messages gets the message, and passes the acknowledgement on itself.
 //
 // When its function panics or calls runtime.Goexit, or an element is of a wrong type, the flow has failed: it closes Out, discards later
-// elements, nacks the messages among them, and logs the error once through slog.Default(). The next operator or sink of weir fails with the same
-// error, and so does the run of a coordinator whose barriers it passes. A message with an acknowledgement of its own in a stream with barriers
+// elements, nacks the messages among them, and logs the error once through slog.Default(). An operator or a sink of weir behind it fails with the
+// same error, and so does the run of a coordinator whose barriers it passes. Flows and sinks of go-streams take the end for a clean one: look at
+// Err. A message with an acknowledgement of its own in a stream with barriers
 // is such an error, too.
 type Flow struct {
 	in, out chan any
 	name    string
 	err     atomic.Pointer[error]
+	failure error        // for the next step: its own, or one from upstream. Written before out is closed
 	taken   wiring.Taken // by Via or To
 
 	takes, sends reflect.Type
@@ -135,18 +137,26 @@ func (l *loop[T]) run() {
 			err = guard.Recovered("", recover())
 		}
 		if err != nil {
-			l.held.Nack(0) // law D1
 			l.fail(err)
 		}
 		close(l.out)
+		l.giveBack(l.held.Nack) // law D1
 		for v := range l.in {
 			if m, ok := message.FromElement(v); ok {
-				m.Nack(0)
+				l.giveBack(m.Nack)
 			}
 		}
 	}()
 	err = l.all()
 	returned = true
+}
+
+// giveBack nacks a message. Its source is user code, which may break (law A6).
+func (l *loop[T]) giveBack(nack func(delay time.Duration)) {
+	broken := func(recovered any) error { return guard.Recovered("flow", recovered) }
+	if err := guard.Call(func() error { nack(0); return nil }, broken); err != nil {
+		slog.Error("flow: a source broke when a message was given back", slog.String("flow", l.name), slog.Any("error", err))
+	}
 }
 
 // all takes what comes until In is closed.
@@ -166,8 +176,12 @@ func (l *loop[T]) all() error {
 	return nil
 }
 
-// control passes a control element on.
+// control passes a control element on. A failure goes beside Out, whose reader may not be of weir.
 func (l *loop[T]) control(v any) error {
+	if f, ok := v.(wiring.Failure); ok {
+		l.failure = f.Err
+		return nil
+	}
 	if b, ok := v.(participant.Barrier); ok {
 		l.checkpointed = true
 		if err := l.barrier(b, &l.barriers); err != nil {
@@ -218,7 +232,7 @@ func (f *Flow) fail(err error) {
 	last := f.last
 	f.mu.Unlock()
 	last.Fail(f.name, err)
-	f.out <- wiring.Failure{Err: err}
+	f.failure = err
 }
 
 // Err returns why the flow has failed, or nil. It is set before Out closes.
@@ -254,7 +268,7 @@ func (f *Flow) Via(next streams.Flow) streams.Flow {
 	wiring.MustPass("flow: Via", participant.CanPass(next))
 	wiring.MustMatch("flow: Via", f, next)
 	f.taken.Take("flow: Via")
-	streamsflow.DoStream(f, next)
+	go f.transfer(next, next.In()) // ends with Out
 	return next
 }
 
@@ -264,10 +278,17 @@ func (f *Flow) To(sink streams.Sink) {
 	wiring.MustPass("flow: To", participant.CanPass(sink))
 	wiring.MustMatch("flow: To", f, sink)
 	f.taken.Take("flow: To")
-	in := sink.In()
+	f.transfer(sink, sink.In())
+	sink.AwaitCompletion()
+}
+
+// transfer passes on what comes through Out, and then the failure, to a step of weir.
+func (f *Flow) transfer(next any, in chan<- any) {
+	defer close(in)
 	for v := range f.out {
 		in <- v
 	}
-	close(in)
-	sink.AwaitCompletion()
+	if f.failure != nil && wiring.TakesFailures(next) {
+		in <- wiring.Failure{Err: f.failure}
+	}
 }

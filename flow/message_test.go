@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/reugn/go-streams/extension"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/checkpoint/participant"
@@ -149,7 +150,7 @@ func TestFailingFlowNacks(t *testing.T) {
 				synctest.Wait() // it discards after Out is closed
 				require.ErrorContains(t, f.Err(), c.want)
 				require.Equal(t, want, l)
-				require.Len(t, out, emitted+1, "and the failure")
+				require.Len(t, out, emitted)
 			})
 		})
 	}
@@ -202,4 +203,41 @@ func TestPlainElementsCostNothingMore(t *testing.T) {
 	close(in)
 	for range out {
 	}
+}
+
+// Law A6: what is not of weir never gets a failure, which it would take for an element.
+func TestFailuresStayAmongUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := flow.NewMap(func(string) string { panic("boom") })
+		out := make(chan any, 10)
+		source := make(chan any, 1)
+		source <- "a"
+		close(source)
+		behind := flow.NewMap(func(s string) string { return s })
+		extension.NewChanSource(source).Via(broken).Via(behind).To(extension.NewChanSink(out))
+		for v := range out {
+			t.Errorf("the sink of go-streams got a %T", v)
+		}
+		require.ErrorContains(t, broken.Err(), "boom")
+	})
+}
+
+// Law D1: a source that breaks when a message is given back does not keep the others from being given back.
+func TestASourceThatBreaksWhenAFlowFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := flow.NewMap(func(string) string { panic("boom") })
+		var settled []string
+		for _, id := range []string{"1", "2", "3"} {
+			f.In() <- message.New("v", &message.Meta{ID: id}, func(message.Verdict) {
+				if settled = append(settled, id); id != "2" {
+					panic("broken source")
+				}
+			})
+		}
+		close(f.In())
+		for range f.Out() {
+		}
+		synctest.Wait()
+		require.Equal(t, []string{"1", "2", "3"}, settled)
+	})
 }

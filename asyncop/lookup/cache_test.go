@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,11 +140,13 @@ func TestForgetWhileTheOutcomeIsKept(t *testing.T) {
 		require.Equal(t, 1, b.count())
 		forgotten := make(chan struct{})
 		var wg sync.WaitGroup
+		var early atomic.Int64
 		for range 2 {
-			wg.Go(func() { f.Forget("a") })
+			wg.Go(func() { f.Forget("a"); early.Add(1) })
 		}
 		go func() { defer close(forgotten); wg.Wait() }()
 		synctest.Wait()
+		require.Zero(t, early.Load(), "one did not wait")
 		third := ask(t, f, t.Context(), "a") // that one could be stale
 		require.Equal(t, 2, b.count())
 		close(cache.gate)

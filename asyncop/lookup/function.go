@@ -23,8 +23,9 @@ type Function[K comparable, V any] struct {
 	hits, misses, shared, loads, loadErrors atomic.Int64
 
 	mu      sync.Mutex        // a leaf: no user code runs under it
-	current map[K]*load[K, V] // guarded by mu; the loads that more lookups may join
-	running int               // guarded by mu; loads that have not ended
+	current map[K]*load[K, V]     // guarded by mu; the loads that more lookups may join
+	leaving map[K][]chan struct{} // guarded by mu; load.stored of those that were forgotten while they were put into the cache
+	running int                   // guarded by mu; loads that have not ended
 }
 
 // New wraps fn so that a single call per key runs at a time, which serves all elements that ask for the key meanwhile, and puts cache in front
@@ -36,7 +37,7 @@ func New[K comparable, V any](fn asyncop.AsyncFunction[K, V], cache Cache[K, V],
 	if guard.IsNil(fn) {
 		panic("lookup: New: nil function")
 	}
-	f := &Function[K, V]{fn: fn, rules: rules{missing: alike}, current: make(map[K]*load[K, V])}
+	f := &Function[K, V]{fn: fn, rules: rules{missing: alike}, current: make(map[K]*load[K, V]), leaving: make(map[K][]chan struct{})}
 	if !guard.IsNil(cache) {
 		f.cache = cache
 	}
@@ -50,6 +51,7 @@ func New[K comparable, V any](fn asyncop.AsyncFunction[K, V], cache Cache[K, V],
 func (f *Function[K, V]) AsyncInvoke(ctx context.Context, key K, result asyncop.ResultFuture[V]) error {
 	if entry, ok := f.get(ctx, key); ok {
 		f.hits.Add(1)
+		borrow(result)
 		if entry.Err != nil {
 			predicates.ReportStage(ctx, predicates.ClientDispatch) // nothing was sent
 		}
@@ -59,11 +61,21 @@ func (f *Function[K, V]) AsyncInvoke(ctx context.Context, key K, result asyncop.
 	f.misses.Add(1)
 	w := &waiter[V]{ctx: ctx, result: result}
 	l, isNew := f.join(key, w)
+	if !isNew {
+		borrow(result)
+	}
 	l.watch(w)
 	if isNew {
 		l.start()
 	}
 	return nil
+}
+
+// borrow says that result gets the outcome of a call for another element, or of none. The future of a wrapper may not pass it on.
+func borrow(result any) {
+	if b, ok := result.(interface{ Borrow() }); ok {
+		b.Borrow()
+	}
 }
 
 // Unwrap returns the function, whose optional interfaces f has.
@@ -110,18 +122,16 @@ func (f *Function[K, V]) detach(l *load[K, V]) {
 // and is not kept; the next lookup begins a new load. Forget must not be called by the cache.
 func (f *Function[K, V]) Forget(key K) {
 	f.mu.Lock()
-	var stored chan struct{}
 	if l := f.current[key]; l != nil {
 		if l.storing {
-			if l.stored == nil {
-				l.stored = make(chan struct{})
-			}
-			stored = l.stored
+			l.stored = make(chan struct{})
+			f.leaving[key] = append(f.leaving[key], l.stored)
 		}
 		f.detach(l)
 	}
+	leaving := slices.Clone(f.leaving[key])
 	f.mu.Unlock()
-	if stored != nil {
+	for _, stored := range leaving {
 		<-stored
 	}
 	if f.cache != nil {

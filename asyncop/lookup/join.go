@@ -79,5 +79,8 @@ func (j *joining[V, IN, OUT]) Complete(values ...V) {
 	j.result.Complete(results...)
 }
 
+// Borrow passes on that the value comes from a call for another element, or from none.
+func (j *joining[V, IN, OUT]) Borrow() { borrow(j.result) }
+
 // CompleteExceptionally implements asyncop.ResultFuture.
 func (j *joining[V, IN, OUT]) CompleteExceptionally(err error) { j.result.CompleteExceptionally(err) }

@@ -138,6 +138,10 @@ func (l *load[K, V]) settle(results []V, err error) {
 	l.storing = false
 	if l.stored != nil {
 		close(l.stored)
+		f.leaving[l.key] = slices.DeleteFunc(f.leaving[l.key], func(c chan struct{}) bool { return c == l.stored })
+		if len(f.leaving[l.key]) == 0 {
+			delete(f.leaving, l.key)
+		}
 	}
 	f.detach(l)
 	f.running--

@@ -16,6 +16,12 @@ type Typed interface {
 	ElementTypes(q Question) (in, out reflect.Type)
 }
 
+// TakesFailures reports whether next is of weir. Others would take a [Failure] for an element.
+func TakesFailures(next any) bool {
+	_, isOurs := next.(Typed)
+	return isOurs
+}
+
 // MustMatch panics if both ends know their type, and to takes no element that from sends.
 func MustMatch(method string, from, to any) {
 	sender, sends := from.(Typed)

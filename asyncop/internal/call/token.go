@@ -58,15 +58,17 @@ const (
 	inPlace
 	// returns: the function completes the attempt by returning: one step does both.
 	returns
+	// borrowed: the outcome is that of a call for another element, or of none.
+	borrowed
 )
 
 // The rest of the state counts the requests that clients have reported and not taken back: those that their server recognises
 // when they come again, and the others.
 const (
-	request         uint32 = 1 << 15
-	requests        uint32 = 1<<23 - request
-	trackedRequest  uint32 = 1 << 23
-	trackedRequests uint32 = 0xff800000
+	request         uint32 = 1 << 16
+	requests        uint32 = 1<<24 - request
+	trackedRequest  uint32 = 1 << 24
+	trackedRequests uint32 = 0xff000000
 	reports                = dispatching | sent | answered | requests | trackedRequests
 )
 
@@ -91,6 +93,13 @@ func (t *Token) Carry(m Message) {
 
 // DeadlineAt returns the instant of the deadline, or NoDeadline.
 func (t *Token) DeadlineAt() time.Duration { return t.deadline }
+
+// Borrow says that the outcome of the attempt is that of a call for another element, or of none: it came from a cache. It says nothing of
+// the backend.
+func (t *Token) Borrow() { t.state.Or(borrowed) }
+
+// Borrowed reports whether Borrow was called.
+func (t *Token) Borrowed() bool { return t.state.Load()&borrowed != 0 }
 
 // Completed reports whether the outcome has been handed in.
 func (t *Token) Completed() bool { return t.state.Load()&completed != 0 }

@@ -229,7 +229,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], a *call.Attempt[OUT], err 
 	}
 	if !g.Policy.Considers(err) {
 		if g.heard != nil {
-			g.hear(s, err, predicates.Reason{}, 0)
+			g.hear(s, &a.Token, err, predicates.Reason{}, 0)
 		}
 		if err != nil {
 			s.doubts(predicates.Reason{}, end.Stage, end.Tracked)
@@ -249,13 +249,14 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], a *call.Attempt[OUT], err 
 	g.decide(s, v, nil)
 }
 
-// hear passes on how the attempt of s went, and reports whether it met an outage. One that was prepared only has sent nothing.
-func (g *Machine[IN, OUT]) hear(s *Slot[IN, OUT], err error, reason predicates.Reason, pushback time.Duration) (outage bool) {
+// hear passes on how the attempt of s went, whose token is t, and reports whether it met an outage. One that was prepared only has sent nothing,
+// and one whose outcome is borrowed has made no call.
+func (g *Machine[IN, OUT]) hear(s *Slot[IN, OUT], t *call.Token, err error, reason predicates.Reason, pushback time.Duration) (outage bool) {
 	if g.heard == nil {
 		return false
 	}
 	g.refresh()
-	return g.heard(s, gate.Outcome{Err: err, Reason: reason, Pushback: pushback, Ignored: s.phase == preparing})
+	return g.heard(s, gate.Outcome{Err: err, Reason: reason, Pushback: pushback, Ignored: s.phase == preparing || t.Borrowed()})
 }
 
 // backOff lets s wait for its next attempt. One whose retry could not start before its deadline waits for the deadline, or
@@ -306,7 +307,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 	case preparing, running:
 		g.Timers.Cancel(&s.timer)
 		end := g.endAttempt(s, s.attempt, ranOut)
-		g.hear(s, context.DeadlineExceeded, predicates.Reason{}, 0)
+		g.hear(s, &s.attempt.Token, context.DeadlineExceeded, predicates.Reason{}, 0)
 		if called { // whatever it reported: the call may be about to send
 			s.doubt = max(s.doubt, doubtOf(end.Tracked))
 		}
@@ -402,7 +403,7 @@ func (g *Machine[IN, OUT]) judgeBroke(s *Slot[IN, OUT], err error) {
 	if !j.isAnswered {
 		s.doubts(j.view.Reason, j.view.Stage, j.tracked)
 		if !j.isHeard {
-			g.hear(s, j.outcome, predicates.Reason{}, 0)
+			g.hear(s, j.token, j.outcome, predicates.Reason{}, 0)
 		}
 	}
 	g.decidedOn(s, j.outcome, &decision.Decision{}, err)
@@ -412,7 +413,7 @@ func (g *Machine[IN, OUT]) judgeBroke(s *Slot[IN, OUT], err error) {
 func (g *Machine[IN, OUT]) found() (outage bool) {
 	s, j := g.user.slot, &g.judging
 	pushback, _ := decision.PushbackOf(&j.view)
-	j.outage = g.hear(s, j.outcome, j.view.Reason, pushback)
+	j.outage = g.hear(s, j.token, j.outcome, j.view.Reason, pushback)
 	j.isHeard = true
 	if s.due != Never { // or the budget would be charged for a retry that comes too late after a call that blocked the loop
 		j.view.Remaining = max(0, s.due-g.now)

@@ -187,8 +187,11 @@ func (b *atBackend[IN, OUT]) closed(s *Slot[IN, OUT]) (why error, wait time.Dura
 	if s.attempts > 0 {
 		late.Begun = g.Timers.Time(s.last)
 		if g.describe != nil {
-			meta, _ := message.MetaFromContext(g.describe(s))
-			late.Failed = meta.LastFailure
+			_ = call.OffLoop(func() error { // an observer has made the context
+				meta, _ := message.MetaFromContext(g.describe(s))
+				late.Failed = meta.LastFailure
+				return nil
+			})
 		}
 	}
 	return b.place.Closed(g.Timers.Time(g.now), &late)

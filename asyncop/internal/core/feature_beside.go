@@ -126,6 +126,7 @@ func PrepareBeside[IN, OUT any](g *Machine[IN, OUT]) {
 		then := func(err error) {
 			switch {
 			case err != nil:
+				a.Borrow() // nothing was called
 				a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err})
 			case called != nil:
 				close(called)

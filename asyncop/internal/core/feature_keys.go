@@ -171,11 +171,15 @@ func (o *keyOrder[IN, OUT]) inTurn(s *Slot[IN, OUT]) bool {
 
 // leaveLane takes s, which has ended, out of its lane. The next one is the first then.
 func (o *keyOrder[IN, OUT]) leaveLane(s *Slot[IN, OUT]) {
-	g, l := o.core, o.of.get(s.place).lane
+	g, p := o.core, o.of.get(s.place)
+	l := p.lane
 	if l == nil {
 		return
 	}
 	o.unlink(s)
+	if p.prev != nil { // it ended behind others: one that was given back
+		return
+	}
 	for l.first != nil && l.first.phase == done { // its timeout handler had results, or a checkpoint
 		g.Queue.Complete(l.first.entry)
 		o.unlink(l.first)

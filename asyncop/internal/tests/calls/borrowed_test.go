@@ -1,0 +1,138 @@
+package calls_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/lookup"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/backend"
+	"github.com/weirflow/weir/message"
+)
+
+// rows is a cache without an end.
+type rows struct{ of sync.Map }
+
+func (r *rows) Get(key int) (e lookup.Entry[int], ok bool) {
+	v, ok := r.of.Load(key)
+	if ok {
+		e = v.(lookup.Entry[int])
+	}
+	return e, ok
+}
+func (r *rows) Put(key int, e lookup.Entry[int]) { r.of.Store(key, e) }
+func (r *rows) Delete(key int)                   { r.of.Delete(key) }
+
+// Law B4: a backend hears of calls. One call that several elements have waited for is one, also if they have given up, and a hit of a
+// cache is none.
+func TestABackendHearsOfCallsAlone(t *testing.T) {
+	quiet := backend.WithLogger(slog.New(slog.DiscardHandler))
+	for name, call := range map[string]func(ctx context.Context) error{
+		"lost":     func(context.Context) error { return errUnavailable },
+		"too slow": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var calls atomic.Int64
+				b := backend.New("users", quiet)
+				users := lookup.New(asyncop.Blocking(func(ctx context.Context, _ int) (int, error) {
+					calls.Add(1)
+					time.Sleep(time.Millisecond)
+					return 0, call(ctx)
+				}), nil)
+				op := asyncop.OrderedWaitWithRetry(lookup.Join(users, func(int) int { return 7 }, func(_, user int) int { return user }), time.Minute, 10,
+					retried(0), asyncop.WithBackend(b), asyncop.WithAttemptTimeout(time.Second), asyncop.WithDropOnFailure())
+				for _, err := range op.Results(slices.Values([]int{1, 2, 3, 4, 5, 6})) {
+					require.NoError(t, err)
+				}
+				require.EqualValues(t, 6, op.Stats().Dropped)
+				require.EqualValues(t, 1, calls.Load())
+				require.Zero(t, b.Stats().Closed, b.Stats().Reason)
+				require.EqualValues(t, 1, b.Stats().Lost)
+			})
+		})
+	}
+	t.Run("hit", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b, cache := backend.New("users", quiet), &rows{}
+			cache.Put(7, lookup.Entry[int]{Results: []int{70}})
+			users := lookup.New(asyncop.Blocking(func(context.Context, int) (int, error) { return 0, errUnavailable }), cache)
+			b.Close("migration")
+			b.Open()
+			require.Equal(t, backend.Probing, b.Stats().State)
+			op := asyncop.OrderedWait(users, time.Minute, 10, asyncop.WithBackend(b))
+			for out, err := range op.Results(slices.Values([]int{7})) {
+				require.NoError(t, err)
+				require.Equal(t, 70, out)
+			}
+			require.Equal(t, backend.Probing, b.Stats().State, "nothing was called")
+		})
+	})
+}
+
+// Law O1: a message that is given back since its backend is closed does not hand the failure before it over once more.
+func TestAMessageGivenBackBehindAFailureOfItsKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var offers []time.Duration
+		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
+		op := asyncop.KeyOrderedWait(asyncop.Blocking(func(context.Context, int) (int, error) { return 0, errUnavailable }), func(int) int { return 0 },
+			time.Second, 10, nil, asyncop.WithBackend(b), asyncop.WithLogger(slog.New(slog.DiscardHandler)),
+			asyncop.WithFailureSink(func(context.Context, asyncop.Failure[int]) error {
+				if offers = append(offers, time.Since(start)); len(offers) < 5 {
+					return errUnavailable
+				}
+				return nil
+			}))
+		var verdict message.Verdict
+		input := func(yield func(message.Message[int], error) bool) {
+			yield(message.New(1, &message.Meta{ID: "a"}, func(message.Verdict) {}), nil)
+			yield(message.New(2, &message.Meta{ID: "b"}, func(v message.Verdict) { verdict = v }), nil)
+		}
+		time.AfterFunc(900*time.Millisecond, func() { b.Close("migration") })
+		for _, err := range op.Messages(input) {
+			require.NoError(t, err)
+		}
+		require.Equal(t, message.Nacked, verdict.Kind)
+		require.ErrorIs(t, verdict.Err, asyncop.ErrBackendClosed)
+		const ms = time.Millisecond
+		require.Equal(t, []time.Duration{0, 100 * ms, 300 * ms, 700 * ms, 1500 * ms}, offers)
+		require.EqualValues(t, 1, op.Stats().HandedOver)
+	})
+}
+
+// breaking is an observer whose contexts break when they are asked for what they do not know.
+type breaking struct{}
+
+func (breaking) Accepted(ctx context.Context, _ any, _ bool) context.Context {
+	return breakingValues{ctx}
+}
+func (breaking) AttemptStarted(ctx context.Context, _ int) context.Context { return ctx }
+func (breaking) AttemptEnded(context.Context, observe.Outcome)             {}
+func (breaking) Ended(context.Context, observe.Ending)                     {}
+
+type breakingValues struct{ context.Context }
+
+func (breakingValues) Value(any) any { panic("broken") }
+
+// Law A6: a timeout with a backend asks the context of an observer, which may break.
+func TestAnObserverThatBreaksAtATimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(context.Context, int, asyncop.ResultFuture[int]) error { return nil }), time.Second, 10,
+			retried(1), asyncop.WithBackend(backend.New("x")), asyncop.WithObserver(breaking{}), asyncop.WithDropOnFailure(),
+			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		for _, err := range op.Results(slices.Values([]int{1})) {
+			require.NoError(t, err)
+		}
+		require.EqualValues(t, 1, op.Stats().Timeouts)
+	})
+}
