@@ -224,6 +224,7 @@ func (r *Results) land(f *flight, now time.Duration) *record {
 	c.running--
 	c.principal.run(-1, c.running == 0)
 	c.heard = now
+	r.silent.moveBack(c.principal)
 	if c.running == 0 {
 		c.principal.idle.pushBack(c)
 	}

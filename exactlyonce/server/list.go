@@ -37,3 +37,9 @@ func (l *list[E, P]) remove(e P) {
 	}
 	*at = links[E]{}
 }
+
+// moveBack makes e, which is in the list, the last one.
+func (l *list[E, P]) moveBack(e P) {
+	l.remove(e)
+	l.pushBack(e)
+}

@@ -16,6 +16,7 @@ const (
 
 // principal is what is known of the clients of one scope. Everything is guarded by Results.mu.
 type principal struct {
+	at       links[principal] // in Results.silent while it has clients
 	scope    string
 	used     [bounds]int64         // of the bounds of all; bytes with a share of a slab for each record
 	runs     [bounds]int64         // how much of that what runs keeps: it is never removed
@@ -23,6 +24,8 @@ type principal struct {
 	aged     list[record, *record] // with an answer, the least recently asked for first
 	remnants int
 }
+
+func (p *principal) links() *links[principal] { return &p.at }
 
 // remnant is what is left of a client that was forgotten: what it has asked for is STALE, what it has not is NEW.
 type remnant struct {
@@ -122,29 +125,46 @@ func (r *Results) exceeded(more [bounds]int64) int {
 }
 
 // makeRoom reports whether there is room for more of a principal (law X3). Without it it removes what is due, then what a principal
-// has that takes more than half of the bound, unless that is p itself, and then what may be evicted. It keeps the client keep.
+// has that takes more than half of the bound, unless that is p itself, and then what may be evicted: of p, or of the principal that is
+// silent for the longest time. It keeps the client keep.
 func (r *Results) makeRoom(p *principal, now time.Duration, more [bounds]int64, keep *client) bool {
 	for {
 		of := r.exceeded(more)
 		if of == bounds {
 			return true
 		}
-		most := r.most[of]
+		most, silent := r.most[of], r.silent.first
 		greedy := most != nil && most != p && 2*most.used[of] > r.max[of]
 		evict := r.config.Evict || r.config.Records != nil // memory is a cache of Records
 		switch {
 		case r.removeDue(p, now, 1, keep, true) > 0:
-		case most != nil && most != p && r.removeDue(most, now, 1, keep, true) > 0:
+		case silent != nil && silent != p && r.removeDue(silent, now, 1, keep, true) > 0:
+			r.leave(silent) // what it takes itself is room, too
 		case greedy && r.evictOne(most, of, keep):
+			r.leave(most)
 		case evict && r.evictOne(p, of, keep):
-		case evict && most != nil && r.evictOne(most, of, keep):
+		case evict && r.evictSilent(p, of, keep):
 		default:
 			return false
 		}
-		if most != nil && most != p {
-			r.leave(most) // what it takes itself is room, too
+	}
+}
+
+// evictSilent evicts from the principal that is silent for the longest time, p excepted. Those that only run requests go to the end of
+// the list, so that the next search does not meet them again.
+func (r *Results) evictSilent(p *principal, of int, keep *client) bool {
+	for last := r.silent.last; last != nil; {
+		q := r.silent.first
+		if q != p && r.evictOne(q, of, keep) {
+			r.leave(q)
+			return true
+		}
+		r.silent.moveBack(q)
+		if q == last {
+			break
 		}
 	}
+	return false
 }
 
 func (r *Results) evictOne(p *principal, of int, keep *client) bool {
@@ -220,6 +240,9 @@ func (r *Results) forgetClient(c *client) {
 		}
 	}
 	r.use(p, ofClients, -1)
+	if p.used[ofClients] == 0 {
+		r.silent.remove(p)
+	}
 	r.use(p, ofBytes, -clientCost-spanCost*int64(c.gone.spans))
 }
 

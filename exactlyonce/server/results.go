@@ -43,7 +43,8 @@ type Config struct {
 	MaxWaiters int
 
 	// Evict removes the answer of the principal that was asked for least recently, or its client that is silent for the longest time, where a
-	// bound would refuse a request with ErrFull. A removed request is STALE. With Records answers are always removed so, and read from Records
+	// bound would refuse a request with ErrFull. If it has neither, the principal that is silent for the longest time loses one. A removed
+	// request is STALE. With Records answers are always removed so, and read from Records
 	// later. Running requests are never removed.
 	Evict bool
 
@@ -103,15 +104,16 @@ type Results struct {
 	remnants   map[clientKey]remnant // clients that were forgotten
 	left       fifo.Queue[left]      // remnants, about the oldest first, and some that have become clients again
 	principals map[string]*principal
-	most       [bounds]*principal    // a principal that uses more than half of a bound is here
-	used       [bounds]int64         // of the bounds
-	slabs      slabs                 // the memory of records
-	lagging    map[*client]struct{}  // have records below their mark
-	marks      map[clientKey]int64   // not yet acknowledged to Records
-	asked      map[askedKey]struct{} // with an answer, not yet told to Records
-	timer      *clock.Timer          // not nil while it is set
-	closed     bool                  // set by Close
-	stats      Stats                 // also what is there now
+	silent     list[principal, *principal] // those with clients, the longest silent first
+	most       [bounds]*principal          // a principal that uses more than half of a bound is here
+	used       [bounds]int64               // of the bounds
+	slabs      slabs                       // the memory of records
+	lagging    map[*client]struct{}        // have records below their mark
+	marks      map[clientKey]int64         // not yet acknowledged to Records
+	asked      map[askedKey]struct{}       // with an answer, not yet told to Records
+	timer      *clock.Timer                // not nil while it is set
+	closed     bool                        // set by Close
+	stats      Stats                       // also what is there now
 }
 
 // NewResults returns empty results. It panics if a field of c is invalid.
@@ -281,9 +283,9 @@ func (r *Results) hear(key clientKey, req exactlyonce.Request, now time.Duration
 		c = r.addClient(p, key, now)
 	} else if c.running == 0 && c.heard != now {
 		c.heard = now
-		c.principal.idle.remove(c)
-		c.principal.idle.pushBack(c)
+		c.principal.idle.moveBack(c)
 	}
+	r.silent.moveBack(c.principal)
 	r.raise(c, req.First)
 	if r.config.Records != nil {
 		r.note(key, req.First)
@@ -392,6 +394,9 @@ func (r *Results) addClient(p *principal, key clientKey, now time.Duration) *cli
 	}
 	r.clients[key] = c
 	p.idle.pushBack(c)
+	if p.used[ofClients] == 0 {
+		r.silent.pushBack(p)
+	}
 	r.stats.Clients++
 	r.use(p, ofClients, 1)
 	r.use(p, ofBytes, clientCost)
@@ -510,8 +515,7 @@ func (r *Results) markGone(c *client, seq int64, step string) {
 
 func (r *Results) touch(rec *record, now time.Duration) {
 	rec.touched = now
-	rec.client.principal.aged.remove(rec)
-	rec.client.principal.aged.pushBack(rec)
+	rec.client.principal.aged.moveBack(rec)
 }
 
 // askedKey names a request.

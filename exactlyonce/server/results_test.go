@@ -1033,6 +1033,56 @@ func TestPrincipalThatFillsABound(t *testing.T) {
 	}
 }
 
+// X3: of many principals the longest silent makes room, not the newest, whatever the newest runs.
+func TestManyPrincipalsMakeRoom(t *testing.T) {
+	of := func(scope string) exactlyonce.Request {
+		req := request(1)
+		req.Scope = scope
+		return req
+	}
+	fill := func(t *testing.T, c server.Config) *server.Results {
+		t.Helper()
+		r, _ := newResults(t, c)
+		for n := range 10 {
+			complete(t, r, of(fmt.Sprint("principal ", n)), "x")
+		}
+		return r
+	}
+	t.Run("cache of records", func(t *testing.T) {
+		r := fill(t, server.Config{MaxClients: 10, Records: newFakeRecords()})
+		for n := range 10 {
+			begin(t, r, of(fmt.Sprint("runs ", n)))
+		}
+		_, err := r.Track(t.Context(), of("one more"))
+		require.ErrorIs(t, err, exactlyonce.ErrFull, "all that is left runs")
+	})
+	for name, c := range map[string]server.Config{"clients": {MaxClients: 10, Evict: true}, "records": {MaxRecords: 10, Evict: true}} {
+		t.Run(name, func(t *testing.T) {
+			r := fill(t, c)
+			require.Equal(t, "x", replay(t, r, of("principal 0")), "it is not silent")
+			complete(t, r, of("new 1"), "y")
+			complete(t, r, of("new 2"), "y")
+			require.Equal(t, "y", replay(t, r, of("new 1")))
+			require.Equal(t, "x", replay(t, r, of("principal 0")))
+			require.Equal(t, "STALE", state(t, r, of("principal 1")))
+		})
+	}
+	t.Run("due", func(t *testing.T) {
+		r, mock := newResults(t, server.Config{MaxClients: 4, AnswerAge: 50 * time.Minute, ClientSilence: time.Hour})
+		complete(t, r, of("principal 0"), "x")
+		mock.Add(time.Minute)
+		complete(t, r, of("principal 1"), "x")
+		for n := range byte(2) {
+			req := of("has the most")
+			req.Client[0] = n
+			complete(t, r, req, "x")
+		}
+		mock.Add(59 * time.Minute)
+		require.Equal(t, 4, r.Stats().Clients, "the timer comes later")
+		require.Equal(t, "NEW", state(t, r, of("principal 2")))
+	})
+}
+
 // X3: what runs is never removed, so a principal may run half of what is bounded, and others always find room.
 func TestPrincipalThatRunsMuch(t *testing.T) {
 	of := func(scope string, client byte, seq int64) exactlyonce.Request {
