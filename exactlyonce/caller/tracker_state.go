@@ -120,8 +120,8 @@ func (t *Tracker) Number(ctx context.Context) int64 {
 	return e.number
 }
 
-// Snapshot returns the tracker's part of a checkpoint: its identity, the next number, and when the first of its incomplete requests was sent. It
-// goes into the same checkpoint as the elements that have not ended, each with its number ([Tracker.Number]), and is taken at the same moment.
+// Snapshot returns the tracker's part of a checkpoint: its identity, the next number, and when the first of its incomplete requests was sent,
+// which is now if none was. It goes into the same checkpoint as the elements that have not ended, each with its number ([Tracker.Number]), and is taken at the same moment.
 // Checkpoints have ascending numbers; not all need complete.
 //
 // The input after those elements must have the same order after a restart: each element then gets the number that it had. (An element in
@@ -143,9 +143,12 @@ func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 			first = t.start.Add(time.Duration(sent))
 		}
 	}
+	if first.IsZero() && t.head != nil {
+		first = t.config.Clock.Now() // they are sent later, and repeated after a restart (law X1)
+	}
 	b := append([]byte{stateVersion}, t.client[:]...)
 	b = binary.AppendUvarint(b, uint64(t.next))
-	return binary.AppendUvarint(b, uint64(max(0, first.Unix()))) // 0: nothing was sent
+	return binary.AppendUvarint(b, uint64(max(0, first.Unix()))) // 0: nothing is incomplete
 }
 
 // Completed reports that a checkpoint is stored: numbers of elements that had ended before its snapshot are released. That includes earlier

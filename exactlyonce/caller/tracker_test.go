@@ -73,7 +73,7 @@ func TestTrackerCountsAttempts(t *testing.T) {
 	require.Equal(t, 6, mustID(t, tracker.AttemptStarted(ctx, 5)).Attempt, "one of its own, whatever else has sent")
 }
 
-// An id says how long ago its request was first sent, also after a restart.
+// X1: an id says how long ago its request was first sent, also after a restart.
 func TestTrackerTellsAges(t *testing.T) {
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1_000_000, 0))
@@ -102,6 +102,19 @@ func TestTrackerTellsAges(t *testing.T) {
 	require.Equal(t, want, age(again, again.Restored(t.Context(), nil, 2), 1))
 	require.Equal(t, want, age(again, again.Restored(t.Context(), nil, 1), 1), "it may have been sent with the other")
 	require.Zero(t, age(again, again.Accepted(t.Context(), nil, false), 1))
+
+	unsent := NewTracker(Config{Clock: mock})
+	require.NoError(t, unsent.Restore(nil, nil, nil))
+	unsent.Snapshot(1)
+	unsent.Completed(1)
+	a = unsent.Accepted(t.Context(), nil, false)
+	mock.Add(time.Minute)
+	stateOfUnsent := unsent.Snapshot(2)
+	require.Zero(t, age(unsent, a, 1))
+	mock.Add(25 * time.Hour)
+	again = NewTracker(Config{Clock: mock})
+	require.NoError(t, again.Restore(stateOfUnsent, []int64{1}, nil))
+	require.Equal(t, 25*time.Hour+time.Second, age(again, again.Restored(t.Context(), nil, 1), 1), "it may have been sent after the checkpoint")
 
 	predecessor := slices.Clone(state[:18])
 	predecessor[0] = 2
