@@ -89,6 +89,17 @@ func (r *Results) mayRun(p *principal, client bool) bool {
 	return true
 }
 
+// mayMark reports whether p may have one more client: what p runs and the marks of its clients, which nothing may remove within
+// ClientSilence (law X1), take half of the bytes at most. It removes what is due before.
+func (r *Results) mayMark(p *principal, now time.Duration) bool {
+	for !r.isHalf(p, ofBytes, runCost(true)[ofBytes]+remnantCost*int64(p.remnants)) {
+		if r.removeDue(p, now, 1, nil, true) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // isHalf reports whether what p runs takes half of a bound at most, with more of it.
 func (r *Results) isHalf(p *principal, of int, more int64) bool {
 	return 2*(p.runs[of]+more) <= r.max[of]+1

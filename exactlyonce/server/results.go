@@ -26,8 +26,9 @@ type Config struct {
 	// times as long: see [Results]. It must be AnswerAge at least. Default 1 hour, or AnswerAge if that is longer.
 	ClientSilence time.Duration
 
-	// A principal has bounds of its own: what it runs takes at most half of each bound, more is refused with ErrFull. When others need
-	// room, one that takes more than half of a bound loses what was asked for least recently: those requests are STALE.
+	// A principal has bounds of its own, even if it is the only one: what it runs takes at most half of each bound, more is refused with
+	// ErrFull. So is a new client while the marks of clients that were evicted within ClientSilence take half of MaxBytes. When others need
+	// room, a principal that takes more than half of a bound loses what was asked for least recently: those requests are STALE.
 
 	// MaxBytes bounds what clients, records and answers take, as estimated. Default 256 MiB.
 	MaxBytes int64
@@ -275,7 +276,7 @@ func (r *Results) hear(key clientKey, req exactlyonce.Request, now time.Duration
 		}
 		p := r.principal(key.scope)
 		more := [bounds]int64{ofClients: 1, ofRecords: 1, ofBytes: clientCost + pageCost + flightCost + int64(len(req.Step))}
-		if !r.mayRun(p, true) || !r.makeRoom(p, now, more, nil) {
+		if !known && !r.mayMark(p, now) || !r.mayRun(p, true) || !r.makeRoom(p, now, more, nil) {
 			r.leave(p)
 			r.stats.Refused++
 			return nil, exactlyonce.ErrFull

@@ -1033,6 +1033,35 @@ func TestPrincipalThatFillsABound(t *testing.T) {
 	}
 }
 
+// X3: the marks of clients that were evicted stay, so those of one principal take half of the bytes at most, and others find room.
+func TestPrincipalWithManyMarks(t *testing.T) {
+	r, mock := newResults(t, server.Config{MaxBytes: 40_000, MaxClients: 10, Evict: true})
+	of := func(scope string, n int) exactlyonce.Request {
+		req := request(1)
+		req.Scope, req.Client[0], req.Client[1] = scope, byte(n), byte(n>>8)
+		return req
+	}
+	last := 0
+	for n := range 1000 {
+		call, err := r.Track(t.Context(), of("greedy", n))
+		if err != nil {
+			require.ErrorIs(t, err, exactlyonce.ErrFull)
+			continue
+		}
+		require.NoError(t, call.Complete(nil))
+		last = n
+	}
+	require.Greater(t, last, 50)
+	require.Equal(t, "STALE", state(t, r, of("greedy", 0)), "refused is a new client, and no mark is lost (law X1)")
+	complete(t, r, of("other", 1), "x")
+	require.Equal(t, "x", replay(t, r, of("other", 1)))
+	req := of("greedy", last)
+	req.Sequence = 2
+	require.Equal(t, "NEW", state(t, r, req), "a client that is known goes on")
+	mock.Add(time.Hour)
+	require.Equal(t, "NEW", state(t, r, of("greedy", 1000)), "marks of silent clients make room")
+}
+
 // X3: of many principals the longest silent makes room, not the newest, whatever the newest runs.
 func TestManyPrincipalsMakeRoom(t *testing.T) {
 	of := func(scope string) exactlyonce.Request {
