@@ -9,8 +9,9 @@
 // # Keys
 //
 // A handler remembers the last 100,000 keys that it got since its process started, with a hash of their requests: path, query, Content-Type and
-// body. The same request again has the same answer, and no second message, even if the message is done by then. Another request with the key is
-// refused.
+// body. When its message is safe, the same request again has the same answer, and no second message, even if the message is done by then. While
+// the message is being stored, the same request waits for that, for 10 s at most, and the handler goes on if the client goes away. Another
+// request with the key is refused.
 //
 // A key that is older, or that another process or an earlier process got, is known to the queue only: a store drops a second message with the
 // same id while the first is in the queue, whatever its content, and JetStream within its window for duplicates. After that the message is
@@ -25,5 +26,5 @@
 //	405 Method Not Allowed      the method is not POST
 //	413 Content Too Large       the body is larger than MaxBytes of Config allows
 //	422 Unprocessable Content   the sink can never take the message, or another request had its Idempotency-Key
-//	503 Service Unavailable     the sink has failed, or taken 10 s, so the message may be safe or not; Retry-After says when to send it again
+//	503 Service Unavailable     the sink has failed, or taken 10 s: the message may be safe or not; Retry-After says when to send it again
 package httpin

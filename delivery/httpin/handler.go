@@ -126,17 +126,23 @@ func (h *handler[T]) take(w http.ResponseWriter, r *http.Request) (id string, fa
 	if given == "" {
 		return meta.ID, h.put(r.Context(), v, &meta)
 	}
-	key := hashOf(given, meta.ID)
-	other, safe := h.memory.begin(key, hashOf(r.URL.RequestURI(), r.Header.Get("Content-Type"), string(body)))
-	switch {
-	case other:
+	first := h.memory.begin(hashOf(given, meta.ID), hashOf(r.URL.RequestURI(), r.Header.Get("Content-Type"), string(body)))
+	if first == nil {
 		return meta.ID, &answer{http.StatusUnprocessableEntity, "another request had this Idempotency-Key", errors.New("the key was used for another request")}
-	case safe:
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	select {
+	case first.turn <- struct{}{}:
+		defer func() { <-first.turn }()
+	case <-ctx.Done():
+		return meta.ID, &answer{http.StatusServiceUnavailable, "the same request is still being stored: send it again", context.Cause(ctx)}
+	}
+	if first.safe {
 		return meta.ID, nil
 	}
-	if failed = h.put(r.Context(), v, &meta); failed == nil {
-		h.memory.stored(key)
-	}
+	failed = h.put(r.Context(), v, &meta)
+	first.safe = failed == nil
 	return meta.ID, failed
 }
 
@@ -169,11 +175,11 @@ func (h *handler[T]) complete(meta *message.Meta, r *http.Request) {
 	}
 }
 
-// put returns nil when the message is safe.
+// put returns nil when the message is safe. It does not end with the request, or a message might be safe that is not known to be.
 func (h *handler[T]) put(ctx context.Context, v T, meta *message.Meta) *answer {
 	var verdict atomic.Pointer[message.Verdict]
 	m := message.New(v, meta, func(v message.Verdict) { verdict.Store(&v) })
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	if err := h.sink.PutAll(ctx, []message.Message[T]{m}); err != nil {
 		if m.Nack(0); errors.Is(err, message.ErrRefused) {

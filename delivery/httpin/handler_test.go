@@ -216,3 +216,63 @@ func TestSinkThatHangs(t *testing.T) {
 		require.Equal(t, 10*time.Second, time.Since(begun))
 	})
 }
+
+// D2: requests with one key go into the sink one after the other, so that they make one message; the next one does only if the first has
+// failed.
+func TestRequestsWithOneKeyAtOnce(t *testing.T) {
+	key := []string{"Idempotency-Key", "k1"}
+	for name, c := range map[string]struct {
+		fails error
+		puts  int
+	}{"stored": {nil, 1}, "failed": {errors.New("down"), 2}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				puts, release := 0, make(chan error)
+				h := httpin.NewHandler(sinkFunc(func(context.Context, message.Message[order]) error {
+					puts++
+					return <-release
+				}), codec.JSON[order](), nil, quiet())
+				codes := make(chan int, 3)
+				for range 3 {
+					go func() { codes <- serve(h, post(`{"N":1}`, key...)).Code }()
+				}
+				synctest.Wait()
+				require.Equal(t, http.StatusUnprocessableEntity, serve(h, post(`{"N":2}`, key...)).Code, "another request does not wait")
+				want := []int{http.StatusAccepted, http.StatusAccepted, http.StatusAccepted}
+				if release <- c.fails; c.fails != nil {
+					want[0] = http.StatusServiceUnavailable
+					release <- nil
+				}
+				require.ElementsMatch(t, want, []int{<-codes, <-codes, <-codes})
+				require.Equal(t, c.puts, puts)
+			})
+		})
+	}
+	t.Run("hangs", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			release := make(chan error)
+			h := httpin.NewHandler(sinkFunc(func(context.Context, message.Message[order]) error { return <-release }), codec.JSON[order](), nil, quiet())
+			go serve(h, post(`{"N":1}`, key...))
+			synctest.Wait()
+			begun := time.Now()
+			require.Equal(t, http.StatusServiceUnavailable, serve(h, post(`{"N":1}`, key...)).Code)
+			require.Equal(t, 10*time.Second, time.Since(begun))
+			release <- nil
+		})
+	})
+}
+
+// D1: a client that goes away while its message is stored does not keep the handler from knowing that it is.
+func TestClientThatGoesAway(t *testing.T) {
+	puts := 0
+	gone, cancel := context.WithCancel(t.Context())
+	h := httpin.NewHandler(sinkFunc(func(ctx context.Context, _ message.Message[order]) error {
+		puts++
+		cancel()
+		return ctx.Err()
+	}), codec.JSON[order](), nil, quiet())
+	request := func() *http.Request { return post(`{"N":1}`, "Idempotency-Key", "k1") }
+	serve(h, request().WithContext(gone))
+	require.Equal(t, http.StatusAccepted, serve(h, request()).Code)
+	require.Equal(t, 1, puts)
+}

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// maxRemembered is how many keys a handler remembers: at most 10 MB.
+// maxRemembered is how many keys a handler remembers: at most 20 MB.
 const maxRemembered = 100_000
 
 // hash stands for a key, or for a request.
@@ -33,35 +33,31 @@ type memory struct {
 // seen is the first request with a key.
 type seen struct {
 	request hash
-	safe    bool // its message is stored
+	turn    chan struct{} // with room for one: taken by the request that may be with the sink
+	safe    bool          // its message is stored; guarded by turn
 }
 
-// begin notes a request. other says that there was another one with its key, safe that it was stored before.
-func (m *memory) begin(key, request hash) (other, safe bool) {
+// begin notes a request, and returns the first one with its key, or nil if that was another request.
+func (m *memory) begin(key, request hash) *seen {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.seen[key]; s != nil {
-		return s.request != request, s.safe
+		if s.request != request {
+			return nil
+		}
+		return s
 	}
 	if m.seen == nil {
 		m.seen = map[hash]*seen{}
 	}
-	m.seen[key] = &seen{request: request}
+	s := &seen{request: request, turn: make(chan struct{}, 1)}
+	m.seen[key] = s
 	if len(m.order) < m.limit {
 		m.order = append(m.order, key)
-		return false, false
+		return s
 	}
 	delete(m.seen, m.order[m.next])
 	m.order[m.next] = key
 	m.next = (m.next + 1) % m.limit
-	return false, false
-}
-
-// stored notes that the message of a request is safe.
-func (m *memory) stored(key hash) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if s := m.seen[key]; s != nil {
-		s.safe = true
-	}
+	return s
 }
