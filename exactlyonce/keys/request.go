@@ -26,7 +26,7 @@ type Request struct {
 	Key  string // 1 to 100 bytes
 
 	// The content of the request. The same key with a different content is refused. JSON is compared as JSON: the order of members, white space
-	// and a charset of UTF-8 make no difference.
+	// and a charset of UTF-8 make no difference. Values nested deeper than 64 levels are compared byte by byte.
 	Method      string // at most 10 bytes
 	Path        string // at most 100 bytes
 	Query       string

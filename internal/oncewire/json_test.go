@@ -2,6 +2,7 @@ package oncewire
 
 import (
 	"encoding/json"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -30,6 +31,29 @@ func TestContent(t *testing.T) {
 	same(false, j, `{"a":"`+"\xff"+`"}`, j, `{"a":"`+"\xfe"+`"}`)
 	same(false, "text/plain", `{"a": 1}`, "text/plain", `{"a":1}`)
 	same(false, j, strings.Repeat("[", 20_000)+" "+strings.Repeat("]", 20_000), j, strings.Repeat("[", 20_000)+strings.Repeat("]", 20_000))
+}
+
+// A body that is nested deeply costs about as much as another one of its size: a megabyte had cost tens of gigabytes.
+func TestDeepContent(t *testing.T) {
+	const levels, j = 9_000, "application/json"
+	long := `"` + strings.Repeat("x", 100_000) + `"`
+	for name, level := range map[string][2]string{"array": {`[`, `]`}, "object": {`{"b":`, `}`}, "unsorted": {`{"b":`, `,"a":0}`}} {
+		t.Run(name, func(t *testing.T) {
+			body := []byte(strings.Repeat(level[0], levels) + long + strings.Repeat(level[1], levels))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, content := Content(j, body)
+			runtime.ReadMemStats(&after)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(200*len(body)))
+			require.True(t, strings.Contains(string(content), long))
+		})
+	}
+	nested := func(levels int, inner string) string {
+		return strings.Repeat("[", levels) + inner + strings.Repeat("]", levels)
+	}
+	_, shallow := Content(j, []byte(nested(50, `{ "b":1, "a":2 }`)))
+	_, same := Content(j, []byte(nested(50, `{"a":2,"b":1}`)))
+	require.Equal(t, string(shallow), string(same))
 }
 
 // What differs as Go reads it differs here, too, and the form is stable.
