@@ -27,14 +27,7 @@ type recorder struct {
 }
 
 func newRecorder(w http.ResponseWriter, atMost int) *recorder {
-	return &recorder{w: w, outer: w.Header().Clone(), header: cloneHeader(w.Header()), atMost: atMost}
-}
-
-func cloneHeader(h http.Header) http.Header {
-	if c := h.Clone(); c != nil {
-		return c
-	}
-	return http.Header{}
+	return &recorder{w: w, outer: w.Header().Clone(), header: w.Header().Clone(), atMost: atMost}
 }
 
 func (r *recorder) Header() http.Header {
