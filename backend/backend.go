@@ -15,7 +15,7 @@ import (
 type Backend struct {
 	settings
 	epoch   time.Time
-	limiter limiter // nil: the limit is not adaptive
+	limiter *adaptive // nil: the limit is not adaptive
 
 	steering sync.Mutex // guards order
 	order    gate.Order // the last one
@@ -38,7 +38,7 @@ func New(name string, opts ...Option) *Backend {
 	b := &Backend{settings: s, epoch: s.clock.Now(), limit: s.limit, rate: s.rate, tenants: newTenants(s.tenantRate)}
 	b.calls = newWindow(s.window)
 	if s.least > 0 {
-		b.limiter = s.newLimiter(s.least, s.limit)
+		b.limiter = newAdaptive(s.least, s.limit)
 		b.limit = s.least
 	}
 	if s.retryShare >= 0 {

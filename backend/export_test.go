@@ -12,5 +12,5 @@ func RampLeft(b *Backend) int64 {
 	t := b.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return int64(max(0, b.since+b.ramp-t))
+	return int64(max(0, b.since+ramp-t))
 }

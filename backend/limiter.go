@@ -5,21 +5,10 @@ import (
 	"time"
 )
 
-// limiter finds out how many calls a service can answer at a time. Guarded by Backend.mu.
-type limiter interface {
-	// wantsSample reports whether a call that begins at t is to be timed.
-	wantsSample(t time.Duration) bool
-	// sample takes the time of a call that has ended, beside so many others, and returns the limit.
-	sample(t, took time.Duration, inUse int) (limit int)
-	// lost takes a call that was lost, and returns the limit.
-	lost(t time.Duration) (limit int)
-	// set changes the limit as far as its bounds allow, and returns it.
-	set(n int) (limit int)
-}
-
-// adaptive compares how long calls take with how long they take beside half as many. While twice the calls cost less than a fifth more
-// time, the limit grows; from two fifths on it shrinks: what it adds then only waits in the service's queue. It asks again every ten
-// seconds what half as many cost, so a service that gets slower does not look like one that has a queue.
+// adaptive finds out how many calls a service can answer at a time. It compares how long calls take with how long they take beside half
+// as many. While twice the calls cost less than a fifth more time, the limit grows; from two fifths on it shrinks: what it adds then only
+// waits in the service's queue. It asks again every ten seconds what half as many cost, so a service that gets slower does not look like
+// one that has a queue. Guarded by Backend.mu.
 type adaptive struct {
 	least, most float64
 	limit       float64
@@ -61,10 +50,11 @@ const (
 	stepOnLosses = 0.8
 )
 
-func newAdaptive(least, most int) limiter {
+func newAdaptive(least, most int) *adaptive {
 	return &adaptive{least: float64(least), most: float64(most), limit: float64(least), sampled: -sampleEach}
 }
 
+// wantsSample reports whether a call that begins at t is to be timed.
 func (a *adaptive) wantsSample(t time.Duration) bool {
 	if t-a.sampled < sampleEach {
 		return false
@@ -73,11 +63,13 @@ func (a *adaptive) wantsSample(t time.Duration) bool {
 	return true
 }
 
+// set changes the limit as far as its bounds allow, and returns it.
 func (a *adaptive) set(n int) int {
 	a.limit = min(a.most, max(a.least, float64(n)))
 	return a.now()
 }
 
+// sample takes the time of a call that has ended, beside so many others, and returns the limit.
 func (a *adaptive) sample(t, took time.Duration, inUse int) int {
 	d := float64(took)
 	a.n++
@@ -88,6 +80,7 @@ func (a *adaptive) sample(t, took time.Duration, inUse int) int {
 	return a.now()
 }
 
+// lost takes a call that was lost, and returns the limit.
 func (a *adaptive) lost(t time.Duration) int {
 	a.losses++
 	a.end(t)

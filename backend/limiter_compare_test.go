@@ -15,7 +15,7 @@ import (
 
 // adapted is a limiter of this package in a simulation.
 type adapted struct {
-	l     limiter
+	l     *adaptive
 	limit int
 	next  time.Duration
 }

@@ -13,23 +13,26 @@ import (
 type Option func(s *settings)
 
 type settings struct {
-	name        string
-	limit       int // math.MaxInt: none
-	least       int // 0: the limit is not adaptive
-	rate        bucket
-	tenantRate  bucket
-	retryShare  float64 // negative: no budget
-	longest     time.Duration
-	lossShare   float64
-	window      int
-	dryRun      bool
-	clock       clock.Clock
-	logger      *slog.Logger
-	newLimiter  func(least, most int) limiter
-	firstPause  time.Duration
-	longerPause time.Duration
-	ramp        time.Duration
+	name       string
+	limit      int // math.MaxInt: none
+	least      int // 0: the limit is not adaptive
+	rate       bucket
+	tenantRate bucket
+	retryShare float64 // negative: no budget
+	longest    time.Duration
+	lossShare  float64
+	window     int
+	dryRun     bool
+	clock      clock.Clock
+	logger     *slog.Logger
 }
+
+// How long a backend is closed without a time from its server, at first and at most, and how long a ramp takes.
+const (
+	firstPause  = time.Second
+	longerPause = 10 * time.Second
+	ramp        = 5 * time.Second
+)
 
 func newSettings(name string, opts []Option) settings {
 	if name == "" {
@@ -37,8 +40,7 @@ func newSettings(name string, opts []Option) settings {
 	}
 	s := settings{
 		name: name, limit: math.MaxInt, retryShare: -1, longest: time.Minute, lossShare: 0.5, window: 100,
-		clock: clock.New(), logger: slog.Default(), newLimiter: newAdaptive,
-		firstPause: time.Second, longerPause: 10 * time.Second, ramp: 5 * time.Second,
+		clock: clock.New(), logger: slog.Default(),
 	}
 	for _, o := range opts {
 		o(&s)

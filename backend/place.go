@@ -376,7 +376,7 @@ func (p *place) hearTenant(t time.Duration, o *gate.Outcome, lost bool, demanded
 		x.until, x.pause = max(x.until, t+min(demanded, b.longest)), 0
 		return true
 	case tried && lost:
-		x.pause = min(max(b.firstPause, 2*x.pause), b.longerPause)
+		x.pause = min(max(firstPause, 2*x.pause), longerPause)
 		x.until = t + x.pause
 	case tried:
 		x.until, x.pause = 0, 0
@@ -505,21 +505,21 @@ func (p *place) Closed(now time.Time, l *gate.Late) (err error, wait time.Durati
 	case Closed:
 		return b.closedError(l), b.until - t
 	case Probing:
-		return b.closedError(l), b.firstPause
+		return b.closedError(l), firstPause
 	case Held:
-		return b.closedError(l), b.longerPause
+		return b.closedError(l), longerPause
 	case Ramping: // it has waited for the end of the outage, and had no time
-		return b.closedError(l), max(b.since+b.ramp-t, askAgain)
+		return b.closedError(l), max(b.since+ramp-t, askAgain)
 	case Open:
 		if b.limit == 0 {
-			return b.closedError(l), b.longerPause
+			return b.closedError(l), longerPause
 		}
 	}
 	if x := b.tenants.all[l.Tenant]; x != nil && (t < x.until || x.prober != probe{}) {
 		return fmt.Errorf("backend %s is closed for tenant %q", b.name, l.Tenant), max(x.until-t, askAgain)
 	}
 	if l.Begun.IsZero() && (p.waits || l.PutOff) { // one that was called had what others wait for
-		return fmt.Errorf("backend %s did not admit it in time: its limit or rate was used up", b.name), b.firstPause
+		return fmt.Errorf("backend %s did not admit it in time: its limit or rate was used up", b.name), firstPause
 	}
 	return nil, 0
 }

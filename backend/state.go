@@ -68,7 +68,7 @@ func (b *Backend) advance(t time.Duration) {
 	case b.state == Closed && t >= b.until:
 		b.enter(Probing, b.until)
 		b.trying = false
-	case b.state == Ramping && t-b.since >= b.ramp && b.answered+1 >= b.goal():
+	case b.state == Ramping && t-b.since >= ramp && b.answered+1 >= b.goal():
 		b.enter(Open, t)
 		b.pause = 0
 		b.log(slog.LevelInfo, "backend: open")
@@ -90,7 +90,7 @@ func (b *Backend) close(t, d time.Duration, why string) {
 		return
 	}
 	if d == 0 {
-		b.pause = min(max(b.firstPause, 2*b.pause), b.longerPause)
+		b.pause = min(max(firstPause, 2*b.pause), longerPause)
 		d = b.pause
 	}
 	if b.state == Open {
@@ -113,7 +113,7 @@ func (b *Backend) wouldClose(t, d time.Duration, why string) {
 	b.calls.reset()
 	isClosed := t < b.until
 	if d == 0 {
-		d = b.firstPause
+		d = firstPause
 	}
 	if b.until = max(b.until, t+min(d, b.longest)); isClosed {
 		return
@@ -132,7 +132,7 @@ func (b *Backend) reopen(t time.Duration) {
 	b.calls.reset()
 	b.rate.fill(t, 1)
 	b.rate.level = min(b.rate.level, 0)
-	b.log(slog.LevelInfo, "backend: answers again: its load grows back", slog.Duration("over", b.ramp))
+	b.log(slog.LevelInfo, "backend: answers again: its load grows back", slog.Duration("over", ramp))
 	b.handOut(t, nil)
 }
 
@@ -147,7 +147,7 @@ func (b *Backend) part(t time.Duration) float64 {
 	if b.state != Ramping {
 		return 1
 	}
-	return min(1, float64(t-b.since)/float64(b.ramp))
+	return min(1, float64(t-b.since)/float64(ramp))
 }
 
 // allowed returns how many calls may run.
@@ -175,11 +175,11 @@ func (b *Backend) grows(t time.Duration) time.Duration {
 	now, goal := b.grown(t), b.goal()
 	switch {
 	case b.answered+1 >= goal && now+1 >= goal:
-		return max(1, b.since+b.ramp-t) // then it is open
+		return max(1, b.since+ramp-t) // then it is open
 	case now >= b.answered:
 		return gate.Never
 	}
-	next := time.Duration(math.Ceil(float64(now+1) / float64(goal-1) * float64(b.ramp)))
+	next := time.Duration(math.Ceil(float64(now+1) / float64(goal-1) * float64(ramp)))
 	return max(1, b.since+next-t)
 }
 
