@@ -65,15 +65,19 @@ func (b *Backend) Close(reason string) {
 	b.log(slog.LevelWarn, "backend: held")
 }
 
-// Open makes a held or closed backend try its service now: with a single call, then a ramp (law B4).
+// Open makes a held or closed backend try its service now: with a single call, then a ramp (law B4). If a call is trying it already, another
+// one may.
 func (b *Backend) Open() {
 	t := b.now()
 	b.mu.Lock()
 	defer b.unlock()
-	if b.state != Held && b.state != Closed {
+	switch b.state {
+	case Held, Closed:
+		b.enter(Probing, t)
+	case Probing:
+	case Open, Ramping:
 		return
 	}
-	b.enter(Probing, t)
 	b.trying, b.pause = false, 0
 	b.log(slog.LevelInfo, "backend: tries its service")
 	b.handOut(t, nil)

@@ -232,7 +232,7 @@ func TestReopens(t *testing.T) {
 		o.clock.Add(o.wait())
 		require.Equal(t, backend.Probing, o.Stats().State)
 		probe := o.start()
-		require.Equal(t, gate.Never, o.wait(), "one probe")
+		require.Equal(t, 10*time.Second, o.wait(), "one probe")
 		woken := o.woken
 		if pause == 8*time.Second {
 			probe.end(nil)

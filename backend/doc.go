@@ -21,8 +21,8 @@
 // are known. Every other outcome is an answer.
 //
 // After a close a single call tries the service, then load grows back over five seconds, by time and by answers. Two successive probes are never
-// of the same element, unless no other element has asked for a second or more. Calls in flight at the close run to their end, and do not count
-// as evidence for the time after it.
+// of the same element, unless no other element has asked for a second or more. A probe that has not ended after ten seconds lets another element
+// try; the first answer counts. Calls in flight at the close run to their end, and do not count as evidence for the time after it.
 //
 // # Laws
 //

@@ -80,7 +80,7 @@ func (b *Backend) started(t time.Duration, a *gate.Attempt) gate.Answer {
 	if !a.Retry && b.retries.isSet() {
 		b.retries.give(b.retryShare)
 	}
-	if b.limiter != nil && b.limiter.wantsSample(t) {
+	if b.state == Ramping || b.limiter != nil && b.limiter.wantsSample(t) {
 		return gate.Answer{Stamp: gate.StampOf(t)}
 	}
 	return gate.Answer{}
@@ -96,8 +96,8 @@ func (p *place) ask(t time.Duration, a *gate.Attempt) gate.Answer {
 	case Closed:
 		return p.refuse(a, b.until-t)
 	case Probing:
-		if b.trying {
-			return p.refuse(a, gate.Never)
+		if wait := b.probes(t); wait > 0 {
+			return p.refuse(a, wait)
 		}
 		if wait := p.mayProbe(t, a); wait > 0 {
 			return gate.Answer{Wait: wait, Other: true}
@@ -119,11 +119,11 @@ func (p *place) ask(t time.Duration, a *gate.Attempt) gate.Answer {
 	if x != nil {
 		x.rate.take(a.Cost)
 		if x.until > 0 {
-			x.prober = probe{p, a.Element}
+			x.prober, x.tried = probe{p, a.Element}, t
 		}
 	}
 	if b.state == Probing {
-		b.trying, b.prober = true, probe{p, a.Element}
+		b.trying, b.tried, b.prober = true, t, probe{p, a.Element}
 	}
 	p.calls++
 	return b.started(t, a)
@@ -198,13 +198,18 @@ func (p *place) Release(stamp gate.Stamp) {
 		t = b.now()
 	}
 	b.mu.Lock()
+	older := true
 	if stamp != 0 && (b.state == Open || b.state == Ramping) {
-		if took := stamp.Since(t); t-took >= b.begun {
+		took := stamp.Since(t)
+		if older = t-took < b.begun; !older && b.limiter != nil {
 			b.bound(b.limiter.sample(t, took, b.used))
 		}
 	}
 	if p.calls--; p.calls >= p.lent {
 		b.used--
+		if older {
+			b.older = max(0, b.older-1)
+		}
 		if len(b.waiting) > 0 {
 			b.freed(t)
 		}
@@ -291,9 +296,9 @@ func (p *place) hear(t time.Duration, o *gate.Outcome, lost bool, demanded time.
 	b := p.backend
 	begun := o.Begun.Sub(b.epoch)
 	b.advance(t)
-	isProbe := b.state == Probing && b.trying && b.prober == probe{p, o.Element}
+	isProbe := b.state == Probing && begun >= b.since // perhaps not the last one
 	if o.Ignored {
-		if isProbe {
+		if isProbe && b.prober == (probe{p, o.Element}) {
 			b.trying = false
 			b.handOut(t, nil)
 		}
@@ -365,7 +370,7 @@ func (p *place) hearTenant(t time.Duration, o *gate.Outcome, lost bool, demanded
 	if x == nil {
 		return false
 	}
-	tried := x.prober == probe{p, o.Element}
+	tried := x.until > 0 && o.Begun.Sub(b.epoch) >= x.until // by this call, which need not be the last one that tries
 	if tried {
 		x.prober = probe{}
 	}
@@ -444,10 +449,10 @@ func (p *place) mustSleep(t time.Duration, first *place) time.Duration {
 	case Closed:
 		return b.until - t
 	case Probing:
-		if b.trying || !lent && b.used >= b.limit {
+		if !lent && b.used >= b.limit {
 			return gate.Never
 		}
-		return wait
+		return max(wait, b.probes(t))
 	case Open, Ramping:
 	}
 	switch {

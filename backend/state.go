@@ -48,10 +48,12 @@ type health struct {
 	begun  time.Duration // calls that began earlier say nothing of the present
 	prober probe         // the one under way, or the last
 	trying bool          // a probe is under way
+	tried  time.Duration // when it began
 
 	answeredAt time.Duration // the last answer; 0: none
 
 	answered int // calls of the ramp
+	older    int // calls that run since before the ramp
 	target   int // calls at a time before the close
 	calls    window
 }
@@ -128,7 +130,7 @@ func (b *Backend) wouldClose(t, d time.Duration, why string) {
 // reopen begins the ramp after a probe.
 func (b *Backend) reopen(t time.Duration) {
 	b.enter(Ramping, t)
-	b.begun, b.answered, b.trying = t, 0, false
+	b.begun, b.answered, b.older, b.trying = t, 0, b.used, false
 	b.calls.reset()
 	b.rate.fill(t, 1)
 	b.rate.level = min(b.rate.level, 0)
@@ -156,15 +158,23 @@ func (b *Backend) allowed(t time.Duration) int {
 	case Open:
 		return b.limit
 	case Probing:
-		if b.trying {
+		if b.probes(t) > 0 {
 			return 0
 		}
 		return b.limit
-	case Ramping:
-		return min(b.limit, 1+min(b.answered, b.grown(t)))
+	case Ramping: // older ones may never end
+		return min(b.limit, b.older+1+min(b.answered, b.grown(t)))
 	case Closed, Held:
 	}
 	return 0
+}
+
+// probes returns for how long the probe under way keeps others away; 0: there is none, or it takes too long.
+func (b *Backend) probes(t time.Duration) time.Duration {
+	if !b.trying {
+		return 0
+	}
+	return max(0, b.tried+longerPause-t)
 }
 
 // grown returns how many calls more than one may run, as far as the time of the ramp is concerned.

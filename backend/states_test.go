@@ -68,16 +68,94 @@ func TestProbesThatSayNothing(t *testing.T) {
 	o.lose()
 	b.clock.Add(o.wait())
 	probe := o.start()
-	require.Equal(t, gate.Never, other.wait())
+	require.Equal(t, 10*time.Second, other.wait())
 	woken := other.woken
 	o.place.Release(probe.stamp)
 	o.place.Heard(b.clock.Now(), &gate.Outcome{Ignored: true, Begun: probe.begun, Element: probe.attempt.Element})
 	require.Greater(t, other.woken, woken)
 	probe = other.start()
-	require.Equal(t, gate.Never, o.wait())
+	require.Equal(t, 10*time.Second, o.wait())
 	other.place.Leave()
 	other.place.Release(probe.stamp)
 	o.start()
+}
+
+// Law B4: a probe that does not end keeps the others away for ten seconds only, and its permit does not keep the load from growing back.
+func TestProbeThatNeverEnds(t *testing.T) {
+	b := newBench(t, backend.Limit(20))
+	o, other := b.attach(), b.attach()
+	o.lose()
+	b.clock.Add(o.wait())
+	hangs := o.start()
+	require.Equal(t, 10*time.Second, other.wait())
+	b.clock.Add(4 * time.Second)
+	require.Equal(t, 6*time.Second, other.wait())
+	b.clock.Add(6 * time.Second)
+	second := other.start()
+	require.Equal(t, 10*time.Second, o.wait(), "one probe at a time")
+	second.end(nil)
+	require.Equal(t, backend.Ramping, b.Stats().State)
+	first := o.start() // in its turn
+	_, answer := other.ask(gate.Attempt{})
+	require.NotZero(t, answer.Wait, "the ramp begins with one call")
+	first.end(nil)
+	for range 60 {
+		b.clock.Add(100 * time.Millisecond)
+		other.call(nil)
+	}
+	require.Equal(t, backend.Open, b.Stats().State)
+	hangs.end(errBusy)
+	require.Equal(t, backend.Open, b.Stats().State)
+}
+
+// Law B4: a ramp does not wait for calls that began before the outage, and grows no faster when they end.
+func TestCallsThatOutliveTheOutage(t *testing.T) {
+	o := newBench(t, backend.Limit(100)).attach()
+	var old []*call
+	for range 50 {
+		old = append(old, o.start())
+	}
+	o.call(errIn3)
+	o.clock.Add(3 * time.Second)
+	o.call(nil)
+	require.Equal(t, backend.Ramping, o.Stats().State)
+	one := o.start()
+	o.wait()
+	for _, c := range old {
+		c.end(nil)
+	}
+	o.wait()
+	one.end(nil)
+	for range 100 {
+		o.clock.Add(100 * time.Millisecond)
+		o.call(nil)
+	}
+	require.Equal(t, backend.Open, o.Stats().State)
+}
+
+// A service that takes longer than the others wait for a probe: the answer to an earlier probe counts, too.
+func TestSlowProbes(t *testing.T) {
+	o := newBench(t).attach()
+	o.lose()
+	o.clock.Add(time.Second)
+	first := o.start()
+	o.clock.Add(10 * time.Second)
+	second := o.start()
+	o.clock.Add(5 * time.Second)
+	first.end(nil)
+	require.Equal(t, backend.Ramping, o.Stats().State)
+	second.end(errBusy)
+	require.Equal(t, backend.Ramping, o.Stats().State)
+
+	o = newBench(t).attach()
+	o.lose()
+	o.clock.Add(time.Second)
+	first = o.start()
+	o.Open()
+	o.start()
+	require.Equal(t, 10*time.Second, o.wait(), "Open lets one more try")
+	first.end(errBusy)
+	require.Equal(t, backend.Closed, o.Stats().State)
 }
 
 // Calls that began before the outage was over say nothing of the present.
@@ -492,7 +570,7 @@ func TestLentPermitsOfABackendThatIsNotOpen(t *testing.T) {
 	require.Equal(t, time.Second, lent.wait())
 	b.clock.Add(time.Second)
 	o.start()
-	require.Equal(t, gate.Never, lent.wait(), "the probe")
+	require.Equal(t, 10*time.Second, lent.wait(), "the probe")
 	b.Close("by hand")
 	require.Equal(t, gate.Never, lent.wait())
 }
@@ -623,6 +701,28 @@ func TestProbesOfTenantsThatSayNothing(t *testing.T) {
 	require.NotZero(t, answer.Wait)
 	other.place.Leave()
 	probe(o)
+}
+
+// A probe of a tenant that does not end keeps its calls away for ten seconds only, and the answer to an earlier probe counts.
+func TestProbeOfATenantThatNeverEnds(t *testing.T) {
+	b := newBench(t)
+	o := b.attach()
+	ask := func() (*call, gate.Answer) { return o.ask(gate.Attempt{Tenant: "a"}) }
+	c, _ := ask()
+	c.end(errIn3)
+	b.clock.Add(3 * time.Second)
+	first, _ := ask()
+	b.clock.Add(9 * time.Second)
+	_, answer := ask()
+	require.True(t, answer.Other)
+	b.clock.Add(time.Second)
+	second, _ := ask()
+	require.NotNil(t, second)
+	_, answer = ask()
+	require.True(t, answer.Other, "one at a time")
+	first.end(nil)
+	c, _ = ask()
+	require.NotNil(t, c)
 }
 
 // Law W3: tenants that are at rest are forgotten, and so is the room they took.

@@ -9,6 +9,7 @@ type tenant struct {
 	until  time.Duration // closed until then; 0: not at all
 	pause  time.Duration // how long it was closed last, without a time from the server
 	prober probe         // whose call tries it; zero: none does
+	tried  time.Duration // when it began to
 	asked  time.Duration // when it was asked for last
 }
 
@@ -89,7 +90,7 @@ func (x *tenant) wait(t time.Duration, cost float64) time.Duration {
 	switch {
 	case t < x.until:
 		return x.until - t
-	case x.prober != probe{}:
+	case x.prober != probe{} && t < x.tried+longerPause: // a call that never ends does not keep the others away
 		return askAgain
 	}
 	x.rate.fill(t, 1)
