@@ -3,6 +3,8 @@ package caller
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -413,13 +415,23 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 		a = e.tracker.attemptOf(e)
 	}
 	if redirects > 0 {
-		return outgoing{ctx, a, step + ":redirect" + strconv.Itoa(redirects)}, nil
+		return outgoing{ctx, a, redirected(step, redirects)}, nil
 	}
 	if step == "" && a.unnamed.Swap(true) {
 		return outgoing{}, fmt.Errorf("%w: it is the second request without a step in an attempt of element %d: "+
 			"name each by WithStep, or this one would get the answer of the other", ErrNoID, a.number)
 	}
 	return outgoing{ctx, a, step}, nil
+}
+
+// redirected returns the step of a request after redirects. If that is too long, the hash of the step stands for the step.
+func redirected(step string, redirects int) string {
+	suffix := ":redirect" + strconv.Itoa(redirects)
+	if len(step) <= oncewire.MaxStep && len(step)+len(suffix) > oncewire.MaxStep {
+		hash := sha256.Sum256([]byte(step))
+		step = hex.EncodeToString(hash[:16])
+	}
+	return step + suffix
 }
 
 // isOfMany reports whether ctx is that of a call for many elements whose attempts are not a, which may belong to an element

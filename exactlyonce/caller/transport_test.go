@@ -2,6 +2,7 @@ package caller
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -235,6 +237,32 @@ func TestRedirects(t *testing.T) {
 			require.Equal(t, want.here, short(p.requests()))
 			require.Equal(t, want.there, short(other.requests()))
 		})
+	}
+}
+
+// The step of a request after a redirect is longer than that before it: one that is too long is replaced by its hash.
+func TestRedirectsOfALongStep(t *testing.T) {
+	p := newPeer(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/charges/moved" {
+			http.Redirect(w, r, "/charges/here", http.StatusTemporaryRedirect)
+		}
+	})
+	c := clientFor(t, nil, p.URL+"/charges/")
+	for _, length := range []int{54, 55, 64} {
+		p.got = nil
+		tracker, step := NewTracker(Config{}), strings.Repeat("s", length)
+		after := step
+		if length > 54 {
+			after = fmt.Sprintf("%x", sha256.Sum256([]byte(step)))[:32]
+		}
+		ctx := WithStep(tracker.AttemptStarted(tracker.Accepted(t.Context(), nil, false), 1), step)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL+"/charges/moved", strings.NewReader("body"))
+		require.NoError(t, err)
+		resp, err := c.Do(req)
+		require.NoError(t, err)
+		resp.Body.Close()
+		require.Contains(t, p.requests()[0], strconv.Quote(step))
+		require.Contains(t, p.requests()[1], strconv.Quote(after+":redirect1"))
 	}
 }
 
