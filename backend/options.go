@@ -64,8 +64,8 @@ func Adaptive(least, most int) Option {
 }
 
 // Rate lets calls with a total cost of n start in each time per. A call costs 1 unless the operator says otherwise (asyncop.Cost). A pause saves
-// up at most a twentieth of n, so no time per has more than n + 5 %. A call that costs more than that starts, and later calls wait for it, up to
-// an hour. By default the rate is not limited. It panics if n or per is not positive.
+// up at most a twentieth of n, or 1 if that is more, and no time per has more than n and that. A call that costs more than what is saved up
+// starts, and later calls wait for it, up to an hour. By default the rate is not limited. It panics if n or per is not positive.
 func Rate(n float64, per time.Duration) Option {
 	r := newBucket("Rate", n, per)
 	return func(s *settings) { s.rate = r }
