@@ -77,8 +77,8 @@ func (r *Results) use(p *principal, of int, n int64) {
 	}
 }
 
-// mayRun reports whether one more request of p may run: what a principal runs takes half of each bound at most, so that others find
-// room (law X3). client says that its client runs nothing yet.
+// mayRun reports whether one more request of p may run: what a principal runs takes half of each bound at most, and three quarters of the
+// bytes with the marks of its clients, so that others find room (law X3). client says that its client runs nothing yet.
 func (r *Results) mayRun(p *principal, client bool) bool {
 	more := runCost(client)
 	for of := range bounds {
@@ -86,19 +86,22 @@ func (r *Results) mayRun(p *principal, client bool) bool {
 			return false
 		}
 	}
-	return true
+	return 4*(p.runs[ofBytes]+more[ofBytes]+p.marks()) <= 3*r.max[ofBytes]
 }
 
 // mayMark reports whether p may have one more client: what p runs and the marks of its clients, which nothing may remove within
 // ClientSilence (law X1), take half of the bytes at most. It removes what is due before.
 func (r *Results) mayMark(p *principal, now time.Duration) bool {
-	for !r.isHalf(p, ofBytes, runCost(true)[ofBytes]+remnantCost*int64(p.remnants)) {
+	for !r.isHalf(p, ofBytes, runCost(true)[ofBytes]+p.marks()) {
 		if r.removeDue(p, now, 1, nil, true) == 0 {
 			return false
 		}
 	}
 	return true
 }
+
+// marks returns the bytes of the marks of p's clients.
+func (p *principal) marks() int64 { return remnantCost * int64(p.remnants) }
 
 // isHalf reports whether what p runs takes half of a bound at most, with more of it.
 func (r *Results) isHalf(p *principal, of int, more int64) bool {

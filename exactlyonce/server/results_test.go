@@ -1035,7 +1035,7 @@ func TestPrincipalThatFillsABound(t *testing.T) {
 
 // X3: the marks of clients that were evicted stay, so those of one principal take half of the bytes at most, and others find room.
 func TestPrincipalWithManyMarks(t *testing.T) {
-	r, mock := newResults(t, server.Config{MaxBytes: 40_000, MaxClients: 10, Evict: true})
+	r, mock := newResults(t, server.Config{MaxBytes: 40_000, MaxClients: 40, Evict: true})
 	of := func(scope string, n int) exactlyonce.Request {
 		req := request(1)
 		req.Scope, req.Client[0], req.Client[1] = scope, byte(n), byte(n>>8)
@@ -1058,6 +1058,15 @@ func TestPrincipalWithManyMarks(t *testing.T) {
 	req := of("greedy", last)
 	req.Sequence = 2
 	require.Equal(t, "NEW", state(t, r, req), "a client that is known goes on")
+	for n := range last + 1 { // clients that have marks, or are known
+		req := of("greedy", n)
+		req.Sequence = 2
+		if call, err := r.Track(t.Context(), req); err == nil {
+			defer call.Fail(nil)
+		}
+	}
+	require.Greater(t, r.Stats().InProgress, 4)
+	complete(t, r, of("other", 2), "x")
 	mock.Add(time.Hour)
 	require.Equal(t, "NEW", state(t, r, of("greedy", 1000)), "marks of silent clients make room")
 }
