@@ -40,8 +40,9 @@ var _ store.Consumer = (*Engine)(nil)
 
 // Put implements [store.Engine]: when it returns nil, all replicas in sync have the records (acks=all). The producer is idempotent, so the
 // retries of the client do not duplicate messages. A message that is put again, after an error or a crash, is written again, with the same id.
-// The key of a message is the key of its record, so messages of a key go to the same partition, in order. Its error is a [*store.PutError] once
-// the records were sent.
+// The key of a message is the key of its record, so messages of a key go to the same partition, in order. Only when a batch is too large for the
+// topic (max.message.bytes), its records are written again one by one, behind those of later batches. The error is a [*store.PutError] once the
+// records were sent.
 func (e *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	if err := storearg.Put(queue, ms...); err != nil {
 		return err

@@ -63,7 +63,10 @@ func (p *producer) produce(ctx context.Context, records []*kgo.Record) ([]error,
 		}
 		errs[i] = fmt.Errorf("kafka: record for topic %q: %w", r.Topic, lacking(cause, "WRITE on the topic"))
 	}
-	return errs, cmp.Or(errs...)
+	if err := cmp.Or(errs...); err != nil {
+		return errs, err
+	}
+	return nil, nil // alone has written what was refused with its batch
 }
 
 // alone writes the records of a batch that was too large, each by itself: the broker has refused the batch. Those that are refused then are too

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/message"
 )
 
@@ -81,6 +83,20 @@ func TestSinkRejectsWhatIsTooLarge(t *testing.T) {
 	assert.Equal(t, map[string]bool{"a": true, "b": true, "c": true}, ids)
 	large := message.New(strings.Repeat("x", 5000), &message.Meta{ID: "d"}, nil)
 	require.ErrorIs(t, s.PutAll(t.Context(), []message.Message[string]{large}), message.ErrRefused, "no one would see a rejection")
+}
+
+// Law D1: records of a batch that was too large for the topic are written one by one, and then Put returns nil. It returned a PutError without an
+// error in it, which panicked when it was printed.
+func TestPutOfABatchThatWasTooLarge(t *testing.T) {
+	c := newCluster(t, 1)
+	require.NoError(t, c.CreateTopic("invoices", 1, map[string]string{"max.message.bytes": "2000"}))
+	e := c.engine(Config{Client: []kgo.Opt{kgo.ProducerBatchCompression(kgo.NoCompression())}})
+	var ms []store.Message
+	for _, id := range numbers(3) {
+		ms = append(ms, store.Message{Meta: message.Meta{ID: id}, Payload: bytes.Repeat([]byte("x"), 900)})
+	}
+	require.NoError(t, e.Put(t.Context(), "invoices", ms...))
+	require.EqualValues(t, 3, c.length("invoices", 1))
 }
 
 func TestSinkEndsWithItsContext(t *testing.T) {
