@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,8 +123,16 @@ func (v *View) settled(ctx context.Context) error {
 		if at.Err != nil {
 			return fmt.Errorf("group %q: partition %d: %w", v.group, p.id, at.Err)
 		}
-		if at.At > p.end {
-			continue // of a topic of that name that was deleted: nothing of this one is settled
+		if at.At > p.end { // others went on meanwhile, or it is of a deleted topic of that name, and nothing of this one is settled
+			ends, err := v.admin.ListCommittedOffsets(ctx, v.topic)
+			end, _ := ends.Lookup(v.topic, p.id)
+			if err = cmp.Or(err, end.Err); err != nil {
+				return err
+			}
+			if at.At <= end.Offset {
+				p.low = p.end
+			}
+			continue
 		}
 		done, _, err := offsets.Decode(at.At, at.Metadata)
 		if err != nil && !errors.Is(err, offsets.ErrForeign) {

@@ -281,6 +281,24 @@ func TestTwoMergesOfATopic(t *testing.T) {
 	assert.ElementsMatch(t, numbers(20), c.committedValues("orders"))
 }
 
+// A merge with an older view sends nothing again, when another one has merged more than that view has.
+func TestAMergeBehindALaterOne(t *testing.T) {
+	c := newCluster(t, 1, "dead", "orders")
+	c.letters(20)
+	older := c.view("dead", "")
+	require.NoError(t, older.Put(t.Context(), letter(20)))
+	var second jobs.Progress
+	var err error
+	first, failed := c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders"}, func(jobs.Progress) { // before it removes them
+		second, err = older.Merge(t.Context(), jobs.Spec{To: "orders"}, nil)
+	})
+	require.NoError(t, failed)
+	require.NoError(t, err)
+	assert.Equal(t, 21, first.Done)
+	assert.Zero(t, second.Done)
+	assert.ElementsMatch(t, numbers(21), c.committedValues("orders"))
+}
+
 // A view that is opened while a merge is under way does not show again what was merged before.
 func TestAViewDuringAMerge(t *testing.T) {
 	c := newCluster(t, 1, "dead", "orders")
