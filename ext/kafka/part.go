@@ -87,7 +87,7 @@ func (p *part) settle(e *entry) {
 func (p *part) metadata(limit int) string {
 	var delays []offsets.Delay
 	for _, e := range p.entries {
-		if e.state == waiting && !e.due.IsZero() {
+		if e.state == waiting && e.due.After(e.meta.Due) { // the next owner reads the header too
 			o := e.record.Offset
 			delays = append(delays, offsets.Delay{Span: offsets.Span{From: o, To: o + 1}, Due: milliseconds(e.due)})
 		}

@@ -222,6 +222,23 @@ func TestDelaysOfWhatHasNotArrivedStay(t *testing.T) {
 	assert.Equal(t, []offsets.Delay{{Span: offsets.Span{From: 6, To: 9}, Due: 88}}, delays)
 }
 
+// Law D3: a commit keeps the delay of a Nack exactly beside any number of messages that wait only until the time in their header, which their next
+// owner reads too. With their delays the metadata had no room, and the next owner made all messages wait for the last of them.
+func TestTheTimeInAHeaderIsNotCommitted(t *testing.T) {
+	p := &part{progress: offsets.New(0, nil), entries: map[int64]*entry{}}
+	begun := time.Unix(1_800_000_000, 0)
+	for o := range int64(1000) {
+		p.progress.Arrive(o)
+		due := begun.Add(time.Duration(o*o) * time.Second)
+		p.entries[o] = &entry{record: &kgo.Record{Offset: o}, meta: &message.Meta{Due: due}, state: waiting, due: due}
+	}
+	assert.Empty(t, p.metadata(maxMetadata))
+	p.entries[7].due = p.entries[7].due.Add(time.Millisecond)
+	_, delays, err := offsets.Decode(0, p.metadata(maxMetadata))
+	require.NoError(t, err)
+	assert.Equal(t, []offsets.Delay{{Span: offsets.Span{From: 7, To: 8}, Due: begun.UnixMilli() + 49_001}}, delays)
+}
+
 func TestMillisecondsRoundUp(t *testing.T) {
 	for nanoseconds, want := range map[int64]int64{0: 0, 1: 1, 999_999: 1, 1_000_000: 1, 1_000_001: 2} {
 		assert.Equal(t, want, milliseconds(time.Unix(0, nanoseconds)), nanoseconds)
