@@ -42,7 +42,8 @@ var _ store.Consumer = (*Engine)(nil)
 // retries of the client do not duplicate messages. A message that is put again, after an error or a crash, is written again, with the same id.
 // The key of a message is the key of its record, so messages of a key go to the same partition, in order. Only when a batch is too large for the
 // topic (max.message.bytes), its records are written again one by one, behind those of later batches. The error is a [*store.PutError] once the
-// records were sent.
+// records were sent. A record whose partition has no leader or too few replicas in sync fails after about 15 s (kgo.RecordDeliveryTimeout in
+// Config.Client), and so do others that wait for that partition.
 func (e *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	if err := storearg.Put(queue, ms...); err != nil {
 		return err

@@ -13,7 +13,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
@@ -151,6 +154,33 @@ func TestALayerHeedsTheServer(t *testing.T) {
 	for i, want := range []time.Duration{time.Hour, time.Minute} {
 		assert.WithinDuration(t, time.Now().Add(want), entries[i].Meta.Due, 30*time.Second)
 	}
+}
+
+// Law D4: a failure whose partition lacks replicas in sync holds up no other. A put of it never ended.
+func TestAPartitionThatTakesNothing(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "orders-retry-1")
+	wait := func(e *Engine) any { return e.producer.client.OptValue(kgo.RecordDeliveryTimeout) }
+	assert.Equal(t, putWait, wait(c.engine()))
+	e := c.engine(Config{Client: []kgo.Opt{
+		kgo.RecordDeliveryTimeout(time.Second),
+		kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(func(string) func(*kgo.Record, int) int {
+			return func(r *kgo.Record, _ int) int { return int(r.Key[0] - '0') }
+		})),
+	}})
+	require.Equal(t, time.Second, wait(e), "what users set counts")
+	q := queueOn(e, "orders", delivery.Layer{Delay: time.Minute})
+	down := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Partitions: []int32{0}, Err: kerr.NotEnoughReplicas, Count: -1})
+	take := func(key string) error {
+		ctx := message.ContextWithMeta(t.Context(), message.Meta{ID: key, Key: key})
+		return q.TakeFailure(ctx, asyncop.Failure[string]{Element: "v", Err: errors.New("down"), Verdict: strategies.Refused})
+	}
+	require.ErrorIs(t, take("0"), kgo.ErrRecordTimeout)
+	require.NoError(t, take("1"))
+	assert.EqualValues(t, 1, c.length("orders-retry-1", 2))
+	down.Remove()
+	require.NoError(t, take("0"))
+	assert.EqualValues(t, 2, c.length("orders-retry-1", 2))
 }
 
 // Law W4: a record of a later version is delivered, and what this one does not know of it is passed on: to the dead letters, with a merge,

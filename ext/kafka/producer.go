@@ -17,6 +17,10 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
+// putWait is how long a record waits for a partition that has no leader or too few replicas in sync, unless the options of the client say
+// otherwise: longer than brokers need to notice that one of them died (broker.session.timeout.ms, 9 s).
+const putWait = 15 * time.Second
+
 // producer writes records that are in all replicas in sync when produce returns.
 type producer struct {
 	client *kgo.Client
@@ -25,7 +29,7 @@ type producer struct {
 }
 
 func newProducer(opts []kgo.Opt) (*producer, error) {
-	opts = append(append([]kgo.Opt(nil), opts...), kgo.RequiredAcks(kgo.AllISRAcks()),
+	opts = append(append([]kgo.Opt{kgo.RecordDeliveryTimeout(putWait)}, opts...), kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.AllowIdempotentProduceCancellation()) // else a wait for a dead broker outlives its context; what comes twice has the same id
 	client, err := newClient(opts...)
 	if err != nil {
