@@ -180,22 +180,12 @@ func (s *source) revoked(_ context.Context, _ *kgo.Client, m map[string][]int32)
 	for _, p := range parts {
 		s.awaitIdle(ctx, p)
 	}
-	last, enough := context.WithTimeout(s.lastContext(), s.settleTime)
+	last, enough := context.WithTimeout(context.Background(), s.settleTime)
 	defer enough()
 	if err := s.commit(last); err != nil {
 		s.logger.Warn("weir: verdicts of partitions that are given up could not be committed: their messages are delivered again", "error", err)
 	}
 	s.forget(m)
-}
-
-// lastContext is that of a Close that runs, which may need this commit.
-func (s *source) lastContext() context.Context {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return s.last
-	}
-	return context.Background()
 }
 
 // leave marks partitions: nothing more of them is returned.

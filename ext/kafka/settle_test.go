@@ -202,17 +202,18 @@ func TestADroppedSourceLosesNothing(t *testing.T) {
 // drop ends a source without a commit and without leaving the group: the brokers see the same of a process that is killed.
 func drop(s *testSource) {
 	s.mu.Lock()
-	s.closed, s.last = true, s.ctx
+	s.closed = true
 	s.mu.Unlock()
 	s.cancel(errClosed)
 	s.ended.Wait()
+	s.mu.Lock()
+	clear(s.parts) // there is nothing to commit
+	s.mu.Unlock()
 	left, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = s.client.LeaveGroupContext(left)
 	s.client.CloseAllowingRebalance()
-	s.closing <- struct{}{}
-	s.released = true
-	<-s.closing
+	s.closing.Do(func() { close(s.left) })
 }
 
 // TestAFrozenSourceChangesNothing checks law P1: a source that was frozen for longer than its session commits nothing when it goes on, not even

@@ -29,6 +29,8 @@ const (
 	maxHeldBytes = storearg.MaxBytes
 	// fetchWait is the longest answer to a fetch. A partition that was paused is fetched again only after it.
 	fetchWait = 500 * time.Millisecond
+	// endWait bounds each of the last steps of a source: its dead letters, its commit, and the leave of the group.
+	endWait = 10 * time.Second
 )
 
 var errClosed = errors.New("kafka: the source is closed")
@@ -55,9 +57,10 @@ type source struct {
 	ended  sync.WaitGroup
 
 	receiving sync.Mutex    // held by Receive
-	closing   chan struct{} // room for one: the goroutine that closes
-	released  bool          // the client is closed; owned by closing
-	forgotten func()        // called then; written before the source is used
+	closing   sync.Once     // begins the end
+	left      chan struct{} // closed when the client is closed; then leaveErr is read
+	leaveErr  error
+	forgotten func() // called then; written before the source is used
 
 	mu      sync.Mutex // guards what follows; not held while user code, a logger or the client runs, but for pauses
 	parts   map[partitionID]*part
@@ -69,7 +72,6 @@ type source struct {
 	want    int      // how many messages the Receive that runs wants; 0: none runs
 	failure error    // for the next Receive
 	closed  bool
-	last    context.Context // of the Close that runs
 }
 
 // putFunc stores messages. It returns nil when they are durable. The same messages may come again.
@@ -91,7 +93,7 @@ type sourceSettings struct {
 func newSource(group string, topics []string, set sourceSettings) (*source, error) {
 	s := &source{
 		sourceSettings: set, start: set.clock.Now(),
-		demand: make(chan struct{}, 1), given: make(chan struct{}, 1), kick: make(chan struct{}, 1), closing: make(chan struct{}, 1),
+		demand: make(chan struct{}, 1), given: make(chan struct{}, 1), kick: make(chan struct{}, 1), left: make(chan struct{}),
 		parts: map[partitionID]*part{}, running: map[partitionID]map[int64]*entry{}, forgotten: func() {},
 	}
 	client := append([]kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(fetchWait)}, set.client...)
@@ -320,41 +322,37 @@ func (s *source) wanted() int {
 	return min(s.want, maxPoll)
 }
 
-// Close implements [store.Receiver]. It leaves the group.
+// Close implements [store.Receiver]. The source leaves the group even if ctx ends first.
 func (s *source) Close(ctx context.Context) error {
 	s.mu.Lock()
-	s.closed, s.last = true, ctx
+	s.closed = true
 	s.mu.Unlock()
 	s.cancel(errClosed)
+	s.closing.Do(func() { go s.end() })
 	select {
-	case s.closing <- struct{}{}:
-		defer func() { <-s.closing }()
+	case <-s.left:
+		return s.leaveErr
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if s.released {
-		return nil
+}
+
+// end records what was settled and leaves the group. It runs on a goroutine of its own and always ends: a member that nobody asks for messages
+// would keep its partitions from the others.
+func (s *source) end() {
+	defer close(s.left)
+	s.ended.Wait()
+	step := func(f func(context.Context) error) error {
+		ctx, enough := context.WithTimeout(context.Background(), endWait)
+		defer enough()
+		return f(ctx)
 	}
-	ended := make(chan struct{})
-	go func() { // ends with both goroutines
-		defer close(ended)
-		s.ended.Wait()
-	}()
-	select {
-	case <-ended:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	// What was settled is recorded. The rest is given back by the commit, which does not have it.
-	err := s.putAll(ctx)
-	err = errors.Join(err, s.commit(ctx))
-	if left := s.client.LeaveGroupContext(ctx); left != nil && ctx.Err() == nil {
-		s.logger.Warn("weir: could not leave the group, which notices by the session timeout", "error", left)
+	s.leaveErr = errors.Join(step(s.putAll), step(s.commit)) // what is not in the commit is given back by it
+	if err := step(s.client.LeaveGroupContext); err != nil {
+		s.logger.Warn("weir: could not leave the group, which notices by the session timeout", "error", err)
 	}
 	s.client.CloseAllowingRebalance()
-	s.released = true
 	s.forgotten()
-	return err
 }
 
 // wake sends to a channel with room for one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,4 +34,17 @@ func TestCloseTwice(t *testing.T) {
 	require.NoError(t, s.Close(context.Background()))
 	_, err := s.Receive(t.Context(), 1)
 	require.ErrorIs(t, err, errClosed)
+}
+
+// Laws D1 and D4: a Close whose context has ended records what was settled and leaves the group all the same. The next member waited for the
+// messages of one that lived on and gave nothing to anyone.
+func TestCloseWhoseContextHasEnded(t *testing.T) {
+	c := newCluster(t, 1, "orders")
+	c.produce("orders", 1, "0", "1")
+	a := c.source("orders", withCommitInterval(time.Hour))
+	receive(t, a, 2)[0].Ack()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = a.Close(ended)
+	require.Equal(t, []string{"1"}, values(receive(t, c.source("orders"), 1)))
 }

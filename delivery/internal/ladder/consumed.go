@@ -163,9 +163,18 @@ func (s *consumed[T]) Close(ctx context.Context) error {
 	}
 	select {
 	case <-o.done:
+		return o.close(ctx)
 	case <-ctx.Done():
+		go func() { // ends with the call and the Close
+			<-o.done
+			_ = guard.Call(func() error { return o.close(context.WithoutCancel(ctx)) }, broken)
+		}()
 		return context.Cause(ctx)
 	}
+}
+
+// close closes what was opened, behind done.
+func (o *opening) close(ctx context.Context) error {
 	if o.receiver == nil {
 		return nil
 	}
