@@ -343,7 +343,8 @@ type sourceOption func(*sourceSettings)
 func newTestSource(group string, topics []string, opts ...sourceOption) (*testSource, error) {
 	set := sourceSettings{
 		clock: clock.New(), logger: slog.Default(), commitInterval: time.Second, settleTime: 5 * time.Second, metadata: maxMetadata,
-		dead: (&box{}).put,
+		dead:   (&box{}).put,
+		others: func(context.Context) ([]string, error) { return nil, nil },
 	}
 	for _, opt := range opts {
 		opt(&set)

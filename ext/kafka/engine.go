@@ -156,13 +156,15 @@ func (e *Engine) Consume(ctx context.Context, c store.Consumption) (store.Receiv
 	if err := e.ensure(ctx, own...); err != nil {
 		return nil, err
 	}
-	others, err := e.layers(ctx, c)
+	layers := func(ctx context.Context) ([]string, error) { return e.layers(ctx, c) }
+	others, err := layers(ctx)
 	if err != nil {
 		return nil, err
 	}
 	s, err := newSource(c.Queue, slices.Concat(topics, c.Layers, others), sourceSettings{
 		client: e.config.Client, clock: c.Clock, logger: c.Logger, commitInterval: e.config.CommitInterval, settleTime: e.config.SettleTime, metadata: maxMetadata,
-		dead: func(ctx context.Context, ms ...store.Message) error { return e.Put(ctx, c.Dead, ms...) },
+		dead:   func(ctx context.Context, ms ...store.Message) error { return e.Put(ctx, c.Dead, ms...) },
+		others: layers,
 	})
 	if err != nil {
 		return nil, err

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"math/big"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -181,6 +183,36 @@ func TestAPartitionThatTakesNothing(t *testing.T) {
 	down.Remove()
 	require.NoError(t, take("0"))
 	assert.EqualValues(t, 2, c.length("orders-retry-1", 2))
+}
+
+// Law W4: a worker finds a layer that another version of the program adds while it runs.
+func TestALayerThatIsAddedLater(t *testing.T) {
+	c := newCluster(t, 1, "orders", "orders-retry-1", "orders-dead")
+	mock := clock.NewMock()
+	config := Config{CommitInterval: time.Hour, Client: []kgo.Opt{kgo.MetadataMinAge(10 * time.Millisecond)}}
+	r, err := c.engine(config).Consume(t.Context(), store.Consumption{
+		Queue: "orders", Layers: []string{"orders-retry-1"}, Dead: "orders-dead", Clock: mock, Logger: silent,
+		IsLayer: func(topic string) bool { return strings.HasPrefix(topic, "orders-retry-") },
+	})
+	require.NoError(t, err)
+	s := &testSource{r.(*source)}
+	c.produce("orders", 1, "a")
+	require.Equal(t, []string{"a"}, values(receive(t, s, 1)))
+	for _, topic := range []string{"orders-retry-2", "others-retry-2"} {
+		require.NoError(t, c.CreateTopic(topic, 1, nil))
+		c.produce(topic, 1, topic)
+	}
+	came := make(chan []message.Message[string], 1)
+	go func() {
+		ms, _ := s.Receive(t.Context(), 10)
+		came <- ms
+	}()
+	eventually(t, func() bool {
+		mock.Add(lookAgain) // once is enough, if the client does not answer from its cache
+		return len(came) > 0
+	}, "the layer is found")
+	require.Equal(t, []string{"orders-retry-2"}, values(<-came))
+	require.ElementsMatch(t, []string{"orders", "orders-retry-1", "orders-retry-2"}, s.client.GetConsumeTopics(), "not those of another queue")
 }
 
 // Law W4: a record of a later version is delivered, and what this one does not know of it is passed on: to the dead letters, with a merge,

@@ -29,6 +29,8 @@ const (
 	maxHeldBytes = storearg.MaxBytes
 	// fetchWait is the longest answer to a fetch. A partition that was paused is fetched again only after it.
 	fetchWait = 500 * time.Millisecond
+	// lookAgain is how often the source looks for layers of other versions.
+	lookAgain = 5 * time.Minute
 	// endWait bounds each of the last steps of a source: its dead letters, its commit, and the leave of the group.
 	endWait = 10 * time.Second
 )
@@ -82,10 +84,11 @@ type sourceSettings struct {
 	client         []kgo.Opt
 	clock          clock.Clock
 	logger         *slog.Logger
-	commitInterval time.Duration // how often what is settled is committed: what was since then is delivered again after a crash
-	settleTime     time.Duration // see Config
-	metadata       int           // characters that a commit may have; guarded by source.mu
-	dead           putFunc       // where messages go that were rejected
+	commitInterval time.Duration                               // how often what is settled is committed: what was since then is delivered again after a crash
+	settleTime     time.Duration                               // see Config
+	metadata       int                                         // characters that a commit may have; guarded by source.mu
+	dead           putFunc                                     // where messages go that were rejected
+	others         func(ctx context.Context) ([]string, error) // layers of other versions, which may come to be at any time
 }
 
 // newSource returns a source of topics for a group. The error is that of the options of the client, or says that the brokers refuse its
@@ -110,8 +113,27 @@ func newSource(group string, topics []string, set sourceSettings) (*source, erro
 	s.ended.Go(s.poll)                       // ends with Close
 	s.ended.Go(func() { s.commits(commit) }) // the same
 	s.ended.Go(func() { s.puts(retry) })     // the same
+	again := s.clock.Ticker(lookAgain)
+	s.ended.Go(func() { s.follow(again) }) // the same
 	s.ended.Go(func() { watchTopics(s.ctx, s.client, look, s.logger, slices.Clone(topics)) })
 	return s, nil
+}
+
+// follow reads the layers, too, that other versions of the program have made since.
+func (s *source) follow(look *clock.Ticker) {
+	defer look.Stop()
+	for {
+		select {
+		case <-look.C:
+		case <-s.ctx.Done():
+			return
+		}
+		layers, err := s.others(s.ctx)
+		if err != nil && s.ctx.Err() == nil {
+			s.logger.Warn("weir: could not look for layers of other versions, which is tried again", "error", err)
+		}
+		s.client.AddConsumeTopics(layers...) // it knows most of them
+	}
 }
 
 // now is the time since the start, on the monotonic clock.
