@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -477,15 +478,71 @@ func TestOutputWhoseOrdinalIsForgotten(t *testing.T) {
 	require.NoError(t, out.Commit(t.Context(), state))
 	empty, err := out.Prepare(t.Context())
 	require.NoError(t, err)
-	req := kmsg.NewPtrDeleteGroupsRequest()
-	req.Groups = []string{"invoices"}
-	resp, err := req.RequestWith(t.Context(), c.admin)
-	require.NoError(t, err)
-	require.Zero(t, resp.Groups[0].ErrorCode)
+	c.forget("invoices")
 	again, err := c.output()
 	require.NoError(t, err)
 	require.ErrorContains(t, again.Restore(t.Context(), state), "forgotten")
 	require.NoError(t, again.Restore(t.Context(), empty), "nothing is in doubt")
+}
+
+// forget lets the brokers forget a group, as they do after the offsets' retention.
+func (c *cluster) forget(group string) {
+	c.t.Helper()
+	deleted, err := kadm.NewClient(c.admin).DeleteGroup(c.t.Context(), group)
+	require.NoError(c.t, cmp.Or(err, deleted.Err))
+}
+
+// TestOutputThatPublishesNothingForLong checks law C1: a run goes on after the offsets' retention if it knows itself how many records are
+// published. It was refused for ever. A run that cannot know is still refused.
+func TestOutputThatPublishesNothingForLong(t *testing.T) {
+	c := newCluster(t, 1, "invoices")
+	commit := func(out *output[string], v string) error {
+		require.NoError(t, out.Write(t.Context(), v))
+		state, err := out.Prepare(t.Context())
+		require.NoError(t, err)
+		return out.Commit(t.Context(), state)
+	}
+	out, reader := must(c.output()), c.reader()
+	require.NoError(t, commit(out, "a"))
+	c.forget("invoices")
+	require.NoError(t, commit(out, "b"))
+	require.NoError(t, commit(out, "c"))
+	require.Equal(t, []string{"a", "b", "c"}, must(reader.published()))
+
+	c.forget("invoices")
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.AddOffsetsToTxn}})
+	require.NoError(t, out.Write(t.Context(), "d"))
+	state := must(out.Prepare(t.Context()))
+	require.Error(t, out.Commit(t.Context(), state))
+	require.NoError(t, out.Commit(t.Context(), state), "it was not committed")
+
+	require.NoError(t, out.Write(t.Context(), "e"))
+	state = must(out.Prepare(t.Context()))
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.EndTxn}})
+	require.Error(t, out.Commit(t.Context(), state))
+	c.forget("invoices")
+	require.ErrorContains(t, out.Commit(t.Context(), state), "forgotten", "it may be committed")
+
+	next := must(c.output())
+	require.NoError(t, next.Restore(t.Context(), appendState(nil, 4, nil)))
+	require.ErrorContains(t, commit(next, "f"), "forgotten", "it has not seen the ordinal")
+}
+
+// TestStaleOutputWhoseOrdinalIsForgotten checks law P1: a run that another has taken over from publishes nothing after the offsets' retention, and
+// the other one goes on.
+func TestStaleOutputWhoseOrdinalIsForgotten(t *testing.T) {
+	c := newCluster(t, 1, "invoices")
+	old, next, reader := must(c.output()), must(c.output()), c.reader()
+	commit := func(out *output[string], v string) error {
+		require.NoError(t, out.Write(t.Context(), v))
+		return out.Commit(t.Context(), must(out.Prepare(t.Context())))
+	}
+	require.NoError(t, commit(old, "a"))
+	require.NoError(t, next.Restore(t.Context(), must(old.Prepare(t.Context()))))
+	c.forget("invoices")
+	require.ErrorIs(t, commit(old, "stale"), checkpoint.ErrFenced)
+	require.NoError(t, commit(next, "b"))
+	require.Equal(t, []string{"a", "b"}, must(reader.published()))
 }
 
 func FuzzState(f *testing.F) {

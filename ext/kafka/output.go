@@ -38,6 +38,7 @@ type output[T any] struct {
 	base    int64    // ordinal before pending: so many are published, or were before this state
 	pending [][]byte // written and not known to be published, encoded
 	tried   int64    // the highest ordinal that this run may have published
+	seen    bool     // the brokers had an ordinal for this run that agreed with base
 	limit   int      // of the bytes of a record
 	alone   bool     // a batch was too large for the topic: its records are sent one by one
 }
@@ -60,7 +61,8 @@ var _ checkpoint.Output[int] = (*output[int])(nil)
 // [checkpoint.ErrFenced]. Without a checkpoint an output appends to the topic.
 //
 // The elements of an interval between checkpoints are in memory and in the state. Brokers forget the ordinal after offsets.retention.minutes (7
-// days by default) without a publication: then a state with records is refused, since it cannot be known whether they are published.
+// days by default) without a publication. A run that knows how many records are published goes on. But Restore refuses a state with records then,
+// since it cannot be known whether they are published.
 //
 // Write returns an error for an element that is larger than the client takes (kgo.ProducerBatchMaxBytes, about 1 MB by default). Let the topic
 // take as much (max.message.bytes): Commit and Restore fail, and name the record, until it does.
@@ -122,7 +124,7 @@ func (o *output[T]) fresh(ctx context.Context) error {
 		o.started = false
 		return o.error("ordinal", err)
 	}
-	o.base, o.tried = n, n
+	o.base, o.tried, o.seen = n, n, true
 	return nil
 }
 
@@ -156,7 +158,7 @@ func (o *output[T]) Restore(ctx context.Context, state []byte) error {
 	case known && n > target:
 		return o.error("restore", fmt.Errorf("%d records are published, the checkpoint knows %d: a later checkpoint was lost", n, target))
 	}
-	o.tried = target
+	o.tried, o.seen = target, known && n >= base
 	if err := o.publish(ctx, base, records); err != nil {
 		return err
 	}
@@ -223,7 +225,6 @@ func (o *output[T]) publish(ctx context.Context, base int64, records [][]byte) e
 	if err != nil || n >= target {
 		return err
 	}
-	o.tried = max(o.tried, target)
 	err = o.transact(ctx, records[n-base:], target)
 	if refused(err) && !o.alone {
 		o.alone = true // for good: the topic takes less than a batch of the client
@@ -252,6 +253,8 @@ func (o *output[T]) published(ctx context.Context, base, target int64) (int64, e
 	switch {
 	case err != nil:
 		return 0, o.error("ordinal", err)
+	case !known && o.seen && o.tried == base: // nothing was published since; a later run would have ended this one
+		return base, nil
 	case !known:
 		return 0, o.error("ordinal", fmt.Errorf("it is forgotten: whether the records %d to %d are published cannot be known", base+1, target))
 	case n > o.tried:
@@ -269,6 +272,7 @@ func (o *output[T]) transact(ctx context.Context, records [][]byte, ordinal int6
 	}
 	err := o.fill(ctx, records, ordinal)
 	if err == nil {
+		o.tried = max(o.tried, ordinal)
 		err = commitTransaction(ctx, o.client)
 	}
 	if err != nil {
