@@ -60,7 +60,9 @@
 // # Retries
 //
 // Each record of a layer says when it is due, by the clock of the host that wrote it. A worker keeps a record that is not due, and stops fetching
-// that partition when its limit is reached: the first records of a layer are due first. So give the topics of layers enough partitions.
+// that partition when its limit is reached (see Limits). The records of a layer are due in their order, but for those whose server demanded a
+// longer wait (Retry-After): 1,000 of them in a partition hold up all later records of that partition until they are due. So give the topics of
+// layers enough partitions, and if servers often demand long waits, keep the layers on PostgreSQL or JetStream.
 //
 // A failed message keeps its bytes, key and headers as received. Layers and dead letters have weir's headers, and dead letters also the headers
 // that Spring Kafka and Kafka Connect write.

@@ -45,7 +45,7 @@ const (
 	ready   state = iota // to be returned by Receive
 	running              // returned, and not settled
 	waiting              // for the time when it is due
-	putting              // into the dead letters, or to where blockers go
+	putting              // into the dead letters
 	settled
 )
 
