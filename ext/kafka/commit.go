@@ -26,18 +26,6 @@ const (
 // errNothing says that no partition of a commit is ours any more.
 var errNothing = errors.New("nothing to commit")
 
-// fetchError is an error of a partition that cannot be read.
-type fetchError struct {
-	topic     string
-	partition int32
-	err       error
-}
-
-func (e *fetchError) Error() string {
-	return fmt.Sprintf("kafka: topic %q, partition %d: %v", e.topic, e.partition, e.err)
-}
-func (e *fetchError) Unwrap() error { return e.err }
-
 // commits commits at each tick, until the source is closed.
 func (s *source) commits(tick *clock.Ticker) {
 	defer tick.Stop()
@@ -190,7 +178,7 @@ func (s *source) putAll(ctx context.Context) error {
 		if e == nil {
 			return nil
 		}
-		if err := s.putOne(ctx, e, m); err != nil {
+		if err := bury(ctx, s.dead, e.record, m); err != nil {
 			s.putLater(e)
 			return fmt.Errorf("kafka: record %s could not be put: %w", e.name(), err)
 		}
@@ -210,15 +198,15 @@ func (s *source) nextPut() (*entry, store.Message) {
 	return e, m
 }
 
-// putOne puts a message. A dead letter that does not fit has less history, or points to its record, which stays in its topic (law W2).
-func (s *source) putOne(ctx context.Context, e *entry, m store.Message) error {
-	where := fmt.Sprintf("topic %s, partition %d, offset %d", e.id.topic, e.id.partition, e.record.Offset)
+// bury puts the message of a record. A dead letter that does not fit has less history, or points to its record, which stays in its topic (law W2).
+func bury(ctx context.Context, put putFunc, r *kgo.Record, m store.Message) error {
+	where := fmt.Sprintf("topic %s, partition %d, offset %d", r.Topic, r.Partition, r.Offset)
 	_, err := verdicts.Bury(m.Meta, where, func(meta message.Meta, whole bool) error {
 		m := m
 		if m.Meta = meta; !whole {
 			m.Payload = nil
 		}
-		return quietly(func() error { return s.dead(ctx, m) })
+		return quietly(func() error { return put(ctx, m) })
 	})
 	return err
 }

@@ -14,8 +14,6 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/varint"
-	"github.com/weirflow/weir/internal/verdicts"
-	"github.com/weirflow/weir/message"
 )
 
 // InputConfig configures an input. Topic and Decode are required.
@@ -218,14 +216,7 @@ func (in *input[T]) decode(ctx context.Context) error {
 	}
 	meta, _ := metaOf(r) // what is sound
 	meta.LastError = guard.Text(err)
-	where := fmt.Sprintf("topic %s, partition %d, offset %d", r.Topic, r.Partition, r.Offset)
-	if _, put := verdicts.Bury(meta, where, func(meta message.Meta, whole bool) error {
-		m := store.Message{Meta: meta, Cause: store.Undecodable}
-		if whole {
-			m.Payload = r.Value
-		}
-		return quietly(func() error { return in.c.DeadLetters(ctx, m) })
-	}); put != nil {
+	if put := bury(ctx, in.c.DeadLetters, r, store.Message{Meta: meta, Payload: r.Value, Cause: store.Undecodable}); put != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

@@ -272,51 +272,16 @@ func (m *merge) leave(i int) {
 
 // commit puts the offsets of the group into the transaction.
 func (m *merge) commit(ctx context.Context) error {
-	id, epoch, err := m.client.ProducerID(ctx)
-	if err != nil {
-		return err
-	}
-	add := kmsg.NewPtrAddOffsetsToTxnRequest()
-	add.TransactionalID, add.Group, add.ProducerID, add.ProducerEpoch = m.id, m.id, id, epoch
-	added, err := add.RequestWith(ctx, m.client)
-	if err == nil {
-		err = kerr.ErrorForCode(added.ErrorCode)
-	}
-	if err != nil {
-		return fmt.Errorf("group %q: %w", m.id, err)
-	}
-	topics, err := m.view.admin.ListTopics(ctx, m.view.topic)
-	if err != nil {
-		return err
-	}
-	req := kmsg.NewPtrTxnOffsetCommitRequest()
-	req.TransactionalID, req.Group, req.ProducerID, req.ProducerEpoch, req.Generation = m.id, m.id, id, epoch, -1
-	t := kmsg.NewTxnOffsetCommitRequestTopic()
-	t.Topic, t.TopicID = m.view.topic, topics[m.view.topic].ID
 	parts := map[*viewPart]bool{}
 	for _, from := range m.from {
 		parts[from.part] = true
 	}
+	var at []kmsg.TxnOffsetCommitRequestTopicPartition
 	for part := range parts {
 		track := m.tracks[part]
-		metadata := track.Encode(nil, m.view.metadata)
-		p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
-		p.Partition, p.Offset, p.LeaderEpoch, p.Metadata = part.id, track.Low(), -1, &metadata
-		t.Partitions = append(t.Partitions, p)
+		at = append(at, position(part.id, track.Low(), track.Encode(nil, m.view.metadata)))
 	}
-	req.Topics = append(req.Topics, t)
-	resp, err := req.RequestWith(ctx, m.client)
-	if err != nil {
-		return err
-	}
-	for _, t := range resp.Topics {
-		for _, p := range t.Partitions {
-			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-				return fmt.Errorf("group %q: partition %d: %w", m.id, p.Partition, err)
-			}
-		}
-	}
-	return nil
+	return addOffsets(ctx, m.client, m.id, m.view.topic, at...)
 }
 
 // tidy removes what was merged at the beginning of partitions: brokers do not remember groups for ever.

@@ -291,6 +291,51 @@ func commitTransaction(ctx context.Context, client *kgo.Client) error {
 	return client.EndTransaction(ctx, kgo.TryCommit)
 }
 
+// position is the offset of a partition with metadata.
+func position(partition int32, offset int64, metadata string) kmsg.TxnOffsetCommitRequestTopicPartition {
+	p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
+	p.Partition, p.Offset, p.LeaderEpoch, p.Metadata = partition, offset, -1, &metadata
+	return p
+}
+
+// addOffsets puts offsets of a topic into the transaction of a client. Its group has the name of the transactional id.
+func addOffsets(ctx context.Context, client *kgo.Client, group, topic string, at ...kmsg.TxnOffsetCommitRequestTopicPartition) error {
+	topics, err := kadm.NewClient(client).ListTopics(ctx, topic)
+	if err != nil {
+		return err
+	}
+	id, epoch, err := client.ProducerID(ctx)
+	if err != nil {
+		return err
+	}
+	add := kmsg.NewPtrAddOffsetsToTxnRequest()
+	add.TransactionalID, add.Group, add.ProducerID, add.ProducerEpoch = group, group, id, epoch
+	added, err := add.RequestWith(ctx, client)
+	if err == nil {
+		err = kerr.ErrorForCode(added.ErrorCode)
+	}
+	if err != nil {
+		return fmt.Errorf("group %q: %w", group, err)
+	}
+	commit := kmsg.NewPtrTxnOffsetCommitRequest()
+	commit.TransactionalID, commit.Group, commit.ProducerID, commit.ProducerEpoch, commit.Generation = group, group, id, epoch, -1
+	t := kmsg.NewTxnOffsetCommitRequestTopic()
+	t.Topic, t.TopicID, t.Partitions = topic, topics[topic].ID, at
+	commit.Topics = append(commit.Topics, t)
+	committed, err := commit.RequestWith(ctx, client)
+	if err != nil {
+		return err
+	}
+	for _, t := range committed.Topics {
+		for _, p := range t.Partitions {
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+				return fmt.Errorf("group %q: partition %d: %w", group, p.Partition, err)
+			}
+		}
+	}
+	return nil
+}
+
 // fill puts records and the ordinal into a transaction.
 func (o *output[T]) fill(ctx context.Context, records [][]byte, ordinal int64) error {
 	rs := make([]*kgo.Record, len(records))
@@ -302,12 +347,12 @@ func (o *output[T]) fill(ctx context.Context, records [][]byte, ordinal int64) e
 		r.Topic = o.c.Topic
 		rs[i] = r
 	}
-	for i := 0; o.alone && i < len(rs); i++ {
-		if err := o.client.ProduceSync(ctx, rs[i]).FirstErr(); err != nil {
-			return fmt.Errorf("the record with key %.100q and %d bytes: %w", rs[i].Key, len(records[i]), err)
-		}
-	}
 	if o.alone {
+		for i, r := range rs {
+			if err := o.client.ProduceSync(ctx, r).FirstErr(); err != nil {
+				return fmt.Errorf("the record with key %.100q and %d bytes: %w", r.Key, len(records[i]), err)
+			}
+		}
 		rs = nil
 	}
 	produced := make(chan error, len(rs))
@@ -324,44 +369,7 @@ func (o *output[T]) fill(ctx context.Context, records [][]byte, ordinal int64) e
 			return context.Cause(ctx)
 		}
 	}
-	topics, err := o.admin.ListTopics(ctx, o.c.Topic)
-	if err != nil {
-		return err
-	}
-	id, epoch, err := o.client.ProducerID(ctx)
-	if err != nil {
-		return err
-	}
-	add := kmsg.NewPtrAddOffsetsToTxnRequest()
-	add.TransactionalID, add.Group, add.ProducerID, add.ProducerEpoch = o.c.TransactionalID, o.c.TransactionalID, id, epoch
-	added, err := add.RequestWith(ctx, o.client)
-	if err == nil {
-		err = kerr.ErrorForCode(added.ErrorCode)
-	}
-	if err != nil {
-		return err
-	}
-	commit := kmsg.NewPtrTxnOffsetCommitRequest()
-	commit.TransactionalID, commit.Group, commit.ProducerID, commit.ProducerEpoch = o.c.TransactionalID, o.c.TransactionalID, id, epoch
-	commit.Generation = -1
-	t := kmsg.NewTxnOffsetCommitRequestTopic()
-	t.Topic, t.TopicID = o.c.Topic, topics[o.c.Topic].ID
-	p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
-	p.Offset, p.LeaderEpoch, p.Metadata = ordinal, -1, new(string)
-	t.Partitions = append(t.Partitions, p)
-	commit.Topics = append(commit.Topics, t)
-	committed, err := commit.RequestWith(ctx, o.client)
-	if err != nil {
-		return err
-	}
-	for _, t := range committed.Topics {
-		for _, p := range t.Partitions {
-			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return addOffsets(ctx, o.client, o.c.TransactionalID, o.c.Topic, position(0, ordinal, ""))
 }
 
 // failed returns the error of a step of a transaction. The next attempt ends the transaction.

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -72,7 +73,8 @@ func (s *source) arrived(fetches kgo.Fetches) {
 		case isRebalance(err): // the client joins the group again by itself
 			s.logger.Warn("weir: the group has expelled this member, which rejoins", "error", err)
 		default:
-			failed = errors.Join(failed, &fetchError{topic, partition, lacking(err, "READ on the topic and on the group")})
+			failed = errors.Join(failed, fmt.Errorf("kafka: topic %q, partition %d: %w", topic, partition,
+				lacking(err, "READ on the topic and on the group")))
 		}
 	})
 	s.mu.Lock()
