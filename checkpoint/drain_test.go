@@ -204,7 +204,7 @@ func TestSourceIsDrained(t *testing.T) {
 		s, _, err := Latest(t.Context(), store)
 		require.NoError(t, err)
 		require.Equal(t, []byte{1}, s.States["src"].Bytes())
-		require.Empty(t, src.Positions())
+		require.Zero(t, src.Kept())
 		require.NoError(t, c.Close())
 	})
 	bubble(t, "at the end of its input it serves barriers until the final one", func(t *testing.T) {

@@ -190,15 +190,7 @@ func TestSourceDuringCheckpoints(t *testing.T) {
 		require.Contains(t, all, "barrier 2 (periodic)")
 		require.Contains(t, all, "barrier 4 (drain)")
 		require.NoError(t, c.Wait())
-		require.Empty(t, src.Positions())
-		require.NoError(t, c.Close())
-	})
-	bubble(t, "positions of aborted checkpoints are forgotten", func(t *testing.T) {
-		c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
-		src := NewSource(c, "src", newRecorder())
-		src.SetPositions(map[uint64][]byte{1: {1}, 2: {2}, 3: {3}})
-		src.Completed(2)
-		require.Equal(t, map[uint64][]byte{3: {3}}, src.Positions())
+		require.Zero(t, src.Kept())
 		require.NoError(t, c.Close())
 	})
 }
@@ -267,13 +259,30 @@ func TestSink(t *testing.T) {
 		s.In() <- participant.NewBarrier(2, participant.Periodic, nil)
 		synctest.Wait()
 		s.Aborted(1, errTest)
-		require.Len(t, s.States(), 1, "the next one covers it")
+		require.EqualValues(t, 2, s.Kept(), "the next one covers it")
 		s.Completed(1)
 		out.fail["write"] = errTest
 		s.In() <- "a"
 		require.ErrorIs(t, c.Wait(), errTest)
 		s.Completed(2)
 		require.NotContains(t, out.history(), "commit")
+		close(s.In())
+		s.AwaitCompletion()
+	})
+	bubble(t, "states of barriers that come after their checkpoints were aborted do not add up (law W3)", func(t *testing.T) {
+		out := newRecorder()
+		_, s := start(t, out)
+		for id := range uint64(3) {
+			s.Aborted(id+1, errTest)
+		}
+		for id := range uint64(4) {
+			s.In() <- participant.NewBarrier(id+1, participant.Periodic, nil)
+		}
+		synctest.Wait()
+		require.EqualValues(t, 4, s.Kept())
+		s.Completed(4)
+		require.Zero(t, s.Kept())
+		require.True(t, strings.HasSuffix(out.history(), "prepare, commit [7]"), out.history())
 		close(s.In())
 		s.AwaitCompletion()
 	})

@@ -54,11 +54,8 @@ func (c *Coordinator) Take(ctx context.Context, kind participant.Kind) (uint64, 
 // DrainID is the number of the marker of the end of the input.
 func (c *Coordinator) DrainID() uint64 { return c.drain.barrier.ID }
 
-// Positions are those of checkpoints that are under way.
-func (s *Source[T]) Positions() map[uint64][]byte { return s.positions }
+// Kept is the checkpoint that the source keeps a position for, or 0.
+func (s *Source[T]) Kept() uint64 { return s.position.id }
 
-// SetPositions changes them.
-func (s *Source[T]) SetPositions(positions map[uint64][]byte) { s.positions = positions }
-
-// States are those of checkpoints that are under way.
-func (s *Sink[T]) States() map[uint64][]byte { return s.states }
+// Kept is the checkpoint that the sink keeps a state for, or 0.
+func (s *Sink[T]) Kept() uint64 { return s.prepared.id }

@@ -34,10 +34,10 @@ type Sink[T any] struct {
 	using  chan struct{} // one place: held while output is called, and taken before mu. No Mutex, which stops a synctest bubble
 	output Output[T]
 
-	mu     sync.Mutex          // guards everything below; not held while user code runs
-	states map[uint64][]byte   // prepared, by checkpoint that is under way
-	final  participant.Barrier // once it has come; written by the sink's goroutine, and reported when the input is closed
-	err    error               // the first failure
+	mu       sync.Mutex          // guards everything below; not held while user code runs
+	prepared kept                // at the last barrier
+	final    participant.Barrier // once it has come; written by the sink's goroutine, and reported when the input is closed
+	err      error               // the first failure
 }
 
 var _ streams.Sink = (*Sink[any])(nil)
@@ -60,7 +60,6 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 		using:       make(chan struct{}, 1),
 		output:      output,
 		anything:    mayBeMessage[T](),
-		states:      make(map[uint64][]byte),
 	}
 	giveLogger(output, c.logger)
 	s.state, s.resumes, _ = c.register(name, s)
@@ -129,10 +128,10 @@ func (s *Sink[T]) Completed(id uint64) {
 	var err error
 	defer func() { release(s.using, err) }()
 	s.mu.Lock()
-	state, prepared := s.states[id]
-	prepared = prepared && s.err == nil
+	state := s.prepared.take(id)
+	failed := s.err != nil
 	s.mu.Unlock()
-	if prepared {
+	if state != nil && !failed {
 		err = s.coordinator.retry(context.Background(), "published", func(ctx context.Context) error {
 			return s.output.Commit(ctx, state)
 		})
@@ -142,11 +141,6 @@ func (s *Sink[T]) Completed(id uint64) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for earlier := range s.states {
-		if earlier <= id {
-			delete(s.states, earlier)
-		}
-	}
 	s.over(id)
 }
 
@@ -161,7 +155,7 @@ func (s *Sink[T]) over(id uint64) {
 func (s *Sink[T]) Aborted(id uint64, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.states, id)
+	s.prepared.take(id)
 	s.over(id)
 }
 
@@ -213,8 +207,7 @@ func (s *Sink[T]) inputEnded() bool {
 		return false
 	}
 	s.mu.Lock()
-	state, prepared := s.states[s.final.ID]
-	prepared = prepared && s.err == nil
+	state, prepared := s.prepared.bytes, s.prepared.id == s.final.ID && s.err == nil
 	s.mu.Unlock()
 	if prepared {
 		s.final.Report(s.name, participant.State{state}, nil)
@@ -316,7 +309,7 @@ func (s *Sink[T]) prepare(b participant.Barrier) ([]byte, error) {
 	state = append([]byte{}, state...) // the output may use its memory again
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.states[b.ID] = state
+	s.prepared = kept{b.ID, state}
 	return state, nil
 }
 

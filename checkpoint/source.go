@@ -40,10 +40,28 @@ type Source[T any] struct {
 	seeking <-chan struct{} // closed when a Seek has returned that was given up; nil: there is none
 
 	mu        sync.Mutex         // guards what follows
-	positions map[uint64][]byte  // by checkpoint that is under way
+	position  kept               // at the last barrier
 	interrupt context.CancelFunc // ends the wait of the input; nil: it does not wait
 
 	closed chan struct{} // closed when the input has been
+}
+
+// kept is what a checkpoint that is under way needs when it is complete. There is one at a time, and barriers of earlier
+// ones, which were aborted, come before its own.
+type kept struct {
+	id    uint64 // 0: nothing is kept
+	bytes []byte
+}
+
+// take returns what is kept for a checkpoint, or nil. It keeps nothing for that and earlier ones.
+func (k *kept) take(id uint64) (bytes []byte) {
+	if k.id == id {
+		bytes = k.bytes
+	}
+	if k.id <= id {
+		*k = kept{}
+	}
+	return bytes
 }
 
 // places is the number of places in the channel of a Source or a Sink.
@@ -64,7 +82,6 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 		out:         make(chan any, places),
 		barriers:    make(chan participant.Barrier, 1),
 		marker:      make(chan participant.Barrier, 1),
-		positions:   make(map[uint64][]byte),
 		closed:      make(chan struct{}),
 	}
 	if l, ok := input.(Lagger); ok {
@@ -170,13 +187,7 @@ func (s *Source[T]) Aborted(id uint64, _ error) { s.forget(id) }
 func (s *Source[T]) forget(id uint64) (position []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	position = s.positions[id]
-	for earlier := range s.positions { // barriers of aborted checkpoints may have come late
-		if earlier <= id {
-			delete(s.positions, earlier)
-		}
-	}
-	return position
+	return s.position.take(id)
 }
 
 // inUse implements user: the input is, until it has been closed.
@@ -330,7 +341,7 @@ func (s *Source[T]) send(b participant.Barrier) bool {
 	}
 	position = append([]byte{}, position...) // the input may use its memory again
 	s.mu.Lock()
-	s.positions[b.ID] = position
+	s.position = kept{b.ID, position}
 	s.mu.Unlock()
 	if !s.emit(b) {
 		return false
