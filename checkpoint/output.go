@@ -14,7 +14,8 @@ type Output[T any] interface {
 	// state. It is called once, before all other methods, if the pipeline resumes from a checkpoint. Otherwise it is not called: see
 	// [FreshStarter].
 	Restore(ctx context.Context, state []byte) error
-	// Write takes an element. It need not be durable, and must not be visible.
+	// Write takes an element. It need not be durable, and must not be visible. A Commit waits for a Write that runs: if the time
+	// of [WithTimeout] is over before Write returns, the run has failed.
 	Write(ctx context.Context, v T) error
 	// Prepare makes the written elements durable, so that Commit has all it needs. It returns a state that Restore can resume from. A later
 	// Prepare covers the earlier ones. The next call may reuse the memory of the state.

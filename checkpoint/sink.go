@@ -124,24 +124,32 @@ func (s *Sink[T]) Pending(participant.Barrier) {}
 
 // Completed implements [participant.Participant]. It publishes the elements of the checkpoint.
 func (s *Sink[T]) Completed(id uint64) {
-	s.using <- struct{}{}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.over(id)
+	}()
+	ctx, cancel := s.coordinator.bounded(context.Background(), "published")
+	defer cancel()
 	var err error
-	defer func() { release(s.using, err) }()
+	select {
+	case s.using <- struct{}{}:
+		defer func() { release(s.using, err) }()
+	case <-ctx.Done():
+		s.fail(fmt.Errorf("commit of checkpoint %d: %w: a Write has not returned", id, context.Cause(ctx)))
+		return
+	}
 	s.mu.Lock()
 	state := s.prepared.take(id)
 	failed := s.err != nil
 	s.mu.Unlock()
-	if state != nil && !failed {
-		err = s.coordinator.retry(context.Background(), "published", func(ctx context.Context) error {
-			return s.output.Commit(ctx, state)
-		})
-		if err != nil {
-			s.fail(fmt.Errorf("commit of checkpoint %d: %w", id, err))
-		}
+	if state == nil || failed {
+		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.over(id)
+	err = s.coordinator.retry(ctx, "published", func(ctx context.Context) error { return s.output.Commit(ctx, state) })
+	if err != nil {
+		s.fail(fmt.Errorf("commit of checkpoint %d: %w", id, err))
+	}
 }
 
 // over notes that a checkpoint has completed or will not.

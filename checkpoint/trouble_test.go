@@ -282,6 +282,46 @@ func TestCommitIsTriedAgain(t *testing.T) {
 	})
 }
 
+// A Write that hangs holds a checkpoint up until the timeout. Then the run has failed, and a restart commits.
+func TestCommitDoesNotWaitForEverForAWrite(t *testing.T) {
+	for name, until := range map[string]time.Duration{"until the timeout": time.Minute, "until Close has waited": ClosePatience} {
+		bubble(t, name, func(t *testing.T) {
+			store := &badStore{MemoryStore: checkpointtest.NewMemoryStore(), gate: make(chan struct{})}
+			c := must(NewCoordinator(store, WithLogger(quiet()), WithTimeout(time.Minute)))
+			src := &fake{name: "src"}
+			c.Host().Register("src", src)
+			out := &slowOutput{recorder: newRecorder(), gate: make(chan struct{})}
+			s := NewSink[string](c, "sink", out)
+			require.NoError(t, c.Start())
+			taken := make(chan error, 1)
+			go func() { _, err := c.Trigger(context.Background()); taken <- err }()
+			synctest.Wait()
+			s.In() <- src.barrier()
+			s.In() <- "a"
+			out.gate <- struct{}{}   // a is being written
+			store.gate <- struct{}{} // the checkpoint is stored
+			began := time.Now()
+			closed := make(chan error, 1)
+			if until == ClosePatience {
+				go func() { closed <- c.Close() }()
+			} else {
+				require.ErrorContains(t, c.Wait(), "commit of checkpoint 1: not published after 1m0s: a Write has not returned")
+			}
+			require.NoError(t, <-taken)
+			require.Equal(t, until, time.Since(began))
+			require.EqualValues(t, 1, c.LastComplete(), "a restart commits it")
+			close(out.gate)
+			close(s.In())
+			s.AwaitCompletion()
+			if until == ClosePatience {
+				require.NoError(t, <-closed)
+			}
+			require.NoError(t, c.Close())
+			require.Equal(t, "fresh, prepare, write a, close", out.history())
+		})
+	}
+}
+
 // blockedOutput writes nothing until its context ends.
 type blockedOutput struct{ *recorder }
 
