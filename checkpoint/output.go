@@ -7,8 +7,10 @@ import "context"
 //
 // The methods are never called concurrently. Their contexts end when the run has failed or was closed; the contexts of Restore, FreshStart and
 // Commit end when the coordinator is being closed and has waited for some seconds. A method that returns an error then is harmless: a restart
-// calls Restore. An output may have a method Check(state []byte) error, which reports whether Restore would fail without changing the output:
-// all outputs are checked before any is changed. Package checkpointtest checks an output of your own against these rules.
+// calls Restore. Package checkpointtest checks an output of your own against these rules.
+//
+// An output may have a method Check(state []byte) error, which returns an error if Restore would fail, and a method CheckFresh() error, which
+// does the same for FreshStart. They do not change the output: all outputs are checked before any is changed.
 type Output[T any] interface {
 	// Restore undoes all writes and prepares after a state that Prepare has returned, in this process or in an earlier process, and commits that
 	// state. It is called once, before all other methods, if the pipeline resumes from a checkpoint. Otherwise it is not called: see

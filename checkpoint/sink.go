@@ -79,6 +79,9 @@ func (s *Sink[T]) check() error {
 	if o, ok := s.output.(interface{ Check(state []byte) error }); ok && s.resumes {
 		return protect(func() error { return o.Check(s.state.Bytes()) })
 	}
+	if o, ok := s.output.(interface{ CheckFresh() error }); ok && !s.resumes {
+		return protect(o.CheckFresh)
+	}
 	return nil
 }
 

@@ -145,18 +145,27 @@ func (o *Output[T]) partPath(number uint64) string {
 
 // FreshStart implements [checkpoint.FreshStarter].
 func (o *Output[T]) FreshStart(context.Context) error {
-	if !o.overwrite {
-		info, err := o.fs.Stat(o.path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			return err
-		case info.Size > 0 && !info.Dir:
-			return fmt.Errorf("checkpoint: %s has %d bytes, but there is no checkpoint to resume from: are the checkpoints lost, "+
-				"or in another directory? WithOverwrite empties the file", o.path, info.Size)
-		}
+	if err := o.CheckFresh(); err != nil {
+		return err
 	}
 	return o.restore(fileState{})
+}
+
+// CheckFresh returns an error if FreshStart would empty a file that it must keep. It does not change the file.
+func (o *Output[T]) CheckFresh() error {
+	if o.overwrite {
+		return nil
+	}
+	info, err := o.fs.Stat(o.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	case info.Size > 0 && !info.Dir:
+		return fmt.Errorf("checkpoint: %s has %d bytes, but there is no checkpoint to resume from: are the checkpoints lost, "+
+			"or in another directory? WithOverwrite empties the file", o.path, info.Size)
+	}
+	return nil
 }
 
 // Restore implements [checkpoint.Output].

@@ -88,3 +88,16 @@ func TestNoOutputIsTouchedIfOneIsRefused(t *testing.T) {
 	require.ErrorContains(t, run(), `state of "b" in checkpoint`)
 	require.Equal(t, "one\nmore\n", string(must(os.ReadFile(dir+"/a"))))
 }
+
+// The same at a fresh start: no output is emptied for a run that another one refuses.
+func TestNoOutputIsEmptiedIfOneIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(dir+"/a", []byte("of a\n"), 0o600))
+	require.NoError(t, os.WriteFile(dir+"/b", []byte("of b\n"), 0o600))
+	c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
+	close(NewSink(c, "a", files.NewLineOutput(dir+"/a").WithOverwrite()).In())
+	close(NewSink(c, "b", files.NewLineOutput(dir+"/b")).In())
+	require.ErrorContains(t, c.Start(), "there is no checkpoint to resume from")
+	require.NoError(t, c.Close())
+	require.Equal(t, "of a\n", string(must(os.ReadFile(dir+"/a"))))
+}
