@@ -230,10 +230,13 @@ func (o *Output[T]) keepCut(from int64) (path string, err error) {
 	if err == nil {
 		err = kept.Sync()
 	}
-	if err := errors.Join(err, kept.Close()); err != nil {
-		return "", err
+	if err = errors.Join(err, kept.Close()); err == nil {
+		err = o.fs.SyncDir(filepath.Dir(o.path))
 	}
-	return path, o.fs.SyncDir(filepath.Dir(o.path))
+	if err != nil { // on a full disk, each restart would leave another one (law W3)
+		return "", errors.Join(err, o.fs.Remove(path))
+	}
+	return path, nil
 }
 
 func (o *Output[T]) restore(s fileState) error {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -421,6 +422,31 @@ func TestFileOutputSaysWhatItCutsOff(t *testing.T) {
 	nowhere := NewLineOutput(path + "/none").FreshStart(ctx)
 	require.Error(t, nowhere)
 	require.NotContains(t, nowhere.Error(), "had 0 bytes")
+}
+
+// W3: a restart that cannot keep what it cuts off, on a full disk for instance, leaves nothing behind for the next one to add to.
+func TestFileOutputLeavesNoHalfOfWhatItCutsOff(t *testing.T) {
+	for _, op := range []string{"write", "sync", "close", "syncdir"} {
+		fsys := newOutputDisk(t)
+		o := newCrashOutput(fsys)
+		require.NoError(t, o.FreshStart(ctx))
+		first := must(o.Prepare(ctx))
+		require.NoError(t, o.Write(ctx, "two"))
+		require.NoError(t, o.Commit(ctx, must(o.Prepare(ctx))))
+		require.NoError(t, o.Close())
+		fsys.OnCall(func(c crashfs.Call) *crashfs.Fault {
+			if c.Op == op && (c.Op == "syncdir" || strings.Contains(c.Name, ".cut-")) {
+				return &crashfs.Fault{Err: syscall.ENOSPC, Part: 1}
+			}
+			return nil
+		})
+		for range 2 {
+			again := newCrashOutput(fsys)
+			again.LogTo(quiet())
+			require.ErrorIs(t, again.Restore(ctx, first), syscall.ENOSPC, op)
+			require.Equal(t, map[string]string{"/out/": "", outputPath: "two\n"}, fsys.Files(), op)
+		}
+	}
 }
 
 // A state that no output has made is refused before anything is touched.
