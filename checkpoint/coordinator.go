@@ -100,7 +100,7 @@ func NewCoordinator(store Store, opts ...Option) (*Coordinator, error) {
 		}
 		opt(c)
 	}
-	c.logger = slog.New(safeHandler{c.logger.Handler()})
+	c.logger = guard.Logger(c.logger)
 	giveLogger(store, c.logger)
 	if err := c.once(context.Background(), "loaded", c.load); err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -391,3 +392,88 @@ func TestRevokedLostAndAssignedAgain(t *testing.T) {
 		require.Zero(t, running.Load())
 	})
 }
+
+// gatedHandler is a user's slog.Handler that waits at one message.
+type gatedHandler struct {
+	slog.Handler
+	message string
+	gate    chan struct{}
+}
+
+func (h gatedHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h gatedHandler) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == h.message {
+		<-h.gate
+	}
+	return nil
+}
+
+// Law P1: partitions whose leases have ended are aborted, whatever the user's logger does meanwhile.
+func TestLostWhileTheLoggerWaits(t *testing.T) {
+	for _, message := range []string{"partition lost", "partition assigned"} {
+		t.Run(message, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				locks := &trouble{Locks: memory.Open().Locks()}
+				j := newJob(2, 1)
+				gate := make(chan struct{})
+				logger := slog.New(gatedHandler{slog.DiscardHandler, message, gate})
+				c := j.config(&partitions.Leases{Locks: locks, Group: "g", Partitions: j.names(), Logger: logger})
+				c.Logger = logger
+				var began, aborted atomic.Int64
+				c.Pipeline = func(ctx context.Context, p partitions.Partition) error {
+					began.Add(1)
+					<-ctx.Done()
+					aborted.Add(1)
+					return p.Coordinator.Err()
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- partitions.Run(ctx, c) }()
+				time.Sleep(time.Second)
+				locks.set("error")
+				time.Sleep(time.Minute)
+				require.EqualValues(t, 2, began.Load())
+				require.EqualValues(t, 2, aborted.Load())
+				stop()
+				close(gate)
+				require.NoError(t, <-ended)
+			})
+		})
+	}
+}
+
+// A6: a user's logger may break; the partitions are served all the same.
+func TestLoggerThatBreaks(t *testing.T) {
+	for name, breaks := range map[string]func(){"panics": func() { panic("boom") }, "ends its goroutine": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := newJob(2, 100)
+				locks := &trouble{Locks: memory.Open().Locks()}
+				logger := slog.New(brokenHandler{slog.DiscardHandler, breaks})
+				c := j.config(&partitions.Leases{Locks: locks, Group: "g", Partitions: j.names(), Logger: logger})
+				c.Logger = logger
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- partitions.Run(ctx, c) }()
+				time.Sleep(100 * time.Millisecond)
+				locks.set("error")
+				time.Sleep(time.Minute)
+				locks.set("")
+				j.done.Wait()
+				stop()
+				require.NoError(t, <-ended)
+				j.check(t)
+			})
+		})
+	}
+}
+
+// brokenHandler is a slog.Handler that breaks.
+type brokenHandler struct {
+	slog.Handler
+	breaks func()
+}
+
+func (h brokenHandler) Enabled(context.Context, slog.Level) bool  { return true }
+func (h brokenHandler) Handle(context.Context, slog.Record) error { h.breaks(); return nil }

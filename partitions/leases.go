@@ -84,6 +84,7 @@ func (l *Leases) complete() error {
 	if l.Logger == nil {
 		l.Logger = slog.Default()
 	}
+	l.Logger = guard.Logger(l.Logger)
 	if l.Clock == nil {
 		l.Clock = clock.New()
 	}

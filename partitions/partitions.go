@@ -102,6 +102,7 @@ func (c *Config) complete() error {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	c.Logger = guard.Logger(c.Logger)
 	if c.Clock == nil {
 		c.Clock = clock.New()
 	}
@@ -141,6 +142,7 @@ func Run(ctx context.Context, c Config) error {
 		all.Go(func() { errs[i] = w.Revoked(w.parent, r.name) })
 	}
 	all.Wait()
+	w.logging.Wait()
 	return errors.Join(append(errs, err)...)
 }
 
@@ -150,6 +152,8 @@ func newPanicError(recovered any) error { return guard.Recovered("partitions", r
 type worker struct {
 	Config
 	parent context.Context // without an end: partitions are suspended when that of Run has ended
+
+	logging sync.WaitGroup // lines about partitions that were lost
 
 	mu        sync.Mutex      // guards what follows
 	runs      map[string]*run // those that were revoked or lost stay until they have ended
@@ -174,6 +178,15 @@ var (
 
 // Assigned implements [Handler].
 func (w *worker) Assigned(ctx context.Context, partition string, epoch uint64) error {
+	err := w.begin(ctx, partition, epoch)
+	if err == nil { // not under mu: a logger may take its time
+		w.Logger.Info("partition assigned", slog.String("partition", partition), slog.Uint64("epoch", epoch))
+	}
+	return err
+}
+
+// begin starts the run of a partition, after the end of one that was lost.
+func (w *worker) begin(ctx context.Context, partition string, epoch uint64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for before := w.runs[partition]; before != nil; before = w.runs[partition] {
@@ -194,7 +207,6 @@ func (w *worker) Assigned(ctx context.Context, partition string, epoch uint64) e
 	r.ctx, r.abort = context.WithCancelCause(w.parent)
 	r.wanted, r.revoke = context.WithCancel(r.ctx)
 	w.runs[partition] = r
-	w.Logger.Info("partition assigned", slog.String("partition", partition), slog.Uint64("epoch", epoch))
 	go r.serve()
 	return nil
 }
@@ -220,7 +232,7 @@ func (w *worker) Revoked(ctx context.Context, partition string) error {
 	return nil
 }
 
-// Lost implements [Handler].
+// Lost implements [Handler]. It waits for no code of users, not even a logger: the caller may hold a lock (law P1).
 func (w *worker) Lost(partition string) {
 	w.mu.Lock()
 	r := w.runs[partition]
@@ -231,8 +243,10 @@ func (w *worker) Lost(partition string) {
 	if r == nil {
 		return
 	}
-	w.Logger.Warn("partition lost", slog.String("partition", partition), slog.Uint64("epoch", r.epoch))
 	r.abort(errLost)
+	w.logging.Go(func() {
+		w.Logger.Warn("partition lost", slog.String("partition", partition), slog.Uint64("epoch", r.epoch))
+	})
 }
 
 // forget removes a run that has ended.
