@@ -18,6 +18,7 @@ import (
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
@@ -171,6 +172,39 @@ func TestEpochs(t *testing.T) {
 	require.NoError(t, next.Save(t.Context(), &checkpoint.Snapshot{ID: 2}))
 	_, err = open(2)
 	require.ErrorIs(t, err, checkpoint.ErrFenced, "next had 3")
+}
+
+// Law W3: old checkpoints are removed although each run saves few. Damaged ones do not count: three that can be restored are kept.
+func TestCheckpointsOfShortRuns(t *testing.T) {
+	js := connect(t, fresh(t))
+	name := newCheckpoints(t, js)
+	run := func(id uint64) (left []uint64) {
+		s, err := jscheckpoint.Stores(js, name, "g").Open(t.Context(), "p", 0)
+		require.NoError(t, err)
+		require.NoError(t, s.Save(t.Context(), &checkpoint.Snapshot{
+			ID: id, States: map[string]participant.State{"large": {make([]byte, 1<<20)}}, // in several messages
+		}))
+		entries, err := s.List(t.Context())
+		require.NoError(t, err)
+		for _, e := range entries {
+			left = append(left, e.ID)
+		}
+		require.NoError(t, s.Close())
+		return left
+	}
+	for id := range uint64(10) {
+		run(id + 1)
+	}
+	require.Equal(t, []uint64{9, 10, 11}, run(11))
+	require.NoError(t, damage(js, name, ".chunk.11.0"))
+	require.NoError(t, damage(js, name, ".chunk.9.0"))
+	require.Equal(t, []uint64{9, 10, 11, 12}, run(12), "two can be restored")
+	require.Equal(t, []uint64{10, 11, 12, 13}, run(13))
+	s, err := js.Stream(t.Context(), name)
+	require.NoError(t, err)
+	info, err := s.Info(t.Context(), jetstream.WithSubjectFilter("weir.checkpoints."+name+".*.chunk.9.*"))
+	require.NoError(t, err)
+	require.Empty(t, info.State.Subjects, "nothing of it is left")
 }
 
 func TestStreamsThatDoNotFitCheckpoints(t *testing.T) {

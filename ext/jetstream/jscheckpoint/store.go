@@ -62,7 +62,7 @@ type pipelineStore struct {
 	last   uint64        // the last message of the pipeline; guarded by using, as what follows
 	newest uint64        // the highest number
 	unsure bool          // last and newest are not known
-	good   []uint64      // numbers that this run has saved and not removed
+	good   []uint64      // numbers that this run has saved or read, and not removed
 
 	mu     sync.Mutex
 	fenced bool
@@ -316,23 +316,40 @@ func (s *pipelineStore) stored(ctx context.Context) (ids, chunks []uint64, err e
 	return ids, slices.Compact(chunks), nil
 }
 
-// tidy removes what is older than the last checkpoints of this run, which are whole, and what is left of those that failed.
+// tidy removes what is older than the last checkpoints that are whole, and what is left of those that failed. Those of earlier runs count
+// too, since a run may save few (law W3).
 func (s *pipelineStore) tidy(ctx context.Context) error {
-	if len(s.good) <= keep {
-		return nil
-	}
-	s.good = s.good[len(s.good)-keep:]
 	ids, chunks, err := s.stored(ctx)
-	if err != nil {
+	if err != nil || len(ids) <= keep {
 		return err
 	}
+	var good []uint64
+	for _, id := range slices.Backward(ids) {
+		if len(good) == keep {
+			break
+		}
+		if !slices.Contains(s.good, id) {
+			_, err := s.Load(ctx, id)
+			if _, damaged := errors.AsType[*checkpoint.CorruptError](err); damaged {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+		}
+		good = append(good, id)
+	}
+	if s.good = good; len(good) < keep {
+		return nil
+	}
+	oldest := good[keep-1]
 	var errs []error
 	for _, of := range []struct {
 		ids     []uint64
 		subject string
 	}{{ids, "checkpoint.%d"}, {chunks, "chunk.%d.*"}} { // without the first, the second is not used
 		for _, id := range of.ids {
-			if id < s.good[0] {
+			if id < oldest {
 				errs = append(errs, s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.prefix+fmt.Sprintf(of.subject, id))))
 			}
 		}
