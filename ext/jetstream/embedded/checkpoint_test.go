@@ -383,6 +383,71 @@ func TestInputWhoseMessagesWereRemoved(t *testing.T) {
 	require.ErrorContains(t, in.Seek([]byte{99}), "another stream")
 }
 
+// An input of a stream that was deleted fails, and so does that of a stream that was made anew: its position is of the one before.
+func TestInputWhoseStreamIsGone(t *testing.T) {
+	js := connect(t, fresh(t))
+	for _, anew := range []bool{false, true} {
+		stream := newStream(t, js)
+		publish(t, js, stream, "1", "2")
+		in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{})
+		for range 2 {
+			_, err := in.Next()
+			require.NoError(t, err)
+		}
+		require.NoError(t, js.DeleteStream(t.Context(), stream))
+		want := jetstream.ErrStreamNotFound.Error()
+		if anew {
+			_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream})
+			require.NoError(t, err)
+			publish(t, js, stream, "one", "two", "three")
+			want = "made anew"
+		}
+		for range 2 {
+			require.ErrorContains(t, in.(checkpoint.Waiter).Wait(bounded(t)), want)
+		}
+		require.NoError(t, in.Close())
+	}
+}
+
+// A wait ends with its context, whatever the server does, and nothing that has come is lost. Close waits for no answer.
+func TestInputOfAServerThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	dialer, js := connectSilent(t, fresh(t))
+	stream := newStream(t, js)
+	publish(t, js, stream, "1")
+	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{})
+	_, err := in.Next()
+	require.NoError(t, err)
+	dialer.deaf.Store(true)
+	for range 3 { // the second is after the heartbeats have stopped
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		waited := make(chan error, 1)
+		go func() { waited <- in.(checkpoint.Waiter).Wait(ctx) }()
+		select {
+		case err := <-waited:
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		case <-time.After(20 * time.Second):
+			require.Fail(t, "it waits on")
+		}
+		cancel()
+	}
+	dialer.deaf.Store(false)
+	publish(t, js, stream, "2")
+	require.NoError(t, in.(checkpoint.Waiter).Wait(bounded(t)))
+	v, err := in.Next()
+	require.NoError(t, err)
+	require.Equal(t, "2", v)
+	dialer.deaf.Store(true)
+	closed := make(chan error, 1)
+	go func() { closed <- in.Close() }()
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-time.After(20 * time.Second):
+		require.Fail(t, "it does not close")
+	}
+}
+
 // values returns the values of a stream, in order.
 func values[T any](js jetstream.JetStream, stream string) ([]T, error) {
 	in := jscheckpoint.NewInput(js, stream, codec.JSON[T](), jscheckpoint.InputConfig{End: true})

@@ -175,8 +175,8 @@ func TestAServerThatWentBack(t *testing.T) {
 // behind is a server whose consumers know of no other message than the one they deliver.
 type behind struct{ jetstream.JetStream }
 
-func (b behind) OrderedConsumer(ctx context.Context, stream string, c jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
-	consumer, err := b.JetStream.OrderedConsumer(ctx, stream, c)
+func (b behind) CreateConsumer(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	consumer, err := b.JetStream.CreateConsumer(ctx, stream, c)
 	return behindConsumer{consumer}, err
 }
 

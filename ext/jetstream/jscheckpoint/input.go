@@ -10,12 +10,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/headers"
+	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/varint"
@@ -31,17 +33,18 @@ type input[T any] struct {
 	decoder *decoder.Decoder[T]
 	config  InputConfig
 
-	ctx      context.Context // ends with Close
-	cancel   context.CancelFunc
-	next     uint64 // the sequence number of the next message, or less
-	iterator jetstream.MessagesContext
-	consumer jetstream.Consumer
-	undone   jetstream.Msg // was received, and is neither decoded nor among the dead letters
-	waiting  *T            // what Wait has got
-	at       uint64        // the sequence number of its message
-	last     bool          // there is no message behind the one before, for now
-	ended    bool          // Wait has found the end
-	lag      atomic.Int64  // see Lag
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	created time.Time     // of the stream; zero: it was not asked for
+	next    uint64        // the sequence number of the next message, or less
+	reader  *reader       // nil: there is none
+	began   bool          // there was one
+	undone  jetstream.Msg // was received, and is neither decoded nor among the dead letters
+	waiting *T            // what Wait has got
+	at      uint64        // the sequence number of its message
+	last    bool          // there is no message behind the one before, for now
+	ended   bool          // Wait has found the end
+	lag     atomic.Int64  // see Lag
 }
 
 var (
@@ -53,6 +56,7 @@ var (
 const (
 	expiry    = 10 * time.Second
 	heartbeat = time.Second
+	ahead     = 64 // messages that are read ahead, beside those that the client has buffered
 )
 
 // InputConfig are the settings of an input.
@@ -74,7 +78,8 @@ type InputConfig struct {
 // consumer at the server, and does not acknowledge messages: the stream must keep messages until a checkpoint holds them. It is a
 // [checkpoint.Waiter].
 //
-// A position whose message was removed from the beginning of the stream is an error of Seek, since the messages after it would be skipped.
+// A position whose message was removed from the beginning of the stream is an error of Seek, since the messages after it would be skipped. A
+// stream that is deleted or made anew while it is read is an error of Next; the input waits for servers that do not answer.
 func NewInput[T any](js jetstream.JetStream, stream string, c codec.Codec[T], config InputConfig) checkpoint.Input[T] {
 	guard.RefuseNil("jscheckpoint: NewInput", "JetStream", js)
 	guard.RefuseNil("jscheckpoint: NewInput", "codec", c)
@@ -96,7 +101,7 @@ func (in *input[T]) Seek(position []byte) error {
 	if err != nil {
 		return err
 	}
-	stream, err := in.js.Stream(in.ctx, in.stream)
+	stream, err := in.find(in.ctx)
 	if err != nil {
 		return in.failed(err)
 	}
@@ -128,26 +133,138 @@ func (in *input[T]) failed(err error) error {
 	return fmt.Errorf("jscheckpoint: stream %s: %w", in.stream, err)
 }
 
+var errAnew = errors.New("it was made anew since the input has begun to read it")
+
+// find returns the stream.
+func (in *input[T]) find(ctx context.Context) (jetstream.Stream, error) {
+	stream, err := in.js.Stream(ctx, in.stream)
+	if err != nil {
+		return nil, err
+	}
+	created := stream.CachedInfo().Created
+	if in.created.IsZero() {
+		in.created = created
+	}
+	if !created.Equal(in.created) {
+		return nil, errAnew
+	}
+	return stream, nil
+}
+
 // open begins to read.
 func (in *input[T]) open(ctx context.Context) error {
-	c, err := in.js.OrderedConsumer(ctx, in.stream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: in.config.Subjects, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: in.next,
-	})
+	ctx = pubs.NoDeadline(ctx)
+	reconnected := in.js.Conn().StatusChanged(nats.CONNECTED) // also while the reader is being made
+	r, err := in.newReader(ctx)
 	if err != nil {
+		in.js.Conn().RemoveStatusListener(reconnected)
 		return err
+	}
+	r.reconnected = reconnected
+	in.reader, in.began = r, true
+	return nil
+}
+
+func (in *input[T]) newReader(ctx context.Context) (*reader, error) {
+	if _, err := in.find(ctx); err != nil {
+		return nil, err
+	}
+	config := jetstream.ConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: in.next, AckPolicy: jetstream.AckNonePolicy,
+		FilterSubjects: in.config.Subjects, MemoryStorage: true, Replicas: 1, InactiveThreshold: 5 * time.Minute,
+	}
+	if len(in.config.Subjects) == 1 { // permissions may name it
+		config.FilterSubject, config.FilterSubjects = in.config.Subjects[0], nil
+	}
+	c, err := in.js.CreateConsumer(ctx, in.stream, config)
+	if err != nil {
+		return nil, err
 	}
 	// The heartbeats find out soon that the server of the consumer has died.
-	if in.iterator, err = c.Messages(jetstream.PullExpiry(expiry), jetstream.PullHeartbeat(heartbeat)); err != nil {
-		return err
+	iterator, err := c.Messages(jetstream.PullExpiry(expiry), jetstream.PullHeartbeat(heartbeat))
+	if err != nil {
+		return nil, err
 	}
 	in.pending(c.CachedInfo().NumPending)
-	in.consumer = c
-	return nil
+	r := &reader{consumer: c.CachedInfo().Name, iterator: iterator, received: make(chan received, ahead)}
+	r.ctx, r.stop = context.WithCancel(in.ctx)
+	go r.read()
+	return r, nil
+}
+
+// reader reads ahead, with a consumer at the server.
+type reader struct {
+	consumer    string
+	iterator    jetstream.MessagesContext
+	received    chan received    // read sends, wait receives
+	taken       uint64           // how many messages wait has received
+	reconnected chan nats.Status // messages may have been lost since
+	ctx         context.Context  // ends when the reader is given up
+	stop        context.CancelFunc
+}
+
+// received is a message, or the error after the last one.
+type received struct {
+	msg jetstream.Msg
+	err error
+}
+
+// read is not bounded by the contexts of Wait: heartbeats that are missing are noticed although the waits are short. It ends with
+// the iterator.
+func (r *reader) read() {
+	for {
+		m, err := r.iterator.Next()
+		select {
+		case r.received <- received{m, err}:
+		case <-r.ctx.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// errBroken says that messages may have been lost on their way.
+var errBroken = errors.New("the connection was broken")
+
+// take returns the next message, or nil when ctx ends. After an error the reader must be given up.
+func (r *reader) take(ctx context.Context) (jetstream.Msg, error) {
+	var got received
+	select {
+	case got = <-r.received:
+	case <-r.reconnected:
+		return nil, errBroken
+	case <-ctx.Done():
+		return nil, nil
+	}
+	if got.err != nil {
+		return nil, got.err
+	}
+	at, err := got.msg.Metadata()
+	if err == nil && at.Sequence.Consumer != r.taken+1 {
+		err = errBroken
+	}
+	r.taken++
+	return got.msg, err
+}
+
+// giveUp ends a reader. Its consumer goes after some minutes, if not at once.
+func (in *input[T]) giveUp(ctx context.Context) {
+	r := in.reader
+	in.reader = nil
+	r.stop()
+	r.iterator.Stop()
+	in.js.Conn().RemoveStatusListener(r.reconnected)
+	ctx, cancel := context.WithTimeout(ctx, closing)
+	defer cancel()
+	_ = in.js.DeleteConsumer(ctx, in.stream, r.consumer)
 }
 
 // more asks the leader of the stream whether there is another message: the server of the consumer may be behind.
 func (in *input[T]) more(ctx context.Context) (bool, error) {
-	stream, err := in.js.Stream(ctx, in.stream)
+	ctx = pubs.NoDeadline(ctx)
+	stream, err := in.find(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -181,9 +298,12 @@ func (in *input[T]) Wait(ctx context.Context) error {
 
 // wait gets one message, or finds the end.
 func (in *input[T]) wait(ctx context.Context) error {
-	if in.iterator == nil {
+	if in.reader == nil {
 		if err := in.open(ctx); err != nil {
-			return err
+			if !in.began || errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, errAnew) || in.js.Conn().IsClosed() {
+				return err
+			}
+			return pause(ctx)
 		}
 	}
 	if in.last && in.config.End {
@@ -193,19 +313,28 @@ func (in *input[T]) wait(ctx context.Context) error {
 			return err
 		}
 	}
-	m := in.undone
-	if m == nil {
-		var err error
-		if m, err = in.iterator.Next(jetstream.NextContext(ctx)); err != nil {
-			return err
+	if in.undone == nil {
+		r := in.reader
+		m, err := r.take(ctx)
+		switch {
+		case err != nil && r.taken == 0:
+			in.giveUp(ctx)
+			return pause(ctx)
+		case err != nil:
+			in.giveUp(ctx) // another one goes on at in.next
+			return nil
+		case m == nil:
+			return ctx.Err()
 		}
+		in.undone = m
 	}
+	m := in.undone
 	at, err := m.Metadata()
 	if err != nil {
 		return err
 	}
 	in.pending(at.NumPending)
-	in.undone, in.at = m, at.Sequence.Stream
+	in.at = at.Sequence.Stream
 	in.lag.Add(1) // until Next
 	schema, err := headers.ReadSchema(m.Headers())
 	var v T
@@ -240,6 +369,14 @@ func (in *input[T]) wait(ctx context.Context) error {
 	return nil
 }
 
+// pause waits for servers that do not answer, and may do so later.
+func pause(ctx context.Context) error {
+	waiting, cancel := context.WithTimeout(ctx, heartbeat)
+	defer cancel()
+	<-waiting.Done()
+	return ctx.Err()
+}
+
 // pending notes how many messages the server has behind the last one.
 func (in *input[T]) pending(n uint64) {
 	in.last = n == 0
@@ -266,14 +403,8 @@ func (in *input[T]) Next() (v T, err error) {
 // Close implements [checkpoint.Input]. The connection stays open.
 func (in *input[T]) Close() error {
 	in.cancel()
-	if in.iterator == nil {
-		return nil
-	}
-	in.iterator.Stop()
-	if info := in.consumer.CachedInfo(); info != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), closing)
-		defer cancel()
-		_ = in.js.DeleteConsumer(ctx, in.stream, info.Name) // else it goes after some minutes
+	if in.reader != nil {
+		in.giveUp(context.Background())
 	}
 	return nil
 }
