@@ -448,6 +448,47 @@ func TestInputOfAServerThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
+// Of a stream with AllowDirect, too, the leader is asked: a replica may be behind, and the documented permissions suffice.
+func TestTheLeaderIsAsked(t *testing.T) {
+	js := connect(t, fresh(t))
+	stream := newStream(t, js, func(c *jetstream.StreamConfig) { c.AllowDirect = true })
+	publish(t, js, stream+".a", "1")
+	publish(t, js, stream+".b", "2")
+	direct, err := js.Conn().SubscribeSync("$JS.API.DIRECT.GET.>")
+	require.NoError(t, err)
+	require.NoError(t, js.Conn().Flush())
+	asked := func() int {
+		require.NoError(t, js.Conn().Flush())
+		n, _, err := direct.Pending()
+		require.NoError(t, err)
+		return n
+	}
+	s, err := js.Stream(t.Context(), stream)
+	require.NoError(t, err)
+	_, err = s.GetMsg(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, 1, asked(), "so the test sees it")
+
+	in := jscheckpoint.NewInput(js, stream, codec.JSON[string](), jscheckpoint.InputConfig{Subjects: []string{stream + ".a"}, End: true})
+	_, err = in.Next()
+	require.NoError(t, err)
+	_, err = in.Next()
+	require.ErrorIs(t, err, io.EOF)
+	require.NoError(t, in.Close())
+	require.Equal(t, 1, asked(), "by the input")
+
+	faulty := &faults{JetStream: js, after: true}
+	out := jscheckpoint.NewOutput(faulty, stream, stream, codec.JSON[string]())
+	require.NoError(t, out.Write(t.Context(), "3"))
+	state, err := out.Prepare(t.Context())
+	require.NoError(t, err)
+	faulty.fail(1) // so it looks for what it has published
+	require.ErrorIs(t, out.Commit(t.Context(), state), errFault)
+	require.NoError(t, out.Commit(t.Context(), state))
+	require.NoError(t, out.Close())
+	require.Equal(t, 1, asked(), "by the output")
+}
+
 // values returns the values of a stream, in order.
 func values[T any](js jetstream.JetStream, stream string) ([]T, error) {
 	in := jscheckpoint.NewInput(js, stream, codec.JSON[T](), jscheckpoint.InputConfig{End: true})

@@ -137,7 +137,7 @@ var errAnew = errors.New("it was made anew since the input has begun to read it"
 
 // find returns the stream.
 func (in *input[T]) find(ctx context.Context) (jetstream.Stream, error) {
-	stream, err := in.js.Stream(ctx, in.stream)
+	stream, err := leader(ctx, in.js, in.stream)
 	if err != nil {
 		return nil, err
 	}

@@ -78,10 +78,20 @@ func (o *output[T]) failed(ctx context.Context, err error) error {
 	return fmt.Errorf("jscheckpoint: stream %s: %w", o.stream, err)
 }
 
+// leader returns a stream whose messages are read at its leader. With AllowDirect the client would ask any server that has the stream, which
+// may be behind, and would need another permission.
+func leader(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
+	stream, err := js.Stream(ctx, name)
+	if err == nil {
+		stream.CachedInfo().Config.AllowDirect = false
+	}
+	return stream, err
+}
+
 // end returns the sequence number of the last message of the stream.
 func (o *output[T]) end(ctx context.Context) (uint64, jetstream.Stream, error) {
 	ctx = pubs.NoDeadline(ctx)
-	stream, err := o.js.Stream(ctx, o.stream)
+	stream, err := leader(ctx, o.js, o.stream)
 	if err != nil {
 		return 0, nil, o.failed(ctx, err)
 	}
