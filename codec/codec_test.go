@@ -324,6 +324,23 @@ func (*panics) UnmarshalJSON(b []byte) error { panic(errCannotRead) }
 
 var errCannotRead = errors.New("cannot read")
 
+// gobPanics has a method that encoding/gob calls.
+type gobPanics struct{ X int }
+
+func (gobPanics) GobEncode() ([]byte, error) { return nil, nil }
+func (*gobPanics) GobDecode(b []byte) error  { panic(errCannotRead) }
+
+// A6: a panic of a method that encoding/gob calls is an error.
+func TestPanicsOfUserCodeInGob(t *testing.T) {
+	c := codec.Gob[gobPanics]()
+	b, err := c.Append(nil, gobPanics{})
+	require.NoError(t, err)
+	_, err = c.Decode(b)
+	var p *guard.PanicError
+	require.ErrorAs(t, err, &p)
+	require.ErrorIs(t, err, errCannotRead)
+}
+
 func TestPanicsOfUserCode(t *testing.T) {
 	c := codec.Default[panics]()
 	_, err := c.Append(nil, panics{})

@@ -37,8 +37,9 @@ func (gobCodec[T]) Append(dst []byte, v T) (out []byte, err error) {
 	return b.Bytes(), nil
 }
 
-func (gobCodec[T]) Decode(src []byte) (T, error) {
-	var v, zero T
+func (gobCodec[T]) Decode(src []byte) (v T, err error) {
+	defer recoverTo(&err)
+	var zero T
 	r := bytes.NewReader(src)
 	if err := gob.NewDecoder(r).Decode(&v); err != nil {
 		return zero, codecError[T](err)
