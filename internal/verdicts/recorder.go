@@ -19,8 +19,9 @@ const (
 type Hooks struct {
 	// Extend extends the leases of what is in flight, and of what is not recorded yet. Nil: there are none.
 	Extend func(ctx context.Context)
-	// Record writes all the verdicts there are. After an error those that were not written are still there.
-	Record func(ctx context.Context) error
+	// Record writes some of the verdicts, in a time that is short beside a lease, and reports whether others are left: then it is called
+	// again. After an error those that were not written are still there.
+	Record func(ctx context.Context) (more bool, err error)
 	// Failed is called with each error of Record, which is tried again.
 	Failed func(err error)
 }
@@ -82,7 +83,7 @@ func (r *Recorder) run(extend *clock.Ticker, retry *clock.Timer) {
 		case <-extend.C:
 			r.hooks.Extend(r.Calls)
 		}
-		err := r.hooks.Record(r.Calls)
+		more, err := r.hooks.Record(r.Calls)
 		if err != nil && r.Calls.Err() != nil {
 			continue
 		}
@@ -91,6 +92,9 @@ func (r *Recorder) run(extend *clock.Ticker, retry *clock.Timer) {
 		r.mu.Unlock()
 		if err == nil {
 			wait = firstRetry
+			if more {
+				r.Kick()
+			}
 			continue
 		}
 		r.hooks.Failed(err)

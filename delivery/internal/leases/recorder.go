@@ -55,48 +55,43 @@ func (s *Source[T]) LeasesLost() int {
 	return s.lost
 }
 
-// recordAll writes all verdicts there are. After an error those that were not written are still there.
-func (s *Source[T]) recordAll(ctx context.Context) error {
-	for {
-		s.mu.Lock()
-		batch := slices.Clone(s.settled[:min(len(s.settled), maxRecorded)])
-		s.mu.Unlock()
-		if len(batch) == 0 {
-			return nil
-		}
-		if err := s.recordBatch(ctx, batch); err != nil {
-			return err
-		}
-	}
-}
-
-func (s *Source[T]) recordBatch(ctx context.Context, batch []*held) error {
-	var acked, rejected []*held
-	nacked := map[time.Duration][]*held{}
-	for _, h := range batch {
+// record writes some of the verdicts, in a few calls of the store, and returns whether others are left: in between leases are extended.
+// After an error those that were not written are still there.
+func (s *Source[T]) record(ctx context.Context) (more bool, err error) {
+	s.mu.Lock()
+	var acked, nacked, rejected []*held
+	for _, h := range s.settled[:min(len(s.settled), maxRecorded)] {
 		switch h.verdict.Kind {
 		case message.Acked:
 			acked = append(acked, h)
 		case message.Nacked:
-			nacked[h.verdict.Delay] = append(nacked[h.verdict.Delay], h)
+			if len(nacked) == 0 || nacked[0].verdict.Delay == h.verdict.Delay { // one Release
+				nacked = append(nacked, h)
+			}
 		case message.Rejected:
 			rejected = append(rejected, h)
 		}
 	}
+	s.mu.Unlock()
 	done := func(leases []store.Lease) error { return s.store.Done(ctx, leases...) }
 	if err := s.write(acked, done); err != nil {
-		return err
+		return true, err
 	}
-	for delay, hs := range nacked {
+	if len(nacked) > 0 {
 		s.releasing <- struct{}{}
-		err := s.write(hs, func(leases []store.Lease) error { return s.store.Release(ctx, delay, leases...) })
+		err := s.write(nacked, func(leases []store.Lease) error { return s.store.Release(ctx, nacked[0].verdict.Delay, leases...) })
 		<-s.releasing
 		if err != nil {
-			return err
+			return true, err
 		}
 		verdicts.Wake(s.again)
 	}
-	return s.write(rejected, func(leases []store.Lease) error { return s.bury(ctx, rejected, leases) })
+	if err := s.write(rejected, func(leases []store.Lease) error { return s.bury(ctx, rejected, leases) }); err != nil {
+		return true, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.settled) > 0, nil
 }
 
 // write settles messages in the store, and forgets them. Of a lease that was lost, another consumer settles the message, unless

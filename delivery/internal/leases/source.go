@@ -151,7 +151,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 		flying: map[string]int{},
 	}
 	src.recorder = verdicts.Start(set.clock, set.lease, errSourceClosed, verdicts.Hooks{
-		Extend: src.extend, Record: src.recordAll, Failed: func(err error) {
+		Extend: src.extend, Record: src.record, Failed: func(err error) {
 			set.logger.Warn("weir: verdicts on messages could not be recorded and are tried again", "queue", queue, "error", err)
 		},
 	})
@@ -440,8 +440,11 @@ func (s *Source[T]) Close(ctx context.Context) error {
 
 // giveBack records what was settled, and releases the rest.
 func (s *Source[T]) giveBack(ctx context.Context) error {
-	if err := s.recordAll(ctx); err != nil {
-		return err
+	for more := true; more; {
+		var err error
+		if more, err = s.record(ctx); err != nil {
+			return err
+		}
 	}
 	s.mu.Lock()
 	var leases []store.Lease

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
@@ -133,4 +134,67 @@ func TestDeadLettersThatDoNotFit(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, taken)
 	})
+}
+
+// busy is a store whose writes take a second, in which the worker settles one more message.
+type busy struct {
+	*memory.Engine
+	settle func()
+}
+
+func (b *busy) Done(ctx context.Context, leases ...store.Lease) error {
+	time.Sleep(time.Second)
+	b.settle()
+	return b.Engine.Done(ctx, leases...)
+}
+
+func (b *busy) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
+	time.Sleep(time.Second)
+	b.settle()
+	return b.Engine.Release(ctx, delay, leases...)
+}
+
+// Law D2: a worker that always has verdicts to be recorded keeps its leases. None was extended before all verdicts were written.
+func TestLeasesAreExtendedUnderLoad(t *testing.T) {
+	const others = 50
+	ack := func(m message.Message[string], _ int) { m.Ack() }
+	nack := func(m message.Message[string], i int) { m.Nack(time.Hour + time.Duration(i)) }
+	for name, tc := range map[string]struct {
+		settle func(m message.Message[string], i int)
+		first  int // how many are settled before the first write
+	}{
+		"one after the other": {ack, 1},
+		"with other delays":   {nack, 1},
+		"many delays at once": {nack, others},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &busy{Engine: memory.Open()}
+				put(t, b, "slow")
+				for i := range others {
+					put(t, b, fmt.Sprint(i))
+				}
+				s := leases.NewSource(b, "q", "dead", codec.JSON[string](), quiet)
+				ms, err := s.Receive(t.Context(), 1+others)
+				require.NoError(t, err)
+				require.Len(t, ms, 1+others)
+				settled := 0
+				b.settle = func() {
+					if settled++; settled < len(ms) {
+						tc.settle(ms[settled], settled)
+					}
+				}
+				for range tc.first {
+					b.settle()
+				}
+				time.Sleep(leases.DefaultLease + time.Second)
+				taken, err := b.Take(t.Context(), "q", 1, time.Hour)
+				require.NoError(t, err)
+				assert.Empty(t, taken, "a lease has ended while its message was in flight")
+				time.Sleep(time.Hour / 2)
+				require.NoError(t, s.Close(t.Context()))
+				require.Zero(t, s.LeasesLost())
+			})
+		})
+	}
 }
