@@ -191,7 +191,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 			continue
 		}
 		// Also if ctx has ended: then what is due is returned, and only a wait is not begun.
-		ms, err := s.take(n)
+		ms, found, err := s.take(n)
 		if s.recorder.Open.Err() != nil {
 			return nil, errSourceClosed // Close gives back what was taken
 		}
@@ -203,6 +203,9 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
+		}
+		if found { // others may be due behind them
+			continue
 		}
 		wait := poll
 		if s.woken.Load() {
@@ -245,17 +248,14 @@ func (s *Source[T]) headStart() time.Duration {
 }
 
 // take takes messages. A Take that is broken off may have leased some, which would have to wait for the end of their leases. So
-// the context of Receive does not end it, and Close waits for it.
-func (s *Source[T]) take(n int) ([]message.Message[T], error) {
+// the context of Receive does not end it, and Close waits for it. found is true also if none of them is to be delivered.
+func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error) {
 	if s.single {
 		n = 1
 	}
 	taken, err := s.takeNext(s.recorder.Calls, n)
-	if err != nil {
-		return nil, err
-	}
-	if len(taken) == 0 {
-		return nil, nil
+	if err != nil || len(taken) == 0 {
+		return nil, false, err
 	}
 	s.releasing <- struct{}{}
 	defer func() { <-s.releasing }()
@@ -265,7 +265,6 @@ func (s *Source[T]) take(n int) ([]message.Message[T], error) {
 			s.logger.Warn("weir: messages could not be given back, and are redelivered when their leases end", "queue", s.queue, "error", err)
 		}
 	}
-	var ms []message.Message[T]
 	for _, l := range taken {
 		if l.Foreign && l.Schema == nil {
 			l.Schema = codec.SchemaOf(s.codec)
@@ -294,7 +293,7 @@ func (s *Source[T]) take(n int) ([]message.Message[T], error) {
 		meta := h.message.Meta
 		ms = append(ms, message.New(value, &meta, func(v message.Verdict) { s.settle(h, v) }))
 	}
-	return ms, nil
+	return ms, true, nil
 }
 
 // decode returns the value of a message.

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/codec"
@@ -98,6 +99,35 @@ func TestUndecodableStopsNothing(t *testing.T) {
 			require.Equal(t, want.Schema, letters[i].Schema)
 			require.Equal(t, want.Identity(), letters[i].Identity())
 		}
+	})
+}
+
+// waking is an engine that says when messages are due.
+type waking struct{ *memory.Engine }
+
+func (w waking) Wake(ctx context.Context, _ string, wake func(misses bool)) error {
+	wake(false)
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// Law D4: a source that need not poll looks again behind a batch in which nothing can be decoded.
+func TestUndecodableDoesNotPutASourceToSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := waking{memory.Open()}
+		s := leases.NewSource(engine, "q", "dead", codec.JSON[string](), quiet)
+		synctest.Wait() // it has heard that the engine wakes it
+		for i := range 3 {
+			raw := store.Message{Meta: message.Meta{ID: strconv.Itoa(i)}, Payload: []byte("no JSON")}
+			require.NoError(t, engine.Put(t.Context(), "q", raw))
+		}
+		put(t, engine, "good")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		ms, err := s.Receive(ctx, 1)
+		assert.NoError(t, err)
+		assert.Len(t, ms, 1)
+		require.NoError(t, s.Close(t.Context()))
 	})
 }
 
