@@ -57,7 +57,8 @@ type Operator[IN, OUT any] interface {
 // # Failures
 //
 //   - A Receive that fails is tried again, after 100 ms and then twice as long each time, up to 10 s. After five minutes of failures
-//     Run drains, and returns the error.
+//     Run drains, and returns the error. Failures before a Receive that took longer than two and
+//     a half minutes do not count: it was waiting for messages.
 //   - A permanent error ends Run at once: a missing table, a closed store, a missing PostgreSQL permission. If the source returned it, Run
 //     drains; if the sink did, all messages are given back. Run returns the error.
 //   - A PutAll that fails is repeated in portions of 100, and a portion that fails for each result alone, so that a refused result does not block

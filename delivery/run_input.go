@@ -16,6 +16,8 @@ const (
 	firstWait  = 100 * time.Millisecond // it doubles
 	lastWait   = 10 * time.Second
 	sourceWait = 5 * time.Minute // a source that fails for so long ends the run
+	// A Receive that takes longer has waited for messages. An attempt to connect ends sooner: after 130 s on Linux.
+	connectWait = sourceWait / 2
 )
 
 // input is what the operator iterates over.
@@ -45,8 +47,12 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 			n = min(n, w.flood.probe())
 			probe = make(chan outcome, n)
 		}
-		w.ask(w.Clock.Now())
+		asked := w.Clock.Now()
+		w.ask(asked)
 		ms, err := w.source.Receive(w.receiving, n)
+		if w.Clock.Since(asked) > connectWait {
+			since, wait = time.Time{}, firstWait
+		}
 		switch {
 		case err == nil:
 			w.answered(nil)

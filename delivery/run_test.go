@@ -883,6 +883,32 @@ func TestRunWithASourceThatFailsNowAndThen(t *testing.T) {
 	})
 }
 
+// An idle source that fails now and then is never given up, but one whose every Receive takes long to fail is.
+func TestRunWithAnIdleSourceThatFails(t *testing.T) {
+	failing := func(n int, after time.Duration) (source receiver) {
+		source.list = newList(3, false)
+		source.receive = func(ctx context.Context, most int) ([]message.Message[int], error) {
+			if n--; n < 0 {
+				return source.list.Receive(ctx, most)
+			}
+			time.Sleep(after)
+			return nil, errors.New("the connection was cut")
+		}
+		return source
+	}
+	synctest.Test(t, func(t *testing.T) {
+		summary, err := delivery.Run(t.Context(), failing(10, time.Hour), operator(itoa), &collected{}, silently)
+		require.NoError(t, err)
+		require.Equal(t, 3, summary.Acknowledged)
+		require.Equal(t, 10*(time.Hour+100*time.Millisecond), summary.Elapsed)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		summary, err := delivery.Run(t.Context(), failing(10, 130*time.Second), operator(itoa), &collected{}, silently)
+		require.ErrorContains(t, err, "the connection was cut")
+		require.Less(t, summary.Elapsed, 10*time.Minute)
+	})
+}
+
 // What no repetition makes go away is not repeated: Run names it, also if it was to end meanwhile.
 func TestRunWithAPermanentFault(t *testing.T) {
 	errNoTable := errors.New("no such table")
