@@ -34,6 +34,8 @@
 // every message fails, all stay, however long that lasts. An error that matches [store.ErrFull] does not refuse messages: the same messages are
 // tried again each second.
 //
+// A message that is damaged in the store is not published: it goes to the dead letters at once, with the cause [store.Undecodable].
+//
 // A message whose relay died while it published may have killed it. From then on it is published alone, and after the fifth relay that died with
 // it, it goes to the dead letters, with the cause [store.Lapsed].
 //
@@ -263,11 +265,15 @@ func (r *relay) batch(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	leased, err := r.claim(ctx, entries)
+	claimed := len(leased)
+	if err == nil {
+		leased, err = r.undamaged(ctx, leased)
+	}
 	if err == nil {
 		leased, err = r.suspects(ctx, leased)
 	}
 	if err != nil || len(leased) == 0 {
-		return len(leased), err
+		return claimed, err
 	}
 	ms := make([]store.Message, len(leased))
 	for i, l := range leased {
@@ -327,6 +333,22 @@ func (r *relay) giveBack(ctx context.Context, leased []store.Leased) {
 	_ = r.settle(releasing) // it is tried again
 	limit.Stop()
 	cancel()
+}
+
+// undamaged returns messages without those that cannot be read any more, which become dead letters (law W2).
+func (r *relay) undamaged(ctx context.Context, leased []store.Leased) (whole []store.Leased, err error) {
+	for i, l := range leased {
+		if l.Damage == nil {
+			whole = append(whole, l)
+			continue
+		}
+		l.Cause, l.Meta.LastError = store.Undecodable, guard.Text(l.Damage)
+		if err := r.bury(ctx, l); err != nil {
+			r.giveBack(ctx, append(whole, leased[i+1:]...))
+			return nil, err
+		}
+	}
+	return whole, nil
 }
 
 // suspects returns what is to be published now. A message whose relay died is alone: it may kill its process, and would take others along
@@ -469,9 +491,11 @@ func (r *relay) claim(ctx context.Context, entries []store.Entry) (leased []stor
 	for i, e := range entries {
 		ours[e.Position], ids[i] = true, e.Meta.ID
 	}
-	page := store.Page{After: entries[0].Position - 1, Until: entries[len(entries)-1].Position, Max: r.Batch}
+	lease := min(publishing, r.Lease/2+1)
+	first := entries[0].Position
+	page := store.Page{After: first - 1, Until: entries[len(entries)-1].Position, Max: r.Batch}
 	for page.After < page.Until {
-		claimed, err := r.store.Claim(ctx, r.Queue, store.Filter{IDs: ids}, page, min(publishing, r.Lease/2+1))
+		claimed, err := r.store.Claim(ctx, r.Queue, store.Filter{IDs: ids}, page, lease)
 		if err != nil {
 			r.giveBack(ctx, leased)
 			return nil, err
@@ -489,7 +513,16 @@ func (r *relay) claim(ctx context.Context, entries []store.Entry) (leased []stor
 			}
 		}
 	}
-	return leased, nil
+	if len(leased) > 0 && leased[0].Position == first {
+		return leased, nil
+	}
+	// A store cannot find a message by its id if that is damaged.
+	claimed, err := r.store.Claim(ctx, r.Queue, store.Filter{}, store.Page{After: first - 1, Until: first, Max: 1}, lease)
+	if err != nil {
+		r.giveBack(ctx, leased)
+		return nil, err
+	}
+	return append(claimed, leased...), nil
 }
 
 func (r *relay) notify() {

@@ -662,3 +662,61 @@ func TestWhatARelaySaysOfItself(t *testing.T) {
 		require.Empty(t, workers)
 	})
 }
+
+// damaged is a store in which messages cannot be read, and have others in place of them.
+type damaged struct {
+	*memory.Engine
+	instead map[string]string // ids by what was stored
+}
+
+var errDamaged = errors.New("the row is damaged")
+
+func (d damaged) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+	entries, err := d.Engine.List(ctx, queue, f, p)
+	for i := range entries {
+		if id, ok := d.instead[entries[i].Meta.ID]; ok {
+			entries[i].Meta = message.Meta{ID: id}
+		}
+	}
+	return entries, err
+}
+
+func (d damaged) Claim(ctx context.Context, queue string, f store.Filter, p store.Page, lease time.Duration) ([]store.Leased, error) {
+	leased, err := d.Engine.Claim(ctx, queue, f, p, lease)
+	for i := range leased {
+		if id, ok := d.instead[leased[i].Meta.ID]; ok {
+			leased[i].Meta, leased[i].Damage = message.Meta{ID: id}, errDamaged
+		}
+	}
+	return leased, err
+}
+
+// Laws D4, W2: a message that is damaged in the store is not published, and holds up no other. A relay waited for it for ever.
+func TestADamagedMessageStopsNoOther(t *testing.T) {
+	for what, instead := range map[string]map[string]string{
+		"whose id is damaged": {"0": "row 1", "2": "row 3", "9": "row 10"},
+		"whose id is left":    {"0": "0", "2": "2", "9": "9"},
+	} {
+		for _, batch := range []int{1, 3, 100} {
+			t.Run(fmt.Sprintf("%s/batch=%d", what, batch), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					w.stage(0, numbers(10)...)
+					c := w.config()
+					c.Batch = batch
+					w.relay(damaged{w.store, instead}, c, time.Second)
+					require.Equal(t, []string{"1", "3", "4", "5", "6", "7", "8"}, w.published)
+					require.Zero(t, w.left())
+					letters, err := w.store.List(t.Context(), "outbox dead", store.Filter{}, store.Page{Max: 10})
+					require.NoError(t, err)
+					require.Len(t, letters, 3)
+					for i, id := range []string{"0", "2", "9"} {
+						require.Equal(t, instead[id], letters[i].Meta.ID)
+						require.Equal(t, store.Undecodable, letters[i].Cause)
+						require.Equal(t, errDamaged.Error(), letters[i].Meta.LastError)
+					}
+				})
+			})
+		}
+	}
+}
