@@ -662,3 +662,31 @@ func TestAnOutageMakesNoDeadLetter(t *testing.T) {
 		})
 	}
 }
+
+// slowEnd is a source whose Close needs all the time that it has.
+type slowEnd struct{ ladder.Source[string] }
+
+func (slowEnd) Close(ctx context.Context) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// Regression: a source that closes slowly took the time of those behind it, whose messages were not given back, and counted as lapsed.
+func TestASourceThatClosesSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := config()
+		m, err := leases.Encode(c.Codec, "a", message.Meta{ID: "a", Visit: 1})
+		require.NoError(t, err)
+		require.NoError(t, s.Put(t.Context(), "1m", m))
+		source := build(t, c).Source(slowEnd{&journal{}})
+		one(t, source)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, source.Close(ctx), context.DeadlineExceeded)
+		time.Sleep(time.Minute)
+		taken, err := s.Take(t.Context(), "1m", 1, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		require.Zero(t, taken[0].Lapses)
+	})
+}

@@ -492,9 +492,11 @@ func (s *source[T]) Close(ctx context.Context) error {
 	inputs := slices.Clone(s.inputs)
 	s.mu.Unlock()
 	errs := make([]error, len(inputs))
-	for i, in := range inputs { // each gives back what it gave
-		errs[i] = in.source.Close(ctx)
+	var all sync.WaitGroup
+	for i, in := range inputs { // each gives back what it gave, at the same time: one may need all the time of ctx
+		all.Go(func() { errs[i] = guard.Call(func() error { return in.source.Close(ctx) }, broken) })
 	}
+	all.Wait()
 	s.ladder.open.Delete(s)
 	if s.keys != nil {
 		s.ladder.keys.CompareAndSwap(s.keys, nil)
