@@ -41,7 +41,7 @@ type keys[T any] struct {
 	size    int                  // messages that are held, parked or wait
 	free    []string             // keys whose next parked message may be taken
 	taken   map[place]taken      // in flight
-	copies  map[string]bool      // ids that come once more from the first source, and were handed over before a kill
+	copies  map[string]bool      // ids that come once more as new ones, and were handed over before a kill
 	ready   []message.Message[T] // to be delivered
 	parking []message.Message[T] // to be parked
 	checked time.Time            // when messages that are overdue were looked for
@@ -115,15 +115,19 @@ func (k *keys[T]) isIdle() bool {
 	return len(k.ready)+len(k.parking)+len(k.free)+len(k.taken) == 0
 }
 
-// resumer is a first source that delivers what an earlier process has left before all others, in order: a *leases.Source.
+// resumer is a source of new messages that delivers what an earlier process has left before all others, in order: a *leases.Source.
 type resumer interface {
 	Resume(ctx context.Context) (ids []string, err error)
 }
 
 // restore finds what an earlier process has left in queues, which are Blocked and layers. After an error it is called again.
-func (k *keys[T]) restore(ctx context.Context, s store.Inspector, queues []string, first Source[T]) error {
+func (k *keys[T]) restore(ctx context.Context, s store.Inspector, queues []string, inputs []*input[T]) error {
 	left := map[string]bool{}
-	if r, ok := first.(resumer); ok {
+	for _, in := range inputs {
+		r, ok := in.source.(resumer)
+		if !ok || !in.fresh {
+			continue
+		}
 		ids, err := r.Resume(ctx)
 		if err != nil {
 			return err
@@ -150,7 +154,7 @@ func (k *keys[T]) restore(ctx context.Context, s store.Inspector, queues []strin
 	return nil
 }
 
-// find notes the messages that wait in a layer, and counts those of Blocked by key. left are ids that the first source will deliver again.
+// find notes the messages that wait in a layer, and counts those of Blocked by key. left are ids that the sources of new messages will deliver again.
 func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, left map[string]bool, parked map[string]int) error {
 	for page := (store.Page{Max: pageSize}); ; {
 		entries, err := s.List(ctx, queue, store.Filter{}, page)
@@ -238,7 +242,7 @@ func (k *keys[T]) park(e *keyed[T], ms ...message.Message[T]) {
 	k.parking = append(k.parking, ms...)
 }
 
-// watched returns a message of the first source; keys get to know when it is settled.
+// watched returns a new message; keys get to know when it is settled.
 func (k *keys[T]) watched(key string, m message.Message[T]) message.Message[T] {
 	meta := m.Meta()
 	return message.New(m.Value, &meta, func(v message.Verdict) {

@@ -727,3 +727,68 @@ func TestAMessageThatIsLate(t *testing.T) {
 		require.NoError(t, source.Close(t.Context()))
 	})
 }
+
+// Law D4: with a first source, a key has one message in flight of both, and what waits of both is bounded. The queue's own messages
+// bypassed that.
+func TestTheQueuesOwnMessagesBesideAFirstSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		c := blocking(memory)
+		c.MaxBlocked = 5
+		l := build(t, c)
+		j := &journal{from: []string{"a1"}, acked: map[string]bool{}}
+		source := l.Source(j)
+		none := func() {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			ms, err := source.Receive(ctx, 1)
+			require.Empty(t, ms)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		first := one(t, source)
+		require.Equal(t, "a1", first.Value)
+		put(t, memory, "new", "a2", "b1")
+		other := one(t, source)
+		require.Equal(t, "b1", other.Value)
+		none()
+		other.Ack()
+		first.Ack()
+		second := one(t, source)
+		require.Equal(t, "a2", second.Value)
+		j.give("a3")
+		for i := range 20 {
+			put(t, memory, "new", "a"+strconv.Itoa(i+4))
+		}
+		none() // they are held behind a2
+		require.InDelta(t, c.MaxBlocked, l.Size(), 1)
+		second.Ack()
+		for i := range 21 {
+			m := one(t, source)
+			require.Equal(t, "a"+strconv.Itoa(i+3), m.Value)
+			m.Ack()
+		}
+		require.NoError(t, source.Close(t.Context()))
+		require.True(t, j.acked["a1"] && j.acked["a3"])
+		counts, err := memory.Count(t.Context(), "new", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, counts.Messages)
+	})
+}
+
+// Law D4: the same over a kill: the queue delivers first what the worker before has taken, also beside a first source.
+func TestTheQueuesOwnMessagesThatAKilledWorkerHad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		put(t, memory, "new", "a1", "a2", "b1")
+		_, err := memory.Take(t.Context(), "new", 1, 10*time.Second)
+		require.NoError(t, err)
+		source := build(t, blocking(memory)).Source(&journal{from: []string{"c1"}, acked: map[string]bool{}})
+		for _, want := range []string{"c1", "a1", "a2", "b1"} {
+			m := one(t, source)
+			require.Equal(t, want, m.Value)
+			m.Ack()
+		}
+		require.NoError(t, source.Close(t.Context()))
+	})
+}

@@ -55,9 +55,9 @@ func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 	if s.first = first; first == nil {
 		s.first = l.main()
 	} else {
-		s.inputs = append(s.inputs, &input[T]{queue: l.c.Main, source: l.main()})
+		s.inputs = append(s.inputs, &input[T]{queue: l.c.Main, source: l.main(), fresh: true})
 	}
-	s.inputs = append([]*input[T]{{source: s.first, first: true}}, s.inputs...)
+	s.inputs = append([]*input[T]{{source: s.first, first: true, fresh: true}}, s.inputs...)
 	l.open.Store(s, nil)
 	if _, leases := l.c.Store.(store.Store); !leases {
 		return s // its source has the layers
@@ -171,6 +171,7 @@ type input[T any] struct {
 	queue  string // "": of first
 	source Source[T]
 	first  bool
+	fresh  bool // it has new messages: those of first, and of the queue
 	rate   float64
 	limit  int
 	next   time.Time // not to be asked before
@@ -231,7 +232,7 @@ func (s *source[T]) tend(ctx context.Context) error {
 		if s.ladder.c.Others != nil && s.looked.IsZero() {
 			return nil // what waits in layers of other versions is not known
 		}
-		if err := k.restore(ctx, s.keyed.Inspector, s.queues(), s.first); err != nil {
+		if err := k.restore(ctx, s.keyed.Inspector, s.queues(), s.inputs); err != nil {
 			return err
 		}
 		s.found = true
@@ -317,7 +318,7 @@ func (s *source[T]) start(asking context.Context, n int, asked map[*input[T]]boo
 	now := s.clock.Now()
 	for _, in := range s.inputs {
 		room := min(n, in.room())
-		if asked[in] || in.first && (s.ended || s.keys != nil && s.keys.isFull()) || room == 0 {
+		if asked[in] || in.first && s.ended || in.fresh && s.keys != nil && s.keys.isFull() || room == 0 {
 			continue // settled wakes it
 		}
 		if d := in.next.Sub(now); d > 0 {
@@ -360,23 +361,20 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	case a.err != nil:
 		return a.err
 	}
-	if in.first {
-		for _, m := range a.messages {
-			if s.keys != nil {
-				var now bool
-				if m, now = s.keys.arrive(m); !now {
-					continue
-				}
-			}
-			s.rest = append(s.rest, m)
-		}
-		return nil
-	}
 	if in.rate > 0 {
 		in.next = s.clock.Now().Add(time.Duration(float64(len(a.messages)) / in.rate * float64(time.Second)))
 	}
 	for _, m := range a.messages {
-		s.rest = append(s.rest, s.counted(in, m))
+		if !in.first {
+			m = s.counted(in, m)
+		}
+		now := true
+		if in.fresh && s.keys != nil {
+			m, now = s.keys.arrive(m)
+		}
+		if now {
+			s.rest = append(s.rest, m)
+		}
 	}
 	return nil
 }
