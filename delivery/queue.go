@@ -262,7 +262,9 @@ type PutOption func(*store.Message)
 
 // ID sets the id of a message. Putting an id that is already queued has no effect, and Put returns nil, so a program that does not know whether
 // its Put took effect can repeat it. An id is remembered while its message is in the queue: not after it was done, and not while it waits in a
-// layer or among the dead letters. The default is a random id. It has at most 1,024 bytes.
+// layer or among the dead letters. Do not put an id again before its message is done: a layer and the dead letters keep one message of an id
+// and a visit, so a second message that fails is lost. With KeepKeyOrder a second message is acknowledged without a call while the first waits
+// in a layer, and logged. The default is a random id. It has at most 1,024 bytes.
 func ID(id string) PutOption { return func(m *store.Message) { m.Meta.ID = id } }
 
 // After delays the first visit of a message, by the engine's clock. Put refuses a negative delay.

@@ -41,8 +41,8 @@
 //
 // Later messages of a key overtake one that waits in a layer. With [Config.Blocked] they wait behind it instead: of the
 // messages of a key one is in flight at most, those that come meanwhile wait in memory, and while one waits in a layer they
-// wait in the queue Blocked. Each comes when the one before it is done or a dead letter. The order is that in which the first
-// source gives them. Over [Config.MaxBlocked] the sources of new messages are held back. A restart finds in the store what waits.
+// wait in the queue Blocked. Each comes when the one before it is done or a dead letter. The order is that in which their
+// sources give them. Over [Config.MaxBlocked] the sources of new messages are held back. A restart finds in the store what waits.
 //
 // That holds for the messages of one process. So messages of a key must all come to the same one, as those of a partition do,
 // and each process needs queues of its own: with several workers on one queue another worker would call the later message. A

@@ -33,6 +33,7 @@ const (
 // again.
 type keys[T any] struct {
 	clock   clock.Clock
+	logger  *slog.Logger
 	limit   int
 	blocked string // the queue
 
@@ -85,7 +86,7 @@ type taken struct {
 
 func newKeys[T any](c Config[T]) *keys[T] {
 	return &keys[T]{
-		clock: c.Clock, limit: c.MaxBlocked, blocked: c.Blocked,
+		clock: c.Clock, logger: c.Logger, limit: c.MaxBlocked, blocked: c.Blocked,
 		of: map[string]*keyed[T]{}, taken: map[place]taken{}, copies: map[string]bool{}, checked: c.Clock.Now(),
 	}
 }
@@ -208,8 +209,10 @@ func (k *keys[T]) arrive(m message.Message[T]) (message.Message[T], bool) {
 	e := k.get(meta.Key)
 	switch w, waits := e.waits[meta.ID]; {
 	case waits && w.stored, e.running > 0 && k.isTaken(meta.Key, meta.ID):
-		// A redelivery: it was handed over, and not acknowledged (laws D1, D2).
+		// A redelivery: it was handed over, and not acknowledged (laws D1, D2). Another message with its id looks the same.
 		k.mu.Unlock()
+		k.logger.Warn("weir: a message is taken for a redelivery, because a message with its id waits in a layer or is in flight: "+
+			"it is acknowledged without a call", "id", meta.ID, "key", meta.Key)
 		m.Ack()
 		return m, false
 	case e.running > 0: // also while it is handed over: if that fails, it comes again before this one
@@ -433,7 +436,7 @@ func (k *keys[T]) foreign(key string, g grant) {
 	extended := before.position == g.position && before.fence == g.fence && !before.until.IsZero() && before.until.Before(g.until)
 	if extended && !k.warned {
 		k.warned = true
-		slog.Warn("ladder: another worker has messages of the same queue: the order of keys holds for the messages of one process",
+		k.logger.Warn("ladder: another worker has messages of the same queue: the order of keys holds for the messages of one process",
 			"queue", k.blocked, "key", key)
 	}
 }

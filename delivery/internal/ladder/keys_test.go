@@ -792,3 +792,25 @@ func TestTheQueuesOwnMessagesThatAKilledWorkerHad(t *testing.T) {
 		require.NoError(t, source.Close(t.Context()))
 	})
 }
+
+// A message that is taken for a redelivery, since its id waits in a layer, is not dropped in silence: it may be another one.
+func TestAMessageThatIsTakenForARedelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		c := blocking(memory)
+		var log bytes.Buffer
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		l := build(t, c)
+		j := &journal{from: []string{"a1"}, acked: map[string]bool{}}
+		source := l.Source(j)
+		take(t, l, one(t, source))
+		require.Empty(t, log.String())
+		j.acked["a1"] = false
+		j.give("a1")
+		require.Equal(t, 2, one(t, source).Meta().Visit)
+		require.True(t, j.acked["a1"])
+		require.NoError(t, source.Close(t.Context()))
+		require.Contains(t, log.String(), "level=WARN")
+		require.Contains(t, log.String(), "id=a1")
+	})
+}
