@@ -311,14 +311,7 @@ func (r *replay[T]) add(v verdict) {
 		r.left--
 	}
 	r.mu.Unlock()
-	r.wakeUp()
-}
-
-func (r *replay[T]) wakeUp() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	verdicts.Wake(r.wake)
 }
 
 func (r *replay[T]) fail(err error) {

@@ -144,8 +144,10 @@ func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) e
 	}
 	listening, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
-	beside.Go(func() { leases.Listen(listening, s, c.Queue, c.Clock, c.Logger, func(bool) { r.notify() }) }) // ends with Relay
-	if j, err := jobs.New(s, jobs.Config{Clock: c.Clock, Logger: c.Logger}); err == nil {                    // else it keeps none
+	beside.Go(func() {
+		leases.Listen(listening, s, c.Queue, c.Clock, c.Logger, func(bool) { verdicts.Wake(r.notified) })
+	}) // ends with Relay
+	if j, err := jobs.New(s, jobs.Config{Clock: c.Clock, Logger: c.Logger}); err == nil { // else it keeps none
 		beside.Go(func() { j.Work(listening, r.about, nil) }) // the same
 	}
 	defer func() {
@@ -523,13 +525,6 @@ func (r *relay) claim(ctx context.Context, entries []store.Entry) (leased []stor
 		return nil, err
 	}
 	return append(claimed, leased...), nil
-}
-
-func (r *relay) notify() {
-	select {
-	case r.notified <- struct{}{}:
-	default:
-	}
 }
 
 // idle waits for a notification, at most for d, and returns whether there was one.

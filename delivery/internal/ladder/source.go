@@ -17,6 +17,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/verdicts"
 	"github.com/weirflow/weir/message"
 )
 
@@ -46,7 +47,7 @@ func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 	s := &source[T]{ladder: l, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
 	if l.c.Blocked != "" {
 		s.keys = newKeys[T](l.c)
-		s.keys.wake = []func(){func() { wake(s.settled) }}
+		s.keys.wake = []func(){func() { verdicts.Wake(s.settled) }}
 		if !l.keys.CompareAndSwap(nil, s.keys) {
 			panic("ladder: Source: the ladder has a source that is not closed, and with Blocked the order of a key holds for one source")
 		}
@@ -431,7 +432,7 @@ func (s *source[T]) counted(in *input[T], m message.Message[T]) message.Message[
 		m.Settle(v)
 		in.flying.Add(-1)
 		s.flying.Add(-1)
-		wake(s.settled)
+		verdicts.Wake(s.settled)
 	})
 }
 
@@ -500,12 +501,4 @@ func (s *source[T]) Close(ctx context.Context) error {
 		s.ladder.keys.CompareAndSwap(s.keys, nil)
 	}
 	return errors.Join(errs...)
-}
-
-// wake sends to a channel with room for one.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
