@@ -205,6 +205,7 @@ func purge(b *storeBench) {
 	b.must(len(b.list("other", store.Filter{}, everything)) == 12, "Purge has removed from another queue")
 }
 
+// Law W2: a Claim counts the leases that have ended, too.
 func claim(b *storeBench) {
 	i := b.inspector()
 	dozen(b, "q")
@@ -227,6 +228,9 @@ func claim(b *storeBench) {
 	again, err := i.Claim(b.ctx, "q", store.Filter{Reason: "REASON_1"}, everything, b.units(5))
 	b.ok(err, "Claim")
 	b.must(slices.Equal(ids(again), []string{"1", "5", "7", "9", "11"}), "after the leases Claim returned %v", ids(again))
+	for i, want := range []int{1, 0, 1, 1, 0} { // 5 was given back, and 11 is new
+		b.must(again[i].Lapses == want, "Claim returned %s with %d lapses in place of %d", again[i].Meta.ID, again[i].Lapses, want)
+	}
 	b.lost(b.Done(b.ctx, rest[0].Lease), "Done of one that was claimed again", rest[0].Lease)
 	_, err = i.Claim(b.ctx, "q", store.Filter{}, everything, 0)
 	b.must(err != nil, "a Claim without a lease is no error")

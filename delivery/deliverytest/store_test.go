@@ -252,6 +252,13 @@ func TestRunStoreFindsWhatIsWrong(t *testing.T) {
 			}
 			return next.Claim(bg, queue, f, p, lease)
 		}}, "inspector: claim"},
+		"Claim does not count leases that have ended": {wrong{claim: func(next store.Inspector, queue string, f store.Filter, p store.Page, lease time.Duration) ([]store.Leased, error) {
+			ls, err := next.Claim(bg, queue, f, p, lease)
+			for i := range ls {
+				ls[i].Lapses = 0
+			}
+			return ls, err
+		}}, "inspector: claim"},
 		"Move puts although the lease is lost": {wrong{move: func(next store.Inspector, moves []store.Move) error {
 			for _, m := range moves {
 				if err := next.Put(bg, m.Queue, m.Message); err != nil {

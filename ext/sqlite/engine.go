@@ -133,12 +133,11 @@ const putMessage = `INSERT INTO weir_messages (queue, at, due, arrived, visit, m
 // columns are those of a message, for scan.
 const columns = `position, fence, due, cause, meta, schema, payload`
 
-const takeDue = `UPDATE weir_messages SET at = $1, leased = $1, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)
-	WHERE position IN (SELECT position FROM (
-		SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (
-			SELECT position, coalesce(length(payload), 0) AS size FROM weir_messages WHERE queue = $2 AND at <= $3 ORDER BY at, position LIMIT $4
-		)) WHERE before < $5)
-	RETURNING ` + columns + `, lapses`
+// sized are the columns of what takeThese leases.
+const sized = `position, coalesce(length(payload), 0) AS size`
+
+// positionsDue are the oldest.
+const positionsDue = `SELECT ` + sized + ` FROM weir_messages WHERE queue = $2 AND at <= $3 AND $1 = '' ORDER BY at, position LIMIT $4`
 
 // A lease that is not lost: see leaseArgs.
 const ofLease = ` WHERE position = $1 AND queue = $2 AND fence = $3 AND leased IS NOT NULL`
@@ -189,14 +188,24 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 	if due, err := s.anyDue(ctx, queue); !due || err != nil {
 		return nil, err
 	}
-	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
-		// Law D3: what is due is decided here.
-		rows, err := tx.QueryContext(ctx, takeDue, nanos(now, lease), queue, nanos(now, 0), limit, storearg.MaxBytes)
-		taken, err = scanLeased(rows, err, queue)
-		return err
-	})
+	taken, err = s.takeThese(ctx, queue, positionsDue, "", limit, lease)
 	slices.SortFunc(taken, func(a, b store.Leased) int {
 		return cmp.Or(a.Meta.Due.Compare(b.Meta.Due), cmp.Compare(a.Position, b.Position))
+	})
+	return taken, err
+}
+
+// takeThese leases what a query chooses at the time of the transaction (law D3): of $1 in the queue $2, at $3, up to $4. The query names each of
+// them. It counts the leases that have ended (law W2).
+func (s *Engine) takeThese(ctx context.Context, queue, chosen, of string, limit int, lease time.Duration) (taken []store.Leased, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
+		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $5, leased = $5, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)
+			WHERE position IN (SELECT position FROM (
+				SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (`+chosen+`)
+			) WHERE before < $6) RETURNING `+columns+`, lapses`,
+			of, queue, nanos(now, 0), limit, nanos(now, lease), storearg.MaxBytes)
+		taken, err = scanLeased(rows, err, queue)
+		return err
 	})
 	return taken, err
 }

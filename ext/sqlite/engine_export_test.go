@@ -15,10 +15,12 @@ func SetStep(s *Engine, step func()) { s.step = step }
 // Page is the condition of List and Claim.
 var Page = page
 
-// Of TakeByKey.
-const (
+// What is leased, and of TakeByKey.
+var (
 	KeysInTurn      = keysInTurn
 	PositionsOfKeys = positionsOfKeys
+	PositionsDue    = positionsDue
+	PositionsFree   = positionsFree
 )
 
 // Stage puts messages in a transaction, as PutTx does.

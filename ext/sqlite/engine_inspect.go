@@ -67,7 +67,7 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 		var leased sql.NullInt64
 		rows, err := s.db.Reader().QueryContext(ctx, "SELECT "+columns+`, arrived, leased, at FROM weir_messages
 			WHERE position IN (SELECT position FROM (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (
-				SELECT position, coalesce(length(payload), 0) AS size FROM weir_messages`+where+order+`
+				SELECT `+sized+` FROM weir_messages`+where+order+`
 			)) WHERE before < `+storesql.Param(len(args)+1)+") ORDER BY position", append(args, storearg.MaxBytes)...)
 		return scan(rows, err, func(m store.Message, position, fence int64, _ error) {
 			e := store.Entry{Message: m, Position: position, Fence: uint64(fence), Arrived: time.Unix(0, arrived).UTC(), Held: at == never}
@@ -227,6 +227,10 @@ func (s *Engine) claimable(ctx context.Context, queue string, f *store.Filter, p
 	return positions, err
 }
 
+// positionsFree are those of $1 that are not leased. A + keeps SQLite from going through the queue.
+var positionsFree = `SELECT ` + sized + ` FROM weir_messages WHERE position IN (SELECT value FROM json_each($1)) AND +queue = $2
+	AND +at < ` + neverText + ` AND (leased IS NULL OR leased <= $3) ORDER BY position LIMIT $4`
+
 // claim leases those of the messages that are still there and not leased. Nothing that a filter asks for changes while a message is
 // in its queue.
 func (s *Engine) claim(ctx context.Context, queue string, positions []int64, lease time.Duration) (taken []store.Leased, err error) {
@@ -234,17 +238,7 @@ func (s *Engine) claim(ctx context.Context, queue string, positions []int64, lea
 	if err != nil {
 		return nil, err
 	}
-	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
-		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $1, leased = $1, fence = fence + 1
-			WHERE position IN (SELECT position FROM (
-				SELECT position, sum(coalesce(length(payload), 0)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) - coalesce(length(payload), 0) AS before
-				FROM weir_messages WHERE position IN (SELECT value FROM json_each($2)) AND queue = $3 AND at < `+neverText+` AND (leased IS NULL OR leased <= $4)
-			) WHERE before < $5) RETURNING `+columns+", lapses",
-			nanos(now, lease), string(chosen), queue, nanos(now, 0), storearg.MaxBytes)
-		taken, err = scanLeased(rows, err, queue)
-		return err
-	})
-	return taken, err
+	return s.takeThese(ctx, queue, positionsFree, string(chosen), len(positions), lease)
 }
 
 // Move implements [store.Inspector].

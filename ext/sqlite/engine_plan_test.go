@@ -26,7 +26,8 @@ func TestQueriesUseAnIndex(t *testing.T) {
 		args         []any
 	}{
 		{"SELECT EXISTS (SELECT 1 FROM weir_messages WHERE queue = $1 AND at <= $2)", "weir_messages_at (queue=? AND at<?)", []any{"q", 1}},
-		{"SELECT position FROM weir_messages WHERE queue = $1 AND at <= $2 ORDER BY at, position LIMIT 10", "weir_messages_at (queue=? AND at<?)", []any{"q", 1}},
+		{sqlite.PositionsDue, "weir_messages_at (queue=? AND at<?)", []any{"", "q", 1, 10}},
+		{sqlite.PositionsFree, "INTEGER PRIMARY KEY (rowid=?)", []any{"[1]", "q", 1, 1}},
 		{"SELECT position FROM weir_messages WHERE queue = $1 AND position > $2 AND position <= $3 ORDER BY position LIMIT 10", "weir_messages_queue (queue=? AND rowid>? AND rowid<?)", []any{"q", 1, 2}},
 		{"DELETE FROM weir_messages WHERE queue = $1 AND meta->>'id' IN ($2, $3)", "weir_messages_identity (queue=? AND <expr>=?)", []any{"q", "a", "b"}},
 		{"SELECT position FROM weir_messages" + byID, "weir_messages_identity (queue=? AND <expr>=?)", args},

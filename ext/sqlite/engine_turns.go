@@ -35,7 +35,7 @@ const positionsOfKeys = `SELECT m.position AS position, coalesce(length(payload)
 	ORDER BY keys.id`
 
 // positionsWithoutKey are those among the oldest.
-const positionsWithoutKey = `SELECT position, coalesce(length(payload), 0) AS size FROM (
+const positionsWithoutKey = `SELECT ` + sized + ` FROM (
 		SELECT position, payload, meta FROM weir_messages WHERE queue = $2 AND at <= $3 ORDER BY at, position LIMIT ` + storesql.OldestLooked + `
 	) WHERE meta->>'key' IS NULL AND $1 = '' LIMIT $4`
 
@@ -87,18 +87,4 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limi
 	}
 	taken, err = s.takeThese(ctx, queue, positionsOfKeys, string(keys), min(t.Each, limit/len(turns.Keys)), lease)
 	return taken, turns.Next, err
-}
-
-// takeThese leases what a query chooses, which is due by the time of the transaction (law D3).
-func (s *Engine) takeThese(ctx context.Context, queue, chosen, keys string, each int, lease time.Duration) (taken []store.Leased, err error) {
-	err = s.write(ctx, func(ctx context.Context, tx *Tx, now time.Time) error {
-		rows, err := tx.QueryContext(ctx, `UPDATE weir_messages SET at = $5, leased = $5, fence = fence + 1, lapses = lapses + (leased IS NOT NULL)
-			WHERE position IN (SELECT position FROM (
-				SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM (`+chosen+`)
-			) WHERE before < $6) RETURNING `+columns+`, lapses`,
-			keys, queue, nanos(now, 0), each, nanos(now, lease), storearg.MaxBytes)
-		taken, err = scanLeased(rows, err, queue)
-		return err
-	})
-	return taken, err
 }
