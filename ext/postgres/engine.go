@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -75,8 +74,7 @@ type Engine struct {
 
 	forgetAt atomic.Int64 // when old names of locks are looked for again
 
-	mu     sync.RWMutex // held for reading while a call may begin to write
-	closed bool
+	calls storesql.Calls
 }
 
 var (
@@ -176,15 +174,12 @@ func (s *Engine) Close() error {
 }
 
 func (s *Engine) close() {
-	s.mu.Lock()
-	again := s.closed
-	s.closed = true
-	s.mu.Unlock()
+	first := s.calls.Close()
 	s.hub.close()
 	s.puts.Wait()
 	s.settles.Wait()
 	s.news.wait()
-	if !again && s.owned {
+	if first && s.owned {
 		s.pool.Close()
 	}
 }
@@ -474,11 +469,10 @@ func (s *Engine) settleSame(ctx context.Context, q querier, batch []*settling) e
 
 // do runs f unless the store is closed or ctx has ended, and explains its error.
 func (s *Engine) do(ctx context.Context, f func() error) error {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if s.closed {
+	if !s.calls.Begin() {
 		return store.ErrClosed
 	}
+	defer s.calls.End()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

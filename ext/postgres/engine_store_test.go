@@ -283,3 +283,33 @@ func TestServerKilled(t *testing.T) {
 		require.True(t, done[id] || unknown[id], "%s was put and is gone, and no one has settled it", id)
 	}
 }
+
+// A transaction of the caller, which waits for a call or keeps one waiting, and Close waited for each other for ever.
+func TestCloseBesideATransactionThatPuts(t *testing.T) {
+	pool := connect(t, places(t)(t))
+	s := postgres.New(pool)
+	require.NoError(t, s.Migrate(t.Context()))
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // the test is over
+	closed := make(chan error, 1)
+	require.NoError(t, s.Update(t.Context(), func(ctx context.Context, _ store.Tx) error {
+		go func() { closed <- s.Close() }() // waits for Update
+		refused := make(chan error, 1)
+		go func() {
+			var err error
+			for i := 0; err == nil; i++ {
+				err = postgres.Stage(ctx, s, tx, "q", store.Message{Meta: message.Meta{ID: strconv.Itoa(i)}})
+			}
+			refused <- err
+		}()
+		select {
+		case err := <-refused:
+			require.ErrorIs(t, err, store.ErrClosed)
+		case <-time.After(10 * time.Second):
+			t.Error("a call hangs while Close waits")
+		}
+		return nil
+	}))
+	<-closed // an error if the machine is slow
+}

@@ -109,11 +109,10 @@ func (s *Engine) note(queue string, d dues) {
 	if d.now { // the hub gets the others from the database, as it does those of other processes
 		s.hub.wake(queue)
 	}
-	s.mu.RLock() // Close waits for what is sent
-	defer s.mu.RUnlock()
-	if s.closed {
+	if !s.calls.Begin() { // Close waits for what is sent
 		return
 	}
+	defer s.calls.End()
 	n := &s.news
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -12,7 +12,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -69,8 +68,7 @@ type Engine struct {
 
 	forgetAt atomic.Int64 // when old names of locks are looked for again
 
-	mu     sync.RWMutex // held for reading while a call may begin to write
-	closed bool
+	calls storesql.Calls
 }
 
 var _ store.Keeper = (*Engine)(nil)
@@ -112,12 +110,9 @@ func (s *Engine) DB() *DB { return s.db }
 
 // Close implements [store.Engine]. It waits for writes under way, and closes the database if [Open] has opened it.
 func (s *Engine) Close() error {
-	s.mu.Lock()
-	again := s.closed
-	s.closed = true
-	s.mu.Unlock()
+	first := s.calls.Close()
 	s.writes.Wait()
-	if again || !s.owned {
+	if !first || !s.owned {
 		return nil
 	}
 	return s.db.Close()
@@ -317,11 +312,10 @@ func (s *Engine) settle(ctx context.Context, leases []store.Lease,
 
 // read runs f unless the store is closed or ctx has ended, and explains its error.
 func (s *Engine) read(ctx context.Context, f func() error) error {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if s.closed {
+	if !s.calls.Begin() {
 		return store.ErrClosed
 	}
+	defer s.calls.End()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -156,3 +156,31 @@ func TestClockOfReadersGoesOnInTheNextRun(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, time.Unix(1061, 0).UTC(), entries[0].LeasedUntil)
 }
+
+// A transaction of the caller, which waits for a call or keeps one waiting, and Close waited for each other for ever.
+func TestCloseBesideATransactionThatPuts(t *testing.T) {
+	s := sqlite.New(open(t, filepath.Join(t.TempDir(), "queues.db")))
+	tx, err := open(t, filepath.Join(t.TempDir(), "theirs.db")).Writer().BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	defer tx.Rollback() //nolint:errcheck // the test is over
+	closed := make(chan error, 1)
+	require.NoError(t, s.Update(t.Context(), func(ctx context.Context, _ store.Tx) error {
+		go func() { closed <- s.Close() }() // waits for Update
+		refused := make(chan error, 1)
+		go func() {
+			var err error
+			for i := 0; err == nil; i++ {
+				err = sqlite.Stage(ctx, s, tx, "q", store.Message{Meta: message.Meta{ID: strconv.Itoa(i)}})
+			}
+			refused <- err
+		}()
+		select {
+		case err := <-refused:
+			require.ErrorIs(t, err, store.ErrClosed)
+		case <-time.After(10 * time.Second):
+			t.Error("a call hangs while Close waits")
+		}
+		return nil
+	}))
+	require.NoError(t, <-closed)
+}

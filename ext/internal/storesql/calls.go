@@ -1,0 +1,34 @@
+package storesql
+
+import "sync"
+
+// Calls are those of a store that are under way. No lock is held meanwhile: a call may begin within another one while Close waits.
+type Calls struct {
+	mu     sync.Mutex
+	closed bool
+	inside sync.WaitGroup
+}
+
+// Begin reports whether a call may begin, which ends with End.
+func (c *Calls) Begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.inside.Add(1)
+	return true
+}
+
+// End ends a call.
+func (c *Calls) End() { c.inside.Done() }
+
+// Close lets no more calls begin, waits for the others, and reports whether it is the first.
+func (c *Calls) Close() (first bool) {
+	c.mu.Lock()
+	first = !c.closed
+	c.closed = true
+	c.mu.Unlock()
+	c.inside.Wait()
+	return first
+}
