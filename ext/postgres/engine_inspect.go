@@ -201,7 +201,7 @@ func (s *Engine) Move(ctx context.Context, moves ...store.Move) error {
 	}
 	err := s.do(ctx, func() error {
 		return retry(func() error {
-			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			return pgx.BeginTxFunc(ctx, s.pool, patient, func(tx pgx.Tx) error {
 				if err := s.settleSame(ctx, tx, []*settling{call}); err != nil {
 					return err
 				}

@@ -4,9 +4,11 @@ package postgres_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -60,11 +62,11 @@ func TestHeartbeatsOfAnIdleWorker(t *testing.T) {
 	time.Sleep(within)
 	transactions, open := 0, false
 	for _, sql := range traced.since(before) {
-		switch sql {
-		case "begin":
+		switch {
+		case strings.HasPrefix(sql, "begin"):
 			open = true
 			transactions++
-		case "commit":
+		case sql == "commit":
 			open = false
 		default:
 			if !open {
@@ -93,4 +95,40 @@ func TestKilledJobs(t *testing.T) { jobkill.Run(t, places(t)(t), openForJobs) }
 
 func openForJobs(ctx context.Context, url string) (store.Keeper, error) {
 	return postgres.Open(ctx, url, postgres.Config{Logger: quiet})
+}
+
+// patience asks a connection how long the server waits for it, at the second statement of a transaction.
+type patience struct {
+	statements
+	armed bool
+	found string
+}
+
+func (p *patience) TraceQueryStart(ctx context.Context, conn *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	if p.armed {
+		p.armed = false
+		if err := conn.QueryRow(ctx, "SHOW idle_in_transaction_session_timeout").Scan(&p.found); err != nil {
+			p.found = err.Error()
+		}
+	}
+	return ctx
+}
+
+// A process that was frozen in a transaction kept the rows that it had changed for hours.
+func TestTheServerWaitsHalfAMinuteForAnUpdate(t *testing.T) {
+	config, err := pgxpool.ParseConfig(places(t)(t))
+	require.NoError(t, err)
+	var p patience
+	config.ConnConfig.Tracer = &p
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	s := postgres.New(pool)
+	require.NoError(t, s.Migrate(t.Context()))
+	require.NoError(t, s.Update(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		p.armed = true
+		_, err := tx.Records(ctx, "job", "", 1)
+		return err
+	}))
+	require.Equal(t, "30s", p.found)
 }

@@ -35,13 +35,16 @@ func records(ctx context.Context, q querier, kind, after string, limit int) ([]s
 	})
 }
 
+// patient begins a transaction of several round trips. The server ends that of a process that is frozen, whose rows others wait for.
+var patient = pgx.TxOptions{BeginQuery: "begin; set local idle_in_transaction_session_timeout = '30s'"}
+
 // Update implements [store.Keeper].
 func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {
 	var woken map[string]dues
 	err := s.do(ctx, func() error {
 		return retry(func() error {
 			woken = map[string]dues{}
-			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			return pgx.BeginTxFunc(ctx, s.pool, patient, func(tx pgx.Tx) error {
 				t := &keeperTx{s: s, tx: tx, woken: woken}
 				s.step()
 				if err := tx.QueryRow(ctx, "SELECT "+s.now).Scan(&t.now); err != nil {

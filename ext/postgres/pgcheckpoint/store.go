@@ -64,9 +64,11 @@ func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (check
 		return nil, err
 	}
 	var opened int64
-	err := s.Pool.QueryRow(ctx, `INSERT INTO weir_pipelines AS p (name, epoch, opened, newest) VALUES ($1, $2::text::numeric, 1, 0)
-		ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, opened = p.opened + 1
-		WHERE p.epoch <= excluded.epoch RETURNING opened`, pipeline, number(epoch)).Scan(&opened)
+	err := pgx.BeginTxFunc(ctx, s.Pool, begin, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `INSERT INTO weir_pipelines AS p (name, epoch, opened, newest) VALUES ($1, $2::text::numeric, 1, 0)
+			ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, opened = p.opened + 1
+			WHERE p.epoch <= excluded.epoch RETURNING opened`, pipeline, number(epoch)).Scan(&opened)
+	})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, fmt.Errorf("pgcheckpoint: %q was opened for a higher epoch than %d: %w", pipeline, epoch, checkpoint.ErrFenced)
@@ -89,6 +91,10 @@ type store struct {
 	closed bool
 }
 
+// begin is for any default isolation of the database: a Save and an Open that have waited for each other succeed, or are fenced. The server ends the transaction
+// of a process that is frozen, which the next owner waits for. A large checkpoint takes long to arrive, which counts as idle.
+var begin = pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local idle_in_transaction_session_timeout = '60s'"}
+
 // do calls f in a transaction in which the store has the pipeline, with the number of its newest checkpoint.
 func (s *store) do(ctx context.Context, doing, lock string, f func(tx pgx.Tx, newest uint64) error) error {
 	s.mu.RLock()
@@ -99,15 +105,13 @@ func (s *store) do(ctx context.Context, doing, lock string, f func(tx pgx.Tx, ne
 	if ctx.Err() != nil {
 		return fmt.Errorf("pgcheckpoint: %s: %w", doing, context.Cause(ctx))
 	}
-	var plain error // of f, which explains itself
-	err := pgx.BeginFunc(ctx, s.Pool, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, s.Pool, begin, func(tx pgx.Tx) error {
 		var opened int64
 		var newest string
 		err := tx.QueryRow(ctx, "SELECT opened, newest::text FROM weir_pipelines WHERE name = $1"+lock, s.pipeline).Scan(&opened, &newest)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows) || err == nil && opened != s.opened:
-			plain = fmt.Errorf("pgcheckpoint: %q: %w", s.pipeline, checkpoint.ErrFenced)
-			return plain
+			return fmt.Errorf("pgcheckpoint: %q: %w", s.pipeline, checkpoint.ErrFenced)
 		case err != nil:
 			return err
 		}
@@ -117,10 +121,7 @@ func (s *store) do(ctx context.Context, doing, lock string, f func(tx pgx.Tx, ne
 		}
 		return f(tx, n)
 	})
-	if plain != nil {
-		return plain
-	}
-	if _, wrong := errors.AsType[*checkpoint.NumberError](err); err == nil || wrong || errors.Is(err, checkpoint.ErrNotFound) {
+	if _, wrong := errors.AsType[*checkpoint.NumberError](err); err == nil || wrong || errors.Is(err, checkpoint.ErrNotFound) || errors.Is(err, checkpoint.ErrFenced) {
 		return err
 	}
 	return fmt.Errorf("pgcheckpoint: %q: %s: %w", s.pipeline, doing, explain(err))

@@ -5,6 +5,7 @@ package pgcheckpoint_test
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -158,14 +159,45 @@ func (w *within) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBa
 	return ctx
 }
 
+// patience asks a connection how long the server waits for it, in the midst of a Save.
+type patience struct {
+	failing
+	found string
+}
+
+func (p *patience) TraceBatchStart(ctx context.Context, conn *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	if err := conn.QueryRow(ctx, "SHOW idle_in_transaction_session_timeout").Scan(&p.found); err != nil {
+		p.found = err.Error()
+	}
+	return ctx
+}
+
+// A process that was frozen during a Save kept the next owner of its pipeline waiting for hours.
+func TestTheServerWaitsAMinuteForASave(t *testing.T) {
+	var p patience
+	stores := &pgcheckpoint.Stores{Pool: connect(t, pgtest.Start(t).URL(), &p)}
+	require.NoError(t, stores.Migrate(t.Context()))
+	s, err := stores.Open(t.Context(), "p", 1)
+	require.NoError(t, err)
+	require.NoError(t, s.Save(t.Context(), &checkpoint.Snapshot{ID: 1, States: map[string]participant.State{"a": {{1}}}}))
+	require.Equal(t, "1min", p.found)
+}
+
 // Law P1: a store that is opened during a Save waits for it, and has its checkpoint; or the Save fails.
 func TestOpenDuringSave(t *testing.T) {
+	for _, isolation := range []string{"read committed", "repeatable read"} {
+		t.Run(isolation, func(t *testing.T) { testOpenDuringSave(t, isolation) })
+	}
+}
+
+func testOpenDuringSave(t *testing.T, isolation string) {
 	server := pgtest.Start(t)
-	plain := connect(t, server.URL(), nil)
+	url := server.URL() + "&default_transaction_isolation=" + url.PathEscape(isolation)
+	plain := connect(t, url, nil)
 	require.NoError(t, (&pgcheckpoint.Stores{Pool: plain}).Migrate(t.Context()))
 	hook := &within{}
 	ctx := t.Context()
-	before, err := (&pgcheckpoint.Stores{Pool: connect(t, server.URL(), hook)}).Open(ctx, "p", 1)
+	before, err := (&pgcheckpoint.Stores{Pool: connect(t, url, hook)}).Open(ctx, "p", 1)
 	require.NoError(t, err)
 	snapshot := &checkpoint.Snapshot{ID: 1, States: map[string]participant.State{"a": {{1}}}}
 	found := make(chan []checkpoint.Entry, 1)

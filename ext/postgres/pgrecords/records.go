@@ -92,8 +92,6 @@ ON CONFLICT DO NOTHING`
 	clientSQL = `INSERT INTO weir_clients (scope, client, mark, heard_at, phase_at) VALUES ($1, $2, 0, $3, $3) ON CONFLICT DO NOTHING`
 
 	lockAloneSQL = `SELECT pg_advisory_xact_lock($1)`
-	patienceSQL  = `SET LOCAL lock_timeout = '100ms'`
-	impatientSQL = `SET LOCAL lock_timeout = '1ms'`
 
 	// Those that are not locked are not silent: they are storing an answer, or marking.
 	tryLockAloneSQL = `SELECT id FROM unnest($1::bigint[], $2::bigint[]) AS u (id, lock) WHERE pg_try_advisory_xact_lock(lock)`
@@ -160,6 +158,17 @@ WHERE c.id = n.id RETURNING c.id, c.phase, c.mark`
 	dropSQL = `DELETE FROM weir_clients c WHERE c.id = ANY ($1) AND c.heard_at < $2
 AND NOT EXISTS (SELECT FROM weir_answers WHERE client_id = c.id)`
 )
+
+var (
+	patient   = beginning("100ms")
+	impatient = beginning("1ms")
+)
+
+// beginning begins a transaction that waits for a lock for so long. Each of its statements has a snapshot of its own, whatever the database's
+// default is: one from before a lock lacks what was stored meanwhile (law X1). The server ends that of a process that is frozen.
+func beginning(lockTimeout string) pgx.TxOptions {
+	return pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local lock_timeout = '" + lockTimeout + "'; set local idle_in_transaction_session_timeout = '30s'"}
+}
 
 // querier is what find needs: a pool or a transaction.
 type querier interface {
@@ -297,9 +306,13 @@ func (r *Records) acknowledge(ctx context.Context, marks []exactlyonce.Request) 
 	tries := maxMarkTries
 	for _, m := range marks {
 		// A transaction each: one that has put for a client and stays open holds up no mark of others.
-		id, err := r.mark(ctx, m, tries > 0)
+		begin := patient
+		if tries == 0 {
+			begin = impatient
+		}
+		id, err := r.mark(ctx, m, begin)
 		for ; tries > 0 && ctx.Err() == nil && sqlState(err) == lockNotAvailable; tries-- {
-			id, err = r.mark(ctx, m, true)
+			id, err = r.mark(ctx, m, patient)
 		}
 		if sqlState(err) == lockNotAvailable {
 			held = fmt.Errorf("a transaction that has put for client %s of scope %q stays open: %w", m.Client, m.Scope, err)
@@ -330,15 +343,8 @@ func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) err
 }
 
 // mark raises one mark. While it waits for its lock, requests of the client wait, too: so it gives up after 100 ms, or at once.
-func (r *Records) mark(ctx context.Context, m exactlyonce.Request, patient bool) (id int64, err error) {
-	err = pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
-		timeout := patienceSQL
-		if !patient {
-			timeout = impatientSQL
-		}
-		if _, err := tx.Exec(ctx, timeout); err != nil {
-			return err
-		}
+func (r *Records) mark(ctx context.Context, m exactlyonce.Request, begin pgx.TxOptions) (id int64, err error) {
+	err = pgx.BeginTxFunc(ctx, r.pool, begin, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockAloneSQL, lockOf(m.Scope, m.Client)); err != nil {
 			return err
 		}
@@ -478,12 +484,7 @@ func collectIDs(rows pgx.Rows, err error) ([]int64, error) {
 
 // briefly runs a transaction that waits for no lock for long. If it is not done, what it would change is for a later collection.
 func (r *Records) briefly(ctx context.Context, work func(tx pgx.Tx) error) (done bool, err error) {
-	err = pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, patienceSQL); err != nil {
-			return err
-		}
-		return work(tx)
-	})
+	err = pgx.BeginTxFunc(ctx, r.pool, patient, work)
 	if sqlState(err) == lockNotAvailable {
 		return false, nil
 	}

@@ -56,6 +56,7 @@ func TestRecords(t *testing.T) {
 		"NotMigrated":        testNotMigrated,
 		"Format":             testFormat,
 		"BesideQueues":       testBesideQueues,
+		"OwnIsolation":       testOwnIsolation,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, server) })
 	}
@@ -204,6 +205,43 @@ func testMarkWaitsPatiently(t *testing.T, server *pgtest.Server) {
 	state, _, err := exactlyoncetest.StateOf(r.Find(t.Context(), request(client, 1, 2)))
 	require.NoError(t, err)
 	assert.Equal(t, "stale", state)
+}
+
+// settings asks what holds in the transactions that lock a client.
+type settings struct{ found []string }
+
+func (s *settings) TraceQueryStart(ctx context.Context, conn *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(d.SQL, "advisory_xact_lock(") {
+		var found string
+		err := conn.QueryRow(ctx, `SELECT current_setting('transaction_isolation') || ', ' || current_setting('lock_timeout') || ', ' ||
+			current_setting('idle_in_transaction_session_timeout')`).Scan(&found)
+		s.found = append(s.found, fmt.Sprint(found, err))
+	}
+	return ctx
+}
+
+func (*settings) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// Law X1: a snapshot that is older than the lock of a client does not see the answer that was stored last, whatever the database's default is.
+func testOwnIsolation(t *testing.T, server *pgtest.Server) {
+	var s settings
+	pool := connect(t, database(t, server)+"&default_transaction_isolation=repeatable%20read", func(c *pgxpool.Config) { c.ConnConfig.Tracer = &s })
+	mock := clock.NewMock()
+	mock.Set(time.Unix(1_000_000_000, 0))
+	r := openBy(t, pool, mock)
+	s.found = nil // of the migration
+	client := exactlyonce.NewClient()
+	_, err := r.Run(t.Context(), request(client, 1, 1), func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil })
+	require.NoError(t, err)
+	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: 2}}}))
+	mock.Add(48 * time.Hour)
+	_, clients, err := r.Collect(t.Context(), mock.Now().Add(-10*time.Minute), mock.Now().Add(-time.Hour))
+	require.NoError(t, err)
+	require.Equal(t, 1, clients)
+	require.Greater(t, len(s.found), 1)
+	for _, found := range s.found {
+		require.Equal(t, "read committed, 100ms, 30s<nil>", found)
+	}
 }
 
 // A transaction that has put and stays open, since its process is frozen, holds up the marks of its clients for a moment, and no
