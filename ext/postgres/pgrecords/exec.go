@@ -211,7 +211,7 @@ func (r *Records) settleKnown(ctx context.Context, calls []*call) []*call {
 	results := r.pool.SendBatch(ctx, batch)
 	fresh := make([]*call, 0, len(calls))
 	for _, c := range calls {
-		_, answer, found, err := scanFound(results.QueryRow(), c.req)
+		answer, found, err := scanFound(results.QueryRow(), c.req)
 		switch {
 		case err != nil:
 		case found:

@@ -180,29 +180,28 @@ func (r *Records) Find(ctx context.Context, req exactlyonce.Request) (answer []b
 	if err := req.Validate(); err != nil {
 		return nil, false, err
 	}
-	_, answer, found, err = find(ctx, r.pool, req)
+	answer, found, err = find(ctx, r.pool, req)
 	if err != nil {
 		return nil, false, describe("find", req, err)
 	}
 	return answer, found, nil
 }
 
-// find also reports whether the client is known.
-func find(ctx context.Context, q querier, req exactlyonce.Request) (known bool, answer []byte, found bool, err error) {
+func find(ctx context.Context, q querier, req exactlyonce.Request) (answer []byte, found bool, err error) {
 	return scanFound(q.QueryRow(ctx, findSQL, req.Scope, uuid(req.Client), req.Sequence, req.Step), req)
 }
 
 // scanFound reads the row of findSQL.
-func scanFound(row pgx.Row, req exactlyonce.Request) (known bool, answer []byte, found bool, err error) {
+func scanFound(row pgx.Row, req exactlyonce.Request) (answer []byte, found bool, err error) {
 	var f recordsql.Found
 	err = row.Scan(&f.Mark, &f.Present, &f.Fingerprint, &f.Answered, &f.Answer)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil, false, nil
+		return nil, false, nil
 	}
 	if err == nil {
 		answer, found, err = f.Find(&req)
 	}
-	return true, answer, found, err
+	return answer, found, err
 }
 
 // Put implements exactlyonce.Store.
@@ -239,13 +238,13 @@ func (r *Records) put(ctx context.Context, tx pgx.Tx, req exactlyonce.Request, a
 		if n == 1 {
 			return nil
 		}
-		known, _, found, err := find(ctx, tx, req)
+		_, found, err := find(ctx, tx, req)
 		switch {
 		case err != nil:
 			return err
 		case found:
 			return exactlyonce.ErrInProgress
-		case known || created:
+		case created:
 			return errors.New("the record was not stored")
 		}
 		if _, err := tx.Exec(ctx, clientSQL, req.Scope, uuid(req.Client), now); err != nil {

@@ -57,6 +57,7 @@ func TestRecords(t *testing.T) {
 		"Format":             testFormat,
 		"BesideQueues":       testBesideQueues,
 		"OwnIsolation":       testOwnIsolation,
+		"NewClientOfTwo":     testNewClientOfTwo,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, server) })
 	}
@@ -242,6 +243,34 @@ func testOwnIsolation(t *testing.T, server *pgtest.Server) {
 	for _, found := range s.found {
 		require.Equal(t, "read committed, 100ms, 30s<nil>", found)
 	}
+}
+
+// beforeFind calls a function once, before a record is looked for.
+type beforeFind struct{ do func() }
+
+func (b *beforeFind) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	if do := b.do; do != nil && strings.Contains(d.SQL, "LEFT JOIN weir_answers") {
+		b.do = nil
+		do()
+	}
+	return ctx
+}
+
+func (*beforeFind) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// Regression: of two transactions that put for a new client, the second one failed if the first one had committed meanwhile.
+func testNewClientOfTwo(t *testing.T, server *pgtest.Server) {
+	url := database(t, server)
+	var b beforeFind
+	r, other := open(t, connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &b })), open(t, connect(t, url))
+	client := exactlyonce.NewClient()
+	nothing := func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil }
+	b.do = func() {
+		_, err := other.Run(t.Context(), request(client, 1, 1), nothing)
+		require.NoError(t, err)
+	}
+	_, err := r.Run(t.Context(), request(client, 2, 1), nothing)
+	require.NoError(t, err)
 }
 
 // A transaction that has put and stays open, since its process is frozen, holds up the marks of its clients for a moment, and no
