@@ -18,6 +18,7 @@ import (
 )
 
 var dialect = storesql.Dialect{
+	Key:       keyOf,
 	HasReason: "meta->'reasons' ? %s",
 	HasError:  "strpos(meta->>'lastError', %s) > 0",
 	// What a filter compares with has microseconds, too: rounded up, both bounds choose the same.
@@ -30,14 +31,14 @@ var dialect = storesql.Dialect{
 }
 
 // where returns the condition of a page of a queue, and its order. Its parameters follow args: queue, After, Until, and those of the
-// filter. An expression keeps PostgreSQL from going through the queue where the filter has ids, for which there is an index.
+// filter. An expression keeps PostgreSQL from going through the queue where the filter has ids or a key, for which there is an index.
 func where(queue string, f *store.Filter, p store.Page, args ...any) (condition, order string, _ []any, err error) {
 	until := p.Until
 	if until == 0 {
 		until = math.MaxInt64
 	}
 	position := "position"
-	if len(f.IDs) > 0 {
+	if len(f.IDs) > 0 || f.Key != "" {
 		position = "position + 0"
 	}
 	n := len(args)
@@ -115,13 +116,14 @@ const purgeStep = 1000
 
 // Purge implements [store.Inspector]. It works in steps, since holders of leases would wait for a single statement that removes all.
 func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int, err error) {
-	condition, _, args, err := where(queue, &f, store.Page{})
+	condition, args, err := storesql.Where(dialect, &f, []any{queue, int64(0), int64(math.MaxInt64)})
 	if err != nil {
 		return 0, err
 	}
 	if len(f.IDs) > 0 { // few, and there is an index
-		return s.remove(ctx, condition, args)
+		return s.remove(ctx, "queue = $1 AND position + 0 > $2 AND position + 0 <= $3"+condition, args)
 	}
+	condition = "queue = $1 AND position > $2 AND position <= $3" + condition
 	var until int64
 	err = s.do(ctx, func() error {
 		return s.pool.QueryRow(ctx, "SELECT coalesce(max(position), 0) FROM weir_messages WHERE queue = $1", queue).Scan(&until)
@@ -139,7 +141,7 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 				ORDER BY position LIMIT 1 OFFSET $4`, queue, after, until, purgeStep-1)
 		})
 		if err == nil {
-			args[1], args[2] = after, last // as where has made them
+			args[1], args[2] = after, last
 			var removed int
 			removed, err = s.remove(ctx, condition, args)
 			n += removed

@@ -134,6 +134,36 @@ func TestStatementsUseAnIndex(t *testing.T) {
 	check("Queues")
 }
 
+// To find the messages of a key takes no look at those of the others: a worker with an order of keys asks for each key that is freed.
+func TestAFilterOfAKeyUsesAnIndex(t *testing.T) {
+	pool, plans := explained(t, places(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	_, err := pool.Exec(t.Context(), `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta)
+		SELECT 'q', now, now, now, 0, 0, '', jsonb_build_object('id', n::text, 'key', 'k' || n)
+		FROM generate_series(1, 20000) AS n, (SELECT clock_timestamp() AS now) AS clock`)
+	require.NoError(t, err)
+	for round := range 2 {
+		if round == 1 {
+			_, err := pool.Exec(t.Context(), "ANALYZE weir_messages")
+			require.NoError(t, err)
+		}
+		for _, key := range []string{"k700", "none"} {
+			plans()
+			_, err := s.List(t.Context(), "q", store.Filter{Key: key}, store.Page{Max: 10})
+			require.NoError(t, err)
+			_, err = s.Count(t.Context(), "q", store.Filter{Key: key})
+			require.NoError(t, err)
+			_, err = s.Claim(t.Context(), "q", store.Filter{Key: key}, store.Page{Max: 10}, time.Minute)
+			require.NoError(t, err)
+			plan := plans()
+			require.Equal(t, 3, strings.Count(plan, "weir_messages_key"), plan)
+			require.NotContains(t, plan, "weir_messages_queue")
+			require.NotContains(t, plan, "Seq Scan on weir_messages")
+		}
+	}
+}
+
 // To find the keys whose turn it is takes no look at the messages of the others.
 func TestTurnsUseAnIndex(t *testing.T) {
 	pool, plans := explained(t, places(t)(t))

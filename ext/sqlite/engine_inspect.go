@@ -16,6 +16,7 @@ import (
 )
 
 var dialect = storesql.Dialect{
+	Key:       "meta->>'key'",
 	HasReason: "EXISTS (SELECT 1 FROM json_each(meta, '$.reasons') WHERE value = %s)",
 	HasError:  "instr(meta->>'lastError', %s) > 0",
 	Time:      func(t time.Time) any { return timeArg(t) },
@@ -34,14 +35,14 @@ func timeArg(t time.Time) int64 {
 }
 
 // page returns the condition of a page of a queue, and what follows conditions. A + keeps SQLite from going through the queue where the
-// filter has ids, for which there is an index.
+// filter has ids or a key, for which there is an index.
 func page(queue string, f *store.Filter, p store.Page) (where, order string, args []any, err error) {
 	until := p.Until
 	if until == 0 {
 		until = math.MaxInt64
 	}
 	position := "position"
-	if len(f.IDs) > 0 {
+	if len(f.IDs) > 0 || f.Key != "" {
 		position = "+position"
 	}
 	where, args, err = storesql.Where(dialect, f, []any{queue, p.After, until, p.Max})

@@ -15,6 +15,7 @@ import (
 
 // Dialect is what differs between the databases in a condition. %s stands for a parameter.
 type Dialect struct {
+	Key       string // the key, as its index has it
 	HasReason string // the column meta has the reason
 	HasError  string // its lastError contains the text
 	Time      func(time.Time) any
@@ -74,7 +75,7 @@ func Where(d Dialect, f *store.Filter, args []any) (string, []any, error) {
 		b.WriteString(" AND meta->>'id' IN (" + strings.Join(params, ", ") + ")")
 	}
 	for _, c := range []struct{ column, value string }{
-		{"meta->>'key'", f.Key},
+		{d.Key, f.Key},
 		{"meta->'origin'->>'source'", f.Source},
 		{"meta->>'provider'", f.Provider},
 	} {
