@@ -29,7 +29,8 @@
 // its client is silent. Then a single row is left of the client, for 24 times that silence.
 //
 // Put takes an advisory lock of the transaction, shared, whose number is a hash of scope and client; marks and the collection of a client take
-// it exclusively. So a transaction that stays open blocks marks of its client, not other requests. They give up after 2 s at most.
+// it exclusively. So a transaction that stays open blocks marks of its client, not other requests. They give up after 2 s at most. The first Put for
+// a client also adds its row: until that transaction ends, other requests of this client wait for it.
 //
 // # Cost
 //

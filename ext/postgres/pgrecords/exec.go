@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -19,9 +20,10 @@ import (
 )
 
 const (
-	maxShared  = 512   // calls that share a transaction
-	maxKnown   = 10000 // clients whose numbers are kept
-	maxRetries = 3     // of a transaction that others share, before each of its calls gets one of its own
+	maxShared  = 512                   // calls that share a transaction
+	maxKnown   = 10000                 // clients whose numbers are kept
+	heldWait   = 50 * time.Millisecond // until a call whose client is held comes again
+	maxRetries = 3                     // of a transaction that others share, before each of its calls gets one of its own
 )
 
 // Statement is an effect that [Records.Exec] runs.
@@ -80,20 +82,31 @@ func (r *Records) Exec(ctx context.Context, req exactlyonce.Request, s Statement
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	c := &call{ctx: ctx, req: req, statement: s}
-	turn := r.group.Add(c)
-	select {
-	case <-turn.Done():
-	case <-ctx.Done():
-		if !r.group.Withdraw(turn) {
-			r.leave(c)
+	for {
+		c := &call{ctx: ctx, req: req, statement: s}
+		turn := r.group.Add(c)
+		select {
+		case <-turn.Done():
+		case <-ctx.Done():
+			if !r.group.Withdraw(turn) {
+				r.leave(c)
+			}
+			return nil, describe("exec", req, context.Cause(ctx))
 		}
-		return nil, describe("exec", req, context.Cause(ctx))
+		switch {
+		case c.err == nil:
+			return c.answer, nil
+		case !errors.Is(c.err, errHeld):
+			return r.resolve(ctx, req, c.err)
+		}
+		again := r.clock.Timer(heldWait)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return nil, describe("exec", req, context.Cause(ctx))
+		}
 	}
-	if c.err == nil {
-		return c.answer, nil
-	}
-	return r.resolve(ctx, req, c.err)
 }
 
 // leave ends the batch of a call if all callers have left: none waits for a server that hangs.
@@ -153,7 +166,8 @@ func over(c *call) bool {
 
 // runDistinct runs calls of different requests until each has an answer or an error.
 func (r *Records) runDistinct(ctx context.Context, calls []*call) {
-	if err := r.lookUp(ctx, calls); err != nil {
+	calls, err := r.lookUp(ctx, calls)
+	if err != nil {
 		fail(calls, err)
 		return
 	}
@@ -173,7 +187,7 @@ shared:
 		case isViolation(err):
 			calls = r.settleKnown(ctx, calls)
 			clear(r.ids) // the database may be another one: restored, or a replica
-			if err := r.lookUp(ctx, calls); err != nil {
+			if calls, err = r.lookUp(ctx, calls); err != nil {
 				fail(calls, err)
 				return
 			}
@@ -242,8 +256,11 @@ func fail(calls []*call, err error) {
 	}
 }
 
-// lookUp sets the numbers of the clients, and adds those that are new to the table.
-func (r *Records) lookUp(ctx context.Context, calls []*call) error {
+// errHeld is the error of a call whose client is new, and in a transaction that stays open: those of other clients do not wait for that.
+var errHeld = errors.New("the client is held")
+
+// lookUp sets the numbers of the clients, and adds those that are new to the table. It returns the calls whose clients are not held.
+func (r *Records) lookUp(ctx context.Context, calls []*call) ([]*call, error) {
 	if len(r.ids) > maxKnown || r.ids == nil {
 		r.ids = map[clientKey]int64{}
 	}
@@ -259,13 +276,17 @@ func (r *Records) lookUp(ctx context.Context, calls []*call) error {
 	if len(scopes) > 0 {
 		if err := r.addClients(ctx, scopes, clients); err != nil {
 			clear(r.ids)
-			return err
+			return calls, err
 		}
 	}
-	for _, c := range calls {
-		c.client = r.ids[clientKey{c.req.Scope, c.req.Client}]
-	}
-	return nil
+	return slices.DeleteFunc(calls, func(c *call) bool {
+		key := clientKey{c.req.Scope, c.req.Client}
+		if c.client = r.ids[key]; c.client == 0 {
+			delete(r.ids, key)
+			c.err = errHeld
+		}
+		return c.client == 0
+	}), nil
 }
 
 func (r *Records) addClients(ctx context.Context, scopes []string, clients []pgtype.UUID) error {
@@ -273,7 +294,11 @@ func (r *Records) addClients(ctx context.Context, scopes []string, clients []pgt
 SELECT scope, client, 0, $3, $3 FROM unnest($1::text[], $2::uuid[]) AS n (scope, client) ORDER BY scope, client ON CONFLICT DO NOTHING`
 	const ids = `SELECT c.id, c.scope, c.client FROM weir_clients c
 JOIN unnest($1::text[], $2::uuid[]) AS n (scope, client) ON c.scope = n.scope AND c.client = n.client`
-	if _, err := r.pool.Exec(ctx, add, scopes, clients, r.clock.Now().UnixMicro()); err != nil {
+	err := pgx.BeginTxFunc(ctx, r.pool, impatient, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, add, scopes, clients, r.clock.Now().UnixMicro())
+		return err
+	})
+	if err != nil && sqlState(err) != lockNotAvailable {
 		return err
 	}
 	rows, err := r.pool.Query(ctx, ids, scopes, clients)

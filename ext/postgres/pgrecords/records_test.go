@@ -58,6 +58,7 @@ func TestRecords(t *testing.T) {
 		"BesideQueues":       testBesideQueues,
 		"OwnIsolation":       testOwnIsolation,
 		"NewClientOfTwo":     testNewClientOfTwo,
+		"ExecOfAHeldClient":  testExecOfAHeldClient,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, server) })
 	}
@@ -499,6 +500,47 @@ func testExec(t *testing.T, server *pgtest.Server) {
 }
 
 // In a shared transaction each call learns its own error, and the others are committed.
+// A transaction that has put for a new client, and stays open, holds up Exec of that client only.
+func testExecOfAHeldClient(t *testing.T, server *pgtest.Server) {
+	pool := connect(t, database(t, server))
+	r := open(t, pool)
+	held := exactlyonce.NewClient()
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background()) //nolint:errcheck // it is committed, or the test has failed
+	require.NoError(t, r.Put(t.Context(), tx, request(held, 1, 1), nil))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	type result struct {
+		answer []byte
+		err    error
+	}
+	of := make(chan result, 2)
+	for _, sequence := range []int64{1, 2} {
+		go func() {
+			answer, err := r.Exec(ctx, request(held, sequence, 1), pgrecords.Statement{SQL: add + " RETURNING name", Args: []any{"held"}, Answer: text})
+			of <- result{answer, err}
+		}()
+	}
+	require.Eventually(t, func() bool { // they wait
+		return server.Counts("SELECT 'waiting', count(*) FROM pg_locks WHERE NOT granted")["waiting"] > 0
+	}, 30*time.Second, time.Millisecond)
+	_, err = r.Exec(ctx, request(exactlyonce.NewClient(), 1, 1), pgrecords.Statement{SQL: add, Args: []any{"other"}})
+	require.NoError(t, err)
+	require.Empty(t, of)
+	require.NoError(t, tx.Commit(t.Context()))
+	var answers []string
+	for range 2 {
+		r := <-of
+		require.NoError(t, r.err)
+		answers = append(answers, string(r.answer))
+	}
+	require.ElementsMatch(t, []string{"", "held"}, answers, "the first one was completed by the transaction")
+	n, err := count(t.Context(), pool, "held")
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+}
+
 func testExecErrors(t *testing.T, server *pgtest.Server) {
 	url := database(t, server)
 	pool := connect(t, url)
