@@ -23,7 +23,8 @@
 // messages without a notification are up to 20 s late: messages put by a process that was killed within the next 10 ms, leased by a worker that
 // has died, inserted by another program, or in a queue whose name is longer than 7,000 bytes.
 //
-// While the connection cannot listen, as behind a pooler of transactions (PgBouncer), each source polls its queue every 100 ms, tries again
+// The engine sends the connection a notification when it begins. While it cannot listen or none arrives, as behind a pooler of transactions
+// (PgBouncer), each source polls its queue every 100 ms, tries again
 // each second, and logs a warning once a minute.
 //
 // # Tables

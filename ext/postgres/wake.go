@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"slices"
 	"strconv"
@@ -23,6 +24,7 @@ const (
 	coalesced = 10 * time.Millisecond // notices of a process are sent together
 	lookEvery = 20 * time.Second      // for what nobody has told, such as a process that died before it could
 	patience  = 10 * time.Second      // with a statement of the hub
+	probeWait = 2 * time.Second       // for a notification of one's own
 	maxQueue  = 7000                  // bytes of a queue's name in a payload; a longer one is found by looking
 )
 
@@ -311,7 +313,31 @@ func (s *Engine) listener(ctx context.Context) (*pgx.Conn, error) {
 		giveUp(conn)
 		return nil, err
 	}
+	if err := s.probe(ctx, conn); err != nil {
+		giveUp(conn)
+		return nil, err
+	}
 	return conn, nil
+}
+
+// probe finds that notifications arrive: behind a pooler of transactions LISTEN succeeds, and none ever comes. Those of others that come meanwhile
+// may be dropped, since the hub looks at all queues afterwards. The notification is sent by another connection: a pooler may give back one's own.
+func (s *Engine) probe(ctx context.Context, conn *pgx.Conn) error {
+	payload := "weir probe " + rand.Text()
+	if _, err := s.pool.Exec(ctx, "SELECT pg_notify($1, $2)", channelNow, payload); err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(ctx, probeWait)
+	defer stop()
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		switch {
+		case err != nil:
+			return fmt.Errorf("no notification arrived within %v, as behind a pooler of transactions: %w", probeWait, err)
+		case n.Payload == payload:
+			return nil
+		}
+	}
 }
 
 // giveUp closes a connection.

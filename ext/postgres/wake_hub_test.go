@@ -5,6 +5,8 @@ package postgres_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -165,6 +167,49 @@ func TestAConnectionThatCannotListen(t *testing.T) {
 	require.NoError(t, s.Close())
 	pool.Close()
 	require.Zero(t, open.Load())
+}
+
+// deaf is a connection that gets no notifications, as behind a pooler of transactions.
+type deaf struct {
+	net.Conn
+	rest bytes.Buffer
+}
+
+func (d *deaf) Read(b []byte) (int, error) {
+	for d.rest.Len() == 0 {
+		head := make([]byte, 5) // the kind, and the length of what follows the kind
+		if _, err := io.ReadFull(d.Conn, head); err != nil {
+			return 0, err
+		}
+		body := make([]byte, binary.BigEndian.Uint32(head[1:])-4)
+		if _, err := io.ReadFull(d.Conn, body); err != nil {
+			return 0, err
+		}
+		if head[0] != 'A' {
+			d.rest.Write(head)
+			d.rest.Write(body)
+		}
+	}
+	return d.rest.Read(b)
+}
+
+// Regression: behind a pooler of transactions a worker waited for notifications that never come, in place of polling with a warning.
+func TestAPoolerHidesNotifications(t *testing.T) {
+	c, err := pgxpool.ParseConfig(places(t)(t))
+	require.NoError(t, err)
+	c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		return &deaf{Conn: conn}, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), c)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	s := postgres.New(pool)
+	require.NoError(t, s.Migrate(t.Context()))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	require.ErrorContains(t, s.Wake(ctx, "q", func(bool) {}), "pooler")
+	require.NoError(t, s.Close())
 }
 
 // Regression: the connection that listens had the password of the start, where the pool asks for one each time.
