@@ -146,6 +146,7 @@ func New(pool *pgxpool.Pool, config ...Config) *Engine {
 	s := &Engine{pool: pool, now: "clock_timestamp()", step: func() {}, clock: clock.New()}
 	s.puts = group.NewTogether(maxBatch, third, s.putAll)
 	s.settles = group.NewTogether(maxBatch, third, s.settleAll)
+	s.news.closed = make(chan struct{})
 	return s
 }
 
@@ -178,8 +179,12 @@ func (s *Engine) close() {
 	s.hub.close()
 	s.puts.Wait()
 	s.settles.Wait()
-	s.news.wait()
-	if first && s.owned {
+	if !first {
+		s.news.sending.Wait()
+		return
+	}
+	s.news.close()
+	if s.owned {
 		s.pool.Close()
 	}
 }

@@ -101,10 +101,29 @@ func readNotice(channel, payload string) notice {
 type news struct {
 	mu      sync.Mutex
 	pending map[string]dues // by queue
+	running bool            // a goroutine sends
+
+	closed  chan struct{} // closed by Close
 	sending sync.WaitGroup
 }
 
-func (n *news) wait() { n.sending.Wait() }
+// close waits until what is pending was tried once more.
+func (n *news) close() {
+	close(n.closed)
+	n.sending.Wait()
+}
+
+// add adds notices to those that are pending. Called with mu held.
+func (n *news) add(queue string, d dues) {
+	if n.pending == nil {
+		n.pending = map[string]dues{}
+	}
+	all := n.pending[queue]
+	if all.now = all.now || d.now; d.later > 0 {
+		all.add(d.later)
+	}
+	n.pending[queue] = all
+}
 
 // note tells the sources of all processes when messages are due.
 func (s *Engine) note(queue string, d dues) {
@@ -118,32 +137,52 @@ func (s *Engine) note(queue string, d dues) {
 	n := &s.news
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	first := len(n.pending) == 0
-	if first {
-		n.pending = map[string]dues{}
+	n.add(queue, d)
+	if !n.running {
+		n.running = true
+		n.sending.Go(s.send) // ends when all was sent, or with Close
 	}
-	all := n.pending[queue]
-	if all.now = all.now || d.now; d.later > 0 {
-		all.add(d.later)
-	}
-	if n.pending[queue] = all; !first {
-		return // someone sends soon
-	}
-	timer := s.clock.Timer(coalesced)
-	n.sending.Go(func() { // ends after the wait and one statement
-		defer timer.Stop()
-		<-timer.C
-		s.send()
-	})
 }
 
-// send sends what is pending. What cannot be sent is found by looking.
+// send sends what is pending, until there is nothing. What cannot be sent is tried again, and at last found by looking.
 func (s *Engine) send() {
 	n := &s.news
-	n.mu.Lock()
-	pending := n.pending
-	n.pending = nil
-	n.mu.Unlock()
+	timer := s.clock.Timer(coalesced)
+	defer timer.Stop()
+	for pause, last := coalesced, false; ; timer.Reset(pause) {
+		select {
+		case <-timer.C:
+		case <-n.closed:
+			last = true
+		}
+		n.mu.Lock()
+		pending := n.pending
+		n.pending = nil
+		if n.running = len(pending) > 0; !n.running {
+			n.mu.Unlock()
+			return
+		}
+		n.mu.Unlock()
+		if s.notify(pending) == nil {
+			pause = coalesced
+			continue
+		}
+		if last {
+			return
+		}
+		pause = min(2*pause, time.Second)
+		n.mu.Lock()
+		for queue, d := range pending {
+			if d.later > 0 {
+				d.later = time.Microsecond // time has passed: others look when it is due
+			}
+			n.add(queue, d)
+		}
+		n.mu.Unlock()
+	}
+}
+
+func (s *Engine) notify(pending map[string]dues) error {
 	var channels, payloads []string
 	for queue, d := range pending {
 		for _, t := range d.notices(queue) {
@@ -152,7 +191,8 @@ func (s *Engine) send() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_, _ = s.pool.Exec(ctx, notify, channels, payloads)
+	_, err := s.pool.Exec(ctx, notify, channels, payloads)
+	return err
 }
 
 // hub wakes the sources of a process: one connection listens for all of them, and one statement finds what is due next. It runs while there
@@ -420,7 +460,7 @@ func (s *Engine) waken(ctx context.Context, notices <-chan notice, failed <-chan
 				h.wake(n.queue)
 				continue
 			}
-			at := s.clock.Now().Add(n.delay)
+			at := s.clock.Now().Add(max(n.delay, coalesced)) // many that are due soon cost one look
 			if before, ok := next[n.queue]; slices.Contains(names, n.queue) && (!ok || at.Before(before)) {
 				next[n.queue] = at
 			}

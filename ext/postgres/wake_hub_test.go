@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/postgres"
+	"github.com/weirflow/weir/message"
 )
 
 // woken returns what gets a value whenever an engine wakes a queue, and how Wake has ended. It does not wait.
@@ -167,6 +169,37 @@ func TestAConnectionThatCannotListen(t *testing.T) {
 	require.NoError(t, s.Close())
 	pool.Close()
 	require.Zero(t, open.Load())
+}
+
+// unsent makes statements that notify fail.
+type unsent struct{ tries atomic.Int32 }
+
+func (u *unsent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(d.SQL, "pg_notify") && u.tries.Add(1) < 3 {
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		return ended
+	}
+	return ctx
+}
+
+func (*unsent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// Regression: a notice that could not be sent was given up, so that the workers of other processes looked up to 20 s later.
+func TestNoticesAreSentAgain(t *testing.T) {
+	c, err := pgxpool.ParseConfig(places(t)(t))
+	require.NoError(t, err)
+	u := &unsent{}
+	c.ConnConfig.Tracer = u
+	pool, err := pgxpool.NewWithConfig(t.Context(), c)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	s := postgres.New(pool)
+	require.NoError(t, s.Migrate(t.Context()))
+	require.NoError(t, s.Put(t.Context(), "q", store.Message{Meta: message.Meta{ID: "a"}}))
+	require.Eventually(t, func() bool { return u.tries.Load() == 3 }, time.Minute, time.Millisecond)
+	require.NoError(t, s.Close())
+	require.EqualValues(t, 3, u.tries.Load())
 }
 
 // deaf is a connection that gets no notifications, as behind a pooler of transactions.
