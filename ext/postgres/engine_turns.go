@@ -39,11 +39,9 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limi
 	if err := errors.Join(storearg.Take(queue, limit, lease), storearg.Turn(t)); err != nil {
 		return nil, "", err
 	}
-	except := make([]string, len(t.Except))
-	for i, key := range t.Except {
-		if except[i], err = storesql.Escaped(key); err != nil {
-			return nil, "", err
-		}
+	except, err := storesql.EscapedAll(t.Except)
+	if err != nil {
+		return nil, "", err
 	}
 	after, begun := storearg.After(t)
 	err = s.do(ctx, func() error {

@@ -59,11 +59,15 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limi
 		if err != nil {
 			return err
 		}
-		except, err := storesql.EscapedAll(t.Except)
+		names, err := storesql.EscapedAll(t.Except)
 		if err != nil {
 			return err
 		}
-		rows, err := s.db.Reader().QueryContext(ctx, keysInTurn, after, queue, nanos(now, 0), limit, except)
+		except, err := json.Marshal(names)
+		if err != nil {
+			return err
+		}
+		rows, err := s.db.Reader().QueryContext(ctx, keysInTurn, after, queue, nanos(now, 0), limit, string(except))
 		if err != nil {
 			return err
 		}

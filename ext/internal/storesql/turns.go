@@ -1,10 +1,6 @@
 package storesql
 
-import (
-	"encoding/json"
-
-	"github.com/weirflow/weir/internal/storearg"
-)
+import "github.com/weirflow/weir/internal/storearg"
 
 // What [store.ByKey.TakeByKey] looks at in one statement, as texts.
 const (
@@ -36,15 +32,14 @@ func (t *Turns) Add(key *string, found int) {
 	t.last, t.found = key, found
 }
 
-// EscapedAll returns names as the column meta has them, as a list in JSON.
-func EscapedAll(names []string) (string, error) {
+// EscapedAll returns names as the column meta has them.
+func EscapedAll(names []string) ([]string, error) {
 	list := make([]string, len(names))
 	for i, name := range names {
 		var err error
 		if list[i], err = Escaped(name); err != nil {
-			return "", err
+			return nil, err
 		}
 	}
-	b, err := json.Marshal(list)
-	return string(b), err
+	return list, nil
 }
