@@ -22,7 +22,7 @@ type Function[K comparable, V any] struct {
 
 	hits, misses, shared, loads, loadErrors atomic.Int64
 
-	mu      sync.Mutex        // a leaf: no user code runs under it
+	mu      sync.Mutex            // a leaf: no user code runs under it
 	current map[K]*load[K, V]     // guarded by mu; the loads that more lookups may join
 	leaving map[K][]chan struct{} // guarded by mu; load.stored of those that were forgotten while they were put into the cache
 	running int                   // guarded by mu; loads that have not ended
