@@ -311,5 +311,5 @@ func TestCloseBesideATransactionThatPuts(t *testing.T) {
 		}
 		return nil
 	}))
-	<-closed // an error if the machine is slow
+	<-closed //nolint:errcheck // there is one if the machine is slow
 }

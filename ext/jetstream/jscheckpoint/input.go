@@ -321,8 +321,8 @@ func (in *input[T]) wait(ctx context.Context) error {
 			in.giveUp(ctx)
 			return pause(ctx)
 		case err != nil:
-			in.giveUp(ctx) // another one goes on at in.next
-			return nil
+			in.giveUp(ctx)
+			return nil //nolint:nilerr // another one goes on at in.next
 		case m == nil:
 			return ctx.Err()
 		}
