@@ -264,7 +264,8 @@ type look struct {
 	err      error
 }
 
-// hold notes a message, and returns it, unless it is a suspect: that waits until it can be alone.
+// hold notes a message, and returns it, unless it is a suspect: that waits until it can be alone. One that is in flight here has not killed
+// this process, and is returned to join it (law D2).
 func (f *foreign) hold(m arrival, known *look) (l store.Leased, suspect bool) {
 	at := known.at
 	seq := at.Sequence.Stream
@@ -275,13 +276,14 @@ func (f *foreign) hold(m arrival, known *look) (l store.Leased, suspect bool) {
 	l.Meta.Provider = cmp.Or(h.provider, l.Meta.Provider)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.held[seq] = h
 	if _, survived := f.givenBack[seq]; !survived {
 		l.Lapses = int(min(at.NumDelivered, math.MaxInt32)) / 2 // deliveries that were given back by others are counted as well
 	}
-	if suspect = l.Lapses > 0; suspect {
+	_, waits := f.suspects[seq]
+	if suspect = l.Lapses > 0 && (waits || f.held[seq] == nil); suspect {
 		f.suspects[seq] = l
 	}
+	f.held[seq] = h
 	return l, suspect
 }
 
@@ -294,7 +296,8 @@ func (f *foreign) noteGivenBack(seq uint64) {
 }
 
 // leasesOf returns the messages of leases that this process has; lost are the others. If it is to be before the end of a lease, one that has
-// ended is lost: another worker may have the message, and may have set a delay, which must hold (laws D3, P1).
+// ended is lost: another worker may have the message, and may have set a delay, which must hold (laws D3, P1). Else the lease may also be that
+// of an earlier delivery: the server acknowledges a message by its number (law D2).
 func (f *foreign) leasesOf(leases []store.Lease, beforeEnd bool) (hs []*theirs, seqs []uint64, kept, lost []store.Lease) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -302,12 +305,9 @@ func (f *foreign) leasesOf(leases []store.Lease, beforeEnd bool) (hs []*theirs, 
 	for _, l := range leases {
 		seq, err := strconv.ParseUint(l.Entry[strings.LastIndexByte(l.Entry, '/')+1:], 10, 64)
 		h := f.held[seq]
-		if err != nil || h == nil || h.fence != l.Fence {
+		ended := beforeEnd && h != nil && (h.fence != l.Fence || now.Sub(h.leased) >= f.lease) // its acknowledgement still counts
+		if err != nil || h == nil || h.fence < l.Fence || ended {
 			lost = append(lost, l)
-			continue
-		}
-		if beforeEnd && now.Sub(h.leased) >= f.lease {
-			lost = append(lost, l) // its acknowledgement still counts
 			continue
 		}
 		hs, seqs, kept = append(hs, h), append(seqs, seq), append(kept, l)
@@ -394,9 +394,7 @@ func (f *foreign) settle(ctx context.Context, hs []*theirs, seqs []uint64, answe
 		return err
 	}
 	for i, seq := range seqs {
-		if f.held[seq] == hs[i] {
-			delete(f.held, seq)
-		}
+		delete(f.held, seq) // also a later delivery
 		delete(f.givenBack, seq)
 		delete(f.suspects, seq)
 		if choice := hs[i].choice; choice != 0 {
@@ -482,11 +480,13 @@ func (f *foreign) release(ctx context.Context, delay time.Duration, leases []sto
 
 // drop forgets messages whose leases are lost, and that are not acknowledged either.
 func (f *foreign) drop(lost []store.Lease) {
-	_, seqs, _, _ := f.leasesOf(lost, false)
+	hs, seqs, kept, _ := f.leasesOf(lost, false)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, seq := range seqs {
-		delete(f.held, seq)
+	for i, seq := range seqs {
+		if hs[i].fence == kept[i].Fence && f.held[seq] == hs[i] {
+			delete(f.held, seq)
+		}
 	}
 }
 

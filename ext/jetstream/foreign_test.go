@@ -182,6 +182,7 @@ func TestWhatWaitsToBeAloneIsNotReturnedAfterItsLease(t *testing.T) {
 		if got := f.alone(); len(got) != 1 {
 			t.Fatal("before its end:", got)
 		}
+		delete(f.held, 1) // it is given back
 		wait()
 		time.Sleep(15 * time.Second)
 		if got := f.alone(); len(got) != 0 || len(f.held) != 0 || len(f.suspects) != 0 {
@@ -191,6 +192,45 @@ func TestWhatWaitsToBeAloneIsNotReturnedAfterItsLease(t *testing.T) {
 		f.held[1] = &theirs{leased: time.Now(), fence: 3}
 		if got := f.alone(); len(got) != 0 || len(f.held) != 1 || len(f.suspects) != 0 {
 			t.Fatal("after another delivery:", got, f.held)
+		}
+	})
+}
+
+// Law D2: a message in flight that is delivered again waited to be alone, and its acknowledgement was dropped: it ran twice.
+func TestWhatIsInFlightAndComesAgainIsSettledByItsFirstLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newForeign(t)
+		deliveries := [][]*nats.Msg{{delivered(1, 1, "M")}, {delivered(1, 2, "M"), delivered(2, 1, "N")}}
+		f.pull = func(_ context.Context, _ pull, got func(*nats.Msg)) error {
+			for _, m := range deliveries[0] {
+				got(m)
+			}
+			deliveries = deliveries[1:]
+			return nil
+		}
+		take := func(want ...string) {
+			taken, err := f.take(t.Context(), 2, storearg.MaxBytes, time.Second)
+			var got []string
+			for _, l := range taken {
+				got = append(got, fmt.Sprint(string(l.Payload), l.Lease.Fence))
+			}
+			if err != nil || !slices.Equal(got, want) {
+				t.Fatal(got, err, "instead of", want)
+			}
+		}
+		take("M1")
+		take("M2", "N1")
+		first, second := store.Lease{Queue: "q", Entry: "F/1", Fence: 1}, store.Lease{Queue: "q", Entry: "F/1", Fence: 2}
+		f.drop([]store.Lease{first})
+		if hs, _, _, _ := f.leasesOf([]store.Lease{first}, false); len(hs) != 1 {
+			t.Fatal("the first lease does not acknowledge it")
+		}
+		if _, _, kept, _ := f.leasesOf([]store.Lease{first, second}, true); !slices.Equal(kept, []store.Lease{second}) {
+			t.Fatal("these can give it back:", kept)
+		}
+		f.drop([]store.Lease{second})
+		if hs, _, _, _ := f.leasesOf([]store.Lease{second}, false); len(hs) != 0 {
+			t.Fatal("it was not dropped")
 		}
 	})
 }
