@@ -234,3 +234,33 @@ func TestWhatIsInFlightAndComesAgainIsSettledByItsFirstLease(t *testing.T) {
 		}
 	})
 }
+
+// Law P1: a message that a pause kept in the connection was taken for one that had just been delivered, with all of its lease.
+func TestALeaseDoesNotBeginAfterAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newForeign(t)
+		const lease = 6 * time.Second
+		f.lease = lease
+		for came, want := range map[time.Duration]int{time.Second: 1, lease + time.Second: 0} {
+			var asked pull
+			f.pull = func(_ context.Context, r pull, got func(*nats.Msg)) error {
+				asked = r
+				time.Sleep(came)
+				got(delivered(1, 1, "x"))
+				return nil
+			}
+			f.listen(t.Context(), func() {})
+			f.await()
+			time.Sleep(came)
+			synctest.Wait()
+			taken, err := f.take(t.Context(), 1, storearg.MaxBytes, time.Second)
+			if err != nil || len(taken) != 1 {
+				t.Fatal(taken, err)
+			}
+			if _, _, kept, _ := f.leasesOf([]store.Lease{taken[0].Lease}, true); len(kept) != want || asked.Expires > lease/3 {
+				t.Errorf("it came after %v, of a request that is kept for %v, and %d leases are valid", came, asked.Expires, len(kept))
+			}
+			clear(f.held)
+		}
+	})
+}

@@ -115,7 +115,7 @@ func (f *foreign) ask(r pull) *asked {
 		defer cancel()
 		a.err = f.pull(life, r, func(m *nats.Msg) {
 			now := f.s.clock.Now()
-			if !r.NoWait {
+			if !r.NoWait && now.Sub(begun) <= r.Expires { // else it has waited here
 				begun = now
 			}
 			f.arrive(arrival{m, now, begun})
@@ -171,7 +171,7 @@ func (f *foreign) await() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.request == nil && len(f.wakes) > 0 {
-		f.ask(pull{Batch: 1, Expires: onePull}) // the next Take says what is wrong
+		f.ask(pull{Batch: 1, Expires: min(onePull, f.lease/3)}) // the next Take says what is wrong
 	}
 }
 
