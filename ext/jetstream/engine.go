@@ -87,6 +87,9 @@ func (s *Engine) Close() error {
 		f.sweep(true)
 		f.asker.end()
 	}
+	if s.pubs != s.js {
+		s.pubs.CleanupPublisher() // its subscription is on the caller's connection
+	}
 	if s.owned {
 		s.js.Conn().Close()
 	}

@@ -310,6 +310,18 @@ func TestAPutThatIsStalled(t *testing.T) {
 	require.Equal(t, uint64(500), count(t, js, stream))
 }
 
+// Close left the subscription for confirmations on the caller's connection, and the goroutines that belong to it.
+func TestCloseLeavesNothingOnTheConnection(t *testing.T) {
+	t.Parallel()
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	before := js.Conn().NumSubscriptions()
+	e := engineOf(t, js, stream, time.Minute)
+	require.NoError(t, e.Put(t.Context(), "q", newMessage("a")))
+	require.NoError(t, e.Close())
+	require.Equal(t, before, js.Conn().NumSubscriptions())
+}
+
 func count(t *testing.T, js jetstream.JetStream, stream string) uint64 {
 	t.Helper()
 	s, err := js.Stream(t.Context(), stream)
