@@ -43,7 +43,8 @@
 //
 // Config.Foreign takes the new messages of a queue from a stream that other programs write or read. Any number of workers share its durable
 // consumer. Such a message has the id of its headers, if weir has published it; else its id is made of the name of the stream and the sequence
-// number. The header Nats-Subject of its Meta is the subject; headers with the same name are joined by commas.
+// number. The header Nats-Subject of its Meta is the subject, and messages with one id on two subjects are two messages. Headers with the same
+// name are joined by commas.
 //
 //   - While a message is in flight its lease, the AckWait of the consumer, is extended. A worker that is killed, or stopped or cut off for
 //     longer than that, loses its messages to other workers, and then neither gives them back nor extends their leases. Its acknowledgement

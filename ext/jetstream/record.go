@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/internal/headers"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/varint"
 )
@@ -238,12 +239,15 @@ func text(subject string) (string, error) {
 	return string(b), err
 }
 
-// identity returns the last part of the subject of a message.
+// identity returns the last part of the subject of a message. Messages of a foreign stream with one id and two subjects are two (law D1).
 func identity(m *store.Message) string {
 	id := m.Identity()
 	b := varint.AppendBytes(nil, []byte(id.ID))
 	b = binary.AppendUvarint(b, uint64(id.Visit))
 	b = binary.AppendUvarint(b, uint64(id.Merges))
+	if on := m.Meta.Headers[headers.Subject]; on != "" {
+		b = varint.AppendBytes(b, []byte(on))
+	}
 	sum := sha256.Sum256(b)
 	return base64.RawURLEncoding.EncodeToString(sum[:24])
 }

@@ -398,6 +398,34 @@ func TestAFailureKeepsWhatCame(t *testing.T) {
 	require.Equal(t, "a, b", letter.Meta.Headers["Via"])
 }
 
+// Law D1: two messages with one id, on two subjects of a stream, are two messages. When both failed, one was acknowledged and not kept.
+func TestFailuresWithOneIDOnTwoSubjects(t *testing.T) {
+	t.Parallel()
+	js := connect(t, fresh(t))
+	stream := newStream(t, js)
+	e := engineOf(t, js, stream, time.Minute)
+	fail := map[string]func(taken []store.Leased) error{
+		"q": func(taken []store.Leased) error {
+			return e.Release(t.Context(), time.Hour, taken[0].Lease, taken[1].Lease)
+		},
+		"q-dead": func(taken []store.Leased) error {
+			return e.Move(t.Context(), store.Move{Lease: taken[0].Lease, Queue: "q-dead", Message: taken[0].Message},
+				store.Move{Lease: taken[1].Lease, Queue: "q-dead", Message: taken[1].Message})
+		},
+	}
+	for queue, fail := range fail {
+		for _, subject := range []string{"sales", "receipts"} {
+			_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: stream + "." + subject, Data: []byte(subject), Header: nats.Header{"Weir-Id": {"order 7"}}})
+			require.NoError(t, err)
+		}
+		require.NoError(t, fail(takeSome(t, e, 2, time.Second)))
+		kept, err := e.List(t.Context(), queue, store.Filter{}, store.Page{Max: 10})
+		require.NoError(t, err)
+		require.Len(t, kept, 2, queue)
+		require.NotEqual(t, kept[0].Payload, kept[1].Payload)
+	}
+}
+
 // A choice of a provider is there when the message comes again, also elsewhere.
 func TestTheChoiceOfAProvider(t *testing.T) {
 	js := connect(t, fresh(t))

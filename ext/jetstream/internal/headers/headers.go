@@ -16,10 +16,10 @@ import (
 // Schema is the name of the header with the schema of the codec, in base64.
 const Schema = "Weir-Schema"
 
-const (
-	onSubject = "Nats-Subject" // the name that the server gives it in republished messages
-	reserved  = "Nats-"
-)
+// Subject is the name of the header with the subject of a message, which the server gives it in republished messages.
+const Subject = "Nats-Subject"
+
+const reserved = "Nats-"
 
 // Read returns what the headers of a message say of it, which is on a subject and at a place in a stream. What is sound is returned with an
 // error, too.
@@ -32,10 +32,10 @@ func Read(all nats.Header, subject, stream string, seq uint64) (meta message.Met
 			h[name] = strings.Join(values, ", ")
 		}
 	}
-	h[onSubject] = subject
+	h[Subject] = subject
 	meta, err = message.MetaFromHeaders(h)
 	if meta.Headers == nil { // they are over their limit
-		meta.Headers = map[string]string{onSubject: subject}
+		meta.Headers = map[string]string{Subject: subject}
 	}
 	here := message.Origin{Source: stream, Position: strconv.FormatUint(seq, 10)}
 	if meta.Origin == (message.Origin{}) {
