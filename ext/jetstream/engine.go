@@ -53,6 +53,7 @@ type Engine struct {
 	looked  time.Time            // at the server's clock
 	closed  bool
 	using   sync.WaitGroup
+	ending  sync.WaitGroup  // indexes
 	life    context.Context //nolint:containedctx // of what is under way: Close ends it
 	end     context.CancelCauseFunc
 }
@@ -99,13 +100,12 @@ func (s *Engine) Close() error {
 // closeIndexes ends all indexes. Those whose client waits for servers end later.
 func (s *Engine) closeIndexes() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
-	var all sync.WaitGroup
 	for _, ix := range s.indexes {
-		all.Go(func() { ix.close(ctx, s) })
+		s.ending.Go(func() { ix.close(ctx, s) })
 	}
 	ended := make(chan struct{})
 	go func() { // ends with the indexes
-		all.Wait()
+		s.ending.Wait()
 		cancel()
 		close(ended)
 	}()
@@ -159,13 +159,13 @@ func (s *Engine) index(ctx context.Context, queue string, all bool) (*index, err
 		}
 		s.mu.Unlock()
 		for queue, ix := range unused {
-			s.forget(ctx, queue, ix)
+			s.forget(queue, ix)
 		}
 		switch {
 		case ix != nil:
 			err := ix.sync(ctx, s, all)
 			if ix.failed() {
-				s.forget(ctx, queue, ix) // the next call opens it again
+				s.forget(queue, ix) // the next call opens it again
 			}
 			if errors.Is(err, errGap) && tries < maxTries {
 				continue
@@ -208,8 +208,8 @@ func (s *Engine) unused() map[string]*index {
 	return all
 }
 
-// forget ends an index that gets nothing any more, or is not used.
-func (s *Engine) forget(ctx context.Context, queue string, ix *index) {
+// forget ends an index that gets nothing any more, or is not used. It does not wait for that: the client may be replacing its consumer.
+func (s *Engine) forget(queue string, ix *index) {
 	s.mu.Lock()
 	mine := s.indexes[queue] == ix
 	if mine {
@@ -217,7 +217,7 @@ func (s *Engine) forget(ctx context.Context, queue string, ix *index) {
 	}
 	s.mu.Unlock()
 	if mine {
-		ix.close(ctx, s)
+		s.ending.Go(func() { ix.close(s.life, s) })
 	}
 }
 

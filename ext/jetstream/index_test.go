@@ -130,3 +130,45 @@ func TestIndexesThatAreNotUsed(t *testing.T) {
 	c.Add(time.Second)
 	require.Equal(t, map[string]*index{"old": old}, s.unused())
 }
+
+// unplaced is a JetStream that makes no consumer, and notes which ones are deleted.
+type unplaced struct {
+	jetstream.JetStream
+	deleted chan string
+}
+
+func (unplaced) OrderedConsumer(context.Context, string, jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
+	return nil, jetstream.ErrStreamNotFound
+}
+
+func (u unplaced) DeleteConsumer(_ context.Context, _, name string) error {
+	u.deleted <- name
+	return nil
+}
+
+type iterator struct{ jetstream.MessagesContext }
+
+func (iterator) Stop() {}
+
+// While the client replaces the consumer of an index that is not used any more, a call for another queue does not wait for that. Close ends it.
+func TestACallDoesNotWaitForTheEndOfAnIndex(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		replaced := make(chan struct{})
+		old := newIndex(replaced)
+		old.iterator, old.end = iterator{}, func() {}
+		old.running.Go(func() { <-replaced })
+		js := unplaced{deleted: make(chan string, 1)}
+		s := &Engine{clock: clock.New(), js: js, life: t.Context(), indexes: map[string]*index{"old": old}, opening: map[string]chan struct{}{}}
+		time.AfterFunc(closeWait/2, func() { close(replaced) })
+		begun := time.Now()
+		if _, err := s.index(t.Context(), "q", false); !errors.Is(err, jetstream.ErrStreamNotFound) || time.Since(begun) != 0 {
+			t.Error(err, "after", time.Since(begun))
+		}
+		s.closeIndexes()
+		select {
+		case <-js.deleted:
+		default:
+			t.Error("Close did not wait for its end")
+		}
+	})
+}
