@@ -271,26 +271,41 @@ func (s *Engine) read(ctx context.Context, subject string) (*record, error) {
 
 // readAny is read that returns an error for a message of another program.
 func (s *Engine) readAny(ctx context.Context, subject string) (*record, error) {
-	m, err := s.stream.GetLastMsgForSubject(ctx, subject)
-	return s.got(m, err)
+	return recordOf(s.last(ctx, subject))
 }
 
 // readSeq returns a message by its sequence number; nil: it is gone.
 func (s *Engine) readSeq(ctx context.Context, seq uint64) (*record, error) {
 	m, err := s.stream.GetMsg(ctx, seq)
-	return s.got(m, err)
+	return recordOf(s.found(ctx, m, err))
 }
 
 // lastSeq returns the sequence number of the last message on subjects, whosever it is; 0: there is none.
 func (s *Engine) lastSeq(ctx context.Context, subjects string) (uint64, error) {
-	m, err := s.stream.GetLastMsgForSubject(ctx, subjects)
-	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return 0, nil
-	case err != nil:
-		return 0, fmt.Errorf("jetstream: stream %s: %w", s.name, err)
+	m, err := s.last(ctx, subjects)
+	if m == nil {
+		return 0, err
 	}
 	return m.Sequence, nil
+}
+
+// last returns the last message on subjects, as the leader has it; nil: there is none.
+func (s *Engine) last(ctx context.Context, subjects string) (*jetstream.RawStreamMsg, error) {
+	m, err := s.stream.GetLastMsgForSubject(ctx, subjects)
+	return s.found(ctx, m, err)
+}
+
+// found returns what was read; nil: it is not there.
+func (s *Engine) found(ctx context.Context, m *jetstream.RawStreamMsg, err error) (*jetstream.RawStreamMsg, error) {
+	switch {
+	case err == nil:
+		return m, nil
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return nil, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	}
+	return nil, fmt.Errorf("jetstream: stream %s: %w", s.name, err)
 }
 
 // ignoreOther logs the error for a message of another program, and returns any other error.
@@ -307,12 +322,9 @@ func logOther(logger *slog.Logger, err error) {
 	logger.Warn("weir: ignored a message that another program published to the stream of the engine", "error", err)
 }
 
-func (s *Engine) got(m *jetstream.RawStreamMsg, err error) (*record, error) {
-	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("jetstream: stream %s: %w", s.name, err)
+func recordOf(m *jetstream.RawStreamMsg, err error) (*record, error) {
+	if m == nil {
+		return nil, err
 	}
 	return newRecord(m.Subject, m.Sequence, m.Time, m.Header, m.Data)
 }

@@ -617,12 +617,9 @@ func (f *foreign) forgetChoices(ctx context.Context) {
 
 // chosen returns what was noted of a message.
 func (f *foreign) chosen(ctx context.Context, seq uint64) (provider string, choice uint64, _ error) {
-	m, err := f.s.stream.GetLastMsgForSubject(ctx, f.choiceSubject(seq))
-	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return "", 0, nil
-	case err != nil:
-		return "", 0, fmt.Errorf("jetstream: stream %s: %w", f.s.name, err)
+	m, err := f.s.last(ctx, f.choiceSubject(seq))
+	if m == nil {
+		return "", 0, err
 	}
 	return string(m.Data), m.Sequence, nil
 }

@@ -33,12 +33,9 @@ func (s *Engine) recordSubject(kind, name string) string {
 // readRecord reads a record; its version is 0 if it is not there.
 func (s *Engine) readRecord(ctx context.Context, kind, name string) (r stored, err error) {
 	r.Kind, r.Name = kind, name
-	m, err := s.stream.GetLastMsgForSubject(ctx, s.recordSubject(kind, name))
-	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return r, nil
-	case err != nil:
-		return r, fmt.Errorf("jetstream: stream %s: %w", s.name, err)
+	m, err := s.last(ctx, s.recordSubject(kind, name))
+	if m == nil {
+		return r, err
 	}
 	r.seq = m.Sequence
 	if r.Version, err = strconv.ParseInt(m.Header.Get(headerVersion), 10, 64); err != nil {

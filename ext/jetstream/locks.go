@@ -15,7 +15,6 @@ import (
 
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
-	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
 	"github.com/weirflow/weir/internal/storearg"
 )
 
@@ -46,12 +45,9 @@ type lockState struct {
 func (l locks) subject(name string) string { return l.s.prefix + lockToken + token(name) }
 
 func (l locks) get(ctx context.Context, name string) (h lockState, err error) {
-	m, err := l.s.stream.GetLastMsgForSubject(ctx, l.subject(name)) // of the leader: another one may be behind
-	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return h, nil
-	case err != nil:
-		return h, l.failed(ctx, err)
+	m, err := l.s.last(ctx, l.subject(name))
+	if m == nil {
+		return h, err
 	}
 	if err := json.Unmarshal(m.Data, &h.holding); err != nil {
 		return h, &otherError{fmt.Errorf("jetstream: stream %s: message %d is not a lock: %w", l.s.name, m.Sequence, err)}
@@ -73,27 +69,13 @@ func (l locks) put(ctx context.Context, h holding, revision uint64) (ok bool, er
 	if h.Lease < forGood {
 		m.Header.Set(jetstream.MsgTTLHeader, (h.Lease + keepName).String()) // law W3
 	}
-	_, err = l.s.js.PublishMsg(ctx, m)
-	if pubs.Moved(err) {
+	if _, err = l.s.js.PublishMsg(ctx, m); err == nil {
+		return true, nil
+	}
+	if err = l.s.published(ctx, err); errors.Is(err, errChanged) {
 		return false, nil
 	}
-	return err == nil, l.failed(ctx, err)
-}
-
-func (l locks) failed(ctx context.Context, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	}
-	return fmt.Errorf("jetstream: stream %s: %w", l.s.name, pubs.Refused(err))
-}
-
-// now returns the server's time.
-func (l locks) now(ctx context.Context) (time.Time, error) {
-	now, err := l.s.now(ctx)
-	return instant(now), err
+	return false, err
 }
 
 func checkName(name string) error {
@@ -115,18 +97,18 @@ func (l locks) Acquire(ctx context.Context, name, owner string, lease time.Durat
 				return err
 			}
 			if h.Owner != "" {
-				now, err := l.now(ctx)
+				now, err := l.s.now(ctx)
 				if err != nil {
 					return err
 				}
-				if h.until.After(now) {
-					return &lock.Holding{Grant: lock.Grant{Name: name, Owner: h.Owner}, For: h.until.Sub(now)}
+				if rest := h.until.Sub(instant(now)); rest > 0 {
+					return &lock.Holding{Grant: lock.Grant{Name: name, Owner: h.Owner}, For: rest}
 				}
 			}
 			if h.revision == 0 { // the name may have been forgotten: no number that it had is higher than that of its message
 				info, err := l.s.stream.Info(ctx)
 				if err != nil {
-					return l.failed(ctx, err)
+					return fmt.Errorf("jetstream: stream %s: %w", l.s.name, err)
 				}
 				h.Fence = info.State.LastSeq
 			}
@@ -181,7 +163,7 @@ func (l locks) Held(ctx context.Context, prefix string) (list []lock.Holding, er
 		if err != nil {
 			return err
 		}
-		now, err := l.now(ctx)
+		now, err := l.s.now(ctx)
 		if err != nil {
 			return err
 		}
@@ -193,8 +175,8 @@ func (l locks) Held(ctx context.Context, prefix string) (list []lock.Holding, er
 			errs[i] = l.s.ignoreOther(errs[i])
 		})
 		for _, h := range all {
-			if h.Owner != "" && h.until.After(now) {
-				list = append(list, lock.Holding{Grant: lock.Grant{Name: h.Name, Owner: h.Owner, Fence: h.Fence}, For: h.until.Sub(now)})
+			if rest := h.until.Sub(instant(now)); h.Owner != "" && rest > 0 {
+				list = append(list, lock.Holding{Grant: lock.Grant{Name: h.Name, Owner: h.Owner, Fence: h.Fence}, For: rest})
 			}
 		}
 		return errors.Join(errs...)
