@@ -143,8 +143,8 @@ func (s *Engine) do(ctx context.Context, f func(ctx context.Context) error) erro
 	return err
 }
 
-// index returns the index of a queue, with all that is there, or with what has come.
-func (s *Engine) index(ctx context.Context, queue string, all bool) (*index, error) {
+// index returns the index of a queue, which is to have the message last: with all that is there, or else with what has come so far.
+func (s *Engine) index(ctx context.Context, queue string, last uint64, all bool) (*index, error) {
 	for tries := 0; ; tries++ {
 		s.mu.Lock()
 		ix, opening := s.indexes[queue], s.opening[queue]
@@ -163,6 +163,7 @@ func (s *Engine) index(ctx context.Context, queue string, all bool) (*index, err
 		}
 		switch {
 		case ix != nil:
+			ix.published(last)
 			err := ix.sync(ctx, s, all)
 			if ix.failed() {
 				s.forget(queue, ix) // the next call opens it again
@@ -227,12 +228,7 @@ func (s *Engine) latest(ctx context.Context, queue string) (*index, error) {
 	if err != nil || last == 0 && s.opened(queue) == nil {
 		return nil, err
 	}
-	ix, err := s.index(ctx, queue, false)
-	if err != nil {
-		return nil, err
-	}
-	ix.published(last)
-	return s.index(ctx, queue, true) // waits for it
+	return s.index(ctx, queue, last, true)
 }
 
 // opened returns the index of a queue if there is one.
@@ -382,7 +378,7 @@ func (s *Engine) Wake(ctx context.Context, queue string, wake func(misses bool))
 	for {
 		var changed chan struct{}
 		err := s.do(ctx, func(ctx context.Context) error {
-			ix, err := s.index(ctx, queue, false)
+			ix, err := s.index(ctx, queue, 0, false)
 			if err != nil {
 				return err
 			}

@@ -161,7 +161,7 @@ func TestACallDoesNotWaitForTheEndOfAnIndex(t *testing.T) {
 		s := &Engine{clock: clock.New(), js: js, life: t.Context(), indexes: map[string]*index{"old": old}, opening: map[string]chan struct{}{}}
 		time.AfterFunc(closeWait/2, func() { close(replaced) })
 		begun := time.Now()
-		if _, err := s.index(t.Context(), "q", false); !errors.Is(err, jetstream.ErrStreamNotFound) || time.Since(begun) != 0 {
+		if _, err := s.index(t.Context(), "q", 0, false); !errors.Is(err, jetstream.ErrStreamNotFound) || time.Since(begun) != 0 {
 			t.Error(err, "after", time.Since(begun))
 		}
 		s.closeIndexes()

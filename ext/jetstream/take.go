@@ -40,7 +40,7 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 
 // take takes messages of the engine's stream, and returns how many bytes they have.
 func (s *Engine) take(ctx context.Context, queue string, limit int, lease time.Duration) (taken []store.Leased, size int, _ error) {
-	ix, err := s.index(ctx, queue, false)
+	ix, err := s.index(ctx, queue, 0, false)
 	if err != nil {
 		return nil, 0, err
 	}
