@@ -219,6 +219,7 @@ func TestWhatIsInFlightAndComesAgainIsSettledByItsFirstLease(t *testing.T) {
 			}
 		}
 		take("M1")
+		before, seqs, _, _ := f.leasesOf([]store.Lease{{Queue: "q", Entry: "F/1", Fence: 1}}, false) // of an acknowledgement that is under way
 		take("M2", "N1")
 		first, second := store.Lease{Queue: "q", Entry: "F/1", Fence: 1}, store.Lease{Queue: "q", Entry: "F/1", Fence: 2}
 		f.drop([]store.Lease{first})
@@ -231,6 +232,11 @@ func TestWhatIsInFlightAndComesAgainIsSettledByItsFirstLease(t *testing.T) {
 		f.drop([]store.Lease{second})
 		if hs, _, _, _ := f.leasesOf([]store.Lease{second}, false); len(hs) != 0 {
 			t.Fatal("it was not dropped")
+		}
+		f.held[1] = &theirs{fence: 2}
+		before[0].confirmed = true
+		if err := f.settle(t.Context(), before, seqs, "+ACK"); err != nil || f.held[1] != nil {
+			t.Fatal("what is acknowledged is held:", f.held[1], err)
 		}
 	})
 }
