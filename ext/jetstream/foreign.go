@@ -202,7 +202,8 @@ func (f *foreign) turn() bool {
 }
 
 // alone returns a message that may have killed its process: that with the fewest deliveries, since the one that kills has the most. It is
-// alone, so that it takes no other one along (law D4); the others wait here, since a message that is given back has one delivery more.
+// alone, so that it takes no other one along (law D4); the others wait here, since a message that is given back has one delivery more. Of several
+// the oldest is first, and after another death the newest, so that all have their turn before the one that kills.
 func (f *foreign) alone() (taken []store.Leased) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -217,7 +218,8 @@ func (f *foreign) alone() (taken []store.Leased) {
 			if mine {
 				delete(f.held, seq)
 			}
-		case len(taken) == 0 || l.Lease.Fence < taken[0].Lease.Fence:
+		case len(taken) == 0 || l.Lease.Fence < taken[0].Lease.Fence,
+			l.Lease.Fence == taken[0].Lease.Fence && (seq < best) == (l.Lease.Fence%2 == 0):
 			best, taken = seq, []store.Leased{l}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -267,6 +268,35 @@ func TestALeaseDoesNotBeginAfterAPause(t *testing.T) {
 				t.Errorf("it came after %v, of a request that is kept for %v, and %d leases are valid", came, asked.Expires, len(kept))
 			}
 			clear(f.held)
+		}
+	})
+}
+
+// Law D4: those that were parked beside the message that kills are called before it dies for the third time. Ties were broken at random, so one
+// could be parked at each death, and become a dead letter with it.
+func TestWhatIsParkedBesideTheOneThatKills(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const kills = 3
+		left := []uint64{1, 2, kills, 4, 5}
+		for deliveries := uint64(2); len(left) > 1; deliveries++ {
+			if deliveries == 5 {
+				t.Fatal("after three deaths there are still", left)
+			}
+			f := newForeign(t) // of a new process
+			for _, seq := range left {
+				at := &nats.MsgMetadata{Sequence: nats.SequencePair{Stream: seq}, NumDelivered: deliveries}
+				f.hold(arrival{Msg: delivered(int(seq), int(deliveries), "x"), at: time.Now()}, &look{at: at})
+			}
+			for dies := false; !dies; {
+				taken := f.alone()
+				if len(taken) != 1 {
+					t.Fatal(taken)
+				}
+				seq, _ := strconv.ParseUint(taken[0].Lease.Entry[len("F/"):], 10, 64)
+				if dies = seq == kills; !dies {
+					left = slices.DeleteFunc(left, func(one uint64) bool { return one == seq })
+				}
+			}
 		}
 	})
 }
