@@ -18,7 +18,7 @@ import (
 func TestFormatOfAMessage(t *testing.T) {
 	s := &Engine{prefix: root + "S."}
 	m := golden.Message()
-	p, err := s.newPut("orders", &m)
+	p, err := s.encode("orders", &m)
 	require.NoError(t, err)
 	leasedNow := state{kind: leased, position: 7, arrived: uint64(golden.At.UnixNano()), fence: 3, lapses: 2, due: 9, span: uint64(time.Minute)}
 	written := fmt.Sprintf("%s\n%s: %s\n%s: %s\n\n%s", p.subject, headerState, leasedNow, headerWhy, p.why, p.body)

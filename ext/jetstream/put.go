@@ -15,6 +15,7 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
 	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/wait"
+	"github.com/weirflow/weir/message"
 )
 
 // Put implements [store.Engine]. Up to 1,000 messages are a transaction; more are put in portions. Messages for a foreign stream are published
@@ -83,6 +84,20 @@ type put struct {
 }
 
 func (s *Engine) newPut(queue string, m *store.Message) (put, error) {
+	p, err := s.encode(queue, m)
+	if err != nil {
+		return p, err
+	}
+	of := s.message(p.subject, state{}, p.why, p.body, 0)
+	// What is put must fit into a transaction with others when it is taken (law D4).
+	if size, most := of.Size()-len(of.Subject)+batchRoom, s.js.Conn().MaxPayload(); int64(size) > most {
+		return p, fmt.Errorf("jetstream: %w: message %q needs %d bytes: the server (max_payload) takes %d",
+			message.ErrRefused, m.Meta.ID, size, most)
+	}
+	return p, nil
+}
+
+func (s *Engine) encode(queue string, m *store.Message) (put, error) {
 	b, err := body(m)
 	if err != nil {
 		return put{}, err

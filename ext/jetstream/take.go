@@ -13,6 +13,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/jetstream/internal/parallel"
 	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/message"
 )
 
 // Take implements [store.Store].
@@ -109,7 +110,7 @@ func (s *Engine) leaseAll(ctx context.Context, ix *index, queue string, rs []*re
 		}
 		return taken, nil
 	}
-	if _, refused := errors.AsType[*jetstream.APIError](err); !refused && !errors.Is(err, errChanged) {
+	if _, answered := errors.AsType[*jetstream.APIError](err); !answered && !errors.Is(err, errChanged) && !errors.Is(err, message.ErrRefused) {
 		return nil, err // they may be taken
 	}
 	if ix != nil { // what another Take of this process has
