@@ -259,6 +259,8 @@ func fits(has jetstream.StreamConfig) error {
 		return errors.New("DiscardNewPerSubject must be false, and SubjectDeleteMarkerTTL 0")
 	case !has.AllowAtomicPublish || !has.AllowMsgTTL:
 		return errors.New("it must allow atomic publishing and TTLs of messages")
+	case has.MaxMsgSize > 0: // law W2: in a transaction the server does not say that a message is too large
+		return errors.New("MaxMsgSize must not be set: max_payload of the servers is the bound")
 	case has.AllowDirect:
 		return errors.New("it must not allow direct reads, which may be behind")
 	}

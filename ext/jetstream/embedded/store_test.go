@@ -207,6 +207,7 @@ func TestMessagesOfOthersInTheStream(t *testing.T) {
 	require.NoError(t, err, "the others' messages stay theirs")
 }
 
+// Law W2 for MaxMsgSize: a message of a transaction that is too large for the stream is not told from a transaction that the server has lost.
 func TestStreamsThatDoNotFitAStore(t *testing.T) {
 	js := connect(t, fresh(t))
 	for what, change := range map[string]func(*jetstream.StreamConfig){
@@ -214,6 +215,7 @@ func TestStreamsThatDoNotFitAStore(t *testing.T) {
 		"MaxAge 0":          func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
 		"atomic":            func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false },
 		"direct":            func(c *jetstream.StreamConfig) { c.AllowDirect = true },
+		"MaxMsgSize":        func(c *jetstream.StreamConfig) { c.MaxMsgSize = 1 << 20 },
 	} {
 		_, err := openEngine(t.Context(), js, newStore(t, js, change))
 		require.ErrorContains(t, err, what)
