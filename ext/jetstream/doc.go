@@ -20,9 +20,10 @@
 // Each message of a queue has a subject of its own, which holds a single message of the stream: its state. A change of state is published only
 // directly behind the previous change, so the loser of a lease cannot change it (law P1). A Put or Done of up to 1,000 messages is a
 // transaction, as is a Move of up to 500; larger calls are split. A full stream returns [store.ErrFull] (law D5): it refuses the writes of jobs
-// as well, so make room by [Engine.Purge] or a higher limit. Messages that another program publishes to the stream are logged and left alone. A
-// message of weir's that cannot be read goes to the dead letters with all its bytes, as undecodable and with an unknown outcome. Its id has the
-// name of the stream and its position.
+// as well, so make room by [Engine.Purge] or a higher limit. If it has replicas, the last 1,000 messages of MaxMsgs and 16 MiB of MaxBytes, or a
+// hundredth if that is more, but at most half, are kept for changes of messages that are there: leases need room in such a stream. Messages that
+// another program publishes to the stream are logged and left alone. A message of weir's that cannot be read goes to the dead letters with all
+// its bytes, as undecodable and with an unknown outcome. Its id has the name of the stream and its position.
 //
 // # Cost
 //
@@ -33,8 +34,8 @@
 // error reads the messages: some 10,000 a second. An index that was not used for ten minutes is removed when another index is needed.
 //
 // A message that is done leaves a mark of some 250 bytes in the stream, so that other indexes learn of it; the server removes it after two
-// minutes. Take and Extend write the message again, so large payloads cost as much again. All consumers of a queue try the same messages first,
-// and the losers try others.
+// minutes. Take and Extend write the message again, so large payloads cost as much again. If the stream has replicas and a limit, a Put asks for
+// its size first. All consumers of a queue try the same messages first, and the losers try others.
 //
 // A process publishes the name of a queue once, and again with the first Put after five minutes. The name is removed when the
 // queue is empty and nothing was put for ten minutes, as soon as another name is published.

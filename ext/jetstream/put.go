@@ -125,7 +125,7 @@ const maxTries = 100
 // transact puts messages that are not there, and marks records as gone, in one transaction. It returns errChanged if a record
 // has changed.
 func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) error {
-	for range maxTries {
+	for try := range maxTries {
 		var ms []*nats.Msg
 		var queues []string // of ms
 		replaced := map[string]bool{}
@@ -152,7 +152,8 @@ func (s *Engine) transact(ctx context.Context, puts []put, moved []*record) erro
 			}
 			return nil
 		}
-		if !errors.Is(err, errChanged) {
+		unlooked := try == 0 && errors.Is(err, errReserved) // they may all be there
+		if !unlooked && !errors.Is(err, errChanged) {
 			return err
 		}
 		errs := make([]error, len(puts)+len(moved))
@@ -190,6 +191,9 @@ func ownPut(p put, moved []*record) bool {
 
 // publishAll publishes messages in one transaction, and returns the sequence number of the last one.
 func (s *Engine) publishAll(ctx context.Context, ms []*nats.Msg) (uint64, error) {
+	if err := s.admit(ctx, ms); err != nil {
+		return 0, err
+	}
 	switch len(ms) {
 	case 0:
 		return 0, nil

@@ -21,7 +21,7 @@ import (
 )
 
 // headerState is the header with the state of a message: a letter, and numbers of 16 hexadecimal digits. All have one length,
-// so that a change of state fits into a stream that is full.
+// so that a change of state fits into a stream that is full; for replicated streams see admit.
 const headerState = "Weir-State"
 
 // The letters.

@@ -2,6 +2,7 @@ package embedded_test
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/jetstream/embedded/clustertest"
 )
 
 // brimful is a server whose stream has no room for a mark in place of a message.
@@ -48,5 +50,47 @@ func TestOthersHearOfARemovalFromAFullStream(t *testing.T) {
 		counted, err = other.Count(bounded(t), "q", store.Filter{})
 		require.NoError(t, err)
 		require.Zero(t, counted.Messages, what)
+	}
+}
+
+// Law D5: servers of a replicated stream refuse a publication by its limit although it takes the place of a message. So nothing could be taken
+// from a full stream, and no lease extended.
+func TestAFullStreamIsDrained(t *testing.T) {
+	t.Parallel()
+	_, js := startCluster(t, clustertest.Config{Servers: 3})
+	for what, limit := range map[string]func(*jetstream.StreamConfig){
+		"messages": func(c *jetstream.StreamConfig) { c.Replicas, c.MaxMsgs = 3, 20 },
+		"bytes":    func(c *jetstream.StreamConfig) { c.Replicas, c.MaxBytes = 3, 64<<10 },
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := openStore(t, js, newStore(t, js, limit))
+			put := func(n int) error {
+				m := newMessage(strconv.Itoa(n))
+				m.Payload = make([]byte, 1000)
+				return s.Put(bounded(t), "q", m)
+			}
+			n := 0
+			err := put(n)
+			for ; err == nil; err = put(n) {
+				n++
+			}
+			require.ErrorIs(t, err, store.ErrFull)
+			require.Greater(t, n, 1)
+			require.NoError(t, put(0), "it is there")
+			for left := n; left > 0; {
+				taken, err := s.Take(bounded(t), "q", 5, time.Minute)
+				require.NoError(t, err)
+				leases := make([]store.Lease, len(taken))
+				for i := range taken {
+					leases[i] = taken[i].Lease
+				}
+				require.NoError(t, s.Extend(bounded(t), time.Minute, leases...))
+				require.NoError(t, s.Done(bounded(t), leases...))
+				left -= len(taken)
+			}
+			counted, err := s.Count(bounded(t), "q", store.Filter{})
+			require.NoError(t, err)
+			require.Zero(t, counted.Messages)
+		})
 	}
 }
