@@ -239,13 +239,19 @@ func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 		lost, demanded = isLoss(o), pushback(o)
 		lost = lost || demanded > 0
 	}
+	shared := o.Borrowed && lost && !b.dryRun
+	if o.Borrowed { // the call is heard of by the element that has made it
+		o.Ignored, lost, demanded = true, false, 0
+	}
 	text := ""
 	if lost || o.Call != nil { // without the lock: an error is user code
 		text = describe(o)
 	}
 	b.mu.Lock()
+	inOutage := b.state != Open || b.calls.row > 0 || o.Begun.Sub(b.epoch) < b.begun
+	outage = shared && inOutage
 	if c := o.Call; c != nil {
-		outage = lost && !b.dryRun && (demanded > 0 || b.state != Open || b.calls.row > 0 || o.Begun.Sub(b.epoch) < b.begun)
+		outage = outage || lost && !b.dryRun && (demanded > 0 || inOutage)
 		if lost, demanded = merge(c, o, lost, demanded); c.Left > 0 {
 			b.mu.Unlock()
 			return outage
@@ -371,7 +377,7 @@ func (p *place) hearTenant(t time.Duration, o *gate.Outcome, lost bool, demanded
 		return false
 	}
 	tried := x.until > 0 && o.Begun.Sub(b.epoch) >= x.until // by this call, which need not be the last one that tries
-	if tried {
+	if tried || x.prober == (probe{p, o.Element}) {
 		x.prober = probe{}
 	}
 	switch {

@@ -853,3 +853,22 @@ func TestOrders(t *testing.T) {
 	require.Equal(t, backend.Held, b.Stats().State)
 	require.Equal(t, -1, b.Report().Limit)
 }
+
+// Law B4: an answer to a tenant's probe lets the next one try, also if another call of the tenant was refused meanwhile.
+func TestProbeOfATenantWhoseWaitHasGrown(t *testing.T) {
+	b := newBench(t)
+	o := b.attach()
+	ask := func() (*call, gate.Answer) { return o.ask(gate.Attempt{Tenant: "a"}) }
+	first, _ := ask()
+	second, _ := ask()
+	first.end(errIn3)
+	b.clock.Add(3 * time.Second)
+	probe, _ := ask()
+	require.NotNil(t, probe)
+	b.clock.Add(time.Second)
+	second.end(errIn3)
+	probe.end(nil)
+	b.clock.Add(3 * time.Second)
+	c, _ := ask()
+	require.NotNil(t, c, "its wait is over, and no probe runs")
+}

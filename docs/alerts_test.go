@@ -431,6 +431,12 @@ func TestAlertsOfReplicas(t *testing.T) {
 			`weir_backend_closes_total{backend="bank",instance="a"}`: strings.Repeat("0 ", 120) + "0+0.5" + hour,
 			`weir_backend_closes_total{backend="bank",instance="b"}`: "0" + hour,
 		}, []string{"WeirBackendClosed"}},
+		{"a backend is told to wait for most of the time", map[string]string{
+			"weir_backend_state{" + an + `"closed"}`:                 strings.Repeat("1 1 1 0 ", 60),
+			"weir_backend_state{" + an + `"probing"}`:                "0" + hour,
+			"weir_backend_state{" + an + `"ramping"}`:                strings.Repeat("0 0 0 1 ", 60),
+			`weir_backend_closes_total{backend="bank",instance="a"}`: "0+0.25" + hour,
+		}, []string{"WeirBackendClosed"}},
 		{"a backend closes now and then", map[string]string{
 			"weir_backend_state{" + an + `"closed"}`:                 strings.Repeat("1 0 0 0 0 0 0 0 ", 30),
 			`weir_backend_closes_total{backend="bank",instance="a"}`: "0+0.125" + hour,

@@ -24,8 +24,8 @@ import (
 //
 // When its function panics or calls runtime.Goexit, or an element is of a wrong type, the flow has failed: it closes Out, discards later
 // elements, nacks the messages among them, and logs the error once through slog.Default(). An operator or a sink of weir behind it fails with the
-// same error, and so does the run of a coordinator whose barriers it passes. Flows and sinks of go-streams take the end for a clean one: look at
-// Err. A message with an acknowledgement of its own in a stream with barriers
+// same error, and so does the run of a coordinator whose barriers it passes. Steps of go-streams, FanOut included, take the end for a clean one,
+// and so does what is behind them: look at Err. A step of your own gets the failure if it is a participant.Passer. A message with an acknowledgement of its own in a stream with barriers
 // is such an error, too.
 type Flow struct {
 	in, out chan any

@@ -20,8 +20,9 @@
 // Each message of a queue has a subject of its own, which holds a single message of the stream: its state. A change of state is published only
 // directly behind the previous change, so the loser of a lease cannot change it (law P1). A Put or Done of up to 1,000 messages is a
 // transaction, as is a Move of up to 500; larger calls are split. A full stream returns [store.ErrFull] (law D5): it refuses the writes of jobs
-// as well, so make room by [Engine.Purge] or a higher limit. If it has replicas, the last 1,000 messages of MaxMsgs and 16 MiB of MaxBytes, or a
-// hundredth if that is more, but at most half, are kept for changes of messages that are there: leases need room in such a stream. Messages that
+// as well, so make room by [Engine.Purge] or a higher limit. If it has replicas, the last 4,000 messages of MaxMsgs and 64 MiB of MaxBytes, or a
+// hundredth if that is more, but at most half, are kept for changes of messages that are there: leases need room in such a stream. What several
+// processes put at the same moment may take some of that. Messages that
 // another program publishes to the stream are logged and left alone. A message of weir's that cannot be read goes to the dead letters with all
 // its bytes, as undecodable and with an unknown outcome. Its id has the name of the stream and its position.
 //

@@ -53,9 +53,10 @@ type Engine struct {
 	looked  time.Time            // at the server's clock
 	closed  bool
 	using   sync.WaitGroup
-	ending  sync.WaitGroup  // indexes
-	life    context.Context //nolint:containedctx // of what is under way: Close ends it
-	end     context.CancelCauseFunc
+	ending  sync.WaitGroup // indexes
+	admitted
+	life context.Context //nolint:containedctx // of what is under way: Close ends it
+	end  context.CancelCauseFunc
 }
 
 var (

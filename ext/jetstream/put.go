@@ -191,9 +191,11 @@ func ownPut(p put, moved []*record) bool {
 
 // publishAll publishes messages in one transaction, and returns the sequence number of the last one.
 func (s *Engine) publishAll(ctx context.Context, ms []*nats.Msg) (uint64, error) {
-	if err := s.admit(ctx, ms); err != nil {
+	leave, err := s.admit(ctx, ms)
+	if err != nil {
 		return 0, err
 	}
+	defer leave()
 	switch len(ms) {
 	case 0:
 		return 0, nil

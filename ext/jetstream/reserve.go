@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -15,41 +16,53 @@ import (
 // A replicated stream that is full refuses even a publication that takes the place of a message. So a part of its limit is for changes of what is
 // there (law D5): as much as a few calls of Take lease, or a hundredth if that is more; at most half.
 const (
-	reservedMsgs  = maxBatch
-	reservedBytes = storearg.MaxBytes
+	reservedMsgs  = 4 * maxBatch
+	reservedBytes = 4 * storearg.MaxBytes
 )
 
 // errReserved says that only changes have room.
 var errReserved = fmt.Errorf("%w: the rest of the limit is for the messages that are there", store.ErrFull)
 
-// admit returns errReserved if the first states among messages have no room.
-func (s *Engine) admit(ctx context.Context, ms []*nats.Msg) error {
+// admitted are first states that are under way.
+type admitted struct{ msgs, bytes atomic.Int64 }
+
+// admit returns errReserved if the first states among messages have no room. When they are published, leave is to be called. What other processes
+// publish at the same time may take of the reserve.
+func (s *Engine) admit(ctx context.Context, ms []*nats.Msg) (leave func(), err error) {
+	leave = func() {}
 	limits := s.stream.CachedInfo().Config
 	if limits.Replicas <= 1 || limits.MaxMsgs <= 0 && limits.MaxBytes <= 0 {
-		return nil
+		return leave, nil
 	}
-	var count, size uint64
+	var count, size int64
 	for _, m := range ms {
 		if m.Header.Get(headerState) != "" && strings.Trim(m.Header.Get(jetstream.ExpectedLastSubjSeqHeader), "0") == "" {
 			count++
-			size += uint64(m.Size())
+			size += int64(m.Size())
 		}
 	}
 	if count == 0 {
-		return nil
+		return leave, nil
+	}
+	msgs, bytes := s.admitted.msgs.Add(count), s.admitted.bytes.Add(size)
+	leave = func() {
+		s.admitted.msgs.Add(-count)
+		s.admitted.bytes.Add(-size)
 	}
 	info, err := s.stream.Info(ctx)
 	if err != nil {
-		return s.published(ctx, err)
+		err = s.published(ctx, err)
+	} else if limits = info.Config; crowded(limits.MaxMsgs, reservedMsgs, info.State.Msgs, msgs) || crowded(limits.MaxBytes, reservedBytes, info.State.Bytes, bytes) {
+		err = fmt.Errorf("jetstream: stream %s: %w", s.name, errReserved)
 	}
-	limits = info.Config
-	if crowded(limits.MaxMsgs, reservedMsgs, info.State.Msgs, count) || crowded(limits.MaxBytes, reservedBytes, info.State.Bytes, size) {
-		return fmt.Errorf("jetstream: stream %s: %w", s.name, errReserved)
+	if err != nil {
+		leave()
+		return nil, err
 	}
-	return nil
+	return leave, nil
 }
 
 // crowded reports whether more would use the reserve of a limit. There is none if it is not positive.
-func crowded(limit, reserved int64, has, more uint64) bool {
-	return limit > 0 && has+more > uint64(limit-min(max(reserved, limit/100), limit/2))
+func crowded(limit, reserved int64, has uint64, more int64) bool {
+	return limit > 0 && has+uint64(more) > uint64(limit-min(max(reserved, limit/100), limit/2))
 }

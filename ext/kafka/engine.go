@@ -43,7 +43,7 @@ var _ store.Consumer = (*Engine)(nil)
 // The key of a message is the key of its record, so messages of a key go to the same partition, in order. Only when a batch is too large for the
 // topic (max.message.bytes), its records are written again one by one, behind those of later batches. The error is a [*store.PutError] once the
 // records were sent. A record whose partition has no leader or too few replicas in sync fails after about 15 s (kgo.RecordDeliveryTimeout in
-// Config.Client), and so do others that wait for that partition.
+// Config.Client), and so do others that wait for that partition, and records that are older than that after a pause of the process.
 func (e *Engine) Put(ctx context.Context, queue string, ms ...store.Message) error {
 	if err := storearg.Put(queue, ms...); err != nil {
 		return err

@@ -16,8 +16,11 @@ type Typed interface {
 	ElementTypes(q Question) (in, out reflect.Type)
 }
 
-// TakesFailures reports whether next is of weir. Others would take a [Failure] for an element.
+// TakesFailures reports whether next is of weir, or says that it passes barriers. Others would take a [Failure] for an element.
 func TakesFailures(next any) bool {
+	if p, ok := next.(interface{ PassesBarriers() bool }); ok { // a participant.Passer
+		return p.PassesBarriers()
+	}
 	_, isOurs := next.(Typed)
 	return isOurs
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	streamsflow "github.com/reugn/go-streams/flow"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
@@ -13,6 +14,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
 	"github.com/weirflow/weir/checkpoint/files"
 	"github.com/weirflow/weir/flow"
+	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/message"
 )
 
@@ -55,4 +57,18 @@ func TestTypesOfWiring(t *testing.T) {
 	} {
 		require.NotPanics(t, wire, name)
 	}
+}
+
+type passer bool
+
+func (p passer) PassesBarriers() bool { return bool(p) }
+
+// A failure goes to steps of weir and to those that say that they pass what they do not know.
+func TestTakesFailures(t *testing.T) {
+	require.True(t, wiring.TakesFailures(passer(true)))
+	require.False(t, wiring.TakesFailures(passer(false)))
+	require.False(t, wiring.TakesFailures(streamsflow.NewPassThrough()))
+	f := flow.NewMap(func(v int) int { return v })
+	close(f.In())
+	require.True(t, wiring.TakesFailures(f))
 }

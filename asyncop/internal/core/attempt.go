@@ -256,7 +256,7 @@ func (g *Machine[IN, OUT]) hear(s *Slot[IN, OUT], t *call.Token, err error, reas
 		return false
 	}
 	g.refresh()
-	return g.heard(s, gate.Outcome{Err: err, Reason: reason, Pushback: pushback, Ignored: s.phase == preparing || t.Borrowed()})
+	return g.heard(s, gate.Outcome{Err: err, Reason: reason, Pushback: pushback, Ignored: s.phase == preparing, Borrowed: t.Borrowed()})
 }
 
 // backOff lets s wait for its next attempt. One whose retry could not start before its deadline waits for the deadline, or

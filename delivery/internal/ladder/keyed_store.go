@@ -93,15 +93,30 @@ func (s *keyedStore[T]) takeParked(ctx context.Context, limit int, lease time.Du
 	return ms, nil
 }
 
+// nearby is how far behind the last message of a key, in positions, the next one is looked for before all of its messages are.
+const nearby = 500
+
 // takeFirst takes the first parked message of a key. Without one, found is false. It may be leased, or not be due: until then m
 // is nil.
 func (s *keyedStore[T]) takeFirst(ctx context.Context, key string, lease time.Duration) (m *store.Leased, found bool, until time.Time, err error) {
-	f := store.Filter{Key: key}
-	first, err := s.List(ctx, s.keys.blocked, f, store.Page{Max: 1})
+	f, k := store.Filter{Key: key}, s.keys
+	k.mu.Lock()
+	last := k.get(key).last
+	k.mu.Unlock()
+	var first []store.Entry
+	if last > 0 { // of a key with many, the next one is near: to look for all of them each time would take the square of their number
+		first, err = s.List(ctx, k.blocked, f, store.Page{After: last - 1, Until: last + nearby, Max: 1})
+	}
+	if err == nil && len(first) == 0 {
+		first, err = s.List(ctx, k.blocked, f, store.Page{Max: 1})
+	}
 	if err != nil || len(first) == 0 {
 		return nil, false, until, err
 	}
-	e, now := first[0], s.keys.clock.Now()
+	e, now := first[0], k.clock.Now()
+	k.mu.Lock()
+	k.get(key).last = e.Position
+	k.mu.Unlock()
 	if e.Meta.Due.After(now) {
 		return nil, true, e.Meta.Due, nil
 	}

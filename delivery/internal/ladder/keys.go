@@ -59,6 +59,7 @@ type keyed[T any] struct {
 	held      []message.Message[T]
 	notBefore time.Time // the next parked message was given back, or is leased to another worker
 	leased    grant     // of the next parked message, when it was leased to another worker
+	last      int64     // position of the parked message that was first when one was taken last: none is before it
 }
 
 // grant is a lease as a List shows it.

@@ -593,6 +593,37 @@ func (l *looks) List(ctx context.Context, queue string, f store.Filter, p store.
 	return l.Engine.List(ctx, queue, f, p)
 }
 
+// pages counts the looks for a message of a key that may find all of its messages.
+type pages struct {
+	*memory.Engine
+	all int
+}
+
+func (p *pages) List(ctx context.Context, queue string, f store.Filter, page store.Page) ([]store.Entry, error) {
+	if queue == "blocked" && f.Key != "" && page.Until == 0 {
+		p.all++
+	}
+	return p.Engine.List(ctx, queue, f, page)
+}
+
+// The parked messages of a key are taken without a look at all of them each time: that would take the square of their number.
+func TestParkedMessagesAreNearEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		p := &pages{Engine: memory}
+		const n = 50
+		for i := range n {
+			put(t, memory, "blocked", fmt.Sprintf("a%02d", i), fmt.Sprintf("b%02d", i))
+		}
+		source := build(t, blocking(p)).Source(nil)
+		for range 2 * n {
+			one(t, source).Ack()
+		}
+		require.LessOrEqual(t, p.all, 6, "the first of a key, and that there is none")
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
 // Law D3: a parked message that is nacked comes again when its delay is over, and is not looked for all the time until then.
 func TestAParkedMessageIsNacked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

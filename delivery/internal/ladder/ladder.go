@@ -50,7 +50,7 @@ type Config[T any] struct {
 	// after it wait there, in order. "": they overtake it. The store must be a [store.Inspector].
 	Blocked string
 	// MaxBlocked bounds the messages that wait in layers, in Blocked, and in memory behind one in flight; the default is
-	// 10,000. When there are so many, no new ones are received (one batch more may come).
+	// 10,000. When there are so many, no new ones are received (a batch more may come from each source).
 	MaxBlocked int
 
 	Clock   clock.Clock           // of the failures' times and of rates; the default is the machine's

@@ -60,6 +60,7 @@ func (s *Source[T]) LeasesLost() int {
 func (s *Source[T]) record(ctx context.Context) (more bool, err error) {
 	s.mu.Lock()
 	var acked, nacked, rejected []*held
+	others := false // with other delays
 	for _, h := range s.settled[:min(len(s.settled), maxRecorded)] {
 		switch h.verdict.Kind {
 		case message.Acked:
@@ -67,6 +68,8 @@ func (s *Source[T]) record(ctx context.Context) (more bool, err error) {
 		case message.Nacked:
 			if len(nacked) == 0 || nacked[0].verdict.Delay == h.verdict.Delay { // one Release
 				nacked = append(nacked, h)
+			} else {
+				others = true
 			}
 		case message.Rejected:
 			rejected = append(rejected, h)
@@ -85,6 +88,9 @@ func (s *Source[T]) record(ctx context.Context) (more bool, err error) {
 			return true, err
 		}
 		verdicts.Wake(s.again)
+	}
+	if others { // a dead letter that cannot be stored holds up no delay (law D3)
+		return true, nil
 	}
 	if err := s.write(rejected, func(leases []store.Lease) error { return s.bury(ctx, rejected, leases) }); err != nil {
 		return true, err

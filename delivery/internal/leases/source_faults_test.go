@@ -198,3 +198,52 @@ func TestLeasesAreExtendedUnderLoad(t *testing.T) {
 		})
 	}
 }
+
+// full is a store whose dead letters are full.
+type full struct{ *memory.Engine }
+
+func (full) Move(context.Context, ...store.Move) error { return store.ErrFull }
+
+// Law D3: a dead letter that cannot be stored holds up no nack, neither while a worker runs nor when it ends.
+func TestADeadLetterThatCannotBeStoredHoldsUpNoNack(t *testing.T) {
+	for name, ends := range map[string]bool{"while it runs": false, "when it ends": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := full{memory.Open()}
+				const others = 20
+				put(t, f, "rejected")
+				for i := range others {
+					put(t, f, fmt.Sprint(i))
+				}
+				s := leases.NewSource(f, "q", "dead", codec.JSON[string](), quiet)
+				ms, err := s.Receive(t.Context(), 1+others)
+				require.NoError(t, err)
+				require.Len(t, ms, 1+others)
+				for i, m := range ms {
+					if i == 0 {
+						m.Reject(errors.New("poison"))
+					} else {
+						m.Nack(time.Hour + time.Duration(i))
+					}
+				}
+				if ends {
+					require.ErrorIs(t, s.Close(t.Context()), store.ErrFull)
+				} else {
+					synctest.Wait()
+				}
+				entries, err := f.List(t.Context(), "q", store.Filter{}, store.Page{Max: 100})
+				require.NoError(t, err)
+				released := 0
+				for _, e := range entries {
+					if e.LeasedUntil.IsZero() {
+						released++
+					}
+				}
+				require.Equal(t, others, released)
+				if !ends {
+					require.ErrorIs(t, s.Close(t.Context()), store.ErrFull)
+				}
+			})
+		})
+	}
+}

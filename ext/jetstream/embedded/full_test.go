@@ -3,6 +3,7 @@ package embedded_test
 import (
 	"context"
 	"strconv"
+	"sync"
 	"strings"
 	"testing"
 	"time"
@@ -69,14 +70,29 @@ func TestAFullStreamIsDrained(t *testing.T) {
 				m.Payload = make([]byte, 1000)
 				return s.Put(bounded(t), "q", m)
 			}
-			n := 0
-			err := put(n)
-			for ; err == nil; err = put(n) {
-				n++
+			n, err := 0, error(nil)
+			for err == nil { // several at once, of which some may be refused
+				errs := make([]error, 4)
+				var all sync.WaitGroup
+				for i := range errs {
+					all.Go(func() { errs[i] = put(n + i) })
+				}
+				all.Wait()
+				for i := range errs {
+					if errs[i] != nil {
+						require.ErrorIs(t, errs[i], store.ErrFull)
+						err = errs[i]
+					}
+				}
+				n += len(errs)
 			}
-			require.ErrorIs(t, err, store.ErrFull)
+			counted, err := s.Count(bounded(t), "q", store.Filter{})
+			require.NoError(t, err)
+			n = counted.Messages
 			require.Greater(t, n, 1)
-			require.NoError(t, put(0), "it is there")
+			there, err := s.List(bounded(t), "q", store.Filter{}, store.Page{Max: 1})
+			require.NoError(t, err)
+			require.NoError(t, s.Put(bounded(t), "q", there[0].Message), "it is there")
 			for left := n; left > 0; {
 				taken, err := s.Take(bounded(t), "q", 5, time.Minute)
 				require.NoError(t, err)
@@ -88,7 +104,7 @@ func TestAFullStreamIsDrained(t *testing.T) {
 				require.NoError(t, s.Done(bounded(t), leases...))
 				left -= len(taken)
 			}
-			counted, err := s.Count(bounded(t), "q", store.Filter{})
+			counted, err = s.Count(bounded(t), "q", store.Filter{})
 			require.NoError(t, err)
 			require.Zero(t, counted.Messages)
 		})

@@ -79,6 +79,33 @@ func TestABackendHearsOfCallsAlone(t *testing.T) {
 	})
 }
 
+// Elements that wait for the same call do not use up the retry budget for it: one repetition serves all.
+func TestOneLostCallCostsTheBudgetOneRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int64
+		b := backend.New("users", backend.RetryBudget(0), backend.WithLogger(slog.New(slog.DiscardHandler)))
+		before := b.Stats().RetriesLeft
+		users := lookup.New(asyncop.Blocking(func(context.Context, int) (int, error) {
+			time.Sleep(time.Millisecond)
+			if calls.Add(1) == 1 {
+				return 0, errUnavailable
+			}
+			return 70, nil
+		}), nil)
+		op := asyncop.OrderedWaitWithRetry(users, time.Minute, 500, retried(1), asyncop.WithBackend(b))
+		n := 0
+		for out, err := range op.Results(slices.Values(slices.Repeat([]int{7}, 300))) {
+			require.NoError(t, err)
+			require.Equal(t, 70, out)
+			n++
+		}
+		require.Equal(t, 300, n)
+		require.EqualValues(t, 2, calls.Load())
+		require.GreaterOrEqual(t, b.Stats().RetriesLeft, before-1)
+		require.Zero(t, b.Stats().RetriesRefused)
+	})
+}
+
 // Law O1: a message that is given back since its backend is closed does not hand the failure before it over once more.
 func TestAMessageGivenBackBehindAFailureOfItsKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
