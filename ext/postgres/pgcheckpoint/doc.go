@@ -19,9 +19,10 @@
 // The guarantees of [checkpoint.Store]: a checkpoint is saved in a transaction, and is durable if the database's synchronous_commit is on, as it
 // is by default. The store that was opened last has the pipeline, and all earlier stores are fenced (law P1): a Save that has begun before is
 // complete, or fails. If the owner froze or lost its power within a Save, Open waits until the server has ended that transaction: a minute at
-// most. An epoch that is lower than an earlier epoch is refused, so a stale owner cannot take a partition back.
+// most, and a second more for each MiB of the checkpoint. An epoch that is lower than an earlier epoch is refused, so a stale owner cannot take
+// a partition back.
 //
-// A checkpoint is a value of at most 1 GB.
+// A checkpoint is a value of at most 1 GB, and must arrive at the server within that time.
 //
 // # Tables
 //

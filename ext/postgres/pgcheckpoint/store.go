@@ -64,7 +64,7 @@ func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (check
 		return nil, err
 	}
 	var opened int64
-	err := pgx.BeginTxFunc(ctx, s.Pool, begin, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, s.Pool, begin(0), func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `INSERT INTO weir_pipelines AS p (name, epoch, opened, newest) VALUES ($1, $2::text::numeric, 1, 0)
 			ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, opened = p.opened + 1
 			WHERE p.epoch <= excluded.epoch RETURNING opened`, pipeline, number(epoch)).Scan(&opened)
@@ -91,12 +91,14 @@ type store struct {
 	closed bool
 }
 
-// begin is for any default isolation of the database: a Save and an Open that have waited for each other succeed, or are fenced. The server ends the transaction
-// of a process that is frozen, which the next owner waits for. A large checkpoint takes long to arrive, which counts as idle.
-var begin = pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local idle_in_transaction_session_timeout = '60s'"}
+// begin is for any default isolation of the database: a Save and an Open that have waited for each other succeed, or are fenced. The server
+// ends the transaction of a process that is frozen, which the next owner waits for. The time in which a checkpoint arrives counts as idle.
+func begin(size int) pgx.TxOptions {
+	return pgx.TxOptions{BeginQuery: fmt.Sprintf("begin isolation level read committed; set local idle_in_transaction_session_timeout = '%ds'", 60+size>>20)}
+}
 
-// do calls f in a transaction in which the store has the pipeline, with the number of its newest checkpoint.
-func (s *store) do(ctx context.Context, doing, lock string, f func(tx pgx.Tx, newest uint64) error) error {
+// do calls f in a transaction in which the store has the pipeline, with the number of its newest checkpoint. f sends size bytes.
+func (s *store) do(ctx context.Context, doing, lock string, size int, f func(tx pgx.Tx, newest uint64) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.closed {
@@ -105,7 +107,7 @@ func (s *store) do(ctx context.Context, doing, lock string, f func(tx pgx.Tx, ne
 	if ctx.Err() != nil {
 		return fmt.Errorf("pgcheckpoint: %s: %w", doing, context.Cause(ctx))
 	}
-	err := pgx.BeginTxFunc(ctx, s.Pool, begin, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, s.Pool, begin(size), func(tx pgx.Tx) error {
 		var opened int64
 		var newest string
 		err := tx.QueryRow(ctx, "SELECT opened, newest::text FROM weir_pipelines WHERE name = $1"+lock, s.pipeline).Scan(&opened, &newest)
@@ -140,7 +142,7 @@ func (s *store) Save(ctx context.Context, snap *checkpoint.Snapshot) error {
 	if _, err := snap.WriteTo(&b); err != nil {
 		return err
 	}
-	return s.do(ctx, fmt.Sprintf("saving checkpoint %d", snap.ID), " FOR UPDATE", func(tx pgx.Tx, newest uint64) error {
+	return s.do(ctx, fmt.Sprintf("saving checkpoint %d", snap.ID), " FOR UPDATE", b.Len(), func(tx pgx.Tx, newest uint64) error {
 		if snap.ID <= newest {
 			var same bool
 			err := tx.QueryRow(ctx, "SELECT snapshot = $3 FROM weir_checkpoints WHERE pipeline = $1 AND id = $2::text::numeric",
@@ -165,7 +167,7 @@ func (s *store) Save(ctx context.Context, snap *checkpoint.Snapshot) error {
 // Load implements [checkpoint.Store].
 func (s *store) Load(ctx context.Context, id uint64) (snap *checkpoint.Snapshot, err error) {
 	var b []byte
-	err = s.do(ctx, fmt.Sprintf("loading checkpoint %d", id), "", func(tx pgx.Tx, _ uint64) error {
+	err = s.do(ctx, fmt.Sprintf("loading checkpoint %d", id), "", 0, func(tx pgx.Tx, _ uint64) error {
 		err := tx.QueryRow(ctx, "SELECT snapshot FROM weir_checkpoints WHERE pipeline = $1 AND id = $2::text::numeric", s.pipeline, number(id)).Scan(&b)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("%w: checkpoint %d of %q", checkpoint.ErrNotFound, id, s.pipeline)
@@ -187,7 +189,7 @@ func (s *store) Load(ctx context.Context, id uint64) (snap *checkpoint.Snapshot,
 
 // List implements [checkpoint.Store].
 func (s *store) List(ctx context.Context) (entries []checkpoint.Entry, err error) {
-	err = s.do(ctx, "listing", "", func(tx pgx.Tx, _ uint64) error {
+	err = s.do(ctx, "listing", "", 0, func(tx pgx.Tx, _ uint64) error {
 		rows, err := tx.Query(ctx, "SELECT id::text, length(snapshot) FROM weir_checkpoints WHERE pipeline = $1 ORDER BY weir_checkpoints.id", s.pipeline)
 		if err != nil {
 			return err

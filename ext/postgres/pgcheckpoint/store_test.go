@@ -172,7 +172,8 @@ func (p *patience) TraceBatchStart(ctx context.Context, conn *pgx.Conn, _ pgx.Tr
 	return ctx
 }
 
-// A process that was frozen during a Save kept the next owner of its pipeline waiting for hours.
+// A process that was frozen during a Save kept the next owner of its pipeline waiting for hours. Then a checkpoint that took more than a minute
+// to arrive was never saved.
 func TestTheServerWaitsAMinuteForASave(t *testing.T) {
 	var p patience
 	stores := &pgcheckpoint.Stores{Pool: connect(t, pgtest.Start(t).URL(), &p)}
@@ -181,6 +182,9 @@ func TestTheServerWaitsAMinuteForASave(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.Save(t.Context(), &checkpoint.Snapshot{ID: 1, States: map[string]participant.State{"a": {{1}}}}))
 	require.Equal(t, "1min", p.found)
+	large := make([]byte, 3<<20)
+	require.NoError(t, s.Save(t.Context(), &checkpoint.Snapshot{ID: 2, States: map[string]participant.State{"a": {large}}}))
+	require.Equal(t, "63s", p.found)
 }
 
 // Law P1: a store that is opened during a Save waits for it, and has its checkpoint; or the Save fails.
