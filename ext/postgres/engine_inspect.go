@@ -31,14 +31,15 @@ var dialect = storesql.Dialect{
 }
 
 // where returns the condition of a page of a queue, and its order. Its parameters follow args: queue, After, Until, and those of the
-// filter. An expression keeps PostgreSQL from going through the queue where the filter has ids or a key, for which there is an index.
+// filter. An expression keeps PostgreSQL from going through the queue where the filter has ids or a key, for which there is an index. The index
+// of keys has no order of positions, and all messages of a key would be sorted for each of its pages: only the first page goes by it.
 func where(queue string, f *store.Filter, p store.Page, args ...any) (condition, order string, _ []any, err error) {
 	until := p.Until
 	if until == 0 {
 		until = math.MaxInt64
 	}
 	position := "position"
-	if len(f.IDs) > 0 || f.Key != "" {
+	if len(f.IDs) > 0 || f.Key != "" && p.After == 0 {
 		position = "position + 0"
 	}
 	n := len(args)

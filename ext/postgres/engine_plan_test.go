@@ -164,6 +164,36 @@ func TestAFilterOfAKeyUsesAnIndex(t *testing.T) {
 	}
 }
 
+// The next page of a key does not look at all messages of the key: a job with many pages took a time that grew with their square.
+func TestTheNextPageOfAKeyGoesByPosition(t *testing.T) {
+	pool, plans := explained(t, places(t)(t))
+	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
+	s := postgres.New(pool)
+	_, err := pool.Exec(t.Context(), `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta)
+		SELECT 'q', now, now, now, 0, 0, '', jsonb_build_object('id', n::text, 'key', CASE WHEN n % 2 = 0 THEN n::text ELSE 'hot' END)
+		FROM generate_series(1, 20000) AS n, (SELECT clock_timestamp() AS now) AS clock`)
+	require.NoError(t, err)
+	for round := range 14 { // also with the plan for all parameters
+		if round == 7 {
+			_, err := pool.Exec(t.Context(), "ANALYZE weir_messages")
+			require.NoError(t, err)
+		}
+		for _, until := range []int64{0, 1001} {
+			plans()
+			hot := store.Filter{Key: "hot"}
+			entries, err := s.List(t.Context(), "q", hot, store.Page{After: 1000, Until: until, Max: 500})
+			require.NoError(t, err)
+			require.NotEmpty(t, entries)
+			_, err = s.Claim(t.Context(), "q", hot, store.Page{After: 1000, Until: until, Max: 500}, time.Minute)
+			require.NoError(t, err)
+			plan := plans()
+			require.Contains(t, plan, "weir_messages_queue")
+			require.NotContains(t, plan, "weir_messages_key")
+			require.NotContains(t, plan, "Sort")
+		}
+	}
+}
+
 // To find the keys whose turn it is takes no look at the messages of the others.
 func TestTurnsUseAnIndex(t *testing.T) {
 	pool, plans := explained(t, places(t)(t))

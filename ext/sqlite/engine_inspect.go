@@ -35,14 +35,15 @@ func timeArg(t time.Time) int64 {
 }
 
 // page returns the condition of a page of a queue, and what follows conditions. A + keeps SQLite from going through the queue where the
-// filter has ids or a key, for which there is an index.
+// filter has ids or a key, for which there is an index. The index of keys has no order of positions, and all messages of a key would be
+// sorted for each of its pages: only the first page goes by it.
 func page(queue string, f *store.Filter, p store.Page) (where, order string, args []any, err error) {
 	until := p.Until
 	if until == 0 {
 		until = math.MaxInt64
 	}
 	position := "position"
-	if len(f.IDs) > 0 || f.Key != "" {
+	if len(f.IDs) > 0 || f.Key != "" && p.After == 0 {
 		position = "+position"
 	}
 	where, args, err = storesql.Where(dialect, f, []any{queue, p.After, until, p.Max})

@@ -21,6 +21,8 @@ func TestQueriesUseAnIndex(t *testing.T) {
 	require.NoError(t, err)
 	byKey, _, keyArgs, err := sqlite.Page("q", &store.Filter{Key: "a"}, store.Page{Max: 1})
 	require.NoError(t, err)
+	byNextKey, keyOrder, nextKeyArgs, err := sqlite.Page("q", &store.Filter{Key: "a"}, store.Page{Max: 1, After: 1})
+	require.NoError(t, err)
 	byPage, order, pageArgs, err := sqlite.Page("q", &store.Filter{Error: "refused"}, store.Page{Max: 1})
 	require.NoError(t, err)
 	for _, c := range []struct {
@@ -34,6 +36,7 @@ func TestQueriesUseAnIndex(t *testing.T) {
 		{"DELETE FROM weir_messages WHERE queue = $1 AND meta->>'id' IN ($2, $3)", "weir_messages_identity (queue=? AND <expr>=?)", []any{"q", "a", "b"}},
 		{"SELECT position FROM weir_messages" + byID, "weir_messages_identity (queue=? AND <expr>=?)", args},
 		{"SELECT position FROM weir_messages" + byKey, "weir_messages_key (queue=? AND <expr>=?)", keyArgs},
+		{"SELECT position FROM weir_messages" + byNextKey + keyOrder, "weir_messages_queue (queue=? AND rowid>? AND rowid<?)", nextKeyArgs},
 		{"SELECT position FROM weir_messages" + byPage + order, "weir_messages_queue (queue=? AND rowid>? AND rowid<?)", pageArgs},
 		{"SELECT (SELECT min(queue) FROM weir_messages WHERE queue > $1)", "(queue>?)", []any{"q"}},
 	} {
