@@ -274,7 +274,11 @@ func (r *Records) lookUp(ctx context.Context, calls []*call) ([]*call, error) {
 		}
 	}
 	if len(scopes) > 0 {
-		if err := r.addClients(ctx, scopes, clients); err != nil {
+		err := r.addClients(ctx, scopes, clients)
+		if err == nil {
+			err = r.findClients(ctx, scopes, clients)
+		}
+		if err != nil {
 			clear(r.ids)
 			return calls, err
 		}
@@ -289,18 +293,31 @@ func (r *Records) lookUp(ctx context.Context, calls []*call) ([]*call, error) {
 	}), nil
 }
 
+// addClients adds those of the clients that are not held. A client that is held fails the transaction, so each half is tried alone.
 func (r *Records) addClients(ctx context.Context, scopes []string, clients []pgtype.UUID) error {
 	const add = `INSERT INTO weir_clients (scope, client, mark, heard_at, phase_at)
 SELECT scope, client, 0, $3, $3 FROM unnest($1::text[], $2::uuid[]) AS n (scope, client) ORDER BY scope, client ON CONFLICT DO NOTHING`
-	const ids = `SELECT c.id, c.scope, c.client FROM weir_clients c
-JOIN unnest($1::text[], $2::uuid[]) AS n (scope, client) ON c.scope = n.scope AND c.client = n.client`
 	err := pgx.BeginTxFunc(ctx, r.pool, impatient, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, add, scopes, clients, r.clock.Now().UnixMicro())
 		return err
 	})
-	if err != nil && sqlState(err) != lockNotAvailable {
+	if sqlState(err) != lockNotAvailable {
 		return err
 	}
+	half := len(scopes) / 2
+	if half == 0 {
+		return nil // it is held
+	}
+	if err := r.addClients(ctx, scopes[:half], clients[:half]); err != nil {
+		return err
+	}
+	return r.addClients(ctx, scopes[half:], clients[half:])
+}
+
+// findClients notes the numbers of the clients that are in the table.
+func (r *Records) findClients(ctx context.Context, scopes []string, clients []pgtype.UUID) error {
+	const ids = `SELECT c.id, c.scope, c.client FROM weir_clients c
+JOIN unnest($1::text[], $2::uuid[]) AS n (scope, client) ON c.scope = n.scope AND c.client = n.client`
 	rows, err := r.pool.Query(ctx, ids, scopes, clients)
 	if err != nil {
 		return err
