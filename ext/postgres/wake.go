@@ -202,6 +202,7 @@ type hub struct {
 	waiting map[string]map[*waiter]bool // by queue
 	fresh   map[string]bool             // queues with a source that was not woken yet
 	running bool
+	hears   bool // it listens: a source need not poll
 	closed  bool
 	changed chan struct{}      // room for one: to run
 	stop    context.CancelFunc // ends run
@@ -210,7 +211,7 @@ type hub struct {
 
 // waiter is a source that wants to be woken.
 type waiter struct {
-	wake  func()
+	wake  func(misses bool)
 	ended chan error // room for one: the hub cannot go on
 }
 
@@ -241,11 +242,12 @@ func (h *hub) wake(queue string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for w := range h.waiting[queue] {
-		w.wake()
+		w.wake(!h.hears)
 	}
 }
 
-// queues returns the queues that have sources, and those that have new ones.
+// queues returns the queues that have sources, and those that have new ones. It is called by the loop that listens, which ends if there are
+// none.
 func (h *hub) queues() (names []string, fresh map[string]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -253,6 +255,7 @@ func (h *hub) queues() (names []string, fresh map[string]bool) {
 		names = append(names, name)
 	}
 	fresh, h.fresh = h.fresh, map[string]bool{}
+	h.hears = len(names) > 0
 	return names, fresh
 }
 
@@ -261,7 +264,7 @@ func (s *Engine) Wake(ctx context.Context, queue string, wake func(misses bool))
 	if err := s.do(ctx, func() error { return nil }); err != nil {
 		return err
 	}
-	w := &waiter{wake: func() { wake(false) }, ended: make(chan error, 1)}
+	w := &waiter{wake: wake, ended: make(chan error, 1)}
 	if err := s.await(queue, w); err != nil {
 		return err
 	}
@@ -416,7 +419,11 @@ func (s *Engine) listen(ctx context.Context) error {
 		reading.Wait()
 		giveUp(conn)
 	}()
-	return s.waken(ctx, notices, failed)
+	err = s.waken(ctx, notices, failed)
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	s.hub.hears = false
+	return err
 }
 
 // waken is the loop of listen.

@@ -245,6 +245,49 @@ func TestAPoolerHidesNotifications(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
+// Regression: behind a pooler of transactions a message of the same process stopped the polling of a source that did not listen yet, for up to
+// three seconds each time that it tried.
+func TestASourceThatDoesNotListenYetPolls(t *testing.T) {
+	c, err := pgxpool.ParseConfig(places(t)(t))
+	require.NoError(t, err)
+	c.MaxConns = 1
+	var gated atomic.Bool
+	connecting, through := make(chan struct{}), make(chan struct{})
+	c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
+		if gated.Load() {
+			connecting <- struct{}{}
+			<-through
+		}
+		return nil
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), c)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	s := postgres.New(pool)
+	require.NoError(t, s.Migrate(t.Context()))
+	put := func(id string) {
+		require.NoError(t, s.Put(t.Context(), "q", store.Message{Meta: message.Meta{ID: id}}))
+	}
+	gated.Store(true) // the pool has its connection
+	for _, id := range []string{"a", "c"} {
+		misses, ended := make(chan bool, 100), make(chan error, 1)
+		go func() { // ends with the connection
+			ended <- s.Wake(t.Context(), "q", func(m bool) { misses <- m })
+		}()
+		<-connecting
+		put(id)
+		require.True(t, <-misses, "it does not listen yet")
+		through <- struct{}{}
+		require.False(t, <-misses, "it listens")
+		put(id + " again")
+		require.False(t, <-misses)
+		_, err := pool.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'")
+		require.NoError(t, err)
+		require.ErrorContains(t, <-ended, "listening")
+	}
+	require.NoError(t, s.Close())
+}
+
 // Regression: the connection that listens had the password of the start, where the pool asks for one each time.
 func TestListeningAsksBeforeItConnects(t *testing.T) {
 	c, err := pgxpool.ParseConfig(places(t)(t))
