@@ -3,8 +3,8 @@ package embedded_test
 import (
 	"context"
 	"strconv"
-	"sync"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
