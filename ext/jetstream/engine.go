@@ -54,7 +54,7 @@ type Engine struct {
 	closed  bool
 	using   sync.WaitGroup
 	ending  sync.WaitGroup // indexes
-	admitted
+	admitted admitted
 	life context.Context //nolint:containedctx // of what is under way: Close ends it
 	end  context.CancelCauseFunc
 }
