@@ -43,20 +43,20 @@ type Engine struct {
 
 	foreign map[string]*foreign // by queue
 
-	mu      sync.Mutex
-	indexes map[string]*index // by queue
-	opening map[string]chan struct{}
-	named   map[string]time.Time // queues whose names are in the stream, and when they were published; at most as old as nameAgain
-	cleared time.Time            // when those that are older were removed from named
-	lookAt  uint64               // the name in the stream that is looked at next, or one behind it
-	ahead   time.Duration        // of the server's clock
-	looked  time.Time            // at the server's clock
-	closed  bool
-	using   sync.WaitGroup
-	ending  sync.WaitGroup // indexes
+	mu       sync.Mutex
+	indexes  map[string]*index // by queue
+	opening  map[string]chan struct{}
+	named    map[string]time.Time // queues whose names are in the stream, and when they were published; at most as old as nameAgain
+	cleared  time.Time            // when those that are older were removed from named
+	lookAt   uint64               // the name in the stream that is looked at next, or one behind it
+	ahead    time.Duration        // of the server's clock
+	looked   time.Time            // at the server's clock
+	closed   bool
+	using    sync.WaitGroup
+	ending   sync.WaitGroup // indexes
 	admitted admitted
-	life context.Context //nolint:containedctx // of what is under way: Close ends it
-	end  context.CancelCauseFunc
+	life     context.Context //nolint:containedctx // of what is under way: Close ends it
+	end      context.CancelCauseFunc
 }
 
 var (
