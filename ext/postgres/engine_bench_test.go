@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery/store"
@@ -27,7 +28,9 @@ func BenchmarkStore(b *testing.B) {
 		pool, err := pgxpool.New(b.Context(), strings.Replace(server.URL(), "/postgres?", "/"+name+"?", 1))
 		require.NoError(b, err)
 		b.Cleanup(pool.Close)
-		require.NoError(b, postgres.New(pool).Migrate(b.Context()))
-		return postgres.New(pool)
+		s := postgres.New(pool)
+		require.NoError(b, s.Migrate(b.Context()))
+		b.Cleanup(func() { assert.NoError(b, s.Close()) })
+		return s
 	})
 }

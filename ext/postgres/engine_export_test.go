@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 
+	"github.com/benbjohnson/clock"
+
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weirflow/weir/delivery/store"
@@ -40,3 +42,6 @@ func StageSQL(ctx context.Context, s *Engine, tx *sql.Tx, queue string, ms ...st
 	}
 	return nil
 }
+
+// SetClock sets the clock of the engine's own waits.
+func SetClock(s *Engine, c clock.Clock) { s.clock = c }

@@ -144,11 +144,15 @@ func (s *Engine) note(queue string, d dues) {
 	}
 }
 
+// sendTries is how often notices are tried, about a second apart, before they are left to those who look.
+const sendTries = 60
+
 // send sends what is pending, until there is nothing. What cannot be sent is tried again, and at last found by looking.
 func (s *Engine) send() {
 	n := &s.news
 	timer := s.clock.Timer(coalesced)
 	defer timer.Stop()
+	failed := 0
 	for pause, last := coalesced, false; ; timer.Reset(pause) {
 		select {
 		case <-timer.C:
@@ -164,7 +168,7 @@ func (s *Engine) send() {
 		}
 		n.mu.Unlock()
 		if s.notify(pending) == nil {
-			pause = coalesced
+			pause, failed = coalesced, 0
 			continue
 		}
 		if last {
@@ -172,6 +176,11 @@ func (s *Engine) send() {
 		}
 		pause = min(2*pause, time.Second)
 		n.mu.Lock()
+		if failed++; failed == sendTries { // the pool may be closed, and the engine not
+			n.pending, n.running = nil, false
+			n.mu.Unlock()
+			return
+		}
 		for queue, d := range pending {
 			if d.later > 0 {
 				d.later = time.Microsecond // time has passed: others look when it is due

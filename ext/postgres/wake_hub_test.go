@@ -8,12 +8,14 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -200,6 +202,23 @@ func TestNoticesAreSentAgain(t *testing.T) {
 	require.Eventually(t, func() bool { return u.tries.Load() == 3 }, time.Minute, time.Millisecond)
 	require.NoError(t, s.Close())
 	require.EqualValues(t, 3, u.tries.Load())
+}
+
+// An engine whose pool was closed before it gives up its notices: others look.
+func TestNoticesOfAPoolThatWasClosed(t *testing.T) {
+	pool, err := pgxpool.New(t.Context(), places(t)(t))
+	require.NoError(t, err)
+	mock := clock.NewMock()
+	s := postgres.New(pool)
+	postgres.SetClock(s, mock)
+	require.NoError(t, s.Migrate(t.Context()))
+	require.NoError(t, s.Put(t.Context(), "q", store.Message{Meta: message.Meta{ID: "a"}}))
+	pool.Close()
+	stacks := make([]byte, 1<<20)
+	require.Eventually(t, func() bool {
+		mock.Add(time.Second)
+		return !bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("postgres.(*Engine).send("))
+	}, 2*time.Minute, time.Millisecond)
 }
 
 // deaf is a connection that gets no notifications, as behind a pooler of transactions.
