@@ -24,6 +24,7 @@ import (
 	"github.com/weirflow/weir/internal/testing/jobkill"
 	"github.com/weirflow/weir/internal/testing/storecrash"
 	"github.com/weirflow/weir/internal/testing/workerkill"
+	"github.com/weirflow/weir/internal/testing/storebench"
 	"github.com/weirflow/weir/message"
 )
 
@@ -292,24 +293,7 @@ func TestCloseBesideATransactionThatPuts(t *testing.T) {
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(t.Context()) //nolint:errcheck // the test is over
-	closed := make(chan error, 1)
-	require.NoError(t, s.Update(t.Context(), func(ctx context.Context, _ store.Tx) error {
-		go func() { closed <- s.Close() }() // waits for Update
-		refused := make(chan error, 1)
-		go func() {
-			var err error
-			for i := 0; err == nil; i++ {
-				err = postgres.Stage(ctx, s, tx, "q", store.Message{Meta: message.Meta{ID: strconv.Itoa(i)}})
-			}
-			refused <- err
-		}()
-		select {
-		case err := <-refused:
-			require.ErrorIs(t, err, store.ErrClosed)
-		case <-time.After(10 * time.Second):
-			t.Error("a call hangs while Close waits")
-		}
-		return nil
-	}))
-	<-closed //nolint:errcheck // there is one if the machine is slow
+	_ = storebench.CloseBesideATransaction(t, s, func(ctx context.Context, id string) error { // an error if the machine is slow
+		return postgres.Stage(ctx, s, tx, "q", store.Message{Meta: message.Meta{ID: id}})
+	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/weirflow/weir/ext/sqlite"
 	"github.com/weirflow/weir/internal/testing/storecrash"
 	"github.com/weirflow/weir/internal/testing/workerkill"
+	"github.com/weirflow/weir/internal/testing/storebench"
 	"github.com/weirflow/weir/message"
 )
 
@@ -163,24 +164,7 @@ func TestCloseBesideATransactionThatPuts(t *testing.T) {
 	tx, err := open(t, filepath.Join(t.TempDir(), "theirs.db")).Writer().BeginTx(t.Context(), nil)
 	require.NoError(t, err)
 	defer tx.Rollback() //nolint:errcheck // the test is over
-	closed := make(chan error, 1)
-	require.NoError(t, s.Update(t.Context(), func(ctx context.Context, _ store.Tx) error {
-		go func() { closed <- s.Close() }() // waits for Update
-		refused := make(chan error, 1)
-		go func() {
-			var err error
-			for i := 0; err == nil; i++ {
-				err = sqlite.Stage(ctx, s, tx, "q", store.Message{Meta: message.Meta{ID: strconv.Itoa(i)}})
-			}
-			refused <- err
-		}()
-		select {
-		case err := <-refused:
-			require.ErrorIs(t, err, store.ErrClosed)
-		case <-time.After(10 * time.Second):
-			t.Error("a call hangs while Close waits")
-		}
-		return nil
+	require.NoError(t, storebench.CloseBesideATransaction(t, s, func(ctx context.Context, id string) error {
+		return sqlite.Stage(ctx, s, tx, "q", store.Message{Meta: message.Meta{ID: id}})
 	}))
-	require.NoError(t, <-closed)
 }

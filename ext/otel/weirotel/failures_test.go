@@ -13,23 +13,9 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
-	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/internal/tallytest"
 	"github.com/weirflow/weir/ext/otel/weirotel"
 )
-
-// broken is a store that may be down.
-type broken struct {
-	store.Inspector
-	down *bool
-}
-
-func (s broken) Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error) {
-	if *s.down {
-		return store.Counts{}, tallytest.ErrDown
-	}
-	return s.Inspector.Count(ctx, queue, f)
-}
 
 // exporter has the names of the metrics that it was given last, with the sum of their values.
 type exporter struct {
@@ -81,7 +67,7 @@ func TestFailedCounts(t *testing.T) {
 		e := &exporter{}
 		provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewPeriodicReader(e)))
 		defer func() { require.NoError(t, provider.Shutdown(context.Background())) }()
-		_, err := weirotel.ObserveQueues(broken{memory.Open(), &down}, provider, "rows")
+		_, err := weirotel.ObserveQueues(tallytest.Queues{Inspector: memory.Open(), Down: &down}, provider, "rows")
 		require.NoError(t, err)
 		_, err = weirotel.ObserveKeys("rows", k, provider)
 		require.NoError(t, err)

@@ -1,7 +1,6 @@
 package weirprom_test
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -13,23 +12,9 @@ import (
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/memory"
-	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/internal/tallytest"
 	"github.com/weirflow/weir/ext/prometheus/weirprom"
 )
-
-// broken is a store that may be down.
-type broken struct {
-	store.Inspector
-	down *bool
-}
-
-func (s broken) Count(ctx context.Context, queue string, f store.Filter) (store.Counts, error) {
-	if *s.down {
-		return store.Counts{}, tallytest.ErrDown
-	}
-	return s.Inspector.Count(ctx, queue, f)
-}
 
 // While queues and tables cannot be counted, the endpoint has the other metrics, and the numbers of the counts before.
 func TestFailedCounts(t *testing.T) {
@@ -38,7 +23,7 @@ func TestFailedCounts(t *testing.T) {
 		k, db := tallytest.NewKeys(t.Context(), &down)
 		defer db.Close()
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(weirprom.NewQueues(broken{memory.Open(), &down}, "rows"), weirprom.NewKeys("rows", k),
+		registry.MustRegister(weirprom.NewQueues(tallytest.Queues{Inspector: memory.Open(), Down: &down}, "rows"), weirprom.NewKeys("rows", k),
 			weirprom.NewWorker("rows", &delivery.Monitor{}))
 		scrape := func() map[string]float64 {
 			w := httptest.NewRecorder()
