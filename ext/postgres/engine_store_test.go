@@ -22,9 +22,9 @@ import (
 	"github.com/weirflow/weir/ext/postgres"
 	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
 	"github.com/weirflow/weir/internal/testing/jobkill"
+	"github.com/weirflow/weir/internal/testing/storebench"
 	"github.com/weirflow/weir/internal/testing/storecrash"
 	"github.com/weirflow/weir/internal/testing/workerkill"
-	"github.com/weirflow/weir/internal/testing/storebench"
 	"github.com/weirflow/weir/message"
 )
 
@@ -293,7 +293,8 @@ func TestCloseBesideATransactionThatPuts(t *testing.T) {
 	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(t.Context()) //nolint:errcheck // the test is over
-	_ = storebench.CloseBesideATransaction(t, s, func(ctx context.Context, id string) error { // an error if the machine is slow
+	// It returns an error if the machine is slow.
+	_ = storebench.CloseBesideATransaction(t, s, func(ctx context.Context, id string) error {
 		return postgres.Stage(ctx, s, tx, "q", store.Message{Meta: message.Meta{ID: id}})
 	})
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/weirflow/weir/delivery/deliverytest"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/testing/storebench"
 	"github.com/weirflow/weir/internal/testing/storecrash"
 	"github.com/weirflow/weir/internal/testing/workerkill"
-	"github.com/weirflow/weir/internal/testing/storebench"
 	"github.com/weirflow/weir/message"
 )
 

@@ -256,6 +256,21 @@ var mutants = []mutant{
 		`d.Delay > left {`,
 	},
 	{
+		"what ends behind others of its key lets the first one go on", "O1", "core/feature_keys.go",
+		`if p.prev != nil { // it ended`,
+		`if p.prev != nil && false { // it ended`,
+	},
+	{
+		"a backend hears of a call for each element that has shared it", "B4", "core/attempt.go",
+		`Borrowed: t.Borrowed()}`,
+		`Borrowed: false}`,
+	},
+	{
+		"what could not be prepared is an answer of the backend", "B4", "core/feature_beside.go",
+		`			a.Borrow() // nothing was called`,
+		`			_ = a // nothing was called`,
+	},
+	{
 		"a wait is cut to the time that was left before the call", "C1", "core/attempt.go",
 		`delay, tooLate, d.Delay = 0, true, left`,
 		`delay, tooLate = 0, true`,

@@ -2,6 +2,7 @@ package calls_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -17,6 +18,9 @@ import (
 	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/backend"
 	"github.com/weirflow/weir/message"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/predicates/httpretry"
+	"github.com/weirflow/weir/strategies"
 )
 
 // rows is a cache without an end.
@@ -76,6 +80,34 @@ func TestABackendHearsOfCallsAlone(t *testing.T) {
 			}
 			require.Equal(t, backend.Probing, b.Stats().State, "nothing was called")
 		})
+	})
+}
+
+// Law B4: a batch of retries that could not be prepared is no call, and so no answer to a probe.
+func TestABatchThatCouldNotBePreparedIsNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("users", backend.WithLogger(slog.New(slog.DiscardHandler)))
+		var calls atomic.Int64
+		fn := asyncop.Batched(func(context.Context, []int) ([]asyncop.Result[int], error) {
+			calls.Add(1)
+			return nil, errUnavailable
+		}, 10, time.Millisecond)
+		cannot := errors.New("cannot prepare")
+		policy := strategies.ReasonAware(
+			predicates.ByException[int](predicates.ErrorIs(errUnavailable), httpretry.ServiceUnavailable),
+			strategies.ReasonStrategyFunc[int](func(context.Context, *predicates.Attempt[int]) (strategies.Action, error) {
+				b.Close("migration")
+				b.Open() // the retry is the probe
+				return strategies.Action{Retry: true, Delay: time.Second, Before: func(context.Context) error { return cannot }}, nil
+			}))
+		op := asyncop.UnorderedWaitWithRetry(fn, time.Minute, 10, policy, asyncop.WithBackend(b), asyncop.WithDropOnFailure(),
+			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+		for _, err := range op.Results(slices.Values([]int{1})) {
+			require.NoError(t, err)
+		}
+		require.EqualValues(t, 1, op.Stats().Dropped)
+		require.EqualValues(t, 1, calls.Load())
+		require.Equal(t, backend.Probing, b.Stats().State)
 	})
 }
 
