@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/weirflow/weir/delivery/store"
@@ -140,7 +141,8 @@ func (s *Engine) note(queue string, d dues) {
 	n.add(queue, d)
 	if !n.running {
 		n.running = true
-		n.sending.Go(s.send) // ends when all was sent, or with Close
+		timer := s.clock.Timer(coalesced)      // here: a test may move its clock before the goroutine runs
+		n.sending.Go(func() { s.send(timer) }) // ends when all was sent, or with Close
 	}
 }
 
@@ -148,9 +150,8 @@ func (s *Engine) note(queue string, d dues) {
 const sendTries = 60
 
 // send sends what is pending, until there is nothing. What cannot be sent is tried again, and at last found by looking.
-func (s *Engine) send() {
+func (s *Engine) send(timer *clock.Timer) {
 	n := &s.news
-	timer := s.clock.Timer(coalesced)
 	defer timer.Stop()
 	failed := 0
 	for pause, last := coalesced, false; ; timer.Reset(pause) {
