@@ -14,6 +14,16 @@ func (r *Results) Principals() int {
 	return len(r.principals)
 }
 
+// Silent returns how many principals are in the list of those with clients.
+func (r *Results) Silent() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p := r.silent.first; p != nil; p = p.at.next {
+		n++
+	}
+	return n
+}
+
 // State returns what the attempt has found.
 func (c *Call) State() string {
 	switch {

@@ -1105,6 +1105,14 @@ func TestManyPrincipalsMakeRoom(t *testing.T) {
 			require.Equal(t, "STALE", state(t, r, of("principal 1")))
 		})
 	}
+	t.Run("a request that has just ended", func(t *testing.T) {
+		r, _ := newResults(t, server.Config{MaxClients: 2, Evict: true})
+		slow := begin(t, r, of("slow"))
+		complete(t, r, of("quick"), "x")
+		require.NoError(t, slow.Complete([]byte("y")))
+		complete(t, r, of("new"), "z")
+		require.Equal(t, "y", replay(t, r, of("slow")), "it is not silent")
+	})
 	t.Run("due", func(t *testing.T) {
 		r, mock := newResults(t, server.Config{MaxClients: 4, AnswerAge: 50 * time.Minute, ClientSilence: time.Hour})
 		complete(t, r, of("principal 0"), "x")
@@ -1205,6 +1213,7 @@ func TestPrincipalsOfWhichNothingIsLeft(t *testing.T) {
 		complete(t, r, req, "x")
 	}
 	require.Less(t, r.Principals(), 100)
+	require.Less(t, r.Silent(), 100)
 }
 
 // X3: the marks of many principals go when there is no room, though not within ClientSilence.

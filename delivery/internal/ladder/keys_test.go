@@ -624,6 +624,26 @@ func TestParkedMessagesAreNearEachOther(t *testing.T) {
 	})
 }
 
+// Also if many of other keys are between them.
+func TestParkedMessagesThatAreFarFromEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, memory := config()
+		put(t, memory, "blocked", "a1")
+		for i := range 600 {
+			put(t, memory, "blocked", fmt.Sprintf("b%03d", i))
+		}
+		put(t, memory, "blocked", "a2")
+		source := build(t, blocking(memory)).Source(nil)
+		first := one(t, source)
+		require.Equal(t, "a1", first.Value)
+		first.Ack()
+		held := one(t, source)
+		require.Equal(t, "b000", held.Value)
+		require.Equal(t, "a2", one(t, source).Value)
+		require.NoError(t, source.Close(t.Context()))
+	})
+}
+
 // Law D3: a parked message that is nacked comes again when its delay is over, and is not looked for all the time until then.
 func TestAParkedMessageIsNacked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -690,3 +690,17 @@ func TestASourceThatClosesSlowly(t *testing.T) {
 		require.Zero(t, taken[0].Lapses)
 	})
 }
+
+// panicky is a source that breaks at its end.
+type panicky struct{ *journal }
+
+func (panicky) Close(context.Context) error { panic("broken source") }
+
+// Law A6: a source that breaks at its end is an error of Close, and not the end of the process.
+func TestASourceThatBreaksWhenClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := config()
+		source := build(t, c).Source(panicky{&journal{}})
+		require.ErrorContains(t, source.Close(t.Context()), "broken source")
+	})
+}

@@ -223,7 +223,7 @@ func TestADeadLetterThatCannotBeStoredHoldsUpNoNack(t *testing.T) {
 					if i == 0 {
 						m.Reject(errors.New("poison"))
 					} else {
-						m.Nack(time.Hour + time.Duration(i))
+						m.Nack(time.Duration(i) * time.Hour)
 					}
 				}
 				if ends {
@@ -233,17 +233,59 @@ func TestADeadLetterThatCannotBeStoredHoldsUpNoNack(t *testing.T) {
 				}
 				entries, err := f.List(t.Context(), "q", store.Filter{}, store.Page{Max: 100})
 				require.NoError(t, err)
-				released := 0
+				var waits []time.Duration
 				for _, e := range entries {
 					if e.LeasedUntil.IsZero() {
-						released++
+						waits = append(waits, time.Until(e.Meta.Due).Round(time.Hour))
 					}
 				}
-				require.Equal(t, others, released)
+				require.Len(t, waits, others)
+				for i, wait := range waits {
+					require.Equal(t, time.Duration(i+1)*time.Hour, wait, "the delay of another one")
+				}
 				if !ends {
 					require.ErrorIs(t, s.Close(t.Context()), store.ErrFull)
 				}
 			})
 		})
 	}
+}
+
+// bounded is a store whose calls take a second, and at most so many leases.
+type bounded struct {
+	*memory.Engine
+	most int
+}
+
+func (b *bounded) Done(ctx context.Context, leases ...store.Lease) error {
+	b.most = max(b.most, len(leases))
+	time.Sleep(time.Second)
+	return b.Engine.Done(ctx, leases...)
+}
+
+// Verdicts that come at once are all recorded, in calls of a bounded size.
+func TestManyVerdictsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bounded{Engine: memory.Open()}
+		const n = 3500
+		for i := range n {
+			put(t, b, fmt.Sprint(i))
+		}
+		s := leases.NewSource(b, "q", "dead", codec.JSON[string](), quiet)
+		var ms []message.Message[string]
+		for len(ms) < n {
+			more, err := s.Receive(t.Context(), 1000)
+			require.NoError(t, err)
+			ms = append(ms, more...)
+		}
+		for _, m := range ms {
+			m.Ack()
+		}
+		time.Sleep(20 * time.Second)
+		counts, err := b.Count(t.Context(), "q", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, counts.Messages)
+		require.LessOrEqual(t, b.most, 1000)
+		require.NoError(t, s.Close(t.Context()))
+	})
 }
