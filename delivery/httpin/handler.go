@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/oncewire"
 	"github.com/weirflow/weir/message"
 )
 
@@ -107,11 +108,13 @@ func (h *handler[T]) take(w http.ResponseWriter, r *http.Request) (id string, fa
 		return "", &answer{http.StatusMethodNotAllowed, "send a POST", fmt.Errorf("method %q", r.Method)}
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.MaxBytes))
-	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return "", &answer{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", tooLarge.Limit), err}
-	}
 	if err != nil {
-		return "", &answer{http.StatusBadRequest, "the body cannot be read", err}
+		status := oncewire.BodyStatus(err)
+		return "", &answer{status, map[int]string{
+			http.StatusRequestEntityTooLarge: fmt.Sprintf("the body has more than %d bytes", h.MaxBytes),
+			http.StatusRequestTimeout:        "the body did not come in time, or not whole: send it again",
+			http.StatusBadRequest:            "the body cannot be read",
+		}[status], err}
 	}
 	v, err := h.decode(body)
 	if err != nil {

@@ -61,10 +61,11 @@
 //     fails with exactlyonce.ErrInProgress and can be repeated.
 //   - An error or panic unlocks the key and keeps the recovery point. The next attempt continues at once.
 //   - If the answer to COMMIT is lost, the run reads what is stored.
-//   - [Keys.Complete] finishes requests that no client repeats, and gives up when their retention is over. [Keys.Reap] removes finished requests
-//     after their retention; it reports unfinished requests, and a person ends them by [Keys.End].
-//   - A process that is frozen in the transaction of a phase does not block others: attempts get exactlyonce.ErrInProgress. PostgreSQL
-//     ends that transaction when the lock's timeout has passed; then another run takes over.
+//   - [Keys.Complete] finishes requests that no client repeats, and gives up when Config.Retention is over since they came. [Keys.Reap] removes
+//     requests that were finished so long ago; it reports unfinished requests, and a person ends them by [Keys.End].
+//   - A process that is frozen in the transaction of a phase does not block other requests, and attempts of this one get
+//     exactlyonce.ErrInProgress. PostgreSQL ends that transaction when the lock's timeout has passed; then another run takes over. SQLite
+//     has one writer for all requests: while another process writes, each attempt waits, and gets exactlyonce.ErrInProgress after 10 s.
 //
 // Servers compare times of their own clocks. A server whose clock is ahead by more than the lock's timeout takes over from a run that still
 // works. The work of that run is lost, but its effects are not duplicated.

@@ -27,7 +27,7 @@ type HandlerConfig struct {
 	Fingerprint func(req *http.Request, body []byte) [32]byte
 	// MismatchStatus is the status for a key that had other content: 409 (default) or 422.
 	MismatchStatus int
-	// MaxBody bounds the body. A request with a longer body gets 413. Default 1 MiB.
+	// MaxBody bounds the body. A request with a longer body gets 413, one whose body does not come in time or whole 408. Default 1 MiB.
 	MaxBody int64
 }
 
@@ -41,7 +41,7 @@ type HandlerConfig struct {
 //	mismatch     409 or 422  the key had other content
 //	invalid      400         the key is missing, or something is too long or no text
 //
-// and without the header 403, 413, and 500 after an error of the handler that came without a response. Handler panics if User is nil, or if
+// and without the header 403, 408, 413, and 500 after an error of the handler that came without a response. Handler panics if User is nil, or if
 // MismatchStatus or MaxBody is invalid.
 func (o *Operation) Handler(c HandlerConfig) http.Handler {
 	if c.User == nil {

@@ -172,7 +172,7 @@ func (r *Run) Finish(ctx context.Context, work func(ctx context.Context, tx *sql
 		if err = response.Decode(stored); err != nil { // as later attempts get it
 			return err
 		}
-		_, err = tx.ExecContext(ctx, finishSQL, stored, r.id)
+		_, err = tx.ExecContext(ctx, finishSQL, stored, r.operation.keys.now(), r.id)
 		return err
 	})
 	switch {

@@ -71,7 +71,8 @@ WHERE id = $3 AND response IS NULL`
 
 	stepSQL = `INSERT INTO weir_key_steps (key_id, position, name, result) VALUES ($1, $2, $3, $4)`
 
-	finishSQL = `UPDATE weir_keys SET response = $1, locked_at = NULL WHERE id = $2`
+	// The retention begins again: an answer that is lost must be there when its client asks again, however late the request was finished.
+	finishSQL = `UPDATE weir_keys SET response = $1, locked_at = NULL, expires_at = $2 + expires_at - created_at WHERE id = $3`
 
 	// Each run makes the next rest longer.
 	unfinishedSQL = `SELECT id FROM weir_keys WHERE response IS NULL AND id > $1 AND last_run_at <= $2 - $3 * (fence - 1)
@@ -146,8 +147,16 @@ const claimWait = 10 * time.Second
 
 // claim returns a run that has the lock, or the response of a request that is finished.
 func (k *Keys) claim(ctx context.Context, o *Operation, req Request) (*Run, *exactlyonce.Response, error) {
-	ctx, cancel := k.within(ctx, claimWait)
+	waiting, cancel := k.within(ctx, claimWait)
 	defer cancel()
+	run, response, err := k.claimNow(waiting, o, req)
+	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w: the database has not answered within %v: %w", errConflict, claimWait, err) // another one writes, or it hangs
+	}
+	return run, response, err
+}
+
+func (k *Keys) claimNow(ctx context.Context, o *Operation, req Request) (*Run, *exactlyonce.Response, error) {
 	var held *row // what another taker had before this one, or a transaction
 	for {
 		known, err := scan(k.db.QueryRowContext(ctx, byKeySQL, req.User, req.Key))

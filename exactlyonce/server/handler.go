@@ -42,7 +42,8 @@ type HandlerConfig struct {
 	// RetryAfter is the time that clients are asked to wait where they may repeat a request, rounded up to seconds. Default 1 s.
 	RetryAfter time.Duration
 
-	// MaxBody bounds the body of a tracked request, which is read before its handler runs. A request with a longer body gets 413. Default 1 MiB.
+	// MaxBody bounds the body of a tracked request, which is read before its handler runs. A request with a longer body gets 413, one whose body does not come in
+	// time or whole 408. Default 1 MiB.
 	MaxBody int64
 
 	// Logger logs failures that clients do not see: errors of Records, and stored responses that cannot be read. Default: slog.Default().
@@ -66,7 +67,7 @@ type HandlerConfig struct {
 //	invalid      400          the id is missing, comes twice or is not valid
 //	full         503          a bound of Config refuses it; nothing was executed; Retry-After
 //
-// A client may repeat the request after in-progress and full. Without that header there are 403 and 413 (see [HandlerConfig]),
+// A client may repeat the request after in-progress and full. Without that header there are 403, 408 and 413 (see [HandlerConfig]),
 // 500 if the attempt that ran ended without a response, and 503 if Records cannot be read.
 //
 // # Stored responses

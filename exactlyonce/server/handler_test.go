@@ -734,7 +734,7 @@ func TestHandlerBoundsBodies(t *testing.T) {
 	requireProblem(t, post(h, id(1, 1), "long"), 413, "")
 	req := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader("x"), cut{}))
 	req.Header.Set(exactlyonce.Header, id(1, 1).String())
-	requireProblem(t, serve(h, req), 400, "")
+	requireProblem(t, serve(h, req), 408, "")
 	require.Zero(t, r.Stats().Clients)
 	require.Equal(t, "call 1: sho", bodyOf(t, post(h, id(1, 1), "sho")))
 	req = httptest.NewRequest(http.MethodPost, "/charges?x=1", nil)

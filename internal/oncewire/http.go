@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 )
 
 // Problem sends a problem document (RFC 9457). With a result of "" it is none of the tracker's.
@@ -38,12 +39,25 @@ func ReadBody(w http.ResponseWriter, req *http.Request, limit int64) (body []byt
 	if err == nil {
 		return body, true
 	}
-	if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
-		Problem(w, http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body of a tracked request has %d bytes at most", limit))
-	} else {
-		Problem(w, http.StatusBadRequest, "", "the body could not be read")
-	}
+	status := BodyStatus(err)
+	Problem(w, status, "", map[int]string{
+		http.StatusRequestEntityTooLarge: fmt.Sprintf("the body of a tracked request has %d bytes at most", limit),
+		http.StatusRequestTimeout:        "the body did not come in time, or not whole",
+		http.StatusBadRequest:            "the body could not be read",
+	}[status])
 	return nil, false
+}
+
+// BodyStatus returns the status for a request whose body could not be read. One that came too slowly, or was cut off, may come whole next
+// time: 400 would say that it never does.
+func BodyStatus(err error) int {
+	if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
+		return http.StatusRequestEntityTooLarge
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return http.StatusRequestTimeout
+	}
+	return http.StatusBadRequest
 }
 
 // Limits returns the status for other content under the same id, and how long a body may be, with their defaults 409 and 1 MiB.

@@ -309,8 +309,9 @@ func (b *bench) lostCommit() {
 // A holder that is frozen in the transaction of a phase, which has the row, holds up no other attempt, nor the completer. SQLite has
 // one writer, for which all others wait.
 func (b *bench) frozenHolder() {
-	if b.place.Dialect != keys.PostgreSQL {
-		b.Skip("SQLite has one writer")
+	if b.place.Dialect == keys.SQLite {
+		b.otherWriter()
+		return
 	}
 	broken := errors.New("broken")
 	p := &phases{call: func(string) error { return broken }}
@@ -358,6 +359,32 @@ func (b *bench) frozenHolder() {
 	}).Do(ctx, request("a", "timeout"))
 	require.NoError(b, err)
 	assert.Equal(b, "90s", timeout)
+}
+
+// While another process writes to SQLite an attempt waits for a time, and may be repeated.
+func (b *bench) otherWriter() {
+	holder := watch(b.place.Driver, b.dsn, &Hooks{})
+	defer func() { assert.NoError(b, holder.Close()) }()
+	tx, err := holder.BeginTx(b.Context(), nil)
+	require.NoError(b, err)
+	_, err = tx.ExecContext(b.Context(), "INSERT INTO effects (name) VALUES ('of another process')")
+	require.NoError(b, err)
+	o := b.keys.Operation("op", (&phases{}).handle)
+	result := make(chan error, 1)
+	go func() {
+		_, err := o.Do(b.Context(), request("a", "k"))
+		result <- err
+	}()
+	require.Eventually(b, func() bool {
+		b.clock.Add(time.Second)
+		return len(result) > 0
+	}, time.Minute, time.Millisecond)
+	err = <-result
+	assert.ErrorIs(b, err, exactlyonce.ErrInProgress)
+	assert.ErrorContains(b, err, "the database has not answered within 10s")
+	require.NoError(b, tx.Rollback())
+	_, err = o.Do(b.Context(), request("a", "k"))
+	require.NoError(b, err)
 }
 
 // A database that hangs after it has lost the answer to COMMIT holds up the caller for seconds, not for good.
