@@ -254,11 +254,17 @@ var (
 	errDeep   = errors.New("the value is nested more deeply than JSON can be read")
 )
 
-// isChanged reports whether encoding/json has replaced something in a string: only then it writes an escape of U+FFFD.
+// replacement is what encoding/json writes in place of bytes that are not UTF-8: an escape, as which it writes nothing else. With
+// GOEXPERIMENT=jsonv2 it is the character, and a string that has it is refused, too.
+var replacement = func() []byte {
+	b, _ := json.Marshal("\xff")
+	return bytes.Trim(b, `"`)
+}()
+
+// isChanged reports whether encoding/json has replaced something in a string.
 func isChanged(b []byte) bool {
-	const escape = `\ufffd`
 	for from := 0; ; {
-		i := bytes.Index(b[from:], []byte(escape))
+		i := bytes.Index(b[from:], replacement)
 		if i < 0 {
 			return false
 		}
@@ -270,6 +276,6 @@ func isChanged(b []byte) bool {
 		if slashes%2 == 0 {
 			return true
 		}
-		from = at + len(escape)
+		from = at + len(replacement)
 	}
 }

@@ -23,9 +23,9 @@ type Records interface {
 	// the answer.
 	Find(ctx context.Context, req Request) (answer []byte, found bool, err error)
 
-	// Acknowledge raises the mark of the client of each request to its First, never lowers one, and removes the answers below it. Of the requests
-	// only Scope, Client and First are set. An open transaction that has put for a client may block the mark of that client, for seconds at most:
-	// the error then says so, and the mark has to be set again.
+	// Acknowledge raises the mark of the client of each request to its First, never lowers one, and removes the answers below it. A First of 0 says
+	// only that the client is not silent. Of the requests only Scope, Client and First are set. An open transaction that has put for a client may
+	// block the mark of that client, for seconds at most: the error then says so, and the mark has to be set again.
 	Acknowledge(ctx context.Context, marks []Request) error
 
 	// Collect removes answers that were stored before answers. Of a client without an answer or mark since clients, which is not after answers,

@@ -166,6 +166,9 @@ type CSVInput struct {
 
 // OpenCSV returns an input of the records of a CSV file after the header, its first record, which is read at once. A last record without line
 // end is an element. If the file grows after that, the line end must come first.
+//
+// The error for a malformed record wraps a *csv.ParseError. After [csv.ErrFieldCount] the next call reads on: an input of yours around this one
+// can store the record, which comes with that error, and go on.
 func OpenCSV(path string) (*CSVInput, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -195,8 +198,13 @@ func (in *CSVInput) Next() ([]string, error) {
 	if errors.Is(err, io.EOF) {
 		return nil, io.EOF
 	}
+	if wrong, ok := errors.AsType[*csv.ParseError](err); ok { // its reader counts from where it began
+		inFile := *wrong
+		inFile.StartLine, inFile.Line = in.start.line+wrong.StartLine, in.start.line+wrong.Line
+		return record, fmt.Errorf("checkpoint: %s: %w", in.file.Name(), &inFile)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("checkpoint: %s, after line %d: %w", in.file.Name(), in.start.line, err)
+		return nil, fmt.Errorf("checkpoint: %s, after line %d: %w", in.file.Name(), in.line, err)
 	}
 	line, _ := in.read.FieldPos(0)
 	in.line = in.start.line + line

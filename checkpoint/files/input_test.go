@@ -1,6 +1,7 @@
 package files
 
 import (
+	"encoding/csv"
 	"bufio"
 	"io"
 	"os"
@@ -33,5 +34,26 @@ func TestFileInputsAreClosedTwice(t *testing.T) {
 	for _, in := range []io.Closer{must(OpenLines(path)), must(OpenCSV(path))} {
 		require.NoError(t, in.Close())
 		require.NoError(t, in.Close())
+	}
+}
+
+// An error names the line of the file, wherever reading began; and the records behind it can be read.
+func TestACSVErrorNamesTheLineOfTheFile(t *testing.T) {
+	path := t.TempDir() + "/in"
+	require.NoError(t, os.WriteFile(path, []byte("a,b\n1,1\n2,2\n3\n4,4\n"), 0o600))
+	in := must(OpenCSV(path))
+	defer in.Close()
+	for range 2 {
+		must(in.Next())
+	}
+	at := in.Position()
+	for range 2 {
+		require.NoError(t, in.Seek(at))
+		bad, err := in.Next()
+		require.Equal(t, []string{"3"}, bad)
+		require.ErrorIs(t, err, csv.ErrFieldCount)
+		require.ErrorContains(t, err, "record on line 4")
+		require.Equal(t, []string{"4", "4"}, must(in.Next()))
+		require.Equal(t, 5, in.Line())
 	}
 }

@@ -5,6 +5,8 @@
 //	…
 //	op := asyncop.OrderedWait(charge, timeout, capacity, asyncop.WithFailureSink(dead.Take))
 //
+// JSON holds text in UTF-8: codec.JSON replaces other bytes of a string, so let elements be []byte where the text may be of another encoding.
+//
 // Later, perhaps in another program:
 //
 //	replay, err := dead.Replay()

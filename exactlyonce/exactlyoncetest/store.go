@@ -446,7 +446,7 @@ func (b *bench[TX]) askedFor() {
 func (b *bench[TX]) silentClients() {
 	s := b.place.Open()
 	clients := map[string]exactlyonce.Client{}
-	for _, name := range []string{"silent", "mark of old", "record", "mark", "answer collected"} {
+	for _, name := range []string{"silent", "mark of old", "record", "mark", "heard", "answer collected"} {
 		clients[name] = exactlyonce.NewClient()
 		if name != "mark of old" {
 			require.NoError(b, b.put(s, request(clients[name], 1), answer))
@@ -461,10 +461,11 @@ func (b *bench[TX]) silentClients() {
 	require.NoError(b, b.put(s, request(clients["record"], 2), answer))
 	require.NoError(b, b.put(s, request(clients["answer collected"], 2), answer))
 	mark("mark")
+	require.NoError(b, s.Acknowledge(b.Context(), []exactlyonce.Request{markOf("scope", clients["heard"], 0)}))
 	b.clock.Add(time.Minute)
 	// The answers of the last minute go, but that their clients spoke then stays known.
 	require.NoError(b, b.put(s, request(clients["record"], 3), answer))
-	b.collect(s, b.clock.Now(), time.Time{}, 5, 0)
+	b.collect(s, b.clock.Now(), time.Time{}, 6, 0)
 	b.collect(s, cut, cut, 0, 0)
 	b.collect(s, cut, cut, 0, 0)
 	for range 2 {
@@ -476,10 +477,13 @@ func (b *bench[TX]) silentClients() {
 			b.state(s, isNew, request(clients[name], 2))
 			b.state(s, isNew, request(clients[name], oncewire.MaxSequence))
 		}
-		for _, name := range []string{"record", "mark", "answer collected"} {
+		for _, name := range []string{"record", "mark", "heard", "answer collected"} {
 			b.state(s, isNew, request(clients[name], 4))
 			b.state(s, stale, request(clients[name], 1))
 		}
+		another := request(clients["heard"], 1)
+		another.Step = "another"
+		b.state(s, isNew, another)
 		s = b.place.Open()
 	}
 	b.state(s, isNew, request(exactlyonce.NewClient(), 1))
@@ -489,7 +493,7 @@ func (b *bench[TX]) silentClients() {
 	// After 24 times that silence nothing is left, but of those that were heard meanwhile.
 	b.clock.Add(30 * time.Minute)
 	mark("mark")
-	b.collect(s, b.clock.Now().Add(-time.Minute), b.clock.Now().Add(-time.Minute), 2, 4)
+	b.collect(s, b.clock.Now().Add(-time.Minute), b.clock.Now().Add(-time.Minute), 2, 5)
 	b.state(s, stale, request(clients["mark"], 1))
 	b.collect(s, b.clock.Now().Add(-time.Minute), b.clock.Now().Add(-time.Minute), 0, 0)
 	b.clock.Add(30 * time.Minute)

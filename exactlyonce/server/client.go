@@ -31,6 +31,7 @@ type client struct {
 	principal *principal
 	key       clientKey
 	heard     time.Duration   // when a request came, or the last one ended
+	told      time.Duration   // when Records were told last that a request came
 	before    int64           // everything below is STALE; never falls
 	swept     int64           // records below are removed, but for those that run
 	answered  int64           // the highest number with an answer, also one that is gone

@@ -206,7 +206,7 @@ func (h *handler) run(w http.ResponseWriter, req *http.Request, call *Call, body
 	_, transient := errors.AsType[*transientError](err)
 	switch {
 	case rec.streamed: // sent
-	case err == nil && !replayed, transient && !errors.Is(err, exactlyonce.ErrStale):
+	case err == nil && !replayed, transient && !isRefused(err):
 		rec.send()
 	case errors.Is(err, errNotDriver):
 		h.refuse(w, exactlyonce.ErrInProgress) // another handler gives the answer
@@ -226,9 +226,14 @@ func (h *handler) isDefinite(rec *recorder) bool {
 	return h.config.Stored(rec.status) && oncewire.Of(rec.Header()) == ""
 }
 
+// isRefused reports whether Records have refused the request for good. The handler may have made a transient error of that.
+func isRefused(err error) bool {
+	return errors.Is(err, exactlyonce.ErrStale) || errors.Is(err, exactlyonce.ErrMismatch)
+}
+
 // replay sends the response to another attempt.
 func (h *handler) replay(w http.ResponseWriter, stored []byte, err error) {
-	if t, ok := errors.AsType[*transientError](err); ok && !errors.Is(err, exactlyonce.ErrStale) {
+	if t, ok := errors.AsType[*transientError](err); ok && !isRefused(err) {
 		stored, err = t.stored, nil
 	}
 	if err != nil {

@@ -782,6 +782,9 @@ func TestHandlerWithRecords(t *testing.T) {
 	check(post(h, id(2, 1), ""), "replayed")
 
 	lost = false
+	f.err = exactlyonce.ErrMismatch // at another server another request had the id, and the handler's transaction has failed for that
+	requireProblem(t, post(h, id(7, 1), ""), 409, "mismatch")
+	f.err = nil
 	var log bytes.Buffer
 	r, _ := newResults(t, server.Config{Records: f})
 	h = r.Handler(next, server.HandlerConfig{Scope: anyone, Logger: slog.New(slog.NewTextHandler(&log, nil))})

@@ -128,6 +128,27 @@ func TestOldAttemptWithRecords(t *testing.T) {
 	require.Equal(t, "NEW", state(t, r, aged(3, 24*time.Hour)), "since its client is known here")
 }
 
+// X1: Records hear of a client that is heard here although all its requests fail, or they would forget it and its answers.
+func TestRecordsHearOfRequestsThatFail(t *testing.T) {
+	records := newFakeRecords()
+	r, mock := newResults(t, server.Config{Records: records})
+	failed := errors.New("503")
+	fail := func(n int) {
+		_, _, err := r.Do(t.Context(), attempt(1, n), func(context.Context) ([]byte, error) { return nil, failed })
+		require.ErrorIs(t, err, failed)
+	}
+	fail(1)
+	require.NoError(t, r.Collect(t.Context()))
+	require.NotContains(t, records.marks, request(1).Client, "one that may not come again")
+	for n := range 4 {
+		mock.Add(15 * time.Minute)
+		fail(n + 2)
+	}
+	require.NoError(t, r.Collect(t.Context()))
+	require.Contains(t, records.marks, request(1).Client)
+	require.Zero(t, records.marks[request(1).Client])
+}
+
 func TestRecordsAreNotReadForFirstAttempts(t *testing.T) {
 	f := newFakeRecords()
 	r, _ := newResults(t, server.Config{Records: f})

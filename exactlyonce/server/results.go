@@ -288,7 +288,9 @@ func (r *Results) hear(key clientKey, req exactlyonce.Request, now time.Duration
 	}
 	r.silent.moveBack(c.principal)
 	r.raise(c, req.First)
-	if r.config.Records != nil {
+	// Records do not hear of requests that fail. They would take a client for silent, and forget it in the end, that is known here.
+	if r.config.Records != nil && (req.First > 0 || now-c.told >= r.config.ClientSilence/2) {
+		c.told = now
 		r.note(key, req.First)
 	}
 	return c, nil
@@ -385,7 +387,7 @@ func (r *Results) ask(ctx context.Context, call *Call) (*Call, error) {
 // The rest runs under mu.
 
 func (r *Results) addClient(p *principal, key clientKey, now time.Duration) *client {
-	c := &client{principal: p, key: key, heard: now, pages: map[int64]*page{}, forgot: r.forgot}
+	c := &client{principal: p, key: key, heard: now, told: now, pages: map[int64]*page{}, forgot: r.forgot}
 	if r.config.Records != nil {
 		c.forgot = now - remnantsAge*min(r.config.ClientSilence, math.MaxInt64/remnantsAge) // as they do
 	}
@@ -533,9 +535,9 @@ func (r *Results) noteAsked(req exactlyonce.Request) {
 	}
 }
 
-// note keeps a mark for Records. They only save room with it: what does not fit comes with a later request.
+// note keeps a mark for Records, or that a client was heard. What does not fit comes with a later request.
 func (r *Results) note(key clientKey, before int64) {
-	if last, ok := r.marks[key]; before > last && (ok || len(r.marks) < r.config.MaxClients) {
+	if last, ok := r.marks[key]; ok && before > last || !ok && len(r.marks) < r.config.MaxClients {
 		r.marks[key] = before
 	}
 }

@@ -119,6 +119,9 @@ func isPassing(err error) (passing bool) {
 	return netretry.KindOf(err) != netretry.Other
 }
 
+// maxDemand bounds what a server may demand. Some send a point in time where seconds are meant: that would be decades.
+const maxDemand = 24 * time.Hour
+
 // Demand returns how long the server wants not to be called, such as by Retry-After. Users' errors may panic.
 func Demand(err error) (d time.Duration) {
 	defer func() {
@@ -127,5 +130,5 @@ func Demand(err error) (d time.Duration) {
 		}
 	}()
 	d, _ = decision.PushbackOf(&predicates.Attempt[any]{Err: err})
-	return max(0, d)
+	return min(max(0, d), maxDemand)
 }
