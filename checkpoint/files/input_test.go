@@ -1,8 +1,8 @@
 package files
 
 import (
-	"encoding/csv"
 	"bufio"
+	"encoding/csv"
 	"io"
 	"os"
 	"strings"
