@@ -25,6 +25,8 @@ import (
 
 // DB is an SQLite database: one writer, several readers. It is safe for concurrent use.
 type DB struct {
+	path           string
+	file           os.FileInfo // that is open
 	writer, reader *sql.DB
 	group          group.Group[*write]
 	statements     statements
@@ -86,7 +88,7 @@ func OpenDB(ctx context.Context, path string, config ...Config) (*DB, error) {
 
 	keepMemory()
 	name := (&url.URL{Scheme: "file", Path: filepath.ToSlash(path)}).String()
-	db := &DB{}
+	db := &DB{path: path}
 	db.group = group.Group[*write]{Run: db.runAll, Max: maxShared}
 	write := params.Encode()
 	if c.ReadOnly {
@@ -98,7 +100,20 @@ func OpenDB(ctx context.Context, path string, config ...Config) (*DB, error) {
 	if db.reader, err = open(ctx, name+"?"+read, cmp.Or(c.Readers, 4)); err != nil {
 		return nil, errors.Join(fmt.Errorf("sqlite: open %q: %w", path, err), db.writer.Close())
 	}
+	if db.file, err = os.Stat(path); err != nil {
+		return nil, errors.Join(fmt.Errorf("sqlite: open: %w", err), db.Close())
+	}
 	return db, nil
+}
+
+// check returns an error if the file has been removed or replaced since it was opened. What is written would be gone with it, and SQLite does
+// not notice.
+func (db *DB) check() error {
+	now, err := os.Stat(db.path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(db.file, now) {
+		return fmt.Errorf("sqlite: %q has been removed or replaced since it was opened: open it again", db.path)
+	}
+	return nil
 }
 
 // busyTimeout is how long a transaction waits while another process writes.

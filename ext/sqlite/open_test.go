@@ -2,9 +2,12 @@ package sqlite_test
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -57,6 +60,28 @@ func TestOpen(t *testing.T) {
 	require.ErrorContains(t, err, "stat "+missing+":")
 	_, err = sqlite.OpenDB(t.Context(), missing, sqlite.Config{ReadOnly: true})
 	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// What is written to a file that is gone would be gone, too.
+func TestAFileThatIsRemovedOrReplaced(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a file that is open stays on Windows")
+	}
+	for name, replace := range map[string]func(file string) error{
+		"removed":  os.Remove,
+		"replaced": func(file string) error { return errors.Join(os.WriteFile(file+".new", nil, 0o600), os.Rename(file+".new", file)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "shop.db")
+			engine, err := sqlite.Open(t.Context(), file, sqlite.Config{Logger: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			defer engine.Close()
+			queue := delivery.NewQueue[int](engine, "q")
+			require.NoError(t, queue.Put(t.Context(), 1))
+			require.NoError(t, replace(file))
+			require.ErrorContains(t, queue.Put(t.Context(), 2), "shop.db\" has been removed or replaced since it was opened")
+		})
+	}
 }
 
 // PutTx is a part of the caller's transaction.

@@ -88,6 +88,9 @@ func (db *DB) runAll(take func() []*write) {
 
 // runShared runs a batch in one transaction and commits it if run says so. The error is that of all calls.
 func (db *DB) runShared(batch []*write, run func(s *shared, batch []*write) (commit bool, err error)) (committed bool, err error) {
+	if err := db.check(); err != nil {
+		return true, err
+	}
 	db.prepare()
 	tx, err := db.writer.BeginTx(context.Background(), nil)
 	if err != nil {
