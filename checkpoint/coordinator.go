@@ -193,7 +193,8 @@ func (c *Coordinator) breakStart(err error) {
 //   - if the state of a participant is missing in the checkpoint, or cannot be decoded;
 //   - if the checkpoint has the state of a participant that has not registered;
 //   - if a name is missing or taken twice;
-//   - if there are two Sources;
+//   - if there are two Sources, or two outputs write to the same file;
+//   - if another run has the output;
 //   - if the position of an input does not exist, or an output cannot be restored.
 func (c *Coordinator) Start() error {
 	err := c.mayStart()
@@ -217,26 +218,40 @@ func (c *Coordinator) Start() error {
 	return nil
 }
 
-// beginOutputs brings the outputs to the state that the run begins with. All are asked before one is changed.
+// beginOutputs brings the outputs to the state that the run begins with. All are locked, and asked, before one is changed.
 func (c *Coordinator) beginOutputs() error {
-	for _, change := range []bool{false, true} {
+	if err := c.oneOutputATarget(); err != nil {
+		return err
+	}
+	for _, step := range []func(starter) error{starter.lock, starter.check, starter.begin} {
 		for _, p := range c.participants { // fixed, since starting is set
 			s, ok := p.Participant.(starter)
 			if !ok {
 				continue
 			}
-			var err error
-			if change {
-				c.does("preparing the output of %q", p.name)
-				err = s.begin()
-			} else {
-				err = s.check()
-			}
-			if err != nil {
+			c.does("preparing the output of %q", p.name)
+			if err := step(s); err != nil {
 				id, _ := c.Restored()
 				return stateError(p.name, id, err)
 			}
 		}
+	}
+	return nil
+}
+
+// oneOutputATarget returns an error if two outputs would overwrite each other.
+func (c *Coordinator) oneOutputATarget() error {
+	names := map[string]string{}
+	for _, p := range c.participants {
+		s, ok := p.Participant.(starter)
+		if !ok {
+			continue
+		}
+		target := s.target()
+		if other, taken := names[target]; taken && target != "" {
+			return fmt.Errorf("checkpoint: the sinks %q and %q both write to %s: give each an output of its own", other, p.name, target)
+		}
+		names[target] = p.name
 	}
 	return nil
 }

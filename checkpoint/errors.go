@@ -15,6 +15,7 @@ var (
 
 	// ErrFenced is returned by a [Store] or an [Output] that another run has taken over. The run that has lost it gets this error for every
 	// number, and ends: it stops storing, publishing and retrying. The coordinator also returns it for a number that was taken by another run.
+	// The error of a file output that something else writes to matches it, too.
 	ErrFenced = errors.New("checkpoint: another run has taken over")
 
 	// ErrClosed reports that a [Store] is closed. It is also the Err of a [Coordinator] that was closed without a final

@@ -33,6 +33,7 @@ type Sink[T any] struct {
 
 	using  chan struct{} // one place: held while output is called, and taken before mu. No Mutex, which stops a synctest bubble
 	output Output[T]
+	unlock func() error // of the output, or nil; guarded by using
 
 	mu       sync.Mutex          // guards everything below; not held while user code runs
 	prepared kept                // at the last barrier
@@ -69,10 +70,46 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 
 // starter is a participant with an output, which the start of the run changes.
 type starter interface {
+	// target names what the output writes to; "": that is not known.
+	target() string
+	// lock takes the output for this run, or returns an error if another run has it.
+	lock() error
 	// check returns an error if begin is known to fail, or would destroy what is not the run's. It changes nothing.
 	check() error
 	// begin brings the output to the state that the run begins with.
 	begin() error
+}
+
+func (s *Sink[T]) target() (name string) {
+	if o, ok := s.output.(interface{ Target() string }); ok {
+		_ = protect(func() error { name = o.Target(); return nil }) // without a name, the lock has to do
+	}
+	return name
+}
+
+func (s *Sink[T]) lock() error {
+	o, ok := s.output.(interface {
+		Lock() (unlock func() error, err error)
+	})
+	if !ok {
+		return nil
+	}
+	s.using <- struct{}{}
+	defer func() { <-s.using }()
+	if s.coordinator.hasEnded() { // nobody would unlock it
+		return s.coordinator.endError()
+	}
+	return protect(func() (err error) { s.unlock, err = o.Lock(); return err })
+}
+
+// giveBack ends the lock of the output, which is not written to any more. Called with using held.
+func (s *Sink[T]) giveBack() error {
+	unlock := s.unlock
+	s.unlock = nil
+	if unlock == nil {
+		return nil
+	}
+	return protect(unlock)
 }
 
 func (s *Sink[T]) check() error {
@@ -324,18 +361,21 @@ func (s *Sink[T]) prepare(b participant.Barrier) ([]byte, error) {
 	return state, nil
 }
 
-// inUse implements user: the output is, during a call.
+// inUse implements user: the output is, during a call, and locked until the end of the run.
 func (s *Sink[T]) inUse() (what string, until func()) {
 	return fmt.Sprintf("writing to the output of %q", s.name), func() {
 		s.using <- struct{}{}
-		<-s.using
+		defer func() { <-s.using }()
+		if err := s.giveBack(); err != nil { // now, not when the input is closed: another run may begin when Close has returned
+			s.fail(fmt.Errorf("unlock: %w", err))
+		}
 	}
 }
 
 func (s *Sink[T]) close() {
 	s.using <- struct{}{}
 	defer func() { <-s.using }()
-	if err := protect(s.output.Close); err != nil {
+	if err := errors.Join(protect(s.output.Close), s.giveBack()); err != nil {
 		s.fail(fmt.Errorf("close: %w", err))
 	}
 }

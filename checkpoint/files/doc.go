@@ -19,7 +19,9 @@
 // file, synced, renamed, and the directory synced, before an older snapshot is removed. A directory belongs to a single process at a time: see
 // [LockedError].
 //
-// An [Output] refuses a file that is not empty when the run does not resume from a checkpoint, unless [Output.WithOverwrite] was called.
+// An [Output] refuses a file that is not empty when the run does not resume from a checkpoint, unless [Output.WithOverwrite] was called. It
+// belongs to a single run at a time, too: see [Output.Lock]. It does not cut off what something else has written to its file: the run fails,
+// and a restart keeps the bytes beside the file.
 //
 // # Hostile bytes
 //

@@ -2,6 +2,7 @@ package files
 
 import (
 	"errors"
+	"io"
 	"log/slog"
 	"strings"
 
@@ -53,7 +54,8 @@ func (d *TroubledDisk) OpenStore() (checkpoint.Store, error) {
 // lockless is a file system without locks.
 type lockless struct{ vfs.FS }
 
-func (lockless) Lock(string) (vfs.Lock, error) { return nil, errors.ErrUnsupported }
+func (lockless) Lock(string) (vfs.Lock, error)      { return nil, errors.ErrUnsupported }
+func (lockless) LockFile(string) (io.Closer, error) { return nil, errors.ErrUnsupported }
 
 // NewOutput returns an output of lines.
 func (d *TroubledDisk) NewOutput() checkpoint.Output[string] { return newCrashOutput(d.fs) }

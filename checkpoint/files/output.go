@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/varint"
 	"github.com/weirflow/weir/internal/vfs"
@@ -27,10 +28,11 @@ import (
 // the length of the file before and after that, and the parts that make the difference. So a restart can bring the file to exactly this state,
 // after a crash at any moment: it cuts off extra bytes, and appends missing parts again. The state has a hash of the last KiB before that
 // length, too. So a file other than the checkpoint's is refused, and stays as it is. Bytes that are cut off are kept beside the file
-// (path.cut-N).
+// (path.cut-N), unless they are of the parts that are appended again.
 //
-// The file is not locked, and an Output never returns [checkpoint.ErrFenced]: a single run at a time may have it. A [DirStore] ensures that on
-// one machine. On a file system that several machines share, a run may still write to it after another run has taken over.
+// A single run at a time may have the file: see [Output.Lock]. If the file has more than the run has written when a checkpoint is to be
+// published, something else writes to it: Commit leaves it as it is, and its error matches [checkpoint.ErrFenced], so the run fails at once.
+// Where locks do not reach, as between machines that do not share them, that is how two runs find out.
 type Output[T any] struct {
 	fs        vfs.FS
 	path      string
@@ -143,12 +145,42 @@ func (o *Output[T]) partPath(number uint64) string {
 	return fmt.Sprintf("%s.part-%d", o.path, number)
 }
 
+// Target returns the absolute path of the file. Start of a [checkpoint.Coordinator] refuses two outputs that have the same.
+func (o *Output[T]) Target() string {
+	if path, err := filepath.Abs(o.path); err == nil {
+		return path
+	}
+	return o.path
+}
+
+// Lock takes the file for a run: a [checkpoint.Coordinator] calls it at its Start, and unlock when the run has ended. The error says so if
+// another run has the file, in this process or in another. The lock is on a file beside it (path.weir-lock), which unlock removes. It ends with the
+// process, however that dies. Where the system does not have locks (see [OpenDir]), Lock logs that and returns nil.
+func (o *Output[T]) Lock() (unlock func() error, err error) {
+	lock, err := o.fs.LockFile(o.path + ".weir-lock")
+	held, isHeld := errors.AsType[*vfs.HeldError](err)
+	switch {
+	case isHeld:
+		return nil, fmt.Errorf("checkpoint: %s is the output of another run: %w", o.Target(), held)
+	case errors.Is(err, errors.ErrUnsupported):
+		o.logger.Warn("checkpoint: this system does not have locks: another run with the same output is noticed late", slog.String("path", o.path))
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return lock.Close, nil
+}
+
 // FreshStart implements [checkpoint.FreshStarter].
 func (o *Output[T]) FreshStart(context.Context) error {
 	if err := o.CheckFresh(); err != nil {
 		return err
 	}
-	return o.restore(fileState{})
+	others := o.refuse
+	if o.overwrite {
+		others = func(int64, int64) error { return nil }
+	}
+	return o.restore(fileState{}, others)
 }
 
 // CheckFresh returns an error if FreshStart would empty a file that it must keep. It does not change the file.
@@ -177,16 +209,7 @@ func (o *Output[T]) Restore(_ context.Context, state []byte) error {
 	if err := o.Check(state); err != nil {
 		return err
 	}
-	found, _ := o.fs.Stat(o.path) // restore reports what is wrong with it
-	if found.Size > s.after {
-		kept, err := o.keepCut(s.after)
-		if err != nil {
-			return fmt.Errorf("checkpoint: keeping what is cut off: %w", err)
-		}
-		o.logger.Warn("checkpoint: an output has elements from after the checkpoint that the run resumes from: they are cut off",
-			slog.String("path", o.path), slog.Int64("bytes", found.Size-s.after), slog.Int64("length", s.after), slog.String("kept in", kept))
-	}
-	return o.restore(s)
+	return o.restore(s, o.keep)
 }
 
 // Check returns an error if Restore cannot bring the file to a state, or if it is another file. It does not change the file.
@@ -206,8 +229,43 @@ func (o *Output[T]) Check(state []byte) error {
 		}
 		return err
 	}
-	return f.Close()
+	defer func() { _ = f.Close() }() // it was only read
+	if !appendParts {
+		return nil
+	}
+	_, err = o.others(f, s)
+	return err
 }
+
+// keep keeps what a restart cuts off.
+func (o *Output[T]) keep(from, size int64) error {
+	kept, err := o.keepCut(from)
+	if err != nil {
+		return fmt.Errorf("checkpoint: keeping what is cut off: %w", err)
+	}
+	o.logger.Warn("checkpoint: an output has bytes that are not of the checkpoint that the run resumes from: they are cut off",
+		slog.String("path", o.path), slog.Int64("bytes", size-from), slog.Int64("length", from), slog.String("kept in", kept))
+	return nil
+}
+
+// refuse is for a run that has left the file with visible bytes: what is behind them is not its own.
+func (o *Output[T]) refuse(_, size int64) error {
+	return &strangerError{path: o.Target(), size: size, left: o.visible}
+}
+
+// strangerError reports that something else writes to the file of an output.
+type strangerError struct {
+	path       string
+	size, left int64
+}
+
+func (e *strangerError) Error() string {
+	return fmt.Sprintf("checkpoint: %s has %d bytes, but this run has left it with %d: something else writes to it. Nothing was cut off; "+
+		"a restart keeps what is not the run's beside the file, and goes on", e.path, e.size, e.left)
+}
+
+// Is makes it an ErrFenced: another try cannot succeed.
+func (e *strangerError) Is(target error) bool { return target == checkpoint.ErrFenced }
 
 // keepCut copies what is in the file from a place on to a file of its own.
 func (o *Output[T]) keepCut(from int64) (path string, err error) {
@@ -239,13 +297,13 @@ func (o *Output[T]) keepCut(from int64) (path string, err error) {
 	return path, nil
 }
 
-func (o *Output[T]) restore(s fileState) error {
+func (o *Output[T]) restore(s fileState, others func(from, size int64) error) error {
 	o.next = s.next
 	complete, err := o.haveParts(s.parts)
 	if err != nil {
 		return err
 	}
-	if err := o.publish(s, complete); err != nil {
+	if err := o.publish(s, complete, others); err != nil {
 		return err
 	}
 	f, err := o.fs.OpenFile(o.path, os.O_RDONLY, 0)
@@ -309,8 +367,59 @@ func (o *Output[T]) open(s fileState, appendParts bool, flags int) (vfs.File, er
 	return f, nil
 }
 
-// publish brings the file to the state s: exactly s.after bytes. It appends the parts; without, they must be in the file.
-func (o *Output[T]) publish(s fileState, appendParts bool) error {
+// others measures the parts of s, and returns from where on the file has what is not of s: neither before it, nor what an
+// earlier try to append the parts has left. It returns the size of the file if there is nothing else.
+func (o *Output[T]) others(f vfs.File, s fileState) (from int64, err error) {
+	size, err := f.Size()
+	if err != nil {
+		return 0, err
+	}
+	at, ours := s.before, true
+	if _, err := f.Seek(at, io.SeekStart); err != nil {
+		return 0, err
+	}
+	for _, p := range s.parts {
+		n := min(p.length, size-at)
+		if err := o.withPart(p, func(part vfs.File) (err error) {
+			if ours {
+				ours, err = leftOver(f, part, n)
+			}
+			return err
+		}); err != nil {
+			return 0, err
+		}
+		at += n
+	}
+	if !ours {
+		return s.before, nil
+	}
+	return at, nil
+}
+
+// leftOver reports whether the next n bytes of a file may be those of a part. A power cut leaves zeros for what was not written.
+func leftOver(file, part io.Reader, n int64) (bool, error) {
+	var a, b [8 << 10]byte
+	for n > 0 {
+		got, want := a[:min(n, int64(len(a)))], b[:min(n, int64(len(b)))]
+		if _, err := io.ReadFull(file, got); err != nil {
+			return false, err
+		}
+		if _, err := io.ReadFull(part, want); err != nil {
+			return false, err
+		}
+		for i := range got {
+			if got[i] != want[i] && got[i] != 0 {
+				return false, nil
+			}
+		}
+		n -= int64(len(got))
+	}
+	return true, nil
+}
+
+// publish brings the file to the state s: exactly s.after bytes. It appends the parts; without, they must be in the file. Before it cuts off
+// what is not of s, it asks others.
+func (o *Output[T]) publish(s fileState, appendParts bool, others func(from, size int64) error) error {
 	flags := os.O_RDWR
 	if need, _ := s.need(appendParts); need == 0 {
 		flags |= os.O_CREATE
@@ -323,6 +432,17 @@ func (o *Output[T]) publish(s fileState, appendParts bool) error {
 	size, err := f.Size()
 	if err != nil {
 		return err
+	}
+	from := min(s.after, size)
+	if appendParts { // before anything is cut off: a part may be missing
+		if from, err = o.others(f, s); err != nil {
+			return err
+		}
+	}
+	if from < size {
+		if err := others(from, size); err != nil {
+			return err
+		}
 	}
 	if appendParts && len(s.parts) > 0 {
 		// A crash may have cut an earlier appending off anywhere, and left the full length without the contents: the
@@ -353,16 +473,30 @@ func (o *Output[T]) publish(s fileState, appendParts bool) error {
 	return nil
 }
 
-func (o *Output[T]) appendPart(to io.Writer, p part) error {
+// withPart opens a part that must have its length.
+func (o *Output[T]) withPart(p part, use func(vfs.File) error) error {
 	f, err := o.fs.OpenFile(o.partPath(p.number), os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }()
-	if n, err := io.CopyN(to, f, p.length); err != nil {
-		return fmt.Errorf("checkpoint: %s: %d of %d bytes: %w", o.partPath(p.number), n, p.length, err)
+	defer func() { _ = f.Close() }() // it was only read
+	size, err := f.Size()
+	if err == nil && size != p.length {
+		err = fmt.Errorf("checkpoint: %s has %d bytes, but had %d at the checkpoint", o.partPath(p.number), size, p.length)
 	}
-	return nil
+	if err != nil {
+		return err
+	}
+	return use(f)
+}
+
+func (o *Output[T]) appendPart(to io.Writer, p part) error {
+	return o.withPart(p, func(f vfs.File) error {
+		if n, err := io.CopyN(to, f, p.length); err != nil {
+			return fmt.Errorf("checkpoint: %s: %d of %d bytes: %w", o.partPath(p.number), n, p.length, err)
+		}
+		return nil
+	})
 }
 
 // removeParts removes all parts that are not committed: of an earlier run, for instance.
@@ -463,7 +597,7 @@ func (o *Output[T]) Commit(_ context.Context, state []byte) error {
 		if s.before != o.visible {
 			return fmt.Errorf("checkpoint: %s has %d bytes committed, but the state to commit begins at %d", o.path, o.visible, s.before)
 		}
-		if err := o.publish(s, true); err != nil {
+		if err := o.publish(s, true, o.refuse); err != nil {
 			return err
 		}
 	}

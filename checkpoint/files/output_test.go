@@ -413,7 +413,7 @@ func TestFileOutputSaysWhatItCutsOff(t *testing.T) {
 		o := NewLineOutput(path)
 		o.LogTo(slog.New(slog.NewTextHandler(&book, nil)))
 		require.NoError(t, o.Restore(ctx, tt.state))
-		require.Equal(t, tt.want != "", strings.Contains(book.String(), "has elements from after the checkpoint"), book.String())
+		require.Equal(t, tt.want != "", strings.Contains(book.String(), "not of the checkpoint that the run resumes from"), book.String())
 		require.Contains(t, book.String(), tt.want)
 		require.NoError(t, o.Close())
 	}

@@ -54,3 +54,25 @@ func TestLockGivesTheFileBackAfterAnError(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 }
+
+// The holder removes the file and ends between the opening of the next one and its lock: that lock is on a file that nobody finds.
+func TestLockFileThatWasJustRemoved(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows does not remove an open file")
+	}
+	path := filepath.Join(t.TempDir(), "lock")
+	tries := 0
+	l, err := passing(path, func(name string) (*os.File, error) {
+		f, err := lockFile(name)
+		if tries++; tries == 1 {
+			require.NoError(t, os.Remove(name))
+		}
+		return f, err
+	})
+	require.NoError(t, err)
+	require.Equal(t, 2, tries)
+	_, err = OS().LockFile(path)
+	require.ErrorAs(t, err, new(*HeldError))
+	require.NoError(t, l.Close())
+	require.NoFileExists(t, path)
+}

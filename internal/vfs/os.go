@@ -3,9 +3,11 @@ package vfs
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 )
@@ -90,6 +92,45 @@ func lock(name string, lockDir func(string) (*os.File, error)) (Lock, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// LockFile implements FS.
+func (osFS) LockFile(name string) (io.Closer, error) { return passing(name, lockFile) }
+
+// passing locks a file until it has the one that is there: a file may be removed after it was opened and before it is locked.
+func passing(name string, lockFile func(string) (*os.File, error)) (io.Closer, error) {
+	for {
+		f, err := lockFile(name)
+		if err != nil {
+			return nil, err
+		}
+		l := &osLock{file: f, held: f, name: name}
+		if err = l.Check(); err == nil {
+			err = l.writePID()
+		}
+		if err == nil {
+			return passingLock{l}, nil
+		}
+		if err := errors.Join(err, f.Close()); !errors.Is(err, ErrLost) {
+			return nil, err
+		}
+	}
+}
+
+// passingLock is a lock whose file goes with it.
+type passingLock struct{ *osLock }
+
+// Close removes the file while it is locked, so that it is not another holder's; Windows removes no open file, of this holder
+// or another. A file that stays does no harm.
+func (l passingLock) Close() error {
+	if runtime.GOOS != "windows" && l.Check() == nil {
+		_ = os.Remove(l.name)
+	}
+	err := l.osLock.Close()
+	if runtime.GOOS == "windows" {
+		_ = os.Remove(l.name)
+	}
+	return err
 }
 
 type osLock struct {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -46,6 +48,67 @@ func TestLock(t *testing.T) {
 		})
 	}
 	assert.Equal(t, "locked by another process", (&vfs.HeldError{}).Error())
+}
+
+// A lock whose file goes with it: nobody gets the file that another one removes.
+func TestLockFile(t *testing.T) {
+	for name, fsys := range map[string]vfs.FS{"os": vfs.OS(), "crashfs": crashfs.New()} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(string(filepath.Separator), "lock")
+			if name == "os" {
+				path = filepath.Join(t.TempDir(), "lock")
+			}
+			lock, err := fsys.LockFile(path)
+			require.NoError(t, err)
+			_, err = fsys.LockFile(path)
+			var held *vfs.HeldError
+			require.ErrorAs(t, err, &held)
+			other, err := fsys.LockFile(path + "2")
+			require.NoError(t, err, "the directory is not locked")
+			require.NoError(t, other.Close())
+			require.NoError(t, lock.Close())
+			_, err = fsys.Stat(path)
+			require.ErrorIs(t, err, fs.ErrNotExist)
+
+			var holders atomic.Int32
+			var wg sync.WaitGroup
+			for range 4 {
+				wg.Go(func() {
+					for range 500 {
+						lock, err := fsys.LockFile(path)
+						if errors.As(err, new(*vfs.HeldError)) {
+							runtime.Gosched()
+							continue
+						}
+						if !assert.NoError(t, err) || !assert.EqualValues(t, 1, holders.Add(1)) {
+							return
+						}
+						runtime.Gosched()
+						holders.Add(-1)
+						assert.NoError(t, lock.Close())
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// Whoever removes a lock's file lets others in; the end of the first lock then leaves theirs alone.
+func TestLockFileIsRemoved(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows does not remove an open file")
+	}
+	path := filepath.Join(t.TempDir(), "lock")
+	first, err := vfs.OS().LockFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(path))
+	second, err := vfs.OS().LockFile(path)
+	require.NoError(t, err)
+	require.NoError(t, first.Close())
+	require.FileExists(t, path)
+	require.NoError(t, second.Close())
+	require.NoFileExists(t, path)
 }
 
 func TestSyncDir(t *testing.T) {

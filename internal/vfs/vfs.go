@@ -30,6 +30,10 @@ type FS interface {
 	// holds it at the same time, also if the file is removed. A process that dies loses its locks. The file is made if need be
 	// and stays. The error is a *HeldError if the lock is held, and matches errors.ErrUnsupported where there are no locks.
 	Lock(name string) (Lock, error)
+	// LockFile takes the lock on a file, which it makes and Close removes: no other process, and no other opening in this one,
+	// holds it at the same time, unless the file is removed. A process that dies loses its locks, and leaves the file. The
+	// error is a *HeldError if the lock is held, and matches errors.ErrUnsupported where there are no locks.
+	LockFile(name string) (io.Closer, error)
 }
 
 // ErrLost is what Check of a [Lock] returns when the lock is lost for good.

@@ -28,6 +28,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -438,6 +439,28 @@ func (f *FS) Lock(name string) (vfs.Lock, error) {
 		return nil, err
 	}
 	return unlocker{f, name}, nil
+}
+
+// LockFile implements vfs.FS.
+func (f *FS) LockFile(name string) (io.Closer, error) {
+	if _, err := f.Lock(name); err != nil {
+		return nil, err
+	}
+	return passingLock{f, name}, nil
+}
+
+type passingLock struct {
+	fs   *FS
+	name string
+}
+
+// Close gives the lock back whatever becomes of the file, as the end of its descriptor does.
+func (l passingLock) Close() error {
+	_ = l.fs.Remove(l.name)
+	l.fs.mu.Lock()
+	defer l.fs.mu.Unlock()
+	delete(l.fs.locks, l.name)
+	return nil
 }
 
 type unlocker struct {

@@ -1,0 +1,160 @@
+package files_test
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/checkpoint/checkpointtest"
+	"github.com/weirflow/weir/checkpoint/files"
+)
+
+// copier is a run that copies lines to a file.
+type copier struct {
+	*Coordinator
+	store *checkpointtest.MemoryStore
+	lines chan string
+	over  chan struct{}
+}
+
+func newCopier(store *checkpointtest.MemoryStore, path string, lines chan string) *copier {
+	c := &copier{must(NewCoordinator(store, WithLogger(quiet()))), store, lines, make(chan struct{})}
+	source := NewSource(c.Coordinator, "in", checkpointtest.NewChannelInput(c.lines))
+	sink := NewSink(c.Coordinator, "out", files.NewLineOutput(path))
+	go func() {
+		defer close(c.over)
+		for v := range source.Out() {
+			sink.In() <- v
+		}
+		close(sink.In())
+		sink.AwaitCompletion()
+	}()
+	return c
+}
+
+// linesOf returns a closed channel.
+func linesOf(lines ...string) chan string {
+	c := make(chan string, len(lines))
+	defer close(c)
+	for _, line := range lines {
+		c <- line
+	}
+	return c
+}
+
+func (c *copier) close(t *testing.T) {
+	t.Helper()
+	require.NoError(t, c.Close())
+	<-c.over
+}
+
+// Two runs have checkpoints of their own, and the same output: the second is refused until the first has ended, and changes nothing.
+func TestTwoRunsWithOneOutput(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out")
+	first := newCopier(checkpointtest.NewMemoryStore(), path, make(chan string))
+	require.NoError(t, first.Start())
+	for range 2 {
+		second := newCopier(checkpointtest.NewMemoryStore(), path, make(chan string))
+		err := second.Start()
+		require.ErrorContains(t, err, path+" is the output of another run: locked by process")
+		require.ErrorContains(t, err, `state of "out"`)
+		require.Equal(t, err, second.Wait())
+		second.close(t) // it does not take the lock of the first with it
+	}
+	first.lines <- "one"
+	must(first.Trigger(t.Context()))
+	close(first.lines)
+	require.NoError(t, first.Wait())
+	<-first.over
+	require.Equal(t, "one\n", string(must(os.ReadFile(path))))
+	require.Equal(t, []string{path}, must(filepath.Glob(path+"*")), "the sink has ended, although the coordinator is not closed")
+	first.close(t)
+
+	again := newCopier(first.store.Reopen(), path, linesOf("one"))
+	require.NoError(t, again.Start())
+	again.close(t)
+}
+
+// Close of the coordinator gives the output back, even if the input of the sink is still open: another run may begin then. So does
+// Close after a Start that has failed.
+func TestOutputIsFreeWhenCloseReturns(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out")
+	for _, fails := range []bool{false, true, false} {
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
+		sink := NewSink(c, "out", files.NewLineOutput(path))
+		if fails {
+			require.NoError(t, os.WriteFile(path, []byte("precious\n"), 0o600))
+			require.ErrorContains(t, c.Start(), "there is no checkpoint to resume from")
+			require.NoError(t, os.Truncate(path, 0))
+		} else {
+			require.NoError(t, c.Start())
+			require.FileExists(t, path+".weir-lock")
+		}
+		require.NoError(t, c.Close())
+		require.NoFileExists(t, path+".weir-lock")
+		defer sink.AwaitCompletion()
+		defer close(sink.In())
+	}
+}
+
+// Two sinks of a run have the same output: Start names both, and does not change the file.
+func TestTwoSinksWithOneOutput(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "out")
+	t.Chdir(dir)
+	require.NoError(t, os.WriteFile(path, []byte("precious\n"), 0o600))
+	start := func(a, b string) error {
+		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
+		for name, path := range map[string]string{"a": a, "b": b} {
+			sink := NewSink(c, name, files.NewLineOutput(path).WithOverwrite())
+			defer sink.AwaitCompletion()
+			defer close(sink.In())
+		}
+		err := c.Start()
+		require.NoError(t, c.Close())
+		return err
+	}
+	for _, same := range []string{path, "out", "./none/../out"} {
+		err := start(path, same)
+		require.ErrorContains(t, err, "both write to "+path)
+		require.ErrorContains(t, err, `"a"`)
+		require.ErrorContains(t, err, `"b"`)
+	}
+	if runtime.GOOS != "windows" { // where links need a right
+		require.NoError(t, os.Symlink(dir, filepath.Join(dir, "link")))
+		require.ErrorContains(t, start(path, "link/out"), "is the output of another run", "by the lock, before one is emptied")
+	}
+	require.Equal(t, "precious\n", string(must(os.ReadFile(path))))
+	require.NoError(t, start(path, "other"))
+	require.Empty(t, must(os.ReadFile(path)))
+}
+
+// A run whose output somebody else writes to fails at once, and cuts nothing off. A restart keeps what is not the run's, and goes on.
+func TestAppendedByOthers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out")
+	c := newCopier(checkpointtest.NewMemoryStore(), path, make(chan string))
+	require.NoError(t, c.Start())
+	c.lines <- "one"
+	must(c.Trigger(t.Context()))
+	f := must(os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0))
+	must(f.WriteString("by hand\n"))
+	require.NoError(t, f.Close())
+	c.lines <- "two"
+	must(c.Trigger(t.Context())) // it is stored
+	err := c.Wait()
+	require.ErrorIs(t, err, ErrFenced)
+	require.ErrorContains(t, err, path+" has 12 bytes, but this run has left it with 4: something else writes to it")
+	c.close(t)
+	require.Equal(t, "one\nby hand\n", string(must(os.ReadFile(path))))
+
+	c = newCopier(c.store.Reopen(), path, linesOf("one", "two"))
+	require.NoError(t, c.Start())
+	require.NoError(t, c.Wait())
+	c.close(t)
+	require.Equal(t, "one\ntwo\n", string(must(os.ReadFile(path))))
+	require.Equal(t, "by hand\n", string(must(os.ReadFile(path+".cut-1"))))
+}
