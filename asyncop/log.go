@@ -33,8 +33,10 @@ type ration struct {
 	rest   func(n int)   // writes about n of them
 }
 
-// mostRations bounds the rations. Lines beyond them are written.
+// mostRations bounds the rations. The last one is for the lines of all other kinds.
 const mostRations = 128
+
+type otherKinds struct{}
 
 // mayWrite reports whether another line of its kind may be written now. rest writes one about n that may not.
 func (s *userSide[IN, OUT]) mayWrite(key any, burst int, period time.Duration, rest func(n int)) bool {
@@ -44,8 +46,10 @@ func (s *userSide[IN, OUT]) mayWrite(key any, burst int, period time.Duration, r
 		if len(s.rations) >= mostRations {
 			s.rations = slices.DeleteFunc(s.rations, func(r *ration) bool { return r.lines <= r.burst && now >= r.until })
 		}
-		if i = len(s.rations); i >= mostRations {
-			return true
+		if i = len(s.rations); i >= mostRations-1 && key != (otherKinds{}) {
+			return s.mayWrite(otherKinds{}, logBurst, logPeriod, func(n int) {
+				s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: lines of more kinds suppressed", slog.Int("suppressed", n))
+			})
 		}
 		s.rations = append(s.rations, &ration{key: key, burst: burst, period: period})
 	}
@@ -84,7 +88,7 @@ func (s *userSide[IN, OUT]) restDue() time.Duration {
 // logRest writes the lines about the rest that are due; or all, at the end of the operator.
 func (s *userSide[IN, OUT]) logRest(all bool) {
 	now := s.now()
-	for _, r := range s.rations {
+	for _, r := range slices.Clone(s.rations) { // to write a line may take rations out
 		if r.lines > r.burst && (all || now >= r.until) {
 			r.endPeriod(now)
 		}

@@ -791,3 +791,31 @@ func TestLogNamesMessage(t *testing.T) {
 		})
 	}
 }
+
+// More kinds of failures than lines are kept apart for share a ration, and a line about the rest may make room for others.
+func TestLinesOfVeryManyKinds(t *testing.T) {
+	for _, kinds := range []int{mostRations - 2, mostRations - 1, mostRations, 3 * mostRations} {
+		synctest.Test(t, func(t *testing.T) {
+			var book logBook
+			word := func(n int) string { return string([]byte{'a' + byte(n%26), 'a' + byte(n/26%26), 'a' + byte(n/26/26)}) }
+			op := OrderedWait(Blocking(func(_ context.Context, in int) (int, error) { return 0, errors.New("no user " + word(in)) }),
+				time.Minute, 4, WithDropOnFailure(), WithLogger(book.logger(slog.LevelInfo)))
+			for i := range kinds {
+				op.In() <- i
+			}
+			for i := range 100 {
+				op.In() <- i % 5
+			}
+			synctest.Wait()
+			require.LessOrEqual(t, len(book.read()), logBurst+1, "lines in the first second")
+			time.Sleep(time.Minute)
+			require.Less(t, len(book.read()), 20)
+			for i := range kinds {
+				op.In() <- i
+			}
+			close(op.In())
+			require.NoError(t, op.Wait())
+			require.Less(t, len(book.read()), 40)
+		})
+	}
+}

@@ -19,11 +19,11 @@ type adaptive struct {
 	since time.Duration // when the window began
 	asked time.Duration // when base was measured last
 	mean  float64       // of the last window
-	n     float64       // calls of the window
+	n     float64       // timed calls of the window
 	sum   float64       // of their times
 	squared,
-	losses float64
-	inUse int // the most
+	answers, losses float64 // of all its calls, also those that are not timed
+	inUse           int     // the most
 }
 
 // phase is what a window is for.
@@ -80,6 +80,9 @@ func (a *adaptive) sample(t, took time.Duration, inUse int) int {
 	return a.now()
 }
 
+// answered takes a call that was not lost.
+func (a *adaptive) answered() { a.answers++ }
+
 // lost takes a call that was lost, and returns the limit.
 func (a *adaptive) lost(t time.Duration) int {
 	a.losses++
@@ -105,20 +108,20 @@ func (a *adaptive) end(t time.Duration) {
 	switch {
 	case length < max(shortWindow, 2*time.Duration(mean)), a.n+a.losses < fewSamples:
 		return
-	case a.phase == draining, a.losses > a.n:
+	case a.phase == draining, a.losses > a.answers:
 	case length < longWindow && math.Sqrt(max(0, a.squared/a.n-mean*mean)/a.n) > certain*mean:
 		return
 	}
 	a.mean = mean
 	a.conclude(t, mean)
 	a.since = t
-	a.n, a.sum, a.squared, a.losses, a.inUse = 0, 0, 0, 0, 0
+	a.n, a.sum, a.squared, a.answers, a.losses, a.inUse = 0, 0, 0, 0, 0, 0
 }
 
 // conclude does what a window of calls that took mean suggests.
 func (a *adaptive) conclude(t time.Duration, mean float64) {
 	switch {
-	case a.losses > lostShare*(a.n+a.losses) && a.phase == working:
+	case a.losses > lostShare*(a.answers+a.losses) && a.phase == working:
 		a.limit = max(a.least, a.limit*stepOnLosses)
 	case a.phase == draining:
 		a.phase = measuring

@@ -22,6 +22,7 @@ type adapted struct {
 
 func (a *adapted) Limit() int { return a.limit }
 func (a *adapted) Ended(t, took time.Duration, inUse int) {
+	a.l.answered()
 	a.limit = a.l.sample(t, took, inUse)
 }
 func (a *adapted) Lost(t, _ time.Duration, _ int) { a.limit = a.l.lost(t) }

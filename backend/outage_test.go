@@ -164,3 +164,71 @@ func TestADeadlineInARampMakesNoDeadLetter(t *testing.T) {
 type sinkFunc func(ms []message.Message[string])
 
 func (f sinkFunc) PutAll(_ context.Context, ms []message.Message[string]) error { f(ms); return nil }
+
+// Elements that have waited for most of their time go first on the way back, and are cut off by their own deadlines. That is not the service's
+// doing: a backend that took it for loss closed again and again, and never recovered.
+func TestAServiceComesBackToElementsThatHaveLittleTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		b := backend.New("x", backend.Limit(50), backend.WithLogger(silent))
+		call := func(ctx context.Context, i int) (int, error) {
+			if at := time.Since(begun); at >= 10*time.Second && at < 40*time.Second {
+				return 0, &httpretry.StatusError{StatusCode: 503}
+			}
+			select {
+			case <-time.After(200 * time.Millisecond):
+				return i, nil
+			case <-ctx.Done():
+				return 0, context.Cause(ctx)
+			}
+		}
+		op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(call), 10*time.Second, 1000,
+			strategies.ReasonAware(httpretry.Classifier[int](), nil).Idempotent(),
+			asyncop.WithBackend(b), asyncop.WithLogger(silent), asyncop.WithDropOnFailure())
+		go func() {
+			defer close(op.In())
+			for i := range 50 * 120 { // 50 a second
+				op.In() <- i
+				time.Sleep(20 * time.Millisecond)
+			}
+		}()
+		done := 0
+		for range op.Out() {
+			if time.Since(begun) > time.Minute { // 20 s after the outage
+				done++
+			}
+		}
+		require.NoError(t, op.Err())
+		require.Equal(t, backend.Open, b.Stats().State)
+		require.Greater(t, done, 2500, "of 3,000 or more that have come since")
+	})
+}
+
+// Few losses among very many calls do not shrink an adaptive limit, though not every call is timed.
+func TestAdaptiveWithFewLosses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backend.New("x", backend.Adaptive(8, 200), backend.WithLogger(silent))
+		op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, i int) (int, error) {
+			time.Sleep(10 * time.Millisecond)
+			if i%50 == 0 {
+				return 0, &httpretry.StatusError{StatusCode: 429}
+			}
+			return i, nil
+		}), time.Minute, 400, asyncop.WithBackend(b), asyncop.WithDropOnFailure(), asyncop.WithLogger(silent))
+		ended := time.After(8 * time.Second)
+		go func() {
+			defer close(op.In())
+			for i := 0; ; i++ {
+				select {
+				case op.In() <- i:
+				case <-ended:
+					return
+				}
+			}
+		}()
+		for range op.Out() { //nolint:revive // the limit counts
+		}
+		require.NoError(t, op.Err())
+		require.Greater(t, b.Stats().Limit, 150)
+	})
+}

@@ -260,6 +260,9 @@ func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 	}
 	if !lost && !o.Ignored {
 		b.answeredAt = max(b.answeredAt, now.Sub(b.epoch))
+		if b.limiter != nil && o.Begun.Sub(b.epoch) >= b.begun {
+			b.limiter.answered()
+		}
 	}
 	if b.state == Open && !lost && (o.Tenant == "" || !b.tenants.tries(o.Tenant)) {
 		if !o.Ignored {

@@ -65,7 +65,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT]) bool {
 	}
 	g := b.core
 	b.attempt = gate.Attempt{Cost: 1, Retry: s.attempts > 0, Outages: b.of.get(s.place).outages, Element: element(s)}
-	b.attempt.Hurried = s.due != Never && s.due-g.now < (s.due-s.accepted)/2
+	b.attempt.Hurried = s.isHurried(g.now)
 	if !b.describe(s) {
 		return false
 	}
