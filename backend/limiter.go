@@ -23,7 +23,7 @@ type adaptive struct {
 	sum   float64       // of their times
 	squared,
 	answers, losses float64 // of all its calls, also those that are not timed
-	inUse           int     // the most
+	inUse int // the most
 }
 
 // phase is what a window is for.

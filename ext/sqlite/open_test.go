@@ -68,8 +68,10 @@ func TestAFileThatIsRemovedOrReplaced(t *testing.T) {
 		t.Skip("a file that is open stays on Windows")
 	}
 	for name, replace := range map[string]func(file string) error{
-		"removed":  os.Remove,
-		"replaced": func(file string) error { return errors.Join(os.WriteFile(file+".new", nil, 0o600), os.Rename(file+".new", file)) },
+		"removed": os.Remove,
+		"replaced": func(file string) error {
+			return errors.Join(os.WriteFile(file+".new", nil, 0o600), os.Rename(file+".new", file))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "shop.db")

@@ -19,7 +19,7 @@ type Tally struct {
 	inDoubt   int64
 	unnamed   [counting.Outcomes]int64 // outcomes without a reason
 	named     map[named]int64
-	reasons   map[predicates.Reason]struct{} // of named
+	reasons   map[predicates.Reason]struct{} // that are distinguished
 	operators []operator                     // that have not ended
 	past      asyncop.Stats                  // counters of those that have
 	failed    map[Failed]int64               // of those that have, at most maxFailed
@@ -78,6 +78,16 @@ const (
 	topFailed = 10
 )
 
+// keepMost keeps the groups with the most failures.
+func keepMost(all map[Failed]int64, n int) {
+	top := slices.SortedFunc(maps.Keys(all), func(a, b Failed) int {
+		return cmp.Or(cmp.Compare(all[b], all[a]), strings.Compare(a.Error, b.Error), strings.Compare(a.Reason, b.Reason))
+	})
+	for _, f := range top[min(len(top), n):] {
+		delete(all, f)
+	}
+}
+
 // addGroups adds the failures of an operator.
 func (o operator) addGroups(to map[Failed]int64) {
 	if o.groups == nil {
@@ -85,7 +95,7 @@ func (o operator) addGroups(to map[Failed]int64) {
 	}
 	for _, g := range o.groups() {
 		f := Failed{strings.ToValidUTF8(g.Error, "\uFFFD"), strings.ToValidUTF8(g.Reason, "\uFFFD")}
-		if _, known := to[f]; !g.Rest && (known || len(to) < maxFailed) {
+		if !g.Rest {
 			to[f] += g.Count
 		}
 	}
@@ -100,12 +110,7 @@ func (t *Tally) topGroups() map[Failed]int64 {
 	for _, o := range t.operators {
 		o.addGroups(all)
 	}
-	top := slices.SortedFunc(maps.Keys(all), func(a, b Failed) int {
-		return cmp.Or(cmp.Compare(all[b], all[a]), strings.Compare(a.Error, b.Error), strings.Compare(a.Reason, b.Reason))
-	})
-	for _, f := range top[min(len(top), topFailed):] {
-		delete(all, f)
-	}
+	keepMost(all, topFailed)
 	return all
 }
 
@@ -119,6 +124,7 @@ func (t *Tally) letGo() {
 				t.failed = map[Failed]int64{}
 			}
 			o.addGroups(t.failed)
+			keepMost(t.failed, maxFailed)
 		} else {
 			live = append(live, o)
 		}
@@ -134,17 +140,24 @@ func (t *Tally) Attempt(a *counting.Attempt) {
 		return
 	}
 	if t.named == nil {
-		t.named, t.reasons = map[named]int64{}, map[predicates.Reason]struct{}{}
+		t.named = map[named]int64{}
 	}
-	reason := a.Reason
-	if _, known := t.reasons[reason]; !known {
-		if len(t.reasons) < maxReasons {
-			t.reasons[reason] = struct{}{}
-		} else {
-			reason = other
-		}
+	t.named[named{a.Outcome, t.Bounded(a.Reason)}]++
+}
+
+// Bounded returns the reason, or other for one that is too many.
+func (t *Tally) Bounded(reason predicates.Reason) predicates.Reason {
+	if _, known := t.reasons[reason]; known || reason.IsZero() {
+		return reason
 	}
-	t.named[named{a.Outcome, reason}]++
+	if len(t.reasons) >= maxReasons {
+		return other
+	}
+	if t.reasons == nil {
+		t.reasons = map[predicates.Reason]struct{}{}
+	}
+	t.reasons[reason] = struct{}{}
+	return reason
 }
 
 // AttemptOf returns what is counted of an attempt.

@@ -180,10 +180,13 @@ func (m *Metrics) processed(ctx context.Context, e observe.Ending) {
 	}
 	set := slices.Clip(m.messaging)
 	if meta.Origin.Source != "" {
-		set = append(set, semconv.MessagingDestinationName(meta.Origin.Source))
+		set = append(set, semconv.MessagingDestinationName(valid(meta.Origin.Source)))
 	}
 	if e.Err != nil {
-		set = append(set, errorType(e.Err, e.Reason))
+		m.mu.Lock()
+		reason := m.tally.Bounded(e.Reason)
+		m.mu.Unlock()
+		set = append(set, errorType(e.Err, reason))
 	}
 	m.process.Record(ctx, e.Total.Seconds(), metric.WithAttributes(set...))
 }

@@ -126,7 +126,7 @@ func (t *Traces) Accepted(ctx context.Context, _ any, restored bool) context.Con
 		}
 	}
 	opts = append(opts, trace.WithAttributes(t.element...)) // the last, since the user's win
-	ctx, span := t.tracer.Start(ctx, name, opts...)
+	ctx, span := t.tracer.Start(ctx, valid(name), opts...)
 	return &spanContext{ctx, spanKey{t, false}, span}
 }
 
@@ -152,7 +152,7 @@ func messageAttributes(m message.Meta) []attribute.KeyValue {
 		semconv.MessagingDestinationPartitionIDKey: m.Origin.Partition,
 	} {
 		if value != "" {
-			attributes = append(attributes, key.String(value))
+			attributes = append(attributes, key.String(valid(value)))
 		}
 	}
 	if m.Visit > 0 {
@@ -196,7 +196,7 @@ func (t *Traces) retries(ctx context.Context, o observe.Outcome) {
 		attribute.Int("weir.attempt.number", o.Attempt), attribute.Float64("weir.retry.backoff", o.Delay.Seconds()),
 	}
 	if !o.Reason.IsZero() {
-		attributes = append(attributes, reasonKey.String(o.Reason.Name()))
+		attributes = append(attributes, reasonKey.String(valid(o.Reason.Name())))
 	}
 	if o.Err != nil {
 		attributes = append(attributes, errorType(o.Err, o.Reason))
@@ -232,9 +232,12 @@ func (t *Traces) Ended(ctx context.Context, e observe.Ending) {
 
 func setReason(span trace.Span, r predicates.Reason) {
 	if !r.IsZero() {
-		span.SetAttributes(reasonKey.String(r.Name()))
+		span.SetAttributes(reasonKey.String(valid(r.Name())))
 	}
 }
+
+// valid returns a text as protobuf takes it: an exporter refuses a batch that has another one.
+func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
 // errorType is what the semantic conventions call the class of an error: its reason, if that is the cause, or its Go type.
 func errorType(err error, reason predicates.Reason) attribute.KeyValue {
@@ -242,12 +245,12 @@ func errorType(err error, reason predicates.Reason) attribute.KeyValue {
 	if reason.IsZero() || errors.As(err, &timeout) {
 		return semconv.ErrorType(err)
 	}
-	return semconv.ErrorTypeKey.String(reason.Name())
+	return semconv.ErrorTypeKey.String(valid(reason.Name()))
 }
 
 func setError(span trace.Span, err error, reason predicates.Reason) {
 	span.SetAttributes(errorType(err, reason))
-	text := guard.Text(err) // RecordError would write the secrets of URLs
+	text := valid(guard.Text(err)) // RecordError would write the secrets of URLs
 	span.SetStatus(codes.Error, text)
 	span.AddEvent(semconv.ExceptionEventName, trace.WithAttributes(semconv.ExceptionType(fmt.Sprintf("%T", err)), semconv.ExceptionMessage(text)))
 }

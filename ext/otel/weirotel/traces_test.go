@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,6 +19,8 @@ import (
 	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
@@ -562,4 +566,58 @@ func TestPanics(t *testing.T) {
 	assert.PanicsWithValue(t, "weirotel: ObserveCheckpoints: empty name", func() { _, _ = weirotel.ObserveCheckpoints("", nil, nil) })
 	assert.PanicsWithValue(t, "weirotel: ObserveCheckpoints: nil coordinator",
 		func() { _, _ = weirotel.ObserveCheckpoints("rows", nil, nil) })
+}
+
+// An open set of reasons has a bounded number of histograms, and whatever is not UTF-8 reaches no exporter: protobuf refuses a batch with it.
+func TestHostileReasonsAndTexts(t *testing.T) {
+	reader := sdkmetric.NewManualReader()
+	metrics, err := weirotel.NewMetrics("rows", sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
+	require.NoError(t, err)
+	spans := newRecorder(t)
+	op := asyncop.UnorderedWaitWithRetry(
+		asyncop.Blocking(func(_ context.Context, i int) (int, error) { return 0, fmt.Errorf("account \xff%d", i) }), time.Minute, 16,
+		strategies.ReasonAware[int](func(a *predicates.Attempt[int]) (predicates.Reason, bool) {
+			return predicates.NewRejection(fmt.Sprintf("R\xff_%v", a.Err)), true
+		}, nil), asyncop.WithObserver(metrics), asyncop.WithObserver(weirotel.NewTraces("rows", spans)), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+	for _, err := range op.Messages(func(yield func(message.Message[int], error) bool) {
+		for i := range 300 {
+			if !yield(message.New(i, &message.Meta{ID: fmt.Sprint("id\xff", i), Origin: message.Origin{Source: "q\xfe"}}, func(message.Verdict) {}), nil) {
+				return
+			}
+		}
+	}) {
+		require.NoError(t, err)
+	}
+	valid := func(attributes []attribute.KeyValue) {
+		for _, a := range attributes {
+			require.True(t, utf8.ValidString(a.Value.String()), "%s: %q", a.Key, a.Value.String())
+		}
+	}
+	require.NotEmpty(t, spans.Ended())
+	for _, s := range spans.Ended() {
+		require.True(t, utf8.ValidString(s.Name()+s.Status().Description), "%q %q", s.Name(), s.Status().Description)
+		valid(s.Attributes())
+		for _, e := range s.Events() {
+			valid(e.Attributes)
+		}
+	}
+	var all metricdata.ResourceMetrics
+	require.NoError(t, reader.Collect(t.Context(), &all))
+	series := 0
+	for _, m := range all.ScopeMetrics[0].Metrics {
+		switch d := m.Data.(type) {
+		case metricdata.Histogram[float64]:
+			for _, p := range d.DataPoints {
+				valid(p.Attributes.ToSlice())
+			}
+			if m.Name == "messaging.process.duration" {
+				series = len(d.DataPoints)
+			}
+		case metricdata.Sum[int64]:
+			for _, p := range d.DataPoints {
+				valid(p.Attributes.ToSlice())
+			}
+		}
+	}
+	require.Equal(t, 101, series)
 }

@@ -1,0 +1,38 @@
+package tally
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/observe"
+)
+
+// The groups with the most failures are kept, whichever came first.
+func TestTopGroups(t *testing.T) {
+	var tally Tally
+	run := func(done <-chan struct{}, groups ...observe.Group) {
+		tally.Attach(func() asyncop.Stats { return asyncop.Stats{} }, done)
+		tally.AttachGroups(func() []observe.Group { return groups })
+	}
+	ended := make(chan struct{})
+	close(ended)
+	var rare []observe.Group
+	for i := range maxFailed {
+		rare = append(rare, observe.Group{Error: fmt.Sprint("rare ", i), Count: 1})
+	}
+	run(ended, rare...)
+	run(ended, observe.Group{Error: "the disk is full", Count: 900})
+	run(ended, observe.Group{Error: "no route", Count: 5}, observe.Group{Rest: true, Count: 1000})
+	run(nil, observe.Group{Error: "no answer", Count: 70}, observe.Group{Error: "the disk is full", Count: 1})
+	for range 2 {
+		top := tally.topGroups()
+		require.Len(t, top, topFailed)
+		require.EqualValues(t, 901, top[Failed{Error: "the disk is full"}])
+		require.EqualValues(t, 70, top[Failed{Error: "no answer"}])
+		require.EqualValues(t, 5, top[Failed{Error: "no route"}])
+	}
+	require.Len(t, tally.failed, maxFailed)
+}
