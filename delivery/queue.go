@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -210,7 +211,7 @@ func NewQueue[T any](engine store.Engine, name string, config ...QueueConfig) *Q
 		})
 	}
 	if canLook {
-		c.Others = func(ctx context.Context) ([]string, error) { return otherLayers(ctx, looks, name, len(set.Layers)) }
+		c.Others = set.others(looks, name)
 	}
 	if set.KeepKeyOrder > 0 {
 		c.Blocked, c.MaxBlocked = name+blockedSuffix, set.KeepKeyOrder
@@ -237,15 +238,25 @@ func (s *QueueConfig) turns(engine store.Engine, name string) leases.SourceOptio
 	return leases.WithTurns(byKey, max(0, s.FairByKey))
 }
 
-// otherLayers returns layers in which messages wait, and which this program does not have: those of another version.
-func otherLayers(ctx context.Context, s store.Inspector, queue string, ours int) (others []string, err error) {
-	names, err := s.Queues(ctx)
-	for _, name := range names {
-		if of, n := storearg.Layer(name); of == queue && n > ours {
-			others = append(others, name)
+// others returns what finds the layers in which messages wait, and which this program does not have: those of another version. So are, without
+// KeepKeyOrder, the messages that wait behind others of their keys.
+func (s *QueueConfig) others(looks store.Inspector, queue string) func(ctx context.Context) ([]string, error) {
+	var warned atomic.Bool
+	return func(ctx context.Context) (others []string, err error) {
+		names, err := looks.Queues(ctx)
+		for _, name := range names {
+			of, n := storearg.Layer(name)
+			isBehind := name == queue+blockedSuffix && s.KeepKeyOrder == 0
+			if isBehind && !warned.Swap(true) {
+				s.Logger.Warn("delivery: messages wait behind others of their keys, and this worker does not have KeepKeyOrder: it takes them in any order",
+					slog.String("queue", queue), slog.String("behind", name))
+			}
+			if of == queue && n > len(s.Layers) || isBehind {
+				others = append(others, name)
+			}
 		}
+		return others, err
 	}
-	return others, err
 }
 
 // Name returns the name of the queue.

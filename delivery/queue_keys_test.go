@@ -1,9 +1,12 @@
 package delivery_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -211,4 +214,27 @@ func TestAHeldMessageAndTheOrderOfOtherKeys(t *testing.T) {
 			require.Equal(t, []string{"second"}, inOrder(t, q, time.Hour, done), what)
 		})
 	}
+}
+
+// A version of the program without KeepKeyOrder takes the messages that wait behind others of their keys: they would wait for ever.
+func TestAQueueThatNoLongerKeepsTheOrderOfKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := memory.Open()
+		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+		for _, id := range []string{"first", "second"} {
+			require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
+		}
+		busy := func(context.Context, job) error { return errBusy }
+		require.Equal(t, []string{"first"}, inOrder(t, q, time.Minute, busy))
+		require.NoError(t, q.Close(t.Context()))
+
+		var log bytes.Buffer
+		q = delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour), delivery.QueueConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		require.Equal(t, []string{"second", "first"}, inOrder(t, q, 2*time.Hour, done))
+		require.Equal(t, 1, strings.Count(log.String(), "messages wait behind others of their keys"), log.String())
+		require.Contains(t, log.String(), "behind=jobs-blocked")
+		counts, err := q.Counts(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, delivery.QueueCounts{}, counts)
+	})
 }

@@ -370,10 +370,10 @@ func scan(rows *sql.Rows, err error, f func(m store.Message, position, fence int
 	return rows.Err()
 }
 
-// nanos returns the time d after t, or the last that fits.
+// nanos returns the time d after t, or the last before never.
 func nanos(t time.Time, d time.Duration) int64 {
-	if n := t.UnixNano(); int64(d) <= math.MaxInt64-n {
+	if n := t.UnixNano(); int64(d) < never-n {
 		return n + int64(d)
 	}
-	return math.MaxInt64
+	return never - 1
 }
