@@ -226,7 +226,7 @@ func TestAdaptiveWithFewLosses(t *testing.T) {
 				}
 			}
 		}()
-		for range op.Out() { //nolint:revive // the limit counts
+		for range op.Out() {
 		}
 		require.NoError(t, op.Err())
 		require.Greater(t, b.Stats().Limit, 150)
