@@ -419,8 +419,8 @@ var mutants = []mutant{
 	{
 		"a backend hears of a call with the time of its start", "B4", "core/attempt.go",
 		`	g.refresh()
-	return g.heard(`,
-		`	return g.heard(`,
+	cut := `,
+		`	cut := `,
 	},
 	{
 		"a member of a batch does not count for the outcome of its call", "B2", "core/feature_backend.go",
