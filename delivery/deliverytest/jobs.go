@@ -27,6 +27,7 @@ var jobRules = []storeRule{
 	{name: "jobs: filters", check: jobFilters},
 	{name: "jobs: what is there at the start", check: jobSet},
 	{name: "jobs: hold and release", check: jobHold},
+	{name: "jobs: a delay without end is no hold", check: jobHoldEndless},
 	{name: "jobs: due", check: jobDue},
 	{name: "jobs: rate and maximum", check: jobRate},
 	{name: "jobs: pause, resume, cancel", check: jobOrders},
@@ -330,6 +331,37 @@ func jobHold(b *storeBench) {
 	got := ids(b.take("q", 100))
 	slices.Sort(got)
 	b.must(slices.Equal(got, []string{"0", "10", "2", "4", "6", "8"}), "after the release Take returned %v", got)
+}
+
+// jobHoldEndless checks that what waits for the longest delay is not held, can be held and released, and be made due.
+func jobHoldEndless(b *storeBench) {
+	p := b.process()
+	endless := newMessage("endless")
+	endless.Delay = math.MaxInt64
+	b.put("q", endless)
+	isHeld := func(want bool, when string) {
+		list := b.list("q", store.Filter{}, everything)
+		b.must(len(list) == 1 && list[0].Held == want, "%s there are %+v", when, list)
+		c, err := b.inspector().Count(b.ctx, "q", store.Filter{})
+		b.ok(err, "Count")
+		b.must(c.Held == 0 || want, "%s the count is %+v", when, c)
+	}
+	do := func(a store.Action) {
+		job := p.do(jobs.Spec{Do: a, Queue: "q"})
+		b.must(job.Done == 1, "%s: the job has done %+v", a, job.Progress)
+	}
+	isHeld(false, "before the hold")
+	b.takeNone("q", "it has a delay")
+	do(store.Hold)
+	isHeld(true, "after the hold")
+	do(store.Release)
+	isHeld(false, "after the release")
+	b.takeNone("q", "it has a delay")
+	do(store.Due)
+	got := b.take("q", 1)
+	b.must(len(got) == 1, "what was made due is not taken")
+	b.ok(b.Release(b.ctx, math.MaxInt64, got[0].Lease), "Release")
+	isHeld(false, "when it was given back")
 }
 
 // jobDue checks that what waits for its delay is due at once, where it is, with all that is known of it.

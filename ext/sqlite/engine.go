@@ -370,7 +370,7 @@ func scan(rows *sql.Rows, err error, f func(m store.Message, position, fence int
 	return rows.Err()
 }
 
-// nanos returns the time d after t, or the last before never.
+// nanos returns the time d after t, or the last that fits: never is the mark of what is held.
 func nanos(t time.Time, d time.Duration) int64 {
 	if n := t.UnixNano(); int64(d) < never-n {
 		return n + int64(d)
