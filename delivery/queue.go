@@ -38,7 +38,7 @@ import (
 //
 // Any number of programs may use a queue at the same time, on all machines that reach its engine. They must agree about the codec. They need not
 // agree about the layers: the program that puts a message into a layer sets when it is due, and a worker also takes messages from layers that
-// only another program has.
+// only another program has. It looks for these when it starts and every five minutes. KeepKeyOrder can be added and dropped in the same way.
 //
 // # Failures
 //
@@ -95,7 +95,8 @@ type QueueConfig struct {
 
 	// KeepKeyOrder keeps the order of the messages of a key ([Key]), if it is not 0: while a message waits in a layer, later messages of its key
 	// wait behind it. Up to as many messages may wait so, in layers and behind; then the worker stops taking new messages. The queue must have a
-	// single worker: docs/ladder.md says why. It needs an engine that can look into its queues ([store.Inspector]).
+	// single worker: docs/ladder.md says why. It needs an engine that can look into its queues ([store.Inspector]). A worker without it takes
+	// what an earlier version has left behind other messages as it takes the rest of the queue, and logs that the order is not kept.
 	KeepKeyOrder int
 
 	// FairByKey takes the messages of the keys ([Key]) in turn, if it is not 0: a key that floods the queue, such as a customer with a large
@@ -238,21 +239,22 @@ func (s *QueueConfig) turns(engine store.Engine, name string) leases.SourceOptio
 	return leases.WithTurns(byKey, max(0, s.FairByKey))
 }
 
-// others returns what finds the layers in which messages wait, and which this program does not have: those of another version. So are, without
-// KeepKeyOrder, the messages that wait behind others of their keys.
-func (s *QueueConfig) others(looks store.Inspector, queue string) func(ctx context.Context) ([]string, error) {
-	var warned atomic.Bool
+// others returns a function that finds the queues in which messages wait, and which this program does not have: the layers of another version,
+// and what one with KeepKeyOrder has parked. Without KeepKeyOrder nobody else would ever take that.
+func (s *QueueConfig) others(looks store.Inspector, queue string) func(context.Context) ([]string, error) {
+	var once sync.Once
 	return func(ctx context.Context) (others []string, err error) {
 		names, err := looks.Queues(ctx)
 		for _, name := range names {
-			of, n := storearg.Layer(name)
-			isBehind := name == queue+blockedSuffix && s.KeepKeyOrder == 0
-			if isBehind && !warned.Swap(true) {
-				s.Logger.Warn("delivery: messages wait behind others of their keys, and this worker does not have KeepKeyOrder: it takes them in any order",
-					slog.String("queue", queue), slog.String("behind", name))
-			}
-			if of == queue && n > len(s.Layers) || isBehind {
+			if of, n := storearg.Layer(name); of == queue && n > len(s.Layers) {
 				others = append(others, name)
+			}
+			if name == queue+blockedSuffix && s.KeepKeyOrder == 0 {
+				others = append(others, name)
+				once.Do(func() {
+					s.Logger.Warn("weir: messages wait behind others of their key, and this version of the program has no KeepKeyOrder: "+
+						"they are taken at once, and the order of keys does not hold for them; weir logs this once", "queue", name)
+				})
 			}
 		}
 		return others, err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -216,25 +217,155 @@ func TestAHeldMessageAndTheOrderOfOtherKeys(t *testing.T) {
 	}
 }
 
-// A version of the program without KeepKeyOrder takes the messages that wait behind others of their keys: they would wait for ever.
-func TestAQueueThatNoLongerKeepsTheOrderOfKeys(t *testing.T) {
+func logTo(log *bytes.Buffer) delivery.QueueConfig {
+	return delivery.QueueConfig{Logger: slog.New(slog.NewTextHandler(log, nil))}
+}
+
+// Regression: what waited behind others of its key stayed for ever, in silence, when the next version of the program had no KeepKeyOrder.
+func TestAVersionThatDropsTheOrderOfKeys(t *testing.T) {
+	for what, fair := range map[string]delivery.QueueConfig{"the oldest first": {}, "keys in turn": {FairByKey: 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			engine := memory.Open()
+			before := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+			for _, id := range []string{"first", "second", "third"} {
+				require.NoError(t, before.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
+			}
+			require.Equal(t, []string{"first"}, inOrder(t, before, time.Minute, func(context.Context, job) error { return errBusy }), what)
+			require.Len(t, entriesOf(t, engine, "jobs-blocked"), 2)
+
+			var log bytes.Buffer
+			after := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour), fair, logTo(&log))
+			time.AfterFunc(time.Minute, func() { // a worker of the version before still runs
+				_ = engine.Put(context.Background(), "jobs-blocked", inLayer("fourth", 0, 0))
+			})
+			visits := inOrder(t, after, 7*time.Minute, done)
+			require.ElementsMatch(t, []string{"second", "third", "fourth"}, visits, what)
+			require.Equal(t, "fourth", visits[2])
+			require.Equal(t, []string{"first"}, inOrder(t, after, 2*time.Hour, done), what)
+			counts, err := after.Counts(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, delivery.QueueCounts{}, counts)
+			require.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
+			require.Contains(t, log.String(), "no KeepKeyOrder")
+			require.Contains(t, log.String(), "queue=jobs-blocked")
+		})
+	}
+}
+
+// A version with KeepKeyOrder does not take what is parked as an input of another version, and a version without has no reason to warn.
+func TestTheOrderOfKeysWithoutAnotherVersion(t *testing.T) {
+	for what, set := range map[string]delivery.QueueConfig{"with": {KeepKeyOrder: 100}, "without": {}} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			engine := memory.Open()
+			q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(10*time.Minute), set, logTo(&log))
+			other := delivery.NewQueue[job](engine, "other-jobs", delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+			require.NoError(t, engine.Put(t.Context(), other.Name()+"-blocked", inLayer("of another queue", 0, 0)))
+			for _, id := range []string{"first", "second"} {
+				require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
+			}
+			visits := inOrder(t, q, time.Hour, func(ctx context.Context, j job) error {
+				if meta, _ := message.MetaFromContext(ctx); j == "first" && meta.Visit == 1 {
+					return errBusy
+				}
+				return nil
+			})
+			if set.KeepKeyOrder > 0 {
+				require.Equal(t, []string{"first", "first", "second"}, visits)
+			} else {
+				require.ElementsMatch(t, []string{"first", "second", "first"}, visits)
+			}
+			require.NotContains(t, log.String(), "KeepKeyOrder", what)
+			require.Len(t, entriesOf(t, engine, "other-jobs-blocked"), 1)
+		})
+	}
+}
+
+// Messages that wait in layers when a version adds KeepKeyOrder hold up those behind them.
+func TestAVersionThatAddsTheOrderOfKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
-		q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
-		for _, id := range []string{"first", "second"} {
-			require.NoError(t, q.Put(t.Context(), job(id), delivery.ID(id), delivery.Key("k")))
-		}
-		busy := func(context.Context, job) error { return errBusy }
-		require.Equal(t, []string{"first"}, inOrder(t, q, time.Minute, busy))
-		require.NoError(t, q.Close(t.Context()))
+		before := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour), noLog)
+		require.NoError(t, before.Put(t.Context(), "first", delivery.ID("first"), delivery.Key("k")))
+		require.Equal(t, []string{"first"}, inOrder(t, before, time.Minute, func(context.Context, job) error { return errBusy }))
 
-		var log bytes.Buffer
-		q = delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour), delivery.QueueConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		require.Equal(t, []string{"second", "first"}, inOrder(t, q, 2*time.Hour, done))
-		require.Equal(t, 1, strings.Count(log.String(), "messages wait behind others of their keys"), log.String())
-		require.Contains(t, log.String(), "behind=jobs-blocked")
-		counts, err := q.Counts(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, delivery.QueueCounts{}, counts)
+		after := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(time.Hour), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+		require.NoError(t, after.Put(t.Context(), "second", delivery.ID("second"), delivery.Key("k")))
+		require.Equal(t, []string{"first", "second"}, inOrder(t, after, 2*time.Hour, done))
 	})
+}
+
+// In a rollout, workers with and without KeepKeyOrder share a queue for a while. Each message is done once, whoever goes first.
+func TestARolloutThatDropsOrAddsTheOrderOfKeys(t *testing.T) {
+	with, without := delivery.QueueConfig{KeepKeyOrder: 100}, delivery.QueueConfig{}
+	for what, versions := range map[string][2]delivery.QueueConfig{"drops": {with, without}, "adds": {without, with}} {
+		synctest.Test(t, func(t *testing.T) {
+			engine := memory.Open()
+			version := func(set delivery.QueueConfig) *delivery.Queue[job] {
+				return delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(5*time.Second, time.Minute), set, noLog)
+			}
+			before, after := version(versions[0]), version(versions[1])
+			var mu sync.Mutex
+			got, want := map[job]int{}, map[job]int{}
+			call := func(ctx context.Context, j job) error {
+				meta, _ := message.MetaFromContext(ctx)
+				time.Sleep(100 * time.Millisecond)
+				if len(j)%3 == meta.Visit { // of three, one fails once and another one at its second visit
+					return errBusy
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				got[j]++
+				return nil
+			}
+			var workers sync.WaitGroup
+			workers.Go(func() { inOrder(t, before, 3*time.Minute, call) })
+			workers.Go(func() {
+				time.Sleep(time.Minute)
+				inOrder(t, after, time.Hour, call)
+			})
+			for i := range 400 {
+				j := job(strings.Repeat("j", i+1))
+				require.NoError(t, before.Put(t.Context(), j, delivery.ID(fmt.Sprint(i)), delivery.Key(fmt.Sprint(i%10))))
+				want[j] = 1
+				time.Sleep(500 * time.Millisecond)
+			}
+			workers.Wait()
+			require.True(t, maps.Equal(want, got), what)
+			counts, err := after.Counts(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, delivery.QueueCounts{}, counts, what)
+		})
+	}
+}
+
+// Regression (law D1): a message that a worker of another version had taken from its layer and put back into the queue was taken for a
+// redelivery of what waits in the layer, and acknowledged without a call. A merge of the dead letter that it has made is such a message, too.
+func TestAMessageThatAnotherVersionHasTakenFromItsLayer(t *testing.T) {
+	for what, back := range map[string]message.Meta{
+		"an outage without layers": {ID: "first", Key: "k", Visit: 2},
+		"a merge":                  {ID: "first", Key: "k", Merges: 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			engine := memory.Open()
+			q := delivery.NewQueue[job](engine, "jobs", delivery.RetryAfter(10*time.Minute), delivery.QueueConfig{KeepKeyOrder: 100}, noLog)
+			require.NoError(t, q.Put(t.Context(), "first", delivery.ID("first"), delivery.Key("k")))
+			time.AfterFunc(time.Minute, func() {
+				if n, err := engine.Purge(context.Background(), "jobs-retry-1", store.Filter{}); n != 1 || err != nil {
+					t.Errorf("Purge returned %d, %v", n, err)
+				}
+				_ = engine.Put(context.Background(), "jobs", store.Message{Meta: back, Payload: []byte(`"first"`)})
+			})
+			visits := inOrder(t, q, time.Hour, func(ctx context.Context, _ job) error {
+				if meta, _ := message.MetaFromContext(ctx); meta.Visit == 1 && meta.Merges == 0 {
+					return errBusy
+				}
+				return nil
+			})
+			require.Equal(t, []string{"first", "first"}, visits, what)
+			counts, err := q.Counts(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, delivery.QueueCounts{}, counts, what)
+		})
+	}
 }

@@ -50,4 +50,7 @@
 // wait already. One of the queue
 // Blocked waits for the delay of its Nack by this machine's clock, not by that of the store. A ladder has one Source at a time
 // then. When a worker finds out that another one extends a lease in its queue Blocked, it logs a warning.
+//
+// A ladder without Blocked takes what waits in the Blocked of another version as it takes a layer of that, if [Config.Others] names it: at
+// once, and in no order of keys. So nothing stays for ever when a program drops it.
 package ladder

@@ -37,7 +37,7 @@ func (s *keyedStore[T]) Take(ctx context.Context, queue string, limit int, lease
 		e := k.get(meta.Key)
 		e.running++
 		k.gone(e, meta.ID)
-		k.taken[at] = taken{key: meta.Key, id: meta.ID}
+		k.taken[at] = taken{key: meta.Key, id: meta.ID, visit: meta.Visit, merges: meta.Merges}
 	}
 	return ms, err
 }
@@ -85,7 +85,7 @@ func (s *keyedStore[T]) takeParked(ctx context.Context, limit int, lease time.Du
 				k.size--
 			}
 			e.running++
-			k.taken[place{k.blocked, m.Lease.Entry}] = taken{key, m.Meta.ID, true}
+			k.taken[place{k.blocked, m.Lease.Entry}] = taken{key: key, id: m.Meta.ID, parked: true}
 			ms = append(ms, *m)
 		}
 		k.mu.Unlock()
@@ -175,7 +175,7 @@ func (s *keyedStore[T]) settled(err error, leases []store.Lease, back bool) {
 			e.parked++
 			k.size++
 		default:
-			k.wait(t.key, t.id, waiting{l.Queue, true, k.clock.Now()})
+			k.wait(t.key, t.id, waiting{l.Queue, true, k.clock.Now(), t.visit, t.merges})
 		}
 		k.next(t.key)
 	}

@@ -74,6 +74,14 @@ type waiting struct {
 	queue  string
 	stored bool
 	due    time.Time // at the latest
+	visit  int       // of those it has had, the last
+	merges int
+}
+
+// precedes reports whether a new message with the id of w comes from behind its layer, so it is no redelivery of what was handed over: another
+// worker, which does not keep the order, has taken w there.
+func (w waiting) precedes(m message.Meta) bool {
+	return m.Merges > w.merges || m.Merges == w.merges && m.Visit > w.visit
 }
 
 // place names a message in the store, whatever lease it has.
@@ -82,6 +90,8 @@ type place struct{ queue, entry string }
 // taken is a message that was taken from the store.
 type taken struct {
 	key, id string
+	visit   int // of those it has had, the last
+	merges  int
 	parked  bool // from the queue Blocked
 }
 
@@ -177,7 +187,7 @@ func (k *keys[T]) find(ctx context.Context, s store.Inspector, queue string, lef
 			case queue == k.blocked:
 				parked[meta.Key]++
 			default:
-				k.wait(meta.Key, meta.ID, waiting{queue, true, meta.Due})
+				k.wait(meta.Key, meta.ID, waiting{queue, true, meta.Due, meta.Visit, meta.Merges})
 			}
 		}
 		k.mu.Unlock()
@@ -209,7 +219,7 @@ func (k *keys[T]) arrive(m message.Message[T]) (message.Message[T], bool) {
 	}
 	e := k.get(meta.Key)
 	switch w, waits := e.waits[meta.ID]; {
-	case waits && w.stored, e.running > 0 && k.isTaken(meta.Key, meta.ID):
+	case waits && w.stored && !w.precedes(meta), e.running > 0 && k.isTaken(meta.Key, meta.ID):
 		// A redelivery: it was handed over, and not acknowledged (laws D1, D2). Another message with its id looks the same.
 		k.mu.Unlock()
 		k.logger.Warn("weir: a message is taken for a redelivery, because a message with its id waits in a layer or is in flight: "+
@@ -295,13 +305,14 @@ func (k *keys[T]) next(key string) {
 }
 
 // handOver notes that a message goes to a layer, before it does. undo takes that back; stored says that it is there.
-func (k *keys[T]) handOver(key, id, queue string, d time.Duration) (stored, undo func()) {
+func (k *keys[T]) handOver(meta message.Meta, queue string, d time.Duration) (stored, undo func()) {
+	key, id := meta.Key, meta.ID
 	if key == "" {
 		return func() {}, func() {}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	e := k.wait(key, id, waiting{queue: queue, due: k.clock.Now().Add(d)})
+	e := k.wait(key, id, waiting{queue: queue, due: k.clock.Now().Add(d), visit: meta.Visit, merges: meta.Merges})
 	stored = func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()

@@ -38,7 +38,8 @@ type Config[T any] struct {
 	DeadLetters string  // a queue of the store
 	Layers      []Layer // in order
 
-	// Others returns more layers: those of another version, in which messages wait. Nil: there are none.
+	// Others returns more queues in which messages wait, those that only another version has: its layers, and its Blocked if this one has
+	// none. Nil: there are none.
 	Others func(ctx context.Context) (queues []string, err error)
 	// IsLayer is that of a [store.Consumption].
 	IsLayer func(name string) bool
@@ -143,7 +144,7 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 			queue = l.c.Layers[to.Layer].Queue
 		}
 		if k := l.keys.Load(); k != nil {
-			stored, undo = k.handOver(meta.Key, meta.ID, queue, m.Delay)
+			stored, undo = k.handOver(meta, queue, m.Delay)
 		}
 	}
 	if err := l.c.Store.Put(ctx, queue, m); err != nil {

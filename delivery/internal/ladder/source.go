@@ -27,7 +27,7 @@ const (
 	// An input that had nothing is left alone for so long while others have something.
 	emptyFor = 20 * time.Millisecond
 
-	lookAgain = 5 * time.Minute // for layers of other versions
+	lookAgain = 5 * time.Minute // for queues of other versions: on JetStream a look reads from each queue of the engine
 )
 
 // Source is a delivery.Source, which this package must not import.
@@ -92,7 +92,7 @@ func (s *source[T]) add(queue string, rate float64, limit int) {
 	})
 }
 
-// find adds the layers of other versions, now and then.
+// find adds the queues of other versions, now and then.
 func (s *source[T]) find(ctx context.Context) error {
 	now := s.clock.Now()
 	if s.ladder.c.Others == nil || !s.looked.IsZero() && now.Sub(s.looked) < lookAgain {
