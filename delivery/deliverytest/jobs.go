@@ -396,14 +396,6 @@ func jobDue(b *storeBench) {
 		_, err := p.Start(b.ctx, s)
 		b.must(err != nil, "Start of %+v is no error", s)
 	}
-
-	late := newMessage("in centuries")
-	late.Delay = math.MaxInt64
-	b.put("late", late)
-	b.takeNone("late", "it is not due")
-	job = p.do(jobs.Spec{Do: store.Due, Queue: "late"})
-	b.must(job.Done == 1, "of a message with the longest delay the job has done %+v", job.Progress)
-	b.must(slices.Equal(ids(b.take("late", 1)), []string{"in centuries"}), "a message with the longest delay is not due after the job")
 }
 
 func (b *storeBench) takeFirst(queue string) store.Leased {
