@@ -158,7 +158,7 @@ func never(*http.Request) bool  { return false }
 // it.
 func TestACallInDoubtKeepsItsID(t *testing.T) {
 	c, s := config()
-	c.Layers = []ladder.Layer{{Queue: "1m", Delay: 300 * time.Millisecond}}
+	c.Layers = []ladder.Layer{{Queue: "1m", Delay: 4 * time.Second}}
 	c.Remembers = 10 * time.Minute
 	l, b := build(t, c), newBank(t)
 	work(t, l, l.Source(messages(20)), b, "charges", always)
