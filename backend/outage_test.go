@@ -232,3 +232,38 @@ func TestAdaptiveWithFewLosses(t *testing.T) {
 		require.Greater(t, b.Stats().Limit, 150)
 	})
 }
+
+// A service that hangs is noticed, although all its elements have waited for most of their time: it answers none of them.
+func TestAServiceThatHangsBehindABacklog(t *testing.T) {
+	for _, limit := range []int{1, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			b := backend.New("x", backend.Limit(limit), backend.WithLogger(silent))
+			called := 0
+			op := asyncop.UnorderedWait(asyncop.Blocking(func(ctx context.Context, i int) (int, error) {
+				wait := time.Second
+				if time.Since(begun) > time.Minute {
+					called++
+					wait = time.Hour
+				}
+				select {
+				case <-time.After(wait):
+					return i, nil
+				case <-ctx.Done():
+					return 0, context.Cause(ctx)
+				}
+			}), 10*time.Second, 8*limit, asyncop.WithBackend(b), asyncop.WithLogger(silent), asyncop.WithDropOnFailure())
+			go func() {
+				defer close(op.In())
+				for i := 0; time.Since(begun) < 9*time.Minute; i++ {
+					op.In() <- i
+				}
+			}()
+			for range op.Out() {
+			}
+			require.NoError(t, op.Err())
+			require.NotEqual(t, backend.Open, b.Stats().State)
+			require.Less(t, called, 100+20*limit)
+		})
+	}
+}

@@ -248,6 +248,10 @@ func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 		text = describe(o)
 	}
 	b.mu.Lock()
+	// What the element had waited before has cut it off, not the service, if that answers others. On the ramp those that have waited go first.
+	if o.Cut && lost && (b.state == Ramping || b.answeredAt > o.Begun.Sub(b.epoch)) {
+		o.Ignored, lost, demanded = true, false, 0
+	}
 	inOutage := b.state != Open || b.calls.row > 0 || o.Begun.Sub(b.epoch) < b.begun
 	outage = shared && inOutage
 	if c := o.Call; c != nil {

@@ -198,6 +198,14 @@ func (in *CSVInput) Next() ([]string, error) {
 	if errors.Is(err, io.EOF) {
 		return nil, io.EOF
 	}
+	if len(record) > 0 { // also one that has too few or too many fields
+		line, _ := in.read.FieldPos(0)
+		in.line = in.start.line + line
+		in.lines = in.line
+		for _, field := range record {
+			in.lines += strings.Count(field, "\n") // every line end in quotes is one
+		}
+	}
 	if wrong, ok := errors.AsType[*csv.ParseError](err); ok { // its reader counts from where it began
 		inFile := *wrong
 		inFile.StartLine, inFile.Line = in.start.line+wrong.StartLine, in.start.line+wrong.Line
@@ -205,12 +213,6 @@ func (in *CSVInput) Next() ([]string, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint: %s, after line %d: %w", in.file.Name(), in.line, err)
-	}
-	line, _ := in.read.FieldPos(0)
-	in.line = in.start.line + line
-	in.lines = in.line
-	for _, field := range record {
-		in.lines += strings.Count(field, "\n") // every line end in quotes is one
 	}
 	return record, nil
 }

@@ -53,7 +53,11 @@ func TestACSVErrorNamesTheLineOfTheFile(t *testing.T) {
 		require.Equal(t, []string{"3"}, bad)
 		require.ErrorIs(t, err, csv.ErrFieldCount)
 		require.ErrorContains(t, err, "record on line 4")
+		require.Equal(t, 4, in.Line())
+		behind := in.Position()
 		require.Equal(t, []string{"4", "4"}, must(in.Next()))
+		require.NoError(t, in.Seek(behind))
+		must(in.Next())
 		require.Equal(t, 5, in.Line())
 	}
 }

@@ -250,14 +250,14 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], a *call.Attempt[OUT], err 
 }
 
 // hear passes on how the attempt of s went, whose token is t, and reports whether it met an outage. One that was prepared only has sent nothing,
-// one whose outcome is borrowed has made no call, and one that began late and was cut off says nothing of the server.
+// and one whose outcome is borrowed has made no call.
 func (g *Machine[IN, OUT]) hear(s *Slot[IN, OUT], t *call.Token, err error, reason predicates.Reason, pushback time.Duration) (outage bool) {
 	if g.heard == nil {
 		return false
 	}
 	g.refresh()
-	cut := err != nil && g.now >= s.due && s.isHurried(s.last) // what it had waited before has cut it off, not its server
-	return g.heard(s, gate.Outcome{Err: err, Reason: reason, Pushback: pushback, Ignored: cut || s.phase == preparing, Borrowed: t.Borrowed()})
+	cut := g.now >= s.due && s.isHurried(s.last) && pushback == 0 && guard.Is(err, context.DeadlineExceeded)
+	return g.heard(s, gate.Outcome{Err: err, Reason: reason, Pushback: pushback, Ignored: s.phase == preparing, Cut: cut, Borrowed: t.Borrowed()})
 }
 
 // backOff lets s wait for its next attempt. One whose retry could not start before its deadline waits for the deadline, or
