@@ -193,8 +193,8 @@ func (c *Coordinator) breakStart(err error) {
 //   - if the state of a participant is missing in the checkpoint, or cannot be decoded;
 //   - if the checkpoint has the state of a participant that has not registered;
 //   - if a name is missing or taken twice;
-//   - if there are two Sources, or two outputs write to the same file;
-//   - if another run has the output;
+//   - if there are two Sources;
+//   - if another sink has the file of an output, of this run or another one;
 //   - if the position of an input does not exist, or an output cannot be restored.
 func (c *Coordinator) Start() error {
 	err := c.mayStart()
@@ -220,9 +220,6 @@ func (c *Coordinator) Start() error {
 
 // beginOutputs brings the outputs to the state that the run begins with. All are locked, and asked, before one is changed.
 func (c *Coordinator) beginOutputs() error {
-	if err := c.oneOutputATarget(); err != nil {
-		return err
-	}
 	for _, step := range []func(starter) error{starter.lock, starter.check, starter.begin} {
 		for _, p := range c.participants { // fixed, since starting is set
 			s, ok := p.Participant.(starter)
@@ -235,23 +232,6 @@ func (c *Coordinator) beginOutputs() error {
 				return stateError(p.name, id, err)
 			}
 		}
-	}
-	return nil
-}
-
-// oneOutputATarget returns an error if two outputs would overwrite each other.
-func (c *Coordinator) oneOutputATarget() error {
-	names := map[string]string{}
-	for _, p := range c.participants {
-		s, ok := p.Participant.(starter)
-		if !ok {
-			continue
-		}
-		target := s.target()
-		if other, taken := names[target]; taken && target != "" {
-			return fmt.Errorf("checkpoint: the sinks %q and %q both write to %s: give each an output of its own", other, p.name, target)
-		}
-		names[target] = p.name
 	}
 	return nil
 }

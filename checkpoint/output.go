@@ -10,10 +10,9 @@ import "context"
 // calls Restore. Package checkpointtest checks an output of your own against these rules.
 //
 // An output may have a method Check(state []byte) error, which returns an error if Restore would fail, and a method CheckFresh() error, which
-// does the same for FreshStart. They do not change the output: all outputs are checked before any is changed. Two more methods keep others
-// away, also before any output is changed: Lock() (unlock func() error, err error) returns an error if another run has the output, and unlock is
-// called once after the last call but Close, which may come before or after it; Target() string names what is written to, and Start refuses two
-// outputs of the same target. An output that wraps another passes these calls on.
+// does the same for FreshStart. They do not change the output: all outputs are checked before any is changed. A method Lock() (unlock func()
+// error, err error) keeps others away, also before any output is changed: its error says that another sink or run has the output. unlock is called
+// once after the last call but Close, which may come before or after it. An output that wraps another passes these calls on.
 type Output[T any] interface {
 	// Restore undoes all writes and prepares after a state that Prepare has returned, in this process or in an earlier process, and commits that
 	// state. It is called once, before all other methods, if the pipeline resumes from a checkpoint. Otherwise it is not called: see

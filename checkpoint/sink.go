@@ -70,21 +70,12 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 
 // starter is a participant with an output, which the start of the run changes.
 type starter interface {
-	// target names what the output writes to; "": that is not known.
-	target() string
-	// lock takes the output for this run, or returns an error if another run has it.
+	// lock takes the output for this sink, or returns an error if another one has it.
 	lock() error
 	// check returns an error if begin is known to fail, or would destroy what is not the run's. It changes nothing.
 	check() error
 	// begin brings the output to the state that the run begins with.
 	begin() error
-}
-
-func (s *Sink[T]) target() (name string) {
-	if o, ok := s.output.(interface{ Target() string }); ok {
-		_ = protect(func() error { name = o.Target(); return nil }) // without a name, the lock has to do
-	}
-	return name
 }
 
 func (s *Sink[T]) lock() error {

@@ -162,7 +162,7 @@ func TestLogOfAPartition(t *testing.T) {
 				return j.pipeline(ctx, p)
 			}
 		},
-		`level=ERROR msg="partition ended: another worker has taken it over" partition=p0 epoch=0 error=`: func(_ *partitions.Config, j *job) {
+		`level=ERROR msg="partition ended: something else has its store or output" partition=p0 epoch=0 error=`: func(_ *partitions.Config, j *job) {
 			j.stores.epochs["p0"] = 1
 		},
 		`level=WARN msg="partition revoked, but not suspended" partition=p0 error=trial`: func(c *partitions.Config, _ *job) {

@@ -49,7 +49,7 @@ func (r *run) serve() {
 			return
 		// With an epoch the store decides, when it is opened again: an output may be fenced by one that had the partition before.
 		case guard.Is(err, checkpoint.ErrFenced) && (!r.opened || r.epoch == 0):
-			log.Error("partition ended: another worker has taken it over", append(attrs, slog.Any("error", err))...)
+			log.Error("partition ended: something else has its store or output", append(attrs, slog.Any("error", err))...)
 			r.err = err
 			return
 		case r.wanted.Err() != nil:

@@ -74,7 +74,7 @@ func TestFileOutputCommitCutsOffOnlyItsOwn(t *testing.T) {
 				return
 			}
 			require.ErrorIs(t, err, checkpoint.ErrFenced, "another try cannot succeed")
-			require.ErrorContains(t, err, fmt.Sprintf("%s has %d bytes, but this run has left it with 5", o.Target(), 5+len(tt.behind)))
+			require.ErrorContains(t, err, fmt.Sprintf("%s has %d bytes, but this run has left it with 5", outputPath, 5+len(tt.behind)))
 			require.Equal(t, "zero\n"+tt.behind, fsys.Files()[outputPath])
 			require.NoError(t, o.Close())
 
@@ -175,14 +175,14 @@ func TestFileOutputLock(t *testing.T) {
 	path := filepath.Join(dir, "out")
 	unlock := must(NewLineOutput(path).Lock())
 	_, err := NewLineOutput(path).Lock()
-	require.EqualError(t, err, fmt.Sprintf("checkpoint: %s is the output of another run: locked by process %d", path, os.Getpid()))
+	require.EqualError(t, err, fmt.Sprintf("checkpoint: %s is the output of another sink or run: locked by process %d", path, os.Getpid()))
 	other := must(NewLineOutput(path + "2").Lock())
 	require.NoError(t, other(), "of the same directory")
 	if runtime.GOOS != "windows" { // where links need a right
 		link := filepath.Join(t.TempDir(), "link")
 		require.NoError(t, os.Symlink(dir, link))
 		_, err = NewLineOutput(filepath.Join(link, "out")).Lock()
-		require.ErrorContains(t, err, "is the output of another run")
+		require.ErrorContains(t, err, "is the output of another sink or run")
 	}
 	require.NoError(t, unlock())
 	require.Empty(t, must(os.ReadDir(dir)), "nothing is left behind")

@@ -145,25 +145,29 @@ func (o *Output[T]) partPath(number uint64) string {
 	return fmt.Sprintf("%s.part-%d", o.path, number)
 }
 
-// Target returns the absolute path of the file. Start of a [checkpoint.Coordinator] refuses two outputs that have the same.
-func (o *Output[T]) Target() string {
+// absolute returns the absolute path of the file, for errors.
+func (o *Output[T]) absolute() string {
 	if path, err := filepath.Abs(o.path); err == nil {
 		return path
 	}
 	return o.path
 }
 
-// Lock takes the file for a run: a [checkpoint.Coordinator] calls it at its Start, and unlock when the run has ended. The error says so if
-// another run has the file, in this process or in another. The lock is on a file beside it (path.weir-lock), which unlock removes. It ends with the
-// process, however that dies. Where the system does not have locks (see [OpenDir]), Lock logs that and returns nil.
+// Lock takes the file for a sink of a run: a [checkpoint.Coordinator] calls it at its Start, and unlock when the run has ended. The error says so
+// if another sink has the file, of this run or another one, in this process or in another. The lock is on a file beside it (path.weir-lock), which
+// unlock removes. It ends with the process, however that dies. Where the system does not have locks (see [OpenDir]), Lock logs that and returns nil.
 func (o *Output[T]) Lock() (unlock func() error, err error) {
-	lock, err := o.fs.LockFile(o.path + ".weir-lock")
+	path := o.path
+	if real, err := filepath.EvalSymlinks(path); err == nil { // else there is no file yet
+		path = real
+	}
+	lock, err := o.fs.LockFile(path + ".weir-lock")
 	held, isHeld := errors.AsType[*vfs.HeldError](err)
 	switch {
 	case isHeld:
-		return nil, fmt.Errorf("checkpoint: %s is the output of another run: %w", o.Target(), held)
+		return nil, fmt.Errorf("checkpoint: %s is the output of another sink or run: %w", o.absolute(), held)
 	case errors.Is(err, errors.ErrUnsupported):
-		o.logger.Warn("checkpoint: this system does not have locks: another run with the same output is noticed late", slog.String("path", o.path))
+		o.logger.Warn("checkpoint: this system does not have locks: another sink or run with the same output is noticed late", slog.String("path", o.path))
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -250,7 +254,7 @@ func (o *Output[T]) keep(from, size int64) error {
 
 // refuse is for a run that has left the file with visible bytes: what is behind them is not its own.
 func (o *Output[T]) refuse(_, size int64) error {
-	return &strangerError{path: o.Target(), size: size, left: o.visible}
+	return &strangerError{path: o.absolute(), size: size, left: o.visible}
 }
 
 // strangerError reports that something else writes to the file of an output.

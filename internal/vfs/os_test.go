@@ -21,13 +21,17 @@ import (
 	"github.com/weirflow/weir/internal/vfs"
 )
 
+// fileSystems return a file system, and a directory there.
+var fileSystems = map[string]func(t *testing.T) (vfs.FS, string){
+	"os":      func(t *testing.T) (vfs.FS, string) { return vfs.OS(), t.TempDir() },
+	"crashfs": func(*testing.T) (vfs.FS, string) { return crashfs.New(), string(filepath.Separator) },
+}
+
 func TestLock(t *testing.T) {
-	for name, fsys := range map[string]vfs.FS{"os": vfs.OS(), "crashfs": crashfs.New()} {
+	for name, in := range fileSystems {
 		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(string(filepath.Separator), "LOCK")
-			if name == "os" {
-				path = filepath.Join(t.TempDir(), "LOCK")
-			}
+			fsys, dir := in(t)
+			path := filepath.Join(dir, "LOCK")
 			lock, err := fsys.Lock(path)
 			require.NoError(t, err)
 			_, err = fsys.Lock(path)
@@ -52,12 +56,10 @@ func TestLock(t *testing.T) {
 
 // A lock whose file goes with it: nobody gets the file that another one removes.
 func TestLockFile(t *testing.T) {
-	for name, fsys := range map[string]vfs.FS{"os": vfs.OS(), "crashfs": crashfs.New()} {
+	for name, in := range fileSystems {
 		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(string(filepath.Separator), "lock")
-			if name == "os" {
-				path = filepath.Join(t.TempDir(), "lock")
-			}
+			fsys, dir := in(t)
+			path := filepath.Join(dir, "lock")
 			lock, err := fsys.LockFile(path)
 			require.NoError(t, err)
 			_, err = fsys.LockFile(path)

@@ -74,9 +74,6 @@ func NewOutput(name string, format flights.Format, ordered bool, in *Input) (*Ou
 	}, nil
 }
 
-// Target names the file: Start of the coordinator refuses two sinks with the same.
-func (o *Output) Target() string { return o.file.Target() }
-
 // Lock takes the file until unlock is called.
 func (o *Output) Lock() (unlock func() error, err error) { return o.file.Lock() }
 
