@@ -43,7 +43,7 @@ func (s *userSide[IN, OUT]) mayWrite(key any, burst int, period time.Duration, r
 	now := s.now()
 	i := slices.IndexFunc(s.rations, func(r *ration) bool { return r.key == key })
 	if i < 0 {
-		if len(s.rations) >= mostRations {
+		if len(s.rations) >= mostRations-1 {
 			s.rations = slices.DeleteFunc(s.rations, func(r *ration) bool { return r.lines <= r.burst && now >= r.until })
 		}
 		if i = len(s.rations); i >= mostRations-1 && key != (otherKinds{}) {

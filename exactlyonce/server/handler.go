@@ -42,8 +42,8 @@ type HandlerConfig struct {
 	// RetryAfter is the time that clients are asked to wait where they may repeat a request, rounded up to seconds. Default 1 s.
 	RetryAfter time.Duration
 
-	// MaxBody bounds the body of a tracked request, which is read before its handler runs. A request with a longer body gets 413, one whose body does not come in
-	// time or whole 408. Default 1 MiB.
+	// MaxBody bounds the body of a tracked request, which is read before its handler runs. A request with a longer body gets 413, one whose body
+	// does not come in time or whole 408. Default 1 MiB.
 	MaxBody int64
 
 	// Logger logs failures that clients do not see: errors of Records, and stored responses that cannot be read. Default: slog.Default().

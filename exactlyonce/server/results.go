@@ -289,9 +289,8 @@ func (r *Results) hear(key clientKey, req exactlyonce.Request, now time.Duration
 	r.silent.moveBack(c.principal)
 	r.raise(c, req.First)
 	// Records do not hear of requests that fail. They would take a client for silent, and forget it in the end, that is known here.
-	if r.config.Records != nil && (req.First > 0 || now-c.told >= r.config.ClientSilence/2) {
+	if r.config.Records != nil && (req.First > 0 || now-c.told >= r.config.ClientSilence/2) && r.note(key, req.First) {
 		c.told = now
-		r.note(key, req.First)
 	}
 	return c, nil
 }
@@ -536,8 +535,10 @@ func (r *Results) noteAsked(req exactlyonce.Request) {
 }
 
 // note keeps a mark for Records, or that a client was heard. What does not fit comes with a later request.
-func (r *Results) note(key clientKey, before int64) {
-	if last, ok := r.marks[key]; ok && before > last || !ok && len(r.marks) < r.config.MaxClients {
-		r.marks[key] = before
+func (r *Results) note(key clientKey, before int64) (fits bool) {
+	last, known := r.marks[key]
+	if fits = known || len(r.marks) < r.config.MaxClients; fits {
+		r.marks[key] = max(last, before)
 	}
+	return fits
 }

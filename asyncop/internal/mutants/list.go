@@ -423,6 +423,16 @@ var mutants = []mutant{
 		`	cut := `,
 	},
 	{
+		"a call that is cut off counts against its backend, however late it began", "B4", "core/attempt.go",
+		`Cut: cut,`,
+		`Cut: cut && false,`,
+	},
+	{
+		"a call that is cut off is ignored, however early it began", "B4", "core/attempt.go",
+		`g.now >= s.due && s.isHurried(s.last) &&`,
+		`g.now >= s.due &&`,
+	},
+	{
 		"a member of a batch does not count for the outcome of its call", "B2", "core/feature_backend.go",
 		`	b.call.Left++
 `,

@@ -195,3 +195,34 @@ func TestAnObserverThatBreaksAtATimeout(t *testing.T) {
 		require.EqualValues(t, 1, op.Stats().Timeouts)
 	})
 }
+
+// Law B4: a call that begins late and is cut off by the end of its element's time says nothing of a service that answers others meanwhile.
+func TestABackendHearsNothingOfACallThatIsCutOff(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, second time.Duration // of calls that begin at once; the third call begins after the first one, and hangs
+		lost          int64
+	}{
+		"late, and others are answered": {6 * time.Second, 8 * time.Second, 0},
+		"late, and no other is":         {6 * time.Second, 6 * time.Second, 1},
+		"early":                         {3 * time.Second, 8 * time.Second, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := backend.New("x", backend.Limit(2), backend.WithLogger(slog.New(slog.DiscardHandler)))
+				op := asyncop.OrderedWait(asyncop.Blocking(func(ctx context.Context, i int) (int, error) {
+					select {
+					case <-time.After([]time.Duration{c.first, c.second, time.Hour}[i]):
+						return i, nil
+					case <-ctx.Done():
+						return 0, context.Cause(ctx)
+					}
+				}), 10*time.Second, 3, asyncop.WithBackend(b), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+				for _, err := range op.Results(slices.Values([]int{0, 1, 2})) {
+					require.NoError(t, err)
+				}
+				require.EqualValues(t, 1, op.Stats().Dropped)
+				require.Equal(t, c.lost, b.Stats().Lost)
+			})
+		})
+	}
+}
