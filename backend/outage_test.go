@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -239,11 +240,11 @@ func TestAServiceThatHangsBehindABacklog(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			begun := time.Now()
 			b := backend.New("x", backend.Limit(limit), backend.WithLogger(silent))
-			called := 0
+			var called atomic.Int64
 			op := asyncop.UnorderedWait(asyncop.Blocking(func(ctx context.Context, i int) (int, error) {
 				wait := time.Second
 				if time.Since(begun) > time.Minute {
-					called++
+					called.Add(1)
 					wait = time.Hour
 				}
 				select {
@@ -263,7 +264,7 @@ func TestAServiceThatHangsBehindABacklog(t *testing.T) {
 			}
 			require.NoError(t, op.Err())
 			require.NotEqual(t, backend.Open, b.Stats().State)
-			require.Less(t, called, 100+20*limit)
+			require.Less(t, called.Load(), int64(100+20*limit))
 		})
 	}
 }
