@@ -107,14 +107,20 @@ type Letter struct {
 // Mailbox hands letters to the loop: a lock-free stack that is taken whole, so posting costs one compare-and-swap and
 // allocates nothing. A channel would cost more per completion and block when it is full.
 type Mailbox struct {
-	head atomic.Pointer[Letter] // newest first; any goroutine posts, the loop takes
+	head atomic.Pointer[Letter] // newest first, or closed; any goroutine posts, the loop takes
 }
+
+// closed is the head of a mailbox whose loop has ended.
+var closed Letter
 
 // Post puts letters into the mailbox and wakes the loop. They are not in it, and chained from the newest to the oldest: the loop takes
 // all of them, or none yet.
 func (h *Host) Post(newest, oldest *Letter) {
 	for {
 		head := h.Mail.head.Load()
+		if head == &closed {
+			return
+		}
 		oldest.Next = head
 		if h.Mail.head.CompareAndSwap(head, newest) {
 			break
@@ -138,6 +144,9 @@ func (m *Mailbox) Take() *Letter {
 	}
 	return oldest
 }
+
+// Close drops what is in the mailbox, and what still comes: the operator may be kept for ever, and that with it. Nothing is taken any more.
+func (m *Mailbox) Close() { m.head.Store(&closed) }
 
 // Empty reports whether nothing is in the mailbox.
 func (m *Mailbox) Empty() bool { return m.head.Load() == nil }

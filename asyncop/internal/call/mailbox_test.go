@@ -2,8 +2,10 @@ package call
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -53,6 +55,23 @@ func TestMailboxWhileItIsRead(t *testing.T) {
 	post(&m, 3)
 	assert.Equal(t, []int{1, 2}, numbers(chain))
 	assert.Equal(t, []int{3}, numbers(m.Mail.Take()))
+}
+
+// What is there when the mailbox is closed, or comes later, is not kept.
+func TestMailboxThatIsClosed(t *testing.T) {
+	m := Host{Sleeper: NewSleeper()}
+	post := func() weak.Pointer[Letter] {
+		l := letter(1)
+		m.Post(l, l)
+		return weak.Make(l)
+	}
+	before := post()
+	m.Mail.Close()
+	after := post()
+	runtime.GC()
+	assert.Nil(t, before.Value())
+	assert.Nil(t, after.Value())
+	runtime.KeepAlive(&m)
 }
 
 // Against a plain slice.

@@ -579,7 +579,7 @@ func (g *Machine[IN, OUT]) Forget() {
 	for _, f := range g.forget {
 		f()
 	}
-	g.Host.Mail.Take()
+	g.Host.Mail.Close()
 }
 
 // ---- User code

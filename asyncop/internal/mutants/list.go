@@ -646,6 +646,14 @@ var mutants = []mutant{
 		`== attended:`,
 	},
 	{
+		"an operator that has ended keeps calls that returned as it did", "F1", "call/host.go",
+		`		if head == &closed {
+			return
+		}
+`,
+		``,
+	},
+	{
 		"a member gives the permit of its batch back", "A5", "call/token.go",
 		`state&(bit|member) == bit &&`,
 		`state&bit == bit &&`,

@@ -74,6 +74,7 @@ func TestOperatorsShareABackend(t *testing.T) {
 			require.Equal(t, 100, <-results)
 		}
 		require.EqualValues(t, 5, s.most.Load())
+		synctest.Wait()
 		require.Zero(t, b.Stats().InUse)
 		require.Zero(t, b.Stats().Waiting)
 		require.EqualValues(t, 300, b.Stats().Started)
@@ -274,6 +275,7 @@ func TestBackendLendsItsPermit(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, 6, out)
 		}
+		synctest.Wait()
 		require.Zero(t, b.Stats().InUse)
 	})
 }
@@ -295,6 +297,7 @@ func TestBackendFunctionsThatBreak(t *testing.T) {
 			got = append(got, out)
 		}
 		require.Equal(t, []int{1, 3}, got)
+		synctest.Wait()
 		require.Zero(t, b.Stats().InUse)
 	})
 }
@@ -322,6 +325,7 @@ func TestBatchesAtABackend(t *testing.T) {
 		}
 		require.Equal(t, 200, n)
 		require.EqualValues(t, 2, most.Load())
+		synctest.Wait()
 		require.Zero(t, b.Stats().InUse)
 	})
 }
@@ -367,6 +371,7 @@ func TestABodyMayWaitForAnotherOperator(t *testing.T) {
 			n++
 		}
 		require.Equal(t, 10, n)
+		synctest.Wait()
 		require.Zero(t, b.Stats().InUse)
 	})
 }
@@ -402,6 +407,7 @@ func TestCostsThatMakeNoSense(t *testing.T) {
 			require.Equal(t, []float64{1, 2, 0, math.MaxFloat64, 3}, got)
 			require.Len(t, failed, 4)
 			require.Equal(t, "asyncop: Cost: want a finite number of 0 or more: NaN", failed[0])
+			synctest.Wait()
 			require.Zero(t, b.Stats().InUse)
 			require.LessOrEqual(t, time.Since(start), 2*time.Hour+time.Minute)
 		}

@@ -257,12 +257,14 @@ func TestBatchedSharedPermits(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				permits := optest.Limited(limit)
 				var all gauge
+				var calls atomic.Int64
 				var wg sync.WaitGroup
 				start := time.Now()
 				for range 3 {
 					fn := asyncop.Batched(func(ctx context.Context, ins []int) ([]asyncop.Result[int], error) {
 						all.enter()
 						defer all.leave()
+						calls.Add(1)
 						time.Sleep(time.Second)
 						return make([]asyncop.Result[int], len(ins)), ctx.Err()
 					}, 5, time.Millisecond)
@@ -271,7 +273,10 @@ func TestBatchedSharedPermits(t *testing.T) {
 				}
 				wg.Wait()
 				require.EqualValues(t, limit, all.most.Load())
-				require.Equal(t, time.Duration(30/limit)*time.Second, time.Since(start), "permits lie idle, or batches are small")
+				require.EqualValues(t, 30, calls.Load(), "batches are small")
+				// One operator may be left with its last three batches, and has room for two.
+				require.InDelta(t, 30/limit, time.Since(start).Seconds(), 1, "permits lie idle")
+				synctest.Wait()
 				require.Zero(t, permits.Stats().InUse)
 			})
 		})

@@ -182,6 +182,7 @@ func TestPermitOfAnOperatorThatIsHeldUp(t *testing.T) {
 			require.LessOrEqual(t, time.Since(start), 11*time.Second)
 			wg.Wait()
 			require.LessOrEqual(t, all.most.Load(), int64(2))
+			synctest.Wait()
 			require.Zero(t, permits.Stats().InUse)
 		})
 	})
@@ -209,6 +210,7 @@ func TestNestedOperatorsWithTheSamePermits(t *testing.T) {
 		require.Equal(t, 3, consume(t, op, 3))
 		require.Equal(t, 15*time.Second, time.Since(start))
 		require.EqualValues(t, 1, inner.most.Load())
+		synctest.Wait()
 		require.Zero(t, permits.Stats().InUse)
 	})
 }
@@ -233,6 +235,7 @@ func TestTimeoutWhileAPermitIsAwaited(t *testing.T) {
 		require.Equal(t, 10*time.Second, time.Since(start))
 		require.Equal(t, 1, calls)
 		require.EqualValues(t, 2, op.Stats().Timeouts)
+		synctest.Wait()
 		require.Zero(t, permits.Stats().InUse)
 	})
 }
@@ -253,6 +256,7 @@ func TestPermitOfACallThatOutlivesItsOperator(t *testing.T) {
 		start := time.Now()
 		require.Equal(t, 1, consume(t, other, 1))
 		require.Equal(t, 59*time.Second, time.Since(start))
+		synctest.Wait()
 		require.Zero(t, permits.Stats().InUse)
 	})
 }
