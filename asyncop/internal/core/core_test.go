@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -507,6 +508,14 @@ func TestForget(t *testing.T) {
 	r.Forget()
 	require.Nil(t, r.Queue)
 	require.Nil(t, r.live)
+	late := func() weak.Pointer[call.Letter] { // of a call that returned just before the end
+		l := new(call.Letter)
+		r.Host.Post(l, l)
+		return weak.Make(l)
+	}()
+	runtime.GC()
+	require.Nil(t, late.Value())
+	runtime.KeepAlive(r)
 }
 
 // A core without limits reads the clock once a turn.

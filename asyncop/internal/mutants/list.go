@@ -646,6 +646,11 @@ var mutants = []mutant{
 		`== attended:`,
 	},
 	{
+		"an operator that has ended takes what comes later into its mailbox", "F1", "core/machine.go",
+		`g.Host.Mail.Close()`,
+		`g.Host.Mail.Take()`,
+	},
+	{
 		"an operator that has ended keeps calls that returned as it did", "F1", "call/host.go",
 		`		if head == &closed {
 			return
