@@ -263,34 +263,6 @@ func maxRetriesOf[OUT any](
 	return n
 }
 
-// newDecoder returns what distinguishes elements from control elements and messages, which come first, also when IN is any.
-func newDecoder[IN any](operator string) func(any) (in IN, m call.Message, control bool, err error) {
-	nilAllowed := reflect.TypeFor[IN]().Kind() == reflect.Interface
-	isPlain := !nilAllowed && !participant.IsControl(*new(IN)) // and no message: that was refused
-	return func(v any) (in IN, m call.Message, control bool, err error) {
-		if isPlain {
-			if in, ok := v.(IN); ok {
-				return in, m, false, nil
-			}
-			if typed, ok := v.(message.Message[IN]); ok {
-				return typed.Value, message.With(typed, struct{}{}), false, nil
-			}
-		}
-		if participant.IsControl(v) {
-			return in, m, true, nil
-		}
-		value := v
-		if untyped, ok := message.FromElement(v); ok {
-			value, m = untyped.Value, message.With(untyped, struct{}{})
-		}
-		in, ok := value.(IN)
-		if !ok && (value != nil || !nilAllowed) {
-			err = &TypeError{Operator: operator, Got: reflect.TypeOf(v), Want: reflect.TypeFor[IN]()}
-		}
-		return in, m, false, err
-	}
-}
-
 // isMessage reports whether v is a message.Message.
 func isMessage(v any) bool {
 	_, ok := message.FromElement(v)

@@ -47,10 +47,13 @@ func (s *userSide[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core
 	cfg := &s.config
 	c := drive.Config[IN, OUT]{
 		Core: s.coreConfig(timeout, q), Features: s.features(), Batch: s.batch,
-		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.bufferFor(q.Cap()), Reorders: cfg.reorders, Decode: newDecoder[IN](cfg.name),
+		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.bufferFor(q.Cap()), Reorders: cfg.reorders,
 		ErrStopped: ErrStopped, CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.drainRetries,
 		Coordinator: cfg.coordinator, State: s.state, Overflow: cfg.overflow, Observer: cfg.checkpointed, Backend: cfg.backend,
 		Hooks: drive.Hooks[IN]{
+			WrongType: func(got any) error {
+				return &TypeError{Operator: cfg.name, Got: reflect.TypeOf(got), Want: reflect.TypeFor[IN]()}
+			},
 			NotTaken: s.logNotTaken, ObserverBroke: func(err error) {
 				s.logAttrs(s.ctx, slog.LevelError, "asyncop: an observer broke", slog.Any("error", err))
 			},

@@ -27,8 +27,6 @@ type Config[IN, OUT any] struct {
 
 	Reorders bool // results leave in another order than their elements came
 
-	// Decode distinguishes elements, control elements and wrong ones. What it returns of a message may be wrong, too.
-	Decode    func(v any) (in IN, m call.Message, control bool, err error)
 	Observers []observe.Observer
 	Counters  []counting.Counter                                 // observers that only count
 	Batch     *core.Batching[IN, OUT]                            // nil: a call is for one element
@@ -57,6 +55,7 @@ type Config[IN, OUT any] struct {
 // Hooks build what users see. The loop calls them.
 type Hooks[IN any] struct {
 	Abandoned     func(cause error, byElement bool, n int) error                              // the error of a run that ended with n elements in flight
+	WrongType     func(got any) error                                                         // the error of what is no element
 	NotTaken      func(r core.Report[IN], err error, wait time.Duration)                      // writes a line about an element that the sink has not taken, which is offered again; 0: never
 	ObserverBroke func(err error)                                                             // writes a line about an observer
 	Declined      func(r core.Report[IN], err error)                                          // writes a line about an element that the sink did not take at the end

@@ -12,6 +12,7 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wiring"
@@ -45,6 +46,7 @@ type Driver[IN, OUT any] struct {
 	inClosed    bool                           // upstream has closed in
 	inputErr    error                          // that the input of Results has ended with; written before its ring is ended
 	inOver      bool                           // nothing more is taken
+	plain       bool                           // what has the type IN is an element: no control element, and, since that was refused, no message
 	letsIn      bool                           // an element that is read may take a slot; set by mayRead
 	marked      bool                           // the marker of the end of the input has come: only barriers follow
 	drains      bool                           // the end of the input lets retries go on
@@ -106,6 +108,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		Config: cfg,
 		in:     make(chan any, cfg.Buffer),
 		out:    make(chan any, cfg.Buffer),
+		plain:  reflect.TypeFor[IN]().Kind() != reflect.Interface && !participant.IsControl(*new(IN)),
 		drains: cfg.DrainRetries,
 		closer: cfg.Close,
 		over:   make(chan struct{}),

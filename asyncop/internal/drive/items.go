@@ -2,6 +2,7 @@ package drive
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
@@ -94,25 +95,44 @@ func (d *Driver[IN, OUT]) mayRead() bool {
 
 // received goes on with what has come through in; ok is false if that was closed.
 func (d *Driver[IN, OUT]) received(v any, ok bool) {
-	if !ok {
-		var none IN
-		d.receivedElement(none, call.Message{}, false)
+	in, isIN := v.(IN)
+	switch {
+	case !ok || isIN && d.plain:
+		d.receivedElement(in, call.Message{}, ok)
+		return
+	case participant.IsControl(v): // also when IN is any
+		d.receivedControl(v)
 		return
 	}
-	in, m, control, err := d.Decode(v)
-	if err == nil && d.checks != nil && m.Pending() {
+	in, m, isElement := decoded[IN](v)
+	var err error
+	switch {
+	case !isElement:
+		err = d.Hooks.WrongType(v)
+	case d.checks != nil && m.Pending():
 		err = guard.Wrap("asyncop", wiring.ErrAcknowledged)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		d.discarded.Add(1)
 		d.refused(observe.Discarded, m)
 		d.core.End(err)
-	case control:
-		d.receivedControl(v)
-	default:
-		d.receivedElement(in, m, true)
+		return
 	}
+	d.receivedElement(in, m, true)
+}
+
+// decoded returns the element that v is, and the message that it comes in, if it does; of what is no element, too.
+func decoded[IN any](v any) (in IN, m call.Message, ok bool) {
+	if typed, ok := v.(message.Message[IN]); ok {
+		return typed.Value, message.With(typed, struct{}{}), true
+	}
+	if untyped, ok := message.FromElement(v); ok {
+		v, m = untyped.Value, message.With(untyped, struct{}{})
+	}
+	if in, ok = v.(IN); !ok && v == nil {
+		ok = reflect.TypeFor[IN]().Kind() == reflect.Interface
+	}
+	return in, m, ok
 }
 
 // receivedElement goes on with an element; ok is false at the end of the input.
