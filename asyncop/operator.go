@@ -11,7 +11,6 @@ import (
 
 	"github.com/reugn/go-streams"
 
-	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/asyncop/observe"
@@ -228,7 +227,7 @@ func typed[T any](name, option string, value any, fault string) T {
 
 // warnOfArguments logs what is allowed and probably a mistake.
 func (s *userSide[IN, OUT]) warnOfArguments(name string, timeout time.Duration, strategy strategies.Retry[OUT]) {
-	if p := s.policy; !p.NoRetry && !p.Considers(nil) && !p.Considers(call.ErrNil) {
+	if p := s.policy; !p.NoRetry && !p.Results && !p.Errors {
 		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
 	}

@@ -251,10 +251,10 @@ func (p *Policy[OUT]) RetryPredicate() predicates.AsyncRetryPredicate[OUT] {
 	}
 	var result predicates.ResultPredicate[OUT]
 	var exception predicates.ExceptionPredicate
-	if p.steps.Considers(nil) {
+	if p.steps.Results {
 		result = func(results []OUT) bool { return deserves(&predicates.Attempt[OUT]{Number: 1, Results: results}) }
 	}
-	if p.steps.Classify != nil && p.steps.Errors {
+	if p.steps.Errors {
 		exception = func(err error) bool { return deserves(&predicates.Attempt[OUT]{Number: 1, Err: err}) }
 	}
 	if result == nil && exception == nil {

@@ -16,9 +16,9 @@ import (
 // Steps are a policy as an operator uses it. They never change once they are built, and are safe for concurrent use as far
 // as the functions in them are.
 type Steps[OUT any] struct {
-	Classify   predicates.Classifier[OUT] // nil: nothing is ever retried
-	Results    bool                       // results are looked at
-	Errors     bool                       // errors are looked at
+	Classify   predicates.Classifier[OUT] // nil: nothing is looked at
+	Results    bool                       // results are looked at; else they are accepted, and Decide is not called for them
+	Errors     bool                       // errors are
 	Strategy   func(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)
 	Asked      any                                                       // the user's strategy, for messages and MaxRetriesOf
 	AtOnce     bool                                                      // Strategy is known not to block
@@ -30,10 +30,9 @@ type Steps[OUT any] struct {
 	Idempotent func(input any) bool                                      // nil: false for all
 }
 
-// Considers reports whether outcomes of this kind are looked at: errors or, with a nil err, results. Others are accepted, and Decide is
-// not called for them.
+// Considers reports whether outcomes of this kind are looked at: errors or, with a nil err, results.
 func (p *Steps[OUT]) Considers(err error) bool {
-	return p.Classify != nil && (err != nil && p.Errors || err == nil && p.Results)
+	return err != nil && p.Errors || err == nil && p.Results
 }
 
 // NeedsElement reports whether Decide and Ask look at more of an attempt than its number and outcome. If not, an operator may

@@ -146,7 +146,7 @@ func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
 	a := s.attempt
 	switch first := a.Leave(); {
 	case first && g.rest == nil:
-		g.completed(s)
+		g.conclude(s, completion)
 	case first: // letters are being read: they were before it
 		a.Post()
 	case a.Completed() && g.rest == nil && g.forming == nil: // others were before it
@@ -187,47 +187,42 @@ func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], ho
 	return end
 }
 
-// completed handles the attempt of s, which was completed in time.
-func (g *Machine[IN, OUT]) completed(s *Slot[IN, OUT]) {
+// outcome is how an attempt has ended, until it is known what follows from that.
+type outcome struct {
+	is      bool // an attempt has ended
+	results int
+	err     error
+	took    time.Duration // the attempt; 0: it has ended just now
+}
+
+// conclude ends the attempt of s, which was completed or whose own time ran out, and goes on with its outcome.
+func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how attemptEnd) {
 	a := s.attempt
-	end := g.endAttempt(s, a, completion)
-	results, err := a.Outcome()
-	if err == nil && g.Check != nil {
+	end := g.endAttempt(s, a, how)
+	g.Timers.Cancel(&s.timer)
+	var results []OUT
+	var err error
+	if how == ranOut {
+		s.attempt = nil                                    // it may be being completed right now: results are not looked at
+		end.Stage = max(predicates.NetworkTime, end.Stage) // the call may be about to send
+		if s.phase == preparing {
+			end.Stage = predicates.ClientDispatch // there is no call
+		}
+		g.state.Stats.AttemptTimeouts++
+		err = g.Hooks.TimedOut(g.report(s), TimedOut{Attempt: true})
+	} else if results, err = a.Outcome(); err == nil && g.Check != nil {
 		if err = g.Check(results); err != nil {
 			a.DropResults()
 		}
 	}
+	considered := g.Policy.Results
 	if err != nil {
-		results = nil
-	}
-	g.conclude(s, a, err, results, end)
-}
-
-// attemptTimeOut ends the running attempt of s; that is an outcome like any other.
-func (g *Machine[IN, OUT]) attemptTimeOut(s *Slot[IN, OUT]) {
-	a := s.attempt
-	s.attempt = nil // it may be being completed right now
-	end := g.endAttempt(s, a, ranOut)
-	g.state.Stats.AttemptTimeouts++
-	end.Stage = max(predicates.NetworkTime, end.Stage) // the call may be about to send
-	if s.phase == preparing {
-		end.Stage = predicates.ClientDispatch // there is no call
-	}
-	g.conclude(s, a, g.Hooks.TimedOut(g.report(s), TimedOut{Attempt: true}), nil, end) // results may be being written: they are not looked at
-}
-
-// conclude goes on with the outcome of the attempt a of s.
-func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], a *call.Attempt[OUT], err error, results []OUT, end call.Released) {
-	g.Timers.Cancel(&s.timer)
-	if err != nil {
-		s.err = err
+		results, s.err, considered = nil, err, g.Policy.Errors
 		g.state.Failed++
 		g.state.Stats.LastError = err
 	}
-	for _, f := range g.concluded {
-		f(s, len(results), err)
-	}
-	if !g.Policy.Considers(err) {
+	g.outcome = outcome{is: true, results: len(results), err: err}
+	if !considered {
 		if g.heard != nil {
 			g.hear(s, &a.Token, err, predicates.Reason{}, 0)
 		}
@@ -238,7 +233,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], a *call.Attempt[OUT], err 
 		return
 	}
 	j := &g.judging
-	j.is, j.outcome, j.token, j.tracked = true, err, &a.Token, end.Tracked
+	j.is, j.token, j.tracked = true, &a.Token, end.Tracked
 	v := &j.view
 	v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts), err, results, end.Stage, end.InDoubt
 	if g.looksClosely {
@@ -263,16 +258,14 @@ func (g *Machine[IN, OUT]) hear(s *Slot[IN, OUT], t *call.Token, err error, reas
 // backOff lets s wait for its next attempt. One whose retry could not start before its deadline waits for the deadline, or
 // times out early by choice.
 func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
-	g.tick()
+	g.refresh()
 	g.enter(s, backoff)
 	g.state.Stats.WaitingForRetry++
 	delay, tooLate := d.Delay, false
 	if left := max(0, s.due-g.now); s.due != Never && d.Delay >= left { // capped, or it would be now
 		delay, tooLate, d.Delay = 0, true, left
 	}
-	for _, f := range g.over {
-		f(s, !tooLate, delay)
-	}
+	g.follows(s, !tooLate, delay)
 	s.attempt = nil
 	for _, f := range g.decided {
 		f(s, *d, !tooLate)
@@ -312,6 +305,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		if called { // whatever it reported: the call may be about to send
 			s.doubt = max(s.doubt, doubtOf(end.Tracked))
 		}
+		g.outcome = outcome{is: true, err: context.DeadlineExceeded}
 	case backoff:
 		g.Timers.Cancel(&s.timer)
 		g.retryOver(s)
@@ -322,10 +316,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		g.on[s.phase].cut(s, true)
 	}
 	s.attempt = nil
-	for _, f := range g.concluded {
-		f(s, 0, context.DeadlineExceeded)
-	}
-	g.nothingFollows(s)
+	g.follows(s, false, 0)
 	g.state.Stats.Timeouts++
 	var closed error
 	var wait time.Duration
@@ -362,7 +353,6 @@ type judging[OUT any] struct {
 	isAnswered bool        // by a strategy that was asked elsewhere
 	isHeard    bool        // features know of the outcome
 	outage     bool        // the attempt met one
-	outcome    error       // of the attempt
 	token      *call.Token // of the attempt
 
 	view    predicates.Attempt[OUT] // what the policy sees of the attempt; a strategy that is asked elsewhere gets a copy
@@ -392,10 +382,10 @@ func (g *Machine[IN, OUT]) decide(s *Slot[IN, OUT], v *predicates.Attempt[OUT], 
 		s.doubts(v.Reason, v.Stage, j.tracked)
 	}
 	if d.Verdict == decision.Asked {
-		g.ask(s, j.outcome)
+		g.ask(s)
 		return
 	}
-	g.decidedOn(s, j.outcome, &d, nil)
+	g.decidedOn(s, &d, nil)
 }
 
 // judgeBroke goes on after the policy has broken.
@@ -404,17 +394,17 @@ func (g *Machine[IN, OUT]) judgeBroke(s *Slot[IN, OUT], err error) {
 	if !j.isAnswered {
 		s.doubts(j.view.Reason, j.view.Stage, j.tracked)
 		if !j.isHeard {
-			g.hear(s, j.token, j.outcome, predicates.Reason{}, 0)
+			g.hear(s, j.token, g.outcome.err, predicates.Reason{}, 0)
 		}
 	}
-	g.decidedOn(s, j.outcome, &decision.Decision{}, err)
+	g.decidedOn(s, &decision.Decision{}, err)
 }
 
 // found passes on the outcome that is judged, with its reason. Attempts that met an outage do not count.
 func (g *Machine[IN, OUT]) found() (outage bool) {
 	s, j := g.user.slot, &g.judging
 	pushback, _ := decision.PushbackOf(&j.view)
-	j.outage = g.hear(s, j.token, j.outcome, j.view.Reason, pushback)
+	j.outage = g.hear(s, j.token, g.outcome.err, j.view.Reason, pushback)
 	j.isHeard = true
 	if s.due != Never { // or the budget would be charged for a retry that comes too late after a call that blocked the loop
 		j.view.Remaining = max(0, s.due-g.now)
@@ -429,15 +419,15 @@ func (g *Machine[IN, OUT]) question() context.Context {
 	return call.WithEnd(g.context(g.user.slot, g.judging.token), g.Host.Life)
 }
 
-// decidedOn does what the policy has decided about an outcome with err. If it panicked, s ends with that (law A6).
-func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], err error, d *decision.Decision, panicked error) {
+// decidedOn does what the policy has decided about the outcome. If it panicked, s ends with that (law A6).
+func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], d *decision.Decision, panicked error) {
 	g.judging = judging[OUT]{}
 	if g.looksClosely && d.Reason != g.reasons.get(s.place).last {
 		g.reasons.ref(s.place).last = d.Reason
 	}
 	switch {
 	case panicked != nil:
-		g.fails(s, guard.Join(panicked, err), false)
+		g.fails(s, guard.Join(panicked, g.outcome.err), false)
 	case d.Verdict == decision.Final:
 		g.settle(s, d.Err)
 	case d.Verdict == decision.Retried:
@@ -448,7 +438,7 @@ func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], err error, d *decision.De
 			*g.held.ref(s.place) = d.Before
 		}
 		s.retry = 0
-		if err == nil {
+		if g.outcome.err == nil {
 			s.retry = ByResult
 		}
 		if d.Demanded > 0 {

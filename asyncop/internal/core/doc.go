@@ -41,8 +41,7 @@
 //
 // # The way of an attempt
 //
-//	Accept, Turn ─▶ mayStart ─▶ begin ─▶ invoke ─▶ … ─▶ completed ─▶ conclude ─▶ decide ─▶ settle | fails | backOff ─▶ … ─▶ mayStart
-//	                                                 attemptTimeOut ─┘
+//	Accept, Turn ─▶ mayStart ─▶ begin ─▶ invoke ─▶ … ─▶ conclude ─▶ decide ─▶ settle | fails | backOff ─▶ … ─▶ mayStart
 //
 // An element is accepted in Machine.put, an attempt starts in Machine.begin and ends in Machine.endAttempt. "May this attempt start?" is asked in Machine.mayStart: a cancel, the deadline, and then the features.
 //

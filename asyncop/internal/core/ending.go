@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"time"
 
 	"github.com/weirflow/weir/asyncop/observe"
 )
@@ -12,19 +13,20 @@ func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 		g.fails(s, err, false)
 		return
 	}
-	for _, f := range g.over {
-		f(s, false, 0)
-	}
+	g.follows(s, false, 0)
 	g.enter(s, done)
 	if g.inTurn == nil || g.inTurn(s) { // else when it is
 		g.complete(s)
 	}
 }
 
-// nothingFollows says so of the attempt of s, if it has one.
-func (g *Machine[IN, OUT]) nothingFollows(s *Slot[IN, OUT]) {
-	for _, f := range g.over {
-		f(s, false, 0)
+// follows says what follows from the attempt of s that has ended, if that is not known yet: nothing, or a retry after delay.
+func (g *Machine[IN, OUT]) follows(s *Slot[IN, OUT], again bool, delay time.Duration) {
+	if g.outcome.is {
+		for _, f := range g.over {
+			f(s, &g.outcome, again, delay)
+		}
+		g.outcome = outcome{}
 	}
 }
 
@@ -38,7 +40,7 @@ func (g *Machine[IN, OUT]) complete(s *Slot[IN, OUT]) {
 
 // fails goes on with s, which has failed: a feature may have results in place of that.
 func (g *Machine[IN, OUT]) fails(s *Slot[IN, OUT], err error, timedOut bool) {
-	g.nothingFollows(s)
+	g.follows(s, false, 0)
 	if g.rescue == nil || !g.rescue(s, err, timedOut) {
 		g.giveUp(s, err)
 	}
@@ -165,7 +167,7 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 	for _, f := range g.cut {
 		f()
 	}
-	judged := g.judgedLast()
+	judged, outcomeOfJudged := g.judgedLast(), g.outcome
 	for s := g.first(); s != nil; s = s.next() {
 		switch s.phase {
 		case controlElement, ended:
@@ -173,15 +175,14 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 		case fresh, behind, backoff, ready:
 		case preparing, running:
 			if s == judged { // its attempt has ended
+				g.outcome = outcomeOfJudged
 				break
 			}
 			end := g.endAttempt(s, s.attempt, cutOff)
 			if s.phase == running {
 				s.doubt = max(s.doubt, doubtOf(end.Tracked))
 			}
-			for _, f := range g.concluded {
-				f(s, 0, context.Canceled)
-			}
+			g.outcome = outcome{is: true, err: context.Canceled}
 		case done:
 			if results, _ := s.attempt.Outcome(); len(results) == 0 {
 				g.Ended(s, observe.Empty)
@@ -195,7 +196,7 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 				g.on[s.phase].cut(s, false)
 			}
 		}
-		g.nothingFollows(s)
+		g.follows(s, false, 0)
 		cut = append(cut, s)
 	}
 	g.state.Stats.Deciding, g.state.Stats.WaitingForRetry, g.state.Stats.WaitingForKey = 0, 0, 0

@@ -49,23 +49,24 @@ func (g *Machine[IN, OUT]) beside(
 // it has returned.
 type errand struct {
 	call.Token
-	broke error // written by the worker before it posts the letter
-	then  func(broke error)
+	outcome outcome // of the attempt that the strategy is asked about
+	broke   error   // written by the worker before it posts the letter
+	then    func(broke error)
 }
 
 // addErrands says what ends the phase p, in which elements wait for errands. errLimit is how one breaks that the timer of its element ends.
 func addErrands[IN, OUT any](g *Machine[IN, OUT], p phase, errLimit error) {
 	g.on[p].answered = func(s *Slot[IN, OUT]) {
-		e := g.unhold(s).(*errand)
+		e := g.returned(s)
 		e.then(e.broke)
 	}
 	g.on[p].fired = func(s *Slot[IN, OUT]) {
-		e := g.unhold(s).(*errand)
+		e := g.returned(s)
 		e.Expire()
 		e.then(errLimit)
 	}
 	g.on[p].cut = func(s *Slot[IN, OUT], late bool) {
-		if e := g.unhold(s).(*errand); late {
+		if e := g.returned(s); late {
 			e.Expire()
 		} else {
 			e.Cut()
@@ -73,19 +74,26 @@ func addErrands[IN, OUT any](g *Machine[IN, OUT], p phase, errLimit error) {
 	}
 }
 
+// returned returns the errand that s has waited for.
+func (g *Machine[IN, OUT]) returned(s *Slot[IN, OUT]) *errand {
+	e := g.unhold(s).(*errand)
+	g.outcome = e.outcome
+	return e
+}
+
 // send has do run for s, which waits for that in its phase, until an instant at most. Then goes on after do has returned or broken.
 func (g *Machine[IN, OUT]) send(
 	s *Slot[IN, OUT], number int32, until time.Duration, do func(ctx context.Context) error, then func(broke error),
 ) {
-	e, completes := &errand{then: then}, s.phase == handling
+	e, completes := &errand{then: then, outcome: g.outcome}, s.phase == handling
+	g.outcome, e.outcome.took = outcome{}, max(1, g.now-s.last)
 	*g.held.ref(s.place) = e
 	g.bind(s, &e.Token, number, until)
 	if !g.beside(g.context(s, &e.Token), &e.Token, do, func(broke error) {
 		e.broke = broke
 		e.Finish(completes)
 	}) {
-		g.unhold(s)
-		then(errTooMany)
+		g.returned(s).then(errTooMany)
 	}
 }
 
@@ -94,7 +102,7 @@ func (g *Machine[IN, OUT]) send(
 func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 	addErrands(g, deciding, nil)
 	g.situation.Beside = true
-	g.ask = func(s *Slot[IN, OUT], err error) {
+	g.ask = func(s *Slot[IN, OUT]) {
 		policy, view, outage := g.Policy, g.judging.view, g.judging.outage
 		var answer decision.Answer
 		g.judging = judging[OUT]{}
@@ -105,7 +113,7 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 				answer.Err = broke
 			}
 			g.state.Stats.Deciding--
-			g.judging = judging[OUT]{is: true, isAnswered: true, outcome: err, outage: outage}
+			g.judging = judging[OUT]{is: true, isAnswered: true, outage: outage}
 			g.decide(s, &view, &answer)
 		})
 	}
@@ -145,10 +153,10 @@ func PrepareBeside[IN, OUT any](g *Machine[IN, OUT]) {
 		}
 		return called != nil
 	}
-	g.on[preparing].fired = g.attemptTimeOut
+	g.on[preparing].fired = func(s *Slot[IN, OUT]) { g.conclude(s, ranOut) }
 	g.on[preparing].answered = func(s *Slot[IN, OUT]) {
 		if s.attempt.Completed() {
-			g.completed(s)
+			g.conclude(s, completion)
 			return
 		}
 		g.tick()

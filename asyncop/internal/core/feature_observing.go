@@ -36,10 +36,9 @@ type Observing[IN, OUT any] struct {
 // Tracks are used again.
 type Track struct {
 	accepted time.Duration
-	started  time.Duration   // of the first attempt; while it is 0 there was none
-	running  bool            // there is an attempt whose end was not reported yet
-	outcome  observe.Outcome // of the attempt, once it is concluded
-	ending   observe.Ending  // once it leaves
+	started  time.Duration  // of the first attempt; while it is 0 there was none
+	running  bool           // there is an attempt whose end was not reported yet
+	ending   observe.Ending // once it leaves
 
 	// With observers.
 	base    context.Context // of the element, without them
@@ -73,7 +72,6 @@ func AddObserving[IN, OUT any](
 	g.exact = true
 	g.accepted = append(g.accepted, o.accepted)
 	g.started = append(g.started, o.started)
-	g.concluded = append(g.concluded, o.concluded)
 	g.over = append(g.over, o.attemptOver)
 	g.ended = append(g.ended, o.ended)
 	g.isBusy = append(g.isBusy, o.MayReport)
@@ -152,7 +150,7 @@ func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) boo
 	if r.started == 0 {
 		r.started = max(1, g.now-r.accepted)
 	}
-	r.running, r.outcome = true, observe.Outcome{Attempt: number}
+	r.running = true
 	if len(o.observers) == 0 {
 		return true
 	}
@@ -202,32 +200,25 @@ func (o *Observing[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
 	return o.messages.Context(s)
 }
 
-// concluded keeps the outcome of an attempt until it is known what follows from it.
-func (o *Observing[IN, OUT]) concluded(s *Slot[IN, OUT], results int, err error) {
+// attemptOver reports the outcome of an attempt, and what follows: nothing, or a retry after d.
+func (o *Observing[IN, OUT]) attemptOver(s *Slot[IN, OUT], out *outcome, again bool, d time.Duration) {
 	g, r := o.core, o.of.get(s.place)
-	if r == nil || !r.running || r.outcome.Duration != 0 {
-		return
-	}
-	g.refresh()
-	r.outcome.Results, r.outcome.Err, r.outcome.Duration = results, err, max(1, g.now-s.last)
-}
-
-// attemptOver reports the attempt of an element that has one: nothing follows, or a retry after d.
-func (o *Observing[IN, OUT]) attemptOver(s *Slot[IN, OUT], again bool, d time.Duration) {
-	r := o.of.get(s.place)
 	if r == nil || !r.running {
 		return
 	}
 	r.running = false
-	a := &r.outcome
-	a.Reason, a.Retry, a.Delay = o.core.reasons.get(s.place).last, again, d
+	g.refresh()
+	a := observe.Outcome{
+		Attempt: int(s.attempts), Results: out.results, Err: out.err, Duration: cmp.Or(out.took, max(1, g.now-s.last)),
+		Reason: g.reasons.get(s.place).last, Retry: again, Delay: d,
+	}
 	if len(o.counters) > 0 {
 		o.attempts = append(o.attempts, counting.Attempt{
 			Outcome: counting.OutcomeOf(a.Results, a.Err), Reason: a.Reason, Duration: a.Duration, Retry: a.Retry, Delay: a.Delay,
 		})
 	}
 	if len(o.observers) > 0 {
-		o.notes.Push(note{ctx: r.attempt, attempt: *a})
+		o.notes.Push(note{ctx: r.attempt, attempt: a})
 		r.attempt, r.call = nil, nil
 	}
 }

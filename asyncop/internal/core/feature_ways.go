@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/observe"
@@ -25,7 +26,6 @@ type WayKeeper[IN any] struct {
 // way is what became of the attempts of an element.
 type way struct {
 	steps []observe.Step
-	open  bool // what follows from the last one is not known yet
 	keep  bool // although the element may have succeeded
 }
 
@@ -42,7 +42,6 @@ type ways[IN, OUT any] struct {
 // KeepWays adds the feature. The context of the failure sink has the way of its element, a []observe.Step, under [ctxkey.Way].
 func KeepWays[IN, OUT any](g *Machine[IN, OUT], k WayKeeper[IN]) {
 	w := &ways[IN, OUT]{WayKeeper: k, core: g, of: newSide[*way](g)}
-	g.concluded = append(g.concluded, w.concluded)
 	g.over = append(g.over, w.over)
 	g.ended = append(g.ended, w.ended)
 	g.wayOf = func(s *Slot[IN, OUT]) []observe.Step {
@@ -53,21 +52,14 @@ func KeepWays[IN, OUT any](g *Machine[IN, OUT], k WayKeeper[IN]) {
 	}
 }
 
-// concluded notes the outcome of an attempt, unless it is a success and the element has no way yet.
-func (w *ways[IN, OUT]) concluded(s *Slot[IN, OUT], results int, err error) {
-	p := w.of.get(s.place)
-	if p == nil && err == nil || s.phase != running && s.phase != preparing || p != nil && p.open {
-		return
-	}
-	w.note(s, p, results, err)
-}
-
-// note adds the attempt of s that has ended to its way, and returns that; nil if there are too many.
-func (w *ways[IN, OUT]) note(s *Slot[IN, OUT], p *way, results int, err error) *way {
-	g := w.core
+// over notes the outcome of an attempt and what follows, unless the element has no way and needs none. If nothing follows, and s was slow
+// or asks for it, its way is kept.
+func (w *ways[IN, OUT]) over(s *Slot[IN, OUT], o *outcome, again bool, delay time.Duration) {
+	g, p := w.core, w.of.get(s.place)
+	keep := !again && (s.due != Never && g.now-s.accepted > (s.due-s.accepted)/2 || w.Asked != nil && w.Asked(s.in))
 	switch {
-	case p == nil && w.live == liveWays:
-		return nil
+	case p == nil && (o.err == nil && !again && !keep || w.live == liveWays):
+		return
 	case p == nil:
 		w.live++
 		p = new(way)
@@ -76,41 +68,15 @@ func (w *ways[IN, OUT]) note(s *Slot[IN, OUT], p *way, results int, err error) *
 		p.steps = append(p.steps[:firstSteps], p.steps[firstSteps+1:]...)
 	}
 	g.refresh()
-	p.open = true
-	p.steps = append(p.steps, observe.Step{
-		Outcome: observe.Outcome{Attempt: int(s.attempts), Results: results, Err: err, Duration: g.now - s.last},
-		Begun:   g.Timers.Time(s.last),
-	})
-	return p
-}
-
-// over notes what follows from the attempt of s. If that is its end, and s was slow or asks for it, its way is kept.
-func (w *ways[IN, OUT]) over(s *Slot[IN, OUT], again bool, delay time.Duration) {
-	g, p, keep := w.core, w.of.get(s.place), false
-	if !again && (s.phase == running || s.phase == deciding) {
-		keep = s.due != Never && g.now-s.accepted > (s.due-s.accepted)/2 || w.Asked != nil && w.Asked(s.in)
-	}
-	if p == nil && (again || keep) { // it had a result
-		results := 0
-		if s.attempt != nil {
-			all, _ := s.attempt.Outcome()
-			results = len(all)
-		}
-		p = w.note(s, nil, results, nil)
-	}
-	if p == nil {
-		return
-	}
 	p.keep = p.keep || keep
-	if !p.open {
-		return
-	}
-	p.open = false
-	last := &p.steps[len(p.steps)-1]
-	last.Reason, last.Retry, last.Delay = g.reasons.get(s.place).last, again, delay
+	step := observe.Step{Begun: g.Timers.Time(s.last), Outcome: observe.Outcome{
+		Attempt: int(s.attempts), Results: o.results, Err: o.err, Duration: cmp.Or(o.took, g.now-s.last),
+		Reason: g.reasons.get(s.place).last, Retry: again, Delay: delay,
+	}}
 	if w.Backend != nil {
-		last.Backend = w.Backend()
+		step.Backend = w.Backend()
 	}
+	p.steps = append(p.steps, step)
 }
 
 // ended passes on the way of s.

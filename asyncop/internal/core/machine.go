@@ -104,6 +104,7 @@ type Machine[IN, OUT any] struct {
 	Config[IN, OUT]
 	moments[IN, OUT]
 	judge[OUT]
+	outcome outcome // of the attempt that has ended last
 	slots   slots[IN, OUT]
 	reasons side[reasons]
 	limits  side[*limit[IN, OUT]] // deadlines that do not come in input order
@@ -129,7 +130,7 @@ type Machine[IN, OUT any] struct {
 	now   time.Duration // when the core last looked at the clock
 	stale bool          // since then the driver has slept
 	ran   bool          // since then user code has run
-	exact bool          // no limit is compared with a reading that is older than user code
+	exact bool          // there are limits or back-offs, which begin and end by a reading that is not older than user code
 
 	noRetries bool // no element is retried any more (law A5)
 	abandoned bool // Abandon was called: no element follows
@@ -157,7 +158,7 @@ func New[IN, OUT any](c Config[IN, OUT]) *Machine[IN, OUT] {
 		g.MaxCalls = g.Queue.Cap()
 	}
 	g.permits = g.MaxCalls
-	g.exact = c.Timeout > 0 || c.AttemptTimeout > 0
+	g.exact = c.Timeout > 0 || c.AttemptTimeout > 0 || c.Policy.Classify != nil
 	g.resumes = resumptions[IN, OUT]{
 		invoke: g.invokeBroke, judge: g.judgeBroke, accepted: g.acceptBroke,
 		fail: func(s *Slot[IN, OUT], err error) { g.fails(s, err, false) },
@@ -212,7 +213,7 @@ func (g *Machine[IN, OUT]) State() *State {
 // ---- The clock
 
 // Away reports that the driver has slept, or is about to run code of users outside of the core. If that may wait, the core reads the clock
-// before it uses an instant. If not, it does so only where a limit depends on the instant.
+// before it uses an instant. If not, it does so only where a limit or a back-off depends on the instant.
 func (g *Machine[IN, OUT]) Away(mayWait bool) {
 	if mayWait {
 		g.stale = true
@@ -223,15 +224,16 @@ func (g *Machine[IN, OUT]) Away(mayWait bool) {
 
 // tick looks at the clock.
 func (g *Machine[IN, OUT]) tick() {
-	g.now = g.Timers.Now()
-	g.stale, g.ran = false, false
+	g.stale = true
+	g.refresh()
 }
 
-// refresh looks at the clock again if time may have passed since the core looked last. Where no limit depends on it, a turn is one
+// refresh looks at the clock if time may have passed since the core looked last. Where no instant depends on it, a turn is one
 // instant, however long its calls block it.
 func (g *Machine[IN, OUT]) refresh() {
 	if g.stale || g.ran && g.exact {
-		g.tick()
+		g.now = g.Timers.Now()
+		g.stale, g.ran = false, false
 	}
 }
 
@@ -434,7 +436,7 @@ func (g *Machine[IN, OUT]) readRest() {
 		switch s := g.slots.find(l.Ref); {
 		case s == nil:
 		case s.phase == running:
-			g.completed(s)
+			g.conclude(s, completion)
 		default:
 			g.on[s.phase].answered(s)
 		}
@@ -456,7 +458,7 @@ func (g *Machine[IN, OUT]) fireTimers(now time.Duration) {
 		}
 		switch s := t.Value; s.phase {
 		case running:
-			g.attemptTimeOut(s)
+			g.conclude(s, ranOut)
 		case backoff:
 			g.retryNow(s)
 		default:

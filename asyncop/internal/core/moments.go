@@ -13,21 +13,20 @@ import (
 // moments are where features hook in. A feature is a file of this package whose name begins with feature_: messages, observers, order of
 // keys, batches and so on. The core names none of them, and works with all of them deleted.
 //
-//	accepted ─▶ mayStart ─▶ started ─▶ concluded ─▶ over (again? ─▶ mayStart …) ─▶ ended ─▶ left
+//	accepted ─▶ mayStart ─▶ started ─▶ over (again? ─▶ mayStart …) ─▶ ended ─▶ left
 //
 // The core calls a list in the order in which features were added. Without features a list is empty, and costs one length check.
 type moments[IN, OUT any] struct {
-	accepted  []func(s *Slot[IN, OUT]) (goesOn bool)                            // has taken a slot; false: the feature decides what follows
-	entering  []func(s *Slot[IN, OUT], p phase)                                 // leaves its phase for p
-	bound     []func(s *Slot[IN, OUT], t *call.Token)                           // waits for something that runs elsewhere
-	started   []func(s *Slot[IN, OUT], a *call.Attempt[OUT]) (goesOn bool)      // has an attempt; false: that is complete
-	concluded []func(s *Slot[IN, OUT], results int, err error)                  // its attempt has an outcome
-	decided   []func(s *Slot[IN, OUT], d decision.Decision, again bool)         // there was a reason for another attempt
-	over      []func(s *Slot[IN, OUT], again bool, delay time.Duration)         // nothing follows from its attempt but this
-	released  []func(s *Slot[IN, OUT], a *call.Attempt[OUT], how call.Released) // its attempt has ended
-	ended     []func(s *Slot[IN, OUT], how observe.EndKind)                     // has ended
-	completes []func(s *Slot[IN, OUT])                                          // may leave the queue, when its turn comes
-	left      []func()                                                          // the head of the queue leaves
+	accepted  []func(s *Slot[IN, OUT]) (goesOn bool)                                // has taken a slot; false: the feature decides what follows
+	entering  []func(s *Slot[IN, OUT], p phase)                                     // leaves its phase for p
+	bound     []func(s *Slot[IN, OUT], t *call.Token)                               // waits for something that runs elsewhere
+	started   []func(s *Slot[IN, OUT], a *call.Attempt[OUT]) (goesOn bool)          // has an attempt; false: that is complete
+	decided   []func(s *Slot[IN, OUT], d decision.Decision, again bool)             // there was a reason for another attempt
+	over      []func(s *Slot[IN, OUT], o *outcome, again bool, delay time.Duration) // its attempt has ended, and this follows
+	released  []func(s *Slot[IN, OUT], a *call.Attempt[OUT], how call.Released)     // its attempt has ended
+	ended     []func(s *Slot[IN, OUT], how observe.EndKind)                         // has ended
+	completes []func(s *Slot[IN, OUT])                                              // may leave the queue, when its turn comes
+	left      []func()                                                              // the head of the queue leaves
 
 	turnBegins []func() (ends bool) // true: the turn is to end at once
 	freed      []func()             // calls that had kept their permits have returned
@@ -55,7 +54,7 @@ type moments[IN, OUT any] struct {
 	contextOf   func(s *Slot[IN, OUT], own call.Cancellable) context.Context                                   // of user code that runs for s; own
 	own         func(a *call.Attempt[OUT]) call.Cancellable                                                    // the context of an attempt
 	describe    func(s *Slot[IN, OUT]) context.Context                                                         // what is known of s; Host.Values
-	ask         func(s *Slot[IN, OUT], err error)                                                              // a strategy that may block
+	ask         func(s *Slot[IN, OUT])                                                                         // a strategy that may block
 	prepare     func(s *Slot[IN, OUT], a *call.Attempt[OUT], before func(context.Context) error) (goesOn bool) // what the strategy wants done first
 	calledAfter func(done <-chan struct{})                                                                     // a call for several elements is being formed, and is made when done is closed; nil: none is
 	callsOf     func(elements int) int                                                                         // how many calls so many elements need; as many

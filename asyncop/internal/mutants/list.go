@@ -247,8 +247,8 @@ var mutants = []mutant{
 	{
 		"the timer of an attempt outlives it", "T1", "core/attempt.go",
 		`	g.Timers.Cancel(&s.timer)
-	if err != nil {`,
-		`	if err != nil {`,
+	var results []OUT`,
+		`	var results []OUT`,
 	},
 	{
 		"a retry is due at the deadline", "A5", "core/attempt.go",
@@ -312,7 +312,7 @@ var mutants = []mutant{
 	},
 	{
 		"a predicate that panics has no outcome", "A6", "core/attempt.go",
-		`g.fails(s, guard.Join(panicked, err), false)`,
+		`g.fails(s, guard.Join(panicked, g.outcome.err), false)`,
 		`g.settle(s, nil)`,
 	},
 	{
