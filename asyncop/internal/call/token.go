@@ -82,7 +82,9 @@ func (t *Token) Attend() { t.state.Or(attended) }
 
 // Leave says that the function has returned, and reports whether the attempt is complete and goes before what is in the mailbox. If
 // not, its letter is there, or will come.
-func (t *Token) Leave() (first bool) { return t.state.Or(left)&inPlace != 0 }
+func (t *Token) Leave() (first bool) {
+	return t.state.Load()&inPlace != 0 || t.state.Or(left)&inPlace != 0 // complete in place: nobody asks whether it has left
+}
 
 // Carry makes the context of a new token know the message that its element is, unless it was made with one.
 func (t *Token) Carry(m Message) {

@@ -233,7 +233,8 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how attemptEnd) {
 		return
 	}
 	j := &g.judging
-	j.is, j.token, j.tracked = true, &a.Token, end.Tracked
+	j.is, j.isAnswered, j.isHeard, j.outage = true, false, false, false
+	j.token, j.tracked = &a.Token, end.Tracked
 	v := &j.view
 	v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts), err, results, end.Stage, end.InDoubt
 	if g.looksClosely {
@@ -344,12 +345,12 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 type judge[OUT any] struct {
 	looksClosely bool               // the policy looks at more of an attempt than its number and outcome
 	situation    decision.Situation // of the operator
-	judging      judging[OUT]       // zero while no outcome is judged
+	judging      judging[OUT]       // that was judged last, until the core is idle: to clear it each time costs 4 %
 }
 
 // judging is about the outcome that is being judged: of the element that user code runs for, whose attempt has ended.
 type judging[OUT any] struct {
-	is         bool
+	is         bool        // it is judged right now
 	isAnswered bool        // by a strategy that was asked elsewhere
 	isHeard    bool        // features know of the outcome
 	outage     bool        // the attempt met one
@@ -421,7 +422,7 @@ func (g *Machine[IN, OUT]) question() context.Context {
 
 // decidedOn does what the policy has decided about the outcome. If it panicked, s ends with that (law A6).
 func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], d *decision.Decision, panicked error) {
-	g.judging = judging[OUT]{}
+	g.judging.is = false
 	if g.looksClosely && d.Reason != g.reasons.get(s.place).last {
 		g.reasons.ref(s.place).last = d.Reason
 	}

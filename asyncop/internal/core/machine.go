@@ -381,7 +381,7 @@ const (
 // first that it is about to sleep: then nothing that is posted from now on is missed.
 func (g *Machine[IN, OUT]) Next() time.Duration {
 	g.tick()
-	g.user = userCall[IN, OUT]{} // an idle core keeps nothing
+	g.user, g.judging = userCall[IN, OUT]{}, judging[OUT]{} // an idle core keeps nothing
 	if !g.Host.Mail.Empty() || g.Host.Freed() > 0 || g.state.Failure != nil {
 		return Now
 	}
