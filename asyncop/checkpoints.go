@@ -71,9 +71,7 @@ func (s State[IN, OUT]) apply(cfg *config) {
 	if s.Results != nil {
 		cfg.resultCodec = s.Results
 	}
-	if s.Retries > TimeSpent {
-		panic(fmt.Sprintf("asyncop: WithCheckpoints: unknown choice %v for Retries", s.Retries))
-	}
+	refuseIf(s.Retries > TimeSpent, "WithCheckpoints: unknown choice %v for Retries", s.Retries)
 	if s.Retries != fromScratch {
 		cfg.retryState = s.Retries
 	}

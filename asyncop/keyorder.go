@@ -65,8 +65,6 @@ func orNone[OUT any](strategy strategies.Retry[OUT]) strategies.Retry[OUT] {
 //
 // It panics if n < 1. Constructors without key order panic if they are given this option.
 func WithMaxWaitingPerKey(n int) Option {
-	if n < 1 {
-		panic(fmt.Sprintf("asyncop: WithMaxWaitingPerKey: must be at least 1, got %d", n))
-	}
+	refuseIf(n < 1, "WithMaxWaitingPerKey: must be at least 1, got %d", n)
 	return func(c *config) { c.maxWaitingPerKey = n }
 }

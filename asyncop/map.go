@@ -38,14 +38,9 @@ func Map[IN, OUT any](
 	ctx context.Context, elements []IN, fn AsyncFunction[IN, OUT], strategy strategies.Retry[OUT], opts ...Option,
 ) ([]OUT, error) {
 	cfg := newConfig(opts)
-	switch {
-	case guard.IsNil(ctx):
-		panic("asyncop: Map: nil context")
-	case cfg.ctx != context.Background():
-		panic("asyncop: Map: WithContext: the context is the first argument")
-	case cfg.coordinator != nil:
-		panic("asyncop: Map: WithCheckpoints: a slice has no barriers")
-	}
+	guard.RefuseNil("asyncop: Map", "context", ctx)
+	refuseIf(cfg.ctx != context.Background(), "Map: WithContext: the context is the first argument")
+	refuseIf(cfg.coordinator != nil, "Map: WithCheckpoints: a slice has no barriers")
 	calls := cmp.Or(cfg.maxCalls, mapCalls)
 	opts = append(slices.Clone(opts), WithContext(ctx), WithMaxConcurrentCalls(calls))
 	timeout := time.Duration(0)

@@ -1,10 +1,6 @@
 package asyncop
 
-import (
-	"fmt"
-
-	"github.com/weirflow/weir/asyncop/observe"
-)
+import "github.com/weirflow/weir/asyncop/observe"
 
 // Stats are the counts of an operator at a moment: see [observe.Stats].
 type Stats = observe.Stats
@@ -12,12 +8,8 @@ type Stats = observe.Stats
 // checkpointedOf returns the one observer that has a state, or nil.
 func checkpointedOf(constructor string, observers []observe.Observer) (found observe.CheckpointedObserver) {
 	for _, o := range observers {
-		c, ok := o.(observe.CheckpointedObserver)
-		switch {
-		case !ok:
-		case found != nil:
-			panic(fmt.Sprintf("asyncop: %s: two observers with a state in checkpoints, a %T and a %T", constructor, found, c))
-		default:
+		if c, ok := o.(observe.CheckpointedObserver); ok {
+			refuseIf(found != nil, "%s: two observers with a state in checkpoints, a %T and a %T", constructor, found, c)
 			found = c
 		}
 	}

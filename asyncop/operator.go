@@ -171,40 +171,26 @@ func newOperator[IN, OUT any](
 func refuseArguments[IN, OUT any](
 	name string, fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, strategy strategies.Retry[OUT],
 ) *decision.Steps[OUT] {
-	switch {
-	case guard.IsNil(fn):
-		panic(fmt.Sprintf("asyncop: %s: nil function", name))
-	case guard.IsNil(strategy):
-		panic(fmt.Sprintf("asyncop: %s: nil strategy", name))
-	case timeout < 0:
-		panic(fmt.Sprintf("asyncop: %s: negative timeout: %v", name, timeout))
-	case isMessage(*new(IN)):
-		panic(fmt.Sprintf("asyncop: %s: the operator takes messages by itself: write its function for the value of a %v", name, reflect.TypeFor[IN]()))
-	case isMessage(*new(OUT)):
-		panic(fmt.Sprintf("asyncop: %s: the operator makes messages by itself: its function returns the value of a %v", name, reflect.TypeFor[OUT]()))
-	}
+	refuseIf(guard.IsNil(fn), "%s: nil function", name)
+	refuseIf(guard.IsNil(strategy), "%s: nil strategy", name)
+	refuseIf(timeout < 0, "%s: negative timeout: %v", name, timeout)
+	refuseIf(isMessage(*new(IN)),
+		"%s: the operator takes messages by itself: write its function for the value of a %v", name, reflect.TypeFor[IN]())
+	refuseIf(isMessage(*new(OUT)),
+		"%s: the operator makes messages by itself: its function returns the value of a %v", name, reflect.TypeFor[OUT]())
 	policy := strategies.PolicyOf(strategy).Steps() // its predicate is read here, once
-	switch {
-	case timeout == 0 && !policy.NoRetry:
-		panic(fmt.Sprintf("asyncop: %s: a retry strategy needs a positive timeout, got %v", name, timeout))
-	case capacity < 1:
-		panic(fmt.Sprintf("asyncop: %s: capacity must be at least 1, got %d", name, capacity))
-	}
+	refuseIf(timeout == 0 && !policy.NoRetry, "%s: a retry strategy needs a positive timeout, got %v", name, timeout)
+	refuseIf(capacity < 1, "%s: capacity must be at least 1, got %d", name, capacity)
 	return policy
 }
 
 // refuse panics if an option makes no sense: for want of another one, or since it is for other types.
 func (s *userSide[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) {
-	switch c := &s.config; {
-	case c.coordinator != nil && c.name == "":
-		panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithName: state is found by name", name))
-	case c.maxWaitingPerKey > 0 && c.keys == nil:
-		panic(fmt.Sprintf("asyncop: %s: WithMaxWaitingPerKey needs KeyOrderedWait: without key order no element waits for its key", name))
-	case c.backend == nil && (c.cost != nil || c.tenant != nil):
-		panic(fmt.Sprintf("asyncop: %s: Cost and Tenant need WithBackend", name))
-	case c.tenant != nil && s.batch != nil:
-		panic(fmt.Sprintf("asyncop: %s: Tenant with Batched: a batch may be for several", name))
-	}
+	refuseIf(s.coordinator != nil && s.name == "", "%s: WithCheckpoints needs WithName: state is found by name", name)
+	refuseIf(s.maxWaitingPerKey > 0 && s.keys == nil,
+		"%s: WithMaxWaitingPerKey needs KeyOrderedWait: without key order no element waits for its key", name)
+	refuseIf(s.backend == nil && (s.cost != nil || s.tenant != nil), "%s: Cost and Tenant need WithBackend", name)
+	refuseIf(s.tenant != nil && s.batch != nil, "%s: Tenant with Batched: a batch may be for several", name)
 	if s.coordinator != nil {
 		s.maxRetries = maxRetriesOf(name, s.retryState, strategy, s.policy)
 		s.checkpointed = checkpointedOf(name, s.observers)
@@ -220,9 +206,7 @@ func (s *userSide[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) 
 // typed returns the value of an option, nil if there is none. It panics if the value is for other types than the operator's.
 func typed[T any](name, option string, value any, fault string) T {
 	t, ok := value.(T)
-	if value != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: %s: %T %s", name, option, value, fault))
-	}
+	refuseIf(value != nil && !ok, "%s: %s: %T %s", name, option, value, fault)
 	return t
 }
 
@@ -346,11 +330,9 @@ func (op *AsyncWaitOperator[IN, OUT]) ElementTypes(wiring.Question) (in, out ref
 }
 
 func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) {
-	if op.driver.Coordinator == nil {
-		return
-	}
-	if err := participant.CanPass(next); err != nil {
-		panic(fmt.Sprintf("asyncop: %s: %v", method, err))
+	if op.driver.Coordinator != nil {
+		err := participant.CanPass(next)
+		refuseIf(err != nil, "%s: %v", method, err)
 	}
 }
 

@@ -73,12 +73,17 @@ func newConfig(opts []Option) config {
 		overflow:     defaultOverflow,
 	}
 	for i, opt := range opts {
-		if opt == nil {
-			panic(fmt.Sprintf("asyncop: option %d is nil", i))
-		}
+		refuseIf(opt == nil, "option %d is nil", i)
 		opt(&c)
 	}
 	return c
+}
+
+// refuseIf panics if wrong, with what is said of arguments or options, or of a method that does not go with another.
+func refuseIf(wrong bool, format string, args ...any) {
+	if wrong {
+		panic(fmt.Sprintf("asyncop: "+format, args...))
+	}
 }
 
 // bufferFor returns the number of places of In and of Out of an operator with that many slots.
@@ -100,9 +105,8 @@ const (
 
 // setPolicy sets the failure policy that an option stands for. Of several options the last one of a kind counts.
 func (c *config) setPolicy(p failurePolicy, option string) {
-	if c.policyOption != "" && c.policyOption != option {
-		panic(fmt.Sprintf("asyncop: %s and %s exclude each other: an element fails once", c.policyOption, option))
-	}
+	refuseIf(c.policyOption != "" && c.policyOption != option,
+		"%s and %s exclude each other: an element fails once", c.policyOption, option)
 	c.onFailure, c.policyOption = p, option
 }
 
@@ -166,18 +170,14 @@ func WithObserver(o observe.Observer) Option {
 //
 // A callback-style call ends with its attempt, a [Blocking] call when its function returns.
 func WithMaxConcurrentCalls(n int) Option {
-	if n < 1 {
-		panic(fmt.Sprintf("asyncop: WithMaxConcurrentCalls: must be at least 1, got %d", n))
-	}
+	refuseIf(n < 1, "WithMaxConcurrentCalls: must be at least 1, got %d", n)
 	return func(cfg *config) { cfg.maxCalls = n }
 }
 
 // WithAttemptTimeout bounds each single attempt; its outcome is then an [*AttemptTimeoutError]. By default only the
 // total timeout bounds it. It panics if d <= 0.
 func WithAttemptTimeout(d time.Duration) Option {
-	if d <= 0 {
-		panic(fmt.Sprintf("asyncop: WithAttemptTimeout: must be positive, got %v", d))
-	}
+	refuseIf(d <= 0, "WithAttemptTimeout: must be positive, got %v", d)
 	return func(cfg *config) { cfg.attemptTimeout = min(d, maxTimeout) }
 }
 
@@ -198,9 +198,7 @@ func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
 // WithHandlerLimit bounds the time of the fallback of [HandleFailure], and of a [TimeoutHandler], for each element; the default is 10 s. It
 // panics if d <= 0.
 func WithHandlerLimit(d time.Duration) Option {
-	if d <= 0 {
-		panic(fmt.Sprintf("asyncop: WithHandlerLimit: must be positive, got %v", d))
-	}
+	refuseIf(d <= 0, "WithHandlerLimit: must be positive, got %v", d)
 	return func(cfg *config) { cfg.handlerLimit = min(d, maxTimeout) }
 }
 
@@ -280,8 +278,6 @@ func WithDrainRetries() Option {
 // [AsyncWaitOperator.Results] take the results the size is the next power of two, and at least 1. Elements in In are not accepted yet: they do
 // not hold a slot, and are not in checkpoints. It panics if n < 0.
 func WithBuffer(n int) Option {
-	if n < 0 {
-		panic(fmt.Sprintf("asyncop: WithBuffer: negative size: %d", n))
-	}
+	refuseIf(n < 0, "WithBuffer: negative size: %d", n)
 	return func(cfg *config) { cfg.buffer = n }
 }

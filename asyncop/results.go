@@ -174,9 +174,7 @@ func (op *AsyncWaitOperator[IN, OUT]) ResultsOf(next func() (v IN, ok bool)) ite
 
 // mustHaveNoCheckpoints panics for an operator with checkpoints, whose barriers come through In.
 func (op *AsyncWaitOperator[IN, OUT]) mustHaveNoCheckpoints(method string) {
-	if op.driver.Coordinator != nil {
-		panic("asyncop: " + method + ": an operator WithCheckpoints needs a source of barriers: use it as a flow")
-	}
+	refuseIf(op.driver.Coordinator != nil, "%s: an operator WithCheckpoints needs a source of barriers: use it as a flow", method)
 }
 
 // results drives the operator with what iterate puts, until that returns or put reports false.
