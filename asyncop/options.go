@@ -46,9 +46,8 @@ type config struct {
 	handlerLimit   time.Duration
 	earlyTimeout   bool
 
-	onFailure          failurePolicy
-	policyOption       string // that has set it
-	failureSink        any    // a func(context.Context, Failure[IN]) error
+	failurePolicy      string // the option that says what becomes of elements that fail; "": the first one ends the run
+	failureSink        any    // a func(context.Context, Failure[IN]) error, or nil: they are dropped
 	exhaustedAsFailure bool
 	drainRetries       bool // Results does so without it
 	buffer             int  // negative: as many as the slots suggest
@@ -94,20 +93,11 @@ func (c *config) bufferFor(capacity int) int {
 	return c.buffer
 }
 
-// failurePolicy is what becomes of elements that fail.
-type failurePolicy uint8
-
-const (
-	failsRun  failurePolicy = iota // the first one ends the run
-	drops                          // they are dropped
-	handsOver                      // they are offered to the failure sink until that takes them
-)
-
-// setPolicy sets the failure policy that an option stands for. Of several options the last one of a kind counts.
-func (c *config) setPolicy(p failurePolicy, option string) {
-	refuseIf(c.policyOption != "" && c.policyOption != option,
-		"%s and %s exclude each other: an element fails once", c.policyOption, option)
-	c.onFailure, c.policyOption = p, option
+// setFailurePolicy sets the failure policy that an option stands for. Of several options the last one of a kind counts.
+func (c *config) setFailurePolicy(option string) {
+	refuseIf(c.failurePolicy != "" && c.failurePolicy != option,
+		"%s and %s exclude each other: an element fails once", c.failurePolicy, option)
+	c.failurePolicy = option
 }
 
 // WithClock sets the clock of every timer of the operator; the default is the real clock. It must not go back. A clock.Mock makes all times
@@ -211,7 +201,7 @@ func WithEarlyTimeout() Option {
 // WithDropOnFailure logs and counts elements that fail, and continues without them. By default the first failure fails the pipeline. It excludes
 // [WithFailureSink].
 func WithDropOnFailure() Option {
-	return func(cfg *config) { cfg.setPolicy(drops, "WithDropOnFailure") }
+	return func(cfg *config) { cfg.setFailurePolicy("WithDropOnFailure") }
 }
 
 // WithFailureSink makes the operator call take for each element that fails. take writes it to a table, a queue, or the dead letters of package
@@ -250,7 +240,7 @@ func WithDropOnFailure() Option {
 func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error) Option {
 	guard.RefuseNil("asyncop: WithFailureSink", "function", take)
 	return func(cfg *config) {
-		cfg.setPolicy(handsOver, "WithFailureSink")
+		cfg.setFailurePolicy("WithFailureSink")
 		cfg.failureSink = take
 	}
 }

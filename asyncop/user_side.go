@@ -95,7 +95,7 @@ func (s *userSide[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 		Limits: core.Limits{
 			Timeout: timeout, AttemptTimeout: s.attemptTimeout, EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
 		},
-		FailsRun: s.onFailure == failsRun, ExhaustedAsFailure: s.exhaustedAsFailure,
+		FailsRun: s.failurePolicy == "", ExhaustedAsFailure: s.exhaustedAsFailure,
 		Restored: core.Restored{Keep: core.Keep(s.retryState), LeastPart: 10},
 		Hooks:    s.coreHooks(),
 	}
