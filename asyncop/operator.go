@@ -142,16 +142,14 @@ func newOperator[IN, OUT any](
 	if reorders {
 		newQueue = queue.NewUnordered[*core.Slot[IN, OUT]]
 	}
-	cfg := newConfig(opts)
-	cfg.reorders = reorders
-	cfg.allowed, _ = decision.MaxRetriesOf(policy.Asked)
-	s := &userSide[IN, OUT]{config: cfg, fn: fn, policy: policy, batch: batchingOf(fn)}
+	s := &userSide[IN, OUT]{config: newConfig(opts), fn: fn, policy: policy, batch: batchingOf(fn)}
+	s.reorders = reorders
 	s.refuse(name, strategy)
 	// Nothing is refused from here on: goroutines begin.
 	s.newDriver(min(timeout, maxTimeout), newQueue(capacity))
 	s.warnOfArguments(name, timeout, strategy)
 	op := &AsyncWaitOperator[IN, OUT]{driver: s.driver, side: s, in: s.driver.In(), capacity: capacity}
-	for _, o := range cfg.observers {
+	for _, o := range s.observers {
 		if a, ok := o.(interface {
 			Attach(stats func() Stats, done <-chan struct{})
 		}); ok {
@@ -191,8 +189,11 @@ func (s *userSide[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) 
 		"%s: WithMaxWaitingPerKey needs KeyOrderedWait: without key order no element waits for its key", name)
 	refuseIf(s.backend == nil && (s.cost != nil || s.tenant != nil), "%s: Cost and Tenant need WithBackend", name)
 	refuseIf(s.tenant != nil && s.batch != nil, "%s: Tenant with Batched: a batch may be for several", name)
+	maxRetries, known := decision.MaxRetriesOf(s.policy.Asked)
+	refuseIf(s.retryState == LatencyFirst && !known, "%s: LatencyFirst needs a strategy with MaxRetries() int, %T has none", name, strategy)
+	refuseIf(s.retryState == LatencyFirst && maxRetries < 0, "%s: LatencyFirst: MaxRetries() of %T is negative: %d", name, strategy, maxRetries)
+	s.maxRetries = maxRetries
 	if s.coordinator != nil {
-		s.maxRetries = maxRetriesOf(name, s.retryState, strategy, s.policy)
 		s.checkpointed = checkpointedOf(name, s.observers)
 		s.state = newStateCodec[IN, OUT](name, s.config)
 	}
@@ -227,24 +228,6 @@ func (s *userSide[IN, OUT]) warnOfArguments(name string, timeout time.Duration, 
 			": the wait for a batch is not below the timeout: elements may time out while they wait",
 			slog.Duration("wait", batch.MaxWait), slog.Duration("timeout", timeout))
 	}
-}
-
-// maxRetriesOf returns what LatencyFirst needs to know.
-func maxRetriesOf[OUT any](
-	name string, state RetryState, strategy strategies.Retry[OUT], policy *decision.Steps[OUT],
-) int {
-	if state != LatencyFirst {
-		return 0
-	}
-	n, ok := decision.MaxRetriesOf(policy.Asked)
-	switch {
-	case !ok:
-		panic(fmt.Sprintf("asyncop: %s: LatencyFirst needs a strategy with MaxRetries() int, %T has none",
-			name, strategy))
-	case n < 0:
-		panic(fmt.Sprintf("asyncop: %s: LatencyFirst: MaxRetries() of %T is negative: %d", name, strategy, n))
-	}
-	return n
 }
 
 // newDecoder returns what distinguishes elements from control elements and messages, which come first, also when IN is any.

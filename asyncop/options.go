@@ -55,8 +55,7 @@ type config struct {
 	reorders    bool             // set by the constructor
 	coordinator participant.Host // nil: takes no part in checkpoints
 	retryState  RetryState
-	maxRetries  int // of the strategy; for LatencyFirst
-	allowed     int // retries that the strategy says it allows; 0: it does not
+	maxRetries  int // that the strategy says it allows; 0: it does not say
 	overflow    int
 	inputCodec  any // a codec.Codec[IN], or nil
 	resultCodec any // a codec.Codec[OUT], or nil: results are not stored

@@ -168,7 +168,7 @@ func (s *userSide[IN, OUT]) coreHooks() core.Hooks[IN] {
 			return &ElementError{
 				Element: r.Element, Attempts: r.Attempts, Elapsed: r.Elapsed, Err: r.Err, label: s.labelOf(r.Element, true),
 				Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy,
-				Operator: s.name, retries: s.allowed,
+				Operator: s.name, retries: s.maxRetries,
 			}
 		},
 		GivenUp: s.logGivenUp,
