@@ -24,6 +24,9 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
+// Stats are the counts of an operator at a moment: see [observe.Stats].
+type Stats = observe.Stats
+
 // Watermark is the control element of event time: see [queue.Watermark].
 type Watermark = queue.Watermark
 
@@ -194,8 +197,8 @@ func (s *userSide[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) 
 	refuseIf(s.retryState == LatencyFirst && maxRetries < 0, "%s: LatencyFirst: MaxRetries() of %T is negative: %d", name, strategy, maxRetries)
 	s.maxRetries = maxRetries
 	if s.coordinator != nil {
-		s.checkpointed = checkpointedOf(name, s.observers)
-		s.state = newStateCodec[IN, OUT](name, s.config)
+		s.findStateful(name)
+		s.chooseCodecs(name)
 	}
 	takes := fmt.Sprintf("does not take %v", reflect.TypeFor[IN]())
 	s.sink = typed[func(context.Context, Failure[IN]) error](name, "WithFailureSink", s.failureSink, fmt.Sprintf("does not take %v", reflect.TypeFor[Failure[IN]]()))
