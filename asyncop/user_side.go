@@ -2,6 +2,7 @@ package asyncop
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -102,7 +103,7 @@ func (s *userSide[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 	if s.retryState == LatencyFirst && s.maxRetries != strategies.Unlimited {
 		c.Restored.LeastPart = min(c.Restored.LeastPart, s.maxRetries+1)
 	}
-	if canHoldControl[OUT]() {
+	if reflect.TypeFor[OUT]().Kind() == reflect.Interface || participant.IsControl(*new(OUT)) { // else no result is one
 		c.Check = func(results []OUT) error {
 			for _, v := range results {
 				if participant.IsControl(v) || isMessage(v) {
@@ -162,7 +163,7 @@ func (s *userSide[IN, OUT]) coreHooks() core.Hooks[IN] {
 			if d.Verdict == decision.Failed {
 				return d.Err
 			}
-			return exhausted(d)
+			return fmt.Errorf("%w (%v: %v)", ErrRetriesExhausted, d.Verdict, d.Reason)
 		},
 		RunFailed: func(r core.Report[IN]) error {
 			return &ElementError{
@@ -182,10 +183,4 @@ func (s *userSide[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
 		Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, Tracked: r.Tracked, policy: s.policy, Abandoned: !r.Failed,
 		FirstAttempt: r.First, LastAttempt: r.Last,
 	}
-}
-
-// canHoldControl reports whether a value of type OUT can be a control element.
-func canHoldControl[OUT any]() bool {
-	t := reflect.TypeFor[OUT]()
-	return t.Kind() == reflect.Interface || participant.IsControl(reflect.Zero(t).Interface())
 }
