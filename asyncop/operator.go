@@ -293,20 +293,16 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 // behind them, Wait for each operator. Via panics for an operator or a flow of weir that takes elements of another type, and with
 // checkpoints for a flow of go-streams that would panic on a barrier.
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
-	op.mustPassBarriers("Via", next)
-	wiring.MustMatch("asyncop: Via", op, next)
-	shares := op.use("Via", byVia)&byOut != 0
-	go op.driver.Transfer(next.In(), shares, wiring.TakesFailures(next))
+	transfer := op.connect("Via", next)
+	go transfer()
 	return next
 }
 
 // To streams the results to sink and returns when the sink has processed them all. It panics for a sink of package checkpoint that takes
 // elements of another type, and with checkpoints for a sink of go-streams that would take a barrier for an element.
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
-	op.mustPassBarriers("To", sink)
-	wiring.MustMatch("asyncop: To", op, sink)
-	shares := op.use("To", byVia)&byOut != 0
-	op.driver.Transfer(sink.In(), shares, wiring.TakesFailures(sink))
+	transfer := op.connect("To", sink)
+	transfer()
 	sink.AwaitCompletion()
 }
 
@@ -315,11 +311,16 @@ func (op *AsyncWaitOperator[IN, OUT]) ElementTypes(wiring.Question) (in, out ref
 	return reflect.TypeFor[IN](), reflect.TypeFor[OUT]()
 }
 
-func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) {
+// connect returns what transfers the results to next. It panics if next cannot take them.
+func (op *AsyncWaitOperator[IN, OUT]) connect(method string, next streams.Inlet) (transfer func()) {
 	if op.driver.Coordinator != nil {
 		err := participant.CanPass(next)
 		refuseIf(err != nil, "%s: %v", method, err)
 	}
+	wiring.MustMatch("asyncop: "+method, op, next)
+	shares := op.use(method, byVia)&byOut != 0
+	in, takesFailures := next.In(), wiring.TakesFailures(next)
+	return func() { op.driver.Transfer(in, shares, takesFailures) }
 }
 
 // Err returns nil before the end and after a clean end. Otherwise it returns why the operator ended:
