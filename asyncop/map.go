@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"time"
 
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/strategies"
@@ -43,11 +42,11 @@ func Map[IN, OUT any](
 	refuseIf(cfg.coordinator != nil, "Map: WithCheckpoints: a slice has no barriers")
 	calls := cmp.Or(cfg.maxCalls, mapCalls)
 	opts = append(slices.Clone(opts), WithContext(ctx), WithMaxConcurrentCalls(calls))
-	timeout := time.Duration(0)
-	if !guard.IsNil(strategy) { // which needs one
-		timeout = maxTimeout
+	timeout := maxTimeout // a strategy needs one
+	if guard.IsNil(strategy) {
+		timeout, strategy = 0, strategies.NoRetry[OUT]()
 	}
-	op := newOperator("Map", false, fn, timeout, max(calls, mapSlots), orNone(strategy), opts)
+	op := newOperator("Map", false, fn, timeout, max(calls, mapSlots), strategy, opts)
 	results := make([]OUT, 0, len(elements))
 	for v, err := range op.ResultsOf(FromSlice(elements)) {
 		if err != nil {
