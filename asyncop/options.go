@@ -16,13 +16,8 @@ import (
 // Option changes a setting of an operator. Options panic if a value is invalid, and name the option and the value.
 type Option func(*config)
 
-// Defaults of the options.
-const (
-	leastBuffer         = 128 // places of In and of Out; with many slots there are more
-	mostBuffer          = 1024
-	defaultOverflow     = 1024 // elements read past the capacity for the sake of a barrier
-	defaultHandlerLimit = 10 * time.Second
-)
+// defaultHandlerLimit is the default of WithHandlerLimit.
+const defaultHandlerLimit = 10 * time.Second
 
 // config is what the options set. It is read-only once the operator runs.
 type config struct {
@@ -56,7 +51,7 @@ type config struct {
 	coordinator participant.Host // nil: takes no part in checkpoints
 	retryState  RetryState
 	maxRetries  int // that the strategy says it allows; 0: it does not say
-	overflow    int
+	overflow    int // elements read past the capacity for the sake of a barrier
 	inputCodec  any // a codec.Codec[IN], or nil
 	resultCodec any // a codec.Codec[OUT], or nil: results are not stored
 }
@@ -68,7 +63,7 @@ func newConfig(opts []Option) config {
 		logger:       slog.Default(),
 		handlerLimit: defaultHandlerLimit,
 		buffer:       -1,
-		overflow:     defaultOverflow,
+		overflow:     1024, // see State
 	}
 	for i, opt := range opts {
 		refuseIf(opt == nil, "option %d is nil", i)
@@ -84,10 +79,10 @@ func refuseIf(wrong bool, format string, args ...any) {
 	}
 }
 
-// bufferFor returns the number of places of In and of Out of an operator with that many slots.
+// bufferFor returns the number of places of In and of Out of an operator with that many slots: see WithBuffer.
 func (c *config) bufferFor(capacity int) int {
 	if c.buffer < 0 {
-		return max(leastBuffer, min(capacity/8, mostBuffer))
+		return max(128, min(capacity/8, 1024))
 	}
 	return c.buffer
 }
