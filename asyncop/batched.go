@@ -53,12 +53,9 @@ import (
 func Batched[IN, OUT any](
 	call func(ctx context.Context, ins []IN) ([]Result[OUT], error), maxSize int, maxWait time.Duration,
 ) AsyncFunction[IN, OUT] {
-	switch {
-	case maxSize < 1:
-		panic(fmt.Sprintf("asyncop: Batched: maxSize must be at least 1, got %d", maxSize))
-	case maxWait < 0:
-		panic(fmt.Sprintf("asyncop: Batched: negative maxWait: %v", maxWait))
-	case call == nil:
+	refuseIf(maxSize < 1, "Batched: maxSize must be at least 1, got %d", maxSize)
+	refuseIf(maxWait < 0, "Batched: negative maxWait: %v", maxWait)
+	if call == nil {
 		return nil
 	}
 	return &batched[IN, OUT]{call: call, maxSize: maxSize, maxWait: maxWait}

@@ -3,7 +3,7 @@ package asyncop
 import (
 	"fmt"
 
-	"github.com/weirflow/weir/asyncop/internal/drive"
+	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/codec"
 	"github.com/weirflow/weir/internal/guard"
@@ -71,9 +71,7 @@ func (s State[IN, OUT]) apply(cfg *config) {
 	if s.Results != nil {
 		cfg.resultCodec = s.Results
 	}
-	if s.Retries > TimeSpent {
-		panic(fmt.Sprintf("asyncop: WithCheckpoints: unknown choice %v for Retries", s.Retries))
-	}
+	refuseIf(s.Retries > TimeSpent, "WithCheckpoints: unknown choice %v for Retries", s.Retries)
 	if s.Retries != fromScratch {
 		cfg.retryState = s.Retries
 	}
@@ -107,25 +105,27 @@ func (s RetryState) String() string {
 
 var retryStates = [...]string{"FromScratch", "LatencyFirst", "TimeSpent"}
 
-// newStateCodec returns the codecs that were chosen, and panics if they are not for this operator.
-func newStateCodec[IN, OUT any](constructor string, cfg config) drive.StateCodec[IN, OUT] {
-	of := func(what string, v any) string { return fmt.Sprintf("is not a codec for the %s, of type %T", what, v) }
-	s := drive.StateCodec[IN, OUT]{
-		Inputs:  typed[codec.Codec[IN]](constructor, "WithCheckpoints", cfg.inputCodec, of("inputs", *new(IN))),
-		Results: typed[codec.Codec[OUT]](constructor, "WithCheckpoints", cfg.resultCodec, of("results", *new(OUT))),
+// findStateful finds the one observer that has a state, if there is one.
+func (s *userSide[IN, OUT]) findStateful(constructor string) {
+	for _, o := range s.observers {
+		if c, ok := o.(observe.CheckpointedObserver); ok {
+			refuseIf(s.checkpointed != nil, "%s: two observers with a state in checkpoints, a %T and a %T", constructor, s.checkpointed, c)
+			s.checkpointed = c
+		}
 	}
-	if s.Inputs == nil {
-		s.Inputs = defaultInputCodec[IN](constructor)
-	}
-	return s
 }
 
-// defaultInputCodec returns codec.Default, and names what is to be given if it refuses the type.
-func defaultInputCodec[IN any](constructor string) codec.Codec[IN] {
-	defer func() {
-		if refused := recover(); refused != nil {
-			panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs a codec for the inputs (State.Inputs): %v", constructor, refused))
-		}
-	}()
-	return codec.Default[IN]()
+// chooseCodecs takes the codecs of the options, and panics if they are not for this operator. If codec.Default refuses the type of the
+// inputs, the panic names what is to be given.
+func (s *userSide[IN, OUT]) chooseCodecs(constructor string) {
+	of := func(what string, v any) string { return fmt.Sprintf("is not a codec for the %s, of type %T", what, v) }
+	s.state.Inputs = typed[codec.Codec[IN]](constructor, "WithCheckpoints", s.inputCodec, of("inputs", *new(IN)))
+	s.state.Results = typed[codec.Codec[OUT]](constructor, "WithCheckpoints", s.resultCodec, of("results", *new(OUT)))
+	if s.state.Inputs == nil {
+		defer func() {
+			refused := recover()
+			refuseIf(refused != nil, "%s: WithCheckpoints needs a codec for the inputs (State.Inputs): %v", constructor, refused)
+		}()
+		s.state.Inputs = codec.Default[IN]()
+	}
 }

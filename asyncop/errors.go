@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
-	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
@@ -149,8 +148,12 @@ type ElementError struct {
 func (e *ElementError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, e.Element) }
 
 func (e *ElementError) Error() string {
-	return fmt.Sprintf("asyncop: %selement %s failed after %s in %v%s: %v%s",
-		prefix(e.Operator), e.label, attempts(e.Attempts), e.Elapsed, e.cutOff(), e.Err, abandoned(e.Abandoned))
+	s := fmt.Sprintf("asyncop: %selement %s failed after %s in %v%s: %v",
+		prefix(e.Operator), e.label, attempts(e.Attempts), e.Elapsed, e.cutOff(), e.Err)
+	if e.Abandoned > 0 {
+		s += " (" + count(e.Abandoned, "other element") + " in flight abandoned)"
+	}
+	return s
 }
 
 // prefix names an operator that has a name, for a message.
@@ -168,22 +171,17 @@ func (e *ElementError) cutOff() string {
 		return ", not retried since the input has ended (see WithDrainRetries)"
 	case e.Verdict == strategies.OverBudget || e.Verdict == strategies.TooManyWaiting:
 		return fmt.Sprintf(", not retried: %v", e.Verdict)
-	case e.Verdict == strategies.Refused && !e.Reason.IsZero() && e.wantsIdempotence():
-		return fmt.Sprintf(", not retried after %v, which allows it for idempotent calls only (see strategies.Policy.Idempotent)", e.Reason)
 	case e.Verdict == strategies.Refused && !e.Reason.IsZero(): // without a reason, the retries are used up
-		return fmt.Sprintf(", not retried after %v", e.Reason)
+		why := fmt.Sprintf(", not retried after %v", e.Reason)
+		usedUp := e.retries > 0 && e.Attempts > e.retries
+		if e.policy != nil && !usedUp && !e.Reason.AllowsNonIdempotentRetry() && e.Ambiguous() {
+			why += ", which allows it for idempotent calls only (see strategies.Policy.Idempotent)"
+		}
+		return why
 	case e.Verdict == strategies.Refused && e.retries > 0:
 		return fmt.Sprintf(", %d of %d retries used", e.Attempts-1, e.retries)
 	}
 	return ""
-}
-
-// wantsIdempotence reports whether the call is not idempotent, and its reason allows a retry for idempotent calls only.
-func (e *ElementError) wantsIdempotence() bool {
-	if e.policy == nil || e.Reason.AllowsNonIdempotentRetry() || e.retries > 0 && e.Attempts > e.retries {
-		return false
-	}
-	return ambiguous(e.InDoubt, e.policy, e.Element)
 }
 
 // Unwrap returns Err.
@@ -234,11 +232,6 @@ func abandonedBy(cause error, byElement bool, n int) error {
 	return &e
 }
 
-// exhausted is the failure of an element whose results still asked for a retry when none was left.
-func exhausted(d decision.Decision) error {
-	return fmt.Errorf("%w (%v: %v)", ErrRetriesExhausted, d.Verdict, d.Reason)
-}
-
 // PanicError is a panic of user code, or its call of runtime.Goexit, as FailNow of package testing makes it. Value is the argument of panic; for
 // runtime.Goexit, an error that says so. Unwrap returns Value if it is an error. Stack is the stack of the goroutine that panicked, as
 // runtime/debug.Stack formats it; %+v writes it.
@@ -271,11 +264,4 @@ func count(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-func abandoned(n int) string {
-	if n == 0 {
-		return ""
-	}
-	return " (" + count(n, "other element") + " in flight abandoned)"
 }

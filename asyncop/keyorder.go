@@ -48,15 +48,10 @@ func KeyOrderedWait[K comparable, IN, OUT any](
 			return fmt.Errorf("asyncop: unusable key %s: it is not equal to itself, or cannot be compared", defaultLabel(key, true))
 		})
 	})
-	return newOperator("KeyOrderedWait", true, fn, timeout, capacity, orNone(strategy), opts)
-}
-
-// orNone returns the strategy, or one without retries for nil.
-func orNone[OUT any](strategy strategies.Retry[OUT]) strategies.Retry[OUT] {
 	if guard.IsNil(strategy) {
-		return strategies.NoRetry[OUT]()
+		strategy = strategies.NoRetry[OUT]()
 	}
-	return strategy
+	return newOperator("KeyOrderedWait", true, fn, timeout, capacity, strategy, opts)
 }
 
 // WithMaxWaitingPerKey bounds how many elements of a key wait for their turn. When n elements wait, the operator stops reading until one of them
@@ -65,8 +60,6 @@ func orNone[OUT any](strategy strategies.Retry[OUT]) strategies.Retry[OUT] {
 //
 // It panics if n < 1. Constructors without key order panic if they are given this option.
 func WithMaxWaitingPerKey(n int) Option {
-	if n < 1 {
-		panic(fmt.Sprintf("asyncop: WithMaxWaitingPerKey: must be at least 1, got %d", n))
-	}
+	refuseIf(n < 1, "WithMaxWaitingPerKey: must be at least 1, got %d", n)
 	return func(c *config) { c.maxWaitingPerKey = n }
 }

@@ -74,9 +74,9 @@ func (r *ration) endPeriod(now time.Duration) {
 	}
 }
 
-// restDue returns when a line about the rest is to be written, or core.Never.
-func (s *userSide[IN, OUT]) restDue() time.Duration {
-	due := core.Never
+// linesDue returns when flushLines has something to write, or core.Never.
+func (s *userSide[IN, OUT]) linesDue() time.Duration {
+	due := s.failingDue()
 	for _, r := range s.rations {
 		if r.lines > r.burst {
 			due = min(due, r.until)
@@ -85,14 +85,15 @@ func (s *userSide[IN, OUT]) restDue() time.Duration {
 	return due
 }
 
-// logRest writes the lines about the rest that are due; or all, at the end of the operator.
-func (s *userSide[IN, OUT]) logRest(all bool) {
+// flushLines writes the lines that are due: about the rest of a period, which are all due at the end of the operator, and about failing attempts.
+func (s *userSide[IN, OUT]) flushLines(all bool) {
 	now := s.now()
 	for _, r := range slices.Clone(s.rations) { // to write a line may take rations out
 		if r.lines > r.burst && (all || now >= r.until) {
 			r.endPeriod(now)
 		}
 	}
+	s.logFailing()
 }
 
 // logsDebug reports whether lines for those who look closely are written at all. The handler is asked off the loop, like everything of
@@ -116,7 +117,10 @@ func (s *userSide[IN, OUT]) log(ctx context.Context, level slog.Level, msg strin
 		s.logAttrs(s.ctx, level, msg+": lines suppressed", slog.Int("suppressed", n))
 	}) {
 		attrs = append(attrs, slog.String("element", s.labelOf(in, false)))
-		s.logAttrs(ctx, level, msg, append(attrs, s.messageAttrs(ctx)...)...)
+		if meta := s.metaOf(ctx); meta.ID != "" {
+			attrs = append(attrs, slog.String("id", meta.ID), slog.Int("visit", meta.Visit))
+		}
+		s.logAttrs(ctx, level, msg, attrs...)
 	}
 }
 
@@ -188,17 +192,6 @@ func (s *userSide[IN, OUT]) logDecision(r core.Report[IN], d decision.Decision, 
 	s.log(r.Context, slog.LevelDebug, msg, r.Element, attrs...)
 }
 
-// flushLines writes the lines that are due.
-func (s *userSide[IN, OUT]) flushLines(all bool) {
-	s.logRest(all)
-	s.logFailing()
-}
-
-// linesDue returns when flushLines has something to write, or core.Never.
-func (s *userSide[IN, OUT]) linesDue() time.Duration {
-	return min(s.restDue(), s.failingDue())
-}
-
 // logAttrs is write for the loop: time passes.
 func (s *userSide[IN, OUT]) logAttrs(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
 	s.driver.Core().Away(true)
@@ -238,14 +231,6 @@ type plainError struct{ error }
 
 func (e plainError) Unwrap() error { return e.error }
 
-// messageAttrs name the message that an element is.
-func (s *userSide[IN, OUT]) messageAttrs(ctx context.Context) []slog.Attr {
-	if meta := s.metaOf(ctx); meta.ID != "" {
-		return []slog.Attr{slog.String("id", meta.ID), slog.Int("visit", meta.Visit)}
-	}
-	return nil
-}
-
 // metaOf returns that of the message that an element is; zero if it is none.
 func (s *userSide[IN, OUT]) metaOf(ctx context.Context) (meta message.Meta) {
 	_ = s.offLoop(func() error { meta, _ = message.MetaFromContext(ctx); return nil }) // the context is one of the observers'
@@ -253,8 +238,7 @@ func (s *userSide[IN, OUT]) metaOf(ctx context.Context) (meta message.Meta) {
 }
 
 // labelOf names an element for people: by its LogValue, if it has one, else by defaultLabel.
-func (s *userSide[IN, OUT]) labelOf(in IN, quoted bool) string {
-	var text string
+func (s *userSide[IN, OUT]) labelOf(in IN, quoted bool) (text string) {
 	if err := s.offLoop(func() error { // it may have methods
 		if v, ok := any(in).(slog.LogValuer); ok {
 			text = v.LogValue().Resolve().String()
@@ -272,10 +256,10 @@ const maxLabel = 64 // bytes of a default label
 
 // defaultLabel names what has no LogValue. A string is quoted, unless that is left to the handler of a log.
 func defaultLabel(in any, quoted bool) string {
-	switch v := reflect.ValueOf(in); v.Kind() {
-	case reflect.Invalid:
+	switch v := reflect.ValueOf(in); {
+	case !v.IsValid():
 		return "<nil>"
-	case reflect.String:
+	case v.Kind() == reflect.String:
 		s, rest := v.String(), ""
 		if end := maxLabel; len(s) > end {
 			for end > 0 && !utf8.RuneStart(s[end]) {
@@ -287,9 +271,7 @@ func defaultLabel(in any, quoted bool) string {
 			s = strconv.Quote(s)
 		}
 		return s + rest
-	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
-		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr,
-		reflect.Float32, reflect.Float64, reflect.Complex64, reflect.Complex128:
+	case v.Kind() == reflect.Bool, v.CanInt(), v.CanUint(), v.CanFloat(), v.CanComplex():
 		return fmt.Sprint(v)
 	default:
 		return "of type " + v.Type().String()

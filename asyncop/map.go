@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"time"
 
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/strategies"
@@ -38,21 +37,16 @@ func Map[IN, OUT any](
 	ctx context.Context, elements []IN, fn AsyncFunction[IN, OUT], strategy strategies.Retry[OUT], opts ...Option,
 ) ([]OUT, error) {
 	cfg := newConfig(opts)
-	switch {
-	case guard.IsNil(ctx):
-		panic("asyncop: Map: nil context")
-	case cfg.ctx != context.Background():
-		panic("asyncop: Map: WithContext: the context is the first argument")
-	case cfg.coordinator != nil:
-		panic("asyncop: Map: WithCheckpoints: a slice has no barriers")
-	}
+	guard.RefuseNil("asyncop: Map", "context", ctx)
+	refuseIf(cfg.ctx != context.Background(), "Map: WithContext: the context is the first argument")
+	refuseIf(cfg.coordinator != nil, "Map: WithCheckpoints: a slice has no barriers")
 	calls := cmp.Or(cfg.maxCalls, mapCalls)
 	opts = append(slices.Clone(opts), WithContext(ctx), WithMaxConcurrentCalls(calls))
-	timeout := time.Duration(0)
-	if !guard.IsNil(strategy) { // which needs one
-		timeout = maxTimeout
+	timeout := maxTimeout // a strategy needs one
+	if guard.IsNil(strategy) {
+		timeout, strategy = 0, strategies.NoRetry[OUT]()
 	}
-	op := newOperator("Map", false, fn, timeout, max(calls, mapSlots), orNone(strategy), opts)
+	op := newOperator("Map", false, fn, timeout, max(calls, mapSlots), strategy, opts)
 	results := make([]OUT, 0, len(elements))
 	for v, err := range op.ResultsOf(FromSlice(elements)) {
 		if err != nil {

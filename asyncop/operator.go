@@ -23,6 +23,9 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
+// Stats are the counts of an operator at a moment: see [observe.Stats].
+type Stats = observe.Stats
+
 // Watermark is the control element of event time: see [queue.Watermark].
 type Watermark = queue.Watermark
 
@@ -141,16 +144,14 @@ func newOperator[IN, OUT any](
 	if reorders {
 		newQueue = queue.NewUnordered[*core.Slot[IN, OUT]]
 	}
-	cfg := newConfig(opts)
-	cfg.reorders = reorders
-	cfg.allowed, _ = decision.MaxRetriesOf(policy.Asked)
-	s := &userSide[IN, OUT]{config: cfg, fn: fn, policy: policy, batch: batchingOf(fn)}
+	s := &userSide[IN, OUT]{config: newConfig(opts), fn: fn, policy: policy, batch: batchingOf(fn)}
+	s.reorders = reorders
 	s.refuse(name, strategy)
 	// Nothing is refused from here on: goroutines begin.
 	s.newDriver(min(timeout, maxTimeout), newQueue(capacity))
 	s.warnOfArguments(name, timeout, strategy)
 	op := &AsyncWaitOperator[IN, OUT]{driver: s.driver, side: s, in: s.driver.In(), capacity: capacity}
-	for _, o := range cfg.observers {
+	for _, o := range s.observers {
 		if a, ok := o.(interface {
 			Attach(stats func() Stats, done <-chan struct{})
 		}); ok {
@@ -170,44 +171,33 @@ func newOperator[IN, OUT any](
 func refuseArguments[IN, OUT any](
 	name string, fn AsyncFunction[IN, OUT], timeout time.Duration, capacity int, strategy strategies.Retry[OUT],
 ) *decision.Steps[OUT] {
-	switch {
-	case guard.IsNil(fn):
-		panic(fmt.Sprintf("asyncop: %s: nil function", name))
-	case guard.IsNil(strategy):
-		panic(fmt.Sprintf("asyncop: %s: nil strategy", name))
-	case timeout < 0:
-		panic(fmt.Sprintf("asyncop: %s: negative timeout: %v", name, timeout))
-	case isMessage(*new(IN)):
-		panic(fmt.Sprintf("asyncop: %s: the operator takes messages by itself: write its function for the value of a %v", name, reflect.TypeFor[IN]()))
-	case isMessage(*new(OUT)):
-		panic(fmt.Sprintf("asyncop: %s: the operator makes messages by itself: its function returns the value of a %v", name, reflect.TypeFor[OUT]()))
-	}
+	refuseIf(guard.IsNil(fn), "%s: nil function", name)
+	refuseIf(guard.IsNil(strategy), "%s: nil strategy", name)
+	refuseIf(timeout < 0, "%s: negative timeout: %v", name, timeout)
+	refuseIf(isMessage(*new(IN)),
+		"%s: the operator takes messages by itself: write its function for the value of a %v", name, reflect.TypeFor[IN]())
+	refuseIf(isMessage(*new(OUT)),
+		"%s: the operator makes messages by itself: its function returns the value of a %v", name, reflect.TypeFor[OUT]())
 	policy := strategies.PolicyOf(strategy).Steps() // its predicate is read here, once
-	switch {
-	case timeout == 0 && !policy.NoRetry:
-		panic(fmt.Sprintf("asyncop: %s: a retry strategy needs a positive timeout, got %v", name, timeout))
-	case capacity < 1:
-		panic(fmt.Sprintf("asyncop: %s: capacity must be at least 1, got %d", name, capacity))
-	}
+	refuseIf(timeout == 0 && !policy.NoRetry, "%s: a retry strategy needs a positive timeout, got %v", name, timeout)
+	refuseIf(capacity < 1, "%s: capacity must be at least 1, got %d", name, capacity)
 	return policy
 }
 
 // refuse panics if an option makes no sense: for want of another one, or since it is for other types.
 func (s *userSide[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) {
-	switch c := &s.config; {
-	case c.coordinator != nil && c.name == "":
-		panic(fmt.Sprintf("asyncop: %s: WithCheckpoints needs WithName: state is found by name", name))
-	case c.maxWaitingPerKey > 0 && c.keys == nil:
-		panic(fmt.Sprintf("asyncop: %s: WithMaxWaitingPerKey needs KeyOrderedWait: without key order no element waits for its key", name))
-	case c.backend == nil && (c.cost != nil || c.tenant != nil):
-		panic(fmt.Sprintf("asyncop: %s: Cost and Tenant need WithBackend", name))
-	case c.tenant != nil && s.batch != nil:
-		panic(fmt.Sprintf("asyncop: %s: Tenant with Batched: a batch may be for several", name))
-	}
+	refuseIf(s.coordinator != nil && s.name == "", "%s: WithCheckpoints needs WithName: state is found by name", name)
+	refuseIf(s.maxWaitingPerKey > 0 && s.keys == nil,
+		"%s: WithMaxWaitingPerKey needs KeyOrderedWait: without key order no element waits for its key", name)
+	refuseIf(s.backend == nil && (s.cost != nil || s.tenant != nil), "%s: Cost and Tenant need WithBackend", name)
+	refuseIf(s.tenant != nil && s.batch != nil, "%s: Tenant with Batched: a batch may be for several", name)
+	maxRetries, known := decision.MaxRetriesOf(s.policy.Asked)
+	refuseIf(s.retryState == LatencyFirst && !known, "%s: LatencyFirst needs a strategy with MaxRetries() int, %T has none", name, strategy)
+	refuseIf(s.retryState == LatencyFirst && maxRetries < 0, "%s: LatencyFirst: MaxRetries() of %T is negative: %d", name, strategy, maxRetries)
+	s.maxRetries = maxRetries
 	if s.coordinator != nil {
-		s.maxRetries = maxRetriesOf(name, s.retryState, strategy, s.policy)
-		s.checkpointed = checkpointedOf(name, s.observers)
-		s.state = newStateCodec[IN, OUT](name, s.config)
+		s.findStateful(name)
+		s.chooseCodecs(name)
 	}
 	takes := fmt.Sprintf("does not take %v", reflect.TypeFor[IN]())
 	s.sink = typed[func(context.Context, Failure[IN]) error](name, "WithFailureSink", s.failureSink, fmt.Sprintf("does not take %v", reflect.TypeFor[Failure[IN]]()))
@@ -219,9 +209,7 @@ func (s *userSide[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) 
 // typed returns the value of an option, nil if there is none. It panics if the value is for other types than the operator's.
 func typed[T any](name, option string, value any, fault string) T {
 	t, ok := value.(T)
-	if value != nil && !ok {
-		panic(fmt.Sprintf("asyncop: %s: %s: %T %s", name, option, value, fault))
-	}
+	refuseIf(value != nil && !ok, "%s: %s: %T %s", name, option, value, fault)
 	return t
 }
 
@@ -242,24 +230,6 @@ func (s *userSide[IN, OUT]) warnOfArguments(name string, timeout time.Duration, 
 			": the wait for a batch is not below the timeout: elements may time out while they wait",
 			slog.Duration("wait", batch.MaxWait), slog.Duration("timeout", timeout))
 	}
-}
-
-// maxRetriesOf returns what LatencyFirst needs to know.
-func maxRetriesOf[OUT any](
-	name string, state RetryState, strategy strategies.Retry[OUT], policy *decision.Steps[OUT],
-) int {
-	if state != LatencyFirst {
-		return 0
-	}
-	n, ok := decision.MaxRetriesOf(policy.Asked)
-	switch {
-	case !ok:
-		panic(fmt.Sprintf("asyncop: %s: LatencyFirst needs a strategy with MaxRetries() int, %T has none",
-			name, strategy))
-	case n < 0:
-		panic(fmt.Sprintf("asyncop: %s: LatencyFirst: MaxRetries() of %T is negative: %d", name, strategy, n))
-	}
-	return n
 }
 
 // isMessage reports whether v is a message.Message.
@@ -294,20 +264,16 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 // behind them, Wait for each operator. Via panics for an operator or a flow of weir that takes elements of another type, and with
 // checkpoints for a flow of go-streams that would panic on a barrier.
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
-	op.mustPassBarriers("Via", next)
-	wiring.MustMatch("asyncop: Via", op, next)
-	shares := op.use("Via", byVia)&byOut != 0
-	go op.driver.Transfer(next.In(), shares, wiring.TakesFailures(next))
+	transfer := op.connect("Via", next)
+	go transfer()
 	return next
 }
 
 // To streams the results to sink and returns when the sink has processed them all. It panics for a sink of package checkpoint that takes
 // elements of another type, and with checkpoints for a sink of go-streams that would take a barrier for an element.
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
-	op.mustPassBarriers("To", sink)
-	wiring.MustMatch("asyncop: To", op, sink)
-	shares := op.use("To", byVia)&byOut != 0
-	op.driver.Transfer(sink.In(), shares, wiring.TakesFailures(sink))
+	transfer := op.connect("To", sink)
+	transfer()
 	sink.AwaitCompletion()
 }
 
@@ -316,13 +282,16 @@ func (op *AsyncWaitOperator[IN, OUT]) ElementTypes(wiring.Question) (in, out ref
 	return reflect.TypeFor[IN](), reflect.TypeFor[OUT]()
 }
 
-func (op *AsyncWaitOperator[IN, OUT]) mustPassBarriers(method string, next any) {
-	if op.driver.Coordinator == nil {
-		return
+// connect returns what transfers the results to next. It panics if next cannot take them.
+func (op *AsyncWaitOperator[IN, OUT]) connect(method string, next streams.Inlet) (transfer func()) {
+	if op.driver.Coordinator != nil {
+		err := participant.CanPass(next)
+		refuseIf(err != nil, "%s: %v", method, err)
 	}
-	if err := participant.CanPass(next); err != nil {
-		panic(fmt.Sprintf("asyncop: %s: %v", method, err))
-	}
+	wiring.MustMatch("asyncop: "+method, op, next)
+	shares := op.use(method, byVia)&byOut != 0
+	in, takesFailures := next.In(), wiring.TakesFailures(next)
+	return func() { op.driver.Transfer(in, shares, takesFailures) }
 }
 
 // Err returns nil before the end and after a clean end. Otherwise it returns why the operator ended:

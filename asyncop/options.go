@@ -16,13 +16,8 @@ import (
 // Option changes a setting of an operator. Options panic if a value is invalid, and name the option and the value.
 type Option func(*config)
 
-// Defaults of the options.
-const (
-	leastBuffer         = 128 // places of In and of Out; with many slots there are more
-	mostBuffer          = 1024
-	defaultOverflow     = 1024 // elements read past the capacity for the sake of a barrier
-	defaultHandlerLimit = 10 * time.Second
-)
+// defaultHandlerLimit is the default of WithHandlerLimit.
+const defaultHandlerLimit = 10 * time.Second
 
 // config is what the options set. It is read-only once the operator runs.
 type config struct {
@@ -46,9 +41,8 @@ type config struct {
 	handlerLimit   time.Duration
 	earlyTimeout   bool
 
-	onFailure          failurePolicy
-	policyOption       string // that has set it
-	failureSink        any    // a func(context.Context, Failure[IN]) error
+	failurePolicy      string // the option that says what becomes of elements that fail; "": the first one ends the run
+	failureSink        any    // a func(context.Context, Failure[IN]) error, or nil: they are dropped
 	exhaustedAsFailure bool
 	drainRetries       bool // Results does so without it
 	buffer             int  // negative: as many as the slots suggest
@@ -56,9 +50,8 @@ type config struct {
 	reorders    bool             // set by the constructor
 	coordinator participant.Host // nil: takes no part in checkpoints
 	retryState  RetryState
-	maxRetries  int // of the strategy; for LatencyFirst
-	allowed     int // retries that the strategy says it allows; 0: it does not
-	overflow    int
+	maxRetries  int // that the strategy says it allows; 0: it does not say
+	overflow    int // elements read past the capacity for the sake of a barrier
 	inputCodec  any // a codec.Codec[IN], or nil
 	resultCodec any // a codec.Codec[OUT], or nil: results are not stored
 }
@@ -70,40 +63,35 @@ func newConfig(opts []Option) config {
 		logger:       slog.Default(),
 		handlerLimit: defaultHandlerLimit,
 		buffer:       -1,
-		overflow:     defaultOverflow,
+		overflow:     1024, // see State
 	}
 	for i, opt := range opts {
-		if opt == nil {
-			panic(fmt.Sprintf("asyncop: option %d is nil", i))
-		}
+		refuseIf(opt == nil, "option %d is nil", i)
 		opt(&c)
 	}
 	return c
 }
 
-// bufferFor returns the number of places of In and of Out of an operator with that many slots.
+// refuseIf panics if wrong, with what is said of arguments or options, or of a method that does not go with another.
+func refuseIf(wrong bool, format string, args ...any) {
+	if wrong {
+		panic(fmt.Sprintf("asyncop: "+format, args...))
+	}
+}
+
+// bufferFor returns the number of places of In and of Out of an operator with that many slots: see WithBuffer.
 func (c *config) bufferFor(capacity int) int {
 	if c.buffer < 0 {
-		return max(leastBuffer, min(capacity/8, mostBuffer))
+		return max(128, min(capacity/8, 1024))
 	}
 	return c.buffer
 }
 
-// failurePolicy is what becomes of elements that fail.
-type failurePolicy uint8
-
-const (
-	failsRun  failurePolicy = iota // the first one ends the run
-	drops                          // they are dropped
-	handsOver                      // they are offered to the failure sink until that takes them
-)
-
-// setPolicy sets the failure policy that an option stands for. Of several options the last one of a kind counts.
-func (c *config) setPolicy(p failurePolicy, option string) {
-	if c.policyOption != "" && c.policyOption != option {
-		panic(fmt.Sprintf("asyncop: %s and %s exclude each other: an element fails once", c.policyOption, option))
-	}
-	c.onFailure, c.policyOption = p, option
+// setFailurePolicy sets the failure policy that an option stands for. Of several options the last one of a kind counts.
+func (c *config) setFailurePolicy(option string) {
+	refuseIf(c.failurePolicy != "" && c.failurePolicy != option,
+		"%s and %s exclude each other: an element fails once", c.failurePolicy, option)
+	c.failurePolicy = option
 }
 
 // WithClock sets the clock of every timer of the operator; the default is the real clock. It must not go back. A clock.Mock makes all times
@@ -166,18 +154,14 @@ func WithObserver(o observe.Observer) Option {
 //
 // A callback-style call ends with its attempt, a [Blocking] call when its function returns.
 func WithMaxConcurrentCalls(n int) Option {
-	if n < 1 {
-		panic(fmt.Sprintf("asyncop: WithMaxConcurrentCalls: must be at least 1, got %d", n))
-	}
+	refuseIf(n < 1, "WithMaxConcurrentCalls: must be at least 1, got %d", n)
 	return func(cfg *config) { cfg.maxCalls = n }
 }
 
 // WithAttemptTimeout bounds each single attempt; its outcome is then an [*AttemptTimeoutError]. By default only the
 // total timeout bounds it. It panics if d <= 0.
 func WithAttemptTimeout(d time.Duration) Option {
-	if d <= 0 {
-		panic(fmt.Sprintf("asyncop: WithAttemptTimeout: must be positive, got %v", d))
-	}
+	refuseIf(d <= 0, "WithAttemptTimeout: must be positive, got %v", d)
 	return func(cfg *config) { cfg.attemptTimeout = min(d, maxTimeout) }
 }
 
@@ -198,9 +182,7 @@ func WithTimeoutFor[IN any](timeout func(in IN) time.Duration) Option {
 // WithHandlerLimit bounds the time of the fallback of [HandleFailure], and of a [TimeoutHandler], for each element; the default is 10 s. It
 // panics if d <= 0.
 func WithHandlerLimit(d time.Duration) Option {
-	if d <= 0 {
-		panic(fmt.Sprintf("asyncop: WithHandlerLimit: must be positive, got %v", d))
-	}
+	refuseIf(d <= 0, "WithHandlerLimit: must be positive, got %v", d)
 	return func(cfg *config) { cfg.handlerLimit = min(d, maxTimeout) }
 }
 
@@ -213,7 +195,7 @@ func WithEarlyTimeout() Option {
 // WithDropOnFailure logs and counts elements that fail, and continues without them. By default the first failure fails the pipeline. It excludes
 // [WithFailureSink].
 func WithDropOnFailure() Option {
-	return func(cfg *config) { cfg.setPolicy(drops, "WithDropOnFailure") }
+	return func(cfg *config) { cfg.setFailurePolicy("WithDropOnFailure") }
 }
 
 // WithFailureSink makes the operator call take for each element that fails. take writes it to a table, a queue, or the dead letters of package
@@ -252,7 +234,7 @@ func WithDropOnFailure() Option {
 func WithFailureSink[IN any](take func(ctx context.Context, f Failure[IN]) error) Option {
 	guard.RefuseNil("asyncop: WithFailureSink", "function", take)
 	return func(cfg *config) {
-		cfg.setPolicy(handsOver, "WithFailureSink")
+		cfg.setFailurePolicy("WithFailureSink")
 		cfg.failureSink = take
 	}
 }
@@ -280,8 +262,6 @@ func WithDrainRetries() Option {
 // [AsyncWaitOperator.Results] take the results the size is the next power of two, and at least 1. Elements in In are not accepted yet: they do
 // not hold a slot, and are not in checkpoints. It panics if n < 0.
 func WithBuffer(n int) Option {
-	if n < 0 {
-		panic(fmt.Sprintf("asyncop: WithBuffer: negative size: %d", n))
-	}
+	refuseIf(n < 0, "WithBuffer: negative size: %d", n)
 	return func(cfg *config) { cfg.buffer = n }
 }

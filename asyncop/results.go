@@ -119,7 +119,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.driver.Backe
 // with that context, before it can be drained.
 func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 	switch done := op.driver.Context.Done(); {
-	case op.side.onFailure == failsRun:
+	case op.side.failurePolicy == "":
 		return errors.New("asyncop: the operator lacks a failure policy: the first message that cannot be processed would end the worker, be redelivered, " +
 			"and end the next worker. Give it WithFailureSink, with a ladder or a file of dead letters, or WithDropOnFailure")
 	case done != nil && done == ctx.Done():
@@ -174,9 +174,7 @@ func (op *AsyncWaitOperator[IN, OUT]) ResultsOf(next func() (v IN, ok bool)) ite
 
 // mustHaveNoCheckpoints panics for an operator with checkpoints, whose barriers come through In.
 func (op *AsyncWaitOperator[IN, OUT]) mustHaveNoCheckpoints(method string) {
-	if op.driver.Coordinator != nil {
-		panic("asyncop: " + method + ": an operator WithCheckpoints needs a source of barriers: use it as a flow")
-	}
+	refuseIf(op.driver.Coordinator != nil, "%s: an operator WithCheckpoints needs a source of barriers: use it as a flow", method)
 }
 
 // results drives the operator with what iterate puts, until that returns or put reports false.

@@ -2,6 +2,7 @@ package asyncop
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -98,14 +99,14 @@ func (s *userSide[IN, OUT]) coreConfig(timeout time.Duration, q queue.Queue[*cor
 		Limits: core.Limits{
 			Timeout: timeout, AttemptTimeout: s.attemptTimeout, EarlyTimeout: s.earlyTimeout, MaxCalls: s.maxCalls,
 		},
-		FailsRun: s.onFailure == failsRun, ExhaustedAsFailure: s.exhaustedAsFailure,
+		FailsRun: s.failurePolicy == "", ExhaustedAsFailure: s.exhaustedAsFailure,
 		Restored: core.Restored{Keep: core.Keep(s.retryState), LeastPart: 10},
 		Hooks:    s.coreHooks(),
 	}
 	if s.retryState == LatencyFirst && s.maxRetries != strategies.Unlimited {
 		c.Restored.LeastPart = min(c.Restored.LeastPart, s.maxRetries+1)
 	}
-	if canHoldControl[OUT]() {
+	if reflect.TypeFor[OUT]().Kind() == reflect.Interface || participant.IsControl(*new(OUT)) { // else no result is one
 		c.Check = func(results []OUT) error {
 			for _, v := range results {
 				if participant.IsControl(v) || isMessage(v) {
@@ -165,13 +166,13 @@ func (s *userSide[IN, OUT]) coreHooks() core.Hooks[IN] {
 			if d.Verdict == decision.Failed {
 				return d.Err
 			}
-			return exhausted(d)
+			return fmt.Errorf("%w (%v: %v)", ErrRetriesExhausted, d.Verdict, d.Reason)
 		},
 		RunFailed: func(r core.Report[IN]) error {
 			return &ElementError{
 				Element: r.Element, Attempts: r.Attempts, Elapsed: r.Elapsed, Err: r.Err, label: s.labelOf(r.Element, true),
 				Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy,
-				Operator: s.name, retries: s.allowed,
+				Operator: s.name, retries: s.maxRetries,
 			}
 		},
 		GivenUp: s.logGivenUp,
@@ -185,10 +186,4 @@ func (s *userSide[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
 		Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, Tracked: r.Tracked, policy: s.policy, Abandoned: !r.Failed,
 		FirstAttempt: r.First, LastAttempt: r.Last,
 	}
-}
-
-// canHoldControl reports whether a value of type OUT can be a control element.
-func canHoldControl[OUT any]() bool {
-	t := reflect.TypeFor[OUT]()
-	return t.Kind() == reflect.Interface || participant.IsControl(reflect.Zero(t).Interface())
 }

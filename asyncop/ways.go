@@ -19,15 +19,6 @@ type keptWays struct {
 	ways []observe.Way // the oldest first
 }
 
-func (k *keptWays) add(w observe.Way) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if len(k.ways) == mostWays {
-		k.ways = slices.Delete(k.ways, 0, 1) // few come in a second
-	}
-	k.ways = append(k.ways, w)
-}
-
 // Ways returns the histories of elements that failed, were slow (more than half of their timeout) or ask for it by a method KeepsWay() bool,
 // which is called while the operator waits and must not block. It has the last 256 that have ended, at most 10 of each second, the oldest first.
 // Steps are noted for up to 512 elements in flight at a time. An element that AsyncInvoke itself completes may not count as slow, however long that
@@ -56,13 +47,19 @@ func (s *userSide[IN, OUT]) wayKeeper() core.WayKeeper[IN] {
 
 // keepWay keeps the way of an element that has ended.
 func (s *userSide[IN, OUT]) keepWay(r core.Report[IN], how observe.EndKind, steps []observe.Step) {
+	meta := s.metaOf(r.Context)
 	w := observe.Way{
-		Element: s.labelOf(r.Element, false), Accepted: s.clock.Now().Add(-r.Elapsed), Total: r.Elapsed, Attempts: r.Attempts, Steps: steps, How: how,
+		Element: s.labelOf(r.Element, false), ID: meta.ID, Visit: meta.Visit,
+		Accepted: s.clock.Now().Add(-r.Elapsed), Total: r.Elapsed, Attempts: r.Attempts, Steps: steps, How: how,
 	}
 	if how != observe.Emitted && how != observe.Empty {
 		w.Err = r.Err
 	}
-	meta := s.metaOf(r.Context)
-	w.ID, w.Visit = meta.ID, meta.Visit
-	s.ways.add(w)
+	k := &s.ways
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.ways) == mostWays {
+		k.ways = slices.Delete(k.ways, 0, 1) // few come in a second
+	}
+	k.ways = append(k.ways, w)
 }
