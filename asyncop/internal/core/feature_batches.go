@@ -33,18 +33,8 @@ func AddBatches[IN, OUT any](g *Machine[IN, OUT], batching Batching[IN, OUT]) *B
 	g.start = func(newest *Slot[IN, OUT]) { b.startSome(newest == nil) }
 	g.startsAt = b.startsAt
 	g.callsOf = func(elements int) int { return 1 + (elements-1)/b.MaxSize }
-	g.newAttempt = func(*Slot[IN, OUT]) *call.Attempt[OUT] {
-		if b.forming == nil {
-			return nil
-		}
-		return b.forming.Add()
-	}
-	g.own = func(a *call.Attempt[OUT]) call.Cancellable {
-		if b.forming == nil {
-			return a
-		}
-		return b.forming.Context()
-	}
+	g.newAttempt = func(*Slot[IN, OUT]) *call.Attempt[OUT] { return b.forming.Add() }
+	g.own = func(*call.Attempt[OUT]) call.Cancellable { return b.forming.Context() }
 	g.turnBegins = append(g.turnBegins, b.startFull)
 	g.brokenOff = append(g.brokenOff, b.send)
 	g.cut = append(g.cut, b.send) // one that user code has broken off gives its permits back
