@@ -12,9 +12,7 @@ func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
 		g.fails(s, err, false)
 		return
 	}
-	for _, f := range g.over {
-		f(s, false, 0)
-	}
+	g.nothingFollows(s)
 	g.enter(s, done)
 	if g.inTurn == nil || g.inTurn(s) { // else when it is
 		g.complete(s)
@@ -134,10 +132,9 @@ func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 			if results, _ = s.attempt.Outcome(); len(results) > 0 {
 				return results, nil
 			}
-			g.Left(observe.Empty)
-		default:
-			g.Left(observe.Empty)
+		default: // it has failed
 		}
+		g.Left(observe.Empty)
 	}
 }
 
