@@ -51,9 +51,9 @@ func (b *Batches[IN, OUT]) isEnough() bool {
 	return b.core.startable() >= b.MaxSize || b.last || b.core.State().Room == 0 && b.core.Queue.Head() == nil
 }
 
-// due returns when the first of those that may start has waited for MaxWait. Retries count as one group from the first on,
-// and so do first attempts in key order.
-func (b *Batches[IN, OUT]) due() time.Duration {
+// startsAt returns when the next batch starts, if there is a permit: Now if it is enough, or has waited, else when the first of those that
+// may start has waited for MaxWait. Retries count as one group from the first on, and so do first attempts in key order.
+func (b *Batches[IN, OUT]) startsAt() time.Duration {
 	g, since := b.core, Never
 	if g.freshSince != nil {
 		since = g.freshSince()
@@ -63,12 +63,7 @@ func (b *Batches[IN, OUT]) due() time.Duration {
 	if g.ready.Len() > 0 {
 		since = min(since, g.readied)
 	}
-	return later(since, b.MaxWait)
-}
-
-// startsAt returns when the next batch starts, if there is a permit.
-func (b *Batches[IN, OUT]) startsAt() time.Duration {
-	if due := b.due(); !b.isEnough() && b.core.now < due {
+	if due := later(since, b.MaxWait); g.now < due && !b.isEnough() {
 		return due
 	}
 	return Now
@@ -77,7 +72,7 @@ func (b *Batches[IN, OUT]) startsAt() time.Duration {
 // startSome starts batches that may start, with waits or without.
 func (b *Batches[IN, OUT]) startSome(withWaits bool) {
 	g := b.core
-	for n := 0; n < turnLimit && g.wantsStart() && (b.isEnough() || withWaits && g.now >= b.due()); n++ {
+	for n := 0; n < turnLimit && g.wantsStart() && (b.isEnough() || withWaits && b.startsAt() == Now); n++ {
 		if s := g.nextStart(); !b.startOne(s) && g.nextStart() == s {
 			return
 		}
