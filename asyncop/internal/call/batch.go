@@ -29,9 +29,10 @@ type Batch[IN, OUT any] struct {
 	outs []Future[OUT]
 	ctxs []context.Context // of the calls of the function
 
-	ended  atomic.Bool            // the call has returned, or there is none
-	over   atomic.Int64           // so many of ctxs have ended, from the first one on; it may be more
-	signal atomic.Pointer[signal] // made when the end of the call's context is asked for
+	ended   atomic.Bool  // the call has returned, or there is none
+	over    atomic.Int64 // so many of ctxs have ended, from the first one on; it may be more
+	signal  signal       // the end of the call's context
+	watched sync.Once    // that is asked for
 }
 
 // Future is asyncop.ResultFuture.
@@ -124,11 +125,8 @@ func (b *Batch[IN, OUT]) Close() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	if len(b.ins) == 0 {
-		b.ended.Store(true)
-		return false
-	}
-	return true
+	b.ended.Store(len(b.ins) == 0)
+	return len(b.ins) > 0
 }
 
 // Run makes the call, on a worker, for the elements that are not late (law A5). outcome completes the element at i. A panic of
@@ -243,10 +241,8 @@ func (l *letters[OUT]) Complete(results ...OUT) {
 
 // CompleteExceptionally implements Future; err is not nil.
 func (l *letters[OUT]) CompleteExceptionally(err error) {
-	if l.of.claim() {
-		l.of.results, l.of.err = nil, err
-		l.add()
-	}
+	var none OUT
+	l.Return(none, err)
 }
 
 // Return is Complete with one result or, if err is not nil, CompleteExceptionally, without an allocation.

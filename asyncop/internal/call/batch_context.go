@@ -38,11 +38,11 @@ func (b *Batch[IN, OUT]) Deadline() (latest time.Time, ok bool) {
 }
 
 // Done returns a channel that is closed when all members have ended.
-func (b *Batch[IN, OUT]) Done() <-chan struct{} { return b.endSignal().context().Done() }
+func (b *Batch[IN, OUT]) Done() <-chan struct{} { return b.end().Done() }
 
 // AfterFunc is [Token.AfterFunc].
 func (b *Batch[IN, OUT]) AfterFunc(f func()) (stop func() bool) {
-	return context.AfterFunc(b.endSignal().context(), f)
+	return context.AfterFunc(b.end(), f)
 }
 
 // Err returns nil as long as a member goes on, then context.DeadlineExceeded if the time of all has run out, and
@@ -51,9 +51,7 @@ func (b *Batch[IN, OUT]) Err() error {
 	if b.ongoing() != nil {
 		return nil
 	}
-	if s := b.signal.Load(); s != nil {
-		s.fire() // Done is closed when Err says so, not a moment later
-	}
+	b.signal.fire() // Done is closed when Err says so, not a moment later
 	for _, m := range b.ctxs {
 		if err := m.Err(); err != context.DeadlineExceeded {
 			return context.Canceled
@@ -73,25 +71,18 @@ func (b *Batch[IN, OUT]) ongoing() context.Context {
 	return nil
 }
 
-// endSignal returns the signal, which exists from the first call on.
-func (b *Batch[IN, OUT]) endSignal() *signal {
-	s := b.signal.Load()
-	if s == nil {
-		s = new(signal)
-		if !b.signal.CompareAndSwap(nil, s) {
-			return b.signal.Load()
-		}
-		b.watch(s)
-	}
-	return s
+// end returns a context that ends with all members, which are watched from the first call on.
+func (b *Batch[IN, OUT]) end() context.Context {
+	b.watched.Do(b.watch)
+	return b.signal.context()
 }
 
-// watch has s fire when all members have ended. It watches one of them at a time.
-func (b *Batch[IN, OUT]) watch(s *signal) {
+// watch has the signal fire when all members have ended. It watches one of them at a time.
+func (b *Batch[IN, OUT]) watch() {
 	if m := b.ongoing(); m != nil {
-		context.AfterFunc(m, func() { b.watch(s) })
+		context.AfterFunc(m, b.watch)
 	} else {
-		s.fire()
+		b.signal.fire()
 	}
 }
 
@@ -137,24 +128,19 @@ func (b *batchStages[IN, OUT]) ReportStage(stage predicates.Stage) {
 // ReportSent counts a request for each member. A tracked one counts as any other: its identity is not that of a member, so its
 // server does not recognise the member when that comes again in another batch.
 func (b *batchStages[IN, OUT]) ReportSent(bool) (counted bool) {
-	for _, r := range b.reporters() {
-		counted = r.ReportSent(false) || counted
+	for _, m := range b.ctxs {
+		if r := ReporterIn(m); r != nil && r.ReportSent(false) {
+			counted = true
+		}
 	}
 	return counted
 }
 
 // ReportRefused takes a request back.
 func (b *batchStages[IN, OUT]) ReportRefused(bool) {
-	for _, r := range b.reporters() {
-		r.ReportRefused(false)
-	}
-}
-
-func (b *batchStages[IN, OUT]) reporters() (all []Reporter) {
 	for _, m := range b.ctxs {
 		if r := ReporterIn(m); r != nil {
-			all = append(all, r)
+			r.ReportRefused(false)
 		}
 	}
-	return all
 }

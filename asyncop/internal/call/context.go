@@ -39,13 +39,10 @@ func (t *Token) Deadline() (time.Time, bool) {
 		return time.Time{}, false
 	}
 	parent, ok := t.host.User.Deadline()
-	if t.deadline == NoDeadline {
-		return parent, ok
-	}
-	if own := t.host.Clock.Time(t.deadline); !ok || own.Before(parent) {
+	if own := t.host.Clock.Time(t.deadline); t.deadline != NoDeadline && (!ok || own.Before(parent)) {
 		return own, true
 	}
-	return parent, true
+	return parent, ok
 }
 
 // Done returns a channel that is closed when the token is over.
@@ -96,13 +93,10 @@ func (t *Token) parent() context.Context {
 
 // endSignal returns the signal, which exists from the first call on.
 func (t *Token) endSignal() *signal {
-	s := t.signal.Load()
-	if s == nil {
-		s = new(signal)
-		if !t.signal.CompareAndSwap(nil, s) {
-			s = t.signal.Load()
-		}
+	if t.signal.Load() == nil {
+		t.signal.CompareAndSwap(nil, new(signal)) // unless another goroutine has made one
 	}
+	s := t.signal.Load()
 	if t.state.Load()&over != 0 {
 		s.fire() // the token ended before the signal existed
 	}

@@ -36,7 +36,7 @@ type Stages Token
 // ReportStage sets the bit of stage. Those of the earlier stages may be missing; the latest one counts. For the call around the
 // operator that is one request of several.
 func (t *Stages) ReportStage(stage predicates.Stage) {
-	bit := stageBit(stage)
+	bit := [...]uint32{predicates.ClientDispatch: dispatching, predicates.NetworkTime: sent, predicates.ResponseReceived: answered}[stage]
 	before, _ := t.update(func(s uint32) (uint32, bool) { return s | bit, s&bit != bit })
 	if before&bit != bit && bit&(sent|answered) != 0 && t.host.Around != nil {
 		t.host.Around.ReportSent(false)
@@ -93,20 +93,6 @@ func counter(tracked bool) (one, all uint32) {
 		return trackedRequest, trackedRequests
 	}
 	return request, requests
-}
-
-// stageBit returns the bit of the state that stands for stage; none for Unreported.
-func stageBit(stage predicates.Stage) uint32 {
-	switch stage {
-	case predicates.ClientDispatch:
-		return dispatching
-	case predicates.NetworkTime:
-		return sent
-	case predicates.ResponseReceived:
-		return answered
-	default:
-		return 0
-	}
 }
 
 // reported returns the latest stage in a state, whether a client has reported a request that it has not taken back, and whether the

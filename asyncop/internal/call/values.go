@@ -29,23 +29,20 @@ func WithoutMessage(c context.Context) context.Context {
 	if c.Value(ctxkey.Message{}) == nil {
 		return c
 	}
-	return &withMessage{c, Message{}}
+	return context.WithValue(c, ctxkey.Message{}, nil)
 }
 
-// withMessage is a context that knows a message, or none whatever the contexts around it do.
+// withMessage is a context that knows a message. It makes the history when that is asked for.
 type withMessage struct {
 	context.Context
 	message Message
 }
 
 func (c *withMessage) Value(key any) any {
-	if _, ok := key.(ctxkey.Message); !ok {
-		return c.Context.Value(key)
+	if _, ok := key.(ctxkey.Message); ok {
+		return c.message.Meta()
 	}
-	if c.message == (Message{}) {
-		return nil
-	}
-	return c.message.Meta()
+	return c.Context.Value(key)
 }
 
 // WithValues returns c with the values of another context before its own. What an attempt itself answers for stays

@@ -136,10 +136,9 @@ func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 			if results, _ = s.attempt.Outcome(); len(results) > 0 {
 				return results, nil
 			}
-			g.Left(observe.Empty)
-		default:
-			g.Left(observe.Empty)
+		default: // it has failed
 		}
+		g.Left(observe.Empty)
 	}
 }
 

@@ -32,7 +32,11 @@ func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenan
 	g.turnBegins = append(g.turnBegins, func() (ends bool) { b.short = false; return false })
 	g.turnEnds = append(g.turnEnds, func() { b.place.Settle(g.Timers.Time(g.now), b.short) })
 	g.cut = append(g.cut, b.place.Leave)
-	g.released = append(g.released, b.released)
+	g.released = append(g.released, func(_ *Slot[IN, OUT], a *call.Attempt[OUT], how call.Released) {
+		if how.Over { // else a function of it still runs, and gives the permit back
+			b.place.Release(a.Ref.Stamp)
+		}
+	})
 }
 
 // mostForgiven is how many attempts of an element do not count since they met an outage.
@@ -146,20 +150,17 @@ func (b *atBackend[IN, OUT]) opensAt() time.Duration {
 		return Now
 	}
 	g := b.core
-	switch wait := b.place.Wait(g.Timers.Time(g.now), min(g.waitingCalls(), g.permits)); wait {
+	calls := g.startable()
+	if g.callsOf != nil {
+		calls = g.callsOf(calls)
+	}
+	switch wait := b.place.Wait(g.Timers.Time(g.now), min(calls, g.permits)); wait {
 	case 0:
 		return Now
 	case gate.Never:
 		return Never
 	default:
 		return later(g.now, wait)
-	}
-}
-
-// released gives the permit of an attempt back that has ended, unless a function of it still runs.
-func (b *atBackend[IN, OUT]) released(_ *Slot[IN, OUT], a *call.Attempt[OUT], how call.Released) {
-	if how.Over {
-		b.place.Release(a.Ref.Stamp)
 	}
 }
 
@@ -195,13 +196,4 @@ func (b *atBackend[IN, OUT]) closed(s *Slot[IN, OUT]) (why error, wait time.Dura
 		}
 	}
 	return b.place.Closed(g.Timers.Time(g.now), &late)
-}
-
-// waitingCalls returns how many calls could start but for a feature.
-func (g *Machine[IN, OUT]) waitingCalls() int {
-	n := g.startable()
-	if g.callsOf != nil {
-		return g.callsOf(n)
-	}
-	return n
 }

@@ -33,18 +33,8 @@ func AddBatches[IN, OUT any](g *Machine[IN, OUT], batching Batching[IN, OUT]) *B
 	g.start = func(newest *Slot[IN, OUT]) { b.startSome(newest == nil) }
 	g.startsAt = b.startsAt
 	g.callsOf = func(elements int) int { return 1 + (elements-1)/b.MaxSize }
-	g.newAttempt = func(*Slot[IN, OUT]) *call.Attempt[OUT] {
-		if b.forming == nil {
-			return nil
-		}
-		return b.forming.Add()
-	}
-	g.own = func(a *call.Attempt[OUT]) call.Cancellable {
-		if b.forming == nil {
-			return a
-		}
-		return b.forming.Context()
-	}
+	g.newAttempt = func(*Slot[IN, OUT]) *call.Attempt[OUT] { return b.forming.Add() }
+	g.own = func(*call.Attempt[OUT]) call.Cancellable { return b.forming.Context() }
 	g.turnBegins = append(g.turnBegins, b.startFull)
 	g.brokenOff = append(g.brokenOff, b.send)
 	g.cut = append(g.cut, b.send) // one that user code has broken off gives its permits back
@@ -61,9 +51,9 @@ func (b *Batches[IN, OUT]) isEnough() bool {
 	return b.core.startable() >= b.MaxSize || b.last || b.core.State().Room == 0 && b.core.Queue.Head() == nil
 }
 
-// due returns when the first of those that may start has waited for MaxWait. Retries count as one group from the first on,
-// and so do first attempts in key order.
-func (b *Batches[IN, OUT]) due() time.Duration {
+// startsAt returns when the next batch starts, if there is a permit: Now if it is enough, or has waited, else when the first of those that
+// may start has waited for MaxWait. Retries count as one group from the first on, and so do first attempts in key order.
+func (b *Batches[IN, OUT]) startsAt() time.Duration {
 	g, since := b.core, Never
 	if g.freshSince != nil {
 		since = g.freshSince()
@@ -73,12 +63,7 @@ func (b *Batches[IN, OUT]) due() time.Duration {
 	if g.ready.Len() > 0 {
 		since = min(since, g.readied)
 	}
-	return later(since, b.MaxWait)
-}
-
-// startsAt returns when the next batch starts, if there is a permit.
-func (b *Batches[IN, OUT]) startsAt() time.Duration {
-	if due := b.due(); !b.isEnough() && b.core.now < due {
+	if due := later(since, b.MaxWait); g.now < due && !b.isEnough() {
 		return due
 	}
 	return Now
@@ -87,7 +72,7 @@ func (b *Batches[IN, OUT]) startsAt() time.Duration {
 // startSome starts batches that may start, with waits or without.
 func (b *Batches[IN, OUT]) startSome(withWaits bool) {
 	g := b.core
-	for n := 0; n < turnLimit && g.wantsStart() && (b.isEnough() || withWaits && g.now >= b.due()); n++ {
+	for n := 0; n < turnLimit && g.wantsStart() && (b.isEnough() || withWaits && b.startsAt() == Now); n++ {
 		if s := g.nextStart(); !b.startOne(s) && g.nextStart() == s {
 			return
 		}

@@ -15,8 +15,9 @@ import (
 var errTooMany = errors.New("asyncop: twice as many strategies, steps before a retry and handlers of failures are running as there are slots: " +
 	"they ignore the ends of their contexts")
 
-// beside has do run on a worker, with ctx, for what waits for t, unless that is late by then; then gets how it has ended. Its element may leave do behind
-// there. What ignores the end of its context counts until it returns: if twice as many as there are slots run, beside returns false.
+// beside has do run on a worker, with ctx, for what waits for t, unless that is late by then; then gets how it has ended. Its element may
+// leave do behind there. What ignores the end of its context counts until it returns: if twice as many as there are slots run, beside
+// returns false.
 func (g *Machine[IN, OUT]) beside(
 	ctx context.Context, t *call.Token, do func(ctx context.Context) error, then func(err error),
 ) bool {

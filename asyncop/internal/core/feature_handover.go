@@ -43,8 +43,8 @@ type offer struct {
 	done    chan struct{} // closed when the call has returned
 }
 
-// run calls the sink, on a worker, unless it is late. unknown, which asks user code, is called if the sink refuses the element.
-func (o *offer) run(sink func() error, unknown func() bool) {
+// callSink calls the sink, on a worker, unless the offer is late.
+func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]) {
 	defer o.Finish(false)
 	defer close(o.done)
 	if o.err = o.Late(); o.err != nil {
@@ -52,12 +52,12 @@ func (o *offer) run(sink func() error, unknown func() bool) {
 	}
 	var g guard.Guard
 	defer g.Close(func(recovered any) { o.err = call.Panicked(recovered) }) // law A6: it was not taken
-	o.err = sink()
+	o.err = h.sink(ctx, r)
 	o.refused = errors.Is(o.err, message.ErrRefused)
 	g.Returned()
-	if o.refused {
-		o.unknown = true // if unknown breaks: the safe side
-		_ = call.OffLoop(func() error { o.unknown = unknown(); return nil })
+	if o.refused && r.InDoubt && !decision.WantedRepeat(r.Verdict, r.Reason) {
+		o.unknown = true // also if what is asked breaks: the safe side
+		_ = call.OffLoop(func() error { o.unknown = !h.core.Policy.IsIdempotent(r.Element); return nil })
 	}
 }
 
@@ -89,71 +89,59 @@ func (h *HandOver[IN, OUT]) offerNext() {
 		return
 	}
 	g, s := h.core, h.failing.Pop()
-	o := &offer{wait: firstOffer, name: new(ctxkey.Offer), done: make(chan struct{})}
+	o, ctx := h.newOffer(s)
+	*g.held.ref(s.place) = o
+	h.running = o
+	g.refresh()
+	r := g.report(s)
+	g.Host.Run(func() { h.callSink(ctx, o, r) })
+}
+
+// newOffer returns the next offer of s, and the context of its call.
+func (h *HandOver[IN, OUT]) newOffer(s *Slot[IN, OUT]) (*offer, context.Context) {
+	g, o := h.core, &offer{wait: firstOffer, name: new(ctxkey.Offer), done: make(chan struct{})}
 	if before, ok := g.held.get(s.place).(*offer); ok {
 		o.wait, o.name = min(2*before.wait, lastOffer), before.name
 	}
-	*g.held.ref(s.place) = o
 	g.bind(s, &o.Token, 0, call.NoDeadline)
-	h.running = o
-	g.refresh()
-	sink, policy, ctx, r := h.sink, g.Policy, h.context(s, o), g.report(s)
-	g.Host.Run(func() {
-		o.run(func() error { return sink(ctx, r) }, func() bool {
-			return r.InDoubt && !decision.WantedRepeat(r.Verdict, r.Reason) && !policy.IsIdempotent(r.Element)
-		})
-	})
-}
-
-// context returns that of a call of the sink for s.
-func (h *HandOver[IN, OUT]) context(s *Slot[IN, OUT], o *offer) context.Context {
-	ctx := o.name.With(h.core.context(s, &o.Token))
-	if of := h.core.wayOf; of != nil && of(s) != nil {
+	ctx := o.name.With(g.context(s, &o.Token))
+	if of := g.wayOf; of != nil && of(s) != nil {
 		ctx = context.WithValue(ctx, ctxkey.Way{}, of(s))
 	}
-	return ctx
+	return o, ctx
 }
 
-// answered goes on after the sink has answered: s is taken, can never be, or will be offered again.
+// answered goes on after the sink has answered: s is taken, or will be offered again. If the sink can never take it, a message goes to
+// the dead letters of its source. An element that is not a message has nobody to go to, so it fails the run: another offer would hold
+// its slot for ever (law D4).
 func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	g := h.core
 	o := g.held.get(s.place).(*offer)
 	h.running = nil
 	switch {
-	case o.err == nil:
-		r := g.report(s) // while its observers know of it
-		h.taken(s)
-		g.Hooks.GivenUp(r, observe.HandedOver)
-	case o.refused:
-		h.refused(s, o)
-	default:
+	case o.err != nil && !o.refused:
 		g.tick()
 		g.Timers.Arm(&s.timer, later(g.now, o.wait))
 		h.notTaken(g.report(s), o.err, o.wait)
-	}
-}
-
-// taken ends s: it was handed over.
-func (h *HandOver[IN, OUT]) taken(s *Slot[IN, OUT]) {
-	h.core.Ended(s, observe.HandedOver)
-	h.core.enter(s, ended)
-	h.core.complete(s)
-}
-
-// refused ends s, which the sink can never take. A message goes to the dead letters of its source. An element that is not a message has
-// nobody to go to, so it fails the run: another offer would hold its slot for ever (law D4).
-func (h *HandOver[IN, OUT]) refused(s *Slot[IN, OUT], o *offer) {
-	g := h.core
-	s.err = errors.Join(s.err, o.err)
-	if h.messages.Reject(s, o.unknown) { // before the end acknowledges it
-		r := g.report(s)
-		h.taken(s)
-		h.notTaken(r, o.err, 0)
 		return
+	case o.refused:
+		s.err = errors.Join(s.err, o.err)
+		if !h.messages.Reject(s, o.unknown) { // before the end acknowledges it
+			g.enter(s, ended)
+			g.complete(s)
+			g.failRun(s)
+			return
+		}
 	}
+	r := g.report(s) // while its observers know of it
+	g.Ended(s, observe.HandedOver)
 	g.enter(s, ended)
 	g.complete(s)
-	g.failRun(s)
+	if o.refused {
+		h.notTaken(r, o.err, 0)
+	} else {
+		g.Hooks.GivenUp(r, observe.HandedOver)
+	}
 }
 
 // Cut ends the context of the call of the sink that runs, if one does: its element is not ended any more.
@@ -179,16 +167,9 @@ func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
 // context has the values that it would have had before the end, and ends by cut: then there is no call. Last returns what the sink got,
 // or would have got.
 func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err error) (r Report[IN], declined error) {
-	g, o := h.core, &offer{name: new(ctxkey.Offer)}
-	if before, ok := g.held.get(s.place).(*offer); ok {
-		o.name = before.name
-	}
-	o.Start(g.Host, call.Ref{}, 0, call.NoDeadline)
-	for _, f := range g.bound {
-		f(s, &o.Token)
-	}
-	ctx := call.WithEnd(h.context(s, o), cut)
-	r = g.report(s)
+	_, values := h.newOffer(s)
+	ctx := call.WithEnd(values, cut)
+	r = h.core.report(s)
 	if over := context.Cause(cut); over != nil {
 		return r, over
 	}

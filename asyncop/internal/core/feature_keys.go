@@ -87,7 +87,7 @@ func OrderKeys[IN, OUT any](g *Machine[IN, OUT], keys Keys[IN, OUT], maxWaiting 
 	})
 	g.isCrowded = func() bool { return o.crowded > 0 }
 	g.mayCall = o.mayCall
-	g.inTurn = o.inTurn
+	g.inTurn = func(s *Slot[IN, OUT]) bool { return o.of.get(s.place).prev == nil } // no element of its key is before it
 	g.nextFresh = o.head
 	g.freshSince = func() time.Duration {
 		if o.heads.Len() > 0 {
@@ -164,11 +164,6 @@ func (o *keyOrder[IN, OUT]) mayCall(s *Slot[IN, OUT]) bool {
 	return p.lane == nil || p.prev == nil && p.lane.calls == 0
 }
 
-// inTurn reports whether no element of its key is before s: then its outcome takes effect.
-func (o *keyOrder[IN, OUT]) inTurn(s *Slot[IN, OUT]) bool {
-	return o.of.get(s.place).prev == nil
-}
-
 // leaveLane takes s, which has ended, out of its lane. The next one is the first then.
 func (o *keyOrder[IN, OUT]) leaveLane(s *Slot[IN, OUT]) {
 	g, p := o.core, o.of.get(s.place)
@@ -240,17 +235,14 @@ func (o *keyOrder[IN, OUT]) outlives(s *Slot[IN, OUT], _ *call.Attempt[OUT], how
 
 // callsReturned looks which of these calls have returned.
 func (o *keyOrder[IN, OUT]) callsReturned() {
-	left := o.outliving[:0]
-	for _, c := range o.outliving {
-		if !c.call.HasReturned() {
-			left = append(left, c)
-			continue
+	o.outliving = slices.DeleteFunc(o.outliving, func(c outlived[IN, OUT]) bool {
+		returned := c.call.HasReturned()
+		if returned {
+			c.lane.calls--
+			o.release(c.lane)
 		}
-		c.lane.calls--
-		o.release(c.lane)
-	}
-	clear(o.outliving[len(left):])
-	o.outliving = left
+		return returned
+	})
 }
 
 // ---- Lanes by key

@@ -71,12 +71,11 @@ func (m *Messages[IN, OUT]) Next(msg call.Message) {
 		g.describe = m.Context
 	}
 	g.ended = append(g.ended, m.ended)
-	g.giveBack = m.giveBackLater
+	g.giveBack = func(s *Slot[IN, OUT], why error, wait time.Duration) (taken bool) {
+		return m.verdict(m.of.get(s.place), message.Verdict{Kind: message.Nacked, Delay: wait, Err: why})
+	}
 	g.left = append(g.left, func() { m.carried = false })
 }
-
-// Of returns the message that an element is, without its value; zero if it is none.
-func (m *Messages[IN, OUT]) Of(s *Slot[IN, OUT]) call.Message { return m.of.get(s.place) }
 
 // Head returns the message that the head of the queue is; zero if it is none. There must be a head.
 func (m *Messages[IN, OUT]) Head() call.Message { return m.of.get(m.core.Queue.Head().Value.place) }
@@ -111,13 +110,13 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	switch how {
 	case observe.Emitted:
 	case observe.Empty:
-		m.settlements.Push(settlement{msg, message.Verdict{Kind: message.Acked}})
+		m.verdict(msg, message.Verdict{Kind: message.Acked})
 	case observe.HandedOver, observe.Dropped:
 		v := message.Verdict{Kind: message.Acked, Err: s.err}
 		if r := m.core.reasons.get(s.place).last; r.IsRejection() { // a worker learns that the service has answered
 			v.Err = predicates.WithReason(s.err, r)
 		}
-		m.settlements.Push(settlement{msg, v})
+		m.verdict(msg, v)
 	default:
 		m.GiveBack(msg)
 	}
@@ -126,29 +125,20 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 // Reject has the message that an element is settled for good: its sink can never take it. It reports whether it is one that
 // waits for that. The first verdict counts (law D2).
 func (m *Messages[IN, OUT]) Reject(s *Slot[IN, OUT], unknown bool) bool {
-	msg := m.of.get(s.place)
-	if !msg.Pending() {
-		return false
-	}
-	m.settlements.Push(settlement{msg, message.Verdict{Kind: message.Rejected, Err: s.err, OutcomeUnknown: unknown}})
-	return true
+	return m.verdict(m.of.get(s.place), message.Verdict{Kind: message.Rejected, Err: s.err, OutcomeUnknown: unknown})
 }
 
 // GiveBack has Settle nack a message, unless it is settled.
 func (m *Messages[IN, OUT]) GiveBack(msg call.Message) {
-	if msg.Pending() {
-		m.settlements.Push(settlement{msg, message.Verdict{Kind: message.Nacked}})
-	}
+	m.verdict(msg, message.Verdict{Kind: message.Nacked})
 }
 
-// giveBackLater has Settle give the message back that an element is, to be delivered again after a wait, and reports whether it is one.
-func (m *Messages[IN, OUT]) giveBackLater(s *Slot[IN, OUT], why error, wait time.Duration) bool {
-	msg := m.of.get(s.place)
-	if !msg.Pending() {
-		return false
+// verdict has Settle settle a message with v, and reports whether it is one that waits for that.
+func (m *Messages[IN, OUT]) verdict(msg call.Message, v message.Verdict) (waited bool) {
+	if waited = msg.Pending(); waited {
+		m.settlements.Push(settlement{msg, v})
 	}
-	m.settlements.Push(settlement{msg, message.Verdict{Kind: message.Nacked, Delay: wait, Err: why}})
-	return true
+	return waited
 }
 
 // MaySettle reports whether Settle has something to do.

@@ -177,10 +177,7 @@ func (o *Observing[IN, OUT]) contextOf(s *Slot[IN, OUT], own call.Cancellable) c
 	if r == nil {
 		return own
 	}
-	values := r.ctx
-	if r.attempt != nil {
-		values = r.attempt
-	}
+	values := cmp.Or(r.attempt, r.ctx)
 	switch _, isBeside := own.(*call.Token); {
 	case values == r.base: // they have given none
 		return own
@@ -260,10 +257,8 @@ func (o *Observing[IN, OUT]) Leaving() (r *Track) {
 func (o *Observing[IN, OUT]) Gone(r *Track, how observe.EndKind) {
 	o.core.refresh()
 	e := &r.ending
-	e.How, e.Queued, e.Total = how, r.started, o.core.now-r.accepted
-	if r.started == 0 {
-		e.Queued = e.Total
-	}
+	e.How, e.Total = how, o.core.now-r.accepted
+	e.Queued = cmp.Or(r.started, e.Total)
 	if how == observe.Discarded { // nothing else knows that it has taken effect
 		e.InDoubt = e.Attempts > 0
 	}
@@ -297,17 +292,13 @@ func (o *Observing[IN, OUT]) MayReport() bool {
 	return o.notes.Len() > 0 || len(o.attempts) > 0 || len(o.elements) > 0
 }
 
-// Report calls the observers with what has happened, in order. The driver calls it once a turn, and after the end.
+// Report calls the observers with what has happened, in order. The driver calls it once a turn, and after the end. If one breaks, the next
+// Report calls the others.
 func (o *Observing[IN, OUT]) Report() {
-	for o.MayReport() {
-		o.core.calling(nil, o.reportBroke)
-		o.notify()
-		o.core.user.after = nil
+	if !o.MayReport() {
+		return
 	}
-}
-
-// notify calls the observers as long as there are notes. If one breaks, the next Report calls the others.
-func (o *Observing[IN, OUT]) notify() {
+	o.core.calling(nil, o.reportBroke)
 	for (len(o.attempts) > 0 || len(o.elements) > 0) && o.counted < len(o.counters) {
 		o.counted++
 		o.counters[o.counted-1].Count(o.attempts, o.elements)
@@ -325,6 +316,7 @@ func (o *Observing[IN, OUT]) notify() {
 		}
 		o.informed = 0
 	}
+	o.core.user.after = nil
 }
 
 // keepEvents is how many events of one turn are kept room for.

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -97,10 +98,7 @@ func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64
 
 // sinceEpoch returns an instant as an item has it, where 0 means never.
 func sinceEpoch(start int64, at time.Duration) int64 {
-	if ns := start + int64(at); ns != 0 {
-		return ns
-	}
-	return 1
+	return cmp.Or(start+int64(at), 1)
 }
 
 // holds reports whether a checkpoint holds an element of the queue: not if it has nothing more to emit.
@@ -138,7 +136,8 @@ func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	}
 }
 
-// restored goes on with the newest element, which was an item.
+// restored goes on with the newest element, which was an item: its results wait for their turn, or it gets what it has left of its time,
+// and starts.
 func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT]) {
 	it := g.restoring
 	g.restoring = Item[IN, OUT]{}
@@ -146,11 +145,6 @@ func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT]) {
 		g.settle(s, nil)
 		return
 	}
-	g.restoreRecord(s, it)
-}
-
-// restoreRecord gives a record that is to be called what it has left of its time, and starts it.
-func (g *Machine[IN, OUT]) restoreRecord(s *Slot[IN, OUT], it Item[IN, OUT]) {
 	own := g.Timeout
 	if g.timeoutOf != nil {
 		own = g.timeoutOf(s)

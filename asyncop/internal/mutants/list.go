@@ -346,11 +346,11 @@ var mutants = []mutant{
 	},
 	{
 		"an element without results is not reported", "O1", "core/ending.go",
-		`			g.Left(observe.Empty)
-		default:`,
-		`			s.phase = ended
-			g.Left(observe.Empty)
-		default:`,
+		`		g.Left(observe.Empty)
+`,
+		`		e.Value.phase = ended
+		g.Left(observe.Empty)
+`,
 	},
 	{
 		"an element that is emitted is not reported", "O1", "core/ending.go",
