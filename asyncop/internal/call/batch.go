@@ -65,7 +65,7 @@ func (b *Batch[IN, OUT]) Add() *Attempt[OUT] {
 	n := len(b.members)
 	b.members = b.members[:n+1]
 	m := &b.members[n]
-	m.batch, m.results = b, m.room[:0]
+	m.batch, m.Results = b, m.room[:0]
 	m.state.Store(member)
 	return &m.Attempt
 }
@@ -234,7 +234,7 @@ type letters[OUT any] struct {
 // Complete implements Future.
 func (l *letters[OUT]) Complete(results ...OUT) {
 	if l.of.claim() {
-		l.of.results = results
+		l.of.Results = results
 		l.add()
 	}
 }
@@ -248,8 +248,8 @@ func (l *letters[OUT]) CompleteExceptionally(err error) {
 // Return is Complete with one result or, if err is not nil, CompleteExceptionally, without an allocation.
 func (l *letters[OUT]) Return(result OUT, err error) {
 	if l.of.claim() {
-		if l.of.err = err; err == nil {
-			l.of.results = append(l.of.results, result)
+		if l.of.Failure = err; err == nil {
+			l.of.Results = append(l.of.Results, result)
 		}
 		l.add()
 	}

@@ -36,7 +36,7 @@ func batchOf(h *Host, n int, join func(i int, ctx context.Context, a *Attempt[in
 	b := NewBatch[int, int](h, "function", n)
 	for i := range n {
 		a := b.Add()
-		a.Start(h, Ref{Place: uint32(i), Turn: 1}, 1, NoDeadline)
+		a.start(h, Ref{Place: uint32(i), Turn: 1}, 1, NoDeadline)
 		ctx, out := context.Context(b.Context()), Future[int](a)
 		if join != nil {
 			ctx, out = join(i, ctx, a)
@@ -87,9 +87,9 @@ func TestBatch(t *testing.T) {
 	})
 	require.Equal(t, []int{0, 1, 2}, posted(h))
 	<-done
-	_, err := b.members[1].Outcome()
+	err := b.members[1].Failure
 	require.Equal(t, errTest, err)
-	require.Equal(t, []int{2}, b.members[2].results)
+	require.Equal(t, []int{2}, b.members[2].Results)
 	require.Zero(t, h.Late())
 	require.EqualValues(t, 1, h.Freed())
 }
@@ -144,7 +144,7 @@ func TestBatchWhoseOutcomeBreaks(t *testing.T) {
 			})
 			require.Equal(t, []int{0, 1, 2}, posted(h))
 			for i := range b.members {
-				_, err := b.members[i].Outcome()
+				err := b.members[i].Failure
 				require.Equal(t, i == 1, err != nil)
 			}
 			require.EqualValues(t, 1, h.Freed())
@@ -162,7 +162,7 @@ func TestBatchWhoseCallBreaks(t *testing.T) {
 	b.Run(func(context.Context, []int) func(int, Future[int]) { panic("broken") })
 	require.Equal(t, []int{0, 1}, posted(h))
 	for i := range b.members {
-		_, err := b.members[i].Outcome()
+		err := b.members[i].Failure
 		require.ErrorContains(t, err, "panic in user code: broken")
 	}
 }
@@ -225,6 +225,6 @@ func TestBatchWithContextsOfWrappers(t *testing.T) {
 	require.Equal(t, []int{1}, b.run(func(i int, out Future[int]) { out.Complete(i) })[:1])
 	workers.Wait()
 	require.ElementsMatch(t, []int{0, 1}, posted(h))
-	_, err := b.members[0].Outcome()
+	err := b.members[0].Failure
 	require.Equal(t, context.Canceled, err)
 }

@@ -35,11 +35,11 @@ var _ Cancellable = (*Token)(nil)
 // Deadline returns the earlier of the operator context's deadline and the token's. With a clock other than the real one it
 // reports none.
 func (t *Token) Deadline() (time.Time, bool) {
-	if !t.host.RealTime {
+	if !t.Host.RealTime {
 		return time.Time{}, false
 	}
-	parent, ok := t.host.User.Deadline()
-	if own := t.host.Clock.Time(t.deadline); t.deadline != NoDeadline && (!ok || own.Before(parent)) {
+	parent, ok := t.Host.User.Deadline()
+	if own := t.Host.Clock.Time(t.Until); t.Until != NoDeadline && (!ok || own.Before(parent)) {
 		return own, true
 	}
 	return parent, ok
@@ -66,7 +66,7 @@ func (t *Token) Err() error {
 func (t *Token) Value(key any) any {
 	switch key.(type) {
 	case NumberKey:
-		return int(t.number)
+		return int(t.Number)
 	case ctxkey.Message:
 		if s := t.signal.Load(); s != nil && s.message != (Message{}) {
 			return s.message.Meta()
@@ -86,9 +86,9 @@ func (t *Token) AfterFunc(f func()) (stop func() bool) {
 // the operator's only if that has ended the attempt.
 func (t *Token) parent() context.Context {
 	if t.state.Load()&(over|expired|completed) == over {
-		return t.host.Life
+		return t.Host.Life
 	}
-	return t.host.Values
+	return t.Host.Values
 }
 
 // endSignal returns the signal, which exists from the first call on.

@@ -1,11 +1,20 @@
 package call
 
-import "github.com/weirflow/weir/predicates"
+import (
+	"time"
+
+	"github.com/weirflow/weir/predicates"
+)
 
 // Unchain takes l from what Take has returned, and returns the rest.
 func (l *Letter) Unchain() (rest *Letter) {
 	rest, l.Next = l.Next, nil
 	return rest
+}
+
+// start binds a new token.
+func (t *Token) start(host *Host, ref Ref, number int32, until time.Duration) {
+	t.Host, t.Ref, t.Number, t.Until = host, ref, number, until
 }
 
 // Report returns the latest stage that was reported, whether a client has a request in doubt, and whether the servers of all

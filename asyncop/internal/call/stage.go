@@ -38,8 +38,8 @@ type Stages Token
 func (t *Stages) ReportStage(stage predicates.Stage) {
 	bit := [...]uint32{predicates.ClientDispatch: dispatching, predicates.NetworkTime: sent, predicates.ResponseReceived: answered}[stage]
 	before, _ := t.update(func(s uint32) (uint32, bool) { return s | bit, s&bit != bit })
-	if before&bit != bit && bit&(sent|answered) != 0 && t.host.Around != nil {
-		t.host.Around.ReportSent(false)
+	if before&bit != bit && bit&(sent|answered) != 0 && t.Host.Around != nil {
+		t.Host.Around.ReportSent(false)
 	}
 }
 
@@ -62,8 +62,8 @@ func (t *Stages) update(to func(s uint32) (uint32, bool)) (before uint32, update
 func (t *Stages) ReportSent(tracked bool) (counted bool) {
 	one, all := counter(tracked)
 	before, counted := t.update(func(s uint32) (uint32, bool) { return s + one, s&all != all })
-	if counted = counted && (before+one)&all != all; t.host.Around != nil {
-		counted = t.host.Around.ReportSent(tracked) || counted
+	if counted = counted && (before+one)&all != all; t.Host.Around != nil {
+		counted = t.Host.Around.ReportSent(tracked) || counted
 	}
 	return counted
 }
@@ -72,8 +72,8 @@ func (t *Stages) ReportSent(tracked bool) (counted bool) {
 func (t *Stages) ReportRefused(tracked bool) {
 	one, all := counter(tracked)
 	t.update(func(s uint32) (uint32, bool) { return s - one, s&all != all && s&all != 0 })
-	if t.host.Around != nil {
-		t.host.Around.ReportRefused(tracked)
+	if t.Host.Around != nil {
+		t.Host.Around.ReportRefused(tracked)
 	}
 }
 

@@ -16,11 +16,11 @@ import (
 type Token struct {
 	Letter // to the loop, when it is done
 
-	// Written before the start, then read-only.
-	host     *Host
-	number   int32         // of the attempt, from 1; 0 for the handler of a failure
-	state    atomic.Uint32 // bits
-	deadline time.Duration // instant; NoDeadline if there is none
+	// Written before the start, as Ref is, then read-only: they bind the token to the element that waits for it.
+	Host   *Host
+	Number int32         // of the attempt, from 1; 0 for the handler of a failure
+	state  atomic.Uint32 // bits
+	Until  time.Duration // the deadline, an instant; NoDeadline if there is none
 
 	signal atomic.Pointer[signal] // made when the context's end is asked for; that of a message before the start
 }
@@ -72,11 +72,6 @@ const (
 	reports                = dispatching | sent | answered | requests | trackedRequests
 )
 
-// Start binds a new token to the element that waits for it.
-func (t *Token) Start(host *Host, ref Ref, number int32, deadline time.Duration) {
-	t.host, t.Ref, t.number, t.deadline = host, ref, number, deadline
-}
-
 // Attend says that the loop is about to call the function of the attempt.
 func (t *Token) Attend() { t.state.Or(attended) }
 
@@ -93,9 +88,6 @@ func (t *Token) Carry(m Message) {
 	}
 }
 
-// DeadlineAt returns the instant of the deadline, or NoDeadline.
-func (t *Token) DeadlineAt() time.Duration { return t.deadline }
-
 // Borrow says that the outcome of the attempt is that of a call for another element, or of none: it came from a cache. It says nothing of
 // the backend.
 func (t *Token) Borrow() { t.state.Or(borrowed) }
@@ -110,7 +102,7 @@ func (t *Token) Completed() bool { return t.state.Load()&completed != 0 }
 func (t *Token) claim() bool {
 	before := t.state.Or(claimed)
 	if before&(claimed|over) != 0 {
-		t.host.late.Add(1)
+		t.Host.late.Add(1)
 		if before&returns != 0 {
 			t.Returned()
 		}
@@ -127,16 +119,16 @@ func (t *Token) publish(counts bool) {
 	switch s := t.state.Load(); {
 	case s&returns != 0:
 		bits |= returned
-	case s&(attended|left) == attended && t.host.Mail.Empty():
+	case s&(attended|left) == attended && t.Host.Mail.Empty():
 		bits |= inPlace
 	}
 	before := t.state.Or(bits)
-	if t.host.Place != nil {
+	if t.Host.Place != nil {
 		t.release(before, bits)
 	}
 	if before&over != 0 {
 		if counts {
-			t.host.late.Add(1)
+			t.Host.late.Add(1)
 		}
 		t.giveBack(before, bits)
 		return
@@ -145,7 +137,7 @@ func (t *Token) publish(counts bool) {
 		s.fire()
 	}
 	if bits&inPlace == 0 || before&left != 0 {
-		t.host.Post(&t.Letter, &t.Letter)
+		t.Host.Post(&t.Letter, &t.Letter)
 	}
 }
 
@@ -157,24 +149,24 @@ func (t *Token) Finish(completes bool) {
 		bits |= completed
 	}
 	if before := t.state.Or(bits); completes && before&over != 0 {
-		t.host.late.Add(1)
+		t.Host.late.Add(1)
 	}
 	t.endContext()
 	t.Post()
 }
 
 // Post posts the letter and wakes the loop. It does not end the token: the element may go on with it.
-func (t *Token) Post() { t.host.Post(&t.Letter, &t.Letter) }
+func (t *Token) Post() { t.Host.Post(&t.Letter, &t.Letter) }
 
 // Late returns why nothing must begin for the token any more (law A5), or nil. It is asked on the goroutine that is about to call:
 // the loop may not know of a cancel yet, or may not have noticed that the time is over.
 func (t *Token) Late() error {
-	switch h := t.host; {
+	switch h := t.Host; {
 	case t.state.Load()&over != 0:
 		return t.Err()
 	case h.Cancelled() || h.Suspended.Load():
 		return context.Canceled
-	case t.deadline != NoDeadline && h.Clock.Now() >= t.deadline: // a clock reading costs more
+	case t.Until != NoDeadline && h.Clock.Now() >= t.Until: // a clock reading costs more
 		return context.DeadlineExceeded
 	}
 	return nil
@@ -221,7 +213,7 @@ func (t *Token) cut(bits uint32) Released {
 		}
 		if t.state.CompareAndSwap(before, before|set) {
 			if before&completed != 0 {
-				t.host.late.Add(1)
+				t.Host.late.Add(1)
 			}
 			t.endContext()
 			how := Released{Freed: comesBack(before, set, ended), Over: comesBack(before, set, over)}
@@ -297,16 +289,16 @@ func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 // release gives the permit of the backend back, if bits have brought that about: the attempt is over, and no function of
 // it runs. Other than its operator's own permit it does not wait for the loop. Handlers have no number, and no permit.
 func (t *Token) release(before, bits uint32) {
-	if t.host.Place != nil && t.number != 0 && comesBack(before, bits, over) {
-		t.host.Place.Release(t.Ref.Stamp)
+	if t.Host.Place != nil && t.Number != 0 && comesBack(before, bits, over) {
+		t.Host.Place.Release(t.Ref.Stamp)
 	}
 }
 
 // giveBack gives the permit back from another goroutine than the loop, if that is due.
 func (t *Token) giveBack(before, bits uint32) {
 	if comesBack(before, bits, ended) {
-		t.host.freed.Add(1)
-		t.host.WakeUp()
+		t.Host.freed.Add(1)
+		t.Host.WakeUp()
 	}
 }
 
@@ -316,8 +308,8 @@ type Attempt[OUT any] struct {
 	Token
 
 	// Written by the goroutine that sets claimed, before it sets completed; then the loop's.
-	results []OUT
-	err     error
+	Results []OUT
+	Failure error // of the call
 }
 
 // roomy is an attempt with room for the one result that a blocking call has as a rule.
@@ -329,7 +321,7 @@ type roomy[OUT any] struct {
 // NewRoomy returns an attempt that has room for one result.
 func NewRoomy[OUT any]() *Attempt[OUT] {
 	d := new(roomy[OUT])
-	d.results = d.room[:0]
+	d.Results = d.room[:0]
 	return &d.Attempt
 }
 
@@ -342,30 +334,21 @@ type carrying[OUT any] struct {
 // NewCarrying returns an attempt that has room for one result, and whose context knows m.
 func NewCarrying[OUT any](m Message) *Attempt[OUT] {
 	c := new(carrying[OUT])
-	c.results = c.room[:0]
+	c.Results = c.room[:0]
 	c.own.message = m
 	c.signal.Store(&c.own)
 	return &c.Attempt
 }
 
-// Outcome returns that of a completed attempt.
-func (a *Attempt[OUT]) Outcome() (results []OUT, err error) { return a.results, a.err }
-
-// Completed returns what stands for an attempt that has had these results: of the handler of a failure, or of a checkpoint.
-func Completed[OUT any](results []OUT) *Attempt[OUT] { return &Attempt[OUT]{results: results} }
-
-// DropResults forgets them.
-func (a *Attempt[OUT]) DropResults() { a.results = nil }
-
 // Value is [Token.Value], and knows the attempt, for blocking calls and for those who report stages.
 func (a *Attempt[OUT]) Value(key any) any {
 	switch key := key.(type) {
 	case NumberKey:
-		return int(a.number)
+		return int(a.Number)
 	case HostKey:
 		return a
 	case BackendKey:
-		if a.host.Backend != nil && a.host.Backend == key.Backend {
+		if a.Host.Backend != nil && a.Host.Backend == key.Backend {
 			return true
 		}
 	case ctxkey.Stage:
@@ -379,7 +362,7 @@ func (a *Attempt[OUT]) Value(key any) any {
 // Complete implements ResultFuture. Law A2: the first completion counts, unless the attempt is over.
 func (a *Attempt[OUT]) Complete(results ...OUT) {
 	if a.claim() {
-		a.results, a.err = results, nil
+		a.Results, a.Failure = results, nil
 		a.publish(true)
 	}
 }
@@ -390,7 +373,7 @@ func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 		err = ErrNil
 	}
 	if a.claim() {
-		a.results, a.err = nil, err
+		a.Results, a.Failure = nil, err
 		a.publish(true)
 	}
 }
@@ -398,8 +381,8 @@ func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 // Return completes the attempt with one result or, if err is not nil, with that: without an allocation where the attempt has room.
 func (a *Attempt[OUT]) Return(result OUT, err error) {
 	if a.claim() {
-		if a.err = err; err == nil {
-			a.results = append(a.results, result)
+		if a.Failure = err; err == nil {
+			a.Results = append(a.Results, result)
 		}
 		a.publish(true)
 	}
@@ -408,7 +391,7 @@ func (a *Attempt[OUT]) Return(result OUT, err error) {
 // Refuse completes an attempt whose function has not been called. If it is over, this is not a completion, and is not counted.
 func (a *Attempt[OUT]) Refuse(err error) {
 	if a.state.Or(claimed)&(claimed|over) == 0 {
-		a.err = err
+		a.Failure = err
 		a.publish(false)
 	}
 }
@@ -425,7 +408,7 @@ func (a *Attempt[OUT]) Begin() (late error) {
 // keeps the attempt's permit until task returns, unless the attempt is over already.
 func (a *Attempt[OUT]) RunBlocking(task func(late error)) {
 	occupies := a.tryOccupy()
-	a.host.Run(func() {
+	a.Host.Run(func() {
 		if occupies {
 			defer a.Returned() // even if the call ends its goroutine
 		}

@@ -42,7 +42,7 @@ func newHost(tb testing.TB) (*Host, *stopped) {
 
 func newAttempt(h *Host) *Attempt[int] {
 	a := NewRoomy[int]()
-	a.Start(h, Ref{Turn: 1}, 1, NoDeadline)
+	a.start(h, Ref{Turn: 1}, 1, NoDeadline)
 	return a
 }
 
@@ -78,14 +78,14 @@ func TestFirstCompletionCounts(t *testing.T) {
 	l := h.Mail.Take()
 	require.Same(t, &a.Letter, l)
 	require.Nil(t, l.Unchain())
-	results, err := a.Outcome()
+	results, err := a.Results, a.Failure
 	require.Equal(t, []int{1, 2}, results)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, h.Late())
 
 	a = newAttempt(h)
 	a.CompleteExceptionally(nil)
-	_, err = a.Outcome()
+	err = a.Failure
 	require.Equal(t, ErrNil, err)
 }
 
@@ -168,7 +168,7 @@ func TestPermitComesBackOnce(t *testing.T) {
 		clock := new(stopped)
 		h := &Host{User: context.Background(), Life: context.Background(), Clock: clock, Sleeper: NewSleeper()}
 		a := new(Attempt[int])
-		a.Start(h, Ref{Turn: 1}, 1, NoDeadline)
+		a.start(h, Ref{Turn: 1}, 1, NoDeadline)
 		waits := true // the element, for the attempt
 		var occupied, inside, let bool
 		permits := 0
@@ -263,7 +263,7 @@ func TestRunBlocking(t *testing.T) {
 				panic("boom")
 			})
 			synctest.Wait()
-			_, err := a.Outcome()
+			err := a.Failure
 			assert.ErrorContains(t, err, "panic in user code: "+want)
 			assert.True(t, a.LetGo().Freed)
 			assert.Zero(t, h.Freed(), "it had returned")
@@ -287,7 +287,7 @@ func TestLate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h, clock := newHost(t)
 			a := new(Attempt[int])
-			a.Start(h, Ref{Turn: 1}, 1, time.Second)
+			a.start(h, Ref{Turn: 1}, 1, time.Second)
 			tt.end(h, clock, a)
 			require.Equal(t, tt.want, a.Late())
 			called := false

@@ -94,7 +94,7 @@ func (g *Machine[IN, OUT]) retryOver(s *Slot[IN, OUT]) {
 func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, until time.Duration) {
 	g.slots.turns++
 	s.turn = g.slots.turns
-	t.Start(g.Host, call.Ref{Place: s.place, Stamp: g.stamp, Turn: s.turn}, number, until)
+	t.Host, t.Ref, t.Number, t.Until = g.Host, call.Ref{Place: s.place, Stamp: g.stamp, Turn: s.turn}, number, until
 	for _, f := range g.bound {
 		f(s, t)
 	}
@@ -210,9 +210,9 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how attemptEnd) {
 		}
 		g.state.Stats.AttemptTimeouts++
 		err = g.Hooks.TimedOut(g.report(s), TimedOut{Attempt: true})
-	} else if results, err = a.Outcome(); err == nil && g.Check != nil {
+	} else if results, err = a.Results, a.Failure; err == nil && g.Check != nil {
 		if err = g.Check(results); err != nil {
-			a.DropResults()
+			a.Results = nil
 		}
 	}
 	considered := g.Policy.Results

@@ -133,7 +133,7 @@ func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
 		case controlElement:
 			return nil, g.held.get(s.place)
 		case done:
-			if results, _ = s.attempt.Outcome(); len(results) > 0 {
+			if results = s.attempt.Results; len(results) > 0 {
 				return results, nil
 			}
 		default: // it has failed
@@ -183,7 +183,7 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 			}
 			g.outcome = outcome{is: true, err: context.Canceled}
 		case done:
-			if results, _ := s.attempt.Outcome(); len(results) == 0 {
+			if len(s.attempt.Results) == 0 {
 				g.Ended(s, observe.Empty)
 				continue
 			}

@@ -161,8 +161,8 @@ func PrepareBeside[IN, OUT any](g *Machine[IN, OUT]) {
 			return
 		}
 		g.tick()
-		g.endIfCancelled()                                            // now, not when the driver looks (law A5)
-		if g.state.Failure == nil && g.now < s.attempt.DeadlineAt() { // else its timeout is due, too
+		g.endIfCancelled()                                     // now, not when the driver looks (law A5)
+		if g.state.Failure == nil && g.now < s.attempt.Until { // else its timeout is due, too
 			g.enter(s, running)
 			g.invoke(s, s.attempt)
 		}

@@ -47,7 +47,7 @@ func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) 
 				g.giveUp(s, err)
 				return
 			}
-			s.attempt = call.Completed(results)
+			s.attempt = &call.Attempt[OUT]{Results: results}
 			g.settle(s, nil)
 		})
 		return true

@@ -233,8 +233,7 @@ func (o *Observing[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	e.Reason, e.Attempts, e.InDoubt = o.core.reasons.get(s.place).last, int(s.attempts), s.doubt != noDoubt
 	switch how {
 	case observe.Emitted:
-		results, _ := s.attempt.Outcome()
-		e.Results, e.InDoubt = len(results), false
+		e.Results, e.InDoubt = len(s.attempt.Results), false
 		o.leaving = r
 		return
 	case observe.Empty:

@@ -43,13 +43,12 @@ func Marker[IN, OUT any](control any) Item[IN, OUT] {
 
 // Results returns those of a Completed item.
 func (it *Item[IN, OUT]) Results() []OUT {
-	results, _ := it.Rest.(*call.Attempt[OUT]).Outcome()
-	return results
+	return it.Rest.(*call.Attempt[OUT]).Results
 }
 
 // SetResults makes it a Completed item.
 func (it *Item[IN, OUT]) SetResults(results []OUT) {
-	it.Kind, it.Rest = Completed, call.Completed(results)
+	it.Kind, it.Rest = Completed, &call.Attempt[OUT]{Results: results}
 }
 
 // Items returns what is in the queue and not settled, in input order (law C1). It makes copies, so that they can be
@@ -107,8 +106,7 @@ func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	case ended:
 		return false
 	case done:
-		results, _ := s.attempt.Outcome()
-		return len(results) > 0
+		return len(s.attempt.Results) > 0
 	case controlElement:
 		return s.retry != notKept
 	default:

@@ -133,8 +133,8 @@ var mutants = []mutant{
 
 	{
 		"a checkpoint holds what has nothing more to emit", "C1", "core/item.go",
-		`return len(results) > 0`,
-		`return len(results) >= 0`,
+		`return len(s.attempt.Results) > 0`,
+		`return len(s.attempt.Results) >= 0`,
 	},
 	{
 		"a checkpoint holds what has ended", "C1", "core/item.go",
@@ -461,7 +461,7 @@ var mutants = []mutant{
 	},
 	{
 		"a call begins at its deadline after what its strategy wanted done first", "A5", "core/feature_beside.go",
-		`g.state.Failure == nil && g.now < s.attempt.DeadlineAt()`,
+		`g.state.Failure == nil && g.now < s.attempt.Until`,
 		`g.state.Failure == nil`,
 	},
 	{
@@ -620,7 +620,7 @@ var mutants = []mutant{
 	{
 		"a completion that came too late is not counted", "A2", "call/token.go",
 		`			if before&completed != 0 {
-				t.host.late.Add(1)
+				t.Host.late.Add(1)
 			}
 `,
 		``,
@@ -637,12 +637,12 @@ var mutants = []mutant{
 	},
 	{
 		"a call begins at the deadline", "A5", "call/token.go",
-		`h.Clock.Now() >= t.deadline:`,
-		`h.Clock.Now() > t.deadline:`,
+		`h.Clock.Now() >= t.Until:`,
+		`h.Clock.Now() > t.Until:`,
 	},
 	{
 		"a completion in place goes before what is in the mailbox", "Q1", "call/token.go",
-		`== attended && t.host.Mail.Empty():`,
+		`== attended && t.Host.Mail.Empty():`,
 		`== attended:`,
 	},
 	{
