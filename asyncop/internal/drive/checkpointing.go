@@ -32,8 +32,7 @@ type checkpointing[IN, OUT any] struct {
 	// Owned by the loop.
 	seen     uint64                          // the newest barrier that has come
 	loaded   time.Duration                   // when the backlog was filled
-	restored int                             // elements of the backlog that are from a checkpoint; the others are overflow
-	numbers  []int64                         // the last of them are those of the restored elements; nil without an observer
+	restored []int64                         // numbers of the elements of the backlog that are from a checkpoint; the others are overflow
 	arrived  *participant.Barrier            // has come and waits for its turn to be handled
 	passing  fifo.Queue[participant.Barrier] // handled, to be emitted before anything else
 	encoding sync.WaitGroup                  // states being encoded
@@ -87,7 +86,7 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 		it.Wait, it.Restored = max(0, it.Wait-time.Duration(down)), true
 		d.backlog.Push(it)
 	}
-	d.checks.restored, d.checks.numbers = len(s.Items), s.Numbers
+	d.checks.restored = s.Numbers
 	d.runEnded = d.Coordinator.Ended()
 }
 
@@ -120,28 +119,19 @@ func (d *Driver[IN, OUT]) fits(s *Snapshot[IN, OUT]) error {
 
 // restoreObserver gives the observer its state and the numbers of the elements that are restored.
 func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
-	switch {
-	case d.Observer == nil:
-		s.Numbers = nil
-		return nil
-	case s.Observer == nil:
+	if d.Observer == nil || s.Observer == nil {
 		s.Numbers = make([]int64, len(s.Items))
+	}
+	if d.Observer == nil {
+		return nil
 	}
 	numbers := slices.DeleteFunc(slices.Clone(s.Numbers), func(n int64) bool { return n <= 0 })
 	return d.Observer.Restore(s.Observer, numbers, d.Coordinator.RequestCheckpoint)
 }
 
-// restoredNumber returns the number of the restored element at a place of the backlog.
-func (k *checkpointing[IN, OUT]) restoredNumber(i int) int64 {
-	if len(k.numbers) == 0 || i >= k.restored {
-		return 0
-	}
-	return k.numbers[len(k.numbers)-k.restored+i]
-}
-
 // wasAccepted reports whether the next element of the backlog was accepted before the restart, so that gates have let it in.
 func (k *checkpointing[IN, OUT]) wasAccepted() bool {
-	return k != nil && k.restored > 0 && (k.d.Observer == nil || k.restoredNumber(0) != 0)
+	return k != nil && len(k.restored) > 0 && (k.d.Observer == nil || k.restored[0] != 0)
 }
 
 // leastRoom is added to the room for a copy, since elements come meanwhile.
@@ -241,7 +231,7 @@ func (d *Driver[IN, OUT]) mayOverflow() bool {
 }
 
 // overflow returns how many elements were read past the capacity and have no slot yet.
-func (d *Driver[IN, OUT]) overflow() int { return d.backlog.Len() - d.checks.restored }
+func (d *Driver[IN, OUT]) overflow() int { return d.backlog.Len() - len(d.checks.restored) }
 
 // suspended reports whether what is in flight is left to the checkpoint. While the barrier waits for downstream then, no call
 // starts, no timer fires, and completions change nothing: all of it will be done again.
@@ -313,10 +303,9 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 
 // snapshotObserver adds the observer's state, and the numbers of what is in flight.
 func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
-	s.Numbers = append(make([]int64, 0, len(s.Items)), d.observing.Numbers(d.Observer.Number)...)
-	for i := range len(s.Items) - len(s.Numbers) {
-		s.Numbers = append(s.Numbers, d.checks.restoredNumber(i))
-	}
+	s.Numbers = make([]int64, len(s.Items)) // of overflow: 0
+	n := copy(s.Numbers, d.observing.Numbers(d.Observer.Number))
+	copy(s.Numbers[n:], d.checks.restored)
 	s.Observer = append([]byte{}, d.Observer.Snapshot(id)...)
 }
 

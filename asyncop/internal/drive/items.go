@@ -65,14 +65,10 @@ func (d *Driver[IN, OUT]) feed() bool {
 	if len(d.Gates) > 0 && d.backlog.Peek().Kind == core.Record && !d.checks.wasAccepted() && !d.admits() {
 		return false
 	}
-	number := int64(0)
-	if d.checks != nil && d.checks.restored > 0 {
-		number = d.checks.restoredNumber(0)
-		d.checks.restored--
-	}
-	it := d.backlog.Pop()
-	if d.checks != nil {
-		it.Wait = d.checks.restOf(&it, d.timers.Now())
+	it, number := d.backlog.Pop(), int64(0)
+	if k := d.checks; k != nil && len(k.restored) > 0 {
+		number, k.restored = k.restored[0], k.restored[1:]
+		it.Wait = k.restOf(&it, d.timers.Now())
 	}
 	if m, ok := it.Rest.(call.Message); ok {
 		d.messages.Next(m)
