@@ -316,22 +316,18 @@ func (k *checkpointing[IN, OUT]) restOf(it *core.Item[IN, OUT], now time.Duratio
 
 // report encodes the state of a barrier and hands it in, on a goroutine of its own; err is why there is none.
 func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err error) {
-	k := d.checks
 	var state participant.State
-	defer func() {
-		if err != nil && b.Kind.Final() {
-			lost := guard.Wrap(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err)
-			k.lost.Store(&lost) // before the report, which may end the operator
-		}
-		b.Report(k.d.Name, state, err)
-	}()
-	if err != nil {
-		return
+	if err == nil {
+		err = call.OffLoop(func() (err error) {
+			state, err = d.State.Encode(s)
+			return err
+		})
 	}
-	var stands guard.Guard
-	defer stands.Close(func(recovered any) { err = call.Panicked(recovered) })
-	state, err = d.State.Encode(s)
-	stands.Returned()
+	if err != nil && b.Kind.Final() {
+		lost := guard.Wrap(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err)
+		d.checks.lost.Store(&lost) // before the report, which may end the operator
+	}
+	b.Report(d.Name, state, err)
 }
 
 // lostState returns why the state is not in the final checkpoint, if that is so. A cancel does not wait for the codec.
