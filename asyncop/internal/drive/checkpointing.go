@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -190,33 +191,22 @@ func (k *checkpointing[IN, OUT]) holdSource(hold bool) {
 // quiet reports whether no barrier waits to be handled or emitted.
 func (k *checkpointing[IN, OUT]) quiet() bool { return k.arrived == nil && k.passing.Len() == 0 }
 
-// awaitStart waits until all participants have registered and their states are known to be good.
+// awaitStart waits until all participants have registered and their states are known to be good, or the operator must end.
 func (d *Driver[IN, OUT]) awaitStart() {
-	k := d.checks
-	if k == nil {
-		return
-	}
 	d.host.Parked.Store(true)
 	defer d.host.Parked.Store(false)
 	for {
+		if d.stopping.Load() { // before there is something to drain, it is a cancel
+			d.host.Cancel(guard.Wrap("asyncop: not started", d.ErrStopped))
+		}
 		if d.core.End(nil); d.failed() {
 			return
 		}
-		if d.stopping.Load() {
-			d.unstarted = true
-			d.core.End(guard.Wrap("asyncop: not started", d.ErrStopped))
-			return
-		}
 		select {
-		case <-k.d.Coordinator.Started():
+		case <-d.Coordinator.Started():
 			return
-		case <-k.d.Coordinator.Ended():
-			err := k.d.Coordinator.Err()
-			if err == nil {
-				err = wiring.ErrClosed
-			}
-			d.core.End(guard.Wrap("asyncop: not started", err))
-			return
+		case <-d.Coordinator.Ended():
+			d.core.End(guard.Wrap("asyncop: not started", cmp.Or(d.Coordinator.Err(), wiring.ErrClosed)))
 		case <-d.host.C:
 		}
 	}
@@ -265,13 +255,11 @@ func (d *Driver[IN, OUT]) passBarrier() {
 		return
 	}
 	k.arrived = nil
-	if b.Kind.Final() {
+	if b.Kind == participant.Suspend {
 		d.inOver = true
-		if b.Kind == participant.Suspend {
-			d.host.Suspended.Store(true)
-			if d.sink != nil {
-				d.sink.Cut()
-			}
+		d.host.Suspended.Store(true)
+		if d.sink != nil {
+			d.sink.Cut()
 		}
 	}
 	s, err := d.copyInFlight(b)
@@ -343,10 +331,7 @@ func (d *Driver[IN, OUT]) lostState() error {
 	case <-d.host.Life.Done():
 		cut = context.Cause(d.host.Life)
 	}
-	if lost := d.checks.lostSoFar(); lost != nil {
-		return lost
-	}
-	return cut
+	return cmp.Or(d.checks.lostSoFar(), cut)
 }
 
 // lostSoFar returns why the state is not in the final checkpoint, if that is known. It is known before a cancel that follows from it.
@@ -387,7 +372,7 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 					return guard.Wrap("asyncop", wiring.ErrAfterFinal)
 				}
 			}
-		case <-k.d.Coordinator.Ended():
+		case <-d.Coordinator.Ended():
 			return nil
 		case <-d.host.Life.Done():
 			return nil
@@ -398,14 +383,12 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 
 // endCheckpoints reports to the coordinator if the stream ends other than by a final barrier.
 func (d *Driver[IN, OUT]) endCheckpoints(err error) {
-	switch k := d.checks; {
-	case k == nil:
+	switch {
+	case d.checks == nil:
 	case err != nil:
-		k.d.Coordinator.Fail(k.d.Name, err)
-	case !d.final && d.stopping.Load() && !d.inClosed:
-		k.d.Coordinator.Fail(k.d.Name, errStoppedAlone)
-	case !d.final:
-		k.d.Coordinator.Fail(k.d.Name, errNoFinalBarrier)
+		d.Coordinator.Fail(d.Name, err)
+	case !d.final: // an input that is closed without one is an error
+		d.Coordinator.Fail(d.Name, errStoppedAlone)
 	}
 }
 

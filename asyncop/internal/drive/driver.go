@@ -66,7 +66,6 @@ type Driver[IN, OUT any] struct {
 	upstream    sync.WaitGroup // cancelUpstream's call
 
 	chain     chained               // if the loop runs on the goroutine that ranges over the results
-	unstarted bool                  // Stop came before the start
 	stopping  atomic.Bool           // Stop was called
 	broken    atomic.Pointer[error] // what has broken outside of the loop, and ended life
 	err       atomic.Pointer[error] // set before over is closed
@@ -198,7 +197,9 @@ func (d *Driver[IN, OUT]) run() {
 func (d *Driver[IN, OUT]) loop() {
 	if !d.opened {
 		d.opened = true
-		d.awaitStart()
+		if d.checks != nil {
+			d.awaitStart()
+		}
 		d.open()
 	}
 	for d.step() {

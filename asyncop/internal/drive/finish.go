@@ -27,7 +27,7 @@ func (d *Driver[IN, OUT]) finish() {
 	if cause != nil {
 		d.host.Cancel(cause)
 	}
-	cut := by == core.ByCancel && !d.isBroken(cause) || d.unstarted // as wanted
+	cut := by == core.ByCancel && !d.isBroken(cause) // as wanted
 	abandoned := d.core.Abandon()
 	d.warnOfCutRetries()
 	d.Hooks.FlushLines(true)

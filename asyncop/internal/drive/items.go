@@ -352,8 +352,7 @@ func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
 		d.received(v, ok)
 	case out <- d.next:
 		d.sent()
-	case <-d.runEnded:
-		d.endWithRun()
+	case <-d.runEnded: // checkSignals sees it
 	case <-d.host.C:
 	}
 }
