@@ -348,8 +348,7 @@ func (k *checkpointing[IN, OUT]) lostSoFar() error {
 // awaitInputEnd waits, after a final barrier, until upstream closes In or the run is over. Out is closed after that, which a
 // checkpoint.Sink waits for. An element that comes instead was overtaken by the barrier on another branch (law C2).
 func (d *Driver[IN, OUT]) awaitInputEnd() error {
-	k := d.checks
-	if k == nil || !d.final || k.expected.barrier.Load() != k.seen { // not announced: not the coordinator's
+	if !d.final || d.checks.expected.barrier.Load() != d.checks.seen { // not announced: not the coordinator's
 		return nil
 	}
 	for !d.inClosed {

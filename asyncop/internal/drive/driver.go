@@ -11,7 +11,6 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
-	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wiring"
@@ -115,10 +114,8 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		User:     cfg.Context,
 		Values:   call.WithoutMessage(context.WithoutCancel(cfg.Context)),
 		RealTime: reflect.TypeOf(cfg.Clock) == reflect.TypeOf(clock.New()),
-		Run: func(task func()) {
-			d.workers.Run(call.Job[IN, OUT]{Task: task})
-		},
-		Sleeper: call.NewSleeper(),
+		Run:      func(task func()) { d.workers.Run(call.Job[IN, OUT]{Task: task}) },
+		Sleeper:  call.NewSleeper(),
 	}
 	if b := cfg.Backend; b != nil {
 		lent := 0
@@ -145,7 +142,6 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d.current = &attachment[IN, OUT]{port: &flowPort[IN, OUT]{d}}
 	d.attached.Store(d.current)
 	d.unwatch = context.AfterFunc(d.host.Life, d.host.WakeUp)
-	d.published.set(observe.Stats{}, core.Never)
 	return d
 }
 
@@ -211,17 +207,14 @@ func (d *Driver[IN, OUT]) loop() {
 }
 
 func (d *Driver[IN, OUT]) open() {
-	if d.Open == nil {
-		return
+	if d.Open != nil && !d.failed() {
+		d.core.Away(true)
+		if err := call.OffLoop(func() error { return d.Open(d.host.Life) }); err != nil {
+			d.core.End(guard.Wrap("asyncop: open", err))
+		}
 	}
-	if d.failed() {
-		d.closer = nil
-		return
-	}
-	d.core.Away(true)
-	if err := call.OffLoop(func() error { return d.Open(d.host.Life) }); err != nil {
+	if d.Open != nil && d.failed() {
 		d.closer = nil // what was not opened is not closed
-		d.core.End(guard.Wrap("asyncop: open", err))
 	}
 }
 
@@ -252,11 +245,10 @@ func (d *Driver[IN, OUT]) step() bool {
 		busy = d.offerJobs() || busy
 	}
 	slots := d.core.State().Len
-	busy = d.emitSome() || busy
+	busy = d.emitSome() || busy || d.core.State().Len < slots // elements that emit nothing have left
 	if d.chain.broken {
 		return false
 	}
-	busy = busy || d.core.State().Len < slots // elements that emit nothing have left
 	if d.ended() {
 		return false
 	}
@@ -364,13 +356,6 @@ func (d *Driver[IN, OUT]) sendWorkers() {
 		d.offered = 0
 		d.workers.Send()
 	}
-}
-
-// endJobs has workers give back the permits of calls that were started and have no worker yet. Their attempts have been
-// ended: no call is made.
-func (d *Driver[IN, OUT]) endJobs() {
-	d.offerJobs()
-	d.workers.Send()
 }
 
 // publish makes the statistics visible.

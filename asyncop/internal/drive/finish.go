@@ -31,12 +31,10 @@ func (d *Driver[IN, OUT]) finish() {
 	abandoned := d.core.Abandon()
 	d.warnOfCutRetries()
 	d.Hooks.FlushLines(true)
-	d.endJobs()
+	d.offerJobs() // their attempts have been ended: workers make no calls, and give the permits back
+	d.workers.Send()
 	if cause == nil {
 		cause = d.lastFailure()
-	}
-	if cause == nil {
-		cause = d.awaitInputEnd()
 	}
 	kept := d.suspended() && cause == nil // what is in flight is in the final checkpoint, and will be called again
 	abandoned, err := d.outcome(cause, by, kept, abandoned)
@@ -59,10 +57,8 @@ func (d *Driver[IN, OUT]) finish() {
 	}
 	d.settleMessages()
 	d.endSink(cause, abandoned)
-	if err != nil {
-		if closeErr := d.close(); closeErr != nil {
-			d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
-		}
+	if closeErr := d.close(); closeErr != nil { // after a clean end it was closed
+		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 	}
 	d.settleMessages()
 	d.observeEnd()
@@ -116,14 +112,15 @@ func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 }
 
 // lastFailure waits for what may still fail an end without failure, and returns how: the encoding of the final checkpoint's
-// state, the error that ended the input.
+// state, what comes behind its barrier, the error that ended the input.
 func (d *Driver[IN, OUT]) lastFailure() error {
-	if d.checks != nil {
+	switch {
+	case d.checks != nil:
 		if err := d.lostState(); err != nil {
 			return err
 		}
-	}
-	if d.inClosed {
+		return d.awaitInputEnd()
+	case d.inClosed:
 		return d.inputErr
 	}
 	return nil
