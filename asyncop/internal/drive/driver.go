@@ -64,7 +64,7 @@ type Driver[IN, OUT any] struct {
 	unwatch     func() bool    // ends the watch on the operator's context
 	upstream    sync.WaitGroup // cancelUpstream's call
 
-	chain     chained               // if the loop runs on the goroutine that ranges over the results
+	timerDue  atomic.Bool           // maybe: a body that ranges over the results on the loop's goroutine makes way for it
 	stopping  atomic.Bool           // Stop was called
 	broken    atomic.Pointer[error] // what has broken outside of the loop, and ended life
 	err       atomic.Pointer[error] // set before over is closed
@@ -129,7 +129,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
 	d.timers = timers.NewService[*core.Slot[IN, OUT]](cfg.Clock, func() {
-		d.chain.due.Store(true)
+		d.timerDue.Store(true)
 		d.host.WakeUp()
 	})
 	d.host.Clock = d.timers
@@ -246,10 +246,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	}
 	slots := d.core.State().Len
 	busy = d.emitSome() || busy || d.core.State().Len < slots // elements that emit nothing have left
-	if d.chain.broken {
-		return false
-	}
-	if d.ended() {
+	if d.failed() || d.ended() {                              // a body may have broken off its loop
 		return false
 	}
 	switch {
@@ -270,8 +267,8 @@ func (d *Driver[IN, OUT]) failed() bool { return d.core.State().Failure != nil }
 // checkSignals looks at what other goroutines asked for.
 func (d *Driver[IN, OUT]) checkSignals() {
 	d.endWithRun()
-	if d.chain.due.Load() {
-		d.chain.due.Store(false) // the turn that follows looks at the timers
+	if d.timerDue.Load() {
+		d.timerDue.Store(false) // the turn that follows looks at the timers
 	}
 	d.core.End(nil)
 	if d.mustStop() {

@@ -54,10 +54,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	all = true
 	leave()
 	<-d.done
-	if err := d.endError(); err != nil {
-		var none OUT
-		r.Yield(none, call.Message{}, err)
-	}
+	d.yieldEnd(func(v OUT, err error) bool { return r.Yield(v, call.Message{}, err) })
 }
 
 // pull feeds the loop, on a goroutine of its own.
