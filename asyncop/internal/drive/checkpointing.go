@@ -37,7 +37,7 @@ type checkpointing[IN, OUT any] struct {
 	arrived  *participant.Barrier            // has come and waits for its turn to be handled
 	passing  fifo.Queue[participant.Barrier] // handled, to be emitted before anything else
 	encoding sync.WaitGroup                  // states being encoded
-	lost     atomic.Pointer[error]           // why the state of the final barrier could not be encoded; written by the encoding
+	lost     sharedError                     // why the state of the final barrier could not be encoded; written by the encoding
 	pause    time.Duration                   // how long the last copy of what is in flight took
 }
 
@@ -188,9 +188,6 @@ func (k *checkpointing[IN, OUT]) holdSource(hold bool) {
 	}
 }
 
-// quiet reports whether no barrier waits to be handled or emitted.
-func (k *checkpointing[IN, OUT]) quiet() bool { return k.arrived == nil && k.passing.Len() == 0 }
-
 // awaitStart waits until all participants have registered and their states are known to be good, or the operator must end.
 func (d *Driver[IN, OUT]) awaitStart() {
 	d.host.Parked.Store(true)
@@ -312,8 +309,8 @@ func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err
 		})
 	}
 	if err != nil && b.Kind.Final() {
-		lost := guard.Wrap(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err)
-		d.checks.lost.Store(&lost) // before the report, which may end the operator
+		// Before the report, which may end the operator.
+		d.checks.lost.set(guard.Wrap(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err))
 	}
 	b.Report(d.Name, state, err)
 }
@@ -339,10 +336,7 @@ func (k *checkpointing[IN, OUT]) lostSoFar() error {
 	if k == nil {
 		return nil
 	}
-	if lost := k.lost.Load(); lost != nil {
-		return *lost
-	}
-	return nil
+	return k.lost.get()
 }
 
 // awaitInputEnd waits, after a final barrier, until upstream closes In or the run is over. Out is closed after that, which a

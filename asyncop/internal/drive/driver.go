@@ -42,7 +42,6 @@ type Driver[IN, OUT any] struct {
 	// Owned by the loop.
 	current     *attachment[IN, OUT]           // that the loop has
 	inClosed    bool                           // upstream has closed in
-	inputErr    error                          // that the input of Results has ended with; written before its ring is ended
 	inOver      bool                           // nothing more is taken
 	letsIn      bool                           // an element that is read may take a slot; set by mayRead
 	marked      bool                           // the marker of the end of the input has come: only barriers follow
@@ -64,15 +63,15 @@ type Driver[IN, OUT any] struct {
 	unwatch     func() bool    // ends the watch on the operator's context
 	upstream    sync.WaitGroup // cancelUpstream's call
 
-	timerDue  atomic.Bool           // maybe: a body that ranges over the results on the loop's goroutine makes way for it
-	stopping  atomic.Bool           // Stop was called
-	broken    atomic.Pointer[error] // what has broken outside of the loop, and ended life
-	err       atomic.Pointer[error] // set before over is closed
-	over      chan struct{}         // closed by the loop before out: err is final
-	done      chan struct{}         // closed by the loop when all is done
-	discarded atomic.Int64          // elements that came too late
-	wired     atomic.Bool           // in was handed out
-	inletOver atomic.Bool           // what comes through in is discarded
+	timerDue  atomic.Bool   // maybe: a body that ranges over the results on the loop's goroutine makes way for it
+	stopping  atomic.Bool   // Stop was called
+	inputErr  sharedError   // that the input of Results has ended or broken with; set before its ring is ended
+	err       sharedError   // set before over is closed
+	over      chan struct{} // closed by the loop before out: err is final
+	done      chan struct{} // closed by the loop when all is done
+	discarded atomic.Int64  // elements that came too late
+	wired     atomic.Bool   // in was handed out
+	inletOver atomic.Bool   // what comes through in is discarded
 	discards  sync.Once
 	waiting   atomic.Bool // for a gate, which will say when it is open
 	published published   // read by other goroutines
@@ -310,18 +309,6 @@ func (d *Driver[IN, OUT]) mayPark() bool {
 	}
 	due = min(due, d.Hooks.LinesDue())
 	return due == core.Never || d.timers.ScheduleAt(due)
-}
-
-// BreakOff ends the operator for something that has broken outside of the loop. Called from any goroutine.
-func (d *Driver[IN, OUT]) BreakOff(err error) {
-	d.broken.CompareAndSwap(nil, &err)
-	d.host.Cancel(err)
-}
-
-// isBroken reports whether cause is what has broken outside of the loop, and not a cancel.
-func (d *Driver[IN, OUT]) isBroken(cause error) bool {
-	b := d.broken.Load()
-	return b != nil && *b == cause //nolint:errorlint // the same, not the like; it is a pointer of ours
 }
 
 // offerJobs offers the direct calls that were started to the workers that come free, and reports whether there were any. A batch is

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
@@ -27,7 +28,7 @@ func (d *Driver[IN, OUT]) finish() {
 	if cause != nil {
 		d.host.Cancel(cause)
 	}
-	cut := by == core.ByCancel && !d.isBroken(cause) // as wanted
+	cut := by == core.ByCancel && cause != d.inputErr.get() //nolint:errorlint // as wanted, and not since the input has broken
 	abandoned := d.core.Abandon()
 	d.warnOfCutRetries()
 	d.Hooks.FlushLines(true)
@@ -49,7 +50,7 @@ func (d *Driver[IN, OUT]) finish() {
 		d.logEnd(err, cut)
 	}
 	d.publish()
-	d.err.Store(&err)
+	d.err.set(err)
 	close(d.over)
 	d.current.port.close()
 	if a := d.attached.Load(); a != d.current { // it came since the loop looked
@@ -121,7 +122,7 @@ func (d *Driver[IN, OUT]) lastFailure() error {
 		}
 		return d.awaitInputEnd()
 	case d.inClosed:
-		return d.inputErr
+		return d.inputErr.get()
 	}
 	return nil
 }
@@ -268,8 +269,15 @@ func (d *Driver[IN, OUT]) discard() {
 }
 
 // Err returns nil before the end of the operator and after a clean end.
-func (d *Driver[IN, OUT]) Err() error {
-	if err := d.err.Load(); err != nil {
+func (d *Driver[IN, OUT]) Err() error { return d.err.get() }
+
+// sharedError is an error that one goroutine sets and others get: nil before.
+type sharedError struct{ is atomic.Pointer[error] }
+
+func (e *sharedError) set(err error) { e.is.Store(&err) }
+
+func (e *sharedError) get() error {
+	if err := e.is.Load(); err != nil {
 		return *err
 	}
 	return nil

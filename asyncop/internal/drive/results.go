@@ -74,7 +74,8 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 	}()
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
-		d.BreakOff(guard.Wrap("asyncop: input of Results", call.Panicked(recovered)))
+		d.inputErr.set(guard.Wrap("asyncop: input of Results", call.Panicked(recovered)))
+		d.host.Cancel(d.inputErr.get())
 	})
 	host := d.host
 	put := func(v IN, m call.Message) bool {
@@ -88,7 +89,7 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 		return true
 	}
 	if err := r.Iterate(put); err != nil {
-		d.inputErr = guard.Wrap("asyncop: input of Results", err)
+		d.inputErr.set(guard.Wrap("asyncop: input of Results", err))
 	}
 	g.Returned()
 }
