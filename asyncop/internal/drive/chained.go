@@ -1,8 +1,6 @@
 package drive
 
 import (
-	"sync/atomic"
-
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/internal/guard"
@@ -12,12 +10,6 @@ import (
 type ChainedRange[IN, OUT any] struct {
 	Next  func() (v IN, ok bool) // does not wait; ok is false at the end
 	Yield func(OUT, error) bool
-}
-
-// chained is the state of a driver whose loop runs on the goroutine that ranges over the results.
-type chained struct {
-	broken bool        // by the body; owned by the loop
-	due    atomic.Bool // a timer is, maybe
 }
 
 // handsOver hands the core over to a goroutine that ranges over the results, if there is one. The loop ends then.
@@ -40,7 +32,7 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	case <-handed:
 	case <-d.over: // it has ended before
 		<-d.done
-		d.yieldError(&r)
+		d.yieldEnd(r.Yield)
 		return
 	}
 	ended := false // all has left, or the operator has failed
@@ -53,27 +45,22 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 		for d.step() { // until the end
 		}
 	})
-	if d.chain.broken {
+	if p.broken {
 		return
 	}
 	ended = true
 	d.finish()
-	d.yieldError(&r)
+	d.yieldEnd(r.Yield)
 }
 
-// endError returns why the operator has ended, nil if it has ended well, for the caller of a loop.
-func (d *Driver[IN, OUT]) endError() error {
-	if err := d.Err(); err != nil || d.inClosed {
-		return err
+// yieldEnd tells the body of a loop why the operator has ended, if it has not ended well.
+func (d *Driver[IN, OUT]) yieldEnd(yield func(OUT, error) bool) {
+	err := d.Err()
+	if err == nil && !d.inClosed { // the input is not done
+		err = d.ErrStopped
 	}
-	return d.ErrStopped // the input is not done
-}
-
-// yieldError yields that.
-func (d *Driver[IN, OUT]) yieldError(r *ChainedRange[IN, OUT]) {
-	if err := d.endError(); err != nil {
-		var none OUT
-		r.Yield(none, err)
+	if err != nil {
+		yield(*new(OUT), err)
 	}
 }
 
@@ -93,7 +80,8 @@ func (d *Driver[IN, OUT]) breakOffLoop() {
 type bodyPort[IN, OUT any] struct {
 	flowPort[IN, OUT] // its channels are not used
 	r                 *ChainedRange[IN, OUT]
-	yielded           int // since the loop has done something else
+	yielded           int  // since the loop has done something else
+	broken            bool // by the body
 }
 
 func (p *bodyPort[IN, OUT]) take() bool {
@@ -108,21 +96,24 @@ const fewResults = 16
 
 // put yields what is loaded, unless there is something else to do. It has left when the body has come back.
 func (p *bodyPort[IN, OUT]) put() bool {
-	d, c := p.d, &p.d.chain
+	d := p.d
 	switch {
-	case c.broken || d.host.Cancelled(): // checkSignals sees it
+	case d.host.Cancelled(): // checkSignals sees it
 		return false
 	case p.yielded == 0: // the body may take its time
 		if due := d.core.Next(); due != core.Now && due != core.Never && !d.timers.ScheduleAt(due) {
-			c.due.Store(true)
+			d.timerDue.Store(true)
 		}
-	case c.due.Load() || p.yielded >= fewResults && !d.host.Mail.Empty():
+	case d.timerDue.Load() || p.yielded >= fewResults && !d.host.Mail.Empty():
 		return false
 	}
-	more := p.r.Yield(d.results[0], nil)
+	p.broken = !p.r.Yield(d.results[0], nil)
 	d.core.Away(true) // the body may have taken its time
 	p.yielded++
-	c.broken = !more
+	if p.broken {
+		d.host.Cancel(d.ErrStopped)
+		d.core.End(nil)
+	}
 	return true
 }
 

@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,12 +33,11 @@ type checkpointing[IN, OUT any] struct {
 	// Owned by the loop.
 	seen     uint64                          // the newest barrier that has come
 	loaded   time.Duration                   // when the backlog was filled
-	restored int                             // elements of the backlog that are from a checkpoint; the others are overflow
-	numbers  []int64                         // the last of them are those of the restored elements; nil without an observer
+	restored []int64                         // numbers of the elements of the backlog that are from a checkpoint; the others are overflow
 	arrived  *participant.Barrier            // has come and waits for its turn to be handled
 	passing  fifo.Queue[participant.Barrier] // handled, to be emitted before anything else
 	encoding sync.WaitGroup                  // states being encoded
-	lost     atomic.Pointer[error]           // why the state of the final barrier could not be encoded; written by the encoding
+	lost     sharedError                     // why the state of the final barrier could not be encoded; written by the encoding
 	pause    time.Duration                   // how long the last copy of what is in flight took
 }
 
@@ -87,7 +87,7 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 		it.Wait, it.Restored = max(0, it.Wait-time.Duration(down)), true
 		d.backlog.Push(it)
 	}
-	d.checks.restored, d.checks.numbers = len(s.Items), s.Numbers
+	d.checks.restored = s.Numbers
 	d.runEnded = d.Coordinator.Ended()
 }
 
@@ -120,28 +120,19 @@ func (d *Driver[IN, OUT]) fits(s *Snapshot[IN, OUT]) error {
 
 // restoreObserver gives the observer its state and the numbers of the elements that are restored.
 func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
-	switch {
-	case d.Observer == nil:
-		s.Numbers = nil
-		return nil
-	case s.Observer == nil:
+	if d.Observer == nil || s.Observer == nil {
 		s.Numbers = make([]int64, len(s.Items))
+	}
+	if d.Observer == nil {
+		return nil
 	}
 	numbers := slices.DeleteFunc(slices.Clone(s.Numbers), func(n int64) bool { return n <= 0 })
 	return d.Observer.Restore(s.Observer, numbers, d.Coordinator.RequestCheckpoint)
 }
 
-// restoredNumber returns the number of the restored element at a place of the backlog.
-func (k *checkpointing[IN, OUT]) restoredNumber(i int) int64 {
-	if len(k.numbers) == 0 || i >= k.restored {
-		return 0
-	}
-	return k.numbers[len(k.numbers)-k.restored+i]
-}
-
 // wasAccepted reports whether the next element of the backlog was accepted before the restart, so that gates have let it in.
 func (k *checkpointing[IN, OUT]) wasAccepted() bool {
-	return k != nil && k.restored > 0 && (k.d.Observer == nil || k.restoredNumber(0) != 0)
+	return k != nil && len(k.restored) > 0 && (k.d.Observer == nil || k.restored[0] != 0)
 }
 
 // leastRoom is added to the room for a copy, since elements come meanwhile.
@@ -197,36 +188,22 @@ func (k *checkpointing[IN, OUT]) holdSource(hold bool) {
 	}
 }
 
-// quiet reports whether no barrier waits to be handled or emitted.
-func (k *checkpointing[IN, OUT]) quiet() bool { return k.arrived == nil && k.passing.Len() == 0 }
-
-// awaitStart waits until all participants have registered and their states are known to be good.
+// awaitStart waits until all participants have registered and their states are known to be good, or the operator must end.
 func (d *Driver[IN, OUT]) awaitStart() {
-	k := d.checks
-	if k == nil {
-		return
-	}
 	d.host.Parked.Store(true)
 	defer d.host.Parked.Store(false)
 	for {
+		if d.stopping.Load() { // before there is something to drain, it is a cancel
+			d.host.Cancel(guard.Wrap("asyncop: not started", d.ErrStopped))
+		}
 		if d.core.End(nil); d.failed() {
 			return
 		}
-		if d.stopping.Load() {
-			d.unstarted = true
-			d.core.End(guard.Wrap("asyncop: not started", d.ErrStopped))
-			return
-		}
 		select {
-		case <-k.d.Coordinator.Started():
+		case <-d.Coordinator.Started():
 			return
-		case <-k.d.Coordinator.Ended():
-			err := k.d.Coordinator.Err()
-			if err == nil {
-				err = wiring.ErrClosed
-			}
-			d.core.End(guard.Wrap("asyncop: not started", err))
-			return
+		case <-d.Coordinator.Ended():
+			d.core.End(guard.Wrap("asyncop: not started", cmp.Or(d.Coordinator.Err(), wiring.ErrClosed)))
 		case <-d.host.C:
 		}
 	}
@@ -241,7 +218,7 @@ func (d *Driver[IN, OUT]) mayOverflow() bool {
 }
 
 // overflow returns how many elements were read past the capacity and have no slot yet.
-func (d *Driver[IN, OUT]) overflow() int { return d.backlog.Len() - d.checks.restored }
+func (d *Driver[IN, OUT]) overflow() int { return d.backlog.Len() - len(d.checks.restored) }
 
 // suspended reports whether what is in flight is left to the checkpoint. While the barrier waits for downstream then, no call
 // starts, no timer fires, and completions change nothing: all of it will be done again.
@@ -275,13 +252,11 @@ func (d *Driver[IN, OUT]) passBarrier() {
 		return
 	}
 	k.arrived = nil
-	if b.Kind.Final() {
+	if b.Kind == participant.Suspend {
 		d.inOver = true
-		if b.Kind == participant.Suspend {
-			d.host.Suspended.Store(true)
-			if d.sink != nil {
-				d.sink.Cut()
-			}
+		d.host.Suspended.Store(true)
+		if d.sink != nil {
+			d.sink.Cut()
 		}
 	}
 	s, err := d.copyInFlight(b)
@@ -313,10 +288,9 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 
 // snapshotObserver adds the observer's state, and the numbers of what is in flight.
 func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
-	s.Numbers = append(make([]int64, 0, len(s.Items)), d.observing.Numbers(d.Observer.Number)...)
-	for i := range len(s.Items) - len(s.Numbers) {
-		s.Numbers = append(s.Numbers, d.checks.restoredNumber(i))
-	}
+	s.Numbers = make([]int64, len(s.Items)) // of overflow: 0
+	n := copy(s.Numbers, d.observing.Numbers(d.Observer.Number))
+	copy(s.Numbers[n:], d.checks.restored)
 	s.Observer = append([]byte{}, d.Observer.Snapshot(id)...)
 }
 
@@ -327,22 +301,18 @@ func (k *checkpointing[IN, OUT]) restOf(it *core.Item[IN, OUT], now time.Duratio
 
 // report encodes the state of a barrier and hands it in, on a goroutine of its own; err is why there is none.
 func (d *Driver[IN, OUT]) report(b participant.Barrier, s Snapshot[IN, OUT], err error) {
-	k := d.checks
 	var state participant.State
-	defer func() {
-		if err != nil && b.Kind.Final() {
-			lost := guard.Wrap(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err)
-			k.lost.Store(&lost) // before the report, which may end the operator
-		}
-		b.Report(k.d.Name, state, err)
-	}()
-	if err != nil {
-		return
+	if err == nil {
+		err = call.OffLoop(func() (err error) {
+			state, err = d.State.Encode(s)
+			return err
+		})
 	}
-	var stands guard.Guard
-	defer stands.Close(func(recovered any) { err = call.Panicked(recovered) })
-	state, err = d.State.Encode(s)
-	stands.Returned()
+	if err != nil && b.Kind.Final() {
+		// Before the report, which may end the operator.
+		d.checks.lost.set(guard.Wrap(fmt.Sprintf("asyncop: state of final checkpoint %d", b.ID), err))
+	}
+	b.Report(d.Name, state, err)
 }
 
 // lostState returns why the state is not in the final checkpoint, if that is so. A cancel does not wait for the codec.
@@ -358,10 +328,7 @@ func (d *Driver[IN, OUT]) lostState() error {
 	case <-d.host.Life.Done():
 		cut = context.Cause(d.host.Life)
 	}
-	if lost := d.checks.lostSoFar(); lost != nil {
-		return lost
-	}
-	return cut
+	return cmp.Or(d.checks.lostSoFar(), cut)
 }
 
 // lostSoFar returns why the state is not in the final checkpoint, if that is known. It is known before a cancel that follows from it.
@@ -369,17 +336,13 @@ func (k *checkpointing[IN, OUT]) lostSoFar() error {
 	if k == nil {
 		return nil
 	}
-	if lost := k.lost.Load(); lost != nil {
-		return *lost
-	}
-	return nil
+	return k.lost.get()
 }
 
 // awaitInputEnd waits, after a final barrier, until upstream closes In or the run is over. Out is closed after that, which a
 // checkpoint.Sink waits for. An element that comes instead was overtaken by the barrier on another branch (law C2).
 func (d *Driver[IN, OUT]) awaitInputEnd() error {
-	k := d.checks
-	if k == nil || !d.final || k.expected.barrier.Load() != k.seen { // not announced: not the coordinator's
+	if !d.final || d.checks.expected.barrier.Load() != d.checks.seen { // not announced: not the coordinator's
 		return nil
 	}
 	for !d.inClosed {
@@ -402,7 +365,7 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 					return guard.Wrap("asyncop", wiring.ErrAfterFinal)
 				}
 			}
-		case <-k.d.Coordinator.Ended():
+		case <-d.Coordinator.Ended():
 			return nil
 		case <-d.host.Life.Done():
 			return nil
@@ -413,14 +376,12 @@ func (d *Driver[IN, OUT]) awaitInputEnd() error {
 
 // endCheckpoints reports to the coordinator if the stream ends other than by a final barrier.
 func (d *Driver[IN, OUT]) endCheckpoints(err error) {
-	switch k := d.checks; {
-	case k == nil:
+	switch {
+	case d.checks == nil:
 	case err != nil:
-		k.d.Coordinator.Fail(k.d.Name, err)
-	case !d.final && d.stopping.Load() && !d.inClosed:
-		k.d.Coordinator.Fail(k.d.Name, errStoppedAlone)
-	case !d.final:
-		k.d.Coordinator.Fail(k.d.Name, errNoFinalBarrier)
+		d.Coordinator.Fail(d.Name, err)
+	case !d.final: // an input that is closed without one is an error
+		d.Coordinator.Fail(d.Name, errStoppedAlone)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
-	"github.com/weirflow/weir/asyncop/observe"
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/fifo"
 	"github.com/weirflow/weir/internal/guard"
@@ -44,7 +43,6 @@ type Driver[IN, OUT any] struct {
 	// Owned by the loop.
 	current     *attachment[IN, OUT]           // that the loop has
 	inClosed    bool                           // upstream has closed in
-	inputErr    error                          // that the input of Results has ended with; written before its ring is ended
 	inOver      bool                           // nothing more is taken
 	plain       bool                           // what has the type IN is an element: no control element, and, since that was refused, no message
 	letsIn      bool                           // an element that is read may take a slot; set by mayRead
@@ -67,16 +65,15 @@ type Driver[IN, OUT any] struct {
 	unwatch     func() bool    // ends the watch on the operator's context
 	upstream    sync.WaitGroup // cancelUpstream's call
 
-	chain     chained               // if the loop runs on the goroutine that ranges over the results
-	unstarted bool                  // Stop came before the start
-	stopping  atomic.Bool           // Stop was called
-	broken    atomic.Pointer[error] // what has broken outside of the loop, and ended life
-	err       atomic.Pointer[error] // set before over is closed
-	over      chan struct{}         // closed by the loop before out: err is final
-	done      chan struct{}         // closed by the loop when all is done
-	discarded atomic.Int64          // elements that came too late
-	wired     atomic.Bool           // in was handed out
-	inletOver atomic.Bool           // what comes through in is discarded
+	timerDue  atomic.Bool   // maybe: a body that ranges over the results on the loop's goroutine makes way for it
+	stopping  atomic.Bool   // Stop was called
+	inputErr  sharedError   // that the input of Results has ended or broken with; set before its ring is ended
+	err       sharedError   // set before over is closed
+	over      chan struct{} // closed by the loop before out: err is final
+	done      chan struct{} // closed by the loop when all is done
+	discarded atomic.Int64  // elements that came too late
+	wired     atomic.Bool   // in was handed out
+	inletOver atomic.Bool   // what comes through in is discarded
 	discards  sync.Once
 	waiting   atomic.Bool // for a gate, which will say when it is open
 	published published   // read by other goroutines
@@ -119,10 +116,8 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		User:     cfg.Context,
 		Values:   call.WithoutMessage(context.WithoutCancel(cfg.Context)),
 		RealTime: reflect.TypeOf(cfg.Clock) == reflect.TypeOf(clock.New()),
-		Run: func(task func()) {
-			d.workers.Run(call.Job[IN, OUT]{Task: task})
-		},
-		Sleeper: call.NewSleeper(),
+		Run:      func(task func()) { d.workers.Run(call.Job[IN, OUT]{Task: task}) },
+		Sleeper:  call.NewSleeper(),
 	}
 	if b := cfg.Backend; b != nil {
 		lent := 0
@@ -136,7 +131,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
 	d.timers = timers.NewService[*core.Slot[IN, OUT]](cfg.Clock, func() {
-		d.chain.due.Store(true)
+		d.timerDue.Store(true)
 		d.host.WakeUp()
 	})
 	d.host.Clock = d.timers
@@ -149,7 +144,6 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 	d.current = &attachment[IN, OUT]{port: &flowPort[IN, OUT]{d}}
 	d.attached.Store(d.current)
 	d.unwatch = context.AfterFunc(d.host.Life, d.host.WakeUp)
-	d.published.set(observe.Stats{}, core.Never)
 	return d
 }
 
@@ -201,7 +195,9 @@ func (d *Driver[IN, OUT]) run() {
 func (d *Driver[IN, OUT]) loop() {
 	if !d.opened {
 		d.opened = true
-		d.awaitStart()
+		if d.checks != nil {
+			d.awaitStart()
+		}
 		d.open()
 	}
 	for d.step() {
@@ -213,17 +209,14 @@ func (d *Driver[IN, OUT]) loop() {
 }
 
 func (d *Driver[IN, OUT]) open() {
-	if d.Open == nil {
-		return
+	if d.Open != nil && !d.failed() {
+		d.core.Away(true)
+		if err := call.OffLoop(func() error { return d.Open(d.host.Life) }); err != nil {
+			d.core.End(guard.Wrap("asyncop: open", err))
+		}
 	}
-	if d.failed() {
-		d.closer = nil
-		return
-	}
-	d.core.Away(true)
-	if err := call.OffLoop(func() error { return d.Open(d.host.Life) }); err != nil {
+	if d.Open != nil && d.failed() {
 		d.closer = nil // what was not opened is not closed
-		d.core.End(guard.Wrap("asyncop: open", err))
 	}
 }
 
@@ -254,12 +247,8 @@ func (d *Driver[IN, OUT]) step() bool {
 		busy = d.offerJobs() || busy
 	}
 	slots := d.core.State().Len
-	busy = d.emitSome() || busy
-	if d.chain.broken {
-		return false
-	}
-	busy = busy || d.core.State().Len < slots // elements that emit nothing have left
-	if d.ended() {
+	busy = d.emitSome() || busy || d.core.State().Len < slots // elements that emit nothing have left
+	if d.failed() || d.ended() {                              // a body may have broken off its loop
 		return false
 	}
 	switch {
@@ -280,8 +269,8 @@ func (d *Driver[IN, OUT]) failed() bool { return d.core.State().Failure != nil }
 // checkSignals looks at what other goroutines asked for.
 func (d *Driver[IN, OUT]) checkSignals() {
 	d.endWithRun()
-	if d.chain.due.Load() {
-		d.chain.due.Store(false) // the turn that follows looks at the timers
+	if d.timerDue.Load() {
+		d.timerDue.Store(false) // the turn that follows looks at the timers
 	}
 	d.core.End(nil)
 	if d.mustStop() {
@@ -325,18 +314,6 @@ func (d *Driver[IN, OUT]) mayPark() bool {
 	return due == core.Never || d.timers.ScheduleAt(due)
 }
 
-// BreakOff ends the operator for something that has broken outside of the loop. Called from any goroutine.
-func (d *Driver[IN, OUT]) BreakOff(err error) {
-	d.broken.CompareAndSwap(nil, &err)
-	d.host.Cancel(err)
-}
-
-// isBroken reports whether cause is what has broken outside of the loop, and not a cancel.
-func (d *Driver[IN, OUT]) isBroken(cause error) bool {
-	b := d.broken.Load()
-	return b != nil && *b == cause //nolint:errorlint // the same, not the like; it is a pointer of ours
-}
-
 // offerJobs offers the direct calls that were started to the workers that come free, and reports whether there were any. A batch is
 // worth a switch: workers are sent for it at once.
 func (d *Driver[IN, OUT]) offerJobs() bool {
@@ -366,13 +343,6 @@ func (d *Driver[IN, OUT]) sendWorkers() {
 		d.offered = 0
 		d.workers.Send()
 	}
-}
-
-// endJobs has workers give back the permits of calls that were started and have no worker yet. Their attempts have been
-// ended: no call is made.
-func (d *Driver[IN, OUT]) endJobs() {
-	d.offerJobs()
-	d.workers.Send()
 }
 
 // publish makes the statistics visible.

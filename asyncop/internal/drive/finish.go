@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/internal/call"
@@ -27,16 +28,14 @@ func (d *Driver[IN, OUT]) finish() {
 	if cause != nil {
 		d.host.Cancel(cause)
 	}
-	cut := by == core.ByCancel && !d.isBroken(cause) || d.unstarted // as wanted
+	cut := by == core.ByCancel && cause != d.inputErr.get() //nolint:errorlint // as wanted, and not since the input has broken
 	abandoned := d.core.Abandon()
 	d.warnOfCutRetries()
 	d.Hooks.FlushLines(true)
-	d.endJobs()
+	d.offerJobs() // their attempts have been ended: workers make no calls, and give the permits back
+	d.workers.Send()
 	if cause == nil {
 		cause = d.lastFailure()
-	}
-	if cause == nil {
-		cause = d.awaitInputEnd()
 	}
 	kept := d.suspended() && cause == nil // what is in flight is in the final checkpoint, and will be called again
 	abandoned, err := d.outcome(cause, by, kept, abandoned)
@@ -51,7 +50,7 @@ func (d *Driver[IN, OUT]) finish() {
 		d.logEnd(err, cut)
 	}
 	d.publish()
-	d.err.Store(&err)
+	d.err.set(err)
 	close(d.over)
 	d.current.port.close()
 	if a := d.attached.Load(); a != d.current { // it came since the loop looked
@@ -59,10 +58,8 @@ func (d *Driver[IN, OUT]) finish() {
 	}
 	d.settleMessages()
 	d.endSink(cause, abandoned)
-	if err != nil {
-		if closeErr := d.close(); closeErr != nil {
-			d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
-		}
+	if closeErr := d.close(); closeErr != nil { // after a clean end it was closed
+		d.Hooks.Log(d.host.Values, slog.LevelWarn, "asyncop: close after a failure", slog.Any("error", closeErr))
 	}
 	d.settleMessages()
 	d.observeEnd()
@@ -116,15 +113,16 @@ func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 }
 
 // lastFailure waits for what may still fail an end without failure, and returns how: the encoding of the final checkpoint's
-// state, the error that ended the input.
+// state, what comes behind its barrier, the error that ended the input.
 func (d *Driver[IN, OUT]) lastFailure() error {
-	if d.checks != nil {
+	switch {
+	case d.checks != nil:
 		if err := d.lostState(); err != nil {
 			return err
 		}
-	}
-	if d.inClosed {
-		return d.inputErr
+		return d.awaitInputEnd()
+	case d.inClosed:
+		return d.inputErr.get()
 	}
 	return nil
 }
@@ -271,8 +269,15 @@ func (d *Driver[IN, OUT]) discard() {
 }
 
 // Err returns nil before the end of the operator and after a clean end.
-func (d *Driver[IN, OUT]) Err() error {
-	if err := d.err.Load(); err != nil {
+func (d *Driver[IN, OUT]) Err() error { return d.err.get() }
+
+// sharedError is an error that one goroutine sets and others get: nil before.
+type sharedError struct{ is atomic.Pointer[error] }
+
+func (e *sharedError) set(err error) { e.is.Store(&err) }
+
+func (e *sharedError) get() error {
+	if err := e.is.Load(); err != nil {
 		return *err
 	}
 	return nil

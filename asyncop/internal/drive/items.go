@@ -66,14 +66,10 @@ func (d *Driver[IN, OUT]) feed() bool {
 	if len(d.Gates) > 0 && d.backlog.Peek().Kind == core.Record && !d.checks.wasAccepted() && !d.admits() {
 		return false
 	}
-	number := int64(0)
-	if d.checks != nil && d.checks.restored > 0 {
-		number = d.checks.restoredNumber(0)
-		d.checks.restored--
-	}
-	it := d.backlog.Pop()
-	if d.checks != nil {
-		it.Wait = d.checks.restOf(&it, d.timers.Now())
+	it, number := d.backlog.Pop(), int64(0)
+	if k := d.checks; k != nil && len(k.restored) > 0 {
+		number, k.restored = k.restored[0], k.restored[1:]
+		it.Wait = k.restOf(&it, d.timers.Now())
 	}
 	if m, ok := it.Rest.(call.Message); ok {
 		d.messages.Next(m)
@@ -162,6 +158,7 @@ func (d *Driver[IN, OUT]) receivedElement(in IN, m call.Message, ok bool) {
 }
 
 func (d *Driver[IN, OUT]) receivedControl(v any) {
+	it := core.Item[IN, OUT]{Kind: core.Control, Rest: v}
 	switch b := v.(type) {
 	case wiring.Failure:
 		d.core.End(guard.Wrap("asyncop: upstream", b.Err))
@@ -182,18 +179,17 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 		}
 		if d.Reorders {
 			b = b.Reordered()
-			v = b
+			it.Rest = b
 		}
-		if isEndOfInput(v) {
-			d.receivedEndOfInput()
-		} else if d.checks != nil {
+		switch {
+		case isEndOfInput(b): // it takes its turn like a watermark; what it makes known is so at once, also about elements of the backlog
+			d.marked = true
+			d.endRetries()
+			it = core.Marker[IN, OUT](b)
+		case d.checks != nil:
 			d.receivedBarrier(b)
 			return
 		}
-	}
-	it := core.Item[IN, OUT]{Kind: core.Control, Rest: v}
-	if isEndOfInput(v) {
-		it = core.Marker[IN, OUT](v)
 	}
 	if d.backlog.Len() > 0 || d.core.State().Room == 0 {
 		d.backlog.Push(it)
@@ -202,16 +198,9 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 	}
 }
 
-// receivedEndOfInput does what the marker makes known at once, also about elements of the backlog. It takes its turn like a
-// watermark.
-func (d *Driver[IN, OUT]) receivedEndOfInput() {
-	d.marked = true
-	d.endRetries()
-}
-
 // ended reports whether everything that was taken has left.
 func (d *Driver[IN, OUT]) ended() bool {
-	if d.checks != nil && !d.checks.quiet() {
+	if k := d.checks; k != nil && (k.arrived != nil || k.passing.Len() > 0) { // a barrier waits to be handled or emitted
 		return false
 	}
 	return (d.suspended() || d.drained()) && d.leaving.Len() == 0
@@ -376,8 +365,7 @@ func (d *Driver[IN, OUT]) sleepOn(out chan<- any) {
 		d.received(v, ok)
 	case out <- d.next:
 		d.sent()
-	case <-d.runEnded:
-		d.endWithRun()
+	case <-d.runEnded: // checkSignals sees it
 	case <-d.host.C:
 	}
 }

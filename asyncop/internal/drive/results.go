@@ -54,10 +54,7 @@ func (d *Driver[IN, OUT]) Results(r Range[IN, OUT]) {
 	all = true
 	leave()
 	<-d.done
-	if err := d.endError(); err != nil {
-		var none OUT
-		r.Yield(none, call.Message{}, err)
-	}
+	d.yieldEnd(func(v OUT, err error) bool { return r.Yield(v, call.Message{}, err) })
 }
 
 // pull feeds the loop, on a goroutine of its own.
@@ -77,7 +74,8 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 	}()
 	var g guard.Guard
 	defer g.Close(func(recovered any) {
-		d.BreakOff(guard.Wrap("asyncop: input of Results", call.Panicked(recovered)))
+		d.inputErr.set(guard.Wrap("asyncop: input of Results", call.Panicked(recovered)))
+		d.host.Cancel(d.inputErr.get())
 	})
 	host := d.host
 	put := func(v IN, m call.Message) bool {
@@ -91,7 +89,7 @@ func (d *Driver[IN, OUT]) pull(e *ringPort[IN, OUT], r *Range[IN, OUT]) {
 		return true
 	}
 	if err := r.Iterate(put); err != nil {
-		d.inputErr = guard.Wrap("asyncop: input of Results", err)
+		d.inputErr.set(guard.Wrap("asyncop: input of Results", err))
 	}
 	g.Returned()
 }

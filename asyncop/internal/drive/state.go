@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -80,9 +81,7 @@ func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participa
 		}
 		b = append(b, byte(it.Kind))
 		if it.Kind == core.Control {
-			if b, err = appendWatermark(b, it.Rest.(queue.Watermark)); err != nil {
-				return nil, err
-			}
+			b = appendWatermark(b, it.Rest.(queue.Watermark))
 			continue
 		}
 		if snapshot.Observer != nil {
@@ -113,21 +112,18 @@ func (s StateCodec[IN, OUT]) Encode(snapshot Snapshot[IN, OUT]) (state participa
 	return append(state, b), nil
 }
 
-func appendWatermark(b []byte, w queue.Watermark) ([]byte, error) {
+func appendWatermark(b []byte, w queue.Watermark) []byte {
 	mark, err := w.Timestamp.MarshalBinary()
-	if err != nil { // an offset that it has no bytes for, such as London's before 1847
-		mark, err = w.Timestamp.UTC().MarshalBinary()
+	if err != nil { // an offset that it has no bytes for, such as London's before 1847; it has some for every time in UTC
+		mark, _ = w.Timestamp.UTC().MarshalBinary()
 	}
-	if err != nil {
-		return nil, fmt.Errorf("watermark: %w", err)
-	}
-	return varint.AppendBytes(b, mark), nil
+	return varint.AppendBytes(b, mark)
 }
 
 // Decode returns what a state says.
 func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], err error) {
 	var none Snapshot[IN, OUT]
-	d := decoder{varint.Reader{Rest: state}}
+	d := varint.Reader{Rest: state}
 	version := d.Byte()
 	if d.Err == nil && version != stateVersion {
 		return none, fmt.Errorf("version %d of the state, want %d", version, stateVersion)
@@ -139,7 +135,14 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 		}
 	}
 	snapshot.Taken = d.Varint()
-	snapshot.Final, snapshot.Observer = d.marks()
+	marks := d.Byte()
+	if marks >= unknownMarks {
+		d.Fail(fmt.Errorf("unknown marks %d", marks))
+	}
+	snapshot.Final = marks&markFinal != 0
+	if marks&markObserver != 0 {
+		snapshot.Observer = append([]byte{}, d.Bytes()...) // user code gets it; not nil, which says that there is none
+	}
 	var items []core.Item[IN, OUT]
 	for n := d.Uvarint(); n > 0 && d.Err == nil; n-- {
 		var it core.Item[IN, OUT]
@@ -177,11 +180,20 @@ func (s StateCodec[IN, OUT]) Decode(state []byte) (snapshot Snapshot[IN, OUT], e
 }
 
 // decodeRecord decodes the record with a number, but for that of its observer.
-func (s StateCodec[IN, OUT]) decodeRecord(d *decoder, it *core.Item[IN, OUT], number int) (err error) {
-	it.Attempts = d.attempts()
+func (s StateCodec[IN, OUT]) decodeRecord(d *varint.Reader, it *core.Item[IN, OUT], number int) (err error) {
+	attempts := d.Uvarint()
+	if attempts > math.MaxInt32 {
+		d.Fail(fmt.Errorf("%d attempts", attempts))
+	}
+	it.Attempts = int32(attempts)
 	it.First = d.Varint()
-	it.Spent = d.duration("time spent")
-	it.Wait, it.Retry = d.wait()
+	it.Spent = decodeDuration(d, "time spent")
+	if it.Wait = decodeDuration(d, "wait"); it.Wait != 0 {
+		it.Retry = core.RetryKind(d.Byte())
+	}
+	if it.Retry > core.ByResult|core.Demanded {
+		d.Fail(fmt.Errorf("unknown kind of retry: %d", it.Retry))
+	}
 	in := d.Bytes()
 	if d.Err != nil {
 		return nil //nolint:nilerr // Decode says so
@@ -225,7 +237,7 @@ func (s StateCodec[IN, OUT]) withSchemas(inputs, results []byte) (StateCodec[IN,
 	return s, nil
 }
 
-func (s StateCodec[IN, OUT]) decodeResults(d *decoder) (results []OUT, err error) {
+func (s StateCodec[IN, OUT]) decodeResults(d *varint.Reader) (results []OUT, err error) {
 	n := d.Uvarint()
 	switch {
 	case d.Err != nil:
@@ -249,47 +261,10 @@ func (s StateCodec[IN, OUT]) decodeResults(d *decoder) (results []OUT, err error
 	return results, d.Err
 }
 
-// decoder reads what Encode wrote; after an error it returns zeros.
-type decoder struct{ varint.Reader }
-
-// marks reads the marks, and the state of an observer; not nil if there is one.
-func (d *decoder) marks() (final bool, observer []byte) {
-	marks := d.Byte()
-	if marks >= unknownMarks {
-		d.Fail(fmt.Errorf("unknown marks %d", marks))
-	}
-	if d.Err == nil && marks&markObserver != 0 {
-		observer = append([]byte{}, d.Bytes()...) // user code gets it
-	}
-	return marks&markFinal != 0, observer
-}
-
-func (d *decoder) duration(what string) time.Duration {
-	n := d.Varint()
+func decodeDuration(d *varint.Reader, what string) time.Duration {
+	n := time.Duration(d.Varint())
 	if n < 0 {
-		d.Fail(fmt.Errorf("negative %s: %v", what, time.Duration(n)))
-		return 0
+		d.Fail(fmt.Errorf("negative %s: %v", what, n))
 	}
-	return time.Duration(n)
-}
-
-func (d *decoder) wait() (time.Duration, core.RetryKind) {
-	wait := d.duration("wait")
-	if wait == 0 {
-		return 0, 0
-	}
-	kind := core.RetryKind(d.Byte())
-	if kind > core.ByResult|core.Demanded {
-		d.Fail(fmt.Errorf("unknown kind of retry: %d", kind))
-	}
-	return wait, kind
-}
-
-func (d *decoder) attempts() int32 {
-	n := d.Uvarint()
-	if n > 1<<31-1 {
-		d.Fail(fmt.Errorf("%d attempts", n))
-		return 0
-	}
-	return int32(n)
+	return n
 }

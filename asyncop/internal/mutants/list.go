@@ -745,9 +745,11 @@ var mutants = []mutant{
 	},
 	{
 		"the marker of the end does not end retries", "A5", "drive/items.go",
-		`	d.marked = true
-	d.endRetries()`,
-		`	d.marked = true`,
+		`			d.marked = true
+			d.endRetries()
+`,
+		`			d.marked = true
+`,
 	},
 	{
 		"elements are read without a slot", "Q2", "drive/items.go",
@@ -826,7 +828,7 @@ var mutants = []mutant{
 	{
 		"the coordinator does not know of a failure", "C3", "drive/checkpointing.go",
 		`	case err != nil:
-		k.d.Coordinator.Fail(k.d.Name, err)
+		d.Coordinator.Fail(d.Name, err)
 `,
 		`	case err != nil:
 `,
@@ -897,8 +899,11 @@ var mutants = []mutant{
 	},
 	{
 		"an input that panics ends well", "A6", "drive/results.go",
-		`d.BreakOff(guard.Wrap("asyncop: input of Results", call.Panicked(recovered)))`,
-		`_ = call.Panicked(recovered)`,
+		`		d.inputErr.set(guard.Wrap("asyncop: input of Results", call.Panicked(recovered)))
+		d.host.Cancel(d.inputErr.get())
+`,
+		`		_ = guard.Wrap("asyncop: input of Results", call.Panicked(recovered))
+`,
 	},
 	{
 		"the reader is done with what lies in the ring", "O1", "drive/ring.go",
