@@ -37,6 +37,7 @@ func batchOf(h *Host, n int, join func(i int, ctx context.Context, a *Attempt[in
 	for i := range n {
 		a := b.Add()
 		a.start(h, Ref{Place: uint32(i), Turn: 1}, 1, NoDeadline)
+		a.Leave()
 		ctx, out := context.Context(b.Context()), Future[int](a)
 		if join != nil {
 			ctx, out = join(i, ctx, a)

@@ -50,9 +50,7 @@ const (
 	answered
 	// member: the attempt is one of a Batch, which has the permit.
 	member
-	// attended: the loop calls the function, and looks itself whether the attempt is complete when that returns.
-	attended
-	// left: the function has returned to the loop.
+	// left: the function has returned to the loop, or the loop is not about to call it.
 	left
 	// inPlace: it was complete before that, and nothing was in the mailbox then.
 	inPlace
@@ -72,11 +70,8 @@ const (
 	reports                = dispatching | sent | answered | requests | trackedRequests
 )
 
-// Attend says that the loop is about to call the function of the attempt.
-func (t *Token) Attend() { t.state.Or(attended) }
-
-// Leave says that the function has returned, and reports whether the attempt is complete and goes before what is in the mailbox. If
-// not, its letter is there, or will come.
+// Leave says that the function has returned, or is not called yet, and reports whether the attempt is complete and goes before what is in
+// the mailbox. If not, its letter is there, or will come.
 func (t *Token) Leave() (first bool) {
 	return t.state.Load()&inPlace != 0 || t.state.Or(left)&inPlace != 0 // complete in place: nobody asks whether it has left
 }
@@ -112,14 +107,14 @@ func (t *Token) claim() bool {
 }
 
 // publish completes a token whose outcome is written and hands it to the loop, unless it has been ended meanwhile: then that is late,
-// if it counts. A token that is attended needs no letter if no other is before it: the loop finds it complete when the function returns
-// (law Q1).
+// if it counts. One that is completed while the loop calls its function needs no letter if no other is before it: the loop finds it complete
+// when the function returns (law Q1).
 func (t *Token) publish(counts bool) {
 	bits := completed | over
 	switch s := t.state.Load(); {
 	case s&returns != 0:
 		bits |= returned
-	case s&(attended|left) == attended && t.Host.Mail.Empty():
+	case s&left == 0 && t.Host.Mail.Empty():
 		bits |= inPlace
 	}
 	before := t.state.Or(bits)

@@ -40,9 +40,17 @@ func newHost(tb testing.TB) (*Host, *stopped) {
 	return h, clock
 }
 
-func newAttempt(h *Host) *Attempt[int] {
+// newCalled returns an attempt whose function the loop calls.
+func newCalled(h *Host) *Attempt[int] {
 	a := NewRoomy[int]()
 	a.start(h, Ref{Turn: 1}, 1, NoDeadline)
+	return a
+}
+
+// newAttempt returns an attempt whose function has returned to the loop.
+func newAttempt(h *Host) *Attempt[int] {
+	a := newCalled(h)
+	a.Leave()
 	return a
 }
 
@@ -89,40 +97,35 @@ func TestFirstCompletionCounts(t *testing.T) {
 	require.Equal(t, ErrNil, err)
 }
 
-// An attended attempt that is completed before the loop leaves it posts no letter, unless others are before it (law Q1).
-func TestAttendedAttempt(t *testing.T) {
+// An attempt that is completed before its function has returned to the loop posts no letter, unless others are before it (law Q1).
+func TestCompleteInPlace(t *testing.T) {
 	h, _ := newHost(t)
-	attend := func() *Attempt[int] {
-		a := newAttempt(h)
-		a.Attend()
-		return a
-	}
-	a := attend()
+	a := newCalled(h)
 	a.Complete(1)
 	require.True(t, a.Completed())
 	require.True(t, h.Mail.Empty())
 	require.True(t, a.Leave())
 	require.True(t, h.Mail.Empty())
 
-	a = attend()
+	a = newCalled(h)
 	require.False(t, a.Leave())
 	a.Complete(1)
 	require.Same(t, &a.Letter, h.Mail.Take())
 
-	a = attend()
+	a = newCalled(h)
 	a.Refuse(ErrNil)
 	require.True(t, h.Mail.Empty())
 	require.True(t, a.Leave())
 
 	newAttempt(h).Post()
-	a = attend()
+	a = newCalled(h)
 	a.Complete(1)
 	require.False(t, a.Leave())
 	l := h.Mail.Take()
 	require.Same(t, &a.Letter, l.Unchain())
 
 	for range 1000 {
-		a = attend()
+		a = newCalled(h)
 		var wg sync.WaitGroup
 		wg.Go(func() { a.Complete(1) })
 		complete := a.Leave()

@@ -123,7 +123,6 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
 		return
 	}
-	a.Attend()
 	g.calling(s, g.resumes.invoke)
 	err := g.Invoke(ctx, s.in, a)
 	g.user.after = nil
@@ -135,7 +134,6 @@ func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
 
 // invokeBroke goes on after the function, or a feature's user code before it, has broken.
 func (g *Machine[IN, OUT]) invokeBroke(s *Slot[IN, OUT], err error) {
-	s.attempt.Attend() // it may have broken before the call
 	s.attempt.CompleteExceptionally(err)
 	g.invoked(s)
 }

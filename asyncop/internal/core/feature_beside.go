@@ -131,6 +131,7 @@ func AskBeside[IN, OUT any](g *Machine[IN, OUT]) {
 // its timeouts hold. If that fails, it is the attempt's outcome, and nothing has been sent.
 func PrepareBeside[IN, OUT any](g *Machine[IN, OUT]) {
 	g.prepare = func(s *Slot[IN, OUT], a *call.Attempt[OUT], before func(ctx context.Context) error) (goesOn bool) {
+		a.Leave()
 		var called chan struct{} // nil: the call is for this element alone
 		then := func(err error) {
 			switch {

@@ -156,7 +156,6 @@ func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) boo
 	}
 	r.attempt, r.call = r.ctx, nil
 	if r.broken != nil {
-		a.Attend()
 		a.CompleteExceptionally(r.broken)
 		g.invoked(s)
 		return false

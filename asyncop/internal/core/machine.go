@@ -201,7 +201,7 @@ func (g *Machine[IN, OUT]) State() *State {
 	if g.oldest != nil {
 		s.Oldest = g.oldest.accepted
 	}
-	if s.Len = g.Queue.Len(); s.Failure == nil && (g.isCrowded == nil || !g.isCrowded()) {
+	if s.Len = g.slots.taken; s.Failure == nil && (g.isCrowded == nil || !g.isCrowded()) {
 		s.Room = g.Queue.Cap() - s.Len
 	}
 	if g.user.broke != nil {

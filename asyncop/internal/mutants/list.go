@@ -642,8 +642,8 @@ var mutants = []mutant{
 	},
 	{
 		"a completion in place goes before what is in the mailbox", "Q1", "call/token.go",
-		`== attended && t.Host.Mail.Empty():`,
-		`== attended:`,
+		`s&left == 0 && t.Host.Mail.Empty():`,
+		`s&left == 0:`,
 	},
 	{
 		"an operator that has ended takes what comes later into its mailbox", "F1", "core/machine.go",
