@@ -42,7 +42,7 @@ type config struct {
 	earlyTimeout   bool
 
 	failurePolicy      string // the option that says what becomes of elements that fail; "": the first one ends the run
-	failureSink        any    // a func(context.Context, Failure[IN]) error, or nil: they are dropped
+	failureSink        any    // of WithFailureSink: a func(context.Context, Failure[IN]) error; else nil
 	exhaustedAsFailure bool
 	drainRetries       bool // Results does so without it
 	buffer             int  // negative: as many as the slots suggest
@@ -50,7 +50,7 @@ type config struct {
 	reorders    bool             // set by the constructor
 	coordinator participant.Host // nil: takes no part in checkpoints
 	retryState  RetryState
-	maxRetries  int // that the strategy says it allows; 0: it does not say
+	maxRetries  int // that the strategy says it allows; 0 also if it does not say
 	overflow    int // elements read past the capacity for the sake of a barrier
 	inputCodec  any // a codec.Codec[IN], or nil
 	resultCodec any // a codec.Codec[OUT], or nil: results are not stored

@@ -141,12 +141,9 @@ func (g *Machine[IN, OUT]) invokeBroke(s *Slot[IN, OUT], err error) {
 // invoked goes on after the function has returned, or broken: an error or panic after it has completed the attempt is late (A2). An
 // attempt that is complete is handled here, in the order of the completions (law Q1).
 func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
-	a := s.attempt
-	switch first := a.Leave(); {
-	case first && g.rest == nil:
+	switch a := s.attempt; {
+	case a.Leave(): // no letters are being read: what is called then has left before
 		g.conclude(s, completion)
-	case first: // letters are being read: they were before it
-		a.Post()
 	case a.Completed() && g.rest == nil && g.forming == nil: // others were before it
 		g.rest = g.Host.Mail.Take()
 		g.readRest()

@@ -37,7 +37,6 @@ type Observing[IN, OUT any] struct {
 type Track struct {
 	accepted time.Duration
 	started  time.Duration  // of the first attempt; while it is 0 there was none
-	running  bool           // there is an attempt whose end was not reported yet
 	ending   observe.Ending // once it leaves
 
 	// With observers.
@@ -150,7 +149,6 @@ func (o *Observing[IN, OUT]) started(s *Slot[IN, OUT], a *call.Attempt[OUT]) boo
 	if r.started == 0 {
 		r.started = max(1, g.now-r.accepted)
 	}
-	r.running = true
 	if len(o.observers) == 0 {
 		return true
 	}
@@ -199,10 +197,9 @@ func (o *Observing[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
 // attemptOver reports the outcome of an attempt, and what follows: nothing, or a retry after d.
 func (o *Observing[IN, OUT]) attemptOver(s *Slot[IN, OUT], out *outcome, again bool, d time.Duration) {
 	g, r := o.core, o.of.get(s.place)
-	if r == nil || !r.running {
+	if r == nil {
 		return
 	}
-	r.running = false
 	g.refresh()
 	a := observe.Outcome{
 		Attempt: int(s.attempts), Results: out.results, Err: out.err, Duration: cmp.Or(out.took, max(1, g.now-s.last)),

@@ -133,6 +133,9 @@ func (d *Driver[IN, OUT]) forget() {
 	d.backlog = fifo.Queue[core.Item[IN, OUT]]{}
 	d.upNext = upNext[OUT]{}
 	d.jobs = nil
+	if d.checks != nil {
+		d.checks.restored = nil
+	}
 }
 
 // outcome returns what is offered to the failure sink, which elements that come again are not, and what Err will

@@ -68,7 +68,9 @@ func (d *Driver[IN, OUT]) feed() bool {
 	}
 	it, number := d.backlog.Pop(), int64(0)
 	if k := d.checks; k != nil && len(k.restored) > 0 {
-		number, k.restored = k.restored[0], k.restored[1:]
+		if number, k.restored = k.restored[0], k.restored[1:]; len(k.restored) == 0 {
+			k.restored = nil // lets go of all of them
+		}
 		it.Wait = k.restOf(&it, d.timers.Now())
 	}
 	if m, ok := it.Rest.(call.Message); ok {

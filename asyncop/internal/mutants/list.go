@@ -230,11 +230,6 @@ var mutants = []mutant{
 	g.invoked(s)`,
 	},
 	{
-		"a completion in place goes before those that were handed in earlier", "Q1", "core/attempt.go",
-		`case first && g.rest == nil:`,
-		`case first:`,
-	},
-	{
 		"a call that ignores its end gives its permit back", "A5", "core/attempt.go",
 		`if end.Freed {`,
 		`if true {`,
@@ -465,6 +460,34 @@ var mutants = []mutant{
 		`g.state.Failure == nil`,
 	},
 	{
+		"what follows from an attempt is told again at the end of its element", "O1", "core/ending.go",
+		`		g.outcome = outcome{}
+`,
+		``,
+	},
+	{
+		"an attempt whose strategy is asked has no outcome", "O1", "core/feature_beside.go",
+		`	g.outcome = e.outcome
+`,
+		``,
+	},
+	{
+		"letters that were taken from the mailbox are lost", "Q1", "core/attempt.go",
+		`case a.Completed() && g.rest == nil && g.forming == nil:`,
+		`case a.Completed() && g.forming == nil:`,
+	},
+	{
+		"what fails before a retry waits for the function to return", "A6", "core/feature_beside.go",
+		`		a.Leave()
+`,
+		``,
+	},
+	{
+		"a nil is no element of an interface type", "F1", "drive/items.go",
+		`ok = reflect.TypeFor[IN]().Kind() == reflect.Interface`,
+		`ok = false`,
+	},
+	{
 		"a strategy that ends its goroutine answers", "A6", "core/feature_beside.go",
 		`err = call.Panicked(recovered)`,
 		`_ = recovered`,
@@ -580,12 +603,6 @@ var mutants = []mutant{
 		"a timeout of its own may only be longer", "A3", "core/feature_timeouts.go",
 		`own != g.Timeout {`,
 		`own > g.Timeout {`,
-	},
-	{
-		"the end of an attempt is reported twice", "O1", "core/feature_observing.go",
-		`	r.running = false
-`,
-		``,
 	},
 	{
 		"what was not accepted is reported as emitted", "O1", "core/feature_observing.go",
