@@ -2,8 +2,8 @@
 // the loop. What only the loop touches is in the packages above it.
 //
 //   - A [Token] ties something that runs elsewhere to the element that waits for it: its context, its end, its letter to the
-//     loop. An [Attempt] is the token of a call, and the future that user code completes. A [Handling] is that of a timeout
-//     handler. Other things that an element waits for embed a Token.
+//     loop. An [Attempt] is the token of a call, and the future that user code completes. Other things that an element
+//     waits for embed a Token.
 //   - A [Host] is what the tokens of an operator share: the mailbox, the wake-up of the loop, the counters, the contexts.
 //   - [Workers] do jobs that may block, on goroutines that are used again.
 //

@@ -50,7 +50,7 @@ const (
 	answered
 	// member: the attempt is one of a Batch, which has the permit.
 	member
-	// left: the function has returned to the loop, or the loop is not about to call it.
+	// left: the function has returned to the loop, or is not called yet; if the attempt is complete in place, nobody asks.
 	left
 	// inPlace: it was complete before that, and nothing was in the mailbox then.
 	inPlace
@@ -73,7 +73,7 @@ const (
 // Leave says that the function has returned, or is not called yet, and reports whether the attempt is complete and goes before what is in
 // the mailbox. If not, its letter is there, or will come.
 func (t *Token) Leave() (first bool) {
-	return t.state.Load()&inPlace != 0 || t.state.Or(left)&inPlace != 0 // complete in place: nobody asks whether it has left
+	return t.state.Load()&inPlace != 0 || t.state.Or(left)&inPlace != 0
 }
 
 // Carry makes the context of a new token know the message that its element is, unless it was made with one.

@@ -15,8 +15,9 @@ import (
 
 // begin is the one place where an attempt starts. Its permit was taken, or it is one of several elements of a call.
 func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
-	again := s.phase == ready
-	if again {
+	var before any // what the strategy wants done first
+	if s.phase == ready {
+		before = g.unhold(s)
 		g.ready.Cancel(&s.timer)
 		g.countRetry(s)
 	}
@@ -54,10 +55,8 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 			return
 		}
 	}
-	if again && g.prepare != nil {
-		if before, ok := g.unhold(s).(func(ctx context.Context) error); ok && !g.prepare(s, a, before) {
-			return
-		}
+	if before, ok := before.(func(ctx context.Context) error); ok && g.prepare != nil && !g.prepare(s, a, before) {
+		return
 	}
 	g.invoke(s, a)
 }
@@ -187,7 +186,8 @@ type outcome struct {
 	is      bool // an attempt has ended
 	results int
 	err     error
-	took    time.Duration // the attempt; 0: it has ended just now
+	took    time.Duration // the attempt
+	timed   bool          // took is known; else it has ended just now, but for what the policy took
 }
 
 // conclude ends the attempt of s, which was completed or whose own time ran out, and goes on with its outcome.
@@ -217,6 +217,10 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how attemptEnd) {
 		g.state.Stats.LastError = err
 	}
 	g.outcome = outcome{is: true, results: len(results), err: err}
+	if err != nil || g.timesAll { // else a reading of the clock can be spared
+		g.refresh()
+		g.outcome.took, g.outcome.timed = g.now-s.last, true
+	}
 	if !considered {
 		if g.heard != nil {
 			g.hear(s, &a.Token, err, predicates.Reason{}, 0)
@@ -232,6 +236,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how attemptEnd) {
 	j.token, j.tracked = &a.Token, end.Tracked
 	v := &j.view
 	v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts), err, results, end.Stage, end.InDoubt
+	v.Reason = predicates.Reason{} // the policy may break before it has found one
 	if g.looksClosely {
 		v.Input = s.in
 		v.Values = g.context(s, a)
@@ -301,7 +306,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		if called { // whatever it reported: the call may be about to send
 			s.doubt = max(s.doubt, doubtOf(end.Tracked))
 		}
-		g.outcome = outcome{is: true, err: context.DeadlineExceeded}
+		g.outcome = outcome{is: true, err: context.DeadlineExceeded, took: g.now - s.last, timed: true}
 	case backoff:
 		g.Timers.Cancel(&s.timer)
 		g.retryOver(s)

@@ -36,6 +36,8 @@
 //   - [AskBeside], [PrepareBeside]: strategies that may block, and what they want done before a retry
 //   - [HandleFailures]: results in place of failures
 //   - [AddHandOver]: a sink for failures
+//   - [KeepWays]: what became of the attempts of elements that failed or were slow
+//   - [LogRetries]: outcomes that had a reason for another attempt
 //
 // The core compiles, and works, with all of these files deleted (alone_test.go).
 //

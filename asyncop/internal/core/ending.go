@@ -167,21 +167,24 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 		f()
 	}
 	judged, outcomeOfJudged := g.judgedLast(), g.outcome
+	g.outcome = outcome{}
 	for s := g.first(); s != nil; s = s.next() {
+		if s == judged { // its attempt has ended
+			g.outcome = outcomeOfJudged
+		}
 		switch s.phase {
 		case controlElement, ended:
 			continue
 		case fresh, behind, backoff, ready:
 		case preparing, running:
-			if s == judged { // its attempt has ended
-				g.outcome = outcomeOfJudged
+			if s == judged {
 				break
 			}
 			end := g.endAttempt(s, s.attempt, cutOff)
 			if s.phase == running {
 				s.doubt = max(s.doubt, doubtOf(end.Tracked))
 			}
-			g.outcome = outcome{is: true, err: context.Canceled}
+			g.outcome = outcome{is: true, err: context.Canceled, took: g.now - s.last, timed: true}
 		case done:
 			if len(s.attempt.Results) == 0 {
 				g.Ended(s, observe.Empty)

@@ -50,7 +50,7 @@ func (g *Machine[IN, OUT]) beside(
 // it has returned.
 type errand struct {
 	call.Token
-	outcome outcome // of the attempt that the strategy is asked about
+	outcome outcome // of the attempt that a strategy is asked about
 	broke   error   // written by the worker before it posts the letter
 	then    func(broke error)
 }
@@ -87,7 +87,9 @@ func (g *Machine[IN, OUT]) send(
 	s *Slot[IN, OUT], number int32, until time.Duration, do func(ctx context.Context) error, then func(broke error),
 ) {
 	e, completes := &errand{then: then, outcome: g.outcome}, s.phase == handling
-	g.outcome, e.outcome.took = outcome{}, max(1, g.now-s.last)
+	if g.outcome = (outcome{}); !e.outcome.timed {
+		e.outcome.took, e.outcome.timed = g.now-s.last, true
+	}
 	*g.held.ref(s.place) = e
 	g.bind(s, &e.Token, number, until)
 	if !g.beside(g.context(s, &e.Token), &e.Token, do, func(broke error) {

@@ -68,7 +68,7 @@ func AddObserving[IN, OUT any](
 		o.introduce(s)
 		g.resumes.accepted(s, err)
 	}
-	g.exact = true
+	g.exact, g.timesAll = true, true
 	g.accepted = append(g.accepted, o.accepted)
 	g.started = append(g.started, o.started)
 	g.over = append(g.over, o.attemptOver)
@@ -200,9 +200,8 @@ func (o *Observing[IN, OUT]) attemptOver(s *Slot[IN, OUT], out *outcome, again b
 	if r == nil {
 		return
 	}
-	g.refresh()
 	a := observe.Outcome{
-		Attempt: int(s.attempts), Results: out.results, Err: out.err, Duration: cmp.Or(out.took, max(1, g.now-s.last)),
+		Attempt: int(s.attempts), Results: out.results, Err: out.err, Duration: max(1, out.took),
 		Reason: g.reasons.get(s.place).last, Retry: again, Delay: d,
 	}
 	if len(o.counters) > 0 {

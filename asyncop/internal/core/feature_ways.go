@@ -1,7 +1,6 @@
 package core
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/weirflow/weir/asyncop/observe"
@@ -56,6 +55,9 @@ func KeepWays[IN, OUT any](g *Machine[IN, OUT], k WayKeeper[IN]) {
 // or asks for it, its way is kept.
 func (w *ways[IN, OUT]) over(s *Slot[IN, OUT], o *outcome, again bool, delay time.Duration) {
 	g, p := w.core, w.of.get(s.place)
+	if p != nil { // an element without a way need not be worth a reading of the clock
+		g.refresh()
+	}
 	keep := !again && (s.due != Never && g.now-s.accepted > (s.due-s.accepted)/2 || w.Asked != nil && w.Asked(s.in))
 	switch {
 	case p == nil && (o.err == nil && !again && !keep || w.live == liveWays):
@@ -67,10 +69,13 @@ func (w *ways[IN, OUT]) over(s *Slot[IN, OUT], o *outcome, again bool, delay tim
 	case len(p.steps) == longestWay:
 		p.steps = append(p.steps[:firstSteps], p.steps[firstSteps+1:]...)
 	}
-	g.refresh()
 	p.keep = p.keep || keep
+	if !o.timed {
+		g.refresh()
+		o.took = g.now - s.last
+	}
 	step := observe.Step{Begun: g.Timers.Time(s.last), Outcome: observe.Outcome{
-		Attempt: int(s.attempts), Results: o.results, Err: o.err, Duration: cmp.Or(o.took, g.now-s.last),
+		Attempt: int(s.attempts), Results: o.results, Err: o.err, Duration: o.took,
 		Reason: g.reasons.get(s.place).last, Retry: again, Delay: delay,
 	}}
 	if w.Backend != nil {

@@ -104,7 +104,7 @@ type Machine[IN, OUT any] struct {
 	Config[IN, OUT]
 	moments[IN, OUT]
 	judge[OUT]
-	outcome outcome // of the attempt that has ended last
+	outcome outcome // of the attempt that has ended, until features know of it
 	slots   slots[IN, OUT]
 	reasons side[reasons]
 	limits  side[*limit[IN, OUT]] // deadlines that do not come in input order
@@ -132,6 +132,7 @@ type Machine[IN, OUT any] struct {
 	ran   bool          // since then user code has run
 	exact bool          // there are limits or back-offs, which begin and end by a reading that is not older than user code
 
+	timesAll  bool // how long each attempt took is wanted to the instant, not only of those that failed
 	noRetries bool // no element is retried any more (law A5)
 	abandoned bool // Abandon was called: no element follows
 

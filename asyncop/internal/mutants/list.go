@@ -466,6 +466,23 @@ var mutants = []mutant{
 		``,
 	},
 	{
+		"an outcome that was judged at the end is that of the elements before it", "O1", "core/ending.go",
+		`	g.outcome = outcome{}
+	for s := g.first()`,
+		`	for s := g.first()`,
+	},
+	{
+		"a policy that breaks knows the reason of another element", "X1", "core/attempt.go",
+		`	v.Reason = predicates.Reason{} `,
+		`	_ = v `,
+	},
+	{
+		"the time of an attempt includes that of the policy", "O1", "core/attempt.go",
+		`		g.outcome.took, g.outcome.timed = g.now-s.last, true
+`,
+		``,
+	},
+	{
 		"an attempt whose strategy is asked has no outcome", "O1", "core/feature_beside.go",
 		`	g.outcome = e.outcome
 `,

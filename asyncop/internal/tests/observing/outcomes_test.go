@@ -1,0 +1,175 @@
+package observing_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/internal/optest"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// outcomes is an observer that keeps what it is told, by element. It breaks at the start of an attempt of this number.
+type outcomes struct {
+	breaksAt int
+	begun    map[string]int
+	attempts map[string][]observe.Outcome
+	endings  map[string]observe.Ending
+}
+
+func newOutcomes() *outcomes {
+	return &outcomes{begun: map[string]int{}, attempts: map[string][]observe.Outcome{}, endings: map[string]observe.Ending{}}
+}
+
+func (o *outcomes) Accepted(ctx context.Context, element any, _ bool) context.Context {
+	return context.WithValue(ctx, elementKey{}, element)
+}
+
+func (o *outcomes) AttemptStarted(ctx context.Context, number int) context.Context {
+	o.begun[ctx.Value(elementKey{}).(string)]++
+	if number == o.breaksAt {
+		panic("broken")
+	}
+	return ctx
+}
+
+func (o *outcomes) AttemptEnded(ctx context.Context, out observe.Outcome) {
+	in := ctx.Value(elementKey{}).(string)
+	o.attempts[in] = append(o.attempts[in], out)
+}
+
+func (o *outcomes) Ended(ctx context.Context, e observe.Ending) {
+	o.endings[ctx.Value(elementKey{}).(string)] = e
+}
+
+// failsAfter fails an element after the time that after says.
+func failsAfter(after func(in string) time.Duration) asyncop.AsyncFunction[string, string] {
+	return asyncop.Func(func(_ context.Context, in string, result optest.Future) error {
+		time.AfterFunc(after(in), func() { result.CompleteExceptionally(errors.New("of " + in)) })
+		return nil
+	})
+}
+
+// safely retries errors whose calls have had no effect, after 10 s.
+func safely() *strategies.Policy[string] {
+	safe := predicates.ByException[string](predicates.HasException, optest.SafeReason)
+	return strategies.ReasonAware(safe, strategies.ReasonStrategyFunc[string](func(context.Context, *optest.View) (strategies.Action, error) {
+		return strategies.Action{Retry: true, Delay: 10 * time.Second}, nil
+	}))
+}
+
+// Law O1: a policy that ends the goroutine of its operator leaves an outcome behind, of the element that it has judged, and of no other.
+func TestOutcomeOfAPolicyThatEndsTheGoroutine(t *testing.T) {
+	for name, policy := range map[string]*strategies.Policy[string]{"on the loop": safely().Immediate(), "beside it": safely()} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				all, n := newOutcomes(), 0
+				op := asyncop.OrderedWaitWithRetry(failsAfter(func(in string) time.Duration {
+					return time.Duration(in[0]-'a'+1) * time.Second
+				}), time.Minute, 4, policy.WithJitter(func(d time.Duration, _ *rand.Rand) time.Duration {
+					if n++; n == 2 {
+						runtime.Goexit()
+					}
+					return d
+				}), asyncop.WithObserver(all))
+				go op.ResultsOf(asyncop.FromSlice([]string{"a", "b", "c"}))(func(string, error) bool { return true })
+				<-op.Done()
+				require.Equal(t, map[string]int{"a": 1, "b": 1, "c": 1}, all.begun)
+				for in, want := range map[string]string{"a": "of a", "b": "of b", "c": context.Canceled.Error()} {
+					require.Len(t, all.attempts[in], 1, in)
+					require.EqualError(t, all.attempts[in][0].Err, want)
+				}
+				for _, w := range op.Ways() {
+					require.Len(t, w.Steps, 1, w.Element)
+				}
+			})
+		})
+	}
+}
+
+// Law X1: a policy that breaks before it has found a reason knows nothing of the element before.
+func TestReasonOfThePolicyThatBreaks(t *testing.T) {
+	all := newOutcomes()
+	policy := strategies.ReasonAware(predicates.ByException[string](predicates.HasException, optest.SafeReason),
+		strategies.ReasonStrategyFunc[string](func(context.Context, *optest.View) (strategies.Action, error) { return strategies.Action{}, nil }),
+	).Immediate().IdempotentIf(func(in any) bool {
+		if in == "b" {
+			panic("idempotent?")
+		}
+		return false
+	})
+	op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(_ context.Context, in string, _ optest.Future) error { return errors.New("of " + in) }),
+		time.Minute, 4, policy, asyncop.WithDropOnFailure(), asyncop.WithObserver(all))
+	for _, err := range op.Results(slices.Values([]string{"a", "b"})) {
+		require.NoError(t, err)
+	}
+	require.False(t, all.endings["a"].InDoubt)
+	require.True(t, all.endings["b"].InDoubt)
+}
+
+// The time of an attempt does not include what its policy takes.
+func TestDurationWithoutThePolicy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newOutcomes()
+		op := asyncop.OrderedWaitWithRetry(failsAfter(func(string) time.Duration { return time.Second }), time.Minute, 4,
+			strategies.FixedDelay[string](1, time.Second).RetryIfException(func(error) bool { time.Sleep(100 * time.Millisecond); return false }),
+			asyncop.WithDropOnFailure(), asyncop.WithObserver(all))
+		for _, err := range op.Results(slices.Values([]string{"a"})) {
+			require.NoError(t, err)
+		}
+		require.Equal(t, time.Second, all.attempts["a"][0].Duration)
+		require.Equal(t, time.Second, op.Ways()[0].Steps[0].Duration)
+	})
+}
+
+// What a strategy wants done before a retry is done before that one, or not at all.
+func TestStepBeforeARetryThatAnObserverBreaks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all, steps := newOutcomes(), 0
+		all.breaksAt = 2
+		policy := strategies.ReasonAware(predicates.ByException[string](predicates.HasException, optest.SafeReason),
+			strategies.ReasonStrategyFunc[string](func(_ context.Context, v *optest.View) (strategies.Action, error) {
+				a := strategies.Action{Retry: v.Number < 3, Delay: time.Second}
+				if v.Number == 1 {
+					a.Before = func(context.Context) error { steps++; return nil }
+				}
+				return a, nil
+			}))
+		op := asyncop.OrderedWaitWithRetry(failsAfter(func(string) time.Duration { return time.Second }), time.Minute, 4, policy,
+			asyncop.WithDropOnFailure(), asyncop.WithObserver(all))
+		for _, err := range op.Results(slices.Values([]string{"a"})) {
+			require.NoError(t, err)
+		}
+		require.Len(t, all.attempts["a"], 3)
+		require.Zero(t, steps)
+	})
+}
+
+// An element that has a way is looked at closely: it is slow also if AsyncInvoke itself took the time.
+func TestWayOfAnElementThatBlocksTheLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(ctx context.Context, in string, result optest.Future) error {
+			if asyncop.AttemptFromContext(ctx) == 1 {
+				return errors.New("not yet")
+			}
+			time.Sleep(40 * time.Second)
+			result.Complete(in)
+			return nil
+		}), time.Minute, 4, strategies.FixedDelay[string](1, time.Second).RetryIfException(predicates.HasException))
+		for _, err := range op.Results(slices.Values([]string{"a"})) {
+			require.NoError(t, err)
+		}
+		require.Len(t, op.Ways(), 1)
+		require.Equal(t, 40*time.Second, op.Ways()[0].Steps[1].Duration)
+	})
+}
