@@ -17,7 +17,9 @@ import (
 func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 	var before any // what the strategy wants done first
 	if s.phase == ready {
-		before = g.unhold(s)
+		if g.prepare != nil {
+			before = g.unhold(s)
+		}
 		g.ready.Cancel(&s.timer)
 		g.countRetry(s)
 	}
@@ -55,7 +57,7 @@ func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
 			return
 		}
 	}
-	if before, ok := before.(func(ctx context.Context) error); ok && g.prepare != nil && !g.prepare(s, a, before) {
+	if before, ok := before.(func(ctx context.Context) error); ok && !g.prepare(s, a, before) {
 		return
 	}
 	g.invoke(s, a)
