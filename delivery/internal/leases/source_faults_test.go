@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -178,10 +179,10 @@ func TestLeasesAreExtendedUnderLoad(t *testing.T) {
 				ms, err := s.Receive(t.Context(), 1+others)
 				require.NoError(t, err)
 				require.Len(t, ms, 1+others)
-				settled := 0
+				var settled atomic.Int64 // by this goroutine, and by those that write
 				b.settle = func() {
-					if settled++; settled < len(ms) {
-						tc.settle(ms[settled], settled)
+					if i := int(settled.Add(1)); i < len(ms) {
+						tc.settle(ms[i], i)
 					}
 				}
 				for range tc.first {

@@ -238,9 +238,10 @@ func Older(t *testing.T, commit, dir string) string {
 	if os.Getenv("CI") == "" && os.Getenv(envLong) == "" {
 		t.Skip("builds an older version, which takes a minute: with CI=true or WEIR_LONG=1")
 	}
+	index := "GIT_INDEX_FILE=" + filepath.Join(t.TempDir(), "index") // the one of the repository has a lock, and tests run side by side
 	run := func(dir, name string, args ...string) (string, error) {
 		c := exec.CommandContext(t.Context(), name, args...)
-		c.Dir, c.Env = dir, append(os.Environ(), "GOFLAGS=-trimpath -vet=off")
+		c.Dir, c.Env = dir, append(os.Environ(), "GOFLAGS=-trimpath -vet=off", index)
 		out, err := c.CombinedOutput()
 		return strings.TrimSpace(string(out)), err
 	}
