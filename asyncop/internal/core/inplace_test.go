@@ -614,18 +614,31 @@ func TestPredicateBreaksBeforeACallThatEndsAtOnce(t *testing.T) {
 
 // Law C1: a wait that is cut to the time of its element is cut to what is left after a call that has blocked the loop.
 func TestWaitAfterACallThatBlockedTheLoop(t *testing.T) {
-	r := newRig(t, strategies.FixedDelay[string](1, time.Hour).RetryIfException(predicates.HasException), nil)
-	r.answer = func(_ string, a *call.Attempt[string]) error {
-		r.clock.at = r.clock.at.Add(20 * time.Second)
-		a.CompleteExceptionally(errBroken)
-		return nil
+	for name, complete := range outcomesToRetry {
+		r := newRig(t, retryingBoth(time.Hour), nil)
+		r.answer = func(_ string, a *call.Attempt[string]) error {
+			r.clock.at = r.clock.at.Add(20 * time.Second)
+			complete(a)
+			return nil
+		}
+		r.feed("a")
+		items := r.Items(nil, true)
+		require.Len(t, items, 1)
+		require.Equal(t, 40*time.Second, items[0].Wait, "of its minute, after %s", name)
+		r.answer = nil
+		r.pass(time.Minute)
+		require.Equal(t, "(a#1 !a", r.took())
+		r.end()
 	}
-	r.feed("a")
-	items := r.Items(nil, true)
-	require.Len(t, items, 1)
-	require.Equal(t, 40*time.Second, items[0].Wait, "of its minute")
-	r.answer = nil
-	r.pass(time.Minute)
-	require.Equal(t, "(a#1 !a", r.took())
-	r.end()
+}
+
+// outcomesToRetry are completions that retryingBoth retries.
+var outcomesToRetry = map[string]func(a *call.Attempt[string]){
+	"an error":  func(a *call.Attempt[string]) { a.CompleteExceptionally(errBroken) },
+	"no result": func(a *call.Attempt[string]) { a.Complete() },
+}
+
+// retryingBoth retries errors and empty results once, after d.
+func retryingBoth(d time.Duration) strategies.AsyncRetryStrategy[string] {
+	return strategies.FixedDelay[string](1, d).RetryIfException(predicates.HasException).RetryIfResult(predicates.EmptyResult[string])
 }

@@ -159,18 +159,20 @@ func (s *scarce) MayRetry(time.Time) bool {
 // A call that has blocked the loop beyond the time of its element takes no retry out of the budget.
 func TestNoBudgetForARetryThatIsTooLate(t *testing.T) {
 	for took, want := range map[time.Duration]int{time.Second: 1, 2 * time.Minute: 0} {
-		s := &scarce{door: door{newHouse(9)}}
-		r := newRig(t, strategies.FixedDelay[string](1, time.Second).RetryIfException(predicates.HasException), func(c *setup) { c.Host.Place = s })
-		r.answer = func(_ string, a *call.Attempt[string]) error {
-			r.clock.at = r.clock.at.Add(took)
-			a.CompleteExceptionally(errBroken)
-			return nil
+		for name, complete := range outcomesToRetry {
+			s := &scarce{door: door{newHouse(9)}}
+			r := newRig(t, retryingBoth(time.Second), func(c *setup) { c.Host.Place = s })
+			r.answer = func(_ string, a *call.Attempt[string]) error {
+				r.clock.at = r.clock.at.Add(took)
+				complete(a)
+				return nil
+			}
+			r.feed("a")
+			require.Equal(t, want, s.taken, "a call of %v with %s", took, name)
+			r.answer = nil
+			r.pass(5 * time.Minute)
+			r.end()
 		}
-		r.feed("a")
-		require.Equal(t, want, s.taken, "a call of %v", took)
-		r.answer = nil
-		r.pass(5 * time.Minute)
-		r.end()
 	}
 }
 
