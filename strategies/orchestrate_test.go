@@ -355,8 +355,8 @@ func TestErrorsOnly(t *testing.T) {
 		}
 		return allowing, true
 	}, nil).ErrorsOnly()
-	assert.False(t, p.Steps().Considers(nil))
-	assert.True(t, p.Steps().Considers(io.EOF))
+	assert.False(t, p.Steps().Results)
+	assert.True(t, p.Steps().Errors)
 	assert.Equal(t, strategiestest.Decision{}, strategiestest.Decide(p, attempt{Results: []string{"x"}}))
 }
 

@@ -67,7 +67,7 @@ func TestPolicyOfAFLIPStrategyLosesNothing(t *testing.T) {
 			}
 		}
 		got := decision.Decision{Err: a.Err}
-		if policy.Steps().Considers(a.Err) {
+		if s := policy.Steps(); a.Err != nil && s.Errors || a.Err == nil && s.Results {
 			got = policy.Steps().Decide(context.Background(), a, &decision.Situation{Finishing: finishing})
 		}
 		if got.Before != nil || got.Verdict != want.Verdict || got.Reason != want.Reason || got.Delay != want.Delay ||
@@ -99,7 +99,7 @@ func (s *counting) RetryPredicate() predicates.AsyncRetryPredicate[string] {
 	return predicates.RetryIf(predicates.EmptyResult[string], predicates.HasException)
 }
 
-func TestPolicyOfConsidersWhatHasAPredicate(t *testing.T) {
+func TestPolicyOfLooksAtWhatHasAPredicate(t *testing.T) {
 	bare := strategies.FixedDelay[string](3, 0)
 	tests := []struct {
 		strategy        strategies.AsyncRetryStrategy[string]
@@ -114,8 +114,8 @@ func TestPolicyOfConsidersWhatHasAPredicate(t *testing.T) {
 	}
 	for _, tt := range tests {
 		p := strategies.PolicyOf(tt.strategy)
-		assert.Equal(t, tt.results, p.Steps().Considers(nil))
-		assert.Equal(t, tt.errors, p.Steps().Considers(io.EOF))
+		assert.Equal(t, tt.results, p.Steps().Results)
+		assert.Equal(t, tt.errors, p.Steps().Errors)
 		assert.False(t, p.Steps().NeedsElement())
 		assert.True(t, p.Steps().AtOnce)
 	}
@@ -194,8 +194,8 @@ func TestPolicyBuildersReturnCopies(t *testing.T) {
 	assert.NotNil(t, full.Steps().Jitter)
 	assert.False(t, bare.Steps().IsIdempotent(1))
 	assert.True(t, full.Steps().IsIdempotent(1))
-	assert.True(t, bare.Steps().Considers(nil))
-	assert.False(t, full.Steps().Considers(nil))
+	assert.True(t, bare.Steps().Results)
+	assert.False(t, full.Steps().Results)
 	for range 3 {
 		assert.Equal(t, decision.Retried, bare.Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: 5}).Verdict)
 	}

@@ -30,11 +30,6 @@ type Steps[OUT any] struct {
 	Idempotent func(input any) bool                                      // nil: false for all
 }
 
-// Considers reports whether outcomes of this kind are looked at: errors or, with a nil err, results.
-func (p *Steps[OUT]) Considers(err error) bool {
-	return err != nil && p.Errors || err == nil && p.Results
-}
-
 // NeedsElement reports whether Decide and Ask look at more of an attempt than its number and outcome. If not, an operator may
 // leave the rest of the view unset, except for Remaining.
 func (p *Steps[OUT]) NeedsElement() bool { return !p.ByAttempts }
@@ -65,7 +60,7 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 // Only step 4 may block. An operator that cannot wait sets now.Beside: then the verdict is [Asked] before step 4, the operator
 // calls Ask elsewhere, and Decide again with the answer, for the steps that are left.
 //
-// Decide is called for outcomes that Considers. It fills in a.Reason and a.Stage; the caller fills in a.Idempotent and a.Remaining. That may be as
+// Decide is called for outcomes that are looked at. It fills in a.Reason and a.Stage; the caller fills in a.Idempotent and a.Remaining. That may be as
 // of an earlier look at the clock, if the caller looks again before it makes a retry. A panic of user code makes the verdict Failed; the caller
 // handles runtime.Goexit.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now *Situation) (d Decision) {

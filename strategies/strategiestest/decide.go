@@ -56,7 +56,7 @@ func Decide[OUT any](strategy strategies.Retry[OUT], a predicates.Attempt[OUT]) 
 		a.Remaining = math.MaxInt64
 	}
 	a.Idempotent = policy.IsIdempotent(a.Input)
-	if !policy.Considers(a.Err) {
+	if a.Err != nil && !policy.Errors || a.Err == nil && !policy.Results {
 		return Decision{Stage: a.Stage, Err: a.Err}
 	}
 	d := policy.Decide(context.Background(), &a, &decision.Situation{})

@@ -86,8 +86,8 @@ func TestDelegatorWithoutPredicate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &recordingStrategy{predicate: predicate, retries: 3}
 			d := delegatorOf[int](s, nil)
-			assert.False(t, d.policy.Considers(nil))
-			assert.False(t, d.policy.Considers(errDown))
+			assert.False(t, d.policy.Results)
+			assert.False(t, d.policy.Errors)
 			assert.Equal(t, []string{"what"}, s.asked)
 		})
 	}
@@ -95,19 +95,19 @@ func TestDelegatorWithoutPredicate(t *testing.T) {
 
 func TestDelegatorOfNoRetry(t *testing.T) {
 	d := delegatorOf[int](strategies.NoRetry[int](), nil)
-	assert.False(t, d.policy.Considers(nil))
-	assert.False(t, d.policy.Considers(errDown))
+	assert.False(t, d.policy.Results)
+	assert.False(t, d.policy.Errors)
 }
 
 // The missing predicate of a pair means never, and does not hide the other one.
 func TestDelegatorAsksByKind(t *testing.T) {
 	results := delegatorOf[int](&recordingStrategy{predicate: retryPair(predicates.EmptyResult, nil)}, nil)
-	assert.True(t, results.policy.Considers(nil))
-	assert.False(t, results.policy.Considers(errDown))
+	assert.True(t, results.policy.Results)
+	assert.False(t, results.policy.Errors)
 
 	exceptions := delegatorOf[int](&recordingStrategy{predicate: retryPair(nil, predicates.HasException)}, nil)
-	assert.False(t, exceptions.policy.Considers(nil))
-	assert.True(t, exceptions.policy.Considers(errDown))
+	assert.False(t, exceptions.policy.Results)
+	assert.True(t, exceptions.policy.Errors)
 }
 
 func TestDelegatorDecides(t *testing.T) {
