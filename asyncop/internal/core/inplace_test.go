@@ -632,6 +632,27 @@ func TestWaitAfterACallThatBlockedTheLoop(t *testing.T) {
 	}
 }
 
+// A back-off begins after a call that has blocked the loop, also where no limit depends on the clock.
+func TestBackOffAfterACallThatBlockedTheLoop(t *testing.T) {
+	for name, complete := range outcomesToRetry {
+		r := newRig(t, retryingBoth(10*time.Second), func(c *setup) { c.Timeout = 0 })
+		r.answer = func(_ string, a *call.Attempt[string]) error {
+			r.clock.at = r.clock.at.Add(20 * time.Second)
+			complete(a)
+			return nil
+		}
+		r.feed("a")
+		r.answer = nil
+		r.pass(10*time.Second - 1)
+		require.Equal(t, "(a#1", r.took(), name)
+		r.pass(1)
+		require.Equal(t, "(a#2", r.took(), name)
+		r.calls["a#2"].Complete()
+		r.turn()
+		r.end()
+	}
+}
+
 // outcomesToRetry are completions that retryingBoth retries.
 var outcomesToRetry = map[string]func(a *call.Attempt[string]){
 	"an error":  func(a *call.Attempt[string]) { a.CompleteExceptionally(errBroken) },

@@ -266,6 +266,11 @@ var mutants = []mutant{
 		`			_ = a // nothing was called`,
 	},
 	{
+		"a back-off without a limit begins before a call that has blocked the loop", "A5", "core/machine.go",
+		` || c.Policy.Classify != nil`,
+		``,
+	},
+	{
 		"a wait is cut to the time that was left before the call", "C1", "core/attempt.go",
 		`delay, tooLate, d.Delay = 0, true, left`,
 		`delay, tooLate = 0, true`,
