@@ -234,7 +234,7 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how attemptEnd) {
 		return
 	}
 	j := &g.judging
-	j.is, j.isAnswered, j.isHeard, j.outage = true, false, false, false
+	j.is, j.isAnswered, j.isHeard = true, false, false
 	j.token, j.tracked = &a.Token, end.Tracked
 	v := &j.view
 	v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts), err, results, end.Stage, end.InDoubt

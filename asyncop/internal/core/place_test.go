@@ -120,6 +120,26 @@ func TestBackendHearsAtTheEndOfACall(t *testing.T) {
 	}
 }
 
+// A backend hears of an outcome also if the policy breaks before it has found a reason, whatever it has heard before.
+func TestBackendHearsOfWhatThePolicyBreaksOn(t *testing.T) {
+	e := &ear{door: door{newHouse(9)}}
+	policy := strategies.ReasonAware(predicates.ByException[string](predicates.HasException, predicates.Unknown), nil).IdempotentIf(func(in any) bool {
+		if in == "b" {
+			panic("idempotent?")
+		}
+		return false
+	})
+	r := newRig(t, policy, func(c *setup) { c.Host.Place = e })
+	r.answer = func(_ string, a *call.Attempt[string]) error {
+		a.CompleteExceptionally(errBroken)
+		return nil
+	}
+	r.feed("a b")
+	r.idle()
+	require.Len(t, e.heard, 2)
+	r.end()
+}
+
 // thinking is a strategy that takes its time, and allows no retry.
 type thinking struct {
 	strategies.AsyncRetryStrategy[string]

@@ -112,7 +112,6 @@ func (p *bodyPort[IN, OUT]) put() bool {
 	p.yielded++
 	if p.broken {
 		d.host.Cancel(d.ErrStopped)
-		d.core.End(nil)
 	}
 	return true
 }

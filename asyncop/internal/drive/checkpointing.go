@@ -33,7 +33,7 @@ type checkpointing[IN, OUT any] struct {
 	// Owned by the loop.
 	seen     uint64                          // the newest barrier that has come
 	loaded   time.Duration                   // when the backlog was filled
-	restored []int64                         // numbers of the elements of the backlog that are from a checkpoint; the others are overflow
+	restored fifo.Queue[int64]               // numbers of the elements of the backlog that are from a checkpoint; the others are overflow
 	arrived  *participant.Barrier            // has come and waits for its turn to be handled
 	passing  fifo.Queue[participant.Barrier] // handled, to be emitted before anything else
 	encoding sync.WaitGroup                  // states being encoded
@@ -83,11 +83,11 @@ func (d *Driver[IN, OUT]) joinCheckpoints() {
 	}
 	down := max(0, d.Clock.Now().UnixNano()-s.Taken) // the wall clock may have been set back
 	d.checks.loaded = d.timers.Now()
-	for _, it := range s.Items {
+	for i, it := range s.Items {
 		it.Wait, it.Restored = max(0, it.Wait-time.Duration(down)), true
 		d.backlog.Push(it)
+		d.checks.restored.Push(s.Numbers[i])
 	}
-	d.checks.restored = s.Numbers
 	d.runEnded = d.Coordinator.Ended()
 }
 
@@ -132,7 +132,7 @@ func (d *Driver[IN, OUT]) restoreObserver(s *Snapshot[IN, OUT]) error {
 
 // wasAccepted reports whether the next element of the backlog was accepted before the restart, so that gates have let it in.
 func (k *checkpointing[IN, OUT]) wasAccepted() bool {
-	return k != nil && len(k.restored) > 0 && (k.d.Observer == nil || k.restored[0] != 0)
+	return k != nil && k.restored.Len() > 0 && (k.d.Observer == nil || k.restored.Peek() != 0)
 }
 
 // leastRoom is added to the room for a copy, since elements come meanwhile.
@@ -218,7 +218,7 @@ func (d *Driver[IN, OUT]) mayOverflow() bool {
 }
 
 // overflow returns how many elements were read past the capacity and have no slot yet.
-func (d *Driver[IN, OUT]) overflow() int { return d.backlog.Len() - len(d.checks.restored) }
+func (d *Driver[IN, OUT]) overflow() int { return d.backlog.Len() - d.checks.restored.Len() }
 
 // suspended reports whether what is in flight is left to the checkpoint. While the barrier waits for downstream then, no call
 // starts, no timer fires, and completions change nothing: all of it will be done again.
@@ -288,9 +288,8 @@ func (d *Driver[IN, OUT]) copyInFlight(b participant.Barrier) (s Snapshot[IN, OU
 
 // snapshotObserver adds the observer's state, and the numbers of what is in flight.
 func (d *Driver[IN, OUT]) snapshotObserver(id uint64, s *Snapshot[IN, OUT]) {
-	s.Numbers = make([]int64, len(s.Items)) // of overflow: 0
-	n := copy(s.Numbers, d.observing.Numbers(d.Observer.Number))
-	copy(s.Numbers[n:], d.checks.restored)
+	s.Numbers = append(make([]int64, 0, len(s.Items)), d.observing.Numbers(d.Observer.Number)...)
+	s.Numbers = slices.AppendSeq(s.Numbers, d.checks.restored.All())[:len(s.Items)] // of overflow: 0
 	s.Observer = append([]byte{}, d.Observer.Snapshot(id)...)
 }
 

@@ -248,7 +248,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	}
 	slots := d.core.State().Len
 	busy = d.emitSome() || busy || d.core.State().Len < slots // elements that emit nothing have left
-	if d.failed() || d.ended() {                              // a body may have broken off its loop
+	if d.ended() {
 		return false
 	}
 	switch {

@@ -67,10 +67,8 @@ func (d *Driver[IN, OUT]) feed() bool {
 		return false
 	}
 	it, number := d.backlog.Pop(), int64(0)
-	if k := d.checks; k != nil && len(k.restored) > 0 {
-		if number, k.restored = k.restored[0], k.restored[1:]; len(k.restored) == 0 {
-			k.restored = nil // lets go of all of them
-		}
+	if k := d.checks; k != nil && k.restored.Len() > 0 {
+		number = k.restored.Pop()
 		it.Wait = k.restOf(&it, d.timers.Now())
 	}
 	if m, ok := it.Rest.(call.Message); ok {

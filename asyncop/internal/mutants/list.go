@@ -488,6 +488,37 @@ var mutants = []mutant{
 		``,
 	},
 	{
+		"what an element was judged by is not heard, since another one's was", "B4", "core/attempt.go",
+		`j.is, j.isAnswered, j.isHeard = true, false, false`,
+		`j.is, j.isAnswered = true, false`,
+	},
+	{
+		"a policy that breaks has answered, since it has for another element", "X1", "core/attempt.go",
+		`j.is, j.isAnswered, j.isHeard = true, false, false`,
+		`j.is, j.isHeard = true, false`,
+	},
+	{
+		"an element is judged for ever", "O1", "core/attempt.go",
+		`	g.judging.is = false
+`,
+		``,
+	},
+	{
+		"what is done before a retry is done before the next one, too", "A5", "core/attempt.go",
+		`before = g.unhold(s)`,
+		`before = g.held.get(s.place)`,
+	},
+	{
+		"the time of an attempt includes the question to its strategy", "O1", "core/feature_beside.go",
+		`e.outcome.took, e.outcome.timed = g.now-s.last, true`,
+		`_ = e`,
+	},
+	{
+		"an attempt that is cut off has taken no time", "O1", "core/ending.go",
+		`err: context.Canceled, took: g.now - s.last, timed: true}`,
+		`err: context.Canceled, timed: true}`,
+	},
+	{
 		"an attempt whose strategy is asked has no outcome", "O1", "core/feature_beside.go",
 		`	g.outcome = e.outcome
 `,

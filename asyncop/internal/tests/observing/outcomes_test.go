@@ -89,6 +89,7 @@ func TestOutcomeOfAPolicyThatEndsTheGoroutine(t *testing.T) {
 					require.Len(t, all.attempts[in], 1, in)
 					require.EqualError(t, all.attempts[in][0].Err, want)
 				}
+				require.Equal(t, 2*time.Second, all.attempts["c"][0].Duration, "until it was cut off")
 				for _, w := range op.Ways() {
 					require.Len(t, w.Steps, 1, w.Element)
 				}
@@ -97,37 +98,83 @@ func TestOutcomeOfAPolicyThatEndsTheGoroutine(t *testing.T) {
 	}
 }
 
-// Law X1: a policy that breaks before it has found a reason knows nothing of the element before.
-func TestReasonOfThePolicyThatBreaks(t *testing.T) {
+// Law O1: a function that ends the goroutine of its operator has begun an attempt, which ends with the operator, also right after the policy
+// has judged another one.
+func TestAttemptOfAFunctionThatEndsTheGoroutine(t *testing.T) {
 	all := newOutcomes()
+	op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(_ context.Context, in string, _ optest.Future) error {
+		if in == "b" {
+			runtime.Goexit()
+		}
+		return errors.New("of " + in)
+	}), time.Minute, 4, safely().Immediate(), asyncop.WithObserver(all))
+	go op.ResultsOf(asyncop.FromSlice([]string{"a", "b"}))(func(string, error) bool { return true })
+	<-op.Done()
+	require.Equal(t, map[string]int{"a": 1, "b": 1}, all.begun)
+	require.Len(t, all.attempts["b"], 1)
+	require.ErrorIs(t, all.attempts["b"][0].Err, context.Canceled)
+}
+
+// Law X1: a policy that breaks before it has found a reason knows nothing of the element before, whose strategy was asked on the loop or not.
+func TestReasonOfThePolicyThatBreaks(t *testing.T) {
 	policy := strategies.ReasonAware(predicates.ByException[string](predicates.HasException, optest.SafeReason),
 		strategies.ReasonStrategyFunc[string](func(context.Context, *optest.View) (strategies.Action, error) { return strategies.Action{}, nil }),
-	).Immediate().IdempotentIf(func(in any) bool {
+	).IdempotentIf(func(in any) bool {
 		if in == "b" {
 			panic("idempotent?")
 		}
 		return false
 	})
-	op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(_ context.Context, in string, _ optest.Future) error { return errors.New("of " + in) }),
-		time.Minute, 4, policy, asyncop.WithDropOnFailure(), asyncop.WithObserver(all))
-	for _, err := range op.Results(slices.Values([]string{"a", "b"})) {
-		require.NoError(t, err)
+	for name, policy := range map[string]*strategies.Policy[string]{"on the loop": policy.Immediate(), "beside it": policy} {
+		all := newOutcomes()
+		op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(_ context.Context, in string, _ optest.Future) error { return errors.New("of " + in) }),
+			time.Minute, 1, policy, asyncop.WithDropOnFailure(), asyncop.WithObserver(all))
+		for _, err := range op.Results(slices.Values([]string{"a", "b"})) {
+			require.NoError(t, err)
+		}
+		require.False(t, all.endings["a"].InDoubt, name)
+		require.True(t, all.endings["b"].InDoubt, name)
 	}
-	require.False(t, all.endings["a"].InDoubt)
-	require.True(t, all.endings["b"].InDoubt)
 }
 
-// The time of an attempt does not include what its policy takes.
+// The time of an attempt does not include what its policy takes, whether an observer wants to know it or only its way.
 func TestDurationWithoutThePolicy(t *testing.T) {
+	for _, observed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			all := newOutcomes()
+			opts := []asyncop.Option{asyncop.WithDropOnFailure()}
+			if observed {
+				opts = append(opts, asyncop.WithObserver(all))
+			}
+			op := asyncop.OrderedWaitWithRetry(failsAfter(func(string) time.Duration { return time.Second }), time.Minute, 4,
+				strategies.FixedDelay[string](1, time.Second).RetryIfException(func(error) bool { time.Sleep(100 * time.Millisecond); return false }), opts...)
+			for _, err := range op.Results(slices.Values([]string{"a"})) {
+				require.NoError(t, err)
+			}
+			if observed {
+				require.Equal(t, time.Second, all.attempts["a"][0].Duration)
+			}
+			require.Equal(t, time.Second, op.Ways()[0].Steps[0].Duration)
+		})
+	}
+}
+
+// Nor does it include the question to a strategy that may block, about a result.
+func TestDurationWithoutTheQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := newOutcomes()
-		op := asyncop.OrderedWaitWithRetry(failsAfter(func(string) time.Duration { return time.Second }), time.Minute, 4,
-			strategies.FixedDelay[string](1, time.Second).RetryIfException(func(error) bool { time.Sleep(100 * time.Millisecond); return false }),
-			asyncop.WithDropOnFailure(), asyncop.WithObserver(all))
+		policy := strategies.ReasonAware(func(v *optest.View) (predicates.Reason, bool) { return optest.SafeReason, len(v.Results) == 0 },
+			strategies.ReasonStrategyFunc[string](func(context.Context, *optest.View) (strategies.Action, error) {
+				time.Sleep(5 * time.Second)
+				return strategies.Action{}, nil
+			}))
+		op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(_ context.Context, _ string, result optest.Future) error {
+			time.AfterFunc(time.Second, func() { result.Complete() })
+			return nil
+		}), 10*time.Second, 4, policy)
 		for _, err := range op.Results(slices.Values([]string{"a"})) {
 			require.NoError(t, err)
 		}
-		require.Equal(t, time.Second, all.attempts["a"][0].Duration)
+		require.Len(t, op.Ways(), 1, "it was slow")
 		require.Equal(t, time.Second, op.Ways()[0].Steps[0].Duration)
 	})
 }
@@ -144,7 +191,7 @@ func TestStepBeforeARetryThatAnObserverBreaks(t *testing.T) {
 					a.Before = func(context.Context) error { steps++; return nil }
 				}
 				return a, nil
-			}))
+			})).Immediate()
 		op := asyncop.OrderedWaitWithRetry(failsAfter(func(string) time.Duration { return time.Second }), time.Minute, 4, policy,
 			asyncop.WithDropOnFailure(), asyncop.WithObserver(all))
 		for _, err := range op.Results(slices.Values([]string{"a"})) {
@@ -171,5 +218,21 @@ func TestWayOfAnElementThatBlocksTheLoop(t *testing.T) {
 		}
 		require.Len(t, op.Ways(), 1)
 		require.Equal(t, 40*time.Second, op.Ways()[0].Steps[1].Duration)
+	})
+}
+
+// So is one that asks for its way, and has succeeded at once.
+func TestWayOfAnElementThatAsksAndBlocksTheLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op := asyncop.OrderedWait(asyncop.Func(func(_ context.Context, in asking, result asyncop.ResultFuture[asking]) error {
+			time.Sleep(time.Second)
+			result.Complete(in)
+			return nil
+		}), time.Minute, 4)
+		for _, err := range op.Results(slices.Values([]asking{6})) {
+			require.NoError(t, err)
+		}
+		require.Len(t, op.Ways(), 1)
+		require.Equal(t, time.Second, op.Ways()[0].Steps[0].Duration)
 	})
 }
