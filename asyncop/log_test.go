@@ -471,7 +471,7 @@ func TestElementLabel(t *testing.T) {
 	})
 }
 
-// A label costs nothing where no line is written, and no way is kept.
+// A label costs nothing where no line is written, and no timeline is kept.
 func TestElementLabelIsMadeForLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logBook
@@ -480,7 +480,7 @@ func TestElementLabelIsMadeForLines(t *testing.T) {
 		before := labels.Load()
 		require.NoError(t, runToEnd(op, make([]patientNumber, 40)...))
 		assert.Len(t, book.read(), 2) // and one for the others
-		assert.Len(t, op.Ways(), 10)
+		assert.Len(t, op.Timelines(), 10)
 		assert.EqualValues(t, 2+10, labels.Load()-before)
 	})
 }

@@ -38,8 +38,8 @@ type userSide[IN, OUT any] struct {
 
 	rations []*ration // of log lines
 	failingLine
-	ways   keptWays      // its lock is its own
-	groups failureGroups // as well
+	timelines timelines     // has its own lock
+	groups    failureGroups // as well
 }
 
 // newDriver makes the driver, which does not run yet.
@@ -143,7 +143,7 @@ func (s *userSide[IN, OUT]) features() (all []func(g *core.Machine[IN, OUT])) {
 	if s.backend != nil {
 		add(func(g *core.Machine[IN, OUT]) { core.AtBackend(g, s.costOf, s.tenantOf) })
 	}
-	add(func(g *core.Machine[IN, OUT]) { core.KeepWays(g, s.wayKeeper()) })
+	add(func(g *core.Machine[IN, OUT]) { core.KeepWays(g, s.timelineKeeper()) })
 	add(func(g *core.Machine[IN, OUT]) {
 		core.LogRetries(g, s.logsDebug, s.logDecision)
 	})

@@ -272,9 +272,9 @@ func (s *server) find(ctx context.Context, q url.Values) (queue string, e store.
 	return queue, list[0], nil
 }
 
-// step is a part of the way of a message.
+// step is an event in the timeline of a message.
 type step struct {
-	At       time.Time // zero: it is not known
+	At       time.Time // zero if it is not known
 	Text     string
 	Detail   string
 	InFuture bool
@@ -287,7 +287,7 @@ type messageData struct {
 	Queue, Base, Role string
 	store.Entry
 	Repeat   repetition
-	Way      []step
+	Timeline []step
 	Fields   []field
 	Headers  []field
 	View     string
@@ -304,7 +304,7 @@ func (s *server) message(r *http.Request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d := messageData{Queue: queue, Entry: e, Way: way(&e, s.Clock.Now()), IDText: utf8.ValidString(e.Meta.ID)}
+	d := messageData{Queue: queue, Entry: e, Timeline: timeline(&e, s.Clock.Now()), IDText: utf8.ValidString(e.Meta.ID)}
 	d.Base, d.Role = roleOf(queue, e.Cause != "")
 	if d.Role == "dead letters" {
 		d.Repeat = repeated(&e, s.Clock.Now())
@@ -412,8 +412,8 @@ func callText(c message.Step) string {
 	return text
 }
 
-// way returns what is known of the way of a message, in the order of time.
-func way(e *store.Entry, now time.Time) (steps []step) {
+// timeline returns the known events of a message, in the order of time.
+func timeline(e *store.Entry, now time.Time) (steps []step) {
 	m := &e.Meta
 	add := func(at time.Time, text, detail string) {
 		if !at.IsZero() {
@@ -429,7 +429,7 @@ func way(e *store.Entry, now time.Time) (steps []step) {
 	if m.Merges > 0 {
 		steps = append(steps, step{Text: "sent back from the dead letters " + count(m.Merges, "time")})
 	}
-	for _, c := range m.Way {
+	for _, c := range m.Timeline {
 		add(c.Begun, callText(c), guard.WithoutSecrets(c.Error))
 	}
 	add(m.FirstFailure, "failed for the first time", "")

@@ -24,7 +24,7 @@ const (
 	headerDeadline       = "Weir-Deadline"
 	headerLastError      = "Weir-Last-Error"
 	headerReasons        = "Weir-Reasons"
-	headerWay            = "Weir-Way"
+	headerTimeline       = "Weir-Way"
 	headerOutcomeUnknown = "Weir-Outcome-Unknown"
 	headerRequest        = "Weir-Request"
 	headerRemembered     = "Weir-Remembered"
@@ -37,7 +37,7 @@ const (
 var ours = func() map[string]bool {
 	var m Meta
 	names := map[string]bool{
-		strings.ToLower(headerReasons): true, strings.ToLower(headerWay): true, strings.ToLower(headerOutcomeUnknown): true,
+		strings.ToLower(headerReasons): true, strings.ToLower(headerTimeline): true, strings.ToLower(headerOutcomeUnknown): true,
 	}
 	for _, f := range m.texts() {
 		names[strings.ToLower(f.name)] = true
@@ -153,8 +153,8 @@ func (m Meta) ToHeaders() (map[string]string, error) {
 		}
 		h[headerReasons] = strings.Join(reasons, ",")
 	}
-	if len(m.Way) > 0 {
-		h[headerWay] = escape(wayText(m.Way), "")
+	if len(m.Timeline) > 0 {
+		h[headerTimeline] = escape(timelineText(m.Timeline), "")
 	}
 	if m.OutcomeUnknown {
 		h[headerOutcomeUnknown] = "true"
@@ -201,7 +201,7 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 		}
 	}
 	m.Reasons = r.reasons()
-	m.Way = r.way()
+	m.Timeline = r.timeline()
 	if value, ok := r.take(headerOutcomeUnknown, maxReason); ok {
 		m.OutcomeUnknown = value == "true"
 		if !m.OutcomeUnknown {

@@ -69,8 +69,8 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	if !m.Deadline.IsZero() {
 		s.Headers[headerDeadline] = m.Deadline.Format(time.RFC3339Nano)
 	}
-	if len(m.Way) > 0 {
-		s.Headers[headerWay] = escape(escape(wayText(m.Way), ""), "") // as a header that was passed on
+	if len(m.Timeline) > 0 {
+		s.Headers[headerTimeline] = escape(escape(timelineText(m.Timeline), ""), "") // as a header that was passed on
 	}
 	b, err := json.Marshal(s)
 	return metas.Append(b, members), err

@@ -79,7 +79,7 @@ func (m *Meta) fit() error {
 	if len(m.Reasons) == 0 {
 		m.Reasons = nil
 	}
-	m.Way = fitWay(m.Way)
+	m.Timeline = fitTimeline(m.Timeline)
 	return nil
 }
 

@@ -36,8 +36,8 @@ type Meta struct {
 	LastError string
 	// Reasons are the reasons why calls were retried or failed, by name, the latest last. A stored form has the last 64.
 	Reasons []string
-	// Way lists the calls of all visits. A stored form has the first 8 and the last 24.
-	Way []Step
+	// Timeline lists the calls of all visits. A stored form has the first 8 and the last 24.
+	Timeline []Step
 	// OutcomeUnknown says that a failed call may have taken effect, as far as is known, and must not happen twice. It stays until a person lets
 	// the message return all the same.
 	OutcomeUnknown bool

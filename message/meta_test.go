@@ -22,7 +22,7 @@ var full = message.Meta{
 	Due:          time.Date(2026, 11, 23, 9, 1, 0, 0, time.UTC),
 	Deadline:     time.Date(2026, 11, 23, 10, 0, 0, 0, time.UTC),
 	LastError:    "503 größer\nthan that ", Reasons: []string{"unavailable", "a,b", "timeout"},
-	Way: []message.Step{
+	Timeline: []message.Step{
 		{Visit: 1, Attempt: 1, Begun: time.Date(2026, 11, 23, 9, 0, 0, 0, time.UTC), Took: time.Second, Wait: time.Minute, Retried: true, Reason: "unavailable"},
 		{Visit: 2, Attempt: 3, Begun: time.Date(2026, 11, 23, 9, 5, 0, 0, time.UTC), Backend: "closed", Error: "503 größer\n<than> 100%25 "},
 	},
@@ -103,7 +103,7 @@ func TestHops(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	old := full
-	old.Way = nil
+	old.Timeline = nil
 	b, err := json.Marshal(old)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"id":"orders/0/17","key":"%00%FF key %25","origin":{"source":"orders","partition":"0","position":"17"},
@@ -130,18 +130,18 @@ func TestJSON(t *testing.T) {
 // later is what a later version has written: a header, in both forms, and a member.
 var later = map[string]string{"Weir-Tenant": "north%20", "Weir-Meta-deliveries": `{"a":[1.50,"<"]}`}
 
-// Of a long way the first steps and the last ones are stored, however often, and their texts are cut: the header stays small.
-func TestLongWays(t *testing.T) {
+// The first and the last steps of a long timeline are stored, and their texts are cut, so the header stays small.
+func TestMetaTimeline_Long(t *testing.T) {
 	m := message.Meta{ID: "a"}
 	for i := range 100 {
-		m.Way = append(m.Way, message.Step{Visit: 1 + i/10, Attempt: i + 1, Begun: time.Unix(int64(i), 7), Error: strings.Repeat("ü%", 1000)})
+		m.Timeline = append(m.Timeline, message.Step{Visit: 1 + i/10, Attempt: i + 1, Begun: time.Unix(int64(i), 7), Error: strings.Repeat("ü%", 1000)})
 	}
 	for range 2 {
 		h := must(m.ToHeaders())
 		require.Less(t, len(h["Weir-Way"]), 12<<10)
 		m = must(message.MetaFromHeaders(h))
 		var attempts []int
-		for _, s := range m.Way {
+		for _, s := range m.Timeline {
 			attempts = append(attempts, s.Attempt)
 			require.LessOrEqual(t, len(s.Error), 120)
 		}

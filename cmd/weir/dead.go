@@ -83,9 +83,9 @@ func newEntry(e store.Entry) entry {
 // withoutSecretsIn hides the secrets of URLs in the errors of a message, which another program may have stored.
 func withoutSecretsIn(m *store.Message) {
 	m.Meta.LastError = guard.WithoutSecrets(m.Meta.LastError)
-	m.Meta.Way = slices.Clone(m.Meta.Way)
-	for i := range m.Meta.Way {
-		m.Meta.Way[i].Error = guard.WithoutSecrets(m.Meta.Way[i].Error)
+	m.Meta.Timeline = slices.Clone(m.Meta.Timeline)
+	for i := range m.Meta.Timeline {
+		m.Meta.Timeline[i].Error = guard.WithoutSecrets(m.Meta.Timeline[i].Error)
 	}
 }
 
@@ -291,7 +291,7 @@ func (a *app) show(e store.Entry) error {
 	fmt.Fprintf(&b, "payload         %d bytes\n", len(e.Payload))
 	err := a.print(b.String())
 	if err == nil {
-		err = a.showWay(&e)
+		err = a.showTimeline(&e)
 	}
 	if err != nil {
 		return err

@@ -159,7 +159,7 @@ func seedQueues(t *testing.T, s store.Store, tick func()) {
 		Meta: message.Meta{
 			ID: "evil\x1b]0;title\x07", Merges: 5, Visit: 1, LastError: "evil",
 			Headers: map[string]string{"trace": "abc", "note": "a\nb"},
-			Way: []message.Step{
+			Timeline: []message.Step{
 				{Visit: 1, Attempt: 1, Begun: begin, Took: 1234567 * time.Microsecond, Wait: 200 * time.Millisecond, Retried: true, Reason: "SERVICE_UNAVAILABLE", Backend: "open", Error: "503 Service Unavailable, and a long text about that which goes on"},
 				{Visit: 1, Attempt: 4, Begun: begin.Add(time.Minute), Took: 30 * time.Second, Backend: "closed", Error: "evil\x1b[2J\n"},
 				{Visit: 2, Attempt: 1, Begun: begin.Add(time.Hour), Took: 3 * time.Microsecond, Error: "口座がありません"},
@@ -556,7 +556,7 @@ func TestNoSecretsOfStoredErrors(t *testing.T) {
 	require.NoError(t, err)
 	const failure = "https://ann:s3cret@pay is down"
 	require.NoError(t, s.Put(t.Context(), "dead", store.Message{Cause: store.Exhausted, Meta: message.Meta{
-		ID: "a", LastError: failure, Way: []message.Step{{Visit: 1, Attempt: 1, Error: failure}},
+		ID: "a", LastError: failure, Timeline: []message.Step{{Visit: 1, Attempt: 1, Error: failure}},
 	}}))
 	require.NoError(t, s.Close())
 	for _, args := range []string{"list", "list --json", "show a", "show a --json", "groups", "groups --json"} {

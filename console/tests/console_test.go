@@ -118,7 +118,7 @@ func put(tb testing.TB, e store.Engine, n int) {
 		})
 	}
 	ms = append(ms,
-		store.Message{Meta: message.Meta{ID: "wrong", Visit: 1, Attempts: 1, LastError: `no airport "XQQ"`, LastFailure: now, Way: []message.Step{{Visit: 1, Attempt: 1, Begun: now, Took: 3 * time.Millisecond, Reason: "NO_ROW", Backend: "open", Error: "no row"}}}, Payload: []byte(`{"to":"XQQ"}`), Cause: store.Permanent},
+		store.Message{Meta: message.Meta{ID: "wrong", Visit: 1, Attempts: 1, LastError: `no airport "XQQ"`, LastFailure: now, Timeline: []message.Step{{Visit: 1, Attempt: 1, Begun: now, Took: 3 * time.Millisecond, Reason: "NO_ROW", Backend: "open", Error: "no row"}}}, Payload: []byte(`{"to":"XQQ"}`), Cause: store.Permanent},
 		store.Message{Meta: message.Meta{ID: "doubt", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now.Add(-3 * time.Hour), OutcomeUnknown: true, Request: "r1", Remembered: now.Add(-2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.OutcomeUnknown},
 		store.Message{Meta: message.Meta{ID: "known", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now, OutcomeUnknown: true, Request: "r2", Remembered: now.Add(2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.OutcomeUnknown})
 	require.NoError(tb, e.Put(context.Background(), "orders-dead", ms...))

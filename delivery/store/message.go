@@ -68,7 +68,7 @@ func (m *Message) Validate() error {
 func (m *Message) Clone() Message {
 	c := *m
 	c.Meta.Reasons = slices.Clone(m.Meta.Reasons)
-	c.Meta.Way = slices.Clone(m.Meta.Way)
+	c.Meta.Timeline = slices.Clone(m.Meta.Timeline)
 	c.Meta.Headers = maps.Clone(m.Meta.Headers)
 	c.Payload = bytes.Clone(m.Payload)
 	c.Schema = bytes.Clone(m.Schema)

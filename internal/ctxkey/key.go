@@ -13,5 +13,6 @@ type Stage struct{}
 // looks for them, and links no operator.
 type Members struct{}
 
-// Way is the key under which the context of a failure sink has the way of its element: a []observe.Step, which must not be changed.
-type Way struct{}
+// Timeline is the key of an element's timeline in the context of a failure sink. The value is a
+// []observe.Step, which must not be changed.
+type Timeline struct{}

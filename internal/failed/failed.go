@@ -31,7 +31,7 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	meta.LastFailure, meta.LastError = now, guard.Text(f.Err)
 	meta.OutcomeUnknown = meta.OutcomeUnknown || Ambiguous(f) // an earlier call is not less in doubt since
 	meta.Reasons = slices.Clone(meta.Reasons)                 // they are shared
-	meta.Way = slices.Concat(meta.Way, wayOf(ctx, meta.Visit))
+	meta.Timeline = slices.Concat(meta.Timeline, stepsOf(ctx, meta.Visit))
 	note := func(reason string) {
 		if reason != "" && !slices.Contains(meta.Reasons, reason) {
 			meta.Reasons = append(meta.Reasons, reason)
@@ -44,9 +44,9 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 	return meta
 }
 
-// wayOf returns what became of the calls of a visit that has failed: ctx is that of the failure sink.
-func wayOf(ctx context.Context, visit int) (way []message.Step) {
-	steps, _ := ctx.Value(ctxkey.Way{}).([]observe.Step)
+// stepsOf returns the calls of a visit that failed; ctx is the context of the failure sink.
+func stepsOf(ctx context.Context, visit int) (calls []message.Step) {
+	steps, _ := ctx.Value(ctxkey.Timeline{}).([]observe.Step)
 	for _, s := range steps {
 		step := message.Step{
 			Visit: visit, Attempt: s.Attempt, Begun: s.Begun, Took: s.Duration, Wait: s.Delay, Retried: s.Retry,
@@ -55,9 +55,9 @@ func wayOf(ctx context.Context, visit int) (way []message.Step) {
 		if s.Err != nil {
 			step.Error = guard.Text(s.Err)
 		}
-		way = append(way, step)
+		calls = append(calls, step)
 	}
-	return way
+	return calls
 }
 
 // Onward returns what is known about a message for the next queue: its history begins anew.

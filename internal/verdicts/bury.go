@@ -17,7 +17,7 @@ func Bury(meta message.Meta, where string, put func(meta message.Meta, whole boo
 		return true, err
 	}
 	short := meta
-	short.LastError, short.Reasons, short.Way = cut(meta.LastError), nil, nil
+	short.LastError, short.Reasons, short.Timeline = cut(meta.LastError), nil, nil
 	if err = put(short, true); !errors.Is(err, message.ErrRefused) {
 		return true, err
 	}

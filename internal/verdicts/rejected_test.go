@@ -17,12 +17,12 @@ func TestWhyAMessageWasRejectedHasNoSecrets(t *testing.T) {
 	require.Equal(t, "https://ann:xxxxx@pay is down", meta.LastError)
 }
 
-// Law W2: a dead letter that fits without the way of its calls keeps its bytes.
-func TestAShorterHistoryHasNoWay(t *testing.T) {
-	meta := message.Meta{ID: "a", Way: []message.Step{{Visit: 1, Attempt: 1}}}
+// Law W2: a dead letter that fits without its timeline keeps its bytes.
+func TestAShorterHistoryHasNoTimeline(t *testing.T) {
+	meta := message.Meta{ID: "a", Timeline: []message.Step{{Visit: 1, Attempt: 1}}}
 	tries := 0
 	whole, err := verdicts.Bury(meta, "here", func(meta message.Meta, _ bool) error {
-		if tries++; len(meta.Way) > 0 {
+		if tries++; len(meta.Timeline) > 0 {
 			return message.ErrRefused
 		}
 		return nil
@@ -30,5 +30,5 @@ func TestAShorterHistoryHasNoWay(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, whole)
 	require.Equal(t, 2, tries)
-	require.Len(t, meta.Way, 1)
+	require.Len(t, meta.Timeline, 1)
 }

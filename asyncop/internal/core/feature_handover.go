@@ -106,7 +106,7 @@ func (h *HandOver[IN, OUT]) newOffer(s *Slot[IN, OUT]) (*offer, context.Context)
 	g.bind(s, &o.Token, 0, call.NoDeadline)
 	ctx := o.name.With(g.context(s, &o.Token))
 	if of := g.wayOf; of != nil && of(s) != nil {
-		ctx = context.WithValue(ctx, ctxkey.Way{}, of(s))
+		ctx = context.WithValue(ctx, ctxkey.Timeline{}, of(s))
 	}
 	return o, ctx
 }

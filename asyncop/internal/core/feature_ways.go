@@ -38,7 +38,7 @@ type ways[IN, OUT any] struct {
 	kept   int // in the period
 }
 
-// KeepWays adds the feature. The context of the failure sink has the way of its element, a []observe.Step, under [ctxkey.Way].
+// KeepWays adds the feature. The context of the failure sink has the timeline of its element, a []observe.Step, under [ctxkey.Timeline].
 func KeepWays[IN, OUT any](g *Machine[IN, OUT], k WayKeeper[IN]) {
 	w := &ways[IN, OUT]{WayKeeper: k, core: g, of: newSide[*way](g)}
 	g.over = append(g.over, w.over)

@@ -90,7 +90,7 @@ func TestOutcomeOfAPolicyThatEndsTheGoroutine(t *testing.T) {
 					require.EqualError(t, all.attempts[in][0].Err, want)
 				}
 				require.Equal(t, 2*time.Second, all.attempts["c"][0].Duration, "until it was cut off")
-				for _, w := range op.Ways() {
+				for _, w := range op.Timelines() {
 					require.Len(t, w.Steps, 1, w.Element)
 				}
 			})
@@ -137,7 +137,7 @@ func TestReasonOfThePolicyThatBreaks(t *testing.T) {
 	}
 }
 
-// The time of an attempt does not include what its policy takes, whether an observer wants to know it or only its way.
+// The time of an attempt does not include what its policy takes, whether an observer wants to know it or only its timeline.
 func TestDurationWithoutThePolicy(t *testing.T) {
 	for _, observed := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestDurationWithoutThePolicy(t *testing.T) {
 			if observed {
 				require.Equal(t, time.Second, all.attempts["a"][0].Duration)
 			}
-			require.Equal(t, time.Second, op.Ways()[0].Steps[0].Duration)
+			require.Equal(t, time.Second, op.Timelines()[0].Steps[0].Duration)
 		})
 	}
 }
@@ -174,8 +174,8 @@ func TestDurationWithoutTheQuestion(t *testing.T) {
 		for _, err := range op.Results(slices.Values([]string{"a"})) {
 			require.NoError(t, err)
 		}
-		require.Len(t, op.Ways(), 1, "it was slow")
-		require.Equal(t, time.Second, op.Ways()[0].Steps[0].Duration)
+		require.Len(t, op.Timelines(), 1, "it was slow")
+		require.Equal(t, time.Second, op.Timelines()[0].Steps[0].Duration)
 	})
 }
 
@@ -202,8 +202,8 @@ func TestStepBeforeARetryThatAnObserverBreaks(t *testing.T) {
 	})
 }
 
-// An element that has a way is looked at closely: it is slow also if AsyncInvoke itself took the time.
-func TestWayOfAnElementThatBlocksTheLoop(t *testing.T) {
+// An element that has a timeline is looked at closely: it is slow also if AsyncInvoke itself took the time.
+func TestTimelineOfAnElementThatBlocksTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(ctx context.Context, in string, result optest.Future) error {
 			if asyncop.AttemptFromContext(ctx) == 1 {
@@ -216,13 +216,13 @@ func TestWayOfAnElementThatBlocksTheLoop(t *testing.T) {
 		for _, err := range op.Results(slices.Values([]string{"a"})) {
 			require.NoError(t, err)
 		}
-		require.Len(t, op.Ways(), 1)
-		require.Equal(t, 40*time.Second, op.Ways()[0].Steps[1].Duration)
+		require.Len(t, op.Timelines(), 1)
+		require.Equal(t, 40*time.Second, op.Timelines()[0].Steps[1].Duration)
 	})
 }
 
-// So is one that asks for its way, and has succeeded at once.
-func TestWayOfAnElementThatAsksAndBlocksTheLoop(t *testing.T) {
+// So is one that asks for its timeline, and has succeeded at once.
+func TestTimelineOfAnElementThatAsksAndBlocksTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := asyncop.OrderedWait(asyncop.Func(func(_ context.Context, in asking, result asyncop.ResultFuture[asking]) error {
 			time.Sleep(time.Second)
@@ -232,7 +232,7 @@ func TestWayOfAnElementThatAsksAndBlocksTheLoop(t *testing.T) {
 		for _, err := range op.Results(slices.Values([]asking{6})) {
 			require.NoError(t, err)
 		}
-		require.Len(t, op.Ways(), 1)
-		require.Equal(t, time.Second, op.Ways()[0].Steps[0].Duration)
+		require.Len(t, op.Timelines(), 1)
+		require.Equal(t, time.Second, op.Timelines()[0].Steps[0].Duration)
 	})
 }

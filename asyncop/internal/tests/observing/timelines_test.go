@@ -22,12 +22,12 @@ import (
 )
 
 // What becomes of the attempts of an element that fails is kept, and the failure sink has it; one that succeeds after a retry is not kept.
-func TestWaysOfElementsThatFail(t *testing.T) {
+func TestTimelinesOfElementsThatFail(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		shown := map[string][]observe.Step{}
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(2, time.Second), Opts: optest.Options(
 			asyncop.WithFailureSink(func(ctx context.Context, f optest.Failure) error {
-				shown[f.Element], _ = ctx.Value(ctxkey.Way{}).([]observe.Step)
+				shown[f.Element], _ = ctx.Value(ctxkey.Timeline{}).([]observe.Step)
 				return nil
 			}),
 		)})
@@ -44,9 +44,9 @@ func TestWaysOfElementsThatFail(t *testing.T) {
 		r.Advance(time.Minute) // c times out
 		require.NoError(t, r.End())
 
-		ways := r.Op.Ways()
-		require.Len(t, ways, 1)
-		w := ways[0]
+		timelines := r.Op.Timelines()
+		require.Len(t, timelines, 1)
+		w := timelines[0]
 		require.Equal(t, "c", w.Element)
 		require.Equal(t, observe.HandedOver, w.How)
 		require.Equal(t, 3, w.Attempts)
@@ -66,8 +66,8 @@ func TestWaysOfElementsThatFail(t *testing.T) {
 	})
 }
 
-// An element whose time ran out before its first call has no way.
-func TestWaysOfElementsWithoutACall(t *testing.T) {
+// An element whose time ran out before its first call has no timeline.
+func TestTimelinesOfElementsWithoutACall(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: optest.RetryAll(1, time.Second), Opts: optest.Options(
 			asyncop.WithMaxConcurrentCalls(1), asyncop.WithDropOnFailure(),
@@ -76,15 +76,15 @@ func TestWaysOfElementsWithoutACall(t *testing.T) {
 		r.Advance(time.Minute)
 		require.NoError(t, r.End())
 		require.EqualValues(t, 2, r.Op.Stats().Timeouts)
-		ways := r.Op.Ways()
-		require.Len(t, ways, 1)
-		require.Equal(t, "called", ways[0].Element)
-		require.Len(t, ways[0].Steps, 1)
+		timelines := r.Op.Timelines()
+		require.Len(t, timelines, 1)
+		require.Equal(t, "called", timelines[0].Element)
+		require.Len(t, timelines[0].Steps, 1)
 	})
 }
 
-// The way of an element that was slow is kept although it succeeds.
-func TestWaysOfElementsThatSucceed(t *testing.T) {
+// The timeline of an element that was slow is kept although it succeeds.
+func TestTimelinesOfElementsThatSucceed(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{Timeout: 10 * time.Second, Strategy: optest.RetryAll(9, 2*time.Second)})
 		r.Send("quick")
@@ -99,7 +99,7 @@ func TestWaysOfElementsThatSucceed(t *testing.T) {
 		r.Complete("retried#3", "x")
 		require.NoError(t, r.End())
 		got := map[string]string{}
-		for _, w := range r.Op.Ways() {
+		for _, w := range r.Op.Timelines() {
 			require.Equal(t, observe.Emitted, w.How)
 			require.NoError(t, w.Err)
 			got[w.Element] = fmt.Sprintf("%d in %v, %d result", len(w.Steps), w.Total, w.Steps[len(w.Steps)-1].Results)
@@ -109,7 +109,7 @@ func TestWaysOfElementsThatSucceed(t *testing.T) {
 }
 
 // A step has the number of its results although they were retried.
-func TestWaysOfResultsThatAreRetried(t *testing.T) {
+func TestTimelinesOfResultsThatAreRetried(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		asksAgain := func(results []string) bool { return len(results) == 2 }
 		r := optest.NewRig(t, m, optest.Setup{
@@ -122,17 +122,17 @@ func TestWaysOfResultsThatAreRetried(t *testing.T) {
 		r.Advance(time.Second)
 		r.Complete("a#3", "x") // slow
 		require.NoError(t, r.End())
-		require.Len(t, r.Op.Ways(), 1)
+		require.Len(t, r.Op.Timelines(), 1)
 		var got []int
-		for _, step := range r.Op.Ways()[0].Steps {
+		for _, step := range r.Op.Timelines()[0].Steps {
 			got = append(got, step.Results)
 		}
 		require.Equal(t, []int{2, 2, 1}, got)
 	})
 }
 
-// Ways are bounded: in the steps of one, in those of a second, and in all.
-func TestWaysAreBounded(t *testing.T) {
+// Timelines are bounded: in the steps of one, in those of a second, and in all.
+func TestTimelinesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fn := asyncop.Blocking(func(_ context.Context, in int) (int, error) { return 0, fmt.Errorf("broken %d", in) })
 		op := asyncop.UnorderedWaitWithRetry(fn, time.Hour, 1000,
@@ -143,9 +143,9 @@ func TestWaysAreBounded(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		ways := op.Ways()
-		require.Len(t, ways, 10)
-		steps := ways[0].Steps
+		timelines := op.Timelines()
+		require.Len(t, timelines, 10)
+		steps := timelines[0].Steps
 		require.Len(t, steps, 32)
 		require.Equal(t, []int{1, 8, 27, 50}, []int{steps[0].Attempt, steps[7].Attempt, steps[8].Attempt, steps[31].Attempt})
 		for range 30 {
@@ -159,13 +159,13 @@ func TestWaysAreBounded(t *testing.T) {
 		for range op.Out() {
 		}
 		require.NoError(t, op.Wait())
-		require.Len(t, op.Ways(), 256)
-		require.True(t, op.Ways()[0].Accepted.Before(op.Ways()[255].Accepted))
+		require.Len(t, op.Timelines(), 256)
+		require.True(t, op.Timelines()[0].Accepted.Before(op.Timelines()[255].Accepted))
 	})
 }
 
-// Of the elements in flight, 512 have ways.
-func TestWaysInFlightAreBounded(t *testing.T) {
+// Of the elements in flight, 512 have timelines.
+func TestTimelinesInFlightAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proceed := make(chan struct{})
 		fn := asyncop.Blocking(func(ctx context.Context, in int) (int, error) {
@@ -189,7 +189,7 @@ func TestWaysInFlightAreBounded(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.EqualValues(t, 8, op.Stats().Dropped)
-		require.Empty(t, op.Ways())
+		require.Empty(t, op.Timelines())
 		close(proceed)
 		close(op.In())
 		for range op.Out() {
@@ -199,7 +199,7 @@ func TestWaysInFlightAreBounded(t *testing.T) {
 }
 
 // A step says how the backend was.
-func TestWaysAtABackend(t *testing.T) {
+func TestTimelinesAtABackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("connection refused")
 		fn := asyncop.Blocking(func(context.Context, int) (int, error) {
@@ -212,24 +212,24 @@ func TestWaysAtABackend(t *testing.T) {
 		for range op.Out() {
 		}
 		require.NoError(t, op.Wait())
-		ways := op.Ways()
-		require.Len(t, ways, 1)
-		assert.Equal(t, "open", ways[0].Steps[0].Backend)
+		timelines := op.Timelines()
+		require.Len(t, timelines, 1)
+		assert.Equal(t, "open", timelines[0].Steps[0].Backend)
 	})
 }
 
-// asking is an element that may ask for its way.
+// asking is an element that may ask for its timeline.
 type asking int
 
-func (a asking) KeepsWay() bool {
+func (a asking) KeepsTimeline() bool {
 	if a == 0 {
 		panic("broken")
 	}
 	return a > 5
 }
 
-// The way of an element that asks for it is kept, also after a retry.
-func TestWaysOfElementsThatAsk(t *testing.T) {
+// The timeline of an element that asks for it is kept, also after a retry.
+func TestTimelinesOfElementsThatAsk(t *testing.T) {
 	fn := asyncop.Blocking(func(ctx context.Context, in asking) (int, error) {
 		if in%2 == 1 && asyncop.AttemptFromContext(ctx) == 1 {
 			return 0, optest.ErrBroken
@@ -246,10 +246,10 @@ func TestWaysOfElementsThatAsk(t *testing.T) {
 	for range op.Out() {
 	}
 	require.NoError(t, op.Wait())
-	ways := op.Ways()
-	require.Len(t, ways, 2)
-	require.Equal(t, "6", ways[0].Element)
-	require.Len(t, ways[0].Steps, 1)
-	require.Equal(t, "7", ways[1].Element)
-	require.Len(t, ways[1].Steps, 2)
+	timelines := op.Timelines()
+	require.Len(t, timelines, 2)
+	require.Equal(t, "6", timelines[0].Element)
+	require.Len(t, timelines[0].Steps, 1)
+	require.Equal(t, "7", timelines[1].Element)
+	require.Len(t, timelines[1].Steps, 2)
 }

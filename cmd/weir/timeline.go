@@ -8,20 +8,21 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// showWay writes what became of the calls of a message: a line for each, and its error in the next one unless that is the same as before.
-func (a *app) showWay(e *store.Entry) error {
-	way := e.Meta.Way
-	if len(way) == 0 {
+// showTimeline writes the timeline of a message: a line for each call, and its error on the
+// next line unless the call before had the same one.
+func (a *app) showTimeline(e *store.Entry) error {
+	calls := e.Meta.Timeline
+	if len(calls) == 0 {
 		return nil
 	}
-	rows := make([][]string, len(way))
-	for i, s := range way {
+	rows := make([][]string, len(calls))
+	for i, s := range calls {
 		then := string(e.Cause)
 		switch next := i + 1; {
 		case s.Retried:
 			then = "again in " + brief(s.Wait)
-		case next < len(way):
-			then = "next visit in " + age(max(0, way[next].Begun.Sub(s.Begun.Add(s.Took))))
+		case next < len(calls):
+			then = "next visit in " + age(max(0, calls[next].Begun.Sub(s.Begun.Add(s.Took))))
 		}
 		rows[i] = []string{
 			s.Begun.UTC().Format("01-02 15:04:05.000Z"), fmt.Sprintf("%d.%d", s.Visit, s.Attempt), brief(s.Took),
@@ -34,12 +35,12 @@ func (a *app) showWay(e *store.Entry) error {
 	lines := strings.SplitAfter(table.text(rows), "\n")
 	b := strings.Builder{}
 	b.WriteString("\n" + lines[0])
-	for i, s := range way {
-		if i > 0 && way[i-1].Visit == s.Visit && way[i-1].Attempt+1 < s.Attempt {
+	for i, s := range calls {
+		if i > 0 && calls[i-1].Visit == s.Visit && calls[i-1].Attempt+1 < s.Attempt {
 			b.WriteString("…\n")
 		}
 		b.WriteString(lines[i+1])
-		if s.Error != "" && (i == 0 || s.Error != way[i-1].Error) {
+		if s.Error != "" && (i == 0 || s.Error != calls[i-1].Error) {
 			b.WriteString("  " + ellipsis(escaped(s.Error), a.width()-2) + "\n")
 		}
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// A dead letter has what became of its calls, in all visits.
-func TestTheWayOfADeadLetter(t *testing.T) {
+// A dead letter has the timeline of all its visits.
+func TestMetaTimeline_OfADeadLetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := memory.Open()
 		orders := delivery.NewQueue[order](engine, "orders", delivery.RetryAfter(time.Minute))
@@ -48,14 +48,14 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 		letters, err := engine.List(t.Context(), orders.DeadLetters(), store.Filter{}, store.Page{Max: 10})
 		require.NoError(t, err)
 		require.Len(t, letters, 1)
-		way := letters[0].Meta.Way
-		require.Len(t, way, 4)
-		back := way[2].Begun
+		calls := letters[0].Meta.Timeline
+		require.Len(t, calls, 4)
+		back := calls[2].Begun
 		waited := back.Sub(letters[0].Meta.FirstFailure)
 		require.GreaterOrEqual(t, waited, time.Minute)
 		require.Less(t, waited, 73*time.Second, "a layer adds at most 20 %, and its feed a moment")
 		var got []string
-		for _, s := range way {
+		for _, s := range calls {
 			at := s.Begun.Sub(begun)
 			if s.Visit > 1 {
 				at = s.Begun.Sub(back)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Step is a call on the way of a message.
+// Step is a call in the timeline of a message.
 type Step struct {
 	Visit   int           `json:"visit,omitempty"`   // from 1
 	Attempt int           `json:"attempt,omitempty"` // of the visit, from 1
@@ -19,53 +19,53 @@ type Step struct {
 	Error   string        `json:"error,omitempty"`   // the first 120 bytes; "": it had a result, or none was wanted
 }
 
-// Limits of a way in a stored form.
+// Limits of a timeline in a stored form.
 const (
 	maxSteps     = 32 // the first ones and the last ones
 	firstSteps   = 8
 	maxStepError = 120 // bytes
 	maxStepName  = 60  // bytes of a reason, and of a state
-	maxWay       = maxSteps * 1 << 10
+	maxTimeline  = maxSteps * 1 << 10
 )
 
-// fitWay returns a way as the stored forms have it.
-func fitWay(way []Step) []Step {
-	if len(way) == 0 {
+// fitTimeline returns the steps as the stored forms have them.
+func fitTimeline(steps []Step) []Step {
+	if len(steps) == 0 {
 		return nil
 	}
-	if over := len(way) - maxSteps; over > 0 {
-		way = slices.Concat(way[:firstSteps], way[firstSteps+over:])
+	if over := len(steps) - maxSteps; over > 0 {
+		steps = slices.Concat(steps[:firstSteps], steps[firstSteps+over:])
 	}
-	way = slices.Clone(way)
-	for i := range way {
-		s := &way[i]
+	steps = slices.Clone(steps)
+	for i := range steps {
+		s := &steps[i]
 		s.Begun = s.Begun.UTC().Round(0)
 		if checkYear(s.Begun) != nil {
 			s.Begun = time.Time{}
 		}
 		s.Error, s.Reason, s.Backend = readable(cut(s.Error, maxStepError)), readable(cut(s.Reason, maxStepName)), readable(cut(s.Backend, maxStepName))
 	}
-	return way
+	return steps
 }
 
-// wayText returns a way that fits as text.
-func wayText(way []Step) string {
-	b, _ := json.Marshal(way) // its times have years of RFC 3339
+// timelineText returns steps that fit as text.
+func timelineText(steps []Step) string {
+	b, _ := json.Marshal(steps) // its times have years of RFC 3339
 	return string(b)
 }
 
-// way returns the way that is a header.
-func (r *headerReader) way() (way []Step) {
-	value, ok := r.take(headerWay, maxWay)
+// timeline returns the steps in a header.
+func (r *headerReader) timeline() (steps []Step) {
+	value, ok := r.take(headerTimeline, maxTimeline)
 	if !ok {
 		return nil
 	}
 	text, err := unescape(value)
 	if err == nil {
-		err = json.Unmarshal([]byte(text), &way)
+		err = json.Unmarshal([]byte(text), &steps)
 	}
-	if !r.check(headerWay, value, err) {
+	if !r.check(headerTimeline, value, err) {
 		return nil
 	}
-	return fitWay(way)
+	return fitTimeline(steps)
 }

@@ -1,0 +1,68 @@
+package asyncop
+
+import (
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/gate"
+)
+
+// maxTimelines bounds the timelines that an operator keeps.
+const maxTimelines = 256
+
+// timelines holds the timelines of the elements that ended last. It is safe for concurrent use.
+type timelines struct {
+	mu   sync.Mutex
+	kept []observe.Timeline // the oldest first
+}
+
+// Timelines returns the timelines of elements that failed, that were slow (they took more than
+// half of their timeout), or that have a method KeepsTimeline() bool which returned true. The
+// operator waits for that method, so it must not block. The result has the last 256 such elements
+// that ended, at most 10 of each second, the oldest first. Attempts are recorded for up to 512
+// elements in flight at a time. The operator does not always read the clock for an element that
+// AsyncInvoke itself completes, so such an element may not count as slow. A delivery.Queue stores
+// the timeline with a message that failed, and weir dead show prints it.
+func (op *AsyncWaitOperator[IN, OUT]) Timelines() []observe.Timeline {
+	k := &op.side.timelines
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.kept)
+}
+
+// timelineKeeper returns the functions with which the core decides whether to keep a timeline.
+func (s *userSide[IN, OUT]) timelineKeeper() core.WayKeeper[IN] {
+	k := core.WayKeeper[IN]{Keep: s.keepTimeline}
+	type asker interface{ KeepsTimeline() bool }
+	if reflect.TypeFor[IN]().Implements(reflect.TypeFor[asker]()) {
+		k.Asked = func(in IN) (yes bool) {
+			return s.offLoop(func() error { yes = any(in).(asker).KeepsTimeline(); return nil }) == nil && yes
+		}
+	}
+	if b, ok := s.backend.(gate.Steered); ok {
+		k.Backend = func() string { return b.Report().State }
+	}
+	return k
+}
+
+// keepTimeline keeps the timeline of an element that has ended.
+func (s *userSide[IN, OUT]) keepTimeline(r core.Report[IN], how observe.EndKind, steps []observe.Step) {
+	meta := s.metaOf(r.Context)
+	t := observe.Timeline{
+		Element: s.labelOf(r.Element, false), ID: meta.ID, Visit: meta.Visit,
+		Accepted: s.clock.Now().Add(-r.Elapsed), Total: r.Elapsed, Attempts: r.Attempts, Steps: steps, How: how,
+	}
+	if how != observe.Emitted && how != observe.Empty {
+		t.Err = r.Err
+	}
+	k := &s.timelines
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.kept) == maxTimelines {
+		k.kept = slices.Delete(k.kept, 0, 1) // at most 10 arrive in a second, so the copy is cheap
+	}
+	k.kept = append(k.kept, t)
+}
