@@ -201,10 +201,30 @@ func openSQLite(ctx context.Context, path string, create bool, c clock.Clock) (*
 		}
 	}
 	s := sqlite.New(db)
-	return &database{
+	d := &database{
 		store: inspected{Inspector: s, clock: c}, locks: s.Locks(), sql: db.Reader(), closers: []func() error{s.Close, db.Close},
 		listed: keys.New(db.Reader(), keys.SQLite, keys.Config{}), keys: keys.New(db.Writer(), keys.SQLite, keys.Config{}),
-	}, nil
+	}
+	return d.checked(ctx, s)
+}
+
+// versioned is an engine with tables that have a version.
+type versioned interface {
+	CheckVersion(ctx context.Context) error
+}
+
+// checked returns d, or closes it and returns an error if a later version of weir has made
+// its tables. A worker refuses such a database too: this version would write what the later
+// one does not expect.
+func (d *database) checked(ctx context.Context, s versioned) (*database, error) {
+	err := s.CheckVersion(ctx)
+	if err == nil {
+		err = d.listed.CheckVersion(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
 }
 
 func openPostgres(ctx context.Context, address string, create bool, c clock.Clock) (*database, error) {
@@ -246,10 +266,11 @@ func openPostgres(ctx context.Context, address string, create bool, c clock.Cloc
 		<-ctx.Done()
 		return nil
 	}
-	return &database{
+	d := &database{
 		store: inspected{Inspector: s, clock: c}, locks: s.Locks(), sql: db, closers: []func() error{s.Close, db.Close, closePool},
 		listed: keys.New(db, keys.PostgreSQL, keys.Config{}), keys: keys.New(db, keys.PostgreSQL, keys.Config{}),
-	}, nil
+	}
+	return d.checked(ctx, s)
 }
 
 func (db *database) close() error {

@@ -468,12 +468,14 @@ func (a *app) deadExport() *cobra.Command {
 
 func (a *app) deadImport() *cobra.Command {
 	var replace bool
+	var p person
 	c := &cobra.Command{
 		Use: "import FILE", Short: "Put what export has written into the dead letters", Args: one("FILE"),
 		Long: `Put what export has written into the dead letters; - is standard input. FILE
 may also be the dead.jsonl of a directory. A message that is there already stays
 as it is, unless --replace is given, so an import that failed is repeated
-without harm. On Kafka it is there twice then.`,
+without harm. On Kafka it is there twice then. The log gets a line when the
+import starts and one when it ends, except on Kafka, which has no log.`,
 		RunE: func(c *cobra.Command, files []string) error {
 			in := io.Reader(a.in)
 			if files[0] != "-" {
@@ -485,12 +487,14 @@ without harm. On Kafka it is there twice then.`,
 				in = file
 			}
 			return a.with(c.Context(), func(ctx context.Context, db *database) error {
-				return a.importFrom(ctx, db, queueOf(c), interruptible(ctx, in), replace)
+				by, why := p.read(c)
+				return a.importFrom(ctx, db, importSpec{queue: queueOf(c), replace: replace, by: by, why: why}, interruptible(ctx, in))
 			})
 		},
 	}
 	c.Flags().BoolVar(&a.create, "create", false, "make the database of SQLite, and the tables of SQLite and PostgreSQL, if they are not there")
-	c.Flags().BoolVar(&replace, "replace", false, "messages of the file take the place of those with the same id that are there")
+	c.Flags().BoolVar(&replace, "replace", false, "replace queued messages that have the same id as a message of the file")
+	p.flags(c)
 	return c
 }
 
@@ -512,33 +516,57 @@ type importedJSON struct {
 	Replaced int `json:"replaced"`
 }
 
-func (a *app) importFrom(ctx context.Context, db *database, queue string, in io.Reader, replace bool) error {
+// importSpec is what the flags of an import ask for.
+type importSpec struct {
+	queue   string
+	replace bool
+	by, why string
+}
+
+func (a *app) importFrom(ctx context.Context, db *database, spec importSpec, in io.Reader) error {
 	s, ok := db.store.(inspected)
 	if !ok {
-		if replace {
-			return usagef("--replace is for sqlite:, postgres:// and nats://")
-		}
-		n, err := importLines(ctx, db.store, queue, in)
-		if a.json {
-			return errors.Join(a.object(map[string]int{"read": n}), err)
-		}
-		return errors.Join(a.print(messages(n)+" read\n"), err)
+		return a.importWithoutLog(ctx, db.store, spec, in)
 	}
-	p := &replacing{inspected: s, replace: replace}
-	n, err := importLines(ctx, p, queue, in)
+	j, err := s.jobs()
+	if err != nil {
+		return err
+	}
+	p := &replacing{inspected: s, replace: spec.replace}
+	read := 0
+	_, err = j.Import(ctx, spec.queue, spec.by, spec.why, func(ctx context.Context) (done, skipped int, err error) {
+		read, err = importLines(ctx, p, spec.queue, in)
+		done = p.put + p.replaced
+		return done, read - done, err
+	})
 	if a.json {
-		return errors.Join(a.object(importedJSON{n, p.put, p.replaced}), err)
+		return errors.Join(a.object(importedJSON{read, p.put, p.replaced}), err)
 	}
-	text := fmt.Sprintf("%s read: %d new", messages(n), p.put)
+	text := fmt.Sprintf("%s read: %d new", messages(read), p.put)
 	if p.replaced > 0 {
 		text += fmt.Sprintf(", %d replaced", p.replaced)
 	}
-	if left := n - p.put - p.replaced; left > 0 && replace {
+	left := read - p.put - p.replaced
+	switch {
+	case left > 0 && spec.replace:
 		text += fmt.Sprintf(", %d not replaced: a merge or a consumer has them", left)
-	} else if left > 0 {
+	case left > 0:
 		text += fmt.Sprintf(", %d there already (--replace replaces them)", left)
 	}
 	return errors.Join(a.print(text+"\n"), err)
+}
+
+// importWithoutLog imports into an engine that can neither look into its queues nor keep a
+// log, which is Kafka.
+func (a *app) importWithoutLog(ctx context.Context, q queues, spec importSpec, in io.Reader) error {
+	if spec.replace {
+		return usagef("--replace is for sqlite:, postgres:// and nats://")
+	}
+	n, err := importLines(ctx, q, spec.queue, in)
+	if a.json {
+		return errors.Join(a.object(map[string]int{"read": n}), err)
+	}
+	return errors.Join(a.print(messages(n)+" read\n"), err)
 }
 
 // replacing puts messages, and counts those that were not there.

@@ -35,10 +35,19 @@ func (d Dialect) Migrations() fs.FS {
 	return files
 }
 
+// component names the tables in weir_migrations.
+const component = "keys"
+
 // Migrate makes the tables, or updates them to this version. It can be called at each start.
 func (k *Keys) Migrate(ctx context.Context) error {
 	dialect := [...]sqlmigrate.Dialect{SQLite: sqlmigrate.SQLite, PostgreSQL: sqlmigrate.PostgreSQL}[k.dialect]
-	return sqlmigrate.Apply(ctx, k.db, dialect, "keys", k.dialect.Migrations())
+	return sqlmigrate.Apply(ctx, k.db, dialect, component, k.dialect.Migrations())
+}
+
+// CheckVersion returns an error if a later version of weir has made the tables. Missing
+// or older tables are not an error.
+func (k *Keys) CheckVersion(ctx context.Context) error {
+	return sqlmigrate.CheckVersion(ctx, k.db, component, k.dialect.Migrations())
 }
 
 // Config are the settings of [Keys]. The zero value has the defaults.

@@ -41,15 +41,28 @@ func (*Engine) Migrations() fs.FS {
 	return files
 }
 
+// component names the engine's tables in weir_migrations. It is an earlier name of the
+// package, which databases keep.
+const component = "sqlitestore"
+
 // Migrate makes or updates the tables of the engine, as [Open] does. It can be called at each start.
 func (s *Engine) Migrate(ctx context.Context) error {
 	_, err := s.migrate(ctx)
 	return err
 }
 
+// CheckVersion returns an error if a later version of weir has made the tables. Missing
+// or older tables are not an error. A program that opens a database without [Engine.Migrate]
+// calls it before it writes.
+func (s *Engine) CheckVersion(ctx context.Context) error {
+	if err := sqlmigrate.CheckVersion(ctx, s.db.Reader(), component, s.Migrations()); err != nil {
+		return fmt.Errorf("sqlite: %w", err)
+	}
+	return nil
+}
+
 func (s *Engine) migrate(ctx context.Context) (made []string, err error) {
-	// Databases have the component under the name that the package had once: it must stay.
-	made, err = sqlmigrate.Ensure(ctx, s.db.Writer(), sqlmigrate.SQLite, "sqlitestore", s.Migrations())
+	made, err = sqlmigrate.Ensure(ctx, s.db.Writer(), sqlmigrate.SQLite, component, s.Migrations())
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: %w", err)
 	}

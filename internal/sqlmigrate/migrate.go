@@ -49,6 +49,31 @@ func Ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files 
 	return made, nil
 }
 
+// CheckVersion returns an error if a later version of weir has made the tables of this
+// component. Tables that are missing or of an earlier version are not an error.
+func CheckVersion(ctx context.Context, db *sql.DB, component string, files fs.FS) error {
+	names, err := fs.Glob(files, "*.sql")
+	if err != nil {
+		return err
+	}
+	version, err := versionIn(ctx, db, component)
+	switch {
+	case err == nil && version > len(names):
+		err = tooNew(version, len(names))
+	case lacksTable(err):
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("migrations of %s: %w", component, err)
+	}
+	return nil
+}
+
+// lacksTable reports whether a table that a statement names does not exist.
+func lacksTable(err error) bool {
+	return err != nil && (sqlState(err) == "42P01" || strings.Contains(err.Error(), "no such table: "))
+}
+
 func ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files fs.FS) (made []string, err error) {
 	names, err := fs.Glob(files, "*.sql") // sorted by name
 	if err != nil {
