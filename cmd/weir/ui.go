@@ -26,8 +26,9 @@ func (a *app) ui() *cobra.Command {
 		Long: `Show the database in a browser, until Ctrl-C: what is wrong, dead letters in
 groups, what happens if one is repeated, jobs, backends, the log of actions.
 
-It listens on this machine only. Who has the address that it prints may act,
-with your name in the log: other users of this machine do not know the code.`,
+It listens on this machine only. Whoever has the address that it prints may act,
+with your name in the log. Other users of this machine do not have the address,
+and servers of theirs never get the cookie that your browser keeps for it.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			host, _, err := net.SplitHostPort(listen)
 			if err != nil || host != "localhost" && !net.ParseIP(host).IsLoopback() {
@@ -39,12 +40,13 @@ with your name in the log: other users of this machine do not know the code.`,
 				if !ok {
 					return usagef("%s cannot be looked into: weir ui is for sqlite:, postgres:// and nats://", a.engine())
 				}
-				g := &gate{code: rand.Text(), role: console.Actor, who: by}
+				role := console.Actor
 				if readOnly {
-					g.role = console.Reader
+					role = console.Reader
 				}
+				g := newGate(role, by)
 				ui, err := console.Handler(ctx, console.Config{
-					Engine: s.Inspector, Keys: db.listed, Authorize: g.authorize, Clock: a.clock, Logger: slog.New(slog.DiscardHandler),
+					Engine: s.Inspector, Prefix: g.path, Keys: db.listed, Authorize: g.authorize, Clock: a.clock, Logger: slog.New(slog.DiscardHandler),
 				})
 				if err != nil {
 					return err
@@ -78,7 +80,7 @@ func (a *app) serve(ctx context.Context, address string, g *gate, ui http.Handle
 		}
 	})
 	defer stop()
-	if err := a.print(fmt.Sprintf("http://%s/?code=%s\n", l.Addr(), g.code)); err != nil {
+	if err := a.print(g.address(l.Addr()) + "\n"); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	a.note("Open this address in a browser. Ctrl-C ends it.")
@@ -88,32 +90,52 @@ func (a *app) serve(ctx context.Context, address string, g *gate, ui http.Handle
 	return nil
 }
 
-// gate lets in who knows the code.
+// gate admits browsers that have the address that weir ui has printed.
+//
+// Cookies do not know ports: a browser sends a cookie of 127.0.0.1 to every server of the
+// machine, including servers of other users. So the console is below a secret path, and the
+// cookie is limited to that path. A server on another port never gets the cookie.
 type gate struct {
-	code string
+	code string // in the printed address, and the value of the cookie
+	path string // begins with a slash, and is as secret as the code
 	role console.Role
 	who  string
+}
+
+const cookieName = "weir-ui"
+
+// newGate returns a gate with a new code and path.
+func newGate(role console.Role, who string) *gate {
+	return &gate{code: rand.Text(), path: "/" + rand.Text(), role: role, who: who}
+}
+
+// address returns the address of the console for a listener.
+func (g *gate) address(l net.Addr) string {
+	return fmt.Sprintf("http://%s%s/?code=%s", l, g.path, g.code)
 }
 
 func (g *gate) knows(code string) bool {
 	return subtle.ConstantTimeCompare([]byte(code), []byte(g.code)) == 1
 }
 
-// cookie returns a name of its own: browsers keep one of each name for all ports of a machine.
-func (g *gate) cookie() string { return "weir-ui-" + g.code[:4] }
-
-// letIn takes the code of an address, and gives the browser a cookie for it. Names that lead to this machine are no names of it.
+// letIn exchanges the code of an address for a cookie, and passes other requests on. It
+// refuses host names that lead to this machine but do not belong to it.
 func (g *gate) letIn(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.Host)
-		if host = strings.Trim(host, "[]"); host != "localhost" && !net.ParseIP(host).IsLoopback() {
+		host = strings.Trim(host, "[]")
+		if host != "localhost" && !net.ParseIP(host).IsLoopback() {
 			http.Error(w, "not a name of this machine", http.StatusForbidden)
 			return
 		}
-		if r.URL.Path == "/" && g.knows(r.URL.Query().Get("code")) {
-			http.SetCookie(w, &http.Cookie{Name: g.cookie(), Value: g.code, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+		if !strings.HasPrefix(r.URL.Path, g.path+"/") {
+			http.Error(w, "Open the address that weir ui has printed.", http.StatusForbidden)
+			return
+		}
+		if r.URL.Path == g.path+"/" && g.knows(r.URL.Query().Get("code")) {
+			http.SetCookie(w, &http.Cookie{Name: cookieName, Value: g.code, Path: g.path + "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
 			w.Header().Set("Referrer-Policy", "no-referrer")
-			http.Redirect(w, r, "/", http.StatusSeeOther)
+			http.Redirect(w, r, g.path+"/", http.StatusSeeOther)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -121,7 +143,7 @@ func (g *gate) letIn(next http.Handler) http.Handler {
 }
 
 func (g *gate) authorize(r *http.Request) (console.Role, string, error) {
-	c, err := r.Cookie(g.cookie())
+	c, err := r.Cookie(cookieName)
 	if err != nil || !g.knows(c.Value) {
 		return console.Nobody, "", errors.New("open the address that weir ui has printed")
 	}

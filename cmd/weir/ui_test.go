@@ -41,13 +41,21 @@ func TestUI(t *testing.T) {
 		require.NoError(t, err)
 		return answer.StatusCode, string(b)
 	}
-	root := "http://" + address.Host
+	site := "http://" + address.Host
+	root := site + strings.TrimSuffix(address.Path, "/")
+	require.Greater(t, len(root), len(site)+20, "the console is below a secret path")
 	status, _ := get(browser, root+"/")
 	assert.Equal(t, http.StatusForbidden, status, "without the code")
+	status, _ = get(browser, site+"/?"+address.RawQuery)
+	assert.Equal(t, http.StatusForbidden, status, "the code without the path")
 	status, text := get(browser, address.String())
 	assert.Equal(t, http.StatusOK, status)
 	assert.Contains(t, text, "ann, you may act")
 	assert.NotContains(t, text, address.Query().Get("code"))
+	other, err := url.Parse("http://127.0.0.1:1/")
+	require.NoError(t, err)
+	assert.Empty(t, jar.Cookies(other), "a server on another port gets no cookie")
+	assert.NotEmpty(t, jar.Cookies(&url.URL{Scheme: "http", Host: address.Host, Path: address.Path}))
 	status, text = get(browser, root+"/log")
 	assert.Equal(t, http.StatusOK, status)
 	assert.Contains(t, text, "Whole")
