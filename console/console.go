@@ -59,6 +59,7 @@ const (
 	atOnce    = 8                // pages that are made at once
 	streams   = 64               // pages that are live at once
 	maxForm   = 1 << 20          // bytes of a form
+	maxPage   = 4 << 20          // bytes of a page
 )
 
 //go:embed static

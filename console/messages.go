@@ -1,10 +1,7 @@
 package console
 
 import (
-	"bytes"
 	"context"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -24,8 +21,7 @@ import (
 )
 
 const (
-	pageSize  = 50       // messages
-	maxShown  = 64 << 10 // bytes of a payload
+	pageSize  = 50 // messages
 	maxEdited = 128 << 10
 	maxGroups = 20
 	manyKinds = 16                    // groupings that are kept
@@ -290,12 +286,14 @@ type messageData struct {
 	Timeline []step
 	Fields   []field
 	Headers  []field
-	View     string
-	Views    []string
-	Payload  string
-	Cut      bool
-	Editable string // the payload, if it can be edited
-	IDText   bool   // the id is UTF-8, so that jobs can name it
+	// MoreHeaders is the number of headers that are not shown.
+	MoreHeaders int
+	View        string
+	Views       []string
+	Payload     string
+	Cut         bool
+	Editable    string // the payload, if it can be edited
+	IDText      bool   // the id is UTF-8, so that jobs can name it
 }
 
 func (s *server) message(r *http.Request) (view, error) {
@@ -328,11 +326,13 @@ func (s *server) message(r *http.Request) (view, error) {
 		{"schema", string(e.Schema)},
 	} {
 		if f.Value != "" {
-			d.Fields = append(d.Fields, field{f.Name, visible(f.Value)})
+			d.Fields = append(d.Fields, field{f.Name, cut(maxValue, f.Value)})
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
-		d.Headers = append(d.Headers, field{visible(name), masked(name, m.Headers[name])})
+	names := slices.Sorted(maps.Keys(m.Headers))
+	d.MoreHeaders = max(0, len(names)-maxHeaders)
+	for _, name := range names[:min(len(names), maxHeaders)] {
+		d.Headers = append(d.Headers, field{cut(maxValue, name), masked(name, m.Headers[name])})
 	}
 	d.View, d.Payload, d.Cut = payloadText(e.Payload, q.Get("view"))
 	d.Views = []string{"json", "text", "hex"}
@@ -354,29 +354,7 @@ func masked(name, value string) string {
 	if secret.MatchString(strings.TrimSpace(name)) {
 		return fmt.Sprintf("hidden (%s)", count(len(value), "byte"))
 	}
-	return cut(8<<10, value)
-}
-
-// payloadText returns the beginning of a payload in a form: json, text or hex; "" is the first that is possible.
-func payloadText(b []byte, form string) (chosen, text string, more bool) {
-	var pretty bytes.Buffer
-	isJSON := len(b) <= maxShown && json.Indent(&pretty, b, "", "  ") == nil
-	if form != "text" && form != "hex" {
-		if form = "text"; isJSON {
-			form = "json"
-		} else if !utf8.Valid(b) {
-			form = "hex"
-		}
-	}
-	switch form {
-	case "json":
-		return form, visible(pretty.String()), false
-	case "text":
-		shown := b[:min(len(b), maxShown)]
-		return form, visible(string(shown)), len(shown) < len(b)
-	}
-	shown := b[:min(len(b), maxShown/8)]
-	return form, hex.Dump(shown), len(shown) < len(b)
+	return cut(maxValue, value)
 }
 
 // payload sends a payload byte for byte, as a file: no browser shows it.

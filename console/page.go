@@ -48,21 +48,26 @@ func missing(format string, args ...any) error {
 	return &statusError{http.StatusNotFound, fmt.Sprintf(format, args...)}
 }
 
-// page serves what f returns. A page that takes too long, or waits for too many others, is an error.
+// page serves what f returns. queryTime bounds f and the rendering together, and only atOnce
+// pages are made at a time. A page that takes longer is an error.
 func (s *server) page(f func(*http.Request) (view, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), queryTime)
 		defer cancel()
 		var v view
+		var body []byte
 		err := s.turn(ctx, func() (err error) {
 			v, err = f(r.WithContext(ctx))
+			if err == nil {
+				body, err = s.rendered(ctx, personOf(r), v)
+			}
 			return err
 		})
 		if err != nil {
 			s.fail(w, r, err)
 			return
 		}
-		s.render(w, r, v)
+		send(w, v.Status, body)
 	})
 }
 
@@ -108,6 +113,8 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		v.Status = e.status
 	case errors.Is(err, fs.ErrNotExist):
 		v.Status = http.StatusNotFound
+	case errors.Is(err, errPageTooLarge):
+		v.Status, v.Data = http.StatusUnprocessableEntity, "There is too much to show: "+errPageTooLarge.Error()+". Choose less."
 	case errors.Is(err, context.DeadlineExceeded):
 		v.Status, v.Data = http.StatusServiceUnavailable, "The engine did not answer in "+queryTime.String()+". Choose less, or try again."
 	}
@@ -118,18 +125,51 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func (s *server) render(w http.ResponseWriter, r *http.Request, v view) {
-	v.Person, v.Keeps, v.Keys, v.Now = personOf(r), s.keeps, s.Config.Keys != nil, s.Clock.Now()
-	var b bytes.Buffer
-	if err := s.templates.ExecuteTemplate(&b, v.Name, v); err != nil {
+	body, err := s.rendered(r.Context(), personOf(r), v)
+	if err != nil {
 		s.Logger.LogAttrs(r.Context(), slog.LevelWarn, "console: a page cannot be shown", slog.String("page", v.Name), slog.Any("error", err))
-		http.Error(w, "This page cannot be shown; the log of the program says why.", http.StatusInternalServerError)
+		http.Error(w, "This page cannot be shown; the log of the program has the reason.", http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	if v.Status != 0 {
-		w.WriteHeader(v.Status)
+	send(w, v.Status, body)
+}
+
+// rendered returns the HTML of a page.
+func (s *server) rendered(ctx context.Context, p person, v view) ([]byte, error) {
+	v.Person, v.Keeps, v.Keys, v.Now = p, s.keeps, s.Config.Keys != nil, s.Clock.Now()
+	b := &pageBuffer{ctx: ctx}
+	if err := s.templates.ExecuteTemplate(b, v.Name, v); err != nil {
+		return nil, err
 	}
-	_, _ = w.Write(b.Bytes()) // or the person has left
+	return b.page.Bytes(), nil
+}
+
+func send(w http.ResponseWriter, status int, body []byte) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	if status != 0 {
+		w.WriteHeader(status)
+	}
+	_, _ = w.Write(body) // or the person has left
+}
+
+// errPageTooLarge ends the rendering of a page.
+var errPageTooLarge = fmt.Errorf("the page would have more than %d MB", maxPage>>20)
+
+// pageBuffer collects a page while it is rendered. It refuses more bytes when the page is
+// too large, or when the time of the page has passed.
+type pageBuffer struct {
+	page bytes.Buffer
+	ctx  context.Context //nolint:containedctx // of one rendering
+}
+
+func (b *pageBuffer) Write(p []byte) (int, error) {
+	if err := b.ctx.Err(); err != nil {
+		return 0, err
+	}
+	if b.page.Len()+len(p) > maxPage {
+		return 0, errPageTooLarge
+	}
+	return b.page.Write(p)
 }
 
 // funcs are what templates call.
