@@ -25,8 +25,10 @@ type Request struct {
 	User string // who asks; a key is unique for each user
 	Key  string // 1 to 100 bytes
 
-	// The content of the request. The same key with a different content is refused. JSON is compared as JSON: the order of members, white space
-	// and a charset of UTF-8 make no difference. Values nested deeper than 64 levels are compared byte by byte.
+	// The content of the request. The same key with a different content is refused. JSON
+	// is compared as JSON: the order of members, white space and a charset of UTF-8 make
+	// no difference. Values nested deeper than 64 levels are compared byte by byte, and so
+	// is a body that is not valid JSON or has half of a surrogate pair, such as "\ud800".
 	Method      string // at most 10 bytes
 	Path        string // at most 100 bytes
 	Query       string
@@ -68,10 +70,22 @@ func (r *Request) fingerprint(operation string) [32]byte {
 	return oncewire.Fingerprint(body, operation, r.Method, r.Path, r.Query, contentType)
 }
 
-// isAsked reports whether what is stored under the key is what is asked for: also by a version of this package that compared bytes.
+// isAsked reports whether the request that is stored under the key, whose fingerprint is
+// stored, has the content of r. Earlier versions stored other fingerprints (law W4): of the
+// bytes, and of JSON without its mark.
 func (r *Request) isAsked(operation string, stored []byte) bool {
-	return r.fingerprint(operation) == [32]byte(stored) || r.Fingerprint == [32]byte{} &&
-		oncewire.Fingerprint(r.Body, operation, r.Method, r.Path, r.Query, r.ContentType) == [32]byte(stored)
+	if r.fingerprint(operation) == [32]byte(stored) {
+		return true
+	}
+	if r.Fingerprint != [32]byte{} {
+		return false
+	}
+	contentType, body := oncewire.Content(r.ContentType, r.Body)
+	contentType, isJSON := strings.CutPrefix(contentType, oncewire.JSONMark)
+	if isJSON && oncewire.Fingerprint(body, operation, r.Method, r.Path, r.Query, contentType) == [32]byte(stored) {
+		return true
+	}
+	return oncewire.Fingerprint(r.Body, operation, r.Method, r.Path, r.Query, r.ContentType) == [32]byte(stored)
 }
 
 // JSON returns a response with v as its body.

@@ -5,23 +5,74 @@ import (
 	"encoding/json"
 	"mime"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
-// Content returns a media type and a body in a form that is equal for equal content: JSON without white space, with members in the
-// order of their names, and without a charset of UTF-8. Other content is returned as it is, and so is what is nested deeper than 64 levels.
+// Content returns a media type and a body in a form that is equal for equal content: JSON
+// without white space, with members in the order of their names, and without a charset of
+// UTF-8. The media type of this form begins with [JSONMark]. It returns other content
+// unchanged: values that are nested deeper than 64 levels, and bodies that encoding/json
+// would change, because they are not valid UTF-8 or escape half of a surrogate pair.
 func Content(contentType string, body []byte) (string, []byte) {
 	name, params, err := mime.ParseMediaType(contentType)
-	if err != nil || name != "application/json" && !strings.HasSuffix(name, "+json") || !utf8.Valid(body) || !json.Valid(body) {
+	if err != nil || name != "application/json" && !strings.HasSuffix(name, "+json") {
+		return contentType, body
+	}
+	if !utf8.Valid(body) || !json.Valid(body) || hasHalfPair(body) {
 		return contentType, body
 	}
 	if strings.EqualFold(params["charset"], "utf-8") {
 		delete(params, "charset")
 	}
+	mediaType := mime.FormatMediaType(name, params)
+	if mediaType == "" { // it cannot be formatted
+		return contentType, body
+	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
-	return mime.FormatMediaType(name, params), appendValue(nil, d, maxLevels)
+	return JSONMark + mediaType, appendValue(nil, d, maxLevels)
+}
+
+// JSONMark is in no media type that a client can send, so JSON in the form of [Content] is
+// never equal to a body that is compared byte by byte.
+const JSONMark = "\x00"
+
+// hasHalfPair reports whether valid JSON escapes half of a surrogate pair, as "\ud800"
+// does. encoding/json reads every half as U+FFFD, so different strings would be equal.
+func hasHalfPair(body []byte) bool {
+	for {
+		i := bytes.IndexByte(body, '\\')
+		if i < 0 {
+			return false
+		}
+		body = body[i:]
+		first := escapedRune(body)
+		if !utf16.IsSurrogate(first) {
+			body = body[2:] // the character behind the backslash may be another backslash
+			continue
+		}
+		second := escapedRune(body[len(`\ud800`):])
+		if utf16.DecodeRune(first, second) == utf8.RuneError {
+			return true
+		}
+		body = body[2*len(`\ud800`):]
+	}
+}
+
+// escapedRune returns the code unit of an escape such as "\ud800" at the start of b, or -1
+// if b starts with something else.
+func escapedRune(b []byte) rune {
+	if len(b) < len(`\ud800`) || b[0] != '\\' || b[1] != 'u' {
+		return -1
+	}
+	n, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return rune(n)
 }
 
 // maxLevels bounds the levels whose members are sorted, since sorting a level may copy what is in it. What is nested deeper stays as it is.

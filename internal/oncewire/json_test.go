@@ -30,6 +30,20 @@ func TestContent(t *testing.T) {
 	same(false, j, `{"a":1}`, j, `{"a":1}{}`)
 	same(false, j, `{"a":"`+"\xff"+`"}`, j, `{"a":"`+"\xfe"+`"}`)
 	same(false, "text/plain", `{"a": 1}`, "text/plain", `{"a":1}`)
+
+	// The form of JSON is never a body that is compared byte by byte.
+	same(false, j, `{"a":1,}`, j, `{"a":1}`)
+	same(false, j, `[1,]`, j, `[1]`)
+
+	// Half of a surrogate pair is not a character: encoding/json reads each as U+FFFD.
+	same(false, j, `{"to":"\ud800"}`, j, `{"to":"\udc01"}`)
+	same(false, j, `{"to":"\ud800"}`, j, `{"to":"\ufffd"}`)
+	same(false, j, `{"to":"\ud800\ud800\udc00"}`, j, `{"to":"\ud801\ud800\udc00"}`)
+	same(false, j, `{"\udc01":1}`, j, `{"\udc02":1}`)
+	same(true, j, `{"to":"\ud83d\ude00"}`, j, `{"to":"\uD83D\uDE00"}`)
+	same(true, j, `{"to":"\ud83d\ude00"}`, j, "{\"to\" : \"\U0001f600\"}")
+	same(true, j, `{"to":"\\ud800"}`, j, `{ "to":"\\ud800"}`)
+	same(false, j, `{"to":"\\ud800"}`, j, `{"to":"\\udc01"}`)
 	same(false, j, strings.Repeat("[", 20_000)+" "+strings.Repeat("]", 20_000), j, strings.Repeat("[", 20_000)+strings.Repeat("]", 20_000))
 }
 
