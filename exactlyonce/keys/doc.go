@@ -45,9 +45,12 @@
 //
 // # Keys
 //
-// A request-level key is random and comes from the client in the header Idempotency-Key: two payments of a booking have two keys. An
-// entity-level key is computed from the entity, such as payment-1234-refund: two requests for that refund are the same request, as long as the
-// key is kept. See [HandlerConfig].Key.
+// A request-level key is random and comes from the client in the header Idempotency-Key:
+// two payments of a booking have two keys. An entity-level key is computed from the
+// entity, such as payment-1234-refund: two requests for that refund are the same request,
+// as long as the key is kept. See [HandlerConfig].Key. A key has 1 to 255 bytes. It is
+// kept for Config.Retention after its request was finished; after that it means a new
+// request.
 //
 // # Guarantees
 //
@@ -60,9 +63,12 @@
 //   - Transactions are serializable. After a serialization failure a phase runs again, up to ten times; then the request
 //     fails with exactlyonce.ErrInProgress and can be repeated.
 //   - An error or panic unlocks the key and keeps the recovery point. The next attempt continues at once.
+//   - A refusal by another service, such as exactlyonce.ErrMismatch from the package caller,
+//     that a step returns is an error of the handler. [Operation.Handler] does not mistake
+//     it for a refusal by this operation.
 //   - If the answer to COMMIT is lost, the run reads what is stored.
 //   - [Keys.Complete] finishes requests that no client repeats, and gives up when Config.Retention is over since they came. [Keys.Reap] removes
-//     requests that were finished so long ago; it reports unfinished requests, and a person ends them by [Keys.End].
+//     requests that were finished that long ago; it reports unfinished requests, and a person ends them by [Keys.End].
 //   - A process that is frozen in the transaction of a phase does not block other requests, and attempts of this one get
 //     exactlyonce.ErrInProgress. PostgreSQL ends that transaction when the lock's timeout has passed; then another run takes over. SQLite
 //     has one writer for all requests: while another process writes, each attempt waits, and gets exactlyonce.ErrInProgress after 10 s.

@@ -9,13 +9,38 @@ import (
 )
 
 var (
-	// errLockLost reports that another run has taken over the request, since this run was slower than the lock's timeout. Its last step was
-	// rolled back.
+	// errLockLost reports that another run has taken over the request, because this run
+	// was slower than the lock's timeout. Its last step was rolled back.
 	errLockLost = fmt.Errorf("keys: another run has taken over the request: %w", exactlyonce.ErrInProgress)
 
-	// errConflict reports that a transaction was tried again too often because of others.
+	// errConflict reports that a transaction failed too often because of others.
 	errConflict = fmt.Errorf("keys: conflict with concurrent transactions: %w", exactlyonce.ErrInProgress)
 )
+
+// refusal is the error of a step that its run has refused. It names the run because an
+// error of the same class may come from another service that the handler has called:
+// that one is an error of the handler.
+type refusal struct {
+	run *Run
+	err error // errLockLost or errConflict, with its cause
+}
+
+// refuse returns err as a refusal by this run.
+func (r *Run) refuse(err error) error { return &refusal{r, err} }
+
+// refused reports whether err, which the handler may have wrapped, is a refusal of class
+// by this run.
+func (r *Run) refused(err, class error) bool { return errors.Is(err, &refusal{r, class}) }
+
+func (e *refusal) Error() string { return e.err.Error() }
+
+func (e *refusal) Unwrap() error { return e.err }
+
+// Is reports whether target, a refusal, is by the same run and of a class that e has.
+func (e *refusal) Is(target error) bool {
+	t, ok := target.(*refusal) //nolint:errorlint // errors.Is unwraps e; target is what it looks for
+	return ok && t.run == e.run && errors.Is(e.err, t.err)
+}
 
 func explain(err error) error {
 	return sqlmigrate.Explain(err, "keys.Keys.Migrate", "weir_keys", "weir_key_steps")

@@ -41,7 +41,9 @@ type HandlerConfig struct {
 //	mismatch     409 or 422  the key had other content
 //	invalid      400         the key is missing, or something is too long or no text
 //
-// and without the header 403, 408, 413, and 500 after an error of the handler that came without a response. Handler panics if User is nil, or if
+// and without the header 403, 408, 413, and 500 after an error of the handler that came
+// without a response. A refusal of this kind by another service, which a step of the
+// handler has returned, is an error of the handler. Handler panics if User is nil, or if
 // MismatchStatus or MaxBody is invalid.
 func (o *Operation) Handler(c HandlerConfig) http.Handler {
 	if c.User == nil {
@@ -99,24 +101,24 @@ func (o *Operation) serve(w http.ResponseWriter, req *http.Request, c *HandlerCo
 	if c.Fingerprint != nil {
 		request.Fingerprint = c.Fingerprint(req, body)
 	}
-	response, replayed, err := o.do(context.WithoutCancel(req.Context()), request)
+	end := o.do(context.WithoutCancel(req.Context()), request)
 	switch {
-	case err == nil:
-		if replayed {
+	case end.err == nil:
+		if end.replayed {
 			w.Header().Set(oncewire.Result, oncewire.Replayed)
 		}
-		response.Send(w)
-	case errors.Is(err, exactlyonce.ErrInvalid):
-		oncewire.Problem(w, http.StatusBadRequest, oncewire.Invalid, err.Error())
-	case errors.Is(err, exactlyonce.ErrMismatch):
+		end.response.Send(w)
+	case end.refused && errors.Is(end.err, exactlyonce.ErrInvalid):
+		oncewire.Problem(w, http.StatusBadRequest, oncewire.Invalid, end.err.Error())
+	case end.refused && errors.Is(end.err, exactlyonce.ErrMismatch):
 		oncewire.Problem(w, c.MismatchStatus, oncewire.Mismatch, "another request had this key")
-	case errors.Is(err, exactlyonce.ErrInProgress):
+	case end.refused && errors.Is(end.err, exactlyonce.ErrInProgress):
 		w.Header().Set("Retry-After", "1")
 		oncewire.Problem(w, http.StatusConflict, oncewire.InProgress, "the request is in progress; repeat it later")
 	default:
-		o.keys.config.Logger.Error("a request is not finished", "operation", o.name, "key", key, "error", err)
-		if response.Status != 0 {
-			response.Send(w)
+		o.keys.config.Logger.Error("a request is not finished", "operation", o.name, "key", key, "error", end.err)
+		if end.response.Status != 0 {
+			end.response.Send(w)
 		} else {
 			oncewire.Problem(w, http.StatusInternalServerError, "", "the request is not finished; repeat it with the same key")
 		}

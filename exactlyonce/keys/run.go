@@ -134,7 +134,7 @@ func (r *Run) step(ctx context.Context, name string, work func(ctx context.Conte
 	case !loaded:
 		r.steps, r.point = append(r.steps, step{name, result}), name
 	case r.response != nil:
-		return nil, errLockLost // by a run that has finished the request
+		return nil, r.refuse(errLockLost) // to a run that has finished the request
 	case r.position >= len(r.steps) || r.steps[r.position].name != name:
 		return nil, fmt.Errorf("keys: request %s is at %q after step %q", r.id, r.point, name)
 	}
@@ -205,7 +205,7 @@ func (r *Run) commit(ctx context.Context, point string, work func(ctx context.Co
 			return true, r.load(ctx) // an earlier try has committed, or another run has taken over
 		case isConflict(err):
 			if try == maxTries {
-				return false, fmt.Errorf("%w: %w", errConflict, err)
+				return false, r.refuse(fmt.Errorf("%w: %w", errConflict, err))
 			}
 		case ended:
 			// The answer to COMMIT is lost: what is stored decides.
@@ -268,45 +268,58 @@ func (r *Run) try(ctx context.Context, point string, work func(ctx context.Conte
 	return true, nil
 }
 
-// Do brings a request to its end and returns its response, or the response of an earlier run. If the operation's handler
-// returned an error, the response may have to be sent anyway. Other errors are of class exactlyonce.ErrInvalid,
-// exactlyonce.ErrMismatch, exactlyonce.ErrInProgress, and the errors of [Phase].
+// Do brings a request to its end and returns its response, or the response of an earlier
+// run. If the operation's handler returned an error, the response may have to be sent
+// anyway. Other errors are of class exactlyonce.ErrInvalid, exactlyonce.ErrMismatch and
+// exactlyonce.ErrInProgress, and the errors of [Phase].
+//
+// An error of the handler keeps its classes. If the handler calls a service that refuses
+// requests with these classes, too, a handler that wraps such an error makes Do return
+// it. [Operation.Handler] distinguishes the two.
 func (o *Operation) Do(ctx context.Context, req Request) (exactlyonce.Response, error) {
-	response, _, err := o.do(ctx, req)
-	return response, err
+	end := o.do(ctx, req)
+	return end.response, end.err
 }
 
-func (o *Operation) do(ctx context.Context, req Request) (response exactlyonce.Response, replayed bool, err error) {
+// end is how an attempt of a request ended.
+type end struct {
+	response exactlyonce.Response
+	replayed bool  // response is the response of an earlier run
+	refused  bool  // err is a refusal by the operation itself
+	err      error // nil if the request is finished
+}
+
+func (o *Operation) do(ctx context.Context, req Request) end {
 	counts := &o.keys.counters
 	if err := req.validate(); err != nil {
 		counts.refused(err)
-		return response, false, err
+		return end{refused: true, err: err}
 	}
 	run, stored, err := o.keys.claim(ctx, o, req)
-	if stored != nil || err != nil {
-		counts.refused(err)
-		switch {
-		case err == nil:
-			counts.replayed.Add(1)
-			response = *stored
-		case isConflict(err):
+	if err != nil {
+		if isConflict(err) {
 			err = fmt.Errorf("%w: %w", errConflict, err)
 		}
-		return response, err == nil, explain(err)
+		counts.refused(err)
+		return end{refused: true, err: explain(err)}
+	}
+	if stored != nil {
+		counts.replayed.Add(1)
+		return end{response: *stored, replayed: true}
 	}
 	if run.fence == 1 {
 		counts.begun.Add(1)
 	} else {
 		counts.resumed.Add(1)
 	}
-	response, err = run.run(ctx)
-	return response, false, err
+	response, err := run.run(ctx)
+	return end{response: response, refused: run.refused(err, exactlyonce.ErrInProgress), err: err}
 }
 
 // run calls the handler.
 func (r *Run) run(ctx context.Context) (response exactlyonce.Response, err error) {
 	defer func() { // also after a panic
-		if errors.Is(err, errLockLost) {
+		if r.refused(err, errLockLost) {
 			r.operation.keys.counters.stale.Add(1)
 		}
 		if r.response == nil {

@@ -241,7 +241,8 @@ func affected(result sql.Result, err error) (int64, error) {
 	return result.RowsAffected()
 }
 
-// load reads how far the request has come. It returns errLockLost if another run has it.
+// load reads how far the request has come. It refuses with errLockLost if another run
+// has taken over.
 func (r *Run) load(ctx context.Context) error {
 	k := r.operation.keys
 	steps, err := k.steps(ctx, r.id)
@@ -264,7 +265,7 @@ func (r *Run) load(ctx context.Context) error {
 		return nil
 	}
 	if known.fence != r.fence {
-		return errLockLost
+		return r.refuse(errLockLost)
 	}
 	r.steps, r.point = steps, known.point
 	return nil
@@ -288,7 +289,7 @@ func (r *Run) renew(ctx context.Context) error {
 		if err := r.load(ctx); err != nil {
 			return err
 		}
-		return errLockLost // to a run that has finished the request
+		return r.refuse(errLockLost) // to a run that has finished the request
 	}
 	r.lockedAt = now.UnixMicro()
 	return nil
