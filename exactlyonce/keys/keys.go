@@ -55,8 +55,9 @@ type Config struct {
 	// LockTimeout is how long a step of a run may take, after which another run may take over. Each step restarts it, and the step's context
 	// ends with it. Default 90 s.
 	LockTimeout time.Duration
-	// Retention is how long a request is kept after it was finished. After that its key means a new request. An unfinished request stays until it
-	// is finished, or until [Keys.End]. Default 24 h.
+	// Retention is how long a request is kept after it was finished. After that its key
+	// means a new request, whether or not [Keys.Reap] has removed it. An unfinished
+	// request stays until it is finished, or until [Keys.End]. Default 24 h.
 	Retention time.Duration
 	// CompleteAfter is how long an unfinished request must rest before Complete takes it up, so that its client can repeat it first; each run
 	// adds as much again. Complete gives up when Retention is over since the request came. Default 5 minutes.

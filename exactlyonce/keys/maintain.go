@@ -122,16 +122,34 @@ func (k *Keys) Reap(ctx context.Context) (removed, unfinished int, err error) {
 	return removed, unfinished, nil
 }
 
-// reap removes a page, the steps first: a database may not enforce foreign keys.
+// reap removes a page of finished requests whose retention is over.
 func (k *Keys) reap(ctx context.Context, now int64) (int, error) {
+	return k.remove(ctx, reapStepsSQL, reapSQL, now, page)
+}
+
+// removeExpired removes one finished request whose retention is over, so that its key can
+// mean a new request. Another server may have removed it already.
+func (k *Keys) removeExpired(ctx context.Context, known *row) error {
+	n, err := k.remove(ctx, removeStepsSQL, removeSQL, k.now(), known.id)
+	if err != nil && !isConflict(err) { // with another server that removes it: the caller looks again
+		return err
+	}
+	k.counters.collected.Add(uint64(n))
+	return nil
+}
+
+// remove runs the statements that remove steps and their requests, and returns how many
+// requests they removed. The steps are removed first, because a database may not enforce
+// foreign keys.
+func (k *Keys) remove(ctx context.Context, stepsSQL, requestsSQL string, args ...any) (int, error) {
 	// Serializable: both statements find the same requests.
 	tx, err := k.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
 	if err != nil {
 		return 0, err
 	}
-	n, err := reapIn(ctx, tx, now)
+	n, err := removeIn(ctx, tx, stepsSQL, requestsSQL, args...)
 	if err != nil {
-		_ = tx.Rollback() // of a connection that is broken, perhaps
+		_ = tx.Rollback() // the connection may be broken
 		return 0, err
 	}
 	if err := tx.Commit(); err != nil {
@@ -140,11 +158,11 @@ func (k *Keys) reap(ctx context.Context, now int64) (int, error) {
 	return n, nil
 }
 
-func reapIn(ctx context.Context, tx *sql.Tx, now int64) (int, error) {
-	if _, err := tx.ExecContext(ctx, reapStepsSQL, now, page); err != nil {
+func removeIn(ctx context.Context, tx *sql.Tx, stepsSQL, requestsSQL string, args ...any) (int, error) {
+	if _, err := tx.ExecContext(ctx, stepsSQL, args...); err != nil {
 		return 0, err
 	}
-	result, err := tx.ExecContext(ctx, reapSQL, now, page)
+	result, err := tx.ExecContext(ctx, requestsSQL, args...)
 	n, err := affected(result, err)
 	return int(n), err
 }

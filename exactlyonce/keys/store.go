@@ -28,6 +28,7 @@ type row struct {
 	lockedAt    sql.NullInt64
 	fence       int64
 	point       string
+	expiresAt   int64
 	response    []byte
 	done        bool // there is a response
 }
@@ -35,7 +36,7 @@ type row struct {
 // The numbers of parameters come in order, for drivers of SQLite that count instead of reading them.
 const (
 	columns = `id, principal, idempotency_key, request_method, request_path, request_query, request_type, request_body,
-	operation, fingerprint, last_run_at, locked_at, fence, recovery_point, response, response IS NOT NULL`
+	operation, fingerprint, last_run_at, locked_at, fence, recovery_point, expires_at, response, response IS NOT NULL`
 
 	byKeySQL = `SELECT ` + columns + ` FROM weir_keys WHERE principal = $1 AND idempotency_key = $2`
 	byIDSQL  = `SELECT ` + columns + ` FROM weir_keys WHERE id = $1`
@@ -78,7 +79,8 @@ WHERE id = $3 AND response IS NULL`
 	unfinishedSQL = `SELECT id FROM weir_keys WHERE response IS NULL AND id > $1 AND last_run_at <= $2 - $3 * (fence - 1)
 AND coalesce(locked_at, 0) <= $4 AND expires_at > $5 ORDER BY id LIMIT $6`
 
-	// Conditions follow: see Filter.query. The beginning of a response has its status.
+	// Filter.query adds conditions and the order. The first bytes of a response hold its
+	// status.
 	listSQL = `SELECT id, principal, idempotency_key, operation, recovery_point, fence, created_at, last_run_at, locked_at, expires_at,
 	substr(response, 1, 4) FROM weir_keys WHERE true`
 
@@ -90,13 +92,17 @@ AND coalesce(locked_at, 0) <= $4 AND expires_at > $5 ORDER BY id LIMIT $6`
 	expired      = `SELECT id FROM weir_keys WHERE response IS NOT NULL AND expires_at <= $1 ORDER BY expires_at, id LIMIT $2`
 	reapStepsSQL = `DELETE FROM weir_key_steps WHERE key_id IN (` + expired + `)`
 	reapSQL      = `DELETE FROM weir_keys WHERE id IN (` + expired + `)`
+
+	expiredOne     = `SELECT id FROM weir_keys WHERE response IS NOT NULL AND expires_at <= $1 AND id = $2`
+	removeStepsSQL = `DELETE FROM weir_key_steps WHERE key_id IN (` + expiredOne + `)`
+	removeSQL      = `DELETE FROM weir_keys WHERE id IN (` + expiredOne + `)`
 )
 
 // scan returns nil if there is no row.
 func scan(r *sql.Row) (*row, error) {
 	var k row
 	err := r.Scan(&k.id, &k.request.User, &k.request.Key, &k.request.Method, &k.request.Path, &k.request.Query, &k.request.ContentType,
-		&k.request.Body, &k.operation, &k.fingerprint, &k.lastRunAt, &k.lockedAt, &k.fence, &k.point, &k.response, &k.done)
+		&k.request.Body, &k.operation, &k.fingerprint, &k.lastRunAt, &k.lockedAt, &k.fence, &k.point, &k.expiresAt, &k.response, &k.done)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -163,6 +169,12 @@ func (k *Keys) claimNow(ctx context.Context, o *Operation, req Request) (*Run, *
 		if err != nil {
 			return nil, nil, err
 		}
+		if known != nil && k.isExpired(known) {
+			if err := k.removeExpired(ctx, known); err != nil {
+				return nil, nil, err
+			}
+			continue // the key means a new request
+		}
 		switch {
 		case known == nil:
 			run, err := k.insert(ctx, o, req, req.fingerprint(o.name))
@@ -186,6 +198,10 @@ func (k *Keys) claimNow(ctx context.Context, o *Operation, req Request) (*Run, *
 		// Another one was faster: look again.
 	}
 }
+
+// isExpired reports whether the retention of a finished request is over. An unfinished
+// request does not expire.
+func (k *Keys) isExpired(known *row) bool { return known.done && known.expiresAt <= k.now() }
 
 // isLocked reports whether a run has the lock and still has time.
 func (k *Keys) isLocked(known *row) bool {
