@@ -3,8 +3,10 @@ package keys
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"strings"
 	"time"
 
@@ -33,8 +35,9 @@ type Filter struct {
 	Finished             bool // include finished requests
 }
 
-// query returns the statement for a filter: with a user and a key it finds one row of an index.
-func (f Filter) query() (query string, args []any) {
+// query returns the statement for the requests behind a position, at most page of them.
+// With a user and a key it finds one row of an index.
+func (f Filter) query(after position) (query string, args []any) {
 	var b strings.Builder
 	b.WriteString(listSQL)
 	for _, c := range []struct{ column, value string }{{"principal", f.User}, {"idempotency_key", f.Key}, {"operation", f.Operation}} {
@@ -46,8 +49,15 @@ func (f Filter) query() (query string, args []any) {
 	if !f.Finished {
 		b.WriteString(" AND response IS NULL")
 	}
-	b.WriteString(" ORDER BY created_at, id")
-	return b.String(), args
+	n := len(args)
+	fmt.Fprintf(&b, " AND (created_at, id) > ($%d, $%d) ORDER BY created_at, id LIMIT $%d", n+1, n+2, n+3)
+	return b.String(), append(args, after.createdAt, after.id, page)
+}
+
+// position is where a request is in the order of List.
+type position struct {
+	createdAt int64 // in microseconds since 1970
+	id        string
 }
 
 // statusOf reads the status in the first bytes of a response: behind the version of [exactlyonce.Response.Encode].
@@ -59,38 +69,61 @@ func statusOf(response []byte) int {
 	return int(min(in.Uvarint(), 999)) //nolint:gosec // it is small
 }
 
-// List returns the requests that match, the oldest first.
+// List returns the requests that match, the oldest first. It reads them in pages of 500
+// and holds no connection while the loop's body runs, so the body may use the database,
+// for example to call [Keys.End]. It is not a snapshot: a request that is created, ended
+// or removed meanwhile may be listed or not. The last element may be an error of the
+// database.
 func (k *Keys) List(ctx context.Context, f Filter) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		fail := func(err error) { yield(Info{}, fmt.Errorf("keys: list: %w", explain(err))) }
-		query, args := f.query()
-		rows, err := k.db.QueryContext(ctx, query, args...)
-		if err != nil {
-			fail(err)
-			return
-		}
-		defer rows.Close() //nolint:errcheck // rows.Err is looked at
-		for rows.Next() {
-			var i Info
-			var created, lastRun, expires int64
-			var locked sql.NullInt64
-			var response []byte
-			err := rows.Scan(&i.ID, &i.User, &i.Key, &i.Operation, &i.Point, &i.Runs, &created, &lastRun, &locked, &expires, &response)
+		after := position{createdAt: math.MinInt64}
+		for more := true; more; {
+			infos, err := k.listPage(ctx, f, &after)
 			if err != nil {
-				fail(err)
+				yield(Info{}, fmt.Errorf("keys: list: %w", explain(err)))
 				return
 			}
-			i.Created, i.LastRun, i.Expires = time.UnixMicro(created).UTC(), time.UnixMicro(lastRun).UTC(), time.UnixMicro(expires).UTC()
-			i.Finished, i.Status = response != nil, statusOf(response)
-			if locked.Valid {
-				i.Locked = time.UnixMicro(locked.Int64).UTC()
+			for _, i := range infos {
+				if !yield(i, nil) {
+					return
+				}
 			}
-			if !yield(i, nil) {
-				return
-			}
-		}
-		if err := rows.Err(); err != nil {
-			fail(err)
+			more = len(infos) == page
 		}
 	}
+}
+
+// listPage returns the next page, and moves after to its end.
+func (k *Keys) listPage(ctx context.Context, f Filter, after *position) (infos []Info, err error) {
+	query, args := f.query(*after)
+	rows, err := k.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	for rows.Next() {
+		i, err := scanInfo(rows)
+		if err != nil {
+			return nil, errors.Join(err, rows.Close())
+		}
+		infos = append(infos, i)
+		*after = position{i.Created.UnixMicro(), i.ID}
+	}
+	return infos, errors.Join(rows.Err(), rows.Close())
+}
+
+// scanInfo reads a row of listSQL.
+func scanInfo(rows *sql.Rows) (i Info, err error) {
+	var createdAt, lastRun, expires int64
+	var locked sql.NullInt64
+	var response []byte
+	err = rows.Scan(&i.ID, &i.User, &i.Key, &i.Operation, &i.Point, &i.Runs, &createdAt, &lastRun, &locked, &expires, &response)
+	i.Created = time.UnixMicro(createdAt).UTC()
+	i.LastRun = time.UnixMicro(lastRun).UTC()
+	i.Expires = time.UnixMicro(expires).UTC()
+	i.Finished = response != nil
+	i.Status = statusOf(response)
+	if locked.Valid {
+		i.Locked = time.UnixMicro(locked.Int64).UTC()
+	}
+	return i, err
 }

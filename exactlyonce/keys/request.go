@@ -13,7 +13,7 @@ import (
 
 // Limits in bytes.
 const (
-	maxKey    = 100
+	maxKey    = 255
 	maxMethod = 10
 	maxPath   = 100
 	maxPoint  = 50
@@ -23,7 +23,7 @@ const (
 // NUL.
 type Request struct {
 	User string // who asks; a key is unique for each user
-	Key  string // 1 to 100 bytes
+	Key  string // 1 to 255 bytes
 
 	// The content of the request. The same key with a different content is refused. JSON
 	// is compared as JSON: the order of members, white space and a charset of UTF-8 make

@@ -13,6 +13,13 @@ import (
 	"github.com/weirflow/weir/internal/testing/golden"
 )
 
+// formatRequest is the request in the format files.
+func formatRequest() keys.Request {
+	return keys.Request{
+		User: "ann", Key: "1", Method: "POST", Path: "/orders", Query: "a=b", ContentType: "application/json", Body: []byte(`{"n":5}`),
+	}
+}
+
 // format checks the tables, with a request that is finished after a step (law W4). The golden file is beside the test that runs this.
 func (b *bench) format() {
 	handler := func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
@@ -22,8 +29,7 @@ func (b *bench) format() {
 		}
 		return keys.JSON(http.StatusOK, "done")
 	}
-	req := request("ann", "1")
-	req.Method, req.Path, req.Query, req.ContentType, req.Body = "POST", "/orders", "a=b", "application/json", []byte(`{"n":5}`)
+	req := formatRequest()
 	_, err := b.keys.Operation("order", handler).Do(b.Context(), req)
 	require.NoError(b, err)
 	const id = "0af7651916cd43dd8448eb211c80319c" // in place of a random one
@@ -41,7 +47,7 @@ func (b *bench) format() {
 	tables := golden.Database{
 		DB: b.db, Files: b.place.Dialect.Migrations(), Tables: []string{"weir_keys", "weir_key_steps"}, Postgr: b.place.Dialect == keys.PostgreSQL,
 	}
-	script := golden.Written(b, "keys-1.sql", tables.Script(b))
+	script := golden.Written(b, "keys-2.sql", tables.Script(b))
 
 	old := watch(b.place.Driver, b.place.New(b.T), &Hooks{})
 	defer func() { require.NoError(b, old.Close()) }()

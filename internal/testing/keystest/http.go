@@ -67,10 +67,10 @@ func (b *bench) http() {
 	expect(server.URL, "", "body", http.StatusBadRequest, "invalid")
 	expect(server.URL, `"k`, "body", http.StatusBadRequest, "invalid")
 	expect(server.URL, "a b", "body", http.StatusBadRequest, "invalid")
-	expect(server.URL, strings.Repeat("k", 101), "body", http.StatusBadRequest, "invalid")
+	expect(server.URL, strings.Repeat("k", 256), "body", http.StatusBadRequest, "invalid")
 	expect(server.URL+"/"+strings.Repeat("p", 100), "k2", "body", http.StatusBadRequest, "invalid")
 	expect(server.URL, "k3", strings.Repeat("b", 51), http.StatusRequestEntityTooLarge, "")
-	expect(server.URL, strings.Repeat("k", 100), "body", http.StatusCreated, "")
+	expect(server.URL, strings.Repeat("k", 255), "body", http.StatusCreated, "")
 
 	p.call = func(string) error { return errors.New("lost") }
 	expect(server.URL, "k4", "body", http.StatusServiceUnavailable, "")

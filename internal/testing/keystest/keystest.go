@@ -44,6 +44,9 @@ func Run(t *testing.T, p Place) {
 		"lost commit": (*bench).lostCommit, "lost commit, then hangs": (*bench).lostCommitThenHangs, "http": (*bench).http, "entity": (*bench).entity, "limits": (*bench).limits, "maintain": (*bench).maintain, "provider": (*bench).provider,
 		"frozen holder": (*bench).frozenHolder, "gives up": (*bench).givesUp, "end": (*bench).end,
 		"list": (*bench).list, "not migrated": (*bench).notMigrated, "time of a step": (*bench).timeOfAStep,
+		"end while listing": (*bench).endWhileListing, "list many pages": (*bench).listManyPages,
+		"refusals of others": (*bench).refusalsOfOthers, "own refusal, wrapped": (*bench).ownRefusalWrapped,
+		"expired key": (*bench).expiredKey, "long key": (*bench).longKey,
 	} {
 		t.Run(name, func(t *testing.T) {
 			mock := clock.NewMock()
@@ -407,7 +410,7 @@ func (b *bench) limits() {
 	p := &phases{}
 	o := b.keys.Operation("op", p.handle)
 	for field, change := range map[string]func(*keys.Request){
-		"key":                func(r *keys.Request) { r.Key = strings.Repeat("k", 101) },
+		"key":                func(r *keys.Request) { r.Key = strings.Repeat("k", 256) },
 		"an idempotency key": func(r *keys.Request) { r.Key = "" },
 		"method":             func(r *keys.Request) { r.Method = strings.Repeat("M", 11) },
 		"path":               func(r *keys.Request) { r.Path = strings.Repeat("p", 101) },
