@@ -58,6 +58,8 @@ const (
 	returns
 	// borrowed: the outcome is that of a call for another element, or of none.
 	borrowed
+	// uncalled: the function was not called, so a completion that comes too late does not count as late.
+	uncalled
 )
 
 // The rest of the state counts the requests that clients have reported and not taken back: those that their server recognises
@@ -106,10 +108,15 @@ func (t *Token) claim() bool {
 	return true
 }
 
-// publish completes a token whose outcome is written and hands it to the loop, unless it has been ended meanwhile: then that is late,
-// if it counts. One that is completed while the loop calls its function needs no letter if no other is before it: the loop finds it complete
-// when the function returns (law Q1).
-func (t *Token) publish(counts bool) {
+// claimUncalled is claim for an attempt whose function was not called.
+func (t *Token) claimUncalled() bool {
+	return t.state.Or(claimed|uncalled)&(claimed|over) == 0
+}
+
+// publish completes a token whose outcome is written, and hands it to the loop. If the token has ended meanwhile, the
+// completion is late. A token that is completed while the loop calls its function needs no letter if the mailbox is empty:
+// the loop finds it complete when the function returns (law Q1).
+func (t *Token) publish() {
 	bits := completed | over
 	switch s := t.state.Load(); {
 	case s&returns != 0:
@@ -122,7 +129,7 @@ func (t *Token) publish(counts bool) {
 		t.release(before, bits)
 	}
 	if before&over != 0 {
-		if counts {
+		if before&uncalled == 0 {
 			t.Host.late.Add(1)
 		}
 		t.giveBack(before, bits)
@@ -358,7 +365,7 @@ func (a *Attempt[OUT]) Value(key any) any {
 func (a *Attempt[OUT]) Complete(results ...OUT) {
 	if a.claim() {
 		a.Results, a.Failure = results, nil
-		a.publish(true)
+		a.publish()
 	}
 }
 
@@ -369,7 +376,7 @@ func (a *Attempt[OUT]) CompleteExceptionally(err error) {
 	}
 	if a.claim() {
 		a.Results, a.Failure = nil, err
-		a.publish(true)
+		a.publish()
 	}
 }
 
@@ -379,15 +386,16 @@ func (a *Attempt[OUT]) Return(result OUT, err error) {
 		if a.Failure = err; err == nil {
 			a.Results = append(a.Results, result)
 		}
-		a.publish(true)
+		a.publish()
 	}
 }
 
-// Refuse completes an attempt whose function has not been called. If it is over, this is not a completion, and is not counted.
+// Refuse completes an attempt whose function has not been called. If the attempt has ended, that does not count as a late
+// completion.
 func (a *Attempt[OUT]) Refuse(err error) {
-	if a.state.Or(claimed)&(claimed|over) == 0 {
+	if a.claimUncalled() {
 		a.Failure = err
-		a.publish(false)
+		a.publish()
 	}
 }
 

@@ -162,6 +162,13 @@ func TestRefuse(t *testing.T) {
 	a.Refuse(errTest)
 	require.True(t, h.Mail.Empty())
 	require.Zero(t, h.Late())
+
+	a = newAttempt(h) // ends while it is refused
+	require.True(t, a.claimUncalled())
+	a.Expire()
+	a.publish()
+	require.True(t, h.Mail.Empty())
+	require.Zero(t, h.Late())
 }
 
 // A permit comes back exactly once, and not before the loop has let go and the function has returned, in whatever order an

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/ctxkey"
 )
 
 // An element that the sink does not take is offered again after 100 ms, 200 ms and so on, and at last every 10 s.
@@ -35,6 +36,41 @@ func TestOffersAreFarApartAtLast(t *testing.T) {
 	require.Equal(t, 10, offers)
 	r.End(errOver)
 	r.Abandon()
+}
+
+// Every offer of an element carries the same id, also the last one, and each element has an id of its own: a sink
+// that stored an element without learning of it stores it once.
+func TestHandOver_OffersOfAnElementHaveOneID(t *testing.T) {
+	ids := map[string][]string{}
+	r := newRig(t, nil, func(c *setup) {
+		c.OnFailure = toSink
+		c.Sink = func(ctx context.Context, r Report[string]) error {
+			ids[r.Element] = append(ids[r.Element], ctxkey.OfferID(ctx))
+			return errBroken
+		}
+	})
+	r.feed("a b")
+	r.fail("a#1 b#1")
+	for range 3 {
+		r.idle()
+		r.work() // offers one of them
+		r.idle()
+		r.work()
+		r.idle()
+		r.pass(lastOffer)
+	}
+	r.End(errOver)
+	for _, s := range r.Abandon() {
+		_, declined := r.sink.Last(t.Context(), s, errOver)
+		require.ErrorIs(t, declined, errBroken)
+	}
+	for in, of := range ids {
+		require.GreaterOrEqual(t, len(of), 4, "offers of %s", in)
+		for _, id := range of {
+			require.Equal(t, of[0], id, "an offer of %s", in)
+		}
+	}
+	require.NotEqual(t, ids["a"][0], ids["b"][0])
 }
 
 // A call of the sink that has waited for a worker until the run was over is not made: the last offer is.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -193,6 +194,89 @@ func TestNoBudgetForARetryThatIsTooLate(t *testing.T) {
 			r.pass(5 * time.Minute)
 			r.end()
 		}
+	}
+}
+
+// registry is a place that notes what it is told.
+type registry struct {
+	door
+	started, joined []bool // whether each attempt is a retry
+	late            []gate.Late
+}
+
+func (p *registry) Start(now time.Time, a *gate.Attempt) gate.Answer {
+	p.started = append(p.started, a.Retry)
+	return p.door.Start(now, a)
+}
+
+func (p *registry) Join(a *gate.Attempt) { p.joined = append(p.joined, a.Retry) }
+
+func (p *registry) Closed(_ time.Time, l *gate.Late) (error, time.Duration) {
+	p.late = append(p.late, *l)
+	return nil, 0
+}
+
+// Law B3: the backend learns of each member of a batch whether its attempt is a retry.
+func TestBackend_RetriesInABatch(t *testing.T) {
+	p := &registry{door: door{newHouse(9)}}
+	b := withBatches(t, 3, 0, retries(1, 0), func(c *setup) { c.Host.Place = p })
+	b.broken["a#1"], b.broken["b#1"] = true, true
+	b.rig.feed("a b") // a batch of two: c comes later
+	b.turn()
+	b.formed[0]()
+	b.rig.feed("c")
+	b.turn()
+	b.turn()
+	require.Len(t, b.formed, 2)
+	b.formed[1]()
+	b.turn()
+	require.Equal(t, []string{"a#2", "b#2", "c#1"}, b.called)
+	require.Equal(t, []bool{false, true}, p.started)
+	require.Equal(t, []bool{false, true, false}, p.joined)
+	b.end()
+}
+
+// Law W2: at the deadline, the backend learns when the message of the element failed at an earlier visit.
+func TestBackend_DeadlineOfAMessageThatFailedBefore(t *testing.T) {
+	failed := time.Unix(500, 0)
+	for name, call := range map[string]bool{"called": true, "never called": false} {
+		p := &registry{door: door{newHouse(9)}}
+		if !call {
+			p.limit = 0
+		}
+		r := newRig(t, nil, func(c *setup) { c.Host.Place = p })
+		meta := message.Meta{ID: "1", Visit: 2, LastFailure: failed}
+		r.Accept("a", message.New(struct{}{}, &meta, func(message.Verdict) {}))
+		r.pass(time.Minute - 1)
+		r.clock.at = r.clock.at.Add(1)
+		r.turn()
+		r.SettleMessages()
+		require.Len(t, p.late, 1, name)
+		if call {
+			require.Equal(t, failed, p.late[0].Failed, name)
+			require.False(t, p.late[0].Begun.IsZero(), name)
+		} else { // it cannot be what broke the service
+			require.Zero(t, p.late[0].Failed, name)
+		}
+	}
+}
+
+// Law A5: an attempt does not start at its deadline, either, after the cost function has taken the time up to it.
+func TestBackend_CostTakesTheTimeUpToTheDeadline(t *testing.T) {
+	for took, want := range map[time.Duration]string{
+		time.Minute - 1: "(a#1",
+		time.Minute:     "",
+		time.Minute + 1: "",
+	} {
+		var r *rig
+		r = newRig(t, nil, func(c *setup) {
+			c.Host.Place = door{newHouse(9)}
+			c.Cost = func(string) float64 { r.clock.at = r.clock.at.Add(took); return 1 }
+		})
+		r.feed("a")
+		require.Equal(t, want, r.took(), "%v", took)
+		r.pass(time.Minute)
+		r.end()
 	}
 }
 

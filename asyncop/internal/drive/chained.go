@@ -18,7 +18,7 @@ func (d *Driver[IN, OUT]) handsOver() bool {
 	if a.handed == nil || d.failed() || d.mustStop() {
 		return false
 	}
-	d.switchPort()
+	d.switchPort(a)
 	close(a.handed)
 	return true
 }

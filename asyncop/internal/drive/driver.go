@@ -277,8 +277,8 @@ func (d *Driver[IN, OUT]) checkSignals() {
 		d.cancelUpstream(d.ErrStopped)
 		d.endInput()
 	}
-	if d.attached.Load().handed == nil { // else the loop hands over
-		d.switchPort()
+	if a := d.attached.Load(); a.handed == nil { // otherwise handsOver switches, and this goroutine ends
+		d.switchPort(a)
 	}
 }
 

@@ -53,11 +53,12 @@ func (d *Driver[IN, OUT]) attach(a *attachment[IN, OUT]) {
 	}
 }
 
-// switchPort goes on with the port that was attached, if one was: before an element is accepted, so before the end of the input is
-// noticed.
-func (d *Driver[IN, OUT]) switchPort() {
-	if a := d.attached.Load(); a != d.current {
-		close(d.out) // the port before is always that of the channels
+// switchPort continues with the port of a, unless the loop has it already. It is called before an element is accepted, and
+// so before the end of the input is noticed. a is the attachment that the caller has looked at: a newer one, which may ask
+// for another goroutine, waits for the next step.
+func (d *Driver[IN, OUT]) switchPort(a *attachment[IN, OUT]) {
+	if a != d.current {
+		close(d.out) // the port before is always the one of the channels
 		d.current = a
 		d.drains = d.drains || a.drains
 	}

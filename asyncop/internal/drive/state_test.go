@@ -93,13 +93,15 @@ func TestStateWithoutAnObserverIsNotLarger(t *testing.T) {
 func TestStateHasWatermarksOfAllZones(t *testing.T) {
 	s := testCodec(t, false)
 	for _, offset := range []int{0, 3600, -75, -61, -119, 1, -1, 19 * 3600} {
-		want := queue.Watermark{Timestamp: time.Time{}.In(time.FixedZone("zone", offset))}
-		state, err := s.Encode(Snapshot[string, int]{Items: []core.Item[string, int]{{Kind: core.Control, Rest: want}}})
-		require.NoError(t, err, "%d", offset)
-		got, err := s.Decode(state.Bytes())
-		require.NoError(t, err, "%d", offset)
-		require.Len(t, got.Items, 1)
-		require.True(t, want.Timestamp.Equal(got.Items[0].Rest.(queue.Watermark).Timestamp), "%d", offset)
+		for _, at := range []time.Time{{}, time.Unix(1_700_000_000, 123_456_789)} {
+			want := queue.Watermark{Timestamp: at.In(time.FixedZone("zone", offset))}
+			state, err := s.Encode(Snapshot[string, int]{Items: []core.Item[string, int]{{Kind: core.Control, Rest: want}}})
+			require.NoError(t, err, "%d", offset)
+			got, err := s.Decode(state.Bytes())
+			require.NoError(t, err, "%d", offset)
+			require.Len(t, got.Items, 1)
+			require.True(t, want.Timestamp.Equal(got.Items[0].Rest.(queue.Watermark).Timestamp), "%d", offset)
+		}
 	}
 }
 

@@ -997,4 +997,77 @@ var mutants = []mutant{
 		`		_ = wiring.Failure{Err: err}
 `,
 	},
+
+	// ---- Changes by hand that no test noticed
+
+	{
+		"the loop takes a port that it has not looked at", "F1", "drive/ports.go",
+		`	if a != d.current {`,
+		`	if a = d.attached.Load(); a != d.current {`,
+	},
+
+	{
+		"the offers of an element to the failure sink have different names", "A1", "core/feature_handover.go",
+		`o.wait, o.name = min(2*before.wait, lastOffer), before.name`,
+		`o.wait = min(2*before.wait, lastOffer)`,
+	},
+	{
+		"a retry in a batch counts as a first attempt", "B3", "core/feature_backend.go",
+		`	b.attempt = gate.Attempt{Retry: s.attempts > 0}`,
+		`	b.attempt = gate.Attempt{}`,
+	},
+	{
+		"an element that the sink takes while the run ends is reported as abandoned", "O1", "drive/finish.go",
+		`failed, taken := e.Failed(), d.sink.WasTaken(e)`,
+		`failed, taken := e.Failed(), false`,
+	},
+	{
+		"a call that was not made counts as late", "A2", "call/token.go",
+		`t.state.Or(claimed|uncalled)&`,
+		`t.state.Or(claimed)&`,
+	},
+	{
+		"Refuse of an attempt that is over counts as late", "A2", "call/token.go",
+		`	if a.claimUncalled() {`,
+		`	if a.claim() {`,
+	},
+	{
+		"a call around the operator does not learn of calls that are cut off", "X1", "core/attempt.go",
+		`around != nil && how != completion`,
+		`around != nil && how == ranOut`,
+	},
+	{
+		"a call around the operator does not learn of calls that time out", "X1", "core/attempt.go",
+		`around != nil && how != completion`,
+		`around != nil && how == cutOff`,
+	},
+	{
+		"the backend does not learn at the deadline when a message failed before", "W2", "core/feature_backend.go",
+		`				late.Failed = meta.LastFailure
+`,
+		`				_ = meta
+`,
+	},
+	{
+		"a cancel hides that the state of the final checkpoint is lost", "C3", "drive/finish.go",
+		`lost != nil && by == core.ByCancel {`,
+		`lost != nil && false {`,
+	},
+	{
+		"an attempt starts at the deadline after its cost was asked for", "A5", "core/feature_backend.go",
+		`	g.overdue = g.now >= s.due
+	return`,
+		`	g.overdue = g.now > s.due
+	return`,
+	},
+	{
+		"a watermark with an unusual zone is not stored", "C1", "drive/state.go",
+		`mark, _ = w.Timestamp.UTC().MarshalBinary()`,
+		`mark, _ = w.Timestamp.MarshalBinary()`,
+	},
+	{
+		"a watermark with an unusual zone is stored as the zero time", "C1", "drive/state.go",
+		`mark, _ = w.Timestamp.UTC().MarshalBinary()`,
+		`mark, _ = w.Timestamp.Truncate(24*time.Hour).UTC().MarshalBinary()`,
+	},
 }

@@ -185,6 +185,23 @@ func TestSuspendEndsCallsBeforeItIsEncoded(t *testing.T) {
 	})
 }
 
+// Law C3: the cancel that follows from a lost final state does not hide it, although downstream holds the barrier back.
+func TestWithCheckpoints_LostStateCancelsTheOperator(t *testing.T) {
+	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
+		texts := codecOf(func() { panic(optest.ErrBroken) }, func() {})
+		r := optest.NewCheckRig(t, m, optest.Setup{
+			Blocked: true, State: asyncop.State[string, string]{Inputs: texts}, Opts: optest.Options(asyncop.WithBuffer(0)),
+		}, nil)
+		r.Send("a")
+		b, done := r.Trigger(checkpoint.Suspend)
+		r.Send(b) // cannot leave: the run of the coordinator ends first, and cancels the operator
+		require.ErrorIs(t, <-done, optest.ErrBroken)
+		err := r.Wait()
+		require.ErrorContains(t, err, "asyncop: state of final checkpoint 1: ")
+		require.NotContains(t, err.Error(), "asyncop: checkpoints: ", "what follows from it")
+	})
+}
+
 // Law A6: a codec that breaks aborts the checkpoint, whose error names the operator, and harms nothing else.
 func TestCodecThatBreaksAbortsTheCheckpoint(t *testing.T) {
 	nothing := func() {}

@@ -178,6 +178,33 @@ func plain(fs []optest.Failure) (all []optest.Failure) {
 	return all
 }
 
+// Law O1: an element that the sink takes while the run ends was handed over. The sink is not called again for it.
+func TestWithFailureSink_TakesAnElementWhileTheRunEnds(t *testing.T) {
+	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
+		side, o := optest.NewSideSink(true), optest.NewTally(t)
+		takes := make(chan struct{})
+		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithObserver(o), asyncop.WithFailureSink(
+			func(_ context.Context, f optest.Failure) error { // ignores the end of its context
+				<-takes
+				return side.Take(context.Background(), f)
+			}))})
+		side.Unblock()
+		r.SendEach("a")
+		r.Fail("a#1", optest.ErrBroken)
+		synctest.Wait() // the sink has the element
+		r.Cancel(optest.ErrTestOver)
+		synctest.Wait()
+		close(takes)
+		require.ErrorIs(t, r.Wait(), optest.ErrTestOver)
+		require.Equal(t, "a", side.Elements())
+		s := r.Stats()
+		require.EqualValues(t, 1, s.HandedOver)
+		require.Zero(t, s.Abandoned)
+		require.Equal(t, 1, o.Over[observe.HandedOver])
+		optest.CheckBalance(t, s)
+	})
+}
+
 // A blocked failure sink holds slots, and nothing else: timers fire on time, other elements go on.
 func TestBlockedFailureSinkHoldsSlotsNotTimers(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {

@@ -137,6 +137,31 @@ func TestNestedAttemptsThatWereCutOff(t *testing.T) {
 	})
 }
 
+// Law X1: an inner operator that is cancelled cuts its calls off, and each of them may have taken effect. The call around it is then
+// as far as theirs may be.
+func TestNestedAttempts_InnerOperatorIsCancelled(t *testing.T) {
+	for name, end := range map[string]asyncop.Option{
+		"cancelled": nil,
+		"timed out": asyncop.WithTimeoutFor(func(string) time.Duration { return time.Second }),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			seen := outcomeOf(t, func(ctx context.Context) {
+				ctx, cancel := context.WithCancel(ctx)
+				defer cancel()
+				opts := []asyncop.Option{asyncop.WithLogger(slog.New(slog.DiscardHandler))}
+				if end != nil {
+					opts = append(opts, end)
+				} else {
+					time.AfterFunc(time.Second, cancel)
+				}
+				_, err := asyncop.Map(ctx, []string{"x"}, asyncop.Func(func(context.Context, string, optest.Future) error { return nil }), nil, opts...)
+				require.Error(t, err)
+			})
+			require.Equal(t, predicates.NetworkTime, seen.Stage, name)
+		})
+	}
+}
+
 // The members of a batch, and a handler of failures, report like a call; so does a lookup that leaves a load behind.
 func TestNestedBatchesHandlersAndLookups(t *testing.T) {
 	quiet := asyncop.WithLogger(slog.New(slog.DiscardHandler))

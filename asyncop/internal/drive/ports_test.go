@@ -1,0 +1,48 @@
+package drive
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/internal/core"
+	"github.com/weirflow/weir/queue"
+	"github.com/weirflow/weir/strategies"
+)
+
+// idleDriver returns a driver that was not started, of an operator without any option.
+func idleDriver(t *testing.T) *Driver[int, int] {
+	t.Helper()
+	return New(Config[int, int]{
+		Core: core.Config[int, int]{
+			Queue:  queue.NewOrdered[*core.Slot[int, int]](4),
+			Policy: strategies.PolicyOf(strategies.NoRetry[int]()).Steps(),
+			Invoke: func(_ context.Context, in int, a *call.Attempt[int]) error { a.Complete(in); return nil },
+		},
+		Context: t.Context(), Clock: clock.NewMock(),
+		Hooks: Hooks[int]{
+			Log:        func(context.Context, slog.Level, string, ...slog.Attr) {},
+			FlushLines: func(bool) {},
+			LinesDue:   func() time.Duration { return core.Never },
+		},
+	})
+}
+
+// A loop that asks for the operator's goroutine to end attaches itself between a look at the attachment and the switch. The
+// operator's goroutine must not take the port: the body and the input of the loop would run on it.
+func TestSwitchPort_LoopAttachesBetweenLookAndSwitch(t *testing.T) {
+	d := idleDriver(t)
+	flow := d.attached.Load()
+	d.attach(&attachment[int, int]{port: &bodyPort[int, int]{flowPort: flowPort[int, int]{d}}, handed: make(chan struct{})})
+	d.switchPort(flow) // as checkSignals goes on
+	require.Same(t, flow, d.current)
+	require.True(t, d.handsOver(), "the next step")
+	require.Same(t, d.attached.Load(), d.current)
+	d.finish()
+	<-d.done
+}
