@@ -84,8 +84,11 @@ func isRebalance(err error) bool {
 	return false
 }
 
-// commit commits what is settled.
-func (s *source) commit(ctx context.Context) error {
+// commit commits the positions of partitions in which messages were settled or nacked.
+func (s *source) commit(ctx context.Context) error { return s.commitWith(ctx, s.client) }
+
+// commitWith is commit for the client's callbacks.
+func (s *source) commitWith(ctx context.Context, client *kgo.Client) error {
 	var changed []partitionID
 	s.mu.Lock()
 	for id, p := range s.parts {
@@ -95,7 +98,7 @@ func (s *source) commit(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	sent := map[*part]int{}
-	err := commit(ctx, s.client, changed, func(id partitionID, c *kmsg.OffsetCommitRequestTopicPartition) bool {
+	err := commit(ctx, client, changed, func(id partitionID, c *kmsg.OffsetCommitRequestTopicPartition) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		p := s.parts[id]

@@ -118,7 +118,7 @@ func TestAPartitionIsLostDuringAPut(t *testing.T) {
 			arriving(s, nil, 0)
 			receive(t, s, 1)[0].Reject(errors.New("no order"))
 			<-putting
-			s.lost(t.Context(), nil, onlyM)
+			s.lost(t.Context(), s.client, onlyM)
 			s.assigned(t.Context(), nil, onlyM)
 			arriving(s, nil, 1)
 			receive(t, s, 1)[0].Reject(errors.New("no order"))
@@ -154,7 +154,7 @@ func TestJoins(t *testing.T) {
 	s := owner(t)
 	arriving(s, nil, 0, 1)
 	old := receive(t, s, 2)
-	s.lost(t.Context(), nil, onlyM)
+	s.lost(t.Context(), s.client, onlyM)
 	assert.Equal(t, 2, s.LeasesLost())
 	s.assigned(t.Context(), nil, onlyM)
 	arriving(s, nil, 0)
@@ -272,7 +272,7 @@ func TestAPauseEndsWithItsPartition(t *testing.T) {
 		arriving(s, nil, 0)
 		var both sync.WaitGroup
 		both.Go(s.pauseAndResume)
-		s.lost(t.Context(), nil, onlyM)
+		s.lost(t.Context(), s.client, onlyM)
 		both.Wait()
 		assert.Empty(t, s.client.PauseFetchPartitions(nil)["orders"])
 	}

@@ -170,7 +170,7 @@ func same(a, b *kgo.Record) bool {
 
 // revoked gives partitions up: what is in flight of them may be settled within a time, and is committed; then the next owner
 // gets them.
-func (s *source) revoked(_ context.Context, _ *kgo.Client, m map[string][]int32) {
+func (s *source) revoked(_ context.Context, client *kgo.Client, m map[string][]int32) {
 	parts := s.leave(m)
 	if len(parts) == 0 {
 		return
@@ -184,10 +184,10 @@ func (s *source) revoked(_ context.Context, _ *kgo.Client, m map[string][]int32)
 	}
 	last, enough := context.WithTimeout(context.Background(), s.settleTime)
 	defer enough()
-	if err := s.commit(last); err != nil {
+	if err := s.commitWith(last, client); err != nil {
 		s.logger.Warn("weir: verdicts of partitions that are given up could not be committed: their messages are delivered again", "error", err)
 	}
-	s.forget(m)
+	s.forget(client, m)
 }
 
 // leave marks partitions: nothing more of them is returned.
@@ -223,14 +223,17 @@ func (s *source) isIdle(p *part) bool {
 	return p.busy == 0
 }
 
-// lost ends with partitions that are not ours any more. Nothing is committed for them (law P1).
-func (s *source) lost(_ context.Context, _ *kgo.Client, m map[string][]int32) {
+// lost drops partitions that this member no longer owns, without a commit (law P1).
+// The client calls it, as the other callbacks, with itself: source.client is not set yet when the
+// first join of the group fails.
+func (s *source) lost(_ context.Context, client *kgo.Client, m map[string][]int32) {
 	s.leave(m)
-	s.forget(m)
+	s.forget(client, m)
 }
 
-// forget ends with partitions. What runs of them is remembered, since it must not run a second time here.
-func (s *source) forget(m map[string][]int32) {
+// forget drops partitions. It remembers their running messages, which must not run a second time
+// here.
+func (s *source) forget(client *kgo.Client, m map[string][]int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range ids(m) {
@@ -244,7 +247,7 @@ func (s *source) forget(m map[string][]int32) {
 			delete(s.parts, id)
 		}
 	}
-	s.client.ResumeFetchPartitions(m) // a pause outlives an assignment
+	client.ResumeFetchPartitions(m) // a pause outlives an assignment
 }
 
 // LeasesLost returns how many messages were not settled when their partitions were lost, or had to be given up.

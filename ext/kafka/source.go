@@ -47,7 +47,7 @@ var errClosed = errors.New("kafka: the source is closed")
 // A message that was nacked waits in memory and is delivered again by this source, later messages of its partition meanwhile.
 // The time until which it waits is committed, too. A message whose header Weir-Due is in the future waits in the same way.
 type source struct {
-	client *kgo.Client
+	client *kgo.Client // set by newSource; the client's callbacks run earlier, so they use their own argument
 	sourceSettings
 
 	start  time.Time
@@ -369,7 +369,7 @@ func (s *source) end() {
 		defer enough()
 		return f(ctx)
 	}
-	s.leaveErr = errors.Join(step(s.putAll), step(s.commit)) // what is not in the commit is given back by it
+	s.leaveErr = errors.Join(step(s.putAll), step(s.commit)) // messages that the commit does not contain are redelivered
 	if err := step(s.client.LeaveGroupContext); err != nil {
 		s.logger.Warn("weir: could not leave the group, which notices by the session timeout", "error", err)
 	}

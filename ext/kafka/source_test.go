@@ -3,10 +3,14 @@ package kafka
 import (
 	"context"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weirflow/weir/delivery"
 	"github.com/weirflow/weir/delivery/deliverytest"
@@ -47,4 +51,43 @@ func TestCloseWhoseContextHasEnded(t *testing.T) {
 	cancel()
 	_ = a.Close(ended)
 	require.Equal(t, []string{"1"}, values(receive(t, c.source("orders"), 1)))
+}
+
+// A worker that starts in an outage: the first join of its group fails. The client then
+// reports lost partitions on a goroutine of its own, before newSource has returned.
+func TestNewSource_FirstJoinFails(t *testing.T) {
+	c := &cluster{t: t}
+	fake, err := kfake.NewCluster(kfake.NumBrokers(10), kfake.SeedTopics(1, "orders")) // ten, so that few requests share a connection
+	require.NoError(t, err)
+	t.Cleanup(fake.Close)
+	c.fake, c.addrs = fake, fake.ListenAddrs()
+	c.produce("orders", 1, "0")
+	var joins atomic.Int32
+	fake.ControlKey(int16(kmsg.JoinGroup), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		fake.KeepControl()
+		if joins.Add(1) > 2 {
+			return nil, nil, false
+		}
+		resp := r.ResponseKind().(*kmsg.JoinGroupResponse)
+		resp.ErrorCode = kerr.UnknownServerError.Code
+		return resp, nil, true
+	})
+	fake.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		fake.KeepControl()
+		if topics := r.(*kmsg.MetadataRequest).Topics; topics == nil || len(topics) > 0 {
+			return nil, nil, false
+		}
+		fake.SleepControl(func() { // newSource asks whether the brokers answer: not before the second join
+			for end := time.Now().Add(10 * time.Second); joins.Load() < 2 && time.Now().Before(end); {
+				time.Sleep(time.Millisecond)
+			}
+		})
+		return nil, nil, false
+	})
+	s := c.source("orders")
+	require.GreaterOrEqual(t, joins.Load(), int32(1), "the group was joined before newSource returned")
+	eventually(t, func() bool {
+		ms, err := s.Receive(t.Context(), 1)
+		return err == nil && len(ms) == 1 && ms[0].Value == "0"
+	}, "the client joins again, after a pause")
 }
