@@ -58,7 +58,7 @@ func openKafka(ctx context.Context, address string) (*database, error) {
 	}
 	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	if err := client.Ping(connecting); err != nil {
+	if err := kafka.Ping(connecting, client); err != nil {
 		client.Close()
 		if errors.Is(err, io.EOF) {
 			err = fmt.Errorf("the broker has ended the connection: is it another port, does it want TLS, or is the password wrong? %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,6 +96,17 @@ func TestKafka(t *testing.T) {
 			assert.NotRegexp(t, "[\x00-\x08\x0b-\x1f\x7f\u202e]", r.stdout+r.stderr, "control characters")
 		})
 	}
+}
+
+// The broker that the URL names first takes connections and never answers.
+func TestKafka_FirstBrokerIsSilent(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = silent.Close() })
+	url := "kafka://" + silent.Addr().String() + "," + startKafka(t)
+	r := execute(t, command(t, t.TempDir(), "dead", "count", "--queue", "dead", "--db", url))
+	assert.Equal(t, 0, r.status, r.stderr)
+	assert.Regexp(t, `all +8\n`, r.stdout)
 }
 
 // What the commands change, on Kafka.

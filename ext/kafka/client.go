@@ -21,8 +21,9 @@ func makeClient(opts ...kgo.Opt) (*kgo.Client, error) {
 	return kgo.NewClient(opts...)
 }
 
-// newClient returns a client. Its error says what is wrong with the options, or that the brokers refuse the authentication: the client would try
-// that for ever. Brokers that do not answer are no error, since they may be back soon.
+// newClient returns a client. Its error reports faulty options, or that the brokers refuse the
+// authentication, which the client would repeat forever. Brokers that do not answer are not an error,
+// because they may be back soon.
 func newClient(opts ...kgo.Opt) (*kgo.Client, error) {
 	client, err := makeClient(opts...)
 	if err != nil {
@@ -30,7 +31,7 @@ func newClient(opts ...kgo.Opt) (*kgo.Client, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookEvery)
 	defer cancel()
-	if err := authentication(client.Ping(ctx)); err != nil {
+	if err := authentication(Ping(ctx, client)); err != nil {
 		client.CloseAllowingRebalance()
 		return nil, err
 	}

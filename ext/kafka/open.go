@@ -51,7 +51,7 @@ func awaitBrokers(ctx context.Context, client *kgo.Client) error {
 	defer cancel()
 	for pause := firstWait; ; pause = min(2*pause, lastWait) {
 		try, enough := context.WithTimeout(ctx, lookEvery)
-		err := client.Ping(try)
+		err := Ping(try, client)
 		enough()
 		if err == nil {
 			return nil

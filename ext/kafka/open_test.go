@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -234,4 +235,62 @@ func TestCloseOfAnEngine(t *testing.T) {
 	require.NoError(t, s.Close(t.Context()))
 	_, err = orders.Source(nil).Receive(t.Context(), 1)
 	require.ErrorIs(t, err, store.ErrClosed)
+}
+
+// silentListener returns an address that takes connections and never answers, as a broker
+// does whose process was stopped. (The kernel completes the connections.)
+func silentListener(t *testing.T) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener.Addr().String()
+}
+
+// The broker that the address names first accepts connections and is silent.
+func TestOpen_FirstBrokerIsSilent(t *testing.T) {
+	c := newCluster(t, 1, "orders", "orders-dead")
+	c.inMemory()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	e, err := Open(ctx, silentListener(t)+","+silentListener(t)+","+c.addrs[0], Config{Client: quickly()})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, e.Close()) }()
+	orders := queueOn(e, "orders")
+	require.NoError(t, orders.Put(ctx, "v"), "the client knows the broker that has answered")
+	s := orders.Source(nil)
+	defer s.Close(context.Background())
+	receive(t, s, 1)[0].Ack()
+}
+
+// All brokers but the last of many are silent.
+func TestPing_LastBrokerAnswers(t *testing.T) {
+	c := newCluster(t, 1)
+	addrs := make([]string, 9, 10)
+	for i := range addrs {
+		addrs[i] = silentListener(t)
+	}
+	client, err := makeClient(kgo.SeedBrokers(append(addrs, c.addrs...)...))
+	require.NoError(t, err)
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), lookEvery)
+	defer cancel()
+	require.NoError(t, Ping(ctx, client))
+	require.NotEmpty(t, client.DiscoveredBrokers())
+	missing, err := missingTopics(t.Context(), client, []string{"none"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"none"}, missing)
+}
+
+// The error has the reasons if all brokers are unavailable.
+func TestPing_NoBrokerAnswers(t *testing.T) {
+	client, err := makeClient(kgo.SeedBrokers("127.0.0.1:1", silentListener(t)))
+	require.NoError(t, err)
+	defer client.Close()
+	cause := errors.New("enough")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, cause)
+	defer cancel()
+	err = Ping(ctx, client)
+	require.ErrorIs(t, err, cause)
+	require.ErrorContains(t, err, "connection refused")
 }

@@ -56,20 +56,24 @@ func watchTopics(ctx context.Context, client *kgo.Client, look *clock.Ticker, lo
 	}
 }
 
+// missingTopics returns the topics that do not exist. A broker that is silent does not hide the
+// answer of the others.
 func missingTopics(ctx context.Context, client *kgo.Client, topics []string) (missing []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()
-	req := kmsg.NewPtrMetadataRequest() // creates no topic
-	for _, topic := range topics {
-		t := kmsg.NewMetadataRequestTopic()
-		t.Topic = new(topic)
-		req.Topics = append(req.Topics, t)
-	}
-	resp, err := req.RequestWith(ctx, client)
+	a, err := askAny(ctx, knownBrokers(client), func() kmsg.Request {
+		req := kmsg.NewPtrMetadataRequest() // by default it does not create topics
+		for _, topic := range topics {
+			t := kmsg.NewMetadataRequestTopic()
+			t.Topic = new(topic)
+			req.Topics = append(req.Topics, t)
+		}
+		return req
+	})
 	if err != nil {
 		return nil, fmt.Errorf("looking for topics: %w", err)
 	}
-	for _, t := range resp.Topics {
+	for _, t := range a.resp.(*kmsg.MetadataResponse).Topics {
 		switch err := kerr.ErrorForCode(t.ErrorCode); {
 		case t.Topic == nil:
 		case errors.Is(err, kerr.UnknownTopicOrPartition):

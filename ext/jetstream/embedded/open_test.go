@@ -115,6 +115,25 @@ func TestOpenWhileServersAreAway(t *testing.T) {
 	require.NoError(t, <-opened)
 }
 
+// The servers that the address names first take connections and never answer. (The kernel
+// completes the connections.)
+func TestOpen_FirstServersAreSilent(t *testing.T) {
+	t.Parallel()
+	var addresses []string
+	for range 2 {
+		silent, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = silent.Close() })
+		addresses = append(addresses, "nats://"+silent.Addr().String())
+	}
+	address := freeAddress(t)
+	start(t, t.TempDir(), listening(address))
+	e, err := weirjs.Open(bounded(t), strings.Join(append(addresses, "nats://"+address), ","),
+		weirjs.Config{Logger: quiet(), Connection: []nats.Option{nats.DontRandomize(), nats.Timeout(time.Second)}})
+	require.NoError(t, err)
+	require.NoError(t, e.Close())
+}
+
 // Servers that were restarted find no place for three replicas before they have heard of the third.
 func TestOpenWhileAServerIsUnknown(t *testing.T) {
 	t.Parallel()

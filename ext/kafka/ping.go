@@ -1,0 +1,103 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// nextBroker is how long Ping waits for an answer before it asks one more broker. So it asks thirty
+// brokers within lookEvery.
+const nextBroker = 100 * time.Millisecond
+
+// Ping returns nil as soon as one of the client's brokers answers. It asks one more broker every
+// 100 ms, and at once after an error, until one answers, all have failed or ctx ends. The client's
+// own Ping waits for the first broker as long as ctx lasts, so a broker that accepts connections
+// and is silent hides the others. A refused authentication ends Ping with the refusal.
+func Ping(ctx context.Context, client *kgo.Client) error {
+	if len(client.DiscoveredBrokers()) > 0 {
+		_, err := askAny(ctx, knownBrokers(client), askForBrokers)
+		return err
+	}
+	first, err := askAny(ctx, client.SeedBrokers(), askForBrokers)
+	if err != nil {
+		return err
+	}
+	// The client has not seen the answer, and would ask a random address of its list next. With a
+	// list of one address it learns the others from the broker that has answered. Requests of the
+	// client that wait for a silent broker are sent again.
+	seeds, _ := client.OptValue(kgo.SeedBrokers).([]string)
+	if len(seeds) < 2 {
+		return client.Ping(ctx)
+	}
+	if err := client.UpdateSeedBrokers(seeds[first.broker]); err != nil {
+		return err
+	}
+	err = client.Ping(ctx)
+	return errors.Join(err, client.UpdateSeedBrokers(seeds...))
+}
+
+// askForBrokers returns a request that any broker answers, and that costs it little.
+func askForBrokers() kmsg.Request {
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{}
+	return req
+}
+
+// knownBrokers returns all brokers that a client could ask.
+func knownBrokers(client *kgo.Client) []*kgo.Broker {
+	return append(client.DiscoveredBrokers(), client.SeedBrokers()...)
+}
+
+// answer is the answer of a broker to askAny.
+type answer struct {
+	broker int // index
+	resp   kmsg.Response
+	err    error
+}
+
+// askAny sends a request to one broker after the other until one answers: see Ping.
+func askAny(ctx context.Context, brokers []*kgo.Broker, request func() kmsg.Request) (answer, error) {
+	asking, enough := context.WithCancel(ctx)
+	defer enough()
+	answers := make(chan answer, len(brokers)) // so that late answers do not block their goroutines
+	asked := 0
+	askNext := func() {
+		if asked == len(brokers) {
+			return
+		}
+		i := asked
+		asked++
+		go func() { // ends with its request, which ends with asking
+			resp, err := brokers[i].Request(asking, request())
+			answers <- answer{i, resp, err}
+		}()
+	}
+	next := time.NewTicker(nextBroker) //nolint:forbidigo // the network's time, as that of a context
+	defer next.Stop()
+	var errs []error
+	askNext()
+	for len(errs) < len(brokers) {
+		select {
+		case a := <-answers:
+			if a.err == nil {
+				return a, nil
+			}
+			if refused := authentication(a.err); refused != nil {
+				return a, refused
+			}
+			errs = append(errs, a.err)
+			if ctx.Err() == nil {
+				askNext()
+			}
+		case <-next.C:
+			askNext()
+		case <-ctx.Done():
+			return answer{}, errors.Join(append(errs, context.Cause(ctx))...)
+		}
+	}
+	return answer{}, errors.Join(append(errs, context.Cause(ctx))...)
+}
