@@ -65,7 +65,8 @@ func seekFile(f *os.File, p filePosition) (unended bool, err error) {
 	if p.summed && p.in(f) != p {
 		return false, fmt.Errorf("checkpoint: %s at byte %d, where the checkpoint resumes: %w", f.Name(), p.offset, errOtherFile)
 	}
-	if _, err = f.Seek(p.offset, io.SeekStart); err != nil || p.offset == 0 {
+	_, err = f.Seek(p.offset, io.SeekStart)
+	if err != nil || p.line == 0 { // at the start of the file, or behind its byte order mark
 		return false, err
 	}
 	var last [1]byte
@@ -76,27 +77,40 @@ func seekFile(f *os.File, p filePosition) (unended bool, err error) {
 // LineInput reads a text file line by line, without the line ends. [OpenLines] opens one.
 type LineInput struct {
 	file    *os.File
+	config  inputConfig
 	read    *bufio.Reader
 	at      filePosition
-	unended bool // the line before had no end yet
+	unended bool  // the line before had no end yet
+	tooLong error // set by a line that is too long; Seek clears it
 }
 
-// OpenLines returns an input of the lines of a file. An empty line is an element, and so is a last line without line end. If
-// the file grows after that, the line end must come first.
-func OpenLines(path string) (*LineInput, error) {
+// OpenLines returns an input of the lines of a file in UTF-8. An empty line is an element,
+// and so is a last line without line end. If the file grows after that, the line end must
+// come first. A byte order mark at the start of the file is skipped. OpenLines refuses a
+// file that is compressed, or in UTF-16 or UTF-32, and a line is bounded: see [WithMaxLine].
+func OpenLines(path string, options ...InputOption) (*LineInput, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	return &LineInput{file: f, read: bufio.NewReader(f)}, nil
+	if _, err := checkStart(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &LineInput{file: f, config: configOf(options), read: bufio.NewReader(f)}, nil
 }
 
 // Next implements [checkpoint.Input].
 func (in *LineInput) Next() (string, error) {
+	if in.tooLong != nil {
+		return "", in.tooLong
+	}
+	if err := in.skipMark(); err != nil {
+		return "", err
+	}
 	if err := in.skipEnd(); err != nil {
 		return "", err
 	}
-	line, err := in.read.ReadString('\n')
+	line, err := in.readLine()
 	if err != nil && (line == "" || !errors.Is(err, io.EOF)) {
 		return "", err
 	}
@@ -104,6 +118,37 @@ func (in *LineInput) Next() (string, error) {
 	in.at.offset += int64(len(line))
 	in.at.line++
 	return strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r"), nil
+}
+
+// readLine reads a line with its end, if it has one.
+func (in *LineInput) readLine() (string, error) {
+	var begin []byte // of a line that is longer than the buffer of read
+	for {
+		part, err := in.read.ReadSlice('\n')
+		if len(begin)+len(part) > in.config.maxLine {
+			in.tooLong = fmt.Errorf("checkpoint: %s: line %d has more than %d bytes: %w", in.file.Name(), in.at.line+1, in.config.maxLine, ErrLineTooLong)
+			return "", in.tooLong
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return string(begin) + string(part), err
+		}
+		begin = append(begin, part...)
+	}
+}
+
+// skipMark skips the byte order mark at the start of the file. The file may have been empty
+// when it was opened, so it looks again before each read there.
+func (in *LineInput) skipMark() error {
+	if in.at.offset > 0 {
+		return nil
+	}
+	mark, err := checkStart(in.file)
+	if err != nil || mark == 0 {
+		return err
+	}
+	n, err := in.read.Discard(int(mark))
+	in.at.offset += int64(n)
+	return err
 }
 
 // Line returns the number of the line that Next returned last, from 1.
@@ -122,7 +167,9 @@ func (in *LineInput) Seek(position []byte) error {
 	if err != nil {
 		return err
 	}
-	in.at, in.unended = at, unended
+	in.at = at
+	in.unended = unended
+	in.tooLong = nil
 	in.read.Reset(in.file)
 	return nil
 }
@@ -156,37 +203,82 @@ func closeOnce(f *os.File) error {
 
 // CSVInput reads a CSV file record by record. [OpenCSV] opens one.
 type CSVInput struct {
-	file   *os.File
-	header []string
-	read   *csv.Reader
-	start  filePosition // where read began
-	line   int          // on which the last record began
-	lines  int          // before the next record, or before blank lines in front of it
+	file    *os.File
+	config  inputConfig
+	header  []string
+	bounded *boundedReader // the source of read
+	read    *csv.Reader
+	start   filePosition // where read began
+	line    int          // on which the last record began
+	lines   int          // before the next record, or before blank lines in front of it
+	at      int64        // behind the last record, counted from start
+	tooLong error        // set by a record that is too long; Seek clears it
 }
 
-// OpenCSV returns an input of the records of a CSV file after the header, its first record, which is read at once. A last record without line
-// end is an element. If the file grows after that, the line end must come first.
+// OpenCSV returns an input of the records of a CSV file in UTF-8 after the header, its
+// first record, which is read at once. A last record without line end is an element. If the
+// file grows after that, the line end must come first. A byte order mark at the start of
+// the file is skipped. OpenCSV refuses a file that is compressed, or in UTF-16 or UTF-32,
+// and a record is bounded: see [WithMaxLine].
 //
-// The error for a malformed record wraps a *csv.ParseError. After [csv.ErrFieldCount] the next call reads on: an input of yours around this one
-// can store the record, which comes with that error, and go on.
-func OpenCSV(path string) (*CSVInput, error) {
+// The error for a malformed record wraps a *csv.ParseError. The next call after
+// [csv.ErrFieldCount] reads the next record, so an input of yours around this one can store
+// the record, which is returned with that error, and continue.
+func OpenCSV(path string, options ...InputOption) (*CSVInput, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	in := &CSVInput{file: f}
-	in.begin(filePosition{})
-	if in.header, err = in.Next(); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("checkpoint: header of %s: %w", path, err)
+	in := &CSVInput{file: f, config: configOf(options)}
+	if err := in.readHeader(); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	return in, nil
 }
 
+func (in *CSVInput) readHeader() error {
+	mark, err := checkStart(in.file)
+	if err != nil {
+		return err
+	}
+	if _, err := in.file.Seek(mark, io.SeekStart); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	in.begin(filePosition{offset: mark})
+	in.header, err = in.Next()
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("checkpoint: %s has no header: its first record must name the columns", in.file.Name())
+	}
+	return err
+}
+
 func (in *CSVInput) begin(at filePosition) {
-	in.start, in.line, in.lines = at, at.line, at.line
-	in.read = csv.NewReader(in.file)
+	in.start = at
+	in.line = at.line
+	in.lines = at.line
+	in.at = 0
+	in.tooLong = nil
+	in.bounded = &boundedReader{file: in.file, limit: int64(in.config.maxLine)}
+	in.read = csv.NewReader(in.bounded)
 	in.read.FieldsPerRecord = len(in.header) // 0, for the header itself: as many as it has
+}
+
+// boundedReader reads a file. It fails when a record needs more bytes than its limit. The
+// csv.Reader only asks for more when it has used up all that it was given.
+type boundedReader struct {
+	file   *os.File
+	limit  int64
+	given  int64 // bytes so far
+	record int64 // how many were given before the record that is being read
+}
+
+func (r *boundedReader) Read(b []byte) (int, error) {
+	if r.given-r.record > r.limit {
+		return 0, ErrLineTooLong
+	}
+	n, err := r.file.Read(b)
+	r.given += int64(n)
+	return n, err
 }
 
 // Header returns the fields of the first record.
@@ -194,10 +286,20 @@ func (in *CSVInput) Header() []string { return in.header }
 
 // Next implements [checkpoint.Input].
 func (in *CSVInput) Next() ([]string, error) {
+	if in.tooLong != nil {
+		return nil, in.tooLong
+	}
+	in.bounded.record = in.at
 	record, err := in.read.Read()
 	if errors.Is(err, io.EOF) {
+		in.at = in.read.InputOffset()
 		return nil, io.EOF
 	}
+	if errors.Is(err, ErrLineTooLong) || in.read.InputOffset()-in.at > in.bounded.limit {
+		in.tooLong = fmt.Errorf("checkpoint: %s: the record after line %d has more than %d bytes: %w", in.file.Name(), in.lines, in.bounded.limit, ErrLineTooLong)
+		return nil, in.tooLong
+	}
+	in.at = in.read.InputOffset()
 	if len(record) > 0 { // also one that has too few or too many fields
 		line, _ := in.read.FieldPos(0)
 		in.line = in.start.line + line
@@ -222,7 +324,7 @@ func (in *CSVInput) Line() int { return in.line }
 
 // Position implements [checkpoint.Input].
 func (in *CSVInput) Position() []byte {
-	return filePosition{offset: in.start.offset + in.read.InputOffset(), line: in.lines}.in(in.file).encode()
+	return filePosition{offset: in.start.offset + in.at, line: in.lines}.in(in.file).encode()
 }
 
 // Seek implements [checkpoint.Input].

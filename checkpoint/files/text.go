@@ -1,0 +1,57 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/weirflow/weir/internal/textfile"
+)
+
+// ErrLineTooLong reports a line, or a record of a CSV file, that is longer than
+// [WithMaxLine] allows. The input ends with it: the rest of the line is not read.
+var ErrLineTooLong = errors.New("too long: is it a text file? files.WithMaxLine allows longer lines")
+
+// DefaultMaxLine is the longest line, or record of a CSV file, without [WithMaxLine]: 16
+// MiB.
+const DefaultMaxLine = 16 << 20
+
+// InputOption configures [OpenLines] and [OpenCSV].
+type InputOption func(*inputConfig)
+
+type inputConfig struct{ maxLine int }
+
+// WithMaxLine bounds a line, or a record of a CSV file, to n bytes with its line end. In a
+// CSV file, blank lines in front of a record count as a part of it. A longer line is
+// [ErrLineTooLong]. The input keeps one line in memory. Default [DefaultMaxLine].
+// WithMaxLine panics if n is below 1.
+func WithMaxLine(n int) InputOption {
+	if n < 1 {
+		panic(fmt.Sprintf("files: WithMaxLine: %d bytes are too few for a line", n))
+	}
+	return func(c *inputConfig) { c.maxLine = n }
+}
+
+func configOf(options []InputOption) inputConfig {
+	c := inputConfig{maxLine: DefaultMaxLine}
+	for _, option := range options {
+		option(&c)
+	}
+	return c
+}
+
+// checkStart returns the length of the byte order mark at the start of a file, or 0. It
+// returns an error if the first bytes are not those of UTF-8 text.
+func checkStart(f *os.File) (mark int64, err error) {
+	start := make([]byte, textfile.StartSize)
+	n, err := f.ReadAt(start, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return 0, fmt.Errorf("checkpoint: %w", err)
+	}
+	size, err := textfile.CheckStart(start[:n], f.Name())
+	if err != nil {
+		return 0, fmt.Errorf("checkpoint: %w", err)
+	}
+	return int64(size), nil
+}

@@ -1,0 +1,74 @@
+// Package textfile looks at the start of files that should be text: it finds a byte order
+// mark, and refuses files in another encoding and compressed files with an error that names
+// the remedy.
+package textfile
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ByteOrderMark is U+FEFF in UTF-8. Some programs write it before text. It is not a part of
+// the text.
+const ByteOrderMark = "\xef\xbb\xbf"
+
+// StartSize is how many bytes of a file [CheckStart] needs.
+const StartSize = 16
+
+// CheckStart returns the length of the byte order mark at the start of a file, or 0. start
+// is its first [StartSize] bytes, or all of a shorter file; name is the name of the file in
+// errors. It returns an error if the bytes are not those of UTF-8 text.
+func CheckStart(start []byte, name string) (mark int, err error) {
+	found, remedy := formatOf(start)
+	if found != "" {
+		return 0, fmt.Errorf("%s is not UTF-8 text, but %s: %s", name, found, fmt.Sprintf(remedy, name))
+	}
+	if strings.HasPrefix(string(start), ByteOrderMark) {
+		return len(ByteOrderMark), nil
+	}
+	return 0, nil
+}
+
+// formats are files that look like text to a user, with the bytes at their start. UTF-32 is
+// before UTF-16, whose mark is a part of its mark.
+var formats = []struct{ start, name, remedy string }{
+	{"\x1f\x8b", "compressed by gzip", decompress("gunzip -k")},
+	{"\x28\xb5\x2f\xfd", "compressed by zstd", decompress("zstd -d")},
+	{"\xfd7zXZ\x00", "compressed by xz", decompress("xz -dk")},
+	{"BZh91AY&SY", "compressed by bzip2", decompress("bzip2 -dk")},
+	{"PK\x03\x04", "a zip archive", `extract it first ("unzip %s"); Excel can save a workbook as "CSV UTF-8"`},
+	{"\xff\xfe\x00\x00", "UTF-32", convert("UTF-32")},
+	{"\x00\x00\xfe\xff", "UTF-32", convert("UTF-32")},
+	{"\xff\xfe", "UTF-16", convert("UTF-16")},
+	{"\xfe\xff", "UTF-16", convert("UTF-16")},
+}
+
+func decompress(command string) string {
+	return `decompress it first ("` + command + ` %s")`
+}
+
+func convert(encoding string) string {
+	return `convert it first ("iconv -f ` + encoding + ` -t UTF-8 %s")`
+}
+
+// formatOf returns the name of the format of a file that is not UTF-8 text, and a format
+// string with the remedy, which takes the path. It returns "" for text, and for a file that
+// is too short to tell.
+func formatOf(start []byte) (name, remedy string) {
+	for _, f := range formats {
+		if strings.HasPrefix(string(start), f.start) {
+			return f.name, f.remedy
+		}
+	}
+	// UTF-16 without a mark: the text begins with two characters of ASCII.
+	if len(start) < 4 {
+		return "", ""
+	}
+	if start[0] != 0 && start[1] == 0 && start[2] != 0 && start[3] == 0 {
+		return "UTF-16 without a byte order mark", convert("UTF-16LE")
+	}
+	if start[0] == 0 && start[1] != 0 && start[2] == 0 && start[3] != 0 {
+		return "UTF-16 without a byte order mark", convert("UTF-16BE")
+	}
+	return "", ""
+}
