@@ -172,6 +172,19 @@ func TestJSONWithoutASchema(t *testing.T) {
 	require.Error(t, err)
 }
 
+// Another program may have written a byte order mark before its JSON. It is not data.
+func TestJSON_ByteOrderMark(t *testing.T) {
+	const bom = "\xef\xbb\xbf"
+	v, err := codec.JSON[flight]().Decode([]byte(bom + `{"Number":"WF1"}`))
+	require.NoError(t, err)
+	require.Equal(t, "WF1", v.Number)
+	s, err := codec.JSON[string]().Decode([]byte(bom + `"` + bom + `"`))
+	require.NoError(t, err)
+	require.Equal(t, bom, s, "a mark in a string is data")
+	_, err = codec.JSON[flight]().Decode([]byte(bom + bom + `{}`))
+	require.Error(t, err)
+}
+
 // What JSON loses in silence, Default refuses: the error has the path to it (law C2).
 func TestDefaultRefuses(t *testing.T) {
 	type inner struct{ X int }

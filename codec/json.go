@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+
+	"github.com/weirflow/weir/internal/textfile"
 )
 
 // JSON returns a codec that writes values as encoding/json does: the payloads of messages, for example. A value that JSON
 // cannot express is refused (NaN, complex numbers, channels) or changed, which [Default] refuses: strings that are not UTF-8,
 // numbers in an any (all float64), unexported fields (zero), a time's location. It reads plain JSON that was stored without a
-// schema, such as the payload of a message that another program has put.
+// schema, such as the payload of a message that another program has put. It skips a byte
+// order mark before it.
 //
 // In a map encoding/json does not call MarshalJSON and MarshalText if they have pointer receivers. JSON panics for a type with
 // such a map, with a *[Error] that names the path to it: let the map hold pointers.
@@ -47,6 +50,7 @@ func (c jsonCodec[T]) Append(dst []byte, v T) (_ []byte, err error) {
 
 func (jsonCodec[T]) Decode(src []byte) (v T, err error) {
 	defer recoverTo(&err)
+	src = bytes.TrimPrefix(src, []byte(textfile.ByteOrderMark))
 	if err := json.Unmarshal(src, &v); err != nil {
 		var zero T
 		return zero, codecError[T](err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/storearg"
+	"github.com/weirflow/weir/internal/textfile"
 )
 
 const (
@@ -40,8 +41,9 @@ func export(ctx context.Context, s queues, queue string, f store.Filter, w io.Wr
 }
 
 // importLines puts the messages of a file that export wrote in a queue, and returns how many. Putting a message that is already queued has no
-// effect, so an import that failed can be repeated. The error names the line; the messages before it may have been put. A line has at most 256
-// MiB.
+// effect, so an import that failed can be repeated. The error names the line; the messages
+// before it may have been put. A line has at most 256 MiB. A byte order mark is skipped, and
+// a file that is compressed or not in UTF-8 is refused.
 func importLines(ctx context.Context, s queues, queue string, r io.Reader) (n int, err error) {
 	var ms []store.Message
 	put := func() error {
@@ -55,7 +57,16 @@ func importLines(ctx context.Context, s queues, queue string, r io.Reader) (n in
 		ms = ms[:0]
 		return nil
 	}
-	lines := bufio.NewScanner(r)
+	buffered := bufio.NewReader(r)
+	start, _ := buffered.Peek(textfile.StartSize) // an error is reported by the scanner
+	mark, err := textfile.CheckStart(start, "the file")
+	if err == nil {
+		_, err = buffered.Discard(mark)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("import into %q: %w", queue, err)
+	}
+	lines := bufio.NewScanner(buffered)
 	lines.Buffer(nil, maxLine)
 	line := 0
 	for lines.Scan() {

@@ -61,6 +61,14 @@ func TestLinesOfDeadLetters(t *testing.T) {
 		require.Equal(t, want[i].Message, got[i].Message)
 	}
 
+	// An editor may have saved the file in another form.
+	n, err = importLines(t.Context(), s, "marked", strings.NewReader("\xef\xbb\xbf"+file.String()))
+	require.NoError(t, err)
+	require.Equal(t, 125, n)
+	_, err = importLines(t.Context(), s, "UTF-16", strings.NewReader("\xff\xfe{\x00"))
+	require.ErrorContains(t, err, "UTF-16")
+	require.ErrorContains(t, err, "iconv")
+
 	lines := strings.SplitAfter(file.String(), "\n")
 	n, err = importLines(t.Context(), s, "broken", strings.NewReader(lines[0]+"\n"+lines[1]+`{"meta":`+"\n"+lines[2]))
 	require.ErrorContains(t, err, "line 4")
