@@ -52,6 +52,10 @@ type Status struct {
 	// LeasesLost is how many messages were delivered again while the worker had them, because it or its engine did not extend their leases in
 	// time: their calls are repeated. A source that is not a queue counts them if it has a method LeasesLost() int.
 	LeasesLost int
+	// SettlementsRefused is how often the engine has refused to record how a message was settled.
+	// The message is tried alone for 3 s, and then stays in its queue without another delivery:
+	// see docs/dead-letters.md. Only a source that is a queue counts them.
+	SettlementsRefused int
 	// ClockOffset is how far the engine's clock was ahead of the machine's at the last heartbeat, which comes every 20 s; 0 if no engine keeps
 	// jobs (package jobs). With two engines it is the larger offset.
 	ClockOffset time.Duration
@@ -195,24 +199,33 @@ func (s Status) plus(t Status) Status {
 	t.Elapsed += s.Elapsed
 	t.Redelivered += s.Redelivered
 	t.LeasesLost += s.LeasesLost
+	t.SettlementsRefused += s.SettlementsRefused
 	return t
 }
 
 // losesLeases is a source that counts the leases that it has lost.
 type losesLeases interface{ LeasesLost() int }
 
+// countsRefusals is a source that counts the settlements that its engine has refused to record.
+type countsRefusals interface{ SettlementsRefused() int }
+
 // status is what a monitor reads.
 func (w *worker[IN, OUT]) status() Status {
 	w.mu.Lock()
-	lost, loses := 0, w.loses
+	loses, counts := w.loses, w.countsRefusals
 	w.mu.Unlock()
+	lost, refused := 0, 0
 	if loses != nil {
 		lost = loses.LeasesLost()
+	}
+	if counts != nil {
+		refused = counts.SettlementsRefused()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := Status{
-		Summary: w.counts, InFlight: w.counts.Received - w.settled, Redelivered: w.redelivered, LeasesLost: lost, State: "receiving",
+		Summary: w.counts, InFlight: w.counts.Received - w.settled, Redelivered: w.redelivered, LeasesLost: lost,
+		SettlementsRefused: refused, State: "receiving",
 	}
 	for _, d := range w.offsets {
 		if d.Abs() > s.ClockOffset.Abs() {

@@ -97,6 +97,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	}
 	w.mu.Lock()
 	w.loses, _ = w.source.(losesLeases)
+	w.countsRefusals, _ = w.source.(countsRefusals)
 	w.mu.Unlock()
 	defer func() { summary, err = w.end(ctx, err) }() // also if the operator panics, since something else drives it
 	if c, ok := op.(interface {

@@ -41,13 +41,16 @@ func (s Summary) String() string {
 func (s Status) LogValue() slog.Value {
 	return slog.GroupValue(
 		slog.String("state", s.State), slog.Any("error", s.Err), slog.Int("in_flight", s.InFlight), slog.Int("redelivered", s.Redelivered),
-		slog.Int("leases_lost", s.LeasesLost), slog.Duration("clock_offset", s.ClockOffset), slog.Any("messages", s.Summary),
+		slog.Int("leases_lost", s.LeasesLost), slog.Int("settlements_refused", s.SettlementsRefused), slog.Duration("clock_offset", s.ClockOffset), slog.Any("messages", s.Summary),
 	)
 }
 
 // String returns the state and the numbers in words.
 func (s Status) String() string {
 	text := fmt.Sprintf("%s: %v; %d in flight, %d redelivered, %d leases lost", s.State, s.Summary, s.InFlight, s.Redelivered, s.LeasesLost)
+	if s.SettlementsRefused > 0 {
+		text += fmt.Sprintf(", %d settlements refused", s.SettlementsRefused)
+	}
 	if s.Err != nil {
 		text += fmt.Sprintf("; %v", s.Err)
 	}
@@ -61,12 +64,13 @@ type tally struct {
 	settled int
 	flood   flood
 
-	redelivered int             // of counts.Received: had a visit before
-	offsets     []time.Duration // of the clocks of the engines
-	loses       losesLeases     // the source; nil: it does not count that
-	asks        bool            // the source was asked for messages
-	asked       time.Time       // since when it is asked; zero: it is not
-	failing     error           // of its last answer
+	redelivered    int             // of counts.Received: had a visit before
+	offsets        []time.Duration // of the clocks of the engines
+	loses          losesLeases     // the source; nil: it does not count that
+	countsRefusals countsRefusals  // the source; nil if it does not count them
+	asks           bool            // the source was asked for messages
+	asked          time.Time       // since when it is asked; zero: it is not
+	failing        error           // of its last answer
 }
 
 // received notes messages, and returns others in their place whose verdicts are counted. ended gets what each says; it may be nil, and has

@@ -3,32 +3,61 @@ package verdicts
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/weirflow/weir/message"
 )
 
 const shortError = 256 // bytes
 
-// Bury puts a dead letter that may not fit (law W2): with its bytes as received and all that is known of it, else with a shorter history,
-// else as a pointer, without its bytes, that says where the message stays. whole is false after that: the caller leaves the message there,
-// and takes it no more.
+// Bury puts a dead letter that the store may refuse (law W2). It tries three forms, until one
+// is accepted:
+//
+//   - the message with its bytes as received and its whole history
+//   - the message with its bytes and a short history in plain ASCII
+//   - a pointer in plain ASCII: the message without its bytes, with the place where it stays
+//
+// whole is false after the third: the caller leaves the message where it is, and does not
+// deliver it again. The error matches [message.ErrRefused] if the store has refused all three.
 func Bury(meta message.Meta, where string, put func(meta message.Meta, whole bool) error) (whole bool, err error) {
-	if err = put(meta, true); !errors.Is(err, message.ErrRefused) {
+	err = put(meta, true)
+	if !errors.Is(err, message.ErrRefused) {
 		return true, err
 	}
 	short := meta
-	short.LastError, short.Reasons, short.Timeline = cut(meta.LastError), nil, nil
-	if err = put(short, true); !errors.Is(err, message.ErrRefused) {
+	short.LastError, short.Reasons, short.Timeline = plain(meta.LastError), nil, nil
+	err = put(short, true)
+	if !errors.Is(err, message.ErrRefused) {
 		return true, err
 	}
-	short.LastError = fmt.Sprintf("%s; the message does not fit among the dead letters and stays in %s: %s", cut(meta.LastError), where, cut(text(err)))
+	short.LastError = fmt.Sprintf("%s; the message cannot be stored among the dead letters and stays in %s: %s",
+		short.LastError, plain(where), plain(text(err)))
 	short.Headers = nil
 	return false, put(short, false)
 }
 
-func cut(s string) string {
-	if len(s) <= shortError {
-		return s
+// plain returns the beginning of s as printable ASCII, with other characters as in a Go string:
+// not every database can store all characters.
+func plain(s string) string {
+	var b strings.Builder
+	for i, r := range s {
+		if b.Len() >= shortError {
+			b.WriteString("...")
+			break
+		}
+		switch {
+		case ' ' <= r && r <= '~':
+			b.WriteRune(r)
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case r < 0x80:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		case r < 0x10000:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		}
 	}
-	return s[:shortError] + "…"
+	return b.String()
 }

@@ -19,12 +19,16 @@ const (
 type Hooks struct {
 	// Extend extends the leases of what is in flight, and of what is not recorded yet. Nil: there are none.
 	Extend func(ctx context.Context)
-	// Record writes some of the verdicts, in a time that is short beside a lease, and reports whether others are left: then it is called
-	// again. After an error those that were not written are still there.
-	Record func(ctx context.Context) (more bool, err error)
+	// Record writes some of the settlements, in a time that is short beside a lease. next is the
+	// time until its next call: 0 if settlements are left that can be written now, Idle if Kick
+	// starts the next call. After an error the settlements that were not written are still there.
+	Record func(ctx context.Context) (next time.Duration, err error)
 	// Failed is called with each error of Record, which is tried again.
 	Failed func(err error)
 }
+
+// Idle is returned by [Hooks].Record if no settlement waits.
+const Idle time.Duration = -1
 
 // Recorder writes the verdicts of a source, and extends its leases, until it is closed.
 type Recorder struct {
@@ -83,7 +87,7 @@ func (r *Recorder) run(extend *clock.Ticker, retry *clock.Timer) {
 		case <-extend.C:
 			r.hooks.Extend(r.Calls)
 		}
-		more, err := r.hooks.Record(r.Calls)
+		next, err := r.hooks.Record(r.Calls)
 		if err != nil && r.Calls.Err() != nil {
 			continue
 		}
@@ -92,8 +96,11 @@ func (r *Recorder) run(extend *clock.Ticker, retry *clock.Timer) {
 		r.mu.Unlock()
 		if err == nil {
 			wait = firstRetry
-			if more {
+			switch {
+			case next == 0:
 				r.Kick()
+			case next > 0:
+				retry.Reset(next)
 			}
 			continue
 		}

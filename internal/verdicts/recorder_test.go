@@ -25,7 +25,7 @@ func start(failures int) (r *verdicts.Recorder, record func(context.Context) err
 		return nil
 	}
 	return verdicts.Start(clock.New(), time.Hour, errors.New("closed"), verdicts.Hooks{
-		Extend: func(context.Context) {}, Record: func(ctx context.Context) (bool, error) { return false, record(ctx) }, Failed: func(error) {},
+		Extend: func(context.Context) {}, Record: func(ctx context.Context) (time.Duration, error) { return verdicts.Idle, record(ctx) }, Failed: func(error) {},
 	}), record
 }
 
@@ -62,7 +62,7 @@ func TestLeasesAreExtendedFromTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mock, extended := clock.NewMock(), 0
 		r := verdicts.Start(mock, time.Minute, errors.New("closed"), verdicts.Hooks{
-			Extend: func(context.Context) { extended++ }, Record: func(context.Context) (bool, error) { return false, nil },
+			Extend: func(context.Context) { extended++ }, Record: func(context.Context) (time.Duration, error) { return verdicts.Idle, nil },
 			Failed: func(error) {},
 		})
 		mock.Add(20 * time.Second)

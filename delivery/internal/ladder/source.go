@@ -469,6 +469,23 @@ func (s *source[T]) LeasesLost() (n int) {
 	return n
 }
 
+// SettlementsRefused returns how often the store has refused to record how a message of the
+// inputs was settled.
+func (s *source[T]) SettlementsRefused() (n int) {
+	s.mu.Lock()
+	inputs := slices.Clone(s.inputs)
+	s.mu.Unlock()
+	for _, in := range inputs {
+		if counts, ok := in.source.(countsRefusals); ok {
+			n += counts.SettlementsRefused()
+		}
+	}
+	return n
+}
+
+// countsRefusals is implemented by *leases.Source and by the source of another ladder.
+type countsRefusals interface{ SettlementsRefused() int }
+
 // choose is that of the input which has the message.
 func (s *source[T]) choose(ctx context.Context, id store.Identity, provider string) (now string, found bool, err error) {
 	s.mu.Lock()

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/storearg"
 	"github.com/weirflow/weir/internal/verdicts"
 	"github.com/weirflow/weir/message"
 )
@@ -55,18 +54,64 @@ func (s *Source[T]) LeasesLost() int {
 	return s.lost
 }
 
-// record writes some of the verdicts, in a few calls of the store, and returns whether others are left: in between leases are extended.
-// After an error those that were not written are still there.
-func (s *Source[T]) record(ctx context.Context) (more bool, err error) {
+// How often the settlement of a message is tried that the store refuses, and the waits in
+// between: 3 s in all.
+const (
+	maxRefusals  = 6
+	firstRefusal = 100 * time.Millisecond // it doubles
+)
+
+// SettlementsRefused returns how often the store has refused to record how a message was
+// settled.
+func (s *Source[T]) SettlementsRefused() int {
 	s.mu.Lock()
-	var acked, nacked, rejected []*held
-	others := false // with other delays
-	for _, h := range s.settled[:min(len(s.settled), maxRecorded)] {
+	defer s.mu.Unlock()
+	return s.refusals
+}
+
+// record writes some of the settlements, in a few calls of the store: in between leases are
+// extended. It returns the time until its next call, as [verdicts.Hooks].Record does. last is
+// true for the last calls, when the source closes.
+func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, err error) {
+	acked, nacked, rejected, others := s.dueSettlements(last)
+	err = s.recordTogether(ctx, acked, last)
+	if err != nil {
+		return 0, err
+	}
+	err = s.recordTogether(ctx, nacked, last)
+	if err != nil {
+		return 0, err
+	}
+	if others { // a dead letter that cannot be stored holds up no delay (law D3)
+		return 0, nil
+	}
+	err = s.recordTogether(ctx, rejected, last)
+	if err != nil {
+		return 0, err
+	}
+	return s.nextRecord(last), nil
+}
+
+// dueSettlements returns the settled messages to be recorded now. All of nacked have the same
+// delay, so that one call of Release is enough; others reports that other delays are left.
+func (s *Source[T]) dueSettlements(last bool) (acked, nacked, rejected []*held, others bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock.Now()
+	n := 0
+	for _, h := range s.settled {
+		if n == maxRecorded {
+			break
+		}
+		if !last && h.due.After(now) {
+			continue
+		}
+		n++
 		switch h.verdict.Kind {
 		case message.Acked:
 			acked = append(acked, h)
 		case message.Nacked:
-			if len(nacked) == 0 || nacked[0].verdict.Delay == h.verdict.Delay { // one Release
+			if len(nacked) == 0 || nacked[0].verdict.Delay == h.verdict.Delay {
 				nacked = append(nacked, h)
 			} else {
 				others = true
@@ -75,29 +120,97 @@ func (s *Source[T]) record(ctx context.Context) (more bool, err error) {
 			rejected = append(rejected, h)
 		}
 	}
-	s.mu.Unlock()
-	done := func(leases []store.Lease) error { return s.store.Done(ctx, leases...) }
-	if err := s.write(acked, done); err != nil {
-		return true, err
-	}
-	if len(nacked) > 0 {
-		s.releasing <- struct{}{}
-		err := s.write(nacked, func(leases []store.Lease) error { return s.store.Release(ctx, nacked[0].verdict.Delay, leases...) })
-		<-s.releasing
-		if err != nil {
-			return true, err
-		}
-		verdicts.Wake(s.again)
-	}
-	if others { // a dead letter that cannot be stored holds up no delay (law D3)
-		return true, nil
-	}
-	if err := s.write(rejected, func(leases []store.Lease) error { return s.bury(ctx, rejected, leases) }); err != nil {
-		return true, err
-	}
+	return acked, nacked, rejected, others
+}
+
+// nextRecord returns the time until the first settlement that is left can be recorded.
+func (s *Source[T]) nextRecord(last bool) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.settled) > 0, nil
+	if len(s.settled) == 0 {
+		return verdicts.Idle
+	}
+	first := slices.MinFunc(s.settled, func(a, b *held) int { return a.due.Compare(b.due) })
+	if last {
+		return 0
+	}
+	return max(0, first.due.Sub(s.clock.Now()))
+}
+
+// recordTogether records messages that were settled in the same way. If the store refuses one of
+// them, the others are recorded without it (law D4): the messages are halved until the refused
+// one is alone. An error is a failure of the store, and not of a message.
+func (s *Source[T]) recordTogether(ctx context.Context, hs []*held, last bool) error {
+	if len(hs) == 0 {
+		return nil
+	}
+	err := s.recordSame(ctx, hs)
+	switch {
+	case !errors.Is(err, message.ErrRefused):
+		return err
+	case len(hs) == 1:
+		return s.refused(ctx, hs[0], err, last)
+	}
+	half := len(hs) / 2
+	err = s.recordTogether(ctx, hs[:half], last)
+	if err != nil {
+		return err
+	}
+	return s.recordTogether(ctx, hs[half:], last)
+}
+
+// recordSame records messages that were settled in the same way, in one call of the store.
+func (s *Source[T]) recordSame(ctx context.Context, hs []*held) error {
+	switch v := hs[0].verdict; v.Kind {
+	case message.Acked:
+		return s.write(hs, func(leases []store.Lease) error { return s.store.Done(ctx, leases...) })
+	case message.Nacked:
+		s.releasing <- struct{}{}
+		err := s.write(hs, func(leases []store.Lease) error { return s.store.Release(ctx, v.Delay, leases...) })
+		<-s.releasing
+		if err == nil {
+			verdicts.Wake(s.again)
+		}
+		return err
+	default:
+		return s.write(hs, func(leases []store.Lease) error { return s.bury(ctx, hs, leases) })
+	}
+}
+
+// refused notes that the store has refused to record how a message was settled. It is tried again
+// alone, and after maxRefusals tries the message is parked.
+func (s *Source[T]) refused(ctx context.Context, h *held, cause error, last bool) error {
+	s.mu.Lock()
+	s.refusals++
+	h.refusals++
+	wait := firstRefusal << (h.refusals - 1)
+	h.due = s.clock.Now().Add(wait)
+	park := last || h.refusals >= maxRefusals
+	s.mu.Unlock()
+	if park {
+		return s.park(ctx, h, cause)
+	}
+	s.logger.Warn("weir: the store refuses to record how a message was settled, and is asked again", "queue", s.queue,
+		"id", h.message.Meta.ID, "wait", wait, "error", cause)
+	return nil
+}
+
+// park leaves a message in its queue that cannot be settled, and it is not delivered again. If the
+// store refuses even that, the message is delivered again when its lease ends.
+func (s *Source[T]) park(ctx context.Context, h *held, cause error) error {
+	fate := "it stays in its queue and is not delivered again"
+	hs := []*held{h}
+	err := s.write(hs, func(leases []store.Lease) error { return s.store.Release(ctx, forGood, leases...) })
+	switch {
+	case errors.Is(err, message.ErrRefused):
+		fate = "it is delivered again when its lease ends"
+		_ = s.write(hs, func([]store.Lease) error { return nil }) // forgets it, without a call
+	case err != nil:
+		return err
+	}
+	s.logger.Error("weir: a message cannot be settled, because the store refuses it; "+fate, "queue", s.queue,
+		"id", h.message.Meta.ID, "entry", h.lease.Entry, "settled", h.verdict.Kind, "error", cause)
+	return nil
 }
 
 // write settles messages in the store, and forgets them. Of a lease that was lost, another consumer settles the message, unless
@@ -147,26 +260,17 @@ func (s *Source[T]) bury(ctx context.Context, hs []*held, leases []store.Lease) 
 		m.Cause = store.Cause(verdicts.Rejected(&m.Meta, *h.verdict, s.clock.Now()))
 		moves[i] = store.Move{Lease: leases[i], Queue: s.dead, Message: m}
 	}
-	err := moveAll(ctx, s.store, moves...)
-	if !errors.Is(err, message.ErrRefused) {
-		return err
+	if len(moves) == 1 {
+		return s.buryAlone(ctx, moves[0])
 	}
-	var lost []store.Lease
-	for _, m := range moves {
-		err := s.buryAlone(ctx, m)
-		if l, ok := errors.AsType[*store.LeaseError](err); ok {
-			lost = append(lost, l.Lost...)
-		} else if err != nil {
-			return err
-		}
-	}
-	return storearg.Lost(lost)
+	return moveAll(ctx, s.store, moves...)
 }
 
 // forGood is the delay of a message that stays in its queue, and is not taken any more.
 const forGood = 100 * 365 * 24 * time.Hour
 
-// buryAlone moves a message to the dead letters, where it may not fit: the history of its failure makes it larger.
+// buryAlone moves a message to the dead letters, where it may not fit: the history of its failure
+// makes it larger. If only a pointer fits, the message stays in its queue.
 func (s *Source[T]) buryAlone(ctx context.Context, to store.Move) error {
 	where := fmt.Sprintf("queue %q, entry %s", s.queue, to.Lease.Entry)
 	whole, err := verdicts.Bury(to.Message.Meta, where, func(meta message.Meta, whole bool) error {

@@ -37,8 +37,10 @@ var errSourceClosed = errors.New("weir: the source is closed")
 // Source returns the messages of a queue, as a [delivery.Source]: it extends their leases while they are in flight and records
 // how they are settled. Any number of sources, on any number of machines, share a queue.
 //
-// A message that was rejected, or whose payload the codec cannot read, goes to the queue of the dead letters, as it is. A
-// verdict that cannot be recorded is tried again until the source is closed.
+// A message that was rejected, or whose payload the codec cannot read, goes to the queue of the
+// dead letters, as it is. If the store fails to record settlements, they are tried again until
+// the source is closed. If the store refuses to record the settlement of one message, that
+// message alone is tried again, for 3 s; then it stays in its queue, and is not delivered again.
 //
 // A message whose lease has ended may have killed its process. It is returned alone, and the next one after 100 ms, or more the more often
 // its leases have ended, or when it is settled. After five ended leases it goes to the dead letters.
@@ -74,6 +76,8 @@ type Source[T any] struct {
 	until   time.Time
 	flying  map[string]int // messages by key, if they are taken in turn
 	lost    int            // leases: see LeasesLost
+
+	refusals int // see SettlementsRefused
 }
 
 // held is a message that was received and is not settled in the store. All is guarded by Source.mu, message but for its provider written
@@ -84,6 +88,9 @@ type held struct {
 	verdict *message.Verdict // nil: in flight
 	written bool             // settled in the store
 	lost    bool             // its lease is, and was counted
+
+	refusals int       // how often the store has refused to record the verdict
+	due      time.Time // the verdict is not recorded again before
 }
 
 type sourceSettings struct {
@@ -151,7 +158,7 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 		flying: map[string]int{},
 	}
 	src.recorder = verdicts.Start(set.clock, set.lease, errSourceClosed, verdicts.Hooks{
-		Extend: src.extend, Record: src.record, Failed: func(err error) {
+		Extend: src.extend, Record: func(ctx context.Context) (time.Duration, error) { return src.record(ctx, false) }, Failed: func(err error) {
 			set.logger.Warn("weir: verdicts on messages could not be recorded and are tried again", "queue", queue, "error", err)
 		},
 	})
@@ -440,10 +447,11 @@ func (s *Source[T]) Close(ctx context.Context) error {
 // giveBack records what was settled, and releases the rest.
 func (s *Source[T]) giveBack(ctx context.Context) error {
 	for more := true; more; {
-		var err error
-		if more, err = s.record(ctx); err != nil {
+		next, err := s.record(ctx, true)
+		if err != nil {
 			return err
 		}
+		more = next != verdicts.Idle
 	}
 	s.mu.Lock()
 	var leases []store.Lease

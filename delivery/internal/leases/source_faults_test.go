@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -288,5 +291,138 @@ func TestManyVerdictsAtOnce(t *testing.T) {
 		require.Zero(t, counts.Messages)
 		require.LessOrEqual(t, b.most, 1000)
 		require.NoError(t, s.Close(t.Context()))
+	})
+}
+
+// refusing is a store that refuses some messages.
+type refusing struct {
+	*memory.Engine
+	done, release, move func(entry string) bool // whether to refuse it; nil: no
+	calls               map[string]int          // of Done, by entry
+}
+
+var errRefused = fmt.Errorf("a trigger: %w", message.ErrRefused)
+
+func refuses(refuse func(entry string) bool, leases []store.Lease) error {
+	if refuse != nil && slices.ContainsFunc(leases, func(l store.Lease) bool { return refuse(l.Entry) }) {
+		return errRefused
+	}
+	return nil
+}
+
+func (r *refusing) Done(ctx context.Context, leases ...store.Lease) error {
+	for _, l := range leases {
+		r.calls[l.Entry]++
+	}
+	err := refuses(r.done, leases)
+	if err != nil {
+		return err
+	}
+	return r.Engine.Done(ctx, leases...)
+}
+
+func (r *refusing) Release(ctx context.Context, delay time.Duration, leases ...store.Lease) error {
+	err := refuses(r.release, leases)
+	if err != nil {
+		return err
+	}
+	return r.Engine.Release(ctx, delay, leases...)
+}
+
+func (r *refusing) Move(ctx context.Context, moves ...store.Move) error {
+	for _, m := range moves {
+		err := refuses(r.move, []store.Lease{m.Lease})
+		if err != nil {
+			return err
+		}
+	}
+	return r.Engine.Move(ctx, moves...)
+}
+
+func (r *refusing) Put(ctx context.Context, queue string, ms ...store.Message) error {
+	if queue == "dead" && r.move != nil {
+		return errRefused
+	}
+	return r.Engine.Put(ctx, queue, ms...)
+}
+
+// Laws D4 and W2: a settlement that the store refuses delays no other settlement, never fails
+// Receive, and its tries end.
+func TestSource_RefusedSettlement(t *testing.T) {
+	fifth := func(entry string) bool { return entry == "5" }
+	for name, c := range map[string]struct {
+		store  refusing
+		settle func(m message.Message[string])
+		lease  bool // the message is delivered again when its lease ends
+	}{
+		"done":             {refusing{done: fifth}, func(m message.Message[string]) { m.Ack() }, false},
+		"dead letter":      {refusing{move: fifth}, func(m message.Message[string]) { m.Reject(errDown) }, false},
+		"done and release": {refusing{done: fifth, release: fifth}, func(m message.Message[string]) { m.Ack() }, true},
+		"release":          {refusing{release: fifth}, func(m message.Message[string]) { m.Nack(time.Hour) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := &c.store
+				r.Engine, r.calls = memory.Open(), map[string]int{}
+				for i := range 100 {
+					put(t, r.Engine, strconv.Itoa(i))
+				}
+				var log strings.Builder
+				s := leases.NewSource(r, "q", "dead", codec.JSON[string](), leases.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+				ms, err := s.Receive(t.Context(), 100)
+				require.NoError(t, err)
+				require.Len(t, ms, 100)
+				for i, m := range ms {
+					if i == 4 {
+						c.settle(m)
+					} else {
+						m.Ack()
+					}
+				}
+				time.Sleep(10 * time.Millisecond)
+				left, err := r.List(t.Context(), "q", store.Filter{}, store.Page{Max: 100})
+				require.NoError(t, err)
+				require.Len(t, left, 1, "the others are done at once")
+				for _, n := range r.calls {
+					require.LessOrEqual(t, n, 9, "Done is called too often for a batch with a refused message")
+				}
+				time.Sleep(5 * time.Second)
+				require.Equal(t, 6, s.SettlementsRefused())
+				left, err = r.List(t.Context(), "q", store.Filter{}, store.Page{Max: 100})
+				require.NoError(t, err)
+				require.Len(t, left, 1)
+				require.Equal(t, c.lease, !left[0].LeasedUntil.IsZero())
+				require.Equal(t, 1, strings.Count(log.String(), "level=ERROR"), log.String())
+				require.Contains(t, log.String(), `entry=5`)
+				r.release = nil
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				again, err := s.Receive(ctx, 100)
+				if c.lease {
+					require.NoError(t, err)
+					require.Len(t, again, 1)
+				} else {
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+				}
+				require.NoError(t, s.Close(t.Context()))
+			})
+		})
+	}
+}
+
+// Close tries once more, and parks the message then: Close never fails because of it.
+func TestSourceClose_RefusedSettlement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &refusing{Engine: memory.Open(), calls: map[string]int{}, done: func(string) bool { return true }}
+		put(t, r.Engine, "a")
+		s := leases.NewSource(r, "q", "dead", codec.JSON[string](), quiet)
+		receive(t, s).Ack()
+		synctest.Wait()
+		require.NoError(t, s.Close(t.Context()))
+		require.Equal(t, 2, r.calls["1"])
+		left, err := r.List(t.Context(), "q", store.Filter{}, store.Page{Max: 100})
+		require.NoError(t, err)
+		require.Len(t, left, 1)
+		require.True(t, left[0].Meta.Due.After(time.Now().AddDate(50, 0, 0)))
 	})
 }

@@ -34,6 +34,10 @@ var Workers = []Metric[delivery.Status]{
 		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.LeasesLost })},
 	},
 	{
+		Name: "worker.settlements.refused", Help: "How often the engine has refused to record how a message was settled.", Unit: "settlement",
+		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.SettlementsRefused })},
+	},
+	{
 		Name: "worker.floods", Help: "How often the flood guard has stopped the worker.", Unit: "flood",
 		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.Floods })},
 	},

@@ -99,6 +99,7 @@
 //	                                               given_back
 //	weir.worker.messages.in_flight                 up-down counter, {message}
 //	weir.worker.leases.lost                        counter, {lease}: their messages were delivered again while the worker had them
+//	weir.worker.settlements.refused                counter, {settlement}: the engine has refused to record how a message was settled
 //	weir.worker.clock_offset                       gauge, s: how far the engine's clock was ahead of the machine's, at the last heartbeat
 //	weir.worker.floods                             counter, {flood}
 //	weir.worker.state                              up-down counter, {worker}; by weir.state: 1 for starting, receiving, failing, flooded,

@@ -60,6 +60,7 @@
 //	weir_worker_messages_settled_total{verdict}      verdict: acknowledged, handed_over, rejected, nacked, given_back
 //	weir_worker_messages_in_flight                   received and not settled
 //	weir_worker_leases_lost_total                    messages that were delivered again while the worker had them
+//	weir_worker_settlements_refused_total            how often the engine has refused to record how a message was settled
 //	weir_worker_clock_offset_seconds                 how far the engine's clock was ahead of the machine's, at the last heartbeat
 //	weir_worker_floods_total                         how often the flood guard has stopped the worker
 //	weir_worker_state{state}                         1 for the state it is in: starting, receiving, failing, flooded, draining, ended

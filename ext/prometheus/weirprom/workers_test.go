@@ -58,7 +58,7 @@ func TestWorker(t *testing.T) {
 	for name, want := range map[string]float64{
 		"worker_messages_received_total": 10, "worker_messages_redelivered_total": 0, "worker_messages_in_flight": 0,
 		"worker_messages_settled_total acknowledged": 9, "worker_messages_settled_total handed_over": 1, "worker_messages_settled_total rejected": 0,
-		"worker_floods_total": 0, "worker_leases_lost_total": 0,
+		"worker_floods_total": 0, "worker_leases_lost_total": 0, "worker_settlements_refused_total": 0,
 	} {
 		assert.Contains(t, values, name)
 		assert.InDelta(t, want, values[name], 0, name)
