@@ -25,10 +25,15 @@
 //
 // # Failures
 //
-// After an error of Publish, messages are published individually, until the batch is done. If the first message fails ten times in a row, for
-// about ten seconds, each further attempt is for the next message in the queue. Once a message succeeds, the system is up, so the messages that
-// failed before it are refused: they wait for 1 s, then twice as long, up to 10 minutes, while the others are published. So an outage of more
-// than ten seconds may change the order by one message, and a message that is refused loses its place.
+// After an error of Publish, messages are published individually, until the batch is done. If the
+// first message fails ten times in a row, for about ten seconds, each further attempt is for the
+// next message in the queue: up to 16 of them, then a pause of up to 5 s. Once a message succeeds,
+// the system is up, so the messages that failed before it are refused: they are tried again, then
+// wait for 1 s, then twice as long, up to 10 minutes, while the others are published. For 10 minutes
+// after that, the next message is tried as soon as one fails. So refused messages, however many,
+// delay the others by about ten seconds in all. A message that is refused loses its place. An outage
+// of more than ten seconds, or of any length within 10 minutes after a message was refused, may
+// change the order by one message.
 //
 // A message refused 16 times, which takes about an hour, goes to the dead letters: the queue with the outbox's name followed by " dead". While
 // every message fails, all stay, however long that lasts. An error that matches [store.ErrFull] does not refuse messages: the same messages are
@@ -50,6 +55,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -75,6 +81,7 @@ const (
 	maxRetry       = 5 * time.Second
 
 	patience    = 10               // failures in a row until another message is tried
+	maxTries    = 16               // messages that are tried without a pause then
 	maxRefusals = 16               // of a message, until it is a dead letter
 	minRefused  = time.Second      // how long one waits that was refused again
 	maxRefused  = 10 * time.Minute // and the longest wait
@@ -179,11 +186,16 @@ type relay struct {
 	worked   bool          // it has published something since it got the lock
 
 	// What Publish has failed for. A message is not refused before another one was published since.
-	failures int            // in a row
-	doubt    int64          // up to here messages go one by one
-	probed   int64          // the last one that failed alone
-	doubted  []store.Leased // that failed alone since something was published
-	refused  map[int64]refusal
+	failures  int            // in a row
+	doubt     int64          // up to here messages go one by one
+	probed    int64          // the last message that failed alone, or 0 after a message was published
+	doubted   []store.Leased // that failed alone since something was published
+	refused   map[int64]refusal
+	refusedAt time.Time // when a message was refused for the second time, or later
+
+	// How the messages behind the first are tried, after patience has ended.
+	pauses int // since something was published
+	tried  int // messages since the last pause
 
 	// What is owed to the store. A lease that is neither settled nor given back counts as that of a relay that died.
 	published []store.Lease
@@ -253,7 +265,7 @@ func (r *relay) run(ctx context.Context) error {
 // batch publishes what comes next, and removes it. It returns how many messages it has tried.
 func (r *relay) batch(ctx context.Context) (int, error) {
 	var after int64
-	if r.failures > patience {
+	if r.failures > patience { // else from the first one, as each time
 		after = r.probed
 	}
 	if err := r.settle(ctx); err != nil {
@@ -261,6 +273,8 @@ func (r *relay) batch(ctx context.Context) (int, error) {
 	}
 	entries, err := r.next(ctx, after)
 	if err == nil && len(entries) == 0 && after > 0 { // again from the first one
+		r.tried = 0
+		r.sleep(ctx, maxRetry)
 		entries, err = r.next(ctx, 0)
 	}
 	if err != nil || len(entries) == 0 {
@@ -290,7 +304,8 @@ func (r *relay) batch(ctx context.Context) (int, error) {
 		r.failed(ctx, leased, err)
 		return len(ms), nil
 	}
-	r.failures = 0
+	r.failures, r.probed = 0, 0
+	r.pauses, r.tried = 0, 0
 	r.note(len(ms), nil)
 	for _, l := range leased {
 		r.published = append(r.published, l.Lease)
@@ -371,37 +386,73 @@ func (r *relay) suspects(ctx context.Context, leased []store.Leased) ([]store.Le
 	return nil, r.bury(ctx, first)
 }
 
-// next returns what stands first behind a position, is due and does not wait: one message as long as one of them is in doubt.
+// lister is the method List of a [store.Inspector].
+type lister = func(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)
+
+// next returns the first messages after a position that are due and do not wait. It returns a
+// single message as long as a message is in doubt. All pages come from one snapshot: otherwise
+// messages of a transaction that commits between two pages would be published in the wrong order.
 func (r *relay) next(ctx context.Context, after int64) (due []store.Entry, err error) {
+	due, enough, err := r.nextOf(ctx, r.store.List, after, 1)
+	if err != nil || enough {
+		return due, err
+	}
+	s, ok := r.store.(store.Snapshotter)
+	if !ok {
+		due, _, err = r.nextOf(ctx, r.store.List, after, math.MaxInt)
+		return due, err
+	}
+	err = s.Snapshot(ctx, func(list lister) error {
+		due, _, err = r.nextOf(ctx, list, after, math.MaxInt)
+		return err
+	})
+	return due, err
+}
+
+// nextOf is next for a number of pages. enough is true if more pages would hardly make the batch
+// larger.
+func (r *relay) nextOf(ctx context.Context, list lister, after int64, pages int) (due []store.Entry, enough bool, err error) {
 	// From the beginning each time: a transaction that commits late has a low position.
 	seen := map[int64]bool{}
 	size := 0
-	for page := (store.Page{After: after, Max: r.Batch}); ; {
-		entries, err := r.store.List(ctx, r.Queue, store.Filter{}, page)
+	page := store.Page{After: after, Max: r.Batch}
+	for range pages {
+		entries, err := list(ctx, r.Queue, store.Filter{}, page)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		now := r.Clock.Now()
+		listed := 0 // bytes
 		for _, e := range entries {
+			listed += len(e.Payload)
 			refused, known := r.refused[e.Position]
 			seen[e.Position] = known
 			// Law D3. What is leased, a merge has.
 			if e.Held || e.Meta.Due.After(now) && !r.due[e.Position] || e.LeasedUntil.After(now) || refused.until.After(now) {
 				continue
 			}
+			if refused.times > 0 && len(due) > 0 { // it goes alone
+				return due, true, nil
+			}
 			size += len(e.Payload)
-			if due = append(due, e); len(due) == r.Batch || size >= storearg.MaxBytes || due[0].Position <= r.doubt || r.failures > 0 {
-				return due, nil
+			due = append(due, e)
+			alone := refused.times > 0 || due[0].Position <= r.doubt || r.failures > 0
+			if alone || len(due) == r.Batch || size >= storearg.MaxBytes {
+				return due, true, nil
 			}
 		}
-		if len(entries) == 0 {
+		if len(entries) == 0 || len(entries) < page.Max && listed < storearg.MaxBytes { // the end
 			if after == 0 { // all were listed: the others were purged
 				maps.DeleteFunc(r.refused, func(p int64, _ refusal) bool { return !seen[p] })
 			}
-			return due, nil
+			return due, true, nil
+		}
+		if 2*len(due) >= page.Max {
+			return due, true, nil
 		}
 		page.After = entries[len(entries)-1].Position
 	}
+	return due, false, nil
 }
 
 // failed notes that messages could not be published, and waits.
@@ -420,14 +471,31 @@ func (r *relay) failed(ctx context.Context, entries []store.Leased, err error) {
 			r.doubted = nil
 		}
 		r.doubted = append(r.doubted, *last)
+		if r.refused[last.Position].times > 0 || r.Clock.Since(r.refusedAt) < maxRefused {
+			r.failures = max(r.failures, patience) // this message is refused, and the system is up, as far as is known
+		}
 	}
-	pause := maxRetry
-	if r.failures < patience {
-		pause = min(maxRetry, minPoll<<r.failures)
-	}
+	pause := r.nextPause()
 	r.failures++
 	r.Logger.Warn("weir: an outbox's messages could not be published and are tried again", "queue", r.Queue, "messages", len(entries), "after", pause, "error", err)
-	r.sleep(ctx, pause)
+	if pause > 0 {
+		r.sleep(ctx, pause)
+	}
+}
+
+// nextPause returns how long to wait after a failure: with patience for the first message, longer
+// each time. Then more and more messages are tried before each pause.
+func (r *relay) nextPause() time.Duration {
+	if r.failures < patience {
+		return min(maxRetry, minPoll<<r.failures)
+	}
+	r.tried++
+	if r.tried < min(maxTries, 2<<min(r.pauses, patience)) {
+		return 0
+	}
+	pause := min(maxRetry, minPoll<<min(r.pauses, patience))
+	r.pauses, r.tried = r.pauses+1, 0
+	return pause
 }
 
 // refuse is called after something was published: what failed before did not fail for an outage.
@@ -442,7 +510,8 @@ func (r *relay) refuse(ctx context.Context) error {
 		counted[e.Position] = true
 		refused := r.refused[e.Position]
 		if refused.times++; refused.times > 1 { // the first time, it may have been an outage after all
-			refused.until = r.Clock.Now().Add(min(maxRefused, minRefused<<(refused.times-2)))
+			r.refusedAt = r.Clock.Now()
+			refused.until = r.refusedAt.Add(min(maxRefused, minRefused<<(refused.times-2)))
 		}
 		r.refused[e.Position] = refused
 		if refused.times < maxRefusals {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -719,4 +720,88 @@ func TestADamagedMessageStopsNoOther(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Law D4: refused messages, however many and wherever they are, delay the others by about ten
+// seconds in all.
+func TestRelay_RefusedMessagesDelayOthersBriefly(t *testing.T) {
+	const n = 1000
+	for name, isBad := range map[string]func(i int) bool{
+		"1 in front":        func(i int) bool { return i == 0 },
+		"3 in front":        func(i int) bool { return i < 3 },
+		"20 in front":       func(i int) bool { return i < 20 },
+		"1 %":               func(i int) bool { return i%100 == 50 },
+		"5 %":               func(i int) bool { return i%20 == 10 },
+		"half of them":      func(i int) bool { return i%2 == 0 },
+		"20 in the middle":  func(i int) bool { return i >= 500 && i < 520 },
+		"some, then 1 good": func(i int) bool { return i < n-1 && i >= n-20 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				good := 0
+				for i := range n {
+					id := strconv.Itoa(i)
+					if isBad(i) {
+						id = "bad " + id
+					} else {
+						good++
+					}
+					w.stage(0, id)
+				}
+				tries := 0
+				w.fail = func(ids []string) error {
+					tries++
+					if slices.ContainsFunc(ids, func(id string) bool { return strings.HasPrefix(id, "bad") }) {
+						return errors.New("never")
+					}
+					return nil
+				}
+				c := w.config()
+				c.Batch = 100
+				w.relay(w.store, c, 20*time.Second)
+				require.Len(t, w.published, good)
+				require.True(t, slices.IsSortedFunc(w.published, func(a, b string) int {
+					x, _ := strconv.Atoi(a)
+					y, _ := strconv.Atoi(b)
+					return x - y
+				}), "the others keep their order")
+				require.Less(t, tries, 20*n)
+				require.Equal(t, n-good, w.left())
+			})
+		})
+	}
+}
+
+// A long outage refuses no message, and asks the target only a few times a second.
+func TestRelay_LongOutageKeepsAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.stage(0, numbers(1000)...)
+		tries, begun := 0, time.Now()
+		w.fail = func([]string) error {
+			if time.Since(begun) < 20*time.Minute {
+				tries++
+				return errDown
+			}
+			return nil
+		}
+		c := w.config()
+		c.Batch = 100
+		w.relay(w.store, c, 21*time.Minute)
+		require.Less(t, tries, 20*60*16/5+100)
+		require.Len(t, w.published, 1000)
+		out := 0
+		for i, id := range w.published[1:] {
+			before, _ := strconv.Atoi(w.published[i])
+			now, _ := strconv.Atoi(id)
+			if now < before {
+				out++
+			}
+		}
+		require.LessOrEqual(t, out, 1, "the order changes by one message")
+		letters, err := w.store.Count(t.Context(), "outbox dead", store.Filter{})
+		require.NoError(t, err)
+		require.Zero(t, letters.Messages)
+	})
 }

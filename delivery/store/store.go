@@ -133,6 +133,17 @@ type Inspector interface {
 	Queues(ctx context.Context) ([]string, error)
 }
 
+// Snapshotter is an Inspector that gives out positions before a transaction commits, such as
+// PostgreSQL. There, a page of List may show a message of a transaction whose earlier messages the
+// pages before it did not show yet. Other Inspectors give out positions in the order of the commits.
+type Snapshotter interface {
+	// Snapshot calls f with a function that lists messages as [Inspector.List] does, as they were at
+	// the first call of list. f must only list, and return soon: the engine keeps a transaction open
+	// meanwhile. f may run more than once, so it must set its results anew each time. Snapshot
+	// returns the error of f.
+	Snapshot(ctx context.Context, f func(list func(ctx context.Context, queue string, f Filter, p Page) ([]Entry, error)) error) error
+}
+
 // ByKey is a store that takes the messages of keys ([message.Meta].Key) in turn.
 type ByKey interface {
 	// TakeByKey is [Store.Take] for messages of the keys behind t.After, in an order of the store: of as many keys as have messages that are

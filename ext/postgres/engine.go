@@ -294,13 +294,18 @@ func (s *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 // compiled, which takes 0.2 s.
 const byIndex = `SELECT set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
 
+// batcher is a pool or a transaction.
+type batcher interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
 // indexed runs a query with ORDER BY and LIMIT through its index, and f, which closes the rows. PostgreSQL's statistics are a minute old:
 // it would take a long queue for a short one, and sort it for each call.
-func (s *Engine) indexed(ctx context.Context, f func(rows pgx.Rows, err error) error, sql string, args ...any) error {
+func indexed(ctx context.Context, q batcher, f func(rows pgx.Rows, err error) error, sql string, args ...any) error {
 	batch := &pgx.Batch{} // one round trip and one transaction
 	batch.Queue(byIndex)
 	batch.Queue(sql, args...)
-	results := s.pool.SendBatch(ctx, batch)
+	results := q.SendBatch(ctx, batch)
 	defer results.Close() //nolint:errcheck // below, or its error is one that was read
 	if _, err := results.Exec(); err != nil {
 		return err
@@ -316,7 +321,7 @@ func (s *Engine) indexed(ctx context.Context, f func(rows pgx.Rows, err error) e
 func (s *Engine) lease(ctx context.Context, queue, chosen string, args ...any) (taken []store.Leased, err error) {
 	s.step()
 	var lapses int
-	err = s.indexed(ctx, func(rows pgx.Rows, err error) error {
+	err = indexed(ctx, s.pool, func(rows pgx.Rows, err error) error {
 		return scan(rows, err, func(m store.Message, position, fence int64, damage error) {
 			taken = append(taken, store.Leased{
 				Message: m, Position: position, Lapses: lapses, Damage: damage,

@@ -53,27 +53,53 @@ func (s *Engine) List(ctx context.Context, queue string, f store.Filter, p store
 	if err := storearg.Page(queue, p); err != nil {
 		return nil, err
 	}
+	err = s.do(ctx, func() error {
+		list, err = s.list(ctx, s.pool, queue, f, p)
+		return err
+	})
+	return list, err
+}
+
+var _ store.Snapshotter = (*Engine)(nil)
+
+// Snapshot implements [store.Snapshotter].
+func (s *Engine) Snapshot(ctx context.Context,
+	f func(list func(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)) error,
+) error {
+	const begin = patientBegin + "; set transaction isolation level repeatable read, read only"
+	return s.do(ctx, func() error {
+		return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error {
+			return f(func(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+				if err := storearg.Page(queue, p); err != nil {
+					return nil, err
+				}
+				return s.list(ctx, tx, queue, f, p)
+			})
+		})
+	})
+}
+
+// list lists the messages of a page.
+func (s *Engine) list(ctx context.Context, q batcher, queue string, f store.Filter, p store.Page) (list []store.Entry, err error) {
 	condition, order, args, err := where(queue, &f, p, p.Max)
 	if err != nil {
 		return nil, err
 	}
-	err = s.do(ctx, func() error {
-		var arrived time.Time
-		var leased *time.Time
-		var held bool
-		return s.indexed(ctx, func(rows pgx.Rows, err error) error {
-			return scan(rows, err, func(m store.Message, position, fence int64, _ error) {
-				e := store.Entry{Message: m, Position: position, Fence: uint64(fence), Arrived: arrived.UTC(), Held: held}
-				if leased != nil {
-					e.LeasedUntil = leased.UTC()
-				}
-				list = append(list, e)
-			}, &arrived, &leased, &held)
-		}, `WITH chosen AS MATERIALIZED (SELECT position, coalesce(octet_length(payload), 0) AS size FROM weir_messages WHERE `+condition+order+` LIMIT $1),
+	var arrived time.Time
+	var leased *time.Time
+	var held bool
+	err = indexed(ctx, q, func(rows pgx.Rows, err error) error {
+		return scan(rows, err, func(m store.Message, position, fence int64, _ error) {
+			e := store.Entry{Message: m, Position: position, Fence: uint64(fence), Arrived: arrived.UTC(), Held: held}
+			if leased != nil {
+				e.LeasedUntil = leased.UTC()
+			}
+			list = append(list, e)
+		}, &arrived, &leased, &held)
+	}, `WITH chosen AS MATERIALIZED (SELECT position, coalesce(octet_length(payload), 0) AS size FROM weir_messages WHERE `+condition+order+` LIMIT $1),
 			fitting AS (SELECT position, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM chosen)
 			SELECT `+columns+", arrived, CASE WHEN leased > "+s.now+` THEN leased END, at = `+never+` FROM weir_messages AS m
 			WHERE m.position = ANY (ARRAY(SELECT position FROM fitting WHERE before < `+strconv.Itoa(storearg.MaxBytes)+`)) ORDER BY position`, args...)
-	})
 	return list, err
 }
 
@@ -132,7 +158,7 @@ func (s *Engine) Purge(ctx context.Context, queue string, f store.Filter) (n int
 	for after := int64(0); err == nil && after < until; {
 		last := until
 		err = s.do(ctx, func() error {
-			return s.indexed(ctx, func(rows pgx.Rows, err error) error {
+			return indexed(ctx, s.pool, func(rows pgx.Rows, err error) error {
 				if err != nil {
 					return err
 				}

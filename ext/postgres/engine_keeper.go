@@ -36,7 +36,9 @@ func records(ctx context.Context, q querier, kind, after string, limit int) ([]s
 }
 
 // patient begins a transaction of several round trips. The server ends that of a process that is frozen, whose rows others wait for.
-var patient = pgx.TxOptions{BeginQuery: "begin; set local idle_in_transaction_session_timeout = '30s'"}
+var patient = pgx.TxOptions{BeginQuery: patientBegin}
+
+const patientBegin = "begin; set local idle_in_transaction_session_timeout = '30s'"
 
 // Update implements [store.Keeper].
 func (s *Engine) Update(ctx context.Context, f func(context.Context, store.Tx) error) error {

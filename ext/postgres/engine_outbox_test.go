@@ -6,7 +6,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/delivery/deliverytest"
@@ -245,4 +248,82 @@ func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
 	s := postgres.New(pool)
 	defer s.Close()
 	storebench.Merged(t, s, s.Locks())
+}
+
+// betweenPages is an engine that calls between after the first page of each listing.
+type betweenPages struct {
+	*postgres.Engine
+	between func()
+}
+
+func (b betweenPages) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+	entries, err := b.Engine.List(ctx, queue, f, p)
+	b.between()
+	return entries, err
+}
+
+func (b betweenPages) Snapshot(ctx context.Context,
+	f func(list func(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)) error,
+) error {
+	return b.Engine.Snapshot(ctx, func(list func(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error)) error {
+		return f(func(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
+			entries, err := list(ctx, queue, f, p)
+			b.between()
+			return entries, err
+		})
+	})
+}
+
+// Messages of a transaction leave in their order, also if it commits while a relay reads the
+// outbox: between two pages of a listing, or between two listings.
+func TestRelay_TransactionCommitsBetweenPages(t *testing.T) {
+	newPlace := places(t)
+	for name, waiting := range map[string]int{"a short outbox": 0, "behind messages that wait": 25} {
+		for commit := range 4 {
+			t.Run(fmt.Sprintf("%s, commit after page %d", name, commit+1), func(t *testing.T) {
+				pool := connect(t, newPlace(t))
+				s := postgres.New(pool)
+				require.NoError(t, s.Migrate(t.Context()))
+				defer s.Close()
+				m := func(id string) store.Message { return store.Message{Meta: message.Meta{ID: id}, Payload: []byte("1")} }
+				for i := range waiting {
+					later := m("later " + strconv.Itoa(i))
+					later.Delay = time.Hour
+					require.NoError(t, s.Put(t.Context(), "outbox", later))
+				}
+				tx, err := pool.Begin(t.Context())
+				require.NoError(t, err)
+				require.NoError(t, postgres.Stage(t.Context(), s, tx, "outbox", m("first")))
+				for i := range 12 {
+					require.NoError(t, s.Put(t.Context(), "outbox", m("other "+strconv.Itoa(i))))
+				}
+				require.NoError(t, postgres.Stage(t.Context(), s, tx, "outbox", m("second")))
+
+				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+				defer stop()
+				pages := 0
+				var published []string
+				relayed := outbox.Relay(ctx, betweenPages{s, func() {
+					if pages == commit {
+						assert.NoError(t, tx.Commit(t.Context()))
+					}
+					pages++
+				}}, s.Locks(), outbox.Config{
+					Queue: "outbox", Batch: 10, Logger: slog.New(slog.DiscardHandler),
+					Publish: func(_ context.Context, ms []store.Message) error {
+						for _, m := range ms {
+							published = append(published, m.Meta.ID)
+						}
+						if len(published) == 14 {
+							stop()
+						}
+						return nil
+					},
+				})
+				require.ErrorIs(t, relayed, context.Canceled)
+				require.Len(t, published, 14)
+				require.Less(t, slices.Index(published, "first"), slices.Index(published, "second"))
+			})
+		}
+	}
 }

@@ -75,7 +75,7 @@ const (
 
 // turns returns the keys whose turn it is.
 func (s *Engine) turns(ctx context.Context, queue, after string, limit int, except []string) (turns storesql.Turns, err error) {
-	err = s.indexed(ctx, func(rows pgx.Rows, err error) error {
+	err = indexed(ctx, s.pool, func(rows pgx.Rows, err error) error {
 		if err != nil {
 			return err
 		}
