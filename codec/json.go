@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
-
-	"github.com/weirflow/weir/internal/textfile"
 )
 
 // JSON returns a codec that writes values as encoding/json does: the payloads of messages, for example. A value that JSON
@@ -24,6 +22,9 @@ func JSON[T any]() Codec[T] {
 	}
 	return jsonCodec[T]{}
 }
+
+// byteOrderMark is U+FEFF in UTF-8, which some programs write before JSON.
+const byteOrderMark = "\xef\xbb\xbf"
 
 type jsonCodec[T any] struct {
 	text  bool // refuses strings that are not UTF-8
@@ -50,7 +51,7 @@ func (c jsonCodec[T]) Append(dst []byte, v T) (_ []byte, err error) {
 
 func (jsonCodec[T]) Decode(src []byte) (v T, err error) {
 	defer recoverTo(&err)
-	src = bytes.TrimPrefix(src, []byte(textfile.ByteOrderMark))
+	src = bytes.TrimPrefix(src, []byte(byteOrderMark))
 	if err := json.Unmarshal(src, &v); err != nil {
 		var zero T
 		return zero, codecError[T](err)

@@ -6,7 +6,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/weirflow/weir/internal/textfile"
+	"github.com/weirflow/weir/internal/vfs"
 )
 
 // ErrLineTooLong reports a line, or a record of a CSV file, that is longer than
@@ -44,12 +44,12 @@ func configOf(options []InputOption) inputConfig {
 // checkStart returns the length of the byte order mark at the start of a file, or 0. It
 // returns an error if the first bytes are not those of UTF-8 text.
 func checkStart(f *os.File) (mark int64, err error) {
-	start := make([]byte, textfile.StartSize)
+	start := make([]byte, vfs.TextStart)
 	n, err := f.ReadAt(start, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return 0, fmt.Errorf("checkpoint: %w", err)
 	}
-	size, err := textfile.CheckStart(start[:n], f.Name())
+	size, err := vfs.CheckText(start[:n], f.Name())
 	if err != nil {
 		return 0, fmt.Errorf("checkpoint: %w", err)
 	}

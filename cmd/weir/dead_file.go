@@ -11,7 +11,7 @@ import (
 
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/storearg"
-	"github.com/weirflow/weir/internal/textfile"
+	"github.com/weirflow/weir/internal/vfs"
 )
 
 const (
@@ -58,8 +58,8 @@ func importLines(ctx context.Context, s queues, queue string, r io.Reader) (n in
 		return nil
 	}
 	buffered := bufio.NewReader(r)
-	start, _ := buffered.Peek(textfile.StartSize) // an error is reported by the scanner
-	mark, err := textfile.CheckStart(start, "the file")
+	start, _ := buffered.Peek(vfs.TextStart) // an error is reported by the scanner
+	mark, err := vfs.CheckText(start, "the file")
 	if err == nil {
 		_, err = buffered.Discard(mark)
 	}

@@ -1,7 +1,4 @@
-// Package textfile looks at the start of files that should be text: it finds a byte order
-// mark, and refuses files in another encoding and compressed files with an error that names
-// the remedy.
-package textfile
+package vfs
 
 import (
 	"fmt"
@@ -12,13 +9,14 @@ import (
 // the text.
 const ByteOrderMark = "\xef\xbb\xbf"
 
-// StartSize is how many bytes of a file [CheckStart] needs.
-const StartSize = 16
+// TextStart is how many bytes of a file [CheckText] needs.
+const TextStart = 16
 
-// CheckStart returns the length of the byte order mark at the start of a file, or 0. start
-// is its first [StartSize] bytes, or all of a shorter file; name is the name of the file in
-// errors. It returns an error if the bytes are not those of UTF-8 text.
-func CheckStart(start []byte, name string) (mark int, err error) {
+// CheckText looks at a file that should be text. It returns the length of the byte order
+// mark at its start, or 0. start is its first [TextStart] bytes, or all of a shorter file;
+// name is the name of the file in errors. It returns an error with the remedy if the file is
+// compressed, or in another encoding than UTF-8.
+func CheckText(start []byte, name string) (mark int, err error) {
 	found, remedy := formatOf(start)
 	if found != "" {
 		return 0, fmt.Errorf("%s is not UTF-8 text, but %s: %s", name, found, fmt.Sprintf(remedy, name))
