@@ -14,7 +14,6 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/drive"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/decision"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wiring"
@@ -259,39 +258,52 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 	return op.driver.Out()
 }
 
-// Via streams the results to next, on a goroutine of its own, and returns next. If the operator fails, and next is an operator
-// or a flow of weir, next fails with the same error. Flows of go-streams take the end of a failed stream for a clean one:
-// behind them, Wait for each operator. Via panics for an operator or a flow of weir that takes elements of another type, and with
-// checkpoints for a flow of go-streams that would panic on a barrier.
+// Via streams the results to next, on a goroutine of its own, and returns next, or, with checkpoints, a flow that stands for it.
+//
+// A failure travels in both directions between this operator and next, if next is an operator or a flow of weir. If this operator fails, next
+// fails with the same error. If next fails or is cancelled, this operator ends with a [*DownstreamError] ([WithUpstreamRunning]). Flows of
+// go-streams take the end of a failed stream for a clean one: behind them, Wait for each operator.
+//
+// After a cancel, results are delivered for half a second at most: see [AsyncWaitOperator.To].
+//
+// Via panics for an operator or a flow of weir that takes elements of another type, and with checkpoints for a flow of go-streams that would
+// panic on a barrier.
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 	transfer := op.connect("Via", next)
-	go transfer()
-	return next
+	go func() {
+		defer transfer.End()
+		transfer.Run()
+	}()
+	return op.driver.Node.Next(next)
 }
 
-// To streams the results to sink and returns when the sink has processed them all. It panics for a sink of package checkpoint that takes
-// elements of another type, and with checkpoints for a sink of go-streams that would take a barrier for an element.
+// To streams the results to sink and returns when the sink has processed them all. It does not wait for calls of the failure sink: call Wait
+// after it.
+//
+// A sink that has stopped reading does not block To forever. When the operator is cancelled, or the context of Stop ends, To delivers results
+// for half a second, then counts the rest as Stats.Undelivered, logs the count, and returns. An operator that fails, or ends cleanly,
+// delivers for as long as the sink takes results. If its context ends, or the deadline of a Stop passes, after that, To gives up in the same way
+// after a failure. After a clean end it gives up when the sink does not take a result for half a second; if the sink has taken all, To
+// waits for its completion.
+//
+// It panics for a sink of package checkpoint that takes elements of another type, and with checkpoints for a sink of go-streams that would
+// take a barrier for an element.
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	transfer := op.connect("To", sink)
-	transfer()
-	sink.AwaitCompletion()
+	transfer.Run()
+	transfer.Await(sink.AwaitCompletion)
 }
 
-// ElementTypes returns the types of the stream's elements, so that Via and To can panic if they do not match.
-func (op *AsyncWaitOperator[IN, OUT]) ElementTypes(wiring.Question) (in, out reflect.Type) {
-	return reflect.TypeFor[IN](), reflect.TypeFor[OUT]()
-}
+// Node returns the operator's place in the wiring of its pipeline. Only weir can call it.
+func (op *AsyncWaitOperator[IN, OUT]) Node(wiring.Question) *wiring.Node { return op.driver.Node }
 
-// connect returns what transfers the results to next. It panics if next cannot take them.
-func (op *AsyncWaitOperator[IN, OUT]) connect(method string, next streams.Inlet) (transfer func()) {
-	if op.driver.Coordinator != nil {
-		err := participant.CanPass(next)
-		refuseIf(err != nil, "%s: %v", method, err)
-	}
-	wiring.MustMatch("asyncop: "+method, op, next)
+// connect returns a transfer of the results to next. It panics if next cannot take them.
+func (op *AsyncWaitOperator[IN, OUT]) connect(method string, next streams.Inlet) *drive.Transfer[IN, OUT] {
+	node := op.driver.Node
+	node.MustTake("asyncop: "+method, next)
 	shares := op.use(method, byVia)&byOut != 0
-	in, takesFailures := next.In(), wiring.TakesFailures(next)
-	return func() { op.driver.Transfer(in, shares, takesFailures) }
+	node.Link("asyncop: "+method, next)
+	return op.driver.NewTransfer(next.In(), shares, wiring.TakesFailures(next))
 }
 
 // Err returns nil before the end and after a clean end. Otherwise it returns why the operator ended:

@@ -24,6 +24,7 @@ type config struct {
 	clock          clock.Clock
 	ctx            context.Context //nolint:containedctx // the operator's lifetime, given by WithContext
 	cancelUpstream context.CancelCauseFunc
+	keepsUpstream  bool // a failure does not end the steps upstream
 	name           string
 	logger         *slog.Logger
 	observers      []observe.Observer
@@ -123,7 +124,18 @@ func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
 	return func(cfg *config) { cfg.cancelUpstream = cancel }
 }
 
-// WithName names the operator in logs and, in a checkpoint, its state. The default is the empty string.
+// WithUpstreamRunning keeps the steps upstream running when this operator fails or is cancelled, as in versions of a pipeline whose first steps
+// have effects of their own. Their results are discarded and counted.
+//
+// By default they end, too: an operator or a flow of weir that Via connects directly to this one, and those before it, end with a
+// [*DownstreamError] that names this operator. A step of another library in between stops that: give the operator the cancel function of the
+// source there ([WithUpstreamCancel]). Stop does not end the steps upstream.
+func WithUpstreamRunning() Option {
+	return func(cfg *config) { cfg.keepsUpstream = true }
+}
+
+// WithName names the operator in logs, in the errors of steps upstream ([DownstreamError]) and, in a checkpoint, its state. The default is the
+// empty string.
 func WithName(name string) Option {
 	return func(cfg *config) { cfg.name = name }
 }

@@ -23,6 +23,7 @@ type Sink[T any] struct {
 	coordinator *Coordinator
 	name        string
 	in          chan any
+	node        *wiring.Node      // written once before the sink runs
 	seen        wiring.Barriers   // owned by the sink's goroutine
 	anything    bool              // T may be a message
 	state       participant.State // that the run resumes from, if it does
@@ -56,6 +57,7 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 		coordinator: c,
 		name:        name,
 		in:          make(chan any, places),
+		node:        &wiring.Node{Kind: "sink", Label: name, In: reflect.TypeFor[T]()},
 		done:        make(chan struct{}),
 		ended:       make(chan struct{}),
 		using:       make(chan struct{}, 1),
@@ -132,10 +134,8 @@ func (s *Sink[T]) restore(ctx context.Context) error {
 	return nil
 }
 
-// ElementTypes returns the types of the stream's elements, so that Via and To can panic if they do not match.
-func (*Sink[T]) ElementTypes(wiring.Question) (in, out reflect.Type) {
-	return reflect.TypeFor[T](), nil
-}
+// Node returns the sink's place in the wiring of the pipeline. Only weir can call it.
+func (s *Sink[T]) Node(wiring.Question) *wiring.Node { return s.node }
 
 // In returns the channel that upstream sends to and closes.
 func (s *Sink[T]) In() chan<- any { return s.in }

@@ -36,6 +36,7 @@ type Source[T any] struct {
 	wait context.Context // the present one; owned by the source's goroutine
 
 	taken wiring.Taken // by Via
+	node  *wiring.Node // written once before the source runs
 
 	seeking <-chan struct{} // closed when a Seek has returned that was given up; nil: there is none
 
@@ -83,7 +84,9 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 		barriers:    make(chan participant.Barrier, 1),
 		marker:      make(chan participant.Barrier, 1),
 		closed:      make(chan struct{}),
+		node:        &wiring.Node{Kind: "source", Label: name, Out: reflect.TypeFor[T]()},
 	}
+	_ = s.node.MarkCheckpointed() // there is no next step yet
 	if l, ok := input.(Lagger); ok {
 		c.mu.Lock()
 		c.lagger = l
@@ -114,19 +117,18 @@ func (s *Source[T]) Out() <-chan any {
 	return s.out
 }
 
-// ElementTypes returns the types of the stream's elements, so that Via and To can panic if they do not match.
-func (*Source[T]) ElementTypes(wiring.Question) (in, out reflect.Type) {
-	return nil, reflect.TypeFor[T]()
-}
+// Node returns the source's place in the wiring of the pipeline. Only weir can call it.
+func (s *Source[T]) Node(wiring.Question) *wiring.Node { return s.node }
 
-// Via streams the elements to next and returns next. It panics for a flow of go-streams that cannot pass barriers, for an operator or a
-// flow of weir that takes elements of another type, and if it was called before.
+// Via streams the elements to next and returns next, or a flow that stands for it. It panics for a flow of go-streams that cannot pass
+// barriers, for an operator or a flow of weir that takes elements of another type, if a step behind next cannot pass barriers, and if it
+// was called before.
 func (s *Source[T]) Via(next streams.Flow) streams.Flow {
-	wiring.MustPass("checkpoint: Via", participant.CanPass(next))
-	wiring.MustMatch("checkpoint: Via", s, next)
+	s.node.MustTake("checkpoint: Via", next)
 	s.taken.Take("checkpoint: Via")
+	s.node.Link("checkpoint: Via", next)
 	flow.DoStream(s, next)
-	return next
+	return s.node.Next(next)
 }
 
 // overflower is a participant that takes elements for which it has no room, so that a barrier behind them can come. An

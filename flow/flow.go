@@ -16,25 +16,37 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Flow is a step of a pipeline. [NewMap], [NewFilter] and [NewFlatMap] make a Flow. It does not have a state, so it does not take part in
+// Flow is a step of a pipeline. [NewMap], [NewFilter] and [NewFlatMap] make a Flow. A Flow has no state, so it does not take part in
 // checkpoints.
 //
-// It works on a single element at a time, in order. Of a message ([message.Message]) the function gets the value, and the results have the
+// It works on a single element at a time, in order. The function gets the value of a message ([message.Message]), and the results carry the
 // acknowledgement of that message. A function that is typed on messages gets the message, and passes the acknowledgement on itself.
 //
-// When its function panics or calls runtime.Goexit, or an element is of a wrong type, the flow has failed: it closes Out, discards later
-// elements, nacks the messages among them, and logs the error once through slog.Default(). An operator or a sink of weir behind it fails with the
-// same error, and so does the run of a coordinator whose barriers it passes. Steps of go-streams, FanOut included, take the end for a clean one,
-// and so does what is behind them: look at Err. A step of your own gets the failure if it is a participant.Passer. A message with an acknowledgement of its own in a stream with barriers
-// is such an error, too.
+// A flow fails if its function panics or calls runtime.Goexit, or if an element is of a wrong type. It then closes Out, discards and counts later
+// elements, nacks the messages among them, and logs the error and the count once through slog.Default(). The failure travels
+//
+//   - downstream: an operator or a sink of weir behind it fails with the same error, and so does the run of a coordinator whose barriers it
+//     passes. A step of your own gets the failure if it is a participant.Passer.
+//   - upstream: operators and flows of weir before it end with an asyncop.DownstreamError that names this flow, unless it has
+//     [WithUpstreamRunning]
+//   - to the source, if it has [WithUpstreamCancel]
+//
+// In the same way the flow ends when a later operator or flow of weir fails. Steps of go-streams, FanOut included, take the end for a clean one
+// and stop failures: look at Err there. A message with an acknowledgement of its own in a stream with barriers is a failure, too.
 type Flow struct {
 	in, out chan any
-	name    string
-	err     atomic.Pointer[error]
-	failure error        // for the next step: its own, or one from upstream. Written before out is closed
+	name    string // of its kind
+	config  config // read-only
+	node    wiring.Node
 	taken   wiring.Taken // by Via or To
 
-	takes, sends reflect.Type
+	err       atomic.Pointer[error] // why it has ended early; the first reason counts
+	failure   error                 // for the next step: its own, or one from upstream. Written before out is closed
+	cut       chan struct{}         // closed when an earlier step was cancelled, and waited in vain for this one to deliver
+	cutOnce   sync.Once
+	cancelled sync.Once // config.cancelUpstream was called
+
+	discarded, undelivered atomic.Int64
 
 	mu      sync.Mutex
 	last    participant.Barrier // the last that has come; guarded by mu
@@ -43,7 +55,7 @@ type Flow struct {
 
 var _ streams.Flow = (*Flow)(nil)
 
-// buffer is the number of places at both ends of a Flow.
+// buffer is the number of elements that each end of a Flow holds.
 const buffer = 64
 
 // NewMap returns a flow that emits the result of f for every element.
@@ -52,9 +64,9 @@ const buffer = 64
 //	out -- f1 - f2 - W -- f3 -
 //
 // It panics if f is nil.
-func NewMap[T, R any](f func(T) R) *Flow {
+func NewMap[T, R any](f func(T) R, opts ...Option) *Flow {
 	guard.RefuseNil("flow: NewMap", "function", f)
-	return newFlow[T, R]("Map", func(e element[T], emit func(any)) error {
+	return newFlow[T, R]("Map", opts, func(e element[T], emit func(any)) error {
 		r := f(e.value)
 		if !e.carried {
 			emit(r)
@@ -74,9 +86,9 @@ func NewMap[T, R any](f func(T) R) *Flow {
 //	out -- 1 ------- W -- 3 --
 //
 // It panics if keep is nil.
-func NewFilter[T any](keep func(T) bool) *Flow {
+func NewFilter[T any](keep func(T) bool, opts ...Option) *Flow {
 	guard.RefuseNil("flow: NewFilter", "function", keep)
-	return newFlow[T, T]("Filter", func(e element[T], emit func(any)) error {
+	return newFlow[T, T]("Filter", opts, func(e element[T], emit func(any)) error {
 		if keep(e.value) {
 			emit(e.whole)
 		} else {
@@ -92,9 +104,9 @@ func NewFilter[T any](keep func(T) bool) *Flow {
 //	out -- 1a - 1b -- W -- 2a - 2b -
 //
 // It panics if f is nil.
-func NewFlatMap[T, R any](f func(T) []R) *Flow {
+func NewFlatMap[T, R any](f func(T) []R, opts ...Option) *Flow {
 	guard.RefuseNil("flow: NewFlatMap", "function", f)
-	return newFlow[T, R]("FlatMap", func(e element[T], emit func(any)) error {
+	return newFlow[T, R]("FlatMap", opts, func(e element[T], emit func(any)) error {
 		rs := f(e.value)
 		if !e.carried {
 			for _, r := range rs {
@@ -112,57 +124,95 @@ func NewFlatMap[T, R any](f func(T) []R) *Flow {
 	})
 }
 
-func newFlow[T, R any](name string, apply func(e element[T], emit func(any)) error) *Flow {
-	f := &Flow{in: make(chan any, buffer), out: make(chan any, buffer), name: name, takes: reflect.TypeFor[T](), sends: reflect.TypeFor[R]()}
+func newFlow[T, R any](kind string, opts []Option, apply func(e element[T], emit func(any)) error) *Flow {
+	f := makeFlow(kind, reflect.TypeFor[T](), reflect.TypeFor[R](), opts)
 	l := &loop[T]{Flow: f, decoder: newDecoder[T](), apply: apply}
-	go l.run()
+	go f.run(l.all, func() func(time.Duration) { return l.held.Nack })
 	return f
 }
 
-// loop is the goroutine of a flow. It ends when In is closed.
-type loop[T any] struct {
-	*Flow
-	decoder  decoder[T]
-	apply    func(e element[T], emit func(any)) error
-	barriers wiring.Barriers
-	held     message.Message[struct{}] // the message that is being worked on
-
-	acknowledged, checkpointed bool // what has come
+// makeFlow returns a flow whose goroutine does not run yet.
+func makeFlow(kind string, in, out reflect.Type, opts []Option) *Flow {
+	f := &Flow{in: make(chan any, buffer), out: make(chan any, buffer), name: kind, config: newConfig(opts), cut: make(chan struct{})}
+	f.node.Kind, f.node.Label = "flow "+kind, f.config.name
+	f.node.In, f.node.Out = in, out
+	f.node.KeepsUpstream = f.config.keepsUpstream
+	f.node.DownstreamFailed = f.downstreamFailed
+	f.node.UpstreamCut = f.upstreamCut
+	return f
 }
 
-func (l *loop[T]) run() {
+// run is the goroutine of a flow. It ends when In is closed. all takes elements until In is closed or the flow ends early, and held returns the
+// function that nacks the message in hand.
+func (f *Flow) run(all func() error, held func() func(delay time.Duration)) {
 	err, returned := error(nil), false
 	defer func() { // the function may not return (law A6)
 		if !returned {
 			err = guard.Recovered("", recover())
 		}
 		if err != nil {
-			l.fail(err)
+			f.fail(err)
 		}
-		close(l.out)
-		l.giveBack(l.held.Nack) // law D1
-		for v := range l.in {
-			if m, ok := message.FromElement(v); ok {
-				l.giveBack(m.Nack)
-			}
+		if early := f.Err(); early != nil {
+			f.failure = early
+			f.failRun(early)
 		}
+		close(f.out)
+		f.giveBack(held()) // law D1
+		for v := range f.in {
+			f.discard(v)
+		}
+		f.logCounts()
 	}()
-	err = l.all()
+	err = all()
 	returned = true
 }
 
-// giveBack nacks a message. Its source is user code, which may break (law A6).
-func (l *loop[T]) giveBack(nack func(delay time.Duration)) {
-	broken := func(recovered any) error { return guard.Recovered("flow", recovered) }
-	if err := guard.Call(func() error { nack(0); return nil }, broken); err != nil {
-		slog.Error("flow: a source broke when a message was given back", slog.String("flow", l.name), slog.Any("error", err))
+// discard counts an element that comes after the end, and nacks it if it is a message.
+func (f *Flow) discard(v any) {
+	if participant.IsControl(v) {
+		return
+	}
+	f.discarded.Add(1)
+	if m, ok := message.FromElement(v); ok {
+		f.giveBack(m.Nack)
 	}
 }
 
-// all takes what comes until In is closed.
+// logCounts logs once, when In is closed, how many elements were discarded.
+func (f *Flow) logCounts() {
+	if n := f.discarded.Load(); n > 0 {
+		slog.Warn("flow: elements came after a flow had ended early, and were discarded", slog.String("flow", f.node.String()), slog.Int64("elements", n))
+	}
+}
+
+// giveBack nacks a message. Its source is user code, which may break (law A6).
+func (f *Flow) giveBack(nack func(delay time.Duration)) {
+	broken := func(recovered any) error { return guard.Recovered("flow", recovered) }
+	if err := guard.Call(func() error { nack(0); return nil }, broken); err != nil {
+		slog.Error("flow: a source broke when a message was given back", slog.String("flow", f.node.String()), slog.Any("error", err))
+	}
+}
+
+// loop is the work of the goroutine of a flow.
+type loop[T any] struct {
+	*Flow
+	decoder  decoder[T]
+	apply    func(e element[T], emit func(any)) error
+	barriers wiring.Barriers
+	held     message.Message[struct{}] // the message in hand
+
+	acknowledged, checkpointed bool // messages, or barriers, have come
+}
+
+// all takes elements until In is closed or the flow has ended early.
 func (l *loop[T]) all() error {
 	emit := func(v any) { l.out <- v }
 	for v := range l.in {
+		if l.err.Load() != nil { // it was ended from outside
+			l.discard(v)
+			return nil
+		}
 		var err error
 		if participant.IsControl(v) {
 			err = l.control(v)
@@ -176,7 +226,7 @@ func (l *loop[T]) all() error {
 	return nil
 }
 
-// control passes a control element on. A failure goes beside Out, whose reader may not be of weir.
+// control passes a control element on. A failure does not go through Out, whose reader may not be of weir.
 func (l *loop[T]) control(v any) error {
 	if f, ok := v.(wiring.Failure); ok {
 		l.failure = f.Err
@@ -212,7 +262,7 @@ func (l *loop[T]) element(v any, emit func(any)) error {
 	return err
 }
 
-// barrier notes that one has come and returns an error if its checkpoint would not be exact (law C2).
+// barrier notes a barrier. It returns an error if its checkpoint would not be exact, or if a later step cannot pass it (law C2).
 func (f *Flow) barrier(b participant.Barrier, before *wiring.Barriers) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -220,22 +270,69 @@ func (f *Flow) barrier(b participant.Barrier, before *wiring.Barriers) error {
 	if f.misread != nil {
 		return f.misread
 	}
+	if err := f.node.MarkCheckpointed(); err != nil {
+		return err
+	}
 	return before.Add(b.ID, b.Kind == participant.EndOfInput)
 }
 
-// fail notes why the flow ends and reports it to all that can do something about it.
+// ---- The early end
+
+// end notes why the flow ends early, and reports whether it is the first reason.
+func (f *Flow) end(err error) (first bool) { return f.err.CompareAndSwap(nil, &err) }
+
+// fail ends the flow with an error of its own.
 func (f *Flow) fail(err error) {
 	err = guard.Wrap("flow: "+f.name, err)
-	f.err.Store(&err)
-	slog.Error("flow: a flow has failed", slog.String("flow", f.name), slog.Any("error", err))
+	if !f.end(err) {
+		return
+	}
+	slog.Error("flow: a flow has failed", slog.String("flow", f.node.String()), slog.Any("error", err))
+	f.node.FailUpstream(err)
+	f.cancelUpstream(err)
+}
+
+// downstreamFailed ends the flow because a later step has failed. Called from any goroutine.
+func (f *Flow) downstreamFailed(failure *wiring.DownstreamError) {
+	err := guard.Wrap("flow: "+f.name, failure)
+	if f.end(err) {
+		slog.Info("flow: a flow ends because a later step has failed", slog.String("flow", f.node.String()), slog.Any("error", err))
+		f.cancelUpstream(err)
+	}
+}
+
+// upstreamCut ends the flow because an earlier step was cancelled and could not deliver. Called from any goroutine.
+func (f *Flow) upstreamCut(cause error) {
+	f.end(guard.Wrap("flow: "+f.name+": upstream", cause))
+	f.cutOnce.Do(func() { close(f.cut) })
+}
+
+// cancelUpstream cancels the source, once. The function may wait for the source, which may wait for the flow.
+func (f *Flow) cancelUpstream(err error) {
+	cancel := f.config.cancelUpstream
+	if cancel == nil {
+		return
+	}
+	f.cancelled.Do(func() {
+		go func() { // ends with the user's function
+			broken := func(recovered any) error { return guard.Recovered("flow", recovered) }
+			if err := guard.Call(func() error { cancel(err); return nil }, broken); err != nil {
+				slog.Error("flow: the function of WithUpstreamCancel broke", slog.String("flow", f.node.String()), slog.Any("error", err))
+			}
+		}()
+	})
+}
+
+// failRun ends the run of the coordinator whose barriers the flow passes, if there is one.
+func (f *Flow) failRun(err error) {
 	f.mu.Lock()
 	last := f.last
 	f.mu.Unlock()
 	last.Fail(f.name, err)
-	f.failure = err
 }
 
-// Err returns why the flow has failed, or nil. It is set before Out closes.
+// Err returns why the flow has ended early, or nil: its own failure, an asyncop.DownstreamError, or the error of an earlier step that was
+// cancelled. It is set before Out closes.
 func (f *Flow) Err() error {
 	if err := f.err.Load(); err != nil {
 		return *err
@@ -243,8 +340,17 @@ func (f *Flow) Err() error {
 	return nil
 }
 
-// ElementTypes returns the types of the stream's elements, so that Via and To can panic if they do not match.
-func (f *Flow) ElementTypes(wiring.Question) (in, out reflect.Type) { return f.takes, f.sends }
+// Discarded returns the number of elements that came after the flow had ended early. It changes until In is closed.
+func (f *Flow) Discarded() int64 { return f.discarded.Load() }
+
+// Undelivered returns the number of results that Via or To could not deliver, because an operator before the flow was cancelled and the next step
+// had stopped reading.
+func (f *Flow) Undelivered() int64 { return f.undelivered.Load() }
+
+// ---- Wiring
+
+// Node returns the flow's place in the wiring of its pipeline. Only weir can call it.
+func (f *Flow) Node(wiring.Question) *wiring.Node { return &f.node }
 
 // In returns the channel that upstream sends to and closes.
 func (f *Flow) In() chan<- any { return f.in }
@@ -262,33 +368,71 @@ func (f *Flow) Out() <-chan any {
 	return f.out
 }
 
-// Via streams the results to next and returns next. It panics for a flow of go-streams that cannot pass barriers, for an operator or a
-// flow of weir that takes elements of another type, and if Via or To was called before.
+// Via streams the results to next and returns next, or, in a stream with checkpoints, a flow that stands for it. It panics for an operator or a
+// flow of weir that takes elements of another type, if Via or To was called before, and in a stream with checkpoints for a flow of go-streams
+// that cannot pass barriers. If the wiring does not show that the stream has checkpoints, as behind FanOut, the flow fails at the first barrier.
 func (f *Flow) Via(next streams.Flow) streams.Flow {
-	wiring.MustPass("flow: Via", participant.CanPass(next))
-	wiring.MustMatch("flow: Via", f, next)
-	f.taken.Take("flow: Via")
+	f.connect("flow: Via", next)
 	go f.transfer(next, next.In()) // ends with Out
-	return next
+	return f.node.Next(next)
 }
 
-// To streams the results to sink and returns when the sink has processed them all. It panics for a sink of go-streams that
-// takes barriers for elements, for a sink of package checkpoint that takes elements of another type, and if Via or To was called before.
+// To streams the results to sink and returns when the sink has processed them all. It panics for a sink of package checkpoint that takes elements
+// of another type, if Via or To was called before, and in a stream with checkpoints for a sink of go-streams that takes barriers for elements.
+//
+// If an operator of weir before the flow is cancelled, To returns within a second, even if the sink has stopped reading. The results that it has
+// not taken are counted: see Undelivered.
 func (f *Flow) To(sink streams.Sink) {
-	wiring.MustPass("flow: To", participant.CanPass(sink))
-	wiring.MustMatch("flow: To", f, sink)
-	f.taken.Take("flow: To")
+	f.connect("flow: To", sink)
 	f.transfer(sink, sink.In())
-	sink.AwaitCompletion()
+	completed := make(chan struct{})
+	go func() { // ends with the sink
+		defer close(completed)
+		sink.AwaitCompletion()
+	}()
+	select {
+	case <-completed:
+	case <-f.cut:
+	}
 }
 
-// transfer passes on what comes through Out, and then the failure, to a step of weir.
+// connect links the flow to its next step. It panics if next cannot take the results.
+func (f *Flow) connect(method string, next any) {
+	f.node.MustTake(method, next)
+	f.taken.Take(method)
+	f.node.Link(method, next)
+}
+
+// transfer passes the results on, and then the failure, if next takes failures.
 func (f *Flow) transfer(next any, in chan<- any) {
 	defer close(in)
 	for v := range f.out {
-		in <- v
+		if !f.deliver(in, v) {
+			f.undelivered.Add(1)
+			if m, ok := message.FromElement(v); ok {
+				f.giveBack(m.Nack)
+			}
+		}
 	}
 	if f.failure != nil && wiring.TakesFailures(next) {
-		in <- wiring.Failure{Err: f.failure}
+		f.deliver(in, wiring.Failure{Err: f.failure})
+	}
+	if n := f.undelivered.Load(); n > 0 {
+		slog.Warn("flow: results were not delivered: the next step has stopped reading", slog.String("flow", f.node.String()), slog.Int64("results", n))
+	}
+}
+
+// deliver sends v to the next step. It returns false when the flow was cut, and the next step does not take v.
+func (f *Flow) deliver(in chan<- any, v any) bool {
+	select {
+	case in <- v: // costs less than the select that waits
+		return true
+	default:
+	}
+	select {
+	case in <- v:
+		return true
+	case <-f.cut:
+		return false
 	}
 }

@@ -7,8 +7,8 @@ import "time"
 //	Accepted = InFlight + Completed + Dropped + HandedOver + Failed + Abandoned
 //
 // where Failed is the element that failed the pipeline. The counts may be late by a turn of the operator's loop, some microseconds. They are
-// exact when it is idle or has ended. After the end only three still change: Discarded until In is closed, Running and LateCompletions as long
-// as calls run that ignore the end of their context.
+// exact when it is idle or has ended. After the end only four still change: Discarded until In is closed, Undelivered until Via or To has
+// delivered the results, and Running and LateCompletions as long as calls run that ignore the end of their context.
 type Stats struct {
 	Accepted  int64 // elements that took a slot; watermarks are not counted
 	Completed int64 // elements that left with their results, possibly none
@@ -39,6 +39,7 @@ type Stats struct {
 
 	LateCompletions int64 // completions without effect (law A2)
 	Discarded       int64 // elements that came after the operator had stopped reading; counted until In is closed
+	Undelivered     int64 // emitted results that Via or To could not deliver after a cancel, because the next step had stopped reading
 	Abandoned       int64 // elements in flight that the end of the operator cut off, and failed elements that the failure sink had not taken by then
 
 	OldestAge time.Duration // since the oldest element in flight took its slot, or the turn of the loop began; 0 if there is none

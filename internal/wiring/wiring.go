@@ -69,13 +69,6 @@ func Reader() error {
 	}
 }
 
-// MustPass panics if something that a stream is wired to cannot pass barriers.
-func MustPass(method string, err error) {
-	if err != nil {
-		panic(fmt.Sprintf("%s: %v", method, err))
-	}
-}
-
 // Taken reports whether something takes the elements of a stream.
 type Taken struct{ taken atomic.Bool }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/internal/wiring"
 )
 
 // Config is what a driver is made of. It is read-only once the driver runs.
@@ -40,6 +41,7 @@ type Config[IN, OUT any] struct {
 	Backend gate.Backend // that is called; nil: any
 
 	CancelUpstream context.CancelCauseFunc // or nil
+	Node           *wiring.Node            // the operator in the wiring of its pipeline
 	DrainRetries   bool                    // the end of a flow's input lets retries go on, as that of Results' input does anyway
 
 	Coordinator participant.Host // nil: no part in checkpoints
@@ -61,6 +63,7 @@ type Hooks[IN any] struct {
 	Declined      func(r core.Report[IN], err error)                                          // writes a line about an element that the sink did not take at the end
 	SourceBroke   func(err error)                                                             // writes a line about a panic of what settles a message; from any goroutine
 	Log           func(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) // writes a line
+	LogLate       func(level slog.Level, msg string, attrs ...slog.Attr)                      // writes a line after the end; from any goroutine
 	FlushLines    func(all bool)                                                              // writes the lines that are due: how many were suppressed, statistics
 	LinesDue      func() time.Duration                                                        // when some are, or core.Never
 }

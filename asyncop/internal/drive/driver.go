@@ -72,6 +72,8 @@ type Driver[IN, OUT any] struct {
 	over      chan struct{} // closed by the loop before out: err is final
 	done      chan struct{} // closed by the loop when all is done
 	discarded atomic.Int64  // elements that came too late
+	brokeOff  bool          // a loop over the results was left early; set before done is closed
+	delivery  delivery      // of results, by Via or To
 	wired     atomic.Bool   // in was handed out
 	inletOver atomic.Bool   // what comes through in is discarded
 	discards  sync.Once

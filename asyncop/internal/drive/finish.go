@@ -45,12 +45,16 @@ func (d *Driver[IN, OUT]) finish() {
 		err = d.close() // before out is closed, so that a failed close is not taken for a clean end
 	} else {
 		d.cancelUpstream(err)
+		d.failUpstream(err)
 	}
 	if err != nil {
 		d.logEnd(err, cut)
 	}
 	d.publish()
 	d.err.set(err)
+	if by == core.ByCancel && err != nil {
+		d.cutDelivery(err)
+	}
 	close(d.over)
 	d.current.port.close()
 	if a := d.attached.Load(); a != d.current { // it came since the loop looked
@@ -72,6 +76,9 @@ func (d *Driver[IN, OUT]) finish() {
 		d.checks.encoding.Wait()
 	}
 	d.forget()
+	if !d.mayDiscard() {
+		d.logDiscarded()
+	}
 	close(d.done)
 }
 
@@ -107,7 +114,9 @@ func (d *Driver[IN, OUT]) logEnd(err error, cut bool) {
 	switch now := d.core.State(); {
 	case !cut:
 		d.Hooks.Log(now.FailedIn, slog.LevelError, "asyncop: operator failed", slog.Any("error", err))
-	case now.Failure != d.ErrStopped: //nolint:errorlint // what a break is, itself
+	case now.Failure == d.ErrStopped: //nolint:errorlint // a break is this error itself
+		d.brokeOff = true
+	default:
 		d.Hooks.Log(d.host.Values, slog.LevelInfo, "asyncop: operator cancelled", slog.Any("error", err))
 	}
 }
@@ -235,7 +244,7 @@ func (d *Driver[IN, OUT]) cancelUpstream(cause error) {
 	})
 }
 
-// endInlet has what still comes through In discarded.
+// endInlet discards what still comes through In.
 func (d *Driver[IN, OUT]) endInlet() {
 	d.inletOver.Store(true)
 	if !d.inClosed {
@@ -243,16 +252,21 @@ func (d *Driver[IN, OUT]) endInlet() {
 	}
 }
 
-// startDiscarding does so, once, if an upstream may send: without one, none closes in.
+// startDiscarding starts discard, once, if an upstream may send. Without an upstream, In is never closed.
 func (d *Driver[IN, OUT]) startDiscarding() {
 	if d.inletOver.Load() && d.wired.Load() {
 		d.discards.Do(func() { go d.discard() })
 	}
 }
 
-// discard takes what upstream still sends, so that it is not blocked for ever.
+// mayDiscard reports whether elements may still come through In after the end of the loop.
+func (d *Driver[IN, OUT]) mayDiscard() bool {
+	return d.inletOver.Load() && d.wired.Load() && !d.inClosed
+}
+
+// discard takes what upstream still sends, so that upstream is not blocked for ever. It ends when upstream closes In.
 func (d *Driver[IN, OUT]) discard() {
-	n := 0 // that were not reported
+	n := 0 // elements that were not reported yet
 	for v := range d.in {
 		if _, failure := v.(wiring.Failure); failure {
 			continue
@@ -269,6 +283,20 @@ func (d *Driver[IN, OUT]) discard() {
 		}
 	}
 	d.observeLate(n)
+	<-d.done
+	d.logDiscarded()
+}
+
+// logDiscarded logs once, when no more can come, how many elements were discarded. A break out of a loop over results has no line.
+func (d *Driver[IN, OUT]) logDiscarded() {
+	n := d.discarded.Load()
+	switch err := d.Err(); {
+	case n == 0 || d.brokeOff:
+	case err == nil:
+		d.Hooks.LogLate(slog.LevelInfo, "asyncop: elements came after the operator was stopped, and were discarded", slog.Int64("elements", n))
+	default:
+		d.Hooks.LogLate(slog.LevelWarn, "asyncop: elements came after the operator had ended early, and were discarded", slog.Int64("elements", n))
+	}
 }
 
 // Err returns nil before the end of the operator and after a clean end.
@@ -296,5 +324,6 @@ func (d *Driver[IN, OUT]) Stop(ctx context.Context) error {
 		d.host.Cancel(guard.Wrap("asyncop: stop", context.Cause(ctx)))
 		<-d.over
 	}
+	d.stopDeliveryAt(ctx)
 	return d.Err()
 }

@@ -150,6 +150,7 @@ func (d *Driver[IN, OUT]) Counts() observe.Stats {
 	s.Running = max(0, s.Running-d.host.Freed()) // after the end, nothing takes the permits back any more
 	s.LateCompletions = d.host.Late()
 	s.Discarded = d.discarded.Load()
+	s.Undelivered = d.delivery.undelivered.Load()
 	return s
 }
 

@@ -3,7 +3,6 @@ package drive
 import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/observe"
-	"github.com/weirflow/weir/internal/wiring"
 )
 
 // port is where the loop takes items from and hands results to: the channels of a flow, a ring in place of its Out, or the rings of
@@ -89,32 +88,6 @@ func (p *carrierPort[IN, OUT]) stop() { p.out.close() }
 func (p *carrierPort[IN, OUT]) close() {
 	p.stop()
 	p.d.endInlet()
-}
-
-// Transfer moves the results into next and closes it, on the goroutine of Via or To. If the stream has failed, and tell is true, next learns of
-// that: else it would take the end for a clean one.
-//
-// It takes them from a ring, which costs the loop less than out, a channel, does, unless it shares out with others. The loop may have sent some to
-// out already: it closes that when it sees the ring.
-func (d *Driver[IN, OUT]) Transfer(next chan<- any, shares, tell bool) {
-	defer close(next)
-	o := newOutlet[any](d.Buffer, d.observing != nil, d.host.WakeUp)
-	defer close(o.gone)
-	if shares {
-		o.close()
-	} else {
-		d.attach(&attachment[IN, OUT]{port: &carrierPort[IN, OUT]{flowPort[IN, OUT]{d}, o}})
-	}
-	for v := range d.out {
-		next <- v
-	}
-	for v, _, ok := o.next(); ok; v, _, ok = o.next() {
-		next <- v
-		o.settle()
-	}
-	if err := d.Err(); err != nil && tell {
-		next <- wiring.Failure{Err: err}
-	}
 }
 
 // ---- The rings of Results

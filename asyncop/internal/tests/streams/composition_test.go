@@ -2,6 +2,7 @@ package streams_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -110,19 +111,35 @@ func TestWatermarksThroughTwoOperators(t *testing.T) {
 	})
 }
 
-// When the second of two fails, the first goes on to its end and is not blocked: the second discards what comes.
+// When the second of two fails, the first ends with it. With WithUpstreamRunning it continues to its end and is not blocked: the second discards
+// what comes.
 func TestFailureOfTheSecondOfTwoOperators(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
-		first := optest.Construct[int, int](m, optest.Slowly(0), time.Minute, nil)
 		broken := asyncop.Func(func(_ context.Context, _ int, _ asyncop.ResultFuture[int]) error { return optest.ErrBroken })
-		second := optest.Construct[int, int](m, broken, time.Minute, nil)
-		got := optest.Drain(optest.Source(optest.Numbers(500)...).Via(first).Via(second))
-		require.Empty(t, got)
-		require.ErrorIs(t, second.Wait(), optest.ErrBroken)
-		require.NoError(t, first.Wait())
-		synctest.Wait()
-		require.EqualValues(t, 500, first.Stats().Emitted)
-		require.EqualValues(t, 500, second.Stats().Accepted+second.Stats().Discarded)
+		for _, keeps := range []bool{false, true} {
+			first := optest.Construct[int, int](m, optest.Slowly(0), time.Minute, nil)
+			opts := optest.Options(asyncop.WithName("second"))
+			if keeps {
+				opts = append(opts, asyncop.WithUpstreamRunning())
+			}
+			second := optest.Construct[int, int](m, broken, time.Minute, nil, opts...)
+			got := optest.Drain(optest.Source(optest.Numbers(500)...).Via(first).Via(second))
+			require.Empty(t, got)
+			require.ErrorIs(t, second.Wait(), optest.ErrBroken)
+			err := first.Wait()
+			time.Sleep(time.Minute) // calls that ignore the end of their context end, too
+			s := first.Stats()
+			if !keeps {
+				failed, _ := errors.AsType[*asyncop.DownstreamError](err)
+				require.Equal(t, `operator "second"`, failed.Step)
+				require.EqualValues(t, 500, s.Accepted+s.Discarded)
+				require.Less(t, s.Accepted, int64(500))
+				continue
+			}
+			require.NoError(t, err)
+			require.EqualValues(t, 500, s.Emitted)
+			require.EqualValues(t, 500, second.Stats().Accepted+second.Stats().Discarded)
+		}
 	})
 }
 

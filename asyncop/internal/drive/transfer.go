@@ -1,0 +1,246 @@
+package drive
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/wiring"
+	"github.com/weirflow/weir/message"
+)
+
+// grace is how long Via and To wait, after a cancel, for a next step that has stopped reading.
+const grace = 500 * time.Millisecond
+
+// Transfer hands the results of an operator to the next step, on the goroutine of Via or To, which owns its fields.
+//
+// While the operator runs it waits for the next step as long as that takes. Then it depends on how the operator ended:
+//
+//	end of the operator     Transfer waits for the next step
+//	clean, or by a failure  until the operator's context ends, or the deadline of a Stop. Then
+//	                        as long as each result takes less than the grace; the grace in all after a failure
+//	by a cancel             for the grace in all
+//
+// Results that it has not delivered by then are counted, and their messages nacked.
+type Transfer[IN, OUT any] struct {
+	d           *Driver[IN, OUT]
+	next        chan<- any
+	sharesOut   bool // others receive from Out, too
+	tellFailure bool // next takes a wiring.Failure
+
+	ctx  context.Context //nolint:containedctx // ends with the operator's, with the deadline of a Stop, and with the transfer
+	stop context.CancelFunc
+
+	over    <-chan struct{}  // the operator has ended; nil when that was noticed
+	ended   <-chan struct{}  // ctx has ended; nil before the end of the operator, and when that was noticed
+	late    <-chan time.Time // the grace is over; nil before it begins
+	timer   *clock.Timer     // of late
+	renewed bool             // each result has a grace of its own
+	gaveUp  bool
+}
+
+// NewTransfer returns a transfer that has not begun. shares reports that others receive from Out, tell that next takes a wiring.Failure.
+func (d *Driver[IN, OUT]) NewTransfer(next chan<- any, shares, tell bool) *Transfer[IN, OUT] {
+	t := &Transfer[IN, OUT]{d: d, next: next, sharesOut: shares, tellFailure: tell, over: d.over}
+	t.ctx, t.stop = context.WithCancel(d.Context)
+	d.delivery.transfer.Store(&stoppable{t.ctx, t.stop})
+	return t
+}
+
+// Run moves the results into next and closes it. If the stream has failed, next gets the failure, if it takes failures: otherwise it would take
+// the end for a clean one.
+//
+// It takes the results from a ring, which costs the loop less than out, a channel, does, unless others receive from out. The loop may have sent
+// some to out already: it closes out when it switches to the ring.
+func (t *Transfer[IN, OUT]) Run() {
+	d := t.d
+	defer close(t.next)
+	o := newOutlet[any](d.Buffer, d.observing != nil, d.host.WakeUp)
+	defer close(o.gone)
+	if t.sharesOut {
+		o.close()
+	} else {
+		d.attach(&attachment[IN, OUT]{port: &carrierPort[IN, OUT]{flowPort[IN, OUT]{d}, o}})
+	}
+	for v := range d.out {
+		if !t.send(v) && t.sharesOut {
+			break // the rest is for the others
+		}
+	}
+	for v, _, ok := o.next(); ok; v, _, ok = o.next() {
+		if t.send(v) {
+			o.settle()
+		}
+	}
+	if err := d.Err(); err != nil && t.tellFailure {
+		t.deliver(wiring.Failure{Err: err})
+	}
+	if n := d.delivery.undelivered.Load(); n > 0 {
+		d.Hooks.LogLate(slog.LevelWarn, "asyncop: results were not delivered: the next step has stopped reading", slog.Int64("results", n))
+	}
+}
+
+// send delivers v, or counts it as undelivered.
+func (t *Transfer[IN, OUT]) send(v any) (delivered bool) {
+	if t.deliver(v) {
+		return true
+	}
+	t.d.delivery.undelivered.Add(1)
+	if m, ok := message.FromElement(v); ok {
+		t.d.giveBack(message.With(m, struct{}{}))
+	}
+	return false
+}
+
+// deliver sends v to the next step. It returns false when it has given up.
+func (t *Transfer[IN, OUT]) deliver(v any) bool {
+	if t.gaveUp {
+		return false
+	}
+	select {
+	case t.next <- v: // costs less than the select that waits
+		return true
+	default:
+	}
+	if t.renewed {
+		t.timer.Reset(grace)
+	}
+	for !t.gaveUp {
+		select {
+		case t.next <- v:
+			return true
+		case <-t.over:
+			t.noticeEnd()
+		case <-t.ended:
+			t.startGrace(t.d.Err() == nil)
+		case <-t.late:
+			t.giveUp()
+		}
+	}
+	return false
+}
+
+// noticeEnd notices the end of the operator.
+func (t *Transfer[IN, OUT]) noticeEnd() {
+	t.over = nil
+	switch {
+	case t.d.delivery.cutUpstream.Load(): // the step before has waited for the grace
+		t.giveUp()
+	case t.d.delivery.cut.Load():
+		t.startGrace(false)
+	default:
+		t.ended = t.ctx.Done()
+	}
+}
+
+// startGrace starts the grace; renewed reports that each result has its own.
+func (t *Transfer[IN, OUT]) startGrace(renewed bool) {
+	t.ended = nil
+	t.renewed = renewed
+	t.timer = t.d.Clock.Timer(grace)
+	t.late = t.timer.C
+}
+
+func (t *Transfer[IN, OUT]) giveUp() {
+	t.gaveUp = true
+	if t.d.Err() != nil {
+		t.d.Node.CutDownstream(t.d.Err())
+	}
+}
+
+// Await waits for await, the completion of a sink that has got all there is. After a clean end it waits as long as that takes; otherwise it gives
+// up when Run would have.
+func (t *Transfer[IN, OUT]) Await(await func()) {
+	defer t.End()
+	if t.d.Err() == nil && !t.gaveUp {
+		await()
+		return
+	}
+	completed := make(chan struct{})
+	go func() { // ends with await, which may be never
+		defer close(completed)
+		await()
+	}()
+	for !t.gaveUp {
+		select {
+		case <-completed:
+			return
+		case <-t.over:
+			t.noticeEnd()
+		case <-t.ended:
+			t.startGrace(false)
+		case <-t.late:
+			t.giveUp()
+		}
+	}
+}
+
+// End releases what waits for the context of the transfer. It is called once Run has returned, and Await if the next step is a sink.
+func (t *Transfer[IN, OUT]) End() {
+	t.stop()
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+}
+
+// delivery is the state of a driver that its Transfer needs. Any goroutine may use it.
+type delivery struct {
+	transfer    atomic.Pointer[stoppable] // nil if Via and To were not called
+	cut         atomic.Bool               // the operator was cancelled; set before over is closed
+	cutUpstream atomic.Bool               // an earlier step was cancelled, and has waited for the grace
+	undelivered atomic.Int64              // results that the next step did not take
+}
+
+// stoppable is a context with the function that ends it.
+type stoppable struct {
+	ctx  context.Context //nolint:containedctx // see Transfer
+	stop context.CancelFunc
+}
+
+// stopDeliveryAt ends the transfer at the deadline of ctx, if ctx has one. Stop may return before the results were delivered.
+func (d *Driver[IN, OUT]) stopDeliveryAt(ctx context.Context) {
+	t := d.delivery.transfer.Load()
+	deadline, ok := ctx.Deadline()
+	if t == nil || !ok {
+		return
+	}
+	atDeadline, release := context.WithDeadline(t.ctx, deadline)
+	context.AfterFunc(atDeadline, func() {
+		t.stop()
+		release()
+	})
+}
+
+// cutDelivery notes that the operator was cancelled, with err. Steps downstream that cannot deliver either end after the grace.
+func (d *Driver[IN, OUT]) cutDelivery(err error) {
+	d.delivery.cut.Store(true)
+	if node := d.Node; node.HasDownstream() {
+		d.Clock.AfterFunc(grace, func() { node.CutDownstream(err) })
+	}
+}
+
+// CutByUpstream ends the operator because an earlier step was cancelled with err, and could not deliver within the grace.
+func (d *Driver[IN, OUT]) CutByUpstream(err error) {
+	d.delivery.cutUpstream.Store(true)
+	if t := d.delivery.transfer.Load(); t != nil {
+		t.stop() // it may still deliver what an operator that has ended left behind
+	}
+	d.host.Cancel(guard.Wrap("asyncop: upstream", err))
+}
+
+// DownstreamFailed ends the operator because a later step has failed.
+func (d *Driver[IN, OUT]) DownstreamFailed(err *wiring.DownstreamError) {
+	d.host.Cancel(guard.Wrap("asyncop", err))
+}
+
+// failUpstream ends the steps upstream of the operator, which has failed with err, unless its input has ended. A participant in checkpoints has
+// a coordinator, which ends them.
+func (d *Driver[IN, OUT]) failUpstream(err error) {
+	if d.checks == nil && !d.inClosed {
+		d.Node.FailUpstream(err)
+	}
+}

@@ -1,0 +1,226 @@
+package wiring
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+)
+
+// Question is an argument that only weir can make, so that only weir calls [Step.Node].
+type Question struct{}
+
+// Step is a step of weir: an operator, a flow, or a source or sink of package checkpoint.
+type Step interface {
+	Node(q Question) *Node
+}
+
+// Node is a step of weir in the wiring of a pipeline. Via and To link the nodes of neighbouring steps. A step of another library between two
+// steps of weir ends the chain.
+//
+// Linked nodes send each other three signals, which do not wait in the stream behind elements:
+//
+//	signal        direction    sent                                             effect on each step that it reaches
+//	checkpointed  downstream   at wiring, if a step takes part in checkpoints   a next step that cannot pass barriers panics
+//	failure       upstream     when a step fails or is cancelled                it ends with a DownstreamError, which names the failed step
+//	cut           downstream   when a cancelled step has not delivered its      it ends, and gives up elements that its next step does not take
+//	                           results within the grace
+//
+// In the other direction a failure travels in the stream, as a [Failure] behind the last element.
+//
+// The exported fields are written before the first use. The methods are safe for concurrent use.
+type Node struct {
+	Kind    string       // of the step, as errors write it: operator, flow Map
+	Label   string       // its name; "" if it has none
+	In, Out reflect.Type // of its elements; nil for a source's In, a sink's Out, and elements of several types
+
+	// DownstreamFailed ends the step, because a later step has failed. It must not block. nil if the step does not end that way.
+	DownstreamFailed func(err *DownstreamError)
+	// UpstreamCut ends the step, because an earlier step was cancelled and cannot deliver. It must not block. nil if the step does not end that way.
+	UpstreamCut func(err error)
+	// Refuses is the reason why the step cannot be in a stream with checkpoints; nil if it can.
+	Refuses error
+	// KeepsUpstream stops failures here: earlier steps do not get them.
+	KeepsUpstream bool
+
+	mu           sync.Mutex // guards everything below; not held during calls
+	upstream     []*Node
+	downstream   []*Node
+	others       []any // next steps that are not of weir
+	checkpointed bool
+	failure      *DownstreamError // of a later step; the first counts
+	cut          error            // of an earlier step; the first counts
+}
+
+// DownstreamError is the reason why a step of a pipeline has ended: a later step failed or was cancelled, so that nothing processes its results.
+type DownstreamError struct {
+	Step string // the step that failed: its kind, and its name or the types of its elements, such as `operator "enrich"`
+	Err  error  // its error
+}
+
+func (e *DownstreamError) Error() string {
+	return fmt.Sprintf("a later step has failed: %s: %v", e.Step, e.Err)
+}
+
+// Unwrap returns the error of the step that failed.
+func (e *DownstreamError) Unwrap() error { return e.Err }
+
+func (n *Node) String() string {
+	switch {
+	case n.Label != "":
+		return fmt.Sprintf("%s %q", n.Kind, n.Label)
+	case n.In == nil && n.Out == nil:
+		return n.Kind
+	case n.In == nil:
+		return fmt.Sprintf("%s of %v", n.Kind, n.Out)
+	case n.Out == nil:
+		return fmt.Sprintf("%s of %v", n.Kind, n.In)
+	default:
+		return fmt.Sprintf("%s from %v to %v", n.Kind, n.In, n.Out)
+	}
+}
+
+// nodeOf returns the node of a step of weir, else nil.
+func nodeOf(step any) *Node {
+	if s, ok := step.(Step); ok {
+		return s.Node(Question{})
+	}
+	return nil
+}
+
+// MustTake panics if next cannot take the elements of n, or the barriers of a stream with checkpoints.
+func (n *Node) MustTake(method string, next any) {
+	to := nodeOf(next)
+	if n.isCheckpointed() {
+		mustPass(method, CanPass(next))
+		if to != nil {
+			mustPass(method, to.Refuses)
+		}
+	}
+	if to != nil {
+		mustMatch(method, n.Out, to.In)
+	}
+}
+
+// Link notes that n sends to next. It panics if the stream has checkpoints and a step behind next cannot pass barriers.
+func (n *Node) Link(method string, next any) {
+	to := nodeOf(next)
+	if to == nil {
+		n.mu.Lock()
+		n.others = append(n.others, next)
+		n.mu.Unlock()
+		return
+	}
+	n.mu.Lock()
+	n.downstream = append(n.downstream, to)
+	cut, checkpointed := n.cut, n.checkpointed
+	n.mu.Unlock()
+	to.mu.Lock()
+	to.upstream = append(to.upstream, n)
+	failure := to.failure
+	to.mu.Unlock()
+	if checkpointed {
+		mustPass(method, to.MarkCheckpointed())
+	}
+	if failure != nil && !to.KeepsUpstream {
+		n.downstreamFailed(failure)
+	}
+	if cut != nil {
+		to.upstreamCut(cut)
+	}
+}
+
+func (n *Node) isCheckpointed() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.checkpointed
+}
+
+// MarkCheckpointed notes that barriers come to n, and to the steps behind it. It returns an error if a step behind it cannot pass them.
+func (n *Node) MarkCheckpointed() error {
+	n.mu.Lock()
+	before := n.checkpointed
+	n.checkpointed = true
+	others, downstream := slices.Clone(n.others), slices.Clone(n.downstream)
+	n.mu.Unlock()
+	if before || n.Refuses != nil {
+		return n.Refuses
+	}
+	for _, next := range others {
+		if err := CanPass(next); err != nil {
+			return err
+		}
+	}
+	for _, to := range downstream {
+		if err := to.MarkCheckpointed(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// FailUpstream ends the steps upstream of n, which has failed with err: they end with a [DownstreamError]. Only the first call has an effect.
+func (n *Node) FailUpstream(err error) {
+	n.downstreamFailedIn(&DownstreamError{Step: n.String(), Err: err})
+}
+
+// downstreamFailed ends n, because a later step has failed, and the steps upstream of it.
+func (n *Node) downstreamFailed(err *DownstreamError) {
+	if n.downstreamFailedIn(err) && n.DownstreamFailed != nil {
+		n.DownstreamFailed(err)
+	}
+}
+
+// downstreamFailedIn notes the failure and passes it on upstream, unless n had one before, which it reports.
+func (n *Node) downstreamFailedIn(err *DownstreamError) (first bool) {
+	n.mu.Lock()
+	first = n.failure == nil
+	if first {
+		n.failure = err
+	}
+	upstream := slices.Clone(n.upstream)
+	n.mu.Unlock()
+	if !first || n.KeepsUpstream {
+		return first
+	}
+	for _, from := range upstream {
+		from.downstreamFailed(err)
+	}
+	return true
+}
+
+// HasDownstream reports whether a step of weir takes the elements of n.
+func (n *Node) HasDownstream() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.downstream) > 0
+}
+
+// CutDownstream ends the steps downstream of n, which was cancelled with err. Only the first call has an effect.
+func (n *Node) CutDownstream(err error) {
+	for _, to := range n.noteCut(err) {
+		to.upstreamCut(err)
+	}
+}
+
+// upstreamCut ends n and the steps downstream of it.
+func (n *Node) upstreamCut(err error) {
+	downstream := n.noteCut(err)
+	if n.UpstreamCut != nil {
+		n.UpstreamCut(err)
+	}
+	for _, to := range downstream {
+		to.upstreamCut(err)
+	}
+}
+
+// noteCut notes a cut and returns the steps that must get it: none after the first.
+func (n *Node) noteCut(err error) (downstream []*Node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.cut != nil {
+		return nil
+	}
+	n.cut = err
+	return slices.Clone(n.downstream)
+}
