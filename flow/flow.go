@@ -16,7 +16,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Flow is a step of a pipeline. [NewMap], [NewFilter] and [NewFlatMap] make a Flow. A Flow has no state, so it does not take part in
+// Flow is a step of a pipeline. [NewMap], [NewFilter], [NewFlatMap] and [Merge] make a Flow. A Flow has no state, so it does not take part in
 // checkpoints.
 //
 // It works on a single element at a time, in order. The function gets the value of a message ([message.Message]), and the results carry the
@@ -170,6 +170,10 @@ func (f *Flow) run(all func() error, held func() func(delay time.Duration)) {
 
 // discard counts an element that comes after the end, and nacks it if it is a message.
 func (f *Flow) discard(v any) {
+	switch v.(type) {
+	case inputMark, inputEnd:
+		return
+	}
 	if participant.IsControl(v) {
 		return
 	}

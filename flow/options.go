@@ -2,15 +2,19 @@ package flow
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// Option changes a setting of a [Flow]. Options panic if a value is invalid.
+// Option changes a setting of a [Flow] or a [Sink]. Options panic if a value is invalid.
 type Option func(*config)
 
-// config holds the settings of a flow. It is read-only once that runs.
+// errSinkBarriers is the error of a Sink in a stream with checkpoints.
+var errSinkBarriers = errors.New("flow.Sink cannot take part in checkpoints: use checkpoint.NewSink")
+
+// config holds the settings of a flow or a sink. It is read-only once that runs.
 type config struct {
 	name           string
 	cancelUpstream context.CancelCauseFunc // or nil

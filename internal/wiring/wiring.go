@@ -19,6 +19,9 @@ var ErrAcknowledged = errors.New("the stream has checkpoints, and a message with
 // ErrAfterFinal is the error of an element behind a final barrier.
 var ErrAfterFinal = errors.New("an element came after the final barrier, which has overtaken it on another branch: " + advice)
 
+// ErrBranchesMeet is the error of a step that joins branches of a stream with checkpoints.
+var ErrBranchesMeet = errors.New(advice)
+
 const advice = "branches of a stream with checkpoints must not meet again (see Topologies in package checkpoint)"
 
 // Barriers are those that have come to one place of a stream.

@@ -1,0 +1,180 @@
+package flow
+
+import (
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/reugn/go-streams"
+
+	"github.com/weirflow/weir/checkpoint/participant"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/wiring"
+	"github.com/weirflow/weir/message"
+	"github.com/weirflow/weir/queue"
+)
+
+// Outlet is an input of [Merge]: a source or a flow.
+type Outlet interface {
+	streams.Outlet
+	Via(next streams.Flow) streams.Flow
+}
+
+// Merge returns a flow that emits the elements of all inputs, as they come. The elements of an input keep their order.
+//
+//	in 1 -- 1 -- W5 ------ 2 ---------- W9 ------
+//	in 2 ------------ a ------ W7 -- b ------ W8 --
+//	out  -- 1 ------- a -- 2 - W5 -- b - W7 -- W8 --
+//
+// It emits the lowest watermark of its inputs, as Flink does: a watermark leaves when every input has reached it, so it does not overtake the
+// elements of a slow input. An input without watermarks holds all watermarks back until it ends. Merge of go-streams forwards each watermark at
+// once.
+//
+// A failure travels through it as through any [Flow]: a failed input fails it, and a later failure ends all inputs of weir. Branches of a stream
+// with checkpoints must not meet again (see Topologies in package checkpoint): Merge refuses barriers.
+//
+// It panics if there are no inputs or one is nil. Inputs are connected by Via, so nothing else may take their elements.
+func Merge(inputs ...Outlet) *Flow {
+	if len(inputs) == 0 {
+		panic("flow: Merge: no inputs")
+	}
+	for _, input := range inputs {
+		guard.RefuseNil("flow: Merge", "input", input)
+	}
+	f := makeFlow("Merge", nil, commonType(inputs), nil)
+	f.node.Refuses = fmt.Errorf("flow.Merge joins branches: %w", wiring.ErrBranchesMeet)
+	ports := make([]*mergeInput, len(inputs))
+	for i, input := range inputs {
+		ports[i] = &mergeInput{f, make(chan any)}
+		if step, ok := input.(wiring.Step); ok {
+			step.Node(wiring.Question{}).MustTake("flow: Merge", ports[i]) // before goroutines start
+		}
+	}
+	m := &merging{Flow: f, last: make([]queue.Watermark, len(inputs)), has: make([]bool, len(inputs)), ended: make([]bool, len(inputs))}
+	go f.run(m.all, func() func(time.Duration) { return message.Message[struct{}]{}.Nack })
+	var open sync.WaitGroup
+	for i, input := range inputs {
+		open.Go(func() { ports[i].forward(i) })
+		input.Via(ports[i])
+	}
+	go func() { // ends with the inputs
+		open.Wait()
+		close(f.in)
+	}()
+	return f
+}
+
+// commonType returns the type of the elements of all inputs, or nil if they differ or are not known.
+func commonType(inputs []Outlet) (common reflect.Type) {
+	for _, input := range inputs {
+		step, ok := input.(wiring.Step)
+		if !ok {
+			return nil
+		}
+		out := step.Node(wiring.Question{}).Out
+		if common != nil && out != common {
+			return nil
+		}
+		common = out
+	}
+	return common
+}
+
+// mergeInput is an input of a merged flow, as the flow that its outlet is connected to.
+type mergeInput struct {
+	merged *Flow
+	in     chan any // the outlet sends and closes
+}
+
+var _ streams.Flow = (*mergeInput)(nil)
+
+// In returns the channel that the outlet sends to and closes.
+func (p *mergeInput) In() chan<- any { return p.in }
+
+// Node returns the node of the merged flow.
+func (p *mergeInput) Node(wiring.Question) *wiring.Node { return &p.merged.node }
+
+// Out, Via and To are not called: the merged flow takes the elements.
+func (p *mergeInput) Out() <-chan any               { return p.merged.out }
+func (p *mergeInput) Via(streams.Flow) streams.Flow { panic("flow: Merge: Via of an input") }
+func (p *mergeInput) To(streams.Sink)               { panic("flow: Merge: To of an input") }
+
+// forward sends what comes from input i to the merged flow, which must know where watermarks come from.
+func (p *mergeInput) forward(i int) {
+	for v := range p.in {
+		if w, ok := v.(queue.Watermark); ok {
+			v = inputMark{i, w}
+		}
+		p.merged.in <- v
+	}
+	p.merged.in <- inputEnd(i)
+}
+
+type (
+	inputMark struct { // a watermark of an input
+		input int
+		mark  queue.Watermark
+	}
+	inputEnd int // the number of an input that has ended
+)
+
+// merging is the work of the goroutine of a merged flow, which owns it.
+type merging struct {
+	*Flow
+	last    []queue.Watermark // of each input
+	has     []bool            // the input has had a watermark
+	ended   []bool            // the input has ended
+	emitted queue.Watermark
+	any     bool // emitted is one
+}
+
+func (m *merging) all() error {
+	for v := range m.in {
+		if m.err.Load() != nil { // it was ended from outside
+			m.discard(v)
+			return nil
+		}
+		switch v := v.(type) {
+		case inputMark:
+			m.last[v.input], m.has[v.input] = v.mark, true
+			m.emitLowest()
+		case inputEnd:
+			m.ended[v] = true
+			m.emitLowest()
+		case wiring.Failure: // the other inputs may be endless
+			err := guard.Wrap("flow: Merge: upstream", v.Err)
+			m.end(err)
+			m.node.FailUpstream(err)
+			return nil
+		case participant.Barrier:
+			m.mu.Lock()
+			m.Flow.last = v // its run fails
+			m.mu.Unlock()
+			return m.node.Refuses
+		default:
+			m.out <- v
+		}
+	}
+	return nil
+}
+
+// emitLowest emits the lowest watermark of the inputs that have not ended, if it is a new one.
+func (m *merging) emitLowest() {
+	lowest := -1
+	for i, w := range m.last {
+		switch {
+		case m.ended[i]:
+			continue
+		case !m.has[i]:
+			return
+		case lowest < 0 || w.Timestamp.Before(m.last[lowest].Timestamp):
+			lowest = i
+		}
+	}
+	if lowest < 0 || m.any && !m.last[lowest].Timestamp.After(m.emitted.Timestamp) {
+		return
+	}
+	m.emitted, m.any = m.last[lowest], true
+	m.out <- m.emitted
+}
