@@ -124,8 +124,8 @@ func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
 	return func(cfg *config) { cfg.cancelUpstream = cancel }
 }
 
-// WithUpstreamRunning keeps the steps upstream running when this operator fails or is cancelled, as in versions of a pipeline whose first steps
-// have effects of their own. Their results are discarded and counted.
+// WithUpstreamRunning keeps the steps upstream running when this operator fails or is cancelled, for example because their calls have effects of
+// their own. Their results are discarded and counted.
 //
 // By default they end, too: an operator or a flow of weir that Via connects directly to this one, and those before it, end with a
 // [*DownstreamError] that names this operator. A step of another library in between stops that: give the operator the cancel function of the

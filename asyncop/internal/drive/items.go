@@ -168,11 +168,11 @@ func (d *Driver[IN, OUT]) receivedControl(v any) {
 		if b.Kind == participant.Suspend {
 			d.drains = true // neither is that: without a part in checkpoints, all is finished as if more came
 		}
-		err := d.Node.MarkCheckpointed()
-		if err == nil {
-			err = d.barriers.Add(b.ID, isEndOfInput(b))
+		if err := d.Node.MarkCheckpointed(); err != nil { // law C2
+			d.core.End(guard.Wrap("asyncop", err))
+			return
 		}
-		if err != nil { // law C2
+		if err := d.barriers.Add(b.ID, isEndOfInput(b)); err != nil { // law C2
 			d.core.End(guard.Wrap("asyncop", err))
 			return
 		}

@@ -991,8 +991,35 @@ var mutants = []mutant{
 		`if false {`,
 	},
 	{
-		"what follows takes the end of a failed stream for a clean one", "F1", "drive/ports.go",
-		`		next <- wiring.Failure{Err: err}
+		"the steps upstream continue after a failure", "F1", "drive/finish.go",
+		`		d.failUpstream(err)
+`,
+		``,
+	},
+	{
+		"To waits for ever after a cancel", "F1", "drive/transfer.go",
+		`	case t.d.delivery.cut.Load():
+		t.startGrace(false)
+`,
+		``,
+	},
+	{
+		"steps downstream wait for ever after a cancel", "F1", "drive/transfer.go",
+		`		d.Clock.AfterFunc(grace, func() { node.CutDownstream(err) })
+`,
+		`		_ = node
+`,
+	},
+	{
+		"messages that were not delivered are lost", "D1", "drive/transfer.go",
+		`		t.d.giveBack(message.With(m, struct{}{}))
+`,
+		`		_ = m
+`,
+	},
+	{
+		"what follows takes the end of a failed stream for a clean one", "F1", "drive/transfer.go",
+		`		t.deliver(wiring.Failure{Err: err})
 `,
 		`		_ = wiring.Failure{Err: err}
 `,
