@@ -84,7 +84,7 @@ func (f barriers) Completed(uint64)              {}
 func (f barriers) Aborted(uint64, error)         {}
 
 // BenchmarkCheckpointThroughput passes a million elements, with half of the 10,000 slots taken all the time, with checkpoints
-// into a directory every 100 ms, and with none: in turns, since machines are noisy. lost-% compares the medians.
+// into a directory every 100 ms, and with none: alternately, since machines are noisy. lost-% compares the medians.
 //
 //	go test ./asyncop -run '^$' -bench CheckpointThroughput -benchtime 15x
 func BenchmarkCheckpointThroughput(b *testing.B) {

@@ -73,9 +73,9 @@ func TestCallsOfEndedElementsAreNotMade(t *testing.T) {
 	}
 }
 
-// Law A5: nor is one made whose element is cut off in the turn in which it was accepted. Its permit comes back, too, although
+// Law A5: nor is one made whose element is cut off in the step in which it was accepted. Its permit comes back, too, although
 // the end of the operator takes its time: the failure sink does not come back.
-func TestCallsOfTheLastTurnAreNotMade(t *testing.T) {
+func TestCallsOfTheLastStepAreNotMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
 		fn := Blocking(func(context.Context, string) (string, error) {

@@ -362,7 +362,7 @@ func (s *server) payload(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTime)
 	defer cancel()
 	var e store.Entry
-	err := s.turn(ctx, func() (err error) {
+	err := s.limited(ctx, func() (err error) {
 		_, e, err = s.find(ctx, r.URL.Query())
 		return err
 	})

@@ -56,7 +56,7 @@ func (s *server) page(f func(*http.Request) (view, error)) http.Handler {
 		defer cancel()
 		var v view
 		var body []byte
-		err := s.turn(ctx, func() (err error) {
+		err := s.limited(ctx, func() (err error) {
 			v, err = f(r.WithContext(ctx))
 			if err == nil {
 				body, err = s.rendered(ctx, personOf(r), v)
@@ -71,8 +71,8 @@ func (s *server) page(f func(*http.Request) (view, error)) http.Handler {
 	})
 }
 
-// turn runs f when few others run.
-func (s *server) turn(ctx context.Context, f func() error) error {
+// limited runs f as soon as fewer than the maximum number of pages are being made.
+func (s *server) limited(ctx context.Context, f func() error) error {
 	select {
 	case s.pages <- struct{}{}:
 		defer func() { <-s.pages }()

@@ -21,14 +21,15 @@ type depth struct {
 	limit  int
 	clock  clock.Clock
 
-	// turn has room for one: the call that has it owns what follows. It is held while that counts, as others would do the same.
-	turn    chan struct{}
-	room    int // for messages of this process
+	// lock has capacity 1 and guards the fields below. A call holds it while it counts, because
+	// other calls would count the same messages.
+	lock    chan struct{}
+	free    int // messages that this process may still put
 	counted time.Time
 }
 
 func newDepth(engine store.Inspector, queue string, limit int, c clock.Clock) *depth {
-	return &depth{engine: engine, queue: queue, limit: limit, clock: c, turn: make(chan struct{}, 1)}
+	return &depth{engine: engine, queue: queue, limit: limit, clock: c, lock: make(chan struct{}, 1)}
 }
 
 // admit returns an error if there is no room for n messages: it matches [store.ErrFull], or [message.ErrRefused] if there will never be.
@@ -37,8 +38,8 @@ func (d *depth) admit(ctx context.Context, n int) error {
 		return fmt.Errorf("%w: %d messages at once never fit: at most %d are allowed (MaxDepth)", message.ErrRefused, n, d.limit)
 	}
 	select {
-	case d.turn <- struct{}{}:
-		defer func() { <-d.turn }()
+	case d.lock <- struct{}{}:
+		defer func() { <-d.lock }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -47,11 +48,11 @@ func (d *depth) admit(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		d.room, d.counted = d.limit-c.Messages, d.clock.Now()
+		d.free, d.counted = d.limit-c.Messages, d.clock.Now()
 	}
-	if n > d.room {
-		return fmt.Errorf("%w: it has %d of the %d messages that are allowed (MaxDepth)", store.ErrFull, d.limit-d.room, d.limit)
+	if n > d.free {
+		return fmt.Errorf("%w: it has %d of the %d messages that are allowed (MaxDepth)", store.ErrFull, d.limit-d.free, d.limit)
 	}
-	d.room -= n
+	d.free -= n
 	return nil
 }

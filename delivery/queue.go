@@ -217,7 +217,7 @@ func NewQueue[T any](engine store.Engine, name string, config ...QueueConfig) *Q
 		c.Blocked, c.MaxBlocked = name+blockedSuffix, set.KeepKeyOrder
 	}
 	if set.FairByKey != 0 {
-		c.Options = append(c.Options, set.turns(engine, name))
+		c.Options = append(c.Options, set.takeByKey(engine, name))
 	}
 	var err error
 	if q.ladder, err = ladder.New(c); err != nil {
@@ -226,8 +226,8 @@ func NewQueue[T any](engine store.Engine, name string, config ...QueueConfig) *Q
 	return q
 }
 
-// turns lets sources take by key.
-func (s *QueueConfig) turns(engine store.Engine, name string) leases.SourceOption {
+// takeByKey returns the option with which sources take messages by key.
+func (s *QueueConfig) takeByKey(engine store.Engine, name string) leases.SourceOption {
 	byKey, ok := engine.(store.ByKey)
 	switch {
 	case !ok:
@@ -235,7 +235,7 @@ func (s *QueueConfig) turns(engine store.Engine, name string) leases.SourceOptio
 	case s.KeepKeyOrder > 0:
 		panic(fmt.Sprintf("delivery: NewQueue: queue %q: FairByKey and KeepKeyOrder do not go together", name))
 	}
-	return leases.WithTurns(byKey, max(0, s.FairByKey))
+	return leases.WithKeyRounds(byKey, max(0, s.FairByKey))
 }
 
 // others returns a function that finds the queues in which messages wait, and which this program does not have: the layers of another version,
@@ -311,7 +311,7 @@ func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 	return m, nil
 }
 
-// needsKey returns an error for a message without a key that would have no turn.
+// needsKey returns an error for a message without a key in a queue that is taken by key.
 func (q *Queue[T]) needsKey(meta *message.Meta) error {
 	if q.byKey && meta.Key == "" {
 		return fmt.Errorf("%w: message %q lacks a key (delivery.Key), and the queue is FairByKey", message.ErrRefused, meta.ID)

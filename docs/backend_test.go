@@ -61,15 +61,15 @@ func Example_backendTenants() {
 	// charged <nil>
 }
 
-// Shop a floods the queue, and b has its turn all the same.
+// Shop a floods the queue, and messages of b are called all the same.
 func Example_backendFairQueue() {
 	engine := memory.Open()
 	pay := backend.New("payments", backend.Limit(1))
 	receipts := delivery.NewQueue[string](engine, "receipts")
 	ctx, stop := context.WithCancel(context.Background())
-	turns := ""
+	order := ""
 	charge := func(_ context.Context, o Order) (string, error) {
-		if turns += o.Shop; len(turns) == 101 {
+		if order += o.Shop; len(order) == 101 {
 			stop()
 		}
 		return "charged", nil
@@ -87,7 +87,7 @@ func Example_backendFairQueue() {
 		asyncop.WithFailureSink(orders.TakeFailure))
 	summary, err := delivery.Run(ctx, orders, op, receipts)
 	fmt.Println(summary.Acknowledged, err)
-	fmt.Println("b waited for fewer than 51 others:", strings.Index(turns, "b") < 51)
+	fmt.Println("b waited for fewer than 51 others:", strings.Index(order, "b") < 51)
 	// Output:
 	// 101 <nil>
 	// b waited for fewer than 51 others: true

@@ -169,7 +169,7 @@ func TestExponentialBackoffIsPureUnderInterleaving(t *testing.T) {
 			return strategies.ExponentialBackoff[int](1, s.initial, s.max, s.multiplier).BackoffTime(n)
 		}
 		attempts := make([]int, 4) // of four elements that take turns at random
-		for _, i := range rapid.SliceOf(rapid.IntRange(0, len(attempts)-1)).Draw(t, "turns") {
+		for _, i := range rapid.SliceOf(rapid.IntRange(0, len(attempts)-1)).Draw(t, "order") {
 			attempts[i]++
 			if got, want := s.BackoffTime(attempts[i]), alone(attempts[i]); got != want {
 				t.Fatalf("element %d: d(%d) = %v, alone %v", i, attempts[i], got, want)

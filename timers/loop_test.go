@@ -19,7 +19,7 @@ type job func(due, now time.Duration)
 type loop struct {
 	service *Service[job]
 	wake    chan struct{}
-	turns   int // how often it was woken; read when the loop is blocked or has ended
+	wakes   int // number of wake-ups; read when the loop is blocked or has ended
 
 	mu    sync.Mutex
 	asked []func() // guarded by mu
@@ -78,7 +78,7 @@ func (l *loop) run() {
 		}
 		if l.service.Schedule() {
 			<-l.wake
-			l.turns++
+			l.wakes++
 		}
 	}
 }
@@ -117,11 +117,11 @@ func TestRealClockIsExact(t *testing.T) {
 		assert.Equal(t, 500, fired+cancelled)
 		assert.Positive(t, cancelled)
 
-		// Idle costs nothing: a year passes without a turn.
-		turns := l.turns
+		// Idle costs nothing: a year passes without a wake-up.
+		wakes := l.wakes
 		time.Sleep(365 * 24 * time.Hour)
 		synctest.Wait()
-		assert.Equal(t, turns, l.turns)
+		assert.Equal(t, wakes, l.wakes)
 
 		l.stop()
 		synctest.Wait() // or the bubble reports a deadlock
@@ -141,7 +141,7 @@ func TestRealClockEarlierTimerWhileAsleep(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		assert.Equal(t, []time.Duration{2 * time.Minute, time.Hour}, got)
-		assert.Equal(t, 4, l.turns, "asked twice, woken twice")
+		assert.Equal(t, 4, l.wakes, "asked twice, woken twice")
 		l.stop()
 	})
 }

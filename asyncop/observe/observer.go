@@ -10,7 +10,7 @@ import "context"
 // late to be accepted it is the only call.
 //
 // Calls are made in order and never overlap, on the operator's loop, so they must not block. AttemptEnded and Ended are called at the end of a
-// turn of the loop, some microseconds after the event. Where results go through a buffer (asyncop.WithBuffer), they are called when at least
+// step of the loop, some microseconds after the event. Where results go through a buffer (asyncop.WithBuffer), they are called when at least
 // half of it is free. Completions of attempts that have ended are not reported, only counted ([Stats]).
 //
 // A panic in Accepted or AttemptStarted fails the attempt with a *asyncop.PanicError, as a panic in the function does; a

@@ -6,7 +6,7 @@ import "time"
 //
 //	Accepted = InFlight + Completed + Dropped + HandedOver + Failed + Abandoned
 //
-// where Failed is the element that failed the pipeline. The counts may be late by a turn of the operator's loop, some microseconds. They are
+// where Failed is the element that failed the pipeline. The counts may be late by a step of the operator's loop, some microseconds. They are
 // exact when it is idle or has ended. After the end only four still change: Discarded until In is closed, Undelivered until Via or To has
 // delivered the results, and Running and LateCompletions as long as calls run that ignore the end of their context.
 type Stats struct {
@@ -42,7 +42,7 @@ type Stats struct {
 	Undelivered     int64 // emitted results that Via or To could not deliver after a cancel, because the next step had stopped reading
 	Abandoned       int64 // elements in flight that the end of the operator cut off, and failed elements that the failure sink had not taken by then
 
-	OldestAge time.Duration // since the oldest element in flight took its slot, or the turn of the loop began; 0 if there is none
+	OldestAge time.Duration // since the oldest element in flight took its slot, or the step of the loop began; 0 if there is none
 	LastError error         // the last error of an attempt, or timeout of an element; nil if none failed. Later successes do not reset it
 }
 

@@ -16,7 +16,7 @@ import (
 
 var workerRules = []storeRule{
 	{name: "a worker takes no more than it has slots", check: workerTakesBySlots},
-	{name: "by key: turns", check: byKeyTurns},
+	{name: "by key: rounds", check: byKeyRounds},
 	{name: "by key: never early, and not what is leased", check: byKeyDue},
 	{name: "by key: a worker", check: byKeyWorker},
 }
@@ -42,8 +42,8 @@ func ofKey(key string, n int) (ms []store.Message) {
 // round takes messages by key until a round is over, and returns how many of each key; from is where it begins.
 func (b *storeBench) round(from string, limit, each int, except ...string) (got map[string]int, keys []string) {
 	got = map[string]int{}
-	for t := (store.Turn{After: from, Each: each, Except: except}); ; {
-		taken, next, err := b.byKey().TakeByKey(b.ctx, "q", t, limit, b.units(100))
+	for r := (store.KeyRound{After: from, Each: each, Except: except}); ; {
+		taken, next, err := b.byKey().TakeByKey(b.ctx, "q", r, limit, b.units(100))
 		b.ok(err, "TakeByKey")
 		b.must(len(taken) <= limit, "TakeByKey returned %d messages, of up to %d", len(taken), limit)
 		of := map[string]int{}
@@ -59,13 +59,13 @@ func (b *storeBench) round(from string, limit, each int, except ...string) (got 
 		if next == "" {
 			return got, keys
 		}
-		b.must(next != t.After, "TakeByKey does not go on")
-		t.After = next
+		b.must(next != r.After, "TakeByKey does not go on")
+		r.After = next
 	}
 }
 
-// byKeyTurns checks that a key with many messages does not keep others waiting.
-func byKeyTurns(b *storeBench) {
+// byKeyRounds checks that a key with many messages does not keep others waiting.
+func byKeyRounds(b *storeBench) {
 	b.byKey()
 	b.put("q", ofKey("flood", 300)...)
 	odd := []string{"a", "z", "flood2", "\xff\x00", "k", "ä"}
@@ -150,7 +150,7 @@ func byKeyWorker(b *storeBench) {
 	b.ok(err, "Run")
 	b.must(!over, "more than %d messages of a key were in flight", most)
 	for i, v := range order[20:] {
-		b.must(v == "flood", "key %q had its turn after %d messages", v, i+20)
+		b.must(v == "flood", "key %q was first called after %d messages", v, i+20)
 	}
 }
 

@@ -136,8 +136,8 @@ func (h *handler[T]) take(w http.ResponseWriter, r *http.Request) (id string, fa
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
 	select {
-	case first.turn <- struct{}{}:
-		defer func() { <-first.turn }()
+	case first.storing <- struct{}{}:
+		defer func() { <-first.storing }()
 	case <-ctx.Done():
 		return meta.ID, &answer{http.StatusServiceUnavailable, "the same request is still being stored: send it again", context.Cause(ctx)}
 	}

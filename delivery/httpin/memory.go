@@ -33,8 +33,8 @@ type memory struct {
 // seen is the first request with a key.
 type seen struct {
 	request hash
-	turn    chan struct{} // with room for one: taken by the request that may be with the sink
-	safe    bool          // its message is stored; guarded by turn
+	storing chan struct{} // capacity 1: held by the request that calls the sink
+	safe    bool          // its message is stored; guarded by storing
 }
 
 // begin notes a request, and returns the first one with its key, or nil if that was another request.
@@ -50,7 +50,7 @@ func (m *memory) begin(key, request hash) *seen {
 	if m.seen == nil {
 		m.seen = map[hash]*seen{}
 	}
-	s := &seen{request: request, turn: make(chan struct{}, 1)}
+	s := &seen{request: request, storing: make(chan struct{}, 1)}
 	m.seen[key] = s
 	if len(m.order) < m.limit {
 		m.order = append(m.order, key)

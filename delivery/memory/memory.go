@@ -198,9 +198,9 @@ func (m *Engine) Take(ctx context.Context, queue string, limit int, lease time.D
 }
 
 // TakeByKey implements [store.ByKey].
-func (m *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limit int, lease time.Duration) (taken []store.Leased, next string, err error) {
+func (m *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, limit int, lease time.Duration) (taken []store.Leased, next string, err error) {
 	return taken, next, m.do(ctx, func() error {
-		if err := errors.Join(storearg.Take(queue, limit, lease), storearg.Turn(t)); err != nil {
+		if err := errors.Join(storearg.Take(queue, limit, lease), storearg.KeyRound(r)); err != nil {
 			return err
 		}
 		q := m.queues[queue]
@@ -208,10 +208,10 @@ func (m *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limi
 			return nil
 		}
 		now := m.clock.Now()
-		after, begun := storearg.After(t)
+		after, begun := storearg.After(r)
 		keys := slices.Sorted(maps.Keys(q.keys))
 		keys = slices.DeleteFunc(keys, func(key string) bool {
-			return begun && key <= after || !q.keys[key].due(now) || slices.Contains(t.Except, key)
+			return begun && key <= after || !q.keys[key].due(now) || slices.Contains(r.Except, key)
 		})
 		if len(keys) > limit {
 			keys = keys[:limit]
@@ -220,7 +220,7 @@ func (m *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limi
 		size := 0
 		for _, key := range keys {
 			of := q.keys[key]
-			for n := 0; n < min(t.Each, limit/len(keys)) && size < storearg.MaxBytes && of.due(now); n++ {
+			for n := 0; n < min(r.Each, limit/len(keys)) && size < storearg.MaxBytes && of.due(now); n++ {
 				size += len(of.list[0].Payload)
 				taken = append(taken, m.grant(q, queue, of.list[0], now.Add(lease)))
 			}

@@ -146,17 +146,19 @@ type Snapshotter interface {
 
 // ByKey is a store that takes the messages of keys ([message.Meta].Key) in turn.
 type ByKey interface {
-	// TakeByKey is [Store.Take] for messages of the keys behind t.After, in an order of the store: of as many keys as have messages that are
-	// due, up to max, the same number of each, at least 1. The next call continues at next; it is "" if no key is left, even if none was taken.
-	// From the first key on, messages without a key come before others, if they are among the oldest that are due.
-	TakeByKey(ctx context.Context, queue string, t Turn, max int, lease time.Duration) (taken []Leased, next string, err error)
+	// TakeByKey is [Store.Take] for messages of the keys after r.After, in an order that the
+	// store chooses. It takes from up to max keys that have messages that are due, the same
+	// number from each, at least 1. The next call continues at next, which is "" if there are no
+	// more keys, even if the call took no message. At the start of a round, messages without a
+	// key come first if they are among the oldest messages that are due.
+	TakeByKey(ctx context.Context, queue string, r KeyRound, max int, lease time.Duration) (taken []Leased, next string, err error)
 }
 
-// Turn selects the keys of which [ByKey.TakeByKey] takes messages.
-type Turn struct {
-	After  string   // next of the previous call; "": from the first key on
-	Each   int      // most messages of a key; at least 1
-	Except []string // not of these keys
+// KeyRound is the rest of a round of keys: [ByKey.TakeByKey] visits each key once in a round.
+type KeyRound struct {
+	After  string   // next of the previous call, or "" to start a round
+	Each   int      // maximum number of messages of one key, at least 1
+	Except []string // keys to skip
 }
 
 // Waker is a store that says when to look into a queue. Without it consumers poll an empty queue: after 5 ms at first, then every 100 ms.

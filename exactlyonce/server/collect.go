@@ -62,7 +62,7 @@ func (r *Results) Collect(ctx context.Context) error {
 	r.mu.Lock()
 	for _, p := range slices.Collect(maps.Values(r.principals)) {
 		for r.removeDue(p, now, collectAtOnce, nil, false) == collectAtOnce {
-			r.mu.Unlock() // others' turn
+			r.mu.Unlock() // let other calls take the lock
 			r.mu.Lock()
 		}
 		r.leave(p)

@@ -84,12 +84,12 @@ func work(ctx context.Context, addrs []string) error {
 	return err
 }
 
-// harmOne freezes a broker, kills it, or shuts it down, in turns, and lets it go on or starts it again after a while. What it led goes to the
+// harmOne freezes a broker, kills it, or shuts it down, one after the other, and lets it go on or starts it again after a while. What it led goes to the
 // others meanwhile.
-func harmOne(t testing.TB, all clustertest.Cluster, turn int) {
+func harmOne(t testing.TB, all clustertest.Cluster, n int) {
 	t.Helper()
 	b := all[rand.IntN(len(all))]
-	switch turn % 3 {
+	switch n % 3 {
 	case 0:
 		require.NoError(t, b.Signal(syscall.SIGSTOP))
 		time.Sleep(brokerSession * 2)

@@ -194,8 +194,8 @@ func TestTheNextPageOfAKeyGoesByPosition(t *testing.T) {
 	}
 }
 
-// To find the keys whose turn it is takes no look at the messages of the others.
-func TestTurnsUseAnIndex(t *testing.T) {
+// The search for the next keys of a round does not read the messages of other keys.
+func TestEngineTakeByKey_UsesAnIndex(t *testing.T) {
 	pool, plans := explained(t, places(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
@@ -209,7 +209,7 @@ func TestTurnsUseAnIndex(t *testing.T) {
 			require.NoError(t, err)
 		}
 		plans()
-		taken, _, err := s.TakeByKey(t.Context(), "q", store.Turn{Each: 1}, 100, time.Minute)
+		taken, _, err := s.TakeByKey(t.Context(), "q", store.KeyRound{Each: 1}, 100, time.Minute)
 		require.NoError(t, err)
 		require.Len(t, taken, []int{21, 1, 1, 1, 1, 1}[round])
 		plan := plans()

@@ -17,7 +17,7 @@ var Page = page
 
 // What is leased, and of TakeByKey.
 var (
-	KeysInTurn      = keysInTurn
+	SelectDueKeys   = selectDueKeys
 	PositionsOfKeys = positionsOfKeys
 	PositionsDue    = positionsDue
 	PositionsFree   = positionsFree

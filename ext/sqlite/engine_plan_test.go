@@ -56,11 +56,11 @@ func TestQueriesUseAnIndex(t *testing.T) {
 	}
 }
 
-// To find the keys whose turn it is takes no look at the messages of the others.
-func TestTurnsUseAnIndex(t *testing.T) {
+// The search for the next keys of a round does not read the messages of other keys.
+func TestEngineTakeByKey_UsesAnIndex(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "queues.db"))
 	for query, args := range map[string][]any{
-		sqlite.KeysInTurn:      {"", "q", 1, 10, "[]"},
+		sqlite.SelectDueKeys:   {"", "q", 1, 10, "[]"},
 		sqlite.PositionsOfKeys: {`["a"]`, "q", 1, 10},
 	} {
 		rows, err := db.Writer().QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)

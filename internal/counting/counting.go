@@ -1,5 +1,5 @@
 // Package counting is how operators report to metrics: numbers, many at a time. An observer that only counts needs neither the elements
-// nor contexts, and is called once a turn of the loop instead of four times for each element.
+// nor contexts, and is called once in a step of the loop instead of four times for each element.
 package counting
 
 import (

@@ -43,19 +43,19 @@ func Take(queue string, limit int, lease time.Duration) error {
 	}
 }
 
-// Turn checks that of [store.ByKey.TakeByKey].
-func Turn(t store.Turn) error {
-	if t.Each < 1 {
-		return fmt.Errorf("store: at most %d messages of a key: must be at least 1", t.Each)
+// KeyRound checks the round of a [store.ByKey.TakeByKey].
+func KeyRound(r store.KeyRound) error {
+	if r.Each < 1 {
+		return fmt.Errorf("store: at most %d messages of a key: must be at least 1", r.Each)
 	}
 	return nil
 }
 
-// Next returns what [store.ByKey.TakeByKey] returns behind a key.
+// Next returns the value of [store.KeyRound].After with which a round continues after a key.
 func Next(key string) string { return "k" + key }
 
-// After returns the key of what Next has returned; begun is false at the begin of a round.
-func After(t store.Turn) (key string, begun bool) { return strings.CutPrefix(t.After, "k") }
+// After returns the key after which a round continues; begun is false at the start of a round.
+func After(r store.KeyRound) (key string, begun bool) { return strings.CutPrefix(r.After, "k") }
 
 // Extend checks the arguments of [store.Store.Extend].
 func Extend(d time.Duration) error {

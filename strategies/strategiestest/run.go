@@ -106,7 +106,7 @@ func pureUnderInterleaving[OUT any](fresh func() strategies.AsyncRetryStrategy[O
 	const last = 12
 	want := answers(fresh(), probes())
 	s := fresh()
-	for start := range last { // each element starts one turn after the one before
+	for start := range last { // each element starts one step after the previous element
 		for n := start + 1; n >= 1; n-- {
 			if err := differ(want, s, []int{n, n}); err != nil {
 				return err

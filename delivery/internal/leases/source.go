@@ -63,7 +63,7 @@ type Source[T any] struct {
 	receiving chan struct{} // room for one: a Receive
 	single    bool          // takes one message, as the last one was a suspect; owned by the Receive
 	left      []int64       // of what Resume has found, and was not taken yet; owned by the Receive
-	after     string        // the next turn is that of the key behind it; owned by the Receive
+	after     string        // the round continues after this key; owned by the Receive
 
 	// releasing has room for one: the goroutine that gives back messages and forgets them, or notes what was taken. A message
 	// that was given back can be taken again before it is forgotten, and must not join itself.
@@ -98,7 +98,7 @@ type sourceSettings struct {
 	lease   time.Duration
 	maxPoll time.Duration
 	logger  *slog.Logger
-	byKey   store.ByKey // nil: keys have no turns
+	byKey   store.ByKey // nil without rounds of keys
 	most    int         // messages of a key in flight; 0: no limit
 }
 

@@ -68,7 +68,7 @@ func (s *Source[T]) takeNext(ctx context.Context, n int) ([]store.Leased, error)
 		}
 	}
 	if s.byKey != nil {
-		return s.takeInTurn(ctx, n)
+		return s.takeByKey(ctx, n)
 	}
 	return s.store.Take(ctx, s.queue, n, s.lease)
 }

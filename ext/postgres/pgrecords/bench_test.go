@@ -21,7 +21,7 @@ import (
 
 const withdraw = "UPDATE accounts SET balance = balance - 1 WHERE id = $1"
 
-// BenchmarkExec compares tracked calls with the bare statement, both group-committed, in one run: by turns, a thousand calls
+// BenchmarkExec compares tracked calls with the bare statement, both group-committed, in one run: alternately, a thousand calls
 // each. And it measures Run, a transaction for each call. The server does not sync its disk.
 func BenchmarkExec(b *testing.B) {
 	server := pgtest.Start(b)

@@ -84,11 +84,11 @@ func (r *Records) Exec(ctx context.Context, req exactlyonce.Request, s Statement
 	}
 	for {
 		c := &call{ctx: ctx, req: req, statement: s}
-		turn := r.group.Add(c)
+		member := r.group.Add(c)
 		select {
-		case <-turn.Done():
+		case <-member.Done():
 		case <-ctx.Done():
-			if !r.group.Withdraw(turn) {
+			if !r.group.Withdraw(member) {
 				r.leave(c)
 			}
 			return nil, describe("exec", req, context.Cause(ctx))

@@ -49,7 +49,7 @@ func (idle) AttemptStarted(context.Context, int) context.Context { return nil }
 func (idle) AttemptEnded(context.Context, observe.Outcome)       {}
 func (idle) Ended(context.Context, observe.Ending)               {}
 
-// BenchmarkCount is what the metrics themselves cost for an element of one attempt, in a turn of 100 elements.
+// BenchmarkCount is what the metrics themselves cost for an element of one attempt, in a step of 100 elements.
 func BenchmarkCount(b *testing.B) {
 	m := weirprom.New("rows")
 	c := m.Counter(m)

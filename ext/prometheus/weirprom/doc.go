@@ -133,7 +133,7 @@
 //
 // An element costs about 100 ns of processor time more (measured: 75 to 150), one reading of the clock included, and no
 // allocation. Counters and gauges are read from the operator when Prometheus scrapes. The operator hands over what it has
-// measured once a turn of its loop, and durations are counted in plain arrays, under a lock that only a scrape contends for.
+// measured once in a step of its loop, and durations are counted in plain arrays, under a lock that only a scrape contends for.
 //
 // That holds for [Metrics] as they are. An observer around them, such as a type that embeds them, is called for each element
 // and attempt as any [observe.Observer] is: about 300 ns, and an allocation for an element that is not a pointer.

@@ -133,7 +133,7 @@ func (m *Metrics) Counter(observer any) counting.Counter {
 	return counter{m}
 }
 
-// counter is called once a turn of an operator.
+// counter is called once in a step of an operator.
 type counter struct{ *Metrics }
 
 func (m counter) Count(attempts []counting.Attempt, elements []counting.Element) {

@@ -15,10 +15,10 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// chunk is the messages of one turn.
+// chunk is the number of messages of one round.
 const chunk = 20_000
 
-// pipeline compares source, operator and sink with the store's bare Take, Put and Done, in one run: by turns. Each message goes
+// pipeline compares source, operator and sink with the store's bare Take, Put and Done, in one run: alternately. Each message goes
 // from one queue to another.
 func pipeline(b *testing.B, s store.Store) {
 	b.Helper()
@@ -27,10 +27,10 @@ func pipeline(b *testing.B, s store.Store) {
 		chunk = 1000
 	}
 	var took [2]time.Duration
-	turns := (b.N + chunk - 1) / chunk
-	for turn := range turns {
+	rounds := (b.N + chunk - 1) / chunk
+	for round := range rounds {
 		for kind, run := range []func(b *testing.B, s store.Store, in, out string, n int){bare, weir} {
-			in, out := fmt.Sprintf("in %d %d", turn, kind), fmt.Sprintf("out %d %d", turn, kind)
+			in, out := fmt.Sprintf("in %d %d", round, kind), fmt.Sprintf("out %d %d", round, kind)
 			fill(b, s, in, chunk)
 			start := time.Now()
 			run(b, s, in, out, chunk)
@@ -39,7 +39,7 @@ func pipeline(b *testing.B, s store.Store) {
 			require.Zero(b, empty(b, s, in))
 		}
 	}
-	n := float64(turns * chunk)
+	n := float64(rounds * chunk)
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(n/took[0].Seconds(), "bare/s")
 	b.ReportMetric(n/took[1].Seconds(), "messages/s")

@@ -157,7 +157,7 @@ func TestNewElementsDoNotOvertake(t *testing.T) {
 	})
 }
 
-// Nor when more permits come free at once than the operator hands out in one turn.
+// Nor when more permits come free at once than the operator hands out in one step.
 func TestNewElementsDoNotOvertakeMany(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		m.Capacity = 600

@@ -107,7 +107,7 @@ func TestPermitsBoundOperatorsTogether(t *testing.T) {
 					whole := time.Duration((operators*elements+limit-1)/limit) * time.Second
 					require.Equal(t, whole, time.Since(start), "permits lie idle")
 					if limit == 1 {
-						require.GreaterOrEqual(t, slices.Min(ends[:]), 55*time.Second, "they do not take turns")
+						require.GreaterOrEqual(t, slices.Min(ends[:]), 55*time.Second, "the operators are not served alternately")
 					}
 					for _, end := range ends {
 						require.GreaterOrEqual(t, end, whole/2, "one has gone before the others")

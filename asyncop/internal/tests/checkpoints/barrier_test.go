@@ -324,7 +324,7 @@ func TestNothingBeginsAfterASuspendBarrier(t *testing.T) {
 	})
 }
 
-// Nor does a blocking call of an element that was accepted in the turn of the barrier.
+// Nor does a blocking call of an element that was accepted in the step of the barrier.
 func TestNoBlockingCallBeginsAfterASuspendBarrier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := checkpoint.NewCoordinator(checkpointtest.NewMemoryStore(), checkpoint.WithLogger(slog.New(slog.DiscardHandler)))

@@ -62,7 +62,7 @@ var sites = []struct {
 }
 
 // Law A6: code that breaks ends its element, with its stack; the loop survives and loses nothing of the others, although
-// elements are waiting to be accepted, and then completions to be handled, in the same turn.
+// elements are waiting to be accepted, and then completions to be handled, in the same step.
 func TestUserCodeThatBreaksEndsItsElement(t *testing.T) {
 	for _, site := range sites {
 		for _, b := range optest.Breakages {
@@ -79,12 +79,12 @@ func TestUserCodeThatBreaksEndsItsElement(t *testing.T) {
 
 					r.Op.In() <- "x"
 					synctest.Wait()
-					for _, e := range "abcde" { // accepted in one turn
+					for _, e := range "abcde" { // accepted in one step
 						r.Op.In() <- string(e)
 					}
 					r.Advance(time.Second)
 					r.Op.In() <- "y"
-					for _, c := range r.CallsOf("abcde") { // completed in one turn
+					for _, c := range r.CallsOf("abcde") { // completed in one step
 						if c.In == "b" && site.b != nil {
 							site.b(c)
 						} else {
@@ -146,7 +146,7 @@ func TestPredicateThatBreaksAtATimer(t *testing.T) {
 	}
 }
 
-// Law A6: and a retry that breaks while others are due in the same turn.
+// Law A6: and a retry that breaks while others are due in the same step.
 func TestRetryThatBreaksAmongOthers(t *testing.T) {
 	for _, b := range optest.Breakages {
 		optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {

@@ -157,7 +157,7 @@ func TestSecondCompletionIsLate(t *testing.T) {
 		r := optest.NewRig(t, m, optest.Setup{})
 		r.SendEach("ab")
 		r.Call("a#1").Complete("first")
-		r.Call("a#1").Complete("second") // in the same turn
+		r.Call("a#1").Complete("second") // in the same step
 		r.Complete("a#1", "third")       // after the element has left
 		r.Fail("a#1", optest.ErrBroken)
 		r.Complete("b#1", "B")
@@ -255,7 +255,7 @@ func TestCompletionAfterTheEndIsLate(t *testing.T) {
 }
 
 // Law A2: a completion that was handed in, but found no ear before the operator ended, is late, too.
-func TestCompletionInTheTurnOfTheEndIsLate(t *testing.T) {
+func TestCompletionInTheStepOfTheEndIsLate(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
 		r.SendEach("ab")
@@ -376,7 +376,7 @@ func TestNilErrorIsAnError(t *testing.T) {
 func TestCompleteWithManyResults(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
-		results := strings.Fields(strings.Repeat("x ", 500)) // more than a turn emits, more than the buffer holds
+		results := strings.Fields(strings.Repeat("x ", 500)) // more than a step emits, more than the buffer holds
 		r.SendEach("a")
 		r.Complete("a#1", results...)
 		require.NoError(t, r.End())

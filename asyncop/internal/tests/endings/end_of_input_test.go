@@ -307,8 +307,8 @@ func TestNoWaitingAttemptStartsAfterAFailure(t *testing.T) {
 	})
 }
 
-// Law A5: elements that the loop would take, or start, in the turn in which the operator is cancelled are not called.
-func TestNoAttemptStartsInTheTurnOfTheCancel(t *testing.T) {
+// Law A5: elements that the loop would take, or start, in the step in which the operator is cancelled are not called.
+func TestNoAttemptStartsInTheStepOfTheCancel(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
 		r.Script("a#1", func(*optest.Call) error {
@@ -326,7 +326,7 @@ func TestNoAttemptStartsInTheTurnOfTheCancel(t *testing.T) {
 }
 
 // Law A5: the same for elements that wait for permits.
-func TestNoWaitingAttemptStartsInTheTurnOfTheCancel(t *testing.T) {
+func TestNoWaitingAttemptStartsInTheStepOfTheCancel(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{
 			Timeout: time.Minute, Strategy: optest.RetryAll(9, time.Second),

@@ -374,8 +374,8 @@ func TestInputThatEndsAfterACancel(t *testing.T) {
 	}
 }
 
-// The same while the loop is in a turn, so that it sees both at once.
-func TestInputThatEndsAfterACancelInATurn(t *testing.T) {
+// The same while the loop is in a step, so that it sees both at once.
+func TestInputThatEndsAfterACancelInAStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		retried := make(chan struct{})

@@ -47,8 +47,8 @@ func TestNothingIsEmittedAfterAFailure(t *testing.T) {
 	})
 }
 
-// The same for results that were handed in before the failure, in the same turn.
-func TestNothingIsEmittedInTheTurnOfAFailure(t *testing.T) {
+// The same for results that were handed in before the failure, in the same step.
+func TestNothingIsEmittedInTheStepOfAFailure(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
 		r.Script("x#1", func(*optest.Call) error { time.Sleep(time.Second); return nil }) // the loop is away

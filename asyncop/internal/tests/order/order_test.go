@@ -29,7 +29,7 @@ func TestOrderOfOutputs(t *testing.T) {
 }
 
 // Law Q1: the same for completions that the loop finds all at once: they count in the order in which they were handed in.
-func TestOrderOfCompletionsInOneTurn(t *testing.T) {
+func TestOrderOfCompletionsInOneStep(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		r := optest.NewRig(t, m, optest.Setup{})
 		r.Script("x#1", func(c *optest.Call) error { time.Sleep(time.Second); return optest.Upper(c) }) // the loop is away
@@ -195,7 +195,7 @@ func TestResultsOfOneElementStayTogether(t *testing.T) {
 	})
 }
 
-// Law Q1: more results than the operator sends in one turn, and than fit into Out.
+// Law Q1: more results than the operator sends in one step, and than fit into Out.
 func TestManyResultsStayTogether(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		many := func(s string) []string { return strings.Fields(strings.Repeat(s+" ", 150)) }

@@ -207,7 +207,7 @@ func newModelConfig(b *modelBytes) *modelConfig {
 		}
 	}
 	if c.holds && c.Timeout == 0 && c.AttemptTimeout == 0 {
-		c.AttemptTimeout = time.Hour // without any limit, times are only those of the turn, which a call that holds the loop makes long
+		c.AttemptTimeout = time.Hour // without any limit, times are only those of the step, which a call that holds the loop makes long
 	}
 	return c
 }
@@ -350,22 +350,22 @@ func (r *modelRun) String() string {
 
 // modelTap reads a channel while it is open.
 type modelTap struct {
-	ch   chan any
-	turn chan bool
-	done chan struct{} // closed when ch is
-	text func(any) string
+	ch      chan any
+	reading chan bool
+	done    chan struct{} // closed when ch is
+	text    func(any) string
 
 	mu    sync.Mutex
 	items []string // guarded by mu
 }
 
 func newModelTap(ch <-chan any, text func(any) string) *modelTap {
-	t := &modelTap{turn: make(chan bool), done: make(chan struct{}), text: text}
+	t := &modelTap{reading: make(chan bool), done: make(chan struct{}), text: text}
 	go func() {
 		defer close(t.done)
 		for from := ch; ; {
 			select {
-			case open := <-t.turn:
+			case open := <-t.reading:
 				if from = nil; open {
 					from = ch
 				}
@@ -390,7 +390,7 @@ func (t *modelTap) got() []string {
 
 func (t *modelTap) set(open bool) {
 	select {
-	case t.turn <- open:
+	case t.reading <- open:
 	case <-t.done:
 	}
 }

@@ -425,7 +425,7 @@ func cmpErr(last error) error {
 	return optest.ErrBroken
 }
 
-// Law O1: an observer hears of every element, in the turn after the body has come back.
+// Law O1: an observer hears of every element, in the step after the body has come back.
 func TestChainedIsObserved(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		fn := asyncop.Func(func(_ context.Context, in string, result optest.Future) error {

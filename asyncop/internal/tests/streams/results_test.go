@@ -400,8 +400,8 @@ func TestRingsUnderStress(t *testing.T) {
 	}
 }
 
-// Law A6: nor is the panic of an input lost that comes while the loop is in a turn, so that it sees the end of the input, too.
-func TestResultsOfAnInputThatPanicsInATurn(t *testing.T) {
+// Law A6: nor is the panic of an input lost that comes while the loop is in a step, so that it sees the end of the input, too.
+func TestResultsOfAnInputThatPanicsInAStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		retried := make(chan struct{})
 		op := asyncop.OrderedWaitWithRetry(optest.SlowRetry(retried), time.Minute, 5, optest.RetryAll(3, time.Second))

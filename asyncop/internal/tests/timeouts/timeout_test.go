@@ -251,8 +251,8 @@ func TestDeadlineGoesBeforeAnAttemptTimeoutThatCameLate(t *testing.T) {
 	})
 }
 
-// Laws A2, A3: an attempt that is completed in the very turn that ends it, by user code on the loop, ends its element once.
-func TestCompletionInTheTurnOfTheTimeout(t *testing.T) {
+// Laws A2, A3: an attempt that is completed in the very step that ends it, by user code on the loop, ends its element once.
+func TestCompletionInTheStepOfTheTimeout(t *testing.T) {
 	for name, limit := range map[string]asyncop.Option{
 		"of the element": asyncop.WithAttemptTimeout(time.Hour), "of the attempt": asyncop.WithAttemptTimeout(time.Second),
 	} {
@@ -751,7 +751,7 @@ func TestAttemptTimeoutCountsFromTheCall(t *testing.T) {
 	})
 }
 
-// A handler has its whole limit, whatever the loop did in the turn before it.
+// A handler has its whole limit, whatever the loop did in the step before it.
 func TestHandlerLimitCountsFromItsStart(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		slow := strategies.FixedDelay[string](0, 0).RetryIfResult(func([]string) bool {

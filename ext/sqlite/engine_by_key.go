@@ -18,9 +18,10 @@ const keyed = ` queue = $2 AND meta->>'key' IS NOT NULL`
 
 const dueOfKey = keyed + ` AND meta->>'key' = keys.key AND at <= $3`
 
-// keysInTurn returns up to $4 keys behind $1 that have messages which are due, and others on the way, up to a thousand. One step of the index
-// for each. The last row has no key if there is none left.
-const keysInTurn = `WITH RECURSIVE keys(key, found, looked) AS (
+// selectDueKeys returns up to $4 keys after $1 that have messages that are due. It visits at most a
+// thousand keys, with one step of the index for each, and returns the other keys that it visited,
+// too. The last row has no key if there are no more keys.
+const selectDueKeys = `WITH RECURSIVE keys(key, found, looked) AS (
 		SELECT (SELECT meta->>'key' FROM weir_messages WHERE` + keyed + ` AND meta->>'key' > $1 ORDER BY meta->>'key' LIMIT 1), 0, 1
 		UNION ALL
 		SELECT (SELECT meta->>'key' FROM weir_messages WHERE` + keyed + ` AND meta->>'key' > keys.key ORDER BY meta->>'key' LIMIT 1),
@@ -40,26 +41,26 @@ const positionsWithoutKey = `SELECT ` + sized + ` FROM (
 	) WHERE meta->>'key' IS NULL AND $1 = '' LIMIT $4`
 
 // TakeByKey implements [store.ByKey]. It searches for keys without the write lock.
-func (s *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limit int, lease time.Duration) (taken []store.Leased, next string, err error) {
-	if err := errors.Join(storearg.Take(queue, limit, lease), storearg.Turn(t)); err != nil {
+func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, limit int, lease time.Duration) (taken []store.Leased, next string, err error) {
+	if err := errors.Join(storearg.Take(queue, limit, lease), storearg.KeyRound(r)); err != nil {
 		return nil, "", err
 	}
 	if due, err := s.anyDue(ctx, queue); !due || err != nil {
 		return nil, "", err
 	}
-	after, begun := storearg.After(t)
+	after, begun := storearg.After(r)
 	if !begun {
-		if taken, err = s.takeThese(ctx, queue, positionsWithoutKey, "", min(limit, t.Each), lease); err != nil || len(taken) > 0 {
+		if taken, err = s.takeThese(ctx, queue, positionsWithoutKey, "", min(limit, r.Each), lease); err != nil || len(taken) > 0 {
 			return taken, storearg.Next(""), err
 		}
 	}
-	var turns storesql.Turns
+	var due storesql.DueKeys
 	err = s.read(ctx, func() error {
 		now, err := s.now(ctx)
 		if err != nil {
 			return err
 		}
-		names, err := storesql.EscapedAll(t.Except)
+		names, err := storesql.EscapedAll(r.Except)
 		if err != nil {
 			return err
 		}
@@ -67,7 +68,7 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limi
 		if err != nil {
 			return err
 		}
-		rows, err := s.db.Reader().QueryContext(ctx, keysInTurn, after, queue, nanos(now, 0), limit, string(except))
+		rows, err := s.db.Reader().QueryContext(ctx, selectDueKeys, after, queue, nanos(now, 0), limit, string(except))
 		if err != nil {
 			return err
 		}
@@ -78,17 +79,17 @@ func (s *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limi
 			if err := rows.Scan(&key, &found); err != nil {
 				return err
 			}
-			turns.Add(key, found)
+			due.Add(key, found)
 		}
 		return rows.Err()
 	})
-	if err != nil || len(turns.Keys) == 0 {
-		return nil, turns.Next, err
+	if err != nil || len(due.Keys) == 0 {
+		return nil, due.Next, err
 	}
-	keys, err := json.Marshal(turns.Keys)
+	keys, err := json.Marshal(due.Keys)
 	if err != nil {
 		return nil, "", err
 	}
-	taken, err = s.takeThese(ctx, queue, positionsOfKeys, string(keys), min(t.Each, limit/len(turns.Keys)), lease)
-	return taken, turns.Next, err
+	taken, err = s.takeThese(ctx, queue, positionsOfKeys, string(keys), min(r.Each, limit/len(due.Keys)), lease)
+	return taken, due.Next, err
 }

@@ -22,9 +22,10 @@ func nextKey(after string) string {
 	return `(SELECT ` + keyOf + ` FROM weir_messages WHERE queue = $1 AND meta->>'key' IS NOT NULL AND ` + keyOf + ` > ` + after + ` ORDER BY ` + keyOf + ` LIMIT 1)`
 }
 
-// keysInTurn returns up to $3 keys behind $2 that have messages which are due, and others on the way, up to a thousand. One step of the index
-// for each. The last row has no key if there is none left.
-func (s *Engine) keysInTurn() string {
+// selectDueKeys returns up to $3 keys after $2 that have messages that are due. It visits at most a
+// thousand keys, with one step of the index for each, and returns the other keys that it visited,
+// too. The last row has no key if there are no more keys.
+func (s *Engine) selectDueKeys() string {
 	return `WITH RECURSIVE clock AS MATERIALIZED (SELECT ` + s.now + ` AS now), keys (key, found, looked) AS (
 			SELECT ` + nextKey("$2") + `, 0, 1
 			UNION ALL
@@ -35,28 +36,28 @@ func (s *Engine) keysInTurn() string {
 }
 
 // TakeByKey implements [store.ByKey].
-func (s *Engine) TakeByKey(ctx context.Context, queue string, t store.Turn, limit int, lease time.Duration) (taken []store.Leased, next string, err error) {
-	if err := errors.Join(storearg.Take(queue, limit, lease), storearg.Turn(t)); err != nil {
+func (s *Engine) TakeByKey(ctx context.Context, queue string, r store.KeyRound, limit int, lease time.Duration) (taken []store.Leased, next string, err error) {
+	if err := errors.Join(storearg.Take(queue, limit, lease), storearg.KeyRound(r)); err != nil {
 		return nil, "", err
 	}
-	except, err := storesql.EscapedAll(t.Except)
+	except, err := storesql.EscapedAll(r.Except)
 	if err != nil {
 		return nil, "", err
 	}
-	after, begun := storearg.After(t)
+	after, begun := storearg.After(r)
 	err = s.do(ctx, func() error {
 		return retry(func() (err error) {
 			if !begun {
 				next = storearg.Next("")
-				if taken, err = s.lease(ctx, queue, withoutKey, micros(lease), queue, min(limit, t.Each)); err != nil || len(taken) > 0 {
+				if taken, err = s.lease(ctx, queue, withoutKey, micros(lease), queue, min(limit, r.Each)); err != nil || len(taken) > 0 {
 					return err
 				}
 			}
-			turns, err := s.turns(ctx, queue, after, limit, except)
-			if next = turns.Next; err != nil || len(turns.Keys) == 0 {
+			due, err := s.dueKeys(ctx, queue, after, limit, except)
+			if next = due.Next; err != nil || len(due.Keys) == 0 {
 				return err
 			}
-			taken, err = s.lease(ctx, queue, ofKeys, micros(lease), queue, min(t.Each, limit/len(turns.Keys)), turns.Keys)
+			taken, err = s.lease(ctx, queue, ofKeys, micros(lease), queue, min(r.Each, limit/len(due.Keys)), due.Keys)
 			return err
 		})
 	})
@@ -73,8 +74,8 @@ const (
 			WHERE meta->>'key' IS NULL LIMIT $3)) AND at <= (SELECT now FROM clock)`
 )
 
-// turns returns the keys whose turn it is.
-func (s *Engine) turns(ctx context.Context, queue, after string, limit int, except []string) (turns storesql.Turns, err error) {
+// dueKeys returns the next keys of a round that have messages that are due.
+func (s *Engine) dueKeys(ctx context.Context, queue, after string, limit int, except []string) (due storesql.DueKeys, err error) {
 	err = indexed(ctx, s.pool, func(rows pgx.Rows, err error) error {
 		if err != nil {
 			return err
@@ -82,10 +83,10 @@ func (s *Engine) turns(ctx context.Context, queue, after string, limit int, exce
 		var key *string
 		var found int
 		_, err = pgx.ForEachRow(rows, []any{&key, &found}, func() error {
-			turns.Add(key, found)
+			due.Add(key, found)
 			return nil
 		})
 		return err
-	}, s.keysInTurn(), queue, after, limit, except)
-	return turns, err
+	}, s.selectDueKeys(), queue, after, limit, except)
+	return due, err
 }

@@ -1,0 +1,46 @@
+package storesql
+
+import "github.com/weirflow/weir/internal/storearg"
+
+// Limits of one statement of [store.ByKey.TakeByKey], as texts.
+const (
+	KeysLooked   = "1000" // keys, whether they have messages that are due or not
+	OldestLooked = "100"  // messages, for those without a key
+)
+
+// DueKeys are the next keys of a round that have messages that are due.
+type DueKeys struct {
+	Keys []string
+	Next string // of [store.ByKey.TakeByKey]
+
+	last  *string
+	found int
+}
+
+// Add adds a row: a key, and the number of keys before it that have messages that are due. Rows
+// come in the order of the keys. The last row is the key after those that were visited, or nil if
+// there are no more keys.
+func (d *DueKeys) Add(key *string, found int) {
+	if d.last != nil {
+		if found > d.found {
+			d.Keys = append(d.Keys, *d.last)
+		}
+		d.Next = storearg.Next(*d.last)
+	}
+	if key == nil {
+		d.Next = ""
+	}
+	d.last, d.found = key, found
+}
+
+// EscapedAll returns names as the column meta has them.
+func EscapedAll(names []string) ([]string, error) {
+	list := make([]string, len(names))
+	for i, name := range names {
+		var err error
+		if list[i], err = Escaped(name); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
