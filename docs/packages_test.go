@@ -20,23 +20,24 @@ const module = "github.com/weirflow/weir"
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// DESIGN.md says which room imports which. Packages of internal/ serve all rooms, so they are listed and their imports are not.
-func TestRoomsOfTheDesign(t *testing.T) {
+// DESIGN.md lists the packages and their imports. Packages of internal/ may be imported by all, so it lists
+// them without their imports.
+func TestDesignPackages(t *testing.T) {
 	page, err := os.ReadFile("../DESIGN.md")
 	require.NoError(t, err)
-	rooms := map[string][]string{} // what a room may import
-	var helpers []string           // packages of internal/
+	packages := map[string][]string{} // imports of a package
+	var helpers []string              // packages of internal/
 	for line := range strings.Lines(string(page)) {
 		cells := strings.Split(line, "|")
 		switch {
 		case len(cells) == 5 && strings.HasPrefix(cells[1], " `"):
-			rooms[namesIn(cells[1])[0]] = namesIn(cells[3])
+			packages[namesIn(cells[1])[0]] = namesIn(cells[3])
 		case len(cells) == 4 && strings.HasPrefix(cells[1], " `"):
 			helpers = append(helpers, namesIn(cells[1])...)
 		}
 	}
-	require.NotEmpty(t, rooms)
-	require.Less(t, len(strings.Fields(string(page))), 5_000, "words")
+	require.NotEmpty(t, packages)
+	require.Less(t, len(strings.Fields(string(page))), 5_500, "words")
 
 	list := exec.Command("go", "list", "-f", "{{if .GoFiles}}{{.ImportPath}} {{join .Imports \" \"}}{{end}}", "./...")
 	list.Dir = ".."
@@ -61,17 +62,18 @@ func TestRoomsOfTheDesign(t *testing.T) {
 			seen[helper] = true
 			continue
 		}
-		may, ok := rooms[name]
+		may, ok := packages[name]
 		if !ok {
-			room := name[:strings.LastIndex(name, "/")+1] // a conformance suite, a table of predicates, what belongs to one room
-			require.True(t, strings.HasSuffix(name, "test") || strings.HasPrefix(name, "predicates/") || room == "ext/internal/",
-				"DESIGN.md has no room %s", name)
+			dir := name[:strings.LastIndex(name, "/")+1]
+			// Conformance suites, tables of predicates and helpers of ext/ have no line of their own.
+			require.True(t, strings.HasSuffix(name, "test") || strings.HasPrefix(name, "predicates/") || dir == "ext/internal/",
+				"DESIGN.md does not list package %s", name)
 			continue
 		}
 		var imports []string
 		for _, other := range ours[1:] {
 			if !strings.Contains(other, "internal/") && !strings.HasPrefix(other, name+"/") {
-				imports = append(imports, roomOf(other))
+				imports = append(imports, listedAs(other))
 			}
 		}
 		may = slices.DeleteFunc(slices.Clone(may), func(s string) bool { return strings.HasPrefix(s, name+"/") })
@@ -79,17 +81,17 @@ func TestRoomsOfTheDesign(t *testing.T) {
 		slices.Sort(may)
 		require.Equal(t, may, slices.Compact(imports), "imports of %s: DESIGN.md, and the code", name)
 	}
-	require.LessOrEqual(t, len(helpers), 18, "packages of internal/, that of test support among them")
+	require.LessOrEqual(t, len(helpers), 18, "packages of internal/, including test support")
 	for _, name := range helpers {
-		require.True(t, seen[name], "DESIGN.md has a helper that is gone: %s", name)
+		require.True(t, seen[name], "DESIGN.md lists a helper that does not exist: %s", name)
 	}
-	for name := range rooms {
-		require.True(t, seen[name] || name == "exactlyonce/lincheck", "DESIGN.md has a room that is gone: %s", name)
+	for name := range packages {
+		require.True(t, seen[name] || name == "exactlyonce/lincheck", "DESIGN.md lists a package that does not exist: %s", name)
 	}
 }
 
-// roomOf returns the room to which a package belongs.
-func roomOf(name string) string {
+// listedAs returns the name under which DESIGN.md lists a package.
+func listedAs(name string) string {
 	if strings.HasPrefix(name, "predicates/") {
 		return "predicates"
 	}
@@ -103,20 +105,21 @@ func namesIn(cell string) (names []string) {
 	return names
 }
 
-// Who imports the operator and has no checkpoints does not carry a coordinator, files, stores or flows.
-func TestWhatTheOperatorLinks(t *testing.T) {
+// A program that imports the operator and has no checkpoints does not link a coordinator, files, stores
+// or flows.
+func TestDesignPackages_LinkedByTheOperator(t *testing.T) {
 	list := exec.Command("go", "list", "-deps", "./asyncop")
 	list.Dir = ".."
 	out, err := list.Output()
 	require.NoError(t, err)
 	require.Contains(t, string(out), module+"/checkpoint/participant\n")
-	for _, room := range []string{"checkpoint", "flow", "delivery", "backend", "internal/vfs"} {
-		require.NotContains(t, string(out), module+"/"+room+"\n")
+	for _, name := range []string{"checkpoint", "flow", "delivery", "backend", "internal/vfs"} {
+		require.NotContains(t, string(out), module+"/"+name+"\n")
 	}
 }
 
-// A pipeline whose checkpoints, input and output are elsewhere carries no code for files.
-func TestCheckpointsKnowNoFiles(t *testing.T) {
+// A pipeline whose checkpoints, input and output are elsewhere links no code for files.
+func TestDesignPackages_CheckpointWithoutFiles(t *testing.T) {
 	list := exec.Command("go", "list", "-f", `{{join .Imports "\n"}}`, "./checkpoint")
 	list.Dir = ".."
 	out, err := list.Output()
