@@ -106,7 +106,7 @@ func (s RetryState) String() string {
 var retryStates = [...]string{"FromScratch", "LatencyFirst", "TimeSpent"}
 
 // findStateful finds the one observer that has a state, if there is one.
-func (s *userSide[IN, OUT]) findStateful(constructor string) {
+func (s *frontend[IN, OUT]) findStateful(constructor string) {
 	for _, o := range s.observers {
 		if c, ok := o.(observe.CheckpointedObserver); ok {
 			refuseIf(s.checkpointed != nil, "%s: two observers with a state in checkpoints, a %T and a %T", constructor, s.checkpointed, c)
@@ -117,7 +117,7 @@ func (s *userSide[IN, OUT]) findStateful(constructor string) {
 
 // chooseCodecs takes the codecs of the options, and panics if they are not for this operator. If codec.Default refuses the type of the
 // inputs, the panic names what is to be given.
-func (s *userSide[IN, OUT]) chooseCodecs(constructor string) {
+func (s *frontend[IN, OUT]) chooseCodecs(constructor string) {
 	of := func(what string, v any) string { return fmt.Sprintf("is not a codec for the %s, of type %T", what, v) }
 	s.state.Inputs = typed[codec.Codec[IN]](constructor, "WithCheckpoints", s.inputCodec, of("inputs", *new(IN)))
 	s.state.Results = typed[codec.Codec[OUT]](constructor, "WithCheckpoints", s.resultCodec, of("results", *new(OUT)))

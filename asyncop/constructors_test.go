@@ -21,7 +21,7 @@ import (
 // The message names the constructor, the argument and its value.
 func TestConstructorsRefuseNonsense(t *testing.T) {
 	fn := optest.NewHand(t)
-	side := optest.NewSideSink(false)
+	sink := optest.NewSideSink(false)
 	retry := optest.RetryAll(1, time.Second)
 	var nilFixed *strategies.FixedDelayStrategy[string]
 	for _, c := range []struct {
@@ -47,11 +47,11 @@ func TestConstructorsRefuseNonsense(t *testing.T) {
 		{fn, time.Second, 1, nilFixed, nil, "nil strategy"},
 		{fn, 0, 1, nil, optest.Options(nil), "option 0 is nil"},
 		{
-			fn, 0, 1, nil, optest.Options(asyncop.WithDropOnFailure(), asyncop.WithFailureSink(side.Take)),
+			fn, 0, 1, nil, optest.Options(asyncop.WithDropOnFailure(), asyncop.WithFailureSink(sink.Take)),
 			"WithDropOnFailure and WithFailureSink exclude each other",
 		},
 		{
-			fn, 0, 1, nil, optest.Options(asyncop.WithFailureSink(side.Take), asyncop.WithDropOnFailure()),
+			fn, 0, 1, nil, optest.Options(asyncop.WithFailureSink(sink.Take), asyncop.WithDropOnFailure()),
 			"WithFailureSink and WithDropOnFailure exclude each other",
 		},
 	} {

@@ -71,7 +71,7 @@ func (e *TimeoutError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, 
 func ambiguous(inDoubt bool, policy idempotence, element any) bool {
 	idempotent := false
 	if inDoubt && policy != nil {
-		_ = call.OffLoop(func() error { idempotent = policy.IsIdempotent(element); return nil }) // if it breaks: the safe side
+		_ = call.OffLoop(func() error { idempotent = policy.IsIdempotent(element); return nil }) // false if it panics, which is safe
 	}
 	return inDoubt && !idempotent
 }

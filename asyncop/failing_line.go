@@ -22,7 +22,7 @@ type failingLine struct {
 }
 
 // failingDue returns when the line is due, or core.Never.
-func (s *userSide[IN, OUT]) failingDue() time.Duration {
+func (s *frontend[IN, OUT]) failingDue() time.Duration {
 	f, now := &s.failingLine, s.driver.Core().State()
 	begun, failed := now.Stats.Attempts, now.Failed
 	switch {
@@ -38,7 +38,7 @@ func (s *userSide[IN, OUT]) failingDue() time.Duration {
 }
 
 // logFailing writes the line if it is due, and enough attempts have failed.
-func (s *userSide[IN, OUT]) logFailing() {
+func (s *frontend[IN, OUT]) logFailing() {
 	f, now := &s.failingLine, s.driver.Core().State()
 	if now.Now < s.failingDue() {
 		return

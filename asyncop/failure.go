@@ -31,7 +31,7 @@ type Failure[IN any] struct {
 	// Ambiguous.
 	InDoubt bool
 
-	// Tracked is true if the element is in doubt, and the called side recognises repeats of all requests that may have taken effect
+	// Tracked is true if the element is in doubt, and the server recognises repeats of all requests that may have taken effect
 	// ([predicates.WithTracked]): sending them again under the same ids is harmless, as long as it remembers them. Calls made before a restart
 	// are not tracked.
 	Tracked bool

@@ -16,6 +16,7 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 	"github.com/weirflow/weir/internal/counting"
 	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/wiring"
 	"github.com/weirflow/weir/queue"
 	"github.com/weirflow/weir/strategies"
 )
@@ -49,7 +50,7 @@ func (s *frontend[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core
 	c := drive.Config[IN, OUT]{
 		Core: s.coreConfig(timeout, q), Features: s.features(), Batch: s.batch,
 		Context: cfg.ctx, Clock: cfg.clock, Name: cfg.name, Buffer: cfg.bufferFor(q.Cap()), Reorders: cfg.reorders,
-		ErrStopped: ErrStopped, CancelUpstream: cfg.cancelUpstream, DrainRetries: cfg.drainRetries,
+		ErrStopped: ErrStopped, CancelUpstream: cfg.cancelUpstream, Node: s.newNode(), DrainRetries: cfg.drainRetries,
 		Coordinator: cfg.coordinator, State: s.state, Overflow: cfg.overflow, Observer: cfg.checkpointed, Backend: cfg.backend,
 		Hooks: drive.Hooks[IN]{
 			WrongType: func(got any) error {
@@ -59,6 +60,7 @@ func (s *frontend[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core
 				s.logAttrs(s.ctx, slog.LevelError, "asyncop: an observer broke", slog.Any("error", err))
 			},
 			Abandoned: abandonedBy, Declined: s.logDeclined, SourceBroke: s.logSourceBroke, Log: s.logAttrs,
+			LogLate:    func(level slog.Level, msg string, attrs ...slog.Attr) { s.write(s.ctx, level, msg, attrs...) },
 			FlushLines: s.flushLines, LinesDue: s.linesDue,
 		},
 	}
@@ -85,6 +87,19 @@ func (s *frontend[IN, OUT]) newDriver(timeout time.Duration, q queue.Queue[*core
 		c.Sink = func(ctx context.Context, r core.Report[IN]) error { return s.sink(ctx, s.failureOf(r)) }
 	}
 	s.driver = drive.New(c)
+}
+
+// newNode returns the operator's place in the wiring of its pipeline.
+func (s *frontend[IN, OUT]) newNode() *wiring.Node {
+	node := &wiring.Node{
+		Kind: "operator", Label: s.name, In: reflect.TypeFor[IN](), Out: reflect.TypeFor[OUT](), KeepsUpstream: s.keepsUpstream,
+		DownstreamFailed: func(err *wiring.DownstreamError) { s.driver.DownstreamFailed(err) },
+		UpstreamCut:      func(err error) { s.driver.CutByUpstream(err) },
+	}
+	if s.coordinator != nil {
+		_ = node.MarkCheckpointed() // there is no next step yet
+	}
+	return node
 }
 
 // coreConfig says in plain values what the options say.

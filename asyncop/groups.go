@@ -32,7 +32,7 @@ type failureGroups struct {
 // Groups returns the failed elements that were handed over or dropped, grouped by similar failures: the largest group first, at most 100.
 // Failures that fit into none, or came when more than 1,000 failed within a second, are in the last group, which has Rest.
 func (op *AsyncWaitOperator[IN, OUT]) Groups() (all []observe.Group) {
-	f := &op.side.groups
+	f := &op.front.groups
 	f.mu.Lock()
 	found, rest := f.groups.All()
 	f.mu.Unlock()
@@ -48,7 +48,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Groups() (all []observe.Group) {
 }
 
 // group counts a failure, and reports whether it has a line of its own. write writes that of the group when its period is over.
-func (s *userSide[IN, OUT]) group(r core.Report[IN], write func(more int)) (hasLine bool) {
+func (s *frontend[IN, OUT]) group(r core.Report[IN], write func(more int)) (hasLine bool) {
 	f, now := &s.groups, s.now()
 	if now-f.second >= time.Second {
 		f.second, f.looked = now, 0

@@ -63,9 +63,9 @@ func TestStubbornUserCodeIsBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 				u := &stubborn{release: make(chan struct{})}
-				side := optest.NewSideSink(false)
+				sink := optest.NewSideSink(false)
 				s, every := limits(u)
-				s.Opts = append(s.Opts, asyncop.WithFailureSink(side.Take))
+				s.Opts = append(s.Opts, asyncop.WithFailureSink(sink.Take))
 				r := optest.NewRig(t, m, s)
 				if name != "timeout handler" {
 					r.Answer = optest.Fails
@@ -76,13 +76,13 @@ func TestStubbornUserCodeIsBounded(t *testing.T) {
 					}
 					if round < 2 {
 						r.Advance(every - 1)
-						require.Len(t, side.Got(), round*slots)
+						require.Len(t, sink.Got(), round*slots)
 					}
 					r.Advance(every)
-					require.Len(t, side.Got(), (round+1)*slots)
+					require.Len(t, sink.Got(), (round+1)*slots)
 				}
 				require.EqualValues(t, 2*slots, u.most.Load())
-				for i, f := range side.Got() {
+				for i, f := range sink.Got() {
 					if i >= 2*slots {
 						require.ErrorContains(t, f.Err, "they ignore the ends of their contexts")
 					} else {
@@ -111,7 +111,7 @@ func TestStubbornUserCodeIsBounded(t *testing.T) {
 					require.Equal(t, "x#2 y#2 z#2", r.Outputs())
 				}
 				require.NoError(t, r.End())
-				require.Len(t, side.Got(), rounds*slots)
+				require.Len(t, sink.Got(), rounds*slots)
 				optest.CheckBalance(t, r.Stats())
 			}, slots)
 		})

@@ -240,9 +240,9 @@ func TestNothingBeginsTooLate(t *testing.T) {
 func unstarted(
 	cfg config, fn AsyncFunction[string, string], s strategies.Retry[string], timeout time.Duration,
 ) *drive.Driver[string, string] {
-	side := &userSide[string, string]{config: cfg, fn: fn, policy: strategies.PolicyOf(s).Steps()}
-	side.newDriver(timeout, queue.NewOrdered[*core.Slot[string, string]](4))
-	return side.driver
+	front := &frontend[string, string]{config: cfg, fn: fn, policy: strategies.PolicyOf(s).Steps()}
+	front.newDriver(timeout, queue.NewOrdered[*core.Slot[string, string]](4))
+	return front.driver
 }
 
 // countingPolicy retries every error at once, and counts how often its strategy is asked, or what that wants done before.

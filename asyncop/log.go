@@ -39,7 +39,7 @@ const mostRations = 128
 type otherKinds struct{}
 
 // mayWrite reports whether another line of its kind may be written now. rest writes one about n that may not.
-func (s *userSide[IN, OUT]) mayWrite(key any, burst int, period time.Duration, rest func(n int)) bool {
+func (s *frontend[IN, OUT]) mayWrite(key any, burst int, period time.Duration, rest func(n int)) bool {
 	now := s.now()
 	i := slices.IndexFunc(s.rations, func(r *ration) bool { return r.key == key })
 	if i < 0 {
@@ -75,7 +75,7 @@ func (r *ration) endPeriod(now time.Duration) {
 }
 
 // linesDue returns when flushLines has something to write, or core.Never.
-func (s *userSide[IN, OUT]) linesDue() time.Duration {
+func (s *frontend[IN, OUT]) linesDue() time.Duration {
 	due := s.failingDue()
 	for _, r := range s.rations {
 		if r.lines > r.burst {
@@ -86,7 +86,7 @@ func (s *userSide[IN, OUT]) linesDue() time.Duration {
 }
 
 // flushLines writes the lines that are due: about the rest of a period, which are all due at the end of the operator, and about failing attempts.
-func (s *userSide[IN, OUT]) flushLines(all bool) {
+func (s *frontend[IN, OUT]) flushLines(all bool) {
 	now := s.now()
 	for _, r := range slices.Clone(s.rations) { // to write a line may take rations out
 		if r.lines > r.burst && (all || now >= r.until) {
@@ -98,17 +98,17 @@ func (s *userSide[IN, OUT]) flushLines(all bool) {
 
 // logsDebug reports whether lines for those who look closely are written at all. The handler is asked off the loop, like everything of
 // the user's that is called for logs.
-func (s *userSide[IN, OUT]) logsDebug() (logs bool) {
+func (s *frontend[IN, OUT]) logsDebug() (logs bool) {
 	_ = s.offLoop(func() error { logs = s.logger.Enabled(s.ctx, slog.LevelDebug); return nil })
 	return logs
 }
 
 // now returns when the core last looked at the clock.
-func (s *userSide[IN, OUT]) now() time.Duration { return s.driver.Core().State().Now }
+func (s *frontend[IN, OUT]) now() time.Duration { return s.driver.Core().State().Now }
 
 // log writes a line about an element, unless there are too many of its kind. Handlers find in ctx what observers know of the
 // element, such as the id of its trace.
-func (s *userSide[IN, OUT]) log(ctx context.Context, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
+func (s *frontend[IN, OUT]) log(ctx context.Context, level slog.Level, msg string, in IN, attrs ...slog.Attr) {
 	type kind struct {
 		level slog.Level
 		msg   string
@@ -126,7 +126,7 @@ func (s *userSide[IN, OUT]) log(ctx context.Context, level slog.Level, msg strin
 
 // logGivenUp reports an element that failed, and the reason why there was no other attempt; one line stands for those that are alike. What
 // the failure sink makes of it, such as a dead letter, is its own to log.
-func (s *userSide[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
+func (s *frontend[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
 	msg := "asyncop: element handed over to the failure sink"
 	if how == observe.Dropped {
 		msg = "asyncop: element dropped"
@@ -152,7 +152,7 @@ func (s *userSide[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
 }
 
 // logNotTaken reports an element that the failure sink has not taken, and when it is offered again; 0: never.
-func (s *userSide[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.Duration) {
+func (s *frontend[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.Duration) {
 	if wait == 0 {
 		s.log(r.Context, slog.LevelWarn, "asyncop: the failure sink can never take an element: it is rejected", r.Element, slog.Any("error", err))
 		return
@@ -163,7 +163,7 @@ func (s *userSide[IN, OUT]) logNotTaken(r core.Report[IN], err error, wait time.
 
 // logDeclined reports an element that the failure sink has not taken at the end. That it takes none that was cut off may be as
 // it should be.
-func (s *userSide[IN, OUT]) logDeclined(r core.Report[IN], err error) {
+func (s *frontend[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 	level := slog.LevelError
 	if !r.Failed {
 		if level = slog.LevelDebug; !s.logsDebug() {
@@ -174,12 +174,12 @@ func (s *userSide[IN, OUT]) logDeclined(r core.Report[IN], err error) {
 }
 
 // logSourceBroke reports a panic of a message's source, while the message was being settled. Called from any goroutine.
-func (s *userSide[IN, OUT]) logSourceBroke(err error) {
+func (s *frontend[IN, OUT]) logSourceBroke(err error) {
 	s.write(s.ctx, slog.LevelError, "asyncop: the source of a message panicked", slog.Any("error", err))
 }
 
 // logDecision reports an outcome that there was a reason to retry, and whether it will be.
-func (s *userSide[IN, OUT]) logDecision(r core.Report[IN], d decision.Decision, again bool) {
+func (s *frontend[IN, OUT]) logDecision(r core.Report[IN], d decision.Decision, again bool) {
 	msg, verdict := "asyncop: retry", d.Verdict.String()
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts)}
 	if d.Verdict == decision.Retried {
@@ -193,14 +193,14 @@ func (s *userSide[IN, OUT]) logDecision(r core.Report[IN], d decision.Decision, 
 }
 
 // logAttrs is write for the loop: time passes.
-func (s *userSide[IN, OUT]) logAttrs(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
+func (s *frontend[IN, OUT]) logAttrs(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
 	s.driver.Core().Away(true)
 	s.write(ctx, level, msg, attrs...)
 }
 
 // write calls the user's handler off the loop, since it may do anything (law A6). A line about a panic has its stack.
 // Of ctx only the values count.
-func (s *userSide[IN, OUT]) write(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
+func (s *frontend[IN, OUT]) write(ctx context.Context, level slog.Level, msg string, attrs ...slog.Attr) {
 	if s.name != "" {
 		attrs = append(attrs, slog.String("operator", s.name))
 	}
@@ -232,13 +232,13 @@ type plainError struct{ error }
 func (e plainError) Unwrap() error { return e.error }
 
 // metaOf returns that of the message that an element is; zero if it is none.
-func (s *userSide[IN, OUT]) metaOf(ctx context.Context) (meta message.Meta) {
+func (s *frontend[IN, OUT]) metaOf(ctx context.Context) (meta message.Meta) {
 	_ = s.offLoop(func() error { meta, _ = message.MetaFromContext(ctx); return nil }) // the context is one of the observers'
 	return meta
 }
 
 // labelOf names an element for people: by its LogValue, if it has one, else by defaultLabel.
-func (s *userSide[IN, OUT]) labelOf(in IN, quoted bool) (text string) {
+func (s *frontend[IN, OUT]) labelOf(in IN, quoted bool) (text string) {
 	if err := s.offLoop(func() error { // it may have methods
 		if v, ok := any(in).(slog.LogValuer); ok {
 			text = v.LogValue().Resolve().String()
@@ -279,7 +279,7 @@ func defaultLabel(in any, quoted bool) string {
 }
 
 // offLoop is offLoop for calls that the loop makes: time passes.
-func (s *userSide[IN, OUT]) offLoop(f func() error) error {
+func (s *frontend[IN, OUT]) offLoop(f func() error) error {
 	s.driver.Core().Away(true)
 	return call.OffLoop(f)
 }

@@ -95,7 +95,7 @@ func TestLogLevels(t *testing.T) {
 	tests := []struct {
 		name  string
 		level slog.Level
-		side  bool
+		sink  bool
 		want  []string
 	}{
 		{"dropped, debug", slog.LevelDebug, false, append(retries[:3:3], dropped)},
@@ -109,7 +109,7 @@ func TestLogLevels(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var book logBook
 				policy := WithDropOnFailure()
-				if tt.side {
+				if tt.sink {
 					policy = WithFailureSink(func(context.Context, Failure[string]) error { return nil })
 				}
 				op := OrderedWaitWithRetry(failsAlways[string](errDown), time.Minute, 5, retriesTwice(),

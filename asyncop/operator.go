@@ -43,7 +43,7 @@ type Watermark = queue.Watermark
 // Its methods are safe for concurrent use.
 type AsyncWaitOperator[IN, OUT any] struct {
 	driver   *drive.Driver[IN, OUT]
-	side     *userSide[IN, OUT]
+	front    *frontend[IN, OUT]
 	in       chan<- any // of the driver
 	capacity int
 	used     atomic.Uint32 // what drives it, and takes its results: bits
@@ -143,13 +143,13 @@ func newOperator[IN, OUT any](
 	if reorders {
 		newQueue = queue.NewUnordered[*core.Slot[IN, OUT]]
 	}
-	s := &userSide[IN, OUT]{config: newConfig(opts), fn: fn, policy: policy, batch: batchingOf(fn)}
+	s := &frontend[IN, OUT]{config: newConfig(opts), fn: fn, policy: policy, batch: batchingOf(fn)}
 	s.reorders = reorders
 	s.refuse(name, strategy)
 	// Nothing is refused from here on: goroutines begin.
 	s.newDriver(min(timeout, maxTimeout), newQueue(capacity))
 	s.warnOfArguments(name, timeout, strategy)
-	op := &AsyncWaitOperator[IN, OUT]{driver: s.driver, side: s, in: s.driver.In(), capacity: capacity}
+	op := &AsyncWaitOperator[IN, OUT]{driver: s.driver, front: s, in: s.driver.In(), capacity: capacity}
 	for _, o := range s.observers {
 		if a, ok := o.(interface {
 			Attach(stats func() Stats, done <-chan struct{})
@@ -184,7 +184,7 @@ func refuseArguments[IN, OUT any](
 }
 
 // refuse panics if an option makes no sense: for want of another one, or since it is for other types.
-func (s *userSide[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) {
+func (s *frontend[IN, OUT]) refuse(name string, strategy strategies.Retry[OUT]) {
 	refuseIf(s.coordinator != nil && s.name == "", "%s: WithCheckpoints needs WithName: state is found by name", name)
 	refuseIf(s.maxWaitingPerKey > 0 && s.keys == nil,
 		"%s: WithMaxWaitingPerKey needs KeyOrderedWait: without key order no element waits for its key", name)
@@ -213,7 +213,7 @@ func typed[T any](name, option string, value any, fault string) T {
 }
 
 // warnOfArguments logs what is allowed and probably a mistake.
-func (s *userSide[IN, OUT]) warnOfArguments(name string, timeout time.Duration, strategy strategies.Retry[OUT]) {
+func (s *frontend[IN, OUT]) warnOfArguments(name string, timeout time.Duration, strategy strategies.Retry[OUT]) {
 	if p := s.policy; !p.NoRetry && !p.Results && !p.Errors {
 		s.logAttrs(s.ctx, slog.LevelWarn, "asyncop: "+name+": the strategy has no predicate, so nothing is retried: "+
 			"give it RetryIfResult or RetryIfException, or use NoRetry", slog.String("strategy", fmt.Sprintf("%T", strategy)))
@@ -347,6 +347,6 @@ func (op *AsyncWaitOperator[IN, OUT]) Stop(ctx context.Context) error {
 // Stats returns the present counts.
 func (op *AsyncWaitOperator[IN, OUT]) Stats() Stats {
 	s := op.driver.Counts()
-	s.Capacity, s.MaxCalls = int64(op.capacity), int64(min(cmp.Or(op.side.maxCalls, op.capacity), op.capacity))
+	s.Capacity, s.MaxCalls = int64(op.capacity), int64(min(cmp.Or(op.front.maxCalls, op.capacity), op.capacity))
 	return s
 }

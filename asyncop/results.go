@@ -119,7 +119,7 @@ func (op *AsyncWaitOperator[IN, OUT]) Backend() Backend { return op.driver.Backe
 // with that context, before it can be drained.
 func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 	switch done := op.driver.Context.Done(); {
-	case op.side.failurePolicy == "":
+	case op.front.failurePolicy == "":
 		return errors.New("asyncop: the operator lacks a failure policy: the first message that cannot be processed would end the worker, be redelivered, " +
 			"and end the next worker. Give it WithFailureSink, with a ladder or a file of dead letters, or WithDropOnFailure")
 	case done != nil && done == ctx.Done():

@@ -27,14 +27,14 @@ type timelines struct {
 // AsyncInvoke itself completes, so such an element may not count as slow. A delivery.Queue stores
 // the timeline with a message that failed, and weir dead show prints it.
 func (op *AsyncWaitOperator[IN, OUT]) Timelines() []observe.Timeline {
-	k := &op.side.timelines
+	k := &op.front.timelines
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.kept)
 }
 
 // timelineKeeper returns the functions with which the core decides whether to keep a timeline.
-func (s *userSide[IN, OUT]) timelineKeeper() core.WayKeeper[IN] {
+func (s *frontend[IN, OUT]) timelineKeeper() core.WayKeeper[IN] {
 	k := core.WayKeeper[IN]{Keep: s.keepTimeline}
 	type asker interface{ KeepsTimeline() bool }
 	if reflect.TypeFor[IN]().Implements(reflect.TypeFor[asker]()) {
@@ -49,7 +49,7 @@ func (s *userSide[IN, OUT]) timelineKeeper() core.WayKeeper[IN] {
 }
 
 // keepTimeline keeps the timeline of an element that has ended.
-func (s *userSide[IN, OUT]) keepTimeline(r core.Report[IN], how observe.EndKind, steps []observe.Step) {
+func (s *frontend[IN, OUT]) keepTimeline(r core.Report[IN], how observe.EndKind, steps []observe.Step) {
 	meta := s.metaOf(r.Context)
 	t := observe.Timeline{
 		Element: s.labelOf(r.Element, false), ID: meta.ID, Visit: meta.Visit,

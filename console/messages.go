@@ -423,7 +423,7 @@ func timeline(e *store.Entry, now time.Time) (steps []step) {
 	if m.Due.After(now) {
 		add(m.Due, "is due", "")
 	}
-	add(m.Remembered, "the called side remembers the request until then", "")
+	add(m.Remembered, "the server remembers the request until then", "")
 	add(m.Deadline, "its deadline", "")
 	slices.SortStableFunc(steps, func(a, b step) int { return a.At.Compare(b.At) }) // what has no time comes first
 	return steps

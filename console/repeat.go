@@ -38,7 +38,7 @@ func repeated(e *store.Entry, now time.Time) repetition {
 		r.Level, r.Verdict = "careful", "Look first: nobody knows how far its workers came"
 		r.Lines = []string{
 			"Its workers died or hung while they had it, again and again. It may be what kills them.",
-			"A call may have taken effect before a worker died. Where calls have request ids or idempotency keys that the message determines, the called side finds them.",
+			"A call may have taken effect before a worker died. Where calls have request ids or idempotency keys that the message determines, the server finds them.",
 		}
 	case store.Expired:
 		r.Level, r.Verdict = "careful", "Safe to repeat, but it expires again"
@@ -69,18 +69,18 @@ func inDoubt(e *store.Entry, now time.Time) repetition {
 	case m.Remembered.After(now):
 		r.Level, r.Verdict = "ok", "Safe to repeat for "+age(m.Remembered.Sub(now))
 		r.Lines = append(r.Lines,
-			"It is made again under the same request id, which the called side remembers until "+when(m.Remembered)+". So it takes effect once.",
-			"After that the called side has forgotten it, and a repeat is a new request.")
+			"It is made again under the same request id, which the server remembers until "+when(m.Remembered)+". So it takes effect once.",
+			"After that the server has forgotten it, and a repeat is a new request.")
 	case m.Request != "" && !m.Remembered.IsZero():
 		r.Level, r.Verdict, r.Doubt = "danger", "Not safe to repeat: it may happen twice", true
 		r.Lines = append(r.Lines,
-			"The called side remembered the request until "+when(m.Remembered)+", "+age(now.Sub(m.Remembered))+" ago. A repeat is a new request for it.",
+			"The server remembered the request until "+when(m.Remembered)+", "+age(now.Sub(m.Remembered))+" ago. A repeat is a new request for it.",
 			"Look there for the request first. If it took effect, remove this message; if not, send it back.")
 	default:
 		r.Level, r.Verdict, r.Doubt = "danger", "Not safe to repeat: it may happen twice", true
 		r.Lines = append(r.Lines,
-			"The called side keeps no request id of it, so a repeat is a new request.",
-			"Look at the other side first. If it took effect, remove this message; if not, send it back.")
+			"The server keeps no request id of it, so a repeat is a new request.",
+			"Check the called service first. If it took effect, remove this message; if not, send it back.")
 	}
 	return r
 }

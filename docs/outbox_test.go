@@ -34,7 +34,7 @@ func relay(ctx context.Context, engine *sqlite.Engine, send func(id string)) err
 		Queue: "outbox",
 		Publish: func(_ context.Context, ms []store.Message) error {
 			for _, m := range ms {
-				send(m.Meta.ID) // to a topic, with the id, by which the other side knows a second one
+				send(m.Meta.ID) // to a topic, with the id, by which the receiver recognises a duplicate
 			}
 			return nil // now they are safe there
 		},

@@ -1,7 +1,7 @@
 // Package exactlyonce lets a call that may be repeated take effect once.
 //
 // An answer can get lost on its way back. The caller then cannot know whether its request took effect, and repeats it. With an
-// [ID], which is the same in every attempt, the called side finds the earlier attempt and gives its answer again.
+// [ID], which is the same in every attempt, the server finds the earlier attempt and gives its answer again.
 //
 // # Vocabulary
 //
@@ -10,16 +10,16 @@
 //   - A step names a request among several that are made for the same sequence number.
 //   - An attempt is a sending of a request. Attempts of a request differ in their attempt number only.
 //   - The first incomplete number promises that the client does not repeat requests below it.
-//   - A record is the knowledge of the called side about a request: that it runs, or its answer.
+//   - A record is the knowledge of the server about a request: that it runs, or its answer.
 //
-// # The two sides
+// # Callers and servers
 //
 // They do not import each other. This package has the types that both use, and that a handler and a store of records need.
 //
-//   - The calling side is package [github.com/weirflow/weir/exactlyonce/caller]: it numbers the elements of a stream and sends the ids.
-//   - The called side is package [github.com/weirflow/weir/exactlyonce/server]: it finds the earlier attempts of a request and decides
+//   - The caller is package [github.com/weirflow/weir/exactlyonce/caller]: it numbers the elements of a stream and sends the ids.
+//   - The server is package [github.com/weirflow/weir/exactlyonce/server]: it finds the earlier attempts of a request and decides
 //     whether it runs. It keeps its records in memory, or in a database ([Records]), stored in the transaction of the effect ([Store]).
-//   - Package [github.com/weirflow/weir/exactlyonce/keys] is a called side for clients that send an idempotency key without ids.
+//   - Package [github.com/weirflow/weir/exactlyonce/keys] is a server for clients that send an idempotency key without ids.
 //
 // # Concurrency
 //

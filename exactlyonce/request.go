@@ -9,7 +9,7 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// Request is an attempt as the called side sees it.
+// Request is an attempt as the server sees it.
 type Request struct {
 	ID
 

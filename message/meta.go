@@ -42,9 +42,9 @@ type Meta struct {
 	// the message return all the same.
 	OutcomeUnknown bool
 	// Request is the id under which that call was made, in the form of exactlyonce.ID, or "". The next visit uses it again, so
-	// the called side finds the call. At most 1,024 bytes.
+	// the server finds the call. At most 1,024 bytes.
 	Request string
-	// Remembered is the time until which the called side remembers that call; zero: it does not. Until then, the call may be repeated under the
+	// Remembered is the time until which the server remembers that call; zero: it does not. Until then, the call may be repeated under the
 	// same id.
 	Remembered time.Time
 	// Provider is the external system that was chosen for the message, or "": later calls go there as well. At most 1,024

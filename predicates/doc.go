@@ -41,7 +41,7 @@
 // # Stages
 //
 // How far a call has come is known to its function ([ReportStage]), to the clients it uses ([ReportSent]) and, of a request that failed, to its
-// error ([StageError]). The latest of them counts, which is the safe side. Reports find the attempt through the context; outside of an operator
+// error ([StageError]). The latest of them counts, which is the safe assumption. Reports find the attempt through the context; outside of an operator
 // they are ignored.
 //
 // A request that its server recognises when it is repeated is reported as tracked

@@ -11,7 +11,7 @@ import (
 // through its context. Stages go forward only: a report of an earlier stage than the last is ignored. So is a report after the attempt is over,
 // or with a context that does not belong to an attempt.
 //
-// A call without a report counts as [NetworkTime] from the start of the call on, the safe side. So a function that works for a while before it
+// A call without a report counts as [NetworkTime] from the start of the call on, which is the safe assumption. So a function that works for a while before it
 // sends should first report ClientDispatch:
 //
 //	predicates.ReportStage(ctx, predicates.ClientDispatch)

@@ -17,7 +17,7 @@ import (
 //	NetworkTime        not known: sent, and no complete response came
 //	ResponseReceived   the response says so, if the classifier can read it
 //
-// Stages are ordered by time. The zero value, [Unreported], is the safe side: it counts as NetworkTime from the start of the call on, except
+// Stages are ordered by time. The zero value, [Unreported], is the safe assumption: it counts as NetworkTime from the start of the call on, except
 // that the error itself may prove that the request was not sent. A reported NetworkTime outranks such an error: of a function that makes several
 // calls, a request may have been sent before another failed.
 //

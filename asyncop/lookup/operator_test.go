@@ -193,7 +193,7 @@ func TestStageOfASharedFailure(t *testing.T) {
 		stage  predicates.Stage
 		doubt  bool // of a client's request
 	}{
-		"nothing":    {func(context.Context) {}, predicates.NetworkTime, false}, // the safe side
+		"nothing":    {func(context.Context) {}, predicates.NetworkTime, false}, // the safe assumption
 		"not sent":   {func(ctx context.Context) { predicates.ReportStage(ctx, predicates.ClientDispatch) }, predicates.ClientDispatch, false},
 		"sent":       {func(ctx context.Context) { predicates.ReportStage(ctx, predicates.NetworkTime) }, predicates.NetworkTime, false},
 		"by clients": {func(ctx context.Context) { predicates.ReportSent(ctx); predicates.ReportSent(ctx).Refused() }, predicates.NetworkTime, true},

@@ -269,7 +269,7 @@ func TestActions(t *testing.T) {
 		form.Set("max", "0")
 		require.Equal(t, http.StatusSeeOther, ask(h, "/start", form).Code)
 		job = over(t, e, 3) // the line of the end of the first is the second
-		assert.Equal(t, []int{19, 1}, []int{job.Done, job.InDoubt}, "the one that the called side remembers goes, too")
+		assert.Equal(t, []int{19, 1}, []int{job.Done, job.InDoubt}, "the one that the server remembers goes, too")
 
 		steer := url.Values{"do": {"hold"}, "backend": {"bank"}, "why": {"it loses money"}}
 		require.Equal(t, http.StatusSeeOther, ask(h, "/backends", steer).Code)

@@ -28,7 +28,7 @@ type Spec struct {
 	// Of a Merge: an entry that was merged so often stays, which ends the loop of a message that fails each time; 0 means 5.
 	MaxMerges int `json:"maxMerges,omitempty"`
 	// Of a Merge: include entries whose outcome is unknown. Their calls may have taken effect, and would be repeated under another id. Entries
-	// that the called side still remembers (Meta.Remembered) are merged in any case, since they are called under the same id.
+	// that the server still remembers (Meta.Remembered) are merged in any case, since they are called under the same id.
 	OutcomeUnknown bool `json:"outcomeUnknown,omitempty"`
 
 	By  string `json:"by"`  // who wants it

@@ -1,4 +1,4 @@
-// Package caller is the calling side of requests that take effect once: it gives requests the ids of package exactlyonce.
+// Package caller makes requests that take effect once: it gives them the ids of package exactlyonce.
 //
 // A [Tracker] numbers the elements of a stream, and [Transport] sends the ids:
 //

@@ -41,7 +41,7 @@ type Config struct {
 	// elements are messages with an id (message.Message), except with checkpoints: see [Tracker]. It must not change as long as messages wait.
 	Name string
 
-	// Secret keeps others who are the same principal at the called side from computing the ids of messages. It is required with Name, and has at
+	// Secret keeps others who are the same principal at the server from computing the ids of messages. It is required with Name, and has at
 	// least 16 bytes. All trackers of that name must have the same secret, which must not change as long as messages wait.
 	Secret []byte
 
@@ -49,7 +49,7 @@ type Config struct {
 	Clock clock.Clock
 }
 
-// Tracker is the calling side: it numbers elements, so that each of their requests has the same id in every attempt. It is an observer and a
+// Tracker numbers elements, so that each of their requests has the same id in every attempt. It is an observer and a
 // gate of an operator (asyncop.WithObserver):
 //
 //	TryAdmit ─▶ Accepted ─▶ AttemptStarted ─▶ … ─▶ AttemptStarted ─▶ Ended
@@ -71,7 +71,7 @@ type Config struct {
 // A message may be redelivered: after a crash, from a layer of a ladder, on another worker, whose tracker has another client. So its requests
 // get an id that is made of Name and Secret in Config and the id of the message: it is the same in each visit. Trackers with the same name give
 // the same ids to the same message. Each message is a client of its own, whose numbers begin anew when it returns from the dead letters. It does
-// not count in the window, and lacks a first incomplete number, so the called side keeps the answer for its configured ages, and bounds how many
+// not count in the window, and lacks a first incomplete number, so the server keeps the answer for its configured ages, and bounds how many
 // messages it remembers (server.Config).
 //
 // One tracker may serve several operators, unless it takes part in checkpoints. It is safe for concurrent use.
@@ -352,7 +352,7 @@ func (t *Tracker) elementIn(ctx context.Context) *element {
 // WithStep returns a context for a request among several that a function makes for its element. The name is part of the id, so it must be the
 // same in every attempt, even in the next version of the program: "reserve", "charge". It has at most 64 letters, digits and ._:- characters.
 //
-// Requests with the same step are the same request: the called side executes a single request. A function that repeats or
+// Requests with the same step are the same request: the server executes a single request. A function that repeats or
 // hedges a request itself therefore has to name it.
 func WithStep(ctx context.Context, step string) context.Context {
 	a, _ := ctx.Value(attemptKey{}).(*attempt)

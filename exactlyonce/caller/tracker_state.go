@@ -125,7 +125,7 @@ func (t *Tracker) Number(ctx context.Context) int64 {
 // Checkpoints have ascending numbers; not all need complete.
 //
 // The input after those elements must have the same order after a restart: each element then gets the number that it had. (An element in
-// another's place would get the answer of the other, or ErrMismatch if the called side compares fingerprints.)
+// another's place would get the answer of the other, or ErrMismatch if the server compares fingerprints.)
 func (t *Tracker) Snapshot(checkpoint uint64) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()

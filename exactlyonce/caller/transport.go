@@ -28,7 +28,7 @@ import (
 //	after a redirect to another host         none, also if the endpoint is named
 //	no id can be given: see NextID           fails, and nothing is sent
 //
-// Answers that come from the called side's tracker, not from its service, become errors. They match, under [errors.Is]:
+// Answers that come from the server's tracker, not from its service, become errors. They match, under [errors.Is]:
 //
 //	ErrStale       the outcome is unknown: in doubt, and not repeated
 //	ErrMismatch    refused for good
@@ -147,7 +147,7 @@ func begin(ctx context.Context, hops int) (outgoing, exactlyonce.ID, error) {
 	return r, id, err
 }
 
-// refusal returns the error for an answer of the called side's tracker; nil for one of the service. It closes the body.
+// refusal returns the error for an answer of the server's tracker; nil for one of the service. It closes the body.
 func (r outgoing) refusal(resp *http.Response, id exactlyonce.ID) error {
 	status := httpretry.CheckResponse(resp)
 	result := oncewire.Of(resp.Header)
@@ -174,7 +174,7 @@ var classes = map[string]error{
 	oncewire.Invalid:    exactlyonce.ErrInvalid,
 }
 
-// answerError is an answer of the called side's tracker.
+// answerError is an answer of the server's tracker.
 type answerError struct {
 	class  error
 	id     exactlyonce.ID

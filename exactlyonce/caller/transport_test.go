@@ -317,7 +317,7 @@ func TestHedges(t *testing.T) {
 	}
 }
 
-// The answers of the called side's tracker become errors, those of its service do not.
+// The answers of the server's tracker become errors, those of its service do not.
 func TestAnswersOfTheTracker(t *testing.T) {
 	for _, tt := range []struct {
 		status int

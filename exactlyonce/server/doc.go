@@ -1,4 +1,4 @@
-// Package server is the called side of requests that take effect once: [Results] find the earlier attempts of a request by its id and
+// Package server serves requests that take effect once: [Results] find the earlier attempts of a request by its id and
 // decide whether it runs.
 //
 //	results := server.NewResults(server.Config{})

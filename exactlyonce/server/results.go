@@ -57,7 +57,7 @@ type Config struct {
 	Clock clock.Clock
 }
 
-// Results is the called side: it finds the earlier attempts of a request, so that a request has a single effect (law X1).
+// Results finds the earlier attempts of a request, so that a request has a single effect (law X1).
 //
 //	answer, found, err := results.Do(ctx, request, func(ctx context.Context) ([]byte, error) {
 //		return charge(ctx, order) // at most one attempt at a time, and none after the first success

@@ -219,7 +219,7 @@ func TestE6IdentityUsedAgain(t *testing.T) {
 	require.Equal(t, "NEW", state(t, r, other))
 }
 
-// The number of requests is bounded at the called side, too: see the tests of the limits. Here the attempts that wait.
+// The number of requests is bounded at the server, too: see the tests of the limits. Here the attempts that wait.
 func TestE7TooManyOutstanding(t *testing.T) {
 	r, _ := newResults(t, server.Config{MaxWaiters: 2, MaxRecords: 4})
 	begin(t, r, request(1))

@@ -38,7 +38,7 @@ const OwnQueue = -1
 type Router[T any] struct {
 	Layers    []Layer
 	Returns   bool                          // a message may go back to its own queue: OwnQueue
-	Remembers time.Duration                 // how long the called side remembers a request that has an id; 0: each call in doubt is a dead letter
+	Remembers time.Duration                 // how long the server remembers a request that has an id; 0: each call in doubt is a dead letter
 	Permanent func(asyncop.Failure[T]) bool // nil: [Permanent]
 }
 
@@ -106,7 +106,7 @@ func CauseOf(meta message.Meta, cause store.Cause) store.Cause {
 }
 
 // carry notes under which id a call in doubt is to be made again, and reports whether the next visit may make it (law X1): the
-// called side remembers it longer than the rest of the layers lasts.
+// server remembers it longer than the rest of the layers lasts.
 func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta, demanded time.Duration) bool {
 	if Ambiguous(f) {
 		element, numbered := ctx.Value(oncewire.ElementKey{}).(oncewire.Element)
@@ -129,7 +129,7 @@ func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before mess
 		case err == nil && (other.Client != id.Client || other.Sequence != id.Sequence):
 			meta.Remembered = time.Time{} // that of another operator is in doubt, too, and there is room for one
 		default:
-			meta.Request = request // another attempt; the called side may not have seen it, so its time does not begin anew
+			meta.Request = request // another attempt; the server may not have seen it, so its time does not begin anew
 		}
 	}
 	return r.Remembers > 0 && meta.OutcomeUnknown && meta.Remembered.After(meta.LastFailure.Add(demanded).Add(r.rest(meta.Visit)))

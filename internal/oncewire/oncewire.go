@@ -1,4 +1,4 @@
-// Package oncewire holds what both sides of an exactly-once call say to each other in HTTP responses, for packages exactlyonce
+// Package oncewire has the HTTP headers that callers and servers of exactly-once calls share, for packages exactlyonce
 // and httpretry.
 package oncewire
 

@@ -31,7 +31,7 @@ var _ predicates.ServerPushback = (*StatusError)(nil)
 // the delay that the response demands. It neither reads nor closes the body.
 //
 // A Retry-After that is a date is measured from the response's own Date, so that
-// the clocks of both sides need not agree; without a Date, from the wall clock. A
+// the clocks of client and server need not agree; without a Date, from the wall clock. A
 // strategy with [Classifier] (strategies.ReasonAware) waits as long as it demands.
 func CheckResponse(resp *http.Response) error {
 	if resp.StatusCode < 400 {

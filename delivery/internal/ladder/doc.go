@@ -19,7 +19,7 @@
 // # Calls in doubt
 //
 // A call that may have taken effect and must not happen twice goes to the dead letters, and is marked there. There is one
-// exception: its requests have ids that stay with the message (Name in the Config of exactlyonce/caller), and the called side remembers
+// exception: its requests have ids that stay with the message (Name in the Config of exactlyonce/caller), and the server remembers
 // them for longer than the rest of the ladder lasts ([Config.Remembers]). Then the message goes to the next layer, and its next
 // visit makes the call again under the same id, on any worker. A message that comes back after that time is not visited.
 //

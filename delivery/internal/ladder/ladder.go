@@ -43,7 +43,7 @@ type Config[T any] struct {
 	Others func(ctx context.Context) (queues []string, err error)
 	// IsLayer is that of a [store.Consumption].
 	IsLayer func(name string) bool
-	// Remembers is how long the called side remembers a request that has an id. It allows calls in doubt in the layers. 0: each call in
+	// Remembers is how long the server remembers a request that has an id. It allows calls in doubt in the layers. 0: each call in
 	// doubt goes to the dead letters.
 	Remembers time.Duration
 

@@ -380,7 +380,7 @@ func (s *source[T]) answered(asking context.Context, a answer[T]) error {
 	return nil
 }
 
-// buryLate returns messages without those that came too late: their deadline has passed, or the called side may not remember their calls in
+// buryLate returns messages without those that came too late: their deadline has passed, or the server may not remember their calls in
 // doubt any more, so they are not called again (law X1). They become dead letters.
 func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []message.Message[T] {
 	now := s.clock.Now()
@@ -389,7 +389,7 @@ func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []mes
 		var err error
 		switch {
 		case meta.OutcomeUnknown && !meta.Remembered.After(now):
-			err = s.ladder.bury(ctx, m.Value, meta, store.OutcomeUnknown, "the called side may have forgotten its call in doubt")
+			err = s.ladder.bury(ctx, m.Value, meta, store.OutcomeUnknown, "the server may have forgotten its call in doubt")
 		case failed.IsPast(meta.Deadline, now):
 			err = s.ladder.bury(ctx, m.Value, meta, store.Expired, "its deadline has passed")
 		default:

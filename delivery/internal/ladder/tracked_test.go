@@ -222,7 +222,7 @@ func (f fixed) Receive(context.Context, int) ([]message.Message[string], error) 
 
 func (f fixed) Close(ctx context.Context) error { return f.of.Close(ctx) }
 
-// What the called side may not recognise, or not remember for as long as the ladder lasts, is not called again.
+// What the server may not recognise, or not remember for as long as the ladder lasts, is not called again.
 func TestCallsInDoubtThatCannotBeMadeAgain(t *testing.T) {
 	for name, change := range map[string]struct {
 		remembers time.Duration
@@ -330,7 +330,7 @@ func TestWhatIsInDoubtIsRememberedForATime(t *testing.T) {
 	})
 }
 
-// A dead letter whose call the called side still remembers returns without being asked for, under the same id.
+// A dead letter whose call the server still remembers returns without being asked for, under the same id.
 func TestMergeOfWhatIsStillRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()

@@ -1,4 +1,4 @@
-// Command charges has both sides of charges that are made once: a service with its books in charges.db, and a worker that calls it for orders
+// Command charges has the client and the server of charges that are made once: a service with its books in charges.db, and a worker that calls it for orders
 // from a queue in orders.db. Kill either, and start it again.
 //
 //	charges serve

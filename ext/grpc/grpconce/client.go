@@ -17,7 +17,7 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// The metadata of ids, and the trailer of answers that come from the called side's tracker.
+// The metadata of ids, and the trailer of answers that come from the server's tracker.
 var (
 	idKey     = strings.ToLower(exactlyonce.Header)
 	resultKey = strings.ToLower(oncewire.Result)
@@ -31,7 +31,7 @@ var (
 // [caller.NextID], if it lacks that, or if an attempt makes a second request without a step ([caller.WithStep]). Other calls and streams are
 // sent without an id.
 //
-// Answers of the called side's tracker become errors. They match, under [errors.Is]:
+// Answers of the server's tracker become errors. They match, under [errors.Is]:
 //
 //	ErrStale       the outcome is unknown: in doubt, not repeated, and without a status
 //	ErrMismatch    refused for good: FAILED_PRECONDITION
@@ -116,7 +116,7 @@ func withoutID(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// classOf returns the error for an answer of the called side's tracker; nil if it is the service's.
+// classOf returns the error for an answer of the server's tracker; nil if it is the service's.
 func classOf(trailer metadata.MD) error {
 	if values := trailer.Get(resultKey); len(values) == 1 {
 		switch values[0] {
@@ -135,7 +135,7 @@ func classOf(trailer metadata.MD) error {
 	return nil
 }
 
-// answerError is an answer of the called side's tracker.
+// answerError is an answer of the server's tracker.
 type answerError struct {
 	class  error
 	method string

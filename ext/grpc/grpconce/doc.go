@@ -1,7 +1,7 @@
 // Package grpconce carries the ids of package exactlyonce through calls of google.golang.org/grpc, so that a call that may be
 // repeated takes effect once.
 //
-// # The calling side
+// # The caller
 //
 //	tracker := caller.NewTracker(caller.Config{})
 //	conn, err := grpc.NewClient(target, append(grpconce.DialOptions("/pay.v1.Payments/Charge"), creds)...)
@@ -9,7 +9,7 @@
 // Calls of the named methods carry the id of the element and step that their context belongs to, in the metadata
 // exactly-once. See [DialOptions].
 //
-// # The called side
+// # The server
 //
 //	results := server.NewResults(server.Config{})
 //	server := grpc.NewServer(grpc.ChainUnaryInterceptor(authenticate, grpconce.UnaryServerInterceptor(results, grpconce.ServerConfig{Scope: userOf})))

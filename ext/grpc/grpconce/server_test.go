@@ -372,8 +372,8 @@ func FuzzServerMetadata(f *testing.F) {
 	})
 }
 
-// X1: both sides over a connection. The first attempt is broken off while its handler runs; the second gets what that one did.
-func TestBothSides(t *testing.T) {
+// X1: client and server over a connection. The first attempt is broken off while its handler runs; the second gets what that one did.
+func TestClientAndServer(t *testing.T) {
 	results := server.NewResults(server.Config{})
 	defer results.Close(context.Background())
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -102,7 +102,7 @@
 //	weir_backend_closes_total
 //	weir_backend_would_have_closed_total             in a dry run
 //
-// # Metrics of a called side
+// # Metrics of a server
 //
 // [NewResults] collects the metrics of the answers that a service keeps. They have the label service.
 //

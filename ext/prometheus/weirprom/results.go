@@ -8,7 +8,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// results is the collector of the called side. It reads its statistics at the scrape.
+// results is the collector of the server. It reads its statistics at the scrape.
 type results struct {
 	of   *server.Results
 	read []*prometheus.Desc // as tally.Results

@@ -3,7 +3,7 @@
 //
 // # Model
 //
-// Every file and directory has two sides: what processes see, and what is on the disk for sure. A call changes what is
+// Every file and directory has two versions: the one that processes see, and the one that is certainly on the disk. A call changes what is
 // seen. Sync of a file makes its contents sure, SyncDir the names in a directory; nothing else does (stricter than many
 // file systems are, as strict as POSIX allows). What was changed since may or may not be on the disk when the power
 // goes, and [FS.Images] yields every disk that may be found then:

@@ -1,4 +1,4 @@
-// Package killtest runs a stream of calls against counters, while the processes of both sides are killed: HTTP between
+// Package killtest runs a stream of calls against counters, while the client and server processes are killed: HTTP between
 // processes, and answers in the database of the counters. It is for the tests of records.
 //
 //	clients ──▶ network ──▶ servers ──▶ database
