@@ -137,7 +137,7 @@ func (*noPredicate) ExceptionPredicate() predicates.ExceptionPredicate   { panic
 // By default the buffers grow with the capacity, within bounds.
 func TestDefaultBuffer(t *testing.T) {
 	for _, tt := range []struct {
-		capacity, places int
+		capacity, buffer int
 		opts             []asyncop.Option
 	}{
 		{1, 128, nil},
@@ -153,8 +153,8 @@ func TestDefaultBuffer(t *testing.T) {
 			result.Complete(in)
 			return nil
 		}), 0, tt.capacity, tt.opts...)
-		require.Equal(t, tt.places, cap(op.In()), "In, capacity %d", tt.capacity)
-		require.Equal(t, tt.places, cap(op.Out()), "Out, capacity %d", tt.capacity)
+		require.Equal(t, tt.buffer, cap(op.In()), "In, capacity %d", tt.capacity)
+		require.Equal(t, tt.buffer, cap(op.Out()), "Out, capacity %d", tt.capacity)
 		close(op.In())
 		require.NoError(t, op.Wait())
 	}

@@ -25,7 +25,7 @@
 // # Vocabulary
 //
 //   - An element is an item of the stream: a record of type IN, a message, or a control element such as a [Watermark].
-//   - A slot is the place of an element in the operator. The element has it from its acceptance until all its results have been
+//   - A slot is one unit of the capacity of an operator. The element has it from its acceptance until all its results have been
 //     emitted. The capacity bounds the slots.
 //   - An attempt is a call for an element. Its outcome is results, possibly none, or an error.
 //   - A retry is an attempt after the first. The strategy decides whether and when to retry; its predicate says which outcomes deserve a retry.

@@ -528,7 +528,7 @@ func TestLogOfTheEnd(t *testing.T) {
 			[]Option{WithFailureSink(breaksOnce())},
 			fails(-1),
 			[]string{
-				`level=WARN msg="asyncop: the failure sink did not take an element" error="asyncop: panic in user code: down PLACE`,
+				`level=WARN msg="asyncop: the failure sink did not take an element" error="asyncop: panic in user code: down FRAME`,
 				`level=WARN msg="asyncop: element handed over to the failure sink" attempts=1 error=down in_doubt=true element=-1 operator=rows`,
 			},
 		},
@@ -560,7 +560,7 @@ func TestLogOfTheEnd(t *testing.T) {
 			"input of Results", nil, func(t *testing.T, op *AsyncWaitOperator[int, int], _ context.CancelCauseFunc) {
 				for range op.Results(func(func(int) bool) { panic(errDown) }) {
 				}
-			}, []string{failed + `"asyncop: input of Results: asyncop: panic in user code: down PLACE`},
+			}, []string{failed + `"asyncop: input of Results: asyncop: panic in user code: down FRAME`},
 		},
 		{
 			"break", nil, func(t *testing.T, op *AsyncWaitOperator[int, int], _ context.CancelCauseFunc) {
@@ -573,7 +573,7 @@ func TestLogOfTheEnd(t *testing.T) {
 			"panic", nil, func(t *testing.T, op *AsyncWaitOperator[int, int], _ context.CancelCauseFunc) {
 				op.In() <- -2
 				close(op.In())
-			}, []string{failed + `"asyncop: rows: element -2 failed after 1 attempt in 0s: asyncop: panic in user code: down PLACE`},
+			}, []string{failed + `"asyncop: rows: element -2 failed after 1 attempt in 0s: asyncop: panic in user code: down FRAME`},
 		},
 	}
 	for _, tt := range tests {
@@ -609,7 +609,7 @@ func TestLogOfTheEnd(t *testing.T) {
 				slices.Sort(lines) // the loop and the handler's goroutine write in any order
 				slices.Sort(tt.want)
 				for i, want := range tt.want {
-					want, panicked := strings.CutSuffix(want, "PLACE")
+					want, panicked := strings.CutSuffix(want, "FRAME")
 					if !panicked {
 						assert.Equal(t, want, lines[i])
 						continue

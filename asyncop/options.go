@@ -80,7 +80,7 @@ func refuseIf(wrong bool, format string, args ...any) {
 	}
 }
 
-// bufferFor returns the number of places of In and of Out of an operator with that many slots: see WithBuffer.
+// bufferFor returns the capacity of In and of Out of an operator with that many slots: see WithBuffer.
 func (c *config) bufferFor(capacity int) int {
 	if c.buffer < 0 {
 		return max(128, min(capacity/8, 1024))

@@ -56,8 +56,8 @@ func newParking(n int, base, spread time.Duration) *parking {
 // that has nothing to do with the order of arrival.
 func (p *parking) delay(i int, start, instant int64) time.Duration {
 	n := len(p.items)
-	place := int(uint64(i) * 2654435761 % uint64(n))
-	due := start + int64(p.base) + int64(float64(place)/float64(n)*float64(p.spread))
+	index := int(uint64(i) * 2654435761 % uint64(n))
+	due := start + int64(p.base) + int64(float64(index)/float64(n)*float64(p.spread))
 	p.items[i].due = due
 	return time.Duration(due - instant)
 }

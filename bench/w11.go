@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	w11Keys   = 10_000
-	w11Calls  = 1_000 // at once
-	w11Places = 4_000 // slots of weir, and places of the workers' channels with their calls
+	w11Keys  = 10_000
+	w11Calls = 1_000 // at once
+	w11Slots = 4_000 // of weir, and the capacity of the workers' channels with their calls
 )
 
 // w11Key is the key of an element.
@@ -54,7 +54,7 @@ func w11(c Config) []Group {
 			Aims: []Aim{{Impl: "weir", Against: BestPeer, Max: 1.0}},
 			Rows: []Row{
 				w11Row("weir", Weir, p, func(in iter.Seq[*Item], out func(*Item)) error {
-					op, _ := build(w11Places, true)()
+					op, _ := build(w11Slots, true)()
 					return ranged(op, in, out)
 				}),
 				w11Row("partitions", Peer, p, func(in iter.Seq[*Item], out func(*Item)) error {
@@ -62,7 +62,7 @@ func w11(c Config) []Group {
 				}),
 			},
 		}
-		unordered := resultsRow("weir-without-order", p, build(w11Places, false)) // what the order costs
+		unordered := resultsRow("weir-without-order", p, build(w11Slots, false)) // what the order costs
 		unordered.Kind = Reference
 		g.Rows = append(g.Rows, unordered)
 		for i := range g.Rows {
@@ -121,7 +121,7 @@ func partitions(c Config, fn call, in iter.Seq[*Item], out func(*Item)) error {
 	var wg sync.WaitGroup
 	workers := make([]chan *Item, w11Calls)
 	for i := range workers {
-		workers[i] = make(chan *Item, w11Places/w11Calls-1)
+		workers[i] = make(chan *Item, w11Slots/w11Calls-1)
 		wg.Go(func() {
 			for it := range workers[i] {
 				r, err := fn(it)

@@ -92,7 +92,7 @@ func (s slowConsumer) row(impl string, kind Kind, build func(fn call) stages) Ro
 		}
 		reportLateness(m, late)
 		m.Report(HeldMax, float64(heldMax.Load()))
-		// The output's buffer twice (Out's places are filled until Via or To has its ring), that of the sink, and one
+		// The output's buffer twice (Out is filled until Via or To has its ring), that of the sink, and one
 		// element in the hands of each goroutine in between.
 		if most := int64(s.capacity + 2*s.c.buffer() + s.c.Ends + 8); heldMax.Load() > most && kind == Weir {
 			return fmt.Errorf("%d elements were held at once: capacity and output allow %d", heldMax.Load(), most)

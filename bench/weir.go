@@ -436,9 +436,9 @@ func weirW5Capacity(c Config, p pipeline, capacity int) []Row {
 			ring := make([]pending, max(1, capacity/2))
 			fn := asyncop.Func(func(_ context.Context, it *Item, result asyncop.ResultFuture[*Item]) error {
 				it.Calls++
-				place := &ring[it.Seq%len(ring)]
-				oldest := *place
-				*place = pending{it, result}
+				entry := &ring[it.Seq%len(ring)]
+				oldest := *entry
+				*entry = pending{it, result}
 				if oldest.it != nil {
 					oldest.result.Complete(oldest.it)
 				}

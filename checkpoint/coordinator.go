@@ -43,8 +43,8 @@ type Coordinator struct {
 	logger   *slog.Logger
 	restored *Snapshot // what the pipeline resumes from, or nil; read-only
 
-	busy    chan struct{}           // one place: held while a checkpoint is under way
-	storing chan struct{}           // one place: held while the store saves, also if that was given up
+	busy    chan struct{}           // capacity 1: held while a checkpoint is under way
+	storing chan struct{}           // capacity 1: held while the store saves, also if that was given up
 	started chan struct{}           // closed by Start
 	life    context.Context         // ends when there will be no more checkpoints
 	endLife context.CancelFunc      // of life

@@ -230,7 +230,7 @@ func TestSourceIsDrained(t *testing.T) {
 	})
 	bubble(t, "neither the marker nor a barrier is lost while it is held up", func(t *testing.T) {
 		c := must(NewCoordinator(checkpointtest.NewMemoryStore()))
-		src := NewSource(c, "src", checkpointtest.NewSliceInput(make([]int, 9*Places)))
+		src := NewSource(c, "src", checkpointtest.NewSliceInput(make([]int, 9*Buffer)))
 		require.NoError(t, c.Start())
 		synctest.Wait() // Out is full
 		c.Host().RequestFinal(participant.Drain)
@@ -242,7 +242,7 @@ func TestSourceIsDrained(t *testing.T) {
 		require.NoError(t, errors.Join(<-done, c.Wait()))
 		require.Contains(t, all, "barrier 2 (periodic)")
 		end := slices.Index(all, "barrier 1 (end of input)")
-		require.GreaterOrEqual(t, end, Places)
+		require.GreaterOrEqual(t, end, Buffer)
 		require.NotContains(t, all[end:], "0", "no element follows the marker")
 		require.Equal(t, "barrier 3 (drain)", all[len(all)-1])
 		require.NoError(t, c.Close())

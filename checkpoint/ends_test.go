@@ -178,7 +178,7 @@ func TestSourceDuringCheckpoints(t *testing.T) {
 	})
 	bubble(t, "a barrier that was overtaken is not sent", func(t *testing.T) {
 		c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet()), WithTimeout(time.Second)))
-		src := NewSource(c, "src", checkpointtest.NewSliceInput(make([]int, 2*Places)))
+		src := NewSource(c, "src", checkpointtest.NewSliceInput(make([]int, 2*Buffer)))
 		require.NoError(t, c.Start())
 		synctest.Wait() // Out is full
 		for range 2 {

@@ -34,7 +34,7 @@ const (
 	ClosePatience  = closePatience
 	ReportPatience = reportPatience
 	StartPatience  = startPatience
-	Places         = places
+	Buffer         = buffer
 	MaxNameLength  = maxNameLength
 )
 

@@ -103,7 +103,7 @@ func TestIdleInput(t *testing.T) {
 		in := newTopic()
 		src := NewSource(c, "src", in)
 		require.NoError(t, c.Start())
-		batch := slices.Repeat([]string{"x"}, 2*Places)
+		batch := slices.Repeat([]string{"x"}, 2*Buffer)
 		in.client <- batch
 		synctest.Wait() // the source is held up by a full Out, with one in hand
 		done := make(chan uint64, 1)

@@ -32,7 +32,7 @@ type Sink[T any] struct {
 	ended       chan struct{} // closed when the final checkpoint has completed or will not
 	endOnce     sync.Once
 
-	using  chan struct{} // one place: held while output is called, and taken before mu. No Mutex, which stops a synctest bubble
+	using  chan struct{} // capacity 1: held while output is called, and taken before mu. No Mutex, which stops a synctest bubble
 	output Output[T]
 	unlock func() error // of the output, or nil; guarded by using
 
@@ -56,7 +56,7 @@ func NewSink[T any](c *Coordinator, name string, output Output[T]) *Sink[T] {
 	s := &Sink[T]{
 		coordinator: c,
 		name:        name,
-		in:          make(chan any, places),
+		in:          make(chan any, buffer),
 		node:        &wiring.Node{Kind: "sink", Label: name, In: reflect.TypeFor[T]()},
 		done:        make(chan struct{}),
 		ended:       make(chan struct{}),

@@ -30,8 +30,8 @@ type Source[T any] struct {
 	name        string
 	input       Input[T]
 	out         chan any
-	barriers    chan participant.Barrier // the coordinator sends, the source receives; one place: one checkpoint is under way
-	marker      chan participant.Barrier // the same, of the end of the input; one place: there is one
+	barriers    chan participant.Barrier // the coordinator sends, the source receives; capacity 1: one checkpoint is under way
+	marker      chan participant.Barrier // the same, of the end of the input; capacity 1: there is one
 
 	wait context.Context // the present one; owned by the source's goroutine
 
@@ -65,8 +65,8 @@ func (k *kept) take(id uint64) (bytes []byte) {
 	return bytes
 }
 
-// places is the number of places in the channel of a Source or a Sink.
-const places = 64
+// buffer is the capacity of the channel of a Source or a Sink.
+const buffer = 64
 
 var _ streams.Source = (*Source[any])(nil)
 
@@ -80,7 +80,7 @@ func NewSource[T any](c *Coordinator, name string, input Input[T]) *Source[T] {
 		coordinator: c,
 		name:        name,
 		input:       input,
-		out:         make(chan any, places),
+		out:         make(chan any, buffer),
 		barriers:    make(chan participant.Barrier, 1),
 		marker:      make(chan participant.Barrier, 1),
 		closed:      make(chan struct{}),

@@ -113,7 +113,7 @@ func TestOutputThatBreaks(t *testing.T) {
 			synctest.Wait()
 			sink.In() <- src.barrier()
 			synctest.Wait()
-			for range 3 * Places {
+			for range 3 * Buffer {
 				sink.In() <- "b"
 			}
 			close(sink.In())
@@ -178,7 +178,7 @@ func TestFlowThatBreaks(t *testing.T) {
 	for name, newFlow := range makers {
 		forEachWay(t, name, func(t *testing.T, do func(), text string) {
 			c := must(NewCoordinator(checkpointtest.NewMemoryStore(), WithLogger(quiet())))
-			values := make([]string, 9*Places)
+			values := make([]string, 9*Buffer)
 			values[5] = "broken"
 			src := NewSource(c, "src", checkpointtest.NewSliceInput(values))
 			out := newRecorder()

@@ -117,7 +117,7 @@ type member struct {
 	looked              time.Time           // when the worker looked last which locks are held
 	taken               map[string]struct{} // the names of the locks that were
 	leaving             sync.WaitGroup
-	changed             chan struct{} // one place: a partition was given up
+	changed             chan struct{} // capacity 1: a partition was given up
 
 	mu  sync.Mutex
 	has map[string]*holding // by partition; guarded by mu

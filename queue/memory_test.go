@@ -31,7 +31,7 @@ func TestPopLetsGoOfTheValue(t *testing.T) {
 	}
 }
 
-// A burst must not pin memory: the popped entries and the places of the rings that are kept are bounded.
+// A burst must not pin memory: the popped entries and the capacity of the rings that are kept are bounded.
 func TestMemoryOfABurstIsGivenBack(t *testing.T) {
 	const burst = 20 * maxFree
 	fill := func(q Queue[int]) {
@@ -127,7 +127,7 @@ type window struct {
 func newWindow(q Queue[int]) *window {
 	w := &window{q: q, ring: make([]*Entry[int], q.Cap())}
 	w.fill()
-	for range q.Cap() { // until every place was used
+	for range q.Cap() { // until every entry was used
 		w.step()
 	}
 	return w

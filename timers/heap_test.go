@@ -108,7 +108,7 @@ func checkHeap(t require.TestingT, h *Heap[int], m *heapModel, pool []Timer[int]
 	for i := range h.items {
 		it := &h.items[i]
 		if it.timer.position != int32(i+1) {
-			require.FailNow(t, "a timer does not know its place", "%d, not %d", it.timer.position, i+1)
+			require.FailNow(t, "a timer has the wrong index", "%d, not %d", it.timer.position, i+1)
 		}
 		if i > 0 && it.before(&h.items[(i-1)/arity]) {
 			require.FailNow(t, "an item is before its parent", "at %d", i)
@@ -116,7 +116,7 @@ func checkHeap(t require.TestingT, h *Heap[int], m *heapModel, pool []Timer[int]
 	}
 	for _, it := range h.items[len(h.items):cap(h.items)] {
 		if it != (item[int]{}) {
-			require.FailNow(t, "a place that is not used refers to a timer")
+			require.FailNow(t, "an unused entry refers to a timer")
 		}
 	}
 }
@@ -175,7 +175,7 @@ func TestEqualDueTimesFireInArmingOrder(t *testing.T) {
 	assert.Equal(t, want, got)
 }
 
-// A cancelled item's place is taken by the last one, which may belong above it: the one case in which it moves up.
+// A cancelled item is replaced by the last one, which may belong above it: the one case in which it moves up.
 func TestCancelMovesTheLastItemUp(t *testing.T) {
 	var h Heap[int]
 	dues := []time.Duration{0, 100, 1, 2, 3, 101, 102, 103, 104, 4, 5} // 5..8 are below 1, 9 and 10 below 2
@@ -221,7 +221,7 @@ func TestArmOfAnArmedTimerPanics(t *testing.T) {
 	assert.Zero(t, h.Len())
 }
 
-// What a burst took is given back once the heap is empty, and small heaps keep their places.
+// What a burst took is given back once the heap is empty, and small heaps keep their capacity.
 func TestHeapMemoryOfABurstIsGivenBack(t *testing.T) {
 	for name, empty := range map[string]func(h *Heap[int], timers []Timer[int]){
 		"pop": func(h *Heap[int], timers []Timer[int]) {

@@ -40,7 +40,7 @@ type item[V any] struct {
 // arity 4: half as deep as a binary heap, and the children of a node share cache lines.
 const arity = 4
 
-// keepItems is how many places an emptied heap keeps; what a burst took beyond them is given back.
+// keepItems is the capacity that an emptied heap keeps. It releases the memory that a burst took beyond it.
 const keepItems = 1024
 
 func (a *item[V]) before(b *item[V]) bool {
@@ -127,7 +127,7 @@ func (h *Heap[V]) remove(i int) {
 	}
 }
 
-// up places it at i or above; the place i is free.
+// up places it at i or above; index i is free.
 func (h *Heap[V]) up(i int, it item[V]) {
 	for i > 0 {
 		parent := (i - 1) / arity
@@ -140,7 +140,7 @@ func (h *Heap[V]) up(i int, it item[V]) {
 	h.place(i, it)
 }
 
-// down places it at i or below; the place i is free.
+// down places it at i or below; index i is free.
 func (h *Heap[V]) down(i int, it item[V]) {
 	n := len(h.items)
 	for {

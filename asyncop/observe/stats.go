@@ -12,7 +12,7 @@ import "time"
 type Stats struct {
 	Accepted  int64 // elements that took a slot; watermarks are not counted
 	Completed int64 // elements that left with their results, possibly none
-	Emitted   int64 // results sent to Out, or to the places that Results reads from
+	Emitted   int64 // results sent to Out, or to the buffer that Results reads from
 	InFlight  int64 // elements with a slot
 
 	Capacity int64 // slots: how many elements may be in flight

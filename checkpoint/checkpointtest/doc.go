@@ -4,9 +4,9 @@
 // check the rules that weir relies on. Weir's own stores, inputs and outputs pass them, too.
 //
 //	func TestMyStore(t *testing.T) {
-//		checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
+//		checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Setup {
 //			bucket := newBucket(t) // empty
-//			return checkpointtest.Place{
+//			return checkpointtest.Setup{
 //				Open:   func() (checkpoint.Store, error) { return OpenMyStore(bucket) },
 //				Damage: func(id uint64) error { return bucket.FlipBit(id) },
 //				Fail:   bucket.FailCall, // optional, as is TakeOver for a store that several machines share

@@ -22,7 +22,7 @@ func RunInput[T any](t *testing.T, open func(t *testing.T) checkpoint.Input[T], 
 	t.Helper()
 	for _, r := range inputRules[T]() {
 		t.Run(r.name, func(t *testing.T) {
-			p := inputPlace[T]{open: func() checkpoint.Input[T] { return open(t) }, equal: suite.EqualOr(equal)}
+			p := inputCheck[T]{open: func() checkpoint.Input[T] { return open(t) }, equal: suite.EqualOr(equal)}
 			skip, err := p.run(r)
 			if skip != "" {
 				t.Skip(skip)
@@ -34,29 +34,29 @@ func RunInput[T any](t *testing.T, open func(t *testing.T) checkpoint.Input[T], 
 	}
 }
 
-// inputPlace is where inputs of the same elements are opened.
-type inputPlace[T any] struct {
+// inputCheck opens inputs of the same elements.
+type inputCheck[T any] struct {
 	open  func() checkpoint.Input[T]
 	equal func(a, b T) bool
 }
 
 type inputRule[T any] struct {
 	name      string
-	check     func(p inputPlace[T], all []T) error
+	check     func(p inputCheck[T], all []T) error
 	waits     bool // it is about a Waiter
 	committed bool // it is about a Committer
 }
 
 func inputRules[T any]() []inputRule[T] {
 	return []inputRule[T]{
-		{name: "the same elements each time", check: inputPlace[T].sameEachTime},
-		{name: "goes on at every position", check: inputPlace[T].goesOn},
-		{name: "Position moves nothing", check: inputPlace[T].positionMovesNothing},
-		{name: "a position belongs to the caller", check: inputPlace[T].positionBelongsToCaller},
-		{name: "damaged positions do no harm", check: inputPlace[T].bearsDamage},
-		{name: "Wait moves nothing", check: inputPlace[T].waitMovesNothing, waits: true},
-		{name: "a wait that is cancelled loses nothing", check: inputPlace[T].cancelledWaitLosesNothing, waits: true},
-		{name: "commits change nothing", check: inputPlace[T].commitsChangeNothing, committed: true},
+		{name: "the same elements each time", check: inputCheck[T].sameEachTime},
+		{name: "goes on at every position", check: inputCheck[T].goesOn},
+		{name: "Position moves nothing", check: inputCheck[T].positionMovesNothing},
+		{name: "a position belongs to the caller", check: inputCheck[T].positionBelongsToCaller},
+		{name: "damaged positions do no harm", check: inputCheck[T].bearsDamage},
+		{name: "Wait moves nothing", check: inputCheck[T].waitMovesNothing, waits: true},
+		{name: "a wait that is cancelled loses nothing", check: inputCheck[T].cancelledWaitLosesNothing, waits: true},
+		{name: "commits change nothing", check: inputCheck[T].commitsChangeNothing, committed: true},
 	}
 }
 
@@ -64,7 +64,7 @@ func inputRules[T any]() []inputRule[T] {
 const positionsChecked = 100
 
 // run checks a rule, or says why it does not apply.
-func (p inputPlace[T]) run(r inputRule[T]) (skip string, err error) {
+func (p inputCheck[T]) run(r inputRule[T]) (skip string, err error) {
 	var all []T
 	err = p.with(func(in checkpoint.Input[T]) (err error) {
 		_, waits := in.(checkpoint.Waiter)
@@ -88,7 +88,7 @@ func (p inputPlace[T]) run(r inputRule[T]) (skip string, err error) {
 }
 
 // with opens an input for the time of f.
-func (p inputPlace[T]) with(f func(in checkpoint.Input[T]) error) error {
+func (p inputCheck[T]) with(f func(in checkpoint.Input[T]) error) error {
 	in := p.open()
 	err := suite.Quiet(func() error { return f(in) })
 	if closeErr := in.Close(); closeErr != nil {
@@ -98,7 +98,7 @@ func (p inputPlace[T]) with(f func(in checkpoint.Input[T]) error) error {
 }
 
 // next reads as a source does: it waits before.
-func (p inputPlace[T]) next(in checkpoint.Input[T]) (v T, err error) {
+func (p inputCheck[T]) next(in checkpoint.Input[T]) (v T, err error) {
 	if w, ok := in.(checkpoint.Waiter); ok {
 		if err := w.Wait(background); err != nil {
 			return v, fmt.Errorf("Wait: %w", err)
@@ -116,7 +116,7 @@ func (p inputPlace[T]) next(in checkpoint.Input[T]) (v T, err error) {
 }
 
 // skip reads n elements.
-func (p inputPlace[T]) skip(in checkpoint.Input[T], n int) error {
+func (p inputCheck[T]) skip(in checkpoint.Input[T], n int) error {
 	for i := range n {
 		if _, err := p.next(in); err != nil {
 			return fmt.Errorf("element %d: %w", i, err)
@@ -126,7 +126,7 @@ func (p inputPlace[T]) skip(in checkpoint.Input[T], n int) error {
 }
 
 // rest reads what is left.
-func (p inputPlace[T]) rest(in checkpoint.Input[T]) (all []T, err error) {
+func (p inputCheck[T]) rest(in checkpoint.Input[T]) (all []T, err error) {
 	for {
 		v, err := p.next(in)
 		switch {
@@ -140,7 +140,7 @@ func (p inputPlace[T]) rest(in checkpoint.Input[T]) (all []T, err error) {
 }
 
 // leaves reports whether want is what is left.
-func (p inputPlace[T]) leaves(in checkpoint.Input[T], want []T) error {
+func (p inputCheck[T]) leaves(in checkpoint.Input[T], want []T) error {
 	got, err := p.rest(in)
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (p inputPlace[T]) leaves(in checkpoint.Input[T], want []T) error {
 	return nil
 }
 
-func (p inputPlace[T]) sameEachTime(all []T) error {
+func (p inputCheck[T]) sameEachTime(all []T) error {
 	return p.with(func(in checkpoint.Input[T]) error { return p.leaves(in, all) })
 }
 
@@ -168,7 +168,7 @@ func stops(n int) (at []int) {
 	return append(at, n)
 }
 
-func (p inputPlace[T]) goesOn(all []T) error {
+func (p inputCheck[T]) goesOn(all []T) error {
 	for _, n := range stops(len(all)) {
 		var position []byte
 		err := p.with(func(in checkpoint.Input[T]) error {
@@ -199,7 +199,7 @@ func (p inputPlace[T]) goesOn(all []T) error {
 }
 
 // leads reports whether a position after n elements leads back there, also from a checkpoint right after the restart.
-func (p inputPlace[T]) leads(position []byte, n int, all []T) error {
+func (p inputCheck[T]) leads(position []byte, n int, all []T) error {
 	for _, of := range []string{"a checkpoint", "a checkpoint right after a restart"} {
 		err := p.with(func(in checkpoint.Input[T]) error {
 			if err := in.Seek(bytes.Clone(position)); err != nil {
@@ -215,7 +215,7 @@ func (p inputPlace[T]) leads(position []byte, n int, all []T) error {
 	return nil
 }
 
-func (p inputPlace[T]) positionMovesNothing(all []T) error {
+func (p inputCheck[T]) positionMovesNothing(all []T) error {
 	return p.with(func(in checkpoint.Input[T]) error {
 		for i, want := range all {
 			_, _ = in.Position(), in.Position()
@@ -227,7 +227,7 @@ func (p inputPlace[T]) positionMovesNothing(all []T) error {
 	})
 }
 
-func (p inputPlace[T]) positionBelongsToCaller(all []T) error {
+func (p inputCheck[T]) positionBelongsToCaller(all []T) error {
 	half := len(all) / 2
 	var position []byte
 	err := p.with(func(in checkpoint.Input[T]) error {
@@ -259,7 +259,7 @@ func (p inputPlace[T]) positionBelongsToCaller(all []T) error {
 }
 
 // bearsDamage checks that nothing panics: whether a position makes sense, only the input can know.
-func (p inputPlace[T]) bearsDamage(all []T) error {
+func (p inputCheck[T]) bearsDamage(all []T) error {
 	var position []byte
 	err := p.with(func(in checkpoint.Input[T]) error {
 		err := p.skip(in, len(all)/2)
@@ -275,7 +275,7 @@ func (p inputPlace[T]) bearsDamage(all []T) error {
 			if in.Seek(bytes.Clone(bad)) != nil {
 				return nil
 			}
-			if w, ok := in.(checkpoint.Waiter); ok { // it may be a place that nothing comes to
+			if w, ok := in.(checkpoint.Waiter); ok { // it may never get another element
 				ctx, cancel := context.WithTimeout(background, time.Millisecond)
 				defer cancel()
 				if w.Wait(ctx) != nil {
@@ -293,7 +293,7 @@ func (p inputPlace[T]) bearsDamage(all []T) error {
 	return nil
 }
 
-func (p inputPlace[T]) waitMovesNothing(all []T) error {
+func (p inputCheck[T]) waitMovesNothing(all []T) error {
 	positions := make([][]byte, len(all)+1)
 	err := p.with(func(in checkpoint.Input[T]) error {
 		for i := range positions {
@@ -322,7 +322,7 @@ func (p inputPlace[T]) waitMovesNothing(all []T) error {
 	return nil
 }
 
-func (p inputPlace[T]) cancelledWaitLosesNothing(all []T) error {
+func (p inputCheck[T]) cancelledWaitLosesNothing(all []T) error {
 	return p.with(func(in checkpoint.Input[T]) error {
 		for i, want := range all {
 			err := errors.New("not asked yet")
@@ -345,7 +345,7 @@ func (p inputPlace[T]) cancelledWaitLosesNothing(all []T) error {
 	})
 }
 
-func (p inputPlace[T]) commitsChangeNothing(all []T) error {
+func (p inputCheck[T]) commitsChangeNothing(all []T) error {
 	return p.with(func(in checkpoint.Input[T]) error {
 		positions := make(chan []byte, len(all))
 		var committing sync.WaitGroup

@@ -236,27 +236,27 @@ func TestRunInputFindsWrongInputs(t *testing.T) {
 	for _, rule := range inputRules[int]() {
 		t.Run(rule.name, func(t *testing.T) {
 			require.NotEmpty(t, wrong[rule.name])
-			place := inputPlace[int]{equal: func(a, b int) bool { return a == b }}
-			place.open = func() checkpoint.Input[int] { return &wrongInput{sound: channelOf(numbers)} }
-			_, err := place.run(rule)
+			in := inputCheck[int]{equal: func(a, b int) bool { return a == b }}
+			in.open = func() checkpoint.Input[int] { return &wrongInput{sound: channelOf(numbers)} }
+			_, err := in.run(rule)
 			assert.NoError(t, err, "a sound input")
 			for i, w := range wrong[rule.name] {
-				place.open = func() checkpoint.Input[int] {
+				in.open = func() checkpoint.Input[int] {
 					opened++
 					w.sound = channelOf(numbers)
 					return &w
 				}
-				_, err := place.run(rule)
+				_, err := in.run(rule)
 				assert.Error(t, err, "wrong input %d", i)
 			}
 		})
 	}
 	t.Run("too few elements", func(t *testing.T) {
-		place := inputPlace[int]{
+		in := inputCheck[int]{
 			equal: func(a, b int) bool { return a == b },
 			open:  func() checkpoint.Input[int] { return channelOf(numbers[:2]) },
 		}
-		_, err := place.run(inputRules[int]()[0])
+		_, err := in.run(inputRules[int]()[0])
 		assert.ErrorContains(t, err, "2 elements")
 	})
 }

@@ -16,12 +16,12 @@ import (
 
 // wrongOutput is a sound output in memory but for what its functions replace.
 type wrongOutput struct {
-	place     *wrongPlace
+	storage   *wrongStorage
 	written   []int  // and not committed
 	committed []byte // the last state
 }
 
-type wrongPlace struct {
+type wrongStorage struct {
 	visible []int
 	kept    []int // for outputs that keep what they should not
 	state   []byte
@@ -46,7 +46,7 @@ func (o *wrongOutput) publish(state []byte) (published int, err error) {
 			return 0, err
 		}
 	}
-	o.place.visible = append(o.place.visible[:s.Before:s.Before], s.Values...)
+	o.storage.visible = append(o.storage.visible[:s.Before:s.Before], s.Values...)
 	return len(s.Values), nil
 }
 
@@ -55,31 +55,31 @@ func (o *wrongOutput) FreshStart(context.Context) error {
 }
 
 func (o *wrongOutput) Restore(_ context.Context, state []byte) error {
-	if o.place.restore != nil {
-		return o.place.restore(o, state)
+	if o.storage.restore != nil {
+		return o.storage.restore(o, state)
 	}
 	_, err := o.publish(state)
 	return err
 }
 
 func (o *wrongOutput) Write(_ context.Context, v int) error {
-	if o.place.write != nil {
-		return o.place.write(o, v)
+	if o.storage.write != nil {
+		return o.storage.write(o, v)
 	}
 	o.written = append(o.written, v)
 	return nil
 }
 
 func (o *wrongOutput) Prepare(context.Context) ([]byte, error) {
-	if o.place.prepare != nil {
-		return o.place.prepare(o)
+	if o.storage.prepare != nil {
+		return o.storage.prepare(o)
 	}
-	return json.Marshal(outputState{len(o.place.visible), o.written})
+	return json.Marshal(outputState{len(o.storage.visible), o.written})
 }
 
 func (o *wrongOutput) Commit(_ context.Context, state []byte) error {
-	if o.place.commit != nil {
-		return o.place.commit(o, state)
+	if o.storage.commit != nil {
+		return o.storage.commit(o, state)
 	}
 	if bytes.Equal(state, o.committed) {
 		return nil
@@ -90,15 +90,15 @@ func (o *wrongOutput) Commit(_ context.Context, state []byte) error {
 }
 
 func (o *wrongOutput) Close() error {
-	if o.place.close != nil {
-		return o.place.close(o)
+	if o.storage.close != nil {
+		return o.storage.close(o)
 	}
 	return nil
 }
 
-func outlet(p *wrongPlace) Outlet[int] {
+func outlet(p *wrongStorage) Outlet[int] {
 	return Outlet[int]{
-		Open:    func() (checkpoint.Output[int], error) { return &wrongOutput{place: p}, nil },
+		Open:    func() (checkpoint.Output[int], error) { return &wrongOutput{storage: p}, nil },
 		Visible: func() ([]int, error) { return slices.Clone(p.visible), nil },
 	}
 }
@@ -106,10 +106,10 @@ func outlet(p *wrongPlace) Outlet[int] {
 func number(i int) int { return i }
 
 func TestRunOutputAcceptsSoundOutputs(t *testing.T) {
-	RunOutput(t, func(*testing.T) Outlet[int] { return outlet(&wrongPlace{}) }, number, nil)
+	RunOutput(t, func(*testing.T) Outlet[int] { return outlet(&wrongStorage{}) }, number, nil)
 	t.Run("that cannot undo what it has published", func(t *testing.T) {
 		RunOutput(t, func(*testing.T) Outlet[int] {
-			o := outlet(&wrongPlace{})
+			o := outlet(&wrongStorage{})
 			open := o.Open
 			o.Open = func() (checkpoint.Output[int], error) {
 				out, err := open()
@@ -123,20 +123,20 @@ func TestRunOutputAcceptsSoundOutputs(t *testing.T) {
 // Every rule is broken by some output, so none is idle.
 func TestRunOutputFindsWrongOutputs(t *testing.T) {
 	no := errors.New("no")
-	wrong := map[string][]wrongPlace{
+	wrong := map[string][]wrongStorage{
 		"what is written is seen after Commit, not before": {
 			{write: func(o *wrongOutput, v int) error {
-				o.place.visible = append(o.place.visible, v)
+				o.storage.visible = append(o.storage.visible, v)
 				return nil
 			}},
 			{prepare: func(o *wrongOutput) ([]byte, error) {
-				state, err := json.Marshal(outputState{len(o.place.visible), o.written})
-				o.place.visible = append(o.place.visible, o.written...)
+				state, err := json.Marshal(outputState{len(o.storage.visible), o.written})
+				o.storage.visible = append(o.storage.visible, o.written...)
 				return state, err
 			}},
 			{commit: func(*wrongOutput, []byte) error { return nil }},
 			{commit: func(o *wrongOutput, _ []byte) error { // what was written since Prepare, too
-				o.place.visible = append(o.place.visible, o.written...)
+				o.storage.visible = append(o.storage.visible, o.written...)
 				return nil
 			}},
 			{write: func(*wrongOutput, int) error { return no }},
@@ -146,7 +146,7 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 			{close: func(*wrongOutput) error { return no }},
 		},
 		"a state covers earlier ones": {{prepare: func(o *wrongOutput) ([]byte, error) {
-			state, err := json.Marshal(outputState{len(o.place.visible), o.written})
+			state, err := json.Marshal(outputState{len(o.storage.visible), o.written})
 			o.written = nil
 			return state, err
 		}, commit: func(o *wrongOutput, state []byte) error {
@@ -162,45 +162,45 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 			if err := json.Unmarshal(state, &s); err != nil {
 				return err
 			}
-			o.place.visible, o.written = append(o.place.visible, s.Values...), nil
+			o.storage.visible, o.written = append(o.storage.visible, s.Values...), nil
 			return nil
 		}}},
 		"nothing to write": {{prepare: func(o *wrongOutput) ([]byte, error) {
 			if len(o.written) == 0 {
 				return nil, no
 			}
-			return json.Marshal(outputState{len(o.place.visible), o.written})
+			return json.Marshal(outputState{len(o.storage.visible), o.written})
 		}}},
 		"Restore undoes what was not prepared": {{write: func(o *wrongOutput, v int) error {
-			o.place.kept = append(o.place.kept, v)
-			o.written = o.place.kept
+			o.storage.kept = append(o.storage.kept, v)
+			o.written = o.storage.kept
 			return nil
 		}, commit: func(o *wrongOutput, state []byte) error {
 			_, err := o.publish(state)
-			o.place.kept, o.written = nil, nil
+			o.storage.kept, o.written = nil, nil
 			return err
 		}}},
 		"Restore undoes what was prepared later": {{prepare: func(o *wrongOutput) ([]byte, error) {
-			o.place.kept = append(o.place.kept, o.written...)
+			o.storage.kept = append(o.storage.kept, o.written...)
 			o.written = nil
-			return json.Marshal(outputState{len(o.place.visible), o.place.kept})
+			return json.Marshal(outputState{len(o.storage.visible), o.storage.kept})
 		}, commit: func(o *wrongOutput, state []byte) error {
 			_, err := o.publish(state)
-			o.place.kept = nil
+			o.storage.kept = nil
 			return err
 		}}},
 		"Restore commits its state": {
 			{restore: func(o *wrongOutput, state []byte) error {
 				if state == nil {
-					o.place.visible = nil
+					o.storage.visible = nil
 				}
 				return nil
 			}},
 			{close: func(o *wrongOutput) error { // discards what was prepared
-				o.place.state = []byte("closed")
+				o.storage.state = []byte("closed")
 				return nil
 			}, restore: func(o *wrongOutput, state []byte) error {
-				if o.place.state != nil {
+				if o.storage.state != nil {
 					return nil
 				}
 				_, err := o.publish(state)
@@ -213,7 +213,7 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 				return nil
 			}
 			err := json.Unmarshal(state, &s)
-			o.place.visible = append(o.place.visible, s.Values...)
+			o.storage.visible = append(o.storage.visible, s.Values...)
 			return err
 		}}},
 		"a fresh start undoes everything or refuses": {
@@ -225,29 +225,29 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 				return err
 			}},
 			{prepare: func(o *wrongOutput) ([]byte, error) {
-				o.place.kept = o.written
-				return json.Marshal(outputState{len(o.place.visible), o.written})
+				o.storage.kept = o.written
+				return json.Marshal(outputState{len(o.storage.visible), o.written})
 			}, close: func(o *wrongOutput) error {
-				o.place.kept = nil
+				o.storage.kept = nil
 				return nil
 			}, restore: func(o *wrongOutput, state []byte) error { // goes on with what a crash has left
-				o.written, o.place.kept = o.place.kept, nil
+				o.written, o.storage.kept = o.storage.kept, nil
 				_, err := o.publish(state)
 				return err
 			}},
 		},
 		"a state belongs to the caller": {
 			{prepare: func(o *wrongOutput) ([]byte, error) {
-				if o.place.state == nil {
-					o.place.state, _ = json.Marshal(outputState{len(o.place.visible), o.written})
+				if o.storage.state == nil {
+					o.storage.state, _ = json.Marshal(outputState{len(o.storage.visible), o.written})
 				}
-				return o.place.state, nil
+				return o.storage.state, nil
 			}},
 			{commit: func(o *wrongOutput, state []byte) error {
-				if o.place.state != nil && !json.Valid(o.place.state) {
+				if o.storage.state != nil && !json.Valid(o.storage.state) {
 					return no
 				}
-				o.place.state = state
+				o.storage.state = state
 				n, err := o.publish(state)
 				o.written = o.written[n:]
 				return err
@@ -256,8 +256,8 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 		"random schedules": {{commit: func(o *wrongOutput, state []byte) error {
 			n, err := o.publish(state)
 			o.written = o.written[n:]
-			if len(o.place.visible) > 40 {
-				o.place.visible = o.place.visible[:40]
+			if len(o.storage.visible) > 40 {
+				o.storage.visible = o.storage.visible[:40]
 			}
 			return err
 		}}},
@@ -265,12 +265,12 @@ func TestRunOutputFindsWrongOutputs(t *testing.T) {
 	for _, rule := range outputRules[int]() {
 		t.Run(rule.name, func(t *testing.T) {
 			require.NotEmpty(t, wrong[rule.name])
-			run := func(p *wrongPlace) error {
+			run := func(p *wrongStorage) error {
 				w := &writing[int]{outlet: outlet(p), element: number, equal: func(a, b int) bool { return a == b }}
 				w.run(rule)
 				return w.err
 			}
-			assert.NoError(t, run(&wrongPlace{}), "a sound output")
+			assert.NoError(t, run(&wrongStorage{}), "a sound output")
 			for i := range wrong[rule.name] {
 				assert.Error(t, run(&wrong[rule.name][i]), "wrong output %d", i)
 			}

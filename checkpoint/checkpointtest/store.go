@@ -16,13 +16,14 @@ import (
 	"github.com/weirflow/weir/checkpoint/participant"
 )
 
-// Place is the storage of a store's snapshots.
-type Place struct {
-	// Open opens a store at the place. It is called again after the store was closed, and must find the saved snapshots. At most one store
+// Setup is the storage of the snapshots of one test.
+type Setup struct {
+	// Open opens a store. It is called again after the store was closed, and must find the saved snapshots. At most one store
 	// is open at a time.
 	Open func() (checkpoint.Store, error)
-	// TakeOver opens a store at the place for another run, which does not know of the store that is open: the open store loses the place. Nil:
-	// stores of this kind lock their place, or are not shared; the rules about it are not checked.
+	// TakeOver opens a store on the same storage for another run, which does not know of the open store: the open store
+	// loses the storage. If it is nil, because stores of this kind lock their storage or are not shared, the rules
+	// about it are not checked.
 	TakeOver func() (checkpoint.Store, error)
 	// Fail makes the n-th call fail that the open store makes from now on to its disk or server. n counts from 1; 0 makes none fail. Nil: the
 	// suite can only end contexts.
@@ -32,20 +33,20 @@ type Place struct {
 	Damage func(id uint64) error
 }
 
-// RunStore checks stores against the rules of [checkpoint.Store], in a subtest for each rule. newPlace returns a new, empty place each time; the
+// RunStore checks stores against the rules of [checkpoint.Store], in a subtest for each rule. newSetup returns new, empty storage each time; the
 // stores must keep at least the last three snapshots.
-func RunStore(t *testing.T, newPlace func(t *testing.T) Place) {
+func RunStore(t *testing.T, newSetup func(t *testing.T) Setup) {
 	t.Helper()
 	for _, r := range rules {
 		t.Run(r.name, func(t *testing.T) {
-			place := newPlace(t)
-			if r.damages && place.Damage == nil {
-				t.Skip("the place cannot be damaged")
+			setup := newSetup(t)
+			if r.damages && setup.Damage == nil {
+				t.Skip("the storage cannot be damaged")
 			}
-			if r.takesOver && place.TakeOver == nil {
-				t.Skip("the place cannot be taken over")
+			if r.takesOver && setup.TakeOver == nil {
+				t.Skip("the storage cannot be taken over")
 			}
-			if err := r.check(place); err != nil {
+			if err := r.check(setup); err != nil {
 				t.Error(err)
 			}
 		})
@@ -55,7 +56,7 @@ func RunStore(t *testing.T, newPlace func(t *testing.T) Place) {
 // A rule returns how a store breaks it, so that the suite can be tested with stores that do.
 type rule struct {
 	name      string
-	check     func(Place) error
+	check     func(Setup) error
 	damages   bool
 	takesOver bool
 }
@@ -84,7 +85,7 @@ var rules = []rule{
 var background = context.Background()
 
 // open opens a store for the time of f.
-func open(p Place, f func(s checkpoint.Store) error) error {
+func open(p Setup, f func(s checkpoint.Store) error) error {
 	s, err := p.Open()
 	if err != nil {
 		return fmt.Errorf("opening: %w", err)
@@ -175,7 +176,7 @@ func list(s checkpoint.Store) ([]uint64, error) {
 	return ids, nil
 }
 
-func emptyStoreSaysSo(p Place) error {
+func emptyStoreSaysSo(p Setup) error {
 	return open(p, func(s checkpoint.Store) error {
 		ids, err := list(s)
 		if err != nil || len(ids) > 0 {
@@ -191,7 +192,7 @@ func emptyStoreSaysSo(p Place) error {
 	})
 }
 
-func savedIsLoaded(p Place) error {
+func savedIsLoaded(p Setup) error {
 	long := strings.Repeat("ä", maxNameLength/2)
 	cases := []*checkpoint.Snapshot{
 		snapshot(1),
@@ -214,7 +215,7 @@ func savedIsLoaded(p Place) error {
 	})
 }
 
-func piecesAndLargeStates(p Place) error {
+func piecesAndLargeStates(p Setup) error {
 	large := make([]byte, 3<<20)
 	for i := range large {
 		large[i] = byte(i * i >> 3)
@@ -234,7 +235,7 @@ func piecesAndLargeStates(p Place) error {
 	})
 }
 
-func snapshotBelongsToCaller(p Place) error {
+func snapshotBelongsToCaller(p Setup) error {
 	return open(p, func(s checkpoint.Store) error {
 		mine := snapshot(1)
 		if err := s.Save(background, mine); err != nil {
@@ -266,7 +267,7 @@ func spoil(s *checkpoint.Snapshot) {
 	s.ID, s.Time = 77, time.Time{}
 }
 
-func numbersOnlyGrow(p Place) error {
+func numbersOnlyGrow(p Setup) error {
 	return open(p, func(s checkpoint.Store) error {
 		if err := save(s, 5, 9); err != nil {
 			return err
@@ -296,7 +297,7 @@ func other(id uint64) *checkpoint.Snapshot {
 }
 
 // sameSnapshotAgain repeats a Save that has succeeded: its caller may not have heard of that.
-func sameSnapshotAgain(p Place) error {
+func sameSnapshotAgain(p Setup) error {
 	return open(p, func(s checkpoint.Store) error {
 		if err := save(s, 1, 2); err != nil {
 			return err
@@ -317,7 +318,7 @@ func sameSnapshotAgain(p Place) error {
 }
 
 // failedSaveIsRepeated breaks Save off at every moment, and repeats it.
-func failedSaveIsRepeated(p Place) error {
+func failedSaveIsRepeated(p Setup) error {
 	const moments = 40
 	id := uint64(0)
 	again := func(s checkpoint.Store, moment string, save func() error) error {
@@ -382,8 +383,8 @@ func (f *fickle) Done() <-chan struct{} {
 	return f.Context.Done()
 }
 
-// loserIsFenced lets another run take the place over (law P1).
-func loserIsFenced(p Place) (err error) {
+// loserIsFenced lets another run take the storage over (law P1).
+func loserIsFenced(p Setup) (err error) {
 	loser, err := p.Open()
 	if err != nil {
 		return err
@@ -419,7 +420,7 @@ func loserIsFenced(p Place) (err error) {
 	return errors.Join(latest(owner, 4), save(owner, 5), latest(owner, 5))
 }
 
-func invalidIsRefused(p Place) error {
+func invalidIsRefused(p Setup) error {
 	named := func(name string) *checkpoint.Snapshot {
 		return &checkpoint.Snapshot{ID: 2, States: map[string]participant.State{name: {{1}}}}
 	}
@@ -445,7 +446,7 @@ func invalidIsRefused(p Place) error {
 	})
 }
 
-func newestAreKept(p Place) error {
+func newestAreKept(p Setup) error {
 	const last = 20
 	err := open(p, func(s checkpoint.Store) error {
 		for id := uint64(1); id <= last; id++ {
@@ -475,7 +476,7 @@ func newestAreKept(p Place) error {
 	return open(p, func(s checkpoint.Store) error { return latest(s, last) })
 }
 
-func cancelledSaveChangesNothing(p Place) error {
+func cancelledSaveChangesNothing(p Setup) error {
 	return open(p, func(s checkpoint.Store) error {
 		if err := save(s, 1); err != nil {
 			return err
@@ -493,7 +494,7 @@ func cancelledSaveChangesNothing(p Place) error {
 	})
 }
 
-func reopenedGoesOn(p Place) error {
+func reopenedGoesOn(p Setup) error {
 	if err := open(p, func(s checkpoint.Store) error { return save(s, 3, 4) }); err != nil {
 		return err
 	}
@@ -516,7 +517,7 @@ func reopenedGoesOn(p Place) error {
 	return open(p, func(s checkpoint.Store) error { return latest(s, 7) })
 }
 
-func closedSaysSo(p Place) error {
+func closedSaysSo(p Setup) error {
 	s, err := p.Open()
 	if err != nil {
 		return err
@@ -538,7 +539,7 @@ func closedSaysSo(p Place) error {
 }
 
 // concurrentUse lets goroutines save the same numbers, while others read.
-func concurrentUse(p Place) error {
+func concurrentUse(p Setup) error {
 	const savers, readers, last = 4, 2, 25
 	return open(p, func(s checkpoint.Store) error {
 		c := &concurrent{store: s, saved: map[uint64]int{}, done: make(chan struct{})}
@@ -637,7 +638,7 @@ func (c *concurrent) load(id uint64) error {
 }
 
 // damaged saves 1, 2 and 3, and damages some.
-func damaged(p Place, ids ...uint64) error {
+func damaged(p Setup, ids ...uint64) error {
 	if err := open(p, func(s checkpoint.Store) error { return save(s, 1, 2, 3) }); err != nil {
 		return err
 	}
@@ -649,7 +650,7 @@ func damaged(p Place, ids ...uint64) error {
 	return nil
 }
 
-func damageIsNoticed(p Place) error {
+func damageIsNoticed(p Setup) error {
 	if err := damaged(p, 3, 1); err != nil {
 		return err
 	}
@@ -669,7 +670,7 @@ func damageIsNoticed(p Place) error {
 	})
 }
 
-func damagedNumbersStayTaken(p Place) error {
+func damagedNumbersStayTaken(p Setup) error {
 	if err := damaged(p, 3); err != nil {
 		return err
 	}
@@ -684,7 +685,7 @@ func damagedNumbersStayTaken(p Place) error {
 	})
 }
 
-func allDamagedIsNotEmpty(p Place) error {
+func allDamagedIsNotEmpty(p Setup) error {
 	if err := damaged(p, 1, 2, 3); err != nil {
 		return err
 	}

@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// memory is a place in memory whose stores are changed by wrap.
-func memory(wrap func(checkpoint.Store) checkpoint.Store) Place {
+// memory is storage in memory whose stores are changed by wrap.
+func memory(wrap func(checkpoint.Store) checkpoint.Store) Setup {
 	var m *MemoryStore
 	broken := map[uint64]bool{}
 	open := func() (checkpoint.Store, error) {
@@ -27,7 +27,7 @@ func memory(wrap func(checkpoint.Store) checkpoint.Store) Place {
 		}
 		return wrap(&damageable{Store: m, broken: broken}), nil
 	}
-	return Place{Open: open, TakeOver: open, Damage: func(id uint64) error { broken[id] = true; return nil }}
+	return Setup{Open: open, TakeOver: open, Damage: func(id uint64) error { broken[id] = true; return nil }}
 }
 
 // damageable is a sound store whose snapshots can be damaged.
@@ -44,9 +44,9 @@ func (d *damageable) Load(ctx context.Context, id uint64) (*checkpoint.Snapshot,
 }
 
 func TestRunStoreAcceptsSoundStores(t *testing.T) {
-	RunStore(t, func(*testing.T) Place { return memory(func(s checkpoint.Store) checkpoint.Store { return s }) })
+	RunStore(t, func(*testing.T) Setup { return memory(func(s checkpoint.Store) checkpoint.Store { return s }) })
 	t.Run("without damage", func(t *testing.T) {
-		RunStore(t, func(*testing.T) Place {
+		RunStore(t, func(*testing.T) Setup {
 			p := memory(func(s checkpoint.Store) checkpoint.Store { return s })
 			p.Damage, p.TakeOver = nil, nil
 			return p

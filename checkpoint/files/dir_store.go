@@ -41,7 +41,7 @@ type DirStore struct {
 	buffer int          // the most bytes of one write
 	lock   vfs.Lock
 
-	saving chan struct{} // one place: held by the call that saves or closes
+	saving chan struct{} // capacity 1: held by the call that saves or closes
 
 	mu     sync.Mutex // guards what follows
 	keep   int

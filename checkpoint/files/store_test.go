@@ -17,7 +17,7 @@ import (
 )
 
 func TestMemoryStoreConforms(t *testing.T) {
-	checkpointtest.RunStore(t, func(*testing.T) checkpointtest.Place {
+	checkpointtest.RunStore(t, func(*testing.T) checkpointtest.Setup {
 		var m *checkpointtest.MemoryStore
 		open := func() (checkpoint.Store, error) {
 			if m == nil {
@@ -27,7 +27,7 @@ func TestMemoryStoreConforms(t *testing.T) {
 			}
 			return m, nil
 		}
-		return checkpointtest.Place{Open: open, TakeOver: open}
+		return checkpointtest.Setup{Open: open, TakeOver: open}
 	})
 }
 
@@ -62,10 +62,10 @@ func TestDirStoreConforms(t *testing.T) {
 	for name, damage := range damages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // it mostly waits for the disk
-			checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
+			checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Setup {
 				t.Helper()
 				dir := filepath.Join(t.TempDir(), "new", "checkpoints")
-				return checkpointtest.Place{
+				return checkpointtest.Setup{
 					Open: func() (checkpoint.Store, error) {
 						d, err := files.OpenDir(dir)
 						if err != nil {
@@ -82,10 +82,10 @@ func TestDirStoreConforms(t *testing.T) {
 
 // The rules on a disk that fails.
 func TestDirStoreConformsOnATroubledDisk(t *testing.T) {
-	checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
+	checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Setup {
 		t.Helper()
 		disk := files.NewTroubledDisk()
-		return checkpointtest.Place{Open: disk.OpenStore, Fail: disk.Fail}
+		return checkpointtest.Setup{Open: disk.OpenStore, Fail: disk.Fail}
 	})
 }
 

@@ -59,7 +59,7 @@ type File[T any] struct {
 	clock  clock.Clock
 	logger *slog.Logger
 
-	using   chan struct{} // one place: held while what follows is used. No Mutex, which stops a synctest bubble
+	using   chan struct{} // capacity 1: held while what follows is used. No Mutex, which stops a synctest bubble
 	file    vfs.File      // nil: to be opened
 	length  int64         // of file, durable
 	named   bool          // the name of file is durable
@@ -76,7 +76,7 @@ type File[T any] struct {
 // call is an Append that waits.
 type call struct {
 	bodies [][]byte
-	done   chan error // one place
+	done   chan error // capacity 1
 }
 
 // Open opens the dead letters in a directory, which it makes if it is missing; c encodes the values. A line that a crash has torn at the end of

@@ -42,7 +42,7 @@ type replay[T any] struct {
 	read     bool          // all of the file
 	failed   error         // that is to be reported by Receive or Close
 	complete bool          // every verdict so far is recorded
-	wake     chan struct{} // one place: settled is not empty, or it ends
+	wake     chan struct{} // capacity 1: settled is not empty, or it ends
 	closed   bool
 }
 

@@ -2,10 +2,10 @@
 // messages:
 //
 //	func TestMyStore(t *testing.T) {
-//		deliverytest.RunStore(t, func(t *testing.T) deliverytest.StorePlace {
+//		deliverytest.RunStore(t, func(t *testing.T) deliverytest.StoreSetup {
 //			mock := clock.NewMock()
 //			dir := t.TempDir()
-//			return deliverytest.StorePlace{
+//			return deliverytest.StoreSetup{
 //				Open: func() (store.Store, error) { return OpenMyStore(dir, mock) },
 //				Wait: mock.Add,
 //			}

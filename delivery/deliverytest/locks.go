@@ -13,9 +13,9 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 )
 
-// LockPlace is where locks are kept.
-type LockPlace struct {
-	// Open returns the locks of the place. It is called several times.
+// LockSetup opens the locks of one test.
+type LockSetup struct {
+	// Open returns the locks. It is called several times.
 	Open func() (lock.Locks, error)
 	// Wait lets the time d pass on the locks' clock.
 	Wait func(d time.Duration)
@@ -23,12 +23,12 @@ type LockPlace struct {
 	Unit time.Duration
 }
 
-// RunLocks checks locks against the rules of [lock.Locks], in a subtest for each rule. newPlace returns a new place, without a lock, each time.
-func RunLocks(t *testing.T, newPlace func(t *testing.T) LockPlace) {
+// RunLocks checks locks against the rules of [lock.Locks], in a subtest for each rule. newSetup returns new storage, without a lock, each time.
+func RunLocks(t *testing.T, newSetup func(t *testing.T) LockSetup) {
 	t.Helper()
 	for _, r := range lockRules {
 		t.Run(r.name, func(t *testing.T) {
-			if err := r.run(newPlace(t)); err != nil {
+			if err := r.run(newSetup(t)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -40,14 +40,14 @@ type lockRule struct {
 	check func(b *lockBench) error
 }
 
-func (r lockRule) run(place LockPlace) error {
-	if place.Unit == 0 {
-		place.Unit = time.Second
+func (r lockRule) run(setup LockSetup) error {
+	if setup.Unit == 0 {
+		setup.Unit = time.Second
 	}
-	b := &lockBench{LockPlace: place, ctx: context.Background()}
+	b := &lockBench{LockSetup: setup, ctx: context.Background()}
 	for i := range b.locks {
 		var err error
-		if b.locks[i], err = place.Open(); err != nil {
+		if b.locks[i], err = setup.Open(); err != nil {
 			return err
 		}
 	}
@@ -69,7 +69,7 @@ var lockRules = []lockRule{
 }
 
 type lockBench struct {
-	LockPlace
+	LockSetup
 	ctx   context.Context
 	locks [2]lock.Locks
 }

@@ -106,7 +106,7 @@ func TestRunLocksFindsWhatIsWrong(t *testing.T) {
 				m := memory.Open(memory.Config{Clock: mock}).Locks()
 				w := c.locks
 				w.Locks = m
-				if r.run(LockPlace{Open: func() (lock.Locks, error) { return w, nil }, Wait: mock.Add}) != nil {
+				if r.run(LockSetup{Open: func() (lock.Locks, error) { return w, nil }, Wait: mock.Add}) != nil {
 					found[r.name] = true
 				}
 			}

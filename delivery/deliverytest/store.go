@@ -19,9 +19,9 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// StorePlace is where stores keep their messages.
-type StorePlace struct {
-	// Open opens a store at the place. Several may be open at once, and each finds what the others have put.
+// StoreSetup opens the stores of one test, which share their messages.
+type StoreSetup struct {
+	// Open opens a store. Several may be open at once, and each finds the messages that the others have put.
 	Open func() (store.Store, error)
 	// Wait lets the time d pass on the stores' clock.
 	Wait func(d time.Duration)
@@ -32,25 +32,25 @@ type StorePlace struct {
 	// Unit is the delay and lease that the suite counts in; 0 means a second. With real time it must be long against a call of
 	// the store.
 	Unit time.Duration
-	// Full opens a store at a place of its own that has room for few messages of 1 KiB, at most 10,000. Nil: the rule is not
-	// checked.
+	// Full opens a store of its own that is full after a few messages of 1 KiB, at most 10,000. If it is nil, the
+	// rule is not checked.
 	Full func() (store.Store, error)
 }
 
 // RunStore checks stores against the rules of [store.Store], and of [store.Inspector], [store.Keeper] and jobs if they implement these, in a
-// subtest for each rule. newPlace returns a new, empty place each time.
-func RunStore(t *testing.T, newPlace func(t *testing.T) StorePlace) {
+// subtest for each rule. newSetup returns new, empty storage each time.
+func RunStore(t *testing.T, newSetup func(t *testing.T) StoreSetup) {
 	t.Helper()
 	for _, r := range slices.Concat(storeRules, workerRules, jobRules) {
 		t.Run(r.name, func(t *testing.T) {
-			place := newPlace(t)
-			if r.setsClock && place.SetBack == nil {
-				t.Skip("the clock of this place cannot be set")
+			setup := newSetup(t)
+			if r.setsClock && setup.SetBack == nil {
+				t.Skip("the clock of these stores cannot be set")
 			}
-			if r.fills && place.Full == nil {
-				t.Skip("no store of this place can be filled")
+			if r.fills && setup.Full == nil {
+				t.Skip("no store of this kind can be filled")
 			}
-			if err := r.run(place); err != nil {
+			if err := r.run(setup); err != nil {
 				t.Error(err)
 			}
 		})
@@ -67,11 +67,11 @@ type storeRule struct {
 
 type broken struct{ error }
 
-func (r storeRule) run(place StorePlace) (err error) {
-	if place.Unit == 0 {
-		place.Unit = time.Second
+func (r storeRule) run(setup StoreSetup) (err error) {
+	if setup.Unit == 0 {
+		setup.Unit = time.Second
 	}
-	b := &storeBench{StorePlace: place, ctx: context.Background()}
+	b := &storeBench{StoreSetup: setup, ctx: context.Background()}
 	defer func() {
 		for _, s := range b.opened {
 			err = errors.Join(err, s.Close())
@@ -130,7 +130,7 @@ var storeRules = []storeRule{
 
 // storeBench is a store under test. Its methods give up the rule when a call fails.
 type storeBench struct {
-	StorePlace
+	StoreSetup
 	store.Store
 	ctx    context.Context
 	opened []store.Store

@@ -118,7 +118,7 @@ func findings(w wrong, rule string) (names []string) {
 			c.Inspector = m
 			return &c, nil
 		}
-		err := r.run(StorePlace{
+		err := r.run(StoreSetup{
 			Open:    func() (store.Store, error) { return wrap(engine.Reopen()) },
 			Wait:    mock.Add,
 			SetBack: func(d time.Duration) { mock.Set(mock.Now().Add(-d)) },

@@ -61,7 +61,7 @@ type Jobs struct {
 func New(e store.Engine, c Config) (*Jobs, error) {
 	keeper, ok := e.(store.Keeper)
 	if i, looks := e.(store.Inspector); looks && !ok && c.Local {
-		keeper, ok = &local{Inspector: i, memory: memory.Open(), claimed: map[place]store.Lease{}}, true
+		keeper, ok = &local{Inspector: i, memory: memory.Open(), claimed: map[entryRef]store.Lease{}}, true
 	}
 	switch {
 	case !ok:

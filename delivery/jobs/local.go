@@ -19,11 +19,11 @@ type local struct {
 	memory *memory.Engine
 
 	mu      sync.Mutex
-	claimed map[place]store.Lease
+	claimed map[entryRef]store.Lease
 }
 
-// place is where a message stands. A queue has one job at a time.
-type place struct {
+// entryRef is the entry of a message. A queue has one job at a time.
+type entryRef struct {
 	queue    string
 	position int64
 }
@@ -43,7 +43,7 @@ func (l *local) List(ctx context.Context, queue string, f store.Filter, p store.
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range claimed {
-		l.claimed[place{queue, c.Position}] = c.Lease
+		l.claimed[entryRef{queue, c.Position}] = c.Lease
 		list = append(list, store.Entry{Message: c.Message, Position: c.Position})
 	}
 	return list, err
@@ -91,7 +91,7 @@ func (t *localTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error)
 	var removed, due, all []store.Lease
 	t.l.mu.Lock()
 	for _, e := range edits {
-		lease := t.l.claimed[place{e.Queue, e.Entry.Position}]
+		lease := t.l.claimed[entryRef{e.Queue, e.Entry.Position}]
 		all = append(all, lease)
 		switch e.Do {
 		case store.Merge:
@@ -120,7 +120,7 @@ func (t *localTx) Edit(ctx context.Context, edits ...store.Edit) ([]bool, error)
 	t.l.mu.Lock()
 	defer t.l.mu.Unlock()
 	for i, lease := range all {
-		delete(t.l.claimed, place{edits[i].Queue, edits[i].Entry.Position})
+		delete(t.l.claimed, entryRef{edits[i].Queue, edits[i].Entry.Position})
 		done[i] = !slices.Contains(lost, lease)
 	}
 	return done, nil

@@ -14,10 +14,10 @@ import (
 )
 
 func TestLocks(t *testing.T) {
-	deliverytest.RunLocks(t, func(*testing.T) deliverytest.LockPlace {
+	deliverytest.RunLocks(t, func(*testing.T) deliverytest.LockSetup {
 		mock := clock.NewMock()
 		m := memory.Open(memory.Config{Clock: mock}).Locks()
-		return deliverytest.LockPlace{Open: func() (lock.Locks, error) { return m, nil }, Wait: mock.Add}
+		return deliverytest.LockSetup{Open: func() (lock.Locks, error) { return m, nil }, Wait: mock.Add}
 	})
 }
 

@@ -20,11 +20,11 @@ func TestLimitThatIsRefused(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	deliverytest.RunStore(t, func(*testing.T) deliverytest.StorePlace {
+	deliverytest.RunStore(t, func(*testing.T) deliverytest.StoreSetup {
 		mock := clock.NewMock()
 		mock.Set(time.Unix(1_700_000_000, 0))
 		engine := memory.Open(memory.Config{Clock: mock})
-		return deliverytest.StorePlace{
+		return deliverytest.StoreSetup{
 			Open:    func() (store.Store, error) { return engine.Reopen(), nil },
 			Wait:    mock.Add,
 			SetBack: func(d time.Duration) { mock.Set(mock.Now().Add(-d)) },

@@ -47,7 +47,7 @@ func TestMessagesKeepTheirIDs(t *testing.T) {
 	require.Equal(t, 2, first.Attempt, "it may have been sent before a crash: records are looked for")
 	require.Zero(t, first.First)
 	require.Equal(t, 3, mustID(t, a.AttemptStarted(element, 2)).Attempt)
-	require.True(t, a.TryAdmit(), "it takes no place in the window")
+	require.True(t, a.TryAdmit(), "it takes no number of the window")
 	require.Empty(t, checkList(t, a))
 
 	carried, found := carriedID(element)

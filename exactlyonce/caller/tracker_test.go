@@ -209,7 +209,7 @@ func TestTrackerHoldsTheInputBack(t *testing.T) {
 	require.True(t, tracker.TryAdmit())
 	a := tracker.Accepted(t.Context(), nil, false)
 	require.True(t, tracker.TryAdmit())
-	require.True(t, tracker.TryAdmit(), "it takes no place")
+	require.True(t, tracker.TryAdmit(), "it takes no number")
 	b := tracker.Accepted(t.Context(), nil, false)
 	require.False(t, tracker.TryAdmit())
 	tracker.Notify(func() { called++; tracker.TryAdmit() }) // it may ask at once

@@ -1,7 +1,7 @@
 // Package exactlyoncetest has the conformance suite of durable records: [RunStore] checks what exactlyonce.Store promises.
 //
 //	func TestMyStore(t *testing.T) {
-//		exactlyoncetest.RunStore(t, func(t *testing.T, c clock.Clock) exactlyoncetest.Place[*sql.Tx] {
+//		exactlyoncetest.RunStore(t, func(t *testing.T, c clock.Clock) exactlyoncetest.Setup[*sql.Tx] {
 //			…
 //		})
 //	}

@@ -21,8 +21,8 @@ import (
 	"github.com/weirflow/weir/internal/oncewire"
 )
 
-// Place is a database for a test.
-type Place[TX any] struct {
+// Setup is a database for a test.
+type Setup[TX any] struct {
 	// Open opens the records as another server of the service does. The test closes what it opens.
 	Open func() exactlyonce.Store[TX]
 	// Begin begins a transaction as a user does. It may wait for another one to end.
@@ -43,9 +43,9 @@ type Transaction[TX any] struct {
 	Rollback func(ctx context.Context) error
 }
 
-// RunStore checks the rules of [exactlyonce.Store], in a subtest for each rule. newPlace returns a new, empty place each time; its records take
+// RunStore checks the rules of [exactlyonce.Store], in a subtest for each rule. newSetup returns a new, empty database each time; its records take
 // the time from c.
-func RunStore[TX any](t *testing.T, newPlace func(t *testing.T, c clock.Clock) Place[TX]) {
+func RunStore[TX any](t *testing.T, newSetup func(t *testing.T, c clock.Clock) Setup[TX]) {
 	t.Helper()
 	for _, rule := range []struct {
 		name  string
@@ -70,14 +70,14 @@ func RunStore[TX any](t *testing.T, newPlace func(t *testing.T, c clock.Clock) P
 		t.Run(rule.name, func(t *testing.T) {
 			mock := clock.NewMock()
 			mock.Set(time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC))
-			rule.check(&bench[TX]{T: t, place: newPlace(t, mock), clock: mock})
+			rule.check(&bench[TX]{T: t, setup: newSetup(t, mock), clock: mock})
 		})
 	}
 }
 
 type bench[TX any] struct {
 	*testing.T
-	place Place[TX]
+	setup Setup[TX]
 	clock *clock.Mock
 }
 
@@ -89,14 +89,14 @@ func request(client exactlyonce.Client, sequence int64) exactlyonce.Request {
 
 // begin begins a transaction that ends with the test at the latest.
 func (b *bench[TX]) begin() (Transaction[TX], error) {
-	tx, err := b.place.Begin(b.Context())
+	tx, err := b.setup.Begin(b.Context())
 	if err == nil {
 		b.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	}
 	return tx, err
 }
 
-func (b *bench[TX]) again(err error) bool { return b.place.Again != nil && b.place.Again(err) }
+func (b *bench[TX]) again(err error) bool { return b.setup.Again != nil && b.setup.Again(err) }
 
 // put stores an answer in a transaction of its own. After an error it rolls back.
 func (b *bench[TX]) put(s exactlyonce.Store[TX], req exactlyonce.Request, answer []byte) error {
@@ -145,7 +145,7 @@ func (b *bench[TX]) state(s exactlyonce.Store[TX], want string, req exactlyonce.
 }
 
 func (b *bench[TX]) found() {
-	s, other := b.place.Open(), b.place.Open()
+	s, other := b.setup.Open(), b.setup.Open()
 	c := exactlyonce.NewClient()
 	for i, want := range [][]byte{answer, {}, nil, bytes.Repeat([]byte("x"), 100_000)} {
 		req := request(c, int64(i+1))
@@ -153,7 +153,7 @@ func (b *bench[TX]) found() {
 		given := bytes.Clone(want)
 		require.NoError(b, b.put(s, req, given))
 		clear(given) // it is the caller's
-		for _, s := range []exactlyonce.Store[TX]{s, other, b.place.Open()} {
+		for _, s := range []exactlyonce.Store[TX]{s, other, b.setup.Open()} {
 			req.Attempt++
 			assert.True(b, bytes.Equal(want, b.state(s, completed, req)))
 		}
@@ -166,24 +166,24 @@ func (b *bench[TX]) found() {
 }
 
 func (b *bench[TX]) rolledBack() {
-	s := b.place.Open()
+	s := b.setup.Open()
 	req := request(exactlyonce.NewClient(), 1)
 	for range 2 {
 		tx, err := b.begin()
 		require.NoError(b, err)
-		require.NoError(b, b.place.Add(b.Context(), tx.TX, "gone"))
+		require.NoError(b, b.setup.Add(b.Context(), tx.TX, "gone"))
 		require.NoError(b, s.Put(b.Context(), tx.TX, req, answer))
 		require.NoError(b, tx.Rollback(b.Context()))
 		b.state(s, isNew, req)
 	}
 	require.NoError(b, b.put(s, req, answer))
-	n, err := b.place.Count(b.Context(), "gone")
+	n, err := b.setup.Count(b.Context(), "gone")
 	require.NoError(b, err)
 	assert.Zero(b, n)
 }
 
 func (b *bench[TX]) uncommitted() {
-	s, other := b.place.Open(), b.place.Open()
+	s, other := b.setup.Open(), b.setup.Open()
 	req := request(exactlyonce.NewClient(), 1)
 	tx, err := b.begin()
 	require.NoError(b, err)
@@ -196,7 +196,7 @@ func (b *bench[TX]) uncommitted() {
 }
 
 func (b *bench[TX]) identity() {
-	s := b.place.Open()
+	s := b.setup.Open()
 	first := request(exactlyonce.NewClient(), 7)
 	require.NoError(b, b.put(s, first, answer))
 	scope, client, sequence, step := first, first, first, first
@@ -216,7 +216,7 @@ func (b *bench[TX]) identity() {
 }
 
 func (b *bench[TX]) mismatch() {
-	s := b.place.Open()
+	s := b.setup.Open()
 	req := request(exactlyonce.NewClient(), 1)
 	req.Fingerprint = [32]byte{1}
 	require.NoError(b, b.put(s, req, answer))
@@ -243,7 +243,7 @@ func (b *bench[TX]) mismatch() {
 }
 
 func (b *bench[TX]) invalid() {
-	s := b.place.Open()
+	s := b.setup.Open()
 	for _, req := range []exactlyonce.Request{
 		{}, request(exactlyonce.Client{}, 1), request(exactlyonce.NewClient(), 0), request(exactlyonce.NewClient(), oncewire.MaxSequence+1),
 	} {
@@ -261,7 +261,7 @@ func (b *bench[TX]) attempt(s exactlyonce.Store[TX], req exactlyonce.Request, ef
 	if err != nil {
 		return err
 	}
-	err = b.place.Add(b.Context(), tx.TX, effect)
+	err = b.setup.Add(b.Context(), tx.TX, effect)
 	if err == nil {
 		err = s.Put(b.Context(), tx.TX, req, answer)
 	}
@@ -272,7 +272,7 @@ func (b *bench[TX]) attempt(s exactlyonce.Store[TX], req exactlyonce.Request, ef
 }
 
 func (b *bench[TX]) twoAttempts() {
-	servers := [2]exactlyonce.Store[TX]{b.place.Open(), b.place.Open()}
+	servers := [2]exactlyonce.Store[TX]{b.setup.Open(), b.setup.Open()}
 	for round := range int64(10) {
 		req := request(exactlyonce.NewClient(), round+1)
 		errs := make(chan error, 2)
@@ -298,7 +298,7 @@ func (b *bench[TX]) twoAttempts() {
 }
 
 func (b *bench[TX]) firstRolledBack() {
-	servers := [2]exactlyonce.Store[TX]{b.place.Open(), b.place.Open()}
+	servers := [2]exactlyonce.Store[TX]{b.setup.Open(), b.setup.Open()}
 	req := request(exactlyonce.NewClient(), 1)
 	tx, err := b.begin()
 	require.NoError(b, err)
@@ -311,7 +311,7 @@ func (b *bench[TX]) firstRolledBack() {
 }
 
 func (b *bench[TX]) marks() {
-	s, other := b.place.Open(), b.place.Open()
+	s, other := b.setup.Open(), b.setup.Open()
 	c, unseen := exactlyonce.NewClient(), exactlyonce.NewClient()
 	for _, sequence := range []int64{1, 2, 4, 9} {
 		require.NoError(b, b.put(s, request(c, sequence), answer))
@@ -335,7 +335,7 @@ func (b *bench[TX]) marks() {
 				assert.ErrorIs(b, b.put(s, request(unseen, sequence), answer), exactlyonce.ErrStale)
 			}
 		}
-		other = b.place.Open() // after a restart, too
+		other = b.setup.Open() // after a restart, too
 	}
 	require.NoError(b, b.put(s, request(unseen, 5), answer))
 
@@ -351,7 +351,7 @@ func (b *bench[TX]) marks() {
 // A transaction that has put below a mark holds the mark up until its record is committed, or sees the mark: a request
 // whose record is gone is never run again.
 func (b *bench[TX]) putBesideMark() {
-	s, other := b.place.Open(), b.place.Open()
+	s, other := b.setup.Open(), b.setup.Open()
 	for range 5 {
 		c := exactlyonce.NewClient()
 		require.NoError(b, b.put(s, request(c, 1), answer))
@@ -387,7 +387,7 @@ func (b *bench[TX]) collect(s exactlyonce.Store[TX], answers, clients time.Time,
 }
 
 func (b *bench[TX]) oldAnswers() {
-	s := b.place.Open()
+	s := b.setup.Open()
 	c := exactlyonce.NewClient()
 	require.NoError(b, b.put(s, request(c, 5), answer))
 	require.NoError(b, b.put(s, request(c, 1), nil))
@@ -396,7 +396,7 @@ func (b *bench[TX]) oldAnswers() {
 	require.NoError(b, b.put(s, request(c, 3), answer))
 	b.collect(s, cut, time.Time{}, 2, 0)
 	b.collect(s, cut, time.Time{}, 0, 0)
-	for _, s := range []exactlyonce.Store[TX]{s, b.place.Open()} {
+	for _, s := range []exactlyonce.Store[TX]{s, b.setup.Open()} {
 		b.state(s, stale, request(c, 5))
 		b.state(s, stale, request(c, 1))
 		b.state(s, completed, request(c, 3))
@@ -410,7 +410,7 @@ func (b *bench[TX]) oldAnswers() {
 
 // askedFor is about stores that have Touch.
 func (b *bench[TX]) askedFor() {
-	s := b.place.Open()
+	s := b.setup.Open()
 	toucher, ok := s.(interface {
 		Touch(ctx context.Context, requests []exactlyonce.Request) error
 	})
@@ -434,7 +434,7 @@ func (b *bench[TX]) askedFor() {
 		require.NoError(b, toucher.Touch(b.Context(), []exactlyonce.Request{step, request(exactlyonce.NewClient(), 1)}))
 		require.NoError(b, results.Collect(b.Context()))
 	}
-	for _, s := range []exactlyonce.Store[TX]{s, b.place.Open()} {
+	for _, s := range []exactlyonce.Store[TX]{s, b.setup.Open()} {
 		b.state(s, completed, asked)
 		b.state(s, completed, step)
 		b.state(s, stale, other)
@@ -444,7 +444,7 @@ func (b *bench[TX]) askedFor() {
 }
 
 func (b *bench[TX]) silentClients() {
-	s := b.place.Open()
+	s := b.setup.Open()
 	clients := map[string]exactlyonce.Client{}
 	for _, name := range []string{"silent", "mark of old", "record", "mark", "heard", "answer collected"} {
 		clients[name] = exactlyonce.NewClient()
@@ -484,7 +484,7 @@ func (b *bench[TX]) silentClients() {
 		another := request(clients["heard"], 1)
 		another.Step = "another"
 		b.state(s, isNew, another)
-		s = b.place.Open()
+		s = b.setup.Open()
 	}
 	b.state(s, isNew, request(exactlyonce.NewClient(), 1))
 	require.NoError(b, b.put(s, request(clients["silent"], 2), answer))
@@ -501,7 +501,7 @@ func (b *bench[TX]) silentClients() {
 }
 
 func (b *bench[TX]) manyCollected() {
-	s, other := b.place.Open(), b.place.Open()
+	s, other := b.setup.Open(), b.setup.Open()
 	const clients, each = 2, 520
 	for i := range clients {
 		c := exactlyonce.NewClient()
@@ -543,7 +543,7 @@ func (b *bench[TX]) manyCollected() {
 func (b *bench[TX]) oneEffect() {
 	const requests, attempts, workers = 40, 4, 6
 	client := exactlyonce.NewClient()
-	servers := []exactlyonce.Store[TX]{b.place.Open(), b.place.Open(), b.place.Open()}
+	servers := []exactlyonce.Store[TX]{b.setup.Open(), b.setup.Open(), b.setup.Open()}
 	var done, stop atomic.Int64
 	committed := make([]atomic.Int32, requests)
 	var wg, beside sync.WaitGroup
@@ -585,7 +585,7 @@ func (b *bench[TX]) oneEffect() {
 	beside.Wait()
 	var effects int
 	for n := range int64(requests) {
-		count, err := b.place.Count(b.Context(), b.counter(n))
+		count, err := b.setup.Count(b.Context(), b.counter(n))
 		require.NoError(b, err)
 		assert.LessOrEqual(b, count, 1, "request %d", n)
 		assert.EqualValues(b, committed[n].Load(), count, "request %d", n)

@@ -1,6 +1,6 @@
 package server
 
-// Remnants returns how many places the queue of forgotten clients has taken.
+// Remnants returns how many entries the queue of forgotten clients has.
 func (r *Results) Remnants() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

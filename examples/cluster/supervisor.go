@@ -394,7 +394,7 @@ func (s *supervisor) watch(ctx context.Context) {
 // isMute reports that the cluster does not answer: a stream has no leader at the moment. It runs under mu.
 func (s *supervisor) isMute() bool { return !s.looked.IsZero() && time.Since(s.looked) > time.Second }
 
-// look counts the orders, along their way: they are put into the next place before they are removed from the one before. So an order
+// look counts the orders, on their path: they are put into the next queue before they are removed from the previous one. So an order
 // may be counted twice, and is never missed.
 func (s *supervisor) look(ctx context.Context) error {
 	var now counts

@@ -12,10 +12,10 @@ import (
 )
 
 func TestADamagedRow(t *testing.T) {
-	newPlace := places(t)
+	newSchema := schemas(t)
 	for what, meta := range map[string]string{"a member": `{"id":"b","visit":"x","reasons":3}`, "the id": `{"id":"%zz"}`, "all": `3`} {
 		t.Run(what, func(t *testing.T) {
-			pool := connect(t, newPlace(t))
+			pool := connect(t, newSchema(t))
 			require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 			s := postgres.New(pool)
 			defer func() { require.NoError(t, s.Close()) }()

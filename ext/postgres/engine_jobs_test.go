@@ -91,7 +91,7 @@ func TestHeartbeatsOfAnIdleWorker(t *testing.T) {
 	require.Empty(t, workers)
 }
 
-func TestKilledJobs(t *testing.T) { jobkill.Run(t, places(t)(t), openForJobs) }
+func TestKilledJobs(t *testing.T) { jobkill.Run(t, schemas(t)(t), openForJobs) }
 
 func openForJobs(ctx context.Context, url string) (store.Keeper, error) {
 	return postgres.Open(ctx, url, postgres.Config{Logger: quiet})
@@ -116,7 +116,7 @@ func (p *patience) TraceQueryStart(ctx context.Context, conn *pgx.Conn, _ pgx.Tr
 
 // A process that was frozen in a transaction kept the rows that it had changed for hours.
 func TestTheServerWaitsHalfAMinuteForAnUpdate(t *testing.T) {
-	config, err := pgxpool.ParseConfig(places(t)(t))
+	config, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)
 	var p patience
 	config.ConnConfig.Tracer = &p

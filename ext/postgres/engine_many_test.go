@@ -12,7 +12,7 @@ import (
 )
 
 func TestManyMessages(t *testing.T) {
-	pool := connect(t, places(t)(t))
+	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	defer s.Close()
@@ -20,7 +20,7 @@ func TestManyMessages(t *testing.T) {
 }
 
 func TestATenantThatFloods(t *testing.T) {
-	pool := connect(t, places(t)(t))
+	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	defer s.Close()

@@ -18,7 +18,7 @@ import (
 // A database without the tables is one whose user has forgotten Migrate.
 func TestNotMigrated(t *testing.T) {
 	ctx := t.Context()
-	pool := connect(t, places(t)(t))
+	pool := connect(t, schemas(t)(t))
 	s := postgres.New(pool)
 	m := store.Message{Meta: message.Meta{ID: "1"}}
 	for name, call := range map[string]func() error{

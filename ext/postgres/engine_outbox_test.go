@@ -29,16 +29,16 @@ import (
 )
 
 func TestLocks(t *testing.T) {
-	newPlace := places(t)
-	deliverytest.RunLocks(t, func(t *testing.T) deliverytest.LockPlace {
-		pool := connect(t, newPlace(t))
+	newSchema := schemas(t)
+	deliverytest.RunLocks(t, func(t *testing.T) deliverytest.LockSetup {
+		pool := connect(t, newSchema(t))
 		require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 		exec := func(sql string, args ...any) {
 			_, err := pool.Exec(t.Context(), sql, args...)
 			require.NoError(t, err)
 		}
 		exec("CREATE TABLE test_clock AS SELECT timestamptz '2026-01-01' AS now")
-		return deliverytest.LockPlace{
+		return deliverytest.LockSetup{
 			Open: func() (lock.Locks, error) {
 				s := postgres.New(pool)
 				postgres.SetNow(s, "(SELECT now FROM test_clock)")
@@ -53,7 +53,7 @@ func TestLocks(t *testing.T) {
 
 // Law W3: a name that is not used any more loses its row, and its fencing numbers go on all the same.
 func TestLocksForgetNames(t *testing.T) {
-	pool := connect(t, places(t)(t))
+	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	exec := func(sql string) {
 		_, err := pool.Exec(t.Context(), sql)
@@ -90,8 +90,8 @@ func TestLocksForgetNames(t *testing.T) {
 
 // While names are removed and come back, their fencing numbers rise.
 func TestLocksForgetNamesInUse(t *testing.T) {
-	newPlace := places(t)
-	database := newPlace(t)
+	newSchema := schemas(t)
+	database := newSchema(t)
 	pool := connect(t, database)
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	stop, ended := make(chan struct{}), make(chan struct{})
@@ -125,7 +125,7 @@ func TestLocksForgetNamesInUse(t *testing.T) {
 
 // A stale owner's write is refused in its transaction, and a takeover waits for a write that was guarded.
 func TestGuard(t *testing.T) {
-	pool := connect(t, places(t)(t))
+	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	engine := postgres.New(pool)
 	locks := engine.Locks()
@@ -189,7 +189,7 @@ func staged(id string) store.Message {
 // A staged message is published if its transaction was committed, and only then; one that commits late, with a lower position,
 // is not lost.
 func TestOutbox(t *testing.T) {
-	pool := connect(t, places(t)(t))
+	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	defer s.Close()
@@ -243,7 +243,7 @@ func TestOutbox(t *testing.T) {
 }
 
 func TestAMergeIntoTheOutboxWhileTheSameIDIsPublished(t *testing.T) {
-	pool := connect(t, places(t)(t))
+	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	defer s.Close()

@@ -56,7 +56,7 @@ func TestStatementsUseAnIndex(t *testing.T) {
 	if os.Getenv("WEIR_LONG") != "" {
 		n = 100_000
 	}
-	pool, plans := explained(t, places(t)(t))
+	pool, plans := explained(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	_, err := pool.Exec(t.Context(), `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta, payload)
@@ -136,7 +136,7 @@ func TestStatementsUseAnIndex(t *testing.T) {
 
 // To find the messages of a key takes no look at those of the others: a worker with an order of keys asks for each key that is freed.
 func TestAFilterOfAKeyUsesAnIndex(t *testing.T) {
-	pool, plans := explained(t, places(t)(t))
+	pool, plans := explained(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	_, err := pool.Exec(t.Context(), `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta)
@@ -166,7 +166,7 @@ func TestAFilterOfAKeyUsesAnIndex(t *testing.T) {
 
 // The next page of a key does not look at all messages of the key: a job with many pages took a time that grew with their square.
 func TestTheNextPageOfAKeyGoesByPosition(t *testing.T) {
-	pool, plans := explained(t, places(t)(t))
+	pool, plans := explained(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	_, err := pool.Exec(t.Context(), `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta)
@@ -196,7 +196,7 @@ func TestTheNextPageOfAKeyGoesByPosition(t *testing.T) {
 
 // The search for the next keys of a round does not read the messages of other keys.
 func TestEngineTakeByKey_UsesAnIndex(t *testing.T) {
-	pool, plans := explained(t, places(t)(t))
+	pool, plans := explained(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	_, err := pool.Exec(t.Context(), `INSERT INTO weir_messages (queue, at, due, arrived, visit, merges, cause, meta)

@@ -44,29 +44,29 @@ func connect(t *testing.T, url string) *pgxpool.Pool {
 }
 
 // places returns new, empty schemas of one server.
-func places(t *testing.T) func(t *testing.T) (url string) {
+func schemas(t *testing.T) func(t *testing.T) (url string) {
 	t.Helper()
 	server := pgtest.Start(t)
 	n := 0
 	return func(t *testing.T) string {
 		t.Helper()
 		n++
-		server.Exec(fmt.Sprintf("CREATE SCHEMA place%d", n))
-		return fmt.Sprintf("%s&search_path=place%d", server.URL(), n)
+		server.Exec(fmt.Sprintf("CREATE SCHEMA test%d", n))
+		return fmt.Sprintf("%s&search_path=test%d", server.URL(), n)
 	}
 }
 
 func TestStore(t *testing.T) {
-	newPlace := places(t)
-	deliverytest.RunStore(t, func(t *testing.T) deliverytest.StorePlace {
-		pool := connect(t, newPlace(t))
+	newSchema := schemas(t)
+	deliverytest.RunStore(t, func(t *testing.T) deliverytest.StoreSetup {
+		pool := connect(t, newSchema(t))
 		require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 		exec := func(sql string, args ...any) {
 			_, err := pool.Exec(t.Context(), sql, args...)
 			require.NoError(t, err)
 		}
 		exec("CREATE TABLE test_clock AS SELECT timestamptz '2026-01-01' AS now")
-		return deliverytest.StorePlace{
+		return deliverytest.StoreSetup{
 			Open: func() (store.Store, error) {
 				s := postgres.New(pool)
 				postgres.SetNow(s, "(SELECT now FROM test_clock)")
@@ -81,7 +81,7 @@ func TestStore(t *testing.T) {
 
 // No call waits longer than its context for a server that hangs: a worker must be able to end.
 func TestAServerThatHangs(t *testing.T) {
-	pool := connect(t, places(t)(t))
+	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	s := postgres.New(pool)
 	defer s.Close()
@@ -124,9 +124,9 @@ func TestAServerThatHangs(t *testing.T) {
 }
 
 func TestSource(t *testing.T) {
-	newPlace := places(t)
+	newSchema := schemas(t)
 	deliverytest.RunSource(t, func(t *testing.T) deliverytest.Queue[string] {
-		pool := connect(t, newPlace(t))
+		pool := connect(t, newSchema(t))
 		require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 		s := postgres.New(pool)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
@@ -148,7 +148,7 @@ func TestSource(t *testing.T) {
 
 // Law D3.
 func TestTheDatabasesClockDecides(t *testing.T) {
-	pool := connect(t, places(t)(t))
+	pool := connect(t, schemas(t)(t))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()), "again")
 	s := postgres.New(pool)
@@ -173,7 +173,7 @@ func TestTheDatabasesClockDecides(t *testing.T) {
 
 // Laws D1, D5.
 func TestKilledAtEachStatement(t *testing.T) {
-	storecrash.Run(t, places(t), openForCrash)
+	storecrash.Run(t, schemas(t), openForCrash)
 }
 
 func openForCrash(ctx context.Context, url string, step func()) (store.Inspector, error) {
@@ -287,7 +287,7 @@ func TestServerKilled(t *testing.T) {
 
 // A transaction of the caller, which waits for a call or keeps one waiting, and Close waited for each other for ever.
 func TestCloseBesideATransactionThatPuts(t *testing.T) {
-	pool := connect(t, places(t)(t))
+	pool := connect(t, schemas(t)(t))
 	s := postgres.New(pool)
 	require.NoError(t, s.Migrate(t.Context()))
 	tx, err := pool.Begin(t.Context())

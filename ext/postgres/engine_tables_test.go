@@ -12,7 +12,7 @@ import (
 )
 
 func TestAWorkerWithoutTables(t *testing.T) {
-	queues := postgres.New(connect(t, places(t)(t)))
+	queues := postgres.New(connect(t, schemas(t)(t)))
 	defer func() { require.NoError(t, queues.Close()) }()
 	storebench.WithoutTables(t, queues, "postgres.Engine.Migrate")
 }

@@ -14,8 +14,8 @@ import (
 
 // The tables, with a message that waits, one that is leased, one that is held, a dead letter, a lock and a record (law W4).
 func TestFormatOfTables(t *testing.T) {
-	newPlace := places(t)
-	pool, oldPool := connect(t, newPlace(t)), connect(t, newPlace(t))
+	newSchema := schemas(t)
+	pool, oldPool := connect(t, newSchema(t)), connect(t, newSchema(t))
 	const now = "timestamptz '2026-01-02 03:04:05.678Z'"
 	require.NoError(t, postgres.New(pool).Migrate(t.Context()))
 	written := postgres.New(pool)

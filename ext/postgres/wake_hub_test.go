@@ -38,7 +38,7 @@ func woken(ctx context.Context, s store.Waker, queue string) (wakes <-chan struc
 
 // Regression: a message that was released before it was due came up to 20 s late.
 func TestAMessageThatIsReleasedBeforeItIsDue(t *testing.T) {
-	url := places(t)(t)
+	url := schemas(t)(t)
 	s, err := postgres.Open(t.Context(), url, postgres.Config{Logger: quiet})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
@@ -67,7 +67,7 @@ func TestAMessageThatIsReleasedBeforeItIsDue(t *testing.T) {
 
 // Regression: of messages that were put together only the first one was told, and one with a delay came up to 20 s late.
 func TestADelayBesideAnImmediateMessage(t *testing.T) {
-	url := places(t)(t)
+	url := schemas(t)(t)
 	open := func() *postgres.Engine {
 		s, err := postgres.Open(t.Context(), url, postgres.Config{Logger: quiet})
 		require.NoError(t, err)
@@ -117,7 +117,7 @@ func errorsOf(errs ...error) error {
 
 // Regression: a worker waited for ever for the messages of an engine that was closed.
 func TestAWorkerWhoseEngineIsClosed(t *testing.T) {
-	s, err := postgres.Open(t.Context(), places(t)(t), postgres.Config{Logger: quiet})
+	s, err := postgres.Open(t.Context(), schemas(t)(t), postgres.Config{Logger: quiet})
 	require.NoError(t, err)
 	wakes, ended := woken(t.Context(), s, "q")
 	q := delivery.NewQueue[int](s, "jobs")
@@ -153,7 +153,7 @@ func (c garbled) Close() error {
 
 // Regression: a connection that could not listen stayed open.
 func TestAConnectionThatCannotListen(t *testing.T) {
-	c, err := pgxpool.ParseConfig(places(t)(t))
+	c, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)
 	var open atomic.Int32
 	c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -189,7 +189,7 @@ func (*unsent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) 
 
 // Regression: a notice that could not be sent was given up, so that the workers of other processes looked up to 20 s later.
 func TestNoticesAreSentAgain(t *testing.T) {
-	c, err := pgxpool.ParseConfig(places(t)(t))
+	c, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)
 	u := &unsent{}
 	c.ConnConfig.Tracer = u
@@ -206,7 +206,7 @@ func TestNoticesAreSentAgain(t *testing.T) {
 
 // An engine whose pool was closed before it gives up its notices: others look.
 func TestNoticesOfAPoolThatWasClosed(t *testing.T) {
-	pool, err := pgxpool.New(t.Context(), places(t)(t))
+	pool, err := pgxpool.New(t.Context(), schemas(t)(t))
 	require.NoError(t, err)
 	mock := clock.NewMock()
 	s := postgres.New(pool)
@@ -247,7 +247,7 @@ func (d *deaf) Read(b []byte) (int, error) {
 
 // Regression: behind a pooler of transactions a worker waited for notifications that never come, in place of polling with a warning.
 func TestAPoolerHidesNotifications(t *testing.T) {
-	c, err := pgxpool.ParseConfig(places(t)(t))
+	c, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)
 	c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -267,7 +267,7 @@ func TestAPoolerHidesNotifications(t *testing.T) {
 // Regression: behind a pooler of transactions a message of the same process stopped the polling of a source that did not listen yet, for up to
 // three seconds each time that it tried.
 func TestASourceThatDoesNotListenYetPolls(t *testing.T) {
-	c, err := pgxpool.ParseConfig(places(t)(t))
+	c, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)
 	c.MaxConns = 1
 	var gated atomic.Bool
@@ -309,7 +309,7 @@ func TestASourceThatDoesNotListenYetPolls(t *testing.T) {
 
 // Regression: the connection that listens had the password of the start, where the pool asks for one each time.
 func TestListeningAsksBeforeItConnects(t *testing.T) {
-	c, err := pgxpool.ParseConfig(places(t)(t))
+	c, err := pgxpool.ParseConfig(schemas(t)(t))
 	require.NoError(t, err)
 	user := c.ConnConfig.User
 	c.ConnConfig.User = "no_such_user"

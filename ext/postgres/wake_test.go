@@ -168,7 +168,7 @@ func TestAnIdleWorker(t *testing.T) {
 
 // A queue of another engine is refused, and so is a value that cannot be encoded.
 func TestPutTxRefuses(t *testing.T) {
-	url := places(t)(t)
+	url := schemas(t)(t)
 	engine, err := postgres.Open(t.Context(), url, postgres.Config{Logger: quiet})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, engine.Close()) }()

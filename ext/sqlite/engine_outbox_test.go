@@ -28,11 +28,11 @@ import (
 )
 
 func TestLocks(t *testing.T) {
-	deliverytest.RunLocks(t, func(t *testing.T) deliverytest.LockPlace {
+	deliverytest.RunLocks(t, func(t *testing.T) deliverytest.LockSetup {
 		mock := clock.NewMock()
 		mock.Set(time.Unix(1_700_000_000, 0))
 		path := filepath.Join(t.TempDir(), "locks.db")
-		return deliverytest.LockPlace{
+		return deliverytest.LockSetup{
 			Open: func() (lock.Locks, error) {
 				return sqlite.New(open(t, path), sqlite.Config{Clock: mock}).Locks(), nil
 			},

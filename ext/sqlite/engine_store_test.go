@@ -55,13 +55,13 @@ func open(t testing.TB, path string) *sqlite.DB {
 }
 
 func TestStore(t *testing.T) {
-	deliverytest.RunStore(t, func(t *testing.T) deliverytest.StorePlace {
+	deliverytest.RunStore(t, func(t *testing.T) deliverytest.StoreSetup {
 		mock := clock.NewMock()
 		mock.Set(time.Unix(1_700_000_000, 0))
 		path := filepath.Join(t.TempDir(), "queues.db")
 		db := open(t, path)
 		opened := 0
-		return deliverytest.StorePlace{
+		return deliverytest.StoreSetup{
 			Open: func() (store.Store, error) {
 				if opened++; opened > 1 {
 					return sqlite.New(open(t, path), sqlite.Config{Clock: mock}), nil

@@ -19,14 +19,14 @@ import (
 
 // Laws D1 to D4.
 func TestKilledWorkers(t *testing.T) {
-	workerkill.Run(t, workerkill.Config{Place: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers})
+	workerkill.Run(t, workerkill.Config{DSN: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers})
 }
 
 // Law W4: workers of two versions at once, as in a rollout. The older one is the first with these tables.
 func TestKilledWorkersOfTwoVersions(t *testing.T) {
 	older := workerkill.Older(t, "8c775bb644e02a59b305c1a239db22b38a8d062d", "ext/sqlite")
 	workerkill.Run(t, workerkill.Config{
-		Place: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers, Programs: []string{older, ""},
+		DSN: filepath.Join(t.TempDir(), "queues.db"), Open: openForWorkers, Programs: []string{older, ""},
 	})
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/weirflow/weir/internal/testing/keystest"
 )
 
-func init() { Children = append(Children, func() { keystest.Child(keysPlace) }) }
+func init() { Children = append(Children, func() { keystest.Child(keysSetup) }) }
 
-var keysPlace = keystest.Place{
+var keysSetup = keystest.Setup{
 	Driver:  &driver.Driver{},
 	Dialect: keys.SQLite,
 	New: func(t *testing.T) string {
@@ -24,7 +24,7 @@ var keysPlace = keystest.Place{
 	Conns: 1,
 }
 
-func TestKeys(t *testing.T) { keystest.Run(t, keysPlace) }
+func TestKeys(t *testing.T) { keystest.Run(t, keysSetup) }
 
 // TestKeysKilled takes each third boundary of a statement, or all with WEIR_LONG_TESTS.
 func TestKeysKilled(t *testing.T) {
@@ -32,5 +32,5 @@ func TestKeysKilled(t *testing.T) {
 	if os.Getenv("WEIR_LONG_TESTS") != "" {
 		stride = 1
 	}
-	keystest.RunKilled(t, keysPlace, stride)
+	keystest.RunKilled(t, keysSetup, stride)
 }

@@ -12,8 +12,8 @@ type Queue[T any] struct {
 	n    int
 }
 
-// keepPlaces is how many places an emptied queue keeps; what a burst took beyond them is given back.
-const keepPlaces = 1024
+// keepCap is the capacity that an emptied queue keeps. It releases the memory that a burst took beyond it.
+const keepCap = 1024
 
 // Len returns the number of values held.
 func (q *Queue[T]) Len() int { return q.n }
@@ -42,7 +42,7 @@ func (q *Queue[T]) Pop() T {
 	q.buf[q.head] = zero // drops what the value refers to
 	q.head = (q.head + 1) & (len(q.buf) - 1)
 	q.n--
-	if q.n == 0 && len(q.buf) > keepPlaces {
+	if q.n == 0 && len(q.buf) > keepCap {
 		*q = Queue[T]{}
 	}
 	return v

@@ -40,7 +40,7 @@ func replay(t require.TestingT, ops []byte) {
 				used++
 			}
 		}
-		require.LessOrEqual(t, used, q.Len(), "free places are empty")
+		require.LessOrEqual(t, used, q.Len(), "free entries are zero")
 	}
 	for _, want := range model {
 		require.Equal(t, want, q.Pop())
@@ -78,13 +78,13 @@ func TestGrowsAtEveryOffset(t *testing.T) {
 
 func TestMemoryOfABurstIsGivenBack(t *testing.T) {
 	var q Queue[int]
-	for i := range 100 * keepPlaces {
+	for i := range 100 * keepCap {
 		q.Push(i)
 	}
 	for q.Len() > 0 {
 		q.Pop()
 	}
-	assert.LessOrEqual(t, len(q.buf), keepPlaces)
+	assert.LessOrEqual(t, len(q.buf), keepCap)
 
 	q.Push(1)
 	q.Pop()

@@ -30,7 +30,7 @@ func Recovered(inPackage string, recovered any) *PanicError {
 	return &PanicError{Package: inPackage, Value: recovered, Stack: debug.Stack()}
 }
 
-// Error returns a message with the place of the panic: the top frame of the user's code.
+// Error returns a message with the top frame of the user's code.
 func (e *PanicError) Error() string {
 	if e.Package == "" {
 		return Message(e.Value, e.Stack)
@@ -50,8 +50,8 @@ func (e *PanicError) Unwrap() error {
 // Message returns "panic in user code: boom (at lookup.go:42 main.lookup)".
 func Message(value any, stack []byte) string {
 	s := fmt.Sprintf("panic in user code: %v", value) // fmt recovers panics of the value's methods
-	if place := Place(stack); place != "" {
-		s += " (at " + place + ")"
+	if frame := Frame(stack); frame != "" {
+		s += " (at " + frame + ")"
 	}
 	return s
 }
@@ -68,9 +68,9 @@ func Format(f fmt.State, verb rune, message string, stack []byte) {
 	_, _ = fmt.Fprintf(f, fmt.FormatString(f, verb), message)
 }
 
-// Place returns the top frame of the user's code, "lookup.go:42 main.lookup", or "" if there is none. The frames of the
+// Frame returns the top frame of the user's code, "lookup.go:42 main.lookup", or "" if there is none. The frames of the
 // standard library and of this module are skipped, except for its tests and its programs.
-func Place(stack []byte) string {
+func Frame(stack []byte) string {
 	library := func(string) bool { return false } // reports whether a file is of the standard library
 	below := belowRecover(stack)
 	for len(stack) > 0 {

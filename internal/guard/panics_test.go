@@ -32,28 +32,28 @@ type client struct{ rows map[string]int }
 
 func (c *client) get(key string) { c.rows[key] = 1 }
 
-func TestPlace(t *testing.T) {
+func TestFrame(t *testing.T) {
 	var missing *client
 	tests := []struct {
 		name   string
 		breaks func()
 		want   string // the function; it is in this file
 	}{
-		{"panic", func() { panic("boom") }, "guard_test.TestPlace.func1"},
+		{"panic", func() { panic("boom") }, "guard_test.TestFrame.func1"},
 		{"Goexit", runtime.Goexit, "guard_test.stackOf.func1"},
 		{"nil pointer", func() { missing.get("LHR") }, "guard_test.(*client).get"},
 		{"nil map", func() { (&client{}).get("LHR") }, "guard_test.(*client).get"},
-		{"in the standard library", func() { _ = strings.Repeat("x", -1) }, "guard_test.TestPlace.func4"},
+		{"in the standard library", func() { _ = strings.Repeat("x", -1) }, "guard_test.TestFrame.func4"},
 		{"again", func() {
 			defer func() { panic(recover()) }()
 			panic("boom")
-		}, "guard_test.TestPlace.func5.1"},
+		}, "guard_test.TestFrame.func5.1"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			place := guard.Place(stackOf(tt.breaks))
-			require.Regexp(t, `^panics_test\.go:\d+ `, place)
-			_, function, _ := strings.Cut(place, " ")
+			frame := guard.Frame(stackOf(tt.breaks))
+			require.Regexp(t, `^panics_test\.go:\d+ `, frame)
+			_, function, _ := strings.Cut(frame, " ")
 			require.Equal(t, tt.want, function)
 		})
 	}
@@ -93,7 +93,7 @@ func TestPlaceInStack(t *testing.T) {
 		{"nothing of the user's", head + "created by main.main in goroutine 1\n\t/home/ann/main.go:3 +0x1\n", ""},
 	}
 	for _, tt := range tests {
-		require.Equal(t, tt.want, guard.Place([]byte(tt.stack)), tt.name)
+		require.Equal(t, tt.want, guard.Frame([]byte(tt.stack)), tt.name)
 	}
 }
 

@@ -30,7 +30,7 @@ func (s *keyedStore[T]) Take(ctx context.Context, queue string, limit int, lease
 		if meta.Key == "" {
 			continue
 		}
-		at := place{queue, ms[i].Lease.Entry}
+		at := entryRef{queue, ms[i].Lease.Entry}
 		if _, again := k.taken[at]; again { // its lease had ended: it joins the one in flight (law D2)
 			continue
 		}
@@ -85,7 +85,7 @@ func (s *keyedStore[T]) takeParked(ctx context.Context, limit int, lease time.Du
 				k.size--
 			}
 			e.running++
-			k.taken[place{k.blocked, m.Lease.Entry}] = taken{key: key, id: m.Meta.ID, parked: true}
+			k.taken[entryRef{k.blocked, m.Lease.Entry}] = taken{key: key, id: m.Meta.ID, parked: true}
 			ms = append(ms, *m)
 		}
 		k.mu.Unlock()
@@ -161,7 +161,7 @@ func (s *keyedStore[T]) settled(err error, leases []store.Lease, back bool) {
 	k := s.keys
 	k.mu.Lock()
 	for _, l := range leases {
-		at := place{l.Queue, l.Entry}
+		at := entryRef{l.Queue, l.Entry}
 		t, ok := k.taken[at]
 		if !ok {
 			continue

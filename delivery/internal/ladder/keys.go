@@ -41,7 +41,7 @@ type keys[T any] struct {
 	of      map[string]*keyed[T]
 	size    int                  // messages that are held, parked or wait
 	free    []string             // keys whose next parked message may be taken
-	taken   map[place]taken      // in flight
+	taken   map[entryRef]taken   // in flight
 	copies  map[string]bool      // ids that come once more as new ones, and were handed over before a kill
 	ready   []message.Message[T] // to be delivered
 	parking []message.Message[T] // to be parked
@@ -84,8 +84,8 @@ func (w waiting) precedes(m message.Meta) bool {
 	return m.Merges > w.merges || m.Merges == w.merges && m.Visit > w.visit
 }
 
-// place names a message in the store, whatever lease it has.
-type place struct{ queue, entry string }
+// entryRef is the entry of a message in the store, under whatever lease.
+type entryRef struct{ queue, entry string }
 
 // taken is a message that was taken from the store.
 type taken struct {
@@ -98,7 +98,7 @@ type taken struct {
 func newKeys[T any](c Config[T]) *keys[T] {
 	return &keys[T]{
 		clock: c.Clock, logger: c.Logger, limit: c.MaxBlocked, blocked: c.Blocked,
-		of: map[string]*keyed[T]{}, taken: map[place]taken{}, copies: map[string]bool{}, checked: c.Clock.Now(),
+		of: map[string]*keyed[T]{}, taken: map[entryRef]taken{}, copies: map[string]bool{}, checked: c.Clock.Now(),
 	}
 }
 

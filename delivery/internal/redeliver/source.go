@@ -25,7 +25,7 @@ type Source[T any] struct {
 	in    <-chan T // owned by Receive; nil after its end
 	clock clock.Clock
 	start time.Time
-	wake  chan struct{} // one place: something was settled
+	wake  chan struct{} // capacity 1: something was settled
 	over  chan struct{} // closed by Close
 
 	mu     sync.Mutex // guards what follows; not held while user code runs

@@ -45,12 +45,12 @@ func TestStore(t *testing.T) {
 
 func testStore(t *testing.T, newBucket func(t *testing.T) *blob.Bucket) {
 	t.Helper()
-	checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
+	checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Setup {
 		bucket, faults := openFaulty(newBucket(t))
 		t.Cleanup(func() { require.NoError(t, bucket.Close()) })
 		stores := blobcheckpoint.New(bucket, "checkpoints/")
 		open := func() (checkpoint.Store, error) { return stores.Open(background, "a/b", 7) }
-		return checkpointtest.Place{
+		return checkpointtest.Setup{
 			Open: open, TakeOver: open, Fail: faults.fail,
 			Damage: func(id uint64) error {
 				return eachObject(bucket, func(key string, b []byte) error {

@@ -104,7 +104,7 @@ func TestCheckpointStore(t *testing.T) {
 	forPlaces(t, func(t *testing.T, p place) {
 		js := p.connect(t)
 		testFaults(t, func(t *testing.T, after bool) {
-			checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
+			checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Setup {
 				name := newCheckpoints(t, js, p.replicate)
 				faulty := &faults{JetStream: js, after: after}
 				other, err := jscheckpoint.Stores(js, name, "g").Open(t.Context(), "another pipeline", 0)
@@ -113,7 +113,7 @@ func TestCheckpointStore(t *testing.T) {
 				open := func() (checkpoint.Store, error) {
 					return jscheckpoint.Stores(faulty, name, "flights").Open(context.Background(), "3", 0)
 				}
-				return checkpointtest.Place{
+				return checkpointtest.Setup{
 					Open: open, TakeOver: open, Fail: faulty.fail,
 					Damage: func(id uint64) error { return damage(js, name, fmt.Sprintf(".checkpoint.%d", id)) },
 				}

@@ -224,7 +224,7 @@ func TestKilledWorkersAndServers(t *testing.T) {
 	forClusters(t, func(t *testing.T, servers int) {
 		c, js := startCluster(t, clustertest.Config{Servers: servers})
 		makeQueues(t, js, servers)
-		workerkill.Run(t, workerkill.Config{Place: c.URL(), Open: openQueues, KillServer: killer(t, c, js, "work", "queues", "done")})
+		workerkill.Run(t, workerkill.Config{DSN: c.URL(), Open: openQueues, KillServer: killer(t, c, js, "work", "queues", "done")})
 	})
 }
 
@@ -236,7 +236,7 @@ func TestKilledWorkersAndServersOnOneStream(t *testing.T) {
 		cfg := weirjs.StreamConfig("queues")
 		cfg.Replicas = servers
 		require.NoError(t, clustertest.CreateStream(t.Context(), js, cfg))
-		workerkill.Run(t, workerkill.Config{Place: ownPrefix + c.URL(), Open: openOwn, KillServer: killer(t, c, js, "queues"), Messages: fewer})
+		workerkill.Run(t, workerkill.Config{DSN: ownPrefix + c.URL(), Open: openOwn, KillServer: killer(t, c, js, "queues"), Messages: fewer})
 	})
 }
 
@@ -276,7 +276,7 @@ func TestAFullDiskOfOneServer(t *testing.T) {
 		err = errors.Join(err, c.Restart(full))
 	})
 	defer func() { <-repaired }() // the cluster's methods are called one at a time
-	workerkill.Run(t, workerkill.Config{Place: place, Open: openQueues, Messages: fewer})
+	workerkill.Run(t, workerkill.Config{DSN: place, Open: openQueues, Messages: fewer})
 	<-repaired
 	require.NoError(t, err)
 	require.NoError(t, c.Synced(bounded(t), js, "done"))
@@ -288,7 +288,7 @@ func TestASlowServer(t *testing.T) {
 	c, js := startCluster(t, clustertest.Config{Servers: 3})
 	makeQueues(t, js, 3)
 	workerkill.Run(t, workerkill.Config{
-		Place: c.URL(), Open: openQueues, Messages: fewer,
+		DSN: c.URL(), Open: openQueues, Messages: fewer,
 		KillServer: func() {
 			i, err := c.Leader(t.Context(), js, "work")
 			require.NoError(t, err)
@@ -320,7 +320,7 @@ func TestCutOffByAProxy(t *testing.T) {
 		}
 	}
 	workerkill.Run(t, workerkill.Config{
-		Place: url, Open: openQueues, Messages: fewer, MayLapse: true, // deliveries that a cut has swallowed count
+		DSN: url, Open: openQueues, Messages: fewer, MayLapse: true, // deliveries that a cut has swallowed count
 		KillServer: func() {
 			for range 3 {
 				all((*proxy).hold) // as if packets were dropped
@@ -383,7 +383,7 @@ func TestKilledPipelines(t *testing.T) {
 			publishRaw(t, js, "in-"+p, elements...)
 		}
 		pipelinekill.Run(t, pipelinekill.Config{
-			Place: c.URL(),
+			DSN: c.URL(),
 			Count: func(ctx context.Context) (n int, err error) {
 				for _, p := range pipelinekill.Partitions() {
 					s, err := js.Stream(ctx, "out-"+p)

@@ -42,9 +42,9 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	forPlaces(t, func(t *testing.T, p place) {
 		js := p.connect(t)
-		deliverytest.RunStore(t, func(t *testing.T) deliverytest.StorePlace {
+		deliverytest.RunStore(t, func(t *testing.T) deliverytest.StoreSetup {
 			name := newStore(t, js, p.replicate)
-			return deliverytest.StorePlace{
+			return deliverytest.StoreSetup{
 				Open: func() (store.Store, error) { return openEngine(context.Background(), js, name) },
 				Wait: time.Sleep, RealTime: true, Unit: p.unitNow(t, js),
 				Full: func() (store.Store, error) {
@@ -59,9 +59,9 @@ func TestStore(t *testing.T) {
 func TestLocks(t *testing.T) {
 	forPlaces(t, func(t *testing.T, p place) {
 		js := p.connect(t)
-		deliverytest.RunLocks(t, func(t *testing.T) deliverytest.LockPlace {
+		deliverytest.RunLocks(t, func(t *testing.T) deliverytest.LockSetup {
 			name := newStore(t, js, p.replicate)
-			return deliverytest.LockPlace{
+			return deliverytest.LockSetup{
 				Open: func() (lock.Locks, error) {
 					s, err := openEngine(context.Background(), js, name)
 					if err != nil {

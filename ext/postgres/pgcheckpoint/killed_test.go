@@ -57,7 +57,7 @@ func TestKilledWorkers(t *testing.T) {
 	require.NoError(t, postgres.New(pool).Migrate(ctx))
 	server.Exec("CREATE TABLE rows (partition text, n int, v int NOT NULL, PRIMARY KEY (partition, n))") // a row that changes is an error
 	pipelinekill.Run(t, pipelinekill.Config{
-		Place: server.URL(), Unordered: true,
+		DSN: server.URL(), Unordered: true,
 		Count: func(ctx context.Context) (n int, err error) {
 			return n, pool.QueryRow(ctx, "SELECT count(*) FROM rows").Scan(&n)
 		},

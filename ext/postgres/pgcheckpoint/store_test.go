@@ -84,14 +84,14 @@ func TestStore(t *testing.T) {
 	require.NoError(t, (&pgcheckpoint.Stores{Pool: connect(t, server.URL(), nil)}).Migrate(t.Context()))
 	require.NoError(t, (&pgcheckpoint.Stores{Pool: connect(t, server.URL(), nil)}).Migrate(t.Context()), "again")
 	n := 0
-	checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Place {
+	checkpointtest.RunStore(t, func(t *testing.T) checkpointtest.Setup {
 		var fail failing
 		pool := connect(t, server.URL(), &fail)
 		stores := &pgcheckpoint.Stores{Pool: pool}
 		n++
 		pipeline := fmt.Sprintf("pipeline %d", n)
 		open := func() (checkpoint.Store, error) { return stores.Open(context.Background(), pipeline, 7) }
-		return checkpointtest.Place{
+		return checkpointtest.Setup{
 			Open: open, TakeOver: open, Fail: fail.set,
 			Damage: func(id uint64) error {
 				_, err := pool.Exec(t.Context(), `UPDATE weir_checkpoints SET snapshot = set_byte(snapshot, 20, get_byte(snapshot, 20) # 1)

@@ -116,10 +116,10 @@ func openBy(t testing.TB, pool *pgxpool.Pool, c clock.Clock) *pgrecords.Records 
 func testStore(t *testing.T, server *pgtest.Server) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.Serializable} {
 		t.Run(string(level), func(t *testing.T) {
-			exactlyoncetest.RunStore(t, func(t *testing.T, c clock.Clock) exactlyoncetest.Place[pgx.Tx] {
+			exactlyoncetest.RunStore(t, func(t *testing.T, c clock.Clock) exactlyoncetest.Setup[pgx.Tx] {
 				url := database(t, server)
 				pool := connect(t, url)
-				return exactlyoncetest.Place[pgx.Tx]{
+				return exactlyoncetest.Setup[pgx.Tx]{
 					Open: func() exactlyonce.Store[pgx.Tx] { return openBy(t, connect(t, url), c) },
 					Begin: func(ctx context.Context) (exactlyoncetest.Transaction[pgx.Tx], error) {
 						tx, err := pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: level})

@@ -18,7 +18,7 @@ import (
 
 // A statement that fails is the error of its call, which leaves no half of a step behind and can be made again.
 func TestStatementsThatFail(t *testing.T) {
-	db := place(t)
+	db := openDB(t)
 	mock := clock.NewMock()
 	mock.Set(time.Unix(1_000_000, 0))
 	r := sqliterecords.NewBy(db, mock)
@@ -123,7 +123,7 @@ func TestTablesThatAreGone(t *testing.T) {
 
 // Law X1: a stale request that has to run alone, since another one of its batch has failed, does not run, and says so.
 func TestRunAloneWhenStale(t *testing.T) {
-	db := place(t)
+	db := openDB(t)
 	r := sqliterecords.New(db)
 	client := exactlyonce.NewClient()
 	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: client, First: 5}}}))

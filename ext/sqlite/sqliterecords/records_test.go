@@ -46,12 +46,12 @@ func count(ctx context.Context, db *sqlite.DB, name string) (n int, err error) {
 }
 
 func TestStore(t *testing.T) {
-	exactlyoncetest.RunStore(t, func(t *testing.T, c clock.Clock) exactlyoncetest.Place[sqliterecords.Tx] {
+	exactlyoncetest.RunStore(t, func(t *testing.T, c clock.Clock) exactlyoncetest.Setup[sqliterecords.Tx] {
 		path := filepath.Join(t.TempDir(), "test.db")
 		db := open(t, path)
 		_, err := db.Writer().Exec(table)
 		require.NoError(t, err)
-		return exactlyoncetest.Place[sqliterecords.Tx]{
+		return exactlyoncetest.Setup[sqliterecords.Tx]{
 			Open: func() exactlyonce.Store[sqliterecords.Tx] {
 				return sqliterecords.NewBy(open(t, path), c)
 			},

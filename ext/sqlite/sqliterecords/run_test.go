@@ -73,7 +73,7 @@ func counter(req exactlyonce.Request) string {
 	return fmt.Sprintf("%v/%d/%s", req.Client, req.Sequence, req.Step)
 }
 
-func place(t *testing.T) *sqlite.DB {
+func openDB(t *testing.T) *sqlite.DB {
 	t.Helper()
 	db := open(t, filepath.Join(t.TempDir(), "test.db"))
 	_, err := db.Writer().Exec(table)
@@ -91,7 +91,7 @@ func requireEffects(t *testing.T, db *sqlite.DB, want int, req exactlyonce.Reque
 
 // Calls of many goroutines are one transaction, and their records are stored together (law X2).
 func TestRunShares(t *testing.T) {
-	db := place(t)
+	db := openDB(t)
 	clients := [3]exactlyonce.Client{exactlyonce.NewClient(), exactlyonce.NewClient(), exactlyonce.NewClient()}
 	var runs []*run
 	for i := range 30 {
@@ -123,7 +123,7 @@ func TestRunShares(t *testing.T) {
 
 // What is known already is refused or answered without an effect, and without harm to the others.
 func TestRunBesideKnown(t *testing.T) {
-	db := place(t)
+	db := openDB(t)
 	r := sqliterecords.New(db)
 	marked, c := exactlyonce.NewClient(), exactlyonce.NewClient()
 	require.NoError(t, r.Acknowledge(t.Context(), []exactlyonce.Request{{Scope: "s", ID: exactlyonce.ID{Client: marked, First: 5}}}))
@@ -171,7 +171,7 @@ func TestRunBesideFailures(t *testing.T) {
 		"a second attempt":       {req: attempt(1, 2)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := place(t)
+			db := openDB(t)
 			runs := []*run{{req: attempt(1, 1)}, {req: attempt(2, 1)}, {req: attempt(3, 1)}, bad, {req: attempt(4, 1)}}
 			together(t, db, runs)
 			for _, c := range runs {
@@ -199,7 +199,7 @@ func TestRunBesideFailures(t *testing.T) {
 
 // A call whose context ends while it waits has no effect.
 func TestRunContext(t *testing.T) {
-	db := place(t)
+	db := openDB(t)
 	r := sqliterecords.New(db)
 	inside, release := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup

@@ -27,19 +27,19 @@ const (
 	patience = time.Minute
 )
 
-// Open opens the engine at a place.
-type Open func(ctx context.Context, place string) (store.Keeper, error)
+// Open opens the engine of a DSN.
+type Open func(ctx context.Context, dsn string) (store.Keeper, error)
 
 // Child runs a job if this process is a child. TestMain calls it first.
 func Child(open Open) {
 	child.Run(name, func(arg string) error {
-		number, place, _ := strings.Cut(arg, " ")
+		number, dsn, _ := strings.Cut(arg, " ")
 		id, err := strconv.Atoi(number)
 		if err != nil {
 			return err
 		}
 		ctx := context.Background()
-		engine, err := open(ctx, place)
+		engine, err := open(ctx, dsn)
 		if err != nil {
 			return err
 		}
@@ -58,21 +58,21 @@ func of(e store.Keeper) *jobs.Jobs {
 }
 
 // Run merges many messages. Laws J1, D1, D5.
-func Run(t *testing.T, place string, open Open) {
+func Run(t *testing.T, dsn string, open Open) {
 	t.Helper()
 	n, kills := 100_000, 25
 	if testing.Short() || suite.Race {
 		n, kills = 20_000, 5
 	}
 	ctx := t.Context()
-	e, err := open(ctx, place)
+	e, err := open(ctx, dsn)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, e.Close()) }()
 	Put(t, e, n)
 	job, err := of(e).Start(ctx, jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders", By: "ann", Why: "test"})
 	require.NoError(t, err)
 	job, last := Kill(t, e, job, kills, func(job jobs.Job) *child.Process {
-		p, err := child.Start(name, strconv.Itoa(job.ID)+" "+place)
+		p, err := child.Start(name, strconv.Itoa(job.ID)+" "+dsn)
 		require.NoError(t, err)
 		return p
 	})

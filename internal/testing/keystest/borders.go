@@ -187,11 +187,11 @@ func (b *bench) expiredKey() {
 // longKey checks that a key may have 255 bytes, as the clients of Stripe's API send, also
 // in a database that an earlier version has made, whose requests and steps stay.
 func (b *bench) longKey() {
-	old := watch(b.place.Driver, b.place.New(b.T), &Hooks{})
+	old := watch(b.setup.Driver, b.setup.New(b.T), &Hooks{})
 	defer func() { require.NoError(b, old.Close()) }()
-	old.SetMaxOpenConns(b.place.Conns)
+	old.SetMaxOpenConns(b.setup.Conns)
 	golden.Run(b.Context(), b, old, golden.Read(b, "keys-1.sql"))
-	k := keys.New(old, b.place.Dialect, keys.Config{Clock: b.clock})
+	k := keys.New(old, b.setup.Dialect, keys.Config{Clock: b.clock})
 	require.NoError(b, k.Migrate(b.Context()))
 	o := k.Operation("order", func(context.Context, *keys.Run) (exactlyonce.Response, error) { return keys.JSON(http.StatusOK, "new") })
 	_, err := o.Do(b.Context(), request("a", strings.Repeat("k", 255)))

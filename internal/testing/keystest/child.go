@@ -34,7 +34,7 @@ const (
 
 // Child runs a request and is killed on the way, if this process was started by [RunKilled]; it does not return then.
 // TestMain calls it first.
-func Child(p Place) {
+func Child(p Setup) {
 	dsn := os.Getenv(envDSN)
 	if dsn == "" {
 		return
@@ -130,7 +130,7 @@ func request(user, key string) keys.Request {
 
 // RunKilled kills a process by SIGKILL at each boundary of a statement, and of the call of the provider, and finishes the
 // request by the next attempt or by the completer (law X2). stride 1 takes each boundary, 2 each second.
-func RunKilled(t *testing.T, p Place, stride int) {
+func RunKilled(t *testing.T, p Setup, stride int) {
 	dsn := p.New(t)
 	db := watch(p.Driver, dsn, &Hooks{})
 	db.SetMaxOpenConns(1)

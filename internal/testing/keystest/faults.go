@@ -201,7 +201,7 @@ func (b *bench) afterFinish() {
 func (b *bench) conflicts() {
 	_, err := b.db.ExecContext(b.Context(), "CREATE TABLE users (email TEXT NOT NULL)")
 	require.NoError(b, err)
-	o := keys.New(b.db, b.place.Dialect, keys.Config{}).Operation("op", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+	o := keys.New(b.db, b.setup.Dialect, keys.Config{}).Operation("op", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
 		return run.Finish(ctx, func(ctx context.Context, tx *sql.Tx) (exactlyonce.Response, error) {
 			var n int
 			if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM users WHERE email = 'jane@example.com'").Scan(&n); err != nil {
@@ -242,7 +242,7 @@ func (serialization) SQLState() string { return "40001" }
 // A phase is tried again a bounded number of times; what it did before is rolled back.
 func (b *bench) retries() {
 	tries, last := 0, 3
-	o := keys.New(b.db, b.place.Dialect, keys.Config{}).Operation("op", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
+	o := keys.New(b.db, b.setup.Dialect, keys.Config{}).Operation("op", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
 		err := run.Phase(ctx, "one", func(ctx context.Context, tx *sql.Tx) error {
 			if err := add(ctx, tx, "one"); err != nil {
 				return err
@@ -309,7 +309,7 @@ func (b *bench) lostCommit() {
 // A holder that is frozen in the transaction of a phase, which has the row, holds up no other attempt, nor the completer. SQLite has
 // one writer, for which all others wait.
 func (b *bench) frozenHolder() {
-	if b.place.Dialect == keys.SQLite {
+	if b.setup.Dialect == keys.SQLite {
 		b.otherWriter()
 		return
 	}
@@ -318,7 +318,7 @@ func (b *bench) frozenHolder() {
 	o := b.keys.Operation("op", p.handle)
 	_, err := o.Do(b.Context(), request("a", "k"))
 	require.ErrorIs(b, err, broken)
-	holder := watch(b.place.Driver, b.dsn, &Hooks{})
+	holder := watch(b.setup.Driver, b.dsn, &Hooks{})
 	defer func() { assert.NoError(b, holder.Close()) }()
 	tx, err := holder.BeginTx(b.Context(), nil)
 	require.NoError(b, err)
@@ -329,7 +329,7 @@ func (b *bench) frozenHolder() {
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
-	for range 5 * b.place.Conns {
+	for range 5 * b.setup.Conns {
 		wg.Go(func() {
 			_, err := o.Do(ctx, request("a", "k"))
 			assert.ErrorIs(b, err, exactlyonce.ErrInProgress)
@@ -363,7 +363,7 @@ func (b *bench) frozenHolder() {
 
 // While another process writes to SQLite an attempt waits for a time, and may be repeated.
 func (b *bench) otherWriter() {
-	holder := watch(b.place.Driver, b.dsn, &Hooks{})
+	holder := watch(b.setup.Driver, b.dsn, &Hooks{})
 	defer func() { assert.NoError(b, holder.Close()) }()
 	tx, err := holder.BeginTx(b.Context(), nil)
 	require.NoError(b, err)
@@ -393,12 +393,12 @@ func (b *bench) lostCommitThenHangs() {
 	o := b.server().Operation("op", (&phases{}).handle)
 	ctx, end := context.WithCancel(b.Context())
 	defer end()
-	conns := make(chan *sql.Conn, b.place.Conns)
+	conns := make(chan *sql.Conn, b.setup.Conns)
 	hangs := make(chan struct{})
 	b.hooks.Commit = func(commit, _ func() error) error {
 		b.hooks.Commit = nil
 		before := b.db.Stats().WaitCount
-		for range b.place.Conns { // the last one gets that of this transaction
+		for range b.setup.Conns { // the last one gets that of this transaction
 			go func() {
 				c, err := b.db.Conn(ctx)
 				assert.NoError(b, err)
@@ -425,7 +425,7 @@ func (b *bench) lostCommitThenHangs() {
 			return false
 		}
 	}, time.Minute, 10*time.Millisecond)
-	for range b.place.Conns {
+	for range b.setup.Conns {
 		assert.NoError(b, (<-conns).Close())
 	}
 	if err == nil {

@@ -45,15 +45,15 @@ func (b *bench) format() {
 		require.NoError(b, err)
 	}
 	tables := golden.Database{
-		DB: b.db, Files: b.place.Dialect.Migrations(), Tables: []string{"weir_keys", "weir_key_steps"}, Postgr: b.place.Dialect == keys.PostgreSQL,
+		DB: b.db, Files: b.setup.Dialect.Migrations(), Tables: []string{"weir_keys", "weir_key_steps"}, Postgr: b.setup.Dialect == keys.PostgreSQL,
 	}
 	script := golden.Written(b, "keys-2.sql", tables.Script(b))
 
-	old := watch(b.place.Driver, b.place.New(b.T), &Hooks{})
+	old := watch(b.setup.Driver, b.setup.New(b.T), &Hooks{})
 	defer func() { require.NoError(b, old.Close()) }()
 	golden.Run(b.Context(), b, old, script)
-	require.NoError(b, keys.New(old, b.place.Dialect, keys.Config{}).Migrate(b.Context()))
-	again := keys.New(old, b.place.Dialect, keys.Config{Clock: b.clock})
+	require.NoError(b, keys.New(old, b.setup.Dialect, keys.Config{}).Migrate(b.Context()))
+	again := keys.New(old, b.setup.Dialect, keys.Config{Clock: b.clock})
 	response, err := again.Operation("order", func(context.Context, *keys.Run) (exactlyonce.Response, error) {
 		return exactlyonce.Response{}, context.Canceled // it is not run again
 	}).Do(b.Context(), req)

@@ -26,8 +26,8 @@ import (
 	"github.com/weirflow/weir/exactlyonce/keys"
 )
 
-// Place makes databases.
-type Place struct {
+// Setup makes databases for tests.
+type Setup struct {
 	Driver  driver.Driver
 	Dialect keys.Dialect
 	New     func(t *testing.T) (dsn string) // of an empty database
@@ -35,7 +35,7 @@ type Place struct {
 }
 
 // Run runs the tests, but for those of [RunKilled].
-func Run(t *testing.T, p Place) {
+func Run(t *testing.T, p Setup) {
 	for name, test := range map[string]func(*bench){
 		"one run": (*bench).oneRun, "same key": (*bench).sameKey, "in progress": (*bench).inProgress, "takeover": (*bench).takeover,
 		"two takers": (*bench).twoTakers, "renewed": (*bench).renewed, "failures": (*bench).failures, "refusals": (*bench).refusals, "changed handler": (*bench).changedHandler,
@@ -51,7 +51,7 @@ func Run(t *testing.T, p Place) {
 		t.Run(name, func(t *testing.T) {
 			mock := clock.NewMock()
 			mock.Set(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-			b := &bench{T: t, place: p, hooks: &Hooks{}, clock: mock}
+			b := &bench{T: t, setup: p, hooks: &Hooks{}, clock: mock}
 			b.dsn = p.New(t)
 			b.db = watch(p.Driver, b.dsn, b.hooks)
 			b.db.SetMaxOpenConns(p.Conns)
@@ -69,9 +69,9 @@ func Run(t *testing.T, p Place) {
 
 // notMigrated checks that errors say what makes the tables.
 func (b *bench) notMigrated() {
-	db := watch(b.place.Driver, b.place.New(b.T), &Hooks{})
+	db := watch(b.setup.Driver, b.setup.New(b.T), &Hooks{})
 	defer func() { assert.NoError(b, db.Close()) }()
-	k := keys.New(db, b.place.Dialect, keys.Config{Clock: b.clock})
+	k := keys.New(db, b.setup.Dialect, keys.Config{Clock: b.clock})
 	o := k.Operation("order", func(context.Context, *keys.Run) (exactlyonce.Response, error) {
 		return exactlyonce.Response{Status: 200}, nil
 	})
@@ -93,7 +93,7 @@ func (b *bench) notMigrated() {
 
 type bench struct {
 	*testing.T
-	place Place
+	setup Setup
 	hooks *Hooks
 	dsn   string
 	db    *sql.DB
@@ -103,7 +103,7 @@ type bench struct {
 
 // server returns the keys of another server.
 func (b *bench) server() *keys.Keys {
-	return keys.New(b.db, b.place.Dialect, keys.Config{Clock: b.clock, Logger: slog.New(slog.DiscardHandler)})
+	return keys.New(b.db, b.setup.Dialect, keys.Config{Clock: b.clock, Logger: slog.New(slog.DiscardHandler)})
 }
 
 func (b *bench) effects(name string) int {
@@ -349,7 +349,7 @@ func (b *bench) renewed() {
 	o := b.keys.Operation("op", p.handle)
 	_, err := o.Do(b.Context(), request("a", "k"))
 	require.Error(b, err)
-	holder := watch(b.place.Driver, b.dsn, &Hooks{})
+	holder := watch(b.setup.Driver, b.dsn, &Hooks{})
 	defer func() { assert.NoError(b, holder.Close()) }()
 	const lock = "UPDATE weir_keys SET locked_at = $1"
 	_, err = holder.ExecContext(b.Context(), lock, b.clock.Now().UnixMicro())

@@ -44,8 +44,8 @@ type Engine struct {
 	Unordered bool // the operators are: elements of a stale owner would take the places of others
 }
 
-// Open opens the engine at a place.
-type Open func(ctx context.Context, place string) (Engine, error)
+// Open opens the engine of a DSN.
+type Open func(ctx context.Context, dsn string) (Engine, error)
 
 // Partitions are the names of the partitions.
 func Partitions() (names []string) {
@@ -103,7 +103,7 @@ func work(ctx context.Context, e Engine) error {
 
 // Config says what [Run] does.
 type Config struct {
-	Place string
+	DSN string
 	// Count returns how many elements are in the outputs, all together; Rows returns those of a partition in the order of its output.
 	Count     func(ctx context.Context) (int, error)
 	Rows      func(ctx context.Context, partition string) ([]int, error)
@@ -120,7 +120,7 @@ func Run(t *testing.T, c Config) {
 	if os.Getenv(envLong) != "" {
 		kills, every = 80, 6
 	}
-	all := workers.Start(t, name, c.Place, workerN, patience)
+	all := workers.Start(t, name, c.DSN, workerN, patience)
 	total := partitionN * Elements()
 	begun, servers := time.Now(), 0
 	for kill := 1; kill <= kills; kill++ {

@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	envPlace = "WEIR_STORECRASH_PLACE"
-	envStep  = "WEIR_STORECRASH_STEP"
+	envDSN  = "WEIR_STORECRASH_DSN"
+	envStep = "WEIR_STORECRASH_STEP"
 )
 
-// Open opens the store at a place. It must call step before and after each statement.
-type Open func(ctx context.Context, place string, step func()) (store.Inspector, error)
+// Open opens the store of a DSN. It must call step before and after each statement.
+type Open func(ctx context.Context, dsn string, step func()) (store.Inspector, error)
 
 // Child runs the scenario if this process is a child, and does not return then. Call it in TestMain.
 func Child(open Open) {
-	place := os.Getenv(envPlace)
-	if place == "" {
+	dsn := os.Getenv(envDSN)
+	if dsn == "" {
 		return
 	}
 	last, err := strconv.Atoi(os.Getenv(envStep))
@@ -40,7 +40,7 @@ func Child(open Open) {
 	}
 	steps := 0
 	ctx := context.Background()
-	s, err := open(ctx, place, func() {
+	s, err := open(ctx, dsn, func() {
 		if steps++; steps == last {
 			if self, err := os.FindProcess(os.Getpid()); err == nil {
 				_ = self.Kill()
@@ -58,22 +58,22 @@ func Child(open Open) {
 	os.Exit(0)
 }
 
-// Run kills a child at each step, each time at a new place, and looks at what is left. A call that has returned has had its
+// Run kills a child at each step, each time with a new store, and looks at what is left. A call that has returned has had its
 // effect, the one that was broken off has had all of it or none, and no other has begun.
-func Run(t *testing.T, newPlace func(t *testing.T) string, open Open) {
+func Run(t *testing.T, newDSN func(t *testing.T) string, open Open) {
 	t.Helper()
 	states, err := scenario(t.Context(), memory.Open(), func(int) {})
 	require.NoError(t, err)
 	for step := 1; ; step++ {
-		place := newPlace(t)
+		dsn := newDSN(t)
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
-		cmd.Env = append(os.Environ(), envPlace+"="+place, envStep+"="+strconv.Itoa(step))
+		cmd.Env = append(os.Environ(), envDSN+"="+dsn, envStep+"="+strconv.Itoa(step))
 		out, err := cmd.Output()
 		exit, failed := errors.AsType[*exec.ExitError](err)
 		if failed && exit.ExitCode() != -1 {
 			t.Fatalf("step %d: %v: %s", step, err, out)
 		}
-		s, openErr := open(t.Context(), place, func() {})
+		s, openErr := open(t.Context(), dsn, func() {})
 		require.NoError(t, openErr)
 		returned := strings.Count(string(out), "returned")
 		if err == nil { // no step was left

@@ -64,8 +64,8 @@ type Engine interface {
 	Finished(ctx context.Context) (ids []string, err error)
 }
 
-// Open opens the engine at a place.
-type Open func(ctx context.Context, place string) (Engine, error)
+// Open opens the engine of a DSN.
+type Open func(ctx context.Context, dsn string) (Engine, error)
 
 // Queues is an engine that is a store: the messages are in a queue, and what is done is in another one.
 type Queues struct{ store.Inspector }
@@ -219,8 +219,8 @@ func Work(ctx context.Context, e Engine, opts ...delivery.RunConfig) (delivery.S
 
 // Config says what [Run] does.
 type Config struct {
-	Place string
-	Open  Open
+	DSN  string
+	Open Open
 	// KillServer kills a server and starts it again, or does other harm to it; nil: there is none. It is called on the goroutine of
 	// the test.
 	KillServer func()
@@ -281,11 +281,11 @@ func Run(t *testing.T, c Config) {
 	if os.Getenv(envLong) != "" {
 		n, kills, every = 50_000, 120, 10
 	}
-	e, err := c.Open(t.Context(), c.Place)
+	e, err := c.Open(t.Context(), c.DSN)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, e.Close()) }()
 	Fill(t, e, n)
-	all := workers.Start(t, name, c.Place, workerN, patience, c.Programs...)
+	all := workers.Start(t, name, c.DSN, workerN, patience, c.Programs...)
 	begun, servers := time.Now(), 0
 	for kill := 1; kill <= kills; kill++ {
 		progress(t, e, all, func(done int) bool { return done >= kill*n*9/10/kills })
@@ -316,7 +316,7 @@ func Run(t *testing.T, c Config) {
 	all.End() // each drains first
 	// A worker that stood still may hand over late what others have done (law D1): new ones let that go its way again.
 	if !settled(patiently(t, e.CountFinished)) {
-		late := workers.Start(t, name, c.Place, workerN, patience, c.Programs...)
+		late := workers.Start(t, name, c.DSN, workerN, patience, c.Programs...)
 		progress(t, e, late, settled)
 		late.End()
 	}

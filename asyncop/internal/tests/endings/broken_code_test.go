@@ -24,7 +24,7 @@ import (
 // failingCall is what element b is answered with where the site needs an error.
 func failingCall(c *optest.Call) { c.CompleteExceptionally(optest.ErrBroken) }
 
-// sites are the places at which the loop calls user code for one element. Element b breaks, the others do not.
+// sites are the points at which the loop calls user code for one element. Element b breaks, the others do not.
 var sites = []struct {
 	name  string
 	setup func(breaks func()) optest.Setup
@@ -423,16 +423,16 @@ func TestPanicRacesACompletion(t *testing.T) {
 }
 
 // Law A6: the message says where user code panicked, and %+v shows the stack, whatever the error is wrapped in.
-func TestPlaceOfAPanic(t *testing.T) {
+func TestFrameOfAPanic(t *testing.T) {
 	broken := func(context.Context, string) (string, error) { panic("boom") }
-	const place = "panic in user code: boom (at broken_code_test.go:N endings_test.TestPlaceOfAPanic.func1)"
+	const frame = "panic in user code: boom (at broken_code_test.go:N endings_test.TestFrameOfAPanic.func1)"
 	stacks := map[string]struct {
 		run  func(opts ...asyncop.Option) error
 		want string
 	}{
 		"element": {func(opts ...asyncop.Option) error {
 			return lastError(asyncop.OrderedWait(asyncop.Blocking(broken), time.Minute, 1, opts...), "a")
-		}, `asyncop: element "a" failed after 1 attempt in 0s: asyncop: ` + place},
+		}, `asyncop: element "a" failed after 1 attempt in 0s: asyncop: ` + frame},
 		"with others in flight": {func(opts ...asyncop.Option) error {
 			fn := asyncop.Blocking(func(ctx context.Context, in string) (string, error) {
 				if in == "b" {
@@ -442,17 +442,17 @@ func TestPlaceOfAPanic(t *testing.T) {
 				return "", nil
 			})
 			return lastError(asyncop.OrderedWait(fn, time.Minute, 2, opts...), "ab")
-		}, `asyncop: element "b" failed after 1 attempt in 0s: asyncop: ` + place + " (1 other element in flight abandoned)"},
+		}, `asyncop: element "b" failed after 1 attempt in 0s: asyncop: ` + frame + " (1 other element in flight abandoned)"},
 		"timeout": {func(opts ...asyncop.Option) error {
 			fn := optest.TimeoutMethod(asyncop.Func(func(context.Context, string, optest.Future) error { return nil }),
 				func(ctx context.Context, in string) ([]string, error) { _, err := broken(ctx, in); return nil, err })
 			return lastError(asyncop.OrderedWait(fn, time.Minute, 1, opts...), "a")
-		}, `asyncop: element "a" failed after 1 attempt in 1m0s: asyncop: timed out after 1m0s and 1 attempt: handler: asyncop: ` + place},
+		}, `asyncop: element "a" failed after 1 attempt in 1m0s: asyncop: timed out after 1m0s and 1 attempt: handler: asyncop: ` + frame},
 		"Close": {func(opts ...asyncop.Option) error {
 			l := &lifecycle{Hand: optest.NewHand(t), close: func() error { _, err := broken(t.Context(), ""); return err }}
 			l.Answer = optest.Upper
 			return lastError(asyncop.OrderedWait(optest.Function(l), time.Minute, 1, opts...), "a")
-		}, "asyncop: close: asyncop: " + place},
+		}, "asyncop: close: asyncop: " + frame},
 	}
 	for name, tt := range stacks {
 		t.Run(name, func(t *testing.T) {
@@ -462,7 +462,7 @@ func TestPlaceOfAPanic(t *testing.T) {
 				require.Equal(t, err.Error(), fmt.Sprintf("%v", err))
 				detailed := fmt.Sprintf("%+v", err)
 				require.True(t, strings.HasPrefix(detailed, err.Error()+"\ngoroutine "), detailed)
-				require.Contains(t, detailed, "endings_test.TestPlaceOfAPanic.func1(")
+				require.Contains(t, detailed, "endings_test.TestFrameOfAPanic.func1(")
 				require.Equal(t, 1, strings.Count(detailed, "runtime/debug.Stack"))
 			})
 		})

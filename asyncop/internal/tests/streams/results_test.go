@@ -63,8 +63,8 @@ func TestResults(t *testing.T) {
 func TestResultsThatNobodyAsksFor(t *testing.T) {
 	for _, buffer := range []int{0, 1, 5} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
-			places := map[int]int{0: 1, 1: 1, 5: 8}[buffer]
-			silent := strconv.Itoa(places/2 + 2) // finds no place
+			entries := map[int]int{0: 1, 1: 1, 5: 8}[buffer]
+			silent := strconv.Itoa(entries/2 + 2) // finds no free entry
 			timedOut := make(chan string, 1)
 			fn := optest.TimeoutMethod(asyncop.Func(func(_ context.Context, in string, result optest.Future) error {
 				if in != silent {
@@ -88,8 +88,8 @@ func TestResultsThatNobodyAsksFor(t *testing.T) {
 				s := op.Stats()
 				require.Equal(t, int64(m.Capacity), s.InFlight, "all slots are taken")
 				emitted, waiting := int(s.Emitted)-1, int(yielded.Load()-s.Accepted)
-				require.True(t, places/2 < emitted && emitted <= places, "%d of %d places are taken", emitted, places)
-				require.True(t, places/2 < waiting && waiting <= places, "%d of %d places are taken", waiting, places)
+				require.True(t, entries/2 < emitted && emitted <= entries, "%d of %d entries are taken", emitted, entries)
+				require.True(t, entries/2 < waiting && waiting <= entries, "%d of %d entries are taken", waiting, entries)
 				require.Equal(t, silent, <-timedOut)
 				require.Equal(t, time.Second, time.Since(start))
 			}

@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	keystest.Child(keystest.Place{Driver: stdlib.GetDefaultDriver(), Dialect: keys.PostgreSQL})
+	keystest.Child(keystest.Setup{Driver: stdlib.GetDefaultDriver(), Dialect: keys.PostgreSQL})
 	os.Exit(m.Run())
 }
 
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 func TestKeys(t *testing.T) {
 	server := Start(t)
 	var databases atomic.Int64
-	place := keystest.Place{
+	setup := keystest.Setup{
 		Driver:  stdlib.GetDefaultDriver(),
 		Dialect: keys.PostgreSQL,
 		New: func(*testing.T) string {
@@ -34,12 +34,12 @@ func TestKeys(t *testing.T) {
 		},
 		Conns: 4,
 	}
-	t.Run("suite", func(t *testing.T) { keystest.Run(t, place) })
+	t.Run("suite", func(t *testing.T) { keystest.Run(t, setup) })
 	t.Run("killed", func(t *testing.T) {
 		stride := 3
 		if os.Getenv("WEIR_LONG_TESTS") != "" {
 			stride = 1
 		}
-		keystest.RunKilled(t, place, stride)
+		keystest.RunKilled(t, setup, stride)
 	})
 }

@@ -18,12 +18,12 @@ import (
 
 // Child is a worker, if this process was started by [Start] under the name; it does not return then. TestMain calls it first.
 // open is called until it succeeds, since the server may be down. work ends with its context, which a SIGTERM cancels.
-func Child[E any](name string, open func(ctx context.Context, place string) (E, error), work func(ctx context.Context, e E) error) {
-	child.Run(name, func(place string) error {
+func Child[E any](name string, open func(ctx context.Context, dsn string) (E, error), work func(ctx context.Context, e E) error) {
+	child.Run(name, func(dsn string) error {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
 		fmt.Println("ready for signals")
-		e, err := child.Again(ctx, func(ctx context.Context) (E, error) { return open(ctx, place) })
+		e, err := child.Again(ctx, func(ctx context.Context) (E, error) { return open(ctx, dsn) })
 		if ctx.Err() != nil {
 			return nil // it was ended before it has begun
 		}
@@ -36,20 +36,20 @@ func Child[E any](name string, open func(ctx context.Context, place string) (E, 
 
 // Workers are processes that do the same work. They belong to the goroutine of their test.
 type Workers struct {
-	t           *testing.T
-	name, place string
-	programs    []string
-	patience    time.Duration
-	all         []*child.Process
+	t         *testing.T
+	name, dsn string
+	programs  []string
+	patience  time.Duration
+	all       []*child.Process
 
 	Kills, Stops int // how many there were
 }
 
 // Start starts n workers. They end with the test at the latest. patience is how long one may take for anything. Each worker in turn runs
 // one of the programs; "", and none, is this one.
-func Start(t *testing.T, name, place string, n int, patience time.Duration, programs ...string) *Workers {
+func Start(t *testing.T, name, dsn string, n int, patience time.Duration, programs ...string) *Workers {
 	t.Helper()
-	w := &Workers{t: t, name: name, place: place, programs: programs, patience: patience, all: make([]*child.Process, n)}
+	w := &Workers{t: t, name: name, dsn: dsn, programs: programs, patience: patience, all: make([]*child.Process, n)}
 	t.Cleanup(func() {
 		for _, p := range w.all {
 			if p != nil {
@@ -66,7 +66,7 @@ func Start(t *testing.T, name, place string, n int, patience time.Duration, prog
 func (w *Workers) start(i int) {
 	w.t.Helper()
 	var err error
-	w.all[i], err = child.Start(w.name, w.place, func(c *exec.Cmd) {
+	w.all[i], err = child.Start(w.name, w.dsn, func(c *exec.Cmd) {
 		if len(w.programs) > 0 && w.programs[i%len(w.programs)] != "" {
 			c.Path = w.programs[i%len(w.programs)]
 			c.Args[0] = c.Path
