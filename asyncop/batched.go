@@ -107,8 +107,8 @@ type batchedCall[IN, OUT any] struct {
 	in IN
 }
 
-// invoke makes the call. outcome completes the element at i.
-func (f *batched[IN, OUT]) invoke(ctx context.Context, ins []IN) (outcome func(i int, out call.Future[OUT])) {
+// invoke makes the call. completeAt completes the element at i.
+func (f *batched[IN, OUT]) invoke(ctx context.Context, ins []IN) (completeAt func(i int, out call.Future[OUT])) {
 	n := len(ins)
 	results, err := f.call(ctx, ins)
 	if err == nil && len(results) != n {
@@ -124,7 +124,7 @@ func (f *batched[IN, OUT]) invoke(ctx context.Context, ins []IN) (outcome func(i
 }
 
 // invokeOthers is invoke in an operator with other types.
-func (f *batched[IN, OUT]) invokeOthers(ctx context.Context, others []call.Other) (outcome func(i int)) {
+func (f *batched[IN, OUT]) invokeOthers(ctx context.Context, others []call.Other) (completeAt func(i int)) {
 	ins := make([]IN, len(others))
 	for i, o := range others {
 		ins[i] = o.(*batchedCall[IN, OUT]).in
@@ -139,7 +139,7 @@ func (f *batched[IN, OUT]) limits() (maxSize int, maxWait time.Duration) { retur
 // anyBatched is a function of Batched, whatever its types.
 type anyBatched interface {
 	limits() (maxSize int, maxWait time.Duration)
-	invokeOthers(ctx context.Context, others []call.Other) (outcome func(i int))
+	invokeOthers(ctx context.Context, others []call.Other) (completeAt func(i int))
 }
 
 // batchingOf says how the core makes the calls of fn, if that is a function of Batched or wraps one; else it returns nil.
@@ -151,7 +151,7 @@ func batchingOf[IN, OUT any](fn AsyncFunction[IN, OUT]) *core.Batching[IN, OUT] 
 	own, _ := inner.(*batched[IN, OUT]) // nil: it has other types
 	maxSize, maxWait := inner.limits()
 	return &core.Batching[IN, OUT]{Of: inner, MaxSize: maxSize, MaxWait: maxWait, Call: func(b *call.Batch[IN, OUT]) {
-		b.Run(func(ctx context.Context, ins []IN) (outcome func(i int, out call.Future[OUT])) {
+		b.Run(func(ctx context.Context, ins []IN) (completeAt func(i int, out call.Future[OUT])) {
 			if own != nil {
 				return own.invoke(ctx, ins)
 			}

@@ -60,7 +60,7 @@ func Measure(g Group, rounds int, run func(Group, Row) (Sample, error)) ([]Resul
 	return results, nil
 }
 
-// Report is the outcome of a group.
+// Report has the results of a group.
 type Report struct {
 	Group   Group
 	Results []Result
@@ -115,22 +115,22 @@ func ratio(a, b *Result, metric string) float64 {
 	return median(ratios)
 }
 
-// Outcome is what became of an aim.
-type Outcome struct {
+// Finding is the measured value of an aim.
+type Finding struct {
 	Aim   Aim
 	Value float64 // the ratio, or Own if there is nothing to compare it with; NaN if a row is missing
 	Own   float64 // the metric of Impl; NaN if it is missing
 	Met   bool
 }
 
-// Outcomes checks the aims of the group.
-func (r Report) Outcomes() []Outcome {
-	var all []Outcome
+// Findings checks the aims of the group.
+func (r Report) Findings() []Finding {
+	var all []Finding
 	for _, a := range r.Group.Aims {
 		if a.Metric == "" {
 			a.Metric = r.Group.KeyMetric()
 		}
-		o := Outcome{Aim: a, Value: math.NaN(), Own: math.NaN()}
+		o := Finding{Aim: a, Value: math.NaN(), Own: math.NaN()}
 		if row := r.find(a.Impl); row != nil {
 			o.Own = row.Median(a.Metric)
 			if a.Against == "" {
@@ -146,7 +146,7 @@ func (r Report) Outcomes() []Outcome {
 }
 
 // String says it in one line.
-func (o Outcome) String() string {
+func (o Finding) String() string {
 	verdict := "missed"
 	switch {
 	case math.IsNaN(o.Value):
@@ -218,9 +218,9 @@ func (r Report) WriteMarkdown(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
 	}
-	if outcomes := r.Outcomes(); len(outcomes) > 0 {
+	if findings := r.Findings(); len(findings) > 0 {
 		b.WriteString("\nAims:\n\n")
-		for _, o := range outcomes {
+		for _, o := range findings {
 			fmt.Fprintf(&b, "- %v\n", o)
 		}
 	}

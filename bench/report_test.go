@@ -34,8 +34,8 @@ func report() Report {
 	return Report{Group: g, Results: results}
 }
 
-func TestOutcomes(t *testing.T) {
-	got := report().Outcomes()
+func TestReportFindings(t *testing.T) {
+	got := report().Findings()
 	require.Len(t, got, 4)
 	require.Equal(t, "weir ns/elem ≤ 1.00 × best peer: 0.90, met", got[0].String())
 	require.Equal(t, "weir allocs/elem ≤ 2.00: 3.00, missed", got[1].String())

@@ -42,7 +42,7 @@ func TestAPutInDoubtOfWhatHasNoID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := &doubtful{Engine: memory.Open(), left: 3}
 		jobs, results := delivery.NewQueue[job](engine, "jobs", noLog), delivery.NewQueue[string](engine, "results", noLog)
-		for _, outcome := range []error{errBusy, nil} {
+		for _, failure := range []error{errBusy, nil} {
 			engine.left = 3
 			values := make(chan job, 2)
 			values <- "a"
@@ -50,7 +50,7 @@ func TestAPutInDoubtOfWhatHasNoID(t *testing.T) {
 			close(values)
 			_, err := delivery.Run(t.Context(), channel.NewSource(values, nil), operate(jobs, func(context.Context, job) (string, error) {
 				time.Sleep(time.Millisecond)
-				return "done", outcome
+				return "done", failure
 			}), results, silently, delivery.RunConfig{FloodShare: 1, FloodWindow: 100})
 			require.NoError(t, err)
 		}

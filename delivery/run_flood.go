@@ -16,17 +16,17 @@ const (
 	perProbe   = 10 // of a window are one probe
 )
 
-// outcome is what the end of a message says about the service that is called.
-type outcome uint8
+// evidence tells whether the called service is up, as far as the end of a message shows.
+type evidence uint8
 
 const (
-	noEvidence outcome = iota // given back, or it has failed before: one that comes from a layer
-	answered                  // done, or refused for good
-	unanswered                // failed
+	noEvidence evidence = iota // given back, or it has failed before: one that comes from a layer
+	answered                   // done, or refused for good
+	unanswered                 // failed
 )
 
-// outcomeOf returns what a verdict on a message says.
-func outcomeOf(v message.Verdict, again bool) outcome {
+// evidenceOf returns the evidence of the end of a message.
+func evidenceOf(v message.Verdict, again bool) evidence {
 	switch {
 	case v.Kind == message.Acked && v.Err == nil, v.Kind == message.Rejected, isRejection(v.Err):
 		return answered
@@ -90,15 +90,15 @@ func (f *flood) receive(again bool) *block {
 }
 
 // note notes the end of a message, and reports whether it makes the worker stop.
-func (f *flood) note(b *block, o outcome, err error) bool {
-	if o == unanswered && err != nil {
+func (f *flood) note(b *block, e evidence, err error) bool {
+	if e == unanswered && err != nil {
 		f.err = err
 	}
-	if b == nil || o == noEvidence || f.stopped || b.floods < f.floods {
+	if b == nil || e == noEvidence || f.stopped || b.floods < f.floods {
 		return false // also what was in the operator when the worker stopped
 	}
 	b.ended++
-	if o == unanswered {
+	if e == unanswered {
 		b.failed++
 	}
 	f.stopped = float64(b.failed) > f.share*float64(f.window)
@@ -141,7 +141,7 @@ func (w *worker[IN, OUT]) pause() bool {
 }
 
 // probed goes on if the service has answered enough of the n messages of a probe.
-func (w *worker[IN, OUT]) probed(ended <-chan outcome, n int) {
+func (w *worker[IN, OUT]) probed(ended <-chan evidence, n int) {
 	up, failed := 0, 0
 	for range n {
 		select {

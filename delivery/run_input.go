@@ -42,10 +42,10 @@ func (w *worker[IN, OUT]) input(yield func(message.Message[IN], error) bool) {
 		if !isProbe && w.flooded() {
 			continue
 		}
-		var probe chan outcome
+		var probe chan evidence
 		if isProbe {
 			n = min(n, w.flood.probe())
-			probe = make(chan outcome, n)
+			probe = make(chan evidence, n)
 		}
 		asked := w.Clock.Now()
 		w.ask(asked)

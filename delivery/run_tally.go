@@ -9,7 +9,7 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Summary counts the messages that [Run] has received, by outcome. Received is the sum of the other numbers: a message that was delivered twice
+// Summary counts the messages that [Run] has received, by how they ended. Received is the sum of the other numbers: a message that was delivered twice
 // counts twice.
 type Summary struct {
 	Received     int
@@ -75,7 +75,7 @@ type tally struct {
 
 // received notes messages, and returns others in their place whose verdicts are counted. ended gets what each says; it may be nil, and has
 // room for all.
-func received[T any](t *tally, ms []message.Message[T], ended chan<- outcome) []message.Message[T] {
+func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) []message.Message[T] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.counts.Received += len(ms)
@@ -88,7 +88,7 @@ func received[T any](t *tally, ms []message.Message[T], ended chan<- outcome) []
 		b := t.flood.receive(again)
 		watched[i] = message.Watch(m, func(v message.Verdict) {
 			m.Settle(v)
-			o := outcomeOf(v, again)
+			o := evidenceOf(v, again)
 			t.count(v, b, o)
 			if ended != nil {
 				ended <- o
@@ -99,7 +99,7 @@ func received[T any](t *tally, ms []message.Message[T], ended chan<- outcome) []
 }
 
 // count notes a verdict.
-func (t *tally) count(v message.Verdict, b *block, o outcome) {
+func (t *tally) count(v message.Verdict, b *block, o evidence) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settled++

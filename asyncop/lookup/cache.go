@@ -2,7 +2,7 @@ package lookup
 
 import "time"
 
-// Cache keeps the outcomes of loads. ottercache of ext/otter is a Cache; lookuptest has the tests for your own.
+// Cache keeps the results of loads. ottercache of ext/otter is a Cache; lookuptest has the tests for your own.
 //
 // Its methods are called on the loops of operators and on goroutines of clients. They must not block, must not call the
 // [Function] that uses the cache, and must be safe for concurrent use. A cache may drop an entry at any time. One cache
@@ -16,7 +16,7 @@ type Cache[K comparable, V any] interface {
 	Delete(key K)
 }
 
-// Entry is the outcome that a cache keeps for a key. Its results are shared by all elements that get them, and must not be changed.
+// Entry is the value that a cache keeps for a key. Its results are shared by all elements that get them, and must not be changed.
 type Entry[V any] struct {
 	Results []V   // none: a negative entry
 	Err     error // the error of a failed load, without results; usually nil, see [WithErrorTTL]

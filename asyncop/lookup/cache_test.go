@@ -70,7 +70,7 @@ func TestRules(t *testing.T) {
 					if test.load.err != nil {
 						checkFailed(t, w, test.load.err)
 					} else {
-						checkOutcome(t, w, test.load.results...)
+						checkResults(t, w, test.load.results...)
 					}
 					require.Equal(t, lookup.Stats{
 						Hits: 1, Misses: 1, Loads: 1, LoadErrors: f.Stats().LoadErrors,
@@ -99,9 +99,9 @@ func TestForget(t *testing.T) {
 	require.Equal(t, 2, b.count())
 	b.call(1).result.Complete(2)
 	b.call(0).result.Complete(1)
-	checkOutcome(t, first, 1)
-	checkOutcome(t, second, 2)
-	checkOutcome(t, ask(t, f, t.Context(), "a"), 2)
+	checkResults(t, first, 1)
+	checkResults(t, second, 2)
+	checkResults(t, ask(t, f, t.Context(), "a"), 2)
 	f.Forget("a")
 	require.Zero(t, cache.len())
 	ask(t, f, t.Context(), "a")
@@ -128,7 +128,7 @@ func (c gated) Put(key string, entry lookup.Entry[int]) {
 }
 
 // Forget waits for an outcome that is just being kept, and those who ask meanwhile join it.
-func TestForgetWhileTheOutcomeIsKept(t *testing.T) {
+func TestForgetWhileAnEntryIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(backend)
 		cache := gated{newMemory[string, int](), make(chan struct{}), make(chan struct{})}
@@ -153,17 +153,17 @@ func TestForgetWhileTheOutcomeIsKept(t *testing.T) {
 		<-forgotten
 		synctest.Wait()
 		require.Zero(t, cache.len(), "kept after Forget")
-		checkOutcome(t, first, 1)
-		checkOutcome(t, second, 1)
+		checkResults(t, first, 1)
+		checkResults(t, second, 1)
 		go b.call(1).result.Complete(2)
 		<-cache.entered
 		synctest.Wait()
-		checkOutcome(t, third, 2)
+		checkResults(t, third, 2)
 	})
 }
 
 // Also when those who have waited for it have left meanwhile.
-func TestForgetWhileTheOutcomeIsKeptForNobody(t *testing.T) {
+func TestForgetWhileAnEntryIsKeptForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(backend)
 		cache := gated{newMemory[string, int](), make(chan struct{}), make(chan struct{})}
@@ -206,7 +206,7 @@ func TestCacheThatBreaks(t *testing.T) {
 			go func() { defer close(done); b.call(0).result.Complete(1) }()
 			<-done
 			for _, w := range []*future{first, second} {
-				_, _, err := w.outcome()
+				_, _, err := w.get()
 				var p *asyncop.PanicError
 				require.ErrorAs(t, err, &p)
 			}
@@ -214,7 +214,7 @@ func TestCacheThatBreaks(t *testing.T) {
 			third := ask(t, f, t.Context(), "a") // begins another load
 			require.Equal(t, 2, b.count())
 			go b.call(1).result.CompleteExceptionally(errBackend)
-			require.Eventually(t, func() bool { done, _, _ := third.outcome(); return done }, time.Minute, time.Millisecond)
+			require.Eventually(t, func() bool { done, _, _ := third.get(); return done }, time.Minute, time.Millisecond)
 		})
 	}
 	var none *memory[string, int]

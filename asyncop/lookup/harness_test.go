@@ -100,7 +100,7 @@ func (f *future) complete(results []int, err error) {
 	f.done, f.results, f.err = true, results, err
 }
 
-func (f *future) outcome() (done bool, results []int, err error) {
+func (f *future) get() (done bool, results []int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.done, f.results, f.err
@@ -147,9 +147,9 @@ func ask(t *testing.T, f *lookup.Function[string, int], ctx context.Context, key
 	return w
 }
 
-func checkOutcome(t *testing.T, f *future, want ...int) {
+func checkResults(t *testing.T, f *future, want ...int) {
 	t.Helper()
-	done, results, err := f.outcome()
+	done, results, err := f.get()
 	assert.True(t, done, "not completed")
 	assert.NoError(t, err)
 	assert.Equal(t, want, results)
@@ -157,7 +157,7 @@ func checkOutcome(t *testing.T, f *future, want ...int) {
 
 func checkFailed(t *testing.T, f *future, want error) {
 	t.Helper()
-	done, results, err := f.outcome()
+	done, results, err := f.get()
 	assert.True(t, done, "not completed")
 	assert.ErrorIs(t, err, want)
 	assert.Empty(t, results)
@@ -165,6 +165,6 @@ func checkFailed(t *testing.T, f *future, want error) {
 
 func checkWaits(t *testing.T, f *future) {
 	t.Helper()
-	done, _, _ := f.outcome()
+	done, _, _ := f.get()
 	assert.False(t, done, "completed")
 }

@@ -31,8 +31,8 @@ func TestOneLoadPerKey(t *testing.T) {
 	require.Equal(t, 2, b.count())
 	require.Equal(t, lookup.Stats{Misses: 3, Shared: 1, Loads: 2, Loading: 2}, f.Stats())
 	b.call(0).result.Complete(1, 2)
-	checkOutcome(t, a1, 1, 2)
-	checkOutcome(t, a2, 1, 2)
+	checkResults(t, a1, 1, 2)
+	checkResults(t, a2, 1, 2)
 	checkWaits(t, b1)
 	b.call(1).result.CompleteExceptionally(errBackend)
 	checkFailed(t, b1, errBackend)
@@ -50,13 +50,13 @@ func TestResultsAreNoOnesElse(t *testing.T) {
 	f := lookup.New(b, newMemory[string, int]())
 	first, second := ask(t, f, t.Context(), "a"), ask(t, f, t.Context(), "a")
 	b.call(0).result.Complete(1, 2)
-	_, results, _ := first.outcome()
+	_, results, _ := first.get()
 	clear(results)
-	checkOutcome(t, second, 1, 2)
+	checkResults(t, second, 1, 2)
 	third := ask(t, f, t.Context(), "a")
-	_, results, _ = third.outcome()
+	_, results, _ = third.get()
 	clear(results)
-	checkOutcome(t, ask(t, f, t.Context(), "a"), 1, 2)
+	checkResults(t, ask(t, f, t.Context(), "a"), 1, 2)
 }
 
 // The first completion counts, as everywhere (law A2).
@@ -67,10 +67,10 @@ func TestLateCompletionsOfALoad(t *testing.T) {
 	b.call(0).result.Complete(1)
 	b.call(0).result.Complete(2)
 	b.call(0).result.CompleteExceptionally(nil)
-	checkOutcome(t, w, 1)
+	checkResults(t, w, 1)
 	w = ask(t, f, t.Context(), "a")
 	b.call(1).result.CompleteExceptionally(nil)
-	_, _, err := w.outcome()
+	_, _, err := w.get()
 	assert.ErrorContains(t, err, "nil error")
 }
 
@@ -101,7 +101,7 @@ func TestLeaving(t *testing.T) {
 		require.Equal(t, 1, b.count())
 		b.call(0).result.Complete(7)
 		for _, w := range []*future{second, third, fourth} {
-			checkOutcome(t, w, 7)
+			checkResults(t, w, 7)
 		}
 		cancelOther()
 		synctest.Wait() // and nothing is completed twice
@@ -118,7 +118,7 @@ func TestLeaving(t *testing.T) {
 		b.call(1).result.Complete(8) // nobody's
 		checkWaits(t, sixth)
 		b.call(2).result.Complete(9)
-		checkOutcome(t, sixth, 9)
+		checkResults(t, sixth, 9)
 		require.Equal(t, 0, f.Stats().Loading)
 		require.Zero(t, f.Joinable())
 	})
@@ -153,7 +153,7 @@ func TestNothingStaysBehindInTheContext(t *testing.T) {
 
 	ask(t, f, t.Context(), "a")
 	ctx.first = func() { b.call(1).result.Complete(2) } // the load ends before the watch begins
-	checkOutcome(t, ask(t, f, ctx, "a"), 2)
+	checkResults(t, ask(t, f, ctx, "a"), 2)
 	require.Zero(t, ctx.watches)
 }
 
@@ -176,10 +176,10 @@ func TestHangingLoadIsNotJoinedForEver(t *testing.T) {
 		third := within(time.Minute)
 		require.Equal(t, 2, b.count())
 		b.call(1).result.Complete(2)
-		checkOutcome(t, third, 2)
+		checkResults(t, third, 2)
 		b.call(0).result.Complete(1) // the older one is not kept over the newer
-		checkOutcome(t, second, 1)
-		checkOutcome(t, within(time.Minute), 2)
+		checkResults(t, second, 1)
+		checkResults(t, within(time.Minute), 2)
 	})
 }
 
@@ -203,7 +203,7 @@ func TestPanicOfALoad(t *testing.T) {
 				for _, w := range []*future{first, second, ask(t, f, t.Context(), "a")} {
 					time.Sleep(time.Second)
 					synctest.Wait()
-					_, _, err := w.outcome()
+					_, _, err := w.get()
 					var broken *asyncop.PanicError
 					require.ErrorAs(t, err, &broken)
 					require.NotEmpty(t, broken.Stack)
@@ -230,7 +230,7 @@ func TestPanicOfALoad(t *testing.T) {
 			close(joined)
 			<-done
 			for _, w := range []*future{first, second} {
-				_, _, err := w.outcome()
+				_, _, err := w.get()
 				var broken *asyncop.PanicError
 				require.ErrorAs(t, err, &broken)
 			}
@@ -257,8 +257,8 @@ func TestPanicOfAFuture(t *testing.T) {
 				b.call(0).result.Complete(1)
 			}()
 			<-done
-			checkOutcome(t, second, 1)
-			_, _, err := broken.outcome()
+			checkResults(t, second, 1)
+			_, _, err := broken.get()
 			var p *asyncop.PanicError
 			require.ErrorAs(t, err, &p)
 		})
@@ -283,7 +283,7 @@ func TestErrorOfAsyncInvoke(t *testing.T) {
 	}), nil)
 	checkFailed(t, ask(t, f, t.Context(), "a"), errBackend)
 	complete = true
-	checkOutcome(t, ask(t, f, t.Context(), "a"), 1)
+	checkResults(t, ask(t, f, t.Context(), "a"), 1)
 }
 
 // Keys that are not equal to themselves cannot be shared, and leave nothing behind; those that cannot be compared are an
@@ -299,7 +299,7 @@ func TestOddKeys(t *testing.T) {
 	for i := range 3 {
 		w := &future{t: t}
 		require.NoError(t, f.AsyncInvoke(t.Context(), math.NaN(), w))
-		checkOutcome(t, w, i+1)
+		checkResults(t, w, i+1)
 	}
 	require.Equal(t, lookup.Stats{Misses: 3, Loads: 3}, f.Stats())
 	require.Zero(t, f.Joinable())
@@ -354,7 +354,7 @@ func TestLateLeader(t *testing.T) {
 	second := ask(t, f, other.context(t), "a")
 	leader.late = context.DeadlineExceeded
 	leader.run()
-	checkOutcome(t, second, 1)
+	checkResults(t, second, 1)
 	require.Empty(t, other.tasks)
 }
 
@@ -371,7 +371,7 @@ func TestAllLate(t *testing.T) {
 	checkWaits(t, second)
 	third := ask(t, f, next.context(t), "a")
 	next.run()
-	checkOutcome(t, third, 1)
+	checkResults(t, third, 1)
 	require.Equal(t, 0, f.Stats().Loading)
 }
 
@@ -385,7 +385,7 @@ func TestLateLookupsInARow(t *testing.T) {
 	second := ask(t, outer, other.context(t), "a")
 	leader.late = context.DeadlineExceeded
 	leader.run()
-	checkOutcome(t, second, 1)
+	checkResults(t, second, 1)
 
 	ask(t, outer, leader.context(t), "b")
 	ask(t, outer, other.context(t), "b")

@@ -27,7 +27,7 @@ func CallProvider[T any](ctx context.Context, r *Run, name string, choose func(r
 		Provider string
 		OK       bool
 	}
-	type outcome struct {
+	type stepResult struct {
 		Result  T
 		Refused bool
 		Reason  string
@@ -44,12 +44,12 @@ func CallProvider[T any](ctx context.Context, r *Run, name string, choose func(r
 		if !chosen.OK {
 			return *new(T), fmt.Errorf("%w by %d providers: %s", ErrRefused, len(reasons), strings.Join(reasons, "; "))
 		}
-		answer, err := Call(ctx, r, fmt.Sprintf("%s-call-%d", name, n), func(ctx context.Context, key string) (outcome, error) {
+		answer, err := Call(ctx, r, fmt.Sprintf("%s-call-%d", name, n), func(ctx context.Context, key string) (stepResult, error) {
 			result, err := call(ctx, chosen.Provider, key)
 			if errors.Is(err, ErrRefused) {
-				return outcome{Refused: true, Reason: err.Error()}, nil
+				return stepResult{Refused: true, Reason: err.Error()}, nil
 			}
-			return outcome{Result: result}, err
+			return stepResult{Result: result}, err
 		})
 		if err != nil {
 			return *new(T), err

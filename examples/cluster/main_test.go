@@ -58,26 +58,26 @@ func TestReconcile(t *testing.T) {
 	}
 	require.NotZero(t, poison)
 	for name, test := range map[string]struct {
-		change func(o outcome)
+		change func(o endState)
 		want   string // "": nothing is wrong
 	}{
-		"all is well":         {func(outcome) {}, ""},
-		"charged twice":       {func(o outcome) { o.books[good.ID] = append(o.books[good.ID], bank.Booked{}) }, "2 charges in the books"},
-		"not charged":         {func(o outcome) { delete(o.books, good.ID) }, "0 charges in the books"},
-		"paid twice":          {func(o outcome) { o.payments[good.ID] = append(o.payments[good.ID], bank.Payment{}) }, "2 payments in their queue"},
-		"lost":                {func(o outcome) { delete(o.payments, good.ID) }, "0 payments in their queue"},
-		"dead by mistake":     {func(o outcome) { o.dead[good.ID] = make([]store.Entry, 1) }, "1 dead letters, although it can be charged"},
-		"another charge":      {func(o outcome) { o.payments[good.ID][0].Charge = "x" }, "the books have"},
-		"another amount":      {func(o outcome) { o.books[good.ID][0].Cents++ }, "the books have"},
-		"poison charged":      {func(o outcome) { o.books[poison.ID] = make([]bank.Booked, 1) }, "1 charges, although it cannot be charged"},
-		"poison lost":         {func(o outcome) { delete(o.dead, poison.ID) }, "0 dead letters"},
-		"poison twice":        {func(o outcome) { o.dead[poison.ID] = make([]store.Entry, 2) }, "2 dead letters"},
-		"payment of no order": {func(o outcome) { o.payments["x"] = nil }, "x is no order"},
-		"dead, and no order":  {func(o outcome) { o.dead["y"] = nil }, "y is no order"},
-		"charge of no order":  {func(o outcome) { o.books["z"] = nil }, "z is no order"},
+		"all is well":         {func(endState) {}, ""},
+		"charged twice":       {func(o endState) { o.books[good.ID] = append(o.books[good.ID], bank.Booked{}) }, "2 charges in the books"},
+		"not charged":         {func(o endState) { delete(o.books, good.ID) }, "0 charges in the books"},
+		"paid twice":          {func(o endState) { o.payments[good.ID] = append(o.payments[good.ID], bank.Payment{}) }, "2 payments in their queue"},
+		"lost":                {func(o endState) { delete(o.payments, good.ID) }, "0 payments in their queue"},
+		"dead by mistake":     {func(o endState) { o.dead[good.ID] = make([]store.Entry, 1) }, "1 dead letters, although it can be charged"},
+		"another charge":      {func(o endState) { o.payments[good.ID][0].Charge = "x" }, "the books have"},
+		"another amount":      {func(o endState) { o.books[good.ID][0].Cents++ }, "the books have"},
+		"poison charged":      {func(o endState) { o.books[poison.ID] = make([]bank.Booked, 1) }, "1 charges, although it cannot be charged"},
+		"poison lost":         {func(o endState) { delete(o.dead, poison.ID) }, "0 dead letters"},
+		"poison twice":        {func(o endState) { o.dead[poison.ID] = make([]store.Entry, 2) }, "2 dead letters"},
+		"payment of no order": {func(o endState) { o.payments["x"] = nil }, "x is no order"},
+		"dead, and no order":  {func(o endState) { o.dead["y"] = nil }, "y is no order"},
+		"charge of no order":  {func(o endState) { o.books["z"] = nil }, "z is no order"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := outcome{map[string][]bank.Payment{}, map[string][]store.Entry{}, map[string][]bank.Booked{}}
+			o := endState{map[string][]bank.Payment{}, map[string][]store.Entry{}, map[string][]bank.Booked{}}
 			for _, order := range bank.Orders(c.Seed, c.Orders) {
 				if isPoison(c.Seed, order) {
 					o.dead[order.ID] = make([]store.Entry, 1)

@@ -20,14 +20,14 @@ func isPoison(seed uint64, o bank.Order) bool {
 	return bank.Declines(seed, o.First, o.Number, declineOf)
 }
 
-// outcome is what the run has left: in the cluster, and in the books of the providers.
-type outcome struct {
+// endState is the state after the run: in the cluster, and in the books of the providers.
+type endState struct {
 	payments map[string][]bank.Payment // by order
 	dead     map[string][]store.Entry
 	books    map[string][]bank.Booked
 }
 
-func readOutcome(ctx context.Context, e *jetstream.Engine, dir string) (o outcome, err error) {
+func readEndState(ctx context.Context, e *jetstream.Engine, dir string) (o endState, err error) {
 	orders, payments := queuesOn(e)
 	o.payments = map[string][]bank.Payment{}
 	err = eachEntry(ctx, e, payments.Name(), func(entry store.Entry) error {
@@ -66,14 +66,14 @@ func eachEntry(ctx context.Context, e *jetstream.Engine, queue string, f func(st
 	}
 }
 
-// reconciliation is the outcome, compared with the orders.
+// reconciliation is the books, compared with the orders.
 type reconciliation struct {
 	orders, charged, poison int
 	charges                 int // in the books
 	wrong                   []string
 }
 
-func reconcile(c config, o outcome) *reconciliation {
+func reconcile(c config, o endState) *reconciliation {
 	r := &reconciliation{orders: int(c.Orders)}
 	for _, order := range bank.Orders(c.Seed, c.Orders) {
 		id := order.ID

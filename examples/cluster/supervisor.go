@@ -150,7 +150,7 @@ func (s *supervisor) note(format string, args ...any) {
 }
 
 // runAll runs all processes until nothing is left to do, and returns what is there then.
-func (s *supervisor) runAll(ctx context.Context) (o outcome, err error) {
+func (s *supervisor) runAll(ctx context.Context) (o endState, err error) {
 	for _, name := range bank.Providers {
 		p, err := procs.Start(settings{Role: roleProvider, Name: name, Dir: s.dir, Seed: s.Seed}, s.Limit+5*time.Second, func([]byte) {})
 		if err != nil {
@@ -192,7 +192,7 @@ func (s *supervisor) runAll(ctx context.Context) (o outcome, err error) {
 	if err := s.finish(working); err != nil {
 		return o, err
 	}
-	return readOutcome(working, s.engine, s.dir)
+	return readEndState(working, s.engine, s.dir)
 }
 
 // openEngine opens the engine. A server that does not start is an error at once.

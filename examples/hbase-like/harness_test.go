@@ -110,17 +110,17 @@ func flight(origin, destination string) string {
 	return fmt.Sprintf("2001/01/01 12:00,0,100,%s,%s\n", origin, destination)
 }
 
-// outcome is what a run did.
-type outcome struct {
+// runResult is the exit status and the output of a run.
+type runResult struct {
 	status         int
 	stdout, stderr string
 }
 
 // runJob runs the job in this process.
-func runJob(stdin string, args ...string) outcome {
+func runJob(stdin string, args ...string) runResult {
 	out, errs := newBuffer(), newBuffer()
 	status := run(append(args, "-progress", "off"), strings.NewReader(stdin), out, errs, nil)
-	return outcome{status, out.String(), errs.String()}
+	return runResult{status, out.String(), errs.String()}
 }
 
 // flat returns a text on one line, with single spaces.

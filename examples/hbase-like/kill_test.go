@@ -205,13 +205,13 @@ type moment struct {
 	number int // the step's, from 1
 }
 
-type killedOutcome struct {
-	outcome
+type killedRun struct {
+	runResult
 	killed bool
 }
 
 // start runs the binary until it ends or is killed.
-func (j *killedJob) start(t *testing.T, at moment, args ...string) killedOutcome {
+func (j *killedJob) start(t *testing.T, at moment, args ...string) killedRun {
 	t.Helper()
 	if saved, _ := filepath.Glob(j.file("checkpoints/*.weir")); len(saved) > 0 {
 		j.count.add(func(c *killCount) { c.resumed++ })
@@ -235,7 +235,7 @@ func (j *killedJob) start(t *testing.T, at moment, args ...string) killedOutcome
 	}
 	err := cmd.Wait()
 	require.NoError(t, ctx.Err(), stderr.String())
-	o := killedOutcome{outcome: outcome{stdout: stdout.String(), stderr: stderr.String()}}
+	o := killedRun{runResult: runResult{stdout: stdout.String(), stderr: stderr.String()}}
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		if s, ok := exit.Sys().(syscall.WaitStatus); ok && s.Signaled() {
 			require.Equal(t, syscall.SIGKILL, s.Signal(), o.stderr)
@@ -251,7 +251,7 @@ func (j *killedJob) start(t *testing.T, at moment, args ...string) killedOutcome
 var killedBefore = regexp.MustCompile(`^killed before step "(\w+)"\n$`)
 
 // checkKilled checks what a killed run has left.
-func (j *killedJob) checkKilled(t *testing.T, o killedOutcome) {
+func (j *killedJob) checkKilled(t *testing.T, o killedRun) {
 	t.Helper()
 	step := ""
 	if m := killedBefore.FindStringSubmatch(o.stderr); m != nil {
@@ -285,7 +285,7 @@ func (j *killedJob) checkKilled(t *testing.T, o killedOutcome) {
 }
 
 // check checks what a run that came to its end has left.
-func (j *killedJob) check(t *testing.T, o killedOutcome) {
+func (j *killedJob) check(t *testing.T, o killedRun) {
 	t.Helper()
 	require.False(t, o.killed)
 	require.Equal(t, exitOK, o.status, o.stdout+o.stderr)

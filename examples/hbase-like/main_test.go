@@ -26,12 +26,12 @@ func TestCommand(t *testing.T) {
 		cmd.Stdin = strings.NewReader(stdin)
 		return cmd
 	}
-	execute := func(t *testing.T, stdin string, args ...string) outcome {
+	execute := func(t *testing.T, stdin string, args ...string) runResult {
 		t.Helper()
 		cmd := command(t, stdin, args...)
 		stdout, stderr := newBuffer(), newBuffer()
 		cmd.Stdout, cmd.Stderr = stdout, stderr
-		return outcome{status(t, cmd.Run()), stdout.String(), stderr.String()}
+		return runResult{status(t, cmd.Run()), stdout.String(), stderr.String()}
 	}
 	input := strings.Join(lines(t, 400), "")
 
@@ -101,14 +101,14 @@ func TestCommand(t *testing.T) {
 	t.Run("bad input", func(t *testing.T) {
 		t.Parallel()
 		o := execute(t, "date,delay\n", "-in", "-")
-		assert.Equal(t, outcome{status: exitFailed, stderr: "hbase-like: standard input:1: missing column \"distance\" (the header has date, delay)\n"}, o)
+		assert.Equal(t, runResult{status: exitFailed, stderr: "hbase-like: standard input:1: missing column \"distance\" (the header has date, delay)\n"}, o)
 		o = execute(t, "", "-in", "nothing.csv")
-		assert.Equal(t, outcome{status: exitFailed, stderr: "hbase-like: open nothing.csv: no such file or directory\n"}, o)
+		assert.Equal(t, runResult{status: exitFailed, stderr: "hbase-like: open nothing.csv: no such file or directory\n"}, o)
 	})
 	t.Run("bad usage", func(t *testing.T) {
 		t.Parallel()
 		o := execute(t, "", "-mode", "sideways")
-		assert.Equal(t, outcome{status: exitUsage, stderr: "hbase-like: -mode sideways: must be ordered or unordered (-h for help)\n"}, o)
+		assert.Equal(t, runResult{status: exitUsage, stderr: "hbase-like: -mode sideways: must be ordered or unordered (-h for help)\n"}, o)
 		o = execute(t, "", "-help")
 		assert.Equal(t, exitOK, o.status)
 		assert.Contains(t, o.stdout, "Flags:")

@@ -31,32 +31,32 @@ func Of(observer any) Counter {
 
 // Attempt is how an attempt has ended: see observe.Outcome.
 type Attempt struct {
-	Outcome  Outcome
+	End      End
 	Retry    bool
 	Reason   predicates.Reason
 	Duration time.Duration
 	Delay    time.Duration
 }
 
-// Outcome is what an attempt was completed with.
-type Outcome uint8
+// End is how an attempt ended.
+type End uint8
 
-// The outcomes.
+// The ends of attempts.
 const (
-	Result Outcome = iota
+	Result End = iota
 	Empty
 	Error
 )
 
-var outcomes = [...]string{"result", "empty", "error"}
+var ends = [...]string{"result", "empty", "error"}
 
-// Outcomes is how many outcomes there are.
-const Outcomes = Outcome(len(outcomes))
+// Ends is the number of values of [End].
+const Ends = End(len(ends))
 
-func (o Outcome) String() string { return outcomes[o] }
+func (e End) String() string { return ends[e] }
 
-// OutcomeOf returns what an attempt was completed with.
-func OutcomeOf(results int, err error) Outcome {
+// EndOf returns how an attempt with these results and this error ended.
+func EndOf(results int, err error) End {
 	switch {
 	case err != nil:
 		return Error

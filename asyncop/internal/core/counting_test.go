@@ -235,9 +235,9 @@ func TestReasonsGoWithTheirElements(t *testing.T) {
 	r.complete("b#1")
 	r.idle()
 	require.Equal(t, []counting.Attempt{
-		{Outcome: counting.Error, Duration: 1, Reason: busy, Retry: true, Delay: time.Second},
-		{Outcome: counting.Result, Duration: 1},
-		{Outcome: counting.Result, Duration: 1},
+		{End: counting.Error, Duration: 1, Reason: busy, Retry: true, Delay: time.Second},
+		{End: counting.Result, Duration: 1},
+		{End: counting.Result, Duration: 1},
 	}, c.attempts)
 	r.end()
 }

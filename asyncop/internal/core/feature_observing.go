@@ -206,7 +206,7 @@ func (o *Observing[IN, OUT]) attemptOver(s *Slot[IN, OUT], out *outcome, again b
 	}
 	if len(o.counters) > 0 {
 		o.attempts = append(o.attempts, counting.Attempt{
-			Outcome: counting.OutcomeOf(a.Results, a.Err), Reason: a.Reason, Duration: a.Duration, Retry: a.Retry, Delay: a.Delay,
+			End: counting.EndOf(a.Results, a.Err), Reason: a.Reason, Duration: a.Duration, Retry: a.Retry, Delay: a.Delay,
 		})
 	}
 	if len(o.observers) > 0 {

@@ -71,7 +71,7 @@ func (o *notebook) AttemptEnded(ctx context.Context, end observe.Outcome) {
 	}
 	o.write(")%s#%d %s in %v", ctx.Value(elementKey{}), end.Attempt, how, end.Duration.Round(time.Millisecond))
 	o.want.attempts = append(o.want.attempts, counting.Attempt{
-		Outcome: counting.OutcomeOf(end.Results, end.Err), Retry: end.Retry, Reason: end.Reason, Duration: end.Duration, Delay: end.Delay,
+		End: counting.EndOf(end.Results, end.Err), Retry: end.Retry, Reason: end.Reason, Duration: end.Duration, Delay: end.Delay,
 	})
 }
 

@@ -17,7 +17,7 @@ import (
 type Tally struct {
 	ended     [len(endings)]int64
 	inDoubt   int64
-	unnamed   [counting.Outcomes]int64 // outcomes without a reason
+	unnamed   [counting.Ends]int64 // ends without a reason
 	named     map[named]int64
 	reasons   map[predicates.Reason]struct{} // that are distinguished
 	operators []operator                     // that have not ended
@@ -26,8 +26,8 @@ type Tally struct {
 }
 
 type named struct {
-	outcome counting.Outcome
-	reason  predicates.Reason
+	end    counting.End
+	reason predicates.Reason
 }
 
 // endings are all, by number.
@@ -136,13 +136,13 @@ func (t *Tally) letGo() {
 // Attempt counts an attempt.
 func (t *Tally) Attempt(a *counting.Attempt) {
 	if a.Reason.IsZero() {
-		t.unnamed[a.Outcome]++
+		t.unnamed[a.End]++
 		return
 	}
 	if t.named == nil {
 		t.named = map[named]int64{}
 	}
-	t.named[named{a.Outcome, t.Bounded(a.Reason)}]++
+	t.named[named{a.End, t.Bounded(a.Reason)}]++
 }
 
 // Bounded returns the reason, or other for one that is too many.
@@ -163,7 +163,7 @@ func (t *Tally) Bounded(reason predicates.Reason) predicates.Reason {
 // AttemptOf returns what is counted of an attempt.
 func AttemptOf(o observe.Outcome) counting.Attempt {
 	return counting.Attempt{
-		Outcome: counting.OutcomeOf(o.Results, o.Err), Retry: o.Retry, Reason: o.Reason, Duration: o.Duration, Delay: o.Delay,
+		End: counting.EndOf(o.Results, o.Err), Retry: o.Retry, Reason: o.Reason, Duration: o.Duration, Delay: o.Delay,
 	}
 }
 
@@ -190,20 +190,20 @@ func ElementOf(e observe.Ending) counting.Element {
 
 // Reading is what a Tally has at a moment.
 type Reading struct {
-	Stats    asyncop.Stats // the sum; the age is the greatest
-	Ended    map[string]int64
-	InDoubt  int64
-	Outcomes map[Outcome]int64
-	Failed   map[Failed]int64 // the ten groups with the most failures
+	Stats   asyncop.Stats // the sum; the age is the greatest
+	Ended   map[string]int64
+	InDoubt int64
+	Ends    map[End]int64
+	Failed  map[Failed]int64 // the ten groups with the most failures
 }
 
-// Outcome is how attempts have ended.
-type Outcome struct{ Outcome, Reason string }
+// End is how attempts ended, and the reason that a classifier gave.
+type End struct{ End, Reason string }
 
-// Read returns what there is. All endings, and all outcomes without a reason, are in it from the beginning.
+// Read returns what there is. All endings, and all ends of attempts without a reason, are in it from the beginning.
 func (t *Tally) Read() Reading {
 	t.letGo()
-	r := Reading{Stats: t.past, Ended: map[string]int64{}, InDoubt: t.inDoubt, Outcomes: map[Outcome]int64{}, Failed: t.topGroups()}
+	r := Reading{Stats: t.past, Ended: map[string]int64{}, InDoubt: t.inDoubt, Ends: map[End]int64{}, Failed: t.topGroups()}
 	for _, o := range t.operators {
 		s := o.stats()
 		addCounters(&r.Stats, s)
@@ -213,10 +213,10 @@ func (t *Tally) Read() Reading {
 		r.Ended[EndingOf(endings[i])] = n
 	}
 	for i, n := range t.unnamed {
-		r.Outcomes[Outcome{counting.Outcome(i).String(), ""}] = n
+		r.Ends[End{counting.End(i).String(), ""}] = n
 	}
 	for o, n := range t.named { // reasons of different properties may have the same name
-		r.Outcomes[Outcome{o.outcome.String(), strings.ToValidUTF8(o.reason.Name(), "\uFFFD")}] += n
+		r.Ends[End{o.end.String(), strings.ToValidUTF8(o.reason.Name(), "\uFFFD")}] += n
 	}
 	return r
 }

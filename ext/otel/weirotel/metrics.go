@@ -94,7 +94,7 @@ func (m *Metrics) observe(in *instruments) {
 	read := readings(in, tally.Metrics, m.operator)
 	ended := in.counter("weir.elements.ended", "Elements by how they ended.", "{element}")
 	inDoubt := in.counter("weir.elements.in_doubt", "Elements that were not emitted although an attempt may have taken effect.", "{element}")
-	outcomes := in.counter("weir.attempts.ended", "Attempts by their outcome, and the reason that a classifier gave it.", "{attempt}")
+	attemptsEnded := in.counter("weir.attempts.ended", "Attempts by their outcome, and the reason that a classifier gave it.", "{attempt}")
 	failures := in.counter("weir.element.failures",
 		"Elements that were handed over or dropped, by what their errors have in common: the ten groups with the most.", "{element}")
 	oldest := in.gauge("weir.elements.oldest_age", "Time since the oldest element in flight took its slot; 0 if there is none.", "s")
@@ -109,12 +109,12 @@ func (m *Metrics) observe(in *instruments) {
 			o.ObserveInt64(ended, n, metric.WithAttributes(m.operator, endingKey.String(how)))
 		}
 		o.ObserveInt64(inDoubt, now.InDoubt, own)
-		for out, n := range now.Outcomes {
-			set := []attribute.KeyValue{m.operator, outcomeKey.String(out.Outcome)}
+		for out, n := range now.Ends {
+			set := []attribute.KeyValue{m.operator, outcomeKey.String(out.End)}
 			if out.Reason != "" {
 				set = append(set, reasonKey.String(out.Reason))
 			}
-			o.ObserveInt64(outcomes, n, metric.WithAttributes(set...))
+			o.ObserveInt64(attemptsEnded, n, metric.WithAttributes(set...))
 		}
 		for f, n := range now.Failed {
 			o.ObserveInt64(failures, n, metric.WithAttributes(m.operator, errorKey.String(f.Error), reasonKey.String(f.Reason)))

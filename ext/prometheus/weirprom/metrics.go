@@ -21,14 +21,14 @@ import (
 // is started again in the same process. Counters and gauges are sums then, and the age is the oldest element's of all. Its methods are safe for
 // concurrent use.
 type Metrics struct {
-	read    []*prometheus.Desc // as tally.Metrics
-	oldest  *prometheus.Desc
-	ended   *prometheus.Desc
-	doubt   *prometheus.Desc
-	outcome *prometheus.Desc
-	failed  *prometheus.Desc
-	times   [4]*prometheus.Desc
-	buckets *buckets
+	read          []*prometheus.Desc // as tally.Metrics
+	oldest        *prometheus.Desc
+	ended         *prometheus.Desc
+	doubt         *prometheus.Desc
+	attemptsEnded *prometheus.Desc
+	failed        *prometheus.Desc
+	times         [4]*prometheus.Desc
+	buckets       *buckets
 
 	mu        sync.Mutex
 	tally     tally.Tally   // guarded by mu
@@ -86,7 +86,7 @@ func New(operator string, opts ...Option) *Metrics {
 		doubt:  desc("weir_elements_in_doubt_total", "Elements that were not emitted although an attempt may have taken effect."),
 		failed: desc("weir_element_failures_total", "Elements that were handed over or dropped, by what their errors have in common: the ten groups with the most.",
 			"error", "reason"),
-		outcome: desc("weir_attempts_ended_total", "Attempts by their outcome, and the reason that a classifier gave it.", "outcome", "reason"),
+		attemptsEnded: desc("weir_attempts_ended_total", "Attempts by their outcome, and the reason that a classifier gave it.", "outcome", "reason"),
 		times: [...]*prometheus.Desc{
 			ofAttempt: desc("weir_attempt_duration_seconds", "Time from the begin of an attempt until its end is known."),
 			ofElement: desc("weir_element_duration_seconds", "Time from the slot to the end of an element, over all its attempts."),
@@ -198,7 +198,7 @@ func (m *Metrics) Describe(descs chan<- *prometheus.Desc) {
 	descs <- m.oldest
 	descs <- m.ended
 	descs <- m.doubt
-	descs <- m.outcome
+	descs <- m.attemptsEnded
 	descs <- m.failed
 }
 
@@ -218,8 +218,8 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 	for how, n := range now.Ended {
 		metrics <- counted(m.ended, n, how)
 	}
-	for o, n := range now.Outcomes {
-		metrics <- counted(m.outcome, n, o.Outcome, o.Reason)
+	for o, n := range now.Ends {
+		metrics <- counted(m.attemptsEnded, n, o.End, o.Reason)
 	}
 	for f, n := range now.Failed {
 		metrics <- counted(m.failed, n, f.Error, f.Reason)

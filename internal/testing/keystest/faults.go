@@ -75,12 +75,12 @@ func (b *bench) failures() {
 // A definite refusal is stored; a response with an error is sent and not stored.
 func (b *bench) refusals() {
 	declined, lost := errors.New("declined"), errors.New("lost")
-	var outcome error
+	var failure error
 	var calls int
 	o := b.keys.Operation("op", func(ctx context.Context, run *keys.Run) (exactlyonce.Response, error) {
 		_, err := keys.Call(ctx, run, "charge", func(context.Context, string) (int, error) {
 			calls++
-			return 1, outcome
+			return 1, failure
 		})
 		switch {
 		case errors.Is(err, declined):
@@ -90,17 +90,17 @@ func (b *bench) refusals() {
 		}
 		return keys.JSON(http.StatusOK, "charged")
 	})
-	outcome = lost
+	failure = lost
 	for range 2 {
 		response, err := o.Do(b.Context(), request("a", "k"))
 		assert.ErrorIs(b, err, lost)
 		assert.Equal(b, http.StatusServiceUnavailable, response.Status)
 	}
-	outcome = declined
+	failure = declined
 	response, err := o.Do(b.Context(), request("a", "k"))
 	require.NoError(b, err)
 	assert.Equal(b, http.StatusPaymentRequired, response.Status)
-	outcome = nil
+	failure = nil
 	response, err = o.Do(b.Context(), request("a", "k"))
 	require.NoError(b, err)
 	assert.Equal(b, http.StatusPaymentRequired, response.Status)

@@ -21,7 +21,7 @@ import (
 // refusal only.
 func (b *bench) provider() {
 	lost := errors.New("no answer")
-	var outcome map[string]error // of each provider
+	var failure map[string]error // of each provider
 	var calls []string           // the provider and its key
 	charges := map[string]bool{}
 	favourite := "A"
@@ -37,7 +37,7 @@ func (b *bench) provider() {
 			calls = append(calls, provider+" "+key)
 			assert.Equal(b, 1, count(b.T, b.db, "SELECT count(*) FROM weir_keys WHERE id = $1 AND recovery_point LIKE 'charge-provider-%'", run.ID()),
 				"the provider is not stored before the call")
-			if err := outcome[provider]; err != nil {
+			if err := failure[provider]; err != nil {
 				if errors.Is(err, lost) {
 					charges[provider+" "+key] = true
 				}
@@ -60,13 +60,13 @@ func (b *bench) provider() {
 	}
 
 	// A charges, its answer is lost, and everybody prefers B from now on.
-	outcome = map[string]error{"A": lost}
+	failure = map[string]error{"A": lost}
 	_, err := do("k")
 	require.ErrorIs(b, err, lost)
 	favourite = "B"
 	_, err = do("k")
 	require.ErrorIs(b, err, lost)
-	outcome = nil
+	failure = nil
 	answer, err := do("k")
 	require.NoError(b, err)
 	assert.Equal(b, `"charge of A"`, answer)
@@ -78,10 +78,10 @@ func (b *bench) provider() {
 	// B refuses: then A is asked, with a key of its own, and its answer may be lost, too.
 	clear(charges)
 	calls = nil
-	outcome = map[string]error{"B": fmt.Errorf("%w: declined", keys.ErrRefused), "A": lost}
+	failure = map[string]error{"B": fmt.Errorf("%w: declined", keys.ErrRefused), "A": lost}
 	_, err = do("k2")
 	require.ErrorIs(b, err, lost)
-	outcome = nil // B would take it now
+	failure = nil // B would take it now
 	answer, err = do("k2")
 	require.NoError(b, err)
 	assert.Equal(b, `"charge of A"`, answer)
@@ -93,11 +93,11 @@ func (b *bench) provider() {
 	// All refuse: definite.
 	clear(charges)
 	refusal := fmt.Errorf("%w: declined", keys.ErrRefused)
-	outcome = map[string]error{"A": refusal, "B": refusal}
+	failure = map[string]error{"A": refusal, "B": refusal}
 	answer, err = do("k3")
 	require.NoError(b, err)
 	assert.Contains(b, answer, "refused by 2 providers: B: keys: refused: declined; A: keys: refused: declined")
-	outcome = nil
+	failure = nil
 	again, err := do("k3")
 	require.NoError(b, err)
 	assert.Equal(b, answer, again)

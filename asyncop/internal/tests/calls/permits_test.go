@@ -405,8 +405,8 @@ func (f spitefulFuture) CompleteExceptionally(_ error) { f.breaks() }
 // Law A6: a wrapper's future that breaks is an outcome of the element, not the end of the process.
 func TestFutureOfAWrapperThatBreaks(t *testing.T) {
 	for name, breaks := range map[string]func(){"panic": func() { panic(optest.ErrBroken) }, "Goexit": runtime.Goexit} {
-		for outcome, err := range map[string]error{"result": nil, "error": optest.ErrAgain, "no result": asyncop.ErrNoResult} {
-			t.Run(name+"/"+outcome, func(t *testing.T) {
+		for end, err := range map[string]error{"result": nil, "error": optest.ErrAgain, "no result": asyncop.ErrNoResult} {
+			t.Run(name+"/"+end, func(t *testing.T) {
 				optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 					r := optest.NewRig(t, m, optest.Setup{Wrap: func(*optest.Hand) optest.Function {
 						blocking := asyncop.Blocking(func(context.Context, string) (string, error) { return "", err })

@@ -19,23 +19,24 @@ import (
 	"github.com/weirflow/weir/strategies"
 )
 
-// outcomes is an observer that keeps what it is told, by element. It breaks at the start of an attempt of this number.
-type outcomes struct {
+// recorder is an observer that records the events of each element. It panics at the start of an attempt with
+// this number.
+type recorder struct {
 	breaksAt int
 	begun    map[string]int
 	attempts map[string][]observe.Outcome
 	endings  map[string]observe.Ending
 }
 
-func newOutcomes() *outcomes {
-	return &outcomes{begun: map[string]int{}, attempts: map[string][]observe.Outcome{}, endings: map[string]observe.Ending{}}
+func newRecorder() *recorder {
+	return &recorder{begun: map[string]int{}, attempts: map[string][]observe.Outcome{}, endings: map[string]observe.Ending{}}
 }
 
-func (o *outcomes) Accepted(ctx context.Context, element any, _ bool) context.Context {
+func (o *recorder) Accepted(ctx context.Context, element any, _ bool) context.Context {
 	return context.WithValue(ctx, elementKey{}, element)
 }
 
-func (o *outcomes) AttemptStarted(ctx context.Context, number int) context.Context {
+func (o *recorder) AttemptStarted(ctx context.Context, number int) context.Context {
 	o.begun[ctx.Value(elementKey{}).(string)]++
 	if number == o.breaksAt {
 		panic("broken")
@@ -43,12 +44,12 @@ func (o *outcomes) AttemptStarted(ctx context.Context, number int) context.Conte
 	return ctx
 }
 
-func (o *outcomes) AttemptEnded(ctx context.Context, out observe.Outcome) {
+func (o *recorder) AttemptEnded(ctx context.Context, out observe.Outcome) {
 	in := ctx.Value(elementKey{}).(string)
 	o.attempts[in] = append(o.attempts[in], out)
 }
 
-func (o *outcomes) Ended(ctx context.Context, e observe.Ending) {
+func (o *recorder) Ended(ctx context.Context, e observe.Ending) {
 	o.endings[ctx.Value(elementKey{}).(string)] = e
 }
 
@@ -73,7 +74,7 @@ func TestOutcomeOfAPolicyThatEndsTheGoroutine(t *testing.T) {
 	for name, policy := range map[string]*strategies.Policy[string]{"on the loop": safely().Immediate(), "beside it": safely()} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				all, n := newOutcomes(), 0
+				all, n := newRecorder(), 0
 				op := asyncop.OrderedWaitWithRetry(failsAfter(func(in string) time.Duration {
 					return time.Duration(in[0]-'a'+1) * time.Second
 				}), time.Minute, 4, policy.WithJitter(func(d time.Duration, _ *rand.Rand) time.Duration {
@@ -101,7 +102,7 @@ func TestOutcomeOfAPolicyThatEndsTheGoroutine(t *testing.T) {
 // Law O1: a function that ends the goroutine of its operator has begun an attempt, which ends with the operator, also right after the policy
 // has judged another one.
 func TestAttemptOfAFunctionThatEndsTheGoroutine(t *testing.T) {
-	all := newOutcomes()
+	all := newRecorder()
 	op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(_ context.Context, in string, _ optest.Future) error {
 		if in == "b" {
 			runtime.Goexit()
@@ -126,7 +127,7 @@ func TestReasonOfThePolicyThatBreaks(t *testing.T) {
 		return false
 	})
 	for name, policy := range map[string]*strategies.Policy[string]{"on the loop": policy.Immediate(), "beside it": policy} {
-		all := newOutcomes()
+		all := newRecorder()
 		op := asyncop.OrderedWaitWithRetry(asyncop.Func(func(_ context.Context, in string, _ optest.Future) error { return errors.New("of " + in) }),
 			time.Minute, 1, policy, asyncop.WithDropOnFailure(), asyncop.WithObserver(all))
 		for _, err := range op.Results(slices.Values([]string{"a", "b"})) {
@@ -141,7 +142,7 @@ func TestReasonOfThePolicyThatBreaks(t *testing.T) {
 func TestDurationWithoutThePolicy(t *testing.T) {
 	for _, observed := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			all := newOutcomes()
+			all := newRecorder()
 			opts := []asyncop.Option{asyncop.WithDropOnFailure()}
 			if observed {
 				opts = append(opts, asyncop.WithObserver(all))
@@ -182,7 +183,7 @@ func TestDurationWithoutTheQuestion(t *testing.T) {
 // What a strategy wants done before a retry is done before that one, or not at all.
 func TestStepBeforeARetryThatAnObserverBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all, steps := newOutcomes(), 0
+		all, steps := newRecorder(), 0
 		all.breaksAt = 2
 		policy := strategies.ReasonAware(predicates.ByException[string](predicates.HasException, optest.SafeReason),
 			strategies.ReasonStrategyFunc[string](func(_ context.Context, v *optest.View) (strategies.Action, error) {

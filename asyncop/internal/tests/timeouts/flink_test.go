@@ -49,14 +49,14 @@ var flink = []struct {
 		id:    "a timeout that races a retry and hangs the element (FLINK-40456)",
 		flink: "a timeout whose result is dropped because a retry was just scheduled: the element neither leaves nor fails",
 		proof: func(t *testing.T, m optest.Mode) {
-			for _, outcome := range []time.Duration{time.Second - 1, time.Second, time.Second + 1} {
+			for _, failsAfter := range []time.Duration{time.Second - 1, time.Second, time.Second + 1} {
 				for _, delay := range []time.Duration{0, 1, 2} {
 					r := optest.NewRig(t, m, optest.Setup{Timeout: time.Second, Strategy: optest.RetryAll(99, delay), Wrap: optest.Handled})
 					r.SendEach("a")
 					c := r.Call("a#1")
-					time.AfterFunc(outcome, func() { c.CompleteExceptionally(optest.ErrBroken) })
+					time.AfterFunc(failsAfter, func() { c.CompleteExceptionally(optest.ErrBroken) })
 					r.Advance(2 * time.Second)
-					require.Equal(t, "a!@1s", r.OutputTimes(), "%v, %v", outcome, delay)
+					require.Equal(t, "a!@1s", r.OutputTimes(), "%v, %v", failsAfter, delay)
 					require.NoError(t, r.End())
 				}
 			}
