@@ -277,11 +277,11 @@ func (b betweenPages) Snapshot(ctx context.Context,
 // Messages of a transaction leave in their order, also if it commits while a relay reads the
 // outbox: between two pages of a listing, or between two listings.
 func TestRelay_TransactionCommitsBetweenPages(t *testing.T) {
-	newPlace := places(t)
+	newSchema := schemas(t)
 	for name, waiting := range map[string]int{"a short outbox": 0, "behind messages that wait": 25} {
 		for commit := range 4 {
 			t.Run(fmt.Sprintf("%s, commit after page %d", name, commit+1), func(t *testing.T) {
-				pool := connect(t, newPlace(t))
+				pool := connect(t, newSchema(t))
 				s := postgres.New(pool)
 				require.NoError(t, s.Migrate(t.Context()))
 				defer s.Close()
