@@ -8,23 +8,23 @@ import (
 // Backend is the service that an operator calls: a *Backend of package backend.
 type Backend interface {
 	// Attach is called by operators.
-	Attach(s gate.Sleeper, lent int) gate.Place
+	Attach(s gate.Sleeper, lent int) gate.Seat
 }
 
 // WithBackend makes the operator ask b before each attempt, retries included, and report the outcome of the attempt to it. All operators that
-// call the same service share b, which may be closed: package backend has its states.
+// call the same service share b, which may be down: package backend has its states.
 //
 //	pay := backend.New("payments", backend.Adaptive(8, 200), backend.RetryBudget(0.2))
 //	op := asyncop.OrderedWaitWithRetry(charge, 10*time.Second, 1000, strategy, asyncop.WithBackend(pay))
 //
 // Elements that wait for b hold a slot, and neither a permit nor a goroutine. Waiting is not an attempt, and does not extend their timeout. If
-// the timeout runs out while b is closed, or closed for the element's tenant, the element fails with an error that matches [ErrBackendClosed],
+// the timeout runs out while b is down, or paused for the element's tenant, the element fails with an error that matches [ErrBackendDown],
 // and the failure policy decides. The same holds while the load of b grows back, while its limit is 0, and for an element that was never called
-// because the limit or rate of b was used up. In a worker (delivery.Run) a message that was not called is given back until b opens, and its
+// because the limit or rate of b was used up. In a worker (delivery.Run) a message that was not called is released until b is up, and its
 // visit does not count. A message that was called goes to the failure policy, because it may be the message that breaks the service; a
 // delivery.Queue lets it wait once more.
 //
-// An attempt that met an outage, because it was lost while b was closing, closed or opening, does not use up a retry of the strategy or of b's
+// An attempt that met an outage, because it was lost while b was going down, down or coming back, does not use up a retry of the strategy or of b's
 // budget, up to three times for each element. It is repeated only if the strategy wants that.
 //
 // A batch is a call: it has a permit, costs as much as its members together, and is lost if all of them are. The retry budget counts

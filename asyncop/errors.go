@@ -23,9 +23,9 @@ var (
 	// error that wraps it names the reason, and says why it was not retried.
 	ErrRetriesExhausted = errors.New("asyncop: retries exhausted: the last result still matches the retry predicate")
 
-	// ErrBackendClosed is matched by the [*TimeoutError] of an element whose time ran out while its backend was closed, or which its backend
+	// ErrBackendDown is matched by the [*TimeoutError] of an element whose time ran out while its backend was down, or which its backend
 	// never let start: see [WithBackend].
-	ErrBackendClosed = message.ErrBackendClosed
+	ErrBackendDown = message.ErrBackendDown
 
 	// ErrStopped reports that the operator was stopped by Stop: to the function of [WithUpstreamCancel], and to a loop over
 	// Results.
@@ -55,7 +55,7 @@ type TimeoutError struct {
 	// non-idempotent retry. An element that was called before a restart is in doubt. An element that was never called is not.
 	InDoubt bool
 
-	closed  error // why the backend was; nil: it was not
+	waited  error // why it waited for its backend at the end; nil if it did not
 	element any   // for the policy
 	policy  idempotence
 }
@@ -84,8 +84,8 @@ func (e *TimeoutError) Error() string {
 	case e.Early:
 		s = fmt.Sprintf("asyncop: timed out early, after %s: no retry could start within %v", attempts(e.Attempts), e.Limit)
 	}
-	if e.closed != nil {
-		s += fmt.Sprintf(": it waited: %v", e.closed)
+	if e.waited != nil {
+		s += fmt.Sprintf(": it waited: %v", e.waited)
 	}
 	if e.Last != nil {
 		s += fmt.Sprintf(": last error: %v", e.Last) // fmt recovers panics of users' errors
@@ -96,9 +96,9 @@ func (e *TimeoutError) Error() string {
 	return s
 }
 
-// Is reports that a TimeoutError is a context.DeadlineExceeded, and ErrBackendClosed if it waited for its backend.
+// Is reports that a TimeoutError is a context.DeadlineExceeded, and ErrBackendDown if it waited for its backend.
 func (e *TimeoutError) Is(target error) bool {
-	return target == context.DeadlineExceeded || e.closed != nil && (target == ErrBackendClosed || errors.Is(e.closed, target))
+	return target == context.DeadlineExceeded || e.waited != nil && (target == ErrBackendDown || errors.Is(e.waited, target))
 }
 
 // Unwrap returns the errors of the last attempt and of the handler, if any.

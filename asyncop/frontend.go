@@ -174,7 +174,7 @@ func (s *frontend[IN, OUT]) coreHooks() core.Hooks[IN] {
 			}
 			return &TimeoutError{
 				Limit: r.Timeout, Attempts: r.Attempts, Last: r.Err, Early: out.Early,
-				InDoubt: r.InDoubt, closed: out.Closed, element: r.Element, policy: s.policy,
+				InDoubt: r.InDoubt, waited: out.Closed, element: r.Element, policy: s.policy,
 			}
 		},
 		Undecided: func(d decision.Decision) error {

@@ -20,10 +20,10 @@ type Backend struct {
 	steering sync.Mutex // guards order
 	order    gate.Order // the last one
 
-	mu      sync.Mutex // a leaf; guards what follows, and what belongs to a place
+	mu      sync.Mutex // a leaf; guards what follows, and what belongs to a seat
 	limit   int
-	used    int      // calls that run, and permits that were set aside
-	waiting []*place // those that are short of permits; those that were not served for the longest time first
+	used    int     // calls that run, and permits that were set aside
+	waiting []*seat // those that are short of permits; those that were not served for the longest time first
 	health
 	rate    bucket
 	retries bucket
@@ -32,7 +32,7 @@ type Backend struct {
 	lines   []line // of the log, to be written without mu
 }
 
-// New returns an open backend. Its name is in its log lines and errors. It panics if name is empty.
+// New returns a backend that is up. Its name is in its log lines and errors. It panics if name is empty.
 func New(name string, opts ...Option) *Backend {
 	s := newSettings(name, opts)
 	b := &Backend{settings: s, epoch: s.clock.Now(), limit: s.limit, rate: s.rate, tenants: newTenants(s.tenantRate)}
@@ -53,33 +53,32 @@ const (
 	retryBurst       = 100
 )
 
-// Close holds the backend: calls do not start until [Backend.Open]. Running calls continue. The reason is in Stats and errors.
-func (b *Backend) Close(reason string) {
+// Hold holds the backend: no call starts until [Backend.Resume]. Running calls continue. The reason is in Stats and errors.
+func (b *Backend) Hold(reason string) {
 	t := b.now()
 	b.mu.Lock()
 	defer b.unlock()
 	b.enter(Held, t)
 	b.why, b.trying = reason, false
 	b.takeBack(t)
-	b.counts.Closed++
 	b.log(slog.LevelWarn, "backend: held")
 }
 
-// Open makes a held or closed backend try its service now: with a single call, then a ramp (law B4). If a call is trying it already, another
+// Resume makes a backend that is held or down try its service now: with a single call, then a ramp (law B4). If a call is trying it already, another
 // one may.
-func (b *Backend) Open() {
+func (b *Backend) Resume() {
 	t := b.now()
 	b.mu.Lock()
 	defer b.unlock()
 	switch b.state {
-	case Held, Closed:
+	case Held, Down:
 		b.enter(Probing, t)
 	case Probing:
-	case Open, Ramping:
+	case Up, Ramping:
 		return
 	}
 	b.trying, b.pause = false, 0
-	b.log(slog.LevelInfo, "backend: tries its service")
+	b.log(slog.LevelInfo, "backend: probing")
 	b.handOut(t, nil)
 }
 
@@ -108,21 +107,21 @@ func (b *Backend) bound(n int) {
 
 // Stats is the state of a backend, and counts of its calls.
 type Stats struct {
-	Name            string
-	State           State
-	Reason          string    // why it is not open
-	Since           time.Time // when State began
-	Until           time.Time // when Closed ends
-	Limit           int       // calls that may run; 0 with Limit(0) only. Without a limit: the largest int
-	InUse           int       // running calls; may exceed Limit after it was lowered
-	Waiting         int       // operators that wait
-	Tenants         int       // tenants that are closed
-	Started         int64     // attempts
-	Lost            int64     // attempts that were lost
-	RetriesRefused  int64     // by the retry budget
-	RetriesLeft     int       // that the retry budget has. Without a budget: the largest int
-	Closed          int64     // how often it was closed
-	WouldHaveClosed int64     // with DryRun
+	Name             string
+	State            State
+	Reason           string    // why State is not Up
+	Since            time.Time // when State began
+	Until            time.Time // when Down ends
+	Limit            int       // calls that may run; 0 with Limit(0) only. Without a limit: the largest int
+	InUse            int       // running calls; may exceed Limit after it was lowered
+	Waiting          int       // operators that wait
+	TenantsPaused    int       // tenants whose calls wait for a time that the service has named, or for a try
+	Started          int64     // attempts
+	Lost             int64     // attempts that were lost
+	RetriesRefused   int64     // by the retry budget
+	RetriesLeft      int       // that the retry budget has. Without a budget: the largest int
+	Trips            int64     // how often it went down by itself
+	WouldHaveTripped int64     // with DryRun
 }
 
 // Stats returns the present state of the backend, and its counts so far.
@@ -142,12 +141,12 @@ func (b *Backend) Stats() Stats {
 		b.retries.fill(t, 1)
 		s.RetriesLeft = int(b.retries.level)
 	}
-	if b.state == Closed {
+	if b.state == Down {
 		s.Until = b.epoch.Add(b.until)
 	}
 	for _, x := range b.tenants.list {
 		if x.until > t {
-			s.Tenants++
+			s.TenantsPaused++
 		}
 	}
 	return s
@@ -185,15 +184,15 @@ func (b *Backend) Steer(o gate.Order) {
 	}
 	switch {
 	case o.Held && !(last.Held && last.Why == o.Why):
-		b.Close(o.Why)
-	case !o.Held && (last.Held || o.Opens && o.At.After(b.epoch)):
-		b.Open()
+		b.Hold(o.Why)
+	case !o.Held && (last.Held || o.Resumes && o.At.After(b.epoch)):
+		b.Resume()
 	}
 }
 
 // Attach implements asyncop.Backend.
-func (b *Backend) Attach(s gate.Sleeper, lent int) gate.Place {
-	return &place{backend: b, sleeper: s, lent: lent}
+func (b *Backend) Attach(s gate.Sleeper, lent int) gate.Seat {
+	return &seat{backend: b, sleeper: s, lent: lent}
 }
 
 func (b *Backend) now() time.Duration { return b.clock.Now().Sub(b.epoch) }
@@ -221,9 +220,9 @@ func (l line) write(logger *slog.Logger) {
 	logger.Log(context.Background(), l.level, l.text, l.args...)
 }
 
-// handOut sets free permits aside for places that sleep, in turn (law B3), and wakes those that would sleep too long. It reports whether
+// handOut sets free permits aside for seats that sleep, in turn (law B3), and wakes those that would sleep too long. It reports whether
 // the turn of asker has come, which is awake.
-func (b *Backend) handOut(t time.Duration, asker *place) bool {
+func (b *Backend) handOut(t time.Duration, asker *seat) bool {
 	if len(b.waiting) == 0 {
 		return false
 	}
@@ -250,9 +249,9 @@ func (b *Backend) handOut(t time.Duration, asker *place) bool {
 	return false
 }
 
-// first returns the place whose turn it is, or nil: of those that wait, the first one that is asker, sleeps, or has just been woken. One
+// first returns the seat whose turn it is, or nil: of those that wait, the first one that is asker, sleeps, or has just been woken. One
 // that is awake for longer runs user code, which may take its time.
-func (b *Backend) first(t time.Duration, asker *place) *place {
+func (b *Backend) first(t time.Duration, asker *seat) *seat {
 	for _, p := range b.waiting {
 		switch {
 		case p == asker:
@@ -271,12 +270,12 @@ func (b *Backend) first(t time.Duration, asker *place) *place {
 	return nil
 }
 
-// comes is how long the turn of a place is kept that was woken and has not asked.
+// comes is how long the turn of a seat is kept that was woken and has not asked.
 const comes = 10 * time.Millisecond
 
-// rouse wakes the places that would sleep for longer than they must. first is the one whose turn it is.
-func (b *Backend) rouse(t time.Duration, first *place) {
-	if b.state == Open && b.used >= b.limit || b.state == Held {
+// rouse wakes the seats that would sleep for longer than they must. first is the one whose turn it is.
+func (b *Backend) rouse(t time.Duration, first *seat) {
+	if b.state == Up && b.used >= b.limit || b.state == Held {
 		return // a permit that comes back wakes one
 	}
 	for _, p := range b.waiting {
@@ -303,8 +302,8 @@ func (b *Backend) takeBack(t time.Duration) {
 	}
 }
 
-// drop takes back what was set aside for n calls of a place.
-func (b *Backend) drop(p *place, n int) {
+// drop takes back what was set aside for n calls of a seat.
+func (b *Backend) drop(p *seat, n int) {
 	b.used -= n
 	b.rate.give(float64(n) * p.cost)
 	p.aside -= n

@@ -61,7 +61,7 @@ func TestRate(t *testing.T) {
 		c, _ := o.ask(gate.Attempt{Cost: 50})
 		require.NotNil(t, c, "more than is saved up is paid afterwards")
 		_, _ = o.ask(gate.Attempt{Cost: 1})
-		require.Equal(t, 460*time.Millisecond, o.place.Wait(o.clock.Now(), 1))
+		require.Equal(t, 460*time.Millisecond, o.seat.Wait(o.clock.Now(), 1))
 	})
 	t.Run("a debt is paid within an hour", func(t *testing.T) {
 		o := newBench(t, backend.Rate(100, time.Second)).attach()
@@ -88,7 +88,7 @@ func TestTenantRate(t *testing.T) {
 	require.NotNil(t, c)
 }
 
-// A server that names a time closes the backend until then, at most for a minute, and a tenant's only the tenant.
+// A server that names a time takes the backend down until then, at most for a minute, and a tenant's only the tenant.
 func TestPushback(t *testing.T) {
 	o := newBench(t).attach()
 	require.True(t, o.call(errIn3))
@@ -105,7 +105,7 @@ func TestPushback(t *testing.T) {
 		require.True(t, c.end(errIn3))
 		_, answer := o.ask(gate.Attempt{Tenant: "a"})
 		require.Equal(t, gate.Answer{Wait: 3 * time.Second, Other: true}, answer)
-		require.Equal(t, 1, o.Stats().Tenants)
+		require.Equal(t, 1, o.Stats().TenantsPaused)
 		o.start()
 		c, _ = o.ask(gate.Attempt{Tenant: "b"})
 		require.NotNil(t, c)
@@ -123,27 +123,27 @@ func TestPushback(t *testing.T) {
 // What is loss, and what an answer.
 func TestLoss(t *testing.T) {
 	for name, c := range map[string]struct {
-		gate.Outcome
+		gate.Evidence
 		lost int64
 	}{
-		"503":                    {gate.Outcome{Err: &httpretry.StatusError{StatusCode: 503}}, 1},
-		"429":                    {gate.Outcome{Err: fmt.Errorf("pay: %w", &httpretry.StatusError{StatusCode: 429})}, 1},
-		"500":                    {gate.Outcome{Err: &httpretry.StatusError{StatusCode: 500}}, 0},
-		"404":                    {gate.Outcome{Err: &httpretry.StatusError{StatusCode: 404}}, 0},
-		"refused":                {gate.Outcome{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}, 1},
-		"timeout of the network": {gate.Outcome{Err: &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}}, 1},
-		"timeout of the element": {gate.Outcome{Err: context.DeadlineExceeded}, 1},
-		"timeout of the client":  {gate.Outcome{Err: fmt.Errorf("get: %w", context.DeadlineExceeded)}, 1},
-		"a reason":               {gate.Outcome{Reason: httpretry.TooManyRequests}, 1},
-		"another reason":         {gate.Outcome{Err: errFailed, Reason: predicates.Unknown}, 0},
-		"another error":          {gate.Outcome{Err: errFailed}, 0},
-		"an error that panics":   {gate.Outcome{Err: (*net.OpError)(nil)}, 0},
-		"pushback of a result":   {gate.Outcome{Pushback: time.Second}, 1},
-		"cancelled":              {gate.Outcome{Err: context.Canceled, Ignored: true}, 0},
+		"503":                    {gate.Evidence{Err: &httpretry.StatusError{StatusCode: 503}}, 1},
+		"429":                    {gate.Evidence{Err: fmt.Errorf("pay: %w", &httpretry.StatusError{StatusCode: 429})}, 1},
+		"500":                    {gate.Evidence{Err: &httpretry.StatusError{StatusCode: 500}}, 0},
+		"404":                    {gate.Evidence{Err: &httpretry.StatusError{StatusCode: 404}}, 0},
+		"refused":                {gate.Evidence{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}, 1},
+		"timeout of the network": {gate.Evidence{Err: &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}}, 1},
+		"timeout of the element": {gate.Evidence{Err: context.DeadlineExceeded}, 1},
+		"timeout of the client":  {gate.Evidence{Err: fmt.Errorf("get: %w", context.DeadlineExceeded)}, 1},
+		"a reason":               {gate.Evidence{Reason: httpretry.TooManyRequests}, 1},
+		"another reason":         {gate.Evidence{Err: errFailed, Reason: predicates.Unknown}, 0},
+		"another error":          {gate.Evidence{Err: errFailed}, 0},
+		"an error that panics":   {gate.Evidence{Err: (*net.OpError)(nil)}, 0},
+		"pushback of a result":   {gate.Evidence{Pushback: time.Second}, 1},
+		"cancelled":              {gate.Evidence{Err: context.Canceled, Ignored: true}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := newBench(t).attach()
-			o.place.Heard(o.clock.Now(), &c.Outcome)
+			o.seat.AttemptEnded(o.clock.Now(), &c.Evidence)
 			require.Equal(t, c.lost, o.Stats().Lost)
 		})
 	}
@@ -157,13 +157,13 @@ func TestReasonsHaveNoSecrets(t *testing.T) {
 		o.call(err)
 	}
 	require.Contains(t, o.Stats().Reason, `Get "https://pay.example/v1?xxxxx": `)
-	require.Contains(t, o.log.String(), "backend: closed")
+	require.Contains(t, o.log.String(), "backend: down")
 	require.NotContains(t, o.log.String(), "s3cret")
-	late, _ := o.place.Closed(o.clock.Now(), &gate.Late{})
+	late, _ := o.seat.WhyWaiting(o.clock.Now(), &gate.Late{})
 	require.NotContains(t, late.Error(), "s3cret")
 }
 
-// Losses close: more than half of the last hundred calls, or as many in a row as run at a time, and at least five.
+// Losses take the backend down: more than half of the last hundred calls, or as many in a row as run at a time, and at least five.
 func TestLossesClose(t *testing.T) {
 	t.Run("share", func(t *testing.T) {
 		o := newBench(t).attach()
@@ -174,10 +174,10 @@ func TestLossesClose(t *testing.T) {
 			o.call(errBusy)
 			o.call(nil)
 		}
-		require.Equal(t, backend.Open, o.Stats().State)
+		require.Equal(t, backend.Up, o.Stats().State)
 		o.call(errBusy)
 		o.call(errBusy)
-		require.Equal(t, backend.Closed, o.Stats().State)
+		require.Equal(t, backend.Down, o.Stats().State)
 	})
 	t.Run("in a row", func(t *testing.T) {
 		o := newBench(t).attach()
@@ -188,9 +188,9 @@ func TestLossesClose(t *testing.T) {
 		for range 3 {
 			require.True(t, o.call(errBusy))
 		}
-		require.Equal(t, backend.Open, o.Stats().State)
+		require.Equal(t, backend.Up, o.Stats().State)
 		o.call(errBusy)
-		require.Equal(t, backend.Closed, o.Stats().State)
+		require.Equal(t, backend.Down, o.Stats().State)
 	})
 	t.Run("a row beside many calls", func(t *testing.T) {
 		o := newBench(t).attach()
@@ -200,32 +200,32 @@ func TestLossesClose(t *testing.T) {
 		for range 19 {
 			o.call(errBusy)
 		}
-		require.Equal(t, backend.Open, o.Stats().State)
+		require.Equal(t, backend.Up, o.Stats().State)
 		o.call(errBusy)
-		require.Equal(t, backend.Closed, o.Stats().State)
+		require.Equal(t, backend.Down, o.Stats().State)
 	})
 	t.Run("the answers of a service that fails", func(t *testing.T) {
 		o := newBench(t).attach()
 		for range 200 {
 			o.call(errFailed)
 		}
-		require.Equal(t, backend.Open, o.Stats().State)
+		require.Equal(t, backend.Up, o.Stats().State)
 	})
 }
 
 // Law B4: a probe, a ramp, and a relapse.
-func TestReopens(t *testing.T) {
+func TestBackendComesBack(t *testing.T) {
 	o := newBench(t, backend.Limit(100)).attach()
 	var running []*call
 	for range 100 {
 		running = append(running, o.start())
 	}
 	for i, c := range running {
-		c.o.place.Heard(o.clock.Now(), &gate.Outcome{Err: context.DeadlineExceeded, Begun: c.begun, Element: uint64(i + 1)})
+		c.o.seat.AttemptEnded(o.clock.Now(), &gate.Evidence{Err: context.DeadlineExceeded, Begun: c.begun, Element: uint64(i + 1)})
 	}
-	require.Equal(t, backend.Closed, o.Stats().State)
+	require.Equal(t, backend.Down, o.Stats().State)
 	for _, c := range running {
-		o.place.Release(c.stamp)
+		o.seat.Release(c.stamp)
 	}
 	require.Equal(t, time.Second, o.wait())
 	for pause := 2 * time.Second; ; pause *= 2 { // probes
@@ -262,12 +262,12 @@ func TestReopens(t *testing.T) {
 		}
 		o.clock.Add(100 * time.Millisecond)
 	}
-	require.Equal(t, backend.Open, o.Stats().State)
+	require.Equal(t, backend.Up, o.Stats().State)
 	require.Greater(t, most, 90)
 	require.Equal(t, []string{
-		`level=WARN msg="backend: closed" backend=payments for=1s reason="51 of 51 calls were lost, the last one: context deadline exceeded"`,
-		`level=INFO msg="backend: answers again: its load grows back" backend=payments over=5s reason="a probe was lost: HTTP_503_SERVICE_UNAVAILABLE: busy"`,
-		`level=INFO msg="backend: open" backend=payments`,
+		`level=WARN msg="backend: down" backend=payments for=1s reason="51 of 51 calls were lost, the last one: context deadline exceeded"`,
+		`level=INFO msg="backend: ramping: its service answers again" backend=payments over=5s reason="a probe was lost: HTTP_503_SERVICE_UNAVAILABLE: busy"`,
+		`level=INFO msg="backend: up" backend=payments`,
 	}, strings.Split(strings.TrimSpace(o.log.String()), "\n"))
-	require.EqualValues(t, 1, o.Stats().Closed)
+	require.EqualValues(t, 1, o.Stats().Trips)
 }

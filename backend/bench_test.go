@@ -22,20 +22,20 @@ func BenchmarkAttempt(b *testing.B) {
 		{"tenant", "shop", []backend.Option{backend.Limit(100), backend.TenantRate(1e9, time.Second)}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			place := backend.New("payments", c.opts...).Attach(new(operator), 0)
+			seat := backend.New("payments", c.opts...).Attach(new(operator), 0)
 			a := gate.Attempt{Cost: 1, Tenant: c.tenant}
-			var o gate.Outcome
+			var o gate.Evidence
 			now := time.Now()
 			b.ReportAllocs()
 			for b.Loop() {
 				now = now.Add(200)
-				answer := place.Start(now, &a)
+				answer := seat.Start(now, &a)
 				if answer.Wait > 0 {
 					b.Fatal(answer)
 				}
-				place.Release(answer.Stamp)
+				seat.Release(answer.Stamp)
 				o.Begun, o.Tenant = now, c.tenant
-				place.Heard(now, &o)
+				seat.AttemptEnded(now, &o)
 			}
 		})
 	}

@@ -44,10 +44,10 @@ func newBench(t *testing.T, opts ...backend.Option) *bench {
 	return b
 }
 
-// operator is the place of an operator, as its loop uses it.
+// operator is the seat of an operator, as its loop uses it.
 type operator struct {
 	*bench
-	place  gate.Place
+	seat   gate.Seat
 	woken  int
 	parked bool
 	next   uint64
@@ -58,7 +58,7 @@ func (o *operator) IsParked() bool { return o.parked }
 
 func (b *bench) attach() *operator {
 	o := &operator{bench: b}
-	o.place = b.Attach(o, 0)
+	o.seat = b.Attach(o, 0)
 	return o
 }
 
@@ -79,7 +79,7 @@ func (o *operator) ask(a gate.Attempt) (c *call, answer gate.Answer) {
 		a.Cost = 1
 	}
 	o.parked = false
-	answer = o.place.Start(o.clock.Now(), &a)
+	answer = o.seat.Start(o.clock.Now(), &a)
 	if answer.Wait > 0 {
 		return nil, answer
 	}
@@ -105,12 +105,12 @@ func (o *operator) wait() time.Duration {
 
 func (o *operator) sleep() time.Duration {
 	o.parked = true
-	return o.place.Wait(o.clock.Now(), 1)
+	return o.seat.Wait(o.clock.Now(), 1)
 }
 
 func (c *call) end(err error) (outage bool) {
-	c.o.place.Release(c.stamp)
-	return c.o.place.Heard(c.o.clock.Now(), &gate.Outcome{Err: err, Begun: c.begun, Tenant: c.attempt.Tenant, Element: c.attempt.Element})
+	c.o.seat.Release(c.stamp)
+	return c.o.seat.AttemptEnded(c.o.clock.Now(), &gate.Evidence{Err: err, Begun: c.begun, Tenant: c.attempt.Tenant, Element: c.attempt.Element})
 }
 
 func (o *operator) call(err error) (outage bool) {
@@ -118,13 +118,13 @@ func (o *operator) call(err error) (outage bool) {
 	return o.start().end(err)
 }
 
-// lose closes the backend by losses.
+// lose takes the backend down by losses.
 func (o *operator) lose() {
 	o.Helper()
 	for range 5 {
 		o.call(errBusy)
 	}
-	require.Equal(o, backend.Closed, o.Stats().State)
+	require.Equal(o, backend.Down, o.Stats().State)
 }
 
 func (b *bench) rampLeft() int64 { return backend.RampLeft(b.Backend) }

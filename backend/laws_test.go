@@ -16,7 +16,7 @@ import (
 
 var silent = slog.New(slog.DiscardHandler)
 
-// Laws B1 to B4 under random schedules: operators, limits, rates, tenants, outages, and hands that close, open and set limits.
+// Laws B1 to B4 under random schedules: operators, limits, rates, tenants, outages, and people who hold, resume and set limits.
 func TestLawsUnderRandomSchedules(t *testing.T) {
 	rounds := uint64(100)
 	if testing.Short() || suite.Race {
@@ -93,7 +93,7 @@ func newSchedule(t *testing.T, seed uint64) *schedule {
 func (s *schedule) begin(c *simCall) (time.Duration, error) {
 	stats := s.Stats()
 	s.running++
-	require.NotEqual(s, backend.Closed, stats.State, "law B1")
+	require.NotEqual(s, backend.Down, stats.State, "law B1")
 	require.NotEqual(s, backend.Held, stats.State, "law B1")
 	require.LessOrEqual(s, s.running, stats.Limit, "law B1")
 	require.Equal(s, s.running, stats.InUse)
@@ -190,10 +190,10 @@ func (s *schedule) hand() {
 	s.stable = 0
 	switch s.r.IntN(3) {
 	case 0:
-		s.Close("by hand")
-		s.after(time.Duration(s.r.Int64N(int64(10*time.Second))), s.Open)
+		s.Hold("by hand")
+		s.after(time.Duration(s.r.Int64N(int64(10*time.Second))), s.Resume)
 	case 1:
-		s.Open()
+		s.Resume()
 	default:
 		n := s.r.IntN(2 * s.limit)
 		s.SetLimit(n)
@@ -205,7 +205,7 @@ func (s *schedule) hand() {
 func (s *schedule) watch() {
 	const each = time.Second
 	stats := s.Stats()
-	if s.stable += each; stats.State != backend.Open && stats.State != backend.Ramping || stats.Limit == 0 {
+	if s.stable += each; stats.State != backend.Up && stats.State != backend.Ramping || stats.Limit == 0 {
 		s.stable = 0
 	}
 	longest := 5 * time.Second

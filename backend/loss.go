@@ -28,7 +28,7 @@ var losses = predicates.ReasonSet{}.With(
 var ofError = predicates.Classifiers(predicates.Named[struct{}](), httpretry.Classifier[struct{}]())
 
 // isLoss reports whether an outcome says that the service is overloaded or away. The methods of an error may panic.
-func isLoss(o *gate.Outcome) (lost bool) {
+func isLoss(o *gate.Evidence) (lost bool) {
 	switch {
 	case !o.Reason.IsZero() && losses.Has(o.Reason):
 		return true
@@ -44,7 +44,7 @@ func isLoss(o *gate.Outcome) (lost bool) {
 }
 
 // pushback returns for how long the server wants no call; 0: it says nothing.
-func pushback(o *gate.Outcome) (d time.Duration) {
+func pushback(o *gate.Evidence) (d time.Duration) {
 	if o.Pushback > 0 || o.Err == nil {
 		return max(0, o.Pushback)
 	}

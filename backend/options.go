@@ -27,7 +27,7 @@ type settings struct {
 	logger     *slog.Logger
 }
 
-// How long a backend is closed without a time from its server, at first and at most, and how long a ramp takes.
+// How long a backend is down without a time from its server, at first and at most, and how long a ramp takes.
 const (
 	firstPause  = time.Second
 	longerPause = 10 * time.Second
@@ -87,8 +87,8 @@ func RetryBudget(share float64) Option {
 	return func(s *settings) { s.retryShare = share }
 }
 
-// LossShare sets when lost calls close the backend: when more than this share of the last window calls is lost. The default is half of 100. It
-// also closes when as many calls in a row are lost as are running, but at least five. It panics unless 0 < share ≤ 1 and window ≥ 1.
+// LossShare sets when lost calls take the backend down: when more than this share of the last window calls is lost. The default is half of 100.
+// The backend also goes down when as many calls in a row are lost as are running, but at least five. It panics unless 0 < share ≤ 1 and window ≥ 1.
 func LossShare(share float64, window int) Option {
 	if !(share > 0 && share <= 1) || window < 1 {
 		panic(fmt.Sprintf("backend: LossShare: share %v, window %d: want a share above 0 and up to 1, and a window of 1 or more", share, window))
@@ -96,17 +96,17 @@ func LossShare(share float64, window int) Option {
 	return func(s *settings) { s.lossShare, s.window = share, window }
 }
 
-// LongestClose bounds for how long a server may close the backend (Retry-After). The default is a minute. It panics if d is not
+// LongestPause bounds for how long a server may pause the backend (Retry-After). The default is a minute. It panics if d is not
 // positive.
-func LongestClose(d time.Duration) Option {
+func LongestPause(d time.Duration) Option {
 	if d <= 0 {
-		panic(fmt.Sprintf("backend: LongestClose: not positive: %v", d))
+		panic(fmt.Sprintf("backend: LongestPause: not positive: %v", d))
 	}
 	return func(s *settings) { s.longest = d }
 }
 
-// DryRun makes the backend report when it would have closed, by a log line and Stats.WouldHaveClosed, instead of closing. Limit, rate, retry
-// budget and [Backend.Close] stay in force.
+// DryRun keeps the backend up: it reports when it would have gone down, by a log line and Stats.WouldHaveTripped. Limit, rate, retry budget and
+// [Backend.Hold] stay in force.
 func DryRun() Option { return func(s *settings) { s.dryRun = true } }
 
 // WithClock sets the clock, which must be the operators'. The default is the real clock. It panics if c is nil.
@@ -117,7 +117,7 @@ func WithClock(c clock.Clock) Option {
 	return func(s *settings) { s.clock = c }
 }
 
-// WithLogger sets the logger; the default is slog.Default(). Closing is logged at WARN, opening at INFO. It panics if l is nil.
+// WithLogger sets the logger; the default is slog.Default(). Going down is logged at WARN, coming back at INFO. It panics if l is nil.
 func WithLogger(l *slog.Logger) Option {
 	if l == nil {
 		panic("backend: WithLogger: nil logger")

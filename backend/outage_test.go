@@ -103,7 +103,7 @@ func anHourOfOutage(t *testing.T, layers ...time.Duration) {
 				drained = time.Since(begun)
 			}
 			if done == good {
-				time.AfterFunc(24*time.Hour, cancel) // with nothing else to try the service with, what fails keeps the backend closed, and waits
+				time.AfterFunc(24*time.Hour, cancel) // with nothing else to try the service with, what fails keeps the backend down, and waits
 			}
 		})
 		summary, err := delivery.Run(ctx, in, op, sink, delivery.RunConfig{Logger: silent})
@@ -143,8 +143,8 @@ func TestADeadlineInARampMakesNoDeadLetter(t *testing.T) {
 			require.NoError(t, engine.Put(t.Context(), "in-retry-1", m))
 		}
 		b := backend.New("payments", backend.Limit(10), backend.Rate(10, time.Second), backend.WithLogger(silent))
-		b.Close("migration")
-		time.AfterFunc(2*time.Second, b.Open)
+		b.Hold("migration")
+		time.AfterFunc(2*time.Second, b.Resume)
 		op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(func(context.Context, int) (string, error) {
 			time.Sleep(20 * time.Millisecond)
 			return "", nil
@@ -167,7 +167,7 @@ type sinkFunc func(ms []message.Message[string])
 func (f sinkFunc) PutAll(_ context.Context, ms []message.Message[string]) error { f(ms); return nil }
 
 // Elements that have waited for most of their time go first on the way back, and are cut off by their own deadlines. That is not the service's
-// doing: a backend that took it for loss closed again and again, and never recovered.
+// doing: a backend that took it for loss went down again and again, and never recovered.
 func TestAServiceComesBackToElementsThatHaveLittleTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -200,7 +200,7 @@ func TestAServiceComesBackToElementsThatHaveLittleTime(t *testing.T) {
 			}
 		}
 		require.NoError(t, op.Err())
-		require.Equal(t, backend.Open, b.Stats().State)
+		require.Equal(t, backend.Up, b.Stats().State)
 		require.Greater(t, done, 2500, "of 3,000 or more that have come since")
 	})
 }
@@ -263,7 +263,7 @@ func TestAServiceThatHangsBehindABacklog(t *testing.T) {
 			for range op.Out() {
 			}
 			require.NoError(t, op.Err())
-			require.NotEqual(t, backend.Open, b.Stats().State)
+			require.NotEqual(t, backend.Up, b.Stats().State)
 			require.Less(t, called.Load(), int64(100+20*limit))
 		})
 	}

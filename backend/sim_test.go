@@ -102,7 +102,7 @@ type element struct {
 // simOperator waits as an operator does: it asks for retries first, oldest first, and sleeps.
 type simOperator struct {
 	*sim
-	place   gate.Place
+	seat    gate.Seat
 	ready   []*element // retries, then first attempts
 	away    int        // elements that were put off
 	running int
@@ -123,7 +123,7 @@ type simCall struct {
 
 func (s *sim) attach() *simOperator {
 	o := &simOperator{sim: s}
-	o.place = s.Attach(o, 0)
+	o.seat = s.Attach(o, 0)
 	s.operators = append(s.operators, o)
 	return o
 }
@@ -177,7 +177,7 @@ func (o *simOperator) turn() {
 	started := false
 	for len(o.ready) > 0 && !o.short {
 		e := o.ready[0]
-		answer := o.place.Start(o.clock.now, &gate.Attempt{Cost: e.cost, Tenant: e.tenant, Retry: e.calls > e.outages, Outages: e.outages, Element: e.id})
+		answer := o.seat.Start(o.clock.now, &gate.Attempt{Cost: e.cost, Tenant: e.tenant, Retry: e.calls > e.outages, Outages: e.outages, Element: e.id})
 		switch {
 		case answer.Other:
 			o.ready = o.ready[1:]
@@ -194,10 +194,10 @@ func (o *simOperator) turn() {
 			o.call(e, answer.Stamp)
 		}
 	}
-	o.place.Settle(o.clock.now, o.short)
+	o.seat.DoneAsking(o.clock.now, o.short)
 	if started && o.body != nil {
 		if o.inBody = true; o.short {
-			o.place.Wait(o.clock.now, len(o.ready)) // a loop over results arms its timers before its body
+			o.seat.Wait(o.clock.now, len(o.ready)) // a loop over results arms its timers before its body
 		}
 		o.body(func() {
 			o.inBody = false
@@ -207,7 +207,7 @@ func (o *simOperator) turn() {
 	}
 	o.parked = true
 	if len(o.ready) > 0 {
-		if wait := o.place.Wait(o.clock.now, len(o.ready)); wait == 0 {
+		if wait := o.seat.Wait(o.clock.now, len(o.ready)); wait == 0 {
 			o.stir()
 		} else {
 			o.turns++
@@ -229,8 +229,8 @@ func (o *simOperator) call(e *element, stamp gate.Stamp) {
 	took, err := o.serve(c)
 	o.after(took, func() {
 		o.running--
-		o.place.Release(stamp)
-		outage := o.place.Heard(o.clock.now, &gate.Outcome{Err: err, Begun: begun, Tenant: e.tenant, Element: e.id})
+		o.seat.Release(stamp)
+		outage := o.seat.AttemptEnded(o.clock.now, &gate.Evidence{Err: err, Begun: begun, Tenant: e.tenant, Element: e.id})
 		if outage {
 			e.outages++
 		}

@@ -9,25 +9,25 @@ import (
 	"github.com/weirflow/weir/internal/gate"
 )
 
-// State is the state of a backend: whether it lets calls through.
+// State is the state of a backend: whether calls start.
 type State uint8
 
-// The states, and the ways between them: see the package documentation.
+// The states. The package documentation has a diagram of the transitions.
 const (
-	Open    State = iota // calls start, within limit and rate
-	Closed               // calls do not start until a given time
+	Up      State = iota // calls start, within limit and rate
+	Down                 // no call starts until a given time
 	Probing              // a single call tries the service
-	Ramping              // more and more calls start
-	Held                 // calls do not start until Open is called
+	Ramping              // the load grows back
+	Held                 // no call starts until Resume is called
 )
 
 // String returns the name of the state.
 func (s State) String() string {
 	switch s {
-	case Open:
-		return "open"
-	case Closed:
-		return "closed"
+	case Up:
+		return "up"
+	case Down:
+		return "down"
 	case Probing:
 		return "probing"
 	case Ramping:
@@ -38,13 +38,13 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", uint8(s))
 }
 
-// health is the state of a backend, and the way into each. Guarded by Backend.mu.
+// health is the state of a backend, with its history. Guarded by Backend.mu.
 type health struct {
 	state  State
-	why    string        // it is not open
+	why    string        // the reason for a state other than Up
 	since  time.Duration // when the state began
-	until  time.Duration // when Closed ends, or would end in a dry run
-	pause  time.Duration // of the last close without a time from the server; 0: it has been open since
+	until  time.Duration // when Down ends, or would end in a dry run
+	pause  time.Duration // length of the last Down without a time from the server; 0 if it has been up since
 	begun  time.Duration // calls that began earlier say nothing of the present
 	prober probe         // the one under way, or the last
 	trying bool          // a probe is under way
@@ -54,87 +54,87 @@ type health struct {
 
 	answered int // calls of the ramp
 	older    int // calls that run since before the ramp
-	target   int // calls at a time before the close
+	target   int // calls at a time before the backend went down
 	calls    window
 }
 
-// probe is the element of a place that tries the service.
+// probe is the element of a seat that tries the service.
 type probe struct {
-	place   *place
+	seat    *seat
 	element uint64
 }
 
 // advance goes on where time alone does that.
 func (b *Backend) advance(t time.Duration) {
 	switch {
-	case b.state == Closed && t >= b.until:
+	case b.state == Down && t >= b.until:
 		b.enter(Probing, b.until)
 		b.trying = false
 	case b.state == Ramping && t-b.since >= ramp && b.answered+1 >= b.goal():
-		b.enter(Open, t)
+		b.enter(Up, t)
 		b.pause = 0
-		b.log(slog.LevelInfo, "backend: open")
+		b.log(slog.LevelInfo, "backend: up")
 		b.handOut(t, nil)
 	}
 }
 
 func (b *Backend) enter(s State, t time.Duration) {
 	b.state, b.since = s, t
-	if s == Open {
+	if s == Up {
 		b.why = ""
 	}
 }
 
-// close closes the backend for d, or, with 0, for longer than the last time.
-func (b *Backend) close(t, d time.Duration, why string) {
+// goDown takes the backend down for d, or, with 0, for longer than the last time.
+func (b *Backend) goDown(t, d time.Duration, why string) {
 	if b.dryRun {
-		b.wouldClose(t, d, why)
+		b.wouldGoDown(t, d, why)
 		return
 	}
 	if d == 0 {
 		b.pause = min(max(firstPause, 2*b.pause), longerPause)
 		d = b.pause
 	}
-	if b.state == Open {
+	if b.state == Up {
 		b.target = b.used
 	}
-	wasOpen := b.state == Open || b.state == Ramping
-	b.enter(Closed, t)
+	wasUp := b.state == Up || b.state == Ramping
+	b.enter(Down, t)
 	b.until, b.why, b.trying = t+min(d, b.longest), why, false
 	b.calls.reset()
 	b.takeBack(t)
 	b.rouse(t, nil) // they wait for another time now
-	if wasOpen {
-		b.counts.Closed++
-		b.log(slog.LevelWarn, "backend: closed", slog.Duration("for", b.until-t))
+	if wasUp {
+		b.counts.Trips++
+		b.log(slog.LevelWarn, "backend: down", slog.Duration("for", b.until-t))
 	}
 }
 
-// wouldClose says that a dry run would have closed, unless it would be closed already.
-func (b *Backend) wouldClose(t, d time.Duration, why string) {
+// wouldGoDown notes that a backend without DryRun would be down, unless it would be down already.
+func (b *Backend) wouldGoDown(t, d time.Duration, why string) {
 	b.calls.reset()
-	isClosed := t < b.until
+	isDown := t < b.until
 	if d == 0 {
 		d = firstPause
 	}
-	if b.until = max(b.until, t+min(d, b.longest)); isClosed {
+	if b.until = max(b.until, t+min(d, b.longest)); isDown {
 		return
 	}
-	b.counts.WouldHaveClosed++
+	b.counts.WouldHaveTripped++
 	was := b.why
 	b.why = why
-	b.log(slog.LevelWarn, "backend: would have closed")
+	b.log(slog.LevelWarn, "backend: would be down without DryRun")
 	b.why = was
 }
 
-// reopen begins the ramp after a probe.
-func (b *Backend) reopen(t time.Duration) {
+// startRamp begins the ramp after a successful probe.
+func (b *Backend) startRamp(t time.Duration) {
 	b.enter(Ramping, t)
 	b.begun, b.answered, b.older, b.trying = t, 0, b.used, false
 	b.calls.reset()
 	b.rate.fill(t, 1)
 	b.rate.level = min(b.rate.level, 0)
-	b.log(slog.LevelInfo, "backend: answers again: its load grows back", slog.Duration("over", ramp))
+	b.log(slog.LevelInfo, "backend: ramping: its service answers again", slog.Duration("over", ramp))
 	b.handOut(t, nil)
 }
 
@@ -155,7 +155,7 @@ func (b *Backend) part(t time.Duration) float64 {
 // allowed returns how many calls may run.
 func (b *Backend) allowed(t time.Duration) int {
 	switch b.state {
-	case Open:
+	case Up:
 		return b.limit
 	case Probing:
 		if b.probes(t) > 0 {
@@ -164,7 +164,7 @@ func (b *Backend) allowed(t time.Duration) int {
 		return b.limit
 	case Ramping: // older ones may never end
 		return min(b.limit, b.older+1+min(b.answered, b.grown(t)))
-	case Closed, Held:
+	case Down, Held:
 	}
 	return 0
 }
@@ -185,7 +185,7 @@ func (b *Backend) grows(t time.Duration) time.Duration {
 	now, goal := b.grown(t), b.goal()
 	switch {
 	case b.answered+1 >= goal && now+1 >= goal:
-		return max(1, b.since+ramp-t) // then it is open
+		return max(1, b.since+ramp-t) // then it is up
 	case now >= b.answered:
 		return gate.Never
 	}
@@ -193,7 +193,7 @@ func (b *Backend) grows(t time.Duration) time.Duration {
 	return max(1, b.since+next-t)
 }
 
-// isFailing reports whether too many calls of a ramp were lost, or of an open backend.
+// isFailing reports whether too many calls were lost during a ramp, or while the backend is up.
 func (b *Backend) isFailing() bool {
 	w := &b.calls
 	if b.state == Ramping {

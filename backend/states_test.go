@@ -70,13 +70,13 @@ func TestProbesThatSayNothing(t *testing.T) {
 	probe := o.start()
 	require.Equal(t, 10*time.Second, other.wait())
 	woken := other.woken
-	o.place.Release(probe.stamp)
-	o.place.Heard(b.clock.Now(), &gate.Outcome{Ignored: true, Begun: probe.begun, Element: probe.attempt.Element})
+	o.seat.Release(probe.stamp)
+	o.seat.AttemptEnded(b.clock.Now(), &gate.Evidence{Ignored: true, Begun: probe.begun, Element: probe.attempt.Element})
 	require.Greater(t, other.woken, woken)
 	probe = other.start()
 	require.Equal(t, 10*time.Second, o.wait())
-	other.place.Leave()
-	other.place.Release(probe.stamp)
+	other.seat.Leave()
+	other.seat.Release(probe.stamp)
 	o.start()
 }
 
@@ -103,9 +103,9 @@ func TestProbeThatNeverEnds(t *testing.T) {
 		b.clock.Add(100 * time.Millisecond)
 		other.call(nil)
 	}
-	require.Equal(t, backend.Open, b.Stats().State)
+	require.Equal(t, backend.Up, b.Stats().State)
 	hangs.end(errBusy)
-	require.Equal(t, backend.Open, b.Stats().State)
+	require.Equal(t, backend.Up, b.Stats().State)
 }
 
 // Law B4: a ramp does not wait for calls that began before the outage, and grows no faster when they end.
@@ -130,7 +130,7 @@ func TestCallsThatOutliveTheOutage(t *testing.T) {
 		o.clock.Add(100 * time.Millisecond)
 		o.call(nil)
 	}
-	require.Equal(t, backend.Open, o.Stats().State)
+	require.Equal(t, backend.Up, o.Stats().State)
 }
 
 // A service that takes longer than the others wait for a probe: the answer to an earlier probe counts, too.
@@ -151,11 +151,11 @@ func TestSlowProbes(t *testing.T) {
 	o.lose()
 	o.clock.Add(time.Second)
 	first = o.start()
-	o.Open()
+	o.Resume()
 	o.start()
-	require.Equal(t, 10*time.Second, o.wait(), "Open lets one more try")
+	require.Equal(t, 10*time.Second, o.wait(), "Resume lets one more try")
 	first.end(errBusy)
-	require.Equal(t, backend.Closed, o.Stats().State)
+	require.Equal(t, backend.Down, o.Stats().State)
 }
 
 // Calls that began before the outage was over say nothing of the present.
@@ -182,11 +182,11 @@ func TestOldLossesAreNoRelapse(t *testing.T) {
 	require.Equal(t, backend.Ramping, o.Stats().State)
 	o.clock.Add(time.Second)
 	o.call(errBusy)
-	require.Equal(t, backend.Closed, o.Stats().State)
-	require.Equal(t, 2*time.Second, o.wait(), "a relapse closes for longer")
+	require.Equal(t, backend.Down, o.Stats().State)
+	require.Equal(t, 2*time.Second, o.wait(), "a relapse takes it down for longer")
 }
 
-// Nothing was saved up while the backend was closed.
+// Nothing was saved up while the backend was down.
 func TestNoBurstAfterAnOutage(t *testing.T) {
 	o := newBench(t, backend.Rate(1000, time.Second)).attach()
 	o.lose()
@@ -209,12 +209,12 @@ func TestNoBurstAfterAnOutage(t *testing.T) {
 	require.LessOrEqual(t, started, 3) // of a hundred
 }
 
-// By hand: closed until Open, which tries the service first.
+// By hand: held until Resume, which tries the service first.
 func TestByHand(t *testing.T) {
 	b := newBench(t)
 	o := b.attach()
 	running := o.start()
-	b.Close("migration")
+	b.Hold("migration")
 	require.Equal(t, backend.Held, b.Stats().State)
 	require.Equal(t, "migration", b.Stats().Reason)
 	require.Equal(t, gate.Never, o.wait())
@@ -222,35 +222,35 @@ func TestByHand(t *testing.T) {
 	require.Equal(t, gate.Never, o.wait())
 	running.end(errIn3)
 	require.Equal(t, backend.Held, b.Stats().State, "what the server says does not end it")
-	err, wait := o.place.Closed(b.clock.Now(), &gate.Late{})
+	err, wait := o.seat.WhyWaiting(b.clock.Now(), &gate.Late{})
 	require.EqualError(t, err, "backend payments is held: migration")
 	require.Equal(t, 10*time.Second, wait)
 	woken := o.woken
-	b.Open()
+	b.Resume()
 	require.Greater(t, o.woken, woken)
 	require.Equal(t, backend.Probing, b.Stats().State)
 	o.call(nil)
 	require.Equal(t, backend.Ramping, b.Stats().State)
-	b.Open()
+	b.Resume()
 	require.Equal(t, backend.Ramping, b.Stats().State)
 	require.Equal(t, []string{
 		`level=WARN msg="backend: held" backend=payments reason=migration`,
-		`level=INFO msg="backend: tries its service" backend=payments reason=migration`,
-		`level=INFO msg="backend: answers again: its load grows back" backend=payments over=5s reason=migration`,
+		`level=INFO msg="backend: probing" backend=payments reason=migration`,
+		`level=INFO msg="backend: ramping: its service answers again" backend=payments over=5s reason=migration`,
 	}, strings.Split(strings.TrimSpace(b.log.String()), "\n"))
 }
 
-// A close changes how long places sleep.
+// Going down changes how long seats sleep.
 func TestCloseWakes(t *testing.T) {
 	b := newBench(t, backend.Limit(1))
 	o, other := b.attach(), b.attach()
 	c := o.start()
 	require.Equal(t, gate.Never, other.wait())
 	b.clock.Add(time.Second)
-	c.o.place.Heard(b.clock.Now(), &gate.Outcome{Err: errIn3, Begun: c.begun})
+	c.o.seat.AttemptEnded(b.clock.Now(), &gate.Evidence{Err: errIn3, Begun: c.begun})
 	require.Equal(t, 1, other.woken)
-	require.Equal(t, 3*time.Second, other.place.Wait(b.clock.Now(), 1))
-	_, wait := other.place.Closed(b.clock.Now(), &gate.Late{})
+	require.Equal(t, 3*time.Second, other.seat.Wait(b.clock.Now(), 1))
+	_, wait := other.seat.WhyWaiting(b.clock.Now(), &gate.Late{})
 	require.Equal(t, 3*time.Second, wait)
 }
 
@@ -260,7 +260,7 @@ func TestErrorsThatAskTheBackend(t *testing.T) {
 	for range 5 {
 		o.call(predicates.WithReason(asking{o.Backend}, httpretry.ServiceUnavailable))
 	}
-	require.Equal(t, "5 of 5 calls were lost, the last one: HTTP_503_SERVICE_UNAVAILABLE: it was open", o.Stats().Reason)
+	require.Equal(t, "5 of 5 calls were lost, the last one: HTTP_503_SERVICE_UNAVAILABLE: it was up", o.Stats().Reason)
 }
 
 type asking struct{ b *backend.Backend }
@@ -275,36 +275,36 @@ func TestDryRun(t *testing.T) {
 	}
 	o.clock.Add(time.Second)
 	o.call(errIn3)
-	require.Equal(t, backend.Open, o.Stats().State)
-	require.EqualValues(t, 2, o.Stats().WouldHaveClosed)
-	require.Zero(t, o.Stats().Closed)
-	require.Contains(t, o.log.String(), `level=WARN msg="backend: would have closed" backend=payments reason="5 of 5 calls were lost`)
+	require.Equal(t, backend.Up, o.Stats().State)
+	require.EqualValues(t, 2, o.Stats().WouldHaveTripped)
+	require.Zero(t, o.Stats().Trips)
+	require.Contains(t, o.log.String(), `level=WARN msg="backend: would be down without DryRun" backend=payments reason="5 of 5 calls were lost`)
 	o.start()
 	require.Equal(t, gate.Never, o.wait())
 }
 
-// While a dry run would be closed, what else is lost says nothing new: one line a close.
+// While a dry run would be down, further losses write no line.
 func TestDryRunSaysItOnce(t *testing.T) {
 	o := newBench(t, backend.DryRun()).attach()
 	for range 100 {
 		o.call(errIn3)
 	}
-	require.EqualValues(t, 1, o.Stats().WouldHaveClosed)
+	require.EqualValues(t, 1, o.Stats().WouldHaveTripped)
 	require.Equal(t, 1, strings.Count(o.log.String(), "\n"))
 	o.clock.Add(3 * time.Second)
 	o.call(errIn3)
-	require.EqualValues(t, 2, o.Stats().WouldHaveClosed)
+	require.EqualValues(t, 2, o.Stats().WouldHaveTripped)
 }
 
-// A dry run that was held by hand tries its service, too, and does not stay closed if that fails (law W2).
+// A dry run that was held by hand tries its service, too, and does not stay down if that fails (law W2).
 func TestProbeOfADryRun(t *testing.T) {
 	for _, err := range []error{errBusy, errIn3} {
 		o := newBench(t, backend.DryRun()).attach()
-		o.Close("by hand")
-		o.Open()
+		o.Hold("by hand")
+		o.Resume()
 		o.call(err)
 		require.Equal(t, backend.Ramping, o.Stats().State)
-		require.EqualValues(t, 1, o.Stats().WouldHaveClosed)
+		require.EqualValues(t, 1, o.Stats().WouldHaveTripped)
 		o.start()
 	}
 }
@@ -313,14 +313,14 @@ func TestProbeOfADryRun(t *testing.T) {
 func TestRampOfADryRun(t *testing.T) {
 	for _, err := range []error{errBusy, errIn3} {
 		o := newBench(t, backend.DryRun(), backend.Limit(10)).attach()
-		o.Close("by hand")
-		o.Open()
+		o.Hold("by hand")
+		o.Resume()
 		o.call(err)
 		for range 20 {
 			o.clock.Add(time.Second)
 			o.call(err)
 		}
-		require.Equal(t, backend.Open, o.Stats().State)
+		require.Equal(t, backend.Up, o.Stats().State)
 		for range 10 {
 			o.start()
 		}
@@ -334,7 +334,7 @@ func TestDeadlineInARamp(t *testing.T) {
 	o.clock.Add(time.Second)
 	o.call(nil)
 	require.Equal(t, backend.Ramping, o.Stats().State)
-	err, wait := o.place.Closed(o.clock.Now(), &gate.Late{})
+	err, wait := o.seat.WhyWaiting(o.clock.Now(), &gate.Late{})
 	require.ErrorContains(t, err, "backend payments is ramping: ")
 	require.Equal(t, 5*time.Second, wait)
 }
@@ -343,7 +343,7 @@ func TestDeadlineInARamp(t *testing.T) {
 func TestDeadlineUnderALimitOfNone(t *testing.T) {
 	o := newBench(t, backend.Limit(10)).attach()
 	o.SetLimit(0)
-	err, wait := o.place.Closed(o.clock.Now(), &gate.Late{})
+	err, wait := o.seat.WhyWaiting(o.clock.Now(), &gate.Late{})
 	require.EqualError(t, err, "backend payments has a limit of 0")
 	require.Equal(t, 10*time.Second, wait)
 }
@@ -353,34 +353,34 @@ func TestAnsweredBetweenTwoFailures(t *testing.T) {
 	o := newBench(t, backend.Limit(10)).attach()
 	begun := o.clock.Now()
 	late := gate.Late{Failed: begun, Begun: begun.Add(2 * time.Second)}
-	closed := func() error {
-		err, _ := o.place.Closed(o.clock.Now(), &late)
+	why := func() error {
+		err, _ := o.seat.WhyWaiting(o.clock.Now(), &late)
 		return err
 	}
 	o.clock.Add(time.Second)
 	o.lose()
-	require.NotErrorIs(t, closed(), gate.ErrAnswered, "never")
+	require.NotErrorIs(t, why(), gate.ErrAnswered, "never")
 	o.clock.Add(500 * time.Millisecond)
-	require.Equal(t, backend.Closed, o.Stats().State)
+	require.Equal(t, backend.Down, o.Stats().State)
 	o.clock.Add(time.Second)
 	o.call(nil)
 	for range 3 {
 		o.call(errBusy)
 	}
-	require.NotErrorIs(t, closed(), gate.ErrAnswered, "after the last attempt")
+	require.NotErrorIs(t, why(), gate.ErrAnswered, "after the last attempt")
 	late.Begun = o.clock.Now().Add(time.Second)
-	require.ErrorIs(t, closed(), gate.ErrAnswered)
+	require.ErrorIs(t, why(), gate.ErrAnswered)
 	late.Failed = o.clock.Now()
-	require.NotErrorIs(t, closed(), gate.ErrAnswered, "before")
+	require.NotErrorIs(t, why(), gate.ErrAnswered, "before")
 	late.Failed = time.Time{}
-	require.NotErrorIs(t, closed(), gate.ErrAnswered, "its first failure")
+	require.NotErrorIs(t, why(), gate.ErrAnswered, "its first failure")
 }
 
 // Retries are a share of the first attempts, with ten a second and a hundred at once.
 func TestRetryBudget(t *testing.T) {
 	o := newBench(t, backend.RetryBudget(0.25)).attach()
 	mayRetry := func() (n int) {
-		for o.place.MayRetry(o.clock.Now()) {
+		for o.seat.MayRetry(o.clock.Now()) {
 			n++
 		}
 		return n
@@ -398,7 +398,7 @@ func TestRetryBudget(t *testing.T) {
 	o.clock.Add(time.Hour)
 	require.Equal(t, 100, mayRetry())
 	require.EqualValues(t, 5, o.Stats().RetriesRefused)
-	require.True(t, newBench(t).attach().place.MayRetry(o.clock.Now()))
+	require.True(t, newBench(t).attach().seat.MayRetry(o.clock.Now()))
 }
 
 // Calls inside of a call run on its permit, one at a time (law B1), and more if there are permits.
@@ -407,24 +407,24 @@ func TestLentPermits(t *testing.T) {
 	outer := b.attach()
 	outer.start()
 	inner := &operator{bench: b}
-	inner.place = b.Attach(inner, 1)
+	inner.seat = b.Attach(inner, 1)
 	c := inner.start()
 	require.Equal(t, gate.Never, inner.wait())
 	c.end(nil)
 	require.Equal(t, 1, inner.woken)
 	inner.start()
 	require.Equal(t, 1, b.Stats().InUse)
-	b.Close("by hand")
+	b.Hold("by hand")
 	require.Equal(t, gate.Never, inner.wait(), "law B1")
 }
 
-// What was set aside for a place is there when it asks, also if its call then runs on a permit that is lent.
+// What was set aside for a seat is there when it asks, also if its call then runs on a permit that is lent.
 func TestSetAsideForAPlaceWithALentPermit(t *testing.T) {
 	b := newBench(t, backend.Limit(2), backend.Rate(20, time.Second))
 	outer := b.attach()
 	outer.start()
 	inner := &operator{bench: b}
-	inner.place = b.Attach(inner, 1)
+	inner.seat = b.Attach(inner, 1)
 	b.clock.Add(50 * time.Millisecond)
 	c := outer.start()
 	require.Equal(t, 50*time.Millisecond, inner.wait())
@@ -435,7 +435,7 @@ func TestSetAsideForAPlaceWithALentPermit(t *testing.T) {
 	require.Equal(t, 1, b.Stats().InUse)
 }
 
-// What was set aside for a place that does not use it goes to the others.
+// What was set aside for a seat that does not use it goes to the others.
 func TestSetAside(t *testing.T) {
 	b := newBench(t, backend.Limit(1))
 	o, second, third := b.attach(), b.attach(), b.attach()
@@ -448,15 +448,15 @@ func TestSetAside(t *testing.T) {
 	require.Zero(t, b.Stats().InUse)
 	_, answer := o.ask(gate.Attempt{})
 	require.NotZero(t, answer.Wait, "it is the second one's")
-	second.place.Settle(b.clock.Now(), false) // its element has timed out
+	second.seat.DoneAsking(b.clock.Now(), false) // its element has timed out
 	require.Equal(t, 1, third.woken)
 	third.start()
-	third.place.Leave()
+	third.seat.Leave()
 	require.Equal(t, 1, b.Stats().InUse)
 	require.Equal(t, 1, b.Stats().Waiting)
 }
 
-// What was set aside for a place whose next call costs too much goes to the others, also if the place does not sleep: it may run user code.
+// What was set aside for a seat whose next call costs too much goes to the others, also if the seat does not sleep: it may run user code.
 func TestSetAsideForACallThatCostsMore(t *testing.T) {
 	b := newBench(t, backend.Limit(1), backend.Rate(100, time.Second))
 	o, second, third := b.attach(), b.attach(), b.attach()
@@ -469,7 +469,7 @@ func TestSetAsideForACallThatCostsMore(t *testing.T) {
 	_, answer := second.ask(gate.Attempt{Cost: 5})
 	require.NotZero(t, answer.Wait)
 	require.Zero(t, third.woken)
-	second.place.Settle(b.clock.Now(), true)
+	second.seat.DoneAsking(b.clock.Now(), true)
 	require.Equal(t, 1, third.woken)
 	third.start()
 }
@@ -481,14 +481,14 @@ func TestSetAsideForCallsOfOtherCosts(t *testing.T) {
 	c, _ := o.ask(gate.Attempt{Cost: 3})
 	other, _ := o.ask(gate.Attempt{Cost: 2})
 	second.wait()
-	second.place.Wait(b.clock.Now(), 2)
+	second.seat.Wait(b.clock.Now(), 2)
 	b.clock.Add(20 * time.Millisecond)
 	c.end(nil)
 	other.end(nil)
 	require.Equal(t, 2, second.woken)
 	_, answer := second.ask(gate.Attempt{Cost: 5})
 	require.NotZero(t, answer.Wait)
-	second.place.Settle(b.clock.Now(), true)
+	second.seat.DoneAsking(b.clock.Now(), true)
 	_, answer = o.ask(gate.Attempt{Cost: 5})
 	require.NotZero(t, answer.Wait, "there are two")
 	o.sleep()
@@ -523,22 +523,22 @@ func TestAnswersOfARampWake(t *testing.T) {
 	b.clock.Add(2500 * time.Millisecond)
 	c := o.start()
 	require.Equal(t, gate.Never, second.wait())
-	o.place.Release(c.stamp)
+	o.seat.Release(c.stamp)
 	require.Equal(t, 1, second.woken)
 	require.Equal(t, gate.Never, third.wait())
-	o.place.Heard(b.clock.Now(), &gate.Outcome{Begun: c.begun, Element: c.attempt.Element})
+	o.seat.AttemptEnded(b.clock.Now(), &gate.Evidence{Begun: c.begun, Element: c.attempt.Element})
 	require.Equal(t, 1, third.woken)
 	third.start()
 }
 
-// A backend that is open again hands out all that its limit allows, whatever has found out that it is.
+// A backend that is up again hands out all that its limit allows, whatever has found out that it is.
 func TestTheEndOfARampWakes(t *testing.T) {
 	for name, look := range map[string]func(c *call){
 		"an outcome": func(c *call) {
-			c.o.place.Heard(c.o.clock.Now(), &gate.Outcome{Begun: c.begun, Element: c.attempt.Element})
+			c.o.seat.AttemptEnded(c.o.clock.Now(), &gate.Evidence{Begun: c.begun, Element: c.attempt.Element})
 		},
 		"statistics": func(c *call) { c.o.Stats() },
-		"a failure":  func(c *call) { _, _ = c.o.place.Closed(c.o.clock.Now(), &gate.Late{}) },
+		"a failure":  func(c *call) { _, _ = c.o.seat.WhyWaiting(c.o.clock.Now(), &gate.Late{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, backend.Limit(2))
@@ -554,28 +554,28 @@ func TestTheEndOfARampWakes(t *testing.T) {
 			b.clock.Add(time.Minute)
 			look(c)
 			require.Equal(t, 1, other.woken)
-			require.Equal(t, backend.Open, b.Stats().State)
+			require.Equal(t, backend.Up, b.Stats().State)
 			other.start()
 		})
 	}
 }
 
-// Laws B1 and B4: a permit that is lent passes neither a close, nor a hold, nor a probe.
-func TestLentPermitsOfABackendThatIsNotOpen(t *testing.T) {
+// Laws B1 and B4: a permit that is lent starts neither a call while the backend is down or held, nor a probe.
+func TestLentPermitsOfABackendThatIsNotUp(t *testing.T) {
 	b := newBench(t)
 	o := b.attach()
 	lent := &operator{bench: b}
-	lent.place = b.Attach(lent, 1)
+	lent.seat = b.Attach(lent, 1)
 	o.lose()
 	require.Equal(t, time.Second, lent.wait())
 	b.clock.Add(time.Second)
 	o.start()
 	require.Equal(t, 10*time.Second, lent.wait(), "the probe")
-	b.Close("by hand")
+	b.Hold("by hand")
 	require.Equal(t, gate.Never, lent.wait())
 }
 
-// What was set aside does not survive a close or a hold: it would keep the probe out.
+// What was set aside is taken back when the backend goes down or is held: it would keep the probe out.
 func TestSetAsideAndAClose(t *testing.T) {
 	for _, err := range []error{errIn3, nil} {
 		b := newBench(t, backend.Limit(1))
@@ -585,8 +585,8 @@ func TestSetAsideAndAClose(t *testing.T) {
 		c.end(err)
 		require.Positive(t, second.woken)
 		if err == nil {
-			b.Close("by hand")
-			b.Open()
+			b.Hold("by hand")
+			b.Resume()
 		}
 		b.clock.Add(3 * time.Second)
 		o.start()
@@ -624,20 +624,20 @@ func TestProbesAndTheRate(t *testing.T) {
 	running := outer.start()
 	require.Equal(t, backend.Probing, b.Stats().State)
 	running.end(errBusy)
-	b.Close("by hand")
-	b.Open()
+	b.Hold("by hand")
+	b.Resume()
 	b.clock.Add(time.Second)
 	costly := gate.Attempt{Cost: 40, Element: 7}
 	c, _ := o.ask(costly)
 	require.NotNil(t, c, "the bucket is full")
-	o.place.Release(c.stamp)
-	o.place.Heard(b.clock.Now(), &gate.Outcome{Ignored: true, Begun: c.begun, Element: 7})
+	o.seat.Release(c.stamp)
+	o.seat.AttemptEnded(b.clock.Now(), &gate.Evidence{Ignored: true, Begun: c.begun, Element: 7})
 	wait := o.wait()
 	require.Equal(t, 2*time.Second, wait)
 	b.clock.Add(wait)
 	lent := &operator{bench: b}
-	lent.place = b.Attach(lent, 1)
-	outer.start().o.place.Heard(b.clock.Now(), &gate.Outcome{Ignored: true, Begun: b.clock.Now(), Element: 2})
+	lent.seat = b.Attach(lent, 1)
+	outer.start().o.seat.AttemptEnded(b.clock.Now(), &gate.Evidence{Ignored: true, Begun: b.clock.Now(), Element: 2})
 	require.Equal(t, gate.Never, o.wait(), "its permit is taken")
 	require.Equal(t, 50*time.Millisecond, lent.wait(), "this one runs on it")
 }
@@ -665,10 +665,10 @@ func TestProbeOfATenant(t *testing.T) {
 	old, _ := o.ask(gate.Attempt{Tenant: "a"})
 	first, _ := o.ask(gate.Attempt{Tenant: "a"})
 	require.True(t, first.end(errIn3))
-	err, wait := o.place.Closed(b.clock.Now(), &gate.Late{Tenant: "a"})
-	require.EqualError(t, err, `backend payments is closed for tenant "a"`)
+	err, wait := o.seat.WhyWaiting(b.clock.Now(), &gate.Late{Tenant: "a"})
+	require.EqualError(t, err, `backend payments is paused for tenant "a"`)
 	require.Equal(t, 3*time.Second, wait)
-	err, _ = o.place.Closed(b.clock.Now(), &gate.Late{Tenant: "b"})
+	err, _ = o.seat.WhyWaiting(b.clock.Now(), &gate.Late{Tenant: "b"})
 	require.NoError(t, err)
 	b.clock.Add(wait)
 	probe, _ := o.ask(gate.Attempt{Tenant: "a"})
@@ -694,12 +694,12 @@ func TestProbesOfTenantsThatSayNothing(t *testing.T) {
 		return c
 	}
 	c = probe(o)
-	o.place.Release(c.stamp)
-	o.place.Heard(b.clock.Now(), &gate.Outcome{Ignored: true, Begun: c.begun, Tenant: "a", Element: c.attempt.Element})
+	o.seat.Release(c.stamp)
+	o.seat.AttemptEnded(b.clock.Now(), &gate.Evidence{Ignored: true, Begun: c.begun, Tenant: "a", Element: c.attempt.Element})
 	probe(other)
 	_, answer := o.ask(gate.Attempt{Tenant: "a"})
 	require.NotZero(t, answer.Wait)
-	other.place.Leave()
+	other.seat.Leave()
 	probe(o)
 }
 
@@ -741,14 +741,14 @@ func TestTenantsAreForgotten(t *testing.T) {
 	require.LessOrEqual(t, backend.Tenants(b.Backend), 1025)
 }
 
-// Tenants that are closed, or in debt, are not forgotten.
+// Tenants that are paused, or in debt, are not forgotten.
 func TestTenantsThatAreNotAtRestAreKept(t *testing.T) {
-	b := newBench(t, backend.TenantRate(100, time.Second), backend.LongestClose(time.Hour))
+	b := newBench(t, backend.TenantRate(100, time.Second), backend.LongestPause(time.Hour))
 	o := b.attach()
 	c, _ := o.ask(gate.Attempt{Tenant: "in debt", Cost: 100 * 3600})
 	require.NotNil(t, c)
-	closed, _ := o.ask(gate.Attempt{Tenant: "closed"})
-	closed.end(errForEver)
+	paused, _ := o.ask(gate.Attempt{Tenant: "paused"})
+	paused.end(errForEver)
 	for i := range 3000 {
 		o.ask(gate.Attempt{Tenant: strconv.Itoa(i)})
 	}
@@ -757,7 +757,7 @@ func TestTenantsThatAreNotAtRestAreKept(t *testing.T) {
 		o.ask(gate.Attempt{Tenant: "7"})
 	}
 	require.LessOrEqual(t, backend.Tenants(b.Backend), 1025)
-	for _, tenant := range []string{"in debt", "closed"} {
+	for _, tenant := range []string{"in debt", "paused"} {
 		_, answer := o.ask(gate.Attempt{Tenant: tenant})
 		require.Greater(t, answer.Wait, 50*time.Minute, tenant)
 	}
@@ -769,9 +769,9 @@ func TestCallsForSeveralElements(t *testing.T) {
 	batch := func(errs ...error) (outages int) {
 		c := o.start()
 		call := gate.Call{Element: c.attempt.Element, Left: len(errs)}
-		o.place.Release(c.stamp)
+		o.seat.Release(c.stamp)
 		for i, err := range errs {
-			if o.place.Heard(o.clock.Now(), &gate.Outcome{Err: err, Begun: c.begun, Element: uint64(1000 + i), Call: &call}) {
+			if o.seat.AttemptEnded(o.clock.Now(), &gate.Evidence{Err: err, Begun: c.begun, Element: uint64(1000 + i), Call: &call}) {
 				outages++
 			}
 		}
@@ -780,14 +780,14 @@ func TestCallsForSeveralElements(t *testing.T) {
 	for range 10 {
 		require.Zero(t, batch(errBusy, nil, errBusy, errBusy), "the service has answered")
 	}
-	require.Equal(t, backend.Open, o.Stats().State)
+	require.Equal(t, backend.Up, o.Stats().State)
 	require.Zero(t, o.Stats().Lost)
 	for range 4 {
 		batch(errBusy, errBusy, errBusy)
 	}
-	require.Equal(t, backend.Open, o.Stats().State)
+	require.Equal(t, backend.Up, o.Stats().State)
 	require.Equal(t, 3, batch(errBusy, errBusy, errBusy))
-	require.Equal(t, backend.Closed, o.Stats().State)
+	require.Equal(t, backend.Down, o.Stats().State)
 	require.EqualValues(t, 5, o.Stats().Lost)
 	o.clock.Add(time.Second)
 	batch(errBusy, nil)
@@ -807,7 +807,7 @@ func TestRefusals(t *testing.T) {
 		"backend: TenantRate: not positive, or not finite: 5 in 0s":                                          func() { backend.TenantRate(5, 0) },
 		"backend: RetryBudget: share outside [0, 1]: 2":                                                      func() { backend.RetryBudget(2) },
 		"backend: LossShare: share 0, window 5: want a share above 0 and up to 1, and a window of 1 or more": func() { backend.LossShare(0, 5) },
-		"backend: LongestClose: not positive: 0s":                                                            func() { backend.LongestClose(0) },
+		"backend: LongestPause: not positive: 0s":                                                            func() { backend.LongestPause(0) },
 		"backend: WithClock: nil clock":                                                                      func() { backend.WithClock(nil) },
 		"backend: WithLogger: nil logger":                                                                    func() { backend.WithLogger(nil) },
 	} {
@@ -826,7 +826,7 @@ func TestOrders(t *testing.T) {
 	held := gate.Order{Held: true, Why: "by ann", Limit: -1}
 	old := order(held)
 	b := backend.New("pay", backend.Limit(10), backend.WithLogger(silent))
-	b.Close("by the program")
+	b.Hold("by the program")
 	b.Steer(order(gate.Order{Limit: 5})) // says nothing of the hold
 	require.Equal(t, backend.Held, b.Stats().State)
 	require.Equal(t, 5, b.Stats().Limit)
@@ -836,20 +836,20 @@ func TestOrders(t *testing.T) {
 	b.Steer(now)
 	require.Equal(t, "by ann", b.Stats().Reason)
 	require.Equal(t, 10, b.Stats().Limit)
-	closed := b.Stats().Closed
+	trips := b.Stats().Trips
 	b.Steer(now)
 	b.Steer(order(held))
-	require.Equal(t, closed, b.Stats().Closed)
-	b.Steer(order(gate.Order{Opens: true, Limit: -1}))
+	require.Equal(t, trips, b.Stats().Trips)
+	b.Steer(order(gate.Order{Resumes: true, Limit: -1}))
 	require.Equal(t, backend.Probing, b.Stats().State)
-	b.Close("by the program")
-	b.Steer(order(gate.Order{Opens: true, Limit: -1})) // whoever has closed it
+	b.Hold("by the program")
+	b.Steer(order(gate.Order{Resumes: true, Limit: -1})) // the program held it
 	require.Equal(t, backend.Probing, b.Stats().State)
 
-	// What was opened long ago opens nothing that the program has closed since.
+	// An order to resume from long ago does not end a later hold of the program.
 	b = backend.New("pay", backend.WithLogger(silent))
-	b.Close("by the program")
-	b.Steer(gate.Order{At: time.Now().Add(-time.Hour), Opens: true, Limit: -1})
+	b.Hold("by the program")
+	b.Steer(gate.Order{At: time.Now().Add(-time.Hour), Resumes: true, Limit: -1})
 	require.Equal(t, backend.Held, b.Stats().State)
 	require.Equal(t, -1, b.Report().Limit)
 }

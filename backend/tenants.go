@@ -6,8 +6,8 @@ import "time"
 type tenant struct {
 	name   string
 	rate   bucket
-	until  time.Duration // closed until then; 0: not at all
-	pause  time.Duration // how long it was closed last, without a time from the server
+	until  time.Duration // no call starts before; 0: not paused
+	pause  time.Duration // length of the last pause without a time from the server
 	prober probe         // whose call tries it; zero: none does
 	tried  time.Duration // when it began to
 	asked  time.Duration // when it was asked for last

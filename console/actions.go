@@ -261,7 +261,7 @@ func (s *server) order(r *http.Request) (string, error) {
 	return "/job?id=" + strconv.Itoa(id), nil
 }
 
-// steer holds, opens or limits a backend.
+// steer holds, resumes or limits a backend.
 func (s *server) steer(r *http.Request) (string, error) {
 	q := r.PostForm
 	name, who, why := q.Get("backend"), personOf(r).who, reason(q)
@@ -272,8 +272,8 @@ func (s *server) steer(r *http.Request) (string, error) {
 	switch q.Get("do") {
 	case "hold":
 		_, err = s.jobs.HoldBackend(r.Context(), name, who, why)
-	case "open":
-		_, err = s.jobs.OpenBackend(r.Context(), name, who, why)
+	case "resume", "open": // a page that an earlier version has made
+		_, err = s.jobs.ResumeBackend(r.Context(), name, who, why)
 	case "limit":
 		n := -1
 		if text := strings.TrimSpace(q.Get("limit")); text != "" {

@@ -225,7 +225,7 @@ func backendsOf(l *look) []backend {
 		for _, wb := range w.Backends {
 			b := at(wb.Name)
 			b.Workers = append(b.Workers, workersBackend{w.ID, wb})
-			if wb.State == "closed" || wb.State == "probing" {
+			if wb.State == "down" || wb.State == "probing" {
 				b.Shut++
 			}
 			b.Why = cmp.Or(wb.Why, b.Why)

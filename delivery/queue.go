@@ -128,7 +128,7 @@ type Layer struct {
 // A failure whose call may have taken effect is a dead letter at once, with layers as well, unless a second call does no harm, as the strategy
 // or a method Idempotent() bool of the element says, or the service recognises its id (QueueConfig.Remembers).
 //
-// A failure that matches [asyncop.ErrBackendClosed] waits in the last layer again, or for a minute in the queue if it has no layers. It
+// A failure that matches [asyncop.ErrBackendDown] waits in the last layer again, or for a minute in the queue if it has no layers. It
 // becomes a dead letter after 100 visits in all, or after its second visit too many if the service has answered others since the visit before.
 func RetryAfter(delays ...time.Duration) QueueConfig {
 	layers := make([]Layer, len(delays))
@@ -172,7 +172,7 @@ const (
 // An engine without leases and index (store.Consumer), such as Kafka, does not support Lease, MaxDepth, KeepKeyOrder, FairByKey
 // and the limits of a [Layer]. Put refuses [ID] and [After] there ([message.ErrRefused]); [Queue.Provider], [Queue.Counts] and jobs return errors. A
 // result that is put again after an error, or after a worker was killed, is there twice, with the same id. Without layers, a failure that
-// matches [asyncop.ErrBackendClosed] is a dead letter.
+// matches [asyncop.ErrBackendDown] is a dead letter.
 func NewQueue[T any](engine store.Engine, name string, config ...QueueConfig) *Queue[T] {
 	guard.RefuseNil("delivery: NewQueue", "engine", engine)
 	if err := storearg.Queue(name); err != nil {

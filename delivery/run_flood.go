@@ -38,13 +38,13 @@ func evidenceOf(v message.Verdict, again bool) evidence {
 
 // isGivenBack reports whether a verdict is on a message that has not been tried to the end.
 func isGivenBack(v message.Verdict) bool {
-	return v.Kind == message.Nacked && (v.Delay == 0 && v.Err == nil || isBackendClosed(v.Err))
+	return v.Kind == message.Nacked && (v.Delay == 0 && v.Err == nil || isBackendDown(v.Err))
 }
 
-// isBackendClosed reports whether a message has waited for a backend that was closed. The error may be of the user's code, and panic.
-func isBackendClosed(err error) (is bool) {
+// isBackendDown reports whether a message has waited for a backend that was down. The error may be of the user's code, and panic.
+func isBackendDown(err error) (is bool) {
 	defer func() { _ = recover() }()
-	return errors.Is(err, message.ErrBackendClosed)
+	return errors.Is(err, message.ErrBackendDown)
 }
 
 var named = predicates.Named[struct{}]()

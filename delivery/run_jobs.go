@@ -136,7 +136,7 @@ func (w *worker[IN, OUT]) about(h hosted) jobs.Worker {
 	return about
 }
 
-// backend returns the backend of the operator, if it can be steered; else nil.
+// backend returns the backend of the operator, or nil if it has none that takes orders.
 func (w *worker[IN, OUT]) backend() gate.Steered {
 	if op, ok := w.op.(interface{ Backend() asyncop.Backend }); ok {
 		b, _ := op.Backend().(gate.Steered)
@@ -145,7 +145,7 @@ func (w *worker[IN, OUT]) backend() gate.Steered {
 	return nil
 }
 
-// steer returns what passes on what people want of the backend; nil: there is none.
+// steer returns a function that passes orders to the operator's backend, or nil if it has none.
 func (w *worker[IN, OUT]) steer() func(jobs.BackendOrder) {
 	b := w.backend()
 	if b == nil {
@@ -156,7 +156,7 @@ func (w *worker[IN, OUT]) steer() func(jobs.BackendOrder) {
 		if o.Backend != name {
 			return
 		}
-		order := gate.Order{At: o.At, Held: o.Held != "", Opens: o.Event == "open", Why: o.Held, Limit: -1}
+		order := gate.Order{At: o.At, Held: o.Held != "", Resumes: o.Event == "resume", Why: o.Held, Limit: -1}
 		if o.Limit != nil {
 			order.Limit = *o.Limit
 		}

@@ -125,7 +125,7 @@ func TestRunSteersItsBackend(t *testing.T) {
 				require.Equal(t, limit, s.Limit)
 			}
 		}
-		all(backend.Open, "", 4)
+		all(backend.Up, "", 4)
 		held := time.Now()
 		_, err = j.HoldBackend(t.Context(), "pay", "ann", "they migrate")
 		require.NoError(t, err)
@@ -146,7 +146,7 @@ func TestRunSteersItsBackend(t *testing.T) {
 			w.Backends[0].Since, w.Backends[0].Waiting = time.Time{}, 0
 			require.Equal(t, jobs.Backend{Name: "pay", State: "held", Why: "they migrate (ann)", Limit: 2}, w.Backends[0])
 		}
-		_, err = j.OpenBackend(t.Context(), "pay", "ann", "done")
+		_, err = j.ResumeBackend(t.Context(), "pay", "ann", "done")
 		require.NoError(t, err)
 		time.Sleep(time.Second)
 		require.Equal(t, int64(1), backends[0].Stats().Started+backends[1].Stats().Started)

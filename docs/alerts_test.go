@@ -360,7 +360,7 @@ func TestAlerts(t *testing.T) {
 		within       time.Duration
 		inhibits     []string // that fire in the end as well
 	}{
-		{"down", "WeirBackendClosed", page, []string{"WeirLayerGrows"}},
+		{"down", "WeirBackendDown", page, []string{"WeirLayerGrows"}},
 		{"stuck", "WeirWorkerStuck", page, nil},
 		{"disk", "WeirEngineFails", page, nil},
 		{"slow", "WeirCallsSlow", ticket, nil},
@@ -420,33 +420,33 @@ func TestAlertsOfReplicas(t *testing.T) {
 			`weir_queue_messages{queue="orders-retry-1",cause="",instance="b"}`:       "0+1" + hour,
 		}, []string{"WeirDeadLetters", "WeirLayerGrows"}},
 		{"a backend ramps", map[string]string{
-			"weir_backend_state{" + an + `"closed"}`:  "0" + hour,
+			"weir_backend_state{" + an + `"down"}`:    "0" + hour,
 			"weir_backend_state{" + an + `"probing"}`: "0" + hour,
 			"weir_backend_state{" + an + `"ramping"}`: "1" + hour,
 		}, nil},
-		{"a backend ramps, and closes each time", map[string]string{
-			"weir_backend_state{" + an + `"closed"}`:                 strings.Repeat("1 0 ", 240),
-			"weir_backend_state{" + an + `"probing"}`:                "0" + hour,
-			"weir_backend_state{" + an + `"ramping"}`:                strings.Repeat("0 1 ", 240),
-			`weir_backend_closes_total{backend="bank",instance="a"}`: strings.Repeat("0 ", 120) + "0+0.5" + hour,
-			`weir_backend_closes_total{backend="bank",instance="b"}`: "0" + hour,
-		}, []string{"WeirBackendClosed"}},
+		{"a backend ramps, and goes down each time", map[string]string{
+			"weir_backend_state{" + an + `"down"}`:                  strings.Repeat("1 0 ", 240),
+			"weir_backend_state{" + an + `"probing"}`:               "0" + hour,
+			"weir_backend_state{" + an + `"ramping"}`:               strings.Repeat("0 1 ", 240),
+			`weir_backend_trips_total{backend="bank",instance="a"}`: strings.Repeat("0 ", 120) + "0+0.5" + hour,
+			`weir_backend_trips_total{backend="bank",instance="b"}`: "0" + hour,
+		}, []string{"WeirBackendDown"}},
 		{"a backend is told to wait for most of the time", map[string]string{
-			"weir_backend_state{" + an + `"closed"}`:                 strings.Repeat("1 1 1 0 ", 60),
-			"weir_backend_state{" + an + `"probing"}`:                "0" + hour,
-			"weir_backend_state{" + an + `"ramping"}`:                strings.Repeat("0 0 0 1 ", 60),
-			`weir_backend_closes_total{backend="bank",instance="a"}`: "0+0.25" + hour,
-		}, []string{"WeirBackendClosed"}},
-		{"a backend closes now and then", map[string]string{
-			"weir_backend_state{" + an + `"closed"}`:                 strings.Repeat("1 0 0 0 0 0 0 0 ", 30),
-			`weir_backend_closes_total{backend="bank",instance="a"}`: "0+0.125" + hour,
-			`weir_backend_closes_total{backend="bank",instance="b"}`: "0+0.125" + hour,
+			"weir_backend_state{" + an + `"down"}`:                  strings.Repeat("1 1 1 0 ", 60),
+			"weir_backend_state{" + an + `"probing"}`:               "0" + hour,
+			"weir_backend_state{" + an + `"ramping"}`:               strings.Repeat("0 0 0 1 ", 60),
+			`weir_backend_trips_total{backend="bank",instance="a"}`: "0+0.25" + hour,
+		}, []string{"WeirBackendDown"}},
+		{"a backend goes down now and then", map[string]string{
+			"weir_backend_state{" + an + `"down"}`:                  strings.Repeat("1 0 0 0 0 0 0 0 ", 30),
+			`weir_backend_trips_total{backend="bank",instance="a"}`: "0+0.125" + hour,
+			`weir_backend_trips_total{backend="bank",instance="b"}`: "0+0.125" + hour,
 		}, nil},
 		{"a backend probes", map[string]string{
-			"weir_backend_state{" + an + `"closed"}`:  "1 0 1 0" + hour,
+			"weir_backend_state{" + an + `"down"}`:    "1 0 1 0" + hour,
 			"weir_backend_state{" + an + `"probing"}`: "0 1 0 1" + hour,
 			"weir_backend_state{" + an + `"ramping"}`: "0" + hour,
-		}, []string{"WeirBackendClosed"}},
+		}, []string{"WeirBackendDown"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			series := map[string][]string{}

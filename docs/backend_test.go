@@ -95,13 +95,13 @@ func Example_backendFairQueue() {
 
 func Example_backendByHand() {
 	pay := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
-	pay.Close("migration until noon")
+	pay.Hold("migration until noon")
 	op := asyncop.OrderedWait(asyncop.Blocking(charge), 20*time.Millisecond, 10, asyncop.WithBackend(pay), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 	for _, err := range op.Results(slices.Values([]Order{{Shop: "a"}})) {
-		fmt.Println(errors.Is(err, asyncop.ErrBackendClosed))
+		fmt.Println(errors.Is(err, asyncop.ErrBackendDown))
 	}
 
-	pay.Open()
+	pay.Resume()
 	op = asyncop.OrderedWait(asyncop.Blocking(charge), time.Second, 10, asyncop.WithBackend(pay))
 	for receipt, err := range op.Results(slices.Values([]Order{{Shop: "a"}})) {
 		fmt.Println(receipt, err)

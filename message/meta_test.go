@@ -24,11 +24,20 @@ var full = message.Meta{
 	LastError:    "503 größer\nthan that ", Reasons: []string{"unavailable", "a,b", "timeout"},
 	Timeline: []message.Step{
 		{Visit: 1, Attempt: 1, Begun: time.Date(2026, 11, 23, 9, 0, 0, 0, time.UTC), Took: time.Second, Wait: time.Minute, Retried: true, Reason: "unavailable"},
-		{Visit: 2, Attempt: 3, Begun: time.Date(2026, 11, 23, 9, 5, 0, 0, time.UTC), Backend: "closed", Error: "503 größer\n<than> 100%25 "},
+		{Visit: 2, Attempt: 3, Begun: time.Date(2026, 11, 23, 9, 5, 0, 0, time.UTC), Backend: "down", Error: "503 größer\n<than> 100%25 "},
 	},
 	OutcomeUnknown: true, Request: `"0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4`,
 	Remembered: time.Date(2026, 11, 24, 9, 0, 0, 5, time.UTC), Provider: "acquirer-2", Merges: 1,
 	Headers: map[string]string{"Traceparent": "00-01", "binary": "\xff\x00"},
+}
+
+// Law W4: a version reads the names of states that its predecessor has stored.
+func TestStep_FormerNamesOfStates(t *testing.T) {
+	for stored, want := range map[string]string{"open": "up", "closed": "down", "held": "held", "down": "down"} {
+		meta, err := message.MetaFromHeaders(map[string]string{"Weir-Id": "a", "Weir-Way": `[{"attempt":1,"backend":"` + stored + `"}]`})
+		require.NoError(t, err)
+		require.Equal(t, want, meta.Timeline[0].Backend)
+	}
 }
 
 func TestHeaders(t *testing.T) {
@@ -49,7 +58,7 @@ func TestHeaders(t *testing.T) {
 		"Weir-Last-Error":       "503 größer%0Athan that%20",
 		"Weir-Reasons":          "unavailable,a%2Cb,timeout",
 		"Weir-Way": `[{"visit":1,"attempt":1,"begun":"2026-11-23T09:00:00Z","took":1000000000,"wait":60000000000,"retried":true,"reason":"unavailable"},` +
-			`{"visit":2,"attempt":3,"begun":"2026-11-23T09:05:00Z","backend":"closed","error":"503 größer\n\u003cthan\u003e 100%2525 "}]`,
+			`{"visit":2,"attempt":3,"begun":"2026-11-23T09:05:00Z","backend":"down","error":"503 größer\n\u003cthan\u003e 100%2525 "}]`,
 		"Weir-Outcome-Unknown": "true",
 		"Weir-Request":         `"0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4`,
 		"Weir-Remembered":      "2026-11-24T09:00:00.000000005Z",

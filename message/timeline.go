@@ -15,7 +15,7 @@ type Step struct {
 	Wait    time.Duration `json:"wait,omitempty"`    // the back-off after it
 	Retried bool          `json:"retried,omitempty"` // another call was to follow, in the same visit
 	Reason  string        `json:"reason,omitempty"`  // why it was retried or failed; "": none was named
-	Backend string        `json:"backend,omitempty"` // the state of the backend when it ended, such as "closed"; "": without a backend
+	Backend string        `json:"backend,omitempty"` // the state of the backend when it ended, such as "down"; "" without a backend
 	Error   string        `json:"error,omitempty"`   // the first 120 bytes; "": it had a result, or none was wanted
 }
 
@@ -28,6 +28,10 @@ const (
 	maxTimeline  = maxSteps * 1 << 10
 )
 
+// formerStates has the names of states of a backend that earlier versions have stored,
+// with the present names (law W4).
+var formerStates = map[string]string{"open": "up", "closed": "down"}
+
 // fitTimeline returns the steps as the stored forms have them.
 func fitTimeline(steps []Step) []Step {
 	if len(steps) == 0 {
@@ -39,6 +43,9 @@ func fitTimeline(steps []Step) []Step {
 	steps = slices.Clone(steps)
 	for i := range steps {
 		s := &steps[i]
+		if name, ok := formerStates[s.Backend]; ok {
+			s.Backend = name
+		}
 		s.Begun = s.Begun.UTC().Round(0)
 		if checkYear(s.Begun) != nil {
 			s.Begun = time.Time{}

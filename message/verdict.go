@@ -61,9 +61,9 @@ var (
 	// or cannot be encoded. It is not offered again. The message is rejected, so it ends among the dead letters of its source.
 	ErrRefused = errors.New("it can never be stored")
 
-	// ErrBackendClosed is matched by the error of a nacked message that waited for its backend until its time ran out. That is not a failure:
+	// ErrBackendDown is matched by the error of a nacked message that waited for its backend until its time ran out. That is not a failure:
 	// its visit does not count.
-	ErrBackendClosed = errors.New("the backend is closed")
+	ErrBackendDown = errors.New("the backend is down")
 
 	errNoReason = errors.New("delivery: rejected without an error")
 )

@@ -20,5 +20,5 @@ type Timeline struct {
 type Step struct {
 	Outcome
 	Begun   time.Time
-	Backend string // state of the backend when the attempt ended ("open", "closed", …), or "" without a backend
+	Backend string // state of the backend when the attempt ended ("up", "down", …), or "" without a backend
 }

@@ -14,8 +14,8 @@ import (
 // backend returns the commands for the services that workers call.
 func (a *app) backend() *cobra.Command {
 	return group("backend", "Backends: the services that workers call", a.backendList(),
-		a.backendOrder("hold NAME", "Let no call start in any worker, until the backend is opened", 1),
-		a.backendOrder("open NAME", "End a hold: the workers try the service, and their load grows back", 1),
+		a.backendOrder("hold NAME", "Let no call start in any worker until weir backend resume", 1),
+		a.backendOrder("resume NAME", "End a hold: the workers try the service, and their load grows back", 1), a.backendOpen(),
 		a.backendOrder("limit NAME N", "Let N calls run at a time in each worker; none ends that", 2))
 }
 
@@ -23,8 +23,8 @@ func (a *app) backendList() *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "Show the backends of all workers", Args: none,
 		Long: `Show the backends of all workers. Each worker says every 20 s how its backend
-is. What is ordered by hold, open and limit reaches workers within two seconds,
-also those that start later.`,
+is. The orders hold, resume and limit reach workers within two seconds, and
+workers that start later.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withJobs(c, func(ctx context.Context, _ inspected, j *jobs.Jobs) error {
 				rows, err := a.backendRows(ctx, j)
@@ -99,7 +99,19 @@ func (a *app) backendRows(ctx context.Context, j *jobs.Jobs) (rows [][]string, e
 	return rows, nil
 }
 
-// backendOrder returns the command hold, open or limit, which has n arguments.
+// backendOpen returns the command that is called resume today. It warns.
+func (a *app) backendOpen() *cobra.Command {
+	c := a.backendOrder("open NAME", "The former name of weir backend resume", 1)
+	c.Hidden = true
+	order := c.RunE
+	c.RunE = func(c *cobra.Command, args []string) error {
+		a.note("weir backend open is called weir backend resume now; the next version of weir does not have the old name.")
+		return order(c, args)
+	}
+	return c
+}
+
+// backendOrder returns the command hold, resume or limit, which has n arguments.
 func (a *app) backendOrder(use, short string, n int) *cobra.Command {
 	var p person
 	c := &cobra.Command{
@@ -124,8 +136,8 @@ func (a *app) backendOrder(use, short string, n int) *cobra.Command {
 				switch c.Name() {
 				case "hold":
 					o, err = j.HoldBackend(ctx, args[0], by, why)
-				case "open":
-					o, err = j.OpenBackend(ctx, args[0], by, why)
+				case "resume", "open":
+					o, err = j.ResumeBackend(ctx, args[0], by, why)
 				default:
 					o, err = j.LimitBackend(ctx, args[0], limit, by, why)
 				}

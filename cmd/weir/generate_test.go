@@ -15,5 +15,5 @@ func TestGenerate(t *testing.T) {
 	require.NotEmpty(t, dashboard.Panels)
 	r = execute(t, command(t, t.TempDir(), "generate", "alerts"))
 	require.Zero(t, r.status, r.stderr)
-	require.Contains(t, r.stdout, "alert: WeirBackendClosed")
+	require.Contains(t, r.stdout, "alert: WeirBackendDown")
 }

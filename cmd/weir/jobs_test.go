@@ -99,12 +99,16 @@ func TestBackends(t *testing.T) {
 	}
 	assert.Regexp(t, `pay +\w+ +held .* 20 +3 +they migrate \(ann\)`, run("backend", "list").stdout)
 	assert.Equal(t, result{"Backend pay is held, with a limit of 5 calls a worker: 1 workers have it\n", "", 0}, run("backend", "limit", "pay", "5"))
-	assert.Equal(t, result{"Backend pay is not held, with a limit of 5 calls a worker: 1 workers have it\n", "", 0}, run("backend", "open", "pay"))
+	assert.Equal(t, result{"Backend pay is not held, with a limit of 5 calls a worker: 1 workers have it\n", "", 0}, run("backend", "resume", "pay"))
 	assert.Equal(t, result{"Backend pay is not held: 1 workers have it\n", "", 0}, run("backend", "limit", "pay", "none"))
 	log := run("log").stdout
-	for _, event := range []string{"hold +backend +pay +ann", "limit +backend +pay +5", "open +backend +pay", "limit +backend +pay"} {
+	for _, event := range []string{"hold +backend +pay +ann", "limit +backend +pay +5", "resume +backend +pay", "limit +backend +pay"} {
 		assert.Regexp(t, event, log)
 	}
+	former := run("backend", "open", "pay")
+	assert.Equal(t, "Backend pay is not held: 1 workers have it\n", former.stdout)
+	assert.Equal(t, "weir backend open is called weir backend resume now; the next version of weir does not have the old name.\n", former.stderr)
+	assert.Zero(t, former.status)
 }
 
 func TestHoldAndRelease(t *testing.T) {

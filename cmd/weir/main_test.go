@@ -160,8 +160,8 @@ func seedQueues(t *testing.T, s store.Store, tick func()) {
 			ID: "evil\x1b]0;title\x07", Merges: 5, Visit: 1, LastError: "evil",
 			Headers: map[string]string{"trace": "abc", "note": "a\nb"},
 			Timeline: []message.Step{
-				{Visit: 1, Attempt: 1, Begun: begin, Took: 1234567 * time.Microsecond, Wait: 200 * time.Millisecond, Retried: true, Reason: "SERVICE_UNAVAILABLE", Backend: "open", Error: "503 Service Unavailable, and a long text about that which goes on"},
-				{Visit: 1, Attempt: 4, Begun: begin.Add(time.Minute), Took: 30 * time.Second, Backend: "closed", Error: "evil\x1b[2J\n"},
+				{Visit: 1, Attempt: 1, Begun: begin, Took: 1234567 * time.Microsecond, Wait: 200 * time.Millisecond, Retried: true, Reason: "SERVICE_UNAVAILABLE", Backend: "up", Error: "503 Service Unavailable, and a long text about that which goes on"},
+				{Visit: 1, Attempt: 4, Begun: begin.Add(time.Minute), Took: 30 * time.Second, Backend: "down", Error: "evil\x1b[2J\n"},
 				{Visit: 2, Attempt: 1, Begun: begin.Add(time.Hour), Took: 3 * time.Microsecond, Error: "口座がありません"},
 			},
 		},

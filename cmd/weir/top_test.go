@@ -38,7 +38,7 @@ func working(t *testing.T, dir string) {
 				Counts: json.RawMessage(`{"Acknowledged":1200,"Nacked":3}`),
 				Operators: []json.RawMessage{json.RawMessage(`{"InFlight":42,"LastError":"bad gateway: the upstream has closed the connection\u001b[2J",` +
 					`"Groups":[{"error":"no answer of #","reason":"TIMED_OUT","count":3,"last":"2026-01-01T00:00:00Z"},{"count":2,"rest":true}]}`)},
-				Backends: []jobs.Backend{{Name: "bank", State: "closed", Limit: 8, InUse: 1, Why: "503"}},
+				Backends: []jobs.Backend{{Name: "bank", State: "down", Limit: 8, InUse: 1, Why: "503"}},
 				Partitions: []jobs.Partition{
 					{Pipeline: "flights", Name: "a", Epoch: 2, State: "running", Lag: 1200},
 					{Pipeline: "flights", Name: "b", Epoch: 2, State: "failing", Lag: -1, Why: "no right\u001b[2J"},
@@ -68,7 +68,7 @@ func TestTop(t *testing.T) {
 	working(t, dir)
 	r = execute(t, command(t, dir, "top"))
 	assert.Regexp(t, `(?m)^WORKER .*LAST ERROR *\n\w{10} .*orders, orders-retry-1 .* 42 +bad gateway: the upstream has closed the connection\\x1b\[2J$`, r.stdout)
-	assert.Regexp(t, `(?m)^BACKEND .*WHY *\nbank +\w{10} +closed +- +1 +8 +503$`, r.stdout)
+	assert.Regexp(t, `(?m)^BACKEND .*WHY *\nbank +\w{10} +down +- +1 +8 +503$`, r.stdout)
 	assert.Regexp(t, `(?m)^FAILED .*ERROR *\n +3 +\d+d +TIMED_OUT +no answer of #\n`, r.stdout)
 	assert.Regexp(t, `(?m)^PIPELINE +PARTITION +WORKER +STATE +LAG +WHY *\nflights +b +\w{10} +failing +- +no right\\x1b\[2J *\n`+
 		`flights +c +- +unowned +- *\nflights +a +\w{10} +running +1200 *$`, r.stdout)

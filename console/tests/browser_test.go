@@ -152,7 +152,7 @@ func TestTheSevenQuestions(t *testing.T) {
 func sevenQuestions(t *testing.T, e store.Keeper) {
 	t.Helper()
 	put(t, e, 40)
-	beat(t, e, "closed")
+	beat(t, e, "down")
 	p := at(t, console.Config{Engine: e})
 
 	t.Run("one backend or one payload", func(t *testing.T) {
@@ -245,7 +245,7 @@ func pages(t *testing.T, e store.Keeper) []string {
 	t.Helper()
 	put(t, e, 12)
 	require.NoError(t, e.Put(t.Context(), "orders-retry-1", store.Message{Meta: message.Meta{ID: "waits"}, Delay: time.Hour, Payload: []byte(strings.Repeat("x", 3000))}))
-	beat(t, e, "closed")
+	beat(t, e, "down")
 	require.NoError(t, e.Put(t.Context(), "mails", store.Message{Meta: message.Meta{ID: "1"}}))
 	says(t, e, jobs.Worker{ID: "r", Host: "worker-2", Since: time.Now().Add(-time.Hour), Seen: time.Now(), Outbox: "mails", Counts: json.RawMessage(`{"Received":7200}`), Operators: []json.RawMessage{json.RawMessage(`{"LastError":"` + strings.Repeat("https://broker:5672 is away ", 20) + `","LastFailure":"2026-01-02T03:04:05Z","Failures":3}`)}})
 	parts, err := json.Marshal(jobs.Worker{ID: "w2", Host: "worker-2", Seen: time.Now().Add(time.Hour), Partitions: []jobs.Partition{

@@ -118,7 +118,7 @@ func put(tb testing.TB, e store.Engine, n int) {
 		})
 	}
 	ms = append(ms,
-		store.Message{Meta: message.Meta{ID: "wrong", Visit: 1, Attempts: 1, LastError: `no airport "XQQ"`, LastFailure: now, Timeline: []message.Step{{Visit: 1, Attempt: 1, Begun: now, Took: 3 * time.Millisecond, Reason: "NO_ROW", Backend: "open", Error: "no row"}}}, Payload: []byte(`{"to":"XQQ"}`), Cause: store.Permanent},
+		store.Message{Meta: message.Meta{ID: "wrong", Visit: 1, Attempts: 1, LastError: `no airport "XQQ"`, LastFailure: now, Timeline: []message.Step{{Visit: 1, Attempt: 1, Begun: now, Took: 3 * time.Millisecond, Reason: "NO_ROW", Backend: "up", Error: "no row"}}}, Payload: []byte(`{"to":"XQQ"}`), Cause: store.Permanent},
 		store.Message{Meta: message.Meta{ID: "doubt", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now.Add(-3 * time.Hour), OutcomeUnknown: true, Request: "r1", Remembered: now.Add(-2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.OutcomeUnknown},
 		store.Message{Meta: message.Meta{ID: "known", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now, OutcomeUnknown: true, Request: "r2", Remembered: now.Add(2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.OutcomeUnknown})
 	require.NoError(tb, e.Put(context.Background(), "orders-dead", ms...))
@@ -156,7 +156,7 @@ func TestWorkersAndBackends(t *testing.T) {
 		w := jobs.Worker{
 			ID: "w1", Host: "h", Seen: time.Now().Add(-5 * time.Minute), Queues: []string{"orders"}, Counts: json.RawMessage(`{"Acknowledged":41}`),
 			Operators: []json.RawMessage{json.RawMessage(`{"InFlight":17,"LastError":"refused"}`)},
-			Backends:  []jobs.Backend{{Name: "air", State: "closed", Why: "503 of half the calls", Limit: -1}},
+			Backends:  []jobs.Backend{{Name: "air", State: "down", Why: "503 of half the calls", Limit: -1}},
 			Partitions: []jobs.Partition{
 				{Pipeline: "flights", Name: "a", Epoch: 3, State: "running", Lag: 1234},
 				{Pipeline: "flights", Name: "b<script>", State: jobs.Unowned, Lag: -1},
@@ -218,7 +218,7 @@ func TestWhatHappensIfItIsRepeated(t *testing.T) {
 	h := handler(t, console.Config{Engine: e})
 	for id, want := range map[string][]string{
 		"orders/0/0": {"Safe to repeat.", "failed at each of its 4 visits", "became a dead letter: exhausted", "no answer of 10.0.0.0:443"},
-		"wrong":      {"fails again unless something has changed", "visit 1, call 1 took 3ms, NO_ROW, the backend was open", "no row"},
+		"wrong":      {"fails again unless something has changed", "visit 1, call 1 took 3ms, NO_ROW, the backend was up", "no row"},
 		"doubt":      {"Not safe to repeat: it may happen twice", "It failed 3 h ago", "2 h ago. A repeat is a new request"},
 		"known":      {"Safe to repeat for 1 h 59 min", "under the same request id", "r2"},
 	} {

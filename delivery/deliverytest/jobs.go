@@ -640,9 +640,9 @@ func jobBackends(b *storeBench) {
 	hears("a limit", func(o jobs.BackendOrder) bool {
 		return o.Held == "before the start (ann)" && o.Limit != nil && *o.Limit == 5
 	})
-	_, err = command.OpenBackend(b.ctx, "pay", "bob", "it is back")
-	b.ok(err, "OpenBackend")
-	hears("the end of a hold", func(o jobs.BackendOrder) bool { return o.Held == "" && o.Event == "open" && *o.Limit == 5 })
+	_, err = command.ResumeBackend(b.ctx, "pay", "bob", "it is back")
+	b.ok(err, "ResumeBackend")
+	hears("the end of a hold", func(o jobs.BackendOrder) bool { return o.Held == "" && o.Event == "resume" && *o.Limit == 5 })
 	_, err = command.LimitBackend(b.ctx, "pay", -1, "bob", "fast")
 	b.ok(err, "LimitBackend")
 	hears("the end of a limit", func(o jobs.BackendOrder) bool { return o.Limit == nil })
@@ -660,7 +660,7 @@ func jobBackends(b *storeBench) {
 		b.ok(err, "Log")
 		events = append(events, l.Event+" "+l.Backend.Backend+" "+l.By)
 	}
-	b.must(slices.Equal(events, []string{"hold pay ann", "limit pay bob", "open pay bob", "limit pay bob"}), "the log has %q", events)
+	b.must(slices.Equal(events, []string{"hold pay ann", "limit pay bob", "resume pay bob", "limit pay bob"}), "the log has %q", events)
 }
 
 func jobWorkers(b *storeBench) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -16,9 +17,9 @@ import (
 // Backend is the state of a service as a worker that calls it reports it: see package backend.
 type Backend struct {
 	Name    string    `json:"name"`
-	State   string    `json:"state"`         // open, closed, probing, ramping, held
-	Why     string    `json:"why,omitempty"` // why it is not open
-	Since   time.Time `json:"since"`         // of State, by the worker's clock
+	State   string    `json:"state"`         // up, down, probing, ramping, held
+	Why     string    `json:"why,omitempty"` // the reason for a state other than up
+	Since   time.Time `json:"since"`         // when State began, by the worker's clock
 	Until   time.Time `json:"until,omitzero"`
 	Limit   int       `json:"limit"` // calls at a time; -1: none
 	InUse   int       `json:"inUse"`
@@ -28,7 +29,7 @@ type Backend struct {
 // BackendOrder is an order of people to the backends with a name, in all workers. It holds until the next order.
 type BackendOrder struct {
 	Backend string    `json:"backend"`
-	Event   string    `json:"event"`           // the last event: hold, open, limit
+	Event   string    `json:"event"`           // the last event: hold, resume, limit
 	Held    string    `json:"held,omitempty"`  // the reason, and who held it, if calls must not start; "": it is not held
 	Limit   *int      `json:"limit,omitempty"` // calls at a time in each process; nil: the limit of the program
 	By      string    `json:"by"`              // the author of the event
@@ -45,16 +46,64 @@ const backendKind = "backend"
 // orderMembers are those of a BackendOrder.
 var orderMembers = unknown.Kind{Known: []string{"backend", "event", "held", "limit", "by", "why", "at"}}
 
-// HoldBackend keeps calls of the backends with this name from starting, in all workers of the engine, until [Jobs.OpenBackend]. Calls that run
+// Records keep the names that earlier versions know, because workers of two versions run side by side during a rollout (law W4). Both names
+// are read.
+const (
+	resumeEvent       = "resume"
+	storedResumeEvent = "open"
+)
+
+// storedStates has the stored names of states of a backend that differ from the present ones.
+var storedStates = map[string]string{"up": "open", "down": "closed"}
+
+// stored returns the order with the names of its record.
+func (o BackendOrder) stored() BackendOrder {
+	if o.Event == resumeEvent {
+		o.Event = storedResumeEvent
+	}
+	return o
+}
+
+// eventOf returns the name of the event of an order whose record has this name.
+func eventOf(stored string) string {
+	if stored == storedResumeEvent {
+		return resumeEvent
+	}
+	return stored
+}
+
+// storedBackends returns the reports of backends with the names of their record.
+func storedBackends(list []Backend) []Backend {
+	list = slices.Clone(list)
+	for i := range list {
+		if name, ok := storedStates[list[i].State]; ok {
+			list[i].State = name
+		}
+	}
+	return list
+}
+
+// readBackends gives reports that were read from a record the present names of their states.
+func readBackends(list []Backend) {
+	for i := range list {
+		for name, stored := range storedStates {
+			if list[i].State == stored {
+				list[i].State = name
+			}
+		}
+	}
+}
+
+// HoldBackend keeps calls of the backends with this name from starting, in all workers of the engine, until [Jobs.ResumeBackend]. Calls that run
 // are not ended. Workers that start later are held as well. It reaches workers on PostgreSQL and in memory at once, and others within about a
 // second.
 func (j *Jobs) HoldBackend(ctx context.Context, name, by, why string) (BackendOrder, error) {
 	return j.orderBackend(ctx, name, "hold", by, why, func(o *BackendOrder) { o.Held = why + " (" + by + ")" })
 }
 
-// OpenBackend ends a hold. The backends try their service, and their load grows back, even if they were closed for another reason.
-func (j *Jobs) OpenBackend(ctx context.Context, name, by, why string) (BackendOrder, error) {
-	return j.orderBackend(ctx, name, "open", by, why, func(o *BackendOrder) { o.Held = "" })
+// ResumeBackend ends a hold. The backends try their service, and their load grows back, even if they went down for another reason.
+func (j *Jobs) ResumeBackend(ctx context.Context, name, by, why string) (BackendOrder, error) {
+	return j.orderBackend(ctx, name, resumeEvent, by, why, func(o *BackendOrder) { o.Held = "" })
 }
 
 // LimitBackend lets n calls run at a time, in each process; with a negative n as many as its program says. An adaptive limit adapts from there,
@@ -95,7 +144,7 @@ func (j *Jobs) orderBackend(ctx context.Context, name, event, by, why string, ch
 			o.At = before.Add(time.Microsecond)
 		}
 		change(&o)
-		text, err := json.Marshal(o)
+		text, err := json.Marshal(o.stored())
 		if err != nil {
 			return fmt.Errorf("jobs: backend %q: %w", name, err)
 		}
@@ -119,9 +168,10 @@ func orders(ctx context.Context, from reader) (list []BackendOrder, err error) {
 	err = each(ctx, from, backendKind, func(r store.Record) error {
 		var o BackendOrder
 		later, err := orderMembers.Unmarshal([]byte(r.Value), &o)
-		if err != nil { // it stops no other
+		if err != nil { // the other orders count all the same
 			o = BackendOrder{}
 		}
+		o.Event = eventOf(o.Event)
 		o.Backend, o.version, o.later = r.Name, r.Version, later
 		list = append(list, o)
 		return nil

@@ -75,7 +75,7 @@ func writeRecords(t *testing.T, engine *memory.Engine, mock *clock.Mock) {
 	require.NoError(t, err)
 	_, err = j.LimitBackend(t.Context(), "payments", 5, "ann", "slowly")
 	require.NoError(t, err)
-	worker, err := json.Marshal(jobs.Worker{
+	worker, err := json.Marshal(jobs.Worker{ // as it is stored
 		ID: "w1", Host: "a", PID: 7, Version: "v0.1.0", Since: golden.At, Seen: golden.At, Queues: []string{"orders"},
 		Counts: json.RawMessage(`{"Done":3}`), Operators: []json.RawMessage{json.RawMessage(`{"Accepted":3}`)},
 		Backends:    []jobs.Backend{{Name: "payments", State: "closed", Why: "503", Since: golden.At, Until: golden.At.Add(time.Minute), Limit: 5, Waiting: 1}},
@@ -109,4 +109,54 @@ func readRecords(t *testing.T, engine *memory.Engine, mock *clock.Mock) (r recor
 	r.orders, err = j.BackendOrders(t.Context())
 	require.NoError(t, err)
 	return r
+}
+
+// Law W4: a worker of the version before, beside this one, reads the orders and reports of this one, and this one reads its.
+func TestBackendOrder_StoredNames(t *testing.T) {
+	mock := clock.NewMock()
+	mock.Set(golden.At)
+	engine := memory.Open(memory.Config{Clock: mock})
+	j, err := jobs.New(engine, jobs.Config{Clock: mock})
+	require.NoError(t, err)
+	order, err := j.ResumeBackend(t.Context(), "payments", "ann", "it is back")
+	require.NoError(t, err)
+	require.Equal(t, "resume", order.Event)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(ended)
+		j.Work(ctx, func() jobs.Worker {
+			return jobs.Worker{Backends: []jobs.Backend{{Name: "payments", State: "down"}, {Name: "geo", State: "up"}, {Name: "mail", State: "held"}}}
+		}, nil)
+	}()
+	defer func() {
+		stop()
+		<-ended
+	}()
+	require.Eventually(t, func() bool {
+		list, err := j.Workers(t.Context())
+		return err == nil && len(list) == 1
+	}, time.Minute, time.Millisecond)
+
+	value := func(kind string) string {
+		list, err := engine.Records(t.Context(), kind, "", 10)
+		require.NoError(t, err)
+		require.Len(t, list, 1)
+		return list[0].Value
+	}
+	require.Contains(t, value("backend"), `"event":"open"`)
+	require.Equal(t, 2, strings.Count(value("log"), `"event":"open"`), "the line, and the order in it")
+	require.Contains(t, value("worker"), `"state":"closed"`)
+	require.Contains(t, value("worker"), `"state":"open"`)
+	require.Contains(t, value("worker"), `"state":"held"`)
+
+	read := readRecords(t, engine, mock)
+	require.Equal(t, "resume", read.orders[0].Event)
+	require.Equal(t, "resume", read.lines[0].Event)
+	require.Equal(t, "resume", read.lines[0].Backend.Event)
+	states := []string{}
+	for _, b := range read.workers[0].Backends {
+		states = append(states, b.State)
+	}
+	require.Equal(t, []string{"down", "up", "held"}, states)
 }

@@ -18,7 +18,7 @@ import (
 type Line struct {
 	N     int       `json:"n"` // from 1
 	At    time.Time `json:"at"`
-	Event string    `json:"event"` // start, pause, resume, cancel, end; of a backend: hold, open, limit
+	Event string    `json:"event"` // start, pause, resume, cancel, end; of a backend: hold, resume, limit
 	By    string    `json:"by"`
 	Why   string    `json:"why"`
 	Job   Job       `json:"job,omitzero"` // as it was then; none if Backend is set
@@ -43,7 +43,7 @@ func appendLine(ctx context.Context, tx store.Tx, l Line) error {
 		return err
 	}
 	l.N = n + 1
-	b, err := json.Marshal(l)
+	b, err := json.Marshal(l.stored())
 	if err != nil {
 		return fmt.Errorf("jobs: line %d of the log: %w", l.N, err)
 	}
@@ -127,5 +127,19 @@ func readLine(r store.Record, before Line) (l Line, err error) {
 		return before, fmt.Errorf("jobs: line %d of the log: %w", n, err)
 	}
 	l.Hash = hash
+	if l.Backend != nil {
+		l.Event = eventOf(l.Event)
+		l.Backend.Event = eventOf(l.Backend.Event)
+	}
 	return l, nil
+}
+
+// stored returns the line with the names of its record.
+func (l Line) stored() Line {
+	if l.Backend == nil {
+		return l
+	}
+	order := l.Backend.stored()
+	l.Event, l.Backend = order.Event, &order
+	return l
 }

@@ -53,6 +53,7 @@ func (j *Jobs) Workers(ctx context.Context) (list []Worker, err error) {
 		if json.Unmarshal([]byte(r.Value), &w) != nil {
 			w = Worker{ID: r.Name}
 		}
+		readBackends(w.Backends)
 		list = append(list, w)
 		return nil
 	})
@@ -118,7 +119,9 @@ func (b *beats) beat(ctx context.Context) (open []Job, err error) {
 		if w.Since = b.since; w.Since.IsZero() {
 			w.Since = w.Seen
 		}
-		text, err := json.Marshal(w)
+		record := w
+		record.Backends = storedBackends(w.Backends)
+		text, err := json.Marshal(record)
 		if err != nil {
 			return fmt.Errorf("jobs: worker %q: %w", w.ID, err)
 		}

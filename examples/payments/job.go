@@ -244,7 +244,7 @@ func (j *job) charge(ctx context.Context, provider string, o bank.Order) (bank.P
 type sample struct {
 	Calls   int64 `json:"calls"`
 	InDoubt int64 `json:"inDoubt"`
-	Closed  int64 `json:"closed"` // how often a backend was
+	Trips   int64 `json:"trips"` // how often a backend went down
 }
 
 // report prints samples.
@@ -253,7 +253,7 @@ func report(c *bank.Client, backends []*backend.Backend) {
 		var s sample
 		s.Calls, s.InDoubt = c.Calls()
 		for _, b := range backends {
-			s.Closed += b.Stats().Closed
+			s.Trips += b.Stats().Trips
 		}
 		if line, err := json.Marshal(s); err == nil {
 			fmt.Println(string(line))

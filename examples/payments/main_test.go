@@ -52,7 +52,7 @@ func TestChargedOnce(t *testing.T) {
 			assert.Regexp(t, `in doubt: sent, no answer +[1-9]`, out)
 			assert.Regexp(t, `declined by both +[1-9]`, out)
 			assert.Regexp(t, `\n    wrong +0\n`, out)
-			assert.Regexp(t, `\n  closings of backends +[1-9]`, out, "the outage of south")
+			assert.Regexp(t, `\n  outages of backends +[1-9]`, out, "the outage of south")
 			declined := regexp.MustCompile(`declined by both +(\d+)   these are the dead letters: (\d+)`).FindStringSubmatch(out)
 			require.Len(t, declined, 3, out)
 			assert.Equal(t, declined[1], declined[2], "the outage has made dead letters") // the reconciliation compares which

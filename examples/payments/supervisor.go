@@ -166,7 +166,7 @@ func (s *supervisor) startWorker(i int) (err error) {
 	s.mu.Lock()
 	s.before.Calls += w.now.Calls
 	s.before.InDoubt += w.now.InDoubt
-	s.before.Closed += w.now.Closed
+	s.before.Trips += w.now.Trips
 	w.now = sample{}
 	s.mu.Unlock()
 	w.Process, err = s.start(settings{Worker: i, At: s.engine.location(), Break: s.Break}, func(line []byte) {
@@ -331,7 +331,7 @@ func (s *supervisor) calls() sample {
 	for i := range s.workers {
 		sum.Calls += s.workers[i].now.Calls
 		sum.InDoubt += s.workers[i].now.InDoubt
-		sum.Closed += s.workers[i].now.Closed
+		sum.Trips += s.workers[i].now.Trips
 	}
 	return sum
 }
@@ -382,7 +382,7 @@ on %s, %d workers
     in doubt: sent, no answer %6s   %s
   kills of workers            %6s   their orders were redelivered, and resumed
   kills of providers          %6s
-  closings of backends        %6s   orders waited, and were called when their provider answered again
+  outages of backends         %6s   orders waited, and were called when their provider answered again
 `, show.Count(s.Orders), time.Since(s.begun).Seconds(), s.Seed, s.runsOn(), s.Workers, show.Count(sum.Calls), show.Count(sum.InDoubt), doubts[s.Break],
-		show.Count(s.kills), show.Count(s.deaths), show.Count(sum.Closed))
+		show.Count(s.kills), show.Count(s.deaths), show.Count(sum.Trips))
 }

@@ -34,7 +34,7 @@ const (
 const OwnQueue = -1
 
 // Router says where failures go. The n-th visit that fails sends a message to the n-th layer, and behind the last one it is a dead letter,
-// unless its backend is closed.
+// unless its backend is down.
 type Router[T any] struct {
 	Layers    []Layer
 	Returns   bool                          // a message may go back to its own queue: OwnQueue
@@ -91,7 +91,7 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 // failed before there may have been no outage.
 func (r *Router[T]) waits(visit int, err error) bool {
 	n := len(r.Layers)
-	return visit <= outageVisits && (n > 0 || r.Returns) && guard.Is(err, asyncop.ErrBackendClosed) && (visit <= n+1 || !guard.Is(err, gate.ErrAnswered))
+	return visit <= outageVisits && (n > 0 || r.Returns) && guard.Is(err, asyncop.ErrBackendDown) && (visit <= n+1 || !guard.Is(err, gate.ErrAnswered))
 }
 
 // IsPast says whether a deadline, if there is one, has passed at a time.

@@ -1,5 +1,5 @@
 // Package gate is what an operator and a backend say to each other: whether an attempt may start, that it is over, and how it went.
-// Operators import it in place of package backend.
+// Operators import it instead of package backend.
 package gate
 
 import (
@@ -15,8 +15,8 @@ const Never = time.Duration(math.MaxInt64)
 
 // Backend is the service that operators call.
 type Backend interface {
-	// Attach returns the place of an operator, whose loop sleeps by s. lent of its calls run on the permit of the call around the operator.
-	Attach(s Sleeper, lent int) Place
+	// Attach returns the seat of an operator, whose loop sleeps by s. lent of its calls run on the permit of the call around the operator.
+	Attach(s Sleeper, lent int) Seat
 }
 
 // Steered is a backend that says how it is, and does what people want.
@@ -31,7 +31,7 @@ type Report struct {
 	State   string
 	Why     string
 	Since   time.Time // of State
-	Until   time.Time // it is closed; zero: not known
+	Until   time.Time // when Down ends; zero if not known
 	Limit   int       // calls at a time; -1: none
 	InUse   int
 	Waiting int // operators
@@ -39,11 +39,11 @@ type Report struct {
 
 // Order is what people want of a backend, for as long as no newer one comes.
 type Order struct {
-	At    time.Time
-	Held  bool
-	Opens bool // whoever has closed it
-	Why   string
-	Limit int // -1: the backend's own
+	At      time.Time
+	Held    bool
+	Resumes bool // also if it went down by itself: the backend tries its service
+	Why     string
+	Limit   int // -1: the backend's own
 }
 
 // Sleeper is the sleep of an operator's loop. Its methods are called from any goroutine, with a lock held, and do not block.
@@ -52,9 +52,9 @@ type Sleeper interface {
 	IsParked() bool // it sleeps, or is about to: it takes a turn when it is woken
 }
 
-// Place is the place of an operator at its backend. Release is called from any goroutine, the rest by the operator's loop. A refused
+// Seat is the seat of an operator at its backend. Release is called from any goroutine, the rest by the operator's loop. A refused
 // attempt has taken nothing.
-type Place interface {
+type Seat interface {
 	// Start asks whether an attempt may start at now, of the operator's clock.
 	Start(now time.Time, a *Attempt) Answer
 
@@ -64,25 +64,25 @@ type Place interface {
 	// Release says that the call of an attempt is over. stamp is from the Answer to its start.
 	Release(stamp Stamp)
 
-	// Heard says how an attempt went, and reports whether it met an outage.
-	Heard(now time.Time, o *Outcome) (outage bool)
+	// AttemptEnded reports how an attempt went, and reports whether it met an outage.
+	AttemptEnded(now time.Time, e *Evidence) (outage bool)
 
 	// MayRetry takes a retry out of the budget.
 	MayRetry(now time.Time) bool
 
-	// Wait returns how long to sleep before the place asks again; 0: not at all. The operator has been refused, is about to sleep, and
+	// Wait returns how long to sleep before the seat asks again; 0: not at all. The operator has been refused, is about to sleep, and
 	// has a use for so many permits. A wake-up may come earlier.
 	Wait(now time.Time, wants int) time.Duration
 
-	// Settle says that the operator is awake, has asked for all it could start, and whether it was refused. What was kept for it is
+	// DoneAsking says that the operator is awake, has asked for all it could start, and whether it was refused. What was kept for it is
 	// given to others.
-	Settle(now time.Time, isShort bool)
+	DoneAsking(now time.Time, isShort bool)
 
-	// Closed returns why an element could not start, and how long that lasts as far as is known; nil: it could. The error may match
+	// WhyWaiting returns why an element could not start, and how long that lasts as far as is known; nil: it could. The error may match
 	// ErrAnswered.
-	Closed(now time.Time, l *Late) (err error, wait time.Duration)
+	WhyWaiting(now time.Time, l *Late) (err error, wait time.Duration)
 
-	// Leave ends the place. Calls that run have their permits until they are over.
+	// Leave ends the seat. Calls that run have their permits until they are over.
 	Leave()
 }
 
@@ -128,8 +128,8 @@ type Late struct {
 // ErrAnswered says that the service has answered between an element's last two failures: it may be what the service does not bear.
 var ErrAnswered = errors.New("it has answered since the message failed before")
 
-// Outcome is how an attempt went.
-type Outcome struct {
+// Evidence is what the end of an attempt tells about the service.
+type Evidence struct {
 	Err      error
 	Reason   predicates.Reason // that a classifier has found; zero: none
 	Ignored  bool              // nothing was sent: it says nothing of the backend

@@ -134,7 +134,7 @@ func (b *Batch[IN, OUT]) Close() bool {
 func (b *Batch[IN, OUT]) Run(call func(ctx context.Context, ins []IN) (outcome func(i int, out Future[OUT]))) {
 	defer func() { // also if a future ends the goroutine; after the outcomes, so that elements that take the freed slots are there
 		b.ended.Store(true)
-		b.host.LeavePlace(b.Stamp)
+		b.host.LeaveSeat(b.Stamp)
 		b.host.freed.Add(1)
 		b.host.WakeUp()
 	}()

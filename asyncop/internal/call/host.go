@@ -23,7 +23,7 @@ type Host struct {
 	Clock    Clock
 	Run      func(task func()) // has task done by a worker
 	Backend  gate.Backend      // that is called; nil: any
-	Place    gate.Place        // at the backend; nil: none
+	Seat     gate.Seat         // at the backend; nil: none
 	Around   Reporter          // of the call that the operator runs inside of; nil: of none
 
 	_ [64]byte // what others look at for each element is kept apart from what the loop writes for each
@@ -54,17 +54,17 @@ type Clock interface {
 	Time(at time.Duration) time.Time
 }
 
-// LeavePlace gives the backend's permit of a call back that is over.
-func (h *Host) LeavePlace(stamp gate.Stamp) {
-	if h.Place != nil {
-		h.Place.Release(stamp)
+// LeaveSeat gives the backend's permit of a call back that is over.
+func (h *Host) LeaveSeat(stamp gate.Stamp) {
+	if h.Seat != nil {
+		h.Seat.Release(stamp)
 	}
 }
 
-// RestPlace says to the backend that nothing begins any more.
-func (h *Host) RestPlace() {
-	if h.Place != nil {
-		h.Place.Settle(h.Clock.Time(h.Clock.Now()), false)
+// RestSeat says to the backend that nothing begins any more.
+func (h *Host) RestSeat() {
+	if h.Seat != nil {
+		h.Seat.DoneAsking(h.Clock.Time(h.Clock.Now()), false)
 	}
 }
 

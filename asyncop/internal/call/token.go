@@ -125,7 +125,7 @@ func (t *Token) publish() {
 		bits |= inPlace
 	}
 	before := t.state.Or(bits)
-	if t.Host.Place != nil {
+	if t.Host.Seat != nil {
 		t.release(before, bits)
 	}
 	if before&over != 0 {
@@ -291,8 +291,8 @@ func (t *Token) HasReturned() bool { return t.state.Load()&returned != 0 }
 // release gives the permit of the backend back, if bits have brought that about: the attempt is over, and no function of
 // it runs. Other than its operator's own permit it does not wait for the loop. Handlers have no number, and no permit.
 func (t *Token) release(before, bits uint32) {
-	if t.Host.Place != nil && t.Number != 0 && comesBack(before, bits, over) {
-		t.Host.Place.Release(t.Ref.Stamp)
+	if t.Host.Seat != nil && t.Number != 0 && comesBack(before, bits, over) {
+		t.Host.Seat.Release(t.Ref.Stamp)
 	}
 }
 

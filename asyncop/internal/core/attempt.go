@@ -255,7 +255,7 @@ func (g *Machine[IN, OUT]) hear(s *Slot[IN, OUT], t *call.Token, err error, reas
 	}
 	g.refresh()
 	cut := g.now >= s.due && s.isHurried(s.last) && pushback == 0 && guard.Is(err, context.DeadlineExceeded)
-	return g.heard(s, gate.Outcome{Err: err, Reason: reason, Pushback: pushback, Ignored: s.phase == preparing, Cut: cut, Borrowed: t.Borrowed()})
+	return g.heard(s, gate.Evidence{Err: err, Reason: reason, Pushback: pushback, Ignored: s.phase == preparing, Cut: cut, Borrowed: t.Borrowed()})
 }
 
 // backOff lets s wait for its next attempt. One whose retry could not start before its deadline waits for the deadline, or

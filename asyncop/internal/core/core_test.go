@@ -528,7 +528,7 @@ func TestClockWithoutLimits(t *testing.T) {
 		"timeout":         {func(c *setup) { c.Timeout = time.Hour }, true},
 		"own timeouts":    {func(c *setup) { c.TimeoutFor = func(string) time.Duration { return 0 } }, true},
 		"attempt timeout": {func(c *setup) { c.AttemptTimeout = time.Hour }, true},
-		"backend":         {func(c *setup) { c.Host.Place = door{newHouse(9)} }, true},
+		"backend":         {func(c *setup) { c.Host.Seat = door{newHouse(9)} }, true},
 		"observer":        {func(c *setup) { c.Observers = []observe.Observer{quiet{}} }, true},
 		"counter":         {func(c *setup) { c.Counters = []counting.Counter{&tally{}} }, true},
 	} {

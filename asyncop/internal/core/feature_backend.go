@@ -10,10 +10,10 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// AtBackend adds a feature: an attempt starts when Host.Place says so, which hears how it went. cost and tenant are what it costs there,
+// AtBackend adds a feature: an attempt starts when Host.Seat says so, which hears how it went. cost and tenant are what it costs there,
 // and for whom it is; nil: 1, and none.
 func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenant func(in IN) string) {
-	b := &atBackend[IN, OUT]{core: g, place: g.Host.Place, cost: cost, tenant: tenant, of: newSide[asked](g)}
+	b := &atBackend[IN, OUT]{core: g, seat: g.Host.Seat, cost: cost, tenant: tenant, of: newSide[asked](g)}
 	b.broke = func(s *Slot[IN, OUT], err error) {
 		if s.phase == ready {
 			g.ready.Cancel(&s.timer)
@@ -27,14 +27,14 @@ func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenan
 	g.heard = b.heard
 	g.forgiven = func(s *Slot[IN, OUT]) int { return min(b.of.get(s.place).outages, mostForgiven) }
 	g.situation.Found = g.found
-	g.situation.MayRetry = func() bool { return b.place.MayRetry(g.Timers.Time(g.now)) }
+	g.situation.MayRetry = func() bool { return b.seat.MayRetry(g.Timers.Time(g.now)) }
 	g.closed = b.closed
 	g.turnBegins = append(g.turnBegins, func() (ends bool) { b.short = false; return false })
-	g.turnEnds = append(g.turnEnds, func() { b.place.Settle(g.Timers.Time(g.now), b.short) })
-	g.cut = append(g.cut, b.place.Leave)
+	g.turnEnds = append(g.turnEnds, func() { b.seat.DoneAsking(g.Timers.Time(g.now), b.short) })
+	g.cut = append(g.cut, b.seat.Leave)
 	g.released = append(g.released, func(_ *Slot[IN, OUT], a *call.Attempt[OUT], how call.Released) {
 		if how.Over { // else a function of it still runs, and gives the permit back
-			b.place.Release(a.Ref.Stamp)
+			b.seat.Release(a.Ref.Stamp)
 		}
 	})
 }
@@ -44,12 +44,12 @@ const mostForgiven = 3
 
 type atBackend[IN, OUT any] struct {
 	core    *Machine[IN, OUT]
-	place   gate.Place
+	seat    gate.Seat
 	cost    func(in IN) float64
 	tenant  func(in IN) string
 	broke   func(s *Slot[IN, OUT], err error)
-	attempt gate.Attempt // that is asked for; used again and again
-	outcome gate.Outcome // that is passed on; used again and again
+	attempt gate.Attempt  // that is asked for; used again and again
+	outcome gate.Evidence // that is passed on; used again and again
 	of      side[asked]
 	call    *gate.Call // for several elements, that has started last
 	short   bool       // no attempt starts any more in this turn
@@ -73,7 +73,7 @@ func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT]) bool {
 	if !b.describe(s) {
 		return false
 	}
-	answer := b.place.Start(g.Timers.Time(g.now), &b.attempt)
+	answer := b.seat.Start(g.Timers.Time(g.now), &b.attempt)
 	g.stamp = answer.Stamp
 	switch {
 	case answer.Wait == 0:
@@ -96,7 +96,7 @@ func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) bool {
 	if !b.describe(s) {
 		return false
 	}
-	b.place.Join(&b.attempt)
+	b.seat.Join(&b.attempt)
 	b.call.Left++
 	b.of.ref(s.place).call = b.call
 	return true
@@ -154,7 +154,7 @@ func (b *atBackend[IN, OUT]) opensAt() time.Duration {
 	if g.callsOf != nil {
 		calls = g.callsOf(calls)
 	}
-	switch wait := b.place.Wait(g.Timers.Time(g.now), min(calls, g.permits)); wait {
+	switch wait := b.seat.Wait(g.Timers.Time(g.now), min(calls, g.permits)); wait {
 	case 0:
 		return Now
 	case gate.Never:
@@ -165,13 +165,13 @@ func (b *atBackend[IN, OUT]) opensAt() time.Duration {
 }
 
 // heard passes on how the attempt of s went.
-func (b *atBackend[IN, OUT]) heard(s *Slot[IN, OUT], o gate.Outcome) (outage bool) {
+func (b *atBackend[IN, OUT]) heard(s *Slot[IN, OUT], o gate.Evidence) (outage bool) {
 	g := b.core
 	of := b.of.get(s.place)
 	b.outcome = o
 	b.outcome.Begun, b.outcome.Element = g.Timers.Time(s.last), element(s)
 	b.outcome.Tenant, b.outcome.Call = of.tenant, of.call
-	if outage = b.place.Heard(g.Timers.Time(g.now), &b.outcome); outage {
+	if outage = b.seat.AttemptEnded(g.Timers.Time(g.now), &b.outcome); outage {
 		of.outages++
 	}
 	if of.call = nil; of != b.of.get(s.place) {
@@ -195,5 +195,5 @@ func (b *atBackend[IN, OUT]) closed(s *Slot[IN, OUT]) (why error, wait time.Dura
 			})
 		}
 	}
-	return b.place.Closed(g.Timers.Time(g.now), &late)
+	return b.seat.WhyWaiting(g.Timers.Time(g.now), &late)
 }

@@ -121,7 +121,7 @@ func (b *Batches[IN, OUT]) send() {
 		return
 	}
 	g.permits++
-	g.Host.LeavePlace(formed.Stamp)
+	g.Host.LeaveSeat(formed.Stamp)
 	for _, f := range g.freed {
 		f()
 	}

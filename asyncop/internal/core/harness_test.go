@@ -182,7 +182,7 @@ func (r *rig) build(c *setup) {
 	if c.Handle != nil {
 		HandleFailures(g, Handler[string, string]{Handle: c.Handle, All: c.HandlesAll, Limit: c.Limit, ErrLimit: errLimit, Broke: c.HandlerBroke})
 	}
-	if c.Host.Place != nil {
+	if c.Host.Seat != nil {
 		AtBackend(g, c.Cost, nil)
 	}
 	if c.OnFailure == toSink {

@@ -74,7 +74,7 @@ type Hooks[IN any] struct {
 type TimedOut struct {
 	Attempt bool  // that of the attempt
 	Early   bool  // that of the element, since no retry could start within it
-	Closed  error // that of the element, which waited for a backend that is closed
+	Closed  error // that of the element, which waited for a backend that is down
 }
 
 // Report is what a core says of an element.

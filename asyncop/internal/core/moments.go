@@ -58,7 +58,7 @@ type moments[IN, OUT any] struct {
 	prepare     func(s *Slot[IN, OUT], a *call.Attempt[OUT], before func(context.Context) error) (goesOn bool) // what the strategy wants done first
 	calledAfter func(done <-chan struct{})                                                                     // a call for several elements is being formed, and is made when done is closed; nil: none is
 	callsOf     func(elements int) int                                                                         // how many calls so many elements need; as many
-	heard       func(s *Slot[IN, OUT], o gate.Outcome) (outage bool)                                           // the outcome of its attempt, with its reason; no
+	heard       func(s *Slot[IN, OUT], o gate.Evidence) (outage bool)                                          // the outcome of its attempt, with its reason; no
 	forgiven    func(s *Slot[IN, OUT]) (attempts int)                                                          // that do not count; 0
 	closed      func(s *Slot[IN, OUT]) (why error, wait time.Duration)                                         // why it could not start; nil
 	giveBack    func(s *Slot[IN, OUT], why error, wait time.Duration) (taken bool)                             // s is delivered again after a wait; no

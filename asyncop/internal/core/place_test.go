@@ -49,7 +49,7 @@ func (h *house) Used() int {
 	return h.used
 }
 
-// door is the place of a rig.
+// door is the seat of a rig.
 type door struct{ *house }
 
 func (d door) wait(now time.Time) time.Duration {
@@ -76,21 +76,21 @@ func (d door) Wait(now time.Time, _ int) time.Duration {
 	return d.wait(now)
 }
 
-func (d door) Release(gate.Stamp)                                { d.house.Release() }
-func (door) Join(*gate.Attempt)                                  {}
-func (door) Heard(time.Time, *gate.Outcome) bool                 { return false }
-func (door) MayRetry(time.Time) bool                             { return true }
-func (door) Settle(time.Time, bool)                              {}
-func (door) Leave()                                              {}
-func (door) Closed(time.Time, *gate.Late) (error, time.Duration) { return nil, 0 }
+func (d door) Release(gate.Stamp)                                    { d.house.Release() }
+func (door) Join(*gate.Attempt)                                      {}
+func (door) AttemptEnded(time.Time, *gate.Evidence) bool             { return false }
+func (door) MayRetry(time.Time) bool                                 { return true }
+func (door) DoneAsking(time.Time, bool)                              {}
+func (door) Leave()                                                  {}
+func (door) WhyWaiting(time.Time, *gate.Late) (error, time.Duration) { return nil, 0 }
 
-// ear is a place that writes down when it hears.
+// ear is a seat that notes when attempts end.
 type ear struct {
 	door
 	heard []time.Time
 }
 
-func (e *ear) Heard(now time.Time, _ *gate.Outcome) bool {
+func (e *ear) AttemptEnded(now time.Time, _ *gate.Evidence) bool {
 	e.heard = append(e.heard, now)
 	return false
 }
@@ -103,7 +103,7 @@ func TestBackendHearsAtTheEndOfACall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := &ear{door: door{newHouse(9)}}
-			r := newRig(t, nil, func(c *setup) { c.Host.Place = e })
+			r := newRig(t, nil, func(c *setup) { c.Host.Seat = e })
 			var ended []time.Time
 			r.answer = func(_ string, a *call.Attempt[string]) error {
 				r.clock.at = r.clock.at.Add(time.Second)
@@ -130,7 +130,7 @@ func TestBackendHearsOfWhatThePolicyBreaksOn(t *testing.T) {
 		}
 		return false
 	})
-	r := newRig(t, policy, func(c *setup) { c.Host.Place = e })
+	r := newRig(t, policy, func(c *setup) { c.Host.Seat = e })
 	r.answer = func(_ string, a *call.Attempt[string]) error {
 		a.CompleteExceptionally(errBroken)
 		return nil
@@ -158,7 +158,7 @@ func TestNoStartAfterADeadlineThatCameWhileThePolicyDecided(t *testing.T) {
 	strategy := thinking{strategies.FixedDelay[string](1, 0).RetryIfResult(predicates.ResultPredicate[string](func([]string) bool { return true })), func() {
 		r.clock.at = r.clock.at.Add(2 * time.Minute)
 	}}
-	r = newRig(t, strategy, func(c *setup) { c.MaxCalls, c.Host.Place = 1, &ear{door: door{newHouse(9)}} })
+	r = newRig(t, strategy, func(c *setup) { c.MaxCalls, c.Host.Seat = 1, &ear{door: door{newHouse(9)}} })
 	r.feed("a b")
 	r.complete("a#1")
 	r.idle()
@@ -182,7 +182,7 @@ func TestNoBudgetForARetryThatIsTooLate(t *testing.T) {
 	for took, want := range map[time.Duration]int{time.Second: 1, 2 * time.Minute: 0} {
 		for name, complete := range outcomesToRetry {
 			s := &scarce{door: door{newHouse(9)}}
-			r := newRig(t, retryingBoth(time.Second), func(c *setup) { c.Host.Place = s })
+			r := newRig(t, retryingBoth(time.Second), func(c *setup) { c.Host.Seat = s })
 			r.answer = func(_ string, a *call.Attempt[string]) error {
 				r.clock.at = r.clock.at.Add(took)
 				complete(a)
@@ -211,7 +211,7 @@ func (p *registry) Start(now time.Time, a *gate.Attempt) gate.Answer {
 
 func (p *registry) Join(a *gate.Attempt) { p.joined = append(p.joined, a.Retry) }
 
-func (p *registry) Closed(_ time.Time, l *gate.Late) (error, time.Duration) {
+func (p *registry) WhyWaiting(_ time.Time, l *gate.Late) (error, time.Duration) {
 	p.late = append(p.late, *l)
 	return nil, 0
 }
@@ -219,7 +219,7 @@ func (p *registry) Closed(_ time.Time, l *gate.Late) (error, time.Duration) {
 // Law B3: the backend learns of each member of a batch whether its attempt is a retry.
 func TestBackend_RetriesInABatch(t *testing.T) {
 	p := &registry{door: door{newHouse(9)}}
-	b := withBatches(t, 3, 0, retries(1, 0), func(c *setup) { c.Host.Place = p })
+	b := withBatches(t, 3, 0, retries(1, 0), func(c *setup) { c.Host.Seat = p })
 	b.broken["a#1"], b.broken["b#1"] = true, true
 	b.rig.feed("a b") // a batch of two: c comes later
 	b.turn()
@@ -244,7 +244,7 @@ func TestBackend_DeadlineOfAMessageThatFailedBefore(t *testing.T) {
 		if !call {
 			p.limit = 0
 		}
-		r := newRig(t, nil, func(c *setup) { c.Host.Place = p })
+		r := newRig(t, nil, func(c *setup) { c.Host.Seat = p })
 		meta := message.Meta{ID: "1", Visit: 2, LastFailure: failed}
 		r.Accept("a", message.New(struct{}{}, &meta, func(message.Verdict) {}))
 		r.pass(time.Minute - 1)
@@ -270,7 +270,7 @@ func TestBackend_CostTakesTheTimeUpToTheDeadline(t *testing.T) {
 	} {
 		var r *rig
 		r = newRig(t, nil, func(c *setup) {
-			c.Host.Place = door{newHouse(9)}
+			c.Host.Seat = door{newHouse(9)}
 			c.Cost = func(string) float64 { r.clock.at = r.clock.at.Add(took); return 1 }
 		})
 		r.feed("a")
@@ -282,7 +282,7 @@ func TestBackend_CostTakesTheTimeUpToTheDeadline(t *testing.T) {
 
 // share makes the calls of the rig need a permit of h.
 func (r *rig) share(h *house) {
-	r.Host.Place = door{h}
+	r.Host.Seat = door{h}
 	r.build(r.setup)
 }
 

@@ -126,7 +126,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		if cfg.Context.Value(call.BackendKey{Backend: b}) != nil {
 			lent = 1
 		}
-		d.host.Backend, d.host.Place = b, b.Attach(&d.host.Sleeper, lent)
+		d.host.Backend, d.host.Seat = b, b.Attach(&d.host.Sleeper, lent)
 	}
 	if d.host.Around = call.ReporterIn(cfg.Context); d.host.Around != nil && len(cfg.Observers) > 0 {
 		d.host.Around = call.Untracked{Reporter: d.host.Around} // they may give each element an id of its own
@@ -231,7 +231,7 @@ func (d *Driver[IN, OUT]) step() bool {
 	switch {
 	case d.failed():
 	case d.suspended():
-		d.host.RestPlace()
+		d.host.RestSeat()
 	default:
 		d.sendWorkers()
 		d.core.Turn()

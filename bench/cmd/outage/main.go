@@ -35,7 +35,7 @@ type sample struct {
 
 func main() {
 	samples, stats := measure()
-	log.Printf("answered, lost and closed: %+v", stats)
+	log.Printf("answered, lost and down: %+v", stats)
 	out := bufio.NewWriter(os.Stdout)
 	draw(out, samples)
 	if err := out.Flush(); err != nil {
@@ -104,16 +104,16 @@ func draw(w io.Writer, samples []sample) {
 	fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12" role="img">
 <title>Answered and lost calls a second of a service that is away from 5 s to 13 s, behind a backend of 400 calls a second</title>
 <style>
-svg { --ground: #ffffff; --text: #24292f; --grid: #d8dee4; --answered: #0969da; --lost: #cf222e; --closed: #cf222e; --probing: #9a6700; --ramping: #1a7f37 }
+svg { --ground: #ffffff; --text: #24292f; --grid: #d8dee4; --answered: #0969da; --lost: #cf222e; --down: #cf222e; --probing: #9a6700; --ramping: #1a7f37 }
 @media (prefers-color-scheme: dark) {
-svg { --ground: #0d1117; --text: #e6edf3; --grid: #30363d; --answered: #58a6ff; --lost: #ff7b72; --closed: #ff7b72; --probing: #d29922; --ramping: #3fb950 }
+svg { --ground: #0d1117; --text: #e6edf3; --grid: #30363d; --answered: #58a6ff; --lost: #ff7b72; --down: #ff7b72; --probing: #d29922; --ramping: #3fb950 }
 }
 text { fill: var(--text) }
 </style>
 <rect width="%d" height="%d" fill="var(--ground)"/>
 `, width, height, width, height)
 	for i, s := range samples {
-		if s.state != backend.Open {
+		if s.state != backend.Up {
 			fmt.Fprintf(w, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="var(--%s)" opacity="0.14"/>`+"\n",
 				x(i), top, x(1)-x(0), height-top-bottom, s.state)
 		}
@@ -129,10 +129,10 @@ text { fill: var(--text) }
 	line(w, samples, "lost", func(s sample) int64 { return s.lost })
 	at := left
 	for _, label := range []struct{ color, text string }{
-		{"answered", "answered a second"}, {"lost", "lost a second"}, {"closed", "closed"}, {"probing", "probing"}, {"ramping", "ramping"},
+		{"answered", "answered a second"}, {"lost", "lost a second"}, {"down", "down"}, {"probing", "probing"}, {"ramping", "ramping"},
 	} {
 		opacity := 1.0
-		if label.color == "closed" || label.color == "probing" || label.color == "ramping" {
+		if label.color == "down" || label.color == "probing" || label.color == "ramping" {
 			opacity = 0.3
 		}
 		fmt.Fprintf(w, `<rect x="%d" y="14" width="12" height="12" fill="var(--%s)" opacity="%.1f"/><text x="%d" y="24">%s</text>`+"\n",

@@ -617,9 +617,9 @@ func TestADeadLetterIsLoggedOnce(t *testing.T) {
 	require.Contains(t, lines.String(), "id=0")
 }
 
-// Laws B2 and W2: a message whose visits are used up waits once more while its backend is closed, a bounded number of times.
+// Laws B2 and W2: a message whose visits are used up waits once more while its backend is down, a bounded number of times.
 func TestAnOutageMakesNoDeadLetter(t *testing.T) {
-	closed := asyncop.Failure[string]{Element: "a", Err: fmt.Errorf("%w: %w", context.DeadlineExceeded, asyncop.ErrBackendClosed), Attempts: 1}
+	closed := asyncop.Failure[string]{Element: "a", Err: fmt.Errorf("%w: %w", context.DeadlineExceeded, asyncop.ErrBackendDown), Attempts: 1}
 	answered := closed
 	answered.Err = fmt.Errorf("%w: %w", closed.Err, gate.ErrAnswered)
 	for name, of := range map[string]struct {

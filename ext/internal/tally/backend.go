@@ -18,18 +18,18 @@ var BackendNumbers = []BackendNumber{
 	{"limit", "Calls that may run at a time; missing without a limit.", "call", false, bounded(func(s *backend.Stats) int { return s.Limit })},
 	{"in_use", "Calls that run.", "call", false, always(func(s *backend.Stats) float64 { return float64(s.InUse) })},
 	{"waiting", "Operators that wait.", "operator", false, always(func(s *backend.Stats) float64 { return float64(s.Waiting) })},
-	{"tenants_closed", "Tenants that are closed.", "tenant", false, always(func(s *backend.Stats) float64 { return float64(s.Tenants) })},
+	{"tenants_paused", "Tenants whose calls wait until a time that the service has named, or for a try.", "tenant", false, always(func(s *backend.Stats) float64 { return float64(s.TenantsPaused) })},
 	{"retries_left", "Retries that the budget has now; missing without a budget.", "retry", false, bounded(func(s *backend.Stats) int { return s.RetriesLeft })},
 	{"state_since", "When the state began, since 1970.", "s", false, always(func(s *backend.Stats) float64 { return float64(s.Since.UnixMicro()) / 1e6 })},
 	{"attempts", "Attempts that have started.", "attempt", true, always(func(s *backend.Stats) float64 { return float64(s.Started) })},
 	{"attempts_lost", "Attempts that were lost.", "attempt", true, always(func(s *backend.Stats) float64 { return float64(s.Lost) })},
 	{"retries_refused", "Retries that the budget has refused.", "retry", true, always(func(s *backend.Stats) float64 { return float64(s.RetriesRefused) })},
-	{"closes", "How often it was closed.", "close", true, always(func(s *backend.Stats) float64 { return float64(s.Closed) })},
-	{"would_have_closed", "How often a dry run would have closed.", "close", true, always(func(s *backend.Stats) float64 { return float64(s.WouldHaveClosed) })},
+	{"trips", "How often it went down.", "trip", true, always(func(s *backend.Stats) float64 { return float64(s.Trips) })},
+	{"would_have_tripped", "How often it would have gone down without DryRun.", "trip", true, always(func(s *backend.Stats) float64 { return float64(s.WouldHaveTripped) })},
 }
 
 // BackendStates are all that a backend can be in.
-var BackendStates = []backend.State{backend.Open, backend.Closed, backend.Probing, backend.Ramping, backend.Held}
+var BackendStates = []backend.State{backend.Up, backend.Down, backend.Probing, backend.Ramping, backend.Held}
 
 func always(f func(s *backend.Stats) float64) func(s *backend.Stats) (float64, bool) {
 	return func(s *backend.Stats) (float64, bool) { return f(s), true }

@@ -23,11 +23,11 @@ func TestBackends(t *testing.T) {
 	registration, err := weirotel.ObserveBackends(provider, b)
 	require.NoError(t, err)
 	mock.Add(time.Minute)
-	b.Close("by hand")
+	b.Hold("by hand")
 	assert.Equal(t, map[string]float64{
-		"backend.state open": 0, "backend.state closed": 0, "backend.state probing": 0, "backend.state ramping": 0, "backend.state held": 1,
-		"backend.in_use": 0, "backend.waiting": 0, "backend.tenants_closed": 0, "backend.retries_left": 100, "backend.state_since": 60,
-		"backend.attempts": 0, "backend.attempts_lost": 0, "backend.retries_refused": 0, "backend.closes": 1, "backend.would_have_closed": 0,
+		"backend.state up": 0, "backend.state down": 0, "backend.state probing": 0, "backend.state ramping": 0, "backend.state held": 1,
+		"backend.in_use": 0, "backend.waiting": 0, "backend.tenants_paused": 0, "backend.retries_left": 100, "backend.state_since": 60,
+		"backend.attempts": 0, "backend.attempts_lost": 0, "backend.retries_refused": 0, "backend.trips": 0, "backend.would_have_tripped": 0,
 	}, collect(t, reader))
 	require.NoError(t, registration.Unregister())
 	assert.Empty(t, collect(t, reader))

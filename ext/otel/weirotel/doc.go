@@ -139,16 +139,16 @@
 //
 // [ObserveBackends] adds metrics of backends, with the attribute weir.backend.name:
 //
-//	weir.backend.state                             gauge, 1 or 0; by weir.backend.state: open, closed, probing, ramping, held
+//	weir.backend.state                             gauge, 1 or 0; by weir.backend.state: up, down, probing, ramping, held
 //	weir.backend.state_since                       gauge, s since 1970
 //	weir.backend.limit                             gauge, {call}; missing without a limit
 //	weir.backend.in_use                            gauge, {call}
 //	weir.backend.waiting                           gauge, {operator}
-//	weir.backend.tenants_closed                    gauge, {tenant}
+//	weir.backend.tenants_paused                    gauge, {tenant}
 //	weir.backend.retries_left                      gauge, {retry}: of the budget; missing without one
 //	weir.backend.attempts, .attempts_lost          counters, {attempt}
 //	weir.backend.retries_refused                   counter, {retry}
-//	weir.backend.closes, .would_have_closed        counters, {close}
+//	weir.backend.trips, .would_have_tripped        counters, {trip}
 //
 // Names for messages and errors follow the semantic conventions, which do not cover operators of streams.
 package weirotel

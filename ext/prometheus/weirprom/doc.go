@@ -86,21 +86,21 @@
 //
 // # Metrics of backends
 //
-// [NewBackends] collects them. They have the label backend. The reason why a backend is closed is in its log and in the command weir backend
+// [NewBackends] collects them. They have the label backend. The reason why a backend is down is in its log and in the command weir backend
 // list.
 //
-//	weir_backend_state{state}                        1 for the state it is in: open, closed, probing, ramping, held; else 0
+//	weir_backend_state{state}                        1 for the state it is in: up, down, probing, ramping, held; else 0
 //	weir_backend_state_since_timestamp_seconds
 //	weir_backend_limit                               calls at a time; missing without a limit
 //	weir_backend_in_use                              calls that run
 //	weir_backend_waiting                             operators that wait
-//	weir_backend_tenants_closed
+//	weir_backend_tenants_paused
 //	weir_backend_retries_left                        of the retry budget; missing without one
 //	weir_backend_attempts_total
 //	weir_backend_attempts_lost_total
 //	weir_backend_retries_refused_total               by the retry budget
-//	weir_backend_closes_total
-//	weir_backend_would_have_closed_total             in a dry run
+//	weir_backend_trips_total
+//	weir_backend_would_have_tripped_total             in a dry run
 //
 // # Metrics of a server
 //

@@ -146,13 +146,13 @@ func TestPoisonFails(t *testing.T) {
 func TestAnOutageIsForgivenThreeTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
-		b.Close("migration")
-		b.Open() // each call is a probe
+		b.Hold("migration")
+		b.Resume() // each call is a probe
 		s := &service{down: func() bool { return true }}
 		op := asyncop.OrderedWaitWithRetry(asyncop.Blocking(s.call), time.Hour, 10, retried(1), asyncop.WithBackend(b))
 		for _, err := range op.Results(slices.Values([]int{1})) {
 			require.ErrorIs(t, err, errUnavailable)
-			require.NotErrorIs(t, err, asyncop.ErrBackendClosed)
+			require.NotErrorIs(t, err, asyncop.ErrBackendDown)
 		}
 		require.EqualValues(t, 1+1+3, s.calls.Load())
 	})
@@ -184,14 +184,14 @@ func TestRetriesGoFirstAtABackend(t *testing.T) {
 	})
 }
 
-// A deadline that passes while the backend is closed has an error of its own. Other timeouts do not.
-func TestErrBackendClosed(t *testing.T) {
+// A deadline that passes while the backend is down has an error of its own. Other timeouts do not.
+func TestErrBackendDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
-		b.Close("migration")
+		b.Hold("migration")
 		op := asyncop.OrderedWait(asyncop.Blocking(new(service).call), time.Second, 10, asyncop.WithBackend(b))
 		for _, err := range op.Results(slices.Values([]int{1})) {
-			require.ErrorIs(t, err, asyncop.ErrBackendClosed)
+			require.ErrorIs(t, err, asyncop.ErrBackendDown)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorContains(t, err, "timed out after 1s and 0 attempts: it waited: backend payments is held: migration")
 		}
@@ -200,17 +200,17 @@ func TestErrBackendClosed(t *testing.T) {
 			return 0, ctx.Err()
 		}), time.Second, 10, asyncop.WithBackend(backend.New("slow", backend.Limit(1))))
 		for _, err := range op.Results(slices.Values([]int{1})) {
-			require.NotErrorIs(t, err, asyncop.ErrBackendClosed)
+			require.NotErrorIs(t, err, asyncop.ErrBackendDown)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		}
 	})
 }
 
-// A message whose time runs out while the backend is closed is given back until the opening. The failure sink does not get it.
+// A message whose time runs out while the backend is down is released until the backend is up. The failure sink does not get it.
 func TestMessagesAreGivenBackUntilTheOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
-		b.Close("migration")
+		b.Hold("migration")
 		op := asyncop.OrderedWait(asyncop.Blocking(new(service).call), time.Second, 10, asyncop.WithBackend(b),
 			asyncop.WithFailureSink(func(context.Context, asyncop.Failure[int]) error {
 				t.Error("the failure sink got it")
@@ -225,7 +225,7 @@ func TestMessagesAreGivenBackUntilTheOpening(t *testing.T) {
 		}
 		require.Equal(t, message.Nacked, verdict.Kind)
 		require.Equal(t, 10*time.Second, verdict.Delay)
-		require.ErrorIs(t, verdict.Err, asyncop.ErrBackendClosed)
+		require.ErrorIs(t, verdict.Err, asyncop.ErrBackendDown)
 		require.EqualValues(t, 1, op.Stats().Abandoned)
 		require.Zero(t, op.Stats().InFlight)
 	})
@@ -477,7 +477,7 @@ func TestMessagesThatWereCalledInAnOutage(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
 			fn := asyncop.Blocking(func(ctx context.Context, _ int) (int, error) {
-				b.Close("it has broken down")
+				b.Hold("it has broken down")
 				if runs {
 					<-ctx.Done()
 					return 0, ctx.Err()
@@ -498,13 +498,13 @@ func TestMessagesThatWereCalledInAnOutage(t *testing.T) {
 			}
 			require.Equal(t, message.Acked, verdict.Kind)
 			require.Len(t, failed, 1)
-			require.ErrorIs(t, failed[0], asyncop.ErrBackendClosed)
+			require.ErrorIs(t, failed[0], asyncop.ErrBackendDown)
 		})
 	}
 }
 
-// A message whose tenant is closed is given back until that opens.
-func TestMessagesOfAClosedTenantAreGivenBack(t *testing.T) {
+// A message whose tenant is paused is released until the end of the pause.
+func TestMessagesOfAPausedTenantAreReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
 		op := asyncop.UnorderedWait(asyncop.Blocking(func(context.Context, int) (int, error) {
@@ -522,14 +522,14 @@ func TestMessagesOfAClosedTenantAreGivenBack(t *testing.T) {
 		require.Len(t, verdicts, 2)
 		require.Equal(t, message.Acked, verdicts[0].Kind, "dropped")
 		require.Equal(t, message.Nacked, verdicts[1].Kind)
-		require.ErrorIs(t, verdicts[1].Err, asyncop.ErrBackendClosed)
+		require.ErrorIs(t, verdicts[1].Err, asyncop.ErrBackendDown)
 		require.InDelta(t, 29, verdicts[1].Delay.Seconds(), 0.1)
 	})
 }
 
 // Law B2: a message whose time runs out while it waits for a call of a backend that is open has not been visited either. One that has been
 // called has, and so has one that waits for something else.
-func TestMessagesThatWaitForAnOpenBackend(t *testing.T) {
+func TestMessagesThatWaitForABackend(t *testing.T) {
 	tenant := asyncop.Tenant(func(int) string { return "a" })
 	busy := func(context.Context, int) (int, error) { time.Sleep(30 * time.Second); return 0, nil } // it heeds no context
 	answers := func(_ context.Context, in int) (int, error) { return in, nil }
@@ -571,12 +571,12 @@ func TestMessagesThatWaitForAnOpenBackend(t *testing.T) {
 				require.Equal(t, message.Acked, verdicts[0].Kind)
 				if of.givenBack {
 					require.Equal(t, message.Nacked, verdicts[1].Kind, "%v", failed)
-					require.ErrorIs(t, verdicts[1].Err, asyncop.ErrBackendClosed)
+					require.ErrorIs(t, verdicts[1].Err, asyncop.ErrBackendDown)
 					require.Positive(t, verdicts[1].Delay)
 					return
 				}
 				require.Equal(t, message.Acked, verdicts[1].Kind, "%v", verdicts[1].Err)
-				require.NotErrorIs(t, failed[1], asyncop.ErrBackendClosed)
+				require.NotErrorIs(t, failed[1], asyncop.ErrBackendDown)
 				require.ErrorIs(t, failed[1], context.DeadlineExceeded)
 			})
 		})

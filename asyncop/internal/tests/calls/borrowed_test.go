@@ -60,7 +60,7 @@ func TestABackendHearsOfCallsAlone(t *testing.T) {
 				}
 				require.EqualValues(t, 6, op.Stats().Dropped)
 				require.EqualValues(t, 1, calls.Load())
-				require.Zero(t, b.Stats().Closed, b.Stats().Reason)
+				require.Zero(t, b.Stats().Trips, b.Stats().Reason)
 				require.EqualValues(t, 1, b.Stats().Lost)
 			})
 		})
@@ -70,8 +70,8 @@ func TestABackendHearsOfCallsAlone(t *testing.T) {
 			b, cache := backend.New("users", quiet), &rows{}
 			cache.Put(7, lookup.Entry[int]{Results: []int{70}})
 			users := lookup.New(asyncop.Blocking(func(context.Context, int) (int, error) { return 0, errUnavailable }), cache)
-			b.Close("migration")
-			b.Open()
+			b.Hold("migration")
+			b.Resume()
 			require.Equal(t, backend.Probing, b.Stats().State)
 			op := asyncop.OrderedWait(users, time.Minute, 10, asyncop.WithBackend(b))
 			for out, err := range op.Results(slices.Values([]int{7})) {
@@ -96,8 +96,8 @@ func TestABatchThatCouldNotBePreparedIsNoAnswer(t *testing.T) {
 		policy := strategies.ReasonAware(
 			predicates.ByException[int](predicates.ErrorIs(errUnavailable), httpretry.ServiceUnavailable),
 			strategies.ReasonStrategyFunc[int](func(context.Context, *predicates.Attempt[int]) (strategies.Action, error) {
-				b.Close("migration")
-				b.Open() // the retry is the probe
+				b.Hold("migration")
+				b.Resume() // the retry is the probe
 				return strategies.Action{Retry: true, Delay: time.Second, Before: func(context.Context) error { return cannot }}, nil
 			}))
 		op := asyncop.UnorderedWaitWithRetry(fn, time.Minute, 10, policy, asyncop.WithBackend(b), asyncop.WithDropOnFailure(),
@@ -138,7 +138,7 @@ func TestOneLostCallCostsTheBudgetOneRetry(t *testing.T) {
 	})
 }
 
-// Law O1: a message that is given back since its backend is closed does not hand the failure before it over once more.
+// Law O1: a message that is released because its backend is down does not hand the failure before it over once more.
 func TestAMessageGivenBackBehindAFailureOfItsKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -157,12 +157,12 @@ func TestAMessageGivenBackBehindAFailureOfItsKey(t *testing.T) {
 			yield(message.New(1, &message.Meta{ID: "a"}, func(message.Verdict) {}), nil)
 			yield(message.New(2, &message.Meta{ID: "b"}, func(v message.Verdict) { verdict = v }), nil)
 		}
-		time.AfterFunc(900*time.Millisecond, func() { b.Close("migration") })
+		time.AfterFunc(900*time.Millisecond, func() { b.Hold("migration") })
 		for _, err := range op.Messages(input) {
 			require.NoError(t, err)
 		}
 		require.Equal(t, message.Nacked, verdict.Kind)
-		require.ErrorIs(t, verdict.Err, asyncop.ErrBackendClosed)
+		require.ErrorIs(t, verdict.Err, asyncop.ErrBackendDown)
 		const ms = time.Millisecond
 		require.Equal(t, []time.Duration{0, 100 * ms, 300 * ms, 700 * ms, 1500 * ms}, offers)
 		require.EqualValues(t, 1, op.Stats().HandedOver)

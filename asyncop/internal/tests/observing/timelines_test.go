@@ -214,7 +214,7 @@ func TestTimelinesAtABackend(t *testing.T) {
 		require.NoError(t, op.Wait())
 		timelines := op.Timelines()
 		require.Len(t, timelines, 1)
-		assert.Equal(t, "open", timelines[0].Steps[0].Backend)
+		assert.Equal(t, "up", timelines[0].Steps[0].Backend)
 	})
 }
 

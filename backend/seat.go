@@ -9,9 +9,9 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// place is the place of an operator. A place that is refused sleeps until it is woken, or as long as Wait says: it has neither a
+// seat is the seat of an operator. A seat that is refused sleeps until it is woken, or as long as Wait says: it has neither a
 // goroutine nor a timer here (law B2).
-type place struct {
+type seat struct {
 	backend *Backend
 	sleeper gate.Sleeper
 	lent    int  // calls that run on the permit of the call around the operator
@@ -29,16 +29,16 @@ type place struct {
 	awake  time.Duration // when it was found to be; 0: it was not, since it fell asleep
 }
 
-var _ gate.Place = (*place)(nil)
+var _ gate.Seat = (*seat)(nil)
 
-// Start implements gate.Place.
-func (p *place) Start(now time.Time, a *gate.Attempt) gate.Answer {
+// Start implements gate.Seat.
+func (p *seat) Start(now time.Time, a *gate.Attempt) gate.Answer {
 	b := p.backend
 	t := now.Sub(b.epoch)
 	b.mu.Lock()
 	p.asleep = false
 	var answer gate.Answer
-	if b.state == Open && len(b.waiting) == 0 && b.used < b.limit && p.calls >= p.lent && b.pay(t, a) {
+	if b.state == Up && len(b.waiting) == 0 && b.used < b.limit && p.calls >= p.lent && b.pay(t, a) {
 		b.used++
 		p.calls++
 		answer = b.started(t, a)
@@ -53,7 +53,7 @@ func (p *place) Start(now time.Time, a *gate.Attempt) gate.Answer {
 	return answer
 }
 
-// pay takes the attempt's part of the rates of an open backend, if all is there and nothing else speaks against its tenant.
+// pay takes the attempt's part of the rates of a backend that is up, if all is there and nothing else speaks against its tenant.
 func (b *Backend) pay(t time.Duration, a *gate.Attempt) bool {
 	var x *tenant
 	if a.Tenant != "" && !b.tenants.isIdle() {
@@ -87,13 +87,13 @@ func (b *Backend) started(t time.Duration, a *gate.Attempt) gate.Answer {
 }
 
 // ask is the way of an attempt that not everything speaks for. All say yes, or nothing is taken.
-func (p *place) ask(t time.Duration, a *gate.Attempt) gate.Answer {
+func (p *seat) ask(t time.Duration, a *gate.Attempt) gate.Answer {
 	b := p.backend
 	b.advance(t)
 	switch b.state {
 	case Held:
 		return p.refuse(a, gate.Never)
-	case Closed:
+	case Down:
 		return p.refuse(a, b.until-t)
 	case Probing:
 		if wait := b.probes(t); wait > 0 {
@@ -102,7 +102,7 @@ func (p *place) ask(t time.Duration, a *gate.Attempt) gate.Answer {
 		if wait := p.mayProbe(t, a); wait > 0 {
 			return gate.Answer{Wait: wait, Other: true}
 		}
-	case Open, Ramping:
+	case Up, Ramping:
 	}
 	var x *tenant
 	if a.Tenant != "" && !b.tenants.isIdle() {
@@ -131,7 +131,7 @@ func (p *place) ask(t time.Duration, a *gate.Attempt) gate.Answer {
 
 // mayProbe returns when an element may try the service; 0: now. Those that have met the outage let the others go first, and the last one
 // all (law B4), unless none comes.
-func (p *place) mayProbe(t time.Duration, a *gate.Attempt) time.Duration {
+func (p *seat) mayProbe(t time.Duration, a *gate.Attempt) time.Duration {
 	b := p.backend
 	wait := time.Duration(min(a.Outages, 3)) * time.Second
 	if a.Hurried { // a probe may take its time, and an element whose call is cut off has failed
@@ -144,7 +144,7 @@ func (p *place) mayProbe(t time.Duration, a *gate.Attempt) time.Duration {
 }
 
 // take takes a permit and its part of the rate.
-func (p *place) take(t time.Duration, a *gate.Attempt) bool {
+func (p *seat) take(t time.Duration, a *gate.Attempt) bool {
 	b := p.backend
 	b.rate.fill(t, b.part(t))
 	lent := p.calls < p.lent
@@ -173,8 +173,8 @@ func (p *place) take(t time.Duration, a *gate.Attempt) bool {
 	return true
 }
 
-// refuse makes the place wait.
-func (p *place) refuse(a *gate.Attempt, wait time.Duration) gate.Answer {
+// refuse makes the seat wait.
+func (p *seat) refuse(a *gate.Attempt, wait time.Duration) gate.Answer {
 	p.gave = p.gave || p.aside > 0
 	p.backend.drop(p, p.aside) // at the cost that it was taken for
 	p.cost = a.Cost
@@ -182,7 +182,7 @@ func (p *place) refuse(a *gate.Attempt, wait time.Duration) gate.Answer {
 	return gate.Answer{Wait: wait}
 }
 
-func (p *place) join() {
+func (p *seat) join() {
 	p.joined = true
 	if !p.waits {
 		p.waits = true
@@ -190,8 +190,8 @@ func (p *place) join() {
 	}
 }
 
-// Release implements gate.Place.
-func (p *place) Release(stamp gate.Stamp) {
+// Release implements gate.Seat.
+func (p *seat) Release(stamp gate.Stamp) {
 	b := p.backend
 	var t time.Duration
 	if stamp != 0 {
@@ -199,7 +199,7 @@ func (p *place) Release(stamp gate.Stamp) {
 	}
 	b.mu.Lock()
 	older := true
-	if stamp != 0 && (b.state == Open || b.state == Ramping) {
+	if stamp != 0 && (b.state == Up || b.state == Ramping) {
 		took := stamp.Since(t)
 		if older = t-took < b.begun; !older && b.limiter != nil {
 			b.bound(b.limiter.sample(t, took, b.used))
@@ -231,8 +231,8 @@ func (b *Backend) freed(t time.Duration) {
 	b.handOut(t, nil)
 }
 
-// Heard implements gate.Place.
-func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
+// AttemptEnded implements gate.Seat.
+func (p *seat) AttemptEnded(now time.Time, o *gate.Evidence) (outage bool) {
 	b := p.backend
 	lost, demanded := false, time.Duration(0)
 	if !o.Ignored && (o.Err != nil || !o.Reason.IsZero() || o.Pushback > 0) {
@@ -252,7 +252,7 @@ func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 	if o.Cut && lost && (b.state == Ramping || b.answeredAt > o.Begun.Sub(b.epoch)) {
 		o.Ignored, lost, demanded = true, false, 0
 	}
-	inOutage := b.state != Open || b.calls.row > 0 || o.Begun.Sub(b.epoch) < b.begun
+	inOutage := b.state != Up || b.calls.row > 0 || o.Begun.Sub(b.epoch) < b.begun
 	outage = shared && inOutage
 	if c := o.Call; c != nil {
 		outage = outage || lost && !b.dryRun && (demanded > 0 || inOutage)
@@ -268,7 +268,7 @@ func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 			b.limiter.answered()
 		}
 	}
-	if b.state == Open && !lost && (o.Tenant == "" || !b.tenants.tries(o.Tenant)) {
+	if b.state == Up && !lost && (o.Tenant == "" || !b.tenants.tries(o.Tenant)) {
 		if !o.Ignored {
 			b.calls.note(false)
 		}
@@ -281,7 +281,7 @@ func (p *place) Heard(now time.Time, o *gate.Outcome) (outage bool) {
 }
 
 // merge adds the outcome of one of its elements to that of a call. When all were heard, o and what it returns are the outcome of the call.
-func merge(c *gate.Call, o *gate.Outcome, lost bool, demanded time.Duration) (bool, time.Duration) {
+func merge(c *gate.Call, o *gate.Evidence, lost bool, demanded time.Duration) (bool, time.Duration) {
 	c.Left--
 	c.Answered = c.Answered || !o.Ignored && !lost
 	c.Lost = c.Lost || lost
@@ -293,8 +293,8 @@ func merge(c *gate.Call, o *gate.Outcome, lost bool, demanded time.Duration) (bo
 	return c.Lost, c.Demanded
 }
 
-// Join implements gate.Place.
-func (p *place) Join(a *gate.Attempt) {
+// Join implements gate.Seat.
+func (p *seat) Join(a *gate.Attempt) {
 	b := p.backend
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -305,7 +305,7 @@ func (p *place) Join(a *gate.Attempt) {
 }
 
 // hear is the way of an outcome that may change something. text says what was lost.
-func (p *place) hear(t time.Duration, o *gate.Outcome, lost bool, demanded time.Duration, text string) (outage bool) {
+func (p *seat) hear(t time.Duration, o *gate.Evidence, lost bool, demanded time.Duration, text string) (outage bool) {
 	b := p.backend
 	begun := o.Begun.Sub(b.epoch)
 	b.advance(t)
@@ -328,40 +328,40 @@ func (p *place) hear(t time.Duration, o *gate.Outcome, lost bool, demanded time.
 	}
 	if o.Tenant != "" && p.hearTenant(t, o, lost, demanded) {
 		if isProbe { // the service has answered: this is the tenant's own business
-			b.reopen(t)
+			b.startRamp(t)
 		}
 		return true
 	}
-	if isProbe && lost && b.dryRun { // else it stays closed
-		b.reopen(t)
+	if isProbe && lost && b.dryRun { // else it stays down
+		b.startRamp(t)
 	}
 	switch {
-	case b.state == Held || b.state == Closed && demanded == 0:
+	case b.state == Held || b.state == Down && demanded == 0:
 	case demanded > 0:
-		if until := t + min(demanded, b.longest); b.state != Closed || until > b.until {
-			b.close(t, demanded, "the server asks to wait "+demanded.String())
+		if until := t + min(demanded, b.longest); b.state != Down || until > b.until {
+			b.goDown(t, demanded, "the server asks to wait "+demanded.String())
 		}
 	case isProbe && lost:
-		b.close(t, 0, "a probe was lost: "+text)
+		b.goDown(t, 0, "a probe was lost: "+text)
 	case isProbe:
-		b.reopen(t)
+		b.startRamp(t)
 	case b.state == Probing || begun < b.begun:
 	default:
 		p.count(t, lost, text)
 	}
-	if b.dryRun && lost && !isProbe && begun >= b.begun { // it would never be open again
+	if b.dryRun && lost && !isProbe && begun >= b.begun { // it would never be up again
 		b.grow(t)
 	}
-	return lost && !b.dryRun && (b.state != Open || b.calls.row > 1 || begun < b.begun)
+	return lost && !b.dryRun && (b.state != Up || b.calls.row > 1 || begun < b.begun)
 }
 
-// count notes the outcome of a call of an open or ramping backend.
-func (p *place) count(t time.Duration, lost bool, text string) {
+// count notes the outcome of a call of a backend that is up or ramping.
+func (p *seat) count(t time.Duration, lost bool, text string) {
 	b := p.backend
 	b.calls.note(lost)
 	switch {
 	case lost && b.isFailing():
-		b.close(t, 0, b.calls.String()+" were lost, the last one: "+text)
+		b.goDown(t, 0, b.calls.String()+" were lost, the last one: "+text)
 	case !lost:
 		b.grow(t)
 	}
@@ -376,8 +376,8 @@ func (b *Backend) grow(t time.Duration) {
 	}
 }
 
-// hearTenant closes a tenant, or opens it. It reports whether the outcome is only the tenant's.
-func (p *place) hearTenant(t time.Duration, o *gate.Outcome, lost bool, demanded time.Duration) bool {
+// hearTenant pauses a tenant, or ends its pause. It reports whether the outcome is only the tenant's.
+func (p *seat) hearTenant(t time.Duration, o *gate.Evidence, lost bool, demanded time.Duration) bool {
 	b := p.backend
 	x := b.tenants.find(o.Tenant, t, demanded > 0)
 	if x == nil {
@@ -403,7 +403,7 @@ func (p *place) hearTenant(t time.Duration, o *gate.Outcome, lost bool, demanded
 }
 
 // describe returns what was lost, in a few words.
-func describe(o *gate.Outcome) string {
+func describe(o *gate.Evidence) string {
 	switch {
 	case o.Err != nil:
 	case !o.Reason.IsZero():
@@ -419,8 +419,8 @@ func describe(o *gate.Outcome) string {
 	return text
 }
 
-// MayRetry implements gate.Place.
-func (p *place) MayRetry(now time.Time) bool {
+// MayRetry implements gate.Seat.
+func (p *seat) MayRetry(now time.Time) bool {
 	b := p.backend
 	if b.retryShare < 0 {
 		return true
@@ -436,8 +436,8 @@ func (p *place) MayRetry(now time.Time) bool {
 	return true
 }
 
-// Wait implements gate.Place.
-func (p *place) Wait(now time.Time, wants int) time.Duration {
+// Wait implements gate.Seat.
+func (p *seat) Wait(now time.Time, wants int) time.Duration {
 	b := p.backend
 	t := now.Sub(b.epoch)
 	b.mu.Lock()
@@ -451,22 +451,22 @@ func (p *place) Wait(now time.Time, wants int) time.Duration {
 	return wait
 }
 
-// mustSleep returns how long the place has to sleep, as far as is known, if first is the one whose turn it is. The rate is filled.
-func (p *place) mustSleep(t time.Duration, first *place) time.Duration {
+// mustSleep returns how long the seat has to sleep, as far as is known, if first is the one whose turn it is. The rate is filled.
+func (p *seat) mustSleep(t time.Duration, first *seat) time.Duration {
 	b := p.backend
 	lent := p.calls < p.lent
 	wait := b.rate.wait(p.cost)
 	switch b.state {
 	case Held:
 		return gate.Never
-	case Closed:
+	case Down:
 		return b.until - t
 	case Probing:
 		if !lent && b.used >= b.limit {
 			return gate.Never
 		}
 		return max(wait, b.probes(t))
-	case Open, Ramping:
+	case Up, Ramping:
 	}
 	switch {
 	case p.aside > 0:
@@ -486,8 +486,8 @@ func (p *place) mustSleep(t time.Duration, first *place) time.Duration {
 	return wait
 }
 
-// Settle implements gate.Place.
-func (p *place) Settle(now time.Time, isShort bool) {
+// DoneAsking implements gate.Seat.
+func (p *seat) DoneAsking(now time.Time, isShort bool) {
 	if !p.joined {
 		return
 	}
@@ -505,36 +505,36 @@ func (p *place) Settle(now time.Time, isShort bool) {
 	}
 }
 
-// part takes the place out of those that wait.
-func (p *place) part() {
+// part takes the seat out of those that wait.
+func (p *seat) part() {
 	b := p.backend
 	p.joined, p.waits = false, false
-	b.waiting = slices.DeleteFunc(b.waiting, func(other *place) bool { return other == p })
+	b.waiting = slices.DeleteFunc(b.waiting, func(other *seat) bool { return other == p })
 }
 
-// Closed implements gate.Place.
-func (p *place) Closed(now time.Time, l *gate.Late) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
+// WhyWaiting implements gate.Seat.
+func (p *seat) WhyWaiting(now time.Time, l *gate.Late) (err error, wait time.Duration) { //nolint:staticcheck // the error is the answer
 	b := p.backend
 	t := now.Sub(b.epoch)
 	b.mu.Lock()
 	defer b.unlock()
 	b.advance(t)
 	switch b.state {
-	case Closed:
-		return b.closedError(l), b.until - t
+	case Down:
+		return b.downError(l), b.until - t
 	case Probing:
-		return b.closedError(l), firstPause
+		return b.downError(l), firstPause
 	case Held:
-		return b.closedError(l), longerPause
+		return b.downError(l), longerPause
 	case Ramping: // it has waited for the end of the outage, and had no time
-		return b.closedError(l), max(b.since+ramp-t, askAgain)
-	case Open:
+		return b.downError(l), max(b.since+ramp-t, askAgain)
+	case Up:
 		if b.limit == 0 {
-			return b.closedError(l), longerPause
+			return b.downError(l), longerPause
 		}
 	}
 	if x := b.tenants.all[l.Tenant]; x != nil && (t < x.until || x.prober != probe{}) {
-		return fmt.Errorf("backend %s is closed for tenant %q", b.name, l.Tenant), max(x.until-t, askAgain)
+		return fmt.Errorf("backend %s is paused for tenant %q", b.name, l.Tenant), max(x.until-t, askAgain)
 	}
 	if l.Begun.IsZero() && (p.waits || l.PutOff) { // one that was called had what others wait for
 		return fmt.Errorf("backend %s did not admit it in time: its limit or rate was used up", b.name), firstPause
@@ -542,8 +542,8 @@ func (p *place) Closed(now time.Time, l *gate.Late) (err error, wait time.Durati
 	return nil, 0
 }
 
-func (b *Backend) closedError(l *gate.Late) error {
-	if b.state == Open {
+func (b *Backend) downError(l *gate.Late) error {
+	if b.state == Up {
 		return fmt.Errorf("backend %s has a limit of 0", b.name)
 	}
 	if at := b.epoch.Add(b.answeredAt); b.answeredAt > 0 && !l.Failed.IsZero() && l.Failed.Before(at) && at.Before(l.Begun) {
@@ -552,19 +552,19 @@ func (b *Backend) closedError(l *gate.Late) error {
 	return fmt.Errorf("backend %s is %v: %s", b.name, b.state, b.why)
 }
 
-// Leave implements gate.Place.
-func (p *place) Leave() {
+// Leave implements gate.Seat.
+func (p *seat) Leave() {
 	b := p.backend
 	t := b.now()
 	b.mu.Lock()
 	defer b.unlock()
 	b.drop(p, p.aside)
 	p.part()
-	if b.trying && b.prober.place == p {
+	if b.trying && b.prober.seat == p {
 		b.trying = false
 	}
 	for _, x := range b.tenants.list {
-		if x.prober.place == p {
+		if x.prober.seat == p {
 			x.prober = probe{}
 		}
 	}
