@@ -60,20 +60,10 @@ type TimeoutError struct {
 	policy  idempotence
 }
 
-// idempotence knows which calls may happen twice; nil: none. It is user code, so it is called only when Ambiguous is.
-type idempotence interface{ IsIdempotent(element any) bool }
-
-// Ambiguous reports whether the outcome is unknown (InDoubt) of a call that must not happen twice. Repeating an unambiguous call is harmless: it
-// is idempotent, or did not take effect. The policy says which calls are idempotent, if the operator has a policy (strategies.Policy), or the
-// element itself does (predicates.Idempotent).
-func (e *TimeoutError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, e.element) }
-
-func ambiguous(inDoubt bool, policy idempotence, element any) bool {
-	idempotent := false
-	if inDoubt && policy != nil {
-		_ = call.OffLoop(func() error { idempotent = policy.IsIdempotent(element); return nil }) // false if it panics, which is safe
-	}
-	return inDoubt && !idempotent
+// UnsafeToRepeat reports whether the call is in doubt and not idempotent: see
+// [Failure.UnsafeToRepeat]. Predicates are not asked about timeouts.
+func (e *TimeoutError) UnsafeToRepeat() bool {
+	return e.InDoubt && !isIdempotent(e.policy, e.element)
 }
 
 func (e *TimeoutError) Error() string {
@@ -145,8 +135,11 @@ type ElementError struct {
 	retries int // that the strategy allows, if it says so
 }
 
-// Ambiguous reports whether the element must not be sent again before its outcome was checked: see [Failure.Ambiguous].
-func (e *ElementError) Ambiguous() bool { return ambiguous(e.InDoubt, e.policy, e.Element) }
+// UnsafeToRepeat reports whether the element must not be sent again before somebody has checked
+// what its call did: see [Failure.UnsafeToRepeat].
+func (e *ElementError) UnsafeToRepeat() bool {
+	return unsafeToRepeat(e.InDoubt, e.Verdict, e.Reason, e.policy, e.Element)
+}
 
 func (e *ElementError) Error() string {
 	s := fmt.Sprintf("asyncop: %selement %s failed after %s in %v%s: %v",
@@ -175,7 +168,7 @@ func (e *ElementError) cutOff() string {
 	case e.Verdict == strategies.Refused && !e.Reason.IsZero(): // without a reason, the retries are used up
 		why := fmt.Sprintf(", not retried after %v", e.Reason)
 		usedUp := e.retries > 0 && e.Attempts > e.retries
-		if e.policy != nil && !usedUp && !e.Reason.AllowsNonIdempotentRetry() && e.Ambiguous() {
+		if e.policy != nil && !usedUp && !e.Reason.AllowsNonIdempotentRetry() && e.UnsafeToRepeat() {
 			why += ", which allows it for idempotent calls only (see strategies.Policy.Idempotent)"
 		}
 		return why

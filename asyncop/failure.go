@@ -27,8 +27,8 @@ type Failure[IN any] struct {
 	Reason  predicates.Reason
 	Reasons predicates.ReasonSet
 
-	// InDoubt is true if an attempt may have taken effect: see [TimeoutError.InDoubt]. Before you send the element again, call
-	// Ambiguous.
+	// InDoubt is true if an attempt may have taken effect: see [TimeoutError.InDoubt].
+	// Call UnsafeToRepeat before you send the element again.
 	InDoubt bool
 
 	// Tracked is true if the element is in doubt, and the server recognises repeats of all requests that may have taken effect
@@ -39,10 +39,20 @@ type Failure[IN any] struct {
 	policy idempotence
 }
 
-// Ambiguous reports whether the element must not be sent again before its outcome was checked: its call must not happen twice, and may have
-// taken effect. See [TimeoutError.Ambiguous].
+// UnsafeToRepeat reports whether the element must not be sent again before somebody has checked
+// what its call did. It is true if all of the following hold:
 //
-// A FLIP-232 strategy cannot prove whether a call had an effect: under it, each failure is ambiguous unless its stage is reported as
-// ClientDispatch. If the calls may happen twice, say so: by [predicates.Idempotent], or by
-// strategies.PolicyOf(strategy).Idempotent().
-func (f Failure[IN]) Ambiguous() bool { return ambiguous(f.InDoubt, f.policy, f.Element) }
+//   - The call is in doubt (InDoubt): it may have taken effect.
+//   - The call is not idempotent. An element that implements [predicates.Idempotent] decides
+//     that. For other elements the policy of the operator does (strategies.Policy.IdempotentIf),
+//     whose default is that no call is idempotent.
+//   - No predicate of a FLIP-232 strategy has asked for another attempt after the last one. A
+//     predicate that asks for a repeat states that such calls may be repeated, even if the retries
+//     are used up. A reason-aware strategy names reasons instead, which do not state this.
+//
+// A FLIP-232 strategy cannot prove whether a call had an effect, so under such a strategy each
+// failure is in doubt unless its stage is reported as ClientDispatch. If the calls are idempotent,
+// declare it with [predicates.Idempotent] or strategies.PolicyOf(strategy).Idempotent().
+func (f Failure[IN]) UnsafeToRepeat() bool {
+	return unsafeToRepeat(f.InDoubt, f.Verdict, f.Reason, f.policy, f.Element)
+}

@@ -37,7 +37,7 @@ type confirmData struct {
 	Hidden               []field // of the form
 	Count                int
 	Many                 bool // more than could be counted
-	InDoubt              int  // of these
+	Unsafe               int  // of these, unsafe to repeat
 	NewTo                bool
 	Few, Rate            int
 	Back                 string
@@ -53,7 +53,7 @@ func (s *server) confirm(r *http.Request) (view, error) {
 	}
 	d := confirmData{Do: q.Get("do"), Queue: q.Get("queue"), To: q.Get("to"), Few: aFew, Rate: slowly}
 	words, ok := map[string][3]string{
-		"merge":   {"Send back", "Send %s back, to be processed again?", "Each starts as for a first visit, with its history. Those in doubt stay here, unless you choose otherwise."},
+		"merge":   {"Send back", "Send %s back, to be processed again?", "Each starts as for a first visit, with its history. Those that are unsafe to repeat stay here, unless you choose otherwise."},
 		"purge":   {"Remove", "Remove %s for good?", "They cannot be brought back. Export them first if in doubt: weir dead export."},
 		"hold":    {"Hold", "Hold %s?", "No worker takes them until they are released. What a worker has now, and what arrives later, is not held."},
 		"due":     {"Run", "Let %s run now?", "Each is due at once, where it is: it keeps its visits and the order of its key."},
@@ -108,7 +108,7 @@ func (s *server) countOf(ctx context.Context, d *confirmData, f *store.Filter) (
 		return n, nil
 	}
 	if err == nil {
-		d.Count, d.InDoubt = n.Messages, n.Causes[store.OutcomeUnknown]
+		d.Count, d.Unsafe = n.Messages, n.Causes[store.UnsafeToRepeat]
 		f.Before, err = s.seen(ctx, d.Queue, *f, n)
 	}
 	return n, err
@@ -150,7 +150,7 @@ func (s *server) start(r *http.Request) (string, error) {
 	}
 	spec.Rate = float64(rate)
 	if spec.Do == store.Merge {
-		spec.To, spec.OutcomeUnknown = q.Get("to"), q.Get("doubt") == "yes"
+		spec.To, spec.UnsafeToRepeat = q.Get("to"), q.Get("unsafe") == "yes"
 		if err := s.checkTo(r.Context(), q); err != nil {
 			return "", err
 		}
@@ -306,7 +306,7 @@ func (s *server) edit(r *http.Request) (string, error) {
 		return "", wrong("%s", noWhy)
 	case e.Cause == "":
 		return "", wrong("Only dead letters are edited: a worker may take this one at any time.")
-	case e.Meta.OutcomeUnknown && q.Get("doubt") != "yes":
+	case e.Meta.UnsafeToRepeat && q.Get("unsafe") != "yes":
 		return "", wrong("A call for it may have taken effect. If it may happen a second time, say so in the form.")
 	}
 	if err := s.checkTo(r.Context(), q); err != nil {

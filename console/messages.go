@@ -30,12 +30,12 @@ const (
 )
 
 // The causes of dead letters.
-var causes = []store.Cause{store.Permanent, store.Exhausted, store.OutcomeUnknown, store.Undecodable, store.Lapsed, store.Expired, store.Refused}
+var causes = []store.Cause{store.Permanent, store.Exhausted, store.UnsafeToRepeat, store.Undecodable, store.Lapsed, store.Expired, store.Refused}
 
 // readFilter reads the filter of a form or an address.
 func (s *server) readFilter(q url.Values) (f store.Filter, err error) {
 	f = store.Filter{
-		Key: q.Get("key"), Source: q.Get("source"), Provider: q.Get("provider"), Cause: store.Cause(q.Get("cause")),
+		Key: q.Get("key"), Source: q.Get("source"), Provider: q.Get("provider"), Cause: store.CauseNamed(q.Get("cause")),
 		Reason: q.Get("reason"), Error: q.Get("error"),
 	}
 	for _, id := range q["id"] {
@@ -71,7 +71,7 @@ func (s *server) moment(text string) (time.Time, error) {
 func filterValues(queue string, f store.Filter) url.Values {
 	q := url.Values{"queue": {queue}}
 	for name, value := range map[string]string{
-		"key": f.Key, "source": f.Source, "provider": f.Provider, "cause": string(f.Cause), "reason": f.Reason, "error": f.Error,
+		"key": f.Key, "source": f.Source, "provider": f.Provider, "cause": f.Cause.String(), "reason": f.Reason, "error": f.Error,
 	} {
 		if value != "" {
 			q.Set(name, value)

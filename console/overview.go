@@ -177,7 +177,7 @@ func count(n int, one string, many ...string) string {
 // causesOf returns the causes of dead letters in words.
 func causesOf(n store.Counts) string {
 	causes := slices.SortedFunc(maps.Keys(n.Causes), func(a, b store.Cause) int {
-		return cmp.Or(n.Causes[b]-n.Causes[a], strings.Compare(string(a), string(b)))
+		return cmp.Or(n.Causes[b]-n.Causes[a], strings.Compare(a.String(), b.String()))
 	})
 	parts := make([]string, len(causes))
 	for i, c := range causes {

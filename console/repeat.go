@@ -12,14 +12,14 @@ type repetition struct {
 	Level   string // ok, careful, danger: a class of the style sheet
 	Verdict string
 	Lines   []string
-	Doubt   bool // it goes back only if a person says so
+	Unsafe  bool // it goes back only if a person confirms it
 }
 
 // repeated judges by what is known of a message. Nothing else is known: it asks no service.
 func repeated(e *store.Entry, now time.Time) repetition {
 	m := &e.Meta
-	if m.OutcomeUnknown {
-		return inDoubt(e, now)
+	if m.UnsafeToRepeat {
+		return unsafeToRepeat(e, now)
 	}
 	r := repetition{Level: "ok", Verdict: "Safe to repeat"}
 	switch e.Cause {
@@ -56,8 +56,8 @@ func repeated(e *store.Entry, now time.Time) repetition {
 	return r
 }
 
-// inDoubt judges a message whose call may have taken effect.
-func inDoubt(e *store.Entry, now time.Time) repetition {
+// unsafeToRepeat judges a message whose call may have taken effect and is not idempotent.
+func unsafeToRepeat(e *store.Entry, now time.Time) repetition {
 	m := &e.Meta
 	r := repetition{Lines: []string{"A call for it may have taken effect: its answer was lost, and nothing proves that it did not."}}
 	made := "It was last made at a time that is not known."
@@ -72,12 +72,12 @@ func inDoubt(e *store.Entry, now time.Time) repetition {
 			"It is made again under the same request id, which the server remembers until "+when(m.Remembered)+". So it takes effect once.",
 			"After that the server has forgotten it, and a repeat is a new request.")
 	case m.Request != "" && !m.Remembered.IsZero():
-		r.Level, r.Verdict, r.Doubt = "danger", "Not safe to repeat: it may happen twice", true
+		r.Level, r.Verdict, r.Unsafe = "danger", "Not safe to repeat: it may happen twice", true
 		r.Lines = append(r.Lines,
 			"The server remembered the request until "+when(m.Remembered)+", "+age(now.Sub(m.Remembered))+" ago. A repeat is a new request for it.",
 			"Look there for the request first. If it took effect, remove this message; if not, send it back.")
 	default:
-		r.Level, r.Verdict, r.Doubt = "danger", "Not safe to repeat: it may happen twice", true
+		r.Level, r.Verdict, r.Unsafe = "danger", "Not safe to repeat: it may happen twice", true
 		r.Lines = append(r.Lines,
 			"The server keeps no request id of it, so a repeat is a new request.",
 			"Check the called service first. If it took effect, remove this message; if not, send it back.")

@@ -42,7 +42,7 @@ import (
 // # Failures
 //
 //	visit 1 fails ──▶ layer 1 ─▶ visit 2 fails ──▶ layer 2 ─▶ visit 3 fails ──▶ dead letters (exhausted)
-//	permanent error, or outcome unknown, at any visit ──────────────────────▶ dead letters
+//	permanent error, or unsafe to repeat, at any visit ─────────────────────▶ dead letters
 //
 // A visit is a passage through an operator, with its short retries. See docs/ladder.md.
 //
@@ -385,7 +385,7 @@ func (q *Queue[T]) TakeFailure(ctx context.Context, f asyncop.Failure[T]) error 
 
 // Provider returns the external system that was chosen for the message of a call. ctx is the context of the call. At the first call choose is
 // asked, and its choice is stored with the message before Provider returns. It is the same at each attempt and visit, on whichever worker, and
-// the dead letters have it. So a request whose outcome is unknown goes to the system that may have it.
+// the dead letters have it. So a request in doubt goes to the system that may have it.
 //
 //	provider, err := orders.Provider(ctx, func() string { return cheapest(o) })
 //

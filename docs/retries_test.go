@@ -182,7 +182,7 @@ func Example_reasons() {
 		strategies.ReasonAware(httpretry.Classifier[string](), nil),
 		asyncop.WithDrainRetries(),
 		asyncop.WithFailureSink(func(_ context.Context, f asyncop.Failure[string]) error {
-			fmt.Println("failed:", f.Element, "reason:", f.Reason, "may have taken effect:", f.Ambiguous())
+			fmt.Println("failed:", f.Element, "reason:", f.Reason, "may have taken effect:", f.UnsafeToRepeat())
 			return nil // it is taken
 		}))
 	for order, err := range op.Results(slices.Values([]string{"order 1"})) {

@@ -9,7 +9,7 @@ var (
 
 	// ErrStale reports that the outcome of the request is unknown: it may have been executed, and its record is gone. It is
 	// permanent. A stale request must be neither repeated nor sent again under another id without looking for its effect.
-	ErrStale = errors.New("exactlyonce: stale request, its outcome is unknown")
+	ErrStale = errors.New("exactlyonce: stale request: it may have taken effect")
 
 	// ErrMismatch reports that an earlier request with the same id had other content. The request was not executed. It is
 	// permanent, and points to an error of the client.

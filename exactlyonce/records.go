@@ -18,7 +18,7 @@ import (
 // Implementations are in ext/sqlite and ext/postgres. Methods are safe for concurrent use.
 type Records interface {
 	// Find returns the answer of a request, which is not found if the request is new: never seen, or every attempt so far has failed without an
-	// effect. It returns an error that matches ErrStale if its outcome is unknown, and ErrMismatch if both fingerprints are set and differ, even
+	// effect. It returns an error that matches ErrStale if the request stays in doubt, and ErrMismatch if both fingerprints are set and differ, even
 	// if the answer is gone but the fingerprint is not. It does not wait for transactions that have not committed. The caller must not change
 	// the answer.
 	Find(ctx context.Context, req Request) (answer []byte, found bool, err error)

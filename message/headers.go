@@ -25,7 +25,7 @@ const (
 	headerLastError      = "Weir-Last-Error"
 	headerReasons        = "Weir-Reasons"
 	headerTimeline       = "Weir-Way"
-	headerOutcomeUnknown = "Weir-Outcome-Unknown"
+	headerUnsafeToRepeat = "Weir-Outcome-Unknown"
 	headerRequest        = "Weir-Request"
 	headerRemembered     = "Weir-Remembered"
 	headerProvider       = "Weir-Provider"
@@ -37,7 +37,7 @@ const (
 var ours = func() map[string]bool {
 	var m Meta
 	names := map[string]bool{
-		strings.ToLower(headerReasons): true, strings.ToLower(headerTimeline): true, strings.ToLower(headerOutcomeUnknown): true,
+		strings.ToLower(headerReasons): true, strings.ToLower(headerTimeline): true, strings.ToLower(headerUnsafeToRepeat): true,
 	}
 	for _, f := range m.texts() {
 		names[strings.ToLower(f.name)] = true
@@ -119,6 +119,8 @@ func (m *Meta) instants() [5]instant {
 //	Weir-Provider          acquirer-2
 //	Weir-Merges            1
 //
+// Weir-Outcome-Unknown is the header of UnsafeToRepeat, under the name that earlier versions read.
+//
 // Texts are UTF-8; in them, unprintable characters, percent signs, spaces at either end, and commas in a reason are written as
 // %XX. Times are in UTC, to the nanosecond.
 //
@@ -156,8 +158,8 @@ func (m Meta) ToHeaders() (map[string]string, error) {
 	if len(m.Timeline) > 0 {
 		h[headerTimeline] = escape(timelineText(m.Timeline), "")
 	}
-	if m.OutcomeUnknown {
-		h[headerOutcomeUnknown] = "true"
+	if m.UnsafeToRepeat {
+		h[headerUnsafeToRepeat] = "true"
 	}
 	return h, nil
 }
@@ -202,10 +204,10 @@ func metaFromHeaders(h map[string]string) (m Meta, err error) {
 	}
 	m.Reasons = r.reasons()
 	m.Timeline = r.timeline()
-	if value, ok := r.take(headerOutcomeUnknown, maxReason); ok {
-		m.OutcomeUnknown = value == "true"
-		if !m.OutcomeUnknown {
-			r.check(headerOutcomeUnknown, value, errors.New("want true"))
+	if value, ok := r.take(headerUnsafeToRepeat, maxReason); ok {
+		m.UnsafeToRepeat = value == "true"
+		if !m.UnsafeToRepeat {
+			r.check(headerUnsafeToRepeat, value, errors.New("want true"))
 		}
 	}
 	return m, r.err

@@ -23,7 +23,7 @@ type storedMeta struct {
 	Due            time.Time         `json:"due,omitzero"`
 	LastError      string            `json:"lastError,omitempty"`
 	Reasons        []string          `json:"reasons,omitempty"`
-	OutcomeUnknown bool              `json:"outcomeUnknown,omitempty"`
+	UnsafeToRepeat bool              `json:"outcomeUnknown,omitempty"`
 	Request        string            `json:"request,omitempty"`
 	Remembered     time.Time         `json:"remembered,omitzero"`
 	Provider       string            `json:"provider,omitempty"`
@@ -50,7 +50,7 @@ func (m Meta) MarshalJSON() ([]byte, error) {
 	}
 	s := storedMeta{
 		ID: escape(m.ID, ""), Key: escape(m.Key, ""), Provider: escape(m.Provider, ""), Request: escape(m.Request, ""),
-		Visit: m.Visit, Attempts: m.Attempts, Merges: m.Merges, OutcomeUnknown: m.OutcomeUnknown,
+		Visit: m.Visit, Attempts: m.Attempts, Merges: m.Merges, UnsafeToRepeat: m.UnsafeToRepeat,
 		FirstFailure: m.FirstFailure, LastFailure: m.LastFailure, Due: m.Due, Remembered: m.Remembered,
 		LastError: readable(m.LastError),
 	}
@@ -94,7 +94,7 @@ func metaFromJSON(b []byte) (m Meta, err error) {
 		return Meta{}, err
 	}
 	m = Meta{
-		Visit: s.Visit, Attempts: s.Attempts, Merges: s.Merges, OutcomeUnknown: s.OutcomeUnknown,
+		Visit: s.Visit, Attempts: s.Attempts, Merges: s.Merges, UnsafeToRepeat: s.UnsafeToRepeat,
 		FirstFailure: s.FirstFailure, LastFailure: s.LastFailure, Due: s.Due, Remembered: s.Remembered,
 		LastError: s.LastError, Reasons: s.Reasons,
 	}

@@ -38,9 +38,11 @@ type Meta struct {
 	Reasons []string
 	// Timeline lists the calls of all visits. A stored form has the first 8 and the last 24.
 	Timeline []Step
-	// OutcomeUnknown says that a failed call may have taken effect, as far as is known, and must not happen twice. It stays until a person lets
-	// the message return all the same.
-	OutcomeUnknown bool
+	// UnsafeToRepeat is true if a failed call may have taken effect, is not idempotent, and no
+	// predicate asked for a repeat (asyncop.Failure.UnsafeToRepeat). It stays true until a person
+	// sends the message back nevertheless. Its stored names are Weir-Outcome-Unknown and
+	// outcomeUnknown.
+	UnsafeToRepeat bool
 	// Request is the id under which that call was made, in the form of exactlyonce.ID, or "". The next visit uses it again, so
 	// the server finds the call. At most 1,024 bytes.
 	Request string

@@ -26,7 +26,7 @@ var full = message.Meta{
 		{Visit: 1, Attempt: 1, Begun: time.Date(2026, 11, 23, 9, 0, 0, 0, time.UTC), Took: time.Second, Wait: time.Minute, Retried: true, Reason: "unavailable"},
 		{Visit: 2, Attempt: 3, Begun: time.Date(2026, 11, 23, 9, 5, 0, 0, time.UTC), Backend: "down", Error: "503 größer\n<than> 100%25 "},
 	},
-	OutcomeUnknown: true, Request: `"0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4`,
+	UnsafeToRepeat: true, Request: `"0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4`,
 	Remembered: time.Date(2026, 11, 24, 9, 0, 0, 5, time.UTC), Provider: "acquirer-2", Merges: 1,
 	Headers: map[string]string{"Traceparent": "00-01", "binary": "\xff\x00"},
 }

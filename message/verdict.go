@@ -13,8 +13,8 @@ type Verdict struct {
 	// Err is the reason of the verdict. Rejected: never nil. Nacked: ErrLost, the error of a failure, or nil. Acked: the error of a failed
 	// message that was dropped or handed over, to a layer or the dead letters for example; nil if it is done.
 	Err error
-	// OutcomeUnknown reports that a call for a rejected message may have taken effect, which is not known.
-	OutcomeUnknown bool
+	// UnsafeToRepeat reports that a call for a rejected message may have taken effect, which is not known.
+	UnsafeToRepeat bool
 }
 
 // Kind is a way to settle a message.
@@ -75,7 +75,7 @@ func (v Verdict) and(w Verdict) Verdict {
 	case v.Kind < w.Kind:
 		return w
 	case v.Kind == Rejected && w.Kind == Rejected:
-		v.OutcomeUnknown = v.OutcomeUnknown || w.OutcomeUnknown
+		v.UnsafeToRepeat = v.UnsafeToRepeat || w.UnsafeToRepeat
 		return v
 	case v.Kind > w.Kind:
 		return v

@@ -112,7 +112,7 @@ func AnyResult[OUT any](condition func(result OUT) bool) ResultPredicate[OUT] {
 // The stage is the evidence, the reason is the verdict: a strategy that has a reason need not look at the stage again.
 //
 // A rejection ([NewRejection]) is the opposite of a reason to try again: the call was answered and refused for good, without
-// effect. Its element ends at once, and its failure is not ambiguous.
+// effect. Its element ends at once, and its failure is not in doubt.
 //
 // The zero Reason means no reason. Two reasons are equal (==) if name and both properties are. A Reason is as small as a pointer; it is a value
 // and safe for concurrent use.

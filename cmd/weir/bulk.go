@@ -181,7 +181,8 @@ reads. Each leaves the dead letters in the same step.
 	b.flags(a, c)
 	c.Flags().StringVar(&b.spec.To, "to", "", "the `QUEUE` that they return to")
 	c.Flags().IntVar(&b.spec.MaxMerges, "max-merges", 5, "leave those that were merged `N` times already")
-	c.Flags().BoolVar(&b.spec.OutcomeUnknown, "outcome-unknown", false, "also those whose call may have taken effect: it is repeated")
+	c.Flags().BoolVar(&b.spec.UnsafeToRepeat, "unsafe-to-repeat", false, "also those whose call may have taken effect: it is repeated")
+	a.renamed(c, "outcome-unknown", "unsafe-to-repeat")
 	c.Flags().BoolVar(&b.yes, "yes", false, "do not ask, if the queue of --to has messages")
 	c.Flags().BoolVar(&b.toEmpty, "to-empty", false, "the queue of --to is right, although it is empty or new")
 	return c
@@ -275,7 +276,7 @@ func (a *app) askBulk(ctx context.Context, db *database, b *bulk, total int) err
 type mergedJSON struct {
 	Merged         int `json:"merged"`
 	Looping        int `json:"looping"`
-	OutcomeUnknown int `json:"outcomeUnknown"`
+	UnsafeToRepeat int `json:"unsafeToRepeat"`
 	Busy           int `json:"busy"`
 }
 
@@ -284,7 +285,7 @@ func (a *app) done(s jobs.Spec, p jobs.Progress, err error) error {
 	past := map[store.Action]string{store.Purge: "removed", store.Hold: "held", store.Release: "released", store.Due: "due"}[s.Do]
 	switch {
 	case a.json && s.Do == store.Merge:
-		return errors.Join(a.object(mergedJSON{p.Done, p.Looping, p.InDoubt, p.Skipped}), err)
+		return errors.Join(a.object(mergedJSON{p.Done, p.Looping, p.Unsafe, p.Skipped}), err)
 	case a.json && s.Do == store.Purge:
 		return errors.Join(a.object(map[string]int{"purged": p.Done}), err)
 	case a.json:
@@ -299,7 +300,7 @@ func (a *app) done(s jobs.Spec, p jobs.Progress, err error) error {
 			fmt.Fprintf(&b, "%s stayed: %s\n", messages(n), why)
 		}
 	}
-	stayed(p.InDoubt, "the outcome is unknown (--outcome-unknown sends them back, too)")
+	stayed(p.Unsafe, "unsafe to repeat (--unsafe-to-repeat sends them back, too)")
 	stayed(p.Looping, fmt.Sprintf("merged %d times already (--max-merges)", s.MaxMerges))
 	stayed(p.Skipped, "a worker has them, they are gone, or the queue has them already")
 	return errors.Join(a.print(b.String()), err)

@@ -152,7 +152,7 @@ func (a *app) list(ctx context.Context, db *database, queue string, f store.Filt
 				continue
 			}
 			rows = append(rows, []string{
-				when(e.Arrived), e.Meta.ID, string(e.Cause), strconv.Itoa(e.Meta.Attempts), e.Meta.Provider, e.Meta.LastError,
+				when(e.Arrived), e.Meta.ID, e.Cause.String(), strconv.Itoa(e.Meta.Attempts), e.Meta.Provider, e.Meta.LastError,
 			})
 		}
 		if len(rows) > 0 {
@@ -265,7 +265,7 @@ func (a *app) show(e store.Entry) error {
 	m := &e.Meta
 	line("id", m.ID)
 	line("position", strconv.FormatInt(e.Position, 10))
-	line("cause", string(e.Cause))
+	line("cause", e.Cause.String())
 	line("arrived", e.Arrived.UTC().Format(time.RFC3339Nano))
 	moment("leased until", e.LeasedUntil)
 	if e.Held {
@@ -347,7 +347,7 @@ func (a *app) deadCount() *cobra.Command {
 					rows = append(rows, []string{"held", "", strconv.Itoa(n.Held)})
 				}
 				for _, cause := range byNumber(n.Causes) {
-					rows = append(rows, []string{"cause", string(cause), strconv.Itoa(n.Causes[cause])})
+					rows = append(rows, []string{"cause", cause.String(), strconv.Itoa(n.Causes[cause])})
 				}
 				for _, reason := range byNumber(n.Reasons) {
 					rows = append(rows, []string{"reason", reason, strconv.Itoa(n.Reasons[reason])})
@@ -411,7 +411,7 @@ func (a *app) showGroups(queue string, groups []jobs.Group, limit int) error {
 		if g.Rest {
 			g.Error = "others"
 		}
-		rows = append(rows, []string{strconv.Itoa(g.Count), g.Last.UTC().Format("01-02 15:04Z"), string(g.Cause), g.Reason, g.Error, g.Example})
+		rows = append(rows, []string{strconv.Itoa(g.Count), g.Last.UTC().Format("01-02 15:04Z"), g.Cause.String(), g.Reason, g.Error, g.Example})
 	}
 	switch {
 	case len(groups) == 0:
@@ -440,7 +440,7 @@ func byNumber[K ~string](m map[K]int) []K {
 		if m[x] != m[y] {
 			return m[y] - m[x]
 		}
-		return strings.Compare(string(x), string(y))
+		return strings.Compare(fmt.Sprint(x), fmt.Sprint(y)) // as they are shown
 	})
 }
 

@@ -10,10 +10,16 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 )
 
-// knownCauses are the causes of dead letters.
-var knownCauses = []string{
-	string(store.Permanent), string(store.Exhausted), string(store.OutcomeUnknown), string(store.Undecodable), string(store.Lapsed), string(store.Expired), string(store.Refused),
-}
+// knownCauses are the names of the causes of dead letters. The stored name of a cause is accepted
+// as well.
+var knownCauses = func() (names []string) {
+	for _, c := range []store.Cause{
+		store.Permanent, store.Exhausted, store.UnsafeToRepeat, store.Undecodable, store.Lapsed, store.Expired, store.Refused,
+	} {
+		names = append(names, c.String())
+	}
+	return names
+}()
 
 // filter are the flags that choose messages.
 type filter struct {
@@ -43,10 +49,11 @@ func (f *filter) read(a *app, ids []string) (store.Filter, error) {
 	if f.Before, err = a.moment("before", f.before); err != nil {
 		return store.Filter{}, err
 	}
-	if f.cause != "" && !slices.Contains(knownCauses, f.cause) {
+	cause := store.CauseNamed(f.cause)
+	if cause != "" && !slices.Contains(knownCauses, cause.String()) {
 		return store.Filter{}, usagef("--cause %q: there are %s%s", f.cause, strings.Join(knownCauses, ", "), meant("", f.cause, knownCauses))
 	}
-	f.Cause = store.Cause(f.cause)
+	f.Cause = cause
 	f.IDs = append(f.IDs, ids...)
 	return f.Filter, nil
 }

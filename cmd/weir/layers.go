@@ -84,7 +84,7 @@ func causes(n store.Counts) string {
 	var parts []string
 	for _, cause := range byNumber(n.Causes) {
 		if cause != "" {
-			parts = append(parts, strconv.Itoa(n.Causes[cause])+" "+string(cause))
+			parts = append(parts, strconv.Itoa(n.Causes[cause])+" "+cause.String())
 		}
 	}
 	return strings.Join(parts, ", ")

@@ -132,7 +132,7 @@ func seedQueues(t *testing.T, s store.Store, tick func()) {
 		{store.Permanent, "north", "card 4711 is expired, and the bank has closed the account that it belonged to"},
 		{store.Exhausted, "north", "connection refused"},
 		{store.Exhausted, "south", "connection refused"},
-		{store.OutcomeUnknown, "south", "no answer"},
+		{store.UnsafeToRepeat, "south", "no answer"},
 		{store.Undecodable, "", "invalid character 'x' looking for beginning of value"},
 		{store.Exhausted, "north", "line one\nline two\x1b[31mred\x1b[0m \u202ereversed"},
 		{store.Permanent, "北の銀行", "口座がありません"},
@@ -143,7 +143,7 @@ func seedQueues(t *testing.T, s store.Store, tick func()) {
 			Meta: message.Meta{
 				ID: origin.ID(), Key: fmt.Sprint("customer-", i%3), Origin: origin, Provider: d.provider, LastError: d.error,
 				Visit: 3, Attempts: 10 + i, FirstFailure: begin.Add(-time.Hour), LastFailure: begin,
-				OutcomeUnknown: d.cause == store.OutcomeUnknown,
+				UnsafeToRepeat: d.cause == store.UnsafeToRepeat,
 			},
 		}
 		switch d.cause {
@@ -314,7 +314,7 @@ func TestPurge(t *testing.T) {
 	assert.Equal(t, result{"1 message removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "orders/0/17", "--yes")))
 	assert.Equal(t, result{"", "weir: queue \"dead\" has no message \"orders/0/17\"\n", 1}, execute(t, command(t, dir, "dead", "purge", "orders/0/17", "orders/0/23", "--yes", "--json")))
 	assert.Equal(t, result{`{"purged":0}` + "\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--key", "nobody", "--yes", "--json")))
-	assert.Contains(t, execute(t, command(t, dir, "dead", "count")).stdout, "all                            3\n")
+	assert.Contains(t, execute(t, command(t, dir, "dead", "count")).stdout, "all                             3\n")
 	assert.Equal(t, result{"3 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--all", "--yes")))
 	assert.Equal(t, result{"0 messages removed\n", "", 0}, execute(t, command(t, dir, "dead", "purge", "--all")), "nothing to ask about")
 	assert.Contains(t, execute(t, command(t, dir, "layers")).stdout, "orders 1m         2", "other queues are as before")
@@ -364,13 +364,14 @@ func TestMerge(t *testing.T) {
 
 	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
 		execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--provider", "north", "--max", "2", "--yes", "--to-empty")))
-	assert.Equal(t, result{`{"merged":4,"looping":1,"outcomeUnknown":1,"busy":0}` + "\n", "", 0},
+	assert.Equal(t, result{`{"merged":4,"looping":1,"unsafeToRepeat":1,"busy":0}` + "\n", "", 0},
 		execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--yes", "--json")))
 	assert.Equal(t, result{`0 messages sent back to "orders"
-1 message stayed: the outcome is unknown (--outcome-unknown sends them back, too)
+1 message stayed: unsafe to repeat (--unsafe-to-repeat sends them back, too)
 1 message stayed: merged 5 times already (--max-merges)
 `, "", 0}, execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--yes")))
-	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "", 0},
+	// The old name of a flag is accepted with a warning.
+	assert.Equal(t, result{"2 messages sent back to \"orders\"\n", "weir: --outcome-unknown is now --unsafe-to-repeat\n", 0},
 		execute(t, command(t, dir, "dead", "merge", "--to", "orders", "--yes", "--outcome-unknown", "--max-merges", "6", "--rate", "1000")))
 	assert.Equal(t, result{"", "No message of queue \"dead\" matches.\n", 0}, execute(t, command(t, dir, "dead", "list")))
 	assert.Contains(t, execute(t, command(t, dir, "layers", "orders")).stdout, "orders         8")
@@ -619,10 +620,18 @@ func TestAllCausesAreKnown(t *testing.T) {
 	require.NoError(t, err)
 	var causes []string
 	for _, found := range regexp.MustCompile(`Cause += "([^"]+)"`).FindAllStringSubmatch(string(source), -1) {
-		causes = append(causes, found[1])
+		causes = append(causes, store.Cause(found[1]).String())
 	}
 	require.NotEmpty(t, causes)
 	assert.Equal(t, causes, knownCauses)
+}
+
+// The stored name of a cause chooses the same messages as the name that is shown.
+func TestFilter_StoredNameOfACause(t *testing.T) {
+	dir := seed(t)
+	shown := execute(t, command(t, dir, "dead", "list", "--cause", "unsafe to repeat"))
+	assert.Contains(t, shown.stdout, "orders/0/20")
+	assert.Equal(t, shown, execute(t, command(t, dir, "dead", "list", "--cause", "outcome unknown")))
 }
 
 func put(t *testing.T, dir string, ids ...string) {

@@ -17,7 +17,7 @@ func (a *app) showTimeline(e *store.Entry) error {
 	}
 	rows := make([][]string, len(calls))
 	for i, s := range calls {
-		then := string(e.Cause)
+		then := e.Cause.String()
 		switch next := i + 1; {
 		case s.Retried:
 			then = "again in " + brief(s.Wait)

@@ -119,8 +119,8 @@ func put(tb testing.TB, e store.Engine, n int) {
 	}
 	ms = append(ms,
 		store.Message{Meta: message.Meta{ID: "wrong", Visit: 1, Attempts: 1, LastError: `no airport "XQQ"`, LastFailure: now, Timeline: []message.Step{{Visit: 1, Attempt: 1, Begun: now, Took: 3 * time.Millisecond, Reason: "NO_ROW", Backend: "up", Error: "no row"}}}, Payload: []byte(`{"to":"XQQ"}`), Cause: store.Permanent},
-		store.Message{Meta: message.Meta{ID: "doubt", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now.Add(-3 * time.Hour), OutcomeUnknown: true, Request: "r1", Remembered: now.Add(-2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.OutcomeUnknown},
-		store.Message{Meta: message.Meta{ID: "known", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now, OutcomeUnknown: true, Request: "r2", Remembered: now.Add(2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.OutcomeUnknown})
+		store.Message{Meta: message.Meta{ID: "doubt", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now.Add(-3 * time.Hour), UnsafeToRepeat: true, Request: "r1", Remembered: now.Add(-2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.UnsafeToRepeat},
+		store.Message{Meta: message.Meta{ID: "known", Visit: 1, Attempts: 1, LastError: "the answer was lost", LastFailure: now, UnsafeToRepeat: true, Request: "r2", Remembered: now.Add(2 * time.Hour)}, Payload: []byte(`{}`), Cause: store.UnsafeToRepeat})
 	require.NoError(tb, e.Put(context.Background(), "orders-dead", ms...))
 }
 
@@ -140,7 +140,7 @@ func TestOverview(t *testing.T) {
 		put(t, e, 20)
 		h = handler(t, console.Config{Engine: e, Prefix: "/weir/"})
 		text := page(t, h, "/weir/")
-		assert.Contains(t, text, "orders-dead has 23 dead letters: 20 exhausted, 2 outcome unknown, 1 permanent.")
+		assert.Contains(t, text, "orders-dead has 23 dead letters: 20 exhausted, 2 unsafe to repeat, 1 permanent.")
 		assert.Contains(t, text, `href="/weir/queue?queue=orders-dead"`)
 		assert.NotContains(t, text, `href="/queue`)
 	})
@@ -269,7 +269,7 @@ func TestActions(t *testing.T) {
 		form.Set("max", "0")
 		require.Equal(t, http.StatusSeeOther, ask(h, "/start", form).Code)
 		job = over(t, e, 3) // the line of the end of the first is the second
-		assert.Equal(t, []int{19, 1}, []int{job.Done, job.InDoubt}, "the one that the server remembers goes, too")
+		assert.Equal(t, []int{19, 1}, []int{job.Done, job.Unsafe}, "the one that the server remembers goes, too")
 
 		steer := url.Values{"do": {"hold"}, "backend": {"bank"}, "why": {"it loses money"}}
 		require.Equal(t, http.StatusSeeOther, ask(h, "/backends", steer).Code)

@@ -181,7 +181,7 @@ func TestDeadAgain(t *testing.T) {
 	}
 	ms[0].Reject(errors.New("still no such card: https://ann:s3cret@bank"))
 	ms[1].Ack()
-	ms[2].Settle(message.Verdict{Kind: message.Rejected, Err: errors.New("no answer"), OutcomeUnknown: true})
+	ms[2].Settle(message.Verdict{Kind: message.Rejected, Err: errors.New("no answer"), UnsafeToRepeat: true})
 	_, err = r.Receive(t.Context(), 1)
 	require.Equal(t, io.EOF, err)
 	require.NoError(t, r.Close(t.Context()))
@@ -197,8 +197,8 @@ func TestDeadAgain(t *testing.T) {
 	}
 	require.Len(t, got, 3)
 	require.Equal(t, "still no such card: https://ann:xxxxx@bank", got["rejected"].Meta.LastError)
-	require.Equal(t, store.OutcomeUnknown, got["doubtful"].Cause)
-	require.True(t, got["doubtful"].Meta.OutcomeUnknown)
+	require.Equal(t, store.UnsafeToRepeat, got["doubtful"].Cause)
+	require.True(t, got["doubtful"].Meta.UnsafeToRepeat)
 	require.Equal(t, 1, got["rejected"].Meta.Merges)
 	require.Equal(t, store.Permanent, got["rejected"].Cause)
 	require.Equal(t, store.Undecodable, got["number"].Cause)

@@ -32,13 +32,13 @@ func TestTake(t *testing.T) {
 	}{
 		"in doubt": {func(t *testing.T) asyncop.Failure[string] {
 			return failureOf(t, errGone, strategies.ReasonAware(predicates.ByException[string](predicates.HasException, lost), nil))
-		}, store.OutcomeUnknown},
+		}, store.UnsafeToRepeat},
 		"in doubt, and a predicate asked for more": {func(t *testing.T) asyncop.Failure[string] {
 			return failureOf(t, errGone, strategies.FixedDelay[string](3, 0).RetryIfException(predicates.HasException))
 		}, store.Exhausted},
 		"in doubt, and no predicate asked": {func(t *testing.T) asyncop.Failure[string] {
 			return failureOf(t, errGone, strategies.FixedDelay[string](3, 0).RetryIfException(func(error) bool { return false }))
-		}, store.OutcomeUnknown},
+		}, store.UnsafeToRepeat},
 		"not sent": {func(t *testing.T) asyncop.Failure[string] {
 			err := &predicates.StageError{Stage: predicates.ClientDispatch, Err: errGone}
 			return failureOf(t, err, strategies.ReasonAware(predicates.Classifiers[string](), strategies.BestEffort[string]()))

@@ -71,7 +71,7 @@ func dozen(b *storeBench, queue string) {
 		m.Meta.Provider = "provider" + strconv.Itoa(i%5)
 		m.Meta.LastError = "failed: 100%_of " + strconv.Itoa(i%2)
 		m.Meta.Reasons = []string{"REASON_" + strconv.Itoa(i%2), "ALWAYS", "ALWAYS"}
-		m.Cause = []store.Cause{store.Permanent, store.Exhausted, store.OutcomeUnknown}[i%3]
+		m.Cause = []store.Cause{store.Permanent, store.Exhausted, store.UnsafeToRepeat}[i%3]
 		m.Delay = b.units(1000 * (i % 2))
 		b.put(queue, m)
 		if i == 3 || i == 7 {
@@ -127,7 +127,7 @@ func filters(b *storeBench) {
 		{Key: "key1"},
 		{Source: "source%2"},
 		{Provider: "provider3"},
-		{Cause: store.OutcomeUnknown},
+		{Cause: store.UnsafeToRepeat},
 		{Reason: "REASON_1"},
 		{Reason: "REASON_"},
 		{Error: "100%_of 1"},
@@ -165,7 +165,7 @@ func count(b *storeBench) {
 	b.ok(err, "Count")
 	b.must(c.Messages == 12 && c.Oldest.Equal(all[0].Arrived) && c.Last == all[11].Position, "the count is %+v", c)
 	b.must(c.Age >= b.units(5) && (b.RealTime || c.Age == b.units(5)), "the oldest has waited %v, the count says %v", b.units(5), c.Age)
-	b.must(maps.Equal(c.Causes, map[store.Cause]int{store.Permanent: 4, store.Exhausted: 4, store.OutcomeUnknown: 4}), "the causes are %v", c.Causes)
+	b.must(maps.Equal(c.Causes, map[store.Cause]int{store.Permanent: 4, store.Exhausted: 4, store.UnsafeToRepeat: 4}), "the causes are %v", c.Causes)
 	b.must(maps.Equal(c.Reasons, map[string]int{"REASON_0": 6, "REASON_1": 6, "ALWAYS": 12}), "the reasons are %v", c.Reasons)
 	b.must(c.Next.Equal(all[0].Meta.Due), "the first is due at %v, the count says %v", all[0].Meta.Due, c.Next)
 	c, err = i.Count(b.ctx, "q", store.Filter{Reason: "REASON_1"}) // none of them is due

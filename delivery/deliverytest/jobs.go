@@ -205,7 +205,7 @@ var toOrders = jobs.Spec{Do: store.Merge, Queue: "dead", To: "orders"}
 func jobMerge(b *storeBench) {
 	p := b.process()
 	looping, doubt, remembered := full("looping"), full("doubt"), full("remembered")
-	looping.Meta.Merges, looping.Meta.OutcomeUnknown = 5, false
+	looping.Meta.Merges, looping.Meta.UnsafeToRepeat = 5, false
 	doubt.Meta.Remembered = time.Time{}
 	remembered.Meta.Remembered = time.Now().AddDate(100, 0, 0).UTC().Truncate(time.Second)
 	b.put("dead", looping, doubt, remembered, newMessage("leased"))
@@ -216,23 +216,23 @@ func jobMerge(b *storeBench) {
 	ms := make([]store.Message, n)
 	for i := range ms {
 		ms[i] = full(strconv.Itoa(i))
-		ms[i].Meta.OutcomeUnknown, ms[i].Meta.Request, ms[i].Meta.Remembered = false, "", time.Time{}
+		ms[i].Meta.UnsafeToRepeat, ms[i].Meta.Request, ms[i].Meta.Remembered = false, "", time.Time{}
 	}
 	b.put("dead", ms...)
 	job := p.do(toOrders)
-	b.must(job.Progress == jobs.Progress{Done: n + 1, Looping: 1, InDoubt: 1, Skipped: 1}, "the job has done %+v", job.Progress)
+	b.must(job.Progress == jobs.Progress{Done: n + 1, Looping: 1, Unsafe: 1, Skipped: 1}, "the job has done %+v", job.Progress)
 	b.must(job.Total == n+4 && job.State() == "done" && job.Error == "", "the job is %+v", job)
 	got := b.list("orders", store.Filter{}, everything)
 	b.must(len(got) == n+1, "%d messages arrived", len(got))
 	want := full("7")
-	want.Meta.OutcomeUnknown, want.Meta.Visit, want.Meta.Attempts, want.Meta.Merges, want.Cause = false, 0, 0, 2, ""
+	want.Meta.UnsafeToRepeat, want.Meta.Visit, want.Meta.Attempts, want.Meta.Merges, want.Cause = false, 0, 0, 2, ""
 	want.Meta.Request, want.Meta.Remembered = "", time.Time{}
 	b.must(same(got[8].Message, want), "a merged message is %+v", got[8].Message)
-	b.must(got[0].Meta.OutcomeUnknown && got[0].Meta.Request != "", "a call that is remembered returned without its request: %+v", got[0].Meta)
+	b.must(got[0].Meta.UnsafeToRepeat && got[0].Meta.Request != "", "a call that is remembered returned without its request: %+v", got[0].Meta)
 	left := entryIDs(b.list("dead", store.Filter{}, everything))
 	b.must(slices.Equal(left, []string{"looping", "doubt", "leased"}), "dead letters that stayed: %v", left)
 	all := toOrders
-	all.OutcomeUnknown, all.MaxMerges = true, 9
+	all.UnsafeToRepeat, all.MaxMerges = true, 9
 	job = p.do(all)
 	b.must(job.Done == 2 && job.Skipped == 1, "the second job has done %+v", job.Progress)
 }
@@ -244,7 +244,7 @@ func jobFilters(b *storeBench) {
 		{Key: "a"},
 		{Source: "source%2"},
 		{Provider: "provider3"},
-		{Cause: store.OutcomeUnknown},
+		{Cause: store.UnsafeToRepeat},
 		{Reason: "REASON_1"},
 		{Error: "100%_of 1"},
 		{Cause: store.Permanent, Reason: "ALWAYS", Provider: "provider1"},

@@ -224,7 +224,7 @@ func full(id string) store.Message {
 		Meta: message.Meta{
 			ID: id, Key: "key", Origin: message.Origin{Source: "orders", Partition: "3", Position: "17"},
 			Visit: 2, Attempts: 7, FirstFailure: time.Unix(1_700_000_000, 123_456_000).UTC(), LastFailure: time.Unix(1_700_000_100, 1000).UTC(),
-			LastError: "no answer", Reasons: []string{"SOCKET_NOT_AVAILABLE", "TIMED_OUT"}, OutcomeUnknown: true, Provider: "bank", Merges: 1,
+			LastError: "no answer", Reasons: []string{"SOCKET_NOT_AVAILABLE", "TIMED_OUT"}, UnsafeToRepeat: true, Provider: "bank", Merges: 1,
 			Request: `"0af7651916cd43dd8448eb211c80319c";seq=2;attempt=9`, Remembered: time.Unix(1_700_000_200, 2000).UTC(),
 			Headers: map[string]string{
 				"Traceparent": "00-1", "empty": "",

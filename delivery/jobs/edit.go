@@ -44,7 +44,7 @@ func (j *Jobs) Edit(ctx context.Context, queue string, e store.Entry, to string,
 		entry.Message = e.Clone()
 		m := &entry.Message
 		failed.Afresh(&m.Meta, now)
-		m.Meta.OutcomeUnknown, m.Meta.Request, m.Meta.Remembered = false, "", time.Time{}
+		m.Meta.UnsafeToRepeat, m.Meta.Request, m.Meta.Remembered = false, "", time.Time{}
 		if m.Meta.Headers == nil {
 			m.Meta.Headers = map[string]string{}
 		}

@@ -17,7 +17,7 @@ func TestEdit(t *testing.T) {
 	s := memory.Open()
 	meta := message.Meta{
 		ID: "o/1", Visit: 3, Attempts: 9, LastError: "no such airport", Headers: map[string]string{"Trace": "7"},
-		OutcomeUnknown: true, Request: "r", Remembered: time.Now().Add(time.Hour), Provider: "bank",
+		UnsafeToRepeat: true, Request: "r", Remembered: time.Now().Add(time.Hour), Provider: "bank",
 	}
 	require.NoError(t, s.Put(t.Context(), "orders-dead", store.Message{Meta: meta, Payload: []byte(`"XQQ"`), Cause: store.Permanent}))
 	list, err := s.List(t.Context(), "orders-dead", store.Filter{}, store.Page{Max: 2})
@@ -43,7 +43,7 @@ func TestEdit(t *testing.T) {
 	require.NotEqual(t, "o/1", m.Meta.ID)
 	require.Equal(t, map[string]string{"Trace": "7", "Edited-From": "o/1"}, m.Meta.Headers)
 	require.Equal(t, []any{store.Cause(""), 0, 1, false, "", true, "bank"},
-		[]any{m.Cause, m.Meta.Visit, m.Meta.Merges, m.Meta.OutcomeUnknown, m.Meta.Request, m.Meta.Remembered.IsZero(), m.Meta.Provider})
+		[]any{m.Cause, m.Meta.Visit, m.Meta.Merges, m.Meta.UnsafeToRepeat, m.Meta.Request, m.Meta.Remembered.IsZero(), m.Meta.Provider})
 
 	var lines []jobs.Line
 	for l, err := range j.Log(t.Context()) {

@@ -59,7 +59,7 @@ func writeRecords(t *testing.T, engine *memory.Engine, mock *clock.Mock) {
 	j, err := jobs.New(engine, jobs.Config{Clock: mock})
 	require.NoError(t, err)
 	spec := jobs.Spec{
-		Do: store.Merge, Queue: "orders-dead", To: "orders", Max: 10, Rate: 2.5, OutcomeUnknown: true, By: "ann", Why: "fixed",
+		Do: store.Merge, Queue: "orders-dead", To: "orders", Max: 10, Rate: 2.5, UnsafeToRepeat: true, By: "ann", Why: "fixed",
 		Filter: store.Filter{
 			IDs: []string{"1", "2"}, Key: "k", Source: "s", Provider: "p", Cause: store.Exhausted, Reason: "r", Error: "503",
 			Since: golden.At, Before: golden.At.AddDate(0, 0, 1),

@@ -27,9 +27,10 @@ type Spec struct {
 
 	// Of a Merge: an entry that was merged so often stays, which ends the loop of a message that fails each time; 0 means 5.
 	MaxMerges int `json:"maxMerges,omitempty"`
-	// Of a Merge: include entries whose outcome is unknown. Their calls may have taken effect, and would be repeated under another id. Entries
-	// that the server still remembers (Meta.Remembered) are merged in any case, since they are called under the same id.
-	OutcomeUnknown bool `json:"outcomeUnknown,omitempty"`
+	// Of a Merge: include entries that are unsafe to repeat (Meta.UnsafeToRepeat). Their calls may
+	// have taken effect, and would be repeated under another id. Entries that the server still
+	// remembers (Meta.Remembered) are merged in any case, under the same id.
+	UnsafeToRepeat bool `json:"outcomeUnknown,omitempty"`
 
 	By  string `json:"by"`  // who wants it
 	Why string `json:"why"` // and the reason
@@ -39,7 +40,7 @@ type Spec struct {
 type Progress struct {
 	Done    int `json:"done"`    // merged, removed, held, released or made due
 	Looping int `json:"looping"` // stayed, since they were merged MaxMerges times
-	InDoubt int `json:"inDoubt"` // stayed, since their outcome is unknown
+	Unsafe  int `json:"inDoubt"` // stayed, since they are unsafe to repeat (Meta.UnsafeToRepeat)
 	// Skipped messages were taken by a worker, are gone, could not be moved, or were already in the wanted state.
 	Skipped int `json:"skipped"`
 }
@@ -106,8 +107,8 @@ func (s *Spec) check() error {
 		return errors.New("jobs: who starts the job, and why? By and Why are required")
 	case s.Do == store.Merge && s.To == s.Queue:
 		return fmt.Errorf("jobs: Queue and To are both %q", s.To)
-	case s.Do != store.Merge && (s.To != "" || s.MaxMerges != 0 || s.OutcomeUnknown):
-		return fmt.Errorf("jobs: To, MaxMerges and OutcomeUnknown are for a merge, and not for a %s", s.Do)
+	case s.Do != store.Merge && (s.To != "" || s.MaxMerges != 0 || s.UnsafeToRepeat):
+		return fmt.Errorf("jobs: To, MaxMerges and UnsafeToRepeat are for a merge, and not for a %s", s.Do)
 	case s.Max < 0 || s.MaxMerges < 0 || !(s.Rate >= 0):
 		return fmt.Errorf("jobs: Max %d, MaxMerges %d and Rate %v must not be negative", s.Max, s.MaxMerges, s.Rate)
 	}

@@ -67,7 +67,7 @@ func TestLocal(t *testing.T) {
 			require.NoError(t, s.Put(t.Context(), "dead", letter(i)))
 		}
 		doubt, looping, leased := letter(1001), letter(2001), letter(3001)
-		doubt.Meta.OutcomeUnknown, looping.Meta.Merges = true, 5
+		doubt.Meta.UnsafeToRepeat, looping.Meta.Merges = true, 5
 		require.NoError(t, s.Put(t.Context(), "dead", doubt, looping, leased))
 		claimed, err := s.Claim(t.Context(), "dead", store.Filter{IDs: []string{"3001"}}, store.Page{Max: 1}, time.Hour)
 		require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestLocal(t *testing.T) {
 		require.NoError(t, err)
 		job, err = j.Run(t.Context(), job.ID, nil)
 		require.NoError(t, err)
-		require.Equal(t, jobs.Progress{Done: 225, Looping: 1, InDoubt: 1}, job.Progress)
+		require.Equal(t, jobs.Progress{Done: 225, Looping: 1, Unsafe: 1}, job.Progress)
 		left, err := s.List(t.Context(), "dead", store.Filter{Provider: "bank1"}, store.Page{Max: 1000})
 		require.NoError(t, err)
 		require.Len(t, left, 3)

@@ -237,8 +237,8 @@ func (j *Job) plan(entries []store.Entry, now time.Time) (edits []store.Edit) {
 		edit := store.Edit{Do: j.Do, Queue: j.Queue, Entry: e, To: j.To}
 		if j.Do == store.Merge {
 			switch {
-			case e.Meta.OutcomeUnknown && !j.OutcomeUnknown && !e.Meta.Remembered.After(now):
-				j.InDoubt++
+			case e.Meta.UnsafeToRepeat && !j.UnsafeToRepeat && !e.Meta.Remembered.After(now):
+				j.Unsafe++
 				continue
 			case e.Meta.Merges >= j.MaxMerges:
 				j.Looping++

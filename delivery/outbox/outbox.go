@@ -542,7 +542,7 @@ func (r *relay) bury(ctx context.Context, l store.Leased) error {
 		m.Meta.FirstFailure = m.Meta.LastFailure
 	}
 	r.Logger.Error("weir: a message of an outbox goes to the dead letters",
-		"queue", r.Queue, "id", m.Meta.ID, "cause", m.Cause, "dead letters", r.Queue+dead, "error", m.Meta.LastError)
+		"queue", r.Queue, "id", m.Meta.ID, "cause", m.Cause.String(), "dead letters", r.Queue+dead, "error", m.Meta.LastError)
 	delete(r.refused, l.Position)
 	delete(r.due, l.Position)
 	err := r.store.Move(ctx, store.Move{Lease: l.Lease, Queue: r.Queue + dead, Message: m})

@@ -25,19 +25,40 @@ type Message struct {
 	Delay time.Duration
 }
 
-// Cause is the reason why a message is a dead letter.
+// Cause is the reason why a message is a dead letter. Stores keep its bytes, and String returns
+// the name that people see: they differ for UnsafeToRepeat.
 type Cause string
 
-// The causes that weir gives.
+// The causes that weir sets.
 const (
 	Permanent      Cause = "permanent"       // its error is permanent
 	Exhausted      Cause = "exhausted"       // the last layer has failed
-	OutcomeUnknown Cause = "outcome unknown" // the call may have taken effect, and must not be repeated blindly
+	UnsafeToRepeat Cause = "outcome unknown" // a call is unsafe to repeat: see asyncop.Failure.UnsafeToRepeat
 	Undecodable    Cause = "undecodable"     // its codec cannot read the payload, or the message is damaged in the store
 	Lapsed         Cause = "lapsed"          // its leases ended repeatedly: its workers died, or hung
 	Expired        Cause = "expired"         // its deadline has passed, or comes before its next visit
 	Refused        Cause = "refused"         // a sink or a layer can never take its result ([message.ErrRefused]): too large, for example
 )
+
+// unsafeToRepeat is how people see UnsafeToRepeat. Its stored name is older, and workers of
+// earlier versions look for that name.
+const unsafeToRepeat = "unsafe to repeat"
+
+// String returns the name that people see, such as "unsafe to repeat".
+func (c Cause) String() string {
+	if c == UnsafeToRepeat {
+		return unsafeToRepeat
+	}
+	return string(c)
+}
+
+// CauseNamed returns the cause with a name that people see, or with a stored name.
+func CauseNamed(name string) Cause {
+	if name == unsafeToRepeat {
+		return UnsafeToRepeat
+	}
+	return Cause(name)
+}
 
 // Identity distinguishes the messages of a queue.
 type Identity struct {

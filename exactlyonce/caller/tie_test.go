@@ -136,7 +136,7 @@ func TestTheTie(t *testing.T) {
 				require.Equal(t, []int{1, 1, 0}, []int{calls, emitted, len(failures)}, "%v", failures)
 			default:
 				require.Equal(t, []int{1, 0, 1}, []int{calls, emitted, len(failures)}, "%v", failures)
-				require.Equal(t, tt.inDoubt, failures[0].Ambiguous(), "%v", failures[0].Err)
+				require.Equal(t, tt.inDoubt, failures[0].UnsafeToRepeat(), "%v", failures[0].Err)
 			}
 		})
 	}

@@ -30,7 +30,7 @@ import (
 //
 // Answers that come from the server's tracker, not from its service, become errors. They match, under [errors.Is]:
 //
-//	ErrStale       the outcome is unknown: in doubt, and not repeated
+//	ErrStale       the call stays in doubt, and is not repeated
 //	ErrMismatch    refused for good
 //	ErrInvalid     refused for good
 //	ErrInProgress  may be repeated, after the time that the server demands

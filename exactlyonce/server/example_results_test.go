@@ -38,6 +38,6 @@ func ExampleResults_Do() {
 	// true: balance 70 <nil>
 	// true: balance 70 <nil>
 	// false: balance 40 <nil>
-	// true exactlyonce: stale request, its outcome is unknown
+	// true exactlyonce: stale request: it may have taken effect
 	// 2 ran, 2 replayed, 1 stale
 }

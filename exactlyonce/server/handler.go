@@ -63,7 +63,7 @@ type HandlerConfig struct {
 //	replayed     any status   the response to another attempt
 //	in-progress  409          an earlier attempt runs, and MaxWaiters others wait; Retry-After
 //	mismatch     409 or 422   another request had this id
-//	stale        410          the outcome is unknown, for good
+//	stale        410          the request stays in doubt
 //	invalid      400          the id is missing, comes twice or is not valid
 //	full         503          a bound of Config refuses it; nothing was executed; Retry-After
 //

@@ -68,7 +68,7 @@ type Config struct {
 //	NEW          none, or they all failed            it runs
 //	IN_PROGRESS  one runs                            it waits and gets the same answer
 //	COMPLETED    one has answered                    it gets the same bytes
-//	STALE        the answer is gone                  ErrStale: the outcome is unknown
+//	STALE        the answer is gone                  ErrStale: it stays in doubt
 //
 // The attempt number does not change the state that an attempt finds. An answer is stored, an error is not: the next attempt is NEW. So an error
 // must mean that the effect did not happen, or that the effect may happen again.

@@ -547,7 +547,7 @@ type panicking struct{ error }
 
 func (panicking) Is(error) bool { panic("in Is") }
 
-// A handler that says that the outcome is unknown makes the request STALE.
+// A handler that leaves its request in doubt makes it STALE.
 func TestHandlerThatIsInDoubt(t *testing.T) {
 	for _, doubt := range []error{fmt.Errorf("lost: %w", exactlyonce.ErrStale), panicking{}} {
 		r, _ := newResults(t, server.Config{})

@@ -154,7 +154,7 @@ func TestMergeOfATopic(t *testing.T) {
 	c := newCluster(t, 3, "dead", "orders")
 	c.letters(90)
 	loop, unknown := letter(90), letter(91)
-	loop.Meta.Merges, unknown.Meta.OutcomeUnknown = 5, true
+	loop.Meta.Merges, unknown.Meta.UnsafeToRepeat = 5, true
 	require.NoError(t, c.engine().Put(t.Context(), "dead", loop, unknown))
 	bad := &kgo.Record{Topic: "dead", Headers: []kgo.RecordHeader{{Key: "Weir-Id", Value: []byte("x")}, {Key: "Weir-Visit", Value: []byte("many")}}}
 	require.NoError(t, c.admin.ProduceSync(t.Context(), bad).FirstErr())
@@ -181,7 +181,7 @@ func TestMergeOfATopic(t *testing.T) {
 
 	merged, err = c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders"}, nil)
 	require.ErrorContains(t, err, "1 records have damaged headers, and stay: dead/")
-	assert.Equal(t, jobs.Progress{Done: 60, Looping: 1, InDoubt: 1}, merged)
+	assert.Equal(t, jobs.Progress{Done: 60, Looping: 1, Unsafe: 1}, merged)
 	assert.ElementsMatch(t, numbers(90), c.committedValues("orders"))
 	list, err = c.view("dead", "").List(t.Context(), store.Filter{}, allOfIt)
 	require.NoError(t, err)
@@ -191,7 +191,7 @@ func TestMergeOfATopic(t *testing.T) {
 	for p := range int32(3) {
 		assert.Positive(t, c.start("dead", p), "partition %d", p)
 	}
-	merged, err = c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders", OutcomeUnknown: true, MaxMerges: 6}, nil)
+	merged, err = c.view("dead", "").Merge(t.Context(), jobs.Spec{To: "orders", UnsafeToRepeat: true, MaxMerges: 6}, nil)
 	require.Error(t, err)
 	assert.Equal(t, jobs.Progress{Done: 2}, merged)
 	assert.Len(t, c.committedValues("orders"), 92)

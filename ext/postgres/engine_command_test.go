@@ -72,11 +72,11 @@ func TestCommand(t *testing.T) {
 	for i := range 150 {
 		cause := store.Exhausted
 		if i%3 == 0 {
-			cause = store.OutcomeUnknown
+			cause = store.UnsafeToRepeat
 		}
 		require.NoError(t, s.Put(t.Context(), "dead", store.Message{
 			Cause: cause, Payload: []byte("{}"),
-			Meta: message.Meta{ID: fmt.Sprint("m", i), LastError: "no \x1b answer", OutcomeUnknown: i%3 == 0},
+			Meta: message.Meta{ID: fmt.Sprint("m", i), LastError: "no \x1b answer", UnsafeToRepeat: i%3 == 0},
 		}))
 	}
 	require.NoError(t, s.Put(t.Context(), "layer", store.Message{Meta: message.Meta{ID: "a"}, Delay: time.Hour}))
@@ -88,12 +88,12 @@ func TestCommand(t *testing.T) {
 	require.Contains(t, ok("dead", "list", "--max", "120", "--json"), "There are more: --after ")
 	require.Contains(t, ok("dead", "count"), "exhausted             100\n")
 	require.Contains(t, ok("dead", "show", "m7"), "exhausted\n")
-	require.Regexp(t, `dead +150 +\S+ +20\d\d-\S+ \S+ +100 exhausted, 50 outcome unknown\n`, ok("layers"))
+	require.Regexp(t, `dead +150 +\S+ +20\d\d-\S+ \S+ +100 exhausted, 50 unsafe to repeat\n`, ok("layers"))
 	require.Regexp(t, `layer +1 +\S+ +20\d\d-\S+ \S+\n`, ok("layers"))
 	require.Regexp(t, `outbox +0 +- +host a +59m`, ok("outbox"))
 	require.Contains(t, ok("dead", "purge", "--id", "m1", "--id", "m2", "--yes"), "2 messages removed")
 	merged := ok("dead", "merge", "--to", "orders", "--yes", "--to-empty")
-	require.Contains(t, merged, "98 messages sent back to \"orders\"\n50 messages stayed: the outcome is unknown")
+	require.Contains(t, merged, "98 messages sent back to \"orders\"\n50 messages stayed: unsafe to repeat")
 	require.Contains(t, ok("dead", "export"), "50 messages written")
 
 	db := stdlib.OpenDBFromPool(pool)

@@ -110,7 +110,7 @@ func TestKilledWorkersChargeOnce(t *testing.T) {
 	letters, err := s.List(t.Context(), "orders-dead", store.Filter{}, store.Page{Max: n})
 	require.NoError(t, err)
 	for _, l := range letters { // the ladder is short: some are given up. Each has at most one effect, too
-		require.Equal(t, store.OutcomeUnknown, l.Cause, l.Meta.LastError)
+		require.Equal(t, store.UnsafeToRepeat, l.Cause, l.Meta.LastError)
 	}
 	mu.Lock()
 	defer mu.Unlock()

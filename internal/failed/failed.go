@@ -29,8 +29,8 @@ func History[T any](ctx context.Context, f asyncop.Failure[T], now time.Time) me
 		meta.FirstFailure = now
 	}
 	meta.LastFailure, meta.LastError = now, guard.Text(f.Err)
-	meta.OutcomeUnknown = meta.OutcomeUnknown || Ambiguous(f) // an earlier call is not less in doubt since
-	meta.Reasons = slices.Clone(meta.Reasons)                 // they are shared
+	meta.UnsafeToRepeat = meta.UnsafeToRepeat || f.UnsafeToRepeat() // an earlier call is not less in doubt since
+	meta.Reasons = slices.Clone(meta.Reasons)                       // they are shared
 	meta.Timeline = slices.Concat(meta.Timeline, stepsOf(ctx, meta.Visit))
 	note := func(reason string) {
 		if reason != "" && !slices.Contains(meta.Reasons, reason) {
@@ -65,19 +65,13 @@ func Onward(m message.Meta) message.Meta {
 	return message.Meta{ID: m.ID, Key: m.Key, Origin: m.Origin, Provider: m.Provider, Deadline: m.Deadline, Headers: m.Headers}
 }
 
-// Ambiguous says whether the call of a failure may have taken effect, and must not happen twice. A FLIP-232 strategy proves
-// nothing about either; but where its predicate asked for another attempt, the user has said that such a call may be repeated.
-func Ambiguous[T any](f asyncop.Failure[T]) bool {
-	return !decision.WantedRepeat(f.Verdict, f.Reason) && f.Ambiguous()
-}
-
 // Afresh makes a dead letter's history that of a message which returns, as for a first visit. A call in doubt whose request is
 // not remembered any more is forgotten, since a person lets it return all the same: its next call is another request.
 func Afresh(meta *message.Meta, now time.Time) {
 	meta.Visit, meta.Attempts = 0, 0
 	meta.Merges++
 	if !meta.Remembered.After(now) {
-		meta.OutcomeUnknown, meta.Request, meta.Remembered = false, "", time.Time{}
+		meta.UnsafeToRepeat, meta.Request, meta.Remembered = false, "", time.Time{}
 	}
 }
 

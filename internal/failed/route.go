@@ -68,8 +68,8 @@ func (r *Router[T]) Route(ctx context.Context, f asyncop.Failure[T], now time.Ti
 	}
 	to = Route{Meta: meta}
 	switch {
-	case meta.OutcomeUnknown && !carried:
-		to.Cause = store.OutcomeUnknown
+	case meta.UnsafeToRepeat && !carried:
+		to.Cause = store.UnsafeToRepeat
 	case permanent(f):
 		to.Cause = CauseOf(meta, store.Permanent)
 	case meta.Visit > len(r.Layers) && !r.waits(meta.Visit, f.Err):
@@ -99,8 +99,8 @@ func IsPast(deadline, at time.Time) bool { return !deadline.IsZero() && !deadlin
 
 // CauseOf returns the cause of a dead letter: that a call is in doubt matters more than why it is not made again.
 func CauseOf(meta message.Meta, cause store.Cause) store.Cause {
-	if meta.OutcomeUnknown {
-		return store.OutcomeUnknown
+	if meta.UnsafeToRepeat {
+		return store.UnsafeToRepeat
 	}
 	return cause
 }
@@ -108,7 +108,7 @@ func CauseOf(meta message.Meta, cause store.Cause) store.Cause {
 // carry notes under which id a call in doubt is to be made again, and reports whether the next visit may make it (law X1): the
 // server remembers it longer than the rest of the layers lasts.
 func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before message.Meta, meta *message.Meta, demanded time.Duration) bool {
-	if Ambiguous(f) {
+	if f.UnsafeToRepeat() {
 		element, numbered := ctx.Value(oncewire.ElementKey{}).(oncewire.Element)
 		request := ""
 		if numbered {
@@ -124,7 +124,7 @@ func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before mess
 		switch {
 		case !f.Tracked || r.Remembers == 0 || numbered && request == "":
 			meta.Remembered = time.Time{} // a request has no id, or none that it keeps
-		case !before.OutcomeUnknown:
+		case !before.UnsafeToRepeat:
 			meta.Request, meta.Remembered = request, began.Add(r.Remembers)
 		case err == nil && (other.Client != id.Client || other.Sequence != id.Sequence):
 			meta.Remembered = time.Time{} // that of another operator is in doubt, too, and there is room for one
@@ -132,7 +132,7 @@ func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before mess
 			meta.Request = request // another attempt; the server may not have seen it, so its time does not begin anew
 		}
 	}
-	return r.Remembers > 0 && meta.OutcomeUnknown && meta.Remembered.After(meta.LastFailure.Add(demanded).Add(r.rest(meta.Visit)))
+	return r.Remembers > 0 && meta.UnsafeToRepeat && meta.Remembered.After(meta.LastFailure.Add(demanded).Add(r.rest(meta.Visit)))
 }
 
 // rest returns how long the layers last at most that a message goes through from its visit on.

@@ -30,7 +30,7 @@ type Element interface {
 // Values of Result. All but Replayed are answers of the tracker, not of the service.
 const (
 	Replayed   = "replayed"    // the answer to an earlier attempt
-	Stale      = "stale"       // 410: its outcome is unknown
+	Stale      = "stale"       // 410: the request stays in doubt
 	Mismatch   = "mismatch"    // 409 or 422: an earlier request with the id had other content
 	InProgress = "in-progress" // 409: an earlier attempt runs; the request may be repeated
 	Full       = "full"        // 503: a limit refuses to track it; nothing was executed

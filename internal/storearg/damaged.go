@@ -6,5 +6,5 @@ import "github.com/weirflow/weir/message"
 // not known any more, so a merge does not repeat it unasked.
 func Damaged(source, position string, damage error) message.Meta {
 	here := message.Origin{Source: source, Position: position}
-	return message.Meta{ID: here.ID(), Origin: here, LastError: damage.Error(), OutcomeUnknown: true}
+	return message.Meta{ID: here.ID(), Origin: here, LastError: damage.Error(), UnsafeToRepeat: true}
 }

@@ -12,7 +12,7 @@ import (
 // Rejected notes in the history of a message why it was rejected (law D6), and returns the cause: one of package store.
 func Rejected(meta *message.Meta, v message.Verdict, now time.Time) (cause string) {
 	_, unreadable := errors.AsType[*decoder.Error](v.Err)
-	meta.OutcomeUnknown = meta.OutcomeUnknown || v.OutcomeUnknown
+	meta.UnsafeToRepeat = meta.UnsafeToRepeat || v.UnsafeToRepeat
 	if v.Err != nil {
 		meta.LastError = text(v.Err)
 	}
@@ -28,8 +28,8 @@ func Rejected(meta *message.Meta, v message.Verdict, now time.Time) (cause strin
 	switch {
 	case lapsed:
 		return "lapsed"
-	case v.OutcomeUnknown:
-		return "outcome unknown"
+	case v.UnsafeToRepeat:
+		return "outcome unknown" // the stored name of store.UnsafeToRepeat
 	case isRefused(v.Err):
 		return "refused"
 	default:

@@ -13,7 +13,7 @@
 //	8  RESOURCE_EXHAUSTED   ResourceExhausted   no: the code does not promise it
 //	14 UNAVAILABLE          Unavailable         no: it may have been lost in flight
 //	3  INVALID_ARGUMENT     InvalidArgument     a rejection: no call is retried, and
-//	5  NOT_FOUND            NotFound            its failure is not ambiguous
+//	5  NOT_FOUND            NotFound            its failure is not in doubt
 //	6  ALREADY_EXISTS       AlreadyExists
 //	7  PERMISSION_DENIED    PermissionDenied
 //	9  FAILED_PRECONDITION  FailedPrecondition

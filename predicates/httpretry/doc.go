@@ -17,7 +17,7 @@
 //	others   see below
 //
 // Other statuses of 4xx are rejections ([predicates.NewRejection]), named like HTTP_404_NOT_FOUND: the server has refused for
-// good and did not execute the request. They are not retried, and their failure is not ambiguous. They are 400 to 405, 407, 409 to 415,
+// good and did not execute the request. They are not retried, and their failure is not in doubt. They are 400 to 405, 407, 409 to 415,
 // 417, 421 to 424, 426, 428, 431 and 451. Missing are 406 and 416, which may be answered after an effect, and statuses that no RFC
 // defines: these, and 5xx that are not in the table, do not get a reason, and their call is in doubt.
 //

@@ -200,7 +200,7 @@ func TestHTTP2StreamsThatEnd(t *testing.T) {
 				want := map[string]predicates.Reason{"plain": tt.plain, "tracing": tt.tracing}[kind]
 				require.NotNil(t, failed, kind)
 				assert.Equal(t, want, failed.Reason, "%s: %v", kind, failed.Err)
-				assert.Equal(t, want != notSent, failed.Ambiguous(), kind)
+				assert.Equal(t, want != notSent, failed.UnsafeToRepeat(), kind)
 				if want == notSent {
 					assert.Equal(t, 4, calls, kind)
 				} else {
@@ -230,7 +230,7 @@ func TestHTTP2GoAwayAndNoServerAnyMore(t *testing.T) {
 		calls, failed := run(t, func(ctx context.Context) error { return request(ctx, client, http.MethodPost, s.url) })
 		require.NotNil(t, failed)
 		assert.Equal(t, want, failed.Reason, "%v", failed.Err)
-		assert.Equal(t, want == netretry.ConnectionLost, failed.Ambiguous())
+		assert.Equal(t, want == netretry.ConnectionLost, failed.UnsafeToRepeat())
 		if want == netretry.ConnectionLost {
 			assert.Equal(t, 1, calls)
 		} else {
@@ -264,6 +264,6 @@ func TestHTTP2OfARealServer(t *testing.T) {
 		assert.EqualValues(t, 1, requests.Load())
 		require.NotNil(t, failed)
 		assert.Equal(t, netretry.ConnectionLost, failed.Reason, "%v", failed.Err)
-		assert.True(t, failed.Ambiguous())
+		assert.True(t, failed.UnsafeToRepeat())
 	}
 }

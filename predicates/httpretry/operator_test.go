@@ -101,7 +101,7 @@ func TestCallOfTwoRequests(t *testing.T) {
 				}
 				assert.Equal(t, want, calls)
 				require.NotNil(t, failed)
-				assert.Equal(t, !first.retried, failed.Ambiguous(), "%v: %v", failed.Reason, failed.Err)
+				assert.Equal(t, !first.retried, failed.UnsafeToRepeat(), "%v: %v", failed.Reason, failed.Err)
 			})
 		}
 	}
@@ -129,19 +129,19 @@ func TestCallThatLeavesARequestBehind(t *testing.T) {
 	})
 	<-left
 	assert.Equal(t, 1, calls)
-	assert.True(t, failed.Ambiguous())
+	assert.True(t, failed.UnsafeToRepeat())
 }
 
-// A POST that was refused for good is not ambiguous.
-func TestRejectedPostIsNotAmbiguous(t *testing.T) {
-	for status, ambiguous := range map[int]bool{400: false, 404: false, 409: false, 412: false, 422: false, 406: true, 500: true} {
+// A POST that was refused for good is safe to repeat.
+func TestClassifier_RejectedPostIsSafeToRepeat(t *testing.T) {
+	for status, unsafe := range map[int]bool{400: false, 404: false, 409: false, 412: false, 422: false, 406: true, 500: true} {
 		s := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
 		plain, tracing := clients(t)
 		for _, client := range []*http.Client{plain, tracing} {
 			calls, failed := run(t, func(ctx context.Context) error { return request(ctx, client, http.MethodPost, s.URL) })
 			assert.Equal(t, 1, calls, "%d", status)
-			assert.Equal(t, ambiguous, failed.Ambiguous(), "%d", status)
-			assert.Equal(t, !ambiguous, failed.Reason.IsRejection(), "%d", status)
+			assert.Equal(t, unsafe, failed.UnsafeToRepeat(), "%d", status)
+			assert.Equal(t, !unsafe, failed.Reason.IsRejection(), "%d", status)
 		}
 	}
 }
@@ -156,7 +156,7 @@ func TestClientTimeoutWhileDialing(t *testing.T) {
 	calls, failed := run(t, func(ctx context.Context) error { return request(ctx, client, http.MethodPost, "http://host/") })
 	assert.Equal(t, 4, calls)
 	assert.Equal(t, netretry.NotSent, failed.Reason, "%v", failed.Err)
-	assert.False(t, failed.Ambiguous())
+	assert.False(t, failed.UnsafeToRepeat())
 
 	// A request of the same call that was sent.
 	s := accepting(t)
@@ -169,7 +169,7 @@ func TestClientTimeoutWhileDialing(t *testing.T) {
 	})
 	assert.Equal(t, 1, calls)
 	assert.Equal(t, netretry.TimedOut, failed.Reason, "%v", failed.Err)
-	assert.True(t, failed.Ambiguous())
+	assert.True(t, failed.UnsafeToRepeat())
 }
 
 // A context that is over before anything begins.
@@ -183,7 +183,7 @@ func TestContextOverBeforeTheRequest(t *testing.T) {
 	})
 	assert.Equal(t, 4, calls)
 	assert.Equal(t, netretry.NotSent, failed.Reason, "%v", failed.Err)
-	assert.False(t, failed.Ambiguous())
+	assert.False(t, failed.UnsafeToRepeat())
 	assert.Zero(t, s.posts.Load())
 
 	body := &closing{Reader: strings.NewReader("body")}
@@ -221,7 +221,7 @@ func TestPostOnADeadConnection(t *testing.T) {
 	calls, failed := run(t, func(ctx context.Context) error { return request(ctx, client, http.MethodPost, s.URL) })
 	assert.Equal(t, 4, calls, "%v", failed.Err)
 	assert.Equal(t, netretry.NotConnected, failed.Reason, "%v", failed.Err)
-	assert.False(t, failed.Ambiguous())
+	assert.False(t, failed.UnsafeToRepeat())
 	assert.EqualValues(t, 1, s.posts.Load())
 }
 
@@ -262,7 +262,7 @@ func TestRetryAfterByDefault(t *testing.T) {
 			assert.Equal(t, delay == time.Hour, failed != nil)
 			if failed != nil {
 				assert.ErrorIs(t, failed.Err, context.DeadlineExceeded)
-				assert.False(t, failed.Ambiguous())
+				assert.False(t, failed.UnsafeToRepeat())
 			}
 		})
 	}

@@ -85,7 +85,7 @@ func reasonFor(status int, tracker string) (predicates.Reason, bool) {
 		return InProgress, true
 	case oncewire.Full:
 		return TrackerFull, true
-	case oncewire.Stale: // law X1: its outcome is unknown, and its 410 no refusal
+	case oncewire.Stale: // law X1: the request stays in doubt, and its 410 is no refusal
 		return predicates.Reason{}, true
 	}
 	reason, ok := byStatus[status]

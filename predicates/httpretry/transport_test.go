@@ -377,7 +377,7 @@ func TestBaseThatRepeatsRequests(t *testing.T) {
 			calls, failed := run(t, func(ctx context.Context) error { return request(ctx, client, http.MethodPost, s.URL) })
 			require.NotNil(t, failed)
 			assert.Equal(t, !lost && status == http.StatusTooManyRequests, calls == 4, "%d, lost: %v", status, lost)
-			assert.Equal(t, lost, failed.Ambiguous(), "%d: %v", status, failed.Err)
+			assert.Equal(t, lost, failed.UnsafeToRepeat(), "%d: %v", status, failed.Err)
 		}
 	}
 }

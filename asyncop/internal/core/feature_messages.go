@@ -125,7 +125,7 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 // Reject has the message that an element is settled for good: its sink can never take it. It reports whether it is one that
 // waits for that. The first verdict counts (law D2).
 func (m *Messages[IN, OUT]) Reject(s *Slot[IN, OUT], unknown bool) bool {
-	return m.verdict(m.of.get(s.place), message.Verdict{Kind: message.Rejected, Err: s.err, OutcomeUnknown: unknown})
+	return m.verdict(m.of.get(s.place), message.Verdict{Kind: message.Rejected, Err: s.err, UnsafeToRepeat: unknown})
 }
 
 // GiveBack has Settle nack a message, unless it is settled.

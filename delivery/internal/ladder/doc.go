@@ -10,7 +10,7 @@
 // letter. Dead letters that are merged begin at the first layer again.
 //
 //	visit 1 fails ──▶ layer 1 ─▶ visit 2 fails ──▶ layer 2 ─▶ visit 3 fails ──▶ dead letters (exhausted)
-//	permanent error, or outcome unknown, at any visit ──────────────────────▶ dead letters
+//	permanent error, or unsafe to repeat, at any visit ─────────────────────▶ dead letters
 //
 // The operator decides which messages go to the ladder. With Policy.WithMaxDelay, a message leaves if its next retry would wait
 // for longer; with WithMaxWaiting, if too many elements wait for retries. An error that nobody has named as permanent goes to the
@@ -24,7 +24,7 @@
 // visit makes the call again under the same id, on any worker. A message that comes back after that time is not visited.
 //
 // FLIP-232 strategies prove nothing about calls. Under one, a call counts as repeatable if its predicate asked for another
-// attempt; after a timeout, or an error that it did not match, the outcome is unknown, unless the calls are idempotent
+// attempt; after a timeout, or an error that it did not match, it is unsafe to repeat unless it is idempotent
 // (predicates.Idempotent, or strategies.PolicyOf(strategy).Idempotent()).
 //
 // # Guarantees

@@ -152,7 +152,7 @@ func (l *Ladder[T]) Take(ctx context.Context, f asyncop.Failure[T]) error {
 		return fmt.Errorf("message %q: %w", meta.ID, err)
 	}
 	stored()
-	if m.Cause == store.OutcomeUnknown && len(l.c.Layers) > 0 {
+	if m.Cause == store.UnsafeToRepeat && len(l.c.Layers) > 0 {
 		l.doubts.Do(func() { l.advise(ctx, meta.ID) })
 	}
 	return nil // the operator logs what it has handed over

@@ -133,11 +133,11 @@ func TestAMessageClimbsTheLadder(t *testing.T) {
 }
 
 // merge sends the dead letters to the layer.
-func merge(t *testing.T, s store.Engine, outcomeUnknown bool) jobs.Progress {
+func merge(t *testing.T, s store.Engine, unsafeToRepeat bool) jobs.Progress {
 	t.Helper()
 	j, err := jobs.New(s, jobs.Config{})
 	require.NoError(t, err)
-	job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "dead", To: "1m", OutcomeUnknown: outcomeUnknown, By: "ann", Why: "test"})
+	job, err := j.Start(t.Context(), jobs.Spec{Do: store.Merge, Queue: "dead", To: "1m", UnsafeToRepeat: unsafeToRepeat, By: "ann", Why: "test"})
 	require.NoError(t, err)
 	job, err = j.Run(t.Context(), job.ID, nil)
 	require.NoError(t, err)
@@ -192,9 +192,9 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 	causes := map[string]store.Cause{}
 	for _, e := range dead(t, s) {
 		causes[e.Meta.ID] = e.Cause
-		require.Equal(t, e.Cause == store.OutcomeUnknown, e.Meta.OutcomeUnknown)
+		require.Equal(t, e.Cause == store.UnsafeToRepeat, e.Meta.UnsafeToRepeat)
 	}
-	require.Equal(t, map[string]store.Cause{"rejected": store.Permanent, "not retried": store.Permanent, "panics": store.Permanent, "in doubt": store.OutcomeUnknown}, causes)
+	require.Equal(t, map[string]store.Cause{"rejected": store.Permanent, "not retried": store.Permanent, "panics": store.Permanent, "in doubt": store.UnsafeToRepeat}, causes)
 	c, err := s.Count(t.Context(), "1m", store.Filter{})
 	require.NoError(t, err)
 	require.Equal(t, 1, c.Messages)

@@ -388,8 +388,8 @@ func (s *source[T]) buryLate(ctx context.Context, ms []message.Message[T]) []mes
 		meta := m.Meta()
 		var err error
 		switch {
-		case meta.OutcomeUnknown && !meta.Remembered.After(now):
-			err = s.ladder.bury(ctx, m.Value, meta, store.OutcomeUnknown, "the server may have forgotten its call in doubt")
+		case meta.UnsafeToRepeat && !meta.Remembered.After(now):
+			err = s.ladder.bury(ctx, m.Value, meta, store.UnsafeToRepeat, "the server may have forgotten its call in doubt")
 		case failed.IsPast(meta.Deadline, now):
 			err = s.ladder.bury(ctx, m.Value, meta, store.Expired, "its deadline has passed")
 		default:

@@ -167,7 +167,7 @@ func TestACallInDoubtKeepsItsID(t *testing.T) {
 	entries, err := s.List(t.Context(), "1m", store.Filter{}, store.Page{Max: 100})
 	require.NoError(t, err)
 	for _, e := range entries {
-		require.True(t, e.Meta.OutcomeUnknown)
+		require.True(t, e.Meta.UnsafeToRepeat)
 		id, err := parseID(e.Meta.Request)
 		require.NoError(t, err)
 		require.Equal(t, 3, id.Attempt)
@@ -231,10 +231,10 @@ func TestCallsInDoubtThatCannotBeMadeAgain(t *testing.T) {
 		want      store.Cause
 	}{
 		"remembered longer":       {remembers: 62 * time.Minute, lost: always},
-		"remembered for less":     {remembers: 60 * time.Minute, lost: always, want: store.OutcomeUnknown},
-		"not said":                {lost: always, want: store.OutcomeUnknown},
-		"another without id":      {remembers: 62 * time.Minute, also: []string{"/audit"}, lost: func(r *http.Request) bool { return r.URL.Path == "/charges" }, want: store.OutcomeUnknown},
-		"only the one without id": {remembers: 62 * time.Minute, also: []string{"/audit"}, lost: always, want: store.OutcomeUnknown},
+		"remembered for less":     {remembers: 60 * time.Minute, lost: always, want: store.UnsafeToRepeat},
+		"not said":                {lost: always, want: store.UnsafeToRepeat},
+		"another without id":      {remembers: 62 * time.Minute, also: []string{"/audit"}, lost: func(r *http.Request) bool { return r.URL.Path == "/charges" }, want: store.UnsafeToRepeat},
+		"only the one without id": {remembers: 62 * time.Minute, also: []string{"/audit"}, lost: always, want: store.UnsafeToRepeat},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := config()
@@ -248,7 +248,7 @@ func TestCallsInDoubtThatCannotBeMadeAgain(t *testing.T) {
 			}
 			require.Len(t, letters, 1)
 			require.Equal(t, change.want, letters[0].Cause)
-			require.True(t, letters[0].Meta.OutcomeUnknown)
+			require.True(t, letters[0].Meta.UnsafeToRepeat)
 			require.True(t, letters[0].Meta.Remembered.IsZero() || change.remembers > 0)
 		})
 	}
@@ -306,7 +306,7 @@ func TestWhatIsInDoubtIsRememberedForATime(t *testing.T) {
 		require.Equal(t, first.Sequence, second.Sequence)
 		require.Greater(t, second.Attempt, first.Attempt)
 		m = one(t, source)
-		require.True(t, m.Meta().OutcomeUnknown)
+		require.True(t, m.Meta().UnsafeToRepeat)
 		require.Equal(t, began.Add(c.Remembers), m.Meta().Remembered.Local())
 		m.Nack(2 * time.Minute) // too late
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -314,15 +314,15 @@ func TestWhatIsInDoubtIsRememberedForATime(t *testing.T) {
 		_, err := source.Receive(ctx, 1)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		letter := dead(t, s)[0]
-		require.Equal(t, store.OutcomeUnknown, letter.Cause)
+		require.Equal(t, store.UnsafeToRepeat, letter.Cause)
 		require.Equal(t, 2, letter.Meta.Visit)
 		require.NoError(t, source.Close(t.Context()))
 
-		require.Equal(t, jobs.Progress{InDoubt: 1}, merge(t, s, false))
+		require.Equal(t, jobs.Progress{Unsafe: 1}, merge(t, s, false))
 		require.Equal(t, jobs.Progress{Done: 1}, merge(t, s, true))
 		source = l.Source(nil)
 		m = one(t, source)
-		require.False(t, m.Meta().OutcomeUnknown)
+		require.False(t, m.Meta().UnsafeToRepeat)
 		again := visit(t, l, m, exhausted("a"))
 		require.Equal(t, first.Client, again.Client)
 		require.Equal(t, first.Sequence+1, again.Sequence)
@@ -340,10 +340,10 @@ func TestMergeOfWhatIsStillRemembered(t *testing.T) {
 		first := visit(t, l, message.New("a", &message.Meta{ID: "a"}, func(message.Verdict) {}), inDoubt())
 		source := l.Source(nil)
 		visit(t, l, one(t, source), exhausted("a"))
-		require.Equal(t, store.OutcomeUnknown, dead(t, s)[0].Cause)
+		require.Equal(t, store.UnsafeToRepeat, dead(t, s)[0].Cause)
 		require.Equal(t, jobs.Progress{Done: 1}, merge(t, s, false))
 		m := one(t, source)
-		require.True(t, m.Meta().OutcomeUnknown)
+		require.True(t, m.Meta().UnsafeToRepeat)
 		again := visit(t, l, m, inDoubt())
 		require.Equal(t, first.Client, again.Client)
 		require.Equal(t, first.Sequence, again.Sequence)
@@ -360,7 +360,7 @@ func TestFailuresUnderAFlipStrategy(t *testing.T) {
 		want     []store.Cause // none: it is in the layer
 	}{
 		"its predicate asked": {strategies.FixedDelay[string](1, 0).RetryIfException(predicates.HasException), nil},
-		"it did not":          {strategies.FixedDelay[string](1, 0).RetryIfException(predicates.ErrorIs(io.EOF)), []store.Cause{store.OutcomeUnknown}},
+		"it did not":          {strategies.FixedDelay[string](1, 0).RetryIfException(predicates.ErrorIs(io.EOF)), []store.Cause{store.UnsafeToRepeat}},
 		"it did not, but the calls may happen twice": { // so nobody knows that the error is permanent
 			strategies.PolicyOf(strategies.FixedDelay[string](1, 0).RetryIfException(predicates.ErrorIs(io.EOF))).Idempotent(), nil,
 		},
@@ -410,7 +410,7 @@ func TestOneThatCannotBeBuriedHoldsUpNoOther(t *testing.T) {
 		f.broken.Store(true)
 		c.Store = f
 		l := build(t, c)
-		for _, m := range []message.Meta{{ID: "late", OutcomeUnknown: true, Remembered: time.Now()}, {ID: "good"}} {
+		for _, m := range []message.Meta{{ID: "late", UnsafeToRepeat: true, Remembered: time.Now()}, {ID: "good"}} {
 			stored, err := leases.Encode(c.Codec, m.ID, m)
 			require.NoError(t, err)
 			require.NoError(t, s.Put(t.Context(), "1m", stored))
@@ -433,7 +433,7 @@ func TestOneThatCannotBeBuriedHoldsUpNoOther(t *testing.T) {
 		f.broken.Store(false)
 		_, err = source.Receive(ctx, 10)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Equal(t, store.OutcomeUnknown, dead(t, s)[0].Cause)
+		require.Equal(t, store.UnsafeToRepeat, dead(t, s)[0].Cause)
 	})
 }
 
@@ -528,7 +528,7 @@ func TestWhatStaysInDoubt(t *testing.T) {
 				visit(t, l, message.New("a", &message.Meta{ID: "a"}, func(message.Verdict) {}), inDoubt())
 				source := l.Source(nil)
 				second(t, l, one(t, source))
-				require.Equal(t, store.OutcomeUnknown, dead(t, s)[0].Cause)
+				require.Equal(t, store.UnsafeToRepeat, dead(t, s)[0].Cause)
 				require.NoError(t, source.Close(t.Context()))
 			})
 		})

@@ -33,7 +33,7 @@ var (
 //
 // Answers of the server's tracker become errors. They match, under [errors.Is]:
 //
-//	ErrStale       the outcome is unknown: in doubt, not repeated, and without a status
+//	ErrStale       the call stays in doubt, is not repeated, and without a status
 //	ErrMismatch    refused for good: FAILED_PRECONDITION
 //	ErrInvalid   refused for good: INVALID_ARGUMENT
 //	ErrInProgress  may be repeated: UNAVAILABLE

@@ -228,7 +228,7 @@ func TestTheTie(t *testing.T) {
 				require.Equal(t, []int{2, 1, 0}, []int{calls, emitted, len(failures)}, "%v", failures)
 			} else {
 				require.Equal(t, []int{1, 0, 1}, []int{calls, emitted, len(failures)}, "%v", failures)
-				require.Equal(t, tt.inDoubt, failures[0].Ambiguous(), "%v", failures[0].Err)
+				require.Equal(t, tt.inDoubt, failures[0].UnsafeToRepeat(), "%v", failures[0].Err)
 			}
 			for _, class := range []error{
 				exactlyonce.ErrStale, exactlyonce.ErrMismatch, exactlyonce.ErrInProgress, exactlyonce.ErrFull, exactlyonce.ErrInvalid,

@@ -54,7 +54,7 @@ type ServerConfig struct {
 //	replayed     any status            the reply to another attempt
 //	in-progress  UNAVAILABLE           an earlier attempt runs, and too many wait
 //	mismatch     FAILED_PRECONDITION   another call had this id: another method or message
-//	stale        FAILED_PRECONDITION   the outcome is unknown, for good
+//	stale        FAILED_PRECONDITION   the request stays in doubt
 //	invalid      INVALID_ARGUMENT      the id is missing, comes twice or is not valid
 //	full         UNAVAILABLE           a bound of server.Config refuses it; nothing was executed
 //

@@ -249,7 +249,7 @@ func TestCallsToADyingServer(t *testing.T) {
 				if !sent.elements[f.Element] {
 					needless++
 				}
-				if !f.Ambiguous() {
+				if !f.UnsafeToRepeat() {
 					assert.Zero(t, service.effects[f.Element], "said to be without effect: %v", f.Err)
 				}
 			}
@@ -363,7 +363,7 @@ func TestTwoCalls(t *testing.T) {
 			return do(ctx, down, "second")
 		}, func(int) {})
 		assert.Equal(t, want.calls, calls, first)
-		assert.Equal(t, want.inDoubt, len(failures) == 1 && failures[0].Ambiguous(), first)
+		assert.Equal(t, want.inDoubt, len(failures) == 1 && failures[0].UnsafeToRepeat(), first)
 	}
 }
 

@@ -46,7 +46,7 @@ func ObserveQueues(s store.Inspector, provider metric.MeterProvider, names ...st
 			rest := c.Messages
 			for cause, n := range c.Causes {
 				rest -= n
-				gauge(messages, float64(n), causeKey.String(string(cause)))
+				gauge(messages, float64(n), causeKey.String(cause.String()))
 			}
 			gauge(messages, float64(rest), causeKey.String(""))
 			gauge(oldest, c.Age.Seconds())

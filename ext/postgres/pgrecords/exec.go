@@ -76,7 +76,7 @@ type running struct {
 // The transaction is READ COMMITTED. An error of a statement is the error of its call; the others are run again. One
 // transaction runs at a time for each Records, so statements of one process do not deadlock.
 //
-// When ctx ends while the transaction runs, Exec returns its cause, and the outcome is unknown: the request may be repeated with the same id.
+// When ctx ends while the transaction runs, Exec returns its cause, and the request is in doubt: the request may be repeated with the same id.
 // The same holds if the answer to COMMIT is lost and the database cannot be asked.
 func (r *Records) Exec(ctx context.Context, req exactlyonce.Request, s Statement) ([]byte, error) {
 	if err := req.Validate(); err != nil {

@@ -255,7 +255,7 @@ func (r *Records) put(ctx context.Context, tx pgx.Tx, req exactlyonce.Request, a
 
 // Run calls effect in a transaction, stores the answer that it returns as a part of it, commits, and returns that answer. If another attempt has
 // completed the request, Run returns its answer, and this effect is rolled back. If the answer to COMMIT is lost, Run finds the record; if the
-// database cannot be asked, or has not ended the transaction yet, the error of COMMIT is returned and the outcome is unknown: the request may be
+// database cannot be asked, or has not ended the transaction yet, the error of COMMIT is returned and the request is in doubt: the request may be
 // repeated with the same id. It also returns errors of effect, of Put and of the database.
 func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(ctx context.Context, tx pgx.Tx) ([]byte, error)) ([]byte, error) {
 	if err := req.Validate(); err != nil {

@@ -142,7 +142,7 @@ func TestInsertsIntoADyingServer(t *testing.T) {
 				if !w.sent[f.Element] {
 					needless++
 				}
-				if !f.Ambiguous() {
+				if !f.UnsafeToRepeat() {
 					assert.Zero(t, effects[f.Element], "%s: said to be without effect: %v", f.Element, f.Err)
 				}
 				delete(effects, f.Element)
@@ -262,7 +262,7 @@ func TestTracer(t *testing.T) {
 			} else {
 				assert.Equal(t, 1, calls)
 				require.Len(t, failures, 1)
-				assert.Equal(t, tt.inDoubt, failures[0].Ambiguous())
+				assert.Equal(t, tt.inDoubt, failures[0].UnsafeToRepeat())
 			}
 		})
 	}

@@ -62,7 +62,7 @@ func (q *queues) Collect(metrics chan<- prometheus.Metric) {
 		rest := c.Messages
 		for cause, n := range c.Causes {
 			rest -= n
-			gauge(queueMessages, float64(n), name, string(cause))
+			gauge(queueMessages, float64(n), name, cause.String())
 		}
 		gauge(queueMessages, float64(rest), name, "")
 		gauge(queueOldest, c.Age.Seconds(), name)

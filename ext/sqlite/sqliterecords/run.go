@@ -39,7 +39,7 @@ type call struct {
 // of a transaction fails, all of them run again, each by itself.
 //
 // If another attempt has completed the request, Run returns its answer, and this effect is rolled back. It returns errors of effect, of Put and
-// of the database; after them the effect is not committed, except that a failing disk leaves the outcome unknown.
+// of the database; after them the effect is not committed, except that a failing disk leaves the effect in doubt.
 func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(ctx context.Context, tx *sqlite.Tx) ([]byte, error)) ([]byte, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err

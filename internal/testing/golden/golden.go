@@ -49,7 +49,7 @@ func Message() store.Message {
 		Meta: message.Meta{
 			ID: "orders/0/17", Key: "customer 5\xff", Origin: message.Origin{Source: "orders", Partition: "0", Position: "17"},
 			Visit: 2, Attempts: 4, FirstFailure: At, LastFailure: At.Add(time.Second), Deadline: At.Add(time.Hour),
-			LastError: "503: Ä, again", Reasons: []string{"unavailable", "a,b"}, OutcomeUnknown: true,
+			LastError: "503: Ä, again", Reasons: []string{"unavailable", "a,b"}, UnsafeToRepeat: true,
 			Request: `"0af7651916cd43dd8448eb211c80319c";seq=1;attempt=4`, Remembered: At.Add(24 * time.Hour), Provider: "acquirer-2",
 			Merges: 1, Headers: map[string]string{"tenant": "blue", "Weir-Colour": "of a later version"},
 		},

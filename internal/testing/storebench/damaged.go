@@ -21,7 +21,7 @@ func Damaged(t *testing.T, s store.Inspector, damage func()) {
 	damage()
 	check := func(m store.Message) {
 		require.Equal(t, "weir_messages//2", m.Meta.ID)
-		require.True(t, m.Meta.OutcomeUnknown, "what its history said is lost")
+		require.True(t, m.Meta.UnsafeToRepeat, "what its history said is lost")
 		require.Contains(t, m.Meta.LastError, "position 2")
 		require.Equal(t, "b", string(m.Payload))
 	}

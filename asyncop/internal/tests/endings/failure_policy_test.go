@@ -475,7 +475,7 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 			require.Len(t, got, 3)
 			for _, v := range got {
 				require.Equal(t, message.Rejected, v.Kind)
-				require.True(t, v.OutcomeUnknown, "the call may have taken effect")
+				require.True(t, v.UnsafeToRepeat, "the call may have taken effect")
 				require.ErrorIs(t, v.Err, message.ErrRefused)
 				require.ErrorIs(t, v.Err, optest.ErrBroken)
 			}
@@ -484,7 +484,7 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 		})
 	})
 	// Regression: a rejected element was of unknown outcome even where its call may happen twice.
-	t.Run("the outcome is unknown as the failure says", func(t *testing.T) {
+	t.Run("the settlement is as unsafe to repeat as the failure", func(t *testing.T) {
 		idempotent := func(is func(any) bool) strategies.Retry[string] {
 			return optest.Because(optest.UnsafeReason, optest.Always(false, strategies.Action{})).IdempotentIf(is)
 		}
@@ -508,7 +508,7 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 					}
 					require.Len(t, got, 1)
 					require.Equal(t, message.Rejected, got[0].Kind)
-					require.Equal(t, tt.want, got[0].OutcomeUnknown)
+					require.Equal(t, tt.want, got[0].UnsafeToRepeat)
 				})
 			})
 		}

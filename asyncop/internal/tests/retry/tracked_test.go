@@ -83,7 +83,7 @@ func TestTrackedCallsAreRepeated(t *testing.T) {
 					require.Equal(t, []int{2, 1, 0}, []int{calls, emitted, len(failures)})
 				} else {
 					require.Equal(t, []int{1, 0, 1}, []int{calls, emitted, len(failures)})
-					require.True(t, failures[0].Ambiguous())
+					require.True(t, failures[0].UnsafeToRepeat())
 				}
 			}
 		})
@@ -107,7 +107,7 @@ func TestTrackedCallsThatTimeOut(t *testing.T) {
 		r.Advance(time.Minute)
 		require.NoError(t, r.End())
 		require.Len(t, side.Got(), 1)
-		require.True(t, side.Got()[0].Ambiguous())
+		require.True(t, side.Got()[0].UnsafeToRepeat())
 	})
 }
 

@@ -321,6 +321,6 @@ func TestFallbackKnowsTheReason(t *testing.T) {
 		require.NoError(t, r.End())
 		require.Len(t, given, 1)
 		require.Equal(t, refused, given[0].Reason)
-		require.False(t, given[0].Ambiguous())
+		require.False(t, given[0].UnsafeToRepeat())
 	})
 }

@@ -62,7 +62,7 @@ func TestTimeoutInDoubtAfterAnAttempt(t *testing.T) {
 							r.Advance(time.Minute)
 							inDoubt := tt.running || reason == optest.UnsafeReason && stage != predicates.ClientDispatch
 							require.Equal(t, inDoubt, timeoutOf(t, side).InDoubt)
-							require.Equal(t, inDoubt && !idempotent, timeoutOf(t, side).Ambiguous())
+							require.Equal(t, inDoubt && !idempotent, timeoutOf(t, side).UnsafeToRepeat())
 							require.NoError(t, r.End())
 						})
 					})
@@ -82,7 +82,7 @@ func TestTimeoutInDoubtOfAFirstAttempt(t *testing.T) {
 			r.SendEach("a")
 			r.Advance(time.Minute)
 			require.True(t, timeoutOf(t, side).InDoubt)
-			require.True(t, timeoutOf(t, side).Ambiguous())
+			require.True(t, timeoutOf(t, side).UnsafeToRepeat())
 		}
 		side := optest.NewSideSink(false)
 		r := optest.NewRig(t, m, optest.Setup{
@@ -104,7 +104,7 @@ func TestTimeoutInDoubtOfAFirstAttempt(t *testing.T) {
 		require.True(t, ok)
 		require.Zero(t, never.Attempts)
 		require.False(t, never.InDoubt)
-		require.False(t, never.Ambiguous())
+		require.False(t, never.UnsafeToRepeat())
 		require.NoError(t, r.End())
 		r.Advance(time.Hour)
 	})
@@ -180,7 +180,7 @@ func TestTimeoutInDoubtAfterARestart(t *testing.T) {
 }
 
 // Law A6: idempotence is asked of user code; if that breaks, it proves nothing.
-func TestAmbiguousWithIdempotenceThatBreaks(t *testing.T) {
+func TestTimeoutErrorUnsafeToRepeat_IdempotenceThatBreaks(t *testing.T) {
 	for _, breaks := range []func(){func() { panic("broken") }, runtime.Goexit} {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 			side := optest.NewSideSink(false)
@@ -191,12 +191,12 @@ func TestAmbiguousWithIdempotenceThatBreaks(t *testing.T) {
 			})
 			r.SendEach("a")
 			r.Advance(time.Minute)
-			require.True(t, timeoutOf(t, side).Ambiguous())
+			require.True(t, timeoutOf(t, side).UnsafeToRepeat())
 			require.NoError(t, r.End())
 		})
 	}
-	require.False(t, (&asyncop.TimeoutError{}).Ambiguous())
-	require.True(t, (&asyncop.TimeoutError{InDoubt: true}).Ambiguous())
+	require.False(t, (&asyncop.TimeoutError{}).UnsafeToRepeat())
+	require.True(t, (&asyncop.TimeoutError{InDoubt: true}).UnsafeToRepeat())
 }
 
 // A failure reports the reason of its last outcome, and whether its call may have taken effect, for those who send it again.
@@ -206,12 +206,12 @@ func TestFailureInDoubt(t *testing.T) {
 	}
 	none := predicates.Reason{}
 	for name, tt := range map[string]struct {
-		strategy  strategies.Retry[string]
-		stage     predicates.Stage
-		reason    predicates.Reason
-		inDoubt   bool
-		ambiguous bool
-		text      string
+		strategy strategies.Retry[string]
+		stage    predicates.Stage
+		reason   predicates.Reason
+		inDoubt  bool
+		unsafe   bool
+		text     string
 	}{
 		"refused, unsafe":     {no(optest.UnsafeReason), predicates.NetworkTime, optest.UnsafeReason, true, true, ", not retried after TEST_UNSAFE, which allows it for idempotent calls only (see strategies.Policy.Idempotent): broken"},
 		"refused, safe":       {no(optest.SafeReason), predicates.NetworkTime, optest.SafeReason, false, false, ", not retried after TEST_SAFE: broken"},
@@ -227,8 +227,12 @@ func TestFailureInDoubt(t *testing.T) {
 			strategies.ReasonAware(predicates.ByException[string](predicates.ErrorIs(optest.ErrTestOver), optest.UnsafeReason), nil),
 			predicates.NetworkTime, none, true, true, ": broken",
 		},
-		"no predicate":             {onEmptyOnly(), predicates.NetworkTime, none, true, true, ": broken"},
-		"no predicate, not sent":   {onEmptyOnly(), predicates.ClientDispatch, none, false, false, ": broken"},
+		"no predicate":           {onEmptyOnly(), predicates.NetworkTime, none, true, true, ": broken"},
+		"no predicate, not sent": {onEmptyOnly(), predicates.ClientDispatch, none, false, false, ": broken"},
+		"retries used up": {
+			strategies.FixedDelay[string](0, 0).RetryIfException(predicates.ErrorIs(optest.ErrBroken)),
+			predicates.NetworkTime, none, true, false, ": broken",
+		},
 		"no retries, and not sent": {strategies.NoRetry[string](), predicates.ClientDispatch, none, false, false, ": broken"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -244,12 +248,12 @@ func TestFailureInDoubt(t *testing.T) {
 				f := side.Got()[0]
 				require.Equal(t, tt.reason, f.Reason)
 				require.Equal(t, tt.inDoubt, f.InDoubt)
-				require.Equal(t, tt.ambiguous, f.Ambiguous())
+				require.Equal(t, tt.unsafe, f.UnsafeToRepeat())
 				var failed *asyncop.ElementError
 				require.ErrorAs(t, run(), &failed)
 				require.Equal(t, tt.reason, failed.Reason)
 				require.Equal(t, tt.inDoubt, failed.InDoubt)
-				require.Equal(t, tt.ambiguous, failed.Ambiguous())
+				require.Equal(t, tt.unsafe, failed.UnsafeToRepeat())
 				require.EqualError(t, failed, `asyncop: element "a" failed after 1 attempt in 0s`+tt.text)
 			})
 		})

@@ -1,0 +1,26 @@
+package asyncop
+
+import (
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/predicates"
+	"github.com/weirflow/weir/strategies"
+)
+
+// idempotence decides which calls are idempotent. It is user code and is called only by
+// UnsafeToRepeat. It is nil if the operator has no policy.
+type idempotence interface{ IsIdempotent(element any) bool }
+
+// unsafeToRepeat is the definition that Failure.UnsafeToRepeat documents.
+func unsafeToRepeat(inDoubt bool, verdict strategies.Verdict, reason predicates.Reason, policy idempotence, element any) bool {
+	return inDoubt && !decision.WantedRepeat(verdict, reason) && !isIdempotent(policy, element)
+}
+
+// isIdempotent asks the policy. If the policy panics, the call counts as not idempotent.
+func isIdempotent(policy idempotence, element any) (idempotent bool) {
+	if policy == nil {
+		return false
+	}
+	_ = call.OffLoop(func() error { idempotent = policy.IsIdempotent(element); return nil })
+	return idempotent
+}

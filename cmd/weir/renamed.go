@@ -1,0 +1,28 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// renamed accepts a flag of c under its old name too, with a warning. Help does not list the old
+// name. Pflag's own warning would go to the standard output, where scripts read JSON.
+func (a *app) renamed(c *cobra.Command, old, name string) {
+	f := c.Flags().Lookup(name)
+	c.Flags().AddFlag(&pflag.Flag{
+		Name: old, Usage: f.Usage, DefValue: f.DefValue, NoOptDefVal: f.NoOptDefVal, Hidden: true,
+		Value: &renamedValue{Value: f.Value, warn: func() { a.note("weir: --%s is now --%s", old, name) }},
+	})
+}
+
+// renamedValue warns when it is set.
+type renamedValue struct {
+	pflag.Value
+	warn func()
+}
+
+// Set implements pflag.Value.
+func (v *renamedValue) Set(s string) error {
+	v.warn()
+	return v.Value.Set(s)
+}
