@@ -31,10 +31,11 @@ type Failure[IN any] struct {
 	// Call UnsafeToRepeat before you send the element again.
 	InDoubt bool
 
-	// Tracked is true if the element is in doubt, and the server recognises repeats of all requests that may have taken effect
-	// ([predicates.WithTracked]): sending them again under the same ids is harmless, as long as it remembers them. Calls made before a restart
-	// are not tracked.
-	Tracked bool
+	// Deduplicated is true if the element is in doubt, and the server recognises repeats of all
+	// requests that may have taken effect ([predicates.WithDeduplicated]): sending them again under
+	// the same ids is harmless, as long as the server remembers them. Calls made before a
+	// restart are not deduplicated.
+	Deduplicated bool
 
 	policy idempotence
 }

@@ -198,7 +198,7 @@ func (s *frontend[IN, OUT]) coreHooks() core.Hooks[IN] {
 func (s *frontend[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
 	return Failure[IN]{
 		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,
-		Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, Tracked: r.Tracked, policy: s.policy, Abandoned: !r.Failed,
+		Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, Deduplicated: r.Deduplicated, policy: s.policy, Abandoned: !r.Failed,
 		FirstAttempt: r.First, LastAttempt: r.Last,
 	}
 }

@@ -22,8 +22,8 @@ type Attempt[OUT any] struct {
 	Reason Reason
 	// Reasons are the reasons why the element was retried before.
 	Reasons ReasonSet
-	// Idempotent reports that the call may be repeated: it may happen twice, or it is tracked ([WithTracked]), so that its servers recognise the
-	// repetition.
+	// Idempotent reports that the call may be repeated: it is idempotent, or it is deduplicated
+	// ([WithDeduplicated]), so its servers recognise the repeat.
 	Idempotent bool
 
 	Results []OUT // of the attempt, if Err is nil

@@ -44,8 +44,8 @@
 // error ([StageError]). The latest of them counts, which is the safe assumption. Reports find the attempt through the context; outside of an operator
 // they are ignored.
 //
-// A request that its server recognises when it is repeated is reported as tracked
-// ([WithTracked]). A call may be repeated if all it has sent is tracked.
+// A request that its server recognises when it is repeated is reported as deduplicated
+// ([WithDeduplicated]). A call may be repeated if all its requests are deduplicated.
 //
 // # Concurrency
 //

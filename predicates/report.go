@@ -73,22 +73,22 @@ func (s SentRequest) Refused() {
 	}
 }
 
-// WithTracked returns a copy of ctx for a request that its server recognises when it is repeated, and then does not execute a
+// WithDeduplicated returns a copy of ctx for a request that its server recognises when it is repeated, and then does not execute a
 // second time: it carries an identity that is the same in all attempts, as the requests of package exactlyonce do. A request reported
-// under the copy ([ReportSent], and ReportStage of NetworkTime) is a tracked request of the attempt.
+// under the copy ([ReportSent], and ReportStage of NetworkTime) is a deduplicated request of the attempt.
 //
-// A call may be repeated in flight if all its requests that may have taken effect are tracked, and there is such a request: [Attempt.Idempotent]
+// A call may be repeated in flight if all its requests that may have taken effect are deduplicated, and there is such a request: [Attempt.Idempotent]
 // is then set, even for an element that says no. Another request that may have taken effect, or a NetworkTime that the function reports under
 // its own context, makes the call unrepeatable again. A failure stays in doubt: a later sender of the element does not have such an identity.
 //
-// WithTracked is for adapters of clients. Use it only for a server that is known to
+// WithDeduplicated is for adapters of clients. Use it only for a server that is known to
 // recognise the request: by a named endpoint, not by a header that is sent to any.
-func WithTracked(ctx context.Context) context.Context {
+func WithDeduplicated(ctx context.Context) context.Context {
 	r := reporterIn(ctx)
 	if r == nil {
 		return ctx
 	}
-	return context.WithValue(ctx, ctxkey.Stage{}, tracked{r})
+	return context.WithValue(ctx, ctxkey.Stage{}, deduplicated{r})
 }
 
 // WithStageReporter returns a copy of ctx whose reports go to report instead of the attempt. [ReportSent] is a report of
@@ -108,9 +108,9 @@ func WithStageReporter(ctx context.Context, report func(stage Stage)) context.Co
 type stageReporter interface {
 	ReportStage(stage Stage)
 	// ReportSent counts a request, unless the attempt is over.
-	ReportSent(tracked bool) (counted bool)
+	ReportSent(deduplicated bool) (counted bool)
 	// ReportRefused takes a counted request back.
-	ReportRefused(tracked bool)
+	ReportRefused(deduplicated bool)
 }
 
 func reporterIn(ctx context.Context) stageReporter {
@@ -118,18 +118,18 @@ func reporterIn(ctx context.Context) stageReporter {
 	return r
 }
 
-// tracked is a reporter whose requests are tracked.
-type tracked struct{ stageReporter }
+// deduplicated is a reporter whose requests are deduplicated.
+type deduplicated struct{ stageReporter }
 
-func (t tracked) ReportStage(stage Stage) {
+func (t deduplicated) ReportStage(stage Stage) {
 	if stage == NetworkTime {
 		t.ReportSent(true)
 		return
 	}
 	t.stageReporter.ReportStage(stage)
 }
-func (t tracked) ReportSent(bool) bool { return t.stageReporter.ReportSent(true) }
-func (t tracked) ReportRefused(bool)   { t.stageReporter.ReportRefused(true) }
+func (t deduplicated) ReportSent(bool) bool { return t.stageReporter.ReportSent(true) }
+func (t deduplicated) ReportRefused(bool)   { t.stageReporter.ReportRefused(true) }
 
 type silent struct{}
 

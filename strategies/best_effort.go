@@ -33,7 +33,7 @@ type BestEffortStrategy[OUT any] struct {
 //	idempotent call         retry                                retry
 //	non-idempotent call     retry                                no retry
 //
-// A call that is tracked ([predicates.WithTracked]) counts as idempotent.
+// A call that is deduplicated ([predicates.WithDeduplicated]) counts as idempotent.
 //
 // The delay is as in ExponentialBackoff(Unlimited, 1ms, 500ms, 2):
 //

@@ -325,7 +325,7 @@ func (r *report) ReportStage(stage predicates.Stage) {
 	r.stage = max(r.stage, stage)
 }
 
-// ReportSent counts a request. A tracked request carries the identity of the lookup that has begun the load, so the retry of another lookup
+// ReportSent counts a request. A deduplicated request carries the identity of the lookup that has begun the load, so the retry of another lookup
 // would not be recognised. So it counts like any other.
 func (r *report) ReportSent(bool) (counted bool) {
 	r.mu.Lock()

@@ -193,11 +193,11 @@ func TestStageOfASharedFailure(t *testing.T) {
 		stage  predicates.Stage
 		doubt  bool // of a client's request
 	}{
-		"nothing":    {func(context.Context) {}, predicates.NetworkTime, false}, // the safe assumption
-		"not sent":   {func(ctx context.Context) { predicates.ReportStage(ctx, predicates.ClientDispatch) }, predicates.ClientDispatch, false},
-		"sent":       {func(ctx context.Context) { predicates.ReportStage(ctx, predicates.NetworkTime) }, predicates.NetworkTime, false},
-		"by clients": {func(ctx context.Context) { predicates.ReportSent(ctx); predicates.ReportSent(ctx).Refused() }, predicates.NetworkTime, true},
-		"tracked":    {func(ctx context.Context) { predicates.ReportSent(predicates.WithTracked(ctx)) }, predicates.NetworkTime, true},
+		"nothing":      {func(context.Context) {}, predicates.NetworkTime, false}, // the safe assumption
+		"not sent":     {func(ctx context.Context) { predicates.ReportStage(ctx, predicates.ClientDispatch) }, predicates.ClientDispatch, false},
+		"sent":         {func(ctx context.Context) { predicates.ReportStage(ctx, predicates.NetworkTime) }, predicates.NetworkTime, false},
+		"by clients":   {func(ctx context.Context) { predicates.ReportSent(ctx); predicates.ReportSent(ctx).Refused() }, predicates.NetworkTime, true},
+		"deduplicated": {func(ctx context.Context) { predicates.ReportSent(predicates.WithDeduplicated(ctx)) }, predicates.NetworkTime, true},
 		"refused": {func(ctx context.Context) {
 			predicates.ReportStage(ctx, predicates.ClientDispatch)
 			predicates.ReportSent(ctx).Refused()

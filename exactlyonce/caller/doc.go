@@ -12,7 +12,7 @@
 // In an operator with checkpoints (asyncop.WithCheckpoints) the tracker's state is a part of them. After a restart, an element
 // is called under the number that it had before.
 //
-// Reason-aware retries (strategies.ReasonAware) know from the attempt that its requests are tracked: a call that was lost in
+// Reason-aware retries (strategies.ReasonAware) know from the attempt that its requests are deduplicated: a call that was lost in
 // flight is then repeated, even if it must not happen twice. A request without an id in the same call prevents that, and so
 // does [exactlyonce.ErrStale].
 //

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// endpoint is what a user names as tracked: one path, or all below it.
+// endpoint names requests that get an id: one path, or all paths below it.
 type endpoint struct {
 	origin string // see originOf
 	path   string

@@ -361,7 +361,7 @@ func WithStep(ctx context.Context, step string) context.Context {
 
 // NextID returns the id for the next sending of a request under ctx, the context of an element's attempt. Each call takes an attempt number of
 // its own. [Transport] calls it; clients of other protocols do it themselves, once for each sending, and report the request under
-// [predicates.WithTracked].
+// [predicates.WithDeduplicated].
 //
 // Errors are of class [ErrNoID]:
 //   - ctx does not belong to an element of a tracker;

@@ -40,7 +40,7 @@ import (
 //
 // # Retries
 //
-// A request with an id is reported as tracked ([predicates.WithTracked]). A reason-aware strategy therefore repeats a call that was lost in
+// A request with an id is reported as deduplicated ([predicates.WithDeduplicated]). A reason-aware strategy therefore repeats a call that was lost in
 // flight, unless the call has sent another request: requests without an id are reported as such. For that, Transport includes
 // [httpretry.Transport]: base need not be a Transport of httpretry.
 //
@@ -79,7 +79,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, &predicates.StageError{Stage: predicates.ClientDispatch, Err: err}
 	}
-	sent := req.WithContext(context.WithValue(predicates.WithTracked(req.Context()), sendingKey{}, r))
+	sent := req.WithContext(context.WithValue(predicates.WithDeduplicated(req.Context()), sendingKey{}, r))
 	sent.Header = req.Header.Clone()
 	if sent.Header == nil {
 		sent.Header = http.Header{}
@@ -160,7 +160,7 @@ func (r outgoing) refusal(resp *http.Response, id exactlyonce.ID) error {
 	}
 	err := &answerError{class: classes[result], id: id, status: status}
 	if result == oncewire.Stale {
-		predicates.ReportSent(r.ctx) // law X1: not tracked any more, so it is never repeated blindly
+		predicates.ReportSent(r.ctx) // law X1: no longer deduplicated, so it is not repeated
 	}
 	return &predicates.StageError{Stage: predicates.ResponseReceived, Err: err}
 }

@@ -79,7 +79,7 @@ func work(s settings) error {
 		return err
 	}
 	charges := bank.NewClient(s.Dir, client)
-	charges.Untracked = s.Break == withoutTracking
+	charges.WithoutIDs = s.Break == withoutTracking
 	engine, err := openWorker(ctx, s)
 	if err != nil {
 		return err

@@ -77,7 +77,7 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 		}
 	}()
 	if !p.ByAttempts { // else nobody asks
-		a.Idempotent = a.Idempotent || isTracked(a)
+		a.Idempotent = a.Idempotent || isDeduplicated(a)
 	}
 	a.Reason = predicates.Reason{} // of an earlier attempt: a may be used again
 	if r, ok := p.Classify(a); ok {
@@ -108,11 +108,11 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 	return p.conclude(a, action, err, now)
 }
 
-// isTracked reports whether the servers of a call recognise its requests when they come again (law X1): its attempt knows,
+// isDeduplicated reports whether the servers of a call recognise its requests when they come again (law X1): its attempt knows,
 // which the values of an operator's view are.
-func isTracked[OUT any](a *predicates.Attempt[OUT]) bool {
-	attempt, ok := a.Value(ctxkey.Stage{}).(interface{ Tracked() bool })
-	return ok && attempt.Tracked()
+func isDeduplicated[OUT any](a *predicates.Attempt[OUT]) bool {
+	attempt, ok := a.Value(ctxkey.Stage{}).(interface{ Deduplicated() bool })
+	return ok && attempt.Deduplicated()
 }
 
 // Ask calls the strategy, which may block unless p.AtOnce is set. A panic is its error; the caller handles runtime.Goexit. Ask is

@@ -122,7 +122,7 @@ func (r *Router[T]) carry(ctx context.Context, f asyncop.Failure[T], before mess
 		}
 		err := other.UnmarshalText([]byte(before.Request))
 		switch {
-		case !f.Tracked || r.Remembers == 0 || numbered && request == "":
+		case !f.Deduplicated || r.Remembers == 0 || numbered && request == "":
 			meta.Remembered = time.Time{} // a request has no id, or none that it keeps
 		case !before.UnsafeToRepeat:
 			meta.Request, meta.Remembered = request, began.Add(r.Remembers)

@@ -23,7 +23,7 @@
 //
 // Answers of a tracker of package exactlyonce, which an id in the request has caused, are distinguished from the answers of the
 // service by the header Exactly-Once-Result. 409 for a request of which an earlier attempt runs is InProgress: it is repeated
-// where the call may be, as a tracked call is. 503 of a full tracker is TrackerFull, and may be repeated. A stale request,
+// where the call may be, as a deduplicated call is. 503 of a full tracker is TrackerFull, and may be repeated. A stale request,
 // 410, does not get a reason and is in doubt: whether it was executed is unknown.
 //
 // After a redirect that changed the method, as 303 makes a GET of a POST, the first three are AfterRedirect: the POST has been

@@ -29,7 +29,7 @@ func TestAnswersOfATracker(t *testing.T) {
 		result    string
 		want      string
 		rejection bool
-		allows    bool // a POST that was not tracked
+		allows    bool // a POST that was not deduplicated
 		inDoubt   bool // it stays
 	}{
 		{http.StatusConflict, oncewire.InProgress, "HTTP_409_IN_PROGRESS", false, false, true},

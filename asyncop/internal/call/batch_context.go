@@ -125,7 +125,7 @@ func (b *batchStages[IN, OUT]) ReportStage(stage predicates.Stage) {
 	}
 }
 
-// ReportSent counts a request for each member. A tracked one counts as any other: its identity is not that of a member, so its
+// ReportSent counts a request for each member. A deduplicated one counts as any other: its identity is not that of a member, so its
 // server does not recognise the member when that comes again in another batch.
 func (b *batchStages[IN, OUT]) ReportSent(bool) (counted bool) {
 	for _, m := range b.ctxs {

@@ -19,6 +19,6 @@ func (t *Token) start(host *Host, ref Ref, number int32, until time.Duration) {
 
 // Report returns the latest stage that was reported, whether a client has a request in doubt, and whether the servers of all
 // such requests recognise them.
-func (t *Token) Report() (stage predicates.Stage, inDoubt, tracked bool) {
+func (t *Token) Report() (stage predicates.Stage, inDoubt, deduplicated bool) {
 	return reported(t.state.Load())
 }

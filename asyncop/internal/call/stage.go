@@ -10,8 +10,8 @@ import (
 // Reporter is what stages and requests are reported to.
 type Reporter interface {
 	ReportStage(stage predicates.Stage)
-	ReportSent(tracked bool) (counted bool)
-	ReportRefused(tracked bool)
+	ReportSent(deduplicated bool) (counted bool)
+	ReportRefused(deduplicated bool)
 }
 
 // ReporterIn returns what is reported to under ctx, or nil.
@@ -20,14 +20,15 @@ func ReporterIn(ctx context.Context) Reporter {
 	return r
 }
 
-// Untracked is a reporter for requests whose ids no server finds again.
-type Untracked struct{ Reporter }
+// NotDeduplicated is a reporter for requests that their servers do not recognise when they are
+// repeated.
+type NotDeduplicated struct{ Reporter }
 
 // ReportSent implements Reporter.
-func (u Untracked) ReportSent(bool) (counted bool) { return u.Reporter.ReportSent(false) }
+func (u NotDeduplicated) ReportSent(bool) (counted bool) { return u.Reporter.ReportSent(false) }
 
 // ReportRefused implements Reporter.
-func (u Untracked) ReportRefused(bool) { u.Reporter.ReportRefused(false) }
+func (u NotDeduplicated) ReportRefused(bool) { u.Reporter.ReportRefused(false) }
 
 // Stages is a token as what stages are reported to. Package predicates finds it through the context of the call. What the calls of
 // an operator report, the call around it learns, also from attempts that are over: they may have left a call behind.
@@ -57,48 +58,48 @@ func (t *Stages) update(to func(s uint32) (uint32, bool)) (before uint32, update
 	}
 }
 
-// ReportSent counts a request that a client has sent, up to a number that no call reaches: there it stays. The server of a tracked request
+// ReportSent counts a request that a client has sent, up to a number that no call reaches: there it stays. The server of a deduplicated request
 // recognises it when it is repeated.
-func (t *Stages) ReportSent(tracked bool) (counted bool) {
-	one, all := counter(tracked)
+func (t *Stages) ReportSent(deduplicated bool) (counted bool) {
+	one, all := counter(deduplicated)
 	before, counted := t.update(func(s uint32) (uint32, bool) { return s + one, s&all != all })
 	if counted = counted && (before+one)&all != all; t.Host.Around != nil {
-		counted = t.Host.Around.ReportSent(tracked) || counted
+		counted = t.Host.Around.ReportSent(deduplicated) || counted
 	}
 	return counted
 }
 
 // ReportRefused takes a request back that ReportSent has counted. An attempt that has not counted it does not take it back either.
-func (t *Stages) ReportRefused(tracked bool) {
-	one, all := counter(tracked)
+func (t *Stages) ReportRefused(deduplicated bool) {
+	one, all := counter(deduplicated)
 	t.update(func(s uint32) (uint32, bool) { return s - one, s&all != all && s&all != 0 })
 	if t.Host.Around != nil {
-		t.Host.Around.ReportRefused(tracked)
+		t.Host.Around.ReportRefused(deduplicated)
 	}
 }
 
-// Tracked reports whether the call may be repeated in flight: of its requests, one at least may have taken effect, and the
+// Deduplicated reports whether the call may be repeated in flight: of its requests, one at least may have taken effect, and the
 // servers of all that may have recognise them when they are repeated. What the function itself has reported as sent is unknown.
-func (t *Stages) Tracked() bool {
-	return trackedIn(t.state.Load())
+func (t *Stages) Deduplicated() bool {
+	return deduplicatedIn(t.state.Load())
 }
 
-func trackedIn(state uint32) bool {
-	return state&trackedRequests != 0 && state&(requests|sent) == 0
+func deduplicatedIn(state uint32) bool {
+	return state&deduplicatedRequests != 0 && state&(requests|sent) == 0
 }
 
 // counter returns the bits that count requests: one of them, and all.
-func counter(tracked bool) (one, all uint32) {
-	if tracked {
-		return trackedRequest, trackedRequests
+func counter(deduplicated bool) (one, all uint32) {
+	if deduplicated {
+		return deduplicatedRequest, deduplicatedRequests
 	}
 	return request, requests
 }
 
 // reported returns the latest stage in a state, whether a client has reported a request that it has not taken back, and whether the
 // servers of all such requests recognise them.
-func reported(state uint32) (stage predicates.Stage, inDoubt, tracked bool) {
-	inDoubt = state&(requests|trackedRequests) != 0
+func reported(state uint32) (stage predicates.Stage, inDoubt, deduplicated bool) {
+	inDoubt = state&(requests|deduplicatedRequests) != 0
 	switch {
 	case state&answered != 0:
 		stage = predicates.ResponseReceived
@@ -107,5 +108,5 @@ func reported(state uint32) (stage predicates.Stage, inDoubt, tracked bool) {
 	case state&dispatching != 0:
 		stage = predicates.ClientDispatch
 	}
-	return stage, inDoubt, trackedIn(state)
+	return stage, inDoubt, deduplicatedIn(state)
 }

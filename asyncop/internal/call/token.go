@@ -65,11 +65,11 @@ const (
 // The rest of the state counts the requests that clients have reported and not taken back: those that their server recognises
 // when they come again, and the others.
 const (
-	request         uint32 = 1 << 16
-	requests        uint32 = 1<<24 - request
-	trackedRequest  uint32 = 1 << 24
-	trackedRequests uint32 = 0xff000000
-	reports                = dispatching | sent | answered | requests | trackedRequests
+	request              uint32 = 1 << 16
+	requests             uint32 = 1<<24 - request
+	deduplicatedRequest  uint32 = 1 << 24
+	deduplicatedRequests uint32 = 0xff000000
+	reports                     = dispatching | sent | answered | requests | deduplicatedRequests
 )
 
 // Leave says that the function has returned, or is not called yet, and reports whether the attempt is complete and goes before what is in
@@ -199,11 +199,11 @@ func (t *Token) Cut() Released { return t.cut(over | ended) }
 
 // Released is how a token was when the loop let go of it.
 type Released struct {
-	Stage   predicates.Stage // the latest that was reported
-	InDoubt bool             // a client has reported a request and not taken it back
-	Tracked bool             // the servers of all such requests recognise them
-	Freed   bool             // the permit is the loop's; if not, the goroutine of the call gives it back
-	Over    bool             // the same for the permit that operators share; it may have come back before
+	Stage        predicates.Stage // the latest that was reported
+	InDoubt      bool             // a client has reported a request and not taken it back
+	Deduplicated bool             // the servers of all such requests recognise them
+	Freed        bool             // the permit is the loop's; if not, the goroutine of the call gives it back
+	Over         bool             // the same for the permit that operators share; it may have come back before
 }
 
 func (t *Token) cut(bits uint32) Released {
@@ -219,7 +219,7 @@ func (t *Token) cut(bits uint32) Released {
 			}
 			t.endContext()
 			how := Released{Freed: comesBack(before, set, ended), Over: comesBack(before, set, over)}
-			how.Stage, how.InDoubt, how.Tracked = reported(before)
+			how.Stage, how.InDoubt, how.Deduplicated = reported(before)
 			return how
 		}
 	}
@@ -235,7 +235,7 @@ func (t *Token) LetGo() (how Released) {
 		how.Freed = comesBack(s, ended, ended)
 	}
 	if s&reports != 0 {
-		how.Stage, how.InDoubt, how.Tracked = reported(s)
+		how.Stage, how.InDoubt, how.Deduplicated = reported(s)
 	}
 	return how
 }

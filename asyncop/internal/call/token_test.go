@@ -340,16 +340,16 @@ func TestReports(t *testing.T) {
 	require.True(t, inDoubt)
 }
 
-// Tracked and other requests are counted apart, up to numbers that no call reaches, and a call is tracked by what is left (X1).
-func TestTrackedRequests(t *testing.T) {
+// Deduplicated and other requests are counted apart, up to numbers that no call reaches, and a call is deduplicated by what is left (X1).
+func TestDeduplicatedRequests(t *testing.T) {
 	const most = 1<<11 - 1
 	for name, tt := range map[string]struct {
-		report           func(s *Stages)
-		tracked, inDoubt bool
+		report                func(s *Stages)
+		deduplicated, inDoubt bool
 	}{
 		"nothing":          {func(*Stages) {}, false, false},
-		"tracked":          {func(s *Stages) { s.ReportSent(true) }, true, true},
-		"not tracked":      {func(s *Stages) { s.ReportSent(false) }, false, true},
+		"deduplicated":     {func(s *Stages) { s.ReportSent(true) }, true, true},
+		"not deduplicated": {func(s *Stages) { s.ReportSent(false) }, false, true},
 		"both":             {func(s *Stages) { s.ReportSent(true); s.ReportSent(false) }, false, true},
 		"the other first":  {func(s *Stages) { s.ReportSent(false); s.ReportSent(true) }, false, true},
 		"refused":          {func(s *Stages) { s.ReportSent(true); s.ReportRefused(true) }, false, false},
@@ -383,7 +383,7 @@ func TestTrackedRequests(t *testing.T) {
 		before := a.state.Load() & (request - 1)
 		tt.report(s)
 		_, inDoubt, _ := a.Report()
-		require.Equal(t, tt.tracked, s.Tracked(), name)
+		require.Equal(t, tt.deduplicated, s.Deduplicated(), name)
 		require.Equal(t, tt.inDoubt, inDoubt, name)
 		require.Equal(t, before, a.state.Load()&(request-1)&^(dispatching|sent|answered), name)
 		end := a.Expire()
@@ -392,7 +392,7 @@ func TestTrackedRequests(t *testing.T) {
 		require.False(t, s.ReportSent(true), name)
 		s.ReportRefused(true)
 		s.ReportRefused(false)
-		require.Equal(t, tt.tracked, s.Tracked(), "%s: after the end nothing is reported", name)
+		require.Equal(t, tt.deduplicated, s.Deduplicated(), "%s: after the end nothing is reported", name)
 	}
 }
 

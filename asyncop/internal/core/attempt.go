@@ -228,14 +228,14 @@ func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how attemptEnd) {
 			g.hear(s, &a.Token, err, predicates.Reason{}, 0)
 		}
 		if err != nil {
-			s.doubts(predicates.Reason{}, end.Stage, end.Tracked)
+			s.doubts(predicates.Reason{}, end.Stage, end.Deduplicated)
 		}
 		g.settle(s, err)
 		return
 	}
 	j := &g.judging
 	j.is, j.isAnswered, j.isHeard = true, false, false
-	j.token, j.tracked = &a.Token, end.Tracked
+	j.token, j.deduplicated = &a.Token, end.Deduplicated
 	v := &j.view
 	v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts), err, results, end.Stage, end.InDoubt
 	v.Reason = predicates.Reason{} // the policy may break before it has found one
@@ -306,7 +306,7 @@ func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
 		end := g.endAttempt(s, s.attempt, ranOut)
 		g.hear(s, &s.attempt.Token, context.DeadlineExceeded, predicates.Reason{}, 0)
 		if called { // whatever it reported: the call may be about to send
-			s.doubt = max(s.doubt, doubtOf(end.Tracked))
+			s.doubt = max(s.doubt, doubtOf(end.Deduplicated))
 		}
 		g.outcome = outcome{is: true, err: context.DeadlineExceeded, took: g.now - s.last, timed: true}
 	case backoff:
@@ -358,8 +358,8 @@ type judging[OUT any] struct {
 	outage     bool        // the attempt met one
 	token      *call.Token // of the attempt
 
-	view    predicates.Attempt[OUT] // what the policy sees of the attempt; a strategy that is asked elsewhere gets a copy
-	tracked bool                    // the servers of the requests in doubt of view recognise them when they are repeated
+	view         predicates.Attempt[OUT] // what the policy sees of the attempt; a strategy that is asked elsewhere gets a copy
+	deduplicated bool                    // the servers of the requests in doubt of view recognise them when they are repeated
 }
 
 // decide shows the outcome that is judged to the policy, which says what follows. A strategy that may block is asked elsewhere; then decide
@@ -382,7 +382,7 @@ func (g *Machine[IN, OUT]) decide(s *Slot[IN, OUT], v *predicates.Attempt[OUT], 
 	g.user.after, now.Answer = nil, nil
 	if answer == nil {
 		// What the policy has found out about the outcome counts now: the deadline of s may come next, or this is its end.
-		s.doubts(v.Reason, v.Stage, j.tracked)
+		s.doubts(v.Reason, v.Stage, j.deduplicated)
 	}
 	if d.Verdict == decision.Asked {
 		g.ask(s)
@@ -395,7 +395,7 @@ func (g *Machine[IN, OUT]) decide(s *Slot[IN, OUT], v *predicates.Attempt[OUT], 
 func (g *Machine[IN, OUT]) judgeBroke(s *Slot[IN, OUT], err error) {
 	j := g.judging
 	if !j.isAnswered {
-		s.doubts(j.view.Reason, j.view.Stage, j.tracked)
+		s.doubts(j.view.Reason, j.view.Stage, j.deduplicated)
 		if !j.isHeard {
 			g.hear(s, j.token, g.outcome.err, predicates.Reason{}, 0)
 		}

@@ -102,7 +102,7 @@ func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how observe.EndKind) {
 func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	r := Report[IN]{
 		Element: s.in, Err: s.err, Attempts: int(s.attempts), Elapsed: g.now - s.accepted, Verdict: s.verdict,
-		InDoubt: s.doubt != noDoubt, Tracked: s.doubt == tracked, Failed: s.phase == failing,
+		InDoubt: s.doubt != noDoubt, Deduplicated: s.doubt == deduplicated, Failed: s.phase == failing,
 		Timeout: g.Timeout, Context: g.Host.Values,
 	}
 	if g.describe != nil {
@@ -182,7 +182,7 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 			}
 			end := g.endAttempt(s, s.attempt, cutOff)
 			if s.phase == running {
-				s.doubt = max(s.doubt, doubtOf(end.Tracked))
+				s.doubt = max(s.doubt, doubtOf(end.Deduplicated))
 			}
 			g.outcome = outcome{is: true, err: context.Canceled, took: g.now - s.last, timed: true}
 		case done:
@@ -191,7 +191,7 @@ func (g *Machine[IN, OUT]) Abandon() (cut []*Slot[IN, OUT]) {
 				continue
 			}
 			if s.attempts > 0 {
-				s.doubt = untracked // that it has taken effect is not known to anybody else
+				s.doubt = notDeduplicated // that it has taken effect is not known to anybody else
 			}
 		default:
 			if s != judged {
@@ -212,7 +212,7 @@ func (g *Machine[IN, OUT]) judgedLast() *Slot[IN, OUT] {
 		return nil
 	}
 	if !j.isAnswered {
-		g.user.slot.doubts(j.view.Reason, j.view.Stage, j.tracked)
+		g.user.slot.doubts(j.view.Reason, j.view.Stage, j.deduplicated)
 	}
 	return g.user.slot
 }

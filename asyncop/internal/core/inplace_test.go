@@ -175,21 +175,21 @@ func TestDoubtOfCallsThatEndAtOnce(t *testing.T) {
 
 // Law X1: of all attempts the one that is known least counts. The server of a later request does not recognise an earlier one.
 func TestDoubtOfAllAttempts(t *testing.T) {
-	tracked := map[string]bool{}
+	deduplicated := map[string]bool{}
 	r := newRig(t, retries(1, 0), func(c *setup) {
 		c.Hooks.GivenUp = func(f Report[string], _ observe.EndKind) {
 			require.True(t, f.InDoubt)
-			tracked[f.Element] = f.Tracked
+			deduplicated[f.Element] = f.Deduplicated
 		}
 	})
 	r.answer = func(name string, a *testAttempt) error {
-		isTracked := name[0] == 'a' || name == "b#2" || name == "c#1"
-		(*call.Stages)(&a.Token).ReportSent(isTracked)
+		isDeduplicated := name[0] == 'a' || name == "b#2" || name == "c#1"
+		(*call.Stages)(&a.Token).ReportSent(isDeduplicated)
 		return errBroken
 	}
 	r.feed("a b c d")
 	r.turn()
-	require.Equal(t, map[string]bool{"a": true, "b": false, "c": false, "d": false}, tracked)
+	require.Equal(t, map[string]bool{"a": true, "b": false, "c": false, "d": false}, deduplicated)
 	r.end()
 }
 

@@ -126,7 +126,7 @@ func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 		s.attempts = it.Attempts
 		s.attempt = it.Rest.(*call.Attempt[OUT])
 	} else if it.First != 0 {
-		s.doubt = untracked
+		s.doubt = notDeduplicated
 	}
 	g.restoring = it
 	if g.accept(s, acceptance{restored: it.Restored, number: number, isItem: true}) {
@@ -201,7 +201,7 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it Item[IN, OUT], ow
 	if isOver = left <= 0 && !g.timeoutFailsRun(); !isOver {
 		left = g.timeWith(it, max(left, least), own)
 	}
-	s.accepted, s.attempts, s.doubt = accepted, it.Attempts, untracked
+	s.accepted, s.attempts, s.doubt = accepted, it.Attempts, notDeduplicated
 	s.first, s.last = g.now-sinceFirst, g.now-sinceFirst // last: the least it can have been
 	s.knows = true
 	g.limit(s, later(g.now, left), own)

@@ -42,16 +42,16 @@ type Slot[IN, OUT any] struct {
 type doubt uint8
 
 const (
-	noDoubt   doubt = iota
-	tracked         // the servers of all requests that may have had an effect recognise them when they are repeated
-	untracked       // a server may not
+	noDoubt         doubt = iota
+	deduplicated          // the servers of all requests that may have had an effect recognise them when they are repeated
+	notDeduplicated       // a server may not
 )
 
-func doubtOf(isTracked bool) doubt {
-	if isTracked {
-		return tracked
+func doubtOf(isDeduplicated bool) doubt {
+	if isDeduplicated {
+		return deduplicated
 	}
-	return untracked
+	return notDeduplicated
 }
 
 // RetryKind is what is known of a retry that waits: bits.
@@ -199,13 +199,13 @@ func (g *Machine[IN, OUT]) unhold(s *Slot[IN, OUT]) any {
 
 // doubts notes what an outcome that is not final says about its attempt: it may have taken effect, unless it was not sent or
 // its reason proves otherwise.
-func (s *Slot[IN, OUT]) doubts(reason predicates.Reason, stage predicates.Stage, isTracked bool) {
+func (s *Slot[IN, OUT]) doubts(reason predicates.Reason, stage predicates.Stage, isDeduplicated bool) {
 	switch {
 	case stage == predicates.ClientDispatch || reason.AllowsNonIdempotentRetry():
-	case isTracked:
-		s.doubt = max(s.doubt, tracked)
+	case isDeduplicated:
+		s.doubt = max(s.doubt, deduplicated)
 	default:
-		s.doubt = untracked
+		s.doubt = notDeduplicated
 	}
 }
 

@@ -129,7 +129,7 @@ func New[IN, OUT any](cfg Config[IN, OUT]) *Driver[IN, OUT] {
 		d.host.Backend, d.host.Seat = b, b.Attach(&d.host.Sleeper, lent)
 	}
 	if d.host.Around = call.ReporterIn(cfg.Context); d.host.Around != nil && len(cfg.Observers) > 0 {
-		d.host.Around = call.Untracked{Reporter: d.host.Around} // they may give each element an id of its own
+		d.host.Around = call.NotDeduplicated{Reporter: d.host.Around} // they may give each element an id of its own
 	}
 	d.host.Life, d.host.Cancel = context.WithCancelCause(cfg.Context)
 	d.timers = timers.NewService[*core.Slot[IN, OUT]](cfg.Clock, func() {

@@ -44,8 +44,8 @@ var mutants = []mutant{
 	},
 	{
 		"the last attempt hides the doubt about an earlier one", "X1", "core/slot.go",
-		`s.doubt = max(s.doubt, tracked)`,
-		`s.doubt = tracked`,
+		`s.doubt = max(s.doubt, deduplicated)`,
+		`s.doubt = deduplicated`,
 	},
 	{
 		"a request that was not sent is in doubt", "X1", "core/slot.go",
@@ -194,7 +194,7 @@ var mutants = []mutant{
 	},
 	{
 		"an attempt before the restart is not in doubt", "X1", "core/item.go",
-		`		s.doubt = untracked
+		`		s.doubt = notDeduplicated
 	}
 	g.restoring`,
 		`	}
@@ -297,7 +297,7 @@ var mutants = []mutant{
 	},
 	{
 		"a call that runs at the deadline is not in doubt", "X1", "core/attempt.go",
-		`			s.doubt = max(s.doubt, doubtOf(end.Tracked))
+		`			s.doubt = max(s.doubt, doubtOf(end.Deduplicated))
 `,
 		`			_ = end
 `,
@@ -322,7 +322,7 @@ var mutants = []mutant{
 	},
 	{
 		"an outcome that asks for a retry leaves no doubt", "X1", "core/attempt.go",
-		`		s.doubts(v.Reason, v.Stage, j.tracked)
+		`		s.doubts(v.Reason, v.Stage, j.deduplicated)
 	}
 	if d.Verdict == decision.Asked {`,
 		`	}
@@ -794,12 +794,12 @@ var mutants = []mutant{
 		`		_ = func(...any) {}; b.deliver(nil, nil, `,
 	},
 	{
-		"a request that the function has reported itself is tracked", "X1", "call/stage.go",
+		"a request that the function has reported itself is deduplicated", "X1", "call/stage.go",
 		`state&(requests|sent) == 0`,
 		`state&requests == 0`,
 	},
 	{
-		"a request under another id is tracked", "X1", "call/stage.go",
+		"a request under another id is deduplicated", "X1", "call/stage.go",
 		`u.Reporter.ReportSent(false)`,
 		`u.Reporter.ReportSent(true)`,
 	},

@@ -259,7 +259,7 @@ func inDoubt() asyncop.Failure[string] {
 	now := time.Now()
 	return asyncop.Failure[string]{
 		Element: "a", Err: io.ErrUnexpectedEOF, Attempts: 1, Verdict: strategies.Refused, Reason: predicates.NewReason("LOST", false, false),
-		InDoubt: true, Tracked: true, FirstAttempt: now, LastAttempt: now,
+		InDoubt: true, Deduplicated: true, FirstAttempt: now, LastAttempt: now,
 	}
 }
 

@@ -29,8 +29,8 @@ var ErrDeclined = errors.New("card declined")
 
 // Client charges orders. Safe for concurrent use.
 type Client struct {
-	// Untracked sends requests without their ids.
-	Untracked bool
+	// WithoutIDs sends requests without ids.
+	WithoutIDs bool
 
 	identity exactlyonce.Client
 	http     *http.Client
@@ -65,12 +65,12 @@ func (c *Client) Charge(ctx context.Context, provider string, o Order) (Payment,
 	if err != nil {
 		return Payment{}, err
 	}
-	ctx = predicates.WithTracked(ctx) // it may be repeated, also if it was lost on the way
+	ctx = predicates.WithDeduplicated(ctx) // it may be repeated, also if it was lost on the way
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+provider+"/charges", bytes.NewReader(body))
 	if err != nil {
 		return Payment{}, err
 	}
-	if !c.Untracked {
+	if !c.WithoutIDs {
 		id := exactlyonce.ID{Client: c.identity, Sequence: o.Number, Attempt: asyncop.AttemptFromContext(ctx)}
 		req.Header.Set(exactlyonce.Header, id.String())
 	}

@@ -39,7 +39,7 @@ var (
 //	ErrInProgress  may be repeated: UNAVAILABLE
 //	ErrFull        not executed, may be repeated: UNAVAILABLE
 //
-// A call with an id is reported as tracked ([predicates.WithTracked]), so that reason-aware strategies repeat it if it was lost in flight,
+// A call with an id is reported as deduplicated ([predicates.WithDeduplicated]), so that reason-aware strategies repeat it if it was lost in flight,
 // unless the attempt has sent another request. For that, the options include the options of package grpcstage. Attempts that gRPC makes itself,
 // by the retry policy of a service config, carry the same id with the same attempt number.
 //
@@ -84,7 +84,7 @@ func (n names) unary(
 	}
 	md.Set(idKey, id.String())
 	var trailer metadata.MD
-	err = invoke(metadata.NewOutgoingContext(predicates.WithTracked(ctx), md), method, req, reply, cc,
+	err = invoke(metadata.NewOutgoingContext(predicates.WithDeduplicated(ctx), md), method, req, reply, cc,
 		append(slices.Clip(opts), grpc.Trailer(&trailer))...)
 	if err == nil {
 		return nil
@@ -94,7 +94,7 @@ func (n names) unary(
 		return err
 	}
 	if class == exactlyonce.ErrStale { //nolint:errorlint // from classOf
-		predicates.ReportSent(ctx) // law X1: not tracked any more, so it is never repeated blindly
+		predicates.ReportSent(ctx) // law X1: no longer deduplicated, so it is not repeated
 	}
 	return &predicates.StageError{Stage: predicates.ResponseReceived, Err: &answerError{class: class, method: method, id: id, status: err}}
 }

@@ -873,9 +873,9 @@ func TestBatchedStages(t *testing.T) {
 			case 2:
 				predicates.ReportSent(c.Ctx).Refused()
 			case 3:
-				predicates.ReportSent(predicates.WithTracked(c.Ctx)) // under an identity that is none of a member
+				predicates.ReportSent(predicates.WithDeduplicated(c.Ctx)) // under an identity that is none of a member
 			case 4:
-				predicates.ReportSent(predicates.WithTracked(c.Members[slices.Index(c.Ins, "a")]))
+				predicates.ReportSent(predicates.WithDeduplicated(c.Members[slices.Index(c.Ins, "a")]))
 			default:
 				return uppers(c)
 			}
@@ -886,10 +886,10 @@ func TestBatchedStages(t *testing.T) {
 		require.NoError(t, r.End())
 		dispatched := fmt.Sprintf("%v false false", predicates.ClientDispatch)
 		inDoubt := fmt.Sprintf("%v true false", predicates.NetworkTime)
-		tracked := fmt.Sprintf("%v true true", predicates.NetworkTime)
+		deduplicated := fmt.Sprintf("%v true true", predicates.NetworkTime)
 		require.Equal(t, map[string]string{
 			"a#1": dispatched, "b#1": dispatched, "a#2": dispatched, "b#2": dispatched,
-			"a#3": inDoubt, "b#3": inDoubt, "a#4": tracked, "b#4": dispatched,
+			"a#3": inDoubt, "b#3": inDoubt, "a#4": deduplicated, "b#4": dispatched,
 		}, seen)
 	})
 }

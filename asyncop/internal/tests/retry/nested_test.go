@@ -56,17 +56,17 @@ func TestNestedOperatorsReport(t *testing.T) {
 		report func(ctx context.Context)
 		want   want
 	}{
-		"nothing":              {func(context.Context) {}, want{dispatch, false, false}},
-		"dispatch":             {func(ctx context.Context) { predicates.ReportStage(ctx, dispatch) }, want{dispatch, false, false}},
-		"network":              {func(ctx context.Context) { predicates.ReportStage(ctx, network) }, want{network, true, false}},
-		"response":             {func(ctx context.Context) { predicates.ReportStage(ctx, predicates.ResponseReceived) }, want{network, true, false}},
-		"sent":                 {func(ctx context.Context) { predicates.ReportSent(ctx) }, want{network, true, false}},
-		"refused":              {func(ctx context.Context) { predicates.ReportSent(ctx).Refused() }, want{dispatch, false, false}},
-		"tracked":              {func(ctx context.Context) { predicates.ReportSent(predicates.WithTracked(ctx)) }, want{network, true, true}},
-		"tracked stage":        {func(ctx context.Context) { predicates.ReportStage(predicates.WithTracked(ctx), network) }, want{network, true, true}},
-		"tracked, and refused": {func(ctx context.Context) { predicates.ReportSent(predicates.WithTracked(ctx)).Refused() }, want{dispatch, false, false}},
-		"tracked, and sent": {func(ctx context.Context) {
-			predicates.ReportSent(predicates.WithTracked(ctx))
+		"nothing":                   {func(context.Context) {}, want{dispatch, false, false}},
+		"dispatch":                  {func(ctx context.Context) { predicates.ReportStage(ctx, dispatch) }, want{dispatch, false, false}},
+		"network":                   {func(ctx context.Context) { predicates.ReportStage(ctx, network) }, want{network, true, false}},
+		"response":                  {func(ctx context.Context) { predicates.ReportStage(ctx, predicates.ResponseReceived) }, want{network, true, false}},
+		"sent":                      {func(ctx context.Context) { predicates.ReportSent(ctx) }, want{network, true, false}},
+		"refused":                   {func(ctx context.Context) { predicates.ReportSent(ctx).Refused() }, want{dispatch, false, false}},
+		"deduplicated":              {func(ctx context.Context) { predicates.ReportSent(predicates.WithDeduplicated(ctx)) }, want{network, true, true}},
+		"deduplicated stage":        {func(ctx context.Context) { predicates.ReportStage(predicates.WithDeduplicated(ctx), network) }, want{network, true, true}},
+		"deduplicated, and refused": {func(ctx context.Context) { predicates.ReportSent(predicates.WithDeduplicated(ctx)).Refused() }, want{dispatch, false, false}},
+		"deduplicated, and sent": {func(ctx context.Context) {
+			predicates.ReportSent(predicates.WithDeduplicated(ctx))
 			predicates.ReportSent(ctx)
 		}, want{network, true, false}},
 		"not of the call": {func(ctx context.Context) { predicates.ReportSent(predicates.WithStageReporter(ctx, nil)) }, want{dispatch, false, false}},
@@ -88,7 +88,7 @@ func TestNestedOperatorsReport(t *testing.T) {
 // An operator with observers may give its elements ids of their own, which a repeated call would not find again.
 func TestNestedOperatorsWithIDsOfTheirOwn(t *testing.T) {
 	seen := outcomeOf(t, func(ctx context.Context) {
-		within(ctx, func(ctx context.Context) { predicates.ReportSent(predicates.WithTracked(ctx)) }, asyncop.WithObserver(watching{}))
+		within(ctx, func(ctx context.Context) { predicates.ReportSent(predicates.WithDeduplicated(ctx)) }, asyncop.WithObserver(watching{}))
 	})
 	assert.True(t, seen.InDoubt)
 	assert.False(t, seen.Idempotent)

@@ -19,37 +19,37 @@ type charge string
 
 func (charge) Idempotent() bool { return false }
 
-// A call that is tracked is repeated in flight, without a setting; anything else that it has sent keeps it from that (law X1).
-func TestTrackedCallsAreRepeated(t *testing.T) {
+// A call that is deduplicated is repeated in flight, without a setting; anything else that it has sent keeps it from that (law X1).
+func TestDeduplicatedCallsAreRepeated(t *testing.T) {
 	for name, tt := range map[string]struct {
 		report  func(ctx context.Context)
 		retried bool
 	}{
-		"nothing":     {func(context.Context) {}, false},
-		"not tracked": {func(ctx context.Context) { predicates.ReportSent(ctx) }, false},
-		"tracked":     {func(ctx context.Context) { predicates.ReportSent(predicates.WithTracked(ctx)) }, true},
-		"tracked, reported as a stage": {func(ctx context.Context) {
-			predicates.ReportStage(predicates.WithTracked(ctx), predicates.NetworkTime)
+		"nothing":          {func(context.Context) {}, false},
+		"not deduplicated": {func(ctx context.Context) { predicates.ReportSent(ctx) }, false},
+		"deduplicated":     {func(ctx context.Context) { predicates.ReportSent(predicates.WithDeduplicated(ctx)) }, true},
+		"deduplicated, reported as a stage": {func(ctx context.Context) {
+			predicates.ReportStage(predicates.WithDeduplicated(ctx), predicates.NetworkTime)
 		}, true},
-		"tracked twice": {func(ctx context.Context) {
-			tracked := predicates.WithTracked(predicates.WithTracked(ctx))
-			predicates.ReportSent(tracked)
-			predicates.ReportSent(tracked).Refused()
+		"deduplicated twice": {func(ctx context.Context) {
+			deduplicated := predicates.WithDeduplicated(predicates.WithDeduplicated(ctx))
+			predicates.ReportSent(deduplicated)
+			predicates.ReportSent(deduplicated).Refused()
 		}, true},
-		"tracked and another": {func(ctx context.Context) {
-			predicates.ReportSent(predicates.WithTracked(ctx))
+		"deduplicated and another": {func(ctx context.Context) {
+			predicates.ReportSent(predicates.WithDeduplicated(ctx))
 			predicates.ReportSent(ctx)
 		}, false},
-		"tracked and one that was refused": {func(ctx context.Context) {
+		"deduplicated and one that was refused": {func(ctx context.Context) {
 			predicates.ReportSent(ctx).Refused()
-			predicates.ReportSent(predicates.WithTracked(ctx))
+			predicates.ReportSent(predicates.WithDeduplicated(ctx))
 		}, true},
-		"tracked and something that the function sent": {func(ctx context.Context) {
-			predicates.ReportSent(predicates.WithTracked(ctx))
+		"deduplicated and something that the function sent": {func(ctx context.Context) {
+			predicates.ReportSent(predicates.WithDeduplicated(ctx))
 			predicates.ReportStage(ctx, predicates.NetworkTime)
 		}, false},
-		"tracked beside the call": {func(ctx context.Context) {
-			predicates.ReportSent(predicates.WithTracked(predicates.WithStageReporter(ctx, nil)))
+		"deduplicated beside the call": {func(ctx context.Context) {
+			predicates.ReportSent(predicates.WithDeduplicated(predicates.WithStageReporter(ctx, nil)))
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestTrackedCallsAreRepeated(t *testing.T) {
 
 // The attempt timeout, too, is an outcome of a call in flight; and when the element ends, it is in doubt as any other: who
 // sends it later has no such identity.
-func TestTrackedCallsThatTimeOut(t *testing.T) {
+func TestDeduplicatedCallsThatTimeOut(t *testing.T) {
 	optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 		side := optest.NewSideSink(false)
 		r := optest.NewRig(t, m, optest.Setup{
@@ -100,10 +100,10 @@ func TestTrackedCallsThatTimeOut(t *testing.T) {
 			Opts: optest.Options(asyncop.WithAttemptTimeout(time.Minute), asyncop.WithFailureSink(side.Take)),
 		})
 		r.SendEach("a")
-		predicates.ReportSent(predicates.WithTracked(r.Call("a#1").Ctx))
+		predicates.ReportSent(predicates.WithDeduplicated(r.Call("a#1").Ctx))
 		r.Advance(time.Minute)
 		r.Advance(time.Second)
-		predicates.ReportSent(predicates.WithTracked(r.Call("a#2").Ctx))
+		predicates.ReportSent(predicates.WithDeduplicated(r.Call("a#2").Ctx))
 		r.Advance(time.Minute)
 		require.NoError(t, r.End())
 		require.Len(t, side.Got(), 1)
@@ -111,7 +111,7 @@ func TestTrackedCallsThatTimeOut(t *testing.T) {
 	})
 }
 
-func TestTrackedElsewhere(t *testing.T) {
+func TestDeduplicatedElsewhere(t *testing.T) {
 	ctx := t.Context()
-	require.Equal(t, ctx, predicates.WithTracked(ctx), "no attempt, nothing to track")
+	require.Equal(t, ctx, predicates.WithDeduplicated(ctx), "no attempt, nothing to track")
 }
