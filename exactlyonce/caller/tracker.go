@@ -108,8 +108,8 @@ type element struct {
 	prev, next *element
 }
 
-// attempt is one run of the element's function.
-type attempt struct {
+// attemptIDs gives ids to the requests of one attempt of an element.
+type attemptIDs struct {
 	element *element
 	client  exactlyonce.Client
 	number  int64       // of the element
@@ -281,18 +281,18 @@ func (t *Tracker) AttemptStarted(ctx context.Context, n int) context.Context {
 		t.numberLocked(e)
 	}
 	t.mu.Unlock()
-	a := t.attemptOf(e)
+	a := t.idsOf(e)
 	for made := e.attempts.Load(); made < int64(n)-1; made = e.attempts.Load() { // those before a restart
 		e.attempts.CompareAndSwap(made, int64(n)-1)
 	}
 	return context.WithValue(ctx, attemptKey{}, a)
 }
 
-// attemptOf returns an attempt of e with the number that it has now.
-func (t *Tracker) attemptOf(e *element) *attempt {
+// idsOf returns the ids of a new attempt of e, with the present number of e.
+func (t *Tracker) idsOf(e *element) *attemptIDs {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	a := &attempt{element: e, client: t.client, number: e.number, refused: e.refused}
+	a := &attemptIDs{element: e, client: t.client, number: e.number, refused: e.refused}
 	if !e.client.IsZero() {
 		a.client = e.client
 	}
@@ -355,7 +355,7 @@ func (t *Tracker) elementIn(ctx context.Context) *element {
 // Requests with the same step are the same request: the server executes a single request. A function that repeats or
 // hedges a request itself therefore has to name it.
 func WithStep(ctx context.Context, step string) context.Context {
-	a, _ := ctx.Value(attemptKey{}).(*attempt)
+	a, _ := ctx.Value(attemptKey{}).(*attemptIDs)
 	return context.WithValue(ctx, stepKey{}, named{a, step})
 }
 
@@ -379,15 +379,15 @@ func NextID(ctx context.Context) (exactlyonce.ID, error) {
 
 // named is a step of an attempt. One of another attempt, such as that of an element around this one, does not count.
 type named struct {
-	attempt *attempt
-	step    string
+	ids  *attemptIDs
+	step string
 }
 
 // outgoing is a request, whatever sends it.
 type outgoing struct {
-	ctx     context.Context //nolint:containedctx // of the function, for reports
-	attempt *attempt
-	step    string
+	ctx  context.Context //nolint:containedctx // of the function, for reports
+	ids  *attemptIDs
+	step string
 }
 
 // requestIn returns the request that is made under ctx. Each redirect makes another request of it.
@@ -395,13 +395,13 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 	if r, ok := ctx.Value(sendingKey{}).(outgoing); ok {
 		return r, nil // a sending of one that an outer Transport has begun
 	}
-	a, _ := ctx.Value(attemptKey{}).(*attempt)
+	a, _ := ctx.Value(attemptKey{}).(*attemptIDs)
 	if isOfMany(ctx, a) {
 		return outgoing{}, fmt.Errorf("%w: its context belongs to a call for many elements, each of which has an id: "+
 			"use asyncop.MemberContexts", ErrNoID)
 	}
 	step := ""
-	if n, ok := ctx.Value(stepKey{}).(named); ok && n.attempt == a {
+	if n, ok := ctx.Value(stepKey{}).(named); ok && n.ids == a {
 		step = n.step
 	}
 	if a == nil {
@@ -412,7 +412,7 @@ func requestIn(ctx context.Context, redirects int) (outgoing, error) {
 		case step == "":
 			return outgoing{}, fmt.Errorf("%w: its context does not belong to an attempt of its element: name it by WithStep", ErrNoID)
 		}
-		a = e.tracker.attemptOf(e)
+		a = e.tracker.idsOf(e)
 	}
 	if redirects > 0 {
 		return outgoing{ctx, a, redirected(step, redirects)}, nil
@@ -436,10 +436,10 @@ func redirected(step string, redirects int) string {
 
 // isOfMany reports whether ctx is that of a call for many elements whose attempts are not a, which may belong to an element
 // around the operator.
-func isOfMany(ctx context.Context, a *attempt) bool {
+func isOfMany(ctx context.Context, a *attemptIDs) bool {
 	members, _ := ctx.Value(ctxkey.Members{}).([]context.Context)
 	for _, m := range members {
-		if of, _ := m.Value(attemptKey{}).(*attempt); of != a {
+		if of, _ := m.Value(attemptKey{}).(*attemptIDs); of != a {
 			return true
 		}
 	}
@@ -448,7 +448,7 @@ func isOfMany(ctx context.Context, a *attempt) bool {
 
 // next returns the id of the next sending of r.
 func (r outgoing) next() (exactlyonce.ID, error) {
-	a, e := r.attempt, r.attempt.element
+	a, e := r.ids, r.ids.element
 	switch {
 	case a.refused != nil:
 		return exactlyonce.ID{}, a.refused

@@ -11,7 +11,7 @@ import (
 // Counter counts what has happened. It is called like an observer: one call at a time, on the operator's loop.
 type Counter interface {
 	// Count gets what has happened since it was called last, each in order. Both slices are used again.
-	Count(attempts []Attempt, elements []Element)
+	Count(attempts []AttemptEnd, elements []Element)
 }
 
 // Source is an observer that only counts.
@@ -29,8 +29,8 @@ func Of(observer any) Counter {
 	return nil
 }
 
-// Attempt is how an attempt has ended: see observe.Outcome.
-type Attempt struct {
+// AttemptEnd is the end of an attempt: see observe.Outcome.
+type AttemptEnd struct {
 	End      End
 	Retry    bool
 	Reason   predicates.Reason

@@ -20,13 +20,13 @@ import (
 
 // sheet is a counter that writes down what it is called with.
 type sheet struct {
-	attempts []counting.Attempt
+	attempts []counting.AttemptEnd
 	elements []counting.Element
 	calls    int
 	on       func() // called first
 }
 
-func (c *sheet) Count(attempts []counting.Attempt, elements []counting.Element) {
+func (c *sheet) Count(attempts []counting.AttemptEnd, elements []counting.Element) {
 	if c.on != nil {
 		c.on()
 	}
@@ -160,7 +160,7 @@ func TestObservedElementsUseMemoryAgain(t *testing.T) {
 // tally counts, and keeps nothing.
 type tally struct{ n int }
 
-func (c *tally) Count(attempts []counting.Attempt, elements []counting.Element) {
+func (c *tally) Count(attempts []counting.AttemptEnd, elements []counting.Element) {
 	c.n += len(attempts) + len(elements)
 }
 
@@ -234,7 +234,7 @@ func TestReasonsGoWithTheirElements(t *testing.T) {
 	require.Zero(t, r.reasons.get(r.first().place))
 	r.complete("b#1")
 	r.idle()
-	require.Equal(t, []counting.Attempt{
+	require.Equal(t, []counting.AttemptEnd{
 		{End: counting.Error, Duration: 1, Reason: busy, Retry: true, Delay: time.Second},
 		{End: counting.Result, Duration: 1},
 		{End: counting.Result, Duration: 1},

@@ -21,11 +21,11 @@ type Observing[IN, OUT any] struct {
 	leaving   *Track   // of the element that has left last
 	spare     []*Track // to be used again
 
-	notes    fifo.Queue[note]   // for the observers
-	informed int                // how many of them know of the first one
-	attempts []counting.Attempt // for the counters
-	elements []counting.Element // for the counters
-	counted  int                // how many of them know
+	notes    fifo.Queue[note]      // for the observers
+	informed int                   // how many of them know of the first one
+	attempts []counting.AttemptEnd // for the counters
+	elements []counting.Element    // for the counters
+	counted  int                   // how many of them know
 
 	introduced     int // how many observers know of the newest element
 	introduceBroke func(s *Slot[IN, OUT], err error)
@@ -205,7 +205,7 @@ func (o *Observing[IN, OUT]) attemptOver(s *Slot[IN, OUT], out *outcome, again b
 		Reason: g.reasons.get(s.place).last, Retry: again, Delay: d,
 	}
 	if len(o.counters) > 0 {
-		o.attempts = append(o.attempts, counting.Attempt{
+		o.attempts = append(o.attempts, counting.AttemptEnd{
 			End: counting.EndOf(a.Results, a.Err), Reason: a.Reason, Duration: a.Duration, Retry: a.Retry, Delay: a.Delay,
 		})
 	}

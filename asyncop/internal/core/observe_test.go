@@ -70,7 +70,7 @@ func (o *notebook) AttemptEnded(ctx context.Context, end observe.Outcome) {
 		how += fmt.Sprintf(" again after %v", end.Delay)
 	}
 	o.write(")%s#%d %s in %v", ctx.Value(elementKey{}), end.Attempt, how, end.Duration.Round(time.Millisecond))
-	o.want.attempts = append(o.want.attempts, counting.Attempt{
+	o.want.attempts = append(o.want.attempts, counting.AttemptEnd{
 		End: counting.EndOf(end.Results, end.Err), Retry: end.Retry, Reason: end.Reason, Duration: end.Duration, Delay: end.Delay,
 	})
 }

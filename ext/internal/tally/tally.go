@@ -133,8 +133,8 @@ func (t *Tally) letGo() {
 	t.operators = live
 }
 
-// Attempt counts an attempt.
-func (t *Tally) Attempt(a *counting.Attempt) {
+// CountAttempt counts the end of an attempt.
+func (t *Tally) CountAttempt(a *counting.AttemptEnd) {
 	if a.Reason.IsZero() {
 		t.unnamed[a.End]++
 		return
@@ -160,9 +160,9 @@ func (t *Tally) Bounded(reason predicates.Reason) predicates.Reason {
 	return reason
 }
 
-// AttemptOf returns what is counted of an attempt.
-func AttemptOf(o observe.Outcome) counting.Attempt {
-	return counting.Attempt{
+// AttemptEndOf converts an outcome to the form that is counted.
+func AttemptEndOf(o observe.Outcome) counting.AttemptEnd {
+	return counting.AttemptEnd{
 		End: counting.EndOf(o.Results, o.Err), Retry: o.Retry, Reason: o.Reason, Duration: o.Duration, Delay: o.Delay,
 	}
 }

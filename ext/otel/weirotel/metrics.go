@@ -149,9 +149,9 @@ func (m *Metrics) AttemptStarted(context.Context, int) context.Context { return 
 
 // AttemptEnded implements [observe.Observer]. Exemplars are made from ctx.
 func (m *Metrics) AttemptEnded(ctx context.Context, o observe.Outcome) {
-	a := tally.AttemptOf(o)
+	a := tally.AttemptEndOf(o)
 	m.mu.Lock()
-	m.tally.Attempt(&a)
+	m.tally.CountAttempt(&a)
 	m.mu.Unlock()
 	m.attempt.Record(ctx, o.Duration.Seconds(), m.option...)
 	if o.Retry {

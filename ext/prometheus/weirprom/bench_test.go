@@ -53,9 +53,9 @@ func (idle) Ended(context.Context, observe.Ending)               {}
 func BenchmarkCount(b *testing.B) {
 	m := weirprom.New("rows")
 	c := m.Counter(m)
-	attempts, elements := make([]counting.Attempt, 100), make([]counting.Element, 100)
+	attempts, elements := make([]counting.AttemptEnd, 100), make([]counting.Element, 100)
 	for i := range attempts {
-		attempts[i] = counting.Attempt{Duration: 3 * time.Millisecond}
+		attempts[i] = counting.AttemptEnd{Duration: 3 * time.Millisecond}
 		elements[i] = counting.Element{Accepted: true, Queued: 40 * time.Microsecond, Total: 3 * time.Millisecond}
 	}
 	b.ReportAllocs()

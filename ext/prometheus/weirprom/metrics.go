@@ -136,7 +136,7 @@ func (m *Metrics) Counter(observer any) counting.Counter {
 // counter is called once in a step of an operator.
 type counter struct{ *Metrics }
 
-func (m counter) Count(attempts []counting.Attempt, elements []counting.Element) {
+func (m counter) Count(attempts []counting.AttemptEnd, elements []counting.Element) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range attempts {
@@ -147,8 +147,8 @@ func (m counter) Count(attempts []counting.Attempt, elements []counting.Element)
 	}
 }
 
-func (m *Metrics) countAttempt(a *counting.Attempt) {
-	m.tally.Attempt(a)
+func (m *Metrics) countAttempt(a *counting.AttemptEnd) {
+	m.tally.CountAttempt(a)
 	m.durations[ofAttempt].observe(m.buckets, a.Duration)
 	if a.Retry {
 		m.durations[ofBackoff].observe(m.buckets, a.Delay)
@@ -171,7 +171,7 @@ func (m *Metrics) AttemptStarted(context.Context, int) context.Context { return 
 
 // AttemptEnded implements [observe.Observer].
 func (m *Metrics) AttemptEnded(_ context.Context, o observe.Outcome) {
-	a := tally.AttemptOf(o)
+	a := tally.AttemptEndOf(o)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.countAttempt(&a)
