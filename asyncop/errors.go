@@ -125,10 +125,10 @@ type ElementError struct {
 	Err       error         // of the last attempt, or a *TimeoutError
 	Abandoned int           // other elements that were in flight and had not ended
 
-	Verdict  strategies.Verdict // why it was not retried: see Failure
-	Reason   predicates.Reason  // of the last outcome: see Failure
-	InDoubt  bool               // an attempt may have taken effect: see Failure
-	Operator string             // its name, see WithName; "" if it has none
+	NoRetryReason strategies.NoRetryReason // why it was not retried: see Failure
+	Reason        predicates.Reason        // of the last outcome: see Failure
+	InDoubt       bool                     // an attempt may have taken effect: see Failure
+	Operator      string                   // its name, see WithName; "" if it has none
 
 	label   string
 	policy  idempotence
@@ -138,7 +138,7 @@ type ElementError struct {
 // UnsafeToRepeat reports whether the element must not be sent again before somebody has checked
 // what its call did: see [Failure.UnsafeToRepeat].
 func (e *ElementError) UnsafeToRepeat() bool {
-	return unsafeToRepeat(e.InDoubt, e.Verdict, e.Reason, e.policy, e.Element)
+	return unsafeToRepeat(e.InDoubt, e.NoRetryReason, e.Reason, e.policy, e.Element)
 }
 
 func (e *ElementError) Error() string {
@@ -161,18 +161,18 @@ func prefix(operator string) string {
 // cutOff says why there was no other attempt.
 func (e *ElementError) cutOff() string {
 	switch {
-	case e.Verdict == strategies.Finishing:
+	case e.NoRetryReason == strategies.Finishing:
 		return ", not retried since the input has ended (see WithDrainRetries)"
-	case e.Verdict == strategies.OverBudget || e.Verdict == strategies.TooManyWaiting:
-		return fmt.Sprintf(", not retried: %v", e.Verdict)
-	case e.Verdict == strategies.Refused && !e.Reason.IsZero(): // without a reason, the retries are used up
+	case e.NoRetryReason == strategies.OverBudget || e.NoRetryReason == strategies.TooManyWaiting:
+		return fmt.Sprintf(", not retried: %v", e.NoRetryReason)
+	case e.NoRetryReason == strategies.Refused && !e.Reason.IsZero(): // without a reason, the retries are used up
 		why := fmt.Sprintf(", not retried after %v", e.Reason)
 		usedUp := e.retries > 0 && e.Attempts > e.retries
 		if e.policy != nil && !usedUp && !e.Reason.AllowsNonIdempotentRetry() && e.UnsafeToRepeat() {
 			why += ", which allows it for idempotent calls only (see strategies.Policy.Idempotent)"
 		}
 		return why
-	case e.Verdict == strategies.Refused && e.retries > 0:
+	case e.NoRetryReason == strategies.Refused && e.retries > 0:
 		return fmt.Sprintf(", %d of %d retries used", e.Attempts-1, e.retries)
 	}
 	return ""

@@ -17,10 +17,11 @@ type Failure[IN any] struct {
 	FirstAttempt time.Time     // when its first attempt began; zero if none did
 	LastAttempt  time.Time     // when its last attempt began; zero if none did
 
-	// Verdict is the reason why the element was not retried: Refused (no retry is left, or the strategy says no), Finishing (the input has
-	// ended: see WithDrainRetries), OverBudget, TooManyWaiting, or Failed. It is Final if no predicate asked for another attempt, or if the
+	// NoRetryReason is the reason why the element was not retried: Refused (no retry is left, or the
+	// strategy does not allow it), Finishing (the input has ended: see WithDrainRetries), OverBudget,
+	// TooManyWaiting, or Failed. It is Final if no predicate asked for another attempt, or if the
 	// element ended otherwise, such as by its timeout.
-	Verdict strategies.Verdict
+	NoRetryReason strategies.NoRetryReason
 
 	// Reason is the reason of its last outcome, and Reasons are the reasons of the retries that were begun, if a reason-aware strategy has a
 	// classifier that names them. A rejection ([predicates.NewRejection]) means that the call was refused for good.
@@ -55,5 +56,5 @@ type Failure[IN any] struct {
 // failure is in doubt unless its stage is reported as ClientDispatch. If the calls are idempotent,
 // declare it with [predicates.Idempotent] or strategies.PolicyOf(strategy).Idempotent().
 func (f Failure[IN]) UnsafeToRepeat() bool {
-	return unsafeToRepeat(f.InDoubt, f.Verdict, f.Reason, f.policy, f.Element)
+	return unsafeToRepeat(f.InDoubt, f.NoRetryReason, f.Reason, f.policy, f.Element)
 }

@@ -178,15 +178,15 @@ func (s *frontend[IN, OUT]) coreHooks() core.Hooks[IN] {
 			}
 		},
 		Undecided: func(d decision.Decision) error {
-			if d.Verdict == decision.Failed {
+			if d.NoRetryReason == decision.Failed {
 				return d.Err
 			}
-			return fmt.Errorf("%w (%v: %v)", ErrRetriesExhausted, d.Verdict, d.Reason)
+			return fmt.Errorf("%w (%v: %v)", ErrRetriesExhausted, d.NoRetryReason, d.Reason)
 		},
 		RunFailed: func(r core.Report[IN]) error {
 			return &ElementError{
 				Element: r.Element, Attempts: r.Attempts, Elapsed: r.Elapsed, Err: r.Err, label: s.labelOf(r.Element, true),
-				Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy,
+				NoRetryReason: r.NoRetryReason, Reason: r.Reason, InDoubt: r.InDoubt, policy: s.policy,
 				Operator: s.name, retries: s.maxRetries,
 			}
 		},
@@ -198,7 +198,7 @@ func (s *frontend[IN, OUT]) coreHooks() core.Hooks[IN] {
 func (s *frontend[IN, OUT]) failureOf(r core.Report[IN]) Failure[IN] {
 	return Failure[IN]{
 		Element: r.Element, Err: r.Err, Attempts: r.Attempts, Elapsed: r.Elapsed, Reasons: r.Reasons,
-		Verdict: r.Verdict, Reason: r.Reason, InDoubt: r.InDoubt, Deduplicated: r.Deduplicated, policy: s.policy, Abandoned: !r.Failed,
+		NoRetryReason: r.NoRetryReason, Reason: r.Reason, InDoubt: r.InDoubt, Deduplicated: r.Deduplicated, policy: s.policy, Abandoned: !r.Failed,
 		FirstAttempt: r.First, LastAttempt: r.Last,
 	}
 }

@@ -133,8 +133,8 @@ func (s *frontend[IN, OUT]) logGivenUp(r core.Report[IN], how observe.EndKind) {
 	}
 	attrs := func() []slog.Attr {
 		attrs := []slog.Attr{slog.Int("attempts", r.Attempts), slog.Any("error", r.Err)}
-		if r.Verdict != decision.Final {
-			attrs = append(attrs, slog.String("verdict", r.Verdict.String()))
+		if r.NoRetryReason != decision.Final {
+			attrs = append(attrs, slog.String("no_retry", r.NoRetryReason.String()))
 		}
 		if !r.Reason.IsZero() {
 			attrs = append(attrs, slog.String("reason", r.Reason.String()))
@@ -180,14 +180,14 @@ func (s *frontend[IN, OUT]) logSourceBroke(err error) {
 
 // logDecision reports an outcome that there was a reason to retry, and whether it will be.
 func (s *frontend[IN, OUT]) logDecision(r core.Report[IN], d decision.Decision, again bool) {
-	msg, verdict := "asyncop: retry", d.Verdict.String()
+	msg, noRetry := "asyncop: retry", d.NoRetryReason.String()
 	attrs := []slog.Attr{slog.Int("attempts", r.Attempts)}
-	if d.Verdict == decision.Retried {
-		attrs, verdict = append(attrs, slog.Duration("delay", max(d.Delay, d.Demanded))), "not before the deadline"
+	if d.NoRetryReason == decision.Retried {
+		attrs, noRetry = append(attrs, slog.Duration("delay", max(d.Delay, d.Demanded))), "not before the deadline"
 	}
 	attrs = append(attrs, slog.String("reason", d.Reason.String()), slog.Any("error", d.Err))
 	if !again {
-		msg, attrs = "asyncop: no retry", append(attrs, slog.String("verdict", verdict))
+		msg, attrs = "asyncop: no retry", append(attrs, slog.String("no_retry", noRetry))
 	}
 	s.log(r.Context, slog.LevelDebug, msg, r.Element, attrs...)
 }

@@ -88,10 +88,10 @@ func TestLogLevels(t *testing.T) {
 	retries := []string{
 		`level=DEBUG msg="asyncop: retry" attempts=1 delay=1s reason=EXCEPTION_MATCHED error=down element=a operator=rows`,
 		`level=DEBUG msg="asyncop: retry" attempts=2 delay=1s reason=EXCEPTION_MATCHED error=down element=a operator=rows`,
-		`level=DEBUG msg="asyncop: no retry" attempts=3 reason=EXCEPTION_MATCHED error=down verdict=refused element=a operator=rows`,
+		`level=DEBUG msg="asyncop: no retry" attempts=3 reason=EXCEPTION_MATCHED error=down no_retry=refused element=a operator=rows`,
 	}
-	dropped := `level=WARN msg="asyncop: element dropped" attempts=3 error=down verdict=refused in_doubt=true element=a operator=rows`
-	handed := `level=WARN msg="asyncop: element handed over to the failure sink" attempts=3 error=down verdict=refused in_doubt=true element=a operator=rows`
+	dropped := `level=WARN msg="asyncop: element dropped" attempts=3 error=down no_retry=refused in_doubt=true element=a operator=rows`
+	handed := `level=WARN msg="asyncop: element handed over to the failure sink" attempts=3 error=down no_retry=refused in_doubt=true element=a operator=rows`
 	tests := []struct {
 		name  string
 		level slog.Level
@@ -771,8 +771,8 @@ func TestLogNamesMessage(t *testing.T) {
 			op := constructor(failsAlways[mail](errors.New("busy")), time.Second, 10, WithLogger(book.logger(slog.LevelInfo)),
 				WithFailureSink(func(context.Context, Failure[mail]) error { return nil }))
 			in := []message.Message[mail]{
-				message.New(mail{"a"}, &message.Meta{ID: "mail-7", Visit: 2}, func(message.Verdict) {}),
-				message.New(mail{"b"}, nil, func(message.Verdict) {}),
+				message.New(mail{"a"}, &message.Meta{ID: "mail-7", Visit: 2}, func(message.Settlement) {}),
+				message.New(mail{"b"}, nil, func(message.Settlement) {}),
 			}
 			input := func(yield func(message.Message[mail], error) bool) {
 				for _, m := range in {

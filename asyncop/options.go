@@ -235,7 +235,7 @@ func WithDropOnFailure() Option {
 // the calls. Failed elements that are not taken then are lost: they are logged at error level, and counted in Stats.Abandoned.
 //
 // An element that is a message ([message.Message]) is acknowledged when it is taken. Its history is in the context
-// ([message.MetaFromContext]). When the operator fails or is cancelled it is given back to its source, and not offered once
+// ([message.MetaFromContext]). When the operator fails or is cancelled it is released to its source, and not offered once
 // more.
 //
 // With checkpoints, an element is done as soon as it is taken. After a restart it may be offered again if it was taken since the last

@@ -12,8 +12,8 @@ import (
 type idempotence interface{ IsIdempotent(element any) bool }
 
 // unsafeToRepeat is the definition that Failure.UnsafeToRepeat documents.
-func unsafeToRepeat(inDoubt bool, verdict strategies.Verdict, reason predicates.Reason, policy idempotence, element any) bool {
-	return inDoubt && !decision.WantedRepeat(verdict, reason) && !isIdempotent(policy, element)
+func unsafeToRepeat(inDoubt bool, noRetry strategies.NoRetryReason, reason predicates.Reason, policy idempotence, element any) bool {
+	return inDoubt && !decision.WantedRepeat(noRetry, reason) && !isIdempotent(policy, element)
 }
 
 // isIdempotent asks the policy. If the policy panics, the call counts as not idempotent.

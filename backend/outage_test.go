@@ -83,7 +83,7 @@ func anHourOfOutage(t *testing.T, layers ...time.Duration) {
 		defer func() { require.NoError(t, engine.Close()) }()
 		in := delivery.NewQueue[int](engine, "in", delivery.QueueConfig{Logger: silent}, delivery.RetryAfter(layers...))
 		for i := range messages {
-			require.NoError(t, in.PutAll(t.Context(), []message.Message[int]{message.New(i, &message.Meta{ID: strconv.Itoa(i)}, func(message.Verdict) {})}))
+			require.NoError(t, in.PutAll(t.Context(), []message.Message[int]{message.New(i, &message.Meta{ID: strconv.Itoa(i)}, func(message.Settlement) {})}))
 		}
 		b := backend.New("payments", backend.Limit(limit), backend.Rate(float64(rate), time.Second), backend.WithLogger(silent))
 		ctx, cancel := context.WithCancel(t.Context())

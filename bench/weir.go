@@ -101,7 +101,7 @@ func messagesRow(impl string, p pipeline, build built[*Item]) Row {
 		q.elems = n
 		q.prepare()
 		acked := 0
-		settle := func(v message.Verdict) {
+		settle := func(v message.Settlement) {
 			if v.Kind == message.Acked {
 				acked++ // on the goroutine of the loop below
 			}

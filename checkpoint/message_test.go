@@ -50,11 +50,11 @@ func TestSinkRefusesAcknowledgements(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			verdicts := make(chan message.Verdict, 1)
-			n, err := sink(t, message.New("a", nil, func(v message.Verdict) { verdicts <- v }))
+			settlements := make(chan message.Settlement, 1)
+			n, err := sink(t, message.New("a", nil, func(v message.Settlement) { settlements <- v }))
 			require.ErrorContains(t, err, "a message with an acknowledgement of its own")
 			require.Zero(t, n)
-			require.Equal(t, message.Nacked, (<-verdicts).Kind)
+			require.Equal(t, message.Nacked, (<-settlements).Kind)
 		})
 	}
 }

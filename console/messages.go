@@ -172,7 +172,7 @@ type queueData struct {
 	Failed            string // why the groups could not be counted
 	Groups            []groupRow
 	Rest              int // groups that are not shown
-	Verdict           string
+	Headline          string
 	Entries           []store.Entry
 	Next              string
 }
@@ -242,11 +242,11 @@ func (s *server) grouped(ctx context.Context, d *queueData) {
 	switch {
 	case len(groups) == 0:
 	case len(groups) == 1:
-		d.Verdict = "All of them failed alike, so it is one cause: look at one of them, and at the backend."
+		d.Headline = "All of them failed alike, so it is one cause: look at one of them, and at the backend."
 	case groups[0].Count*10 >= d.Total*8:
-		d.Verdict = fmt.Sprintf("One failure stands out: %d of %d failed alike.", groups[0].Count, d.Total)
+		d.Headline = fmt.Sprintf("One failure stands out: %d of %d failed alike.", groups[0].Count, d.Total)
 	default:
-		d.Verdict = fmt.Sprintf("There are %d kinds of failures; the largest is %d of %d.", len(groups), groups[0].Count, d.Total)
+		d.Headline = fmt.Sprintf("There are %d kinds of failures; the largest is %d of %d.", len(groups), groups[0].Count, d.Total)
 	}
 }
 

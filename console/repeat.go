@@ -9,10 +9,10 @@ import (
 
 // repetition says what happens if a dead letter is sent back, in words.
 type repetition struct {
-	Level   string // ok, careful, danger: a class of the style sheet
-	Verdict string
-	Lines   []string
-	Unsafe  bool // it goes back only if a person confirms it
+	Level    string // ok, careful, danger: a class of the style sheet
+	Headline string
+	Lines    []string
+	Unsafe   bool // it goes back only if a person confirms it
 }
 
 // repeated judges by what is known of a message. Nothing else is known: it asks no service.
@@ -21,10 +21,10 @@ func repeated(e *store.Entry, now time.Time) repetition {
 	if m.UnsafeToRepeat {
 		return unsafeToRepeat(e, now)
 	}
-	r := repetition{Level: "ok", Verdict: "Safe to repeat"}
+	r := repetition{Level: "ok", Headline: "Safe to repeat"}
 	switch e.Cause {
 	case store.Permanent:
-		r.Level, r.Verdict = "careful", "Safe to repeat, but it fails again unless something has changed"
+		r.Level, r.Headline = "careful", "Safe to repeat, but it fails again unless something has changed"
 		r.Lines = []string{"The error is of a kind that does not go away by itself.", "Mend the program, the service or the payload first."}
 	case store.Exhausted:
 		r.Lines = []string{
@@ -32,22 +32,22 @@ func repeated(e *store.Entry, now time.Time) repetition {
 			"If what it calls is back, it goes through; else it comes here again.",
 		}
 	case store.Undecodable:
-		r.Level, r.Verdict = "careful", "Safe to repeat, but it fails again unless the program or the payload has changed"
+		r.Level, r.Headline = "careful", "Safe to repeat, but it fails again unless the program or the payload has changed"
 		r.Lines = []string{"The program's codec cannot read the payload, so nothing was called for it."}
 	case store.Lapsed:
-		r.Level, r.Verdict = "careful", "Look first: nobody knows how far its workers came"
+		r.Level, r.Headline = "careful", "Look first: nobody knows how far its workers came"
 		r.Lines = []string{
 			"Its workers died or hung while they had it, again and again. It may be what kills them.",
 			"A call may have taken effect before a worker died. Where calls have request ids or idempotency keys that the message determines, the server finds them.",
 		}
 	case store.Expired:
-		r.Level, r.Verdict = "careful", "Safe to repeat, but it expires again"
+		r.Level, r.Headline = "careful", "Safe to repeat, but it expires again"
 		r.Lines = []string{"Its deadline was " + when(m.Deadline) + ". A queue does not deliver it after that."}
 	case store.Refused:
-		r.Level, r.Verdict = "careful", "It was done, but its result could not be stored"
+		r.Level, r.Headline = "careful", "It was done, but its result could not be stored"
 		r.Lines = []string{"A sink or a layer can never take what was made of it: it is too large, for example. A repeat calls the service again, and ends here again unless that has changed."}
 	default:
-		r.Level, r.Verdict = "careful", "This console does not know its cause"
+		r.Level, r.Headline = "careful", "This console does not know its cause"
 		r.Lines = []string{"Nothing says that a call is in doubt. A later version of weir, or another program, has put it here."}
 	}
 	if m.Merges > 0 {
@@ -67,17 +67,17 @@ func unsafeToRepeat(e *store.Entry, now time.Time) repetition {
 	r.Lines = append(r.Lines, made)
 	switch {
 	case m.Remembered.After(now):
-		r.Level, r.Verdict = "ok", "Safe to repeat for "+age(m.Remembered.Sub(now))
+		r.Level, r.Headline = "ok", "Safe to repeat for "+age(m.Remembered.Sub(now))
 		r.Lines = append(r.Lines,
 			"It is made again under the same request id, which the server remembers until "+when(m.Remembered)+". So it takes effect once.",
 			"After that the server has forgotten it, and a repeat is a new request.")
 	case m.Request != "" && !m.Remembered.IsZero():
-		r.Level, r.Verdict, r.Unsafe = "danger", "Not safe to repeat: it may happen twice", true
+		r.Level, r.Headline, r.Unsafe = "danger", "Not safe to repeat: it may happen twice", true
 		r.Lines = append(r.Lines,
 			"The server remembered the request until "+when(m.Remembered)+", "+age(now.Sub(m.Remembered))+" ago. A repeat is a new request for it.",
 			"Look there for the request first. If it took effect, remove this message; if not, send it back.")
 	default:
-		r.Level, r.Verdict, r.Unsafe = "danger", "Not safe to repeat: it may happen twice", true
+		r.Level, r.Headline, r.Unsafe = "danger", "Not safe to repeat: it may happen twice", true
 		r.Lines = append(r.Lines,
 			"The server keeps no request id of it, so a repeat is a new request.",
 			"Check the called service first. If it took effect, remove this message; if not, send it back.")

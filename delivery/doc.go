@@ -7,7 +7,7 @@
 // A source of your own wraps each item that it receives in a message, which has a value, an acknowledgement, and metadata:
 //
 //	meta := &message.Meta{ID: origin.ID(), Origin: origin, Key: row.Customer}
-//	m := message.New(row, meta, func(v message.Verdict) {
+//	m := message.New(row, meta, func(v message.Settlement) {
 //		switch v.Kind {
 //		case message.Acked:
 //			queue.done <- id // settle must not block: another goroutine writes it

@@ -194,7 +194,7 @@ func (s Status) plus(t Status) Status {
 	t.HandedOver += s.HandedOver
 	t.Rejected += s.Rejected
 	t.Nacked += s.Nacked
-	t.GivenBack += s.GivenBack
+	t.Released += s.Released
 	t.Floods += s.Floods
 	t.Elapsed += s.Elapsed
 	t.Redelivered += s.Redelivered

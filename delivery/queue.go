@@ -110,7 +110,7 @@ type QueueConfig struct {
 
 	// Clock is the clock of leases, rates and the times of failures; the default is the machine's. The engine's clock decides when a message is due.
 	Clock clock.Clock
-	// Logger gets lost leases, dead letters, and verdicts that could not be recorded, at warn level. The default is slog.Default().
+	// Logger gets lost leases, dead letters, and settlements that could not be recorded, at warn level. The default is slog.Default().
 	Logger *slog.Logger
 }
 
@@ -457,7 +457,7 @@ func (q *Queue[T]) opened() (Source[T], error) {
 	return q.source, nil
 }
 
-// Close gives back messages that were received and not settled, and waits until the verdicts on the others are recorded. It ends Receive for
+// Close releases messages that were received and not settled, and waits until the settlements of the others are recorded. It ends Receive for
 // good, so that a loop that has not noticed yet does not take messages that it would not settle. It closes neither the engine nor the source of
 // a [Run]; the other methods of the queue can be used after it.
 func (q *Queue[T]) Close(ctx context.Context) error {

@@ -58,7 +58,7 @@ type topicsReceiver struct{ *topics }
 func (r topicsReceiver) Receive(ctx context.Context, _ int) ([]message.Message[[]byte], error) {
 	if !r.sent {
 		r.topics.sent = true
-		return []message.Message[[]byte]{message.New([]byte(r.value), &message.Meta{ID: "1", Visit: 1}, func(v message.Verdict) {
+		return []message.Message[[]byte]{message.New([]byte(r.value), &message.Meta{ID: "1", Visit: 1}, func(v message.Settlement) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.topics.rejected = append(r.topics.rejected, v.Err)
@@ -119,20 +119,20 @@ func TestAConsumerStoresSomeOfABatch(t *testing.T) {
 		return &store.PutError{Errs: []error{nil, failed, message.ErrRefused}}
 	}}
 	q := delivery.NewQueue[string](e, "orders")
-	verdicts := make([]*message.Verdict, 3)
+	settlements := make([]*message.Settlement, 3)
 	ms := make([]message.Message[string], 3)
 	for i := range ms {
-		ms[i] = message.New("v", &message.Meta{ID: string(rune('a' + i))}, func(v message.Verdict) { verdicts[i] = &v })
+		ms[i] = message.New("v", &message.Meta{ID: string(rune('a' + i))}, func(v message.Settlement) { settlements[i] = &v })
 	}
 	err := q.PutAll(t.Context(), ms)
 	require.ErrorIs(t, err, failed)
 	require.ErrorContains(t, err, "2 of 3 messages were not stored: no leader")
-	require.Equal(t, message.Acked, verdicts[0].Kind)
-	require.Nil(t, verdicts[1])
-	require.Equal(t, message.Rejected, verdicts[2].Kind)
+	require.Equal(t, message.Acked, settlements[0].Kind)
+	require.Nil(t, settlements[1])
+	require.Equal(t, message.Rejected, settlements[2].Kind)
 
 	e.put = func(string, []store.Message) error { return &store.PutError{Errs: []error{nil, message.ErrRefused}} }
-	require.NoError(t, q.PutAll(t.Context(), []message.Message[string]{ms[1], message.New("v", &message.Meta{ID: "d"}, func(message.Verdict) {})}))
+	require.NoError(t, q.PutAll(t.Context(), []message.Message[string]{ms[1], message.New("v", &message.Meta{ID: "d"}, func(message.Settlement) {})}))
 	require.Error(t, q.PutAll(t.Context(), []message.Message[string]{{}, {}}), "nobody would see that one is refused")
 }
 

@@ -48,10 +48,10 @@ type Operator[IN, OUT any] interface {
 //
 // # The end
 //
-// When ctx ends, Run stops receiving, and finishes the messages it has, for up to 20 s (RunConfig.Drain). Messages that are not done then are given
-// back. This is not an error: Run returns nil, and the summary has the numbers. In any case Run closes the source, which records the verdicts.
+// When ctx ends, Run stops receiving, and finishes the messages it has, for up to 20 s (RunConfig.Drain). Messages that are not done then are
+// released. This is not an error: Run returns nil, and the summary has the numbers. In any case Run closes the source, which records the settlements.
 // If a call does not end even then, such as a Receive from a server that hangs, Run closes the source after three more seconds, which may take
-// three seconds as well. If the source cannot record the last verdicts now, for example because a cluster lacks a leader, Run logs that and does
+// three seconds as well. If the source cannot record the last settlements now, for example because a cluster lacks a leader, Run logs that and does
 // not return an error: those messages are redelivered.
 //
 // # Failures
@@ -60,14 +60,14 @@ type Operator[IN, OUT any] interface {
 //     Run drains, and returns the error. Failures before a Receive that took longer than two and
 //     a half minutes do not count: it was waiting for messages.
 //   - A permanent error ends Run at once: a missing table, a closed store, a missing PostgreSQL permission. If the source returned it, Run
-//     drains; if the sink did, all messages are given back. Run returns the error.
+//     drains; if the sink did, all messages are released. Run returns the error.
 //   - A PutAll that fails is repeated in portions of 100, and a portion that fails for each result alone, so that a refused result does not block
 //     others (law D4). The refused result is put again, after 100 ms and then twice as long each time, up to 10 s. After ten tries, or at once if
 //     PutAll returns [message.ErrRefused], its message is rejected: it ends among the dead letters of its source.
 //   - If the sink is full ([store.ErrFull]), or refuses every result, all results wait, and are put again after the same times, until the sink takes
 //     them. The calls are not repeated: the operator blocks on its results, so Run stops receiving. PutAll must return soon after its context
 //     has ended.
-//   - If op fails, its messages in flight are given back, its results so far go to the sink, and Run returns the error.
+//   - If op fails, its messages in flight are released, its results so far go to the sink, and Run returns the error.
 //   - When more than half of the last 100 new messages have failed, Run stops receiving: see RunConfig.FloodShare.
 //
 // # Jobs
@@ -90,7 +90,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 	w.flood = newFlood(w.FloodShare, w.FloodWindow)
 	w.begun = w.Clock.Now()
 	w.receiving, w.takeNoMore = context.WithCancelCause(ctx)
-	w.working, w.giveBack = context.WithCancelCause(context.WithoutCancel(ctx))
+	w.working, w.releaseAll = context.WithCancelCause(context.WithoutCancel(ctx))
 	w.Monitor.begin(w.status, engines, w.Clock)
 	if q, ok := source.(*Queue[IN]); ok { // what panics has been asked
 		w.source = q.Source(nil) // one for each Run: others may use the queue
@@ -126,7 +126,7 @@ func Run[IN, OUT any](ctx context.Context, source Source[IN], op Operator[IN, OU
 
 var (
 	errDrained = errors.New("delivery: the worker is draining")
-	errAborted = errors.New("delivery: the worker gives back its messages")
+	errAborted = errors.New("delivery: the worker releases its messages")
 	errClosing = fmt.Errorf("delivery: the source was not closed within %v", closeWait)
 )
 
@@ -141,8 +141,8 @@ type worker[IN, OUT any] struct {
 	begun      time.Time
 	receiving  context.Context // ends when nothing more is to be received
 	takeNoMore context.CancelCauseFunc
-	working    context.Context // of the sink; ends when all is to be given back
-	giveBack   context.CancelCauseFunc
+	working    context.Context // of the sink; ends when all is to be released
+	releaseAll context.CancelCauseFunc
 
 	awaitRoom func(ctx context.Context) int // nil: the operator does not say how much it can take
 
@@ -220,18 +220,18 @@ func (w *worker[IN, OUT]) watch(ctx context.Context) {
 	}
 }
 
-// breakOff gives back what is not done.
+// breakOff releases what is not done.
 func (w *worker[IN, OUT]) breakOff() {
-	w.giveBack(errAborted)
+	w.releaseAll(errAborted)
 	_ = w.op.Stop(w.working) // the loop over its results has its error
 }
 
-// sinkFailed ends the run if the sink has failed for good: nothing more can be done, so all is given back.
+// sinkFailed ends the run if the sink has failed for good: nothing more can be done, so all is released.
 func (w *worker[IN, OUT]) sinkFailed(err error) {
 	if w.working.Err() == nil && guard.IsPermanent(err) {
 		w.sinkErr = fmt.Errorf("delivery: the sink has failed for good: %w", err)
 		w.takeNoMore(w.sinkErr)
-		w.giveBack(w.sinkErr)
+		w.releaseAll(w.sinkErr)
 	}
 }
 
@@ -239,10 +239,10 @@ func (w *worker[IN, OUT]) sinkFailed(err error) {
 // again when the leases end.
 func (w *worker[IN, OUT]) end(ctx context.Context, err error) (Summary, error) {
 	w.takeNoMore(errDrained)
-	w.giveBack(errAborted)
+	w.releaseAll(errAborted)
 	closeErr := w.close()
 	if closeErr != nil && ctx.Err() != nil && !guard.IsPermanent(closeErr) {
-		w.Logger.Warn("delivery: the source could not record the last verdicts; those messages are redelivered", slog.Any("error", closeErr))
+		w.Logger.Warn("delivery: the source could not record the last settlements; those messages are redelivered", slog.Any("error", closeErr))
 		closeErr = nil
 	}
 	s, err := w.sum(w.Clock.Since(w.begun)), errors.Join(err, w.sourceErr, w.sinkErr, closeErr)

@@ -20,24 +20,24 @@ const (
 type evidence uint8
 
 const (
-	noEvidence evidence = iota // given back, or it has failed before: one that comes from a layer
+	noEvidence evidence = iota // released, or it has failed before: one that comes from a layer
 	answered                   // done, or refused for good
 	unanswered                 // failed
 )
 
 // evidenceOf returns the evidence of the end of a message.
-func evidenceOf(v message.Verdict, again bool) evidence {
+func evidenceOf(v message.Settlement, again bool) evidence {
 	switch {
 	case v.Kind == message.Acked && v.Err == nil, v.Kind == message.Rejected, isRejection(v.Err):
 		return answered
-	case again, isGivenBack(v):
+	case again, isReleased(v):
 		return noEvidence
 	}
 	return unanswered
 }
 
-// isGivenBack reports whether a verdict is on a message that has not been tried to the end.
-func isGivenBack(v message.Verdict) bool {
+// isReleased reports whether a message was released before its visit was complete.
+func isReleased(v message.Settlement) bool {
 	return v.Kind == message.Nacked && (v.Delay == 0 && v.Err == nil || isBackendDown(v.Err))
 }
 

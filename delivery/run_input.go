@@ -100,23 +100,23 @@ func (w *worker[IN, OUT]) room() int {
 	return min(w.Batch, w.awaitRoom(w.receiving))
 }
 
-// pass passes messages on to the operator, and gives back the rest if it is to stop. It returns false if the operator takes no more.
+// pass passes messages on to the operator, and releases the rest if it is to stop. It returns false if the operator takes no more.
 func (w *worker[IN, OUT]) pass(ms []message.Message[IN], probe bool, yield func(message.Message[IN], error) bool) bool {
 	for i, m := range ms {
 		if w.receiving.Err() != nil || !probe && w.flooded() {
-			giveBack(ms[i:])
+			release(ms[i:])
 			return true
 		}
 		if !yield(m, nil) {
-			giveBack(ms[i:]) // the operator has settled the first
+			release(ms[i:]) // the operator has settled the first
 			return false
 		}
 	}
 	return true
 }
 
-// giveBack gives messages back that nothing was done for.
-func giveBack[T any](ms []message.Message[T]) {
+// release nacks messages that were not processed.
+func release[T any](ms []message.Message[T]) {
 	for _, m := range ms {
 		m.Nack(0)
 	}

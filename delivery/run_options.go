@@ -26,8 +26,8 @@ type RunConfig struct {
 	// became free while it received the last ones, so a worker does not keep messages from others that it cannot process.
 	Batch int
 
-	// Drain is how long Run finishes its messages after its context has ended; the default is 20 s. Messages that are not done then are given
-	// back. If it is negative, all are given back at once.
+	// Drain is how long Run finishes its messages after its context has ended; the default is 20 s. Messages that are not done then are released.
+	// If it is negative, all are released at once.
 	Drain time.Duration
 
 	// FloodShare sets when Run stops receiving: when more than this share of the last FloodWindow new messages has failed; the default is half

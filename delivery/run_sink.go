@@ -19,13 +19,13 @@ const (
 	maxRefused = 10 // tries of a result that the sink does not take while it takes others
 )
 
-// fill puts results into the sink until there are no more, and gives them back after a break. So the body of the loop never waits for long.
+// fill puts results into the sink until there are no more, and nacks them after a break. So the body of the loop never waits for long.
 func (w *worker[IN, OUT]) fill(results <-chan message.Message[OUT]) {
 	f := filling[OUT]{results: results}
 	wait := firstWait
 	for w.collect(&f) {
 		if w.working.Err() != nil {
-			giveBack(f.left)
+			release(f.left)
 			for _, r := range f.aside {
 				r.message.Nack(0)
 			}
@@ -94,7 +94,7 @@ func (w *worker[IN, OUT]) collect(f *filling[OUT]) bool {
 				more = nil
 			}
 		} else {
-			broken = nil // there is nothing to give back
+			broken = nil // there is nothing to release
 		}
 		select {
 		case m, ok := <-more:

@@ -9,15 +9,16 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Summary counts the messages that [Run] has received, by how they ended. Received is the sum of the other numbers: a message that was delivered twice
-// counts twice.
+// Summary counts the messages that [Run] has received, by settlement. Received is the sum of the other
+// numbers: a message that was delivered twice counts twice. Its JSON is part of the stored report of
+// a worker, so it keeps the names that other versions read.
 type Summary struct {
 	Received     int
 	Acknowledged int           // done: the sink has its results, or it had none
 	HandedOver   int           // failed, and taken by the failure sink; or dropped by the failure policy
 	Rejected     int           // failed, and given up
 	Nacked       int           // failed, to be redelivered
-	GivenBack    int           // not done at the end, or while a backend was down, to be redelivered
+	Released     int           `json:"Released"` // not done at the end, or while a backend was down; to be redelivered
 	Floods       int           // how often the flood guard has stopped the worker: see RunConfig.FloodShare
 	Elapsed      time.Duration // of Run
 }
@@ -26,15 +27,15 @@ type Summary struct {
 func (s Summary) LogValue() slog.Value {
 	return slog.GroupValue(
 		slog.Int("received", s.Received), slog.Int("acknowledged", s.Acknowledged), slog.Int("handed_over", s.HandedOver),
-		slog.Int("rejected", s.Rejected), slog.Int("nacked", s.Nacked), slog.Int("given_back", s.GivenBack),
+		slog.Int("rejected", s.Rejected), slog.Int("nacked", s.Nacked), slog.Int("released", s.Released),
 		slog.Int("floods", s.Floods), slog.Duration("elapsed", s.Elapsed),
 	)
 }
 
 // String returns the numbers in words.
 func (s Summary) String() string {
-	return fmt.Sprintf("received %d in %v: acknowledged %d, handed over %d, rejected %d, nacked %d, given back %d; %d floods",
-		s.Received, s.Elapsed.Round(time.Millisecond), s.Acknowledged, s.HandedOver, s.Rejected, s.Nacked, s.GivenBack, s.Floods)
+	return fmt.Sprintf("received %d in %v: acknowledged %d, handed over %d, rejected %d, nacked %d, released %d; %d floods",
+		s.Received, s.Elapsed.Round(time.Millisecond), s.Acknowledged, s.HandedOver, s.Rejected, s.Nacked, s.Released, s.Floods)
 }
 
 // LogValue returns the state and the numbers.
@@ -73,7 +74,7 @@ type tally struct {
 	failing        error           // of its last answer
 }
 
-// received notes messages, and returns others in their place whose verdicts are counted. ended gets what each says; it may be nil, and has
+// received notes messages, and returns others in their place whose settlements are counted. ended gets what each says; it may be nil, and has
 // room for all.
 func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) []message.Message[T] {
 	t.mu.Lock()
@@ -86,7 +87,7 @@ func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) [
 			t.redelivered++
 		}
 		b := t.flood.receive(again)
-		watched[i] = message.Watch(m, func(v message.Verdict) {
+		watched[i] = message.Watch(m, func(v message.Settlement) {
 			m.Settle(v)
 			o := evidenceOf(v, again)
 			t.count(v, b, o)
@@ -98,8 +99,8 @@ func received[T any](t *tally, ms []message.Message[T], ended chan<- evidence) [
 	return watched
 }
 
-// count notes a verdict.
-func (t *tally) count(v message.Verdict, b *block, o evidence) {
+// count notes a settlement.
+func (t *tally) count(v message.Settlement, b *block, o evidence) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settled++
@@ -110,10 +111,10 @@ func (t *tally) count(v message.Verdict, b *block, o evidence) {
 		t.counts.HandedOver++
 	case v.Kind == message.Rejected:
 		t.counts.Rejected++
-	case v.Kind == message.Nacked && !isGivenBack(v):
+	case v.Kind == message.Nacked && !isReleased(v):
 		t.counts.Nacked++
-	default: // it has not been tried to the end
-		t.counts.GivenBack++
+	default:
+		t.counts.Released++
 	}
 	if t.flood.note(b, o, v.Err) {
 		t.counts.Floods++
@@ -127,12 +128,12 @@ func (t *tally) unsettled() int {
 	return t.counts.Received - t.settled
 }
 
-// sum returns the summary at the end: what is not settled was given back by the end of the source.
+// sum returns the summary at the end: what is not settled was released by the end of the source.
 func (t *tally) sum(elapsed time.Duration) Summary {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.counts
-	s.GivenBack += s.Received - t.settled
+	s.Released += s.Received - t.settled
 	s.Elapsed = elapsed
 	return s
 }

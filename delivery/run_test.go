@@ -34,11 +34,11 @@ type list struct {
 	delivery.Source[int]
 	endless chan int
 
-	mu       sync.Mutex
-	verdicts map[int][]message.Verdict
-	received int
-	failures []error // of the next calls of Receive
-	closed   bool
+	mu          sync.Mutex
+	settlements map[int][]message.Settlement
+	received    int
+	failures    []error // of the next calls of Receive
+	closed      bool
 }
 
 func newList(n int, endless bool) *list {
@@ -46,7 +46,7 @@ func newList(n int, endless bool) *list {
 	for i := range n {
 		c <- i
 	}
-	l := &list{endless: c, verdicts: map[int][]message.Verdict{}}
+	l := &list{endless: c, settlements: map[int][]message.Settlement{}}
 	if !endless {
 		close(c)
 	}
@@ -69,9 +69,9 @@ func (l *list) Receive(ctx context.Context, n int) ([]message.Message[int], erro
 	l.received += len(ms)
 	for i, m := range ms {
 		meta := m.Meta()
-		ms[i] = message.New(m.Value, &meta, func(v message.Verdict) {
+		ms[i] = message.New(m.Value, &meta, func(v message.Settlement) {
 			l.mu.Lock()
-			l.verdicts[m.Value] = append(l.verdicts[m.Value], v)
+			l.settlements[m.Value] = append(l.settlements[m.Value], v)
 			l.mu.Unlock()
 			m.Settle(v)
 		})
@@ -87,11 +87,11 @@ func (l *list) Close(ctx context.Context) error {
 	return nil
 }
 
-// of returns the verdicts on a number.
-func (l *list) of(i int) []message.Verdict {
+// of returns the settlements of a number.
+func (l *list) of(i int) []message.Settlement {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.verdicts[i])
+	return slices.Clone(l.settlements[i])
 }
 
 func (l *list) count() int {
@@ -211,7 +211,7 @@ func TestRunAcknowledgesBehindTheSink(t *testing.T) {
 		require.Equal(t, 3, summary.Acknowledged)
 		require.Equal(t, 3, puts)
 		for i := range 3 {
-			require.Equal(t, []message.Verdict{{Kind: message.Acked}}, source.of(i), "law D2")
+			require.Equal(t, []message.Settlement{{Kind: message.Acked}}, source.of(i), "law D2")
 		}
 	})
 }
@@ -442,7 +442,7 @@ func TestRunWithASinkThatIsDownReceivesNoMore(t *testing.T) {
 		sink := sinkFunc(func(context.Context, []message.Message[string]) error { return errors.New("down") })
 		summary, err := delivery.Run(ctx, source, operator(itoa), sink, silently, delivery.RunConfig{Batch: 10})
 		require.NoError(t, err)
-		require.Equal(t, summary.Received, summary.GivenBack)
+		require.Equal(t, summary.Received, summary.Released)
 		require.LessOrEqual(t, summary.Received, 400, "what has room in the worker")
 	})
 }
@@ -496,7 +496,7 @@ func TestRunDrains(t *testing.T) {
 	})
 }
 
-// What was received and is not in the operator when the context ends is given back, and not begun.
+// What was received and is not in the operator when the context ends is released, and not begun.
 func TestRunTakesNothingMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -508,7 +508,7 @@ func TestRunTakesNothingMore(t *testing.T) {
 		summary, err := delivery.Run(ctx, newList(100, true), struct{ delivery.Operator[int, string] }{op}, &collected{}, silently) // without AwaitRoom
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, summary.Acknowledged, 10)
-		require.GreaterOrEqual(t, summary.GivenBack, 80)
+		require.GreaterOrEqual(t, summary.Released, 80)
 		require.LessOrEqual(t, summary.Elapsed, 3*time.Second)
 	})
 }
@@ -528,51 +528,51 @@ func (losing) Messages(input iter.Seq2[message.Message[int], error]) iter.Seq2[m
 	}
 }
 
-// A message that some step has lost is given back by the end of its source, and counted.
+// A message that some step has lost is released by the end of its source, and counted.
 func TestRunCountsWhatWasLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		summary, err := delivery.Run(ctx, newList(10, true), losing{}, &collected{}, silently)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 10, Acknowledged: 5, GivenBack: 5, Elapsed: time.Second}, summary)
+		require.Equal(t, delivery.Summary{Received: 10, Acknowledged: 5, Released: 5, Elapsed: time.Second}, summary)
 	})
 }
 
-// Laws D1, D2: what is not done when the time is over is given back at once, and each message once.
-func TestRunGivesBack(t *testing.T) {
+// Laws D1, D2: what is not done when the time is over is released at once, and each message once.
+func TestRun_Releases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, sink := newList(40, true), &collected{}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(1500*time.Millisecond, cancel)
 		summary, err := delivery.Run(ctx, source, operator(slow), sink, silently, delivery.RunConfig{Drain: 2 * time.Second})
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 11, Acknowledged: 3, GivenBack: 8, Elapsed: 3500 * time.Millisecond}, summary)
+		require.Equal(t, delivery.Summary{Received: 11, Acknowledged: 3, Released: 8, Elapsed: 3500 * time.Millisecond}, summary)
 		require.Equal(t, 11, source.count(), "ten slots, and what took the place of the one that was done in time")
 		synctest.Wait()
 		for i := range 11 {
-			want := message.Verdict{Kind: message.Nacked}
+			want := message.Settlement{Kind: message.Nacked}
 			if i < 3 {
 				want.Kind = message.Acked
 			}
-			require.Equal(t, []message.Verdict{want}, source.of(i), i)
+			require.Equal(t, []message.Settlement{want}, source.of(i), i)
 		}
 	})
 }
 
-// A negative RunConfig.Drain gives everything back at once.
+// A negative RunConfig.Drain releases everything at once.
 func TestRunWithoutATimeToDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(1500*time.Millisecond, cancel)
 		summary, err := delivery.Run(ctx, newList(40, true), operator(slow), &collected{}, silently, delivery.RunConfig{Drain: -1})
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 11, Acknowledged: 1, GivenBack: 10, Elapsed: 1500 * time.Millisecond}, summary)
+		require.Equal(t, delivery.Summary{Received: 11, Acknowledged: 1, Released: 10, Elapsed: 1500 * time.Millisecond}, summary)
 	})
 }
 
 // A sink that is stuck is broken off, too.
-func TestRunGivesBackWhatTheSinkHas(t *testing.T) {
+func TestRun_ReleasesWhatTheSinkHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newList(30, true)
 		sink := sinkFunc(func(ctx context.Context, _ []message.Message[string]) error {
@@ -583,10 +583,10 @@ func TestRunGivesBackWhatTheSinkHas(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		summary, err := delivery.Run(ctx, source, operator(itoa), sink, silently, delivery.RunConfig{Batch: 5})
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: summary.Received, GivenBack: summary.Received, Elapsed: 21 * time.Second}, summary)
+		require.Equal(t, delivery.Summary{Received: summary.Received, Released: summary.Received, Elapsed: 21 * time.Second}, summary)
 		require.Positive(t, summary.Received)
 		for i := range summary.Received {
-			require.Equal(t, []message.Verdict{{Kind: message.Nacked}}, source.of(i), "law D2")
+			require.Equal(t, []message.Settlement{{Kind: message.Nacked}}, source.of(i), "law D2")
 		}
 	})
 }
@@ -635,7 +635,7 @@ func TestRunPutsTheLastResults(t *testing.T) {
 			summary, err := delivery.Run(t.Context(), newList(2, true), operator(slow, asyncop.WithContext(ctx)), sink, silently,
 				delivery.RunConfig{Drain: 3 * time.Second})
 			require.ErrorIs(t, err, io.ErrClosedPipe, name)
-			summary.Received, summary.GivenBack = 0, 0
+			summary.Received, summary.Released = 0, 0
 			require.Equal(t, c.want, summary, name)
 		})
 	}
@@ -657,8 +657,8 @@ func (f settling) Messages(input iter.Seq2[message.Message[int], error]) iter.Se
 	}
 }
 
-// Each verdict is counted as what it is.
-func TestRunCountsVerdicts(t *testing.T) {
+// Each settlement is counted as what it is.
+func TestRun_CountsSettlements(t *testing.T) {
 	down := errors.New("down")
 	synctest.Test(t, func(t *testing.T) {
 		seen := map[int]bool{}
@@ -673,20 +673,20 @@ func TestRunCountsVerdicts(t *testing.T) {
 			case m.Value == 1:
 				m.Nack(time.Second)
 			case m.Value == 2:
-				m.Settle(message.Verdict{Kind: message.Nacked, Err: down})
+				m.Settle(message.Settlement{Kind: message.Nacked, Err: down})
 			case m.Value == 3:
 				m.Reject(down)
 			case m.Value == 4:
-				m.Settle(message.Verdict{Kind: message.Acked, Err: down})
+				m.Settle(message.Settlement{Kind: message.Acked, Err: down})
 			}
 		})
 		summary, err := delivery.Run(t.Context(), newList(6, false), op, &collected{}, silently)
 		require.NoError(t, err)
 		require.Equal(t, delivery.Summary{
-			Received: 9, Acknowledged: 4, HandedOver: 1, Rejected: 1, Nacked: 2, GivenBack: 1, Elapsed: time.Second,
+			Received: 9, Acknowledged: 4, HandedOver: 1, Rejected: 1, Nacked: 2, Released: 1, Elapsed: time.Second,
 		}, summary)
 	})
-	// A delay without an error is a failure for the flood guard, and what was given back is none.
+	// A delay without an error is a failure for the flood guard, and what was released is none.
 	for delay, floods := range map[time.Duration]int{0: 0, time.Millisecond: 1} {
 		synctest.Test(t, func(t *testing.T) {
 			nacked := 0
@@ -706,7 +706,7 @@ func TestRunCountsVerdicts(t *testing.T) {
 // What was in the operator when the worker stopped, and fails after it goes on, is no new flood.
 func TestRunGoesOnAfterAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		failed := message.Verdict{Kind: message.Acked, Err: errors.New("down")}
+		failed := message.Settlement{Kind: message.Acked, Err: errors.New("down")}
 		var late []message.Message[int]
 		op := settling(func(m message.Message[int]) {
 			switch {
@@ -735,7 +735,7 @@ func TestRunInTwoFloods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := settling(func(m message.Message[int]) {
 			if m.Value < 6 || m.Value >= 40 && m.Value < 46 {
-				m.Settle(message.Verdict{Kind: message.Acked, Err: errors.New("down")})
+				m.Settle(message.Settlement{Kind: message.Acked, Err: errors.New("down")})
 			}
 			m.Ack()
 		})
@@ -940,7 +940,7 @@ func TestRunWithAPermanentFault(t *testing.T) {
 		_, err := delivery.Run(ctx, source, operator(itoa), &collected{}, silently)
 		require.ErrorIs(t, err, errNoTable)
 	})
-	synctest.Test(t, func(t *testing.T) { // the sink's: all is given back
+	synctest.Test(t, func(t *testing.T) { // the sink's: all is released
 		source := newList(50, true)
 		puts := 0
 		sink := sinkFunc(func(context.Context, []message.Message[string]) error { puts++; return broken })
@@ -948,7 +948,7 @@ func TestRunWithAPermanentFault(t *testing.T) {
 		require.ErrorIs(t, err, errNoTable)
 		require.ErrorContains(t, err, "the sink has failed for good")
 		require.Equal(t, 1, puts)
-		require.Equal(t, summary.Received, summary.GivenBack)
+		require.Equal(t, summary.Received, summary.Released)
 		require.Zero(t, summary.Elapsed)
 	})
 }
@@ -975,7 +975,7 @@ func TestRunDrainsAfterASourceThatHasFailed(t *testing.T) {
 		hour := func(ctx context.Context, _ int) (string, error) { return slow(ctx, 3599) }
 		summary, err := delivery.Run(t.Context(), source, operator(hour), &collected{}, silently)
 		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-		require.Equal(t, 1, summary.GivenBack)
+		require.Equal(t, 1, summary.Released)
 		require.Less(t, summary.Elapsed, 6*time.Minute)
 	})
 }
@@ -1087,7 +1087,7 @@ func (f ending) Messages(input iter.Seq2[message.Message[int], error]) iter.Seq2
 	}
 }
 
-// What an operator does not take any more is given back at once, and the source is closed when its Receive has returned.
+// What an operator does not take any more is released at once, and the source is closed when its Receive has returned.
 func TestRunWithAnOperatorThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		numbers := newList(5, true)
@@ -1100,9 +1100,9 @@ func TestRunWithAnOperatorThatEnds(t *testing.T) {
 			return nil
 		}), &collected{}, silently)
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 5, Acknowledged: 1, GivenBack: 4}, summary)
+		require.Equal(t, delivery.Summary{Received: 5, Acknowledged: 1, Released: 4}, summary)
 		for i := 1; i < 5; i++ {
-			require.Equal(t, []message.Verdict{{Kind: message.Nacked}}, numbers.of(i))
+			require.Equal(t, []message.Settlement{{Kind: message.Nacked}}, numbers.of(i))
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -1143,7 +1143,7 @@ func TestRunWithAnOperatorThatEnds(t *testing.T) {
 	}
 }
 
-// An operator that fails ends the run: its results so far are put, and the rest is given back.
+// An operator that fails ends the run: its results so far are put, and the rest is released.
 func TestRunWithAnOperatorThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, sink := newList(5, true), &collected{}
@@ -1152,9 +1152,9 @@ func TestRunWithAnOperatorThatFails(t *testing.T) {
 		time.AfterFunc(2500*time.Millisecond, func() { cancel(io.ErrClosedPipe) })
 		summary, err := delivery.Run(t.Context(), source, op, sink, silently)
 		require.ErrorIs(t, err, io.ErrClosedPipe)
-		require.GreaterOrEqual(t, summary.GivenBack, 3) // what was given back may have come again before the worker ended
+		require.GreaterOrEqual(t, summary.Released, 3) // what was released may have come again before the worker ended
 		require.Equal(t, delivery.Summary{
-			Received: 2 + summary.GivenBack, Acknowledged: 2, GivenBack: summary.GivenBack, Elapsed: 2500 * time.Millisecond,
+			Received: 2 + summary.Released, Acknowledged: 2, Released: summary.Released, Elapsed: 2500 * time.Millisecond,
 		}, summary)
 		require.Equal(t, []string{"0", "1"}, sink.values)
 	})
@@ -1195,7 +1195,7 @@ func TestRunWithARow(t *testing.T) {
 		sink := &collected{}
 		summary, err := delivery.Run(ctx, newList(10, true), op, sink, silently, delivery.RunConfig{Drain: 2 * time.Second})
 		require.NoError(t, err)
-		require.Equal(t, delivery.Summary{Received: 10, Acknowledged: 4, GivenBack: 6, Elapsed: 5500 * time.Millisecond}, summary)
+		require.Equal(t, delivery.Summary{Received: 10, Acknowledged: 4, Released: 6, Elapsed: 5500 * time.Millisecond}, summary)
 		require.Equal(t, []string{"1", "2", "3", "4"}, sink.values)
 	})
 }
@@ -1216,12 +1216,12 @@ func TestRunAsksForRoomOnlyTheOperatorThatItFeeds(t *testing.T) {
 }
 
 func TestSummary(t *testing.T) {
-	s := delivery.Summary{Received: 21, Acknowledged: 1, HandedOver: 2, Rejected: 3, Nacked: 4, GivenBack: 11, Floods: 5, Elapsed: 1500 * time.Millisecond}
-	require.Equal(t, "received 21 in 1.5s: acknowledged 1, handed over 2, rejected 3, nacked 4, given back 11; 5 floods", s.String())
+	s := delivery.Summary{Received: 21, Acknowledged: 1, HandedOver: 2, Rejected: 3, Nacked: 4, Released: 11, Floods: 5, Elapsed: 1500 * time.Millisecond}
+	require.Equal(t, "received 21 in 1.5s: acknowledged 1, handed over 2, rejected 3, nacked 4, released 11; 5 floods", s.String())
 	var b bytes.Buffer
 	slog.New(slog.NewTextHandler(&b, nil)).Info("worker ended", "summary", s)
 	require.Contains(t, b.String(), "summary.received=21 summary.acknowledged=1 summary.handed_over=2 summary.rejected=3 summary.nacked=4 "+
-		"summary.given_back=11 summary.floods=5 summary.elapsed=1.5s")
+		"summary.released=11 summary.floods=5 summary.elapsed=1.5s")
 
 	b.Reset()
 	_, err := delivery.Run(t.Context(), newList(3, false), operator(itoa), &collected{}, delivery.RunConfig{Logger: slog.New(slog.NewTextHandler(&b, nil))})
@@ -1245,25 +1245,25 @@ func TestRunRefusesWrongOptions(t *testing.T) {
 }
 
 func TestSettle(t *testing.T) {
-	for _, c := range []struct{ give, want message.Verdict }{
-		{message.Verdict{Kind: message.Acked, Err: io.EOF, Delay: 1}, message.Verdict{Kind: message.Acked, Err: io.EOF}},
-		{message.Verdict{Kind: message.Nacked, Delay: -1}, message.Verdict{Kind: message.Nacked}},
-		{message.Verdict{Kind: message.Rejected, Err: io.EOF, Delay: 1}, message.Verdict{Kind: message.Rejected, Err: io.EOF}},
+	for _, c := range []struct{ give, want message.Settlement }{
+		{message.Settlement{Kind: message.Acked, Err: io.EOF, Delay: 1}, message.Settlement{Kind: message.Acked, Err: io.EOF}},
+		{message.Settlement{Kind: message.Nacked, Delay: -1}, message.Settlement{Kind: message.Nacked}},
+		{message.Settlement{Kind: message.Rejected, Err: io.EOF, Delay: 1}, message.Settlement{Kind: message.Rejected, Err: io.EOF}},
 	} {
-		var got []message.Verdict
-		m := message.New(1, nil, func(v message.Verdict) { got = append(got, v) })
+		var got []message.Settlement
+		m := message.New(1, nil, func(v message.Settlement) { got = append(got, v) })
 		m.Settle(c.give)
 		m.Ack()
-		require.Equal(t, []message.Verdict{c.want}, got)
+		require.Equal(t, []message.Settlement{c.want}, got)
 		require.Contains(t, fmt.Sprint(got[0]), c.want.Kind.String())
 	}
-	require.Panics(t, func() { message.New(1, nil, func(message.Verdict) {}).Settle(message.Verdict{Kind: 7}) })
+	require.Panics(t, func() { message.New(1, nil, func(message.Settlement) {}).Settle(message.Settlement{Kind: 7}) })
 
-	var whole message.Verdict
-	parts := message.Split(message.New(1, nil, func(v message.Verdict) { whole = v }), 1, 2)
+	var whole message.Settlement
+	parts := message.Split(message.New(1, nil, func(v message.Settlement) { whole = v }), 1, 2)
 	parts[0].Ack()
-	parts[1].Settle(message.Verdict{Kind: message.Acked, Err: io.EOF})
-	require.Equal(t, message.Verdict{Kind: message.Acked, Err: io.EOF}, whole, "a part has failed")
+	parts[1].Settle(message.Settlement{Kind: message.Acked, Err: io.EOF})
+	require.Equal(t, message.Settlement{Kind: message.Acked, Err: io.EOF}, whole, "a part has failed")
 }
 
 // breaking is a source whose Receive returns when its context ends, with an error whose methods panic.

@@ -13,7 +13,7 @@ import (
 //   - extends the lease of the message meanwhile, if it has one, and does not return it a second time (law D2)
 //   - forgets it when it was acknowledged, and forgets it or keeps it apart when it was rejected
 //   - returns it again when it was nacked, with the same id, and not before the delay is over (law D3)
-//   - takes the verdict at once, from any goroutine, and records it on a goroutine of its own. If that fails, the message is delivered
+//   - takes the settlement at once, from any goroutine, and records it on a goroutine of its own. If that fails, the message is delivered
 //     again (law D1), and the next Receive or Close returns the error
 type Source[T any] interface {
 	// Receive returns between 1 and n messages; n ≥ 1. It waits for the first message, and not for more. It is called by a single goroutine at a
@@ -24,7 +24,7 @@ type Source[T any] interface {
 	// the source is closed.
 	Receive(ctx context.Context, n int) ([]message.Message[T], error)
 
-	// Close ends the source. It returns when all verdicts are recorded, or when ctx ends. Messages that are not settled are given back: another
+	// Close ends the source. It returns when all settlements are recorded, or when ctx ends. Messages that are not settled are released: another
 	// source delivers them again. Settling them after Close has no effect. A Receive that waits returns with an error. Close may be called from
 	// any goroutine, and again.
 	Close(ctx context.Context) error
@@ -33,7 +33,7 @@ type Source[T any] interface {
 // Sink takes the values of messages.
 type Sink[T any] interface {
 	// PutAll returns nil when all the values are safe; the caller then acknowledges the messages (law D1). After an error the caller nacks them.
-	// A sink that has made some of them safe acknowledges those messages before it returns the error: the first verdict counts. It rejects a
+	// A sink that has made some of them safe acknowledges those messages before it returns the error: the first settlement counts. It rejects a
 	// message that it can never take, or returns an error that matches [message.ErrRefused] when that message is put alone. If such a message lacks an
 	// acknowledgement, PutAll fails instead.
 	PutAll(ctx context.Context, messages []message.Message[T]) error

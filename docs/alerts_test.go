@@ -398,10 +398,10 @@ func TestAlertsOfReplicas(t *testing.T) {
 		fires  []string
 	}{
 		{"one is stuck, another is not", map[string]string{
-			`weir_worker_messages_in_flight{worker="payments",instance="a"}`:                            "5" + hour,
-			`weir_worker_messages_settled_total{worker="payments",instance="a",verdict="acknowledged"}`: "70" + hour,
-			`weir_worker_messages_in_flight{worker="payments",instance="b"}`:                            "5" + hour,
-			`weir_worker_messages_settled_total{worker="payments",instance="b",verdict="acknowledged"}`: "0+9" + hour,
+			`weir_worker_messages_in_flight{worker="payments",instance="a"}`:                               "5" + hour,
+			`weir_worker_messages_settled_total{worker="payments",instance="a",settlement="acknowledged"}`: "70" + hour,
+			`weir_worker_messages_in_flight{worker="payments",instance="b"}`:                               "5" + hour,
+			`weir_worker_messages_settled_total{worker="payments",instance="b",settlement="acknowledged"}`: "0+9" + hour,
 		}, []string{"WeirWorkerStuck"}},
 		{"another one starts", map[string]string{
 			`weir_queue_messages{queue="orders-dead",cause="permanent",instance="a"}`: "100" + hour,

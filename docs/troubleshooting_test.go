@@ -22,7 +22,7 @@ func Example_whyNotRetried() {
 		strategies.ReasonAware(netretry.Classifier[string](), nil),
 		asyncop.WithLogger(quiet),
 		asyncop.WithFailureSink(func(ctx context.Context, f asyncop.Failure[string]) error {
-			fmt.Println(f.Element, "after", f.Attempts, "attempt:", f.Verdict, f.Reason, "in doubt:", f.InDoubt)
+			fmt.Println(f.Element, "after", f.Attempts, "attempt:", f.NoRetryReason, f.Reason, "in doubt:", f.InDoubt)
 			return nil
 		}))
 	for range op.Results(slices.Values([]string{"order 17"})) {
@@ -40,7 +40,7 @@ func Example_anotherError() {
 	for _, err := range op.Results(slices.Values([]string{"order 17"})) {
 		var failed *asyncop.ElementError
 		if errors.As(err, &failed) {
-			fmt.Println(failed.Attempts, "attempt,", failed.Verdict)
+			fmt.Println(failed.Attempts, "attempt,", failed.NoRetryReason)
 		}
 	}
 	// Output:

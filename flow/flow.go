@@ -158,7 +158,7 @@ func (f *Flow) run(all func() error, held func() func(delay time.Duration)) {
 			f.failRun(early)
 		}
 		close(f.out)
-		f.giveBack(held()) // law D1
+		f.release(held()) // law D1
 		for v := range f.in {
 			f.discard(v)
 		}
@@ -179,7 +179,7 @@ func (f *Flow) discard(v any) {
 	}
 	f.discarded.Add(1)
 	if m, ok := message.FromElement(v); ok {
-		f.giveBack(m.Nack)
+		f.release(m.Nack)
 	}
 }
 
@@ -190,11 +190,11 @@ func (f *Flow) logCounts() {
 	}
 }
 
-// giveBack nacks a message. Its source is user code, which may break (law A6).
-func (f *Flow) giveBack(nack func(delay time.Duration)) {
+// release nacks a message. Its source is user code, which may break (law A6).
+func (f *Flow) release(nack func(delay time.Duration)) {
 	broken := func(recovered any) error { return guard.Recovered("flow", recovered) }
 	if err := guard.Call(func() error { nack(0); return nil }, broken); err != nil {
-		slog.Error("flow: a source broke when a message was given back", slog.String("flow", f.node.String()), slog.Any("error", err))
+		slog.Error("flow: a source broke when a message was released", slog.String("flow", f.node.String()), slog.Any("error", err))
 	}
 }
 
@@ -414,7 +414,7 @@ func (f *Flow) transfer(next any, in chan<- any) {
 		if !f.deliver(in, v) {
 			f.undelivered.Add(1)
 			if m, ok := message.FromElement(v); ok {
-				f.giveBack(m.Nack)
+				f.release(m.Nack)
 			}
 		}
 	}

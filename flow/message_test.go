@@ -23,7 +23,7 @@ type ledger map[string][]string
 func (l ledger) newMessage(id string) message.Message[string] { return newMessage(l, id, id) }
 
 func newMessage[T any](l ledger, id string, v T) message.Message[T] {
-	return message.New(v, &message.Meta{ID: id}, func(v message.Verdict) {
+	return message.New(v, &message.Meta{ID: id}, func(v message.Settlement) {
 		ledgers.Lock()
 		defer ledgers.Unlock()
 		l[id] = append(l[id], v.String())
@@ -110,7 +110,7 @@ func TestFunctionsOnMessages(t *testing.T) {
 	require.Equal(t, "s", through(source, source, "s")[0].(messages).Value)
 }
 
-// D1: a flow that fails gives back what it works on and what it discards. What it has emitted is downstream's.
+// D1: a flow that fails releases what it works on and what it discards. What it has emitted is downstream's.
 func TestFailingFlowNacks(t *testing.T) {
 	barrier := participant.NewBarrier(1, participant.Periodic, nil)
 	for name, c := range map[string]struct {
@@ -222,13 +222,13 @@ func TestFailuresStayAmongUs(t *testing.T) {
 	})
 }
 
-// Law D1: a source that breaks when a message is given back does not keep the others from being given back.
+// Law D1: a source that breaks when a message is released does not keep the others from being released.
 func TestASourceThatBreaksWhenAFlowFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := flow.NewMap(func(string) string { panic("boom") })
 		var settled []string
 		for _, id := range []string{"1", "2", "3"} {
-			f.In() <- message.New("v", &message.Meta{ID: id}, func(message.Verdict) {
+			f.In() <- message.New("v", &message.Meta{ID: id}, func(message.Settlement) {
 				if settled = append(settled, id); id != "2" {
 					panic("broken source")
 				}

@@ -10,14 +10,14 @@ import (
 // go from message to message. Safe for concurrent use.
 type acknowledgement struct {
 	settled atomic.Bool
-	part    uint32        // 1, 2, … of whole; 0: it is no part
-	settle  func(Verdict) // written once before use, then read-only; nil for a part
-	whole   *whole        // of a part
-	meta    *Meta         // of the message from the source; nil: none
+	part    uint32           // 1, 2, … of whole; 0: it is no part
+	settle  func(Settlement) // written once before use, then read-only; nil for a part
+	whole   *whole           // of a part
+	meta    *Meta            // of the message from the source; nil: none
 }
 
 // resolve settles the message. Law D2: the first call counts.
-func (a *acknowledgement) resolve(v Verdict) {
+func (a *acknowledgement) resolve(v Settlement) {
 	if a == nil || !a.settled.CompareAndSwap(false, true) {
 		return
 	}
@@ -52,20 +52,20 @@ func (a *acknowledgement) path() string {
 type whole struct {
 	of *acknowledgement
 
-	mu      sync.Mutex // guards what follows; not held while settle runs
-	left    int        // parts that are not settled
-	verdict Verdict    // on the parts that are
+	mu         sync.Mutex // guards what follows; not held while settle runs
+	left       int        // parts that are not settled
+	settlement Settlement // on the parts that are
 }
 
-// add notes the verdict on a part. The last one settles the whole: before, its redelivery would run beside its own parts.
-func (w *whole) add(v Verdict) {
+// add notes the settlement of a part. The last one settles the whole: before, its redelivery would run beside its own parts.
+func (w *whole) add(v Settlement) {
 	w.mu.Lock()
-	w.verdict = w.verdict.and(v)
+	w.settlement = w.settlement.and(v)
 	w.left--
-	last, verdict := w.left == 0, w.verdict
+	last, settlement := w.left == 0, w.settlement
 	w.mu.Unlock()
 	if last {
-		w.of.resolve(verdict)
+		w.of.resolve(settlement)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 // A message is acknowledged behind all that was made of it.
 func ExampleSplit() {
 	origin := message.Origin{Source: "orders", Partition: "0", Position: "17"}
-	m := message.New("tea, milk", &message.Meta{ID: origin.ID(), Origin: origin}, func(v message.Verdict) {
+	m := message.New("tea, milk", &message.Meta{ID: origin.ID(), Origin: origin}, func(v message.Settlement) {
 		fmt.Println("the order is", v)
 	})
 	for _, line := range message.Split(m, strings.Split(m.Value, ", ")...) {

@@ -13,12 +13,12 @@ func FindLost[T any](m Message[T]) Message[T] {
 		return m
 	}
 	watched := Watch(m, m.a.resolve)
-	runtime.AddCleanup(watched.a, func(a *acknowledgement) { a.resolve(Verdict{Kind: Nacked, Err: ErrLost}) }, m.a)
+	runtime.AddCleanup(watched.a, func(a *acknowledgement) { a.resolve(Settlement{Kind: Nacked, Err: ErrLost}) }, m.a)
 	return watched
 }
 
-// Watch returns a message that takes the place of m: settle gets its verdict, and must settle m.
-func Watch[T any](m Message[T], settle func(Verdict)) Message[T] {
+// Watch returns a message that takes the place of m: settle gets its settlement, and must settle m.
+func Watch[T any](m Message[T], settle func(Settlement)) Message[T] {
 	a := &acknowledgement{settle: settle}
 	if m.a != nil {
 		a.meta = m.a.meta

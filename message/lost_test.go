@@ -10,14 +10,14 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// collect runs the garbage collector until a verdict comes.
-func collect(t *testing.T, verdicts <-chan message.Verdict) message.Verdict {
+// collect runs the garbage collector until a settlement comes.
+func collect(t *testing.T, settlements <-chan message.Settlement) message.Settlement {
 	t.Helper()
 	limit := time.After(2 * time.Minute)
 	for {
 		runtime.GC()
 		select {
-		case v := <-verdicts:
+		case v := <-settlements:
 			return v
 		case <-limit:
 			t.Fatal("the message was not found")
@@ -26,30 +26,30 @@ func collect(t *testing.T, verdicts <-chan message.Verdict) message.Verdict {
 	}
 }
 
-var lost = message.Verdict{Kind: message.Nacked, Err: message.ErrLost}
+var lost = message.Settlement{Kind: message.Nacked, Err: message.ErrLost}
 
 func TestLostMessageIsFound(t *testing.T) {
-	verdicts := make(chan message.Verdict, 10)
+	settlements := make(chan message.Settlement, 10)
 	source := func() message.Message[int] {
-		return message.FindLost(message.New(1, nil, func(v message.Verdict) { verdicts <- v }))
+		return message.FindLost(message.New(1, nil, func(v message.Settlement) { settlements <- v }))
 	}
 	drop := func() { _ = message.With(source(), "dropped") }
 	drop()
-	require.Equal(t, lost, collect(t, verdicts))
+	require.Equal(t, lost, collect(t, settlements))
 
 	half := func() { message.Split(source(), 1, 2)[0].Ack() } // and the other part is lost
 	half()
-	require.Equal(t, lost, collect(t, verdicts))
+	require.Equal(t, lost, collect(t, settlements))
 
 	// What is settled, or still somewhere, is not lost.
 	kept := message.Split(source(), 1, 2)[1]
 	settledOnce := func() { source().Ack() }
 	settledOnce()
-	require.Equal(t, acked, collect(t, verdicts))
+	require.Equal(t, acked, collect(t, settlements))
 	for range 5 {
 		runtime.GC()
 	}
-	require.Empty(t, verdicts)
+	require.Empty(t, settlements)
 	require.True(t, kept.Pending())
 	runtime.KeepAlive(kept)
 }

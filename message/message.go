@@ -20,12 +20,12 @@ type Message[T any] struct {
 
 // New returns a message. Sources call it.
 //
-// settle is called exactly once, with the verdict, from any goroutine, including the loop of an operator. It must not block: a source that has
-// to write the verdict does so on a goroutine of its own. The source keeps the message, or extends its lease, until then. A nil settle makes a
+// settle is called exactly once, with the settlement, from any goroutine, including the loop of an operator. It must not block: a source that has
+// to write the settlement does so on a goroutine of its own. The source keeps the message, or extends its lease, until then. A nil settle makes a
 // message with a history and without an acknowledgement, for streams with checkpoints.
 //
 // meta describes the message, or is nil. It must not be changed afterwards.
-func New[T any](v T, meta *Meta, settle func(Verdict)) Message[T] {
+func New[T any](v T, meta *Meta, settle func(Settlement)) Message[T] {
 	if meta == nil && settle == nil {
 		return Message[T]{Value: v}
 	}
@@ -38,21 +38,21 @@ func New[T any](v T, meta *Meta, settle func(Verdict)) Message[T] {
 
 // Ack acknowledges the message: its results are safe (law D1), for example written by a sink, or stored among the dead
 // letters.
-func (m Message[T]) Ack() { m.Settle(Verdict{Kind: Acked}) }
+func (m Message[T]) Ack() { m.Settle(Settlement{Kind: Acked}) }
 
 // Nack gives the message back, to be delivered again, here or elsewhere. It is not redelivered before the delay is over; a negative delay counts
 // as 0. Its source decides how late it may be.
 func (m Message[T]) Nack(delay time.Duration) {
-	m.Settle(Verdict{Kind: Nacked, Delay: delay})
+	m.Settle(Settlement{Kind: Nacked, Delay: delay})
 }
 
 // Reject gives the message up: it is not done, and must not be delivered again. Its source decides about it; where the source does not keep it,
 // store it among the dead letters and acknowledge it instead. A nil err is replaced by an error that reports the nil.
-func (m Message[T]) Reject(err error) { m.Settle(Verdict{Kind: Rejected, Err: err}) }
+func (m Message[T]) Reject(err error) { m.Settle(Settlement{Kind: Rejected, Err: err}) }
 
-// Settle is Ack, Nack or Reject, according to v. It passes a verdict on with its error, for example for a message that has failed, and is
+// Settle is Ack, Nack or Reject, according to v. It passes a settlement on with its error, for example for a message that has failed, and is
 // acknowledged because it is safe among the dead letters. It panics if v.Kind is none of the three.
-func (m Message[T]) Settle(v Verdict) {
+func (m Message[T]) Settle(v Settlement) {
 	switch v.Kind {
 	case Acked:
 		v.Delay = 0
@@ -64,7 +64,7 @@ func (m Message[T]) Settle(v Verdict) {
 			v.Err = errNoReason
 		}
 	default:
-		panic(fmt.Sprintf("delivery: Settle: unknown verdict %v", v.Kind))
+		panic(fmt.Sprintf("delivery: Settle: unknown settlement %v", v.Kind))
 	}
 	m.a.resolve(v)
 }

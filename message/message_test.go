@@ -19,24 +19,24 @@ import (
 
 var errTest = errors.New("no such card")
 
-// settled returns a message and where its verdicts are noted.
-func settled[T any](v T) (message.Message[T], *[]message.Verdict) {
-	verdicts := new([]message.Verdict)
+// settled returns a message and where its settlements are noted.
+func settled[T any](v T) (message.Message[T], *[]message.Settlement) {
+	settlements := new([]message.Settlement)
 	meta := &message.Meta{ID: "orders/0/17", Key: "k"}
-	return message.New(v, meta, func(v message.Verdict) { *verdicts = append(*verdicts, v) }), verdicts
+	return message.New(v, meta, func(v message.Settlement) { *settlements = append(*settlements, v) }), settlements
 }
 
 var (
-	acked    = message.Verdict{Kind: message.Acked}
-	rejected = message.Verdict{Kind: message.Rejected, Err: errTest}
+	acked    = message.Settlement{Kind: message.Acked}
+	rejected = message.Settlement{Kind: message.Rejected, Err: errTest}
 )
 
-func nacked(d time.Duration) message.Verdict {
-	return message.Verdict{Kind: message.Nacked, Delay: d}
+func nacked(d time.Duration) message.Settlement {
+	return message.Settlement{Kind: message.Nacked, Delay: d}
 }
 
-// settle does what a verdict says.
-func settle[T any](m message.Message[T], v message.Verdict) {
+// settle does what a settlement says.
+func settle[T any](m message.Message[T], v message.Settlement) {
 	switch v.Kind {
 	case message.Acked:
 		m.Ack()
@@ -47,37 +47,37 @@ func settle[T any](m message.Message[T], v message.Verdict) {
 	}
 }
 
-// D2: the first verdict counts, on whichever copy.
+// D2: the first settlement counts, on whichever copy.
 func TestSettledOnce(t *testing.T) {
-	for _, first := range []message.Verdict{acked, nacked(time.Second), rejected} {
-		for _, second := range []message.Verdict{acked, nacked(0), rejected} {
-			m, verdicts := settled(1)
+	for _, first := range []message.Settlement{acked, nacked(time.Second), rejected} {
+		for _, second := range []message.Settlement{acked, nacked(0), rejected} {
+			m, settlements := settled(1)
 			other := message.With(m, "other")
 			require.True(t, m.Pending() && other.Pending())
 			settle(m, first)
 			require.False(t, m.Pending() || other.Pending())
 			settle(m, second)
 			settle(other, second)
-			require.Equal(t, []message.Verdict{first}, *verdicts, "then %v", second)
+			require.Equal(t, []message.Settlement{first}, *settlements, "then %v", second)
 		}
 	}
-	m, verdicts := settled(1)
+	m, settlements := settled(1)
 	m.Nack(-time.Second)
-	require.Equal(t, []message.Verdict{nacked(0)}, *verdicts)
-	m, verdicts = settled(1)
+	require.Equal(t, []message.Settlement{nacked(0)}, *settlements)
+	m, settlements = settled(1)
 	m.Reject(nil)
-	require.EqualError(t, (*verdicts)[0].Err, "delivery: rejected without an error")
+	require.EqualError(t, (*settlements)[0].Err, "delivery: rejected without an error")
 }
 
 // D2, from many goroutines.
 func TestSettledOnceFromManyGoroutines(t *testing.T) {
 	for range 200 {
 		var settles atomic.Int32
-		m := message.New("", nil, func(message.Verdict) { settles.Add(1) })
+		m := message.New("", nil, func(message.Settlement) { settles.Add(1) })
 		parts := message.Split(m, 1, 2, 3)
 		var all sync.WaitGroup
 		for i := range 12 {
-			all.Go(func() { settle(parts[i%3], []message.Verdict{acked, nacked(0), rejected}[i/4]) })
+			all.Go(func() { settle(parts[i%3], []message.Settlement{acked, nacked(0), rejected}[i/4]) })
 		}
 		all.Wait()
 		require.EqualValues(t, 1, settles.Load())
@@ -109,21 +109,21 @@ func TestZeroMessage(t *testing.T) {
 
 // D1: a whole is acknowledged behind all its parts, and one part that is not done has the whole delivered again.
 func TestSplit(t *testing.T) {
-	second := message.Verdict{Kind: message.Rejected, Err: errors.New("second")}
+	second := message.Settlement{Kind: message.Rejected, Err: errors.New("second")}
 	for _, c := range []struct {
-		parts []message.Verdict
-		want  message.Verdict
+		parts []message.Settlement
+		want  message.Settlement
 	}{
-		{[]message.Verdict{acked, acked, acked}, acked},
-		{[]message.Verdict{acked, nacked(time.Second), acked}, nacked(time.Second)},
-		{[]message.Verdict{nacked(0), acked}, nacked(0)},
-		{[]message.Verdict{nacked(time.Second), nacked(time.Minute), nacked(0)}, nacked(time.Minute)},
-		{[]message.Verdict{acked, rejected}, rejected},
-		{[]message.Verdict{rejected, second, acked}, rejected},
-		{[]message.Verdict{nacked(time.Second), rejected}, nacked(time.Second)},
-		{[]message.Verdict{rejected, nacked(time.Second)}, nacked(time.Second)},
+		{[]message.Settlement{acked, acked, acked}, acked},
+		{[]message.Settlement{acked, nacked(time.Second), acked}, nacked(time.Second)},
+		{[]message.Settlement{nacked(0), acked}, nacked(0)},
+		{[]message.Settlement{nacked(time.Second), nacked(time.Minute), nacked(0)}, nacked(time.Minute)},
+		{[]message.Settlement{acked, rejected}, rejected},
+		{[]message.Settlement{rejected, second, acked}, rejected},
+		{[]message.Settlement{nacked(time.Second), rejected}, nacked(time.Second)},
+		{[]message.Settlement{rejected, nacked(time.Second)}, nacked(time.Second)},
 	} {
-		m, verdicts := settled("whole")
+		m, settlements := settled("whole")
 		values := make([]int, len(c.parts))
 		for i := range values {
 			values[i] = i
@@ -131,33 +131,33 @@ func TestSplit(t *testing.T) {
 		parts := message.Split(m, values...)
 		for i, part := range parts {
 			require.Equal(t, i, part.Value)
-			require.Empty(t, *verdicts, "%v", c.parts)
+			require.Empty(t, *settlements, "%v", c.parts)
 			settle(part, c.parts[i])
 			settle(part, nacked(time.Hour))
 		}
-		require.Equal(t, []message.Verdict{c.want}, *verdicts, "%v", c.parts)
+		require.Equal(t, []message.Settlement{c.want}, *settlements, "%v", c.parts)
 	}
 }
 
 func TestSplitIntoNoneAndOne(t *testing.T) {
-	m, verdicts := settled("whole")
+	m, settlements := settled("whole")
 	require.Empty(t, message.Split[string, int](m))
-	require.Equal(t, []message.Verdict{acked}, *verdicts)
+	require.Equal(t, []message.Settlement{acked}, *settlements)
 
-	m, verdicts = settled("whole")
+	m, settlements = settled("whole")
 	one := message.Split(m, 5)
 	require.Len(t, one, 1)
 	require.Equal(t, "orders/0/17", one[0].Meta().ID)
 	one[0].Nack(time.Second)
-	require.Equal(t, []message.Verdict{nacked(time.Second)}, *verdicts)
+	require.Equal(t, []message.Settlement{nacked(time.Second)}, *settlements)
 
-	m, verdicts = settled("whole") // parts of what is settled already
+	m, settlements = settled("whole") // parts of what is settled already
 	m.Ack()
 	for _, part := range message.Split(m, 1, 2) {
 		require.False(t, part.Pending())
 		part.Nack(0)
 	}
-	require.Equal(t, []message.Verdict{acked}, *verdicts)
+	require.Equal(t, []message.Settlement{acked}, *settlements)
 }
 
 // D6: parts have ids of their own, and the rest of the history. Else a store would take the second part for the first.
@@ -172,7 +172,7 @@ func TestHistoryOfParts(t *testing.T) {
 	require.Equal(t, []string{
 		"orders/0/17", "orders/0/17#1", "orders/0/17#2", "orders/0/17#2#1", "orders/0/17#2#1", "orders/0/17#2#2", "orders/0/17#2#2",
 	}, ids)
-	unnamed := message.Split(message.New(1, nil, func(message.Verdict) {}), 1, 2)
+	unnamed := message.Split(message.New(1, nil, func(message.Settlement) {}), 1, 2)
 	require.Zero(t, unnamed[0].Meta())
 }
 
@@ -180,33 +180,33 @@ func TestHistoryOfParts(t *testing.T) {
 func TestRandomTrees(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		m, verdicts := settled(0)
+		m, settlements := settled(0)
 		leaves := []message.Message[int]{m}
 		want, left := acked, 1
 		for left > 0 {
 			i := random.IntN(len(leaves))
 			leaf := leaves[i]
 			leaves = append(leaves[:i], leaves[i+1:]...)
-			require.Empty(t, *verdicts)
+			require.Empty(t, *settlements)
 			left--
 			if n := random.IntN(4); n > 0 && left < 10 && random.IntN(2) == 0 {
 				leaves = append(leaves, message.Split(leaf, make([]int, n)...)...)
 				left += n
 				continue
 			}
-			v := []message.Verdict{acked, acked, acked, nacked(time.Duration(random.IntN(5))), rejected}[random.IntN(5)]
+			v := []message.Settlement{acked, acked, acked, nacked(time.Duration(random.IntN(5))), rejected}[random.IntN(5)]
 			if v.Kind > want.Kind || v.Kind == want.Kind && v.Delay > want.Delay {
 				want = v
 			}
 			settle(leaf, v)
 		}
-		require.Equal(t, []message.Verdict{want}, *verdicts, "seed %d", seed)
+		require.Equal(t, []message.Settlement{want}, *settlements, "seed %d", seed)
 	}
 }
 
 func TestFromElement(t *testing.T) {
 	type own struct{ message.Message[int] }
-	m, verdicts := settled(5)
+	m, settlements := settled(5)
 	for _, v := range []any{nil, 5, "a", (*message.Message[int])(nil), &m, own{m}, &own{m}, []message.Message[int]{m}} {
 		_, ok := message.FromElement(v)
 		require.False(t, ok, "%T", v)
@@ -219,7 +219,7 @@ func TestFromElement(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, got, again)
 	message.With(got, struct{}{}).Ack()
-	require.Equal(t, []message.Verdict{acked}, *verdicts)
+	require.Equal(t, []message.Settlement{acked}, *settlements)
 
 	none, ok := message.FromElement(message.Message[error]{})
 	require.True(t, ok)
@@ -244,8 +244,8 @@ func TestCost(t *testing.T) {
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { message.Split(m, values...) }), 3.0)
 }
 
-func TestVerdictString(t *testing.T) {
-	for v, want := range map[message.Verdict]string{
+func TestSettlement_String(t *testing.T) {
+	for v, want := range map[message.Settlement]string{
 		acked:       "acked",
 		nacked(5e9): "nacked for 5s",
 		nacked(0):   "nacked",

@@ -332,7 +332,7 @@ func TestShortLeases(t *testing.T) {
 	}
 }
 
-// A partition that the handler does not take is given back, and taken again later.
+// A partition that the handler does not take is released, and taken again later.
 func TestAssignedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &partitions.Leases{Locks: memory.Open().Locks(), Group: "g", Partitions: []string{"a"}, Logger: quiet}

@@ -282,7 +282,7 @@ func (m *member) lost(h *holding) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.has[h.partition] != h {
-		return // it was given back
+		return // it was released
 	}
 	m.handler.Lost(h.partition)
 	if !h.leaving {

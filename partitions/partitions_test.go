@@ -744,7 +744,7 @@ func TestLostAndStuck(t *testing.T) {
 	})
 }
 
-// What is lost is given back to the same worker only when its pipeline has ended.
+// What is lost is released to the same worker only when its pipeline has ended.
 func TestLostAndAssignedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(1, 10)

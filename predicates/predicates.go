@@ -109,7 +109,7 @@ func AnyResult[OUT any](condition func(result OUT) bool) ResultPredicate[OUT] {
 //	                           asking the strategy, until the time runs out, after
 //	                           1, 10, 50, 100, 500 ms, and then every second
 //
-// The stage is the evidence, the reason is the verdict: a strategy that has a reason need not look at the stage again.
+// The stage is the evidence, the reason is the conclusion: a strategy that has a reason need not look at the stage again.
 //
 // A rejection ([NewRejection]) is the opposite of a reason to try again: the call was answered and refused for good, without
 // effect. Its element ends at once, and its failure is not in doubt.

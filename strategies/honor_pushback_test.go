@@ -92,15 +92,15 @@ func TestPolicyHeedsPushback(t *testing.T) {
 	} {
 		p := strategies.ReasonAware(say(allowing), s)
 		d := decideOn(p, time.Minute)
-		assert.Equal(t, decision.Retried, d.Verdict, name)
+		assert.Equal(t, decision.Retried, d.NoRetryReason, name)
 		assert.Equal(t, time.Minute, d.Delay, name)
 		assert.Equal(t, time.Minute, d.Demanded, name)
-		assert.Equal(t, decision.Refused, decideOn(p, decision.Never).Verdict, name)
+		assert.Equal(t, decision.Refused, decideOn(p, decision.Never).NoRetryReason, name)
 
 		d = decideOn(p.IgnorePushback(), time.Minute)
 		assert.Equal(t, name == "explicit", d.Demanded > 0, name)
-		assert.Equal(t, name == "explicit", decideOn(p.IgnorePushback(), decision.Never).Verdict == decision.Refused, name)
-		assert.Equal(t, decision.Refused, decideOn(strategies.ReasonAware(say(forbidden), nil), time.Minute).Verdict, "not a permission")
+		assert.Equal(t, name == "explicit", decideOn(p.IgnorePushback(), decision.Never).NoRetryReason == decision.Refused, name)
+		assert.Equal(t, decision.Refused, decideOn(strategies.ReasonAware(say(forbidden), nil), time.Minute).NoRetryReason, "not a permission")
 	}
 	flip := strategies.PolicyOf[string](strategies.FixedDelay[string](3, own).RetryIfException(predicates.HasException))
 	assert.Equal(t, own, decideOn(flip, time.Minute).Delay, "FLIP-232 knows of none")

@@ -110,15 +110,15 @@ func TestMatrix(t *testing.T) {
 							d := strategies.ReasonAware(say(r), s.strategy).
 								Steps().Decide(t.Context(), a, &decision.Situation{Finishing: finishing})
 
-							want := decision.Decision{Verdict: decision.Refused, Reason: r, Err: a.Err}
+							want := decision.Decision{NoRetryReason: decision.Refused, Reason: r, Err: a.Err}
 							retry, delay := s.want(r, idempotent)
 							switch {
 							case finishing:
-								want.Verdict = decision.Finishing
+								want.NoRetryReason = decision.Finishing
 							case r.AlwaysRetry():
-								want.Verdict, want.Delay = decision.Retried, 50*ms // R27: n is 2
+								want.NoRetryReason, want.Delay = decision.Retried, 50*ms // R27: n is 2
 							case retry:
-								want.Verdict, want.Delay = decision.Retried, delay
+								want.NoRetryReason, want.Delay = decision.Retried, delay
 							}
 							assert.Equal(t, want, d, "%v, idempotent %t, %v", stage, idempotent, r)
 							assert.Equal(t, r, a.Reason)
@@ -139,7 +139,7 @@ func TestAlwaysRetryDoesNotAsk(t *testing.T) {
 	})
 	for n, want := range []time.Duration{ms, 10 * ms, 50 * ms, 100 * ms, 500 * ms, time.Second, time.Second} {
 		d := p.Steps().Decide(t.Context(), failedAttempt(n+1), &decision.Situation{Random: rand.New(rand.NewPCG(1, 2))})
-		assert.Equal(t, decision.Retried, d.Verdict)
+		assert.Equal(t, decision.Retried, d.NoRetryReason)
 		assert.Equal(t, want, d.Delay)
 	}
 	a := failedAttempt(4)
@@ -170,7 +170,7 @@ func TestCap(t *testing.T) {
 		a.Elapsed, a.Remaining = 2*time.Second, tt.remaining
 		d := strategies.ReasonAware(say(allowing), answer(&asked, strategies.RetryAfter(tt.delay), nil)).
 			Steps().Decide(t.Context(), a, &decision.Situation{})
-		assert.Equal(t, decision.Retried, d.Verdict)
+		assert.Equal(t, decision.Retried, d.NoRetryReason)
 		assert.Equal(t, tt.want, d.Delay, "%v of %v", tt.delay, tt.remaining)
 		assert.Equal(t, tt.capped, d.Capped, "%v of %v", tt.delay, tt.remaining)
 		assert.Equal(t, 1, asked)
@@ -182,7 +182,7 @@ func TestZeroDelayIsADelay(t *testing.T) {
 	var asked int
 	d := strategies.ReasonAware(say(allowing), answer(&asked, strategies.RetryAfter(0), nil)).
 		Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{})
-	assert.Equal(t, decision.Retried, d.Verdict)
+	assert.Equal(t, decision.Retried, d.NoRetryReason)
 	assert.Zero(t, d.Delay)
 	assert.Equal(t, strategies.Action{}, strategies.Action{})
 }
@@ -241,7 +241,7 @@ func TestFailedDecisions(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			now := &decision.Situation{Random: rand.New(rand.NewPCG(1, 2))}
 			d := tt.policy.Steps().Decide(t.Context(), failedAttempt(1), now)
-			assert.Equal(t, decision.Failed, d.Verdict)
+			assert.Equal(t, decision.Failed, d.NoRetryReason)
 			require.Equal(t, tt.want+"\nunexpected EOF", withoutLine(d.Err.Error()))
 			require.ErrorIs(t, d.Err, io.ErrUnexpectedEOF)
 			_, panicked := errors.AsType[*guard.PanicError](d.Err)
@@ -275,7 +275,7 @@ func TestTranslation(t *testing.T) {
 			d := strategies.ReasonAware(say(allowing), answer(&asked, action, nil)).
 				Steps().Decide(t.Context(), a, &decision.Situation{})
 			assert.Equal(t, better, d.Err)
-			assert.Equal(t, action.Retry, d.Verdict == decision.Retried)
+			assert.Equal(t, action.Retry, d.NoRetryReason == decision.Retried)
 		}
 	}
 }
@@ -363,9 +363,9 @@ func TestErrorsOnly(t *testing.T) {
 func TestMaxWaiting(t *testing.T) {
 	for _, r := range []predicates.Reason{allowing, always} {
 		p := strategies.ReasonAware(say(r), nil).WithMaxWaiting(2)
-		for waiting, want := range []decision.Verdict{decision.Retried, decision.Retried, decision.TooManyWaiting, decision.TooManyWaiting} {
+		for waiting, want := range []decision.NoRetryReason{decision.Retried, decision.Retried, decision.TooManyWaiting, decision.TooManyWaiting} {
 			d := p.Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: waiting})
-			assert.Equal(t, want, d.Verdict, "%d waiting", waiting)
+			assert.Equal(t, want, d.NoRetryReason, "%d waiting", waiting)
 			assert.Equal(t, r, d.Reason)
 			assert.Equal(t, io.ErrUnexpectedEOF, d.Err)
 		}
@@ -378,7 +378,7 @@ func TestMaxDelay(t *testing.T) {
 	for _, c := range []struct {
 		policy *strategies.Policy[string]
 		err    error
-		want   decision.Verdict
+		want   decision.NoRetryReason
 	}{
 		{strategies.PolicyOf(strategies.FixedDelay[string](3, time.Second).RetryIfException(predicates.HasException)), io.EOF, decision.Retried},
 		{strategies.PolicyOf(strategies.FixedDelay[string](3, time.Second+1).RetryIfException(predicates.HasException)), io.EOF, decision.Refused},
@@ -387,10 +387,10 @@ func TestMaxDelay(t *testing.T) {
 		{strategies.ReasonAware(say(always), nil), predicates.WithPushback(io.EOF, time.Minute), decision.Retried},
 	} {
 		d := c.policy.WithMaxDelay(time.Second).Steps().Decide(t.Context(), &attempt{Number: 1, Err: c.err, Remaining: time.Hour}, &decision.Situation{})
-		assert.Equal(t, c.want, d.Verdict, "%v", c.err)
+		assert.Equal(t, c.want, d.NoRetryReason, "%v", c.err)
 		assert.Equal(t, c.err, d.Err)
 		d = c.policy.Steps().Decide(t.Context(), &attempt{Number: 1, Err: c.err, Remaining: time.Hour}, &decision.Situation{})
-		assert.Equal(t, decision.Retried, d.Verdict)
+		assert.Equal(t, decision.Retried, d.NoRetryReason)
 	}
 	assert.PanicsWithValue(t, "strategies: WithMaxDelay: negative delay: -1ns",
 		func() { strategies.ReasonAware(say(allowing), nil).WithMaxDelay(-1) })
@@ -417,7 +417,7 @@ func TestStepsOneByOne(t *testing.T) {
 		a := failedAttempt(1)
 		before.Beside = true
 		d := p.Steps().Decide(t.Context(), a, before)
-		ask := d.Verdict == decision.Asked
+		ask := d.NoRetryReason == decision.Asked
 		if ask {
 			got := p.Steps().Ask(t.Context(), a)
 			a.Remaining, after.Answer = remaining, &got
@@ -445,23 +445,23 @@ func TestStepsOneByOne(t *testing.T) {
 		default:
 			want = decision.Retried
 		}
-		if d.Verdict != want || ask != (asked == 1) {
-			t.Fatalf("%v, not %v; asked %d times", d.Verdict, want, asked)
+		if d.NoRetryReason != want || ask != (asked == 1) {
+			t.Fatalf("%v, not %v; asked %d times", d.NoRetryReason, want, asked)
 		}
-		if d.Verdict == decision.Retried && ask && (d.Capped != (action.Delay >= remaining) || d.Delay != min(action.Delay, remaining)) {
+		if d.NoRetryReason == decision.Retried && ask && (d.Capped != (action.Delay >= remaining) || d.Delay != min(action.Delay, remaining)) {
 			t.Fatalf("delay %v, capped %t, of %v in %v", d.Delay, d.Capped, action.Delay, remaining)
 		}
-		if d.Verdict != decision.Retried && (d.Delay != 0 || d.Capped || d.Before != nil) {
+		if d.NoRetryReason != decision.Retried && (d.Delay != 0 || d.Capped || d.Before != nil) {
 			t.Fatalf("%v with a delay", d)
 		}
 	})
 }
 
-func TestVerdictText(t *testing.T) {
-	for v, text := range map[decision.Verdict]string{
+func TestNoRetryReason_String(t *testing.T) {
+	for v, text := range map[decision.NoRetryReason]string{
 		decision.Final: "final", decision.Retried: "retried", decision.Refused: "refused",
 		decision.Finishing: "finishing", decision.OverBudget: "over budget",
-		decision.TooManyWaiting: "too many waiting", decision.Failed: "decision failed", 99: "Verdict(99)",
+		decision.TooManyWaiting: "too many waiting", decision.Failed: "decision failed", 99: "NoRetryReason(99)",
 	} {
 		assert.Equal(t, text, fmt.Sprint(v))
 	}
@@ -501,7 +501,7 @@ func TestErrorThatPanicsWhenItsStageIsRead(t *testing.T) {
 	errBroken := panicsInAs{errors.New("of the call")}
 	p := strategies.ReasonAware(predicates.ByException[int](predicates.HasException, predicates.CircuitBreakerOpen), nil)
 	d := p.Steps().Decide(t.Context(), &predicates.Attempt[int]{Number: 1, Err: errBroken, Remaining: time.Minute}, &decision.Situation{})
-	assert.Equal(t, decision.Failed, d.Verdict)
+	assert.Equal(t, decision.Failed, d.NoRetryReason)
 	assert.Equal(t, "strategies: panic in user code: broken (at orchestrate_test.go:N strategies_test.panicsInAs.As)\nof the call",
 		withoutLine(d.Err.Error()))
 }
@@ -525,7 +525,7 @@ func TestReasonOfAnEarlierOutcomeIsForgotten(t *testing.T) {
 	require.Equal(t, resultMatched, p.Steps().Decide(t.Context(), a, &decision.Situation{}).Reason)
 	a.Err = errors.New("busy")
 	d := p.Steps().Decide(t.Context(), a, &decision.Situation{})
-	require.Equal(t, decision.Failed, d.Verdict)
+	require.Equal(t, decision.Failed, d.NoRetryReason)
 	require.True(t, seen.IsZero(), "%v", seen)
 	require.True(t, d.Reason.IsZero(), "%v", d.Reason)
 }
@@ -540,7 +540,7 @@ func TestRejectionIsNotRetried(t *testing.T) {
 			a := failedAttempt(1)
 			a.Idempotent = idempotent
 			d := p.Steps().Decide(t.Context(), a, &decision.Situation{Finishing: finishing})
-			assert.Equal(t, decision.Decision{Verdict: decision.Final, Reason: rejected, Err: io.ErrUnexpectedEOF}, d)
+			assert.Equal(t, decision.Decision{NoRetryReason: decision.Final, Reason: rejected, Err: io.ErrUnexpectedEOF}, d)
 			assert.Equal(t, rejected, a.Reason)
 			assert.Zero(t, asked)
 		}

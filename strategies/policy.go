@@ -164,7 +164,7 @@ func (p *Policy[OUT]) WithMaxWaiting(n int) *Policy[OUT] {
 	return &c
 }
 
-// WithMaxDelay returns a copy of p under which a retry that would begin later than after d is not made: the verdict is [Refused]. The delay is
+// WithMaxDelay returns a copy of p under which a retry that would begin later than after d is not made: the reason is [Refused]. The delay is
 // the strategy's, or the delay that a server demands, without jitter. Reasons that are always retried are not bounded. So an element that has to
 // wait for long leaves the operator, for a layer (delivery.Queue), and its slot is free. 0, the default: only the element's timeout bounds it.
 // It panics if d is negative.

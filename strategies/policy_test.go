@@ -53,16 +53,16 @@ func TestPolicyOfAFLIPStrategyLosesNothing(t *testing.T) {
 		}
 		want := decision.Decision{Err: a.Err}
 		if again {
-			want.Verdict, want.Reason = decision.Refused, exceptionMatched
+			want.NoRetryReason, want.Reason = decision.Refused, exceptionMatched
 			if a.Err == nil {
 				want.Reason = resultMatched
 			}
 			switch {
 			case !flip.CanRetry(a.Number):
 			case finishing:
-				want.Verdict = decision.Finishing
+				want.NoRetryReason = decision.Finishing
 			default:
-				want.Verdict, want.Delay = decision.Retried, flip.BackoffTime(a.Number)
+				want.NoRetryReason, want.Delay = decision.Retried, flip.BackoffTime(a.Number)
 				want.Capped = want.Delay == decision.NoDeadline
 			}
 		}
@@ -70,7 +70,7 @@ func TestPolicyOfAFLIPStrategyLosesNothing(t *testing.T) {
 		if s := policy.Steps(); a.Err != nil && s.Errors || a.Err == nil && s.Results {
 			got = policy.Steps().Decide(context.Background(), a, &decision.Situation{Finishing: finishing})
 		}
-		if got.Before != nil || got.Verdict != want.Verdict || got.Reason != want.Reason || got.Delay != want.Delay ||
+		if got.Before != nil || got.NoRetryReason != want.NoRetryReason || got.Reason != want.Reason || got.Delay != want.Delay ||
 			got.Capped != want.Capped || !errors.Is(got.Err, want.Err) {
 			t.Fatalf("%+v, not %+v", got, want)
 		}
@@ -174,8 +174,8 @@ func TestWhatEmbedsAPolicy(t *testing.T) {
 			func() { strategies.PolicyOf(r) })
 	}
 	policy := strategies.PolicyOf[string](thrice{once{aware}})
-	assert.Equal(t, decision.Retried, policy.Steps().Decide(t.Context(), failedAttempt(3), &decision.Situation{}).Verdict)
-	assert.Equal(t, decision.Refused, policy.Steps().Decide(t.Context(), failedAttempt(4), &decision.Situation{}).Verdict)
+	assert.Equal(t, decision.Retried, policy.Steps().Decide(t.Context(), failedAttempt(3), &decision.Situation{}).NoRetryReason)
+	assert.Equal(t, decision.Refused, policy.Steps().Decide(t.Context(), failedAttempt(4), &decision.Situation{}).NoRetryReason)
 }
 
 type once struct{ *strategies.Policy[string] }
@@ -197,9 +197,9 @@ func TestPolicyBuildersReturnCopies(t *testing.T) {
 	assert.True(t, bare.Steps().Results)
 	assert.False(t, full.Steps().Results)
 	for range 3 {
-		assert.Equal(t, decision.Retried, bare.Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: 5}).Verdict)
+		assert.Equal(t, decision.Retried, bare.Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: 5}).NoRetryReason)
 	}
-	assert.Equal(t, decision.TooManyWaiting, full.Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: 5}).Verdict)
+	assert.Equal(t, decision.TooManyWaiting, full.Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{Waiting: 5}).NoRetryReason)
 }
 
 // R7: false by default, per operator, per element. The element's own word counts.
@@ -262,11 +262,11 @@ func (s overriding) Decide(ctx context.Context, a *attempt) (strategies.Action, 
 
 func TestOverridingASingleReason(t *testing.T) {
 	s := overriding{strategies.BestEffort[string]()}
-	for r, want := range map[predicates.Reason]decision.Verdict{
+	for r, want := range map[predicates.Reason]decision.NoRetryReason{
 		predicates.CircuitBreakerOpen: decision.Refused, allowing: decision.Retried, forbidden: decision.Refused,
 	} {
 		d := strategies.ReasonAware(say(r), s).Steps().Decide(t.Context(), failedAttempt(1), &decision.Situation{})
-		assert.Equal(t, want, d.Verdict, "%v", r)
+		assert.Equal(t, want, d.NoRetryReason, "%v", r)
 	}
 }
 
@@ -289,14 +289,14 @@ func TestPolicyOfJoinedErrors(t *testing.T) {
 	refused := predicates.NewReason("REFUSED", true, false)
 	own := func(a *attempt) (predicates.Reason, bool) { return refused, errors.Is(a.Err, busy) }
 	policy := strategies.ReasonAware(own, nil)
-	verdict := func(p *strategies.Policy[string], err error) (decision.Verdict, predicates.Stage) {
+	reason := func(p *strategies.Policy[string], err error) (decision.NoRetryReason, predicates.Stage) {
 		a := &attempt{Number: 1, Err: err, Remaining: decision.NoDeadline, Idempotent: p.Steps().IsIdempotent("x")}
-		return p.Steps().Decide(t.Context(), a, &decision.Situation{}).Verdict, a.Stage
+		return p.Steps().Decide(t.Context(), a, &decision.Situation{}).NoRetryReason, a.Stage
 	}
 	for name, tt := range map[string]struct {
 		policy *strategies.Policy[string]
 		err    error
-		want   decision.Verdict
+		want   decision.NoRetryReason
 	}{
 		"alone":                     {policy, busy, decision.Retried},
 		"twice":                     {policy, errors.Join(busy, busy), decision.Retried},
@@ -307,18 +307,18 @@ func TestPolicyOfJoinedErrors(t *testing.T) {
 		"a harmless and an unknown": {policy.Harmless(sentinel), errors.Join(sentinel, busy, io.EOF), decision.Refused},
 		"but idempotent":            {policy.Idempotent(), errors.Join(busy, io.EOF), decision.Retried},
 	} {
-		got, _ := verdict(tt.policy, tt.err)
+		got, _ := reason(tt.policy, tt.err)
 		assert.Equal(t, tt.want, got, name)
 	}
-	_, stage := verdict(policy, errors.Join(busy, &predicates.StageError{Stage: predicates.ResponseReceived, Err: io.EOF}))
+	_, stage := reason(policy, errors.Join(busy, &predicates.StageError{Stage: predicates.ResponseReceived, Err: io.EOF}))
 	assert.Equal(t, predicates.ResponseReceived, stage)
-	_, stage = verdict(policy, errors.Join(busy, &predicates.StageError{Stage: predicates.ClientDispatch, Err: io.EOF}))
+	_, stage = reason(policy, errors.Join(busy, &predicates.StageError{Stage: predicates.ClientDispatch, Err: io.EOF}))
 	assert.Equal(t, predicates.NetworkTime, stage)
 
 	flip := strategies.PolicyOf(strategies.FixedDelay[string](1, 0).RetryIfException(func(err error) bool {
 		return errors.Is(err, busy) && errors.Is(err, sentinel)
 	}))
-	got, _ := verdict(flip.Harmless(sentinel), errors.Join(busy, sentinel))
+	got, _ := reason(flip.Harmless(sentinel), errors.Join(busy, sentinel))
 	assert.Equal(t, decision.Retried, got, "its predicates see the joined error")
 	assert.PanicsWithValue(t, "strategies: Harmless: nil error at index 0", func() { policy.Harmless(nil) })
 }

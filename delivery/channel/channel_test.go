@@ -138,13 +138,13 @@ func TestSink(t *testing.T) { synctest.Test(t, testSink) }
 func testSink(t *testing.T) {
 	c := make(chan string, 2)
 	sink := channel.NewSink(c)
-	verdicts := map[string]message.Kind{}
+	settlements := map[string]message.Kind{}
 	withText := func(v string) message.Message[string] {
-		return message.New(v, nil, func(verdict message.Verdict) { verdicts[v] = verdict.Kind })
+		return message.New(v, nil, func(settlement message.Settlement) { settlements[v] = settlement.Kind })
 	}
 	require.NoError(t, sink.PutAll(t.Context(), []message.Message[string]{withText("a")}))
 	require.Equal(t, "a", <-c)
-	require.Empty(t, verdicts, "the caller acknowledges")
+	require.Empty(t, settlements, "the caller acknowledges")
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")
@@ -154,7 +154,7 @@ func testSink(t *testing.T) {
 	for _, m := range ms {
 		m.Nack(0)
 	}
-	require.Equal(t, map[string]message.Kind{"b": message.Acked, "c": message.Acked, "d": message.Nacked}, verdicts, "what was sent is safe")
+	require.Equal(t, map[string]message.Kind{"b": message.Acked, "c": message.Acked, "d": message.Nacked}, settlements, "what was sent is safe")
 }
 
 func TestArguments(t *testing.T) {
@@ -178,7 +178,7 @@ func TestVisitsCountFromOne(t *testing.T) {
 		values := make(chan string, 1)
 		values <- "a"
 		s := channel.NewSource(values, c.meta)
-		for range 2 { // it was given back, which is no visit
+		for range 2 { // it was released, which is no visit
 			ms, err := s.Receive(t.Context(), 1)
 			require.NoError(t, err)
 			require.Equal(t, c.want, ms[0].Meta().Visit, name)

@@ -15,7 +15,7 @@ import (
 
 // NewSource returns a source of the values of c. A message that is nacked waits in memory, and is redelivered before the values in c. The source
 // ends when c is closed and all messages are acknowledged or rejected. Rejected messages are logged as errors. Values taken from the channel cannot
-// be given back: the error of Close reports how many messages are not done.
+// be released: the error of Close reports how many messages are not done.
 //
 // meta returns the metadata of a value, such as its id; it may be nil, and may return nil. Receive adds 1 to its Visit, so the first visit is 1,
 // as with any other source. It panics if c is nil.
@@ -28,13 +28,13 @@ func newSource[T any](c <-chan T, meta func(v T) *message.Meta, timer clock.Cloc
 	if meta == nil {
 		meta = func(T) *message.Meta { return nil }
 	}
-	rejected := func(v T, verdict message.Verdict) {
-		if verdict.Kind == message.Rejected {
+	rejected := func(v T, settlement message.Settlement) {
+		if settlement.Kind == message.Rejected {
 			id := ""
 			if m := meta(v); m != nil {
 				id = m.ID
 			}
-			slog.Error("channel: a message was rejected", slog.String("id", id), slog.Any("error", verdict.Err))
+			slog.Error("channel: a message was rejected", slog.String("id", id), slog.Any("error", settlement.Err))
 		}
 	}
 	return &source[T]{redeliver.New(c, timer, redeliver.Hooks[T]{Meta: meta, Settled: rejected})}

@@ -181,7 +181,7 @@ func TestDeadAgain(t *testing.T) {
 	}
 	ms[0].Reject(errors.New("still no such card: https://ann:s3cret@bank"))
 	ms[1].Ack()
-	ms[2].Settle(message.Verdict{Kind: message.Rejected, Err: errors.New("no answer"), UnsafeToRepeat: true})
+	ms[2].Settle(message.Settlement{Kind: message.Rejected, Err: errors.New("no answer"), UnsafeToRepeat: true})
 	_, err = r.Receive(t.Context(), 1)
 	require.Equal(t, io.EOF, err)
 	require.NoError(t, r.Close(t.Context()))

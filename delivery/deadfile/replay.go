@@ -22,7 +22,7 @@ import (
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/verdicts"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/internal/vfs"
 	"github.com/weirflow/weir/message"
 )
@@ -37,11 +37,11 @@ type replay[T any] struct {
 	ends    sync.WaitGroup // read and record
 
 	mu       sync.Mutex // guards what follows
-	left     int        // messages that were read and have no verdict in settled, or behind it
-	settled  []verdict
+	left     int        // messages that were read and have no settlement in settled, or behind it
+	settled  []settlement
 	read     bool          // all of the file
 	failed   error         // that is to be reported by Receive or Close
-	complete bool          // every verdict so far is recorded
+	complete bool          // every settlement so far is recorded
 	wake     chan struct{} // capacity 1: settled is not empty, or it ends
 	closed   bool
 }
@@ -62,8 +62,8 @@ func markOf(raw []byte) mark {
 	return mark(sum[:12])
 }
 
-// verdict is what is to be recorded.
-type verdict struct {
+// settlement is what is to be recorded.
+type settlement struct {
 	mark mark
 	due  time.Time // not done: nacked until then
 	dead []byte    // the body of the line of a dead letter that it becomes again
@@ -279,19 +279,19 @@ func (r *replay[T]) dieAgain(it item[T]) {
 		r.fail(err)
 		return
 	}
-	r.add(verdict{mark: it.mark, dead: body})
+	r.add(settlement{mark: it.mark, dead: body})
 }
 
 // latest is the last time that a mark can have.
 var latest = time.Unix(0, math.MaxInt64)
 
-// settle takes a verdict. It is called from any goroutine.
-func (r *replay[T]) settle(it item[T], v message.Verdict) {
+// settle takes a settlement. It is called from any goroutine.
+func (r *replay[T]) settle(it item[T], v message.Settlement) {
 	switch v.Kind {
 	case message.Acked:
-		r.add(verdict{mark: it.mark})
+		r.add(settlement{mark: it.mark})
 	case message.Rejected:
-		it.line.Cause = store.Cause(verdicts.Rejected(&it.line.Meta, v, r.f.clock.Now()))
+		it.line.Cause = store.Cause(settle.Rejected(&it.line.Meta, v, r.f.clock.Now()))
 		r.dieAgain(it)
 	case message.Nacked:
 		if v.Delay > 0 { // law D3, over a restart
@@ -299,19 +299,19 @@ func (r *replay[T]) settle(it item[T], v message.Verdict) {
 			if due.After(latest) {
 				due = latest
 			}
-			r.add(verdict{mark: it.mark, due: due})
+			r.add(settlement{mark: it.mark, due: due})
 		}
 	}
 }
 
-func (r *replay[T]) add(v verdict) {
+func (r *replay[T]) add(v settlement) {
 	r.mu.Lock()
 	r.settled = append(r.settled, v)
 	if v.due.IsZero() {
 		r.left--
 	}
 	r.mu.Unlock()
-	verdicts.Wake(r.wake)
+	settle.Wake(r.wake)
 }
 
 func (r *replay[T]) fail(err error) {
@@ -323,7 +323,7 @@ func (r *replay[T]) fail(err error) {
 	}
 }
 
-// record writes verdicts until Close, and what is left then.
+// record writes settlements until Close, and what is left then.
 func (r *replay[T]) record() {
 	var to vfs.File // the record; nil: to be opened
 	for ended := false; !ended; {
@@ -333,14 +333,14 @@ func (r *replay[T]) record() {
 			ended = true
 		}
 		r.mu.Lock()
-		verdicts := r.settled
+		settlements := r.settled
 		r.settled = nil
 		r.mu.Unlock()
-		if len(verdicts) == 0 {
+		if len(settlements) == 0 {
 			continue
 		}
 		var err error
-		if to, err = r.write(to, verdicts); err != nil {
+		if to, err = r.write(to, settlements); err != nil {
 			r.fail(err)
 		}
 	}
@@ -351,11 +351,11 @@ func (r *replay[T]) record() {
 	}
 }
 
-// write records verdicts. A dead letter is durable before it is done (law D1). What cannot be recorded comes again from the
+// write records settlements. A dead letter is durable before it is done (law D1). What cannot be recorded comes again from the
 // next replay. It returns the record, or nil if that is to be opened again.
-func (r *replay[T]) write(to vfs.File, verdicts []verdict) (vfs.File, error) {
+func (r *replay[T]) write(to vfs.File, settlements []settlement) (vfs.File, error) {
 	var dead [][]byte
-	for _, v := range verdicts {
+	for _, v := range settlements {
 		if v.dead != nil {
 			dead = append(dead, v.dead)
 		}
@@ -368,7 +368,7 @@ func (r *replay[T]) write(to vfs.File, verdicts []verdict) (vfs.File, error) {
 	if to == nil {
 		b = append(b, '\n') // ends a line that was torn
 	}
-	for _, v := range verdicts {
+	for _, v := range settlements {
 		if v.dead == nil || died == nil {
 			b = appendMark(b, v.mark, v.due)
 		}

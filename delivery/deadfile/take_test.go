@@ -53,16 +53,16 @@ func TestTake(t *testing.T) {
 			return asyncop.Failure[string]{Err: errGone}
 		}, store.Permanent},
 		"exhausted": {func(*testing.T) asyncop.Failure[string] {
-			return asyncop.Failure[string]{Err: errGone, Verdict: strategies.Refused}
+			return asyncop.Failure[string]{Err: errGone, NoRetryReason: strategies.Refused}
 		}, store.Exhausted},
 		"timed out": {func(*testing.T) asyncop.Failure[string] {
 			return asyncop.Failure[string]{Err: &asyncop.TimeoutError{}}
 		}, store.Exhausted},
 		"rejected": {func(*testing.T) asyncop.Failure[string] {
-			return asyncop.Failure[string]{Err: errGone, Verdict: strategies.Refused, Reason: refused}
+			return asyncop.Failure[string]{Err: errGone, NoRetryReason: strategies.Refused, Reason: refused}
 		}, store.Permanent},
 		"busy": {func(*testing.T) asyncop.Failure[string] {
-			return asyncop.Failure[string]{Err: errGone, Verdict: strategies.Refused, Reason: busy}
+			return asyncop.Failure[string]{Err: errGone, NoRetryReason: strategies.Refused, Reason: busy}
 		}, store.Exhausted},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestTakeKeepsHistory(t *testing.T) {
 		ID: "1", Visit: 3, Attempts: 7, FirstFailure: time.Unix(50, 0), LastFailure: time.Unix(60, 0), LastError: "before", Reasons: []string{"slow", "busy"},
 	}
 	failure := asyncop.Failure[string]{
-		Element: "a", Err: errGone, Attempts: 2, Verdict: strategies.Refused,
+		Element: "a", Err: errGone, Attempts: 2, NoRetryReason: strategies.Refused,
 		Reason: predicates.NewReason("late", true, false), Reasons: predicates.ReasonSet{}.With(predicates.NewReason("busy", true, false)),
 	}
 	require.NoError(t, f.Take(message.ContextWithMeta(t.Context(), old), failure))

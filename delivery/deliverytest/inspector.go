@@ -228,7 +228,7 @@ func claim(b *storeBench) {
 	again, err := i.Claim(b.ctx, "q", store.Filter{Reason: "REASON_1"}, everything, b.units(5))
 	b.ok(err, "Claim")
 	b.must(slices.Equal(ids(again), []string{"1", "5", "7", "9", "11"}), "after the leases Claim returned %v", ids(again))
-	for i, want := range []int{1, 0, 1, 1, 0} { // 5 was given back, and 11 is new
+	for i, want := range []int{1, 0, 1, 1, 0} { // 5 was released, and 11 is new
 		b.must(again[i].Lapses == want, "Claim returned %s with %d lapses in place of %d", again[i].Meta.ID, again[i].Lapses, want)
 	}
 	b.lost(b.Done(b.ctx, rest[0].Lease), "Done of one that was claimed again", rest[0].Lease)

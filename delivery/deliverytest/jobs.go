@@ -317,7 +317,7 @@ func jobHold(b *storeBench) {
 	b.wait(2)
 	b.must(slices.Equal(ids(b.take("q", 3)), []string{leased.Meta.ID}), "what is not held is not taken")
 
-	// The lease of the first has ended: it is held as well, and who had it cannot give it back.
+	// The lease of the first has ended: it is held as well, and who had it cannot release it.
 	b.wait(4)
 	late := b.list("q", store.Filter{IDs: []string{leased.Meta.ID}}, everything)[0]
 	job = p.do(jobs.Spec{Do: store.Hold, Queue: "q", Filter: store.Filter{IDs: []string{leased.Meta.ID}}})
@@ -361,7 +361,7 @@ func jobHoldEndless(b *storeBench) {
 	got := b.take("q", 1)
 	b.must(len(got) == 1, "what was made due is not taken")
 	b.ok(b.Release(b.ctx, math.MaxInt64, got[0].Lease), "Release")
-	isHeld(false, "when it was given back")
+	isHeld(false, "when it was released")
 }
 
 // jobDue checks that what waits for its delay is due at once, where it is, with all that is known of it.

@@ -76,15 +76,15 @@ func sourceRules[T any]() []sourceRule[T] {
 		{"settling waits for nothing", (*queue[T]).settlingWaitsForNothing, ""},
 		{"ids are different for different messages", (*queue[T]).ids, ""},
 		{"Close ends Receive", (*queue[T]).closed, ""},
-		{"Close records what was settled before, and gives back the rest", (*queue[T]).givesBack, "k"},
+		{"Close records what was settled before, and releases the rest", (*queue[T]).releases, "k"},
 		{"what is settled after Close changes nothing", (*queue[T]).settledAfterClose, "k"},
 		{"a delay goes on over a Close", (*queue[T]).delayOverClose, "k"},
 		{"two sources share the queue", (*queue[T]).shared, "s"},
-		{"what one source gives back another one gets", (*queue[T]).nackedToOther, "s"},
+		{"what one source releases another one gets", (*queue[T]).nackedToOther, "s"},
 		{"a lease is extended until its message is settled", (*queue[T]).leaseExtended, "sl"},
 		{"a killed source loses nothing but its leases", (*queue[T]).killed, "sl"},
 		{"the end, when all is done", (*queue[T]).end, "e"},
-		{"a worker (delivery.Run) does each message, and gives back what it does not finish", (*queue[T]).worker, ""},
+		{"a worker (delivery.Run) does each message, and releases what it does not finish", (*queue[T]).worker, ""},
 	}
 }
 

@@ -40,7 +40,7 @@ func (q *queue[T]) byValue(ms []message.Message[T]) []message.Message[T] {
 	return sorted
 }
 
-func (q *queue[T]) givesBack() error {
+func (q *queue[T]) releases() error {
 	s, ms, err := q.delivered(6)
 	if err != nil {
 		return err
@@ -241,7 +241,7 @@ func (q *queue[T]) killed() error {
 		m.Nack(0)
 	}
 	if err := q.nothing(b); err != nil {
-		return fmt.Errorf("after a verdict of a source that had lost its lease: %w", err)
+		return fmt.Errorf("after a settlement of a source that had lost its lease: %w", err)
 	}
 	ackAll(again)
 	return q.nothing(b)

@@ -135,7 +135,7 @@ func (c *client) Receive(ctx context.Context, n int) ([]message.Message[string],
 			return []message.Message[string]{{Value: ms[0].Value}}, nil
 		case len(ms) > 0 && s.is("messages with errors"):
 			return ms, errors.New("and an error")
-		case len(ms) > 0 && s.is("late cancel") && first && n == 2: // its messages are neither returned nor given back
+		case len(ms) > 0 && s.is("late cancel") && first && n == 2: // its messages are neither returned nor released
 			select {
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
@@ -169,14 +169,14 @@ func (c *client) newMessage(it *item, fence int) message.Message[string] {
 	if s.is("new ids") {
 		id += "." + strconv.Itoa(fence)
 	}
-	return message.New(it.value, &message.Meta{ID: id}, func(v message.Verdict) {
+	return message.New(it.value, &message.Meta{ID: id}, func(v message.Settlement) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		lost := it.holds != c || it.fence != fence
-		if s.is("stale verdicts count") || s.is("settled after Close") {
+		if s.is("stale settlements count") || s.is("settled after Close") {
 			lost = false
 		}
-		if lost || c.closed && !s.is("settled after Close") && !s.is("stale verdicts count") {
+		if lost || c.closed && !s.is("settled after Close") && !s.is("stale settlements count") {
 			return
 		}
 		if v.Kind != message.Nacked && !(s.is("comes again after Ack") && v.Kind == message.Acked || s.is("comes again after Reject") && v.Kind == message.Rejected) {
@@ -275,12 +275,12 @@ func TestRunSource(t *testing.T) {
 
 // Each rule finds what it is for.
 func TestRunSourceFindsFaults(t *testing.T) {
-	const worker = "a worker (delivery.Run) does each message, and gives back what it does not finish"
+	const worker = "a worker (delivery.Run) does each message, and releases what it does not finish"
 	for wrong, names := range map[string][]string{
 		"comes again after Ack":    {"what was acknowledged does not come again", worker},
 		"comes again after Reject": {"what was rejected does not come again"},
 		"lost after Nack":          {"what was nacked comes again, with the same id", worker},
-		"new ids":                  {"what was nacked comes again, with the same id", "Close records what was settled before, and gives back the rest"},
+		"new ids":                  {"what was nacked comes again, with the same id", "Close records what was settled before, and releases the rest"},
 		"early":                    {"what was nacked does not come before its delay is over, and holds up nothing"},
 		"holds up":                 {"what was nacked does not come before its delay is over, and holds up nothing"},
 		"twice":                    {"a message that is not settled is not delivered twice"},
@@ -293,14 +293,14 @@ func TestRunSourceFindsFaults(t *testing.T) {
 		"same ids":                 {"ids are different for different messages"},
 		"receives after Close":     {"Close ends Receive"},
 		"second Close":             {"Close ends Receive"},
-		"Close loses":              {"Close records what was settled before, and gives back the rest", worker},
+		"Close loses":              {"Close records what was settled before, and releases the rest", worker},
 		"settled after Close":      {"what is settled after Close changes nothing"},
 		"delay lost over Close":    {"a delay goes on over a Close"},
-		"no leases":                {"two sources share the queue", "what one source gives back another one gets"},
-		"stays with its source":    {"what one source gives back another one gets"},
+		"no leases":                {"two sources share the queue", "what one source releases another one gets"},
+		"stays with its source":    {"what one source releases another one gets"},
 		"lease not extended":       {"a lease is extended until its message is settled"},
 		"killed loses":             {"a killed source loses nothing but its leases"},
-		"stale verdicts count":     {"what is settled after Close changes nothing", "a killed source loses nothing but its leases"},
+		"stale settlements count":  {"what is settled after Close changes nothing", "a killed source loses nothing but its leases"},
 		"early end":                {"the end, when all is done"},
 		"wrapped end":              {"the end, when all is done"},
 	} {

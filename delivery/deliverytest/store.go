@@ -443,7 +443,7 @@ func loserCannotSettle(b *storeBench) {
 	}
 	b.lost(b.Done(b.ctx, losers[0].Lease, mine, losers[1].Lease), "Done", losers[0].Lease, losers[1].Lease)
 	b.lost(b.Done(b.ctx, mine), "the other leases of a call are served: a second Done", mine)
-	b.takeNone("q", "a loser has given back the winner's message")
+	b.takeNone("q", "a loser has released the winner's message")
 	b.ok(b.Done(b.ctx, winners[0].Lease, winners[1].Lease), "Done of the winner")
 	// The name of an entry is not used again.
 	b.put("q", newMessage("a"))
@@ -464,11 +464,11 @@ func lapsesAreCounted(b *storeBench) {
 		return l
 	}
 	b.ok(b.Release(b.ctx, 0, take(0, "a new message").Lease), "Release")
-	b.ok(b.Extend(b.ctx, b.units(20), take(0, "given back before its lease has ended").Lease), "Extend")
+	b.ok(b.Extend(b.ctx, b.units(20), take(0, "released before its lease has ended").Lease), "Extend")
 	b.wait(21)
 	l := take(1, "after a lease that has ended")
 	b.ok(b.Release(b.ctx, 0, l.Lease), "Release")
-	take(1, "given back after a lease that has ended")
+	take(1, "released after a lease that has ended")
 	b.wait(11)
 	b.Store = b.open()
 	b.ok(b.Done(b.ctx, take(2, "after the second one, in another store").Lease), "Done")

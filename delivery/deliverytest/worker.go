@@ -67,8 +67,8 @@ func (q *queue[T]) worker() error {
 		if err != nil {
 			return fmt.Errorf("delivery.Run: %w", err)
 		}
-		if summary.GivenBack != summary.Received || summary.Received == 0 {
-			return fmt.Errorf("delivery.Run, whose sink is idle, did not give back all: %v", summary)
+		if summary.Released != summary.Received || summary.Received == 0 {
+			return fmt.Errorf("delivery.Run, whose sink is idle, did not release all: %v", summary)
 		}
 		if s, err = q.source(); err != nil {
 			return err

@@ -180,8 +180,8 @@ func (h *handler[T]) complete(meta *message.Meta, r *http.Request) {
 
 // put returns nil when the message is safe. It does not end with the request, or a message might be safe that is not known to be.
 func (h *handler[T]) put(ctx context.Context, v T, meta *message.Meta) *answer {
-	var verdict atomic.Pointer[message.Verdict]
-	m := message.New(v, meta, func(v message.Verdict) { verdict.Store(&v) })
+	var settlement atomic.Pointer[message.Settlement]
+	m := message.New(v, meta, func(v message.Settlement) { settlement.Store(&v) })
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	if err := h.sink.PutAll(ctx, []message.Message[T]{m}); err != nil {
@@ -191,7 +191,7 @@ func (h *handler[T]) put(ctx context.Context, v T, meta *message.Meta) *answer {
 		return &answer{http.StatusServiceUnavailable, "the message could not be stored: send it again", err}
 	}
 	m.Ack()
-	switch got := verdict.Load(); got.Kind {
+	switch got := settlement.Load(); got.Kind {
 	case message.Rejected:
 		return &answer{http.StatusUnprocessableEntity, "the message was rejected", got.Err}
 	case message.Nacked:

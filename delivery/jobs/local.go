@@ -54,8 +54,8 @@ func (l *local) Update(ctx context.Context, f func(context.Context, store.Tx) er
 	return l.memory.Update(ctx, func(ctx context.Context, tx store.Tx) error { return f(ctx, &localTx{tx, l}) })
 }
 
-// giveBack gives back what List has claimed of a queue, and what stays.
-func (l *local) giveBack(ctx context.Context, queue string) error {
+// release releases what List has claimed of a queue, and what stays.
+func (l *local) release(ctx context.Context, queue string) error {
 	l.mu.Lock()
 	var stay []store.Lease
 	for at, lease := range l.claimed {

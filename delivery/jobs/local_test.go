@@ -84,7 +84,7 @@ func TestLocal(t *testing.T) {
 		left, err := s.List(t.Context(), "dead", store.Filter{Provider: "bank1"}, store.Page{Max: 1000})
 		require.NoError(t, err)
 		require.Len(t, left, 3)
-		require.Zero(t, left[0].LeasedUntil, "what stays is given back")
+		require.Zero(t, left[0].LeasedUntil, "what stays is released")
 		require.Zero(t, left[1].LeasedUntil)
 
 		spec = jobs.Spec{Do: store.Purge, Queue: "dead", Max: 10, By: "ann", Why: "test"}

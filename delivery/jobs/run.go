@@ -154,7 +154,7 @@ func (j *Jobs) noteError(ctx context.Context, job Job, cause error) {
 // step makes one step of a job in one transaction, and returns the job and how long to wait for the next step.
 func (j *Jobs) step(ctx context.Context, job Job, size int) (_ Job, _ time.Duration, err error) {
 	if l, ok := j.engine.(*local); ok {
-		defer func() { err = errors.Join(err, l.giveBack(ctx, job.Queue)) }()
+		defer func() { err = errors.Join(err, l.release(ctx, job.Queue)) }()
 	}
 	entries, err := j.entries(ctx, job, size)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/weirflow/weir/internal/guard"
 )
 
-// releaseWait is how long a lock may take to be given back. After that its lease ends by itself.
+// releaseWait is how long a lock may take to be released. After that its lease ends by itself.
 const releaseWait = 5 * time.Second
 
 // Hold waits for a lock, runs f while it holds it, and releases it. It renews the lease every third of its length.

@@ -68,8 +68,8 @@ import (
 	"github.com/weirflow/weir/delivery/lock"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/internal/storearg"
-	"github.com/weirflow/weir/internal/verdicts"
 	"github.com/weirflow/weir/internal/wait"
 )
 
@@ -152,13 +152,13 @@ func Relay(ctx context.Context, s store.Inspector, locks lock.Locks, c Config) e
 	listening, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	beside.Go(func() {
-		leases.Listen(listening, s, c.Queue, c.Clock, c.Logger, func(bool) { verdicts.Wake(r.notified) })
+		leases.Listen(listening, s, c.Queue, c.Clock, c.Logger, func(bool) { settle.Wake(r.notified) })
 	}) // ends with Relay
 	if j, err := jobs.New(s, jobs.Config{Clock: c.Clock, Logger: c.Logger}); err == nil { // else it keeps none
 		beside.Go(func() { j.Work(listening, r.about, nil) }) // the same
 	}
 	defer func() {
-		r.giveBack(ctx, nil)
+		r.release(ctx, nil)
 		stop()
 		beside.Wait()
 	}()
@@ -197,10 +197,10 @@ type relay struct {
 	pauses int // since something was published
 	tried  int // messages since the last pause
 
-	// What is owed to the store. A lease that is neither settled nor given back counts as that of a relay that died.
+	// What is owed to the store. A lease that is neither settled nor released counts as that of a relay that died.
 	published []store.Lease
 	back      []store.Lease
-	due       map[int64]bool // given back, so they were due: the store's clock, which may go ahead, says when again
+	due       map[int64]bool // released, so they were due: the store's clock, which may go ahead, says when again
 
 	mu   sync.Mutex // guards what follows
 	said said
@@ -296,7 +296,7 @@ func (r *relay) batch(ctx context.Context) (int, error) {
 		ms[i] = l.Message
 	}
 	if err := r.Publish(ctx, ms); err != nil {
-		r.giveBack(ctx, leased)
+		r.release(ctx, leased)
 		if ctx.Err() != nil {
 			return 0, errors.Join(context.Cause(ctx), err)
 		}
@@ -319,7 +319,7 @@ func (r *relay) batch(ctx context.Context) (int, error) {
 	return len(ms), r.refuse(ctx)
 }
 
-// settle removes what was published, and gives back what was not.
+// settle removes what was published, and releases what was not.
 func (r *relay) settle(ctx context.Context) error {
 	if len(r.published) > 0 {
 		if err := r.store.Done(ctx, r.published...); err != nil && !storearg.IsLost(err) { // purged meanwhile
@@ -336,8 +336,8 @@ func (r *relay) settle(ctx context.Context) error {
 	return nil
 }
 
-// giveBack gives back what was not published, and what else is owed, also after the end of ctx: no relay has died.
-func (r *relay) giveBack(ctx context.Context, leased []store.Leased) {
+// release releases what was not published, and what else is owed, also after the end of ctx: no relay has died.
+func (r *relay) release(ctx context.Context, leased []store.Leased) {
 	if len(r.due) >= maxDoubts {
 		clear(r.due)
 	}
@@ -361,7 +361,7 @@ func (r *relay) undamaged(ctx context.Context, leased []store.Leased) (whole []s
 		}
 		l.Cause, l.Meta.LastError = store.Undecodable, guard.Text(l.Damage)
 		if err := r.bury(ctx, l); err != nil {
-			r.giveBack(ctx, append(whole, leased[i+1:]...))
+			r.release(ctx, append(whole, leased[i+1:]...))
 			return nil, err
 		}
 	}
@@ -376,13 +376,13 @@ func (r *relay) suspects(ctx context.Context, leased []store.Leased) ([]store.Le
 	}
 	r.doubt = max(r.doubt, leased[len(leased)-1].Position)
 	if len(leased) > 1 {
-		r.giveBack(ctx, leased[1:])
+		r.release(ctx, leased[1:])
 	}
 	first := leased[0]
-	if first.Lapses < verdicts.MaxLapses {
+	if first.Lapses < settle.MaxLapses {
 		return leased[:1], nil
 	}
-	first.Cause, first.Meta.LastError = store.Lapsed, verdicts.LapsedError(first.Lapses).Error()
+	first.Cause, first.Meta.LastError = store.Lapsed, settle.LapsedError(first.Lapses).Error()
 	return nil, r.bury(ctx, first)
 }
 
@@ -550,7 +550,7 @@ func (r *relay) bury(ctx context.Context, l store.Leased) error {
 		return nil
 	}
 	if err != nil {
-		r.giveBack(ctx, []store.Leased{l})
+		r.release(ctx, []store.Leased{l})
 	}
 	return err
 }
@@ -568,7 +568,7 @@ func (r *relay) claim(ctx context.Context, entries []store.Entry) (leased []stor
 	for page.After < page.Until {
 		claimed, err := r.store.Claim(ctx, r.Queue, store.Filter{IDs: ids}, page, lease)
 		if err != nil {
-			r.giveBack(ctx, leased)
+			r.release(ctx, leased)
 			return nil, err
 		}
 		if len(claimed) == 0 {
@@ -579,7 +579,7 @@ func (r *relay) claim(ctx context.Context, entries []store.Entry) (leased []stor
 			if ours[c.Position] {
 				leased = append(leased, c)
 			} else if err := r.store.Release(ctx, max(0, c.Meta.Due.Sub(r.Clock.Now())), c.Lease); err != nil && !storearg.IsLost(err) {
-				r.giveBack(ctx, leased)
+				r.release(ctx, leased)
 				return nil, err
 			}
 		}
@@ -590,7 +590,7 @@ func (r *relay) claim(ctx context.Context, entries []store.Entry) (leased []stor
 	// A store cannot find a message by its id if that is damaged.
 	claimed, err := r.store.Claim(ctx, r.Queue, store.Filter{}, store.Page{After: first - 1, Until: first, Max: 1}, lease)
 	if err != nil {
-		r.giveBack(ctx, leased)
+		r.release(ctx, leased)
 		return nil, err
 	}
 	return append(claimed, leased...), nil

@@ -592,7 +592,7 @@ type ahead struct{ store.Inspector }
 func (a ahead) List(ctx context.Context, queue string, f store.Filter, p store.Page) ([]store.Entry, error) {
 	es, err := a.Inspector.List(ctx, queue, f, p)
 	for i := range es {
-		if es[i].Fence > 0 { // it was given back, and is due from now
+		if es[i].Fence > 0 { // it was released, and is due from now
 			es[i].Meta.Due = es[i].Meta.Due.Add(time.Hour)
 		}
 	}

@@ -73,7 +73,7 @@ type Store interface {
 	// Done removes messages that were taken.
 	Done(ctx context.Context, leases ...Lease) error
 
-	// Release gives messages back. They are due again after the delay, at least 0.
+	// Release makes messages available again. They are due again after the delay, at least 0.
 	Release(ctx context.Context, delay time.Duration, leases ...Lease) error
 	// Choose sets Meta.Provider of a message that was taken. When it returns nil, that is as safe as the message. A store that cannot keep it
 	// returns [errors.ErrUnsupported].
@@ -97,7 +97,7 @@ type Leased struct {
 	Lease Lease
 	// Position is the place of the message in its queue, if the store is an [Inspector]: see [Entry].
 	Position int64
-	// Lapses is how many of its leases in this queue have ended before it was settled or given back: its consumers died, or hung.
+	// Lapses is how many of its leases in this queue have ended before it was settled or released: its consumers died, or hung.
 	Lapses int
 	// Foreign reports that another program may have put it: without a schema of its own it has the schema of the queue's codec.
 	Foreign bool
@@ -163,7 +163,7 @@ type KeyRound struct {
 
 // Waker is a store that says when to look into a queue. Without it consumers poll an empty queue: after 5 ms at first, then every 100 ms.
 type Waker interface {
-	// Wake calls wake when a message of a queue may have become due: it was put or given back, or its delay or its lease has ended. It does so
+	// Wake calls wake when a message of a queue may have become due: it was put or released, or its delay or its lease has ended. It does so
 	// until ctx ends or it fails, and returns the reason: [ErrClosed] if the store was closed. It first calls wake as soon as it would not miss
 	// an event. misses says that it may miss events all the same, so that the consumer polls as well: a store that only knows of puts, for example.
 	// After an error consumers log it, poll every 100 ms, and call Wake again after a second.

@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/verdicts"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
 
@@ -197,14 +197,14 @@ func (s *source) nextPut() (*entry, store.Message) {
 	}
 	e := s.putting[0]
 	m := store.Message{Meta: *e.meta, Payload: e.record.Value}
-	m.Cause = store.Cause(verdicts.Rejected(&m.Meta, e.verdict, s.clock.Now()))
+	m.Cause = store.Cause(settle.Rejected(&m.Meta, e.settlement, s.clock.Now()))
 	return e, m
 }
 
 // bury puts the message of a record. A dead letter that does not fit has less history, or points to its record, which stays in its topic (law W2).
 func bury(ctx context.Context, put putFunc, r *kgo.Record, m store.Message) error {
 	where := fmt.Sprintf("topic %s, partition %d, offset %d", r.Topic, r.Partition, r.Offset)
-	_, err := verdicts.Bury(m.Meta, where, func(meta message.Meta, whole bool) error {
+	_, err := settle.Bury(m.Meta, where, func(meta message.Meta, whole bool) error {
 		m := m
 		if m.Meta = meta; !whole {
 			m.Payload = nil

@@ -40,7 +40,7 @@
 // metadata of the commit. So after a rebalance or a restart, only unsettled messages are delivered again; after a kill, also messages that were
 // settled since the last commit, up to a second before. Offsets that never arrive, since compaction has removed them or they belong to
 // transactions, count as settled. Offsets of a lost partition are not committed, and a message that still runs here when its partition returns
-// is not delivered a second time: its verdict counts (D2). Each process counts deliveries by itself, so a message that kills its process is
+// is not delivered a second time: its settlement counts (D2). Each process counts deliveries by itself, so a message that kills its process is
 // redelivered without end.
 //
 // A message that was nacked never returns before its delay is over (D3), even after a rebalance, once the delay is committed. Its new owner

@@ -147,7 +147,7 @@ func TestALayerHeedsTheServer(t *testing.T) {
 	for i, demand := range []time.Duration{time.Hour, time.Second} {
 		ctx := message.ContextWithMeta(t.Context(), message.Meta{ID: numbers(2)[i]})
 		err := predicates.WithPushback(errors.New("429"), demand)
-		require.NoError(t, r.TakeFailure(ctx, asyncop.Failure[string]{Element: "v", Err: err, Verdict: strategies.Refused}))
+		require.NoError(t, r.TakeFailure(ctx, asyncop.Failure[string]{Element: "v", Err: err, NoRetryReason: strategies.Refused}))
 	}
 	view := c.view("orders-retry-1", "nobody")
 	entries, err := view.List(t.Context(), store.Filter{}, allOfIt)
@@ -175,7 +175,7 @@ func TestAPartitionThatTakesNothing(t *testing.T) {
 	down := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Partitions: []int32{0}, Err: kerr.NotEnoughReplicas, Count: -1})
 	take := func(key string) error {
 		ctx := message.ContextWithMeta(t.Context(), message.Meta{ID: key, Key: key})
-		return q.TakeFailure(ctx, asyncop.Failure[string]{Element: "v", Err: errors.New("down"), Verdict: strategies.Refused})
+		return q.TakeFailure(ctx, asyncop.Failure[string]{Element: "v", Err: errors.New("down"), NoRetryReason: strategies.Refused})
 	}
 	require.ErrorIs(t, take("0"), kgo.ErrRecordTimeout)
 	require.NoError(t, take("1"))

@@ -123,7 +123,7 @@ func TestForeignTopicsAndWhatWasReceived(t *testing.T) {
 		seen[ms[0].Value.Cents]++
 		if ms[0].Value.Cents == 7 {
 			ctx := message.ContextWithMeta(t.Context(), ms[0].Meta())
-			require.NoError(t, billing.TakeFailure(ctx, asyncop.Failure[amount]{Element: ms[0].Value, Err: errors.New("down"), Verdict: strategies.Refused}))
+			require.NoError(t, billing.TakeFailure(ctx, asyncop.Failure[amount]{Element: ms[0].Value, Err: errors.New("down"), NoRetryReason: strategies.Refused}))
 		}
 		ms[0].Ack()
 	}

@@ -56,11 +56,11 @@ type entry struct {
 	meta    *message.Meta
 	damaged error // of the headers
 
-	part    *part // nil: its partition was lost
-	state   state
-	due     time.Time // of waiting; zero: at once
-	timer   timers.Timer[*entry]
-	verdict message.Verdict // of putting
+	part       *part // nil: its partition was lost
+	state      state
+	due        time.Time // of waiting; zero: at once
+	timer      timers.Timer[*entry]
+	settlement message.Settlement // of putting
 }
 
 func (e *entry) name() string {

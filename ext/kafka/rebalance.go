@@ -185,7 +185,7 @@ func (s *source) revoked(_ context.Context, client *kgo.Client, m map[string][]i
 	last, enough := context.WithTimeout(context.Background(), s.settleTime)
 	defer enough()
 	if err := s.commitWith(last, client); err != nil {
-		s.logger.Warn("weir: verdicts of partitions that are given up could not be committed: their messages are delivered again", "error", err)
+		s.logger.Warn("weir: settlements of partitions that are given up could not be committed: their messages are delivered again", "error", err)
 	}
 	s.forget(client, m)
 }

@@ -428,7 +428,7 @@ func TestADeadLetterThatDoesNotFit(t *testing.T) {
 	down := errors.New(strings.Repeat("down ", 800))
 	for i, m := range receive(t, s, 3) {
 		ctx := message.ContextWithMeta(t.Context(), m.Meta())
-		err := retries.TakeFailure(ctx, asyncop.Failure[string]{Element: m.Value, Err: down, Verdict: strategies.Refused})
+		err := retries.TakeFailure(ctx, asyncop.Failure[string]{Element: m.Value, Err: down, NoRetryReason: strategies.Refused})
 		if i == 2 {
 			require.NoError(t, err)
 			m.Ack()
@@ -576,7 +576,7 @@ func TestLostPartition(t *testing.T) {
 	assert.Equal(t, []string{"0"}, values(again), "1 and 2 still run")
 	nothing(t, s, 200*time.Millisecond)
 	ms[1].Nack(0)
-	assert.Equal(t, []string{"1"}, values(receive(t, s, 1)), "its verdict counts")
+	assert.Equal(t, []string{"1"}, values(receive(t, s, 1)), "its settlement counts")
 	ms[2].Ack()
 	again[0].Ack()
 	eventually(t, func() bool { return c.committed("orders", 0).At == 1 }, "that is all")

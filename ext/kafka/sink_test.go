@@ -33,10 +33,10 @@ func TestSinkKeepsWhatIsKnown(t *testing.T) {
 		Provider: "acquirer-2", Visit: 3, Attempts: 7, LastError: "503", Due: time.Now().Add(time.Hour),
 		Deadline: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC), Headers: map[string]string{"trace": "\x00\x01\xff"},
 	}
-	var verdicts []message.Verdict
-	m := message.New("an invoice", meta, func(v message.Verdict) { verdicts = append(verdicts, v) })
+	var settlements []message.Settlement
+	m := message.New("an invoice", meta, func(v message.Settlement) { settlements = append(settlements, v) })
 	require.NoError(t, c.sink("invoices").PutAll(t.Context(), []message.Message[string]{m}))
-	assert.Empty(t, verdicts, "the caller acknowledges")
+	assert.Empty(t, settlements, "the caller acknowledges")
 	got := receive(t, c.source("invoices"), 1)[0]
 	assert.Equal(t, "an invoice", got.Value)
 	assert.Equal(t, message.Meta{
@@ -52,12 +52,12 @@ func TestSinkAcknowledgesWhatIsSafe(t *testing.T) {
 	})))
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Partitions: []int32{1}, Err: kerr.TopicAuthorizationFailed, Count: -1})
 	var ms []message.Message[string]
-	verdicts := map[string]message.Kind{}
+	settlements := map[string]message.Kind{}
 	for _, key := range []string{"0", "1"} {
-		ms = append(ms, message.New("v", &message.Meta{Key: key, ID: key}, func(v message.Verdict) { verdicts[key] = v.Kind }))
+		ms = append(ms, message.New("v", &message.Meta{Key: key, ID: key}, func(v message.Settlement) { settlements[key] = v.Kind }))
 	}
 	require.ErrorIs(t, s.PutAll(t.Context(), ms), kerr.TopicAuthorizationFailed)
-	assert.Equal(t, map[string]message.Kind{"0": message.Acked}, verdicts)
+	assert.Equal(t, map[string]message.Kind{"0": message.Acked}, settlements)
 }
 
 // Law W2: what is too large is rejected, by itself: the others of its batch are written.
@@ -65,16 +65,16 @@ func TestSinkRejectsWhatIsTooLarge(t *testing.T) {
 	c := newCluster(t, 1)
 	require.NoError(t, c.CreateTopic("invoices", 1, map[string]string{"max.message.bytes": "2000"}))
 	s := c.sink("invoices", kgo.ProducerBatchCompression(kgo.NoCompression()))
-	verdicts := map[string]message.Verdict{}
+	settlements := map[string]message.Settlement{}
 	var ms []message.Message[string]
 	for id, size := range map[string]int{"a": 900, "b": 900, "c": 900, "topic": 5000, "client": 2 << 20} {
-		ms = append(ms, message.New(strings.Repeat("x", size), &message.Meta{ID: id}, func(v message.Verdict) { verdicts[id] = v }))
+		ms = append(ms, message.New(strings.Repeat("x", size), &message.Meta{ID: id}, func(v message.Settlement) { settlements[id] = v }))
 	}
 	require.NoError(t, s.PutAll(t.Context(), ms))
 	for _, id := range []string{"topic", "client"} {
-		assert.Equal(t, message.Rejected, verdicts[id].Kind)
-		assert.ErrorIs(t, verdicts[id].Err, message.ErrRefused)
-		assert.ErrorIs(t, verdicts[id].Err, kerr.MessageTooLarge)
+		assert.Equal(t, message.Rejected, settlements[id].Kind)
+		assert.ErrorIs(t, settlements[id].Err, message.ErrRefused)
+		assert.ErrorIs(t, settlements[id].Err, kerr.MessageTooLarge)
 	}
 	ids := map[string]bool{}
 	for _, m := range receive(t, c.source("invoices"), 3) {
@@ -103,12 +103,12 @@ func TestSinkEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1, "invoices")
 	s := c.sink("invoices")
-	require.NoError(t, s.PutAll(t.Context(), []message.Message[string]{message.New("v", &message.Meta{ID: "1"}, func(message.Verdict) {})}))
+	require.NoError(t, s.PutAll(t.Context(), []message.Message[string]{message.New("v", &message.Meta{ID: "1"}, func(message.Settlement) {})}))
 	c.inMemory().Close()
 	cause := errors.New("enough")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, cause)
 	defer cancel()
-	m := message.New("v", &message.Meta{ID: "2"}, func(v message.Verdict) { t.Error(v) })
+	m := message.New("v", &message.Meta{ID: "2"}, func(v message.Settlement) { t.Error(v) })
 	start := time.Now()
 	require.ErrorIs(t, s.PutAll(ctx, []message.Message[string]{m}), cause)
 	assert.Less(t, time.Since(start), time.Minute)

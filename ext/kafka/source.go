@@ -238,10 +238,10 @@ func (s *source) messages(entries []*entry) []message.Message[[]byte] {
 	for _, e := range entries {
 		if err := e.damaged; err != nil {
 			s.logger.Warn("weir: a record cannot be read and goes to the dead letters", "record", e.name(), "error", err)
-			s.settle(e, message.Verdict{Kind: message.Rejected, Err: decoder.Unreadable(err)})
+			s.settle(e, message.Settlement{Kind: message.Rejected, Err: decoder.Unreadable(err)})
 			continue
 		}
-		ms = append(ms, message.New(e.record.Value, e.meta, func(v message.Verdict) { s.settle(e, v) }))
+		ms = append(ms, message.New(e.record.Value, e.meta, func(v message.Settlement) { s.settle(e, v) }))
 	}
 	return ms
 }
@@ -260,8 +260,8 @@ func (s *source) Received(id store.Identity) (payload []byte, ok bool) {
 	return nil, false
 }
 
-// settle takes the verdict on a message, from any goroutine.
-func (s *source) settle(e *entry, v message.Verdict) {
+// settle takes the settlement of a message, from any goroutine.
+func (s *source) settle(e *entry, v message.Settlement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || !s.stop(e) {
@@ -274,7 +274,7 @@ func (s *source) settle(e *entry, v message.Verdict) {
 	case message.Acked:
 		e.part.settle(e)
 	case message.Rejected:
-		e.verdict = v
+		e.settlement = v
 		s.put(e)
 	case message.Nacked:
 		e.part.changed++

@@ -17,7 +17,7 @@ import (
 )
 
 // TestSource runs the suite. What it has for sources that share a queue does not fit: a partition has one owner, and what that
-// one gives back it gets again. TestRebalances has that.
+// one releases it gets again. TestRebalances has that.
 func TestSource(t *testing.T) {
 	t.Parallel()
 	const partitions = 3

@@ -19,12 +19,13 @@ type Action struct {
 	Before   func(ctx context.Context) error
 }
 
-// Verdict is what becomes of an outcome. Those without a retry are values of strategies.Verdict.
-type Verdict uint8
+// NoRetryReason is the reason why there is no retry: see strategies.NoRetryReason. A Decision has
+// two more values, which are not reasons: Retried and Asked.
+type NoRetryReason uint8
 
 const (
 	// Final means that nothing asks for another attempt: the outcome has no reason, or a rejection.
-	Final Verdict = iota
+	Final NoRetryReason = iota
 	// Refused means that there is a reason, and the strategy says no.
 	Refused
 	// Finishing means that there is a reason, but the operator has stopped to retry.
@@ -41,9 +42,9 @@ const (
 	Asked
 )
 
-// WantedRepeat reports whether a predicate of a FLIP-232 strategy, which names no reason, asked for another attempt that there was
-// not: so its user has said that the call may be repeated.
-func WantedRepeat(v Verdict, reason predicates.Reason) bool {
+// WantedRepeat reports whether a predicate of a FLIP-232 strategy asked for another attempt that
+// was not made. Such a predicate states that the call may be repeated, and names no reason.
+func WantedRepeat(v NoRetryReason, reason predicates.Reason) bool {
 	switch v {
 	case Refused, Finishing, OverBudget, TooManyWaiting:
 		return reason.IsZero()
@@ -52,8 +53,8 @@ func WantedRepeat(v Verdict, reason predicates.Reason) bool {
 	}
 }
 
-// String returns the verdict in words, such as "over budget".
-func (v Verdict) String() string {
+// String returns the reason in words, such as "over budget".
+func (v NoRetryReason) String() string {
 	switch v {
 	case Final:
 		return "final"
@@ -72,12 +73,13 @@ func (v Verdict) String() string {
 	case Asked:
 		return "asked"
 	}
-	return fmt.Sprintf("Verdict(%d)", uint8(v))
+	return fmt.Sprintf("NoRetryReason(%d)", uint8(v))
 }
 
 // Decision is what an operator does about an outcome.
 type Decision struct {
-	Verdict Verdict
+	// NoRetryReason is Retried or Asked, or the reason why there is no retry.
+	NoRetryReason NoRetryReason
 
 	// Reason is why the outcome deserves another try; if it is Final, none or a
 	// rejection; none if the classifier Failed. It is worth a log line also if there is no retry.
@@ -114,7 +116,7 @@ type Situation struct {
 	Found    func() (isOutage bool) // called when the reason is known, and sets Outage; nil: nobody wants to know
 	Context  func() context.Context // of the question to the strategy; nil: that of Decide
 
-	Beside bool    // a strategy that may block is not asked: the verdict is Asked
+	Beside bool    // a strategy that may block is not asked: the answer is Asked
 	Answer *Answer // of a strategy that was asked elsewhere; nil: it was not
 }
 

@@ -57,11 +57,11 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 //  7. The budget is charged, for retries that will be made and that the strategy
 //     was asked about.
 //
-// Only step 4 may block. An operator that cannot wait sets now.Beside: then the verdict is [Asked] before step 4, the operator
+// Only step 4 may block. An operator that cannot wait sets now.Beside: then the answer is [Asked] before step 4, the operator
 // calls Ask elsewhere, and Decide again with the answer, for the steps that are left.
 //
 // Decide is called for outcomes that are looked at. It fills in a.Reason and a.Stage; the caller fills in a.Idempotent and a.Remaining. That may be as
-// of an earlier look at the clock, if the caller looks again before it makes a retry. A panic of user code makes the verdict Failed; the caller
+// of an earlier look at the clock, if the caller looks again before it makes a retry. A panic of user code ends with Failed; the caller
 // handles runtime.Goexit.
 func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now *Situation) (d Decision) {
 	if now.Answer != nil {
@@ -95,11 +95,11 @@ func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now
 	}
 	switch {
 	case now.Finishing && !p.ByAttempts:
-		return Decision{Verdict: Finishing, Reason: a.Reason, Err: a.Err}
+		return Decision{NoRetryReason: Finishing, Reason: a.Reason, Err: a.Err}
 	case a.Reason.AlwaysRetry():
 		return p.conclude(a, Action{Retry: true, Delay: ControlledBackoff(a.Retries())}, nil, now)
 	case now.Beside && !p.AtOnce:
-		return Decision{Verdict: Asked, Reason: a.Reason, Err: a.Err}
+		return Decision{NoRetryReason: Asked, Reason: a.Reason, Err: a.Err}
 	}
 	if now.Context != nil {
 		ctx = now.Context()
@@ -138,18 +138,18 @@ func (p *Steps[OUT]) conclude(a *predicates.Attempt[OUT], action Action, err err
 	case err != nil:
 		return failed(a, err)
 	case !action.Retry:
-		d.Verdict = Refused
+		d.NoRetryReason = Refused
 		return d
 	case action.Delay < 0:
 		return failed(a, fmt.Errorf("strategies: %T: negative delay: %v", p.Asked, action.Delay))
 	case now.Finishing:
-		d.Verdict = Finishing
+		d.NoRetryReason = Finishing
 		return d
 	case p.MaxDelay > 0 && action.Delay > p.MaxDelay && !always:
-		d.Verdict = Refused
+		d.NoRetryReason = Refused
 		return d
 	case p.MaxWaiting > 0 && now.Waiting >= p.MaxWaiting:
-		d.Verdict = TooManyWaiting
+		d.NoRetryReason = TooManyWaiting
 		return d
 	}
 	delay := action.Delay
@@ -165,10 +165,10 @@ func (p *Steps[OUT]) conclude(a *predicates.Attempt[OUT], action Action, err err
 	case isCapped:
 		delay, d.Capped = max(0, a.Remaining), true
 	case !always && !now.Outage && now.MayRetry != nil && !now.MayRetry():
-		d.Verdict, d.Demanded = OverBudget, 0
+		d.NoRetryReason, d.Demanded = OverBudget, 0
 		return d
 	}
-	d.Verdict, d.Delay, d.Before = Retried, delay, action.Before
+	d.NoRetryReason, d.Delay, d.Before = Retried, delay, action.Before
 	return d
 }
 
@@ -194,5 +194,5 @@ func Spread(jitter func(time.Duration, *rand.Rand) time.Duration, base time.Dura
 
 // failed is the decision over an outcome that could not be decided over.
 func failed[OUT any](a *predicates.Attempt[OUT], err error) Decision {
-	return Decision{Verdict: Failed, Reason: a.Reason, Err: guard.Join(err, a.Err)}
+	return Decision{NoRetryReason: Failed, Reason: a.Reason, Err: guard.Join(err, a.Err)}
 }

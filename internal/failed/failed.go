@@ -82,7 +82,7 @@ func Permanent[T any](f asyncop.Failure[T]) bool {
 	switch {
 	case f.Reason.IsRejection():
 		return true
-	case f.Verdict != strategies.Final || isTimeout(f.Err): // where a predicate asked for another attempt, it knew better
+	case f.NoRetryReason != strategies.Final || isTimeout(f.Err): // where a predicate asked for another attempt, it knew better
 		return false
 	}
 	return reasonOf(f).IsRejection() || !f.InDoubt && !isPassing(f.Err)

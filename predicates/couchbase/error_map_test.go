@@ -116,10 +116,10 @@ func TestErrorMapLeavesTheDelayToTheStrategy(t *testing.T) {
 		}
 		return policy.Steps().Decide(t.Context(), a, &decision.Situation{})
 	}
-	assert.Equal(t, decision.Final, decide(0x7ff2).Verdict)
+	assert.Equal(t, decision.Final, decide(0x7ff2).NoRetryReason)
 	assert.Zero(t, asked)
 	d := decide(0x7ff1)
-	assert.Equal(t, decision.Retried, d.Verdict)
+	assert.Equal(t, decision.Retried, d.NoRetryReason)
 	assert.Equal(t, 50*time.Millisecond, d.Delay)
 	assert.Equal(t, 1, asked)
 }

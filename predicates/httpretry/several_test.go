@@ -174,7 +174,7 @@ func TestJoinedErrorsUnderAPolicy(t *testing.T) {
 	} {
 		a := &predicates.Attempt[int]{Number: 1, Err: tt.err, Remaining: decision.NoDeadline}
 		d := policy.Steps().Decide(t.Context(), a, &decision.Situation{})
-		assert.Equal(t, tt.retried, d.Verdict == decision.Retried, "%s: %v, %v in %v", name, d.Verdict, d.Reason, a.Stage)
+		assert.Equal(t, tt.retried, d.NoRetryReason == decision.Retried, "%s: %v, %v in %v", name, d.NoRetryReason, d.Reason, a.Stage)
 		if !tt.retried {
 			assert.NotEqual(t, predicates.ClientDispatch, a.Stage, name)
 		}

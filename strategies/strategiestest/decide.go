@@ -13,12 +13,12 @@ import (
 
 // Decision is the decision of an operator after an attempt.
 type Decision struct {
-	Retry   bool               // another attempt follows, after Delay
-	Delay   time.Duration      // before jitter
-	Late    bool               // the strategy wants a retry, but the element's time ends before Delay
-	Verdict strategies.Verdict // without Retry: the reason why
-	Reason  predicates.Reason  // that the classifier named; a rejection ends the element
-	Stage   predicates.Stage   // of the attempt, as far as the classifier knows it
+	Retry         bool                     // another attempt follows, after Delay
+	Delay         time.Duration            // before jitter
+	Late          bool                     // the strategy wants a retry, but the element's time ends before Delay
+	NoRetryReason strategies.NoRetryReason // without Retry: the reason why
+	Reason        predicates.Reason        // that the classifier named; a rejection ends the element
+	Stage         predicates.Stage         // of the attempt, as far as the classifier knows it
 
 	// Before is called right before the next attempt, if it is not nil.
 	Before func(ctx context.Context) error
@@ -39,7 +39,7 @@ func (d Decision) String() string {
 	case d.Late:
 		return "no retry: no time is left" + reason
 	}
-	return fmt.Sprintf("no retry: %v%s", d.Verdict, reason)
+	return fmt.Sprintf("no retry: %v%s", d.NoRetryReason, reason)
 }
 
 // Decide returns the decision of an operator with this strategy or policy after the attempt a. It asks the classifier or the predicates, then
@@ -61,10 +61,10 @@ func Decide[OUT any](strategy strategies.Retry[OUT], a predicates.Attempt[OUT]) 
 	}
 	d := policy.Decide(context.Background(), &a, &decision.Situation{})
 	made := Decision{Delay: max(d.Delay, d.Demanded), Reason: d.Reason, Stage: a.Stage, Before: d.Before, Err: d.Err}
-	if d.Verdict == decision.Retried {
+	if d.NoRetryReason == decision.Retried {
 		made.Retry, made.Late = !d.Capped, d.Capped
 	} else {
-		made.Verdict = d.Verdict
+		made.NoRetryReason = d.NoRetryReason
 	}
 	return made
 }

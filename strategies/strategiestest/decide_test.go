@@ -47,7 +47,7 @@ func TestDecide(t *testing.T) {
 		"not idempotent": {
 			policy,
 			attempt{Input: "put", Err: io.EOF, Idempotent: true}, // which the policy decides
-			Decision{Verdict: strategies.Refused, Reason: busy, Stage: predicates.NetworkTime, Err: io.EOF},
+			Decision{NoRetryReason: strategies.Refused, Reason: busy, Stage: predicates.NetworkTime, Err: io.EOF},
 			"no retry: refused (BUSY)",
 		},
 		"no time": {
@@ -67,7 +67,7 @@ func TestDecide(t *testing.T) {
 		"no retry is left": {
 			strategies.FixedDelay[int](3, 0).RetryIfException(predicates.HasException),
 			attempt{Err: io.EOF, Number: 4},
-			Decision{Verdict: strategies.Refused, Reason: exceptionMatched, Stage: predicates.NetworkTime, Err: io.EOF},
+			Decision{NoRetryReason: strategies.Refused, Reason: exceptionMatched, Stage: predicates.NetworkTime, Err: io.EOF},
 			"no retry: refused (EXCEPTION_MATCHED)",
 		},
 	} {

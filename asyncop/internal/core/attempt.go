@@ -384,7 +384,7 @@ func (g *Machine[IN, OUT]) decide(s *Slot[IN, OUT], v *predicates.Attempt[OUT], 
 		// What the policy has found out about the outcome counts now: the deadline of s may come next, or this is its end.
 		s.doubts(v.Reason, v.Stage, j.deduplicated)
 	}
-	if d.Verdict == decision.Asked {
+	if d.NoRetryReason == decision.Asked {
 		g.ask(s)
 		return
 	}
@@ -431,9 +431,9 @@ func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], d *decision.Decision, pan
 	switch {
 	case panicked != nil:
 		g.fails(s, guard.Join(panicked, g.outcome.err), false)
-	case d.Verdict == decision.Final:
+	case d.NoRetryReason == decision.Final:
 		g.settle(s, d.Err)
-	case d.Verdict == decision.Retried:
+	case d.NoRetryReason == decision.Retried:
 		if d.Err != nil {
 			s.err = d.Err
 		}
@@ -455,16 +455,16 @@ func (g *Machine[IN, OUT]) decidedOn(s *Slot[IN, OUT], d *decision.Decision, pan
 
 // notRetried ends s, which there was a reason to retry.
 func (g *Machine[IN, OUT]) notRetried(s *Slot[IN, OUT], d *decision.Decision) {
-	s.verdict = d.Verdict
+	s.noRetry = d.NoRetryReason
 	for _, f := range g.decided {
 		f(s, *d, false)
 	}
-	if d.Verdict == decision.Failed {
+	if d.NoRetryReason == decision.Failed {
 		g.fails(s, g.Hooks.Undecided(*d), false)
 		return
 	}
 	g.state.Stats.Exhausted++
-	switch d.Verdict {
+	switch d.NoRetryReason {
 	case decision.Finishing:
 		g.state.Stats.CutByEndOfInput++
 	case decision.OverBudget:

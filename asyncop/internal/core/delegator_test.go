@@ -112,7 +112,7 @@ func TestDelegatorAsksByKind(t *testing.T) {
 
 func TestDelegatorDecides(t *testing.T) {
 	errOther := errors.New("other")
-	refused := decision.Decision{Verdict: decision.Refused, Reason: exceptionMatched, Err: errDown}
+	refused := decision.Decision{NoRetryReason: decision.Refused, Reason: exceptionMatched, Err: errDown}
 	both := retryPair(predicates.EmptyResult, predicates.ErrorIs(errDown))
 	tests := []struct {
 		name     string
@@ -126,15 +126,15 @@ func TestDelegatorDecides(t *testing.T) {
 		{"result", 1, []int{1}, nil, false, decision.Decision{}, nil},
 		{"other error", 1, nil, errOther, false, decision.Decision{Err: errOther}, nil},
 		{"empty", 1, nil, nil, false, decision.Decision{
-			Verdict: decision.Retried, Reason: resultMatched, Delay: time.Second,
+			NoRetryReason: decision.Retried, Reason: resultMatched, Delay: time.Second,
 		}, []string{"may", "when"}},
 		{"error", 2, nil, errDown, false, decision.Decision{
-			Verdict: decision.Retried, Reason: exceptionMatched, Delay: 2 * time.Second, Err: errDown,
+			NoRetryReason: decision.Retried, Reason: exceptionMatched, Delay: 2 * time.Second, Err: errDown,
 		}, []string{"may", "when"}},
 		{"last attempt", 3, nil, errDown, false, refused, []string{"may"}},
 		{"far beyond", 1 << 30, nil, errDown, false, refused, []string{"may"}},
 		{"nobody retries any more", 1, nil, errDown, true, decision.Decision{
-			Verdict: decision.Finishing, Reason: exceptionMatched, Err: errDown,
+			NoRetryReason: decision.Finishing, Reason: exceptionMatched, Err: errDown,
 		}, []string{"may", "when"}},
 		{"nobody retries any more, nor may", 3, nil, errDown, true, refused, []string{"may"}},
 		{"nor wants to", 1, []int{1}, nil, true, decision.Decision{}, nil},
@@ -154,7 +154,7 @@ func TestDelegatorRefusesANegativeBackoff(t *testing.T) {
 		predicate: retryPair(nil, predicates.HasException), retries: 5, base: -time.Second,
 	}, nil)
 	dec := decide(&d, 2, nil, errDown, false)
-	assert.Equal(t, decision.Failed, dec.Verdict)
+	assert.Equal(t, decision.Failed, dec.NoRetryReason)
 	require.ErrorIs(t, dec.Err, errDown)
 	assert.ErrorContains(t, dec.Err, "*core.recordingStrategy: negative BackoffTime(2): -2s")
 }
@@ -184,6 +184,6 @@ func TestDelegatorNeverReturnsANegativeDelay(t *testing.T) {
 		WithJitter(func(base time.Duration, _ *rand.Rand) time.Duration { return -base })
 	d := delegatorOf[int](strategy, nil)
 	assert.Equal(t, decision.Decision{
-		Verdict: decision.Retried, Reason: exceptionMatched, Err: errDown,
+		NoRetryReason: decision.Retried, Reason: exceptionMatched, Err: errDown,
 	}, decide(&d, 1, nil, errDown, false))
 }

@@ -101,7 +101,7 @@ func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how observe.EndKind) {
 // report describes an element.
 func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
 	r := Report[IN]{
-		Element: s.in, Err: s.err, Attempts: int(s.attempts), Elapsed: g.now - s.accepted, Verdict: s.verdict,
+		Element: s.in, Err: s.err, Attempts: int(s.attempts), Elapsed: g.now - s.accepted, NoRetryReason: s.noRetry,
 		InDoubt: s.doubt != noDoubt, Deduplicated: s.doubt == deduplicated, Failed: s.phase == failing,
 		Timeout: g.Timeout, Context: g.Host.Values,
 	}

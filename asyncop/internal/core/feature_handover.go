@@ -55,7 +55,7 @@ func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]
 	o.err = h.sink(ctx, r)
 	o.refused = errors.Is(o.err, message.ErrRefused)
 	g.Returned()
-	if o.refused && r.InDoubt && !decision.WantedRepeat(r.Verdict, r.Reason) {
+	if o.refused && r.InDoubt && !decision.WantedRepeat(r.NoRetryReason, r.Reason) {
 		o.unknown = true // also if what is asked breaks: the safe side
 		_ = call.OffLoop(func() error { o.unknown = !h.core.Policy.IsIdempotent(r.Element); return nil })
 	}

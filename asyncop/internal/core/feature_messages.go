@@ -32,7 +32,7 @@ type Messages[IN, OUT any] struct {
 // settlement is a message that Settle is to settle.
 type settlement struct {
 	message call.Message
-	verdict message.Verdict
+	as      message.Settlement
 }
 
 // AddMessages adds the feature. broke learns of the panic of a source.
@@ -72,7 +72,7 @@ func (m *Messages[IN, OUT]) Next(msg call.Message) {
 	}
 	g.ended = append(g.ended, m.ended)
 	g.giveBack = func(s *Slot[IN, OUT], why error, wait time.Duration) (taken bool) {
-		return m.verdict(m.of.get(s.place), message.Verdict{Kind: message.Nacked, Delay: wait, Err: why})
+		return m.settleLater(m.of.get(s.place), message.Settlement{Kind: message.Nacked, Delay: wait, Err: why})
 	}
 	g.left = append(g.left, func() { m.carried = false })
 }
@@ -110,31 +110,32 @@ func (m *Messages[IN, OUT]) ended(s *Slot[IN, OUT], how observe.EndKind) {
 	switch how {
 	case observe.Emitted:
 	case observe.Empty:
-		m.verdict(msg, message.Verdict{Kind: message.Acked})
+		m.settleLater(msg, message.Settlement{Kind: message.Acked})
 	case observe.HandedOver, observe.Dropped:
-		v := message.Verdict{Kind: message.Acked, Err: s.err}
+		v := message.Settlement{Kind: message.Acked, Err: s.err}
 		if r := m.core.reasons.get(s.place).last; r.IsRejection() { // a worker learns that the service has answered
 			v.Err = predicates.WithReason(s.err, r)
 		}
-		m.verdict(msg, v)
+		m.settleLater(msg, v)
 	default:
 		m.GiveBack(msg)
 	}
 }
 
 // Reject has the message that an element is settled for good: its sink can never take it. It reports whether it is one that
-// waits for that. The first verdict counts (law D2).
+// waits for that. The first settlement counts (law D2).
 func (m *Messages[IN, OUT]) Reject(s *Slot[IN, OUT], unknown bool) bool {
-	return m.verdict(m.of.get(s.place), message.Verdict{Kind: message.Rejected, Err: s.err, UnsafeToRepeat: unknown})
+	return m.settleLater(m.of.get(s.place), message.Settlement{Kind: message.Rejected, Err: s.err, UnsafeToRepeat: unknown})
 }
 
 // GiveBack has Settle nack a message, unless it is settled.
 func (m *Messages[IN, OUT]) GiveBack(msg call.Message) {
-	m.verdict(msg, message.Verdict{Kind: message.Nacked})
+	m.settleLater(msg, message.Settlement{Kind: message.Nacked})
 }
 
-// verdict has Settle settle a message with v, and reports whether it is one that waits for that.
-func (m *Messages[IN, OUT]) verdict(msg call.Message, v message.Verdict) (waited bool) {
+// settleLater queues a settlement for Settle. waited is false if the message is settled already or
+// belongs to a control element.
+func (m *Messages[IN, OUT]) settleLater(msg call.Message, v message.Settlement) (waited bool) {
 	if waited = msg.Pending(); waited {
 		m.settlements.Push(settlement{msg, v})
 	}
@@ -151,7 +152,7 @@ func (m *Messages[IN, OUT]) Settle() {
 		m.core.calling(nil, m.resumes)
 		for m.settlements.Len() > 0 {
 			s := m.settlements.Pop()
-			s.message.Settle(s.verdict)
+			s.message.Settle(s.as)
 		}
 		m.core.user.after = nil
 	}

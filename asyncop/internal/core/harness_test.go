@@ -130,10 +130,10 @@ func newRig(tb require.TestingT, strategy strategies.Retry[string], change func(
 					return fmt.Errorf("timed out after %v, early %v: %w", r.Elapsed, out.Early, context.DeadlineExceeded)
 				},
 				Undecided: func(d decision.Decision) error {
-					if d.Verdict == decision.Failed {
+					if d.NoRetryReason == decision.Failed {
 						return d.Err
 					}
-					return fmt.Errorf("exhausted: %v", d.Verdict)
+					return fmt.Errorf("exhausted: %v", d.NoRetryReason)
 				},
 				RunFailed: func(f Report[string]) error { r.note("!" + f.Element); return f.Err },
 				GivenUp:   func(f Report[string], _ observe.EndKind) { r.note("!" + f.Element) },

@@ -415,8 +415,8 @@ func TestMessageBehindACallThatEndsAtOnce(t *testing.T) {
 	r.answer = atOnce
 	r.feed("a")
 	r.messages.Carried() // what a driver of messages says of all results
-	var verdicts []message.Verdict
-	r.Accept("b", settled(func(v message.Verdict) { verdicts = append(verdicts, v) }))
+	var settlements []message.Settlement
+	r.Accept("b", settled(func(v message.Settlement) { settlements = append(settlements, v) }))
 	r.messages.Carried()
 	results, m, _ := r.head3()
 	require.Equal(t, []string{"a#1"}, results)
@@ -430,7 +430,7 @@ func TestMessageBehindACallThatEndsAtOnce(t *testing.T) {
 		r.Ended(e, observe.Abandoned)
 	}
 	r.SettleMessages()
-	require.Equal(t, []message.Verdict{{Kind: message.Nacked}}, verdicts)
+	require.Equal(t, []message.Settlement{{Kind: message.Nacked}}, settlements)
 }
 
 // What is known of an element is its own time, whether its call has ended at once or not.

@@ -79,19 +79,19 @@ type TimedOut struct {
 
 // Report is what a core says of an element.
 type Report[IN any] struct {
-	Element      IN
-	Err          error         // of its last outcome, or its failure
-	Attempts     int           // begun
-	Elapsed      time.Duration // since it took its slot
-	First        time.Time     // when its first attempt began; zero if none did
-	Last         time.Time     // when its last attempt began; zero if none did
-	Verdict      decision.Verdict
-	Reason       predicates.Reason    // of its last outcome
-	Reasons      predicates.ReasonSet // of the retries that were begun
-	InDoubt      bool                 // an attempt may have taken effect
-	Deduplicated bool                 // and the servers of all such attempts recognise them when they are repeated
-	Timeout      time.Duration        // its own, or that of all; 0: none
-	Failed       bool                 // it has failed, and was not handed over yet
+	Element       IN
+	Err           error         // of its last outcome, or its failure
+	Attempts      int           // begun
+	Elapsed       time.Duration // since it took its slot
+	First         time.Time     // when its first attempt began; zero if none did
+	Last          time.Time     // when its last attempt began; zero if none did
+	NoRetryReason decision.NoRetryReason
+	Reason        predicates.Reason    // of its last outcome
+	Reasons       predicates.ReasonSet // of the retries that were begun
+	InDoubt       bool                 // an attempt may have taken effect
+	Deduplicated  bool                 // and the servers of all such attempts recognise them when they are repeated
+	Timeout       time.Duration        // its own, or that of all; 0: none
+	Failed        bool                 // it has failed, and was not handed over yet
 
 	Context context.Context //nolint:containedctx // with what its observers know of it; the operator's if there are none
 }

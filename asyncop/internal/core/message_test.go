@@ -11,27 +11,27 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// settled returns a message whose source is called with its verdict.
-func settled(settle func(v message.Verdict)) call.Message {
+// settled returns a message whose settlement is passed to settle.
+func settled(settle func(v message.Settlement)) call.Message {
 	return message.New(struct{}{}, nil, settle)
 }
 
 // Law D2: a message is acknowledged with why its element has failed, if it was dropped or handed over.
-func TestVerdictsOfFailures(t *testing.T) {
+func TestMessages_SettlementsOfFailures(t *testing.T) {
 	for _, policy := range []onFailure{drop, toSink} {
-		var verdicts []message.Verdict
+		var settlements []message.Settlement
 		r := newRig(t, nil, func(c *setup) {
 			c.OnFailure, c.Sink = policy, func(context.Context, Report[string]) error { return nil }
 		})
-		r.Accept("a", settled(func(v message.Verdict) { verdicts = append(verdicts, v) }))
+		r.Accept("a", settled(func(v message.Settlement) { settlements = append(settlements, v) }))
 		r.fail("a#1")
 		r.turn()
 		r.work()
 		r.turn()
-		require.Empty(t, verdicts)
+		require.Empty(t, settlements)
 		require.Equal(t, Now, r.Next())
 		r.SettleMessages()
-		require.Equal(t, []message.Verdict{{Kind: message.Acked, Err: errBroken}}, verdicts)
+		require.Equal(t, []message.Settlement{{Kind: message.Acked, Err: errBroken}}, settlements)
 		r.end()
 	}
 }
@@ -45,8 +45,8 @@ func TestBrokenSource(t *testing.T) {
 				c.SourceBroke = func(err error) { broke = append(broke, err) }
 			})
 			others := 0
-			r.Accept("a", settled(func(message.Verdict) { breaks() }))
-			r.Accept("b", settled(func(message.Verdict) { others++ }))
+			r.Accept("a", settled(func(message.Settlement) { breaks() }))
+			r.Accept("b", settled(func(message.Settlement) { others++ }))
 			r.fail("a#1 b#1")
 			r.turn()
 			done := make(chan struct{})

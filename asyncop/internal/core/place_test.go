@@ -246,7 +246,7 @@ func TestBackend_DeadlineOfAMessageThatFailedBefore(t *testing.T) {
 		}
 		r := newRig(t, nil, func(c *setup) { c.Host.Seat = p })
 		meta := message.Meta{ID: "1", Visit: 2, LastFailure: failed}
-		r.Accept("a", message.New(struct{}{}, &meta, func(message.Verdict) {}))
+		r.Accept("a", message.New(struct{}{}, &meta, func(message.Settlement) {}))
 		r.pass(time.Minute - 1)
 		r.clock.at = r.clock.at.Add(1)
 		r.turn()

@@ -31,11 +31,11 @@ type Slot[IN, OUT any] struct {
 	place    uint32                       // in slots
 	attempts int32                        // begun so far
 	phase    phase
-	retry    RetryKind        // of the retry that waits
-	doubt    doubt            // whether an attempt may have taken effect: see asyncop.TimeoutError
-	verdict  decision.Verdict // over its last outcome, if that asked for another attempt and there is none
-	isOdd    bool             // its deadline does not come in input order: see limit
-	knows    bool             // when the first attempt began, from before a restart
+	retry    RetryKind              // of the retry that waits
+	doubt    doubt                  // whether an attempt may have taken effect: see asyncop.TimeoutError
+	noRetry  decision.NoRetryReason // over its last outcome, if that asked for another attempt and there is none
+	isOdd    bool                   // its deadline does not come in input order: see limit
+	knows    bool                   // when the first attempt began, from before a restart
 }
 
 // doubt says whether an attempt may have taken effect, and whether the called side would know. The worst of all attempts counts.

@@ -324,9 +324,9 @@ var mutants = []mutant{
 		"an outcome that asks for a retry leaves no doubt", "X1", "core/attempt.go",
 		`		s.doubts(v.Reason, v.Stage, j.deduplicated)
 	}
-	if d.Verdict == decision.Asked {`,
+	if d.NoRetryReason == decision.Asked {`,
 		`	}
-	if d.Verdict == decision.Asked {`,
+	if d.NoRetryReason == decision.Asked {`,
 	},
 	{
 		"the reason of an outcome is not kept", "D6", "core/attempt.go",
@@ -630,12 +630,12 @@ var mutants = []mutant{
 		`	default:
 		m.GiveBack(msg)`,
 		`	default:
-		m.settlements.Push(settlement{msg, message.Verdict{Kind: message.Acked}})`,
+		m.settlements.Push(settlement{msg, message.Settlement{Kind: message.Acked}})`,
 	},
 	{
 		"a message that was handed over comes back", "D1", "core/feature_messages.go",
-		`v := message.Verdict{Kind: message.Acked, Err: s.err}`,
-		`v := message.Verdict{Kind: message.Nacked, Err: s.err}`,
+		`v := message.Settlement{Kind: message.Acked, Err: s.err}`,
+		`v := message.Settlement{Kind: message.Nacked, Err: s.err}`,
 	},
 	{
 		"a message whose results carry it on is settled", "D2", "core/feature_messages.go",

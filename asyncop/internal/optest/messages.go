@@ -8,35 +8,35 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Verdicts are what the source of messages was told of them.
-type Verdicts struct {
+// Settlements are what the source of messages was told of them.
+type Settlements struct {
 	mu   sync.Mutex
 	told map[string][]string // guarded by mu; by id
 }
 
-func (v *Verdicts) Message(id string) message.Message[string] { return MessageOf(v, id, id) }
+func (v *Settlements) Message(id string) message.Message[string] { return MessageOf(v, id, id) }
 
-func MessageOf[T any](v *Verdicts, id string, value T) message.Message[T] {
-	return message.New(value, &message.Meta{ID: id}, func(verdict message.Verdict) {
+func MessageOf[T any](v *Settlements, id string, value T) message.Message[T] {
+	return message.New(value, &message.Meta{ID: id}, func(settlement message.Settlement) {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		if v.told == nil {
 			v.told = map[string][]string{}
 		}
-		v.told[id] = append(v.told[id], verdict.String())
+		v.told[id] = append(v.told[id], settlement.String())
 		if id == "panics" {
 			panic("the source is broken")
 		}
 	})
 }
 
-func (v *Verdicts) Of(id string) string {
+func (v *Settlements) Of(id string) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return strings.Join(v.told[id], " ")
 }
 
-func (v *Verdicts) All() map[string]string {
+func (v *Settlements) All() map[string]string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	all := map[string]string{}

@@ -46,7 +46,7 @@
 //
 // That holds for the messages of one process. So messages of a key must all come to the same one, as those of a partition do,
 // and each process needs queues of its own: with several workers on one queue another worker would call the later message. A
-// message that is nacked comes back when its source gives it, and those behind it are given back with it: a queue gives those first that
+// message that is nacked comes back when its source gives it, and those behind it are released with it: a queue gives those first that
 // wait already. One of the queue
 // Blocked waits for the delay of its Nack by this machine's clock, not by that of the store. A ladder has one Source at a time
 // then. When a worker finds out that another one extends a lease in its queue Blocked, it logs a warning.

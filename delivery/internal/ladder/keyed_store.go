@@ -153,7 +153,7 @@ func (s *keyedStore[T]) Move(ctx context.Context, moves ...store.Move) error {
 	return err
 }
 
-// settled notes that messages are no more in flight: they are done, or were given back.
+// settled notes that messages are no more in flight: they are done, or were released.
 func (s *keyedStore[T]) settled(err error, leases []store.Lease, back bool) {
 	if err != nil && !storearg.IsLost(err) {
 		return // it will be called again

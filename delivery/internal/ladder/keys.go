@@ -57,7 +57,7 @@ type keyed[T any] struct {
 	parked    int // in the queue
 	parking   int // not there yet
 	held      []message.Message[T]
-	notBefore time.Time // the next parked message was given back, or is leased to another worker
+	notBefore time.Time // the next parked message was released, or is leased to another worker
 	leased    grant     // of the next parked message, when it was leased to another worker
 	last      int64     // position of the parked message that was first when one was taken last: none is before it
 }
@@ -120,7 +120,7 @@ func (k *keys[T]) isFull() bool {
 	return k.size >= k.limit || len(k.parking) > 0
 }
 
-// isIdle reports whether nothing will be delivered but what waits in layers. A verdict that is not stored yet may free a key.
+// isIdle reports whether nothing will be delivered but what waits in layers. A settlement that is not stored yet may free a key.
 func (k *keys[T]) isIdle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -259,7 +259,7 @@ func (k *keys[T]) park(e *keyed[T], ms ...message.Message[T]) {
 // watched returns a new message; keys get to know when it is settled.
 func (k *keys[T]) watched(key string, m message.Message[T]) message.Message[T] {
 	meta := m.Meta()
-	return message.New(m.Value, &meta, func(v message.Verdict) {
+	return message.New(m.Value, &meta, func(v message.Settlement) {
 		m.Settle(v)
 		k.mu.Lock()
 		e := k.get(key)

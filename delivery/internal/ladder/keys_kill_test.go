@@ -21,7 +21,7 @@ import (
 	"github.com/weirflow/weir/delivery/internal/leases"
 	"github.com/weirflow/weir/delivery/memory"
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/verdicts"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/strategies"
 )
@@ -112,7 +112,7 @@ func (c *calls) note(ctx context.Context, n int) {
 // message of a key is called after a later one, and all are done.
 func TestTheOrderOfAKeyAfterKills(t *testing.T) {
 	const keys, n = 50, 1000
-	const kills = verdicts.MaxLapses - 1 // more could make a dead letter of a message that is in flight at each of them
+	const kills = settle.MaxLapses - 1 // more could make a dead letter of a message that is in flight at each of them
 	for name, gently := range map[string]bool{"killed": false, "stopped": true} {
 		for round := range uint64(4) {
 			t.Run(fmt.Sprintf("%s/%d", name, round), func(t *testing.T) {

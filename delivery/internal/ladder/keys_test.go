@@ -63,10 +63,10 @@ func (j *journal) Receive(ctx context.Context, n int) (ms []message.Message[stri
 			}
 			v := j.from[j.at]
 			j.at++
-			ms = append(ms, message.New(v, &message.Meta{ID: v, Key: keyOf(v)}, func(verdict message.Verdict) {
+			ms = append(ms, message.New(v, &message.Meta{ID: v, Key: keyOf(v)}, func(settlement message.Settlement) {
 				j.mu.Lock()
 				defer j.mu.Unlock()
-				if verdict.Kind == message.Acked {
+				if settlement.Kind == message.Acked {
 					j.acked[v] = true
 				}
 			}))
@@ -379,7 +379,7 @@ func TestTheOrderOfAKeyWhenAHandOverFailsLate(t *testing.T) {
 }
 
 // A hand-over that fails when its message is settled frees the key for what was parked meanwhile.
-func TestAHandOverFailsAfterTheVerdict(t *testing.T) {
+func TestAHandOverFailsAfterTheSettlement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, memory := config()
 		s := &stuck{memory, "1m", make(chan struct{})}
@@ -877,7 +877,7 @@ func TestALaterVisitOfAMessageThatWaits(t *testing.T) {
 	}
 	for how, failsHere := range map[string]bool{"handed over": true, "found after a restart": false} {
 		for _, back := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, given back %v", how, back), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, released %v", how, back), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					_, memory := config()
 					l := build(t, blocking(memory))

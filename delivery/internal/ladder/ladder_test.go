@@ -65,7 +65,7 @@ func build(t *testing.T, c ladder.Config[string]) *ladder.Ladder[string] {
 
 // exhausted is the failure of an element whose short retries are used up.
 func exhausted(element string) asyncop.Failure[string] {
-	return asyncop.Failure[string]{Element: element, Err: errors.New("503"), Attempts: 3, Verdict: strategies.Refused}
+	return asyncop.Failure[string]{Element: element, Err: errors.New("503"), Attempts: 3, NoRetryReason: strategies.Refused}
 }
 
 func take(t *testing.T, l *ladder.Ladder[string], m message.Message[string]) {
@@ -152,7 +152,7 @@ func TestJitterOnlyAdds(t *testing.T) {
 		l := build(t, c)
 		now := time.Now()
 		for i := range 200 {
-			m := message.New(strconv.Itoa(i), &message.Meta{ID: strconv.Itoa(i)}, func(message.Verdict) {})
+			m := message.New(strconv.Itoa(i), &message.Meta{ID: strconv.Itoa(i)}, func(message.Settlement) {})
 			take(t, l, m)
 		}
 		entries, err := s.List(t.Context(), "1m", store.Filter{}, store.Page{Max: 1000})
@@ -181,11 +181,11 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 	})
 	require.NoError(t, err)
 	for _, f := range []asyncop.Failure[onlyOnce]{
-		{Element: "rejected", Err: errRefused, Reason: predicates.NewRejection("CARD_DECLINED"), Verdict: strategies.Refused},
-		{Element: "not retried", Err: errRefused, Verdict: strategies.Final},
-		{Element: "in doubt", Err: errRefused, InDoubt: true, Verdict: strategies.Refused, Reason: predicates.NewReason("LOST", false, false)},
-		{Element: "timed out", Err: &asyncop.TimeoutError{}, Verdict: strategies.Final},
-		{Element: "panics", Err: panicking{errRefused}, Verdict: strategies.Final},
+		{Element: "rejected", Err: errRefused, Reason: predicates.NewRejection("CARD_DECLINED"), NoRetryReason: strategies.Refused},
+		{Element: "not retried", Err: errRefused, NoRetryReason: strategies.Final},
+		{Element: "in doubt", Err: errRefused, InDoubt: true, NoRetryReason: strategies.Refused, Reason: predicates.NewReason("LOST", false, false)},
+		{Element: "timed out", Err: &asyncop.TimeoutError{}, NoRetryReason: strategies.Final},
+		{Element: "panics", Err: panicking{errRefused}, NoRetryReason: strategies.Final},
 	} {
 		require.NoError(t, l.Take(message.ContextWithMeta(t.Context(), message.Meta{ID: string(f.Element)}), f))
 	}
@@ -201,7 +201,7 @@ func TestHopelessOnesGoToTheDeadLettersDirectly(t *testing.T) {
 
 	require.Error(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "cut off", Err: errRefused, Abandoned: true}))
 	require.Len(t, dead(t, s), 4)
-	require.NoError(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "no message", Err: errRefused, Verdict: strategies.Final}))
+	require.NoError(t, l.Take(t.Context(), asyncop.Failure[onlyOnce]{Element: "no message", Err: errRefused, NoRetryReason: strategies.Final}))
 	require.NotEmpty(t, dead(t, s)[4].Meta.ID)
 }
 
@@ -213,7 +213,7 @@ func TestACallInDoubtIsExplainedOnce(t *testing.T) {
 		c.Layers, c.Logger = c.Layers[:layers], slog.New(slog.NewTextHandler(&lines, nil))
 		l := build(t, c)
 		for _, id := range []string{"a", "b"} {
-			f := asyncop.Failure[string]{Element: id, Err: errRefused, InDoubt: true, Verdict: strategies.Refused, Reason: predicates.NewReason("LOST", false, false)}
+			f := asyncop.Failure[string]{Element: id, Err: errRefused, InDoubt: true, NoRetryReason: strategies.Refused, Reason: predicates.NewReason("LOST", false, false)}
 			require.NoError(t, l.Take(message.ContextWithMeta(t.Context(), message.Meta{ID: id}), f))
 		}
 		require.Len(t, dead(t, s), 2)
@@ -293,7 +293,7 @@ func TestAnUnknownErrorIsNotPermanent(t *testing.T) {
 func TestHandedOverAgain(t *testing.T) {
 	c, s := config()
 	l := build(t, c)
-	m := message.New("a", &message.Meta{ID: "a"}, func(message.Verdict) {})
+	m := message.New("a", &message.Meta{ID: "a"}, func(message.Settlement) {})
 	for range 3 {
 		take(t, l, m)
 	}
@@ -671,7 +671,7 @@ func (slowEnd) Close(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// Regression: a source that closes slowly took the time of those behind it, whose messages were not given back, and counted as lapsed.
+// Regression: a source that closes slowly took the time of those behind it, whose messages were not released, and counted as lapsed.
 func TestASourceThatClosesSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := config()

@@ -17,7 +17,7 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/failed"
 	"github.com/weirflow/weir/internal/guard"
-	"github.com/weirflow/weir/internal/verdicts"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
 
@@ -47,7 +47,7 @@ func (l *Ladder[T]) Source(first Source[T]) Source[T] {
 	s := &source[T]{ladder: l, clock: l.c.Clock, closed: make(chan struct{}), settled: make(chan struct{}, 1)}
 	if l.c.Blocked != "" {
 		s.keys = newKeys[T](l.c)
-		s.keys.wake = []func(){func() { verdicts.Wake(s.settled) }}
+		s.keys.wake = []func(){func() { settle.Wake(s.settled) }}
 		if !l.keys.CompareAndSwap(nil, s.keys) {
 			panic("ladder: Source: the ladder has a source that is not closed, and with Blocked the order of a key holds for one source")
 		}
@@ -428,11 +428,11 @@ func (s *source[T]) counted(in *input[T], m message.Message[T]) message.Message[
 	in.flying.Add(1)
 	s.flying.Add(1)
 	meta := m.Meta()
-	return message.New(m.Value, &meta, func(v message.Verdict) {
+	return message.New(m.Value, &meta, func(v message.Settlement) {
 		m.Settle(v)
 		in.flying.Add(-1)
 		s.flying.Add(-1)
-		verdicts.Wake(s.settled)
+		settle.Wake(s.settled)
 	})
 }
 
@@ -509,7 +509,7 @@ func (s *source[T]) Close(ctx context.Context) error {
 	s.mu.Unlock()
 	errs := make([]error, len(inputs))
 	var all sync.WaitGroup
-	for i, in := range inputs { // each gives back what it gave, at the same time: one may need all the time of ctx
+	for i, in := range inputs { // each releases what it gave, at the same time: one may need all the time of ctx
 		all.Go(func() { errs[i] = guard.Call(func() error { return in.source.Close(ctx) }, broken) })
 	}
 	all.Wait()

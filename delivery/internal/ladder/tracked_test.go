@@ -258,7 +258,7 @@ func TestCallsInDoubtThatCannotBeMadeAgain(t *testing.T) {
 func inDoubt() asyncop.Failure[string] {
 	now := time.Now()
 	return asyncop.Failure[string]{
-		Element: "a", Err: io.ErrUnexpectedEOF, Attempts: 1, Verdict: strategies.Refused, Reason: predicates.NewReason("LOST", false, false),
+		Element: "a", Err: io.ErrUnexpectedEOF, Attempts: 1, NoRetryReason: strategies.Refused, Reason: predicates.NewReason("LOST", false, false),
 		InDoubt: true, Deduplicated: true, FirstAttempt: now, LastAttempt: now,
 	}
 }
@@ -293,7 +293,7 @@ func TestWhatIsInDoubtIsRememberedForATime(t *testing.T) {
 		c.Remembers = 62 * time.Minute
 		c.Options = append(c.Options, leases.WithMaxPoll(time.Second))
 		l := build(t, c)
-		m := message.New("a", &message.Meta{ID: "a"}, func(message.Verdict) {})
+		m := message.New("a", &message.Meta{ID: "a"}, func(message.Settlement) {})
 		began := time.Now()
 		first := visit(t, l, m, inDoubt())
 		source := l.Source(nil)
@@ -337,7 +337,7 @@ func TestMergeOfWhatIsStillRemembered(t *testing.T) {
 		c.Layers = c.Layers[:1]
 		c.Remembers = time.Hour
 		l := build(t, c)
-		first := visit(t, l, message.New("a", &message.Meta{ID: "a"}, func(message.Verdict) {}), inDoubt())
+		first := visit(t, l, message.New("a", &message.Meta{ID: "a"}, func(message.Settlement) {}), inDoubt())
 		source := l.Source(nil)
 		visit(t, l, one(t, source), exhausted("a"))
 		require.Equal(t, store.UnsafeToRepeat, dead(t, s)[0].Cause)
@@ -481,7 +481,7 @@ func TestHowLongACallMustBeRemembered(t *testing.T) {
 				if change.elapsed > 0 {
 					f.FirstAttempt, f.Elapsed = time.Time{}, change.elapsed
 				}
-				visit(t, build(t, c), message.New("a", &message.Meta{ID: "a"}, func(message.Verdict) {}), f)
+				visit(t, build(t, c), message.New("a", &message.Meta{ID: "a"}, func(message.Settlement) {}), f)
 				counts, err := s.Count(t.Context(), "1", store.Filter{})
 				require.NoError(t, err)
 				require.Equal(t, change.enters, counts.Messages == 1)
@@ -495,7 +495,7 @@ func TestHowLongACallMustBeRemembered(t *testing.T) {
 func TestALayerWithoutEnd(t *testing.T) {
 	c, s := config()
 	c.Layers = []ladder.Layer{{Queue: "1m", Delay: math.MaxInt64, Jitter: 1}}
-	take(t, build(t, c), message.New("a", &message.Meta{ID: "a"}, func(message.Verdict) {}))
+	take(t, build(t, c), message.New("a", &message.Meta{ID: "a"}, func(message.Settlement) {}))
 	entries, err := s.List(t.Context(), "1m", store.Filter{}, store.Page{Max: 1})
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
@@ -525,7 +525,7 @@ func TestWhatStaysInDoubt(t *testing.T) {
 				c, s := config()
 				c.Remembers = 10 * time.Hour
 				l := build(t, c)
-				visit(t, l, message.New("a", &message.Meta{ID: "a"}, func(message.Verdict) {}), inDoubt())
+				visit(t, l, message.New("a", &message.Meta{ID: "a"}, func(message.Settlement) {}), inDoubt())
 				source := l.Source(nil)
 				second(t, l, one(t, source))
 				require.Equal(t, store.UnsafeToRepeat, dead(t, s)[0].Cause)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/weirflow/weir/delivery/store"
-	"github.com/weirflow/weir/internal/verdicts"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
 
@@ -70,7 +70,7 @@ func (s *Source[T]) SettlementsRefused() int {
 }
 
 // record writes some of the settlements, in a few calls of the store: in between leases are
-// extended. It returns the time until its next call, as [verdicts.Hooks].Record does. last is
+// extended. It returns the time until its next call, as [settle.Hooks].Record does. last is
 // true for the last calls, when the source closes.
 func (s *Source[T]) record(ctx context.Context, last bool) (next time.Duration, err error) {
 	acked, nacked, rejected, others := s.dueSettlements(last)
@@ -107,11 +107,11 @@ func (s *Source[T]) dueSettlements(last bool) (acked, nacked, rejected []*held, 
 			continue
 		}
 		n++
-		switch h.verdict.Kind {
+		switch h.settlement.Kind {
 		case message.Acked:
 			acked = append(acked, h)
 		case message.Nacked:
-			if len(nacked) == 0 || nacked[0].verdict.Delay == h.verdict.Delay {
+			if len(nacked) == 0 || nacked[0].settlement.Delay == h.settlement.Delay {
 				nacked = append(nacked, h)
 			} else {
 				others = true
@@ -128,7 +128,7 @@ func (s *Source[T]) nextRecord(last bool) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.settled) == 0 {
-		return verdicts.Idle
+		return settle.Idle
 	}
 	first := slices.MinFunc(s.settled, func(a, b *held) int { return a.due.Compare(b.due) })
 	if last {
@@ -161,7 +161,7 @@ func (s *Source[T]) recordTogether(ctx context.Context, hs []*held, last bool) e
 
 // recordSame records messages that were settled in the same way, in one call of the store.
 func (s *Source[T]) recordSame(ctx context.Context, hs []*held) error {
-	switch v := hs[0].verdict; v.Kind {
+	switch v := hs[0].settlement; v.Kind {
 	case message.Acked:
 		return s.write(hs, func(leases []store.Lease) error { return s.store.Done(ctx, leases...) })
 	case message.Nacked:
@@ -169,7 +169,7 @@ func (s *Source[T]) recordSame(ctx context.Context, hs []*held) error {
 		err := s.write(hs, func(leases []store.Lease) error { return s.store.Release(ctx, v.Delay, leases...) })
 		<-s.releasing
 		if err == nil {
-			verdicts.Wake(s.again)
+			settle.Wake(s.again)
 		}
 		return err
 	default:
@@ -209,7 +209,7 @@ func (s *Source[T]) park(ctx context.Context, h *held, cause error) error {
 		return err
 	}
 	s.logger.Error("weir: a message cannot be settled, because the store refuses it; "+fate, "queue", s.queue,
-		"id", h.message.Meta.ID, "entry", h.lease.Entry, "settled", h.verdict.Kind, "error", cause)
+		"id", h.message.Meta.ID, "entry", h.lease.Entry, "settled", h.settlement.Kind, "error", cause)
 	return nil
 }
 
@@ -257,7 +257,7 @@ func (s *Source[T]) bury(ctx context.Context, hs []*held, leases []store.Lease) 
 		m := h.message
 		s.mu.Unlock()
 		m.Delay = 0
-		m.Cause = store.Cause(verdicts.Rejected(&m.Meta, *h.verdict, s.clock.Now()))
+		m.Cause = store.Cause(settle.Rejected(&m.Meta, *h.settlement, s.clock.Now()))
 		moves[i] = store.Move{Lease: leases[i], Queue: s.dead, Message: m}
 	}
 	if len(moves) == 1 {
@@ -273,7 +273,7 @@ const forGood = 100 * 365 * 24 * time.Hour
 // makes it larger. If only a pointer fits, the message stays in its queue.
 func (s *Source[T]) buryAlone(ctx context.Context, to store.Move) error {
 	where := fmt.Sprintf("queue %q, entry %s", s.queue, to.Lease.Entry)
-	whole, err := verdicts.Bury(to.Message.Meta, where, func(meta message.Meta, whole bool) error {
+	whole, err := settle.Bury(to.Message.Meta, where, func(meta message.Meta, whole bool) error {
 		m := to.Message
 		m.Meta = meta
 		if whole {

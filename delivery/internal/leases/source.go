@@ -16,8 +16,8 @@ import (
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/internal/storearg"
-	"github.com/weirflow/weir/internal/verdicts"
 	"github.com/weirflow/weir/message"
 )
 
@@ -28,7 +28,7 @@ const (
 	defaultMaxPoll = 100 * time.Millisecond
 	minPoll        = 5 * time.Millisecond
 	never          = 100 * 365 * 24 * time.Hour
-	maxRecorded    = 1000 // verdicts that are recorded at once
+	maxRecorded    = 1000 // settlements that are recorded at once
 )
 
 // errSourceClosed is returned by a source that was closed.
@@ -54,8 +54,8 @@ type Source[T any] struct {
 	codec       codec.Codec[T]
 	sourceSettings
 
-	recorder *verdicts.Recorder
-	again    chan struct{} // room for one; to Receive: something was given back
+	recorder *settle.Recorder
+	again    chan struct{} // room for one; to Receive: something was released
 
 	listening sync.WaitGroup
 	woken     atomic.Bool // it need not poll
@@ -65,13 +65,13 @@ type Source[T any] struct {
 	left      []int64       // of what Resume has found, and was not taken yet; owned by the Receive
 	after     string        // the round continues after this key; owned by the Receive
 
-	// releasing has room for one: the goroutine that gives back messages and forgets them, or notes what was taken. A message
-	// that was given back can be taken again before it is forgotten, and must not join itself.
+	// releasing has room for one: the goroutine that releases messages and forgets them, or notes what was taken. A message
+	// that was released can be taken again before it is forgotten, and must not join itself.
 	releasing chan struct{}
 
 	mu      sync.Mutex
 	held    map[string]*held // by store.Lease.Entry
-	settled []*held          // of those, with a verdict
+	settled []*held          // of those, with a settlement
 	suspect *held            // its leases have ended, and it has its head start until then; nil: none has
 	until   time.Time
 	flying  map[string]int // messages by key, if they are taken in turn
@@ -83,14 +83,14 @@ type Source[T any] struct {
 // held is a message that was received and is not settled in the store. All is guarded by Source.mu, message but for its provider written
 // once.
 type held struct {
-	lease   store.Lease
-	message store.Message
-	verdict *message.Verdict // nil: in flight
-	written bool             // settled in the store
-	lost    bool             // its lease is, and was counted
+	lease      store.Lease
+	message    store.Message
+	settlement *message.Settlement // nil: in flight
+	written    bool                // settled in the store
+	lost       bool                // its lease is, and was counted
 
-	refusals int       // how often the store has refused to record the verdict
-	due      time.Time // the verdict is not recorded again before
+	refusals int       // how often the store has refused to record the settlement
+	due      time.Time // the settlement is not recorded again before
 }
 
 type sourceSettings struct {
@@ -130,7 +130,7 @@ func WithClock(c clock.Clock) SourceOption {
 	return func(s *sourceSettings) { s.clock = c }
 }
 
-// WithLogger sets the logger; the default is slog.Default(). Leases that were lost, dead letters and verdicts that could not be
+// WithLogger sets the logger; the default is slog.Default(). Leases that were lost, dead letters and settlements that could not be
 // recorded are logged at warn level.
 func WithLogger(l *slog.Logger) SourceOption {
 	guard.RefuseNil("weir: WithLogger", "logger", l)
@@ -157,15 +157,15 @@ func NewSource[T any](s store.Store, queue, dead string, c codec.Codec[T], opts 
 		again: make(chan struct{}, 1), releasing: make(chan struct{}, 1), receiving: make(chan struct{}, 1), held: map[string]*held{},
 		flying: map[string]int{},
 	}
-	src.recorder = verdicts.Start(set.clock, set.lease, errSourceClosed, verdicts.Hooks{
+	src.recorder = settle.Start(set.clock, set.lease, errSourceClosed, settle.Hooks{
 		Extend: src.extend, Record: func(ctx context.Context) (time.Duration, error) { return src.record(ctx, false) }, Failed: func(err error) {
-			set.logger.Warn("weir: verdicts on messages could not be recorded and are tried again", "queue", queue, "error", err)
+			set.logger.Warn("weir: settlements of messages could not be recorded and are tried again", "queue", queue, "error", err)
 		},
 	})
 	src.listening.Go(func() { // ends with Close, which waits for it
 		Listen(src.recorder.Open, s, queue, set.clock, set.logger, func(misses bool) {
 			src.woken.Store(!misses)
-			verdicts.Wake(src.again)
+			settle.Wake(src.again)
 		})
 	})
 	return src
@@ -200,7 +200,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 		// Also if ctx has ended: then what is due is returned, and only a wait is not begun.
 		ms, found, err := s.take(n)
 		if s.recorder.Open.Err() != nil {
-			return nil, errSourceClosed // Close gives back what was taken
+			return nil, errSourceClosed // Close releases what was taken
 		}
 		if err != nil {
 			return nil, fmt.Errorf("weir: queue %q: %w", s.queue, err)
@@ -226,7 +226,7 @@ func (s *Source[T]) Receive(ctx context.Context, n int) ([]message.Message[T], e
 	}
 }
 
-// wait waits for a time, or for a message that was given back: then it returns true.
+// wait waits for a time, or for a message that was released: then it returns true.
 func (s *Source[T]) wait(ctx context.Context, d time.Duration) bool {
 	timer := s.clock.Timer(d)
 	defer timer.Stop()
@@ -269,7 +269,7 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 	taken, back := s.choose(taken)
 	if len(back) > 0 {
 		if err := s.store.Release(s.recorder.Calls, 0, back...); err != nil && !storearg.IsLost(err) {
-			s.logger.Warn("weir: messages could not be given back, and are redelivered when their leases end", "queue", s.queue, "error", err)
+			s.logger.Warn("weir: messages could not be released, and are redelivered when their leases end", "queue", s.queue, "error", err)
 		}
 	}
 	for _, l := range taken {
@@ -279,26 +279,26 @@ func (s *Source[T]) take(n int) (ms []message.Message[T], found bool, err error)
 		h := &held{lease: l.Lease, message: l.Message}
 		h.message.Meta.Visit++
 		s.hold(h)
-		if l.Lapses >= verdicts.MaxLapses {
-			err := verdicts.LapsedError(l.Lapses)
+		if l.Lapses >= settle.MaxLapses {
+			err := settle.LapsedError(l.Lapses)
 			s.logger.Warn("weir: a message goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
-			s.settle(h, message.Verdict{Kind: message.Rejected, Err: err})
+			s.settle(h, message.Settlement{Kind: message.Rejected, Err: err})
 			continue
 		}
 		if l.Lapses > 0 {
 			s.single = true
 			s.mu.Lock()
-			s.suspect, s.until = h, s.clock.Now().Add(verdicts.HeadStart(l.Lapses))
+			s.suspect, s.until = h, s.clock.Now().Add(settle.HeadStart(l.Lapses))
 			s.mu.Unlock()
 		}
 		value, err := s.decode(&l)
 		if err != nil {
 			s.logger.Warn("weir: a message cannot be decoded and goes to the dead letters", "queue", s.queue, "id", l.Meta.ID, "error", err)
-			s.settle(h, message.Verdict{Kind: message.Rejected, Err: err})
+			s.settle(h, message.Settlement{Kind: message.Rejected, Err: err})
 			continue
 		}
 		meta := h.message.Meta
-		ms = append(ms, message.New(value, &meta, func(v message.Verdict) { s.settle(h, v) }))
+		ms = append(ms, message.New(value, &meta, func(v message.Settlement) { s.settle(h, v) }))
 	}
 	return ms, true, nil
 }
@@ -334,7 +334,7 @@ func Same[T any](d *decoder.Decoder[T], c codec.Codec[T], schema, payload []byte
 	return err == nil && bytes.Equal(same.Payload, m.Payload)
 }
 
-// choose returns what of the messages that were taken goes on, and the leases of those to be given back. A message that is in flight here
+// choose returns what of the messages that were taken goes on, and the leases of those to be released. A message that is in flight here
 // goes on with its new lease (law D2). One whose leases have ended is alone: it may kill its process, and would take others along (law D4).
 func (s *Source[T]) choose(taken []store.Leased) (chosen []store.Leased, back []store.Lease) {
 	s.single = false
@@ -347,7 +347,7 @@ func (s *Source[T]) choose(taken []store.Leased) (chosen []store.Leased, back []
 		case other != nil:
 			s.lose(other)
 			other.lease, other.lost = l.Lease, false
-		case l.Lapses >= verdicts.MaxLapses:
+		case l.Lapses >= settle.MaxLapses:
 			chosen = append(chosen, l)
 		case l.Lapses > 0:
 			suspects = append(suspects, l)
@@ -374,11 +374,11 @@ func (s *Source[T]) hold(h *held) {
 	}
 }
 
-// settle takes the verdict on a message, from any goroutine.
-func (s *Source[T]) settle(h *held, v message.Verdict) {
+// settle takes the settlement of a message, from any goroutine.
+func (s *Source[T]) settle(h *held, v message.Settlement) {
 	s.mu.Lock()
 	if s.held[h.lease.Entry] == h { // or the source was closed
-		h.verdict = &v
+		h.settlement = &v
 		s.settled = append(s.settled, h)
 	}
 	alone := s.suspect == h
@@ -389,7 +389,7 @@ func (s *Source[T]) settle(h *held, v message.Verdict) {
 	s.mu.Unlock()
 	s.recorder.Kick()
 	if alone || s.most > 0 {
-		verdicts.Wake(s.again)
+		settle.Wake(s.again)
 	}
 }
 
@@ -423,7 +423,7 @@ func (s *Source[T]) providerOf(h *held) string {
 // byIdentity returns a message in flight, and its lease. Called with mu held.
 func (s *Source[T]) byIdentity(id store.Identity) (*held, store.Lease) {
 	for _, h := range s.held {
-		if m := &h.message.Meta; m.ID == id.ID && m.Visit == id.Visit && m.Merges == id.Merges && h.verdict == nil {
+		if m := &h.message.Meta; m.ID == id.ID && m.Visit == id.Visit && m.Merges == id.Merges && h.settlement == nil {
 			return h, h.lease
 		}
 	}
@@ -440,23 +440,23 @@ func (s *Source[T]) Close(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		return s.giveBack(ctx)
+		return s.releaseRest(ctx)
 	})
 }
 
-// giveBack records what was settled, and releases the rest.
-func (s *Source[T]) giveBack(ctx context.Context) error {
+// releaseRest records what was settled, and releases the rest.
+func (s *Source[T]) releaseRest(ctx context.Context) error {
 	for more := true; more; {
 		next, err := s.record(ctx, true)
 		if err != nil {
 			return err
 		}
-		more = next != verdicts.Idle
+		more = next != settle.Idle
 	}
 	s.mu.Lock()
 	var leases []store.Lease
 	for _, h := range s.held {
-		if h.verdict == nil {
+		if h.settlement == nil {
 			leases = append(leases, h.lease)
 		}
 	}

@@ -65,7 +65,7 @@ func TestSourceOfAStoreThatFails(t *testing.T) {
 		require.Error(t, err)
 
 		s = leases.NewSource(f, "q", "dead", codec.JSON[string](), quiet)
-		require.Equal(t, 1, receive(t, s).Meta().Visit, "it was given back, and not tried")
+		require.Equal(t, 1, receive(t, s).Meta().Visit, "it was released, and not tried")
 		f.release = storearg.Lost([]store.Lease{{Queue: "q", Entry: "1", Fence: 2}})
 		require.NoError(t, s.Close(t.Context()), "another consumer has it")
 	})
@@ -104,7 +104,7 @@ func (s small) Move(ctx context.Context, moves ...store.Move) error {
 }
 
 // Law W2: a dead letter that does not fit has its bytes and less of its history; if that does not fit either, it says where the message
-// stays. The verdict was tried again for ever, and with it those of others.
+// stays. The settlement was tried again for ever, and with it those of others.
 func TestDeadLettersThatDoNotFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := small{memory.Open(), 2000}
@@ -158,7 +158,7 @@ func (b *busy) Release(ctx context.Context, delay time.Duration, leases ...store
 	return b.Engine.Release(ctx, delay, leases...)
 }
 
-// Law D2: a worker that always has verdicts to be recorded keeps its leases. None was extended before all verdicts were written.
+// Law D2: a worker that always has settlements to be recorded keeps its leases. None was extended before all settlements were written.
 func TestLeasesAreExtendedUnderLoad(t *testing.T) {
 	const others = 50
 	ack := func(m message.Message[string], _ int) { m.Ack() }
@@ -267,8 +267,8 @@ func (b *bounded) Done(ctx context.Context, leases ...store.Lease) error {
 	return b.Engine.Done(ctx, leases...)
 }
 
-// Verdicts that come at once are all recorded, in calls of a bounded size.
-func TestManyVerdictsAtOnce(t *testing.T) {
+// Settlements that come at once are all recorded, in calls of a bounded size.
+func TestManySettlementsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bounded{Engine: memory.Open()}
 		const n = 3500

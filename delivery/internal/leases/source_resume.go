@@ -48,7 +48,7 @@ func (s *Source[T]) Resume(ctx context.Context) (ids []string, err error) {
 }
 
 // takeNext takes messages: first those that an earlier source has left, one at a time and when their leases have ended, then others.
-// One at a time: what is taken beside a suspect is given back, and would lose its place (see choose).
+// One at a time: what is taken beside a suspect is released, and would lose its place (see choose).
 func (s *Source[T]) takeNext(ctx context.Context, n int) ([]store.Leased, error) {
 	for len(s.left) > 0 {
 		i, at := s.store.(store.Inspector), s.left[0] // Resume has looked

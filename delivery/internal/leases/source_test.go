@@ -358,7 +358,7 @@ func (s *doneWaits) Done(ctx context.Context, leases ...store.Lease) error {
 }
 
 // A store that takes its time to record holds up no message.
-func TestReceiveGoesOnWhileVerdictsAreRecorded(t *testing.T) {
+func TestReceiveGoesOnWhileSettlementsAreRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := &doneWaits{Store: memory.Open(), entered: make(chan struct{}), release: make(chan struct{})}
 		put(t, slow, "1", "2")
@@ -376,7 +376,7 @@ func TestReceiveGoesOnWhileVerdictsAreRecorded(t *testing.T) {
 	})
 }
 
-// A message that was given back is taken again before Release has returned: it is received again, and does not join itself.
+// A message that was released is taken again before Release has returned: it is received again, and does not join itself.
 func TestTakenAgainBeforeReleaseReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := slowRelease{memory.Open(), make(chan struct{})}
@@ -401,7 +401,7 @@ func TestTakenAgainBeforeReleaseReturns(t *testing.T) {
 	})
 }
 
-// While Close gives back at a store that hangs, a Receive that begins returns.
+// While Close releases at a store that hangs, a Receive that begins returns.
 func TestReceiveWhileCloseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := slowRelease{memory.Open(), make(chan struct{})}
@@ -489,7 +489,7 @@ func (s takeUntil) Take(ctx context.Context, queue string, n int, lease time.Dur
 	}
 }
 
-// What a Take brings while the source is closed is given back, and need not wait for the end of its lease.
+// What a Take brings while the source is closed is released, and need not wait for the end of its lease.
 func TestCloseDoesNotBreakOffATake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := takeUntil{memory.Open(), make(chan struct{}, 9), make(chan struct{})}
@@ -519,7 +519,7 @@ func ignore(err, other error) error {
 	return err
 }
 
-// An idle source asks less and less, and is back at once when something was given back.
+// An idle source asks less and less, and is back at once when something was released.
 func TestIdlePolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0

@@ -48,8 +48,8 @@ type Hooks[T any] struct {
 	Meta func(v T) *message.Meta
 	// Wait returns how long a value must not be delivered that was just read. Nil: it never waits.
 	Wait func(v T) time.Duration
-	// Settled is called for each verdict, before the message may be delivered again. It must not block.
-	Settled func(v T, verdict message.Verdict)
+	// Settled is called for each settlement, before the message may be delivered again. It must not block.
+	Settled func(v T, settlement message.Settlement)
 }
 
 // New returns a source of the values of in.
@@ -225,12 +225,12 @@ func (s *Source[T]) deliver(entries []*entry[T]) []message.Message[T] {
 	s.mu.Unlock()
 	ms := make([]message.Message[T], len(entries))
 	for i, e := range entries {
-		ms[i] = message.New(e.value, e.meta, func(v message.Verdict) { s.settle(e, v) })
+		ms[i] = message.New(e.value, e.meta, func(v message.Settlement) { s.settle(e, v) })
 	}
 	return ms
 }
 
-func (s *Source[T]) settle(e *entry[T], v message.Verdict) {
+func (s *Source[T]) settle(e *entry[T], v message.Settlement) {
 	if s.isClosed() {
 		return
 	}

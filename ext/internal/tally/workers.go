@@ -20,13 +20,13 @@ var Workers = []Metric[delivery.Status]{
 		Of: []Value[delivery.Status]{ofWorker("", func(s *delivery.Status) int { return s.Redelivered })},
 	},
 	{
-		Name: "worker.messages.settled", Help: "Messages that the worker has settled, by verdict.", Unit: "message", Label: "verdict",
+		Name: "worker.messages.settled", Help: "Messages that the worker has settled, by how.", Unit: "message", Label: "settlement",
 		Of: []Value[delivery.Status]{
 			ofWorker("acknowledged", func(s *delivery.Status) int { return s.Acknowledged }),
 			ofWorker("handed_over", func(s *delivery.Status) int { return s.HandedOver }),
 			ofWorker("rejected", func(s *delivery.Status) int { return s.Rejected }),
 			ofWorker("nacked", func(s *delivery.Status) int { return s.Nacked }),
-			ofWorker("given_back", func(s *delivery.Status) int { return s.GivenBack }),
+			ofWorker("released", func(s *delivery.Status) int { return s.Released }),
 		},
 	},
 	{

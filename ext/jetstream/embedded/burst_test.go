@@ -149,8 +149,8 @@ func TestAcknowledgementsDoNotWaitForEachOther(t *testing.T) {
 	require.NoError(t, s.Close(bounded(t)))
 }
 
-// Law D1: a verdict that has no answer is sent again, and the others are not.
-func TestVerdictsWithoutAnAnswer(t *testing.T) {
+// Law D1: a settlement that has no answer is sent again, and the others are not.
+func TestSettlementsWithoutAnAnswer(t *testing.T) {
 	js := connectPretending(t)
 	const n = 100
 	s, ms := receiveAll(t, js, n, func(i int) string { return ackOf("A"+strconv.Itoa(i%2), i) })
@@ -172,7 +172,7 @@ func TestVerdictsWithoutAnAnswer(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, nothing)
 		defer cancel()
 		_, err := s.Receive(ctx, 1)
-		return !errors.Is(err, nothing) // why verdicts were not confirmed
+		return !errors.Is(err, nothing) // why settlements were not confirmed
 	}, time.Minute, time.Millisecond)
 	_, err = js.Conn().Subscribe("$JS.ACK.A1.>", answer)
 	require.NoError(t, err)

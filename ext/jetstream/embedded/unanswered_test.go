@@ -205,8 +205,8 @@ func TestARemovalWhoseAnswerIsLost(t *testing.T) {
 	}
 }
 
-// A verdict that waits for one without an answer has its own time for the server.
-func TestAVerdictBehindOneWithoutAnAnswer(t *testing.T) {
+// A settlement that waits for one without an answer has its own time for the server.
+func TestASettlementBehindOneWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	js := connectPretending(t)
 	stream := newStream(t, js)

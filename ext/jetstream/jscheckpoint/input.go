@@ -20,8 +20,8 @@ import (
 	"github.com/weirflow/weir/ext/jetstream/internal/pubs"
 	"github.com/weirflow/weir/internal/decoder"
 	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/internal/varint"
-	"github.com/weirflow/weir/internal/verdicts"
 	"github.com/weirflow/weir/message"
 )
 
@@ -355,7 +355,7 @@ func (in *input[T]) wait(ctx context.Context) error {
 	meta, _, _ := headers.Read(m.Headers(), m.Subject(), at.Stream, at.Sequence.Stream) // what is sound
 	meta.LastError = guard.Text(err)
 	where := fmt.Sprintf("stream %s, message %d", in.stream, in.at)
-	if _, err := verdicts.Bury(meta, where, func(meta message.Meta, whole bool) error {
+	if _, err := settle.Bury(meta, where, func(meta message.Meta, whole bool) error {
 		dead := store.Message{Meta: meta, Cause: store.Undecodable}
 		if whole {
 			dead.Payload, dead.Schema = m.Data(), schema

@@ -95,8 +95,8 @@
 //
 //	weir.worker.messages.received                  counter, {message}
 //	weir.worker.messages.redelivered               counter, {message}; of these: they had a visit before
-//	weir.worker.messages.settled                   counter, {message}; by weir.verdict: acknowledged, handed_over, rejected, nacked,
-//	                                               given_back
+//	weir.worker.messages.settled                   counter, {message}; by weir.settlement: acknowledged, handed_over, rejected, nacked,
+//	                                               released
 //	weir.worker.messages.in_flight                 up-down counter, {message}
 //	weir.worker.leases.lost                        counter, {lease}: their messages were delivered again while the worker had them
 //	weir.worker.settlements.refused                counter, {settlement}: the engine has refused to record how a message was settled

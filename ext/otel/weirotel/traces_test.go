@@ -228,7 +228,7 @@ func TestMessageOnItsWay(t *testing.T) {
 	}
 	again := false
 	deliver := func(visit int) {
-		m := message.New("x", &message.Meta{ID: "17", Visit: visit, Headers: sender}, func(v message.Verdict) { again = v.String() == "nacked" })
+		m := message.New("x", &message.Meta{ID: "17", Visit: visit, Headers: sender}, func(v message.Settlement) { again = v.String() == "nacked" })
 		first := operator("a").Messages(func(yield func(message.Message[string], error) bool) { yield(m, nil) })
 		for out, err := range operator("b").Messages(first) {
 			require.NoError(t, err)
@@ -581,7 +581,7 @@ func TestHostileReasonsAndTexts(t *testing.T) {
 		}, nil), asyncop.WithObserver(metrics), asyncop.WithObserver(weirotel.NewTraces("rows", spans)), asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))
 	for _, err := range op.Messages(func(yield func(message.Message[int], error) bool) {
 		for i := range 300 {
-			if !yield(message.New(i, &message.Meta{ID: fmt.Sprint("id\xff", i), Origin: message.Origin{Source: "q\xfe"}}, func(message.Verdict) {}), nil) {
+			if !yield(message.New(i, &message.Meta{ID: fmt.Sprint("id\xff", i), Origin: message.Origin{Source: "q\xfe"}}, func(message.Settlement) {}), nil) {
 				return
 			}
 		}

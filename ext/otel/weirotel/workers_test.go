@@ -82,8 +82,8 @@ func TestWorker(t *testing.T) {
 	<-ended
 	assert.Equal(t, map[string]float64{"weir.worker.name=payments": 10}, pointsOf(t, reader, "weir.worker.messages.received"))
 	settled := pointsOf(t, reader, "weir.worker.messages.settled")
-	assert.InDelta(t, 9, settled["weir.verdict=acknowledged,weir.worker.name=payments"], 0)
-	assert.InDelta(t, 1, settled["weir.verdict=handed_over,weir.worker.name=payments"], 0)
+	assert.InDelta(t, 9, settled["weir.settlement=acknowledged,weir.worker.name=payments"], 0)
+	assert.InDelta(t, 1, settled["weir.settlement=handed_over,weir.worker.name=payments"], 0)
 	assert.InDelta(t, 1, pointsOf(t, reader, "weir.worker.state")["weir.state=ended,weir.worker.name=payments"], 0)
 
 	process := pointsOf(t, reader, "messaging.process.duration")

@@ -216,16 +216,16 @@ func TestMessagesAreGivenBackUntilTheOpening(t *testing.T) {
 				t.Error("the failure sink got it")
 				return nil
 			}))
-		var verdict message.Verdict
+		var settled message.Settlement
 		input := func(yield func(message.Message[int], error) bool) {
-			yield(message.New(1, &message.Meta{ID: "a"}, func(v message.Verdict) { verdict = v }), nil)
+			yield(message.New(1, &message.Meta{ID: "a"}, func(v message.Settlement) { settled = v }), nil)
 		}
 		for _, err := range op.Messages(input) {
 			require.NoError(t, err)
 		}
-		require.Equal(t, message.Nacked, verdict.Kind)
-		require.Equal(t, 10*time.Second, verdict.Delay)
-		require.ErrorIs(t, verdict.Err, asyncop.ErrBackendDown)
+		require.Equal(t, message.Nacked, settled.Kind)
+		require.Equal(t, 10*time.Second, settled.Delay)
+		require.ErrorIs(t, settled.Err, asyncop.ErrBackendDown)
 		require.EqualValues(t, 1, op.Stats().Abandoned)
 		require.Zero(t, op.Stats().InFlight)
 	})
@@ -490,13 +490,13 @@ func TestMessagesThatWereCalledInAnOutage(t *testing.T) {
 					failed = append(failed, f.Err)
 					return nil
 				}))
-			var verdict message.Verdict
+			var settled message.Settlement
 			for _, err := range op.Messages(func(yield func(message.Message[int], error) bool) {
-				yield(message.New(1, &message.Meta{ID: "a"}, func(v message.Verdict) { verdict = v }), nil)
+				yield(message.New(1, &message.Meta{ID: "a"}, func(v message.Settlement) { settled = v }), nil)
 			}) {
 				require.NoError(t, err)
 			}
-			require.Equal(t, message.Acked, verdict.Kind)
+			require.Equal(t, message.Acked, settled.Kind)
 			require.Len(t, failed, 1)
 			require.ErrorIs(t, failed[0], asyncop.ErrBackendDown)
 		})
@@ -511,19 +511,19 @@ func TestMessagesOfAPausedTenantAreReleased(t *testing.T) {
 			return 0, predicates.WithPushback(errUnavailable, 30*time.Second)
 		}), time.Second, 1, asyncop.WithBackend(b, asyncop.Tenant(func(int) string { return "a" })), asyncop.WithDropOnFailure(),
 			asyncop.WithLogger(slog.New(slog.DiscardHandler)))
-		var verdicts []message.Verdict
+		var settlements []message.Settlement
 		for _, err := range op.Messages(func(yield func(message.Message[int], error) bool) {
 			for i := range 2 {
-				yield(message.New(i, &message.Meta{ID: fmt.Sprint(i)}, func(v message.Verdict) { verdicts = append(verdicts, v) }), nil)
+				yield(message.New(i, &message.Meta{ID: fmt.Sprint(i)}, func(v message.Settlement) { settlements = append(settlements, v) }), nil)
 			}
 		}) {
 			require.NoError(t, err)
 		}
-		require.Len(t, verdicts, 2)
-		require.Equal(t, message.Acked, verdicts[0].Kind, "dropped")
-		require.Equal(t, message.Nacked, verdicts[1].Kind)
-		require.ErrorIs(t, verdicts[1].Err, asyncop.ErrBackendDown)
-		require.InDelta(t, 29, verdicts[1].Delay.Seconds(), 0.1)
+		require.Len(t, settlements, 2)
+		require.Equal(t, message.Acked, settlements[0].Kind, "dropped")
+		require.Equal(t, message.Nacked, settlements[1].Kind)
+		require.ErrorIs(t, settlements[1].Err, asyncop.ErrBackendDown)
+		require.InDelta(t, 29, settlements[1].Delay.Seconds(), 0.1)
 	})
 }
 
@@ -558,24 +558,24 @@ func TestMessagesThatWaitForABackend(t *testing.T) {
 					}),
 				}, asyncop.WithBackend(backend.New("payments", of.backend), of.opts...))
 				op := asyncop.UnorderedWaitWithRetry(asyncop.Blocking(of.call), 10*time.Second, 2, retried(1), opts...)
-				verdicts := make([]message.Verdict, 2)
+				settlements := make([]message.Settlement, 2)
 				for _, err := range op.Messages(func(yield func(message.Message[int], error) bool) {
-					for i := range verdicts {
-						yield(message.New(i, &message.Meta{ID: fmt.Sprint(i)}, func(v message.Verdict) { verdicts[i] = v }), nil)
+					for i := range settlements {
+						yield(message.New(i, &message.Meta{ID: fmt.Sprint(i)}, func(v message.Settlement) { settlements[i] = v }), nil)
 						time.Sleep(time.Second)
 					}
 					time.Sleep(time.Minute)
 				}) {
 					require.NoError(t, err)
 				}
-				require.Equal(t, message.Acked, verdicts[0].Kind)
+				require.Equal(t, message.Acked, settlements[0].Kind)
 				if of.givenBack {
-					require.Equal(t, message.Nacked, verdicts[1].Kind, "%v", failed)
-					require.ErrorIs(t, verdicts[1].Err, asyncop.ErrBackendDown)
-					require.Positive(t, verdicts[1].Delay)
+					require.Equal(t, message.Nacked, settlements[1].Kind, "%v", failed)
+					require.ErrorIs(t, settlements[1].Err, asyncop.ErrBackendDown)
+					require.Positive(t, settlements[1].Delay)
 					return
 				}
-				require.Equal(t, message.Acked, verdicts[1].Kind, "%v", verdicts[1].Err)
+				require.Equal(t, message.Acked, settlements[1].Kind, "%v", settlements[1].Err)
 				require.NotErrorIs(t, failed[1], asyncop.ErrBackendDown)
 				require.ErrorIs(t, failed[1], context.DeadlineExceeded)
 			})

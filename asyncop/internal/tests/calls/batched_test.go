@@ -399,7 +399,7 @@ func TestBatchedMessages(t *testing.T) {
 			}
 			return results, nil
 		}, 2, time.Second)
-		var v optest.Verdicts
+		var v optest.Settlements
 		op := asyncop.OrderedWait(fn, time.Minute, 4)
 		var got []string
 		for m, err := range op.Messages(optest.Received(v.Message("a"), v.Message("b"), v.Message("c"))) {
@@ -840,7 +840,7 @@ func TestBatchedInsideOfACall(t *testing.T) {
 			}
 			return all, err
 		})
-		var v optest.Verdicts
+		var v optest.Settlements
 		op := asyncop.OrderedWait(outer, time.Minute, 4, asyncop.WithBackend(permits))
 		var got []string
 		for m, err := range op.Messages(optest.Received(v.Message("a"))) {

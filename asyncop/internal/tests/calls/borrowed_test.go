@@ -152,17 +152,17 @@ func TestAMessageGivenBackBehindAFailureOfItsKey(t *testing.T) {
 				}
 				return nil
 			}))
-		var verdict message.Verdict
+		var settled message.Settlement
 		input := func(yield func(message.Message[int], error) bool) {
-			yield(message.New(1, &message.Meta{ID: "a"}, func(message.Verdict) {}), nil)
-			yield(message.New(2, &message.Meta{ID: "b"}, func(v message.Verdict) { verdict = v }), nil)
+			yield(message.New(1, &message.Meta{ID: "a"}, func(message.Settlement) {}), nil)
+			yield(message.New(2, &message.Meta{ID: "b"}, func(v message.Settlement) { settled = v }), nil)
 		}
 		time.AfterFunc(900*time.Millisecond, func() { b.Hold("migration") })
 		for _, err := range op.Messages(input) {
 			require.NoError(t, err)
 		}
-		require.Equal(t, message.Nacked, verdict.Kind)
-		require.ErrorIs(t, verdict.Err, asyncop.ErrBackendDown)
+		require.Equal(t, message.Nacked, settled.Kind)
+		require.ErrorIs(t, settled.Err, asyncop.ErrBackendDown)
 		const ms = time.Millisecond
 		require.Equal(t, []time.Duration{0, 100 * ms, 300 * ms, 700 * ms, 1500 * ms}, offers)
 		require.EqualValues(t, 1, op.Stats().HandedOver)

@@ -155,8 +155,8 @@ func TestFailureSinkGetsFailures(t *testing.T) {
 		require.Equal(t, []optest.Failure{{
 			Element: "a", Err: optest.ErrBroken, Attempts: 3, Elapsed: 2500 * time.Millisecond,
 			FirstAttempt: r.Start.Add(time.Second), LastAttempt: r.Start.Add(3500 * time.Millisecond),
-			Verdict: strategies.Refused, // no retry is left
-			InDoubt: true,
+			NoRetryReason: strategies.Refused, // no retry is left
+			InDoubt:       true,
 		}}, plain(side.Got()))
 		s := r.Stats()
 		require.EqualValues(t, 1, s.HandedOver)
@@ -172,7 +172,7 @@ func plain(fs []optest.Failure) (all []optest.Failure) {
 		all = append(all, optest.Failure{
 			Element: f.Element, Err: f.Err, Abandoned: f.Abandoned, Attempts: f.Attempts, Elapsed: f.Elapsed,
 			FirstAttempt: f.FirstAttempt.Round(0), LastAttempt: f.LastAttempt.Round(0),
-			Verdict: f.Verdict, Reason: f.Reason, Reasons: f.Reasons, InDoubt: f.InDoubt,
+			NoRetryReason: f.NoRetryReason, Reason: f.Reason, Reasons: f.Reasons, InDoubt: f.InDoubt,
 		})
 	}
 	return all
@@ -311,8 +311,8 @@ func TestElementErrorOfAnotherOperator(t *testing.T) {
 }
 
 // What was given up says why it was not tried again.
-func TestFailureTellsTheVerdict(t *testing.T) {
-	for want, tt := range map[strategies.Verdict]struct {
+func TestFailure_NoRetryReason(t *testing.T) {
+	for want, tt := range map[strategies.NoRetryReason]struct {
 		s    strategies.Retry[string]
 		ends bool
 		text string
@@ -323,7 +323,7 @@ func TestFailureTellsTheVerdict(t *testing.T) {
 		strategies.OverBudget: {optest.RetryAll(3, 0), false, `in 0s, not retried: over budget: broken`},
 		strategies.Failed: {
 			strategies.FixedDelay[string](3, 0).RetryIfException(func(error) bool { panic("no answer") }), false,
-			"in 0s: strategies: panic in user code: no answer (at failure_policy_test.go:N endings_test.TestFailureTellsTheVerdict.func1)\nbroken",
+			"in 0s: strategies: panic in user code: no answer (at failure_policy_test.go:N endings_test.TestFailure_NoRetryReason.func1)\nbroken",
 		},
 	} {
 		t.Run(want.String(), func(t *testing.T) {
@@ -343,10 +343,10 @@ func TestFailureTellsTheVerdict(t *testing.T) {
 				side := optest.NewSideSink(false)
 				require.NoError(t, run(asyncop.WithFailureSink(side.Take)))
 				require.Len(t, side.Got(), 1)
-				require.Equal(t, want, side.Got()[0].Verdict)
+				require.Equal(t, want, side.Got()[0].NoRetryReason)
 				var failed *asyncop.ElementError
 				require.ErrorAs(t, run(), &failed)
-				require.Equal(t, want, failed.Verdict)
+				require.Equal(t, want, failed.NoRetryReason)
 				require.Equal(t, `asyncop: element "a" failed after 1 attempt `+tt.text, withoutLine(failed.Error()))
 			})
 		})
@@ -459,11 +459,11 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 	t.Run("messages are rejected", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			offers.Store(0)
-			var got []message.Verdict
+			var got []message.Settlement
 			op := construct()
 			for _, err := range op.Messages(func(yield func(message.Message[string], error) bool) {
 				for i := range 3 {
-					m := message.New("a", &message.Meta{ID: strconv.Itoa(i)}, func(v message.Verdict) { got = append(got, v) })
+					m := message.New("a", &message.Meta{ID: strconv.Itoa(i)}, func(v message.Settlement) { got = append(got, v) })
 					if !yield(m, nil) {
 						return
 					}
@@ -499,10 +499,10 @@ func TestFailureSinkThatCanNeverTake(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					var got []message.Verdict
+					var got []message.Settlement
 					op := asyncop.OrderedWaitWithRetry(broken, time.Second, 1, tt.strategy, sink, quiet)
 					for _, err := range op.Messages(func(yield func(message.Message[string], error) bool) {
-						yield(message.New("a", &message.Meta{ID: "a"}, func(v message.Verdict) { got = append(got, v) }), nil)
+						yield(message.New("a", &message.Meta{ID: "a"}, func(v message.Settlement) { got = append(got, v) }), nil)
 					}) {
 						t.Error("a result", err)
 					}

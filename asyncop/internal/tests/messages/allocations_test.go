@@ -22,7 +22,7 @@ func TestAllocationsOfMessages(t *testing.T) {
 		result.Complete(in)
 		return nil
 	})
-	m := message.New(7, &message.Meta{ID: "a"}, func(message.Verdict) {})
+	m := message.New(7, &message.Meta{ID: "a"}, func(message.Settlement) {})
 	values := func(yield func(int, error) bool) {
 		for range n {
 			if !yield(7, nil) {

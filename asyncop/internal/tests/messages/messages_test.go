@@ -73,7 +73,7 @@ type line struct {
 	keyed  bool // key order, and all are of one key
 	driver string
 	shape  string // "one", "two", "filtered"
-	v      optest.Verdicts
+	v      optest.Settlements
 	after  []time.Duration  // when the operators are cancelled, from the start of the run
 	opts   []asyncop.Option // of the first operator
 	fn     asyncop.AsyncFunction[string, string]
@@ -395,8 +395,8 @@ func TestEveryMessageIsSettledOnce(t *testing.T) {
 					return
 				}
 				told := l.v.All()
-				for id, verdict := range told {
-					require.Contains(l.t, []string{"acked", "nacked"}, verdict, id)
+				for id, settled := range told {
+					require.Contains(l.t, []string{"acked", "nacked"}, settled, id)
 				}
 				require.Len(l.t, told, l.yielded, "%v", told)
 				require.LessOrEqual(l.t, len(l.got), 2)
@@ -413,7 +413,7 @@ func TestMessageOfTheBodyAtACancel(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				var v optest.Verdicts
+				var v optest.Settlements
 				var offered []string
 				op := asyncop.OrderedWait(asyncop.BlockingMany(workOn), time.Minute, 4, asyncop.WithContext(ctx),
 					asyncop.WithLogger(slog.New(slog.DiscardHandler)),
@@ -447,7 +447,7 @@ func (renames) Accepted(ctx context.Context, _ any, _ bool) context.Context {
 // The history that a call finds is that of its message, whatever observers put into the context.
 func TestObserversLeaveTheHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var v optest.Verdicts
+		var v optest.Settlements
 		op := asyncop.OrderedWait(asyncop.BlockingMany(workOn), time.Minute, 4, asyncop.WithObserver(renames{}))
 		for m, err := range op.Messages(optest.Received(v.Message("x"))) {
 			require.NoError(t, err)
@@ -488,7 +488,7 @@ func TestFailedMessagesAreNotOfferedAgain(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		var v optest.Verdicts
+		var v optest.Settlements
 		r := optest.NewRig(t, m, optest.Setup{Opts: optest.Options(asyncop.WithContext(ctx), asyncop.WithFailureSink(func(context.Context, optest.Failure) error {
 			if ctx.Err() == nil {
 				return optest.ErrBroken
@@ -552,7 +552,7 @@ func TestMessagesInCheckpoints(t *testing.T) {
 // A message is recognised whatever its T; a value that is no IN is a *TypeError, and the message is delivered again.
 func TestMessagesOfOtherTypes(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
-		var v optest.Verdicts
+		var v optest.Settlements
 		anything := asyncop.OrderedWait(asyncop.Blocking(func(_ context.Context, in any) (any, error) { return in, nil }), 0, 4)
 		go func() {
 			defer close(anything.In())
@@ -624,7 +624,7 @@ func TestMessageTypesAreRefused(t *testing.T) {
 // is not.
 func TestCheckpointsRefuseAcknowledgedMessages(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
-		var v optest.Verdicts
+		var v optest.Settlements
 		r := optest.NewCheckRig(t, m, optest.Setup{}, checkpointtest.NewMemoryStore())
 		r.Answer = optest.Upper
 		r.Send(message.New("a", &message.Meta{ID: "a"}, nil))
@@ -638,7 +638,7 @@ func TestCheckpointsRefuseAcknowledgedMessages(t *testing.T) {
 // Observers' Accepted hears the history of a message, and a call of Blocking keeps its direct way.
 func TestObserversSeeMessages(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
-		var v optest.Verdicts
+		var v optest.Settlements
 		o := &metaObserver{}
 		l := &line{t: t, m: m, driver: byMessages, shape: "one", opts: optest.Options(asyncop.WithObserver(o))}
 		l.run("x", "none")
@@ -746,20 +746,20 @@ func TestMessagesAtRandom(t *testing.T) {
 				}
 				l.run(ids...)
 				told := l.v.All()
-				for id, verdict := range told {
-					require.Contains(t, []string{"acked", "nacked"}, verdict, id)
+				for id, settled := range told {
+					require.Contains(t, []string{"acked", "nacked"}, settled, id)
 					if nacks[id] {
-						require.Equal(t, "nacked", verdict, id)
+						require.Equal(t, "nacked", settled, id)
 					}
 					if failed := strings.HasPrefix(id, "fails") || strings.HasPrefix(id, "hangs"); failed && policy == 0 {
-						require.Equal(t, "nacked", verdict, id)
+						require.Equal(t, "nacked", settled, id)
 					}
 				}
 				require.Len(t, told, l.yielded, "%v of %v", told, ids)
 				if l.err == nil && lasts > len(l.got) && policy > 0 {
-					for id, verdict := range told {
+					for id, settled := range told {
 						if !nacks[id] {
-							require.Equal(t, "acked", verdict, "%s: %v", id, l.err)
+							require.Equal(t, "acked", settled, "%s: %v", id, l.err)
 						}
 					}
 				}

@@ -116,7 +116,7 @@ func TestValuesReachUserCode(t *testing.T) {
 						want = map[string]string{"element": "op, of a, <nil>, %d, m1", "attempt": "op, of a, try 2, %d, m1"}
 					}
 					op := asyncop.OrderedWaitWithRetry(fn, time.Minute, 1, policy, opts...)
-					op.In() <- message.New("a", &message.Meta{ID: "m1"}, func(message.Verdict) {})
+					op.In() <- message.New("a", &message.Meta{ID: "m1"}, func(message.Settlement) {})
 					close(op.In())
 					for range op.Out() {
 					}

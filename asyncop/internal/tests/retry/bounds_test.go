@@ -134,7 +134,7 @@ func TestARetryCutByTheDeadlineIsNone(t *testing.T) {
 		require.Equal(t, "a#1", r.Calls())
 		line, _, _ := strings.Cut(b.String(), "\n")
 		require.Equal(t, `level=DEBUG msg="asyncop: no retry" attempts=1 delay=1m0s reason=TEST_SAFE error="come back later" `+
-			`verdict="not before the deadline" element=a`, line)
+			`no_retry="not before the deadline" element=a`, line)
 		require.NotContains(t, b.String(), "asyncop: retry")
 		f := side.Got()[0]
 		require.Equal(t, predicates.ReasonSet{}, f.Reasons)
@@ -280,14 +280,14 @@ func TestLogsNameTheReason(t *testing.T) {
 			r.Advance(time.Second)
 			require.NoError(t, r.End())
 			lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-			dropped := `level=WARN msg="asyncop: element dropped" attempts=2 error=broken verdict=refused reason=TEST_SAFE element=a`
+			dropped := `level=WARN msg="asyncop: element dropped" attempts=2 error=broken no_retry=refused reason=TEST_SAFE element=a`
 			if level == slog.LevelInfo {
 				require.Equal(t, []string{dropped}, lines)
 				return
 			}
 			require.Equal(t, []string{
 				`level=DEBUG msg="asyncop: retry" attempts=1 delay=1s reason=TEST_SAFE error=broken element=a`,
-				`level=DEBUG msg="asyncop: no retry" attempts=2 reason=TEST_SAFE error=broken verdict=refused element=a`,
+				`level=DEBUG msg="asyncop: no retry" attempts=2 reason=TEST_SAFE error=broken no_retry=refused element=a`,
 				dropped,
 			}, lines)
 		})

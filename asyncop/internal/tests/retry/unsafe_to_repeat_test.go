@@ -307,7 +307,7 @@ func TestRejectedInDoubtOfAnEarlierAttempt(t *testing.T) {
 			require.Equal(t, rejection, f.Reason)
 			require.Equal(t, predicates.ReasonSet{}.With(first), f.Reasons)
 			require.Equal(t, inDoubt, f.InDoubt)
-			require.Equal(t, strategies.Final, f.Verdict)
+			require.Equal(t, strategies.Final, f.NoRetryReason)
 		})
 	}
 }

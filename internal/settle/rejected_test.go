@@ -1,4 +1,4 @@
-package verdicts_test
+package settle_test
 
 import (
 	"errors"
@@ -7,13 +7,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/internal/verdicts"
+	"github.com/weirflow/weir/internal/settle"
 	"github.com/weirflow/weir/message"
 )
 
 func TestWhyAMessageWasRejectedHasNoSecrets(t *testing.T) {
 	var meta message.Meta
-	verdicts.Rejected(&meta, message.Verdict{Kind: message.Rejected, Err: errors.New("https://ann:s3cret@pay is down")}, time.Now())
+	settle.Rejected(&meta, message.Settlement{Kind: message.Rejected, Err: errors.New("https://ann:s3cret@pay is down")}, time.Now())
 	require.Equal(t, "https://ann:xxxxx@pay is down", meta.LastError)
 }
 
@@ -21,7 +21,7 @@ func TestWhyAMessageWasRejectedHasNoSecrets(t *testing.T) {
 func TestAShorterHistoryHasNoTimeline(t *testing.T) {
 	meta := message.Meta{ID: "a", Timeline: []message.Step{{Visit: 1, Attempt: 1}}}
 	tries := 0
-	whole, err := verdicts.Bury(meta, "here", func(meta message.Meta, _ bool) error {
+	whole, err := settle.Bury(meta, "here", func(meta message.Meta, _ bool) error {
 		if tries++; len(meta.Timeline) > 0 {
 			return message.ErrRefused
 		}

@@ -1,6 +1,7 @@
-// Package verdicts has what the sources share that keep the messages of a queue by leases: the recorder, which extends the leases
-// and writes the verdicts, and the history of what was rejected.
-package verdicts
+// Package settle writes the settlements of messages to a queue. It has the parts that all sources
+// with leases share: the recorder, which extends leases and writes settlements, and the history and
+// the cause of rejected messages.
+package settle
 
 import (
 	"context"
@@ -11,7 +12,7 @@ import (
 )
 
 const (
-	firstRetry = 10 * time.Millisecond // after a verdict could not be recorded
+	firstRetry = 10 * time.Millisecond // after a settlement could not be recorded
 	lastRetry  = time.Second
 )
 
@@ -30,7 +31,7 @@ type Hooks struct {
 // Idle is returned by [Hooks].Record if no settlement waits.
 const Idle time.Duration = -1
 
-// Recorder writes the verdicts of a source, and extends its leases, until it is closed.
+// Recorder writes the settlements of a source, and extends its leases, until it is closed.
 type Recorder struct {
 	// Open ends with Close.
 	Open context.Context
@@ -41,7 +42,7 @@ type Recorder struct {
 	hooks Hooks
 	shut  func()        // ends Open
 	abort func()        // ends Calls
-	kick  chan struct{} // room for one: there are verdicts
+	kick  chan struct{} // room for one: there are settlements
 	ended chan struct{} // closed when the recorder has ended
 
 	mu      sync.Mutex
@@ -75,7 +76,7 @@ func (r *Recorder) run(extend *clock.Ticker, retry *clock.Timer) {
 	wait := firstRetry
 	for {
 		select {
-		case <-extend.C: // first: there may always be verdicts
+		case <-extend.C: // first: there may always be settlements
 			r.hooks.Extend(r.Calls)
 		default:
 		}
@@ -110,10 +111,10 @@ func (r *Recorder) run(extend *clock.Ticker, retry *clock.Timer) {
 	}
 }
 
-// Kick says that there are verdicts.
+// Kick says that there are settlements.
 func (r *Recorder) Kick() { Wake(r.kick) }
 
-// Failure returns why verdicts could not be recorded, until they are; each error once.
+// Failure returns why settlements could not be recorded, until they are; each error once.
 func (r *Recorder) Failure() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,4 +1,4 @@
-package verdicts_test
+package settle_test
 
 import (
 	"context"
@@ -11,21 +11,21 @@ import (
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
-	"github.com/weirflow/weir/internal/verdicts"
+	"github.com/weirflow/weir/internal/settle"
 )
 
 var errDown = errors.New("the server is down")
 
 // start starts a recorder whose first calls of Record fail.
-func start(failures int) (r *verdicts.Recorder, record func(context.Context) error) {
+func start(failures int) (r *settle.Recorder, record func(context.Context) error) {
 	record = func(context.Context) error {
 		if failures--; failures >= 0 {
 			return errDown
 		}
 		return nil
 	}
-	return verdicts.Start(clock.New(), time.Hour, errors.New("closed"), verdicts.Hooks{
-		Extend: func(context.Context) {}, Record: func(ctx context.Context) (time.Duration, error) { return verdicts.Idle, record(ctx) }, Failed: func(error) {},
+	return settle.Start(clock.New(), time.Hour, errors.New("closed"), settle.Hooks{
+		Extend: func(context.Context) {}, Record: func(ctx context.Context) (time.Duration, error) { return settle.Idle, record(ctx) }, Failed: func(error) {},
 	}), record
 }
 
@@ -61,8 +61,8 @@ func TestLeasesAreExtendedFromTheStart(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so the goroutine runs later than this one
 	synctest.Test(t, func(t *testing.T) {
 		mock, extended := clock.NewMock(), 0
-		r := verdicts.Start(mock, time.Minute, errors.New("closed"), verdicts.Hooks{
-			Extend: func(context.Context) { extended++ }, Record: func(context.Context) (time.Duration, error) { return verdicts.Idle, nil },
+		r := settle.Start(mock, time.Minute, errors.New("closed"), settle.Hooks{
+			Extend: func(context.Context) { extended++ }, Record: func(context.Context) (time.Duration, error) { return settle.Idle, nil },
 			Failed: func(error) {},
 		})
 		mock.Add(20 * time.Second)

@@ -1,4 +1,4 @@
-package verdicts
+package settle
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 )
 
 // Rejected notes in the history of a message why it was rejected (law D6), and returns the cause: one of package store.
-func Rejected(meta *message.Meta, v message.Verdict, now time.Time) (cause string) {
+func Rejected(meta *message.Meta, v message.Settlement, now time.Time) (cause string) {
 	_, unreadable := errors.AsType[*decoder.Error](v.Err)
 	meta.UnsafeToRepeat = meta.UnsafeToRepeat || v.UnsafeToRepeat
 	if v.Err != nil {

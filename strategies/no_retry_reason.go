@@ -2,8 +2,8 @@ package strategies
 
 import "github.com/weirflow/weir/internal/decision"
 
-// Verdict is the reason why an element was not retried. Operators report it with elements that failed (asyncop.Failure).
-type Verdict = decision.Verdict
+// NoRetryReason is the reason why an element was not retried. Operators report it with elements that failed (asyncop.Failure).
+type NoRetryReason = decision.NoRetryReason
 
 const (
 	// Final means that the outcome did not ask for another attempt: it had no reason, or was a rejection.

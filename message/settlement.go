@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Verdict is how a message was settled. The source of the message gets it: see [New].
-type Verdict struct {
+// Settlement is how a message was settled. The source of the message gets it: see [New].
+type Settlement struct {
 	Kind  Kind
 	Delay time.Duration // Nacked: the least time until redelivery, from now; 0 or more
-	// Err is the reason of the verdict. Rejected: never nil. Nacked: ErrLost, the error of a failure, or nil. Acked: the error of a failed
+	// Err is the reason of the settlement. Rejected: never nil. Nacked: ErrLost, the error of a failure, or nil. Acked: the error of a failed
 	// message that was dropped or handed over, to a layer or the dead letters for example; nil if it is done.
 	Err error
 	// UnsafeToRepeat reports that a call for a rejected message may have taken effect, which is not known.
@@ -41,8 +41,8 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// String returns the verdict in words, such as "nacked for 5s".
-func (v Verdict) String() string {
+// String returns the settlement in words, such as "nacked for 5s".
+func (v Settlement) String() string {
 	s := v.Kind.String()
 	if v.Delay > 0 {
 		s += " for " + v.Delay.String()
@@ -54,7 +54,7 @@ func (v Verdict) String() string {
 }
 
 var (
-	// ErrLost is the error of the verdict on a message that was garbage collected before it was settled: see [FindLost].
+	// ErrLost is the error of the settlement of a message that was garbage collected before it was settled: see [FindLost].
 	ErrLost = errors.New("delivery: the message was lost: it was neither settled nor passed on")
 
 	// ErrRefused is matched by the error of a sink, a store or a failure sink for a message or element that it can never take: it is too large,
@@ -68,9 +68,9 @@ var (
 	errNoReason = errors.New("delivery: rejected without an error")
 )
 
-// and returns the verdict on a message of two parts. Law D1: the whole is done when all parts are. If one
+// and returns the settlement of a message of two parts. Law D1: the whole is done when all parts are. If one
 // part is nacked and another rejected, the message is nacked: when it comes again, that part will be rejected again.
-func (v Verdict) and(w Verdict) Verdict {
+func (v Settlement) and(w Settlement) Settlement {
 	switch {
 	case v.Kind < w.Kind:
 		return w
