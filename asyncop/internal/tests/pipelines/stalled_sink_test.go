@@ -280,7 +280,7 @@ func TestTo_UndeliveredMessages(t *testing.T) {
 		}()
 		var nacked atomic.Int64
 		for n := range 10 {
-			op.In() <- message.New(n, &message.Meta{ID: "m"}, func(message.Verdict) { nacked.Add(1) })
+			op.In() <- message.New(n, &message.Meta{ID: "m"}, func(message.Settlement) { nacked.Add(1) })
 		}
 		synctest.Wait()
 		cancel(errTerm)
