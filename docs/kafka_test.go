@@ -53,9 +53,9 @@ func billBeside(ctx context.Context, onKafka, onPostgres store.Engine, charge as
 
 // The topic is on kfake, and layers and dead letters are on an engine in memory.
 func Example_kafkaBeside() {
-	cluster := must(kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "orders-dead")))
+	cluster := must(kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders")))
 	defer cluster.Close()
-	onKafka := must(kafka.Open(context.Background(), strings.Join(cluster.ListenAddrs(), ",")))
+	onKafka := must(kafka.Open(context.Background(), strings.Join(cluster.ListenAddrs(), ","), kafka.Config{Partitions: 1, Replicas: 1}))
 	defer onKafka.Close()
 	beside := memory.Open()
 	orders := delivery.NewQueue[string](onKafka, "orders")

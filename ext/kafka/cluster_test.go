@@ -43,18 +43,28 @@ func newCluster(t testing.TB, partitions int32, topics ...string) *cluster {
 	if clustertest.Libs() != "" {
 		c.addrs = realBroker(t)
 		c.admin = c.client()
-		for _, topic := range topics {
-			require.NoError(t, c.CreateTopic(topic, partitions, nil))
-		}
+		c.seedTopics(partitions, topics)
 		return c
 	}
-	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(partitions, topics...),
-		kfake.GroupMinSessionTimeout(100*time.Millisecond))
+	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(100*time.Millisecond))
 	require.NoError(t, err)
 	t.Cleanup(k.Close)
 	c.fake, c.addrs = k, k.ListenAddrs()
 	c.admin = c.client()
+	c.seedTopics(partitions, topics)
 	return c
+}
+
+// seedTopics creates topics. Dead letters are kept forever, as an engine requires.
+func (c *cluster) seedTopics(partitions int32, topics []string) {
+	c.t.Helper()
+	for _, topic := range topics {
+		configs := map[string]string{}
+		if strings.HasSuffix(topic, "-dead") {
+			configs["retention.ms"] = "-1"
+		}
+		require.NoError(c.t, c.CreateTopic(topic, partitions, configs))
+	}
 }
 
 // inMemory returns the Kafka in memory. A test that calls it is skipped on a real one.

@@ -82,7 +82,7 @@ func (e *Engine) unknown(topics []string) ([]string, error) {
 	return slices.DeleteFunc(slices.Clone(topics), func(topic string) bool { return e.known[topic] }), nil
 }
 
-// ensure makes topics that are missing, or returns an error.
+// ensure makes topics that are missing and checks the others, once for each topic.
 func (e *Engine) ensure(ctx context.Context, topics ...string) error {
 	topics, err := e.unknown(topics)
 	if err != nil || len(topics) == 0 {
@@ -96,6 +96,10 @@ func (e *Engine) ensure(ctx context.Context, topics ...string) error {
 		return guard.MarkPermanent(fmt.Errorf("kafka: the topics %s are missing: make them, each by kafka-topics.sh --bootstrap-server HOST:PORT "+
 			"--create --topic %s --partitions N --replication-factor N, or let the engine do so by Config.Partitions",
 			strings.Join(missing, ", "), missing[0]))
+	}
+	existing := slices.DeleteFunc(slices.Clone(topics), func(topic string) bool { return slices.Contains(missing, topic) })
+	if err := e.check(ctx, existing); err != nil {
+		return err
 	}
 	for _, topic := range missing {
 		if err := e.create(ctx, topic); err != nil {
@@ -119,8 +123,8 @@ func (e *Engine) create(ctx context.Context, topic string) error {
 	if e.config.Replicas >= 3 {
 		configs["min.insync.replicas"] = new("2")
 	}
-	if strings.HasSuffix(topic, "-dead") {
-		configs["retention.ms"] = new("-1") // law D5
+	for _, s := range newTopic(topic) {
+		configs[s.key] = new(s.value)
 	}
 	made, err := kadm.NewClient(e.producer.client).CreateTopic(ctx, int32(e.config.Partitions), replicas, configs, topic) //nolint:gosec // bounded
 	switch err = cmp.Or(made.Err, err); {

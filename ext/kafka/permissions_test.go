@@ -28,9 +28,9 @@ import (
 
 // allowed are the rights that each part needs. docs/reference/permissions.md is made of it and of the comments in it.
 var allowed = map[string][]string{
-	// A worker of the queue "orders", which is the group "orders" as well. It needs WRITE on each of its layers, too.
+	// A worker of the queue "orders", which is the group "orders" as well. It needs WRITE on each of its layers, too. Without DESCRIBE_CONFIGS on its topics it cannot check that they keep all messages, and logs a warning.
 	"worker": {"READ topic orders", "READ group orders", "WRITE topic orders-dead"},
-	// A program that puts into the queue "orders".
+	// A program that puts into the queue "orders". DESCRIBE_CONFIGS as for a worker.
 	"put": {"WRITE topic orders"},
 	// The engine makes topics that are missing, such as those of the queue "new".
 	"topics": {"CREATE topic new", "WRITE topic new"},
@@ -214,9 +214,7 @@ func TestPermissions(t *testing.T) {
 		acls, err := kadm.NewClient(c.admin).DescribeACLs(t.Context(), kadm.NewACLs().AnyResource().Allow().AllowHosts().Operations(kadm.OpAny).ResourcePatternType(kadm.ACLPatternAny))
 		return err == nil && len(acls) > 0 && len(acls[0].Described) == n
 	}, "brokers know the rights")
-	for _, topic := range []string{"orders", "orders-dead", "receipts"} {
-		require.NoError(t, c.CreateTopic(topic, 1, nil))
-	}
+	c.seedTopics(1, []string{"orders", "orders-dead", "receipts"})
 	for range 5 {
 		for _, topic := range []string{"orders", "orders-dead"} {
 			require.NoError(t, c.admin.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte(`"v"`)}).FirstErr())

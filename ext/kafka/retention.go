@@ -1,0 +1,99 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/internal/storearg"
+)
+
+// The configuration of topics that decides what brokers remove.
+const (
+	cleanupPolicy  = "cleanup.policy"
+	retentionAge   = "retention.ms"
+	retentionBytes = "retention.bytes"
+
+	deadSuffix = "-dead"
+)
+
+// setting is a value of a topic's configuration.
+type setting struct{ key, value string }
+
+// newTopic returns the configuration of a topic that the engine makes. Compaction would remove a
+// message when another one of its key is put, and a limit in bytes would remove messages before they
+// are read (law D5). Only dead letters are kept at any age: a topic that keeps its settled records
+// would grow without end (law W3).
+func newTopic(topic string) []setting {
+	settings := []setting{{cleanupPolicy, "delete"}, {retentionBytes, "-1"}}
+	if strings.HasSuffix(topic, deadSuffix) {
+		settings = append(settings, setting{retentionAge, "-1"})
+	}
+	return settings
+}
+
+// required returns the configuration without which the engine refuses an existing topic. The limits
+// of a queue's own topic are up to its owner.
+func required(topic string) []setting {
+	_, layer := storearg.Layer(topic)
+	if layer == 0 && !strings.HasSuffix(topic, deadSuffix) {
+		return []setting{{cleanupPolicy, "delete"}}
+	}
+	return newTopic(topic)
+}
+
+// check returns an error for topics whose configuration lets the brokers remove messages (law D5).
+// A client that may not read the configuration gets a warning in the log.
+func (e *Engine) check(ctx context.Context, topics []string) error {
+	admin := kadm.NewClient(e.producer.client)
+	for _, topic := range topics {
+		all, err := admin.DescribeTopicConfigs(ctx, topic)
+		switch {
+		case err == nil && len(all) == 0:
+			err = kerr.UnknownTopicOrPartition
+		case err == nil:
+			err = all[0].Err
+		}
+		switch {
+		case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
+			slog.Default().LogAttrs(ctx, slog.LevelWarn, "kafka: cannot check that a topic keeps its messages: "+
+				"the client needs the right DESCRIBE_CONFIGS on the topic", slog.String("topic", topic), slog.Any("error", err))
+			continue
+		case err != nil:
+			return fmt.Errorf("kafka: reading the configuration of the topic %s: %w", topic, err)
+		}
+		if err := checkTopic(topic, all[0].Configs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkTopic returns an error that has the command to change a topic that would lose messages.
+func checkTopic(topic string, configs []kadm.Config) error {
+	values := map[string]string{}
+	for _, config := range configs {
+		values[config.Key] = config.MaybeValue()
+	}
+	var wrong, remedy []string
+	for _, must := range required(topic) {
+		value := values[must.key]
+		if cmp.Or(value, must.value) != must.value { // an old broker may leave a key out
+			wrong = append(wrong, must.key+" is "+value)
+			remedy = append(remedy, must.key+"="+must.value)
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	return guard.MarkPermanent(fmt.Errorf("kafka: the topic %s would lose messages, because %s: change it by kafka-configs.sh "+
+		"--bootstrap-server HOST:PORT --alter --entity-type topics --entity-name %s --add-config %s",
+		topic, strings.Join(wrong, " and "), topic, strings.Join(remedy, ",")))
+}
