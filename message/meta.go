@@ -71,14 +71,25 @@ type Origin struct {
 // longestID is the length up to which an id derived from an origin is readable.
 const longestID = 200
 
-// ID returns an id for the message of this origin, such as "orders/0/17": the same for the same origin, and different for different origins. An
-// id of more than 200 bytes is hashed: "sha256:" and 64 hex digits. The zero Origin has the id "".
-func (o Origin) ID() string {
+// ID returns an id for the message of this origin, such as "orders/0/17": the same for
+// the same origin, and different for different origins. An id of more than 200 bytes is
+// hashed: "sha256:" and 64 hex digits. The zero Origin has the id "". If the source can
+// be deleted and created again, its positions repeat, and so do these ids: see
+// [Origin.IDIn].
+func (o Origin) ID() string { return o.IDIn("") }
+
+// IDIn is ID for a source that can be deleted and created again. incarnation is different
+// each time, such as the id of a topic or the time at which a stream was created:
+// "orders:Q3pX9aVn/0/17". With the incarnation "" it is ID.
+func (o Origin) IDIn(incarnation string) string {
 	if o == (Origin{}) {
 		return ""
 	}
 	const special = "/#:"
 	b := appendEscaped(nil, o.Source, special)
+	if incarnation != "" {
+		b = appendEscaped(append(b, ':'), incarnation, special)
+	}
 	b = appendEscaped(append(b, '/'), o.Partition, special)
 	b = appendEscaped(append(b, '/'), o.Position, special)
 	if len(b) > longestID {

@@ -293,6 +293,11 @@ func TestOriginID(t *testing.T) {
 		}
 	}
 	require.Equal(t, "orders/0/17", full.Origin.ID())
+	require.Equal(t, "orders/0/17", full.Origin.IDIn(""))
+	require.Equal(t, "orders:Q3pX9aVn/0/17", full.Origin.IDIn("Q3pX9aVn"))
+	require.Equal(t, "orders%3AQ3pX9aVn/0/17", message.Origin{Source: "orders:Q3pX9aVn", Partition: "0", Position: "17"}.ID(), "another source")
+	require.Equal(t, "a:b%2Fc//1", message.Origin{Source: "a", Position: "1"}.IDIn("b/c"))
+	require.Empty(t, message.Origin{}.IDIn("Q3pX9aVn"))
 	require.Equal(t, "a%2Fb//%231", message.Origin{Source: "a/b", Position: "#1"}.ID())
 }
 

@@ -13,14 +13,18 @@
 //
 //   - A queue "orders" is the topic orders, or the topics of Config.Foreign. Its layers are the topics orders-retry-1 and so on, its dead letters
 //     orders-dead, and its workers the members of the consumer group orders.
-//   - A record becomes a message. Its origin is topic, partition and offset, and its id is made of them, unless weir's headers
-//     say otherwise ([message.Meta.ToHeaders]).
+//   - A record becomes a message. Its origin is topic, partition and offset. Its id is in weir's
+//     headers ([message.Meta.ToHeaders]), or is made of the origin and the incarnation of the topic:
+//     "orders:Q3pX9aVn/0/17". The incarnation is the beginning of the topic id, so a topic that was
+//     deleted and created again has other ids at the same offsets. Brokers before 3.1 do not send the
+//     topic id, and the id lacks the incarnation.
 //   - The position of a partition is the offset that the group has committed: all before it is settled.
 //
 // # Headers of other programs
 //
-// Where a record has no headers of weir ([message.Meta.ToHeaders]), its metadata comes from the headers that Spring Kafka and Kafka Connect write
-// to dead letters and retry topics:
+// Where a record has no headers of weir ([message.Meta.ToHeaders]), its metadata comes
+// from the headers that Spring Kafka and Kafka Connect write to dead letters and retry
+// topics:
 //
 //	Origin      kafka_dlt-original-topic, -partition, -offset      __connect.errors.topic, .partition, .offset
 //	LastError   kafka_dlt-exception-message                        __connect.errors.exception.message

@@ -260,7 +260,7 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 			header("retry_topic-attempts", big.NewInt(3).Bytes()),
 			header("retry_topic-backoff-timestamp", big.NewInt(due.UnixMilli()).Bytes()),
 		}}
-		m, err := metaOf(r)
+		m, err := metaOf(r, "")
 		require.NoError(t, err)
 		assert.Equal(t, message.Meta{
 			ID: "orders/7/99", Key: "k", Origin: message.Origin{Source: "orders", Partition: "7", Position: "99"},
@@ -275,7 +275,7 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 		header("__connect.errors.exception.class.name", []byte("org.apache.kafka.connect.errors.DataException")),
 		header("__connect.errors.exception.message", []byte("bad json")),
 		header("__connect.errors.connector.name", []byte("jdbc")),
-	}})
+	}}, "")
 	require.NoError(t, err)
 	assert.Equal(t, message.Meta{
 		ID: "orders/7/99", Origin: message.Origin{Source: "orders", Partition: "7", Position: "99"},
@@ -284,7 +284,7 @@ func TestHeadersOfOthersAreRead(t *testing.T) {
 	}, m)
 	m, err = metaOf(&kgo.Record{Topic: "dlq", Offset: 3, Headers: []kgo.RecordHeader{
 		header("kafka_dlt-original-offset", []byte("not a number")), header("retry_topic-attempts", nil),
-	}})
+	}}, "")
 	require.NoError(t, err)
 	assert.Equal(t, "dlq/0/3", m.ID, "what cannot be read is left alone")
 	assert.Len(t, m.Headers, 2)
@@ -306,7 +306,7 @@ func TestWhatHeadersSayCanBeStored(t *testing.T) {
 		"id":     {header(springTopic, bytes.Repeat([]byte("t"), 1024)), header(springPartition, []byte{1}), header(springOffset, []byte{1})},
 		"visits": {header("Weir-Visit", []byte("9223372036854775807"))},
 	} {
-		m, _ := metaOf(&kgo.Record{Topic: "orders", Headers: headers}) // what is sound
+		m, _ := metaOf(&kgo.Record{Topic: "orders", Headers: headers}, "") // what is sound
 		m.Visit++
 		_, err := record("orders-dead", nil, m)
 		require.NoError(t, err, name)
@@ -317,7 +317,7 @@ func FuzzMetaOf(f *testing.F) {
 	f.Add("Weir-Visit", []byte("2"), "retry_topic-attempts", []byte{0xff})
 	f.Add("kafka_dlt-original-offset", []byte{1, 2}, "kafka_dlt-original-topic", []byte("t"))
 	f.Fuzz(func(t *testing.T, a string, av []byte, b string, bv []byte) {
-		m, err := metaOf(&kgo.Record{Topic: "t", Headers: []kgo.RecordHeader{header(a, av), header(b, bv)}})
+		m, err := metaOf(&kgo.Record{Topic: "t", Headers: []kgo.RecordHeader{header(a, av), header(b, bv)}}, "")
 		if err != nil {
 			return
 		}

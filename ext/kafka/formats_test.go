@@ -33,7 +33,7 @@ func TestFormats(t *testing.T) {
 		name, value, _ := strings.Cut(line, ": ")
 		stored.Headers = append(stored.Headers, kgo.RecordHeader{Key: name, Value: scan(value)})
 	}
-	meta, err := metaOf(stored)
+	meta, err := metaOf(stored, "")
 	require.NoError(t, err)
 	require.Equal(t, m.Meta, meta)
 	require.Equal(t, m.Payload, stored.Value)

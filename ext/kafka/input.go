@@ -40,7 +40,7 @@ type input[T any] struct {
 
 	offset int64 // of the next record
 	epoch  int32 // the leader's, of the last record; -1: not known
-	polled []*kgo.Record
+	polled []fetched
 	value  *T    // of the first of polled
 	behind int64 // the offset behind all that was polled, markers of transactions included
 	end    int64 // for ToEnd
@@ -203,7 +203,7 @@ func (in *input[T]) decode(ctx context.Context) error {
 	r := in.polled[0]
 	var v T
 	err := quietly(func() (err error) {
-		v, err = in.c.Decode(r)
+		v, err = in.c.Decode(r.Record)
 		return err
 	})
 	if err == nil {
@@ -214,19 +214,25 @@ func (in *input[T]) decode(ctx context.Context) error {
 	if in.c.DeadLetters == nil {
 		return in.error(err)
 	}
-	meta, _ := metaOf(r) // what is sound
+	meta, _ := metaOf(r.Record, r.in) // damaged headers are left out
 	meta.LastError = guard.Text(err)
-	if put := bury(ctx, in.c.DeadLetters, r, store.Message{Meta: meta, Payload: r.Value, Cause: store.Undecodable}); put != nil {
+	if put := bury(ctx, in.c.DeadLetters, r.Record, store.Message{Meta: meta, Payload: r.Value, Cause: store.Undecodable}); put != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		return in.error(errors.Join(err, fmt.Errorf("and it could not be put into the dead letters: %w", put)))
 	}
-	in.pass(r) // law D1: it is safe
+	in.pass(r.Record) // law D1: it is safe
 	return nil
 }
 
-// pass goes on behind a record.
+// fetched is a record and the incarnation of its topic.
+type fetched struct {
+	*kgo.Record
+	in incarnation
+}
+
+// pass moves the position behind a record.
 func (in *input[T]) pass(r *kgo.Record) {
 	in.polled, in.value = in.polled[1:], nil
 	in.offset, in.epoch = r.Offset+1, r.LeaderEpoch
@@ -251,10 +257,10 @@ func (in *input[T]) poll(ctx context.Context) error {
 }
 
 func (in *input[T]) arrived(ctx context.Context, fetches kgo.Fetches) {
-	fetches.EachRecord(func(r *kgo.Record) {
+	eachRecord(fetches, func(r *kgo.Record, topic incarnation) {
 		in.behind = r.Offset + 1
 		if !r.Attrs.IsControl() {
-			in.polled = append(in.polled, r)
+			in.polled = append(in.polled, fetched{r, topic})
 		}
 	})
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) { in.lag.know(p.LastStableOffset) })
@@ -279,7 +285,7 @@ func (in *input[T]) Next() (v T, err error) {
 		return v, io.EOF
 	}
 	v = *in.value
-	in.pass(in.polled[0])
+	in.pass(in.polled[0].Record)
 	return v, nil
 }
 

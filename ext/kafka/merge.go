@@ -116,8 +116,8 @@ func (m *merge) run(ctx context.Context) (err error) {
 	for _, p := range m.view.parts {
 		m.tracks[p] = p.progress()
 		var more bool
-		err := m.view.read(ctx, p, p.low, func(r *kgo.Record) (bool, error) {
-			more, err = m.look(ctx, p, r)
+		err := m.view.read(ctx, p, p.low, func(r *kgo.Record, in incarnation) (bool, error) {
+			more, err = m.look(ctx, p, r, in)
 			return more, err
 		})
 		if err = errors.Join(err, m.flush(ctx)); err != nil {
@@ -143,12 +143,12 @@ func (m *merge) run(ctx context.Context) (err error) {
 func (m *merge) full() bool { return m.Max > 0 && m.done.Done+len(m.batch) >= m.Max }
 
 // look decides about a record.
-func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record) (more bool, err error) {
+func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record, in incarnation) (more bool, err error) {
 	track := m.tracks[p]
 	if !track.Arrive(r.Offset) {
 		return true, nil
 	}
-	e := entryOf(r)
+	e := entryOf(r, in)
 	if !m.Filter.Match(&e) {
 		return true, nil
 	}
@@ -184,7 +184,7 @@ func (m *merge) look(ctx context.Context, p *viewPart, r *kgo.Record) (more bool
 }
 
 func isDamaged(r *kgo.Record) bool {
-	_, err := metaOf(r)
+	_, err := metaOf(r, "")
 	return err != nil
 }
 

@@ -24,16 +24,18 @@ type Config struct {
 	// the callbacks of a rebalance, acks and isolation itself.
 	Client []kgo.Opt
 
-	// Partitions, if it is not 0, makes the missing topics of a queue, with as many partitions, and
-	// logs it. Otherwise a missing topic is an error. Replicas is the number of their replicas; the
-	// default is the brokers' default.replication.factor. With three replicas or more a record is on
-	// at least two of them (min.insync.replicas=2).
+	// Partitions, if it is not 0, makes the missing topics of a queue, with as many
+	// partitions, and logs it. Otherwise a missing topic is an error. Replicas is the
+	// number of their replicas; the default is the brokers' default.replication.factor.
+	// With three replicas or more a record is on at least two of them
+	// (min.insync.replicas=2).
 	//
 	// A limit of the brokers in bytes and compaction do not apply to these topics
 	// (retention.bytes=-1, cleanup.policy=delete). Dead letters are kept at any age
-	// (retention.ms=-1), the other messages as long as log.retention.ms of the brokers says. A topic
-	// that exists already is refused if it is compacted, if it is a layer with a limit in bytes, or if
-	// it has dead letters and a limit in bytes or in time. The error has the command that changes it.
+	// (retention.ms=-1); the age of other messages is limited by log.retention.ms of the
+	// brokers. A topic that exists already is refused if it is compacted, if it is a
+	// layer with a limit in bytes, or if it has dead letters and a limit in bytes or in
+	// time. The error has the command that changes it.
 	Partitions, Replicas int
 
 	// Foreign takes the new messages of queues from topics which other programs write; Put writes to the first of them. The rest is the same: a

@@ -52,6 +52,7 @@ const (
 // entry is a record that has arrived. Guarded by source.mu, but for what is written once.
 type entry struct {
 	id      partitionID
+	in      incarnation
 	record  *kgo.Record
 	meta    *message.Meta
 	damaged error // of the headers

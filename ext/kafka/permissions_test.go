@@ -28,7 +28,9 @@ import (
 
 // allowed are the rights that each part needs. docs/reference/permissions.md is made of it and of the comments in it.
 var allowed = map[string][]string{
-	// A worker of the queue "orders", which is the group "orders" as well. It needs WRITE on each of its layers, too. Without DESCRIBE_CONFIGS on its topics it cannot check that they keep all messages, and logs a warning.
+	// A worker of the queue "orders", which is the group "orders" as well. It needs WRITE
+	// on each of its layers, too. Without DESCRIBE_CONFIGS on its topics it cannot check
+	// that they keep all messages, and logs a warning.
 	"worker": {"READ topic orders", "READ group orders", "WRITE topic orders-dead"},
 	// A program that puts into the queue "orders". DESCRIBE_CONFIGS as for a worker.
 	"put": {"WRITE topic orders"},

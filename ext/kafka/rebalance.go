@@ -56,10 +56,10 @@ func (s *source) restore(id partitionID, f kmsg.OffsetFetchResponseGroupTopicPar
 // arrived takes records. No partition is given up meanwhile.
 func (s *source) arrived(fetches kgo.Fetches) {
 	var entries []*entry
-	fetches.EachRecord(func(r *kgo.Record) {
-		e := &entry{id: partitionID{r.Topic, r.Partition}, record: r}
+	eachRecord(fetches, func(r *kgo.Record, in incarnation) {
+		e := &entry{id: partitionID{r.Topic, r.Partition}, in: in, record: r}
 		if !r.Attrs.IsControl() {
-			m, err := metaOf(r)
+			m, err := metaOf(r, in)
 			m.Visit++
 			e.meta, e.damaged = &m, err
 			e.timer.Value = e
@@ -132,7 +132,7 @@ func (s *source) arrive(p *part, e *entry) {
 		p.changed++
 		return
 	}
-	if other := s.running[e.id][r.Offset]; other != nil && other.part == nil && same(other.record, r) { // law D2: it joins
+	if other := s.running[e.id][r.Offset]; other != nil && other.part == nil && other.in == e.in && same(other.record, r) { // law D2: it joins
 		other.part = p
 		p.entries[r.Offset] = other
 		p.busy++

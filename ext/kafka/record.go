@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"cmp"
+	"encoding/base64"
 	"fmt"
 	"math"
 	"slices"
@@ -22,15 +23,44 @@ func place(r *kgo.Record) message.Origin {
 	}
 }
 
-// metaOf returns the metadata of the message in a record: see the package documentation. The error names a damaged header of weir; the others
-// are in the Meta all the same.
-func metaOf(r *kgo.Record) (message.Meta, error) {
+// incarnation distinguishes topics of the same name, of which one was created after the
+// other was deleted. It is the first eight characters of its topic id, as kafka-topics.sh
+// shows it, or "" with brokers before 3.1, whose fetches lack the id.
+type incarnation string
+
+func incarnationOf(t kgo.FetchTopic) incarnation {
+	if t.TopicID == [16]byte{} {
+		return ""
+	}
+	return incarnation(base64.RawURLEncoding.EncodeToString(t.TopicID[:6]))
+}
+
+// eachRecord calls f for the records of fetches, with the incarnations of their topics.
+func eachRecord(fetches kgo.Fetches, f func(r *kgo.Record, in incarnation)) {
+	for _, fetch := range fetches {
+		for _, t := range fetch.Topics {
+			in := incarnationOf(t)
+			for _, p := range t.Partitions {
+				for _, r := range p.Records {
+					f(r, in)
+				}
+			}
+		}
+	}
+}
+
+// metaOf returns the metadata of the message in a record: see the package documentation.
+// The error names a damaged header of weir; the Meta has the other headers all the same.
+// A record without an id gets one from its topic, incarnation, partition and offset.
+func metaOf(r *kgo.Record, in incarnation) (message.Meta, error) {
 	m, err := metaOfHeaders(r.Headers)
 	if m.Origin == (message.Origin{}) {
 		m.Origin = place(r)
+	} else {
+		in = "" // another program has copied the record, and the incarnation of the original is unknown
 	}
 	if m.ID == "" {
-		m.ID = m.Origin.ID()
+		m.ID = m.Origin.IDIn(string(in))
 	}
 	if m.Key == "" {
 		m.Key = string(r.Key)

@@ -27,10 +27,10 @@ const (
 // setting is a value of a topic's configuration.
 type setting struct{ key, value string }
 
-// newTopic returns the configuration of a topic that the engine makes. Compaction would remove a
-// message when another one of its key is put, and a limit in bytes would remove messages before they
-// are read (law D5). Only dead letters are kept at any age: a topic that keeps its settled records
-// would grow without end (law W3).
+// newTopic returns the configuration of a topic that the engine makes. Compaction would
+// remove a message when its key is put again, and a limit in bytes would remove messages
+// before they are read (law D5). Only dead letters are kept at any age: a topic that
+// keeps its settled records would grow without end (law W3).
 func newTopic(topic string) []setting {
 	settings := []setting{{cleanupPolicy, "delete"}, {retentionBytes, "-1"}}
 	if strings.HasSuffix(topic, deadSuffix) {
@@ -39,8 +39,8 @@ func newTopic(topic string) []setting {
 	return settings
 }
 
-// required returns the configuration without which the engine refuses an existing topic. The limits
-// of a queue's own topic are up to its owner.
+// required returns the configuration without which the engine refuses an existing topic.
+// The limits of a queue's own topic are up to its owner.
 func required(topic string) []setting {
 	_, layer := storearg.Layer(topic)
 	if layer == 0 && !strings.HasSuffix(topic, deadSuffix) {
@@ -49,8 +49,8 @@ func required(topic string) []setting {
 	return newTopic(topic)
 }
 
-// check returns an error for topics whose configuration lets the brokers remove messages (law D5).
-// A client that may not read the configuration gets a warning in the log.
+// check returns an error for topics whose configuration lets the brokers remove messages
+// (law D5). A client that may not read the configuration gets a warning in the log.
 func (e *Engine) check(ctx context.Context, topics []string) error {
 	admin := kadm.NewClient(e.producer.client)
 	for _, topic := range topics {
@@ -76,7 +76,8 @@ func (e *Engine) check(ctx context.Context, topics []string) error {
 	return nil
 }
 
-// checkTopic returns an error that has the command to change a topic that would lose messages.
+// checkTopic returns an error that has the command to change a topic that would lose
+// messages.
 func checkTopic(topic string, configs []kadm.Config) error {
 	values := map[string]string{}
 	for _, config := range configs {

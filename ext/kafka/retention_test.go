@@ -30,7 +30,8 @@ func limited(t *testing.T) *cluster {
 	return c
 }
 
-// Law D5: the limit of the brokers removes no message from topics that the engine has made.
+// Law D5: the limit of the brokers removes no message from topics that the engine has
+// made.
 func TestEngine_BrokersLimitTheSizeOfTopics(t *testing.T) {
 	c := limited(t)
 	e := c.engine(Config{Partitions: 1, Replicas: 1})
@@ -46,7 +47,8 @@ func TestEngine_BrokersLimitTheSizeOfTopics(t *testing.T) {
 	}
 }
 
-// Law D5: a topic that exists and would lose messages is refused, with the command that changes it.
+// Law D5: a topic that exists and would lose messages is refused, with the command that
+// changes it.
 func TestEngine_TopicThatWouldLoseMessages(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct {
@@ -87,7 +89,8 @@ func TestEngine_TopicThatWouldLoseMessages(t *testing.T) {
 	}
 }
 
-// Without the right to read the configuration of topics the worker runs, and its log has a warning.
+// Without the right to read the configuration of topics the worker runs, and its log has
+// a warning.
 func TestEngine_TopicsThatCannotBeChecked(t *testing.T) {
 	c := newCluster(t, 1, "orders")
 	c.inMemory().ControlKey(int16(kmsg.DescribeConfigs), func(r kmsg.Request) (kmsg.Response, error, bool) {

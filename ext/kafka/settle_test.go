@@ -67,7 +67,7 @@ func TestMetaOfARecord(t *testing.T) {
 	c.produce("orders", 1, "0", "1")
 	ms := receive(t, c.source("orders"), 2)
 	m := ms[1].Meta()
-	assert.Equal(t, "orders/0/1", m.ID)
+	assert.Regexp(t, `^orders:[\w-]{8}/0/1$`, m.ID)
 	assert.Equal(t, "key 1", m.Key)
 	assert.Equal(t, message.Origin{Source: "orders", Partition: "0", Position: "1"}, m.Origin)
 	assert.Equal(t, 1, m.Visit)
@@ -77,7 +77,7 @@ func TestMetaOfARecord(t *testing.T) {
 func TestARecordWithoutHeadersIsCheap(t *testing.T) {
 	r := &kgo.Record{Topic: "orders", Partition: 12, Offset: 345678, Key: []byte("key")}
 	assert.LessOrEqual(t, testing.AllocsPerRun(100, func() {
-		if m, err := metaOf(r); err != nil || m.ID != "orders/12/345678" {
+		if m, err := metaOf(r, ""); err != nil || m.ID != "orders/12/345678" {
 			t.Error(m.ID, err)
 		}
 	}), 5.0)
@@ -446,7 +446,7 @@ func TestADeadLetterThatDoesNotFit(t *testing.T) {
 	assert.Contains(t, letters[1].Meta.LastError, "stays in topic orders, partition 0, offset 1")
 	for i, e := range letters {
 		assert.Equal(t, store.Refused, e.Cause)
-		assert.Equal(t, "orders/0/"+strconv.Itoa(i), e.Meta.ID)
+		assert.Regexp(t, `^orders:[\w-]{8}/0/`+strconv.Itoa(i)+"$", e.Meta.ID)
 	}
 	assert.EqualValues(t, 1, c.length("group-retry-1", 1), "the small one waits in its layer")
 }

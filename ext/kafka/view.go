@@ -152,7 +152,7 @@ func (p *viewPart) progress() *offsets.Progress {
 
 // read calls f for the records of a partition from an offset up to the end, until f returns false. Records that were compacted away, and
 // markers of transactions, do not come.
-func (v *View) read(ctx context.Context, p *viewPart, from int64, f func(r *kgo.Record) (bool, error)) error {
+func (v *View) read(ctx context.Context, p *viewPart, from int64, f func(r *kgo.Record, in incarnation) (bool, error)) error {
 	if from >= p.end {
 		return nil
 	}
@@ -173,20 +173,37 @@ func (v *View) read(ctx context.Context, p *viewPart, from int64, f func(r *kgo.
 		for _, e := range fetches.Errors() {
 			return v.error(fmt.Errorf("partition %d: %w", p.id, e.Err))
 		}
-		for _, r := range fetches.Records() {
-			if r.Offset >= p.end {
-				return nil
-			}
-			if !r.Attrs.IsControl() {
-				if more, err := f(r); err != nil || !more {
-					return err
+		for _, fetch := range fetches {
+			for _, t := range fetch.Topics {
+				for _, has := range t.Partitions {
+					more, err := readSome(p, has.Records, incarnationOf(t), f)
+					if err != nil || !more {
+						return err
+					}
 				}
-			}
-			if r.Offset == p.end-1 {
-				return nil
 			}
 		}
 	}
+}
+
+// readSome calls f for records below the end of a partition. It returns false if the
+// caller needs no further records.
+func readSome(p *viewPart, records []*kgo.Record, in incarnation, f func(r *kgo.Record, in incarnation) (bool, error)) (bool, error) {
+	for _, r := range records {
+		if r.Offset >= p.end {
+			return false, nil
+		}
+		if !r.Attrs.IsControl() {
+			more, err := f(r, in)
+			if err != nil || !more {
+				return false, err
+			}
+		}
+		if r.Offset == p.end-1 {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // each calls f for the entries that match, until it returns false.
@@ -197,11 +214,11 @@ func (v *View) each(ctx context.Context, f *store.Filter, page store.Page, visit
 			from = max(from, page.After-positionOf(p.id, 0)+1)
 		}
 		more := true
-		err := v.read(ctx, p, from, func(r *kgo.Record) (bool, error) {
+		err := v.read(ctx, p, from, func(r *kgo.Record, in incarnation) (bool, error) {
 			if progress.Settled(r.Offset) {
 				return true, nil
 			}
-			e := entryOf(r)
+			e := entryOf(r, in)
 			if page.Until != 0 && e.Position > page.Until {
 				more = false
 				return false, nil
@@ -219,8 +236,8 @@ func (v *View) each(ctx context.Context, f *store.Filter, page store.Page, visit
 }
 
 // entryOf returns a record as an entry.
-func entryOf(r *kgo.Record) store.Entry {
-	meta, err := metaOf(r)
+func entryOf(r *kgo.Record, in incarnation) store.Entry {
+	meta, err := metaOf(r, in)
 	e := store.Entry{Position: positionOf(r.Partition, r.Offset), Arrived: r.Timestamp.UTC()}
 	e.Meta, e.Payload = meta, r.Value
 	for _, h := range r.Headers {
