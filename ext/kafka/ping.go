@@ -26,18 +26,21 @@ func Ping(ctx context.Context, client *kgo.Client) error {
 	if err != nil {
 		return err
 	}
-	// The client has not seen the answer, and would ask a random address of its list next. With a
-	// list of one address it learns the others from the broker that has answered. Requests of the
-	// client that wait for a silent broker are sent again.
+	// The client has not seen the answer, and would send each request that any broker can answer to a
+	// random address. So it forgets the addresses before the one that has answered, and learns the
+	// addresses of all brokers from that one. Its requests that wait for a silent broker are repeated.
 	seeds, _ := client.OptValue(kgo.SeedBrokers).([]string)
-	if len(seeds) < 2 {
+	if first.broker == 0 || first.broker >= len(seeds) {
 		return client.Ping(ctx)
 	}
-	if err := client.UpdateSeedBrokers(seeds[first.broker]); err != nil {
+	if err := client.UpdateSeedBrokers(seeds[first.broker:]...); err != nil {
 		return err
 	}
 	err = client.Ping(ctx)
-	return errors.Join(err, client.UpdateSeedBrokers(seeds...))
+	if err != nil { // the next Ping begins with all addresses
+		err = errors.Join(err, client.UpdateSeedBrokers(seeds...))
+	}
+	return err
 }
 
 // askForBrokers returns a request that any broker answers, and that costs it little.
