@@ -18,7 +18,7 @@ type Summary struct {
 	HandedOver   int           // failed, and taken by the failure sink; or dropped by the failure policy
 	Rejected     int           // failed, and given up
 	Nacked       int           // failed, to be redelivered
-	Released     int           `json:"Released"` // not done at the end, or while a backend was down; to be redelivered
+	Released     int           `json:"GivenBack"` // not done at the end, or while a backend was down; to be redelivered
 	Floods       int           // how often the flood guard has stopped the worker: see RunConfig.FloodShare
 	Elapsed      time.Duration // of Run
 }
