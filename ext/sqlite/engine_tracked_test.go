@@ -21,10 +21,12 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/jobs"
 	"github.com/weirflow/weir/delivery/store"
 	"github.com/weirflow/weir/exactlyonce/caller"
 	"github.com/weirflow/weir/exactlyonce/server"
 	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/internal/testing/workerkill"
 	"github.com/weirflow/weir/message"
 	"github.com/weirflow/weir/predicates/httpretry"
 	"github.com/weirflow/weir/strategies"
@@ -36,9 +38,77 @@ const (
 	fileEnv    = "WEIR_TRACKED_FILE"
 )
 
-// Law X1: workers are killed again and again, and answers are lost. Each message has one effect: whichever worker makes its call again, after a
-// redelivery or from a layer, makes it under the same id.
+// Law X1: workers are killed again and again, and answers are lost. Each message has one effect:
+// any worker that repeats its call, after a redelivery or from a layer, uses the same id.
 func TestKilledWorkersChargeOnce(t *testing.T) {
+	chargeOnce(t, os.Args[0])
+}
+
+// beforeDoubtWasRenamed is the last commit whose Go names of doubt are the stored ones.
+const beforeDoubtWasRenamed = "72e6ac555835bc87a25cf0a244430638b72dd57d"
+
+// Laws W4 and X1: workers of the version before the renames run beside workers of this version.
+// Each reads the doubts, the ids and the times that the other has stored, and each runs the jobs
+// that the other has started.
+func TestKilledWorkersChargeOnce_BesideThePreviousVersion(t *testing.T) {
+	older := workerkill.Older(t, beforeDoubtWasRenamed, "ext/sqlite")
+	chargeOnce(t, older, os.Args[0])
+	mergeUnsafe(t, older)
+	mergeUnsafe(t, os.Args[0])
+}
+
+// mergeUnsafe has a worker of a program merge dead letters that are unsafe to repeat: none by
+// default, and all if the job includes them.
+func mergeUnsafe(t *testing.T, program string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "queues.db")
+	db := open(t, file)
+	s := sqlite.New(db)
+	defer s.Close()
+	require.NoError(t, s.Put(t.Context(), "refunds-dead",
+		store.Message{Meta: message.Meta{ID: "a", Visit: 1, UnsafeToRepeat: true}, Payload: []byte(`"a"`), Cause: store.UnsafeToRepeat},
+		store.Message{Meta: message.Meta{ID: "b", Visit: 1, UnsafeToRepeat: true}, Payload: []byte(`"b"`), Cause: store.UnsafeToRepeat},
+		store.Message{Meta: message.Meta{ID: "c", Visit: 1}, Payload: []byte(`"c"`), Cause: store.Permanent},
+	))
+	j, err := jobs.New(s, jobs.Config{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	start := func(spec jobs.Spec) int {
+		spec.Do, spec.Queue, spec.To, spec.By, spec.Why = store.Merge, "refunds-dead", "refunds", "ann", "test"
+		job, err := j.Start(t.Context(), spec)
+		require.NoError(t, err)
+		return job.ID
+	}
+	cautious, all := start(jobs.Spec{}), start(jobs.Spec{UnsafeToRepeat: true})
+	worker := chargeWorker(t, program, "http://127.0.0.1:1", file) // runs jobs, and charges nobody
+	defer endWorker(worker)
+	for id, want := range map[int]jobs.Progress{cautious: {Done: 1, Unsafe: 2}, all: {Done: 2}} {
+		require.Eventually(t, func() bool {
+			job, err := j.Get(t.Context(), id)
+			require.NoError(t, err)
+			return !job.Ended.IsZero() && job.Progress == want
+		}, time.Minute, 100*time.Millisecond, "job %d", id)
+	}
+}
+
+// chargeWorker starts a worker of a program: the tests of this package, of this version or another.
+func chargeWorker(t *testing.T, program, service, file string) *exec.Cmd {
+	t.Helper()
+	worker := exec.Command(program, "-test.run=^TestTrackedWorker$", "-test.timeout=5m")
+	worker.Env = append(os.Environ(), serviceEnv+"="+service, fileEnv+"="+file)
+	worker.Stderr = os.Stderr
+	require.NoError(t, worker.Start())
+	return worker
+}
+
+// endWorker kills a worker.
+func endWorker(worker *exec.Cmd) {
+	_ = worker.Process.Kill()
+	_ = worker.Wait()
+}
+
+// chargeOnce kills workers of the programs, which run side by side.
+func chargeOnce(t *testing.T, programs ...string) {
+	t.Helper()
 	const n, kills = 60, 6
 	file := filepath.Join(t.TempDir(), "queues.db")
 	db := open(t, file)
@@ -81,13 +151,6 @@ func TestKilledWorkersChargeOnce(t *testing.T) {
 	}))
 	defer service.Close()
 
-	start := func() *exec.Cmd {
-		worker := exec.Command(os.Args[0], "-test.run=^TestTrackedWorker$", "-test.timeout=5m")
-		worker.Env = append(os.Environ(), serviceEnv+"="+service.URL, fileEnv+"="+file)
-		worker.Stderr = os.Stderr
-		require.NoError(t, worker.Start())
-		return worker
-	}
 	left := func() (left int) {
 		for _, queue := range []string{"orders", "orders-retry-1", "orders-retry-2"} {
 			c, err := s.Count(t.Context(), queue, store.Filter{})
@@ -96,16 +159,20 @@ func TestKilledWorkersChargeOnce(t *testing.T) {
 		}
 		return left
 	}
-	for range kills {
-		worker := start()
-		time.Sleep(time.Duration(200+rand.IntN(300)) * time.Millisecond) // a kill at any moment is a good one
-		_ = worker.Process.Kill()
-		_ = worker.Wait()
+	running := make([]*exec.Cmd, len(programs))
+	for i, program := range programs {
+		running[i] = chargeWorker(t, program, service.URL, file)
 	}
-	worker := start()
+	for kill := range kills {
+		time.Sleep(time.Duration(200+rand.IntN(300)) * time.Millisecond) // any time is good for a kill
+		i := kill % len(programs)
+		endWorker(running[i])
+		running[i] = chargeWorker(t, programs[i], service.URL, file)
+	}
 	require.Eventually(t, func() bool { return left() == 0 }, 3*time.Minute, 50*time.Millisecond)
-	_ = worker.Process.Kill()
-	_ = worker.Wait()
+	for _, worker := range running {
+		endWorker(worker)
+	}
 
 	letters, err := s.List(t.Context(), "orders-dead", store.Filter{}, store.Page{Max: n})
 	require.NoError(t, err)
