@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestHoldKeepsAndGivesBack(t *testing.T) {
+func TestHold_KeepsAndReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clock.New()
 		l := memory.Open(memory.Config{Clock: c}).Locks()
@@ -93,7 +93,7 @@ func (stuck) Release(ctx context.Context, _ lock.Grant) error {
 }
 
 // A server that does not answer holds up the end of Hold for the time of a lease, and for 5 s, at most.
-func TestHoldDoesNotWaitForeverToGiveBack(t *testing.T) {
+func TestHold_ReleaseDoesNotWaitForever(t *testing.T) {
 	for lease, want := range map[time.Duration]time.Duration{3 * time.Second: 3 * time.Second, time.Minute: 5 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			c := clock.New()

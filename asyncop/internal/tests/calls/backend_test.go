@@ -207,7 +207,7 @@ func TestErrBackendDown(t *testing.T) {
 }
 
 // A message whose time runs out while the backend is down is released until the backend is up. The failure sink does not get it.
-func TestMessagesAreGivenBackUntilTheOpening(t *testing.T) {
+func TestBackend_MessagesAreReleasedUntilItIsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := backend.New("payments", backend.WithLogger(slog.New(slog.DiscardHandler)))
 		b.Hold("migration")

@@ -139,7 +139,7 @@ func TestOneLostCallCostsTheBudgetOneRetry(t *testing.T) {
 }
 
 // Law O1: a message that is released because its backend is down does not hand the failure before it over once more.
-func TestAMessageGivenBackBehindAFailureOfItsKey(t *testing.T) {
+func TestBackend_MessageReleasedBehindAFailureOfItsKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var offers []time.Duration
