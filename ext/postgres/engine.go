@@ -65,10 +65,17 @@ func (s *Engine) CheckVersion(ctx context.Context) error {
 }
 
 func (s *Engine) migrate(ctx context.Context) (made []string, err error) {
-	db := stdlib.OpenDBFromPool(s.pool)
-	made, err = sqlmigrate.Ensure(ctx, db, sqlmigrate.PostgreSQL, component, s.Migrations())
-	if err = errors.Join(err, db.Close()); err != nil {
-		return nil, fmt.Errorf("postgres: %w", err)
+	_, err = s.inspect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	err = s.do(ctx, func() error {
+		db := stdlib.OpenDBFromPool(s.pool)
+		made, err = sqlmigrate.Ensure(ctx, db, sqlmigrate.PostgreSQL, component, s.Migrations())
+		return errors.Join(err, db.Close())
+	})
+	if err != nil {
+		return nil, err
 	}
 	return made, nil
 }
@@ -79,6 +86,7 @@ type Engine struct {
 	pool    *pgxpool.Pool
 	owned   bool // it has opened pool
 	clock   clock.Clock
+	logger  *slog.Logger
 	puts    *group.Together[[]storesql.Row]
 	settles *group.Together[*settling]
 	hub     hub
@@ -88,6 +96,9 @@ type Engine struct {
 	step func() // called between statements, by tests
 
 	forgetAt atomic.Int64 // when old names of locks are looked for again
+
+	resetAt    atomic.Int64 // when the pool was reset last
+	unprepared atomic.Bool  // see stopPreparing
 
 	calls storesql.Calls
 }
@@ -103,7 +114,7 @@ type Config struct {
 	// of them may put at the same time, and a third may settle.
 	Connections int
 	NoTables    bool         // [Open] neither makes nor changes tables: see [Engine.Migrations]
-	Logger      *slog.Logger // of [Open]; the default is slog.Default()
+	Logger      *slog.Logger // the default is slog.Default()
 }
 
 func configOf(configs []Config) Config {
@@ -121,6 +132,9 @@ const maxBatch = 500 // calls that share a statement
 // Open opens the engine in the database at url. It makes the tables if they are missing, changes tables of an older version, and logs what
 // it has made. It refuses a database of a later version. If the user may not make tables, the error has the statements to run. The process
 // has up to six connections (Config.Connections, or pool_max_conns in url), and one more that listens while there are workers.
+//
+// Open waits for up to five minutes for a server that is unavailable, and for up to 30 seconds for a standby to become the primary. A refusal,
+// such as of a wrong password, is an error at once. It warns about a database that is not UTF-8, and does not make tables there.
 func Open(ctx context.Context, url string, config ...Config) (*Engine, error) {
 	set := configOf(config)
 	c, err := pgxpool.ParseConfig(url)
@@ -130,26 +144,22 @@ func Open(ctx context.Context, url string, config ...Config) (*Engine, error) {
 	if !strings.Contains(url, "pool_max_conns") {
 		c.MaxConns = int32(min(set.Connections, math.MaxInt32)) //nolint:gosec // bounded
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, c)
+	s := newEngine(set)
+	s.owned = true
+	c.BeforeConnect = s.beforeConnect
+	s.pool, err = pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	s := New(pool, set)
-	var made []string
-	if set.NoTables {
-		err = explain(pool.Ping(ctx))
-	} else {
-		made, err = s.migrate(ctx)
-	}
+	made, err := s.open(ctx, !set.NoTables)
 	if err != nil {
-		pool.Close()
+		s.pool.Close()
 		return nil, err
 	}
 	if len(made) > 0 {
 		set.Logger.LogAttrs(ctx, slog.LevelInfo, "postgres: made the tables of queues",
 			slog.String("database", c.ConnConfig.Database), slog.Any("migrations", made))
 	}
-	s.owned = true
 	return s, nil
 }
 
@@ -157,8 +167,15 @@ func Open(ctx context.Context, url string, config ...Config) (*Engine, error) {
 // it. One more connection listens while there are workers. It panics if pool is nil.
 func New(pool *pgxpool.Pool, config ...Config) *Engine {
 	guard.RefuseNil("postgres: New", "pool", pool)
-	third := max(1, configOf(config).Connections/3)
-	s := &Engine{pool: pool, now: "clock_timestamp()", step: func() {}, clock: clock.New()}
+	s := newEngine(configOf(config))
+	s.pool = pool
+	return s
+}
+
+// newEngine returns an engine without its pool.
+func newEngine(c Config) *Engine {
+	third := max(1, c.Connections/3)
+	s := &Engine{now: "clock_timestamp()", step: func() {}, clock: clock.New(), logger: c.Logger}
 	s.puts = group.NewTogether(maxBatch, third, s.putAll)
 	s.settles = group.NewTogether(maxBatch, third, s.settleAll)
 	s.news.closed = make(chan struct{})
@@ -501,7 +518,7 @@ func (s *Engine) do(ctx context.Context, f func() error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return explain(f())
+	return explain(s.repeat(ctx, f))
 }
 
 func explain(err error) error {
@@ -510,11 +527,18 @@ func explain(err error) error {
 		return nil
 	case sqlState(err) == "53100": // disk_full
 		return fmt.Errorf("postgres: %w: %w", store.ErrFull, err)
-	case strings.HasPrefix(sqlState(err), "22") || strings.HasPrefix(sqlState(err), "54"): // data exceptions, program limits
+	case isRefusal(err):
 		return fmt.Errorf("postgres: %w: %w", message.ErrRefused, err)
 	default:
 		return fmt.Errorf("postgres: %w", sqlmigrate.Explain(err, "postgres.Engine.Migrate", "weir_messages", "weir_locks", "weir_records"))
 	}
+}
+
+// isRefusal reports whether the database refuses what a statement would store: data exceptions,
+// violated constraints, program limits, and errors that a trigger has raised.
+func isRefusal(err error) bool {
+	state := sqlState(err)
+	return len(state) == 5 && slices.Contains([]string{"22", "23", "44", "54"}, state[:2]) || state == "P0001" || isUntranslatable(err)
 }
 
 // retry runs f again if the database has rolled it back for the sake of another transaction.

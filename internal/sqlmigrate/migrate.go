@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -91,14 +92,16 @@ func ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files 
 			return nil, fmt.Errorf("%s is the file number %d", name, i+1)
 		}
 	}
-	// An error is that there is no table yet, or it comes again below.
-	if version, err := versionIn(ctx, db, component); err == nil {
-		if version > len(names) {
-			return nil, tooNew(version, len(names))
-		}
-		if version == len(names) {
-			return nil, nil
-		}
+	version, err := versionIn(ctx, db, component)
+	switch {
+	case sqlState(err) == insufficientPrivilege: // the table exists, and belongs to another user
+		return nil, guard.MarkPermanent(fmt.Errorf("%w: the tables exist, and %w", err, lacksRights(tablesOf(files, names))))
+	case err != nil: // the table does not exist, or the error returns below
+		version = 0
+	case version > len(names):
+		return nil, tooNew(version, len(names))
+	case version == len(names):
+		return nil, nil
 	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -106,7 +109,7 @@ func ensure(ctx context.Context, db *sql.DB, d Dialect, component string, files 
 	}
 	made, err = applyIn(ctx, tx, d, component, files, names)
 	if err != nil {
-		return nil, explainRights(errors.Join(err, tx.Rollback()), component, files, names)
+		return nil, explainRights(errors.Join(err, tx.Rollback()), component, files, names, version)
 	}
 	return made, tx.Commit()
 }
@@ -127,15 +130,46 @@ func versionIn(ctx context.Context, q querier, component string) (version int, e
 	return version, err
 }
 
-// explainRights adds the statements to an error that says that this user may not run them.
-func explainRights(err error, component string, files fs.FS, names []string) error {
+const insufficientPrivilege = "42501"
+
+// lacksRights returns an error with the statements that give a user of PostgreSQL the rights on
+// tables. Their columns are identities, which need no right on a sequence.
+func lacksRights(tables []string) error {
+	return fmt.Errorf("this user lacks rights on them: let their owner run GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO <user>; "+
+		"GRANT SELECT ON weir_migrations TO <user>; and, if need be, GRANT USAGE ON SCHEMA <schema> TO <user>", strings.Join(tables, ", "))
+}
+
+var createTable = regexp.MustCompile(`CREATE TABLE IF NOT EXISTS (\w+)`)
+
+// tablesOf returns the names of the tables that files make.
+func tablesOf(files fs.FS, names []string) (tables []string) {
+	for _, name := range names {
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			continue // the tables of the other files are a help, too
+		}
+		for _, match := range createTable.FindAllSubmatch(text, -1) {
+			tables = append(tables, string(match[1]))
+		}
+	}
+	return tables
+}
+
+// explainRights adds the statements to an error of a user who may not run them: those of the files
+// after the version that the database has.
+func explainRights(err error, component string, files fs.FS, names []string, version int) error {
 	text := err.Error()
-	if sqlState(err) != "42501" && !strings.Contains(text, "readonly database") { // insufficient_privilege
+	if sqlState(err) != insufficientPrivilege && !strings.Contains(text, "readonly database") {
 		return err
 	}
 	var b strings.Builder
-	b.WriteString(table + ";\n")
+	if version == 0 {
+		b.WriteString(table + ";\n")
+	}
 	for i, name := range names {
+		if i < version {
+			continue
+		}
 		statements, readErr := fs.ReadFile(files, name)
 		if readErr != nil {
 			return errors.Join(err, readErr)
@@ -143,7 +177,7 @@ func explainRights(err error, component string, files fs.FS, names []string) err
 		fmt.Fprintf(&b, "%s\nINSERT INTO weir_migrations (component, version) VALUES ('%s', %d) ON CONFLICT DO NOTHING;\n",
 			strings.TrimSpace(string(statements)), component, i+1)
 	}
-	return guard.MarkPermanent(fmt.Errorf("%w: this user may not make the tables: let a user who may make them run these statements (the ones that were not run yet):\n%s", err, &b))
+	return guard.MarkPermanent(fmt.Errorf("%w: this user may not make the tables: let a user who may make them run these statements:\n%s", err, &b))
 }
 
 func applyIn(ctx context.Context, tx *sql.Tx, d Dialect, component string, files fs.FS, names []string) (made []string, err error) {
@@ -199,8 +233,10 @@ func versionOf(name string) (int, error) {
 	return version, nil
 }
 
-// Explain returns err, and says that migrate makes the tables if err is that of a statement for which one of them is missing. It marks
-// what no repetition makes go away (package permanent): that, and what PostgreSQL refuses to this user, to this database or by its syntax.
+// Explain returns err with a remedy, if it knows one: migrate makes tables that are missing, an owner
+// grants rights that are missing, and a parameter turns off prepared statements, which do not last
+// behind a pooler of transactions. It marks errors that no repetition cures: missing tables, and what
+// PostgreSQL refuses to this user, to this database or for its syntax.
 func Explain(err error, migrate string, tables ...string) error {
 	if err == nil {
 		return nil
@@ -211,6 +247,11 @@ func Explain(err error, migrate string, tables ...string) error {
 	case state == "42P01": // undefined_table, whose text is in the server's language
 		what = ""
 	case state == "42703": // undefined_column: see below
+	case state == "26000", state == "42P05": // a prepared statement is missing, or exists already
+		return fmt.Errorf("%w: prepared statements do not last, as behind a pooler of transactions (PgBouncer): "+
+			"add default_query_exec_mode=exec to the URL, or set DefaultQueryExecMode of the pool to pgx.QueryExecModeExec", err)
+	case state == insufficientPrivilege && len(tables) > 0:
+		return guard.MarkPermanent(fmt.Errorf("%w: if the tables belong to another user, %w", err, lacksRights(tables)))
 	case strings.HasPrefix(state, "28"), strings.HasPrefix(state, "3D"), strings.HasPrefix(state, "42"):
 		return guard.MarkPermanent(err)
 	}

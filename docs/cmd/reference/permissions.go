@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// permissionsPage lists what tests of JetStream and Kafka work with, below their comments.
+// permissionsPage lists the rights that tests of JetStream, Kafka and PostgreSQL work with, below their comments.
 func permissionsPage(root string) (string, error) {
 	var b strings.Builder
 	b.WriteString("# Permissions\n\n" + generated)
@@ -24,6 +24,10 @@ func permissionsPage(root string) (string, error) {
 		{
 			"Kafka", "ext/kafka/permissions_test.go", "Each part needs these rights (ACLs) on topics, groups and transactional ids, whose names are examples: use yours. " +
 				"READ, WRITE and DELETE include DESCRIBE. Without one of them an error names it, and ends a start, a worker and a `Group`.",
+		},
+		{
+			"PostgreSQL", "ext/postgres/permissions_test.go", "Each part needs these rights on tables, and `USAGE` on their schema. The tables have no " +
+				"sequences that need a right. Without one of them an error names the table, and has the statements.",
 		},
 	} {
 		err := permissionsOf(&b, filepath.Join(root, filepath.FromSlash(engine.test)), engine.title, engine.intro)

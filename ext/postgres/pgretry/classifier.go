@@ -15,7 +15,7 @@ import (
 
 // retried are the SQLSTATEs of what was rolled back or not executed, and may go well the next time.
 var retried = reasonsOf(
-	"0A000", "25006", "26000", "40001", "40P01", "53000", "53100", "53200", "53300", "53400", "55P03", "57P03")
+	"0A000", "25006", "26000", "42P05", "40001", "40P01", "53000", "53100", "53200", "53300", "53400", "55P03", "57P03")
 
 func reasonsOf(codes ...string) map[string]predicates.Reason {
 	reasons := make(map[string]predicates.Reason, len(codes))
@@ -66,8 +66,9 @@ func Classifier[OUT any]() predicates.Classifier[OUT] {
 }
 
 // reasonOf returns the reason of an error with this code, if it may go well the next
-// time. 0A000 and 26000 are those of a statement that was prepared before the schema
-// or the connection changed, which pgx prepares anew; other features stay unsupported.
+// time. 0A000 and 26000 are errors of a statement that was prepared before the schema or
+// the connection changed, and 42P05 of one that another client of a pooler has prepared: pgx prepares
+// them anew. Other features stay unsupported.
 func reasonOf(err error, code string) (reason predicates.Reason, ok bool) {
 	if code == "0A000" {
 		e, ok := errors.AsType[*pgconn.PgError](err)

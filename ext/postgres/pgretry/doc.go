@@ -22,7 +22,7 @@
 //	53… insufficient_resources               SQLSTATE_53…           yes: rolled back
 //	57P03 cannot_connect_now                 SQLSTATE_57P03         yes: not executed
 //	25006 read_only_sql_transaction          SQLSTATE_25006         yes: refused by a standby
-//	26000, and 0A000 of a cached plan        SQLSTATE_26000         yes: not executed
+//	26000, 42P05, and 0A000 of a cached plan  SQLSTATE_26000        yes: not executed
 //	57P01 and other FATAL errors             netretry.ConnectionLost  no: not known
 //	lost, timed out                          netretry.ConnectionLost, TimedOut  no: not known
 //	other 0A, 21, 22, 23, 28, 3D, 3F, 42, 44, 54,  a rejection,           is not repeated: refused for good,

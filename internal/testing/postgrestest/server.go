@@ -46,16 +46,7 @@ func Start(t testing.TB) *Server {
 	if s.cred, err = credential(); err != nil {
 		unavailable(t, err)
 	}
-	// Not t.TempDir: another user has to get there.
-	s.dir, err = os.MkdirTemp("", "weir-pg-")
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		s.Kill()
-		os.RemoveAll(s.dir)
-	})
-	if s.cred != nil {
-		require.NoError(t, os.Chown(s.dir, int(s.cred.Uid), int(s.cred.Gid)))
-	}
+	s.makeDir()
 	out, err := s.command("initdb", "-D", s.data(), "-U", "weir", "-A", "trust", "-E", "UTF8", "--locale=C", "-N").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	s.port = freePort(t)
@@ -125,11 +116,16 @@ func (s *Server) launch() {
 	}()
 }
 
-// answers reads what the server has written of itself: its process, and in the last line whether it takes connections.
+// answers reads what the server has written about itself: its process, and in the last line whether
+// it takes connections, as a standby or as a primary.
 func (s *Server) answers() bool {
 	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
 	lines := strings.Fields(string(text))
-	return err == nil && len(lines) > 1 && lines[0] == strconv.Itoa(s.process.Pid) && lines[len(lines)-1] == "ready"
+	if err != nil || len(lines) < 2 || lines[0] != strconv.Itoa(s.process.Pid) {
+		return false
+	}
+	state := lines[len(lines)-1]
+	return state == "ready" || state == "standby"
 }
 
 func (s *Server) command(name string, args ...string) *exec.Cmd {
@@ -147,6 +143,9 @@ func programs() (dir string, err error) {
 	candidates, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // Debian's; the pattern is a good one
 	slices.Reverse(candidates)                                  // the newest first
 	if path, err := exec.LookPath("postgres"); err == nil {
+		if target, err := filepath.EvalSymlinks(path); err == nil { // beside it are programs that have no link
+			path = target
+		}
 		candidates = append([]string{filepath.Dir(path)}, candidates...)
 	}
 	for _, dir := range candidates {

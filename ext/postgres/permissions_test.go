@@ -1,0 +1,139 @@
+//go:build unix
+
+package postgres_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/jobs"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/postgres"
+	"github.com/weirflow/weir/ext/postgres/internal/pgtest"
+	"github.com/weirflow/weir/internal/guard"
+)
+
+// allowed are the rights that each part needs. docs/reference/permissions.md is made of it and of the comments in it.
+var allowed = map[string][]string{
+	// An engine whose tables another user has made: its queues, workers, relays, locks and jobs.
+	"engine": {
+		"SELECT, INSERT, UPDATE, DELETE ON weir_messages", "SELECT, INSERT, UPDATE, DELETE ON weir_locks",
+		"SELECT, INSERT, UPDATE, DELETE ON weir_records", "SELECT ON weir_migrations",
+	},
+	// A program that only puts, with NoTables of its Config.
+	"put": {"INSERT ON weir_messages"},
+	// A look at queues and dead letters, with the command weir or the console.
+	"view": {"SELECT ON weir_messages", "SELECT ON weir_locks", "SELECT ON weir_records", "SELECT ON weir_migrations"},
+}
+
+// doing does what needs these rights.
+var doing = map[string]func(ctx context.Context, url string) error{
+	"engine": func(ctx context.Context, url string) error {
+		e, err := postgres.Open(ctx, url, postgres.Config{Logger: quiet})
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		q := delivery.NewQueue[int](e, "orders", delivery.RetryAfter(time.Minute), delivery.QueueConfig{Logger: quiet})
+		err = q.Put(ctx, 1)
+		if err != nil {
+			return err
+		}
+		taken, err := e.Take(ctx, "orders", 1, time.Minute)
+		if err != nil {
+			return err
+		}
+		lease := taken[0].Lease
+		for _, f := range []func() error{
+			func() error { return e.Extend(ctx, time.Minute, lease) },
+			func() error { return e.Choose(ctx, "north", lease) },
+			func() error {
+				return e.Move(ctx, store.Move{Lease: lease, Queue: "orders-dead", Message: taken[0].Message})
+			},
+			func() error {
+				_, err := e.Count(ctx, "orders-dead", store.Filter{})
+				return err
+			},
+			func() error {
+				g, err := e.Locks().Acquire(ctx, "lock", "me", time.Minute)
+				if err != nil {
+					return err
+				}
+				return pgx.BeginFunc(ctx, e.Pool(), func(tx pgx.Tx) error { return e.Guard(ctx, tx, g) })
+			},
+			func() error {
+				j, err := jobs.New(e, jobs.Config{Logger: quiet})
+				if err != nil {
+					return err
+				}
+				job, err := j.Start(ctx, jobs.Spec{Do: store.Purge, Queue: "orders-dead", By: "ann", Why: "test"})
+				if err != nil {
+					return err
+				}
+				_, err = j.Run(ctx, job.ID, nil)
+				return err
+			},
+		} {
+			err := f()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+	"put": func(ctx context.Context, url string) error {
+		e, err := postgres.Open(ctx, url, postgres.Config{Logger: quiet, NoTables: true})
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		return delivery.NewQueue[int](e, "orders").Put(ctx, 1)
+	},
+	"view": func(ctx context.Context, url string) error {
+		e, err := postgres.Open(ctx, url, postgres.Config{Logger: quiet})
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		_, err = e.List(ctx, "orders", store.Filter{}, store.Page{Max: 1})
+		if err != nil {
+			return err
+		}
+		_, err = e.Locks().Held(ctx, "")
+		if err != nil {
+			return err
+		}
+		_, err = e.Records(ctx, "job", "", 1)
+		return err
+	},
+}
+
+// A user who owns none of the tables needs the rights of the reference, and no others. Without them
+// the error has the statements.
+func TestOpen_AnotherUserOwnsTheTables(t *testing.T) {
+	server := pgtest.Start(t)
+	setup, err := postgres.Open(t.Context(), server.URL(), postgres.Config{Logger: quiet})
+	require.NoError(t, err)
+	require.NoError(t, setup.Close())
+	for part, rights := range allowed {
+		t.Run(part, func(t *testing.T) {
+			server.Exec("CREATE ROLE " + part + " LOGIN")
+			url := strings.Replace(server.URL(), "weir@", part+"@", 1)
+			err := doing[part](t.Context(), url)
+			require.ErrorContains(t, err, "GRANT SELECT, INSERT, UPDATE, DELETE ON weir_messages, weir_locks, weir_records TO <user>")
+			require.NotContains(t, err.Error(), "CREATE TABLE")
+			require.True(t, guard.IsPermanent(err))
+			for _, right := range rights {
+				require.Error(t, doing[part](t.Context(), url), "%s is not needed", right)
+				server.Exec("GRANT " + right + " TO " + part)
+			}
+			require.NoError(t, doing[part](t.Context(), url))
+		})
+	}
+}

@@ -1,0 +1,40 @@
+//go:build unix
+
+package postgrestest
+
+import (
+	"os"
+	"strconv"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Standby makes a hot standby of the server, which follows it and answers reads, and starts it.
+// It ends with the test.
+func (s *Server) Standby() *Server {
+	s.t.Helper()
+	standby := &Server{t: s.t, bin: s.bin, cred: s.cred}
+	standby.makeDir()
+	out, err := s.command("pg_basebackup", "-h", "127.0.0.1", "-p", strconv.Itoa(s.port), "-U", "weir", "-D", standby.data(), "-R", "-X", "stream",
+		"-c", "fast").CombinedOutput()
+	require.NoError(s.t, err, "%s", out)
+	standby.port = freePort(s.t)
+	standby.Start()
+	standby.met = true
+	return standby
+}
+
+// makeDir makes the directory of the server. It is not t.TempDir, where another user has no access.
+func (s *Server) makeDir() {
+	s.t.Helper()
+	dir, err := os.MkdirTemp("", "weir-pg-")
+	require.NoError(s.t, err)
+	s.dir = dir
+	s.t.Cleanup(func() {
+		s.Kill()
+		os.RemoveAll(s.dir)
+	})
+	if s.cred != nil {
+		require.NoError(s.t, os.Chown(s.dir, int(s.cred.Uid), int(s.cred.Gid)))
+	}
+}
