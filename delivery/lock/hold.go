@@ -19,6 +19,8 @@ const releaseWait = 5 * time.Second
 // should return soon then: another owner has the lock, or will have. Its writes must be guarded by the fencing number all the same. While it
 // waits, Hold tries about three times within a lease.
 //
+// After f, Hold releases the lock. It waits for that for up to 5 s, or for the length of the lease if that is shorter: an engine may be down or busy.
+//
 // Hold returns the error of f, or the reason why it could not get the lock: the cause of ctx, or an error of l that does not match ErrHeld.
 func Hold(ctx context.Context, c clock.Clock, l Locks, name, owner string, lease time.Duration, f func(ctx context.Context, g Grant) error) error {
 	asked := c.Now()

@@ -45,6 +45,10 @@ type Config struct {
 	// Close.
 	ReadOnly bool
 
+	// BusyTimeout is how long a call waits while another process writes; the default is 10 s. A call
+	// whose context ends returns earlier. It is rounded up to a millisecond.
+	BusyTimeout time.Duration
+
 	NoTables bool         // [Open] neither makes nor changes tables: see [Engine.Migrations]
 	Clock    clock.Clock  // of an [Engine]; the default is the machine's
 	Logger   *slog.Logger // of [Open]; the default is slog.Default()
@@ -60,6 +64,9 @@ func OpenDB(ctx context.Context, path string, config ...Config) (*DB, error) {
 	if c.Readers < 0 {
 		return nil, fmt.Errorf("sqlite: open %q: Config.Readers is %d", path, c.Readers)
 	}
+	if c.BusyTimeout < 0 {
+		return nil, fmt.Errorf("sqlite: open %q: Config.BusyTimeout is %v", path, c.BusyTimeout)
+	}
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
@@ -72,7 +79,7 @@ func OpenDB(ctx context.Context, path string, config ...Config) (*DB, error) {
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
 	}
 	params := url.Values{}
-	params.Set("_busy_timeout", strconv.FormatInt(busyTimeout.Milliseconds(), 10))
+	params.Set("_busy_timeout", strconv.FormatInt((cmp.Or(c.BusyTimeout, busyTimeout)+time.Millisecond-1).Milliseconds(), 10))
 	params.Set("_foreign_keys", "on")
 	params.Set("_dqs", "0") // a name in double quotes is never a string
 	read := params.Encode() + "&_query_only=on"
@@ -116,7 +123,7 @@ func (db *DB) check() error {
 	return nil
 }
 
-// busyTimeout is how long a transaction waits while another process writes.
+// busyTimeout is the default of Config.BusyTimeout.
 const busyTimeout = 10 * time.Second
 
 func exists(path string) bool {

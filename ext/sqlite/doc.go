@@ -29,8 +29,10 @@
 //
 // # Concurrency
 //
-// A DB is safe for concurrent use, even by several processes on one machine: a transaction waits for the write lock of another process for up to
-// the busy timeout, 10 s by default. The file must not be on a network file system.
+// A DB is safe for concurrent use, even by several processes on one machine. A transaction waits for
+// the write lock of another process until the context of its call ends, and for Config.BusyTimeout
+// at most, 10 s by default. So a clean stop is bounded even if another process never commits. The
+// file must not be on a network file system.
 //
 // # Traps
 //

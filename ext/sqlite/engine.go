@@ -121,8 +121,25 @@ func New(db *DB, config ...Config) *Engine {
 // DB returns the database of the engine, for tables of your own beside the queues.
 func (s *Engine) DB() *DB { return s.db }
 
-// Close implements [store.Engine]. It waits for writes under way, and closes the database if [Open] has opened it.
+// closeWait is how long Close waits for calls: another process may hold the write lock.
+const closeWait = 3 * time.Second
+
+// Close implements [store.Engine]. It waits for calls under way, and closes the database if [Open] has opened it. If that takes longer than 3 s, since
+// another process writes, it returns an error and continues in the background.
 func (s *Engine) Close() error {
+	closed := make(chan error, 1)
+	go func() { closed <- s.close() }() // ends with the calls, each of which waits for BusyTimeout at most
+	limit := clock.New().Timer(closeWait)
+	defer limit.Stop()
+	select {
+	case err := <-closed:
+		return err
+	case <-limit.C:
+		return fmt.Errorf("sqlite: the engine is not closed after %v: a call takes long, or another process writes to %q", closeWait, s.db.path)
+	}
+}
+
+func (s *Engine) close() error {
 	first := s.calls.Close()
 	s.writes.Wait()
 	if !first || !s.owned {

@@ -16,8 +16,8 @@ func (s *Engine) write(ctx context.Context, f job) error {
 }
 
 // runAll runs jobs in one transaction. They share a savepoint and a reading of the clock, which would cost more than a job.
-func (s *Engine) runAll(_ context.Context, take func() []job) error {
-	err := s.db.Write(context.Background(), func(ctx context.Context, tx *Tx) error {
+func (s *Engine) runAll(ctx context.Context, take func() []job) error {
+	err := s.db.Write(ctx, func(ctx context.Context, tx *Tx) error {
 		s.step()
 		var highest int64
 		if err := tx.QueryRowContext(ctx, setClock, nanos(s.clock.Now(), 0)).Scan(&highest); err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/weirflow/weir/internal/guard"
 )
@@ -21,10 +22,19 @@ var errTxDone = errors.New("sqlite: the function of this transaction has returne
 
 // write is one call of Write.
 type write struct {
-	ctx context.Context
-	fn  func(context.Context, *Tx) error
-	err error
+	ctx   context.Context
+	fn    func(context.Context, *Tx) error
+	err   error // read after the batch has run
+	state atomic.Int32
+	left  chan struct{} // closed when the state becomes hasLeft
 }
+
+// The states of a write. A batch that failed returns its writes from runs to waits.
+const (
+	waits   int32 = iota // fn has not run, or what it did was rolled back
+	runs                 // fn runs, or its effect is not committed yet
+	hasLeft              // ctx has ended while the write waited: fn does not run any more
+)
 
 // statements are those that stay prepared. They belong to the goroutine of the batch.
 type statements struct {
@@ -53,31 +63,42 @@ type shared struct {
 // statements and close its rows, since all writers wait for it. An error or panic of fn undoes its statements, and is returned. The others are
 // then run a second time, so fn must set its results anew each time, not add to them.
 //
-// If ctx ends while the call waits for its turn, Write returns; after that, only fn can end the call.
+// If ctx ends while the call waits, for its turn or for another process that writes, Write returns the cause of ctx. After that, only fn can end
+// the call.
 func (db *DB) Write(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	if fn == nil {
 		panic("sqlite.DB.Write: fn is nil")
 	}
-	w := &write{ctx: ctx, fn: fn}
-	if err := db.group.Do(ctx, w); err != nil {
-		return err
+	w := &write{ctx: ctx, fn: fn, left: make(chan struct{})}
+	item := db.group.Add(w)
+	select {
+	case <-item.Done():
+		return w.err
+	case <-ctx.Done():
 	}
-	return w.err
+	if db.group.Withdraw(item) {
+		return context.Cause(ctx)
+	}
+	select {
+	case <-item.Done():
+		return w.err
+	case <-w.left:
+		return context.Cause(ctx)
+	}
 }
 
-// runAll sets the errors of all calls of a batch.
-func (db *DB) runAll(take func() []*write) {
-	batch := slices.DeleteFunc(take(), func(w *write) bool {
-		w.err = context.Cause(w.ctx)
-		return w.err != nil
-	})
-	if len(batch) == 0 {
-		return
-	}
+// runAll runs a batch, and sets the errors of its calls. ctx ends if all calls have left before the batch has the write lock.
+func (db *DB) runAll(ctx context.Context, take func() []*write) {
 	// Savepoints copy every page that a call changes, which takes as long as all the rest. So the first try does without.
-	all, err := db.runShared(batch, (*shared).run)
-	if !all && len(batch) > 1 {
-		_, err = db.runShared(batch, (*shared).runInSavepoints)
+	tx, err := db.begin(ctx)
+	batch := take()
+	if err == nil {
+		batch = start(batch)
+		var committed bool
+		committed, err = db.runShared(tx, batch, (*shared).run)
+		if !committed && len(batch) > 1 {
+			batch, err = db.runAgain(batch)
+		}
 	}
 	for _, w := range batch {
 		if w.err == nil && err != nil {
@@ -86,15 +107,55 @@ func (db *DB) runAll(take func() []*write) {
 	}
 }
 
-// runShared runs a batch in one transaction and commits it if run says so. The error is that of all calls.
-func (db *DB) runShared(batch []*write, run func(s *shared, batch []*write) (commit bool, err error)) (committed bool, err error) {
-	if err := db.check(); err != nil {
-		return true, err
+// start returns the calls whose contexts have not ended, and lets them run.
+func start(batch []*write) []*write {
+	return slices.DeleteFunc(batch, func(w *write) bool {
+		w.err = context.Cause(w.ctx)
+		return w.err != nil || !w.state.CompareAndSwap(waits, runs)
+	})
+}
+
+// runAgain runs a batch that was rolled back, each call in a savepoint, and returns the calls that have not left meanwhile.
+func (db *DB) runAgain(batch []*write) ([]*write, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var present atomic.Int64
+	present.Store(int64(len(batch)))
+	for _, w := range batch {
+		w.state.Store(waits)
+		stop := context.AfterFunc(w.ctx, func() {
+			if !w.state.CompareAndSwap(waits, hasLeft) {
+				return
+			}
+			close(w.left)
+			if present.Add(-1) == 0 {
+				cancel()
+			}
+		})
+		defer stop()
 	}
-	db.prepare()
-	tx, err := db.writer.BeginTx(context.Background(), nil)
+	tx, err := db.begin(ctx)
 	if err != nil {
-		return true, err // a second try would not help
+		return batch, err
+	}
+	batch = start(batch)
+	_, err = db.runShared(tx, batch, (*shared).runInSavepoints)
+	return batch, err
+}
+
+// begin returns a transaction that has the write lock.
+func (db *DB) begin(ctx context.Context) (*sql.Tx, error) {
+	if err := db.check(); err != nil {
+		return nil, err
+	}
+	db.prepare(ctx)
+	return db.writer.BeginTx(ctx, nil)
+}
+
+// runShared runs a batch in a transaction and commits it if run says so. The error is that of all calls.
+func (db *DB) runShared(tx *sql.Tx, batch []*write, run func(s *shared, batch []*write) (commit bool, err error)) (committed bool, err error) {
+	if len(batch) == 0 {
+		return true, tx.Rollback()
 	}
 	s := &shared{statements: &db.statements, tx: tx, stmts: map[string]*sql.Stmt{}}
 	commit, err := run(s, batch)
@@ -235,13 +296,13 @@ func (t *Tx) usable(ctx context.Context) (context.Context, error) {
 }
 
 // prepare prepares what the last transaction had to run without.
-func (db *DB) prepare() {
+func (db *DB) prepare(ctx context.Context) {
 	s := &db.statements
 	for _, query := range s.wanted {
 		if len(s.prepared) >= maxPrepared || s.prepared[query] != nil {
 			continue
 		}
-		if stmt, err := db.writer.PrepareContext(context.Background(), query); err == nil {
+		if stmt, err := db.writer.PrepareContext(ctx, query); err == nil {
 			if s.prepared == nil {
 				s.prepared = map[string]*sql.Stmt{}
 			}

@@ -9,9 +9,11 @@ import (
 
 // Group runs values in batches. Its exported fields are set before its first use. It is safe for concurrent use.
 type Group[T any] struct {
-	// Run runs a batch: the values that take returns, perhaps none. Until it calls take, others join the batch and may be
-	// withdrawn. Later calls of take return the same. Run must neither panic nor call runtime.Goexit.
-	Run      func(take func() []T)
+	// Run runs a batch: the values that take returns, perhaps none. Until it calls take, others join
+	// the batch and may be withdrawn. Later calls of take return the same. ctx ends if all values are
+	// withdrawn before that; no value joins the batch then. Run must neither panic nor call
+	// runtime.Goexit.
+	Run      func(ctx context.Context, take func() []T)
 	Max      int // values of a batch, at least 1
 	Parallel int // batches that run at once; 0 means 1
 
@@ -25,9 +27,11 @@ type Group[T any] struct {
 
 // batch is the values that run together.
 type batch[T any] struct {
-	members []member[T]   // guarded by Group.mu until it is taken
-	taken   bool          // guarded by Group.mu
-	done    chan struct{} // closed when it has run
+	members []member[T]        // guarded by Group.mu until it is taken
+	present int                // members that are not withdrawn; guarded by Group.mu
+	taken   bool               // guarded by Group.mu
+	cancel  context.CancelFunc // nil until the batch runs; guarded by Group.mu
+	done    chan struct{}      // closed when it has run
 }
 
 type member[T any] struct {
@@ -58,6 +62,7 @@ func (g *Group[T]) Add(value T) Item[T] {
 	}
 	b := g.open
 	b.members = append(b.members, member[T]{value: value})
+	b.present++
 	g.waiting++
 	return Item[T]{b, len(b.members) - 1}
 }
@@ -66,12 +71,23 @@ func (g *Group[T]) Add(value T) Item[T] {
 func (g *Group[T]) Withdraw(it Item[T]) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	m := &it.batch.members[it.index]
-	if it.batch.taken || m.gone {
+	b := it.batch
+	m := &b.members[it.index]
+	if b.taken || m.gone {
 		return false
 	}
 	*m = member[T]{gone: true}
 	g.waiting--
+	b.present--
+	if b.present > 0 {
+		return true
+	}
+	if g.open == b {
+		g.open = nil
+	}
+	if b.cancel != nil {
+		b.cancel()
+	}
 	return true
 }
 
@@ -108,8 +124,16 @@ func (g *Group[T]) loop() {
 			}
 			return values
 		}
-		g.Run(take)
-		take() // no one joins it any more
+		ctx, cancel := context.WithCancel(context.Background())
+		g.mu.Lock()
+		b.cancel = cancel
+		abandoned := b.present == 0
+		g.mu.Unlock()
+		if !abandoned {
+			g.Run(ctx, take)
+		}
+		take() // no value joins the batch after this
+		cancel()
 		close(b.done)
 	}
 }

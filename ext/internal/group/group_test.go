@@ -15,7 +15,7 @@ func TestBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var batches [][]int
 		release := make(chan struct{})
-		g := &Group[int]{Max: 3, Run: func(take func() []int) {
+		g := &Group[int]{Max: 3, Run: func(_ context.Context, take func() []int) {
 			batch := take()
 			<-release
 			batches = append(batches, slices.Clone(batch))
@@ -60,7 +60,7 @@ func TestJoinsUntilTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan bool)
 		var batches [][]int
-		g := &Group[int]{Max: 3, Run: func(take func() []int) {
+		g := &Group[int]{Max: 3, Run: func(_ context.Context, take func() []int) {
 			if <-release {
 				batches = append(batches, take())
 			}
@@ -90,7 +90,7 @@ func TestDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		ran := 0
-		g := &Group[int]{Max: 10, Run: func(take func() []int) {
+		g := &Group[int]{Max: 10, Run: func(_ context.Context, take func() []int) {
 			batch := take()
 			<-release
 			ran += len(batch)
@@ -115,7 +115,7 @@ func TestDo(t *testing.T) {
 func TestParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		g := &Group[int]{Max: 1, Parallel: 2, Run: func(take func() []int) {
+		g := &Group[int]{Max: 1, Parallel: 2, Run: func(_ context.Context, take func() []int) {
 			take()
 			<-release
 		}}
@@ -134,7 +134,7 @@ func TestEachRunsOnce(t *testing.T) {
 	const n = 2000
 	for _, parallel := range []int{0, 3} {
 		counts := make([]int, n)
-		g := &Group[int]{Max: 10, Parallel: parallel, Run: func(take func() []int) {
+		g := &Group[int]{Max: 10, Parallel: parallel, Run: func(_ context.Context, take func() []int) {
 			for _, i := range take() {
 				counts[i]++
 			}
@@ -155,4 +155,38 @@ func TestEachRunsOnce(t *testing.T) {
 			assert.Equal(t, 1, count, i)
 		}
 	}
+}
+
+// The context of a batch ends when all of its values are withdrawn, and a value that comes then is
+// in another batch.
+func TestGroup_AllWithdrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var batches [][]int
+		lock := make(chan struct{})
+		g := &Group[int]{Max: 3, Run: func(ctx context.Context, take func() []int) {
+			select {
+			case <-lock:
+				batches = append(batches, slices.Clone(take()))
+			case <-ctx.Done():
+				assert.Empty(t, take())
+			}
+		}}
+		first, second := g.Add(1), g.Add(2)
+		synctest.Wait()
+		assert.True(t, g.Withdraw(first))
+		synctest.Wait()
+		select {
+		case <-second.Done():
+			t.Error("a value is left")
+		default:
+		}
+		assert.True(t, g.Withdraw(second))
+		third := g.Add(3)
+		<-second.Done()
+		lock <- struct{}{}
+		<-third.Done()
+		g.Wait()
+		assert.Equal(t, [][]int{{3}}, batches)
+		assert.Zero(t, g.Waiting())
+	})
 }

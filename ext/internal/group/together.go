@@ -31,7 +31,7 @@ type running struct {
 }
 
 // NewTogether returns a Together. A batch has at most limit values, and at most parallel batches run at once. run is as
-// Group.Run; it may also be called for one value on the goroutine of a caller. Its context ends when those of all callers have.
+// Group.Run; it may also be called for one value on the goroutine of a caller. Its context ends when the contexts of all callers have ended.
 func NewTogether[T any](limit, parallel int, run func(ctx context.Context, take func() []T) error) *Together[T] {
 	t := &Together[T]{run: run}
 	t.group = Group[*call[T]]{Run: t.runAll, Max: limit, Parallel: parallel}
@@ -79,8 +79,8 @@ func (t *Together[T]) leave(c *call[T]) {
 // Wait returns when no batch runs or waits. No call of Do may begin meanwhile.
 func (t *Together[T]) Wait() { t.group.Wait() }
 
-func (t *Together[T]) runAll(take func() []*call[T]) {
-	ctx, cancel := context.WithCancel(context.Background())
+func (t *Together[T]) runAll(ctx context.Context, take func() []*call[T]) {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var values []T
 	err := t.run(ctx, func() []T {

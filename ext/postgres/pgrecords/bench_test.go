@@ -41,7 +41,7 @@ func BenchmarkExec(b *testing.B) {
 				id  int64
 				err error
 			}
-			grouped := group.Group[*statement]{Max: 512, Run: func(take func() []*statement) {
+			grouped := group.Group[*statement]{Max: 512, Run: func(_ context.Context, take func() []*statement) {
 				calls := take()
 				err := pgx.BeginFunc(context.Background(), pool, func(tx pgx.Tx) error {
 					batch := &pgx.Batch{}

@@ -137,7 +137,7 @@ func (r *Records) begin(calls []*call) (context.Context, context.CancelFunc, []*
 }
 
 // runAll runs a batch.
-func (r *Records) runAll(take func() []*call) {
+func (r *Records) runAll(_ context.Context, take func() []*call) {
 	ctx, cancel, rest := r.begin(take())
 	defer cancel()
 	for len(rest) > 0 {

@@ -92,8 +92,8 @@ func (c *call) lookUp(ctx context.Context, tx *sqlite.Tx) (done bool, err error)
 }
 
 // runAll runs a batch in one transaction. If that fails, its calls are to run alone.
-func (r *Records) runAll(take func() []*call) {
-	err := r.db.Write(context.Background(), func(ctx context.Context, tx *sqlite.Tx) error {
+func (r *Records) runAll(ctx context.Context, take func() []*call) {
+	err := r.db.Write(ctx, func(ctx context.Context, tx *sqlite.Tx) error {
 		return r.runShared(ctx, tx, take())
 	})
 	if err == nil {
