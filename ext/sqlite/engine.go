@@ -357,7 +357,7 @@ func (s *Engine) read(ctx context.Context, f func() error) error {
 		switch e.Code() & 0xff {
 		case codes.SQLITE_FULL:
 			return fmt.Errorf("sqlite: %w: %w", store.ErrFull, err)
-		case codes.SQLITE_TOOBIG:
+		case codes.SQLITE_TOOBIG, codes.SQLITE_CONSTRAINT: // by a trigger or a check of the user's
 			return fmt.Errorf("sqlite: %w: %w", message.ErrRefused, err)
 		}
 	}

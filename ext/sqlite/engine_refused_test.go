@@ -1,0 +1,64 @@
+package sqlite_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/delivery"
+	"github.com/weirflow/weir/delivery/store"
+	"github.com/weirflow/weir/ext/sqlite"
+	"github.com/weirflow/weir/message"
+)
+
+// Laws D4 and W2: a message that a trigger refuses delays no other message, and its handling ends.
+func TestEngine_RefusedMessageDelaysNoOther(t *testing.T) {
+	for _, event := range []string{"INSERT", "DELETE"} {
+		t.Run(event, func(t *testing.T) {
+			e, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "queues.db"), sqlite.Config{Logger: quiet})
+			require.NoError(t, err)
+			defer e.Close()
+			const good = 100
+			for i := range good + 1 {
+				id := strconv.Itoa(i)
+				if i == 20 {
+					id = "bad"
+				}
+				require.NoError(t, e.Put(t.Context(), "orders", store.Message{Meta: message.Meta{ID: id}, Payload: []byte(strconv.Quote(id))}))
+			}
+			row := map[string]string{"INSERT": "NEW", "DELETE": "OLD"}[event]
+			_, err = e.DB().Writer().ExecContext(t.Context(), "CREATE TRIGGER refuse BEFORE "+event+" ON weir_messages WHEN "+row+
+				".meta->>'id' = 'bad' BEGIN SELECT RAISE(ABORT, 'not this one'); END")
+			require.NoError(t, err)
+			orders := delivery.NewQueue[string](e, "orders", delivery.RetryAfter(time.Hour), delivery.QueueConfig{Logger: quiet})
+			op := asyncop.UnorderedWait(asyncop.Blocking(func(_ context.Context, id string) (string, error) {
+				if id == "bad" && event == "INSERT" {
+					return "", errors.New("no")
+				}
+				return id, nil
+			}), time.Minute, 50, asyncop.WithFailureSink(orders.TakeFailure), asyncop.WithLogger(quiet))
+			ctx, stop := context.WithCancel(t.Context())
+			monitor := &delivery.Monitor{}
+			ended := make(chan error, 1)
+			go func() {
+				_, err := delivery.Run(ctx, orders, op, acknowledge{}, delivery.RunConfig{Logger: quiet, Monitor: monitor})
+				ended <- err
+			}()
+			require.Eventually(t, func() bool {
+				left, err := e.List(t.Context(), "orders", store.Filter{}, store.Page{Max: 100})
+				require.NoError(t, err)
+				return len(left) == 1 && left[0].LeasedUntil.IsZero() && left[0].Meta.Due.After(time.Now().AddDate(50, 0, 0))
+			}, time.Minute, 10*time.Millisecond)
+			require.Positive(t, monitor.Status().SettlementsRefused)
+			require.NoError(t, monitor.Status().Err)
+			stop()
+			require.NoError(t, <-ended)
+		})
+	}
+}
