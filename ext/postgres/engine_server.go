@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/weirflow/weir/ext/postgres/internal/failover"
 	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/internal/wait"
 )
@@ -68,7 +69,7 @@ func (s *Engine) tryOpen(ctx context.Context, tables bool) (made []string, err e
 // isPassing reports whether an error of Open may go away by itself.
 func isPassing(err error) bool {
 	switch state := sqlState(err); {
-	case state == "25006", strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "53"), strings.HasPrefix(state, "08"):
+	case state == failover.ReadOnly, strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "53"), strings.HasPrefix(state, "08"):
 		return true
 	case state != "":
 		return false
@@ -112,10 +113,9 @@ func (s *Engine) inspect(ctx context.Context) (hasTables bool, err error) {
 
 // SQLSTATEs of connections that the pool should not keep, or has no more of.
 const (
-	readOnlyTransaction = "25006" // the server became, or is, a standby
-	unknownStatement    = "26000" // a prepared statement that another connection has
-	duplicateStatement  = "42P05" // a prepared statement that another client of a pooler has made
-	tooManyConnections  = "53300"
+	unknownStatement   = "26000" // a prepared statement that another connection has
+	duplicateStatement = "42P05" // a prepared statement that another client of a pooler has made
+	tooManyConnections = "53300"
 )
 
 // How do waits for a connection that is in use, if the server refuses another one.
@@ -134,7 +134,7 @@ const resetEach = time.Second
 func (s *Engine) repeat(ctx context.Context, f func() error) error {
 	err := f()
 	switch state := sqlState(err); state {
-	case readOnlyTransaction: // the connection is to a server that is a standby, as after a failover
+	case failover.ReadOnly: // the connection is to a server that is a standby, as after a failover
 		s.reset()
 		err = f()
 	case unknownStatement, duplicateStatement:

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/weirflow/weir/checkpoint"
+	"github.com/weirflow/weir/ext/postgres/internal/failover"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 	"github.com/weirflow/weir/partitions"
 )
@@ -73,6 +74,7 @@ func (s *Stores) Open(ctx context.Context, pipeline string, epoch uint64) (check
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, fmt.Errorf("pgcheckpoint: %q was opened for a higher epoch than %d: %w", pipeline, epoch, checkpoint.ErrFenced)
 	case err != nil:
+		failover.Reset(s.Pool, err)
 		return nil, fmt.Errorf("pgcheckpoint: opening %q: %w", pipeline, explain(err))
 	}
 	return &store{Stores: s, pipeline: pipeline, opened: opened}, nil
@@ -126,6 +128,7 @@ func (s *store) do(ctx context.Context, doing, lock string, size int, f func(tx 
 	if _, wrong := errors.AsType[*checkpoint.NumberError](err); err == nil || wrong || errors.Is(err, checkpoint.ErrNotFound) || errors.Is(err, checkpoint.ErrFenced) {
 		return err
 	}
+	failover.Reset(s.Pool, err)
 	return fmt.Errorf("pgcheckpoint: %q: %s: %w", s.pipeline, doing, explain(err))
 }
 

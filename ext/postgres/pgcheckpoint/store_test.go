@@ -229,3 +229,26 @@ func testOpenDuringSave(t *testing.T, isolation string) {
 	}
 	require.ErrorIs(t, before.Save(ctx, snapshot), checkpoint.ErrFenced)
 }
+
+// After a failover, a connection to a server that takes no writes leaves the pool with its first
+// error. Here a connection that was opened under default_transaction_read_only stands for it.
+func TestStores_ConnectionsToAStandby(t *testing.T) {
+	server := pgtest.Start(t)
+	setup, err := pgxpool.New(t.Context(), server.URL())
+	require.NoError(t, err)
+	defer setup.Close()
+	require.NoError(t, (&pgcheckpoint.Stores{Pool: setup}).Migrate(t.Context()))
+	server.Exec("ALTER DATABASE postgres SET default_transaction_read_only = on")
+	pool, err := pgxpool.New(t.Context(), server.URL())
+	require.NoError(t, err)
+	defer pool.Close()
+	require.NoError(t, pool.Ping(t.Context()))
+	_, err = setup.Exec(t.Context(), "ALTER DATABASE postgres RESET default_transaction_read_only")
+	require.NoError(t, err)
+	stores := &pgcheckpoint.Stores{Pool: pool}
+	_, err = stores.Open(t.Context(), "p", 1)
+	require.ErrorContains(t, err, "25006")
+	s, err := stores.Open(t.Context(), "p", 1)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+}

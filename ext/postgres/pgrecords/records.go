@@ -21,6 +21,7 @@ import (
 	"github.com/weirflow/weir/exactlyonce"
 	"github.com/weirflow/weir/ext/internal/group"
 	"github.com/weirflow/weir/ext/internal/recordsql"
+	"github.com/weirflow/weir/ext/postgres/internal/failover"
 	"github.com/weirflow/weir/internal/sqlmigrate"
 )
 
@@ -278,6 +279,7 @@ func (r *Records) Run(ctx context.Context, req exactlyonce.Request, effect func(
 // resolve returns the stored answer of a request whose attempt has failed, or err. Law X2: whatever failed, the record says
 // whether an attempt took effect. The caller's context may be over.
 func (r *Records) resolve(ctx context.Context, req exactlyonce.Request, err error) ([]byte, error) {
+	failover.Reset(r.pool, err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.patience)
 	defer cancel()
 	answer, found, findErr := r.Find(ctx, req)
@@ -290,6 +292,7 @@ func (r *Records) resolve(ctx context.Context, req exactlyonce.Request, err erro
 // Acknowledge implements exactlyonce.Records.
 func (r *Records) Acknowledge(ctx context.Context, marks []exactlyonce.Request) error {
 	if err := r.acknowledge(ctx, marks); err != nil {
+		failover.Reset(r.pool, err)
 		return fmt.Errorf("pgrecords: acknowledge %d marks: %w", len(marks), explain(err))
 	}
 	return nil
@@ -336,6 +339,7 @@ func (r *Records) Touch(ctx context.Context, requests []exactlyonce.Request) err
 	}
 	_, err := r.pool.Exec(ctx, touchSQL, scopes, clients, sequences, steps, r.clock.Now().UnixMicro())
 	if err != nil {
+		failover.Reset(r.pool, err)
 		return fmt.Errorf("pgrecords: touch %d answers: %w", n, explain(err))
 	}
 	return nil
@@ -370,6 +374,7 @@ func (r *Records) Collect(ctx context.Context, answers, clients time.Time) (remo
 		n, gone, err := r.collectPhase(ctx, phase, times)
 		removedAnswers, removedClients = removedAnswers+n, removedClients+gone
 		if err != nil {
+			failover.Reset(r.pool, err)
 			return removedAnswers, removedClients, fmt.Errorf("pgrecords: collect: %w", explain(err))
 		}
 	}

@@ -805,3 +805,33 @@ func testNotMigrated(t *testing.T, server *pgtest.Server) {
 		assert.ErrorContains(t, call(), "call pgrecords.Records.Migrate", name)
 	}
 }
+
+// After a failover, a connection to a server that takes no writes leaves the pool with its first
+// error. Here a connection that was opened under default_transaction_read_only stands for it.
+func TestRecords_ConnectionsToAStandby(t *testing.T) {
+	server := pgtest.Start(t)
+	setup := connect(t, server.URL())
+	require.NoError(t, pgrecords.New(setup).Migrate(t.Context()))
+	for name, call := range map[string]func(r *pgrecords.Records, sequence int64) error{
+		"Run": func(r *pgrecords.Records, sequence int64) error {
+			_, err := r.Run(t.Context(), request(exactlyonce.NewClient(), sequence, 1), func(context.Context, pgx.Tx) ([]byte, error) { return nil, nil })
+			return err
+		},
+		"Exec": func(r *pgrecords.Records, sequence int64) error {
+			_, err := r.Exec(t.Context(), request(exactlyonce.NewClient(), sequence, 1), pgrecords.Statement{SQL: "SELECT 1"})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := setup.Exec(t.Context(), "ALTER DATABASE postgres SET default_transaction_read_only = on")
+			require.NoError(t, err)
+			pool := connect(t, server.URL())
+			require.NoError(t, pool.Ping(t.Context()))
+			_, err = setup.Exec(t.Context(), "ALTER DATABASE postgres RESET default_transaction_read_only")
+			require.NoError(t, err)
+			r := pgrecords.New(pool)
+			require.ErrorContains(t, call(r, 1), "25006")
+			require.NoError(t, call(r, 2))
+		})
+	}
+}
