@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -56,6 +57,7 @@ type Queue[T any] struct {
 	engine store.Engine // a store.Store or a store.Consumer
 	name   string
 	codec  codec.Codec[T]
+	clock  clock.Clock // of At
 	ladder *ladder.Ladder[T]
 	depth  *depth // nil: no bound
 	byKey  bool   // each message needs a key
@@ -182,7 +184,7 @@ func NewQueue[T any](engine store.Engine, name string, config ...QueueConfig) *Q
 		panic(fmt.Sprintf("delivery: NewQueue: the name %q is of the layers or dead letters of a queue", name))
 	}
 	set := configOf(name, config)
-	q := &Queue[T]{engine: engine, name: name, byKey: set.FairByKey != 0}
+	q := &Queue[T]{engine: engine, name: name, clock: set.Clock, byKey: set.FairByKey != 0}
 	set.refuse(engine, name)
 	switch c := set.Codec.(type) {
 	case nil:
@@ -279,8 +281,29 @@ type PutOption func(*store.Message)
 // in a layer, and logged. The default is a random id. It has at most 1,024 bytes.
 func ID(id string) PutOption { return func(m *store.Message) { m.Meta.ID = id } }
 
-// After delays the first visit of a message, by the engine's clock. Put refuses a negative delay.
-func After(d time.Duration) PutOption { return func(m *store.Message) { m.Delay = d } }
+// After delays the first visit of a message, by the engine's clock. A message with a delay of 0 or less is due at once. A delay of more than
+// 200 years counts as 200 years of 365 days.
+func After(d time.Duration) PutOption {
+	return func(m *store.Message) { m.Delay, m.Meta.Due = max(0, d), time.Time{} }
+}
+
+// At delays the first visit of a message until a time, as After does: Put computes the delay by the clock of the queue (QueueConfig.Clock). A
+// message whose time has passed is due at once.
+func At(t time.Time) PutOption {
+	return func(m *store.Message) { m.Delay, m.Meta.Due = 0, t } // Encode makes a delay of it
+}
+
+// Headers adds headers to a message. weir passes them on, over layers, queues and engines, and the function of an operator finds them in
+// [message.Meta]: use them for a tenant, or for the trace of the request that puts the message (weirotel.TraceHeaders). Names that begin with
+// "Weir-" are weir's own; Put refuses those that it uses. Names and values together have at most 1 MiB.
+func Headers(headers map[string]string) PutOption {
+	return func(m *store.Message) {
+		if m.Meta.Headers == nil {
+			m.Meta.Headers = make(map[string]string, len(headers))
+		}
+		maps.Copy(m.Meta.Headers, headers)
+	}
+}
 
 // Key sets the key by which messages are ordered (QueueConfig.KeepKeyOrder) or taken in turn (QueueConfig.FairByKey). It has at most 1,024 bytes.
 func Key(key string) PutOption { return func(m *store.Message) { m.Meta.Key = key } }
@@ -298,6 +321,10 @@ func (q *Queue[T]) Encode(v T, opts ...PutOption) (store.Message, error) {
 	}
 	for _, opt := range opts {
 		opt(&m)
+	}
+	if !m.Meta.Due.IsZero() {
+		m.Delay = max(0, m.Meta.Due.Sub(q.clock.Now()))
+		m.Meta.Due = time.Time{}
 	}
 	if err := q.cannot(&m); err != nil {
 		return m, fmt.Errorf("delivery: queue %q: %w", q.name, err)

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
@@ -502,4 +504,45 @@ func TestQueueIsNotReceivedAfterClose(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, c.Waiting)
 	require.NoError(t, q.Close(t.Context()))
+}
+
+// A time in the past means due now, as a delay that is not positive does.
+func TestAt_TimeHasPassed(t *testing.T) {
+	mock := clock.NewMock()
+	mock.Set(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	q := delivery.NewQueue[int](memory.Open(), "orders", delivery.QueueConfig{Clock: mock})
+	for name, c := range map[string]struct {
+		options []delivery.PutOption
+		delay   time.Duration
+	}{
+		"past":                  {[]delivery.PutOption{delivery.At(mock.Now().Add(-time.Hour))}, 0},
+		"now":                   {[]delivery.PutOption{delivery.At(mock.Now())}, 0},
+		"in an hour":            {[]delivery.PutOption{delivery.At(mock.Now().Add(time.Hour))}, time.Hour},
+		"a zero time":           {[]delivery.PutOption{delivery.At(time.Time{})}, 0},
+		"far away":              {[]delivery.PutOption{delivery.At(mock.Now().AddDate(9000, 0, 0))}, math.MaxInt64},
+		"after a negative time": {[]delivery.PutOption{delivery.After(-time.Second)}, 0},
+		"After wins":            {[]delivery.PutOption{delivery.At(mock.Now().Add(time.Hour)), delivery.After(time.Minute)}, time.Minute},
+		"At wins":               {[]delivery.PutOption{delivery.After(time.Minute), delivery.At(mock.Now().Add(time.Hour))}, time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, err := q.Encode(1, c.options...)
+			require.NoError(t, err)
+			require.Equal(t, c.delay, m.Delay)
+			require.True(t, m.Meta.Due.IsZero())
+			require.NoError(t, q.Put(t.Context(), 1, c.options...))
+		})
+	}
+}
+
+// Headers travel with the message, and weir's own names are refused.
+func TestHeaders(t *testing.T) {
+	e := memory.Open()
+	q := delivery.NewQueue[int](e, "orders")
+	mine := map[string]string{"tenant": "north"}
+	require.NoError(t, q.Put(t.Context(), 1, delivery.Headers(mine), delivery.Headers(map[string]string{"traceparent": "00-1"})))
+	require.Len(t, mine, 1, "the map stays the caller's")
+	entries, err := e.List(t.Context(), "orders", store.Filter{}, store.Page{Max: 1})
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"tenant": "north", "traceparent": "00-1"}, entries[0].Meta.Headers)
+	require.ErrorIs(t, q.Put(t.Context(), 1, delivery.Headers(map[string]string{"weir-id": "a"})), message.ErrRefused)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"runtime/debug"
@@ -112,6 +113,7 @@ var storeRules = []storeRule{
 	{name: "nothing disappears", check: nothingDisappears},
 	{name: "a full store refuses", check: fullRefuses, fills: true},
 	{name: "wrong arguments are refused", check: wrongArguments},
+	{name: "inspector: the longest delay", check: longestDelay},
 	{name: "a reopened store goes on", check: reopened},
 	{name: "a closed store says so", check: closedSaysSo},
 	{name: "an ended context ends calls", check: endedContext},
@@ -612,6 +614,18 @@ func fullRefuses(b *storeBench) {
 		return
 	}
 	b.must(len(ms) == put, "%d were put before the store was full, %d are there", put, len(ms))
+}
+
+// longestDelay checks that each engine has the same longest delay, and can store the time that it
+// ends.
+func longestDelay(b *storeBench) {
+	b.inspector()
+	b.put("q", newMessage("now"), delayed("never", math.MaxInt64), delayed("longest", storearg.LongestDelay))
+	es := b.list("q", store.Filter{}, everything)
+	b.must(len(es) == 3, "%d messages are there", len(es))
+	for _, e := range es[1:] {
+		b.must((e.Meta.Due.Sub(es[0].Meta.Due)-storearg.LongestDelay).Abs() < time.Hour, "%q is due at %v", e.Meta.ID, e.Meta.Due)
+	}
 }
 
 func wrongArguments(b *storeBench) {

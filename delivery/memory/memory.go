@@ -144,7 +144,7 @@ func (m *Engine) put(queue string, message *store.Message) {
 	m.last++
 	m.size++
 	now := m.clock.Now()
-	e := &memoryEntry{Entry: store.Entry{Message: *message, Position: m.last, Arrived: now}, at: now.Add(message.Delay)}
+	e := &memoryEntry{Entry: store.Entry{Message: *message, Position: m.last, Arrived: now}, at: now.Add(min(message.Delay, storearg.LongestDelay))}
 	e.Meta.Due, e.Delay = e.at, 0
 	m.insert(queue, e)
 }

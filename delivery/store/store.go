@@ -62,8 +62,9 @@ type Store interface {
 	Engine
 
 	// Take leases up to max messages that are due, the earliest due first, and returns them: none if none is due. It does not wait. A message is
-	// not returned before its delay has passed by the clock of the store, which does not go back when the machine's clock does (law D3). Nor is
-	// it taken again before its lease has ended. It stops after the message with which the payloads reach
+	// not returned before its delay has passed by the clock of the store (law D3). That clock does not go back when the clock of the machine does,
+	// except on PostgreSQL: there it is the clock of the database server, and a message is as much later as that is set back. Nor is a message
+	// taken again before its lease has ended. It stops after the message with which the payloads reach
 	// 16 MiB: so at least one message is returned, whatever its size.
 	Take(ctx context.Context, queue string, max int, lease time.Duration) ([]Leased, error)
 

@@ -103,7 +103,7 @@ func (s *Engine) encode(queue string, m *store.Message) (put, error) {
 		return put{}, err
 	}
 	w, err := whyOf(m)
-	return put{queue: queue, subject: s.queueSubject(queue) + identity(m), span: m.Delay, why: w, body: b}, err
+	return put{queue: queue, subject: s.queueSubject(queue) + identity(m), span: min(m.Delay, storearg.LongestDelay), why: w, body: b}, err
 }
 
 // look finds out whether a message is in its queue.

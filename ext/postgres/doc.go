@@ -11,7 +11,7 @@
 //
 // The guarantees of [store.Keeper] and [store.Waker]. The database's clock decides when messages are due and how long a
 // lease lasts, so the clocks of the workers do not matter. Delays and leases are rounded up to a microsecond. If the clock of the database
-// server is set forward, messages are due as much earlier.
+// server is set forward, messages are due as much earlier; if it is set back, as much later.
 //
 // Calls of many goroutines share a statement, up to Config.Connections at once. Consumers do not wait for each other (FOR UPDATE SKIP LOCKED). It
 // retries after a deadlock or serialization failure. A full disk returns [store.ErrFull].

@@ -580,8 +580,10 @@ func scan(rows pgx.Rows, err error, f func(m store.Message, position, fence int6
 	return rows.Err()
 }
 
-// micros returns the microseconds of d, rounded up: law D3.
+// micros returns the microseconds of d, rounded up: law D3. A delay is not longer than
+// storearg.LongestDelay.
 func micros(d time.Duration) int64 {
+	d = min(d, storearg.LongestDelay)
 	n := int64(d / time.Microsecond)
 	if d%time.Microsecond > 0 {
 		n++

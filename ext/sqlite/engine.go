@@ -400,8 +400,10 @@ func scan(rows *sql.Rows, err error, f func(m store.Message, position, fence int
 	return rows.Err()
 }
 
-// nanos returns the time d after t, or the last that fits: never is the mark of what is held.
+// nanos returns the time d after t, or the last that fits: never is the mark of a message that is held.
+// A delay is not longer than storearg.LongestDelay.
 func nanos(t time.Time, d time.Duration) int64 {
+	d = min(d, storearg.LongestDelay)
 	if n := t.UnixNano(); int64(d) < never-n {
 		return n + int64(d)
 	}

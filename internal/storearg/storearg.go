@@ -75,6 +75,10 @@ func Lock(name, owner string, lease time.Duration) error {
 	return Extend(lease)
 }
 
+// LongestDelay is the longest delay of a message. A longer one counts as this: every engine can
+// store the time that it ends, whatever the form of its times.
+const LongestDelay = 200 * 365 * 24 * time.Hour
+
 // Release checks the arguments of [store.Store.Release].
 func Release(delay time.Duration) error {
 	if delay < 0 {
