@@ -134,13 +134,15 @@ type noPredicate struct{}
 func (*noPredicate) ResultPredicate() predicates.ResultPredicate[string] { panic("of a nil") }
 func (*noPredicate) ExceptionPredicate() predicates.ExceptionPredicate   { panic("of a nil") }
 
-// By default the buffers grow with the capacity, within bounds.
+// By default the buffers follow the capacity, within bounds.
 func TestDefaultBuffer(t *testing.T) {
 	for _, tt := range []struct {
 		capacity, buffer int
 		opts             []asyncop.Option
 	}{
-		{1, 128, nil},
+		{1, 1, nil},
+		{10, 10, nil},
+		{128, 128, nil},
 		{1000, 128, nil},
 		{1032, 129, nil},
 		{4000, 500, nil},

@@ -46,7 +46,7 @@ type config struct {
 	failureSink        any    // of WithFailureSink: a func(context.Context, Failure[IN]) error; else nil
 	exhaustedAsFailure bool
 	drainRetries       bool // Results does so without it
-	buffer             int  // negative: as many as the slots suggest
+	buffer             int  // of In and of Out; negative if it follows the capacity
 
 	reorders    bool             // set by the constructor
 	coordinator participant.Host // nil: takes no part in checkpoints
@@ -80,10 +80,10 @@ func refuseIf(wrong bool, format string, args ...any) {
 	}
 }
 
-// bufferFor returns the capacity of In and of Out of an operator with that many slots: see WithBuffer.
+// bufferFor returns the size of In and of Out for an operator with that many slots: see WithBuffer.
 func (c *config) bufferFor(capacity int) int {
 	if c.buffer < 0 {
-		return max(128, min(capacity/8, 1024))
+		return min(capacity, max(128, min(capacity/8, 1024)))
 	}
 	return c.buffer
 }
@@ -269,10 +269,12 @@ func WithDrainRetries() Option {
 	return func(cfg *config) { cfg.drainRetries = true }
 }
 
-// WithBuffer sets the size of the buffers of In and of Out. The default is an eighth of the capacity, but at least 128 and at most 1,024. With 0
-// two goroutines have to meet for each element, and a flow of short calls takes 1.5 to 5 times as long. Where Via, To or
-// [AsyncWaitOperator.Results] take the results the size is the next power of two, and at least 1. Elements in In are not accepted yet: they do
-// not hold a slot, and are not in checkpoints. It panics if n < 0.
+// WithBuffer sets the size of the buffers of In and of Out. The default is the capacity, but at most 128 up to a capacity of 1,024, an eighth of
+// a larger capacity, and at most 1,024. With 0 two goroutines have to meet for each element, and a flow of short calls takes 1.5 to 5 times as
+// long. Where Via, To or [AsyncWaitOperator.Results] take the results the size is the next power of two, and at least 1.
+//
+// So an operator whose sink takes nothing reads about as many elements as its capacity and two buffers, and begins calls for all but those in
+// In. Elements in In are not accepted yet: they do not hold a slot, and are not in checkpoints. It panics if n < 0.
 func WithBuffer(n int) Option {
 	refuseIf(n < 0, "WithBuffer: negative size: %d", n)
 	return func(cfg *config) { cfg.buffer = n }
