@@ -110,7 +110,8 @@ var used = regexp.MustCompile(`\b([a-z]\w*)\.[A-Z]`)
 
 // importsOf lists the imports of the snippets of a page, and the files that have them. A whole program shows its own imports.
 func importsOf(page string, sources []source) string {
-	paths, files := map[string]bool{}, map[string]bool{}
+	paths := map[string]string{} // the name before the path, if the file imports the package under another name
+	files := map[string]bool{}
 	for _, part := range strings.Split(page, "\n```go\n")[1:] {
 		block, _, _ := strings.Cut(part, "\n```")
 		i := slices.IndexFunc(sources, func(s source) bool { return has(s.lines, trimmed(block)) })
@@ -122,8 +123,13 @@ func importsOf(page string, sources []source) string {
 			continue
 		}
 		for _, match := range used.FindAllStringSubmatch(block, -1) {
-			if p := sources[i].imports[match[1]]; p != "" {
-				paths[p] = true
+			p := sources[i].imports[match[1]]
+			if p == "" {
+				continue
+			}
+			paths[p] = ""
+			if match[1] != nameOf(p) {
+				paths[p] = match[1] + " "
 			}
 		}
 	}
@@ -149,7 +155,7 @@ func importsOf(page string, sources []source) string {
 		var group strings.Builder
 		for _, p := range slices.Sorted(maps.Keys(paths)) {
 			if standard != strings.Contains(p, ".") {
-				fmt.Fprintf(&group, "\t%q\n", p)
+				fmt.Fprintf(&group, "\t%s%q\n", paths[p], p)
 			}
 		}
 		if group.Len() > 0 {
