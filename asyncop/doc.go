@@ -75,11 +75,14 @@
 //   - its context ends ([WithContext])
 //   - Stop is called
 //
-// Err is set before Out is closed. Elements that upstream still sends are discarded and counted until it closes In, so that no goroutine leaks
-// (F1). A source of go-streams cannot see that the operator has ended: give the operator its cancel function ([WithUpstreamCancel]). Operators and
-// flows of weir before it end with it, unless [WithUpstreamRunning]: their error is a [*DownstreamError].
+// Err is set before Out is closed. Elements that upstream still sends are discarded and
+// counted until it closes In, so that no goroutine leaks (F1). A source of go-streams
+// cannot see that the operator has ended: give the operator its cancel function
+// ([WithUpstreamCancel]). Operators and flows of weir before it end with it, unless
+// [WithUpstreamRunning]: their error is a [*DownstreamError].
 //
-// After a cancel, Via and To deliver results for half a second at most, so that a next step that has stopped reading blocks nothing.
+// After a cancel, Via and To deliver results for half a second at most, so that a next
+// step that has stopped reading blocks nothing.
 //
 // At the end of the input of a flow (A5)
 //

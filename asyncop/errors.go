@@ -216,9 +216,10 @@ func (e *TypeError) Error() string {
 	return fmt.Sprintf("asyncop: %sgot %s, want %v", prefix(e.Operator), got, e.Want)
 }
 
-// DownstreamError is the reason why an operator or a flow has ended: a later step of the pipeline failed or was cancelled, so that nothing
-// processes its results. Step names that step by its kind, and by its name or the types of its elements: operator "enrich". Unwrap returns Err,
-// the error of that step. See [WithUpstreamRunning].
+// DownstreamError is the reason why an operator or a flow has ended: a later step of the
+// pipeline failed or was cancelled, so that nothing processes its results. Step names
+// that step by its kind, and by its name or the types of its elements: operator "enrich".
+// Unwrap returns Err, the error of that step. See [WithUpstreamRunning].
 type DownstreamError = wiring.DownstreamError
 
 // abandonedBy returns the error of a run that ended with n elements in flight. The failure of an element counts them itself.

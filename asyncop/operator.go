@@ -258,16 +258,20 @@ func (op *AsyncWaitOperator[IN, OUT]) Out() <-chan any {
 	return op.driver.Out()
 }
 
-// Via streams the results to next, on a goroutine of its own, and returns next, or, with checkpoints, a flow that stands for it.
+// Via streams the results to next, on a goroutine of its own, and returns next, or, with
+// checkpoints, a flow that stands for it.
 //
-// A failure travels in both directions between this operator and next, if next is an operator or a flow of weir. If this operator fails, next
-// fails with the same error. If next fails or is cancelled, this operator ends with a [*DownstreamError] ([WithUpstreamRunning]). Flows of
-// go-streams take the end of a failed stream for a clean one: behind them, Wait for each operator.
+// A failure travels in both directions between this operator and next, if next is an
+// operator or a flow of weir. If this operator fails, next fails with the same error. If
+// next fails or is cancelled, this operator ends with a [*DownstreamError]
+// ([WithUpstreamRunning]). Flows of go-streams take the end of a failed stream for a
+// clean one: behind them, Wait for each operator.
 //
-// After a cancel, results are delivered for half a second at most: see [AsyncWaitOperator.To].
+// After a cancel, results are delivered for half a second at most: see
+// [AsyncWaitOperator.To].
 //
-// Via panics for an operator or a flow of weir that takes elements of another type, and with checkpoints for a flow of go-streams that would
-// panic on a barrier.
+// Via panics for an operator or a flow of weir that takes elements of another type, and
+// with checkpoints for a flow of go-streams that would panic on a barrier.
 func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 	transfer := op.connect("Via", next)
 	go func() {
@@ -277,17 +281,19 @@ func (op *AsyncWaitOperator[IN, OUT]) Via(next streams.Flow) streams.Flow {
 	return op.driver.Node.Next(next)
 }
 
-// To streams the results to sink and returns when the sink has processed them all. It does not wait for calls of the failure sink: call Wait
-// after it.
+// To streams the results to sink and returns when the sink has processed them all. It
+// does not wait for calls of the failure sink: call Wait after it.
 //
-// A sink that has stopped reading does not block To forever. When the operator is cancelled, or the context of Stop ends, To delivers results
-// for half a second, then counts the rest as Stats.Undelivered, logs the count, and returns. An operator that fails, or ends cleanly,
-// delivers for as long as the sink takes results. If its context ends, or the deadline of a Stop passes, after that, To gives up in the same way
-// after a failure. After a clean end it gives up when the sink does not take a result for half a second; if the sink has taken all, To
-// waits for its completion.
+// A sink that has stopped reading does not block To forever. When the operator is
+// cancelled, or the context of Stop ends, To delivers results for half a second, then
+// counts the rest as Stats.Undelivered, logs the count, and returns. An operator that
+// fails, or ends cleanly, delivers for as long as the sink takes results. If its context
+// ends, or the deadline of a Stop passes, after that, To gives up in the same way after a
+// failure. After a clean end it gives up when the sink does not take a result for half a
+// second; if the sink has taken all, To waits for its completion.
 //
-// It panics for a sink of package checkpoint that takes elements of another type, and with checkpoints for a sink of go-streams that would
-// take a barrier for an element.
+// It panics for a sink of package checkpoint that takes elements of another type, and
+// with checkpoints for a sink of go-streams that would take a barrier for an element.
 func (op *AsyncWaitOperator[IN, OUT]) To(sink streams.Sink) {
 	transfer := op.connect("To", sink)
 	transfer.Run()

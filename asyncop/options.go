@@ -80,7 +80,8 @@ func refuseIf(wrong bool, format string, args ...any) {
 	}
 }
 
-// bufferFor returns the size of In and of Out for an operator with that many slots: see WithBuffer.
+// bufferFor returns the size of In and of Out for an operator with that many slots: see
+// WithBuffer.
 func (c *config) bufferFor(capacity int) int {
 	if c.buffer < 0 {
 		return min(capacity, max(128, min(capacity/8, 1024)))
@@ -124,18 +125,20 @@ func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
 	return func(cfg *config) { cfg.cancelUpstream = cancel }
 }
 
-// WithUpstreamRunning keeps the steps upstream running when this operator fails or is cancelled, for example because their calls have effects of
-// their own. Their results are discarded and counted.
+// WithUpstreamRunning keeps the steps upstream running when this operator fails or is
+// cancelled, for example because their calls have effects of their own. Their results are
+// discarded and counted.
 //
-// By default they end, too: an operator or a flow of weir that Via connects directly to this one, and those before it, end with a
-// [*DownstreamError] that names this operator. A step of another library in between stops that: give the operator the cancel function of the
-// source there ([WithUpstreamCancel]). Stop does not end the steps upstream.
+// By default they end, too: an operator or a flow of weir that Via connects directly to
+// this one, and those before it, end with a [*DownstreamError] that names this operator.
+// A step of another library in between stops that: give the operator the cancel function
+// of the source there ([WithUpstreamCancel]). Stop does not end the steps upstream.
 func WithUpstreamRunning() Option {
 	return func(cfg *config) { cfg.keepsUpstream = true }
 }
 
-// WithName names the operator in logs, in the errors of steps upstream ([DownstreamError]) and, in a checkpoint, its state. The default is the
-// empty string.
+// WithName names the operator in logs, in the errors of steps upstream
+// ([DownstreamError]) and, in a checkpoint, its state. The default is the empty string.
 func WithName(name string) Option {
 	return func(cfg *config) { cfg.name = name }
 }
@@ -269,12 +272,15 @@ func WithDrainRetries() Option {
 	return func(cfg *config) { cfg.drainRetries = true }
 }
 
-// WithBuffer sets the size of the buffers of In and of Out. The default is the capacity, but at most 128 up to a capacity of 1,024, an eighth of
-// a larger capacity, and at most 1,024. With 0 two goroutines have to meet for each element, and a flow of short calls takes 1.5 to 5 times as
-// long. Where Via, To or [AsyncWaitOperator.Results] take the results the size is the next power of two, and at least 1.
+// WithBuffer sets the size of the buffers of In and of Out. The default is the capacity,
+// but at most 128 up to a capacity of 1,024, an eighth of a larger capacity, and at most
+// 1,024. With 0 two goroutines have to meet for each element, and a flow of short calls
+// takes 1.5 to 5 times as long. Where Via, To or [AsyncWaitOperator.Results] take the
+// results the size is the next power of two, and at least 1.
 //
-// So an operator whose sink takes nothing reads about as many elements as its capacity and two buffers, and begins calls for all but those in
-// In. Elements in In are not accepted yet: they do not hold a slot, and are not in checkpoints. It panics if n < 0.
+// So an operator whose sink takes nothing reads about as many elements as its capacity
+// and two buffers, and begins calls for all but those in In. Elements in In are not
+// accepted yet: they do not hold a slot, and are not in checkpoints. It panics if n < 0.
 func WithBuffer(n int) Option {
 	refuseIf(n < 0, "WithBuffer: negative size: %d", n)
 	return func(cfg *config) { cfg.buffer = n }

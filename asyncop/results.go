@@ -129,12 +129,14 @@ func (op *AsyncWaitOperator[IN, OUT]) CheckRun(ctx context.Context) error {
 	return nil
 }
 
-// FromChannel returns the values of a channel, until it is closed, for [AsyncWaitOperator.Results]:
+// FromChannel returns the values of a channel, until it is closed, for
+// [AsyncWaitOperator.Results]:
 //
 //	for out, err := range op.Results(asyncop.FromChannel(values)) {
 //
-// If the loop ends early, values that are sent later are not received, and one that was received may be discarded. Whoever sends must be able to
-// stop, for example by a select with a context that [WithUpstreamCancel] cancels. A nil channel never yields.
+// If the loop ends early, values that are sent later are not received, and one that was
+// received may be discarded. Whoever sends must be able to stop, for example by a select
+// with a context that [WithUpstreamCancel] cancels. A nil channel never yields.
 func FromChannel[T any](values <-chan T) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for v := range values {

@@ -16,23 +16,30 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Flow is a step of a pipeline. [NewMap], [NewFilter], [NewFlatMap] and [Merge] make a Flow. A Flow has no state, so it does not take part in
-// checkpoints.
+// Flow is a step of a pipeline. [NewMap], [NewFilter], [NewFlatMap] and [Merge] make a
+// Flow. A Flow has no state, so it does not take part in checkpoints.
 //
-// It works on a single element at a time, in order. The function gets the value of a message ([message.Message]), and the results carry the
-// acknowledgement of that message. A function that is typed on messages gets the message, and passes the acknowledgement on itself.
+// It works on a single element at a time, in order. The function gets the value of a
+// message ([message.Message]), and the results carry the acknowledgement of that message.
+// A function that is typed on messages gets the message, and passes the acknowledgement
+// on itself.
 //
-// A flow fails if its function panics or calls runtime.Goexit, or if an element is of a wrong type. It then closes Out, discards and counts later
-// elements, nacks the messages among them, and logs the error and the count once through slog.Default(). The failure travels
+// A flow fails if its function panics or calls runtime.Goexit, or if an element is of a
+// wrong type. It then closes Out, discards and counts later elements, nacks the messages
+// among them, and logs the error and the count once through slog.Default(). The failure
+// travels
 //
-//   - downstream: an operator or a sink of weir behind it fails with the same error, and so does the run of a coordinator whose barriers it
-//     passes. A step of your own gets the failure if it is a participant.Passer.
-//   - upstream: operators and flows of weir before it end with an asyncop.DownstreamError that names this flow, unless it has
-//     [WithUpstreamRunning]
+//   - downstream: an operator or a sink of weir behind it fails with the same error, and
+//     so does the run of a coordinator whose barriers it passes. A step of your own gets
+//     the failure if it is a participant.Passer.
+//   - upstream: operators and flows of weir before it end with an asyncop.DownstreamError
+//     that names this flow, unless it has [WithUpstreamRunning]
 //   - to the source, if it has [WithUpstreamCancel]
 //
-// In the same way the flow ends when a later operator or flow of weir fails. Steps of go-streams, FanOut included, take the end for a clean one
-// and stop failures: look at Err there. A message with an acknowledgement of its own in a stream with barriers is a failure, too.
+// In the same way the flow ends when a later operator or flow of weir fails. Steps of
+// go-streams, FanOut included, take the end for a clean one and stop failures: look at
+// Err there. A message with an acknowledgement of its own in a stream with barriers is a
+// failure, too.
 type Flow struct {
 	in, out chan any
 	name    string // of its kind
@@ -80,7 +87,8 @@ func NewMap[T, R any](f func(T) R, opts ...Option) *Flow {
 	})
 }
 
-// NewFilter returns a flow that emits the elements for which keep is true. It acknowledges messages that it drops.
+// NewFilter returns a flow that emits the elements for which keep is true. It
+// acknowledges messages that it drops.
 //
 //	in  -- 1 -- 2 -- W -- 3 --
 //	out -- 1 ------- W -- 3 --
@@ -98,7 +106,8 @@ func NewFilter[T any](keep func(T) bool, opts ...Option) *Flow {
 	})
 }
 
-// NewFlatMap returns a flow that emits all that f returns for an element. The values for a message are parts of it ([message.Split]).
+// NewFlatMap returns a flow that emits all that f returns for an element. The values for
+// a message are parts of it ([message.Split]).
 //
 //	in  -- 1 -------- W -- 2 ------
 //	out -- 1a - 1b -- W -- 2a - 2b -
@@ -142,8 +151,9 @@ func makeFlow(kind string, in, out reflect.Type, opts []Option) *Flow {
 	return f
 }
 
-// run is the goroutine of a flow. It ends when In is closed. all takes elements until In is closed or the flow ends early, and held returns the
-// function that nacks the message in hand.
+// run is the goroutine of a flow. It ends when In is closed. all takes elements until In
+// is closed or the flow ends early, and held returns the function that nacks the message
+// in hand.
 func (f *Flow) run(all func() error, held func() func(delay time.Duration)) {
 	err, returned := error(nil), false
 	defer func() { // the function may not return (law A6)
@@ -230,7 +240,8 @@ func (l *loop[T]) all() error {
 	return nil
 }
 
-// control passes a control element on. A failure does not go through Out, whose reader may not be of weir.
+// control passes a control element on. A failure does not go through Out, whose reader
+// may not be of weir.
 func (l *loop[T]) control(v any) error {
 	if f, ok := v.(wiring.Failure); ok {
 		l.failure = f.Err
@@ -266,7 +277,8 @@ func (l *loop[T]) element(v any, emit func(any)) error {
 	return err
 }
 
-// barrier notes a barrier. It returns an error if its checkpoint would not be exact, or if a later step cannot pass it (law C2).
+// barrier notes a barrier. It returns an error if its checkpoint would not be exact, or
+// if a later step cannot pass it (law C2).
 func (f *Flow) barrier(b participant.Barrier, before *wiring.Barriers) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -296,7 +308,8 @@ func (f *Flow) fail(err error) {
 	f.cancelUpstream(err)
 }
 
-// downstreamFailed ends the flow because a later step has failed. Called from any goroutine.
+// downstreamFailed ends the flow because a later step has failed. Called from any
+// goroutine.
 func (f *Flow) downstreamFailed(failure *wiring.DownstreamError) {
 	err := guard.Wrap("flow: "+f.name, failure)
 	if f.end(err) {
@@ -305,13 +318,15 @@ func (f *Flow) downstreamFailed(failure *wiring.DownstreamError) {
 	}
 }
 
-// upstreamCut ends the flow because an earlier step was cancelled and could not deliver. Called from any goroutine.
+// upstreamCut ends the flow because an earlier step was cancelled and could not deliver.
+// Called from any goroutine.
 func (f *Flow) upstreamCut(cause error) {
 	f.end(guard.Wrap("flow: "+f.name+": upstream", cause))
 	f.cutOnce.Do(func() { close(f.cut) })
 }
 
-// cancelUpstream cancels the source, once. The function may wait for the source, which may wait for the flow.
+// cancelUpstream cancels the source, once. The function may wait for the source, which
+// may wait for the flow.
 func (f *Flow) cancelUpstream(err error) {
 	cancel := f.config.cancelUpstream
 	if cancel == nil {
@@ -327,7 +342,8 @@ func (f *Flow) cancelUpstream(err error) {
 	})
 }
 
-// failRun ends the run of the coordinator whose barriers the flow passes, if there is one.
+// failRun ends the run of the coordinator whose barriers the flow passes, if there is
+// one.
 func (f *Flow) failRun(err error) {
 	f.mu.Lock()
 	last := f.last
@@ -335,8 +351,9 @@ func (f *Flow) failRun(err error) {
 	last.Fail(f.name, err)
 }
 
-// Err returns why the flow has ended early, or nil: its own failure, an asyncop.DownstreamError, or the error of an earlier step that was
-// cancelled. It is set before Out closes.
+// Err returns why the flow has ended early, or nil: its own failure, an
+// asyncop.DownstreamError, or the error of an earlier step that was cancelled. It is set
+// before Out closes.
 func (f *Flow) Err() error {
 	if err := f.err.Load(); err != nil {
 		return *err
@@ -344,11 +361,12 @@ func (f *Flow) Err() error {
 	return nil
 }
 
-// Discarded returns the number of elements that came after the flow had ended early. It changes until In is closed.
+// Discarded returns the number of elements that came after the flow had ended early. It
+// changes until In is closed.
 func (f *Flow) Discarded() int64 { return f.discarded.Load() }
 
-// Undelivered returns the number of results that Via or To could not deliver, because an operator before the flow was cancelled and the next step
-// had stopped reading.
+// Undelivered returns the number of results that Via or To could not deliver, because an
+// operator before the flow was cancelled and the next step had stopped reading.
 func (f *Flow) Undelivered() int64 { return f.undelivered.Load() }
 
 // ---- Wiring
@@ -359,8 +377,8 @@ func (f *Flow) Node(wiring.Question) *wiring.Node { return &f.node }
 // In returns the channel that upstream sends to and closes.
 func (f *Flow) In() chan<- any { return f.in }
 
-// Out returns the channel of the results. A function of go-streams that branches or joins streams must not read it, except FanOut: the flow
-// fails at the first barrier.
+// Out returns the channel of the results. A function of go-streams that branches or joins
+// streams must not read it, except FanOut: the flow fails at the first barrier.
 func (f *Flow) Out() <-chan any {
 	if err := wiring.Reader(); err != nil {
 		f.mu.Lock()
@@ -372,20 +390,26 @@ func (f *Flow) Out() <-chan any {
 	return f.out
 }
 
-// Via streams the results to next and returns next, or, in a stream with checkpoints, a flow that stands for it. It panics for an operator or a
-// flow of weir that takes elements of another type, if Via or To was called before, and in a stream with checkpoints for a flow of go-streams
-// that cannot pass barriers. If the wiring does not show that the stream has checkpoints, as behind FanOut, the flow fails at the first barrier.
+// Via streams the results to next and returns next, or, in a stream with checkpoints, a
+// flow that stands for it. It panics for an operator or a flow of weir that takes
+// elements of another type, if Via or To was called before, and in a stream with
+// checkpoints for a flow of go-streams that cannot pass barriers. If the wiring does not
+// show that the stream has checkpoints, as behind FanOut, the flow fails at the first
+// barrier.
 func (f *Flow) Via(next streams.Flow) streams.Flow {
 	f.connect("flow: Via", next)
 	go f.transfer(next, next.In()) // ends with Out
 	return f.node.Next(next)
 }
 
-// To streams the results to sink and returns when the sink has processed them all. It panics for a sink of package checkpoint that takes elements
-// of another type, if Via or To was called before, and in a stream with checkpoints for a sink of go-streams that takes barriers for elements.
+// To streams the results to sink and returns when the sink has processed them all. It
+// panics for a sink of package checkpoint that takes elements of another type, if Via or
+// To was called before, and in a stream with checkpoints for a sink of go-streams that
+// takes barriers for elements.
 //
-// If an operator of weir before the flow is cancelled, To returns within a second, even if the sink has stopped reading. The results that it has
-// not taken are counted: see Undelivered.
+// If an operator of weir before the flow is cancelled, To returns within a second, even
+// if the sink has stopped reading. The results that it has not taken are counted: see
+// Undelivered.
 func (f *Flow) To(sink streams.Sink) {
 	f.connect("flow: To", sink)
 	f.transfer(sink, sink.In())
@@ -426,7 +450,8 @@ func (f *Flow) transfer(next any, in chan<- any) {
 	}
 }
 
-// deliver sends v to the next step. It returns false when the flow was cut, and the next step does not take v.
+// deliver sends v to the next step. It returns false when the flow was cut, and the next
+// step does not take v.
 func (f *Flow) deliver(in chan<- any, v any) bool {
 	select {
 	case in <- v: // costs less than the select that waits

@@ -21,20 +21,24 @@ type Outlet interface {
 	Via(next streams.Flow) streams.Flow
 }
 
-// Merge returns a flow that emits the elements of all inputs, as they come. The elements of an input keep their order.
+// Merge returns a flow that emits the elements of all inputs, as they come. The elements
+// of an input keep their order.
 //
 //	in 1 -- 1 -- W5 ------ 2 ---------- W9 ------
 //	in 2 ------------ a ------ W7 -- b ------ W8 --
 //	out  -- 1 ------- a -- 2 - W5 -- b - W7 -- W8 --
 //
-// It emits the lowest watermark of its inputs, as Flink does: a watermark leaves when every input has reached it, so it does not overtake the
-// elements of a slow input. An input without watermarks holds all watermarks back until it ends. Merge of go-streams forwards each watermark at
-// once.
+// It emits the lowest watermark of its inputs, as Flink does: a watermark leaves when
+// every input has reached it, so it does not overtake the elements of a slow input. An
+// input without watermarks holds all watermarks back until it ends. Merge of go-streams
+// forwards each watermark at once.
 //
-// A failure travels through it as through any [Flow]: a failed input fails it, and a later failure ends all inputs of weir. Branches of a stream
-// with checkpoints must not meet again (see Topologies in package checkpoint): Merge refuses barriers.
+// A failure travels through it as through any [Flow]: a failed input fails it, and a
+// later failure ends all inputs of weir. Branches of a stream with checkpoints must not
+// meet again (see Topologies in package checkpoint): Merge refuses barriers.
 //
-// It panics if there are no inputs or one is nil. Inputs are connected by Via, so nothing else may take their elements.
+// It panics if there are no inputs or one is nil. Inputs are connected by Via, so nothing
+// else may take their elements.
 func Merge(inputs ...Outlet) *Flow {
 	if len(inputs) == 0 {
 		panic("flow: Merge: no inputs")
@@ -65,7 +69,8 @@ func Merge(inputs ...Outlet) *Flow {
 	return f
 }
 
-// commonType returns the type of the elements of all inputs, or nil if they differ or are not known.
+// commonType returns the type of the elements of all inputs, or nil if they differ or are
+// not known.
 func commonType(inputs []Outlet) (common reflect.Type) {
 	for _, input := range inputs {
 		step, ok := input.(wiring.Step)
@@ -100,7 +105,8 @@ func (p *mergeInput) Out() <-chan any               { return p.merged.out }
 func (p *mergeInput) Via(streams.Flow) streams.Flow { panic("flow: Merge: Via of an input") }
 func (p *mergeInput) To(streams.Sink)               { panic("flow: Merge: To of an input") }
 
-// forward sends what comes from input i to the merged flow, which must know where watermarks come from.
+// forward sends what comes from input i to the merged flow, which must know where
+// watermarks come from.
 func (p *mergeInput) forward(i int) {
 	for v := range p.in {
 		if w, ok := v.(queue.Watermark); ok {
@@ -159,7 +165,8 @@ func (m *merging) all() error {
 	return nil
 }
 
-// emitLowest emits the lowest watermark of the inputs that have not ended, if it is a new one.
+// emitLowest emits the lowest watermark of the inputs that have not ended, if it is a new
+// one.
 func (m *merging) emitLowest() {
 	lowest := -1
 	for i, w := range m.last {

@@ -17,7 +17,8 @@ import (
 
 func mark(n int64) queue.Watermark { return queue.Watermark{Timestamp: time.Unix(n, 0)} }
 
-// Merge emits a watermark when all inputs have reached it, and an input that has ended holds none back.
+// Merge emits a watermark when all inputs have reached it, and an input that has ended
+// holds none back.
 func TestMerge_LowestWatermark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := make(chan any), make(chan any)
@@ -135,7 +136,8 @@ func TestMerge_Checkpoints(t *testing.T) {
 	flow.Merge(extension.NewChanSource(other), branch)
 }
 
-// Law C2: where the wiring does not show the checkpoints, the run fails at the first barrier.
+// Law C2: where the wiring does not show the checkpoints, the run fails at the first
+// barrier.
 func TestMerge_Barrier(t *testing.T) {
 	r := run{make(chan error, 9)}
 	in := make(chan any, 9)

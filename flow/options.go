@@ -31,23 +31,27 @@ func newConfig(opts []Option) (c config) {
 	return c
 }
 
-// WithName names the flow in logs and in the errors of steps upstream (asyncop.DownstreamError). The default is the empty string: the types of
-// its elements stand for it.
+// WithName names the flow in logs and in the errors of steps upstream
+// (asyncop.DownstreamError). The default is the empty string: the types of its elements
+// stand for it.
 func WithName(name string) Option {
 	return func(c *config) { c.name = name }
 }
 
-// WithUpstreamCancel makes the flow call cancel once when it fails, or ends because a later step has failed, with the error as the cause. cancel
-// should end the source, which closes In in turn. It is called on a goroutine of its own, so it may wait for the source. By default elements that
-// a source sends to a flow that has failed are discarded and counted. It is the same option as asyncop.WithUpstreamCancel. It panics if cancel
+// WithUpstreamCancel makes the flow call cancel once when it fails, or ends because a
+// later step has failed, with the error as the cause. cancel should end the source, which
+// closes In in turn. It is called on a goroutine of its own, so it may wait for the
+// source. By default elements that a source sends to a flow that has failed are discarded
+// and counted. It is the same option as asyncop.WithUpstreamCancel. It panics if cancel
 // is nil.
 func WithUpstreamCancel(cancel context.CancelCauseFunc) Option {
 	guard.RefuseNil("flow: WithUpstreamCancel", "function", cancel)
 	return func(c *config) { c.cancelUpstream = cancel }
 }
 
-// WithUpstreamRunning keeps the steps upstream running when the flow fails. Their results are discarded and counted. By default operators and
-// flows of weir before it end with an asyncop.DownstreamError. It is the same option as asyncop.WithUpstreamRunning.
+// WithUpstreamRunning keeps the steps upstream running when the flow fails. Their results
+// are discarded and counted. By default operators and flows of weir before it end with an
+// asyncop.DownstreamError. It is the same option as asyncop.WithUpstreamRunning.
 func WithUpstreamRunning() Option {
 	return func(c *config) { c.keepsUpstream = true }
 }

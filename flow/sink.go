@@ -14,15 +14,19 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// Sink is the end of a pipeline. It calls a function for each element, and settles messages ([message.Message]): it acknowledges a message
-// when the function has returned nil for its value. Sinks of go-streams drop messages without settling them. A function that is typed on
-// messages settles them itself. Watermarks end here.
+// Sink is the end of a pipeline. It calls a function for each element, and settles
+// messages ([message.Message]): it acknowledges a message when the function has returned
+// nil for its value. Sinks of go-streams drop messages without settling them. A function
+// that is typed on messages settles them itself. Watermarks end here.
 //
-// The sink fails if the function returns an error, panics or calls runtime.Goexit, or if an element is of a wrong type. It then nacks that
-// message and later ones, discards and counts later elements, ends the steps upstream ([WithUpstreamRunning]), and cancels the source
-// ([WithUpstreamCancel]). It also fails with a step of weir that Via or To connects to it. Err returns the error.
+// The sink fails if the function returns an error, panics or calls runtime.Goexit, or if
+// an element is of a wrong type. It then nacks that message and later ones, discards and
+// counts later elements, ends the steps upstream ([WithUpstreamRunning]), and cancels the
+// source ([WithUpstreamCancel]). It also fails with a step of weir that Via or To
+// connects to it. Err returns the error.
 //
-// Its methods are safe for concurrent use. A stream with checkpoints needs a sink of package checkpoint: this one refuses barriers.
+// Its methods are safe for concurrent use. A stream with checkpoints needs a sink of
+// package checkpoint: this one refuses barriers.
 type Sink[T any] struct {
 	flow    *Flow // its out is not used
 	written atomic.Int64
@@ -31,7 +35,8 @@ type Sink[T any] struct {
 
 var _ streams.Sink = (*Sink[any])(nil)
 
-// NewSink returns a sink that calls write for each element, one at a time, in order. It panics if write is nil.
+// NewSink returns a sink that calls write for each element, one at a time, in order. It
+// panics if write is nil.
 func NewSink[T any](write func(T) error, opts ...Option) *Sink[T] {
 	guard.RefuseNil("flow: NewSink", "function", write)
 	s := &Sink[T]{flow: makeFlow("Sink", reflect.TypeFor[T](), nil, opts), done: make(chan struct{})}
@@ -109,18 +114,20 @@ func (l *sinkLoop[T]) acknowledge(m message.Message[struct{}]) {
 // In returns the channel that upstream sends to and closes.
 func (s *Sink[T]) In() chan<- any { return s.flow.in }
 
-// AwaitCompletion returns when In is closed and the function has returned for the last element.
+// AwaitCompletion returns when In is closed and the function has returned for the last
+// element.
 func (s *Sink[T]) AwaitCompletion() { <-s.done }
 
 // Node returns the sink's place in the wiring of its pipeline. Only weir can call it.
 func (s *Sink[T]) Node(wiring.Question) *wiring.Node { return &s.flow.node }
 
-// Err returns why the sink has ended early, or nil: its own failure, or the failure of an earlier step of weir. It is final when AwaitCompletion
-// has returned.
+// Err returns why the sink has ended early, or nil: its own failure, or the failure of an
+// earlier step of weir. It is final when AwaitCompletion has returned.
 func (s *Sink[T]) Err() error { return s.flow.Err() }
 
 // Written returns the number of elements for which the function has returned nil.
 func (s *Sink[T]) Written() int64 { return s.written.Load() }
 
-// Discarded returns the number of elements that came after the sink had ended early. It changes until In is closed.
+// Discarded returns the number of elements that came after the sink had ended early. It
+// changes until In is closed.
 func (s *Sink[T]) Discarded() int64 { return s.flow.Discarded() }

@@ -43,7 +43,8 @@ func TestSink_FunctionOnMessages(t *testing.T) {
 	require.Equal(t, ledger{"a": {"nacked"}}, l)
 }
 
-// Law D1: a sink that fails nacks the message in hand and those that come later, and ends the steps upstream.
+// Law D1: a sink that fails nacks the message in hand and those that come later, and ends
+// the steps upstream.
 func TestSink_Fails(t *testing.T) {
 	full := errors.New("disk full")
 	for name, write := range map[string]func(s string) error{

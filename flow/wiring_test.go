@@ -17,7 +17,8 @@ import (
 	"github.com/weirflow/weir/flow"
 )
 
-// goStreamsFlows are flows of go-streams that assert the type of their elements, or may discard them.
+// goStreamsFlows are flows of go-streams that assert the type of their elements, or may
+// discard them.
 var goStreamsFlows = map[string]func() streams.Flow{
 	"Map":           func() streams.Flow { return streamsflow.NewMap(func(n int) int { return n }, 1) },
 	"Filter":        func() streams.Flow { return streamsflow.NewFilter(func(int) bool { return true }, 1) },
@@ -72,7 +73,8 @@ func newSource(t *testing.T) *checkpoint.Source[int] {
 	return checkpoint.NewSource(c, "in", checkpointtest.NewSliceInput([]int{1}))
 }
 
-// Law C2: in a stream with checkpoints a flow refuses a step that cannot pass barriers, wherever it is and in whichever order the steps are wired.
+// Law C2: in a stream with checkpoints a flow refuses a step that cannot pass barriers,
+// wherever it is and in whichever order the steps are wired.
 func TestVia_StreamWithCheckpoints(t *testing.T) {
 	const refused = "cannot pass checkpoint barriers; package weir/flow has flows that can"
 	for name, wire := range map[string]func(source *checkpoint.Source[int], refused streams.Flow){
@@ -111,7 +113,8 @@ func TestVia_StreamWithCheckpoints(t *testing.T) {
 	})
 }
 
-// Law C2: where the wiring does not show the checkpoints, the flow fails at the first barrier, before go-streams panics.
+// Law C2: where the wiring does not show the checkpoints, the flow fails at the first
+// barrier, before go-streams panics.
 func TestVia_CheckpointsAreNotVisible(t *testing.T) {
 	r := run{make(chan error, 1)}
 	f, out := flow.NewMap(same), make(chan any, 9)

@@ -56,8 +56,9 @@ func mustPass(method string, err error) {
 	}
 }
 
-// Next returns the flow that Via of n returns for next: next itself or, in a stream with checkpoints, a flow that checks what a step of another
-// library is wired to. Such a step does not know about barriers.
+// Next returns the flow that Via of n returns for next: next itself or, in a stream with
+// checkpoints, a flow that checks what a step of another library is wired to. Such a step
+// does not know about barriers.
 func (n *Node) Next(next streams.Flow) streams.Flow {
 	if nodeOf(next) != nil || !n.isCheckpointed() {
 		return next
@@ -65,7 +66,8 @@ func (n *Node) Next(next streams.Flow) streams.Flow {
 	return checkedFlow{next}
 }
 
-// checkedFlow is a flow of another library in a stream with checkpoints. Its Via and To panic if the next step cannot pass barriers.
+// checkedFlow is a flow of another library in a stream with checkpoints. Its Via and To
+// panic if the next step cannot pass barriers.
 type checkedFlow struct{ streams.Flow }
 
 func (c checkedFlow) Via(next streams.Flow) streams.Flow {

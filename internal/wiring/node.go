@@ -15,10 +15,11 @@ type Step interface {
 	Node(q Question) *Node
 }
 
-// Node is a step of weir in the wiring of a pipeline. Via and To link the nodes of neighbouring steps. A step of another library between two
-// steps of weir ends the chain.
+// Node is a step of weir in the wiring of a pipeline. Via and To link the nodes of
+// neighbouring steps. A step of another library between two steps of weir ends the chain.
 //
-// Linked nodes send each other three signals, which do not wait in the stream behind elements:
+// Linked nodes send each other three signals, which do not wait in the stream behind
+// elements:
 //
 //	signal        direction    sent                                             effect on each step that it reaches
 //	checkpointed  downstream   at wiring, if a step takes part in checkpoints   a next step that cannot pass barriers panics
@@ -26,19 +27,24 @@ type Step interface {
 //	cut           downstream   when a cancelled step has not delivered its      it ends, and gives up elements that its next step does not take
 //	                           results within the grace
 //
-// In the other direction a failure travels in the stream, as a [Failure] behind the last element.
+// In the other direction a failure travels in the stream, as a [Failure] behind the last
+// element.
 //
-// The exported fields are written before the first use. The methods are safe for concurrent use.
+// The exported fields are written before the first use. The methods are safe for
+// concurrent use.
 type Node struct {
 	Kind    string       // of the step, as errors write it: operator, flow Map
 	Label   string       // its name; "" if it has none
 	In, Out reflect.Type // of its elements; nil for a source's In, a sink's Out, and elements of several types
 
-	// DownstreamFailed ends the step, because a later step has failed. It must not block. nil if the step does not end that way.
+	// DownstreamFailed ends the step, because a later step has failed. It must not block.
+	// nil if the step does not end that way.
 	DownstreamFailed func(err *DownstreamError)
-	// UpstreamCut ends the step, because an earlier step was cancelled and cannot deliver. It must not block. nil if the step does not end that way.
+	// UpstreamCut ends the step, because an earlier step was cancelled and cannot
+	// deliver. It must not block. nil if the step does not end that way.
 	UpstreamCut func(err error)
-	// Refuses is the reason why the step cannot be in a stream with checkpoints; nil if it can.
+	// Refuses is the reason why the step cannot be in a stream with checkpoints; nil if
+	// it can.
 	Refuses error
 	// KeepsUpstream stops failures here: earlier steps do not get them.
 	KeepsUpstream bool
@@ -52,7 +58,8 @@ type Node struct {
 	cut          error            // of an earlier step; the first counts
 }
 
-// DownstreamError is the reason why a step of a pipeline has ended: a later step failed or was cancelled, so that nothing processes its results.
+// DownstreamError is the reason why a step of a pipeline has ended: a later step failed
+// or was cancelled, so that nothing processes its results.
 type DownstreamError struct {
 	Step string // the step that failed: its kind, and its name or the types of its elements, such as `operator "enrich"`
 	Err  error  // its error
@@ -88,7 +95,8 @@ func nodeOf(step any) *Node {
 	return nil
 }
 
-// MustTake panics if next cannot take the elements of n, or the barriers of a stream with checkpoints.
+// MustTake panics if next cannot take the elements of n, or the barriers of a stream with
+// checkpoints.
 func (n *Node) MustTake(method string, next any) {
 	to := nodeOf(next)
 	if n.isCheckpointed() {
@@ -102,7 +110,8 @@ func (n *Node) MustTake(method string, next any) {
 	}
 }
 
-// Link notes that n sends to next. It panics if the stream has checkpoints and a step behind next cannot pass barriers.
+// Link notes that n sends to next. It panics if the stream has checkpoints and a step
+// behind next cannot pass barriers.
 func (n *Node) Link(method string, next any) {
 	to := nodeOf(next)
 	if to == nil {
@@ -136,7 +145,8 @@ func (n *Node) isCheckpointed() bool {
 	return n.checkpointed
 }
 
-// MarkCheckpointed notes that barriers come to n, and to the steps behind it. It returns an error if a step behind it cannot pass them.
+// MarkCheckpointed notes that barriers come to n, and to the steps behind it. It returns
+// an error if a step behind it cannot pass them.
 func (n *Node) MarkCheckpointed() error {
 	n.mu.Lock()
 	before := n.checkpointed
@@ -159,7 +169,8 @@ func (n *Node) MarkCheckpointed() error {
 	return nil
 }
 
-// FailUpstream ends the steps upstream of n, which has failed with err: they end with a [DownstreamError]. Only the first call has an effect.
+// FailUpstream ends the steps upstream of n, which has failed with err: they end with a
+// [DownstreamError]. Only the first call has an effect.
 func (n *Node) FailUpstream(err error) {
 	n.downstreamFailedIn(&DownstreamError{Step: n.String(), Err: err})
 }
@@ -171,7 +182,8 @@ func (n *Node) downstreamFailed(err *DownstreamError) {
 	}
 }
 
-// downstreamFailedIn notes the failure and passes it on upstream, unless n had one before, which it reports.
+// downstreamFailedIn notes the failure and passes it on upstream, unless n had one
+// before, which it reports.
 func (n *Node) downstreamFailedIn(err *DownstreamError) (first bool) {
 	n.mu.Lock()
 	first = n.failure == nil
@@ -196,7 +208,8 @@ func (n *Node) HasDownstream() bool {
 	return len(n.downstream) > 0
 }
 
-// CutDownstream ends the steps downstream of n, which was cancelled with err. Only the first call has an effect.
+// CutDownstream ends the steps downstream of n, which was cancelled with err. Only the
+// first call has an effect.
 func (n *Node) CutDownstream(err error) {
 	for _, to := range n.noteCut(err) {
 		to.upstreamCut(err)

@@ -7,8 +7,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// TakesFailures reports whether next takes a [Failure]: a step of weir, or one that declares that it passes barriers. Other steps would take it
-// for an element.
+// TakesFailures reports whether next takes a [Failure]: a step of weir, or one that
+// declares that it passes barriers. Other steps would take it for an element.
 func TakesFailures(next any) bool {
 	if p, ok := next.(Passer); ok {
 		return p.PassesBarriers()
@@ -16,7 +16,8 @@ func TakesFailures(next any) bool {
 	return nodeOf(next) != nil
 }
 
-// mustMatch panics if both types are known and a step that takes elements of type in cannot take elements of type out.
+// mustMatch panics if both types are known and a step that takes elements of type in
+// cannot take elements of type out.
 func mustMatch(method string, out, in reflect.Type) {
 	switch {
 	case in == nil || out == nil, out.AssignableTo(in) && (in == out || in.Kind() == reflect.Interface):

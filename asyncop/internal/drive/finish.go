@@ -252,19 +252,22 @@ func (d *Driver[IN, OUT]) endInlet() {
 	}
 }
 
-// startDiscarding starts discard, once, if an upstream may send. Without an upstream, In is never closed.
+// startDiscarding starts discard, once, if an upstream may send. Without an upstream, In
+// is never closed.
 func (d *Driver[IN, OUT]) startDiscarding() {
 	if d.inletOver.Load() && d.wired.Load() {
 		d.discards.Do(func() { go d.discard() })
 	}
 }
 
-// mayDiscard reports whether elements may still come through In after the end of the loop.
+// mayDiscard reports whether elements may still come through In after the end of the
+// loop.
 func (d *Driver[IN, OUT]) mayDiscard() bool {
 	return d.inletOver.Load() && d.wired.Load() && !d.inClosed
 }
 
-// discard takes what upstream still sends, so that upstream is not blocked for ever. It ends when upstream closes In.
+// discard takes what upstream still sends, so that upstream is not blocked for ever. It
+// ends when upstream closes In.
 func (d *Driver[IN, OUT]) discard() {
 	n := 0 // elements that were not reported yet
 	for v := range d.in {
@@ -287,7 +290,8 @@ func (d *Driver[IN, OUT]) discard() {
 	d.logDiscarded()
 }
 
-// logDiscarded logs once, when no more can come, how many elements were discarded. A break out of a loop over results has no line.
+// logDiscarded logs once, when no more can come, how many elements were discarded. A
+// break out of a loop over results has no line.
 func (d *Driver[IN, OUT]) logDiscarded() {
 	n := d.discarded.Load()
 	switch err := d.Err(); {

@@ -13,12 +13,15 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// grace is how long Via and To wait, after a cancel, for a next step that has stopped reading.
+// grace is how long Via and To wait, after a cancel, for a next step that has stopped
+// reading.
 const grace = 500 * time.Millisecond
 
-// Transfer hands the results of an operator to the next step, on the goroutine of Via or To, which owns its fields.
+// Transfer hands the results of an operator to the next step, on the goroutine of Via or
+// To, which owns its fields.
 //
-// While the operator runs it waits for the next step as long as that takes. Then it depends on how the operator ended:
+// While the operator runs it waits for the next step as long as that takes. Then it
+// depends on how the operator ended:
 //
 //	end of the operator     Transfer waits for the next step
 //	clean, or by a failure  until the operator's context ends, or the deadline of a Stop. Then
@@ -43,7 +46,8 @@ type Transfer[IN, OUT any] struct {
 	gaveUp  bool
 }
 
-// NewTransfer returns a transfer that has not begun. shares reports that others receive from Out, tell that next takes a wiring.Failure.
+// NewTransfer returns a transfer that has not begun. shares reports that others receive
+// from Out, tell that next takes a wiring.Failure.
 func (d *Driver[IN, OUT]) NewTransfer(next chan<- any, shares, tell bool) *Transfer[IN, OUT] {
 	t := &Transfer[IN, OUT]{d: d, next: next, sharesOut: shares, tellFailure: tell, over: d.over}
 	t.ctx, t.stop = context.WithCancel(d.Context)
@@ -51,11 +55,12 @@ func (d *Driver[IN, OUT]) NewTransfer(next chan<- any, shares, tell bool) *Trans
 	return t
 }
 
-// Run moves the results into next and closes it. If the stream has failed, next gets the failure, if it takes failures: otherwise it would take
-// the end for a clean one.
+// Run moves the results into next and closes it. If the stream has failed, next gets the
+// failure, if it takes failures: otherwise it would take the end for a clean one.
 //
-// It takes the results from a ring, which costs the loop less than out, a channel, does, unless others receive from out. The loop may have sent
-// some to out already: it closes out when it switches to the ring.
+// It takes the results from a ring, which costs the loop less than out, a channel, does,
+// unless others receive from out. The loop may have sent some to out already: it closes
+// out when it switches to the ring.
 func (t *Transfer[IN, OUT]) Run() {
 	d := t.d
 	defer close(t.next)
@@ -152,8 +157,8 @@ func (t *Transfer[IN, OUT]) giveUp() {
 	}
 }
 
-// Await waits for await, the completion of a sink that has got all there is. After a clean end it waits as long as that takes; otherwise it gives
-// up when Run would have.
+// Await waits for await, the completion of a sink that has got all there is. After a
+// clean end it waits as long as that takes; otherwise it gives up when Run would have.
 func (t *Transfer[IN, OUT]) Await(await func()) {
 	defer t.End()
 	if t.d.Err() == nil && !t.gaveUp {
@@ -179,7 +184,8 @@ func (t *Transfer[IN, OUT]) Await(await func()) {
 	}
 }
 
-// End releases what waits for the context of the transfer. It is called once Run has returned, and Await if the next step is a sink.
+// End releases what waits for the context of the transfer. It is called once Run has
+// returned, and Await if the next step is a sink.
 func (t *Transfer[IN, OUT]) End() {
 	t.stop()
 	if t.timer != nil {
@@ -201,7 +207,8 @@ type stoppable struct {
 	stop context.CancelFunc
 }
 
-// stopDeliveryAt ends the transfer at the deadline of ctx, if ctx has one. Stop may return before the results were delivered.
+// stopDeliveryAt ends the transfer at the deadline of ctx, if ctx has one. Stop may
+// return before the results were delivered.
 func (d *Driver[IN, OUT]) stopDeliveryAt(ctx context.Context) {
 	t := d.delivery.transfer.Load()
 	deadline, ok := ctx.Deadline()
@@ -215,7 +222,8 @@ func (d *Driver[IN, OUT]) stopDeliveryAt(ctx context.Context) {
 	})
 }
 
-// cutDelivery notes that the operator was cancelled, with err. Steps downstream that cannot deliver either end after the grace.
+// cutDelivery notes that the operator was cancelled, with err. Steps downstream that
+// cannot deliver either end after the grace.
 func (d *Driver[IN, OUT]) cutDelivery(err error) {
 	d.delivery.cut.Store(true)
 	if node := d.Node; node.HasDownstream() {
@@ -223,7 +231,8 @@ func (d *Driver[IN, OUT]) cutDelivery(err error) {
 	}
 }
 
-// CutByUpstream ends the operator because an earlier step was cancelled with err, and could not deliver within the grace.
+// CutByUpstream ends the operator because an earlier step was cancelled with err, and
+// could not deliver within the grace.
 func (d *Driver[IN, OUT]) CutByUpstream(err error) {
 	d.delivery.cutUpstream.Store(true)
 	if t := d.delivery.transfer.Load(); t != nil {
@@ -237,8 +246,8 @@ func (d *Driver[IN, OUT]) DownstreamFailed(err *wiring.DownstreamError) {
 	d.host.Cancel(guard.Wrap("asyncop", err))
 }
 
-// failUpstream ends the steps upstream of the operator, which has failed with err, unless its input has ended. A participant in checkpoints has
-// a coordinator, which ends them.
+// failUpstream ends the steps upstream of the operator, which has failed with err, unless
+// its input has ended. A participant in checkpoints has a coordinator, which ends them.
 func (d *Driver[IN, OUT]) failUpstream(err error) {
 	if d.checks == nil && !d.inClosed {
 		d.Node.FailUpstream(err)

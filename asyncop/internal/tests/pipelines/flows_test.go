@@ -16,9 +16,11 @@ import (
 	"github.com/weirflow/weir/flow"
 )
 
-// builtIn is a flow of go-streams: how it is put behind a stream of ints, and the ints that leave it again for 0 to n-1.
+// builtIn is a flow of go-streams: how it is put behind a stream of ints, and the ints
+// that leave it again for 0 to n-1.
 type builtIn struct {
-	// put connects the flow, and steps that make ints of its elements, behind from, and returns the end.
+	// put connects the flow, and steps that make ints of its elements, behind from, and
+	// returns the end.
 	put  func(from flow.Outlet) streams.Flow
 	want func(in []int) []int
 	any  bool // it changes the order
@@ -138,8 +140,8 @@ var builtIns = map[string]builtIn{
 	},
 }
 
-// Every built-in flow works before and after an operator: nothing is lost, the order stays if both keep it, and no goroutine is left, which the
-// bubble checks.
+// Every built-in flow works before and after an operator: nothing is lost, the order
+// stays if both keep it, and no goroutine is left, which the bubble checks.
 func TestOperator_BesideEveryBuiltInFlow(t *testing.T) {
 	for name, b := range builtIns {
 		t.Run(name, func(t *testing.T) {
@@ -215,7 +217,8 @@ func TestWithBuffer_ReadAheadFollowsTheCapacity(t *testing.T) {
 				ring *= 2
 			}
 			s := op.Stats()
-			// The slots, the buffer of results, and one that To holds. A full buffer may have a free place that the loop does not use.
+			// The slots, the buffer of results, and one that To holds. A full buffer may
+			// have a free place that the loop does not use.
 			require.Contains(t, []int{c.capacity + ring, c.capacity + ring + 1}, int(s.Accepted))
 			require.Equal(t, int(s.Accepted)+c.buffer+1, read, "and the buffer of In, and one that the source holds")
 			close(in)

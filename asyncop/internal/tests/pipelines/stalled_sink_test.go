@@ -19,7 +19,8 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// stalledSink takes some elements and then stops reading. It completes when it is released.
+// stalledSink takes some elements and then stops reading. It completes when it is
+// released.
 type stalledSink struct {
 	in       chan any
 	taken    atomic.Int64
@@ -74,7 +75,8 @@ func (s *numbers) Via(next streams.Flow) streams.Flow {
 // quiet writes no log.
 var quiet = slog.New(slog.DiscardHandler)
 
-// idleObserver does nothing. An operator that is observed waits for the reader of its results.
+// idleObserver does nothing. An operator that is observed waits for the reader of its
+// results.
 type idleObserver struct{}
 
 func (idleObserver) Accepted(context.Context, any, bool) context.Context { return nil } //nolint:staticcheck // nil stands for ctx
@@ -99,8 +101,8 @@ var stops = map[string]func(op *asyncop.AsyncWaitOperator[int, int], cancel cont
 	},
 }
 
-// Law F1: To and Wait return within a second of the end of the operator, although the sink never reads again. Results that were not delivered
-// are counted.
+// Law F1: To and Wait return within a second of the end of the operator, although the
+// sink never reads again. Results that were not delivered are counted.
 func TestTo_SinkStopsReading(t *testing.T) {
 	for name, stop := range stops {
 		for _, observed := range []bool{false, true} {
@@ -134,7 +136,8 @@ func TestTo_SinkStopsReading(t *testing.T) {
 	}
 }
 
-// A sink that takes everything and then hangs, as one behind a stalled TCP peer does, does not block To after a cancel either.
+// A sink that takes everything and then hangs, as one behind a stalled TCP peer does,
+// does not block To after a cancel either.
 func TestTo_SinkNeverCompletes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -156,7 +159,8 @@ func TestTo_SinkNeverCompletes(t *testing.T) {
 	})
 }
 
-// After a clean end a slow sink gets every result, even if the context ends meanwhile. To gives up only if the sink stops reading.
+// After a clean end a slow sink gets every result, even if the context ends meanwhile. To
+// gives up only if the sink stops reading.
 func TestTo_ContextEndsAfterTheOperator(t *testing.T) {
 	for _, takes := range []int{8, 3} {
 		synctest.Test(t, func(t *testing.T) {
@@ -196,7 +200,8 @@ func TestTo_ContextEndsAfterTheOperator(t *testing.T) {
 	}
 }
 
-// The deadline of Stop also counts for the results that a clean end has left in the buffer.
+// The deadline of Stop also counts for the results that a clean end has left in the
+// buffer.
 func TestStop_SinkStopsReadingAfterACleanEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := asyncop.OrderedWait(asyncop.Blocking(identity), 0, 8, asyncop.WithLogger(quiet))
@@ -222,7 +227,8 @@ func TestStop_SinkStopsReadingAfterACleanEnd(t *testing.T) {
 	})
 }
 
-// A cancel reaches To of a flow and of a second operator, too, although full buffers are in between.
+// A cancel reaches To of a flow and of a second operator, too, although full buffers are
+// in between.
 func TestTo_SinkStopsReadingBehindOtherSteps(t *testing.T) {
 	for name, behind := range map[string]func(op streams.Flow) streams.Flow{
 		"a flow": func(op streams.Flow) streams.Flow { return op.Via(flow.NewMap(func(n int) int { return n })) },

@@ -34,7 +34,8 @@ func failsAt(bad int) func(context.Context, int) (int, error) {
 	}
 }
 
-// A failure ends the operators and flows upstream, with a reason that names the failed step, and with them an endless source.
+// A failure ends the operators and flows upstream, with a reason that names the failed
+// step, and with them an endless source.
 func TestFailure_EndsTheStepsUpstream(t *testing.T) {
 	for name, c := range map[string]struct {
 		last func() streams.Flow
@@ -113,7 +114,8 @@ func TestWithUpstreamCancel_OfAFlow(t *testing.T) {
 	})
 }
 
-// WithUpstreamRunning keeps the steps upstream running. Their results are discarded and counted.
+// WithUpstreamRunning keeps the steps upstream running. Their results are discarded and
+// counted.
 func TestWithUpstreamRunning(t *testing.T) {
 	broken := func(n int) int { return 10 / (n - 3) }
 	for name, last := range map[string]func() streams.Flow{
@@ -166,7 +168,8 @@ func TestStop_KeepsTheStepsUpstream(t *testing.T) {
 	})
 }
 
-// A step of go-streams stops the failure: the operator behind it cancels the source itself.
+// A step of go-streams stops the failure: the operator behind it cancels the source
+// itself.
 func TestWithUpstreamCancel_BehindAStepOfGoStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, cancelSource := context.WithCancelCause(t.Context())
@@ -217,7 +220,8 @@ func (l *lines) with(text string) (found []string) {
 	return found
 }
 
-// The elements that an ended operator has discarded are logged once, with their count, when its input is closed.
+// The elements that an ended operator has discarded are logged once, with their count,
+// when its input is closed.
 func TestDiscardedElementsAreLogged(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		var log lines

@@ -111,8 +111,8 @@ func TestWatermarksThroughTwoOperators(t *testing.T) {
 	})
 }
 
-// When the second of two fails, the first ends with it. With WithUpstreamRunning it continues to its end and is not blocked: the second discards
-// what comes.
+// When the second of two fails, the first ends with it. With WithUpstreamRunning it
+// continues to its end and is not blocked: the second discards what comes.
 func TestFailureOfTheSecondOfTwoOperators(t *testing.T) {
 	optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 		broken := asyncop.Func(func(_ context.Context, _ int, _ asyncop.ResultFuture[int]) error { return optest.ErrBroken })
