@@ -255,7 +255,7 @@ func Example_goStreamsMessages() {
 	var settled sync.WaitGroup
 	for _, key := range []string{"lhr", "london"} {
 		settled.Add(1)
-		received <- message.New(key, &message.Meta{ID: key}, func(message.Verdict) { settled.Done() })
+		received <- message.New(key, &message.Meta{ID: key}, func(message.Settlement) { settled.Done() })
 	}
 	close(received)
 	prices := asyncop.OrderedWait(asyncop.Blocking(price), 5*time.Second, 100)
