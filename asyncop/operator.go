@@ -316,6 +316,9 @@ func (op *AsyncWaitOperator[IN, OUT]) connect(method string, next streams.Inlet)
 //
 //   - an [*ElementError] or a [*TypeError]
 //   - context.Cause of its context, or of the context that Stop was given; in an [*AbandonedError] if elements were in flight
+//   - a [*DownstreamError], if a later step of weir failed or was cancelled
+//   - the error of an earlier step of weir that failed, or was cancelled and could not
+//     deliver
 //   - an error, a panic or a runtime.Goexit of the input of Results
 //   - an error of the function's Open or Close
 //   - an error that encoding the state of a final checkpoint failed

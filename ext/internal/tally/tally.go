@@ -241,6 +241,7 @@ func addCounters(to *asyncop.Stats, s asyncop.Stats) {
 	to.HandedOver += s.HandedOver
 	to.LateCompletions += s.LateCompletions
 	to.Discarded += s.Discarded
+	to.Undelivered += s.Undelivered
 	to.Abandoned += s.Abandoned
 }
 
