@@ -97,7 +97,8 @@
 //
 // # Failures
 //
-// An error, a panic or a runtime.Goexit in user code is an outcome of its element (A6). An element fails if such an outcome is
+// An error or a panic in user code is an outcome of its element (A6), and so is runtime.Goexit in code that may block.
+// runtime.Goexit in code that the operator calls on its loop fails the operator. An element fails if such an outcome is
 // not retried, or if its time runs out. Then
 //
 //   - a fallback may return results in place of the failure ([HandleFailure])

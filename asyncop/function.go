@@ -27,7 +27,9 @@ type AsyncFunction[IN, OUT any] interface {
 	// the number of the attempt ([AttemptFromContext]). A resource opened under it, such as a response body, cannot be used after the attempt.
 	//
 	// A returned error or a panic is an outcome of the attempt like [ResultFuture.CompleteExceptionally], unless it was
-	// completed before.
+	// completed before. runtime.Goexit, which FailNow of package testing calls, ends the operator's loop, so it fails the
+	// operator with an error that names the code and matches [*PanicError]. The same holds for all code that the operator
+	// calls on its loop: predicates, strategies that do not block, observers, and the functions of options.
 	AsyncInvoke(ctx context.Context, in IN, result ResultFuture[OUT]) error
 }
 

@@ -148,7 +148,7 @@ func TestCallsThatAreLateAreNotMade(t *testing.T) {
 		"ended by the loop": {func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { d.Core().Abandon() }, context.Canceled},
 		"timed out by itself": {func(d *drive.Driver[string, string], mock *clock.Mock, _ func()) {
 			mock.Add(time.Second)
-			d.Core().Turn()
+			d.Core().Step()
 		}, context.DeadlineExceeded},
 		"suspended":            {func(d *drive.Driver[string, string], _ *clock.Mock, _ func()) { d.Host().Suspended.Store(true) }, context.Canceled},
 		"a moment before that": {func(_ *drive.Driver[string, string], mock *clock.Mock, _ func()) { mock.Add(time.Second - 1) }, nil},
@@ -223,7 +223,7 @@ func TestNothingBeginsTooLate(t *testing.T) {
 					if what == "handler" {
 						mock.Add(time.Second)
 					}
-					d.Core().Turn()
+					d.Core().Step()
 					assert.Equal(t, tt.phase, core.Look(d.Core()).Oldest)
 					late(d, mock, cancel)
 					resume()

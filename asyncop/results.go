@@ -176,8 +176,9 @@ func FromSlice[IN any](elements []IN) (next func() (v IN, ok bool)) {
 // When the operator is cancelled, or the context of Stop ends, it ends when the body returns, with the contexts of its calls; then the loop gets
 // Err. Do not call Wait or Stop in the body: they would wait for it. Break out of the loop instead.
 //
-// A panic or runtime.Goexit of the body or of the input ends the operator with [ErrStopped], and then propagates. A panic of other code that the
-// operator calls is an outcome, as always. runtime.Goexit there ends the goroutine of the loop, so it fails the operator with a [*PanicError].
+// A panic or runtime.Goexit of the body or of the input ends the operator with [ErrStopped], and then
+// propagates. In other code that the operator calls, a panic is an outcome of the element, and
+// runtime.Goexit fails the operator, as in every operator: see [AsyncFunction].
 //
 // Everything else is as in Results: the order, the last pair with the error, retries at the end of the input, and a single loop for each
 // operator. It panics if next is nil.

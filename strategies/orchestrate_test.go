@@ -118,7 +118,7 @@ func TestMatrix(t *testing.T) {
 							case r.AlwaysRetry():
 								want.NoRetryReason, want.Delay = decision.Retried, 50*ms // R27: n is 2
 							case retry:
-								want.NoRetryReason, want.Delay = decision.Retried, delay
+								want.NoRetryReason, want.Delay, want.NeedsBudget = decision.Retried, delay, true
 							}
 							assert.Equal(t, want, d, "%v, idempotent %t, %v", stage, idempotent, r)
 							assert.Equal(t, r, a.Reason)
@@ -415,13 +415,13 @@ func TestStepsOneByOne(t *testing.T) {
 		p := strategies.ReasonAware(say(r), answer(&asked, action, failure)).WithMaxWaiting(2)
 
 		a := failedAttempt(1)
-		before.Beside = true
-		d := p.Steps().Decide(t.Context(), a, before)
-		ask := d.NoRetryReason == decision.Asked
+		require.NoError(t, p.Steps().FindReason(a))
+		d, isFinal := p.Steps().DecideAtOnce(a, before)
+		ask := !isFinal
 		if ask {
 			got := p.Steps().Ask(t.Context(), a)
-			a.Remaining, after.Answer = remaining, &got
-			d = p.Steps().Decide(t.Context(), a, after)
+			a.Remaining = remaining
+			d = p.Steps().Conclude(a, got, after)
 		}
 
 		// The model, in other words: who has the last word?

@@ -20,7 +20,7 @@ type Action struct {
 }
 
 // NoRetryReason is the reason why there is no retry: see strategies.NoRetryReason. A Decision has
-// two more values, which are not reasons: Retried and Asked.
+// another value, which is not a reason: Retried.
 type NoRetryReason uint8
 
 const (
@@ -38,8 +38,6 @@ const (
 	Failed
 	// Retried means that there is another attempt, after Delay, unless Capped.
 	Retried
-	// Asked means that the strategy is to be asked elsewhere, since it may block: see Steps.Decide.
-	Asked
 )
 
 // WantedRepeat reports whether a predicate of a FLIP-232 strategy asked for another attempt that
@@ -70,15 +68,13 @@ func (v NoRetryReason) String() string {
 		return "too many waiting"
 	case Failed:
 		return "decision failed"
-	case Asked:
-		return "asked"
 	}
 	return fmt.Sprintf("NoRetryReason(%d)", uint8(v))
 }
 
 // Decision is what an operator does about an outcome.
 type Decision struct {
-	// NoRetryReason is Retried or Asked, or the reason why there is no retry.
+	// NoRetryReason is Retried, or the reason why there is no retry.
 	NoRetryReason NoRetryReason
 
 	// Reason is why the outcome deserves another try; if it is Final, none or a
@@ -90,6 +86,9 @@ type Decision struct {
 	// Capped says that Delay was cut to what the element has left: no attempt can follow, as none starts at or after the
 	// deadline (law A5). The element ends at its deadline, or at once if the operator so chooses.
 	Capped bool
+	// NeedsBudget reports that the retry is to be taken from a retry budget, if there is one. It
+	// is false for a retry that will not be made, and for a reason that is always retried.
+	NeedsBudget bool
 	// Demanded is the wait that a server demands, in full also if Delay is cut; 0 if
 	// none does. It is kept when the input ends, and over a restart.
 	Demanded time.Duration
@@ -105,22 +104,14 @@ type Decision struct {
 // NoDeadline as the Remaining of an attempt is the time left to an element without a timeout.
 const NoDeadline = time.Duration(math.MaxInt64)
 
-// Situation is what [Steps] have to know of the operator.
+// Situation describes an operator to [Steps].
 type Situation struct {
-	Finishing bool       // no retry follows any more: end of input, cancel
+	Finishing bool       // retries have ended: the input has ended, or the operator is cancelled
 	Waiting   int        // elements that wait for a retry, without this one
-	Random    *rand.Rand // for jitter; nil: none is applied
-
-	MayRetry func() bool            // takes a retry out of a budget; nil: there is none
-	Outage   bool                   // the attempt met one: it takes no budget
-	Found    func() (isOutage bool) // called when the reason is known, and sets Outage; nil: nobody wants to know
-	Context  func() context.Context // of the question to the strategy; nil: that of Decide
-
-	Beside bool    // a strategy that may block is not asked: the answer is Asked
-	Answer *Answer // of a strategy that was asked elsewhere; nil: it was not
+	Random    *rand.Rand // for the jitter; nil if none is applied
 }
 
-// Answer is that of a strategy.
+// Answer is the answer of a strategy.
 type Answer struct {
 	Action Action
 	Err    error

@@ -1,5 +1,5 @@
-// Package decision goes from the outcome of an attempt to the next attempt: Steps.Decide. Package strategies builds the steps from
-// what a user says (Policy.Steps).
+// Package decision decides what follows from an attempt: see Steps.Decide. Package strategies
+// builds the Steps of a policy (Policy.Steps).
 package decision
 
 import (
@@ -13,25 +13,25 @@ import (
 	"github.com/weirflow/weir/predicates"
 )
 
-// Steps are a policy as an operator uses it. They never change once they are built, and are safe for concurrent use as far
-// as the functions in them are.
+// Steps are a policy as an operator uses it. They are immutable, and safe for concurrent use if
+// their functions are.
 type Steps[OUT any] struct {
-	Classify   predicates.Classifier[OUT] // nil: nothing is looked at
-	Results    bool                       // results are looked at; else they are accepted, and Decide is not called for them
-	Errors     bool                       // errors are
+	Classify   predicates.Classifier[OUT] // nil if the policy considers no attempt
+	Results    bool                       // attempts with results are considered; otherwise they are accepted without Decide
+	Errors     bool                       // attempts with errors are considered
 	Strategy   func(ctx context.Context, a *predicates.Attempt[OUT]) (Action, error)
 	Asked      any                                                       // the user's strategy, for messages and MaxRetriesOf
 	AtOnce     bool                                                      // Strategy is known not to block
-	ByAttempts bool                                                      // made of an AsyncRetryStrategy: number and outcome suffice
+	ByAttempts bool                                                      // made of an AsyncRetryStrategy, which needs only number, results and error
 	NoRetry    bool                                                      // made of strategies.NoRetry
-	Jitter     func(base time.Duration, random *rand.Rand) time.Duration // nil: none
-	MaxWaiting int                                                       // 0: no bound
-	MaxDelay   time.Duration                                             // 0: no bound
-	Idempotent func(input any) bool                                      // nil: false for all
+	Jitter     func(base time.Duration, random *rand.Rand) time.Duration // nil if there is none
+	MaxWaiting int                                                       // 0 means no bound
+	MaxDelay   time.Duration                                             // 0 means no bound
+	Idempotent func(input any) bool                                      // nil if no call is idempotent
 }
 
-// NeedsElement reports whether Decide and Ask look at more of an attempt than its number and outcome. If not, an operator may
-// leave the rest of the view unset, except for Remaining.
+// NeedsElement reports whether the policy looks at more of an attempt than its number, results and
+// error. If not, the other fields of the attempt may be zero, except for Remaining.
 func (p *Steps[OUT]) NeedsElement() bool { return !p.ByAttempts }
 
 // IsIdempotent reports whether the call for input may happen twice.
@@ -42,81 +42,103 @@ func (p *Steps[OUT]) IsIdempotent(input any) bool {
 	return p.Idempotent != nil && p.Idempotent(input)
 }
 
-// Decide is the one way from an outcome to what follows from it, in the order of RFC 0049:
+// Decide returns the decision after an attempt, in the order of RFC 0049. It is for callers that
+// can wait for the strategy, and have neither a backend nor a budget. An operator calls the steps
+// itself:
 //
-//  1. The classifier names no reason, or a rejection: the outcome is accepted.
-//  2. No retry follows any more ([Finishing]). A strategy that depends on attempts
-//     alone is asked all the same: where it refuses, the outcome is [Refused].
-//  3. The reason is always retried: after the controlled back-off, and the strategy
-//     is not asked.
-//  4. The strategy is asked, unless a server demands never to be called again. A
-//     refusal is [Refused]. An error or a panic is [Failed], and joined to the outcome.
-//  5. The bounds on the delay and on waiting elements are applied.
-//  6. The delay is spread by jitter, then cut to the time that the element has
-//     left. A retry that is cut will not be made.
-//  7. The budget is charged, for retries that will be made and that the strategy
-//     was asked about.
+//  1. [Steps.FindReason] asks the classifier.
+//  2. [Steps.DecideAtOnce] decides without the strategy. If the classifier has
+//     named no reason, or a rejection, the attempt is accepted. If retries have
+//     ended ([Finishing]), there is none; a strategy that depends on attempts alone
+//     is asked all the same, and the attempt is [Refused] if it refuses. A reason
+//     that is always retried has the controlled back-off, and the strategy is not
+//     asked.
+//  3. [Steps.Ask] asks the strategy, which may block. A refusal is [Refused]. An
+//     error or a panic is [Failed], and joined to the error of the attempt.
+//  4. [Steps.Conclude] applies the bounds on the delay and on waiting elements, then
+//     the jitter, and cuts the delay to the time that the element has left. A retry
+//     that is cut will not be made.
+//  5. The operator takes the retry from its budget, if Decision.NeedsBudget is set.
 //
-// Only step 4 may block. An operator that cannot wait sets now.Beside: then the answer is [Asked] before step 4, the operator
-// calls Ask elsewhere, and Decide again with the answer, for the steps that are left.
-//
-// Decide is called for outcomes that are looked at. It fills in a.Reason and a.Stage; the caller fills in a.Idempotent and a.Remaining. That may be as
-// of an earlier look at the clock, if the caller looks again before it makes a retry. A panic of user code ends with Failed; the caller
-// handles runtime.Goexit.
-func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now *Situation) (d Decision) {
-	if now.Answer != nil {
-		return p.conclude(a, now.Answer.Action, now.Answer.Err, now)
+// Decide is called for attempts that the policy considers (Results, Errors). It sets a.Reason,
+// a.Stage and a.Idempotent. a.Remaining may be as of an earlier reading of the clock if the
+// caller reads the clock again before it makes a retry. The caller handles runtime.Goexit of
+// user code.
+func (p *Steps[OUT]) Decide(ctx context.Context, a *predicates.Attempt[OUT], now *Situation) Decision {
+	err := p.FindReason(a)
+	if err != nil {
+		return Fail(a, err)
 	}
-	found := false
+	d, isFinal := p.DecideAtOnce(a, now)
+	if !isFinal {
+		d = p.Conclude(a, p.Ask(ctx, a), now)
+	}
+	return d
+}
+
+// FindReason asks the classifier, and sets a.Reason, a.Stage and a.Idempotent. A panic of the
+// classifier, of the error, or of the predicate for idempotent calls is returned as an error.
+func (p *Steps[OUT]) FindReason(a *predicates.Attempt[OUT]) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			if !found && now.Found != nil {
-				now.Found()
-			}
-			d = failed(a, guard.Recovered("strategies", value))
+			err = guard.Recovered("strategies", value)
 		}
 	}()
-	if !p.ByAttempts { // else nobody asks
-		a.Idempotent = a.Idempotent || isDeduplicated(a)
+	a.Reason = predicates.Reason{} // a may be used again
+	if !p.ByAttempts {             // otherwise no code looks at it
+		a.Idempotent = a.Idempotent || p.IsIdempotent(a.Input) || isDeduplicated(a)
 	}
-	a.Reason = predicates.Reason{} // of an earlier attempt: a may be used again
 	if r, ok := p.Classify(a); ok {
 		a.Reason = r
 	}
-	found = true
-	if now.Found != nil {
-		now.Outage = now.Found()
-	}
+	return nil
+}
+
+// FindPushback returns the wait that a server demands: [Never] if it demands never to be called
+// again, 0 if it demands none. A panic of the error or of a result is returned as an error.
+func FindPushback[OUT any](a *predicates.Attempt[OUT]) (pushback time.Duration, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = guard.Recovered("strategies", value)
+		}
+	}()
+	pushback, _ = PushbackOf(a)
+	return pushback, nil
+}
+
+// DecideAtOnce decides without the strategy, if it can. Otherwise isFinal is false, and the
+// strategy is to be asked.
+func (p *Steps[OUT]) DecideAtOnce(a *predicates.Attempt[OUT], now *Situation) (d Decision, isFinal bool) {
+	d = Decision{Reason: a.Reason, Err: a.Err}
 	if a.Reason.IsZero() || a.Reason.IsRejection() {
-		return Decision{Reason: a.Reason, Err: a.Err}
+		return d, true
 	}
 	if a.Stage == predicates.Unreported {
-		a.Stage = predicates.NetworkTime // the safe side
+		a.Stage = predicates.NetworkTime // the safe assumption
 	}
 	switch {
 	case now.Finishing && !p.ByAttempts:
-		return Decision{NoRetryReason: Finishing, Reason: a.Reason, Err: a.Err}
+		d.NoRetryReason = Finishing
+		return d, true
 	case a.Reason.AlwaysRetry():
-		return p.conclude(a, Action{Retry: true, Delay: ControlledBackoff(a.Retries())}, nil, now)
-	case now.Beside && !p.AtOnce:
-		return Decision{NoRetryReason: Asked, Reason: a.Reason, Err: a.Err}
+		answer := Answer{Action: Action{Retry: true, Delay: ControlledBackoff(a.Retries())}}
+		return p.Conclude(a, answer, now), true
 	}
-	if now.Context != nil {
-		ctx = now.Context()
-	}
-	action, err := p.Strategy(ctx, a)
-	return p.conclude(a, action, err, now)
+	return d, false
 }
 
-// isDeduplicated reports whether the servers of a call recognise its requests when they come again (law X1): its attempt knows,
-// which the values of an operator's view are.
+// isDeduplicated reports whether the servers of a call recognise its requests when they come again
+// (law X1). Its attempt knows, which is found in the values of an operator's view.
 func isDeduplicated[OUT any](a *predicates.Attempt[OUT]) bool {
-	attempt, ok := a.Value(ctxkey.Stage{}).(interface{ Deduplicated() bool })
+	attempt, ok := a.Value(ctxkey.Stage{}).(deduplicatedAttempt)
 	return ok && attempt.Deduplicated()
 }
 
-// Ask calls the strategy, which may block unless p.AtOnce is set. A panic is its error; the caller handles runtime.Goexit. Ask is
-// safe for concurrent use if the strategy is.
+// deduplicatedAttempt is the attempt of an operator: call.Stages, or the batch of such attempts.
+type deduplicatedAttempt interface{ Deduplicated() bool }
+
+// Ask asks the strategy, which may block unless p.AtOnce is set. A panic becomes the error of the
+// answer; the caller handles runtime.Goexit. Ask is safe for concurrent use if the strategy is.
 func (p *Steps[OUT]) Ask(ctx context.Context, a *predicates.Attempt[OUT]) (answer Answer) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -127,21 +149,21 @@ func (p *Steps[OUT]) Ask(ctx context.Context, a *predicates.Attempt[OUT]) (answe
 	return answer
 }
 
-// conclude decides over the answer of the strategy, or over the one that stands in for it.
-func (p *Steps[OUT]) conclude(a *predicates.Attempt[OUT], action Action, err error, now *Situation) Decision {
-	d := Decision{Reason: a.Reason, Err: a.Err}
+// Conclude returns the decision after the answer of the strategy.
+func (p *Steps[OUT]) Conclude(a *predicates.Attempt[OUT], answer Answer, now *Situation) Decision {
+	action, d := answer.Action, Decision{Reason: a.Reason, Err: a.Err}
 	if action.Err != nil {
 		d.Err = action.Err
 	}
 	always := d.Reason.AlwaysRetry()
 	switch {
-	case err != nil:
-		return failed(a, err)
+	case answer.Err != nil:
+		return Fail(a, answer.Err)
 	case !action.Retry:
 		d.NoRetryReason = Refused
 		return d
 	case action.Delay < 0:
-		return failed(a, fmt.Errorf("strategies: %T: negative delay: %v", p.Asked, action.Delay))
+		return Fail(a, fmt.Errorf("strategies: %T: negative delay: %v", p.Asked, action.Delay))
 	case now.Finishing:
 		d.NoRetryReason = Finishing
 		return d
@@ -156,19 +178,18 @@ func (p *Steps[OUT]) conclude(a *predicates.Attempt[OUT], action Action, err err
 	switch {
 	case action.Demanded:
 		d.Demanded = delay
-	case p.Jitter != nil && now.Random != nil && !always: // the controlled back-off is as RFC 0049 lays it down
-		if delay, err = p.spread(delay, now.Random); err != nil {
-			return failed(a, err)
+	case p.Jitter != nil && now.Random != nil && !always: // RFC 0049 fixes the controlled back-off
+		var err error
+		delay, err = p.spread(delay, now.Random)
+		if err != nil {
+			return Fail(a, err)
 		}
 	}
-	switch isCapped := delay >= a.Remaining; { // law A5
-	case isCapped:
+	if delay >= a.Remaining { // law A5
 		delay, d.Capped = max(0, a.Remaining), true
-	case !always && !now.Outage && now.MayRetry != nil && !now.MayRetry():
-		d.NoRetryReason, d.Demanded = OverBudget, 0
-		return d
 	}
 	d.NoRetryReason, d.Delay, d.Before = Retried, delay, action.Before
+	d.NeedsBudget = !always && !d.Capped
 	return d
 }
 
@@ -192,7 +213,7 @@ func Spread(jitter func(time.Duration, *rand.Rand) time.Duration, base time.Dura
 	return max(0, jitter(base, random))
 }
 
-// failed is the decision over an outcome that could not be decided over.
-func failed[OUT any](a *predicates.Attempt[OUT], err error) Decision {
+// Fail returns the decision after an attempt for which the policy has failed with err.
+func Fail[OUT any](a *predicates.Attempt[OUT], err error) Decision {
 	return Decision{NoRetryReason: Failed, Reason: a.Reason, Err: guard.Join(err, a.Err)}
 }

@@ -36,7 +36,7 @@ func batchOf(h *Host, n int, join func(i int, ctx context.Context, a *Attempt[in
 	b := NewBatch[int, int](h, "function", n)
 	for i := range n {
 		a := b.Add()
-		a.start(h, Ref{Place: uint32(i), Turn: 1}, 1, NoDeadline)
+		a.start(h, Ref{Index: uint32(i), Generation: 1}, 1, NoDeadline)
 		a.Leave()
 		ctx, out := context.Context(b.Context()), Future[int](a)
 		if join != nil {
@@ -65,7 +65,7 @@ func (b *Batch[IN, OUT]) run(outcome func(i int, out Future[OUT])) (ins []IN) {
 // posted empties the mailbox, and returns whose letters were in it.
 func posted(h *Host) (all []int) {
 	for l := h.Mail.Take(); l != nil; {
-		all = append(all, int(l.Ref.Place))
+		all = append(all, int(l.Ref.Index))
 		l = l.Unchain()
 	}
 	return all

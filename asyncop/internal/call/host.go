@@ -89,12 +89,13 @@ func (h *Host) TakeFreed() int {
 
 // ---- The mailbox
 
-// Ref refers to what an element waits for: the place of the element, and the turn of that. A turn never comes twice, so a reference
-// whose turn is over finds nothing (law A2). The zero Ref refers to nothing.
+// Ref refers to the element that waits for a letter: the index of its slot, and the generation of the
+// slot. A generation never comes twice, so a reference to an earlier one finds no slot (law A2). The
+// zero Ref refers to no element.
 type Ref struct {
-	Place uint32
-	Stamp gate.Stamp // of a call at a backend; it is here since there is room
-	Turn  uint64
+	Index      uint32
+	Stamp      gate.Stamp // of a call at a backend; it is here because it fits
+	Generation uint64
 }
 
 // Letter is a place in the mailbox. It is embedded in what is posted, so that posting allocates nothing.

@@ -12,7 +12,7 @@ import (
 )
 
 // letter is what these tests post: number tells one from another.
-func letter(number int) *Letter { return &Letter{Ref: Ref{Place: uint32(number), Turn: 1}} }
+func letter(number int) *Letter { return &Letter{Ref: Ref{Index: uint32(number), Generation: 1}} }
 
 // post posts a letter.
 func post(h *Host, place int) {
@@ -23,7 +23,7 @@ func post(h *Host, place int) {
 // numbers empties a chain as the loop does.
 func numbers(l *Letter) (got []int) {
 	for l != nil {
-		got = append(got, int(l.Ref.Place))
+		got = append(got, int(l.Ref.Index))
 		l = l.Unchain()
 	}
 	return got

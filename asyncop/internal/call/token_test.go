@@ -43,7 +43,7 @@ func newHost(tb testing.TB) (*Host, *stopped) {
 // newCalled returns an attempt whose function the loop calls.
 func newCalled(h *Host) *Attempt[int] {
 	a := NewRoomy[int]()
-	a.start(h, Ref{Turn: 1}, 1, NoDeadline)
+	a.start(h, Ref{Generation: 1}, 1, NoDeadline)
 	return a
 }
 
@@ -178,7 +178,7 @@ func TestPermitComesBackOnce(t *testing.T) {
 		clock := new(stopped)
 		h := &Host{User: context.Background(), Life: context.Background(), Clock: clock, Sleeper: NewSleeper()}
 		a := new(Attempt[int])
-		a.start(h, Ref{Turn: 1}, 1, NoDeadline)
+		a.start(h, Ref{Generation: 1}, 1, NoDeadline)
 		waits := true // the element, for the attempt
 		var occupied, inside, let bool
 		permits := 0
@@ -297,7 +297,7 @@ func TestLate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h, clock := newHost(t)
 			a := new(Attempt[int])
-			a.start(h, Ref{Turn: 1}, 1, time.Second)
+			a.start(h, Ref{Generation: 1}, 1, time.Second)
 			tt.end(h, clock, a)
 			require.Equal(t, tt.want, a.Late())
 			called := false

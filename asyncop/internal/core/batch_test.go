@@ -206,7 +206,7 @@ func TestBatchWhoseMemberFailsTheRun(t *testing.T) {
 	require.Zero(t, b.Running())
 }
 
-// A batch that user code has broken off gives its permits back, also if its driver does not go on.
+// A batch whose member ends the goroutine of the loop gives its permits back.
 func TestBatchBrokenOffAtTheEnd(t *testing.T) {
 	permits := newHouse(1)
 	b := withBatches(t, 2, 0, nil, nil)
@@ -225,7 +225,8 @@ func TestBatchBrokenOffAtTheEnd(t *testing.T) {
 	}()
 	<-done
 	require.Equal(t, 1, permits.Used())
-	b.End(b.Exited())
+	_, err := b.Failure()
+	require.ErrorAs(t, err, new(*GoexitError))
 	for _, e := range b.Abandon() {
 		b.Ended(e, observe.Abandoned)
 	}

@@ -471,7 +471,7 @@ func TestFailurePolicies(t *testing.T) {
 	})
 }
 
-// Law A6: a panic is an outcome, and the successor of a goroutine that user code has ended goes on.
+// Law A6: a panic ends the attempt with an error, and runtime.Goexit ends the run.
 func TestBrokenUserCode(t *testing.T) {
 	r := newRig(t, nil, nil)
 	r.answer = func(name string, a *call.Attempt[string]) error {
@@ -485,18 +485,12 @@ func TestBrokenUserCode(t *testing.T) {
 		}
 		return nil
 	}
-	r.feed("a")
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r.feed("b")
-	}()
-	<-done
-	r.Resume()
-	r.feed("c")
+	r.feed("a c")
 	r.turn()
-	require.Equal(t, "(a#1 !a (b#1 !b (c#1 c#1", r.took())
-	r.end()
+	require.Equal(t, "(a#1 !a (c#1 c#1", r.took())
+	onGoroutine(func() { r.feed("b") })
+	require.Equal(t, "(b#1", r.took())
+	r.exitedBy("AsyncInvoke")
 }
 
 // Forget lets go of everything that user code could reach through a future it keeps.

@@ -91,14 +91,13 @@ func TestCounterBreaks(t *testing.T) {
 				r.feed("a")
 				r.complete("a#1")
 				r.Turn()
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
-					r.emit()
-				}()
-				<-done
-				r.Resume()
-				r.Report()
+				onGoroutine(r.emit)
+				if how == "goexit" {
+					r.Report() // after the end
+					require.Len(t, all[1-at].elements, 1)
+					r.exitedBy("an observer")
+					return
+				}
 				require.Contains(t, r.took(), "broke: ")
 				require.Len(t, all[1-at].elements, 1)
 				require.Empty(t, all[at].elements, "what it has broken at is lost")
@@ -231,7 +230,7 @@ func TestReasonsGoWithTheirElements(t *testing.T) {
 	r.complete("a#2")
 	r.idle()
 	r.feed("b")
-	require.Zero(t, r.reasons.get(r.first().place))
+	require.Zero(t, r.reasons.get(r.first().index))
 	r.complete("b#1")
 	r.idle()
 	require.Equal(t, []counting.AttemptEnd{

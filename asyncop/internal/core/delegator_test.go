@@ -126,10 +126,10 @@ func TestDelegatorDecides(t *testing.T) {
 		{"result", 1, []int{1}, nil, false, decision.Decision{}, nil},
 		{"other error", 1, nil, errOther, false, decision.Decision{Err: errOther}, nil},
 		{"empty", 1, nil, nil, false, decision.Decision{
-			NoRetryReason: decision.Retried, Reason: resultMatched, Delay: time.Second,
+			NoRetryReason: decision.Retried, NeedsBudget: true, Reason: resultMatched, Delay: time.Second,
 		}, []string{"may", "when"}},
 		{"error", 2, nil, errDown, false, decision.Decision{
-			NoRetryReason: decision.Retried, Reason: exceptionMatched, Delay: 2 * time.Second, Err: errDown,
+			NoRetryReason: decision.Retried, NeedsBudget: true, Reason: exceptionMatched, Delay: 2 * time.Second, Err: errDown,
 		}, []string{"may", "when"}},
 		{"last attempt", 3, nil, errDown, false, refused, []string{"may"}},
 		{"far beyond", 1 << 30, nil, errDown, false, refused, []string{"may"}},
@@ -184,6 +184,6 @@ func TestDelegatorNeverReturnsANegativeDelay(t *testing.T) {
 		WithJitter(func(base time.Duration, _ *rand.Rand) time.Duration { return -base })
 	d := delegatorOf[int](strategy, nil)
 	assert.Equal(t, decision.Decision{
-		NoRetryReason: decision.Retried, Reason: exceptionMatched, Err: errDown,
+		NoRetryReason: decision.Retried, NeedsBudget: true, Reason: exceptionMatched, Err: errDown,
 	}, decide(&d, 1, nil, errDown, false))
 }

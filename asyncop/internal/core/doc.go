@@ -1,58 +1,51 @@
-// Package core is an asynchronous operator as a state machine: slots, order, attempts, outcomes, retries, deadlines, and what
-// a checkpoint holds. It has no goroutine and no logger.
+// Package core is an asynchronous operator as a state machine: slots, order, attempts, retries,
+// deadlines, and the contents of a checkpoint. It has no goroutine, no channel and no logger.
 //
 // # Owner
 //
-// One goroutine owns a [Machine] and everything in it: its driver. Calls run elsewhere, and what they touch is in package call.
-// The core learns of it in [Machine.Turn] only. If user code ends the driver's goroutine, another goroutine takes the core over
-// with [Machine.Run]. A driver without another goroutine reads State.Exited.
+// One goroutine owns a [Machine] and everything in it: its driver's. Calls run on other goroutines;
+// the state that they share with the core is in package call. The core reads it in [Machine.Step]
+// only.
 //
 // # Calls
 //
 // A driver
 //
-//   - feeds the core: [Machine.Accept] for an element, [Machine.Restore] for an item of a checkpoint or a control element, and
-//     [Machine.EndRetries] when no element follows;
-//   - lets it work: [Machine.Run] around the loop, [Machine.Turn], and [Machine.Next], which returns when the next turn is due;
-//   - carries results away: [Machine.Head] and [Machine.Left];
-//   - copies what is in flight for a checkpoint: [Machine.Items];
-//   - ends it: [Machine.End], then [Machine.Abandon], [Machine.Ended] for each element that was in flight, and [Machine.Forget];
-//   - looks at it: [Machine.State];
+//   - feeds elements to the core: [Machine.Accept]; [Machine.Restore] for an item of a checkpoint and
+//     for a control element; [Machine.EndRetries] when the input has ended;
+//   - lets it work: [Machine.Step], and [Machine.Next], which returns when the next step is due;
+//   - takes the results: [Machine.Head] and [Machine.Left];
+//   - copies the elements in flight for a checkpoint: [Machine.Items];
+//   - ends it: [Machine.End], then [Machine.Abandon], [Machine.Ended] for each element that was in
+//     flight, and [Machine.Forget];
+//   - reads its state: [Machine.State];
 //   - reports that time may have passed: [Machine.Away].
 //
 // The core calls its driver by [Hooks] and Config.Invoke. Calls for workers are in Config.Jobs.
 //
-// # Features
+// # Files
 //
-// What is optional hooks into the moments of an element: see moments.go. Each feature is a file, feature_….go, with a constructor
-// that adds it to a core:
+// path.go has the path of an element, step by step, below a diagram. slot.go has the slot of an
+// element and the diagram of its phases. machine.go has the step of the loop, ending.go the end of the
+// run, item.go the contents of a checkpoint. workers.go runs user code that may block.
 //
-//   - [AddMessages]: elements are messages, which are settled
-//   - [AddObserving]: observers and counters
-//   - [OrderKeys]: the elements of a key, one after the other
-//   - [OwnTimeouts]: a timeout for each element
-//   - [AddBatches]: one call for several elements
-//   - [AtBackend]: the service that is called says when an attempt may start
-//   - [AskBeside], [PrepareBeside]: strategies that may block, and what they want done before a retry
-//   - [HandleFailures]: results in place of failures
-//   - [AddHandOver]: a sink for failures
-//   - [KeepWays]: what became of the attempts of elements that failed or were slow
-//   - [LogRetries]: outcomes that had a reason for another attempt
+// The optional parts have a file each. The core calls them directly; they are nil if the operator does
+// not have them:
 //
-// The core compiles, and works, with all of these files deleted (alone_test.go).
+//   - keys.go ([OrderKeys]): the elements of a key are called one after the other
+//   - batches.go ([AddBatches]): one call for several elements
+//   - backend.go ([AtBackend]): the service that is called decides when an attempt may start
+//   - messages.go ([AddMessages]): elements are messages, which are settled
+//   - observers.go ([AddObserving]): observers and counters
+//   - handler.go ([HandleFailures]): results in place of failures
+//   - sink.go ([AddHandOver]): a sink for failures
+//   - history.go ([KeepWays]): the attempts of elements that failed or were slow
+//   - timeouts.go ([OwnTimeouts]): a timeout for each element
+//   - retrylog.go ([LogRetries]): log lines about retries
 //
-// # The way of an attempt
+// # User code
 //
-//	Accept, Turn ─▶ mayStart ─▶ begin ─▶ invoke ─▶ … ─▶ conclude ─▶ decide ─▶ settle | fails | backOff ─▶ … ─▶ mayStart
-//
-// An element is accepted in Machine.put, an attempt starts in Machine.begin and ends in Machine.endAttempt. "May this attempt start?" is asked in Machine.mayStart: a cancel, the deadline, and then the features.
-//
-// # The end of an element
-//
-//   - settle: nothing follows from its last attempt. Its results wait for their turn, or it fails.
-//   - fails: a handler may have results in place of the failure (the moment rescue).
-//   - giveUp: it has failed. It is handed over (the moment offer), dropped, or fails the run.
-//   - complete: it may leave the queue when its turn comes.
-//   - Ended: it has ended. Counters, observers and messages learn how.
-//   - Left: it leaves its slot.
+// User code on the loop is called by one small function each, whose deferred function turns a panic
+// into an error. If the code ends the goroutine by runtime.Goexit, that function fails the run with a
+// [GoexitError], and the deferred functions of the driver finish the operator (law A6).
 package core

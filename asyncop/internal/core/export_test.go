@@ -43,5 +43,3 @@ func (g *Machine[IN, OUT]) Oldest() string         { return Look(g).Oldest }
 func (g *Machine[IN, OUT]) Present() time.Duration { return g.State().Now }
 
 func (g *Machine[IN, OUT]) Describe(s *Slot[IN, OUT]) Report[IN] { return g.report(s) }
-
-func (g *Machine[IN, OUT]) Exited() error { return g.State().Exited }

@@ -171,8 +171,6 @@ func (r *rig) build(c *setup) {
 	if len(c.Observers) > 0 || len(c.Counters) > 0 {
 		r.observing = AddObserving(g, r.messages, c.Observers, c.Counters, c.ObserverBroke)
 	}
-	AskBeside(g)
-	PrepareBeside(g)
 	if c.Keys != nil {
 		OrderKeys(g, c.Keys, c.MaxWaiting)
 	}
@@ -202,25 +200,11 @@ func (r *rig) build(c *setup) {
 	}
 }
 
-// once runs f as a driver does: user code that breaks in it is an outcome.
-func (r *rig) once(f func()) {
-	r.Run(func() {
-		if f != nil {
-			g := f
-			f = nil
-			g()
-		}
-	})
-}
-
-// Resume goes on after user code has ended the goroutine of the driver.
-func (r *rig) Resume() { r.once(nil) }
-
 func (r *rig) Accept(in string, m call.Message) {
 	if m != (call.Message{}) {
 		r.messages.Next(m)
 	}
-	r.once(func() { r.Machine.Accept(in) })
+	r.Machine.Accept(in)
 }
 
 func (r *rig) AcceptControl(v any) { r.Machine.AcceptControl(v, !r.setup.IsEndOfInput(v)) }
@@ -231,20 +215,18 @@ func (r *rig) Restore(it Item[string, string], number int64) {
 	if m, ok := it.Rest.(call.Message); ok {
 		r.messages.Next(m)
 	}
-	r.once(func() { r.Machine.Restore(it, number) })
+	r.Machine.Restore(it, number)
 }
 
-func (r *rig) Turn() { r.once(r.Machine.Turn) }
+func (r *rig) Turn() { r.Machine.Step() }
 
 func (r *rig) SettleMessages() {
-	for r.messages.MaySettle() {
-		r.once(r.messages.Settle)
-	}
+	r.messages.Settle()
 }
 
 func (r *rig) Report() {
-	for r.observing != nil && r.observing.MayReport() {
-		r.once(r.observing.Report)
+	if r.observing != nil {
+		r.observing.Report()
 	}
 }
 
@@ -403,4 +385,31 @@ func (r *rig) head3() (results []string, m call.Message, control any) {
 		m = r.messages.Head()
 	}
 	return results, m, control
+}
+
+// onGoroutine runs f on a goroutine that user code may end.
+func onGoroutine(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	<-done
+}
+
+// exitedBy checks that user code has failed the run by runtime.Goexit (law A6), and ends the run.
+func (r *rig) exitedBy(code string) {
+	_, err := r.Failure()
+	exit, ok := errors.AsType[*GoexitError](err)
+	require.True(r.tb, ok, "%v", err)
+	require.Equal(r.tb, code, exit.Code)
+	require.Zero(r.tb, r.State().Room)
+	for _, s := range r.Abandon() {
+		r.Ended(s, observe.Abandoned)
+	}
+	r.work()
+	r.balance()
+	c, _ := r.Counts()
+	require.Zero(r.tb, c.InFlight)
+	require.Equal(r.tb, r.MaxCalls, r.FreePermits())
 }

@@ -214,8 +214,6 @@ func TestCallThatEndsAtOnceBreaks(t *testing.T) {
 	}{
 		"panics":            {func(string, *testAttempt) error { panic("boom") }, "(a#1 !a", 0},
 		"completes, panics": {func(name string, a *testAttempt) error { a.Complete(name); panic("boom") }, "(a#1 a#1", 1},
-		"exits":             {func(string, *testAttempt) error { runtime.Goexit(); return nil }, "(a#1 !a", 0},
-		"completes, exits":  {func(name string, a *testAttempt) error { a.Complete(name); runtime.Goexit(); return nil }, "(a#1 a#1", 1},
 		"fails":             {func(string, *testAttempt) error { return errBroken }, "(a#1 !a", 0},
 		"completes, fails":  {func(name string, a *testAttempt) error { a.Complete(name); return errBroken }, "(a#1 a#1", 1},
 		"control element":   {func(_ string, a *testAttempt) error { a.Complete("control"); return nil }, "(a#1 !a", 0},
@@ -223,13 +221,7 @@ func TestCallThatEndsAtOnceBreaks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, nil, nil)
 			r.answer = tt.answer
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				r.feed("a")
-			}()
-			<-done
-			r.Resume()
+			r.feed("a")
 			r.turn()
 			require.Equal(t, tt.want, r.took())
 			require.Equal(t, tt.late, r.Host.Late())
@@ -239,6 +231,23 @@ func TestCallThatEndsAtOnceBreaks(t *testing.T) {
 			require.Equal(t, "(b#1 b#1", r.took())
 			r.end()
 		})
+	}
+}
+
+// Law A6: a function that ends the goroutine of the loop fails the run, whether it has completed its call or not.
+func TestCallThatEndsAtOnceExits(t *testing.T) {
+	for _, completes := range []bool{false, true} {
+		r := newRig(t, nil, nil)
+		r.answer = func(name string, a *testAttempt) error {
+			if completes {
+				a.Complete(name)
+			}
+			runtime.Goexit()
+			return nil
+		}
+		onGoroutine(func() { r.feed("a") })
+		r.exitedBy("AsyncInvoke")
+		require.Equal(t, "(a#1", r.took())
 	}
 }
 
@@ -265,16 +274,14 @@ func TestPredicateBreaksOnACallThatEndsAtOnce(t *testing.T) {
 					}
 					return err
 				}
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
-					r.feed("a")
-				}()
-				<-done
-				r.Resume()
-				r.turn()
+				onGoroutine(func() { r.feed("a") })
 				require.Equal(t, "(a#1 !a", r.took())
 				require.Equal(t, 1, asked)
+				if name == "exits" {
+					r.exitedBy("the retry strategy or one of its predicates")
+					return
+				}
+				r.turn()
 				broken, err = false, nil
 				r.feed("b")
 				r.turn()
@@ -303,7 +310,7 @@ func TestAbandonAfterCallsThatEndAtOnce(t *testing.T) {
 			}()
 			<-done
 			if exits {
-				require.Error(t, r.Exited())
+				require.True(t, r.Failed())
 			}
 			require.Equal(t, 3, r.Len())
 			r.End(errOver)
@@ -598,13 +605,12 @@ func TestPredicateBreaksBeforeACallThatEndsAtOnce(t *testing.T) {
 			r.answer = atOnce
 			r.feed("A B")
 			r.complete("A#1 B#1")
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				r.feed("c")
-			}()
-			<-done
-			r.Resume()
+			onGoroutine(func() { r.feed("c") })
+			if name == "exits" {
+				require.Equal(t, "(A#1 (B#1 (c#1 !A", r.took())
+				r.exitedBy("the retry strategy or one of its predicates")
+				return
+			}
 			r.turn()
 			require.Equal(t, "(A#1 (B#1 (c#1 !A B#1 c#1", r.took())
 			r.end()

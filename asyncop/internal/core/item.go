@@ -8,13 +8,13 @@ import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 )
 
-// Item is an element outside of the queue: in a checkpoint, or in the backlog of what waits for a slot. It is small, since
-// the core copies all that is in flight at a barrier.
+// Item is an element outside of the queue: in a checkpoint, or in the driver's backlog. It is small,
+// because the core copies everything that is in flight at a barrier.
 type Item[IN, OUT any] struct {
 	In   IN
-	Rest any // as its kind says
+	Rest any // see Kind
 
-	// What a restored element brings along. Zero for one that comes from upstream.
+	// The state of a restored element. All of it is zero for an element from upstream.
 	First    int64         // when its first attempt began, in Unix nanoseconds; 0 if none did
 	Spent    time.Duration // of its timeout
 	Wait     time.Duration // the rest of its back-off when the checkpoint was taken; 0 if there is none
@@ -26,22 +26,22 @@ type Item[IN, OUT any] struct {
 	Restored bool // it comes from a checkpoint
 }
 
-// ItemKind is what an item is.
+// ItemKind is the kind of an item.
 type ItemKind uint8
 
 // Kinds of items.
 const (
-	Record    ItemKind = iota // to be called; rest is the driver's
-	Control                   // a watermark: rest
-	Completed                 // a record whose results wait to be emitted: rest has them
+	Record    ItemKind = iota // an element to be called; Rest belongs to the driver
+	Control                   // Rest is a control element
+	Completed                 // an element whose results wait to be emitted: Rest has them
 )
 
-// Marker returns the item of a control element that is in no checkpoint.
+// Marker returns the item of a control element that checkpoints do not contain.
 func Marker[IN, OUT any](control any) Item[IN, OUT] {
 	return Item[IN, OUT]{Kind: Control, Rest: control, Retry: notKept}
 }
 
-// Results returns those of a Completed item.
+// Results returns the results of a Completed item.
 func (it *Item[IN, OUT]) Results() []OUT {
 	return it.Rest.(*call.Attempt[OUT]).Results
 }
@@ -51,8 +51,9 @@ func (it *Item[IN, OUT]) SetResults(results []OUT) {
 	it.Kind, it.Rest = Completed, &call.Attempt[OUT]{Results: results}
 }
 
-// Items returns what is in the queue and not settled, in input order (law C1). It makes copies, so that they can be
-// encoded while the core goes on. The free places of into must be zero.
+// Items appends the elements of the queue that are not settled to into, in input order (law C1). They
+// are copies, so that they can be encoded while the core continues. The spare capacity of into must
+// be zero.
 func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[IN, OUT] {
 	g.tick()
 	start := g.Timers.Time(0).UnixNano()
@@ -66,41 +67,45 @@ func (g *Machine[IN, OUT]) Items(into []Item[IN, OUT], withResults bool) []Item[
 	return into
 }
 
-// item makes a zero item that of an element, so that only what differs is written. start is that of the clock in Unix nanoseconds.
+// item sets the fields of a zero item for an element. start is the start of the clock in Unix
+// nanoseconds.
 func (g *Machine[IN, OUT]) item(it *Item[IN, OUT], s *Slot[IN, OUT], start int64, withResults bool) {
 	if s.phase == controlElement {
-		it.Kind, it.Rest = Control, g.held.get(s.place)
+		it.Kind, it.Rest = Control, g.control.get(s.index)
 		return
 	}
 	it.In, it.Spent, it.Attempts = s.in, g.now-s.accepted, s.attempts
-	if s.attempts > 0 || s.doubt != noDoubt || s.knows {
+	if s.attempts > 0 || s.doubt != noDoubt || s.knowsFirst {
 		it.First = sinceEpoch(start, s.first)
 	}
 	switch {
 	case s.phase == done && withResults:
 		it.Kind, it.Rest = Completed, s.attempt // no copy of the results: they do not change
-	case s.phase == done: // its call was in time; the one that takes its place has the whole time, from now on
+	case s.phase == done: // its call was in time, and will be repeated with the whole time from now on
 		it.Attempts = max(0, it.Attempts-1)
 		it.Spent = 0
 		if it.First != 0 {
 			it.First = sinceEpoch(start, g.now)
 		}
-	case s.retry&noRetry != 0: // as if it were fresh
+	case s.retry&putOff != 0: // like a fresh one
 	case s.phase == backoff:
 		if due, ok := g.Timers.Due(&s.timer); ok && due > g.now {
 			it.Wait, it.Retry = due-g.now, s.retry
 		}
-	case s.phase != fresh && s.phase != behind && s.phase != ready && it.Attempts > 0:
-		it.Attempts-- // its last attempt will be made again; a fresh one has brought its attempts along, and so has one behind
+	case s.phase == fresh || s.phase == behind || s.phase == ready:
+		// Its attempts have ended: those of a restored element before the restart.
+	case it.Attempts > 0:
+		it.Attempts-- // its last attempt will be repeated under its number
 	}
 }
 
-// sinceEpoch returns an instant as an item has it, where 0 means never.
+// sinceEpoch returns an instant in the form of an item, where 0 means never.
 func sinceEpoch(start int64, at time.Duration) int64 {
 	return cmp.Or(start+int64(at), 1)
 }
 
-// holds reports whether a checkpoint holds an element of the queue: not if it has nothing more to emit.
+// holds reports whether a checkpoint contains an element of the queue: it does unless the element has
+// nothing more to emit.
 func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	switch s.phase {
 	case ended:
@@ -114,38 +119,41 @@ func (g *Machine[IN, OUT]) holds(s *Slot[IN, OUT]) bool {
 	}
 }
 
-// Restore takes a slot for an item, which may have had a number: see Observing.Numbers. There must be room.
+// Restore takes a slot for an item, which may have had a number: see Observing.Numbers. There must be
+// room.
 func (g *Machine[IN, OUT]) Restore(it Item[IN, OUT], number int64) {
 	if it.Kind == Control {
 		g.acceptControl(it)
 		return
 	}
 	g.tick()
-	s := g.put(it.In, g.now)
+	s := g.accept(it.In, g.now)
 	if it.Kind == Completed {
 		s.attempts = it.Attempts
 		s.attempt = it.Rest.(*call.Attempt[OUT])
 	} else if it.First != 0 {
 		s.doubt = notDeduplicated
 	}
-	g.restoring = it
-	if g.accept(s, acceptance{restored: it.Restored, number: number, isItem: true}) {
-		g.restored(s)
+	if g.introduce(s, introduction{restored: it.Restored, number: number, isItem: true}) {
+		g.restored(s, &it)
 	}
 }
 
-// restored goes on with the newest element, which was an item: its results wait for their turn, or it gets what it has left of its time,
-// and starts.
-func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT]) {
-	it := g.restoring
-	g.restoring = Item[IN, OUT]{}
+// restored continues with the newest element, which was an item: its results wait to leave, or it gets
+// the rest of its time, and starts.
+func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT], it *Item[IN, OUT]) {
 	if it.Kind == Completed {
 		g.settle(s, nil)
 		return
 	}
 	own := g.Timeout
-	if g.timeoutOf != nil {
-		own = g.timeoutOf(s)
+	if g.timeouts != nil {
+		var err error
+		own, err = g.timeouts.of(s.in)
+		if err != nil {
+			g.failElement(s, err, false)
+			return
+		}
 	}
 	if own < 0 && it.Restored && g.timeoutFailsRun() {
 		own = g.leastTime(g.Timeout)
@@ -155,9 +163,10 @@ func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT]) {
 	} else if g.restoreLimited(s, it, own) {
 		return
 	}
-	// Law C3: it waits for the rest of its back-off. Law A5: after the end of the input only what a server demanded is waited for.
+	// Law C3: it waits for the rest of its back-off. Law A5: after the end of the input it does so
+	// only if a server has demanded the wait.
 	if it.Wait <= 0 || g.noRetries && it.Retry&Demanded == 0 {
-		g.startNew(s)
+		g.startNewest(s)
 		return
 	}
 	s.retry = it.Retry
@@ -166,29 +175,31 @@ func (g *Machine[IN, OUT]) restored(s *Slot[IN, OUT]) {
 	g.Timers.Arm(&s.timer, later(g.now, it.Wait))
 }
 
-// timeoutFailsRun reports whether an element that has no time left when it is restored would fail the run, and every restart
-// after it.
+// timeoutFailsRun reports whether a restored element without any time left would fail the run, and
+// every restart after it.
 func (g *Machine[IN, OUT]) timeoutFailsRun() bool {
-	return g.rescue == nil && g.FailsRun && g.offer == nil
+	return g.handler == nil && g.FailsRun && g.sink == nil
 }
 
-// restoreFromScratch goes on with a record that keeps nothing but the rest of its back-off.
-func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it Item[IN, OUT], own time.Duration) {
+// restoreFromScratch sets the deadline of an element that keeps only the rest of its back-off. If the
+// rest is so long that the element gets more than its timeout, its time counts from the end of the
+// back-off.
+func (g *Machine[IN, OUT]) restoreFromScratch(s *Slot[IN, OUT], it *Item[IN, OUT], own time.Duration) {
 	left := g.timeWith(it, own, own)
 	switch {
 	case own > 0 && left > own:
 		due := later(g.now, it.Wait)
-		s.accepted, s.first, s.last, s.knows = g.now, due, due, true
+		s.accepted, s.first, s.last, s.knowsFirst = g.now, due, due, true
 		g.limit(s, later(g.now, left), own)
 	case own != g.Timeout:
 		g.limit(s, later(s.accepted, own), own)
 	}
 }
 
-// restoreLimited goes on with a record that keeps its attempts and what is left of its timeout. If nothing is left, it
-// has its timeout outcome at once, since no attempt starts at the deadline (law A5), unless that would fail the pipeline,
-// and every restart after it.
-func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it Item[IN, OUT], own time.Duration) (isOver bool) {
+// restoreLimited sets the deadline of an element that keeps its attempts and the rest of its timeout. If
+// no time is left, the element times out at once, because no attempt starts at the deadline (law A5),
+// unless that would fail the run, and every restart after it.
+func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it *Item[IN, OUT], own time.Duration) (hasEnded bool) {
 	least := g.leastTime(own)
 	left := own - it.Spent
 	accepted := g.now - it.Spent
@@ -198,20 +209,21 @@ func (g *Machine[IN, OUT]) restoreLimited(s *Slot[IN, OUT], it Item[IN, OUT], ow
 		left = min(own, max(own-since, least))
 		accepted = g.now - since
 	}
-	if isOver = left <= 0 && !g.timeoutFailsRun(); !isOver {
+	hasEnded = left <= 0 && !g.timeoutFailsRun()
+	if !hasEnded {
 		left = g.timeWith(it, max(left, least), own)
 	}
 	s.accepted, s.attempts, s.doubt = accepted, it.Attempts, notDeduplicated
-	s.first, s.last = g.now-sinceFirst, g.now-sinceFirst // last: the least it can have been
-	s.knows = true
+	s.first, s.last = g.now-sinceFirst, g.now-sinceFirst // the last attempt began then, or later
+	s.knowsFirst = true
 	g.limit(s, later(g.now, left), own)
-	if isOver {
+	if hasEnded {
 		g.timeOut(s)
 	}
-	return isOver
+	return hasEnded
 }
 
-// leastTime returns what a restored element with this timeout has for an attempt.
+// leastTime returns the time that a restored element with this timeout has at least.
 func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 	if g.Restored.LeastPart == 0 {
 		return 0
@@ -219,9 +231,10 @@ func (g *Machine[IN, OUT]) leastTime(timeout time.Duration) time.Duration {
 	return timeout / time.Duration(g.Restored.LeastPart)
 }
 
-// timeWith returns the time of a restored element that has left, so that the rest of its back-off leaves enough for an
-// attempt. A wait that is longer than left was longer before, too: its element waits for its deadline.
-func (g *Machine[IN, OUT]) timeWith(it Item[IN, OUT], left, timeout time.Duration) time.Duration {
+// timeWith returns the rest of the time of a restored element, extended so that enough of it is left for
+// an attempt after the rest of its back-off. A wait that is longer than the rest of the time was so
+// before the restart, too: such an element waits for its deadline.
+func (g *Machine[IN, OUT]) timeWith(it *Item[IN, OUT], left, timeout time.Duration) time.Duration {
 	if it.Wait > 0 && it.Wait <= left {
 		left = max(left, later(it.Wait, g.leastTime(timeout)))
 	}

@@ -357,17 +357,14 @@ func TestBrokenKeys(t *testing.T) {
 				c.Hooks.GivenUp = func(f Report[string], _ observe.EndKind) { failed = f.Err }
 			})
 			r.feed("a1")
-			done := make(chan struct{})
-			go func() { // as a driver does
-				defer close(done)
-				r.feed("x")
-			}()
-			<-done
-			r.Resume()
-			require.Error(t, failed)
+			onGoroutine(func() { r.feed("x") })
+			if name == "goexit" {
+				r.exitedBy("the key function")
+				return
+			}
 			if name == "panic" {
 				require.ErrorContains(t, failed, "panic in user code: no key")
-			} else if name != "goexit" {
+			} else {
 				require.ErrorContains(t, failed, "unusable key")
 			}
 			r.feed("a2 b1")
@@ -413,21 +410,15 @@ func TestKeysAreLetGoOf(t *testing.T) {
 	r.end()
 }
 
-// The observer that ends the goroutine does not cost an element its place.
-func TestKeyOrderAfterGoexitOfAnObserver(t *testing.T) {
+// An element whose observer breaks keeps its place in its lane.
+func TestKeyOrderAfterAnObserverBreaks(t *testing.T) {
 	o := &notebook{on: func(what string) {
 		if what == "+a1" {
-			runtime.Goexit()
+			panic("broken")
 		}
 	}}
 	r := newRig(t, nil, func(c *setup) { byFirstLetter(c); c.Observers = []observe.Observer{o} })
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r.feed("a1")
-	}()
-	<-done
-	r.Resume()
+	r.feed("a1")
 	r.feed("a2")
 	r.idle()
 	require.Equal(t, "!a1 (a2#1", r.took())

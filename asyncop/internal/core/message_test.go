@@ -49,16 +49,14 @@ func TestBrokenSource(t *testing.T) {
 			r.Accept("b", settled(func(message.Settlement) { others++ }))
 			r.fail("a#1 b#1")
 			r.turn()
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				r.SettleMessages()
-			}()
-			<-done
-			r.Resume()
+			onGoroutine(r.SettleMessages)
 			r.SettleMessages()
-			require.Len(t, broke, 1)
 			require.Equal(t, 1, others)
+			if name == "goexit" {
+				r.exitedBy("a source of messages")
+				return
+			}
+			require.Len(t, broke, 1)
 			r.end()
 		})
 	}

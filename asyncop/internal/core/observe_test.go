@@ -206,7 +206,7 @@ func TestObserverOfAFunctionThatTakesItsTime(t *testing.T) {
 	r.end()
 }
 
-// Law A6: where an observer ends the goroutine of a driver that does not go on, the attempt is cut off like any other.
+// Law A6: if an observer ends the goroutine of the loop, its attempt is cut off like any other.
 func TestObserverThatExitsAtTheEnd(t *testing.T) {
 	permits := newHouse(1)
 	r, o := observed(t, 0, nil)
@@ -222,11 +222,7 @@ func TestObserverThatExitsAtTheEnd(t *testing.T) {
 		r.feed("a")
 	}()
 	<-done
-	r.End(r.Exited())
-	for _, e := range r.Abandon() {
-		r.Ended(e, observe.Abandoned)
-	}
-	r.balance()
+	r.exitedBy("an observer")
 	require.Zero(t, r.Running())
 	require.Zero(t, permits.Used())
 }
@@ -386,38 +382,28 @@ func TestObserverBreaks(t *testing.T) {
 						panic("broken")
 					}
 				}
-				step := func(f func()) { // as a driver does
-					exited := true
-					done := make(chan struct{})
-					go func() {
-						defer close(done)
-						f()
-						exited = false
-					}()
-					<-done
-					if exited {
-						r.Resume()
-					}
-				}
-				step(func() { r.Accept("a", call.Message{}) })
+				onGoroutine(func() { r.Accept("a", call.Message{}) })
 				for range 3 {
-					step(func() { r.Turn(); r.emit(); r.Report() })
+					if r.Failed() {
+						break
+					}
+					onGoroutine(func() { r.Turn(); r.emit(); r.Report() })
 					if a := r.calls["a#1"]; a != nil && !a.Completed() {
 						a.Complete("x")
 					}
 				}
 				require.True(t, broke)
 				r.balance()
+				if how == "goexit" {
+					r.exitedBy("an observer")
+					return
+				}
 				counts, _ := r.Counts()
 				if strings.HasPrefix(c.want, "broke it") {
 					require.EqualValues(t, 1, counts.Dropped)
 				} else {
 					require.EqualValues(t, 1, counts.Completed)
-					if how == "panic" {
-						require.Contains(t, r.took(), c.want)
-					} else {
-						require.Contains(t, r.took(), "broke: ")
-					}
+					require.Contains(t, r.took(), c.want)
 				}
 				require.Equal(t, Never, r.Next())
 			})
@@ -528,13 +514,11 @@ func TestObserverThatBreaksAtARestoredElement(t *testing.T) {
 			it.SetResults([]string{"kept"})
 			waits.In, waits.Wait = "b", 5*time.Second
 			for _, it := range []Item[string, string]{it, waits} {
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
-					r.Restore(it, 0)
-				}()
-				<-done
-				r.Resume()
+				onGoroutine(func() { r.Restore(it, 0) })
+				if how == "exits" {
+					r.exitedBy("an observer")
+					return
+				}
 			}
 			r.idle()
 			require.Equal(t, []string{"kept"}, r.history, "neither is called")

@@ -49,8 +49,8 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 				r.fail(attempt)
 				r.turn()
 				s := r.first()
-				var asked weak.Pointer[errand]
-				if q, ok := r.held.get(s.place).(*errand); ok {
+				var asked weak.Pointer[question[string]]
+				if q := r.asked.get(s.index); q != nil {
 					asked = weak.Make(q)
 				}
 				require.Equal(t, name == "asked on a worker", asked.Value() != nil)
@@ -60,7 +60,8 @@ func TestWaitingElementsKeepLittle(t *testing.T) {
 				runtime.GC()
 				require.Nil(t, asked.Value())
 				require.Nil(t, s.attempt)
-				require.Nil(t, r.held.get(s.place))
+				require.Nil(t, r.asked.get(s.index))
+				require.Nil(t, r.before.get(s.index))
 				r.pass(time.Second)
 			}
 			r.complete("a#3")

@@ -3,7 +3,6 @@ package drive
 import (
 	"github.com/weirflow/weir/asyncop/internal/call"
 	"github.com/weirflow/weir/asyncop/internal/core"
-	"github.com/weirflow/weir/internal/guard"
 )
 
 // ChainedRange is a loop over results on the caller's goroutine.
@@ -37,14 +36,13 @@ func (d *Driver[IN, OUT]) Chained(r ChainedRange[IN, OUT]) {
 	}
 	ended := false // all has left, or the operator has failed
 	defer func() {
-		if p.r = nil; !ended { // a break, a panic or Goexit, of the body, of the input, or of what the core calls
+		p.r = nil
+		if !ended { // a break, or a panic or Goexit of the body or the input, or Goexit of code that the core calls
 			d.breakOffLoop()
 		}
 	}()
-	d.core.Run(func() {
-		for d.step() { // until the end
-		}
-	})
+	for d.step() { // until the end
+	}
 	if p.broken {
 		return
 	}
@@ -64,12 +62,10 @@ func (d *Driver[IN, OUT]) yieldEnd(yield func(OUT, error) bool) {
 	}
 }
 
-// breakOffLoop ends the operator because the loop over its results ends. Goexit in code that the core called is a failure:
-// its goroutine, which is the caller's, cannot go on.
+// breakOffLoop ends the operator because the loop over its results ends. If code that the core called
+// has ended the goroutine, the run has failed already (law A6).
 func (d *Driver[IN, OUT]) breakOffLoop() {
-	if err := d.core.State().Exited; err != nil {
-		d.core.End(guard.Wrap("asyncop: the goroutine that ranges over the results was ended", err))
-	} else {
+	if !d.failed() {
 		d.host.Cancel(d.ErrStopped)
 		d.core.End(nil)
 	}

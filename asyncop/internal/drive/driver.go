@@ -156,12 +156,6 @@ func (d *Driver[IN, OUT]) addFeatures() {
 	if len(cfg.Observers) > 0 || len(cfg.Counters) > 0 {
 		d.observing = core.AddObserving(g, d.messages, cfg.Observers, cfg.Counters, cfg.Hooks.ObserverBroke)
 	}
-	if policy := cfg.Core.Policy; !policy.AtOnce && !policy.NoRetry {
-		core.AskBeside(g)
-	}
-	if !cfg.Core.Policy.ByAttempts { // else nothing is wanted first
-		core.PrepareBeside(g)
-	}
 	for _, add := range cfg.Features {
 		add(g)
 	}
@@ -181,17 +175,19 @@ func (d *Driver[IN, OUT]) Start() {
 	go d.run()
 }
 
-// run is the loop. If user code ends its goroutine, another one goes on (law A6): everything it needs is in d.
+// run is the goroutine of the operator. If user code ends it by runtime.Goexit, the run has failed
+// (law A6), and the deferred function finishes it.
 func (d *Driver[IN, OUT]) run() {
-	var stands guard.Guard
-	defer stands.Close(func(recovered any) {
-		if recovered != nil { // not the user's: that is an outcome
+	var g guard.Guard
+	defer g.Close(func(recovered any) {
+		if recovered != nil { // a fault of weir: panics of user code are errors by now
 			panic(recovered)
 		}
-		go d.run()
+		d.core.End(guard.Wrap("asyncop: the goroutine of the operator was ended", call.Panicked(nil))) // unless the core knows the code
+		d.finish()
 	})
-	d.core.Run(d.loop)
-	stands.Returned()
+	d.loop()
+	g.Returned()
 }
 
 func (d *Driver[IN, OUT]) loop() {
@@ -234,7 +230,7 @@ func (d *Driver[IN, OUT]) step() bool {
 		d.host.RestSeat()
 	default:
 		d.sendWorkers()
-		d.core.Turn()
+		d.core.Step()
 	}
 	busy := d.acceptSome()
 	if d.checks != nil {

@@ -4,42 +4,42 @@ var mutants = []mutant{
 	// ---- core: slots
 
 	{
-		"what comes for an earlier turn finds the element", "A2", "core/slot.go",
-		`s != nil && s.turn == r.Turn && r.Turn != 0`,
-		`s != nil && s.turn != 0 && r.Turn != 0`,
+		"a letter of an earlier generation finds the element", "A2", "core/slot.go",
+		`s != nil && s.generation == r.Generation && r.Generation != 0`,
+		`s != nil && s.generation != 0 && r.Generation != 0`,
 	},
 	{
-		"a turn does not end with its phase", "A2", "core/slot.go",
-		`if p != preparing && p != running { // else`,
-		`if p == ended { // else`,
+		"a generation does not end with its phase", "A2", "core/slot.go",
+		`if p != preparing && p != running { // otherwise`,
+		`if p == ended { // otherwise`,
 	},
 	{
-		"a turn comes twice", "A2", "core/attempt.go",
-		`g.slots.turns++`,
-		`g.slots.turns = 1`,
+		"a generation comes twice", "A2", "core/path.go",
+		`g.slots.generations++`,
+		`g.slots.generations = 1`,
 	},
 	{
-		"turns begin again after a burst", "A2", "core/slot.go",
-		`*t = slots[IN, OUT]{turns: t.turns, sides: t.sides}`,
-		`*t = slots[IN, OUT]{sides: t.sides}`,
+		"generations begin again after a burst", "A2", "core/slot.go",
+		`*t = slots[IN, OUT]{generations: t.generations, others: t.others}`,
+		`*t = slots[IN, OUT]{others: t.others}`,
 	},
 	{
-		"an element has the reasons of the one that had its place before", "D6", "core/slot.go",
-		`	for _, side := range *t.sides {
-		side.clear(s.place)
+		"an element has the reasons of the element that had its slot before", "D6", "core/slot.go",
+		`	for _, other := range *t.others {
+		other.clear(s.index)
 	}
 `,
 		``,
 	},
 	{
 		"a deadline of its own outlives its element", "A3", "core/slot.go",
-		`		g.odd.Cancel(&g.limits.get(s.place).timer)
+		`		g.odd.Cancel(&g.limits.get(s.index).timer)
 `,
 		``,
 	},
 	{
 		"an element with a deadline of its own has the common one, too", "A3", "core/slot.go",
-		`s.phase <= ready && !s.isOdd`,
+		`s.phase <= ready && !s.hasLimit`,
 		`s.phase <= ready`,
 	},
 	{
@@ -62,62 +62,65 @@ var mutants = []mutant{
 	},
 	{
 		"the elements that may wait for a key are not counted", "K1", "core/machine.go",
-		` && (g.isCrowded == nil || !g.isCrowded()) {`,
+		` && (g.keys == nil || g.keys.crowded == 0) {`,
 		` {`,
 	},
 	{
-		"the end of the input cuts a wait that a server demanded", "A5", "core/machine.go",
+		"the end of the input cuts a wait that a server demanded", "A5", "core/ending.go",
 		`if s.phase == backoff && s.retry&Demanded == 0 {`,
 		`if s.phase == backoff {`,
 	},
 	{
-		"the end of the input leaves elements in back-off", "A5", "core/machine.go",
+		"the end of the input leaves elements in back-off", "A5", "core/ending.go",
 		`if s.phase == backoff && s.retry&Demanded == 0 {`,
 		`if false {`,
 	},
 	{
-		"retries go on after the end of the input", "A5", "core/machine.go",
+		"retries go on after the end of the input", "A5", "core/ending.go",
 		`g.noRetries = true`,
 		`g.noRetries = false`,
 	},
 	{
 		"timers go before completions", "T1", "core/machine.go",
-		`	g.readRest()
+		`	g.readLetters()
 	g.fireTimers(now)
 `,
 		`	g.fireTimers(now)
-	g.readRest()
+	g.readLetters()
 `,
 	},
 	{
-		"an attempt starts after a cancel", "A5", "core/machine.go",
-		`if g.Host.Cancelled() { // now`,
-		`if false { // now`,
+		"an attempt starts after a cancel", "A5", "core/path.go",
+		`	g.endIfCancelled() // the driver may not have noticed the cancel yet
+`,
+		``,
 	},
 	{
-		"an attempt starts at the deadline", "A5", "core/machine.go",
+		"an attempt starts at the deadline", "A5", "core/path.go",
 		`g.overdue = g.now >= s.due`,
 		`g.overdue = g.now > s.due`,
 	},
 	{
-		"the deadline is compared with an old reading of the clock", "A5", "core/machine.go",
+		"the deadline is compared with an old reading of the clock", "A5", "core/path.go",
 		`	g.refresh()
-	switch g.overdue`,
-		`	switch g.overdue`,
+	g.overdue =`,
+		`	g.overdue =`,
 	},
 	{
-		"a call takes no permit", "A5", "core/machine.go",
-		`	g.permits--
-	return true`,
-		`	return true`,
+		"a call takes no permit", "A5", "core/path.go",
+		`		g.permits--
+	}
+	return granted`,
+		`	}
+	return granted`,
 	},
 	{
-		"retries without delay hold up first attempts", "D4", "core/machine.go",
-		`n < turnLimit && g.permits > g.ready.Len();`,
+		"retries without delay hold up first attempts", "D4", "core/path.go",
+		`n < stepLimit && g.permits > g.ready.Len();`,
 		`n < 0;`,
 	},
 	{
-		"a later failure hides the first", "F1", "core/machine.go",
+		"a later failure hides the first", "F1", "core/ending.go",
 		`	if g.state.Failure == nil {
 		g.state.Failure, g.state.Cause = err, cause`,
 		`	if err != nil {
@@ -125,8 +128,8 @@ var mutants = []mutant{
 	},
 	{
 		"completions count after the failure of the run", "A1", "core/machine.go",
-		`for g.rest != nil && g.state.Failure == nil {`,
-		`for g.rest != nil {`,
+		`for g.unread != nil && g.state.Failure == nil {`,
+		`for g.unread != nil {`,
 	},
 
 	// ---- core: items of a checkpoint
@@ -179,8 +182,8 @@ var mutants = []mutant{
 	},
 	{
 		"a restored element that has no time left fails the run, and every restart", "C3", "core/item.go",
-		`isOver = left <= 0 && !g.timeoutFailsRun()`,
-		`isOver = left <= 0`,
+		`hasEnded = left <= 0 && !g.timeoutFailsRun()`,
+		`hasEnded = left <= 0`,
 	},
 	{
 		"a restored element whose own timeout is negative fails the run, and every restart", "C3", "core/item.go",
@@ -196,72 +199,70 @@ var mutants = []mutant{
 		"an attempt before the restart is not in doubt", "X1", "core/item.go",
 		`		s.doubt = notDeduplicated
 	}
-	g.restoring`,
+	if g.introduce`,
 		`	}
-	g.restoring`,
+	if g.introduce`,
 	},
 	{
-		"an observer that breaks makes a restored element a new one", "C3", "core/machine.go",
-		`	case g.accepting.isItem:
-		g.restored(s)
+		"an observer that breaks on acceptance fails no attempt", "A6", "core/observers.go",
+		`			r.broken = err
 `,
-		``,
+		`			_ = err
+`,
 	},
 
 	// ---- core: attempts
 
 	{
-		"an attempt has more time than its element", "A3", "core/attempt.go",
+		"an attempt has more time than its element", "A3", "core/path.go",
 		`until := s.due`,
 		`until := Never`,
 	},
 	{
-		"an attempt has no timeout of its own", "A3", "core/attempt.go",
+		"an attempt has no timeout of its own", "A3", "core/path.go",
 		`s.last+g.AttemptTimeout < until {`,
 		`false {`,
 	},
 	{
-		"an error that the function returns is lost", "A6", "core/attempt.go",
-		`	if err != nil {
-		a.CompleteExceptionally(err)
-	}
-	g.invoked(s)`,
-		`	_ = err
-	g.invoked(s)`,
+		"an error that the function returns is lost", "A6", "core/path.go",
+		`		a.CompleteExceptionally(err) // late`,
+		`		_ = err // late`,
 	},
 	{
-		"a call that ignores its end gives its permit back", "A5", "core/attempt.go",
+		"a call that ignores its end gives its permit back", "A5", "core/path.go",
 		`if end.Freed {`,
 		`if true {`,
 	},
 	{
-		"a call that has timed out was not sent", "X1", "core/attempt.go",
+		"a call that has timed out was not sent", "X1", "core/path.go",
 		`end.Stage = max(predicates.NetworkTime, end.Stage)`,
 		`_ = end.Stage`,
 	},
 	{
-		"the timer of an attempt outlives it", "T1", "core/attempt.go",
+		"the timer of an attempt outlives it", "T1", "core/path.go",
 		`	g.Timers.Cancel(&s.timer)
-	var results []OUT`,
-		`	var results []OUT`,
+	results, err := g.resultsOf`,
+		`	results, err := g.resultsOf`,
 	},
 	{
-		"a retry is due at the deadline", "A5", "core/attempt.go",
-		`d.Delay >= left {`,
-		`d.Delay > left {`,
+		"a retry is due at the deadline", "A5", "core/path.go",
+		`d.Delay >= left
+`,
+		`d.Delay > left
+`,
 	},
 	{
-		"what ends behind others of its key lets the first one go on", "O1", "core/feature_keys.go",
-		`if p.prev != nil { // it ended`,
-		`if p.prev != nil && false { // it ended`,
+		"an element that ends behind others of its key lets the first one continue", "O1", "core/keys.go",
+		`if p.prev != nil { // s was`,
+		`if p.prev != nil && false { // s was`,
 	},
 	{
-		"a backend hears of a call for each element that has shared it", "B4", "core/attempt.go",
-		`Borrowed: t.Borrowed()}`,
-		`Borrowed: false}`,
+		"a backend hears of a call for each element that has shared it", "B4", "core/path.go",
+		`Borrowed: t.Borrowed(),`,
+		`Borrowed: false,`,
 	},
 	{
-		"what could not be prepared is an answer of the backend", "B4", "core/feature_beside.go",
+		"what could not be prepared is an answer of the backend", "B4", "core/workers.go",
 		`			a.Borrow() // nothing was called`,
 		`			_ = a // nothing was called`,
 	},
@@ -271,66 +272,66 @@ var mutants = []mutant{
 		``,
 	},
 	{
-		"a wait is cut to the time that was left before the call", "C1", "core/attempt.go",
-		`delay, tooLate, d.Delay = 0, true, left`,
-		`delay, tooLate = 0, true`,
+		"a wait is not cut to the time that is left", "C1", "core/path.go",
+		`		d.Delay = left // for`,
+		`		// for`,
 	},
 	{
-		"a wait that a server demanded is cut to the strategy's", "A5", "core/attempt.go",
+		"a wait that a server demanded is cut to the strategy's", "A5", "core/path.go",
 		`max(d.Delay, d.Demanded)`,
 		`d.Delay`,
 	},
 	{
-		"a retry does not wait for the call that keeps its key", "K1", "core/attempt.go",
-		`if g.mayCall != nil && !g.mayCall(s) {`,
+		"a retry does not wait for the call that keeps its key", "K1", "core/path.go",
+		`if g.keys != nil && !g.keys.mayBeCalled(s) {`,
 		`if false {`,
 	},
 	{
-		"the handler does not know of the timeout", "A3", "core/attempt.go",
-		`g.fails(s, failure, true)`,
-		`g.fails(s, failure, false)`,
+		"the handler does not know of the timeout", "A3", "core/path.go",
+		`g.failElement(s, failure, true)`,
+		`g.failElement(s, failure, false)`,
 	},
 	{
-		"the context of a call ends by a cancel at the deadline", "A3", "core/attempt.go",
+		"the context of a call ends by a cancel at the deadline", "A3", "core/path.go",
 		`g.endAttempt(s, s.attempt, ranOut)`,
 		`g.endAttempt(s, s.attempt, cutOff)`,
 	},
 	{
-		"a call that runs at the deadline is not in doubt", "X1", "core/attempt.go",
-		`			s.doubt = max(s.doubt, doubtOf(end.Deduplicated))
+		"a call that runs at the deadline is not in doubt", "X1", "core/path.go",
+		`		s.doubt = max(s.doubt, doubtOf(end.Deduplicated))
 `,
-		`			_ = end
+		`		_ = end
 `,
 	},
 
 	// ---- core: decisions
 
 	{
-		"the attempts that a strategy sees count from 0", "A4", "core/attempt.go",
+		"the attempts that a strategy sees count from 0", "A4", "core/path.go",
 		`v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts),`,
 		`v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts)-1,`,
 	},
 	{
-		"a predicate that panics has no outcome", "A6", "core/attempt.go",
-		`g.fails(s, guard.Join(panicked, g.outcome.err), false)`,
-		`g.settle(s, nil)`,
+		"a predicate that panics is not an outcome", "A6", "core/path.go",
+		`		d = decision.Fail(v, err)
+`,
+		`		_ = err
+`,
 	},
 	{
-		"a strategy does not know that the input has ended", "A5", "core/attempt.go",
-		`now.Outage = g.noRetries,`,
-		`now.Outage = false,`,
+		"a strategy does not know that the input has ended", "A5", "core/path.go",
+		`now.Finishing, now.Waiting, now.Random = g.noRetries,`,
+		`now.Finishing, now.Waiting, now.Random = false,`,
 	},
 	{
-		"an outcome that asks for a retry leaves no doubt", "X1", "core/attempt.go",
-		`		s.doubts(v.Reason, v.Stage, j.deduplicated)
-	}
-	if d.NoRetryReason == decision.Asked {`,
-		`	}
-	if d.NoRetryReason == decision.Asked {`,
+		"an attempt that asks for a retry leaves no doubt", "X1", "core/path.go",
+		`	s.addDoubt(v.Reason, v.Stage, isDeduplicated)
+	if isAsked {`,
+		`	if isAsked {`,
 	},
 	{
-		"the reason of an outcome is not kept", "D6", "core/attempt.go",
-		`		g.reasons.ref(s.place).last = d.Reason
+		"the reason of an attempt is not kept", "D6", "core/path.go",
+		`		g.reasons.ref(s.index).last = d.Reason
 `,
 		``,
 	},
@@ -338,14 +339,14 @@ var mutants = []mutant{
 	// ---- core: ends
 
 	{
-		"an element that fails the run is dropped", "F1", "core/ending.go",
+		"an element that fails the run is dropped", "F1", "core/path.go",
 		`	if g.FailsRun {
 `,
 		`	if false {
 `,
 	},
 	{
-		"an element without results is not reported", "O1", "core/ending.go",
+		"an element without results is not reported", "O1", "core/path.go",
 		`		g.Left(observe.Empty)
 `,
 		`		e.Value.phase = ended
@@ -353,7 +354,7 @@ var mutants = []mutant{
 `,
 	},
 	{
-		"an element that is emitted is not reported", "O1", "core/ending.go",
+		"an element that is emitted is not reported", "O1", "core/path.go",
 		`	if s.phase == done {
 		g.Ended(s, how)
 	}
@@ -364,16 +365,16 @@ var mutants = []mutant{
 `,
 	},
 	{
-		"results leave before those of earlier elements of their key", "K1", "core/ending.go",
-		`	if g.inTurn == nil || g.inTurn(s) { // else`,
-		`	if true { // else`,
+		"results leave before those of earlier elements of their key", "K1", "core/path.go",
+		`	if g.keys == nil || g.keys.isFirst(s) { // otherwise s`,
+		`	if true { // otherwise s`,
 	},
 	{
-		"what has failed at the end of the run is lost", "A1", "core/ending.go",
-		`case controlElement, ended:
-			continue`,
-		`case controlElement, ended, failing:
-			continue`,
+		"an element that has failed at the end of the run is lost", "A1", "core/ending.go",
+		`	case controlElement, ended:
+`,
+		`	case controlElement, ended, failing:
+`,
 	},
 	{
 		"the context of a call ends by a timeout with the run", "F1", "core/ending.go",
@@ -384,154 +385,140 @@ var mutants = []mutant{
 	// ---- core: user code that breaks
 
 	{
-		"nothing follows from a panic", "A6", "core/machine.go",
-		`		was.after(was.slot, was.broke)
-`,
-		``,
+		"a panic of the function is lost", "A6", "core/path.go",
+		`			err = g.broke("AsyncInvoke", recover())`,
+		`			_ = g.broke("AsyncInvoke", recover())`,
 	},
 	{
-		"a panic holds up what the core was doing", "A6", "core/machine.go",
-		`		for _, f := range g.brokenOff {
-			f()
-		}
-`,
-		``,
+		"a batch that runtime.Goexit has interrupted keeps its permits", "A6", "core/ending.go",
+		`		g.batches.send() // a batch`,
+		`		// a batch`,
 	},
 
 	// ---- core: features
 
 	{
-		"an attempt starts after its cost has slept over the deadline", "A5", "core/feature_backend.go",
-		`	return !g.overdue`,
-		`	return true`,
+		"an attempt starts after its cost has slept over the deadline", "A5", "core/backend.go",
+		`	g.overdue = g.now >= s.due
+	if g.overdue {
+		return refused
+	}
+`,
+		`	g.overdue = g.now >= s.due
+`,
 	},
 	{
-		"the time that the policy takes after a backend has heard does not count", "A5", "core/attempt.go",
-		`	g.ran = true // the policy goes on
+		"the time that the policy takes after a backend has heard does not count", "A5", "core/path.go",
+		`	g.ranCode = true // the policy is about to run
 `,
 		``,
 	},
 	{
-		"the budget is charged for a retry that is too late", "A3", "core/attempt.go",
-		`if s.due != Never { // or the budget`,
-		`if false { // or the budget`,
+		"the budget is charged for a retry that is too late", "A3", "core/path.go",
+		`if s.due != Never { // otherwise a retry`,
+		`if false { // otherwise a retry`,
 	},
 	{
-		"a backend hears of a call with the time of its start", "B4", "core/attempt.go",
+		"a backend gets the end of a call with the time of its start", "B4", "core/path.go",
 		`	g.refresh()
-	cut := `,
-		`	cut := `,
+	// A call that began`,
+		`	// A call that began`,
 	},
 	{
-		"a call that is cut off counts against its backend, however late it began", "B4", "core/attempt.go",
-		`Cut: cut,`,
-		`Cut: cut && false,`,
+		"a call that is cut off counts against its backend, however late it began", "B4", "core/path.go",
+		`Cut: isCut,`,
+		`Cut: isCut && false,`,
 	},
 	{
-		"a call that is cut off is ignored, however early it began", "B4", "core/attempt.go",
+		"a call that is cut off is ignored, however early it began", "B4", "core/path.go",
 		`g.now >= s.due && s.isHurried(s.last) &&`,
 		`g.now >= s.due &&`,
 	},
 	{
-		"a member of a batch does not count for the outcome of its call", "B2", "core/feature_backend.go",
+		"a member of a batch does not count for the outcome of its call", "B2", "core/backend.go",
 		`	b.call.Left++
 `,
 		``,
 	},
 	{
-		"a full batch goes before timers that are due", "T1", "core/feature_batches.go",
-		` && g.nextTimer() > g.now`,
+		"a full batch goes before timers that are due", "T1", "core/batches.go",
+		` || g.nextTimer() <= g.now`,
 		``,
 	},
 	{
-		"a member of a batch starts at its deadline", "A5", "core/feature_batches.go",
-		`		if g.mayStart(s) {`,
-		`		if g.mayStart(s); true {`,
+		"a member of a batch starts at its deadline", "A5", "core/batches.go",
+		`		if member == granted {`,
+		`		if true {`,
 	},
 	{
-		"a batch that has no members keeps its permit", "A5", "core/feature_batches.go",
+		"a batch that has no members keeps its permit", "A5", "core/batches.go",
 		`	g.permits++
 `,
 		``,
 	},
 	{
-		"a call begins after a cancel during what its strategy wanted done first", "A5", "core/feature_beside.go",
-		`		g.endIfCancelled() `,
-		`		_ = g `,
+		"a call begins after a cancel during the step before its retry", "A5", "core/workers.go",
+		`	g.endIfCancelled() // the driver may`,
+		`	_ = g // the driver may`,
 	},
 	{
-		"a call begins at its deadline after what its strategy wanted done first", "A5", "core/feature_beside.go",
+		"a call begins at its deadline after what its strategy wanted done first", "A5", "core/workers.go",
 		`g.state.Failure == nil && g.now < s.attempt.Until`,
 		`g.state.Failure == nil`,
 	},
 	{
-		"what follows from an attempt is told again at the end of its element", "O1", "core/ending.go",
-		`		g.outcome = outcome{}
+		"the end of an attempt is told again at the end of its element", "O1", "core/path.go",
+		`	g.attemptEnd = attemptEnd{}
+}`,
+		`}`,
+	},
+	{
+		"a policy that breaks knows the reason of another element", "X1", "core/path.go",
+		`	v.Reason, v.Idempotent = predicates.Reason{}, false
+`,
+		`	v.Idempotent = false
+`,
+	},
+	{
+		"the time of an attempt includes that of the policy", "O1", "core/path.go",
+		`		g.attemptEnd.took, g.attemptEnd.isTimed = g.now-s.last, true
 `,
 		``,
 	},
 	{
-		"an outcome that was judged at the end is that of the elements before it", "O1", "core/ending.go",
-		`	g.outcome = outcome{}
-	for s := g.first()`,
-		`	for s := g.first()`,
+		"the backend does not learn of an attempt whose policy exits", "B4", "core/path.go",
+		`	if !j.isReported {`,
+		`	if false {`,
 	},
 	{
-		"a policy that breaks knows the reason of another element", "X1", "core/attempt.go",
-		`	v.Reason = predicates.Reason{} `,
-		`	_ = v `,
+		"the step before a retry is done before the next retry, too", "A5", "core/path.go",
+		`before = g.before.take(s.index)`,
+		`before = g.before.get(s.index)`,
 	},
 	{
-		"the time of an attempt includes that of the policy", "O1", "core/attempt.go",
-		`		g.outcome.took, g.outcome.timed = g.now-s.last, true
-`,
-		``,
-	},
-	{
-		"what an element was judged by is not heard, since another one's was", "B4", "core/attempt.go",
-		`j.is, j.isAnswered, j.isHeard = true, false, false`,
-		`j.is, j.isAnswered = true, false`,
-	},
-	{
-		"a policy that breaks has answered, since it has for another element", "X1", "core/attempt.go",
-		`j.is, j.isAnswered, j.isHeard = true, false, false`,
-		`j.is, j.isHeard = true, false`,
-	},
-	{
-		"an element is judged for ever", "O1", "core/attempt.go",
-		`	g.judging.is = false
-`,
-		``,
-	},
-	{
-		"what is done before a retry is done before the next one, too", "A5", "core/attempt.go",
-		`before = g.unhold(s)`,
-		`before = g.held.get(s.place)`,
-	},
-	{
-		"the time of an attempt includes the question to its strategy", "O1", "core/feature_beside.go",
-		`e.outcome.took, e.outcome.timed = g.now-s.last, true`,
-		`_ = e`,
+		"the time of an attempt includes the question to its strategy", "O1", "core/workers.go",
+		`		q.end.took, q.end.isTimed = g.now-s.last, true`,
+		`		_ = q`,
 	},
 	{
 		"an attempt that is cut off has taken no time", "O1", "core/ending.go",
-		`err: context.Canceled, took: g.now - s.last, timed: true}`,
-		`err: context.Canceled, timed: true}`,
+		`err: context.Canceled, took: g.now - s.last, isTimed: true}`,
+		`err: context.Canceled, isTimed: true}`,
 	},
 	{
-		"an attempt whose strategy is asked has no outcome", "O1", "core/feature_beside.go",
-		`	g.outcome = e.outcome
+		"the end of an attempt whose strategy is asked is not told", "O1", "core/workers.go",
+		`	g.attemptEnd = q.end
 `,
 		``,
 	},
 	{
-		"letters that were taken from the mailbox are lost", "Q1", "core/attempt.go",
-		`case a.Completed() && g.rest == nil && g.forming == nil:`,
-		`case a.Completed() && g.forming == nil:`,
+		"letters that were taken from the mailbox are lost", "Q1", "core/path.go",
+		`case a.Completed() && g.unread == nil && !isForming:`,
+		`case a.Completed() && !isForming:`,
 	},
 	{
-		"what fails before a retry waits for the function to return", "A6", "core/feature_beside.go",
-		`		a.Leave()
+		"a step that fails waits for the function to return", "A6", "core/workers.go",
+		`	a.Leave()
 `,
 		``,
 	},
@@ -541,129 +528,131 @@ var mutants = []mutant{
 		`ok = false`,
 	},
 	{
-		"a strategy that ends its goroutine answers", "A6", "core/feature_beside.go",
+		"a strategy that ends its goroutine answers", "A6", "core/workers.go",
 		`err = call.Panicked(recovered)`,
 		`_ = recovered`,
 	},
 	{
-		"what fails before a call is in doubt", "X1", "core/feature_beside.go",
+		"what fails before a call is in doubt", "X1", "core/workers.go",
 		`Stage: predicates.ClientDispatch, Err: err`,
 		`Stage: predicates.NetworkTime, Err: err`,
 	},
 	{
-		"any number of strategies is asked", "Q2", "core/feature_beside.go",
+		"any number of strategies is asked", "Q2", "core/workers.go",
 		`if running.Load() >= 2*int64(g.Queue.Cap()) {`,
 		`if false {`,
 	},
 	{
-		"a handler has no limit", "A3", "core/feature_handler.go",
-		`		g.Timers.Arm(&s.timer, until)
+		"a handler has no limit", "A3", "core/handler.go",
+		`	g.Timers.Arm(&s.timer, until)
 `,
 		``,
 	},
 	{
-		"the context of a handler does not end with its limit", "A3", "core/feature_beside.go",
-		`		e.Expire()
-		e.then(errLimit)`,
-		`		e.then(errLimit)`,
+		"the context of a handler does not end with its limit", "A3", "core/handler.go",
+		`	c.Expire()
+`,
+		``,
 	},
 	{
-		"what the failure sink does not take is not offered again", "A1", "core/feature_handover.go",
+		"what the failure sink does not take is not offered again", "A1", "core/sink.go",
 		`		g.Timers.Arm(&s.timer, later(g.now, o.wait))
 `,
 		``,
 	},
 	{
-		"what the failure sink took during the end is offered again", "A1", "core/feature_handover.go",
+		"what the failure sink took during the end is offered again", "A1", "core/sink.go",
 		`return h.running != nil && h.running.err == nil &&`,
 		`return false && h.running.err == nil &&`,
 	},
 	{
-		"what the failure sink can never take is offered for ever", "W2", "core/feature_handover.go",
+		"what the failure sink can never take is offered for ever", "W2", "core/sink.go",
 		`o.refused = errors.Is(o.err, message.ErrRefused)`,
 		`_ = errors.Is(o.err, message.ErrRefused)`,
 	},
 	{
-		"what the failure sink refuses may be repeated although it is in doubt", "X1", "core/feature_handover.go",
+		"what the failure sink refuses may be repeated although it is in doubt", "X1", "core/sink.go",
 		`h.messages.Reject(s, o.unknown)`,
 		`h.messages.Reject(s, false)`,
 	},
 	{
-		"a failure is handed over before earlier elements of its key have ended", "K1", "core/feature_handover.go",
-		`if g.inTurn == nil || g.inTurn(s) { // else`,
-		`if true { // else`,
+		"a failure is handed over before earlier elements of its key have ended", "K1", "core/sink.go",
+		`if g.keys == nil || g.keys.isFirst(s) { // otherwise`,
+		`if true { // otherwise`,
 	},
 	{
-		"an element is called while a call of its key runs", "K1", "core/feature_keys.go",
+		"an element is called while a call of its key runs", "K1", "core/keys.go",
 		`p.prev == nil && p.lane.calls == 0`,
 		`p.prev == nil`,
 	},
 	{
-		"a call that outlives its attempt does not keep its key", "K1", "core/feature_keys.go",
+		"a call that outlives its attempt does not keep its key", "K1", "core/keys.go",
 		`if how.Freed ||`,
 		`if true ||`,
 	},
 	{
-		"the next element of a key never starts", "K1", "core/feature_keys.go",
+		"the next element of a key never starts", "K1", "core/keys.go",
 		`	o.release(l)
 `,
 		``,
 	},
 	{
-		"what has timed out behind others of its key never leaves", "K1", "core/feature_keys.go",
+		"what has timed out behind others of its key never leaves", "K1", "core/keys.go",
 		`for l.first != nil && l.first.phase == done {`,
 		`for false {`,
 	},
 	{
-		"what has failed behind others of its key is never handed over", "K1", "core/feature_keys.go",
-		`		g.on[failing].inTurn(l.first)
+		"an element that has failed behind others of its key is never handed over", "K1", "core/keys.go",
+		`		g.sink.failing.Push(l.first)
 `,
 		``,
 	},
 	{
-		"a key that cannot be found again has a lane", "K1", "core/feature_keys.go",
+		"a key that cannot be found again has a lane", "K1", "core/keys.go",
 		`return equal(k, k)`,
 		`return true || equal(k, k)`,
 	},
 	{
-		"a message that failed is acknowledged", "D1", "core/feature_messages.go",
+		"a message that failed is acknowledged", "D1", "core/messages.go",
 		`	default:
 		m.GiveBack(msg)`,
 		`	default:
 		m.settlements.Push(settlement{msg, message.Settlement{Kind: message.Acked}})`,
 	},
 	{
-		"a message that was handed over comes back", "D1", "core/feature_messages.go",
+		"a message that was handed over comes back", "D1", "core/messages.go",
 		`v := message.Settlement{Kind: message.Acked, Err: s.err}`,
 		`v := message.Settlement{Kind: message.Nacked, Err: s.err}`,
 	},
 	{
-		"a message whose results carry it on is settled", "D2", "core/feature_messages.go",
+		"a message whose results carry it on is settled", "D2", "core/messages.go",
 		`if !msg.Pending() || m.isCarried(s) {`,
 		`if !msg.Pending() {`,
 	},
 	{
-		"a message that its sink refuses is acknowledged", "D1", "core/feature_messages.go",
+		"a message that its sink refuses is acknowledged", "D1", "core/messages.go",
 		`Kind: message.Rejected,`,
 		`Kind: message.Acked,`,
 	},
 	{
-		"a call does not know the history of its message", "D6", "core/feature_messages.go",
-		`t.Carry(m.of.get(s.place))`,
-		`t.Carry(call.Message{})`,
+		"a call does not know the history of its message", "D6", "core/path.go",
+		`		t.Carry(g.messages.of.get(s.index))
+`,
+		`		t.Carry(call.Message{})
+`,
 	},
 	{
-		"a timeout of its own may only be longer", "A3", "core/feature_timeouts.go",
+		"a timeout of its own may only be longer", "A3", "core/timeouts.go",
 		`own != g.Timeout {`,
 		`own > g.Timeout {`,
 	},
 	{
-		"what was not accepted is reported as emitted", "O1", "core/feature_observing.go",
+		"what was not accepted is reported as emitted", "O1", "core/observers.go",
 		`&observe.Ending{How: how}, false`,
 		`&observe.Ending{How: observe.Emitted}, false`,
 	},
 	{
-		"an observer that breaks is called again", "O1", "core/feature_observing.go",
+		"an observer that breaks is called again", "O1", "core/observers.go",
 		`			o.informed++
 			if n.isEnd {
 				observer.Ended(n.ctx, n.element)
@@ -716,7 +705,7 @@ var mutants = []mutant{
 		`s&left == 0:`,
 	},
 	{
-		"an operator that has ended takes what comes later into its mailbox", "F1", "core/machine.go",
+		"an operator that has ended takes what comes later into its mailbox", "F1", "core/ending.go",
 		`g.Host.Mail.Close()`,
 		`g.Host.Mail.Take()`,
 	},
@@ -1034,12 +1023,12 @@ var mutants = []mutant{
 	},
 
 	{
-		"the offers of an element to the failure sink have different names", "A1", "core/feature_handover.go",
+		"the offers of an element to the failure sink have different names", "A1", "core/sink.go",
 		`o.wait, o.name = min(2*before.wait, lastOffer), before.name`,
 		`o.wait = min(2*before.wait, lastOffer)`,
 	},
 	{
-		"a retry in a batch counts as a first attempt", "B3", "core/feature_backend.go",
+		"a retry in a batch counts as a first attempt", "B3", "core/backend.go",
 		`	b.attempt = gate.Attempt{Retry: s.attempts > 0}`,
 		`	b.attempt = gate.Attempt{}`,
 	},
@@ -1059,17 +1048,17 @@ var mutants = []mutant{
 		`	if a.claim() {`,
 	},
 	{
-		"a call around the operator does not learn of calls that are cut off", "X1", "core/attempt.go",
-		`around != nil && how != completion`,
+		"a call around the operator does not learn of calls that are cut off", "X1", "core/path.go",
+		`around != nil && how != completed`,
 		`around != nil && how == ranOut`,
 	},
 	{
-		"a call around the operator does not learn of calls that time out", "X1", "core/attempt.go",
-		`around != nil && how != completion`,
+		"a call around the operator does not learn of calls that time out", "X1", "core/path.go",
+		`around != nil && how != completed`,
 		`around != nil && how == cutOff`,
 	},
 	{
-		"the backend does not learn at the deadline when a message failed before", "W2", "core/feature_backend.go",
+		"the backend does not learn at the deadline when a message failed before", "W2", "core/backend.go",
 		`				late.Failed = meta.LastFailure
 `,
 		`				_ = meta
@@ -1081,11 +1070,11 @@ var mutants = []mutant{
 		`lost != nil && false {`,
 	},
 	{
-		"an attempt starts at the deadline after its cost was asked for", "A5", "core/feature_backend.go",
+		"an attempt starts at the deadline after its cost was asked for", "A5", "core/backend.go",
 		`	g.overdue = g.now >= s.due
-	return`,
+	if`,
 		`	g.overdue = g.now > s.due
-	return`,
+	if`,
 	},
 	{
 		"a watermark with an unusual zone is not stored", "C1", "drive/state.go",
@@ -1096,5 +1085,22 @@ var mutants = []mutant{
 		"a watermark with an unusual zone is stored as the zero time", "C1", "drive/state.go",
 		`mark, _ = w.Timestamp.UTC().MarshalBinary()`,
 		`mark, _ = w.Timestamp.Truncate(24*time.Hour).UTC().MarshalBinary()`,
+	},
+	{
+		"an element whose policy ends the goroutine does not end", "A6", "core/path.go",
+		`	g.failElement(s, guard.Join(err, g.attemptEnd.err), false)
+}`,
+		`	_ = err
+}`,
+	},
+	{
+		"runtime.Goexit in user code does not end the run", "A6", "core/machine.go",
+		`	if recovered == nil {`,
+		`	if false {`,
+	},
+	{
+		"a retry that met an outage is taken from the budget", "B4", "core/path.go",
+		`d.NeedsBudget && !outage && g.backend`,
+		`d.NeedsBudget && g.backend`,
 	},
 }

@@ -18,7 +18,10 @@ type Breakage struct {
 	Value  any // of the PanicError
 }
 
-// Breakages are all of them.
+// Panics are the breakages that end neither the goroutine nor, on the loop of an operator, the run (law A6).
+func Panics() []Breakage { return Breakages[:2:2] }
+
+// Breakages are all breakages.
 var Breakages = []Breakage{
 	{"panic", func() { panic("broken") }, "broken"},
 	{"panic with an error", func() { panic(ErrBroken) }, ErrBroken},

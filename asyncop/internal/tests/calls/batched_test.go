@@ -700,7 +700,7 @@ func TestBatchedFuturesThatBreak(t *testing.T) {
 
 // A wrapper that breaks while a batch is formed fails its element only (law A6).
 func TestBatchedWrappersThatBreak(t *testing.T) {
-	for _, breakage := range optest.Breakages {
+	for _, breakage := range optest.Panics() {
 		t.Run(breakage.Name, func(t *testing.T) {
 			optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 				side := optest.NewSideSink(false)

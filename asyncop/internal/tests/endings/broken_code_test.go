@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/weirflow/weir/asyncop"
 	"github.com/weirflow/weir/asyncop/internal/optest"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/guard"
 	"github.com/weirflow/weir/predicates"
 	"github.com/weirflow/weir/strategies"
 )
@@ -61,11 +64,11 @@ var sites = []struct {
 	}, failingCall},
 }
 
-// Law A6: code that breaks ends its element, with its stack; the loop survives and loses nothing of the others, although
-// elements are waiting to be accepted, and then completions to be handled, in the same step.
+// Law A6: a panic ends its element, with its stack. The loop continues and loses nothing of the other elements, although
+// elements wait to be accepted, and then completions to be handled, in the same step.
 func TestUserCodeThatBreaksEndsItsElement(t *testing.T) {
 	for _, site := range sites {
-		for _, b := range optest.Breakages {
+		for _, b := range optest.Panics() {
 			t.Run(site.name+"/"+b.Name, func(t *testing.T) {
 				optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 					side := optest.NewSideSink(false)
@@ -115,9 +118,115 @@ func TestUserCodeThatBreaksEndsItsElement(t *testing.T) {
 	}
 }
 
+// exitSites are more places at which the loop calls user code.
+var exitSites = []struct {
+	code  string // as the error names it
+	setup func(breaks func()) optest.Setup
+}{
+	{"the function of WithTimeoutFor", func(breaks func()) optest.Setup {
+		return optest.Setup{Opts: optest.Options(asyncop.WithTimeoutFor(func(in string) time.Duration {
+			if in == "b" {
+				breaks()
+			}
+			return 0
+		}))}
+	}},
+	{"the function of Cost", func(breaks func()) optest.Setup {
+		return optest.Setup{Opts: optest.Options(asyncop.WithBackend(optest.Limited(9), asyncop.Cost(func(in string) float64 {
+			if in == "b" {
+				breaks()
+			}
+			return 1
+		})))}
+	}},
+	{"the key function", func(breaks func()) optest.Setup {
+		return optest.Setup{Key: func(in string) string {
+			if in == "b" {
+				breaks()
+			}
+			return in
+		}}
+	}},
+	{"an observer", func(breaks func()) optest.Setup {
+		return optest.Setup{Opts: optest.Options(asyncop.WithObserver(exitingObserver{breaks}))}
+	}},
+}
+
+// exitingObserver breaks when it is told of element b.
+type exitingObserver struct{ breaks func() }
+
+func (o exitingObserver) Accepted(ctx context.Context, element any, _ bool) context.Context {
+	if element == "b" {
+		o.breaks()
+	}
+	return ctx
+}
+func (exitingObserver) AttemptStarted(ctx context.Context, _ int) context.Context { return ctx }
+func (exitingObserver) AttemptEnded(context.Context, observe.Outcome)             {}
+func (exitingObserver) Ended(context.Context, observe.Ending)                     {}
+
+// Law A6: runtime.Goexit in user code on the loop ends the run, whichever port is in use. The error names the code, the other
+// elements are abandoned, and everything ends.
+func TestGoexitOnTheLoop(t *testing.T) {
+	type site struct {
+		name  string
+		setup func(breaks func()) optest.Setup
+		code  string
+		b     func(c *optest.Call)
+	}
+	var all []site
+	for _, s := range sites {
+		code := "the retry strategy or one of its predicates"
+		if s.name == "AsyncInvoke" {
+			code = s.name
+		}
+		all = append(all, site{s.name, s.setup, code, s.b})
+	}
+	for _, s := range exitSites {
+		all = append(all, site{s.code, s.setup, s.code, nil})
+	}
+	for _, s := range all {
+		t.Run(s.name, func(t *testing.T) {
+			optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
+				setup := s.setup(runtime.Goexit)
+				setup.Timeout = time.Hour
+				r := optest.NewRig(t, m, setup)
+				r.SendEach("abc")
+				for _, c := range r.CallsOf("b") {
+					if s.b != nil {
+						s.b(c)
+					} else {
+						_ = optest.Upper(c)
+					}
+				}
+				err := r.Wait()
+				require.ErrorContains(t, err, "asyncop: "+s.code+" ended the goroutine of the operator: ")
+				require.ErrorIs(t, err, guard.ErrGoexit)
+				st := r.Stats()
+				require.Zero(t, st.Running)
+				require.Zero(t, st.InFlight)
+				optest.CheckBalance(t, st)
+			})
+		})
+	}
+	t.Run("Results", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			op := asyncop.OrderedWait(asyncop.Func(func(context.Context, string, optest.Future) error { runtime.Goexit(); return nil }), 0, 4,
+				asyncop.WithLogger(slog.New(slog.DiscardHandler)))
+			var last error
+			for _, err := range op.Results(slices.Values([]string{"a", "b"})) {
+				last = err
+			}
+			require.ErrorContains(t, last, "asyncop: AsyncInvoke ended the goroutine of the operator: ", "the loop of the caller goes on")
+			<-op.Done()
+			optest.CheckBalance(t, op.Stats())
+		})
+	})
+}
+
 // Law A6: the same where the loop is in the middle of other work: attempts that time out all at once, whose predicate breaks.
 func TestPredicateThatBreaksAtATimer(t *testing.T) {
-	for _, b := range optest.Breakages {
+	for _, b := range optest.Panics() {
 		optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 			side := optest.NewSideSink(false)
 			asked := 0
@@ -148,7 +257,7 @@ func TestPredicateThatBreaksAtATimer(t *testing.T) {
 
 // Law A6: and a retry that breaks while others are due in the same step.
 func TestRetryThatBreaksAmongOthers(t *testing.T) {
-	for _, b := range optest.Breakages {
+	for _, b := range optest.Panics() {
 		optest.ForEachClock(t, func(t *testing.T, m optest.Mode) {
 			side := optest.NewSideSink(false)
 			r := optest.NewRig(t, m, optest.Setup{
@@ -176,7 +285,7 @@ func TestRetryThatBreaksAmongOthers(t *testing.T) {
 // Law A6: under the default policy it fails the pipeline: never a hang, never an end that looks like a clean one.
 func TestUserCodeThatBreaksFailsThePipeline(t *testing.T) {
 	for _, site := range sites {
-		for _, b := range optest.Breakages {
+		for _, b := range optest.Panics() {
 			t.Run(site.name+"/"+b.Name, func(t *testing.T) {
 				optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 					s := site.setup(b.Breaks)
@@ -207,7 +316,7 @@ func TestUserCodeThatBreaksFailsThePipeline(t *testing.T) {
 // Law A6: an error that the predicate was asked about is not lost when the predicate breaks.
 func TestBrokenPredicateDoesNotHideTheError(t *testing.T) {
 	errOfCall := errors.New("of the call")
-	for _, b := range optest.Breakages {
+	for _, b := range optest.Panics() {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 			s := strategies.FixedDelay[string](3, 0).RetryIfException(func(error) bool { b.Breaks(); return true })
 			r := optest.NewRig(t, m, optest.Setup{Timeout: time.Minute, Strategy: s})
@@ -269,6 +378,9 @@ func TestBrokenCallsAreRetried(t *testing.T) {
 	}
 	for style, fn := range styles {
 		for kind, broken := range kinds {
+			if style == "AsyncInvoke" && kind == "goexit" {
+				continue // that ends the run
+			}
 			t.Run(style+"/"+kind, func(t *testing.T) {
 				optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 					var seen []error
@@ -399,9 +511,6 @@ func TestPanicRacesACompletion(t *testing.T) {
 	fn := asyncop.Func(func(_ context.Context, in int, result asyncop.ResultFuture[int]) error {
 		go result.Complete(in)
 		runtime.Gosched()
-		if in%2 == 0 {
-			runtime.Goexit()
-		}
 		panic("broken")
 	})
 	op := asyncop.UnorderedWait(fn, time.Minute, 8, asyncop.WithDropOnFailure(), asyncop.WithLogger(slog.New(slog.DiscardHandler)))

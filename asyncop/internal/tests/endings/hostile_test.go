@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weirflow/weir/asyncop"
+	"github.com/weirflow/weir/asyncop/internal/core"
 	"github.com/weirflow/weir/asyncop/internal/optest"
 	"github.com/weirflow/weir/checkpoint"
 	"github.com/weirflow/weir/checkpoint/checkpointtest"
@@ -177,8 +178,8 @@ func answering(f func(*optest.Call) error) func(*optest.Hand) optest.Function {
 	}
 }
 
-// Law A6: whatever the methods of an error do, and wherever it comes from, its element fails, the others are served, and what
-// the operator tells about it can be printed.
+// Law A6: whatever the methods of an error do, and wherever it comes from, its element fails, the others are served, and the
+// operator's report of it can be printed. If the policy calls a method on the loop, runtime.Goexit in it ends the run.
 func TestHostileErrors(t *testing.T) {
 	policies := map[string][]asyncop.Option{"fail": nil, "drop": optest.Options(asyncop.WithDropOnFailure()), "failure sink": nil}
 	errs, unprintable := hostileErrors()
@@ -204,6 +205,12 @@ func TestHostileErrors(t *testing.T) {
 							r.SendEach("c") // not at once with a: calls that block may end in any order
 						}
 						r.Advance(2 * time.Minute)
+						if endedByGoexit(r) {
+							require.True(t, strings.HasSuffix(name, "/goexit"), name)
+							require.Zero(t, r.Stats().Running)
+							optest.CheckBalance(t, r.Stats())
+							return
+						}
 						if policy == "fail" {
 							failed, ok := r.Wait().(*asyncop.ElementError) // As calls methods of the hostile one
 							require.True(t, ok)
@@ -228,6 +235,18 @@ func TestHostileErrors(t *testing.T) {
 			}
 		}
 	}
+}
+
+// endedByGoexit reports whether a method of the hostile error, which the policy has called on the loop, has ended the run.
+func endedByGoexit(r *optest.Rig) bool {
+	switch err := r.Op.Err().(type) { // As calls methods of the hostile one
+	case *core.GoexitError:
+		return true
+	case *asyncop.AbandonedError:
+		_, ok := err.Cause.(*core.GoexitError)
+		return ok
+	}
+	return false
 }
 
 // requirePrintable checks that err has a message, unless that ends the goroutine.

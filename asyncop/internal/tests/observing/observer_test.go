@@ -356,12 +356,12 @@ func TestSeveralObservers(t *testing.T) {
 	assert.PanicsWithValue(t, "asyncop: WithObserver: nil observer", func() { asyncop.WithObserver(nil) })
 }
 
-// breaks panics when it is called with ends.
+// breaks panics when it is told of an end.
 type breaks struct{ optest.Tally }
 
 func (*breaks) Accepted(ctx context.Context, _ any, _ bool) context.Context { return nil }
 func (*breaks) AttemptStarted(ctx context.Context, _ int) context.Context   { return nil }
-func (*breaks) AttemptEnded(context.Context, observe.Outcome)               { runtime.Goexit() }
+func (*breaks) AttemptEnded(context.Context, observe.Outcome)               { panic("attempt ended: broken") }
 func (*breaks) Ended(context.Context, observe.Ending)                       { panic("ended: broken") }
 
 // A gate holds the input back until it says that there is room.
@@ -539,19 +539,19 @@ func TestObserverOfCheckpoints(t *testing.T) {
 	}, 2)
 }
 
-// exits is an observer that ends the goroutine for every element.
-type exits struct{ optest.Mute }
+// breaksAtOnce is an observer that panics for every element.
+type breaksAtOnce struct{ optest.Mute }
 
-func (exits) Accepted(context.Context, any, bool) context.Context { runtime.Goexit(); return nil }
+func (breaksAtOnce) Accepted(context.Context, any, bool) context.Context { panic("accepted: broken") }
 
-// Laws A3, A6: an element has its own timeout also if an observer has ended the goroutine that accepted it.
-func TestOwnTimeoutAfterAnObserverThatExits(t *testing.T) {
+// Laws A3, A6: an element has its own timeout also if an observer panicked when it was accepted.
+func TestOwnTimeoutAfterAnObserverThatBreaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fn := asyncop.Blocking(func(_ context.Context, in string) (string, error) { return in, nil })
 		began := time.Now()
 		op := asyncop.OrderedWaitWithRetry(fn, time.Hour, 4,
 			strategies.FixedDelay[string](1000, time.Second).RetryIfException(predicates.HasException),
-			asyncop.WithObserver(exits{}), asyncop.WithDrainRetries(),
+			asyncop.WithObserver(breaksAtOnce{}), asyncop.WithDrainRetries(),
 			asyncop.WithTimeoutFor(func(string) time.Duration { return 10500 * time.Millisecond }))
 		in := op.In()
 		in <- "a"

@@ -256,11 +256,16 @@ func TestCancelWhileDeciding(t *testing.T) {
 	})
 }
 
-// Law A6: an error, a panic or a Goexit of the strategy means no retry, joined to the element's error, on the loop or off it.
+// Law A6: an error or a panic of the strategy means no retry, joined to the element's error, on the loop or off it, and so does
+// runtime.Goexit off the loop.
 func TestStrategyThatFails(t *testing.T) {
 	errStrategy := errors.New("of the strategy")
 	for _, atOnce := range []bool{true, false} {
-		for _, b := range append(slices.Clip(optest.Breakages), optest.Breakage{Name: "error"}) {
+		breakages := optest.Breakages
+		if atOnce {
+			breakages = optest.Panics()
+		}
+		for _, b := range append(slices.Clip(breakages), optest.Breakage{Name: "error"}) {
 			t.Run(fmt.Sprintf("%s/atOnce=%v", b.Name, atOnce), func(t *testing.T) {
 				optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 					s := optest.Decides(func(context.Context, *optest.View) (strategies.Action, error) {

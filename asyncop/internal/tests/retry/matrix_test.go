@@ -165,7 +165,7 @@ func (r request) Idempotent() bool { return r == "GET" }
 
 // Idempotence is user code, too (law A6).
 func TestIdempotenceThatBreaks(t *testing.T) {
-	for _, b := range optest.Breakages {
+	for _, b := range optest.Panics() {
 		optest.ForEachMode(t, func(t *testing.T, m optest.Mode) {
 			side := optest.NewSideSink(false)
 			p := optest.Because(optest.SafeReason, nil).IdempotentIf(func(any) bool { b.Breaks(); return true }).ErrorsOnly()

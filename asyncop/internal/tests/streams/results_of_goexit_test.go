@@ -116,7 +116,7 @@ func TestChainedGoexitAnywhere(t *testing.T) {
 							require.Equal(t, make([]int64, 5), []int64{s.InFlight, s.Running, s.Deciding, s.WaitingForRetry, s.WaitingForKey})
 							require.EqualValues(t, s.Accepted+s.Discarded, ends)
 							if exited {
-								require.ErrorContains(t, op.Err(), "the goroutine that ranges over the results was ended")
+								require.ErrorContains(t, op.Err(), "ended the goroutine of the operator")
 							}
 						})
 					})
@@ -203,7 +203,7 @@ func TestChainedGoexitOfWhatIsAskedForEachElement(t *testing.T) {
 					require.Equal(t, make([]int64, 5), []int64{s.InFlight, s.Running, s.Deciding, s.WaitingForRetry, s.WaitingForKey})
 					require.EqualValues(t, s.Accepted+s.Discarded, ends)
 					if exited {
-						require.ErrorContains(t, op.Err(), "the goroutine that ranges over the results was ended")
+						require.ErrorContains(t, op.Err(), "ended the goroutine of the operator")
 					}
 				})
 			})

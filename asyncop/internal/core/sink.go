@@ -14,32 +14,36 @@ import (
 	"github.com/weirflow/weir/message"
 )
 
-// An element that was not taken is offered again after firstOffer, then after twice as long, and so on up to lastOffer.
+// An element that was not taken is offered again after firstOffer, then after twice as long, and so
+// on up to lastOffer.
 const (
 	firstOffer = 100 * time.Millisecond
 	lastOffer  = 10 * time.Second
 )
 
-// HandOver offers elements that have failed to a sink, on a worker, one at a time, until it takes them (law A1).
+// HandOver offers elements that have failed to the failure sink, until it takes them (law A1). A worker
+// calls the sink for one element at a time.
 type HandOver[IN, OUT any] struct {
 	core     *Machine[IN, OUT]
 	messages *Messages[IN, OUT]
 	sink     func(ctx context.Context, r Report[IN]) error
 	notTaken func(r Report[IN], err error, wait time.Duration)
-	failing  fifo.Queue[*Slot[IN, OUT]] // those that are to be offered now
-	running  *offer                     // the call of the sink that runs; nil: none does
+	offers   perSlot[*offer]            // the last offer of each element in phase failing
+	failing  fifo.Queue[*Slot[IN, OUT]] // elements to be offered now
+	running  *offer                     // the call of the sink that runs; nil if none does
 }
 
-// offer is an element that is offered to the sink, from its first offer on. It is the context of the call that runs, and
-// its letter says that the call has returned.
+// offer is one offer of an element to the sink. It is the context of the call, and its letter
+// reports that the call has returned.
 type offer struct {
 	call.Token
-	wait time.Duration // before the offer after this one
+	wait time.Duration // before the next offer
 	name *ctxkey.Offer // of the element, in all of its offers
 
-	err     error         // written before done is closed
-	refused bool          // err says that the sink can never take the element
-	unknown bool          // and the element's call must not happen twice, and may have taken effect
+	// Written before done is closed.
+	err     error
+	refused bool          // the sink can never take the element
+	unknown bool          // refused, and the element's call may have taken effect and must not be repeated
 	done    chan struct{} // closed when the call has returned
 }
 
@@ -61,36 +65,43 @@ func (h *HandOver[IN, OUT]) callSink(ctx context.Context, o *offer, r Report[IN]
 	}
 }
 
-// AddHandOver adds the feature. notTaken learns of an element that the sink has not taken, and when it is offered again; 0: never.
+// AddHandOver adds a failure sink. notTaken is called for an element that the sink has not taken, with
+// the time until its next offer; 0 means that it is not offered again.
 func AddHandOver[IN, OUT any](
 	g *Machine[IN, OUT], messages *Messages[IN, OUT], sink func(ctx context.Context, r Report[IN]) error,
 	notTaken func(r Report[IN], err error, wait time.Duration),
 ) *HandOver[IN, OUT] {
-	h := &HandOver[IN, OUT]{core: g, messages: messages, sink: sink, notTaken: notTaken}
-	g.offer = func(s *Slot[IN, OUT]) {
-		g.enter(s, failing)
-		if g.inTurn == nil || g.inTurn(s) { // else when it is
-			h.failing.Push(s)
-		}
+	g.sink = &HandOver[IN, OUT]{
+		core: g, messages: messages, sink: sink, notTaken: notTaken, offers: newPerSlot[*offer](g),
 	}
-	g.on[failing] = phaseMoments[IN, OUT]{
-		answered: h.answered, fired: h.failing.Push, inTurn: h.failing.Push, cut: func(*Slot[IN, OUT], bool) {},
+	return g.sink
+}
+
+// take makes s, which has failed, wait for its offer. With key order it waits until it is the first of
+// its key.
+func (h *HandOver[IN, OUT]) take(s *Slot[IN, OUT]) {
+	g := h.core
+	g.enter(s, failing)
+	if g.keys == nil || g.keys.isFirst(s) { // otherwise keyOrder.leaveLane adds it
+		h.failing.Push(s)
 	}
-	g.isBusy = append(g.isBusy, func() bool { return h.running == nil && h.failing.Len() > 0 })
-	g.turnEnds = append(g.turnEnds, h.offerNext)
-	g.cut = append(g.cut, h.Cut)
-	g.forget = append(g.forget, func() { h.failing, h.running = fifo.Queue[*Slot[IN, OUT]]{}, nil })
-	return h
+}
+
+// mayOffer reports whether offerNext has something to do.
+func (h *HandOver[IN, OUT]) mayOffer() bool { return h.running == nil && h.failing.Len() > 0 }
+
+func (h *HandOver[IN, OUT]) forget() {
+	h.failing, h.running = fifo.Queue[*Slot[IN, OUT]]{}, nil
 }
 
 // offerNext offers the oldest element that has failed, unless a call of the sink runs.
 func (h *HandOver[IN, OUT]) offerNext() {
-	if h.running != nil || h.failing.Len() == 0 {
+	if !h.mayOffer() {
 		return
 	}
 	g, s := h.core, h.failing.Pop()
 	o, ctx := h.newOffer(s)
-	*g.held.ref(s.place) = o
+	*h.offers.ref(s.index) = o
 	h.running = o
 	g.refresh()
 	r := g.report(s)
@@ -100,23 +111,26 @@ func (h *HandOver[IN, OUT]) offerNext() {
 // newOffer returns the next offer of s, and the context of its call.
 func (h *HandOver[IN, OUT]) newOffer(s *Slot[IN, OUT]) (*offer, context.Context) {
 	g, o := h.core, &offer{wait: firstOffer, name: new(ctxkey.Offer), done: make(chan struct{})}
-	if before, ok := g.held.get(s.place).(*offer); ok {
+	if before := h.offers.get(s.index); before != nil {
 		o.wait, o.name = min(2*before.wait, lastOffer), before.name
 	}
 	g.bind(s, &o.Token, 0, call.NoDeadline)
 	ctx := o.name.With(g.context(s, &o.Token))
-	if of := g.wayOf; of != nil && of(s) != nil {
-		ctx = context.WithValue(ctx, ctxkey.Timeline{}, of(s))
+	if g.history != nil {
+		steps := g.history.stepsOf(s)
+		if steps != nil {
+			ctx = context.WithValue(ctx, ctxkey.Timeline{}, steps)
+		}
 	}
 	return o, ctx
 }
 
-// answered goes on after the sink has answered: s is taken, or will be offered again. If the sink can never take it, a message goes to
-// the dead letters of its source. An element that is not a message has nobody to go to, so it fails the run: another offer would hold
-// its slot for ever (law D4).
+// answered continues after the sink has answered: s was taken, or is offered again later. If the sink
+// can never take s, a message goes to the dead letters of its source. An element that is not a
+// message fails the run, because further offers would hold its slot forever (law D4).
 func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	g := h.core
-	o := g.held.get(s.place).(*offer)
+	o := h.offers.get(s.index)
 	h.running = nil
 	switch {
 	case o.err != nil && !o.refused:
@@ -133,7 +147,7 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 			return
 		}
 	}
-	r := g.report(s) // while its observers know of it
+	r := g.report(s) // before Ended: its observers still have its context
 	g.Ended(s, observe.HandedOver)
 	g.enter(s, ended)
 	g.complete(s)
@@ -144,34 +158,36 @@ func (h *HandOver[IN, OUT]) answered(s *Slot[IN, OUT]) {
 	}
 }
 
-// Cut ends the context of the call of the sink that runs, if one does: its element is not ended any more.
+// Cut ends the context of the call of the sink, if one runs. Its answer is not handled any more.
 func (h *HandOver[IN, OUT]) Cut() {
 	if h.running != nil {
 		h.running.Token.Cut()
 	}
 }
 
-// Await waits for the call of the sink that runs, if one does. For use after Abandon.
+// Await waits for the call of the sink, if one runs. It is called after Abandon.
 func (h *HandOver[IN, OUT]) Await() {
 	if h.running != nil {
 		<-h.running.done
 	}
 }
 
-// WasTaken reports whether the sink has taken s, which Abandon has returned, meanwhile. For use after Await.
+// WasTaken reports whether the sink has taken s, which Abandon has returned, while the run ended. It is
+// called after Await.
 func (h *HandOver[IN, OUT]) WasTaken(s *Slot[IN, OUT]) bool {
-	return h.running != nil && h.running.err == nil && h.core.held.get(s.place) == any(h.running)
+	return h.running != nil && h.running.err == nil && h.offers.get(s.index) == h.running
 }
 
-// Last calls the sink for an element that Abandon has returned, with err as the reason if it has not failed. The call's
-// context has the values that it would have had before the end, and ends by cut: then there is no call. Last returns what the sink got,
-// or would have got.
+// Last calls the sink for an element that Abandon has returned, with err as its error if it has not
+// failed. The context of the call has the values that it had during the run, and ends with cut. If
+// cut has ended, there is no call. Last returns the report that the sink got, or would have got.
 func (h *HandOver[IN, OUT]) Last(cut context.Context, s *Slot[IN, OUT], err error) (r Report[IN], declined error) {
 	_, values := h.newOffer(s)
 	ctx := call.WithEnd(values, cut)
 	r = h.core.report(s)
-	if over := context.Cause(cut); over != nil {
-		return r, over
+	ended := context.Cause(cut)
+	if ended != nil {
+		return r, ended
 	}
 	got := r
 	if !r.Failed {

@@ -1,0 +1,238 @@
+package core
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/message"
+)
+
+// AtBackend makes attempts start when Host.Seat permits it. cost returns what an attempt takes from
+// the rate of the backend, nil means 1. tenant returns for whom the attempt is; nil means no tenant.
+func AtBackend[IN, OUT any](g *Machine[IN, OUT], cost func(in IN) float64, tenant func(in IN) string) {
+	g.isExact = true
+	g.backend = &atBackend[IN, OUT]{
+		core: g, seat: g.Host.Seat, cost: cost, tenant: tenant, of: newPerSlot[asked](g),
+	}
+}
+
+// maxForgiven bounds the attempts of an element that do not count because they met an outage.
+const maxForgiven = 3
+
+// atBackend is the operator's seat at its backend.
+type atBackend[IN, OUT any] struct {
+	core    *Machine[IN, OUT]
+	seat    gate.Seat
+	cost    func(in IN) float64
+	tenant  func(in IN) string
+	attempt gate.Attempt  // the one that is asked for; used again and again
+	outcome gate.Evidence // the one that is reported; used again and again
+	of      perSlot[asked]
+	call    *gate.Call // the batch that has started last
+	isShort bool       // the backend has refused a call in this step
+}
+
+// asked is kept for an element that has asked for an attempt.
+type asked struct {
+	outages int        // attempts that met an outage
+	tenant  string     // for whom it has asked
+	call    *gate.Call // the batch of its attempt
+}
+
+// forgiven returns how many attempts of s do not count.
+func (b *atBackend[IN, OUT]) forgiven(s *Slot[IN, OUT]) int {
+	return min(b.of.get(s.index).outages, maxForgiven)
+}
+
+// takeRetry takes a retry from the budget, and reports whether there was one.
+func (b *atBackend[IN, OUT]) takeRetry() bool {
+	return b.seat.MayRetry(b.core.Timers.Time(b.core.now))
+}
+
+// settle reports that the operator has asked for all calls that it could start.
+func (b *atBackend[IN, OUT]) settle() {
+	b.seat.DoneAsking(b.core.Timers.Time(b.core.now), b.isShort)
+}
+
+// attemptEnded releases the backend's permit, unless a function of the attempt still runs, whose
+// goroutine releases it, or the attempt has released it when it was completed.
+func (b *atBackend[IN, OUT]) attemptEnded(a *call.Attempt[OUT], how call.Released) {
+	if how.Over {
+		b.seat.Release(a.Ref.Stamp)
+	}
+}
+
+// admit asks for an attempt of s. A member joins the call of its batch, which has a permit. If only
+// s has to wait, it does so as in a back-off, and others may start.
+func (b *atBackend[IN, OUT]) admit(s *Slot[IN, OUT], isMember bool) permission {
+	if isMember {
+		return b.join(s)
+	}
+	if b.isShort {
+		return refused
+	}
+	g := b.core
+	b.attempt = gate.Attempt{Cost: 1, Retry: s.attempts > 0, Outages: b.of.get(s.index).outages, Element: element(s)}
+	b.attempt.Hurried = s.isHurried(g.now)
+	p := b.describe(s)
+	if p != granted {
+		return p
+	}
+	answer := b.seat.Start(g.Timers.Time(g.now), &b.attempt)
+	g.stamp = answer.Stamp
+	switch {
+	case answer.Wait == 0:
+		if g.batches != nil {
+			b.call = &gate.Call{Element: b.attempt.Element, Left: 1}
+			b.of.ref(s.index).call = b.call
+		}
+		return granted
+	case answer.Other:
+		b.putOff(s, answer.Wait)
+		return passedOver
+	default:
+		b.isShort = true
+		return refused
+	}
+}
+
+// join adds s to the batch that has started last.
+func (b *atBackend[IN, OUT]) join(s *Slot[IN, OUT]) permission {
+	b.attempt = gate.Attempt{Retry: s.attempts > 0}
+	p := b.describe(s)
+	if p != granted {
+		return p
+	}
+	b.seat.Join(&b.attempt)
+	b.call.Left++
+	b.of.ref(s.index).call = b.call
+	return granted
+}
+
+// element identifies s at the backend.
+func element[IN, OUT any](s *Slot[IN, OUT]) uint64 {
+	return uint64(s.accepted)<<16 | uint64(uint16(s.index))
+}
+
+// describe asks the user's functions for the cost and the tenant of an attempt of s. If one breaks,
+// s has failed. If they have used up the time of s, its attempt does not start.
+func (b *atBackend[IN, OUT]) describe(s *Slot[IN, OUT]) permission {
+	if b.cost == nil && b.tenant == nil {
+		return granted
+	}
+	g := b.core
+	err := b.callUser(s)
+	if c := b.attempt.Cost; err == nil && !(c >= 0 && c <= math.MaxFloat64) { // in this form NaN fails, too
+		err = fmt.Errorf("asyncop: Cost: want a finite number of 0 or more: %v", c)
+	}
+	if err != nil {
+		if s.phase == ready {
+			g.ready.Cancel(&s.timer)
+			g.stopWaiting(s)
+		}
+		g.failElement(s, err, false)
+		return passedOver
+	}
+	g.refresh()
+	g.overdue = g.now >= s.due
+	if g.overdue {
+		return refused
+	}
+	return granted
+}
+
+// callUser calls the functions of Cost and Tenant.
+func (b *atBackend[IN, OUT]) callUser(s *Slot[IN, OUT]) (err error) {
+	b.core.ranCode = true
+	name, returned := "the function of Cost", false
+	defer func() {
+		if !returned {
+			err = b.core.broke(name, recover())
+		}
+	}()
+	if b.cost != nil {
+		b.attempt.Cost = b.cost(s.in)
+	}
+	if b.tenant != nil {
+		name = "the function of Tenant"
+		b.attempt.Tenant = b.tenant(s.in)
+		b.of.ref(s.index).tenant = b.attempt.Tenant
+	}
+	returned = true
+	return nil
+}
+
+// putOff makes s wait as in a back-off, while other elements may start: its tenant has to wait. The end
+// of the input does not cut this wait, as if a server had demanded it.
+func (b *atBackend[IN, OUT]) putOff(s *Slot[IN, OUT], wait time.Duration) {
+	g := b.core
+	if s.phase == ready {
+		g.ready.Cancel(&s.timer)
+	} else {
+		s.retry |= putOff
+	}
+	g.enter(s, backoff)
+	s.retry |= Demanded
+	g.Timers.Arm(&s.timer, later(g.now, wait))
+}
+
+// opensAt returns when to ask again: Now, an instant, or Never if the operator is woken when it may.
+func (b *atBackend[IN, OUT]) opensAt() time.Duration {
+	if !b.isShort {
+		return Now
+	}
+	g := b.core
+	calls := g.startable()
+	if g.batches != nil {
+		calls = g.batches.calls(calls)
+	}
+	switch wait := b.seat.Wait(g.Timers.Time(g.now), min(calls, g.permits)); wait {
+	case 0:
+		return Now
+	case gate.Never:
+		return Never
+	default:
+		return later(g.now, wait)
+	}
+}
+
+// report reports how the attempt of s went, and returns whether it met an outage.
+func (b *atBackend[IN, OUT]) report(s *Slot[IN, OUT], o gate.Evidence) (outage bool) {
+	g := b.core
+	of := b.of.get(s.index)
+	b.outcome = o
+	b.outcome.Begun, b.outcome.Element = g.Timers.Time(s.last), element(s)
+	b.outcome.Tenant, b.outcome.Call = of.tenant, of.call
+	outage = b.seat.AttemptEnded(g.Timers.Time(g.now), &b.outcome)
+	if outage {
+		of.outages++
+	}
+	of.call = nil
+	if of != b.of.get(s.index) {
+		*b.of.ref(s.index) = of
+	}
+	b.outcome.Err, b.outcome.Call = nil, nil
+	return outage
+}
+
+// closed returns why the backend let s wait until its deadline, and for how long it will refuse
+// calls. It returns nil if s could have started.
+func (b *atBackend[IN, OUT]) closed(s *Slot[IN, OUT]) (why error, wait time.Duration) { //nolint:staticcheck // the error is the answer
+	g := b.core
+	late := gate.Late{Tenant: b.of.get(s.index).tenant, PutOff: s.attempts == 0 && s.phase == backoff}
+	if s.attempts > 0 {
+		late.Begun = g.Timers.Time(s.last)
+		ctx := g.describe(s)
+		if ctx != g.Host.Values {
+			_ = call.OffLoop(func() error { // an observer may have made the context
+				meta, _ := message.MetaFromContext(ctx)
+				late.Failed = meta.LastFailure
+				return nil
+			})
+		}
+	}
+	return b.seat.WhyWaiting(g.Timers.Time(g.now), &late)
+}

@@ -1,0 +1,139 @@
+package core
+
+import (
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+)
+
+// Batching configures calls for several elements.
+//
+// Config.Invoke is called for each member. Its function, which may have wrappers around it, finds
+// the batch in the context and joins it. The batch is a job then.
+type Batching[IN, OUT any] struct {
+	Of      any                          // the function, as it looks for its batch
+	MaxSize int                          // members
+	MaxWait time.Duration                // of an element that may start; 0 means one step
+	Call    func(b *call.Batch[IN, OUT]) // makes the call, on a worker
+}
+
+// Batches is the second way to start attempts: a call for several elements at once. It replaces
+// Machine.startWaiting. Each member has an attempt of its own, and all of them share the permit,
+// the job and the backend's permit of the batch, which takePermit takes for the first member.
+type Batches[IN, OUT any] struct {
+	Batching[IN, OUT]
+	core    *Machine[IN, OUT]
+	forming *call.Batch[IN, OUT] // while takePermit and begin run for its members; otherwise nil
+	isLast  bool                 // the input has ended: no more elements come
+}
+
+// AddBatches makes calls for several elements.
+func AddBatches[IN, OUT any](g *Machine[IN, OUT], batching Batching[IN, OUT]) *Batches[IN, OUT] {
+	g.isExact = true
+	g.batches = &Batches[IN, OUT]{Batching: batching, core: g}
+	return g.batches
+}
+
+// calls returns how many calls so many elements need.
+func (b *Batches[IN, OUT]) calls(elements int) int { return 1 + (elements-1)/b.MaxSize }
+
+// NoneFollows reports that the input has ended: batches do not wait for more elements.
+func (b *Batches[IN, OUT]) NoneFollows() { b.isLast = true }
+
+// isComplete reports whether a batch can start without a wait: it has all its members, or no other
+// elements can come. An element that waits to leave frees its slot when downstream takes it.
+func (b *Batches[IN, OUT]) isComplete() bool {
+	return b.core.startable() >= b.MaxSize || b.isLast || b.core.State().Room == 0 && b.core.Queue.Head() == nil
+}
+
+// startsAt returns when the next batch starts, if there is a permit: Now if it is complete or has
+// waited, otherwise MaxWait after the first of its elements became ready to start. All retries
+// count from the first of them, and so do all first attempts with key order.
+func (b *Batches[IN, OUT]) startsAt() time.Duration {
+	g, since := b.core, Never
+	if g.keys != nil {
+		since = g.keys.freshSince()
+	} else if g.fresh != nil {
+		since = max(0, g.fresh.accepted) // a restored element may have been accepted before the start
+	}
+	if g.ready.Len() > 0 {
+		since = min(since, g.readied)
+	}
+	due := later(since, b.MaxWait)
+	if g.now < due && !b.isComplete() {
+		return due
+	}
+	return Now
+}
+
+// startWaiting starts batches that are complete and, if waited is set, batches that have waited.
+func (b *Batches[IN, OUT]) startWaiting(waited bool) {
+	g := b.core
+	for n := 0; n < stepLimit && g.permits > 0; n++ {
+		s := g.nextStart()
+		if s == nil || !b.isComplete() && !(waited && b.startsAt() == Now) {
+			return
+		}
+		p, _ := b.start(s)
+		if p == refused {
+			return
+		}
+	}
+}
+
+// startFull starts a full batch, if there is one, and reports whether it became a job. Timers that
+// are due go first (law T1).
+func (b *Batches[IN, OUT]) startFull() (sent bool) {
+	g := b.core
+	s := g.nextStart()
+	if s == nil || g.permits == 0 || g.startable() < b.MaxSize || g.nextTimer() <= g.now {
+		return false
+	}
+	_, sent = b.start(s)
+	return sent
+}
+
+// start starts a batch whose first member is s, and reports whether it became a job. The permits
+// of the batch are taken for s. The other members follow in the order of nextStart.
+func (b *Batches[IN, OUT]) start(s *Slot[IN, OUT]) (p permission, sent bool) {
+	g := b.core
+	p = g.takePermit(s)
+	if p != granted {
+		return p, false
+	}
+	size := min(g.startable(), b.MaxSize)
+	b.forming = call.NewBatch[IN, OUT](g.Host, b.Of, size)
+	b.forming.Stamp = g.stamp
+	g.begin(s)
+	for s = g.nextStart(); s != nil && b.forming.Len() < size && g.state.Failure == nil; s = g.nextStart() {
+		member := g.takePermit(s)
+		if member == refused {
+			break
+		}
+		if member == granted {
+			g.begin(s)
+		}
+	}
+	return granted, b.send()
+}
+
+// send hands out the batch that is being formed, if there is one, and reports whether it became a
+// job. Without a member to call, which wrappers of the function may have completed, its permits
+// come back.
+func (b *Batches[IN, OUT]) send() (sent bool) {
+	g, formed := b.core, b.forming
+	if formed == nil {
+		return false
+	}
+	b.forming = nil
+	if formed.Close() {
+		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Task: func() { b.Call(formed) }})
+		return true
+	}
+	g.permits++
+	g.Host.LeaveSeat(formed.Stamp)
+	if g.keys != nil {
+		g.keys.freeReturned() // a batch without a call has returned
+	}
+	return false
+}

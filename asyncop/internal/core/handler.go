@@ -1,0 +1,97 @@
+package core
+
+import (
+	"context"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+)
+
+// Handler returns results in place of failures. Its answer is final: a retry after it would start
+// after the deadline, or after the last retry (law A3).
+type Handler[IN, OUT any] struct {
+	Handle   func(ctx context.Context, r Report[IN], timedOut bool) ([]OUT, error) // returns the results or the failure of an element
+	All      bool                                                                  // it handles all failures; otherwise only timeouts
+	Limit    time.Duration                                                         // of a call of Handle
+	ErrLimit error                                                                 // the error of a call that exceeds Limit
+	Broke    func(failure error, timedOut bool, broken error) error                // returns the failure of an element whose Handle broke
+
+	core *Machine[IN, OUT]
+}
+
+// handlerCall is a call of the handler, on a worker.
+type handlerCall[OUT any] struct {
+	task
+	failure  error
+	timedOut bool
+
+	// Written by the worker.
+	results []OUT
+	err     error
+}
+
+// HandleFailures makes failures go through a handler.
+func HandleFailures[IN, OUT any](g *Machine[IN, OUT], handler Handler[IN, OUT]) {
+	handler.core = g
+	g.handler = &handler
+}
+
+// rescue calls the handler for s, which has failed, and reports whether it did. returned or exceeded
+// continues then.
+func (h *Handler[IN, OUT]) rescue(s *Slot[IN, OUT], failure error, timedOut bool) (called bool) {
+	if !timedOut && !h.All {
+		return false
+	}
+	g := h.core
+	s.attempt = nil
+	s.err = failure
+	g.refresh() // the limit counts from now on
+	until := g.now + h.Limit
+	r := g.report(s)
+	r.Failed = true
+	g.enter(s, handling)
+	g.Timers.Arm(&s.timer, until)
+	c := &handlerCall[OUT]{failure: failure, timedOut: timedOut}
+	*g.handled.ref(s.index) = c
+	err := g.runTask(s, &c.task, until, true, func(ctx context.Context) {
+		c.results, c.err = h.Handle(ctx, r, timedOut)
+	})
+	if err != nil {
+		c.broke = err
+		h.returned(s)
+	}
+	return true
+}
+
+// returned continues after the handler of s has returned or broken.
+func (h *Handler[IN, OUT]) returned(s *Slot[IN, OUT]) {
+	c := h.core.handled.take(s.index)
+	h.finish(s, c, c.broke)
+}
+
+// exceeded continues after the handler of s has exceeded its limit: it may still be running.
+func (h *Handler[IN, OUT]) exceeded(s *Slot[IN, OUT]) {
+	c := h.core.handled.take(s.index)
+	c.Expire()
+	h.finish(s, c, h.ErrLimit)
+}
+
+// finish ends s with the answer of its handler, which is not read if the handler broke.
+func (h *Handler[IN, OUT]) finish(s *Slot[IN, OUT], c *handlerCall[OUT], broke error) {
+	g := h.core
+	g.Timers.Cancel(&s.timer)
+	if broke != nil {
+		g.giveUp(s, h.Broke(c.failure, c.timedOut, broke))
+		return
+	}
+	err := c.err
+	if err == nil && g.Check != nil {
+		err = g.Check(c.results)
+	}
+	if err != nil {
+		g.giveUp(s, err)
+		return
+	}
+	s.attempt = &call.Attempt[OUT]{Results: c.results}
+	g.settle(s, nil)
+}

@@ -1,0 +1,957 @@
+package core
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/asyncop/observe"
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/gate"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/predicates"
+)
+
+// The path of an element, in the order of this file:
+//
+//	accept ─▶ waitsToStart ─▶ takePermit ─▶ begin ─▶ invoke
+//	             ▲                                     ┆
+//	             │                                 conclude
+//	             │                                 endAttempt
+//	             │                                 reportToBackend
+//	             │                                 judge
+//	             │                                 applyDecision
+//	             │                       ┌─────────────┼─────────────┐
+//	             └───────────────────── backOff      settle       failElement
+//	                                                   │          rescue ──▶ settle
+//	                                                   │          giveUp
+//	                                                   └─▶ leave ◀───┘
+//
+// waitsToStart only answers a question; all other steps act. If several optional parts take part
+// in a step, the order of the calls is their order of precedence.
+
+// ---- accept
+
+// Accept takes a slot for in, and starts its first attempt if a permit is free. There must be
+// room.
+func (g *Machine[IN, OUT]) Accept(in IN) {
+	g.refresh()
+	s := g.accept(in, g.now)
+	if g.introduce(s, introduction{}) {
+		g.startNewest(s)
+	}
+}
+
+// accept takes a slot for a fresh element with its whole timeout.
+func (g *Machine[IN, OUT]) accept(in IN, at time.Duration) *Slot[IN, OUT] {
+	s := g.slots.take()
+	s.entry = g.Queue.Put(s)
+	s.in, s.accepted, s.phase, s.due = in, at, fresh, Never
+	if g.Timeout > 0 {
+		s.due = at + g.Timeout
+	}
+	g.state.Stats.Accepted++
+	g.unbegun++
+	if g.fresh == nil {
+		g.fresh = s
+	}
+	if g.oldest == nil {
+		g.oldest = s
+	}
+	if g.live == nil {
+		g.live = s
+	}
+	return s
+}
+
+// introduction describes a new element to the optional parts.
+type introduction struct {
+	restored bool
+	number   int64 // of a restored element: see Observing.Numbers
+	isItem   bool  // it comes from Restore, which asks for its timeout itself
+}
+
+// introduce shows a new element to the optional parts, and reports whether it continues: user
+// code that breaks has failed it otherwise. An observer that breaks fails its first attempt.
+func (g *Machine[IN, OUT]) introduce(s *Slot[IN, OUT], i introduction) (continues bool) {
+	if g.messages != nil {
+		g.messages.attach(s) // first: the observers see the message
+	}
+	if g.observers != nil {
+		g.observers.accepted(s, i)
+	}
+	if g.keys != nil && !g.keys.join(s) {
+		return false
+	}
+	if g.timeouts != nil && !i.isItem {
+		return g.timeouts.limit(s)
+	}
+	return true
+}
+
+// acceptControl takes a slot for a control element.
+func (g *Machine[IN, OUT]) acceptControl(it Item[IN, OUT]) {
+	g.tick()
+	s := g.slots.take()
+	s.accepted, s.retry = g.now, it.Retry&notKept
+	*g.control.ref(s.index) = it.Rest
+	s.entry = g.Queue.PutControl(s)
+}
+
+// ---- waitsToStart
+
+// waitsToStart reports whether s cannot start now, because there is no permit or because others
+// go first.
+func (g *Machine[IN, OUT]) waitsToStart(s *Slot[IN, OUT]) bool {
+	return g.permits == 0 || g.nextStart() != s
+}
+
+// nextStart returns the element that starts next, or nil: retries go before first attempts, and
+// older elements before younger ones.
+func (g *Machine[IN, OUT]) nextStart() *Slot[IN, OUT] {
+	if t := g.ready.Peek(); t != nil {
+		return t.Value
+	}
+	return g.fresh
+}
+
+// startable returns how many elements wait for a permit.
+func (g *Machine[IN, OUT]) startable() int { return g.ready.Len() + g.unbegun }
+
+// startNewest starts the newest element, unless it waits.
+func (g *Machine[IN, OUT]) startNewest(s *Slot[IN, OUT]) {
+	if g.batches != nil {
+		g.batches.startWaiting(false)
+		return
+	}
+	if !g.waitsToStart(s) && g.takePermit(s) == granted {
+		g.begin(s)
+	}
+}
+
+// startWaiting starts elements that wait.
+func (g *Machine[IN, OUT]) startWaiting() {
+	for n := 0; n < stepLimit && g.permits > 0; n++ {
+		if !g.start(g.nextStart()) {
+			break
+		}
+	}
+	// Retries without delay become ready again and again. If there are permits for all of them,
+	// first attempts begin as well.
+	for n := 0; n < stepLimit && g.permits > g.ready.Len(); n++ {
+		if !g.start(g.fresh) {
+			return
+		}
+	}
+}
+
+// start starts s, which may be nil, and reports whether another element may be tried.
+func (g *Machine[IN, OUT]) start(s *Slot[IN, OUT]) bool {
+	if s == nil {
+		return false
+	}
+	p := g.takePermit(s)
+	if p == granted {
+		g.begin(s)
+	}
+	return p != refused
+}
+
+// ---- takePermit
+
+// permission is the answer of takePermit.
+type permission uint8
+
+const (
+	granted    permission = iota // the attempt starts
+	refused                      // it does not, and neither does any other element now
+	passedOver                   // it does not, but other elements may: it has failed, or the backend has put it off
+)
+
+// takePermit takes the permits that the next attempt of s needs. There is a permit of the
+// operator. A member of a batch needs no permit of its own. Law A5: no attempt starts after a
+// cancel, or at the deadline, which is left to the timers (law T1).
+func (g *Machine[IN, OUT]) takePermit(s *Slot[IN, OUT]) permission {
+	g.endIfCancelled() // the driver may not have noticed the cancel yet
+	if g.state.Failure != nil || g.overdue {
+		return refused
+	}
+	g.refresh()
+	g.overdue = g.now >= s.due
+	if g.overdue {
+		return refused
+	}
+	isMember := g.batches != nil && g.batches.forming != nil
+	if g.backend != nil {
+		p := g.backend.admit(s, isMember)
+		if p != granted {
+			return p
+		}
+	}
+	if !isMember {
+		g.permits--
+	}
+	return granted
+}
+
+// ---- begin
+
+// begin starts an attempt of s. It is the only function that does.
+func (g *Machine[IN, OUT]) begin(s *Slot[IN, OUT]) {
+	var before beforeRetry
+	if s.phase == ready {
+		if g.looksClosely { // otherwise the strategy wants no step
+			before = g.before.take(s.index)
+		}
+		g.ready.Cancel(&s.timer)
+		g.countRetry(s)
+	}
+	if s.attempts < math.MaxInt32 {
+		s.attempts++
+	}
+	s.last = g.now
+	if s.attempts == 1 && !s.knowsFirst {
+		s.first = g.now
+	}
+	a := g.newAttempt(s)
+	until := s.due
+	if g.AttemptTimeout > 0 && s.last+g.AttemptTimeout < until {
+		until = s.last + g.AttemptTimeout
+	}
+	g.enter(s, running)
+	if until != s.due {
+		g.Timers.Arm(&s.timer, until)
+	}
+	g.bind(s, &a.Token, s.attempts, until)
+	s.attempt = a
+	g.state.Stats.Attempts++
+	if g.keys != nil {
+		g.keys.started(s, a)
+	}
+	if g.observers != nil && !g.observers.started(s, a) {
+		return
+	}
+	if before != nil && !g.prepare(s, a, before) {
+		return
+	}
+	g.invoke(s, a)
+}
+
+// newAttempt returns an attempt of s: a member of the batch that is being formed, or an attempt
+// with space for the message of s, or with space for a result.
+func (g *Machine[IN, OUT]) newAttempt(s *Slot[IN, OUT]) *call.Attempt[OUT] {
+	if g.batches != nil {
+		return g.batches.forming.Add()
+	}
+	if g.messages != nil {
+		if m := g.messages.of.get(s.index); m != (call.Message{}) {
+			return call.NewCarrying[OUT](m)
+		}
+	}
+	if g.Direct {
+		return call.NewRoomy[OUT]()
+	}
+	return new(call.Attempt[OUT])
+}
+
+// countRetry counts the retry of s, which is ready.
+func (g *Machine[IN, OUT]) countRetry(s *Slot[IN, OUT]) {
+	if s.retry&putOff != 0 { // it is the first attempt
+		s.retry = 0
+		return
+	}
+	g.state.Stats.WaitingForRetry--
+	if g.looksClosely {
+		if of := g.reasons.get(s.index); !of.last.IsZero() {
+			g.reasons.ref(s.index).retried = of.retried.With(of.last)
+		}
+	}
+	switch {
+	case s.attempts == 0: // restored without its attempts
+	case s.retry&ByResult != 0:
+		g.state.Stats.RetriesOnResult++
+	default:
+		g.state.Stats.RetriesOnError++
+	}
+}
+
+// stopWaiting counts that s does not wait for a retry any more.
+func (g *Machine[IN, OUT]) stopWaiting(s *Slot[IN, OUT]) {
+	if s.retry&putOff == 0 {
+		g.state.Stats.WaitingForRetry--
+	}
+}
+
+// bind makes s wait for the letter of t. A new generation of its slot begins.
+func (g *Machine[IN, OUT]) bind(s *Slot[IN, OUT], t *call.Token, number int32, until time.Duration) {
+	g.slots.generations++
+	s.generation = g.slots.generations
+	t.Host, t.Number, t.Until = g.Host, number, until
+	t.Ref = call.Ref{Index: s.index, Stamp: g.stamp, Generation: s.generation}
+	if g.messages != nil {
+		t.Carry(g.messages.of.get(s.index))
+	}
+}
+
+// ---- invoke
+
+// invoke starts the call of an attempt. A blocking call becomes a job for the workers, which the
+// driver sends.
+func (g *Machine[IN, OUT]) invoke(s *Slot[IN, OUT], a *call.Attempt[OUT]) {
+	var own call.Cancellable = a
+	if g.batches != nil {
+		own = g.batches.forming.Context()
+	}
+	ctx := g.context(s, own)
+	if g.Direct && ctx == context.Context(a) {
+		a.Occupy(true)
+		*g.Jobs = append(*g.Jobs, call.Job[IN, OUT]{Attempt: a, In: s.in})
+		return
+	}
+	err := g.callFunction(ctx, s.in, a)
+	if err != nil {
+		a.CompleteExceptionally(err) // late if the function has completed the attempt before (law A2)
+	}
+	g.invoked(s)
+}
+
+// callFunction calls the function of the operator. A panic becomes its error.
+func (g *Machine[IN, OUT]) callFunction(ctx context.Context, in IN, a *call.Attempt[OUT]) (err error) {
+	g.ranCode = true
+	returned := false
+	defer func() {
+		if !returned {
+			err = g.broke("AsyncInvoke", recover())
+		}
+	}()
+	err = g.Invoke(ctx, in, a)
+	returned = true
+	return err
+}
+
+// context returns the context of user code that runs for s. own has its end.
+func (g *Machine[IN, OUT]) context(s *Slot[IN, OUT], own call.Cancellable) context.Context {
+	if g.observers != nil {
+		return g.observers.contextOf(s, own)
+	}
+	return own
+}
+
+// invoked continues after the function has returned. If the attempt is complete, it is handled
+// at once, but in the order of the completions (law Q1): letters that were posted before go
+// first. While letters are being read, or a batch is being formed, its own letter is read later.
+func (g *Machine[IN, OUT]) invoked(s *Slot[IN, OUT]) {
+	a := s.attempt
+	switch isForming := g.batches != nil && g.batches.forming != nil; {
+	case a.Leave(): // complete, and no letter was before it
+		g.conclude(s, completed)
+	case a.Completed() && g.unread == nil && !isForming:
+		g.unread = g.Host.Mail.Take()
+		g.readLetters()
+	}
+}
+
+// ---- conclude
+
+// attemptEnd is the end of an attempt, until observers and history have been told.
+type attemptEnd struct {
+	isKnown bool // an attempt has ended
+	results int
+	err     error
+	took    time.Duration // the duration of the attempt
+	isTimed bool          // took is known; otherwise the attempt has ended just now, but for the time of the policy
+}
+
+// howEnded tells how an attempt has ended.
+type howEnded uint8
+
+const (
+	completed howEnded = iota // it was completed in time
+	ranOut                    // its own time ran out, or its element's
+	cutOff                    // the run ends
+)
+
+// conclude ends the attempt of s, which was completed or has timed out, and lets the policy
+// judge it, if the policy considers attempts of this kind.
+func (g *Machine[IN, OUT]) conclude(s *Slot[IN, OUT], how howEnded) {
+	a := s.attempt
+	end := g.endAttempt(s, a, how)
+	g.Timers.Cancel(&s.timer)
+	results, err := g.resultsOf(s, how, &end)
+	g.attemptEnd = attemptEnd{isKnown: true, results: len(results), err: err}
+	if err != nil {
+		s.err = err
+		g.state.Failed++
+		g.state.Stats.LastError = err
+	}
+	if err != nil || g.timesAll { // otherwise a reading of the clock can be spared
+		g.refresh()
+		g.attemptEnd.took, g.attemptEnd.isTimed = g.now-s.last, true
+	}
+	isConsidered := g.Policy.Results
+	if err != nil {
+		isConsidered = g.Policy.Errors
+	}
+	if !isConsidered {
+		g.reportToBackend(s, &a.Token, err, predicates.Reason{}, 0)
+		if err != nil {
+			s.addDoubt(predicates.Reason{}, end.Stage, end.Deduplicated)
+		}
+		g.settle(s, err)
+		return
+	}
+	v := &g.view
+	v.Number, v.Err, v.Results, v.Stage, v.InDoubt = int(s.attempts), err, results, end.Stage, end.InDoubt
+	v.Reason, v.Idempotent = predicates.Reason{}, false
+	if g.looksClosely {
+		v.Input = s.in
+		v.Values = g.context(s, a)
+		v.Reasons = g.reasons.get(s.index).retried
+	}
+	g.judge(s, &a.Token, end.Deduplicated)
+}
+
+// resultsOf returns the results or the error of an attempt that has ended.
+func (g *Machine[IN, OUT]) resultsOf(s *Slot[IN, OUT], how howEnded, end *call.Released) (results []OUT, err error) {
+	a := s.attempt
+	if how == ranOut {
+		s.attempt = nil                                    // it may be being completed right now
+		end.Stage = max(predicates.NetworkTime, end.Stage) // the call may be about to send
+		if s.phase == preparing {
+			end.Stage = predicates.ClientDispatch // there is no call yet
+		}
+		g.state.Stats.AttemptTimeouts++
+		return nil, g.Hooks.TimedOut(g.report(s), TimedOut{Attempt: true})
+	}
+	if a.Failure == nil && g.Check != nil {
+		err = g.Check(a.Results)
+		if err != nil {
+			a.Results = nil
+			return nil, err
+		}
+	}
+	if a.Failure != nil {
+		return nil, a.Failure
+	}
+	return a.Results, nil
+}
+
+// ---- endAttempt
+
+// endAttempt ends an attempt. It is the only function that does. The permit comes back, unless a
+// function of the attempt still runs: then its goroutine gives the permit back.
+func (g *Machine[IN, OUT]) endAttempt(s *Slot[IN, OUT], a *call.Attempt[OUT], how howEnded) (end call.Released) {
+	switch how {
+	case completed:
+		end = a.LetGo()
+	case ranOut:
+		end = a.Expire()
+	case cutOff:
+		end = a.Cut()
+	}
+	around := g.Host.Around
+	if around != nil && how != completed && s.phase == running && end.Stage < predicates.NetworkTime {
+		// Its call may be about to send. Reports of the call itself are passed on when they are
+		// made; this one has to be made here, because nobody else knows of the end.
+		around.ReportStage(predicates.NetworkTime)
+	}
+	if end.Freed {
+		g.permits++
+	}
+	if g.keys != nil {
+		g.keys.attemptEnded(s, end)
+	}
+	if g.backend != nil {
+		g.backend.attemptEnded(a, end)
+	}
+	return end
+}
+
+// ---- reportToBackend
+
+// reportToBackend reports the end of an attempt of s, and returns whether it met an outage. t is
+// the token of the attempt.
+func (g *Machine[IN, OUT]) reportToBackend(
+	s *Slot[IN, OUT], t *call.Token, err error, reason predicates.Reason, pushback time.Duration,
+) (outage bool) {
+	if g.backend == nil {
+		return false
+	}
+	g.refresh()
+	// A call that began with less than half of its element's time, and was cut off by the
+	// deadline, may have been too late rather than lost.
+	isCut := g.now >= s.due && s.isHurried(s.last) && pushback == 0 && guard.Is(err, context.DeadlineExceeded)
+	return g.backend.report(s, gate.Evidence{
+		Err: err, Reason: reason, Pushback: pushback, Cut: isCut,
+		Ignored:  s.phase == preparing, // nothing was sent
+		Borrowed: t.Borrowed(),
+	})
+}
+
+// ---- judge
+
+// judging is the state of judge, for the case that the policy ends the goroutine.
+type judging struct {
+	isDeduplicated bool // every server involved recognises its requests when they are repeated
+	isReported     bool // to the backend
+	outage         bool // the attempt met an outage
+}
+
+// judge asks the policy what follows from the attempt in g.view: it finds the reason, reports the
+// attempt to the backend, asks the strategy, and takes the retry from the budget. A strategy that
+// may block is asked on a worker: strategyAnswered continues then.
+func (g *Machine[IN, OUT]) judge(s *Slot[IN, OUT], t *call.Token, isDeduplicated bool) {
+	v, j, returned := &g.view, judging{isDeduplicated: isDeduplicated}, false
+	defer func() {
+		if !returned {
+			g.judgeExited(s, t, &j)
+		}
+	}()
+	g.setTimes(s, v)
+	g.ranCode = true
+	err := g.Policy.FindReason(v)
+	if g.backend != nil {
+		var pushback time.Duration
+		if err == nil {
+			pushback, err = decision.FindPushback(v)
+		}
+		j.isReported = true
+		j.outage = g.reportToBackend(s, t, g.attemptEnd.err, v.Reason, pushback)
+		g.viewAfterReport(s, v)
+	}
+	var d decision.Decision
+	isFinal := true
+	if err != nil {
+		d = decision.Fail(v, err)
+	} else {
+		d, isFinal = g.Policy.DecideAtOnce(v, g.situation())
+	}
+	isAsked := !isFinal && g.asksWorkers
+	if !isFinal && !isAsked {
+		answer := g.Policy.Ask(g.contextOfQuestion(s, t), v)
+		d = g.Policy.Conclude(v, answer, g.situation())
+	}
+	returned = true
+	// The doubt counts from now on: the deadline of s may come next, or this may be its end.
+	s.addDoubt(v.Reason, v.Stage, isDeduplicated)
+	if isAsked {
+		g.askOnWorker(s, j.outage)
+		return
+	}
+	g.applyDecision(s, &d, j.outage)
+}
+
+// judgeAnswer is the rest of judge, after a worker has asked the strategy about v.
+func (g *Machine[IN, OUT]) judgeAnswer(s *Slot[IN, OUT], v *predicates.Attempt[OUT], answer decision.Answer, outage bool) {
+	returned := false
+	defer func() {
+		if !returned {
+			g.failElement(s, guard.Join(g.broke("the jitter", nil), g.attemptEnd.err), false)
+		}
+	}()
+	g.setTimes(s, v)
+	g.ranCode = true
+	d := g.Policy.Conclude(v, answer, g.situation())
+	returned = true
+	g.applyDecision(s, &d, outage)
+}
+
+// judgeExited settles s after its policy has ended the goroutine of the loop: s fails, and so does
+// the run.
+func (g *Machine[IN, OUT]) judgeExited(s *Slot[IN, OUT], t *call.Token, j *judging) {
+	err := g.broke("the retry strategy or one of its predicates", nil)
+	if !j.isReported {
+		g.reportToBackend(s, t, g.attemptEnd.err, predicates.Reason{}, 0)
+	}
+	s.addDoubt(g.view.Reason, g.view.Stage, j.isDeduplicated)
+	g.failElement(s, guard.Join(err, g.attemptEnd.err), false)
+}
+
+// setTimes sets the times of a view.
+func (g *Machine[IN, OUT]) setTimes(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
+	if g.looksClosely { // otherwise backOff reads the clock before it decides that a retry is too late
+		g.tick()
+	}
+	v.Remaining, v.Elapsed = decision.NoDeadline, g.now-s.accepted
+	if s.due != Never {
+		v.Remaining = max(0, s.due-g.now)
+	}
+}
+
+// viewAfterReport sets what has changed by the report to the backend, which reads the clock:
+// the time that remains, and the number of attempts that count. Attempts that met an outage do not.
+func (g *Machine[IN, OUT]) viewAfterReport(s *Slot[IN, OUT], v *predicates.Attempt[OUT]) {
+	if s.due != Never { // otherwise a retry that is too late, after a call that blocked the loop, would be taken from the budget
+		v.Remaining = max(0, s.due-g.now)
+	}
+	v.Number = max(1, int(s.attempts)-g.backend.forgiven(s))
+	g.ranCode = true // the policy is about to run
+}
+
+// situation describes the operator to the policy.
+func (g *Machine[IN, OUT]) situation() *decision.Situation {
+	now := &g.policyNow
+	now.Finishing, now.Waiting, now.Random = g.noRetries, int(g.state.Stats.WaitingForRetry), g.Random
+	return now
+}
+
+// contextOfQuestion returns the context in which a strategy is asked about an attempt: the values
+// of the attempt, if the strategy looks at them, and the end of the operator.
+func (g *Machine[IN, OUT]) contextOfQuestion(s *Slot[IN, OUT], t *call.Token) context.Context {
+	if !g.looksClosely {
+		return g.Host.Life
+	}
+	return call.WithEnd(g.context(s, t), g.Host.Life)
+}
+
+// ---- applyDecision
+
+// applyDecision does what the policy has decided. It first takes a retry from the budget of the
+// backend, unless the attempt met an outage. A retry that will not be made takes none.
+func (g *Machine[IN, OUT]) applyDecision(s *Slot[IN, OUT], d *decision.Decision, outage bool) {
+	if d.NeedsBudget && !outage && g.backend != nil && !g.backend.takeRetry() {
+		d.NoRetryReason, d.Demanded, d.Delay, d.Before = decision.OverBudget, 0, 0, nil
+	}
+	if g.looksClosely && d.Reason != g.reasons.get(s.index).last {
+		g.reasons.ref(s.index).last = d.Reason
+	}
+	switch d.NoRetryReason {
+	case decision.Final:
+		g.settle(s, d.Err)
+	case decision.Retried:
+		g.retry(s, d)
+	default:
+		g.refuseRetry(s, d)
+	}
+}
+
+// retry notes what is known of the retry of s, which begins with a back-off.
+func (g *Machine[IN, OUT]) retry(s *Slot[IN, OUT], d *decision.Decision) {
+	if d.Err != nil {
+		s.err = d.Err
+	}
+	if d.Before != nil {
+		*g.before.ref(s.index) = d.Before
+	}
+	s.retry = 0
+	if g.attemptEnd.err == nil {
+		s.retry = ByResult
+	}
+	if d.Demanded > 0 {
+		s.retry |= Demanded
+	}
+	g.backOff(s, d)
+}
+
+// refuseRetry ends s without the retry for which there was a reason.
+func (g *Machine[IN, OUT]) refuseRetry(s *Slot[IN, OUT], d *decision.Decision) {
+	s.noRetry = d.NoRetryReason
+	g.logDecision(s, d, false)
+	if d.NoRetryReason == decision.Failed {
+		g.failElement(s, g.Hooks.Undecided(*d), false)
+		return
+	}
+	g.state.Stats.Exhausted++
+	switch d.NoRetryReason {
+	case decision.Finishing:
+		g.state.Stats.CutByEndOfInput++
+	case decision.OverBudget:
+		g.state.Stats.OverBudget++
+	case decision.TooManyWaiting:
+		g.state.Stats.TooManyWaiting++
+	default: // decision.Refused
+	}
+	if d.Err == nil && g.ExhaustedAsFailure {
+		d.Err = g.Hooks.Undecided(*d)
+	}
+	g.settle(s, d.Err)
+}
+
+// logDecision logs that there was a reason for another attempt.
+func (g *Machine[IN, OUT]) logDecision(s *Slot[IN, OUT], d *decision.Decision, again bool) {
+	if g.retryLog != nil {
+		g.retryLog.write(s, *d, again)
+	}
+}
+
+// ---- backOff
+
+// backOff makes s wait for its next attempt. If no attempt can start before the deadline, s waits
+// for the deadline, or times out at once with EarlyTimeout.
+func (g *Machine[IN, OUT]) backOff(s *Slot[IN, OUT], d *decision.Decision) {
+	g.refresh()
+	g.enter(s, backoff)
+	g.state.Stats.WaitingForRetry++
+	left := max(0, s.due-g.now)
+	isTooLate := s.due != Never && d.Delay >= left
+	if isTooLate {
+		g.reportEnd(s, false, 0)
+		d.Delay = left // for the log line
+	} else {
+		g.reportEnd(s, true, d.Delay)
+	}
+	s.attempt = nil
+	g.logDecision(s, d, !isTooLate)
+	switch {
+	case isTooLate && g.EarlyTimeout:
+		g.timeOut(s)
+	case d.Delay == 0 && !isTooLate:
+		g.retryNow(s)
+	default:
+		// The wait that a server demands may be longer than the rest of the time. A timer that is
+		// due at the deadline or later does not fire, because the deadline comes first.
+		g.Timers.Arm(&s.timer, later(g.now, max(d.Delay, d.Demanded)))
+	}
+}
+
+// retryNow ends the back-off of s. It waits for a permit then or, with key order, for the calls
+// that still keep its key.
+func (g *Machine[IN, OUT]) retryNow(s *Slot[IN, OUT]) {
+	g.Timers.Cancel(&s.timer)
+	g.enter(s, ready)
+	if g.keys != nil && !g.keys.mayBeCalled(s) {
+		return
+	}
+	if g.ready.Len() == 0 {
+		g.readied = g.now
+	}
+	g.ready.Arm(&s.timer, s.accepted)
+}
+
+// ---- timeOut
+
+// timeOut ends s at its deadline, whatever it was doing. That is final (law A3).
+func (g *Machine[IN, OUT]) timeOut(s *Slot[IN, OUT]) {
+	isEarly, wasCalled := g.now < s.due, s.phase == running
+	switch s.phase {
+	case preparing, running:
+		g.timeOutAttempt(s)
+	case deciding:
+		q := g.takeQuestion(s)
+		q.Expire()
+	case backoff:
+		g.Timers.Cancel(&s.timer)
+		g.stopWaiting(s)
+	case ready:
+		g.ready.Cancel(&s.timer)
+		g.stopWaiting(s)
+	default: // fresh and behind have nothing to undo, and the other phases no live deadline
+	}
+	s.attempt = nil
+	g.reportEnd(s, false, 0)
+	g.state.Stats.Timeouts++
+	var closed error
+	var wait time.Duration
+	if g.backend != nil {
+		closed, wait = g.backend.closed(s)
+	}
+	failure := g.Hooks.TimedOut(g.report(s), TimedOut{Early: isEarly, Closed: closed})
+	// Law W2: a message that was never called is released. If it was called, that counts as a visit.
+	if closed != nil && s.attempts == 0 && g.messages != nil && g.messages.giveBackAfter(s, failure, wait) {
+		s.err = failure
+		g.enter(s, ended)
+		g.complete(s)
+		g.Ended(s, observe.Abandoned)
+		return
+	}
+	if wasCalled {
+		g.state.Failed++
+		g.state.Stats.LastError = failure
+	}
+	g.failElement(s, failure, true)
+}
+
+// timeOutAttempt ends the attempt of s at the deadline of s.
+func (g *Machine[IN, OUT]) timeOutAttempt(s *Slot[IN, OUT]) {
+	wasCalled := s.phase == running
+	g.Timers.Cancel(&s.timer)
+	end := g.endAttempt(s, s.attempt, ranOut)
+	g.reportToBackend(s, &s.attempt.Token, context.DeadlineExceeded, predicates.Reason{}, 0)
+	if wasCalled { // whatever it has reported: the call may be about to send
+		s.doubt = max(s.doubt, doubtOf(end.Deduplicated))
+	}
+	g.attemptEnd = attemptEnd{isKnown: true, err: context.DeadlineExceeded, took: g.now - s.last, isTimed: true}
+}
+
+// ---- settle
+
+// settle ends s with the results of its attempt or, if err is not nil, with a failure.
+func (g *Machine[IN, OUT]) settle(s *Slot[IN, OUT], err error) {
+	if err != nil {
+		g.failElement(s, err, false)
+		return
+	}
+	g.reportEnd(s, false, 0)
+	g.enter(s, done)
+	if g.keys == nil || g.keys.isFirst(s) { // otherwise s is completed when it becomes the first
+		g.complete(s)
+	}
+}
+
+// reportEnd tells observers and history how the attempt of s has ended, and whether a retry
+// follows after delay. It does so once for each attempt: callers need not know whether another
+// function has done it.
+func (g *Machine[IN, OUT]) reportEnd(s *Slot[IN, OUT], isRetried bool, delay time.Duration) {
+	if !g.attemptEnd.isKnown {
+		return
+	}
+	if g.observers != nil {
+		g.observers.attemptEnded(s, &g.attemptEnd, isRetried, delay)
+	}
+	if g.history != nil {
+		g.history.attemptEnded(s, &g.attemptEnd, isRetried, delay)
+	}
+	g.attemptEnd = attemptEnd{}
+}
+
+// complete lets s leave the queue when its turn in the order of the queue comes.
+func (g *Machine[IN, OUT]) complete(s *Slot[IN, OUT]) {
+	g.Queue.Complete(s.entry)
+	if g.keys != nil {
+		g.keys.leaveLane(s)
+	}
+}
+
+// ---- failElement, rescue
+
+// failElement ends s with a failure, unless a handler takes it.
+func (g *Machine[IN, OUT]) failElement(s *Slot[IN, OUT], err error, timedOut bool) {
+	g.reportEnd(s, false, 0)
+	if g.handler != nil && g.handler.rescue(s, err, timedOut) {
+		return
+	}
+	g.giveUp(s, err)
+}
+
+// ---- giveUp
+
+// giveUp ends s, which has failed for good: it is handed over, dropped, or fails the run.
+func (g *Machine[IN, OUT]) giveUp(s *Slot[IN, OUT], err error) {
+	g.tick()
+	s.attempt = nil
+	s.err = err
+	g.state.Stats.Failures++
+	if g.sink != nil {
+		g.sink.take(s)
+		return
+	}
+	g.enter(s, ended)
+	g.complete(s)
+	if g.FailsRun {
+		g.failRun(s)
+		return
+	}
+	r := g.report(s) // before Ended: its observers still have its context
+	g.Ended(s, observe.Dropped)
+	g.Hooks.GivenUp(r, observe.Dropped)
+}
+
+// failRun ends the run because s has failed.
+func (g *Machine[IN, OUT]) failRun(s *Slot[IN, OUT]) {
+	r := g.report(s)
+	g.Ended(s, observe.Failed)
+	if g.state.Failure == nil {
+		g.state.FailedIn = r.Context
+	}
+	g.fail(g.Hooks.RunFailed(r), ByElement)
+}
+
+// Ended reports how an element has ended. It is called once for each element (law O1): by the
+// driver for the elements that Abandon has returned, and by the core for all others.
+func (g *Machine[IN, OUT]) Ended(s *Slot[IN, OUT], how observe.EndKind) {
+	if g.observers != nil {
+		g.observers.ended(s, how)
+	}
+	if g.history != nil {
+		g.history.ended(s, how)
+	}
+	if g.messages != nil {
+		g.messages.ended(s, how)
+	}
+	switch how {
+	case observe.Emitted, observe.Empty:
+		g.state.Stats.Completed++
+	case observe.HandedOver:
+		g.state.Stats.HandedOver++
+	case observe.Dropped:
+		g.state.Stats.Dropped++
+	case observe.Failed:
+		g.state.Stats.Failed++
+	case observe.Abandoned, observe.Kept:
+		g.state.Stats.Abandoned++
+	default: // Discarded: it was not accepted
+	}
+}
+
+// report describes an element.
+func (g *Machine[IN, OUT]) report(s *Slot[IN, OUT]) Report[IN] {
+	of := g.reasons.get(s.index)
+	r := Report[IN]{
+		Element: s.in, Err: s.err, Attempts: int(s.attempts), Elapsed: g.now - s.accepted,
+		NoRetryReason: s.noRetry, Reason: of.last, Reasons: of.retried,
+		InDoubt: s.doubt != noDoubt, Deduplicated: s.doubt == deduplicated, Failed: s.phase == failing,
+		Timeout: g.Timeout, Context: g.describe(s),
+	}
+	if s.hasLimit {
+		r.Timeout = g.limits.get(s.index).total
+	}
+	if s.attempts > 0 {
+		r.First, r.Last = g.Timers.Time(s.first), g.Timers.Time(s.last)
+	}
+	return r
+}
+
+// describe returns the context that belongs to s: its observers have made it, or it has the
+// message that s is, or it is the operator's.
+func (g *Machine[IN, OUT]) describe(s *Slot[IN, OUT]) context.Context {
+	switch {
+	case g.observers != nil && len(g.observers.observers) > 0:
+		return g.observers.describe(s)
+	case g.messages != nil:
+		return g.messages.Context(s)
+	}
+	return g.Host.Values
+}
+
+// ---- leave
+
+// Head returns what the head of the queue has to emit, results or a control element. It returns
+// neither if the head has to wait. Elements that emit nothing leave here. The head stays until
+// Left is called.
+func (g *Machine[IN, OUT]) Head() (results []OUT, control any) {
+	for {
+		e := g.Queue.Head()
+		if e == nil {
+			return nil, nil
+		}
+		switch s := e.Value; s.phase {
+		case controlElement:
+			return nil, g.control.get(s.index)
+		case done:
+			results = s.attempt.Results
+			if len(results) > 0 {
+				return results, nil
+			}
+		default: // it has failed
+		}
+		g.Left(observe.Empty)
+	}
+}
+
+// Left removes the head of the queue. If it is an element with results, how tells what became of
+// them: Emitted from the driver.
+func (g *Machine[IN, OUT]) Left(how observe.EndKind) {
+	s := g.Queue.Head().Value
+	if s.phase == done {
+		g.Ended(s, how)
+	}
+	if s == g.oldest {
+		g.oldest = nextIn(s, func(s *Slot[IN, OUT]) bool { return s.phase != controlElement })
+	}
+	if g.messages != nil {
+		g.messages.carried = false
+	}
+	g.Queue.Pop()
+	g.slots.putBack(s)
+}

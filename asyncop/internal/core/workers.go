@@ -1,0 +1,171 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/weirflow/weir/asyncop/internal/call"
+	"github.com/weirflow/weir/internal/decision"
+	"github.com/weirflow/weir/internal/guard"
+	"github.com/weirflow/weir/predicates"
+)
+
+// User code that may block runs on workers while its element waits: strategies, steps before a
+// retry, and handlers of failures.
+
+// errTooManyTasks is the error of user code that is not run.
+var errTooManyTasks = errors.New("asyncop: twice as many strategies, steps before a retry and handlers of failures are running as there are slots: " +
+	"they ignore the ends of their contexts")
+
+// runOnWorker runs do with ctx on a worker, unless t has ended by then, and calls then with its
+// error. The element of t may continue without do, which counts until it returns. If twice as
+// many run as there are slots, runOnWorker returns false and runs nothing.
+func (g *Machine[IN, OUT]) runOnWorker(
+	ctx context.Context, t *call.Token, do func(ctx context.Context) error, then func(err error),
+) bool {
+	running := &g.Host.Beside
+	if running.Load() >= 2*int64(g.Queue.Cap()) { // only the loop adds to it
+		return false
+	}
+	running.Add(1)
+	g.Host.Run(func() {
+		var err error
+		isLate := t.Late() != nil
+		defer func() { // also if do ends its goroutine
+			running.Add(-1)
+			if !isLate {
+				then(err)
+			}
+		}()
+		if !isLate {
+			var stands guard.Guard
+			defer stands.Close(func(recovered any) { err = call.Panicked(recovered) })
+			err = do(ctx)
+			stands.Returned()
+		}
+	})
+	return true
+}
+
+// task is user code that runs on a worker for an element, which waits for its letter.
+type task struct {
+	call.Token
+	broke error // a panic or runtime.Goexit of the code; written before the letter is posted
+}
+
+// runTask runs do for s, which is in the phase of the task, until an instant at most. It returns
+// an error if do cannot run. completes is true if a letter that is too late counts as a late
+// completion.
+func (g *Machine[IN, OUT]) runTask(
+	s *Slot[IN, OUT], t *task, until time.Duration, completes bool, do func(ctx context.Context),
+) error {
+	number := s.attempts
+	if completes {
+		number = 0 // a handler belongs to no attempt
+	}
+	g.bind(s, &t.Token, number, until)
+	started := g.runOnWorker(g.context(s, &t.Token), &t.Token,
+		func(ctx context.Context) error { do(ctx); return nil },
+		func(broke error) {
+			t.broke = broke
+			t.Finish(completes)
+		})
+	if !started {
+		return errTooManyTasks
+	}
+	return nil
+}
+
+// ---- Strategies that may block
+
+// question is a strategy that is being asked on a worker. The element has neither a permit nor a
+// call meanwhile, and its deadline holds (law A3).
+type question[OUT any] struct {
+	task
+	view   predicates.Attempt[OUT]
+	answer decision.Answer // written by the worker
+	outage bool            // the attempt met an outage
+	end    attemptEnd      // of the attempt
+}
+
+// askOnWorker has the strategy asked about the attempt of s in g.view.
+func (g *Machine[IN, OUT]) askOnWorker(s *Slot[IN, OUT], outage bool) {
+	q := &question[OUT]{view: g.view, outage: outage, end: g.attemptEnd}
+	g.view, g.attemptEnd = predicates.Attempt[OUT]{}, attemptEnd{}
+	if !q.end.isTimed {
+		q.end.took, q.end.isTimed = g.now-s.last, true
+	}
+	g.state.Stats.Deciding++
+	g.enter(s, deciding)
+	*g.asked.ref(s.index) = q
+	policy := g.Policy
+	err := g.runTask(s, &q.task, s.due, false, func(ctx context.Context) { q.answer = policy.Ask(ctx, &q.view) })
+	if err != nil {
+		q.broke = err
+		g.strategyAnswered(s)
+	}
+}
+
+// strategyAnswered continues after a worker has asked the strategy.
+func (g *Machine[IN, OUT]) strategyAnswered(s *Slot[IN, OUT]) {
+	q := g.takeQuestion(s)
+	if q.broke != nil { // Ask itself recovers panics: this is runtime.Goexit, or it did not run
+		q.answer.Err = q.broke
+	}
+	g.judgeAnswer(s, &q.view, q.answer, q.outage)
+}
+
+// takeQuestion ends the wait of s for its strategy.
+func (g *Machine[IN, OUT]) takeQuestion(s *Slot[IN, OUT]) *question[OUT] {
+	q := g.asked.take(s.index)
+	g.state.Stats.Deciding--
+	g.attemptEnd = q.end
+	return q
+}
+
+// ---- Steps before a retry
+
+// prepare runs the step that a strategy wants before a retry. The attempt has its permit, and its
+// timeouts hold. If the step fails, so does the attempt, and nothing has been sent. prepare
+// reports whether the call is made now: a member of a batch is called with its batch, which waits
+// for the step.
+func (g *Machine[IN, OUT]) prepare(s *Slot[IN, OUT], a *call.Attempt[OUT], before beforeRetry) (continues bool) {
+	a.Leave()
+	var prepared chan struct{} // closed after the step of a member of a batch; otherwise nil
+	then := func(err error) {
+		switch {
+		case err != nil:
+			a.Borrow() // nothing was called
+			a.Refuse(&predicates.StageError{Stage: predicates.ClientDispatch, Err: err})
+		case prepared != nil:
+			close(prepared)
+		default:
+			a.Post()
+		}
+	}
+	if g.batches != nil {
+		prepared = make(chan struct{})
+		g.batches.forming.After(prepared) // at most until this member ends
+	} else {
+		g.enter(s, preparing)
+	}
+	if !g.runOnWorker(g.context(s, &a.Token), &a.Token, before, then) {
+		then(errTooManyTasks)
+	}
+	return prepared != nil
+}
+
+// prepared continues after the step before the attempt of s.
+func (g *Machine[IN, OUT]) prepared(s *Slot[IN, OUT]) {
+	if s.attempt.Completed() { // the step has failed
+		g.conclude(s, completed)
+		return
+	}
+	g.tick()
+	g.endIfCancelled() // the driver may not have noticed the cancel yet (law A5)
+	if g.state.Failure == nil && g.now < s.attempt.Until {
+		g.enter(s, running)
+		g.invoke(s, s.attempt)
+	}
+}
